@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use clap::{ArgGroup, Args};
 use moeflux::provider::format::read_file;
-use moeflux::{Error, ModelText, Result, TokenId};
+use moeflux::{Error, ModelText, Result, TextLimit, TokenId};
 use moeflux_chat::{
     AnswerForm, AnswerRules, Assistant, ChatFormat, ChatOptions, Constraint, Conversation, Ending,
     Grammars, Refusal, RulePart, ToolChoice, Turn,
@@ -153,9 +153,8 @@ impl Asked {
         if self.schema.is_some() {
             body.remove("response_format");
         }
-        let body = Value::Object(body).to_string();
         let (request, _) =
-            chat::parse(body.as_bytes()).map_err(|failure| self.refused(&failure))?;
+            chat::parse_json(Value::Object(body)).map_err(|failure| self.refused(&failure))?;
         Ok(request)
     }
 
@@ -190,7 +189,12 @@ impl Asked {
     }
 
     /// The tokens of a conversation, and what its answer needs.
-    pub(crate) fn encode(&self, text: &Arc<ModelText>, chat: &Chat) -> Result<Encoded> {
+    pub(crate) fn encode(
+        &self,
+        text: &Arc<ModelText>,
+        chat: &Chat,
+        limit: &TextLimit,
+    ) -> Result<Encoded> {
         let Some(format) = ChatFormat::open(text)? else {
             let problem = "this model has no chat template: leave --chat out";
             return Err(Error::Unsupported(problem.to_owned()));
@@ -209,7 +213,7 @@ impl Asked {
         let grammars = Grammars::of_format(Arc::clone(text), &format);
         let constraint = grammars.constraint(&chat.rules, &tools, prompt.start);
         let constraint = constraint.map_err(|refusal| self.unheld(refusal, chat))?;
-        let tokens = prompt.tokens(text.tokenizer())?;
+        let tokens = prompt.tokens_within(text.tokenizer(), limit)?;
         // Where there are no tools, what stands for a call is text.
         let calls = call_format.map(|format| (format, tools)).filter(|it| !it.1.is_empty());
         let begins = (prompt.start, format.thought_format());

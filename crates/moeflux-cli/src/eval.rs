@@ -73,6 +73,7 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
     let spec = model::spec(&dir)?;
     let model_text = model::text(&dir, &args.model, &spec)?;
     let (windows, n_bytes) = cut(args, &spec, (model_text.tokenizer(), &text))?;
+    drop(text);
     let n_held_max = (HELD_BYTES_MAX / (size_of::<f32>() * spec.vocab)).max(1);
     let longest = windows.lens().max().unwrap_or(1);
     let engine = model::open(&dir, &args.model, longest, &interrupt)?;

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use clap::Args;
 use moeflux::provider::config::CONTEXT_DEFAULT;
-use moeflux::{Engine, Event, Finish, ModelText, Result, StopStrings, TokenId, Tokenizer};
+use moeflux::{
+    Engine, Event, Finish, ModelText, Result, StopStrings, TextLimit, TokenId, Tokenizer,
+};
 use moeflux_chat::{AnswerStart, ThoughtFormat};
 use moeflux_io::OneLine;
 use serde_json::{Value, json};
@@ -72,7 +74,11 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let dir = &model::path(args.model.model.as_deref())?;
     let spec = model::spec(dir)?;
     let text = Arc::new(model::text(dir, &args.model, &spec)?);
-    let Encoded { tokens, begins, calls, constraint } = prompt.encode(&args.asked, &text)?;
+    let limit = TextLimit { n_tokens_max: spec.context_max, ..TextLimit::default() };
+    let encoded = prompt.encode(&args.asked, &text, &limit)?;
+    // It may be much longer than the tokens that the engine has room for beside it.
+    drop(prompt);
+    let Encoded { tokens, begins, calls, constraint } = encoded;
     let mut sampling = args.sampling.config(&text);
     sampling.n_logprobs = args.logprobs;
     let seed = sampling.seed;
@@ -127,15 +133,15 @@ impl Prompt {
         Ok(Self::Text(asked.text()?.unwrap_or_default()))
     }
 
-    fn encode(&self, asked: &Asked, text: &Arc<ModelText>) -> Result<Encoded> {
+    fn encode(&self, asked: &Asked, text: &Arc<ModelText>, limit: &TextLimit) -> Result<Encoded> {
         match self {
             Self::Text(prompt) => Ok(Encoded {
-                tokens: text.prompt(prompt)?,
+                tokens: text.prompt_within(prompt, limit)?,
                 begins: (AnswerStart::Text, ThoughtFormat::usual()),
                 calls: None,
                 constraint: None,
             }),
-            Self::Chat(chat) => asked.encode(text, chat),
+            Self::Chat(chat) => asked.encode(text, chat, limit),
         }
     }
 }

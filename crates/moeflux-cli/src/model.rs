@@ -149,18 +149,20 @@ pub(crate) fn check_same(spec: &ModelSpec, engine: &Engine, dir: &Path) -> Resul
     Err(Error::malformed(&dir.join("config.json"), problem))
 }
 
-/// Tokens that all sessions together will hold.
+/// Tokens that all sessions together will hold, and what is kept beside them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     /// On the CPU, where memory for more is taken from experts as they grow.
     pub(crate) at_first: usize,
     /// On a device, which cannot do that.
     pub(crate) at_most: usize,
+    /// Bytes of the memory for what this program does beside the engine.
+    pub(crate) beside_bytes: u64,
 }
 
 impl From<usize> for Held {
     fn from(context: usize) -> Self {
-        Self { at_first: context, at_most: context }
+        Self { at_first: context, at_most: context, beside_bytes: 0 }
     }
 }
 
@@ -213,6 +215,7 @@ pub(crate) fn open_on(
         config.n_threads = n_threads(args);
         config.n_rows_max = args.chunk;
         config.streaming.budget = args.memory;
+        config.streaming.beside_bytes = held.beside_bytes;
         config.streaming.context = context;
         config.streaming.mirror.clone_from(&args.mirror);
         config.streaming.looks_ahead = !args.no_look_ahead;

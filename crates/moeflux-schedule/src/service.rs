@@ -212,6 +212,12 @@ impl Service {
         stats
     }
 
+    /// Prompts and answers that are computed at a time.
+    #[must_use]
+    pub fn n_sessions(&self) -> usize {
+        self.options.n_sessions
+    }
+
     /// Tokens of a prompt together with an answer.
     #[must_use]
     pub fn context(&self) -> usize {

@@ -53,6 +53,7 @@ fn render_all(path: &Path, cases: &Path) -> moeflux::Result<()> {
             tools: extra.shift_remove("tools"),
             now_seconds: Some(0),
             extra,
+            ..TemplateOptions::default()
         };
         println!("{}", json!(template.render(&messages, &options).ok()));
     }

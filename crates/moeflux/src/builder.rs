@@ -67,6 +67,12 @@ impl EngineBuilder {
         self
     }
 
+    /// Bytes of [`Self::memory`] that the program keeps for its own work beside the engine.
+    pub fn beside(mut self, n_bytes: u64) -> Self {
+        self.config.streaming.beside_bytes = n_bytes;
+        self
+    }
+
     /// Tokens of sessions for which memory is kept from the beginning; 4096 by default. Sessions
     /// that grow beyond take memory from experts.
     pub fn context(mut self, n_tokens: usize) -> Self {

@@ -107,6 +107,8 @@ pub enum ReadWay {
 pub struct StreamingConfig {
     /// Of the whole process.
     pub budget: Budget,
+    /// Of these, what the program keeps for its work beside the engine: texts, requests, answers.
+    pub beside_bytes: u64,
     /// Tokens of all sessions together for which room is kept.
     pub context: usize,
     /// How experts are read.
@@ -128,6 +130,7 @@ impl Default for StreamingConfig {
     fn default() -> Self {
         Self {
             budget: Budget::Auto,
+            beside_bytes: 0,
             context: 0,
             way: ReadWay::default(),
             mirror: None,

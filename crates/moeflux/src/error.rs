@@ -75,6 +75,12 @@ pub enum Error {
     /// The caller's tokens, text or parameters cannot be used.
     #[error("{}", Said(.0))]
     Input(String),
+    /// A text has more tokens than its caller has a use for; the rest of it was not encoded.
+    #[error("the text has more than {n_tokens_max} tokens, which is the limit: shorten it")]
+    TooManyTokens {
+        /// The caller's limit.
+        n_tokens_max: usize,
+    },
     /// Weights that are damaged, or too large for the arithmetic, gave NaN or infinity.
     #[error("{}: gives values that are NaN or infinite: {}", Said(place), Remedy::SoundWeights)]
     NonFinite {
@@ -407,6 +413,7 @@ impl Error {
             Self::Device { .. } => Fault::Device,
             Self::Stopped(_) => Fault::Ourselves,
             Self::Input(_)
+            | Self::TooManyTokens { .. }
             | Self::CannotTruncateRecurrentState { .. }
             | Self::NoCheckpoint { .. }
             | Self::SavedState(_)

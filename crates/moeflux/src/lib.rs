@@ -73,5 +73,7 @@ pub use crate::session::{
     Feed, LongerSteps, Session, Snapshot, SnapshotHeader, StepOutput, StepUnderWay, Wanted, step,
 };
 #[cfg(feature = "text")]
-pub use crate::text::{ChatTemplate, Message, StopStrings, TemplateOptions, TextStream, Tokenizer};
+pub use crate::text::{
+    Cancel, ChatTemplate, Message, StopStrings, TemplateOptions, TextLimit, TextStream, Tokenizer,
+};
 pub use crate::weights::Progress;

@@ -11,7 +11,7 @@ use crate::generate::Generation;
 use crate::ids::TokenId;
 use crate::sample::{Sampler, SamplerConfig, SamplerDefaults};
 use crate::text::{
-    ChatTemplate, EndTokens, Message, SpecialTokens, TemplateOptions, Tokenizer,
+    ChatTemplate, EndTokens, Message, SpecialTokens, TemplateOptions, TextLimit, Tokenizer,
     gguf_generation_config, gguf_templates, text_fingerprint,
 };
 
@@ -193,6 +193,15 @@ impl ModelText {
     /// As [`Tokenizer::encode_prompt`].
     pub fn prompt(&self, text: &str) -> Result<Vec<TokenId>> {
         self.tokenizer.encode_prompt(text)
+    }
+
+    /// The same as far as the limit allows.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tokenizer::encode_within`].
+    pub fn prompt_within(&self, text: &str, limit: &TextLimit) -> Result<Vec<TokenId>> {
+        self.tokenizer.encode_prompt_within(text, limit)
     }
 
     /// The tokens of a conversation, up to the start of the assistant's next turn.

@@ -11,8 +11,10 @@ mod parts;
 mod prepare;
 mod thoughts;
 
+use std::fmt;
+
 use moeflux::provider::text::TemplateOptions;
-use moeflux::{ChatTemplate, Error, Message, ModelText, Result, TokenId, Tokenizer};
+use moeflux::{ChatTemplate, Error, Message, ModelText, Result, TextLimit, TokenId, Tokenizer};
 use serde_json::{Map, Value as Json};
 
 use crate::answer::AnswerStart;
@@ -39,7 +41,7 @@ pub struct ChatFormat {
 }
 
 /// What a template is told beside the conversation.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 pub struct ChatOptions {
     /// Whether to think first; `None` leaves it to the template.
     pub thinking: Option<bool>,
@@ -47,6 +49,22 @@ pub struct ChatOptions {
     pub now_seconds: Option<i64>,
     /// More variables, by name.
     pub variables: Map<String, Json>,
+    /// What the prompt may take on its way to tokens.
+    pub limit: TextLimit,
+}
+
+impl fmt::Debug for ChatOptions {
+    /// The limit only where there is one: it is no wish of a client.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { thinking, variables, now_seconds, limit } = self;
+        let mut shown = f.debug_struct("ChatOptions");
+        shown.field("thinking", thinking).field("now_seconds", now_seconds);
+        shown.field("variables", variables);
+        if limit.n_tokens_max < usize::MAX {
+            shown.field("limit", limit);
+        }
+        shown.finish()
+    }
 }
 
 /// A rendered conversation.
@@ -64,7 +82,15 @@ impl ChatPrompt {
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn tokens(&self, tokenizer: &Tokenizer) -> Result<Vec<TokenId>> {
-        tokenizer.encode(&self.text)
+        self.tokens_within(tokenizer, &TextLimit::default())
+    }
+
+    /// The same as far as the limit allows.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode_within`].
+    pub fn tokens_within(&self, tokenizer: &Tokenizer, limit: &TextLimit) -> Result<Vec<TokenId>> {
+        tokenizer.encode_within(&self.text, limit)
     }
 }
 
@@ -138,6 +164,7 @@ impl ChatFormat {
         for dress in messages::dresses(conversation) {
             match self.render(conversation, options, (dress, continued), marks) {
                 Ok(text) => return Ok(text),
+                Err(Error::Cancelled) => return Err(Error::Cancelled),
                 Err(problem) => first_problem.get_or_insert(problem),
             };
         }
@@ -212,6 +239,7 @@ fn template_options(
         tools: messages::tools(&conversation.tools, dress),
         now_seconds: options.now_seconds,
         extra,
+        limit: options.limit.clone(),
     }
 }
 

@@ -9,7 +9,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use moeflux::{Result, TokenId, Tokenizer};
+use moeflux::{Result, TextLimit, TokenId, Tokenizer};
 
 use crate::answer::{AnswerReader, AnswerStart};
 use crate::conversation::{Assistant, Call, Conversation, Ending, Tool, Turn};
@@ -54,7 +54,7 @@ impl ChatFormat {
     /// places.
     ///
     /// # Errors
-    /// As [`ChatFormat::prompt`] and [`Tokenizer::encode`].
+    /// As [`ChatFormat::prompt`] and [`Tokenizer::encode_within`].
     pub fn prepare(
         &self,
         conversation: &Conversation,
@@ -65,7 +65,7 @@ impl ChatFormat {
         let text = self.marked(conversation, options, &[])?;
         let candidates = candidates(conversation, replays);
         let places = self.places(conversation, options, (&text, &candidates));
-        let mut assembly = Assembly::new(Rendered::new(&text, tokenizer)?);
+        let mut assembly = Assembly::new(Rendered::new(&text, (tokenizer, &options.limit))?);
         if let Some(replays) = replays {
             let read_back = ReadBack { format: self, tools: &conversation.tools };
             for (candidate, place) in candidates.iter().zip(&places) {
@@ -145,8 +145,8 @@ fn mark_of(turn_idx: usize) -> String {
 }
 
 impl<'a> Rendered<'a> {
-    fn new(text: &'a str, tokenizer: &Tokenizer) -> Result<Self> {
-        let tokens = tokenizer.encode(text)?;
+    fn new(text: &'a str, (tokenizer, limit): (&Tokenizer, &TextLimit)) -> Result<Self> {
+        let tokens = tokenizer.encode_within(text, limit)?;
         let mut bytes = Vec::with_capacity(text.len());
         let mut ends = Vec::with_capacity(tokens.len());
         for token in &tokens {

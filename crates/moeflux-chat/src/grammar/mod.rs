@@ -43,7 +43,7 @@ use crate::grammar::body::{BehindCall, Body, Watched};
 use crate::grammar::calls::{Extent, Offered};
 use crate::grammar::constraint::Thoughts;
 use crate::grammar::marker::Marker;
-use crate::grammar::model::{Author, Model};
+use crate::grammar::model::{Author, LEXER_STATES_MAX, Model};
 use crate::grammar::schema::Unenforced;
 use crate::rules::{AnswerForm, AnswerRules, ToolChoice};
 use crate::thoughts::ThoughtFormat;
@@ -97,15 +97,20 @@ pub struct Grammars {
     calls: Option<&'static CallFormat>,
     thoughts: &'static ThoughtFormat,
     thought_end: String,
+    n_lexer_states: usize,
     model: OnceLock<Result<Arc<Model>, String>>,
 }
+
+/// What the tables of a model take for each token of its vocabulary, while they are made and then.
+const TABLE_BYTES_PER_TOKEN: usize = 512;
 
 impl Grammars {
     /// Those of a model that writes calls in this format.
     #[must_use]
     pub fn new(text: Arc<ModelText>, calls: Option<&'static CallFormat>) -> Self {
         let (thoughts, thought_end) = (ThoughtFormat::usual(), THOUGHT_END.to_owned());
-        Self { text, calls, thoughts, thought_end, model: OnceLock::new() }
+        let n_lexer_states = LEXER_STATES_MAX;
+        Self { text, calls, thoughts, thought_end, n_lexer_states, model: OnceLock::new() }
     }
 
     /// Those of a model with this chat template.
@@ -135,6 +140,19 @@ impl Grammars {
     pub fn with_thought_end(self, thought_end: String) -> Self {
         // Without its marker a thought would never end.
         if thought_end.contains(self.thoughts.close) { Self { thought_end, ..self } } else { self }
+    }
+
+    /// The same with fewer states of the lexer for each answer, at 1 to 2 kB each: an answer that
+    /// would need more fails.
+    #[must_use]
+    pub fn with_lexer_states(self, n_max: usize) -> Self {
+        Self { n_lexer_states: n_max.min(LEXER_STATES_MAX), ..self }
+    }
+
+    /// Most bytes that the tables of a model with this vocabulary take.
+    #[must_use]
+    pub fn table_bytes(text: &ModelText) -> usize {
+        text.tokenizer().vocab_size().saturating_mul(TABLE_BYTES_PER_TOKEN)
     }
 
     /// Makes the tables of the model now.
@@ -177,7 +195,10 @@ impl Grammars {
     }
 
     fn model(&self) -> Result<Arc<Model>, Refusal> {
-        let make = || Model::new(self.text.clone(), self.thoughts, self.calls).map(Arc::new);
+        let make = || {
+            let model = Model::new(self.text.clone(), self.thoughts, self.calls)?;
+            Ok(Arc::new(model.with_lexer_states(self.n_lexer_states)))
+        };
         let model = self.model.get_or_init(make);
         let refused =
             |problem: &String| Refusal { part: RulePart::Model, problem: problem.clone() };

@@ -21,7 +21,7 @@ use crate::thoughts::ThoughtFormat;
 /// Largest grammar, in llguidance's symbols.
 const GRAMMAR_SIZE_MAX: usize = 200_000;
 /// Most states of a lexer, at 1 to 2 kB each.
-const LEXER_STATES_MAX: usize = 50_000;
+pub(crate) const LEXER_STATES_MAX: usize = 50_000;
 /// Work for the first tables of a grammar: about 20 ms.
 const FIRST_FUEL: u64 = 1_000_000;
 /// Work for one mask: about 15 ms.
@@ -47,6 +47,7 @@ pub(crate) enum Author {
 pub(crate) struct Model {
     pub(crate) vocabulary: Arc<Vocabulary>,
     factory: ParserFactory,
+    n_lexer_states: usize,
     pub(crate) thoughts: &'static ThoughtFormat,
     /// The start of a thought.
     pub(crate) open: Arc<Marker>,
@@ -83,7 +84,13 @@ impl Model {
         let (open, close) = (marker(thoughts.open), marker(thoughts.close));
         let opener = calls.map(|it| marker(it.opener()));
         let others = calls.into_iter().flat_map(|it| it.others).map(|it| marker(it)).collect();
-        Ok(Self { vocabulary, factory, thoughts, open, close, opener, others })
+        let n_lexer_states = LEXER_STATES_MAX;
+        Ok(Self { vocabulary, factory, n_lexer_states, thoughts, open, close, opener, others })
+    }
+
+    /// The same with lexers of fewer states.
+    pub(crate) fn with_lexer_states(self, n_lexer_states: usize) -> Self {
+        Self { n_lexer_states, ..self }
     }
 
     /// A matcher at the start of a grammar.
@@ -100,7 +107,7 @@ impl Model {
             GrammarInit::Serialized(grammar),
             Logger::new(0, 0),
             capabilities(),
-            limits(author),
+            ParserLimits { max_lexer_states: self.n_lexer_states, ..limits(author) },
         );
         let parser = parser.map_err(|error| sentence(&error))?;
         let mut matcher = Matcher::new(Ok(parser));

@@ -78,7 +78,7 @@ impl Checked {
         let mut options = Options::new(context);
         options.n_sessions = 1;
         options.n_queue = 1;
-        let held = Held { at_first: context.min(CONTEXT_DEFAULT), at_most: context };
+        let held = Held { at_first: context.min(CONTEXT_DEFAULT), ..context.into() };
         let backend = args.backend()?;
         let (model_dir, args, interrupt) = (dir.clone(), args.clone(), interrupt.clone());
         let open = move || model::open_traced(backend, (&model_dir, held), &args, &interrupt);

@@ -15,7 +15,9 @@ use clap::Args;
 use moeflux::provider::config::CONTEXT_DEFAULT;
 use moeflux::provider::format::read_file;
 use moeflux::provider::io::RealClock;
-use moeflux::{Error, ModelText, Result};
+use moeflux::{Budget, Error, ModelText, Result};
+use moeflux_chat::Grammars;
+use moeflux_io::{available_memory_bytes, give_back_freed_memory};
 use moeflux_schedule::{Options, Service};
 use moeflux_server::http::{ApiKeys, CacheScope, Config, ModelInfo, Served, Server};
 use serde_json::{Map, Value, json};
@@ -32,6 +34,14 @@ use crate::serve::log::LogFormat;
 
 /// Tokens of a session unless told otherwise: what agents send, and an answer.
 const CONTEXT_OF_SESSIONS: usize = 65_536;
+
+/// What requests have of the memory: a sixteenth, but no more than this of a large one; then a
+/// thirty-second.
+const ACCOUNT_SIXTEENTH_MAX: u64 = 128 << 20;
+/// At least so much: a request of a hundred tools beside one of 65,536 tokens.
+const ACCOUNT_BYTES_MIN: u64 = 32 << 20;
+/// At most so much: bodies of 32 MB have room then.
+const ACCOUNT_BYTES_MAX: u64 = 1 << 30;
 
 /// More bytes are no list of keys.
 const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
@@ -109,15 +119,25 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
         let problem = "--trace: a server writes no trace; `moeflux generate` does";
         return Err(Failure::Usage(problem.to_owned()));
     }
+    // A server frees much, in many threads, and goes on.
+    give_back_freed_memory();
     let dir = model::path(args.model.model.as_deref())?;
     let spec = model::spec(&dir)?;
     let text = Arc::new(model::text(&dir, &args.model, &spec)?);
     let context = model::context_for(&spec, args.context, CONTEXT_OF_SESSIONS)?;
     log::begin(args.log)?;
-    let server = Server::bind(config(args)?)?;
+    let account_bytes = account_bytes(args.model.memory, available_memory_bytes());
+    let server = Server::bind(config(args, account_bytes)?)?;
     let stopper = server.stopper();
     let interrupt = Interrupt::listen_and(move || stopper.stop());
-    let service = Arc::new(service(args, (&dir, context), &text, interrupt)?);
+    // Grammars have tables of the vocabulary, which are made for the first answer with tools.
+    let beside_bytes = (account_bytes + Grammars::table_bytes(&text)) as u64;
+    let held = model::Held {
+        at_first: context.min(CONTEXT_DEFAULT),
+        at_most: context.saturating_mul(args.sessions.get()),
+        beside_bytes,
+    };
+    let service = Arc::new(service(args, (&dir, context, held), &text, interrupt)?);
     let info = info(args, &dir, context);
     let addresses: Vec<SocketAddr> = server.addresses().collect();
     let line = said(args, &info.names[0], (&addresses, context));
@@ -143,7 +163,18 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     }
 }
 
-fn config(args: &ServeArgs) -> Outcome<Config> {
+/// What requests have of so much memory.
+fn account_bytes(budget: Budget, available_bytes: Option<u64>) -> usize {
+    let n_bytes = match budget {
+        Budget::Bytes(n_bytes) => n_bytes,
+        Budget::Auto => available_bytes.unwrap_or(u64::MAX),
+    };
+    let account_bytes = (n_bytes / 16).min(ACCOUNT_SIXTEENTH_MAX).max(n_bytes / 32);
+    let account_bytes = account_bytes.clamp(ACCOUNT_BYTES_MIN, ACCOUNT_BYTES_MAX);
+    usize::try_from(account_bytes).unwrap_or(usize::MAX)
+}
+
+fn config(args: &ServeArgs, account_bytes: usize) -> Outcome<Config> {
     let addresses = (args.host.as_str(), args.port).to_socket_addrs();
     let addresses = addresses.map_err(|error| {
         Failure::Usage(format!("--host {}: {error}; give an address such as 127.0.0.1", args.host))
@@ -169,6 +200,7 @@ fn config(args: &ServeArgs) -> Outcome<Config> {
         log_prompts: args.log_prompts,
         drain: args.drain,
         cache: if args.cache_shared { CacheScope::Shared } else { CacheScope::PerKey },
+        account_bytes,
         replay_bytes: if args.no_replay { 0 } else { Config::default().replay_bytes },
         ..Config::default()
     })
@@ -187,7 +219,7 @@ fn keys(path: &Path) -> Result<ApiKeys> {
 
 fn service(
     args: &ServeArgs,
-    (dir, context): (&Path, usize),
+    (dir, context, held): (&Path, usize, model::Held),
     text: &Arc<ModelText>,
     interrupt: Interrupt,
 ) -> Outcome<Service> {
@@ -195,10 +227,6 @@ fn service(
     options.n_sessions = args.sessions.get();
     options.n_queue = args.queue;
     options.unload_after = args.unload_after;
-    let held = model::Held {
-        at_first: context.min(CONTEXT_DEFAULT),
-        at_most: context.saturating_mul(args.sessions.get()),
-    };
     let (dir, model_args) = (dir.to_owned(), args.model.clone());
     let backend = args.model.backend()?;
     let open = move || model::open_on(backend, (&dir, held), &model_args, &interrupt);
@@ -230,4 +258,21 @@ fn said(args: &ServeArgs, name: &str, (addresses, context): (&[SocketAddr], usiz
         places.join(" and "),
         args.sessions
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_have_a_part_of_the_memory() {
+        let mib = |n_mib: u64| {
+            let n_bytes = account_bytes(Budget::Bytes(n_mib << 20), None);
+            n_bytes >> 20
+        };
+        assert_eq!([mib(100), mib(512), mib(1_024), mib(2_048)], [32, 32, 64, 128]);
+        assert_eq!([mib(4_096), mib(8_192), mib(32_768), mib(65_536)], [128, 256, 1_024, 1_024]);
+        assert_eq!(account_bytes(Budget::Auto, Some(8 << 30)), 256 << 20);
+        assert_eq!(account_bytes(Budget::Auto, None), 1 << 30);
+    }
 }

@@ -5,27 +5,22 @@
 
 use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::http::{HeaderMap, Request, header};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::http::account::{Held, Part};
 use crate::http::places::Asking;
 use crate::http::reply::Problem;
+use crate::http::size::Size;
 use crate::wire::{Failure, FailureKind};
 
 /// Longest body: the text of the longest contexts in JSON, several times over.
 const BODY_BYTES_MAX: usize = 32 << 20;
-/// All bodies together, until they are parsed: eight of the longest, and a short one of every
-/// connection.
-const ALL_BYTES_MAX: usize = 256 << 20;
-/// What room for bodies is counted in.
-const UNIT_BYTES: usize = 64 << 10;
-/// When it makes sense to ask for room again: bodies are parsed within seconds.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// So many of the longest have room: one without a length may become as long.
+const BODIES_MIN: usize = 4;
 /// What a client sends in a second at least, beside two pauses.
 const BYTES_PER_SECOND_MIN: usize = 256 << 10;
 /// How much is read for nothing of a body that is refused. A client that still sends when the
@@ -36,41 +31,12 @@ const DISCARD: Duration = Duration::from_secs(2);
 /// Room that is taken on a client's word.
 const RESERVED_BYTES_MAX: usize = 1 << 20;
 
-/// Room for bodies, which all requests share.
-#[derive(Clone, Debug)]
-pub(crate) struct Room {
-    units: Arc<Semaphore>,
-}
-
-impl Default for Room {
-    fn default() -> Self {
-        Self { units: Arc::new(Semaphore::new(ALL_BYTES_MAX / UNIT_BYTES)) }
-    }
-}
-
-impl Room {
-    /// Takes room for so many bytes at once: among bodies that took it piece by piece, all could
-    /// wait for the others.
-    async fn take(&self, n_bytes: usize, wait: Duration) -> Result<OwnedSemaphorePermit, Problem> {
-        let n_units = u32::try_from(n_bytes.div_ceil(UNIT_BYTES).max(1)).unwrap_or(u32::MAX);
-        let taken = Arc::clone(&self.units).acquire_many_owned(n_units);
-        if let Ok(Ok(taken)) = timeout(wait, taken).await {
-            return Ok(taken);
-        }
-        let problem = format!(
-            "there is no room for a body of {n_bytes} bytes beside those of other requests; the \
-             limit is {ALL_BYTES_MAX} bytes together: try again later"
-        );
-        let failure = Failure::new(FailureKind::Unavailable, problem);
-        Err(Problem { failure, retry_after: Some(RETRY_AFTER) })
-    }
-}
-
 /// A body with the room that it takes.
 #[derive(Debug)]
 pub(crate) struct Whole {
     bytes: Vec<u8>,
-    _room: OwnedSemaphorePermit,
+    pub(crate) size: Size,
+    _room: Held,
 }
 
 impl Deref for Whole {
@@ -84,18 +50,22 @@ impl Deref for Whole {
 /// Reads a body; `pause` is the longest wait for room, and between two pieces.
 pub(crate) async fn read(
     request: Request<Body>,
-    room: &Room,
+    room: &Part,
     pause: Duration,
 ) -> Result<Whole, Problem> {
     let asking = request.extensions().get::<Asking>().cloned();
+    let longest = BODY_BYTES_MAX.min(room.n_bytes() / BODIES_MIN);
     // Without a length it may become the longest.
     let n_bytes_max = match request.body().size_hint().exact() {
         Some(n_declared) => usize::try_from(n_declared).unwrap_or(usize::MAX),
-        None => BODY_BYTES_MAX,
+        None => longest,
     };
     let admitted = match check_type(request.headers()) {
-        Ok(()) if n_bytes_max > BODY_BYTES_MAX => Err(too_large().into()),
-        Ok(()) => room.take(n_bytes_max, pause).await,
+        Ok(()) if n_bytes_max > longest => Err(too_large(longest).into()),
+        Ok(()) => {
+            let what = format!("a body of {n_bytes_max} bytes");
+            room.take(&what, n_bytes_max, pause).await
+        }
         Err(failure) => Err(failure.into()),
     };
     let room = match admitted {
@@ -108,11 +78,11 @@ pub(crate) async fn read(
     let seconds = u64::try_from(n_bytes_max / BYTES_PER_SECOND_MIN).unwrap_or(u64::MAX);
     let limit = pause.saturating_mul(2).saturating_add(Duration::from_secs(seconds));
     match timeout(limit, read_whole(request.into_body(), n_bytes_max, pause)).await {
-        Ok(bytes) => {
-            let bytes = bytes?;
+        Ok(read) => {
+            let (bytes, size) = read?;
             // From here on it is answered, and keeps its connection.
             asking.iter().for_each(Asking::answering);
-            Ok(Whole { bytes, _room: room })
+            Ok(Whole { bytes, size, _room: room })
         }
         Err(_) => {
             let seconds = limit.as_secs_f64();
@@ -126,16 +96,22 @@ async fn read_whole(
     mut body: Body,
     n_bytes_max: usize,
     pause: Duration,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<(Vec<u8>, Size), Failure> {
     let mut bytes = Vec::with_capacity(n_bytes_max.min(RESERVED_BYTES_MAX));
+    let mut size = Size::default();
     while let Some(piece) = piece(&mut body, pause).await? {
         if bytes.len() + piece.len() > n_bytes_max {
             discard_body(body).await;
-            return Err(too_large());
+            return Err(too_large(n_bytes_max));
+        }
+        size.add(&piece);
+        // Doubling could take more than what was asked for.
+        if bytes.capacity() - bytes.len() < piece.len() {
+            bytes.reserve_exact((2 * bytes.len()).clamp(piece.len(), n_bytes_max - bytes.len()));
         }
         bytes.extend_from_slice(&piece);
     }
-    Ok(bytes)
+    Ok((bytes, size))
 }
 
 /// Reads a body for nothing, because its request is refused.
@@ -186,8 +162,8 @@ async fn piece(body: &mut Body, pause: Duration) -> Result<Option<axum::body::By
     }
 }
 
-fn too_large() -> Failure {
-    let problem = format!("the body is too long; the limit is {BODY_BYTES_MAX} bytes");
+fn too_large(n_bytes_max: usize) -> Failure {
+    let problem = format!("the body is too long; the limit is {n_bytes_max} bytes");
     Failure::new(FailureKind::TooLarge, problem)
 }
 

@@ -34,8 +34,12 @@ pub struct Config {
     pub strict_model: bool,
     /// Whether prompts are logged.
     pub log_prompts: bool,
-    /// Bytes for answers that are fed as they were sampled when they come back in a history, in
-    /// equal shares of the keys; with 0 they are read as clients tell them.
+    /// Memory for all that requests make beside the engine; what is left of it afterwards is
+    /// allocated from it again.
+    pub account_bytes: usize,
+    /// Most bytes for answers that are fed as they were sampled when they come back in a history,
+    /// in equal shares of the keys; with 0 they are read as clients tell them. They are a part of
+    /// the account.
     pub replay_bytes: usize,
     /// Which clients go on from each other's prompts and answers.
     pub cache: CacheScope,
@@ -57,6 +61,7 @@ impl Default for Config {
             allowed_origins: Vec::new(),
             strict_model: false,
             log_prompts: false,
+            account_bytes: 1 << 30,
             replay_bytes: 32 << 20,
             cache: CacheScope::PerKey,
             drain: Duration::from_secs(30),

@@ -12,12 +12,14 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::Response;
 use axum::http::header::{self, HeaderName, HeaderValue};
-use hyper::body::Frame;
+use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::http::account::{Held, Part};
 use crate::http::closing::Exchange;
 use crate::http::config::Timeouts;
+use crate::http::keeping::added_bytes;
 use crate::http::reply::{self, Problem};
 use crate::http::run::Run;
 use crate::wire::{Event, Writer};
@@ -25,11 +27,41 @@ use crate::wire::{Event, Writer};
 /// Pieces of a response that wait for their reader. Behind them, the answer itself waits.
 const N_PIECES_MAX: usize = 4;
 
+/// Memory is taken for so many bytes at a time while an answer grows.
+const GROWTH_BYTES: usize = 16 << 10;
+
+/// What a response takes of the account while it grows.
+pub(crate) struct Collected {
+    part: Part,
+    held: Held,
+    score_bytes: usize,
+    /// Taken, and not used yet.
+    n_spare: usize,
+}
+
+impl Collected {
+    /// What was taken for a request; each log-probability that is collected adds `score_bytes`.
+    pub(crate) fn new(part: Part, held: Held, score_bytes: usize) -> Self {
+        Self { part, held, score_bytes, n_spare: 0 }
+    }
+
+    fn add(&mut self, n_bytes: usize) -> Result<(), Problem> {
+        if n_bytes > self.n_spare {
+            let n_more = (n_bytes - self.n_spare).next_multiple_of(GROWTH_BYTES);
+            self.part.add(&mut self.held, "more of this answer", n_more)?;
+            self.n_spare += n_more;
+        }
+        self.n_spare -= n_bytes;
+        Ok(())
+    }
+}
+
 /// A response while it is made.
 pub(crate) struct Delivery {
     run: Run,
     writer: Box<dyn Writer>,
     is_streamed: bool,
+    collected: Collected,
     timeouts: Timeouts,
     has_begun: bool,
     out: Vec<u8>,
@@ -40,12 +72,13 @@ impl Delivery {
     /// The response to a request.
     pub(crate) fn new(
         run: Run,
-        writer: Box<dyn Writer>,
-        is_streamed: bool,
+        (writer, is_streamed): (Box<dyn Writer>, bool),
         timeouts: Timeouts,
+        collected: Collected,
     ) -> Self {
         let (has_begun, out) = (false, Vec::new());
-        Self { run, writer, is_streamed, timeouts, has_begun, out, exchange: None }
+        let exchange = None;
+        Self { run, writer, is_streamed, collected, timeouts, has_begun, out, exchange }
     }
 
     /// The same in this exchange: the client may close its side of it.
@@ -69,7 +102,7 @@ impl Delivery {
         }
         let is_streamed = self.is_streamed;
         let body = if self.run.is_done() {
-            Body::from(self.out)
+            Body::new(Whole { bytes: Some(Bytes::from(self.out)), _held: self.collected.held })
         } else {
             let (sender, receiver) = mpsc::channel(N_PIECES_MAX);
             tokio::spawn(self.fill(sender));
@@ -82,16 +115,29 @@ impl Delivery {
     async fn begin(&mut self) -> Result<(), Problem> {
         while !(self.run.is_done() || self.is_streamed && self.has_begun) {
             let mut events = Vec::new();
-            self.run.next(&mut events).await?;
+            self.next(&mut events).await?;
             self.write(&events);
         }
         Ok(())
+    }
+
+    /// What happens next, and memory for what comes of it. Events before a problem count.
+    async fn next(&mut self, events: &mut Vec<Event>) -> Result<(), Problem> {
+        self.run.next(events).await?;
+        let n_bytes = added_bytes(events, self.is_streamed, self.collected.score_bytes);
+        let added = self.collected.add(n_bytes);
+        if let Err(problem) = &added {
+            events.clear();
+            self.run.record.failed(problem);
+        }
+        added
     }
 
     /// Sends what has been written, and then the rest as it comes.
     async fn fill(mut self, pieces: mpsc::Sender<Piece>) {
         let mut sign_at = Instant::now() + self.timeouts.sign;
         let mut is_over = false;
+        let exchange = self.exchange.clone();
         loop {
             if !self.out.is_empty() {
                 sign_at = Instant::now() + self.timeouts.sign;
@@ -104,6 +150,10 @@ impl Delivery {
             if is_over {
                 // The client may be gone by now.
                 pieces.send(Piece::End).await.ok();
+                let held = self.collected.held;
+                drop((self.run, self.writer));
+                pieces.closed().await;
+                drop(held);
                 return;
             }
             let mut events = Vec::new();
@@ -111,8 +161,8 @@ impl Delivery {
                 biased;
                 () = pieces.closed() => return,
                 // It may be gone: a sign of life tells.
-                () = closed(self.exchange.as_deref()) => None,
-                heard = timeout_at(sign_at, self.run.next(&mut events)) => heard.ok(),
+                () = closed(exchange.as_deref()) => None,
+                heard = timeout_at(sign_at, self.next(&mut events)) => heard.ok(),
             };
             self.write(&events);
             match heard {
@@ -164,6 +214,32 @@ fn response(is_streamed: bool, body: Body) -> Response<Body> {
     let no = HeaderValue::from_static("no");
     headers.insert(HeaderName::from_static("x-accel-buffering"), no);
     response
+}
+
+/// A body that is there, with the memory that it takes.
+struct Whole {
+    bytes: Option<Bytes>,
+    _held: Held,
+}
+
+impl HttpBody for Whole {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        Poll::Ready(self.bytes.take().map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
 }
 
 /// A piece of a response.

@@ -1,18 +1,22 @@
 //! Requests for answers, in each dialect.
 //!
-//! **Invariant:** parsing and tokenising do not hold up the thread that serves connections.
+//! **Invariant:** parsing and tokenising do not hold up the thread that serves connections, take
+//! no more memory than was taken for them before, and break off where the client is gone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{Request as HttpRequest, Response};
+use moeflux::{Cancel, TextLimit};
 use moeflux_schedule::Owner;
 use tokio::task::JoinHandle;
 
+use crate::http::account::Held;
 use crate::http::body;
 use crate::http::closing::Exchange;
-use crate::http::deliver::Delivery;
+use crate::http::deliver::{Collected, Delivery};
+use crate::http::keeping::Keeping;
 use crate::http::prompt::{self, Planned};
 use crate::http::record::Record;
 use crate::http::reply::{Problem, RequestId};
@@ -37,6 +41,16 @@ impl Dialect {
             Self::Completions => "completions",
             Self::Responses => "responses",
             Self::Messages => "messages",
+        }
+    }
+
+    /// What a log-probability takes until a response that is not streamed has gone.
+    fn score_bytes(self) -> usize {
+        match self {
+            Self::Chat => 640,
+            Self::Completions => 800,
+            Self::Responses => 5_000,
+            Self::Messages => 0,
         }
     }
 
@@ -69,6 +83,7 @@ struct Prepared {
     writer: Box<dyn Writer>,
     is_streamed: bool,
     ignored: Vec<String>,
+    kept_bytes: usize,
 }
 
 /// Answers a request.
@@ -80,7 +95,7 @@ pub(crate) async fn answer(
 ) -> Result<Response<Body>, Problem> {
     let mut record = Record::new(id, dialect.name());
     let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
-    let prepared = match prepare(&shared, (dialect, owner), request, id).await {
+    let (prepared, kept) = match prepare(&shared, (dialect, owner), request, id).await {
         Ok(prepared) => prepared,
         Err(problem) => {
             record.failed(&problem);
@@ -89,8 +104,11 @@ pub(crate) async fn answer(
     };
     record.ignored(&prepared.ignored);
     let timeouts = shared.config.timeouts.clone();
+    let part = shared.account.kept.clone();
+    let collected = Collected::new(part, kept, dialect.score_bytes());
     let run = Run::new(shared, prepared.planned, record);
-    let delivery = Delivery::new(run, prepared.writer, prepared.is_streamed, timeouts);
+    let Prepared { writer, is_streamed, .. } = prepared;
+    let delivery = Delivery::new(run, (writer, is_streamed), timeouts, collected);
     delivery.on(exchange).respond().await
 }
 
@@ -99,42 +117,69 @@ async fn prepare(
     (dialect, owner): (Dialect, Owner),
     request: HttpRequest<Body>,
     id: &RequestId,
-) -> Result<Prepared, Problem> {
-    let body = body::read(request, &shared.bodies, shared.config.timeouts.body).await?;
+) -> Result<(Prepared, Held), Problem> {
+    let wait = shared.config.timeouts.body;
+    let body = body::read(request, &shared.account.bodies, wait).await?;
+    let size = body.size;
+    let part = &shared.account.reading;
+    let reading = part.take(&size.shown(), size.reading_bytes(), wait).await?;
     let id = id.clone();
-    let prepare = move |shared: &Shared| {
+    let prepare = move |shared: &Shared, cancel: &Cancel| {
         let (request, writer) = dialect.parse(&body, shared.head())?;
+        // Others may send theirs now.
+        drop(body);
+        let keeping = Keeping::of(size, &request);
         let is_streamed = request.is_streamed;
         let ignored = request.ignored.names().map(str::to_owned).collect();
-        let planned = prompt::plan(shared, owner, request)?;
+        let limit = TextLimit {
+            n_bytes_max: size.text_bytes_max(),
+            n_tokens_max: shared.served.service.context(),
+            cancel: cancel.clone(),
+        };
+        let planned = prompt::plan(shared, owner, (request, &limit))?;
         if shared.config.log_prompts {
             log_prompts(shared, &id, &planned);
         }
-        Ok(Prepared { planned, writer, is_streamed, ignored })
+        let n_tokens = planned.iter().map(|it| it.job.prompt.len()).sum();
+        let n_echo_bytes = planned.iter().filter_map(|it| it.echo.as_ref()).map(String::len).sum();
+        let kept_bytes = keeping.bytes(n_tokens, n_echo_bytes);
+        // It lives as long as what it was taken for, also where the client is gone.
+        Ok((Prepared { planned, writer, is_streamed, ignored, kept_bytes }, reading))
     };
-    Ok(beside(shared, prepare).await?)
+    let (prepared, reading) = beside(shared, prepare).await?;
+    let what = "the prompt of this request with what waits for its client";
+    let kept = shared.account.kept.take(what, prepared.kept_bytes, wait).await?;
+    drop(reading);
+    Ok((prepared, kept))
 }
 
 /// Does work that takes a core for a while on a thread of its own. Where nobody waits for it any
-/// more, it is not begun.
+/// more, it is not begun, or told so.
 pub(crate) async fn beside<T: Send + 'static>(
     shared: &Arc<Shared>,
-    work: impl FnOnce(&Shared) -> Result<T, Failure> + Send + 'static,
+    work: impl FnOnce(&Shared, &Cancel) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     let shared = Arc::clone(shared);
     let broken = |_| {
         let problem = "the request broke a promise of this program: please report it";
         Failure::new(FailureKind::Internal, problem)
     };
-    let mut done = AbortOnDrop(tokio::task::spawn_blocking(move || work(&shared)));
-    (&mut done.0).await.map_err(broken)?
+    let cancel = Cancel::default();
+    let told = cancel.clone();
+    let task = tokio::task::spawn_blocking(move || work(&shared, &told));
+    let mut done = CancelOnDrop { task, cancel };
+    (&mut done.task).await.map_err(broken)?
 }
 
-struct AbortOnDrop<T>(JoinHandle<T>);
+struct CancelOnDrop<T> {
+    task: JoinHandle<T>,
+    cancel: Cancel,
+}
 
-impl<T> Drop for AbortOnDrop<T> {
+impl<T> Drop for CancelOnDrop<T> {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
+        self.cancel.cancel();
     }
 }
 

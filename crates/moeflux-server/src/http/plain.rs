@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::{Request, Response, StatusCode};
+use moeflux::{Cancel, TextLimit};
 use moeflux_schedule::{Owner, State};
 use serde_json::{Value as Json, json};
 
@@ -38,14 +39,21 @@ pub(crate) async fn ask(
     request: Request<Body>,
 ) -> Result<Response<Body>, Problem> {
     let path = request.uri().path().to_owned();
-    let body = body::read(request, &shared.bodies, shared.config.timeouts.body).await?;
-    let work = move |shared: &Shared| {
+    let wait = shared.config.timeouts.body;
+    let body = body::read(request, &shared.account.bodies, wait).await?;
+    let size = body.size;
+    let part = &shared.account.reading;
+    let reading = part.take(&size.shown(), size.counting_bytes(), wait).await?;
+    let work = move |shared: &Shared, cancel: &Cancel| {
+        let n_bytes_max = size.text_bytes_max();
+        let all = TextLimit { n_bytes_max, cancel: cancel.clone(), ..TextLimit::default() };
+        let limit = TextLimit { n_tokens_max: shared.served.service.context(), ..all.clone() };
         let (found, ignored) = match question {
-            Question::CountTokens => count_tokens(shared, owner, &body)?,
-            Question::CountInput => count_input(shared, owner, &body)?,
+            Question::CountTokens => count_tokens(shared, owner, (&body, &all))?,
+            Question::CountInput => count_input(shared, owner, (&body, &all))?,
             Question::Tokenize => {
                 let (prompt, ignored) = tokens::parse_tokenize(&body)?;
-                let found = prompt::tokens(shared, owner, &prompt)?;
+                let found = prompt::tokens(shared, owner, (&prompt, &limit))?;
                 (tokens::tokenized(&found, shared.served.service.context()), ignored)
             }
             Question::Detokenize => {
@@ -59,27 +67,36 @@ pub(crate) async fn ask(
                 let Prompt::Chat(conversation, options) = &request.prompt else {
                     return Err(Failure::invalid("messages", "is missing"));
                 };
-                let prompt = prompt::render(shared, conversation, options)?;
+                let prompt = prompt::render(shared, conversation, options, &limit)?;
                 (tokens::templated(&prompt.text), request.ignored)
             }
         };
         log_ignored(&path, &ignored);
-        Ok(found)
+        Ok((found, reading))
     };
-    Ok(reply::json(&beside(shared, work).await?))
+    let (found, _reading) = beside(shared, work).await?;
+    Ok(reply::json(&found))
 }
 
-fn count_tokens(shared: &Shared, owner: Owner, body: &[u8]) -> Result<(Json, Ignored), Failure> {
+fn count_tokens(
+    shared: &Shared,
+    owner: Owner,
+    (body, limit): (&[u8], &TextLimit),
+) -> Result<(Json, Ignored), Failure> {
     let request = messages::parse_to_count(body)?;
     shared.check_name(request.model.as_deref())?;
-    let n_tokens = prompt::tokens(shared, owner, &request.prompt)?.len();
+    let n_tokens = prompt::tokens(shared, owner, (&request.prompt, limit))?.len();
     Ok((messages::token_count(n_tokens), request.ignored))
 }
 
-fn count_input(shared: &Shared, owner: Owner, body: &[u8]) -> Result<(Json, Ignored), Failure> {
+fn count_input(
+    shared: &Shared,
+    owner: Owner,
+    (body, limit): (&[u8], &TextLimit),
+) -> Result<(Json, Ignored), Failure> {
     let request = responses::parse_to_count(body)?;
     shared.check_name(request.model.as_deref())?;
-    let n_tokens = prompt::tokens(shared, owner, &request.prompt)?.len();
+    let n_tokens = prompt::tokens(shared, owner, (&request.prompt, limit))?.len();
     Ok((responses::token_count(n_tokens), request.ignored))
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use moeflux::{Error, SamplerConfig, TokenId, Tokenizer};
+use moeflux::{Error, SamplerConfig, TextLimit, TokenId, Tokenizer};
 use moeflux_chat::{
     AnswerStart, ChatFormat, ChatOptions, ChatPrompt, Conversation, PromptKey, ThoughtFormat,
 };
@@ -38,7 +38,7 @@ pub(crate) struct Planned {
 pub(crate) fn plan(
     shared: &Shared,
     owner: Owner,
-    request: Request,
+    (request, limit): (Request, &TextLimit),
 ) -> Result<VecDeque<Planned>, Failure> {
     shared.check_name(request.model.as_deref())?;
     let seed = request.sampling.seed.unwrap_or_else(|| shared.draw());
@@ -46,14 +46,15 @@ pub(crate) fn plan(
     check_biases(&sampling, shared.served.text.tokenizer())?;
     let prompts = match &request.prompt {
         Prompt::Chat(conversation, options) => {
-            vec![read_chat(shared, owner, (conversation, options))?]
+            vec![read_chat(shared, owner, (conversation, options, limit))?]
         }
         Prompt::Texts(texts) if let [only] = &texts[..] => {
-            vec![read(shared, ("prompt", only), request.is_echoed)?]
+            vec![read(shared, ("prompt", only), (request.is_echoed, limit))?]
         }
         Prompt::Texts(texts) => {
             let read = |(prompt_idx, prompt): (usize, &PromptText)| {
-                read(shared, (&format!("prompt[{prompt_idx}]"), prompt), request.is_echoed)
+                let path = format!("prompt[{prompt_idx}]");
+                read(shared, (&path, prompt), (request.is_echoed, limit))
             };
             texts.iter().enumerate().map(read).collect::<Result<_, _>>()?
         }
@@ -100,15 +101,17 @@ pub(crate) fn plan(
 pub(crate) fn tokens(
     shared: &Shared,
     owner: Owner,
-    prompt: &Prompt,
+    (prompt, limit): (&Prompt, &TextLimit),
 ) -> Result<Vec<TokenId>, Failure> {
     let prepared = match prompt {
-        Prompt::Chat(conversation, options) => read_chat(shared, owner, (conversation, options))?,
+        Prompt::Chat(conversation, options) => {
+            read_chat(shared, owner, (conversation, options, limit))?
+        }
         Prompt::Texts(texts) => {
             let first = texts.first().expect("a request has a prompt");
             return match first {
-                PromptText::Text(text) => shared.served.text.prompt(text),
-                PromptText::Bare(text) => shared.served.text.tokenizer().encode(text),
+                PromptText::Text(text) => shared.served.text.prompt_within(text, limit),
+                PromptText::Bare(text) => shared.served.text.tokenizer().encode_within(text, limit),
                 PromptText::Tokens(tokens) => Ok(tokens.clone()),
             }
             .map_err(|error| failure_of(&error));
@@ -122,21 +125,23 @@ pub(crate) fn render(
     shared: &Shared,
     conversation: &Conversation,
     options: &ChatOptions,
+    limit: &TextLimit,
 ) -> Result<ChatPrompt, Failure> {
-    let (format, options) = format_of(shared, options)?;
+    let (format, options) = format_of(shared, options, limit)?;
     format.prompt(conversation, &options).map_err(refused_by_template)
 }
 
 fn format_of<'s>(
     shared: &'s Shared,
     options: &ChatOptions,
+    limit: &TextLimit,
 ) -> Result<(&'s ChatFormat, ChatOptions), Failure> {
     let Some(format) = &shared.format else {
         let problem = "this model has no chat template: use /v1/completions";
         return Err(Failure::invalid("messages", problem));
     };
     let now_seconds = Some((shared.served.seconds_since_1970)());
-    Ok((format, ChatOptions { now_seconds, ..options.clone() }))
+    Ok((format, ChatOptions { now_seconds, limit: limit.clone(), ..options.clone() }))
 }
 
 /// Whatever a template says, it says of this conversation.
@@ -145,6 +150,8 @@ fn refused_by_template(error: Error) -> Failure {
         Error::Input(_) | Error::Unsupported(_) => {
             Failure::new(FailureKind::Invalid, error.to_string())
         }
+        // Without the path of its file, which is no client's business.
+        Error::Malformed { problem, .. } => Failure::new(FailureKind::Invalid, problem),
         error => failure_of(&error),
     }
 }
@@ -162,13 +169,13 @@ struct Prepared {
 fn read_chat(
     shared: &Shared,
     owner: Owner,
-    (conversation, options): (&Conversation, &ChatOptions),
+    (conversation, options, limit): (&Conversation, &ChatOptions, &TextLimit),
 ) -> Result<Prepared, Failure> {
     if !conversation.tools.is_empty() && shared.calls.is_none() {
         shared
             .note("calls of tools come back as text: the chat template writes none that is known");
     }
-    let (format, options) = format_of(shared, options)?;
+    let (format, options) = format_of(shared, options, limit)?;
     let tokenizer = shared.served.text.tokenizer();
     let replays = shared.replays(owner).map(|it| it.clone());
     let prompt = format.prepare(conversation, &options, tokenizer, replays.as_ref());
@@ -188,12 +195,12 @@ fn read_chat(
 fn read(
     shared: &Shared,
     (path, prompt): (&str, &PromptText),
-    is_echoed: bool,
+    (is_echoed, limit): (bool, &TextLimit),
 ) -> Result<Prepared, Failure> {
     let tokenizer = shared.served.text.tokenizer();
     let tokens = match prompt {
-        PromptText::Text(text) => shared.served.text.prompt(text),
-        PromptText::Bare(text) => tokenizer.encode(text),
+        PromptText::Text(text) => shared.served.text.prompt_within(text, limit),
+        PromptText::Bare(text) => tokenizer.encode_within(text, limit),
         PromptText::Tokens(tokens) => {
             check_tokens(path, tokens, tokenizer)?;
             Ok(tokens.clone())

@@ -13,7 +13,7 @@ use moeflux::Result;
 use moeflux_chat::{CallFormat, ChatFormat, Grammars, Replays};
 use moeflux_schedule::Owner;
 
-use crate::http::body::Room;
+use crate::http::account::Account;
 use crate::http::config::{CacheScope, Config, Served};
 use crate::http::places::Places;
 use crate::metrics::RefusalCounts;
@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     replays: Vec<Mutex<Replays>>,
     /// Turns of histories that were replayed.
     pub(crate) n_replayed: AtomicU64,
-    pub(crate) bodies: Room,
+    pub(crate) account: Account,
     noted: Mutex<BTreeSet<&'static str>>,
     random: RandomState,
     n_drawn: AtomicU64,
@@ -53,12 +53,16 @@ impl Shared {
             Some(format) => Grammars::of_format(text, format),
             None => Grammars::new(text, None),
         };
+        let account = Account::new(config.account_bytes);
+        let n_answers = served.service.n_sessions();
+        let grammars = grammars.with_lexer_states(account.n_lexer_states(n_answers));
         let n_owners = match config.cache {
             CacheScope::PerKey => config.keys.len().max(1),
             CacheScope::Shared => 1,
         };
-        let of_owner = |_| Mutex::new(Replays::new(config.replay_bytes / n_owners));
-        let replays = (0..n_owners).filter(|_| config.replay_bytes > 0).map(of_owner).collect();
+        let replay_bytes = config.replay_bytes.min(account.replay_bytes);
+        let of_owner = |_| Mutex::new(Replays::new(replay_bytes / n_owners));
+        let replays = (0..n_owners).filter(|_| replay_bytes > 0).map(of_owner).collect();
         Ok(Self {
             format,
             calls,
@@ -69,7 +73,7 @@ impl Shared {
             config,
             served,
             n_replayed: AtomicU64::new(0),
-            bodies: Room::default(),
+            account,
             noted: Mutex::default(),
             random: RandomState::new(),
             n_drawn: AtomicU64::new(0),

@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** an event is complete, and no text of a client or model can end it.
 
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use crate::wire::event::Progress;
@@ -45,8 +46,8 @@ pub(crate) fn blank(out: &mut Vec<u8>) {
 }
 
 /// A body.
-pub(crate) fn whole(json: &Json, out: &mut Vec<u8>) {
-    let text = json.to_string();
+pub(crate) fn whole(json: &impl Serialize, out: &mut Vec<u8>) {
+    let text = serde_json::to_string(json).expect("keys are strings");
     if !text.contains(OTHER_LINE_ENDS) {
         return out.extend_from_slice(text.as_bytes());
     }

@@ -172,6 +172,17 @@ impl Failure {
         Self::new(FailureKind::ContextLength, message)
     }
 
+    /// A prompt that is longer than the context, and was not read to its end.
+    #[must_use]
+    pub fn beyond(n_context: usize) -> Self {
+        let message = format!(
+            "prompt is too long: {} tokens > {n_context} maximum, and it was read no further: this \
+             model's maximum context length is {n_context} tokens",
+            n_context.saturating_add(1)
+        );
+        Self::new(FailureKind::ContextLength, message)
+    }
+
     /// The body of a response to a client of `OpenAI`'s dialects.
     #[must_use]
     pub fn openai(&self) -> Json {

@@ -55,6 +55,11 @@ impl Fields {
         let json = serde_json::from_slice(body).map_err(|error| {
             Failure::new(FailureKind::Invalid, format!("the body is not JSON: {error}"))
         })?;
+        Self::of_json(json)
+    }
+
+    /// The fields of a request's body that is parsed already.
+    pub(crate) fn of_json(json: Json) -> Result<Self, Failure> {
         match json {
             Json::Object(map) => Ok(Self { path: String::new(), map }),
             other => {

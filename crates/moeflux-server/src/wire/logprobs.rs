@@ -20,6 +20,16 @@ pub(crate) fn list(tokens: &[TokenLogprob]) -> Vec<Json> {
     tokens.iter().map(one).collect()
 }
 
+/// Appends the same list to one as text: its entries with commas between.
+pub(crate) fn append(tokens: &[TokenLogprob], text: &mut String) {
+    for entry in tokens.iter().flat_map(|it| list(std::slice::from_ref(it))) {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(&entry.to_string());
+    }
+}
+
 fn entry(token: &TokenText, logprob: f32) -> Json {
     json!({"token": token.text, "logprob": finite(logprob), "bytes": token.bytes})
 }

@@ -16,5 +16,6 @@ mod places;
 mod closing;
 mod signs;
 mod disconnects;
+mod account;
 mod ends;
 mod log;

@@ -226,7 +226,7 @@ fn bodies_share_a_limit() {
         let refused = responses.find(|it| it.status != 200).expect("room for nine");
         assert_eq!(refused.status, 503);
         assert_eq!(refused.json()["error"]["type"], "overloaded_error");
-        assert!(refused.text().contains("the limit is 268435456 bytes"), "{}", refused.text());
+        assert!(refused.text().contains("268,435,456 bytes) for bodies"), "{}", refused.text());
         assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
         growing[0].stream().shutdown(Shutdown::Both).unwrap();
         server.post("/v1/messages", &body).success();

@@ -136,6 +136,7 @@ impl Layout {
         let n_kept = positions_in_pieces(streaming.context) as u64;
         let needs = |n_rows: usize| Needs {
             program_bytes,
+            beside_bytes: streaming.beside_bytes,
             resident_bytes: manifest.resident_bytes(),
             workspace_bytes: step_bytes(plan.workspace.bytes(n_rows))
                 + exchanged_bytes(blueprint, n_rows),
@@ -145,9 +146,8 @@ impl Layout {
         };
         let device = config.device.as_ref();
         let room_bytes = device.and_then(|device| device.room_bytes());
-        let near_bytes = |needs: &Needs| {
-            room_bytes.map(|room| room.saturating_sub(needs.bytes() - program_bytes))
-        };
+        let near_bytes =
+            |needs: &Needs| room_bytes.map(|room| room.saturating_sub(needs.model_bytes()));
         let far_budget = far_budget(config, limit_bytes);
         let on_device =
             |needs: &Needs| place_on_device(needs, &experts, near_bytes(needs)?, far_budget);

@@ -22,6 +22,8 @@ use crate::experts::stream::SlotShape;
 pub(crate) struct Needs {
     /// The process as it is before the model.
     pub program_bytes: u64,
+    /// What the program keeps for its work beside the engine.
+    pub beside_bytes: u64,
     /// What every token needs.
     pub resident_bytes: u64,
     /// Activations of one step and scratch beside them.
@@ -85,7 +87,13 @@ impl Needs {
     /// All of it.
     #[must_use]
     pub(crate) fn bytes(&self) -> u64 {
-        self.program_bytes + self.resident_bytes + self.workspace_bytes + self.session_bytes
+        self.program_bytes + self.beside_bytes + self.model_bytes()
+    }
+
+    /// What is needed where the model is computed.
+    #[must_use]
+    pub(crate) fn model_bytes(&self) -> u64 {
+        self.resident_bytes + self.workspace_bytes + self.session_bytes
     }
 
     /// What stays in the host's memory beside a device with memory of its own: resident weights
@@ -167,7 +175,7 @@ pub(crate) fn place_on_device(
 ) -> Option<Placement> {
     let far_bytes = experts.all_bytes.saturating_sub(near_bytes);
     // The host has the resident weights only until they are on the device.
-    let host_bytes = needs.program_bytes + needs.resident_bytes.max(far_bytes);
+    let host_bytes = needs.program_bytes + needs.beside_bytes + needs.resident_bytes.max(far_bytes);
     let has_room = match far_budget {
         _ if far_bytes == 0 => true,
         FarBudget::Unseen => false,
@@ -187,17 +195,21 @@ fn check(needs: &Needs, experts: &ExpertNeeds, budget_bytes: u64) -> Result<()> 
     if least_bytes <= budget_bytes {
         return Ok(());
     }
+    let beside = Need::new("work beside the engine", needs.beside_bytes);
     Err(Error::NoRoom {
         what: "the model".to_owned(),
         needed_bytes: least_bytes + PROGRAM_MARGIN_BYTES,
         available_bytes: Some(budget_bytes),
-        needs: vec![
+        needs: [
             Need::new("what every token needs", needs.resident_bytes),
             Need::new("a step", needs.workspace_bytes),
             Need::new(format!("{} tokens of context", needs.n_positions), needs.session_bytes),
             Need::new("experts", least_expert_bytes),
-            Need::new("this program", needs.program_bytes + PROGRAM_MARGIN_BYTES),
-        ],
+        ]
+        .into_iter()
+        .chain(Some(beside).filter(|beside| beside.n_bytes > 0))
+        .chain([Need::new("this program", needs.program_bytes + PROGRAM_MARGIN_BYTES)])
+        .collect(),
         remedy: Remedy::LargerBudget,
     })
 }
@@ -208,6 +220,7 @@ mod tests {
 
     const NEEDS: Needs = Needs {
         program_bytes: 10,
+        beside_bytes: 0,
         resident_bytes: 100,
         workspace_bytes: 20,
         session_bytes: 30,
@@ -238,6 +251,21 @@ mod tests {
         }
         let least = Placement::Streaming { n_slots: 8 };
         assert_eq!(place(&NEEDS, &EXPERTS, Some(240)).unwrap(), least);
+    }
+
+    #[test]
+    fn work_beside_the_engine_has_its_part_to_the_byte() {
+        let needs = Needs { beside_bytes: 40, ..NEEDS };
+        assert_eq!(place(&needs, &EXPERTS, Some(1200)).unwrap(), Placement::Resident);
+        let streaming = |n_slots| Placement::Streaming { n_slots };
+        assert_eq!(place(&needs, &EXPERTS, Some(1199)).unwrap(), streaming(99));
+        assert_eq!(place(&needs, &EXPERTS, Some(280)).unwrap(), streaming(8));
+        let error = place(&needs, &EXPERTS, Some(279)).unwrap_err().to_string();
+        assert!(error.contains("40 bytes for work beside the engine"), "{error}");
+        // The device has nothing to do with it.
+        let on_device = |limit| place_on_device(&needs, &EXPERTS, 400, FarBudget::Bytes(limit));
+        assert_eq!(on_device(649), None);
+        assert_eq!(on_device(650), Some(Placement::OnDevice { far_bytes: 600 }));
     }
 
     #[test]

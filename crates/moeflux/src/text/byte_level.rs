@@ -26,6 +26,21 @@ pub(super) fn char_of(byte: u8) -> char {
     code.ok().and_then(char::from_u32).expect("at most 68 unprintable bytes")
 }
 
+/// The character of every byte.
+#[derive(Clone, Debug)]
+pub(super) struct Alphabet([char; 256]);
+
+impl Alphabet {
+    pub(super) fn new() -> Self {
+        Self(std::array::from_fn(|byte| char_of(u8::try_from(byte).unwrap_or(u8::MAX))))
+    }
+
+    /// A text with a character for each of its bytes.
+    pub(super) fn text_of(&self, text: &str) -> String {
+        text.bytes().map(|byte| self.0[usize::from(byte)]).collect()
+    }
+}
+
 /// The byte that a character stands for.
 pub(super) fn byte_of(character: char) -> Option<u8> {
     match u32::from(character) {

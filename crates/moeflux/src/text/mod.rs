@@ -9,6 +9,7 @@
 
 mod byte_level;
 mod files;
+mod limit;
 mod pattern;
 mod pipeline;
 mod special;
@@ -25,6 +26,7 @@ pub use crate::text::byte_level::{BYTE_TOKENS, byte_tokenizer_config_json, byte_
 pub use crate::text::eos::EndTokens;
 pub(crate) use crate::text::files::text_fingerprint;
 pub(crate) use crate::text::gguf::{gguf_generation_config, gguf_templates};
+pub use crate::text::limit::{Cancel, TextLimit};
 pub use crate::text::special::SpecialTokens;
 pub use crate::text::stop::{STOP_STRING_BYTES_MAX, StopStrings};
 pub use crate::text::stream::{SpecialText, TextStream};

@@ -7,16 +7,17 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use tokenizers::{
-    AddedToken, Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer,
-};
+use tokenizers::AddedToken;
 
 use crate::error::{Error, Result};
 use crate::format::read_file_if_there;
 use crate::ids::TokenId;
 use crate::text::byte_level::byte_of;
 use crate::text::files::one_line;
-use crate::text::pipeline::{AddedTokens, Around, Declared, Inner, Pipeline};
+use crate::text::limit::TextLimit;
+use crate::text::pipeline::{
+    AddedTokens, Around, Declared, Encoder, Inner, Markers, Pipeline, Stopped,
+};
 use crate::text::special::SpecialTokens;
 
 /// Most bytes of `tokenizer.json`; the largest published ones have about 35 MB.
@@ -30,6 +31,7 @@ pub(crate) const TEXT_BYTES_MAX: usize = 64 << 20;
 pub struct Tokenizer {
     path: PathBuf,
     inner: Inner,
+    encoder: Encoder,
     around: Around,
     special: SpecialTokens,
     is_special: HashMap<u32, bool>,
@@ -68,8 +70,13 @@ impl Tokenizer {
         special: SpecialTokens,
         vocab_rows: usize,
     ) -> Result<Self> {
-        let Pipeline { mut inner, added, around, is_byte_level, growth, largest_id } = pipeline;
+        let Pipeline { mut inner, changes, splits, added, .. } = pipeline;
+        let Pipeline { around, is_byte_level, growth, largest_id, .. } = pipeline;
         let listed = add_listed(&mut inner, &special)?;
+        let known = inner.get_added_tokens_decoder().into_iter().collect();
+        let encoder = Encoder::new(&known, changes, splits).map_err(|problem| {
+            Error::malformed(path, one_line(&format!("added tokens: {problem}")))
+        })?;
         let added: Vec<&Declared> = added.iter().chain(listed.iter()).collect();
         let largest_id = added.iter().map(|token| token.id).fold(largest_id, u32::max);
         let vocab_size = usize::try_from(largest_id).map_or(usize::MAX, |id| id.saturating_add(1));
@@ -86,6 +93,7 @@ impl Tokenizer {
         Ok(Self {
             path: path.to_owned(),
             inner,
+            encoder,
             around,
             special,
             is_special,
@@ -113,9 +121,15 @@ impl Tokenizer {
     /// # Errors
     /// A text that is too long, or that the tokenizer refuses.
     pub fn encode(&self, text: &str) -> Result<Vec<TokenId>> {
-        self.check_length(text)?;
-        let encoding = self.inner.encode_fast(text, false).map_err(|error| self.refused(&error))?;
-        Ok(encoding.get_ids().iter().copied().map(TokenId).collect())
+        self.encode_within(text, &TextLimit::default())
+    }
+
+    /// The same as far as the limit allows.
+    ///
+    /// # Errors
+    /// As [`Self::encode`]; [`Error::TooManyTokens`], [`Error::Cancelled`].
+    pub fn encode_within(&self, text: &str, limit: &TextLimit) -> Result<Vec<TokenId>> {
+        self.encode_as((text, Markers::Tokens), limit)
     }
 
     /// The ids of a bare prompt: as [`Self::encode`], with the tokens that the model wants at the
@@ -124,8 +138,16 @@ impl Tokenizer {
     /// # Errors
     /// A text that is too long, or that the tokenizer refuses.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<TokenId>> {
+        self.encode_prompt_within(text, &TextLimit::default())
+    }
+
+    /// The same as far as the limit allows, which counts the tokens of the text.
+    ///
+    /// # Errors
+    /// As [`Self::encode_within`].
+    pub fn encode_prompt_within(&self, text: &str, limit: &TextLimit) -> Result<Vec<TokenId>> {
         let mut ids = self.around.before.clone();
-        ids.append(&mut self.encode(text)?);
+        ids.append(&mut self.encode_within(text, limit)?);
         ids.extend_from_slice(&self.around.behind);
         let bos = self.special.role("bos_token").and_then(|text| self.id_of(text));
         if let Some(bos) = bos.filter(|bos| self.special.add_bos && ids.first() != Some(bos)) {
@@ -139,20 +161,25 @@ impl Tokenizer {
     /// # Errors
     /// A text that is too long, or that the tokenizer refuses.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<TokenId>> {
+        self.encode_as((text, Markers::Text), &TextLimit::default())
+    }
+
+    fn encode_as(
+        &self,
+        (text, markers): (&str, Markers),
+        limit: &TextLimit,
+    ) -> Result<Vec<TokenId>> {
         self.check_length(text)?;
-        let refused = |error: tokenizers::Error| self.refused(&error);
-        let mut normal = NormalizedString::from(text);
-        if let Some(normalizer) = self.inner.get_normalizer() {
-            normalizer.normalize(&mut normal).map_err(refused)?;
-        }
-        let mut pieces = PreTokenizedString::from(normal);
-        if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
-            pre_tokenizer.pre_tokenize(&mut pieces).map_err(refused)?;
-        }
-        let model = self.inner.get_model();
-        pieces.tokenize(|piece| model.tokenize(piece.get())).map_err(refused)?;
-        let encoding = pieces.into_encoding(None, 0, OffsetType::None).map_err(refused)?;
-        Ok(encoding.get_ids().iter().copied().map(TokenId).collect())
+        let tokens = self.encoder.encode(self.inner.get_model(), (text, markers), limit);
+        tokens.map_err(|stopped| match stopped {
+            Stopped::TooMany => Error::TooManyTokens { n_tokens_max: limit.n_tokens_max },
+            Stopped::Unwanted => Error::Cancelled,
+            Stopped::Long { n_bytes, n_bytes_max } => Error::Input(format!(
+                "a word of {n_bytes} bytes, which no token lets divide, is too long; the limit is \
+                 {n_bytes_max}"
+            )),
+            Stopped::Refused(problem) => self.refused(&problem),
+        })
     }
 
     fn check_length(&self, text: &str) -> Result<()> {
@@ -166,8 +193,8 @@ impl Tokenizer {
         )))
     }
 
-    fn refused(&self, error: &tokenizers::Error) -> Error {
-        Error::malformed(&self.path, one_line(&format!("cannot encode this text: {error}")))
+    fn refused(&self, problem: &str) -> Error {
+        Error::malformed(&self.path, one_line(&format!("cannot encode this text: {problem}")))
     }
 
     /// The text of some tokens, special ones included. Ids without a token have no text; bytes
@@ -277,5 +304,39 @@ mod tests {
         let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
         assert_eq!(tokenizer.token_bytes(TokenId(0)), b" ab");
         assert_eq!(tokenizer.token_bytes(TokenId(1)), [0xe4]);
+    }
+
+    #[test]
+    fn a_text_is_encoded_as_far_as_its_limit() {
+        let folder = Folder::new("token-limit", 300, &["<|im_end|>"]);
+        let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
+        let limit = TextLimit { n_tokens_max: 10, ..TextLimit::default() };
+        assert_eq!(tokenizer.encode_within("0123456789", &limit).unwrap().len(), 10);
+        for text in ["0123456789a", "012345678<|im_end|><|im_end|>", &"a".repeat(1 << 20)] {
+            let error = tokenizer.encode_within(text, &limit).unwrap_err();
+            assert!(matches!(error, Error::TooManyTokens { n_tokens_max: 10 }), "{error}");
+        }
+        let limit = TextLimit::default();
+        limit.cancel.cancel();
+        let error = tokenizer.encode_within(&"a".repeat(1 << 20), &limit).unwrap_err();
+        assert!(matches!(error, Error::Cancelled), "{error}");
+    }
+
+    #[test]
+    fn long_words_are_cut_where_nothing_merges() {
+        let folder = Folder::new("token-words", 300, &[]);
+        let model = json!({"type": "BPE", "vocab": {"a": 0, "b": 1, "aa": 2}, "merges": ["a a"]});
+        let whole = json!({"version": "1.0", "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": null, "post_processor": null, "decoder": null, "model": model});
+        folder.write("tokenizer.json", &whole.to_string());
+        folder.write("tokenizer_config.json", "{}");
+        let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
+        let tokens = tokenizer.encode(&"aab".repeat(200_000)).unwrap();
+        assert!(tokens.iter().map(|it| it.0).eq([2, 1].repeat(200_000)));
+        // An odd number of bytes lies between two cuts, if `aa` is cut anywhere.
+        let run = 128 << 10;
+        assert_eq!(tokenizer.encode(&"a".repeat(run)).unwrap(), vec![TokenId(2); run / 2]);
+        let error = tokenizer.encode(&"a".repeat(run + 1)).unwrap_err().to_string();
+        assert!(error.contains("a word of 131073 bytes"), "{error}");
     }
 }

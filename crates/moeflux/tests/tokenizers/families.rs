@@ -234,5 +234,114 @@ pub(crate) fn texts() -> Vec<String> {
         let n_letters = next(60);
         texts.push((0..n_letters).map(|_| letters[next(letters.len())]).collect());
     }
+    // Long pieces are cut where nothing merges.
+    for unit in ["a", " ", "1", "\n", "語", "e\u{301}", "ab c", "The vector's length, 12. "] {
+        texts.push(unit.repeat(6_000));
+    }
+    for n_letters in [3_000, 9_000, 30_000] {
+        texts.push((0..n_letters).map(|_| letters[next(letters.len())]).collect());
+    }
+    texts.push(texts.concat());
+    texts
+}
+
+/// Pipelines that no family has, of every part and setting that is read, against the library.
+pub(crate) fn check_odd(dir: &Path) -> usize {
+    let pipelines = odd();
+    for (normalizer, pre_tokenizer) in &pipelines {
+        for settings in 0..16_u32 {
+            let mut json = in_the_box();
+            json["normalizer"] = normalizer.clone();
+            json["pre_tokenizer"] = pre_tokenizer.clone();
+            let is = |bit: u32| json!(settings >> bit & 1 == 1);
+            for (id, text) in (8192..).zip(["<x>", "zzword", " . ", "Éz9É"]) {
+                let mut token = added(id, text);
+                (token["lstrip"], token["rstrip"]) = (is(0), is(1));
+                (token["single_word"], token["normalized"]) = (is(2), is(3));
+                json["added_tokens"].as_array_mut().unwrap().push(token);
+            }
+            let theirs = tokenizers::Tokenizer::from_bytes(json.to_string()).unwrap();
+            std::fs::write(dir.join("tokenizer.json"), json.to_string()).unwrap();
+            std::fs::write(dir.join("tokenizer_config.json"), "{}").unwrap();
+            let ours = Tokenizer::open(dir, usize::MAX).unwrap();
+            for text in odd_texts() {
+                let expected = theirs.encode_fast(text.as_str(), false).unwrap().get_ids().to_vec();
+                let found = ours.encode(&text).unwrap();
+                let found: Vec<u32> = found.iter().map(|it| it.0).collect();
+                assert_eq!(found, expected, "{normalizer} {pre_tokenizer} {settings} {text:?}");
+            }
+        }
+    }
+    pipelines.len() * 16
+}
+
+fn odd() -> Vec<(Value, Value)> {
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+        "use_regex": false});
+    let then_bytes =
+        |step: Value| json!({"type": "Sequence", "pretokenizers": [step, bytes.clone()]});
+    let mut all = Vec::new();
+    for behavior in ["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"] {
+        for invert in [false, true] {
+            for expression in [r"\s", r"[a-z]*", "-|(?=x)"] {
+                let step = json!({"type": "Split", "pattern": {"Regex": expression},
+                    "behavior": behavior, "invert": invert});
+                all.push((Value::Null, then_bytes(step)));
+            }
+        }
+        all.push((Value::Null, then_bytes(json!({"type": "Punctuation", "behavior": behavior}))));
+    }
+    for kind in ["Whitespace", "WhitespaceSplit"] {
+        all.push((Value::Null, then_bytes(json!({"type": kind}))));
+    }
+    for alone in [false, true] {
+        let digits = json!({"type": "Digits", "individual_digits": alone});
+        all.push((Value::Null, then_bytes(digits)));
+    }
+    for scheme in ["always", "first", "never"] {
+        for split in [false, true] {
+            let step = json!({"type": "Metaspace", "replacement": "\u{2581}",
+                "prepend_scheme": scheme, "split": split});
+            all.push((Value::Null, step));
+        }
+    }
+    for normalizer in [
+        json!({"type": "NFD"}),
+        json!({"type": "NFKD"}),
+        json!({"type": "NFKC"}),
+        json!({"type": "Lowercase"}),
+        json!({"type": "Prepend", "prepend": "_"}),
+        replace("o", "00"),
+        replace("ll", ""),
+        json!({"type": "Sequence", "normalizers":
+            [{"type": "NFKC"}, {"type": "Lowercase"}, replace(" ", "\u{2581}")]}),
+    ] {
+        all.push((normalizer, bytes.clone()));
+    }
+    all
+}
+
+fn odd_texts() -> Vec<String> {
+    let mut texts = texts();
+    // The long ones are the same in every pipeline of a family.
+    texts.retain(|text| text.len() < 300);
+    texts.truncate(80);
+    texts.extend(
+        [
+            "<x>",
+            " <x> ",
+            "  <x><x>  <x> a",
+            "word words sword word",
+            " .  . ",
+            "Éz9É éz9é E\u{301}z9É",
+            "a-b--c-x--",
+            "- -",
+            "hello  .  . <x> zzworld ll",
+            "xyz x",
+            "..!?a..",
+            "\u{ab}a\u{bb}\u{2014}b",
+        ]
+        .map(str::to_owned),
+    );
     texts
 }

@@ -79,10 +79,12 @@ fn check_all() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     families::check(&dir.0);
+    let n_odd = families::check_odd(&dir.0);
     let (n_pres, n_gguf) = gguf::check(&dir.0);
     let n_lines = tiktoken::check(&dir.0);
     println!(
-        "{} cases, {} families; GGUF: {n_gguf} cases, {n_pres} pipelines; tiktoken: {n_lines}",
+        "{} cases, {} families, {n_odd} odd pipelines; GGUF: {n_gguf} cases, {n_pres} pipelines; \
+         tiktoken: {n_lines}",
         cases.len(),
         families::NAMES.len()
     );

@@ -5,6 +5,8 @@
 //! deltas of a call have its number, and only the first has its id, kind and name. An answer that
 //! is sent whole has no call that was cut: half of a custom tool's text looks like a whole one.
 
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value as Json, json};
 
 use crate::wire::bytes;
@@ -29,7 +31,8 @@ pub struct Writer {
 struct Answer {
     thoughts: String,
     text: String,
-    logprobs: Vec<Json>,
+    /// As JSON, with commas between: as values they would take some ten times that.
+    logprobs: String,
     calls: Vec<Call>,
     finish: Option<&'static str>,
 }
@@ -163,7 +166,7 @@ impl Writer {
                 let answer = &mut self.answers[*index];
                 answer.text.push_str(text);
                 if self.shape.has_logprobs {
-                    answer.logprobs.extend(logprobs::list(tokens));
+                    logprobs::append(tokens, &mut answer.logprobs);
                 }
             }
             Event::CallBegun { index, id, name, .. } => {
@@ -181,31 +184,61 @@ impl Writer {
             Event::Finished { index, reason, usage } => {
                 self.answers[*index].finish = Some(finish(reason));
                 if self.totals.add(*index, *usage) {
-                    bytes::whole(&self.completion(), out);
+                    self.completion(out);
                 }
             }
             Event::Failed(failure) => bytes::whole(&failure.openai(), out),
         }
     }
 
-    fn completion(&self) -> Json {
-        let choices = self.answers.iter().enumerate();
-        let choices = choices.map(|(index, answer)| {
-            let logprobs = match self.shape.has_logprobs {
-                true => json!({"content": answer.logprobs, "refusal": null}),
-                false => Json::Null,
-            };
-            json!({
-                "index": index,
-                "message": answer.message(),
-                "logprobs": logprobs,
-                "finish_reason": answer.finish,
-            })
-        });
-        let mut object = self.object("chat.completion", choices.collect());
-        object["usage"] = self.totals.openai();
-        object
+    fn completion(&mut self, out: &mut Vec<u8>) {
+        let has_logprobs = self.shape.has_logprobs;
+        let choice = |(index, answer): (usize, &mut Answer)| {
+            let listed = format!("[{}]", std::mem::take(&mut answer.logprobs));
+            let content = RawValue::from_string(listed).expect("what was written is JSON");
+            Choice {
+                index,
+                message: answer.message(),
+                logprobs: has_logprobs.then_some(Listed { content, refusal: () }),
+                finish_reason: answer.finish,
+            }
+        };
+        let choices = self.answers.iter_mut().enumerate().map(choice).collect();
+        let whole = Completion {
+            id: format!("chatcmpl-{}", self.head.id),
+            object: "chat.completion",
+            created: self.head.created_s,
+            model: &self.head.model,
+            choices,
+            usage: self.totals.openai(),
+        };
+        bytes::whole(&whole, out);
     }
+}
+
+/// The whole of a response.
+#[derive(Serialize)]
+struct Completion<'a> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<Choice>,
+    usage: Json,
+}
+
+#[derive(Serialize)]
+struct Choice {
+    index: usize,
+    message: Json,
+    logprobs: Option<Listed>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    content: Box<RawValue>,
+    refusal: (),
 }
 
 impl Answer {

@@ -7,4 +7,4 @@ pub use crate::wire::chat::answer::Writer;
 pub(crate) use crate::wire::chat::request::{
     Delivery, delivery, options, parse_fields, template_variables, wish_effort,
 };
-pub use crate::wire::chat::request::{Shape, parse};
+pub use crate::wire::chat::request::{Shape, parse, parse_json};

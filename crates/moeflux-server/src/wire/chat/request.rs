@@ -62,6 +62,14 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
     parse_fields(Fields::of_body(body)?)
 }
 
+/// The same of a body that is parsed already.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_json(body: Json) -> Result<(Request, Shape), Failure> {
+    parse_fields(Fields::of_json(body)?)
+}
+
 pub(crate) fn parse_fields(mut fields: Fields) -> Result<(Request, Shape), Failure> {
     let mut ignored = Ignored::default();
     let mut sampling = sampling::sampling(&mut fields)?;

@@ -9,7 +9,6 @@
 use std::cell::Cell;
 
 use tokenizers::Offsets;
-use tokenizers::pattern::Pattern as Find;
 
 use crate::text::pattern::{Op, Pattern, Place};
 
@@ -25,8 +24,14 @@ const WAYS_BACK_MAX: usize = 4 << 20;
 pub(in crate::text) struct Steps(Cell<usize>);
 
 impl Steps {
-    pub(in crate::text) fn for_bytes(n_bytes: usize) -> Self {
-        Self(Cell::new(n_bytes.saturating_mul(STEPS_PER_BYTE).saturating_add(STEPS_MIN)))
+    /// The steps of a text of which nothing is known yet.
+    pub(in crate::text) fn new() -> Self {
+        Self(Cell::new(STEPS_MIN))
+    }
+
+    /// More steps, for so many bytes of the text.
+    pub(in crate::text) fn add_bytes(&self, n_bytes: usize) {
+        self.0.set(self.0.get().saturating_add(n_bytes.saturating_mul(STEPS_PER_BYTE)));
     }
 
     fn take(&self, n_steps: usize) -> Result<(), String> {
@@ -38,59 +43,49 @@ impl Steps {
     }
 }
 
-/// A pattern and what its searches may cost, as the library's `split` wants it.
-#[derive(Debug)]
-pub(in crate::text) struct Search<'a> {
-    pub(in crate::text) pattern: &'a Pattern,
-    pub(in crate::text) steps: &'a Steps,
-    /// Whether the text between matches counts as the match.
-    pub(in crate::text) is_inverted: bool,
-}
-
-impl Find for Search<'_> {
-    fn find_matches(&self, text: &str) -> tokenizers::Result<Vec<(Offsets, bool)>> {
-        if text.is_empty() {
-            return Ok(vec![((0, 0), self.is_inverted)]);
-        }
-        let mut parts = Vec::new();
-        let mut end = 0;
-        for (start, next_end) in self.pattern.find_all(text, self.steps)? {
-            if end < start {
-                parts.push(((end, start), self.is_inverted));
-            }
-            parts.push(((start, next_end), !self.is_inverted));
-            end = next_end;
-        }
-        if end < text.len() {
-            parts.push(((end, text.len()), self.is_inverted));
-        }
-        Ok(parts)
+impl Pattern {
+    /// All matches, each from where the last one ended. An empty one right behind another is none.
+    pub(in crate::text) fn matches<'a>(&'a self, text: &'a str, steps: &'a Steps) -> Matches<'a> {
+        let dead = vec![None; self.ops.len()];
+        let run = Run { pattern: self, text, steps, ways: Vec::new(), dead };
+        Matches { run, start: Some(0), last_end: None }
     }
 }
 
-impl Pattern {
-    /// All matches, each from where the last one ended. An empty one right behind another is none.
-    pub(super) fn find_all(&self, text: &str, steps: &Steps) -> Result<Vec<Offsets>, String> {
-        let mut run =
-            Run { pattern: self, text, steps, ways: Vec::new(), dead: vec![None; self.ops.len()] };
-        let mut found = Vec::new();
-        let mut last_end = None;
-        let mut start = 0;
-        loop {
-            let end = run.from(0, start)?;
-            if let Some(end) = end.filter(|end| *end > start || last_end != Some(start)) {
-                found.push((start, end));
-                last_end = Some(end);
-                if end > start {
-                    start = end;
-                    continue;
+/// Matches that are found one by one, so that those of a long text are never kept.
+pub(in crate::text) struct Matches<'a> {
+    run: Run<'a>,
+    /// Where to search next; `None` when the text is over.
+    start: Option<usize>,
+    last_end: Option<usize>,
+}
+
+impl Iterator for Matches<'_> {
+    type Item = Result<Offsets, String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while let Some(start) = self.start {
+            let end = match self.run.from(0, start) {
+                Ok(end) => end,
+                Err(problem) => {
+                    self.start = None;
+                    return Some(Err(problem));
                 }
-            }
-            match text[start..].chars().next() {
-                Some(character) => start += character.len_utf8(),
-                None => return Ok(found),
+            };
+            let end = end.filter(|end| *end > start || self.last_end != Some(start));
+            self.start = match end {
+                Some(end) if end > start => Some(end),
+                _ => {
+                    let next = self.run.text[start..].chars().next();
+                    next.map(|character| start + character.len_utf8())
+                }
+            };
+            if let Some(end) = end {
+                self.last_end = Some(end);
+                return Some(Ok((start, end)));
             }
         }
+        None
     }
 }
 

@@ -14,7 +14,7 @@ use fancy_regex::{Assertion, Expr, LookAround};
 
 use crate::text::pattern::sets::{Set, Sets};
 
-pub(super) use crate::text::pattern::matcher::{Search, Steps};
+pub(super) use crate::text::pattern::matcher::Steps;
 
 /// Most bytes of an expression. The longest published one, a list of letters, has 1.5 kB.
 const EXPRESSION_BYTES_MAX: usize = 8 << 10;

@@ -11,8 +11,12 @@ mod model;
 mod added;
 mod normalizer;
 mod post_processor;
+mod groups;
 mod pre_tokenizer;
 mod decoder;
+mod finder;
+mod words;
+mod encoder;
 
 use std::path::Path;
 
@@ -21,15 +25,18 @@ use serde_json::value::RawValue;
 use tokenizers::decoders::sequence::Sequence as Decoders;
 use tokenizers::models::bpe::BPE;
 use tokenizers::normalizers::Sequence as Normalizers;
-use tokenizers::{NormalizedString, PostProcessorWrapper, TokenizerImpl};
+use tokenizers::{NormalizedString, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl};
 
 use crate::error::{Error, Result};
 use crate::text::files::{one_line, shown};
+use crate::text::pipeline::normalizer::Changes;
 use crate::text::pipeline::pre_tokenizer::PreTokenizers;
 
 pub(super) use crate::text::pipeline::added::{AddedTokens, Declared};
+pub(super) use crate::text::pipeline::encoder::{Encoder, Markers};
 pub(super) use crate::text::pipeline::model::{MERGES_MAX, Merges, Model, Vocabulary, merge_of};
 pub(super) use crate::text::pipeline::post_processor::Around;
+pub(super) use crate::text::pipeline::words::Stopped;
 
 /// Most bytes of JSON in one of the four parts around the model. The largest published ones, with
 /// lists of letters in their expressions, have 5 kB.
@@ -42,14 +49,17 @@ const GROWTH_MAX: usize = 16;
 /// Most bytes of a text that is searched for, put in its place or put in front.
 const REPLACEMENT_BYTES_MAX: usize = 256;
 
-/// The library's tokenizer, of parts that were checked.
+/// The library's tokenizer, of parts that were checked: it decodes, and knows the added tokens.
+/// What comes before its model is done by an [`Encoder`].
 pub(super) type Inner =
-    TokenizerImpl<BPE, Normalizers, PreTokenizers, PostProcessorWrapper, Decoders>;
+    TokenizerImpl<BPE, Normalizers, PreTokenizerWrapper, PostProcessorWrapper, Decoders>;
 
 /// All that a file says.
 #[derive(Debug)]
 pub(super) struct Pipeline {
     pub(super) inner: Inner,
+    pub(super) changes: Changes,
+    pub(super) splits: Option<PreTokenizers>,
     pub(super) added: AddedTokens,
     /// The tokens that are put around a text.
     pub(super) around: Around,
@@ -120,8 +130,7 @@ impl Pipeline {
             move |problem: String| Error::malformed(path, one_line(&format!("`{name}`: {problem}")))
         };
         let normalizer = normalizer::read(parts.normalizer).map_err(in_part("normalizer"))?;
-        let pre_tokenizer =
-            pre_tokenizer::read(parts.pre_tokenizer).map_err(in_part("pre_tokenizer"))?;
+        let splits = pre_tokenizer::read(parts.pre_tokenizer).map_err(in_part("pre_tokenizer"))?;
         let around =
             post_processor::read(parts.post_processor).map_err(in_part("post_processor"))?;
         let decoder = decoder::read(parts.decoder).map_err(in_part("decoder"))?;
@@ -133,10 +142,18 @@ impl Pipeline {
         let mut inner = Inner::new(bpe);
         let library = |error: tokenizers::Error| refused(format!("not a tokenizer: {error}"));
         inner.with_normalizer(normalizer.steps).map_err(library)?;
-        inner.with_pre_tokenizer(pre_tokenizer).with_decoder(decoder.steps);
+        inner.with_decoder(decoder.steps);
         added.add_to(path, &mut inner)?;
-        let is_byte_level = decoder.is_byte_level;
-        Ok(Self { inner, added, around, is_byte_level, growth: normalizer.growth, largest_id })
+        Ok(Self {
+            inner,
+            changes: normalizer.changes,
+            splits,
+            added,
+            around,
+            is_byte_level: decoder.is_byte_level,
+            growth: normalizer.growth,
+            largest_id,
+        })
     }
 }
 

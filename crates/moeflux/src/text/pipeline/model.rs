@@ -126,6 +126,8 @@ impl Model {
         }
         let mut builder = BPE::builder()
             .vocab_and_merges(ids, self.merges.0)
+            // The library's would keep up to 84 MB for each thread, for words that were made so.
+            .cache_capacity(0)
             .fuse_unk(self.fuse_unk.unwrap_or(false))
             .byte_fallback(self.byte_fallback.unwrap_or(false))
             .ignore_merges(self.ignore_merges.unwrap_or(false));

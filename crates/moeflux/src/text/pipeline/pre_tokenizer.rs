@@ -1,26 +1,28 @@
 //! Turns `pre_tokenizer` into steps that split a text into the pieces that become tokens.
 //!
-//! Steps with an expression search with `Pattern`, which counts what it does; the others are the
-//! library's.
+//! The steps are those of the library, which keeps all pieces of a text, with some hundred bytes
+//! for each; here one piece at a time goes through all steps.
 //! **Invariant:** one step at most turns bytes into characters, and one marks spaces: each of them
 //! multiplies a text. All searches in one text share one budget.
 
+use std::borrow::Cow;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokenizers::pattern::Pattern as Find;
-use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::pre_tokenizers::digits::Digits;
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
-use tokenizers::pre_tokenizers::punctuation::Punctuation;
-use tokenizers::pre_tokenizers::whitespace::{Whitespace, WhitespaceSplit};
-use tokenizers::tokenizer::{PreTokenizedString, PreTokenizer, SplitDelimiterBehavior};
-use tokenizers::{OffsetReferential, OffsetType, Offsets, PreTokenizerWrapper};
+use tokenizers::tokenizer::SplitDelimiterBehavior;
+use unicode_categories::UnicodeCategories as _;
 
-use crate::text::pattern::{Pattern, Search, Steps};
+use crate::text::byte_level::Alphabet;
+use crate::text::pattern::{Pattern, Steps};
+use crate::text::pipeline::groups::Groups;
 use crate::text::pipeline::{PatternText, add_step, part};
 
 /// The expression of GPT-2, which a byte-level step has where it names none.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
+/// The expression of the library's step `Whitespace`.
+const WORDS: &str = r"\w+|[^\w\s]+";
 
 /// The steps, in order.
 #[derive(Clone, Debug)]
@@ -30,9 +32,22 @@ pub(in crate::text) struct PreTokenizers {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Split { pattern: Pattern, behavior: SplitDelimiterBehavior, is_inverted: bool },
-    ByteLevel { adds_space: bool, pattern: Option<Pattern> },
-    Library(PreTokenizerWrapper),
+    Split {
+        pattern: Pattern,
+        behavior: SplitDelimiterBehavior,
+        is_inverted: bool,
+    },
+    /// Characters that are told by what they are.
+    Characters {
+        is_match: fn(char) -> bool,
+        behavior: SplitDelimiterBehavior,
+    },
+    ByteLevel {
+        adds_space: bool,
+        pattern: Option<Pattern>,
+        alphabet: Box<Alphabet>,
+    },
+    Metaspace(Metaspace),
 }
 
 #[derive(Deserialize)]
@@ -81,13 +96,16 @@ pub(super) fn read(json: Option<&RawValue>) -> Result<Option<PreTokenizers>, Str
         add(&mut steps, step)?;
     }
     let is_byte_level = |step: &&Step| matches!(step, Step::ByteLevel { .. });
-    let is_metaspace =
-        |step: &&Step| matches!(step, Step::Library(PreTokenizerWrapper::Metaspace(_)));
+    let is_metaspace = |step: &&Step| matches!(step, Step::Metaspace(_));
     if steps.iter().filter(is_byte_level).count() > 1 {
         return Err("more than one step of type ByteLevel".to_owned());
     }
     if steps.iter().filter(is_metaspace).count() > 1 {
         return Err("more than one step of type Metaspace".to_owned());
+    }
+    let behind = steps.iter().skip(1).filter(is_metaspace);
+    if behind.filter(|step| step.marks_first()).count() > 0 {
+        return Err("Metaspace with `prepend_scheme` first behind another step".to_owned());
     }
     Ok((!steps.is_empty()).then_some(PreTokenizers { steps }))
 }
@@ -103,18 +121,30 @@ fn add(steps: &mut Vec<Step>, text: StepText) -> Result<(), String> {
         }
         StepText::ByteLevel { add_prefix_space, use_regex } => {
             let pattern = use_regex.then(|| Pattern::new(GPT2)).transpose()?;
-            Step::ByteLevel { adds_space: add_prefix_space, pattern }
+            let alphabet = Box::new(Alphabet::new());
+            Step::ByteLevel { adds_space: add_prefix_space, pattern, alphabet }
         }
         StepText::Digits { individual_digits } => {
-            Step::Library(Digits::new(individual_digits).into())
+            let behavior = match individual_digits {
+                true => SplitDelimiterBehavior::Isolated,
+                false => SplitDelimiterBehavior::Contiguous,
+            };
+            Step::Characters { is_match: char::is_numeric, behavior }
         }
-        StepText::Metaspace(text) => Step::Library(metaspace(&text)?.into()),
+        StepText::Metaspace(text) => Step::Metaspace(metaspace(&text)?),
         StepText::Punctuation { behavior } => {
             let behavior = behavior.unwrap_or(SplitDelimiterBehavior::Isolated);
-            Step::Library(Punctuation::new(behavior).into())
+            Step::Characters { is_match: is_punctuation, behavior }
         }
-        StepText::Whitespace => Step::Library(Whitespace.into()),
-        StepText::WhitespaceSplit => Step::Library(WhitespaceSplit.into()),
+        StepText::Whitespace => Step::Split {
+            pattern: Pattern::new(WORDS)?,
+            behavior: SplitDelimiterBehavior::Removed,
+            is_inverted: true,
+        },
+        StepText::WhitespaceSplit => Step::Characters {
+            is_match: char::is_whitespace,
+            behavior: SplitDelimiterBehavior::Removed,
+        },
         StepText::Sequence { pretokenizers } => {
             return pretokenizers.into_iter().try_for_each(|text| add(steps, text));
         }
@@ -134,55 +164,157 @@ pub(super) fn metaspace(text: &MetaspaceText) -> Result<Metaspace, String> {
     Ok(Metaspace::new(text.replacement, scheme, text.split.unwrap_or(true)))
 }
 
-impl PreTokenizer for PreTokenizers {
-    fn pre_tokenize(&self, text: &mut PreTokenizedString) -> tokenizers::Result<()> {
-        let pieces = text.get_splits(OffsetReferential::Normalized, OffsetType::Byte);
-        let steps_left = Steps::for_bytes(pieces.iter().map(|(piece, ..)| piece.len()).sum());
-        self.steps.iter().try_for_each(|step| step.apply(text, &steps_left))
+fn is_punctuation(character: char) -> bool {
+    character.is_ascii_punctuation() || character.is_punctuation()
+}
+
+/// A part of a text on its way through the steps.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::text) struct Part<'a> {
+    pub(in crate::text) text: &'a str,
+    /// Whether the whole text begins with it.
+    pub(in crate::text) is_first: bool,
+}
+
+/// Takes the pieces that come out, in order; breaks off with an error of its own.
+pub(in crate::text) type Take<'a, E> = dyn FnMut(&str) -> Result<(), E> + 'a;
+
+impl PreTokenizers {
+    /// Splits a part of a text by all steps.
+    ///
+    /// # Errors
+    /// An expression that takes too many steps; what `take` says.
+    pub(in crate::text) fn split<E: From<String>>(
+        &self,
+        part: Part<'_>,
+        steps: &Steps,
+        take: &mut Take<'_, E>,
+    ) -> Result<(), E> {
+        split(&self.steps, part, steps, take)
     }
 }
 
-/// Matches that were found before.
-struct Found(Vec<(Offsets, bool)>);
-
-impl Find for Found {
-    fn find_matches(&self, _: &str) -> tokenizers::Result<Vec<(Offsets, bool)>> {
-        Ok(self.0.clone())
+fn split<E: From<String>>(
+    all: &[Step],
+    part: Part<'_>,
+    steps: &Steps,
+    take: &mut Take<'_, E>,
+) -> Result<(), E> {
+    if part.text.is_empty() {
+        return Ok(());
+    }
+    let Some((step, later)) = all.split_first() else { return take(part.text) };
+    let text = part.text;
+    match step {
+        Step::Split { pattern, behavior, is_inverted } => {
+            let search = Search { pattern, behavior: *behavior, is_inverted: *is_inverted };
+            search.split(part, steps, &mut |part| split(later, part, steps, take))
+        }
+        Step::Characters { is_match, behavior } => {
+            let mut groups = Groups::new(*behavior);
+            let mut end = 0;
+            let mut next = |group: Option<(usize, usize)>| match group {
+                Some(group) => split(later, part.at(group), steps, take),
+                None => Ok(()),
+            };
+            for (start, character) in text.char_indices().filter(|(_, it)| is_match(*it)) {
+                if end < start {
+                    next(groups.add((end, start), false))?;
+                }
+                end = start + character.len_utf8();
+                next(groups.add((start, end), true))?;
+            }
+            if end < text.len() {
+                next(groups.add((end, text.len()), false))?;
+            }
+            next(groups.end())
+        }
+        Step::ByteLevel { adds_space, pattern, alphabet } => {
+            let text = match *adds_space && !text.starts_with(' ') {
+                true => Cow::Owned(format!(" {text}")),
+                false => Cow::Borrowed(text),
+            };
+            let part = Part { text: &text, ..part };
+            let mut next = |part: Part<'_>| {
+                let text = alphabet.text_of(part.text);
+                split(later, Part { text: &text, ..part }, steps, take)
+            };
+            let Some(pattern) = pattern else { return next(part) };
+            let behavior = SplitDelimiterBehavior::Isolated;
+            Search { pattern, behavior, is_inverted: false }.split(part, steps, &mut next)
+        }
+        Step::Metaspace(step) => {
+            let mark = step.get_replacement();
+            let mut text = text.replace(' ', mark.encode_utf8(&mut [0; 4]));
+            let is_marked = match step.prepend_scheme {
+                PrependScheme::Always => true,
+                PrependScheme::First => part.is_first,
+                PrependScheme::Never => false,
+            };
+            if is_marked && !text.starts_with(mark) {
+                text.insert(0, mark);
+            }
+            let part = Part { text: &text, ..part };
+            if !step.get_split() {
+                return split(later, part, steps, take);
+            }
+            // A mark begins a piece with what comes behind it; one before another is a piece.
+            let mut start = 0;
+            for (at, _) in text.match_indices(mark).filter(|(at, _)| *at > 0) {
+                split(later, part.at((start, at)), steps, take)?;
+                start = at;
+            }
+            split(later, part.at((start, text.len())), steps, take)
+        }
     }
 }
 
 impl Step {
-    fn apply(&self, text: &mut PreTokenizedString, steps: &Steps) -> tokenizers::Result<()> {
-        match self {
-            Self::Split { pattern, behavior, is_inverted } => {
-                let search = Search { pattern, steps, is_inverted: *is_inverted };
-                text.split(|_, piece| {
-                    let mut parts = search.find_matches(piece.get())?;
-                    if *behavior == SplitDelimiterBehavior::Isolated {
-                        // Empty matches divide, but nothing is left of them.
-                        parts.retain(|((start, end), _)| start < end);
-                    }
-                    // Most pieces of a later step stay whole, and need no copies.
-                    if let [(_, is_match)] = parts[..]
-                        && !(is_match && *behavior == SplitDelimiterBehavior::Removed)
-                    {
-                        return Ok(vec![piece]);
-                    }
-                    piece.split(Found(parts), *behavior)
-                })
+    /// Whether it treats the beginning of the text in another way.
+    fn marks_first(&self) -> bool {
+        matches!(self, Self::Metaspace(step) if step.prepend_scheme == PrependScheme::First)
+    }
+}
+
+impl<'a> Part<'a> {
+    fn at(&self, (start, end): (usize, usize)) -> Part<'a> {
+        Part { text: &self.text[start..end], is_first: self.is_first && start == 0 }
+    }
+}
+
+/// A search for the places where a text is split.
+struct Search<'a> {
+    pattern: &'a Pattern,
+    behavior: SplitDelimiterBehavior,
+    /// Whether the text between matches counts as the match.
+    is_inverted: bool,
+}
+
+impl Search<'_> {
+    fn split<E: From<String>>(
+        &self,
+        part: Part<'_>,
+        steps: &Steps,
+        next: &mut dyn FnMut(Part<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let n_bytes = part.text.len();
+        let mut groups = Groups::new(self.behavior);
+        let mut add = |range, is_match| match groups.add(range, is_match != self.is_inverted) {
+            Some(group) => next(part.at(group)),
+            None => Ok(()),
+        };
+        let mut last = 0;
+        for found in self.pattern.matches(part.text, steps) {
+            let (start, end) = found?;
+            if last < start {
+                add((last, start), false)?;
             }
-            Self::ByteLevel { adds_space, pattern } => {
-                text.split(|_, mut piece| {
-                    if *adds_space && !piece.get().starts_with(' ') {
-                        piece.prepend(" ");
-                    }
-                    let Some(pattern) = pattern else { return Ok(vec![piece]) };
-                    let search = Search { pattern, steps, is_inverted: false };
-                    piece.split(search, SplitDelimiterBehavior::Isolated)
-                })?;
-                ByteLevel::new(false, true, false).pre_tokenize(text)
-            }
-            Self::Library(step) => step.pre_tokenize(text),
+            add((start, end), true)?;
+            last = end;
         }
+        if last < n_bytes {
+            add((last, n_bytes), false)?;
+        }
+        groups.end().map_or(Ok(()), |group| next(part.at(group)))
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use minijinja::{Error, ErrorKind, Value};
 
+use crate::text::limit::TextLimit;
 use crate::text::template::OUTPUT_BYTES_MAX;
 
 /// Most work of one rendering, half a second to a second. A message takes thousands of units, and
@@ -30,6 +31,7 @@ const SWEEP_WORK: u64 = 10;
 #[derive(Debug)]
 pub(super) struct Meter {
     work_max: u64,
+    limit: TextLimit,
     work: AtomicU64,
     containers_bytes: Arc<AtomicU64>,
     texts: Mutex<Texts>,
@@ -71,9 +73,10 @@ pub(super) fn refused(why: impl Into<String>) -> Error {
 }
 
 impl Meter {
-    pub(super) fn new(work_max: u64) -> Self {
+    pub(super) fn new(work_max: u64, limit: TextLimit) -> Self {
         Self {
             work_max,
+            limit,
             work: AtomicU64::new(0),
             containers_bytes: Arc::default(),
             texts: Mutex::default(),
@@ -82,6 +85,20 @@ impl Meter {
 
     fn texts(&self) -> MutexGuard<'_, Texts> {
         self.texts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Most bytes of the text.
+    pub(super) fn output_bytes_max(&self) -> usize {
+        OUTPUT_BYTES_MAX.min(self.limit.n_bytes_max)
+    }
+
+    fn values_bytes_max(&self) -> u64 {
+        VALUES_BYTES_MAX.min(units(self.limit.n_bytes_max))
+    }
+
+    fn too_large(&self) -> Error {
+        let n_bytes_max = self.values_bytes_max();
+        refused(format!("more than {n_bytes_max} bytes of values at the same time"))
     }
 
     /// Charges work that is about to be done.
@@ -95,13 +112,16 @@ impl Meter {
             let reason = "units of work: too many operations on long values";
             return Err(refused(format!("more than {max} {reason}")));
         }
+        if self.limit.cancel.is_cancelled() {
+            return Err(refused("the text is not wanted any more"));
+        }
         Ok(())
     }
 
     /// Whether a rendering that seems to have succeeded passed a limit on the way.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.work(0)?;
-        if self.texts().is_full { Err(too_large()) } else { Ok(()) }
+        if self.texts().is_full { Err(self.too_large()) } else { Ok(()) }
     }
 
     /// Asks for room for values that are about to be made.
@@ -116,15 +136,15 @@ impl Meter {
             containers.saturating_add(texts.watched_bytes + captured).saturating_add(bytes)
         };
         let is_due = texts.watched_bytes >= texts.sweep_at_bytes.max(SWEEP_BYTES);
-        if is_due || wanted(texts) > VALUES_BYTES_MAX {
+        if is_due || wanted(texts) > self.values_bytes_max() {
             self.work(SWEEP_WORK * units(texts.watched.len()))?;
             texts.watched.retain(|(text, _)| text.strong_count() > 0);
             texts.watched_bytes = texts.watched.iter().map(|(_, bytes)| bytes).sum();
             texts.sweep_at_bytes = texts.watched_bytes + SWEEP_BYTES;
         }
-        if texts.is_full || wanted(texts) > VALUES_BYTES_MAX {
+        if texts.is_full || wanted(texts) > self.values_bytes_max() {
             texts.is_full = true;
-            return Err(too_large());
+            return Err(self.too_large());
         }
         Ok(())
     }
@@ -188,7 +208,7 @@ impl Meter {
         let mut texts = self.texts();
         if texts.captures.is_empty() {
             texts.output_bytes += bytes;
-            if texts.output_bytes > units(OUTPUT_BYTES_MAX) {
+            if texts.output_bytes > units(self.output_bytes_max()) {
                 return Err(Error::from(ErrorKind::WriteFailure));
             }
             return Ok(());
@@ -200,8 +220,4 @@ impl Meter {
         texts.captured_bytes += bytes;
         Ok(())
     }
-}
-
-fn too_large() -> Error {
-    refused(format!("more than {VALUES_BYTES_MAX} bytes of values at the same time"))
 }

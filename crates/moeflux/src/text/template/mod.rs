@@ -28,6 +28,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::error::{Error, Result};
 use crate::text::files::{read_object, read_text};
+use crate::text::limit::TextLimit;
 use crate::text::special::SpecialTokens;
 use crate::text::template::meter::{Meter, WORK_MAX};
 
@@ -109,6 +110,8 @@ pub struct TemplateOptions {
     pub now_seconds: Option<i64>,
     /// More variables; they win over the tokens of the tokenizer's config.
     pub extra: Map<String, Json>,
+    /// What the text and the values for it may take.
+    pub limit: TextLimit,
 }
 
 /// A checkpoint's chat template, which has been compiled once without an error.
@@ -172,7 +175,7 @@ impl ChatTemplate {
     ) -> Result<String> {
         let tool_use = self.tool_use.as_ref().filter(|_| options.tools.is_some());
         let source = tool_use.unwrap_or(&self.default);
-        render::render(&self.path, source, work_max, |meter| {
+        render::render(&self.path, source, (work_max, &options.limit), |meter| {
             Ok(Value::from_pairs(self.variables(meter, messages, options)?))
         })
     }

@@ -15,6 +15,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error as Fault, ErrorKind, Output, Value};
 
 use crate::error::{Error, Result};
+use crate::text::limit::TextLimit;
 use crate::text::template::check::{Refusal, check};
 use crate::text::template::compile::compile;
 use crate::text::template::functions::REFUSAL;
@@ -38,14 +39,22 @@ pub(super) fn try_compile(path: &Path, source: &str) -> Result<()> {
 }
 
 /// The text that a template writes, with the variables that `variables` makes.
-pub(super) fn render<F>(path: &Path, source: &str, work_max: u64, variables: F) -> Result<String>
+pub(super) fn render<F>(
+    path: &Path,
+    source: &str,
+    (work_max, limit): (u64, &TextLimit),
+    variables: F,
+) -> Result<String>
 where
     F: FnOnce(&Arc<Meter>) -> std::result::Result<Value, Fault> + Send,
 {
     on_thread(path, || {
         let code = instructions(path, source)?;
-        let meter = Arc::new(Meter::new(work_max));
-        write(&code, &meter, variables).map_err(|fault| failed(path, &fault))
+        let meter = Arc::new(Meter::new(work_max, limit.clone()));
+        write(&code, &meter, variables).map_err(|fault| match limit.cancel.check() {
+            Ok(()) => failed(path, (&fault, meter.output_bytes_max())),
+            Err(cancelled) => cancelled,
+        })
     })
 }
 
@@ -89,7 +98,8 @@ fn instructions<'s>(path: &'s Path, source: &'s str) -> Result<Instructions<'s>>
         Error::malformed(path, format!("chat template, line {line}: {reason}"))
     };
     check(source, syntax()).map_err(refused)?;
-    let tree = parse(source, "", syntax()).map_err(|fault| failed(path, &fault))?;
+    let tree =
+        parse(source, "", syntax()).map_err(|fault| failed(path, (&fault, OUTPUT_BYTES_MAX)))?;
     compile(&tree, "", source).map_err(refused)
 }
 
@@ -138,10 +148,10 @@ impl std::fmt::Write for Written<'_, '_> {
 }
 
 /// One line: file, line of the template, reason.
-fn failed(path: &Path, error: &Fault) -> Error {
+fn failed(path: &Path, (error, output_bytes_max): (&Fault, usize)) -> Error {
     let mut reason = match error.kind() {
         ErrorKind::OutOfFuel => format!("more than {FUEL_MAX} instructions; an endless loop?"),
-        ErrorKind::WriteFailure => format!("more than {OUTPUT_BYTES_MAX} bytes of text"),
+        ErrorKind::WriteFailure => format!("more than {output_bytes_max} bytes of text"),
         kind => match error.detail() {
             Some(detail) if detail.starts_with(REFUSAL) => detail.to_owned(),
             Some(detail) => format!("{kind}: {detail}"),

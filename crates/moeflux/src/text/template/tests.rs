@@ -92,6 +92,7 @@ fn conversations_are_byte_for_byte_those_of_python() {
             tools: given.get("tools").cloned(),
             now_seconds: cases["now_seconds"].as_i64(),
             extra,
+            ..TemplateOptions::default()
         };
         let got = template(source).render(&messages, &options);
         compare(&format!("{name} {messages:?} {given:?}"), case, &got, &mut wrong);

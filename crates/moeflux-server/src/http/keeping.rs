@@ -1,0 +1,91 @@
+//! What a request keeps once its prompt is in tokens, until the last of its response has gone.
+//!
+//! **Invariant:** estimates from above, which no clock and no other request change.
+
+use crate::http::size::Size;
+use crate::wire::{Event, Prompt, Request};
+
+/// For any request: its task, its channels, its log line.
+const FIXED: usize = 64 << 10;
+/// A token of a prompt, in the job, in the session's list and on its way there.
+const PER_TOKEN: usize = 16;
+/// What a value of a tool takes in each place that keeps it.
+const PER_VALUE: usize = 256;
+/// Pieces of an answer that wait for a client, in the inbox and behind the writer.
+const N_PIECES: usize = 192;
+/// A piece, and a log-probability in it.
+const PER_PIECE: usize = 256;
+const PER_PIECE_SCORE: usize = 256;
+/// A grammar that no answer has moved, and for each byte of what it is made of.
+const GRAMMAR_FIXED: usize = 256 << 10;
+const GRAMMAR_PER_BYTE: usize = 8;
+/// A log-probability of an echoed prompt, on its way to the writer.
+const PER_ECHOED_SCORE: usize = 400;
+/// A byte of an answer that is collected: as text, in the response, and in the copy that is sent.
+const PER_COLLECTED_BYTE: usize = 8;
+/// The same of one that is streamed, where what was sampled is kept for histories that come back.
+const PER_STREAMED_BYTE: usize = 3;
+
+/// What is known of a request before it is made into jobs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keeping {
+    n_bytes: usize,
+    n_answers: usize,
+    n_top: Option<usize>,
+    is_echoed: bool,
+}
+
+impl Keeping {
+    /// What this request keeps, whose body has this size.
+    pub(crate) fn of(size: Size, request: &Request) -> Self {
+        let (n_prompts, has_tools) = match &request.prompt {
+            Prompt::Chat(conversation, _) => (1, !conversation.tools.is_empty()),
+            Prompt::Texts(texts) => (texts.len(), false),
+        };
+        let n_answers = n_prompts.saturating_mul(request.n_answers);
+        let n_top = request.sampling.n_logprobs;
+        let per_piece = PER_PIECE + n_top.map_or(0, |n_top| (1 + n_top) * PER_PIECE_SCORE);
+        let mut n_bytes = FIXED + N_PIECES * per_piece;
+        if has_tools {
+            let of_values = size.n_values.saturating_mul(PER_VALUE);
+            let tools = size.n_bytes.saturating_add(of_values);
+            n_bytes = n_bytes.saturating_add(tools.saturating_mul(2 + n_answers));
+        }
+        if has_tools || request.form_field.is_some() {
+            let grammar = GRAMMAR_FIXED + size.n_bytes.saturating_mul(GRAMMAR_PER_BYTE);
+            n_bytes = n_bytes.saturating_add(grammar);
+        }
+        Self { n_bytes, n_answers, n_top, is_echoed: request.is_echoed }
+    }
+
+    /// All of it, with prompts of so many tokens.
+    pub(crate) fn bytes(&self, n_prompt_tokens: usize, n_echo_bytes: usize) -> usize {
+        let tokens = n_prompt_tokens.saturating_mul(PER_TOKEN);
+        let echo = n_echo_bytes.saturating_mul(1 + self.n_answers);
+        let n_scores = match self.n_top.filter(|_| self.is_echoed) {
+            None => 0,
+            Some(n_top) => n_prompt_tokens.saturating_mul(self.n_answers).saturating_mul(1 + n_top),
+        };
+        let scores = n_scores.saturating_mul(PER_ECHOED_SCORE);
+        self.n_bytes.saturating_add(tokens).saturating_add(echo).saturating_add(scores)
+    }
+}
+
+/// What these events add to what is kept, where each log-probability that is collected takes so
+/// many bytes.
+pub(crate) fn added_bytes(events: &[Event], is_streamed: bool, score_bytes: usize) -> usize {
+    let (per_byte, per_score) = match is_streamed {
+        true => (PER_STREAMED_BYTE, 0),
+        false => (PER_COLLECTED_BYTE, score_bytes),
+    };
+    let added = events.iter().map(|event| match event {
+        Event::Thought { text, .. } | Event::CallArguments { text, .. } => per_byte * text.len(),
+        Event::Text { text, tokens, .. } => {
+            let n_scores: usize = tokens.iter().map(|token| 1 + token.top.len()).sum();
+            per_byte * text.len() + per_score * n_scores
+        }
+        Event::CallBegun { id, name, .. } => per_byte * (128 + id.len() + name.len()),
+        _ => 0,
+    });
+    added.sum()
+}

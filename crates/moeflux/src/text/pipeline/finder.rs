@@ -1,0 +1,108 @@
+//! Finds added tokens in a text, as the library does, one at a time.
+//!
+//! **Invariant:** what lies between two tokens and the tokens come in order; nothing is kept of
+//! what was found.
+
+use std::collections::{BTreeMap, HashMap};
+
+use daachorse::{DoubleArrayAhoCorasick, DoubleArrayAhoCorasickBuilder, MatchKind};
+use tokenizers::AddedToken;
+
+use crate::text::pattern::{Pattern, Steps};
+use crate::text::pipeline::normalizer::Changes;
+
+/// The added tokens that are looked for together.
+pub(in crate::text) struct Finder {
+    automaton: Option<DoubleArrayAhoCorasick<u32>>,
+    tokens: HashMap<u32, AddedToken>,
+    word: Pattern,
+}
+
+/// A part of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::text) enum Section {
+    /// From here to there.
+    Text(usize, usize),
+    /// An added token.
+    Token(u32),
+}
+
+impl Finder {
+    /// A finder of those tokens that are looked for before a text is normalized, and of those that
+    /// are looked for afterwards.
+    ///
+    /// # Errors
+    /// What the automaton says.
+    pub(in crate::text) fn pair(
+        tokens: &BTreeMap<u32, AddedToken>,
+        changes: &Changes,
+    ) -> Result<[Self; 2], String> {
+        let of = |is_normalized: bool| {
+            let wanted = tokens.iter().filter(|(_, token)| token.normalized == is_normalized);
+            wanted.map(|(id, token)| (*id, token.clone())).collect::<HashMap<_, _>>()
+        };
+        let text = |token: &AddedToken| changes.apply(&token.content).into_owned();
+        Ok([Self::new(of(false), |token| token.content.clone())?, Self::new(of(true), text)?])
+    }
+
+    /// A finder of tokens that are written so.
+    fn new(
+        tokens: HashMap<u32, AddedToken>,
+        text: impl Fn(&AddedToken) -> String,
+    ) -> Result<Self, String> {
+        let texts = tokens.iter().map(|(id, token)| (text(token), *id));
+        let builder = DoubleArrayAhoCorasickBuilder::new().match_kind(MatchKind::LeftmostLongest);
+        let automaton = (!tokens.is_empty()).then(|| builder.build_with_values(texts)).transpose();
+        let automaton = automaton.map_err(|error| error.to_string())?;
+        Ok(Self { automaton, tokens, word: Pattern::new(r"\w")? })
+    }
+
+    /// Goes through the sections of a text.
+    ///
+    /// # Errors
+    /// What `take` says.
+    pub(in crate::text) fn sections<E>(
+        &self,
+        text: &str,
+        take: &mut dyn FnMut(Section) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(automaton) = &self.automaton else { return take(Section::Text(0, text.len())) };
+        let mut end = 0;
+        for found in automaton.leftmost_find_iter(text) {
+            let (mut start, mut stop, id) = (found.start(), found.end(), found.value());
+            let token = &self.tokens[&id];
+            let (before, behind) = (&text[..start], &text[stop..]);
+            let is_beside_word = before.chars().next_back().is_some_and(|it| self.is_word(it))
+                || behind.chars().next().is_some_and(|it| self.is_word(it));
+            if token.single_word && is_beside_word {
+                continue;
+            }
+            if token.lstrip {
+                // The token before may have taken these spaces.
+                let from = end.min(start);
+                start = (from + text[from..start].trim_end().len()).max(end);
+            }
+            if token.rstrip {
+                stop += behind.len() - behind.trim_start().len();
+            }
+            if end < start {
+                take(Section::Text(end, start))?;
+            }
+            take(Section::Token(id))?;
+            end = stop;
+        }
+        if end == text.len() { Ok(()) } else { take(Section::Text(end, text.len())) }
+    }
+
+    fn is_word(&self, character: char) -> bool {
+        let steps = Steps::new();
+        let mut bytes = [0; 4];
+        self.word.matches(character.encode_utf8(&mut bytes), &steps).next().is_some()
+    }
+}
+
+impl std::fmt::Debug for Finder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Finder").field("n_tokens", &self.tokens.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,98 @@
+//! Puts matches and what lies between them together into pieces, as the library's `split` does.
+//!
+//! **Invariant:** one range is kept at most, whatever the text; knows no text and no pattern.
+
+use tokenizers::Offsets;
+use tokenizers::tokenizer::SplitDelimiterBehavior as Behavior;
+
+/// Pieces while they are put together.
+#[derive(Debug)]
+pub(super) struct Groups {
+    behavior: Behavior,
+    /// What the next range may still join.
+    held: Option<Offsets>,
+    is_last_match: bool,
+}
+
+impl Groups {
+    pub(super) fn new(behavior: Behavior) -> Self {
+        Self { behavior, held: None, is_last_match: false }
+    }
+
+    /// Adds the range behind the last one. What comes out can change no more.
+    pub(super) fn add(&mut self, range: Offsets, is_match: bool) -> Option<Offsets> {
+        let is_last_match = std::mem::replace(&mut self.is_last_match, is_match);
+        let joins = match self.behavior {
+            Behavior::Removed => return (!is_match).then_some(range),
+            Behavior::Isolated => return Some(range),
+            Behavior::Contiguous => is_match == is_last_match,
+            Behavior::MergedWithPrevious => is_match && !is_last_match,
+            Behavior::MergedWithNext => !is_match && is_last_match,
+        };
+        match &mut self.held {
+            Some(held) if joins => {
+                held.1 = range.1;
+                None
+            }
+            held => held.replace(range),
+        }
+    }
+
+    /// The last piece.
+    pub(super) fn end(&mut self) -> Option<Offsets> {
+        self.held.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokenizers::NormalizedString;
+
+    use super::*;
+
+    fn split(text: &str, behavior: Behavior) -> Vec<&str> {
+        let mut groups = Groups::new(behavior);
+        let mut found = Vec::new();
+        let mut end = 0;
+        for (start, mark) in text.match_indices('-') {
+            if end < start {
+                found.extend(groups.add((end, start), false));
+            }
+            end = start + mark.len();
+            found.extend(groups.add((start, end), true));
+        }
+        if end < text.len() {
+            found.extend(groups.add((end, text.len()), false));
+        }
+        found.extend(groups.end());
+        found.into_iter().map(|(start, end)| &text[start..end]).collect()
+    }
+
+    /// Every text of `a` and `-` against the library, which keeps all matches.
+    #[test]
+    fn pieces_are_those_of_the_library() {
+        let behaviors = [
+            Behavior::Removed,
+            Behavior::Isolated,
+            Behavior::Contiguous,
+            Behavior::MergedWithPrevious,
+            Behavior::MergedWithNext,
+        ];
+        for code in 1_u32..1 << 9 {
+            let n_characters = code.ilog2();
+            let text: String =
+                (0..n_characters).map(|bit| if code >> bit & 1 == 1 { '-' } else { 'a' }).collect();
+            for behavior in behaviors {
+                let whole = NormalizedString::from(text.as_str());
+                let expected = whole.split('-', behavior).unwrap();
+                let expected: Vec<&str> = expected
+                    .iter()
+                    .map(NormalizedString::get)
+                    .filter(|it| !it.is_empty())
+                    .collect();
+                let found = split(&text, behavior);
+                assert_eq!(found, expected, "{text} {behavior:?}");
+            }
+        }
+    }
+}

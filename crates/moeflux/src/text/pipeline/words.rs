@@ -1,0 +1,154 @@
+//! Pieces of a text become tokens.
+//!
+//! The library's encoder takes up to 130 bytes for each byte of a piece. **Invariant:** it never
+//! gets more than `WORD_BYTES_MAX` at once: a longer piece is cut where no token of the vocabulary
+//! has both characters beside each other, so that nothing merges across the cut.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use tokenizers::Model as _;
+use tokenizers::models::bpe::BPE;
+
+use crate::ids::TokenId;
+
+/// Pieces that are longer are cut where that is possible.
+const CUT_BYTES: usize = 2 << 10;
+/// The longest piece without a place for a cut: with it, the encoder takes 17 MB.
+const WORD_BYTES_MAX: usize = 128 << 10;
+/// Of pieces longer than this, one is encoded at a time, whatever the number of threads.
+const LONG_BYTES: usize = 16 << 10;
+/// Most pairs of characters of a vocabulary; those of a large one have some 100,000. A vocabulary
+/// with more counts as one that has every pair.
+const PAIRS_MAX: usize = 1 << 20;
+/// Words whose tokens are remembered while a text is encoded, and the longest of them.
+const KNOWN_MAX: usize = 4_096;
+const KNOWN_BYTES_MAX: usize = 32;
+
+/// Why a text has no tokens.
+#[derive(Debug)]
+pub(in crate::text) enum Stopped {
+    /// There are more than there may be.
+    TooMany,
+    /// They are not wanted any more.
+    Unwanted,
+    /// A word of it is so long that its encoding would take too much.
+    Long {
+        /// Its length.
+        n_bytes: usize,
+        /// The longest that there may be.
+        n_bytes_max: usize,
+    },
+    /// It cannot be encoded.
+    Refused(String),
+}
+
+impl From<String> for Stopped {
+    fn from(problem: String) -> Self {
+        Self::Refused(problem)
+    }
+}
+
+/// What texts that are encoded at the same time share.
+#[derive(Debug, Default)]
+pub(in crate::text) struct Pairs {
+    /// Pairs of characters that stand beside each other in a token. They are gathered when the
+    /// first long piece comes.
+    pairs: OnceLock<Option<HashSet<(char, char)>>>,
+    /// Held while a very long piece is encoded.
+    long: Mutex<()>,
+}
+
+impl Pairs {
+    /// Whether nothing merges across the place between these characters: no token has them beside
+    /// each other, and each is a token, so that it is neither bytes nor a part of what is unknown.
+    fn part(&self, bpe: &BPE, (before, behind): (char, char)) -> bool {
+        let pairs = self.pairs.get_or_init(|| gathered(bpe));
+        let is_token = |it: char| bpe.token_to_id(it.encode_utf8(&mut [0; 4])).is_some();
+        pairs.as_ref().is_some_and(|pairs| !pairs.contains(&(before, behind)))
+            && is_token(before)
+            && is_token(behind)
+    }
+}
+
+fn gathered(bpe: &BPE) -> Option<HashSet<(char, char)>> {
+    let mut pairs = HashSet::new();
+    let (mut id, mut n_left) = (0, bpe.get_vocab_size());
+    while n_left > 0 {
+        if let Some(text) = bpe.id_to_token(id) {
+            n_left -= 1;
+            pairs.extend(text.chars().zip(text.chars().skip(1)));
+        }
+        if pairs.len() > PAIRS_MAX {
+            return None;
+        }
+        id += 1;
+    }
+    Some(pairs)
+}
+
+/// What is remembered while one text is encoded.
+pub(in crate::text) struct Words<'a> {
+    bpe: &'a BPE,
+    pairs: &'a Pairs,
+    known: HashMap<Box<str>, Box<[TokenId]>>,
+}
+
+impl<'a> Words<'a> {
+    pub(in crate::text) fn new(bpe: &'a BPE, pairs: &'a Pairs) -> Self {
+        Self { bpe, pairs, known: HashMap::new() }
+    }
+
+    /// Appends the tokens of a piece, word by word; `go_on` hears of each.
+    ///
+    /// # Errors
+    /// A piece that is too long; what the library or `go_on` says.
+    pub(in crate::text) fn encode(
+        &mut self,
+        piece: &str,
+        tokens: &mut Vec<TokenId>,
+        go_on: &mut dyn FnMut(&[TokenId]) -> Result<(), Stopped>,
+    ) -> Result<(), Stopped> {
+        let mut rest = piece;
+        while rest.len() > CUT_BYTES {
+            let end = self.cut(rest).unwrap_or(rest.len());
+            self.word(&rest[..end], tokens)?;
+            go_on(tokens)?;
+            rest = &rest[end..];
+        }
+        self.word(rest, tokens)?;
+        go_on(tokens)
+    }
+
+    /// The first place for a cut behind enough of a text.
+    fn cut(&self, text: &str) -> Option<usize> {
+        let mut characters = text.char_indices().skip_while(|(at, _)| *at < CUT_BYTES / 2);
+        let (_, mut before) = characters.next()?;
+        for (at, behind) in characters {
+            if self.pairs.part(self.bpe, (before, behind)) {
+                return Some(at);
+            }
+            before = behind;
+        }
+        None
+    }
+
+    fn word(&mut self, word: &str, tokens: &mut Vec<TokenId>) -> Result<(), Stopped> {
+        if let Some(known) = self.known.get(word) {
+            tokens.extend_from_slice(known);
+            return Ok(());
+        }
+        if word.len() > WORD_BYTES_MAX {
+            return Err(Stopped::Long { n_bytes: word.len(), n_bytes_max: WORD_BYTES_MAX });
+        }
+        let long = (word.len() > LONG_BYTES).then_some(&self.pairs.long);
+        let _long = long.map(|long| long.lock().unwrap_or_else(PoisonError::into_inner));
+        let n_before = tokens.len();
+        let found = self.bpe.tokenize(word).map_err(|error| error.to_string())?;
+        tokens.extend(found.iter().map(|token| TokenId(token.id)));
+        if word.len() <= KNOWN_BYTES_MAX && self.known.len() < KNOWN_MAX {
+            self.known.insert(word.into(), tokens[n_before..].into());
+        }
+        Ok(())
+    }
+}
