@@ -244,10 +244,10 @@ pub(crate) fn open_on(
     }
     if opened.is_ok() && lacks_sums(dir) {
         let dir = dir.display();
-        eprintln!(
+        print::aside(&format!(
             "note: config, tokenizer and template of the pack {dir} have no checksums: `moeflux \
              verify {dir}` writes them"
-        );
+        ));
     }
     opened
 }

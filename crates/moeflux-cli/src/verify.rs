@@ -92,7 +92,8 @@ fn complete(dir: &Path, was_asked: bool) -> Outcome {
         }
         Err(error) if was_asked => Err(error.into()),
         Err(error) => {
-            eprintln!("note: checksums of the small files, which this pack lacks: {error}");
+            let lacking = "checksums of the small files, which this pack lacks";
+            print::aside(&format!("note: {lacking}: {error}"));
             Ok(())
         }
     }

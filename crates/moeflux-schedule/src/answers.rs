@@ -235,7 +235,8 @@ impl<'e> Answers<'e> {
         let jobs = &self.jobs;
         match self.parked.unpark(|line| jobs.of(line.job).is_ready()) {
             None => Resumed::None,
-            Some(Unparked::Whole(line, session)) => {
+            Some(Unparked::Whole(whole)) => {
+                let (line, session) = *whole;
                 self.running.push(Answer::new(line, session));
                 Resumed::Placed
             }

@@ -29,7 +29,7 @@ struct Entry<'e> {
 /// An answer that can go on.
 pub(crate) enum Unparked<'e> {
     /// At once.
-    Whole(Line<'e>, Session),
+    Whole(Box<(Line<'e>, Session)>),
     /// Once these tokens were read. The answer stays parked until [`Parked::take_read`].
     ToRead(ToRead),
 }
@@ -80,7 +80,7 @@ impl<'e> Parked<'e> {
         let idx = self.entries.iter().position(is_next)?;
         let Entry { line, past } = self.entries.remove(idx);
         let tokens = match past {
-            Past::Session(session) => return Some(Unparked::Whole(line, session)),
+            Past::Session(session) => return Some(Unparked::Whole(Box::new((line, session)))),
             Past::Tokens(tokens) | Past::InReading(tokens) => tokens,
         };
         let to_read = ToRead {

@@ -213,11 +213,7 @@ impl Engine {
         let lends = config.ranks.is_none();
         let prompt_room = prompt_room(&experts, (&spec, &plan), config, &layout);
         let growth_room = growth_room(&experts, &spec, config, &layout);
-        let group = config.ranks.as_ref().zip(agreed);
-        let group = group.map(|(group, Agreed { n_wave, .. })| {
-            let link = group.link().clone();
-            Group { link, n_wave }
-        });
+        let group = group_of(config, agreed);
         if let Some(Group { link, .. }) = &group {
             backend = at_rank(backend, link, &plan);
         }
@@ -443,6 +439,11 @@ impl Engine {
     pub fn device_names(&self) -> DeviceNames {
         self.runtime.device_names()
     }
+}
+/// The ranks that run the model together, if there are several.
+fn group_of(config: &EngineConfig, agreed: Option<Agreed>) -> Option<Group> {
+    let (group, Agreed { n_wave, .. }) = config.ranks.as_ref().zip(agreed)?;
+    Some(Group { link: group.link().clone(), n_wave })
 }
 
 /// The device of one of several ranks.

@@ -224,9 +224,9 @@ fn ctrl_c_stops_an_answer_and_the_next_goes_on_from_it() {
     let contents = held.contents();
     let stats = contents.lines().find(|line| line.starts_with("prompt ")).unwrap();
     let numbers: Vec<usize> = stats.split(' ').filter_map(|word| word.parse().ok()).collect();
-    // The first answer is not read again, but for what came while it was stopped.
+    // The first prompt is not read again. The answer is: a model of random weights does not choose
+    // the tokens that its text has.
     assert!(numbers[1] > 20 && numbers[0] > numbers[1], "{stats}");
-    assert!(numbers[0] - numbers[1] < 40, "{stats}");
     held.keys(&format!("/save {}\r", saved.display()));
     held.wait_for("4 messages in");
     let messages = messages(&saved);
