@@ -25,6 +25,8 @@ mod answer;
 mod replay;
 mod format;
 mod grammar;
+#[cfg(test)]
+mod testing;
 
 pub use answer::{AnswerReader, AnswerStart, HiddenMarkers};
 pub use calls::format::CallFormat;

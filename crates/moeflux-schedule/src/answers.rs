@@ -15,7 +15,7 @@ use moeflux::{
 use crate::job::{Event, Job, Owner, Scored};
 use crate::kept::Kept;
 use crate::line::Line;
-use crate::parked::{Parked, ToRead, Unparked};
+use crate::parked::{Parked, Unparked};
 use crate::shared::Shared;
 use crate::tracked::{End, JobId, Jobs};
 
@@ -51,16 +51,6 @@ struct Branches<'e> {
     trunk: Session,
     lines: Vec<Line<'e>>,
     has_begun: bool,
-}
-
-/// What became of the parked answers.
-pub(crate) enum Resumed {
-    /// None of them can go on.
-    None,
-    /// One goes on.
-    Placed,
-    /// One goes on once these tokens were read.
-    ToRead(ToRead),
 }
 
 /// All answers, the jobs that they belong to, and the sessions that are left when they end.
@@ -230,18 +220,15 @@ impl<'e> Answers<'e> {
         true
     }
 
-    /// Gives a parked answer whose client takes tokens again a place.
-    pub(crate) fn unpark(&mut self) -> Resumed {
+    /// A parked answer whose client takes tokens again.
+    pub(crate) fn unpark(&mut self) -> Option<Unparked<'e>> {
         let jobs = &self.jobs;
-        match self.parked.unpark(|line| jobs.of(line.job).is_ready()) {
-            None => Resumed::None,
-            Some(Unparked::Whole(whole)) => {
-                let (line, session) = *whole;
-                self.running.push(Answer::new(line, session));
-                Resumed::Placed
-            }
-            Some(Unparked::ToRead(to_read)) => Resumed::ToRead(to_read),
-        }
+        self.parked.unpark(|line| jobs.of(line.job).is_ready())
+    }
+
+    /// Gives an answer that was parked with its session a place.
+    pub(crate) fn place(&mut self, line: Line<'e>, session: Session) {
+        self.running.push(Answer::new(line, session));
     }
 
     /// The tokens of a parked answer were read again: it goes on.

@@ -137,6 +137,8 @@ fn times(page: &mut Page, stats: &Stats) {
 fn own(page: &mut Page, stats: &Stats) {
     let help = "Sessions that are kept for prompts that go on from them.";
     page.gauge("moeflux:sessions_kept", help, count(stats.n_kept));
+    let help = "Answers that have given their places to others until their clients read on.";
+    page.gauge("moeflux:answers_parked", help, count(stats.n_parked));
     page.counter("moeflux:answer_steps_total", "Steps of answers.", stats.n_steps);
     let help = "Tokens of answers that a grammar left no choice for.";
     page.counter("moeflux:forced_tokens_total", help, stats.n_forced_tokens);

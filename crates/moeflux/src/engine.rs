@@ -440,6 +440,7 @@ impl Engine {
         self.runtime.device_names()
     }
 }
+
 /// The ranks that run the model together, if there are several.
 fn group_of(config: &EngineConfig, agreed: Option<Agreed>) -> Option<Group> {
     let (group, Agreed { n_wave, .. }) = config.ranks.as_ref().zip(agreed)?;

@@ -44,7 +44,7 @@ pub enum Error {
         problem: String,
     },
     /// A small file of a pack is not as it was packed.
-    #[error("{}: {problem}; {}", path.display(), Remedy::AcceptedEdits)]
+    #[error("{}: {}; {}", Named(path), Said(problem), Remedy::AcceptedEdits)]
     Altered {
         /// The file.
         path: PathBuf,
@@ -492,6 +492,7 @@ mod tests {
                 Error::Io { action: "read", path: path.clone(), source: io },
                 Error::malformed(&path, evil),
                 Error::UnknownTokenizer { path: path.clone(), problem: text() },
+                Error::Altered { path: path.clone(), problem: text() },
                 Error::tensor(evil, evil),
                 Error::Expert { layer: 1, expert: 2, problem: text() },
                 Error::Unsupported(text()),

@@ -263,10 +263,9 @@ struct Spelled<'a> {
 }
 
 /// An answer as a reader tells it.
-#[derive(Debug, Default)]
 struct Said {
     answer: Assistant,
-    stage: Option<Stage>,
+    stage: Stage,
 }
 
 impl ReadBack<'_> {
@@ -306,8 +305,8 @@ impl ReadBack<'_> {
         let Said { answer, stage } = self.said(same, start, |_| Vec::new());
         let is_behind_thoughts = match stage {
             // An empty thought may still come.
-            Some(Stage::Start) => !self.format.thought_format().is_in(rest),
-            Some(Stage::Thought) | None => false,
+            Stage::Start => !self.format.thought_format().is_in(rest),
+            Stage::Thought => false,
             _ => true,
         };
         is_behind_thoughts
@@ -326,7 +325,7 @@ impl ReadBack<'_> {
             reader = reader.with_calls(format, self.tools);
         }
         let mut pieces = reader.push(text);
-        let stage = Some(reader.stage());
+        let stage = reader.stage();
         pieces.extend(end(&mut reader));
         Said { answer: said_in(pieces), stage }
     }
@@ -374,27 +373,17 @@ fn n_of_each_byte(text: &str) -> [usize; 256] {
 
 #[cfg(test)]
 mod tests {
-    use moeflux::provider::text::byte_tokenizer_json;
     use serde_json::json;
 
     use super::*;
     use crate::conversation::ToolResult;
     use crate::format::tests::{TEMPLATES, format_named, options};
     use crate::replay::Sampled;
+    use crate::testing::byte_tokenizer;
 
     /// A tokenizer of bytes and of the markers of a format.
     fn tokenizer() -> Tokenizer {
-        let name =
-            format!("moeflux-replay-{}-{:?}", std::process::id(), std::thread::current().id());
-        let folder = std::env::temp_dir().join(name.replace(['(', ')'], "-"));
-        std::fs::create_dir_all(&folder).unwrap();
-        let markers = ["<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"];
-        let n_tokens = 256 + markers.len();
-        let json = byte_tokenizer_json(n_tokens, &markers).to_string();
-        std::fs::write(folder.join("tokenizer.json"), json).unwrap();
-        let tokenizer = Tokenizer::open(&folder, n_tokens).unwrap();
-        std::fs::remove_dir_all(&folder).unwrap();
-        tokenizer
+        byte_tokenizer(&["<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"])
     }
 
     fn tools() -> Vec<Tool> {

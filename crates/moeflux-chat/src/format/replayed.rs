@@ -1,7 +1,6 @@
 //! Prompts with replayed answers against the same prompts without, on random answers: what the
 //! client tells, what was sampled, and how the two differ are known by construction.
 
-use moeflux::provider::text::byte_tokenizer_json;
 use moeflux::{TokenId, Tokenizer};
 use serde_json::{Map, Value as Json, json};
 
@@ -10,32 +9,8 @@ use crate::calls::format::{ArgumentsForm, CallFormat};
 use crate::conversation::{Assistant, Call, Conversation, Tool, ToolResult, Turn};
 use crate::format::ChatFormat;
 use crate::replay::{Replays, Sampled};
+use crate::testing::{Random, byte_tokenizer, n_seeds};
 use crate::thoughts::ThoughtFormat;
-
-/// Seeds in `./test.sh`; with `MOEFLUX_SEEDS` more in proportion, as in the engine's own suites.
-#[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
-fn n_seeds(n: u64) -> u64 {
-    const USUAL: u64 = 200;
-    let wanted = std::env::var("MOEFLUX_SEEDS").map_or(USUAL, |it| it.parse().expect("a number"));
-    (n * wanted / USUAL).max(n)
-}
-
-/// Random numbers from a seed (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) % n as u64).unwrap()
-    }
-
-    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
-        of[self.next(of.len())]
-    }
-}
 
 /// How a sampled answer differs from what the template writes for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,21 +52,13 @@ const DIFFERENCES: [Difference; 16] = [
 ];
 
 fn tokenizer() -> Tokenizer {
-    let name = format!("moeflux-replayed-{}", std::process::id());
-    let folder = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&folder).unwrap();
     let mut markers: Vec<&str> = vec!["<|im_start|>", "<|im_end|>", "<think>", "</think>"];
     for format in CallFormat::all() {
         markers.extend(format.markers().filter(|it| it.len() < 32));
     }
     markers.sort_unstable();
     markers.dedup();
-    let n_tokens = 256 + markers.len();
-    let json = byte_tokenizer_json(n_tokens, &markers).to_string();
-    std::fs::write(folder.join("tokenizer.json"), json).unwrap();
-    let tokenizer = Tokenizer::open(&folder, n_tokens).unwrap();
-    std::fs::remove_dir_all(&folder).unwrap();
-    tokenizer
+    byte_tokenizer(&markers)
 }
 
 fn tools() -> Vec<Tool> {

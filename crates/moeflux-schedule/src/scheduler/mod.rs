@@ -14,11 +14,11 @@ use std::time::Duration;
 use moeflux::provider::spec::MixerSpec;
 use moeflux::{Error, Logits, LongerSteps, Session, StepOutput};
 
-use crate::answers::{Answers, Context, Resumed, copy_of};
+use crate::answers::{Answers, Context, copy_of};
 use crate::chunk::{Balance, Chunk, ChunkEnd};
 use crate::job::Job;
 use crate::kept::{Kept, KeptLimits, n_shared};
-use crate::parked::ToRead;
+use crate::parked::{ToRead, Unparked};
 use crate::reading::{Reading, Terms};
 use crate::scheduler::sought::Sought;
 use crate::tracked::Submitted;
@@ -276,9 +276,13 @@ impl<'e> Scheduler<'e> {
             return false;
         }
         match self.answers.unpark() {
-            Resumed::None => false,
-            Resumed::Placed => true,
-            Resumed::ToRead(to_read) => self.read_again(to_read),
+            None => false,
+            Some(Unparked::Whole(whole)) => {
+                let (line, session) = *whole;
+                self.answers.place(line, session);
+                true
+            }
+            Some(Unparked::ToRead(to_read)) => self.read_again(to_read),
         }
     }
 
@@ -329,11 +333,12 @@ impl<'e> Scheduler<'e> {
 
     /// Begins the next job; whether there was one, and memory for it.
     fn admit_one(&mut self) -> bool {
-        if self.is_full() || self.is_outdated() {
+        if self.is_full() {
             return false;
         }
         let next = self.waiting.iter().position(|it| !self.is_held(&it.job));
-        let Some(submitted) = next.and_then(|idx| self.waiting.remove(idx)) else { return false };
+        let Some(idx) = next.filter(|_| !self.is_outdated()) else { return false };
+        let submitted = self.waiting.remove(idx).expect("its place was just found");
         match self.session_for(Sought::prompt_of(&submitted.job)) {
             Ok(session) => self.begin(submitted, session),
             // Others end some time, and then there is room.
@@ -350,7 +355,7 @@ impl<'e> Scheduler<'e> {
     /// Whether the model's files have changed, which is found out before a job begins: experts that
     /// it reads would be those of another model.
     fn is_outdated(&mut self) -> bool {
-        if self.outdated.is_none() && !self.waiting.is_empty() {
+        if self.outdated.is_none() {
             self.outdated = self.context.engine.check_files().err();
         }
         self.outdated.is_some()

@@ -3,7 +3,7 @@
 use moeflux::TokenId;
 use moeflux_schedule::{Job, Options, Service};
 
-use crate::support::{Asked, DEMO, wait_until};
+use crate::support::{Asked, DEMO, check_they_go_on, paused, wait_until};
 
 const CONTEXT: usize = 4000;
 
@@ -116,27 +116,14 @@ fn a_slow_reader_waits_alone() {
 #[test]
 fn paused_answers_have_no_places() {
     let service = service(2);
-    let slow = ["A slice is", "fn main", "struct", "let x"].map(|prompt| {
-        let mut job = endless(prompt, 40);
-        job.n_answers = 2;
-        let asked = Asked::new(&service, job);
-        asked.wait_for("some tokens", |heard| heard.n_tokens() > 2);
-        asked.set_ready(&service, false);
-        asked
-    });
+    let jobs = ["A slice is", "fn main", "struct", "let x"].map(|prompt| endless(prompt, 40));
+    let slow = paused(&service, jobs);
     for prompt in ["Rc is", "u8 is", "A slice is"] {
         let quick = Asked::new(&service, endless(prompt, 60));
         assert_eq!(quick.end().answers, [DEMO.alone(&quick.job, 0, CONTEXT)]);
     }
     assert!(service.stats().n_parked >= 2, "{:?}", service.stats());
-    for slow in &slow {
-        assert!(slow.so_far().n_tokens() < 80, "it was paused");
-        slow.set_ready(&service, true);
-    }
-    for slow in slow {
-        let alone = [0, 1].map(|answer_idx| DEMO.alone(&slow.job, answer_idx, CONTEXT));
-        assert_eq!(slow.end().answers, alone);
-    }
+    check_they_go_on(&service, &slow, CONTEXT);
     wait_until("all jobs to be over", || service.is_idle() && service.stats().n_parked == 0);
 }
 

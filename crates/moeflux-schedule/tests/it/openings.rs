@@ -86,7 +86,7 @@ fn a_model_that_was_touched_is_opened_again() {
 fn another_model_in_its_place_is_refused_until_it_is_back() {
     let changing = Changing::new(None);
     changing.check_answer();
-    // The last byte of a file's header, and one of its weights.
+    // The last byte of a file, which is one of its weights, and one of its header.
     for at in [usize::MAX, 8] {
         let path = changing.weights().remove(0);
         Changing::flip(&path, at);

@@ -6,7 +6,7 @@ use moeflux::provider::io::RealClock;
 use moeflux::{Engine, Error, TokenId};
 use moeflux_schedule::{Job, Options, Refusal, Service, State};
 
-use crate::support::{Asked, DEMO, Nobody, wait_until};
+use crate::support::{Asked, DEMO, Nobody, check_they_go_on, paused, wait_until};
 
 const CONTEXT: usize = 4000;
 /// Sessions take memory for so many positions at once.
@@ -93,23 +93,10 @@ fn an_answer_without_room_waits_for_the_end_of_another() {
 #[test]
 fn a_paused_answer_gives_up_its_memory_and_is_read_again() {
     let service = service(3);
-    let slow = [endless(tokens(30), 40), endless(tokens(50), 40)].map(|mut job| {
-        job.n_answers = 2;
-        let asked = Asked::new(&service, job);
-        asked.wait_for("some tokens", |heard| heard.n_tokens() > 2);
-        asked.set_ready(&service, false);
-        asked
-    });
+    let slow = paused(&service, [endless(tokens(30), 40), endless(tokens(50), 40)]);
     // It needs all of the memory.
     check(&service, [endless(tokens(2 * PIECE + 20), 30)]);
-    for slow in &slow {
-        assert!(slow.so_far().n_tokens() < 80, "it was paused");
-        slow.set_ready(&service, true);
-    }
-    for slow in slow {
-        let alone = [0, 1].map(|answer_idx| DEMO.alone(&slow.job, answer_idx, CONTEXT));
-        assert_eq!(slow.end().answers, alone);
-    }
+    check_they_go_on(&service, &slow, CONTEXT);
     wait_until("all jobs to be over", || service.is_idle());
 }
 

@@ -305,6 +305,31 @@ impl Asked {
     }
 }
 
+/// Two endless answers to each of some jobs, paused after a few tokens, as at clients that do not
+/// read on.
+pub(crate) fn paused<const N: usize>(service: &Service, jobs: [Job; N]) -> [Asked; N] {
+    jobs.map(|mut job| {
+        job.n_answers = 2;
+        let asked = Asked::new(service, job);
+        asked.wait_for("some tokens", |heard| heard.n_tokens() > 2);
+        asked.set_ready(service, false);
+        asked
+    })
+}
+
+/// Paused answers go on, and are as alone.
+pub(crate) fn check_they_go_on(service: &Service, paused: &[Asked], n_context: usize) {
+    for asked in paused {
+        let n_tokens_max = asked.job.n_answers * asked.job.n_tokens_max.expect("a limit");
+        assert!(asked.so_far().n_tokens() < n_tokens_max, "it was paused");
+        asked.set_ready(service, true);
+    }
+    for asked in paused {
+        let alone = [0, 1].map(|answer_idx| DEMO.alone(&asked.job, answer_idx, n_context));
+        assert_eq!(asked.end().answers, alone);
+    }
+}
+
 /// Waits until something is true of a service.
 pub(crate) fn wait_until(what: &str, is_true: impl Fn() -> bool) {
     for _ in 0..PATIENCE.as_millis() {

@@ -34,8 +34,7 @@ pub struct Config {
     pub strict_model: bool,
     /// Whether prompts are logged.
     pub log_prompts: bool,
-    /// Memory for all that requests make beside the engine; what is left of it afterwards is
-    /// allocated from it again.
+    /// Bytes for everything that requests need beside the engine.
     pub account_bytes: usize,
     /// Most bytes for answers that are fed as they were sampled when they come back in a history,
     /// in equal shares of the keys; with 0 they are read as clients tell them. They are a part of

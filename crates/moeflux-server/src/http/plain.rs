@@ -19,7 +19,7 @@ use crate::http::reply::{self, Problem};
 use crate::http::shared::Shared;
 use crate::metrics;
 use crate::openapi;
-use crate::wire::{Failure, FailureKind, Ignored, Prompt};
+use crate::wire::{self, Failure, FailureKind, Ignored, Prompt};
 use crate::wire::{chat, messages, models, responses, tokens};
 
 /// What is asked about a text.
@@ -84,8 +84,7 @@ fn count_tokens(
     (body, limit): (&[u8], &TextLimit),
 ) -> Result<(Json, Ignored), Failure> {
     let request = messages::parse_to_count(body)?;
-    shared.check_name(request.model.as_deref())?;
-    let n_tokens = prompt::tokens(shared, owner, (&request.prompt, limit))?.len();
+    let n_tokens = counted(shared, owner, (&request, limit))?;
     Ok((messages::token_count(n_tokens), request.ignored))
 }
 
@@ -95,9 +94,18 @@ fn count_input(
     (body, limit): (&[u8], &TextLimit),
 ) -> Result<(Json, Ignored), Failure> {
     let request = responses::parse_to_count(body)?;
-    shared.check_name(request.model.as_deref())?;
-    let n_tokens = prompt::tokens(shared, owner, (&request.prompt, limit))?.len();
+    let n_tokens = counted(shared, owner, (&request, limit))?;
     Ok((responses::token_count(n_tokens), request.ignored))
+}
+
+/// The tokens of the prompt that a request asks to count.
+fn counted(
+    shared: &Shared,
+    owner: Owner,
+    (request, limit): (&wire::Request, &TextLimit),
+) -> Result<usize, Failure> {
+    shared.check_name(request.model.as_deref())?;
+    Ok(prompt::tokens(shared, owner, (&request.prompt, limit))?.len())
 }
 
 /// Tells of fields without effect; requests for answers have these in their own line.

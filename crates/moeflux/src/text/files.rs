@@ -10,7 +10,7 @@ use serde_json::Value;
 use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
-use crate::format::{parse_json, read_file_if_there};
+use crate::format::{DocumentSum, parse_json, read_file_if_there};
 
 /// Most bytes of a JSON file that configures something. The largest published ones, with
 /// thousands of added tokens, have about 2 MB. As a tree, a list of numbers takes 80 times as much
@@ -34,17 +34,14 @@ const TEXT_FILES: [&str; 7] = [
     "tokenizer_config.json",
 ];
 
-/// Most bytes of one of these files that count for a fingerprint: the limit of the largest.
-const TEXT_FILE_BYTES_MAX: u64 = 128 << 20;
-
 /// Names the contents of a folder's files about text, and of a tokenizer that replaces its own.
 pub(crate) fn text_fingerprint(dir: &Path, tokenizer: Option<&Path>) -> Result<u64> {
     let mut hash = XxHash3_64::new();
     let own = TEXT_FILES.iter().map(|name| dir.join(name));
     for path in own.chain(tokenizer.map(Path::to_owned)) {
-        let bytes = read_file_if_there(&path, TEXT_FILE_BYTES_MAX)?;
-        hash.write_u64(bytes.as_ref().map_or(u64::MAX, |bytes| bytes.len() as u64));
-        hash.write(&bytes.unwrap_or_default());
+        let file = DocumentSum::of_file(&path)?;
+        hash.write_u64(file.map_or(u64::MAX, |file| file.len_bytes));
+        hash.write_u64(file.map_or(0, |file| file.sum));
     }
     Ok(hash.finish())
 }

@@ -3,27 +3,7 @@
 use serde_json::json;
 
 use super::*;
-
-/// Seeds in `./test.sh`; with `MOEFLUX_SEEDS` more in proportion, as in the engine's own suites.
-#[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
-fn n_seeds(n: u64) -> u64 {
-    const USUAL: u64 = 200;
-    let wanted = std::env::var("MOEFLUX_SEEDS").map_or(USUAL, |it| it.parse().expect("a number"));
-    (n * wanted / USUAL).max(n)
-}
-
-/// Random numbers from a seed (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) % n as u64).unwrap()
-    }
-}
+use crate::testing::{Random, n_seeds};
 
 /// An answer of at most so many tokens; `None` if it did not end. Forced tokens are taken together
 /// or one by one, as a coin falls.

@@ -347,7 +347,7 @@ impl DocumentSum {
     }
 
     /// Of a file, if there is one.
-    fn of_file(path: &Path) -> Result<Option<Self>> {
+    pub(crate) fn of_file(path: &Path) -> Result<Option<Self>> {
         let bytes = read_file_if_there(path, DOCUMENT_BYTES_MAX)?;
         Ok(bytes.map(|bytes| Self::of_bytes(&bytes)))
     }
