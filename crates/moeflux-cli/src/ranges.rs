@@ -130,6 +130,11 @@ pub(crate) fn memory(text: &str) -> Parsed<u64> {
     Ok(n_bytes)
 }
 
+/// Parses `--keep-memory`: 0 keeps nothing.
+pub(crate) fn kept_bytes(text: &str) -> Parsed<u64> {
+    if text.trim() == "0" { Ok(0) } else { memory(text) }
+}
+
 /// Parses `--slots`.
 pub(crate) fn slots(text: &str) -> Parsed<NonZeroUsize> {
     count(text, N_SLOTS_MAX)

@@ -4,6 +4,7 @@
 //! happens to one answer changes no other.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use moeflux::provider::io::Clock;
 use moeflux::provider::sample::Choice;
@@ -18,6 +19,7 @@ use crate::line::Line;
 use crate::parked::{Parked, Unparked};
 use crate::shared::Shared;
 use crate::tracked::{End, JobId, Jobs};
+use crate::worth::Slots;
 
 /// While it answers, a model with recurrent layers can go back to one in so many tokens.
 const MARK_EVERY: usize = 512;
@@ -62,6 +64,8 @@ pub(crate) struct Answers<'e> {
     parked: Parked<'e>,
     branches: Vec<Branches<'e>>,
     output: StepOutput,
+    /// Time that steps had waited for drives, and tokens of answers, when they were last shown.
+    shown: (Duration, u64),
     /// The engine does not work any more.
     pub(crate) is_stopped: bool,
 }
@@ -76,6 +80,7 @@ impl<'e> Answers<'e> {
             parked: Parked::default(),
             branches: Vec::new(),
             output: StepOutput::default(),
+            shown: (Duration::ZERO, context.shared.stats().n_answer_tokens),
             is_stopped: false,
         }
     }
@@ -277,11 +282,6 @@ impl<'e> Answers<'e> {
         self.running.iter().filter(|it| !self.jobs.of(it.line.job).is_ready()).count()
     }
 
-    /// Answers without places, because their clients take no tokens.
-    pub(crate) fn n_parked(&self) -> usize {
-        self.parked.len()
-    }
-
     /// Bytes of the sessions that [`Self::give_up_one`] can give up.
     pub(crate) fn bytes_to_give_up(&self) -> u64 {
         let is_paused = |job| !self.jobs.of(job).is_ready();
@@ -469,6 +469,40 @@ impl<'e> Answers<'e> {
         }
     }
 
+    /// Kept sessions give way to experts where these are worth more in their memory.
+    pub(crate) fn give_to_experts(&mut self) {
+        let engine = self.context.engine;
+        while engine.session_room().n_slots_lent > 0 {
+            let Some(stream) = engine.stream_stats() else { return };
+            let n_missing = stream.n_experts.saturating_sub(stream.n_slots);
+            if !self.kept.give_up_for(Slots { slot_bytes: stream.slot_bytes, n_missing }) {
+                return;
+            }
+        }
+    }
+
+    /// Shows others how many are at work, and what sessions take. `is_alone`: no prompt was read
+    /// since this was last shown.
+    pub(crate) fn publish(&mut self, n_running: usize, is_alone: bool) {
+        let Context { engine, shared, .. } = self.context;
+        let (stream, room) = (engine.stream_stats(), engine.session_room());
+        let mut stats = shared.stats();
+        stats.n_running = n_running;
+        stats.n_parked = self.parked.len();
+        stats.n_waiting = shared.n_waiting.load(Ordering::Relaxed);
+        (stats.n_kept, stats.kept_bytes) = (self.kept.n_sessions(), self.kept.bytes());
+        let dropped = self.kept.take_n_dropped();
+        stats.n_dropped.iter_mut().zip(dropped).for_each(|(sum, n_more)| *sum += n_more);
+        let wait = stream.as_ref().map_or(Duration::ZERO, |it| it.read_wait);
+        let shown = std::mem::replace(&mut self.shown, (wait, stats.n_answer_tokens));
+        let n_more = usize::try_from(stats.n_answer_tokens - shown.1).unwrap_or(usize::MAX);
+        if is_alone && n_more > 0 {
+            self.kept.rates.add_answers(wait.saturating_sub(shown.0), n_more);
+            self.kept.rates.set_answer(stats.answer_tokens.mean());
+        }
+        (stats.stream, stats.room) = (stream, room);
+    }
+
     /// Keeps the session of a job that is not over yet.
     pub(crate) fn keep(&mut self, job: JobId, session: Session) {
         let job = &self.jobs.of(job).job;
@@ -493,17 +527,6 @@ impl<'e> Context<'e> {
     /// Bytes that were read from drives since the engine was opened.
     pub(crate) fn drive_bytes(&self) -> u64 {
         self.engine.stream_stats().map_or(0, |stats| stats.demand_bytes + stats.guess_bytes)
-    }
-
-    /// Shows others how many are at work.
-    pub(crate) fn publish(&self, n_running: usize, n_kept: usize, n_parked: usize) {
-        let stream = self.engine.stream_stats();
-        let mut stats = self.shared.stats();
-        stats.n_running = n_running;
-        stats.n_parked = n_parked;
-        stats.n_waiting = self.shared.n_waiting.load(Ordering::Relaxed);
-        stats.n_kept = n_kept;
-        stats.stream = stream;
     }
 }
 

@@ -47,6 +47,56 @@ pub trait Masks: Debug + Send + Sync {
     fn mask(&self) -> Box<dyn LogitMask>;
 }
 
+/// Why a kept session was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DropReason {
+    /// More sessions were kept than may be.
+    Count,
+    /// Kept sessions had more bytes than they may have.
+    Bytes,
+    /// Answers needed its memory.
+    Answers,
+    /// Its memory was worth more as room for experts.
+    Experts,
+}
+
+/// A conversation that goes on, whose session had been dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missed {
+    /// Tokens that are read again because of that.
+    pub n_tokens: usize,
+    /// Why it was dropped.
+    pub reason: DropReason,
+}
+
+impl DropReason {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Count, Self::Bytes, Self::Answers, Self::Experts];
+
+    /// One word for counters.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::Bytes => "bytes",
+            Self::Answers => "answers",
+            Self::Experts => "experts",
+        }
+    }
+
+    /// The reason as it is told to people.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Count => "more sessions than --keep-sessions",
+            Self::Bytes => "more bytes than --keep-memory",
+            Self::Answers => "answers needed their memory",
+            Self::Experts => "experts are worth more in their memory",
+        }
+    }
+}
+
 /// What happens to a job.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -55,6 +105,8 @@ pub enum Event {
     Begun {
         /// Tokens of the prompt that need no computing.
         n_cached_tokens: usize,
+        /// The conversation that the prompt goes on from, if its session was dropped meanwhile.
+        missed: Option<Missed>,
     },
     /// The next tokens of the prompt were scored. The first of all has no log-probability.
     PromptScores(Vec<Scored>),

@@ -13,6 +13,7 @@ mod job;
 mod stats;
 mod shared;
 mod tracked;
+mod worth;
 mod kept;
 mod line;
 mod parked;
@@ -23,7 +24,9 @@ mod chunk;
 mod scheduler;
 mod service;
 
-pub use job::{Event, Job, Masks, Owner, Progress, Refusal, Scored, Sink, Times};
+pub use job::{
+    DropReason, Event, Job, Masks, Missed, Owner, Progress, Refusal, Scored, Sink, Times,
+};
 pub use kept::KeptLimits;
 pub use service::{Open, Options, Service, Ticket};
 pub use shared::State;

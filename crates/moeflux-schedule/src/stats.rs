@@ -5,8 +5,10 @@
 
 use std::time::Duration;
 
-use moeflux::Finish;
 use moeflux::provider::experts::stream::StreamStats;
+use moeflux::{Finish, SessionRoom};
+
+use crate::job::DropReason;
 
 /// Upper bounds in seconds: from a token in memory to a long prompt from a drive.
 const SECONDS: [f64; 20] = [
@@ -32,6 +34,14 @@ pub struct Stats {
     pub n_parked: usize,
     /// Sessions that are kept for prompts that go on from them.
     pub n_kept: usize,
+    /// Bytes that these take.
+    pub kept_bytes: u64,
+    /// Kept sessions that were dropped, in the order of [`DropReason::ALL`].
+    pub n_dropped: [u64; DropReason::ALL.len()],
+    /// Prompts that went on from a session that was dropped, in the same order.
+    pub n_missed: [u64; DropReason::ALL.len()],
+    /// Bytes that all sessions take, and that they can have at most.
+    pub room: SessionRoom,
     /// Tokens of all prompts that were begun.
     pub n_prompt_tokens: u64,
     /// Of these, the tokens that a kept or running session had.
@@ -83,6 +93,10 @@ impl Default for Stats {
             n_waiting: 0,
             n_parked: 0,
             n_kept: 0,
+            kept_bytes: 0,
+            n_dropped: [0; DropReason::ALL.len()],
+            n_missed: [0; DropReason::ALL.len()],
+            room: SessionRoom::default(),
             n_prompt_tokens: 0,
             n_cached_tokens: 0,
             n_answer_tokens: 0,
@@ -162,6 +176,14 @@ impl Histogram {
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
+    }
+
+    /// Their mean, if there is any value.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "an average")]
+    pub fn mean(&self) -> Option<f64> {
+        let count = self.count();
+        (count > 0).then(|| self.sum / count as f64)
     }
 
     /// What they add up to.

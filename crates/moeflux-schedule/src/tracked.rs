@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use moeflux::{Error, Finish};
 
-use crate::job::{Event, Job, Owner, Scored, Sink, Times};
+use crate::job::{Event, Job, Missed, Owner, Scored, Sink, Times};
 use crate::shared::{JobFlags, Shared};
 
 /// Which job: in the order of submission.
@@ -81,22 +81,23 @@ impl Jobs {
     pub(crate) fn begin(
         &mut self,
         submitted: Submitted,
-        (n_prompt_tokens, n_cached_tokens): (usize, usize),
+        (n_cached_tokens, missed): (usize, Option<Missed>),
         (now, drive_bytes_before): (Duration, u64),
         shared: &Shared,
     ) -> JobId {
         let Submitted { job, mut sink, flags, at, has_begun, n_scores_told } = submitted;
         shared.n_waiting.fetch_sub(1, Ordering::Relaxed);
-        let n_open = job.n_answers;
+        let (n_prompt_tokens, n_open) = (job.prompt.len(), job.n_answers);
         flags.set_progress(n_cached_tokens, None);
         if !has_begun {
             let mut stats = shared.stats();
             stats.n_prompt_tokens += n_prompt_tokens as u64;
             stats.n_cached_tokens += n_cached_tokens as u64;
+            missed.inspect(|it| stats.n_missed[it.reason as usize] += 1);
             stats.queued.add_time(now.saturating_sub(at));
             stats.prompt_tokens.add_count(n_prompt_tokens);
             drop(stats);
-            sink.0.put(Event::Begun { n_cached_tokens });
+            sink.0.put(Event::Begun { n_cached_tokens, missed });
         }
         let (submitted_at, begun_at, first_token_at) = (at, now, None);
         let id = JobId(self.n_begun);

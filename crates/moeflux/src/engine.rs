@@ -15,7 +15,9 @@ use crate::backend::cpu::CpuBackend;
 use crate::backend::reference::ReferenceBackend;
 use crate::backend::{Backend, DeviceNames, TierStats};
 use crate::blueprint::Blueprint;
-use crate::budget::{GrowthRoom, Layout, Memory, PAGE_CACHE_SHARE, Placement, PromptRoom};
+use crate::budget::{
+    GrowthRoom, Layout, Memory, PAGE_CACHE_SHARE, Placement, PromptRoom, SessionRoom,
+};
 use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
 use crate::error::{Error, Result};
 use crate::experts::stream::{
@@ -349,6 +351,12 @@ impl Engine {
     #[must_use]
     pub fn memory(&self) -> Memory {
         self.memory
+    }
+
+    /// The memory that sessions share, and how much of it they have now.
+    #[must_use]
+    pub fn session_room(&self) -> SessionRoom {
+        self.runtime.session_room()
     }
 
     /// Rows computed in one step at most.

@@ -57,7 +57,7 @@ mod builder;
 pub mod provider;
 
 pub use crate::backend::Arithmetic;
-pub use crate::budget::Memory;
+pub use crate::budget::{Memory, SessionRoom};
 pub use crate::builder::EngineBuilder;
 pub use crate::config::{Budget, ReadWay};
 pub use crate::engine::Engine;

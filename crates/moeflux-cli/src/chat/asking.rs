@@ -210,8 +210,8 @@ impl Asking<'_> {
     fn event(&mut self, event: Event, coming: &mut Coming) -> Outcome<Option<Ended>> {
         let Coming { answer, display, took, .. } = coming;
         let parts = match event {
-            Event::Begun { n_cached_tokens } => {
-                took.n_cached_tokens = n_cached_tokens;
+            Event::Begun { n_cached_tokens, missed } => {
+                (took.n_cached_tokens, took.missed) = (n_cached_tokens, missed);
                 return Ok(None);
             }
             Event::Token { token, text, .. } => {

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use moeflux::provider::experts::stream::StreamStats;
-use moeflux_schedule::Stats;
+use moeflux_schedule::{Missed, Stats};
 
 use crate::clock;
 use crate::fold::labelled;
@@ -27,6 +27,8 @@ pub(crate) struct Took {
     last: Option<Instant>,
     pub(crate) n_prompt_tokens: usize,
     pub(crate) n_cached_tokens: usize,
+    /// What had been kept of the conversation and was dropped.
+    pub(crate) missed: Option<Missed>,
     n_tokens: usize,
     before: Option<StreamStats>,
     stream: Option<StreamStats>,
@@ -41,6 +43,7 @@ impl Took {
             last: None,
             n_prompt_tokens,
             n_cached_tokens: 0,
+            missed: None,
             n_tokens: 0,
             before: stats.stream.clone(),
             stream: None,
@@ -97,6 +100,9 @@ impl Took {
             format!("answer    {} tokens, {per_s} tokens/s", self.n_tokens),
             format!("context   {} of {context} tokens", self.n_context_tokens()),
         ];
+        lines.extend(self.missed.map(|Missed { n_tokens, reason }| {
+            format!("dropped   {n_tokens} kept tokens: {}", reason.text())
+        }));
         lines.extend(rss_bytes().map(|bytes| format!("memory    {}", binary(bytes))));
         lines.extend(self.stream.iter().flat_map(streaming::lines));
         lines.iter().flat_map(|line| labelled(line)).collect()
@@ -130,6 +136,8 @@ fn joined(parts: Vec<String>, n_columns: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use moeflux_schedule::DropReason;
+
     use super::*;
 
     #[test]
@@ -156,6 +164,7 @@ mod tests {
             last: Some(now + Duration::from_secs(1)),
             n_prompt_tokens: 9,
             n_cached_tokens: 8,
+            missed: Some(Missed { n_tokens: 7, reason: DropReason::Answers }),
             n_tokens: 10_001,
             before: None,
             stream: Some(stream),
@@ -170,5 +179,6 @@ mod tests {
             "prompt    9 tokens, 8 of them kept from before; 0.00 s to the first token"
         );
         assert_eq!(lines[2], "context   10010 of 4096 tokens");
+        assert_eq!(lines[3], "dropped   7 kept tokens: answers needed their memory");
     }
 }

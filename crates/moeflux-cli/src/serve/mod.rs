@@ -43,6 +43,9 @@ const ACCOUNT_BYTES_MIN: u64 = 32 << 20;
 /// At most so much: bodies of 32 MB have room then.
 const ACCOUNT_BYTES_MAX: u64 = 1 << 30;
 
+/// Conversations that are kept unless told otherwise.
+const KEPT_DEFAULT: usize = 64;
+
 /// More bytes are no list of keys.
 const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -77,6 +80,13 @@ pub(crate) struct ServeArgs {
     /// Prompts and answers that are computed at the same time
     #[arg(long, value_name = "N", value_parser = ranges::sessions, default_value = "4")]
     sessions: NonZeroUsize,
+    /// Memory for conversations that wait for their next turn, within --memory [default: what
+    /// running answers leave, and experts are not worth more in]
+    #[arg(long, value_name = "SIZE", value_parser = ranges::kept_bytes)]
+    keep_memory: Option<u64>,
+    /// Conversations that are kept for their next turn; 0 keeps none
+    #[arg(long, value_name = "N", value_parser = ranges::queue, default_value_t = KEPT_DEFAULT)]
+    keep_sessions: usize,
     /// Requests that may wait beyond those; more get status 429
     #[arg(long, value_name = "N", value_parser = ranges::queue, default_value = "64")]
     queue: usize,
@@ -226,6 +236,8 @@ fn service(
     let mut options = Options::new(context);
     options.n_sessions = args.sessions.get();
     options.n_queue = args.queue;
+    options.kept.n_sessions = args.keep_sessions;
+    options.kept.n_bytes = args.keep_memory;
     options.unload_after = args.unload_after;
     let (dir, model_args) = (dir.to_owned(), args.model.clone());
     let backend = args.model.backend()?;

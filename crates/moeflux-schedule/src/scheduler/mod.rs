@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use moeflux::provider::spec::MixerSpec;
-use moeflux::{Error, Logits, LongerSteps, Session, StepOutput};
+use moeflux::{Error, Logits, LongerSteps, Session, SessionRoom, StepOutput};
 
 use crate::answers::{Answers, Context, copy_of};
 use crate::chunk::{Balance, Chunk, ChunkEnd};
@@ -107,17 +107,19 @@ impl<'e> Scheduler<'e> {
         self.note_ended();
         self.relieve();
         self.give_sessions();
-        let has_worked = if self.readings.is_empty() {
+        let is_alone = self.readings.is_empty();
+        let has_worked = if is_alone {
             self.step_answers()
         } else {
             self.read_chunk();
             true
         };
+        self.answers.give_to_experts();
         if self.answers.is_stopped {
             let problem = "the engine stopped in the middle of a step; it is opened again";
             self.fail_all(&Error::Stopped(problem.to_owned()));
         }
-        self.publish(self.answers.jobs.len());
+        self.answers.publish(self.answers.jobs.len(), is_alone);
         has_worked || has_dropped
     }
 
@@ -146,6 +148,7 @@ impl<'e> Scheduler<'e> {
     pub(crate) fn close(self) {
         let mut stats = self.context.shared.stats();
         (stats.n_running, stats.n_kept, stats.n_parked, stats.stream) = (0, 0, 0, None);
+        (stats.kept_bytes, stats.room) = (0, SessionRoom::default());
     }
 
     /// Ends everything with an error.
@@ -157,12 +160,7 @@ impl<'e> Scheduler<'e> {
             self.fail_reading(&reading, copy_of(error));
         }
         self.answers.fail_all(error);
-        self.publish(0);
-    }
-
-    fn publish(&self, n_running: usize) {
-        let answers = &self.answers;
-        self.context.publish(n_running, answers.kept.n_sessions(), answers.n_parked());
+        self.answers.publish(0, false);
     }
 
     /// Forgets jobs that nobody wants any more; whether there were any. What was read of their
@@ -381,11 +379,14 @@ impl<'e> Scheduler<'e> {
 
     fn begin(&mut self, submitted: Submitted, session: Session) {
         let now = self.context.clock.now();
-        let (n_prompt, n_cached) = (submitted.job.prompt.len(), session.tokens().len());
-        let terms = self.terms(self.n_best(&submitted.job), n_prompt - n_cached);
+        let Job { owner, prompt, scores_prompt, .. } = &submitted.job;
+        let n_cached = session.tokens().len();
+        let kept = &mut self.answers.kept;
+        let missed = if *scores_prompt { None } else { kept.missed(*owner, prompt, n_cached) };
+        let terms = self.terms(self.n_best(&submitted.job), prompt.len() - n_cached);
         let at = (now, self.context.drive_bytes());
         let shared = self.context.shared;
-        let id = self.answers.jobs.begin(submitted, (n_prompt, n_cached), at, shared);
+        let id = self.answers.jobs.begin(submitted, (n_cached, missed), at, shared);
         self.readings.push(Reading::new(id, self.answers.jobs.of(id), session, terms));
     }
 
@@ -478,6 +479,7 @@ impl<'e> Scheduler<'e> {
         let n_rows_in_all: usize = n_rows.iter().sum();
         let n_parts = n_rows_in_all * self.context.engine.spec().layers.len();
         self.row_time = ended.spent / u32::try_from(n_parts.max(1)).unwrap_or(u32::MAX);
+        self.answers.kept.rates.add_prompt(ended.spent, n_rows_in_all);
         let mut is_short = false;
         let mut over = Vec::new();
         let outcomes = ended.outcomes.into_iter().zip(ended.scores);

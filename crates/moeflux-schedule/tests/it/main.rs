@@ -3,6 +3,7 @@
 
 mod giving_up;
 mod jobs;
+mod keeping;
 mod openings;
 mod reuse;
 mod rooms;

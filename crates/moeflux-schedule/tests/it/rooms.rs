@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use moeflux::TokenId;
 use moeflux::provider::io::RealClock;
-use moeflux::{Engine, Error, TokenId};
 use moeflux_schedule::{Job, Options, Refusal, Service, State};
 
-use crate::support::{Asked, DEMO, Nobody, check_they_go_on, paused, wait_until};
+use crate::support::{
+    Asked, DEMO, Nobody, PIECE, check_they_go_on, leave_room, paused, wait_until,
+};
 
 const CONTEXT: usize = 4000;
-/// Sessions take memory for so many positions at once.
-const PIECE: usize = 1024;
 
 /// A service whose sessions have room for so many pieces.
 fn service(n_pieces: usize) -> Service {
@@ -23,24 +23,6 @@ fn service(n_pieces: usize) -> Service {
     options.n_sessions = 3;
     let (text, clock) = (Arc::clone(&DEMO.text), Arc::new(RealClock::new()));
     Service::start(Box::new(open), text, options, clock).unwrap()
-}
-
-/// Takes all memory for sessions but this.
-fn leave_room(engine: &Engine, n_pieces: usize) {
-    let mut taken = Vec::new();
-    loop {
-        let reserved = engine.session(PIECE).and_then(|mut session| {
-            session.reserve(PIECE)?;
-            Ok(session)
-        });
-        match reserved {
-            Ok(session) => taken.push(session),
-            Err(Error::NoRoom { .. }) => break,
-            Err(error) => panic!("{error}"),
-        }
-    }
-    taken.truncate(taken.len() - n_pieces);
-    Box::leak(taken.into_boxed_slice());
 }
 
 fn tokens(n_tokens: usize) -> Vec<TokenId> {

@@ -10,13 +10,16 @@ use std::time::Duration;
 
 use moeflux::provider::io::RealClock;
 use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
-use moeflux::{Engine, Finish, LogitMask, ModelText, SamplerConfig, StopStrings, TokenId};
-use moeflux_schedule::{Event, Job, Masks, Options, Owner, Scored, Service, Sink, Ticket};
+use moeflux::{Engine, Error, Finish, LogitMask, ModelText, SamplerConfig, StopStrings, TokenId};
+use moeflux_schedule::{Event, Job, Masks, Missed, Options, Owner, Scored, Service, Sink, Ticket};
 
 use crate::temp_dir::TempDir;
 
 /// Far more than any test takes: a test that waits for ever says so.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Sessions take memory for this many positions at once.
+pub(crate) const PIECE: usize = 1024;
 
 /// The rest of the tests' process, and sessions.
 const MEMORY_BYTES: u64 = 512 << 20;
@@ -175,6 +178,24 @@ fn open(dir: &Path, n_rows: usize) -> moeflux::Result<Engine> {
     Engine::builder(dir).threads(NonZeroUsize::MIN).rows_per_step(n_rows).open()
 }
 
+/// Takes all memory for sessions but this.
+pub(crate) fn leave_room(engine: &Engine, n_pieces: usize) {
+    let mut taken = Vec::new();
+    loop {
+        let reserved = engine.session(PIECE).and_then(|mut session| {
+            session.reserve(PIECE)?;
+            Ok(session)
+        });
+        match reserved {
+            Ok(session) => taken.push(session),
+            Err(Error::NoRoom { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    taken.truncate(taken.len() - n_pieces);
+    Box::leak(taken.into_boxed_slice());
+}
+
 /// A sink that hears nothing.
 pub(crate) struct Nobody;
 
@@ -194,6 +215,7 @@ pub(crate) struct Answer {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) n_cached: Option<usize>,
+    pub(crate) missed: Option<Missed>,
     pub(crate) scores: Vec<Scored>,
     pub(crate) answers: Vec<Answer>,
     /// The tokens that ended answers, by their numbers, where log-probabilities were asked for.
@@ -204,7 +226,8 @@ pub(crate) struct Heard {
 impl Heard {
     fn hear(&mut self, event: Event) {
         match event {
-            Event::Begun { n_cached_tokens } => {
+            Event::Begun { n_cached_tokens, missed } => {
+                self.missed = missed;
                 assert_eq!(self.n_cached.replace(n_cached_tokens), None, "a job begins once");
             }
             Event::PromptScores(scores) => self.scores.extend(scores),

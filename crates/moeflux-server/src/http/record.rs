@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use moeflux_schedule::Times;
+use moeflux_schedule::{Missed, Times};
 use tokio::time::Instant;
 
 use crate::http::reply::{Problem, RequestId};
@@ -19,6 +19,8 @@ pub(crate) struct Record {
     began: Instant,
     /// Of all prompts and answers.
     usage: Usage,
+    /// What had been kept of its conversation and was dropped.
+    missed: Option<Missed>,
     times: Times,
     ended: &'static str,
     status: u16,
@@ -37,6 +39,7 @@ impl Record {
             dialect,
             began: Instant::now(),
             usage: Usage::default(),
+            missed: None,
             times: Times::default(),
             ended: "cancelled",
             status: 200,
@@ -56,6 +59,11 @@ impl Record {
         self.usage.n_prompt_tokens += usage.n_prompt_tokens;
         self.usage.n_cached_tokens += usage.n_cached_tokens;
         self.usage.n_replayed += usage.n_replayed;
+    }
+
+    /// The prompt goes on from a session that was dropped.
+    pub(crate) fn missed(&mut self, missed: Option<Missed>) {
+        self.missed = missed.or(self.missed);
     }
 
     /// A token of an answer came.
@@ -115,6 +123,8 @@ impl Drop for Record {
             n_prompt = n_prompt_tokens,
             n_cached = n_cached_tokens,
             n_replayed = Some(n_replayed).filter(|n_turns| *n_turns > 0),
+            n_dropped = self.missed.map(|missed| missed.n_tokens),
+            dropped = self.missed.map(|missed| missed.reason.text()),
             n_answer = n_answer_tokens,
             queued_ms = ms(self.times.queued),
             prompt_ms = ms(self.times.prompt),

@@ -174,7 +174,10 @@ impl Run {
     ) -> Result<(), Problem> {
         let part = &mut self.parts[part_idx];
         match event {
-            JobEvent::Begun { n_cached_tokens } => self.begin(part_idx, n_cached_tokens, events),
+            JobEvent::Begun { n_cached_tokens, missed } => {
+                self.record.missed(missed);
+                self.begin(part_idx, n_cached_tokens, events);
+            }
             JobEvent::PromptScores(scores) => self.scores(part_idx, &scores, events),
             JobEvent::Token { answer_idx, token, text } => {
                 self.record.token();

@@ -60,6 +60,12 @@ impl Room {
         limit_bytes.map(|limit_bytes| limit_bytes.saturating_sub(booked_bytes))
     }
 
+    /// What can be booked in all; `None` without a limit.
+    #[must_use]
+    pub fn limit_bytes(&self) -> Option<u64> {
+        self.account().limit_bytes
+    }
+
     /// What is booked.
     #[must_use]
     pub fn booked_bytes(&self) -> u64 {

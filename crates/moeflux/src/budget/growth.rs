@@ -17,6 +17,19 @@ pub struct GrowthRoom {
     pub n_slots_least: usize,
 }
 
+/// Memory that the sessions of an engine share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SessionRoom {
+    /// Bytes that sessions take.
+    pub booked_bytes: u64,
+    /// Bytes that they can have at most, with all that experts can lend them; `None` if no limit is
+    /// known.
+    pub limit_bytes: Option<u64>,
+    /// Room for experts that they have borrowed.
+    pub n_slots_lent: usize,
+}
+
 impl GrowthRoom {
     /// Slots that have to go so that sessions can have this much in all; `None` if too few would be
     /// left.
@@ -31,6 +44,12 @@ impl GrowthRoom {
         let n_left = self.n_slots.checked_sub(n_lent)?;
         let n_left = n_left / self.n_slots_at_once * self.n_slots_at_once;
         (n_left >= self.n_slots_least).then_some(self.n_slots - n_left)
+    }
+
+    /// What sessions can have in all while as many slots are lent as can be.
+    #[must_use]
+    pub fn most_bytes(&self) -> u64 {
+        self.bytes(self.n_slots.saturating_sub(self.n_slots_least))
     }
 
     /// What sessions can have in all while so many slots are lent.

@@ -8,7 +8,7 @@ mod layout;
 mod prompt;
 mod growth;
 
-pub use growth::GrowthRoom;
+pub use growth::{GrowthRoom, SessionRoom};
 pub(crate) use layout::PAGE_CACHE_SHARE;
 pub use layout::{Host, Layout, Memory, n_experts_of_wave, step_bytes};
 pub use prompt::{Division, PromptRoom};

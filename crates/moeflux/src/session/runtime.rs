@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::room::Room;
 use crate::backend::{Backend, DeviceNames};
-use crate::budget::{GrowthRoom, PromptRoom};
+use crate::budget::{GrowthRoom, PromptRoom, SessionRoom};
 use crate::error::{Error, Result};
 use crate::experts::Experts;
 use crate::experts::stream::StreamStats;
@@ -131,6 +131,19 @@ impl Runtime {
     #[must_use]
     pub fn stream_stats(&self) -> Option<StreamStats> {
         self.lock_to_clean_up().experts.stats()
+    }
+
+    /// The memory that sessions share.
+    #[must_use]
+    pub fn session_room(&self) -> SessionRoom {
+        let device = self.lock_to_clean_up();
+        let room = device.backend.room();
+        let growth = self.growth_room.as_ref();
+        SessionRoom {
+            booked_bytes: room.booked_bytes(),
+            limit_bytes: growth.map(GrowthRoom::most_bytes).or_else(|| room.limit_bytes()),
+            n_slots_lent: device.loans.n_slots_of_sessions,
+        }
     }
 
     /// The model, to change before anybody shares it.

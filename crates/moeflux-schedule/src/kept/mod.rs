@@ -1,0 +1,312 @@
+//! Sessions that are kept for prompts that go on from them.
+//!
+//! **Invariant:** what is kept stays within its limits. What is worth least goes first, and the
+//! last conversation of an owner after all others, as far as its owner's share reaches. A prompt
+//! goes on from sessions of its own owner only.
+
+mod dropped;
+
+use moeflux::{Engine, Result, Session, SessionRoom, TokenId};
+
+use crate::job::{DropReason, Missed, Owner};
+use crate::kept::dropped::Dropped;
+use crate::worth::{Rates, Slots};
+
+/// How much may be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptLimits {
+    /// Sessions.
+    pub n_sessions: usize,
+    /// Places in each to which a model with recurrent layers can go back.
+    pub n_states: usize,
+    /// Bytes of all of them; `None`: as many as running answers leave, and as experts that are
+    /// streamed are not worth more.
+    pub n_bytes: Option<u64>,
+}
+
+impl Default for KeptLimits {
+    fn default() -> Self {
+        Self { n_sessions: 64, n_states: 4, n_bytes: None }
+    }
+}
+
+/// A past that a prompt can go on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Which of those that were looked at.
+    pub(crate) idx: usize,
+    /// Tokens of the prompt that it has and can be cut to.
+    pub(crate) n_tokens: usize,
+}
+
+/// A kept session.
+#[derive(Debug)]
+struct Entry {
+    owner: Owner,
+    session: Session,
+    /// A prompt that has so much in common with it continues its conversation.
+    continues_from: usize,
+}
+
+/// Sessions that do not run, least recently used first.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    limits: KeptLimits,
+    /// What all sessions can have at most, if there is a limit.
+    room_bytes: Option<u64>,
+    sizes: Sizes,
+    entries: Vec<Entry>,
+    dropped: Dropped,
+    /// How long the engine takes for what these sessions save.
+    pub(crate) rates: Rates,
+}
+
+/// What a session takes.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    fixed_bytes: u64,
+    position_bytes: u64,
+    state_bytes: u64,
+}
+
+/// Positions for which sessions take memory at once.
+const PIECE_POSITIONS: u64 = 1024;
+
+/// Fewer tokens are not worth a search for a session that has them.
+pub(crate) const N_SHARED_MIN: usize = 8;
+
+/// Tokens at the start of both.
+pub(crate) fn n_shared(a: &[TokenId], b: &[TokenId]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// How much of a prompt a session has and can be cut to. The last token of the prompt has to be
+/// fed: its logits are wanted.
+pub(crate) fn n_usable(session: &Session, prompt: &[TokenId]) -> usize {
+    let n_tokens_max = prompt.len().saturating_sub(1);
+    session.cut_point(n_shared(session.tokens(), prompt).min(n_tokens_max))
+}
+
+/// The best of an owner's sessions for a prompt; of equals the first.
+pub(crate) fn best<'s, I: Iterator<Item = (Owner, &'s Session)>>(
+    sessions: I,
+    owner: Owner,
+    prompt: &[TokenId],
+) -> Option<Found> {
+    let own = sessions.enumerate().filter(|(_, (of, _))| *of == owner);
+    let found = own.map(|(idx, (_, it))| Found { idx, n_tokens: n_usable(it, prompt) });
+    let best = found.reduce(|best, it| if it.n_tokens > best.n_tokens { it } else { best });
+    best.filter(|it| it.n_tokens >= N_SHARED_MIN)
+}
+
+impl Kept {
+    pub(crate) fn new(limits: KeptLimits, engine: &Engine) -> Self {
+        let memory = engine.memory();
+        let SessionRoom { limit_bytes: room_bytes, .. } = engine.session_room();
+        let sizes = Sizes {
+            // One state to read, and one to write.
+            fixed_bytes: 2 * memory.session_fixed_bytes,
+            position_bytes: memory.session_bytes_per_position,
+            state_bytes: memory.session_fixed_bytes,
+        };
+        let (entries, dropped, rates) = (Vec::new(), Dropped::default(), Rates::default());
+        Self { limits, room_bytes, sizes, entries, dropped, rates }
+    }
+
+    pub(crate) fn n_sessions(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many were dropped since this was last asked, in the order of [`DropReason::ALL`].
+    pub(crate) fn take_n_dropped(&mut self) -> [u64; DropReason::ALL.len()] {
+        self.dropped.take_counts()
+    }
+
+    /// The owner's kept session that has most of a prompt.
+    pub(crate) fn best(&self, owner: Owner, prompt: &[TokenId]) -> Option<Found> {
+        best(self.entries.iter().map(|entry| (entry.owner, &entry.session)), owner, prompt)
+    }
+
+    /// The conversation that a prompt goes on from and whose session was dropped, if that had more
+    /// of the prompt than was found elsewhere.
+    pub(crate) fn missed(
+        &mut self,
+        owner: Owner,
+        prompt: &[TokenId],
+        n_found: usize,
+    ) -> Option<Missed> {
+        self.dropped.take(owner, prompt, n_found + N_SHARED_MIN)
+    }
+
+    /// Keeps a session. `parts_at` are places to which it should be possible to go back; a prompt
+    /// that has the last of them in common continues the conversation.
+    pub(crate) fn put(&mut self, owner: Owner, mut session: Session, parts_at: &[usize]) {
+        if session.tokens().len() < N_SHARED_MIN || self.limits.n_sessions == 0 {
+            return;
+        }
+        drop_surplus_states(&mut session, parts_at, self.limits.n_states);
+        let tokens = session.tokens();
+        // What a session has beyond another makes the other one superfluous.
+        self.entries
+            .retain(|entry| entry.owner != owner || !tokens.starts_with(entry.session.tokens()));
+        let last_part = parts_at.iter().filter(|it| **it <= tokens.len()).max();
+        let continues_from = last_part.copied().unwrap_or(tokens.len());
+        self.entries.push(Entry { owner, session, continues_from });
+        while self.entries.len() > self.limits.n_sessions {
+            self.drop_least(DropReason::Count);
+        }
+        while self.limits.n_bytes.is_some_and(|n_bytes_max| self.bytes() > n_bytes_max) {
+            self.drop_least(DropReason::Bytes);
+        }
+    }
+
+    /// A session with the first tokens of what was found. The kept one stays if it would lose what
+    /// another prompt could go on from, and there is room for both.
+    pub(crate) fn take(&mut self, found: Found) -> Result<Session> {
+        let entry = &mut self.entries[found.idx];
+        let continues = found.n_tokens >= entry.continues_from.min(entry.session.tokens().len());
+        if !continues && let Ok(fork) = fork_at(&mut entry.session, found.n_tokens) {
+            let entry = self.entries.remove(found.idx);
+            self.entries.push(entry);
+            return Ok(fork);
+        }
+        let mut session = self.entries.remove(found.idx).session;
+        session.truncate(found.n_tokens)?;
+        Ok(session)
+    }
+
+    /// Gives up a session because answers need its memory; whether there was one.
+    pub(crate) fn give_up_one(&mut self) -> bool {
+        self.drop_least(DropReason::Answers)
+    }
+
+    /// Gives up a session whose memory is worth more as room for experts; whether there was one.
+    pub(crate) fn give_up_for(&mut self, slots: Slots) -> bool {
+        let Some((idx, worth)) = self.least() else { return false };
+        let is_worth_less = !self.is_protected(idx) && worth < self.rates.of_slot(slots);
+        if is_worth_less {
+            self.drop_at(idx, DropReason::Experts);
+        }
+        is_worth_less
+    }
+
+    fn drop_least(&mut self, reason: DropReason) -> bool {
+        let least = self.least();
+        if let Some((idx, _)) = least {
+            self.drop_at(idx, reason);
+        }
+        least.is_some()
+    }
+
+    fn drop_at(&mut self, idx: usize, reason: DropReason) {
+        let n_bytes = self.sizes.bytes(&self.entries[idx].session);
+        let Entry { owner, session, continues_from } = self.entries.remove(idx);
+        let n_tokens = session.tokens().len();
+        tracing::info!(n_tokens, n_bytes, reason = reason.text(), "a kept session was dropped");
+        let continued = &session.tokens()[..continues_from.min(n_tokens)];
+        self.dropped.put(owner, continued, reason);
+    }
+
+    /// The first to go, and what it is worth.
+    fn least(&self) -> Option<(usize, f64)> {
+        let entries = self.entries.iter().enumerate();
+        let ranked = entries.map(|(idx, entry)| {
+            let n_bytes = self.sizes.bytes(&entry.session);
+            let n_used_since = self.entries.len() - 1 - idx;
+            let n_tokens = entry.session.tokens().len();
+            (idx, self.is_protected(idx), self.rates.of_session(n_tokens, n_bytes, n_used_since))
+        });
+        let least = ranked.min_by(|a, b| a.1.cmp(&b.1).then(a.2.total_cmp(&b.2)));
+        least.map(|(idx, _, worth)| (idx, worth))
+    }
+
+    /// Whether a session is the last of its owner, and no more than the owner's share.
+    fn is_protected(&self, idx: usize) -> bool {
+        let session = &self.entries[idx].session;
+        let is_last = |idx: usize| {
+            let owner = self.entries[idx].owner;
+            self.entries[idx + 1..].iter().all(|later| later.owner != owner)
+        };
+        if !is_last(idx) {
+            return false;
+        }
+        let n_owners = (0..self.entries.len()).filter(|idx| is_last(*idx)).count() as u64;
+        let limit_bytes = self.limits.n_bytes.or(self.room_bytes);
+        let share_bytes = limit_bytes.map_or(u64::MAX, |limit_bytes| limit_bytes / n_owners);
+        self.sizes.bytes(session) <= share_bytes
+    }
+
+    /// What they take.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes_of(self.entries.iter().map(|entry| &entry.session))
+    }
+
+    /// What some sessions take.
+    pub(crate) fn bytes_of<'s, I: Iterator<Item = &'s Session>>(&self, sessions: I) -> u64 {
+        sessions.map(|session| self.sizes.bytes(session)).sum()
+    }
+}
+
+impl Sizes {
+    fn bytes(self, session: &Session) -> u64 {
+        let n_positions = (session.tokens().len() as u64).next_multiple_of(PIECE_POSITIONS);
+        let n_states = session.checkpoints().len() as u64;
+        self.fixed_bytes + self.position_bytes * n_positions + self.state_bytes * n_states
+    }
+}
+
+/// A session with the first tokens of another, which can go back to where it began.
+pub(crate) fn fork_at(session: &mut Session, n_tokens: usize) -> Result<Session> {
+    let mut fork = session.fork_at(n_tokens)?;
+    fork.checkpoint(n_tokens)?;
+    Ok(fork)
+}
+
+/// Forgets states that are too many: first the oldest that nobody expects to go back to.
+fn drop_surplus_states(session: &mut Session, parts_at: &[usize], n_states: usize) {
+    let mut positions = session.checkpoints();
+    while positions.len() > n_states {
+        let is_expected = |position: &usize| parts_at.contains(position);
+        let surplus = positions.iter().position(|it| !is_expected(it)).unwrap_or(0);
+        session.forget(positions.remove(surplus));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn session(engine: &Engine, tokens: std::ops::Range<u32>) -> Session {
+        let mut session = engine.session(256).unwrap();
+        let tokens: Vec<TokenId> = tokens.map(TokenId).collect();
+        let output = &mut moeflux::StepOutput::default();
+        moeflux::step(&mut [moeflux::Feed::prompt(&mut session, &tokens)], output).unwrap();
+        session
+    }
+
+    #[test]
+    fn sessions_give_way_to_experts_that_are_worth_more() {
+        let dir = moeflux_demo::unpack(&std::env::temp_dir()).unwrap();
+        let engine = Engine::builder(dir).open().unwrap();
+        let mut kept = Kept::new(KeptLimits::default(), &engine);
+        for (owner, tokens) in [(0, 10..60), (0, 100..150), (1, 200..250)] {
+            kept.put(Owner(owner), session(&engine, tokens), &[]);
+        }
+        let slots = Slots { slot_bytes: 1 << 20, n_missing: 10 };
+        assert!(!kept.give_up_for(slots), "experts save nothing yet");
+        kept.rates.add_answers(Duration::from_secs(1), 10);
+        kept.rates.add_prompt(Duration::from_secs(1_000_000), 100);
+        assert!(!kept.give_up_for(slots), "the sessions save more");
+        kept.rates = Rates::default();
+        kept.rates.add_answers(Duration::from_secs(1), 10);
+        kept.rates.add_prompt(Duration::from_micros(1), 100);
+        assert!(kept.give_up_for(slots), "the older one of the first owner");
+        let prompt: Vec<TokenId> = (10..61).map(TokenId).collect();
+        assert_eq!(kept.best(Owner(0), &prompt), None);
+        assert!(!kept.give_up_for(slots), "the last of each owner");
+        assert!(kept.give_up_one() && kept.give_up_one() && !kept.give_up_one());
+        assert_eq!(kept.take_n_dropped(), [0, 0, 2, 1]);
+    }
+}

@@ -1,0 +1,138 @@
+//! What memory is worth: the seconds that it is expected to save, per byte.
+//!
+//! **Invariant:** pure. Rates come from the work of this engine on this machine.
+
+use std::time::Duration;
+
+/// An answer of this many tokens is assumed before the first one has ended.
+const N_ANSWER_TOKENS_ASSUMED: f64 = 256.0;
+
+/// After this many tokens, what was measured before counts half.
+const N_TOKENS_REMEMBERED: f64 = 4096.0;
+
+/// Seconds per token, as an average that forgets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    seconds: f64,
+    n_tokens: f64,
+}
+
+/// How long the engine takes, as it was measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rates {
+    /// Reading a prompt.
+    prompt: Rate,
+    /// Waiting for drives during answers.
+    wait: Rate,
+    /// Tokens of an answer.
+    n_answer_tokens: Option<f64>,
+}
+
+/// Room for experts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slots {
+    /// Bytes of one.
+    pub(crate) slot_bytes: usize,
+    /// Experts that have no room.
+    pub(crate) n_missing: usize,
+}
+
+impl Rate {
+    fn add(&mut self, time: Duration, n_tokens: usize) {
+        let n_tokens = as_f64(n_tokens as u64);
+        if self.n_tokens + n_tokens > N_TOKENS_REMEMBERED {
+            self.seconds /= 2.0;
+            self.n_tokens /= 2.0;
+        }
+        self.seconds += time.as_secs_f64();
+        self.n_tokens += n_tokens;
+    }
+
+    fn per_token(self) -> f64 {
+        if self.n_tokens > 0.0 { self.seconds / self.n_tokens } else { 0.0 }
+    }
+}
+
+impl Rates {
+    /// Tokens of prompts were read.
+    pub(crate) fn add_prompt(&mut self, time: Duration, n_tokens: usize) {
+        self.prompt.add(time, n_tokens);
+    }
+
+    /// Tokens of answers came, for which the engine waited this long for drives.
+    pub(crate) fn add_answers(&mut self, wait: Duration, n_tokens: usize) {
+        self.wait.add(wait, n_tokens);
+    }
+
+    /// How long answers are on average.
+    pub(crate) fn set_answer(&mut self, n_tokens_mean: Option<f64>) {
+        self.n_answer_tokens = n_tokens_mean;
+    }
+
+    /// What a session of this many tokens is worth. The more other sessions were used after it, the
+    /// less likely it is that its conversation goes on.
+    pub(crate) fn of_session(&self, n_tokens: usize, n_bytes: u64, n_used_since: usize) -> f64 {
+        let saved = self.prompt.per_token() * as_f64(n_tokens as u64);
+        saved / as_f64(1 + n_used_since as u64) / as_f64(n_bytes.max(1))
+    }
+
+    /// What one more slot is worth during an answer: all that are missing would save all waiting.
+    pub(crate) fn of_slot(&self, slots: Slots) -> f64 {
+        let n_tokens = self.n_answer_tokens.unwrap_or(N_ANSWER_TOKENS_ASSUMED);
+        let saved = self.wait.per_token() * n_tokens / as_f64(slots.n_missing.max(1) as u64);
+        saved / as_f64(slots.slot_bytes.max(1) as u64)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn as_f64(n: u64) -> f64 {
+    n as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates() -> Rates {
+        let mut rates = Rates::default();
+        rates.add_prompt(Duration::from_secs(20), 2_000);
+        rates.add_answers(Duration::from_secs(6), 200);
+        rates
+    }
+
+    #[test]
+    fn a_conversation_is_worth_the_time_of_its_prompt() {
+        let rates = rates();
+        // 19,000 tokens at 10 ms, in 380 MB.
+        let worth = rates.of_session(19_000, 380_000_000, 0);
+        assert!((worth * 380e6 - 190.0).abs() < 1e-6, "{worth}");
+        assert!((rates.of_session(19_000, 380_000_000, 3) * 4.0 - worth).abs() < 1e-12);
+        let unknown = Rates::default().of_session(19_000, 380_000_000, 0);
+        assert!(unknown.abs() < 1e-12, "nothing is known before a prompt was read");
+    }
+
+    #[test]
+    fn a_slot_is_worth_the_waits_that_it_saves() {
+        let mut rates = rates();
+        let slots = Slots { slot_bytes: 1 << 20, n_missing: 1_000 };
+        // 30 ms for each of 256 tokens, divided among a thousand.
+        let seconds = rates.of_slot(slots) * f64::from(1 << 20);
+        assert!((seconds - 0.00768).abs() < 1e-9, "{seconds}");
+        rates.set_answer(Some(512.0));
+        assert!((rates.of_slot(slots) * f64::from(1 << 20) - 2.0 * seconds).abs() < 1e-9);
+        // A conversation is worth less than slots are once many others went on after it.
+        let session = |n_used_since| rates.of_session(2_000, 64 << 20, n_used_since);
+        assert!(session(0) > rates.of_slot(slots) && session(40) < rates.of_slot(slots));
+    }
+
+    #[test]
+    fn old_measurements_count_less() {
+        let mut rates = Rates::default();
+        rates.add_prompt(Duration::from_secs(100), 4_000);
+        for _ in 0..20 {
+            rates.add_prompt(Duration::from_secs(1), 1_000);
+        }
+        let per_token = rates.prompt.per_token();
+        assert!(per_token < 0.0015, "{per_token}");
+    }
+}

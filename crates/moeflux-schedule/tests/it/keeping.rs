@@ -1,0 +1,132 @@
+//! Which sessions are kept, and what is said of those that were dropped.
+
+use std::sync::Arc;
+
+use moeflux::TokenId;
+use moeflux::provider::io::RealClock;
+use moeflux_schedule::{DropReason, Job, KeptLimits, Missed, Options, Owner, Service};
+
+use crate::support::{ATTENTION, Asked, DEMO, RECURRENT, Subject, leave_room, wait_until};
+
+const CONTEXT: usize = 2_000;
+
+fn service(subject: &Subject, kept: KeptLimits) -> Service {
+    let mut options = Options::new(CONTEXT);
+    options.kept = kept;
+    subject.service(options)
+}
+
+fn tokens(n_tokens: u32, seed: u32) -> Vec<TokenId> {
+    (0..n_tokens).map(|n| TokenId(3 + (n * 31 + seed * 17 + n * n) % 150)).collect()
+}
+
+/// Runs a job; how many of its tokens were there already, and what had been dropped.
+fn run(service: &Service, job: Job) -> (usize, Option<Missed>) {
+    let heard = Asked::new(service, job).end();
+    assert_eq!(heard.failure, None);
+    wait_until("the job to be over", || service.is_idle());
+    (heard.n_cached.unwrap(), heard.missed)
+}
+
+/// A conversation of an agent: each turn has all of those before it, with their answers.
+struct Agent {
+    owner: Owner,
+    seed: u32,
+    history: Vec<TokenId>,
+}
+
+impl Agent {
+    fn new(owner: usize, seed: u32) -> Self {
+        Self { owner: Owner(owner), seed, history: tokens(200, seed) }
+    }
+
+    /// The next turn; tokens that were read before, tokens that were there, and what was dropped.
+    fn turn(&mut self, subject: &Subject, service: &Service) -> (usize, usize, Option<Missed>) {
+        let n_before = self.history.len();
+        self.seed += 7;
+        self.history.extend(tokens(20, self.seed));
+        let mut job = subject.job(self.history.clone(), 5);
+        job.owner = self.owner;
+        job.parts_at = vec![200, self.history.len() - 2];
+        let (n_cached, missed) = run(service, job);
+        // The client tells the answer in other tokens than those that were sampled.
+        self.history.truncate(self.history.len() - 2);
+        self.history.extend(tokens(7, self.seed + 1));
+        (n_before, n_cached, missed)
+    }
+}
+
+#[test]
+fn agents_in_turn_read_nothing_twice() {
+    for subject in [&*ATTENTION, &*RECURRENT] {
+        let service = service(subject, KeptLimits::default());
+        let mut agents = [Agent::new(0, 1), Agent::new(0, 400), Agent::new(1, 800)];
+        for turn in 0..8 {
+            for agent in &mut agents {
+                let (n_before, n_cached, missed) = agent.turn(subject, &service);
+                assert_eq!(missed, None);
+                if turn > 0 {
+                    // What stands behind the prompt of the turn before is new.
+                    assert_eq!(n_cached, n_before - 7, "turn {turn}");
+                }
+            }
+        }
+        assert_eq!(service.stats().n_kept, 3, "each conversation once");
+        assert!(service.stats().kept_bytes > 0);
+    }
+}
+
+#[test]
+fn the_last_conversation_of_each_owner_goes_last() {
+    let kept = KeptLimits { n_sessions: 3, ..KeptLimits::default() };
+    let service = service(&ATTENTION, kept);
+    let job = |owner, seed| {
+        let mut job = ATTENTION.job(tokens(50, seed), 3);
+        job.owner = Owner(owner);
+        job.parts_at = vec![48];
+        job
+    };
+    assert_eq!(run(&service, job(0, 1)), (0, None));
+    for seed in 2..6 {
+        assert_eq!(run(&service, job(1, seed)), (0, None));
+    }
+    assert_eq!(run(&service, job(0, 1)), (49, None), "the only one of its owner");
+    assert_eq!(run(&service, job(1, 5)), (49, None));
+    let (n_cached, missed) = run(&service, job(1, 2));
+    let expected = Missed { n_tokens: 48, reason: DropReason::Count };
+    assert_eq!((n_cached, missed), (0, Some(expected)));
+    let stats = service.stats();
+    assert_eq!(stats.n_missed[DropReason::Count as usize], 1);
+    assert!(stats.n_dropped[DropReason::Count as usize] >= 2, "{:?}", stats.n_dropped);
+}
+
+#[test]
+fn kept_sessions_stay_within_their_bytes() {
+    let service = service(&ATTENTION, KeptLimits { n_bytes: Some(1), ..KeptLimits::default() });
+    let job = || ATTENTION.job(tokens(50, 1), 1);
+    assert_eq!(run(&service, job()), (0, None));
+    let missed = Missed { n_tokens: 50, reason: DropReason::Bytes };
+    assert_eq!(run(&service, job()), (0, Some(missed)));
+    assert_eq!((service.stats().n_kept, service.stats().kept_bytes), (0, 0));
+}
+
+#[test]
+fn answers_have_memory_before_kept_sessions() {
+    let open = || {
+        let engine = DEMO.open()?;
+        leave_room(&engine, 2);
+        Ok(engine)
+    };
+    let (text, clock) = (Arc::clone(&DEMO.text), Arc::new(RealClock::new()));
+    let options = Options::new(CONTEXT);
+    let service = Service::start(Box::new(open), text, options, clock).unwrap();
+    let job = |owner, seed| {
+        let mut job = DEMO.job(tokens(1_200, seed), 1);
+        job.owner = Owner(owner);
+        job
+    };
+    assert_eq!(run(&service, job(0, 1)), (0, None));
+    assert_eq!(run(&service, job(1, 2)), (0, None));
+    let missed = Missed { n_tokens: 1_200, reason: DropReason::Answers };
+    assert_eq!(run(&service, job(0, 1)), (0, Some(missed)));
+}
