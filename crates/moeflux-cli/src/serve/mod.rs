@@ -17,7 +17,7 @@ use moeflux::provider::format::read_file;
 use moeflux::provider::io::RealClock;
 use moeflux::{Budget, Error, ModelText, Result};
 use moeflux_chat::Grammars;
-use moeflux_io::{available_memory_bytes, give_back_freed_memory};
+use moeflux_io::{FREED_BYTES_KEPT, available_memory_bytes, give_back_freed_memory};
 use moeflux_schedule::{Options, Service};
 use moeflux_server::http::{ApiKeys, CacheScope, Config, ModelInfo, Served, Server};
 use serde_json::{Map, Value, json};
@@ -141,7 +141,8 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     let stopper = server.stopper();
     let interrupt = Interrupt::listen_and(move || stopper.stop());
     // Grammars have tables of the vocabulary, which are made for the first answer with tools.
-    let beside_bytes = (account_bytes + Grammars::table_bytes(&text)) as u64;
+    let tables_bytes = Grammars::table_bytes(&text);
+    let beside_bytes = (account_bytes + tables_bytes) as u64 + FREED_BYTES_KEPT;
     let held = model::Held {
         at_first: context.min(CONTEXT_DEFAULT),
         at_most: context.saturating_mul(args.sessions.get()),
