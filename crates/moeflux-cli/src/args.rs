@@ -104,9 +104,9 @@ impl ModelArgs {
 /// Which model, and how it is run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ModelArgs {
-    /// Folder with config.json, *.safetensors and tokenizer.json, or OWNER/NAME[@REVISION] of a
-    /// model that `moeflux pull` downloaded [default: the demo model]
-    #[arg(long, value_name = "DIR|OWNER/NAME")]
+    /// Folder with config.json, *.safetensors and tokenizer.json, a GGUF file, or
+    /// OWNER/NAME[@REVISION] of a model that `moeflux pull` downloaded [default: the demo model]
+    #[arg(long, value_name = "DIR|FILE.gguf|OWNER/NAME")]
     pub(crate) model: Option<PathBuf>,
     /// tokenizer.json to use in the place of the model's own, for a GGUF file whose tokenizer is
     /// not known

@@ -22,6 +22,7 @@ use crate::logprobs::Logprobs;
 use crate::model;
 use crate::print;
 use crate::progress::{Bar, tokens_done};
+use crate::ranges;
 use crate::windows::{Cut, Windows};
 
 /// Tokens of a window unless told otherwise: perplexities compare only at equal windows.
@@ -36,11 +37,11 @@ pub(crate) struct EvalArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Tokens per window, 2 or more [default: 2048, or the model's limit if that is lower]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ranges::tokens, allow_negative_numbers = true)]
     context: Option<NonZeroUsize>,
     /// Tokens from the start of one window to the start of the next. The rest of a window serves as
     /// context, and no token is scored twice [default: the window, so that windows do not overlap]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ranges::tokens, allow_negative_numbers = true)]
     stride: Option<NonZeroUsize>,
     /// Token that ends each document of the text, for example `<|endoftext|>`. Documents share no
     /// window. Each begins after this token (or after the model's start token, if it has one), and
@@ -54,7 +55,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_enum, value_name = "NAME")]
     compare_backend: Option<BackendName>,
     /// Maximum number of tokens to evaluate
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ranges::whole, allow_negative_numbers = true)]
     limit: Option<usize>,
     /// Also write each token with its natural log-probability to this file, one JSON object per
     /// line; the first token of a window has none
@@ -110,6 +111,11 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
 const TEXT_BYTES_MAX: u64 = 1 << 30;
 
 fn read_text(args: &EvalArgs) -> Result<String> {
+    let is_model = model::has_weights(&args.file)? || args.file.join("config.json").is_file();
+    if is_model {
+        let problem = "is a model: --model names it, and --file a text to evaluate";
+        return Err(Error::malformed(&args.file, problem));
+    }
     let bytes = read_file(&args.file, TEXT_BYTES_MAX)?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();

@@ -39,10 +39,11 @@ pub(crate) struct GenerateArgs {
     pub(crate) model: ModelArgs,
     /// Maximum number of tokens to generate
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 256)]
+    #[arg(value_parser = ranges::whole, allow_negative_numbers = true)]
     n_tokens: usize,
     /// Tokens that the session has room for [default: as many as the prompt and -n need, at least
     /// 4096]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ranges::tokens, allow_negative_numbers = true)]
     context: Option<NonZeroUsize>,
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = ranges::stop)]

@@ -20,7 +20,7 @@ pub(crate) struct LogitsArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Tokens that the session has room for [default: as many as are given]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ranges::tokens, allow_negative_numbers = true)]
     context: Option<NonZeroUsize>,
     /// Token ids, separated by commas
     #[arg(

@@ -9,6 +9,7 @@ mod size;
 mod fold;
 mod print;
 mod harmless;
+mod tips;
 mod quiet;
 mod ask;
 mod progress;
@@ -199,6 +200,14 @@ fn parse() -> Result<Cli, clap::Error> {
 
 /// Says what is wrong with what was typed, or the help that was asked for; the exit code.
 fn refuse(error: &clap::Error) -> ExitCode {
+    let args: Vec<String> =
+        std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect();
+    let tip = tips::of(&args);
+    // clap reads `-hf` as `-h`, and would answer with the help.
+    if let Some(tip) = tip.filter(|_| !error.use_stderr() && args.iter().any(|it| it == "-hf")) {
+        let problem = format!("there is no option -hf: {tip}");
+        return fail(&Failure::Usage(problem));
+    }
     let is_evil = |it: OsString| it.to_string_lossy().contains(moeflux_io::is_harmful);
     if error.use_stderr() && std::env::args_os().any(is_evil) {
         // A script passes on names of others. Its colours are the price.
@@ -206,6 +215,9 @@ fn refuse(error: &clap::Error) -> ExitCode {
     } else {
         // Nobody is left to be told.
         drop(error.print());
+    }
+    if let Some(tip) = tip.filter(|_| error.use_stderr()) {
+        print::aside(&format!("  tip: {tip}"));
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
 }

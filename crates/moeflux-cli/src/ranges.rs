@@ -179,7 +179,8 @@ pub(crate) fn bias(text: &str) -> Parsed<(TokenId, f32)> {
 /// Parses a token id, with blanks around it: lists are written so.
 pub(crate) fn token_id(text: &str) -> Parsed<TokenId> {
     let trimmed = text.trim();
-    trimmed.parse().map(TokenId).map_err(|error| format!("token id `{trimmed}`: {error}"))
+    let parsed = trimmed.parse().map(TokenId);
+    parsed.map_err(|_| format!("token id `{trimmed}`: give a number from 0 to {}", u32::MAX))
 }
 
 /// Parses `--logprobs`.
@@ -216,6 +217,16 @@ pub(crate) fn probe_size(text: &str) -> Parsed<u64> {
     Ok(n_bytes)
 }
 
+/// Parses a number of tokens that holds one at least. The model has the upper limit.
+pub(crate) fn tokens(text: &str) -> Parsed<NonZeroUsize> {
+    text.parse().map_err(|_| "give a number of tokens, 1 or more".to_owned())
+}
+
+/// Parses a number that may be 0, without an upper limit.
+pub(crate) fn whole(text: &str) -> Parsed<usize> {
+    text.parse().map_err(|_| "give a whole number, 0 or more".to_owned())
+}
+
 fn count(text: &str, max: usize) -> Parsed<NonZeroUsize> {
     let parsed = text.parse::<NonZeroUsize>().ok().filter(|n| n.get() <= max);
     parsed.ok_or_else(|| format!("give a number from 1 to {max}"))
@@ -247,6 +258,15 @@ mod tests {
         for text in ["0", "65537", "-1", "1.5"] {
             assert_eq!(chunk(text), Err("give a number from 1 to 65536".to_owned()));
         }
+        for text in ["0", "-1", "1.5", "many", ""] {
+            assert_eq!(tokens(text), Err("give a number of tokens, 1 or more".to_owned()));
+        }
+        for text in ["-3", "1.5", "many", ""] {
+            assert_eq!(whole(text), Err("give a whole number, 0 or more".to_owned()));
+            let error = token_id(text).unwrap_err();
+            assert!(error.ends_with("give a number from 0 to 4294967295"), "{error}");
+        }
+        assert_eq!((whole("0"), tokens("1").map(NonZeroUsize::get)), (Ok(0), Ok(1)));
         assert!(factor("0").is_err() && share("1.1").is_err() && penalty("2e6").is_err());
         assert!(bias("5=nan").is_err() && bias("5").is_err() && bias("-5=1").is_err());
         assert!(logprobs("1001").is_err() && stop("").is_err() && shard_size("0").is_err());

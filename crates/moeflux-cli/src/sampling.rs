@@ -19,7 +19,7 @@ pub(crate) struct SamplingArgs {
     )]
     temp: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", value_parser = ranges::whole, allow_negative_numbers = true)]
     top_k: Option<usize>,
     /// Keep the most likely tokens whose probabilities add up to P
     #[arg(long, value_name = "P", value_parser = ranges::share, allow_negative_numbers = true)]
@@ -37,7 +37,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "X", value_parser = ranges::penalty, allow_negative_numbers = true)]
     presence_penalty: Option<f32>,
     /// Consider only the last N tokens for the penalties [default: all]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ranges::whole, allow_negative_numbers = true)]
     penalty_window: Option<usize>,
     /// Add X to a token's logit; may be given several times
     #[arg(long, value_name = "ID=X", value_parser = ranges::bias, allow_hyphen_values = true)]

@@ -72,10 +72,11 @@ pub(crate) struct ChatArgs {
     no_think: bool,
     /// Maximum number of tokens of an answer [default: as many as the context has room for]
     #[arg(short = 'n', long = "max-tokens", value_name = "N")]
+    #[arg(value_parser = ranges::whole, allow_negative_numbers = true)]
     n_tokens: Option<usize>,
     /// Tokens that the conversation has room for [default: 65536, or the model's limit if that is
     /// lower]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ranges::tokens, allow_negative_numbers = true)]
     context: Option<NonZeroUsize>,
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = ranges::stop)]

@@ -3,11 +3,14 @@
 //! **Invariant:** a config says how the files are stored that people download: FP8, MXFP4 or INT4
 //! where the model was published so, otherwise 4 bits in groups of 64, as MLX conversions have it.
 
-use std::path::Path;
+mod names;
+
+use std::path::{Path, PathBuf};
 
 use moeflux::{Error, Result};
 
 use crate::bare_config::BareConfig;
+use crate::hub;
 
 /// A published model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,23 +84,103 @@ impl Known {
     }
 }
 
-/// The model of this name in any case, if the name is that of nothing here.
+/// What people ask for that moeflux does not run yet, with the words that tell it from the others.
+const NOT_YET: [(&str, &[&str]); 17] = [
+    ("Qwen3.8-Flash-Next", &["flash", "next"]),
+    ("DeepSeek-V4", &["deepseek", "v4"]),
+    ("Gemma", &["gemma"]),
+    ("Llama", &["llama"]),
+    ("Mistral", &["mistral"]),
+    ("LFM2", &["lfm2"]),
+    ("ERNIE 4.5", &["ernie"]),
+    ("dots1", &["dots"]),
+    ("Laguna", &["laguna"]),
+    ("MiMo-V2", &["mimo"]),
+    ("MiniMax-M3", &["minimax", "m3"]),
+    ("Kimi-Linear", &["kimi", "linear"]),
+    ("Kimi-K3", &["kimi", "k3"]),
+    ("Nemotron", &["nemotron"]),
+    ("Hy4", &["hy4"]),
+    ("flint", &["flint"]),
+    ("Inkling", &["inkling"]),
+];
+
+/// Sizes of Qwen's dense models, which have no experts.
+const DENSE_QWEN: [&str; 10] =
+    ["0.6b", "0.8b", "1.7b", "2b", "4b", "8b", "9b", "14b", "27b", "32b"];
+
+/// The models that a text means, if it is no path that exists: a path wins.
+fn meant(path: &Path) -> Vec<&'static Known> {
+    let text = path.to_str().filter(|_| !path.exists() && may_be_name(path));
+    let found = text.map(|text| names::matching(text, &KNOWN.map(|known| known.name)));
+    found.unwrap_or_default().into_iter().map(|idx| &KNOWN[idx]).collect()
+}
+
+/// Whether a text could be a name or OWNER/NAME, and does not end as the name of a file does.
+pub(crate) fn may_be_name(path: &Path) -> bool {
+    let Some(text) = path.to_str() else { return false };
+    let end = path.extension().unwrap_or_default();
+    let is_file = ["json", "safetensors", "gguf"].iter().any(|it| end.eq_ignore_ascii_case(it));
+    let is_path = text.starts_with(['.', '/', '~']) || text.contains('\\');
+    !is_file && !is_path && text.matches('/').count() <= 1
+}
+
+/// The one model that a text means.
 pub(crate) fn named(path: &Path) -> Option<&'static Known> {
-    let text = path.to_str()?;
-    let known = KNOWN.iter().find(|known| known.name.eq_ignore_ascii_case(text));
-    known.filter(|_| !path.exists())
+    match meant(path).as_slice() {
+        [known] => Some(*known),
+        _ => None,
+    }
+}
+
+/// A path that exists, the folder of a model in the hub's cache, or a name of [`KNOWN`]: the first
+/// of these that the text means.
+///
+/// # Errors
+///
+/// That several models have this name, or that moeflux does not run the one that has it.
+pub(crate) fn located(path: &Path) -> Result<PathBuf> {
+    let found = hub::found(path);
+    if found.as_ref().is_ok_and(|it| it.exists()) || named(path).is_some() {
+        return Ok(found.unwrap_or_else(|_| path.to_owned()));
+    }
+    unclear(path).map_or(found, Err)
+}
+
+/// What is wrong with a text that could be a name, and means several models or none of them.
+pub(crate) fn unclear(path: &Path) -> Option<Error> {
+    let text = path.to_str().filter(|_| !path.exists() && may_be_name(path))?;
+    let several = meant(path);
+    if several.len() > 1 {
+        let names: Vec<&str> = several.iter().map(|known| known.name).collect();
+        let problem = format!("means several models: name one of {}", names.join(", "));
+        return Some(Error::malformed(path, problem));
+    }
+    if !several.is_empty() {
+        return None;
+    }
+    let lower = text.to_lowercase();
+    let is_meant = |words: &[&str]| words.iter().all(|word| lower.contains(word));
+    let has_size = lower.split(['-', '_', ' ', ':']).any(|word| DENSE_QWEN.contains(&word));
+    let name = match NOT_YET.iter().find(|(_, words)| is_meant(words)) {
+        Some((name, _)) => *name,
+        None if lower.contains("qwen") && has_size => "dense Qwen",
+        None => return None,
+    };
+    let problem = format!("moeflux does not run {name} yet; `moeflux plan` lists what it runs");
+    Some(Error::malformed(path, problem))
 }
 
 /// An error about a name that is neither a path nor known.
 pub(crate) fn unknown(path: &Path) -> Error {
-    let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
-    Error::malformed(
-        path,
-        format!(
+    unclear(path).unwrap_or_else(|| {
+        let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
+        let problem = format!(
             "there is no such file or folder, and it is none of the models known by name: {}",
             names.join(", ")
-        ),
-    )
+        );
+        Error::malformed(path, problem)
+    })
 }
 
 #[cfg(test)]
@@ -107,8 +190,30 @@ mod tests {
     #[test]
     fn names_are_found_in_any_case() {
         assert_eq!(named(Path::new("qwen3-30b-a3b")).map(|it| it.name), Some("Qwen3-30B-A3B"));
-        assert_eq!(named(Path::new("Qwen3-30B")), None);
+        assert_eq!(named(Path::new("qwen3.6 35b")).map(|it| it.name), Some("Qwen3.6-35B-A3B"));
         assert!(unknown(Path::new("x")).to_string().contains("Kimi-K2"));
+    }
+
+    #[test]
+    fn files_are_no_names() {
+        for path in ["./glm-5", "/glm-5", "qwen3-30b-a3b.gguf", "a/b/glm-5", "~/glm-5"] {
+            assert_eq!(named(Path::new(path)), None, "{path}");
+            assert!(unclear(Path::new(path)).is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn several_models_are_listed_and_those_that_do_not_run_yet_are_named() {
+        let said = |text| unclear(Path::new(text)).unwrap().to_string();
+        assert!(said("qwen3").contains("name one of Qwen3-30B-A3B, Qwen3.6-35B-A3B"));
+        for (text, name) in [
+            ("Qwen3.8-Flash-Next", "Qwen3.8-Flash-Next"),
+            ("google/gemma-4-26B-A4B", "Gemma"),
+            ("Qwen/Qwen3-8B", "dense Qwen"),
+            ("Llama-4-Scout", "Llama"),
+        ] {
+            assert!(said(text).contains(&format!("does not run {name} yet")), "{text}");
+        }
     }
 
     /// Billions of weights by the makers' model cards, without the layers for drafts.

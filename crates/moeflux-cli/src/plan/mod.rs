@@ -42,9 +42,10 @@ pub(crate) const CONTEXT_DEFAULT: usize = 4096;
 /// What `moeflux plan` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlanArgs {
-    /// One of the models that are known by name, a config.json, the folder of a model, or
-    /// OWNER/NAME of one that `moeflux pull` downloaded [default: all known models, a line each]
-    #[arg(value_name = "NAME|CONFIG.json|DIR|OWNER/NAME")]
+    /// One of the models that are known by name, or a part
+    /// of one's name, a config.json, the folder or GGUF file of a model, or OWNER/NAME of one that
+    /// `moeflux pull` downloaded [default: all known models, a line each]
+    #[arg(value_name = "NAME|CONFIG.json|DIR|FILE.gguf|OWNER/NAME")]
     pub(crate) path: Option<PathBuf>,
     /// Bits per weight, of what has no weights here: 2, 3, 4, 5, 6 or 8 [default: as the config
     /// says]
@@ -96,7 +97,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "NETWORK", value_parser = Network::parse, requires = "ranks")]
     pub(crate) network: Option<Network>,
     /// Tokens per session [default: 4096, or the model's limit if that is lower]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ranges::tokens, allow_negative_numbers = true)]
     pub(crate) context: Option<NonZeroUsize>,
     /// Print JSON
     #[arg(long)]
@@ -131,7 +132,7 @@ impl PlanArgs {
 /// What is wrong with the config, the headers or the arguments; that the memory is too small.
 pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
     let Some(path) = &args.path else { return all_known(args) };
-    let path = if known::named(path).is_some() { path.clone() } else { hub::found(path)? };
+    let path = known::located(path)?;
     let subject = open(&path, args)?;
     let context = model::context_for(&subject.blueprint.spec, args.context, CONTEXT_DEFAULT)?;
     let drive_key = subject.kind.is_none().then(|| place::key(&path));
@@ -212,7 +213,7 @@ fn open(path: &Path, args: &PlanArgs) -> Outcome<Subject> {
     if let Some(known) = known::named(path) {
         return of_known(known, args);
     }
-    if !path.exists() && path.extension().is_none() {
+    if !path.exists() && known::may_be_name(path) {
         return Err(known::unknown(path).into());
     }
     model::check_named(path)?;

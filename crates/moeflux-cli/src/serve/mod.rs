@@ -92,7 +92,7 @@ pub(crate) struct ServeArgs {
     queue: usize,
     /// Maximum number of tokens of a prompt and its answer together [default: 65536, or the model's
     /// limit if that is lower]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ranges::tokens, allow_negative_numbers = true)]
     context: Option<NonZeroUsize>,
     /// Name of the model in answers and in /v1/models; more names may follow [default: the name of
     /// its folder, or OWNER/NAME]

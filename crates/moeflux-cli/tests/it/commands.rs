@@ -15,6 +15,25 @@ const FAMILIES: [&str; 6] = [
 ];
 
 #[test]
+fn spellings_of_other_programs_and_wrong_numbers_are_told_ours() {
+    for (args, words) in [
+        (&["generate", "-m", "x", "hi"][..], "tip: '-m' is spelled '--model' here"),
+        (&["generate", "hi", "-ngl", "99"], "--gpu-memory SIZE"),
+        (&["chat", "-hf", "a/b"], "moeflux pull OWNER/NAME"),
+        (&["run", "a/b"], "moeflux chat --model MODEL"),
+        (&["generate", "hi", "-n", "-3"], "give a whole number, 0 or more"),
+        (&["generate", "hi", "--context", "0"], "give a number of tokens, 1 or more"),
+    ] {
+        let output = moeflux(args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(words) && !stderr.contains("-- -"), "{args:?}: {stderr}");
+    }
+    let dir = TempDir::of_case("gguf-qwen35moe");
+    check_fails(&["eval", "--file", dir.path().to_str().unwrap()], &["is a model: --model"]);
+}
+
+#[test]
 fn a_gguf_file_is_taken_as_a_folder_is() {
     let dir = TempDir::of_case("gguf-qwen35moe");
     let path = dir.file("model-00002-of-00002.gguf");

@@ -1,0 +1,105 @@
+//! Which model a name means: written in part, in any case, with blanks, or as a repository.
+//!
+//! **Invariant:** pure. A name that is written out wins over those that contain it.
+
+/// What follows the name of a model in names of repositories, without changing its sizes. `FP8`,
+/// `8bit` and others that change them are left out.
+const HARMLESS_ENDS: [&str; 6] = ["instruct", "chat", "hf", "gguf", "mlx", "4bit"];
+
+/// Months of releases, as in `Qwen3-30B-A3B-Instruct-2507`, have this many digits.
+const N_MONTH_DIGITS: usize = 4;
+
+/// Shorter parts are in too many names.
+const PART_LEN_MIN: usize = 2;
+
+/// Indices of the names that a text means.
+pub(super) fn matching(text: &str, names: &[&str]) -> Vec<usize> {
+    let text = text.rsplit('/').next().unwrap_or(text);
+    let wanted = words(text).concat();
+    let indices = |is_meant: &dyn Fn(&str) -> bool| -> Vec<usize> {
+        (0..names.len()).filter(|&idx| is_meant(names[idx])).collect()
+    };
+    let same = indices(&|name| words(name).concat() == wanted);
+    if !same.is_empty() || wanted.len() < PART_LEN_MIN {
+        return same;
+    }
+    let begun = indices(&|name| is_release_of(text, name));
+    if !begun.is_empty() {
+        return begun;
+    }
+    let parts = indices(&|name| words(name).concat().contains(&wanted));
+    // `qwen36` means Qwen3.6; but `qwen3.2` does not mean Qwen3-235B.
+    if !parts.is_empty() || wanted.contains('.') {
+        return parts;
+    }
+    indices(&|name| words(name).concat().replace('.', "").contains(&wanted))
+}
+
+/// Lower case, cut at blanks, hyphens and underscores.
+fn words(text: &str) -> Vec<String> {
+    let cut = |it: char| it.is_whitespace() || it == '-' || it == '_';
+    text.split(cut).filter(|it| !it.is_empty()).map(str::to_lowercase).collect()
+}
+
+/// Whether a repository's name is the model's, and words that change none of its sizes.
+fn is_release_of(text: &str, name: &str) -> bool {
+    let (text, name) = (words(text), words(name));
+    let Some(rest) = text.strip_prefix(name.as_slice()) else { return false };
+    rest.iter().all(|word| {
+        let is_month = word.len() == N_MONTH_DIGITS && word.bytes().all(|it| it.is_ascii_digit());
+        is_month || HARMLESS_ENDS.contains(&word.as_str())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [&str; 7] = [
+        "Qwen3-30B-A3B",
+        "Qwen3.6-35B-A3B",
+        "Qwen3-235B-A22B",
+        "GLM-4.5-Air",
+        "GLM-4.5",
+        "Kimi-K2",
+        "Kimi-K2.5",
+    ];
+
+    fn check(text: &str, expected: &[&str]) {
+        let found: Vec<&str> = matching(text, &NAMES).into_iter().map(|it| NAMES[it]).collect();
+        assert_eq!(found, expected, "{text}");
+    }
+
+    #[test]
+    fn names_are_found_by_part_case_blanks_and_dots() {
+        for text in ["Qwen3.6", "qwen3.6 35b", "QWEN3.6_35B_A3B", "qwen36", "3.6"] {
+            check(text, &["Qwen3.6-35B-A3B"]);
+        }
+        check("qwen3-30b", &["Qwen3-30B-A3B"]);
+        check("qwen3", &["Qwen3-30B-A3B", "Qwen3.6-35B-A3B", "Qwen3-235B-A22B"]);
+        check("kimi", &["Kimi-K2", "Kimi-K2.5"]);
+    }
+
+    #[test]
+    fn a_name_that_is_written_out_wins() {
+        check("glm-4.5", &["GLM-4.5"]);
+        check("kimi k2", &["Kimi-K2"]);
+    }
+
+    #[test]
+    fn repositories_are_those_of_the_same_sizes() {
+        check("Qwen/Qwen3-30B-A3B", &["Qwen3-30B-A3B"]);
+        check("Qwen/Qwen3-30B-A3B-Instruct-2507", &["Qwen3-30B-A3B"]);
+        check("some/GLM-4.5-Air-4bit", &["GLM-4.5-Air"]);
+        check("some/GLM-4.5-FP8", &[]);
+        check("some/GLM-4.5V", &[]);
+        check("Qwen/Qwen3-Coder-30B-A3B-Instruct", &[]);
+    }
+
+    #[test]
+    fn what_names_nothing_finds_nothing() {
+        for text in ["", "/", "-", "q", "Qwen9", "llama", "a/", "Qwen3.2"] {
+            check(text, &[]);
+        }
+    }
+}
