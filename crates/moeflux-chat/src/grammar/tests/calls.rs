@@ -141,7 +141,8 @@ fn calls_of_offered_tools_are_taken_in_every_format() {
                 };
                 check(&turn(format, &[one]), true);
                 check(&turn(format, &[other]), true);
-                check(&turn(format, &[one, other, one]), true);
+                let third = one.replacen("<B>", "<C>", 1);
+                check(&turn(format, &[one, other, &third]), true);
                 check("Just text.", is_auto);
                 check(&format!("Text.{}{}", format.behind_text, turn(format, &[one])), is_auto);
                 let changes = [("get", "got"), ("city", "town"), ("true", "1"), ("True", "1")];
@@ -249,6 +250,27 @@ fn arguments_follow_their_schema() {
             ("", false),
         ],
     );
+}
+
+#[test]
+fn a_call_that_is_made_again_ends_the_answer() {
+    let model = model_of(&[], &[]);
+    let begun = |city: &str| {
+        format!("<tool_call>\n{{\"name\": \"get\", \"arguments\": {{\"city\": \"{city}\"}}")
+    };
+    for choice in [ToolChoice::Auto, ToolChoice::Required] {
+        let rules = rules(choice);
+        let after = |city: &str| {
+            let mut constraint = constraint(&model, format("hermes"), &rules);
+            let text = format!("{}}}\n</tool_call>\n{}", begun("\u{e9}"), begun(city));
+            let fate = offer(&mut constraint, &plain(&text), N_LOGITS);
+            (fate, allowed(&mut constraint, N_LOGITS), forced(&mut constraint).is_empty())
+        };
+        assert_eq!(after("\u{e9}"), (Fate::Whole, vec![END], true));
+        let (fate, allowed, _) = after("B");
+        assert_eq!(fate, Fate::Unfinished);
+        assert!(!allowed.contains(&END));
+    }
 }
 
 #[test]
