@@ -253,27 +253,6 @@ fn arguments_follow_their_schema() {
 }
 
 #[test]
-fn a_call_that_is_made_again_ends_the_answer() {
-    let model = model_of(&[], &[]);
-    let begun = |city: &str| {
-        format!("<tool_call>\n{{\"name\": \"get\", \"arguments\": {{\"city\": \"{city}\"}}")
-    };
-    for choice in [ToolChoice::Auto, ToolChoice::Required] {
-        let rules = rules(choice);
-        let after = |city: &str| {
-            let mut constraint = constraint(&model, format("hermes"), &rules);
-            let text = format!("{}}}\n</tool_call>\n{}", begun("\u{e9}"), begun(city));
-            let fate = offer(&mut constraint, &plain(&text), N_LOGITS);
-            (fate, allowed(&mut constraint, N_LOGITS), forced(&mut constraint).is_empty())
-        };
-        assert_eq!(after("\u{e9}"), (Fate::Whole, vec![END], true));
-        let (fate, allowed, _) = after("B");
-        assert_eq!(fate, Fate::Unfinished);
-        assert!(!allowed.contains(&END));
-    }
-}
-
-#[test]
 fn parameters_of_every_kind_can_be_written_between_tags() {
     let schema = json!({
         "type": "object",
