@@ -16,6 +16,7 @@ use crate::channels::header::Says;
 use crate::channels::reader::ChannelReader;
 use crate::conversation::Tool;
 use crate::piece::{Piece, Stage};
+use crate::repeats::Repeats;
 use crate::thoughts::{Opening, ThoughtFormat};
 
 /// What the model was given to begin with.
@@ -78,6 +79,7 @@ impl HiddenMarkers {
 #[derive(Clone, Debug)]
 pub struct AnswerReader {
     reader: Reader,
+    repeats: Repeats,
 }
 
 #[derive(Clone, Debug)]
@@ -126,7 +128,7 @@ impl AnswerReader {
             let (held, calls) = (String::new(), None);
             Reader::ThoughtFirst(Box::new(ThoughtReader { thoughts, state, held, calls }))
         };
-        Self { reader }
+        Self { reader, repeats: Repeats::default() }
     }
 
     /// The same, for a model that writes calls of these tools in this format.
@@ -134,12 +136,26 @@ impl AnswerReader {
     pub fn with_calls(self, format: &'static CallFormat, tools: &[Tool]) -> Self {
         let reader = match self.reader {
             Reader::ThoughtFirst(mut reader) => {
-                reader.calls = (!tools.is_empty()).then(|| CallReader::new(format, tools));
+                let calls = || CallReader::new(format, tools).with_whole_json();
+                reader.calls = (!tools.is_empty()).then(calls);
                 Reader::ThoughtFirst(reader)
             }
             Reader::Messages(reader) => Reader::Messages(reader.with_calls(tools)),
         };
-        Self { reader }
+        Self { reader, ..self }
+    }
+
+    /// The same for an answer whose text is JSON by its rules: without markers it is no call.
+    #[must_use]
+    pub fn with_json_text(self) -> Self {
+        let reader = match self.reader {
+            Reader::ThoughtFirst(mut reader) => {
+                reader.calls = reader.calls.map(CallReader::without_whole_json);
+                Reader::ThoughtFirst(reader)
+            }
+            messages @ Reader::Messages(_) => messages,
+        };
+        Self { reader, ..self }
     }
 
     /// The same for answers of at most so many calls: what looks like one more is text. A grammar
@@ -153,7 +169,7 @@ impl AnswerReader {
             }
             Reader::Messages(reader) => Reader::Messages(reader.with_calls_max(n_calls_max)),
         };
-        Self { reader }
+        Self { reader, ..self }
     }
 
     /// How far the answer has come.
@@ -172,7 +188,14 @@ impl AnswerReader {
             Reader::ThoughtFirst(reader) => reader.push(text, &mut pieces),
             Reader::Messages(reader) => reader.push(text, &mut pieces),
         }
-        pieces
+        self.repeats.without(pieces)
+    }
+
+    /// Whether a call was made again with the same arguments: it does not come out, nor does
+    /// anything behind it, and the answer may as well end here.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.repeats.is_over()
     }
 
     /// The rest, where the model ended its answer: a call that only lacks its end is whole.
@@ -187,14 +210,15 @@ impl AnswerReader {
     }
 
     fn end(&mut self, coming: Coming) -> Vec<Piece> {
-        match &mut self.reader {
+        let pieces = match &mut self.reader {
             Reader::ThoughtFirst(reader) => reader.end(coming),
             Reader::Messages(reader) => {
                 let mut pieces = Vec::new();
                 reader.finish(coming, &mut pieces);
                 pieces
             }
-        }
+        };
+        self.repeats.without(pieces)
     }
 }
 
@@ -464,11 +488,13 @@ mod tests {
             let text = |piece| if let Piece::Text(text) = piece { text } else { String::new() };
             (n_calls, pieces.into_iter().map(text).collect::<String>())
         };
-        assert_eq!(read(&format!("{call}\n{call}"), 2), (2, String::new()));
+        let (other, argued) = (line.replace("{}", "{\"a\": 1}"), call.replace("{}", "{\"a\": 1}"));
+        assert_eq!(read(&format!("{call}\n{argued}"), 2), (2, String::new()));
+        assert_eq!(read(&format!("{call}\n{call}\nx"), 2), (1, String::new()));
         assert_eq!(read(&format!("{call}\n{call}\nx"), 1), (1, format!("\n{call}\nx")));
         assert_eq!(read(&format!("{call}\n{line}"), 1), (1, format!("\n{line}")));
         assert_eq!(read(&format!("a {call}\n"), 0), (0, format!("a {call}\n")));
-        let several = format!("<tool_call>[{line}, {line}]</tool_call>");
+        let several = format!("<tool_call>[{line}, {other}]</tool_call>");
         assert_eq!(read(&several, 2), (2, String::new()));
         assert_eq!(read(&several, 1), (0, several.clone()));
         let missing = "<|tool_call_begin|>functions.f:1<|tool_call_argument_begin|>{}";

@@ -17,6 +17,7 @@
 mod conversation;
 mod rules;
 mod piece;
+mod repeats;
 mod calls;
 mod thoughts;
 mod messages;

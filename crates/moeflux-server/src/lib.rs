@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod wire;
+mod process;
 mod metrics;
 mod openapi;
 pub mod http;

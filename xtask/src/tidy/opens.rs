@@ -9,7 +9,7 @@ use crate::tidy::tree::{File, Tree};
 const OPENS: [&str; 3] = ["File::open(", "fs::read(", "fs::read_to_string("];
 
 /// Files that open what has a fixed path, folders, or what `moeflux-io` is not there to open.
-const HOMES: [&str; 11] = [
+const HOMES: [&str; 12] = [
     "crates/moeflux-cli/src/doctor/system.rs",
     "crates/moeflux-cli/src/machine.rs",
     "crates/moeflux-cli/src/place.rs",
@@ -20,6 +20,7 @@ const HOMES: [&str; 11] = [
     "crates/moeflux-io/src/mounts.rs",
     "crates/moeflux-io/src/watch.rs",
     "crates/moeflux-mpi/src/beside.rs",
+    "crates/moeflux-server/src/process.rs",
     "crates/moeflux-threads/src/cores.rs",
     // Folders, to sync and to lock them.
     "crates/moeflux/src/pack/folder.rs",

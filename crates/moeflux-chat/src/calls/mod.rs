@@ -13,6 +13,7 @@ mod head;
 mod tagged;
 mod arguments;
 mod envelope;
+mod whole;
 pub(crate) mod reader;
 pub(crate) mod told;
 #[cfg(test)]

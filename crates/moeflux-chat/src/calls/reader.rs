@@ -13,6 +13,7 @@ use crate::calls::head::{self, Begun, Body, Head, Named};
 use crate::calls::json::{JsonReader, Progress};
 use crate::calls::scan::{self, Coming, Found, Miss, Scan};
 use crate::calls::tagged::{Outcome, Place};
+use crate::calls::whole::WholeReader;
 use crate::conversation::Tool;
 use crate::piece::Piece;
 
@@ -37,6 +38,8 @@ pub(crate) struct CallReader {
 
 #[derive(Clone, Debug)]
 enum State {
+    /// At the start of an answer that may be one call and nothing else. All of it is held.
+    Whole(WholeReader),
     Text,
     Envelope(Envelope),
     Call(Call),
@@ -101,6 +104,16 @@ impl CallReader {
         Self { format, tools, n_left, state, held, is_line_start: true, is_behind_call: false }
     }
 
+    /// The same for the start of an answer, which may be one JSON object without any marker.
+    pub(crate) fn with_whole_json(self) -> Self {
+        Self { state: State::Whole(WholeReader::default()), ..self }
+    }
+
+    /// The same without that.
+    pub(crate) fn without_whole_json(self) -> Self {
+        Self { state: State::Text, ..self }
+    }
+
     /// The same for answers of at most so many calls: what looks like one more is text.
     pub(crate) fn with_calls_max(self, n_calls_max: usize) -> Self {
         Self { n_left: n_calls_max, ..self }
@@ -108,7 +121,7 @@ impl CallReader {
 
     /// Whether a call began whose end is not certain.
     pub(crate) fn is_in_call(&self) -> bool {
-        !matches!(self.state, State::Text | State::Envelope(_))
+        !matches!(self.state, State::Whole(_) | State::Text | State::Envelope(_))
     }
 
     /// What is certain, now that this text came.
@@ -122,7 +135,7 @@ impl CallReader {
         while self.step(coming, pieces) {}
         let held = std::mem::take(&mut self.held);
         match std::mem::replace(&mut self.state, State::Text) {
-            State::Text | State::Envelope(_) => {
+            State::Whole(_) | State::Text | State::Envelope(_) => {
                 if !(self.is_behind_call && held.trim().is_empty()) {
                     push_text(&held, pieces);
                 }
@@ -144,6 +157,7 @@ impl CallReader {
     /// Settles the beginning of what is held; whether there may be more to settle.
     fn step(&mut self, coming: Coming, pieces: &mut Vec<Piece>) -> bool {
         match &mut self.state {
+            State::Whole(_) => self.whole(coming, pieces),
             State::Text => self.text(coming, pieces),
             State::Envelope(_) => self.envelope(coming, pieces),
             State::Call(_) => self.call(coming, pieces),
@@ -151,6 +165,23 @@ impl CallReader {
             State::Tail(_) => self.tail(coming),
             State::Broken => self.broken(pieces),
         }
+    }
+
+    fn whole(&mut self, coming: Coming, pieces: &mut Vec<Piece>) -> bool {
+        let State::Whole(whole) = &mut self.state else { return false };
+        match whole.read(&self.held, &self.tools, coming) {
+            Err(Miss::Partial) if coming == Coming::More => return false,
+            Ok((tool_idx, arguments)) if self.n_left > 0 => {
+                self.held.clear();
+                self.n_left -= 1;
+                let name = self.tools[tool_idx].name.clone();
+                pieces.push(Piece::Call { name, id: None });
+                push_arguments(arguments, pieces);
+                self.end_call(self.format, Begun::Empty, pieces);
+            }
+            _ => self.state = State::Text,
+        }
+        true
     }
 
     fn text(&mut self, coming: Coming, pieces: &mut Vec<Piece>) -> bool {

@@ -50,6 +50,11 @@ impl<'a> Scan<'a> {
         self.rest.starts_with(literal)
     }
 
+    /// Whether nothing more is known.
+    pub(crate) fn is_at_end(self) -> bool {
+        self.rest.is_empty()
+    }
+
     /// Takes a text.
     pub(crate) fn literal(&mut self, literal: &str) -> Found<()> {
         if let Some(rest) = self.rest.strip_prefix(literal) {

@@ -6,6 +6,33 @@
 
 use serde_json::Value as Json;
 
+/// Whether arguments are an object of the parameters that a schema declares: those that must be
+/// there are, and each is of a kind and, where these are listed, a value that is allowed.
+pub(crate) fn fits(schema: &Json, arguments: &str) -> bool {
+    let Ok(Json::Object(given)) = serde_json::from_str(arguments) else { return false };
+    let required = schema.get("required").and_then(Json::as_array).into_iter().flatten();
+    let mut missing = required.filter_map(Json::as_str).filter(|it| !given.contains_key(*it));
+    if missing.next().is_some() {
+        return false;
+    }
+    let declared = schema.get("properties").and_then(Json::as_object);
+    given.iter().all(|(name, value)| {
+        let property = declared.and_then(|it| it.get(name));
+        let is_known = property.is_some() || declared.is_none() || is_open(schema);
+        let listed = property.and_then(|it| it.get("enum")).and_then(Json::as_array);
+        is_known
+            && Kinds::of_parameter(schema, name).has_kind_of(value)
+            && listed.is_none_or(|values| values.contains(value))
+    })
+}
+
+/// Whether parameters may be given that are not declared.
+fn is_open(schema: &Json) -> bool {
+    ["allOf", "anyOf", "oneOf", "$ref", "patternProperties", "additionalProperties"]
+        .iter()
+        .any(|it| schema.get(*it).is_some_and(|said| said != &Json::Bool(false)))
+}
+
 /// Parts of a schema that are read for one parameter: references may form circles.
 const PARTS_MAX: usize = 1000;
 
@@ -221,6 +248,30 @@ mod tests {
         let values = |n: usize| vec![json!("a"); n];
         check(&json!({"enum": values(50_000)}), Kinds::TEXT);
         check(&json!({"allOf": [{"enum": values(50_000)}, {"enum": values(50_000)}]}), Kinds::ANY);
+    }
+
+    #[test]
+    fn arguments_fit_that_have_the_declared_parameters() {
+        let schema = json!({
+            "properties": {"city": {"type": "string"}, "unit": {"enum": ["C", "F"]}},
+            "required": ["city"],
+        });
+        for (arguments, expected) in [
+            (r#"{"city": "Bern"}"#, true),
+            (r#"{"city": "Bern", "unit": "F"}"#, true),
+            (r#"{"city": 3}"#, false),
+            (r#"{"unit": "C"}"#, false),
+            (r#"{"city": "Bern", "unit": "K"}"#, false),
+            (r#"{"city": "Bern", "days": 3}"#, false),
+            (r#"["Bern"]"#, false),
+        ] {
+            assert_eq!(fits(&schema, arguments), expected, "{arguments}");
+        }
+        assert!(fits(&json!({"type": "object"}), r#"{"any": 1}"#));
+        assert!(fits(&Json::Null, "{}"));
+        let open = json!({"properties": {}, "additionalProperties": {"type": "number"}});
+        assert!(fits(&open, r#"{"any": 1}"#));
+        assert!(!fits(&open, r#"{"any": "1"}"#));
     }
 
     #[test]

@@ -117,6 +117,54 @@ fn formats_that_differ_in_what_they_write_are_read_alike() {
     }
 }
 
+/// A model may know tools and another way to call them than its template's.
+#[test]
+fn an_answer_of_one_json_object_is_a_call_in_every_format() {
+    let object = r#"{"name": "weather", "arguments": {"city": "Bern", "days": 3}}"#;
+    let call = r#"call weather {"city": "Bern", "days": 3}"#;
+    let fenced = |text: &str| format!("```json\n{text}\n```");
+    let as_text = |text: &str| format!("text {}", Json::from(text));
+    for format in CallFormat::all().filter(|it| it.title != "harmony") {
+        for (title, text) in [
+            ("bare", object.to_owned()),
+            ("fenced", fenced(object)),
+            ("blank", format!("\n {}\n", fenced(object))),
+            ("no language", format!("```\n{object}\n```")),
+            ("no end of the fence", format!("```json\n{object}")),
+            (
+                "another order",
+                r#"{"arguments":{"city": "Bern", "days": 3},"name":"weather"}"#.into(),
+            ),
+        ] {
+            assert_eq!(wrong(format, title, &text, call), None);
+        }
+        for (title, text) in [
+            ("another tool", fenced(&object.replace("weather", "whether"))),
+            ("other arguments", fenced(&object.replace("city", "town"))),
+            ("another kind", fenced(&object.replace("\"Bern\"", "7"))),
+            ("text before", format!("Look: {}", fenced(object))),
+            ("text behind", format!("{} and so on", fenced(object))),
+            ("another language", fenced(object).replace("json", "rust")),
+            ("another object", fenced(r#"{"city": "Bern"}"#)),
+            ("half [cut]", fenced(&object[..40])),
+            ("whole [cut]", fenced(object)),
+        ] {
+            assert_eq!(wrong(format, title, &text, &as_text(&text)), None);
+        }
+    }
+}
+
+#[test]
+fn no_more_is_held_than_may_be_a_call() {
+    let hermes = format("hermes");
+    let mut reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(hermes, &tools());
+    assert_eq!(reader.push("```json\n{\"na"), []);
+    assert_eq!(reader.push("ture\": 1"), [Piece::Text("```json\n{\"nature\": 1".into())]);
+    let mut reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(hermes, &tools());
+    let begun = format!("```json\n{{\"name\": \"{}", "x".repeat(256 << 10));
+    assert_eq!(reader.push(&begun), [Piece::Text(begun.clone())]);
+}
+
 #[test]
 fn long_members_behind_the_arguments_are_text() {
     let hermes = format("hermes");

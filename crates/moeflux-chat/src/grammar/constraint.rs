@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use moeflux::{LogitMask, TokenId};
 
-use crate::answer::AnswerStart;
+use crate::answer::{AnswerReader, AnswerStart};
 use crate::grammar::body::Body;
 use crate::grammar::marker::Matched;
 use crate::grammar::model::{Model, forbid_all_but_one};
@@ -37,6 +37,10 @@ pub struct Constraint {
     /// Tokens that have to come next.
     pending: VecDeque<TokenId>,
     may_end: bool,
+    /// Reads the answer, to end it where a call is made again.
+    reader: Option<Box<AnswerReader>>,
+    /// The bytes of a character that the reader was not told yet.
+    unread: Vec<u8>,
     failure: Option<String>,
 }
 
@@ -94,6 +98,8 @@ impl Constraint {
             n_thought_tokens,
             pending,
             may_end: false,
+            reader: None,
+            unread: Vec::new(),
             failure,
         };
         if start == AnswerStart::Open {
@@ -102,6 +108,27 @@ impl Constraint {
         new.force_close();
         new.may_end = new.find_may_end();
         new
+    }
+
+    /// The same for an answer that ends where it makes a call again, as this reader reads it.
+    pub(crate) fn ending_repeats(self, reader: AnswerReader) -> Self {
+        let reader = Some(Box::new(reader)).filter(|_| self.model.vocabulary.has_end());
+        Self { reader, ..self }
+    }
+
+    fn is_over(&self) -> bool {
+        self.reader.as_ref().is_some_and(|it| it.is_over())
+    }
+
+    fn look_for_repeats(&mut self, bytes: &[u8]) {
+        let Some(reader) = &mut self.reader else { return };
+        self.unread.extend_from_slice(bytes);
+        let n_whole = match std::str::from_utf8(&self.unread) {
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            _ => self.unread.len(),
+        };
+        let whole: Vec<u8> = self.unread.drain(..n_whole).collect();
+        reader.push(&String::from_utf8_lossy(&whole));
     }
 
     /// A thought may come, or the body.
@@ -144,6 +171,10 @@ impl Constraint {
     }
 
     fn try_apply(&mut self, logits: &mut [f32]) -> Result<(), String> {
+        if self.is_over() {
+            self.model.vocabulary.forbid_all_but_ends(logits);
+            return Ok(());
+        }
         self.find_pending()?;
         if let Some(token) = self.pending.front() {
             forbid_all_but_one(*token, logits);
@@ -197,7 +228,8 @@ impl Constraint {
             self.begin_behind_thought();
         }
         self.force_close();
-        self.may_end = self.find_may_end();
+        self.look_for_repeats(bytes);
+        self.may_end = self.is_over() || self.find_may_end();
         Ok(())
     }
 
@@ -298,7 +330,7 @@ impl LogitMask for Constraint {
     }
 
     fn forced(&mut self, forced: &mut Vec<TokenId>) {
-        if self.failure.is_some() {
+        if self.failure.is_some() || self.is_over() {
             return;
         }
         match self.find_pending() {

@@ -35,7 +35,7 @@ use llguidance::api::GrammarWithLexer;
 use moeflux::ModelText;
 use serde_json::json;
 
-use crate::answer::AnswerStart;
+use crate::answer::{AnswerReader, AnswerStart};
 use crate::calls::format::CallFormat;
 use crate::conversation::Tool;
 use crate::format::ChatFormat;
@@ -191,7 +191,14 @@ impl Grammars {
         let is_written = behind.trim_ascii().is_empty() || self.thoughts.next().is_some();
         let behind = if is_written { behind } else { String::new() };
         let thoughts = Thoughts { n_tokens_max, closing, behind };
-        Ok(Some(Constraint::new(model, start, body, thoughts)))
+        let constraint = Constraint::new(model, start, body, thoughts);
+        Ok(Some(match self.calls.filter(|_| !tools.is_empty()) {
+            Some(format) => {
+                let reader = AnswerReader::new(start, self.thoughts);
+                constraint.ending_repeats(reader.with_calls(format, tools))
+            }
+            None => constraint,
+        }))
     }
 
     fn model(&self) -> Result<Arc<Model>, Refusal> {

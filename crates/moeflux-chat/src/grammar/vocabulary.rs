@@ -52,6 +52,19 @@ impl Vocabulary {
         self.trie.eos_token() != NO_TOKEN
     }
 
+    /// Forbids all tokens but those that end an answer.
+    pub(crate) fn forbid_all_but_ends(&self, logits: &mut [f32]) {
+        let ends = self.text.end_tokens().iter().filter_map(|token| {
+            let logit = *logits.get(token.0 as usize)?;
+            Some((*token, logit.max(f32::MIN)))
+        });
+        let ends: Vec<(TokenId, f32)> = ends.collect();
+        logits.fill(f32::NEG_INFINITY);
+        for (token, logit) in ends {
+            logits[token.0 as usize] = logit;
+        }
+    }
+
     pub(crate) fn tokenizer(&self) -> &Tokenizer {
         self.text.tokenizer()
     }

@@ -19,7 +19,7 @@ use moeflux::{Budget, Error, ModelText, Result};
 use moeflux_chat::Grammars;
 use moeflux_io::{FREED_BYTES_KEPT, available_memory_bytes, give_back_freed_memory};
 use moeflux_schedule::{Options, Service};
-use moeflux_server::http::{ApiKeys, CacheScope, Config, ModelInfo, Served, Server};
+use moeflux_server::http::{ApiKeys, CacheScope, Config, ModelInfo, Served, Server, WaysIn};
 use serde_json::{Map, Value, json};
 
 use crate::args::ModelArgs;
@@ -207,6 +207,10 @@ fn config(args: &ServeArgs, account_bytes: usize) -> Outcome<Config> {
         keys,
         allowed_hosts: args.allowed_host.clone(),
         allowed_origins: args.allowed_origin.clone(),
+        ways_in: WaysIn {
+            host: "`--allowed-host NAME` allows it",
+            origin: "`--allowed-origin ORIGIN` allows it",
+        },
         strict_model: args.strict_model,
         log_prompts: args.log_prompts,
         drain: args.drain,

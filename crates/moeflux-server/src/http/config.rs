@@ -30,6 +30,8 @@ pub struct Config {
     pub allowed_hosts: Vec<String>,
     /// Origins whose pages may ask; `*` is every page.
     pub allowed_origins: Vec<String>,
+    /// How the program that runs the server lets more of them in.
+    pub ways_in: WaysIn,
     /// Whether a request that names another model is refused.
     pub strict_model: bool,
     /// Whether prompts are logged.
@@ -58,6 +60,7 @@ impl Default for Config {
             keys: ApiKeys::default(),
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            ways_in: WaysIn::default(),
             strict_model: false,
             log_prompts: false,
             account_bytes: 1 << 30,
@@ -67,6 +70,21 @@ impl Default for Config {
             timeouts: Timeouts::default(),
             places: Places::default(),
         }
+    }
+}
+
+/// What helps a client that is refused, in the words of the program that runs the server.
+#[derive(Clone, Debug)]
+pub struct WaysIn {
+    /// For a host of another name.
+    pub host: &'static str,
+    /// For a page of another origin.
+    pub origin: &'static str,
+}
+
+impl Default for WaysIn {
+    fn default() -> Self {
+        Self { host: "allow it by its name", origin: "allow the origin by its name" }
     }
 }
 

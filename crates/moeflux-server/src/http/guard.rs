@@ -28,8 +28,8 @@ pub(crate) const OPEN_PATH: &str = "/health";
 
 /// Longest name of a request that is taken from a client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
-/// What the log and messages show of a path that the client made up.
-const PATH_CHARACTERS_MAX: usize = 200;
+/// What the log and messages show of a text that the client made up.
+const SHOWN_CHARACTERS_MAX: usize = 200;
 /// How long a browser may remember what it was told, in seconds.
 const REMEMBERED_S: &str = "600";
 
@@ -130,7 +130,7 @@ impl Guard {
         if config.keys.is_empty() {
             // With a key, a page would need to know it.
             if !is_listed {
-                check_origin(headers, host.as_deref())?;
+                check_origin(headers, host.as_deref(), config.ways_in.origin)?;
             }
             return Ok(Owner::default());
         }
@@ -162,7 +162,8 @@ impl Guard {
         if is_own || is_ip || self.shared.config.allowed_hosts.iter().any(is_allowed) {
             return Ok(());
         }
-        let problem = "the host that the request names is not this one: allow it by its name";
+        let way_in = self.shared.config.ways_in.host;
+        let problem = format!("the host `{}` is no name of this server: {way_in}", shown(name));
         Err(Failure::new(FailureKind::Forbidden, problem))
     }
 
@@ -204,7 +205,13 @@ fn invalid_host(problem: &str) -> Failure {
 
 /// What a message shows of a path that the client made up.
 pub(crate) fn shown_path(request: &Request<Body>) -> String {
-    request.uri().path().chars().take(PATH_CHARACTERS_MAX).collect()
+    shown(request.uri().path())
+}
+
+/// What a message shows of a text that the client made up.
+fn shown(text: &str) -> String {
+    let shown = text.chars().take(SHOWN_CHARACTERS_MAX);
+    shown.map(|it| if it.is_control() { ' ' } else { it }).collect()
 }
 
 /// The line of a request that is none for an answer: those have a line however they end.
@@ -224,14 +231,14 @@ fn log_refused(id: &RequestId, (method, path): (&Method, &str), refused: &Refuse
 
 /// A page of another host may send some requests without asking, and only its browser keeps it
 /// from reading the answers: the work would be done all the same.
-fn check_origin(headers: &HeaderMap, host: Option<&str>) -> Result<(), Failure> {
+fn check_origin(headers: &HeaderMap, host: Option<&str>, way_in: &str) -> Result<(), Failure> {
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let origin = String::from_utf8_lossy(origin.as_bytes()).to_ascii_lowercase();
     let place = origin.split_once("://").map(|(_, place)| place);
     if place.is_some() && place == host {
         return Ok(());
     }
-    let problem = "pages of this origin may not ask: allow the origin by its name";
+    let problem = format!("pages of the origin `{}` may not ask: {way_in}", shown(&origin));
     Err(Failure::new(FailureKind::Forbidden, problem))
 }
 

@@ -24,6 +24,7 @@ mod run;
 mod deliver;
 mod generate;
 mod plain;
+mod meant;
 mod routes;
 mod stall;
 mod connections;
@@ -34,7 +35,9 @@ use std::sync::Arc;
 use moeflux::{Error, Result};
 use tokio::sync::watch;
 
-pub use crate::http::config::{ApiKeys, CacheScope, Config, ModelInfo, Places, Served, Timeouts};
+pub use crate::http::config::{
+    ApiKeys, CacheScope, Config, ModelInfo, Places, Served, Timeouts, WaysIn,
+};
 use crate::http::listen::Listeners;
 use crate::http::shared::Shared;
 

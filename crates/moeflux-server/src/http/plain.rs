@@ -19,6 +19,7 @@ use crate::http::reply::{self, Problem};
 use crate::http::shared::Shared;
 use crate::metrics;
 use crate::openapi;
+use crate::process;
 use crate::wire::{self, Failure, FailureKind, Ignored, Prompt};
 use crate::wire::{chat, messages, models, responses, tokens};
 
@@ -166,6 +167,7 @@ pub(crate) fn metrics(shared: &Shared) -> Response<Body> {
         (&shared.places.counts(), &shared.refusals),
         shared.n_replayed.load(Ordering::Relaxed),
     );
+    let text = text + &process::text();
     reply::text("text/plain; version=0.0.4; charset=utf-8", text)
 }
 

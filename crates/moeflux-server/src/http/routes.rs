@@ -14,6 +14,7 @@ use moeflux_schedule::Owner;
 use crate::http::body;
 use crate::http::generate::{self, Dialect};
 use crate::http::guard::{self, Entrance, Guard, HasLine, OPEN_PATH};
+use crate::http::meant::meant;
 use crate::http::plain::{self, Question};
 use crate::http::reply::{self, Family, Problem, RequestId};
 use crate::http::shared::Shared;
@@ -69,8 +70,11 @@ pub(crate) fn router(shared: &Arc<Shared>, entrance: Entrance) -> Router {
     let state = Guard { shared: Arc::clone(shared), entrance };
     router
         .fallback(|request: Request<Body>| async move {
-            let problem = "does not exist here: see /openapi.json";
-            refuse(request, FailureKind::NotFound, problem).await
+            let problem = match meant(request.uri().path()) {
+                Some(path) => format!("does not exist here: did you mean `{path}`?"),
+                None => "does not exist here: see /openapi.json".to_owned(),
+            };
+            refuse(request, FailureKind::NotFound, &problem).await
         })
         .method_not_allowed_fallback(|request: Request<Body>| async move {
             refuse(request, FailureKind::MethodNotAllowed, "has another method").await
@@ -137,6 +141,17 @@ mod tests {
 
     use super::*;
     use crate::openapi;
+
+    #[test]
+    fn what_is_meant_exists() {
+        for (path, _) in ROUTES.into_iter().filter(|(path, _)| *path != "/v1/models/{id}") {
+            assert_eq!(meant(path), None, "{path}");
+        }
+        for wrong in ["/chat", "/v1/tokenize", "/api/show", "/api/version", "/completion", "/v1"] {
+            let found = meant(wrong).unwrap();
+            assert!(ROUTES.iter().any(|(path, _)| *path == found), "{found}");
+        }
+    }
 
     #[test]
     fn the_document_has_every_path() {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use moeflux::LogitMask;
 use moeflux_chat::{
-    AnswerReader, AnswerRules, AnswerStart, CallFormat, Constraint, HiddenMarkers, Refusal,
-    RulePart, ThoughtFormat, Tool,
+    AnswerForm, AnswerReader, AnswerRules, AnswerStart, CallFormat, Constraint, HiddenMarkers,
+    Refusal, RulePart, ThoughtFormat, Tool, ToolChoice,
 };
 use moeflux_schedule::Masks;
 
@@ -23,6 +23,8 @@ pub(crate) struct Reading {
     /// Of the tools that may be called.
     calls: Option<(&'static CallFormat, Vec<Tool>)>,
     n_calls_max: usize,
+    /// Whether the text may have to be JSON.
+    has_form: bool,
 }
 
 impl Reading {
@@ -33,9 +35,11 @@ impl Reading {
         (start, thoughts): (AnswerStart, &'static ThoughtFormat),
         tools: Vec<Tool>,
     ) -> Self {
-        let calls = shared.calls.map(|format| (format, tools));
+        let may_call = !tools.is_empty() && rules.tool_choice != ToolChoice::None;
+        let calls = shared.calls.filter(|_| may_call).map(|format| (format, tools));
         let n_calls_max = if rules.is_one_call { 1 } else { usize::MAX };
-        Self { start, thoughts, calls: calls.filter(|(_, tools)| !tools.is_empty()), n_calls_max }
+        let has_form = rules.form != AnswerForm::Free;
+        Self { start, thoughts, calls, n_calls_max, has_form }
     }
 
     /// A reader of one answer, and the tokens that it has to be told the text of.
@@ -47,7 +51,8 @@ impl Reading {
             None => (reader, markers),
             Some((format, tools)) => {
                 let markers = markers.with_calls(tokenizer, format);
-                (reader.with_calls(format, tools).with_calls_max(self.n_calls_max), markers)
+                let reader = reader.with_calls(format, tools).with_calls_max(self.n_calls_max);
+                (if self.has_form { reader.with_json_text() } else { reader }, markers)
             }
         }
     }

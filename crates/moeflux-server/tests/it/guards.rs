@@ -27,6 +27,9 @@ fn a_page_that_was_pointed_here_is_refused_by_its_host() {
     for host in ["evil.example", "localhost.evil.example", "10.0.0.1", "[::2]", "my.box.evil", ""] {
         assert_eq!(status(host), 403, "{host}");
     }
+    let refused = server.ask(&request("GET", "/v1/models", "host: evil.example:80\r\n", ""));
+    let expected = "the host `evil.example` is no name of this server: allow it by its name";
+    assert_eq!(refused.json()["error"]["message"], expected);
     let absolute = b"GET http://evil.example/ HTTP/1.1\r\nhost: localhost\r\n\r\n";
     assert_eq!(server.ask(absolute).status, 403);
     assert_eq!(server.ask(b"GET / HTTP/1.1\r\n\r\n").status, 400);
@@ -94,6 +97,9 @@ fn pages_may_ask_only_from_listed_origins() {
     let refused = ask(&server, "https://page.example");
     assert_eq!(refused.status, 403);
     assert_eq!(refused.header("access-control-allow-origin"), None);
+    let expected =
+        "pages of the origin `https://page.example` may not ask: allow the origin by its name";
+    assert_eq!(refused.json()["error"]["message"], expected);
     assert_eq!(ask(&server, "null").status, 403);
     assert_eq!(ask(&server, "http://localhost").status, 200, "its own page");
     let listed = |origin: &str| {

@@ -141,7 +141,8 @@ fn calls_of_offered_tools_are_taken_in_every_format() {
                 };
                 check(&turn(format, &[one]), true);
                 check(&turn(format, &[other]), true);
-                check(&turn(format, &[one, other, one]), true);
+                let third = one.replacen("<B>", "<C>", 1);
+                check(&turn(format, &[one, other, &third]), true);
                 check("Just text.", is_auto);
                 check(&format!("Text.{}{}", format.behind_text, turn(format, &[one])), is_auto);
                 let changes = [("get", "got"), ("city", "town"), ("true", "1"), ("True", "1")];

@@ -4,6 +4,7 @@ mod calls;
 mod forms;
 mod harmony;
 mod random;
+mod repeats;
 mod schemas;
 mod thoughts;
 

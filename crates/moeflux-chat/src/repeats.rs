@@ -1,0 +1,143 @@
+//! Ends an answer that makes a call again.
+//!
+//! A model that is made to call tools may go on with the same call until its tokens are used up.
+//! **Invariant:** of two calls with the same name and the same arguments only the first comes out,
+//! and nothing behind it; all else comes out as it is, held back no longer than it repeats.
+
+use crate::piece::Piece;
+
+/// The calls of an answer so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Repeats {
+    whole: Vec<Call>,
+    begun: Option<Call>,
+    /// Whether what has begun is held back.
+    is_held: bool,
+    is_over: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Call {
+    name: String,
+    id: Option<String>,
+    arguments: String,
+}
+
+impl Repeats {
+    /// Whether a call was made again.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// What of these pieces is no repetition.
+    pub(crate) fn without(&mut self, pieces: Vec<Piece>) -> Vec<Piece> {
+        let mut left = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            if self.is_over {
+                break;
+            }
+            self.take(piece, &mut left);
+        }
+        left
+    }
+
+    fn take(&mut self, piece: Piece, left: &mut Vec<Piece>) {
+        match piece {
+            Piece::Call { name, id } => {
+                let call = Call { name, id, arguments: String::new() };
+                self.is_held = self.may_repeat(&call);
+                self.begun = Some(call.clone());
+                if !self.is_held {
+                    left.push(Piece::Call { name: call.name, id: call.id });
+                }
+            }
+            Piece::Arguments(text) => {
+                let Some(mut call) = self.begun.take() else { return };
+                call.arguments.push_str(&text);
+                if !self.is_held {
+                    left.push(Piece::Arguments(text));
+                } else if !self.may_repeat(&call) {
+                    self.is_held = false;
+                    left.extend(call.pieces());
+                }
+                self.begun = Some(call);
+            }
+            Piece::CallEnd => {
+                let Some(call) = self.begun.take() else { return };
+                if self.is_held && self.whole.iter().any(|it| it.is_same(&call)) {
+                    self.is_over = true;
+                    return;
+                }
+                self.let_go(&call, left);
+                left.push(Piece::CallEnd);
+                self.whole.push(call);
+            }
+            Piece::CallCut => {
+                if let Some(call) = self.begun.take() {
+                    self.let_go(&call, left);
+                }
+                left.push(Piece::CallCut);
+            }
+            other => left.push(other),
+        }
+    }
+
+    fn let_go(&mut self, call: &Call, left: &mut Vec<Piece>) {
+        if std::mem::take(&mut self.is_held) {
+            left.extend(call.pieces());
+        }
+    }
+
+    fn may_repeat(&self, call: &Call) -> bool {
+        let begins = |it: &Call| it.arguments.starts_with(&call.arguments);
+        self.whole.iter().any(|it| it.name == call.name && begins(it))
+    }
+}
+
+impl Call {
+    fn is_same(&self, other: &Self) -> bool {
+        self.name == other.name && self.arguments == other.arguments
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = Piece> {
+        let call = Piece::Call { name: self.name.clone(), id: self.id.clone() };
+        let arguments = Some(self.arguments.clone()).filter(|it| !it.is_empty());
+        std::iter::once(call).chain(arguments.map(Piece::Arguments))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(name: &str, arguments: &[&str]) -> Vec<Piece> {
+        let mut pieces = vec![Piece::Call { name: name.into(), id: None }];
+        pieces.extend(arguments.iter().map(|it| Piece::Arguments((*it).to_owned())));
+        pieces.push(Piece::CallEnd);
+        pieces
+    }
+
+    #[test]
+    fn a_call_that_is_made_again_ends_the_answer() {
+        let mut repeats = Repeats::default();
+        let first = call("f", &["{\"a\": ", "1}"]);
+        assert_eq!(repeats.without(first.clone()), first);
+        let other = call("g", &["{\"a\": ", "1}"]);
+        assert_eq!(repeats.without(other.clone()), other);
+        // It differs at its end only, and comes out in one piece.
+        let late = repeats.without(call("f", &["{\"a\": ", "12}"]));
+        assert_eq!(late, call("f", &["{\"a\": 12}"]));
+        assert!(!repeats.is_over());
+        assert_eq!(repeats.without(call("f", &["{\"a\"", ": 1}"])), []);
+        assert!(repeats.is_over());
+        assert_eq!(repeats.without(vec![Piece::Text("so".into())]), []);
+    }
+
+    #[test]
+    fn half_a_call_comes_out() {
+        let mut repeats = Repeats::default();
+        repeats.without(call("f", &["{}"]));
+        let cut = vec![Piece::Call { name: "f".into(), id: None }, Piece::CallCut];
+        assert_eq!(repeats.without(cut.clone()), cut);
+    }
+}
