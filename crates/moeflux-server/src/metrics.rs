@@ -7,7 +7,7 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use moeflux_schedule::{Histogram, Stats};
+use moeflux_schedule::{DropReason, Histogram, Stats};
 
 use crate::wire::FailureKind;
 
@@ -137,6 +137,23 @@ fn times(page: &mut Page, stats: &Stats) {
 fn own(page: &mut Page, stats: &Stats) {
     let help = "Sessions that are kept for prompts that go on from them.";
     page.gauge("moeflux:sessions_kept", help, count(stats.n_kept));
+    page.gauge("moeflux:sessions_kept_bytes", "Bytes that these take.", stats.kept_bytes);
+    let by_reason = [
+        ("moeflux:sessions_dropped_total", "Kept sessions that were dropped.", &stats.n_dropped),
+        ("moeflux:prompts_read_again_total", "Prompts whose session was dropped.", &stats.n_missed),
+    ];
+    for (name, help, counts) in by_reason {
+        page.begin(name, help, "counter");
+        for (reason, n_sessions) in DropReason::ALL.iter().zip(counts) {
+            page.value(name, &format!(",reason=\"{}\"", reason.name()), n_sessions);
+        }
+    }
+    let help = "Bytes that all sessions take.";
+    page.gauge("moeflux:session_bytes", help, stats.room.booked_bytes);
+    if let Some(limit_bytes) = stats.room.limit_bytes {
+        let help = "Bytes that all sessions can have at most.";
+        page.gauge("moeflux:session_bytes_limit", help, limit_bytes);
+    }
     let help = "Answers that have given their places to others until their clients read on.";
     page.gauge("moeflux:answers_parked", help, count(stats.n_parked));
     page.counter("moeflux:answer_steps_total", "Steps of answers.", stats.n_steps);
