@@ -202,11 +202,10 @@ fn parse() -> Result<Cli, clap::Error> {
 fn refuse(error: &clap::Error) -> ExitCode {
     let args: Vec<String> =
         std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect();
-    let tip = tips::of(&args);
     // clap reads `-hf` as `-h`, and would answer with the help.
-    if let Some(tip) = tip.filter(|_| !error.use_stderr() && args.iter().any(|it| it == "-hf")) {
-        let problem = format!("there is no option -hf: {tip}");
-        return fail(&Failure::Usage(problem));
+    let is_refused = error.use_stderr() || args.iter().any(|it| it == "-hf");
+    if let Some(tip) = tips::of(&args).filter(|_| is_refused) {
+        return fail(&Failure::Usage(tip.to_owned()));
     }
     let is_evil = |it: OsString| it.to_string_lossy().contains(moeflux_io::is_harmful);
     if error.use_stderr() && std::env::args_os().any(is_evil) {
@@ -215,9 +214,6 @@ fn refuse(error: &clap::Error) -> ExitCode {
     } else {
         // Nobody is left to be told.
         drop(error.print());
-    }
-    if let Some(tip) = tip.filter(|_| error.use_stderr()) {
-        print::aside(&format!("  tip: {tip}"));
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
 }

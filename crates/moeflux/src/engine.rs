@@ -15,9 +15,7 @@ use crate::backend::cpu::CpuBackend;
 use crate::backend::reference::ReferenceBackend;
 use crate::backend::{Backend, DeviceNames, TierStats};
 use crate::blueprint::Blueprint;
-use crate::budget::{
-    GrowthRoom, Layout, Memory, PAGE_CACHE_SHARE, Placement, PromptRoom, SessionRoom,
-};
+use crate::budget::{self, GrowthRoom, Layout, Memory, Placement, PromptRoom, SessionRoom};
 use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
 use crate::error::{Error, Result};
 use crate::experts::stream::{
@@ -402,10 +400,7 @@ impl Engine {
     /// [`Error::Cancelled`].
     pub fn read_rest(&self, watch: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<()> {
         let mut again = true;
-        while let Some(progress) = {
-            let mut device = self.runtime.lock()?;
-            device.experts.wait_for_rest(REST_TURN, again)?
-        } {
+        while let Some(progress) = self.runtime.lock()?.experts.wait_for_rest(REST_TURN, again)? {
             again = false;
             if watch(progress).is_break() {
                 return Err(Error::Cancelled);
@@ -507,7 +502,7 @@ fn streamed(
     let model = StreamModel { manifest, checkpoint, sums, top_k: &top_k, n_ranks: spec.n_named() };
     let n_slots = match drives.caching {
         Caching::Direct => n_slots,
-        Caching::PageCache => (n_slots / PAGE_CACHE_SHARE).max(spec.top_k_max()),
+        Caching::PageCache => (n_slots / budget::PAGE_CACHE_SHARE).max(spec.top_k_max()),
     };
     let config = StreamConfig { n_slots, policy, looks_ahead };
     Stream::open(&model, drives, &config)

@@ -17,7 +17,7 @@ const FAMILIES: [&str; 6] = [
 #[test]
 fn spellings_of_other_programs_and_wrong_numbers_are_told_ours() {
     for (args, words) in [
-        (&["generate", "-m", "x", "hi"][..], "tip: '-m' is spelled '--model' here"),
+        (&["generate", "-m", "x", "hi"][..], "error: '-m' is spelled '--model' here"),
         (&["generate", "hi", "-ngl", "99"], "--gpu-memory SIZE"),
         (&["chat", "-hf", "a/b"], "moeflux pull OWNER/NAME"),
         (&["run", "a/b"], "moeflux chat --model MODEL"),
