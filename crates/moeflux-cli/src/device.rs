@@ -11,7 +11,7 @@ use moeflux::provider::config::DeviceMaker;
 use moeflux::{Budget, ByteCount, Error, Result};
 use moeflux_gpu::adapter::{Adapter, AdapterFacts, AdapterKind, adapters, choose};
 use moeflux_gpu::device::Gpu;
-use moeflux_gpu::maker::GpuMaker;
+use moeflux_gpu::maker::{GpuMaker, for_cpu_only, of_cpu_only};
 
 use crate::args::{BackendName, ModelArgs};
 use crate::needs::Needs;
@@ -36,7 +36,7 @@ pub(crate) fn of(
     match backend {
         BackendName::Cpu | BackendName::Reference => Ok(None),
         BackendName::Gpu => {
-            check_memory(args, candidate.0)?;
+            check_model(args, candidate.0)?;
             let adapter = without_noise(|| choose(args.gpu.as_deref()))?;
             maker(&adapter, args).map(Some)
         }
@@ -59,11 +59,24 @@ pub(crate) fn say_fallback(error: &Error) {
     print::aside(&format!("note: computing on the CPU: {error}"));
 }
 
-/// Refuses a model whose resident weights are more than what `--gpu-memory` allows.
-fn check_memory(args: &ModelArgs, dir: &Path) -> Result<()> {
-    let Some(Budget::Bytes(n_bytes)) = args.gpu_memory else { return Ok(()) };
+/// Refuses a model that no GPU computes, and one whose resident weights are more than what
+/// `--gpu-memory` allows.
+fn check_model(args: &ModelArgs, dir: &Path) -> Result<()> {
     let (blueprint, _) = Blueprint::open(dir)?;
-    Needs::new(&blueprint).check_gpu_memory(n_bytes)
+    check_kinds(&blueprint)?;
+    let Some(Budget::Bytes(n_bytes)) = args.gpu_memory else { return Ok(()) };
+    Needs::new(&blueprint).check_gpu_memory(n_bytes, "--gpu-memory allows")
+}
+
+/// Refuses weights of a kind for which GPUs have no kernels: before they are read.
+///
+/// # Errors
+///
+/// [`Error::Unsupported`] that names the kind.
+pub(crate) fn check_kinds(blueprint: &Blueprint) -> Result<()> {
+    let kinds = blueprint.manifest.kinds();
+    let of_cpu = of_cpu_only(kinds.iter().map(|count| count.kind));
+    of_cpu.map_or(Ok(()), |kind| Err(Error::Unsupported(for_cpu_only(kind))))
 }
 
 fn maker(adapter: &Adapter, args: &ModelArgs) -> Result<Arc<dyn DeviceMaker>> {
@@ -77,18 +90,29 @@ fn maker(adapter: &Adapter, args: &ModelArgs) -> Result<Arc<dyn DeviceMaker>> {
     Ok(Arc::new(if args.precise { maker } else { maker.staging_f16() }))
 }
 
-/// The card that has room for all of a model. Says which was taken and why; nothing where there is
-/// no card, or a small model.
+/// The card that has room for all of a model. Says which was taken and why, or why none was;
+/// nothing where there is no card, or a small model.
 fn auto((dir, context): Candidate<'_>) -> Result<Option<Adapter>> {
     let (blueprint, _) = Blueprint::open(dir)?;
     let needs = Needs::new(&blueprint);
     if needs.resident_bytes + needs.experts_bytes() < SMALL_BYTES {
         return Ok(None);
     }
-    let found = without_noise(adapters).into_iter().find(|it| is_for_auto(it.facts()));
-    let Some(adapter) = found else { return Ok(None) };
-    let needed_bytes = needs.all_bytes_on_device(context as u64);
+    let all = without_noise(adapters);
+    let refused = all.iter().find_map(|it| not_for_auto(it.facts()));
+    let found = all.into_iter().find(|it| is_for_auto(it.facts()));
+    let Some(adapter) = found else {
+        if let Some(refused) = refused {
+            print::aside(&format!("note: computing on the CPU: {refused}"));
+        }
+        return Ok(None);
+    };
     let name = &adapter.facts().name;
+    if let Err(error) = check_kinds(&blueprint) {
+        print::aside(&format!("note: computing on the CPU, not on {name}: {error}"));
+        return Ok(None);
+    }
+    let needed_bytes = needs.all_bytes_on_device(context as u64);
     let (needed, room_bytes) = (ByteCount(needed_bytes), adapter.facts().room_bytes());
     let room = ByteCount(room_bytes.unwrap_or(0));
     let fits = room.0 >= needed_bytes;
@@ -107,8 +131,62 @@ fn auto((dir, context): Candidate<'_>) -> Result<Option<Adapter>> {
     Ok(fits.then_some(adapter))
 }
 
+/// Why a card of its own is not taken, if it is not.
+fn not_for_auto(facts: &AdapterFacts) -> Option<String> {
+    let name = &facts.name;
+    match &facts.lacks {
+        _ if !is_card(facts) => None,
+        Some(lacks) => Some(format!("{name} cannot be used: {lacks}")),
+        None if facts.api != API_OF_AUTO => Some(format!(
+            "{name} has no driver for Vulkan; --backend gpu uses it through {}",
+            facts.api
+        )),
+        None => None,
+    }
+}
+
+fn is_card(facts: &AdapterFacts) -> bool {
+    matches!(facts.kind, AdapterKind::Discrete | AdapterKind::Virtual)
+}
+
 /// A card of its own: whether one that shares the CPU's memory is faster is not known beforehand.
 pub(crate) fn is_for_auto(facts: &AdapterFacts) -> bool {
-    let is_card = matches!(facts.kind, AdapterKind::Discrete | AdapterKind::Virtual);
-    is_card && facts.api == API_OF_AUTO && facts.lacks.is_none()
+    is_card(facts) && facts.api == API_OF_AUTO && facts.lacks.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use moeflux_gpu::adapter::HostMemory;
+
+    use super::*;
+
+    #[test]
+    fn a_card_that_is_not_taken_says_why() {
+        let card = AdapterFacts {
+            name: "X 100".into(),
+            kind: AdapterKind::Discrete,
+            api: API_OF_AUTO,
+            driver: String::new(),
+            memory_bytes: Some(24 << 30),
+            host_memory: HostMemory::Seen,
+            buffer_bytes_max: 4 << 30,
+            binding_bytes_max: 2 << 30,
+            workgroup_bytes_max: 48 << 10,
+            subgroup_sizes: None,
+            has_f16: true,
+            matrix_edge: None,
+            has_timestamps: true,
+            lacks: None,
+        };
+        assert!(is_for_auto(&card) && not_for_auto(&card).is_none());
+        let lacking = AdapterFacts { lacks: Some("it is too old".into()), ..card.clone() };
+        let expected = "X 100 cannot be used: it is too old";
+        assert_eq!(not_for_auto(&lacking).as_deref(), Some(expected));
+        let other = AdapterFacts { api: "dx12", ..card };
+        let expected = "X 100 has no driver for Vulkan; --backend gpu uses it through dx12";
+        assert_eq!(not_for_auto(&other).as_deref(), Some(expected));
+        // Those that share the CPU's memory are not expected to be taken.
+        let shared = AdapterFacts { kind: AdapterKind::Integrated, ..other };
+        assert!(not_for_auto(&shared).is_none() && !is_for_auto(&shared));
+    }
 }

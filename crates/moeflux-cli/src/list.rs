@@ -7,6 +7,7 @@ use std::path::Path;
 use clap::Args;
 use moeflux::ByteCount;
 use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::format::gguf_at;
 use moeflux_hub::{Cache, Repo, Snapshot, State};
 use moeflux_io::OneLine;
 use serde_json::{Value, json};
@@ -72,6 +73,8 @@ fn row(snapshot: &Snapshot) -> Row<'_> {
 
 /// As [`described`], of a folder with a GGUF file.
 fn gguf_described(dir: &Path) -> Result<String, String> {
+    // Several can be run, each by its own name.
+    gguf_at(dir).map_err(|error| error.to_string())?;
     let (blueprint, _) =
         Blueprint::open(dir).map_err(|error| format!("moeflux cannot run it: {error}"))?;
     let kinds = blueprint.manifest.kinds();

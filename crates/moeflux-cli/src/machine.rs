@@ -87,6 +87,12 @@ pub(crate) fn rss_bytes() -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
 }
 
+/// What Linux says of the time that all cores have counted, and this process.
+pub(crate) fn cpu_times() -> Option<[String; 2]> {
+    let read = |path: &str| fs::read_to_string(path).ok();
+    Some([read("/proc/stat")?, read("/proc/self/stat")?])
+}
+
 /// The first core's name. Arm's Linux and other systems have no such line: then the architecture.
 fn cpu_name(cpuinfo: &str) -> String {
     let values = cpuinfo.lines().filter_map(|line| line.split_once(':'));

@@ -114,7 +114,7 @@ enum Command {
     Synth(synth::SynthArgs),
     /// Rewrite a checkpoint so that each expert is read in one piece, with checksums; can quantise
     Pack(pack::PackArgs),
-    /// Read every byte of a model and compare it with its checksums
+    /// Read every byte of a model, and compare it with its checksums if it has some
     Verify(verify::VerifyArgs),
     /// Print a script that lets a shell complete commands and options
     Completions(completions::CompletionsArgs),

@@ -5,7 +5,7 @@
 //! is remembered. Figures are kept per machine, and of drives per file system.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use moeflux::provider::format::read_file;
 use moeflux::{Error, Result};
@@ -33,6 +33,8 @@ pub(crate) struct Rate {
     pub(crate) of: String,
     /// How long ago, in seconds.
     pub(crate) age_s: i64,
+    /// Others used the machine meanwhile: it may be too low.
+    pub(crate) is_doubtful: bool,
 }
 
 /// How fast something computes, and when that was measured.
@@ -43,6 +45,27 @@ pub(crate) struct Computing {
     pub(crate) name: String,
     /// How long ago, in seconds.
     pub(crate) age_s: i64,
+    /// Others used the machine meanwhile: it may be too low.
+    pub(crate) is_doubtful: bool,
+}
+
+impl Rate {
+    /// What stands behind `measured by`.
+    pub(crate) fn when(&self) -> String {
+        when(self.age_s, self.is_doubtful)
+    }
+}
+
+impl Computing {
+    /// What stands behind `measured by`.
+    pub(crate) fn when(&self) -> String {
+        when(self.age_s, self.is_doubtful)
+    }
+}
+
+fn when(age_s: i64, is_doubtful: bool) -> String {
+    let busy = if is_doubtful { " on a busy machine" } else { "" };
+    format!("`moeflux doctor` {}{busy}", ago(age_s))
 }
 
 /// A GPU of this machine.
@@ -63,6 +86,8 @@ pub(crate) struct Measured {
     file: PathBuf,
     machine: String,
     root: Map<String, Value>,
+    /// Others use the machine while what is kept now is measured.
+    is_doubtful: bool,
 }
 
 impl Measured {
@@ -77,7 +102,7 @@ impl Measured {
             Ok(Value::Object(root)) => root,
             _ => Map::new(),
         };
-        Self { file, machine, root }
+        Self { file, machine, root, is_doubtful: false }
     }
 
     /// Memory's rate.
@@ -98,28 +123,71 @@ impl Measured {
 
     /// How fast the CPU computes with these kernels.
     pub(crate) fn cpu(&self, kernels: &str) -> Option<Computing> {
-        computing(self.root.get(&self.machine)?.get("cpu")?).filter(|it| it.name == kernels)
+        computing_of(self.root.get(&self.machine)?.get("cpu")?).filter(|it| it.name == kernels)
     }
 
     /// The GPU that was measured last.
     pub(crate) fn card(&self) -> Option<Card> {
         let entry = self.root.get(&self.machine)?.get("gpu")?;
         Some(Card {
-            computing: computing(entry)?,
+            computing: computing_of(entry)?,
             room_bytes: entry.get("room_bytes")?.as_u64()?,
             sees_host: entry.get("sees_host")?.as_bool()?,
             is_for_auto: entry.get("is_for_auto")?.as_bool()?,
         })
     }
 
+    /// Marks all that is kept from now on as measured on a busy machine.
+    pub(crate) fn doubt(&mut self) {
+        self.is_doubtful = true;
+    }
+
+    /// Where it is written down.
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Forgets all of this machine; what that was, a line each.
+    pub(crate) fn forget(&mut self) -> Vec<String> {
+        let gbps = |rate: &Rate| format!("{:.2} GB/s, {}", rate.bytes_per_s / 1e9, ago(rate.age_s));
+        let computing = |it: &Computing| {
+            let Computing { pace, name, age_s, .. } = it;
+            let answers = pace.answer_bytes_per_s / 1e9;
+            let prompts = pace.prompt_operations_per_s / 1e9;
+            format!(
+                "{name}: answers read {answers:.1} GB/s, prompts take {prompts:.0} GOP/s, {}",
+                ago(*age_s)
+            )
+        };
+        let Some(entry) = self.root.shift_remove(&self.machine) else { return Vec::new() };
+        let of = |key: &str| entry.get(key);
+        let mut lines = Vec::new();
+        lines.extend(
+            of("memory").and_then(|it| rate("", it)).map(|it| format!("memory {}", gbps(&it))),
+        );
+        let drives = of("drives").and_then(Value::as_object).into_iter().flatten();
+        let drives = drives.filter_map(|(key, entry)| rate(key, entry));
+        lines.extend(drives.map(|it| format!("drive {}: {}", it.of, gbps(&it))));
+        for (what, key) in [("CPU", "cpu"), ("GPU", "gpu")] {
+            let it = of(key).and_then(computing_of);
+            lines.extend(it.map(|it| format!("{what} {}", computing(&it))));
+        }
+        let n_ways = of("ways").and_then(Value::as_object).map_or(0, Map::len);
+        if n_ways > 0 {
+            lines.push(format!("the faster way of reading for {n_ways} models"));
+        }
+        lines
+    }
+
     /// Keeps how fast the CPU computes with these kernels.
     pub(crate) fn set_cpu(&mut self, kernels: &str, pace: &Pace) {
-        self.machine_entry()["cpu"] = computing_entry(kernels, pace);
+        let entry = self.computing_entry(kernels, pace);
+        self.machine_entry()["cpu"] = entry;
     }
 
     /// Keeps a GPU.
     pub(crate) fn set_card(&mut self, card: &Card) {
-        let mut entry = computing_entry(&card.computing.name, &card.computing.pace);
+        let mut entry = self.computing_entry(&card.computing.name, &card.computing.pace);
         entry["room_bytes"] = json!(card.room_bytes);
         entry["sees_host"] = json!(card.sees_host);
         entry["is_for_auto"] = json!(card.is_for_auto);
@@ -128,16 +196,18 @@ impl Measured {
 
     /// Keeps memory's rate.
     pub(crate) fn set_memory(&mut self, bytes_per_s: f64) {
-        self.machine_entry()["memory"] = entry(bytes_per_s);
+        let entry = self.entry(json!({"bytes_per_s": bytes_per_s}));
+        self.machine_entry()["memory"] = entry;
     }
 
     /// Keeps a drive's rate.
     pub(crate) fn set_drive(&mut self, key: &str, bytes_per_s: f64) {
+        let entry = self.entry(json!({"bytes_per_s": bytes_per_s}));
         let machine = self.machine_entry();
         if !machine["drives"].is_object() {
             machine["drives"] = json!({});
         }
-        machine["drives"][key] = entry(bytes_per_s);
+        machine["drives"][key] = entry;
     }
 
     /// The faster way of reading for a model's folder.
@@ -153,6 +223,19 @@ impl Measured {
             machine["ways"] = json!({});
         }
         machine["ways"][model] = json!(way_name(way));
+    }
+
+    fn computing_entry(&self, name: &str, pace: &Pace) -> Value {
+        self.entry(json!({"name": name, "pace": pace.json()}))
+    }
+
+    /// With when it was measured, and how.
+    fn entry(&self, mut entry: Value) -> Value {
+        entry["measured_s"] = json!(clock::seconds_since_1970());
+        if self.is_doubtful {
+            entry["is_doubtful"] = json!(true);
+        }
+        entry
     }
 
     fn machine_entry(&mut self) -> &mut Value {
@@ -186,30 +269,29 @@ fn way_name(way: Caching) -> &'static str {
     }
 }
 
-fn entry(bytes_per_s: f64) -> Value {
-    json!({"bytes_per_s": bytes_per_s, "measured_s": clock::seconds_since_1970()})
-}
-
-fn computing_entry(name: &str, pace: &Pace) -> Value {
-    let measured_s = clock::seconds_since_1970();
-    json!({"name": name, "pace": pace.json(), "measured_s": measured_s})
-}
-
-fn computing(entry: &Value) -> Option<Computing> {
-    let measured_s = entry.get("measured_s")?.as_i64()?;
+fn computing_of(entry: &Value) -> Option<Computing> {
+    let (age_s, is_doubtful) = measured_at(entry)?;
     Some(Computing {
         pace: Pace::of_json(entry.get("pace")?)?,
         name: entry.get("name")?.as_str()?.to_owned(),
-        age_s: clock::seconds_since_1970().saturating_sub(measured_s).max(0),
+        age_s,
+        is_doubtful,
     })
 }
 
 fn rate(of: &str, entry: &Value) -> Option<Rate> {
     let bytes_per_s = entry.get("bytes_per_s")?.as_f64()?;
     let is_rate = bytes_per_s.is_finite() && bytes_per_s >= 1.0;
+    let (age_s, is_doubtful) = measured_at(entry)?;
+    is_rate.then(|| Rate { bytes_per_s, of: of.to_owned(), age_s, is_doubtful })
+}
+
+/// How long ago, and whether the machine was busy.
+fn measured_at(entry: &Value) -> Option<(i64, bool)> {
     let measured_s = entry.get("measured_s")?.as_i64()?;
     let age_s = clock::seconds_since_1970().saturating_sub(measured_s).max(0);
-    is_rate.then(|| Rate { bytes_per_s, of: of.to_owned(), age_s })
+    let is_doubtful = entry.get("is_doubtful").and_then(Value::as_bool).unwrap_or(false);
+    Some((age_s, is_doubtful))
 }
 
 /// `3 hours ago`.
@@ -247,6 +329,35 @@ mod tests {
         assert!(found.drive(Some("/dev/c")).is_none());
         assert!(found.drive(None).is_some());
         assert!(load("another").drive(None).is_none());
+    }
+
+    #[test]
+    fn what_is_doubtful_says_so_and_all_can_be_forgotten() {
+        let dir = TestDir::new("measured-forgotten");
+        let file = dir.path().join("measured.json");
+        let load = |machine: &str| Measured::load_from(file.clone(), machine.to_owned());
+        let mut measured = load("other");
+        measured.set_memory(1e9);
+        measured.save().unwrap();
+        let mut measured = load("this");
+        assert_eq!(measured.forget(), [""; 0]);
+        measured.set_memory(6e10);
+        measured.doubt();
+        measured.set_drive("/dev/a ext4", 2e9);
+        measured.set_way("/models/a", Caching::Direct);
+        assert_eq!(measured.memory().unwrap().when(), "`moeflux doctor` just now");
+        let busy = "`moeflux doctor` just now on a busy machine";
+        assert_eq!(measured.drive(None).unwrap().when(), busy);
+        measured.save().unwrap();
+        let mut measured = load("this");
+        let expected = [
+            "memory 60.00 GB/s, just now",
+            "drive /dev/a ext4: 2.00 GB/s, just now",
+            "the faster way of reading for 1 models",
+        ];
+        assert_eq!(measured.forget(), expected);
+        measured.save().unwrap();
+        assert!(load("this").memory().is_none() && load("other").memory().is_some());
     }
 
     #[test]

@@ -190,19 +190,20 @@ impl Needs {
         self.kv_bytes_per_position.saturating_mul(n_positions).saturating_add(self.state_bytes)
     }
 
-    /// Refuses memory of a GPU in which the weights that every token needs have no room.
+    /// Refuses memory of a GPU in which the weights that every token needs have no room;
+    /// `allowed_by` is what says how much there is, before the number.
     ///
     /// # Errors
     ///
     /// [`Error::Input`] with both numbers.
-    pub(crate) fn check_gpu_memory(&self, gpu_bytes: u64) -> Result<()> {
+    pub(crate) fn check_gpu_memory(&self, gpu_bytes: u64, allowed_by: &str) -> Result<()> {
         if gpu_bytes >= self.resident_bytes {
             return Ok(());
         }
         let [told, needed] = [gpu_bytes, self.resident_bytes].map(ByteCount);
         Err(Error::Input(format!(
-            "--gpu-memory allows {told}, and the weights that every token needs are {needed}: \
-             allow more than that, or leave the GPU out"
+            "{allowed_by} {told}, and the weights that every token needs are {needed}: a GPU needs \
+             more than that, or leave the GPU out"
         )))
     }
 

@@ -8,7 +8,8 @@ use crate::ranges;
 
 /// How tokens are chosen.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Sampling (defaults: the model's generation_config.json)")]
+#[command(next_help_heading = "Sampling (defaults: the model's generation_config.json; without \
+                               values there, --temp 0.7 --top-p 0.95)")]
 pub(crate) struct SamplingArgs {
     /// Divide the logits by T; 0 always takes the most likely token
     #[arg(

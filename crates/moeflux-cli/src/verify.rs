@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use moeflux::provider::format::PACK_SUMS_NAME;
+use moeflux::provider::format::{Checkpoint, PACK_SUMS_NAME};
 use moeflux::provider::pack::{
     Coverage, Damage, DamagedPart, Documents, Verified, verify_with, write_sums,
 };
@@ -59,14 +59,17 @@ pub(crate) fn run(args: &VerifyArgs, interrupt: &Interrupt) -> Outcome {
     }
     match verified.damages.len() {
         0 => {
-            print::line(&summary(&verified))?;
+            print::line(&summary(&verified, &dir))?;
             if verified.needs_pack_sums { complete(&dir, args.accept_edits) } else { Ok(()) }
         }
         n_damages => Err(Error::Input(format!(
-            "{}: {n_damages} damaged in {} that were read: copy these files again, or pack the \
-             source again{}",
+            "{}: {n_damages} damaged in {} that were read: copy these files again{}{}",
             args.dir.display(),
             ByteCount(verified.n_bytes),
+            match verified.coverage {
+                Coverage::Checksums => ", or pack the source again",
+                Coverage::FiniteOnly => "",
+            },
             if verified.damages.iter().any(is_of_small_files) {
                 "; --accept-edits takes small files as they are"
             } else {
@@ -99,7 +102,7 @@ fn complete(dir: &Path, was_asked: bool) -> Outcome {
     }
 }
 
-fn summary(verified: &Verified) -> String {
+fn summary(verified: &Verified, dir: &Path) -> String {
     let Verified { coverage, n_bytes, n_records, n_tensors, n_documents, .. } = verified;
     let n_bytes = ByteCount(*n_bytes);
     match coverage {
@@ -109,8 +112,24 @@ fn summary(verified: &Verified) -> String {
         ),
         Coverage::FiniteOnly => format!(
             "{n_bytes}: all {n_tensors} tensors can be read; scales, biases and vectors are \
-             finite\nnot checked: whether other values are the published ones, because these \
-             files have no checksums (`moeflux pack` writes some)"
+             finite\nnot checked: whether other values are the published ones; {}",
+            checksums_of(dir)
+        ),
+    }
+}
+
+/// Where there are checksums of a model that is not packed, or how to have some.
+fn checksums_of(dir: &Path) -> String {
+    let sums = Checkpoint::open(dir).map(|checkpoint| checkpoint.sums_path());
+    let shown = dir.display();
+    match sums.ok().filter(|sums| sums.is_file()) {
+        Some(sums) => format!(
+            "`moeflux doctor --deep {shown}` compares them with the checksums in {}",
+            sums.display()
+        ),
+        None => format!(
+            "these files have no checksums: `moeflux doctor --deep {shown}` writes some now and \
+             finds later changes with them"
         ),
     }
 }

@@ -135,11 +135,10 @@ impl AdapterFacts {
     /// Memory that a model may have if nobody says how much, where the driver says what there is.
     #[must_use]
     pub fn room_bytes(&self) -> Option<u64> {
-        let share = match self.kind {
-            AdapterKind::Discrete | AdapterKind::Virtual => OTHERS_SHARE_OF_CARD,
-            _ => OTHERS_SHARE_OF_SHARED,
-        };
-        self.memory_bytes.map(|n_bytes| n_bytes - n_bytes / share)
+        self.memory_bytes.map(|n_bytes| match self.kind {
+            AdapterKind::Discrete | AdapterKind::Virtual => room_of_card(n_bytes),
+            _ => n_bytes - n_bytes / OTHERS_SHARE_OF_SHARED,
+        })
     }
 }
 
@@ -157,6 +156,12 @@ impl fmt::Display for AdapterFacts {
 /// many.
 const OTHERS_SHARE_OF_CARD: u64 = 16;
 const OTHERS_SHARE_OF_SHARED: u64 = 2;
+
+/// What a model may have of a card with memory of its own, if nobody says how much.
+#[must_use]
+pub fn room_of_card(memory_bytes: u64) -> u64 {
+    memory_bytes - memory_bytes / OTHERS_SHARE_OF_CARD
+}
 
 /// Storage buffers that one kernel sees.
 pub(crate) const N_BUFFERS_MIN: u32 = 8;

@@ -8,6 +8,7 @@ use moeflux::provider::backend::{Arithmetic, Backend};
 use moeflux::provider::config::{DeviceMaker, DeviceParts};
 use moeflux::provider::error::{Error, Result};
 use moeflux::provider::ids::MatrixId;
+use moeflux_kernels::MatrixKind;
 
 use crate::adapter::HostMemory;
 use crate::backend::GpuBackend;
@@ -133,11 +134,19 @@ fn check_kinds(parts: &DeviceParts<'_>) -> Result<()> {
         .experts
         .iter()
         .flat_map(|(_, expert)| [expert.gate, expert.up, expert.down].map(|span| span.layout.kind));
-    let mut kinds = resident.chain(of_experts);
-    match kinds.find(|kind| !kernels::reads(*kind)) {
+    match of_cpu_only(resident.chain(of_experts)) {
         None => Ok(()),
-        Some(kind) => Err(Error::Unsupported(format!(
-            "weights in {kind} are computed on the CPU only, not on a GPU"
-        ))),
+        Some(kind) => Err(Error::Unsupported(for_cpu_only(kind))),
     }
+}
+
+/// The first kind of weights among these that no kernel reads: then only a CPU computes a model.
+pub fn of_cpu_only(mut kinds: impl Iterator<Item = MatrixKind>) -> Option<MatrixKind> {
+    kinds.find(|kind| !kernels::reads(*kind))
+}
+
+/// What is said of such a kind.
+#[must_use]
+pub fn for_cpu_only(kind: MatrixKind) -> String {
+    format!("weights in {kind} are computed on the CPU only, not on a GPU")
 }

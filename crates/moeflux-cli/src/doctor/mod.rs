@@ -1,12 +1,14 @@
 //! `moeflux doctor`: what this machine and a drive give a model, and what should be looked at.
 //!
 //! **Invariant:** reads only, but for a temporary file where there is no model to read from, and
-//! what it remembers in the cache folder; what the system does not say is left out. A drive that
-//! cannot be measured is a warning, damage found by `--deep` a failure.
+//! what it remembers in the cache folder; what the system does not say is left out. Figures of a
+//! busy machine are shown and not remembered. A drive that cannot be measured is a warning, damage
+//! found by `--deep` a failure.
 
 pub(crate) mod exchanges;
 mod sums;
 mod deep;
+mod busy;
 mod gpu;
 mod memory;
 mod products;
@@ -41,9 +43,10 @@ use crate::plan::routes::Routes;
 use crate::print;
 use crate::quiet::without_noise;
 use crate::ranges;
+use busy::{Others, Watch};
 use deep::deep;
-use report::{ModelHere, Report, Trials};
-use survey::survey;
+use report::{Kept, ModelHere, Report, Trials};
+use survey::{Files, survey};
 use system::System;
 
 /// What small random models are run on.
@@ -59,6 +62,7 @@ pub(crate) enum TrialsOf {
 
 /// What `moeflux doctor` is told.
 #[derive(Args, Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct DoctorArgs {
     /// Folder of a model, its OWNER/NAME in the hub's cache, or any folder on the drive to measure
     /// [default: the current folder]
@@ -85,6 +89,13 @@ pub(crate) struct DoctorArgs {
     /// while they are there
     #[arg(long, value_enum, value_name = "WHAT", default_value = "all")]
     pub(crate) trials: TrialsOf,
+    /// Let `moeflux plan` count with these figures even if other programs used the machine
+    /// meanwhile; otherwise it goes on with earlier ones
+    #[arg(long)]
+    pub(crate) even_if_busy: bool,
+    /// Forget all that was measured on this machine, and measure nothing
+    #[arg(long, exclusive = true)]
+    pub(crate) forget: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -99,6 +110,9 @@ pub(crate) struct DoctorArgs {
 ///
 /// What is wrong with the folder; that something is damaged; [`Error::Cancelled`].
 pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
+    if args.forget {
+        return Ok(print::line(&forget()?)?);
+    }
     let found = hub::found(&args.dir)?;
     // In the hub's cache a file is a link to one whose name says nothing.
     let dir = if found.is_file() {
@@ -135,6 +149,20 @@ pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
     }
 }
 
+/// Forgets what was measured; says what and where.
+fn forget() -> Result<String> {
+    let mut measured = Measured::load();
+    let forgotten = measured.forget();
+    let file = measured.file().display().to_string();
+    if forgotten.is_empty() {
+        return Ok(format!("nothing to forget: {file} has no figures of this machine"));
+    }
+    measured.save()?;
+    let mut lines = vec![format!("forgotten, in {file}:")];
+    lines.extend(forgotten.iter().flat_map(|it| point(it)));
+    Ok(lines.join("\n"))
+}
+
 fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Report> {
     // The other ranks have begun with this, too.
     let exchanges = args.group.as_ref().map(exchanges::measure).transpose()?;
@@ -144,45 +172,73 @@ fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Rep
         true => Some(deep(&dir, args.sums.as_deref(), machine::n_cores().get(), interrupt)?),
         false => None,
     };
+    let watch = Watch::begin();
     let memory_bytes_per_s = memory::rate(system.machine.n_cores(), system.available_bytes);
-    let folder = if dir.is_dir() { dir.as_path() } else { dir.parent().unwrap_or(&dir) };
-    let survey = match survey(folder, args.file_size, interrupt) {
+    let survey = match survey(&files_at(&dir), args.file_size, interrupt) {
         Err(Error::Cancelled) => return Err(Error::Cancelled),
         other => other.map_err(|error| error.to_string()),
     };
+    let watch = watch.part();
+    let trials = trials(args, &system, interrupt)?;
+    let load = system.load.map(|load| (load, system.machine.n_cores()));
+    let others = Others { share: watch.part().share_max(), load };
+    let kept = match (others.busy(), args.even_if_busy) {
+        (None, _) => Kept::Good,
+        (Some(busy), true) => Kept::Doubtful(busy),
+        (Some(busy), false) => Kept::Nothing(busy),
+    };
+    let mut report = Report {
+        place: Place::of(&dir),
+        gpus: gpu::here(),
+        dir,
+        system,
+        memory_bytes_per_s,
+        trials,
+        survey,
+        kept,
+        model: None,
+        deep,
+        exchanges,
+    };
+    let measured = remember(&report);
+    report.model = model_here(&report.dir, &measured);
+    Ok(report)
+}
+
+/// Keeps what was measured for `plan`, unless it is too low; what is known then.
+fn remember(report: &Report) -> Measured {
     let mut measured = Measured::load();
-    if let Some(rate) = memory_bytes_per_s {
+    match report.kept {
+        Kept::Good => {}
+        Kept::Doubtful(_) => measured.doubt(),
+        Kept::Nothing(_) => return measured,
+    }
+    if let Some(rate) = report.memory_bytes_per_s {
         measured.set_memory(rate);
     }
-    let best = survey.as_ref().ok().and_then(|it| it.best()).map(survey::Way::rate);
+    let best = report.survey.as_ref().ok().and_then(|it| it.best()).map(survey::Way::rate);
     if let Some(rate) = best.filter(|rate| *rate > 0.0) {
-        measured.set_drive(&place::key(&dir), rate);
+        measured.set_drive(&place::key(&report.dir), rate);
     }
-    let trials = trials(args, &system, interrupt)?;
-    if let Some(Ok(pace)) = &trials.cpu {
-        measured.set_cpu(system.kernels, pace);
+    if let Some(Ok(pace)) = &report.trials.cpu {
+        measured.set_cpu(report.system.kernels, pace);
     }
-    if let Some(Ok(card)) = &trials.card {
+    if let Some(Ok(card)) = &report.trials.card {
         measured.set_card(card);
     }
     if let Err(error) = measured.save() {
         print::aside(&format!("note: `moeflux plan` will not know these figures: {error}"));
     }
-    let model = model_here(&dir, &measured);
-    let place = Place::of(&dir);
-    let gpus = gpu::here();
-    Ok(Report {
-        dir,
-        system,
-        gpus,
-        memory_bytes_per_s,
-        trials,
-        place,
-        survey,
-        model,
-        deep,
-        exchanges,
-    })
+    measured
+}
+
+/// The files of the model at a path, or those with weights in a folder that is none.
+fn files_at(path: &Path) -> Files {
+    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
+    let own = Blueprint::open(path).ok().map(|(_, checkpoint)| {
+        checkpoint.files.iter().map(|file| (file.path.clone(), file.len_bytes)).collect()
+    });
+    Files { folder: folder.to_owned(), of_model: own }
 }
 
 /// How fast the CPU computes, and a GPU if there is one. What cannot be measured is told.
@@ -217,11 +273,14 @@ fn trials(args: &DoctorArgs, system: &System, interrupt: &Interrupt) -> Result<T
 /// The model in a folder, if there is one.
 fn model_here(dir: &Path, measured: &Measured) -> Option<std::result::Result<ModelHere, String>> {
     let has = |name: &str| dir.join(name).is_file();
-    let is_described =
-        has("config.json") || has(PACK_METADATA) || !matches!(gguf_at(dir), Ok(None));
+    let gguf = match gguf_at(dir) {
+        Err(error) => return Some(Err(format!("no model here was looked at: {error}"))),
+        Ok(gguf) => gguf,
+    };
+    let is_described = has("config.json") || has(PACK_METADATA) || gguf.is_some();
     let has_model = is_described && model::has_weights(dir).unwrap_or(false);
     has_model.then(|| {
-        let (blueprint, _) = Blueprint::open(dir).map_err(|error| error.to_string())?;
+        let (blueprint, _) = Blueprint::open(dir).map_err(unrunnable)?;
         let subject = Subject::new(String::new(), blueprint, None);
         let context = subject.needs.context_max.min(CONTEXT_DEFAULT as u64);
         let machine = PlanMachine::here(&Told::default(), measured, Some(&place::key(dir)));
@@ -232,7 +291,12 @@ fn model_here(dir: &Path, measured: &Measured) -> Option<std::result::Result<Mod
             Err(Error::NoRoom { needed_bytes, .. }) => {
                 Ok(ModelHere { n_experts, expected: Err(needed_bytes) })
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(unrunnable(error)),
         }
     })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it stands behind map_err")]
+fn unrunnable(error: Error) -> String {
+    format!("the model here cannot be run: {error}")
 }

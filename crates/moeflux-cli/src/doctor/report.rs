@@ -19,7 +19,7 @@ use crate::measured::Card;
 use crate::pace::Pace;
 use crate::place::Place;
 use crate::plan::advice::first_tokens;
-use crate::plan::forecast::Forecast;
+use crate::plan::forecast::{Forecast, Places};
 use crate::plan::report::forecast_json;
 
 /// A drive below this makes every miss long.
@@ -27,9 +27,6 @@ const SLOW_BYTES_PER_S: f64 = 1e9;
 
 /// No turning drive reaches this.
 const TURNING_BYTES_PER_S: f64 = 0.4e9;
-
-/// Others leave less to measure.
-const LOAD_SHARE_MAX: f64 = 0.5;
 
 /// With less memory hardly any model is worth its drive.
 const LITTLE_MEMORY_BYTES: u64 = 4 << 30;
@@ -56,6 +53,17 @@ pub(super) struct Trials {
     pub(super) card: Option<Result<Card, String>>,
 }
 
+/// What `moeflux plan` is to count with of the figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// All of them.
+    Good,
+    /// All of them, as it was asked for, although others used the machine.
+    Doubtful(String),
+    /// None, because others used the machine.
+    Nothing(String),
+}
+
 /// All that was found.
 #[derive(Debug)]
 pub(super) struct Report {
@@ -68,7 +76,8 @@ pub(super) struct Report {
     pub(super) place: Place,
     /// The drive's figures, or why there are none.
     pub(super) survey: Result<Survey, String>,
-    /// What is there, or why it cannot be run; none if there is nothing.
+    pub(super) kept: Kept,
+    /// What is there, or a sentence that says why it cannot be run; none if there is nothing.
     pub(super) model: Option<Result<ModelHere, String>>,
     pub(super) deep: Option<Deep>,
     /// With other ranks.
@@ -84,9 +93,7 @@ impl Report {
         }
         match &self.model {
             Some(Ok(model)) => verdict.push(self.model_verdict(model)),
-            Some(Err(problem)) => {
-                verdict.push(format!("the model here cannot be run: {problem}"));
-            }
+            Some(Err(problem)) => verdict.push(problem.clone()),
             None => {}
         }
         verdict.extend(self.exchanges.as_ref().map(Exchanges::verdict));
@@ -98,15 +105,9 @@ impl Report {
         let more = format!("`moeflux plan {dir}` says more");
         match &model.expected {
             Ok(forecast) => {
-                let places = &forecast.places;
-                let n_here = crate::needs::float(places.on_card + places.in_memory);
-                format!(
-                    "the model here: {}, bound by the {}, with {:.0} % of its experts in the \
-                     memory that is free now; {more}",
-                    first_tokens(forecast),
-                    forecast.answer.low.bound.name(),
-                    100.0 * n_here / crate::needs::float(model.n_experts.max(1))
-                )
+                let (speed, bound) = (first_tokens(forecast), forecast.answer.low.bound.name());
+                let experts = experts(&forecast.places, model.n_experts);
+                format!("the model here: {speed}, bound by the {bound}, with {experts}; {more}")
             }
             Err(least_bytes) => {
                 let least = ByteCount(*least_bytes).rounded();
@@ -132,12 +133,16 @@ impl Report {
     fn system_warnings(&self) -> Vec<String> {
         let system = &self.system;
         let mut warnings = Vec::new();
-        let n_cores = crate::needs::float(system.machine.n_cores() as u64);
-        if let Some(load) = system.load.filter(|load| *load > LOAD_SHARE_MAX * n_cores) {
-            warnings.push(format!(
-                "the machine was busy (load {load:.1} on {n_cores} cores): these figures are too \
-                 low, measure again when it is idle"
-            ));
+        match &self.kept {
+            Kept::Good => {}
+            Kept::Doubtful(busy) => warnings.push(format!(
+                "the machine was busy ({busy}): these figures are too low; `moeflux plan` counts \
+                 with them, as --even-if-busy asks"
+            )),
+            Kept::Nothing(busy) => warnings.push(format!(
+                "the machine was busy ({busy}): these figures are too low, so `moeflux plan` does \
+                 not count with them; measure again when it is idle (--even-if-busy keeps them)"
+            )),
         }
         if system.kernels == "scalar" {
             warnings.push(
@@ -210,7 +215,7 @@ impl Report {
                 "{gbps:.2} GB/s, and the drive reports that it rotates: experts are read in \
                  random order, so keep models on a solid-state drive"
             ));
-        } else if rate < SLOW_BYTES_PER_S {
+        } else if rate < SLOW_BYTES_PER_S && !self.place.is_memory() {
             warnings.push(format!(
                 "{gbps:.2} GB/s is slow for a drive: keep models on an NVMe drive, which reads 3 \
                  to 14"
@@ -257,9 +262,28 @@ impl Report {
             "model": model,
             "deep": self.deep.as_ref().map(Deep::json),
             "ranks": self.exchanges.as_ref().map(Exchanges::json),
+            "busy": match &self.kept {
+                Kept::Good => None,
+                Kept::Doubtful(busy) | Kept::Nothing(busy) => Some(busy),
+            },
+            "is_kept": !matches!(self.kept, Kept::Nothing(_)),
             "verdict": self.verdict(),
             "warnings": self.warnings(),
         })
+    }
+}
+
+/// Where they are, in shares.
+fn experts(places: &Places, n_experts: u64) -> String {
+    let percent = |n: u64| {
+        let share = crate::needs::float(n) / crate::needs::float(n_experts.max(1));
+        format!("{:.0} % of its experts", 100.0 * share)
+    };
+    let memory = format!("{} in the memory that is free now", percent(places.in_memory));
+    match (places.on_card, places.in_memory) {
+        (0, _) => memory,
+        (n, 0) => format!("{} on the GPU", percent(n)),
+        (n, _) => format!("{} on the GPU and {memory}", percent(n)),
     }
 }
 
@@ -341,6 +365,7 @@ mod tests {
             trials: Trials::default(),
             place,
             survey: Ok(survey),
+            kept: Kept::Good,
             model: None,
             deep: None,
             exchanges: None,
@@ -379,7 +404,7 @@ mod tests {
     #[test]
     fn each_trouble_has_its_line() {
         let mut ill = report(survey(Some(0.3e9), 0.2e9), "nfs4");
-        ill.system.load = Some(1000.0);
+        ill.kept = Kept::Nothing("load 1000.0 on 2 cores".into());
         ill.system.kernels = "scalar";
         ill.system.huge_pages.transparent = Some("never".into());
         ill.system.ring_problem = Some("io_uring is forbidden here".into());
@@ -390,6 +415,9 @@ mod tests {
         let words = ["busy", "vector", "madvise", "threads read", "1.07 GB", "network", "rotates"];
         check_warnings(&ill, &words);
         check_warnings(&report(survey(Some(0.5e9), 0.2e9), "ext4"), &["0.50 GB/s is slow"]);
+        let mut busy = report(survey(Some(4e9), 2e9), "ext4");
+        busy.kept = Kept::Doubtful("load 9.0 on 2 cores".into());
+        check_warnings(&busy, &["counts with them, as --even-if-busy asks"]);
 
         let mut locked = report(survey(Some(4e9), 2e9), "ext4");
         locked.system.lock_limit = Some(LockLimit::Bytes(8 << 20));

@@ -87,8 +87,18 @@ impl Way {
 pub(super) enum Subject {
     /// So many files of a model, and their bytes.
     Model(usize, u64),
+    /// So many files with weights in a folder that is not a model that runs.
+    Folder(usize, u64),
     /// A file of so many bytes, written for this.
     Temporary(u64),
+}
+
+/// Where to read.
+#[derive(Clone, Debug)]
+pub(super) struct Files {
+    pub(super) folder: PathBuf,
+    /// The files of the model there, with their bytes, if there is one.
+    pub(super) of_model: Option<Vec<(PathBuf, u64)>>,
 }
 
 /// A drive's figures.
@@ -129,7 +139,9 @@ impl Survey {
             })
         });
         let (n_files, n_bytes, is_temporary) = match self.subject {
-            Subject::Model(n_files, n_bytes) => (n_files, n_bytes, false),
+            Subject::Model(n_files, n_bytes) | Subject::Folder(n_files, n_bytes) => {
+                (n_files, n_bytes, false)
+            }
             Subject::Temporary(n_bytes) => (1, n_bytes, true),
         };
         json!({
@@ -145,16 +157,21 @@ impl Survey {
     }
 }
 
-/// Measures the drive below `dir`.
+/// Measures the drive of these files, or of their folder if they are too short.
 ///
 /// # Errors
 ///
 /// [`Error::Io`], [`Error::NoRoom`] where a temporary file has no room, [`Error::Cancelled`].
-pub(super) fn survey(dir: &Path, file_bytes: u64, interrupt: &Interrupt) -> Result<Survey> {
-    let own = own_files(dir)?;
+pub(super) fn survey(files: &Files, file_bytes: u64, interrupt: &Interrupt) -> Result<Survey> {
+    let dir = files.folder.as_path();
+    let (mut own, subject): (_, fn(usize, u64) -> Subject) = match &files.of_model {
+        Some(own) => (own.clone(), Subject::Model),
+        None => (own_files(dir)?, Subject::Folder),
+    };
+    own.sort_by_key(|(_, len_bytes)| std::cmp::Reverse(*len_bytes));
     let own_bytes = own.iter().map(|(_, len_bytes)| len_bytes).sum();
     if own_bytes >= OWN_FILES_BYTES_MIN.min(file_bytes) {
-        let subject = Subject::Model(own.len(), own_bytes);
+        let subject = subject(own.len(), own_bytes);
         let files = own.into_iter().map(|(path, _)| path).collect();
         return measure(subject, files, interrupt);
     }
@@ -163,7 +180,7 @@ pub(super) fn survey(dir: &Path, file_bytes: u64, interrupt: &Interrupt) -> Resu
     measure(subject, vec![temporary.path.clone()], interrupt)
 }
 
-/// Files of weights, the largest first.
+/// Files of weights, whatever they belong to.
 fn own_files(dir: &Path) -> Result<Vec<(PathBuf, u64)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).map_err(Error::io("list", dir))? {
@@ -173,7 +190,6 @@ fn own_files(dir: &Path) -> Result<Vec<(PathBuf, u64)>> {
         let metadata = fs::metadata(&path).ok().filter(|it| is_weights && it.is_file());
         files.extend(metadata.map(|it| (path, it.len())));
     }
-    files.sort_by_key(|(_, len_bytes)| std::cmp::Reverse(*len_bytes));
     Ok(files)
 }
 
@@ -295,11 +311,15 @@ mod tests {
         }
     }
 
+    fn folder(path: &Path) -> Files {
+        Files { folder: path.to_owned(), of_model: None }
+    }
+
     #[test]
     fn a_folder_without_a_model_is_measured_and_left_as_it_was() {
         let dir = TestDir::new("survey");
         fs::write(dir.path().join("tiny.safetensors"), [0; 100]).unwrap();
-        let survey = survey(dir.path(), 6 << 20, &Interrupt::never()).unwrap();
+        let survey = survey(&folder(dir.path()), 6 << 20, &Interrupt::never()).unwrap();
         assert_eq!(survey.subject, Subject::Temporary(6 << 20));
         assert!(survey.is_repeated, "6 places");
         let page_cache = survey.way(Caching::PageCache).unwrap();
@@ -314,8 +334,13 @@ mod tests {
         for (name, n_mebibytes) in [("a.safetensors", 3), ("b.safetensors", 5), ("c.txt", 9)] {
             fs::write(dir.path().join(name), vec![7; n_mebibytes << 20]).unwrap();
         }
-        let survey = survey(dir.path(), 8 << 20, &Interrupt::never()).unwrap();
-        assert_eq!(survey.subject, Subject::Model(2, 8 << 20));
+        let all = survey(&folder(dir.path()), 8 << 20, &Interrupt::never()).unwrap();
+        assert_eq!(all.subject, Subject::Folder(2, 8 << 20));
+        // Others in the folder are no part of a model.
+        let own = vec![(dir.path().join("b.safetensors"), 5 << 20)];
+        let files = Files { of_model: Some(own), ..folder(dir.path()) };
+        let own = survey(&files, 5 << 20, &Interrupt::never()).unwrap();
+        assert_eq!(own.subject, Subject::Model(1, 5 << 20));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
     }
 
@@ -323,9 +348,10 @@ mod tests {
     fn places_that_cannot_be_measured_are_named() {
         let dir = TestDir::new("survey-none");
         let missing = dir.path().join("none");
-        let error = survey(&missing, 8 << 20, &Interrupt::never()).unwrap_err();
+        let error = survey(&folder(&missing), 8 << 20, &Interrupt::never()).unwrap_err();
         assert!(error.to_string().contains("none"), "{error}");
-        let error = survey(dir.path(), FILE_BYTES_MIN - 1, &Interrupt::never()).unwrap_err();
+        let error =
+            survey(&folder(dir.path()), FILE_BYTES_MIN - 1, &Interrupt::never()).unwrap_err();
         assert!(matches!(error, Error::NoRoom { .. }), "{error}");
     }
 }

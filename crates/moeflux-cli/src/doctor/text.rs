@@ -56,7 +56,11 @@ fn machine(report: &Report) -> Vec<String> {
     }
     let others = system.kernels_available.iter().filter(|name| **name != system.kernels);
     let others: Vec<&str> = others.copied().collect();
-    lines.extend(row("kernels", &format!("{} (also: {})", system.kernels, others.join(", "))));
+    let also = match others.is_empty() {
+        true => String::new(),
+        false => format!(" (also: {})", others.join(", ")),
+    };
+    lines.extend(row("kernels", &format!("{}{also}", system.kernels)));
     lines.extend(row("memory", &memory(system)));
     if let Some(group) = &system.group {
         let text = format!(
@@ -158,6 +162,11 @@ fn drive(report: &Report) -> Vec<String> {
         Subject::Model(n_files, n_bytes) => {
             let files = if n_files == 1 { "file" } else { "files" };
             format!("{n_files} {files} of the model, {}", ByteCount(n_bytes).rounded())
+        }
+        Subject::Folder(n_files, n_bytes) => {
+            let files = if n_files == 1 { "file" } else { "files" };
+            let size = ByteCount(n_bytes).rounded();
+            format!("{n_files} {files} with weights, {size}, not one model that runs")
         }
         Subject::Temporary(n_bytes) => {
             format!("a temporary file of {}, just written", ByteCount(n_bytes).rounded())

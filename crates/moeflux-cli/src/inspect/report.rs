@@ -7,13 +7,13 @@ use moeflux::Arithmetic;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::ops::KvKind;
 use moeflux::provider::spec::{
-    FfnSpec, LayerSpec, MixerSpec, MoeSpec, NativeFormat, QkNorm, QuantParams, RopeScaling,
-    RouterSpec,
+    ContextLimit, FfnSpec, LayerSpec, MixerSpec, MoeSpec, NativeFormat, QkNorm, QuantParams,
+    RopeScaling, RouterSpec,
 };
 use moeflux::provider::weights::{
     ImaginedKind, Manifest, Origin, SkipReason, SkippedGroup, VectorSource,
 };
-use moeflux_kernels::Fp8;
+use moeflux_kernels::{Biases, BlockKind, Fp8, MatrixKind};
 use serde_json::{Value, json};
 
 /// Positions that the state's size is given for.
@@ -43,11 +43,24 @@ pub(super) struct Count {
 }
 
 /// How matrices are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Quantised {
     pub(super) default: Option<QuantParams>,
     pub(super) native: Option<NativeFormat>,
-    pub(super) n_overrides: usize,
+    /// Where neither says it: what most bytes are stored in.
+    pub(super) mostly: Option<Mostly>,
+    /// Matrices stored otherwise.
+    pub(super) n_otherwise: usize,
+}
+
+/// The kind of most bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mostly {
+    pub(super) kind: String,
+    /// Of all bytes of matrices, so many hundredths.
+    pub(super) percent: u64,
+    /// Whether any matrix has codes instead of floats.
+    pub(super) has_codes: bool,
 }
 
 /// All that is printed of a model.
@@ -60,6 +73,7 @@ pub(super) struct Report {
     pub(super) hidden: usize,
     pub(super) vocab: usize,
     pub(super) context_max: usize,
+    pub(super) context_limit: ContextLimit,
     pub(super) tied_embeddings: bool,
     pub(super) n_layers: usize,
     /// Distinct ones in their order, and how many layers have each.
@@ -96,6 +110,7 @@ impl Report {
             hidden: spec.hidden,
             vocab: spec.vocab,
             context_max: spec.context_max,
+            context_limit: spec.context_limit,
             tied_embeddings: spec.tied_embeddings,
             n_layers: layers.len(),
             mixers: distinct(layers.iter().map(|layer: &LayerSpec| &layer.mixer)),
@@ -111,6 +126,14 @@ impl Report {
             state_bytes_per_1000_tokens: plan.state.bytes_per_position(KV_KIND) * N_POSITIONS,
             kv8_bytes_per_1000_tokens: plan.state.bytes_per_position(KV8_KIND) * N_POSITIONS,
             state_fixed_bytes: plan.state.fixed_bytes(),
+        }
+    }
+
+    /// What the model was made for, whatever moeflux can do.
+    pub(super) fn context_stated(&self) -> usize {
+        match self.context_limit {
+            ContextLimit::Model => self.context_max,
+            ContextLimit::Indexer { stated } => stated,
         }
     }
 
@@ -140,6 +163,7 @@ impl Report {
             "hidden": self.hidden,
             "vocab": self.vocab,
             "context_max": self.context_max,
+            "context_stated": self.context_stated(),
             "tied_embeddings": self.tied_embeddings,
             "n_layers": self.n_layers,
             "mixers": mixers.collect::<Vec<_>>(),
@@ -149,7 +173,8 @@ impl Report {
                 "group": self.quantised.default.map(|it| it.group),
                 "is_fp8": matches!(self.quantised.native, Some(NativeFormat::Fp8(_))),
                 "format": self.quantised.native.map(NativeFormat::name),
-                "n_overrides": self.quantised.n_overrides,
+                "mostly": self.quantised.mostly.as_ref().map(|it| it.kind.as_str()),
+                "n_otherwise": self.quantised.n_otherwise,
             },
             "tensors": tensors.collect::<Vec<_>>(),
             "skipped": skipped.collect::<Vec<_>>(),
@@ -180,33 +205,44 @@ fn distinct<'a, T: Clone + PartialEq + 'a>(items: impl Iterator<Item = &'a T>) -
 
 fn quantised(blueprint: &Blueprint) -> Quantised {
     let stated = &blueprint.spec.quantisation;
-    match &blueprint.manifest.origin {
-        Origin::Imagined(checkpoint) => Quantised {
-            default: match checkpoint.kind {
-                ImaginedKind::Affine(params) | ImaginedKind::AffineExperts(params) => Some(params),
-                ImaginedKind::Fp8
-                | ImaginedKind::Mxfp4
-                | ImaginedKind::Ints(_)
-                | ImaginedKind::Float
-                | ImaginedKind::Gguf(_) => None,
-            },
-            native: match checkpoint.kind {
-                ImaginedKind::Fp8 => Some(NativeFormat::Fp8(Fp8::DEEPSEEK.spread)),
-                ImaginedKind::Mxfp4 => Some(NativeFormat::Mxfp4),
-                ImaginedKind::Ints(params) => Some(NativeFormat::Ints(params)),
-                ImaginedKind::Affine(_)
-                | ImaginedKind::AffineExperts(_)
-                | ImaginedKind::Float
-                | ImaginedKind::Gguf(_) => None,
-            },
-            n_overrides: checkpoint.overrides.len(),
+    let (default, native) = match &blueprint.manifest.origin {
+        Origin::Imagined(checkpoint) => match checkpoint.kind {
+            ImaginedKind::Affine(params) | ImaginedKind::AffineExperts(params) => {
+                (Some(params), None)
+            }
+            ImaginedKind::Fp8 => (None, Some(NativeFormat::Fp8(Fp8::DEEPSEEK.spread))),
+            ImaginedKind::Mxfp4 => (None, Some(NativeFormat::Mxfp4)),
+            ImaginedKind::Ints(params) => (None, Some(NativeFormat::Ints(params))),
+            ImaginedKind::Float | ImaginedKind::Gguf(_) => (None, None),
         },
-        Origin::Checkpoint => Quantised {
-            default: stated.default,
-            native: stated.native,
-            n_overrides: stated.overrides.len(),
-        },
-    }
+        Origin::Checkpoint => (stated.default, stated.native),
+    };
+    let kinds = blueprint.manifest.kinds();
+    let is_main = |kind: MatrixKind| match (default, native, kind) {
+        (Some(params), _, MatrixKind::Affine(it)) => {
+            (it.bits, usize::from(it.group)) == (params.bits, usize::from(params.group))
+        }
+        (None, Some(NativeFormat::Fp8(_)), MatrixKind::Fp8(_)) => true,
+        (None, Some(NativeFormat::Mxfp4), MatrixKind::Block(block)) => {
+            [BlockKind::MXFP4, BlockKind::MXFP4_APART].contains(&block)
+        }
+        (None, Some(NativeFormat::Ints(params)), MatrixKind::Affine(it)) => {
+            it.bits == params.bits && it.biases == Biases::Implied
+        }
+        _ => false,
+    };
+    // A default that no matrix has is none.
+    let is_named = kinds.iter().any(|it| is_main(it.kind));
+    let (default, native) = if is_named { (default, native) } else { (None, None) };
+    let otherwise = kinds.iter().filter(|it| is_named && !is_main(it.kind));
+    let all_bytes: u64 = kinds.iter().map(|it| it.n_bytes).sum();
+    let most = kinds.first().filter(|_| !is_named).map(|it| Mostly {
+        kind: it.kind.to_string(),
+        percent: (100 * it.n_bytes).checked_div(all_bytes).unwrap_or(0),
+        has_codes: kinds.iter().any(|it| !matches!(it.kind, MatrixKind::Float(_))),
+    });
+    let n_otherwise = otherwise.map(|it| it.n_matrices).sum();
+    Quantised { default, native, mostly: most, n_otherwise }
 }
 
 /// Routed and resident tensors by kind, as stored.

@@ -106,3 +106,46 @@ fn what_cannot_be_inspected_is_refused_with_the_way_out() {
     fs::write(&config, "{]").unwrap();
     check(&args(&config), &["config.json", "is not JSON"]);
 }
+
+#[test]
+fn layers_that_differ_have_lines_that_differ() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden");
+    let folders = fs::read_dir(golden).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> = folders.filter(|it| it.join("case.json").is_file()).collect();
+    paths.extend(known::KNOWN.iter().map(|it| PathBuf::from(it.name)));
+    let mut n_seen = 0;
+    for path in paths {
+        let Ok(page) = run(&args(&path)) else { continue };
+        n_seen += 1;
+        let layers = page.lines().skip_while(|it| !it.starts_with("  layers")).skip(1);
+        let mut found: Vec<String> = Vec::new();
+        for line in layers.take_while(|it| !it.is_empty()) {
+            let text = line.trim_start();
+            match (text.split_once(" x "), line.len() - text.len(), found.last_mut()) {
+                // Without how many layers have it.
+                (Some((_, words)), 4, _) => found.push(words.to_owned()),
+                (_, _, Some(last)) => last.push_str(text),
+                _ => panic!("a line goes on without a beginning:\n{page}"),
+            }
+        }
+        let n_entries = found.len();
+        found.sort();
+        found.dedup();
+        assert_eq!(found.len(), n_entries, "{}:\n{page}", path.display());
+    }
+    assert!(n_seen > 40, "{n_seen}");
+}
+
+#[test]
+fn the_longest_context_is_told_apart_from_that_of_the_model() {
+    let page = |name: &str| {
+        let page = run(&args(Path::new(name))).unwrap();
+        page.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let v32 = page("deepseek-v3.2");
+    assert!(v32.contains("longest context 2,048 tokens here, because beyond them its"), "{v32}");
+    assert!(v32.contains("not supported; the model was made for 163,840 embeddings"), "{v32}");
+    assert!(page("deepseek-v3").contains("longest context 163,840 tokens embeddings"));
+    let oss = page("gpt-oss-20b");
+    assert!(oss.contains("yarn x32, sees the last 128, sinks"), "{oss}");
+}

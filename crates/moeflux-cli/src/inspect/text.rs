@@ -7,10 +7,14 @@ use std::fmt::Write as _;
 
 use moeflux::ByteCount;
 use moeflux::provider::error::grouped;
-use moeflux::provider::spec::{FfnSpec, MixerSpec, MoeSpec, RopeScaling, RouterSpec};
+use moeflux::provider::spec::{
+    ContextLimit, FfnSpec, MixerSpec, MoeSpec, QkNorm, RopeScaling, RouterSpec,
+};
 use moeflux::provider::weights::SkippedGroup;
 
-use super::report::{KV_KIND, KV8_KIND, N_POSITIONS, Quantised, Report, reason_name, scaling_name};
+use super::report::{
+    KV_KIND, KV8_KIND, Mostly, N_POSITIONS, Quantised, Report, reason_name, scaling_name,
+};
 use crate::fold::folded;
 use crate::size::binary;
 
@@ -77,19 +81,23 @@ fn title(report: &Report) -> Vec<String> {
         }
         None => "no weights: the sizes it would have".to_owned(),
     };
-    vec![name, files, quantised(report.quantised)]
+    vec![name, files, quantised(&report.quantised)]
 }
 
-fn quantised(quantised: Quantised) -> String {
-    let default = match (quantised.default, quantised.native) {
-        (Some(params), _) => format!("{} bits in groups of {}", params.bits, params.group),
-        (None, Some(native)) => native.to_string(),
-        (None, None) => "not quantised".to_owned(),
+fn quantised(quantised: &Quantised) -> String {
+    let default = match (quantised.default, quantised.native, &quantised.mostly) {
+        (Some(params), ..) => format!("{} bits in groups of {}", params.bits, params.group),
+        (None, Some(native), _) => native.to_string(),
+        (None, None, Some(Mostly { kind, percent: 100, has_codes: true })) => kind.clone(),
+        (None, None, Some(Mostly { kind, percent, has_codes: true })) => {
+            format!("mostly {kind} ({percent} % of the bytes)")
+        }
+        (None, None, _) => "not quantised".to_owned(),
     };
-    match quantised.n_overrides {
+    match quantised.n_otherwise {
         0 => default,
-        1 => format!("{default}, 1 tensor otherwise"),
-        n => format!("{default}, {} tensors otherwise", grouped(n as u64)),
+        1 => format!("{default}, 1 matrix otherwise"),
+        n => format!("{default}, {} matrices otherwise", grouped(n as u64)),
     }
 }
 
@@ -99,7 +107,16 @@ fn geometry(report: &Report) -> Vec<String> {
     let sizes = format!("{}, {}", count(report.hidden), count(report.vocab));
     let mut lines = vec!["geometry".to_owned()];
     lines.extend(row("hidden, vocabulary", &sizes));
-    lines.extend(row("longest context", &format!("{} tokens", count(report.context_max))));
+    let mut longest = format!("{} tokens", count(report.context_max));
+    if let ContextLimit::Indexer { stated } = report.context_limit {
+        let _ = write!(
+            longest,
+            "{}; the model was made for {}",
+            report.context_limit.reason(),
+            count(stated)
+        );
+    }
+    lines.extend(row("longest context", &longest));
     lines.extend(row("embeddings", tied));
     lines.extend(row("layers", &count(report.n_layers)));
     for (mixer, n_layers) in &report.mixers {
@@ -123,6 +140,17 @@ fn mixer_words(mixer: &MixerSpec) -> (&'static str, String) {
             push_scaling(&mut words, &spec.rope.scaling);
             if spec.has_gate {
                 words.push_str(", output gate");
+            }
+            match spec.norm {
+                QkNorm::None => {}
+                QkNorm::Heads => words.push_str(", normed by head"),
+                QkNorm::Row => words.push_str(", normed by row"),
+            }
+            if let Some(window) = spec.window {
+                let _ = write!(words, ", sees the last {}", grouped(window as u64));
+            }
+            if spec.has_sinks {
+                words.push_str(", sinks");
             }
             ("attention", words)
         }

@@ -3,10 +3,11 @@
 //! **Invariant:** says what a change would give, never that one should be made.
 
 use moeflux::ByteCount;
-use moeflux::provider::spec::QuantParams;
+use moeflux::provider::error::grouped;
+use moeflux::provider::spec::{ContextLimit, QuantParams};
 use moeflux::provider::weights::ImaginedKind;
 
-use super::forecast::{Answer, Bound, Forecast};
+use super::forecast::{Answer, Bound, Forecast, Places};
 use super::gives::{Gives, Uncertain};
 use super::report::Report;
 use crate::size::binary;
@@ -19,20 +20,48 @@ pub(super) fn advice(report: &Report<'_>) -> Vec<String> {
     let Report { forecast, least_bytes, .. } = report;
     if forecast.places.on_drive == 0 {
         let seconds = forecast.load_seconds;
+        let place = match forecast.places {
+            Places { on_card: 0, .. } => "in memory",
+            Places { in_memory: 0, .. } => "on the GPU",
+            _ => "on the GPU or in memory",
+        };
         advice.push(format!(
-            "all experts are in memory: after loading ({seconds:.1} s) nothing is read from the \
-             drive"
+            "all experts are {place}: after loading ({seconds:.1} s) nothing is read from the drive"
         ));
     } else {
         advice.extend(more_memory(report));
         advice.extend(faster_drive(report));
     }
-    let least = ByteCount(*least_bytes).rounded();
-    advice.push(format!("the least that works: --memory {} ({least})", typed(*least_bytes)));
+    let least = |n_bytes: u64| format!("{} ({})", typed(n_bytes), ByteCount(n_bytes).rounded());
+    advice.push(match report.least_bytes_of_cpu {
+        None => format!("the least that works: --memory {}", least(*least_bytes)),
+        Some(of_cpu) => format!(
+            "the least that works: --memory {} without the GPU, --memory {} beside it",
+            least(of_cpu),
+            least(*least_bytes)
+        ),
+    });
+    let without = report.without_gpu.iter();
+    advice.extend(without.map(|it| format!("the GPU of this machine is not used: {it}")));
+    advice.extend(limited_context(report));
     if report.plan.subject.kind == Some(ImaginedKind::Float) {
         advice.push("with 4 bits, as `moeflux pack` writes them: add --bits 4".to_owned());
     }
+    let doubts = report.plan.machine.doubts.iter();
+    advice.extend(doubts.map(|it| format!("warning: {it}")));
     advice
+}
+
+/// That the model could take a longer context, if it could.
+fn limited_context(report: &Report<'_>) -> Option<String> {
+    let spec = &report.plan.subject.blueprint.spec;
+    let ContextLimit::Indexer { stated } = spec.context_limit else { return None };
+    Some(format!(
+        "the context has {} tokens at most{}; the model was made for {}",
+        grouped(spec.context_max as u64),
+        spec.context_limit.reason(),
+        grouped(stated as u64)
+    ))
 }
 
 /// As an option takes it.

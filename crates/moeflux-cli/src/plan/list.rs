@@ -131,7 +131,9 @@ fn row(known: &Known, subject: Subject, machine: &PlanMachine, context: u64) -> 
     let context = context.min(subject.needs.context_max);
     let plan = Plan { subject, machine, context, routes: &Routes::Unknown };
     let told = machine.card.as_ref().filter(|card| card.is_told);
-    let lacks = told.is_some_and(|it| subject.needs.check_gpu_memory(it.gives.room_bytes).is_err());
+    let lacks = told.is_some_and(|it| {
+        subject.needs.check_gpu_memory(it.gives.room_bytes, &it.allowed_by()).is_err()
+    });
     let expected = match plan.report() {
         _ if lacks => {
             Expected::TooLarge { least_bytes: subject.needs.resident_bytes, of: "GPU memory" }

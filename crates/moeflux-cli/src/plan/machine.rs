@@ -7,10 +7,12 @@ use std::num::NonZeroUsize;
 
 use moeflux::provider::budget::Host;
 use moeflux::{Budget, ByteCount};
+use moeflux_gpu::adapter::room_of_card;
 
+use super::cards::{KnownCard, usual_bytes_per_s};
 use super::gives::{ASSUMED, CardGives, Gives, MEASURED, Uncertain};
 use crate::machine;
-use crate::measured::{Card, Measured, Rate, ago};
+use crate::measured::{Card, Measured, Rate};
 use crate::needs::float;
 use crate::network::Job;
 use crate::pace::Pace;
@@ -22,11 +24,18 @@ const DRIVE_GBPS: f64 = 3.0;
 /// Memory of which nothing is known: two channels of DDR5-5600 give 60 to 70 % of 90 GB/s.
 const MEMORY_GBPS: f64 = 60.0;
 
-/// A GPU's memory of which nothing is known: kernels of answers wait more than they read.
-const GPU_GBPS: f64 = 300.0;
+/// Of the rate that a vendor states for a card's memory, what answers read: an H100 reads a third
+/// of its 3,350 GB/s, as it waits for each of many small products; a card with a slower memory
+/// waits less. The range of what is assumed reaches from half of this share to one and a half.
+const SHARE_OF_CARD: f64 = 0.6;
 
-/// What a GPU reads of the host's memory, if nothing is known: PCIe 4.
-const LINK_GBPS: f64 = 20.0;
+/// Of a link's rate, what answers and prompts read of the host's memory: an H100 reads 46 and 23
+/// to 35 of 63 GB/s (`benches/record/plan.md`).
+const SHARE_OF_LINK: f64 = 0.7;
+const SHARE_OF_LINK_FOR_PROMPTS: f64 = 0.5;
+
+/// What a GPU of which nothing is known reads of the host's memory: PCIe 4 with 16 lanes.
+const LINK_GBPS: f64 = 31.5;
 
 /// Operations per second and core, in 10^9, that reading a prompt of a 2 GB model reached with
 /// these kernels on two cores of a server (`benches/record/cpu.md`), or a guess from their width;
@@ -50,8 +59,10 @@ const SHARE_OF_MEMORY: f64 = 0.8;
 /// A core reads no more weights of an answer, in 10^9 bytes per second.
 const GBPS_PER_CORE: f64 = 18.0;
 
-/// Operations for each byte that a GPU's memory reads, in prompts: usual cards have more.
-const GPU_OPERATIONS_PER_BYTE: f64 = 50.0;
+/// Operations of prompts for each byte that answers read: an H100 has 35 to 50. Without matrices
+/// of half precision a card has fewer; no such card was measured.
+const GPU_OPERATIONS_PER_BYTE: f64 = 25.0;
+const GPU_OPERATIONS_PER_BYTE_WITHOUT_MATRICES: f64 = 15.0;
 
 /// What a token of an answer, a layer of it, and a layer whose experts are streamed cost a GPU
 /// besides reading.
@@ -80,6 +91,8 @@ pub(crate) struct Told {
     /// None is not 0: without a word the GPU of this machine counts.
     pub(crate) gpu_bytes: Option<u64>,
     pub(crate) gpu_gbps: Option<f64>,
+    /// A card by its name.
+    pub(crate) gpu: Option<&'static KnownCard>,
     /// Machines like it that run a model together.
     pub(crate) job: Option<Job>,
 }
@@ -108,6 +121,10 @@ pub(crate) struct PlanCard {
     pub(crate) computer: Computer,
     /// It was asked for; otherwise it computes what fits there whole.
     pub(crate) is_told: bool,
+    /// What its vendor says of it, where it was asked for by name.
+    pub(crate) known: Option<&'static KnownCard>,
+    /// What to say behind the rates of its memory and of the host's: which of them are guesses.
+    pub(crate) guesses: &'static str,
 }
 
 /// The machine of a plan.
@@ -118,6 +135,8 @@ pub(crate) struct PlanMachine {
     budget_source: &'static str,
     pub(crate) drive: Figure,
     pub(crate) memory: Figure,
+    /// What is to be said against the figures.
+    pub(crate) doubts: Vec<String>,
     pub(crate) cpu: Computer,
     pub(crate) card: Option<PlanCard>,
     /// Machines like this one, if there are several.
@@ -141,6 +160,7 @@ impl PlanMachine {
         };
         let memory = figure(told.memory_gbps, "--mem-gbps", measured.memory(), MEMORY_GBPS);
         Self {
+            doubts: doubts(told, measured, drive_key),
             host,
             budget,
             budget_source,
@@ -207,6 +227,58 @@ impl PlanMachine {
     }
 }
 
+/// Of a CPU's usual rates, less than one part of so many is no slow machine any more: old laptops
+/// have a third.
+const DOUBTFUL_SHARE: f64 = 5.0;
+
+/// What is to be said against what was measured, where that counts.
+fn doubts(told: &Told, measured: &Measured, drive_key: Option<&str>) -> Vec<String> {
+    let kernels = moeflux_kernels::best().name();
+    let cpu = measured.cpu(kernels);
+    let is_doubtful = |rate: Option<Rate>| rate.is_some_and(|it| it.is_doubtful);
+    let of_card = measured.card().is_some_and(|it| it.computing.is_doubtful);
+    let parts = [
+        ("memory", told.memory_gbps.is_none() && is_doubtful(measured.memory())),
+        ("the drive", told.drive_gbps.is_none() && is_doubtful(measured.drive(drive_key))),
+        ("the CPU", cpu.as_ref().is_some_and(|it| it.is_doubtful)),
+        ("the GPU", told.gpu_bytes.is_none() && told.gpu.is_none() && of_card),
+    ];
+    let parts: Vec<&str> = parts.iter().filter(|(_, is)| *is).map(|(part, _)| *part).collect();
+    let mut doubts = Vec::new();
+    if !parts.is_empty() {
+        doubts.push(format!(
+            "the figures of {} are too low, as the machine was busy when `moeflux doctor` measured \
+             them; it replaces them when the machine is idle",
+            parts.join(", ")
+        ));
+    }
+    let usual = assumed_cpu(kernels, float(machine::n_cores().get() as u64), MEMORY_GBPS * 1e9);
+    let slowest = cpu.map(|it| {
+        let answers = usual.answer_bytes_per_s / it.pace.answer_bytes_per_s;
+        answers.max(usual.prompt_operations_per_s / it.pace.prompt_operations_per_s)
+    });
+    doubts.extend(slowest.filter(|times| *times > DOUBTFUL_SHARE).map(|times| {
+        format!(
+            "what was measured of the CPU is {times:.0} times less than usual for its cores; if \
+             the machine was busy then, `moeflux doctor` measures again, and `moeflux doctor \
+             --forget` removes the figures"
+        )
+    }));
+    doubts
+}
+
+impl PlanCard {
+    /// What says how much a model may use, before the number.
+    pub(crate) fn allowed_by(&self) -> String {
+        match self.known {
+            Some(known) if self.gives.room_bytes == room_of_card(known.memory_bytes()) => {
+                format!("the {} has room for", known.name)
+            }
+            _ => "--gpu-memory allows".to_owned(),
+        }
+    }
+}
+
 /// As measured, or by memory's rate and the kernels. A number of cores, or rates that were told,
 /// describe another machine.
 fn cpu(told: &Told, measured: &Measured, memory: &Figure) -> Computer {
@@ -218,7 +290,7 @@ fn cpu(told: &Told, measured: &Measured, memory: &Figure) -> Computer {
     let (pace, mut source) = match known {
         Some(known) => {
             let pace = scaled(&known.pace, n_cores / n_here, memory.value);
-            (pace, format!("measured by `moeflux doctor` {}", ago(known.age_s)))
+            (pace, format!("measured by {}", known.when()))
         }
         None => (
             assumed_cpu(kernels, n_cores, memory.value),
@@ -287,41 +359,60 @@ fn assumed_cpu(kernels: &str, n_cores: f64, memory_bytes_per_s: f64) -> Pace {
 
 /// The GPU that was asked for, or that of this machine; none of a machine that is described.
 fn card(told: &Told, measured: &Measured) -> Option<PlanCard> {
-    let known = measured.card();
+    let known = told.gpu;
+    // A card that is named is not the one of this machine, unless that has its name.
+    let is_named = |card: &Card| known.is_none_or(|known| known.is_called(&card.computing.name));
+    let here = measured.card().filter(is_named);
     let is_here = told.ram_bytes.is_none() && told.n_cores.is_none();
-    let (room_bytes, is_told) = match (told.gpu_bytes, &known) {
-        (Some(0), _) => return None,
-        (Some(n_bytes), _) => (n_bytes, true),
-        (None, Some(known)) if is_here && known.is_for_auto => (known.room_bytes, false),
-        (None, _) => return None,
+    let (room_bytes, is_told) = match (told.gpu_bytes, known, &here) {
+        (Some(0), _, _) => return None,
+        (Some(n_bytes), _, _) => (n_bytes, true),
+        (None, Some(_), Some(here)) => (here.room_bytes, true),
+        (None, Some(known), None) => (room_of_card(known.memory_bytes()), true),
+        (None, None, Some(here)) if is_here && here.is_for_auto => (here.room_bytes, false),
+        (None, None, _) => return None,
     };
-    let sees_host = known.as_ref().is_none_or(|known| known.sees_host);
-    let computer = card_computer(told, known);
+    let sees_host = here.as_ref().is_none_or(|here| here.sees_host);
+    let guesses = match (told.gpu_gbps, &here) {
+        (None, Some(_)) => "",
+        (None, None) => ", both assumed",
+        (Some(_), _) => " (this one is assumed)",
+    };
+    let computer = card_computer(told, room_bytes, here);
     let gives = CardGives { room_bytes, sees_host };
-    Some(PlanCard { gives, computer, is_told })
+    Some(PlanCard { gives, computer, is_told, known, guesses })
 }
 
-fn card_computer(told: &Told, known: Option<Card>) -> Computer {
-    let (pace, source) = match (told.gpu_gbps, known) {
-        (None, Some(Card { computing, .. })) => {
-            let pace = Uncertain { value: computing.pace, certainty: MEASURED };
-            let ago = ago(computing.age_s);
-            (pace, format!("{}, measured by `moeflux doctor` {ago}", computing.name))
-        }
-        (told, _) => {
-            let source = match told {
-                Some(_) => "from --gpu-gbps".to_owned(),
-                None => "assumed: `moeflux doctor` measures a GPU, --gpu-gbps sets it".to_owned(),
-            };
-            let pace = assumed_card(told.unwrap_or(GPU_GBPS) * 1e9);
-            (Uncertain { value: pace, certainty: ASSUMED }, source)
-        }
+fn card_computer(told: &Told, room_bytes: u64, here: Option<Card>) -> Computer {
+    if let (None, Some(Card { computing, .. })) = (told.gpu_gbps, here) {
+        let pace = Uncertain { value: computing.pace, certainty: MEASURED };
+        let source = format!("{}, measured by {}", computing.name, computing.when());
+        return Computer { pace, prompts_source: source.clone(), source };
+    }
+    let (bytes_per_s, source) = match (told.gpu_gbps, told.gpu) {
+        (Some(gbps), _) => (gbps * 1e9, "from --gpu-gbps".to_owned()),
+        (None, Some(known)) => (SHARE_OF_CARD * known.memory_bytes_per_s(), known.text()),
+        (None, None) => (
+            SHARE_OF_CARD * usual_bytes_per_s(room_bytes),
+            "as usual cards of this size: --gpu NAME or --gpu-gbps says more, `moeflux doctor` \
+             measures one"
+                .to_owned(),
+        ),
     };
-    Computer { pace, prompts_source: source.clone(), source }
+    let pace = assumed_card(bytes_per_s, told.gpu);
+    Computer {
+        pace: Uncertain { value: pace, certainty: ASSUMED },
+        prompts_source: source.clone(),
+        source,
+    }
 }
 
-fn assumed_card(bytes_per_s: f64) -> Pace {
-    let operations_per_s = GPU_OPERATIONS_PER_BYTE * bytes_per_s;
+fn assumed_card(bytes_per_s: f64, known: Option<&KnownCard>) -> Pace {
+    let per_byte = match known {
+        Some(known) if !known.has_matrices => GPU_OPERATIONS_PER_BYTE_WITHOUT_MATRICES,
+        _ => GPU_OPERATIONS_PER_BYTE,
+    };
+    let link = known.map_or(LINK_GBPS * 1e9, |known| known.link.bytes_per_s());
     Pace {
         answer_bytes_per_s: bytes_per_s,
         answer_float_bytes_per_s: bytes_per_s,
@@ -329,21 +420,21 @@ fn assumed_card(bytes_per_s: f64) -> Pace {
         step_s: GPU_STEP_S,
         layer_s: GPU_LAYER_S,
         streamed_layer_s: GPU_STREAMED_LAYER_S,
-        prompt_bytes_per_s: bytes_per_s / 4.0,
-        prompt_operations_per_s: operations_per_s,
-        prompt_float_operations_per_s: operations_per_s,
-        far_bytes_per_s: LINK_GBPS * 1e9,
-        far_prompt_bytes_per_s: LINK_GBPS * 1e9,
+        prompt_bytes_per_s: bytes_per_s,
+        prompt_operations_per_s: per_byte * bytes_per_s,
+        prompt_float_operations_per_s: per_byte * bytes_per_s,
+        far_bytes_per_s: SHARE_OF_LINK * link,
+        far_prompt_bytes_per_s: SHARE_OF_LINK_FOR_PROMPTS * link,
     }
 }
 
 fn figure(told: Option<f64>, option: &str, measured: Option<Rate>, assumed_gbps: f64) -> Figure {
     match (told, measured) {
         (Some(gbps), _) => Figure { value: gbps * 1e9, source: format!("from {option}") },
-        (None, Some(Rate { bytes_per_s, of, age_s })) => {
-            let of = if of.is_empty() { of } else { format!(" of {of}") };
-            let source = format!("measured{of} by `moeflux doctor` {}", ago(age_s));
-            Figure { value: bytes_per_s, source }
+        (None, Some(rate)) => {
+            let of = if rate.of.is_empty() { String::new() } else { format!(" of {}", rate.of) };
+            let source = format!("measured{of} by {}", rate.when());
+            Figure { value: rate.bytes_per_s, source }
         }
         (None, None) => Figure {
             value: assumed_gbps * 1e9,
@@ -358,7 +449,14 @@ mod tests {
 
     #[test]
     fn told_goes_before_measured_and_measured_before_assumed() {
-        let rate = || Some(Rate { bytes_per_s: 2e9, of: "/dev/x ext4".into(), age_s: 7300 });
+        let rate = || {
+            Some(Rate {
+                bytes_per_s: 2e9,
+                of: "/dev/x ext4".into(),
+                age_s: 7300,
+                is_doubtful: false,
+            })
+        };
         let check = |figure: Figure, value: f64, words: &str| {
             assert!((figure.value - value).abs() < 1.0, "{figure:?}");
             assert_eq!(figure.source, words);

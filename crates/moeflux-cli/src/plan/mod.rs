@@ -3,6 +3,7 @@
 //! **Invariant:** reads headers or a `config.json` only and measures nothing, so that it answers in
 //! well under a tenth of a second; every figure that was assumed says so.
 
+pub(crate) mod cards;
 pub(crate) mod gives;
 pub(crate) mod routes;
 pub(crate) mod forecast;
@@ -16,11 +17,12 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use moeflux::ByteCount;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::weights::ImaginedKind;
+use moeflux::{ByteCount, Error};
 
 use crate::bare_config::{BareConfig, parse_bits, parse_group};
+use crate::device;
 use crate::failure::{Failure, Outcome};
 use crate::fold::point;
 use crate::hub;
@@ -31,8 +33,9 @@ use crate::network::{Job, Network};
 use crate::place;
 use crate::ranges;
 use crate::size;
+use cards::KnownCard;
 use list::List;
-use machine::{PlanMachine, Told};
+use machine::{PlanCard, PlanMachine, Told};
 use report::{Plan, Report, Subject, check_known};
 use routes::Routes;
 
@@ -61,13 +64,18 @@ pub(crate) struct PlanArgs {
     /// Memory that the whole process may use, as in the commands that run a model
     #[arg(long, value_name = "SIZE", value_parser = ranges::memory, conflicts_with = "ram")]
     pub(crate) memory: Option<u64>,
+    /// A GPU by its name, for example "RTX 3090": its memory, the rate of that memory and its link
+    /// to the host are those that its vendor states. Any other name lists those that are known
+    #[arg(long, value_name = "NAME", value_parser = cards::named)]
+    pub(crate) gpu: Option<&'static KnownCard>,
     /// Memory of a GPU that a model may use; it computes, and reads experts without room there from
     /// memory. 0: no GPU [default: the GPU that `moeflux doctor` measured, for a model that fits
     /// there]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) gpu_memory: Option<u64>,
     /// What answers read of a GPU's memory, in 10^9 bytes per second [default: measured by
-    /// `moeflux doctor`, or 300]
+    /// `moeflux doctor`, or six tenths of what the vendor of --gpu states, or of what usual cards
+    /// with as much memory have]
     #[arg(long, value_name = "X", value_parser = ranges::gbps)]
     pub(crate) gpu_gbps: Option<f64>,
     /// Cores of another machine, of the same kind as this one's
@@ -90,7 +98,12 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "FILE", requires = "path")]
     pub(crate) trace: Option<PathBuf>,
     /// Machines like this one that run the model together under an MPI launcher
-    #[arg(long, value_name = "N", value_parser = ranges::ranks, conflicts_with = "gpu_memory")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = ranges::ranks,
+        conflicts_with_all = ["gpu_memory", "gpu"]
+    )]
     pub(crate) ranks: Option<NonZeroUsize>,
     /// What connects them: 1g, 10g, 25g-rdma, tb5, or microseconds of a message and 10^9 bytes per
     /// second, as 50,1.1 [default: 10g]
@@ -120,6 +133,7 @@ impl PlanArgs {
             gops: self.gops,
             gpu_bytes: self.gpu_memory,
             gpu_gbps: self.gpu_gbps,
+            gpu: self.gpu,
             job: self.job(),
         }
     }
@@ -138,8 +152,8 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
     let drive_key = subject.kind.is_none().then(|| place::key(&path));
     let machine = PlanMachine::here(&args.told(), &Measured::load(), drive_key.as_deref());
     check_known(&machine)?;
-    if let Some(gpu_bytes) = args.gpu_memory.filter(|n_bytes| *n_bytes > 0) {
-        subject.needs.check_gpu_memory(gpu_bytes)?;
+    if let Some(card) = machine.card.as_ref().filter(|card| card.is_told) {
+        check_card(card, &subject)?;
     }
     let routes = match &args.trace {
         Some(trace) => Routes::open(trace, &subject.needs)?,
@@ -162,6 +176,12 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
     })
 }
 
+/// Refuses a card that was asked for and cannot compute a model.
+fn check_card(card: &PlanCard, subject: &Subject) -> Result<(), Error> {
+    device::check_kinds(&subject.blueprint)?;
+    subject.needs.check_gpu_memory(card.gives.room_bytes, &card.allowed_by())
+}
+
 /// What there is to say of this machine and every model that is known by name.
 fn all_known(args: &PlanArgs) -> Outcome<String> {
     let machine = PlanMachine::here(&args.told(), &Measured::load(), None);
@@ -177,9 +197,10 @@ fn all_known(args: &PlanArgs) -> Outcome<String> {
     lines.push(String::new());
     let note = "tokens per second, from low to high: answers at the beginning of a session, and a \
                 prompt of 512 tokens; weights that do not fit are read from the drive. `moeflux \
-                plan NAME` says more; --ram, --gpu-memory and others (`moeflux help plan`) \
-                describe another machine";
+                plan NAME` says more; --ram, --gpu and others (`moeflux help plan`) describe \
+                another machine";
     lines.extend(point(note));
+    lines.extend(machine.doubts.iter().flat_map(|it| point(&format!("warning: {it}"))));
     Ok(lines.join("\n"))
 }
 
@@ -198,7 +219,7 @@ pub(crate) fn expectation(config: Vec<u8>, drive_key: Option<&str>) -> Option<St
     let plan = Plan { subject: &subject, machine: &machine, context, routes: &Routes::Unknown };
     let speed = match plan.report() {
         Ok(report) => advice::first_tokens(&report.forecast),
-        Err(moeflux::Error::NoRoom { needed_bytes, .. }) => {
+        Err(Error::NoRoom { needed_bytes, .. }) => {
             format!("too large, it needs {}", ByteCount(needed_bytes).rounded())
         }
         Err(_) => return None,

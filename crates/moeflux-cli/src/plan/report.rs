@@ -93,6 +93,10 @@ pub(crate) struct Report<'a> {
     pub(crate) forecast: Forecast,
     /// The smallest budget that works.
     pub(crate) least_bytes: u64,
+    /// The same without the GPU, where one computes.
+    pub(crate) least_bytes_of_cpu: Option<u64>,
+    /// Why the GPU of this machine does not compute the model, if it could have been taken.
+    pub(crate) without_gpu: Option<String>,
     /// The budget from which on nothing is read from the drive any more.
     pub(crate) all_bytes: u64,
     /// What one of several machines gives by itself, if the model runs there.
@@ -108,7 +112,8 @@ impl<'a> Plan<'a> {
     /// The card computes if it was asked for, or if the whole model fits there.
     fn chosen(&self) -> Result<(Gives, Forecast), Error> {
         let of_cpu = self.machine.of_cpu();
-        if let Some(card) = &self.machine.card {
+        let is_computed = crate::device::check_kinds(&self.subject.blueprint).is_ok();
+        if let Some(card) = self.machine.card.as_ref().filter(|card| card.is_told || is_computed) {
             let gives = self.machine.of_card(card);
             match self.case(&gives).forecast() {
                 Err(error) if card.is_told => return Err(error),
@@ -135,12 +140,46 @@ impl<'a> Plan<'a> {
     pub(crate) fn report(self) -> Result<Report<'a>, Error> {
         let (gives, forecast) = self.chosen()?;
         let least_bytes = self.case(&gives).least_bytes()?;
+        let least_bytes_of_cpu = match gives.card {
+            Some(_) => Some(self.case(&self.machine.of_cpu()).least_bytes()?),
+            None => None,
+        };
         let everything = Gives { card: None, ..gives.with_budget(EVERYTHING_BYTES) };
         let all = self.case(&everything).forecast()?.layout;
         let all_bytes = all.fixed_bytes + all.memory.expert_bytes + PROGRAM_MARGIN_BYTES;
-        let [least_bytes, all_bytes] =
-            [least_bytes, all_bytes].map(|it| it.next_multiple_of(BUDGET_UNIT_BYTES));
-        Ok(Report { plan: self, gives, forecast, least_bytes, all_bytes, alone: None })
+        // Weights that every token uses go through the host's memory, also to a card that has room
+        // for all.
+        let on_its_way = self.subject.needs.resident_bytes + gives.host.program_bytes;
+        let least_bytes = least_bytes.max(gives.card.map_or(0, |_| on_its_way));
+        let whole = |n_bytes: u64| n_bytes.next_multiple_of(BUDGET_UNIT_BYTES);
+        Ok(Report {
+            without_gpu: self.without_gpu(&gives),
+            plan: self,
+            gives,
+            forecast,
+            least_bytes: whole(least_bytes),
+            least_bytes_of_cpu: least_bytes_of_cpu.map(whole),
+            all_bytes: whole(all_bytes),
+            alone: None,
+        })
+    }
+
+    fn without_gpu(&self, gives: &Gives) -> Option<String> {
+        let card = self.machine.card.as_ref().filter(|_| gives.card.is_none())?;
+        if self.subject.weights_bytes < crate::device::SMALL_BYTES {
+            return Some("the model is too small for a GPU to be taken by itself".to_owned());
+        }
+        let problem = crate::device::check_kinds(&self.subject.blueprint).err();
+        Some(problem.map_or_else(
+            || {
+                let room = ByteCount(card.gives.room_bytes).rounded();
+                format!(
+                    "the model does not fit on it ({room}); `moeflux plan --gpu-memory SIZE` tells \
+                     what it gives for a part, --backend gpu of other commands uses it"
+                )
+            },
+            |problem| problem.to_string(),
+        ))
     }
 
     /// A memory that is too small, on one line with the least that works.
@@ -153,6 +192,11 @@ impl<'a> Plan<'a> {
             .map(|need| format!("{} for {}", ByteCount(need.n_bytes).rounded(), need.of))
             .collect();
         let (needed, machine) = (ByteCount(needed_bytes), self.machine);
+        let bits = match self.subject.kind {
+            Some(_) => "fewer bits (--bits)",
+            // What is there stays as it is.
+            None => "a model with fewer bits",
+        };
         let there = match (available_bytes, machine.leaves_a_part()) {
             (Some(bytes), true) => format!(
                 "a process may use {} of the memory {}",
@@ -164,7 +208,7 @@ impl<'a> Plan<'a> {
         };
         Error::Input(format!(
             "{} needs at least {needed}, that is {}; {there}: more memory (--ram, --memory), a \
-             shorter context (--context) or fewer bits (--bits) is the way out",
+             shorter context (--context) or {bits} is the way out",
             self.subject.name,
             parts.join(", ")
         ))
@@ -211,6 +255,7 @@ impl Report<'_> {
             "read_bytes_per_token": self.read_bytes_per_token(),
             "operations_per_token": needs.resident.n_operations() + needs.routed.n_operations(),
             "least_bytes": self.least_bytes,
+            "least_bytes_without_gpu": self.least_bytes_of_cpu,
             "all_bytes": self.all_bytes,
             "machine": {
                 "memory_bytes": machine.memory_bytes(),
@@ -223,7 +268,9 @@ impl Report<'_> {
                     "sees_host": card.gives.sees_host,
                     "pace": card.computer.pace.value.json(),
                     "source": card.computer.source,
+                    "name": card.known.map(|known| known.name),
                 })),
+                "doubts": machine.doubts,
             },
             "ranks": machine.job.map(|job| job.n_ranks),
             "network": machine.job.map(|job| job.network.option()),

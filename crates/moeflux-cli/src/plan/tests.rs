@@ -219,6 +219,7 @@ pub(super) fn args(path: &Path) -> PlanArgs {
         memory: Some(64 << 30),
         gpu_memory: Some(0),
         gpu_gbps: None,
+        gpu: None,
         cores: None,
         gops: Some(300.0),
         disk_gbps: Some(3.0),

@@ -22,7 +22,14 @@ const SPEED_LABEL_WIDTH: usize = 28;
 /// Columns of a range of speeds.
 const RANGE_WIDTH: usize = 15;
 
-/// What the two ends mean.
+/// What the two ends mean where nothing is read from the drive.
+const ENDS_OF_RATES: &str = "Low: rates below those above. High: rates above them.";
+
+/// The same where some experts are on a GPU and others in memory.
+const ENDS_OF_PLACES: &str = "Low: rates below those above, experts used alike. High: rates above \
+                              them, routing as skewed as the demo model's.";
+
+/// And where experts are read from the drive.
 const ENDS: &str = "Low: rates below those above, little overlap of reading and computing, routing \
                     that no cache can guess. High: full overlap, routing as skewed as the demo \
                     model's. A trace of your own text (--trace) narrows both.";
@@ -62,7 +69,7 @@ fn memory(report: &Report<'_>) -> Vec<String> {
     let (layout, machine) = (&report.forecast.layout, report.plan.machine);
     let session = format!("{} tokens of context", grouped(report.plan.context));
     let step = layout.fixed_bytes.saturating_sub(
-        needs.resident_bytes + layout.session_bytes + report.plan.machine.host.program_bytes,
+        needs.resident_bytes + layout.session_bytes + report.gives.host.program_bytes,
     );
     let mut lines = vec![
         header(if machine.job.is_some() { "memory of each" } else { "memory" }, "bytes"),
@@ -77,7 +84,13 @@ fn memory(report: &Report<'_>) -> Vec<String> {
         lines.push(size_row(&used, needs.routed_bytes()));
     }
     lines.push(size_row("all of it", report.all_bytes));
-    lines.push(size_row("the least that works", report.least_bytes));
+    match report.least_bytes_of_cpu {
+        None => lines.push(size_row("the least that works", report.least_bytes)),
+        Some(of_cpu) => {
+            lines.push(size_row("the least without the GPU", of_cpu));
+            lines.push(size_row("the least beside this GPU", report.least_bytes));
+        }
+    }
     lines
 }
 
@@ -105,8 +118,12 @@ pub(super) fn machine_lines(machine: &PlanMachine) -> Vec<String> {
         let pace = &card.computer.pace.value;
         let (room, far) = (binary(card.gives.room_bytes), pace.far_bytes_per_s / 1e9);
         let near = pace.answer_bytes_per_s / 1e9;
-        lines.extend(row("GPU", &format!("{room}, {}", card.computer.source)));
-        let text = format!("reads {near:.0} GB/s there, and {far:.0} GB/s of the host's memory");
+        lines.extend(row("GPU", &card.computer.source));
+        let text = format!(
+            "a model may use {room}; answers read {near:.0} GB/s there, and {far:.0} GB/s of the \
+             host's memory{}",
+            card.guesses
+        );
         lines.extend(row("", &text));
     }
     lines
@@ -140,12 +157,18 @@ fn expected(report: &Report<'_>) -> Vec<String> {
         } else {
             (format!("{few:.0} to {many:.0} %"), format!("{least} to {most}"))
         };
-        let text = format!("found in memory: {found} of uses; read for a token: {read}");
+        let places = if forecast.places.on_card > 0 { "on the GPU or in" } else { "in" };
+        let text = format!("found {places} memory: {found} of uses; read for a token: {read}");
         lines.extend(folded("  ", &text));
     }
     lines.extend(exchanges(report).iter().flat_map(|it| folded("  ", it)));
     let is_traced = matches!(report.plan.routes, Routes::Traced(_));
-    let ends = if is_traced { ENDS_OF_TRACE } else { ENDS };
+    let ends = match forecast.places {
+        Places { on_drive: 1.., .. } if is_traced => ENDS_OF_TRACE,
+        Places { on_drive: 1.., .. } => ENDS,
+        Places { on_card: 1.., in_memory: 1.., .. } => ENDS_OF_PLACES,
+        _ => ENDS_OF_RATES,
+    };
     lines.extend(folded("  ", ends));
     lines
 }

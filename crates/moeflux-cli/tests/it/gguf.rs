@@ -50,7 +50,8 @@ fn a_pack_answers_as_its_file_and_has_checksums() {
     let dir = TempDir::synthetic_gguf();
     let (file, packed) = (file_of(&dir), dir.file("packed"));
     let said = stdout_of(&["verify", text(&file)]);
-    assert!(said.contains("`moeflux pack` writes some"), "{said}");
+    let advice = format!("no checksums: `moeflux doctor --deep {}` writes some now", text(&file));
+    assert!(said.contains(&advice), "{said}");
     let said = stdout_of(&["pack", text(&file), text(&packed)]);
     assert!(said.contains("next: moeflux generate"), "{said}");
     assert!(stdout_of(&["verify", text(&packed)]).contains("match their checksums"));
@@ -110,4 +111,24 @@ fn a_server_names_the_file_and_answers() {
     let found = served.json("POST /v1/chat/completions", &body);
     assert_eq!(found["choices"][0]["message"]["role"], "assistant", "{found}");
     assert!(found["usage"]["completion_tokens"].as_u64().unwrap() > 0, "{found}");
+}
+
+#[test]
+fn reports_of_a_file_name_its_types_and_what_gpus_cannot_compute() {
+    let golden = crate::support::golden;
+    let first_lines = |name: &str| {
+        let page = stdout_of(&["inspect", text(&golden(name))]);
+        page.lines().nth(2).unwrap_or_default().to_owned()
+    };
+    assert_eq!(first_lines("gguf-qwen3moe-k"), "mostly Q4_K (32 % of the bytes)");
+    // Experts in MXFP4 between larger floats.
+    assert_eq!(first_lines("gguf-gpt-oss"), "mostly f32 (44 % of the bytes)");
+    assert_eq!(first_lines("mixtral-bf16"), "not quantised");
+    assert_eq!(first_lines("gpt_oss-mxfp4"), "MXFP4, 17 matrices otherwise");
+    let file = golden("gguf-qwen3moe-k/model.gguf");
+    let words = ["are computed on the CPU only, not on a GPU"];
+    check_fails(&["plan", text(&file), "--ram", "64G", "--gpu", "RTX 3090"], &words);
+    check_fails(&["bench", "--model", text(&file), "--backend", "gpu"], &words);
+    let file = golden("gguf-qwen3moe-gpu/model.gguf");
+    stdout_of(&["plan", text(&file), "--ram", "64G", "--gpu", "RTX 3090"]);
 }

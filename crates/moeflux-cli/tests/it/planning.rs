@@ -1,6 +1,9 @@
 //! `moeflux plan` and `moeflux doctor`: figures, what is remembered, what is found damaged.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Builder, JoinHandle};
 
 use serde_json::Value;
 
@@ -92,6 +95,9 @@ fn pages_fit_a_terminal() {
         &["plan", "qwen3.5-397b-a17b", "--ram", "64G"],
         &["plan", "deepseek-v3", "--ram", "64G", "--cores", "16"],
         &["plan", "kimi-k2", "--ram", "64G", "--gpu-memory", "24G"],
+        &["plan", "glm-5", "--ram", "64G", "--gpu", "RX 7900 XTX"],
+        &["inspect", "gpt-oss-20b"],
+        &["inspect", "deepseek-v3.2"],
         &["inspect", "deepseek-v3"],
         &["inspect", "qwen3.5-397b-a17b"],
     ] {
@@ -228,7 +234,9 @@ fn wrong_uses_of_plan_and_doctor_are_explained() {
 #[test]
 fn what_the_doctor_measures_the_plan_knows() {
     let (cache, dir) = (TempDir::new(), TempDir::new());
-    let doctor = ["doctor", dir.path().to_str().unwrap(), "--file-size", "4M", "--json"];
+    let dir_name = dir.path().to_str().unwrap();
+    // Other tests use the machine.
+    let doctor = ["doctor", dir_name, "--file-size", "4M", "--even-if-busy", "--json"];
     let output = moeflux_in(&cache, &doctor);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{stderr}");
@@ -259,6 +267,130 @@ fn what_the_doctor_measures_the_plan_knows() {
     let trials = std::fs::read_dir(cache.path().join("moeflux")).unwrap();
     let left = trials.flatten().filter(|it| it.file_name().to_string_lossy().starts_with("trial-"));
     assert_eq!(left.count(), 0, "a model of a trial was left");
+}
+
+/// Keeps every core busy for as long as it lives.
+struct Burners {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Burners {
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let burn = |stop: Arc<AtomicBool>| {
+            let burn = move || while !stop.load(Ordering::Relaxed) {};
+            Builder::new().name("burner".to_owned()).spawn(burn).unwrap()
+        };
+        let threads = (0..2 * n_cores).map(|_| burn(Arc::clone(&stop))).collect();
+        Self { stop, threads }
+    }
+}
+
+impl Drop for Burners {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            drop(thread.join());
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn figures_of_a_busy_machine_are_shown_and_not_kept() {
+    let (cache, dir) = (TempDir::new(), TempDir::new());
+    let file = cache.path().join("moeflux/measured-1.json");
+    let source = || {
+        let plan = json(&stdout_in(&cache, &["plan", "qwen3-30b-a3b", "--json"]));
+        plan["machine"]["memory"]["source"].as_str().unwrap().to_owned()
+    };
+    let burners = Burners::start();
+    let page = unbroken(&stdout_in(&cache, &doctor(&dir, &[])));
+    assert!(page.contains("too low, so `moeflux plan` does not count with them"), "{page}");
+    assert!(!file.exists() && source().starts_with("assumed"), "{}", source());
+    let kept = unbroken(&stdout_in(&cache, &doctor(&dir, &["--even-if-busy"])));
+    assert!(kept.contains("counts with them, as --even-if-busy asks"), "{kept}");
+    let before = std::fs::read(&file).unwrap();
+    stdout_in(&cache, &doctor(&dir, &[]));
+    assert_eq!(std::fs::read(&file).unwrap(), before, "earlier figures stay");
+    drop(burners);
+    assert_eq!(source(), "measured by `moeflux doctor` just now on a busy machine");
+    for plan in [&["plan"][..], &["plan", "qwen3-30b-a3b"]] {
+        let page = unbroken(&stdout_in(&cache, plan));
+        let words = "* warning: the figures of memory, the drive are too low, as the machine was";
+        assert!(page.contains(words), "{page}");
+    }
+
+    let said = stdout_in(&cache, &["doctor", "--forget"]);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].starts_with("forgotten, in ") && lines[0].contains("measured-1.json"));
+    assert!(lines[1].starts_with("* memory ") && lines[2].starts_with("* drive "), "{said}");
+    assert!(source().starts_with("assumed"), "{}", source());
+    assert!(stdout_in(&cache, &["doctor", "--forget"]).starts_with("nothing to forget: "));
+}
+
+#[test]
+fn cards_are_planned_by_their_names() {
+    let cache = TempDir::new();
+    let plan = |more: &[&str]| {
+        let args = ["plan", "qwen3-30b-a3b", "--ram", "32G", "--gpu"];
+        unbroken(&stdout_in(&cache, &[&args[..], more].concat()))
+    };
+    let page = plan(&["rtx 3090"]);
+    for words in [
+        "GPU RTX 3090: 24G, 936 GB/s, PCIe 4 x16: from the vendor, not measured",
+        "a model may use 22.50 GiB; answers read 562 GB/s there, and 22 GB/s",
+        "experts: all on the GPU",
+        "* all experts are on the GPU: after loading",
+        "without the GPU, --memory",
+    ] {
+        assert!(page.contains(words), "`{words}` is not in\n{page}");
+    }
+    assert!(!page.contains("no cache can guess"), "nothing is read from the drive\n{page}");
+    let page = plan(&["3060", "--gpu-gbps", "200"]);
+    for words in
+        ["GPU from --gpu-gbps", "200 GB/s there", "all experts are on the GPU or in memory"]
+    {
+        assert!(page.contains(words), "`{words}` is not in\n{page}");
+    }
+    // A part of the card.
+    assert!(plan(&["3090", "--gpu-memory", "8G"]).contains("a model may use 8.00 GiB"));
+    let args = ["plan", "qwen3.8-2.4t-a95b", "--ram", "64G", "--gpu", "4070"];
+    check_fails(&args, &["the RTX 4070 has room for 12.08 GB", "a GPU needs more than that"]);
+    let output = moeflux_in(&cache, &["plan", "--gpu", "Voodoo"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("known are RTX 3060 12G, RTX 3070, "), "{stderr}");
+    let output = moeflux_in(&cache, &["plan", "--gpu", "3090", "--ranks", "2"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn unrelated_files_in_a_folder_are_not_one_model() {
+    let (cache, dir) = (TempDir::new(), TempDir::new());
+    for (name, case) in [("a.gguf", "gguf-qwen3moe-k"), ("b.gguf", "gguf-qwen3moe-q8")] {
+        std::fs::copy(golden(case).join("model.gguf"), dir.file(name)).unwrap();
+        std::fs::File::options()
+            .append(true)
+            .open(dir.file(name))
+            .and_then(|file| file.set_len(5 << 20))
+            .unwrap();
+    }
+    let page = unbroken(&stdout_in(&cache, &doctor(&dir, &[])));
+    for words in [
+        "read from 2 files with weights, 10.49 MB, not one model that runs",
+        "* no model here was looked at: ",
+        "holds 2 GGUF models",
+    ] {
+        assert!(page.contains(words), "`{words}` is not in\n{page}");
+    }
+    let file = dir.file("a.gguf");
+    let args = ["doctor", file.to_str().unwrap(), "--file-size", "4M", "--trials", "none"];
+    let page = unbroken(&stdout_in(&cache, &args));
+    assert!(page.contains("read from 1 file of the model, 5.24 MB"), "{page}");
+    assert!(page.contains("* the model here: "), "{page}");
 }
 
 #[test]
@@ -293,6 +425,9 @@ fn damage_of_a_checkpoint_in_place_is_found_by_a_later_deep_look() {
     let second = unbroken(&stdout_in(&cache, &args));
     assert!(second.contains("checksums match those of "), "{second}");
     assert_eq!(std::fs::read(dir.file("moeflux-sums.json")).unwrap(), sums);
+    let verified = stdout_of(&["verify", dir.path().to_str().unwrap()]);
+    let words = "compares them with the checksums in ";
+    assert!(verified.contains(words) && !verified.contains("no checksums"), "{verified}");
     // The model is one still.
     stdout_of(&["inspect", dir.path().to_str().unwrap()]);
 

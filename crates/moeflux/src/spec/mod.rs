@@ -140,7 +140,10 @@ pub enum ContextLimit {
     Model,
     /// Each position sees only as many others as an indexer chooses for it: up to so many
     /// positions that is all of them, and the indexer is not computed.
-    Indexer,
+    Indexer {
+        /// What the model was made for.
+        stated: usize,
+    },
 }
 
 impl ContextLimit {
@@ -149,7 +152,7 @@ impl ContextLimit {
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Model => "",
-            Self::Indexer => {
+            Self::Indexer { .. } => {
                 " here, because beyond them its attention is sparse, which is not supported"
             }
         }
@@ -162,7 +165,8 @@ impl ModelSpec {
         if self.context_max <= n_selected {
             return self;
         }
-        Self { context_max: n_selected, context_limit: ContextLimit::Indexer, ..self }
+        let context_limit = ContextLimit::Indexer { stated: self.context_max };
+        Self { context_max: n_selected, context_limit, ..self }
     }
 
     /// Experts of each layer that a token uses, at most.

@@ -136,7 +136,8 @@ fn families_like_deepseek_differ_in_what_they_leave_out() {
     };
     let capped = dsa("first_k_dense_replace", json!(ABSENT));
     assert_eq!(layers(&capped), "MdMdMd");
-    assert_eq!((capped.context_max, capped.context_limit), (2048, ContextLimit::Indexer));
+    let indexer = ContextLimit::Indexer { stated: 202_752 };
+    assert_eq!((capped.context_max, capped.context_limit), (2048, indexer));
     let short = dsa("max_position_embeddings", json!(1024));
     assert_eq!((short.context_max, short.context_limit), (1024, ContextLimit::Model));
     assert_eq!(dsa("index_topk", json!(512)).context_max, 512);
