@@ -174,7 +174,8 @@ impl Measured {
         }
         let n_ways = of("ways").and_then(Value::as_object).map_or(0, Map::len);
         if n_ways > 0 {
-            lines.push(format!("the faster way of reading for {n_ways} models"));
+            let models = if n_ways == 1 { "model" } else { "models" };
+            lines.push(format!("the faster way of reading for {n_ways} {models}"));
         }
         lines
     }
@@ -353,7 +354,7 @@ mod tests {
         let expected = [
             "memory 60.00 GB/s, just now",
             "drive /dev/a ext4: 2.00 GB/s, just now",
-            "the faster way of reading for 1 models",
+            "the faster way of reading for 1 model",
         ];
         assert_eq!(measured.forget(), expected);
         measured.save().unwrap();

@@ -53,11 +53,11 @@ const OWN_BLOCK_BYTES: libc::c_int = 4 << 20;
 
 /// Bytes that a pool keeps at its end when smaller blocks are freed.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-const POOL_BYTES_KEPT: libc::c_int = 16 << 20;
+const POOL_BYTES_KEPT: libc::c_int = 8 << 20;
 
-/// Freed bytes that stay with the process after [`give_back_freed_memory`], beside those that lie
-/// between others.
-pub const FREED_BYTES_KEPT: u64 = 16 << 20;
+/// Freed bytes that stay with the process after [`give_back_freed_memory`], in two pools, beside
+/// those that lie between others.
+pub const FREED_BYTES_KEPT: u64 = 2 * (8 << 20);
 
 /// `MemAvailable` of `/proc/meminfo`.
 pub(crate) fn meminfo_available(meminfo: &str) -> Option<u64> {

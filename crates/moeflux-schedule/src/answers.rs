@@ -472,7 +472,7 @@ impl<'e> Answers<'e> {
     /// Kept sessions give way to experts where these are worth more in their memory.
     pub(crate) fn give_to_experts(&mut self) {
         let engine = self.context.engine;
-        while engine.session_room().n_slots_lent > 0 {
+        while self.kept.n_sessions() > 0 && engine.session_room().n_slots_lent > 0 {
             let Some(stream) = engine.stream_stats() else { return };
             let n_missing = stream.n_experts.saturating_sub(stream.n_slots);
             if !self.kept.give_up_for(Slots { slot_bytes: stream.slot_bytes, n_missing }) {

@@ -192,7 +192,9 @@ impl Grammars {
         let behind = if is_written { behind } else { String::new() };
         let thoughts = Thoughts { n_tokens_max, closing, behind };
         let constraint = Constraint::new(model, start, body, thoughts);
-        Ok(Some(match self.calls.filter(|_| !tools.is_empty()) {
+        // In an answer of another form, what looks like a call may be a part of its text.
+        let is_free = rules.form == AnswerForm::Free && rules.tool_choice != ToolChoice::None;
+        Ok(Some(match self.calls.filter(|_| is_free && !tools.is_empty()) {
             Some(format) => {
                 let reader = AnswerReader::new(start, self.thoughts);
                 constraint.ending_repeats(reader.with_calls(format, tools))

@@ -43,9 +43,6 @@ const ACCOUNT_BYTES_MIN: u64 = 32 << 20;
 /// At most so much: bodies of 32 MB have room then.
 const ACCOUNT_BYTES_MAX: u64 = 1 << 30;
 
-/// Conversations that are kept unless told otherwise.
-const KEPT_DEFAULT: usize = 64;
-
 /// More bytes are no list of keys.
 const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -81,11 +78,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = ranges::sessions, default_value = "4")]
     sessions: NonZeroUsize,
     /// Memory for conversations that wait for their next turn, within --memory [default: what
-    /// running answers leave, and experts are not worth more in]
+    /// running answers leave, unless experts save more time in it]
     #[arg(long, value_name = "SIZE", value_parser = ranges::kept_bytes)]
     keep_memory: Option<u64>,
     /// Conversations that are kept for their next turn; 0 keeps none
-    #[arg(long, value_name = "N", value_parser = ranges::queue, default_value_t = KEPT_DEFAULT)]
+    #[arg(long, value_name = "N", value_parser = ranges::queue, default_value = "64")]
     keep_sessions: usize,
     /// Requests that may wait beyond those; more get status 429
     #[arg(long, value_name = "N", value_parser = ranges::queue, default_value = "64")]

@@ -358,7 +358,7 @@ fn cards_are_planned_by_their_names() {
     // A part of the card.
     assert!(plan(&["3090", "--gpu-memory", "8G"]).contains("a model may use 8.00 GiB"));
     let args = ["plan", "qwen3.8-2.4t-a95b", "--ram", "64G", "--gpu", "4070"];
-    check_fails(&args, &["the RTX 4070 has room for 12.08 GB", "a GPU needs more than that"]);
+    check_fails(&args, &["the RTX 4070 has room for 12.08 GB", "give the GPU more than that"]);
     let output = moeflux_in(&cache, &["plan", "--gpu", "Voodoo"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");

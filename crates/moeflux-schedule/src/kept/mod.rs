@@ -44,6 +44,8 @@ pub(crate) struct Found {
 struct Entry {
     owner: Owner,
     session: Session,
+    /// What it takes: counted once, as it is looked at after every step.
+    n_bytes: u64,
     /// A prompt that has so much in common with it continues its conversation.
     continues_from: usize,
 }
@@ -151,7 +153,8 @@ impl Kept {
             .retain(|entry| entry.owner != owner || !tokens.starts_with(entry.session.tokens()));
         let last_part = parts_at.iter().filter(|it| **it <= tokens.len()).max();
         let continues_from = last_part.copied().unwrap_or(tokens.len());
-        self.entries.push(Entry { owner, session, continues_from });
+        let n_bytes = self.sizes.bytes(&session);
+        self.entries.push(Entry { owner, session, n_bytes, continues_from });
         while self.entries.len() > self.limits.n_sessions {
             self.drop_least(DropReason::Count);
         }
@@ -199,8 +202,7 @@ impl Kept {
     }
 
     fn drop_at(&mut self, idx: usize, reason: DropReason) {
-        let n_bytes = self.sizes.bytes(&self.entries[idx].session);
-        let Entry { owner, session, continues_from } = self.entries.remove(idx);
+        let Entry { owner, session, n_bytes, continues_from } = self.entries.remove(idx);
         let n_tokens = session.tokens().len();
         tracing::info!(n_tokens, n_bytes, reason = reason.text(), "a kept session was dropped");
         let continued = &session.tokens()[..continues_from.min(n_tokens)];
@@ -211,10 +213,10 @@ impl Kept {
     fn least(&self) -> Option<(usize, f64)> {
         let entries = self.entries.iter().enumerate();
         let ranked = entries.map(|(idx, entry)| {
-            let n_bytes = self.sizes.bytes(&entry.session);
             let n_used_since = self.entries.len() - 1 - idx;
             let n_tokens = entry.session.tokens().len();
-            (idx, self.is_protected(idx), self.rates.of_session(n_tokens, n_bytes, n_used_since))
+            let worth = self.rates.of_session(n_tokens, entry.n_bytes, n_used_since);
+            (idx, self.is_protected(idx), worth)
         });
         let least = ranked.min_by(|a, b| a.1.cmp(&b.1).then(a.2.total_cmp(&b.2)));
         least.map(|(idx, _, worth)| (idx, worth))
@@ -222,7 +224,6 @@ impl Kept {
 
     /// Whether a session is the last of its owner, and no more than the owner's share.
     fn is_protected(&self, idx: usize) -> bool {
-        let session = &self.entries[idx].session;
         let is_last = |idx: usize| {
             let owner = self.entries[idx].owner;
             self.entries[idx + 1..].iter().all(|later| later.owner != owner)
@@ -233,12 +234,12 @@ impl Kept {
         let n_owners = (0..self.entries.len()).filter(|idx| is_last(*idx)).count() as u64;
         let limit_bytes = self.limits.n_bytes.or(self.room_bytes);
         let share_bytes = limit_bytes.map_or(u64::MAX, |limit_bytes| limit_bytes / n_owners);
-        self.sizes.bytes(session) <= share_bytes
+        self.entries[idx].n_bytes <= share_bytes
     }
 
     /// What they take.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes_of(self.entries.iter().map(|entry| &entry.session))
+        self.entries.iter().map(|entry| entry.n_bytes).sum()
     }
 
     /// What some sessions take.

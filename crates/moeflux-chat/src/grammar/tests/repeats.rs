@@ -27,3 +27,17 @@ fn a_call_that_is_made_again_ends_the_answer() {
         assert!(!allowed.contains(&END));
     }
 }
+
+#[test]
+fn a_form_that_looks_like_calls_goes_on() {
+    let model = model_of(&[], &[]);
+    let hermes = CallFormat::all().find(|it| it.title == "hermes");
+    let grammars = Grammars::new(model, hermes);
+    let tools = [Tool::function("get".into(), None, Some(json!({"type": "object"})))];
+    let line = "<tool_call>{\"name\": \"get\", \"arguments\": {}}</tool_call>";
+    let form = AnswerForm::Lark(format!("start: LINE LINE \"end\"\nLINE: {line:?}"));
+    let rules = AnswerRules { form, ..AnswerRules::default() };
+    let mut constraint = grammars.constraint(&rules, &tools, AnswerStart::Text).unwrap().unwrap();
+    let text = format!("{line}{line}end");
+    assert_eq!(offer(&mut constraint, &plain(&text), N_LOGITS), Fate::Whole);
+}
