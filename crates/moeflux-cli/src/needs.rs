@@ -202,8 +202,8 @@ impl Needs {
         }
         let [told, needed] = [gpu_bytes, self.resident_bytes].map(ByteCount);
         Err(Error::Input(format!(
-            "{allowed_by} {told}, and the weights that every token needs are {needed}: give the GPU \
-             more than that, or leave it out"
+            "{allowed_by} {told}, and the weights that every token needs are {needed}: give the \
+             GPU more than that, or leave it out"
         )))
     }
 

@@ -45,9 +45,9 @@ pub(crate) const CONTEXT_DEFAULT: usize = 4096;
 /// What `moeflux plan` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlanArgs {
-    /// One of the models that are known by name, or a part of its name, a config.json, the folder or
-    /// GGUF file of a model, or OWNER/NAME of one that `moeflux pull` downloaded [default: all known
-    /// models, a line each]
+    /// One of the models that are known by name, or a part of its name, a config.json, the folder
+    /// or GGUF file of a model, or OWNER/NAME of one that `moeflux pull` downloaded [default: all
+    /// known models, a line each]
     #[arg(value_name = "NAME|CONFIG.json|DIR|FILE.gguf|OWNER/NAME")]
     pub(crate) path: Option<PathBuf>,
     /// Bits per weight, of what has no weights here: 2, 3, 4, 5, 6 or 8 [default: as the config
