@@ -1,6 +1,6 @@
 //! `moeflux generate`: a prompt in, text out as it comes.
 
-use std::io::IsTerminal as _;
+use std::io::{Stdout, stdout};
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -22,10 +22,13 @@ use crate::failure::{Failure, Outcome};
 use crate::harmless::Harmless;
 use crate::interrupt::Interrupt;
 use crate::model;
-use crate::print::{self, Reader};
+use crate::print;
 use crate::progress::{Bar, tokens_done};
 use crate::ranges;
 use crate::sampling::SamplingArgs;
+use crate::screen::code::CodeLines;
+use crate::screen::style::{Span, Style};
+use crate::screen::{Screen, device};
 use crate::shown::{Part, Shown, ShownCall};
 use crate::stats::Stats;
 
@@ -153,8 +156,9 @@ struct Answer<'a> {
     tokenizer: &'a Tokenizer,
     engine: &'a Engine,
     shown: Shown,
-    /// `None` where the text goes to a file or a pipe: it comes through as it is.
-    harmless: Option<Harmless>,
+    screen: Screen<Stdout>,
+    harmless: Harmless,
+    code: CodeLines,
     text: String,
     /// Only where they are printed at the end.
     calls: Vec<ShownCall>,
@@ -166,7 +170,7 @@ struct Answer<'a> {
     logprobs: Vec<Value>,
     stats: Stats,
     reading: Option<Bar>,
-    output: Result<Reader>,
+    output: Result<()>,
 }
 
 impl<'a> Answer<'a> {
@@ -180,7 +184,9 @@ impl<'a> Answer<'a> {
             tokenizer,
             engine,
             shown,
-            harmless: std::io::stdout().is_terminal().then(Harmless::default),
+            screen: Screen::new(stdout(), device::abilities(), device::n_columns()),
+            harmless: Harmless::default(),
+            code: CodeLines::default(),
             text: String::new(),
             calls: Vec::new(),
             cut_calls: Vec::new(),
@@ -189,7 +195,7 @@ impl<'a> Answer<'a> {
             logprobs: Vec::new(),
             stats: Stats::start(load, n_prompt_tokens),
             reading: None,
-            output: Ok(Reader::Reads),
+            output: Ok(()),
         }
     }
 
@@ -219,7 +225,7 @@ impl<'a> Answer<'a> {
             }
             _ => {}
         }
-        let goes_on = matches!(self.output, Ok(Reader::Reads));
+        let goes_on = self.output.is_ok() && self.screen.has_reader();
         if goes_on { interrupt.poll() } else { ControlFlow::Break(()) }
     }
 
@@ -240,16 +246,16 @@ impl<'a> Answer<'a> {
 
     fn write_text(&mut self, text: &str) {
         self.text.push_str(text);
-        let shown = match &mut self.harmless {
-            Some(harmless) => harmless.push(text),
-            None => text.to_owned(),
+        let shown = match self.screen.is_terminal() {
+            true => self.harmless.push(text),
+            false => text.to_owned(),
         };
-        self.print(&shown);
+        self.show(&shown);
     }
 
-    fn print(&mut self, shown: &str) {
-        if !shown.is_empty() && !self.args.json && matches!(self.output, Ok(Reader::Reads)) {
-            self.output = print::piece(shown);
+    fn show(&mut self, shown: &str) {
+        if !shown.is_empty() && !self.args.json && self.output.is_ok() {
+            self.output = self.screen.text(&self.code.push(shown));
         }
     }
 
@@ -268,16 +274,16 @@ impl<'a> Answer<'a> {
         self.reading = None;
         let held = self.shown.finish(finish);
         self.write(held);
-        let rest = self.harmless.as_mut().map_or("", Harmless::finish);
-        self.print(rest);
-        let output = std::mem::replace(&mut self.output, Ok(Reader::Left));
+        let rest = self.harmless.finish();
+        self.show(rest);
+        std::mem::replace(&mut self.output, Ok(()))?;
         if self.args.json {
             print::line(&self.json(engine, (seed, context), finish).to_string())?;
             self.tell_what_was_cut(finish);
             return Ok(());
         }
-        if output? == Reader::Reads && !self.text.ends_with('\n') {
-            print::line("")?;
+        if !self.text.ends_with('\n') {
+            self.screen.text(&[Span::new(Style::PLAIN, "\n")])?;
         }
         self.tell_what_was_cut(finish);
         if finish == Finish::ContextFull {

@@ -9,6 +9,7 @@ mod size;
 mod fold;
 mod print;
 mod harmless;
+mod screen;
 mod tips;
 mod quiet;
 mod ask;

@@ -91,7 +91,9 @@ def chat_choices_seeds_and_logprobs(demo, _):
     assert texts == [it.message.content for it in second.choices] and len(set(texts)) > 1, texts
     for choice in first.choices:
         listed = choice.logprobs.content
-        assert "".join(it.token for it in listed) == choice.message.content
+        # A text that ends inside a character ends before it; its token is listed all the same.
+        text = "".join(it.token for it in listed)
+        assert choice.message.content in (text, text.removesuffix("\ufffd")), (text, choice)
         assert all(len(it.top_logprobs) == 2 and it.logprob <= 0 for it in listed)
 
 

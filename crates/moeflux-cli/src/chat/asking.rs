@@ -15,7 +15,6 @@ use moeflux_schedule::{Event, Job, Masks, Owner, Progress, Refusal, Sink, Ticket
 use crate::chat::answer::Answer;
 use crate::chat::display::Display;
 use crate::chat::opened::Opened;
-use crate::chat::screen::{Screen, cut_start};
 use crate::chat::status::Took;
 use crate::chat::talk::Talk;
 use crate::chat::terminal::{Heard, Terminal, Waker};
@@ -25,6 +24,7 @@ use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::progress::Bar;
 use crate::sampling::SamplingArgs;
+use crate::screen::{Screen, cut_start, device};
 use crate::shown::Calls;
 
 /// The foot is looked at so often, at least.
@@ -271,7 +271,7 @@ impl Asking<'_> {
         if !self.screen.has_foot() {
             return Ok(());
         }
-        self.screen.set_columns(self.terminal.n_columns());
+        self.screen.set_columns(device::n_columns());
         let end = if self.typed.is_whole() { "  (sent next)" } else { "" };
         let n_columns = self.screen.n_columns().saturating_sub(3 + end.len());
         let typed = self.typed.last_line();

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use crate::chat::answer::Part;
 use crate::chat::markdown::Markdown;
-use crate::chat::screen::Screen;
-use crate::chat::style::{Span, Style};
 use crate::harmless::Harmless;
+use crate::screen::Screen;
+use crate::screen::style::{Span, Style};
 
 /// Stand around thoughts that have no look of their own.
 const THOUGHT_MARKERS: [&str; 2] = ["<think>\n", "\n</think>"];
@@ -108,7 +108,7 @@ fn line_of(call: &Call) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chat::screen::Abilities;
+    use crate::screen::Abilities;
 
     fn shown(parts: Vec<Part>, abilities: Option<Abilities>) -> String {
         let mut written = Vec::new();
@@ -129,12 +129,12 @@ mod tests {
             thoughts.into_iter().chain(texts).chain([call]).collect::<Vec<_>>()
         };
         let line = r#"{"name":"f","arguments":{"b":1,"a":"\n"}}"#;
-        let styled = Some(Abilities { has_styles: true, has_foot: true });
+        let styled = Some(Abilities { has_styles: true, moves_cursor: true });
         let expected = format!(
             "\x1b[2mI *th\x1b[0m\x1b[2mink*\x1b[0m\n\n\x1b[1ma\x1b[0m\nb^[\n\x1b[36m{line}\x1b[0m\n"
         );
         assert_eq!(shown(parts(), styled).replace("\x1b[2m\x1b[0m", ""), expected);
-        let plain = Some(Abilities { has_styles: false, has_foot: true });
+        let plain = Some(Abilities { has_styles: false, moves_cursor: true });
         let thought = "<think>\nI *think*\n</think>\n\n";
         let expected = format!("{thought}**a**\nb^[\n{line}\n");
         assert_eq!(shown(parts(), plain), expected);
@@ -146,7 +146,7 @@ mod tests {
     fn a_thought_may_be_all() {
         let thought = || vec![Part::Thought("T".to_owned())];
         assert_eq!(shown(thought(), None), "<think>\nT\n</think>\n");
-        let styled = Some(Abilities { has_styles: true, has_foot: false });
+        let styled = Some(Abilities { has_styles: true, moves_cursor: false });
         assert_eq!(shown(thought(), styled), "\x1b[2mT\x1b[0m\n");
         assert_eq!(shown(Vec::new(), None), "");
     }

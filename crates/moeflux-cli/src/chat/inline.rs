@@ -4,7 +4,7 @@
 //! the line, or within [`HELD_BYTES_MAX`], it is text like any other. **Invariant:** what is left
 //! out are markers of pairs; and a decision about the start of a text holds whatever follows.
 
-use crate::chat::style::{Span, Style, add};
+use crate::screen::style::{Span, Style, add};
 
 /// Most bytes that wait for the end of what they began: some three lines.
 pub(crate) const HELD_BYTES_MAX: usize = 240;

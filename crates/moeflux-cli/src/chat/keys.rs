@@ -3,7 +3,7 @@
 //! Whoever waits for keys is woken through a pair of sockets, so that one thread hears of keys and
 //! of answers. **Invariant:** bytes that nobody waited for stay with the system.
 
-use std::io::{Read as _, Write as _, stdin, stdout};
+use std::io::{Read as _, Write as _, stdin};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
 use rustix::termios::{
-    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
 };
 
 /// Bytes of keys that are taken at once.
@@ -124,9 +124,4 @@ impl Mode {
         // A terminal that is gone needs nothing.
         let _ = tcsetattr(stdin(), OptionalActions::Now, &self.0);
     }
-}
-
-/// How many letters a line has.
-pub(crate) fn n_columns() -> Option<usize> {
-    tcgetwinsize(stdout()).ok().map(|size| usize::from(size.ws_col))
 }

@@ -7,7 +7,7 @@
 //! [`HELD_BYTES_MAX`] and the last piece are looked at again.
 
 use crate::chat::inline::{self, HELD_BYTES_MAX, Next};
-use crate::chat::style::{Span, Style, add};
+use crate::screen::style::{Span, Style, add};
 
 /// Digits of a number in a list.
 const LIST_DIGITS_MAX: usize = 9;

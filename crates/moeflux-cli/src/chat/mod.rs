@@ -1,17 +1,15 @@
 //! `moeflux chat`: a conversation in the terminal.
 //!
-//! * `style`, `inline` and `markdown` turn text into text with a look; `screen` shows it. None of
-//!   them knows a model.
+//! * `inline` and `markdown` turn text into text with a look, which the screen shows. Neither knows
+//!   a model.
 //! * `typed` is what is typed while an answer comes, `keys` and `terminal` are the device, `wishes`
 //!   are signals, `editor` is the prompt.
 //! * `commands` is the table of commands, `talk` the conversation, `file` the files of both.
 //! * `opened` is the model, `answer` and `display` are an answer while it comes, `status` is what
 //!   it took; `asking` has all of it done for one answer, `session` for the whole chat.
 
-mod style;
 mod inline;
 mod markdown;
-mod screen;
 mod typed;
 #[cfg(unix)]
 mod keys;

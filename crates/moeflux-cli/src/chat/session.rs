@@ -16,15 +16,15 @@ use crate::chat::commands::{self, Action, Command, Typed as Parsed};
 use crate::chat::editor::{Editor, Line};
 use crate::chat::file;
 use crate::chat::opened::{Checked, Opened};
-use crate::chat::screen::{Screen, cut};
 use crate::chat::status::Took;
-use crate::chat::style::Style;
 use crate::chat::talk::Talk;
 use crate::chat::terminal::Terminal;
 use crate::chat::typed::Typed;
 use crate::chat::wishes::{Stage, Wishes};
 use crate::failure::{Failure, Outcome};
 use crate::print;
+use crate::screen::style::Style;
+use crate::screen::{Screen, cut, device};
 
 /// What stands before what is typed.
 const PROMPT: &str = "> ";
@@ -71,7 +71,7 @@ impl Chat {
         settings: Settings,
         (terminal, editor): (Terminal, Editor),
     ) -> Self {
-        let screen = Screen::new(stdout(), terminal.abilities, terminal.n_columns());
+        let screen = Screen::new(stdout(), terminal.abilities, device::n_columns());
         let wishes = Wishes::listen(&terminal);
         Self {
             model,
@@ -155,7 +155,7 @@ impl Chat {
         self.wishes.enter(Stage::Prompt);
         let line = self.editor.read(&prompt, &initial);
         self.screen.is_at_line_start();
-        self.screen.set_columns(self.terminal.n_columns());
+        self.screen.set_columns(device::n_columns());
         Ok(line?)
     }
 

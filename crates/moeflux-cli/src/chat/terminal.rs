@@ -1,11 +1,11 @@
-//! The terminal as a device: what it can do, how wide it is, and its keys while an answer comes.
+//! The terminal of a conversation: what it can do, and its keys while an answer comes.
 //!
 //! While a conversation lasts, keys are not echoed by the system: the line editor shows them, or
 //! the foot of the screen. Where there is no such terminal, all of this is missing and nothing
 //! fails. **Invariant:** however the program ends, the terminal is left as it was found, but for a
 //! kill that nobody can catch.
 
-use std::io::{IsTerminal as _, stdin, stdout};
+use std::io::{IsTerminal as _, stdin};
 #[cfg(unix)]
 use std::sync::mpsc::TryRecvError;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -15,10 +15,7 @@ use moeflux_schedule::Event;
 
 #[cfg(unix)]
 use crate::chat::keys::{Found, Keys, Signals};
-use crate::chat::screen::Abilities;
-
-/// A terminal of unknown width has so many columns.
-const N_COLUMNS_DEFAULT: usize = 80;
+use crate::screen::{Abilities, device};
 
 /// What happened while somebody waited.
 #[derive(Debug)]
@@ -64,16 +61,17 @@ pub(crate) struct Restorer {
 impl Terminal {
     /// The one of this process.
     pub(crate) fn open() -> Self {
-        let (is_typed, is_shown) = (stdin().is_terminal(), stdout().is_terminal());
-        let kind = variable("TERM");
-        let is_dumb = kind.as_deref().map_or(cfg!(unix), |kind| kind == "dumb");
-        let has_styles = !is_dumb && variable("NO_COLOR").is_none();
-        let abilities = Abilities { has_styles, has_foot: is_typed && !is_dumb };
+        let is_typed = stdin().is_terminal();
+        let mut abilities = device::abilities();
+        if let Some(abilities) = &mut abilities {
+            // Where nothing is typed there is no foot.
+            abilities.moves_cursor &= is_typed;
+        }
         #[cfg(unix)]
-        let keys = (is_shown && abilities.has_foot).then(Keys::open).flatten();
+        let keys = abilities.filter(|it| it.moves_cursor).and_then(|_| Keys::open());
         Self {
             is_typed,
-            abilities: is_shown.then_some(abilities),
+            abilities,
             #[cfg(unix)]
             keys,
         }
@@ -81,7 +79,7 @@ impl Terminal {
 
     /// Whether lines can be edited.
     pub(crate) fn is_edited(&self) -> bool {
-        self.abilities.is_some_and(|abilities| abilities.has_foot)
+        self.abilities.is_some_and(|abilities| abilities.moves_cursor)
     }
 
     /// Ctrl-C is a signal from now on, as usual.
@@ -102,15 +100,6 @@ impl Terminal {
             // A terminal that cannot be set any more is gone, and that shows when it is read.
             let _ = keys.set(signals);
         }
-    }
-
-    /// How many letters a line has.
-    pub(crate) fn n_columns(&self) -> usize {
-        #[cfg(unix)]
-        let found = crate::chat::keys::n_columns();
-        #[cfg(not(unix))]
-        let found = variable("COLUMNS").and_then(|it| it.parse().ok());
-        found.filter(|it| *it > 0).unwrap_or(N_COLUMNS_DEFAULT)
     }
 
     /// Whether Ctrl-C comes as a key and not as a signal.
@@ -188,10 +177,4 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         self.restorer().restore();
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the command reads the environment, the library not")]
-fn variable(name: &str) -> Option<String> {
-    let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
-    Some(value.to_string_lossy().into_owned())
 }

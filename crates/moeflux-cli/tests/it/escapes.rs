@@ -132,19 +132,33 @@ fn an_answer_on_a_terminal_is_harmless_and_in_a_pipe_it_is_whole() {
     let raw = stdout_of(&args);
     assert!(raw.contains('\x1b') && raw.contains(is_harmful), "the test needs some: {raw:?}");
 
-    let (pty, inside) = pty_process::blocking::open().unwrap();
-    let command = pty_process::blocking::Command::new(env!("CARGO_BIN_EXE_moeflux")).args(&args);
-    let command = command.env("NODEVICE_SELECT", "1").stderr(Stdio::null());
-    let mut child = command.spawn(inside).unwrap();
-    let mut shown = Vec::new();
-    // The end of a terminal is an error.
-    drop(fs::File::from(std::os::fd::OwnedFd::from(pty)).read_to_end(&mut shown));
-    assert!(child.wait().unwrap().success());
-    let shown = String::from_utf8(shown).unwrap();
+    let shown = on_a_terminal(&args, "dumb");
     assert!(shown.contains("^["), "{shown:?}");
     assert!(!shown.contains(|it| is_harmful(it) && it != '\r'), "{shown:?}");
     // The terminal itself adds a return to each line end.
     assert_eq!(shown.matches('\r').count(), shown.matches("\r\n").count(), "{shown:?}");
     let plain = |text: &str| text.replace(['\r', '\n'], "").chars().count();
     assert!(plain(&shown) > plain(&raw), "nothing is lost");
+
+    // Where the cursor moves, these two sequences take words to the next line, and no other comes.
+    let wrapped = on_a_terminal(&args, "xterm");
+    assert!(wrapped.contains("\x1b[K"), "the test needs some: {wrapped:?}");
+    for piece in wrapped.split('\x1b').skip(1) {
+        let moves = piece.trim_start_matches(|it: char| it == '[' || it.is_ascii_digit()) == "C";
+        assert!(piece.starts_with("[K\r\n") || moves, "{piece:?}");
+        assert!(!piece.contains(|it| is_harmful(it) && it != '\r'), "{piece:?}");
+    }
+}
+
+/// Stdout of the command on a terminal of this kind.
+fn on_a_terminal(args: &[&str], kind: &str) -> String {
+    let (pty, inside) = pty_process::blocking::open().unwrap();
+    let command = pty_process::blocking::Command::new(env!("CARGO_BIN_EXE_moeflux")).args(args);
+    let command = command.env("NODEVICE_SELECT", "1").env("TERM", kind).stderr(Stdio::null());
+    let mut child = command.spawn(inside).unwrap();
+    let mut shown = Vec::new();
+    // The end of a terminal is an error.
+    drop(fs::File::from(std::os::fd::OwnedFd::from(pty)).read_to_end(&mut shown));
+    assert!(child.wait().unwrap().success());
+    String::from_utf8(shown).unwrap()
 }

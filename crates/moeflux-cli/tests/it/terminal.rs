@@ -450,11 +450,12 @@ fn what_the_model_writes_does_nothing_to_the_terminal() {
 #[test]
 fn forty_columns_are_enough() {
     let mut held = Held::demo(&[], 40, &[]);
-    held.ask(QUESTION, "Appends an element to the back of a");
+    // A line ends between two words.
+    held.ask(QUESTION, "Appends an element to the back of a \ncollection.");
     let contents = held.contents();
     let status = contents.lines().find(|line| line.contains("tokens/s")).unwrap();
     assert!(status.len() < 40, "{status}");
-    held.ask("/help", "as the answer has ended.");
+    held.ask("/help", "answer has ended.");
     held.leave();
 }
 

@@ -1,18 +1,26 @@
 //! What stands on the terminal: text that comes in pieces, and below it a foot of a few lines that
 //! says what is going on.
 //!
-//! The terminal wraps lines. The foot is drawn below the cursor and wiped before more text comes,
-//! so that nothing of it stays. **Invariant:** each change is one write; text leaves its style
-//! before the write ends; no control character of a text reaches a terminal.
+//! Lines end between words: a word that does not fit is taken to the next line. Code and words
+//! longer than a line are left to the terminal, so that they are copied as they are. The foot is
+//! drawn below the cursor and wiped before more text comes, so that nothing of it stays.
+//! **Invariant:** each change is one write; text leaves its style before the write ends; no control
+//! character of a text reaches a terminal; how the text is cut into pieces does not matter.
+
+pub(crate) mod style;
+mod wrap;
+pub(crate) mod code;
+pub(crate) mod device;
 
 use std::io::{ErrorKind, Write};
 
 use moeflux::{Error, Result};
 use unicode_width::UnicodeWidthChar as _;
 
-use crate::chat::style::{Span, Style};
 use crate::harmless::harmless;
 use crate::print::Reader;
+use crate::screen::style::{Span, Style};
+use crate::screen::wrap::Word;
 
 /// Tabs stop at its multiples.
 const TAB_COLUMNS: usize = 8;
@@ -22,8 +30,8 @@ const TAB_COLUMNS: usize = 8;
 pub(crate) struct Abilities {
     /// Looks: bold, dim and colours.
     pub(crate) has_styles: bool,
-    /// The cursor moves, so that there can be a foot.
-    pub(crate) has_foot: bool,
+    /// The cursor moves: there can be a foot, and words can be taken to the next line.
+    pub(crate) moves_cursor: bool,
 }
 
 /// A terminal, or a file or pipe in its place.
@@ -37,6 +45,7 @@ pub(crate) struct Screen<W> {
     column: usize,
     /// The line was ended here where the terminal would have: a line end that follows is done.
     is_wrapped: bool,
+    word: Word,
     foot: Vec<String>,
     is_foot_drawn: bool,
     reader: Reader,
@@ -51,6 +60,7 @@ impl<W: Write> Screen<W> {
             n_columns: n_columns.max(1),
             column: 0,
             is_wrapped: false,
+            word: Word::default(),
             foot: Vec::new(),
             is_foot_drawn: false,
             reader: Reader::Reads,
@@ -67,11 +77,15 @@ impl<W: Write> Screen<W> {
     }
 
     pub(crate) fn has_foot(&self) -> bool {
-        self.abilities.is_some_and(|it| it.has_foot)
+        self.abilities.is_some_and(|it| it.moves_cursor)
     }
 
     /// Its width may change at any time.
     pub(crate) fn set_columns(&mut self, n_columns: usize) {
+        if n_columns.max(1) != self.n_columns {
+            // The terminal may have moved what stands there.
+            self.word.begin(0);
+        }
         self.n_columns = n_columns.max(1);
     }
 
@@ -87,6 +101,7 @@ impl<W: Write> Screen<W> {
     /// Somebody else wrote whole lines.
     pub(crate) fn is_at_line_start(&mut self) {
         (self.column, self.is_wrapped) = (0, false);
+        self.word.begin(0);
     }
 
     /// More text.
@@ -98,11 +113,9 @@ impl<W: Write> Screen<W> {
             written.push_str(&sequence);
             let shown = if self.is_terminal() { &harmless(text) } else { text };
             for letter in shown.chars() {
-                self.letter(letter, &mut written);
+                self.letter(letter, *style, &mut written);
             }
-            if !sequence.is_empty() {
-                written.push_str(RESET);
-            }
+            written.push_str(self.reset(*style));
         }
         self.draw(&mut written);
         self.write(&written)
@@ -117,6 +130,7 @@ impl<W: Write> Screen<W> {
     /// Ends the line, if there is something in it.
     pub(crate) fn end_line(&mut self) -> Result<()> {
         if self.column == 0 {
+            self.word.begin(0);
             return Ok(());
         }
         self.text(&[Span::new(Style::PLAIN, "\n")])
@@ -138,22 +152,86 @@ impl<W: Write> Screen<W> {
         if self.has_styles() { style.sequence() } else { String::new() }
     }
 
-    fn letter(&mut self, letter: char, written: &mut String) {
+    /// Ends what the sequence of this style began.
+    fn reset(&self, style: Style) -> &'static str {
+        if self.sequence(style).is_empty() { "" } else { RESET }
+    }
+
+    fn letter(&mut self, letter: char, style: Style, written: &mut String) {
         let was_wrapped = std::mem::take(&mut self.is_wrapped);
+        let n_columns = letter.width().unwrap_or(0);
+        let is_blank = letter == ' ' && style != Style::CODE && self.has_foot();
         match letter {
-            '\n' if was_wrapped => return,
-            '\n' => self.column = 0,
+            '\n' if was_wrapped => {
+                self.word.begin(0);
+                return;
+            }
+            '\n' => self.begin_line(),
             '\t' => {
                 let stop = (self.column / TAB_COLUMNS + 1) * TAB_COLUMNS;
                 self.column = stop.min(self.n_columns - 1);
+                self.word.begin(self.column);
+            }
+            // Blanks at the end of a line are the line end.
+            _ if is_blank && was_wrapped => {
+                self.word.begin(0);
+                self.is_wrapped = true;
+                return;
+            }
+            _ if is_blank && self.column >= self.n_columns => {
+                written.push('\n');
+                self.begin_line();
+                self.is_wrapped = true;
+                return;
+            }
+            _ if is_blank => {
+                self.column += 1;
+                self.word.begin(self.column);
+            }
+            // A mark on the letter before it.
+            _ if n_columns == 0 => {
+                self.word.push(style, letter);
+                self.is_wrapped = was_wrapped;
             }
             _ => {
-                let n_columns = letter.width().unwrap_or(0);
-                let has_room = self.column + n_columns <= self.n_columns;
-                self.column = if has_room { self.column + n_columns } else { n_columns };
+                if n_columns > 1 {
+                    // The line may be broken on both sides, as in Chinese and Japanese.
+                    self.word.begin(if was_wrapped { 0 } else { self.column });
+                }
+                if was_wrapped || self.column + n_columns > self.n_columns {
+                    self.next_line(style, was_wrapped, written);
+                }
+                self.column += n_columns;
+                self.word.push(style, letter);
+                if n_columns > 1 {
+                    self.word.begin(self.column);
+                }
             }
         }
         written.push(letter);
+    }
+
+    fn begin_line(&mut self) {
+        self.column = 0;
+        self.word.begin(0);
+    }
+
+    /// A letter of this style does not fit: it goes to the next line, with the word that it belongs
+    /// to if that can be moved. The cursor may be on the next line already.
+    fn next_line(&mut self, style: Style, is_there: bool, written: &mut String) {
+        self.column = 0;
+        let Some((spans, column)) = self.word.take().filter(|_| self.has_foot()) else {
+            self.word.begin(0);
+            return;
+        };
+        let up = if is_there { "\x1b[A" } else { "" };
+        let reset = self.reset(style);
+        written.push_str(&format!("{reset}{up}\r\x1b[{column}C\x1b[K\n"));
+        for Span { style, text } in &spans {
+            written.push_str(&format!("{}{text}{}", self.sequence(*style), self.reset(*style)));
+            self.column += text.chars().filter_map(|it| it.width()).sum::<usize>();
+        }
+        written.push_str(&self.sequence(style));
     }
 
     /// Below the cursor there is nothing but the foot.
@@ -175,8 +253,7 @@ impl<W: Write> Screen<W> {
         for line in &self.foot {
             let line = harmless(line);
             let line = cut(&line, self.n_columns - 1);
-            let sequence = self.sequence(Style::DIM);
-            let reset = if sequence.is_empty() { "" } else { RESET };
+            let (sequence, reset) = (self.sequence(Style::DIM), self.reset(Style::DIM));
             written.push_str(&format!("\r\n{sequence}{line}{reset}"));
         }
         written.push_str(&format!("\r\x1b[{}A", self.foot.len()));
@@ -236,7 +313,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: Abilities = Abilities { has_styles: true, has_foot: true };
+    const ALL: Abilities = Abilities { has_styles: true, moves_cursor: true };
 
     fn terminal(n_columns: u16) -> vt100::Parser {
         let size = |n: u16| NonZeroU16::new(n).unwrap();
@@ -293,6 +370,87 @@ mod tests {
         }
     }
 
+    fn rows(screen: &Screen<Vec<u8>>, n_columns: u16) -> Vec<String> {
+        let mut terminal = terminal(n_columns);
+        let written = String::from_utf8(screen.out.clone()).unwrap().replace('\n', "\r\n");
+        terminal.process(written.as_bytes());
+        let rows = terminal.screen().rows(0, n_columns).map(|row| row.trim_end().to_owned());
+        let mut rows: Vec<String> = rows.collect();
+        while rows.last().is_some_and(String::is_empty) {
+            rows.pop();
+        }
+        rows
+    }
+
+    /// Shows all at once, and letter by letter with and without a foot below.
+    #[track_caller]
+    fn check_rows(spans: &[(Style, &str)], n_columns: u16, expected: &[&str]) {
+        let new = || Screen::new(Vec::new(), Some(ALL), usize::from(n_columns));
+        let spans: Vec<Span> = spans.iter().map(|(style, text)| Span::new(*style, text)).collect();
+        let mut whole = new();
+        whole.text(&spans).unwrap();
+        assert_eq!(rows(&whole, n_columns), expected, "{spans:?}");
+        for has_foot in [false, true] {
+            let mut cut = new();
+            let letters =
+                spans.iter().flat_map(|it| it.text.chars().map(|letter| (it.style, letter)));
+            for (letter_idx, (style, letter)) in letters.enumerate() {
+                if has_foot && letter_idx % 3 != 1 {
+                    cut.set_foot(foot(&format!("foot {letter_idx}"))).unwrap();
+                }
+                cut.text(&[Span::new(style, &letter.to_string())]).unwrap();
+            }
+            cut.set_foot(Vec::new()).unwrap();
+            assert_eq!(rows(&cut, n_columns), expected, "{spans:?} by letters, foot: {has_foot}");
+        }
+    }
+
+    #[test]
+    fn lines_end_between_words() {
+        let check = |text, expected: &[&str]| check_rows(&[(Style::PLAIN, text)], 10, expected);
+        check("the quick brown fox", &["the quick", "brown fox"]);
+        check("the quick1 brown", &["the quick1", "brown"]);
+        check("the quick12 brown", &["the", "quick12", "brown"]);
+        check("the quick  brown", &["the quick", "brown"]);
+        check("the quick1\nbrown", &["the quick1", "brown"]);
+        check("the quick1  \nbrown", &["the quick1", "brown"]);
+        check("the quick1\n\nbrown", &["the quick1", "", "brown"]);
+        check("a 0123456789abc d", &["a", "0123456789", "abc d"]);
+        check("0123456789abc", &["0123456789", "abc"]);
+        check(
+            "a\u{8a9e}\u{8a9e}\u{8a9e}\u{8a9e}\u{8a9e}",
+            &["a\u{8a9e}\u{8a9e}\u{8a9e}\u{8a9e}", "\u{8a9e}"],
+        );
+        check("abc defgh\u{301}ij", &["abc", "defgh\u{301}ij"]);
+        check("abc\tdefg", &["abc", "defg"]);
+    }
+
+    #[test]
+    fn a_word_keeps_its_looks_on_the_next_line_and_code_is_not_broken() {
+        let spans = [(Style::PLAIN, "the qui"), (Style::BOLD, "ck12"), (Style::PLAIN, ", x")];
+        check_rows(&spans, 10, &["the", "quick12, x"]);
+        let mut screen = Screen::new(Vec::new(), Some(ALL), 10);
+        screen.text(&spans.map(|(style, text)| Span::new(style, text))).unwrap();
+        let written = String::from_utf8(screen.out).unwrap();
+        let expected =
+            "the qui\x1b[1mck1\x1b[0m\r\x1b[4C\x1b[K\nqui\x1b[1mck1\x1b[0m\x1b[1m2\x1b[0m, x";
+        assert_eq!(written, expected);
+        check_rows(&[(Style::CODE, "let a = b + c;")], 10, &["let a = b", "+ c;"]);
+        let inline = [(Style::PLAIN, "run "), (Style::CODE, "cd a b"), (Style::PLAIN, " now")];
+        check_rows(&inline, 10, &["run cd a b", "now"]);
+        check_rows(&inline, 9, &["run", "cd a b", "now"]);
+    }
+
+    #[test]
+    fn a_line_of_its_own_takes_no_word_along() {
+        let mut screen = Screen::new(Vec::new(), Some(ALL), 7);
+        screen.set_foot(foot("foot")).unwrap();
+        screen.text(&plain("abc def")).unwrap();
+        screen.line(Style::DIM, "end").unwrap();
+        screen.set_foot(Vec::new()).unwrap();
+        assert_eq!(rows(&screen, 7), ["abc def", "end"]);
+    }
+
     #[test]
     fn a_foot_at_the_end_of_the_screen_scrolls_it() {
         let mut screen = Screen::new(Vec::new(), Some(ALL), 40);
@@ -311,7 +469,7 @@ mod tests {
 
     #[test]
     fn without_abilities_there_is_the_text_alone() {
-        let none = Abilities { has_styles: false, has_foot: false };
+        let none = Abilities { has_styles: false, moves_cursor: false };
         for (abilities, expected) in [(Some(none), "a^[b\nc\n"), (None, "a\x1bb\nc\n")] {
             let mut screen = Screen::new(Vec::new(), abilities, 10);
             screen.set_foot(foot("foot")).unwrap();

@@ -1,0 +1,102 @@
+//! Which lines of plain text are code: their blanks are no places for a line to end.
+//!
+//! The text is shown as it is, and its markup stays; only the lines between fences, and those that
+//! begin with a tab or four blanks, are told apart. **Invariant:** how the text is cut into pieces
+//! does not matter.
+
+use crate::screen::style::{Span, Style, add};
+
+/// Blanks before a line of code.
+const INDENT: usize = 4;
+
+/// Marks of a fence.
+const FENCE_MARKS: usize = 3;
+
+/// Text that is shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CodeLines {
+    is_in_fence: bool,
+    line: Line,
+}
+
+/// What is known of a line.
+#[derive(Clone, Copy, Debug)]
+enum Line {
+    /// It began with these.
+    Start {
+        n_blanks: usize,
+        n_marks: usize,
+    },
+    Prose,
+    Code,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self::Start { n_blanks: 0, n_marks: 0 }
+    }
+}
+
+impl CodeLines {
+    /// The same text, with code in its style.
+    pub(crate) fn push(&mut self, text: &str) -> Vec<Span> {
+        let mut spans = Vec::new();
+        for letter in text.chars() {
+            self.line = self.after(letter);
+            let is_code = self.is_in_fence || !matches!(self.line, Line::Prose);
+            let style = if is_code { Style::CODE } else { Style::PLAIN };
+            add(&mut spans, style, letter.encode_utf8(&mut [0; 4]));
+        }
+        spans
+    }
+
+    fn after(&mut self, letter: char) -> Line {
+        match (self.line, letter) {
+            (_, '\n') => Line::default(),
+            (Line::Start { n_blanks, n_marks: 0 }, ' ') if n_blanks + 1 < INDENT => {
+                Line::Start { n_blanks: n_blanks + 1, n_marks: 0 }
+            }
+            (Line::Start { n_marks: 0, .. }, ' ' | '\t') => Line::Code,
+            (Line::Start { n_blanks, n_marks }, '`') if n_marks + 1 < FENCE_MARKS => {
+                Line::Start { n_blanks, n_marks: n_marks + 1 }
+            }
+            (Line::Start { .. }, '`') => {
+                self.is_in_fence = !self.is_in_fence;
+                Line::Code
+            }
+            (Line::Start { .. }, _) => Line::Prose,
+            (line, _) => line,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_code_are_told_apart_however_the_text_is_cut() {
+        let text = "a b\n    c d\n  e f\n\tg h\n```rust\ni j\n```\n`k` l\n";
+        let mut whole = CodeLines::default();
+        let mut code = String::new();
+        let mut all = String::new();
+        for Span { style, text } in whole.push(text) {
+            all += &text;
+            if style == Style::CODE {
+                code += &text;
+            }
+        }
+        assert_eq!(all, text);
+        let lines: Vec<&str> = code.lines().collect();
+        let expected = ["", "    c d", "  ", "\tg h", "```rust", "i j", "```", "`"];
+        assert_eq!(lines, expected);
+        let mut cut = CodeLines::default();
+        let mut spans = Vec::new();
+        for letter in text.chars() {
+            for Span { style, text } in cut.push(&letter.to_string()) {
+                add(&mut spans, style, &text);
+            }
+        }
+        assert_eq!(spans, CodeLines::default().push(text));
+    }
+}
