@@ -11,7 +11,6 @@
 mod inline;
 mod markdown;
 mod typed;
-#[cfg(unix)]
 mod keys;
 mod terminal;
 mod wishes;

@@ -6,20 +6,16 @@
 //! kill that nobody can catch.
 
 use std::io::{IsTerminal as _, stdin};
-#[cfg(unix)]
-use std::sync::mpsc::TryRecvError;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 use moeflux_schedule::Event;
 
-#[cfg(unix)]
-use crate::chat::keys::{Found, Keys, Signals};
+use crate::chat::keys::{self, Found, Keys, Signals};
 use crate::screen::{Abilities, device};
 
 /// What happened while somebody waited.
 #[derive(Debug)]
-#[cfg_attr(not(unix), expect(dead_code, reason = "keys come to the line editor only"))]
 pub(crate) enum Heard {
     /// Of the job.
     Event(Event),
@@ -40,22 +36,19 @@ pub(crate) struct Terminal {
     pub(crate) is_typed: bool,
     /// `None` where stdout is none.
     pub(crate) abilities: Option<Abilities>,
-    #[cfg(unix)]
     keys: Option<Keys>,
 }
 
 /// Wakes whoever waits for keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Waker {
-    #[cfg(unix)]
-    waker: Option<crate::chat::keys::Waker>,
+    waker: Option<keys::Waker>,
 }
 
 /// Leaves the terminal as it was found.
 #[derive(Clone, Debug)]
 pub(crate) struct Restorer {
-    #[cfg(unix)]
-    mode: Option<crate::chat::keys::Mode>,
+    mode: Option<keys::Mode>,
 }
 
 impl Terminal {
@@ -67,14 +60,8 @@ impl Terminal {
             // Where nothing is typed there is no foot.
             abilities.moves_cursor &= is_typed;
         }
-        #[cfg(unix)]
         let keys = abilities.filter(|it| it.moves_cursor).and_then(|_| Keys::open());
-        Self {
-            is_typed,
-            abilities,
-            #[cfg(unix)]
-            keys,
-        }
+        Self { is_typed, abilities, keys }
     }
 
     /// Whether lines can be edited.
@@ -84,17 +71,14 @@ impl Terminal {
 
     /// Ctrl-C is a signal from now on, as usual.
     pub(crate) fn turn_signals_on(&self) {
-        #[cfg(unix)]
         self.set(Signals::On);
     }
 
     /// Ctrl-C is a key from now on, where it can be one.
     pub(crate) fn turn_signals_off(&self) {
-        #[cfg(unix)]
         self.set(Signals::Off);
     }
 
-    #[cfg(unix)]
     fn set(&self, signals: Signals) {
         if let Some(keys) = &self.keys {
             // A terminal that cannot be set any more is gone, and that shows when it is read.
@@ -104,29 +88,19 @@ impl Terminal {
 
     /// Whether Ctrl-C comes as a key and not as a signal.
     pub(crate) fn has_keys(&self) -> bool {
-        #[cfg(unix)]
-        return self.keys.is_some();
-        #[cfg(not(unix))]
-        return false;
+        self.keys.is_some()
     }
 
     pub(crate) fn waker(&self) -> Waker {
-        Waker {
-            #[cfg(unix)]
-            waker: self.keys.as_ref().map(Keys::waker),
-        }
+        Waker { waker: self.keys.as_ref().map(Keys::waker) }
     }
 
     pub(crate) fn restorer(&self) -> Restorer {
-        Restorer {
-            #[cfg(unix)]
-            mode: self.keys.as_ref().map(Keys::mode),
-        }
+        Restorer { mode: self.keys.as_ref().map(Keys::mode) }
     }
 
     /// Waits for the next thing to happen, at most so long.
     pub(crate) fn wait(&self, events: &Receiver<Event>, time: Duration) -> Heard {
-        #[cfg(unix)]
         if let Some(keys) = &self.keys {
             return wait_with(keys, events, time);
         }
@@ -139,7 +113,6 @@ impl Terminal {
 }
 
 /// Keys come first: an answer in a hurry must not keep them waiting.
-#[cfg(unix)]
 fn wait_with(keys: &Keys, events: &Receiver<Event>, time: Duration) -> Heard {
     let typed = |time| match keys.wait(time) {
         Found::Bytes(bytes) => Some(Heard::Typed(bytes)),
@@ -157,7 +130,6 @@ fn wait_with(keys: &Keys, events: &Receiver<Event>, time: Duration) -> Heard {
 
 impl Waker {
     pub(crate) fn wake(&self) {
-        #[cfg(unix)]
         if let Some(waker) = &self.waker {
             waker.wake();
         }
@@ -166,7 +138,6 @@ impl Waker {
 
 impl Restorer {
     pub(crate) fn restore(&self) {
-        #[cfg(unix)]
         if let Some(mode) = &self.mode {
             mode.restore();
         }

@@ -2,6 +2,8 @@
 
 use std::io::{IsTerminal as _, stdout};
 
+use terminal_size::terminal_size_of;
+
 use crate::screen::Abilities;
 
 /// A terminal of unknown width has so many columns.
@@ -9,18 +11,19 @@ const N_COLUMNS_DEFAULT: usize = 80;
 
 /// `None` where stdout is no terminal.
 pub(crate) fn abilities() -> Option<Abilities> {
-    let kind = variable("TERM");
-    let is_dumb = kind.as_deref().map_or(cfg!(unix), |kind| kind == "dumb");
+    // A console of Windows obeys sequences once it is asked to; elsewhere this is `None`.
+    let obeys = anstyle_query::windows::enable_ansi_colors();
+    let is_dumb = match variable("TERM") {
+        Some(kind) => kind == "dumb",
+        None => obeys != Some(true),
+    };
     let has_styles = !is_dumb && variable("NO_COLOR").is_none();
     stdout().is_terminal().then_some(Abilities { has_styles, moves_cursor: !is_dumb })
 }
 
 /// How many letters a line has.
 pub(crate) fn n_columns() -> usize {
-    #[cfg(unix)]
-    let found = rustix::termios::tcgetwinsize(stdout()).ok().map(|size| usize::from(size.ws_col));
-    #[cfg(not(unix))]
-    let found = variable("COLUMNS").and_then(|it| it.parse().ok());
+    let found = terminal_size_of(stdout()).map(|(width, _)| usize::from(width.0));
     found.filter(|it| *it > 0).unwrap_or(N_COLUMNS_DEFAULT)
 }
 

@@ -1,7 +1,7 @@
-//! Keys as a Unix terminal gives them, one by one and without an echo.
+//! Keys as a Unix terminal gives them.
 //!
-//! Whoever waits for keys is woken through a pair of sockets, so that one thread hears of keys and
-//! of answers. **Invariant:** bytes that nobody waited for stay with the system.
+//! A pair of sockets wakes the thread that waits. **Invariant:** bytes that nothing waited for stay
+//! with the system.
 
 use std::io::{Read as _, Write as _, stdin};
 use std::os::unix::net::UnixStream;
@@ -14,6 +14,8 @@ use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
 };
 
+use crate::chat::keys::{Found, Signals};
+
 /// Bytes of keys that are taken at once.
 const N_BYTES_MAX: usize = 1024;
 
@@ -25,13 +27,6 @@ pub(crate) struct Keys {
     waker: Waker,
 }
 
-/// Whether Ctrl-C is a signal or a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Signals {
-    On,
-    Off,
-}
-
 /// How a terminal was set.
 #[derive(Clone, Debug)]
 pub(crate) struct Mode(Termios);
@@ -39,15 +34,6 @@ pub(crate) struct Mode(Termios);
 /// Wakes whoever waits for keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Waker(Arc<UnixStream>);
-
-/// What came of waiting.
-#[derive(Debug)]
-pub(crate) enum Found {
-    Bytes(Vec<u8>),
-    /// The terminal is gone.
-    HungUp,
-    Nothing,
-}
 
 impl Keys {
     /// `None` if the terminal cannot be set.
