@@ -103,11 +103,17 @@ impl ModelArgs {
 
 /// Which model, and how it is run.
 #[derive(Clone, Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct ModelArgs {
-    /// Folder with config.json, *.safetensors and tokenizer.json, a GGUF file, or
-    /// OWNER/NAME[@REVISION] of a model that `moeflux pull` downloaded [default: the demo model]
-    #[arg(long, value_name = "DIR|FILE.gguf|OWNER/NAME")]
+    /// Folder with config.json, *.safetensors and tokenizer.json, a GGUF file, or a model of the
+    /// Hugging Face hub: OWNER/NAME, with :QUANT for a kind of its GGUF files and @REVISION. A path
+    /// that exists means itself. What is not here is downloaded if you agree [default: the demo
+    /// model]
+    #[arg(long, value_name = "DIR|FILE.gguf|OWNER/NAME[:QUANT]")]
     pub(crate) model: Option<PathBuf>,
+    /// Download the model without asking, if it is not here
+    #[arg(long, short = 'y')]
+    pub(crate) yes: bool,
     /// tokenizer.json to use in the place of the model's own, for a GGUF file whose tokenizer is
     /// not known
     #[arg(long, value_name = "FILE")]

@@ -34,7 +34,7 @@ impl From<moeflux_hub::Error> for Failure {
     }
 }
 
-/// Parses `OWNER/NAME[@REVISION]`.
+/// Parses `OWNER/NAME[:QUANT][@REVISION]`, or a link of the hub's pages.
 pub(crate) fn wanted(text: &str) -> std::result::Result<Wanted, String> {
     text.parse::<Wanted>().map_err(|error| error.to_string())
 }
@@ -61,17 +61,20 @@ pub(crate) fn found(path: &Path) -> Result<PathBuf> {
         _ => {
             let folder = settings.cache.display();
             Error::malformed(path, format!(
-                "there is no such folder, and no such model in the cache {folder}; a model is the \
-                 folder with its config.json and *.safetensors, or OWNER/NAME after `moeflux pull \
-                 OWNER/NAME`"
+                "there is no such folder, and no such model in the cache {folder}: `moeflux pull \
+                 {wanted}` downloads it"
             ))
         }
     })
 }
 
-/// A path that is none here, and could be a name of the hub: `OWNER/NAME[@REVISION]`.
-fn named(path: &Path) -> Option<Wanted> {
+/// A path that is none here, and could be a name of the hub: `OWNER/NAME[:QUANT][@REVISION]`, or a
+/// link.
+pub(crate) fn named(path: &Path) -> Option<Wanted> {
     let text = path.to_str()?;
+    if text.starts_with("https://") || text.starts_with("http://") || text.starts_with("hf.co/") {
+        return text.parse().ok();
+    }
     let id = text.split('@').next()?;
     let end = Path::new(id).extension().unwrap_or_default();
     let is_file = FILE_ENDS.iter().any(|it| end.eq_ignore_ascii_case(it));
@@ -117,10 +120,12 @@ mod tests {
 
     #[test]
     fn names_of_the_hub_are_told_from_paths() {
-        for name in ["Qwen/Qwen3-30B-A3B", "a/b@v1", "a/b@refs/pr/1"] {
+        for name in ["Qwen/Qwen3-30B-A3B", "a/b@v1", "a/b@refs/pr/1", "a/b:Q4_K_M"] {
             assert_eq!(named(Path::new(name)).unwrap().to_string(), name);
         }
-        for path in ["a", "./a", "/a/b", "a/b/c", "../a", "src/main.json", "a/b.gguf", "a\\b"] {
+        for path in
+            ["a", "./a", "/a/b", "a/b/c", "../a", "src/main.json", "a/b.gguf", "a\\b", "C:/a"]
+        {
             assert_eq!(named(Path::new(path)), None, "{path}");
         }
         // The tests run in the crate's folder, where this is a folder.

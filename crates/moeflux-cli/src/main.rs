@@ -39,6 +39,7 @@ mod disk;
 mod place;
 mod bare_config;
 mod known;
+mod fetch;
 mod sampling;
 mod shown;
 mod asked;
@@ -147,6 +148,12 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
         lead(&mut command, group);
+    } else if let Some(args) = command.model() {
+        match fetch::missing(args) {
+            Ok(None) => {}
+            Ok(Some(code)) => return code,
+            Err(failure) => return fail(&failure),
+        }
     }
     match (run(command), &group) {
         (Ok(()), _) => ExitCode::SUCCESS,

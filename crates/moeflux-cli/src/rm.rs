@@ -5,7 +5,7 @@ use moeflux::{ByteCount, Error};
 use moeflux_hub::{Cache, Wanted};
 
 use crate::ask::{self, confirm};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::hub;
 
 /// What `moeflux rm` is told.
@@ -27,6 +27,10 @@ pub(crate) struct RmArgs {
 /// What is not there, or must not go.
 pub(crate) fn run(args: &RmArgs) -> Outcome<String> {
     let wanted = &args.wanted;
+    if let Some(quant) = wanted.quant() {
+        let problem = format!("`rm` removes whole revisions: leave out `:{quant}`");
+        return Err(Failure::Usage(problem));
+    }
     let removal = Cache::new(&hub::settings()?.cache).removal(wanted)?;
     let question = format!("Remove {wanted}, {}?", ByteCount(removal.n_bytes()).rounded());
     if !args.yes && !confirm(&question, ask::Default::No)? {

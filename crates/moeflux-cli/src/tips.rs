@@ -17,8 +17,8 @@ const OPTIONS: [(&str, &str); 8] = [
 const NO_LAYERS: &str = "there is no number of layers for the GPU: '--gpu-memory SIZE' limits what \
                          the model takes of it, and '--backend cpu' leaves it out";
 
-const HUB: &str = "download with 'moeflux pull OWNER/NAME' first, then name it: '--model \
-                   OWNER/NAME'";
+const HUB: &str = "'--model OWNER/NAME:QUANT' names a model of the hub here, and asks to download \
+                   what is missing";
 
 /// Commands of the same programs.
 const COMMANDS: [(&str, &str); 2] = [
@@ -57,7 +57,7 @@ mod tests {
             ("chat -c 4096", "--context"),
             ("chat --ctx-size=4096", "--context"),
             ("generate hi -ngl 99", "--gpu-memory"),
-            ("serve -hf a/b", "moeflux pull"),
+            ("serve -hf a/b", "--model OWNER/NAME:QUANT"),
             ("run a/b", "moeflux chat"),
         ] {
             assert!(tip(line).unwrap_or_default().contains(ours), "{line}");

@@ -26,7 +26,7 @@ use crate::ranges;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VerifyArgs {
     /// Folder of the model, a GGUF file, or an OWNER/NAME in the hub's cache
-    #[arg(value_name = "DIR|FILE.gguf|OWNER/NAME")]
+    #[arg(value_name = "DIR|FILE.gguf|OWNER/NAME[:QUANT]")]
     pub(crate) dir: PathBuf,
     /// Number of threads that read [default: all cores, at most 8]
     #[arg(long, value_name = "N", value_parser = ranges::threads)]

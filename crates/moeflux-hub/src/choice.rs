@@ -2,6 +2,8 @@
 
 use crate::glob::Glob;
 use crate::listing::Listing;
+use crate::name::Wanted;
+use crate::quant::Quant;
 
 /// Besides weights: what a model is, and what its text is made of.
 const USUAL: [&str; 16] = [
@@ -34,8 +36,16 @@ const DUPLICATES: &str = "consolidated";
 pub enum Choice {
     /// Those that a model in safetensors is run from.
     Usual,
+    /// GGUF files of this kind.
+    Quant(Quant),
     /// Those whose paths match one of these.
     Matching(Vec<Glob>),
+}
+
+impl From<&Wanted> for Choice {
+    fn from(wanted: &Wanted) -> Self {
+        wanted.quant().map_or(Self::Usual, |quant| Self::Quant(quant.clone()))
+    }
 }
 
 impl Choice {
@@ -47,6 +57,7 @@ impl Choice {
             Self::Matching(globs) => {
                 paths().filter(|path| globs.iter().any(|glob| glob.matches(path))).collect()
             }
+            Self::Quant(quant) => quant.of(paths()),
             Self::Usual => {
                 let has_others =
                     paths().any(|path| is_weights(path) && !path.starts_with(DUPLICATES));

@@ -22,6 +22,8 @@
 
 mod error;
 mod glob;
+mod link;
+mod quant;
 mod name;
 mod file;
 mod settings;
@@ -45,6 +47,7 @@ pub use glob::Glob;
 pub use listing::{Listed, Listing};
 pub use name::{RepoId, Wanted};
 pub use pull::{N_CONNECTIONS_MAX, PIECE_BYTES, Pulled};
+pub use quant::Quant;
 pub use remote::{Hub, Presence, Remote};
 pub use settings::{Pace, Settings, Token};
 pub use stop::Stop;

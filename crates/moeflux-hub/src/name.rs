@@ -10,6 +10,8 @@ use std::str::FromStr;
 use moeflux_io::OneLine;
 
 use crate::error::{Error, Result};
+use crate::link;
+use crate::quant::Quant;
 
 /// The hub's own limit.
 const ID_CHARS_MAX: usize = 96;
@@ -91,11 +93,13 @@ impl fmt::Display for RepoId {
     }
 }
 
-/// A repository at a revision: `OWNER/NAME` or `OWNER/NAME@REVISION`.
+/// A repository at a revision, and perhaps a kind of its GGUF files:
+/// `OWNER/NAME[:QUANT][@REVISION]`, or a link of the hub's pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The repository.
     pub id: RepoId,
+    quant: Option<Quant>,
     /// A branch, a tag or a commit, if one is named.
     revision: Option<String>,
 }
@@ -104,7 +108,19 @@ impl Wanted {
     /// A repository, at a revision that is named or at `main`.
     #[must_use]
     pub fn main(id: RepoId) -> Self {
-        Self { id, revision: None }
+        Self { id, quant: None, revision: None }
+    }
+
+    /// The kind of GGUF file, if one is named.
+    #[must_use]
+    pub fn quant(&self) -> Option<&Quant> {
+        self.quant.as_ref()
+    }
+
+    /// The same with this kind of GGUF file.
+    #[must_use]
+    pub fn with_quant(self, quant: Quant) -> Self {
+        Self { quant: Some(quant), ..self }
     }
 
     /// The revision; `main` if none is named.
@@ -124,9 +140,16 @@ impl FromStr for Wanted {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (id, revision) = match text.split_once('@') {
-            Some((id, revision)) => (id, Some(revision)),
-            None => (text, None),
+        let link = link::of(text);
+        let name = link.map_or(text, |it| it.name);
+        let (name, revision) = match name.split_once('@') {
+            Some((name, revision)) => (name, Some(revision)),
+            None => (name, link.and_then(|it| it.revision).filter(|it| *it != MAIN)),
+        };
+        let (id, quant) = match name.split_once(':') {
+            // What is no name before the colon is told of as a whole.
+            Some((id, quant)) if id.parse::<RepoId>().is_ok() => (id, Some(quant.parse()?)),
+            _ => (name, link.and_then(|it| it.file).and_then(Quant::of_file)),
         };
         let id = id.parse()?;
         if let Some(revision) = revision {
@@ -138,15 +161,19 @@ impl FromStr for Wanted {
                 )));
             }
         }
-        Ok(Self { id, revision: revision.map(str::to_owned) })
+        Ok(Self { id, quant, revision: revision.map(str::to_owned) })
     }
 }
 
 impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.id)?;
+        if let Some(quant) = &self.quant {
+            write!(f, ":{quant}")?;
+        }
         match &self.revision {
-            Some(revision) => write!(f, "{}@{revision}", self.id),
-            None => write!(f, "{}", self.id),
+            Some(revision) => write!(f, "@{revision}"),
+            None => Ok(()),
         }
     }
 }
@@ -229,6 +256,32 @@ mod tests {
             (wanted.revision(), wanted.to_string().as_str()),
             ("refs/pr/1", "a/b@refs/pr/1")
         );
+        for text in ["a/b:Q4_K_M", "a/b:UD-IQ2_M@v1"] {
+            let wanted: Wanted = text.parse().unwrap();
+            assert_eq!(wanted.to_string(), text);
+            assert!(wanted.quant().is_some());
+        }
+        for (link, name) in [
+            ("https://huggingface.co/a/b/tree/main", "a/b"),
+            ("https://huggingface.co/a/b/blob/v1/x/b-UD-Q4_K_M.gguf", "a/b:UD-Q4_K_M@v1"),
+            ("hf.co/a/b:Q4_K_M", "a/b:Q4_K_M"),
+            ("https://huggingface.co/a/b/resolve/main/config.json?download=true", "a/b"),
+        ] {
+            assert_eq!(link.parse::<Wanted>().unwrap().to_string(), name, "{link}");
+        }
+        for text in [
+            "a/b:",
+            "a/b:Q4/x",
+            "a/b:../x",
+            "a/b:Q4_K_M@",
+            "https://example.com/a/b",
+            "C:/b",
+            "https://huggingface.co/",
+            "https://huggingface.co/datasets/a/b",
+            "hf.co/a/b/tree/../x",
+        ] {
+            assert!(text.parse::<Wanted>().is_err(), "{text}");
+        }
         for text in ["a/b@", "a/b@../x", "a/b@/x", "a/b@x\\y", "a/b@x@y:z", "@main"] {
             assert!(text.parse::<Wanted>().is_err(), "{text}");
         }

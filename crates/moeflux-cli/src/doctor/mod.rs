@@ -66,7 +66,11 @@ pub(crate) enum TrialsOf {
 pub(crate) struct DoctorArgs {
     /// Folder of a model, its OWNER/NAME in the hub's cache, or any folder on the drive to measure
     /// [default: the current folder]
-    #[arg(value_name = "DIR|OWNER/NAME", default_value = ".", hide_default_value = true)]
+    #[arg(
+        value_name = "DIR|FILE.gguf|OWNER/NAME[:QUANT]",
+        default_value = ".",
+        hide_default_value = true
+    )]
     pub(crate) dir: PathBuf,
     /// Read every byte of the model in DIR and compare it with checksums. A packed model has its
     /// own; for another model, the first run writes them (XXH3-64 of each tensor, each slice of

@@ -24,7 +24,7 @@ pub(crate) struct InspectArgs {
     /// Folder or GGUF file of a model, its OWNER/NAME in the hub's cache, a config.json to show the
     /// sizes that the model would have, or one of the names that `moeflux plan` lists [default: the
     /// demo model]
-    #[arg(value_name = "DIR|FILE.gguf|CONFIG.json|OWNER/NAME|NAME")]
+    #[arg(value_name = "DIR|FILE.gguf|CONFIG.json|OWNER/NAME[:QUANT]|NAME")]
     pub(crate) path: Option<PathBuf>,
     /// Bits per weight, without weights only: 2, 3, 4, 5, 6 or 8 [default: as the config says]
     #[arg(long, value_parser = parse_bits)]

@@ -8,6 +8,7 @@ mod names;
 use std::path::{Path, PathBuf};
 
 use moeflux::{Error, Result};
+use moeflux_hub::Wanted;
 
 use crate::bare_config::BareConfig;
 use crate::hub;
@@ -20,56 +21,120 @@ pub(crate) struct Known {
     /// Billions of weights: all, and those that a token uses.
     pub(crate) size: &'static str,
     config: &'static str,
+    /// A repository of the hub with files like those of the config.
+    repository: Option<&'static str>,
 }
 
 /// All of them, the smallest first.
 pub(crate) const KNOWN: [Known; 19] = [
-    Known { name: "gpt-oss-20b", size: "21B-A4B", config: include_str!("gpt-oss-20b.json") },
-    Known { name: "GLM-4.7-Flash", size: "30B-A3B", config: include_str!("glm-4.7-flash.json") },
-    Known { name: "Qwen3-30B-A3B", size: "30B-A3B", config: include_str!("qwen3-30b-a3b.json") },
+    Known {
+        name: "gpt-oss-20b",
+        size: "21B-A4B",
+        config: include_str!("gpt-oss-20b.json"),
+        repository: Some("openai/gpt-oss-20b"),
+    },
+    Known {
+        name: "GLM-4.7-Flash",
+        size: "30B-A3B",
+        config: include_str!("glm-4.7-flash.json"),
+        repository: Some("mlx-community/GLM-4.7-Flash-4bit"),
+    },
+    Known {
+        name: "Qwen3-30B-A3B",
+        size: "30B-A3B",
+        config: include_str!("qwen3-30b-a3b.json"),
+        repository: Some("mlx-community/Qwen3-30B-A3B-4bit"),
+    },
     Known {
         name: "Qwen3.6-35B-A3B",
         size: "35B-A3B",
         config: include_str!("qwen3.6-35b-a3b.json"),
+        repository: Some("mlx-community/Qwen3.6-35B-A3B-4bit"),
     },
     Known {
         name: "Qwen3-Next-80B-A3B",
         size: "80B-A3B",
         config: include_str!("qwen3-next-80b-a3b.json"),
+        repository: Some("mlx-community/Qwen3-Next-80B-A3B-Instruct-4bit"),
     },
     Known {
         name: "GLM-4.5-Air",
         size: "106B-A12B",
         config: include_str!("glm-4.5-air-106b-a12b.json"),
+        repository: Some("mlx-community/GLM-4.5-Air-4bit"),
     },
-    Known { name: "gpt-oss-120b", size: "117B-A5B", config: include_str!("gpt-oss-120b.json") },
-    Known { name: "MiniMax-M2", size: "230B-A10B", config: include_str!("minimax-m2.json") },
+    Known {
+        name: "gpt-oss-120b",
+        size: "117B-A5B",
+        config: include_str!("gpt-oss-120b.json"),
+        repository: Some("openai/gpt-oss-120b"),
+    },
+    Known {
+        name: "MiniMax-M2",
+        size: "230B-A10B",
+        config: include_str!("minimax-m2.json"),
+        repository: Some("MiniMaxAI/MiniMax-M2"),
+    },
     Known {
         name: "Qwen3-235B-A22B",
         size: "235B-A22B",
         config: include_str!("qwen3-235b-a22b.json"),
+        repository: Some("mlx-community/Qwen3-235B-A22B-4bit"),
     },
-    Known { name: "Hy3", size: "295B-A21B", config: include_str!("hy3.json") },
-    Known { name: "GLM-4.5", size: "355B-A32B", config: include_str!("glm-4.5-355b-a32b.json") },
+    Known { name: "Hy3", size: "295B-A21B", config: include_str!("hy3.json"), repository: None },
+    Known {
+        name: "GLM-4.5",
+        size: "355B-A32B",
+        config: include_str!("glm-4.5-355b-a32b.json"),
+        repository: Some("mlx-community/GLM-4.5-4bit"),
+    },
     Known {
         name: "Qwen3.5-397B-A17B",
         size: "397B-A17B",
         config: include_str!("qwen3.5-397b-a17b.json"),
+        repository: Some("mlx-community/Qwen3.5-397B-A17B-4bit"),
     },
     Known {
         name: "Qwen3-Coder-480B-A35B",
         size: "480B-A35B",
         config: include_str!("qwen3-coder-480b-a35b.json"),
+        repository: Some("mlx-community/Qwen3-Coder-480B-A35B-Instruct-4bit"),
     },
-    Known { name: "DeepSeek-V3", size: "671B-A37B", config: include_str!("deepseek-v3-671b.json") },
-    Known { name: "DeepSeek-V3.2", size: "671B", config: include_str!("deepseek-v3.2.json") },
-    Known { name: "GLM-5", size: "743B-A39B", config: include_str!("glm-5.json") },
-    Known { name: "Kimi-K2", size: "1T-A32B", config: include_str!("kimi-k2-1t-a32b.json") },
-    Known { name: "Kimi-K2.5", size: "1T-A32B", config: include_str!("kimi-k2.5.json") },
+    Known {
+        name: "DeepSeek-V3",
+        size: "671B-A37B",
+        config: include_str!("deepseek-v3-671b.json"),
+        repository: Some("deepseek-ai/DeepSeek-V3"),
+    },
+    Known {
+        name: "DeepSeek-V3.2",
+        size: "671B",
+        config: include_str!("deepseek-v3.2.json"),
+        repository: Some("deepseek-ai/DeepSeek-V3.2"),
+    },
+    Known {
+        name: "GLM-5",
+        size: "743B-A39B",
+        config: include_str!("glm-5.json"),
+        repository: Some("mlx-community/GLM-5-4bit"),
+    },
+    Known {
+        name: "Kimi-K2",
+        size: "1T-A32B",
+        config: include_str!("kimi-k2-1t-a32b.json"),
+        repository: Some("moonshotai/Kimi-K2-Instruct"),
+    },
+    Known {
+        name: "Kimi-K2.5",
+        size: "1T-A32B",
+        config: include_str!("kimi-k2.5.json"),
+        repository: Some("moonshotai/Kimi-K2.5"),
+    },
     Known {
         name: "Qwen3.8-2.4T-A95B",
         size: "2.4T-A95B",
         config: include_str!("qwen3.8-2.4t-a95b.json"),
+        repository: None,
     },
 ];
 
@@ -81,6 +146,11 @@ impl Known {
     /// None: tests read all of them.
     pub(crate) fn config(&self) -> Result<BareConfig> {
         BareConfig::parse(Path::new(self.name), self.config.as_bytes().to_vec())
+    }
+
+    /// Where it can be downloaded, in the form of the config.
+    pub(crate) fn repository(&self) -> Option<Wanted> {
+        self.repository.and_then(|it| it.parse().ok())
     }
 }
 
@@ -192,6 +262,14 @@ mod tests {
         assert_eq!(named(Path::new("qwen3-30b-a3b")).map(|it| it.name), Some("Qwen3-30B-A3B"));
         assert_eq!(named(Path::new("qwen3.6 35b")).map(|it| it.name), Some("Qwen3.6-35B-A3B"));
         assert!(unknown(Path::new("x")).to_string().contains("Kimi-K2"));
+    }
+
+    #[test]
+    fn repositories_have_names_of_the_hub() {
+        for known in KNOWN {
+            let wanted = known.repository().map(|it| it.to_string());
+            assert_eq!(wanted.as_deref(), known.repository, "{}", known.name);
+        }
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub(crate) struct PlanArgs {
     /// One of the models that are known by name, or a part of its name, a config.json, the folder
     /// or GGUF file of a model, or OWNER/NAME of one that `moeflux pull` downloaded [default: all
     /// known models, a line each]
-    #[arg(value_name = "NAME|CONFIG.json|DIR|FILE.gguf|OWNER/NAME")]
+    #[arg(value_name = "NAME|CONFIG.json|DIR|FILE.gguf|OWNER/NAME[:QUANT]")]
     pub(crate) path: Option<PathBuf>,
     /// Bits per weight, of what has no weights here: 2, 3, 4, 5, 6 or 8 [default: as the config
     /// says]
@@ -172,8 +172,17 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
     Ok(if args.json {
         format!("{:#}", report.to_json(&advice::advice(&report)))
     } else {
-        text::render(&report)
+        text::render(&report) + &download(&path, args)
     })
+}
+
+/// The way to a model that is known by name, in the form that was planned.
+fn download(path: &Path, args: &PlanArgs) -> String {
+    let is_as_published = args.bits.is_none() && args.group.is_none();
+    let known = known::named(path).filter(|_| is_as_published);
+    let Some(wanted) = known.and_then(Known::repository) else { return String::new() };
+    let lines = point(&format!("`moeflux pull {wanted}` downloads it"));
+    lines.iter().fold(String::new(), |text, line| text + "\n" + line.trim_end())
 }
 
 /// Refuses a card that was asked for and cannot compute a model.

@@ -6,14 +6,16 @@
 mod shown;
 mod offer;
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::{ByteCount, Error};
-use moeflux_hub::{Choice, Glob, Hub, PIECE_BYTES, Pulled, Remote, Stop, Trust, Wanted};
+use moeflux_hub::{Choice, Glob, Hub, PIECE_BYTES, Pulled, Quant, Remote, Stop, Trust, Wanted};
 use moeflux_io::OneLine;
 
 use crate::ask::{self, confirm};
@@ -21,6 +23,7 @@ use crate::disk;
 use crate::failure::{Failure, Outcome};
 use crate::hub;
 use crate::interrupt::Interrupt;
+use crate::known::{self, Known};
 use crate::print;
 use crate::ranges;
 use crate::size;
@@ -34,8 +37,9 @@ const N_LISTED_MAX: usize = 12;
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PullArgs {
-    /// A repository of the Hugging Face hub, and a branch, a tag or a commit of it [default: main]
-    #[arg(value_name = "OWNER/NAME[@REVISION]", value_parser = hub::wanted_of_owner)]
+    /// A repository of the Hugging Face hub, or a link of its pages; of one with GGUF files the
+    /// kind that is wanted, such as Q4_K_M; and a branch, a tag or a commit [default: main]
+    #[arg(value_name = "OWNER/NAME[:QUANT][@REVISION]", value_parser = wanted)]
     wanted: Wanted,
     /// Download the files that match, for example '*Q4_K_M*.gguf', instead of those that moeflux
     /// uses: *.safetensors with their index, the configs, the tokenizer and the chat template. *
@@ -61,6 +65,15 @@ pub(crate) struct PullArgs {
     piece: u64,
 }
 
+/// A repository, also of a model that is known by name.
+fn wanted(text: &str) -> Result<Wanted, String> {
+    let known = known::named(Path::new(text)).filter(|_| !text.contains('/'));
+    match known.and_then(Known::repository) {
+        Some(wanted) => Ok(wanted),
+        None => hub::wanted_of_owner(text),
+    }
+}
+
 fn glob(text: &str) -> Result<Glob, String> {
     Glob::new(text).map_err(|error| error.to_string())
 }
@@ -75,7 +88,7 @@ pub(crate) fn run(args: &PullArgs) -> Outcome<String> {
     let trust = if args.check { Trust::Nothing } else { Trust::Marks };
     let hub = Hub::new(hub::settings()?, trust, stop.clone());
     let choice = match args.files.as_slice() {
-        [] => Choice::Usual,
+        [] => Choice::from(&args.wanted),
         globs => Choice::Matching(globs.to_vec()),
     };
     let remote = hub.look(&args.wanted, &choice)?;
@@ -118,38 +131,55 @@ pub(crate) fn run(args: &PullArgs) -> Outcome<String> {
 
 /// Refuses what would be no model.
 fn check_choice(remote: &Remote, choice: &Choice) -> Outcome {
-    let wanted = remote.wanted();
-    let paths = |sorted: Vec<(&str, u64)>| {
-        let n_left = sorted.len().saturating_sub(N_LISTED_MAX);
-        let named = sorted.iter().take(N_LISTED_MAX);
-        let named: Vec<String> = named
-            .map(|(path, bytes)| {
-                format!("{} ({})", OneLine::name(path), ByteCount(*bytes).rounded())
-            })
-            .collect();
-        let more = if n_left > 0 { format!(", and {n_left} more") } else { String::new() };
-        named.join(", ") + &more
-    };
-    if *choice == Choice::Usual {
-        if remote.has_weights() {
-            return Ok(());
-        }
-        let ggufs: Vec<(&str, u64)> = remote.ggufs().map(|(path, it)| (path, it.n_bytes)).collect();
-        let problem = match ggufs.as_slice() {
-            [] => format!("{wanted} has no *.safetensors, so there is no model that moeflux runs"),
-            _ => format!(
-                "{wanted} has GGUF files and no *.safetensors: choose one with --file, of {}",
-                paths(ggufs)
+    let (wanted, n_chosen) = (remote.wanted(), remote.chosen().count());
+    let problem = match choice {
+        Choice::Usual if remote.has_weights() => return Ok(()),
+        Choice::Usual => match kinds(remote) {
+            None => format!(
+                "{wanted} has no *.safetensors, so there is no model that moeflux runs; --file \
+                 GLOB downloads any file"
             ),
-        };
-        return Err(Error::Input(problem + "; --file GLOB downloads any file").into());
-    }
-    if remote.chosen().next().is_some() {
-        return Ok(());
-    }
-    let all = remote.listing().files().map(|(path, it)| (path, it.n_bytes)).collect();
-    let problem = format!("no file of {wanted} matches --file: it has {}", paths(all));
+            Some(kinds) => format!(
+                "{wanted} has GGUF files: name the kind that you want, as in `moeflux pull \
+                 {wanted}:Q4_K_M`; it has {kinds}; --file GLOB downloads any file"
+            ),
+        },
+        Choice::Quant(quant) if n_chosen == 0 => format!(
+            "{} has no GGUF file of the kind {quant}: it has {}",
+            wanted.id,
+            kinds(remote).unwrap_or_else(|| "none of any kind".to_owned())
+        ),
+        Choice::Matching(_) if n_chosen == 0 => format!(
+            "no file of {wanted} matches --file: it has {}",
+            listed(remote.listing().files().map(|(path, it)| (path.to_owned(), it.n_bytes)))
+        ),
+        _ => return Ok(()),
+    };
     Err(Error::Input(problem).into())
+}
+
+/// The kinds of a repository's GGUF files; of a file that does not tell, its name.
+fn kinds(remote: &Remote) -> Option<String> {
+    let mut kinds = BTreeMap::<String, u64>::new();
+    for (path, file) in remote.ggufs().filter(|(path, _)| !path.contains("mmproj")) {
+        let kind = Quant::of_file(path).map_or_else(|| path.to_owned(), |it| it.to_string());
+        let n_bytes = kinds.entry(kind).or_default();
+        *n_bytes = n_bytes.saturating_add(file.n_bytes);
+    }
+    (!kinds.is_empty()).then(|| listed(kinds.into_iter()))
+}
+
+/// Names with their sizes, some of them if there are many.
+fn listed(named: impl Iterator<Item = (String, u64)>) -> String {
+    let named: Vec<(String, u64)> = named.collect();
+    let n_left = named.len().saturating_sub(N_LISTED_MAX);
+    let shown: Vec<String> = named
+        .iter()
+        .take(N_LISTED_MAX)
+        .map(|(name, bytes)| format!("{} ({})", OneLine::name(name), ByteCount(*bytes).rounded()))
+        .collect();
+    let more = if n_left > 0 { format!(", and {n_left} more") } else { String::new() };
+    shown.join(", ") + &more
 }
 
 fn summary(remote: &Remote, pulled: &Pulled, runs: bool) -> String {

@@ -17,8 +17,11 @@ use crate::support::TempDir;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// The models that the pages download. The demo model stands for each.
-const MODELS: [&str; 1] = ["mlx-community/Qwen3-30B-A3B-4bit"];
+/// What the pages download: the demo model stands for it.
+const MODEL: &str = "mlx-community/Qwen3.6-35B-A3B-4bit";
+
+/// And a random model for its GGUF file.
+const GGUF: (&str, &str) = ("unsloth/Qwen3.6-35B-A3B-GGUF", "Qwen3.6-35B-A3B-UD-Q4_K_M.gguf");
 
 /// Where pages say that a server is.
 const ADDRESS: &str = "127.0.0.1:8080";
@@ -107,9 +110,10 @@ impl Place {
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             files.push(File::new(&name, Contents::new(&fs::read(&path).unwrap())));
         }
-        for id in MODELS {
-            hub.put(id, Access::Open, COMMIT, &files);
-        }
+        hub.put(MODEL, Access::Open, COMMIT, &files);
+        let made = TempDir::synthetic_gguf();
+        let gguf = Contents::new(&fs::read(made.file("model/model.gguf")).unwrap());
+        hub.put(GGUF.0, Access::Open, COMMIT, &[File::new(GGUF.1, gguf)]);
 
         let work = dir.file("work");
         fs::create_dir_all(&work).unwrap();

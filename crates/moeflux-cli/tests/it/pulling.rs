@@ -107,6 +107,61 @@ fn said(child: &mut Child) -> (Option<i32>, String) {
 }
 
 #[test]
+fn a_kind_of_gguf_file_is_pulled_and_run_by_name() {
+    let made = TempDir::synthetic_gguf();
+    let gguf = std::fs::read(made.file("model/model.gguf")).unwrap();
+    let file = |name: &str| File::new(name, Contents::new(&gguf));
+    let other = File::new("mmproj-F16.gguf", Contents::new(b"GGUF"));
+    let bench = Bench::new(&[file("x-UD-Q4_K_M.gguf"), file("Q8_0/x-Q8_0.gguf"), other]);
+    let kinds = ["name the kind", "owner/model:Q4_K_M", "Q8_0 (", "UD-Q4_K_M ("];
+    bench.check_fails(1, &["pull", ID, "--yes"], &kinds);
+    bench.check_fails(1, &["pull", "owner/model:Q5_0", "--yes"], &["no GGUF file", "Q8_0 ("]);
+    bench.check_fails(2, &["pull", "owner/model:", "--yes"], &["a kind of GGUF file"]);
+    let next = bench.stdout(&["pull", "owner/model:Q4_K_M", "--yes"]);
+    assert!(next.contains("next: moeflux chat --model owner/model:Q4_K_M"), "{next}");
+    let run = |model: &str| {
+        bench.stdout(&["generate", "Once", "-n", "1", "--seed", "1", "--model", model])
+    };
+    let answer = run("owner/model:Q4_K_M");
+    let link = "https://huggingface.co/owner/model/blob/main/Q8_0/x-Q8_0.gguf";
+    bench.stdout(&["pull", link, "--yes"]);
+    assert_eq!(run("owner/model:Q8_0"), answer);
+    assert_eq!(run("hf.co/owner/model:q4_k_m"), answer);
+    let generate = ["generate", "Once", "--model"];
+    let fails = |model, words: &[&str]| {
+        bench.check_fails(1, &[&generate[..], &[model]].concat(), words);
+    };
+    fails("owner/model", &["2 GGUF models"]);
+    fails("owner/model:Q6_K", &["`moeflux pull owner/model:Q6_K`"]);
+    bench.check_fails(2, &["rm", "owner/model:Q8_0", "--yes"], &["leave out `:Q8_0`"]);
+}
+
+#[test]
+fn what_is_not_here_is_pulled_if_that_is_wished() {
+    let bench = Bench::with_model();
+    let generate = ["generate", "Once", "-n", "1", "--seed", "1", "--model", ID];
+    bench.check_fails(1, &generate, &["no such model", "`moeflux pull owner/model`", "--yes"]);
+    assert!(!bench.dir().exists());
+    let output = bench.run(&[&generate[..], &["--yes"]].concat());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stderr.contains("is not here: asking the hub for owner/model"), "{stderr}");
+    let again = bench.run(&generate);
+    assert_eq!((again.stdout, again.status.code()), (output.stdout, Some(0)));
+
+    // The hub of this test has no other model, and the download says so: once.
+    let output = bench.run(&["generate", "x", "--yes", "--model", "owner/other"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), stderr.matches("error: ").count()), (Some(1), 1), "{stderr}");
+
+    let known = ["generate", "x", "--model", "qwen3-30b-a3b"];
+    bench.check_fails(1, &known, &["`moeflux pull mlx-community/Qwen3-30B-A3B-4bit`"]);
+    bench.check_fails(1, &["generate", "x", "--model", "qwen3"], &["means several models"]);
+    let plan = bench.stdout(&["plan", "qwen3-30b-a3b", "--ram", "64G"]);
+    assert!(plan.ends_with("* `moeflux pull mlx-community/Qwen3-30B-A3B-4bit` downloads it\n"));
+}
+
+#[test]
 fn a_model_is_pulled_listed_run_and_removed() {
     let bench = Bench::with_model();
     let page = bench.stdout(&["pull", ID, "--dry-run"]);
@@ -191,7 +246,7 @@ fn a_model_that_is_not_here_names_the_command_that_fetches_it() {
 fn what_is_no_model_for_moeflux_is_told_before_a_download() {
     let gguf = File::new("x-Q4_K_M.gguf", Contents::noise(1, 20_000));
     let bench = Bench::new(&[gguf, File::new("config.json", Contents::new(b"{}"))]);
-    let words = ["has GGUF files", "--file", "x-Q4_K_M.gguf (20.00 kB)"];
+    let words = ["has GGUF files", "--file", "Q4_K_M (20.00 kB)"];
     bench.check_fails(1, &["pull", ID, "--yes"], &words);
     bench.check_fails(1, &["pull", ID, "--file", "*.bin"], &["no file of owner/model matches"]);
     let printed = bench.stdout(&["pull", ID, "--yes", "--file", "*Q4*"]);

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::file;
 use crate::name::{RepoId, Wanted, is_commit};
+use crate::quant::{self, Quant};
 
 /// A part of a commit that is shorter may mean any.
 const COMMIT_DIGITS_MIN: usize = 5;
@@ -76,7 +77,8 @@ impl Cache {
         self.folder(id).dir().is_dir()
     }
 
-    /// The folder of a model that is there, whole.
+    /// The folder of a model that is there, whole; or its GGUF file of the kind that is wanted, the
+    /// first of several parts.
     ///
     /// # Errors
     ///
@@ -93,7 +95,10 @@ impl Cache {
         };
         let dir = folder.snapshot(&commit);
         match scan::state(&folder, &commit)?.missing() {
-            None => Ok(dir),
+            None => match wanted.quant() {
+                Some(quant) => gguf(&dir, wanted, quant),
+                None => Ok(dir),
+            },
             Some(missing) => {
                 Err(Error::Cache(format!("{wanted} is not whole: in {}, {missing}", dir.display())))
             }
@@ -118,6 +123,26 @@ impl Cache {
             Some(commit) => Removal::of_commit(&folder, wanted, &commit),
             None => Err(Error::Cache(format!("{wanted} is not in the cache {root}"))),
         }
+    }
+}
+
+/// The GGUF file of this kind in the folder of a snapshot.
+fn gguf(dir: &Path, wanted: &Wanted, quant: &Quant) -> Result<PathBuf> {
+    let relative = |path: &Path| {
+        Some(path.strip_prefix(dir).ok()?.to_str()?.replace(std::path::MAIN_SEPARATOR, "/"))
+    };
+    let mut paths: Vec<String> =
+        scan::files_below(dir).iter().filter_map(|it| relative(it)).collect();
+    paths.sort_unstable();
+    let found = quant.of(paths.iter().map(String::as_str));
+    let models: Vec<&str> = quant::models(&found).into_iter().collect();
+    match (models.as_slice(), found.first()) {
+        ([_], Some(first)) => Ok(dir.join(first)),
+        ([one, other, ..], _) => Err(Error::Cache(format!(
+            "{wanted} means several files of {}, such as {one} and {other}: name the path of one",
+            dir.display()
+        ))),
+        _ => Err(Error::Cache(format!("{wanted} is not in {}", dir.display()))),
     }
 }
 
