@@ -1,7 +1,6 @@
 //! The machine that a figure was measured on, as far as it says what it is.
 //!
-//! **Invariant:** reads text files only; where a system has none, a fact is missing and nothing
-//! fails.
+//! **Invariant:** what a system does not say is missing, and nothing fails.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -21,11 +20,11 @@ pub(crate) struct Machine {
 impl Machine {
     /// The one this runs on.
     pub(crate) fn here() -> Self {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         Self {
-            cpu: cpu_name(&read("/proc/cpuinfo")),
+            // Arm's Linux does not name it.
+            cpu: moeflux_io::processor_name().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
             n_cores: n_cores().get(),
-            memory_bytes: kibibytes(&read("/proc/meminfo"), "MemTotal:"),
+            memory_bytes: moeflux_io::total_memory_bytes(),
         }
     }
 
@@ -77,28 +76,10 @@ pub(crate) fn package_energy_uj() -> Option<u64> {
     fs::read_to_string("/sys/class/powercap/intel-rapl:0/energy_uj").ok()?.trim().parse().ok()
 }
 
-/// The most memory this process ever had, where Linux says so.
-pub(crate) fn rss_bytes_peak() -> Option<u64> {
-    kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
-}
-
-/// The memory that this process has now, where Linux says so.
-pub(crate) fn rss_bytes() -> Option<u64> {
-    kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
-}
-
 /// What Linux says of the time that all cores have counted, and this process.
 pub(crate) fn cpu_times() -> Option<[String; 2]> {
     let read = |path: &str| fs::read_to_string(path).ok();
     Some([read("/proc/stat")?, read("/proc/self/stat")?])
-}
-
-/// The first core's name. Arm's Linux and other systems have no such line: then the architecture.
-fn cpu_name(cpuinfo: &str) -> String {
-    let values = cpuinfo.lines().filter_map(|line| line.split_once(':'));
-    let mut named = values.map(|(key, value)| (key.trim(), value.trim()));
-    let line = named.find(|(key, value)| *key == "model name" && !value.is_empty());
-    line.map_or(std::env::consts::ARCH, |(_, name)| name).to_owned()
 }
 
 /// The bytes of a line such as `MemTotal:  24689764 kB`.
@@ -113,18 +94,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_sizes_are_read_from_what_linux_writes() {
-        let cpuinfo = "processor\t: 0\nmodel\t\t: 17\nmodel name\t: Some CPU @ 3 GHz\nx: y\n";
-        assert_eq!(cpu_name(cpuinfo), "Some CPU @ 3 GHz");
+    fn sizes_are_read_from_what_linux_writes() {
         let status = "VmPeak:\t  9 kB\nVmHWM:\t    1234 kB\n";
         assert_eq!(kibibytes(status, "VmHWM:"), Some(1234 * 1024));
-    }
-
-    #[test]
-    fn what_is_not_said_is_missing() {
-        for text in ["", "model name", "model name\t:\n", "processor\t: 0\n"] {
-            assert_eq!(cpu_name(text), std::env::consts::ARCH);
-        }
         for text in ["", "MemTotal:", "MemTotal: many kB", "MemTotal: 99999999999999999999 kB"] {
             assert_eq!(kibibytes(text, "MemTotal:"), None);
         }

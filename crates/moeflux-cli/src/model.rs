@@ -6,14 +6,15 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::budget::UNSAID_BYTES;
 use moeflux::provider::config::n_threads_default;
 use moeflux::provider::engine::{PROBE_TIME, kernels_named};
 use moeflux::provider::experts::stream::{Drives, ReadFor, choose_way};
 use moeflux::provider::format::{Checkpoint, PACK_JOURNAL, PACK_METADATA, gguf_at};
 use moeflux::provider::pack::lacks_sums;
 use moeflux::provider::spec::ModelSpec;
-use moeflux::{Engine, EngineBuilder, Error, ModelText, Result, TokenId};
-use moeflux_io::{Caching, ReadFile, create_file};
+use moeflux::{Budget, Engine, EngineBuilder, Error, ModelText, Result, TokenId};
+use moeflux_io::{Caching, ReadFile, available_memory_bytes, create_file};
 
 use crate::args::{BackendName, Checksums, IoName, ModelArgs};
 use crate::cache;
@@ -24,6 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::measured::Measured;
 use crate::print;
 use crate::progress::Bar;
+use crate::size::binary;
 
 /// A model's path: what was given, by its folder or by its name in the hub's cache, or the folder
 /// of the model in the box, unpacked.
@@ -223,6 +225,13 @@ pub(crate) fn open_on(
         config.streaming.n_slots_max = args.slots.map(NonZeroUsize::get);
         config.ranks.clone_from(&args.group);
     });
+    if args.memory == Budget::Auto && available_memory_bytes().is_none() {
+        let memory = binary(UNSAID_BYTES);
+        print::aside(&format!(
+            "note: this system does not say how much memory is free: {memory} are used at most; \
+             --memory SIZE sets it"
+        ));
+    }
     let opened = match open_as(&builder, args, interrupt) {
         Err(error) if has_device && device::falls_back(backend, &error) => {
             device::say_fallback(&error);

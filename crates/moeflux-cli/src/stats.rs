@@ -7,11 +7,12 @@ use moeflux::provider::experts::RestStats;
 use moeflux::provider::experts::stream::StreamStats;
 use moeflux::provider::ranks::LinkStats;
 use moeflux::{Engine, Finish};
+use moeflux_io::process_peak_bytes;
 use serde_json::{Value, json};
 
 use crate::clock;
 use crate::fold::labelled;
-use crate::machine::{package_energy_uj, rss_bytes_peak};
+use crate::machine::package_energy_uj;
 use crate::print;
 use crate::ranks::times::Times;
 use crate::size::binary;
@@ -128,7 +129,7 @@ impl Stats {
             "expert_bytes": memory.expert_bytes,
             "workspace_bytes": memory.workspace_bytes,
             "session_bytes": session_bytes(engine, context),
-            "rss_bytes_peak": rss_bytes_peak(),
+            "rss_bytes_peak": process_peak_bytes(),
             "package_energy_j": self.energy_j(),
         });
         stats["per_token"] = self.tokens.iter().map(TokenCost::json).collect();
@@ -188,7 +189,7 @@ impl Stats {
             binary(memory.expert_bytes),
             binary(memory.workspace_bytes),
             binary(session_bytes(engine, context)),
-            rss_bytes_peak().map_or("unknown".to_owned(), binary)
+            process_peak_bytes().map_or("unknown".to_owned(), binary)
         ));
         if let Some(rest) = engine.rest_stats().filter(|it| it.n_experts > 0) {
             say(&rest_line(&rest));

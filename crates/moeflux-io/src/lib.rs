@@ -17,7 +17,7 @@ mod file;
 mod mounts;
 mod control_group;
 mod memory;
-mod watch;
+mod system;
 mod clock;
 mod slots;
 mod direct;
@@ -47,15 +47,16 @@ pub use loader::{
     Outcome, Part, Settings, Source, lay_out,
 };
 pub use measure::{Load, Measured, Offsets, measure};
-pub use memory::{
-    FREED_BYTES_KEPT, available_memory_bytes, give_back_freed_memory, process_memory_bytes,
-};
+pub use memory::{FREED_BYTES_KEPT, give_back_freed_memory};
 pub use mounts::{Mount, mount_of, mounts};
 pub use one_line::{MESSAGE_CHARS_MAX, NAME_CHARS_MAX, OneLine, is_harmful};
 pub use probe::{Probe, Probed};
 pub use simulated::{Contents, FaultSwitch, Faults, NthFault, Pace, SimulatedDrive, SimulatedFile};
 pub use slots::{Filling, Piece, SLOT_ALIGN, Slab, SlabIdx, SlotIdx, SlotMemory, SlotState};
+pub use system::{
+    MemoryLook, MemoryWatch, available_memory_bytes, process_memory_bytes, process_peak_bytes,
+    processor_name, total_memory_bytes,
+};
 pub use threads::{N_THREADS_MAX, ThreadsDrive};
 #[cfg(target_os = "linux")]
 pub use uring::{DEPTH_MAX, UringDrive, UringRefused};
-pub use watch::{MemoryLook, MemoryWatch};

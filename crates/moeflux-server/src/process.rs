@@ -6,6 +6,8 @@
 use std::fmt::Write;
 use std::fs;
 
+use moeflux::provider::io::process_memory_bytes;
+
 /// What the kernel counts times in, on every architecture that Linux runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -16,7 +18,7 @@ pub(crate) fn text() -> String {
     let status = read("/proc/self/status");
     written(&[
         ("cpu_seconds_total", "Time that this process computed.", cpu(&read("/proc/self/stat"))),
-        ("resident_memory_bytes", "Memory of this process.", bytes(&status, "VmRSS:")),
+        ("resident_memory_bytes", "Memory of this process.", memory()),
         ("virtual_memory_bytes", "Addresses of this process.", bytes(&status, "VmSize:")),
         // One of them is the folder that is read here.
         ("open_fds", "Files and sockets that are open.", n_open.map(|it| float(it, 1))),
@@ -65,6 +67,11 @@ fn bytes(status: &str, key: &str) -> Option<f64> {
     let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     let kibibytes: f64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kibibytes * 1024.0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "memory has far fewer bytes than 2^53")]
+fn memory() -> Option<f64> {
+    process_memory_bytes().map(|bytes| bytes as f64)
 }
 
 fn max_fds(limits: &str) -> Option<f64> {

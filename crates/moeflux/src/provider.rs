@@ -183,8 +183,8 @@ pub mod config {
 /// A number of bytes among the needs of a model.
 pub mod budget {
     pub use crate::budget::{
-        Division, GrowthRoom, Host, Layout, Memory, Placement, PromptRoom, n_experts_of_wave,
-        step_bytes,
+        Division, GrowthRoom, Host, Layout, Memory, Placement, PromptRoom, UNSAID_BYTES,
+        n_experts_of_wave, step_bytes,
     };
 }
 

@@ -9,19 +9,18 @@ use crate::tidy::tree::{File, Tree};
 const OPENS: [&str; 3] = ["File::open(", "fs::read(", "fs::read_to_string("];
 
 /// Files that open what has a fixed path, folders, or what `moeflux-io` is not there to open.
-const HOMES: [&str; 12] = [
+const HOMES: [&str; 11] = [
     "crates/moeflux-cli/src/doctor/system.rs",
     "crates/moeflux-cli/src/machine.rs",
     "crates/moeflux-cli/src/place.rs",
     // Looks at the kind first; knows no other crate.
     "crates/moeflux-demo/src/lib.rs",
     "crates/moeflux-io/src/control_group.rs",
-    "crates/moeflux-io/src/memory.rs",
     "crates/moeflux-io/src/mounts.rs",
-    "crates/moeflux-io/src/watch.rs",
+    "crates/moeflux-io/src/system/linux.rs",
     "crates/moeflux-mpi/src/beside.rs",
     "crates/moeflux-server/src/process.rs",
-    "crates/moeflux-threads/src/cores.rs",
+    "crates/moeflux-threads/src/cores/linux.rs",
     // Folders, to sync and to lock them.
     "crates/moeflux/src/pack/folder.rs",
 ];

@@ -7,11 +7,12 @@ use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::Checkpoint;
 use moeflux::provider::ops::Op;
 use moeflux::{Budget, ByteCount};
+use moeflux_io::process_peak_bytes;
 use serde_json::{Value, json};
 
 use super::{BenchArgs, Runs};
 use crate::fold::labelled;
-use crate::machine::{Machine, rss_bytes_peak};
+use crate::machine::Machine;
 use crate::model;
 use crate::ranks::times::Times;
 use crate::size::binary;
@@ -87,7 +88,7 @@ impl Report<'_> {
             "context_tokens": args.context_tokens,
             "chunk": n_rows_max,
             "seed": args.seed,
-            "rss_bytes_peak": rss_bytes_peak(),
+            "rss_bytes_peak": process_peak_bytes(),
             "backend": device.backend,
             "arithmetic": device.arithmetic.name(),
             "isa": device.isa,
@@ -192,7 +193,10 @@ impl Report<'_> {
                 "runs      {} after one that does not count, each after {} tokens of context",
                 args.repeat, args.context_tokens
             ),
-            format!("memory    {} at most", rss_bytes_peak().map_or("unknown".to_owned(), binary)),
+            format!(
+                "memory    {} at most",
+                process_peak_bytes().map_or("unknown".to_owned(), binary)
+            ),
         ];
         lines.extend(self.interruption());
         lines.extend([

@@ -6,11 +6,11 @@
 use std::time::{Duration, Instant};
 
 use moeflux::provider::experts::stream::StreamStats;
+use moeflux_io::process_memory_bytes;
 use moeflux_schedule::{Missed, Stats};
 
 use crate::clock;
 use crate::fold::labelled;
-use crate::machine::rss_bytes;
 use crate::size::binary;
 use crate::stats::rate;
 use crate::streaming;
@@ -80,7 +80,7 @@ impl Took {
             }
             None => parts.push("all experts in memory".to_owned()),
         }
-        parts.extend(rss_bytes().map(|bytes| format!("{} used", binary(bytes))));
+        parts.extend(process_memory_bytes().map(|bytes| format!("{} used", binary(bytes))));
         joined(parts, n_columns.min(N_COLUMNS_MAX))
     }
 
@@ -103,7 +103,7 @@ impl Took {
         lines.extend(self.missed.map(|Missed { n_tokens, reason }| {
             format!("dropped   {n_tokens} kept tokens: {}", reason.text())
         }));
-        lines.extend(rss_bytes().map(|bytes| format!("memory    {}", binary(bytes))));
+        lines.extend(process_memory_bytes().map(|bytes| format!("memory    {}", binary(bytes))));
         lines.extend(self.stream.iter().flat_map(streaming::lines));
         lines.iter().flat_map(|line| labelled(line)).collect()
     }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use moeflux::provider::budget::UNSAID_BYTES;
 use moeflux::provider::config::CONTEXT_DEFAULT;
 use moeflux::provider::format::read_file;
 use moeflux::provider::io::RealClock;
@@ -175,7 +176,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
 fn account_bytes(budget: Budget, available_bytes: Option<u64>) -> usize {
     let n_bytes = match budget {
         Budget::Bytes(n_bytes) => n_bytes,
-        Budget::Auto => available_bytes.unwrap_or(u64::MAX),
+        Budget::Auto => available_bytes.unwrap_or(UNSAID_BYTES),
     };
     let account_bytes = (n_bytes / 16).min(ACCOUNT_SIXTEENTH_MAX).max(n_bytes / 32);
     let account_bytes = account_bytes.clamp(ACCOUNT_BYTES_MIN, ACCOUNT_BYTES_MAX);

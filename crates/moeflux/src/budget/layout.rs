@@ -185,7 +185,7 @@ impl Layout {
         // Sessions have what was kept for them, and what nobody else has.
         let left_bytes = match device {
             Some(_) => device_expert_bytes.map(|bytes| bytes.saturating_sub(experts.all_bytes)),
-            None => limit_bytes.map(|bytes| bytes.saturating_sub(needs.bytes() + expert_bytes)),
+            None => Some(limit_bytes.saturating_sub(needs.bytes() + expert_bytes)),
         };
         let session_room_bytes = left_bytes.map(|left_bytes| needs.session_bytes + left_bytes);
         Ok(Self {
@@ -246,13 +246,9 @@ fn expert_needs(blueprint: &Blueprint) -> ExpertNeeds {
     }
 }
 
-fn far_budget(config: &EngineConfig, limit_bytes: Option<u64>) -> FarBudget {
+fn far_budget(config: &EngineConfig, limit_bytes: u64) -> FarBudget {
     let sees_host = config.device.as_ref().is_some_and(|device| device.sees_host());
-    match (sees_host, limit_bytes) {
-        (false, _) => FarBudget::Unseen,
-        (true, None) => FarBudget::Unknown,
-        (true, Some(limit_bytes)) => FarBudget::Bytes(limit_bytes),
-    }
+    if sees_host { FarBudget::Bytes(limit_bytes) } else { FarBudget::Unseen }
 }
 
 /// Where experts are if there may be fewer slots than experts.
@@ -320,11 +316,11 @@ fn fit_of(needs: &Needs, room_bytes: Option<u64>) -> Fit {
     }
 }
 
-fn fit_in_memory(needs: &Needs, experts: &ExpertNeeds, limit_bytes: Option<u64>) -> Fit {
+fn fit_in_memory(needs: &Needs, experts: &ExpertNeeds, limit_bytes: u64) -> Fit {
     match place(needs, experts, limit_bytes) {
         Err(_) => Fit::TooMany,
         Ok(Placement::Resident | Placement::OnDevice { .. }) => Fit::Enough,
-        Ok(Placement::Streaming { .. }) => fit_of(needs, limit_bytes.or(Some(u64::MAX))),
+        Ok(Placement::Streaming { .. }) => fit_of(needs, Some(limit_bytes)),
     }
 }
 

@@ -67,8 +67,6 @@ pub enum Placement {
 pub(crate) enum FarBudget {
     /// Its kernels do not see any.
     Unseen,
-    /// No limit is known.
-    Unknown,
     /// So many bytes of the whole process.
     Bytes(u64),
 }
@@ -78,6 +76,10 @@ const ROOM_SHARE: u64 = 16;
 
 /// And at least so much.
 const ROOM_BYTES_MIN: u64 = 256 << 20;
+
+/// What a process may have on a system that does not say how much memory is free: unknown is not
+/// unlimited. Machines with less than this and room for a model are hard to find.
+pub const UNSAID_BYTES: u64 = 4 << 30;
 
 /// A process is larger or smaller than it was in its last run by less than this: the least that is
 /// named must be enough in the next one.
@@ -102,39 +104,31 @@ impl Needs {
     pub(crate) fn of_host(self, far_budget: FarBudget) -> Self {
         match far_budget {
             FarBudget::Unseen => self,
-            FarBudget::Unknown | FarBudget::Bytes(_) => Self { resident_bytes: 0, ..self },
+            FarBudget::Bytes(_) => Self { resident_bytes: 0, ..self },
         }
     }
 }
 
-/// Bytes that a process of `program_bytes` may have, if that is known; `available_bytes` can be had
-/// beside those.
+/// Bytes that a process of `program_bytes` may have; `available_bytes` can be had beside those, if
+/// the system says how many.
 #[must_use]
-pub(crate) fn limit(
-    budget: Budget,
-    program_bytes: u64,
-    available_bytes: Option<u64>,
-) -> Option<u64> {
-    match budget {
-        Budget::Bytes(n_bytes) => Some(n_bytes),
-        Budget::Auto => available_bytes.map(|available_bytes| {
+pub(crate) fn limit(budget: Budget, program_bytes: u64, available_bytes: Option<u64>) -> u64 {
+    match (budget, available_bytes) {
+        (Budget::Bytes(n_bytes), _) => n_bytes,
+        (Budget::Auto, Some(available_bytes)) => {
             let room_bytes = (available_bytes / ROOM_SHARE).max(ROOM_BYTES_MIN);
-            program_bytes + available_bytes.saturating_sub(room_bytes)
-        }),
+            program_bytes.saturating_add(available_bytes.saturating_sub(room_bytes))
+        }
+        (Budget::Auto, None) => UNSAID_BYTES,
     }
 }
 
-/// Where experts go within `budget_bytes`; no limit is known if that is none.
+/// Where experts go within `budget_bytes`.
 ///
 /// # Errors
 ///
 /// [`Error::NoRoom`] with the least that works.
-pub(crate) fn place(
-    needs: &Needs,
-    experts: &ExpertNeeds,
-    budget_bytes: Option<u64>,
-) -> Result<Placement> {
-    let Some(budget_bytes) = budget_bytes else { return Ok(Placement::Resident) };
+pub(crate) fn place(needs: &Needs, experts: &ExpertNeeds, budget_bytes: u64) -> Result<Placement> {
     let needed_bytes = needs.bytes();
     if needed_bytes.saturating_add(experts.all_bytes) <= budget_bytes || experts.all_bytes == 0 {
         return check(needs, experts, budget_bytes).map(|()| Placement::Resident);
@@ -152,15 +146,15 @@ pub(crate) fn place(
 pub(crate) fn place_beside_device(
     needs: &Needs,
     experts: &ExpertNeeds,
-    (budget_bytes, far_budget): (Option<u64>, FarBudget),
+    (budget_bytes, far_budget): (u64, FarBudget),
 ) -> Result<Placement> {
     let placement = place(needs, experts, budget_bytes)?;
-    Ok(match (placement, budget_bytes) {
-        (Placement::Streaming { .. }, Some(budget_bytes)) => {
+    Ok(match placement {
+        Placement::Streaming { .. } => {
             let room_bytes = budget_bytes.saturating_sub(needs.of_host(far_budget).bytes());
             Placement::Streaming { n_slots: experts.shape.n_slots(room_bytes) }
         }
-        (placement, _) => placement,
+        placement => placement,
     })
 }
 
@@ -179,7 +173,6 @@ pub(crate) fn place_on_device(
     let has_room = match far_budget {
         _ if far_bytes == 0 => true,
         FarBudget::Unseen => false,
-        FarBudget::Unknown => true,
         FarBudget::Bytes(limit_bytes) => host_bytes <= limit_bytes,
     };
     has_room.then_some(Placement::OnDevice { far_bytes })
@@ -234,15 +227,14 @@ mod tests {
 
     #[test]
     fn all_are_in_memory_where_they_fit_to_the_byte() {
-        assert_eq!(place(&NEEDS, &EXPERTS, Some(1160)).unwrap(), Placement::Resident);
+        assert_eq!(place(&NEEDS, &EXPERTS, 1160).unwrap(), Placement::Resident);
         let streaming = Placement::Streaming { n_slots: 99 };
-        assert_eq!(place(&NEEDS, &EXPERTS, Some(1159)).unwrap(), streaming);
-        assert_eq!(place(&NEEDS, &EXPERTS, None).unwrap(), Placement::Resident);
+        assert_eq!(place(&NEEDS, &EXPERTS, 1159).unwrap(), streaming);
     }
 
     #[test]
     fn the_least_that_works_is_named_and_works() {
-        let error = place(&NEEDS, &EXPERTS, Some(239)).unwrap_err();
+        let error = place(&NEEDS, &EXPERTS, 239).unwrap_err();
         let Error::NoRoom { needed_bytes, .. } = &error else { panic!("{error}") };
         assert_eq!(*needed_bytes, 240 + PROGRAM_MARGIN_BYTES);
         let text = error.to_string();
@@ -250,17 +242,17 @@ mod tests {
             assert!(text.contains(part), "{text}");
         }
         let least = Placement::Streaming { n_slots: 8 };
-        assert_eq!(place(&NEEDS, &EXPERTS, Some(240)).unwrap(), least);
+        assert_eq!(place(&NEEDS, &EXPERTS, 240).unwrap(), least);
     }
 
     #[test]
     fn work_beside_the_engine_has_its_part_to_the_byte() {
         let needs = Needs { beside_bytes: 40, ..NEEDS };
-        assert_eq!(place(&needs, &EXPERTS, Some(1200)).unwrap(), Placement::Resident);
+        assert_eq!(place(&needs, &EXPERTS, 1200).unwrap(), Placement::Resident);
         let streaming = |n_slots| Placement::Streaming { n_slots };
-        assert_eq!(place(&needs, &EXPERTS, Some(1199)).unwrap(), streaming(99));
-        assert_eq!(place(&needs, &EXPERTS, Some(280)).unwrap(), streaming(8));
-        let error = place(&needs, &EXPERTS, Some(279)).unwrap_err().to_string();
+        assert_eq!(place(&needs, &EXPERTS, 1199).unwrap(), streaming(99));
+        assert_eq!(place(&needs, &EXPERTS, 280).unwrap(), streaming(8));
+        let error = place(&needs, &EXPERTS, 279).unwrap_err().to_string();
         assert!(error.contains("40 bytes for work beside the engine"), "{error}");
         // The device has nothing to do with it.
         let on_device = |limit| place_on_device(&needs, &EXPERTS, 400, FarBudget::Bytes(limit));
@@ -269,21 +261,37 @@ mod tests {
     }
 
     #[test]
+    fn a_system_that_says_nothing_streams_what_it_cannot_have() {
+        let gib = 1 << 30;
+        // A model of 120 GB on a machine of 8 GB that says nothing.
+        let needs = Needs { resident_bytes: 2 * gib, ..NEEDS };
+        let shape = SlotShape { slot_bytes: 8 << 20, stride_bytes: 8 << 20, n_experts: 15_104 };
+        let experts = ExpertNeeds { all_bytes: 118 * gib, shape, n_slots_min: 8 };
+        let limit_bytes = limit(Budget::Auto, 10, None);
+        let placement = place(&needs, &experts, limit_bytes).unwrap();
+        let Placement::Streaming { n_slots } = placement else { panic!("{placement:?}") };
+        assert!(needs.bytes() + shape.bytes(n_slots) <= UNSAID_BYTES);
+        assert_eq!(n_slots, 255);
+        // And one that does not fit is refused with what it needs.
+        let needs = Needs { resident_bytes: 5 * gib, ..NEEDS };
+        assert!(matches!(place(&needs, &experts, limit_bytes), Err(Error::NoRoom { .. })));
+    }
+
+    #[test]
     fn a_model_without_experts_needs_none() {
         let experts = ExpertNeeds { all_bytes: 0, ..EXPERTS };
-        assert_eq!(place(&NEEDS, &experts, Some(160)).unwrap(), Placement::Resident);
-        assert!(place(&NEEDS, &experts, Some(159)).is_err());
+        assert_eq!(place(&NEEDS, &experts, 160).unwrap(), Placement::Resident);
+        assert!(place(&NEEDS, &experts, 159).is_err());
     }
 
     #[test]
     fn slots_have_the_room_of_what_the_device_has() {
-        let placed =
-            |far_budget| place_beside_device(&NEEDS, &EXPERTS, (Some(760), far_budget)).unwrap();
+        let placed = |far_budget| place_beside_device(&NEEDS, &EXPERTS, (760, far_budget)).unwrap();
         let streaming = |n_slots| Placement::Streaming { n_slots };
         assert_eq!(placed(FarBudget::Unseen), streaming(60));
         assert_eq!(placed(FarBudget::Bytes(760)), streaming(70));
         let far_budget = FarBudget::Bytes(239);
-        assert!(place_beside_device(&NEEDS, &EXPERTS, (Some(239), far_budget)).is_err());
+        assert!(place_beside_device(&NEEDS, &EXPERTS, (239, far_budget)).is_err());
     }
 
     #[test]
@@ -292,7 +300,6 @@ mod tests {
         let on_device = |far_bytes| Some(Placement::OnDevice { far_bytes });
         assert_eq!(placed(1000, FarBudget::Unseen), on_device(0));
         assert_eq!(placed(999, FarBudget::Unseen), None);
-        assert_eq!(placed(999, FarBudget::Unknown), on_device(1));
         // Resident weights pass through the host's memory before.
         assert_eq!(placed(950, FarBudget::Bytes(109)), None);
         assert_eq!(placed(950, FarBudget::Bytes(110)), on_device(50));
@@ -304,10 +311,10 @@ mod tests {
     #[test]
     fn room_is_left_where_nobody_said_how_much() {
         let gib = 1 << 30;
-        assert_eq!(limit(Budget::Auto, 5, Some(32 * gib)), Some(5 + 30 * gib));
-        assert_eq!(limit(Budget::Auto, 5, Some(gib)), Some(5 + 3 * gib / 4));
-        assert_eq!(limit(Budget::Auto, 5, Some(3)), Some(5));
-        assert_eq!(limit(Budget::Auto, 5, None), None);
-        assert_eq!(limit(Budget::Bytes(9), 5, Some(3)), Some(9));
+        assert_eq!(limit(Budget::Auto, 5, Some(32 * gib)), 5 + 30 * gib);
+        assert_eq!(limit(Budget::Auto, 5, Some(gib)), 5 + 3 * gib / 4);
+        assert_eq!(limit(Budget::Auto, 5, Some(3)), 5);
+        assert_eq!(limit(Budget::Auto, 5, None), UNSAID_BYTES);
+        assert_eq!(limit(Budget::Bytes(9), 5, Some(3)), 9);
     }
 }

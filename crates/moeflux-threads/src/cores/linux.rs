@@ -1,9 +1,4 @@
-//! How many threads compute: one for each physical core that is as fast as the others.
-//!
-//! A section ends when its slowest part does. Two threads of one core share its units, and an
-//! efficiency core takes a multiple of the time for a part of the same size, so that the rest waits
-//! at the barrier for both. **Invariant:** never more than the affinity mask and a container's
-//! quota allow; what the system does not say makes no difference, and nothing fails.
+//! Linux, by its files: which processors are one core, and which cores are slow.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,18 +15,14 @@ const SLOWEST_SHARE: u64 = 2;
 /// More processors than any system has.
 const N_CPUS_MAX: usize = 1 << 16;
 
-/// One per physical performance core that this process may use. Where the system does not say which
-/// these are (as yet all but Linux), one per core.
-#[must_use]
-pub fn n_compute_threads() -> NonZeroUsize {
-    let n_available = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+/// Those of this machine.
+pub(super) fn n_performance_cores() -> Option<NonZeroUsize> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let n_cores = n_performance_cores(Path::new(DEVICES), &status);
-    n_cores.map_or(n_available, |n_cores| n_cores.min(n_available))
+    n_described(Path::new(DEVICES), &status)
 }
 
 /// Cores that `devices` describes, of those in the affinity mask that `status` names.
-fn n_performance_cores(devices: &Path, status: &str) -> Option<NonZeroUsize> {
+fn n_described(devices: &Path, status: &str) -> Option<NonZeroUsize> {
     let cpus = devices.join("system/cpu");
     let mut allowed = list_of(&cpus.join("online"))?;
     let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
@@ -131,7 +122,7 @@ mod tests {
         #[track_caller]
         fn check(&self, mask: &str, expected: Option<usize>) {
             let status = format!("Name:\tx\nCpus_allowed_list:\t{mask}\n");
-            let found = n_performance_cores(&self.root, &status);
+            let found = n_described(&self.root, &status);
             assert_eq!(found.map(NonZeroUsize::get), expected, "mask {mask:?}");
         }
     }
@@ -185,7 +176,7 @@ mod tests {
         plain.check("1,3", Some(2));
         plain.check("all", Some(4));
         plain.check("9", None);
-        assert_eq!(n_performance_cores(Path::new("/nonexistent"), ""), None);
+        assert_eq!(n_described(Path::new("/nonexistent"), ""), None);
     }
 
     #[test]
@@ -195,11 +186,5 @@ mod tests {
         for wrong in ["", "a", "1-", "-1", "0-99999999999", "0-65536"] {
             assert_eq!(list(wrong), None, "{wrong:?}");
         }
-    }
-
-    #[test]
-    fn there_is_always_one() {
-        let n_available = std::thread::available_parallelism().unwrap();
-        assert!(n_compute_threads() <= n_available);
     }
 }

@@ -1,0 +1,129 @@
+//! What each system says of its memory, of this process and of its processor.
+//!
+//! `room` turns a system's own figures into one answer, and is the same code everywhere; `linux`,
+//! `macos` and `windows` only ask. **Invariant:** what a system does not say is `None`, and nothing
+//! fails.
+
+mod room;
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "macos")]
+mod macos;
+#[cfg(windows)]
+mod windows;
+#[cfg(not(any(target_os = "linux", target_os = "macos", windows)))]
+mod unknown;
+
+#[cfg(target_os = "linux")]
+use self::linux as asked;
+#[cfg(target_os = "macos")]
+use self::macos as asked;
+#[cfg(not(any(target_os = "linux", target_os = "macos", windows)))]
+use self::unknown as asked;
+#[cfg(windows)]
+use self::windows as asked;
+
+/// All memory of the machine.
+#[must_use]
+pub fn total_memory_bytes() -> Option<u64> {
+    asked::total_memory_bytes()
+}
+
+/// Bytes that can be had without swapping, within the limits that this process has.
+#[must_use]
+pub fn available_memory_bytes() -> Option<u64> {
+    asked::available_memory_bytes()
+}
+
+/// Bytes of memory that this process has now.
+#[must_use]
+pub fn process_memory_bytes() -> Option<u64> {
+    asked::process_memory_bytes().map(|memory| memory.now_bytes)
+}
+
+/// The most that this process ever had.
+#[must_use]
+pub fn process_peak_bytes() -> Option<u64> {
+    asked::process_memory_bytes().map(|memory| memory.peak_bytes)
+}
+
+/// What the processor is called.
+#[must_use]
+pub fn processor_name() -> Option<String> {
+    asked::processor_name().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+/// How short memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MemoryLook {
+    /// What can be had on this machine without swapping.
+    pub available_bytes: Option<u64>,
+    /// Share of the last ten seconds, in hundredths of a percent, in which some task of this
+    /// process's control group waited for memory. That of the whole machine says nothing: another
+    /// group that lives at its limit would fill it. Where a system says only whether memory is
+    /// short, it is all or none of them.
+    pub stalled_e4: Option<u32>,
+}
+
+/// A look at how short memory is, cheap enough to be taken while tokens are computed.
+///
+/// **Invariant:** looking opens no file and allocates nothing.
+#[derive(Debug)]
+pub struct MemoryWatch(asked::Watch);
+
+impl MemoryWatch {
+    /// Opens what there is.
+    #[must_use]
+    pub fn open() -> Self {
+        Self(asked::Watch::open())
+    }
+
+    /// How short memory is now.
+    pub fn look(&mut self) -> MemoryLook {
+        self.0.look()
+    }
+}
+
+/// All of the last ten seconds.
+#[cfg(any(target_os = "macos", windows))]
+const STALLED_E4_ALL: u32 = 10_000;
+
+/// Memory of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProcessMemory {
+    pub(crate) now_bytes: u64,
+    pub(crate) peak_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(any(target_os = "linux", target_os = "macos", windows))]
+    #[test]
+    fn this_system_says_all_of_it() {
+        let (total, available) = (total_memory_bytes().unwrap(), available_memory_bytes().unwrap());
+        assert!(available > 1 << 20 && available <= total, "{available} of {total}");
+        let block = vec![1_u8; 32 << 20];
+        let now = process_memory_bytes().unwrap();
+        let peak = process_peak_bytes().unwrap();
+        assert!(now > 32 << 20 && now <= peak && peak < total, "{now}, at most {peak}");
+        assert_eq!(block[block.len() - 1], 1);
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "macos", windows))]
+    #[test]
+    fn a_second_look_sees_as_much_as_the_first() {
+        let mut watch = MemoryWatch::open();
+        let looks = [watch.look(), watch.look()];
+        assert!(looks.iter().all(|look| look.available_bytes.is_some_and(|it| it > 1 << 20)));
+        assert_eq!(looks[0].stalled_e4.is_some(), looks[1].stalled_e4.is_some());
+    }
+
+    #[cfg(all(any(target_os = "linux", windows), target_arch = "x86_64"))]
+    #[test]
+    fn the_processor_has_a_name() {
+        let name = processor_name().unwrap();
+        assert!(name.len() > 3 && !name.contains('\0'), "{name:?}");
+    }
+}

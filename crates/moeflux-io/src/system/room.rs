@@ -1,0 +1,118 @@
+//! From a system's own figures to the bytes that can be had.
+
+/// Pages of macOS, as `host_statistics64` counts them.
+#[cfg(any(target_os = "macos", test))]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MacPages {
+    pub(super) page_bytes: u64,
+    /// Of the kernel, and locked.
+    pub(super) n_wired: u64,
+    /// Of programs.
+    pub(super) n_internal: u64,
+    /// Of these, those that a program lets go.
+    pub(super) n_purgeable: u64,
+    /// What holds pages that were compressed.
+    pub(super) n_compressor: u64,
+}
+
+#[cfg(any(target_os = "macos", test))]
+impl MacPages {
+    /// What is left of all memory when programs and the kernel have theirs: the rest is free, or
+    /// copies of files. It is what Activity Monitor does not count as used.
+    pub(super) fn available_bytes(&self, total_bytes: u64) -> u64 {
+        let of_programs = self.n_internal.saturating_sub(self.n_purgeable);
+        let n_used = self.n_wired.saturating_add(of_programs).saturating_add(self.n_compressor);
+        total_bytes.saturating_sub(n_used.saturating_mul(self.page_bytes))
+    }
+}
+
+/// Memory of Windows, as `GlobalMemoryStatusEx` and a job object tell it.
+#[cfg(any(windows, test))]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WindowsRoom {
+    pub(super) free_bytes: u64,
+    /// What all programs together may still commit: memory counts there when it is asked for, even
+    /// if it is never touched.
+    pub(super) commit_bytes: u64,
+    /// What this process may commit, by the limits of its job.
+    pub(super) job_bytes: Option<u64>,
+    /// What it has committed.
+    pub(super) process_bytes: u64,
+}
+
+#[cfg(any(windows, test))]
+impl WindowsRoom {
+    pub(super) fn available_bytes(&self) -> u64 {
+        let of_job = self.job_bytes.map(|limit| limit.saturating_sub(self.process_bytes));
+        let of_machine = self.free_bytes.min(self.commit_bytes);
+        of_job.map_or(of_machine, |bytes| bytes.min(of_machine))
+    }
+}
+
+/// `MemAvailable` of `/proc/meminfo`.
+#[cfg(target_os = "linux")]
+pub(crate) fn available_of_meminfo(meminfo: &str) -> Option<u64> {
+    kibibytes(meminfo, "MemAvailable:")
+}
+
+/// A line of so many kB, in bytes.
+#[cfg(target_os = "linux")]
+pub(super) fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let n_kibibytes = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
+    n_kibibytes.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    /// Figures of the sizes that such machines show.
+    #[test]
+    fn a_mac_has_what_is_not_used() {
+        let pages = |n_wired, n_internal, n_purgeable, n_compressor| MacPages {
+            page_bytes: 16 << 10,
+            n_wired,
+            n_internal,
+            n_purgeable,
+            n_compressor,
+        };
+        // An M1 of 8 GB with a browser: 1.6, 3.1 and 1.2 GiB in use.
+        let small = pages(104_858, 209_715, 6_554, 78_643);
+        assert_eq!(small.available_bytes(8 * GIB) / (1 << 20), 2_150);
+        // An M2 Ultra of 192 GB that does nothing.
+        let large = pages(262_144, 524_288, 0, 0);
+        assert_eq!(large.available_bytes(192 * GIB), 180 * GIB);
+        // Figures that change while they are read.
+        assert_eq!(pages(u64::MAX, 1, 2, u64::MAX).available_bytes(8 * GIB), 0);
+    }
+
+    #[test]
+    fn windows_has_the_least_of_its_limits() {
+        let room = WindowsRoom {
+            free_bytes: 20 * GIB,
+            commit_bytes: 30 * GIB,
+            job_bytes: None,
+            process_bytes: GIB,
+        };
+        assert_eq!(room.available_bytes(), 20 * GIB);
+        // A small page file, and programs that asked for more than they use.
+        assert_eq!(WindowsRoom { commit_bytes: 3 * GIB, ..room }.available_bytes(), 3 * GIB);
+        assert_eq!(WindowsRoom { job_bytes: Some(4 * GIB), ..room }.available_bytes(), 3 * GIB);
+        assert_eq!(WindowsRoom { job_bytes: Some(GIB / 2), ..room }.available_bytes(), 0);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn available_memory_is_read_in_bytes() {
+        let meminfo = "MemTotal:       24689764 kB\nMemAvailable:   12345678 kB\nSwapFree: 0 kB\n";
+        assert_eq!(available_of_meminfo(meminfo), Some(12_345_678 * 1024));
+        for text in
+            ["", "MemAvailable:", "MemAvailable: x kB", "MemAvailable: 99999999999999999999 kB"]
+        {
+            assert_eq!(available_of_meminfo(text), None, "{text:?}");
+        }
+    }
+}

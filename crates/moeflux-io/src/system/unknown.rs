@@ -1,0 +1,34 @@
+//! A system that is not asked.
+
+use super::{MemoryLook, ProcessMemory};
+
+pub(super) fn total_memory_bytes() -> Option<u64> {
+    None
+}
+
+pub(super) fn available_memory_bytes() -> Option<u64> {
+    None
+}
+
+pub(super) fn process_memory_bytes() -> Option<ProcessMemory> {
+    None
+}
+
+pub(super) fn processor_name() -> Option<String> {
+    None
+}
+
+/// Sees nothing.
+#[derive(Debug)]
+pub(super) struct Watch;
+
+impl Watch {
+    pub(super) fn open() -> Self {
+        Self
+    }
+
+    #[expect(clippy::unused_self, reason = "other systems keep what they ask")]
+    pub(super) fn look(&mut self) -> MemoryLook {
+        MemoryLook::default()
+    }
+}

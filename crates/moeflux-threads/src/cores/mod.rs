@@ -1,0 +1,47 @@
+//! How many threads compute: one for each physical core that is as fast as the others.
+//!
+//! A section ends when its slowest part does. Two threads of one core share its units, and an
+//! efficiency core takes a multiple of the time for a part of the same size, so that the rest waits
+//! at the barrier for both. **Invariant:** never more than the affinity mask and a container's
+//! quota allow; what the system does not say makes no difference, and nothing fails.
+
+#[cfg(any(windows, test))]
+mod records;
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "macos")]
+mod macos;
+#[cfg(windows)]
+mod windows;
+#[cfg(not(any(target_os = "linux", target_os = "macos", windows)))]
+mod unknown;
+
+use std::num::NonZeroUsize;
+
+#[cfg(target_os = "linux")]
+use self::linux as asked;
+#[cfg(target_os = "macos")]
+use self::macos as asked;
+#[cfg(not(any(target_os = "linux", target_os = "macos", windows)))]
+use self::unknown as asked;
+#[cfg(windows)]
+use self::windows as asked;
+
+/// One per physical performance core that this process may use. Where the system does not say which
+/// these are, one per processor.
+#[must_use]
+pub fn n_compute_threads() -> NonZeroUsize {
+    let n_available = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    asked::n_performance_cores().map_or(n_available, |n_cores| n_cores.min(n_available))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_always_one() {
+        let n_available = std::thread::available_parallelism().unwrap();
+        assert!(n_compute_threads() <= n_available);
+    }
+}
