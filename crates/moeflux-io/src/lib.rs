@@ -49,6 +49,7 @@ pub use loader::{
 pub use measure::{Load, Measured, Offsets, measure};
 pub use memory::{
     FREED_BYTES_KEPT, available_memory_bytes, give_back_freed_memory, process_memory_bytes,
+    trim_freed_memory,
 };
 pub use mounts::{Mount, mount_of, mounts};
 pub use one_line::{MESSAGE_CHARS_MAX, NAME_CHARS_MAX, OneLine, is_harmful};
