@@ -26,9 +26,9 @@ pub(crate) const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 /// context, and a bound on the tokenizer's own tables.
 pub(crate) const TEXT_BYTES_MAX: usize = 64 << 20;
 
-/// What a tokenizer of so many tokens takes of a process at most, as far as published ones go: texts
-/// by id and ids by text, and merges, of which a token has up to 2.3. Tables have a power of two of
-/// places, of which seven of eight are used; a short text takes as much as its allocator gives.
+/// What a tokenizer of so many tokens takes of a process at most, as far as published ones go:
+/// texts by id and ids by text, and merges, of which a token has up to 2.3. Tables have a power of
+/// two of places, of which seven of eight are used; a short text takes what its allocator gives.
 #[must_use]
 pub fn tokenizer_bytes(n_tokens: usize) -> u64 {
     const TEXT_BYTES: u64 = 32;
