@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs requests and prompts that once took gigabytes in a control group, and prints how far each
 # case took the process beyond `--memory`. More than 64 MiB is a failure, and so is an answer that
-# is neither right nor a refusal of one line.
+# is neither right nor a refusal of one line. Without names it also runs answers with the least memory
+# that `plan` names, in a group of that size.
 #
 #     tools/check/memory.sh [NAME..]       all cases, or those whose names begin so
 #
@@ -18,3 +19,4 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 tools/check/memory/check.py "$MOEFLUX" "$work" "$@"
+[ $# -gt 0 ] || python3 tools/check/memory/least.py "$MOEFLUX" "$work"

@@ -5,11 +5,13 @@
     serving.py first  MOEFLUX MODEL [ROUNDS]    time to the first token of a prompt of 16
     serving.py all    URL N [TOKENS]            N clients at once: tokens per second of all
     serving.py beside MOEFLUX MODEL [ARGS..]    an answer while a prompt of 4,096 is read
+    serving.py short  MOEFLUX MODEL [N] [ROUNDS] [ARGS..]
+                                                a prompt of 30 tokens beside N of 2,000
     serving.py streamed MOEFLUX MODEL LLAMA_SERVER GGUF [LIMIT] [N] [ROUNDS]
                                                 N clients of both servers in turn, each in a memory cgroup
 
-Prompts are random token ids, answers are greedy. Arguments behind MODEL of
-`beside` go to `moeflux serve`. `streamed` needs root; give the GGUF's disk a
+Prompts are random token ids, answers are greedy. Arguments behind those
+of `beside` and `short` go to `moeflux serve`. `streamed` needs root; give the GGUF's disk a
 read-ahead of 128 KB (loop_readahead.sh).
 """
 import http.client
@@ -185,6 +187,38 @@ def beside(moeflux, model, *more):
               f"longest gap {max(gaps, default=0) * 1e3:.0f} ms over {len(inside)} tokens")
 
 
+def short(moeflux, model, n="1", rounds="5", *more):
+    """Times to the first token: of a short prompt alone and beside long ones, and of those."""
+    n, vocab, seeds = int(n), vocab_of(model), iter(range(1, 1 << 20))
+    found = {"short": [], "beside": [], "long": [], "longest": [], "longest beside": []}
+    with Server(moeflux, model, "--context", "4096", *more) as server:
+        # The only token ends the answer. Events before it keep connections alive.
+        first = lambda n_tokens, seed: ask(server.url, prompt(seed, n_tokens, vocab), 1, [])[2]
+        first(30, next(seeds))
+
+        def longs(n_shorts):
+            times, threads = [], []
+            for seed in [next(seeds) for _ in range(n)]:
+                run = lambda seed=seed: times.append(first(2000, seed))
+                threads.append(threading.Thread(target=run))
+                threads[-1].start()
+            for _ in range(n_shorts):
+                time.sleep(0.3 * found["long"][-1])
+                found["beside"].append(first(30, next(seeds)))
+            [it.join() for it in threads]
+            return max(times)
+
+        for _ in range(int(rounds)):
+            found["short"].append(first(30, next(seeds)))
+            found["long"].append(first(2000, next(seeds)))
+            found["longest"].append(longs(0))
+            found["longest beside"].append(longs(1))
+    medians = {name: statistics.median(times) for name, times in found.items()}
+    print("; ".join(f"{name} {spread(times)} s" for name, times in found.items())
+          + f"; short beside / alone {medians['beside'] / medians['short']:.2f}"
+          + f"; long with a short one / without {medians['longest beside'] / medians['longest']:.3f}")
+
+
 def streamed(moeflux, model, llama_server, gguf, limit="1024M", n="4", rounds="3"):
     ends, n = ends_of(model), int(n)
     ours = [moeflux, "serve", "--port", "8471", "--model", model, "--backend", "cpu", "--threads", "2",
@@ -251,7 +285,7 @@ def wait_for(host, port):
 
 
 if __name__ == "__main__":
-    kinds = {"one": one, "first": first, "all": everybody, "beside": beside, "streamed": streamed}
+    kinds = {"one": one, "first": first, "all": everybody, "beside": beside, "short": short, "streamed": streamed}
     if len(sys.argv) < 4 or sys.argv[1] not in kinds:
         raise SystemExit(__doc__)
     kinds[sys.argv[1]](*sys.argv[2:])

@@ -47,7 +47,7 @@ pub use loader::{
     Outcome, Part, Settings, Source, lay_out,
 };
 pub use measure::{Load, Measured, Offsets, measure};
-pub use memory::{FREED_BYTES_KEPT, give_back_freed_memory};
+pub use memory::{FREED_BYTES_KEPT, give_back_freed_memory, trim_freed_memory};
 pub use mounts::{Mount, mount_of, mounts};
 pub use one_line::{MESSAGE_CHARS_MAX, NAME_CHARS_MAX, OneLine, is_harmful};
 pub use probe::{Probe, Probed};

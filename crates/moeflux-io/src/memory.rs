@@ -20,6 +20,16 @@ pub fn give_back_freed_memory() {
     }
 }
 
+/// Gives back now what was freed between blocks that are still used, where the allocator is that of
+/// glibc. What follows is counted with the memory that the process has.
+pub fn trim_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: the allocator gives pages that no block uses back to the system, under its own locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Pools for the threads of a process: of those that allocate much, few run at a time.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const POOLS_MAX: libc::c_int = 2;

@@ -1,16 +1,14 @@
-//! One step of prompts, layer by layer, and answers between its layers.
+//! One step of prompts, layer by layer, and the work of others between its layers.
 //!
 //! **Invariant:** a prompt that nobody wants any more leaves the step between two layers, unless
 //! it is alone and more than half of the work is done.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use moeflux::provider::session::N_ROWS_BESIDE;
 use moeflux::{Feed, Result, StepOutput, StepUnderWay};
 
-use crate::answers::{Answers, Context};
+use crate::answers::Context;
 use crate::reading::{Pace, Reading};
 use crate::scores::Scores;
 
@@ -24,11 +22,11 @@ pub(crate) struct Balance {
 }
 
 impl Balance {
-    fn add_prompts(&mut self, spent: Duration) {
+    pub(crate) fn add_prompts(&mut self, spent: Duration) {
         self.add(spent.as_nanos().cast_signed());
     }
 
-    fn add_answers(&mut self, spent: Duration) {
+    pub(crate) fn add_answers(&mut self, spent: Duration) {
         self.add(-spent.as_nanos().cast_signed());
     }
 
@@ -37,19 +35,20 @@ impl Balance {
         self.prompts_ns = (self.prompts_ns + spent_ns).clamp(-ahead_max_ns, ahead_max_ns);
     }
 
-    fn is_turn_of_answers(self) -> bool {
+    pub(crate) fn is_turn_of_answers(self) -> bool {
         self.prompts_ns > 0
     }
 }
 
-/// A step of prompts, and what may run between its layers.
+/// A step of prompts, and what runs between its layers.
 pub(crate) struct Chunk<'c, 'e> {
     pub(crate) context: Context<'e>,
+    pub(crate) output: &'c mut StepOutput,
     /// Nobody else waits for a prompt to be read.
     pub(crate) is_alone: bool,
-    pub(crate) balance: &'c mut Balance,
-    pub(crate) answers: &'c mut Answers<'e>,
-    pub(crate) output: &'c mut StepOutput,
+    /// Hears how long a layer took, and does the work of others; whether still nobody else
+    /// waits.
+    pub(crate) between_layers: &'c mut dyn FnMut(Duration) -> bool,
 }
 
 /// What a step of prompts gave: of each what became of it, and its scores where they are wanted.
@@ -69,12 +68,14 @@ struct Seen {
 }
 
 impl Chunk<'_, '_> {
-    /// Runs a step with the next rows of prompts.
-    pub(crate) fn run(mut self, chosen: &mut [(&mut Reading, usize)]) -> Result<ChunkEnd> {
-        let mut scores: Vec<Option<Scores>> = Vec::new();
+    /// Runs a step with the next rows of prompts, some of which are to be scored.
+    pub(crate) fn run(
+        self,
+        chosen: &mut [(Reading, usize)],
+        mut scores: Vec<Option<Scores>>,
+    ) -> Result<ChunkEnd> {
         let mut seen = Vec::new();
         for (reading, n_rows) in &*chosen {
-            scores.push(self.scores(reading));
             let is_out = AtomicBool::new(false);
             seen.push(Seen { pace: reading.pace(), n_rows: *n_rows, is_out });
         }
@@ -84,16 +85,15 @@ impl Chunk<'_, '_> {
         }
         let mut step = StepUnderWay::begin(&mut feeds)?;
         let mut spent = Duration::ZERO;
-        let mut has_more = true;
+        let (mut has_more, mut is_alone) = (true, self.is_alone);
         while has_more {
             let before = self.context.clock.now();
             has_more = step.advance()?;
             let of_layer = self.context.clock.now().saturating_sub(before);
             spent += of_layer;
             let progress = step.progress();
-            self.look_at(&seen, (progress.n_layers_done, progress.n_layers));
-            self.balance.add_prompts(of_layer);
-            self.answer();
+            self.look_at(&seen, (progress.n_layers_done, progress.n_layers), is_alone);
+            is_alone = (self.between_layers)(of_layer);
         }
         take_logits(&mut step, self.output, &mut scores)?;
         step.commit()?;
@@ -101,35 +101,16 @@ impl Chunk<'_, '_> {
         Ok(ChunkEnd { outcomes, scores, spent })
     }
 
-    fn scores(&self, reading: &Reading) -> Option<Scores> {
-        let job = &self.answers.jobs.of(reading.job).job;
-        let n_top = job.sampling.n_logprobs.unwrap_or(0);
-        let scores = || Scores::new(Arc::clone(&reading.prompt), n_top, reading.n_done() == 0);
-        reading.is_scored().then(scores)
-    }
-
     /// Tells how far the prompts are, and takes those out that nobody wants.
-    fn look_at(&self, seen: &[Seen], (n_layers_done, n_layers): (usize, usize)) {
+    fn look_at(&self, seen: &[Seen], (n_layers_done, n_layers): (usize, usize), is_alone: bool) {
         let now = self.context.clock.now();
-        let is_nearly_done = self.is_alone && 2 * n_layers_done > n_layers;
+        let is_nearly_done = is_alone && 2 * n_layers_done > n_layers;
         let is_over = self.context.shared.is_cancelled.load(Ordering::Relaxed);
         for Seen { pace, n_rows, is_out } in seen {
             pace.tell(n_rows * n_layers_done / n_layers, now);
             if is_over || pace.is_cancelled() && !is_nearly_done {
                 is_out.store(true, Ordering::Relaxed);
             }
-        }
-    }
-
-    /// Lets answers have as much time as prompts had.
-    fn answer(&mut self) {
-        let n_rows_max = N_ROWS_BESIDE.min(self.context.engine.n_rows_max());
-        while self.balance.is_turn_of_answers() {
-            let before = self.context.clock.now();
-            if !self.answers.step(n_rows_max) {
-                return;
-            }
-            self.balance.add_answers(self.context.clock.now().saturating_sub(before));
         }
     }
 }

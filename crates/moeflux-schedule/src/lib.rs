@@ -19,6 +19,7 @@ mod line;
 mod parked;
 mod answers;
 mod reading;
+mod precedence;
 mod scores;
 mod chunk;
 mod scheduler;

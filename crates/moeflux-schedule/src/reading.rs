@@ -13,19 +13,30 @@ use crate::tracked::{JobId, Tracked};
 /// States that reading a prompt leaves behind.
 const N_MARKS_MAX: usize = 4;
 
+/// A job, and the answer that goes on behind the tokens; `None`: they are the job's prompt.
+pub(crate) type ReadingId = (JobId, Option<usize>);
+
+/// What others need to know of tokens that are read.
+#[derive(Clone, Debug)]
+pub(crate) struct Outline {
+    pub(crate) prompt: Arc<[TokenId]>,
+    /// Where states are left for others to go back to, ascending.
+    marks: Vec<usize>,
+    n_cached: usize,
+}
+
 /// A prompt of which some tokens are in a session.
 pub(crate) struct Reading {
     pub(crate) job: JobId,
     /// The answer that goes on behind these tokens; `None`: this is the job's prompt.
     pub(crate) resumes: Option<usize>,
     pub(crate) flags: Arc<JobFlags>,
-    pub(crate) prompt: Arc<[TokenId]>,
+    pub(crate) outline: Outline,
     pub(crate) session: Session,
-    /// Where states are left for others to go back to, ascending.
-    marks: Vec<usize>,
-    n_cached: usize,
     /// Time that the engine has worked for it.
     pub(crate) service: Duration,
+    /// There was no memory for it between the layers of a step.
+    pub(crate) is_short_of_room: bool,
     begun_at: Duration,
     scores: bool,
     n_best: Option<usize>,
@@ -39,8 +50,6 @@ pub(crate) struct Terms {
     pub(crate) n_best: Option<usize>,
     pub(crate) longer: Option<LongerSteps>,
     pub(crate) begun_at: Duration,
-    /// Time that counts as if the engine had worked for it.
-    pub(crate) service: Duration,
 }
 
 impl Reading {
@@ -76,21 +85,24 @@ impl Reading {
         marks.sort_unstable();
         marks.dedup();
         marks.drain(..marks.len().saturating_sub(N_MARKS_MAX));
-        let Terms { n_best, longer, begun_at, service } = terms;
+        let Terms { n_best, longer, begun_at } = terms;
         Self {
             job: id,
             resumes: None,
             flags: Arc::clone(&tracked.flags),
-            prompt,
+            outline: Outline { prompt, marks, n_cached },
             session,
-            marks,
-            n_cached,
-            service,
+            service: Duration::ZERO,
+            is_short_of_room: false,
             begun_at,
             scores: false,
             n_best,
             longer,
         }
+    }
+
+    pub(crate) fn id(&self) -> ReadingId {
+        (self.job, self.resumes)
     }
 
     /// Whether its tokens are scored.
@@ -110,7 +122,7 @@ impl Reading {
 
     /// Tokens to read.
     pub(crate) fn n_left(&self) -> usize {
-        self.prompt.len() - self.n_done()
+        self.outline.prompt.len() - self.n_done()
     }
 
     /// Rows of its next step, of so many at most: steps of about the same length.
@@ -122,6 +134,59 @@ impl Reading {
         }
     }
 
+    /// Gives up leaving states behind; whether that makes a difference.
+    pub(crate) fn drop_marks(&mut self) -> bool {
+        let n_done = self.n_done();
+        let makes_difference = self.outline.marks.iter().any(|position| *position > n_done);
+        self.outline.marks.clear();
+        makes_difference
+    }
+
+    /// The next rows.
+    pub(crate) fn feed(&mut self, n_rows: usize) -> Feed<'_> {
+        self.feed_as(Feed::prompt, n_rows)
+    }
+
+    /// The same for a step between the layers of another, which takes rows of answers.
+    pub(crate) fn feed_beside(&mut self, n_rows: usize) -> Feed<'_> {
+        self.feed_as(Feed::answer_run, n_rows)
+    }
+
+    fn feed_as<'s>(
+        &'s mut self,
+        feed: fn(&'s mut Session, &'s [TokenId]) -> Feed<'s>,
+        n_rows: usize,
+    ) -> Feed<'s> {
+        let begin = self.session.tokens().len();
+        let end = begin + n_rows;
+        let Outline { prompt, marks, .. } = &self.outline;
+        let wanted = match (self.scores, end == prompt.len()) {
+            (true, _) => Wanted::All,
+            (false, true) => Wanted::Last,
+            (false, false) => Wanted::None,
+        };
+        let first = marks.partition_point(|position| *position <= begin);
+        let last = marks.partition_point(|position| *position <= end);
+        feed(&mut self.session, &prompt[begin..end])
+            .wanting(wanted)
+            .best(self.n_best)
+            .checkpoints(&marks[first..last])
+    }
+
+    /// What tells how far it is, while its session is in a step.
+    pub(crate) fn pace(&self) -> Pace {
+        Pace {
+            flags: Arc::clone(&self.flags),
+            resumes: self.resumes,
+            begun_at: self.begun_at,
+            n_cached: self.outline.n_cached,
+            n_before: self.n_done(),
+            n_total: self.outline.prompt.len(),
+        }
+    }
+}
+
+impl Outline {
     /// The most tokens at the start of another prompt that it will be possible to fork from this
     /// one.
     pub(crate) fn n_forkable(&self, n_shared: usize, is_recurrent: bool) -> usize {
@@ -131,43 +196,6 @@ impl Reading {
         let cached = (self.n_cached <= n_shared).then_some(self.n_cached);
         let marks = self.marks.iter().copied().filter(|position| *position <= n_shared);
         marks.chain(cached).max().unwrap_or(0)
-    }
-
-    /// Gives up leaving states behind; whether that makes a difference.
-    pub(crate) fn drop_marks(&mut self) -> bool {
-        let n_done = self.n_done();
-        let makes_difference = self.marks.iter().any(|position| *position > n_done);
-        self.marks.clear();
-        makes_difference
-    }
-
-    /// The next rows.
-    pub(crate) fn feed(&mut self, n_rows: usize) -> Feed<'_> {
-        let begin = self.session.tokens().len();
-        let end = begin + n_rows;
-        let wanted = match (self.scores, end == self.prompt.len()) {
-            (true, _) => Wanted::All,
-            (false, true) => Wanted::Last,
-            (false, false) => Wanted::None,
-        };
-        let first = self.marks.partition_point(|position| *position <= begin);
-        let last = self.marks.partition_point(|position| *position <= end);
-        Feed::prompt(&mut self.session, &self.prompt[begin..end])
-            .wanting(wanted)
-            .best(self.n_best)
-            .checkpoints(&self.marks[first..last])
-    }
-
-    /// What tells how far it is, while its session is in a step.
-    pub(crate) fn pace(&self) -> Pace {
-        Pace {
-            flags: Arc::clone(&self.flags),
-            resumes: self.resumes,
-            begun_at: self.begun_at,
-            n_cached: self.n_cached,
-            n_before: self.n_done(),
-            n_total: self.prompt.len(),
-        }
     }
 }
 

@@ -157,7 +157,8 @@ impl Service {
         let ticket = Ticket { flags: Arc::clone(&flags), commands: self.commands.clone() };
         let at = self.clock.now();
         let sink = Told(sink);
-        let submitted = Submitted { job, sink, flags, at, has_begun: false, n_scores_told: 0 };
+        let (has_begun, n_scores_told, n_overtaken) = (false, 0, 0);
+        let submitted = Submitted { job, sink, flags, at, has_begun, n_scores_told, n_overtaken };
         self.shared.n_waiting.fetch_add(1, Ordering::Relaxed);
         match self.commands.send(Command::Submit(Box::new(submitted))) {
             Ok(()) => Ok(ticket),
@@ -434,7 +435,7 @@ impl Thread {
             if shared.is_cancelled.swap(false, Ordering::Relaxed) {
                 scheduler.fail_all(&Error::Cancelled);
             }
-            has_worked = scheduler.turn();
+            has_worked = scheduler.turn(&mut || self.next_submitted());
             if scheduler.is_stopped() {
                 scheduler.close();
                 return (Closed::Failed, Vec::new());
@@ -459,6 +460,17 @@ impl Thread {
                 Err(closed) => return closed,
             }
             next = self.poll();
+        }
+    }
+
+    /// A job that has come while a step is under way.
+    fn next_submitted(&self) -> Option<Submitted> {
+        loop {
+            match self.received.try_recv() {
+                Ok(Command::Submit(submitted)) => return Some(*submitted),
+                Ok(Command::Look) => {}
+                Err(_) => return None,
+            }
         }
     }
 

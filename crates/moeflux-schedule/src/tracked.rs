@@ -39,6 +39,8 @@ pub(crate) struct Submitted {
     pub(crate) has_begun: bool,
     /// Scores of its prompt that were told then.
     pub(crate) n_scores_told: usize,
+    /// Jobs that came later and began before it.
+    pub(crate) n_overtaken: usize,
 }
 
 /// A job that has begun.
@@ -85,7 +87,7 @@ impl Jobs {
         (now, drive_bytes_before): (Duration, u64),
         shared: &Shared,
     ) -> JobId {
-        let Submitted { job, mut sink, flags, at, has_begun, n_scores_told } = submitted;
+        let Submitted { job, mut sink, flags, at, has_begun, n_scores_told, .. } = submitted;
         shared.n_waiting.fetch_sub(1, Ordering::Relaxed);
         let (n_prompt_tokens, n_open) = (job.prompt.len(), job.n_answers);
         flags.set_progress(n_cached_tokens, None);
@@ -242,7 +244,7 @@ impl Jobs {
         self.n_ended += 1;
         shared.n_waiting.fetch_add(1, Ordering::Relaxed);
         let Tracked { job, flags, sink, submitted_at: at, n_scores_told, .. } = tracked;
-        Submitted { job, sink, flags, at, has_begun: true, n_scores_told }
+        Submitted { job, sink, flags, at, has_begun: true, n_scores_told, n_overtaken: 0 }
     }
 }
 

@@ -5,6 +5,7 @@
 use std::hash::Hasher as _;
 use std::path::Path;
 
+use moeflux_io::trim_freed_memory;
 use moeflux_kernels::Matrix;
 use twox_hash::XxHash3_64;
 
@@ -42,7 +43,9 @@ pub(crate) struct Agreed {
 }
 
 pub(crate) fn describe(dir: &Path, config: &EngineConfig) -> Result<Described> {
-    let (mut blueprint, checkpoint) = Blueprint::open(dir)?;
+    let (mut blueprint, mut checkpoint) = Blueprint::open(dir)?;
+    // Whoever wants the text reads it apart.
+    checkpoint.drop_text();
     check_order(dir, &blueprint)?;
     if checkpoint.packed.as_ref().is_some_and(|packed| !packed.has_pack_sums) {
         tracing::warn!(dir = %dir.display(), "the small files of this pack have no checksums");
@@ -52,6 +55,8 @@ pub(crate) fn describe(dir: &Path, config: &EngineConfig) -> Result<Described> {
         None => None,
         Some(group) => Some(divide(&mut blueprint, config, group)?),
     };
+    // What reading a tokenizer and headers took counts as memory of this process until then.
+    trim_freed_memory();
     let layout = Layout::new(&blueprint, config)?;
     let mirror = match (&config.streaming.mirror, layout.placement) {
         (Some(dir), Placement::Streaming { .. }) => {

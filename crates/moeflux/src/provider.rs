@@ -167,7 +167,7 @@ pub mod text {
     pub use crate::text::{
         BYTE_TOKENS, ChatTemplate, EndTokens, Message, OUTPUT_BYTES_MAX, STOP_STRING_BYTES_MAX,
         SpecialText, SpecialTokens, StopStrings, TemplateOptions, TextStream, Tokenizer,
-        byte_tokenizer_config_json, byte_tokenizer_json,
+        byte_tokenizer_config_json, byte_tokenizer_json, tokenizer_bytes,
     };
 }
 

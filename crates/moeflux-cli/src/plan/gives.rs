@@ -11,6 +11,7 @@ use moeflux::provider::budget::{Host, Layout};
 use moeflux::provider::config::{
     BackendKind, DeviceMaker, DeviceParts, EngineConfig, StreamingConfig,
 };
+use moeflux::provider::text::tokenizer_bytes;
 use moeflux::{Arithmetic, Budget, Error, Result};
 
 use crate::network::Job;
@@ -133,11 +134,17 @@ impl Gives {
 
     /// How the engine would divide this memory.
     pub(super) fn layout(&self, blueprint: &Blueprint, context: u64) -> Result<Layout> {
-        Layout::on(self.host, blueprint, &self.config(context))
+        Layout::on(self.host_with(blueprint), blueprint, &self.config(context))
     }
 
     pub(super) fn least_bytes(&self, blueprint: &Blueprint, context: u64) -> Result<u64> {
-        Layout::least_bytes(self.host, blueprint, &self.config(context))
+        Layout::least_bytes(self.host_with(blueprint), blueprint, &self.config(context))
+    }
+
+    /// The host when a model's tokenizer has been read, which is in memory before the model.
+    pub(super) fn host_with(&self, blueprint: &Blueprint) -> Host {
+        let program_bytes = self.host.program_bytes + tokenizer_bytes(blueprint.spec.vocab);
+        Host { program_bytes, ..self.host }
     }
 
     fn config(&self, context: u64) -> EngineConfig {

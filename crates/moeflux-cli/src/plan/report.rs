@@ -149,7 +149,8 @@ impl<'a> Plan<'a> {
         let all_bytes = all.fixed_bytes + all.memory.expert_bytes + PROGRAM_MARGIN_BYTES;
         // Weights that every token uses go through the host's memory, also to a card that has room
         // for all.
-        let on_its_way = self.subject.needs.resident_bytes + gives.host.program_bytes;
+        let on_its_way = self.subject.needs.resident_bytes
+            + gives.host_with(&self.subject.blueprint).program_bytes;
         let least_bytes = least_bytes.max(gives.card.map_or(0, |_| on_its_way));
         let whole = |n_bytes: u64| n_bytes.next_multiple_of(BUDGET_UNIT_BYTES);
         Ok(Report {

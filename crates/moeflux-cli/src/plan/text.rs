@@ -68,9 +68,10 @@ fn memory(report: &Report<'_>) -> Vec<String> {
     let needs = &report.plan.subject.needs;
     let (layout, machine) = (&report.forecast.layout, report.plan.machine);
     let session = format!("{} tokens of context", grouped(report.plan.context));
-    let step = layout.fixed_bytes.saturating_sub(
-        needs.resident_bytes + layout.session_bytes + report.gives.host.program_bytes,
-    );
+    let program_bytes = report.gives.host_with(&report.plan.subject.blueprint).program_bytes;
+    let step = layout
+        .fixed_bytes
+        .saturating_sub(needs.resident_bytes + layout.session_bytes + program_bytes);
     let mut lines = vec![
         header(if machine.job.is_some() { "memory of each" } else { "memory" }, "bytes"),
         size_row("weights that every token uses", needs.resident_bytes),

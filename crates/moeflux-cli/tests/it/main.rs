@@ -13,6 +13,7 @@ mod evaluating;
 mod generating;
 mod gguf;
 mod gpus;
+mod least;
 #[path = "../../../moeflux-gpu/tests/it/needs_gpu.rs"]
 mod needs_gpu;
 mod packing;

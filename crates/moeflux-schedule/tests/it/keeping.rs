@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use moeflux::TokenId;
-use moeflux::provider::io::RealClock;
+use moeflux::provider::io::{RealClock, VirtualClock};
+use moeflux::{Engine, TokenId};
 use moeflux_schedule::{DropReason, Job, KeptLimits, Missed, Options, Owner, Service};
 
-use crate::support::{ATTENTION, Asked, DEMO, RECURRENT, Subject, leave_room, wait_until};
+use crate::support::{ATTENTION, Asked, DEMO, PIECE, RECURRENT, Subject, leave_room, wait_until};
 
 const CONTEXT: usize = 2_000;
 
@@ -129,4 +129,53 @@ fn answers_have_memory_before_kept_sessions() {
     assert_eq!(run(&service, job(1, 2)), (0, None));
     let missed = Missed { n_tokens: 1_200, reason: DropReason::Answers };
     assert_eq!(run(&service, job(0, 1)), (0, Some(missed)));
+}
+
+/// Sessions have as much memory as one takes before experts have to lend some.
+fn leave_one_session(engine: &Engine) {
+    let mut taken = Vec::new();
+    while engine.session_room().n_slots_lent == 0 {
+        let mut session = engine.session(PIECE).unwrap();
+        session.reserve(PIECE).unwrap();
+        taken.push(session);
+    }
+    taken.truncate(taken.len() - 2);
+    assert_eq!(engine.session_room().n_slots_lent, 0, "they have it back");
+    Box::leak(taken.into_boxed_slice());
+}
+
+#[test]
+fn memory_moves_between_kept_sessions_and_experts() {
+    let open = || {
+        let engine = DEMO.open_streaming(184)?;
+        leave_one_session(&engine);
+        Ok(engine)
+    };
+    // Where prompts are read in no time, any wait for a drive is worth more than a session.
+    let (text, clock) = (Arc::clone(&DEMO.text), Arc::new(VirtualClock::default()));
+    let service = Service::start(Box::new(open), text, Options::new(CONTEXT), clock).unwrap();
+    service.wait_until_open().unwrap();
+    let job = |seed| {
+        let mut job = DEMO.job(tokens(600, seed), 40);
+        job.parts_at = vec![598];
+        job.sampling.logit_bias = DEMO.text.end_tokens().iter().map(|it| (*it, -1e3)).collect();
+        job
+    };
+    let (first, second) = (job(1), job(2));
+    let answer = |job: &Job| DEMO.alone(job, 0, CONTEXT);
+    assert_eq!(Asked::new(&service, first.clone()).end().answers, [answer(&first)]);
+    wait_until("the first one to be kept", || service.is_idle() && service.stats().n_kept == 1);
+    let asked = Asked::new(&service, second.clone());
+    asked.wait_for("some tokens", |heard| heard.n_tokens() > 2);
+    assert!(service.stats().room.n_slots_lent > 0, "experts lend memory to the second session");
+    assert_eq!(asked.end().answers, [answer(&second)]);
+    wait_until("the experts to have it back", || service.stats().room.n_slots_lent == 0);
+    let stats = service.stats();
+    assert_eq!(stats.n_dropped[DropReason::Experts as usize], 1, "{:?}", stats.n_dropped);
+    assert_eq!(stats.n_kept, 1);
+    // The one that was dropped is read again, to the same bits.
+    let heard = Asked::new(&service, first.clone()).end();
+    let missed = Missed { n_tokens: 598, reason: DropReason::Experts };
+    assert_eq!((heard.n_cached, heard.missed), (Some(0), Some(missed)));
+    assert_eq!(heard.answers, [answer(&first)]);
 }

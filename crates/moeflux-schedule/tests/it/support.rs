@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use moeflux::provider::io::RealClock;
 use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
-use moeflux::{Engine, Error, Finish, LogitMask, ModelText, SamplerConfig, StopStrings, TokenId};
+use moeflux::{
+    Engine, EngineBuilder, Error, Finish, LogitMask, ModelText, ReadWay, SamplerConfig,
+    StopStrings, TokenId,
+};
 use moeflux_schedule::{Event, Job, Masks, Missed, Options, Owner, Scored, Service, Sink, Ticket};
 
 use crate::temp_dir::TempDir;
@@ -76,12 +79,25 @@ impl Subject {
 
     /// An engine that says at once when there is no memory for another session.
     pub(crate) fn open(&self) -> moeflux::Result<Engine> {
+        self.builder().open()
+    }
+
+    /// The same with room for so many experts, which are read from a drive.
+    pub(crate) fn open_streaming(&self, n_slots: usize) -> moeflux::Result<Engine> {
+        let builder = self.builder().configure(|config| {
+            config.streaming.n_slots_max = Some(n_slots);
+            config.streaming.way = ReadWay::Direct;
+        });
+        builder.open()
+    }
+
+    fn builder(&self) -> EngineBuilder {
         let n_rows = NonZeroUsize::new(self.n_rows).unwrap();
         let memory = self.cold.memory();
         let of_model = memory.resident_bytes + memory.expert_bytes + 2 * memory.workspace_bytes;
         let budget = of_model + MEMORY_BYTES;
         let builder = Engine::builder(&self.dir).threads(NonZeroUsize::MIN).rows_per_step(n_rows);
-        builder.memory(budget).open()
+        builder.memory(budget)
     }
 
     pub(crate) fn tokens(&self, text: &str) -> Vec<TokenId> {

@@ -100,6 +100,13 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// Forgets what metadata say of text: a vocabulary takes as much as the tokenizer made of it.
+    pub(crate) fn drop_text(&mut self) {
+        if let Some(gguf) = &mut self.gguf {
+            gguf.metadata.drop_text();
+        }
+    }
+
     /// Reads the headers of all shards of a folder, or of a GGUF file with its other parts.
     ///
     /// # Errors

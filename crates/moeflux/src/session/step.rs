@@ -191,6 +191,8 @@ impl<'f, 's> StepUnderWay<'f, 's> {
             Some(_) => LayerIdx(layer.0 + 1),
             None => LayerIdx(model.plan.layers.len()),
         };
+        let n_rows = self.chunk.rows.len();
+        tracing::trace!(layer = layer.0, n_rows, "a layer begins");
         match run_next_layer(model, device, &self.chunk.batch(), (layer, end)) {
             Ok(()) => self.n_layers_done += 1,
             Err(Error::Expert { layer, expert, problem }) => {

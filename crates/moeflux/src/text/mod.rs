@@ -31,7 +31,7 @@ pub use crate::text::special::SpecialTokens;
 pub use crate::text::stop::{STOP_STRING_BYTES_MAX, StopStrings};
 pub use crate::text::stream::{SpecialText, TextStream};
 pub use crate::text::template::{ChatTemplate, Message, OUTPUT_BYTES_MAX, TemplateOptions};
-pub use crate::text::tokenizer::Tokenizer;
+pub use crate::text::tokenizer::{Tokenizer, tokenizer_bytes};
 
 #[cfg(test)]
 mod tests;

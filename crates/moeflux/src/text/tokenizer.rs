@@ -26,6 +26,21 @@ pub(crate) const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 /// context, and a bound on the tokenizer's own tables.
 pub(crate) const TEXT_BYTES_MAX: usize = 64 << 20;
 
+/// What a tokenizer of so many tokens takes of a process at most, as far as published ones go:
+/// texts by id and ids by text, and merges, of which a token has up to 2.3. Tables have a power of
+/// two of places, of which seven of eight are used; a short text takes what its allocator gives.
+#[must_use]
+pub fn tokenizer_bytes(n_tokens: usize) -> u64 {
+    const TEXT_BYTES: u64 = 32;
+    const TEXT_PLACE_BYTES: u64 = 33;
+    const MERGE_PLACE_BYTES: u64 = 17;
+    let n_tokens = n_tokens as u64;
+    let n_places = |n_entries: u64| (n_entries * 8).div_ceil(7).next_power_of_two();
+    let n_merges = n_tokens * 23 / 10;
+    2 * (n_tokens * TEXT_BYTES + n_places(n_tokens) * TEXT_PLACE_BYTES)
+        + n_places(n_merges) * MERGE_PLACE_BYTES
+}
+
 /// A checkpoint's tokenizer.
 #[derive(Debug)]
 pub struct Tokenizer {
@@ -59,7 +74,7 @@ impl Tokenizer {
     ) -> Result<Option<Self>> {
         let Some(bytes) = read_file_if_there(path, TOKENIZER_BYTES_MAX)? else { return Ok(None) };
         let special = special()?;
-        let pipeline = Pipeline::parse(path, &bytes)?;
+        let pipeline = Pipeline::parse(path, bytes)?;
         Self::of_pipeline(path, pipeline, special, vocab_rows).map(Some)
     }
 

@@ -35,6 +35,11 @@ pub enum Value {
 }
 
 impl Metadata {
+    /// Forgets the keys of the tokenizer.
+    pub(crate) fn drop_text(&mut self) {
+        self.values.retain(|key, _| !key.starts_with("tokenizer."));
+    }
+
     /// The value of a key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {

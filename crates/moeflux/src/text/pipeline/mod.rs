@@ -102,24 +102,33 @@ pub(super) struct Parts<'a> {
 }
 
 impl Pipeline {
-    /// Reads a file's bytes.
-    pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
+    /// Reads a file's bytes, and drops them before the library's tables are made.
+    pub(super) fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self> {
         let refused = |problem: String| Error::malformed(path, one_line(&problem));
-        let file: File<'_> = serde_json::from_slice(bytes)
+        let file: File<'_> = serde_json::from_slice(&bytes)
             .map_err(|error| refused(format!("not a tokenizer: {error}")))?;
         if let Some(version) = file.version.filter(|version| version != "1.0") {
             return Err(refused(format!("unknown tokenizer version `{}`", shown(&version))));
         }
-        let parts = Parts {
-            normalizer: file.normalizer,
-            pre_tokenizer: file.pre_tokenizer,
-            post_processor: file.post_processor,
-            decoder: file.decoder,
-            added: file.added_tokens.unwrap_or_default(),
-            model: file.model.ok_or_else(|| refused("not a tokenizer: no `model`".to_owned()))?,
-            model_key: "model",
-        };
-        Self::build(path, parts)
+        let around = [file.normalizer, file.pre_tokenizer, file.post_processor, file.decoder];
+        let around = around.map(|json| json.map(RawValue::to_owned));
+        let added = file.added_tokens.unwrap_or_default();
+        let model = file.model.ok_or_else(|| refused("not a tokenizer: no `model`".to_owned()))?;
+        drop(bytes);
+        let [normalizer, pre_tokenizer, post_processor, decoder] = around.each_ref();
+        let model_key = "model";
+        Self::build(
+            path,
+            Parts {
+                normalizer: normalizer.as_deref(),
+                pre_tokenizer: pre_tokenizer.as_deref(),
+                post_processor: post_processor.as_deref(),
+                decoder: decoder.as_deref(),
+                added,
+                model,
+                model_key,
+            },
+        )
     }
 
     /// Makes a tokenizer of what was read.

@@ -1,0 +1,74 @@
+//! Whether the prompt that has been there longest is next, although shorter ones wait.
+//!
+//! **Invariant:** pure. As long as a prompt is the oldest, those that overtake it have at most as
+//! much of the engine's time as it has itself, and one step more: it is read within twice the time
+//! that it takes alone, and one step.
+
+use std::time::Duration;
+
+use crate::reading::ReadingId;
+
+/// The oldest prompt, and how far others are ahead of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Precedence {
+    oldest: Option<ReadingId>,
+    /// Engine's time of others since it is the oldest, less its own since it began.
+    ahead_ns: i128,
+}
+
+impl Precedence {
+    /// Says which prompt is the oldest, and how long the engine has worked for it.
+    pub(crate) fn set_oldest(&mut self, oldest: Option<(ReadingId, Duration)>) {
+        let (id, spent) = oldest.map_or((None, Duration::ZERO), |(id, spent)| (Some(id), spent));
+        if self.oldest != id {
+            *self = Self { oldest: id, ahead_ns: -ns(spent) };
+        }
+    }
+
+    /// The engine has worked for these prompts.
+    pub(crate) fn add(&mut self, ids: impl IntoIterator<Item = ReadingId>, spent: Duration) {
+        let is_its_own = ids.into_iter().any(|id| Some(id) == self.oldest);
+        self.ahead_ns += if is_its_own { -ns(spent) } else { ns(spent) };
+    }
+
+    /// The oldest prompt, if others have had their share before it.
+    pub(crate) fn due(&self) -> Option<ReadingId> {
+        self.oldest.filter(|_| self.ahead_ns > 0)
+    }
+}
+
+fn ns(time: Duration) -> i128 {
+    time.as_nanos().cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tracked::JobId;
+
+    const fn id(job: u64) -> ReadingId {
+        (JobId(job), None)
+    }
+
+    #[test]
+    fn others_have_as_much_time_as_the_oldest() {
+        let mut precedence = Precedence::default();
+        let second = Duration::from_secs(1);
+        assert_eq!(precedence.due(), None);
+        precedence.set_oldest(Some((id(3), 2 * second)));
+        precedence.add([id(4)], 2 * second);
+        assert_eq!(precedence.due(), None, "it had as much");
+        precedence.add([id(5), id(4)], second);
+        assert_eq!(precedence.due(), Some(id(3)));
+        precedence.set_oldest(Some((id(3), 9 * second)));
+        assert_eq!(precedence.due(), Some(id(3)), "it is the same");
+        precedence.add([id(4), id(3)], second);
+        assert_eq!(precedence.due(), None);
+        precedence.set_oldest(Some((id(4), Duration::ZERO)));
+        precedence.add([id(5)], Duration::from_nanos(1));
+        assert_eq!(precedence.due(), Some(id(4)));
+        precedence.set_oldest(None);
+        precedence.add([id(5)], second);
+        assert_eq!(precedence.due(), None);
+    }
+}

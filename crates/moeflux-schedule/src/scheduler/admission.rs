@@ -1,0 +1,244 @@
+//! Which job begins next, and what it begins with.
+//!
+//! The one with the least to read is next; one that has been overtaken often enough is before it.
+//! **Invariant:** of the places for sessions one stays with prompts that are being read, and each
+//! job is overtaken a bounded number of times.
+
+use moeflux::provider::spec::MixerSpec;
+use moeflux::{Error, LongerSteps, Session};
+
+use super::Scheduler;
+use super::sought::Sought;
+use crate::job::Job;
+use crate::kept::n_shared;
+use crate::reading::{Outline, Reading, Terms};
+use crate::tracked::Submitted;
+
+/// A prompt with at most so many tokens left is short. Where experts are in memory, such prompts
+/// share a step up to so many rows: longer ones gain nothing from company, and would wait for each
+/// other. Read in pieces between the layers of other steps, a short one takes less than twice as
+/// long as in a step of its own: 4 times 16 rows choose 1.8 times as many of 256 experts as 64.
+pub(super) const N_ROWS_SHORT: usize = 64;
+
+/// A job waits for a prompt that is being read if that saves it at least so many tokens.
+const N_WAITED_FOR: usize = 64;
+
+/// Jobs that come later may begin before one that waits so often.
+pub(super) const N_OVERTAKEN_MAX: usize = 32;
+
+/// A prompt takes the place of another that has so many times as much left to read.
+const TIMES_LONGER: usize = 4;
+
+/// What changes which job can begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Changes {
+    n_pushed: u64,
+    n_ended: u64,
+    n_running: usize,
+    n_readings: usize,
+}
+
+impl Scheduler<'_> {
+    /// Begins the job that is next, if there is a place; whether there was a job, and memory.
+    pub(super) fn admit_one(&mut self) -> bool {
+        self.admit(usize::MAX)
+    }
+
+    /// Begins jobs that are short beside what is being read, and that have at most so many tokens
+    /// to read, although prompts have all places: one of those waits meanwhile.
+    pub(super) fn admit_short(&mut self, n_left_max: usize) {
+        let seen = (self.changes(), n_left_max);
+        if self.waiting.is_empty() || self.short_sought == Some(seen) {
+            return;
+        }
+        loop {
+            let n_left_max = match (self.n_taken() < self.limits.n_sessions, self.n_left_most()) {
+                (true, _) => n_left_max,
+                (false, Some(n_left)) if self.can_overtake() => {
+                    n_left_max.min(n_left / TIMES_LONGER)
+                }
+                _ => break,
+            };
+            if !self.admit(n_left_max) {
+                break;
+            }
+        }
+        self.short_sought = Some((self.changes(), n_left_max));
+    }
+
+    fn changes(&self) -> Changes {
+        Changes {
+            n_pushed: self.n_pushed,
+            n_ended: self.answers.jobs.n_ended(),
+            n_running: self.answers.n_running(),
+            n_readings: self.n_readings(),
+        }
+    }
+
+    /// Prompts that are being read, in a step that is under way or not.
+    pub(super) fn n_readings(&self) -> usize {
+        self.readings.len() + self.under_way.len()
+    }
+
+    /// Places that are taken; more than there are where short prompts have overtaken others.
+    fn n_taken(&self) -> usize {
+        self.n_readings() + self.answers.n_running()
+    }
+
+    /// Whether there is a place, or one can be taken from an answer whose client takes no tokens.
+    pub(super) fn has_place(&mut self) -> bool {
+        self.n_taken() < self.limits.n_sessions
+            || (self.answers.wants_place() || !self.waiting.is_empty()) && self.answers.park_one()
+    }
+
+    /// Whether a prompt that was read may have a place for its answer: those that are still being
+    /// read keep one in all.
+    pub(super) fn has_place_for_answer(&self) -> bool {
+        self.answers.n_running() + self.n_readings().min(1) < self.limits.n_sessions
+    }
+
+    /// Whether one more prompt than there are places may be read.
+    fn can_overtake(&self) -> bool {
+        self.answers.n_running() + 1 < self.limits.n_sessions
+            && self.n_taken() + 1 < 2 * self.limits.n_sessions
+    }
+
+    /// What is left of the longest prompt.
+    fn n_left_most(&self) -> Option<usize> {
+        let in_step = self.under_way.iter().map(|it| it.n_left);
+        self.readings.iter().map(Reading::n_left).chain(in_step).max()
+    }
+
+    /// Whether there was no memory for the next one, and none came back since.
+    pub(super) fn is_full(&self) -> bool {
+        self.full_at == Some(self.now()) && self.is_working()
+    }
+
+    /// What changes when memory may have come back.
+    pub(super) fn now(&self) -> (u64, usize) {
+        (self.answers.jobs.n_ended(), self.answers.n_paused())
+    }
+
+    /// Whether there is a job that has memory.
+    pub(super) fn is_working(&self) -> bool {
+        self.answers.jobs.len() > 0
+    }
+
+    /// Begins the job that is next, if it has at most so many tokens to read; whether there was
+    /// one, and memory for it.
+    fn admit(&mut self, n_left_max: usize) -> bool {
+        if self.is_full() {
+            return false;
+        }
+        let next = self.next_waiting(n_left_max);
+        let Some(idx) = next.filter(|_| !self.is_outdated()) else { return false };
+        let submitted = self.waiting.remove(idx).expect("its place was just found");
+        match self.session_for(Sought::prompt_of(&submitted.job)) {
+            Ok(session) => {
+                self.waiting.iter_mut().take(idx).for_each(|it| it.n_overtaken += 1);
+                self.begin(submitted, session);
+            }
+            // Others end some time, and then there is room.
+            Err(Error::NoRoom { .. }) if self.is_working() => {
+                self.waiting.insert(idx, submitted);
+                self.full_at = Some(self.now());
+                return false;
+            }
+            Err(error) => submitted.drop_waiting(Some(error), self.context.shared),
+        }
+        true
+    }
+
+    /// The job that is next, if it has at most so many tokens to read.
+    fn next_waiting(&self, n_left_max: usize) -> Option<usize> {
+        // Those that are about as long begin in the order of their coming.
+        let length = |n_left: usize| n_left.div_ceil(N_ROWS_SHORT);
+        let mut best = None;
+        for (idx, submitted) in self.waiting.iter().enumerate() {
+            let n_left = self.n_left_of(&submitted.job);
+            let is_wanted = !submitted.flags.are_all_cancelled();
+            if !is_wanted || self.is_held(&submitted.job, n_left) {
+                continue;
+            }
+            if submitted.n_overtaken >= N_OVERTAKEN_MAX {
+                return (n_left <= n_left_max).then_some(idx);
+            }
+            if best.is_none_or(|(_, of_best)| length(n_left) < length(of_best)) {
+                best = Some((idx, n_left));
+            }
+        }
+        best.filter(|(_, n_left)| *n_left <= n_left_max).map(|(idx, _)| idx)
+    }
+
+    /// Tokens of a job's prompt that no session has.
+    fn n_left_of(&self, job: &Job) -> usize {
+        let found = self.find(Sought::prompt_of(job));
+        job.prompt.len() - found.map_or(0, |(_, found)| found.n_tokens)
+    }
+
+    /// Whether the model's files have changed, which is found out before a job begins: experts that
+    /// it reads would be those of another model.
+    fn is_outdated(&mut self) -> bool {
+        if self.outdated.is_none() {
+            self.outdated = self.context.engine.check_files().err();
+        }
+        self.outdated.is_some()
+    }
+
+    /// Whether a job waits for a prompt that begins like its own: then it need not read as much.
+    fn is_held(&self, job: &Job, n_left: usize) -> bool {
+        if job.scores_prompt {
+            return false;
+        }
+        let n_tokens_now = job.prompt.len() - n_left;
+        let mut layers = self.context.engine.spec().layers.iter();
+        let is_recurrent = layers.any(|layer| matches!(layer.mixer, MixerSpec::GatedDelta(_)));
+        let gains = |outline: &Outline| {
+            let n_shared = n_shared(&outline.prompt, &job.prompt).min(job.prompt.len() - 1);
+            let n_tokens_then = outline.n_forkable(n_shared, is_recurrent);
+            (n_tokens_then >= n_tokens_now + N_WAITED_FOR).then_some(n_tokens_then)
+        };
+        let readings = self.readings.iter();
+        let mut own = readings.filter(|it| self.answers.jobs.owner(it.job) == job.owner);
+        // Whatever is read of a prompt in a step can be had when the step is over.
+        let mut in_step = self.under_way.iter().filter(|it| it.owner == job.owner);
+        own.any(|it| gains(&it.outline).is_some_and(|n_tokens_then| it.n_done() < n_tokens_then))
+            || in_step.any(|it| gains(&it.outline).is_some())
+    }
+
+    fn begin(&mut self, submitted: Submitted, session: Session) {
+        let now = self.context.clock.now();
+        let Job { owner, prompt, scores_prompt, .. } = &submitted.job;
+        let n_cached = session.tokens().len();
+        let kept = &mut self.answers.kept;
+        let missed = if *scores_prompt { None } else { kept.missed(*owner, prompt, n_cached) };
+        let terms = self.terms(self.n_best(&submitted.job), prompt.len() - n_cached);
+        let at = (now, self.context.drive_bytes());
+        let shared = self.context.shared;
+        let id = self.answers.jobs.begin(submitted, (n_cached, missed), at, shared);
+        self.readings.push(Reading::new(id, self.answers.jobs.of(id), session, terms));
+    }
+
+    /// How tokens are read of which so many are left.
+    pub(super) fn terms(&self, n_best: Option<usize>, n_left: usize) -> Terms {
+        let begun_at = self.context.clock.now();
+        Terms { n_best, longer: self.longer_steps(n_left), begun_at }
+    }
+
+    /// How many of the best logits are enough for the first tokens of a job's answers; `None`: all
+    /// are wanted. Scores need those of other tokens, too.
+    fn n_best(&self, job: &Job) -> Option<usize> {
+        // What cannot be begun fails where its answers begin.
+        let generation = self.context.generation(job, 0).ok();
+        generation.filter(|_| !job.scores_prompt).and_then(|it| it.n_best_needed())
+    }
+
+    /// Where experts are streamed, a long prompt reads them less often in longer steps.
+    fn longer_steps(&self, n_tokens: usize) -> Option<LongerSteps> {
+        if !self.is_streaming || n_tokens <= self.context.engine.n_rows_max() {
+            return None;
+        }
+        // Without them the prompt is read as well.
+        self.context.engine.longer_steps(n_tokens).ok().flatten()
+    }
+}

@@ -1,0 +1,293 @@
+//! The next step of prompts, and what happens between its layers.
+//!
+//! The prompt with the least left to read is next, unless the oldest one is due. A short prompt
+//! that comes while a step is under way is read between its layers, in small steps.
+//! **Invariant:** see [`crate::precedence`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moeflux::provider::session::N_ROWS_BESIDE;
+use moeflux::{Error, Feed, Logits, Result, StepOutput, step};
+
+use super::admission::N_ROWS_SHORT;
+use super::{InStep, Inbox, Scheduler};
+use crate::answers::copy_of;
+use crate::chunk::{Chunk, ChunkEnd};
+use crate::reading::Reading;
+use crate::scores::Scores;
+
+/// Answers wait for a layer of a prompt's step: about so long, where experts are in memory.
+const LAYER_TIME: Duration = Duration::from_millis(150);
+
+/// Shorter steps of prompts would read all weights for a few rows.
+const N_ROWS_LEAST: usize = 64;
+
+impl Scheduler<'_> {
+    /// Rows of the next step of prompts.
+    fn n_rows_max(&self) -> usize {
+        let n_rows_max = self.context.engine.n_rows_now();
+        let is_beside = self.answers.n_running() > 0;
+        // Where experts are streamed, a layer takes as long as reading them.
+        if !is_beside || self.is_streaming || self.row_time.is_zero() {
+            return n_rows_max;
+        }
+        let n_rows = LAYER_TIME.as_nanos() / self.row_time.as_nanos();
+        let n_rows = usize::try_from(n_rows).unwrap_or(usize::MAX);
+        n_rows.max(N_ROWS_LEAST).min(n_rows_max)
+    }
+
+    /// Rows of each prompt in the next step.
+    fn plan(&self) -> Vec<usize> {
+        let due = self.precedence.due();
+        let mut order: Vec<usize> = (0..self.readings.len()).collect();
+        order.sort_by_key(|idx| {
+            let reading = &self.readings[*idx];
+            (Some(reading.id()) != due, reading.n_left())
+        });
+        let mut n_rows = vec![0; self.readings.len()];
+        let [first, others @ ..] = &*order else { return n_rows };
+        let left = |idx: usize| self.readings[idx].n_left();
+        let mut n_rows_max = self.n_rows_max();
+        // One that waits with less to read is next, and short ones are read between the layers.
+        // Where experts are streamed, shorter steps would read all of them again.
+        let mut next = others.iter().map(|idx| left(*idx)).filter(|n_left| *n_left > N_ROWS_SHORT);
+        if let (false, Some(n_left)) = (self.is_streaming, next.next()) {
+            n_rows_max = n_rows_max.min(n_left);
+        }
+        n_rows[*first] = self.readings[*first].n_rows(n_rows_max);
+        let is_short = left(*first) <= N_ROWS_SHORT;
+        let n_rows_shared = match (self.is_streaming, is_short) {
+            (false, _) => N_ROWS_SHORT.min(n_rows_max),
+            // All read about the same experts.
+            (true, true) => n_rows_max,
+            (true, false) => n_rows_max.min(2 * n_rows[*first]),
+        };
+        let mut n_free = n_rows_shared.saturating_sub(n_rows[*first]);
+        for idx in others {
+            let n_left = left(*idx);
+            let is_part_of_use = self.is_streaming && !is_short;
+            // A short one is read between the layers of a long step: it need not wait for its end.
+            let is_alike = (n_left <= N_ROWS_SHORT) == is_short;
+            if n_free > 0 && is_alike && (n_left <= n_free || is_part_of_use) {
+                n_rows[*idx] = self.readings[*idx].n_rows(n_free);
+                n_free -= n_rows[*idx];
+            }
+        }
+        n_rows
+    }
+
+    /// One step of prompts, and the work of others between its layers.
+    pub(super) fn read_chunk(&mut self, inbox: &mut Inbox<'_>) {
+        self.readings.iter_mut().for_each(|it| it.is_short_of_room = false);
+        self.note_oldest();
+        let n_rows = self.plan();
+        let mut chosen = self.take_out(&n_rows);
+        let scores = chosen.iter().map(|(reading, _)| self.scores(reading)).collect();
+        self.under_way = chosen.iter().map(|(reading, _)| self.in_step(reading)).collect();
+        let mut output = std::mem::take(&mut self.output);
+        let (context, is_alone) = (self.context, self.is_alone());
+        let between_layers = &mut |spent| self.between_layers(spent, inbox);
+        let chunk = Chunk { context, output: &mut output, is_alone, between_layers };
+        let ended = chunk.run(&mut chosen, scores);
+        self.under_way.clear();
+        let n_rows: usize = n_rows.iter().sum();
+        if let Ok(ChunkEnd { spent, .. }) = &ended {
+            let n_parts = n_rows * self.context.engine.spec().layers.len();
+            self.row_time = *spent / u32::try_from(n_parts.max(1)).unwrap_or(u32::MAX);
+        }
+        self.end_step(chosen, ended, &output);
+        self.output = output;
+    }
+
+    /// Finds out which prompt is the oldest.
+    fn note_oldest(&mut self) {
+        let in_step = self.under_way.iter().map(|it| (it.id, it.service));
+        let all = self.readings.iter().map(|it| (it.id(), it.service)).chain(in_step);
+        self.precedence.set_oldest(all.min());
+    }
+
+    /// Takes those out that have rows in a step.
+    fn take_out(&mut self, n_rows: &[usize]) -> Vec<(Reading, usize)> {
+        let readings = std::mem::take(&mut self.readings).into_iter().zip(n_rows.iter().copied());
+        let (chosen, others): (Vec<_>, Vec<_>) = readings.partition(|(_, n_rows)| *n_rows > 0);
+        self.readings = others.into_iter().map(|(reading, _)| reading).collect();
+        chosen
+    }
+
+    fn scores(&self, reading: &Reading) -> Option<Scores> {
+        let job = &self.answers.jobs.of(reading.job).job;
+        let n_top = job.sampling.n_logprobs.unwrap_or(0);
+        let prompt = || Arc::clone(&reading.outline.prompt);
+        reading.is_scored().then(|| Scores::new(prompt(), n_top, reading.n_done() == 0))
+    }
+
+    fn in_step(&self, reading: &Reading) -> InStep {
+        InStep {
+            id: reading.id(),
+            owner: self.answers.jobs.owner(reading.job),
+            outline: reading.outline.clone(),
+            n_left: reading.n_left(),
+            service: reading.service,
+        }
+    }
+
+    /// Whether nobody waits for the end of a step but the prompt in it.
+    fn is_alone(&self) -> bool {
+        self.waiting.is_empty() && self.readings.is_empty() && self.under_way.len() == 1
+    }
+
+    /// A layer of the step that is under way took so long: others have their turn. Whether there
+    /// are none.
+    fn between_layers(&mut self, spent: Duration, inbox: &mut Inbox<'_>) -> bool {
+        self.balance.add_prompts(spent);
+        self.precedence.add(self.under_way.iter().map(|it| it.id), spent);
+        while let Some(submitted) = inbox() {
+            self.push(submitted);
+        }
+        self.admit_short(N_ROWS_SHORT);
+        self.note_oldest();
+        while self.precedence.due().is_none() && self.read_beside() {
+            self.start_answers();
+            self.note_oldest();
+            self.answer();
+        }
+        self.answer();
+        self.is_alone()
+    }
+
+    /// Lets answers have as much time as prompts had.
+    fn answer(&mut self) {
+        let n_rows_max = N_ROWS_BESIDE.min(self.context.engine.n_rows_max());
+        while self.balance.is_turn_of_answers() {
+            let before = self.context.clock.now();
+            if !self.answers.step(n_rows_max) {
+                return;
+            }
+            self.balance.add_answers(self.context.clock.now().saturating_sub(before));
+        }
+    }
+
+    /// A small step of short prompts beside the one that is under way; whether there were any.
+    fn read_beside(&mut self) -> bool {
+        let n_rows = self.plan_beside();
+        let mut chosen = self.take_out(&n_rows);
+        if chosen.is_empty() {
+            return false;
+        }
+        let before = self.context.clock.now();
+        let mut output = std::mem::take(&mut self.output_beside);
+        let outcomes = step_beside(&mut chosen, &mut output);
+        let spent = self.context.clock.now().saturating_sub(before);
+        self.balance.add_prompts(spent);
+        self.precedence.add(chosen.iter().map(|(reading, _)| reading.id()), spent);
+        let scores = chosen.iter().map(|_| None).collect();
+        let ended = outcomes.map(|outcomes| ChunkEnd { outcomes, scores, spent });
+        self.end_step(chosen, ended, &output);
+        self.output_beside = output;
+        true
+    }
+
+    /// Rows of each prompt in such a step.
+    fn plan_beside(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.readings.len()).collect();
+        order.retain(|idx| {
+            let reading = &self.readings[*idx];
+            let is_possible = !reading.is_scored() && !reading.is_short_of_room;
+            is_possible && !reading.is_cancelled() && reading.n_left() <= N_ROWS_SHORT
+        });
+        order.sort_by_key(|idx| self.readings[*idx].n_left());
+        let mut n_free = N_ROWS_BESIDE.min(self.context.engine.n_rows_max());
+        let mut n_rows = vec![0; self.readings.len()];
+        for idx in order {
+            n_rows[idx] = self.readings[idx].n_left().min(n_free);
+            n_free -= n_rows[idx];
+        }
+        n_rows
+    }
+
+    /// What became of the prompts of a step: they go on, are answered, wait again or fail.
+    fn end_step(
+        &mut self,
+        chosen: Vec<(Reading, usize)>,
+        ended: Result<ChunkEnd>,
+        output: &StepOutput,
+    ) {
+        match ended {
+            Ok(ended) => self.take_up(chosen, ended, output),
+            Err(error) => {
+                for (reading, _) in chosen {
+                    self.fail_reading(&reading, copy_of(&error));
+                }
+                self.answers.is_stopped |= matches!(error, Error::Stopped(_));
+            }
+        }
+        self.readings.sort_by_key(Reading::id);
+    }
+
+    fn take_up(&mut self, chosen: Vec<(Reading, usize)>, ended: ChunkEnd, output: &StepOutput) {
+        let n_rows_in_all: usize = chosen.iter().map(|(_, n_rows)| n_rows).sum();
+        self.answers.kept.rates.add_prompt(ended.spent, n_rows_in_all);
+        let (mut read, mut without_room) = (Vec::new(), Vec::new());
+        let outcomes = ended.outcomes.into_iter().zip(ended.scores);
+        for (feed_idx, ((mut reading, n_rows), (outcome, scores))) in
+            chosen.into_iter().zip(outcomes).enumerate()
+        {
+            let share = u32::try_from(n_rows_in_all / n_rows).unwrap_or(u32::MAX);
+            reading.service += ended.spent / share.max(1);
+            if let (Ok(()), Some(scores)) = (&outcome, scores) {
+                self.answers.jobs.scored(reading.job, scores.into_list());
+            }
+            match outcome {
+                Ok(()) if reading.n_left() == 0 => read.push((feed_idx, reading)),
+                Ok(()) | Err(Error::Cancelled) => self.readings.push(reading),
+                Err(Error::NoRoom { .. }) if reading.drop_marks() => self.readings.push(reading),
+                Err(error @ Error::NoRoom { .. }) => without_room.push((reading, error)),
+                Err(error) => self.fail_reading(&reading, error),
+            }
+        }
+        for (feed_idx, Reading { job, resumes, session, .. }) in read {
+            let logits: Option<Logits<'_>> = output.last_of(feed_idx);
+            let logits = logits.expect("the last row's logits are wanted");
+            match resumes {
+                None => self.answers.begin(job, session, logits),
+                Some(answer_idx) => self.answers.go_on((job, answer_idx), session, logits),
+            }
+        }
+        self.make_room(without_room);
+    }
+
+    /// There was no memory for some prompts: sessions that do not run give way, or the newest of
+    /// these prompts.
+    fn make_room(&mut self, mut without_room: Vec<(Reading, Error)>) {
+        let newest = without_room.pop();
+        let is_alone = without_room.is_empty() && self.readings.is_empty();
+        self.readings.extend(without_room.into_iter().map(|(reading, _)| reading));
+        match newest {
+            None => {}
+            Some((reading, _)) if self.answers.give_up_one() => self.readings.push(reading),
+            Some((reading, error)) if is_alone && self.answers.n_running() == 0 => {
+                self.fail_reading(&reading, error);
+            }
+            Some((reading, _)) => self.put_back(&reading),
+        }
+    }
+}
+
+/// One step; what became of each. Those without room try again in a step of their own.
+fn step_beside(
+    chosen: &mut [(Reading, usize)],
+    output: &mut StepOutput,
+) -> Result<Vec<Result<()>>> {
+    let feeds = chosen.iter_mut().map(|(reading, n_rows)| reading.feed_beside(*n_rows));
+    let mut feeds: Vec<Feed<'_>> = feeds.collect();
+    step(&mut feeds, output)?;
+    let mut outcomes: Vec<Result<()>> = feeds.iter_mut().map(Feed::outcome).collect();
+    for ((reading, _), outcome) in chosen.iter_mut().zip(&mut outcomes) {
+        if matches!(outcome, Err(Error::NoRoom { .. })) {
+            reading.is_short_of_room = true;
+            *outcome = Err(Error::Cancelled);
+        }
+    }
+    Ok(outcomes)
+}
