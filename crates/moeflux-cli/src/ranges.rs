@@ -227,6 +227,16 @@ pub(crate) fn whole(text: &str) -> Parsed<usize> {
     text.parse().map_err(|_| "give a whole number, 0 or more".to_owned())
 }
 
+/// Parses `--seed`.
+pub(crate) fn seed(text: &str) -> Parsed<u64> {
+    text.parse().map_err(|_| format!("give a whole number from 0 to {}", u64::MAX))
+}
+
+/// Parses `--port`.
+pub(crate) fn port(text: &str) -> Parsed<u16> {
+    text.parse().map_err(|_| format!("give a whole number from 0 to {}", u16::MAX))
+}
+
 fn count(text: &str, max: usize) -> Parsed<NonZeroUsize> {
     let parsed = text.parse::<NonZeroUsize>().ok().filter(|n| n.get() <= max);
     parsed.ok_or_else(|| format!("give a number from 1 to {max}"))

@@ -44,7 +44,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "ID=X", value_parser = ranges::bias, allow_hyphen_values = true)]
     logit_bias: Vec<(TokenId, f32)>,
     /// Seed for the random numbers; the same seed gives the same text [default: from the clock]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = ranges::seed, allow_negative_numbers = true)]
     seed: Option<u64>,
 }
 

@@ -42,13 +42,16 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Tokens per prompt; the last one returns its best logit. 0: no prompts
-    #[arg(long, value_name = "P", default_value_t = 512)]
+    #[arg(long, value_name = "P", value_parser = ranges::whole, default_value = "512")]
+    #[arg(allow_negative_numbers = true)]
     prompt_tokens: usize,
     /// Tokens per answer; each is a separate step that returns its best logit. 0: no answers
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", value_parser = ranges::whole, default_value = "64")]
+    #[arg(allow_negative_numbers = true)]
     gen_tokens: usize,
     /// Tokens in the session before each run; these are not timed
-    #[arg(long, value_name = "C", default_value_t = 0)]
+    #[arg(long, value_name = "C", value_parser = ranges::whole, default_value = "0")]
+    #[arg(allow_negative_numbers = true)]
     context_tokens: usize,
     /// Answers that are computed together, each in a session of its own; prompts are read alone
     #[arg(long, value_name = "N", value_parser = ranges::sessions, default_value = "1")]
@@ -57,7 +60,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "R", value_parser = ranges::repeat, default_value = "3")]
     repeat: NonZeroUsize,
     /// Seed for the random tokens
-    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    #[arg(long, value_name = "SEED", value_parser = ranges::seed, default_value = "0")]
+    #[arg(allow_negative_numbers = true)]
     seed: u64,
     /// Print one JSON object instead of a table
     #[arg(long)]

@@ -59,7 +59,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,
     /// Port to listen on; 0 takes one that is free
-    #[arg(long, value_name = "N", default_value_t = 8080)]
+    #[arg(long, value_name = "N", value_parser = ranges::port, default_value = "8080")]
     port: u16,
     /// Also listen on a Unix socket, which only this user can open
     #[arg(long, value_name = "PATH")]

@@ -63,7 +63,8 @@ pub(crate) struct SynthArgs {
     #[arg(conflicts_with_all = ["bits", "gguf"])]
     pub(crate) experts: Option<ExpertFormat>,
     /// Seed for the weights; the same seed gives the same weights
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "SEED", value_parser = ranges::seed, default_value = "0")]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) seed: u64,
     /// Maximum size of a file, unless one tensor is larger: 700M, 5G (powers of 1024)
     #[arg(long, value_name = "SIZE", default_value = "5G", value_parser = ranges::shard_size)]

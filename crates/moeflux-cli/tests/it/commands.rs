@@ -22,12 +22,28 @@ fn spellings_of_other_programs_and_wrong_numbers_are_told_ours() {
         (&["chat", "-hf", "a/b"], "moeflux pull OWNER/NAME"),
         (&["run", "a/b"], "moeflux chat --model MODEL"),
         (&["generate", "hi", "-n", "-3"], "give a whole number, 0 or more"),
+        (&["generate", "hi", "--seed", "x"], "give a whole number from 0 to 184467440"),
+        (&["generate", "hi", "--seed", "-1"], "give a whole number from 0 to 184467440"),
+        (&["bench", "--gen-tokens", "x"], "give a whole number, 0 or more"),
+        (&["serve", "--port", "99999"], "give a whole number from 0 to 65535"),
         (&["generate", "hi", "--context", "0"], "give a number of tokens, 1 or more"),
     ] {
         let output = moeflux(args);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
         assert!(stderr.contains(words) && !stderr.contains("-- -"), "{args:?}: {stderr}");
+    }
+    for (command, name) in [("generate", "qwen3-30b-a3b"), ("bench", "Qwen3 30B")] {
+        let prompt: &[&str] = if command == "generate" { &["hi"] } else { &[] };
+        let words = ["is of Qwen3-30B-A3B", "`moeflux pull mlx-community/Qwen3-30B-A3B-4bit`"];
+        check_fails(&[&[command, "--model", name][..], prompt].concat(), &words);
+    }
+    for (name, line) in [
+        ("gpt-oss-20b", "next: moeflux pull openai/gpt-oss-20b"),
+        ("hy3", "next: moeflux pull tencent/Hy3, as published; `moeflux pack` then makes"),
+    ] {
+        let page = stdout_of(&["plan", name, "--ram", "512G"]);
+        assert!(page.lines().last().unwrap_or_default().starts_with(line), "{page}");
     }
     let dir = TempDir::of_case("gguf-qwen35moe");
     check_fails(&["eval", "--file", dir.path().to_str().unwrap()], &["is a model: --model"]);
