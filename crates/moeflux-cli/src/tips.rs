@@ -3,16 +3,31 @@
 //! **Invariant:** pure; asked only where what was typed is already refused.
 
 /// Spellings of llama.cpp and Ollama, and what to type instead.
-const OPTIONS: [(&str, &str); 8] = [
+const OPTIONS: [(&str, &str); 18] = [
     ("-m", "'-m' is spelled '--model' here"),
     ("-c", "'-c' is spelled '--context' here"),
     ("--ctx-size", "'--ctx-size' is spelled '--context' here"),
     ("--n-predict", "'--n-predict' is spelled '--max-tokens' or '-n' here"),
     ("-ngl", NO_LAYERS),
     ("--n-gpu-layers", NO_LAYERS),
+    ("-ncmoe", NO_CPU_LAYERS),
+    ("--n-cpu-moe", NO_CPU_LAYERS),
+    ("-cmoe", NO_CPU_LAYERS),
+    ("--cpu-moe", NO_CPU_LAYERS),
     ("-hf", HUB),
     ("--hf-repo", HUB),
+    ("-hff", HUB_FILE),
+    ("--hf-file", HUB_FILE),
+    ("-t", "'-t' is spelled '--threads' here"),
+    ("-s", "'-s' is spelled '--seed' here"),
+    ("-p", PROMPT),
+    ("--prompt", PROMPT),
 ];
+
+const PROMPT: &str = "the prompt has no option: 'moeflux generate PROMPT --model MODEL'";
+
+const NO_CPU_LAYERS: &str = "there is no number of layers for the CPU: experts go where there is \
+                             room, and '--gpu-memory SIZE' and '--memory SIZE' limit it";
 
 const NO_LAYERS: &str = "there is no number of layers for the GPU: '--gpu-memory SIZE' limits what \
                          the model takes of it, and '--backend cpu' leaves it out";
@@ -20,15 +35,27 @@ const NO_LAYERS: &str = "there is no number of layers for the GPU: '--gpu-memory
 const HUB: &str = "'--model OWNER/NAME:QUANT' names a model of the hub here, and asks to download \
                    what is missing";
 
+const HUB_FILE: &str = "'moeflux pull OWNER/NAME --file FILE.gguf' downloads one file of a model of \
+                        the hub, and '--model OWNER/NAME' means it";
+
 /// Commands of the same programs.
-const COMMANDS: [(&str, &str); 2] = [
+const COMMANDS: [(&str, &str); 8] = [
     (
         "run",
         "'moeflux chat --model MODEL' talks with a model, and 'moeflux generate PROMPT --model \
              MODEL' answers once",
     ),
+    ("show", "'moeflux inspect MODEL' shows a model"),
+    ("server", "'moeflux serve --model MODEL' serves a model"),
+    ("download", "'moeflux pull OWNER/NAME[:QUANT]' downloads a model"),
+    ("convert", PACK),
+    ("quantize", PACK),
+    ("perplexity", "'moeflux eval --model MODEL --file TEXT' computes perplexity"),
     ("ls", "'moeflux list' lists the models that are here"),
 ];
+
+const PACK: &str = "'moeflux pack MODEL DIR --bits 4' quantises a model; GGUF files and folders as \
+                    published run without that";
 
 /// A tip on the first argument that another program would have understood. The arguments are those
 /// behind the program's name.
@@ -59,6 +86,11 @@ mod tests {
             ("generate hi -ngl 99", "--gpu-memory"),
             ("serve -hf a/b", "--model OWNER/NAME:QUANT"),
             ("run a/b", "moeflux chat"),
+            ("generate -p hi", "generate PROMPT"),
+            ("chat --n-cpu-moe=4", "--gpu-memory"),
+            ("serve --hf-repo a/b --hf-file c.gguf", "moeflux pull"),
+            ("show a/b", "moeflux inspect"),
+            ("quantize x y", "moeflux pack"),
         ] {
             assert!(tip(line).unwrap_or_default().contains(ours), "{line}");
         }

@@ -230,7 +230,7 @@ def readers(binary):
             server.post(*quick)
         alone = (time.monotonic() - began) / 3
         manners = ["nothing", "head", "byte by byte", "half closed"]
-        grid = itertools.product(["chat", "completions", "responses", "messages"], manners, [4, 8, 16])
+        grid = itertools.product(["chat", "completions", "responses", "messages"], manners, [2, 4, 8, 16])
         for dialect, manner, number in grid:
             slow = [Slow(server, dialect, manner) for _ in range(number)]
             time.sleep(3)

@@ -19,7 +19,7 @@ fn spellings_of_other_programs_and_wrong_numbers_are_told_ours() {
     for (args, words) in [
         (&["generate", "-m", "x", "hi"][..], "error: '-m' is spelled '--model' here"),
         (&["generate", "hi", "-ngl", "99"], "--gpu-memory SIZE"),
-        (&["chat", "-hf", "a/b"], "moeflux pull OWNER/NAME"),
+        (&["chat", "-hf", "a/b"], "--model OWNER/NAME:QUANT"),
         (&["run", "a/b"], "moeflux chat --model MODEL"),
         (&["generate", "hi", "-n", "-3"], "give a whole number, 0 or more"),
         (&["generate", "hi", "--seed", "x"], "give a whole number from 0 to 184467440"),
