@@ -35,8 +35,8 @@ const NO_LAYERS: &str = "there is no number of layers for the GPU: '--gpu-memory
 const HUB: &str = "'--model OWNER/NAME:QUANT' names a model of the hub here, and asks to download \
                    what is missing";
 
-const HUB_FILE: &str = "'moeflux pull OWNER/NAME --file FILE.gguf' downloads one file of a model of \
-                        the hub, and '--model OWNER/NAME' means it";
+const HUB_FILE: &str = "'moeflux pull OWNER/NAME --file FILE.gguf' downloads one file, and \
+                        '--model OWNER/NAME' means it";
 
 /// Commands of the same programs.
 const COMMANDS: [(&str, &str); 8] = [
@@ -88,7 +88,7 @@ mod tests {
             ("run a/b", "moeflux chat"),
             ("generate -p hi", "generate PROMPT"),
             ("chat --n-cpu-moe=4", "--gpu-memory"),
-            ("serve --hf-repo a/b --hf-file c.gguf", "moeflux pull"),
+            ("serve --hf-file c.gguf", "moeflux pull"),
             ("show a/b", "moeflux inspect"),
             ("quantize x y", "moeflux pack"),
         ] {
