@@ -20,6 +20,8 @@ mod memory;
 mod watch;
 mod clock;
 mod slots;
+#[cfg(windows)]
+mod overlapped;
 mod direct;
 mod block;
 mod threads;
