@@ -56,7 +56,7 @@ impl DriveFile {
         };
         let (file, block_bytes, caching) = match opened {
             Some((file, block_bytes)) => (file, block_bytes, Caching::Direct),
-            None => (open_regular(path, 0)?.0, 1, Caching::PageCache),
+            None => (open_regular(path, system::FLAGS)?.0, 1, Caching::PageCache),
         };
         let identity = FileIdentity::of(&file, &file.metadata()?)?;
         Ok(Self { file, path: path.to_owned(), caching, block_bytes, identity })
@@ -141,6 +141,9 @@ mod system {
 
     use crate::identity::open_regular;
 
+    /// Flags of every file.
+    pub(super) const FLAGS: i32 = 0;
+
     pub(super) fn read_at(file: &File, offset_bytes: u64, target: &mut [u8]) -> io::Result<usize> {
         file.read_at(target, offset_bytes)
     }
@@ -209,23 +212,20 @@ mod system {
 mod system {
     use std::fs::File;
     use std::io;
-    use std::os::windows::fs::FileExt;
     use std::path::Path;
 
     use crate::identity::open_regular;
+    use crate::overlapped::FILE_FLAG_OVERLAPPED;
+
+    pub(super) use crate::overlapped::read_at;
 
     const FILE_FLAG_NO_BUFFERING: i32 = 0x2000_0000;
 
-    pub(super) fn read_at(file: &File, offset_bytes: u64, target: &mut [u8]) -> io::Result<usize> {
-        match file.seek_read(target, offset_bytes) {
-            // The standard library passes the end of the file on as an error here.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
-            other => other,
-        }
-    }
+    /// Flags of every file.
+    pub(super) const FLAGS: i32 = FILE_FLAG_OVERLAPPED;
 
     pub(super) fn open_direct(path: &Path) -> io::Result<Option<(File, usize)>> {
-        match open_regular(path, FILE_FLAG_NO_BUFFERING) {
+        match open_regular(path, FLAGS | FILE_FLAG_NO_BUFFERING) {
             Ok((file, _)) => Ok(Some((file, super::BLOCK_BYTES))),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(None),
             Err(error) => Err(error),

@@ -220,9 +220,24 @@ mod system {
     use std::io;
     use std::os::windows::fs::OpenOptionsExt;
     use std::path::Path;
+    use std::time::Duration;
+
+    /// Other programs, such as scanners, hold a file for a moment: it is tried again for 2 s.
+    const N_TRIES: usize = 100;
+    const PAUSE: Duration = Duration::from_millis(20);
+    const ERROR_SHARING_VIOLATION: i32 = 32;
 
     pub(super) fn open(path: &Path, flags: i32) -> io::Result<File> {
-        File::options().read(true).custom_flags(flags.cast_unsigned()).open(path)
+        let open = || File::options().read(true).custom_flags(flags.cast_unsigned()).open(path);
+        for _ in 1..N_TRIES {
+            match open() {
+                Err(error) if error.raw_os_error() == Some(ERROR_SHARING_VIOLATION) => {
+                    std::thread::park_timeout(PAUSE);
+                }
+                opened => return opened,
+            }
+        }
+        open()
     }
 
     pub(super) fn create(path: &Path) -> io::Result<File> {
@@ -298,6 +313,26 @@ mod tests {
         };
         before.check(now).unwrap();
         assert_eq!((now.number, now.modified), (before.number, before.modified));
+    }
+
+    #[test]
+    #[cfg(windows)]
+    fn a_file_that_another_program_holds_is_tried_again() {
+        use std::os::windows::fs::OpenOptionsExt as _;
+
+        let folder = TempFolder::new("identity-held");
+        let path = folder.write("f", b"0123456789");
+        let hold = || File::options().read(true).share_mode(0).open(&path).unwrap();
+        let held = hold();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::park_timeout(Duration::from_millis(300));
+                drop(held);
+            });
+            open_regular(&path, 0).unwrap();
+        });
+        let _held = hold();
+        assert_eq!(open_regular(&path, 0).unwrap_err().raw_os_error(), Some(32));
     }
 
     #[test]

@@ -20,6 +20,8 @@ mod memory;
 mod system;
 mod clock;
 mod slots;
+#[cfg(windows)]
+mod overlapped;
 mod direct;
 mod block;
 mod threads;

@@ -66,7 +66,7 @@ fn path(word: &[u8]) -> PathBuf {
 
 #[cfg(not(unix))]
 fn path(word: &[u8]) -> PathBuf {
-    PathBuf::from(OsString::from(String::from_utf8_lossy(word).into_owned()))
+    PathBuf::from(OsString::from(String::from_utf8_lossy(&unescaped(word)).into_owned()))
 }
 
 /// Blanks and backslashes are written as `\040` and the like.

@@ -394,6 +394,7 @@ fn store_all<S: Simd, T: Strip, const W: usize>(
 mod tests {
     use super::*;
     use crate::available;
+    use crate::fused::Fused as _;
     use crate::tests::{NMSE_MAX, Random, nmse, same_bits};
 
     /// Key dimension, value dimension, tokens.
@@ -461,13 +462,13 @@ mod tests {
         fn stated(&self, value_idx: usize, row: &mut [f32]) -> Vec<f32> {
             let run = self.run(0..self.n, 0, self.v_dim);
             let dot = |row: &[f32], x: &[f32]| {
-                row.iter().zip(x).fold(0.0_f32, |sum, (s, &x)| s.mul_add(x, sum))
+                row.iter().zip(x).fold(0.0_f32, |sum, (s, &x)| s.fused(x, sum))
             };
             let token = |t: usize| {
                 row.iter_mut().for_each(|s| *s *= self.decay[t]);
                 let delta = (run.v.row(t)[value_idx] - dot(row, run.k.row(t))) * self.beta[t];
                 for (s, &k) in row.iter_mut().zip(run.k.row(t)) {
-                    *s = delta.mul_add(k, *s);
+                    *s = delta.fused(k, *s);
                 }
                 dot(row, run.q.row(t))
             };

@@ -4,6 +4,7 @@
 //! every implementation gives the bits of [`Portable`]; all functions are always inlined into a
 //! function that enables the features.
 
+use crate::fused::Fused as _;
 use crate::rounding::from_f16;
 
 /// Lanes of a sum.
@@ -81,6 +82,13 @@ pub(crate) trait Simd: Copy {
     /// `fma(a, b, acc)`.
     fn fma4(self, a: Self::Quad, b: Self::Quad, acc: Self::Quad) -> Self::Quad;
 
+    /// `fma(a, b, acc)` of single values: one instruction in a function that enables it.
+    #[inline(always)]
+    #[expect(clippy::disallowed_methods, reason = "instruction sets have the instruction")]
+    fn fma1(self, a: f32, b: f32, acc: f32) -> f32 {
+        a.mul_add(b, acc)
+    }
+
     /// The sum of one vector's lanes.
     #[inline(always)]
     fn reduce(self, vector: Self::Vector) -> f32 {
@@ -137,7 +145,7 @@ impl Simd for Portable {
     }
 
     fn fma(self, a: Lanes, b: Lanes, acc: Lanes) -> Lanes {
-        std::array::from_fn(|j| a[j].mul_add(b[j], acc[j]))
+        std::array::from_fn(|j| a[j].fused(b[j], acc[j]))
     }
 
     fn reduce4(self, vectors: [Lanes; 4]) -> [f32; 4] {
@@ -171,8 +179,13 @@ impl Simd for Portable {
         quad
     }
 
+    #[inline(always)]
+    fn fma1(self, a: f32, b: f32, acc: f32) -> f32 {
+        a.fused(b, acc)
+    }
+
     fn fma4(self, a: [f32; 4], b: [f32; 4], acc: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|i| a[i].mul_add(b[i], acc[i]))
+        std::array::from_fn(|i| a[i].fused(b[i], acc[i]))
     }
 }
 

@@ -339,7 +339,7 @@ fn add_rows<S: Simd>(
         }
         for (j, acc) in rest.iter_mut().enumerate() {
             for (&x, weights) in x.iter().zip(&block.values) {
-                *acc = x.mul_add(weights[n_chunks][j], *acc);
+                *acc = simd.fma1(x, weights[n_chunks][j], *acc);
             }
         }
     }

@@ -136,11 +136,11 @@ impl RowOp<'_> {
 #[inline(always)]
 pub(crate) fn apply<S: Simd>(simd: S, op: &RowOp<'_>, values: &mut [f32]) {
     match *op {
-        RowOp::Sigmoid => gates::sigmoid_all(values),
-        RowOp::MulSigmoid { gate } => gates::mul_sigmoid(values, gate),
-        RowOp::MulSilu { gate } => gates::mul_silu(values, gate),
-        RowOp::SwiGlu { up, limit } => gates::swiglu(values, up, limit),
-        RowOp::Decay { a_log, dt_bias } => gates::decay_all(values, a_log, dt_bias),
+        RowOp::Sigmoid => gates::sigmoid_all(simd, values),
+        RowOp::MulSigmoid { gate } => gates::mul_sigmoid(simd, values, gate),
+        RowOp::MulSilu { gate } => gates::mul_silu(simd, values, gate),
+        RowOp::SwiGlu { up, limit } => gates::swiglu(simd, values, up, limit),
+        RowOp::Decay { a_log, dt_bias } => gates::decay_all(simd, values, a_log, dt_bias),
         RowOp::RmsNorm { gain, epsilon } => rms_norm(simd, values, gain, epsilon),
         RowOp::L2Norm { epsilon, factor } => l2_norm(simd, values, epsilon, factor),
         RowOp::Rope { pairs: RopePairs::Halves, cosines, sines } => {
@@ -253,7 +253,7 @@ fn convolution<S: Simd>(simd: S, inputs: [&Rows<'_>; 2], taps: &Rows<'_>, out: &
         for (chunk, acc) in chunks.iter_mut().zip(acc) {
             simd.store(acc, chunk);
         }
-        gates::silu_all(out);
+        gates::silu_all(simd, out);
     }
     for (i, out) in rest.iter_mut().enumerate() {
         let column = first_rest + i;
@@ -261,10 +261,10 @@ fn convolution<S: Simd>(simd: S, inputs: [&Rows<'_>; 2], taps: &Rows<'_>, out: &
         for (rows, first_tap) in inputs.into_iter().zip([0, inputs[0].n_rows]) {
             for row_idx in 0..rows.n_rows {
                 let tap = taps.row(first_tap + row_idx)[column];
-                sum = tap.mul_add(rows.row(row_idx)[column], sum);
+                sum = simd.fma1(tap, rows.row(row_idx)[column], sum);
             }
         }
-        *out = gates::silu(sum);
+        *out = gates::silu(simd, sum);
     }
 }
 
@@ -279,7 +279,7 @@ fn add_blocks<S: Simd>(simd: S, weight: f32, blocks: &Rows<'_>, values: &mut [f3
     }
     if !rest.is_empty() {
         for (value, x) in rest.iter_mut().zip(blocks.row(n_chunks)) {
-            *value = weight.mul_add(*x, *value);
+            *value = simd.fma1(weight, *x, *value);
         }
     }
 }
@@ -325,10 +325,10 @@ fn combine<S: Simd>(
         let column = first_rest + i;
         let mut acc = sum.map_or(0.0, |sum| sum[column]);
         for (row_idx, &weight) in weights.iter().enumerate() {
-            acc = weight.mul_add(partials.row(row_idx)[column], acc);
+            acc = simd.fma1(weight, partials.row(row_idx)[column], acc);
         }
         if !shared.is_empty() {
-            acc = gate.mul_add(shared[column], acc);
+            acc = simd.fma1(gate, shared[column], acc);
         }
         *value += acc;
     }
@@ -337,6 +337,7 @@ fn combine<S: Simd>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fused::Fused as _;
     use crate::tests::{NMSE_MAX, Random, nmse, same_bits, scalar, tree};
     use crate::{KernelTable, available};
 
@@ -362,7 +363,7 @@ mod tests {
         let mut sums = [[0.0_f32; 16]; 4];
         for (i, &x) in values.iter().enumerate() {
             let sum = &mut sums[i / 16 % 4][i % 16];
-            *sum = x.mul_add(x, *sum);
+            *sum = x.fused(x, *sum);
         }
         tree(std::array::from_fn(|j| (sums[0][j] + sums[1][j]) + (sums[2][j] + sums[3][j])))
     }
@@ -469,7 +470,7 @@ mod tests {
                     let products = taps.iter().zip(inputs);
                     sums.iter_mut()
                         .zip(products)
-                        .for_each(|(sum, (a, b))| *sum = a.mul_add(*b, *sum));
+                        .for_each(|(sum, (a, b))| *sum = a.fused(*b, *sum));
                 }
                 let stated = by_scalar(&RowOp::SwiGlu { up: &vec![1.0; n], limit: None }, &sums);
                 check(&op, &vec![f32::NAN; n], &stated);

@@ -75,12 +75,12 @@ pub(crate) fn axpy<S: Simd>(simd: S, factor: f32, x: &[f32], y: &mut [f32]) {
         simd.store(simd.fma(simd.splat(factor), simd.load(x), simd.load(y)), y);
     }
     for (&x, y) in x_rest.iter().zip(y_rest) {
-        *y = factor.mul_add(x, *y);
+        *y = simd.fma1(factor, x, *y);
     }
 }
 
 #[inline(always)]
 pub(crate) fn exp_shifted<S: Simd>(simd: S, values: &mut [f32], shift: f32) -> f32 {
-    exp_all(values, shift);
+    exp_all(simd, values, shift);
     sum(simd, values)
 }

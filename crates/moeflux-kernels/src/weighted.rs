@@ -204,7 +204,7 @@ fn add_table<S: Simd, K: Stored>(
         for (j, out) in out.iter_mut().enumerate().take(cols.end).skip(col) {
             *out *= sum.factors[query];
             for (position, weight) in weights.iter().enumerate() {
-                *out = weight.mul_add(table.row(position)[j].value(), *out);
+                *out = simd.fma1(*weight, table.row(position)[j].value(), *out);
             }
         }
     }

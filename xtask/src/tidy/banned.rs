@@ -21,6 +21,35 @@ const BANNED: [(&str, &str); 12] = [
     ("rand::random", "a generator with a stated seed"),
 ];
 
+/// Functions of the platform's library: their last bits differ between systems.
+const OF_THE_PLATFORM: [&str; 19] = [
+    ".sin()",
+    ".cos()",
+    ".tan()",
+    ".sin_cos()",
+    ".exp()",
+    ".exp2()",
+    ".exp_m1()",
+    ".ln()",
+    ".ln_1p()",
+    ".log2()",
+    ".log10()",
+    ".log(",
+    ".powf(",
+    ".tanh()",
+    ".sinh()",
+    ".cosh()",
+    ".atan2(",
+    ".cbrt()",
+    ".hypot(",
+];
+
+/// Where numbers of models are computed, up to the tests of a file.
+const COMPUTED: [&str; 2] = ["crates/moeflux/src/", "crates/moeflux-kernels/src/"];
+
+/// Of these: the reference, which is compared within limits, and tests.
+const NOT_COMPUTED: [&str; 3] = ["/backend/reference/", "/tests/", "/tests.rs"];
+
 /// The places that may use a name.
 const HOMES: [(&str, &str); 5] = [
     ("SystemTime::now", "crates/moeflux-cli/src/clock.rs"),
@@ -51,7 +80,26 @@ fn check_file(file: &File) -> Vec<Finding> {
             findings.push(Finding::new(&file.path, line_number, message));
         }
     }
+    findings.extend(functions_of_the_platform(file));
     findings
+}
+
+fn functions_of_the_platform(file: &File) -> Vec<Finding> {
+    let is_computed = COMPUTED.iter().any(|start| file.path.starts_with(start))
+        && !NOT_COMPUTED.iter().any(|part| file.path.contains(part));
+    if !is_computed {
+        return Vec::new();
+    }
+    let code = file.code.split("mod tests {").next().unwrap_or_default();
+    let found = OF_THE_PLATFORM.iter().flat_map(|name| {
+        code.match_indices(name).map(move |(at, _)| (lex::line_number(code, at), name))
+    });
+    found
+        .map(|(line_number, name)| {
+            let message = format!("`{name}` is the platform's: use the crate `libm`");
+            Finding::new(&file.path, line_number, message)
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -83,5 +131,18 @@ mod tests {
         for (name, _) in BANNED {
             check_text(&format!("\n{name}"), &[2]);
         }
+    }
+
+    #[test]
+    fn numbers_of_models_know_no_library_of_the_platform() {
+        let check_path = |path: &str, n_expected: usize| {
+            let text = "let a = x.sin() + libm::cos(x);\nmod tests { x.exp(); }";
+            assert_eq!(check(&Tree::of(&[(path, text)])).len(), n_expected, "{path}");
+        };
+        check_path("crates/moeflux/src/spec/rope.rs", 1);
+        check_path("crates/moeflux-kernels/src/gates.rs", 1);
+        check_path("crates/moeflux/src/backend/reference/router.rs", 0);
+        check_path("crates/moeflux/src/sample/tests.rs", 0);
+        check_path("crates/moeflux-cli/src/eval.rs", 0);
     }
 }

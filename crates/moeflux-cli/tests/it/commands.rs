@@ -35,7 +35,7 @@ fn spellings_of_other_programs_and_wrong_numbers_are_told_ours() {
     }
     for (command, name) in [("generate", "qwen3-30b-a3b"), ("bench", "Qwen3 30B")] {
         let prompt: &[&str] = if command == "generate" { &["hi"] } else { &[] };
-        let words = ["moeflux pull mlx-community/Qwen3-30B-A3B-4bit", "`moeflux pull mlx-community/Qwen3-30B-A3B-4bit`"];
+        let words = ["there is no such folder", "`moeflux pull mlx-community/Qwen3-30B-A3B-4bit`"];
         check_fails(&[&[command, "--model", name][..], prompt].concat(), &words);
     }
     for (name, line) in [

@@ -77,7 +77,9 @@ fn link(target: &Path, to: &Path) -> io::Result<()> {
 
 #[cfg(windows)]
 fn link(target: &Path, to: &Path) -> io::Result<()> {
-    std::os::windows::fs::symlink_file(target, to)
+    std::os::windows::fs::symlink_file(target, to)?;
+    // Some systems report success and make nothing: Wine 8 does.
+    fs::symlink_metadata(to).map(|_| ())
 }
 
 /// Whether links cannot be made here: a file system without, or on Windows a user who must not.

@@ -2,6 +2,7 @@
 
 use half::f16;
 
+use crate::fused::Fused as _;
 use crate::tests::{NMSE_MAX, Random, nmse, same_bits, scalar, tree};
 use crate::{
     Admission, BLOCK_POSITIONS, CodeShape, Kept, KeptRows, KernelTable, Matrix, MatrixLayout, Rows,
@@ -56,7 +57,7 @@ fn stated_dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0_f32; 16];
     for col in 0..a.len().next_multiple_of(16) {
         let at = |values: &[f32]| values.get(col).copied().unwrap_or(0.0);
-        lanes[col % 16] = at(a).mul_add(at(b), lanes[col % 16]);
+        lanes[col % 16] = at(a).fused(at(b), lanes[col % 16]);
     }
     tree(lanes)
 }
@@ -162,7 +163,7 @@ impl Mix {
         let start = (first * factor, f64::from(first) * f64::from(factor));
         weights.iter().enumerate().fold(start, |(sum, wide), (position, &weight)| {
             let value = self.values.row(position)[col];
-            (weight.mul_add(value, sum), wide + f64::from(weight) * f64::from(value))
+            (weight.fused(value, sum), wide + f64::from(weight) * f64::from(value))
         })
     }
 
@@ -259,7 +260,7 @@ impl Codes {
         let mut biases = Vec::new();
         for (position, &weight) in weights.iter().enumerate() {
             let (code, scale, bias) = self.value(position, col);
-            sum = (weight * scale).mul_add(code, sum);
+            sum = (weight * scale).fused(code, sum);
             biases.push(bias);
             let value = f64::from(code) * f64::from(scale) + f64::from(bias);
             wide += f64::from(weight) * value;

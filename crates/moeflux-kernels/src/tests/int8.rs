@@ -2,6 +2,7 @@
 
 use super::{Random, Stored, affine_kinds, blocks, nmse, same_bits};
 use crate::cpu::Fetching;
+use crate::fused::Fused as _;
 use crate::{
     Affine, BlockKind, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows,
     MatrixKind, ROWS_PER_BLOCK, available, emulated,
@@ -50,9 +51,9 @@ fn stated_block_output(stored: &Stored, kind: BlockKind, row: usize, x: &[f32]) 
             let part = |k| blocks::parts(kind, bytes, first + k);
             let codes = values.iter().enumerate().map(|(k, value)| part(k).0 * value).sum::<i32>();
             let (_, [scale, bias]) = part(0);
-            acc = (scale * step).mul_add(codes as f32, acc);
+            acc = (scale * step).fused(codes as f32, acc);
             if kind.has_biases() {
-                acc = bias.mul_add(step * values.iter().sum::<i32>() as f32, acc);
+                acc = bias.fused(step * values.iter().sum::<i32>() as f32, acc);
             }
         }
     }
@@ -73,8 +74,8 @@ fn stated_output(stored: &Stored, row: usize, x: &[f32]) -> f32 {
         });
         let codes = codes.sum::<i32>() as f32;
         let (scale, bias) = stored.scale_and_bias(row, g * group);
-        acc = (scale * step).mul_add(codes, acc);
-        acc = bias.mul_add(sum, acc);
+        acc = (scale * step).fused(codes, acc);
+        acc = bias.fused(sum, acc);
     }
     acc
 }

@@ -12,6 +12,7 @@ use half::{bf16, f16};
 
 use crate::blocks::{half_power, power};
 use crate::format::group_cols;
+use crate::fused::Fused as _;
 use crate::{
     Activations, Affine, BlockKind, FloatKind, Fp8, Fp8Spread, KernelTable, Matrix, MatrixKind,
     MatrixLayout, Product, Rows, ScaleKind, TransposedProduct, available, best, by_name, codes,
@@ -164,16 +165,16 @@ impl Stored {
             let (mut dot, mut sum) = ([0.0_f32; 16], [0.0_f32; 16]);
             for col in first..first + group {
                 let lane = (col - first) % 16;
-                dot[lane] = value(col).mul_add(x(col), dot[lane]);
+                dot[lane] = value(col).fused(x(col), dot[lane]);
                 sum[lane] += x(col);
             }
             let (scale, bias) = self.scale_and_bias(row, first);
             match self.layout.kind {
                 MatrixKind::Float(_) | MatrixKind::Block(_) => acc += tree(dot),
-                MatrixKind::Fp8(_) => acc = scale.mul_add(tree(dot), acc),
+                MatrixKind::Fp8(_) => acc = scale.fused(tree(dot), acc),
                 MatrixKind::Affine(_) => {
-                    acc = scale.mul_add(tree(dot), acc);
-                    acc = bias.mul_add(tree(sum), acc);
+                    acc = scale.fused(tree(dot), acc);
+                    acc = bias.fused(tree(sum), acc);
                 }
             }
         }
@@ -432,10 +433,10 @@ fn transposed_products_are_as_stated() {
                 let acc = rows.clone().zip(&x[t * stride..]).fold(0.0_f32, |acc, (row, &x)| {
                     let (scale, bias) = stored.scale_and_bias(row, col);
                     let weight = match kind {
-                        MatrixKind::Affine(_) => stored.code(row, col).mul_add(scale, bias),
+                        MatrixKind::Affine(_) => stored.code(row, col).fused(scale, bias),
                         _ => stored.code(row, col) * scale,
                     };
-                    x.mul_add(weight, acc)
+                    x.fused(weight, acc)
                 });
                 stated.push(acc);
             }
@@ -519,7 +520,7 @@ fn vector_kernels_are_right() {
         assert!((f64::from(scalar().dot(&x, &y)) - exact).abs() < 1e-5);
         let mut out = x.clone();
         scalar().axpy(0.5, &y, &mut out);
-        let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| 0.5_f32.mul_add(*y, *x)).collect();
+        let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| 0.5_f32.fused(*y, *x)).collect();
         same_bits(&out, &expected, "sum");
     }
 }

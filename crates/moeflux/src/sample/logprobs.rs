@@ -23,7 +23,7 @@ impl LogProbabilities {
     pub(super) fn take(&mut self, logits: &[f32], token: TokenId, n_top: usize) -> f32 {
         let mut ranked = Candidates::of(&mut self.scratch, logits, 1.0);
         let best = f64::from(ranked.best_logit());
-        let log_total = ranked.total_weight().ln();
+        let log_total = libm::log(ranked.total_weight());
         #[expect(clippy::cast_possible_truncation, reason = "f64 to f32 rounds")]
         let logprob = |logit: f32| (f64::from(logit) - best - log_total) as f32;
         self.top.clear();

@@ -61,7 +61,7 @@ fn mla(config: &Config<'_>) -> Result<MlaSpec> {
     let is_interleaved = config.flag_or("rope_interleave", true)?;
     let pairing = if is_interleaved { Pairing::Neighbours } else { Pairing::Halves };
     let rope = rope_config::parse(config, ("qk_rope_head_dim", rope_dim), RopeDefaults::WHOLE)?;
-    let scale = ((nope_dim + rope_dim) as f64).powf(-0.5) * rope.score_factor;
+    let scale = libm::pow((nope_dim + rope_dim) as f64, -0.5) * rope.score_factor;
     let rope = rope.with_pairing(pairing);
     if rope.n_rotated != rope_dim {
         let advice = "a part of `qk_rope_head_dim` without position is not supported";

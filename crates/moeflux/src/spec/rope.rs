@@ -76,7 +76,7 @@ impl RopeSpec {
     }
 
     fn frequency(&self, pair: usize) -> f64 {
-        let plain = self.theta.powf(-(2.0 * pair as f64) / self.n_rotated as f64);
+        let plain = libm::pow(self.theta, -(2.0 * pair as f64) / self.n_rotated as f64);
         match &self.scaling {
             RopeScaling::None => plain,
             RopeScaling::Linear { factor } => plain / factor,
@@ -94,7 +94,7 @@ impl YarnSpec {
     fn blend_range(&self, theta: f64, n_rotated: usize) -> (f64, f64) {
         let pair_that_turns = |n_turns: f64| {
             let wavelength = self.original_context as f64 / (n_turns * 2.0 * PI);
-            n_rotated as f64 * wavelength.ln() / (2.0 * theta.ln())
+            n_rotated as f64 * libm::log(wavelength) / (2.0 * libm::log(theta))
         };
         let mut first = pair_that_turns(self.beta_fast);
         let mut last = pair_that_turns(self.beta_slow);
@@ -114,6 +114,6 @@ impl YarnSpec {
     /// `0.1 * mscale * ln(factor) + 1`, the temperature of a stretch.
     #[must_use]
     pub fn temperature(factor: f64, mscale: f64) -> f64 {
-        if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+        if factor <= 1.0 { 1.0 } else { 0.1 * mscale * libm::log(factor) + 1.0 }
     }
 }

@@ -203,7 +203,7 @@ fn values_of(stored: &StoredVector, bytes: &[u8]) -> Result<Vec<f32>> {
 /// Within an ulp of what the converter took the exponential of.
 #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
 fn log_of_negated(value: f32) -> f32 {
-    (-f64::from(value)).ln() as f32
+    libm::log(-f64::from(value)) as f32
 }
 
 fn widened(bytes: &[u8], kind: FloatKind) -> Vec<f32> {

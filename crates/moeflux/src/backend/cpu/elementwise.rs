@@ -1,7 +1,7 @@
 //! Norms, rope, gates and sums: ops whose outputs each depend on few values.
 //!
-//! **Invariant:** sin and cos are computed in f64 and rounded once, so that platforms with
-//! different libraries agree; all else is the kernels' own.
+//! **Invariant:** sin and cos are those of the crate `libm`, in f64 and rounded once, so that no
+//! platform's library decides a bit; all else is the kernels' own.
 
 use moeflux_kernels::{RopePairs, RowOp};
 
@@ -200,10 +200,48 @@ impl Turns {
         for row in rows {
             let position = row.position.0 as f32;
             // The product is rounded to f32, as the models were trained.
-            let angles = self.frequencies.iter().map(|it| f64::from(position * it));
-            let cosines = angles.clone().map(|angle| angle.cos() as f32 * self.amplitude);
-            let sines = angles.map(|angle| angle.sin() as f32 * self.amplitude);
-            self.values.extend(cosines.chain(sines));
+            let first = self.values.len();
+            let n_pairs = self.frequencies.len();
+            self.values.resize(first + 2 * n_pairs, 0.0);
+            let (cosines, sines) = self.values[first..].split_at_mut(n_pairs);
+            for ((frequency, cosine), sine) in self.frequencies.iter().zip(cosines).zip(sines) {
+                let (sin, cos) = libm::sincos(f64::from(position * frequency));
+                *cosine = cos as f32 * self.amplitude;
+                *sine = sin as f32 * self.amplitude;
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::TokenId;
+    use crate::spec::{Pairing, RopeScaling, RopeSpec};
+
+    /// FNV-1a over the bits.
+    fn add(hash: u64, value: f32) -> u64 {
+        value
+            .to_bits()
+            .to_le_bytes()
+            .iter()
+            .fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    }
+
+    #[test]
+    fn a_million_turns_have_the_recorded_sum() {
+        let mut hash = 0xcbf2_9ce4_8422_2325;
+        let mut n_values = 0;
+        for theta in [1e4, 150_000.0, 1e6, 1e7] {
+            let (pairing, scaling) = (Pairing::Halves, RopeScaling::None);
+            let rope = RopeSpec { theta, n_rotated: 128, pairing, scaling };
+            let mut turns =
+                Turns { frequencies: rope.frequencies(), amplitude: 1.0, ..Turns::default() };
+            let row = |idx: usize| Row { token: TokenId(0), position: Position(idx * 127) };
+            turns.compute(&(0..2048).map(row).collect::<Vec<_>>());
+            n_values += turns.values.len();
+            hash = turns.values.iter().fold(hash, |hash, &value| add(hash, value));
+        }
+        assert_eq!((n_values, hash), (1 << 20, 0x4732_677d_fd5c_0268), "{hash:#x}");
     }
 }

@@ -156,9 +156,9 @@ impl Policy for Lfu {
         let half_lives = n_rows.max(1) as f64 * self.half_lives_per_row;
         let passed = half_lives.min(STEP_HALF_LIVES_MAX);
         self.log2_weight += passed;
-        self.use_weight = passed / half_lives * self.log2_weight.exp2();
+        self.use_weight = passed / half_lives * libm::exp2(self.log2_weight);
         if self.log2_weight > LOG2_WEIGHT_MAX {
-            let factor = (-self.log2_weight).exp2();
+            let factor = libm::exp2(-self.log2_weight);
             self.scores.iter_mut().for_each(|score| *score *= factor);
             self.log2_weight = 0.0;
             self.use_weight *= factor;

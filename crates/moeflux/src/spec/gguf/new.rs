@@ -243,7 +243,7 @@ impl NewKeys {
         self.count("attention.value_length", spec.kv_rank);
         self.count("attention.key_length_mla", spec.nope_dim + spec.rope_dim);
         self.count("attention.value_length_mla", spec.v_dim);
-        let plain = ((spec.nope_dim + spec.rope_dim) as f64).powf(-0.5);
+        let plain = libm::pow((spec.nope_dim + spec.rope_dim) as f64, -0.5);
         self.rope(&spec.rope, Some(f64::from(spec.scale) / plain));
     }
 
@@ -265,7 +265,7 @@ impl NewKeys {
         self.count("rope.scaling.original_context_length", yarn.original_context);
         self.number("rope.scaling.yarn_beta_fast", yarn.beta_fast);
         self.number("rope.scaling.yarn_beta_slow", yarn.beta_slow);
-        let mscale = (score_factor.unwrap_or(1.0).sqrt() - 1.0) / (0.1 * yarn.factor.ln());
+        let mscale = (score_factor.unwrap_or(1.0).sqrt() - 1.0) / (0.1 * libm::log(yarn.factor));
         let mscale = (mscale * MSCALE_STEPS).round() / MSCALE_STEPS;
         let mut amplitude = YarnSpec::temperature(yarn.factor, 1.0);
         if mscale > 0.0 {
