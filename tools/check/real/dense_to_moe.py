@@ -35,6 +35,13 @@ def times(blocks, kind, factor):
 class Converter:
     def __init__(self, source, out):
         self.reader = GGUFReader(source)
+        architecture = self.reader.fields["general.architecture"].contents()
+        if architecture != "qwen2":
+            sys.exit(f"dense_to_moe.py: {source} is of the architecture {architecture}, not qwen2")
+        down = {it.tensor_type for it in self.reader.tensors if it.name.endswith(".ffn_down.weight")}
+        if other := down - BLOCKS.keys():
+            names = ", ".join(sorted(it.name for it in other))
+            sys.exit(f"dense_to_moe.py: {source} has down matrices in {names}; Q4_K, Q5_K and Q6_K can be cut")
         value = lambda key: self.reader.fields["qwen2." + key].contents()
         self.n_layers, self.width = value("block_count"), value("embedding_length")
         self.n_blocks = value("feed_forward_length") // BLOCK
