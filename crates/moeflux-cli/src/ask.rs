@@ -35,7 +35,8 @@ pub(crate) fn confirm(question: &str, default: Default) -> Outcome<bool> {
     Ok(n_bytes > 0 && means_yes(&line, default))
 }
 
-fn means_yes(line: &str, default: Default) -> bool {
+/// Whether a line that was typed agrees.
+pub(crate) fn means_yes(line: &str, default: Default) -> bool {
     match line.trim().to_ascii_lowercase().as_str() {
         "" => default == Default::Yes,
         answer => answer == "y" || answer == "yes",

@@ -11,8 +11,11 @@ use moeflux::{Error, Finish};
 use moeflux_io::OneLine;
 
 use crate::args::ModelArgs;
+use crate::ask::{self, means_yes};
+use crate::chat::answer::Part;
 use crate::chat::asking::{Asking, Ended, Reply, Settings};
 use crate::chat::commands::{self, Action, Command, Typed as Parsed};
+use crate::chat::display::Display;
 use crate::chat::editor::{Editor, Line};
 use crate::chat::file;
 use crate::chat::opened::{Checked, Opened};
@@ -22,6 +25,7 @@ use crate::chat::terminal::Terminal;
 use crate::chat::typed::Typed;
 use crate::chat::wishes::{Stage, Wishes};
 use crate::failure::{Failure, Outcome};
+use crate::harmless::harmless;
 use crate::print;
 use crate::screen::style::Style;
 use crate::screen::{Screen, cut, device};
@@ -56,6 +60,9 @@ pub(crate) struct Chat {
     is_due: bool,
     last: Option<Took>,
 }
+
+/// Lines of the last answer that are shown of a conversation that was loaded.
+const N_LINES_OF_END: usize = 12;
 
 /// Whether the chat goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,17 +332,46 @@ impl Chat {
         let messages = self.messages();
         let hint =
             if self.talk.is_unanswered() { "; /regenerate answers the last one" } else { "" };
-        self.confirm(&format!("{messages}{hint}"))
+        self.confirm(&format!("{messages}{hint}"))?;
+        self.show_end()
+    }
+
+    /// So that one knows where the conversation was left.
+    fn show_end(&mut self) -> Outcome {
+        let (question, answer) = self.talk.end(N_LINES_OF_END);
+        let question = question.map(|text| format!("> {}", harmless(text)));
+        if let Some(question) = question.filter(|_| self.screen.is_terminal()) {
+            let question = cut(&question, self.screen.n_columns() - 1).to_owned();
+            self.screen.line(Style::PLAIN, &question)?;
+            let mut display = Display::default();
+            display.show(vec![Part::Text(answer)], &mut self.screen)?;
+            display.end(&mut self.screen)?;
+        }
+        Ok(())
     }
 
     fn save(&mut self, path: PathBuf) -> Outcome {
         if self.talk.turns().is_empty() {
             return Err(Error::Input("there is no conversation to save yet".into()).into());
         }
-        file::save(&self.talk, &path, self.file.as_deref())?;
+        let is_other = self.file.as_deref() != Some(&path) && path.is_file();
+        let question = format!("{} exists: write over it? [y/N] ", path.display());
+        let own = match is_other && self.terminal.is_edited() && self.agrees(&question)? {
+            true => Some(path.clone()),
+            false => self.file.clone(),
+        };
+        file::save(&self.talk, &path, own.as_deref())?;
         self.confirm(&format!("{} in {}", self.messages(), path.display()))?;
         self.file = Some(path);
         Ok(())
+    }
+
+    fn agrees(&mut self, question: &str) -> Outcome<bool> {
+        self.screen.end_line()?;
+        let answer = self.editor.read(&harmless(question), "");
+        self.screen.is_at_line_start();
+        let answer = answer?;
+        Ok(matches!(answer, Line::Text(text) if means_yes(&text, ask::Default::No)))
     }
 
     fn messages(&self) -> String {

@@ -13,6 +13,23 @@ pub(crate) struct Talk {
 }
 
 impl Talk {
+    /// The last question and the end of its answer, of at most so many lines.
+    pub(crate) fn end(&self, n_lines: usize) -> (Option<&str>, String) {
+        let said = |turn: &Turn| matches!(turn, Turn::User(_));
+        let at = self.turns.iter().rposition(said).unwrap_or(0);
+        let question = self.turns.get(at).and_then(|turn| match turn {
+            Turn::User(text) => text.trim().lines().next(),
+            _ => None,
+        });
+        let answer = self.turns[at..].iter().rev().find_map(|turn| match turn {
+            Turn::Assistant(answer) => Some(answer.text.trim()),
+            _ => None,
+        });
+        let lines: Vec<&str> = answer.unwrap_or_default().lines().collect();
+        let shown = lines[lines.len().saturating_sub(n_lines)..].join("\n");
+        (question, if lines.len() > n_lines { format!("...\n{shown}") } else { shown })
+    }
+
     /// For a template; the model's answer comes next.
     pub(crate) fn conversation(&self) -> Conversation {
         let (turns, tools) = (self.turns.clone(), self.tools.clone());
@@ -243,5 +260,18 @@ mod tests {
         talk.say("q".to_owned());
         talk.answer(said("", &["call_2_0"]));
         assert_eq!(talk.call_id(0), "call_3_0");
+    }
+
+    #[test]
+    fn the_end_is_the_last_question_and_the_last_lines_of_its_answer() {
+        let mut talk = Talk::default();
+        assert_eq!(talk.end(2), (None, String::new()));
+        talk.say("One?\nmore".to_owned());
+        assert_eq!(talk.end(2), (Some("One?"), String::new()));
+        talk.answer(Assistant { text: "a\nb\nc\n".to_owned(), ..Assistant::default() });
+        assert_eq!(talk.end(3), (Some("One?"), "a\nb\nc".to_owned()));
+        assert_eq!(talk.end(2), (Some("One?"), "...\nb\nc".to_owned()));
+        talk.say("Two?".to_owned());
+        assert_eq!(talk.end(2), (Some("Two?"), String::new()));
     }
 }

@@ -321,6 +321,19 @@ fn answers_are_taken_back_made_again_saved_and_loaded() {
     held.ask("/undo", &format!("taken back: {QUESTION}"));
     held.ask("/undo", "error: there is nothing to take back");
     held.ask(&format!("/load {}", saved.display()), "2 messages\n");
+    held.wait_until("its end", |held| {
+        held.contents().contains(&format!("2 messages\n> {QUESTION}\n{ANSWER}\n"))
+    });
+    let other = dir.file("other.json");
+    std::fs::write(&other, "mine").unwrap();
+    held.keys(&format!("/save {}\r", other.display()));
+    held.wait_for("write over it? [y/N]");
+    held.ask("n", "name another one");
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "mine");
+    held.keys(&format!("/save {}\r", other.display()));
+    held.wait_until("asked again", |held| held.contents().matches("[y/N]").count() == 2);
+    held.ask("y", "2 messages in");
+    assert_eq!(messages(&other).len(), 2);
     held.ask("/hlep", "error: there is no command /hlep: /help lists them");
     held.keys("/reg\t");
     held.wait_for_line("> /regenerate ");
