@@ -343,11 +343,14 @@ impl Thread {
             self.shared.set_state(State::Loading);
             match (self.open)().and_then(|engine| self.checked(engine)) {
                 Ok(engine) => {
+                    self.shared.stats().count_load(engine.memory());
                     self.shared.set_state(State::Ready);
                     self.tell_opened(Ok(()));
                     let closed;
                     (closed, first) = self.serve(&engine, first);
                     tracing::info!(?closed, "the engine is closed");
+                    drop(engine);
+                    self.shared.stats().count_unload();
                     if closed == Closed::Stopped {
                         return;
                     }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use moeflux::provider::experts::stream::StreamStats;
-use moeflux::{Finish, SessionRoom};
+use moeflux::{Finish, Memory, SessionRoom};
 
 use crate::job::DropReason;
 
@@ -80,6 +80,13 @@ pub struct Stats {
     pub prompt_tokens: Histogram,
     /// Tokens of answers.
     pub answer_tokens: Histogram,
+    /// How often the model was loaded.
+    pub n_loads: u64,
+    /// How often the model gave its memory back, because it was idle, its files changed or a step
+    /// failed.
+    pub n_unloads: u64,
+    /// Where the memory of the model goes; `None` while it is not loaded.
+    pub memory: Option<Memory>,
     /// What was read from drives; `None` while all experts are in memory or no model is open.
     pub stream: Option<StreamStats>,
 }
@@ -116,12 +123,28 @@ impl Default for Stats {
             whole: seconds(),
             prompt_tokens: tokens(),
             answer_tokens: tokens(),
+            n_loads: 0,
+            n_unloads: 0,
+            memory: None,
             stream: None,
         }
     }
 }
 
 impl Stats {
+    /// Counts that the model was loaded.
+    pub(crate) fn count_load(&mut self, memory: Memory) {
+        self.n_loads += 1;
+        self.memory = Some(memory);
+    }
+
+    /// Counts that the model gave its memory back: what it kept and streamed is gone with it.
+    pub(crate) fn count_unload(&mut self) {
+        self.n_unloads += 1;
+        (self.memory, self.stream, self.room) = (None, None, SessionRoom::default());
+        (self.n_kept, self.kept_bytes) = (0, 0);
+    }
+
     /// Counts an answer that came to an end.
     pub(crate) fn count_end(&mut self, finish: Finish) {
         let count = match finish {

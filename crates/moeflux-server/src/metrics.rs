@@ -61,6 +61,8 @@ pub(crate) fn text(
     tokens(&mut page, stats);
     times(&mut page, stats);
     own(&mut page, stats);
+    model_memory(&mut page, stats);
+    streamed(&mut page, stats);
     let help = "Earlier answers in prompts that stood there as they were sampled.";
     page.counter("moeflux:replayed_turns_total", help, n_replayed);
     connected(&mut page, *connections);
@@ -159,6 +161,29 @@ fn own(page: &mut Page, stats: &Stats) {
     page.counter("moeflux:answer_steps_total", "Steps of answers.", stats.n_steps);
     let help = "Tokens of answers that a grammar left no choice for.";
     page.counter("moeflux:forced_tokens_total", help, stats.n_forced_tokens);
+}
+
+fn model_memory(page: &mut Page, stats: &Stats) {
+    let help = "How often the model was loaded.";
+    page.counter("moeflux:model_loads_total", help, stats.n_loads);
+    let help = "How often the model gave its memory back.";
+    page.counter("moeflux:model_unloads_total", help, stats.n_unloads);
+    let Some(memory) = &stats.memory else { return };
+    let help = "Memory that this process may take; process_resident_memory_bytes is beside it.";
+    page.gauge("moeflux:memory_budget_bytes", help, memory.budget_bytes);
+    let name = "moeflux:model_memory_bytes";
+    page.begin(name, "Memory that the model was given, by use.", "gauge");
+    let uses = [
+        ("resident", memory.resident_bytes),
+        ("experts", memory.expert_bytes),
+        ("step", memory.workspace_bytes),
+    ];
+    for (used_for, n_bytes) in uses {
+        page.value(name, &format!(",use=\"{used_for}\""), n_bytes);
+    }
+}
+
+fn streamed(page: &mut Page, stats: &Stats) {
     let Some(stream) = &stats.stream else { return };
     let help = "Bytes of experts that were read from drives.";
     let n_bytes = stream.demand_bytes + stream.guess_bytes;

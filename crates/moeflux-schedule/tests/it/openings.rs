@@ -104,6 +104,9 @@ fn weights_come_back_with_their_own_tokenizer_only() {
     for name in ["tokenizer_config.json", "chat_template.jinja"] {
         changing.check_answer();
         wait_until("the model to be unloaded", is_unloaded);
+        let stats = changing.service.stats();
+        assert_eq!(stats.n_loads, stats.n_unloads);
+        assert_eq!((stats.memory, stats.n_kept), (None, 0));
         let path = changing.copy.path().join(name);
         let before = fs::read(&path).ok();
         fs::write(&path, r#"{"bos_token": "<s>"}"#).unwrap();

@@ -163,4 +163,11 @@ fn requests_are_counted_by_the_names_of_dashboards() {
     }
     assert_eq!(value("vllm:inter_token_latency_seconds_count", ""), "4");
     assert!(value("moeflux:connections_total", "").parse::<u64>().unwrap() >= 2);
+    assert_eq!(value("moeflux:model_loads_total", ""), "1");
+    assert_eq!(value("moeflux:model_unloads_total", ""), "0");
+    let bytes = |name: &str, labels: &str| value(name, labels).parse::<u64>().unwrap();
+    let of_model = ["resident", "experts", "step"]
+        .map(|it| bytes("moeflux:model_memory_bytes", &format!(",use=\"{it}\"")));
+    assert!(of_model.iter().all(|n_bytes| *n_bytes > 0), "{of_model:?}");
+    assert!(of_model.iter().sum::<u64>() < bytes("moeflux:memory_budget_bytes", ""));
 }

@@ -37,6 +37,8 @@ impl Host {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Memory {
+    /// What the whole process may take of the host's memory.
+    pub budget_bytes: u64,
     /// What every token needs.
     pub resident_bytes: u64,
     /// Routed experts.
@@ -174,6 +176,7 @@ impl Layout {
             check_room("the model", needed_bytes, available_bytes)?;
         }
         let memory = Memory {
+            budget_bytes: limit_bytes,
             resident_bytes: needs.resident_bytes,
             expert_bytes,
             far_expert_bytes,
