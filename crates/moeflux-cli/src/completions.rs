@@ -1,7 +1,24 @@
-//! `moeflux completions`: what a shell needs to complete commands and options.
+//! `moeflux completions`: lets a shell complete commands, options, and the names of models.
+//!
+//! A shell asks this program for each word, so that it offers the models that are there now.
+//! **Invariant:** reads no file of a model and asks no network.
 
-use clap::{Args, Command};
-use clap_complete::{Shell, generate};
+use std::env;
+use std::ffi::OsStr;
+
+use clap::{Args, Command, ValueEnum};
+use clap_complete::engine::{
+    ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
+};
+use clap_complete::env::{CompleteEnv, Shells};
+use moeflux_hub::Cache;
+
+use crate::failure::{Failure, Outcome};
+use crate::hub;
+use crate::known::KNOWN;
+
+/// Names the shell that asks for completions.
+const VARIABLE: &str = "MOEFLUX_COMPLETE";
 
 /// What `moeflux completions` is told.
 #[derive(Args, Clone, Debug)]
@@ -11,10 +28,142 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// The script, for the command with all that belongs to it.
-pub(crate) fn run(args: &CompletionsArgs, mut command: Command) -> String {
-    let name = command.get_name().to_owned();
+/// The shells that can ask.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Shell {
+    Bash,
+    Elvish,
+    Fish,
+    Powershell,
+    Zsh,
+}
+
+/// Completes the line that a shell asks about; whether one did.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] if it asks for a shell that is not known.
+pub(crate) fn complete(command: fn() -> Command) -> Outcome<bool> {
+    let env = CompleteEnv::with_factory(|| with_models(command())).var(VARIABLE);
+    let dir = env::current_dir().ok();
+    let done = env.try_complete(env::args_os(), dir.as_deref());
+    done.map_err(|error| Failure::Usage(format!("{VARIABLE}: {}", error.kind())))
+}
+
+/// The script that makes a shell ask.
+pub(crate) fn run(args: &CompletionsArgs) -> Outcome<String> {
+    let shell = args.shell.to_possible_value().map(|it| it.get_name().to_owned());
+    let shells = Shells::builtins();
+    let shell = shell.as_deref().and_then(|name| shells.completer(name));
     let mut script = Vec::new();
-    generate(args.shell, &mut command, name, &mut script);
-    String::from_utf8_lossy(&script).trim_end().to_owned()
+    shell
+        .expect("clap completes for each of these shells")
+        .write_registration(VARIABLE, "moeflux", "moeflux", "moeflux", &mut script)
+        .expect("a vector takes every byte");
+    Ok(String::from_utf8_lossy(&script).trim_end().to_owned())
+}
+
+/// Which names an argument takes; `value_name` of the help says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Taken {
+    paths: bool,
+    /// Models of the hub's cache.
+    cached: bool,
+    /// Published models that are known by name.
+    known: bool,
+    /// The repositories of these.
+    repositories: bool,
+}
+
+impl Taken {
+    fn of(command: &str, value_name: &str) -> Self {
+        let mut parts = value_name.split('|');
+        Self {
+            paths: value_name.contains("DIR"),
+            cached: command != "pull",
+            known: parts.any(|part| part == "NAME"),
+            repositories: command == "pull",
+        }
+    }
+}
+
+/// Has each argument that takes a model offer some.
+fn with_models(command: Command) -> Command {
+    command.mut_subcommands(|command| {
+        let of = command.get_name().to_owned();
+        command.mut_args(|arg| {
+            let names = arg.get_value_names().unwrap_or_default();
+            match names.first().filter(|it| it.contains("OWNER/NAME")) {
+                Some(name) => {
+                    let taken = Taken::of(&of, name);
+                    arg.add(ArgValueCompleter::new(move |typed: &OsStr| candidates(taken, typed)))
+                }
+                None => arg,
+            }
+        })
+    })
+}
+
+fn candidates(taken: Taken, typed: &OsStr) -> Vec<CompletionCandidate> {
+    let mut names: Vec<String> = Vec::new();
+    if taken.cached {
+        names.extend(cached());
+    }
+    if taken.known {
+        names.extend(KNOWN.iter().map(|it| it.name.to_owned()));
+    }
+    if taken.repositories {
+        let known = KNOWN.iter().filter_map(|it| it.repository());
+        names.extend(known.map(|wanted| wanted.to_string()));
+    }
+    let mut found: Vec<CompletionCandidate> =
+        typed.to_str().map(|typed| beginning(names, typed)).unwrap_or_default();
+    if taken.paths {
+        found.extend(PathCompleter::any().complete(typed));
+    }
+    found
+}
+
+/// The names that begin with these letters, in the case in which these were typed: a shell puts
+/// them in their place.
+fn beginning(names: Vec<String>, typed: &str) -> Vec<CompletionCandidate> {
+    let begins = |name: &str| {
+        let start = name.get(..typed.len())?;
+        start.eq_ignore_ascii_case(typed).then(|| format!("{typed}{}", &name[typed.len()..]))
+    };
+    names.iter().filter_map(|name| begins(name)).map(CompletionCandidate::new).collect()
+}
+
+/// Models of the cache. One that cannot be read offers none.
+fn cached() -> Vec<String> {
+    let repos = hub::settings().ok().and_then(|it| Cache::new(&it.cache).repos().ok());
+    repos.unwrap_or_default().iter().map(|repo| repo.id.to_string()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_the_letters_that_were_typed() {
+        let names = || vec!["GLM-5".to_owned(), "gpt-oss-20b".to_owned(), "Größe".to_owned()];
+        let found = |typed: &str| -> Vec<String> {
+            let found = beginning(names(), typed);
+            found.iter().map(|it| it.get_value().to_string_lossy().into_owned()).collect()
+        };
+        assert_eq!(found("g"), ["gLM-5", "gpt-oss-20b", "größe"]);
+        assert_eq!(found("GLM"), ["GLM-5"]);
+        assert_eq!(found("Gr\u{f6}"), ["Größe"]);
+        assert_eq!(found("GrÖ"), [""; 0]);
+        assert_eq!(found(""), ["GLM-5", "gpt-oss-20b", "Größe"]);
+    }
+
+    #[test]
+    fn what_is_offered_is_what_the_help_says() {
+        let model = Taken::of("generate", "DIR|FILE.gguf|OWNER/NAME[:QUANT]");
+        assert_eq!(model, Taken { paths: true, cached: true, ..Taken::default() });
+        let pulled = Taken::of("pull", "OWNER/NAME[:QUANT][@REVISION]");
+        assert_eq!(pulled, Taken { repositories: true, ..Taken::default() });
+        assert!(Taken::of("plan", "NAME|CONFIG.json|DIR|OWNER/NAME[:QUANT]").known);
+    }
 }

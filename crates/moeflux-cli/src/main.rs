@@ -118,11 +118,16 @@ enum Command {
     Pack(pack::PackArgs),
     /// Read every byte of a model, and compare it with its checksums if it has some
     Verify(verify::VerifyArgs),
-    /// Print a script that lets a shell complete commands and options
+    /// Print a script that lets a shell complete commands, options and names of models
     Completions(completions::CompletionsArgs),
 }
 
 fn main() -> ExitCode {
+    match completions::complete(Cli::command) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(failure) => return fail(&failure),
+    }
     let mut command = match parse() {
         Ok(cli) => cli.command,
         Err(error) => return refuse(&error),
@@ -270,6 +275,6 @@ fn run(command: Command) -> Outcome {
         Command::Pull(args) => Ok(print::line(&pull::run(&args)?)?),
         Command::List(args) => Ok(print::line(&list::run(&args)?)?),
         Command::Rm(args) => Ok(print::line(&rm::run(&args)?)?),
-        Command::Completions(args) => Ok(print::line(&completions::run(&args, Cli::command()))?),
+        Command::Completions(args) => Ok(print::line(&completions::run(&args)?)?),
     }
 }

@@ -233,19 +233,32 @@ fn a_file_that_cannot_be_written_is_named() {
 
 #[cfg(unix)]
 #[test]
-fn a_shell_completes_commands_and_options() {
+fn a_shell_completes_commands_options_and_models() {
+    use std::path::Path;
     use std::process::Command;
 
     let script = stdout_of(&["completions", "bash"]);
-    let completed = |before: &str, word: &str| {
+    let cache = TempDir::new();
+    std::fs::create_dir_all(cache.path().join("models--some--Qwen9-MoE/snapshots")).unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_moeflux")).parent().unwrap();
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+    let completed = |before: &str, word: &str| -> Vec<String> {
         let n_words = before.split(' ').count();
         let line = format!(
-            "{script}\nCOMP_WORDS=({before} {word}); COMP_CWORD={n_words}; \
-             _moeflux moeflux {word} {before}; echo ${{COMPREPLY[@]}}"
+            "{script}\nCOMP_WORDS=({before} '{word}'); COMP_CWORD={n_words}; COMP_TYPE=9; \
+             _clap_complete_moeflux moeflux '{word}' {before}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
         );
-        let output = Command::new("bash").args(["--norc", "-c", &line]).output().unwrap();
-        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+        let mut bash = Command::new("bash");
+        bash.args(["--norc", "-c", &line]).current_dir(cache.path());
+        let output = bash.env("PATH", &path).env("HF_HUB_CACHE", cache.path()).output().unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        output.lines().map(|line| line.trim_end().to_owned()).collect()
     };
-    assert_eq!(completed("moeflux", "gen"), "generate");
-    assert_eq!(completed("moeflux generate", "--prompt"), "--prompt-file");
+    assert_eq!(completed("moeflux", "gen"), ["generate"]);
+    assert_eq!(completed("moeflux generate", "--prompt-f"), ["--prompt-file"]);
+    assert_eq!(completed("moeflux generate --model", "SOME"), ["SOME/Qwen9-MoE"]);
+    assert_eq!(completed("moeflux chat --model", "model"), ["models--some--Qwen9-MoE/"]);
+    assert_eq!(completed("moeflux rm", "s"), ["some/Qwen9-MoE"]);
+    assert_eq!(completed("moeflux plan", "qwen3-next"), ["qwen3-next-80B-A3B"]);
+    assert_eq!(completed("moeflux pull", "openai/gpt-oss-1"), ["openai/gpt-oss-120b"]);
 }
