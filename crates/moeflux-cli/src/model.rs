@@ -14,7 +14,7 @@ use moeflux::provider::format::{Checkpoint, PACK_JOURNAL, PACK_METADATA, gguf_at
 use moeflux::provider::pack::lacks_sums;
 use moeflux::provider::spec::ModelSpec;
 use moeflux::{Budget, Engine, EngineBuilder, Error, ModelText, Result, TokenId};
-use moeflux_io::{Caching, ReadFile, available_memory_bytes, create_file};
+use moeflux_io::{Caching, ReadFile, available_memory_bytes, create_file, total_memory_bytes};
 
 use crate::args::{BackendName, Checksums, IoName, ModelArgs};
 use crate::cache;
@@ -195,6 +195,25 @@ pub(crate) fn open_traced(
     Ok(engine)
 }
 
+/// The line about a budget that the system cannot be asked for, or that is beyond it.
+fn memory_note(budget: Budget, free: Option<u64>, total: Option<u64>) -> Option<String> {
+    match (budget, free, total) {
+        (Budget::Auto, None, _) => {
+            let memory = binary(UNSAID_BYTES);
+            Some(format!(
+                "note: this system does not say how much memory is free: {memory} are used at \
+                 most; --memory SIZE sets it"
+            ))
+        }
+        (Budget::Bytes(n_bytes), _, Some(total)) if n_bytes > total => Some(format!(
+            "note: --memory {} is more than this machine has: {}",
+            binary(n_bytes),
+            binary(total)
+        )),
+        _ => None,
+    }
+}
+
 /// Reads the model for this backend, whatever `--backend` names, without a trace.
 pub(crate) fn open_on(
     backend: BackendName,
@@ -225,12 +244,8 @@ pub(crate) fn open_on(
         config.streaming.n_slots_max = args.slots.map(NonZeroUsize::get);
         config.ranks.clone_from(&args.group);
     });
-    if args.memory == Budget::Auto && available_memory_bytes().is_none() {
-        let memory = binary(UNSAID_BYTES);
-        print::aside(&format!(
-            "note: this system does not say how much memory is free: {memory} are used at most; \
-             --memory SIZE sets it"
-        ));
+    if let Some(note) = memory_note(args.memory, available_memory_bytes(), total_memory_bytes()) {
+        print::aside(&note);
     }
     let opened = match open_as(&builder, args, interrupt) {
         Err(error) if has_device && device::falls_back(backend, &error) => {
@@ -367,5 +382,17 @@ mod tests {
         std::fs::write(&path, changed).unwrap();
         let error = check_same(&before, &open(), &dir).unwrap_err().to_string();
         assert!(error.contains("config.json: was written to"), "{error}");
+    }
+
+    #[test]
+    fn a_budget_is_remarked_on_where_the_system_does_not_bear_it_out() {
+        let gib = 1 << 30;
+        let unknown = memory_note(Budget::Auto, None, None).unwrap();
+        assert!(unknown.contains("4.00 GiB are used at most"), "{unknown}");
+        let beyond = memory_note(Budget::Bytes(99 * gib), Some(gib), Some(2 * gib)).unwrap();
+        assert_eq!(beyond, "note: --memory 99.00 GiB is more than this machine has: 2.00 GiB");
+        assert_eq!(memory_note(Budget::Bytes(2 * gib), None, Some(2 * gib)), None);
+        assert_eq!(memory_note(Budget::Bytes(gib), None, None), None);
+        assert_eq!(memory_note(Budget::Auto, Some(gib), Some(gib)), None);
     }
 }

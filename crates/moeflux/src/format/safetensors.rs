@@ -76,7 +76,9 @@ pub(super) fn read_header(path: &Path) -> Result<FileHeader> {
 pub(super) fn read_header_bytes(file: &ReadFile, path: &Path) -> Result<Vec<u8>> {
     let len_bytes = file.len_bytes();
     if len_bytes < PREFIX_BYTES {
-        let problem = format!("has only {len_bytes} bytes: {FETCH_AGAIN}");
+        let problem = format!(
+            "has only {len_bytes} bytes: fetch it again, or remove it if it is not part of the model"
+        );
         return Err(Error::malformed(path, problem));
     }
     let mut prefix = [0; 8];

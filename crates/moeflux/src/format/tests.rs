@@ -262,7 +262,7 @@ fn a_hostile_name_does_not_fill_the_screen() {
 fn a_hostile_prefix_is_refused_before_anything_is_allocated() {
     let folder = Folder::new();
     let name = "model.safetensors";
-    folder.write(name, b"abc").refuses("has only 3 bytes: the download is incomplete");
+    folder.write(name, b"abc").refuses("has only 3 bytes: fetch it again, or remove it");
     folder.write(name, [0xff; 64]).refuses("more than the limit of 100000000");
     let mut cut = 5000_u64.to_le_bytes().to_vec();
     cut.extend(b"{}");
