@@ -2,7 +2,8 @@
 //!
 //! A model that is made to call tools may go on with the same call until its tokens are used up.
 //! **Invariant:** of two calls with the same name and the same arguments only the first comes out,
-//! and nothing behind it; all else comes out as it is, held back no longer than it repeats.
+//! and nothing behind it; all else comes out as it is, held back no longer than it repeats. Blanks
+//! between the parts of a JSON object make no difference.
 
 use crate::piece::Piece;
 
@@ -21,6 +22,16 @@ struct Call {
     name: String,
     id: Option<String>,
     arguments: String,
+    /// The arguments without the blanks that mean nothing.
+    meant: Meant,
+}
+
+/// Arguments as they are compared.
+#[derive(Clone, Debug, Default)]
+struct Meant {
+    text: String,
+    is_in_string: bool,
+    is_escaped: bool,
 }
 
 impl Repeats {
@@ -44,7 +55,7 @@ impl Repeats {
     fn take(&mut self, piece: Piece, left: &mut Vec<Piece>) {
         match piece {
             Piece::Call { name, id } => {
-                let call = Call { name, id, arguments: String::new() };
+                let call = Call { name, id, arguments: String::new(), meant: Meant::default() };
                 self.is_held = self.may_repeat(&call);
                 self.begun = Some(call.clone());
                 if !self.is_held {
@@ -54,6 +65,7 @@ impl Repeats {
             Piece::Arguments(text) => {
                 let Some(mut call) = self.begun.take() else { return };
                 call.arguments.push_str(&text);
+                call.meant.push(&text);
                 if !self.is_held {
                     left.push(Piece::Arguments(text));
                 } else if !self.may_repeat(&call) {
@@ -89,20 +101,34 @@ impl Repeats {
     }
 
     fn may_repeat(&self, call: &Call) -> bool {
-        let begins = |it: &Call| it.arguments.starts_with(&call.arguments);
+        let begins = |it: &Call| it.meant.text.starts_with(&call.meant.text);
         self.whole.iter().any(|it| it.name == call.name && begins(it))
     }
 }
 
 impl Call {
     fn is_same(&self, other: &Self) -> bool {
-        self.name == other.name && self.arguments == other.arguments
+        self.name == other.name && self.meant.text == other.meant.text
     }
 
     fn pieces(&self) -> impl Iterator<Item = Piece> {
         let call = Piece::Call { name: self.name.clone(), id: self.id.clone() };
         let arguments = Some(self.arguments.clone()).filter(|it| !it.is_empty());
         std::iter::once(call).chain(arguments.map(Piece::Arguments))
+    }
+}
+
+impl Meant {
+    fn push(&mut self, text: &str) {
+        for c in text.chars() {
+            let is_json = self.text.is_empty() || self.text.starts_with('{');
+            if is_json && !self.is_in_string && c.is_ascii_whitespace() {
+                continue;
+            }
+            self.is_in_string ^= c == '"' && !self.is_escaped;
+            self.is_escaped = c == '\\' && !self.is_escaped;
+            self.text.push(c);
+        }
     }
 }
 
@@ -131,6 +157,22 @@ mod tests {
         assert_eq!(repeats.without(call("f", &["{\"a\"", ": 1}"])), []);
         assert!(repeats.is_over());
         assert_eq!(repeats.without(vec![Piece::Text("so".into())]), []);
+    }
+
+    #[test]
+    fn blanks_count_only_where_they_mean_something() {
+        for (one, other, is_same) in [
+            ("{\"a\": 1}", " {\"a\":\n1 }", true),
+            ("{\"a\": \"b c\"}", "{\"a\": \"bc\"}", false),
+            ("{\"a\": \"\\\" \"}", "{\"a\": \"\\\"\"}", false),
+            ("{\"a\": \"\\\\\" }", "{\"a\": \"\\\\\"}", true),
+            ("free text", "freetext", false),
+        ] {
+            let mut repeats = Repeats::default();
+            repeats.without(call("f", &[one]));
+            let found = repeats.without(call("f", &[other]));
+            assert_eq!((found.is_empty(), repeats.is_over()), (is_same, is_same), "{other}");
+        }
     }
 
     #[test]

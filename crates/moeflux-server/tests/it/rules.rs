@@ -56,6 +56,23 @@ fn calls_are_forced_and_valid() {
 }
 
 #[test]
+fn a_call_that_is_made_again_ends_the_answer() {
+    let server = Running::new();
+    let parameters = json!({"type": "object", "properties": {"a": {"enum": [1, 2]}},
+        "required": ["a"], "additionalProperties": false});
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
+    for seed in 0..6 {
+        let asked = json!({"tools": [tool], "tool_choice": "required", "seed": seed,
+            "max_tokens": 250, "reasoning_effort": "none", "logit_bias": server.endless()});
+        let found = calls(&server.post(CHAT, &chat(&asked)).success());
+        let mut values: Vec<i64> =
+            found.iter().map(|(_, arguments)| arguments["a"].as_i64().unwrap()).collect();
+        values.sort_unstable();
+        assert!([&[1][..], &[2], &[1, 2]].contains(&&values[..]), "seed {seed}: {found:?}");
+    }
+}
+
+#[test]
 fn streamed_calls_are_the_same_in_every_dialect() {
     let server = Running::new();
     let asked = json!({"tools": [tool("first", "a")], "tool_choice": "required",
