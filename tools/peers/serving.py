@@ -7,11 +7,13 @@
     serving.py beside MOEFLUX MODEL [ARGS..]    an answer while a prompt of 4,096 is read
     serving.py short  MOEFLUX MODEL [N] [ROUNDS] [ARGS..]
                                                 a prompt of 30 tokens beside N of 2,000
+    serving.py agent  MOEFLUX MODEL [N] [TURNS] [ARGS..]
+                                                N agents in turn: prompts of 19,000 tokens that grow each turn
     serving.py streamed MOEFLUX MODEL LLAMA_SERVER GGUF [LIMIT] [N] [ROUNDS]
                                                 N clients of both servers in turn, each in a memory cgroup
 
-Prompts are random token ids, answers are greedy. Arguments behind those
-of `beside` and `short` go to `moeflux serve`. `streamed` needs root; give the GGUF's disk a
+Prompts are random token ids, answers are greedy. Arguments
+behind those of `beside`, `short` and `agent` go to `moeflux serve`. `streamed` needs root; give the GGUF's disk a
 read-ahead of 128 KB (loop_readahead.sh).
 """
 import http.client
@@ -219,6 +221,31 @@ def short(moeflux, model, n="1", rounds="5", *more):
           + f"; long with a short one / without {medians['longest beside'] / medians['longest']:.3f}")
 
 
+def agent(moeflux, model, n="1", turns="20", *more):
+    """How much of the prompts of agents is read again: each turn has the one before it, its answer and something new."""
+    vocab, ends = vocab_of(model), ends_of(model)
+    with Server(moeflux, model, "--context", "32768", "--drain", "1s", *more) as server:
+        said = [prompt(1 + it, 19000, vocab) for it in range(int(n))]
+        first, later, cached, again, before = [], [], [], [], {}
+        for turn in range(int(turns)):
+            for it in range(len(said)):
+                began = time.perf_counter()
+                body = {"prompt": said[it], "max_tokens": 50, "temperature": 0, "logit_bias": {str(it): -100 for it in ends}}
+                answer = post(server.url, "/v1/completions", body)
+                seconds, usage = time.perf_counter() - began, answer["usage"]
+                # An agent sends text: where other tokens make the same text, they are read again.
+                said[it] += post(server.url, "/tokenize", {"prompt": answer["choices"][0]["text"]})["tokens"]
+                said[it] += prompt(1000 * turn + it + 100, 100, vocab)
+                n_prompt, n_cached = usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+                (later if turn else first).append(seconds)
+                if turn:
+                    cached.append(n_cached / n_prompt)
+                    again.append(max(0, before[it] - n_cached))
+                before[it] = n_prompt
+    print(f"{n} agents, {turns} turns, last prompts of {n_prompt} tokens: cached {spread(cached)}; read again of the "
+          f"prompt before {spread(again)} tokens; first turn {spread(first)} s, later {spread(later)} s")
+
+
 def streamed(moeflux, model, llama_server, gguf, limit="1024M", n="4", rounds="3"):
     ends, n = ends_of(model), int(n)
     ours = [moeflux, "serve", "--port", "8471", "--model", model, "--backend", "cpu", "--threads", "2",
@@ -262,6 +289,17 @@ def whole_answer(port, tokens, n_answer, ends):
     return answer["usage"]["completion_tokens"]
 
 
+def post(url, path, body):
+    address = urllib.parse.urlparse(url)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=3600)
+    connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+    response = connection.getresponse()
+    text = response.read()
+    if response.status != 200:
+        raise SystemExit(text.decode())
+    return json.loads(text)
+
+
 def together(n, run):
     found = [None] * n
     threads = [threading.Thread(target=lambda it=it: found.__setitem__(it, run(it))) for it in range(n)]
@@ -285,7 +323,8 @@ def wait_for(host, port):
 
 
 if __name__ == "__main__":
-    kinds = {"one": one, "first": first, "all": everybody, "beside": beside, "short": short, "streamed": streamed}
+    kinds = {"one": one, "first": first, "all": everybody, "beside": beside, "short": short, "agent": agent,
+             "streamed": streamed}
     if len(sys.argv) < 4 or sys.argv[1] not in kinds:
         raise SystemExit(__doc__)
     kinds[sys.argv[1]](*sys.argv[2:])
