@@ -91,5 +91,7 @@ mod compiler;
 pub mod kernels;
 mod experts;
 pub mod backend;
+mod values;
 mod trial;
+pub mod check;
 pub mod maker;

@@ -57,7 +57,7 @@ pub mod weights {
 /// The routed experts of a model.
 pub mod experts {
     pub use crate::experts::{
-        Arrived, ArrivedExpert, Experts, Order, Request, ResidentExperts, RestStats,
+        Arrived, ArrivedExpert, Experts, Order, Request, ResidentExperts, RestStats, SlotExperts,
         for_each_expert,
     };
 

@@ -6,6 +6,7 @@ mod ahead;
 mod blocks;
 #[path = "../../../moeflux/tests/it/cases.rs"]
 mod cases;
+mod check;
 mod choosing;
 #[path = "../../../moeflux/tests/it/drives.rs"]
 mod drives;

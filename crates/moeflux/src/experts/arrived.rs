@@ -3,11 +3,13 @@
 //! **Invariant:** what is handed out stays as it is while it is borrowed. A view is made when it is
 //! asked for, so that handing out a group allocates nothing.
 
+use moeflux_io::{SlotIdx, SlotMemory};
+
 use crate::experts::Order;
 use crate::experts::resident::ResidentBank;
 use crate::experts::stream::{Group, SeenSlot};
 use crate::ids::ExpertIdx;
-use crate::weights::ExpertView;
+use crate::weights::{ExpertLayout, ExpertView};
 
 /// An expert with its matrices.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +18,29 @@ pub struct ArrivedExpert<'a> {
     pub expert: ExpertIdx,
     /// Its matrices.
     pub view: ExpertView<'a>,
+}
+
+/// Experts in slots that their caller has filled, all in one layout.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotExperts<'a> {
+    /// The slots.
+    pub memory: &'a SlotMemory,
+    /// How an expert lies in its slot.
+    pub layout: &'a ExpertLayout,
+    /// Which expert is in which slot; these are ready.
+    pub slots: &'a [(ExpertIdx, SlotIdx)],
+}
+
+impl<'a> SlotExperts<'a> {
+    fn seen(&self, place: usize) -> Option<SeenSlot<'a>> {
+        let slot = self.slots[place].1;
+        let slab = self.memory.slab(self.memory.slab_of(slot))?;
+        Some(SeenSlot { slab, place: slot.0 % self.memory.n_slots_per_slab() })
+    }
+
+    fn view(&self, place: usize) -> ExpertView<'a> {
+        self.layout.view(self.memory.bytes(self.slots[place].1))
+    }
 }
 
 /// Some experts of a layer.
@@ -30,6 +55,7 @@ enum Source<'a> {
     Views(&'a [ArrivedExpert<'a>]),
     Bank(&'a ResidentBank, &'a [ExpertIdx]),
     Group(Group<'a>),
+    Slots(SlotExperts<'a>),
 }
 
 impl<'a> Arrived<'a> {
@@ -43,6 +69,12 @@ impl<'a> Arrived<'a> {
     #[must_use]
     pub fn in_any_order(experts: &'a [ArrivedExpert<'a>]) -> Self {
         Self { order: Order::Any, source: Source::Views(experts) }
+    }
+
+    /// Experts in slots of the caller, behind those of the groups before.
+    #[must_use]
+    pub fn in_slots(experts: SlotExperts<'a>) -> Self {
+        Self { order: Order::Ascending, source: Source::Slots(experts) }
     }
 
     pub(super) fn of_bank(
@@ -63,6 +95,7 @@ impl<'a> Arrived<'a> {
             Source::Views(experts) => experts.len(),
             Source::Bank(_, experts) => experts.len(),
             Source::Group(group) => group.len(),
+            Source::Slots(experts) => experts.slots.len(),
         }
     }
 
@@ -85,6 +118,7 @@ impl<'a> Arrived<'a> {
             Source::Views(experts) => experts[place].expert,
             Source::Bank(_, experts) => experts[place],
             Source::Group(group) => group.expert(place),
+            Source::Slots(experts) => experts.slots[place].0,
         }
     }
 
@@ -94,6 +128,7 @@ impl<'a> Arrived<'a> {
         match self.source {
             Source::Views(_) | Source::Bank(..) => None,
             Source::Group(group) => group.seen(place),
+            Source::Slots(experts) => experts.seen(place),
         }
     }
 
@@ -102,7 +137,7 @@ impl<'a> Arrived<'a> {
     #[must_use]
     pub fn near(&self, place: usize) -> Option<usize> {
         match self.source {
-            Source::Views(_) | Source::Bank(..) => None,
+            Source::Views(_) | Source::Bank(..) | Source::Slots(_) => None,
             Source::Group(group) => group.near(place),
         }
     }
@@ -114,6 +149,7 @@ impl<'a> Arrived<'a> {
             Source::Views(experts) => experts[place].view,
             Source::Bank(bank, experts) => bank.view(experts[place]),
             Source::Group(group) => group.view(place),
+            Source::Slots(experts) => experts.view(place),
         }
     }
 }

@@ -15,7 +15,7 @@ mod resident;
 mod arrived;
 
 pub use ahead::for_each_expert;
-pub use arrived::{Arrived, ArrivedExpert};
+pub use arrived::{Arrived, ArrivedExpert, SlotExperts};
 pub use resident::{ResidentExperts, RestStats};
 
 use std::time::Duration;

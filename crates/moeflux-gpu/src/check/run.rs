@@ -1,0 +1,189 @@
+//! Runs a miniature on a backend, a prompt and a few tokens behind it, and keeps what comes out.
+//!
+//! **Invariant:** every layer begins with the same inputs on every backend, so that a difference
+//! belongs to the layer that shows it.
+
+use std::ops::Range;
+
+use moeflux::provider::backend::Backend;
+use moeflux::provider::error::Result;
+use moeflux::provider::experts::{Arrived, ArrivedExpert, SlotExperts};
+use moeflux::provider::ids::{ExpertIdx, Position, StateId, TokenId};
+use moeflux::provider::ops::{Batch, Heads, N_OUTPUTS_MAX, Purpose, Row, RowKind, Segment};
+use moeflux_io::{SlotIdx, SlotMemory};
+
+use super::miniature::{Layer, Miniature, N_ANSWER, N_PROMPT, Sparse};
+
+/// Slabs of this size are what engines have.
+const SLAB_BYTES: usize = 64 << 20;
+
+/// Where experts lie.
+#[derive(Debug)]
+pub(super) enum ExpertsIn {
+    /// On the device, which was given them.
+    Device,
+    /// In memory, from where they are copied.
+    Memory,
+    /// In slots that a device reads where they lie.
+    Slots(Slots),
+}
+
+/// What a layer or the head left.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    /// "layer 3, a prompt".
+    pub(super) what: String,
+    /// Row by row.
+    pub(super) rows: Vec<Vec<f32>>,
+    /// Of each row, where a router chose.
+    pub(super) experts: Vec<Vec<ExpertIdx>>,
+}
+
+/// Experts in slots: those of each layer with experts, in order.
+#[derive(Debug)]
+pub(super) struct Slots {
+    memory: SlotMemory,
+    /// The first slot of each layer.
+    first: Vec<Option<usize>>,
+    pub(super) stride_bytes: usize,
+}
+
+impl Slots {
+    /// `None` if the system has no room.
+    pub(super) fn new(layers: &[Layer]) -> Option<Self> {
+        let sparse = layers.iter().filter_map(|layer| layer.sparse.as_ref());
+        let slot_bytes = sparse.map(|it| it.layout.record_bytes()).max()?;
+        let mut memory = SlotMemory::new(slot_bytes, SLAB_BYTES);
+        let (mut first, mut next, mut stride_bytes) = (Vec::new(), 0, slot_bytes);
+        for layer in layers {
+            first.push(layer.sparse.as_ref().map(|_| next));
+            let Some(sparse) = &layer.sparse else { continue };
+            for expert in (0..sparse.n_experts()).map(ExpertIdx) {
+                while memory.n_slots() <= next {
+                    memory.grow()?;
+                }
+                let mut filling = memory.begin_fill(SlotIdx(next));
+                stride_bytes = filling.len_bytes();
+                let record = sparse.record(expert);
+                let mut piece = filling.take(0..stride_bytes);
+                piece.rest_mut()[..record.len()].copy_from_slice(record);
+                drop(piece);
+                memory.finish(filling);
+                next += 1;
+            }
+        }
+        Some(Self { memory, first, stride_bytes })
+    }
+}
+
+/// A run on one backend.
+struct Run<'a> {
+    miniature: &'a Miniature,
+    backend: &'a mut dyn Backend,
+    experts: &'a ExpertsIn,
+    state: StateId,
+    outcomes: Vec<Outcome>,
+}
+
+/// Everything that the backend computes of the miniature.
+///
+/// # Errors
+///
+/// What the backend reports.
+pub(super) fn run(
+    miniature: &Miniature,
+    backend: &mut dyn Backend,
+    experts: &ExpertsIn,
+) -> Result<Vec<Outcome>> {
+    let n_positions = N_PROMPT + N_ANSWER;
+    let state = backend.create_state(&miniature.state, n_positions)?;
+    backend.reserve_positions(state, &(0..n_positions))?;
+    let mut run = Run { miniature, backend, experts, state, outcomes: Vec::new() };
+    run.step(0..N_PROMPT, RowKind::Prompt)?;
+    for position in N_PROMPT..n_positions {
+        run.step(position..position + 1, RowKind::Answer)?;
+    }
+    run.backend.drop_state(state);
+    Ok(run.outcomes)
+}
+
+impl Run<'_> {
+    fn step(&mut self, positions: Range<usize>, kind: RowKind) -> Result<()> {
+        let what = match kind {
+            RowKind::Prompt => format!("a prompt of {N_PROMPT} tokens"),
+            RowKind::Answer => format!("the answer's token {}", positions.end - N_PROMPT),
+        };
+        let n_tokens = self.miniature.n_tokens;
+        let token = |at: usize| TokenId(u32::try_from(at % n_tokens).expect("few tokens"));
+        let rows: Vec<Row> =
+            positions.map(|at| Row { token: token(at), position: Position(at) }).collect();
+        let segments = [Segment::new(self.state, 0..rows.len(), kind)];
+        let outputs: Vec<usize> = (0..rows.len().min(N_OUTPUTS_MAX)).collect();
+        let batch = Batch { rows: &rows, segments: &segments, outputs: &outputs };
+        for (place, layer) in self.miniature.layers.iter().enumerate() {
+            self.backend.submit(&self.miniature.embed, &batch)?;
+            self.layer(&batch, place)?;
+            let rows = self.rows(self.miniature.stream, batch.rows.len())?;
+            let experts = self.choices(layer)?;
+            let what = format!("layer {}, {what}", layer.idx.0);
+            self.outcomes.push(Outcome { what, rows, experts });
+        }
+        self.backend.submit(&self.miniature.embed, &batch)?;
+        self.backend.submit(&self.miniature.head, &batch)?;
+        let rows = self.rows(self.miniature.logits, outputs.len())?;
+        let what = format!("the head, {what}");
+        self.outcomes.push(Outcome { what, rows, experts: Vec::new() });
+        self.backend.commit_state(self.state);
+        Ok(())
+    }
+
+    fn layer(&mut self, batch: &Batch<'_>, place: usize) -> Result<()> {
+        let layer = &self.miniature.layers[place];
+        let Some(sparse) = &layer.sparse else {
+            return self.backend.submit(&layer.mixer, batch);
+        };
+        if matches!(self.experts, ExpertsIn::Device) {
+            return self.backend.submit(&sparse.whole, batch);
+        }
+        self.backend.submit(&layer.mixer, batch)?;
+        let mut chosen = self.backend.routes(Purpose::Use)?.experts.clone();
+        chosen.sort_unstable();
+        chosen.dedup();
+        self.backend.submit(&sparse.shared, batch)?;
+        self.experts(sparse, place, &chosen)?;
+        self.backend.submit(&sparse.combine, batch)
+    }
+
+    fn experts(&mut self, sparse: &Sparse, place: usize, chosen: &[ExpertIdx]) -> Result<()> {
+        if let ExpertsIn::Slots(Slots { memory, first, .. }) = self.experts {
+            let first = first[place].expect("a layer with experts has slots");
+            let slots: Vec<_> =
+                chosen.iter().map(|expert| (*expert, SlotIdx(first + expert.0))).collect();
+            let experts = SlotExperts { memory, layout: &sparse.layout, slots: &slots };
+            return self.backend.submit_experts(&sparse.experts, &Arrived::in_slots(experts));
+        }
+        let view = |expert: &ExpertIdx| ArrivedExpert { expert: *expert, view: sparse.view(*expert) };
+        let views: Vec<_> = chosen.iter().map(view).collect();
+        self.backend.submit_experts(&sparse.experts, &Arrived::ascending(&views))
+    }
+
+    /// What the router of a layer chose, row by row.
+    fn choices(&mut self, layer: &Layer) -> Result<Vec<Vec<ExpertIdx>>> {
+        if layer.sparse.is_none() {
+            return Ok(Vec::new());
+        }
+        let routes = self.backend.routes(Purpose::Use)?;
+        let mut rows: Vec<Vec<ExpertIdx>> =
+            routes.experts.chunks(routes.top_k).map(<[ExpertIdx]>::to_vec).collect();
+        rows.iter_mut().for_each(|row| row.sort_unstable());
+        Ok(rows)
+    }
+
+    fn rows(&mut self, heads: Heads, n_rows: usize) -> Result<Vec<Vec<f32>>> {
+        let row = |row_idx| {
+            let mut row = vec![0.0; heads.end_col()];
+            self.backend.read_row(heads.buffer, row_idx, &mut row).map(|()| row)
+        };
+        (0..n_rows).map(row).collect()
+    }
+}

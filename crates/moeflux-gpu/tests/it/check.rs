@@ -1,0 +1,29 @@
+//! What a sound device computes of the layers of models.
+
+use std::path::Path;
+
+use moeflux::provider::blueprint::Blueprint;
+use moeflux_gpu::check::differences;
+
+use crate::needs_gpu::needs_gpu;
+use crate::support::gpu;
+
+/// One of each way to attend, to route and to store weights.
+const MODELS: [&str; 6] = [
+    "deepseek_v3-fp8",
+    "gguf-gpt-oss",
+    "gguf-qwen3moe-gpu",
+    "glm4_moe-f16",
+    "gpt_oss-mxfp4",
+    "mlx-qwen3_next-q5-g64-bf16",
+];
+
+#[test]
+fn a_sound_device_differs_nowhere() {
+    needs_gpu!();
+    for name in MODELS {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden").join(name);
+        let (blueprint, _) = Blueprint::open(&dir).unwrap();
+        assert_eq!(differences(&gpu(), &blueprint).unwrap(), [], "{name}");
+    }
+}
