@@ -14,12 +14,10 @@ use moeflux_gpu::device::Gpu;
 use moeflux_gpu::maker::{GpuMaker, for_cpu_only, of_cpu_only};
 
 use crate::args::{BackendName, ModelArgs};
+use crate::gpu_check;
 use crate::needs::Needs;
 use crate::print;
 use crate::quiet::without_noise;
-
-/// The API whose runs of all tests are recorded: others have to be asked for.
-const API_OF_AUTO: &str = "vulkan";
 
 /// The weights of a model that a CPU reads in a moment: to compile a GPU's kernels takes longer.
 pub(crate) const SMALL_BYTES: u64 = 512 << 20;
@@ -36,14 +34,16 @@ pub(crate) fn of(
     match backend {
         BackendName::Cpu | BackendName::Reference => Ok(None),
         BackendName::Gpu => {
-            check_model(args, candidate.0)?;
+            let blueprint = checked_model(args, candidate.0)?;
             let adapter = without_noise(|| choose(args.gpu.as_deref()))?;
-            maker(&adapter, args).map(Some)
+            maker(&adapter, args, &blueprint).map(Some)
         }
-        BackendName::Auto => match auto(candidate)? {
-            Some(adapter) => Ok(maker(&adapter, args).map_err(|error| say_fallback(&error)).ok()),
-            None => Ok(None),
-        },
+        BackendName::Auto => {
+            let (blueprint, _) = Blueprint::open(candidate.0)?;
+            let Some(adapter) = auto(&blueprint, candidate.1) else { return Ok(None) };
+            let made = maker(&adapter, args, &blueprint);
+            Ok(made.map_err(|error| say_fallback(&error)).ok())
+        }
     }
 }
 
@@ -59,13 +59,15 @@ pub(crate) fn say_fallback(error: &Error) {
     print::aside(&format!("note: computing on the CPU: {error}"));
 }
 
-/// Refuses a model that no GPU computes, and one whose resident weights are more than what
-/// `--gpu-memory` allows.
-fn check_model(args: &ModelArgs, dir: &Path) -> Result<()> {
+/// A model, unless no GPU computes it or its resident weights are more than what `--gpu-memory`
+/// allows.
+fn checked_model(args: &ModelArgs, dir: &Path) -> Result<Blueprint> {
     let (blueprint, _) = Blueprint::open(dir)?;
     check_kinds(&blueprint)?;
-    let Some(Budget::Bytes(n_bytes)) = args.gpu_memory else { return Ok(()) };
-    Needs::new(&blueprint).check_gpu_memory(n_bytes, "--gpu-memory allows")
+    if let Some(Budget::Bytes(n_bytes)) = args.gpu_memory {
+        Needs::new(&blueprint).check_gpu_memory(n_bytes, "--gpu-memory allows")?;
+    }
+    Ok(blueprint)
 }
 
 /// Refuses weights of a kind for which GPUs have no kernels: before they are read.
@@ -79,9 +81,14 @@ pub(crate) fn check_kinds(blueprint: &Blueprint) -> Result<()> {
     of_cpu.map_or(Ok(()), |kind| Err(Error::Unsupported(for_cpu_only(kind))))
 }
 
-fn maker(adapter: &Adapter, args: &ModelArgs) -> Result<Arc<dyn DeviceMaker>> {
+fn maker(
+    adapter: &Adapter,
+    args: &ModelArgs,
+    blueprint: &Blueprint,
+) -> Result<Arc<dyn DeviceMaker>> {
     let gpu = Gpu::open(adapter)?;
     gpu.keep_pipelines(&crate::cache::folder());
+    gpu_check::check(&gpu, blueprint)?;
     let memory_bytes = match args.gpu_memory {
         None | Some(Budget::Auto) => None,
         Some(Budget::Bytes(n_bytes)) => Some(n_bytes),
@@ -92,11 +99,10 @@ fn maker(adapter: &Adapter, args: &ModelArgs) -> Result<Arc<dyn DeviceMaker>> {
 
 /// The card that has room for all of a model. Says which was taken and why, or why none was;
 /// nothing where there is no card, or a small model.
-fn auto((dir, context): Candidate<'_>) -> Result<Option<Adapter>> {
-    let (blueprint, _) = Blueprint::open(dir)?;
-    let needs = Needs::new(&blueprint);
+fn auto(blueprint: &Blueprint, context: usize) -> Option<Adapter> {
+    let needs = Needs::new(blueprint);
     if needs.resident_bytes + needs.experts_bytes() < SMALL_BYTES {
-        return Ok(None);
+        return None;
     }
     let all = without_noise(adapters);
     let refused = all.iter().find_map(|it| not_for_auto(it.facts()));
@@ -105,12 +111,12 @@ fn auto((dir, context): Candidate<'_>) -> Result<Option<Adapter>> {
         if let Some(refused) = refused {
             print::aside(&format!("note: computing on the CPU: {refused}"));
         }
-        return Ok(None);
+        return None;
     };
     let name = &adapter.facts().name;
-    if let Err(error) = check_kinds(&blueprint) {
+    if let Err(error) = check_kinds(blueprint) {
         print::aside(&format!("note: computing on the CPU, not on {name}: {error}"));
-        return Ok(None);
+        return None;
     }
     let needed_bytes = needs.all_bytes_on_device(context as u64);
     let (needed, room_bytes) = (ByteCount(needed_bytes), adapter.facts().room_bytes());
@@ -128,7 +134,7 @@ fn auto((dir, context): Candidate<'_>) -> Result<Option<Adapter>> {
              --backend gpu uses it for a part"
         ));
     }
-    Ok(fits.then_some(adapter))
+    fits.then_some(adapter)
 }
 
 /// Why a card of its own is not taken, if it is not.
@@ -137,21 +143,23 @@ fn not_for_auto(facts: &AdapterFacts) -> Option<String> {
     match &facts.lacks {
         _ if !is_card(facts) => None,
         Some(lacks) => Some(format!("{name} cannot be used: {lacks}")),
-        None if facts.api != API_OF_AUTO => Some(format!(
-            "{name} has no driver for Vulkan; --backend gpu uses it through {}",
+        None if facts.is_second_choice() => Some(format!(
+            "{name} has no driver for Vulkan; --gpu '{name}' uses it through {}",
             facts.api
         )),
         None => None,
     }
 }
 
+/// Whether it is faster than the CPU beside it: a card of its own, or Apple's. Of others that share
+/// the CPU's memory nobody knows beforehand.
 fn is_card(facts: &AdapterFacts) -> bool {
-    matches!(facts.kind, AdapterKind::Discrete | AdapterKind::Virtual)
+    matches!(facts.kind, AdapterKind::Discrete | AdapterKind::Virtual) || facts.api == "metal"
 }
 
-/// A card of its own: whether one that shares the CPU's memory is faster is not known beforehand.
+/// Whether it is taken by itself. What it computes is checked before it is used.
 pub(crate) fn is_for_auto(facts: &AdapterFacts) -> bool {
-    is_card(facts) && facts.api == API_OF_AUTO && facts.lacks.is_none()
+    is_card(facts) && !facts.is_second_choice() && facts.lacks.is_none()
 }
 
 #[cfg(test)]
@@ -165,7 +173,7 @@ mod tests {
         let card = AdapterFacts {
             name: "X 100".into(),
             kind: AdapterKind::Discrete,
-            api: API_OF_AUTO,
+            api: "vulkan",
             driver: String::new(),
             memory_bytes: Some(24 << 30),
             host_memory: HostMemory::Seen,
@@ -183,10 +191,12 @@ mod tests {
         let expected = "X 100 cannot be used: it is too old";
         assert_eq!(not_for_auto(&lacking).as_deref(), Some(expected));
         let other = AdapterFacts { api: "dx12", ..card };
-        let expected = "X 100 has no driver for Vulkan; --backend gpu uses it through dx12";
+        let expected = "X 100 has no driver for Vulkan; --gpu 'X 100' uses it through dx12";
         assert_eq!(not_for_auto(&other).as_deref(), Some(expected));
         // Those that share the CPU's memory are not expected to be taken.
         let shared = AdapterFacts { kind: AdapterKind::Integrated, ..other };
         assert!(not_for_auto(&shared).is_none() && !is_for_auto(&shared));
+        let of_apple = AdapterFacts { api: "metal", ..shared };
+        assert!(not_for_auto(&of_apple).is_none() && is_for_auto(&of_apple));
     }
 }

@@ -29,6 +29,7 @@ mod machine;
 mod pace;
 mod measured;
 mod needs;
+mod gpu_check;
 mod device;
 mod model;
 mod ranks;

@@ -1,5 +1,5 @@
 //! What was measured of this machine, remembered in the cache folder: rates by `moeflux doctor` for
-//! `moeflux plan`, and which way of reading is faster for a model.
+//! `moeflux plan`, which way of reading is faster for a model, and what checks of GPUs found.
 //!
 //! **Invariant:** a file that is missing, damaged or of another version is no error: then nothing
 //! is remembered. Figures are kept per machine, and of drives per file system.
@@ -137,6 +137,17 @@ impl Measured {
         })
     }
 
+    /// What a check of a GPU found that differs, a line each, if it was checked.
+    pub(crate) fn gpu_check(&self, key: &str) -> Option<Vec<String>> {
+        let found = self.root.get(&self.machine)?.get("gpu_checks")?.get(key)?.as_array()?;
+        found.iter().map(|line| line.as_str().map(str::to_owned)).collect()
+    }
+
+    /// Keeps it.
+    pub(crate) fn set_gpu_check(&mut self, key: &str, differences: &[String]) {
+        self.machine_entry()["gpu_checks"][key] = json!(differences);
+    }
+
     /// Marks all that is kept from now on as measured on a busy machine.
     pub(crate) fn doubt(&mut self) {
         self.is_doubtful = true;
@@ -176,6 +187,10 @@ impl Measured {
         if n_ways > 0 {
             let models = if n_ways == 1 { "model" } else { "models" };
             lines.push(format!("the faster way of reading for {n_ways} {models}"));
+        }
+        let n_checks = of("gpu_checks").and_then(Value::as_object).map_or(0, Map::len);
+        if n_checks > 0 {
+            lines.push(format!("what {n_checks} checks of a GPU found"));
         }
         lines
     }

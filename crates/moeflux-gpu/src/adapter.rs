@@ -132,6 +132,13 @@ pub struct AdapterFacts {
 }
 
 impl AdapterFacts {
+    /// Whether it is used only if it is named: Windows has two interfaces to a card, and compiles
+    /// kernels for this one much more slowly.
+    #[must_use]
+    pub fn is_second_choice(&self) -> bool {
+        self.api == SECOND_API
+    }
+
     /// Memory that a model may have if nobody says how much, where the driver says what there is.
     #[must_use]
     pub fn room_bytes(&self) -> Option<u64> {
@@ -151,6 +158,9 @@ impl fmt::Display for AdapterFacts {
         f.write_str(")")
     }
 }
+
+/// See [`AdapterFacts::is_second_choice`].
+const SECOND_API: &str = "dx12";
 
 /// What is left to others of a card's memory, and of memory that the CPU shares: one part of so
 /// many.
@@ -202,10 +212,26 @@ pub fn adapters() -> Vec<Adapter> {
     descriptor.flags = wgpu::InstanceFlags::empty();
     let instance = wgpu::Instance::new(descriptor);
     let found = block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
-    let mut adapters: Vec<Adapter> =
-        found.into_iter().map(|inner| Adapter { facts: facts_of(&inner), inner }).collect();
-    adapters.sort_by_key(|it| (it.facts.lacks.is_some(), it.facts.kind.rank()));
+    let found = found.into_iter().map(|inner| {
+        let info = inner.get_info();
+        (Adapter { facts: facts_of(&inner), inner }, (info.vendor, info.device))
+    });
+    let mut adapters = each_once(found.collect(), |it| &it.facts);
+    adapters.sort_by_key(|it| {
+        (it.facts.lacks.is_some(), it.facts.is_second_choice(), it.facts.kind.rank())
+    });
     adapters
+}
+
+/// Leaves out the second interface to a card that the first one can use. Cards are told apart by
+/// their vendor's number and their own: two of one sort are two in both interfaces.
+fn each_once<T>(found: Vec<(T, (u32, u32))>, facts: impl Fn(&T) -> &AdapterFacts) -> Vec<T> {
+    let is_second = |it: &T| facts(it).is_second_choice();
+    let is_usable = |it: &T| facts(it).lacks.is_none();
+    let first = found.iter().filter(|(it, _)| !is_second(it) && is_usable(it));
+    let known: Vec<(u32, u32)> = first.map(|(_, card)| *card).collect();
+    let left = found.into_iter().filter(|(it, card)| !is_second(it) || !known.contains(card));
+    left.map(|(it, _)| it).collect()
 }
 
 /// The adapter at an index of the list, or the first one whose name contains `wanted`; without
@@ -234,7 +260,9 @@ pub fn choose(wanted: Option<&str>) -> Result<Adapter> {
 
 fn place_of(wanted: Option<&str>, adapters: &[&AdapterFacts]) -> Option<usize> {
     let Some(wanted) = wanted else {
-        return adapters.iter().position(|it| it.kind != AdapterKind::Software);
+        let is_usual =
+            |it: &&AdapterFacts| it.kind != AdapterKind::Software && !it.is_second_choice();
+        return adapters.iter().position(is_usual);
     };
     if let Ok(idx) = wanted.parse::<usize>() {
         return (idx < adapters.len()).then_some(idx);
@@ -250,7 +278,9 @@ fn not_found(wanted: Option<&str>, names: &[String]) -> Error {
     let problem = match (names.is_empty(), wanted) {
         (true, _) => "no driver for Vulkan, Metal or DX12 was found".to_owned(),
         (false, Some(_)) => format!("not found; there is {there}"),
-        (false, None) => format!("no hardware GPU found, only software drivers ({there})"),
+        (false, None) => {
+            format!("no GPU with a driver for Vulkan or Metal found; there is {there}")
+        }
     };
     let remedy = (!names.is_empty()).then_some(Remedy::AnotherDevice);
     Error::Device { device, problem, remedy }
@@ -381,6 +411,28 @@ mod tests {
             assert_eq!(place_of(wanted, &all), expected, "{wanted:?}");
         }
         assert_eq!(place_of(None, &all[1..]), None, "a software driver is asked for by name");
+        let second = AdapterFacts { api: "dx12", ..facts("X", AdapterKind::Discrete) };
+        assert_eq!(place_of(None, &[&second]), None, "so is the second interface to a card");
+        assert_eq!(place_of(Some("x"), &[&second]), Some(0));
+    }
+
+    #[test]
+    fn a_card_with_two_interfaces_is_one() {
+        let card = |name: &str, api, lacks: Option<&str>| AdapterFacts {
+            api,
+            lacks: lacks.map(str::to_owned),
+            ..facts(name, AdapterKind::Discrete)
+        };
+        let found = vec![
+            (card("a by DX12", "dx12", None), (1, 1)),
+            (card("b by DX12", "dx12", None), (1, 2)),
+            (card("c by DX12", "dx12", None), (2, 1)),
+            (card("a", "vulkan", None), (1, 1)),
+            (card("c, too old", "vulkan", Some("it is too old")), (2, 1)),
+        ];
+        let left = each_once(found, |it| it);
+        let names: Vec<&str> = left.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["b by DX12", "c by DX12", "a", "c, too old"]);
     }
 
     #[test]
@@ -392,8 +444,8 @@ mod tests {
         );
         assert_eq!(
             not_found(None, &names).to_string(),
-            "GPU: no hardware GPU found, only software drivers (0: X (discrete, vulkan)); name \
-             another one"
+            "GPU: no GPU with a driver for Vulkan or Metal found; there is 0: X (discrete, \
+             vulkan); name another one"
         );
         assert_eq!(
             not_found(None, &[]).to_string(),

@@ -10,6 +10,7 @@ mod sums;
 mod deep;
 mod busy;
 mod gpu;
+mod kernels;
 mod memory;
 mod products;
 mod trial;
@@ -25,7 +26,7 @@ use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::{PACK_METADATA, gguf_at};
 use moeflux::provider::ranks::RankGroup;
 use moeflux::{Error, Result};
-use moeflux_gpu::adapter::{AdapterKind, adapters, choose};
+use moeflux_gpu::adapter::{AdapterFacts, AdapterKind, adapters, choose};
 
 use crate::cache;
 use crate::failure::Outcome;
@@ -89,6 +90,10 @@ pub(crate) struct DoctorArgs {
     /// is not a software driver]
     #[arg(long, value_name = "NAME|INDEX")]
     pub(crate) gpu: Option<String>,
+    /// Compare what the GPU computes of the layers of the model in DIR, or of three known models if
+    /// DIR has none, with what the CPU computes, and print all that differs; measure nothing
+    #[arg(long, conflicts_with_all = ["deep", "json"])]
+    pub(crate) gpu_check: bool,
     /// What is measured by running small random models, which take up to 1 GB in the cache folder
     /// while they are there
     #[arg(long, value_enum, value_name = "WHAT", default_value = "all")]
@@ -131,6 +136,9 @@ pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
             dir.parent().unwrap_or(Path::new(".")).display()
         ))
         .into());
+    }
+    if args.gpu_check {
+        return kernels::check(args.gpu.as_deref(), &dir);
     }
     let report = examine(args, dir, interrupt)?;
     if args.json {
@@ -261,7 +269,10 @@ fn trials(args: &DoctorArgs, system: &System, interrupt: &Interrupt) -> Result<T
         Some(_) => Some(without_noise(|| choose(args.gpu.as_deref()))?),
         None => {
             let mut all = without_noise(adapters).into_iter();
-            all.find(|it| it.facts().kind != AdapterKind::Software && it.facts().lacks.is_none())
+            let is_usual = |it: &AdapterFacts| {
+                it.kind != AdapterKind::Software && !it.is_second_choice() && it.lacks.is_none()
+            };
+            all.find(|it| is_usual(it.facts()))
         }
     };
     let card = match adapter {

@@ -4,6 +4,7 @@
 //! model, so that a device runs the same kernels. Weights are random.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hasher as _;
 use std::sync::Arc;
 
 use moeflux::provider::blueprint::Blueprint;
@@ -17,6 +18,7 @@ use moeflux::provider::ops::{
 use moeflux::provider::weights::{ExpertLayout, ExpertView, Manifest, VectorSource, Weights};
 use moeflux_io::AlignedBytes;
 use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
+use twox_hash::XxHash3_64;
 
 use crate::values::Values;
 
@@ -120,11 +122,29 @@ impl Miniature {
 /// The first layer of each sort.
 fn distinct_layers(plan: &ModelPlan, manifest: &Manifest) -> Vec<LayerIdx> {
     let mut sorts = BTreeSet::new();
-    let is_new = |(idx, layer): &(usize, &LayerPlan)| {
-        sorts.insert(sort_of(layer, manifest, LayerIdx(*idx)))
-    };
+    let is_new =
+        |(idx, layer): &(usize, &LayerPlan)| sorts.insert(sort_of(layer, manifest, LayerIdx(*idx)));
     let found = plan.layers.iter().enumerate().filter(is_new);
     found.map(|(idx, _)| LayerIdx(idx)).take(N_LAYERS_MAX).collect()
+}
+
+/// Names what is checked of a model, by a sum over the sorts of its layers and the kinds of its
+/// embedding and head: models that share it differ only in how many layers and tokens they have.
+#[must_use]
+pub fn name_of_layers(blueprint: &Blueprint) -> u64 {
+    let Blueprint { plan, manifest, .. } = blueprint;
+    let layers = plan.layers.iter().enumerate();
+    let sorts: BTreeSet<String> =
+        layers.map(|(idx, layer)| sort_of(layer, manifest, LayerIdx(idx))).collect();
+    let mut hasher = XxHash3_64::default();
+    sorts.iter().for_each(|sort| hasher.write(sort.as_bytes()));
+    for op in plan.embed.ops().iter().chain(plan.head.ops()) {
+        hasher.write(op.name().as_bytes());
+        for id in op.matrices() {
+            hasher.write(format!("{:?}", manifest.matrix(id).layout.kind).as_bytes());
+        }
+    }
+    hasher.finish()
 }
 
 /// What decides which kernels run: operations, shapes, kinds of weights.
@@ -175,7 +195,8 @@ impl Cut {
 
     /// The head with as many logits as there are tokens.
     fn head(&mut self, plan: &ModelPlan) -> (Plan, Heads) {
-        let is_last = matches!(plan.head.ops().last(), Some(Op::MatMul(op)) if op.out == plan.logits);
+        let is_last =
+            matches!(plan.head.ops().last(), Some(Op::MatMul(op)) if op.out == plan.logits);
         let n_logits = N_TOKENS.min(plan.logits.head_dim);
         let logits = if is_last { plan.logits.narrow(0, n_logits) } else { plan.logits };
         let ops = plan.head.ops().iter().map(|op| match op {

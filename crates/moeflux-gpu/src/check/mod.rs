@@ -24,6 +24,7 @@ use crate::config::{GpuConfig, Tiers};
 use crate::device::Gpu;
 use crate::seen::can_see;
 
+pub use miniature::name_of_layers;
 use miniature::{Layer, Miniature, N_PROMPT};
 use run::{ExpertsIn, Outcome, Slots, run};
 
@@ -78,6 +79,11 @@ impl fmt::Display for Difference {
 /// # Errors
 ///
 /// What the device reports, and [`moeflux::Error::NoRoom`].
+///
+/// # Panics
+///
+/// If the model has weights of a kind that only a CPU computes:
+/// [`crate::maker::of_cpu_only`] says so.
 pub fn differences(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<Vec<Difference>> {
     let miniature = Miniature::new(blueprint)?;
     let n_threads = n_threads_default().get();

@@ -162,7 +162,8 @@ impl Run<'_> {
             let experts = SlotExperts { memory, layout: &sparse.layout, slots: &slots };
             return self.backend.submit_experts(&sparse.experts, &Arrived::in_slots(experts));
         }
-        let view = |expert: &ExpertIdx| ArrivedExpert { expert: *expert, view: sparse.view(*expert) };
+        let view =
+            |expert: &ExpertIdx| ArrivedExpert { expert: *expert, view: sparse.view(*expert) };
         let views: Vec<_> = chosen.iter().map(view).collect();
         self.backend.submit_experts(&sparse.experts, &Arrived::ascending(&views))
     }

@@ -1,0 +1,71 @@
+//! `moeflux doctor --gpu-check`: what a GPU computes of the layers of models, beside the CPU.
+//!
+//! **Invariant:** what differs is printed in full, so that it can be sent in; a failure says so in
+//! the exit status.
+
+use std::path::Path;
+use std::time::Instant;
+
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::weights::ImaginedKind;
+use moeflux::{Error, Result};
+use moeflux_gpu::adapter::choose;
+use moeflux_gpu::device::Gpu;
+
+use crate::device::check_kinds;
+use crate::failure::Outcome;
+use crate::gpu_check;
+use crate::known;
+use crate::model;
+use crate::plan::advice::PACKED;
+use crate::print;
+use crate::quiet::without_noise;
+
+/// Together these have most operations and kinds of weights.
+const KNOWN: [&str; 3] = ["gpt-oss-20b", "GLM-4.7-Flash", "Qwen3.6-35B-A3B"];
+
+/// Checks the GPU with the layers of the model in `dir`, or of known models if there is none.
+///
+/// # Errors
+///
+/// [`Error::Device`] if something differs; what the GPU or the model's files report.
+pub(super) fn check(wanted: Option<&str>, dir: &Path) -> Outcome {
+    let models = match model::has_weights(dir)? {
+        true => vec![(dir.display().to_string(), Blueprint::open(dir)?.0)],
+        false => KNOWN.iter().map(|name| imagined(name)).collect::<Result<_>>()?,
+    };
+    models.iter().try_for_each(|(_, blueprint)| check_kinds(blueprint))?;
+    let adapter = without_noise(|| choose(wanted))?;
+    print::line(&format!("{}, moeflux {}", adapter.facts(), env!("CARGO_PKG_VERSION")))?;
+    let gpu = Gpu::open(&adapter)?;
+    let mut n_off = 0;
+    for (name, blueprint) in &models {
+        let begin = Instant::now();
+        let found = gpu_check::checked(&gpu, blueprint)?;
+        let seconds = begin.elapsed().as_secs_f64();
+        if found.is_empty() {
+            print::line(&format!("{name}: as on the CPU, {seconds:.1} s"))?;
+            continue;
+        }
+        n_off += 1;
+        print::line(&format!("{name}: {} differences, {seconds:.1} s", found.len()))?;
+        found.iter().try_for_each(|line| print::line(&format!("  {line}")))?;
+    }
+    if n_off == 0 {
+        return Ok(());
+    }
+    let problem = format!("layers of {n_off} of {} models differ from the CPU", models.len());
+    let device = adapter.facts().name.clone();
+    Err(Error::Device { device, problem, remedy: None }.into())
+}
+
+/// A known model as it was published, or in four bits.
+fn imagined(name: &str) -> Result<(String, Blueprint)> {
+    let known = known::named(Path::new(name)).expect("the name of a known model");
+    let config = known.config()?;
+    let kind = match config.published_kind()? {
+        ImaginedKind::Float => PACKED,
+        published => published,
+    };
+    Ok((known.name.to_owned(), config.blueprint(kind)?))
+}

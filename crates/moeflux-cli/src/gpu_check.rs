@@ -1,0 +1,76 @@
+//! Checks a GPU before a model with other layers than before first runs there, and remembers what
+//! came out.
+//!
+//! **Invariant:** a GPU that computed something else than the CPU is not used; one that could not
+//! be asked is not remembered.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::error::Remedy;
+use moeflux::{Error, Result};
+use moeflux_gpu::adapter::{AdapterFacts, AdapterKind};
+use moeflux_gpu::check::{differences, name_of_layers};
+use moeflux_gpu::device::Gpu;
+
+use crate::measured::Measured;
+use crate::print;
+
+/// Checks a GPU with the layers of a model, unless that was done before with this driver and this
+/// version. Software drivers are not checked: they are asked for by name, and slow.
+///
+/// # Errors
+///
+/// [`Error::Device`] if it computes something else than the CPU; what it reports.
+pub(crate) fn check(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<()> {
+    let facts = gpu.facts();
+    if facts.kind == AdapterKind::Software {
+        return Ok(());
+    }
+    let known = Measured::load().gpu_check(&key_of(facts, blueprint));
+    let found = match known {
+        Some(found) => found,
+        None => {
+            print::aside(&format!(
+                "note: checking {} with the layers of this model, once",
+                facts.name
+            ));
+            let begin = Instant::now();
+            let found = checked(gpu, blueprint)?;
+            let seconds = begin.elapsed().as_secs_f64();
+            if found.is_empty() {
+                print::aside(&format!("note: checked in {seconds:.1} s: as on the CPU"));
+            }
+            found
+        }
+    };
+    let Some(first) = found.first() else { return Ok(()) };
+    let problem = format!(
+        "it computes something else than the CPU ({first}); `moeflux doctor --gpu-check` prints \
+         all of it"
+    );
+    Err(Error::Device { device: facts.name.clone(), problem, remedy: Some(Remedy::Cpu) })
+}
+
+/// Checks it, and remembers what differs: a line each.
+///
+/// # Errors
+///
+/// What the GPU reports.
+pub(crate) fn checked(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<Vec<String>> {
+    let found = differences(gpu, blueprint)?;
+    let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+    // As it is now: the check took a while.
+    let mut measured = Measured::load();
+    measured.set_gpu_check(&key_of(gpu.facts(), blueprint), &found);
+    if let Err(error) = measured.save() {
+        print::aside(&format!("note: the check is not remembered: {error}"));
+    }
+    Ok(found)
+}
+
+/// The adapter with its driver, this version, and the layers.
+fn key_of(facts: &AdapterFacts, blueprint: &Blueprint) -> String {
+    format!("{facts}, {}, {:016x}", env!("CARGO_PKG_VERSION"), name_of_layers(blueprint))
+}
