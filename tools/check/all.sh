@@ -12,7 +12,8 @@ mkdir -p "$logs"
 
 # Names in order: those that take minutes, those that nothing is known of, those that take hours.
 names() {
-    local quick=(docs deny templates tokenizers instructions) slow=(tsan gpu fuzz miri seeds)
+    local quick=(manifests docs deny templates tokenizers instructions)
+    local slow=(tsan gpu fuzz miri seeds)
     printf '%s\n' "${quick[@]}"
     basename -s .sh tools/check/*.sh \
         | { grep -vxF "$(printf '%s\n' all "${quick[@]}" "${slow[@]}")" || true; }

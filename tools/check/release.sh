@@ -22,20 +22,18 @@ newest=$(objdump -T "$binary" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1)
     || { echo "release.sh: the binary needs $newest"; exit 1; }
 echo "ok      needs $newest; $(stat -c %s "$binary") bytes, the archive $(stat -c %s "$archive")"
 
-debootstrap --variant=minbase --include=curl "$(. /etc/os-release && echo "$VERSION_CODENAME")" \
-    "$work/root" > "$work/debootstrap.log" 2>&1 || { tail "$work/debootstrap.log"; exit 1; }
+# shellcheck disable=SC1091
+codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
+debootstrap --variant=minbase --include=curl "$codename" "$work/root" > "$work/debootstrap.log" 2>&1 \
+    || { tail "$work/debootstrap.log"; exit 1; }
+# trial.sh, with the files that it takes the archive's facts from.
+mkdir "$work/root/tree"
+cp -r --parents Cargo.toml crates/moeflux-cli/Cargo.toml tools/release "$work/root/tree"
 cp -r "$work/dist" "$work/root/dist"
-cp tools/release/trial.sh "$work/root/"
-chroot "$work/root" bash /trial.sh "/dist/$(basename "$archive")"
+chroot "$work/root" bash /tree/tools/release/trial.sh "/dist/$(basename "$archive")"
 
-# The unit, with the program that it names; the formula, as Ruby reads it.
+# The unit, with the program that it names.
 install -m 755 "$binary" "$work/moeflux"
 sed "s|/usr/local/bin/moeflux|$work/moeflux|" "$work"/moeflux-*/moeflux.service > "$work/moeflux.service"
 systemd-analyze verify "$work/moeflux.service"
-for target in aarch64-apple-darwin x86_64-apple-darwin aarch64-unknown-linux-gnu; do
-    sed "s/x86_64-unknown-linux-gnu/$target/" "$archive.sha256" \
-        > "${archive/x86_64-unknown-linux-gnu/$target}.sha256"
-done
-tools/release/formula.sh "$work/dist" > "$work/moeflux.rb"
-ruby -c "$work/moeflux.rb" > /dev/null
-echo 'ok      unit and formula'
+echo 'ok      unit'

@@ -21,6 +21,6 @@ tools=${MOEFLUX_RELEASE_TOOLS:-$PWD/target/release-tools}
 "$tools/bin/pip" install -q ziglang cargo-zigbuild
 export PATH="$tools/bin:$PATH" CARGO_ZIGBUILD_PYTHON_PATH=$tools/bin/python
 library=()
-[ -z "${RUSTC_BOOTSTRAP:-}" ] || library=(-Zbuild-std=std,panic_abort)
+[ -z "${RUSTC_BOOTSTRAP:-}" ] || library=('-Zbuild-std=std,panic_abort')
 "${CARGO:-cargo}" zigbuild --release --locked -p moeflux-cli "${library[@]}" --target "$target.2.28"
 tools/release/archive.sh "$target" "${CARGO_TARGET_DIR:-target}/$target/release/moeflux" "$out"

@@ -63,28 +63,26 @@ pub(crate) fn run(args: &CompletionsArgs) -> Outcome<String> {
     Ok(String::from_utf8_lossy(&script).trim_end().to_owned())
 }
 
-/// Which names an argument takes; `value_name` of the help says so.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Taken {
-    paths: bool,
+/// Where names of models come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Names {
     /// Models of the hub's cache.
-    cached: bool,
+    Cached,
     /// Published models that are known by name.
-    known: bool,
+    Known,
     /// The repositories of these.
-    repositories: bool,
+    Repositories,
 }
 
-impl Taken {
-    fn of(command: &str, value_name: &str) -> Self {
-        let mut parts = value_name.split('|');
-        Self {
-            paths: value_name.contains("DIR"),
-            cached: command != "pull",
-            known: parts.any(|part| part == "NAME"),
-            repositories: command == "pull",
-        }
-    }
+/// What an argument takes; `value_name` of the help says so.
+fn taken(command: &str, value_name: &str) -> (bool, &'static [Names]) {
+    let mut parts = value_name.split('|');
+    let names: &[Names] = match command {
+        "pull" => &[Names::Repositories],
+        _ if parts.any(|part| part == "NAME") => &[Names::Cached, Names::Known],
+        _ => &[Names::Cached],
+    };
+    (value_name.contains("DIR"), names)
 }
 
 /// Has each argument that takes a model offer some.
@@ -95,7 +93,7 @@ fn with_models(command: Command) -> Command {
             let names = arg.get_value_names().unwrap_or_default();
             match names.first().filter(|it| it.contains("OWNER/NAME")) {
                 Some(name) => {
-                    let taken = Taken::of(&of, name);
+                    let taken = taken(&of, name);
                     arg.add(ArgValueCompleter::new(move |typed: &OsStr| candidates(taken, typed)))
                 }
                 None => arg,
@@ -104,21 +102,17 @@ fn with_models(command: Command) -> Command {
     })
 }
 
-fn candidates(taken: Taken, typed: &OsStr) -> Vec<CompletionCandidate> {
-    let mut names: Vec<String> = Vec::new();
-    if taken.cached {
-        names.extend(cached());
-    }
-    if taken.known {
-        names.extend(KNOWN.iter().map(|it| it.name.to_owned()));
-    }
-    if taken.repositories {
-        let known = KNOWN.iter().filter_map(|it| it.repository());
-        names.extend(known.map(|wanted| wanted.to_string()));
-    }
-    let mut found: Vec<CompletionCandidate> =
-        typed.to_str().map(|typed| beginning(names, typed)).unwrap_or_default();
-    if taken.paths {
+fn candidates((is_path, names): (bool, &[Names]), typed: &OsStr) -> Vec<CompletionCandidate> {
+    let names = names.iter().flat_map(|names| match names {
+        Names::Cached => cached(),
+        Names::Known => KNOWN.iter().map(|it| it.name.to_owned()).collect(),
+        Names::Repositories => {
+            KNOWN.iter().filter_map(|it| Some(it.repository()?.to_string())).collect()
+        }
+    });
+    let names: Vec<String> = names.collect();
+    let mut found = typed.to_str().map(|typed| beginning(&names, typed)).unwrap_or_default();
+    if is_path {
         found.extend(PathCompleter::any().complete(typed));
     }
     found
@@ -126,7 +120,7 @@ fn candidates(taken: Taken, typed: &OsStr) -> Vec<CompletionCandidate> {
 
 /// The names that begin with these letters, in the case in which these were typed: a shell puts
 /// them in their place.
-fn beginning(names: Vec<String>, typed: &str) -> Vec<CompletionCandidate> {
+fn beginning(names: &[String], typed: &str) -> Vec<CompletionCandidate> {
     let begins = |name: &str| {
         let start = name.get(..typed.len())?;
         start.eq_ignore_ascii_case(typed).then(|| format!("{typed}{}", &name[typed.len()..]))
@@ -146,9 +140,9 @@ mod tests {
 
     #[test]
     fn names_keep_the_letters_that_were_typed() {
-        let names = || vec!["GLM-5".to_owned(), "gpt-oss-20b".to_owned(), "Größe".to_owned()];
+        let names = ["GLM-5".to_owned(), "gpt-oss-20b".to_owned(), "Größe".to_owned()];
         let found = |typed: &str| -> Vec<String> {
-            let found = beginning(names(), typed);
+            let found = beginning(&names, typed);
             found.iter().map(|it| it.get_value().to_string_lossy().into_owned()).collect()
         };
         assert_eq!(found("g"), ["gLM-5", "gpt-oss-20b", "größe"]);
@@ -160,10 +154,11 @@ mod tests {
 
     #[test]
     fn what_is_offered_is_what_the_help_says() {
-        let model = Taken::of("generate", "DIR|FILE.gguf|OWNER/NAME[:QUANT]");
-        assert_eq!(model, Taken { paths: true, cached: true, ..Taken::default() });
-        let pulled = Taken::of("pull", "OWNER/NAME[:QUANT][@REVISION]");
-        assert_eq!(pulled, Taken { repositories: true, ..Taken::default() });
-        assert!(Taken::of("plan", "NAME|CONFIG.json|DIR|OWNER/NAME[:QUANT]").known);
+        let of_generate = taken("generate", "DIR|FILE.gguf|OWNER/NAME[:QUANT]");
+        assert_eq!(of_generate, (true, &[Names::Cached][..]));
+        let of_pull = taken("pull", "OWNER/NAME[:QUANT][@REVISION]");
+        assert_eq!(of_pull, (false, &[Names::Repositories][..]));
+        let of_plan = taken("plan", "NAME|CONFIG.json|DIR|OWNER/NAME[:QUANT]");
+        assert_eq!(of_plan, (true, &[Names::Cached, Names::Known][..]));
     }
 }

@@ -5,7 +5,6 @@
 //! be asked is not remembered.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::error::Remedy;
@@ -14,6 +13,7 @@ use moeflux_gpu::adapter::{AdapterFacts, AdapterKind};
 use moeflux_gpu::check::{differences, name_of_layers};
 use moeflux_gpu::device::Gpu;
 
+use crate::clock;
 use crate::measured::Measured;
 use crate::print;
 
@@ -36,7 +36,7 @@ pub(crate) fn check(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<()> {
                 "note: checking {} with the layers of this model, once",
                 facts.name
             ));
-            let begin = Instant::now();
+            let begin = clock::instant();
             let found = checked(gpu, blueprint)?;
             let seconds = begin.elapsed().as_secs_f64();
             if found.is_empty() {

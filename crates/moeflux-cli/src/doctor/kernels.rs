@@ -4,7 +4,6 @@
 //! the exit status.
 
 use std::path::Path;
-use std::time::Instant;
 
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::weights::ImaginedKind;
@@ -12,6 +11,7 @@ use moeflux::{Error, Result};
 use moeflux_gpu::adapter::choose;
 use moeflux_gpu::device::Gpu;
 
+use crate::clock;
 use crate::device::check_kinds;
 use crate::failure::Outcome;
 use crate::gpu_check;
@@ -40,7 +40,7 @@ pub(super) fn check(wanted: Option<&str>, dir: &Path) -> Outcome {
     let gpu = Gpu::open(&adapter)?;
     let mut n_off = 0;
     for (name, blueprint) in &models {
-        let begin = Instant::now();
+        let begin = clock::instant();
         let found = gpu_check::checked(&gpu, blueprint)?;
         let seconds = begin.elapsed().as_secs_f64();
         if found.is_empty() {

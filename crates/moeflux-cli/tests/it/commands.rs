@@ -241,16 +241,16 @@ fn a_shell_completes_commands_options_and_models() {
     let cache = TempDir::new();
     std::fs::create_dir_all(cache.path().join("models--some--Qwen9-MoE/snapshots")).unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_moeflux")).parent().unwrap();
-    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+    let program = program.display();
     let completed = |before: &str, word: &str| -> Vec<String> {
         let n_words = before.split(' ').count();
         let line = format!(
-            "{script}\nCOMP_WORDS=({before} '{word}'); COMP_CWORD={n_words}; COMP_TYPE=9; \
-             _clap_complete_moeflux moeflux '{word}' {before}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+            "PATH={program}:$PATH\n{script}\nCOMP_WORDS=({before} '{word}'); COMP_TYPE=9; \
+             COMP_CWORD={n_words}; _clap_complete_moeflux moeflux '{word}' {before}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
         );
         let mut bash = Command::new("bash");
         bash.args(["--norc", "-c", &line]).current_dir(cache.path());
-        let output = bash.env("PATH", &path).env("HF_HUB_CACHE", cache.path()).output().unwrap();
+        let output = bash.env("HF_HUB_CACHE", cache.path()).output().unwrap();
         let output = String::from_utf8(output.stdout).unwrap();
         output.lines().map(|line| line.trim_end().to_owned()).collect()
     };

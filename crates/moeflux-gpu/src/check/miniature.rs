@@ -350,7 +350,7 @@ fn weights(cut: &Cut, values: &mut Values, manifest: &Manifest) -> Result<Weight
             VectorSource::Constant(constant) => constant[..n_values].to_vec(),
             VectorSource::Stored(_) => {
                 let middle = f32::from(u8::from(part.is_gain));
-                (0..n_values).map(|_| values.float().mul_add(0.5, middle)).collect()
+                (0..n_values).map(|_| middle + values.float() * 0.5).collect()
             }
         });
     }

@@ -190,7 +190,6 @@ impl Layout {
             Some(_) => device_expert_bytes.map(|bytes| bytes.saturating_sub(experts.all_bytes)),
             None => Some(limit_bytes.saturating_sub(needs.bytes() + expert_bytes)),
         };
-        let session_room_bytes = left_bytes.map(|left_bytes| needs.session_bytes + left_bytes);
         Ok(Self {
             placement,
             n_rows_max,
@@ -199,7 +198,7 @@ impl Layout {
             session_bytes: needs.session_bytes,
             memory,
             device_expert_bytes,
-            session_room_bytes,
+            session_room_bytes: left_bytes.map(|left_bytes| needs.session_bytes + left_bytes),
         })
     }
 }

@@ -77,7 +77,8 @@ pub(super) fn read_header_bytes(file: &ReadFile, path: &Path) -> Result<Vec<u8>>
     let len_bytes = file.len_bytes();
     if len_bytes < PREFIX_BYTES {
         let problem = format!(
-            "has only {len_bytes} bytes: fetch it again, or remove it if it is not part of the model"
+            "has only {len_bytes} bytes: fetch it again, or remove it if it is not part of the \
+             model"
         );
         return Err(Error::malformed(path, problem));
     }
