@@ -245,8 +245,9 @@ fn a_shell_completes_commands_options_and_models() {
     let completed = |before: &str, word: &str| -> Vec<String> {
         let n_words = before.split(' ').count();
         let line = format!(
-            "PATH={program}:$PATH\n{script}\nCOMP_WORDS=({before} '{word}'); COMP_TYPE=9; \
-             COMP_CWORD={n_words}; _clap_complete_moeflux moeflux '{word}' {before}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+            "PATH={program}:$PATH\n{script}\nCOMP_WORDS=({before} '{word}'); COMP_TYPE=9\n\
+             COMP_CWORD={n_words}; _clap_complete_moeflux moeflux '{word}' {before}\n\
+             printf '%s\\n' \"${{COMPREPLY[@]}}\""
         );
         let mut bash = Command::new("bash");
         bash.args(["--norc", "-c", &line]).current_dir(cache.path());
