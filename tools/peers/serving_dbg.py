@@ -225,7 +225,7 @@ def agent(moeflux, model, n="1", turns="20", *more):
     """How much of the prompts of agents is read again: each turn has the one before it, its answer and something new."""
     vocab, ends = vocab_of(model), ends_of(model)
     with Server(moeflux, model, "--context", "32768", "--drain", "1s", *more) as server:
-        said = [prompt(1 + it, 19000, vocab) for it in range(int(n))]
+        said = [prompt(1 + it, 23000, vocab) for it in range(int(n))]
         first, later, cached, again, before = [], [], [], [], {}
         for turn in range(int(turns)):
             for it in range(len(said)):

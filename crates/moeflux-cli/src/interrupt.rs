@@ -1,6 +1,8 @@
 //! Ctrl-C as a flag: the first asks running work to end well, a later one ends the process. The
-//! system's own wish to end a process (SIGTERM, SIGHUP) counts as Ctrl-C.
+//! system's own wish to end a process (SIGTERM, SIGHUP; on Windows Ctrl-Break and the end of the
+//! console) counts as Ctrl-C.
 
+use std::error::Error;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +36,7 @@ impl Interrupt {
         let flag = Arc::new(AtomicBool::new(false));
         let shared = Arc::clone(&flag);
         let mut first = None;
-        let listening = ctrlc::set_handler(move || {
+        let listening = on_each_wish(move || {
             if !shared.swap(true, Ordering::Relaxed) {
                 pass_on();
             }
@@ -57,7 +59,7 @@ impl Interrupt {
         let flag = Arc::new(AtomicBool::new(false));
         let shared = Arc::clone(&flag);
         let mut last = None;
-        let listening = ctrlc::set_handler(move || {
+        let listening = on_each_wish(move || {
             let now = clock::instant();
             let is_new = last.is_none_or(|last| is_another_wish(last, now));
             last = Some(now);
@@ -74,7 +76,7 @@ impl Interrupt {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    fn heard(flag: Arc<AtomicBool>, listening: Result<(), ctrlc::Error>) -> Self {
+    fn heard(flag: Arc<AtomicBool>, listening: Result<(), Box<dyn Error>>) -> Self {
         if let Err(error) = listening {
             print::aside(&format!("note: Ctrl-C cannot be caught here: {error}"));
         }
@@ -95,6 +97,42 @@ impl Interrupt {
     pub(crate) fn poll(&self) -> ControlFlow<()> {
         if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
+}
+
+/// Calls this for each signal that asks for the end, on a thread of its own.
+#[cfg(not(windows))]
+fn on_each_wish(handler: impl FnMut() + Send + 'static) -> Result<(), Box<dyn Error>> {
+    Ok(ctrlc::set_handler(handler)?)
+}
+
+/// Calls this for each of Ctrl-C, Ctrl-Break, the end of the console, of the user's session and of
+/// the system, on a thread of its own. Behind the last three Windows ends the process when the
+/// handler of the console returns, or after some seconds: that of tokio does not return.
+#[cfg(windows)]
+fn on_each_wish(mut handler: impl FnMut() + Send + 'static) -> Result<(), Box<dyn Error>> {
+    use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_logoff, ctrl_shutdown};
+
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let entered = runtime.enter();
+    let (mut keys, mut breaks) = (ctrl_c()?, ctrl_break()?);
+    let (mut closes, mut logoffs, mut shutdowns) =
+        (ctrl_close()?, ctrl_logoff()?, ctrl_shutdown()?);
+    drop(entered);
+    let listen = async move {
+        loop {
+            tokio::select! {
+                _ = keys.recv() => {}
+                _ = breaks.recv() => {}
+                _ = closes.recv() => {}
+                _ = logoffs.recv() => {}
+                _ = shutdowns.recv() => {}
+            }
+            handler();
+        }
+    };
+    let thread = std::thread::Builder::new().name("interrupt".to_owned());
+    thread.spawn(move || runtime.block_on(listen))?;
+    Ok(())
 }
 
 fn is_another_wish(first: Instant, now: Instant) -> bool {

@@ -15,6 +15,7 @@ pub enum Kind {
     Slurm,
 }
 
+#[cfg(unix)]
 impl Kind {
     /// Whether a library that calls itself so can be this launcher's.
     pub(crate) fn may_launch(self, version: &str) -> bool {

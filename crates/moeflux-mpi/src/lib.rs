@@ -6,6 +6,7 @@
 //! deadline, but for orders of rank 0.
 
 mod launcher;
+#[cfg(unix)]
 mod abi;
 #[cfg(unix)]
 mod beside;

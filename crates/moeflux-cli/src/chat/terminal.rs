@@ -82,7 +82,7 @@ impl Terminal {
     fn set(&self, signals: Signals) {
         if let Some(keys) = &self.keys {
             // A terminal that cannot be set any more is gone, and that shows when it is read.
-            let _ = keys.set(signals);
+            let _set = keys.set(signals);
         }
     }
 
