@@ -143,6 +143,8 @@ impl AdapterFacts {
     #[must_use]
     pub fn room_bytes(&self) -> Option<u64> {
         self.memory_bytes.map(|n_bytes| match self.kind {
+            // What Metal recommends leaves enough to others.
+            _ if self.api == "metal" => n_bytes,
             AdapterKind::Discrete | AdapterKind::Virtual => room_of_card(n_bytes),
             _ => n_bytes - n_bytes / OTHERS_SHARE_OF_SHARED,
         })

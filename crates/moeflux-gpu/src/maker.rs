@@ -104,6 +104,12 @@ impl DeviceMaker for GpuMaker {
         self.sees_host
     }
 
+    /// Of others that have no memory of their own the driver says how much they may have, or half
+    /// of the host's is counted.
+    fn shares_memory(&self) -> bool {
+        self.gpu.facts().api == "metal"
+    }
+
     fn make(&self, parts: &DeviceParts<'_>) -> Result<Box<dyn Backend>> {
         check_kinds(parts)?;
         let mut config = GpuConfig { arithmetic: self.trusted()?, ..GpuConfig::default() };

@@ -9,9 +9,6 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-#[cfg(target_vendor = "apple")]
-use moeflux_io::Slab;
-
 /// A slab as kernels see it.
 #[derive(Debug)]
 pub(crate) struct SeenSlab {
@@ -20,6 +17,8 @@ pub(crate) struct SeenSlab {
     pub(crate) is_gone: Arc<AtomicBool>,
 }
 
+#[cfg(target_vendor = "apple")]
+pub(crate) use metal::{can_see, memory_bytes, open, see};
 #[cfg(not(target_vendor = "apple"))]
 pub(crate) use vulkan::{can_see, memory_bytes, open, see};
 
@@ -176,29 +175,86 @@ mod vulkan {
     }
 }
 
-/// Where nobody found a way yet.
+/// Metal's way, written by its documentation: it has not run on a Mac yet, and a check of the
+/// device comes before its first use.
 #[cfg(target_vendor = "apple")]
-pub(crate) fn open(
-    _: &wgpu::Adapter,
-    _: &wgpu::DeviceDescriptor<'_>,
-) -> Option<(wgpu::Device, wgpu::Queue)> {
-    None
-}
+#[expect(unsafe_code, reason = "the driver is told of memory that is not its own")]
+mod metal {
+    use std::ffi::c_void;
+    use std::ptr::NonNull;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Memory of an adapter, where its driver says.
-#[cfg(target_vendor = "apple")]
-pub(crate) fn memory_bytes(_: &wgpu::Adapter) -> Option<u64> {
-    None
-}
+    use block2::RcBlock;
+    use moeflux_io::Slab;
+    use objc2_metal::{MTLDevice as _, MTLResourceOptions};
+    use wgpu::hal::api::Metal;
+    use wgpu::hal::metal::Device;
 
-/// Where nobody found a way yet.
-#[cfg(target_vendor = "apple")]
-pub(crate) fn can_see(_: &wgpu::Device) -> bool {
-    false
-}
+    use super::SeenSlab;
 
-/// Where nobody found a way yet.
-#[cfg(target_vendor = "apple")]
-pub(crate) fn see(_: &wgpu::Device, _: &Slab) -> Option<SeenSlab> {
-    None
+    /// Pages of Apple's processors: memory that is shown begins and ends with one.
+    const PAGE_BYTES: usize = 16 << 10;
+
+    /// Nothing has to be asked for when a device is opened.
+    pub(crate) fn open(
+        _: &wgpu::Adapter,
+        _: &wgpu::DeviceDescriptor<'_>,
+    ) -> Option<(wgpu::Device, wgpu::Queue)> {
+        None
+    }
+
+    /// What Metal recommends as the most that a device works with at a time.
+    pub(crate) fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+        // SAFETY: what is seen of the driver's adapter is read here and not kept.
+        let inner = unsafe { adapter.as_hal::<Metal>() }?;
+        let n_bytes = inner.raw_device().recommendedMaxWorkingSetSize();
+        (n_bytes > 0).then_some(n_bytes)
+    }
+
+    /// Whether the device shares the memory of the CPU.
+    pub(crate) fn can_see(device: &wgpu::Device) -> bool {
+        // SAFETY: what is seen of the driver's device is read here and not kept.
+        let inner = unsafe { device.as_hal::<Metal>() };
+        inner.is_some_and(|inner| inner.raw_device().hasUnifiedMemory())
+    }
+
+    /// A slab as a buffer that kernels read and copies come from; `None` where the driver refuses.
+    pub(crate) fn see(device: &wgpu::Device, slab: &Slab) -> Option<SeenSlab> {
+        let (address, n_bytes) = (slab.address(), slab.len_bytes());
+        if !address.addr().get().is_multiple_of(PAGE_BYTES) || !n_bytes.is_multiple_of(PAGE_BYTES) {
+            return None;
+        }
+        let is_gone = Arc::new(AtomicBool::new(false));
+        let (told, kept) = (Arc::clone(&is_gone), slab.clone());
+        let let_go = RcBlock::new(move |_: NonNull<c_void>, _: usize| {
+            // The slab stays at least as long as the block, which the buffer keeps.
+            let _slab = &kept;
+            told.store(true, Ordering::Release);
+        });
+        // SAFETY: what is seen of the driver's device is used here and not kept.
+        let inner = unsafe { device.as_hal::<Metal>() }?;
+        let options = MTLResourceOptions::StorageModeShared;
+        // SAFETY: the memory has so many bytes in whole pages, and stays until Metal lets go of it.
+        let raw = unsafe {
+            inner.raw_device().newBufferWithBytesNoCopy_length_options_deallocator(
+                address.cast(),
+                n_bytes,
+                options,
+                Some(&let_go),
+            )
+        }?;
+        let descriptor = wgpu::BufferDescriptor {
+            label: Some("slots in the host's memory"),
+            size: n_bytes as u64,
+            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC,
+            mapped_at_creation: false,
+        };
+        // SAFETY: the buffer was made on this device just now, with this size.
+        let inner = unsafe { Device::buffer_from_raw(raw, descriptor.size) };
+        // SAFETY: made on this device with this size; a slab is written from the beginning, with
+        // zeros.
+        let buffer = unsafe { device.create_buffer_from_hal::<Metal>(inner, &descriptor) };
+        Some(SeenSlab { buffer, is_gone })
+    }
 }

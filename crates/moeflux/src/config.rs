@@ -52,6 +52,11 @@ pub trait DeviceMaker: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether the device's memory is the host's: a byte of one is a byte less of the other.
+    fn shares_memory(&self) -> bool {
+        false
+    }
+
     /// A backend with these weights.
     ///
     /// # Errors

@@ -147,7 +147,7 @@ impl Layout {
             n_positions: streaming.context,
         };
         let device = config.device.as_ref();
-        let room_bytes = device.and_then(|device| device.room_bytes());
+        let room_bytes = device_room(config, limit_bytes, program_bytes);
         let near_bytes =
             |needs: &Needs| room_bytes.map(|room| room.saturating_sub(needs.model_bytes()));
         let far_budget = far_budget(config, limit_bytes);
@@ -248,6 +248,15 @@ fn expert_needs(blueprint: &Blueprint) -> ExpertNeeds {
     }
 }
 
+/// What a model may take of the device, where anybody can say. Memory that it shares with the host
+/// is counted once: the process has no more than its limit.
+fn device_room(config: &EngineConfig, limit_bytes: u64, program_bytes: u64) -> Option<u64> {
+    let device = config.device.as_ref()?;
+    let room_bytes = device.room_bytes()?;
+    let host_bytes = limit_bytes.saturating_sub(program_bytes + config.streaming.beside_bytes);
+    Some(if device.shares_memory() { room_bytes.min(host_bytes) } else { room_bytes })
+}
+
 fn far_budget(config: &EngineConfig, limit_bytes: u64) -> FarBudget {
     let sees_host = config.device.as_ref().is_some_and(|device| device.sees_host());
     if sees_host { FarBudget::Bytes(limit_bytes) } else { FarBudget::Unseen }
@@ -342,4 +351,54 @@ fn rows_of_a_step(config: &EngineConfig, fit: &dyn Fn(usize) -> Fit) -> usize {
         n_rows *= 2;
     }
     n_rows
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::backend::{Arithmetic, Backend};
+    use crate::config::{DeviceMaker, DeviceParts, StreamingConfig};
+
+    #[derive(Debug)]
+    struct Room {
+        n_bytes: u64,
+        is_shared: bool,
+    }
+
+    impl DeviceMaker for Room {
+        fn room_bytes(&self) -> Option<u64> {
+            Some(self.n_bytes)
+        }
+
+        fn shares_memory(&self) -> bool {
+            self.is_shared
+        }
+
+        fn make(&self, _: &DeviceParts<'_>) -> Result<Box<dyn Backend>> {
+            unreachable!("nothing is computed")
+        }
+    }
+
+    #[test]
+    fn memory_that_a_device_shares_is_counted_once() {
+        let room = |n_bytes, is_shared| {
+            let config = EngineConfig {
+                backend: BackendKind::Cpu,
+                device: Some(Arc::new(Room { n_bytes, is_shared })),
+                arithmetic: Arithmetic::F32,
+                kernels: None,
+                n_threads: NonZeroUsize::MIN,
+                n_rows_max: None,
+                streaming: StreamingConfig { beside_bytes: 5, ..StreamingConfig::default() },
+                ranks: None,
+            };
+            device_room(&config, 100, 10)
+        };
+        assert_eq!(room(200, false), Some(200));
+        assert_eq!(room(200, true), Some(85));
+        assert_eq!(room(60, true), Some(60));
+    }
 }
