@@ -90,7 +90,7 @@ pub(crate) fn name_of(dir: &Path) -> String {
     if let Some(stem) = dir.file_stem().filter(|_| dir.is_file()) {
         return stem.to_string_lossy().into_owned();
     }
-    let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+    let dir = dunce::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
     let of_hub = RepoId::of_snapshot(&dir).map(|id| id.to_string());
     let of_dir = || Some(dir.file_name()?.to_string_lossy().into_owned());
     of_hub.or_else(of_dir).unwrap_or_else(|| "moeflux".to_owned())

@@ -219,7 +219,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     // clap reads `-hf` as `-h`, and would answer with the help.
     let is_refused = error.use_stderr() || args.iter().any(|it| it == "-hf");
     if let Some(tip) = tips::of(&args).filter(|_| is_refused) {
-        return fail(&Failure::Usage(tip.to_owned()));
+        return fail(&Failure::Usage(tip.into_owned()));
     }
     let is_evil = |it: OsString| it.to_string_lossy().contains(moeflux_io::is_harmful);
     if error.use_stderr() && std::env::args_os().any(is_evil) {

@@ -308,7 +308,7 @@ fn way(io: IoName, checkpoint: &Checkpoint) -> Result<Caching> {
         IoName::PageCache => return Ok(Caching::PageCache),
         IoName::Auto => {}
     }
-    let dir = std::fs::canonicalize(&checkpoint.dir).unwrap_or_else(|_| checkpoint.dir.clone());
+    let dir = dunce::canonicalize(&checkpoint.dir).unwrap_or_else(|_| checkpoint.dir.clone());
     let dir = dir.to_string_lossy();
     let mut measured = Measured::load();
     if let Some(way) = measured.way(&dir) {

@@ -29,7 +29,7 @@ impl OutFile {
             Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
             Err(error) => return Err(Error::io("create", path)(error)),
             Ok(metadata) if metadata.is_file() => path.to_owned(),
-            Ok(metadata) if metadata.is_symlink() => match std::fs::canonicalize(path) {
+            Ok(metadata) if metadata.is_symlink() => match dunce::canonicalize(path) {
                 Ok(target) if target.is_file() => target,
                 _ => return Ok(Self::straight(path)),
             },

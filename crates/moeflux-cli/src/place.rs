@@ -84,7 +84,7 @@ pub(crate) fn key(path: &Path) -> String {
 }
 
 fn mount_of(path: &Path) -> Option<Mount> {
-    let path = fs::canonicalize(path).ok()?;
+    let path = dunce::canonicalize(path).ok()?;
     moeflux_io::mount_of(&mounts(), &path).cloned()
 }
 

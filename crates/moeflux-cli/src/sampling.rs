@@ -14,6 +14,7 @@ pub(crate) struct SamplingArgs {
     /// Divide the logits by T; 0 always takes the most likely token
     #[arg(
         long,
+        alias = "temperature",
         value_name = "T",
         value_parser = ranges::temperature,
         allow_negative_numbers = true

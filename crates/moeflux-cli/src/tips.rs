@@ -2,6 +2,10 @@
 //!
 //! **Invariant:** pure; asked only where what was typed is already refused.
 
+use std::borrow::Cow;
+
+use moeflux_io::OneLine;
+
 /// Spellings of llama.cpp and Ollama, and what to type instead.
 const OPTIONS: [(&str, &str); 18] = [
     ("-m", "'-m' is spelled '--model' here"),
@@ -57,23 +61,34 @@ const COMMANDS: [(&str, &str); 8] = [
 const PACK: &str = "'moeflux pack MODEL DIR --bits 4' quantises a model; GGUF files and folders as \
                     published run without that";
 
+/// Commands that take the model by an option, and nothing without one.
+const MODEL_BY_OPTION: [&str; 4] = ["chat", "serve", "bench", "logits"];
+
 /// A tip on the first argument that another program would have understood. The arguments are those
 /// behind the program's name.
-pub(crate) fn of(args: &[String]) -> Option<&'static str> {
+pub(crate) fn of(args: &[String]) -> Option<Cow<'static, str>> {
     let command = args.first()?;
     if let Some((_, tip)) = COMMANDS.iter().find(|(name, _)| name == command) {
-        return Some(tip);
+        return Some(Cow::Borrowed(tip));
+    }
+    let by_option = MODEL_BY_OPTION.contains(&command.as_str());
+    if let Some(model) = args.get(1).filter(|it| by_option && !it.starts_with('-')) {
+        let model = OneLine::name(model);
+        return Some(
+            format!("the model has an option: 'moeflux {command} --model {model}'").into(),
+        );
     }
     let typed = args.iter().take_while(|arg| *arg != "--");
     let mut names = typed.map(|arg| arg.split('=').next().unwrap_or_default());
-    names.find_map(|name| OPTIONS.iter().find(|(known, _)| *known == name).map(|(_, tip)| *tip))
+    let tip_of = |name| OPTIONS.iter().find(|(known, _)| *known == name).map(|(_, tip)| *tip);
+    names.find_map(tip_of).map(Cow::Borrowed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn tip(line: &str) -> Option<&'static str> {
+    fn tip(line: &str) -> Option<Cow<'static, str>> {
         of(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
     }
 
@@ -91,6 +106,8 @@ mod tests {
             ("serve --hf-file c.gguf", "moeflux pull"),
             ("show a/b", "moeflux inspect"),
             ("quantize x y", "moeflux pack"),
+            ("chat qwen3:30b", "'moeflux chat --model qwen3:30b'"),
+            ("serve a/b --port 1", "'moeflux serve --model a/b'"),
         ] {
             assert!(tip(line).unwrap_or_default().contains(ours), "{line}");
         }

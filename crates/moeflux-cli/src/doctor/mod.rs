@@ -127,7 +127,7 @@ pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
     let dir = if found.is_file() {
         found
     } else {
-        found.canonicalize().map_err(Error::io("find", &args.dir))?
+        dunce::canonicalize(&found).map_err(Error::io("find", &args.dir))?
     };
     if !dir.is_dir() && !model::has_weights(&dir)? {
         return Err(Error::Input(format!(

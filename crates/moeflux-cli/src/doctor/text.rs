@@ -87,7 +87,9 @@ fn machine(report: &Report) -> Vec<String> {
         lines.extend(row("", &text));
     }
     lines.extend(huge_pages(system).into_iter().flat_map(|text| row("huge pages", &text)));
-    lines.extend(row("io_uring", system.ring_problem.as_deref().unwrap_or("works")));
+    if cfg!(target_os = "linux") {
+        lines.extend(row("io_uring", system.ring_problem.as_deref().unwrap_or("works")));
+    }
     let root = if system.is_root { ", which does not hold for root" } else { "" };
     let locked = system.lock_limit.map(|limit| match limit {
         LockLimit::Bytes(n_bytes) => format!("{} at most{root}", binary(n_bytes)),

@@ -35,9 +35,9 @@ pub(super) fn matching(text: &str, names: &[&str]) -> Vec<usize> {
     indices(&|name| words(name).concat().replace('.', "").contains(&wanted))
 }
 
-/// Lower case, cut at blanks, hyphens and underscores.
+/// Lower case, cut at blanks, hyphens, underscores, and the colon that Ollama writes before a size.
 fn words(text: &str) -> Vec<String> {
-    let cut = |it: char| it.is_whitespace() || it == '-' || it == '_';
+    let cut = |it: char| it.is_whitespace() || matches!(it, '-' | '_' | ':');
     text.split(cut).filter(|it| !it.is_empty()).map(str::to_lowercase).collect()
 }
 
@@ -76,6 +76,8 @@ mod tests {
             check(text, &["Qwen3.6-35B-A3B"]);
         }
         check("qwen3-30b", &["Qwen3-30B-A3B"]);
+        check("qwen3:30b", &["Qwen3-30B-A3B"]);
+        check("qwen3:30b-a3b", &["Qwen3-30B-A3B"]);
         check("qwen3", &["Qwen3-30B-A3B", "Qwen3.6-35B-A3B", "Qwen3-235B-A22B"]);
         check("kimi", &["Kimi-K2", "Kimi-K2.5"]);
     }
