@@ -183,6 +183,17 @@ impl Kept {
         self.drop_least(DropReason::Answers)
     }
 
+    /// The same, but for the last conversation of each owner within its share.
+    pub(crate) fn give_up_older(&mut self) -> bool {
+        match self.least() {
+            Some((idx, _)) if !self.is_protected(idx) => {
+                self.drop_at(idx, DropReason::Answers);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Gives up a session whose memory is worth more as room for experts; whether there was one.
     pub(crate) fn give_up_for(&mut self, slots: Slots) -> bool {
         let Some((idx, worth)) = self.least() else { return false };

@@ -241,7 +241,13 @@ impl Scheduler<'_> {
             match outcome {
                 Ok(()) if reading.n_left() == 0 => read.push((feed_idx, reading)),
                 Ok(()) | Err(Error::Cancelled) => self.readings.push(reading),
-                Err(Error::NoRoom { .. }) if reading.drop_marks() => self.readings.push(reading),
+                // Conversations that were gone on from are worth less than the states that the next
+                // turn of this one goes back to.
+                Err(Error::NoRoom { .. })
+                    if self.answers.kept.give_up_older() || reading.drop_marks() =>
+                {
+                    self.readings.push(reading);
+                }
                 Err(error @ Error::NoRoom { .. }) => without_room.push((reading, error)),
                 Err(error) => self.fail_reading(&reading, error),
             }

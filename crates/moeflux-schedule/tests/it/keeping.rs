@@ -131,6 +131,27 @@ fn answers_have_memory_before_kept_sessions() {
     assert_eq!(run(&service, job(0, 1)), (0, Some(missed)));
 }
 
+#[test]
+fn the_next_turn_is_worth_more_than_turns_that_were_gone_on_from() {
+    let open = || {
+        let engine = DEMO.open()?;
+        leave_room(&engine, 6);
+        Ok(engine)
+    };
+    let (text, clock) = (Arc::clone(&DEMO.text), Arc::new(RealClock::new()));
+    let service = Service::start(Box::new(open), text, Options::new(CONTEXT), clock).unwrap();
+    let mut history = tokens(200, 1);
+    let mut n_before = 0;
+    for turn in 0..20 {
+        // Without places to go back to, each turn leaves a session of its own behind.
+        let (n_cached, _) = run(&service, DEMO.job(history.clone(), 5));
+        assert!(n_cached + 1 >= n_before, "turn {turn}: {n_cached} of {n_before}");
+        n_before = history.len();
+        // Other tokens than those of the answer.
+        history.extend(tokens(20, 9 + turn));
+    }
+}
+
 /// Sessions have as much memory as one takes before experts have to lend some.
 fn leave_one_session(engine: &Engine) {
     let mut taken = Vec::new();
