@@ -151,8 +151,8 @@ fn not_for_auto(facts: &AdapterFacts) -> Option<String> {
     }
 }
 
-/// Whether it is faster than the CPU beside it: a card of its own, or Apple's. Of others that share
-/// the CPU's memory nobody knows beforehand.
+/// Whether it is expected to be faster than the CPU beside it: a card of its own, or Apple's GPU.
+/// Others that share the CPU's memory may be slower.
 fn is_card(facts: &AdapterFacts) -> bool {
     matches!(facts.kind, AdapterKind::Discrete | AdapterKind::Virtual) || facts.api == "metal"
 }

@@ -45,12 +45,16 @@ pub(crate) fn check(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<()> {
             found
         }
     };
-    let Some(first) = found.first() else { return Ok(()) };
+    verdict(&facts.name, &found)
+}
+
+fn verdict(name: &str, differences: &[String]) -> Result<()> {
+    let Some(first) = differences.first() else { return Ok(()) };
     let problem = format!(
-        "it computes something else than the CPU ({first}); `moeflux doctor --gpu-check` prints \
-         all of it"
+        "its results are not those of the CPU ({first}); `moeflux doctor --gpu-check MODEL` prints \
+         all differences"
     );
-    Err(Error::Device { device: facts.name.clone(), problem, remedy: Some(Remedy::Cpu) })
+    Err(Error::Device { device: name.to_owned(), problem, remedy: Some(Remedy::Cpu) })
 }
 
 /// Checks it, and remembers what differs: a line each.
@@ -73,4 +77,19 @@ pub(crate) fn checked(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<Vec<Strin
 /// The adapter with its driver, this version, and the layers.
 fn key_of(facts: &AdapterFacts, blueprint: &Blueprint) -> String {
     format!("{facts}, {}, {:016x}", env!("CARGO_PKG_VERSION"), name_of_layers(blueprint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_that_differs_is_refused_with_the_first_difference() {
+        assert!(verdict("X 100", &[]).is_ok());
+        let refused = verdict("X 100", &["layer 3: 1 of 150 rows differ".into(), "b".into()]);
+        let said = refused.unwrap_err().to_string();
+        let expected = "X 100: its results are not those of the CPU (layer 3: 1 of 150 rows \
+                        differ); `moeflux doctor --gpu-check MODEL` prints all differences";
+        assert!(said.starts_with(expected), "{said}");
+    }
 }

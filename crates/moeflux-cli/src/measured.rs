@@ -337,8 +337,13 @@ mod tests {
         measured.set_drive("/dev/a ext4", 1e9);
         measured.set_drive("/dev/a ext4", 2e9);
         measured.set_drive("/dev/b xfs", 3e9);
+        measured.set_gpu_check("X 100", &["layer 1".to_owned()]);
+        measured.set_gpu_check("Y 100", &[]);
         measured.save().unwrap();
         let found = load("this");
+        assert_eq!(found.gpu_check("X 100"), Some(vec!["layer 1".to_owned()]));
+        assert_eq!(found.gpu_check("Y 100"), Some(Vec::new()));
+        assert_eq!((found.gpu_check("Z 100"), load("another").gpu_check("Y 100")), (None, None));
         assert!((found.memory().unwrap().bytes_per_s - 2.5e10).abs() < 1.0);
         let exact = found.drive(Some("/dev/a ext4")).unwrap();
         assert!((exact.bytes_per_s - 2e9).abs() < 1.0 && exact.of == "/dev/a ext4");

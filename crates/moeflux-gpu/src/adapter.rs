@@ -132,8 +132,8 @@ pub struct AdapterFacts {
 }
 
 impl AdapterFacts {
-    /// Whether it is used only if it is named: Windows has two interfaces to a card, and compiles
-    /// kernels for this one much more slowly.
+    /// Whether it is used only if it is named: of the two interfaces that Windows has to a card,
+    /// the tests run on the other one.
     #[must_use]
     pub fn is_second_choice(&self) -> bool {
         self.api == SECOND_API

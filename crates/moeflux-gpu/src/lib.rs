@@ -1,8 +1,9 @@
 //! The GPU backend of moeflux: runs the engine's plans on Metal, Vulkan and DX12, through wgpu.
 //!
 //! [`adapter`] lists the GPUs and chooses one. [`device`] opens it and turns reports of its driver
-//! into errors. [`maker`] is what the engine opens models with; `trial` tells it which features
-//! not to trust. [`backend`] runs plans on the device.
+//! into errors. [`check`] compares a device with the CPU before a model first runs there. [`maker`]
+//! is what the engine opens models with; `trial` tells it which features not to trust. [`backend`]
+//! runs plans on the device.
 //!
 //! # From plans to commands
 //!

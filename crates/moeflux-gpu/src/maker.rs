@@ -104,8 +104,8 @@ impl DeviceMaker for GpuMaker {
         self.sees_host
     }
 
-    /// Of others that have no memory of their own the driver says how much they may have, or half
-    /// of the host's is counted.
+    /// Metal's working set is part of the host's memory. Other devices without memory of their own
+    /// leave half of it to the host.
     fn shares_memory(&self) -> bool {
         self.gpu.facts().api == "metal"
     }

@@ -19,6 +19,15 @@ const N_MEASURED: usize = 16;
 /// A code of FP8 is about as large.
 const FP8_SIZE: f32 = 128.0;
 
+/// How far values are from what is expected, relative to its size. NaN if one is no number, or if
+/// nothing but zeros is expected.
+pub(crate) fn relative_error(values: &[f32], expected: &[f32]) -> f64 {
+    let square = |value: f32| f64::from(value) * f64::from(value);
+    let error: f64 = values.iter().zip(expected).map(|(x, y)| square(x - y)).sum();
+    let size: f64 = expected.iter().copied().map(square).sum();
+    (error / size).sqrt()
+}
+
 /// A stream of numbers that look random.
 #[derive(Debug)]
 pub(crate) struct Values(u64);

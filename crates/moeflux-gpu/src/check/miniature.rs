@@ -12,7 +12,7 @@ use moeflux::provider::error::{Error, Remedy, Result};
 use moeflux::provider::families::{LayerPlan, ModelPlan, MoePlan};
 use moeflux::provider::ids::{ExpertIdx, LayerIdx, MatrixId};
 use moeflux::provider::ops::{
-    Embed, ExpertBiases, ExpertFfn, Heads, MatMul, Op, Plan, Purpose, Route, RouterKind, StateSpec,
+    ExpertBiases, ExpertFfn, Heads, MatMul, Op, Plan, Purpose, Route, RouterKind, StateSpec,
     Workspace,
 };
 use moeflux::provider::weights::{ExpertLayout, ExpertView, Manifest, VectorSource, Weights};
@@ -28,8 +28,6 @@ pub(super) const N_PROMPT: usize = 150;
 pub(super) const N_ANSWER: usize = 3;
 /// Tokens that the embedding and the head know.
 const N_TOKENS: usize = N_PROMPT + N_ANSWER;
-/// No model has more sorts of layers that differ in their kernels.
-const N_LAYERS_MAX: usize = 6;
 /// Experts of a layer, for each that a row chooses.
 const EXPERTS_PER_CHOICE: usize = 2;
 /// Stands for a matrix that no kept layer uses.
@@ -89,13 +87,13 @@ impl Miniature {
     /// # Errors
     ///
     /// [`Error::NoRoom`].
-    pub(super) fn new(blueprint: &Blueprint) -> Result<Self> {
+    pub(super) fn new(blueprint: &Blueprint, seed: u64) -> Result<Self> {
         let Blueprint { plan, manifest, .. } = blueprint;
         let kept = distinct_layers(plan, manifest);
         let mut cut = Cut::default();
         let embed = cut.embed(&plan.embed);
         let (head, logits) = cut.head(plan);
-        let mut values = Values::new(1);
+        let mut values = Values::new(seed);
         let mut layers = Vec::new();
         for idx in kept {
             layers.push(layer(&mut cut, &mut values, (idx, &plan.layers[idx.0]), manifest)?);
@@ -125,7 +123,7 @@ fn distinct_layers(plan: &ModelPlan, manifest: &Manifest) -> Vec<LayerIdx> {
     let is_new =
         |(idx, layer): &(usize, &LayerPlan)| sorts.insert(sort_of(layer, manifest, LayerIdx(*idx)));
     let found = plan.layers.iter().enumerate().filter(is_new);
-    found.map(|(idx, _)| LayerIdx(idx)).take(N_LAYERS_MAX).collect()
+    found.map(|(idx, _)| LayerIdx(idx)).collect()
 }
 
 /// Names what is checked of a model, by a sum over the sorts of its layers and the kinds of its
@@ -167,7 +165,7 @@ fn sort_of(layer: &LayerPlan, manifest: &Manifest, idx: LayerIdx) -> String {
 struct Cut {
     /// Rows of a matrix.
     rows: BTreeMap<MatrixId, Option<usize>>,
-    /// Values of a vector, as one part of so many.
+    /// What is kept of each vector, by its number.
     vectors: BTreeMap<usize, VectorPart>,
 }
 
@@ -185,7 +183,7 @@ impl Cut {
         let ops = plan.ops().iter().map(|op| match op {
             Op::Embed(embed) => {
                 self.rows.insert(embed.table, Some(N_TOKENS));
-                Op::Embed(Embed { ..embed.clone() })
+                op.clone()
             }
             other => self.whole(other),
         });

@@ -23,6 +23,7 @@ use crate::backend::GpuBackend;
 use crate::config::{GpuConfig, Tiers};
 use crate::device::Gpu;
 use crate::seen::can_see;
+use crate::values::relative_error;
 
 pub use miniature::name_of_layers;
 use miniature::{Layer, Miniature, N_PROMPT};
@@ -32,8 +33,11 @@ use run::{ExpertsIn, Outcome, Slots, run};
 /// a row of thousands 1e-2.
 const ERROR_MAX: f64 = 1e-3;
 
-/// Of the rows of a prompt one may choose another expert where two are as good, in so many.
+/// One row in this many may choose another expert: two can be as good.
 const ROWS_PER_TIE: usize = 16;
+
+/// Of the random weights.
+const SEED: u64 = 1;
 
 /// How experts reach the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +74,11 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (n_off, n_all) = self.n_rows;
         write!(f, "{}: {n_off} of {n_all} rows differ", self.what)?;
-        write!(f, ", by up to {:.1e} of their size", self.error)
+        if self.error > 0.0 {
+            write!(f, ", by up to {:.1e} of their size", self.error)
+        } else {
+            f.write_str(": their router chose other experts")
+        }
     }
 }
 
@@ -85,11 +93,8 @@ impl fmt::Display for Difference {
 /// If the model has weights of a kind that only a CPU computes:
 /// [`crate::maker::of_cpu_only`] says so.
 pub fn differences(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<Vec<Difference>> {
-    let miniature = Miniature::new(blueprint)?;
-    let n_threads = n_threads_default().get();
-    let weights = Arc::clone(&miniature.weights);
-    let mut cpu = CpuBackend::new(weights, &miniature.workspace, N_PROMPT, n_threads)?;
-    let expected = run(&miniature, &mut cpu, &ExpertsIn::Memory)?;
+    let miniature = Miniature::new(blueprint, SEED)?;
+    let expected = on_cpu(&miniature)?;
     let has_experts = miniature.layers.iter().any(|layer| layer.sparse.is_some());
     let mut differences = Vec::new();
     for way in ways(gpu, has_experts) {
@@ -97,6 +102,13 @@ pub fn differences(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<Vec<Differen
         differences.extend(compared(&expected, &found, way));
     }
     Ok(differences)
+}
+
+fn on_cpu(miniature: &Miniature) -> Result<Vec<Outcome>> {
+    let weights = Arc::clone(&miniature.weights);
+    let n_threads = n_threads_default().get();
+    let mut cpu = CpuBackend::new(weights, &miniature.workspace, N_PROMPT, n_threads)?;
+    run(miniature, &mut cpu, &ExpertsIn::Memory)
 }
 
 fn ways(gpu: &Gpu, has_experts: bool) -> Vec<Way> {
@@ -175,7 +187,7 @@ fn difference(expected: &Outcome, found: &Outcome, way: Way) -> Option<Differenc
             n_ties += 1;
             continue;
         }
-        let error = error_of(&found.rows[row_idx], &expected.rows[row_idx]);
+        let error = relative_error(&found.rows[row_idx], &expected.rows[row_idx]);
         if error.is_nan() || error > ERROR_MAX {
             n_off += 1;
         }
@@ -188,16 +200,10 @@ fn difference(expected: &Outcome, found: &Outcome, way: Way) -> Option<Differenc
     (n_off > 0).then_some(Difference { what, n_rows: (n_off, n_rows), error: most })
 }
 
-/// Relative to the size of what is expected.
-fn error_of(values: &[f32], expected: &[f32]) -> f64 {
-    let square = |value: f32| f64::from(value) * f64::from(value);
-    let error: f64 = values.iter().zip(expected).map(|(x, y)| square(x - y)).sum();
-    let size: f64 = expected.iter().copied().map(square).sum();
-    (error / size).sqrt()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn outcome(rows: &[[f32; 4]], experts: &[usize]) -> Outcome {
@@ -206,6 +212,17 @@ mod tests {
             rows: rows.iter().map(|row| row.to_vec()).collect(),
             experts: experts.iter().map(|expert| vec![ExpertIdx(*expert)]).collect(),
         }
+    }
+
+    #[test]
+    fn other_weights_are_a_difference_everywhere() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux-demo/model");
+        let (blueprint, _) = Blueprint::open(&dir).unwrap();
+        let outcomes = |seed| on_cpu(&Miniature::new(&blueprint, seed).unwrap()).unwrap();
+        let expected = outcomes(SEED);
+        assert_eq!(compared(&expected, &outcomes(SEED), Way::Copied), []);
+        let found = compared(&expected, &outcomes(SEED + 1), Way::Copied);
+        assert_eq!(found.len(), expected.len(), "{found:?}");
     }
 
     #[test]
