@@ -1,6 +1,9 @@
 //! Options that may stand in the environment.
 
 use clap::Command;
+use clap::error::{ContextKind, ContextValue};
+
+use crate::cache;
 
 /// Lets each option of a command be given as a variable: `--api-key-file` as
 /// `MOEFLUX_API_KEY_FILE`. What is typed wins.
@@ -9,6 +12,15 @@ pub(crate) fn name_options(command: Command) -> Command {
         Some(name) if arg.get_id() != "help" => arg.env(name).hide_env(true),
         _ => arg,
     })
+}
+
+/// The variable that a refused value comes from, if its option was not typed.
+pub(crate) fn source_of(error: &clap::Error, args: &[String]) -> Option<String> {
+    let Some(ContextValue::String(arg)) = error.get(ContextKind::InvalidArg) else { return None };
+    let option = arg.split([' ', '=']).next()?;
+    let name = variable(option.strip_prefix("--")?);
+    let is_typed = args.iter().any(|it| it.split('=').next() == Some(option));
+    (!is_typed && cache::variable(&name).is_some()).then_some(name)
 }
 
 fn variable(option: &str) -> String {

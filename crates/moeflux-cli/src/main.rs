@@ -16,10 +16,10 @@ mod ask;
 mod progress;
 mod interrupt;
 mod signals;
-mod environment;
 mod out_file;
 mod logprobs;
 mod cache;
+mod environment;
 mod hub;
 mod stream;
 mod network;
@@ -220,6 +220,9 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let is_refused = error.use_stderr() || args.iter().any(|it| it == "-hf");
     if let Some(tip) = tips::of(&args).filter(|_| is_refused) {
         return fail(&Failure::Usage(tip.into_owned()));
+    }
+    if let Some(variable) = environment::source_of(error, &args) {
+        print::aside(&format!("note: the value comes from the variable {variable}"));
     }
     let is_evil = |it: OsString| it.to_string_lossy().contains(moeflux_io::is_harmful);
     if error.use_stderr() && std::env::args_os().any(is_evil) {

@@ -2,6 +2,7 @@
 //! weights, with a progress bar.
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,15 @@ use crate::size::binary;
 /// A model's path: what was given, by its folder or by its name in the hub's cache, or the folder
 /// of the model in the box, unpacked.
 pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf> {
+    let path = path_or_config(given)?;
+    match path.is_file() && has_end(&path, "json") && !begins_as_gguf(&path) {
+        true => Err(Error::malformed(&path, name_its_folder(&path))),
+        false => Ok(path),
+    }
+}
+
+/// The same for a command that reads a config without weights, too.
+pub(crate) fn path_or_config(given: Option<&Path>) -> Result<PathBuf> {
     match given {
         Some(path) => {
             let path = hub::found(path)?;
@@ -51,8 +61,11 @@ fn check_there(path: &Path) -> Result<()> {
     if path.is_file() || !path.is_dir() && has_end(path, "json") || gguf_at(path)?.is_some() {
         return Ok(());
     }
-    if !path.exists() {
-        return Err(Error::malformed(path, format!("there is no such folder; {WHAT}")));
+    match path.metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(Error::malformed(path, format!("there is no such folder; {WHAT}")));
+        }
+        found => found.map(drop).map_err(Error::io("open", path))?,
     }
     // A pack that is not finished is told by who reads its journal.
     let has = |name: &str| path.join(name).exists();
@@ -87,14 +100,18 @@ pub(crate) fn check_named(path: &Path) -> Result<()> {
         }
         "there is no such file".to_owned()
     } else if has_end(path, "safetensors") {
-        let dir = path.parent().filter(|it| !it.as_os_str().is_empty());
-        let dir = dir.unwrap_or(Path::new(".")).display();
-        format!("is one file of a model: name its folder {dir}")
+        name_its_folder(path)
     } else {
         "is a file: a model is a GGUF file, or the folder with its config.json and *.safetensors"
             .to_owned()
     };
     Err(Error::malformed(path, problem))
+}
+
+fn name_its_folder(path: &Path) -> String {
+    let dir = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let dir = dir.unwrap_or(Path::new(".")).display();
+    format!("is one file of a model: name its folder {dir}")
 }
 
 fn has_end(path: &Path, end: &str) -> bool {
@@ -229,6 +246,9 @@ pub(crate) fn open_on(
     let device = device::of(backend, args, (dir, held.at_most))?;
     let has_device = device.is_some();
     let context = if has_device { held.at_most } else { held.at_first };
+    if let Some(mirror) = args.mirror.as_deref().filter(|it| !it.is_dir()) {
+        return Err(Error::malformed(mirror, "--mirror: there is no such folder"));
+    }
     let builder = Engine::builder(dir).arithmetic(args.arithmetic()).configure(|config| {
         config.backend = backend.into();
         config.device = device;

@@ -248,6 +248,15 @@ fn number(text: &str, range: RangeInclusive<f32>) -> Parsed<f32> {
     parsed.ok_or_else(|| format!("give a number from {} to {}", range.start(), range.end()))
 }
 
+/// What a browser calls the origin of a page, or all of them.
+pub(crate) fn origin(text: &str) -> Parsed<String> {
+    let rest = text.split_once("://").map(|(_, rest)| rest);
+    match rest.is_some_and(|rest| !rest.is_empty() && !rest.contains('/')) || text == "*" {
+        true => Ok(text.to_owned()),
+        false => Err("write SCHEME://HOST[:PORT] without a path, or *".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,6 +265,8 @@ mod tests {
     fn bounds_are_inside_and_what_is_beyond_is_told_the_range() {
         assert_eq!(temperature("0"), Ok(0.0));
         assert_eq!(share("1"), Ok(1.0));
+        assert!(origin("http://localhost:3000").is_ok() && origin("*").is_ok());
+        assert!(origin("localhost").is_err() && origin("http://a/b").is_err());
         assert_eq!(penalty("-1000000"), Ok(-1e6));
         assert_eq!(threads("4096").map(NonZeroUsize::get), Ok(4096));
         assert_eq!(chunk("65536").map(NonZeroUsize::get), Ok(65536));

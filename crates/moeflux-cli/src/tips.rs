@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use moeflux_io::OneLine;
 
 /// Spellings of llama.cpp and Ollama, and what to type instead.
-const OPTIONS: [(&str, &str); 18] = [
+const OPTIONS: [(&str, &str); 22] = [
     ("-m", "'-m' is spelled '--model' here"),
     ("-c", "'-c' is spelled '--context' here"),
     ("--ctx-size", "'--ctx-size' is spelled '--context' here"),
@@ -24,11 +24,15 @@ const OPTIONS: [(&str, &str); 18] = [
     ("--hf-file", HUB_FILE),
     ("-t", "'-t' is spelled '--threads' here"),
     ("-s", "'-s' is spelled '--seed' here"),
-    ("-p", PROMPT),
-    ("--prompt", PROMPT),
+    ("--gpu-layers", NO_LAYERS),
+    ("-np", SESSIONS),
+    ("--parallel", SESSIONS),
+    ("--api-key", "'--api-key-file FILE' names a file with the keys here, one per line"),
+    ("--vram", "'--vram' is spelled '--gpu-memory' here"),
+    ("-v", "'-V' shows the version, '--stats' more of a run"),
 ];
 
-const PROMPT: &str = "the prompt has no option: 'moeflux generate PROMPT --model MODEL'";
+const SESSIONS: &str = "'moeflux serve --sessions N' computes N answers at a time";
 
 const NO_CPU_LAYERS: &str = "there is no number of layers for the CPU: experts go where there is \
                              room, and '--gpu-memory SIZE' and '--memory SIZE' limit it";
@@ -43,7 +47,7 @@ const HUB_FILE: &str = "'moeflux pull OWNER/NAME --file FILE.gguf' downloads one
                         '--model OWNER/NAME' means it";
 
 /// Commands of the same programs.
-const COMMANDS: [(&str, &str); 8] = [
+const COMMANDS: [(&str, &str); 12] = [
     (
         "run",
         "'moeflux chat --model MODEL' talks with a model, and 'moeflux generate PROMPT --model \
@@ -56,6 +60,14 @@ const COMMANDS: [(&str, &str); 8] = [
     ("quantize", PACK),
     ("perplexity", "'moeflux eval --model MODEL --file TEXT' computes perplexity"),
     ("ls", "'moeflux list' lists the models that are here"),
+    (
+        "ps",
+        "a model runs as long as 'moeflux serve', 'chat' or 'generate' does; 'moeflux list' \
+            lists the models that are here",
+    ),
+    ("search", "'moeflux plan' lists models that run here; others are found on huggingface.co"),
+    ("stop", "Ctrl-C ends 'moeflux serve'; running answers are finished first"),
+    ("version", "'moeflux --version' shows the version"),
 ];
 
 const PACK: &str = "'moeflux pack MODEL DIR --bits 4' quantises a model; GGUF files and folders as \
@@ -78,10 +90,52 @@ pub(crate) fn of(args: &[String]) -> Option<Cow<'static, str>> {
             format!("the model has an option: 'moeflux {command} --model {model}'").into(),
         );
     }
+    if let Some(tip) = of_model(command, args.get(1..).unwrap_or_default()) {
+        return Some(tip.into());
+    }
     let typed = args.iter().take_while(|arg| *arg != "--");
     let mut names = typed.map(|arg| arg.split('=').next().unwrap_or_default());
-    let tip_of = |name| OPTIONS.iter().find(|(known, _)| *known == name).map(|(_, tip)| *tip);
+    let tip_of = |name| match name {
+        "-p" | "--prompt" => prompt_of(command),
+        name => OPTIONS.iter().find(|(known, _)| *known == name).map(|(_, tip)| *tip),
+    };
     names.find_map(tip_of).map(Cow::Borrowed)
+}
+
+/// What to type where a model or a prompt stands at a place where none is expected.
+fn of_model(command: &str, args: &[String]) -> Option<String> {
+    let is_option = |arg: &String| arg.starts_with('-');
+    match (command, args) {
+        ("generate", [first, second, ..]) if !is_option(first) && !is_option(second) => {
+            Some("the prompt is one argument: put it into quotes".to_owned())
+        }
+        ("eval", [text, ..]) if !is_option(text) => {
+            Some(format!("the text has an option: 'moeflux eval --file {}'", OneLine::name(text)))
+        }
+        ("plan" | "inspect" | "verify" | "pack" | "doctor", args) => {
+            let at = args.iter().position(|arg| arg == "--model")?;
+            let model = OneLine::name(args.get(at + 1)?);
+            Some(format!("the model has no option here: 'moeflux {command} {model}'"))
+        }
+        (_, args) if args.windows(2).any(|it| it == ["--backend", "cuda"]) => {
+            Some("'--backend gpu' uses a card of any maker, and needs no CUDA".to_owned())
+        }
+        (model, []) if model.contains([':', '/']) => {
+            Some(format!("'moeflux chat --model {}' talks with a model", OneLine::name(model)))
+        }
+        _ => None,
+    }
+}
+
+/// What `-p` means to this command; nothing to most.
+fn prompt_of(command: &str) -> Option<&'static str> {
+    match command {
+        "generate" => Some("the prompt has no option: 'moeflux generate PROMPT --model MODEL'"),
+        "chat" => Some("a chat has no prompt: 'moeflux generate PROMPT --model MODEL' answers one"),
+        "bench" => Some("'--prompt-tokens N' is the length of the prompt here"),
+        "serve" => Some("'--port N' is the server's port here"),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -102,6 +156,15 @@ mod tests {
             ("serve -hf a/b", "--model OWNER/NAME:QUANT"),
             ("run a/b", "moeflux chat"),
             ("generate -p hi", "generate PROMPT"),
+            ("generate hi there", "quotes"),
+            ("eval text.txt", "--file text.txt"),
+            ("plan --model a/b", "'moeflux plan a/b'"),
+            ("qwen3:30b", "'moeflux chat --model qwen3:30b'"),
+            ("generate hi --backend cuda", "--backend gpu"),
+            ("bench -p 512", "--prompt-tokens"),
+            ("serve -p 1234", "--port"),
+            ("serve --parallel 2", "--sessions"),
+            ("serve --api-key=secret", "--api-key-file"),
             ("chat --n-cpu-moe=4", "--gpu-memory"),
             ("serve --hf-file c.gguf", "moeflux pull"),
             ("show a/b", "moeflux inspect"),
@@ -115,7 +178,9 @@ mod tests {
 
     #[test]
     fn our_own_spellings_and_texts_get_none() {
-        for line in ["", "generate run", "generate -- -m", "generate -n 3", "chat --model x"] {
+        for line in
+            ["", "generate run", "generate -- -m", "generate -n 3", "chat --model x", "plan x -p"]
+        {
             assert_eq!(tip(line), None, "{line}");
         }
     }

@@ -357,7 +357,10 @@ impl Thread {
                     self.shared.set_state(State::Unloaded);
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the model cannot be opened");
+                    // The first time, whoever opens the service is told.
+                    if self.opened.is_none() {
+                        tracing::error!(%error, "the model cannot be opened");
+                    }
                     self.shared.set_state(State::Broken);
                     self.refuse(std::mem::take(&mut first), &error);
                     self.tell_opened(Err(error));

@@ -118,7 +118,8 @@ impl Engine {
                 let Memory { resident_bytes, expert_bytes, workspace_bytes, .. } = engine.memory;
                 tracing::info!(resident_bytes, expert_bytes, workspace_bytes, "the model is open");
             }
-            Err(error) => tracing::warn!(%error, fault = ?error.fault(), "the model was refused"),
+            // The caller is told, and says it to its user.
+            Err(error) => tracing::debug!(%error, fault = ?error.fault(), "the model was refused"),
         }
         opened
     }

@@ -208,7 +208,8 @@ impl ModelText {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for a model without a chat template; what rendering reports.
+    /// [`Error::Unsupported`] for a model without a chat template; [`Error::Input`] without
+    /// messages; what rendering reports.
     pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<TokenId>> {
         self.chat_prompt_with(messages, &TemplateOptions::default())
     }
@@ -228,6 +229,9 @@ impl ModelText {
             let problem = format!("{} has no chat template", self.path.display());
             return Err(Error::Unsupported(problem));
         };
+        if messages.is_empty() {
+            return Err(Error::Input("there are no messages: give at least one".to_owned()));
+        }
         let options = TemplateOptions { add_generation_prompt: true, ..options.clone() };
         self.tokenizer.encode(&template.render(messages, &options)?)
     }

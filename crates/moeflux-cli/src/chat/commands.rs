@@ -68,6 +68,10 @@ pub(crate) const COMMANDS: [Command; 12] = {
     ]
 };
 
+/// What other programs call the same.
+const ALIASES: [(&str, &str); 4] =
+    [("?", "help"), ("bye", "quit"), ("exit", "quit"), ("retry", "regenerate")];
+
 /// What the keys do, below the list of commands.
 const KEYS: &str = "\
 Enter sends a message. Alt-Enter, or a backslash before Enter, begins a new
@@ -92,11 +96,12 @@ pub(crate) enum Typed<'t> {
 pub(crate) fn parse(text: &str) -> Typed<'_> {
     let Some(rest) = text.strip_prefix('/') else { return Typed::Message(text) };
     let (name, argument) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
-    let is_name = |it: &str| it.chars().all(|letter| letter.is_ascii_alphabetic());
+    let is_name = |it: &str| it == "?" || it.chars().all(|letter| letter.is_ascii_alphabetic());
     // `/usr/bin` and `/* a comment */` are messages; a lone slash is a command half typed.
     if !is_name(name) {
         return Typed::Message(text);
     }
+    let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name);
     let Some(command) = COMMANDS.iter().find(|it| it.name == name) else {
         return Typed::Unknown(name);
     };
@@ -142,6 +147,8 @@ mod tests {
         let system = Typed::Command(Action::System, "You are\n terse.");
         assert_eq!(parse("/system  You are\n terse. "), system);
         assert_eq!(parse("/think"), Typed::Command(Action::Think, ""));
+        assert_eq!(parse("/?"), Typed::Command(Action::Help, ""));
+        assert_eq!(parse("/bye"), Typed::Command(Action::Quit, ""));
         assert_eq!(parse("/hlep me"), Typed::Unknown("hlep"));
         assert_eq!(parse("/"), Typed::Unknown(""));
         assert_eq!(parse("/Help"), Typed::Unknown("Help"));
@@ -161,5 +168,8 @@ mod tests {
             assert!(format!("\n{help}").contains(&line), "{line}");
         }
         assert!(COMMANDS.is_sorted_by_key(|command| command.name));
+        for (alias, name) in ALIASES {
+            assert!(COMMANDS.iter().any(|command| command.name == name), "{alias}");
+        }
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &InspectArgs) -> Outcome<String> {
     if let Some(known) = located.as_deref().and_then(known::named) {
         return Ok(shown(&of_config(&known.config()?, args)?, args));
     }
-    let path = &model::path(located.as_deref())?;
+    let path = &model::path_or_config(located.as_deref())?;
     let is_whole = path.is_dir() || model::has_weights(path)?;
     let report =
         if is_whole { of_weights(path, args)? } else { of_config(&BareConfig::open(path)?, args)? };

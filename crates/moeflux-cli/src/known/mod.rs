@@ -26,7 +26,7 @@ pub(crate) struct Known {
 }
 
 /// All of them, the smallest first.
-pub(crate) const KNOWN: [Known; 19] = [
+pub(crate) const KNOWN: [Known; 20] = [
     Known {
         name: "gpt-oss-20b",
         size: "21B-A4B",
@@ -44,6 +44,12 @@ pub(crate) const KNOWN: [Known; 19] = [
         size: "30B-A3B",
         config: include_str!("qwen3-30b-a3b.json"),
         repository: Some("mlx-community/Qwen3-30B-A3B-4bit"),
+    },
+    Known {
+        name: "Qwen3-Coder-30B-A3B",
+        size: "30B-A3B",
+        config: include_str!("qwen3-coder-30b-a3b.json"),
+        repository: Some("mlx-community/Qwen3-Coder-30B-A3B-Instruct-4bit"),
     },
     Known {
         name: "Qwen3.6-35B-A3B",
@@ -175,9 +181,35 @@ const NOT_YET: [(&str, &[&str]); 17] = [
     ("Inkling", &["inkling"]),
 ];
 
-/// Sizes of Qwen's dense models, which have no experts.
-const DENSE_QWEN: [&str; 10] =
-    ["0.6b", "0.8b", "1.7b", "2b", "4b", "8b", "9b", "14b", "27b", "32b"];
+/// Sizes of dense models: those of Qwen, and of others that learned from DeepSeek-R1.
+const DENSE_SIZES: [&str; 13] =
+    ["0.6b", "0.8b", "1.5b", "1.7b", "2b", "4b", "7b", "8b", "9b", "14b", "27b", "32b", "70b"];
+
+/// Models of the same shape as one that is known by name, by the words of their names.
+const ALIKE: [(&str, &[&str], &str); 8] = [
+    ("DeepSeek-R1", &["deepseek", "r1"], "DeepSeek-V3"),
+    ("DeepSeek-V3.1", &["deepseek", "v3.1"], "DeepSeek-V3"),
+    ("DeepSeek-V3-0324", &["deepseek", "v3", "0324"], "DeepSeek-V3"),
+    ("GLM-4.6", &["glm", "4.6"], "GLM-4.5"),
+    ("GLM-4.7", &["glm", "4.7"], "GLM-4.5"),
+    ("Kimi-K2-Thinking", &["kimi", "k2", "thinking"], "Kimi-K2.5"),
+    ("MiniMax-M2.1", &["minimax", "m2.1"], "MiniMax-M2"),
+    ("MiniMax-M2.5", &["minimax", "m2.5"], "MiniMax-M2"),
+];
+
+/// Words of models that share a name with those of [`ALIKE`], but not the shape.
+const OTHER_SHAPES: [&str; 4] = ["flash", "air", "distill", "lite"];
+
+/// Families that run, of which no model is known by name.
+const UNNAMED_FAMILIES: [(&str, &str); 7] = [
+    ("mixtral", "Mixtral"),
+    ("olmoe", "OLMoE"),
+    ("qwen3-vl", "Qwen3-VL"),
+    ("qwen1.5-moe", "Qwen1.5-MoE"),
+    ("qwen2-57b", "Qwen2-57B-A14B"),
+    ("hunyuan", "Hunyuan"),
+    ("deepseek-v2", "DeepSeek-V2"),
+];
 
 /// The models that a text means, if it is no path that exists: a path wins.
 fn meant(path: &Path) -> Vec<&'static Known> {
@@ -195,10 +227,10 @@ pub(crate) fn may_be_name(path: &Path) -> bool {
     !is_file && !is_path && text.matches('/').count() <= 1
 }
 
-/// The one model that a text means.
+/// The one model that a text means. A part of a name is enough if only sizes are missing.
 pub(crate) fn named(path: &Path) -> Option<&'static Known> {
     match meant(path).as_slice() {
-        [known] => Some(*known),
+        [known] if names::is_sure(path.to_str()?, known.name) => Some(*known),
         _ => None,
     }
 }
@@ -221,24 +253,63 @@ pub(crate) fn located(path: &Path) -> Result<PathBuf> {
 pub(crate) fn unclear(path: &Path) -> Option<Error> {
     let text = path.to_str().filter(|_| !path.exists() && may_be_name(path))?;
     let several = meant(path);
-    if several.len() > 1 {
-        let names: Vec<&str> = several.iter().map(|known| known.name).collect();
-        let problem = format!("means several models: name one of {}", names.join(", "));
-        return Some(Error::malformed(path, problem));
-    }
-    if !several.is_empty() {
+    if named(path).is_some() {
         return None;
     }
     let lower = text.to_lowercase();
-    let is_meant = |words: &[&str]| words.iter().all(|word| lower.contains(word));
-    let has_size = lower.split(['-', '_', ' ', ':']).any(|word| DENSE_QWEN.contains(&word));
-    let name = match NOT_YET.iter().find(|(_, words)| is_meant(words)) {
+    let problem =
+        not_yet(&lower).or_else(|| alike(&lower)).or_else(|| match several.as_slice() {
+            [] => unnamed_family(&lower),
+            [nearest] => Some(format!(
+                "no model is known by this name; the nearest is {}: name that, or a folder or \
+             OWNER/NAME",
+                nearest.name
+            )),
+            several => {
+                let names: Vec<&str> = several.iter().map(|known| known.name).collect();
+                Some(format!("means several models: name one of {}", names.join(", ")))
+            }
+        })?;
+    Some(Error::malformed(path, problem))
+}
+
+/// Whether a text contains each of these words.
+fn has_words(lower: &str, words: &[&str]) -> bool {
+    words.iter().all(|word| lower.contains(word))
+}
+
+fn not_yet(lower: &str) -> Option<String> {
+    let has_size = lower.split(['-', '_', ' ', ':']).any(|word| DENSE_SIZES.contains(&word));
+    let name = match NOT_YET.iter().find(|(_, words)| has_words(lower, words)) {
         Some((name, _)) => *name,
         None if lower.contains("qwen") && has_size => "dense Qwen",
         None => return None,
     };
-    let problem = format!("moeflux does not run {name} yet; `moeflux plan` lists what it runs");
-    Some(Error::malformed(path, problem))
+    Some(format!("moeflux does not run {name} yet; `moeflux plan` lists what it runs"))
+}
+
+/// What to plan instead of a model that has the shape of another. A repository is not replaced by
+/// another one.
+fn alike(lower: &str) -> Option<String> {
+    let name = lower.rsplit('/').next().unwrap_or(lower);
+    let of_name: Vec<&str> = name.split(['-', '_', ' ', ':']).collect();
+    if of_name.iter().any(|word| OTHER_SHAPES.contains(word) || DENSE_SIZES.contains(word)) {
+        return None;
+    }
+    let is_meant = |words: &[&str]| words.iter().all(|word| of_name.contains(word));
+    let (name, _, known) = ALIKE.iter().find(|(_, words, _)| is_meant(words))?;
+    Some(format!(
+        "{name} has the shape of {known}: `moeflux plan {known}` plans it, and `moeflux pull \
+         OWNER/NAME` downloads it"
+    ))
+}
+
+fn unnamed_family(lower: &str) -> Option<String> {
+    let (_, family) = UNNAMED_FAMILIES.iter().find(|(word, _)| lower.contains(word))?;
+    Some(format!(
+        "moeflux runs {family}, but none of its models is known by name: download one with \
+         `moeflux pull OWNER/NAME`, or give the path of its config.json"
+    ))
 }
 
 /// An error about a name that is neither a path nor known.
@@ -281,9 +352,37 @@ mod tests {
     }
 
     #[test]
+    fn a_model_that_is_not_known_by_name_is_not_taken_for_another() {
+        let said = |text| unclear(Path::new(text)).unwrap().to_string();
+        for (text, words) in [
+            ("glm-4.7", "GLM-4.7 has the shape of GLM-4.5:"),
+            ("zai-org/GLM-4.6", "GLM-4.6 has the shape of GLM-4.5:"),
+            ("deepseek-r1", "`moeflux plan DeepSeek-V3`"),
+            ("glm-4.5-a", "the nearest is GLM-4.5-Air"),
+            ("qwen3-coder", "name one of Qwen3-Coder-30B-A3B, Qwen3-Coder-480B-A35B"),
+            ("mixtral", "runs Mixtral, but none"),
+            ("OLMoE-1B-7B", "runs OLMoE, but none"),
+        ] {
+            assert_eq!(named(Path::new(text)), None, "{text}");
+            assert!(said(text).contains(words), "{text}: {}", said(text));
+        }
+        assert!(unclear(Path::new("deepseek-r1:7b")).is_none());
+        assert_eq!(named(Path::new("glm-4.7-flash")).unwrap().name, "GLM-4.7-Flash");
+        assert_eq!(named(Path::new("gpt-oss:20b")).unwrap().name, "gpt-oss-20b");
+        assert_eq!(named(Path::new("minimax-m2")).unwrap().name, "MiniMax-M2");
+    }
+
+    #[test]
+    fn models_of_the_same_shape_name_one_that_is_known() {
+        for (name, _, known) in ALIKE {
+            assert!(KNOWN.iter().any(|it| it.name == known), "{name}");
+        }
+    }
+
+    #[test]
     fn several_models_are_listed_and_those_that_do_not_run_yet_are_named() {
         let said = |text| unclear(Path::new(text)).unwrap().to_string();
-        assert!(said("qwen3").contains("name one of Qwen3-30B-A3B, Qwen3.6-35B-A3B"));
+        assert!(said("qwen3").contains("name one of Qwen3-30B-A3B, Qwen3-Coder-30B-A3B"));
         for (text, name) in [
             ("Qwen3.8-Flash-Next", "Qwen3.8-Flash-Next"),
             ("google/gemma-4-26B-A4B", "Gemma"),
@@ -298,8 +397,8 @@ mod tests {
     #[test]
     fn configs_have_the_weights_that_their_makers_state() {
         let stated = [
-            20.9, 30.0, 30.5, 34.7, 79.7, 106.8, 116.8, 228.7, 235.1, 295.0, 352.8, 396.8, 480.2,
-            671.0, 671.0, 743.0, 1026.0, 1026.0, 2420.0,
+            20.9, 30.0, 30.5, 30.5, 34.7, 79.7, 106.8, 116.8, 228.7, 235.1, 295.0, 352.8, 396.8,
+            480.2, 671.0, 671.0, 743.0, 1026.0, 1026.0, 2420.0,
         ];
         for (known, stated) in KNOWN.iter().zip(stated) {
             let config = known.config().unwrap();

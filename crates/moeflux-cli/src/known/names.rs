@@ -35,6 +35,26 @@ pub(super) fn matching(text: &str, names: &[&str]) -> Vec<usize> {
     indices(&|name| words(name).concat().replace('.', "").contains(&wanted))
 }
 
+/// Whether a text that is in only one name means that model: what is left of the name are sizes.
+pub(super) fn is_sure(text: &str, name: &str) -> bool {
+    let text = text.rsplit('/').next().unwrap_or(text);
+    let without_dots = |it: &str| words(it).concat().replace('.', "");
+    let (wanted, whole) = (without_dots(text), without_dots(name));
+    if is_release_of(text, name) {
+        return true;
+    }
+    let Some((_, rest)) = whole.split_once(&wanted) else { return false };
+    // A size may be cut, as in `qwen3-30b`.
+    let sizes: String = words(name).into_iter().filter(|word| is_size(word)).collect();
+    sizes.replace('.', "").ends_with(rest)
+}
+
+/// `235B`, `A22B`, `2.4T`.
+fn is_size(word: &str) -> bool {
+    let digits = word.strip_prefix('a').unwrap_or(word);
+    digits.strip_suffix(['b', 't']).is_some_and(|it| it.parse::<f64>().is_ok())
+}
+
 /// Lower case, cut at blanks, hyphens, underscores, and the colon that Ollama writes before a size.
 fn words(text: &str) -> Vec<String> {
     let cut = |it: char| it.is_whitespace() || matches!(it, '-' | '_' | ':');
@@ -96,6 +116,26 @@ mod tests {
         check("some/GLM-4.5-FP8", &[]);
         check("some/GLM-4.5V", &[]);
         check("Qwen/Qwen3-Coder-30B-A3B-Instruct", &[]);
+    }
+
+    #[test]
+    fn a_part_is_sure_if_only_sizes_are_missing() {
+        let sure = [
+            ("qwen3.6", "Qwen3.6-35B-A3B"),
+            ("qwen36", "Qwen3.6-35B-A3B"),
+            ("3.6", "Qwen3.6-35B-A3B"),
+            ("qwen3:30b", "Qwen3-30B-A3B"),
+            ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen3-30B-A3B"),
+            ("qwen3.8", "Qwen3.8-2.4T-A95B"),
+            ("gpt-oss:20b", "gpt-oss-20b"),
+            ("air", "GLM-4.5-Air"),
+        ];
+        for (text, name) in sure {
+            assert!(is_sure(text, name), "{text}");
+        }
+        for (text, name) in [("glm-4.7", "GLM-4.7-Flash"), ("glm-4.5-a", "GLM-4.5-Air")] {
+            assert!(!is_sure(text, name), "{text}");
+        }
     }
 
     #[test]

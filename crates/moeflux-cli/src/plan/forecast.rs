@@ -121,9 +121,10 @@ pub(crate) struct Case<'a> {
 }
 
 /// How often an expert is found if routing is as skewed as that of the model in the box, whose hit
-/// rates by `lfu` are 37, 62, 81 and 94 % at shares of 1/8, 1/4, 1/2 and 3/4.
-fn skewed(share: f64) -> f64 {
-    1.0 - (1.0 - share).powi(3)
+/// rates by `lfu` are 37, 62, 81 and 94 % at shares of 1/8, 1/4, 1/2 and 3/4. A token uses the
+/// share `used` of all experts, and finds no more of them than are in memory.
+fn skewed(share: f64, used: f64) -> f64 {
+    (1.0 - (1.0 - share).powi(3)).min(share / used)
 }
 
 /// Seconds of reading and computing together.
@@ -187,7 +188,8 @@ impl Case<'_> {
     /// Uses of experts that are in memory, and those on the card.
     fn hits(&self, places: Places, is_low: bool) -> (f64, f64) {
         let n_experts = self.needs.n_experts();
-        let by_share = |share: f64| if is_low { share } else { skewed(share) };
+        let used = share(self.needs.n_experts_per_token(), n_experts);
+        let by_share = |share: f64| if is_low { share } else { skewed(share, used) };
         let n_here = places.on_card + places.in_memory;
         let found = match self.routes.hit_rate(n_here) {
             Some(found) if places.on_drive > 0 => found,

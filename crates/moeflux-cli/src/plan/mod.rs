@@ -257,11 +257,13 @@ fn open(path: &Path, args: &PlanArgs) -> Outcome<Subject> {
     }
     if args.bits.is_some() || args.group.is_some() {
         let config = path.join("config.json");
+        let instead = match config.is_file() {
+            true => format!("leave them out, or plan {}", config.display()),
+            false => "leave them out".to_owned(),
+        };
         return Err(Failure::Usage(format!(
-            "--bits and --group need a config.json without weights, and {} has weights: leave \
-             them out, or plan {}",
+            "--bits and --group need a config.json without weights, and {} has weights: {instead}",
             path.display(),
-            config.display()
         )));
     }
     let (blueprint, _) = Blueprint::open(path)?;

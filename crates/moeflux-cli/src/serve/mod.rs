@@ -73,7 +73,7 @@ pub(crate) struct ServeArgs {
     allowed_host: Vec<String>,
     /// Web page origin that may use the server from a browser, for example http://localhost:3000,
     /// or * for all; may be given several times
-    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', value_parser = ranges::origin)]
     allowed_origin: Vec<String>,
     /// Prompts and answers that are computed at the same time
     #[arg(long, value_name = "N", value_parser = ranges::sessions, default_value = "4")]

@@ -77,9 +77,16 @@ pub(crate) fn router(shared: &Arc<Shared>, entrance: Entrance) -> Router {
             refuse(request, FailureKind::NotFound, &problem).await
         })
         .method_not_allowed_fallback(|request: Request<Body>| async move {
-            refuse(request, FailureKind::MethodNotAllowed, "has another method").await
+            let problem = format!("takes {} only", method_of(request.uri().path()));
+            refuse(request, FailureKind::MethodNotAllowed, &problem).await
         })
         .layer(middleware::from_fn_with_state(state, guard::guard))
+}
+
+/// The method of a path that exists.
+fn method_of(path: &str) -> Method {
+    let route = ROUTES.iter().find(|(known, _)| *known == path);
+    route.map_or(Method::GET, |(_, operation)| operation.method())
 }
 
 fn method_router(shared: &Arc<Shared>, operation: Operation) -> MethodRouter {

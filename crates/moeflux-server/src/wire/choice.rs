@@ -20,7 +20,7 @@ pub(crate) fn of_openai(
     tools: &[Tool],
     ignored: &mut Ignored,
 ) -> Result<AnswerRules, Failure> {
-    let is_one_call = fields.flag("parallel_tool_calls")? == Some(false);
+    let is_parallel = fields.flag("parallel_tool_calls")?;
     let path = fields.path("tool_choice");
     let (tool_choice, allowed) = match fields.take("tool_choice") {
         None => (ToolChoice::Auto, None),
@@ -28,7 +28,14 @@ pub(crate) fn of_openai(
         Some(choice @ Json::Object(_)) => by_object(Fields::of(path, choice)?, tools, ignored)?,
         Some(other) => return Err(wrong(&path, "a string or an object", &other)),
     };
+    let is_one_call = !is_parallel.unwrap_or_else(|| calls_may_follow(&tool_choice));
     Ok(AnswerRules { tool_choice, allowed, is_one_call, ..AnswerRules::default() })
+}
+
+/// Whether an answer may have several calls if the client does not say so. One that must call has
+/// no other way to go on than to call again, and real models then invent calls.
+fn calls_may_follow(tool_choice: &ToolChoice) -> bool {
+    *tool_choice != ToolChoice::Required
 }
 
 /// What Anthropic's Messages say.
@@ -46,7 +53,8 @@ pub(crate) fn of_messages(
         "tool" => ToolChoice::Named(named(&mut choice, tools)?.to_owned()),
         other => return Err(unsupported(&path, other, "use auto, any, tool or none")),
     };
-    let is_one_call = choice.flag("disable_parallel_tool_use")? == Some(true);
+    let is_one_call = choice.flag("disable_parallel_tool_use")?;
+    let is_one_call = is_one_call.unwrap_or_else(|| !calls_may_follow(&tool_choice));
     choice.end(ignored);
     Ok(AnswerRules { tool_choice, is_one_call, ..AnswerRules::default() })
 }
@@ -217,7 +225,7 @@ mod tests {
         let mut fields = Fields::of(String::new(), json!({"tool_choice": choice})).unwrap();
         let rules = of_openai(&mut fields, tools, &mut Ignored::default());
         let rules = rules.map_err(|failure| failure.message)?;
-        assert!(!rules.is_one_call);
+        assert_eq!(rules.is_one_call, rules.tool_choice == ToolChoice::Required);
         Ok((rules.tool_choice, rules.allowed))
     }
 
@@ -311,6 +319,9 @@ mod tests {
         assert_eq!(choice(one), Ok((ToolChoice::Auto, true)));
         let one = json!({"type": "any", "disable_parallel_tool_use": true});
         assert_eq!(choice(one), Ok((ToolChoice::Required, true)));
+        assert_eq!(choice(json!({"type": "any"})), Ok((ToolChoice::Required, true)));
+        let several = json!({"type": "any", "disable_parallel_tool_use": false});
+        assert_eq!(choice(several), Ok((ToolChoice::Required, false)));
         assert_eq!(choice(json!({"type": "tool", "name": "f"})), Ok((call("f"), false)));
         let problem = found(json!({"type": "any"}), &[]).unwrap_err();
         assert_eq!(problem, "`tool_choice.type`: needs `tools`: there is none to call");
@@ -325,12 +336,17 @@ mod tests {
 
     #[test]
     fn one_call_at_most() {
-        let is_one_call = |value: Json| {
-            let body = json!({"parallel_tool_calls": value});
+        let one_call_of = |body: Json| {
             let mut fields = Fields::of(String::new(), body).unwrap();
-            let rules = of_openai(&mut fields, &[], &mut Ignored::default());
+            let rules = of_openai(&mut fields, &tools(), &mut Ignored::default());
             rules.map(|rules| rules.is_one_call).map_err(|failure| failure.message)
         };
+        let is_one_call = |value: Json| one_call_of(json!({"parallel_tool_calls": value}));
+        let forced = |value: Json| {
+            one_call_of(json!({"parallel_tool_calls": value, "tool_choice": "required"}))
+        };
+        assert_eq!(forced(Json::Null), Ok(true));
+        assert_eq!(forced(json!(true)), Ok(false));
         assert_eq!(is_one_call(Json::Null), Ok(false));
         assert_eq!(is_one_call(json!(true)), Ok(false));
         assert_eq!(is_one_call(json!(false)), Ok(true));

@@ -11,6 +11,9 @@ use serde_json::{Map, Value as Json};
 
 use crate::wire::failure::{Failure, FailureKind};
 
+/// Floats hold whole numbers exactly up to this one.
+const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+
 /// Most names that are kept of fields without effect: a log line shows no more.
 const N_IGNORED_MAX: usize = 32;
 /// Most characters of such a name, which the client chose.
@@ -146,7 +149,7 @@ impl Fields {
         range: RangeInclusive<usize>,
     ) -> Result<Option<usize>, Failure> {
         let Some(value) = self.take(key) else { return Ok(None) };
-        let number = value.as_u64().and_then(|it| usize::try_from(it).ok());
+        let number = whole(&value).and_then(|it| usize::try_from(it).ok());
         let wanted = || format!("a whole number from {} to {}", range.start(), range.end());
         let number = number.filter(|it| range.contains(it));
         number.map(Some).ok_or_else(|| wrong(&self.path(key), &wanted(), &value))
@@ -219,6 +222,20 @@ pub(crate) fn number_in(
     let number = value.as_f64().map(|it| it as f32).filter(|it| range.contains(it));
     let wanted = || format!("a number from {} to {}", range.start(), range.end());
     number.ok_or_else(|| wrong(path, &wanted(), value))
+}
+
+/// A whole number, also as clients write it that count in floats: `1e3`, `16.0`.
+pub(crate) fn whole(value: &Json) -> Option<u64> {
+    let of_float = || {
+        let float = value.as_f64().filter(|it| it.fract() == 0.0 && (0.0..=WHOLE_MAX).contains(it));
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "whole, and between zero and 2^53"
+        )]
+        float.map(|it| it as u64)
+    };
+    value.as_u64().or_else(of_float)
 }
 
 /// A value that is not what is expected.

@@ -8,7 +8,7 @@ use moeflux::{StopStrings, TokenId};
 use serde_json::Value as Json;
 
 use crate::wire::failure::Failure;
-use crate::wire::fields::{Fields, element, number_in, wrong};
+use crate::wire::fields::{Fields, element, number_in, whole, wrong};
 use crate::wire::request::Sampling;
 
 /// Most answers to a prompt: what the API of `OpenAI` allows.
@@ -64,7 +64,7 @@ fn top_k(fields: &mut Fields) -> Result<Option<usize>, Failure> {
         None => Ok(None),
         Some(value) if value.as_i64() == Some(-1) => Ok(Some(0)),
         Some(value) => {
-            let number = value.as_u64().and_then(|it| usize::try_from(it).ok());
+            let number = whole(&value).and_then(|it| usize::try_from(it).ok());
             let number = number.filter(|it| *it <= TOP_K_MAX);
             let wanted = format!("a whole number from 0 to {TOP_K_MAX}, or -1");
             let problem = || wrong(&fields.path("top_k"), &wanted, &value);

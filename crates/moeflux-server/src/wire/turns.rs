@@ -27,6 +27,15 @@ impl Turns {
         }
     }
 
+    /// Adds instructions that stand beside what the user said. Claude Code sends them behind the
+    /// question; they are told before it, so that the question is what the model answers.
+    pub(crate) fn note(&mut self, text: String) {
+        let is_asked = matches!(self.turns.last(), Some(Turn::User(_)));
+        let question = if is_asked { self.turns.pop() } else { None };
+        self.system(text);
+        self.turns.extend(question);
+    }
+
     /// Adds what the user said, if it is something.
     pub(crate) fn user(&mut self, text: Option<String>) {
         self.turns.extend(text.map(Turn::User));
@@ -131,6 +140,21 @@ mod tests {
         ];
         assert_eq!(conversation.turns, expected);
         assert_eq!(conversation.ending, Ending::Continue);
+    }
+
+    #[test]
+    fn instructions_behind_a_question_are_told_before_it() {
+        let mut turns = Turns::default();
+        turns.user(Some("Q".into()));
+        turns.note("N".into());
+        turns.said("A");
+        turns.note("M".into());
+        turns.note(String::new());
+        let found = turns.conversation("messages", Vec::new(), None).unwrap().turns;
+        let said = Assistant { text: "A".into(), ..Assistant::default() };
+        let system = |text: &str| Turn::System(text.to_owned());
+        let expected = [system("N"), Turn::User("Q".into()), Turn::Assistant(said), system("M")];
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -35,6 +35,7 @@ fn chat_completions() {
         (json!({"n": 0}), "`n`: expected a whole number from 1 to 128, got 0"),
         (json!({"n": 129}), "`n`: expected a whole number from 1 to 128, got 129"),
         (json!({"n": 1e9}), "`n`: expected a whole number from 1 to 128, got 1000000000.0"),
+        (json!({"n": 1.5}), "`n`: expected a whole number from 1 to 128, got 1.5"),
         (json!({"max_tokens": -5}), "`max_tokens`: expected a whole number from 1 to 2147483648"),
         (json!({"max_completion_tokens": 0}), "`max_completion_tokens`: expected a whole number"),
         (json!({"logprobs": true, "top_logprobs": 21}), "`top_logprobs`: expected a whole number"),

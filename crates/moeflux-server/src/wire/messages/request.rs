@@ -200,7 +200,7 @@ fn message(mut message: Fields, turns: &mut Turns, ignored: &mut Ignored) -> Res
     let path = message.path("content");
     let content = message.required("content")?;
     match role.as_str() {
-        "system" => turns.system(text::instructions(&path, content, ignored)?),
+        "system" => turns.note(text::instructions(&path, content, ignored)?),
         "user" => user(&path, content, (turns, ignored))?,
         "assistant" => assistant(&path, content, (turns, ignored))?,
         other => {

@@ -64,7 +64,8 @@ pub fn gguf_at(path: &Path) -> Result<Option<PathBuf>> {
     }
     found.retain(|path| path.file_name().and_then(OsStr::to_str).is_some_and(is_model));
     found.sort();
-    let name = |path: &Path| quoted(&path.file_name().unwrap_or_default().to_string_lossy());
+    let below = |file: &Path| file.strip_prefix(path).unwrap_or(file).to_owned();
+    let name = |file: &Path| quoted(&below(file).to_string_lossy());
     match found.as_slice() {
         [] => Ok(None),
         [file] => Ok(Some(file.clone())),

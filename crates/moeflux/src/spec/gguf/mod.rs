@@ -63,6 +63,13 @@ impl ModelSpec {
     }
 }
 
+/// Whether the metadata count experts, whatever the architecture is called.
+fn has_experts(gguf: &Gguf) -> bool {
+    let keys = gguf.metadata.entries().map(|(key, _)| key);
+    keys.filter(|key| key.ends_with(".expert_count"))
+        .any(|key| gguf.metadata.count(key).is_some_and(|n_experts| n_experts > 0))
+}
+
 fn architecture(gguf: &Gguf) -> Result<Architecture> {
     let name = gguf.architecture.as_str();
     let path = gguf.path.display();
@@ -76,11 +83,11 @@ fn architecture(gguf: &Gguf) -> Result<Architecture> {
     } else {
         let name = name.escape_debug().to_string();
         let name: String = name.chars().take(60).collect();
-        format!(
-            "`general.architecture` is \"{name}\": this architecture is not supported; supported \
-             are {}",
-            known_names()
-        )
+        let advice = match has_experts(gguf) {
+            true => "this architecture is not supported",
+            false => "this is a dense model, and moeflux runs Mixture-of-Experts models",
+        };
+        format!("`general.architecture` is \"{name}\": {advice}; supported are {}", known_names())
     };
     Err(Error::Unsupported(format!("{path}: {what}")))
 }
