@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use moeflux::{Error, Remedy, Result};
+use moeflux_io::free_disk_bytes;
 
 /// Blocks are not shared between files, and folders grow too.
 const SLACK_BYTES_PER_FILE: u64 = 64 << 10;
@@ -15,7 +16,7 @@ const SLACK_BYTES_PER_FILE: u64 = 64 << 10;
 ///
 /// [`Error::NoRoom`] with how much is free.
 pub(crate) fn check_room(dir: &Path, n_files: usize, n_bytes: u64) -> Result<()> {
-    match free_bytes(dir) {
+    match free_disk_bytes(dir) {
         Some(free_bytes) => check_free(dir, free_bytes, n_files, n_bytes),
         // Then the disk says so when it is full.
         None => Ok(()),
@@ -34,21 +35,6 @@ fn check_free(dir: &Path, free_bytes: u64, n_files: usize, n_bytes: u64) -> Resu
         needs: Vec::new(),
         remedy: Remedy::FreeDisk,
     })
-}
-
-/// What an ordinary user may still write where `dir` is or would be.
-#[cfg(unix)]
-pub(crate) fn free_bytes(dir: &Path) -> Option<u64> {
-    let dir = std::path::absolute(dir).ok()?;
-    let existing = dir.ancestors().find(|it| it.exists())?;
-    let disk = rustix::fs::statvfs(existing).ok()?;
-    disk.f_bavail.checked_mul(disk.f_frsize)
-}
-
-/// Here the system is not asked.
-#[cfg(not(unix))]
-pub(crate) fn free_bytes(_dir: &Path) -> Option<u64> {
-    None
 }
 
 #[cfg(test)]
@@ -70,11 +56,10 @@ mod tests {
         assert!(check_free(dir, u64::MAX - 1, 1, u64::MAX).is_err());
     }
 
-    #[cfg(unix)]
     #[test]
     fn free_space_is_known_for_folders_that_are_not_there_yet() {
         let temp = TestDir::new("free");
-        assert!(free_bytes(&temp.path().join("not/yet")).is_some_and(|free| free > 0));
+        assert!(free_disk_bytes(&temp.path().join("not/yet")).is_some_and(|free| free > 0));
         let error = check_room(temp.path(), 1, 1 << 60).unwrap_err();
         assert!(matches!(error, Error::NoRoom { .. }), "{error}");
     }

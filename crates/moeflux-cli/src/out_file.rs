@@ -56,7 +56,7 @@ impl OutFile {
     /// [`Error::Io`].
     pub(crate) fn finish(mut self) -> Result<()> {
         let Some(name) = &self.renamed else { return Ok(()) };
-        std::fs::rename(&self.written, name).map_err(Error::io("write", name))?;
+        moeflux_io::rename(&self.written, name).map_err(Error::io("write", name))?;
         self.renamed = None;
         Ok(())
     }

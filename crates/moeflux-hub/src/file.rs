@@ -40,7 +40,7 @@ pub(crate) fn put(path: &Path, bytes: &[u8]) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!("{name}.{}-{serial}.tmp", std::process::id()));
     let mut file = File::create(&temporary).map_err(Error::io("create", &temporary))?;
-    let written = file.write_all(bytes).and_then(|()| fs::rename(&temporary, path));
+    let written = file.write_all(bytes).and_then(|()| moeflux_io::rename(&temporary, path));
     written.map_err(|error| {
         drop(fs::remove_file(&temporary));
         Error::io("write", path)(error)

@@ -134,6 +134,16 @@ pub fn create_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Gives a file another name, also that of one that is there. What another program has open cannot
+/// be replaced on some systems: it is tried again for a moment.
+///
+/// # Errors
+///
+/// What the system says.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    system::rename(from, to)
+}
+
 /// A missing file whose name is there is a link that leads nowhere: an optional file must not be
 /// taken for absent then.
 fn explained(path: &Path, error: io::Error) -> io::Error {
@@ -168,6 +178,10 @@ mod system {
     use std::path::Path;
 
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+    pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
 
     pub(super) fn open(path: &Path, flags: i32) -> io::Result<File> {
         let flags = flags | OFlags::NONBLOCK.bits().cast_signed();
@@ -225,19 +239,30 @@ mod system {
     /// Other programs, such as scanners, hold a file for a moment: it is tried again for 2 s.
     const N_TRIES: usize = 100;
     const PAUSE: Duration = Duration::from_millis(20);
+    const ERROR_ACCESS_DENIED: i32 = 5;
     const ERROR_SHARING_VIOLATION: i32 = 32;
 
     pub(super) fn open(path: &Path, flags: i32) -> io::Result<File> {
         let open = || File::options().read(true).custom_flags(flags.cast_unsigned()).open(path);
+        patiently(&[ERROR_SHARING_VIOLATION], open)
+    }
+
+    /// A file that another program has open is not replaced: access is denied until it is closed.
+    pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+        patiently(&[ERROR_SHARING_VIOLATION, ERROR_ACCESS_DENIED], || std::fs::rename(from, to))
+    }
+
+    /// Tries again while one of these errors comes.
+    fn patiently<T>(passing: &[i32], mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         for _ in 1..N_TRIES {
-            match open() {
-                Err(error) if error.raw_os_error() == Some(ERROR_SHARING_VIOLATION) => {
+            match act() {
+                Err(error) if error.raw_os_error().is_some_and(|it| passing.contains(&it)) => {
                     std::thread::park_timeout(PAUSE);
                 }
-                opened => return opened,
+                done => return done,
             }
         }
-        open()
+        act()
     }
 
     pub(super) fn create(path: &Path) -> io::Result<File> {

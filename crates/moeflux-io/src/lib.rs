@@ -42,7 +42,7 @@ pub use clock::{Clock, RealClock, VirtualClock};
 pub use control_group::{ControlGroup, tightest_control_group};
 pub use direct::{BLOCK_BYTES, Caching, DriveFile, FileFacts};
 pub use file::{ReadError, ReadFile};
-pub use identity::{FileChange, FileIdentity, create_file};
+pub use identity::{FileChange, FileIdentity, create_file, rename};
 pub use loader::{
     Class, Counts, Finished, Job, JobId, Laid, LaneCounts, LoadError, Loader,
     N_FAILURES_BEFORE_MIRROR, N_FAILURES_MAX, N_INTERRUPTIONS_MAX, N_JOBS_USUAL, N_PARTS_MAX,
@@ -56,8 +56,8 @@ pub use probe::{Probe, Probed};
 pub use simulated::{Contents, FaultSwitch, Faults, NthFault, Pace, SimulatedDrive, SimulatedFile};
 pub use slots::{Filling, Piece, SLOT_ALIGN, Slab, SlabIdx, SlotIdx, SlotMemory, SlotState};
 pub use system::{
-    MemoryLook, MemoryWatch, available_memory_bytes, process_memory_bytes, process_peak_bytes,
-    processor_name, total_memory_bytes,
+    MemoryLook, MemoryWatch, available_memory_bytes, free_disk_bytes, process_memory_bytes,
+    process_peak_bytes, processor_name, total_memory_bytes,
 };
 pub use threads::{N_THREADS_MAX, ThreadsDrive};
 #[cfg(target_os = "linux")]

@@ -326,7 +326,7 @@ mod tests {
         let n_made = evil.iter().filter(is_possible).count();
         assert!(n_made > 0 || cfg!(windows));
         fs::write(dir.path().join("a \u{e9}.json"), "").unwrap();
-        let line = format!("/load {}/a", dir.path().display());
+        let line = format!("/load {}", dir.path().join("a").display());
         let completion = Completion(FilenameCompleter::new());
         let history = FileHistory::new();
         let (_, found) = completion.complete(&line, line.len(), &Context::new(&history)).unwrap();

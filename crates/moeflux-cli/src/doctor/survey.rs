@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use moeflux::{ByteCount, Error, Remedy, Result};
-use moeflux_io::{Caching, DriveFile, Probe, RealClock};
+use moeflux_io::{Caching, DriveFile, Probe, RealClock, free_disk_bytes};
 use serde_json::{Value, json};
 
-use crate::disk;
 use crate::interrupt::Interrupt;
 use crate::print;
 use crate::progress::Bar;
@@ -232,7 +231,7 @@ struct TemporaryFile {
 impl TemporaryFile {
     /// Of numbers that no drive can make smaller.
     fn write(dir: &Path, file_bytes: u64, interrupt: &Interrupt) -> Result<Self> {
-        let room = disk::free_bytes(dir).map_or(u64::MAX, |free| free / SHARE_OF_FREE);
+        let room = free_disk_bytes(dir).map_or(u64::MAX, |free| free / SHARE_OF_FREE);
         let len_bytes = file_bytes.min(room);
         if len_bytes < FILE_BYTES_MIN {
             let needed_bytes = FILE_BYTES_MIN * SHARE_OF_FREE;

@@ -2,9 +2,8 @@
 
 use moeflux::ByteCount;
 use moeflux_hub::{Hub, Presence, Remote};
-use moeflux_io::OneLine;
+use moeflux_io::{OneLine, free_disk_bytes};
 
-use crate::disk;
 use crate::failure::Outcome;
 use crate::fold::folded;
 use crate::hub::described;
@@ -46,7 +45,7 @@ impl Offer {
             model,
             expected: config.and_then(|it| plan::expectation(it, drive.as_deref())),
             place: root.display().to_string(),
-            free_bytes: disk::free_bytes(root),
+            free_bytes: free_disk_bytes(root),
         })
     }
 

@@ -68,7 +68,7 @@ impl NewFolder {
     pub(super) fn finish(mut self) -> Result<()> {
         for name in &self.names {
             let from = self.unfinished(name);
-            fs::rename(&from, self.dir.join(name)).map_err(Error::io("rename", &from))?;
+            moeflux_io::rename(&from, &self.dir.join(name)).map_err(Error::io("rename", &from))?;
         }
         self.is_finished = true;
         Ok(())

@@ -199,7 +199,7 @@ fn what_the_folder_says_wrongly_is_named() {
     let args = ["generate", "x", "--model", model.to_str().unwrap()];
     let name = "model/generation_config.json";
     dir.edit_json(name, |config| config["top_p"] = json!("high"));
-    check_fails(&args, &["model/generation_config.json: `top_p`"]);
+    check_fails(&args, &["generation_config.json: `top_p`"]);
     dir.edit_json(name, |config| {
         config["top_p"] = json!(1.0);
         config["eos_token_id"] = json!([9999]);

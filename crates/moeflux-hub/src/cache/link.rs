@@ -63,7 +63,7 @@ impl Folder {
 
     fn put(&self, from: &Path, to: &Path, age: Age) -> Result<()> {
         let put = match age {
-            Age::New => fs::rename(from, to),
+            Age::New => moeflux_io::rename(from, to),
             Age::Old => fs::copy(from, to).map(|_| ()),
         };
         put.map_err(Error::io("write", to))

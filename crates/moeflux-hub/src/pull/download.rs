@@ -4,7 +4,7 @@
 //! **Invariant:** a piece is in the list after its bytes were written; it is hashed as it is read
 //! back, and what is not as it arrived is fetched again.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::hash::Hasher as _;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -241,7 +241,7 @@ impl Download {
         self.file.sync_data().map_err(Error::io("write", &self.path))?;
         self.state().journal = None;
         let blob = folder.blob(&self.job.blob);
-        fs::rename(&self.path, &blob).map_err(Error::io("rename", &self.path))?;
+        moeflux_io::rename(&self.path, &blob).map_err(Error::io("rename", &self.path))?;
         file::remove_if_there(&folder.pieces(&self.job.blob))
     }
 

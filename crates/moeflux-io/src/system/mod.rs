@@ -5,6 +5,7 @@
 //! fails.
 
 mod room;
+mod disk;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "macos")]
@@ -13,6 +14,8 @@ mod macos;
 mod windows;
 #[cfg(not(any(target_os = "linux", target_os = "macos", windows)))]
 mod unknown;
+
+use std::path::Path;
 
 #[cfg(target_os = "linux")]
 use self::linux as asked;
@@ -51,6 +54,13 @@ pub fn process_peak_bytes() -> Option<u64> {
 #[must_use]
 pub fn processor_name() -> Option<String> {
     asked::processor_name().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+/// What this user may still write where a folder is or would be.
+#[must_use]
+pub fn free_disk_bytes(dir: &Path) -> Option<u64> {
+    let dir = std::path::absolute(dir).ok()?;
+    disk::free_bytes(dir.ancestors().find(|it| it.exists())?)
 }
 
 /// How short memory is.

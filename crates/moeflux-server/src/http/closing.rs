@@ -138,8 +138,19 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
 }
 
 impl Socket for tokio::net::TcpStream {
+    #[cfg(not(windows))]
     fn failure(&self) -> io::Result<Option<io::Error>> {
         self.take_error()
+    }
+
+    /// Windows keeps no error of a connection that its other end reset: a write tells it, of no
+    /// bytes too.
+    #[cfg(windows)]
+    fn failure(&self) -> io::Result<Option<io::Error>> {
+        match self.try_write(&[]) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Ok(Some(error)),
+            _ => self.take_error(),
+        }
     }
 }
 

@@ -82,6 +82,11 @@ fn bind_tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
         Ok((listener, address))
     };
     bind().map_err(|error: io::Error| {
+        // Systems say this in many ways.
+        let error = match error.kind() {
+            io::ErrorKind::AddrInUse => "the address is in use".to_owned(),
+            _ => error.to_string(),
+        };
         let problem =
             format!("cannot listen on {address}: {error}: choose another address or port");
         Error::Machine(problem)

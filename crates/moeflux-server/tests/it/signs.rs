@@ -76,11 +76,9 @@ fn streams_begin_at_once_and_show_life() {
     let is_sign = |event: &&Event| event.data.contains("moeflux_progress");
     let signs: Vec<Json> = events.iter().filter(is_sign).map(Event::json).collect();
     assert!(signs.len() >= 2, "{}", completions.text());
+    assert_eq!(signs[0]["moeflux_progress"]["tokens_read"], 0);
     for sign in &signs {
-        assert_eq!(
-            (&sign["choices"][0]["text"], &sign["moeflux_progress"]["tokens_read"]),
-            (&json!(""), &json!(0))
-        );
+        assert_eq!(sign["choices"][0]["text"], "");
         assert_eq!(sign["id"], signs[0]["id"]);
     }
     assert_eq!(events.last().unwrap().data, "[DONE]");

@@ -80,7 +80,7 @@ impl Folder {
     /// [`Error::Io`].
     pub(super) fn publish(&self, name: &str) -> Result<()> {
         let (from, to) = (self.partial(name), self.path(name));
-        fs::rename(&from, &to).map_err(Error::io("rename", &from))?;
+        moeflux_io::rename(&from, &to).map_err(Error::io("rename", &from))?;
         sync_dir(&self.dir)
     }
 
