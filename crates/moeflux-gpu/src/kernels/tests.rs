@@ -2,10 +2,12 @@
 //! the limits there, and their parameters lie where Rust puts them.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use naga::back::{hlsl, msl};
+use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
-use naga::{AddressSpace, Module, ShaderStage, TypeInner};
+use naga::{AddressSpace, Module, ShaderStage, StorageAccess, TypeInner};
 
 use super::KERNELS;
 use crate::config::MATRIX_WORKGROUP_BYTES;
@@ -14,7 +16,11 @@ use crate::shader::Shader;
 /// Metal's memory of a threadgroup.
 const WORKGROUP_BYTES_MAX: u32 = 32 << 10;
 /// Metal's buffers of a kernel.
-const N_BUFFERS_MAX: usize = 31;
+const N_BUFFERS_MAX: u8 = 31;
+/// Versions of Metal's language that wgpu asks for: on macOS 11, which is the first on Apple
+/// silicon, and on macOS 26.
+const OLDEST_MSL: (u8, u8) = (2, 3);
+const NEWEST_MSL: (u8, u8) = (4, 0);
 
 fn shaders() -> impl Iterator<Item = Shader> {
     KERNELS.iter().flat_map(|kernel| (kernel.shaders)())
@@ -50,6 +56,8 @@ fn every_shader_is_valid_and_within_the_limits_of_metal() {
             .iter()
             .filter(|(_, it)| it.space == AddressSpace::WorkGroup)
             .map(|(_, it)| module.types[it.ty].inner.size(module.to_ctx()))
+            // In steps of which wgpu asks Metal for it.
+            .map(|n_bytes| n_bytes.next_multiple_of(16))
             .sum();
         let most = match shader.is_cooperative() {
             true => MATRIX_WORKGROUP_BYTES,
@@ -61,33 +69,70 @@ fn every_shader_is_valid_and_within_the_limits_of_metal() {
     assert!(n > 0);
 }
 
+/// What wgpu makes of a shader for Metal, in a version of the language.
+fn metal_text(name: &str, (module, info): &(Module, ModuleInfo), lang_version: (u8, u8)) -> String {
+    let mut resources = msl::EntryPointResources {
+        immediates_buffer: Some(0), // wgpu counts on from there
+        ..msl::EntryPointResources::default()
+    };
+    let mut n_buffers = 1;
+    for (_, variable) in module.global_variables.iter() {
+        let (Some(binding), AddressSpace::Storage { access }) = (variable.binding, variable.space)
+        else {
+            continue;
+        };
+        let mutable = access.contains(StorageAccess::STORE);
+        let buffer = Some(n_buffers);
+        let target = msl::BindTarget { buffer, mutable, ..msl::BindTarget::default() };
+        resources.resources.insert(binding, target);
+        n_buffers += 1;
+    }
+    resources.sizes_buffer = Some(n_buffers);
+    n_buffers += 1;
+    assert!(n_buffers <= N_BUFFERS_MAX, "{name}: {n_buffers} buffers");
+    let options = msl::Options {
+        lang_version,
+        per_entry_point_map: [("main".to_owned(), resources)].into(),
+        fake_missing_bindings: false,
+        bounds_check_policies: BoundsCheckPolicies {
+            index: BoundsCheckPolicy::Restrict,
+            buffer: BoundsCheckPolicy::Restrict,
+            image_load: BoundsCheckPolicy::Restrict,
+            binding_array: BoundsCheckPolicy::Unchecked,
+        },
+        // As the device asks for it.
+        zero_initialize_workgroup_memory: false,
+        force_loop_bounding: false,
+        ..msl::Options::default()
+    };
+    let pipeline = msl::PipelineOptions {
+        entry_point: Some((ShaderStage::Compute, "main".to_owned())),
+        vertex_pulling_transform: true,
+        ..msl::PipelineOptions::default()
+    };
+    let written = msl::write_string(module, info, &options, &pipeline);
+    let (text, made) = written.unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert!(matches!(made.entry_point_names[..], [Ok(_)]), "{name}: {made:?}");
+    text
+}
+
+/// With `MOEFLUX_MSL`, leaves what it made in that folder, for `tools/check/msl.sh`.
 #[test]
 fn every_shader_translates_to_metal() {
-    for shader in shaders().filter(|it| !it.is_cooperative()) {
-        let (module, info) = parsed(&shader);
-        let mut resources = msl::EntryPointResources::default();
-        for (_, variable) in module.global_variables.iter() {
-            let Some(binding) = variable.binding else { continue };
-            let slot = u8::try_from(resources.resources.len()).unwrap();
-            let target =
-                msl::BindTarget { buffer: Some(slot), mutable: true, ..Default::default() };
-            resources.resources.insert(binding, target);
-        }
-        let n_buffers = resources.resources.len() + 2;
-        assert!(n_buffers <= N_BUFFERS_MAX, "{}: {n_buffers} buffers", shader.name());
-        resources.immediates_buffer = Some(29);
-        resources.sizes_buffer = Some(30);
-        let options = msl::Options {
-            lang_version: (2, 4),
-            per_entry_point_map: [("main".to_owned(), resources)].into(),
-            fake_missing_bindings: false,
-            ..Default::default()
-        };
-        let pipeline = msl::PipelineOptions::default();
-        let written = msl::write_string(&module, &info, &options, &pipeline);
-        let (text, _) = written.unwrap_or_else(|e| panic!("{}: {e}", shader.name()));
+    #[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
+    let folder = std::env::var_os("MOEFLUX_MSL").map(PathBuf::from);
+    for (idx, shader) in shaders().filter(|it| !it.is_cooperative()).enumerate() {
+        let name = shader.name();
+        let checked = parsed(&shader);
+        let text = metal_text(name, &checked, OLDEST_MSL);
         // Those that there are in WGSL of 16 x 16 do not exist there.
-        assert!(!text.contains("metal::simdgroup_"), "{}: matrices", shader.name());
+        assert!(!text.contains("metal::simdgroup_"), "{name}: matrices");
+        // The first line names the version.
+        let newest = metal_text(name, &checked, NEWEST_MSL);
+        assert!(text.lines().skip(1).eq(newest.lines().skip(1)), "{name}: depends on the version");
+        if let Some(folder) = &folder {
+            std::fs::write(folder.join(format!("{idx:04}-{name}.metal")), text).unwrap();
+        }
     }
 }
 

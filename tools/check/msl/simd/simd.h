@@ -1,0 +1,1 @@
+// Empty: what naga writes includes this header of Metal's, and uses nothing of it.
