@@ -95,7 +95,9 @@ impl Hub {
         &self.cache
     }
 
-    pub(crate) fn settings(&self) -> &Settings {
+    /// What the hub was opened with.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
         &self.settings
     }
 

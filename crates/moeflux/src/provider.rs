@@ -79,9 +79,9 @@ pub mod experts {
     /// Experts that are read from drives.
     pub mod stream {
         pub use crate::experts::stream::{
-            Drives, Move, N_ROWS_ANY_ORDER, ReadFor, SeenSlot, SeenSlots, SlotShape, SlotSight,
-            Stream, StreamConfig, StreamModel, StreamStats, choose_way, drive_speed, probe_of,
-            slot_shape,
+            Drives, Move, N_ROWS_ANY_ORDER, PROBE_BYTES, ReadFor, SeenSlot, SeenSlots, SlotShape,
+            SlotSight, Stream, StreamConfig, StreamModel, StreamStats, choose_way, drive_speed,
+            probe_of, slot_shape,
         };
     }
 

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -55,10 +56,16 @@ def run(executable, folder, *arguments):
     environment = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
     environment["CARGO_MANIFEST_DIR"] = str(folder)
     command = ["wine", executable, "--test-threads", str(os.cpu_count()), *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          timeout=SECONDS_MAX)
-    output = done.stdout.decode(errors="replace").replace("\r\n", "\n")
-    return dict(RESULT.findall(output)), output, done.returncode
+    with tempfile.TemporaryFile() as file:
+        try:
+            code = subprocess.run(command, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT,
+                                  timeout=SECONDS_MAX).returncode
+        except subprocess.TimeoutExpired:
+            subprocess.run(["wineserver", "-k"], check=False)
+            code = None
+        file.seek(0)
+        output = file.read().decode(errors="replace").replace("\r\n", "\n")
+    return dict(RESULT.findall(output)), output, code
 
 
 def main(built, cannot, *wanted):
@@ -76,7 +83,9 @@ def main(built, cannot, *wanted):
         expected = cannot.get(name, set())
         wrong = [f"failed: {it}" for it in sorted(failed - expected)]
         wrong += [f"passes, but is listed: {it}" for it in sorted(expected - failed)]
-        if not results and code != 0:
+        if code is None:
+            wrong.append(f"did not end within {SECONDS_MAX} s")
+        elif not results and code != 0:
             wrong.append(f"did not run: exit code {code}")
         seconds = time.monotonic() - begin
         print(f"{'WRONG' if wrong else 'ok':<5} {name}: {len(results)} tests, {len(failed)} cannot pass, "

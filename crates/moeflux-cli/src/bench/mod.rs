@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::Args;
 use moeflux::provider::backend::TierStats;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::experts::stream::{StreamStats, drive_speed, probe_of};
+use moeflux::provider::experts::stream::{PROBE_BYTES, StreamStats, drive_speed, probe_of};
 use moeflux::provider::forward::StepProgress;
 use moeflux::provider::ranks::LinkStats;
 use moeflux::provider::spec::ModelSpec;
@@ -80,7 +80,8 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let facts = ModelFacts::new(&blueprint, &checkpoint);
     let n_sessions = args.sessions.get();
     let n_kept = context.saturating_mul(n_sessions);
-    let engine = model::open(&dir, &args.model, n_kept, &interrupt)?;
+    let held = model::Held { beside_bytes: PROBE_BYTES, ..n_kept.into() };
+    let engine = model::open(&dir, &args.model, held, &interrupt)?;
     check_sessions(n_sessions, &engine)?;
     model::read_rest(&engine, &interrupt)?;
     let mut bench = Bench {

@@ -125,8 +125,23 @@ pub(crate) fn run(args: &PullArgs) -> Outcome<String> {
             "cancelled; what arrived is kept, and `moeflux pull {}` continues",
             args.wanted
         ))),
-        other => Ok(summary(&remote, &other?, offer.runs())),
+        other => {
+            let pulled = other?;
+            let is_wished = hub.settings().has_no_links;
+            if pulled.fetched_bytes > 0 && !is_wished && !has_links(&remote, &pulled.dir) {
+                print::aside(
+                    "note: no links can be made in this folder: each revision has files of its \
+                     own, and what two of them share is stored twice",
+                );
+            }
+            Ok(summary(&remote, &pulled, offer.runs()))
+        }
     }
+}
+
+/// Whether files of a snapshot are links to contents that revisions share.
+fn has_links(remote: &Remote, dir: &Path) -> bool {
+    remote.chosen().any(|(path, _)| dir.join(path).is_symlink())
 }
 
 /// Refuses what would be no model.

@@ -42,7 +42,7 @@ pub use near::Move;
 use near::Near;
 use place::{Place, Placed};
 use pressure::Pressure;
-pub use probe::{choose_way, drive_speed, probe_of};
+pub use probe::{PROBE_BYTES, choose_way, drive_speed, probe_of};
 pub use seen::{SeenSlots, SlotSight};
 pub use size::{SlotShape, slot_shape};
 pub(crate) use size::{record_shape, slab_bytes};

@@ -15,6 +15,9 @@ const READ_BYTES: usize = 1 << 20;
 /// Reads in flight.
 const N_IN_FLIGHT: usize = 16;
 
+/// Memory of a probe while it reads.
+pub const PROBE_BYTES: u64 = (READ_BYTES * N_IN_FLIGHT) as u64;
+
 /// The page cache has to be so much faster: what it holds it holds blindly.
 const GAIN_MIN: f64 = 1.15;
 
