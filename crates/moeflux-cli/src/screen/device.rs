@@ -17,8 +17,38 @@ pub(crate) fn abilities() -> Option<Abilities> {
         Some(kind) => kind == "dumb",
         None => obeys != Some(true),
     };
+    let is_dumb = is_dumb || !shows_no_sequence();
     let has_styles = !is_dumb && variable("NO_COLOR").is_none();
     stdout().is_terminal().then_some(Abilities { has_styles, moves_cursor: !is_dumb })
+}
+
+/// Whether a sequence leaves the cursor where it was: some consoles say that they obey, and print
+/// it. Wine's of version 8 does.
+#[cfg(windows)]
+fn shows_no_sequence() -> bool {
+    use std::io::Write as _;
+    use std::sync::OnceLock;
+
+    use crossterm::cursor::position;
+
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    let look = || {
+        let (column, row) = position().ok().filter(|(column, _)| *column == 0)?;
+        let mut stdout = stdout();
+        write!(stdout, "\x1b[0m").and_then(|()| stdout.flush()).ok()?;
+        let stays = position().ok()? == (column, row);
+        if !stays {
+            // What was printed goes away again.
+            write!(stdout, "\r    \r").and_then(|()| stdout.flush()).ok()?;
+        }
+        Some(stays)
+    };
+    *FOUND.get_or_init(|| !stdout().is_terminal() || look().unwrap_or(true))
+}
+
+#[cfg(not(windows))]
+fn shows_no_sequence() -> bool {
+    true
 }
 
 /// How many letters a line has.
