@@ -18,7 +18,7 @@ use moeflux::provider::forward::StepProgress;
 use moeflux::provider::ranks::LinkStats;
 use moeflux::provider::spec::ModelSpec;
 use moeflux::{Engine, Error, Feed, Result, Session, StepOutput, TokenId, Wanted, step};
-use moeflux_io::{Caching, Probe};
+use moeflux_io::{Caching, FREED_BYTES_KEPT, Probe, give_back_freed_memory};
 
 use crate::args::{IoName, ModelArgs};
 use crate::clock;
@@ -80,7 +80,9 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let facts = ModelFacts::new(&blueprint, &checkpoint);
     let n_sessions = args.sessions.get();
     let n_kept = context.saturating_mul(n_sessions);
-    let held = model::Held { beside_bytes: PROBE_BYTES, ..n_kept.into() };
+    // Runs follow each other: without this, what one has freed would stay with the process.
+    give_back_freed_memory();
+    let held = model::Held { beside_bytes: PROBE_BYTES + FREED_BYTES_KEPT, ..n_kept.into() };
     let engine = model::open(&dir, &args.model, held, &interrupt)?;
     check_sessions(n_sessions, &engine)?;
     model::read_rest(&engine, &interrupt)?;
