@@ -311,8 +311,14 @@ fn a_file_replaced_while_the_rest_follows_stops_the_engine() {
         let (engine, gate) = gated(copy.path());
         let other = paths[0].with_extension("other");
         std::fs::copy(&paths[0], &other).unwrap();
-        std::fs::rename(&other, &paths[0]).unwrap();
+        let renamed = std::fs::rename(&other, &paths[0]);
         gate.open();
+        if cfg!(windows) && renamed.is_err() {
+            // Some systems refuse to replace a file that is open.
+            read_rest(&engine).unwrap();
+            continue;
+        }
+        renamed.unwrap();
         for _ in 0..2 {
             let error = read_rest(&engine).unwrap_err();
             assert!(matches!(error, Error::Stopped(_)) && names_one(&error, &paths), "{error}");
