@@ -25,7 +25,17 @@ use moeflux::provider::text::Tokenizer;
 
 use crate::cases::{Case, Expected};
 
+/// The first thread of a program has 1 MiB on Windows; `moeflux` has as much as this one.
+const STACK_BYTES: usize = 8 << 20;
+
 fn main() {
+    let running = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(run).unwrap();
+    if let Err(panic) = running.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn run() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
