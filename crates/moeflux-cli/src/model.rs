@@ -108,10 +108,13 @@ pub(crate) fn check_named(path: &Path) -> Result<()> {
     Err(Error::malformed(path, problem))
 }
 
+/// The folder of a file.
+pub(crate) fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 fn name_its_folder(path: &Path) -> String {
-    let dir = path.parent().filter(|it| !it.as_os_str().is_empty());
-    let dir = dir.unwrap_or(Path::new(".")).display();
-    format!("is one file of a model: name its folder {dir}")
+    format!("is one file of a model: name its folder {}", folder_of(path).display())
 }
 
 fn has_end(path: &Path, end: &str) -> bool {

@@ -133,10 +133,7 @@ pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
         return Err(Error::Input(format!(
             "{} is a file: name its folder {}",
             args.dir.display(),
-            dir.parent()
-                .filter(|it| !it.as_os_str().is_empty())
-                .unwrap_or(Path::new("."))
-                .display()
+            model::folder_of(&dir).display()
         ))
         .into());
     }
@@ -249,8 +246,7 @@ fn remember(report: &Report) -> Measured {
 
 /// The files of the model at a path, or those with weights in a folder that is none.
 fn files_at(path: &Path) -> Files {
-    let above = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = if path.is_dir() { path } else { above };
+    let folder = if path.is_dir() { path } else { model::folder_of(path) };
     let own = Blueprint::open(path).ok().map(|(_, checkpoint)| {
         checkpoint.files.iter().map(|file| (file.path.clone(), file.len_bytes)).collect()
     });
