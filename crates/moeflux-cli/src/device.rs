@@ -3,12 +3,12 @@
 //! **Invariant:** whoever asks for a GPU gets one or an error; `auto` takes one only if the whole
 //! model fits there, and says so.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::config::DeviceMaker;
-use moeflux::{Budget, ByteCount, Error, Result};
+use moeflux::provider::model::Headers;
+use moeflux::{Budget, ByteCount, Error, Model, Result};
 use moeflux_gpu::adapter::{Adapter, AdapterFacts, AdapterKind, adapters, choose};
 use moeflux_gpu::device::Gpu;
 use moeflux_gpu::maker::{GpuMaker, for_cpu_only, of_cpu_only};
@@ -23,35 +23,34 @@ use crate::quiet::without_noise;
 pub(crate) const SMALL_BYTES: u64 = 512 << 20;
 
 /// A model, and the tokens that its sessions hold on a device.
-pub(crate) type Candidate<'a> = (&'a Path, usize);
+pub(crate) type Candidate<'a> = (&'a Model, usize);
 
 /// The device of a backend; `None` for the CPU.
 pub(crate) fn of(
     backend: BackendName,
     args: &ModelArgs,
-    candidate: Candidate<'_>,
+    (model, context): Candidate<'_>,
 ) -> Result<Option<Arc<dyn DeviceMaker>>> {
     match backend {
         BackendName::Cpu | BackendName::Reference => Ok(None),
         BackendName::Gpu => {
-            let blueprint = checked_model(args, candidate.0)?;
+            let blueprint = model.blueprint();
+            check_model(args, blueprint)?;
             let adapter = without_noise(|| choose(args.gpu.as_deref()))?;
-            maker(&adapter, args, &blueprint).map(Some)
+            maker(&adapter, args, blueprint).map(Some)
         }
         BackendName::Auto => {
-            let (blueprint, _) = Blueprint::open(candidate.0)?;
-            let Some(adapter) = auto(&blueprint, candidate.1) else { return Ok(None) };
-            let made = maker(&adapter, args, &blueprint);
+            let blueprint = model.blueprint();
+            let Some(adapter) = auto(blueprint, context) else { return Ok(None) };
+            let made = maker(&adapter, args, blueprint);
             Ok(made.map_err(|error| say_fallback(&error)).ok())
         }
     }
 }
 
 /// Whether the CPU may do what a device could not.
-pub(crate) fn falls_back(backend: BackendName, error: &Error) -> bool {
-    let is_of_device =
-        matches!(error, Error::Device { .. } | Error::NoRoom { .. } | Error::Unsupported(_));
-    backend == BackendName::Auto && is_of_device
+pub(crate) fn falls_back(error: &Error) -> bool {
+    matches!(error, Error::Device { .. } | Error::NoRoom { .. } | Error::Unsupported(_))
 }
 
 /// Says that the CPU computes, and why.
@@ -59,15 +58,16 @@ pub(crate) fn say_fallback(error: &Error) {
     print::aside(&format!("note: computing on the CPU: {error}"));
 }
 
-/// A model, unless no GPU computes it or its resident weights are more than what `--gpu-memory`
-/// allows.
-fn checked_model(args: &ModelArgs, dir: &Path) -> Result<Blueprint> {
-    let (blueprint, _) = Blueprint::open(dir)?;
-    check_kinds(&blueprint)?;
-    if let Some(Budget::Bytes(n_bytes)) = args.gpu_memory {
-        Needs::new(&blueprint).check_gpu_memory(n_bytes, "--gpu-memory allows")?;
+/// Refuses a model that no GPU computes, and one whose resident weights are more than what
+/// `--gpu-memory` allows.
+fn check_model(args: &ModelArgs, blueprint: &Blueprint) -> Result<()> {
+    check_kinds(blueprint)?;
+    match args.gpu_memory {
+        Some(Budget::Bytes(n_bytes)) => {
+            Needs::new(blueprint).check_gpu_memory(n_bytes, "--gpu-memory allows")
+        }
+        _ => Ok(()),
     }
-    Ok(blueprint)
 }
 
 /// Refuses weights of a kind for which GPUs have no kernels: before they are read.

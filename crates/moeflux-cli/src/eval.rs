@@ -11,8 +11,7 @@ use clap::Args;
 use moeflux::provider::backend::DeviceNames;
 use moeflux::provider::format::read_file;
 use moeflux::provider::forward::StepProgress;
-use moeflux::provider::spec::ModelSpec;
-use moeflux::{Engine, Error, Result, Session, TokenId, Tokenizer, Wanted};
+use moeflux::{Engine, Error, Model, Result, Session, TokenId, Tokenizer, Wanted};
 use serde_json::json;
 
 use crate::args::{BackendName, ModelArgs};
@@ -70,19 +69,18 @@ pub(crate) struct EvalArgs {
 pub(crate) fn run(args: &EvalArgs) -> Outcome {
     let interrupt = Interrupt::listen();
     let text = read_text(args)?;
-    let dir = model::path(args.model.model.as_deref())?;
-    let spec = model::spec(&dir)?;
-    let model_text = model::text(&dir, &args.model, &spec)?;
-    let (windows, n_bytes) = cut(args, &spec, (model_text.tokenizer(), &text))?;
+    let opened = model::open(&args.model)?;
+    let model_text = opened.text()?;
+    let (windows, n_bytes) = cut(args, &opened, (model_text.tokenizer(), &text))?;
     drop(text);
-    let n_held_max = (HELD_BYTES_MAX / (size_of::<f32>() * spec.vocab)).max(1);
+    let n_held_max = (HELD_BYTES_MAX / (size_of::<f32>() * opened.vocab())).max(1);
     let longest = windows.lens().max().unwrap_or(1);
-    let engine = model::open(&dir, &args.model, longest, &interrupt)?;
-    model::check_same(&spec, &engine, &dir)?;
-    let other = match args.compare_backend {
-        Some(name) => {
+    let again = args.compare_backend.map(|name| (name, opened.clone()));
+    let engine = model::load(opened, &args.model, longest, &interrupt)?;
+    let other = match again {
+        Some((name, opened)) => {
             let alone = args.model.alone();
-            Some(model::open_on(name, (&dir, longest.into()), &alone, &interrupt)?)
+            Some(model::load_on(name, (opened, longest.into()), &alone, &interrupt)?)
         }
         None => None,
     };
@@ -126,10 +124,10 @@ fn read_text(args: &EvalArgs) -> Result<String> {
 /// Cuts the text; answers also the bytes of all predicted tokens.
 fn cut(
     args: &EvalArgs,
-    spec: &ModelSpec,
+    opened: &Model,
     (tokenizer, text): (&Tokenizer, &str),
 ) -> Outcome<(Windows, usize)> {
-    let context = model::context_for(spec, args.context, WINDOW_DEFAULT)?;
+    let context = model::context_for(opened, args.context, WINDOW_DEFAULT)?;
     let prefix = tokenizer.encode_prompt("")?;
     let n_needed = prefix.len().max(1) + 1;
     if context < n_needed {

@@ -75,10 +75,9 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let stops = StopStrings::new(args.stop.clone())
         .map_err(|error| Failure::Usage(format!("--stop: {error}")))?;
     let prompt = Prompt::read(&args.asked)?;
-    let dir = &model::path(args.model.model.as_deref())?;
-    let spec = model::spec(dir)?;
-    let text = Arc::new(model::text(dir, &args.model, &spec)?);
-    let limit = TextLimit { n_tokens_max: spec.context_max, ..TextLimit::default() };
+    let opened = model::open(&args.model)?;
+    let text = opened.text()?;
+    let limit = TextLimit { n_tokens_max: opened.context_max(), ..TextLimit::default() };
     let encoded = prompt.encode(&args.asked, &text, &limit)?;
     // It may be much longer than the tokens that the engine has room for beside it.
     drop(prompt);
@@ -96,12 +95,11 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
         generation = generation.with_mask(constraint);
     }
     let needed = tokens.len().saturating_add(args.n_tokens).max(CONTEXT_DEFAULT);
-    let context = model::context_for(&spec, args.context, needed)?;
-    model::check_tokens(&spec, &tokens, context)?;
+    let context = model::context_for(&opened, args.context, needed)?;
+    model::check_tokens(&opened, &tokens, context)?;
 
     let before_load = clock::instant();
-    let engine = model::open(dir, &args.model, context, &interrupt)?;
-    model::check_same(&spec, &engine, dir)?;
+    let engine = model::load(opened, &args.model, context, &interrupt)?;
     let load = before_load.elapsed();
     let mut session = engine.session(context)?;
     let is_read = args.asked.chat && !args.special;

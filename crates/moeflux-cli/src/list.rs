@@ -5,9 +5,9 @@
 use std::path::Path;
 
 use clap::Args;
-use moeflux::ByteCount;
-use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::gguf_at;
+use moeflux::provider::model::Headers;
+use moeflux::{ByteCount, Model};
 use moeflux_hub::{Cache, Repo, Snapshot, State};
 use moeflux_io::OneLine;
 use serde_json::{Value, json};
@@ -75,8 +75,8 @@ fn row(snapshot: &Snapshot) -> Row<'_> {
 fn gguf_described(dir: &Path) -> Result<String, String> {
     // Several can be run, each by its own name.
     gguf_at(dir).map_err(|error| error.to_string())?;
-    let (blueprint, _) =
-        Blueprint::open(dir).map_err(|error| format!("moeflux cannot run it: {error}"))?;
+    let model = Model::open(dir).map_err(|error| format!("moeflux cannot run it: {error}"))?;
+    let blueprint = model.blueprint();
     let kinds = blueprint.manifest.kinds();
     let most = kinds.first().map(|count| format!(", mostly {}", count.kind)).unwrap_or_default();
     Ok(format!("{}{most}", blueprint.model_type))

@@ -39,15 +39,13 @@ pub(crate) struct LogitsArgs {
 /// Runs the command.
 pub(crate) fn run(args: &LogitsArgs) -> Outcome {
     let interrupt = Interrupt::listen();
-    let dir = model::path(args.model.model.as_deref())?;
-    let spec = model::spec(&dir)?;
-    let context = model::context_for(&spec, args.context, args.tokens.len())?;
-    model::check_tokens(&spec, &args.tokens, context)?;
+    let opened = model::open(&args.model)?;
+    let context = model::context_for(&opened, args.context, args.tokens.len())?;
+    model::check_tokens(&opened, &args.tokens, context)?;
     let out = OutFile::new(&args.out)?;
-    let mut npy = NpyWriter::create(out.path(), args.tokens.len(), spec.vocab)?;
+    let mut npy = NpyWriter::create(out.path(), args.tokens.len(), opened.vocab())?;
 
-    let engine = model::open(&dir, &args.model, context, &interrupt)?;
-    model::check_same(&spec, &engine, &dir)?;
+    let engine = model::load(opened, &args.model, context, &interrupt)?;
     let mut session = engine.session(context)?;
     let watch = &mut |_| interrupt.poll();
     session.feed(&args.tokens, Wanted::All, watch, &mut |_, logits| npy.write_row(logits))?;

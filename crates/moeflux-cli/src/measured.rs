@@ -8,8 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use moeflux::provider::format::read_file;
-use moeflux::{Error, Result};
-use moeflux_io::Caching;
+use moeflux::{Error, ReadWay, Result};
 use serde_json::{Map, Value, json};
 
 use crate::cache;
@@ -227,13 +226,13 @@ impl Measured {
     }
 
     /// The faster way of reading for a model's folder.
-    pub(crate) fn way(&self, model: &str) -> Option<Caching> {
+    pub(crate) fn way(&self, model: &str) -> Option<ReadWay> {
         let way = self.root.get(&self.machine)?.get("ways")?.get(model)?.as_str()?;
-        [Caching::Direct, Caching::PageCache].into_iter().find(|it| way_name(*it) == way)
+        [ReadWay::Direct, ReadWay::PageCache].into_iter().find(|it| way_name(*it) == way)
     }
 
     /// Keeps the faster way of reading for a model's folder.
-    pub(crate) fn set_way(&mut self, model: &str, way: Caching) {
+    pub(crate) fn set_way(&mut self, model: &str, way: ReadWay) {
         let machine = self.machine_entry();
         if !machine["ways"].is_object() {
             machine["ways"] = json!({});
@@ -278,10 +277,10 @@ impl Measured {
     }
 }
 
-fn way_name(way: Caching) -> &'static str {
+fn way_name(way: ReadWay) -> &'static str {
     match way {
-        Caching::Direct => "direct",
-        Caching::PageCache => "page-cache",
+        ReadWay::Direct => "direct",
+        _ => "page-cache",
     }
 }
 
@@ -365,7 +364,7 @@ mod tests {
         measured.set_memory(6e10);
         measured.doubt();
         measured.set_drive("/dev/a ext4", 2e9);
-        measured.set_way("/models/a", Caching::Direct);
+        measured.set_way("/models/a", ReadWay::Direct);
         assert_eq!(measured.memory().unwrap().when(), "`moeflux doctor` just now");
         let busy = "`moeflux doctor` just now on a busy machine";
         assert_eq!(measured.drive(None).unwrap().when(), busy);

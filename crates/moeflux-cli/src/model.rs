@@ -6,16 +6,15 @@ use std::io::ErrorKind;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::UNSAID_BYTES;
-use moeflux::provider::config::n_threads_default;
-use moeflux::provider::engine::{PROBE_TIME, kernels_named};
-use moeflux::provider::experts::stream::{Drives, ReadFor, choose_way};
+use moeflux::provider::config::{EngineConfig, StreamingConfig, n_threads_default};
+use moeflux::provider::engine::kernels_named;
 use moeflux::provider::format::{Checkpoint, PACK_JOURNAL, PACK_METADATA, gguf_at};
+use moeflux::provider::model::Headers;
 use moeflux::provider::pack::lacks_sums;
 use moeflux::provider::spec::ModelSpec;
-use moeflux::{Budget, Engine, EngineBuilder, Error, ModelText, Result, TokenId};
-use moeflux_io::{Caching, ReadFile, available_memory_bytes, create_file, total_memory_bytes};
+use moeflux::{Budget, Engine, Error, Model, ReadWay, Result, TokenId};
+use moeflux_io::{ReadFile, available_memory_bytes, create_file, total_memory_bytes};
 
 use crate::args::{BackendName, Checksums, IoName, ModelArgs};
 use crate::cache;
@@ -150,25 +149,13 @@ pub(crate) fn has_weights(dir: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// Shapes and constants, from headers alone.
-pub(crate) fn spec(dir: &Path) -> Result<ModelSpec> {
-    let (blueprint, _) = Blueprint::open(dir)?;
-    Ok(blueprint.spec)
-}
-
-/// What a model says of text, with the tokenizer that was asked for.
-pub(crate) fn text(path: &Path, args: &ModelArgs, spec: &ModelSpec) -> Result<ModelText> {
-    ModelText::open_with(path, args.tokenizer.as_deref(), spec.vocab)
-}
-
-/// Refuses an engine of another config than the one that tokens and limits were checked with.
-pub(crate) fn check_same(spec: &ModelSpec, engine: &Engine, dir: &Path) -> Result<()> {
-    if engine.spec() == spec {
-        return Ok(());
-    }
-    let problem = "was written to while the model was opened: wait until nothing writes to the \
-                   model's folder, then try again";
-    Err(Error::malformed(&dir.join("config.json"), problem))
+/// The model that `--model` names, with the tokenizer of `--tokenizer`: its headers alone.
+pub(crate) fn open(args: &ModelArgs) -> Result<Model> {
+    let model = Model::open(path(args.model.as_deref())?)?;
+    Ok(match &args.tokenizer {
+        Some(tokenizer) => model.with_tokenizer(tokenizer),
+        None => model,
+    })
 }
 
 /// Tokens that all sessions together will hold, and what is kept beside them.
@@ -188,31 +175,42 @@ impl From<usize> for Held {
     }
 }
 
-/// Reads the model; sessions will hold so many tokens.
-pub(crate) fn open(
-    dir: &Path,
+/// Loads a model whose sessions will hold so many tokens.
+pub(crate) fn load(
+    model: Model,
     args: &ModelArgs,
     held: impl Into<Held>,
     interrupt: &Interrupt,
 ) -> Outcome<Engine> {
-    Ok(open_traced(args.backend()?, (dir, held.into()), args, interrupt)?)
+    Ok(load_traced(args.backend()?, (model, held.into()), args, interrupt)?)
 }
 
 /// The same on this backend.
-pub(crate) fn open_traced(
+pub(crate) fn load_traced(
     backend: BackendName,
-    (dir, held): (&Path, Held),
+    (model, held): (Model, Held),
     args: &ModelArgs,
     interrupt: &Interrupt,
 ) -> Result<Engine> {
     let Some(path) = &args.trace else {
-        return open_on(backend, (dir, held), args, interrupt);
+        return load_on(backend, (model, held), args, interrupt);
     };
     // Before the weights are read: a place that cannot be written is refused at once.
     let file = create_file(path).map_err(Error::io("create", path))?;
-    let mut engine = open_on(backend, (dir, held), args, interrupt)?;
+    let mut engine = load_on(backend, (model, held), args, interrupt)?;
     engine.begin_trace(Box::new(file), path)?;
     Ok(engine)
+}
+
+/// Loads a model whenever a service asks for it: the first time with the headers that were read
+/// already.
+pub(crate) fn loader(
+    model: Model,
+    load: impl Fn(Model) -> Result<Engine> + Send + 'static,
+) -> Box<dyn FnMut() -> Result<Engine> + Send> {
+    let path = model.path().to_owned();
+    let mut first = Some(model);
+    Box::new(move || load(first.take().map_or_else(|| Model::open(&path), Ok)?))
 }
 
 /// The line about a budget that the system cannot be asked for, or that is beyond it.
@@ -234,83 +232,133 @@ fn memory_note(budget: Budget, free: Option<u64>, total: Option<u64>) -> Option<
     }
 }
 
-/// Reads the model for this backend, whatever `--backend` names, without a trace.
-pub(crate) fn open_on(
+/// Loads a model for this backend, whatever `--backend` names, without a trace.
+pub(crate) fn load_on(
     backend: BackendName,
-    (dir, held): (&Path, Held),
+    (model, held): (Model, Held),
     args: &ModelArgs,
     interrupt: &Interrupt,
 ) -> Result<Engine> {
-    let kernels = args.isa.as_deref().map(kernels_named).transpose()?;
     let backend = match (&args.group, backend) {
         (Some(_), BackendName::Auto) => BackendName::Cpu,
         _ => backend,
     };
-    let device = device::of(backend, args, (dir, held.at_most))?;
-    let has_device = device.is_some();
-    let context = if has_device { held.at_most } else { held.at_first };
-    if let Some(mirror) = args.mirror.as_deref().filter(|it| !it.is_dir()) {
-        return Err(Error::malformed(mirror, "--mirror: there is no such folder"));
+    let mut config = config(backend, args, held)?;
+    config.device = device::of(backend, args, (&model, held.at_most))?;
+    if config.device.is_some() {
+        config.streaming.context = held.at_most;
     }
-    let builder = Engine::builder(dir).arithmetic(args.arithmetic()).configure(|config| {
-        config.backend = backend.into();
-        config.device = device;
-        config.kernels = kernels;
-        config.n_threads = n_threads(args);
-        config.n_rows_max = args.chunk;
-        config.streaming.budget = args.memory;
-        config.streaming.beside_bytes = held.beside_bytes;
-        config.streaming.context = context;
-        config.streaming.mirror.clone_from(&args.mirror);
-        config.streaming.looks_ahead = !args.no_look_ahead;
-        config.streaming.checks_sums = args.checksums == Checksums::On;
-        config.streaming.n_slots_max = args.slots.map(NonZeroUsize::get);
-        config.ranks.clone_from(&args.group);
-    });
+    let files = FilesOf::new(&model, args);
+    if let Some(way) = files.way_known {
+        config.streaming.way = way;
+    }
     if let Some(note) = memory_note(args.memory, available_memory_bytes(), total_memory_bytes()) {
         print::aside(&note);
     }
-    let opened = match open_as(&builder, args, interrupt) {
-        Err(error) if has_device && device::falls_back(backend, &error) => {
+    let may_fall_back = config.device.is_some() && backend == BackendName::Auto;
+    let spare = may_fall_back.then(|| model.clone());
+    let loaded = match (load_with_bar(model, &config, interrupt), spare) {
+        (Err(error), Some(model)) if device::falls_back(&error) => {
             device::say_fallback(&error);
-            let builder = builder.configure(|config| {
-                config.device = None;
-                config.streaming.context = held.at_first;
-            });
-            open_as(&builder, args, interrupt)
+            config.device = None;
+            config.streaming.context = held.at_first;
+            load_with_bar(model, &config, interrupt)
         }
-        opened => opened,
+        (loaded, _) => loaded,
     };
-    if let (Some(mirror), Ok(engine)) = (&args.mirror, &opened)
-        && engine.stream_stats().is_none()
-    {
-        let mirror = mirror.display();
-        print::aside(&format!(
-            "note: nothing is read from the mirror {mirror}: all experts have room in memory"
-        ));
+    if let Ok(engine) = &loaded {
+        files.remember_way(engine);
+        files.tell(args, engine);
     }
-    if opened.is_ok() && lacks_sums(dir) {
-        let dir = dir.display();
-        print::aside(&format!(
-            "note: config, tokenizer and template of the pack {dir} have no checksums: `moeflux \
-             verify {dir}` writes them"
-        ));
-    }
-    opened
+    loaded
 }
 
-fn open_as(builder: &EngineBuilder, args: &ModelArgs, interrupt: &Interrupt) -> Result<Engine> {
-    let mut bar = None;
-    let mirror = args.mirror.as_deref();
-    let drives = &mut |checkpoint: &Checkpoint, read_for| match read_for {
-        ReadFor::Memory => Drives::open(checkpoint, Caching::PageCache, None),
-        ReadFor::Slots => Drives::open(checkpoint, way(args.io, checkpoint)?, mirror),
+fn config(backend: BackendName, args: &ModelArgs, held: Held) -> Result<EngineConfig> {
+    if let Some(mirror) = args.mirror.as_deref().filter(|it| !it.is_dir()) {
+        return Err(Error::malformed(mirror, "--mirror: there is no such folder"));
+    }
+    let way = match args.io {
+        IoName::Auto => ReadWay::Measured,
+        IoName::Direct => ReadWay::Direct,
+        IoName::PageCache => ReadWay::PageCache,
     };
-    builder.open_on(drives, &mut |progress| {
+    Ok(EngineConfig {
+        backend: backend.into(),
+        device: None,
+        arithmetic: args.arithmetic(),
+        kernels: args.isa.as_deref().map(kernels_named).transpose()?,
+        n_threads: n_threads(args),
+        n_rows_max: args.chunk,
+        streaming: StreamingConfig {
+            budget: args.memory,
+            beside_bytes: held.beside_bytes,
+            context: held.at_first,
+            way,
+            mirror: args.mirror.clone(),
+            looks_ahead: !args.no_look_ahead,
+            checks_sums: args.checksums == Checksums::On,
+            n_slots_max: args.slots.map(NonZeroUsize::get),
+            ..StreamingConfig::default()
+        },
+        ranks: args.group.clone(),
+    })
+}
+
+fn load_with_bar(model: Model, config: &EngineConfig, interrupt: &Interrupt) -> Result<Engine> {
+    let mut bar = None;
+    Engine::load(model, config, &mut |progress| {
         let bar = bar.get_or_insert_with(|| Bar::bytes("loading", progress.total_bytes));
         bar.set(progress.done_bytes);
         interrupt.poll()
     })
+}
+
+/// A model's files, while the model is loaded.
+struct FilesOf {
+    dir: PathBuf,
+    /// The model among those whose way of reading was measured before; `None` where `--io` names
+    /// the way.
+    key: Option<String>,
+    way_known: Option<ReadWay>,
+}
+
+impl FilesOf {
+    fn new(model: &Model, args: &ModelArgs) -> Self {
+        let dir = &model.checkpoint().dir;
+        let key = (args.io == IoName::Auto).then(|| {
+            let dir = dunce::canonicalize(dir).unwrap_or_else(|_| dir.clone());
+            dir.to_string_lossy().into_owned()
+        });
+        let way_known = key.as_deref().and_then(|key| Measured::load().way(key));
+        Self { dir: model.path().to_owned(), key, way_known }
+    }
+
+    /// Keeps the way that was measured for the next time. A cache folder that cannot be written
+    /// costs the same measurement then.
+    fn remember_way(&self, engine: &Engine) {
+        if let (Some(key), None, Some(way)) = (&self.key, self.way_known, engine.read_way()) {
+            let mut measured = Measured::load();
+            measured.set_way(key, way);
+            drop(measured.save());
+        }
+    }
+
+    /// What is to be known of files that are read in another way than one might think.
+    fn tell(&self, args: &ModelArgs, engine: &Engine) {
+        if let Some(mirror) = args.mirror.as_ref().filter(|_| engine.read_way().is_none()) {
+            let mirror = mirror.display();
+            print::aside(&format!(
+                "note: nothing is read from the mirror {mirror}: all experts have room in memory"
+            ));
+        }
+        if lacks_sums(&self.dir) {
+            let dir = self.dir.display();
+            print::aside(&format!(
+                "note: config, tokenizer and template of the pack {dir} have no checksums: \
+                 `moeflux verify {dir}` writes them"
+            ));
+        }
+    }
 }
 
 /// Waits until all experts are in memory that have room there.
@@ -323,27 +371,6 @@ pub(crate) fn read_rest(engine: &Engine, interrupt: &Interrupt) -> Result<()> {
     })
 }
 
-/// The way of reading that `--io` names, or the faster one: measured at the first time for a model,
-/// remembered for the next.
-fn way(io: IoName, checkpoint: &Checkpoint) -> Result<Caching> {
-    match io {
-        IoName::Direct => return Ok(Caching::Direct),
-        IoName::PageCache => return Ok(Caching::PageCache),
-        IoName::Auto => {}
-    }
-    let dir = dunce::canonicalize(&checkpoint.dir).unwrap_or_else(|_| checkpoint.dir.clone());
-    let dir = dir.to_string_lossy();
-    let mut measured = Measured::load();
-    if let Some(way) = measured.way(&dir) {
-        return Ok(way);
-    }
-    let way = choose_way(checkpoint, PROBE_TIME)?;
-    measured.set_way(&dir, way);
-    // A cache folder that cannot be written costs the same measurement next time.
-    drop(measured.save());
-    Ok(way)
-}
-
 /// Threads that compute: `--threads`, or the default.
 pub(crate) fn n_threads(args: &ModelArgs) -> NonZeroUsize {
     args.threads.unwrap_or_else(n_threads_default)
@@ -351,6 +378,15 @@ pub(crate) fn n_threads(args: &ModelArgs) -> NonZeroUsize {
 
 /// `--context`, or `n_tokens`, at most what the model takes.
 pub(crate) fn context_for(
+    model: &Model,
+    asked: Option<NonZeroUsize>,
+    n_tokens: usize,
+) -> Outcome<usize> {
+    context_within(model.spec(), asked, n_tokens)
+}
+
+/// The same of a model that may have no weights.
+pub(crate) fn context_within(
     spec: &ModelSpec,
     asked: Option<NonZeroUsize>,
     n_tokens: usize,
@@ -367,7 +403,8 @@ pub(crate) fn context_for(
 }
 
 /// Whether the model can read these tokens.
-pub(crate) fn check_tokens(spec: &ModelSpec, tokens: &[TokenId], context: usize) -> Result<()> {
+pub(crate) fn check_tokens(model: &Model, tokens: &[TokenId], context: usize) -> Result<()> {
+    let spec = model.spec();
     if tokens.len() > context {
         return Err(Error::Input(format!(
             "{} tokens do not fit into a context of {context}; --context sets it, up to {} for \
@@ -389,23 +426,6 @@ pub(crate) fn check_tokens(spec: &ModelSpec, tokens: &[TokenId], context: usize)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_dir::TestDir;
-
-    #[test]
-    fn a_config_that_changed_before_the_weights_were_read_is_refused() {
-        let root = TestDir::new("same");
-        let dir = moeflux_demo::unpack(root.path()).unwrap();
-        let before = spec(&dir).unwrap();
-        let open = || Engine::builder(&dir).threads(NonZeroUsize::MIN).open().unwrap();
-        check_same(&before, &open(), &dir).unwrap();
-        let path = dir.join("config.json");
-        let text = std::fs::read_to_string(&path).unwrap();
-        let changed = text.replacen("\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 1e-05", 1);
-        assert_ne!(text, changed);
-        std::fs::write(&path, changed).unwrap();
-        let error = check_same(&before, &open(), &dir).unwrap_err().to_string();
-        assert!(error.contains("config.json: was written to"), "{error}");
-    }
 
     #[test]
     fn a_budget_is_remarked_on_where_the_system_does_not_bear_it_out() {

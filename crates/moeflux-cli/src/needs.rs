@@ -287,6 +287,7 @@ pub(crate) fn float(n: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use moeflux::provider::model::{Headers, Model};
     use std::path::Path;
 
     use super::*;
@@ -294,7 +295,8 @@ mod tests {
     #[test]
     fn blocks_of_gguf_files_are_multiplied_as_integers() {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden");
-        let (blueprint, _) = Blueprint::open(&golden.join("gguf-qwen3moe-k/model.gguf")).unwrap();
+        let (blueprint, _) =
+            Model::open(golden.join("gguf-qwen3moe-k/model.gguf")).unwrap().into_parts();
         let routed = Needs::new(&blueprint).routed;
         assert_eq!((routed.floats.n_operations, routed.codes.n_operations > 0), (0, true));
     }

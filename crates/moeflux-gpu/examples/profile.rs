@@ -13,6 +13,7 @@ use moeflux::provider::config::{BackendKind, Budget, EngineConfig, StreamingConf
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::{Error, Result};
 use moeflux::provider::ids::TokenId;
+use moeflux::provider::model::Model;
 use moeflux_gpu::adapter::choose;
 use moeflux_gpu::device::Gpu;
 use moeflux_gpu::device::profile::Profile;
@@ -45,7 +46,7 @@ fn main() -> Result<()> {
         streaming: StreamingConfig { budget, ..StreamingConfig::default() },
     };
     let go_on = &mut |_| ControlFlow::Continue(());
-    let engine = Engine::open(Path::new(dir), &config, go_on)?;
+    let engine = Engine::load(Model::open(Path::new(dir))?, &config, go_on)?;
     let mut session = engine.session(n_prompt + n_answer)?;
     let vocab = engine.spec().vocab;
     // Any tokens do: which experts they choose is as even as a text's.

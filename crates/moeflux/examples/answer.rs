@@ -5,13 +5,14 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use moeflux::{Engine, Message, TemplateOptions};
+use moeflux::{Engine, Message, Model, TemplateOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let demo = || moeflux_demo::unpack(&std::env::temp_dir());
     let dir = std::env::args().nth(1).map_or_else(demo, |dir| Ok(PathBuf::from(dir)))?;
-    let engine = Engine::builder(dir).open()?;
-    let text = engine.text()?;
+    let model = Model::open(dir)?;
+    let text = model.text()?;
+    let engine = Engine::builder(model).load()?;
     let options = TemplateOptions { enable_thinking: Some(false), ..TemplateOptions::default() };
     let question = Message::new("user", "What is a trait object?");
     let prompt = text.chat_prompt_with(&[question], &options)?;

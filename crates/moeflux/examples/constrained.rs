@@ -4,7 +4,7 @@
 
 use std::error::Error;
 
-use moeflux::{Engine, LogitMask, Message, SamplerConfig, TokenId};
+use moeflux::{Engine, LogitMask, Message, Model, SamplerConfig, TokenId};
 
 /// Lets only some sequences of tokens through.
 struct OneOf {
@@ -38,8 +38,9 @@ impl LogitMask for OneOf {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let engine = Engine::builder(moeflux_demo::unpack(&std::env::temp_dir())?).open()?;
-    let text = engine.text()?;
+    let model = Model::open(moeflux_demo::unpack(&std::env::temp_dir())?)?;
+    let text = model.text()?;
+    let engine = Engine::builder(model).load()?;
     let question = "Does a vector own its elements? Answer yes or no.";
     let prompt = text.chat_prompt(&[Message::new("user", question)])?;
     let choices = ["yes", "no"].map(|word| text.tokenizer().encode_plain(word));

@@ -4,7 +4,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use moeflux::{Engine, Feed, Generation, LogitMask, Message, Result, SamplerConfig, Session};
+use moeflux::{
+    Engine, Feed, Generation, LogitMask, Message, Model, Result, SamplerConfig, Session,
+};
 use moeflux::{StepOutput, StepUnderWay, TokenId, Wanted, step};
 
 const QUESTIONS: [&str; 4] = ["What is a slice?", "Is Vec growable?", "What is Rc?", "What is u8?"];
@@ -41,8 +43,9 @@ impl Chat<'_> {
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let engine = Engine::builder(moeflux_demo::unpack(&std::env::temp_dir())?).open()?;
-    let (text, mut output) = (engine.text()?, StepOutput::default());
+    let model = Model::open(moeflux_demo::unpack(&std::env::temp_dir())?)?;
+    let (text, mut output) = (model.text()?, StepOutput::default());
+    let engine = Engine::builder(model).load()?;
     let generation = |n_tokens_max| text.generation(SamplerConfig::greedy(), n_tokens_max);
     let mut yes_or_no = Only(text.tokenizer().encode_plain("YesNo")?);
     let mut chats = Vec::new();

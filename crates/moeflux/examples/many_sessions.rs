@@ -5,8 +5,8 @@
 use std::error::Error;
 
 use moeflux::{
-    Engine, Feed, Generation, Message, ModelText, Result, Session, StepOutput, TemplateOptions,
-    TokenId, Wanted, step,
+    Engine, Feed, Generation, Message, Model, ModelText, Result, Session, StepOutput,
+    TemplateOptions, TokenId, Wanted, step,
 };
 
 const QUESTIONS: [&str; 3] =
@@ -59,8 +59,9 @@ impl<'t> Chat<'t> {
 
 fn main() -> std::result::Result<(), Box<dyn Error>> {
     let dir = moeflux_demo::unpack(&std::env::temp_dir())?;
-    let engine = Engine::builder(dir).context(QUESTIONS.len() * 1024).open()?;
-    let text = engine.text()?;
+    let model = Model::open(dir)?;
+    let text = model.text()?;
+    let engine = Engine::builder(model).context(QUESTIONS.len() * 1024).load()?;
     let chats = QUESTIONS.iter().map(|question| Chat::begin(&engine, &text, question));
     let mut chats = chats.collect::<Result<Vec<_>>>()?;
     let mut output = StepOutput::default();

@@ -7,11 +7,12 @@ use std::error::Error;
 use std::io::Write as _;
 use std::ops::ControlFlow;
 
-use moeflux::{Engine, Event, Message, TemplateOptions};
+use moeflux::{Engine, Event, Message, Model, TemplateOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let engine = Engine::builder(moeflux_demo::unpack(&std::env::temp_dir())?).open()?;
-    let text = engine.text()?;
+    let model = Model::open(moeflux_demo::unpack(&std::env::temp_dir())?)?;
+    let text = model.text()?;
+    let engine = Engine::builder(model).load()?;
     let options = TemplateOptions { enable_thinking: Some(false), ..TemplateOptions::default() };
     let question = Message::new("user", "What is a trait object?");
     let prompt = text.chat_prompt_with(&[question], &options)?;

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use moeflux::{Engine, Event, Finish, Message, TemplateOptions};
+use moeflux::{Engine, Event, Finish, Message, Model, TemplateOptions};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::spawn_blocking;
@@ -36,8 +36,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Everything that computes. A server would open the engine once and keep it.
 fn answer(dir: PathBuf, pieces: &Sender<String>) -> moeflux::Result<Finish> {
-    let engine = Engine::builder(dir).open()?;
-    let text = engine.text()?;
+    let model = Model::open(dir)?;
+    let text = model.text()?;
+    let engine = Engine::builder(model).load()?;
     let options = TemplateOptions { enable_thinking: Some(false), ..TemplateOptions::default() };
     let question = Message::new("user", "What is a trait object?");
     let prompt = text.chat_prompt_with(&[question], &options)?;

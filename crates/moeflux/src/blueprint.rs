@@ -11,12 +11,12 @@ use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 use crate::families::{self, ModelPlan};
-use crate::format::{Checkpoint, PACK_JOURNAL, PACK_METADATA, PackSums, RawConfig, gguf_at};
+use crate::format::{Checkpoint, PACK_JOURNAL, PACK_METADATA, RawConfig, gguf_at};
 use crate::spec::{FfnSpec, ModelSpec};
 use crate::weights::{Binder, ExpertBank, Imagined, ImaginedKind, Manifest, Shares, Source};
 
 /// A model before its weights are read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Blueprint {
     /// Shapes and constants.
     pub spec: ModelSpec,
@@ -29,47 +29,36 @@ pub struct Blueprint {
 }
 
 impl Blueprint {
-    /// The model in a folder or a GGUF file, with the files it lies in. Of a pack, its small files
-    /// and the checksums of its files of weights are those that were packed together.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with the config, the headers, or the tensors they name; [`Error::Altered`].
-    pub fn open(path: &Path) -> Result<(Self, Checkpoint)> {
-        let sums = PackSums::load(path)?;
-        if let Some(sums) = &sums {
-            let checked = sums.check_documents(path);
-            checked.map_err(|error| unfinished(path).unwrap_or(error))?;
-        }
-        let (blueprint, checkpoint) = Self::open_unchecked(path)?;
-        if let Some(sums) = &sums {
-            sums.check_weights(&checkpoint)?;
-        }
-        Ok((blueprint, checkpoint))
-    }
-
-    /// The same of a pack whose files need not belong together.
+    /// The model in a folder or a GGUF file, with its table of contents. Nothing here checks that
+    /// the files of a pack belong together.
     ///
     /// # Errors
     ///
     /// What is wrong with the config, the headers, or the tensors they name.
-    pub(crate) fn open_unchecked(path: &Path) -> Result<(Self, Checkpoint)> {
+    pub(crate) fn read(path: &Path) -> Result<(Self, Checkpoint)> {
         if gguf_at(path)?.is_some() || path.join(PACK_METADATA).exists() {
             let checkpoint = Checkpoint::open(path)?;
             return Ok((Self::of_gguf(&checkpoint)?, checkpoint));
         }
-        let raw = RawConfig::open(path).map_err(|error| unfinished(path).unwrap_or(error))?;
+        let raw = RawConfig::open(path).map_err(|error| Self::unfinished(path).unwrap_or(error))?;
         let spec = ModelSpec::from_config(&raw)?;
         let checkpoint = Checkpoint::open(path)?;
         let blueprint = Self::bind((spec, model_type(&raw)), Source::Checkpoint(&checkpoint))?;
         Ok((blueprint, checkpoint))
     }
 
+    /// What to say of a folder that gets its config when it is finished.
+    pub(crate) fn unfinished(dir: &Path) -> Option<Error> {
+        let problem = "holds a pack that is not finished: repeat the `moeflux pack` that began it";
+        let is_unfinished = dir.join(PACK_JOURNAL).exists() && !dir.join("config.json").exists();
+        is_unfinished.then(|| Error::malformed(dir, problem))
+    }
+
     /// The model that a GGUF file's header describes.
     ///
     /// # Errors
     ///
-    /// As [`Blueprint::open`].
+    /// What is wrong with the config, the headers, or the tensors they name.
     ///
     /// # Panics
     ///
@@ -85,7 +74,7 @@ impl Blueprint {
     ///
     /// # Errors
     ///
-    /// As [`Blueprint::open`].
+    /// What is wrong with the config, the headers, or the tensors they name.
     pub fn of_parts(raw: &RawConfig, checkpoint: &Checkpoint) -> Result<Self> {
         let named = (ModelSpec::from_config(raw)?, model_type(raw));
         Self::bind(named, Source::Checkpoint(checkpoint))
@@ -160,11 +149,4 @@ impl Blueprint {
 fn model_type(raw: &RawConfig) -> String {
     let name = raw.root().str_opt("model_type").ok().flatten();
     name.unwrap_or_default().to_owned()
-}
-
-/// What to say of a folder that gets its config when it is finished.
-fn unfinished(dir: &Path) -> Option<Error> {
-    let problem = "holds a pack that is not finished: repeat the `moeflux pack` that began it";
-    let is_unfinished = dir.join(PACK_JOURNAL).exists() && !dir.join("config.json").exists();
-    is_unfinished.then(|| Error::malformed(dir, problem))
 }

@@ -1,61 +1,37 @@
-//! How a program opens an engine: the folder, and what should differ from the command's defaults.
+//! How a program loads an engine: a model, and what should differ from the command's defaults.
 //!
 //! Fills an [`EngineConfig`] and knows nothing of what is made of it.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::backend::Arithmetic;
-use crate::config::{
-    BackendKind, Budget, CONTEXT_DEFAULT, DeviceMaker, EngineConfig, ReadWay, StreamingConfig,
-    n_threads_default,
-};
+use crate::config::{Budget, DeviceMaker, EngineConfig, ReadWay};
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::experts::stream::{Drives, ReadFor};
-use crate::format::Checkpoint;
+use crate::model::Model;
 use crate::weights::Progress;
 
-/// Opens an [`Engine`]. What is not set is as in the command `moeflux`.
+/// Loads an [`Engine`]. What is not set is as in the command `moeflux`.
 ///
 /// ```no_run
-/// let engine = moeflux::Engine::builder("models/qwen3").memory(24 << 30).context(8192).open()?;
+/// let model = moeflux::Model::open("models/qwen3")?;
+/// let engine = moeflux::Engine::builder(model).memory(24 << 30).context(8192).load()?;
 /// # Ok::<(), moeflux::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "nothing is read before `open`"]
+#[must_use = "no weight is read before `load`"]
 pub struct EngineBuilder {
-    dir: PathBuf,
+    model: Model,
     config: EngineConfig,
-    #[cfg(feature = "text")]
-    tokenizer: Option<PathBuf>,
 }
 
 impl Engine {
-    /// Begins to open the model in `dir`: a folder with `config.json` and `*.safetensors`.
-    pub fn builder(dir: impl AsRef<Path>) -> EngineBuilder {
-        let config = EngineConfig {
-            ranks: None,
-            backend: BackendKind::Cpu,
-            device: None,
-            arithmetic: Arithmetic::Int8,
-            kernels: None,
-            n_threads: n_threads_default(),
-            n_rows_max: None,
-            streaming: StreamingConfig {
-                context: CONTEXT_DEFAULT,
-                way: ReadWay::Measured,
-                ..StreamingConfig::default()
-            },
-        };
-        EngineBuilder {
-            dir: dir.as_ref().to_owned(),
-            config,
-            #[cfg(feature = "text")]
-            tokenizer: None,
-        }
+    /// Begins to load a model.
+    pub fn builder(model: Model) -> EngineBuilder {
+        EngineBuilder { model, config: EngineConfig::default() }
     }
 }
 
@@ -125,63 +101,32 @@ impl EngineBuilder {
         self
     }
 
-    /// A `tokenizer.json` of any name, which replaces the model's own tokenizer in
-    /// [`Engine::text`]: for a GGUF file whose tokenizer is not known.
-    #[cfg(feature = "text")]
-    pub fn tokenizer(mut self, file: impl AsRef<Path>) -> Self {
-        self.tokenizer = Some(file.as_ref().to_owned());
-        self
-    }
-
     /// Changes what has no method of its own. No promise of stability: see [`crate::provider`].
     pub fn configure(mut self, change: impl FnOnce(&mut EngineConfig)) -> Self {
         change(&mut self.config);
         self
     }
 
-    /// Reads the model. Experts that have room in memory may follow while it runs: see
+    /// Reads the weights. Experts that have room in memory may follow while the engine runs: see
     /// [`Engine::read_rest`].
     ///
     /// # Errors
     ///
-    /// What is wrong with the checkpoint, the options or the machine:
+    /// What is wrong with the weights, the options or the machine:
     /// [`Error::fault`](crate::Error::fault) tells them apart.
-    pub fn open(&self) -> Result<Engine> {
-        self.open_watched(&mut |_| ControlFlow::Continue(()))
+    pub fn load(self) -> Result<Engine> {
+        self.load_watched(&mut |_| ControlFlow::Continue(()))
     }
 
     /// The same; `watch` hears how much of the weights was read, and may break it off.
     ///
     /// # Errors
     ///
-    /// As [`EngineBuilder::open`], and [`Error::Cancelled`](crate::Error::Cancelled).
-    pub fn open_watched(
-        &self,
+    /// As [`EngineBuilder::load`], and [`Error::Cancelled`](crate::Error::Cancelled).
+    pub fn load_watched(
+        self,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Engine> {
-        Engine::open(&self.dir, &self.config, watch).map(|engine| self.finished(engine))
-    }
-
-    /// The same; experts are read from `drives`. No promise of stability: see [`crate::provider`].
-    ///
-    /// # Errors
-    ///
-    /// As [`EngineBuilder::open_watched`].
-    pub fn open_on(
-        &self,
-        drives: &mut dyn FnMut(&Checkpoint, ReadFor) -> Result<Drives>,
-        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Engine> {
-        Engine::open_on(&self.dir, &self.config, drives, watch).map(|engine| self.finished(engine))
-    }
-
-    #[cfg(feature = "text")]
-    fn finished(&self, engine: Engine) -> Engine {
-        engine.with_tokenizer(self.tokenizer.clone())
-    }
-
-    #[cfg(not(feature = "text"))]
-    fn finished(&self, engine: Engine) -> Engine {
-        engine
+        Engine::load(self.model, &self.config, watch)
     }
 }

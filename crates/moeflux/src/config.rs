@@ -10,8 +10,9 @@ use moeflux_kernels::KernelTable;
 use crate::backend::{Arithmetic, Backend};
 use crate::error::Result;
 use crate::experts::policy::PolicyKind;
-use crate::experts::stream::SeenSlots;
+use crate::experts::stream::{Drives, ReadFor, SeenSlots};
 use crate::families::ModelPlan;
+use crate::format::Checkpoint;
 use crate::ids::LayerIdx;
 use crate::ranks::RankGroup;
 use crate::weights::{ExpertLayout, Weights};
@@ -107,6 +108,16 @@ pub enum ReadWay {
     PageCache,
 }
 
+/// Opens the files of a model as drives, in the place of the engine: simulated ones in tests.
+pub trait DriveMaker: fmt::Debug + Send + Sync {
+    /// The drives that experts are read from.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be opened.
+    fn open(&self, checkpoint: &Checkpoint, read_for: ReadFor) -> Result<Drives>;
+}
+
 /// How much memory there is, and how the rest is read.
 #[derive(Clone, Debug)]
 pub struct StreamingConfig {
@@ -118,6 +129,8 @@ pub struct StreamingConfig {
     pub context: usize,
     /// How experts are read.
     pub way: ReadWay,
+    /// What opens the files that experts are read from; `None`: the engine does, as `way` says.
+    pub drives: Option<Arc<dyn DriveMaker>>,
     /// A folder on another drive with the same files.
     pub mirror: Option<PathBuf>,
     /// Whether experts may be read before they are asked for.
@@ -138,6 +151,7 @@ impl Default for StreamingConfig {
             beside_bytes: 0,
             context: 0,
             way: ReadWay::default(),
+            drives: None,
             mirror: None,
             looks_ahead: true,
             checks_sums: true,
@@ -169,4 +183,25 @@ pub struct EngineConfig {
     pub streaming: StreamingConfig,
     /// Where this is one of several ranks that run the model together.
     pub ranks: Option<RankGroup>,
+}
+
+impl Default for EngineConfig {
+    /// As the command `moeflux` has it without options.
+    fn default() -> Self {
+        let streaming = StreamingConfig {
+            context: CONTEXT_DEFAULT,
+            way: ReadWay::Measured,
+            ..StreamingConfig::default()
+        };
+        Self {
+            backend: BackendKind::Cpu,
+            device: None,
+            arithmetic: Arithmetic::Int8,
+            kernels: None,
+            n_threads: n_threads_default(),
+            n_rows_max: None,
+            streaming,
+            ranks: None,
+        }
+    }
 }

@@ -26,10 +26,9 @@ use crate::experts::trace::TraceWriter;
 use crate::experts::{Experts, ResidentExperts, RestStats, for_each_expert};
 use crate::families::ModelPlan;
 use crate::format::{Checkpoint, ShardFile, Sums};
-use crate::forward::{Group, Model};
+use crate::forward::{Group, LoadedModel};
 use crate::ids::LayerIdx;
-#[cfg(feature = "text")]
-use crate::model_text::ModelText;
+use crate::model::Model;
 use crate::opening::{Agreed, Described, describe, fingerprint, meet};
 use crate::ranks::{Hello, LeadBackend, LinkStats, SharedLink};
 use crate::session::{LongerSteps, Runtime, Session, Snapshot, SnapshotHeader};
@@ -66,54 +65,24 @@ pub struct Engine {
     n_rows_max: usize,
     /// As they were when the model was opened.
     pub(crate) files: Vec<ShardFile>,
-    /// In the place of the model's own.
-    #[cfg(feature = "text")]
-    tokenizer: Option<PathBuf>,
 }
 
 impl Engine {
-    /// Reads the model in `dir`: all but routed experts, which follow while it runs, or are
+    /// Reads the weights of a model: all but routed experts, which follow while it runs, or are
     /// streamed. `watch` hears of bytes read and may stop it. No promise of stability: programs
     /// take [`Engine::builder`].
     ///
     /// # Errors
     ///
     /// What is wrong with the checkpoint, the machine, or [`Error::Cancelled`].
-    pub fn open(
-        dir: &Path,
+    pub fn load(
+        model: Model,
         config: &EngineConfig,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self> {
-        let streaming = &config.streaming;
-        let mirror = streaming.mirror.as_deref();
-        let drives = &mut |checkpoint: &Checkpoint, read_for: ReadFor| {
-            let caching = match streaming.way {
-                _ if read_for == ReadFor::Memory => {
-                    return Drives::open(checkpoint, Caching::PageCache, None);
-                }
-                ReadWay::Direct => Caching::Direct,
-                ReadWay::PageCache => Caching::PageCache,
-                ReadWay::Measured => choose_way(checkpoint, PROBE_TIME)?,
-            };
-            Drives::open(checkpoint, caching, mirror)
-        };
-        Self::open_on(dir, config, drives, watch)
-    }
-
-    /// The same; routed experts are read from `drives`. No promise of stability either.
-    ///
-    /// # Errors
-    ///
-    /// As [`Engine::open`].
-    pub fn open_on(
-        dir: &Path,
-        config: &EngineConfig,
-        drives: &mut dyn FnMut(&Checkpoint, ReadFor) -> Result<Drives>,
-        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Self> {
-        let _open = tracing::info_span!("open", dir = %dir.display()).entered();
-        let opened = Self::read(dir, config, drives, watch);
-        match &opened {
+        let _open = tracing::info_span!("open", dir = %model.path().display()).entered();
+        let loaded = Self::load_with_ranks(model, config, watch);
+        match &loaded {
             Ok(engine) => {
                 let Memory { resident_bytes, expert_bytes, workspace_bytes, .. } = engine.memory;
                 tracing::info!(resident_bytes, expert_bytes, workspace_bytes, "the model is open");
@@ -121,45 +90,41 @@ impl Engine {
             // The caller is told, and says it to its user.
             Err(error) => tracing::debug!(%error, fault = ?error.fault(), "the model was refused"),
         }
-        opened
+        loaded
     }
 
-    fn read(
-        dir: &Path,
+    /// Loads it on each rank where there are several, and compares what they have.
+    fn load_with_ranks(
+        model: Model,
         config: &EngineConfig,
-        drives: &mut dyn FnMut(&Checkpoint, ReadFor) -> Result<Drives>,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self> {
-        let described = describe(dir, config);
-        let (described, agreed) = match &config.ranks {
-            None => (described?, None),
-            Some(group) => {
-                let (described, agreed) = meet(group, config, described)?;
-                (described, Some(agreed))
-            }
+        let dir = model.path().to_owned();
+        let described = describe(model, config);
+        let Some(group) = &config.ranks else {
+            return Self::load_described(&dir, (config, None), described?, watch);
         };
-        let opened = Self::load(dir, (config, agreed), described, drives, watch);
-        let Some(group) = &config.ranks else { return opened };
+        let (described, agreed) = meet(group, config, described)?;
+        let loaded = Self::load_described(&dir, (config, Some(agreed)), described, watch);
         // Ranks load at different rates.
         group.link().lock().set_patience(LOAD_PATIENCE);
         let fingerprint = |engine: &Self| format!("{:016x}", engine.runtime.model().fingerprint);
         let same = |engine: Self| (vec![("weights", fingerprint(&engine))], engine);
-        let (hello, opened) = match opened.map(same) {
+        let (hello, loaded) = match loaded.map(same) {
             Ok((same, engine)) => (Ok(Hello { same, least: Vec::new() }), Some(engine)),
             Err(error) => (Err(error), None),
         };
         let met = group.link().lock().meet(hello);
         group.link().lock().set_patience(1);
         met?;
-        Ok(opened.expect("what could not be opened was an error for all"))
+        Ok(loaded.expect("what could not be loaded was an error for all"))
     }
 
     /// What was described, read into memory as far as it is to be there.
-    fn load(
+    fn load_described(
         dir: &Path,
         (config, agreed): (&EngineConfig, Option<Agreed>),
         described: Described,
-        drives: &mut dyn FnMut(&Checkpoint, ReadFor) -> Result<Drives>,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self> {
         let Described { blueprint, whole_banks, checkpoint, mirror, .. } = described;
@@ -180,7 +145,7 @@ impl Engine {
         let fingerprint = fingerprint(header_fingerprint, (whole, &weights), &checkpoint)?;
         let layouts: Vec<_> = manifest.banks.iter().map(|it| (it.layer, it.layout)).collect();
         let mut slot_drives =
-            is_streaming.then(|| drives(&checkpoint, ReadFor::Slots)).transpose()?;
+            is_streaming.then(|| drives(config, &checkpoint, ReadFor::Slots)).transpose()?;
         let slots = slot_drives.as_ref();
         let slots = slots.map(|it| SeenSlots::new(&manifest.banks, it.block_bytes()));
         let parts = (weights, &plan, layouts.as_slice());
@@ -195,7 +160,7 @@ impl Engine {
                 Experts::OnDevice
             }
             Placement::Resident => {
-                let drives = drives(&checkpoint, ReadFor::Memory)?;
+                let drives = drives(config, &checkpoint, ReadFor::Memory)?;
                 let source = (&checkpoint, sums.as_ref());
                 Experts::Resident(ResidentExperts::follow(&manifest, source, drives)?)
             }
@@ -218,7 +183,7 @@ impl Engine {
         if let Some(Group { link, .. }) = &group {
             backend = at_rank(backend, link, &plan);
         }
-        let model = Model { spec, plan, expert_bytes, fingerprint, trace: None };
+        let model = LoadedModel { spec, plan, expert_bytes, fingerprint, trace: None };
         let runtime = Runtime::new(model, backend, experts)
             .with_prompt_room(prompt_room.filter(|_| lends))
             .with_session_room(layout.session_room_bytes, growth_room.filter(|_| lends))
@@ -229,8 +194,6 @@ impl Engine {
             memory: layout.memory,
             n_rows_max,
             files: checkpoint.files,
-            #[cfg(feature = "text")]
-            tokenizer: None,
         })
     }
 
@@ -296,22 +259,6 @@ impl Engine {
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
-    }
-
-    /// The same engine; its text is that of another `tokenizer.json`.
-    #[cfg(feature = "text")]
-    pub(crate) fn with_tokenizer(self, tokenizer: Option<PathBuf>) -> Self {
-        Self { tokenizer, ..self }
-    }
-
-    /// The model's tokenizer, end tokens and sampling, read from its folder.
-    ///
-    /// # Errors
-    ///
-    /// As [`ModelText::open`].
-    #[cfg(feature = "text")]
-    pub fn text(&self) -> Result<ModelText> {
-        ModelText::open_with(self.dir(), self.tokenizer.as_deref(), self.spec().vocab)
     }
 
     /// A number that names the model: its headers, and samples of its weights.
@@ -423,6 +370,17 @@ impl Engine {
         self.runtime.stream_stats()
     }
 
+    /// How experts are read that have no room in memory; `None` where all have. Of
+    /// [`ReadWay::Measured`] this is what the measurement found.
+    #[must_use]
+    pub fn read_way(&self) -> Option<ReadWay> {
+        let caching = self.runtime.lock_to_clean_up().experts.caching()?;
+        Some(match caching {
+            Caching::Direct => ReadWay::Direct,
+            Caching::PageCache => ReadWay::PageCache,
+        })
+    }
+
     /// Where routed experts lie that a device keeps in two memories; `None` where it does not.
     #[must_use]
     pub fn tier_stats(&self) -> Option<TierStats> {
@@ -443,6 +401,23 @@ impl Engine {
     pub fn device_names(&self) -> DeviceNames {
         self.runtime.device_names()
     }
+}
+
+/// The drives that experts are read from.
+fn drives(config: &EngineConfig, checkpoint: &Checkpoint, read_for: ReadFor) -> Result<Drives> {
+    let StreamingConfig { way, drives, mirror, .. } = &config.streaming;
+    if let Some(maker) = drives {
+        return maker.open(checkpoint, read_for);
+    }
+    let caching = match way {
+        _ if read_for == ReadFor::Memory => {
+            return Drives::open(checkpoint, Caching::PageCache, None);
+        }
+        ReadWay::Direct => Caching::Direct,
+        ReadWay::PageCache => Caching::PageCache,
+        ReadWay::Measured => choose_way(checkpoint, PROBE_TIME)?,
+    };
+    Drives::open(checkpoint, caching, mirror.as_deref())
 }
 
 /// The ranks that run the model together, if there are several.

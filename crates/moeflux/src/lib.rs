@@ -1,10 +1,11 @@
 //! moeflux: Mixture-of-Experts language models that are larger than memory.
 //!
 //! ```no_run
-//! use moeflux::{Engine, Message};
+//! use moeflux::{Engine, Message, Model};
 //!
-//! let engine = Engine::builder("models/qwen3").memory(24 << 30).open()?;
-//! let text = engine.text()?;
+//! let model = Model::open("models/qwen3")?;
+//! let text = model.text()?;
+//! let engine = Engine::builder(model).memory(24 << 30).load()?;
 //! let prompt = text.chat_prompt(&[Message::new("user", "Why is the sky blue?")])?;
 //! let mut session = engine.session(4096)?;
 //! let answer = text.generation(text.sampling(1), 256)?.answer(&mut session, &prompt)?;
@@ -12,7 +13,8 @@
 //! # Ok::<(), moeflux::Error>(())
 //! ```
 //!
-//! * [`Engine::builder`] opens the folder of a checkpoint; [`Memory`] says where its bytes went.
+//! * [`Model::open`] reads the headers of a folder or a GGUF file. [`Engine::builder`] reads its
+//!   weights; [`Memory`] says where their bytes went.
 //! * A [`Session`] is one timeline of tokens. [`step`] computes tokens of many sessions at once,
 //!   each told by a [`Feed`]; [`StepUnderWay`] can pause between layers.
 //! * [`ModelText`] turns text into tokens and knows how the model wants to be sampled. A
@@ -45,12 +47,13 @@ mod sample;
 mod text;
 mod config;
 mod budget;
-mod opening;
 mod session;
 #[cfg(feature = "text")]
 mod generate;
 #[cfg(feature = "text")]
 mod model_text;
+mod model;
+mod opening;
 mod engine;
 mod unchanged;
 mod builder;
@@ -66,6 +69,7 @@ pub use crate::forward::Logits;
 #[cfg(feature = "text")]
 pub use crate::generate::{Chosen, Event, Finish, Generation};
 pub use crate::ids::TokenId;
+pub use crate::model::Model;
 #[cfg(feature = "text")]
 pub use crate::model_text::ModelText;
 pub use crate::sample::{LogitMask, Sampler, SamplerConfig, Scorer};

@@ -49,32 +49,36 @@ enum Templates {
 
 impl ModelText {
     /// Reads the files beside the weights of a model with `vocab` logits per token, or the metadata
-    /// of a GGUF file.
+    /// of a GGUF file: for folders without weights. [`Model::text`](crate::Model::text) reads the
+    /// text of a model that is open.
     ///
     /// # Errors
     ///
     /// A file that cannot be read, is malformed, or belongs to another model;
     /// [`Error::Altered`], [`Error::UnknownTokenizer`].
     pub fn open(path: &Path, vocab: usize) -> Result<Self> {
-        Self::open_with(path, None, vocab)
+        let is_gguf = gguf_at(path)?.is_some() || path.join(PACK_METADATA).exists();
+        let checkpoint = is_gguf.then(|| Checkpoint::open(path)).transpose()?;
+        Self::read(path, checkpoint.as_ref(), None, vocab)
     }
 
-    /// The same. A `tokenizer.json` of any name replaces the model's own tokenizer.
-    ///
-    /// # Errors
-    ///
-    /// As [`ModelText::open`].
-    pub fn open_with(path: &Path, tokenizer: Option<&Path>, vocab: usize) -> Result<Self> {
+    /// The same of headers that were read already. A `tokenizer.json` of any name replaces the
+    /// model's own tokenizer.
+    pub(crate) fn read(
+        path: &Path,
+        checkpoint: Option<&Checkpoint>,
+        tokenizer: Option<&Path>,
+        vocab: usize,
+    ) -> Result<Self> {
         if let Some(sums) = PackSums::load(path)? {
             sums.check_documents(path)?;
         }
-        if gguf_at(path)?.is_none() && !path.join(PACK_METADATA).exists() {
+        let gguf = checkpoint.and_then(|it| Some((it.gguf.as_ref()?, &it.files)));
+        let Some((gguf, files)) = gguf else {
             return Self::of_folder(path, tokenizer, vocab);
-        }
-        let checkpoint = Checkpoint::open(path)?;
-        let gguf = checkpoint.gguf.as_ref().expect("a GGUF file has its metadata");
+        };
         let text = Self::of_gguf(&gguf.path, &gguf.metadata, tokenizer, vocab)?;
-        let header = checkpoint.files.iter().find(|file| file.path == gguf.path);
+        let header = files.iter().find(|file| file.path == gguf.path);
         Ok(Self {
             origin: header.map_or(Origin::Metadata, |it| Origin::Header(it.header_hash)),
             ..text

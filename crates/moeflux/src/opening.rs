@@ -15,6 +15,7 @@ use crate::config::{BackendKind, EngineConfig};
 use crate::error::{Error, Result};
 use crate::format::Checkpoint;
 use crate::ids::{MatrixId, VectorId};
+use crate::model::{Headers, Model};
 use crate::ranks::{Hello, RankGroup};
 use crate::weights::{self, ExpertBank, Manifest, Mirror, Weights};
 
@@ -42,11 +43,12 @@ pub(crate) struct Agreed {
     pub n_wave: usize,
 }
 
-pub(crate) fn describe(dir: &Path, config: &EngineConfig) -> Result<Described> {
-    let (mut blueprint, mut checkpoint) = Blueprint::open(dir)?;
-    // Whoever wants the text reads it apart.
+pub(crate) fn describe(model: Model, config: &EngineConfig) -> Result<Described> {
+    let dir = model.path().to_owned();
+    let (mut blueprint, mut checkpoint) = model.into_parts();
+    // A program that needs the text has it by now.
     checkpoint.drop_text();
-    check_order(dir, &blueprint)?;
+    check_order(&dir, &blueprint)?;
     if checkpoint.packed.as_ref().is_some_and(|packed| !packed.has_pack_sums) {
         tracing::warn!(dir = %dir.display(), "the small files of this pack have no checksums");
     }

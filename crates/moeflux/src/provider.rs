@@ -134,6 +134,11 @@ pub mod blueprint {
     pub use crate::blueprint::Blueprint;
 }
 
+/// A model before it is loaded.
+pub mod model {
+    pub use crate::model::{Headers, Model};
+}
+
 /// The packed format.
 pub mod pack {
     pub use crate::pack::{
@@ -151,7 +156,7 @@ pub mod ranks {
 
 /// A batch of rows into logits.
 pub mod forward {
-    pub use crate::forward::{Logits, Model, StepProgress};
+    pub use crate::forward::{LoadedModel, Logits, StepProgress};
 }
 
 /// Logits into a token.
@@ -174,7 +179,7 @@ pub mod text {
 /// How an engine is opened.
 pub mod config {
     pub use crate::config::{
-        BackendKind, Budget, CONTEXT_DEFAULT, DeviceMaker, DeviceParts, EngineConfig,
+        BackendKind, Budget, CONTEXT_DEFAULT, DeviceMaker, DeviceParts, DriveMaker, EngineConfig,
         N_ROWS_DEFAULT, N_ROWS_MAX, ReadWay, StreamingConfig, n_threads_default,
     };
     pub use moeflux_threads::STACK_BYTES;

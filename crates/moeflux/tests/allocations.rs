@@ -12,6 +12,7 @@ use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::ids::TokenId;
+use moeflux::provider::model::Model;
 use moeflux::provider::sample::{Sampler, SamplerConfig};
 use moeflux::provider::session::{Session, Wanted};
 
@@ -33,7 +34,9 @@ fn open(dir: &Path, arithmetic: Arithmetic, n_slots_max: Option<usize>) -> Engin
         n_rows_max: NonZeroUsize::new(32),
         streaming: StreamingConfig { n_slots_max, ..StreamingConfig::default() },
     };
-    let engine = Engine::open(dir, &config, &mut |_| ControlFlow::Continue(())).unwrap();
+    let engine =
+        Engine::load(Model::open(dir).unwrap(), &config, &mut |_| ControlFlow::Continue(()))
+            .unwrap();
     engine.read_rest(&mut |_| ControlFlow::Continue(())).unwrap();
     engine
 }

@@ -15,6 +15,7 @@ use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::ids::TokenId;
+use moeflux::provider::model::Model;
 use moeflux::provider::session::Session;
 use twox_hash::XxHash3_64;
 
@@ -91,7 +92,8 @@ fn rig(name: &str) -> Rig {
         n_rows_max: NonZeroUsize::new(CONTEXT),
         streaming: StreamingConfig::default(),
     };
-    let engine = Engine::open(&dir, &config, &mut |_| ControlFlow::Continue(()));
+    let model = Model::open(&dir).expect("a model of the tests");
+    let engine = Engine::load(model, &config, &mut |_| ControlFlow::Continue(()));
     let engine = engine.expect("a model of the tests");
     let mut session = engine.session(CONTEXT).expect("room for some tokens");
     let mut files = vec![file_of(&engine, &mut session)];

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use clap::Args;
 use moeflux::provider::backend::TierStats;
-use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::experts::stream::{PROBE_BYTES, StreamStats, drive_speed, probe_of};
 use moeflux::provider::forward::StepProgress;
+use moeflux::provider::model::Headers;
 use moeflux::provider::ranks::LinkStats;
 use moeflux::provider::spec::ModelSpec;
 use moeflux::{Engine, Error, Feed, Result, Session, StepOutput, TokenId, Wanted, step};
@@ -74,26 +74,27 @@ const DRIVE_TIME: Duration = Duration::from_millis(250);
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let interrupt = Interrupt::listen();
-    let dir = model::path(args.model.model.as_deref())?;
-    let (blueprint, checkpoint) = Blueprint::open(&dir)?;
-    let context = context_needed(args, &blueprint.spec)?;
-    let facts = ModelFacts::new(&blueprint, &checkpoint);
+    let opened = model::open(&args.model)?;
+    let context = context_needed(args, opened.spec())?;
+    let facts = ModelFacts::new(opened.blueprint(), opened.checkpoint());
+    let probe = probe_of(opened.checkpoint(), args.seed);
+    let tokens = RandomTokens::new(args.seed, opened.vocab());
     let n_sessions = args.sessions.get();
     let n_kept = context.saturating_mul(n_sessions);
     // Runs follow each other: without this, what one has freed would stay with the process.
     give_back_freed_memory();
     let held = model::Held { beside_bytes: PROBE_BYTES + FREED_BYTES_KEPT, ..n_kept.into() };
-    let engine = model::open(&dir, &args.model, held, &interrupt)?;
+    let engine = model::load(opened, &args.model, held, &interrupt)?;
     check_sessions(n_sessions, &engine)?;
     model::read_rest(&engine, &interrupt)?;
     let mut bench = Bench {
         sessions: (0..n_sessions).map(|_| engine.session(context)).collect::<Result<_>>()?,
-        tokens: RandomTokens::new(args.seed, blueprint.spec.vocab),
+        tokens,
         n_context_tokens: args.context_tokens,
         bar: Bar::tokens("measuring", n_tokens_in_all(args)),
         n_done: 0,
         engine: &engine,
-        probe: probe_of(&checkpoint, args.seed),
+        probe,
         caching: if args.model.io == IoName::PageCache {
             Caching::PageCache
         } else {

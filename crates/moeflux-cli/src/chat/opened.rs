@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use moeflux::provider::config::CONTEXT_DEFAULT;
 use moeflux::provider::io::RealClock;
-use moeflux::{Error, ModelText};
+use moeflux::{Error, Model, ModelText};
 use moeflux_chat::{ChatFormat, Grammars, Replays};
 use moeflux_schedule::{Options, Service};
 
@@ -40,7 +40,7 @@ pub(crate) struct Opened {
 /// A model of which the headers are read.
 pub(crate) struct Checked {
     named: Option<PathBuf>,
-    dir: PathBuf,
+    model: Model,
     name: String,
     text: Arc<ModelText>,
     format: ChatFormat,
@@ -54,36 +54,38 @@ impl Checked {
         args: &ModelArgs,
         context: Option<NonZeroUsize>,
     ) -> Outcome<Self> {
-        let dir = model::path(named)?;
-        let spec = model::spec(&dir)?;
         // The option belongs to the model of the command line, not to one that is named later.
-        let is_first = named == args.model.as_deref();
-        let tokenizer = args.tokenizer.as_deref().filter(|_| is_first);
-        let text = Arc::new(ModelText::open_with(&dir, tokenizer, spec.vocab)?);
+        let model = match named == args.model.as_deref() {
+            true => model::open(args)?,
+            false => Model::open(model::path(named)?)?,
+        };
+        let (dir, text) = (model.path().to_owned(), model.text()?);
         let Some(format) = ChatFormat::open(&text)? else {
             let problem = "has no chat template: `moeflux generate` continues a text with it";
             return Err(Error::malformed(&dir, problem).into());
         };
-        let context = model::context_for(&spec, context, CONTEXT_OF_CHATS)?;
+        let context = model::context_for(&model, context, CONTEXT_OF_CHATS)?;
         let name = match named {
             None => "the demo model".to_owned(),
             Some(_) => hub::name_of(&dir),
         };
-        Ok(Self { named: named.map(Path::to_owned), dir, name, text, format, context })
+        Ok(Self { named: named.map(Path::to_owned), model, name, text, format, context })
     }
 
     /// Reads the weights, with a bar.
     pub(crate) fn open(self, args: &ModelArgs, interrupt: &Interrupt) -> Outcome<Opened> {
-        let Self { named, dir, name, text, format, context } = self;
+        let Self { named, model, name, text, format, context } = self;
+        let dir = model.path().to_owned();
         let mut options = Options::new(context);
         options.n_sessions = 1;
         options.n_queue = 1;
         let held = Held { at_first: context.min(CONTEXT_DEFAULT), ..context.into() };
         let backend = args.backend()?;
-        let (model_dir, args, interrupt) = (dir.clone(), args.clone(), interrupt.clone());
-        let open = move || model::open_traced(backend, (&model_dir, held), &args, &interrupt);
+        let (args, interrupt) = (args.clone(), interrupt.clone());
+        let load = move |model| model::load_traced(backend, (model, held), &args, &interrupt);
         let clock = Arc::new(RealClock::new());
-        let service = Service::start(Box::new(open), Arc::clone(&text), options, clock)?;
+        let service =
+            Service::start(model::loader(model, load), Arc::clone(&text), options, clock)?;
         service.wait_until_open()?;
         let grammars = Grammars::of_format(Arc::clone(&text), &format);
         let replays = Replays::new(REPLAY_BYTES);

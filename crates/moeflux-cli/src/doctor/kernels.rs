@@ -6,8 +6,9 @@
 use std::path::Path;
 
 use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::model::Headers;
 use moeflux::provider::weights::ImaginedKind;
-use moeflux::{Error, Result};
+use moeflux::{Error, Model, Result};
 use moeflux_gpu::adapter::choose;
 use moeflux_gpu::device::Gpu;
 
@@ -31,7 +32,7 @@ const KNOWN: [&str; 3] = ["gpt-oss-20b", "GLM-4.7-Flash", "Qwen3.6-35B-A3B"];
 /// [`Error::Device`] if something differs; what the GPU or the model's files report.
 pub(super) fn check(wanted: Option<&str>, dir: &Path) -> Outcome {
     let models = match model::has_weights(dir)? {
-        true => vec![(dir.display().to_string(), Blueprint::open(dir)?.0)],
+        true => vec![(dir.display().to_string(), Model::open(dir)?.into_parts().0)],
         false => KNOWN.iter().map(|name| imagined(name)).collect::<Result<_>>()?,
     };
     models.iter().try_for_each(|(_, blueprint)| check_kinds(blueprint))?;

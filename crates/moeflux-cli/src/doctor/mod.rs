@@ -22,10 +22,10 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::{PACK_METADATA, gguf_at};
+use moeflux::provider::model::Headers;
 use moeflux::provider::ranks::RankGroup;
-use moeflux::{Error, Result};
+use moeflux::{Error, Model, Result};
 use moeflux_gpu::adapter::{AdapterFacts, AdapterKind, adapters, choose};
 
 use crate::cache;
@@ -247,8 +247,9 @@ fn remember(report: &Report) -> Measured {
 /// The files of the model at a path, or those with weights in a folder that is none.
 fn files_at(path: &Path) -> Files {
     let folder = if path.is_dir() { path } else { model::folder_of(path) };
-    let own = Blueprint::open(path).ok().map(|(_, checkpoint)| {
-        checkpoint.files.iter().map(|file| (file.path.clone(), file.len_bytes)).collect()
+    let own = Model::open(path).ok().map(|model| {
+        let files = &model.checkpoint().files;
+        files.iter().map(|file| (file.path.clone(), file.len_bytes)).collect()
     });
     Files { folder: folder.to_owned(), of_model: own }
 }
@@ -295,7 +296,7 @@ fn model_here(dir: &Path, measured: &Measured) -> Option<std::result::Result<Mod
     let is_described = has("config.json") || has(PACK_METADATA) || gguf.is_some();
     let has_model = is_described && model::has_weights(dir).unwrap_or(false);
     has_model.then(|| {
-        let (blueprint, _) = Blueprint::open(dir).map_err(unrunnable)?;
+        let (blueprint, _) = Model::open(dir).map_err(unrunnable)?.into_parts();
         let subject = Subject::new(String::new(), blueprint, None);
         let context = subject.needs.context_max.min(CONTEXT_DEFAULT as u64);
         let machine = PlanMachine::here(&Told::default(), measured, Some(&place::key(dir)));

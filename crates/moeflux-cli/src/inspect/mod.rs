@@ -9,8 +9,8 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use moeflux::Error;
-use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::model::Headers;
+use moeflux::{Error, Model};
 
 use crate::bare_config::{BareConfig, parse_bits, parse_group};
 use crate::failure::{Failure, Outcome};
@@ -77,7 +77,7 @@ fn of_weights(dir: &Path, args: &InspectArgs) -> Outcome<Report> {
             format!("has no *.safetensors files; for sizes: moeflux inspect {}", config.display());
         return Err(Error::malformed(dir, problem).into());
     }
-    let (blueprint, checkpoint) = Blueprint::open(dir)?;
+    let (blueprint, checkpoint) = Model::open(dir)?.into_parts();
     let files = Files {
         n_files: checkpoint.files.len(),
         n_bytes: checkpoint.files.iter().map(|file| file.len_bytes).sum(),

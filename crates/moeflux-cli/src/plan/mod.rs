@@ -17,9 +17,9 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::model::Headers;
 use moeflux::provider::weights::ImaginedKind;
-use moeflux::{ByteCount, Error};
+use moeflux::{ByteCount, Error, Model};
 
 use crate::bare_config::{BareConfig, parse_bits, parse_group};
 use crate::device;
@@ -148,7 +148,7 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
     let Some(path) = &args.path else { return all_known(args) };
     let path = known::located(path)?;
     let subject = open(&path, args)?;
-    let context = model::context_for(&subject.blueprint.spec, args.context, CONTEXT_DEFAULT)?;
+    let context = model::context_within(&subject.blueprint.spec, args.context, CONTEXT_DEFAULT)?;
     let drive_key = subject.kind.is_none().then(|| place::key(&path));
     let machine = PlanMachine::here(&args.told(), &Measured::load(), drive_key.as_deref());
     check_known(&machine)?;
@@ -266,7 +266,7 @@ fn open(path: &Path, args: &PlanArgs) -> Outcome<Subject> {
             path.display(),
         )));
     }
-    let (blueprint, _) = Blueprint::open(path)?;
+    let (blueprint, _) = Model::open(path)?.into_parts();
     Ok(Subject::new(hub::name_of(path), blueprint, None))
 }
 

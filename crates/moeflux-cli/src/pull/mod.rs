@@ -13,8 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use moeflux::provider::blueprint::Blueprint;
-use moeflux::{ByteCount, Error};
+use moeflux::{ByteCount, Error, Model};
 use moeflux_hub::{Choice, Glob, Hub, PIECE_BYTES, Pulled, Quant, Remote, Stop, Trust, Wanted};
 use moeflux_io::OneLine;
 
@@ -204,7 +203,7 @@ fn summary(remote: &Remote, pulled: &Pulled, runs: bool) -> String {
         n_bytes => format!("{} downloaded", ByteCount(n_bytes)),
     };
     let has = |name: &str| remote.chosen().any(|(path, _)| path.ends_with(name));
-    let is_gguf = || has(".gguf") && Blueprint::open(&pulled.dir).is_ok();
+    let is_gguf = || has(".gguf") && Model::open(&pulled.dir).is_ok();
     if runs && has("config.json") && has(".safetensors") || is_gguf() {
         return format!("{dir}: {fetched}\nnext: moeflux chat --model {wanted}");
     }

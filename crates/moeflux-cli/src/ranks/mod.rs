@@ -196,12 +196,12 @@ pub(crate) fn let_rank_0_speak() {
 pub(crate) fn follow(group: &RankGroup, args: &ModelArgs) -> bool {
     // What ends this process ends the job: rank 0 alone can end its work well.
     let interrupt = Interrupt::never();
-    let dir = match model::path(args.model.as_deref()) {
-        Ok(dir) => dir,
+    let opened = match model::open(args) {
+        Ok(opened) => opened,
         Err(error) => return group.refuse(error).is_ok(),
     };
-    let opened = model::open(&dir, args, CONTEXT_DEFAULT, &interrupt);
-    opened.is_ok_and(|engine| engine.follow().is_ok())
+    let loaded = model::load(opened, args, CONTEXT_DEFAULT, &interrupt);
+    loaded.is_ok_and(|engine| engine.follow().is_ok())
 }
 
 /// The command of rank 0 has failed: it says why, and the others must not wait for more.

@@ -16,7 +16,7 @@ use moeflux::provider::budget::UNSAID_BYTES;
 use moeflux::provider::config::CONTEXT_DEFAULT;
 use moeflux::provider::format::read_file;
 use moeflux::provider::io::RealClock;
-use moeflux::{Budget, Error, ModelText, Result};
+use moeflux::{Budget, Error, Model, ModelText, Result};
 use moeflux_chat::Grammars;
 use moeflux_io::{FREED_BYTES_KEPT, available_memory_bytes, give_back_freed_memory};
 use moeflux_schedule::{Options, Service};
@@ -129,10 +129,10 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     }
     // A server frees much, in many threads, and goes on.
     give_back_freed_memory();
-    let dir = model::path(args.model.model.as_deref())?;
-    let spec = model::spec(&dir)?;
-    let text = Arc::new(model::text(&dir, &args.model, &spec)?);
-    let context = model::context_for(&spec, args.context, CONTEXT_OF_SESSIONS)?;
+    let opened = model::open(&args.model)?;
+    let text = opened.text()?;
+    let context = model::context_for(&opened, args.context, CONTEXT_OF_SESSIONS)?;
+    let info = info(args, opened.path(), context);
     log::begin(args.log)?;
     let account_bytes = account_bytes(args.model.memory, available_memory_bytes());
     let server = Server::bind(config(args, account_bytes)?)?;
@@ -146,8 +146,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
         at_most: context.saturating_mul(args.sessions.get()),
         beside_bytes,
     };
-    let service = Arc::new(service(args, (&dir, context, held), &text, interrupt)?);
-    let info = info(args, &dir, context);
+    let service = Arc::new(service(args, (opened, context, held), &text, interrupt)?);
     let addresses: Vec<SocketAddr> = server.addresses().collect();
     let line = said(args, &info.names[0], (&addresses, context));
     let stopper = server.stopper();
@@ -232,7 +231,7 @@ fn keys(path: &Path) -> Result<ApiKeys> {
 
 fn service(
     args: &ServeArgs,
-    (dir, context, held): (&Path, usize, model::Held),
+    (opened, context, held): (Model, usize, model::Held),
     text: &Arc<ModelText>,
     interrupt: Interrupt,
 ) -> Outcome<Service> {
@@ -242,11 +241,11 @@ fn service(
     options.kept.n_sessions = args.keep_sessions;
     options.kept.n_bytes = args.keep_memory;
     options.unload_after = args.unload_after;
-    let (dir, model_args) = (dir.to_owned(), args.model.clone());
+    let model_args = args.model.clone();
     let backend = args.model.backend()?;
-    let open = move || model::open_on(backend, (&dir, held), &model_args, &interrupt);
+    let load = move |model| model::load_on(backend, (model, held), &model_args, &interrupt);
     let clock = Arc::new(RealClock::new());
-    Ok(Service::start(Box::new(open), Arc::clone(text), options, clock)?)
+    Ok(Service::start(model::loader(opened, load), Arc::clone(text), options, clock)?)
 }
 
 fn info(args: &ServeArgs, dir: &Path, context: usize) -> ModelInfo {

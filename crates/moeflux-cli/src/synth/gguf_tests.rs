@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use moeflux::provider::format::{BlockType, Checkpoint, DType, gguf_at};
 use moeflux::provider::kernels::{Matrix, MatrixKind, MatrixLayout, decode_row};
+use moeflux::provider::model::Headers;
 use moeflux::provider::spec::{HeadOrder, MixerSpec, Quantisation};
 use moeflux::provider::weights::block_kind;
-use moeflux::{Engine, ModelText, TokenId};
+use moeflux::{Engine, Model, ModelText, TokenId};
 
 use super::tests::*;
 use super::*;
@@ -34,7 +35,7 @@ fn every_family_becomes_a_gguf_file_of_the_same_geometry() {
         let args = gguf_args(&temp, &config, "Q4_0");
         let said = synth(&args).unwrap();
         assert!(said.contains("as GGUF in Q4_0"), "{said}");
-        let (made, checkpoint) = Blueprint::open(&args.out).unwrap();
+        let (made, checkpoint) = Model::open(&args.out).unwrap().into_parts();
         let bare = BareConfig::open(&args.config).unwrap();
         let imagined = bare.blueprint_as(ImaginedKind::Gguf(args.gguf.unwrap())).unwrap();
         assert_eq!(made.manifest.skipped, []);
@@ -64,7 +65,7 @@ fn every_type_runs_and_has_weights_of_zero_mean() {
         let square = mean(values.iter().map(|value| value * value));
         assert_close(square.sqrt() * 16.0, 1.0, 0.1);
 
-        let engine = Engine::builder(&args.out).open().unwrap();
+        let engine = Engine::builder(Model::open(&args.out).unwrap()).load().unwrap();
         let mut session = engine.session(8).unwrap();
         let logits = session.feed_last(&[1, 2, 3].map(TokenId)).unwrap();
         let largest = logits.iter().fold(0.0_f32, |most, it| most.max(it.abs()));

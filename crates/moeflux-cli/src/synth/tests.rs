@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use moeflux::provider::format::Checkpoint;
-use moeflux::{Error, TokenId, Tokenizer};
+use moeflux::provider::model::Headers;
+use moeflux::{Error, Model, TokenId, Tokenizer};
 use serde_json::Map;
 
 use super::*;
@@ -148,7 +149,7 @@ fn every_family_binds_with_nothing_left_over() {
         let said = synth(&args).unwrap();
         assert!(said.contains("moeflux generate --model"), "{said}");
 
-        let (made, checkpoint) = Blueprint::open(&args.out).unwrap();
+        let (made, checkpoint) = Model::open(&args.out).unwrap().into_parts();
         let bare = BareConfig::open(&args.config).unwrap();
         let imagined = bare.blueprint_as(ImaginedKind::Affine(params(&args))).unwrap();
         assert_eq!(made.manifest.skipped, []);
@@ -168,7 +169,7 @@ fn every_quantisation_binds() {
             let temp = TestDir::new("quantisation");
             let args = SynthArgs { bits, group, ..args(&temp, &qwen3_5_moe()) };
             synth(&args).unwrap();
-            let (made, _) = Blueprint::open(&args.out).unwrap();
+            let (made, _) = Model::open(&args.out).unwrap().into_parts();
             assert_eq!(made.spec.quantisation.default, Some(params(&args)));
         }
     }
@@ -187,7 +188,7 @@ fn published_formats_of_experts_bind_and_are_checked() {
             let args = SynthArgs { experts: Some(format), group, ..args(&temp, &config) };
             let said = synth(&args).unwrap();
             assert!(said.contains("with experts in"), "{said}");
-            let (made, checkpoint) = Blueprint::open(&args.out).unwrap();
+            let (made, checkpoint) = Model::open(&args.out).unwrap().into_parts();
             let bare = BareConfig::open(&args.config).unwrap();
             let imagined = bare.blueprint_as(format.kind(group)).unwrap().manifest;
             assert_eq!(made.manifest.skipped, []);

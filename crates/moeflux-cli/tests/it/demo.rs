@@ -6,7 +6,9 @@
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use moeflux::Model;
 use moeflux::{Engine, Event, Message, ModelText, SamplerConfig, Session, TemplateOptions};
 use serde_json::{Value, json};
 
@@ -25,14 +27,16 @@ fn demo() -> PathBuf {
 /// The model and a conversation with it.
 struct Chat {
     session: Session,
-    text: ModelText,
+    text: Arc<ModelText>,
 }
 
 impl Chat {
     fn open() -> Self {
-        let builder = Engine::builder(demo().join("model")).threads(NonZeroUsize::new(2).unwrap());
-        let engine = builder.rows_per_step(NonZeroUsize::new(256).unwrap()).open().unwrap();
-        Self { session: engine.session(CONTEXT).unwrap(), text: engine.text().unwrap() }
+        let model = Model::open(demo().join("model")).unwrap();
+        let text = model.text().unwrap();
+        let builder = Engine::builder(model).threads(NonZeroUsize::new(2).unwrap());
+        let engine = builder.rows_per_step(NonZeroUsize::new(256).unwrap()).load().unwrap();
+        Self { session: engine.session(CONTEXT).unwrap(), text }
     }
 
     /// The answer to a chat's first message.

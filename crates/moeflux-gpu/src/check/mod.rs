@@ -202,6 +202,7 @@ fn difference(expected: &Outcome, found: &Outcome, way: Way) -> Option<Differenc
 
 #[cfg(test)]
 mod tests {
+    use moeflux::provider::model::{Headers, Model};
     use std::path::Path;
 
     use super::*;
@@ -217,7 +218,7 @@ mod tests {
     #[test]
     fn other_weights_are_a_difference_everywhere() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux-demo/model");
-        let (blueprint, _) = Blueprint::open(&dir).unwrap();
+        let (blueprint, _) = Model::open(&dir).unwrap().into_parts();
         let outcomes = |seed| on_cpu(&Miniature::new(&blueprint, seed).unwrap()).unwrap();
         let expected = outcomes(SEED);
         assert_eq!(compared(&expected, &outcomes(SEED), Way::Copied), []);

@@ -8,6 +8,7 @@ use moeflux::provider::backend::Backend;
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Error;
 use moeflux::provider::ids::{Position, TokenId};
+use moeflux::provider::model::Model;
 use moeflux::provider::ops::{Batch, Embed, Op, Plan, Row, Workspace};
 use moeflux::provider::weights::{OwnedMatrix, Weights};
 use moeflux_gpu::backend::GpuBackend;
@@ -103,7 +104,9 @@ fn kinds_without_a_kernel_are_refused_by_name() {
         let case = Case::load(name);
         for experts in [ExpertsAt::Device, ExpertsAt::Files(9)] {
             let config = config_of(&case.dir, 16, experts);
-            let opened = Engine::open(&case.dir, &config, &mut |_| ControlFlow::Continue(()));
+            let opened = Engine::load(Model::open(&case.dir).unwrap(), &config, &mut |_| {
+                ControlFlow::Continue(())
+            });
             let Err(error) = opened else { panic!("{name} opens") };
             assert!(matches!(error, Error::Unsupported(_)), "{name}: {error}");
             let text = error.to_string();

@@ -1,8 +1,8 @@
 //! What a sound device computes of the layers of models.
 
+use moeflux::provider::model::{Headers, Model};
 use std::path::Path;
 
-use moeflux::provider::blueprint::Blueprint;
 use moeflux_gpu::check::differences;
 
 use crate::needs_gpu::needs_gpu;
@@ -23,7 +23,7 @@ fn a_sound_device_differs_nowhere() {
     needs_gpu!();
     for name in MODELS {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden").join(name);
-        let (blueprint, _) = Blueprint::open(&dir).unwrap();
+        let (blueprint, _) = Model::open(&dir).unwrap().into_parts();
         assert_eq!(differences(&gpu(), &blueprint).unwrap(), [], "{name}");
     }
 }

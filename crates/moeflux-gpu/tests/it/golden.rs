@@ -3,11 +3,11 @@
 
 use std::ops::ControlFlow;
 
-use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Error;
 use moeflux::provider::forward::StepProgress;
 use moeflux::provider::ids::TokenId;
+use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::session::Wanted;
 
 use crate::blocks::REFUSED_CASES;
@@ -138,7 +138,7 @@ fn what_is_used_most_comes_near_and_changes_no_bit() {
         assert!(stats.near_bytes > 0 && stats.near_bytes < stats.far_bytes, "{name}: {stats:?}");
         // Counted up to the last look: whole steps, of all layers with experts.
         let per_step: usize = {
-            let (blueprint, _) = Blueprint::open(&case.dir).unwrap();
+            let (blueprint, _) = Model::open(&case.dir).unwrap().into_parts();
             blueprint.spec.layers.iter().map(|layer| layer.ffn.top_k()).sum()
         };
         let n_steps = stats.uses / per_step as u64;

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
 use moeflux::provider::backend::Arithmetic;
-use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::Layout;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::experts::stream::slot_shape;
+use moeflux::provider::model::{Headers, Model};
 
 use moeflux_gpu::adapter::adapters;
 use moeflux_gpu::device::Gpu;
@@ -72,7 +72,8 @@ pub(crate) enum ExpertsAt {
 /// An engine on the device, in steps of so many rows.
 pub(crate) fn open(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> Engine {
     let config = config_of(dir, n_rows_max, experts);
-    Engine::open(dir, &config, &mut |_| ControlFlow::Continue(()))
+    Model::open(dir)
+        .and_then(|model| Engine::load(model, &config, &mut |_| ControlFlow::Continue(())))
         .unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
 }
 
@@ -84,7 +85,7 @@ pub(crate) fn open_kept(dir: &Path, folder: &Path) -> Engine {
         device: Some(Arc::new(GpuMaker::new(gpu, Some(1 << 30)))),
         ..config_of(dir, 16, ExpertsAt::Device)
     };
-    Engine::open(dir, &config, &mut |_| ControlFlow::Continue(())).unwrap()
+    Engine::load(Model::open(dir).unwrap(), &config, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
 /// How such an engine is opened.
@@ -96,7 +97,7 @@ pub(crate) fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> En
         ExpertsAt::Host | ExpertsAt::Files(_) => maker(1),
         ExpertsAt::CopiedFiles(_) => maker(1).copying_slots(),
         ExpertsAt::FilesAndDevice(_, n_near) => {
-            let (blueprint, _) = Blueprint::open(dir).unwrap();
+            let (blueprint, _) = Model::open(dir).unwrap().into_parts();
             let config = config_of(dir, n_rows_max, ExpertsAt::Device);
             let layout = Layout::new(&blueprint, &config).unwrap();
             let others_bytes = LARGE - layout.device_expert_bytes.unwrap();
@@ -105,7 +106,7 @@ pub(crate) fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> En
             maker(others_bytes + (n_near + 32) * slot_bytes)
         }
         ExpertsAt::Both(percent) | ExpertsAt::Cut(percent) => {
-            let (blueprint, _) = Blueprint::open(dir).unwrap();
+            let (blueprint, _) = Model::open(dir).unwrap().into_parts();
             let config = config_of(dir, n_rows_max, ExpertsAt::Device);
             let layout = Layout::new(&blueprint, &config).unwrap();
             let others_bytes = LARGE - layout.device_expert_bytes.unwrap();

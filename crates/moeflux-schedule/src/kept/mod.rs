@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn sessions_give_way_to_experts_that_are_worth_more() {
         let dir = moeflux_demo::unpack(&std::env::temp_dir()).unwrap();
-        let engine = Engine::builder(dir).open().unwrap();
+        let engine = Engine::builder(moeflux::Model::open(dir).unwrap()).load().unwrap();
         let mut kept = Kept::new(KeptLimits::default(), &engine);
         for (owner, tokens) in [(0, 10..60), (0, 100..150), (1, 200..250)] {
             kept.put(Owner(owner), session(&engine, tokens), &[]);

@@ -26,7 +26,7 @@ const ALL_AT_ONCE: Duration = Duration::ZERO;
 /// A model whose experts are in memory, or streamed.
 struct Model {
     engine: Engine,
-    text: ModelText,
+    text: Arc<ModelText>,
     /// For each layer: an expert of 256, of which a row chooses eight, and a row.
     expert: Duration,
     row: Duration,
@@ -39,12 +39,13 @@ static STREAMED: LazyLock<Model> = LazyLock::new(|| Model::new(16, 1_024, 2_000)
 impl Model {
     fn new(n_slots: usize, n_rows: usize, expert_us: u64) -> Self {
         let dir = moeflux_demo::unpack(&std::env::temp_dir()).unwrap();
-        let builder = Engine::builder(dir).threads(NonZeroUsize::MIN);
+        let opened = moeflux::Model::open(dir).unwrap();
+        let text = opened.text().unwrap();
+        let builder = Engine::builder(opened).threads(NonZeroUsize::MIN);
         let builder = builder.rows_per_step(NonZeroUsize::new(n_rows).unwrap());
         let builder = builder.configure(|it| it.streaming.n_slots_max = Some(n_slots));
-        let engine = builder.open().unwrap();
+        let engine = builder.load().unwrap();
         assert_eq!(engine.stream_stats().is_some(), n_slots < usize::MAX);
-        let text = engine.text().unwrap();
         let (expert, row) = (Duration::from_micros(expert_us), Duration::from_micros(250));
         Self { engine, text, expert, row }
     }

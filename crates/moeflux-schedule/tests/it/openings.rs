@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use moeflux::Engine;
 use moeflux::provider::io::RealClock;
+use moeflux::provider::model::Model;
 use moeflux_schedule::{Job, Options, Service, State};
 
 use crate::support::{ATTENTION, Asked, wait_until};
@@ -28,8 +29,8 @@ impl Changing {
         let mut options = Options::new(CONTEXT);
         options.unload_after = unload_after;
         let open = move || {
-            let builder = Engine::builder(&dir).configure(|it| it.streaming.n_slots_max = Some(6));
-            builder.open()
+            let builder = Engine::builder(Model::open(&dir)?);
+            builder.configure(|it| it.streaming.n_slots_max = Some(6)).load()
         };
         let clock = Arc::new(RealClock::new());
         let service = Service::start(Box::new(open), Arc::new(text_of_copy), options, clock);

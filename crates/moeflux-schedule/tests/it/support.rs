@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, LazyLock, Mutex};
 use std::time::Duration;
 
 use moeflux::provider::io::RealClock;
+use moeflux::provider::model::Model;
 use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
 use moeflux::{
     Engine, EngineBuilder, Error, Finish, LogitMask, ModelText, ReadWay, SamplerConfig,
@@ -62,7 +63,7 @@ impl Subject {
 
     fn new(dir: PathBuf, n_rows: usize, copy: Option<TempDir>) -> Self {
         let cold = open(&dir, n_rows).unwrap();
-        let text = Arc::new(cold.text().unwrap());
+        let text = Model::open(&dir).unwrap().text().unwrap();
         Self { dir, n_rows, text, cold, _copy: copy }
     }
 
@@ -79,7 +80,7 @@ impl Subject {
 
     /// An engine that says at once when there is no memory for another session.
     pub(crate) fn open(&self) -> moeflux::Result<Engine> {
-        self.builder().open()
+        self.builder().load()
     }
 
     /// The same with room for so many experts, which are read from a drive.
@@ -88,7 +89,7 @@ impl Subject {
             config.streaming.n_slots_max = Some(n_slots);
             config.streaming.way = ReadWay::Direct;
         });
-        builder.open()
+        builder.load()
     }
 
     fn builder(&self) -> EngineBuilder {
@@ -96,8 +97,8 @@ impl Subject {
         let memory = self.cold.memory();
         let of_model = memory.resident_bytes + memory.expert_bytes + 2 * memory.workspace_bytes;
         let budget = of_model + MEMORY_BYTES;
-        let builder = Engine::builder(&self.dir).threads(NonZeroUsize::MIN).rows_per_step(n_rows);
-        builder.memory(budget)
+        let builder = Engine::builder(Model::open(&self.dir).unwrap()).threads(NonZeroUsize::MIN);
+        builder.rows_per_step(n_rows).memory(budget)
     }
 
     pub(crate) fn tokens(&self, text: &str) -> Vec<TokenId> {
@@ -191,7 +192,8 @@ impl Masks for CountingMasks {
 
 fn open(dir: &Path, n_rows: usize) -> moeflux::Result<Engine> {
     let n_rows = NonZeroUsize::new(n_rows).unwrap();
-    Engine::builder(dir).threads(NonZeroUsize::MIN).rows_per_step(n_rows).open()
+    let builder = Engine::builder(Model::open(dir)?).threads(NonZeroUsize::MIN);
+    builder.rows_per_step(n_rows).load()
 }
 
 /// Takes all memory for sessions but this.

@@ -9,6 +9,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use moeflux::provider::io::RealClock;
+use moeflux::provider::model::Model;
 use moeflux::{Engine, Error, ModelText};
 use moeflux_schedule::{Options, Service, State, Stats};
 use moeflux_server::http::{Config, ModelInfo, Served, Server, Stopper};
@@ -57,7 +58,7 @@ fn open(wait: Option<&Receiver<bool>>, context: usize) -> moeflux::Result<Engine
     {
         return Err(Error::Drive("the drive of this test has failed".to_owned()));
     }
-    Engine::builder(folder()).context(context).threads(NonZeroUsize::MIN).open()
+    Engine::builder(Model::open(folder())?).context(context).threads(NonZeroUsize::MIN).load()
 }
 
 impl Running {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use moeflux::Model;
 use moeflux::{Engine, Feed, Finish, ModelText, Session, StepOutput, Wanted, step};
 use moeflux_chat::{AnswerReader, ChatFormat, ChatPrompt, HiddenMarkers};
 use moeflux_schedule::Scored;
@@ -55,8 +56,9 @@ fn events(request: &Request, text: &ModelText, session: &mut Session) -> Vec<Eve
 
 /// The response to a body, and the number of tokens of prompt and answer in the session.
 fn response(body: &str) -> (Json, usize) {
-    let engine = Engine::builder(demo()).context(CONTEXT).open().unwrap();
-    let text = engine.text().unwrap();
+    let model = Model::open(demo()).unwrap();
+    let text = model.text().unwrap();
+    let engine = Engine::builder(model).context(CONTEXT).load().unwrap();
     let mut session = engine.session(CONTEXT).unwrap();
     let (request, shape) = chat::parse(body.as_bytes()).unwrap();
     let head = Head { id: "1".into(), created_s: 0, model: "demo".into() };

@@ -20,6 +20,8 @@ pub use resident::{ResidentExperts, RestStats};
 
 use std::time::Duration;
 
+use moeflux_io::Caching;
+
 use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::Progress;
@@ -102,6 +104,15 @@ impl Experts {
                 let group = stream.next_ready()?;
                 Ok(group.map(|(group, order)| Arrived::of_group(group, order)))
             }
+        }
+    }
+
+    /// How they are read from drives; `None` where they are not.
+    #[must_use]
+    pub fn caching(&self) -> Option<Caching> {
+        match self {
+            Self::Resident(_) | Self::OnDevice => None,
+            Self::Streaming(stream) => Some(stream.caching()),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::backend::{Backend, WaveValues};
 use crate::error::Result;
 use crate::experts::stream::N_ROWS_ANY_ORDER;
 use crate::families::{DividedExperts, LayerPlan, MoePlan};
-use crate::forward::{Device, Group, Model, ask_for_experts, stream};
+use crate::forward::{Device, Group, LoadedModel, ask_for_experts, stream};
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::ops::{Batch, Heads, Purpose};
 use crate::ranks::Stage;
@@ -25,7 +25,7 @@ struct Begun {
 }
 
 pub(super) fn run_layer(
-    model: &Model,
+    model: &LoadedModel,
     (device, group): (&mut Device, &Group),
     batch: &Batch<'_>,
     (layer, plan): (LayerIdx, &LayerPlan),
@@ -62,7 +62,7 @@ pub(super) fn run_layer(
 
 /// All that comes before the experts.
 fn begin(
-    model: &Model,
+    model: &LoadedModel,
     (device, group): (&mut Device, &Group),
     batch: &Batch<'_>,
     (layer, plan, moe): (LayerIdx, &LayerPlan, &MoePlan),

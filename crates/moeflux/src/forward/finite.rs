@@ -7,13 +7,17 @@
 //! nothing; where it fails, it is walked once more to name the place.
 
 use crate::error::{Error, Result};
-use crate::forward::{Device, Model, run_layer, stream};
+use crate::forward::{Device, LoadedModel, run_layer, stream};
 use crate::ids::LayerIdx;
 use crate::ops::{Batch, Heads, Plan};
 
 /// Refuses a step whose residual stream is not finite. Where that would have to be fetched from a
 /// device, logits are judged alone.
-pub(super) fn check_stream(model: &Model, device: &mut Device, batch: &Batch<'_>) -> Result<()> {
+pub(super) fn check_stream(
+    model: &LoadedModel,
+    device: &mut Device,
+    batch: &Batch<'_>,
+) -> Result<()> {
     if device.backend.is_remote() || is_finite(device, &stream(model), batch)? {
         return Ok(());
     }
@@ -22,14 +26,14 @@ pub(super) fn check_stream(model: &Model, device: &mut Device, batch: &Batch<'_>
 
 /// The error about a step that gave a value which is not finite. What goes wrong on the way, a
 /// drive for example, leaves the place unknown.
-pub(super) fn locate(model: &Model, device: &mut Device, batch: &Batch<'_>) -> Error {
+pub(super) fn locate(model: &LoadedModel, device: &mut Device, batch: &Batch<'_>) -> Error {
     match first_broken(model, device, batch) {
         Ok(place) => Error::NonFinite { place },
         Err(error) => Error::NonFinite { place: format!("a place that cannot be found ({error})") },
     }
 }
 
-fn first_broken(model: &Model, device: &mut Device, batch: &Batch<'_>) -> Result<String> {
+fn first_broken(model: &LoadedModel, device: &mut Device, batch: &Batch<'_>) -> Result<String> {
     let stream = stream(model);
     device.backend.submit(&model.plan.embed, batch)?;
     if !is_finite(device, &stream, batch)? {
@@ -48,7 +52,7 @@ fn first_broken(model: &Model, device: &mut Device, batch: &Batch<'_>) -> Result
 
 /// Comes to a layer once more, and runs its operations one by one.
 fn within_layer(
-    model: &Model,
+    model: &LoadedModel,
     device: &mut Device,
     batch: &Batch<'_>,
     broken_idx: usize,

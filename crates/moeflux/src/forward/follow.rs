@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use crate::error::{Error, Result};
-use crate::forward::{Device, Model, run_next_layer};
+use crate::forward::{Device, LoadedModel, run_next_layer};
 use crate::ids::{LayerIdx, StateId};
 use crate::ranks::{Order, OwnedBatch};
 
@@ -18,7 +18,7 @@ use crate::ranks::{Order, OwnedBatch};
 /// # Panics
 ///
 /// If the device is not one of several.
-pub(crate) fn follow(model: &Model, device: &mut Device) -> Result<()> {
+pub(crate) fn follow(model: &LoadedModel, device: &mut Device) -> Result<()> {
     let group = device.group.clone().expect("one of several ranks");
     let mut states = HashMap::new();
     let mut bytes = Vec::new();
@@ -37,7 +37,7 @@ pub(crate) fn follow(model: &Model, device: &mut Device) -> Result<()> {
 }
 
 fn run(
-    model: &Model,
+    model: &LoadedModel,
     device: &mut Device,
     states: &mut HashMap<StateId, StateId>,
     order: Order,
@@ -95,7 +95,7 @@ fn run(
 }
 
 fn run_layers(
-    model: &Model,
+    model: &LoadedModel,
     device: &mut Device,
     (first, end): (LayerIdx, LayerIdx),
     batch: &OwnedBatch,

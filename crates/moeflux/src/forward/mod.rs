@@ -29,7 +29,7 @@ use crate::spec::{FfnSpec, ModelSpec};
 
 /// A model ready to run, apart from the device it runs on.
 #[derive(Debug)]
-pub struct Model {
+pub struct LoadedModel {
     /// Shapes and constants.
     pub spec: ModelSpec,
     /// What to run.
@@ -42,7 +42,7 @@ pub struct Model {
     pub trace: Option<Mutex<Option<TraceWriter>>>,
 }
 
-impl Model {
+impl LoadedModel {
     /// The shapes that a trace of this model's routes begins with.
     #[must_use]
     pub fn trace_header(&self) -> TraceHeader {
@@ -189,7 +189,7 @@ pub(crate) type Watch<'a> = dyn FnMut(StepProgress) -> ControlFlow<()> + 'a;
 ///
 /// What the device or the experts' store report.
 pub(crate) fn run_next_layer(
-    model: &Model,
+    model: &LoadedModel,
     device: &mut Device,
     batch: &Batch<'_>,
     (layer, end): (LayerIdx, LayerIdx),
@@ -205,7 +205,7 @@ pub(crate) fn run_next_layer(
 }
 
 fn run_layer_and_guess(
-    model: &Model,
+    model: &LoadedModel,
     device: &mut Device,
     batch: &Batch<'_>,
     layer: LayerIdx,
@@ -230,7 +230,7 @@ fn run_layer_and_guess(
 
 /// What all layers add to: all that a batch leaves from one layer to the next, but for states.
 #[must_use]
-pub(crate) fn stream(model: &Model) -> Heads {
+pub(crate) fn stream(model: &LoadedModel) -> Heads {
     let Some(Op::Embed(embed)) = model.plan.embed.ops().first() else {
         unreachable!("a model begins with its embedding")
     };
@@ -243,7 +243,7 @@ fn is_small(batch: &Batch<'_>) -> bool {
 }
 
 fn run_layer(
-    model: &Model,
+    model: &LoadedModel,
     device: &mut Device,
     batch: &Batch<'_>,
     (layer, plan): (LayerIdx, &LayerPlan),
@@ -274,7 +274,7 @@ fn run_layer(
 }
 
 fn run_experts(
-    model: &Model,
+    model: &LoadedModel,
     device: &mut Device,
     batch: &Batch<'_>,
     (layer, moe): (LayerIdx, &MoePlan),
@@ -293,7 +293,7 @@ fn run_experts(
 
 /// Asks for the experts that a layer's router chose, and for those that the next one may choose.
 fn ask_for_experts(
-    model: &Model,
+    model: &LoadedModel,
     device: &mut Device,
     batch: &Batch<'_>,
     (layer, is_small): (LayerIdx, bool),
@@ -315,7 +315,12 @@ fn ask_for_experts(
 }
 
 /// Lets a layer's router say beforehand what it would choose, where that is worth asking.
-fn ask(model: &Model, device: &mut Device, batch: &Batch<'_>, layer: LayerIdx) -> Result<bool> {
+fn ask(
+    model: &LoadedModel,
+    device: &mut Device,
+    batch: &Batch<'_>,
+    layer: LayerIdx,
+) -> Result<bool> {
     let next = model.plan.layers.get(layer.0).and_then(|layer| layer.moe.as_ref());
     let Some(moe) = next.filter(|_| device.experts.is_asking(is_small(batch))) else {
         return Ok(false);
@@ -327,7 +332,7 @@ fn ask(model: &Model, device: &mut Device, batch: &Batch<'_>, layer: LayerIdx) -
 /// The same once more, when the layer before is done: its own choice comes so soon behind that on a
 /// device which has to be waited for that this would only delay it.
 fn guess_late(
-    model: &Model,
+    model: &LoadedModel,
     device: &mut Device,
     batch: &Batch<'_>,
     layer: LayerIdx,
@@ -359,7 +364,7 @@ fn guess(device: &mut Device, (layer, stage): (LayerIdx, Stage)) -> Result<()> {
 ///
 /// What the device reports.
 pub(crate) fn run_head(
-    model: &Model,
+    model: &LoadedModel,
     device: &mut Device,
     batch: &Batch<'_>,
     n_best: &[Option<usize>],

@@ -108,7 +108,7 @@ pub fn verify_with(
 ) -> Result<Verified> {
     let mut known = Known::of_folder(dir, documents)?;
     let n_documents = known.n_documents();
-    let (blueprint, checkpoint) = match Blueprint::open_unchecked(dir) {
+    let (blueprint, checkpoint) = match Blueprint::read(dir) {
         Err(_) if !known.damages.is_empty() => {
             return Ok(Verified { n_documents, damages: known.damages, ..Verified::nothing() });
         }

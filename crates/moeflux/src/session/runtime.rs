@@ -12,7 +12,7 @@ use crate::budget::{GrowthRoom, PromptRoom, SessionRoom};
 use crate::error::{Error, Result};
 use crate::experts::Experts;
 use crate::experts::stream::StreamStats;
-use crate::forward::{Device, Group, Loans, Model, follow};
+use crate::forward::{Device, Group, LoadedModel, Loans, follow};
 use crate::session::chunk::{Chunk, N_ROWS_BESIDE};
 use crate::session::output::StepOutput;
 use crate::session::turns::{Turn, Turnstile};
@@ -20,7 +20,7 @@ use crate::session::turns::{Turn, Turnstile};
 /// A model and its device.
 #[derive(Debug)]
 pub struct Runtime {
-    model: Model,
+    model: LoadedModel,
     names: DeviceNames,
     turns: Arc<Turnstile>,
     device: Mutex<Device>,
@@ -46,7 +46,7 @@ pub(crate) struct DeviceGuard<'a> {
 impl Runtime {
     /// A model on a device whose weights are those of the model.
     #[must_use]
-    pub fn new(model: Model, backend: Box<dyn Backend>, experts: Experts) -> Self {
+    pub fn new(model: LoadedModel, backend: Box<dyn Backend>, experts: Experts) -> Self {
         let names = backend.names();
         let copies = if backend.is_remote() { Arc::default() } else { Arc::clone(backend.room()) };
         let (row, loans) = (Vec::new(), Loans::default());
@@ -123,7 +123,7 @@ impl Runtime {
 
     /// The model.
     #[must_use]
-    pub fn model(&self) -> &Model {
+    pub fn model(&self) -> &LoadedModel {
         &self.model
     }
 
@@ -147,7 +147,7 @@ impl Runtime {
     }
 
     /// The model, to change before anybody shares it.
-    pub(crate) fn model_mut(&mut self) -> &mut Model {
+    pub(crate) fn model_mut(&mut self) -> &mut LoadedModel {
         &mut self.model
     }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::forward::{Device, Held, Model, StepProgress, run_head, run_next_layer, stream};
+use crate::forward::{Device, Held, LoadedModel, StepProgress, run_head, run_next_layer, stream};
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::ops::{N_OUTPUTS_MAX, Purpose, RowKind};
 use crate::session::checkpoints::{RecurrentCopy, book_copy, check_copies};
@@ -379,7 +379,7 @@ fn bring_back(runtime: &Runtime, device: &mut Device) -> Result<()> {
     exchange(runtime.model(), device, false)
 }
 
-fn exchange(model: &Model, device: &mut Device, is_aside: bool) -> Result<()> {
+fn exchange(model: &LoadedModel, device: &mut Device, is_aside: bool) -> Result<()> {
     let Some(held) = device.held.filter(|held| held.is_aside != is_aside) else { return Ok(()) };
     let n_rows = held.n_rows.min(N_ROWS_BESIDE);
     device.backend.exchange_rows(stream(model).buffer, n_rows)?;

@@ -6,11 +6,12 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use moeflux::provider::config::EngineConfig;
+use moeflux::provider::config::{DriveMaker, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::{Error, Result};
 use moeflux::provider::experts::stream::{Drives, ReadFor};
 use moeflux::provider::format::Checkpoint;
+use moeflux::provider::model::Model;
 use moeflux::provider::pack::{PackOptions, Packing, SourceFate};
 use moeflux_io::{
     BLOCK_BYTES, BlockRead, Caching, FaultSwitch, Faults, SimulatedDrive, SimulatedFile,
@@ -65,26 +66,45 @@ impl<'a> Simulated<'a> {
 
     /// An engine over it.
     pub(crate) fn open(&self, config: &EngineConfig) -> Engine {
+        let Self { dir, faults, mirror, switch, block_bytes } = self.clone();
         let clock = VirtualClock::default();
-        let drives = &mut |checkpoint: &Checkpoint, read_for: ReadFor| {
-            let drive = |faults: Faults| {
-                let files = checkpoint.files.iter().map(|file| {
-                    let bytes = std::fs::read(&file.path).unwrap();
-                    SimulatedFile::of(&file.path.to_string_lossy(), bytes)
-                });
-                let drive = SimulatedDrive::new(files.collect(), 8, clock.clone());
-                let block_bytes = if read_for == ReadFor::Memory { 1 } else { self.block_bytes };
-                drive.with_faults(faults).with_block(block_bytes)
-            };
-            let mirror = self.mirror.map(drive);
-            Ok(Drives {
-                primary: Box::new(drive(self.faults).with_switch(self.switch.clone())),
-                mirror: mirror.map(|it| -> Box<dyn BlockRead> { Box::new(it) }),
-                caching: Caching::Direct,
-                clock: Arc::new(clock.clone()),
-            })
+        let maker = SimulatedDrives { faults, mirror, switch, block_bytes, clock };
+        let drives: Option<Arc<dyn DriveMaker>> = Some(Arc::new(maker));
+        let streaming = StreamingConfig { drives, ..config.streaming.clone() };
+        let config = EngineConfig { streaming, ..config.clone() };
+        let model = Model::open(dir).unwrap();
+        Engine::load(model, &config, &mut |_| ControlFlow::Continue(())).unwrap()
+    }
+}
+
+/// Makes these drives of a checkpoint's files.
+#[derive(Debug)]
+struct SimulatedDrives {
+    faults: Faults,
+    mirror: Option<Faults>,
+    switch: FaultSwitch,
+    block_bytes: usize,
+    clock: VirtualClock,
+}
+
+impl DriveMaker for SimulatedDrives {
+    fn open(&self, checkpoint: &Checkpoint, read_for: ReadFor) -> Result<Drives> {
+        let drive = |faults: Faults| {
+            let files = checkpoint.files.iter().map(|file| {
+                let bytes = std::fs::read(&file.path).unwrap();
+                SimulatedFile::of(&file.path.to_string_lossy(), bytes)
+            });
+            let drive = SimulatedDrive::new(files.collect(), 8, self.clock.clone());
+            let block_bytes = if read_for == ReadFor::Memory { 1 } else { self.block_bytes };
+            drive.with_faults(faults).with_block(block_bytes)
         };
-        Engine::open_on(self.dir, config, drives, &mut |_| ControlFlow::Continue(())).unwrap()
+        let mirror = self.mirror.map(drive);
+        Ok(Drives {
+            primary: Box::new(drive(self.faults).with_switch(self.switch.clone())),
+            mirror: mirror.map(|it| -> Box<dyn BlockRead> { Box::new(it) }),
+            caching: Caching::Direct,
+            clock: Arc::new(self.clock.clone()),
+        })
     }
 }
 

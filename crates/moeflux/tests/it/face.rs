@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use moeflux::provider::config::EngineConfig;
+use moeflux::provider::model::Model;
 use moeflux::{
     ChatTemplate, Engine, EngineBuilder, Error, Event, Feed, Generation, Message, ModelText,
     Sampler, SamplerConfig, Session, Snapshot, StepOutput, StepUnderWay, StopStrings, TextStream,
@@ -74,8 +75,9 @@ fn a_constrained_answer_is_one_of_its_choices() {
 #[test]
 fn conversations_in_shared_steps_answer_as_alone() {
     let root = TempDir::new();
-    let engine = Engine::builder(moeflux_demo::unpack(root.path()).unwrap()).open().unwrap();
-    let text = engine.text().unwrap();
+    let model = Model::open(moeflux_demo::unpack(root.path()).unwrap()).unwrap();
+    let text = model.text().unwrap();
+    let engine = Engine::builder(model).load().unwrap();
     let alone = |question: &str| {
         let prompt = text.chat_prompt(&[Message::new("user", question)]).unwrap();
         let generation = text.generation(SamplerConfig::greedy(), 24).unwrap();

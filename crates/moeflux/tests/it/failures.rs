@@ -12,8 +12,9 @@ use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::error::{Error, Result};
 use moeflux::provider::experts::stream::Drives;
 use moeflux::provider::experts::{Arrived, Experts, ResidentExperts};
-use moeflux::provider::forward::Model;
+use moeflux::provider::forward::LoadedModel;
 use moeflux::provider::ids::{BufferId, StateId, TokenId};
+use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::ops::{Batch, Plan, Purpose, Routes, StateSpec};
 use moeflux::provider::session::{Feed, Runtime, Session, StepOutput, step};
 use moeflux::provider::weights::{self, Copies};
@@ -125,7 +126,7 @@ impl Backend for Failing {
 }
 
 fn runtime_of(dir: &Path) -> (Arc<Runtime>, Fuse) {
-    let (blueprint, checkpoint) = Blueprint::open(dir).unwrap();
+    let (blueprint, checkpoint) = Model::open(dir).unwrap().into_parts();
     let Blueprint { spec, plan, manifest, .. } = blueprint;
     let watch = &mut |_| ControlFlow::Continue(());
     let weights =
@@ -135,8 +136,13 @@ fn runtime_of(dir: &Path) -> (Arc<Runtime>, Fuse) {
     let inner = ReferenceBackend::new(weights, &plan.workspace, 32).unwrap();
     let fuse = Fuse::default();
     let backend = Box::new(Failing { inner, fuse: fuse.clone() });
-    let model =
-        Model { expert_bytes: vec![0; spec.layers.len()], spec, plan, fingerprint: 1, trace: None };
+    let model = LoadedModel {
+        expert_bytes: vec![0; spec.layers.len()],
+        spec,
+        plan,
+        fingerprint: 1,
+        trace: None,
+    };
     (Arc::new(Runtime::new(model, backend, Experts::Resident(experts))), fuse)
 }
 

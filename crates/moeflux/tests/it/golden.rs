@@ -6,6 +6,7 @@ use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::{BackendKind, EngineConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::ids::TokenId;
+use moeflux::provider::model::Model;
 use moeflux_kernels::{KernelTable, available};
 
 use crate::cases::{Case, Distance, case_names, feed_all};
@@ -80,7 +81,9 @@ fn run_int8(
 ) -> Vec<Vec<f32>> {
     let config = config(BackendKind::Cpu, arithmetic, shape);
     let config = EngineConfig { kernels, ..config };
-    let engine = Engine::open(&case.dir, &config, &mut |_| ControlFlow::Continue(())).unwrap();
+    let engine =
+        Engine::load(Model::open(&case.dir).unwrap(), &config, &mut |_| ControlFlow::Continue(()))
+            .unwrap();
     feed_all(&mut engine.session(tokens.len()).unwrap(), tokens)
 }
 

@@ -7,7 +7,6 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use moeflux::provider::backend::Arithmetic;
-use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Result;
@@ -16,6 +15,7 @@ use moeflux::provider::format::{
     Checkpoint, DType, PACK_JOURNAL, SUMS_FILE_NAME, Sums, SumsDocument, TensorUnit, tensor_units,
 };
 use moeflux::provider::ids::{ExpertIdx, TokenId};
+use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::pack::{PackOptions, Packing, SourceFate, verify};
 use moeflux::provider::weights::{Progress, block_kind};
 use twox_hash::XxHash3_64;
@@ -48,7 +48,7 @@ fn open_watched(
     config: &EngineConfig,
     watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Engine> {
-    let engine = Engine::open(dir, config, watch)?;
+    let engine = Engine::load(Model::open(dir)?, config, watch)?;
     engine.read_rest(watch)?;
     Ok(engine)
 }
@@ -81,7 +81,7 @@ fn write_sums(dir: &Path) {
 
 /// Reads all experts as for a device that keeps them.
 fn keep_all(dir: &Path) -> Result<()> {
-    let (blueprint, checkpoint) = Blueprint::open(dir)?;
+    let (blueprint, checkpoint) = Model::open(dir)?.into_parts();
     let sums = Sums::of(&checkpoint)?;
     let source = (&checkpoint, sums.as_ref());
     let watch = &mut |_| ControlFlow::Continue(());
@@ -93,7 +93,7 @@ fn keep_all(dir: &Path) -> Result<()> {
 fn check_flips(dir: &Path) {
     open(dir, &resident()).unwrap();
     keep_all(dir).unwrap();
-    let (blueprint, checkpoint) = Blueprint::open(dir).unwrap();
+    let (blueprint, checkpoint) = Model::open(dir).unwrap().into_parts();
     let parts = blueprint.manifest.banks.iter().flat_map(|bank| {
         let experts = (0..bank.n_experts).map(ExpertIdx);
         experts.flat_map(|expert| bank.parts.iter().map(move |part| part.extent(expert)))
@@ -377,7 +377,7 @@ fn a_mirror_of_another_pack_is_refused_as_such() {
 fn a_flipped_bit_of_a_streamed_expert_is_refused() {
     let dir = TempDir::copy_of(&golden_dir().join(CASE));
     write_sums(dir.path());
-    let (blueprint, checkpoint) = Blueprint::open(dir.path()).unwrap();
+    let (blueprint, checkpoint) = Model::open(dir.path()).unwrap().into_parts();
     let tokens: Vec<_> = (0..60).map(TokenId).collect();
     let run = |checks_sums| {
         let streaming =

@@ -7,6 +7,7 @@ use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Error;
+use moeflux::provider::model::Model;
 use moeflux::provider::session::Wanted;
 
 use crate::cases::{Case, fill_tensor, try_feed_all};
@@ -37,7 +38,10 @@ fn check(tensor: &str, value: f32, place_of: &dyn Fn(&str) -> Option<&'static st
     fill_tensor(dir.path(), tensor, value);
     for (way, config) in ways() {
         let Some(place) = place_of(&way) else { continue };
-        let engine = Engine::open(dir.path(), &config, &mut |_| ControlFlow::Continue(())).unwrap();
+        let engine = Engine::load(Model::open(dir.path()).unwrap(), &config, &mut |_| {
+            ControlFlow::Continue(())
+        })
+        .unwrap();
         let mut session = engine.session(case.tokens.len()).unwrap();
         let error = match try_feed_all(&mut session, &case.tokens[..20]) {
             Err(error) => error,
@@ -87,7 +91,10 @@ fn a_prompt_without_logits() {
     let dir = TempDir::copy_of(&case.dir);
     fill_tensor(dir.path(), "model.layers.1.mlp.switch_mlp.up_proj.scales", 3e38);
     for (way, config) in ways() {
-        let engine = Engine::open(dir.path(), &config, &mut |_| ControlFlow::Continue(())).unwrap();
+        let engine = Engine::load(Model::open(dir.path()).unwrap(), &config, &mut |_| {
+            ControlFlow::Continue(())
+        })
+        .unwrap();
         let mut session = engine.session(case.tokens.len()).unwrap();
         let watch = &mut |_| ControlFlow::Continue(());
         let fed = session.feed(&case.tokens[..20], Wanted::None, watch, &mut |_, _| Ok(()));

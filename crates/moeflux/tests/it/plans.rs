@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::weights::Shares;
 
 use crate::cases::golden_dir;
@@ -21,7 +21,7 @@ const CASES: [&str; 7] = [
 ];
 
 fn text_of(name: &str) -> String {
-    let (blueprint, _) = Blueprint::open(&golden_dir().join(name)).unwrap();
+    let (blueprint, _) = Model::open(golden_dir().join(name)).unwrap().into_parts();
     let plan = &blueprint.plan;
     let mut text = String::new();
     let mut add = |title: &str, part: &moeflux::provider::ops::Plan| {
@@ -55,7 +55,7 @@ fn plans_are_as_written_down() {
 
 /// What a rank computes of the first sparse layer, and who computes what.
 fn divided_text(name: &str, n_ranks: usize, rank: usize) -> String {
-    let (mut blueprint, _) = Blueprint::open(&golden_dir().join(name)).unwrap();
+    let (mut blueprint, _) = Model::open(golden_dir().join(name)).unwrap().into_parts();
     blueprint.divide(&Shares::equal(n_ranks), rank).unwrap();
     let plan = &blueprint.plan;
     let mut layers = plan.layers.iter().filter_map(|layer| layer.moe.as_ref());

@@ -13,6 +13,7 @@ use moeflux::provider::error::{Error, Result};
 use moeflux::provider::forward::Logits;
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::kernels::available;
+use moeflux::provider::model::Model;
 use moeflux::provider::ranks::{LocalRanks, LocalSettings, RankFault, RankGroup};
 use moeflux::provider::session::{Feed, Session, StepOutput, Wanted, step};
 use moeflux::provider::weights::Shares;
@@ -25,7 +26,11 @@ use crate::temp_dir::TempDir;
 type Bits = Vec<Vec<u32>>;
 
 fn open(dir: &Path, config: &EngineConfig) -> Result<Engine> {
-    Engine::open(dir, config, &mut |_| ControlFlow::Continue(()))
+    let model = Model::open(dir).map_err(|error| match &config.ranks {
+        Some(group) => group.refuse(error).unwrap_err(),
+        None => error,
+    })?;
+    Engine::load(model, config, &mut |_| ControlFlow::Continue(()))
 }
 
 /// What rank 0 makes of `work`, and how all ranks ended.

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
-use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::error::Error;
 use moeflux::provider::format::Checkpoint;
 use moeflux::provider::ids::ExpertIdx;
 use moeflux::provider::kernels::{
     Activations, IntProduct, IntRows, IntScratch, LaidRows, Matrix, MatrixKind, Product, best,
 };
+use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::weights::{ExpertBank, PartRole, Shares};
 
 use crate::cases::{case_names, golden_dir};
@@ -90,7 +90,7 @@ fn check_parts(bank: &ExpertBank, parts: &[ExpertBank], expert: ExpertIdx) {
 fn all_parts_of_an_expert_compute_what_it_computes() {
     let (mut n_divided, mut n_refused) = (0, 0);
     for name in case_names() {
-        let (blueprint, checkpoint) = Blueprint::open(&golden_dir().join(&name)).unwrap();
+        let (blueprint, checkpoint) = Model::open(golden_dir().join(&name)).unwrap().into_parts();
         let Some(bank) = blueprint.manifest.banks.first() else { continue };
         let expert = ExpertIdx(bank.n_experts - 1);
         let whole = all_outputs(bank, expert, &checkpoint);

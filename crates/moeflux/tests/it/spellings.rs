@@ -9,6 +9,7 @@ use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::format::{Checkpoint, DType, NewTensor, new_header};
+use moeflux::provider::model::Model;
 use serde_json::{Map, Value, json};
 
 use crate::cases::{Case, feed_all};
@@ -169,7 +170,9 @@ fn spelled(case: &Path, spelling: Spelling) -> TempDir {
 fn streamed(dir: &Path, case: &Case, n_slots: usize, arithmetic: Arithmetic) -> Vec<Vec<f32>> {
     let streaming = StreamingConfig { n_slots_max: Some(n_slots), ..StreamingConfig::default() };
     let config = EngineConfig { streaming, ..config(BackendKind::Cpu, arithmetic, (24, 2)) };
-    let engine = Engine::open(dir, &config, &mut |_| ControlFlow::Continue(())).unwrap();
+    let engine =
+        Engine::load(Model::open(dir).unwrap(), &config, &mut |_| ControlFlow::Continue(()))
+            .unwrap();
     let mut session = engine.session(case.tokens.len()).unwrap();
     let (prompt, rest) = case.tokens.split_at(30);
     let mut rows = feed_all(&mut session, prompt);

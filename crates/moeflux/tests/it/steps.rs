@@ -4,12 +4,12 @@
 use std::sync::atomic::AtomicBool;
 
 use moeflux::provider::backend::Arithmetic;
-use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Error;
 use moeflux::provider::forward::Logits;
 use moeflux::provider::ids::{ExpertIdx, TokenId};
+use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::session::{Feed, Session, StepOutput, StepUnderWay, Wanted, step};
 
 use crate::cases::{Case, feed_all, golden_dir};
@@ -167,14 +167,17 @@ fn a_failed_expert_concerns_those_who_chose_it() {
     let name = "mlx-qwen3_5_moe-q4-g64-bf16";
     let packed = TempDir::new();
     pack(&golden_dir().join(name), packed.path(), &AS_IT_IS).unwrap();
-    let (blueprint, checkpoint) = Blueprint::open(packed.path()).unwrap();
+    let (blueprint, checkpoint) = Model::open(packed.path()).unwrap().into_parts();
     let tokens = Case::load(name).tokens;
     let config = EngineConfig {
         streaming: StreamingConfig { n_slots_max: Some(12), ..StreamingConfig::default() },
         ..crate::support::config(BackendKind::Cpu, Arithmetic::Int8, (32, 2))
     };
-    let open =
-        || Engine::open(packed.path(), &config, &mut |_| std::ops::ControlFlow::Continue(()));
+    let open = || {
+        Engine::load(Model::open(packed.path()).unwrap(), &config, &mut |_| {
+            std::ops::ControlFlow::Continue(())
+        })
+    };
     // Answers and a prompt, of different texts.
     let starts = [0, 5, 11, 17, 23, 29];
     let run = |engine: &Engine| {

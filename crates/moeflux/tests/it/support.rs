@@ -8,6 +8,7 @@ use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Result;
+use moeflux::provider::model::Model;
 
 /// An engine over a folder.
 pub(crate) fn open(dir: &Path, backend: BackendKind, n_rows_max: usize) -> Engine {
@@ -21,13 +22,13 @@ pub(crate) fn open_with(
     (n_rows_max, n_threads): (usize, usize),
 ) -> Result<Engine> {
     let config = config(backend, Arithmetic::F32, (n_rows_max, n_threads));
-    Engine::open(dir, &config, &mut |_| ControlFlow::Continue(()))
+    Engine::load(Model::open(dir)?, &config, &mut |_| ControlFlow::Continue(()))
 }
 
 /// An engine on the CPU backend in some arithmetic.
 pub(crate) fn open_as(dir: &Path, arithmetic: Arithmetic, n_rows_max: usize) -> Engine {
     let config = config(BackendKind::Cpu, arithmetic, (n_rows_max, 2));
-    Engine::open(dir, &config, &mut |_| ControlFlow::Continue(())).unwrap()
+    Engine::load(Model::open(dir).unwrap(), &config, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
 /// How such an engine is opened.

@@ -13,7 +13,7 @@ use moeflux_gpu::adapter::{Adapter, HostMemory};
 use moeflux_gpu::device::Gpu;
 use moeflux_gpu::maker::{GpuMaker, room_for_models};
 
-use super::model::{CONTEXT, DEEP, LARGE, MANY, Model, SHALLOW, Shape};
+use super::model::{CONTEXT, DEEP, LARGE, MANY, SHALLOW, Shape, TrialModel};
 use super::run::Run;
 use super::{PromptTimes, check_free, prompt_times};
 use crate::cache;
@@ -100,13 +100,13 @@ struct Prompts {
 
 impl OnGpu<'_> {
     /// A model with at most so many bytes on the card.
-    fn builder(&self, model: &Model, memory_bytes: Option<u64>) -> EngineBuilder {
+    fn builder(&self, model: &TrialModel, memory_bytes: Option<u64>) -> Result<EngineBuilder> {
         let maker = GpuMaker::new(Arc::clone(self.gpu), memory_bytes).staging_f16();
         let [.., longest] = PROMPTS_OF_GPU;
-        model.builder().configure(|config| {
+        Ok(model.builder()?.configure(|config| {
             config.device = Some(Arc::new(maker) as Arc<dyn DeviceMaker>);
             config.n_rows_max = NonZeroUsize::new(longest);
-        })
+        }))
     }
 
     /// Room for what an engine takes of the card besides experts, and for a share of those.
@@ -117,14 +117,14 @@ impl OnGpu<'_> {
 
     /// A token on a card that has all of a model.
     fn token(&self, shape: Shape) -> Result<Token> {
-        let model = Model::write(shape, self.interrupt)?;
-        let engine = self.builder(&model, None).open()?;
+        let model = TrialModel::write(shape, self.interrupt)?;
+        let engine = self.builder(&model, None)?.load()?;
         Token::of(&model, &engine, self.interrupt)
     }
 
     fn answers(&self, shallow: &Token, large: &Token) -> Result<Answers> {
-        let model = Model::write(DEEP, self.interrupt)?;
-        let engine = self.builder(&model, None).open()?;
+        let model = TrialModel::write(DEEP, self.interrupt)?;
+        let engine = self.builder(&model, None)?.load()?;
         let deep = Token::of(&model, &engine, self.interrupt)?;
         let memory_bytes = self.few_bytes(&engine, &model.needs);
         drop(engine);
@@ -134,7 +134,7 @@ impl OnGpu<'_> {
             return Ok(Answers { times, far_bytes_per_s, streamed_layer_s: 0.0 });
         }
         let (far_s, near_share) = {
-            let engine = self.builder(&model, Some(memory_bytes)).open()?;
+            let engine = self.builder(&model, Some(memory_bytes))?.load()?;
             let far_s = Run::new(&engine, self.interrupt)?.answer_s()?;
             (far_s, near_share(&engine))
         };
@@ -146,13 +146,13 @@ impl OnGpu<'_> {
     }
 
     /// What each layer takes besides when its experts are streamed.
-    fn streamed_layer_s(&self, model: &Model, memory_bytes: u64, far_s: f64) -> Result<f64> {
+    fn streamed_layer_s(&self, model: &TrialModel, memory_bytes: u64, far_s: f64) -> Result<f64> {
         // All but one expert have a slot: what is read is little, and its time is known.
         let n_experts = usize::try_from(model.needs.n_experts()).unwrap_or(usize::MAX);
-        let engine = self.builder(model, Some(memory_bytes));
+        let engine = self.builder(model, Some(memory_bytes))?;
         let engine = engine
             .configure(|config| config.streaming.n_slots_max = Some(n_experts.saturating_sub(1)))
-            .open()?;
+            .load()?;
         let mut run = Run::new(&engine, self.interrupt)?;
         run.answer_s()?;
         let (before, n_before) = (engine.stream_stats(), run.n_drawn);
@@ -165,9 +165,9 @@ impl OnGpu<'_> {
     }
 
     fn prompts(&self) -> Result<Prompts> {
-        let model = Model::write(MANY, self.interrupt)?;
+        let model = TrialModel::write(MANY, self.interrupt)?;
         let needs = &model.needs;
-        let engine = self.builder(&model, None).open()?;
+        let engine = self.builder(&model, None)?.load()?;
         let near_s = Run::new(&engine, self.interrupt)?.prompts_s(PROMPTS_OF_GPU)?;
         let memory_bytes = self.few_bytes(&engine, needs);
         drop(engine);
@@ -176,7 +176,7 @@ impl OnGpu<'_> {
             let far_bytes_per_s = near.bytes_per_s;
             return Ok(Prompts { near, far_bytes_per_s });
         }
-        let engine = self.builder(&model, Some(memory_bytes)).open()?;
+        let engine = self.builder(&model, Some(memory_bytes))?.load()?;
         let far_s = Run::new(&engine, self.interrupt)?.prompts_s(PROMPTS_OF_GPU)?;
         let n_prompts = float(PROMPTS_OF_GPU.len() as u64);
         let far_bytes = n_prompts * (1.0 - near_share(&engine)) * float(needs.experts_bytes());
@@ -211,7 +211,7 @@ struct Token {
 }
 
 impl Token {
-    fn of(model: &Model, engine: &Engine, interrupt: &Interrupt) -> Result<Self> {
+    fn of(model: &TrialModel, engine: &Engine, interrupt: &Interrupt) -> Result<Self> {
         let mut run = Run::new(engine, interrupt)?;
         run.wake(GPU_WAKES_WITHIN)?;
         let n_layers = float(model.needs.n_layers);

@@ -20,7 +20,7 @@ use std::path::Path;
 use moeflux::provider::config::n_threads_default;
 use moeflux::{Error, Remedy, Result};
 
-use self::model::{Model, SMALL};
+use self::model::{SMALL, TrialModel};
 use self::run::Run;
 use super::products::float_rates;
 use crate::interrupt::Interrupt;
@@ -39,9 +39,9 @@ pub(super) fn of_cpu(available_bytes: Option<u64>, interrupt: &Interrupt) -> Res
     check_free(available_bytes)?;
     let n_threads: NonZeroUsize = n_threads_default();
     let floats = float_rates(moeflux_kernels::best(), n_threads);
-    let model = Model::write(SMALL, interrupt)?;
+    let model = TrialModel::write(SMALL, interrupt)?;
     let bar = Bar::steps("measuring the CPU", 2);
-    let engine = model.builder().open()?;
+    let engine = model.builder()?.load()?;
     let mut run = Run::new(&engine, interrupt)?;
     let answer_s = run.answer_s()?;
     bar.add(1);

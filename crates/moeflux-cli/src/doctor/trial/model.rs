@@ -5,9 +5,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::config::{BackendKind, n_threads_default};
-use moeflux::{Engine, EngineBuilder, Error, Result};
+use moeflux::provider::model::Headers;
+use moeflux::{Engine, EngineBuilder, Error, Model, Result};
 use serde_json::{Value, json};
 
 use crate::bare_config::{BITS_DEFAULT, GROUP_DEFAULT};
@@ -77,13 +76,13 @@ impl Shape {
 
 /// A random model, which removes itself.
 #[derive(Debug)]
-pub(super) struct Model {
+pub(super) struct TrialModel {
     root: PathBuf,
     pub(super) dir: PathBuf,
     pub(super) needs: Needs,
 }
 
-impl Model {
+impl TrialModel {
     pub(super) fn write(shape: Shape, interrupt: &Interrupt) -> Result<Self> {
         let name = format!("trial-{}-{}", shape.name, std::process::id());
         let root = cache::folder().join(name);
@@ -104,16 +103,13 @@ impl Model {
             threads: None,
         };
         synth::run(&args, interrupt.flag())?;
-        let (blueprint, _) = Blueprint::open(&model.dir)?;
+        let (blueprint, _) = Model::open(&model.dir)?.into_parts();
         model.needs = Needs::new(&blueprint);
         Ok(model)
     }
 
-    pub(super) fn builder(&self) -> EngineBuilder {
-        Engine::builder(&self.dir).context(CONTEXT).configure(|config| {
-            config.backend = BackendKind::Cpu;
-            config.n_threads = n_threads_default();
-        })
+    pub(super) fn builder(&self) -> Result<EngineBuilder> {
+        Ok(Engine::builder(Model::open(&self.dir)?).context(CONTEXT))
     }
 
     pub(super) fn token_bytes(&self) -> f64 {
@@ -121,7 +117,7 @@ impl Model {
     }
 }
 
-impl Drop for Model {
+impl Drop for TrialModel {
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.root));
     }

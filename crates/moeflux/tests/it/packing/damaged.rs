@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
-use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::{Checkpoint, PACK_SUMS_NAME};
 use moeflux::provider::ids::ExpertIdx;
+use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::pack::{Coverage, DamagedPart};
 
 use super::{AS_IT_IS, edit_config, pack, quantised, verified};
@@ -27,7 +27,7 @@ pub(crate) fn flip(path: &Path, at: usize) {
 fn every_flipped_bit_is_found_and_named() {
     let target = TempDir::new();
     pack(&golden_dir().join("mlx-qwen3_5_moe-q4-g64-bf16"), target.path(), &AS_IT_IS).unwrap();
-    let (blueprint, checkpoint) = Blueprint::open(target.path()).unwrap();
+    let (blueprint, checkpoint) = Model::open(target.path()).unwrap().into_parts();
     let mut n_found = 0;
     for (file_idx, shard) in checkpoint.files.iter().enumerate() {
         let len = usize::try_from(shard.len_bytes).unwrap();
@@ -109,7 +109,7 @@ fn a_folder_that_is_no_pack_any_more_is_refused_in_one_line() {
     let refused = |damage: &dyn Fn(&Path), word: &str| {
         let copy = TempDir::copy_of(packed.path());
         damage(copy.path());
-        let line = Blueprint::open(copy.path()).unwrap_err().to_string();
+        let line = Model::open(copy.path()).unwrap_err().to_string();
         assert!(line.contains(word) && !line.contains('\n'), "`{line}` does not say `{word}`");
     };
     let edit = |from: &'static str, to: &'static str| {

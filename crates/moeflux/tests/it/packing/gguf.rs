@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use moeflux::Engine;
-use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::{Checkpoint, PACK_SUMS_NAME, TensorEntry};
 use moeflux::provider::ids::ExpertIdx;
 use moeflux::provider::kernels::MatrixKind;
+use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::pack::{Coverage, PackOptions, SourceFate};
 use moeflux::provider::text::byte_tokenizer_json;
 use moeflux::provider::weights::Extent;
@@ -33,8 +32,8 @@ fn blocks_and_keys_stay_as_they_are() {
         let target = TempDir::new();
         let source_dir = golden_dir().join(&name);
         pack(&source_dir, target.path(), &AS_IT_IS).unwrap();
-        let (source, from) = Blueprint::open(&source_dir).unwrap();
-        let (packed, to) = Blueprint::open(target.path()).unwrap();
+        let (source, from) = Model::open(&source_dir).unwrap().into_parts();
+        let (packed, to) = Model::open(target.path()).unwrap().into_parts();
         assert_eq!((&packed.spec, &packed.plan), (&source.spec, &source.plan), "{name}");
         assert_eq!(packed.model_type, source.model_type);
         let keys = |checkpoint: &Checkpoint| checkpoint.gguf.clone().unwrap().metadata;
@@ -74,7 +73,7 @@ fn a_file_is_packed_by_its_name_and_replaced() {
     let target = source.path().join("packed");
     let options = PackOptions { fate: SourceFate::Replaced, ..AS_IT_IS };
     assert!(super::pack_until(&file, &target, &options, 40).is_err());
-    let error = Blueprint::open(&target).unwrap_err().to_string();
+    let error = Model::open(&target).unwrap_err().to_string();
     assert!(error.contains("not finished"), "{error}");
     assert_eq!(pack(&file, &target, &options).unwrap().n_replaced, 1);
     assert!(!file.exists());
@@ -92,14 +91,14 @@ fn tokens_are_those_of_the_file() {
     let target = TempDir::new();
     pack(source.path(), target.path(), &AS_IT_IS).unwrap();
     let read = |dir: &Path| {
-        let text = Engine::builder(dir).open().unwrap().text().unwrap();
+        let text = Model::open(dir).unwrap().text().unwrap();
         (text.prompt("AB c\n").unwrap(), text.end_tokens().to_vec(), text.vocab())
     };
     assert_eq!(read(target.path()), read(source.path()));
     for name in ["tokenizer.json", PACK_SUMS_NAME] {
         std::fs::remove_file(target.path().join(name)).unwrap();
     }
-    let error = Engine::builder(target.path()).open().unwrap().text().unwrap_err().to_string();
+    let error = Model::open(target.path()).unwrap().text().unwrap_err().to_string();
     assert!(error.contains("moeflux-metadata.gguf") && error.contains("token_type"), "{error}");
 }
 
@@ -110,7 +109,7 @@ fn blocks_become_affine_and_keys_say_so() {
     {
         let target = TempDir::new();
         pack(&golden_dir().join(name), target.path(), &quantised(4, 32)).unwrap();
-        let (packed, _) = Blueprint::open(target.path()).unwrap();
+        let (packed, _) = Model::open(target.path()).unwrap().into_parts();
         let is_affine = |kind: MatrixKind| matches!(kind, MatrixKind::Affine(it) if it.bits == 4);
         for bank in &packed.manifest.banks {
             assert!(is_affine(bank.layout.gate.layout.kind), "{name}: {:?}", bank.layout);
@@ -145,10 +144,10 @@ fn flipped_bits_are_found() {
     let bytes = std::fs::read(&metadata).unwrap();
     for cut in [0, 4, 30, bytes.len() / 2] {
         std::fs::write(&metadata, &bytes[..cut]).unwrap();
-        let error = Blueprint::open(target.path()).unwrap_err().to_string();
+        let error = Model::open(target.path()).unwrap_err().to_string();
         assert!(error.contains("moeflux-metadata.gguf") && !error.contains('\n'), "{error}");
     }
     std::fs::copy(golden_dir().join("gguf-qwen3moe-k/model.gguf"), &metadata).unwrap();
-    let error = Blueprint::open(target.path()).unwrap_err().to_string();
+    let error = Model::open(target.path()).unwrap_err().to_string();
     assert!(error.contains("where only metadata is expected"), "{error}");
 }

@@ -14,11 +14,11 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
-use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::config::BackendKind;
 use moeflux::provider::error::{Error, Result};
 use moeflux::provider::format::{Checkpoint, RawConfig};
 use moeflux::provider::ids::ExpertIdx;
+use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::pack::{
     Coverage, PackOptions, PackReport, Packing, SourceFate, Verified, verify,
 };
@@ -106,8 +106,8 @@ fn records_are_aligned_and_whole() {
     let target = TempDir::new();
     let source = golden_dir().join("mlx-glm4_moe-mixed_2_6-g32-bf16");
     pack(&source, target.path(), &AS_IT_IS).unwrap();
-    let (blueprint, checkpoint) = Blueprint::open(target.path()).unwrap();
-    let (original, _) = Blueprint::open(&source).unwrap();
+    let (blueprint, checkpoint) = Model::open(target.path()).unwrap().into_parts();
+    let (original, _) = Model::open(&source).unwrap().into_parts();
     assert_eq!(blueprint.manifest.banks.len(), original.manifest.banks.len());
     for (bank, original) in blueprint.manifest.banks.iter().zip(&original.manifest.banks) {
         let records = bank.records.unwrap();
@@ -141,7 +141,7 @@ fn bytes_of(checkpoint: &Checkpoint, extent: Extent) -> Vec<u8> {
 
 /// Hashes of all quantised modules of a pack, experts stacked as mlx-lm does, by canonical name.
 fn quantised_modules(dir: &Path) -> BTreeMap<String, String> {
-    let (blueprint, checkpoint) = Blueprint::open(dir).unwrap();
+    let (blueprint, checkpoint) = Model::open(dir).unwrap().into_parts();
     let mut found = BTreeMap::new();
     for name in checkpoint.tensors.keys() {
         let Some(base) = name.strip_suffix(".scales") else { continue };
@@ -208,7 +208,7 @@ fn quantised_packs_have_the_bits_of_mlx_lm() {
         let bytes = config.to_string();
         let raw = RawConfig::parse(Path::new("mlx"), bytes.as_bytes()).unwrap();
         let expected = ModelSpec::from_config(&raw).unwrap().quantisation;
-        let (blueprint, _) = Blueprint::open(target.path()).unwrap();
+        let (blueprint, _) = Model::open(target.path()).unwrap().into_parts();
         assert_eq!(blueprint.spec.quantisation, expected, "{what}");
         assert!(verified(target.path()).damages.is_empty(), "{what}");
     }
@@ -272,7 +272,7 @@ fn ends_the_same_wherever_it_is_interrupted(case: &Path) {
             let (source, target) = (TempDir::copy_of(case), TempDir::new());
             let first = pack_until(source.path(), target.path(), &options, n_steps);
             assert!(matches!(first, Err(Error::Cancelled)), "{n_steps}");
-            let is_model = Blueprint::open(target.path()).is_ok();
+            let is_model = Model::open(target.path()).is_ok();
             assert!(!is_model || contents(target.path()).len() > expected.len(), "{n_steps}");
             pack(source.path(), target.path(), &options)
                 .unwrap_or_else(|error| unreachable!("after {n_steps} steps: {error}"));
@@ -445,7 +445,7 @@ fn what_cannot_be_packed_is_refused_in_one_line() {
 
     assert!(pack_until(source.path(), target.path(), &AS_IT_IS, 60).is_err());
     refused(source.path(), target.path(), &quantised(4, 32), "4 bits in groups of 32");
-    let error = Blueprint::open(target.path()).unwrap_err().to_string();
+    let error = Model::open(target.path()).unwrap_err().to_string();
     assert!(error.contains("not finished"), "{error}");
     edit_config(source.path(), |config| config["rope_theta"] = 5.into());
     refused(source.path(), target.path(), &AS_IT_IS, "is not the file that the interrupted pack");

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use moeflux::provider::error::Result;
 use moeflux::provider::format::Checkpoint;
+use moeflux::provider::model::Model;
 use moeflux::provider::pack::{PackOptions, PackReport, Packing, SourceFate};
 
 use super::{AS_IT_IS, contents, flip, pack, pack_until, quantised};
@@ -114,7 +115,7 @@ fn what_was_made_of_a_file_that_may_be_another_is_made_again() {
     // The keys are the same; that the file is of another pack is found all the same.
     let name = "extras-00001.safetensors";
     std::fs::copy(expected.path().join(name), of_one.path().join(name)).unwrap();
-    let line = moeflux::provider::blueprint::Blueprint::open(of_one.path()).unwrap_err();
+    let line = Model::open(of_one.path()).unwrap_err();
     let line = line.to_string();
     assert!(line.contains(name) && line.contains("another model"), "{line}");
 }

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use moeflux::ModelText;
 use moeflux::provider::backend::Arithmetic;
-use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::config::BackendKind;
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::{Error, Remedy};
 use moeflux::provider::format::{Checkpoint, PACK_METADATA, PACK_SUMS_NAME};
+use moeflux::provider::model::Model;
 use moeflux::provider::pack::{
     DamagedPart, Documents, Verified, lacks_sums, verify_with, write_sums,
 };
@@ -51,9 +51,9 @@ fn packed_source() -> TempDir {
 fn refusals(dir: &Path) -> [Option<String>; 3] {
     let engine = || {
         let config = config(BackendKind::Cpu, Arithmetic::Int8, (64, 2));
-        Engine::open(dir, &config, &mut |_| ControlFlow::Continue(()))
+        Engine::load(Model::open(dir)?, &config, &mut |_| ControlFlow::Continue(()))
     };
-    [Blueprint::open(dir).err(), engine().err(), ModelText::open(dir, VOCAB).err()].map(|error| {
+    [Model::open(dir).err(), engine().err(), ModelText::open(dir, VOCAB).err()].map(|error| {
         error.map(|error| {
             assert_eq!(error.remedy(), Some(Remedy::AcceptedEdits), "{error}");
             error.to_string()
@@ -121,7 +121,7 @@ fn a_small_file_that_came_or_went_is_refused() {
     let without = TempDir::new();
     pack(&golden_dir().join("qwen3_moe-bf16"), without.path(), &AS_IT_IS).unwrap();
     std::fs::copy(&path, without.path().join("chat_template.jinja")).unwrap();
-    let line = Blueprint::open(without.path()).unwrap_err().to_string();
+    let line = Model::open(without.path()).unwrap_err().to_string();
     assert!(line.contains("was not there when the model was packed"), "{line}");
 }
 
@@ -137,7 +137,7 @@ fn damaged_checksums_accuse_no_other_file() {
         }
         flip(&path, at);
         let damages = verified(target.path()).damages;
-        let error = Blueprint::open(target.path()).unwrap_err().to_string();
+        let error = Model::open(target.path()).unwrap_err().to_string();
         flip(&path, at);
         assert!(error.contains(PACK_SUMS_NAME) && !error.contains('\n'), "{at}: {error}");
         assert!(damages.iter().all(|it| it.part == DamagedPart::PackSums), "{at}: {damages:?}");
@@ -206,7 +206,7 @@ fn a_file_of_the_pack_of_another_model_is_refused_by_name() {
     for name in ["resident-00001.safetensors", "experts-00001.safetensors", PACK_SUMS_NAME] {
         let mixed = TempDir::copy_of(first.path());
         std::fs::copy(second.path().join(name), mixed.path().join(name)).unwrap();
-        let line = Blueprint::open(mixed.path()).unwrap_err().to_string();
+        let line = Model::open(mixed.path()).unwrap_err().to_string();
         assert!(line.contains(name) && !line.contains('\n'), "{name}: {line}");
         let found =
             moeflux::provider::pack::verify(mixed.path(), 2, &mut |_| ControlFlow::Continue(()));
@@ -217,7 +217,7 @@ fn a_file_of_the_pack_of_another_model_is_refused_by_name() {
         assert!(is_found, "{name}");
     }
     std::fs::remove_file(first.path().join("experts-00001.safetensors")).unwrap();
-    let line = Blueprint::open(first.path()).unwrap_err().to_string();
+    let line = Model::open(first.path()).unwrap_err().to_string();
     assert!(line.contains("experts-00001"), "{line}");
 }
 
@@ -228,10 +228,10 @@ fn checksums_of_a_pack_beside_other_weights_are_refused() {
     for name in [PACK_SUMS_NAME, "config.json"] {
         std::fs::copy(target.path().join(name), plain.path().join(name)).unwrap();
     }
-    assert!(Blueprint::open(plain.path()).is_err());
+    assert!(Model::open(plain.path()).is_err());
     let of_gguf = TempDir::new();
     pack(&golden_dir().join("gguf-qwen3moe-q8"), of_gguf.path(), &AS_IT_IS).unwrap();
     std::fs::remove_file(of_gguf.path().join(PACK_METADATA)).unwrap();
-    let line = Blueprint::open(of_gguf.path()).unwrap_err().to_string();
+    let line = Model::open(of_gguf.path()).unwrap_err().to_string();
     assert!(line.contains(PACK_METADATA) && line.contains("is missing"), "{line}");
 }

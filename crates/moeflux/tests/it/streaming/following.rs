@@ -9,11 +9,12 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use moeflux::provider::backend::Arithmetic;
-use moeflux::provider::config::{BackendKind, EngineConfig};
+use moeflux::provider::config::{BackendKind, DriveMaker, EngineConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::{Error, Result};
 use moeflux::provider::experts::stream::{Drives, ReadFor};
 use moeflux::provider::format::Checkpoint;
+use moeflux::provider::model::Model;
 use moeflux_io::{
     BlockRead, Caching, Completion, Faults, FileChange, FileFacts, FileIdx, NthFault, Read, Slab,
     Wait,
@@ -133,14 +134,19 @@ impl BlockRead for Gated {
 /// An engine whose experts come through a gate.
 fn gated(dir: &Path) -> (Engine, Gate) {
     let gate = Gate::default();
-    let drives = &mut |checkpoint: &Checkpoint, read_for: ReadFor| {
+    let mut config = resident();
+    config.streaming.drives = Some(Arc::new(gate.clone()));
+    let watch = &mut |_| ControlFlow::Continue(());
+    (Engine::load(Model::open(dir).unwrap(), &config, watch).unwrap(), gate)
+}
+
+impl DriveMaker for Gate {
+    fn open(&self, checkpoint: &Checkpoint, read_for: ReadFor) -> Result<Drives> {
         assert_eq!(read_for, ReadFor::Memory);
         let drives = Drives::open(checkpoint, Caching::PageCache, None)?;
-        let (drive, gate, held) = (drives.primary, gate.clone(), Vec::new());
+        let (drive, gate, held) = (drives.primary, self.clone(), Vec::new());
         Ok(Drives { primary: Box::new(Gated { drive, gate, held }), ..drives })
-    };
-    let watch = &mut |_| ControlFlow::Continue(());
-    (Engine::open_on(dir, &resident(), drives, watch).unwrap(), gate)
+    }
 }
 
 #[test]

@@ -12,8 +12,9 @@ use moeflux::provider::error::Error;
 use moeflux::provider::experts::Experts;
 use moeflux::provider::experts::policy::PolicyKind;
 use moeflux::provider::experts::stream::{Drives, Stream, StreamConfig, StreamModel};
-use moeflux::provider::forward::Model;
+use moeflux::provider::forward::LoadedModel;
 use moeflux::provider::ids::TokenId;
+use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::session::{Feed, Runtime, Session, StepOutput, Wanted, step};
 use moeflux::provider::weights::{self, Copies};
 use moeflux_io::Caching;
@@ -26,7 +27,7 @@ const CONTEXT: usize = 32;
 /// A model whose sessions have room for one of [`CONTEXT`] tokens; two more can have six slots.
 /// `None`: no limits.
 fn runtime_of(case: &Case, caching: Caching, is_limited: bool) -> Arc<Runtime> {
-    let (blueprint, checkpoint) = Blueprint::open(&case.dir).unwrap();
+    let (blueprint, checkpoint) = Model::open(&case.dir).unwrap().into_parts();
     let Blueprint { spec, plan, manifest, .. } = blueprint;
     let watch = &mut |_| ControlFlow::Continue(());
     let weights =
@@ -53,8 +54,13 @@ fn runtime_of(case: &Case, caching: Caching, is_limited: bool) -> Arc<Runtime> {
         n_slots_at_once: stream.n_slots_per_slab(),
         n_slots_least: N_SLOTS - 6,
     };
-    let model =
-        Model { expert_bytes: vec![0; spec.layers.len()], spec, plan, fingerprint: 1, trace: None };
+    let model = LoadedModel {
+        expert_bytes: vec![0; spec.layers.len()],
+        spec,
+        plan,
+        fingerprint: 1,
+        trace: None,
+    };
     let runtime = Runtime::new(model, Box::new(backend), Experts::Streaming(Box::new(stream)));
     let room = is_limited.then_some(room);
     Arc::new(runtime.with_session_room(room.map(|room| room.session_bytes), room))

@@ -14,8 +14,9 @@ use moeflux::provider::error::{Error, Result};
 use moeflux::provider::experts::policy::PolicyKind;
 use moeflux::provider::experts::stream::{Drives, Stream, StreamConfig, StreamModel};
 use moeflux::provider::experts::{Arrived, Experts};
-use moeflux::provider::forward::{Model, StepProgress};
+use moeflux::provider::forward::{LoadedModel, StepProgress};
 use moeflux::provider::ids::{BufferId, StateId, TokenId};
+use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::ops::{Batch, Plan, Purpose, Routes, StateSpec};
 use moeflux::provider::session::{Runtime, Session, Wanted};
 use moeflux::provider::weights::{self, Copies};
@@ -136,7 +137,7 @@ impl Backend for Watched {
 /// A model with steps of [`N_ROWS`], whose slots lend `n_lent` for a step of [`N_PROMPT`]; none: it
 /// lends nothing. No runtime where the model has no experts.
 fn runtime_of(case: &Case, caching: Caching, n_lent: Option<u64>) -> Option<(Arc<Runtime>, Told)> {
-    let (blueprint, checkpoint) = Blueprint::open(&case.dir).unwrap();
+    let (blueprint, checkpoint) = Model::open(&case.dir).unwrap().into_parts();
     let Blueprint { spec, plan, manifest, .. } = blueprint;
     if manifest.banks.is_empty() {
         return None;
@@ -170,8 +171,13 @@ fn runtime_of(case: &Case, caching: Caching, n_lent: Option<u64>) -> Option<(Arc
     });
     let told = Told::default();
     let backend = Box::new(Watched { inner, told: told.clone() });
-    let model =
-        Model { expert_bytes: vec![0; spec.layers.len()], spec, plan, fingerprint: 1, trace: None };
+    let model = LoadedModel {
+        expert_bytes: vec![0; spec.layers.len()],
+        spec,
+        plan,
+        fingerprint: 1,
+        trace: None,
+    };
     let experts = Experts::Streaming(Box::new(stream));
     Some((Arc::new(Runtime::new(model, backend, experts).with_prompt_room(room)), told))
 }

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::config::StreamingConfig;
 use moeflux::provider::format::Checkpoint;
 use moeflux::provider::ids::ExpertIdx;
+use moeflux::provider::model::{Headers, Model};
 
 use super::{open, run};
 use crate::cases::{Case, golden_dir};
@@ -39,7 +39,7 @@ fn a_mirror_that_differs_anywhere_is_refused_by_file_and_place() {
             if folder == gguf { gguf.join("model-00001-of-00002.gguf") } else { folder.to_owned() };
         let mirror = TempDir::copy_of(folder);
         open(&dir, Some(1), with_mirror(mirror.path())).unwrap();
-        let (blueprint, _) = Blueprint::open(&dir).unwrap();
+        let (blueprint, _) = Model::open(&dir).unwrap().into_parts();
         let manifest = &blueprint.manifest;
         let checkpoint = Checkpoint::open(&dir).unwrap();
         let resident = manifest.matrices.iter().map(|matrix| matrix.codes);
@@ -100,7 +100,7 @@ fn every_read_of_a_mirror_is_compared_with_its_checksum() {
     let expected = run(&open(packed.path(), None, StreamingConfig::default()).unwrap(), &case);
     let mirror = TempDir::copy_of(packed.path());
     let engine = open(packed.path(), Some(1), with_mirror(mirror.path())).unwrap();
-    let (blueprint, checkpoint) = Blueprint::open(packed.path()).unwrap();
+    let (blueprint, checkpoint) = Model::open(packed.path()).unwrap().into_parts();
     for bank in &blueprint.manifest.banks {
         for expert in (0..bank.n_experts).map(ExpertIdx) {
             let extent = bank.records.unwrap().extent(expert);

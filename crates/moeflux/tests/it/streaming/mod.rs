@@ -15,6 +15,7 @@ use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::{BackendKind, EngineConfig, ReadWay, StreamingConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Result;
+use moeflux::provider::model::Model;
 
 use crate::cases::{Case, case_names, feed_all};
 use crate::support::config;
@@ -24,7 +25,7 @@ fn open(dir: &Path, n_slots: Option<usize>, streaming: StreamingConfig) -> Resul
     let config = config(BackendKind::Cpu, Arithmetic::Int8, (24, 2));
     let streaming = StreamingConfig { n_slots_max: n_slots, ..streaming };
     let config = EngineConfig { streaming, ..config };
-    let engine = Engine::open(dir, &config, &mut |_| ControlFlow::Continue(()))?;
+    let engine = Engine::load(Model::open(dir)?, &config, &mut |_| ControlFlow::Continue(()))?;
     engine.read_rest(&mut |_| ControlFlow::Continue(()))?;
     Ok(engine)
 }

@@ -11,6 +11,7 @@ use moeflux::provider::experts::stream::{
 };
 use moeflux::provider::experts::{Experts, Request};
 use moeflux::provider::ids::{ExpertIdx, LayerIdx};
+use moeflux::provider::model::{Headers, Model};
 use moeflux_io::{Caching, Slab};
 
 use crate::cases::Case;
@@ -32,7 +33,8 @@ impl SlotSight for Places {
 /// A model whose experts are streamed, and a layer of it.
 fn streamed(n_places: usize) -> (Experts, LayerIdx) {
     let case = Case::load("mlx-qwen3_moe-q2-g128-f32");
-    let (Blueprint { spec, manifest, .. }, checkpoint) = Blueprint::open(&case.dir).unwrap();
+    let (Blueprint { spec, manifest, .. }, checkpoint) =
+        Model::open(&case.dir).unwrap().into_parts();
     let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
     let model = StreamModel {
         manifest: &manifest,
