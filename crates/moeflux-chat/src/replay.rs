@@ -14,12 +14,12 @@ use std::sync::Arc;
 use moeflux::TokenId;
 use serde_json::{Map, Value as Json};
 
-use crate::answer::AnswerStart;
+use crate::answer_reader::AnswerStart;
 use crate::conversation::{Assistant, Call};
 
 /// The sampled tokens of answers, least recently used first. A clone shares them.
 #[derive(Clone, Debug)]
-pub struct Replays {
+pub(crate) struct Replays {
     n_bytes_max: usize,
     n_bytes: usize,
     random: RandomState,
@@ -28,7 +28,7 @@ pub struct Replays {
 
 /// Which prompt an answer belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PromptKey {
+pub(crate) struct PromptKey {
     pub(crate) n_tokens: usize,
     hash: u64,
     /// How the answers to it begin.
@@ -37,7 +37,7 @@ pub struct PromptKey {
 
 /// An answer and the tokens that it was sampled as.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sampled {
+pub(crate) struct Sampled {
     /// What the client was given of it.
     pub answer: Assistant,
     /// All tokens but the one that ended it.
@@ -54,13 +54,13 @@ pub(crate) struct Kept {
 
 /// A conversation's prompt in tokens.
 #[derive(Clone, Debug)]
-pub struct Prepared {
+pub(crate) struct Prepared {
     /// What the model reads.
     pub tokens: Vec<TokenId>,
     /// What the answer begins with.
     pub start: AnswerStart,
     /// Numbers of tokens behind which later prompts are likely to differ.
-    pub parts_at: Vec<usize>,
+    pub split_points: Vec<usize>,
     /// By which answers to this prompt are kept, where any are.
     pub key: Option<PromptKey>,
     /// The answers in it that stand there as they were sampled.
@@ -69,16 +69,14 @@ pub struct Prepared {
 
 impl Prepared {
     /// Turns whose tokens are those that were sampled.
-    #[must_use]
-    pub fn n_replayed(&self) -> usize {
+    pub(crate) fn n_replayed(&self) -> usize {
         self.replayed.len()
     }
 }
 
 impl Replays {
     /// Keeps nothing yet, and never more than about so many bytes.
-    #[must_use]
-    pub fn new(n_bytes_max: usize) -> Self {
+    pub(crate) fn new(n_bytes_max: usize) -> Self {
         let (random, entries) = (RandomState::new(), VecDeque::new());
         Self { n_bytes_max, n_bytes: 0, random, entries }
     }
@@ -98,7 +96,7 @@ impl Replays {
     }
 
     /// Keeps an answer to a prompt.
-    pub fn keep(&mut self, prompt: PromptKey, sampled: Sampled) {
+    pub(crate) fn keep(&mut self, prompt: PromptKey, sampled: Sampled) {
         let kept = Kept { content: self.content_of(&sampled.answer), prompt, sampled };
         if kept.n_bytes() > self.n_bytes_max {
             return;
@@ -119,7 +117,7 @@ impl Replays {
     }
 
     /// The answers that came back in a prompt are the last to be forgotten.
-    pub fn used(&mut self, prompt: &Prepared) {
+    pub(crate) fn used(&mut self, prompt: &Prepared) {
         for kept in &prompt.replayed {
             if let Some(idx) = self.entries.iter().position(|it| Arc::ptr_eq(it, kept)) {
                 self.entries.remove(idx);
@@ -253,8 +251,8 @@ mod tests {
             replays.keep(key, sampled(answer(text, &[])));
             let replayed = replays.find(&answer("0", &[]));
             let (start, key) = (AnswerStart::Text, None);
-            let (tokens, parts_at) = (Vec::new(), Vec::new());
-            replays.used(&Prepared { tokens, start, parts_at, key, replayed });
+            let (tokens, split_points) = (Vec::new(), Vec::new());
+            replays.used(&Prepared { tokens, start, split_points, key, replayed });
         }
         let is_kept = |text: &&str| !replays.find(&answer(text, &[])).is_empty();
         let left: Vec<&str> = ["0", "1", "2", "3"].into_iter().filter(is_kept).collect();

@@ -6,6 +6,7 @@
 use serde_json::Value as Json;
 
 use crate::conversation::Tool;
+use crate::options::ChatOptions;
 
 /// What an answer may look like.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,7 +19,9 @@ pub struct AnswerRules {
     pub is_one_call: bool,
     /// What the text of an answer is, where it calls no tool.
     pub form: AnswerForm,
-    /// Most tokens of the thoughts; behind them the end of the thoughts is forced.
+    /// Most tokens of the thoughts; behind them the end of the thoughts is forced. `None`: none in
+    /// front of a form or of a forced call, unless [`ChatOptions`] ask for them, and as many as the
+    /// model likes in front of any other answer.
     pub n_thought_tokens_max: Option<usize>,
 }
 
@@ -31,6 +34,20 @@ impl AnswerRules {
             Some(allowed) => allowed.contains(&tool.name),
         };
         tools.iter().filter(may_call).cloned().collect()
+    }
+
+    /// The same with the limit on thoughts that follows where none is given. A model may think
+    /// although its template asks it not to, until its tokens are spent: what has to be of a form
+    /// comes at once, unless thoughts were asked for.
+    pub(crate) fn with_thought_limit(&self, options: &ChatOptions) -> Self {
+        let is_forced = matches!(self.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
+        let is_bound = is_forced || self.form != AnswerForm::Free;
+        let n_thought_tokens_max = match (options.thinking, self.n_thought_tokens_max) {
+            (Some(false), _) if is_bound => Some(0),
+            (None, None) if is_bound && !options.names_effort() => Some(0),
+            (_, given) => given,
+        };
+        Self { n_thought_tokens_max, ..self.clone() }
     }
 }
 
@@ -64,4 +81,36 @@ pub enum AnswerForm {
     Lark(String),
     /// A text that this regular expression matches as a whole.
     Regex(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thoughts_are_left_out_in_front_of_forms_and_forced_calls() {
+        let limit = |rules: &AnswerRules, thinking, n_max, effort: Option<&str>| {
+            let rules = AnswerRules { n_thought_tokens_max: n_max, ..rules.clone() };
+            let mut options = ChatOptions { thinking, ..ChatOptions::default() };
+            if let Some(effort) = effort {
+                options.variables.insert("reasoning_effort".into(), effort.into());
+            }
+            rules.with_thought_limit(&options).n_thought_tokens_max
+        };
+        let free = AnswerRules::default();
+        let form = AnswerRules { form: AnswerForm::JsonObject, ..AnswerRules::default() };
+        let forced = AnswerRules { tool_choice: ToolChoice::Required, ..AnswerRules::default() };
+        for bound in [&form, &forced] {
+            assert_eq!(limit(bound, None, None, None), Some(0));
+            assert_eq!(limit(bound, Some(false), Some(9), Some("low")), Some(0));
+            // They are asked for in each of three ways.
+            assert_eq!(limit(bound, Some(true), None, None), None);
+            assert_eq!(limit(bound, None, Some(9), None), Some(9));
+            assert_eq!(limit(bound, None, None, Some("high")), None);
+        }
+        // Other answers follow the template.
+        assert_eq!(limit(&free, None, None, None), None);
+        assert_eq!(limit(&free, Some(false), None, None), None);
+        assert_eq!(limit(&free, Some(false), Some(0), None), Some(0));
+    }
 }

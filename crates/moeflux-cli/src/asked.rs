@@ -5,14 +5,13 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::{ArgGroup, Args};
 use moeflux::provider::format::read_file;
-use moeflux::{Error, ModelText, Result, TextLimit, TokenId};
+use moeflux::{Error, Result, TextLimit};
 use moeflux_chat::{
-    AnswerForm, AnswerRules, Assistant, ChatFormat, ChatOptions, Constraint, Conversation, Ending,
-    Grammars, Refusal, RulePart, ToolChoice, Turn,
+    AnswerForm, AnswerRules, AskError, Assistant, Chat, ChatOptions, Conversation, Ending,
+    PreparedPrompt, Refusal, RulePart, ToolChoice, Turn,
 };
 use moeflux_io::OneLine;
 use moeflux_server::wire::{self, Prompt, Request, chat};
@@ -21,7 +20,6 @@ use serde_json::{Map, Value, json};
 use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::print;
-use crate::shown::{Begins, Calls};
 
 /// Bytes of a prompt from stdin or of a file: far beyond any context.
 const PROMPT_BYTES_MAX: u64 = 64 << 20;
@@ -51,11 +49,11 @@ pub(crate) struct Asked {
     /// Beginning of the answer, which the model continues
     #[arg(long, value_name = "TEXT", requires = "chat")]
     prefill: Option<String>,
-    /// Request an answer with reasoning from the template
+    /// Request an answer with reasoning from the template. Without it, there is none in front of
+    /// an answer to --schema or a forced call
     #[arg(long, requires = "chat", conflicts_with = "no_think")]
     think: bool,
-    /// Request an answer without reasoning from the template; with tools or a schema there is none
-    /// in any case
+    /// Request an answer without reasoning from the template
     #[arg(long, requires = "chat")]
     no_think: bool,
     /// JSON file with the tools that the answer may call, as `tools` of the OpenAI API; a call is
@@ -74,25 +72,16 @@ pub(crate) struct Asked {
 
 /// A conversation, and what its answer is bound to.
 #[derive(Debug)]
-pub(crate) struct Chat {
+pub(crate) struct AskedChat {
     conversation: Conversation,
     rules: AnswerRules,
     /// The field of `--messages` that gave the form of the answer, if `--schema` did not.
     form_field: Option<String>,
 }
 
-/// What the model reads, and how its answer is held to rules and read.
-pub(crate) struct Encoded {
-    pub(crate) tokens: Vec<TokenId>,
-    /// What the answer begins with, and how it tells thoughts from text.
-    pub(crate) begins: Begins,
-    pub(crate) calls: Calls,
-    pub(crate) constraint: Option<Constraint>,
-}
-
 impl Asked {
     /// Reads what is not in the arguments.
-    pub(crate) fn chat(&self) -> Outcome<Chat> {
+    pub(crate) fn chat(&self) -> Outcome<AskedChat> {
         let schema = self.schema.as_deref().map(read_schema).transpose()?;
         let Request { prompt, rules, form_field, ignored, .. } = self.request()?;
         let Prompt::Chat(conversation, _) = prompt else {
@@ -122,12 +111,10 @@ impl Asked {
             }
             rules.form = AnswerForm::JsonSchema(schema);
         }
-        // Of thoughts the options speak, not the file. The model in the box thinks in front of a
-        // form, whatever its template says, until its tokens are spent.
-        let is_bound = rules.form != AnswerForm::Free || !tools.is_empty();
-        rules.n_thought_tokens_max = (self.no_think && is_bound).then_some(0);
+        // Of thoughts the options speak, not the file.
+        rules.n_thought_tokens_max = None;
         let conversation = Conversation { turns, tools, ending };
-        Ok(Chat { conversation, rules, form_field })
+        Ok(AskedChat { conversation, rules, form_field })
     }
 
     /// All but the beginning and the end of the conversation, as a client of a server asks for it.
@@ -188,42 +175,37 @@ impl Asked {
         Ok(Some(prompt))
     }
 
-    /// The tokens of a conversation, and what its answer needs.
-    pub(crate) fn encode(
+    /// The prompt of a conversation, and what its answer needs.
+    pub(crate) fn prepare(
         &self,
-        text: &Arc<ModelText>,
         chat: &Chat,
+        asked: &AskedChat,
         limit: &TextLimit,
-    ) -> Result<Encoded> {
-        let Some(format) = ChatFormat::open(text)? else {
+    ) -> Result<PreparedPrompt> {
+        if !chat.has_template() {
             let problem = "this model has no chat template: leave --chat out";
             return Err(Error::Unsupported(problem.to_owned()));
-        };
+        }
+        if !chat.reads_calls() && !asked.rules.callable(&asked.conversation.tools).is_empty() {
+            print::aside("note: calls stay text: the chat template writes none in a known way");
+        }
         let options = ChatOptions {
             thinking: (self.think || self.no_think).then_some(self.think),
             now_seconds: Some(clock::seconds_since_1970()),
+            limit: limit.clone(),
             ..ChatOptions::default()
         };
-        let prompt = format.prompt(&chat.conversation, &options)?;
-        let tools = chat.rules.callable(&chat.conversation.tools);
-        let call_format = format.call_format();
-        if call_format.is_none() && !tools.is_empty() {
-            print::aside("note: calls stay text: the chat template writes none in a known way");
-        }
-        let grammars = Grammars::of_format(Arc::clone(text), &format);
-        let constraint = grammars.constraint(&chat.rules, &tools, prompt.start);
-        let constraint = constraint.map_err(|refusal| self.unheld(refusal, chat))?;
-        let tokens = prompt.tokens_within(text.tokenizer(), limit)?;
-        // Where there are no tools, what stands for a call is text.
-        let calls = call_format.map(|format| (format, tools)).filter(|it| !it.1.is_empty());
-        let begins = (prompt.start, format.thought_format());
-        Ok(Encoded { tokens, begins, calls, constraint })
+        chat.ask(&asked.conversation, &asked.rules, &options).map_err(|error| match error {
+            AskError::Prompt(error) => error,
+            AskError::Rules(refusal) => self.unheld(refusal, asked),
+            other => Error::Unsupported(other.to_string()),
+        })
     }
 
     /// Says where a rule came from that cannot be held.
-    fn unheld(&self, refusal: Refusal, chat: &Chat) -> Error {
+    fn unheld(&self, refusal: Refusal, asked: &AskedChat) -> Error {
         let Refusal { part, problem, .. } = refusal;
-        match (part, &self.schema, &self.messages, &chat.form_field) {
+        match (part, &self.schema, &self.messages, &asked.form_field) {
             (RulePart::Form, Some(path), ..) => Error::malformed(path, problem),
             (RulePart::Form, None, Some(path), Some(field)) => {
                 Error::malformed(path, format!("`{field}`: {problem}"))

@@ -3,20 +3,17 @@
 use std::io::{Stdout, stdout};
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use moeflux::provider::config::CONTEXT_DEFAULT;
-use moeflux::{
-    Engine, Event, Finish, ModelText, Result, StopStrings, TextLimit, TokenId, Tokenizer,
-};
-use moeflux_chat::{AnswerStart, ThoughtFormat};
+use moeflux::{Engine, Event, Finish, Model, Result, StopStrings, TextLimit, TokenId, Tokenizer};
+use moeflux_chat::{Answer, AnswerPart, Chat, PreparedPrompt};
 use moeflux_io::OneLine;
 use serde_json::{Value, json};
 
 use crate::args::ModelArgs;
-use crate::asked::{Asked, Chat, Encoded};
+use crate::asked::{Asked, AskedChat};
 use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::harmless::Harmless;
@@ -78,10 +75,9 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let opened = model::open(&args.model)?;
     let text = opened.text()?;
     let limit = TextLimit { n_tokens_max: opened.context_max(), ..TextLimit::default() };
-    let encoded = prompt.encode(&args.asked, &text, &limit)?;
+    let (tokens, prepared) = prompt.tokens(&args.asked, &opened, &limit)?;
     // It may be much longer than the tokens that the engine has room for beside it.
     drop(prompt);
-    let Encoded { tokens, begins, calls, constraint } = encoded;
     let mut sampling = args.sampling.config(&text);
     sampling.n_logprobs = args.logprobs;
     let seed = sampling.seed;
@@ -90,9 +86,10 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     if args.special {
         generation = generation.with_special_text();
     }
-    let is_bound = constraint.is_some();
-    if let Some(constraint) = constraint {
-        generation = generation.with_mask(constraint);
+    let mask = prepared.as_ref().and_then(|prompt| prompt.mask.as_deref());
+    let is_bound = mask.is_some();
+    if let Some(mask) = mask {
+        generation = generation.with_mask(mask.clone());
     }
     let needed = tokens.len().saturating_add(args.n_tokens).max(CONTEXT_DEFAULT);
     let context = model::context_for(&opened, args.context, needed)?;
@@ -102,18 +99,14 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let engine = model::load(opened, &args.model, context, &interrupt)?;
     let load = before_load.elapsed();
     let mut session = engine.session(context)?;
-    let is_read = args.asked.chat && !args.special;
-    let shown = match is_read {
-        true => Shown::chat(begins, &calls, text.tokenizer()),
-        false => Shown::unchanged(),
-    };
-    let how = (text.tokenizer(), shown, is_bound);
-    let mut answer = Answer::new(args, how, (load, tokens.len(), &engine));
-    let finish = generation.run(&mut session, &tokens, &mut |event| answer.hear(event, &interrupt));
+    let answer = prepared.filter(|_| !args.special).map(|prompt| prompt.answer("call"));
+    let how = (text.tokenizer(), answer, is_bound);
+    let mut output = Output::new(args, how, (load, tokens.len(), &engine));
+    let finish = generation.run(&mut session, &tokens, &mut |event| output.hear(event, &interrupt));
     // Also of a run that was broken off: what was chosen until then is worth reading.
     engine.end_trace()?;
     let finish = finish?;
-    answer.end(&engine, (seed, context), finish)?;
+    output.end(&engine, (seed, context), finish)?;
     if finish == Finish::Cancelled && interrupt.is_set() {
         return Err(Failure::interrupted());
     }
@@ -123,7 +116,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
 /// What is asked, before there is a model.
 enum Prompt {
     Text(String),
-    Chat(Chat),
+    Chat(AskedChat),
 }
 
 impl Prompt {
@@ -135,24 +128,32 @@ impl Prompt {
         Ok(Self::Text(asked.text()?.unwrap_or_default()))
     }
 
-    fn encode(&self, asked: &Asked, text: &Arc<ModelText>, limit: &TextLimit) -> Result<Encoded> {
+    /// What the model reads, and what the answer of a conversation needs.
+    fn tokens(
+        &self,
+        asked: &Asked,
+        opened: &Model,
+        limit: &TextLimit,
+    ) -> Result<(Vec<TokenId>, Option<PreparedPrompt>)> {
         match self {
-            Self::Text(prompt) => Ok(Encoded {
-                tokens: text.prompt_within(prompt, limit)?,
-                begins: (AnswerStart::Text, ThoughtFormat::usual()),
-                calls: None,
-                constraint: None,
-            }),
-            Self::Chat(chat) => asked.encode(text, chat, limit),
+            Self::Text(prompt) => Ok((opened.text()?.prompt_within(prompt, limit)?, None)),
+            Self::Chat(chat) => {
+                // There is one answer, and nothing comes back.
+                let model = Chat::open(opened)?.with_replays(0, 0);
+                let mut prepared = asked.prepare(&model, chat, limit)?;
+                Ok((std::mem::take(&mut prepared.tokens), Some(prepared)))
+            }
         }
     }
 }
 
 /// An answer as it comes in, and when.
-struct Answer<'a> {
+struct Output<'a> {
     args: &'a GenerateArgs,
     tokenizer: &'a Tokenizer,
     engine: &'a Engine,
+    /// `None` for text that is to stay as it is.
+    answer: Option<Answer>,
     shown: Shown,
     screen: Screen<Stdout>,
     harmless: Harmless,
@@ -171,17 +172,18 @@ struct Answer<'a> {
     output: Result<()>,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> Output<'a> {
     fn new(
         args: &'a GenerateArgs,
-        (tokenizer, shown, is_bound): (&'a Tokenizer, Shown, bool),
+        (tokenizer, answer, is_bound): (&'a Tokenizer, Option<Answer>, bool),
         (load, n_prompt_tokens, engine): (Duration, usize, &'a Engine),
     ) -> Self {
         Self {
             args,
             tokenizer,
             engine,
-            shown,
+            answer,
+            shown: Shown::default(),
             screen: Screen::new(stdout(), device::abilities(), device::n_columns()),
             harmless: Harmless::default(),
             code: CodeLines::default(),
@@ -211,24 +213,29 @@ impl<'a> Answer<'a> {
             Event::Token { token, logprob, top, .. } => {
                 self.stats.token(self.engine, self.args.json);
                 self.tokens.push(token);
-                let parts = self.shown.token(token);
-                self.write(parts);
+                if let Some(answer) = &mut self.answer {
+                    let parts = answer.token(token, "");
+                    self.write(parts);
+                }
                 if let Some(logprob) = logprob {
                     self.logprobs.push(self.logprob_json((token, logprob), top));
                 }
             }
-            Event::Text(text) => {
-                let parts = self.shown.text(text);
-                self.write(parts);
-            }
+            Event::Text(text) => match &mut self.answer {
+                Some(answer) => {
+                    let parts = answer.text(text);
+                    self.write(parts);
+                }
+                None => self.write_text(text),
+            },
             _ => {}
         }
         let goes_on = self.output.is_ok() && self.screen.has_reader();
         if goes_on { interrupt.poll() } else { ControlFlow::Break(()) }
     }
 
-    fn write(&mut self, parts: Vec<Part>) {
-        for part in parts {
+    fn write(&mut self, parts: Vec<AnswerPart>) {
+        for part in self.shown.parts(parts) {
             match part {
                 Part::Text(text) => self.write_text(&text),
                 Part::Call(call) if self.args.json => self.calls.push(call),
@@ -270,8 +277,10 @@ impl<'a> Answer<'a> {
     fn end(mut self, engine: &Engine, (seed, context): (u64, usize), finish: Finish) -> Result<()> {
         // Still there if the prompt was not read to its end.
         self.reading = None;
-        let held = self.shown.finish(finish);
-        self.write(held);
+        if let Some(answer) = &mut self.answer {
+            let held = answer.end("", finish);
+            self.write(held);
+        }
         let rest = self.harmless.finish();
         self.show(rest);
         std::mem::replace(&mut self.output, Ok(()))?;

@@ -28,7 +28,7 @@ impl From<moeflux_hub::Error> for Failure {
         match error {
             Hub::Asked(problem) => Self::Usage(problem),
             Hub::Cancelled => Self::interrupted(),
-            Hub::Io { action, path, source } => Error::Io { action, path, source }.into(),
+            Hub::Io { action, path, source } => Error::io(action, &path)(source).into(),
             other => Error::Input(other.to_string()).into(),
         }
     }

@@ -4,17 +4,8 @@
 //! **Invariant:** what the model wrote is shown, but for blank space around thoughts and calls, and
 //! for calls that are not whole, which are only named.
 
-use moeflux::{Finish, TokenId, Tokenizer};
-use moeflux_chat::{
-    AnswerReader, AnswerStart, CallFormat, HiddenMarkers, Piece, ThoughtFormat, Tool,
-};
+use moeflux_chat::AnswerPart;
 use serde_json::{Value, json};
-
-/// How calls are written, and of which tools.
-pub(crate) type Calls = Option<(&'static CallFormat, Vec<Tool>)>;
-
-/// What an answer begins with, and how it tells thoughts from text.
-pub(crate) type Begins = (AnswerStart, &'static ThoughtFormat);
 
 /// A part of what is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,85 +45,28 @@ impl ShownCall {
 }
 
 /// An answer on its way to the reader.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Shown {
-    /// `None` for text that is to stay as it is.
-    reader: Option<AnswerReader>,
-    markers: HiddenMarkers,
     is_in_thought: bool,
-    /// The call that began last.
-    call: ShownCall,
 }
 
 impl Shown {
-    /// For an answer of a chat.
-    pub(crate) fn chat((start, thoughts): Begins, calls: &Calls, tokenizer: &Tokenizer) -> Self {
-        let mut reader = AnswerReader::new(start, thoughts);
-        let mut markers = HiddenMarkers::of(tokenizer, thoughts);
-        if let Some((format, tools)) = calls {
-            reader = reader.with_calls(format, tools);
-            markers = markers.with_calls(tokenizer, format);
-        }
-        Self::new(Some(reader), markers)
-    }
-
-    /// For text that is to stay as it is.
-    pub(crate) fn unchanged() -> Self {
-        Self::new(None, HiddenMarkers::default())
-    }
-
-    fn new(reader: Option<AnswerReader>, markers: HiddenMarkers) -> Self {
-        Self { reader, markers, is_in_thought: false, call: ShownCall::default() }
-    }
-
-    /// What is shown now that this token came, of which the text follows.
-    pub(crate) fn token(&mut self, token: TokenId) -> Vec<Part> {
-        match self.markers.text(token) {
-            Some(marker) => self.text(marker),
-            None => Vec::new(),
-        }
-    }
-
-    /// What is shown now that this text came.
-    pub(crate) fn text(&mut self, text: &str) -> Vec<Part> {
-        match &mut self.reader {
-            None => vec![Part::Text(text.to_owned())],
-            Some(reader) => {
-                let pieces = reader.push(text);
-                self.shown(pieces)
-            }
-        }
-    }
-
-    /// What is shown at the end.
-    pub(crate) fn finish(&mut self, finish: Finish) -> Vec<Part> {
-        let Some(reader) = &mut self.reader else { return Vec::new() };
-        let last = match finish {
-            Finish::EndToken => reader.finish(),
-            _ => reader.finish_cut(),
-        };
-        self.shown(last)
-    }
-
-    fn shown(&mut self, pieces: Vec<Piece>) -> Vec<Part> {
-        let mut parts = Vec::new();
-        for piece in pieces {
-            match piece {
-                Piece::Thought(text) => self.say(true, &text, &mut parts),
-                Piece::Text(text) => self.say(false, &text, &mut parts),
-                Piece::Call { name, .. } => {
-                    self.say(false, "", &mut parts);
-                    self.call = ShownCall { name, arguments: String::new() };
+    /// What is shown of these parts.
+    pub(crate) fn parts(&mut self, parts: Vec<AnswerPart>) -> Vec<Part> {
+        let mut shown = Vec::new();
+        for part in parts {
+            match part {
+                AnswerPart::Thought(text) => self.say(true, &text, &mut shown),
+                AnswerPart::Text(text) => self.say(false, &text, &mut shown),
+                AnswerPart::CallBegun { .. } => self.say(false, "", &mut shown),
+                AnswerPart::CallEnded { name, arguments, .. } => {
+                    shown.push(Part::Call(ShownCall { name, arguments }));
                 }
-                Piece::Arguments(text) => self.call.arguments.push_str(&text),
-                Piece::CallEnd => parts.push(Part::Call(std::mem::take(&mut self.call))),
-                Piece::CallCut => {
-                    parts.push(Part::CutCall(std::mem::take(&mut self.call).name));
-                }
+                AnswerPart::CallCut { name, .. } => shown.push(Part::CutCall(name)),
                 _ => {}
             }
         }
-        parts
+        shown
     }
 
     fn say(&mut self, is_thought: bool, text: &str, parts: &mut Vec<Part>) {
@@ -152,6 +86,9 @@ fn text_part(text: &str) -> Part {
 
 #[cfg(test)]
 mod tests {
+    use moeflux::Finish;
+    use moeflux_chat::{Answer, AnswerReader, AnswerStart, HiddenMarkers, ThoughtFormat};
+
     use super::*;
 
     /// The texts of these parts; there is nothing else.
@@ -164,14 +101,14 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(start: AnswerStart, pieces: &[&str], expected: &str) {
-        let mut shown = Shown::new(
-            Some(AnswerReader::new(start, ThoughtFormat::usual())),
-            HiddenMarkers::default(),
-        );
-        let mut found: String = pieces.iter().map(|it| joined(shown.text(it))).collect();
-        found += &joined(shown.finish(Finish::EndToken));
-        assert_eq!(found, expected, "{pieces:?}");
+    fn check(start: AnswerStart, texts: &[&str], expected: &str) {
+        let reader = AnswerReader::new(start, ThoughtFormat::usual());
+        let mut answer = Answer::new(reader, HiddenMarkers::default(), "c");
+        let mut shown = Shown::default();
+        let mut found: String =
+            texts.iter().map(|it| joined(shown.parts(answer.text(it)))).collect();
+        found += &joined(shown.parts(answer.end("", Finish::EndToken)));
+        assert_eq!(found, expected, "{texts:?}");
     }
 
     #[test]
@@ -187,39 +124,31 @@ mod tests {
         check(Thought, &["I add.", "\n</think>\n\nFour."], "<think>\nI add.\n</think>\n\nFour.");
         check(Thought, &["I add"], "<think>\nI add");
         check(Text, &[" <think>"], " <think>");
-        let mut unchanged = Shown::unchanged();
-        assert_eq!(joined(unchanged.text("<think></think> a")), "<think></think> a");
-        assert_eq!(unchanged.finish(Finish::Length), []);
-    }
-
-    fn call(name: &str) -> Piece {
-        Piece::Call { name: name.into(), id: None }
     }
 
     #[test]
     fn calls_are_shown_when_they_are_whole() {
-        let mut shown = Shown::new(
-            Some(AnswerReader::new(AnswerStart::Open, ThoughtFormat::usual())),
-            HiddenMarkers::default(),
-        );
-        let begun = vec![
-            Piece::Thought("T".into()),
-            call("f"),
-            Piece::Arguments("{\"a\": 1.50,\n ".into()),
-        ];
-        assert_eq!(joined(shown.shown(begun)), "<think>\nT\n</think>\n\n");
+        let begun = |call_idx, name: &str| {
+            let (id, name) = (format!("c_{call_idx}"), name.to_owned());
+            AnswerPart::CallBegun { call_idx, id, name }
+        };
+        let ended = |call_idx, name: &str, arguments: &str| {
+            let (name, arguments) = (name.to_owned(), arguments.to_owned());
+            AnswerPart::CallEnded { call_idx, name, arguments }
+        };
+        let mut shown = Shown::default();
+        let thought = vec![AnswerPart::Thought("T".into()), begun(0, "f")];
+        assert_eq!(joined(shown.parts(thought)), "<think>\nT\n</think>\n\n");
         let rest = vec![
-            Piece::Arguments("\"b\": \"\\n\"}".into()),
-            Piece::CallEnd,
-            Piece::Text("x".into()),
-            call("g\n"),
-            Piece::CallEnd,
-            call("h"),
-            Piece::Arguments("{".into()),
-            Piece::CallCut,
+            ended(0, "f", "{\"a\": 1.50,\n \"b\": \"\\n\"}"),
+            AnswerPart::Text("x".into()),
+            begun(1, "g\n"),
+            ended(1, "g\n", ""),
+            begun(2, "h"),
+            AnswerPart::CallCut { call_idx: 2, name: "h".into() },
         ];
         let [Part::Call(f), Part::Text(text), Part::Call(g), Part::CutCall(h)] =
-            &shown.shown(rest)[..]
+            &shown.parts(rest)[..]
         else {
             panic!("a call, a text, a call, half a call")
         };

@@ -103,7 +103,8 @@ impl<'e> Answers<'e> {
     pub(crate) fn begin(&mut self, job: JobId, session: Session, logits: Logits<'_>) {
         let mut lines = Vec::new();
         let asked = &self.jobs.of(job).job;
-        let (owner, n_answers, parts_at) = (asked.owner, asked.n_answers, asked.parts_at.clone());
+        let (owner, n_answers, split_points) =
+            (asked.owner, asked.n_answers, asked.split_points.clone());
         for answer_idx in 0..n_answers {
             match self.first_token((job, answer_idx), &session, logits) {
                 Ok(line) => lines.extend(line),
@@ -111,7 +112,7 @@ impl<'e> Answers<'e> {
             }
         }
         if lines.is_empty() {
-            self.kept.put(owner, session, &parts_at);
+            self.kept.put(owner, session, &split_points);
         } else {
             self.branches.push(Branches { job, trunk: session, lines, has_begun: false });
         }
@@ -377,7 +378,7 @@ impl<'e> Answers<'e> {
             }
             Err(error) => {
                 for answer in stepping {
-                    self.jobs.fail(answer.line.job, copy_of(&error), self.context.shared);
+                    self.jobs.fail(answer.line.job, error.clone(), self.context.shared);
                 }
                 self.is_stopped |= matches!(error, Error::Stopped(_));
             }
@@ -449,7 +450,7 @@ impl<'e> Answers<'e> {
         let branches = std::mem::take(&mut self.branches).into_iter().flat_map(|it| it.lines);
         let parked = self.parked.extract(|_| true).into_iter().map(|(line, _)| line);
         for line in running.chain(branches).chain(parked) {
-            self.jobs.fail(line.job, copy_of(error), self.context.shared);
+            self.jobs.fail(line.job, error.clone(), self.context.shared);
         }
     }
 
@@ -506,7 +507,7 @@ impl<'e> Answers<'e> {
     /// Keeps the session of a job that is not over yet.
     pub(crate) fn keep(&mut self, job: JobId, session: Session) {
         let job = &self.jobs.of(job).job;
-        self.kept.put(job.owner, session, &job.parts_at);
+        self.kept.put(job.owner, session, &job.split_points);
     }
 }
 
@@ -577,19 +578,4 @@ fn feed(answers: &mut [Answer<'_>], output: &mut StepOutput) -> Result<Vec<Resul
     let mut feeds: Vec<Feed<'_>> = answers.iter_mut().map(Answer::feed).collect();
     step(&mut feeds, output)?;
     Ok(feeds.iter_mut().map(Feed::outcome).collect())
-}
-
-/// The same error for another job: what it says, and whose fault it is.
-pub(crate) fn copy_of(error: &Error) -> Error {
-    match error {
-        Error::NonFinite { place } => Error::NonFinite { place: place.clone() },
-        Error::Stopped(problem) => Error::Stopped(problem.clone()),
-        Error::Input(problem) => Error::Input(problem.clone()),
-        Error::Device { device, problem, remedy } => {
-            Error::Device { device: device.clone(), problem: problem.clone(), remedy: *remedy }
-        }
-        Error::Cancelled => Error::Cancelled,
-        Error::Drive(problem) => Error::Drive(problem.clone()),
-        other => Error::Machine(other.to_string()),
-    }
 }

@@ -25,7 +25,7 @@ pub struct Job {
     /// Numbers of the prompt's tokens behind which later prompts are likely to go on differently,
     /// so that they need not read what comes before: the end of the instructions, the place where
     /// this answer will stand in the history. In any order; what lies outside is left out.
-    pub parts_at: Vec<usize>,
+    pub split_points: Vec<usize>,
     /// Answers; the prompt is read once.
     pub n_answers: usize,
     /// Most tokens of an answer; `None`: as many as the context has room for.
@@ -45,6 +45,31 @@ pub struct Job {
 pub trait Masks: Debug + Send + Sync {
     /// A mask for an answer of its own, which has not begun.
     fn mask(&self) -> Box<dyn LogitMask>;
+}
+
+/// A mask that has not begun, for an answer that has it alone.
+impl<M: LogitMask + Clone + Debug + Sync + 'static> Masks for M {
+    fn mask(&self) -> Box<dyn LogitMask> {
+        Box::new(self.clone())
+    }
+}
+
+impl Job {
+    /// One answer to a prompt, as long as it comes.
+    #[must_use]
+    pub fn new(prompt: Vec<TokenId>, sampling: SamplerConfig) -> Self {
+        Self {
+            owner: Owner::default(),
+            prompt,
+            split_points: Vec::new(),
+            n_answers: 1,
+            n_tokens_max: None,
+            sampling,
+            stops: StopStrings::default(),
+            masks: None,
+            scores_prompt: false,
+        }
+    }
 }
 
 /// Why a kept session was dropped.

@@ -80,7 +80,7 @@ impl Reading {
         let job = &tracked.job;
         let n_cached = session.tokens().len();
         let last = prompt.len() - 1;
-        let mut marks: Vec<usize> = job.parts_at.iter().copied().chain([last]).collect();
+        let mut marks: Vec<usize> = job.split_points.iter().copied().chain([last]).collect();
         marks.retain(|position| *position > n_cached && *position <= last);
         marks.sort_unstable();
         marks.dedup();

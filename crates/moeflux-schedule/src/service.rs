@@ -14,7 +14,7 @@ use moeflux::provider::config::STACK_BYTES;
 use moeflux::provider::io::Clock;
 use moeflux::{Engine, Error, ModelText, Result};
 
-use crate::answers::{Context, copy_of};
+use crate::answers::Context;
 use crate::job::{Job, Progress, Refusal, Sink};
 use crate::kept::KeptLimits;
 use crate::scheduler::{Limits, Scheduler};
@@ -404,7 +404,7 @@ impl Thread {
                 jobs.push(*submitted);
             }
         }
-        jobs.into_iter().for_each(|it| it.drop_waiting(Some(copy_of(error)), &self.shared));
+        jobs.into_iter().for_each(|it| it.drop_waiting(Some(error.clone()), &self.shared));
     }
 
     /// The job that an engine is opened for; `None` at the end of the service.

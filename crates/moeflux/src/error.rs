@@ -7,14 +7,15 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use moeflux_io::OneLine;
 
 /// The result of everything that can fail for outside reasons.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An outside failure.
-#[derive(Debug, thiserror::Error)]
+/// An outside failure. A clone says the same and has the same [`Fault`].
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The system refused an operation on a file.
@@ -25,7 +26,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        source: Arc<io::Error>,
     },
     /// A file's contents are not what its format asks for.
     #[error("{}: {}", Named(path), Said(problem))]
@@ -115,7 +116,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        source: Arc<io::Error>,
     },
     /// The system refuses something other than a file or memory: threads, a lock.
     #[error("{}", Said(.0))]
@@ -373,7 +374,7 @@ impl Error {
     /// An [`Error::Io`] maker for `map_err`.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
-        move |source| Self::Io { action, path, source }
+        move |source| Self::Io { action, path, source: Arc::new(source) }
     }
 
     /// An [`Error::NoRoom`] where neither more is known nor the size has parts.
@@ -489,7 +490,7 @@ mod tests {
             let io = io::Error::other(evil);
             let text = || evil.to_owned();
             let errors = [
-                Error::Io { action: "read", path: path.clone(), source: io },
+                Error::Io { action: "read", path: path.clone(), source: Arc::new(io) },
                 Error::malformed(&path, evil),
                 Error::UnknownTokenizer { path: path.clone(), problem: text() },
                 Error::Altered { path: path.clone(), problem: text() },
@@ -505,7 +506,7 @@ mod tests {
                     needs: vec![Need::new("a part", 1)],
                     remedy: Remedy::FreeDisk,
                 },
-                Error::DiskFull { path, source: io::ErrorKind::StorageFull.into() },
+                Error::DiskFull { path, source: Arc::new(io::ErrorKind::StorageFull.into()) },
                 Error::Machine(text()),
                 Error::Drive(text()),
                 Error::Stopped(text()),

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use crate::answer::{AnswerReader, AnswerStart};
+use crate::answer_reader::{AnswerReader, AnswerStart};
 use crate::calls::format::CallFormat;
 use crate::conversation::Tool;
 use crate::piece::Piece;

@@ -61,7 +61,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::answer::{AnswerReader, AnswerStart};
+    use crate::answer_reader::{AnswerReader, AnswerStart};
     use crate::calls::format::NameForm;
     use crate::conversation::Tool;
     use crate::piece::Piece;

@@ -3,7 +3,7 @@
 
 use serde_json::Value as Json;
 
-use crate::answer::{AnswerReader, AnswerStart};
+use crate::answer_reader::{AnswerReader, AnswerStart};
 use crate::calls::format;
 use crate::conversation::Tool;
 use crate::piece::{Piece, Stage};

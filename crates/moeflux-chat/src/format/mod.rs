@@ -11,25 +11,20 @@ mod parts;
 mod prepare;
 mod thoughts;
 
-use std::fmt;
-
 use moeflux::provider::text::TemplateOptions;
 use moeflux::{ChatTemplate, Error, Message, ModelText, Result, TextLimit, TokenId, Tokenizer};
 use serde_json::{Map, Value as Json};
 
-use crate::answer::AnswerStart;
+use crate::answer_reader::AnswerStart;
 use crate::calls::format::CallFormat;
 use crate::conversation::{Conversation, Ending, Turn};
 use crate::messages::{self, Dress, Expected, LateSystem};
+use crate::options::{ChatOptions, OWN_VARIABLES};
 use crate::thoughts::ThoughtFormat;
 
 /// Stands behind the text that goes on while it is rendered. With the blank at its end it shows
 /// whether the template trims that text.
 const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
-
-/// Variables of a template that the conversation sets, so that nobody else may.
-pub const OWN_VARIABLES: [&str; 5] =
-    ["messages", "tools", "documents", "add_generation_prompt", "strftime_now"];
 
 /// A model's format of conversations.
 #[derive(Debug)]
@@ -40,39 +35,12 @@ pub struct ChatFormat {
     expected: Expected,
 }
 
-/// What a template is told beside the conversation.
-#[derive(Clone, Default, PartialEq)]
-pub struct ChatOptions {
-    /// Whether to think first; `None` leaves it to the template.
-    pub thinking: Option<bool>,
-    /// Seconds since 1970 of the caller's wall clock, for templates that write the date.
-    pub now_seconds: Option<i64>,
-    /// More variables, by name.
-    pub variables: Map<String, Json>,
-    /// What the prompt may take on its way to tokens.
-    pub limit: TextLimit,
-}
-
-impl fmt::Debug for ChatOptions {
-    /// The limit only where there is one: it is no wish of a client.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { thinking, variables, now_seconds, limit } = self;
-        let mut shown = f.debug_struct("ChatOptions");
-        shown.field("thinking", thinking).field("now_seconds", now_seconds);
-        shown.field("variables", variables);
-        if limit.n_tokens_max < usize::MAX {
-            shown.field("limit", limit);
-        }
-        shown.finish()
-    }
-}
-
 /// A rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatPrompt {
     /// What the model reads.
     pub text: String,
-    /// What the answer begins with, for an [`crate::answer::AnswerReader`].
+    /// What the answer begins with, for an [`crate::answer_reader::AnswerReader`].
     pub start: AnswerStart,
 }
 

@@ -5,7 +5,8 @@
 //! answer as a part of the history. **Invariant:** a guess, which changes no result.
 
 use crate::conversation::{Assistant, Conversation, Ending, Turn};
-use crate::format::{ChatFormat, ChatOptions};
+use crate::format::ChatFormat;
+use crate::options::ChatOptions;
 
 /// Stands for words that nobody knows yet, and begins like few words.
 const UNKNOWN: &str = "\u{b6}\u{a4}";

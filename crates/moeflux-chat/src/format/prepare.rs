@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use moeflux::{Result, TextLimit, TokenId, Tokenizer};
 
-use crate::answer::{AnswerReader, AnswerStart};
+use crate::answer_reader::{AnswerReader, AnswerStart};
 use crate::conversation::{Assistant, Call, Conversation, Ending, Tool, Turn};
-use crate::format::{ChatFormat, ChatOptions};
+use crate::format::ChatFormat;
+use crate::options::ChatOptions;
 use crate::piece::{Piece, Stage};
 use crate::replay::{Kept, Prepared, Replays, is_same_said};
 
@@ -55,7 +56,7 @@ impl ChatFormat {
     ///
     /// # Errors
     /// As [`ChatFormat::prompt`] and [`Tokenizer::encode_within`].
-    pub fn prepare(
+    pub(crate) fn prepare(
         &self,
         conversation: &Conversation,
         options: &ChatOptions,
@@ -78,7 +79,7 @@ impl ChatFormat {
         let parts = self.parts(conversation, options, &text);
         let start = self.start(conversation, &text);
         Ok(Prepared {
-            parts_at: assembly.parts_at(&parts),
+            split_points: assembly.split_points(&parts),
             start,
             key: replays.map(|it| it.key(&assembly.tokens, start)),
             tokens: assembly.tokens,
@@ -241,7 +242,7 @@ impl<'a> Assembly<'a> {
 
     /// How many tokens lie within each of the first parts of the text: one less, as the last of
     /// them may be another one where the text goes on differently.
-    fn parts_at(&self, parts: &[usize]) -> Vec<usize> {
+    fn split_points(&self, parts: &[usize]) -> Vec<usize> {
         let within = |part: &usize| self.n_tokens_within(*part).saturating_sub(1);
         parts.iter().map(within).filter(|n_tokens| *n_tokens > 0).collect()
     }
@@ -465,7 +466,7 @@ mod tests {
             assert!(second.tokens.starts_with(&talk.fed), "{name}");
             let rest = talk.tokenizer.decode(&second.tokens[talk.fed.len()..]);
             assert!(rest.contains('R') && !rest.contains("tool_call>"), "{name}: {rest}");
-            let last = *second.parts_at.last().unwrap();
+            let last = *second.split_points.last().unwrap();
             let is_behind = last > talk.fed.len() && last <= second.tokens.len();
             assert!(is_behind || thoughts.is_some(), "{name}: {last}");
         }
@@ -530,7 +531,7 @@ mod tests {
             assert_eq!((prepared.start, prepared.n_replayed()), (plain.start, 0));
             let (conversation, options) = (&talk.conversation, &options());
             let off = talk.format.prepare(conversation, options, &talk.tokenizer, None).unwrap();
-            assert_eq!((off.tokens, off.parts_at), (prepared.tokens, prepared.parts_at));
+            assert_eq!((off.tokens, off.split_points), (prepared.tokens, prepared.split_points));
             assert_eq!(off.key, None);
         }
     }

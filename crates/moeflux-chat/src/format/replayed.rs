@@ -327,7 +327,7 @@ impl<'a> Talk<'a> {
         if found.replayed.is_empty() {
             assert_eq!(found.tokens, plain.tokens);
         }
-        assert!(found.parts_at.iter().all(|it| *it < found.tokens.len()));
+        assert!(found.split_points.iter().all(|it| *it < found.tokens.len()));
         found.n_replayed()
     }
 }

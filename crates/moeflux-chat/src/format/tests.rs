@@ -6,7 +6,7 @@ use moeflux::provider::text::{SpecialTokens, byte_tokenizer_json};
 use serde_json::json;
 
 use super::*;
-use crate::answer::HiddenMarkers;
+use crate::answer_reader::HiddenMarkers;
 use crate::conversation::{Assistant, Call, Tool, ToolResult};
 
 const CASES: &str = include_str!("cases.json");

@@ -4,7 +4,8 @@
 //! **Invariant:** a function of the template alone. Knows no tokens.
 
 use crate::conversation::{Assistant, Conversation, Ending, Turn};
-use crate::format::{ChatFormat, ChatOptions};
+use crate::format::ChatFormat;
+use crate::options::ChatOptions;
 
 /// Stand for thoughts and text, and occur in no template.
 const THOUGHTS: &str = "\u{b6}thoughts\u{a4}";

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use moeflux::{LogitMask, TokenId};
 
-use crate::answer::{AnswerReader, AnswerStart};
+use crate::answer_reader::{AnswerReader, AnswerStart};
 use crate::grammar::body::Body;
 use crate::grammar::marker::Matched;
 use crate::grammar::model::{Model, forbid_all_but_one};

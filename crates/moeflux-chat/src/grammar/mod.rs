@@ -35,7 +35,7 @@ use llguidance::api::GrammarWithLexer;
 use moeflux::ModelText;
 use serde_json::json;
 
-use crate::answer::{AnswerReader, AnswerStart};
+use crate::answer_reader::{AnswerReader, AnswerStart};
 use crate::calls::format::CallFormat;
 use crate::conversation::Tool;
 use crate::format::ChatFormat;

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use moeflux::{Error, Finish, LogitMask, StopStrings};
-use moeflux_chat::{AnswerRules, Assistant, ChatOptions, Constraint, Prepared, PromptKey, Sampled};
-use moeflux_schedule::{Event, Job, Masks, Owner, Progress, Refusal, Sink, Ticket};
+use moeflux::{Error, Finish, StopStrings};
+use moeflux_chat::{
+    Answer, AnswerRules, AskError, Assistant, ChatOptions, FinishedAnswer, PreparedPrompt,
+};
+use moeflux_schedule::{Event, Job, Masks, Progress, Refusal, Sink, Ticket};
 
-use crate::chat::answer::Answer;
 use crate::chat::display::Display;
 use crate::chat::opened::Opened;
 use crate::chat::status::Took;
@@ -25,7 +26,6 @@ use crate::failure::{Failure, Outcome};
 use crate::progress::Bar;
 use crate::sampling::SamplingArgs;
 use crate::screen::{Screen, cut_start, device};
-use crate::shown::Calls;
 
 /// The foot is looked at so often, at least.
 const TICK: Duration = Duration::from_millis(100);
@@ -47,7 +47,7 @@ pub(crate) struct Settings {
 
 /// What an answer needs.
 pub(crate) struct Asking<'a> {
-    pub(crate) opened: &'a mut Opened,
+    pub(crate) opened: &'a Opened,
     pub(crate) talk: &'a Talk,
     pub(crate) settings: &'a Settings,
     pub(crate) terminal: &'a Terminal,
@@ -74,16 +74,6 @@ pub(crate) struct Reply {
     /// Tools whose calls are not whole.
     pub(crate) cut_calls: Vec<String>,
     pub(crate) took: Took,
-}
-
-/// A constraint that no answer has moved.
-#[derive(Debug)]
-struct Prototype(Constraint);
-
-impl Masks for Prototype {
-    fn mask(&self) -> Box<dyn LogitMask> {
-        Box::new(self.0.clone())
-    }
 }
 
 /// Passes on what is heard of a job.
@@ -113,12 +103,10 @@ struct Coming {
 impl Asking<'_> {
     /// Asks for the next answer and shows it.
     pub(crate) fn run(mut self) -> Outcome<Reply> {
-        let prepared = self.prepare()?;
-        let calls = self.calls();
-        let job = self.job(&prepared, &calls)?;
+        let prompt = self.prepare()?;
+        let answer = prompt.answer(&self.talk.call_stem());
+        let job = self.job(prompt);
         let took = Took::begin(job.prompt.len(), &self.opened.service.stats());
-        let begins = (prepared.start, self.opened.format.thought_format());
-        let answer = Answer::new(begins, &calls, self.opened.text.tokenizer());
         let asked = clock::instant();
         let mut coming = Coming { answer, display: Display::default(), took, asked, bar: None };
         let (events, heard) = channel();
@@ -127,55 +115,34 @@ impl Asking<'_> {
         let ticket = self.opened.service.submit(job, sink);
         let ticket = ticket.map_err(refused)?;
         let ended = self.hear(&heard, ticket, &mut coming)?;
-        self.end(coming, ended, prepared.key)
+        self.end(coming, ended)
     }
 
-    fn prepare(&mut self) -> Outcome<Prepared> {
+    fn prepare(&self) -> Outcome<PreparedPrompt> {
         let options = ChatOptions {
             thinking: self.settings.thinking,
             now_seconds: Some(clock::seconds_since_1970()),
             ..ChatOptions::default()
         };
-        let Opened { format, text, replays, .. } = &mut *self.opened;
         let conversation = self.talk.conversation();
-        let tokenizer = text.tokenizer();
-        let prepared = format.prepare(&conversation, &options, tokenizer, Some(&*replays))?;
-        replays.used(&prepared);
-        Ok(prepared)
+        let prompt = self.opened.chat.ask(&conversation, &AnswerRules::default(), &options);
+        Ok(prompt.map_err(|error| match error {
+            AskError::Prompt(error) => error,
+            other => Error::Unsupported(other.to_string()),
+        })?)
     }
 
-    /// Where no call can be told, what stands for one is text.
-    fn calls(&self) -> Calls {
-        let tools = self.talk.tools().to_vec();
-        self.opened
-            .format
-            .call_format()
-            .map(|it| (it, tools))
-            .filter(|(_, tools)| !tools.is_empty())
-    }
-
-    fn job(&self, prepared: &Prepared, calls: &Calls) -> Outcome<Job> {
-        let Settings { sampling, n_tokens_max, stops, thinking, n_asked } = self.settings;
-        let mut rules = AnswerRules::default();
-        // A template alone does not keep thoughts from an answer that is held to calls.
-        let thinks_not = *thinking == Some(false) && calls.is_some();
-        rules.n_thought_tokens_max = thinks_not.then_some(0);
-        let tools = calls.as_ref().map_or(&[][..], |(_, tools)| tools);
-        let constraint = self.opened.grammars.constraint(&rules, tools, prepared.start);
-        let constraint = constraint.map_err(|refusal| Error::Unsupported(refusal.problem))?;
-        let mut sampling = sampling.config(&self.opened.text);
+    fn job(&self, prompt: PreparedPrompt) -> Job {
+        let Settings { sampling, n_tokens_max, stops, n_asked, .. } = self.settings;
+        let mut sampling = sampling.config(self.opened.chat.text());
         sampling.seed = sampling.seed.wrapping_add(*n_asked);
-        Ok(Job {
-            owner: Owner::default(),
-            prompt: prepared.tokens.clone(),
-            parts_at: prepared.parts_at.clone(),
-            n_answers: 1,
+        Job {
+            split_points: prompt.split_points,
             n_tokens_max: *n_tokens_max,
-            sampling,
             stops: stops.clone(),
-            masks: constraint.map(|it| Arc::new(Prototype(it)) as Arc<dyn Masks>),
-            scores_prompt: false,
-        })
+            masks: prompt.mask.map(|mask| mask as Arc<dyn Masks>),
+            ..Job::new(prompt.tokens, sampling)
+        }
     }
 
     fn hear(
@@ -258,7 +225,7 @@ impl Asking<'_> {
     }
 
     fn refresh(&mut self, coming: &mut Coming, progress: Progress) -> Outcome {
-        let is_slow = coming.answer.is_empty() && coming.asked.elapsed() > PATIENCE;
+        let is_slow = coming.answer.n_tokens() == 0 && coming.asked.elapsed() > PATIENCE;
         if is_slow && !self.screen.is_terminal() {
             let bar = coming.bar.get_or_insert_with(|| Bar::tokens("reading", progress.n_total));
             bar.set(progress.n_done as u64);
@@ -281,7 +248,7 @@ impl Asking<'_> {
         Ok(self.screen.set_foot(line.into_iter().chain(typed).collect())?)
     }
 
-    fn end(mut self, coming: Coming, ended: Ended, key: Option<PromptKey>) -> Outcome<Reply> {
+    fn end(self, coming: Coming, ended: Ended) -> Outcome<Reply> {
         let Coming { mut answer, mut display, mut took, bar, .. } = coming;
         drop(bar);
         if !matches!(ended, Ended::Finished(_)) {
@@ -289,21 +256,14 @@ impl Asking<'_> {
             display.show(rest, self.screen)?;
         }
         self.screen.set_foot(Vec::new())?;
-        let cut_calls = display.end(self.screen)?;
+        display.end(self.screen)?;
         took.end(&self.opened.service.stats());
-        let is_said = !answer.is_empty() || matches!(ended, Ended::Finished(_));
-        let said = is_said.then(|| {
-            let (said, sampled) = answer.into_said(|call_idx| self.talk.call_id(call_idx));
-            self.keep(key, sampled);
-            said
-        });
-        Ok(Reply { said, ended, cut_calls, took })
-    }
-
-    fn keep(&mut self, key: Option<PromptKey>, sampled: Option<Sampled>) {
-        if let Some((key, sampled)) = key.zip(sampled) {
-            self.opened.replays.keep(key, sampled);
+        let is_said = answer.n_tokens() > 0 || matches!(ended, Ended::Finished(_));
+        let FinishedAnswer { said, cut_calls, kept, .. } = answer.finished();
+        if let Some(kept) = kept {
+            self.opened.chat.keep(kept);
         }
+        Ok(Reply { said: is_said.then_some(said), ended, cut_calls, took })
     }
 }
 

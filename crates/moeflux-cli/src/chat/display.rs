@@ -6,10 +6,9 @@
 use std::io::Write;
 
 use moeflux::Result;
-use moeflux_chat::Call;
+use moeflux_chat::{AnswerPart, Call};
 use serde_json::{Value, json};
 
-use crate::chat::answer::Part;
 use crate::chat::markdown::Markdown;
 use crate::harmless::Harmless;
 use crate::screen::Screen;
@@ -24,35 +23,33 @@ pub(crate) struct Display {
     harmless: Harmless,
     markdown: Markdown,
     is_in_thought: bool,
-    /// Tools whose calls are not whole.
-    cut_calls: Vec<String>,
 }
 
 impl Display {
     /// Shows more of the answer.
     pub(crate) fn show<W: Write>(
         &mut self,
-        parts: Vec<Part>,
+        parts: Vec<AnswerPart>,
         screen: &mut Screen<W>,
     ) -> Result<()> {
         for part in parts {
             match part {
-                Part::Thought(text) => self.thought(&text, screen)?,
-                Part::Text(text) => self.text(&text, screen)?,
-                Part::Call(call) => {
+                AnswerPart::Thought(text) => self.thought(&text, screen)?,
+                AnswerPart::Text(text) => self.text(&text, screen)?,
+                AnswerPart::CallEnded { name, arguments, .. } => {
                     self.end_text(screen)?;
+                    let call = Call::from_text(String::new(), name, &arguments);
                     screen.line(Style::CODE, &line_of(&call))?;
                 }
-                Part::CutCall(name) => self.cut_calls.push(name),
+                _ => {}
             }
         }
         Ok(())
     }
 
-    /// Ends the answer; the names of tools whose calls are not whole.
-    pub(crate) fn end<W: Write>(mut self, screen: &mut Screen<W>) -> Result<Vec<String>> {
-        self.end_text(screen)?;
-        Ok(self.cut_calls)
+    /// Ends the answer.
+    pub(crate) fn end<W: Write>(mut self, screen: &mut Screen<W>) -> Result<()> {
+        self.end_text(screen)
     }
 
     fn thought<W: Write>(&mut self, text: &str, screen: &mut Screen<W>) -> Result<()> {
@@ -110,22 +107,25 @@ mod tests {
     use super::*;
     use crate::screen::Abilities;
 
-    fn shown(parts: Vec<Part>, abilities: Option<Abilities>) -> String {
+    fn shown(parts: Vec<AnswerPart>, abilities: Option<Abilities>) -> String {
         let mut written = Vec::new();
         let mut screen = Screen::new(&mut written, abilities, 80);
         let mut display = Display::default();
         display.show(parts, &mut screen).unwrap();
-        assert!(display.end(&mut screen).unwrap().is_empty());
+        display.end(&mut screen).unwrap();
         String::from_utf8(written).unwrap()
     }
 
     #[test]
     fn each_part_has_its_look() {
-        let call = Call::from_text("c".into(), "f".into(), r#"{"b": 1, "a": "\n"}"#);
         let parts = || {
-            let texts = ["**a", "**\r", "\nb\x1b"].map(|it| Part::Text(it.to_owned()));
-            let thoughts = ["I *th", "ink*"].map(|it| Part::Thought(it.to_owned()));
-            let call = Part::Call(call.clone());
+            let texts = ["**a", "**\r", "\nb\x1b"].map(|it| AnswerPart::Text(it.to_owned()));
+            let thoughts = ["I *th", "ink*"].map(|it| AnswerPart::Thought(it.to_owned()));
+            let call = AnswerPart::CallEnded {
+                call_idx: 0,
+                name: "f".into(),
+                arguments: r#"{"b": 1, "a": "\n"}"#.into(),
+            };
             thoughts.into_iter().chain(texts).chain([call]).collect::<Vec<_>>()
         };
         let line = r#"{"name":"f","arguments":{"b":1,"a":"\n"}}"#;
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_thought_may_be_all() {
-        let thought = || vec![Part::Thought("T".to_owned())];
+        let thought = || vec![AnswerPart::Thought("T".to_owned())];
         assert_eq!(shown(thought(), None), "<think>\nT\n</think>\n");
         let styled = Some(Abilities { has_styles: true, moves_cursor: false });
         assert_eq!(shown(thought(), styled), "\x1b[2mT\x1b[0m\n");

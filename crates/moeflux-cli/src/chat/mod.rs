@@ -19,7 +19,6 @@ mod talk;
 mod file;
 mod editor;
 mod opened;
-mod answer;
 mod display;
 mod status;
 mod asking;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use moeflux::provider::config::CONTEXT_DEFAULT;
 use moeflux::provider::io::RealClock;
-use moeflux::{Error, Model, ModelText};
-use moeflux_chat::{ChatFormat, Grammars, Replays};
+use moeflux::{Error, Model};
+use moeflux_chat::Chat;
 use moeflux_schedule::{Options, Service};
 
 use crate::args::ModelArgs;
@@ -21,19 +21,13 @@ use crate::model::{self, Held};
 /// Tokens of a conversation unless told otherwise, where the model takes as many.
 const CONTEXT_OF_CHATS: usize = 65_536;
 
-/// Bytes for the sampled tokens of answers: those of any conversation.
-const REPLAY_BYTES: usize = 64 << 20;
-
 /// A model that answers.
 pub(crate) struct Opened {
     /// As somebody named it; `None` for the model in the box.
     pub(crate) named: Option<PathBuf>,
     pub(crate) dir: PathBuf,
     pub(crate) name: String,
-    pub(crate) text: Arc<ModelText>,
-    pub(crate) format: ChatFormat,
-    pub(crate) grammars: Grammars,
-    pub(crate) replays: Replays,
+    pub(crate) chat: Chat,
     pub(crate) service: Service,
 }
 
@@ -42,8 +36,7 @@ pub(crate) struct Checked {
     named: Option<PathBuf>,
     model: Model,
     name: String,
-    text: Arc<ModelText>,
-    format: ChatFormat,
+    chat: Chat,
     context: usize,
 }
 
@@ -59,22 +52,22 @@ impl Checked {
             true => model::open(args)?,
             false => Model::open(model::path(named)?)?,
         };
-        let (dir, text) = (model.path().to_owned(), model.text()?);
-        let Some(format) = ChatFormat::open(&text)? else {
+        let chat = Chat::open(&model)?;
+        if !chat.has_template() {
             let problem = "has no chat template: `moeflux generate` continues a text with it";
-            return Err(Error::malformed(&dir, problem).into());
-        };
+            return Err(Error::malformed(model.path(), problem).into());
+        }
         let context = model::context_for(&model, context, CONTEXT_OF_CHATS)?;
         let name = match named {
             None => "the demo model".to_owned(),
-            Some(_) => hub::name_of(&dir),
+            Some(_) => hub::name_of(model.path()),
         };
-        Ok(Self { named: named.map(Path::to_owned), model, name, text, format, context })
+        Ok(Self { named: named.map(Path::to_owned), model, name, chat, context })
     }
 
     /// Reads the weights, with a bar.
     pub(crate) fn open(self, args: &ModelArgs, interrupt: &Interrupt) -> Outcome<Opened> {
-        let Self { named, model, name, text, format, context } = self;
+        let Self { named, model, name, chat, context } = self;
         let dir = model.path().to_owned();
         let mut options = Options::new(context);
         options.n_sessions = 1;
@@ -85,10 +78,8 @@ impl Checked {
         let load = move |model| model::load_traced(backend, (model, held), &args, &interrupt);
         let clock = Arc::new(RealClock::new());
         let service =
-            Service::start(model::loader(model, load), Arc::clone(&text), options, clock)?;
+            Service::start(model::loader(model, load), Arc::clone(chat.text()), options, clock)?;
         service.wait_until_open()?;
-        let grammars = Grammars::of_format(Arc::clone(&text), &format);
-        let replays = Replays::new(REPLAY_BYTES);
-        Ok(Opened { named, dir, name, text, format, grammars, replays, service })
+        Ok(Opened { named, dir, name, chat, service })
     }
 }

@@ -8,11 +8,11 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use moeflux::{Error, Finish};
+use moeflux_chat::AnswerPart;
 use moeflux_io::OneLine;
 
 use crate::args::ModelArgs;
 use crate::ask::{self, means_yes};
-use crate::chat::answer::Part;
 use crate::chat::asking::{Asking, Ended, Reply, Settings};
 use crate::chat::commands::{self, Action, Command, Typed as Parsed};
 use crate::chat::display::Display;
@@ -110,7 +110,7 @@ impl Chat {
         self.terminal.turn_signals_off();
         self.wishes.enter(Stage::Prompt);
         let opened = self.opened.insert(opened?);
-        if opened.format.call_format().is_none() && !self.talk.tools().is_empty() {
+        if !opened.chat.reads_calls() && !self.talk.tools().is_empty() {
             self.note("calls stay text: the chat template writes none in a known way")?;
         }
         Ok(())
@@ -210,7 +210,7 @@ impl Chat {
     }
 
     fn ask(&mut self) -> Outcome {
-        let Some(opened) = &mut self.opened else {
+        let Some(opened) = &self.opened else {
             self.withdraw();
             return Err(Error::Input("there is no model: /model NAME opens one".into()).into());
         };
@@ -344,7 +344,7 @@ impl Chat {
             let question = cut(&question, self.screen.n_columns() - 1).to_owned();
             self.screen.line(Style::PLAIN, &question)?;
             let mut display = Display::default();
-            display.show(vec![Part::Text(answer)], &mut self.screen)?;
+            display.show(vec![AnswerPart::Text(answer)], &mut self.screen)?;
             display.end(&mut self.screen)?;
         }
         Ok(())
@@ -458,8 +458,7 @@ impl Chat {
     /// Tools that answers may call from now on.
     pub(crate) fn offer_tools(&mut self, path: &Path) -> Outcome {
         self.talk.set_tools(file::tools(path)?);
-        let calls = self.opened.as_ref().map(|opened| opened.format.call_format());
-        if calls == Some(None) {
+        if self.opened.as_ref().is_some_and(|opened| !opened.chat.reads_calls()) {
             self.note("calls stay text: the chat template writes none in a known way")?;
         }
         Ok(())
@@ -479,7 +478,7 @@ impl Chat {
             return Err(Error::Input("there is no question to answer".into()).into());
         }
         self.is_due = true;
-        let text = self.opened.as_ref().map(|opened| &opened.text);
+        let text = self.opened.as_ref().map(|opened| opened.chat.text());
         if text.is_some_and(|text| self.settings.sampling.config(text).temperature <= 0.0) {
             self.note("at temperature 0 the answer is likely to be the same")?;
         }

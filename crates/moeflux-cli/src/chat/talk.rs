@@ -135,17 +135,17 @@ impl Talk {
         self.turns.truncate(self.n_system_turns());
     }
 
-    /// An id that no call has, for the call with this number in an answer.
-    pub(crate) fn call_id(&self, call_idx: usize) -> String {
+    /// What the ids of the next answer's calls begin with: no other id begins so.
+    pub(crate) fn call_stem(&self) -> String {
         let mut number = self.turns.len();
         loop {
-            let id = format!("call_{number}_{call_idx}");
+            let begin = format!("call_{number}_");
             let is_taken = |turn: &Turn| match turn {
-                Turn::Assistant(answer) => answer.calls.iter().any(|call| call.id == id),
+                Turn::Assistant(answer) => answer.calls.iter().any(|it| it.id.starts_with(&begin)),
                 _ => false,
             };
             if !self.turns.iter().any(is_taken) {
-                return id;
+                return format!("call_{number}");
             }
             number += 1;
         }
@@ -223,7 +223,7 @@ mod tests {
     fn calls_get_their_results_in_order() {
         let mut talk = Talk::default();
         talk.say("q".to_owned());
-        assert_eq!(talk.call_id(1), "call_1_1");
+        assert_eq!(talk.call_stem(), "call_1");
         talk.answer(said("", &["call_1_0", "b"]));
         let open = |talk: &Talk| talk.open_call().map(|call| call.id.clone());
         assert_eq!(open(&talk).as_deref(), Some("call_1_0"));
@@ -259,7 +259,7 @@ mod tests {
         let mut talk = Talk::default();
         talk.say("q".to_owned());
         talk.answer(said("", &["call_2_0"]));
-        assert_eq!(talk.call_id(0), "call_3_0");
+        assert_eq!(talk.call_stem(), "call_3");
     }
 
     #[test]

@@ -140,18 +140,18 @@ impl Kept {
         self.dropped.take(owner, prompt, n_found + N_SHARED_MIN)
     }
 
-    /// Keeps a session. `parts_at` are places to which it should be possible to go back; a prompt
-    /// that has the last of them in common continues the conversation.
-    pub(crate) fn put(&mut self, owner: Owner, mut session: Session, parts_at: &[usize]) {
+    /// Keeps a session. `split_points` are places to which it should be possible to go back; a
+    /// prompt that has the last of them in common continues the conversation.
+    pub(crate) fn put(&mut self, owner: Owner, mut session: Session, split_points: &[usize]) {
         if session.tokens().len() < N_SHARED_MIN || self.limits.n_sessions == 0 {
             return;
         }
-        drop_surplus_states(&mut session, parts_at, self.limits.n_states);
+        drop_surplus_states(&mut session, split_points, self.limits.n_states);
         let tokens = session.tokens();
         // What a session has beyond another makes the other one superfluous.
         self.entries
             .retain(|entry| entry.owner != owner || !tokens.starts_with(entry.session.tokens()));
-        let last_part = parts_at.iter().filter(|it| **it <= tokens.len()).max();
+        let last_part = split_points.iter().filter(|it| **it <= tokens.len()).max();
         let continues_from = last_part.copied().unwrap_or(tokens.len());
         let n_bytes = self.sizes.bytes(&session);
         self.entries.push(Entry { owner, session, n_bytes, continues_from });
@@ -275,10 +275,10 @@ pub(crate) fn fork_at(session: &mut Session, n_tokens: usize) -> Result<Session>
 }
 
 /// Forgets states that are too many: first the oldest that nobody expects to go back to.
-fn drop_surplus_states(session: &mut Session, parts_at: &[usize], n_states: usize) {
+fn drop_surplus_states(session: &mut Session, split_points: &[usize], n_states: usize) {
     let mut positions = session.checkpoints();
     while positions.len() > n_states {
-        let is_expected = |position: &usize| parts_at.contains(position);
+        let is_expected = |position: &usize| split_points.contains(position);
         let surplus = positions.iter().position(|it| !is_expected(it)).unwrap_or(0);
         session.forget(positions.remove(surplus));
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use moeflux::{Error, SessionRoom, StepOutput};
 
-use crate::answers::{Answers, Context, copy_of};
+use crate::answers::{Answers, Context};
 use crate::chunk::Balance;
 use crate::job::{Job, Owner};
 use crate::kept::{Kept, KeptLimits};
@@ -175,10 +175,10 @@ impl<'e> Scheduler<'e> {
     /// Ends everything with an error.
     pub(crate) fn fail_all(&mut self, error: &Error) {
         for submitted in std::mem::take(&mut self.waiting) {
-            submitted.drop_waiting(Some(copy_of(error)), self.context.shared);
+            submitted.drop_waiting(Some(error.clone()), self.context.shared);
         }
         for reading in std::mem::take(&mut self.readings) {
-            self.fail_reading(&reading, copy_of(error));
+            self.fail_reading(&reading, error.clone());
         }
         self.answers.fail_all(error);
         self.answers.publish(0, false);
@@ -308,9 +308,10 @@ impl<'e> Scheduler<'e> {
 
     /// Reads the tokens of a parked answer; whether there was memory.
     fn read_again(&mut self, ToRead { of, tokens, n_best }: ToRead) -> bool {
-        let Job { owner, parts_at, .. } = &self.answers.jobs.of(of.0).job;
-        let (owner, parts_at) = (*owner, parts_at.clone());
-        let sought = Sought { owner, tokens: &tokens, parts_at: &parts_at, is_scored: false };
+        let Job { owner, split_points, .. } = &self.answers.jobs.of(of.0).job;
+        let (owner, split_points) = (*owner, split_points.clone());
+        let sought =
+            Sought { owner, tokens: &tokens, split_points: &split_points, is_scored: false };
         match self.session_for(sought) {
             Ok(session) => {
                 let n_left = tokens.len() - session.tokens().len();

@@ -15,15 +15,15 @@ pub(super) struct Sought<'t> {
     pub(super) owner: Owner,
     pub(super) tokens: &'t [TokenId],
     /// Places to which later prompts may want to go back.
-    pub(super) parts_at: &'t [usize],
+    pub(super) split_points: &'t [usize],
     /// Whether all of them have to be computed.
     pub(super) is_scored: bool,
 }
 
 impl<'t> Sought<'t> {
     pub(super) fn prompt_of(job: &'t Job) -> Self {
-        let Job { owner, prompt: tokens, parts_at, scores_prompt: is_scored, .. } = job;
-        Self { owner: *owner, tokens, parts_at, is_scored: *is_scored }
+        let Job { owner, prompt: tokens, split_points, scores_prompt: is_scored, .. } = job;
+        Self { owner: *owner, tokens, split_points, is_scored: *is_scored }
     }
 }
 
@@ -74,7 +74,7 @@ impl Scheduler<'_> {
         if let Err(error) = session.reserve(n_left) {
             // A fork of a session that runs can be had again.
             if matches!(found, Some((Place::Kept, _))) {
-                self.answers.kept.put(sought.owner, session, sought.parts_at);
+                self.answers.kept.put(sought.owner, session, sought.split_points);
             }
             return Err(error);
         }

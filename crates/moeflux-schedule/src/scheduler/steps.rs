@@ -12,7 +12,6 @@ use moeflux::{Error, Feed, Logits, Result, StepOutput, step};
 
 use super::admission::N_ROWS_SHORT;
 use super::{InStep, Inbox, Scheduler};
-use crate::answers::copy_of;
 use crate::chunk::{Chunk, ChunkEnd};
 use crate::reading::Reading;
 use crate::scores::Scores;
@@ -217,7 +216,7 @@ impl Scheduler<'_> {
             Ok(ended) => self.take_up(chosen, ended, output),
             Err(error) => {
                 for (reading, _) in chosen {
-                    self.fail_reading(&reading, copy_of(&error));
+                    self.fail_reading(&reading, error.clone());
                 }
                 self.answers.is_stopped |= matches!(error, Error::Stopped(_));
             }

@@ -68,7 +68,7 @@ impl Model {
         Job {
             owner: Owner(owner),
             prompt,
-            parts_at: Vec::new(),
+            split_points: Vec::new(),
             n_answers: 1,
             n_tokens_max: Some(n_tokens_max),
             sampling,

@@ -47,7 +47,7 @@ impl Agent {
         self.history.extend(tokens(20, self.seed));
         let mut job = subject.job(self.history.clone(), 5);
         job.owner = self.owner;
-        job.parts_at = vec![200, self.history.len() - 2];
+        job.split_points = vec![200, self.history.len() - 2];
         let (n_cached, missed) = run(service, job);
         // The client tells the answer in other tokens than those that were sampled.
         self.history.truncate(self.history.len() - 2);
@@ -83,7 +83,7 @@ fn the_last_conversation_of_each_owner_goes_last() {
     let job = |owner, seed| {
         let mut job = ATTENTION.job(tokens(50, seed), 3);
         job.owner = Owner(owner);
-        job.parts_at = vec![48];
+        job.split_points = vec![48];
         job
     };
     assert_eq!(run(&service, job(0, 1)), (0, None));
@@ -178,7 +178,7 @@ fn memory_moves_between_kept_sessions_and_experts() {
     service.wait_until_open().unwrap();
     let job = |seed| {
         let mut job = DEMO.job(tokens(600, seed), 40);
-        job.parts_at = vec![598];
+        job.split_points = vec![598];
         job.sampling.logit_bias = DEMO.text.end_tokens().iter().map(|it| (*it, -1e3)).collect();
         job
     };

@@ -49,13 +49,13 @@ fn an_answer_can_be_told_differently_in_the_history() {
     for subject in [&*ATTENTION, &*RECURRENT] {
         let service = subject.service(options());
         let mut job = subject.job(tokens(90, 1), 20);
-        job.parts_at = vec![40, 87];
+        job.split_points = vec![40, 87];
         assert_eq!(n_cached(subject, &service, job.clone()), 0);
         // The history has the prompt but for its last three tokens, then other ones.
         let mut next = job.prompt[..87].to_vec();
         next.extend(tokens(40, 3));
         let mut next = subject.job(next, 10);
-        next.parts_at = vec![40, 120];
+        next.split_points = vec![40, 120];
         assert_eq!(n_cached(subject, &service, next), 87);
         assert_eq!(service.stats().n_kept, 1, "the conversation went on");
     }
@@ -69,7 +69,7 @@ fn conversations_with_the_same_instructions_share_them() {
             let mut prompt = tokens(90, 1)[..60].to_vec();
             prompt.extend(tokens(40, seed));
             let mut job = subject.job(prompt, 10);
-            job.parts_at = vec![60, 98];
+            job.split_points = vec![60, 98];
             job
         };
         assert_eq!(n_cached(subject, &service, job_with(4)), 0);
@@ -88,7 +88,7 @@ fn a_job_waits_for_one_that_begins_alike() {
             let mut prompt = tokens(300, 1);
             prompt.extend(tokens(20, seed));
             let mut job = subject.job(prompt, 5);
-            job.parts_at = vec![300];
+            job.split_points = vec![300];
             job
         };
         let asked = [4, 5, 6].map(|seed| Asked::new(&service, job_with(seed)));

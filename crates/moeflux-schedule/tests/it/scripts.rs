@@ -54,7 +54,7 @@ fn job(subject: &Subject, rng: &mut Rng, histories: &[Vec<TokenId>]) -> Job {
     prompt.truncate(CONTEXT - 30);
     let n_tokens_max = rng.below(16);
     let mut job = subject.job(prompt, n_tokens_max);
-    job.parts_at = (0..rng.below(3)).map(|_| rng.below(job.prompt.len() + 1)).collect();
+    job.split_points = (0..rng.below(3)).map(|_| rng.below(job.prompt.len() + 1)).collect();
     job.owner = Owner(rng.below(2));
     job.n_answers = if rng.is_one_of(5) { 3 } else { 1 };
     job.sampling.seed = rng.below(1000) as u64;

@@ -113,7 +113,7 @@ impl Subject {
         Job {
             owner: Owner::default(),
             prompt,
-            parts_at: Vec::new(),
+            split_points: Vec::new(),
             n_answers: 1,
             n_tokens_max: Some(n_tokens_max),
             sampling,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moeflux::{Error, ModelText, Result};
+use moeflux_chat::REPLAY_BYTES;
 use moeflux_schedule::Service;
 use serde_json::{Map, Value as Json};
 
@@ -64,7 +65,7 @@ impl Default for Config {
             strict_model: false,
             log_prompts: false,
             account_bytes: 1 << 30,
-            replay_bytes: 32 << 20,
+            replay_bytes: REPLAY_BYTES,
             cache: CacheScope::PerKey,
             drain: Duration::from_secs(30),
             timeouts: Timeouts::default(),

@@ -180,7 +180,7 @@ pub(crate) fn props(shared: &Shared) -> Response<Body> {
         "version": env!("CARGO_PKG_VERSION"),
         "max_model_len": n_context,
         "default_generation_settings": {"n_ctx": n_context},
-        "has_chat_template": shared.format.is_some(),
+        "has_chat_template": shared.chat.has_template(),
     });
     for (key, value) in &shared.served.model.about {
         props[key.as_str()] = value.clone();

@@ -4,15 +4,15 @@
 //! **Invariant:** every token is one that the model has, and no prompt is empty.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use moeflux::{Error, SamplerConfig, TextLimit, TokenId, Tokenizer};
 use moeflux_chat::{
-    AnswerStart, ChatFormat, ChatOptions, ChatPrompt, Conversation, PromptKey, ThoughtFormat,
+    AskError, ChatOptions, ChatPrompt, Conversation, PreparedPrompt, Refusal, RulePart,
 };
-use moeflux_schedule::{Job, Owner};
+use moeflux_schedule::{Job, Masks, Owner};
 
 use crate::http::reply::failure_of;
-use crate::http::rules::{self, Reading};
 use crate::http::shared::Shared;
 use crate::wire::{Failure, FailureKind, Prompt, PromptText, Request};
 
@@ -20,18 +20,14 @@ use crate::wire::{Failure, FailureKind, Prompt, PromptText, Request};
 /// two per token.
 const N_SCORES_MAX: usize = 1_000_000;
 
-/// A prompt with what its answers need.
+/// A prompt with its job.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
     pub(crate) job: Job,
-    /// How its answers are read.
-    pub(crate) reading: Reading,
+    /// How its answers are read. The job has its tokens.
+    pub(crate) prompt: PreparedPrompt,
     /// The prompt's text, where it comes back before its answers.
     pub(crate) echo: Option<String>,
-    /// Earlier answers whose tokens are those that were sampled.
-    pub(crate) n_replayed: usize,
-    /// By which its answers are kept for histories that come back, if they are.
-    pub(crate) key: Option<PromptKey>,
 }
 
 /// The jobs of a request, in the order of its prompts.
@@ -42,57 +38,31 @@ pub(crate) fn plan(
 ) -> Result<VecDeque<Planned>, Failure> {
     shared.check_name(request.model.as_deref())?;
     let seed = request.sampling.seed.unwrap_or_else(|| shared.draw());
-    let sampling = request.sampling.over(shared.served.text.sampling(seed));
-    check_biases(&sampling, shared.served.text.tokenizer())?;
+    let sampling = request.sampling.over(shared.text().sampling(seed));
+    check_biases(&sampling, shared.text().tokenizer())?;
     let prompts = match &request.prompt {
         Prompt::Chat(conversation, options) => {
-            vec![read_chat(shared, owner, (conversation, options, limit))?]
+            let options = options_of(shared, owner, (options, limit));
+            vec![(ask(shared, &request, (conversation, &options))?, None)]
         }
-        Prompt::Texts(texts) if let [only] = &texts[..] => {
-            vec![read(shared, ("prompt", only), (request.is_echoed, limit))?]
-        }
-        Prompt::Texts(texts) => {
-            let read = |(prompt_idx, prompt): (usize, &PromptText)| {
-                let path = format!("prompt[{prompt_idx}]");
-                read(shared, (&path, prompt), (request.is_echoed, limit))
-            };
-            texts.iter().enumerate().map(read).collect::<Result<_, _>>()?
-        }
-    };
-    let n_context = shared.served.service.context();
-    let n_answer_tokens = request.n_tokens_max.unwrap_or(1).min(1);
-    for prompt in &prompts {
-        if prompt.tokens.len() + n_answer_tokens > n_context {
-            return Err(Failure::too_long(prompt.tokens.len(), n_answer_tokens, n_context));
-        }
-    }
-    let tools = match &request.prompt {
-        Prompt::Chat(conversation, _) => request.rules.callable(&conversation.tools),
-        Prompt::Texts(_) => Vec::new(),
+        Prompt::Texts(texts) => read_all(shared, &request, (texts, limit))?,
     };
     check_scores(&request, &sampling, &prompts)?;
-    // One is enough: there is one conversation, or all prompts begin their answers alike.
-    let start = prompts.first().expect("a request has a prompt").start;
-    let masks = rules::masks(shared, &request, (start, &tools))?;
-    let planned = |(prompt_idx, prompt): (usize, Prepared)| {
+    let planned = |(prompt_idx, (mut prompt, echo)): (usize, (PreparedPrompt, Option<String>))| {
         let first_answer = u64::try_from(prompt_idx * request.n_answers).unwrap_or_default();
         let mut sampling = sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(first_answer);
         let job = Job {
             owner,
-            prompt: prompt.tokens,
-            parts_at: prompt.parts_at,
+            split_points: std::mem::take(&mut prompt.split_points),
             n_answers: request.n_answers,
             n_tokens_max: request.n_tokens_max,
-            scores_prompt: prompt.echo.is_some() && sampling.n_logprobs.is_some(),
-            sampling,
+            scores_prompt: echo.is_some() && sampling.n_logprobs.is_some(),
             stops: request.stops.clone(),
-            masks: masks.clone(),
+            masks: prompt.mask.take().map(|mask| mask as Arc<dyn Masks>),
+            ..Job::new(std::mem::take(&mut prompt.tokens), sampling)
         };
-        let begins = (prompt.start, prompt.thoughts);
-        let reading = Reading::new(shared, &request.rules, begins, tools.clone());
-        let Prepared { echo, n_replayed, key, .. } = prompt;
-        Planned { job, reading, echo, n_replayed, key }
+        Planned { job, prompt, echo }
     };
     Ok(prompts.into_iter().enumerate().map(planned).collect())
 }
@@ -103,21 +73,25 @@ pub(crate) fn tokens(
     owner: Owner,
     (prompt, limit): (&Prompt, &TextLimit),
 ) -> Result<Vec<TokenId>, Failure> {
-    let prepared = match prompt {
+    match prompt {
         Prompt::Chat(conversation, options) => {
-            read_chat(shared, owner, (conversation, options, limit))?
+            check_template(shared)?;
+            let options = options_of(shared, owner, (options, limit));
+            let tokens = shared.chat.tokens(conversation, &options);
+            let tokens = tokens.map_err(refused_by_template)?;
+            check_not_empty(&tokens)?;
+            Ok(tokens)
         }
         Prompt::Texts(texts) => {
             let first = texts.first().expect("a request has a prompt");
-            return match first {
-                PromptText::Text(text) => shared.served.text.prompt_within(text, limit),
-                PromptText::Bare(text) => shared.served.text.tokenizer().encode_within(text, limit),
+            match first {
+                PromptText::Text(text) => shared.text().prompt_within(text, limit),
+                PromptText::Bare(text) => shared.text().tokenizer().encode_within(text, limit),
                 PromptText::Tokens(tokens) => Ok(tokens.clone()),
             }
-            .map_err(|error| failure_of(&error));
+            .map_err(|error| failure_of(&error))
         }
-    };
-    Ok(prepared.tokens)
+    }
 }
 
 /// A conversation as the template writes it.
@@ -127,21 +101,33 @@ pub(crate) fn render(
     options: &ChatOptions,
     limit: &TextLimit,
 ) -> Result<ChatPrompt, Failure> {
-    let (format, options) = format_of(shared, options, limit)?;
-    format.prompt(conversation, &options).map_err(refused_by_template)
+    check_template(shared)?;
+    let options = options_of(shared, Owner::default(), (options, limit));
+    shared.chat.render(conversation, &options).map_err(refused_by_template)
 }
 
-fn format_of<'s>(
-    shared: &'s Shared,
-    options: &ChatOptions,
-    limit: &TextLimit,
-) -> Result<(&'s ChatFormat, ChatOptions), Failure> {
-    let Some(format) = &shared.format else {
-        let problem = "this model has no chat template: use /v1/completions";
-        return Err(Failure::invalid("messages", problem));
-    };
+fn options_of(
+    shared: &Shared,
+    owner: Owner,
+    (options, limit): (&ChatOptions, &TextLimit),
+) -> ChatOptions {
     let now_seconds = Some((shared.served.seconds_since_1970)());
-    Ok((format, ChatOptions { now_seconds, limit: limit.clone(), ..options.clone() }))
+    ChatOptions { now_seconds, limit: limit.clone(), owner: owner.0, ..options.clone() }
+}
+
+fn check_template(shared: &Shared) -> Result<(), Failure> {
+    if shared.chat.has_template() {
+        return Ok(());
+    }
+    let problem = "this model has no chat template: use /v1/completions";
+    Err(Failure::invalid("messages", problem))
+}
+
+fn check_not_empty(tokens: &[TokenId]) -> Result<(), Failure> {
+    if tokens.is_empty() {
+        return Err(Failure::invalid("messages", "the template makes an empty prompt of these"));
+    }
+    Ok(())
 }
 
 /// Whatever a template says, it says of this conversation.
@@ -156,50 +142,75 @@ fn refused_by_template(error: Error) -> Failure {
     }
 }
 
-struct Prepared {
-    tokens: Vec<TokenId>,
-    parts_at: Vec<usize>,
-    start: AnswerStart,
-    thoughts: &'static ThoughtFormat,
-    echo: Option<String>,
-    n_replayed: usize,
-    key: Option<PromptKey>,
+fn refused(request: &Request, error: AskError) -> Failure {
+    match error {
+        AskError::Prompt(error) => refused_by_template(error),
+        AskError::Rules(Refusal { part: RulePart::Form, problem, .. })
+            if request.form_field.is_some() =>
+        {
+            Failure::invalid(request.form_field.as_deref().unwrap_or_default(), problem)
+        }
+        AskError::Rules(refusal) => Failure::invalid("tool_choice", refusal.problem),
+        other => Failure::new(FailureKind::Invalid, other.to_string()),
+    }
 }
 
-fn read_chat(
+fn ask(
     shared: &Shared,
-    owner: Owner,
-    (conversation, options, limit): (&Conversation, &ChatOptions, &TextLimit),
-) -> Result<Prepared, Failure> {
-    if !conversation.tools.is_empty() && shared.calls.is_none() {
+    request: &Request,
+    (conversation, options): (&Conversation, &ChatOptions),
+) -> Result<PreparedPrompt, Failure> {
+    check_template(shared)?;
+    if !conversation.tools.is_empty() && !shared.chat.reads_calls() {
         shared
             .note("calls of tools come back as text: the chat template writes none that is known");
     }
-    let (format, options) = format_of(shared, options, limit)?;
-    let tokenizer = shared.served.text.tokenizer();
-    let replays = shared.replays(owner).map(|it| it.clone());
-    let prompt = format.prepare(conversation, &options, tokenizer, replays.as_ref());
-    let prompt = prompt.map_err(refused_by_template)?;
-    if prompt.tokens.is_empty() {
-        return Err(Failure::invalid("messages", "the template makes an empty prompt of these"));
+    let prompt = shared.chat.ask(conversation, &request.rules, options);
+    let prompt = prompt.map_err(|error| refused(request, error))?;
+    check_not_empty(&prompt.tokens)?;
+    check_length(shared, request, &prompt.tokens)?;
+    Ok(prompt)
+}
+
+/// Texts to go on with, each with the text that is echoed before its answers.
+fn read_all(
+    shared: &Shared,
+    request: &Request,
+    (texts, limit): (&[PromptText], &TextLimit),
+) -> Result<Vec<(PreparedPrompt, Option<String>)>, Failure> {
+    let mut prompts: Vec<(PreparedPrompt, Option<String>)> = Vec::new();
+    for (prompt_idx, text) in texts.iter().enumerate() {
+        let path = match texts.len() {
+            1 => "prompt".to_owned(),
+            _ => format!("prompt[{prompt_idx}]"),
+        };
+        let tokens = read(shared, (&path, text), limit)?;
+        check_length(shared, request, &tokens)?;
+        let echo = request.is_echoed.then(|| match text {
+            PromptText::Text(text) | PromptText::Bare(text) => text.clone(),
+            PromptText::Tokens(tokens) => shared.text().tokenizer().decode(tokens),
+        });
+        // One mask is enough: all prompts begin their answers alike.
+        let prompt = match prompts.first() {
+            Some((first, _)) => first.with_tokens(tokens),
+            None => {
+                let prompt = shared.chat.ask_to_continue(tokens, &request.rules);
+                prompt.map_err(|error| refused(request, error))?
+            }
+        };
+        prompts.push((prompt, echo));
     }
-    let n_replayed = prompt.n_replayed();
-    if let Some(mut replays) = shared.replays(owner).filter(|_| n_replayed > 0) {
-        replays.used(&prompt);
-    }
-    let moeflux_chat::Prepared { tokens, start, parts_at, key, .. } = prompt;
-    let thoughts = format.thought_format();
-    Ok(Prepared { tokens, parts_at, start, thoughts, echo: None, n_replayed, key })
+    Ok(prompts)
 }
 
 fn read(
     shared: &Shared,
     (path, prompt): (&str, &PromptText),
-    (is_echoed, limit): (bool, &TextLimit),
-) -> Result<Prepared, Failure> {
-    let tokenizer = shared.served.text.tokenizer();
+    limit: &TextLimit,
+) -> Result<Vec<TokenId>, Failure> {
+    let tokenizer = shared.text().tokenizer();
     let tokens = match prompt {
-        PromptText::Text(text) => shared.served.text.prompt_within(text, limit),
+        PromptText::Text(text) => shared.text().prompt_within(text, limit),
         PromptText::Bare(text) => tokenizer.encode_within(text, limit),
         PromptText::Tokens(tokens) => {
             check_tokens(path, tokens, tokenizer)?;
@@ -210,12 +221,16 @@ fn read(
     if tokens.is_empty() {
         return Err(Failure::invalid(path, "has no tokens: give a text to go on with"));
     }
-    let echo = is_echoed.then(|| match prompt {
-        PromptText::Text(text) | PromptText::Bare(text) => text.clone(),
-        PromptText::Tokens(tokens) => tokenizer.decode(tokens),
-    });
-    let (parts_at, start, thoughts) = (Vec::new(), AnswerStart::Text, ThoughtFormat::usual());
-    Ok(Prepared { tokens, parts_at, start, thoughts, echo, n_replayed: 0, key: None })
+    Ok(tokens)
+}
+
+fn check_length(shared: &Shared, request: &Request, tokens: &[TokenId]) -> Result<(), Failure> {
+    let n_context = shared.served.service.context();
+    let n_answer_tokens = request.n_tokens_max.unwrap_or(1).min(1);
+    if tokens.len() + n_answer_tokens > n_context {
+        return Err(Failure::too_long(tokens.len(), n_answer_tokens, n_context));
+    }
+    Ok(())
 }
 
 /// Refuses ids that stand for nothing.
@@ -239,10 +254,10 @@ pub(crate) fn check_tokens(
 fn check_scores(
     request: &Request,
     sampling: &SamplerConfig,
-    prompts: &[Prepared],
+    prompts: &[(PreparedPrompt, Option<String>)],
 ) -> Result<(), Failure> {
     let Some(n_top) = sampling.n_logprobs.filter(|_| request.is_echoed) else { return Ok(()) };
-    let n_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+    let n_tokens: usize = prompts.iter().map(|(prompt, _)| prompt.tokens.len()).sum();
     let n_scores = n_tokens.saturating_mul(request.n_answers).saturating_mul(1 + n_top);
     if n_scores <= N_SCORES_MAX {
         return Ok(());

@@ -9,16 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use moeflux::Finish;
-use moeflux_chat::PromptKey;
-use moeflux_schedule::{Event as JobEvent, Owner, Refusal, Scored, Ticket, Times};
+use moeflux_chat::PreparedPrompt;
+use moeflux_schedule::{Event as JobEvent, Refusal, Scored, Ticket, Times};
 use tokio::time::{Instant, sleep_until};
 
 use crate::http::inbox::Inbox;
 use crate::http::prompt::Planned;
 use crate::http::record::Record;
 use crate::http::reply::{Problem, failure_of};
-use crate::http::rules::Reading;
-use crate::http::sampling::Sampling;
 use crate::http::shared::Shared;
 use crate::wire::{AnswerEvents, Event, Progress, Reason, Usage, scored};
 
@@ -44,38 +42,29 @@ pub(crate) struct Run {
 
 /// A prompt and its answers.
 struct Part {
-    owner: Owner,
     /// While its job goes on.
     ticket: Option<Ticket>,
     n_prompt_tokens: usize,
     n_answers: usize,
     n_finished: usize,
-    reading: Reading,
+    prompt: PreparedPrompt,
     echo: Option<String>,
     has_scores: bool,
-    n_replayed: usize,
-    key: Option<PromptKey>,
     /// Once the prompt is begun.
     answers: Vec<AnswerEvents>,
-    /// The same, where answers are kept for histories that come back.
-    samplings: Vec<Sampling>,
 }
 
 impl Run {
     /// A run of these prompts; [`Run::submit`] begins it.
     pub(crate) fn new(shared: Arc<Shared>, planned: VecDeque<Planned>, record: Record) -> Self {
         let part = |planned: &Planned| Part {
-            owner: planned.job.owner,
             ticket: None,
             n_prompt_tokens: planned.job.prompt.len(),
             n_answers: planned.job.n_answers,
             n_finished: 0,
-            reading: planned.reading.clone(),
+            prompt: planned.prompt.clone(),
             echo: planned.echo.clone(),
             has_scores: planned.job.scores_prompt,
-            n_replayed: planned.n_replayed,
-            key: planned.key.clone(),
-            samplings: Vec::new(),
             answers: Vec::new(),
         };
         let parts = planned.iter().map(part).collect();
@@ -181,15 +170,11 @@ impl Run {
             JobEvent::PromptScores(scores) => self.scores(part_idx, &scores, events),
             JobEvent::Token { answer_idx, token, text } => {
                 self.record.token();
-                let tokenizer = self.shared.served.text.tokenizer();
-                if let Some(sampling) = part.samplings.get_mut(answer_idx) {
-                    sampling.token(token.token);
-                }
-                let more = part.answers[answer_idx].chosen(tokenizer, &token, &text);
-                part.give(answer_idx, more, events);
+                let tokenizer = self.shared.text().tokenizer();
+                events.extend(part.answers[answer_idx].chosen(tokenizer, &token, &text));
             }
             JobEvent::EndToken { answer_idx, token } => {
-                part.answers[answer_idx].ended_by(self.shared.served.text.tokenizer(), &token);
+                part.answers[answer_idx].ended_by(self.shared.text().tokenizer(), &token);
             }
             JobEvent::Finished { answer_idx, finish, stopped, rest, times } => {
                 let end = End { answer_idx, finish, stopped, rest, times };
@@ -204,17 +189,14 @@ impl Run {
     fn begin(&mut self, part_idx: usize, n_cached_tokens: usize, events: &mut Vec<Event>) {
         let part = &mut self.parts[part_idx];
         let n_prompt_tokens = part.n_prompt_tokens;
-        let n_replayed = part.n_replayed;
+        let n_replayed = part.prompt.n_replayed;
         self.shared.n_replayed.fetch_add(n_replayed as u64, Ordering::Relaxed);
         let usage = Usage { n_prompt_tokens, n_cached_tokens, n_replayed, ..Usage::default() };
         self.record.begun(usage);
-        if part.key.is_some() {
-            part.samplings.resize_with(part.n_answers, Sampling::default);
-        }
         let call_stem = format!("call_{}", self.shared.id());
         let answer = |index| {
-            let (reader, markers) = part.reading.reader(&self.shared);
-            AnswerEvents::new(index, reader, markers, usage, &call_stem)
+            let answer = part.prompt.answer(&format!("{call_stem}_{index}"));
+            AnswerEvents::new(index, answer, usage)
         };
         part.answers = part.indices(part_idx).map(answer).collect();
         let echo = part.echo.clone().filter(|_| !part.has_scores);
@@ -229,7 +211,7 @@ impl Run {
 
     /// The prompt's text comes with the first of its tokens: characters may lie across tokens.
     fn scores(&mut self, part_idx: usize, scores: &[Scored], events: &mut Vec<Event>) {
-        let tokenizer = self.shared.served.text.tokenizer();
+        let tokenizer = self.shared.text().tokenizer();
         let tokens: Vec<_> = scores.iter().map(|score| scored(tokenizer, score)).collect();
         let part = &mut self.parts[part_idx];
         let text = part.echo.take().unwrap_or_default();
@@ -247,9 +229,11 @@ impl Run {
             .expect("nothing is told of answers that were cancelled");
         self.record.finished(&reason, &end.times);
         let part = &mut self.parts[part_idx];
-        let more = part.answers[end.answer_idx].end(&end.rest, reason);
-        part.give(end.answer_idx, more, events);
-        part.keep(end.answer_idx, &self.shared);
+        let answer = &mut part.answers[end.answer_idx];
+        events.extend(answer.end(&end.rest, reason));
+        if let Some(kept) = answer.take_kept() {
+            self.shared.chat.keep(kept);
+        }
         part.n_finished += 1;
         if part.n_finished < part.n_answers {
             return Ok(());
@@ -278,23 +262,6 @@ struct End {
 }
 
 impl Part {
-    /// Events of one of its answers.
-    fn give(&mut self, answer_idx: usize, more: Vec<Event>, events: &mut Vec<Event>) {
-        if let Some(sampling) = self.samplings.get_mut(answer_idx) {
-            more.iter().for_each(|event| sampling.given(event));
-        }
-        events.extend(more);
-    }
-
-    /// Keeps an answer that has ended for histories that come back.
-    fn keep(&mut self, answer_idx: usize, shared: &Shared) {
-        let Some(key) = &self.key else { return };
-        let whole = std::mem::take(&mut self.samplings[answer_idx]).whole();
-        if let (Some(sampled), Some(mut replays)) = (whole, shared.replays(self.owner)) {
-            replays.keep(key.clone(), sampled);
-        }
-    }
-
     /// The numbers of its answers among those of all parts.
     fn indices(&self, part_idx: usize) -> Range<usize> {
         part_idx * self.n_answers..(part_idx + 1) * self.n_answers

@@ -7,11 +7,10 @@ use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use moeflux::Result;
-use moeflux_chat::{CallFormat, ChatFormat, Grammars, Replays};
-use moeflux_schedule::Owner;
+use moeflux::{ModelText, Result};
+use moeflux_chat::Chat;
 
 use crate::http::account::Account;
 use crate::http::config::{CacheScope, Config, Served};
@@ -24,16 +23,10 @@ use crate::wire::{Failure, FailureKind, Head};
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) served: Served,
-    /// How conversations become prompts; `None` for a model that is not made for them.
-    pub(crate) format: Option<ChatFormat>,
-    /// How the model writes calls, if in a known way.
-    pub(crate) calls: Option<&'static CallFormat>,
-    pub(crate) grammars: Grammars,
+    /// From conversations to prompts, and from tokens back to answers.
+    pub(crate) chat: Chat,
     pub(crate) places: Arc<Places>,
     pub(crate) refusals: RefusalCounts,
-    /// The sampled tokens of earlier answers, by their owners; empty if histories are read as they
-    /// come.
-    replays: Vec<Mutex<Replays>>,
     /// Turns of histories that were replayed.
     pub(crate) n_replayed: AtomicU64,
     pub(crate) account: Account,
@@ -46,28 +39,18 @@ impl Shared {
     /// What requests to a model share.
     pub(crate) fn new(config: Config, served: Served) -> Result<Self> {
         assert!(!served.model.names.is_empty(), "a model has a name");
-        let format = ChatFormat::open(&served.text)?;
-        let calls = format.as_ref().and_then(ChatFormat::call_format);
-        let text = Arc::clone(&served.text);
-        let grammars = match &format {
-            Some(format) => Grammars::of_format(text, format),
-            None => Grammars::new(text, None),
-        };
         let account = Account::new(config.account_bytes);
         let n_answers = served.service.n_sessions();
-        let grammars = grammars.with_lexer_states(account.n_lexer_states(n_answers));
         let n_owners = match config.cache {
             CacheScope::PerKey => config.keys.len().max(1),
             CacheScope::Shared => 1,
         };
         let replay_bytes = config.replay_bytes.min(account.replay_bytes);
-        let of_owner = |_| Mutex::new(Replays::new(replay_bytes / n_owners));
-        let replays = (0..n_owners).filter(|_| replay_bytes > 0).map(of_owner).collect();
+        let chat = Chat::of_text(Arc::clone(&served.text))?
+            .with_lexer_states(account.n_lexer_states(n_answers))
+            .with_replays(replay_bytes, n_owners);
         Ok(Self {
-            format,
-            calls,
-            grammars,
-            replays,
+            chat,
             places: Places::new(config.places),
             refusals: RefusalCounts::default(),
             config,
@@ -80,11 +63,9 @@ impl Shared {
         })
     }
 
-    /// The sampled tokens of an owner's earlier answers; `None` if none are kept. The lock is not
-    /// held for long.
-    pub(crate) fn replays(&self, owner: Owner) -> Option<MutexGuard<'_, Replays>> {
-        let replays = self.replays.get(owner.0)?;
-        Some(replays.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The model's text.
+    pub(crate) fn text(&self) -> &ModelText {
+        &self.served.text
     }
 
     /// A number that nobody can foresee who does not know the key, which the system drew.

@@ -6,7 +6,7 @@
 //! blank space behind them, of headers of messages and of calls are not listed.
 
 use moeflux::{TokenId, Tokenizer};
-use moeflux_chat::{AnswerReader, HiddenMarkers, Piece, Stage};
+use moeflux_chat::{Answer, AnswerPart, KeptAnswer, Stage};
 use moeflux_schedule::Scored;
 
 use crate::wire::event::{Event, Reason, TokenLogprob, TokenText, Usage};
@@ -15,41 +15,18 @@ use crate::wire::event::{Event, Reason, TokenLogprob, TokenText, Usage};
 #[derive(Clone, Debug)]
 pub struct AnswerEvents {
     index: usize,
-    reader: AnswerReader,
-    markers: HiddenMarkers,
+    answer: Answer,
     /// Tokens whose text is held back.
     waiting: Vec<TokenLogprob>,
+    /// Of the prompt.
     usage: Usage,
-    /// What the ids of its calls begin with.
-    call_stem: String,
-    n_calls: usize,
-    is_in_call: bool,
-    /// Whether a call broke off in a way that cannot be mended.
-    has_cut_call: bool,
 }
 
 impl AnswerEvents {
-    /// The answer with this number, to a prompt that took `usage`. What `reader` makes of the text
-    /// comes out; ids of calls are `call_stem` with two numbers.
+    /// The answer with this number, to a prompt that took `usage`.
     #[must_use]
-    pub fn new(
-        index: usize,
-        reader: AnswerReader,
-        markers: HiddenMarkers,
-        usage: Usage,
-        call_stem: &str,
-    ) -> Self {
-        Self {
-            index,
-            reader,
-            markers,
-            waiting: Vec::new(),
-            usage,
-            call_stem: call_stem.to_owned(),
-            n_calls: 0,
-            is_in_call: false,
-            has_cut_call: false,
-        }
+    pub fn new(index: usize, answer: Answer, usage: Usage) -> Self {
+        Self { index, answer, waiting: Vec::new(), usage }
     }
 
     /// What a token adds that does not end the answer; `text` became certain with it.
@@ -65,94 +42,82 @@ impl AnswerEvents {
 
     /// Behind calls it is no more of the text than their tokens.
     fn end_token(&mut self, score: TokenLogprob) {
-        if self.n_calls == 0 {
+        if self.answer.n_calls() == 0 {
             self.waiting.push(score);
         }
     }
 
     /// The end, with the text that the engine held back.
     pub fn end(&mut self, rest: &str, reason: Reason) -> Vec<Event> {
-        let mut pieces = self.reader.push(rest);
-        let rest = if matches!(reason, Reason::End) {
-            self.reader.finish()
-        } else {
-            self.reader.finish_cut()
-        };
-        pieces.extend(rest);
-        let mut events = self.events(pieces);
+        let parts = self.answer.end(rest, reason.finish());
+        let mut events = self.events(parts);
         let tokens = std::mem::take(&mut self.waiting);
-        let is_in_text = matches!(self.reader.stage(), Stage::Start | Stage::Text);
-        if !tokens.is_empty() && is_in_text && !self.is_in_call {
+        let is_in_text = matches!(self.answer.stage(), Stage::Start | Stage::Text);
+        if !tokens.is_empty() && is_in_text && !self.answer.is_in_call() {
             events.push(Event::Text { index: self.index, text: String::new(), tokens });
         }
         let reason = match reason {
             // Half a call must not pass for a whole one.
-            Reason::End | Reason::Stop(_) if self.has_cut_call => Reason::Length,
-            Reason::End if self.n_calls > 0 => Reason::Calls,
+            Reason::End | Reason::Stop(_) if self.answer.has_cut_call() => Reason::Length,
+            Reason::End if self.answer.n_calls() > 0 => Reason::Calls,
             other => other,
         };
-        events.push(Event::Finished { index: self.index, reason, usage: self.usage });
+        let usage = Usage {
+            n_answer_tokens: self.answer.n_tokens(),
+            n_thought_tokens: self.answer.n_thought_tokens(),
+            ..self.usage
+        };
+        events.push(Event::Finished { index: self.index, reason, usage });
         events
     }
 
+    /// The answer for histories that come back; `None` if it is not kept.
+    pub fn take_kept(&mut self) -> Option<KeptAnswer> {
+        self.answer.take_kept()
+    }
+
     fn token(&mut self, token: TokenId, text: &str, score: Option<TokenLogprob>) -> Vec<Event> {
-        let before = self.reader.stage();
+        let before = self.answer.stage();
         self.waiting.extend(score);
-        let pieces = self.reader.push(self.markers.text(token).unwrap_or(text));
-        let stage = self.reader.stage();
-        self.usage.n_answer_tokens += 1;
-        if before == Stage::Thought || stage == Stage::Thought {
-            self.usage.n_thought_tokens += 1;
-        }
-        let events = self.events(pieces);
+        let parts = self.answer.token(token, text);
+        let stage = self.answer.stage();
+        let events = self.events(parts);
         let is_text = !matches!(stage, Stage::Thought | Stage::BehindThought | Stage::Header);
         // The last marker of a header is no part of the text behind it.
-        if self.is_in_call || !is_text || before == Stage::Header {
+        if self.answer.is_in_call() || !is_text || before == Stage::Header {
             self.waiting.clear();
         }
         events
     }
 
-    fn events(&mut self, pieces: Vec<Piece>) -> Vec<Event> {
-        pieces.into_iter().filter_map(|piece| self.event(piece)).collect()
+    fn events(&mut self, parts: Vec<AnswerPart>) -> Vec<Event> {
+        parts.into_iter().filter_map(|part| self.event(part)).collect()
     }
 
-    fn event(&mut self, piece: Piece) -> Option<Event> {
+    fn event(&mut self, part: AnswerPart) -> Option<Event> {
         let index = self.index;
-        match piece {
-            Piece::Thought(text) => Some(Event::Thought { index, text }),
-            Piece::Text(text) => {
+        match part {
+            AnswerPart::Thought(text) => Some(Event::Thought { index, text }),
+            AnswerPart::Text(text) => {
                 Some(Event::Text { index, text, tokens: std::mem::take(&mut self.waiting) })
             }
-            Piece::Call { name, .. } => {
-                let call_idx = self.n_calls;
-                self.n_calls += 1;
-                self.is_in_call = true;
-                let id = format!("{}_{index}_{call_idx}", self.call_stem);
+            AnswerPart::CallBegun { call_idx, id, name } => {
                 Some(Event::CallBegun { index, call_idx, id, name })
             }
-            Piece::Arguments(text) => {
-                Some(Event::CallArguments { index, call_idx: self.call_idx(), text })
+            AnswerPart::CallArguments { call_idx, text } => {
+                Some(Event::CallArguments { index, call_idx, text })
             }
-            Piece::CallEnd => {
-                self.is_in_call = false;
+            AnswerPart::CallEnded { call_idx, .. } => {
                 // Those of its last marker.
                 self.waiting.clear();
-                Some(Event::CallEnded { index, call_idx: self.call_idx() })
+                Some(Event::CallEnded { index, call_idx })
             }
-            Piece::CallCut => {
-                self.is_in_call = false;
-                self.has_cut_call = true;
+            AnswerPart::CallCut { .. } => {
                 self.waiting.clear();
                 None
             }
             _ => None,
         }
-    }
-
-    fn call_idx(&self) -> usize {
-        assert!(self.n_calls > 0, "arguments come behind the start of their call");
-        self.n_calls - 1
     }
 }
 
@@ -170,11 +135,28 @@ pub fn scored(tokenizer: &Tokenizer, token: &Scored) -> TokenLogprob {
 
 #[cfg(test)]
 mod tests {
-    use moeflux_chat::{AnswerStart, ThoughtFormat};
+    use moeflux_chat::{AnswerReader, AnswerStart, CallFormat, HiddenMarkers, ThoughtFormat, Tool};
 
     use super::*;
 
     const PROMPT: Usage = Usage { n_prompt_tokens: 12, n_cached_tokens: 8, ..Usage::NONE };
+
+    /// The answer with number 3.
+    fn answer(reader: AnswerReader) -> AnswerEvents {
+        AnswerEvents::new(3, Answer::new(reader, HiddenMarkers::default(), "call_a_3"), PROMPT)
+    }
+
+    /// One that may call `f` and `g`.
+    fn calling() -> AnswerEvents {
+        let format = CallFormat::all().find(|it| it.title == "hermes").unwrap();
+        let tools = ["f", "g"].map(|name| Tool::function(name.into(), None, None));
+        let reader = AnswerReader::new(AnswerStart::Text, ThoughtFormat::usual());
+        answer(reader.with_calls(format, &tools))
+    }
+
+    fn call(name: &str) -> String {
+        format!("<tool_call>{{\"name\": \"{name}\", \"arguments\": {{}}}}</tool_call>")
+    }
 
     /// Tokens with their texts, and the text that is held back; what comes out, and what is
     /// counted: answer, thought.
@@ -190,7 +172,7 @@ mod tests {
         rest: &str,
         (expected, n_answer_tokens, n_thought_tokens): (&[&str], usize, usize),
     ) {
-        let mut answer = AnswerEvents::new(3, reader, HiddenMarkers::default(), PROMPT, "call");
+        let mut answer = answer(reader);
         let mut events = Vec::new();
         for (id, text) in (0..).zip(texts) {
             let token = TokenText { token: TokenId(id), text: String::new(), bytes: Vec::new() };
@@ -239,19 +221,17 @@ mod tests {
     fn the_token_at_the_end_is_listed_behind_a_text_alone() {
         let token = TokenText { token: TokenId(9), text: String::new(), bytes: Vec::new() };
         let score = TokenLogprob { token, logprob: Some(-1.0), top: Vec::new() };
-        let ended = |pieces: Vec<Piece>, rest: &str| {
-            let reader = AnswerReader::new(AnswerStart::Text, ThoughtFormat::usual());
-            let mut answer = AnswerEvents::new(3, reader, HiddenMarkers::default(), PROMPT, "call");
-            answer.events(pieces);
+        let ended = |text: &str, rest: &str| {
+            let mut answer = calling();
+            answer.token(TokenId(1), text, None);
             answer.end_token(score.clone());
             let events = answer.end(rest, Reason::End);
             events[..events.len() - 1].iter().map(shown).collect::<Vec<_>>()
         };
-        assert_eq!(ended(Vec::new(), ""), [" 9"]);
-        assert_eq!(ended(vec![Piece::Text("a".into())], ""), [" 9"]);
-        assert_eq!(ended(vec![Piece::Text("a".into())], "b"), ["b 9"]);
-        let call = Piece::Call { name: "f".into(), id: None };
-        assert!(ended(vec![Piece::Text("a".into()), call, Piece::CallEnd], "").is_empty());
+        assert_eq!(ended("", ""), [" 9"]);
+        assert_eq!(ended("a", ""), [" 9"]);
+        assert_eq!(ended("a", "b"), ["b 9"]);
+        assert!(ended(&format!("a{}", call("f")), "").is_empty());
     }
 
     #[test]
@@ -271,40 +251,37 @@ mod tests {
 
     #[test]
     fn calls_have_numbers_and_ids() {
-        let reader = AnswerReader::new(AnswerStart::Text, ThoughtFormat::usual());
-        let mut answer = AnswerEvents::new(3, reader, HiddenMarkers::default(), PROMPT, "call_a");
-        let call = |name: &str| Piece::Call { name: name.into(), id: None };
-        let pieces = vec![
-            Piece::Text("T".into()),
-            call("f"),
-            Piece::Arguments("{}".into()),
-            Piece::CallEnd,
-            call("g"),
-            Piece::CallEnd,
-        ];
+        let mut answer = calling();
         let begun = |call_idx, id: &str, name: &str| Event::CallBegun {
             index: 3,
             call_idx,
             id: id.into(),
             name: name.into(),
         };
+        let arguments = |call_idx| Event::CallArguments { index: 3, call_idx, text: "{}".into() };
         let expected = [
             Event::Text { index: 3, text: "T".into(), tokens: Vec::new() },
             begun(0, "call_a_3_0", "f"),
-            Event::CallArguments { index: 3, call_idx: 0, text: "{}".into() },
+            arguments(0),
             Event::CallEnded { index: 3, call_idx: 0 },
             begun(1, "call_a_3_1", "g"),
+            arguments(1),
             Event::CallEnded { index: 3, call_idx: 1 },
         ];
-        assert_eq!(answer.events(pieces), expected);
-        let finished = |reason| vec![Event::Finished { index: 3, reason, usage: PROMPT }];
-        assert_eq!(answer.clone().end("", Reason::Length), finished(Reason::Length));
-        assert_eq!(answer.clone().end("", Reason::End), finished(Reason::Calls));
+        let text = format!("T{}{}", call("f"), call("g"));
+        assert_eq!(answer.token(TokenId(1), &text, None), expected);
+        let reason_of = |answer: &AnswerEvents, reason| match answer.clone().end("", reason).pop() {
+            Some(Event::Finished { reason, .. }) => reason,
+            other => panic!("not the end: {other:?}"),
+        };
+        assert_eq!(reason_of(&answer, Reason::Length), Reason::Length);
+        assert_eq!(reason_of(&answer, Reason::End), Reason::Calls);
         // Half a call makes no whole answer, whatever comes behind it.
-        answer.events(vec![call("f"), Piece::CallCut, call("g")]);
-        answer.events(vec![Piece::Arguments("{}".into()), Piece::CallEnd]);
-        assert_eq!(answer.clone().end("", Reason::End), finished(Reason::Length));
+        let cut = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": tru e}}</tool_call>";
+        answer.token(TokenId(2), cut, None);
+        answer.token(TokenId(3), &call("f"), None);
+        assert_eq!(reason_of(&answer, Reason::End), Reason::Length);
         // Nor does a stop string that comes up within one.
-        assert_eq!(answer.end("", Reason::Stop("\n".into())), finished(Reason::Length));
+        assert_eq!(reason_of(&answer, Reason::Stop("\n".into())), Reason::Length);
     }
 }

@@ -120,6 +120,17 @@ impl Reason {
         }
     }
 
+    /// The same as the engine says it.
+    #[must_use]
+    pub fn finish(&self) -> Finish {
+        match self {
+            Self::End | Self::Calls => Finish::EndToken,
+            Self::Stop(_) => Finish::StopString,
+            Self::Length => Finish::Length,
+            Self::ContextFull => Finish::ContextFull,
+        }
+    }
+
     /// Whether the model would have gone on.
     #[must_use]
     pub fn is_cut(&self) -> bool {

@@ -12,13 +12,14 @@ const CHAT: &str = "/v1/chat/completions";
 
 #[test]
 fn answers_end_before_the_server_does() {
-    let mut server = Running::new();
-    let body = json!({"messages": question(), "max_tokens": 300, "stream": true,
+    // Long answers: the first must still run when the second begins.
+    let mut server = Running::with(|wanted| wanted.options.context = 4_096);
+    let body = json!({"messages": question(), "max_tokens": 2_000, "stream": true,
         "logit_bias": server.endless()});
     let mut streamed = server.client();
     streamed.send(&post(CHAT, &body));
     let mut whole = server.client();
-    let body = json!({"messages": question(), "max_tokens": 200, "logit_bias": server.endless()});
+    let body = json!({"messages": question(), "max_tokens": 1_500, "logit_bias": server.endless()});
     whole.send(&post(CHAT, &body));
     let mut idle = server.client();
     idle.send(&request("GET", "/health", "", ""));
@@ -28,7 +29,7 @@ fn answers_end_before_the_server_does() {
     server.stop();
     assert!(idle.is_closed() && silent.is_closed());
     let response = whole.response();
-    assert_eq!(response.success()["usage"]["completion_tokens"], 200);
+    assert_eq!(response.success()["usage"]["completion_tokens"], 1_500);
     let streamed = streamed.response();
     assert_eq!(streamed.events().last().unwrap().data, "[DONE]");
     server.join();

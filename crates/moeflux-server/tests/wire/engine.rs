@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use moeflux::Model;
-use moeflux::{Engine, Feed, Finish, ModelText, Session, StepOutput, Wanted, step};
-use moeflux_chat::{AnswerReader, ChatFormat, ChatPrompt, HiddenMarkers};
+use moeflux::{Engine, Feed, Finish, Model, Session, StepOutput, Wanted, step};
+use moeflux_chat::Chat;
 use moeflux_schedule::Scored;
 use moeflux_server::wire::{
     AnswerEvents, Event, Head, Prompt, Reason, Request, Usage, Writer, chat,
@@ -18,24 +17,21 @@ fn demo() -> PathBuf {
 }
 
 /// The events of a request's only answer.
-fn events(request: &Request, text: &ModelText, session: &mut Session) -> Vec<Event> {
+fn events(request: &Request, chat: &Chat, session: &mut Session) -> Vec<Event> {
     let Prompt::Chat(conversation, options) = &request.prompt else { panic!("a conversation") };
-    let format = ChatFormat::open(text).unwrap().unwrap();
-    let prompt: ChatPrompt = format.prompt(conversation, options).unwrap();
-    let tokens = prompt.tokens(text.tokenizer()).unwrap();
+    let prompt = chat.ask(conversation, &request.rules, options).unwrap();
+    let (text, tokens) = (chat.text(), &prompt.tokens);
     let config = request.sampling.over(text.sampling(7));
     let mut generation = text
         .generation(config, request.n_tokens_max.unwrap_or(CONTEXT))
         .unwrap()
         .with_stops(request.stops.clone());
     let usage = Usage { n_prompt_tokens: tokens.len(), ..Usage::default() };
-    let markers = HiddenMarkers::of(text.tokenizer(), format.thought_format());
-    let reader = AnswerReader::new(prompt.start, format.thought_format());
-    let mut answer = AnswerEvents::new(0, reader, markers, usage, "call_1");
+    let mut answer = AnswerEvents::new(0, prompt.answer("call_1_0"), usage);
     let mut events = vec![Event::Begun { n_prompt_tokens: tokens.len(), n_cached_tokens: 0 }];
     let n_best = generation.n_best_needed();
     let mut output = StepOutput::default();
-    step(&mut [Feed::prompt(session, &tokens).wanting(Wanted::Last).best(n_best)], &mut output)
+    step(&mut [Feed::prompt(session, tokens).wanting(Wanted::Last).best(n_best)], &mut output)
         .unwrap();
     let finish: Finish = loop {
         let chosen = generation.accept(output.last_of(0).unwrap(), session).unwrap();
@@ -57,14 +53,14 @@ fn events(request: &Request, text: &ModelText, session: &mut Session) -> Vec<Eve
 /// The response to a body, and the number of tokens of prompt and answer in the session.
 fn response(body: &str) -> (Json, usize) {
     let model = Model::open(demo()).unwrap();
-    let text = model.text().unwrap();
+    let chat_of_model = Chat::open(&model).unwrap();
     let engine = Engine::builder(model).context(CONTEXT).load().unwrap();
     let mut session = engine.session(CONTEXT).unwrap();
     let (request, shape) = chat::parse(body.as_bytes()).unwrap();
     let head = Head { id: "1".into(), created_s: 0, model: "demo".into() };
     let mut writer = chat::Writer::new(shape, head);
     let mut out = Vec::new();
-    for event in events(&request, &text, &mut session) {
+    for event in events(&request, &chat_of_model, &mut session) {
         writer.write(&event, &mut out);
     }
     (serde_json::from_slice(&out).unwrap(), session.tokens().len())

@@ -146,7 +146,7 @@ pub(super) fn write_error(path: &Path, error: io::Error) -> Error {
     if !is_full {
         return Error::io("write", path)(error);
     }
-    Error::DiskFull { path: path.to_owned(), source: error }
+    Error::DiskFull { path: path.to_owned(), source: error.into() }
 }
 
 /// Folders can be locked and synced where they can be opened.

@@ -94,9 +94,6 @@ fn parse_fields(mut fields: Fields) -> Result<(Request, Shape), Failure> {
     let tools = tools::of_messages(&mut fields, &mut ignored)?;
     let choice = choice::of_messages(&mut fields, &tools, &mut ignored)?;
     let tools = choice::offered(&choice, tools);
-    // A model may think although it is told not to. What is to be of a form must come at once.
-    let is_at_once = thinking.is_on == Some(false) && form.found.is_some();
-    let limit = if is_at_once { Some(0) } else { limit };
     let (rules, form_field) = rules::rules(choice, form, limit)?;
     let conversation = conversation(&mut fields, tools, &mut ignored)?;
     let request = Request {

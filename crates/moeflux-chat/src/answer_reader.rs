@@ -1,0 +1,529 @@
+//! Tells an answer's thoughts from its text and its calls, as the text comes.
+//!
+//! A thought stands between `<think>` and `</think>`, or the like, at the start of an answer; the
+//! template may have written the first of the two. Blank space around a thought belongs to the
+//! markers. What stands in a thought is no call. Answers of messages have a reader of their own
+//! (`channels`).
+//! **Invariant:** how the text is cut into pieces does not matter; no part of a marker comes out;
+//! markers of thoughts that are not at the start are text. Knows tokens only as names of markers.
+
+use moeflux::{TokenId, Tokenizer};
+
+use crate::calls::format::CallFormat;
+use crate::calls::reader::CallReader;
+use crate::calls::scan::{self, Coming};
+use crate::channels::header::Says;
+use crate::channels::reader::ChannelReader;
+use crate::conversation::Tool;
+use crate::piece::{Piece, Stage};
+use crate::repeats::Repeats;
+use crate::thoughts::{Opening, ThoughtFormat};
+
+/// What the model was given to begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerStart {
+    /// Nothing, or the role of its first message: a thought may come first.
+    Open,
+    /// The start of a thought.
+    Thought,
+    /// Text, or a model without thoughts.
+    Text,
+}
+
+/// More markers than any format has, with those of thoughts.
+const MARKERS_MAX: usize = 16;
+
+/// The tokens of markers where the tokenizer counts them among those that are not shown.
+///
+/// A [`moeflux::Generation`] gives no text for these: whoever feeds an [`AnswerReader`] asks here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HiddenMarkers {
+    markers: [Option<(TokenId, &'static str)>; MARKERS_MAX],
+}
+
+impl HiddenMarkers {
+    /// The markers of thoughts of a model that writes them in this format.
+    #[must_use]
+    pub fn of(tokenizer: &Tokenizer, thoughts: &ThoughtFormat) -> Self {
+        Self::default().with(thoughts.markers(), tokenizer)
+    }
+
+    /// With those of calls, for answers that may have some.
+    #[must_use]
+    pub fn with_calls(self, tokenizer: &Tokenizer, format: &CallFormat) -> Self {
+        self.with(format.markers(), tokenizer)
+    }
+
+    fn with(
+        mut self,
+        markers: impl IntoIterator<Item = &'static str>,
+        tokenizer: &Tokenizer,
+    ) -> Self {
+        for marker in markers {
+            let token = tokenizer.id_of(marker).filter(|token| tokenizer.is_special(*token));
+            let Some(token) = token.filter(|token| self.text(*token).is_none()) else { continue };
+            let free = self.markers.iter_mut().find(|it| it.is_none());
+            *free.expect("no format has more markers") = Some((token, marker));
+        }
+        self
+    }
+
+    /// The text of a token, if it is one of them.
+    #[must_use]
+    pub fn text(self, token: TokenId) -> Option<&'static str> {
+        self.markers.iter().flatten().find(|(it, _)| *it == token).map(|(_, text)| *text)
+    }
+}
+
+/// An answer's text on its way to the client.
+#[derive(Clone, Debug)]
+pub struct AnswerReader {
+    reader: Reader,
+    repeats: Repeats,
+}
+
+#[derive(Clone, Debug)]
+enum Reader {
+    ThoughtFirst(Box<ThoughtReader>),
+    Messages(ChannelReader),
+}
+
+/// Reads a thought, then text.
+#[derive(Clone, Debug)]
+struct ThoughtReader {
+    thoughts: &'static ThoughtFormat,
+    state: State,
+    /// Text that may still become a marker, or blank space that may belong to one.
+    held: String,
+    /// Reads what is no thought, if tools are offered.
+    calls: Option<CallReader>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    MayOpen,
+    BeforeThought,
+    InThought,
+    BehindThought,
+    InText,
+}
+
+impl AnswerReader {
+    /// A reader for an answer that begins like this, of a model that tells thoughts in this way.
+    #[must_use]
+    pub fn new(start: AnswerStart, thoughts: &'static ThoughtFormat) -> Self {
+        let reader = if thoughts.next().is_some() {
+            let within = match start {
+                AnswerStart::Open => None,
+                AnswerStart::Thought => Some(Says::Thought),
+                AnswerStart::Text => Some(Says::Text),
+            };
+            Reader::Messages(ChannelReader::new(within))
+        } else {
+            let state = match start {
+                AnswerStart::Open => State::MayOpen,
+                AnswerStart::Thought => State::BeforeThought,
+                AnswerStart::Text => State::InText,
+            };
+            let (held, calls) = (String::new(), None);
+            Reader::ThoughtFirst(Box::new(ThoughtReader { thoughts, state, held, calls }))
+        };
+        Self { reader, repeats: Repeats::default() }
+    }
+
+    /// The same, for a model that writes calls of these tools in this format.
+    #[must_use]
+    pub fn with_calls(self, format: &'static CallFormat, tools: &[Tool]) -> Self {
+        let reader = match self.reader {
+            Reader::ThoughtFirst(mut reader) => {
+                let calls = || CallReader::new(format, tools).with_whole_json();
+                reader.calls = (!tools.is_empty()).then(calls);
+                Reader::ThoughtFirst(reader)
+            }
+            Reader::Messages(reader) => Reader::Messages(reader.with_calls(tools)),
+        };
+        Self { reader, ..self }
+    }
+
+    /// The same for an answer whose text is JSON by its rules: without markers it is no call.
+    #[must_use]
+    pub fn with_json_text(self) -> Self {
+        let reader = match self.reader {
+            Reader::ThoughtFirst(mut reader) => {
+                reader.calls = reader.calls.map(CallReader::without_whole_json);
+                Reader::ThoughtFirst(reader)
+            }
+            messages @ Reader::Messages(_) => messages,
+        };
+        Self { reader, ..self }
+    }
+
+    /// The same for answers of at most so many calls: what looks like one more is text. A grammar
+    /// alone cannot see to that, because calls are also found where their first marker is missing.
+    #[must_use]
+    pub fn with_calls_max(self, n_calls_max: usize) -> Self {
+        let reader = match self.reader {
+            Reader::ThoughtFirst(mut reader) => {
+                reader.calls = reader.calls.map(|calls| calls.with_calls_max(n_calls_max));
+                Reader::ThoughtFirst(reader)
+            }
+            Reader::Messages(reader) => Reader::Messages(reader.with_calls_max(n_calls_max)),
+        };
+        Self { reader, ..self }
+    }
+
+    /// How far the answer has come.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        match &self.reader {
+            Reader::ThoughtFirst(reader) => reader.stage(),
+            Reader::Messages(reader) => reader.stage(),
+        }
+    }
+
+    /// What is certain, now that this text came, in its order.
+    pub fn push(&mut self, text: &str) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        match &mut self.reader {
+            Reader::ThoughtFirst(reader) => reader.push(text, &mut pieces),
+            Reader::Messages(reader) => reader.push(text, &mut pieces),
+        }
+        self.repeats.without(pieces)
+    }
+
+    /// Whether a call was made again with the same arguments: it does not come out, nor does
+    /// anything behind it, and the answer may as well end here.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.repeats.is_over()
+    }
+
+    /// The rest, where the model ended its answer: a call that only lacks its end is whole.
+    pub fn finish(&mut self) -> Vec<Piece> {
+        self.end(Coming::End)
+    }
+
+    /// The rest, where something else ended the answer: a limit, or a text to stop at. A call that
+    /// is not whole stays so, because nobody knows how its last value would have gone on.
+    pub fn finish_cut(&mut self) -> Vec<Piece> {
+        self.end(Coming::Cut)
+    }
+
+    fn end(&mut self, coming: Coming) -> Vec<Piece> {
+        let pieces = match &mut self.reader {
+            Reader::ThoughtFirst(reader) => reader.end(coming),
+            Reader::Messages(reader) => {
+                let mut pieces = Vec::new();
+                reader.finish(coming, &mut pieces);
+                pieces
+            }
+        };
+        self.repeats.without(pieces)
+    }
+}
+
+impl ThoughtReader {
+    fn stage(&self) -> Stage {
+        match self.state {
+            State::MayOpen => Stage::Start,
+            State::BeforeThought | State::InThought => Stage::Thought,
+            State::BehindThought => Stage::BehindThought,
+            State::InText if self.calls.as_ref().is_some_and(CallReader::is_in_call) => Stage::Call,
+            State::InText => Stage::Text,
+        }
+    }
+
+    fn push(&mut self, text: &str, pieces: &mut Vec<Piece>) {
+        self.held.push_str(text);
+        while let Some(next) = self.step(pieces) {
+            self.state = next;
+        }
+    }
+
+    fn end(&mut self, coming: Coming) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let held = std::mem::take(&mut self.held);
+        match (self.state, &mut self.calls) {
+            (State::BehindThought, _) => {}
+            (State::MayOpen | State::InText, Some(calls)) => {
+                calls.push(&held, &mut pieces);
+                calls.finish(coming, &mut pieces);
+            }
+            (State::MayOpen | State::InText, None) => pieces.extend(some(Piece::Text, &held)),
+            (State::BeforeThought, _) => pieces.extend(some(Piece::Thought, held.trim())),
+            (State::InThought, _) => pieces.extend(some(Piece::Thought, held.trim_end())),
+        }
+        pieces
+    }
+
+    /// Takes from the held text what its state allows; the next state if there is more to take.
+    fn step(&mut self, pieces: &mut Vec<Piece>) -> Option<State> {
+        match self.state {
+            State::MayOpen => self.open(),
+            State::BeforeThought => {
+                self.drop_blank();
+                (!self.held.is_empty()).then_some(State::InThought)
+            }
+            State::InThought => self.think(pieces),
+            State::BehindThought => {
+                self.drop_blank();
+                (!self.held.is_empty()).then_some(State::InText)
+            }
+            State::InText => {
+                let text = std::mem::take(&mut self.held);
+                match &mut self.calls {
+                    Some(calls) => calls.push(&text, pieces),
+                    None => pieces.extend(some(Piece::Text, &text)),
+                }
+                None
+            }
+        }
+    }
+
+    fn open(&mut self) -> Option<State> {
+        let (n_bytes, state) = match self.thoughts.opening(&self.held) {
+            Opening::Unknown => return None,
+            Opening::Opened(n_bytes) => (n_bytes, State::BeforeThought),
+            Opening::Closed(n_bytes) => (n_bytes, State::BehindThought),
+            Opening::None => (0, State::InText),
+        };
+        self.held.drain(..n_bytes);
+        Some(state)
+    }
+
+    fn think(&mut self, pieces: &mut Vec<Piece>) -> Option<State> {
+        let end = self.held.find(self.thoughts.close);
+        let n_unfinished = || scan::n_unfinished(&self.held, self.thoughts.close);
+        let n_certain = end.unwrap_or_else(|| self.held.len() - n_unfinished());
+        let n_settled = scan::n_settled(&self.held[..n_certain]);
+        pieces.extend(some(Piece::Thought, &self.held[..n_settled]));
+        let n_read = end.map_or(n_settled, |end| end + self.thoughts.close.len());
+        self.held.drain(..n_read);
+        end.map(|_| State::BehindThought)
+    }
+
+    fn drop_blank(&mut self) {
+        let n_blank = self.held.len() - self.held.trim_start().len();
+        self.held.drain(..n_blank);
+    }
+}
+
+fn some(kind: fn(String) -> Piece, text: &str) -> Option<Piece> {
+    (!text.is_empty()).then(|| kind(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calls::format::{HERMES, KIMI_K2, QWEN_XML};
+    use crate::calls::scan::BLANK_BYTES_MAX;
+    use crate::thoughts::THINK;
+
+    fn joined(start: AnswerStart, pieces: &[&str]) -> (String, String) {
+        let with_calls = AnswerReader::new(start, &THINK).with_calls(&HERMES, &[tool()]);
+        let found = read(AnswerReader::new(start, &THINK), pieces);
+        assert_eq!(read(with_calls, pieces), found, "tools change what is no call");
+        found
+    }
+
+    fn tool() -> Tool {
+        Tool::function("f".into(), None, None)
+    }
+
+    fn read(mut reader: AnswerReader, pieces: &[&str]) -> (String, String) {
+        let mut found: Vec<Piece> = pieces.iter().flat_map(|it| reader.push(it)).collect();
+        found.extend(reader.finish());
+        let (mut thought, mut text) = (String::new(), String::new());
+        for piece in found {
+            match piece {
+                Piece::Thought(it) => {
+                    assert!(text.is_empty(), "a thought behind text");
+                    thought.push_str(&it);
+                }
+                Piece::Text(it) => text.push_str(&it),
+                other => panic!("no tool is called: {other:?}"),
+            }
+        }
+        (thought, text)
+    }
+
+    /// Whole, cut at each two places, and character by character.
+    #[track_caller]
+    fn check(start: AnswerStart, answer: &str, thought: &str, text: &str) {
+        let expected = (thought.to_owned(), text.to_owned());
+        let cuts: Vec<usize> =
+            (0..=answer.len()).filter(|cut| answer.is_char_boundary(*cut)).collect();
+        for &first in &cuts {
+            for &second in cuts.iter().filter(|&&it| it >= first) {
+                let pieces = [&answer[..first], &answer[first..second], &answer[second..]];
+                assert_eq!(joined(start, &pieces), expected, "cut at {first} and {second}");
+            }
+        }
+        let characters: Vec<&str> = cuts.windows(2).map(|it| &answer[it[0]..it[1]]).collect();
+        assert_eq!(joined(start, &characters), expected, "by characters");
+    }
+
+    #[test]
+    fn a_thought_at_the_start_is_no_text() {
+        use AnswerStart::Open;
+        check(Open, "<think>\nI add.\n</think>\n\n  Four.\n", "I add.", "Four.\n");
+        check(Open, " \n<think>a</think>b", "a", "b");
+        check(Open, "\u{a0}<think>a</think>b", "a", "b");
+        check(Open, "<think>\n\n</think>\n\nFour.", "", "Four.");
+        check(Open, "<think></think><tool_call>", "", "<tool_call>");
+        check(Open, "</think>\n\nFour.", "", "Four.");
+        check(Open, "<think>a < b </thin </think >c</think>d", "a < b </thin </think >c", "d");
+        check(Open, "<think>\u{e9}\u{8a9e} </think>\u{1f600}", "\u{e9}\u{8a9e}", "\u{1f600}");
+        check(Open, "<think>a\n\nb <think> c</think>d</think>", "a\n\nb <think> c", "d</think>");
+    }
+
+    #[test]
+    fn everything_else_is_text() {
+        use AnswerStart::{Open, Text};
+        for answer in [
+            "",
+            "  Four.",
+            " \n",
+            "<",
+            "<thin",
+            "</thin",
+            "<thinking>a</thinking>",
+            "a <think>b</think> c",
+            "a</think>b",
+            "\u{e9}<think></think>",
+            "\u{a0}<thin",
+        ] {
+            check(Open, answer, "", answer);
+        }
+        check(Text, "<think>a</think>b", "", "<think>a</think>b");
+        check(Text, "  a ", "", "  a ");
+        let blank = " ".repeat(BLANK_BYTES_MAX);
+        check(Open, &format!("{blank}<think>a</think>b"), "a", "b");
+        let behind = format!("{blank} <think>a</think>b");
+        check(Open, &behind, "", &behind);
+    }
+
+    #[test]
+    fn a_thought_that_does_not_end_stays_one() {
+        use AnswerStart::{Open, Thought};
+        check(Open, "<think>", "", "");
+        check(Open, "<think>\nI add.\n", "I add.", "");
+        check(Open, "<think>I add </thin", "I add </thin", "");
+        check(Thought, " I add.", "I add.", "");
+        check(Thought, "\nI add.\n</think>\n\nFour.", "I add.", "Four.");
+        check(Thought, "\n</think>\n\nFour.", "", "Four.");
+        check(Thought, "<think>a</think>b", "<think>a", "b");
+        check(Thought, " </", "</", "");
+        // More blank space than belongs to a marker comes out while it comes in.
+        let [blank, lines] = [" ".repeat(BLANK_BYTES_MAX), "\n".repeat(BLANK_BYTES_MAX + 9)];
+        check(Thought, &format!("a{blank}</think>b"), "a", "b");
+        check(Thought, &format!("a{lines}</think>b"), &format!("a{}", "\n".repeat(9)), "b");
+        let wide = "\u{3000}".repeat(30);
+        check(Thought, &format!("a{wide}"), &format!("a{}", "\u{3000}".repeat(9)), "");
+        check(Thought, "", "", "");
+    }
+
+    #[test]
+    fn it_knows_how_far_the_answer_has_come() {
+        let mut reader = AnswerReader::new(AnswerStart::Open, &THINK);
+        let mut stage_behind = |text: &str| {
+            reader.push(text);
+            reader.stage()
+        };
+        assert_eq!(stage_behind(" <thi"), Stage::Start);
+        assert_eq!(stage_behind("nk>"), Stage::Thought);
+        assert_eq!(stage_behind("a</thi"), Stage::Thought);
+        assert_eq!(stage_behind("nk>"), Stage::BehindThought);
+        assert_eq!(stage_behind("\n\n"), Stage::BehindThought);
+        assert_eq!(stage_behind("b"), Stage::Text);
+        assert_eq!(AnswerReader::new(AnswerStart::Thought, &THINK).stage(), Stage::Thought);
+        assert_eq!(AnswerReader::new(AnswerStart::Text, &THINK).stage(), Stage::Text);
+    }
+
+    #[test]
+    fn a_call_comes_behind_a_thought() {
+        let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+        let answer = format!("<think>\nI call {call}.\n</think>\n\n{call}\n");
+        let reader = || AnswerReader::new(AnswerStart::Open, &THINK).with_calls(&HERMES, &[tool()]);
+        let expected = [
+            Piece::Thought(format!("I call {call}.")),
+            Piece::Call { name: "f".into(), id: None },
+            Piece::Arguments("{}".into()),
+            Piece::CallEnd,
+        ];
+        let mut whole = reader();
+        assert_eq!(whole.push(&answer), expected);
+        assert_eq!(whole.finish(), []);
+        let mut stages = reader();
+        let mut stage_behind = |text: &str| {
+            stages.push(text);
+            stages.stage()
+        };
+        assert_eq!(stage_behind(&answer[..answer.len() - call.len() - 1]), Stage::BehindThought);
+        assert_eq!(stage_behind("<tool_call>\n{\"name\": \"f\", "), Stage::Text);
+        assert_eq!(stage_behind("\"arguments\": {"), Stage::Call);
+        assert_eq!(stage_behind("}}\n</tool_call>\n"), Stage::Call);
+        assert_eq!(stage_behind("And"), Stage::Text);
+    }
+
+    #[test]
+    fn nothing_is_a_call_where_no_tool_is_offered() {
+        let answer = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n";
+        let mut reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(&HERMES, &[]);
+        assert_eq!(reader.push(answer), [Piece::Text(answer.into())]);
+        assert_eq!(reader.finish(), []);
+    }
+
+    #[test]
+    fn calls_beyond_the_most_are_text() {
+        let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+        let line = "{\"name\": \"f\", \"arguments\": {}}";
+        let read = |answer: &str, n_calls_max: usize| {
+            let reader =
+                AnswerReader::new(AnswerStart::Text, &THINK).with_calls(&HERMES, &[tool()]);
+            let mut reader = reader.with_calls_max(n_calls_max);
+            let mut pieces = reader.push(answer);
+            pieces.extend(reader.finish());
+            let n_calls = pieces.iter().filter(|it| **it == Piece::CallEnd).count();
+            let text = |piece| if let Piece::Text(text) = piece { text } else { String::new() };
+            (n_calls, pieces.into_iter().map(text).collect::<String>())
+        };
+        let (other, argued) = (line.replace("{}", "{\"a\": 1}"), call.replace("{}", "{\"a\": 1}"));
+        assert_eq!(read(&format!("{call}\n{argued}"), 2), (2, String::new()));
+        assert_eq!(read(&format!("{call}\n{call}\nx"), 2), (1, String::new()));
+        assert_eq!(read(&format!("{call}\n{call}\nx"), 1), (1, format!("\n{call}\nx")));
+        assert_eq!(read(&format!("{call}\n{line}"), 1), (1, format!("\n{line}")));
+        assert_eq!(read(&format!("a {call}\n"), 0), (0, format!("a {call}\n")));
+        let several = format!("<tool_call>[{line}, {other}]</tool_call>");
+        assert_eq!(read(&several, 2), (2, String::new()));
+        assert_eq!(read(&several, 1), (0, several.clone()));
+        let missing = "<|tool_call_begin|>functions.f:1<|tool_call_argument_begin|>{}";
+        let section = format!("<|tool_calls_section_begin|>{missing}<|tool_calls_section_end|>");
+        let reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(&KIMI_K2, &[tool()]);
+        let mut reader = reader.with_calls_max(1);
+        assert_eq!(reader.push(&section).len(), 3);
+        assert_eq!(reader.push(missing), [Piece::Text(missing.to_owned())]);
+    }
+
+    #[test]
+    fn long_values_come_before_their_end() {
+        let offered = [Tool::custom("f".into(), None)];
+        let begins = [
+            (&HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": {\"input\": \""),
+            (&QWEN_XML, "<tool_call><function=f><parameter=input>"),
+        ];
+        for (format, begin) in begins {
+            let mut reader =
+                AnswerReader::new(AnswerStart::Text, &THINK).with_calls(format, &offered);
+            let mut pieces = reader.push(begin);
+            pieces.extend(reader.push("a\u{e9}"));
+            let mut written = String::new();
+            for piece in &pieces[1..] {
+                let Piece::Arguments(text) = piece else { panic!("{piece:?}") };
+                written.push_str(text);
+            }
+            assert_eq!(pieces[0], Piece::Call { name: "f".into(), id: None });
+            assert_eq!(written, "{\"input\": \"a\u{e9}", "{}", format.title);
+        }
+    }
+}
