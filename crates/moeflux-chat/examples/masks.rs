@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
-use moeflux::{LogitMask, ModelText, TokenId};
+use moeflux::sample::LogitMask;
+use moeflux::{ModelText, TokenId};
 use moeflux_chat::{
     AnswerForm, AnswerRules, AnswerStart, CallFormat, Constraint, Grammars, Tool, ToolChoice,
 };

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use moeflux::{LogitMask, ModelText};
+use moeflux::ModelText;
+use moeflux::sample::LogitMask;
 use moeflux_chat::{AnswerForm, AnswerRules, AnswerStart, Grammars};
 use serde_json::{Map, Value as Json};
 

@@ -7,7 +7,6 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
-use moeflux::provider::format::read_file;
 use moeflux::{Error, Result, TextLimit};
 use moeflux_chat::{
     AnswerForm, AnswerRules, AskError, Assistant, Chat, ChatOptions, Conversation, Ending,
@@ -19,6 +18,7 @@ use serde_json::{Map, Value, json};
 
 use crate::clock;
 use crate::failure::{Failure, Outcome};
+use crate::in_file::read_file;
 use crate::print;
 
 /// Bytes of a prompt from stdin or of a file: far beyond any context.

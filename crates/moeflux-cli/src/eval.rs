@@ -11,7 +11,8 @@ use clap::Args;
 use moeflux::provider::backend::DeviceNames;
 use moeflux::provider::format::read_file;
 use moeflux::provider::forward::StepProgress;
-use moeflux::{Engine, Error, Model, Result, Session, TokenId, Tokenizer, Wanted};
+use moeflux::step::Wanted;
+use moeflux::{Engine, Error, Model, Result, Session, TokenId, Tokenizer};
 use serde_json::json;
 
 use crate::args::{BackendName, ModelArgs};

@@ -6,8 +6,10 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use clap::Args;
-use moeflux::provider::config::CONTEXT_DEFAULT;
-use moeflux::{Engine, Event, Finish, Model, Result, StopStrings, TextLimit, TokenId, Tokenizer};
+use moeflux::{
+    CONTEXT_DEFAULT, Engine, Event, Finish, Model, Result, StopStrings, TextLimit, TokenId,
+    Tokenizer,
+};
 use moeflux_chat::{Answer, AnswerPart, Chat, PreparedPrompt};
 use moeflux_io::OneLine;
 use serde_json::{Value, json};

@@ -4,8 +4,9 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
+use moeflux::TokenId;
 use moeflux::provider::format::NpyWriter;
-use moeflux::{TokenId, Wanted};
+use moeflux::step::Wanted;
 
 use crate::args::ModelArgs;
 use crate::failure::Outcome;

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use moeflux::{Error, Result, Scorer, TokenId};
+use moeflux::sample::Scorer;
+use moeflux::{Error, Result, TokenId};
 use moeflux_io::create_file;
 use serde_json::json;
 

@@ -16,6 +16,7 @@ mod ask;
 mod progress;
 mod interrupt;
 mod signals;
+mod in_file;
 mod out_file;
 mod logprobs;
 mod cache;

@@ -213,6 +213,15 @@ pub(crate) fn loader(
     Box::new(move || load(first.take().map_or_else(|| Model::open(&path), Ok)?))
 }
 
+/// Bytes that a budget names, or that the machine can spare; those of a machine that does not say
+/// what it has.
+pub(crate) fn memory_bytes(budget: Budget) -> u64 {
+    match budget {
+        Budget::Bytes(n_bytes) => n_bytes,
+        Budget::Auto => available_memory_bytes().unwrap_or(UNSAID_BYTES),
+    }
+}
+
 /// The line about a budget that the system cannot be asked for, or that is beyond it.
 fn memory_note(budget: Budget, free: Option<u64>, total: Option<u64>) -> Option<String> {
     match (budget, free, total) {

@@ -1,7 +1,8 @@
 //! Sampling options: what is not given comes from the model's `generation_config.json`.
 
 use clap::Args;
-use moeflux::{ModelText, SamplerConfig, TokenId};
+use moeflux::sample::SamplerConfig;
+use moeflux::{ModelText, TokenId};
 
 use crate::clock;
 use crate::ranges;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::{BackendKind, Budget, EngineConfig, StreamingConfig};
-use moeflux::provider::engine::Engine;
+use moeflux::provider::engine::{Engine, EngineSpec};
 use moeflux::provider::error::{Error, Result};
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::model::Model;

@@ -6,12 +6,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use moeflux::provider::io::Clock;
-use moeflux::provider::sample::Choice;
-use moeflux::{
-    Chosen, Engine, Error, Feed, Finish, Generation, Logits, ModelText, Result, Session,
-    StepOutput, TokenId, Wanted, step,
-};
+use moeflux::clock::Clock;
+use moeflux::sample::Choice;
+use moeflux::step::{Feed, Logits, StepOutput, Wanted, step};
+use moeflux::{Chosen, Engine, Error, Finish, Generation, ModelText, Result, Session, TokenId};
 
 use crate::job::{Event, Job, Owner, Scored};
 use crate::kept::Kept;

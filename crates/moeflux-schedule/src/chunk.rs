@@ -6,7 +6,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use moeflux::{Feed, Result, StepOutput, StepUnderWay};
+use moeflux::Result;
+use moeflux::step::{Feed, StepOutput, StepUnderWay};
 
 use crate::answers::Context;
 use crate::reading::{Pace, Reading};

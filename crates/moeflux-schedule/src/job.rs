@@ -8,7 +8,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moeflux::{Error, Finish, LogitMask, SamplerConfig, StopStrings, TokenId};
+use moeflux::sample::{LogitMask, SamplerConfig};
+use moeflux::{Error, Finish, StopStrings, TokenId};
 
 /// The client that a job belongs to. Jobs use sessions of jobs of the same owner only, so that
 /// an owner learns nothing of the prompts of another.

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use moeflux::{Feed, LongerSteps, Session, TokenId, Wanted};
+use moeflux::step::{Feed, LongerSteps, Wanted};
+use moeflux::{Session, TokenId};
 
 use crate::shared::JobFlags;
 use crate::tracked::{JobId, Tracked};

@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
-use moeflux::{Logits, Result, Scorer, TokenId};
+use moeflux::sample::Scorer;
+use moeflux::step::Logits;
+use moeflux::{Result, TokenId};
 
 use crate::job::Scored;
 

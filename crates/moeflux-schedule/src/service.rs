@@ -10,9 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use moeflux::provider::config::STACK_BYTES;
-use moeflux::provider::io::Clock;
-use moeflux::{Engine, Error, ModelText, Result};
+use moeflux::clock::{Clock, RealClock};
+use moeflux::{Engine, Error, ModelText, Result, STACK_BYTES};
 
 use crate::answers::Context;
 use crate::job::{Job, Progress, Refusal, Sink};
@@ -42,6 +41,8 @@ pub struct Options {
     pub unload_after: Option<Duration>,
     /// What is kept of conversations.
     pub kept: KeptLimits,
+    /// What the service measures time with.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl Options {
@@ -49,7 +50,8 @@ impl Options {
     #[must_use]
     pub fn new(context: usize) -> Self {
         let kept = KeptLimits::default();
-        Self { n_sessions: 4, n_queue: 64, context, unload_after: None, kept }
+        let clock = Arc::new(RealClock::new());
+        Self { n_sessions: 4, n_queue: 64, context, unload_after: None, kept, clock }
     }
 }
 
@@ -100,12 +102,8 @@ impl Service {
     /// # Errors
     ///
     /// [`Error::Machine`] if the system gives no thread.
-    pub fn start(
-        open: Box<Open>,
-        text: Arc<ModelText>,
-        options: Options,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Self> {
+    pub fn start(open: Box<Open>, text: Arc<ModelText>, options: Options) -> Result<Self> {
+        let clock = Arc::clone(&options.clock);
         let (commands, received) = channel();
         let (tell_opened, opened) = channel();
         let shared = Arc::new(Shared::new());

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use moeflux::provider::experts::stream::StreamStats;
+use moeflux::stats::StreamStats;
 use moeflux::{Finish, Memory, SessionRoom};
 
 use crate::job::DropReason;

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::fs;
 
-use moeflux::provider::io::process_memory_bytes;
+use moeflux::stats::process_memory_bytes;
 
 /// What the kernel counts times in, on every architecture that Linux runs on.
 const TICKS_PER_SECOND: f64 = 100.0;

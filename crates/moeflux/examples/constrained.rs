@@ -4,7 +4,8 @@
 
 use std::error::Error;
 
-use moeflux::{Engine, LogitMask, Message, Model, SamplerConfig, TokenId};
+use moeflux::sample::{LogitMask, SamplerConfig};
+use moeflux::{Engine, Message, Model, TokenId};
 
 /// Lets only some sequences of tokens through.
 struct OneOf {

@@ -4,10 +4,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use moeflux::{
-    Engine, Feed, Generation, LogitMask, Message, Model, Result, SamplerConfig, Session,
-};
-use moeflux::{StepOutput, StepUnderWay, TokenId, Wanted, step};
+use moeflux::TokenId;
+use moeflux::sample::{LogitMask, SamplerConfig};
+use moeflux::step::Feed;
+use moeflux::step::{StepOutput, StepUnderWay, Wanted, step};
+use moeflux::{Engine, Generation, Message, Model, Result, Session};
 
 const QUESTIONS: [&str; 4] = ["What is a slice?", "Is Vec growable?", "What is Rc?", "What is u8?"];
 

@@ -4,9 +4,9 @@
 
 use std::error::Error;
 
+use moeflux::step::{Feed, StepOutput, Wanted, step};
 use moeflux::{
-    Engine, Feed, Generation, Message, Model, ModelText, Result, Session, StepOutput,
-    TemplateOptions, TokenId, Wanted, step,
+    Engine, Generation, Message, Model, ModelText, Result, Session, TemplateOptions, TokenId,
 };
 
 const QUESTIONS: [&str; 3] =

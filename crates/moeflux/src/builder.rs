@@ -5,10 +5,9 @@
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 
 use crate::backend::Arithmetic;
-use crate::config::{Budget, DeviceMaker, EngineConfig, ReadWay};
+use crate::config::{Budget, Device, EngineConfig, ReadWay};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::model::Model;
@@ -32,6 +31,20 @@ impl Engine {
     /// Begins to load a model.
     pub fn builder(model: Model) -> EngineBuilder {
         EngineBuilder { model, config: EngineConfig::default() }
+    }
+}
+
+/// Changes what has no method of its own. No promise of stability.
+pub trait Configure {
+    /// The same with some settings changed.
+    #[must_use]
+    fn configure(self, change: impl FnOnce(&mut EngineConfig)) -> Self;
+}
+
+impl Configure for EngineBuilder {
+    fn configure(mut self, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        change(&mut self.config);
+        self
     }
 }
 
@@ -95,15 +108,9 @@ impl EngineBuilder {
         self
     }
 
-    /// Computes on a device instead of the CPU, as `moeflux-gpu` makes one.
-    pub fn device(mut self, device: Arc<dyn DeviceMaker>) -> Self {
-        self.config.device = Some(device);
-        self
-    }
-
-    /// Changes what has no method of its own. No promise of stability: see [`crate::provider`].
-    pub fn configure(mut self, change: impl FnOnce(&mut EngineConfig)) -> Self {
-        change(&mut self.config);
+    /// Computes on a device instead of the CPU, where there is one.
+    pub fn device(mut self, device: impl Into<Option<Device>>) -> Self {
+        self.config.device = device.into().map(|Device(maker)| maker);
         self
     }
 

@@ -66,6 +66,16 @@ pub trait DeviceMaker: fmt::Debug + Send + Sync {
     fn make(&self, parts: &DeviceParts<'_>) -> Result<Box<dyn Backend>>;
 }
 
+/// A device that computes in the place of the CPU: `moeflux-gpu` makes one.
+#[derive(Clone, Debug)]
+pub struct Device(pub(crate) Arc<dyn DeviceMaker>);
+
+impl From<Arc<dyn DeviceMaker>> for Device {
+    fn from(maker: Arc<dyn DeviceMaker>) -> Self {
+        Self(maker)
+    }
+}
+
 /// What a backend on a device is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceParts<'a> {

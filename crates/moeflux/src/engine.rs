@@ -32,7 +32,7 @@ use crate::model::Model;
 use crate::opening::{Agreed, Described, describe, fingerprint, meet};
 use crate::ranks::{Hello, LeadBackend, LinkStats, SharedLink};
 use crate::session::{LongerSteps, Runtime, Session, Snapshot, SnapshotHeader};
-use crate::spec::ModelSpec;
+use crate::spec::{MixerSpec, ModelSpec};
 use crate::weights::{self, Copies, ExpertLayout, Manifest, Progress, Weights};
 
 /// Within so long two ways of reading are told apart.
@@ -287,10 +287,17 @@ impl Engine {
         Snapshot::read(&self.runtime, input)
     }
 
-    /// Shapes and constants.
+    /// Layers of the model.
     #[must_use]
-    pub fn spec(&self) -> &ModelSpec {
-        &self.runtime.model().spec
+    pub fn n_layers(&self) -> usize {
+        self.runtime.model().spec.layers.len()
+    }
+
+    /// Whether sessions have a recurrent state, so that they can go back to checkpoints only.
+    #[must_use]
+    pub fn is_recurrent(&self) -> bool {
+        let mut layers = self.runtime.model().spec.layers.iter();
+        layers.any(|layer| matches!(layer.mixer, MixerSpec::GatedDelta(_)))
     }
 
     /// Where the memory goes.
@@ -400,6 +407,18 @@ impl Engine {
     #[must_use]
     pub fn device_names(&self) -> DeviceNames {
         self.runtime.device_names()
+    }
+}
+
+/// What an engine runs, beyond what programs need.
+pub trait EngineSpec {
+    /// Shapes and constants.
+    fn spec(&self) -> &ModelSpec;
+}
+
+impl EngineSpec for Engine {
+    fn spec(&self) -> &ModelSpec {
+        &self.runtime.model().spec
     }
 }
 

@@ -15,10 +15,12 @@
 //!
 //! * [`Model::open`] reads the headers of a folder or a GGUF file. [`Engine::builder`] reads its
 //!   weights; [`Memory`] says where their bytes went.
-//! * A [`Session`] is one timeline of tokens. [`step`] computes tokens of many sessions at once,
-//!   each told by a [`Feed`]; [`StepUnderWay`] can pause between layers.
-//! * [`ModelText`] turns text into tokens and knows how the model wants to be sampled. A
-//!   [`Generation`] is one answer: it takes logits and says which token is next.
+//! * A [`Session`] is one timeline of tokens. [`mod@step`] computes tokens of many sessions at once,
+//!   and can pause between layers.
+//! * [`ModelText`] turns text into tokens and knows how the model wants to be sampled ([`sample`]).
+//!   A [`Generation`] is one answer: it takes logits and says which token is next.
+//! * A [`Device`] computes in the place of the CPU: `moeflux-gpu` makes one.
+//! * [`stats`] tells what an engine did so far.
 //! * An [`Error`] is one line for people; [`Error::fault`] says whose it is.
 //!
 //! Handles may be sent to other threads. Nothing is global: two engines for two models may live in
@@ -42,7 +44,7 @@ mod blueprint;
 mod pack;
 mod ranks;
 mod forward;
-mod sample;
+pub mod sample;
 #[cfg(feature = "text")]
 mod text;
 mod config;
@@ -59,25 +61,46 @@ mod unchanged;
 mod builder;
 pub mod provider;
 
+pub use moeflux_threads::STACK_BYTES;
+
 pub use crate::backend::Arithmetic;
 pub use crate::budget::{Memory, SessionRoom};
 pub use crate::builder::EngineBuilder;
-pub use crate::config::{Budget, ReadWay};
+pub use crate::config::{Budget, CONTEXT_DEFAULT, Device, ReadWay};
 pub use crate::engine::Engine;
 pub use crate::error::{ByteCount, Error, Fault, Need, Remedy, Result};
-pub use crate::forward::Logits;
 #[cfg(feature = "text")]
 pub use crate::generate::{Chosen, Event, Finish, Generation};
 pub use crate::ids::TokenId;
 pub use crate::model::Model;
 #[cfg(feature = "text")]
 pub use crate::model_text::ModelText;
-pub use crate::sample::{LogitMask, Sampler, SamplerConfig, Scorer};
-pub use crate::session::{
-    Feed, LongerSteps, Session, Snapshot, SnapshotHeader, StepOutput, StepUnderWay, Wanted, step,
-};
+pub use crate::session::{Session, Snapshot, SnapshotHeader};
 #[cfg(feature = "text")]
 pub use crate::text::{
     Cancel, ChatTemplate, Message, StopStrings, TemplateOptions, TextLimit, TextStream, Tokenizer,
 };
 pub use crate::weights::Progress;
+
+/// Computes tokens of one or many sessions, step by step: what [`Generation`] and schedulers do.
+pub mod step {
+    pub use crate::forward::{Logits, StepProgress};
+    pub use crate::session::{
+        Feed, LongerSteps, N_ROWS_BESIDE, OutputOf, StepOutput, StepUnderWay, Wanted, step,
+    };
+}
+
+/// What an engine did so far, for people and for counters.
+pub mod stats {
+    pub use moeflux_io::process_memory_bytes;
+
+    pub use crate::backend::{DeviceNames, TierStats};
+    pub use crate::experts::RestStats;
+    pub use crate::experts::stream::StreamStats;
+    pub use crate::ranks::LinkStats;
+}
+
+/// Time, which tests can hold.
+pub mod clock {
+    pub use moeflux_io::{Clock, RealClock, VirtualClock};
+}

@@ -178,11 +178,11 @@ pub mod text {
 
 /// How an engine is opened.
 pub mod config {
+    pub use crate::builder::Configure;
     pub use crate::config::{
         BackendKind, Budget, CONTEXT_DEFAULT, DeviceMaker, DeviceParts, DriveMaker, EngineConfig,
         N_ROWS_DEFAULT, N_ROWS_MAX, ReadWay, StreamingConfig, n_threads_default,
     };
-    pub use moeflux_threads::STACK_BYTES;
 }
 
 /// A number of bytes among the needs of a model.
@@ -209,5 +209,5 @@ pub mod generate {
 
 /// A model that is ready to run.
 pub mod engine {
-    pub use crate::engine::{Engine, PROBE_TIME, kernels_named};
+    pub use crate::engine::{Engine, EngineSpec, PROBE_TIME, kernels_named};
 }

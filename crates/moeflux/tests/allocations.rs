@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
-use moeflux::provider::engine::Engine;
+use moeflux::provider::engine::{Engine, EngineSpec};
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::model::Model;
 use moeflux::provider::sample::{Sampler, SamplerConfig};

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
-use moeflux::provider::engine::Engine;
+use moeflux::provider::engine::{Engine, EngineSpec};
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::model::Model;
 use moeflux::provider::session::Session;

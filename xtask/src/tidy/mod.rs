@@ -10,6 +10,7 @@ mod attributes;
 mod banned;
 mod diary;
 mod edges;
+mod face;
 mod files;
 mod flags;
 mod header;
@@ -50,7 +51,7 @@ impl fmt::Display for Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 15] = [
+const RULES: [Rule; 16] = [
     layers::check,
     edges::check,
     header::check,
@@ -66,6 +67,7 @@ const RULES: [Rule; 15] = [
     map::check,
     prose::check,
     flags::check,
+    face::check,
 ];
 
 /// The repository that this program was built from.

@@ -11,8 +11,9 @@ mod parts;
 mod prepare;
 mod thoughts;
 
-use moeflux::provider::text::TemplateOptions;
-use moeflux::{ChatTemplate, Error, Message, ModelText, Result, TextLimit, TokenId, Tokenizer};
+use moeflux::{
+    ChatTemplate, Error, Message, ModelText, Result, TemplateOptions, TextLimit, TokenId, Tokenizer,
+};
 use serde_json::{Map, Value as Json};
 
 use crate::answer_reader::AnswerStart;

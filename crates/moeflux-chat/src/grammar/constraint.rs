@@ -13,7 +13,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use moeflux::{LogitMask, TokenId};
+use moeflux::TokenId;
+use moeflux::sample::LogitMask;
 
 use crate::answer_reader::{AnswerReader, AnswerStart};
 use crate::grammar::body::Body;

@@ -17,7 +17,8 @@ use moeflux::provider::forward::StepProgress;
 use moeflux::provider::model::Headers;
 use moeflux::provider::ranks::LinkStats;
 use moeflux::provider::spec::ModelSpec;
-use moeflux::{Engine, Error, Feed, Result, Session, StepOutput, TokenId, Wanted, step};
+use moeflux::step::{Feed, StepOutput, Wanted, step};
+use moeflux::{Engine, Error, Result, Session, TokenId};
 use moeflux_io::{Caching, FREED_BYTES_KEPT, Probe, give_back_freed_memory};
 
 use crate::args::{IoName, ModelArgs};

@@ -6,9 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use moeflux::provider::config::CONTEXT_DEFAULT;
-use moeflux::provider::io::RealClock;
-use moeflux::{Error, Model};
+use moeflux::{CONTEXT_DEFAULT, Error, Model};
 use moeflux_chat::Chat;
 use moeflux_schedule::{Options, Service};
 
@@ -76,9 +74,7 @@ impl Checked {
         let backend = args.backend()?;
         let (args, interrupt) = (args.clone(), interrupt.clone());
         let load = move |model| model::load_traced(backend, (model, held), &args, &interrupt);
-        let clock = Arc::new(RealClock::new());
-        let service =
-            Service::start(model::loader(model, load), Arc::clone(chat.text()), options, clock)?;
+        let service = Service::start(model::loader(model, load), Arc::clone(chat.text()), options)?;
         service.wait_until_open()?;
         Ok(Opened { named, dir, name, chat, service })
     }

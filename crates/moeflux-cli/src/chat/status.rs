@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use moeflux::provider::experts::stream::StreamStats;
+use moeflux::stats::StreamStats;
 use moeflux_io::process_memory_bytes;
 use moeflux_schedule::{Missed, Stats};
 

@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::thread::Builder;
 use std::time::Duration;
 
-use moeflux::provider::config::STACK_BYTES;
+use moeflux::STACK_BYTES;
 use moeflux_io::AlignedBytes;
 use moeflux_kernels::{
     Activations, Affine, FloatKind, Fp8, IntProduct, IntRows, IntScratch, KernelTable, LaidRows,

@@ -12,13 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use moeflux::provider::budget::UNSAID_BYTES;
-use moeflux::provider::config::CONTEXT_DEFAULT;
-use moeflux::provider::format::read_file;
-use moeflux::provider::io::RealClock;
-use moeflux::{Budget, Error, Model, ModelText, Result};
+use moeflux::{CONTEXT_DEFAULT, Error, Model, ModelText, Result};
 use moeflux_chat::Grammars;
-use moeflux_io::{FREED_BYTES_KEPT, available_memory_bytes, give_back_freed_memory};
+use moeflux_io::{FREED_BYTES_KEPT, give_back_freed_memory};
 use moeflux_schedule::{Options, Service};
 use moeflux_server::http::{ApiKeys, CacheScope, Config, ModelInfo, Served, Server, WaysIn};
 use serde_json::{Map, Value, json};
@@ -27,6 +23,7 @@ use crate::args::ModelArgs;
 use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::hub;
+use crate::in_file::read_file;
 use crate::interrupt::Interrupt;
 use crate::model;
 use crate::print;
@@ -134,7 +131,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     let context = model::context_for(&opened, args.context, CONTEXT_OF_SESSIONS)?;
     let info = info(args, opened.path(), context);
     log::begin(args.log)?;
-    let account_bytes = account_bytes(args.model.memory, available_memory_bytes());
+    let account_bytes = account_bytes(model::memory_bytes(args.model.memory));
     let server = Server::bind(config(args, account_bytes)?)?;
     let stopper = server.stopper();
     let interrupt = Interrupt::listen_and(move || stopper.stop());
@@ -172,11 +169,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
 }
 
 /// What requests have of so much memory.
-fn account_bytes(budget: Budget, available_bytes: Option<u64>) -> usize {
-    let n_bytes = match budget {
-        Budget::Bytes(n_bytes) => n_bytes,
-        Budget::Auto => available_bytes.unwrap_or(UNSAID_BYTES),
-    };
+fn account_bytes(n_bytes: u64) -> usize {
     let account_bytes = (n_bytes / 16).min(ACCOUNT_SIXTEENTH_MAX).max(n_bytes / 32);
     let account_bytes = account_bytes.clamp(ACCOUNT_BYTES_MIN, ACCOUNT_BYTES_MAX);
     usize::try_from(account_bytes).unwrap_or(usize::MAX)
@@ -244,8 +237,7 @@ fn service(
     let model_args = args.model.clone();
     let backend = args.model.backend()?;
     let load = move |model| model::load_on(backend, (model, held), &model_args, &interrupt);
-    let clock = Arc::new(RealClock::new());
-    Ok(Service::start(model::loader(opened, load), Arc::clone(text), options, clock)?)
+    Ok(Service::start(model::loader(opened, load), Arc::clone(text), options)?)
 }
 
 fn info(args: &ServeArgs, dir: &Path, context: usize) -> ModelInfo {
@@ -281,13 +273,10 @@ mod tests {
     #[test]
     fn requests_have_a_part_of_the_memory() {
         let mib = |n_mib: u64| {
-            let n_bytes = account_bytes(Budget::Bytes(n_mib << 20), None);
+            let n_bytes = account_bytes(n_mib << 20);
             n_bytes >> 20
         };
         assert_eq!([mib(100), mib(512), mib(1_024), mib(2_048)], [32, 32, 64, 128]);
         assert_eq!([mib(4_096), mib(8_192), mib(32_768), mib(65_536)], [128, 256, 1_024, 1_024]);
-        assert_eq!(account_bytes(Budget::Auto, Some(8 << 30)), 256 << 20);
-        // Of a system that does not say what it has.
-        assert_eq!(account_bytes(Budget::Auto, None), 128 << 20);
     }
 }

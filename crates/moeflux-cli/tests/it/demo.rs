@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use moeflux::Model;
-use moeflux::{Engine, Event, Message, ModelText, SamplerConfig, Session, TemplateOptions};
+use moeflux::sample::SamplerConfig;
+use moeflux::{Engine, Event, Message, ModelText, Session, TemplateOptions};
 use serde_json::{Value, json};
 
 use crate::support::{TempDir, moeflux_in, stdout_in};

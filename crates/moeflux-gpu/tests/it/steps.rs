@@ -1,5 +1,6 @@
 //! Steps that wait between two layers while answers are computed in the place of their rows.
 
+use moeflux::provider::engine::EngineSpec;
 use moeflux::provider::forward::Logits;
 use moeflux::provider::session::{Feed, StepOutput, StepUnderWay, Wanted, step};
 

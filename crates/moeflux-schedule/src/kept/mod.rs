@@ -293,8 +293,9 @@ mod tests {
     fn session(engine: &Engine, tokens: std::ops::Range<u32>) -> Session {
         let mut session = engine.session(256).unwrap();
         let tokens: Vec<TokenId> = tokens.map(TokenId).collect();
-        let output = &mut moeflux::StepOutput::default();
-        moeflux::step(&mut [moeflux::Feed::prompt(&mut session, &tokens)], output).unwrap();
+        let output = &mut moeflux::step::StepOutput::default();
+        moeflux::step::step(&mut [moeflux::step::Feed::prompt(&mut session, &tokens)], output)
+            .unwrap();
         session
     }
 

@@ -4,8 +4,8 @@
 //! **Invariant:** of the places for sessions one stays with prompts that are being read, and each
 //! job is overtaken a bounded number of times.
 
-use moeflux::provider::spec::MixerSpec;
-use moeflux::{Error, LongerSteps, Session};
+use moeflux::step::LongerSteps;
+use moeflux::{Error, Session};
 
 use super::Scheduler;
 use super::sought::Sought;
@@ -191,8 +191,7 @@ impl Scheduler<'_> {
             return false;
         }
         let n_tokens_now = job.prompt.len() - n_left;
-        let mut layers = self.context.engine.spec().layers.iter();
-        let is_recurrent = layers.any(|layer| matches!(layer.mixer, MixerSpec::GatedDelta(_)));
+        let is_recurrent = self.context.engine.is_recurrent();
         let gains = |outline: &Outline| {
             let n_shared = n_shared(&outline.prompt, &job.prompt).min(job.prompt.len() - 1);
             let n_tokens_then = outline.n_forkable(n_shared, is_recurrent);

@@ -14,7 +14,8 @@ mod steps;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use moeflux::{Error, SessionRoom, StepOutput};
+use moeflux::step::StepOutput;
+use moeflux::{Error, SessionRoom};
 
 use crate::answers::{Answers, Context};
 use crate::chunk::Balance;

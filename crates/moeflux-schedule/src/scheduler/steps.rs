@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use moeflux::provider::session::N_ROWS_BESIDE;
-use moeflux::{Error, Feed, Logits, Result, StepOutput, step};
+use moeflux::step::N_ROWS_BESIDE;
+use moeflux::step::{Feed, Logits, StepOutput, step};
+use moeflux::{Error, Result};
 
 use super::admission::N_ROWS_SHORT;
 use super::{InStep, Inbox, Scheduler};
@@ -92,7 +93,7 @@ impl Scheduler<'_> {
         self.under_way.clear();
         let n_rows: usize = n_rows.iter().sum();
         if let Ok(ChunkEnd { spent, .. }) = &ended {
-            let n_parts = n_rows * self.context.engine.spec().layers.len();
+            let n_parts = n_rows * self.context.engine.n_layers();
             self.row_time = *spent / u32::try_from(n_parts.max(1)).unwrap_or(u32::MAX);
         }
         self.end_step(chosen, ended, &output);

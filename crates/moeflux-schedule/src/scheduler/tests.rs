@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::thread::{self, ThreadId};
 
+use moeflux::provider::config::Configure;
+use moeflux::provider::engine::EngineSpec;
 use moeflux::provider::io::{Clock as _, VirtualClock};
 use moeflux::{Engine, ModelText, StopStrings, TokenId};
 use tracing::field::{Field, Visit};

@@ -1,6 +1,8 @@
 //! Jobs that end by themselves.
 
-use moeflux::{Error, Finish, Scorer, StopStrings, TokenId, Wanted};
+use moeflux::sample::Scorer;
+use moeflux::step::Wanted;
+use moeflux::{Error, Finish, StopStrings, TokenId};
 use moeflux_schedule::{Options, Refusal, State};
 
 use crate::support::{Asked, DEMO, Nobody, RECURRENT, wait_until};
@@ -191,10 +193,8 @@ fn a_model_that_cannot_be_opened_is_reported_and_tried_again() {
         n_tries += 1;
         Err(Error::Machine(format!("try {n_tries}")))
     };
-    let clock = std::sync::Arc::new(moeflux::provider::io::RealClock::new());
     let text = std::sync::Arc::clone(&RECURRENT.text);
-    let service =
-        moeflux_schedule::Service::start(Box::new(open), text, options(1), clock).unwrap();
+    let service = moeflux_schedule::Service::start(Box::new(open), text, options(1)).unwrap();
     assert_eq!(service.wait_until_open().unwrap_err().to_string(), "try 1");
     wait_until("its state", || service.state() == State::Broken);
     let asked = Asked::new(&service, RECURRENT.job(vec![TokenId(5)], 1));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use moeflux::provider::io::{RealClock, VirtualClock};
+use moeflux::clock::VirtualClock;
 use moeflux::{Engine, TokenId};
 use moeflux_schedule::{DropReason, Job, KeptLimits, Missed, Options, Owner, Service};
 
@@ -117,9 +117,9 @@ fn answers_have_memory_before_kept_sessions() {
         leave_room(&engine, 2);
         Ok(engine)
     };
-    let (text, clock) = (Arc::clone(&DEMO.text), Arc::new(RealClock::new()));
+    let text = Arc::clone(&DEMO.text);
     let options = Options::new(CONTEXT);
-    let service = Service::start(Box::new(open), text, options, clock).unwrap();
+    let service = Service::start(Box::new(open), text, options).unwrap();
     let job = |owner, seed| {
         let mut job = DEMO.job(tokens(1_200, seed), 1);
         job.owner = Owner(owner);
@@ -138,8 +138,8 @@ fn the_next_turn_is_worth_more_than_turns_that_were_gone_on_from() {
         leave_room(&engine, 6);
         Ok(engine)
     };
-    let (text, clock) = (Arc::clone(&DEMO.text), Arc::new(RealClock::new()));
-    let service = Service::start(Box::new(open), text, Options::new(CONTEXT), clock).unwrap();
+    let text = Arc::clone(&DEMO.text);
+    let service = Service::start(Box::new(open), text, Options::new(CONTEXT)).unwrap();
     let mut history = tokens(200, 1);
     let mut n_before = 0;
     for turn in 0..20 {
@@ -173,8 +173,10 @@ fn memory_moves_between_kept_sessions_and_experts() {
         Ok(engine)
     };
     // Where prompts are read in no time, any wait for a drive is worth more than a session.
-    let (text, clock) = (Arc::clone(&DEMO.text), Arc::new(VirtualClock::default()));
-    let service = Service::start(Box::new(open), text, Options::new(CONTEXT), clock).unwrap();
+    let text = Arc::clone(&DEMO.text);
+    let mut options = Options::new(CONTEXT);
+    options.clock = Arc::new(VirtualClock::default());
+    let service = Service::start(Box::new(open), text, options).unwrap();
     service.wait_until_open().unwrap();
     let job = |seed| {
         let mut job = DEMO.job(tokens(600, seed), 40);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moeflux::Engine;
-use moeflux::provider::io::RealClock;
+use moeflux::provider::config::Configure;
 use moeflux::provider::model::Model;
 use moeflux_schedule::{Job, Options, Service, State};
 
@@ -32,8 +32,7 @@ impl Changing {
             let builder = Engine::builder(Model::open(&dir)?);
             builder.configure(|it| it.streaming.n_slots_max = Some(6)).load()
         };
-        let clock = Arc::new(RealClock::new());
-        let service = Service::start(Box::new(open), Arc::new(text_of_copy), options, clock);
+        let service = Service::start(Box::new(open), Arc::new(text_of_copy), options);
         let service = service.unwrap();
         service.wait_until_open().unwrap();
         Self { copy, service }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use moeflux::TokenId;
-use moeflux::provider::io::RealClock;
 use moeflux_schedule::{Job, Options, Refusal, Service, State};
 
 use crate::support::{
@@ -21,8 +20,8 @@ fn service(n_pieces: usize) -> Service {
     };
     let mut options = Options::new(CONTEXT);
     options.n_sessions = 3;
-    let (text, clock) = (Arc::clone(&DEMO.text), Arc::new(RealClock::new()));
-    Service::start(Box::new(open), text, options, clock).unwrap()
+    let text = Arc::clone(&DEMO.text);
+    Service::start(Box::new(open), text, options).unwrap()
 }
 
 fn tokens(n_tokens: usize) -> Vec<TokenId> {
@@ -96,7 +95,7 @@ fn what_can_never_have_room_is_refused() {
 struct Broken;
 
 impl moeflux_schedule::Masks for Broken {
-    fn mask(&self) -> Box<dyn moeflux::LogitMask> {
+    fn mask(&self) -> Box<dyn moeflux::sample::LogitMask> {
         panic!("as the test wants it");
     }
 }

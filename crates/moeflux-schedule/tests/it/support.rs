@@ -8,13 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex};
 use std::time::Duration;
 
-use moeflux::provider::io::RealClock;
+use moeflux::provider::config::Configure;
 use moeflux::provider::model::Model;
 use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
-use moeflux::{
-    Engine, EngineBuilder, Error, Finish, LogitMask, ModelText, ReadWay, SamplerConfig,
-    StopStrings, TokenId,
-};
+use moeflux::sample::{LogitMask, SamplerConfig};
+use moeflux::{Engine, EngineBuilder, Error, Finish, ModelText, ReadWay, StopStrings, TokenId};
 use moeflux_schedule::{Event, Job, Masks, Missed, Options, Owner, Scored, Service, Sink, Ticket};
 
 use crate::temp_dir::TempDir;
@@ -73,9 +71,8 @@ impl Subject {
 
     pub(crate) fn service(&self, options: Options) -> Service {
         let (dir, n_rows) = (self.dir.clone(), self.n_rows);
-        let clock = Arc::new(RealClock::new());
         let text = Arc::clone(&self.text);
-        Service::start(Box::new(move || open(&dir, n_rows)), text, options, clock).unwrap()
+        Service::start(Box::new(move || open(&dir, n_rows)), text, options).unwrap()
     }
 
     /// An engine that says at once when there is no memory for another session.

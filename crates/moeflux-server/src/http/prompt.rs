@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use moeflux::{Error, SamplerConfig, TextLimit, TokenId, Tokenizer};
+use moeflux::sample::SamplerConfig;
+use moeflux::{Error, TextLimit, TokenId, Tokenizer};
 use moeflux_chat::{
     AskError, ChatOptions, ChatPrompt, Conversation, PreparedPrompt, Refusal, RulePart,
 };

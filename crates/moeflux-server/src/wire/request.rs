@@ -3,7 +3,8 @@
 //! **Invariant:** every value is within its limits, and every field that cannot be honoured was
 //! refused. What depends on the model is left open: ids of tokens, lengths, its sampling defaults.
 
-use moeflux::{SamplerConfig, StopStrings, TokenId};
+use moeflux::sample::SamplerConfig;
+use moeflux::{StopStrings, TokenId};
 use moeflux_chat::{AnswerRules, ChatOptions, Conversation};
 
 use crate::wire::fields::Ignored;

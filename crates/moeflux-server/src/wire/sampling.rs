@@ -3,7 +3,7 @@
 //! **Invariant:** every number is within the sampler's own limits, so that the engine refuses
 //! nothing later but tokens that it does not have.
 
-use moeflux::provider::sample::PENALTY_MAX;
+use moeflux::sample::PENALTY_MAX;
 use moeflux::{StopStrings, TokenId};
 use serde_json::Value as Json;
 

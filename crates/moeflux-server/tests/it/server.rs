@@ -8,7 +8,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use moeflux::provider::io::RealClock;
 use moeflux::provider::model::Model;
 use moeflux::{Engine, Error, ModelText};
 use moeflux_schedule::{Options, Service, State, Stats};
@@ -74,8 +73,7 @@ impl Running {
         let (opener, wait) = channel();
         let context = options.context;
         let open = Box::new(move || open(is_held.then_some(&wait), context));
-        let clock = Arc::new(RealClock::new());
-        let service = Service::start(open, Arc::clone(&text), options, clock).unwrap();
+        let service = Service::start(open, Arc::clone(&text), options).unwrap();
         let service = Arc::new(service);
         let server = Server::bind(config).unwrap();
         let address = server.addresses().next().unwrap_or(([127, 0, 0, 1], 0).into());

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use moeflux::{Engine, Feed, Finish, Model, Session, StepOutput, Wanted, step};
+use moeflux::step::{Feed, StepOutput, Wanted, step};
+use moeflux::{Engine, Finish, Model, Session};
 use moeflux_chat::Chat;
 use moeflux_schedule::Scored;
 use moeflux_server::wire::{

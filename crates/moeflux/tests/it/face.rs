@@ -6,10 +6,11 @@ use std::process::Command;
 
 use moeflux::provider::config::EngineConfig;
 use moeflux::provider::model::Model;
+use moeflux::sample::{Sampler, SamplerConfig};
+use moeflux::step::{Feed, StepOutput, StepUnderWay};
 use moeflux::{
-    ChatTemplate, Engine, EngineBuilder, Error, Event, Feed, Generation, Message, ModelText,
-    Sampler, SamplerConfig, Session, Snapshot, StepOutput, StepUnderWay, StopStrings, TextStream,
-    Tokenizer,
+    ChatTemplate, Engine, EngineBuilder, Error, Event, Generation, Message, ModelText, Session,
+    Snapshot, StopStrings, TextStream, Tokenizer,
 };
 
 use crate::temp_dir::TempDir;

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use moeflux::provider::config::BackendKind;
-use moeflux::provider::engine::Engine;
+use moeflux::provider::engine::{Engine, EngineSpec};
 use moeflux::provider::generate::{Event, Finish, Generation};
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::sample::{LogitMask, Sampler, SamplerConfig};

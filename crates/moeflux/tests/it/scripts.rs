@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
-use moeflux::provider::engine::Engine;
+use moeflux::provider::engine::{Engine, EngineSpec};
 use moeflux::provider::error::{Error, Result};
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::session::{

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::BackendKind;
-use moeflux::provider::engine::Engine;
+use moeflux::provider::engine::{Engine, EngineSpec};
 use moeflux::provider::error::Error;
 use moeflux::provider::forward::Logits;
 use moeflux::provider::ids::TokenId;

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
-use moeflux::provider::engine::Engine;
+use moeflux::provider::engine::{Engine, EngineSpec};
 use moeflux::provider::error::Error;
 use moeflux::provider::forward::Logits;
 use moeflux::provider::ids::{ExpertIdx, TokenId};

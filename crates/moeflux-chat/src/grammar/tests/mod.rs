@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
-use moeflux::{LogitMask, ModelText, TokenId};
+use moeflux::sample::LogitMask;
+use moeflux::{ModelText, TokenId};
 use serde_json::Value as Json;
 
 use super::*;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moeflux::provider::budget::step_bytes;
+use moeflux::provider::config::Configure;
 use moeflux::provider::config::DeviceMaker;
 use moeflux::{Engine, EngineBuilder, Error, Result};
 use moeflux_gpu::adapter::{Adapter, HostMemory};

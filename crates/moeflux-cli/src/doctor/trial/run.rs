@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use moeflux::{Engine, Feed, Result, Session, StepOutput, TokenId, step};
+use moeflux::provider::engine::EngineSpec;
+use moeflux::step::{Feed, StepOutput, step};
+use moeflux::{Engine, Result, Session, TokenId};
 
 use super::model::CONTEXT;
 use crate::clock;

@@ -1,0 +1,63 @@
+//! Crates and commands that use the engine as any program does: by its stable names alone.
+//!
+//! What they would miss is what other programs miss. Tests may name `moeflux::provider`.
+
+use crate::tidy::Finding;
+use crate::tidy::lex;
+use crate::tidy::tree::{File, Tree};
+
+/// Where `moeflux::provider` is not named.
+const USERS: [&str; 10] = [
+    "crates/moeflux-chat/src/",
+    "crates/moeflux-schedule/src/",
+    "crates/moeflux-server/src/",
+    "crates/moeflux-cli/src/asked.rs",
+    "crates/moeflux-cli/src/chat/",
+    "crates/moeflux-cli/src/generate.rs",
+    "crates/moeflux-cli/src/sampling.rs",
+    "crates/moeflux-cli/src/serve/",
+    "crates/moeflux-cli/src/shown.rs",
+    "crates/moeflux/examples/",
+];
+
+/// Of these, the files that are tests as a whole.
+const TESTS: [&str; 3] = ["/tests/", "/tests.rs", "/testing.rs"];
+
+/// Uses of the unstable names.
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    tree.rust().flat_map(check_file).collect()
+}
+
+fn check_file(file: &File) -> Vec<Finding> {
+    let is_user = USERS.iter().any(|start| file.path.starts_with(start))
+        && !TESTS.iter().any(|part| file.path.contains(part));
+    if !is_user {
+        return Vec::new();
+    }
+    let code = file.code.split("mod tests {").next().unwrap_or_default();
+    let places = code.match_indices("moeflux::provider");
+    let finding = |(at, _): (usize, &str)| {
+        let message = "`moeflux::provider` promises nothing: use the names at the crate's root";
+        Finding::new(&file.path, lex::line_number(code, at), message)
+    };
+    places.map(finding).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn n_findings(path: &str, text: &str) -> usize {
+        check(&Tree::of(&[(path, text)])).len()
+    }
+
+    #[test]
+    fn users_of_the_engine_name_no_unstable_path() {
+        let code = "use moeflux::provider::io::Clock;\n";
+        assert_eq!(n_findings("crates/moeflux-chat/src/chat.rs", code), 1);
+        assert_eq!(n_findings("crates/moeflux-cli/src/plan/mod.rs", code), 0);
+        assert_eq!(n_findings("crates/moeflux-chat/src/format/tests.rs", code), 0);
+        let behind = format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{\n    {code}}}\n");
+        assert_eq!(n_findings("crates/moeflux-chat/src/chat.rs", &behind), 0);
+    }
+}
