@@ -9,8 +9,7 @@
 
 use std::path::Path;
 
-use moeflux::provider::text::SpecialTokens;
-use moeflux::{ChatTemplate, Message, TemplateOptions};
+use moeflux::{ChatTemplate, Message, SpecialTokens, TemplateOptions};
 use serde_json::{Value, json};
 
 fn main() {

@@ -15,8 +15,8 @@
 //!
 //! * [`Model::open`] reads the headers of a folder or a GGUF file. [`Engine::builder`] reads its
 //!   weights; [`Memory`] says where their bytes went.
-//! * A [`Session`] is one timeline of tokens. [`mod@step`] computes tokens of many sessions at once,
-//!   and can pause between layers.
+//! * A [`Session`] is one timeline of tokens. [`mod@step`] computes tokens of many sessions at
+//!   once, and can pause between layers.
 //! * [`ModelText`] turns text into tokens and knows how the model wants to be sampled ([`sample`]).
 //!   A [`Generation`] is one answer: it takes logits and says which token is next.
 //! * A [`Device`] computes in the place of the CPU: `moeflux-gpu` makes one.
@@ -78,7 +78,8 @@ pub use crate::model_text::ModelText;
 pub use crate::session::{Session, Snapshot, SnapshotHeader};
 #[cfg(feature = "text")]
 pub use crate::text::{
-    Cancel, ChatTemplate, Message, StopStrings, TemplateOptions, TextLimit, TextStream, Tokenizer,
+    Cancel, ChatTemplate, EndTokens, Message, SpecialTokens, StopStrings, TemplateOptions,
+    TextLimit, TextStream, Tokenizer,
 };
 pub use crate::weights::Progress;
 
