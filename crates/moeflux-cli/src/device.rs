@@ -9,7 +9,8 @@ use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::config::DeviceMaker;
 use moeflux::provider::model::Headers;
 use moeflux::{Budget, ByteCount, Error, Model, Result};
-use moeflux_gpu::adapter::{Adapter, AdapterFacts, AdapterKind, adapters, choose};
+use moeflux_gpu::adapter::{Adapter, AdapterFacts, adapters, choose};
+use moeflux_gpu::auto::{NotTaken, is_for_auto, not_for_auto};
 use moeflux_gpu::device::Gpu;
 use moeflux_gpu::maker::{GpuMaker, for_cpu_only, of_cpu_only};
 
@@ -105,7 +106,7 @@ fn auto(blueprint: &Blueprint, context: usize) -> Option<Adapter> {
         return None;
     }
     let all = without_noise(adapters);
-    let refused = all.iter().find_map(|it| not_for_auto(it.facts()));
+    let refused = all.iter().find_map(|it| refusal(it.facts()));
     let found = all.into_iter().find(|it| is_for_auto(it.facts()));
     let Some(adapter) = found else {
         if let Some(refused) = refused {
@@ -137,66 +138,14 @@ fn auto(blueprint: &Blueprint, context: usize) -> Option<Adapter> {
     fits.then_some(adapter)
 }
 
-/// Why a card of its own is not taken, if it is not.
-fn not_for_auto(facts: &AdapterFacts) -> Option<String> {
-    let name = &facts.name;
-    match &facts.lacks {
-        _ if !is_card(facts) => None,
-        Some(lacks) => Some(format!("{name} cannot be used: {lacks}")),
-        None if facts.is_second_choice() => Some(format!(
-            "{name} has no driver for Vulkan; --gpu '{name}' uses it through {}",
-            facts.api
-        )),
-        None => None,
-    }
-}
-
-/// Whether it is expected to be faster than the CPU beside it: a card of its own, or Apple's GPU.
-/// Others that share the CPU's memory may be slower.
-fn is_card(facts: &AdapterFacts) -> bool {
-    matches!(facts.kind, AdapterKind::Discrete | AdapterKind::Virtual) || facts.api == "metal"
-}
-
-/// Whether it is taken by itself. What it computes is checked before it is used.
-pub(crate) fn is_for_auto(facts: &AdapterFacts) -> bool {
-    is_card(facts) && !facts.is_second_choice() && facts.lacks.is_none()
-}
-
-#[cfg(test)]
-mod tests {
-    use moeflux_gpu::adapter::HostMemory;
-
-    use super::*;
-
-    #[test]
-    fn a_card_that_is_not_taken_says_why() {
-        let card = AdapterFacts {
-            name: "X 100".into(),
-            kind: AdapterKind::Discrete,
-            api: "vulkan",
-            driver: String::new(),
-            memory_bytes: Some(24 << 30),
-            host_memory: HostMemory::Seen,
-            buffer_bytes_max: 4 << 30,
-            binding_bytes_max: 2 << 30,
-            workgroup_bytes_max: 48 << 10,
-            subgroup_sizes: None,
-            has_f16: true,
-            matrix_edge: None,
-            has_timestamps: true,
-            lacks: None,
-        };
-        assert!(is_for_auto(&card) && not_for_auto(&card).is_none());
-        let lacking = AdapterFacts { lacks: Some("it is too old".into()), ..card.clone() };
-        let expected = "X 100 cannot be used: it is too old";
-        assert_eq!(not_for_auto(&lacking).as_deref(), Some(expected));
-        let other = AdapterFacts { api: "dx12", ..card };
-        let expected = "X 100 has no driver for Vulkan; --gpu 'X 100' uses it through dx12";
-        assert_eq!(not_for_auto(&other).as_deref(), Some(expected));
-        // Those that share the CPU's memory are not expected to be taken.
-        let shared = AdapterFacts { kind: AdapterKind::Integrated, ..other };
-        assert!(not_for_auto(&shared).is_none() && !is_for_auto(&shared));
-        let of_apple = AdapterFacts { api: "metal", ..shared };
-        assert!(not_for_auto(&of_apple).is_none() && is_for_auto(&of_apple));
-    }
+/// What to say of a card that is not taken.
+fn refusal(facts: &AdapterFacts) -> Option<String> {
+    let AdapterFacts { name, api, .. } = facts;
+    Some(match not_for_auto(facts)? {
+        NotTaken::SecondChoice => {
+            format!("{name} has no driver for Vulkan; --gpu '{name}' uses it through {api}")
+        }
+        NotTaken::Lacks(lacks) => format!("{name} cannot be used: {lacks}"),
+        _ => format!("{name} cannot be used"),
+    })
 }

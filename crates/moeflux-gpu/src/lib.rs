@@ -96,3 +96,6 @@ mod values;
 mod trial;
 pub mod check;
 pub mod maker;
+pub mod auto;
+
+pub use crate::auto::{Auto, auto};

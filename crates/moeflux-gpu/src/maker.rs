@@ -5,13 +5,15 @@
 use std::sync::Arc;
 
 use moeflux::provider::backend::{Arithmetic, Backend};
+use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::config::{DeviceMaker, DeviceParts};
-use moeflux::provider::error::{Error, Result};
+use moeflux::provider::error::{Error, Remedy, Result};
 use moeflux::provider::ids::MatrixId;
 use moeflux_kernels::MatrixKind;
 
 use crate::adapter::HostMemory;
 use crate::backend::GpuBackend;
+use crate::check::differences;
 use crate::config::{GpuConfig, Matrices, Tiers};
 use crate::device::Gpu;
 use crate::device::staging::STAGING_BYTES_MAX;
@@ -33,6 +35,14 @@ pub struct GpuMaker {
     sees_host: bool,
     sees_slots: bool,
     expert_buffer_bytes_max: u64,
+    checks: Checks,
+}
+
+/// Whether a GPU is compared with the CPU before it runs a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Checks {
+    None,
+    BeforeEachModel,
 }
 
 impl GpuMaker {
@@ -47,7 +57,15 @@ impl GpuMaker {
             sees_host,
             sees_slots: true,
             expert_buffer_bytes_max: u64::MAX,
+            checks: Checks::None,
         }
+    }
+
+    /// Compares what the GPU computes with what the CPU does before each model, on random layers of
+    /// the same kinds.
+    #[must_use]
+    pub fn checked(self) -> Self {
+        Self { checks: Checks::BeforeEachModel, ..self }
     }
 
     /// Leaves experts without room on the device in the host's memory, also where both are the
@@ -108,6 +126,20 @@ impl DeviceMaker for GpuMaker {
     /// leave half of it to the host.
     fn shares_memory(&self) -> bool {
         self.gpu.facts().api == "metal"
+    }
+
+    fn check(&self, blueprint: &Blueprint) -> Result<()> {
+        if self.checks == Checks::None {
+            return Ok(());
+        }
+        match differences(&self.gpu, blueprint)?.first() {
+            None => Ok(()),
+            Some(first) => Err(Error::Device {
+                device: self.gpu.facts().name.clone(),
+                problem: format!("its results are not those of the CPU ({first})"),
+                remedy: Some(Remedy::Cpu),
+            }),
+        }
     }
 
     fn make(&self, parts: &DeviceParts<'_>) -> Result<Box<dyn Backend>> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use moeflux_kernels::KernelTable;
 
 use crate::backend::{Arithmetic, Backend};
+use crate::blueprint::Blueprint;
 use crate::error::Result;
 use crate::experts::policy::PolicyKind;
 use crate::experts::stream::{Drives, ReadFor, SeenSlots};
@@ -56,6 +57,17 @@ pub trait DeviceMaker: fmt::Debug + Send + Sync {
     /// Whether the device's memory is the host's: a byte of one is a byte less of the other.
     fn shares_memory(&self) -> bool {
         false
+    }
+
+    /// Whether the device computes layers of these kinds as a CPU does: asked before any weight is
+    /// read.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::Error::Device`].
+    fn check(&self, blueprint: &Blueprint) -> Result<()> {
+        let _ = blueprint;
+        Ok(())
     }
 
     /// A backend with these weights.

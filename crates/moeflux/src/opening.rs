@@ -49,6 +49,9 @@ pub(crate) fn describe(model: Model, config: &EngineConfig) -> Result<Described>
     // A program that needs the text has it by now.
     checkpoint.drop_text();
     check_order(&dir, &blueprint)?;
+    if let Some(device) = &config.device {
+        device.check(&blueprint)?;
+    }
     if checkpoint.packed.as_ref().is_some_and(|packed| !packed.has_pack_sums) {
         tracing::warn!(dir = %dir.display(), "the small files of this pack have no checksums");
     }

@@ -74,7 +74,7 @@ pub(crate) fn of_gpu(
         far_prompt_bytes_per_s: prompts.far_bytes_per_s,
     };
     let computing = Computing { pace, name: facts.name.clone(), age_s: 0, is_doubtful: false };
-    let is_for_auto = crate::device::is_for_auto(facts);
+    let is_for_auto = moeflux_gpu::auto::is_for_auto(facts);
     Ok(Card { computing, room_bytes, sees_host, is_for_auto })
 }
 

@@ -1,0 +1,131 @@
+//! The GPU that a program takes without being told one.
+//!
+//! **Invariant:** software is never taken, nor a card whose results were not compared with those of
+//! the CPU.
+
+use std::sync::Arc;
+
+use moeflux::provider::config::DeviceMaker;
+use moeflux::{Device, Result};
+
+use crate::adapter::{AdapterFacts, AdapterKind, adapters};
+use crate::device::Gpu;
+use crate::maker::GpuMaker;
+
+/// A GPU, or why there is none.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Auto {
+    /// Computes in the place of the CPU.
+    Device(Device),
+    /// The CPU computes: one line that says why.
+    Cpu(String),
+}
+
+impl From<Auto> for Option<Device> {
+    fn from(auto: Auto) -> Self {
+        match auto {
+            Auto::Device(device) => Some(device),
+            Auto::Cpu(_) => None,
+        }
+    }
+}
+
+/// The first GPU that is expected to be faster than the CPU, for
+/// [`moeflux::EngineBuilder::device`]. Before it runs a model, it computes random layers of the
+/// same kinds, which takes seconds; a GPU whose results are not those of the CPU is an error there.
+/// As in the command, products of long prompts may round to half precision.
+///
+/// # Errors
+///
+/// What the driver reports of a GPU that is there.
+pub fn auto() -> Result<Auto> {
+    let all = adapters();
+    let refused = all.iter().find_map(|it| refusal(it.facts()));
+    let Some(adapter) = all.into_iter().find(|it| is_for_auto(it.facts())) else {
+        let none = || "this machine has no GPU of its own".to_owned();
+        return Ok(Auto::Cpu(refused.unwrap_or_else(none)));
+    };
+    let maker = GpuMaker::new(Gpu::open(&adapter)?, None).staging_f16().checked();
+    Ok(Auto::Device(Device::from(Arc::new(maker) as Arc<dyn DeviceMaker>)))
+}
+
+fn refusal(facts: &AdapterFacts) -> Option<String> {
+    let AdapterFacts { name, api, .. } = facts;
+    not_for_auto(facts).map(|reason| match reason {
+        NotTaken::Lacks(lacks) => format!("{name} cannot be used: {lacks}"),
+        NotTaken::SecondChoice => {
+            format!("{name} has no driver for Vulkan; through {api} it is used by name only")
+        }
+    })
+}
+
+/// Why a card of its own is not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotTaken {
+    /// It lacks what kernels need: what.
+    Lacks(String),
+    /// It has no driver for the interface that is used first.
+    SecondChoice,
+}
+
+/// Why a card of its own is not taken, if it is not.
+#[must_use]
+pub fn not_for_auto(facts: &AdapterFacts) -> Option<NotTaken> {
+    match &facts.lacks {
+        _ if !is_card(facts) => None,
+        Some(lacks) => Some(NotTaken::Lacks(lacks.clone())),
+        None => facts.is_second_choice().then_some(NotTaken::SecondChoice),
+    }
+}
+
+/// Whether it is expected to be faster than the CPU beside it: a card of its own, or Apple's GPU.
+/// Others that share the CPU's memory may be slower.
+fn is_card(facts: &AdapterFacts) -> bool {
+    matches!(facts.kind, AdapterKind::Discrete | AdapterKind::Virtual) || facts.api == "metal"
+}
+
+/// Whether it is taken by itself. What it computes is checked before it is used.
+#[must_use]
+pub fn is_for_auto(facts: &AdapterFacts) -> bool {
+    is_card(facts) && !facts.is_second_choice() && facts.lacks.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::adapter::HostMemory;
+
+    use super::*;
+
+    #[test]
+    fn a_card_that_is_not_taken_says_why() {
+        let card = AdapterFacts {
+            name: "X 100".into(),
+            kind: AdapterKind::Discrete,
+            api: "vulkan",
+            driver: String::new(),
+            memory_bytes: Some(24 << 30),
+            host_memory: HostMemory::Seen,
+            buffer_bytes_max: 4 << 30,
+            binding_bytes_max: 2 << 30,
+            workgroup_bytes_max: 48 << 10,
+            subgroup_sizes: None,
+            has_f16: true,
+            matrix_edge: None,
+            has_timestamps: true,
+            lacks: None,
+        };
+        assert!(is_for_auto(&card) && not_for_auto(&card).is_none());
+        let lacking = AdapterFacts { lacks: Some("it is too old".into()), ..card.clone() };
+        assert_eq!(refusal(&lacking).as_deref(), Some("X 100 cannot be used: it is too old"));
+        let other = AdapterFacts { api: "dx12", ..card };
+        let expected = "X 100 has no driver for Vulkan; through dx12 it is used by name only";
+        assert_eq!(refusal(&other).as_deref(), Some(expected));
+        // Those that share the CPU's memory are not expected to be taken.
+        let shared = AdapterFacts { kind: AdapterKind::Integrated, ..other };
+        assert!(not_for_auto(&shared).is_none() && !is_for_auto(&shared));
+        let of_apple = AdapterFacts { api: "metal", ..shared };
+        assert!(not_for_auto(&of_apple).is_none() && is_for_auto(&of_apple));
+    }
+}
