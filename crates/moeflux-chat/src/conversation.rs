@@ -16,6 +16,14 @@ pub struct Conversation {
     pub ending: Ending,
 }
 
+impl Conversation {
+    /// A conversation that begins with a question.
+    #[must_use]
+    pub fn new(question: impl Into<String>) -> Self {
+        Self { turns: vec![Turn::User(question.into())], ..Self::default() }
+    }
+}
+
 /// Where a rendered conversation ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {

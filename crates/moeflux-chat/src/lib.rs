@@ -32,6 +32,7 @@ mod grammar;
 mod answer;
 mod prepared;
 mod chat;
+mod stream;
 #[cfg(test)]
 mod testing;
 
@@ -46,4 +47,5 @@ pub use options::{ChatOptions, OWN_VARIABLES};
 pub use piece::{Piece, Stage};
 pub use prepared::PreparedPrompt;
 pub use rules::{AnswerForm, AnswerRules, ToolChoice};
+pub use stream::AnswerParts;
 pub use thoughts::ThoughtFormat;

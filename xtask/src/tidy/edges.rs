@@ -13,7 +13,8 @@ const ALLOWED: [(&str, &[&str]); 16] = [
     ("moeflux-threads", &[]),
     // The demo model is for its examples.
     ("moeflux", &["moeflux-demo", "moeflux-io", "moeflux-kernels", "moeflux-threads"]),
-    ("moeflux-chat", &["moeflux"]),
+    // The demo model is for its examples.
+    ("moeflux-chat", &["moeflux", "moeflux-demo"]),
     (
         "moeflux-cli",
         &[

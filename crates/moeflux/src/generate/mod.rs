@@ -7,6 +7,9 @@
 //! that ends the answer is neither. Knows no clock: who listens takes the time.
 
 mod bound;
+mod stream;
+
+pub use stream::{AnswerTokens, Generated};
 
 use std::fmt;
 use std::ops::ControlFlow;
