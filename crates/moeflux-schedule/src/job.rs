@@ -4,8 +4,9 @@
 //! tokens of its answers; each answer ends with [`Event::Finished`], or the whole job with
 //! [`Event::Failed`]. Of a job that was cancelled nothing more is heard.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use moeflux::sample::{LogitMask, SamplerConfig};
@@ -206,6 +207,13 @@ pub trait Sink: Send {
     }
 }
 
+impl Sink for Sender<Event> {
+    fn put(&mut self, event: Event) {
+        // Nobody has to listen.
+        drop(self.send(event));
+    }
+}
+
 /// How far a job's prompt is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -242,3 +250,24 @@ pub enum Refusal {
     /// The job cannot be run as it stands.
     Invalid(Error),
 }
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QueueFull { n_waiting, retry_after } => write!(
+                f,
+                "{n_waiting} jobs wait already: try again in {} s",
+                retry_after.as_secs().max(1)
+            ),
+            Self::TooLong { n_prompt_tokens, n_answer_tokens, n_context } => write!(
+                f,
+                "{n_prompt_tokens} tokens and {n_answer_tokens} of an answer do not fit into a \
+                 context of {n_context}"
+            ),
+            Self::Closed => f.write_str("the service takes no more jobs"),
+            Self::Invalid(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -127,6 +127,18 @@ impl Service {
         Ok(Self { commands, shared, text, clock, options, opened, thread })
     }
 
+    /// The same over an engine that is loaded already. Once its files have changed, jobs fail.
+    ///
+    /// # Errors
+    ///
+    /// As [`Service::start`].
+    pub fn of_engine(engine: Engine, text: Arc<ModelText>, options: Options) -> Result<Self> {
+        let mut engine = Some(engine);
+        let problem = "the engine was closed: load the model again";
+        let open = move || engine.take().ok_or_else(|| Error::Stopped(problem.to_owned()));
+        Self::start(Box::new(open), text, Options { unload_after: None, ..options })
+    }
+
     /// Waits until the engine was opened for the first time.
     ///
     /// # Errors

@@ -34,7 +34,8 @@ const ALLOWED: [(&str, &[&str]); 16] = [
     ("moeflux-gpu", &["moeflux", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-hub", &["moeflux-io"]),
     ("moeflux-mpi", &["moeflux"]),
-    ("moeflux-schedule", &["moeflux", "moeflux-demo"]),
+    // Conversations are for its example.
+    ("moeflux-schedule", &["moeflux", "moeflux-chat", "moeflux-demo"]),
     ("moeflux-server", &["moeflux", "moeflux-chat", "moeflux-schedule"]),
     ("moeflux-fuzz", &["moeflux-fuzz-targets"]),
     ("moeflux-fuzz-targets", &["moeflux", "moeflux-chat"]),

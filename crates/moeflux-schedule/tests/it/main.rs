@@ -1,6 +1,7 @@
 //! Tests of the scheduler: what is heard of jobs next to each other is what each gives alone.
 #![cfg(test)]
 
+mod examples;
 mod giving_up;
 mod jobs;
 mod keeping;

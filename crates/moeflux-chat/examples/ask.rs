@@ -1,4 +1,4 @@
-//! An answer in a dozen lines, by the model in the box: `answer [DIR]`.
+//! An answer in a dozen lines, by the model in the box: `ask [DIR]`.
 
 #![expect(clippy::print_stdout, reason = "the answer goes there")]
 

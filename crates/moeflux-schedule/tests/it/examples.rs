@@ -1,0 +1,40 @@
+//! The examples of this crate and of `moeflux-chat`, which show how a program asks.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// What an example prints. `cargo test --workspace` builds it beside this test.
+fn printed(name: &str) -> String {
+    let tests = std::env::current_exe().unwrap();
+    let profile: PathBuf = tests.ancestors().nth(2).unwrap().to_owned();
+    let example = profile.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+    let output = Command::new(&example).output();
+    let output = output.unwrap_or_else(|error| {
+        let example = example.display();
+        unreachable!("{example}: {error}; build it: cargo build --workspace --examples")
+    });
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_conversation_in_company_gets_the_answer_that_it_gets_alone() {
+    let alone = printed("ask");
+    assert!(alone.contains("trait"), "{alone}");
+    let together = printed("two_conversations");
+    let expected = format!("What is a trait object?\n{}\n\n", alone.trim_end());
+    assert!(together.starts_with(&expected), "{together}");
+    assert!(together[expected.len()..].starts_with("What does a slice hold?\n"), "{together}");
+}
+
+#[test]
+fn an_answer_calls_the_tool_or_follows_the_schema() {
+    let printed = printed("tools");
+    let [call, form] = printed.lines().collect::<Vec<_>>()[..] else { panic!("{printed}") };
+    let arguments = call.strip_prefix("look_up(").and_then(|it| it.strip_suffix(')'));
+    let arguments: serde_json::Value = serde_json::from_str(arguments.unwrap()).unwrap();
+    assert!(arguments["name"].is_string(), "{call}");
+    let form: serde_json::Value = serde_json::from_str(form).unwrap();
+    assert!(form["is_growable"].is_boolean(), "{form}");
+}
