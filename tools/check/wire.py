@@ -1,6 +1,6 @@
 """Shows recorded answers of the dialects to the clients' own decoders, and records their requests.
 
-    python3 tools/check/wire.py answers         every file of crates/moeflux-server/tests/recorded/answers
+    python3 tools/check/wire.py answers         every file of crates/moeflux-wire/tests/recorded/answers
     python3 tools/check/wire.py record DIR      what the Python clients send, one file per request
 
 Needs the packages openai and anthropic. `answers` serves each file from a local port, reads it with
@@ -21,7 +21,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 
-ANSWERS = pathlib.Path(__file__).parents[2] / "crates/moeflux-server/tests/recorded/answers"
+ANSWERS = pathlib.Path(__file__).parents[2] / "crates/moeflux-wire/tests/recorded/answers"
 QUESTION = [{"role": "user", "content": "Why is the sky blue?"}]
 
 

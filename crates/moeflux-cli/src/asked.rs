@@ -13,7 +13,7 @@ use moeflux_chat::{
     PreparedPrompt, Refusal, RulePart, ToolChoice, Turn,
 };
 use moeflux_io::OneLine;
-use moeflux_server::wire::{self, Prompt, Request, chat};
+use moeflux_wire::{Prompt, Request, chat};
 use serde_json::{Map, Value, json};
 
 use crate::clock;
@@ -146,7 +146,7 @@ impl Asked {
     }
 
     /// Says where a field came from that is refused.
-    fn refused(&self, failure: &wire::Failure) -> Failure {
+    fn refused(&self, failure: &moeflux_wire::Failure) -> Failure {
         let message = failure.message.as_str();
         let field = failure.field.as_deref().unwrap_or_default();
         let name = field.split(['.', '[']).next().unwrap_or_default();

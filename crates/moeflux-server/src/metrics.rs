@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use moeflux_schedule::{DropReason, Histogram, Stats};
 
-use crate::wire::FailureKind;
+use moeflux_wire::FailureKind;
 
 /// How many connections there are, and have been.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,7 +6,7 @@
 use crate::tidy::Finding;
 use crate::tidy::tree::{File, Tree};
 
-const ALLOWED: [(&str, &[&str]); 16] = [
+const ALLOWED: [(&str, &[&str]); 17] = [
     ("moeflux-io", &[]),
     // Its benchmark only, which reads memory as weights lie in it.
     ("moeflux-kernels", &["moeflux-io"]),
@@ -28,6 +28,7 @@ const ALLOWED: [(&str, &[&str]); 16] = [
             "moeflux-mpi",
             "moeflux-schedule",
             "moeflux-server",
+            "moeflux-wire",
         ],
     ),
     ("moeflux-demo", &[]),
@@ -36,7 +37,8 @@ const ALLOWED: [(&str, &[&str]); 16] = [
     ("moeflux-mpi", &["moeflux"]),
     // Conversations are for its example.
     ("moeflux-schedule", &["moeflux", "moeflux-chat", "moeflux-demo"]),
-    ("moeflux-server", &["moeflux", "moeflux-chat", "moeflux-schedule"]),
+    ("moeflux-server", &["moeflux", "moeflux-chat", "moeflux-schedule", "moeflux-wire"]),
+    ("moeflux-wire", &["moeflux", "moeflux-chat"]),
     ("moeflux-fuzz", &["moeflux-fuzz-targets"]),
     ("moeflux-fuzz-targets", &["moeflux", "moeflux-chat"]),
     // Parsers of others, on the texts of moeflux-chat.

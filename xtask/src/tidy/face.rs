@@ -7,10 +7,11 @@ use crate::tidy::lex;
 use crate::tidy::tree::{File, Tree};
 
 /// Where `moeflux::provider` is not named.
-const USERS: [&str; 10] = [
+const USERS: [&str; 11] = [
     "crates/moeflux-chat/src/",
     "crates/moeflux-schedule/src/",
     "crates/moeflux-server/src/",
+    "crates/moeflux-wire/src/",
     "crates/moeflux-cli/src/asked.rs",
     "crates/moeflux-cli/src/chat/",
     "crates/moeflux-cli/src/generate.rs",

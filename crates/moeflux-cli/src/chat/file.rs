@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use moeflux::{Error, Result};
 use moeflux_chat::{Assistant, Call, Conversation, Tool, ToolKind, Turn};
-use moeflux_server::wire::{Prompt, chat};
+use moeflux_wire::{Prompt, chat};
 use serde_json::{Map, Value, json};
 
 use crate::asked;

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::http::reply::Problem;
-use crate::wire::{Failure, FailureKind};
+use moeflux_wire::{Failure, FailureKind};
 
 /// What memory is counted in.
 const UNIT_BYTES: usize = 1 << 10;

@@ -15,7 +15,7 @@ use crate::http::account::{Held, Part};
 use crate::http::places::Asking;
 use crate::http::reply::Problem;
 use crate::http::size::Size;
-use crate::wire::{Failure, FailureKind};
+use moeflux_wire::{Failure, FailureKind};
 
 /// Longest body: the text of the longest contexts in JSON, several times over.
 const BODY_BYTES_MAX: usize = 32 << 20;

@@ -22,7 +22,7 @@ use crate::http::config::Timeouts;
 use crate::http::keeping::added_bytes;
 use crate::http::reply::{self, Problem};
 use crate::http::run::Run;
-use crate::wire::{Event, Writer};
+use moeflux_wire::{Event, Writer};
 
 /// Pieces of a response that wait for their reader. Behind them, the answer itself waits.
 const N_PIECES_MAX: usize = 4;

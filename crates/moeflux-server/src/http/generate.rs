@@ -22,8 +22,8 @@ use crate::http::record::Record;
 use crate::http::reply::{Problem, RequestId};
 use crate::http::run::Run;
 use crate::http::shared::Shared;
-use crate::wire::{Failure, FailureKind, Head, Request, Writer};
-use crate::wire::{chat, completions, messages, responses};
+use moeflux_wire::{Failure, FailureKind, Head, Request, Writer};
+use moeflux_wire::{chat, completions, messages, responses};
 
 /// Whose API a request speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use crate::http::listen::is_loopback;
 use crate::http::places::Asking;
 use crate::http::reply::{self, ANTHROPIC_REQUEST_ID, Family, REQUEST_ID, Refused, RequestId};
 use crate::http::shared::Shared;
-use crate::wire::{Failure, FailureKind};
+use moeflux_wire::{Failure, FailureKind};
 
 /// The path that is open to everybody who can connect: programs watch it that have no key.
 pub(crate) const OPEN_PATH: &str = "/health";

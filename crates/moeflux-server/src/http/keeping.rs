@@ -3,7 +3,7 @@
 //! **Invariant:** estimates from above, which no clock and no other request change.
 
 use crate::http::size::Size;
-use crate::wire::{Event, Prompt, Request};
+use moeflux_wire::{Event, Prompt, Request};
 
 /// For any request: its task, its channels, its log line.
 const FIXED: usize = 64 << 10;

@@ -20,8 +20,8 @@ use crate::http::shared::Shared;
 use crate::metrics;
 use crate::openapi;
 use crate::process;
-use crate::wire::{self, Failure, FailureKind, Ignored, Prompt};
-use crate::wire::{chat, messages, models, responses, tokens};
+use moeflux_wire::{self as wire, Failure, FailureKind, Ignored, Prompt};
+use moeflux_wire::{chat, messages, models, responses, tokens};
 
 /// What is asked about a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

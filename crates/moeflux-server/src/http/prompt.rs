@@ -15,7 +15,7 @@ use moeflux_schedule::{Job, Masks, Owner};
 
 use crate::http::reply::failure_of;
 use crate::http::shared::Shared;
-use crate::wire::{Failure, FailureKind, Prompt, PromptText, Request};
+use moeflux_wire::{Failure, FailureKind, Prompt, PromptText, Request};
 
 /// Log-probabilities of echoed prompts in one response, at some 300 bytes each. Evaluations ask for
 /// two per token.

@@ -9,7 +9,7 @@ use moeflux_schedule::{Missed, Times};
 use tokio::time::Instant;
 
 use crate::http::reply::{Problem, RequestId};
-use crate::wire::{Reason, Usage};
+use moeflux_wire::{Reason, Usage};
 
 /// What is known of a request. Dropping it writes the line.
 #[derive(Debug)]
@@ -73,13 +73,7 @@ impl Record {
 
     /// An answer ended.
     pub(crate) fn finished(&mut self, reason: &Reason, times: &Times) {
-        self.ended = match reason {
-            Reason::End => "end",
-            Reason::Calls => "calls",
-            Reason::Stop(_) => "stop",
-            Reason::Length => "length",
-            Reason::ContextFull => "context",
-        };
+        self.ended = reason.name();
         // Answers go on beside each other: the longest counts.
         let all = &mut self.times;
         all.queued = all.queued.max(times.queued);

@@ -11,7 +11,7 @@ use moeflux::{Error, Fault};
 use moeflux_schedule::Refusal;
 use serde_json::Value as Json;
 
-use crate::wire::{Failure, FailureKind};
+use moeflux_wire::{Failure, FailureKind};
 
 /// The header that names a request, in all dialects but one.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -18,7 +18,7 @@ use crate::http::meant::meant;
 use crate::http::plain::{self, Question};
 use crate::http::reply::{self, Family, Problem, RequestId};
 use crate::http::shared::Shared;
-use crate::wire::{Failure, FailureKind};
+use moeflux_wire::{Failure, FailureKind};
 
 /// What a path does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

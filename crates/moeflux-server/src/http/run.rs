@@ -1,6 +1,6 @@
 //! A request while the engine works on it: what its jobs tell becomes events of its answers.
 //!
-//! **Invariant:** as of [`crate::wire::Event`]. Dropping a run cancels what it has not finished.
+//! **Invariant:** as of [`moeflux_wire::Event`]. Dropping a run cancels what it has not finished.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::http::prompt::Planned;
 use crate::http::record::Record;
 use crate::http::reply::{Problem, failure_of};
 use crate::http::shared::Shared;
-use crate::wire::{AnswerEvents, Event, Progress, Reason, Usage, scored};
+use moeflux_wire::{AnswerEvents, Event, Progress, Reason, Score, Usage, scored};
 
 /// Jobs of one request at a time: the others wait here, and leave the queue to other requests.
 const N_JOBS_MAX: usize = 8;
@@ -171,10 +171,10 @@ impl Run {
             JobEvent::Token { answer_idx, token, text } => {
                 self.record.token();
                 let tokenizer = self.shared.text().tokenizer();
-                events.extend(part.answers[answer_idx].chosen(tokenizer, &token, &text));
+                events.extend(part.answers[answer_idx].chosen(tokenizer, score(&token), &text));
             }
             JobEvent::EndToken { answer_idx, token } => {
-                part.answers[answer_idx].ended_by(self.shared.text().tokenizer(), &token);
+                part.answers[answer_idx].ended_by(self.shared.text().tokenizer(), score(&token));
             }
             JobEvent::Finished { answer_idx, finish, stopped, rest, times } => {
                 let end = End { answer_idx, finish, stopped, rest, times };
@@ -212,7 +212,7 @@ impl Run {
     /// The prompt's text comes with the first of its tokens: characters may lie across tokens.
     fn scores(&mut self, part_idx: usize, scores: &[Scored], events: &mut Vec<Event>) {
         let tokenizer = self.shared.text().tokenizer();
-        let tokens: Vec<_> = scores.iter().map(|score| scored(tokenizer, score)).collect();
+        let tokens: Vec<_> = scores.iter().map(|it| scored(tokenizer, score(it))).collect();
         let part = &mut self.parts[part_idx];
         let text = part.echo.take().unwrap_or_default();
         let echoed = |index| Event::Text { index, text: text.clone(), tokens: tokens.clone() };
@@ -266,6 +266,10 @@ impl Part {
     fn indices(&self, part_idx: usize) -> Range<usize> {
         part_idx * self.n_answers..(part_idx + 1) * self.n_answers
     }
+}
+
+fn score(token: &Scored) -> Score<'_> {
+    (token.token, token.logprob, &token.top)
 }
 
 async fn until(time: Option<Instant>) {

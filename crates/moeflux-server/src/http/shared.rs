@@ -16,7 +16,7 @@ use crate::http::account::Account;
 use crate::http::config::{CacheScope, Config, Served};
 use crate::http::places::Places;
 use crate::metrics::RefusalCounts;
-use crate::wire::{Failure, FailureKind, Head};
+use moeflux_wire::{Failure, FailureKind, Head};
 
 /// What all requests share.
 #[derive(Debug)]

@@ -1,7 +1,0 @@
-//! Messages of Anthropic: `/v1/messages` and `/v1/messages/count_tokens`.
-
-mod request;
-mod answer;
-
-pub use crate::wire::messages::answer::{Writer, token_count};
-pub use crate::wire::messages::request::{Shape, parse, parse_to_count};

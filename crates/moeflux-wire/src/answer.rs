@@ -1,0 +1,290 @@
+//! What the engine chose, token by token, into the events of one answer.
+//!
+//! **Invariant:** every token but the one that ends the answer is counted once, as thought or not.
+//! The tokens that [`Event::Text`] lists are those of the text, in order, whether it comes with
+//! them or later, and behind these the token that ended the answer. Tokens of thoughts, of the
+//! blank space behind them, of headers of messages and of calls are not listed.
+
+use moeflux::{TokenId, Tokenizer};
+use moeflux_chat::{Answer, AnswerPart, KeptAnswer, Stage};
+
+use crate::event::{Event, Reason, TokenLogprob, TokenText, Usage};
+
+/// A token, its log-probability if that was asked for, and the most likely tokens in its place.
+pub type Score<'a> = (TokenId, Option<f32>, &'a [(TokenId, f32)]);
+
+/// One answer while it is made.
+#[derive(Clone, Debug)]
+pub struct AnswerEvents {
+    index: usize,
+    answer: Answer,
+    /// Tokens whose text is held back.
+    waiting: Vec<TokenLogprob>,
+    /// Of the prompt.
+    usage: Usage,
+}
+
+impl AnswerEvents {
+    /// The answer with this number, to a prompt that took `usage`.
+    #[must_use]
+    pub fn new(index: usize, answer: Answer, usage: Usage) -> Self {
+        Self { index, answer, waiting: Vec::new(), usage }
+    }
+
+    /// What a token adds that does not end the answer; `text` became certain with it.
+    pub fn chosen(&mut self, tokenizer: &Tokenizer, token: Score<'_>, text: &str) -> Vec<Event> {
+        let (id, logprob, _) = token;
+        let score = logprob.is_some().then(|| scored(tokenizer, token));
+        self.token(id, text, score)
+    }
+
+    /// The token that ends the answer, with its log-probability.
+    pub fn ended_by(&mut self, tokenizer: &Tokenizer, token: Score<'_>) {
+        self.end_token(scored(tokenizer, token));
+    }
+
+    /// Behind calls it is no more of the text than their tokens.
+    fn end_token(&mut self, score: TokenLogprob) {
+        if self.answer.n_calls() == 0 {
+            self.waiting.push(score);
+        }
+    }
+
+    /// The end, with the text that the engine held back.
+    pub fn end(&mut self, rest: &str, reason: Reason) -> Vec<Event> {
+        let parts = self.answer.end(rest, reason.finish());
+        let mut events = self.events(parts);
+        let tokens = std::mem::take(&mut self.waiting);
+        let is_in_text = matches!(self.answer.stage(), Stage::Start | Stage::Text);
+        if !tokens.is_empty() && is_in_text && !self.answer.is_in_call() {
+            events.push(Event::Text { index: self.index, text: String::new(), tokens });
+        }
+        let reason = match reason {
+            // Half a call must not pass for a whole one.
+            Reason::End | Reason::Stop(_) if self.answer.has_cut_call() => Reason::Length,
+            Reason::End if self.answer.n_calls() > 0 => Reason::Calls,
+            other => other,
+        };
+        let usage = Usage {
+            n_answer_tokens: self.answer.n_tokens(),
+            n_thought_tokens: self.answer.n_thought_tokens(),
+            ..self.usage
+        };
+        events.push(Event::Finished { index: self.index, reason, usage });
+        events
+    }
+
+    /// The answer for histories that come back; `None` if it is not kept.
+    pub fn take_kept(&mut self) -> Option<KeptAnswer> {
+        self.answer.take_kept()
+    }
+
+    fn token(&mut self, token: TokenId, text: &str, score: Option<TokenLogprob>) -> Vec<Event> {
+        let before = self.answer.stage();
+        self.waiting.extend(score);
+        let parts = self.answer.token(token, text);
+        let stage = self.answer.stage();
+        let events = self.events(parts);
+        let is_text = !matches!(stage, Stage::Thought | Stage::BehindThought | Stage::Header);
+        // The last marker of a header is no part of the text behind it.
+        if self.answer.is_in_call() || !is_text || before == Stage::Header {
+            self.waiting.clear();
+        }
+        events
+    }
+
+    fn events(&mut self, parts: Vec<AnswerPart>) -> Vec<Event> {
+        parts.into_iter().filter_map(|part| self.event(part)).collect()
+    }
+
+    fn event(&mut self, part: AnswerPart) -> Option<Event> {
+        let index = self.index;
+        match part {
+            AnswerPart::Thought(text) => Some(Event::Thought { index, text }),
+            AnswerPart::Text(text) => {
+                Some(Event::Text { index, text, tokens: std::mem::take(&mut self.waiting) })
+            }
+            AnswerPart::CallBegun { call_idx, id, name } => {
+                Some(Event::CallBegun { index, call_idx, id, name })
+            }
+            AnswerPart::CallArguments { call_idx, text } => {
+                Some(Event::CallArguments { index, call_idx, text })
+            }
+            AnswerPart::CallEnded { call_idx, .. } => {
+                // Those of its last marker.
+                self.waiting.clear();
+                Some(Event::CallEnded { index, call_idx })
+            }
+            AnswerPart::CallCut { .. } => {
+                self.waiting.clear();
+                None
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A token with its likelihood and that of others. An echoed prompt has these, too.
+#[must_use]
+pub fn scored(tokenizer: &Tokenizer, (id, logprob, top): Score<'_>) -> TokenLogprob {
+    let seen = |token| TokenText {
+        token,
+        text: tokenizer.token_text(token).unwrap_or_default(),
+        bytes: tokenizer.token_bytes(token),
+    };
+    let top = top.iter().map(|(token, logprob)| (seen(*token), *logprob)).collect();
+    TokenLogprob { token: seen(id), logprob, top }
+}
+
+#[cfg(test)]
+mod tests {
+    use moeflux_chat::{AnswerReader, AnswerStart, CallFormat, HiddenMarkers, ThoughtFormat, Tool};
+
+    use super::*;
+
+    const PROMPT: Usage = Usage { n_prompt_tokens: 12, n_cached_tokens: 8, ..Usage::NONE };
+
+    /// The answer with number 3.
+    fn answer(reader: AnswerReader) -> AnswerEvents {
+        AnswerEvents::new(3, Answer::new(reader, HiddenMarkers::default(), "call_a_3"), PROMPT)
+    }
+
+    /// One that may call `f` and `g`.
+    fn calling() -> AnswerEvents {
+        let format = CallFormat::all().find(|it| it.title == "hermes").unwrap();
+        let tools = ["f", "g"].map(|name| Tool::function(name.into(), None, None));
+        let reader = AnswerReader::new(AnswerStart::Text, ThoughtFormat::usual());
+        answer(reader.with_calls(format, &tools))
+    }
+
+    fn call(name: &str) -> String {
+        format!("<tool_call>{{\"name\": \"{name}\", \"arguments\": {{}}}}</tool_call>")
+    }
+
+    /// Tokens with their texts, and the text that is held back; what comes out, and what is
+    /// counted: answer, thought.
+    #[track_caller]
+    fn check(start: AnswerStart, texts: &[&str], rest: &str, expected: (&[&str], usize, usize)) {
+        check_read(AnswerReader::new(start, ThoughtFormat::usual()), texts, rest, expected);
+    }
+
+    #[track_caller]
+    fn check_read(
+        reader: AnswerReader,
+        texts: &[&str],
+        rest: &str,
+        (expected, n_answer_tokens, n_thought_tokens): (&[&str], usize, usize),
+    ) {
+        let mut answer = answer(reader);
+        let mut events = Vec::new();
+        for (id, text) in (0..).zip(texts) {
+            let token = TokenText { token: TokenId(id), text: String::new(), bytes: Vec::new() };
+            let score = TokenLogprob { token, logprob: Some(-1.0), top: Vec::new() };
+            events.extend(answer.token(TokenId(id), text, Some(score)));
+        }
+        events.extend(answer.end(rest, Reason::End));
+        let usage = Usage { n_answer_tokens, n_thought_tokens, ..PROMPT };
+        let last = Event::Finished { index: 3, reason: Reason::End, usage };
+        assert_eq!(events.pop(), Some(last));
+        let shown: Vec<String> = events.iter().map(shown).collect();
+        assert_eq!(shown, expected);
+    }
+
+    /// A thought in brackets; a text with the numbers of its tokens.
+    fn shown(event: &Event) -> String {
+        match event {
+            Event::Thought { index: 3, text } => format!("({text})"),
+            Event::Text { index: 3, text, tokens } => {
+                let ids = tokens.iter().map(|it| it.token.token.0.to_string());
+                format!("{text} {}", ids.collect::<Vec<_>>().join(","))
+            }
+            other => panic!("not expected: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn tokens_are_those_of_the_text() {
+        use AnswerStart::{Open, Text, Thought};
+        check(Text, &["a", "b"], "", (&["a 0", "b 1"], 2, 0));
+        check(Text, &["a", "", "bc"], "", (&["a 0", "bc 1,2"], 3, 0));
+        check(Text, &["a", ""], "b", (&["a 0", "b 1"], 2, 0));
+        check(Text, &["a", ""], "", (&["a 0", " 1"], 2, 0));
+        check(Open, &[" ", "<", "b"], "", (&[" <b 0,1,2"], 3, 0));
+        check(Open, &[" "], "", (&["  0"], 1, 0));
+        let thought = ["<think>", "a", "\n", "</think>", "\n\n", "b", "c"];
+        check(Open, &thought, "", (&["(a)", "b 5", "c 6"], 7, 4));
+        check(Thought, &["a", "</think>", "b"], "", (&["(a)", "b 2"], 3, 2));
+        check(Thought, &["a", "b "], "", (&["(a)", "(b)"], 2, 2));
+        check(Thought, &["a</think>b"], "", (&["(a)", "b 0"], 1, 1));
+        check(Thought, &["a", "</think>", "\n"], "", (&["(a)"], 3, 2));
+        check(Text, &[], "", (&[], 0, 0));
+    }
+
+    #[test]
+    fn the_token_at_the_end_is_listed_behind_a_text_alone() {
+        let token = TokenText { token: TokenId(9), text: String::new(), bytes: Vec::new() };
+        let score = TokenLogprob { token, logprob: Some(-1.0), top: Vec::new() };
+        let ended = |text: &str, rest: &str| {
+            let mut answer = calling();
+            answer.token(TokenId(1), text, None);
+            answer.end_token(score.clone());
+            let events = answer.end(rest, Reason::End);
+            events[..events.len() - 1].iter().map(shown).collect::<Vec<_>>()
+        };
+        assert_eq!(ended("", ""), [" 9"]);
+        assert_eq!(ended("a", ""), [" 9"]);
+        assert_eq!(ended("a", "b"), ["b 9"]);
+        assert!(ended(&format!("a{}", call("f")), "").is_empty());
+    }
+
+    #[test]
+    fn tokens_of_headers_are_no_tokens_of_the_text() {
+        let check = |texts: &[&str], expected: (&[&str], usize, usize)| {
+            let harmony = ThoughtFormat::all().find(|it| it.title == "harmony").unwrap();
+            check_read(AnswerReader::new(AnswerStart::Open, harmony), texts, "", expected);
+        };
+        let thought = ["<|channel|>", "analysis", "<|message|>", "a", "<|end|>"];
+        let text = ["<|start|>", "assistant", "<|channel|>", "final", "<|message|>", "b", " <"];
+        // What may become a marker comes with the end, and its token came with the rest of it.
+        let all = [&thought[..], &text].concat();
+        check(&all, (&["(a)", "b 10", "  11", "< "], 12, 3));
+        check(&["<|channel|>", "fin"], (&[], 2, 0));
+        check(&["No", " header"], (&["No 0", " header 1"], 2, 0));
+    }
+
+    #[test]
+    fn calls_have_numbers_and_ids() {
+        let mut answer = calling();
+        let begun = |call_idx, id: &str, name: &str| Event::CallBegun {
+            index: 3,
+            call_idx,
+            id: id.into(),
+            name: name.into(),
+        };
+        let arguments = |call_idx| Event::CallArguments { index: 3, call_idx, text: "{}".into() };
+        let expected = [
+            Event::Text { index: 3, text: "T".into(), tokens: Vec::new() },
+            begun(0, "call_a_3_0", "f"),
+            arguments(0),
+            Event::CallEnded { index: 3, call_idx: 0 },
+            begun(1, "call_a_3_1", "g"),
+            arguments(1),
+            Event::CallEnded { index: 3, call_idx: 1 },
+        ];
+        let text = format!("T{}{}", call("f"), call("g"));
+        assert_eq!(answer.token(TokenId(1), &text, None), expected);
+        let reason_of = |answer: &AnswerEvents, reason| match answer.clone().end("", reason).pop() {
+            Some(Event::Finished { reason, .. }) => reason,
+            other => panic!("not the end: {other:?}"),
+        };
+        assert_eq!(reason_of(&answer, Reason::Length), Reason::Length);
+        assert_eq!(reason_of(&answer, Reason::End), Reason::Calls);
+        // Half a call makes no whole answer, whatever comes behind it.
+        let cut = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": tru e}}</tool_call>";
+        answer.token(TokenId(2), cut, None);
+        answer.token(TokenId(3), &call("f"), None);
+        assert_eq!(reason_of(&answer, Reason::End), Reason::Length);
+        // Nor does a stop string that comes up within one.
+        assert_eq!(reason_of(&answer, Reason::Stop("\n".into())), Reason::Length);
+    }
+}

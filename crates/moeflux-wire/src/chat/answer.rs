@@ -1,0 +1,296 @@
+//! A chat completion, whole or in chunks.
+//!
+//! **Invariant:** the first chunk of each answer has the role; its last has the reason; then comes
+//! the usage, if it was asked for, and `[DONE]`. A failure is the last chunk, without `[DONE]`. All
+//! deltas of a call have its number, and only the first has its id, kind and name. An answer that
+//! is sent whole has no call that was cut: half of a custom tool's text looks like a whole one.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value as Json, json};
+
+use crate::bytes;
+use crate::calls::{Arguments, Target};
+use crate::chat::request::{Delivery, Shape};
+use crate::event::{self, Event, Reason, TokenLogprob, Usage};
+use crate::logprobs;
+use crate::request::Head;
+use crate::usage::Totals;
+
+/// Writes one response.
+#[derive(Debug)]
+pub struct Writer {
+    shape: Shape,
+    head: Head,
+    answers: Vec<Answer>,
+    totals: Totals,
+}
+
+/// An answer so far; its texts only where it is collected.
+#[derive(Clone, Debug, Default)]
+struct Answer {
+    thoughts: String,
+    text: String,
+    /// As JSON, with commas between: as values they would take some ten times that.
+    logprobs: String,
+    calls: Vec<Call>,
+    finish: Option<&'static str>,
+}
+
+#[derive(Clone, Debug)]
+struct Call {
+    id: String,
+    target: Target,
+    arguments: Arguments,
+    text: String,
+    is_whole: bool,
+}
+
+impl Writer {
+    /// A writer for the answer to a request of this shape.
+    #[must_use]
+    pub fn new(shape: Shape, head: Head) -> Self {
+        let answers = vec![Answer::default(); shape.n_answers];
+        let totals = Totals::new(shape.n_prompts, shape.n_answers);
+        Self { shape, head, answers, totals }
+    }
+
+    fn stream(&mut self, event: &Event, out: &mut Vec<u8>) {
+        match event {
+            Event::Begun { .. } => {
+                for index in 0..self.shape.n_answers {
+                    let delta = json!({"role": "assistant", "content": ""});
+                    self.chunk(index, (delta, None), Json::Null, out);
+                }
+            }
+            Event::Alive(progress) => bytes::comment(*progress, out),
+            Event::Thought { index, text } => {
+                let delta = json!({"reasoning_content": text, "reasoning": text});
+                self.chunk(*index, (delta, None), Json::Null, out);
+            }
+            Event::Text { index, text, tokens } => {
+                let logprobs = self.logprobs(tokens);
+                if !text.is_empty() || !logprobs.is_null() {
+                    self.chunk(*index, (json!({"content": text}), None), logprobs, out);
+                }
+            }
+            Event::CallBegun { index, id, name, .. } => {
+                let (call_idx, call) =
+                    self.answers[*index].begin(id, self.shape.kinds.target(name));
+                let mut call = call.json();
+                call["index"] = call_idx.into();
+                let delta = json!({"content": null, "tool_calls": [call]});
+                self.chunk(*index, (delta, None), Json::Null, out);
+            }
+            Event::CallArguments { index, call_idx, text } => {
+                let text = self.answers[*index].calls[*call_idx].arguments.push(text);
+                self.arguments((*index, *call_idx), &text, out);
+            }
+            Event::CallEnded { index, call_idx } => {
+                let text = self.answers[*index].calls[*call_idx].arguments.end();
+                self.arguments((*index, *call_idx), &text, out);
+            }
+            Event::Finished { index, reason, usage } => {
+                self.chunk(*index, (json!({}), Some(finish(reason))), Json::Null, out);
+                self.finish(*index, *usage, out);
+            }
+            Event::Failed(failure) => bytes::data(&failure.openai(), out),
+        }
+    }
+
+    fn arguments(&self, (index, call_idx): (usize, usize), text: &str, out: &mut Vec<u8>) {
+        if text.is_empty() {
+            return;
+        }
+        let (kind, key) = self.answers[index].calls[call_idx].names();
+        let call = json!({"index": call_idx, kind: {key: text}});
+        self.chunk(index, (json!({"tool_calls": [call]}), None), Json::Null, out);
+    }
+
+    fn chunk(
+        &self,
+        index: usize,
+        (delta, finish): (Json, Option<&str>),
+        logprobs: Json,
+        out: &mut Vec<u8>,
+    ) {
+        let choice = json!({
+            "index": index,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": finish,
+        });
+        bytes::data(&self.object("chat.completion.chunk", vec![choice]), out);
+    }
+
+    /// With null for the usage, where it comes in the last chunk.
+    fn object(&self, name: &str, choices: Vec<Json>) -> Json {
+        let mut object = json!({
+            "id": format!("chatcmpl-{}", self.head.id),
+            "object": name,
+            "created": self.head.created_s,
+            "model": self.head.model,
+            "choices": choices,
+        });
+        if self.shape.delivery == Delivery::StreamWithUsage {
+            object["usage"] = Json::Null;
+        }
+        object
+    }
+
+    fn logprobs(&self, tokens: &[TokenLogprob]) -> Json {
+        if tokens.is_empty() || !self.shape.has_logprobs {
+            return Json::Null;
+        }
+        json!({"content": logprobs::list(tokens), "refusal": null})
+    }
+
+    fn finish(&mut self, index: usize, usage: Usage, out: &mut Vec<u8>) {
+        if !self.totals.add(index, usage) {
+            return;
+        }
+        if self.shape.delivery == Delivery::StreamWithUsage {
+            let mut object = self.object("chat.completion.chunk", Vec::new());
+            object["usage"] = self.totals.openai();
+            bytes::data(&object, out);
+        }
+        out.extend_from_slice(bytes::DONE);
+    }
+
+    fn collect(&mut self, event: &Event, out: &mut Vec<u8>) {
+        match event {
+            Event::Begun { .. } => {}
+            Event::Alive(_) => bytes::blank(out),
+            Event::Thought { index, text } => self.answers[*index].thoughts.push_str(text),
+            Event::Text { index, text, tokens } => {
+                let answer = &mut self.answers[*index];
+                answer.text.push_str(text);
+                if self.shape.has_logprobs {
+                    logprobs::append(tokens, &mut answer.logprobs);
+                }
+            }
+            Event::CallBegun { index, id, name, .. } => {
+                self.answers[*index].begin(id, self.shape.kinds.target(name));
+            }
+            Event::CallArguments { index, call_idx, text } => {
+                let call = &mut self.answers[*index].calls[*call_idx];
+                call.text += &call.arguments.push(text);
+            }
+            Event::CallEnded { index, call_idx } => {
+                let call = &mut self.answers[*index].calls[*call_idx];
+                call.text += &call.arguments.end();
+                call.is_whole = true;
+            }
+            Event::Finished { index, reason, usage } => {
+                self.answers[*index].finish = Some(finish(reason));
+                if self.totals.add(*index, *usage) {
+                    self.completion(out);
+                }
+            }
+            Event::Failed(failure) => bytes::whole(&failure.openai(), out),
+        }
+    }
+
+    fn completion(&mut self, out: &mut Vec<u8>) {
+        let has_logprobs = self.shape.has_logprobs;
+        let choice = |(index, answer): (usize, &mut Answer)| {
+            let listed = format!("[{}]", std::mem::take(&mut answer.logprobs));
+            let content = RawValue::from_string(listed).expect("what was written is JSON");
+            Choice {
+                index,
+                message: answer.message(),
+                logprobs: has_logprobs.then_some(Listed { content, refusal: () }),
+                finish_reason: answer.finish,
+            }
+        };
+        let choices = self.answers.iter_mut().enumerate().map(choice).collect();
+        let whole = Completion {
+            id: format!("chatcmpl-{}", self.head.id),
+            object: "chat.completion",
+            created: self.head.created_s,
+            model: &self.head.model,
+            choices,
+            usage: self.totals.openai(),
+        };
+        bytes::whole(&whole, out);
+    }
+}
+
+/// The whole of a response.
+#[derive(Serialize)]
+struct Completion<'a> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<Choice>,
+    usage: Json,
+}
+
+#[derive(Serialize)]
+struct Choice {
+    index: usize,
+    message: Json,
+    logprobs: Option<Listed>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    content: Box<RawValue>,
+    refusal: (),
+}
+
+impl Answer {
+    /// Adds a call, which has this number.
+    fn begin(&mut self, id: &str, target: Target) -> (usize, &Call) {
+        let arguments = Arguments::new(&target);
+        let call_idx = self.calls.len();
+        let (id, text) = (id.to_owned(), String::new());
+        self.calls.push(Call { id, target, arguments, text, is_whole: false });
+        (call_idx, &self.calls[call_idx])
+    }
+
+    fn message(&self) -> Json {
+        let mut message = json!({"role": "assistant", "content": self.text, "refusal": null});
+        if !self.thoughts.is_empty() {
+            message["reasoning_content"] = self.thoughts.as_str().into();
+            message["reasoning"] = self.thoughts.as_str().into();
+        }
+        let calls: Vec<Json> =
+            self.calls.iter().filter(|call| call.is_whole).map(Call::json).collect();
+        if !calls.is_empty() {
+            if self.text.is_empty() {
+                message["content"] = Json::Null;
+            }
+            message["tool_calls"] = calls.into();
+        }
+        message
+    }
+}
+
+impl Call {
+    /// What its kind is called, and its arguments.
+    fn names(&self) -> (&'static str, &'static str) {
+        if self.target.is_custom { ("custom", "input") } else { ("function", "arguments") }
+    }
+
+    fn json(&self) -> Json {
+        let (kind, key) = self.names();
+        json!({"id": self.id, "type": kind, kind: {"name": self.target.name, key: self.text}})
+    }
+}
+
+impl event::Writer for Writer {
+    fn write(&mut self, event: &Event, out: &mut Vec<u8>) {
+        if self.shape.is_whole() { self.collect(event, out) } else { self.stream(event, out) }
+    }
+}
+
+fn finish(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::Length | Reason::ContextFull => "length",
+        Reason::Calls => "tool_calls",
+        Reason::End | Reason::Stop(_) => "stop",
+    }
+}

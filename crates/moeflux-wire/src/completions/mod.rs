@@ -1,0 +1,8 @@
+//! Completions of `OpenAI`: `/v1/completions`.
+
+mod request;
+mod answer;
+
+pub use crate::completions::answer::Writer;
+pub(crate) use crate::completions::request::tokens;
+pub use crate::completions::request::{Shape, parse};

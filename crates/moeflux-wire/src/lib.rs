@@ -1,0 +1,37 @@
+//! The dialects of clients of moeflux: bytes to a neutral [`Request`], neutral [`Event`]s to bytes.
+//!
+//! `chat`, `completions` and `responses` are `OpenAI`'s, `messages` is Anthropic's. Each has a
+//! function `parse` and a `Writer`. The small ones have a function for each direction.
+//! **Invariant:** whatever the bytes are, the result is a request that can be run as it stands, or
+//! a [`Failure`] that names the field. Knows no socket, no clock and no random numbers.
+#![forbid(unsafe_code)]
+
+mod failure;
+mod fields;
+mod event;
+mod request;
+mod answer;
+mod text;
+mod turns;
+mod sampling;
+mod thoughts;
+mod form;
+mod tools;
+mod choice;
+mod rules;
+mod calls;
+mod bytes;
+mod usage;
+mod logprobs;
+pub mod chat;
+pub mod completions;
+pub mod messages;
+pub mod responses;
+pub mod models;
+pub mod tokens;
+
+pub use crate::answer::{AnswerEvents, Score, scored};
+pub use crate::event::{Event, Progress, Reason, TokenLogprob, TokenText, Usage, Writer};
+pub use crate::failure::{Failure, FailureKind};
+pub use crate::fields::Ignored;
+pub use crate::request::{Head, Prompt, PromptText, Request, Sampling};

@@ -1,0 +1,245 @@
+//! A message, whole or as events.
+//!
+//! **Invariant:** `message_start`, blocks one after another (a thought, then texts and calls),
+//! `message_delta` with the reason and all tokens, `message_stop`. An `error` is the last event. A
+//! message that is sent whole has no call that was cut: half of its arguments are no object. In a
+//! stream, the arguments of such a call never add up to one.
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::bytes;
+use crate::event::{self, Event, Reason, Usage};
+use crate::messages::request::{Shape, Thoughts};
+use crate::request::Head;
+use crate::usage;
+
+/// Clients keep a thought only with a signature, and send it back. It says nothing here.
+const SIGNATURE: &str = "bW9lZmx1eA==";
+
+/// Writes one response.
+#[derive(Debug)]
+pub struct Writer {
+    shape: Shape,
+    head: Head,
+    /// Blocks so far; texts only where they are collected.
+    blocks: Vec<Block>,
+    /// Whether the last block is open.
+    is_open: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Block {
+    kind: Kind,
+    text: String,
+    /// Whether nothing of it has come yet.
+    is_empty: bool,
+    /// Whether it is no call that was cut.
+    is_whole: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Thought,
+    Text,
+    Call { id: String, name: String },
+}
+
+impl Block {
+    /// As it begins, in a stream.
+    fn begun(&self) -> Json {
+        match &self.kind {
+            Kind::Call { id, name } => call(id, name, Map::new()),
+            _ => self.json(""),
+        }
+    }
+
+    /// As a whole.
+    fn json(&self, signature: &str) -> Json {
+        match &self.kind {
+            Kind::Thought => {
+                json!({"type": "thinking", "thinking": self.text, "signature": signature})
+            }
+            Kind::Text => json!({"type": "text", "text": self.text}),
+            Kind::Call { id, name } => {
+                call(id, name, serde_json::from_str(&self.text).unwrap_or_default())
+            }
+        }
+    }
+}
+
+fn call(id: &str, name: &str, input: Map<String, Json>) -> Json {
+    json!({"type": "tool_use", "id": id, "name": name, "input": input})
+}
+
+impl Writer {
+    /// A writer for the answer to a request of this shape.
+    #[must_use]
+    pub fn new(shape: Shape, head: Head) -> Self {
+        Self { shape, head, blocks: Vec::new(), is_open: false }
+    }
+
+    fn message(&self, content: Vec<Json>, usage: Usage) -> Json {
+        json!({
+            "id": format!("msg_{}", self.head.id),
+            "type": "message",
+            "role": "assistant",
+            "model": self.head.model,
+            "content": content,
+            "stop_reason": null,
+            "stop_sequence": null,
+            "usage": usage::messages(usage),
+        })
+    }
+
+    fn start(&self, (n_prompt_tokens, n_cached_tokens): (usize, usize), out: &mut Vec<u8>) {
+        let usage = Usage { n_prompt_tokens, n_cached_tokens, ..Usage::default() };
+        let message = self.message(Vec::new(), usage);
+        bytes::named(&json!({"type": "message_start", "message": message}), out);
+    }
+
+    fn open(&mut self, kind: Kind, out: &mut Vec<u8>) {
+        self.close(out);
+        let is_whole = !matches!(kind, Kind::Call { .. });
+        let block = Block { kind, text: String::new(), is_empty: true, is_whole };
+        let event = json!({
+            "type": "content_block_start",
+            "index": self.blocks.len(),
+            "content_block": block.begun(),
+        });
+        self.event(&event, out);
+        self.blocks.push(block);
+        self.is_open = true;
+    }
+
+    fn thought(&mut self, text: &str, out: &mut Vec<u8>) {
+        self.go_on(Kind::Thought, out);
+        if self.shape.thoughts == Thoughts::Shown {
+            self.more(text, json!({"type": "thinking_delta", "thinking": text}), out);
+        }
+    }
+
+    fn text(&mut self, text: &str, out: &mut Vec<u8>) {
+        if !text.is_empty() {
+            self.go_on(Kind::Text, out);
+            self.more(text, json!({"type": "text_delta", "text": text}), out);
+        }
+    }
+
+    fn go_on(&mut self, kind: Kind, out: &mut Vec<u8>) {
+        let is_open = self.is_open && self.blocks.last().is_some_and(|block| block.kind == kind);
+        if !is_open {
+            self.open(kind, out);
+        }
+    }
+
+    fn more(&mut self, text: &str, delta: Json, out: &mut Vec<u8>) {
+        if text.is_empty() {
+            return;
+        }
+        let Some(block) = self.blocks.last_mut() else { return };
+        block.is_empty = false;
+        if self.shape.is_streamed {
+            self.delta(&delta, out);
+        } else {
+            block.text.push_str(text);
+        }
+    }
+
+    fn arguments(&mut self, text: &str, out: &mut Vec<u8>) {
+        self.more(text, json!({"type": "input_json_delta", "partial_json": text}), out);
+    }
+
+    /// Agents begin with the work when a block is whole, and some read no arguments as JSON, too.
+    fn end_call(&mut self, out: &mut Vec<u8>) {
+        if self.blocks.last().is_some_and(|block| block.is_empty) {
+            self.arguments("{}", out);
+        }
+        if let Some(block) = self.blocks.last_mut() {
+            block.is_whole = true;
+        }
+        self.close(out);
+    }
+
+    fn delta(&self, delta: &Json, out: &mut Vec<u8>) {
+        let index = self.blocks.len() - 1;
+        let event = json!({"type": "content_block_delta", "index": index, "delta": delta});
+        self.event(&event, out);
+    }
+
+    fn close(&mut self, out: &mut Vec<u8>) {
+        let Some(block) = self.blocks.last().filter(|_| self.is_open) else { return };
+        if block.kind == Kind::Thought {
+            self.delta(&json!({"type": "signature_delta", "signature": SIGNATURE}), out);
+        }
+        if block.is_empty && !block.is_whole {
+            // Without arguments, it would be a call that needs none.
+            self.delta(&json!({"type": "input_json_delta", "partial_json": "{"}), out);
+        }
+        let index = self.blocks.len() - 1;
+        self.event(&json!({"type": "content_block_stop", "index": index}), out);
+        self.is_open = false;
+    }
+
+    fn event(&self, event: &Json, out: &mut Vec<u8>) {
+        if self.shape.is_streamed {
+            bytes::named(event, out);
+        }
+    }
+
+    fn finish(&mut self, reason: &Reason, usage: Usage, out: &mut Vec<u8>) {
+        let (stop_reason, stop_sequence) = stop(reason);
+        if !self.shape.is_streamed {
+            let whole = self.blocks.iter().filter(|block| block.is_whole);
+            let content = whole.map(|block| block.json(SIGNATURE)).collect();
+            let mut message = self.message(content, usage);
+            message["stop_reason"] = stop_reason.into();
+            message["stop_sequence"] = stop_sequence.into();
+            return bytes::whole(&message, out);
+        }
+        self.close(out);
+        let delta = json!({"stop_reason": stop_reason, "stop_sequence": stop_sequence});
+        let usage = usage::messages(usage);
+        bytes::named(&json!({"type": "message_delta", "delta": delta, "usage": usage}), out);
+        bytes::named(&json!({"type": "message_stop"}), out);
+    }
+}
+
+impl event::Writer for Writer {
+    fn write(&mut self, event: &Event, out: &mut Vec<u8>) {
+        let is_streamed = self.shape.is_streamed;
+        match event {
+            Event::Begun { n_prompt_tokens, n_cached_tokens } if is_streamed => {
+                self.start((*n_prompt_tokens, *n_cached_tokens), out);
+            }
+            Event::Begun { .. } => {}
+            Event::Alive(_) if is_streamed => bytes::named(&json!({"type": "ping"}), out),
+            Event::Alive(_) => bytes::blank(out),
+            Event::Thought { text, .. } => self.thought(text, out),
+            Event::Text { text, .. } => self.text(text, out),
+            Event::CallBegun { id, name, .. } => {
+                self.open(Kind::Call { id: id.clone(), name: name.clone() }, out);
+            }
+            Event::CallArguments { text, .. } => self.arguments(text, out),
+            Event::CallEnded { .. } => self.end_call(out),
+            Event::Finished { reason, usage, .. } => self.finish(reason, *usage, out),
+            Event::Failed(failure) if is_streamed => bytes::named(&failure.anthropic(), out),
+            Event::Failed(failure) => bytes::whole(&failure.anthropic(), out),
+        }
+    }
+}
+
+fn stop(reason: &Reason) -> (&'static str, Option<&str>) {
+    match reason {
+        Reason::End => ("end_turn", None),
+        Reason::Calls => ("tool_use", None),
+        Reason::Stop(string) => ("stop_sequence", Some(string)),
+        Reason::Length => ("max_tokens", None),
+        Reason::ContextFull => ("model_context_window_exceeded", None),
+    }
+}
+
+/// The response to a request for the number of a prompt's tokens.
+#[must_use]
+pub fn token_count(n_tokens: usize) -> Json {
+    json!({"input_tokens": n_tokens})
+}

@@ -1,0 +1,133 @@
+//! The items of a response's `output`, as they grow.
+//!
+//! **Invariant:** an item has the same id and place in every event and in the response.
+
+use serde_json::{Value as Json, json};
+
+use crate::calls::{Arguments, Target};
+
+/// One item.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    pub(crate) kind: Kind,
+    pub(crate) id: String,
+    pub(crate) status: &'static str,
+    /// Of a call, its arguments.
+    pub(crate) text: String,
+    pub(crate) logprobs: Vec<Json>,
+}
+
+/// What an item is.
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    Thought,
+    Message,
+    Call { id: String, target: Target, arguments: Arguments },
+}
+
+impl Kind {
+    /// What the ids of such items begin with.
+    fn prefix(&self) -> &'static str {
+        match self {
+            Self::Thought => "rs",
+            Self::Message => "msg",
+            Self::Call { target, .. } => {
+                if target.is_custom {
+                    "ctc"
+                } else {
+                    "fc"
+                }
+            }
+        }
+    }
+}
+
+impl Item {
+    /// An item that is begun, at this place of the response with this id.
+    pub(crate) fn new(kind: Kind, response_id: &str, output_idx: usize) -> Self {
+        let id = format!("{}_{response_id}_{output_idx}", kind.prefix());
+        Self { kind, id, status: "in_progress", text: String::new(), logprobs: Vec::new() }
+    }
+
+    pub(crate) fn is_call(&self) -> bool {
+        matches!(self.kind, Kind::Call { .. })
+    }
+
+    /// As it stands in the response's output.
+    pub(crate) fn json(&self) -> Json {
+        match &self.kind {
+            Kind::Thought => json!({
+                "id": self.id,
+                "type": "reasoning",
+                "summary": [],
+                "content": [self.part()],
+                "status": self.status,
+            }),
+            Kind::Message => json!({
+                "id": self.id,
+                "type": "message",
+                "role": "assistant",
+                "status": self.status,
+                "content": [self.part()],
+            }),
+            Kind::Call { id, target, .. } => self.call(id, target),
+        }
+    }
+
+    fn call(&self, call_id: &str, target: &Target) -> Json {
+        let kind = if target.is_custom { "custom_tool_call" } else { "function_call" };
+        let mut call = json!({
+            "id": self.id,
+            "type": kind,
+            "status": self.status,
+            "call_id": call_id,
+            "name": target.name,
+        });
+        if let Some(namespace) = &target.namespace {
+            call["namespace"] = namespace.as_str().into();
+        }
+        call[self.key()] = self.text.as_str().into();
+        call
+    }
+
+    /// Before it has a part.
+    pub(crate) fn begun(&self) -> Json {
+        let mut item = self.json();
+        if !self.is_call() {
+            item["content"] = json!([]);
+        }
+        item
+    }
+
+    /// The only part of a thought or a message.
+    pub(crate) fn part(&self) -> Json {
+        match &self.kind {
+            Kind::Thought => json!({"type": "reasoning_text", "text": self.text}),
+            _ => json!({
+                "type": "output_text",
+                "text": self.text,
+                "annotations": [],
+                "logprobs": self.logprobs,
+            }),
+        }
+    }
+
+    /// The name of its text in events.
+    pub(crate) fn name(&self) -> &'static str {
+        match &self.kind {
+            Kind::Thought => "response.reasoning_text",
+            Kind::Message => "response.output_text",
+            Kind::Call { target, .. } if target.is_custom => "response.custom_tool_call_input",
+            Kind::Call { .. } => "response.function_call_arguments",
+        }
+    }
+
+    /// The key of its text in the event that repeats it.
+    pub(crate) fn key(&self) -> &'static str {
+        match &self.kind {
+            Kind::Call { target, .. } if target.is_custom => "input",
+            Kind::Call { .. } => "arguments",
+            _ => "text",
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What an answer is bound to, from the fields that say so one by one.
+//!
+//! **Invariant:** no two of them contradict each other.
+
+use moeflux_chat::{AnswerRules, ToolChoice};
+
+use crate::failure::Failure;
+use crate::form::Form;
+
+/// The rules of a choice of tools with a form, and the path of the field that gave the form. A form
+/// binds the text of an answer, and an answer whose call is forced need not have any.
+pub(crate) fn rules(
+    choice: AnswerRules,
+    form: Form,
+    n_thought_tokens_max: Option<usize>,
+) -> Result<(AnswerRules, Option<String>), Failure> {
+    let rules = AnswerRules { n_thought_tokens_max, ..choice };
+    let Some((path, form)) = form.found else { return Ok((rules, None)) };
+    if matches!(rules.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
+        let problem = format!("forces a call, which cannot be combined with `{path}`");
+        return Err(Failure::invalid("tool_choice", problem));
+    }
+    Ok((AnswerRules { form, ..rules }, Some(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use moeflux_chat::AnswerForm;
+
+    use super::*;
+
+    #[test]
+    fn a_forced_call_has_no_form() {
+        let found = |tool_choice| {
+            let choice = AnswerRules { tool_choice, ..AnswerRules::default() };
+            let form = Form { found: Some(("grammar".into(), AnswerForm::JsonObject)) };
+            rules(choice, form, Some(5)).map_err(|failure| failure.message)
+        };
+        let expected = AnswerRules {
+            form: AnswerForm::JsonObject,
+            n_thought_tokens_max: Some(5),
+            ..AnswerRules::default()
+        };
+        assert_eq!(found(ToolChoice::Auto), Ok((expected, Some("grammar".to_owned()))));
+        assert!(found(ToolChoice::None).is_ok());
+        let problem = "`tool_choice`: forces a call, which cannot be combined with `grammar`";
+        assert_eq!(found(ToolChoice::Required), Err(problem.to_owned()));
+        assert_eq!(found(ToolChoice::Named("f".into())), Err(problem.to_owned()));
+    }
+}
