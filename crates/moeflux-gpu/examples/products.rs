@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use moeflux::provider::backend::{Arithmetic, Backend};
+use moeflux::provider::backend::{Arithmetic, Backend, ExpertTiers};
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::{BufferId, ExpertIdx, LayerIdx, MatrixId, Position, TokenId};
 use moeflux::provider::ops::{

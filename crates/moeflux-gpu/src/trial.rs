@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use moeflux::provider::backend::{Arithmetic, Backend};
+use moeflux::provider::backend::{Arithmetic, Backend, ExpertTiers};
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::{BufferId, ExpertIdx, LayerIdx, Position, TokenId};
 use moeflux::provider::ops::{

@@ -155,7 +155,8 @@ impl Engine {
             Placement::OnDevice { .. } => {
                 let source = (&checkpoint, sums.as_deref());
                 for_each_expert(&manifest, source, &mut watch, &mut |bank, expert, view| {
-                    backend.keep_expert((bank.layer, expert), bank.n_experts, view)
+                    let tiers = backend.tiers_or_refuse()?;
+                    tiers.keep_expert((bank.layer, expert), bank.n_experts, view)
                 })?;
                 Experts::OnDevice
             }
@@ -168,7 +169,8 @@ impl Engine {
                 let drives = slot_drives.take().expect("what is streamed has drives");
                 let source = (&checkpoint, sums);
                 let mut stream = streamed((&spec, &manifest), source, drives, (n_slots, config))?;
-                backend.slot_sight().into_iter().for_each(|sight| stream.show_to(sight));
+                let sight = backend.tiers().and_then(|tiers| tiers.slot_sight());
+                sight.into_iter().for_each(|sight| stream.show_to(sight));
                 Experts::Streaming(Box::new(stream))
             }
         };
@@ -391,7 +393,7 @@ impl Engine {
     /// Where routed experts lie that a device keeps in two memories; `None` where it does not.
     #[must_use]
     pub fn tier_stats(&self) -> Option<TierStats> {
-        self.runtime.lock_to_clean_up().backend.tier_stats()
+        self.runtime.lock_to_clean_up().backend.tiers()?.tier_stats()
     }
 
     /// Keeps so many experts in memory from now on. Where all of them are, nothing changes.

@@ -57,6 +57,9 @@ impl ModelText {
     /// A file that cannot be read, is malformed, or belongs to another model;
     /// [`Error::Altered`], [`Error::UnknownTokenizer`].
     pub fn open(path: &Path, vocab: usize) -> Result<Self> {
+        if let Some(sums) = PackSums::load(path)? {
+            sums.check_documents(path)?;
+        }
         let is_gguf = gguf_at(path)?.is_some() || path.join(PACK_METADATA).exists();
         let checkpoint = is_gguf.then(|| Checkpoint::open(path)).transpose()?;
         Self::read(path, checkpoint.as_ref(), None, vocab)

@@ -106,7 +106,10 @@ pub mod ops {
 
 /// What runs plans.
 pub mod backend {
-    pub use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart, TierStats, WaveValues};
+    pub use crate::backend::{
+        Arithmetic, Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates, StatePart,
+        TierStats, WaveValues,
+    };
 
     /// What sessions' memory is booked from.
     pub mod room {

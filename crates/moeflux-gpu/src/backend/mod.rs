@@ -14,8 +14,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use moeflux::provider::backend::room::Room;
-use moeflux::provider::backend::{Arithmetic, Backend, DeviceNames, StatePart, TierStats};
-use moeflux::provider::error::Result;
+use moeflux::provider::backend::{
+    Arithmetic, Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates, StatePart, TierStats,
+};
+use moeflux::provider::error::{Error, Result};
 use moeflux::provider::experts::Arrived;
 use moeflux::provider::experts::stream::{Move, SeenSlots, SlotSight};
 use moeflux::provider::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
@@ -268,6 +270,105 @@ impl Backend for GpuBackend {
         self.workspace.n_rows_max
     }
 
+    fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
+        assert!(batch.rows.len() <= self.workspace.n_rows_max, "a batch fits the workspace");
+        let plan_idx = self.compiled(plan)?;
+        if matches!(plan.ops().first(), Some(Op::Embed(_))) {
+            self.begin_step()?;
+            self.begin_ahead(batch);
+        }
+        if !self.hand_over(plan_idx, batch) {
+            self.record(plan_idx, batch)?;
+        }
+        self.gpu.check()
+    }
+
+    fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
+        self.ahead.forget_step();
+        match purpose {
+            Purpose::Guess => self.read_guess(),
+            Purpose::Use => self.read_routes(),
+        }
+    }
+
+    fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
+        if arrived.is_empty() {
+            return Ok(());
+        }
+        self.ahead.forget_step();
+        let layer = layer_of(plan);
+        // What lies near or is seen has its shape already.
+        if let Some(at) = (0..arrived.len()).find(|at| arrived.near(*at).is_none()) {
+            self.experts.note_shape(layer, layouts_of(&arrived.view(at)));
+        }
+        let plan_idx = self.compiled(plan)?;
+        let Routed { shape, n_rows, .. } = self.routed;
+        let mut first = 0;
+        while first < arrived.len() {
+            let of_layer = (layer, shape.n_experts);
+            let mut flow = Flow {
+                gpu: &self.gpu,
+                recorder: &mut self.recorder,
+                submission: self.n_submissions,
+            };
+            let taken = self.experts.take(&mut flow, of_layer, (arrived, first))?;
+            let Some(taken) = taken else {
+                self.flush();
+                continue;
+            };
+            self.record_experts(plan_idx, n_rows, &taken.bound)?;
+            first += taken.n;
+        }
+        // The device computes these while others are on their way.
+        if (0..arrived.len()).all(|at| arrived.near(at).is_some() || arrived.seen(at).is_some()) {
+            self.flush();
+        }
+        self.gpu.check()
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.forget_ahead();
+        let encoder = self.recorder.encoder();
+        self.workspace.exchange_rows((&self.gpu, encoder), buffer, n_rows)?;
+        self.kept_rows = None;
+        self.gpu.check()
+    }
+
+    fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
+        self.read_output(buffer, row_idx, target)
+    }
+
+    fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
+        let backend = self.names().backend;
+        Err(Error::Unsupported(format!("{backend} cannot make steps of {n_rows_max} rows")))
+    }
+
+    fn states(&self) -> &dyn SessionStates {
+        self
+    }
+
+    fn states_mut(&mut self) -> &mut dyn SessionStates {
+        self
+    }
+
+    fn waves(&mut self) -> Option<&mut dyn ExpertWaves> {
+        None
+    }
+
+    fn tiers(&self) -> Option<&dyn ExpertTiers> {
+        Some(self)
+    }
+
+    fn tiers_mut(&mut self) -> Option<&mut dyn ExpertTiers> {
+        Some(self)
+    }
+}
+
+impl SessionStates for GpuBackend {
     fn room(&self) -> &Arc<Room> {
         self.states.room()
     }
@@ -363,63 +464,9 @@ impl Backend for GpuBackend {
         assert!(rest.is_empty(), "a layer has only its own kind of state");
         self.gpu.check()
     }
+}
 
-    fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
-        assert!(batch.rows.len() <= self.workspace.n_rows_max, "a batch fits the workspace");
-        let plan_idx = self.compiled(plan)?;
-        if matches!(plan.ops().first(), Some(Op::Embed(_))) {
-            self.begin_step()?;
-            self.begin_ahead(batch);
-        }
-        if !self.hand_over(plan_idx, batch) {
-            self.record(plan_idx, batch)?;
-        }
-        self.gpu.check()
-    }
-
-    fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
-        self.ahead.forget_step();
-        match purpose {
-            Purpose::Guess => self.read_guess(),
-            Purpose::Use => self.read_routes(),
-        }
-    }
-
-    fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
-        if arrived.is_empty() {
-            return Ok(());
-        }
-        self.ahead.forget_step();
-        let layer = layer_of(plan);
-        // What lies near or is seen has its shape already.
-        if let Some(at) = (0..arrived.len()).find(|at| arrived.near(*at).is_none()) {
-            self.experts.note_shape(layer, layouts_of(&arrived.view(at)));
-        }
-        let plan_idx = self.compiled(plan)?;
-        let Routed { shape, n_rows, .. } = self.routed;
-        let mut first = 0;
-        while first < arrived.len() {
-            let of_layer = (layer, shape.n_experts);
-            let mut flow = Flow {
-                gpu: &self.gpu,
-                recorder: &mut self.recorder,
-                submission: self.n_submissions,
-            };
-            let taken = self.experts.take(&mut flow, of_layer, (arrived, first))?;
-            let Some(taken) = taken else {
-                self.flush();
-                continue;
-            };
-            self.record_experts(plan_idx, n_rows, &taken.bound)?;
-            first += taken.n;
-        }
-        // The device computes these while others are on their way.
-        if (0..arrived.len()).all(|at| arrived.near(at).is_some() || arrived.seen(at).is_some()) {
-            self.flush();
-        }
-        self.gpu.check()
-    }
-
+impl ExpertTiers for GpuBackend {
     fn keep_expert(
         &mut self,
         at: (LayerIdx, ExpertIdx),
@@ -462,22 +509,6 @@ impl Backend for GpuBackend {
             self.flush();
         }
         self.gpu.check()
-    }
-
-    fn is_remote(&self) -> bool {
-        true
-    }
-
-    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
-        self.forget_ahead();
-        let encoder = self.recorder.encoder();
-        self.workspace.exchange_rows((&self.gpu, encoder), buffer, n_rows)?;
-        self.kept_rows = None;
-        self.gpu.check()
-    }
-
-    fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
-        self.read_output(buffer, row_idx, target)
     }
 }
 

@@ -10,7 +10,7 @@ mod run;
 use std::fmt;
 use std::sync::Arc;
 
-use moeflux::provider::backend::Backend;
+use moeflux::provider::backend::ExpertTiers;
 use moeflux::provider::backend::cpu::CpuBackend;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::config::n_threads_default;

@@ -96,14 +96,14 @@ pub(super) fn run(
     experts: &ExpertsIn,
 ) -> Result<Vec<Outcome>> {
     let n_positions = N_PROMPT + N_ANSWER;
-    let state = backend.create_state(&miniature.state, n_positions)?;
-    backend.reserve_positions(state, &(0..n_positions))?;
+    let state = backend.states_mut().create_state(&miniature.state, n_positions)?;
+    backend.states_mut().reserve_positions(state, &(0..n_positions))?;
     let mut run = Run { miniature, backend, experts, state, outcomes: Vec::new() };
     run.step(0..N_PROMPT, RowKind::Prompt)?;
     for position in N_PROMPT..n_positions {
         run.step(position..position + 1, RowKind::Answer)?;
     }
-    run.backend.drop_state(state);
+    run.backend.states_mut().drop_state(state);
     Ok(run.outcomes)
 }
 
@@ -133,7 +133,7 @@ impl Run<'_> {
         let rows = self.rows(self.miniature.logits, outputs.len())?;
         let what = format!("the head, {what}");
         self.outcomes.push(Outcome { what, rows, experts: Vec::new() });
-        self.backend.commit_state(self.state);
+        self.backend.states_mut().commit_state(self.state);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! A backend that records an answer's next step ahead of time, and is asked for something else.
 
 use moeflux::provider::backend::Backend as _;
+use moeflux::provider::backend::SessionStates;
 use moeflux::provider::ids::{Position, StateId, TokenId};
 use moeflux::provider::ops::{
     Add, Batch, Embed, Heads, Op, Plan, Row, RowKind, Segment, StateSpec, Workspace,

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use moeflux::provider::backend::Backend as _;
+use moeflux::provider::backend::SessionStates;
 use moeflux::provider::forward::Logits;
 use moeflux::provider::ids::{Position, TokenId};
 use moeflux::provider::ops::{

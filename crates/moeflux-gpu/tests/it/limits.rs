@@ -1,7 +1,7 @@
 //! What has no room on a device: fewer rows together, or one line that says so; and what a device
 //! keeps for the next run.
 
-use moeflux::provider::backend::Backend as _;
+use moeflux::provider::backend::SessionStates;
 use moeflux::provider::error::Error;
 use moeflux::provider::ops::{LayerState, StateSpec, Workspace};
 use moeflux::provider::weights::Weights;

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use moeflux::provider::backend::{Backend as _, StatePart};
+use moeflux::provider::backend::{Backend as _, SessionStates, StatePart};
 use moeflux::provider::error::Error;
 use moeflux::provider::ids::{LayerIdx, Position, StateId, TokenId, VectorId};
 use moeflux::provider::ops::{

@@ -98,17 +98,14 @@ fn forms_of_answers() {
         check(api, &json!({"response_format": nested}), &is_schema());
     }
     check("responses", &json!({"text": {"format": beside}}), &is_schema());
-    // Without thoughts, unless they are asked for.
-    let at_once = |rules| AnswerRules { n_thought_tokens_max: Some(0), ..rules };
-    check("messages", &json!({"output_config": {"format": beside}}), &at_once(is_schema()));
-    check("messages", &json!({"output_format": beside}), &at_once(is_schema()));
+    check("messages", &json!({"output_config": {"format": beside}}), &is_schema());
+    check("messages", &json!({"output_format": beside}), &is_schema());
     let thinks = json!({"output_format": beside, "thinking": {"type": "adaptive"}});
     check("messages", &thinks, &is_schema());
     for api in ["chat_completions", "completions", "responses", "messages"] {
-        let expected = |rules| if api == "messages" { at_once(rules) } else { rules };
         let lark = rules(AnswerForm::Lark("start: \"a\"".into()));
-        check(api, &json!({"grammar": "start: \"a\""}), &expected(lark));
-        check(api, &json!({"structured_outputs": {"json": schema}}), &expected(is_schema()));
+        check(api, &json!({"grammar": "start: \"a\""}), &lark);
+        check(api, &json!({"structured_outputs": {"json": schema}}), &is_schema());
     }
     let found = request("responses", &json!({"text": {"format": beside}}));
     assert_eq!(found.form_field.as_deref(), Some("text.format.schema"));

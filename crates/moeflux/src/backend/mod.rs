@@ -132,6 +132,8 @@ pub enum StatePart {
 }
 
 /// A device that holds a model's workspace and its sessions' states, and runs plans in order.
+///
+/// **Invariant:** no method has a body here, so that what stands in front of a device forgets none.
 pub trait Backend: fmt::Debug + Send {
     /// Names for logs; a saved state belongs to one arithmetic.
     fn names(&self) -> DeviceNames;
@@ -146,81 +148,7 @@ pub trait Backend: fmt::Debug + Send {
     ///
     /// [`Error::Unsupported`] on devices whose workspace stays as it is; [`Error::NoRoom`]: it has
     /// the size that it had then.
-    fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
-        let backend = self.names().backend;
-        Err(Error::Unsupported(format!("{backend} cannot make steps of {n_rows_max} rows")))
-    }
-
-    /// What the memory of sessions is booked from.
-    fn room(&self) -> &Arc<Room>;
-
-    /// Makes a session of at most `context` positions, whose recurrent layers are zeroed.
-    ///
-    /// # Errors
-    ///
-    /// [`crate::error::Error::NoRoom`].
-    fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId>;
-
-    /// Makes room for positions of a session, before a step or [`Backend::write_state`] writes
-    /// them.
-    ///
-    /// # Errors
-    ///
-    /// [`crate::error::Error::NoRoom`]: what was there stays.
-    fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()>;
-
-    /// Makes a session with the same past as another.
-    ///
-    /// # Errors
-    ///
-    /// [`crate::error::Error::NoRoom`]; [`Error::Unsupported`] on devices that cannot.
-    fn fork_state(&mut self, state: StateId) -> Result<StateId> {
-        let backend = self.names().backend;
-        Err(Error::Unsupported(format!("{backend} cannot fork session {}", state.0)))
-    }
-
-    /// Gives a session's room back. Unknown ids are ignored.
-    fn drop_state(&mut self, state: StateId);
-
-    /// Zeroes the recurrent parts of a session's state; positions need no clearing.
-    fn reset_state(&mut self, state: StateId);
-
-    /// Makes what the last step, or [`Backend::write_state`], wrote of a session's recurrent layers
-    /// their state. Before that, and where it is not called, they have the state from before.
-    fn commit_state(&mut self, state: StateId);
-
-    /// Makes room for what the next step keeps at this many marks of a session, and forgets what
-    /// was kept before.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoRoom`]; [`Error::Unsupported`] on devices that keep none.
-    fn set_marks(&mut self, state: StateId, n_marks: usize) -> Result<()> {
-        if n_marks == 0 {
-            return Ok(());
-        }
-        let backend = self.names().backend;
-        Err(Error::Unsupported(format!("{backend} keeps no states of {} inside a step", state.0)))
-    }
-
-    /// Bytes of a part of a state.
-    fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize;
-
-    /// Copies a part of a state out. `target` has [`Backend::state_part_bytes`] bytes.
-    ///
-    /// # Errors
-    ///
-    /// When the device failed.
-    fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()>;
-
-    /// Overwrites a part of a state. `source` has [`Backend::state_part_bytes`] bytes. What is
-    /// written of recurrent layers counts from [`Backend::commit_state`] on, when all of them must
-    /// have been written.
-    ///
-    /// # Errors
-    ///
-    /// When the device failed.
-    fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()>;
+    fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()>;
 
     /// Runs a plan over the rows of `batch`.
     ///
@@ -245,87 +173,6 @@ pub trait Backend: fmt::Debug + Send {
     /// When the device failed.
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()>;
 
-    /// Begins some experts of the last choice that are computed in two halves,
-    /// [`crate::ops::Op::ExpertUp`] and [`crate::ops::Op::ExpertDown`]: ascending, all behind those
-    /// of the waves before. How many rows use them, each use counted. Between the halves a row of
-    /// `n_inner` values of each use is completed by [`Backend::write_values`]: uses follow each
-    /// other expert by expert, then row by row.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unsupported`] on devices that compute whole experts.
-    fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize> {
-        let (backend, n_experts) = (self.names().backend, experts.len());
-        Err(Error::Unsupported(format!(
-            "{backend} cannot compute some of {n_inner} rows of {n_experts} experts"
-        )))
-    }
-
-    /// Some columns of what divided experts gave, row by row.
-    ///
-    /// # Errors
-    ///
-    /// As [`Backend::begin_wave`].
-    fn read_values(&mut self, values: &WaveValues, target: &mut Vec<f32>) -> Result<()> {
-        let _ = target;
-        Err(Error::Unsupported(format!("{} has no {values:?}", self.names().backend)))
-    }
-
-    /// The same from another machine.
-    ///
-    /// # Errors
-    ///
-    /// As [`Backend::begin_wave`].
-    fn write_values(&mut self, values: &WaveValues, source: &[f32]) -> Result<()> {
-        let _ = source;
-        Err(Error::Unsupported(format!("{} takes no {values:?}", self.names().backend)))
-    }
-
-    /// Keeps a routed expert of a layer of `n_experts` on the device for good. Once all of a model
-    /// are there, its layers can be submitted whole.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoRoom`]; [`Error::Unsupported`] on devices that compute from the host's memory.
-    fn keep_expert(
-        &mut self,
-        (layer, expert): (LayerIdx, ExpertIdx),
-        n_experts: usize,
-        view: &ExpertView<'_>,
-    ) -> Result<()> {
-        let _ = (expert, n_experts, view);
-        let backend = self.names().backend;
-        Err(Error::Unsupported(format!("{backend} keeps no experts of layer {}", layer.0)))
-    }
-
-    /// Where routed experts lie that are kept in two memories, and how that went so far; `None`
-    /// where they are not.
-    fn tier_stats(&self) -> Option<TierStats> {
-        None
-    }
-
-    /// How this device sees slots of the host's memory, if it reads experts there.
-    fn slot_sight(&self) -> Option<Arc<dyn SlotSight>> {
-        None
-    }
-
-    /// Brings a streamed expert to a place in the device's own memory: as many as
-    /// [`SlotSight::n_near`] says.
-    ///
-    /// # Errors
-    ///
-    /// When the device failed; [`Error::Unsupported`] on devices that have no such places.
-    fn bring_near(&mut self, expert: &Move<'_>) -> Result<()> {
-        let backend = self.names().backend;
-        Err(Error::Unsupported(format!("{backend} has no place {}", expert.to)))
-    }
-
-    /// Whether choices come back only by waiting for a device: then all that is asked of routers at
-    /// a time is asked at once, and no more logits come back than are needed.
-    fn is_remote(&self) -> bool {
-        false
-    }
-
     /// Exchanges the first rows of a buffer with rows kept beside it: zeros at first.
     ///
     /// # Errors
@@ -339,4 +186,172 @@ pub trait Backend: fmt::Debug + Send {
     ///
     /// When the device failed.
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()>;
+
+    /// Whether choices come back only by waiting for a device: then all that is asked of routers at
+    /// a time is asked at once, and no more logits come back than are needed.
+    fn is_remote(&self) -> bool;
+
+    /// What sessions remember.
+    fn states(&self) -> &dyn SessionStates;
+
+    /// The same, to change it.
+    fn states_mut(&mut self) -> &mut dyn SessionStates;
+
+    /// Experts that are computed in two halves; `None` on devices that compute whole ones only.
+    fn waves(&mut self) -> Option<&mut dyn ExpertWaves>;
+
+    /// Routed experts in the device's own memory; `None` on devices that compute from the host's.
+    fn tiers(&self) -> Option<&dyn ExpertTiers>;
+
+    /// The same, to change them.
+    fn tiers_mut(&mut self) -> Option<&mut dyn ExpertTiers>;
+}
+
+impl dyn Backend + '_ {
+    /// Experts in two halves.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] on devices that compute whole ones only.
+    pub fn waves_or_refuse(&mut self) -> Result<&mut dyn ExpertWaves> {
+        let backend = self.names().backend;
+        let problem = || Error::Unsupported(format!("{backend} computes whole experts only"));
+        self.waves().ok_or_else(problem)
+    }
+
+    /// Experts in the device's own memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] on devices that compute from the host's memory.
+    pub fn tiers_or_refuse(&mut self) -> Result<&mut dyn ExpertTiers> {
+        let backend = self.names().backend;
+        let problem = || Error::Unsupported(format!("{backend} keeps no experts of its own"));
+        self.tiers_mut().ok_or_else(problem)
+    }
+}
+
+/// What sessions remember on a device.
+pub trait SessionStates: fmt::Debug + Send {
+    /// What the memory of sessions is booked from.
+    fn room(&self) -> &Arc<Room>;
+
+    /// Makes a session of at most `context` positions, whose recurrent layers are zeroed.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::Error::NoRoom`].
+    fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId>;
+
+    /// Makes room for positions of a session, before a step or [`SessionStates::write_state`]
+    /// writes them.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::Error::NoRoom`]: what was there stays.
+    fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()>;
+
+    /// Makes a session with the same past as another.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::Error::NoRoom`]; [`Error::Unsupported`] on devices that cannot.
+    fn fork_state(&mut self, state: StateId) -> Result<StateId>;
+
+    /// Gives a session's room back. Unknown ids are ignored.
+    fn drop_state(&mut self, state: StateId);
+
+    /// Zeroes the recurrent parts of a session's state; positions need no clearing.
+    fn reset_state(&mut self, state: StateId);
+
+    /// Makes what the last step, or [`SessionStates::write_state`], wrote of a session's recurrent
+    /// layers their state. Before that, and where it is not called, they have the state from
+    /// before.
+    fn commit_state(&mut self, state: StateId);
+
+    /// Makes room for what the next step keeps at this many marks of a session, and forgets what
+    /// was kept before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`]; [`Error::Unsupported`] on devices that keep none.
+    fn set_marks(&mut self, state: StateId, n_marks: usize) -> Result<()>;
+
+    /// Bytes of a part of a state.
+    fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize;
+
+    /// Copies a part of a state out. `target` has [`SessionStates::state_part_bytes`] bytes.
+    ///
+    /// # Errors
+    ///
+    /// When the device failed.
+    fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()>;
+
+    /// Overwrites a part of a state. `source` has [`SessionStates::state_part_bytes`] bytes. What
+    /// is written of recurrent layers counts from [`SessionStates::commit_state`] on, when all of
+    /// them must have been written.
+    ///
+    /// # Errors
+    ///
+    /// When the device failed.
+    fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()>;
+}
+
+/// Experts of which several machines compute some rows each.
+pub trait ExpertWaves: fmt::Debug + Send {
+    /// Begins some experts of the last choice that are computed in two halves,
+    /// [`crate::ops::Op::ExpertUp`] and [`crate::ops::Op::ExpertDown`]: ascending, all behind those
+    /// of the waves before. How many rows use them, each use counted. Between the halves a row of
+    /// `n_inner` values of each use is completed by [`ExpertWaves::write_values`]: uses follow each
+    /// other expert by expert, then row by row.
+    ///
+    /// # Errors
+    ///
+    /// When the device failed.
+    fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize>;
+
+    /// Some columns of what divided experts gave, row by row.
+    ///
+    /// # Errors
+    ///
+    /// As [`ExpertWaves::begin_wave`].
+    fn read_values(&mut self, values: &WaveValues, target: &mut Vec<f32>) -> Result<()>;
+
+    /// The same from another machine.
+    ///
+    /// # Errors
+    ///
+    /// As [`ExpertWaves::begin_wave`].
+    fn write_values(&mut self, values: &WaveValues, source: &[f32]) -> Result<()>;
+}
+
+/// Routed experts that a device keeps in its own memory.
+pub trait ExpertTiers: fmt::Debug + Send {
+    /// Keeps a routed expert of a layer of `n_experts` on the device for good. Once all of a model
+    /// are there, its layers can be submitted whole.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`].
+    fn keep_expert(
+        &mut self,
+        at: (LayerIdx, ExpertIdx),
+        n_experts: usize,
+        view: &ExpertView<'_>,
+    ) -> Result<()>;
+
+    /// Where routed experts lie that are kept in two memories, and how that went so far; `None`
+    /// where they are not.
+    fn tier_stats(&self) -> Option<TierStats>;
+
+    /// How this device sees slots of the host's memory, if it reads experts there.
+    fn slot_sight(&self) -> Option<Arc<dyn SlotSight>>;
+
+    /// Brings a streamed expert to a place in the device's own memory: as many as
+    /// [`SlotSight::n_near`] says.
+    ///
+    /// # Errors
+    ///
+    /// When the device failed; [`Error::Unsupported`] on devices that have no such places.
+    fn bring_near(&mut self, expert: &Move<'_>) -> Result<()>;
 }

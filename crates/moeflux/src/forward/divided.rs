@@ -49,7 +49,10 @@ pub(super) fn run_layer(
         for (rank, cols) in divided.inner.iter().enumerate() {
             if rank != link.place().rank {
                 let values = link.floats_of(rank, n_uses * cols.len())?;
-                device.backend.write_values(&WaveValues::Inner(cols.clone()), &values)?;
+                device
+                    .backend
+                    .waves_or_refuse()?
+                    .write_values(&WaveValues::Inner(cols.clone()), &values)?;
             }
         }
         drop(link);
@@ -109,7 +112,7 @@ fn up(
     wave: &[ExpertIdx],
 ) -> Result<Vec<f32>> {
     let Device { backend, experts, .. } = device;
-    backend.begin_wave(wave, divided.n_inner)?;
+    backend.waves_or_refuse()?.begin_wave(wave, divided.n_inner)?;
     let end = wave.last().map_or(0, |last| last.0 + 1);
     experts.begin_wave(ExpertIdx(end));
     while let Some(arrived) = experts.next_ready()? {
@@ -131,7 +134,7 @@ fn share_sum(
     for (rank, cols) in divided.sums.iter().enumerate() {
         if rank != link.place().rank {
             let values = link.floats_of(rank, n_rows * cols.head_dim)?;
-            device.backend.write_values(&WaveValues::Sum(*cols), &values)?;
+            device.backend.waves_or_refuse()?.write_values(&WaveValues::Sum(*cols), &values)?;
         }
     }
     Ok(())
@@ -139,6 +142,6 @@ fn share_sum(
 
 fn read(backend: &mut dyn Backend, values: &WaveValues) -> Result<Vec<f32>> {
     let mut own = Vec::new();
-    backend.read_values(values, &mut own)?;
+    backend.waves_or_refuse()?.read_values(values, &mut own)?;
     Ok(own)
 }

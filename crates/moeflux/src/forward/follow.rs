@@ -55,39 +55,45 @@ fn run(
             run_layers(model, device, (first, end), &batch)
         }
         Order::CreateState { state, context } => {
-            let made = device.backend.create_state(&model.plan.state, context);
+            let made = device.backend.states_mut().create_state(&model.plan.state, context);
             keep(device, states, (state, made))
         }
         Order::Fork { from, state } => {
-            let made = find(states, from).and_then(|from| device.backend.fork_state(from));
+            let made =
+                find(states, from).and_then(|from| device.backend.states_mut().fork_state(from));
             keep(device, states, (state, made))
         }
         Order::Reserve { state, first, end } => {
             let state = find(states, state);
-            let done =
-                state.and_then(|state| device.backend.reserve_positions(state, &(first..end)));
+            let done = state.and_then(|state| {
+                device.backend.states_mut().reserve_positions(state, &(first..end))
+            });
             agree(device, done)
         }
         Order::SetMarks { state, n_marks } => {
             let state = find(states, state);
-            let done = state.and_then(|state| device.backend.set_marks(state, n_marks));
+            let done =
+                state.and_then(|state| device.backend.states_mut().set_marks(state, n_marks));
             agree(device, done)
         }
         Order::Drop { state } => {
-            states.remove(&state).into_iter().for_each(|it| device.backend.drop_state(it));
+            states
+                .remove(&state)
+                .into_iter()
+                .for_each(|it| device.backend.states_mut().drop_state(it));
             Ok(())
         }
         Order::Reset { state } => {
-            device.backend.reset_state(find(states, state)?);
+            device.backend.states_mut().reset_state(find(states, state)?);
             Ok(())
         }
         Order::Commit { state } => {
-            device.backend.commit_state(find(states, state)?);
+            device.backend.states_mut().commit_state(find(states, state)?);
             Ok(())
         }
         Order::WriteState { state, part, bytes } => {
             let state = find(states, state)?;
-            device.backend.write_state(state, part, &bytes)
+            device.backend.states_mut().write_state(state, part, &bytes)
         }
         Order::Exchange { buffer, n_rows } => device.backend.exchange_rows(buffer, n_rows),
         Order::End => Ok(()),
@@ -124,7 +130,7 @@ fn keep(
     let agreed = agree(device, made.map(drop));
     match (made_here, agreed.is_ok()) {
         (Some(made), true) => drop(states.insert(state, made)),
-        (Some(made), false) => device.backend.drop_state(made),
+        (Some(made), false) => device.backend.states_mut().drop_state(made),
         (None, _) => {}
     }
     agreed

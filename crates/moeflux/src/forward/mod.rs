@@ -285,7 +285,7 @@ fn run_experts(
     while let Some(arrived) = experts.next_ready()? {
         backend.submit_experts(&moe.experts, &arrived)?;
         while let Some(next) = experts.next_move() {
-            backend.bring_near(&next)?;
+            backend.tiers_or_refuse()?.bring_near(&next)?;
         }
     }
     backend.submit(&moe.combine, batch)

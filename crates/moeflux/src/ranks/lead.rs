@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backend::room::Room;
-use crate::backend::{Backend, DeviceNames, StatePart, WaveValues};
+use crate::backend::{Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates, StatePart};
 use crate::error::{Error, Result};
 use crate::experts::Arrived;
-use crate::ids::{BufferId, ExpertIdx, StateId};
+use crate::ids::{BufferId, StateId};
 use crate::ops::{Batch, Plan, Purpose, Routes, StateSpec};
 use crate::ranks::link::SharedLink;
 use crate::ranks::order::Order;
@@ -47,72 +47,6 @@ impl Backend for LeadBackend {
         self.inner.n_rows_max()
     }
 
-    fn room(&self) -> &Arc<Room> {
-        self.inner.room()
-    }
-
-    fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
-        self.link.lock().check()?;
-        let made = self.inner.create_state(spec, context)?;
-        let order = Order::CreateState { state: made, context };
-        let told = self.link.lock().tell(&order);
-        let agreed = told.and_then(|()| self.agree(Ok(())));
-        agreed.inspect_err(|_| self.inner.drop_state(made)).map(|()| made)
-    }
-
-    fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()> {
-        self.inner.reserve_positions(state, positions)?;
-        let Range { start: first, end } = *positions;
-        self.link.lock().tell(&Order::Reserve { state, first, end })?;
-        self.agree(Ok(()))
-    }
-
-    fn fork_state(&mut self, state: StateId) -> Result<StateId> {
-        let made = self.inner.fork_state(state)?;
-        let told = self.link.lock().tell(&Order::Fork { from: state, state: made });
-        let agreed = told.and_then(|()| self.agree(Ok(())));
-        agreed.inspect_err(|_| self.inner.drop_state(made)).map(|()| made)
-    }
-
-    fn drop_state(&mut self, state: StateId) {
-        self.tell(&Order::Drop { state });
-        self.inner.drop_state(state);
-    }
-
-    fn reset_state(&mut self, state: StateId) {
-        self.tell(&Order::Reset { state });
-        self.inner.reset_state(state);
-    }
-
-    fn commit_state(&mut self, state: StateId) {
-        self.tell(&Order::Commit { state });
-        self.inner.commit_state(state);
-    }
-
-    fn set_marks(&mut self, state: StateId, n_marks: usize) -> Result<()> {
-        self.inner.set_marks(state, n_marks)?;
-        if n_marks == 0 && !self.has_marks {
-            return Ok(());
-        }
-        self.has_marks = true;
-        self.link.lock().tell(&Order::SetMarks { state, n_marks })?;
-        self.agree(Ok(()))
-    }
-
-    fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
-        self.inner.state_part_bytes(state, part)
-    }
-
-    fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()> {
-        self.inner.read_state(state, part, target)
-    }
-
-    fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()> {
-        let order = Order::WriteState { state, part, bytes: source.to_vec() };
-        self.link.lock().tell(&order)?;
-        self.inner.write_state(state, part, source)
-    }
-
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
         self.inner.submit(plan, batch)
     }
@@ -123,18 +57,6 @@ impl Backend for LeadBackend {
 
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
         self.inner.submit_experts(plan, arrived)
-    }
-
-    fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize> {
-        self.inner.begin_wave(experts, n_inner)
-    }
-
-    fn read_values(&mut self, values: &WaveValues, target: &mut Vec<f32>) -> Result<()> {
-        self.inner.read_values(values, target)
-    }
-
-    fn write_values(&mut self, values: &WaveValues, source: &[f32]) -> Result<()> {
-        self.inner.write_values(values, source)
     }
 
     fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
@@ -149,6 +71,98 @@ impl Backend for LeadBackend {
     fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
         let problem = "the length of steps is that of all ranks, and stays";
         Err(Error::Unsupported(format!("steps of {n_rows_max} rows: {problem}")))
+    }
+
+    fn is_remote(&self) -> bool {
+        self.inner.is_remote()
+    }
+
+    fn states(&self) -> &dyn SessionStates {
+        self
+    }
+
+    fn states_mut(&mut self) -> &mut dyn SessionStates {
+        self
+    }
+
+    fn waves(&mut self) -> Option<&mut dyn ExpertWaves> {
+        self.inner.waves()
+    }
+
+    fn tiers(&self) -> Option<&dyn ExpertTiers> {
+        self.inner.tiers()
+    }
+
+    fn tiers_mut(&mut self) -> Option<&mut dyn ExpertTiers> {
+        self.inner.tiers_mut()
+    }
+}
+
+impl SessionStates for LeadBackend {
+    fn room(&self) -> &Arc<Room> {
+        self.inner.states().room()
+    }
+
+    fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
+        self.link.lock().check()?;
+        let made = self.inner.states_mut().create_state(spec, context)?;
+        let order = Order::CreateState { state: made, context };
+        let told = self.link.lock().tell(&order);
+        let agreed = told.and_then(|()| self.agree(Ok(())));
+        agreed.inspect_err(|_| self.inner.states_mut().drop_state(made)).map(|()| made)
+    }
+
+    fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()> {
+        self.inner.states_mut().reserve_positions(state, positions)?;
+        let Range { start: first, end } = *positions;
+        self.link.lock().tell(&Order::Reserve { state, first, end })?;
+        self.agree(Ok(()))
+    }
+
+    fn fork_state(&mut self, state: StateId) -> Result<StateId> {
+        let made = self.inner.states_mut().fork_state(state)?;
+        let told = self.link.lock().tell(&Order::Fork { from: state, state: made });
+        let agreed = told.and_then(|()| self.agree(Ok(())));
+        agreed.inspect_err(|_| self.inner.states_mut().drop_state(made)).map(|()| made)
+    }
+
+    fn drop_state(&mut self, state: StateId) {
+        self.tell(&Order::Drop { state });
+        self.inner.states_mut().drop_state(state);
+    }
+
+    fn reset_state(&mut self, state: StateId) {
+        self.tell(&Order::Reset { state });
+        self.inner.states_mut().reset_state(state);
+    }
+
+    fn commit_state(&mut self, state: StateId) {
+        self.tell(&Order::Commit { state });
+        self.inner.states_mut().commit_state(state);
+    }
+
+    fn set_marks(&mut self, state: StateId, n_marks: usize) -> Result<()> {
+        self.inner.states_mut().set_marks(state, n_marks)?;
+        if n_marks == 0 && !self.has_marks {
+            return Ok(());
+        }
+        self.has_marks = true;
+        self.link.lock().tell(&Order::SetMarks { state, n_marks })?;
+        self.agree(Ok(()))
+    }
+
+    fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
+        self.inner.states().state_part_bytes(state, part)
+    }
+
+    fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()> {
+        self.inner.states_mut().read_state(state, part, target)
+    }
+
+    fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()> {
+        let order = Order::WriteState { state, part, bytes: source.to_vec() };
+        self.link.lock().tell(&order)?;
+        self.inner.states_mut().write_state(state, part, source)
     }
 }
 

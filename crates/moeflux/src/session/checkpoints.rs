@@ -55,8 +55,8 @@ impl RecurrentCopy {
                 Some(mark_idx) => StatePart::Marked { layer, mark_idx },
                 None => StatePart::Recurrent { layer },
             };
-            let mut bytes = zeroed_bytes(backend.state_part_bytes(state, part))?;
-            backend.read_state(state, part, &mut bytes)?;
+            let mut bytes = zeroed_bytes(backend.states().state_part_bytes(state, part))?;
+            backend.states_mut().read_state(state, part, &mut bytes)?;
             layers.push((layer, bytes));
         }
         Ok(Self { layers, _booking: booking })
@@ -65,9 +65,13 @@ impl RecurrentCopy {
     /// Overwrites the recurrent layers of a session, all or none of them.
     pub(super) fn put_back(&self, backend: &mut dyn Backend, state: StateId) -> Result<()> {
         for (layer, bytes) in &self.layers {
-            backend.write_state(state, StatePart::Recurrent { layer: *layer }, bytes)?;
+            backend.states_mut().write_state(
+                state,
+                StatePart::Recurrent { layer: *layer },
+                bytes,
+            )?;
         }
-        backend.commit_state(state);
+        backend.states_mut().commit_state(state);
         Ok(())
     }
 }

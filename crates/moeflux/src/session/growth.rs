@@ -25,7 +25,7 @@ pub(super) fn with_room<T>(
 /// Whether slots made room for this much more.
 fn grow(runtime: &Runtime, device: &mut Device, n_bytes: u64) -> Result<bool> {
     let Some(room) = runtime.growth_room() else { return Ok(false) };
-    let booked_bytes = device.backend.room().booked_bytes();
+    let booked_bytes = device.backend.states().room().booked_bytes();
     match room.n_slots_lent(booked_bytes.saturating_add(n_bytes)) {
         Some(n_slots) if n_slots > device.loans.n_slots_of_sessions => {
             lend(runtime, device, n_slots)
@@ -37,10 +37,10 @@ fn grow(runtime: &Runtime, device: &mut Device, n_bytes: u64) -> Result<bool> {
 /// Gives back to slots what sessions do without.
 pub(super) fn shrink(runtime: &Runtime, device: &mut Device) {
     let Some(room) = runtime.growth_room() else { return };
-    let booked_bytes = device.backend.room().booked_bytes();
+    let booked_bytes = device.backend.states().room().booked_bytes();
     match room.n_slots_lent(booked_bytes) {
         Some(n_slots) if n_slots < device.loans.n_slots_of_sessions => {
-            device.backend.room().set_limit(Some(room.bytes(n_slots)));
+            device.backend.states().room().set_limit(Some(room.bytes(n_slots)));
             // Slots that cannot be had back now come when there is memory again.
             drop(device.lend(Loans { n_slots_of_sessions: n_slots, ..device.loans }));
         }
@@ -52,7 +52,7 @@ fn lend(runtime: &Runtime, device: &mut Device, n_slots: usize) -> Result<bool> 
     let Some(room) = runtime.growth_room() else { return Ok(false) };
     let is_lent = device.lend(Loans { n_slots_of_sessions: n_slots, ..device.loans })?;
     if is_lent {
-        device.backend.room().set_limit(Some(room.bytes(n_slots)));
+        device.backend.states().room().set_limit(Some(room.bytes(n_slots)));
     }
     Ok(is_lent)
 }

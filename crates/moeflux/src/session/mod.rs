@@ -63,7 +63,7 @@ impl Session {
         }
         let spec = &runtime.model().plan.state;
         let state = with_room(&runtime, &mut *runtime.lock()?, &mut |device| {
-            device.backend.create_state(spec, context)
+            device.backend.states_mut().create_state(spec, context)
         })?;
         let checkpoints = Checkpoints::new(N_CHECKPOINTS_DEFAULT);
         let tokens = Vec::with_capacity(context);
@@ -80,8 +80,9 @@ impl Session {
         let runtime = Arc::clone(&self.runtime);
         let mut device = runtime.lock()?;
         self.apply_reset(&mut device);
-        let state =
-            with_room(&runtime, &mut device, &mut |device| device.backend.fork_state(self.state))?;
+        let state = with_room(&runtime, &mut device, &mut |device| {
+            device.backend.states_mut().fork_state(self.state)
+        })?;
         drop(device);
         let mut tokens = Vec::with_capacity(self.context);
         tokens.extend_from_slice(&self.tokens);
@@ -133,7 +134,7 @@ impl Session {
         check_context(self, n_tokens)?;
         let runtime = Arc::clone(&self.runtime);
         with_room(&runtime, &mut *runtime.lock()?, &mut |device| {
-            device.backend.reserve_positions(self.state, &(begin..begin + n_tokens))
+            device.backend.states_mut().reserve_positions(self.state, &(begin..begin + n_tokens))
         })
     }
 
@@ -159,7 +160,7 @@ impl Session {
     /// Lets the device forget as well, before it is asked for the state.
     fn apply_reset(&mut self, device: &mut Device) {
         if std::mem::take(&mut self.is_reset_due) {
-            device.backend.reset_state(self.state);
+            device.backend.states_mut().reset_state(self.state);
         }
     }
 
@@ -206,7 +207,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.checkpoints.clear();
         let mut device = self.runtime.lock_to_clean_up();
-        device.backend.drop_state(self.state);
+        device.backend.states_mut().drop_state(self.state);
         shrink(&self.runtime, &mut device);
     }
 }

@@ -48,7 +48,8 @@ impl Runtime {
     #[must_use]
     pub fn new(model: LoadedModel, backend: Box<dyn Backend>, experts: Experts) -> Self {
         let names = backend.names();
-        let copies = if backend.is_remote() { Arc::default() } else { Arc::clone(backend.room()) };
+        let copies =
+            if backend.is_remote() { Arc::default() } else { Arc::clone(backend.states().room()) };
         let (row, loans) = (Vec::new(), Loans::default());
         let device =
             Device { backend, experts, row, loans, n_borrowers: 0, held: None, group: None };
@@ -100,7 +101,7 @@ impl Runtime {
         session_bytes: Option<u64>,
         growth_room: Option<GrowthRoom>,
     ) -> Self {
-        self.lock_to_clean_up().backend.room().set_limit(session_bytes);
+        self.lock_to_clean_up().backend.states().room().set_limit(session_bytes);
         self.growth_room = growth_room;
         self
     }
@@ -137,7 +138,7 @@ impl Runtime {
     #[must_use]
     pub fn session_room(&self) -> SessionRoom {
         let device = self.lock_to_clean_up();
-        let room = device.backend.room();
+        let room = device.backend.states().room();
         let growth = self.growth_room.as_ref();
         SessionRoom {
             booked_bytes: room.booked_bytes(),

@@ -132,8 +132,8 @@ impl<'f, 's> StepUnderWay<'f, 's> {
             let begin = feed.session.tokens.len();
             let positions = begin..begin + part.rows.len();
             let reserved = with_room(&self.runtime, device, &mut |device| {
-                device.backend.reserve_positions(segment.state, &positions)?;
-                device.backend.set_marks(segment.state, segment.marks.len())?;
+                device.backend.states_mut().reserve_positions(segment.state, &positions)?;
+                device.backend.states_mut().set_marks(segment.state, segment.marks.len())?;
                 check_copies(self.runtime.copies(), spec, feed.marks.len())
             });
             match reserved {
@@ -347,7 +347,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
             copies.push((*position, copy));
         }
         // From here on the tokens are fed, whatever becomes of a copy behind the last of them.
-        backend.commit_state(state);
+        backend.states_mut().commit_state(state);
         session.tokens.extend(self.chunk.rows[part.rows.clone()].iter().map(|row| row.token));
         copies.into_iter().for_each(|(position, copy)| session.checkpoints.keep(position, copy));
         if let Some(booking) = bookings.next() {

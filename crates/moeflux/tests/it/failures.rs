@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use moeflux::provider::backend::reference::ReferenceBackend;
 use moeflux::provider::backend::room::Room;
-use moeflux::provider::backend::{Backend, DeviceNames, StatePart};
+use moeflux::provider::backend::{
+    Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates, StatePart,
+};
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::error::{Error, Result};
 use moeflux::provider::experts::stream::Drives;
@@ -64,6 +66,58 @@ impl Backend for Failing {
         self.inner.n_rows_max()
     }
 
+    fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
+        self.inner.set_rows_max(n_rows_max)
+    }
+
+    fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
+        self.fuse.burn()?;
+        self.inner.submit(plan, batch)
+    }
+
+    fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
+        self.inner.routes(purpose)
+    }
+
+    fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
+        self.fuse.burn()?;
+        self.inner.submit_experts(plan, arrived)
+    }
+
+    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.inner.exchange_rows(buffer, n_rows)
+    }
+
+    fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
+        self.inner.read_row(buffer, row_idx, target)
+    }
+
+    fn is_remote(&self) -> bool {
+        self.inner.is_remote()
+    }
+
+    fn states(&self) -> &dyn SessionStates {
+        self
+    }
+
+    fn states_mut(&mut self) -> &mut dyn SessionStates {
+        self
+    }
+
+    fn waves(&mut self) -> Option<&mut dyn ExpertWaves> {
+        self.inner.waves()
+    }
+
+    fn tiers(&self) -> Option<&dyn ExpertTiers> {
+        self.inner.tiers()
+    }
+
+    fn tiers_mut(&mut self) -> Option<&mut dyn ExpertTiers> {
+        self.inner.tiers_mut()
+    }
+}
+
+impl SessionStates for Failing {
     fn room(&self) -> &Arc<Room> {
         self.inner.room()
     }
@@ -102,26 +156,12 @@ impl Backend for Failing {
         self.inner.write_state(state, part, source)
     }
 
-    fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
-        self.fuse.burn()?;
-        self.inner.submit(plan, batch)
+    fn fork_state(&mut self, state: StateId) -> Result<StateId> {
+        self.inner.fork_state(state)
     }
 
-    fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
-        self.inner.routes(purpose)
-    }
-
-    fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
-        self.fuse.burn()?;
-        self.inner.submit_experts(plan, arrived)
-    }
-
-    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
-        self.inner.exchange_rows(buffer, n_rows)
-    }
-
-    fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
-        self.inner.read_row(buffer, row_idx, target)
+    fn set_marks(&mut self, state: StateId, n_marks: usize) -> Result<()> {
+        self.inner.set_marks(state, n_marks)
     }
 }
 

@@ -32,7 +32,10 @@ use crate::backend::cpu::product::{ReadyInputs, ReadyRows};
 use crate::backend::cpu::split::Split;
 use crate::backend::host::{Buffer, Buffers, States};
 use crate::backend::room::Room;
-use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart, WaveValues};
+use crate::backend::{
+    Arithmetic, Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates, StatePart,
+    WaveValues,
+};
 use crate::error::{Error, Result};
 use crate::experts::Arrived;
 use crate::ids::{BufferId, ExpertIdx, StateId, VectorId};
@@ -309,6 +312,60 @@ impl Backend for CpuBackend {
         self.machine.set_rows_max(n_rows_max)
     }
 
+    fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
+        self.machine.submit(plan, batch);
+        Ok(())
+    }
+
+    fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
+        Ok(match purpose {
+            Purpose::Use => &self.machine.routes,
+            Purpose::Guess => &self.machine.guessed,
+        })
+    }
+
+    fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
+        self.machine.submit_experts(plan, arrived);
+        Ok(())
+    }
+
+    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.machine.buffers.exchange_rows(buffer, n_rows);
+        Ok(())
+    }
+
+    fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
+        let row = self.machine.buffers.get(buffer).row(row_idx);
+        target.copy_from_slice(&row[..target.len()]);
+        Ok(())
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    fn states(&self) -> &dyn SessionStates {
+        self
+    }
+
+    fn states_mut(&mut self) -> &mut dyn SessionStates {
+        self
+    }
+
+    fn waves(&mut self) -> Option<&mut dyn ExpertWaves> {
+        Some(self)
+    }
+
+    fn tiers(&self) -> Option<&dyn ExpertTiers> {
+        None
+    }
+
+    fn tiers_mut(&mut self) -> Option<&mut dyn ExpertTiers> {
+        None
+    }
+}
+
+impl SessionStates for CpuBackend {
     fn room(&self) -> &Arc<Room> {
         self.machine.states.room()
     }
@@ -355,24 +412,9 @@ impl Backend for CpuBackend {
         self.machine.states.write(state, part, source);
         Ok(())
     }
+}
 
-    fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
-        self.machine.submit(plan, batch);
-        Ok(())
-    }
-
-    fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
-        Ok(match purpose {
-            Purpose::Use => &self.machine.routes,
-            Purpose::Guess => &self.machine.guessed,
-        })
-    }
-
-    fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
-        self.machine.submit_experts(plan, arrived);
-        Ok(())
-    }
-
+impl ExpertWaves for CpuBackend {
     fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize> {
         Ok(self.machine.begin_wave(experts, n_inner))
     }
@@ -384,17 +426,6 @@ impl Backend for CpuBackend {
 
     fn write_values(&mut self, values: &WaveValues, source: &[f32]) -> Result<()> {
         self.machine.write_values(values, source);
-        Ok(())
-    }
-
-    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
-        self.machine.buffers.exchange_rows(buffer, n_rows);
-        Ok(())
-    }
-
-    fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
-        let row = self.machine.buffers.get(buffer).row(row_idx);
-        target.copy_from_slice(&row[..target.len()]);
         Ok(())
     }
 }

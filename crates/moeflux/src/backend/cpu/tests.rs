@@ -9,7 +9,7 @@ use std::sync::Arc;
 use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout, available, by_name};
 
 use crate::backend::cpu::CpuBackend;
-use crate::backend::{Arithmetic, Backend};
+use crate::backend::{Arithmetic, Backend, SessionStates};
 use crate::experts::{Arrived, ArrivedExpert};
 use crate::ids::{ExpertIdx, LayerIdx, MatrixId, Position, StateId, TokenId, VectorId};
 use crate::ops::{

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
 
 use super::ReferenceBackend;
-use crate::backend::Backend;
+use crate::backend::{Backend, SessionStates};
 use crate::ids::{MatrixId, Position, StateId, TokenId, VectorId};
 use crate::ops::{Batch, Embed, Heads, Op, Plan, Row, RowKind, Segment, StateSpec, Workspace};
 use crate::weights::{OwnedMatrix, Weights};

@@ -24,8 +24,11 @@ use std::sync::Arc;
 use crate::backend::best::best;
 use crate::backend::host::{Buffers, States};
 use crate::backend::room::Room;
-use crate::backend::{Arithmetic, Backend, DeviceNames, StatePart};
-use crate::error::Result;
+use crate::backend::{
+    Arithmetic, Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates, StatePart,
+    WaveValues,
+};
+use crate::error::{Error, Result};
 use crate::experts::Arrived;
 use crate::ids::{BufferId, ExpertIdx, StateId};
 use crate::ops::{Batch, Heads, KvKind, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
@@ -128,6 +131,82 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
+    fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
+        check_batch(batch, self.n_rows_max);
+        let n_rows = match plan.rows() {
+            RowSet::All => batch.rows.len(),
+            RowSet::Outputs => {
+                assert!(matches!(plan.ops().first(), Some(Op::SelectRows(_))), "rows are selected");
+                batch.outputs.len()
+            }
+        };
+        for op in plan.ops() {
+            let is_allowed = plan.rows() == RowSet::All || !is_positional(op);
+            assert!(is_allowed, "{} needs every row", op.name());
+            self.run(op, batch, n_rows);
+        }
+        Ok(())
+    }
+
+    fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
+        Ok(match purpose {
+            Purpose::Use => &self.routes,
+            Purpose::Guess => &self.guessed,
+        })
+    }
+
+    fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
+        for op in plan.ops() {
+            for place in 0..arrived.len() {
+                let (expert, view) = (arrived.expert(place), arrived.view(place));
+                match op {
+                    Op::ExpertFfn(op) => self.expert_ffn(op, expert, &view),
+                    Op::ExpertUp(op) => self.expert_up(op, expert, &view),
+                    Op::ExpertDown(op) => self.expert_down(op, expert, &view),
+                    other => unreachable!("{} is not an expert's op", other.name()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.buffers.exchange_rows(buffer, n_rows);
+        Ok(())
+    }
+
+    fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
+        let row = self.buffers.get(buffer).row(row_idx);
+        target.copy_from_slice(&row[..target.len()]);
+        Ok(())
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    fn states(&self) -> &dyn SessionStates {
+        self
+    }
+
+    fn states_mut(&mut self) -> &mut dyn SessionStates {
+        self
+    }
+
+    fn waves(&mut self) -> Option<&mut dyn ExpertWaves> {
+        Some(self)
+    }
+
+    fn tiers(&self) -> Option<&dyn ExpertTiers> {
+        None
+    }
+
+    fn tiers_mut(&mut self) -> Option<&mut dyn ExpertTiers> {
+        None
+    }
+}
+
+impl SessionStates for ReferenceBackend {
     fn room(&self) -> &Arc<Room> {
         self.states.room()
     }
@@ -173,46 +252,9 @@ impl Backend for ReferenceBackend {
         self.states.write(state, part, source);
         Ok(())
     }
+}
 
-    fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
-        check_batch(batch, self.n_rows_max);
-        let n_rows = match plan.rows() {
-            RowSet::All => batch.rows.len(),
-            RowSet::Outputs => {
-                assert!(matches!(plan.ops().first(), Some(Op::SelectRows(_))), "rows are selected");
-                batch.outputs.len()
-            }
-        };
-        for op in plan.ops() {
-            let is_allowed = plan.rows() == RowSet::All || !is_positional(op);
-            assert!(is_allowed, "{} needs every row", op.name());
-            self.run(op, batch, n_rows);
-        }
-        Ok(())
-    }
-
-    fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
-        Ok(match purpose {
-            Purpose::Use => &self.routes,
-            Purpose::Guess => &self.guessed,
-        })
-    }
-
-    fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
-        for op in plan.ops() {
-            for place in 0..arrived.len() {
-                let (expert, view) = (arrived.expert(place), arrived.view(place));
-                match op {
-                    Op::ExpertFfn(op) => self.expert_ffn(op, expert, &view),
-                    Op::ExpertUp(op) => self.expert_up(op, expert, &view),
-                    Op::ExpertDown(op) => self.expert_down(op, expert, &view),
-                    other => unreachable!("{} is not an expert's op", other.name()),
-                }
-            }
-        }
-        Ok(())
-    }
-
+impl ExpertWaves for ReferenceBackend {
     fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize> {
         let n_uses = experts.iter().map(|it| self.routes.uses_of(*it).count()).sum();
         self.wave = experts.to_vec();
@@ -220,15 +262,12 @@ impl Backend for ReferenceBackend {
         Ok(n_uses)
     }
 
-    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
-        self.buffers.exchange_rows(buffer, n_rows);
-        Ok(())
+    fn read_values(&mut self, values: &WaveValues, _target: &mut Vec<f32>) -> Result<()> {
+        Err(Error::Unsupported(format!("{} gives no {values:?}", self.names().backend)))
     }
 
-    fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
-        let row = self.buffers.get(buffer).row(row_idx);
-        target.copy_from_slice(&row[..target.len()]);
-        Ok(())
+    fn write_values(&mut self, values: &WaveValues, _source: &[f32]) -> Result<()> {
+        Err(Error::Unsupported(format!("{} takes no {values:?}", self.names().backend)))
     }
 }
 

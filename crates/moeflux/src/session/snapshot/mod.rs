@@ -186,7 +186,7 @@ impl Session {
         }
         self.apply_reset(&mut *runtime.lock()?);
         with_room(&runtime, &mut *runtime.lock()?, &mut |device| {
-            device.backend.reserve_positions(self.state, &positions)
+            device.backend.states_mut().reserve_positions(self.state, &positions)
         })?;
         let spec = &runtime.model().plan.state;
         for piece in pieces(&positions) {
@@ -194,7 +194,7 @@ impl Session {
         }
         let mut recurrent = recurrent_layers(spec).map(|layer| StatePart::Recurrent { layer });
         self.load_parts(&mut recurrent, input)?;
-        runtime.lock()?.backend.commit_state(self.state);
+        runtime.lock()?.backend.states_mut().commit_state(self.state);
         self.tokens.extend_from_slice(header.tokens());
         Ok(())
     }
@@ -208,11 +208,11 @@ impl Session {
     ) -> Result<()> {
         let mut input = Hashing::new(input);
         for part in parts {
-            let n_bytes = self.runtime.lock()?.backend.state_part_bytes(self.state, part);
+            let n_bytes = self.runtime.lock()?.backend.states().state_part_bytes(self.state, part);
             let mut bytes = vec![0; n_bytes];
             input.read_exact(&mut bytes).map_err(not_read)?;
             // The device is free for others while bytes are read.
-            self.runtime.lock()?.backend.write_state(self.state, part, &bytes)?;
+            self.runtime.lock()?.backend.states_mut().write_state(self.state, part, &bytes)?;
         }
         input.check_sum()
     }
@@ -220,8 +220,8 @@ impl Session {
     fn read_part(&self, part: StatePart) -> Result<Vec<u8>> {
         // The device is free for others while the bytes are written.
         let mut device = self.runtime.lock()?;
-        let mut bytes = vec![0; device.backend.state_part_bytes(self.state, part)];
-        device.backend.read_state(self.state, part, &mut bytes)?;
+        let mut bytes = vec![0; device.backend.states().state_part_bytes(self.state, part)];
+        device.backend.states_mut().read_state(self.state, part, &mut bytes)?;
         Ok(bytes)
     }
 

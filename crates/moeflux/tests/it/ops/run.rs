@@ -58,8 +58,12 @@ impl<'a> Run<'a> {
                 let context = case.first_position + session.n_tokens;
                 // Ops without state may stand at any position without room for it.
                 let context = if case.state.layers.is_empty() { 1 } else { context };
-                let state = backend.create_state(&case.state, context).expect("a small state");
-                backend.reserve_positions(state, &(0..context)).expect("a small state");
+                let state =
+                    backend.states_mut().create_state(&case.state, context).expect("a small state");
+                backend
+                    .states_mut()
+                    .reserve_positions(state, &(0..context))
+                    .expect("a small state");
                 state
             })
             .collect();
@@ -87,7 +91,7 @@ impl<'a> Run<'a> {
             }
         }
         for state in self.states {
-            self.backend.drop_state(state);
+            self.backend.states_mut().drop_state(state);
         }
         self.outcome
     }
@@ -103,8 +107,11 @@ impl<'a> Run<'a> {
                 LayerState::Recurrent { .. } => StatePart::Recurrent { layer: layer_idx },
                 _ => StatePart::Positions { layer: layer_idx, first: 0, n },
             };
-            let mut bytes = vec![0; self.backend.state_part_bytes(state, part)];
-            self.backend.read_state(state, part, &mut bytes).expect("a state is readable");
+            let mut bytes = vec![0; self.backend.states().state_part_bytes(state, part)];
+            self.backend
+                .states_mut()
+                .read_state(state, part, &mut bytes)
+                .expect("a state is readable");
             parts.push((part, bytes));
         }
         parts
@@ -113,20 +120,27 @@ impl<'a> Run<'a> {
     /// Replaces a session's state by a fresh one with these parts.
     pub(crate) fn restore(&mut self, session_idx: usize, parts: &[(StatePart, Vec<u8>)]) {
         let context = self.case.first_position + self.case.sessions[session_idx].n_tokens;
-        let state = self.backend.create_state(&self.case.state, context).expect("a small state");
-        self.backend.drop_state(self.states[session_idx]);
+        let state = self
+            .backend
+            .states_mut()
+            .create_state(&self.case.state, context)
+            .expect("a small state");
+        self.backend.states_mut().drop_state(self.states[session_idx]);
         self.states[session_idx] = state;
-        self.backend.reserve_positions(state, &(0..context)).expect("a small state");
+        self.backend.states_mut().reserve_positions(state, &(0..context)).expect("a small state");
         for (part, bytes) in parts {
-            self.backend.write_state(state, *part, bytes).expect("a state is writable");
+            self.backend
+                .states_mut()
+                .write_state(state, *part, bytes)
+                .expect("a state is writable");
         }
-        self.backend.commit_state(state);
+        self.backend.states_mut().commit_state(state);
     }
 
     /// Lets a session begin anew without giving its room back.
     pub(crate) fn reset(&mut self) {
         for &state in &self.states {
-            self.backend.reset_state(state);
+            self.backend.states_mut().reset_state(state);
         }
     }
 
@@ -144,7 +158,7 @@ impl<'a> Run<'a> {
             let state = self.states[*session_idx];
             let mut segment = Segment::new(state, first_row..rows.len(), RowKind::Prompt);
             segment.marks.extend((1..piece.len()).filter(|n| self.is_kept(piece.start + n)));
-            self.backend.set_marks(state, segment.marks.len()).expect("a few copies");
+            self.backend.states_mut().set_marks(state, segment.marks.len()).expect("a few copies");
             segments.push(segment);
         }
         let wanted: Vec<usize> = (0..rows.len()).filter(|&row| is_wanted(tokens[row])).collect();
@@ -182,7 +196,7 @@ impl<'a> Run<'a> {
                 mark_idx,
             });
         }
-        self.backend.commit_state(segment.state);
+        self.backend.states_mut().commit_state(segment.state);
         if self.is_kept(piece.end) {
             let end = first_token + piece.len();
             self.keep_states(end, segment.state, |layer| StatePart::Recurrent { layer });
@@ -200,8 +214,11 @@ impl<'a> Run<'a> {
                 continue;
             }
             let part = part_of(LayerIdx(layer_idx));
-            let mut bytes = vec![0; self.backend.state_part_bytes(state, part)];
-            self.backend.read_state(state, part, &mut bytes).expect("a state is readable");
+            let mut bytes = vec![0; self.backend.states().state_part_bytes(state, part)];
+            self.backend
+                .states_mut()
+                .read_state(state, part, &mut bytes)
+                .expect("a state is readable");
             let values = bytemuck::pod_collect_to_vec::<u8, f32>(&bytes);
             let name = format!("state of layer {layer_idx}");
             self.outcome.values.entry(name).or_default().insert(token, values);
@@ -260,7 +277,11 @@ impl<'a> Run<'a> {
         let n_wave = self.rng.between(1, arrived.len().max(1));
         for wave in arrived.chunks(n_wave) {
             let experts: Vec<ExpertIdx> = wave.iter().map(|arrived| arrived.expert).collect();
-            self.backend.begin_wave(&experts, n_inner).expect("a wave begins");
+            self.backend
+                .waves()
+                .expect("it computes halves")
+                .begin_wave(&experts, n_inner)
+                .expect("a wave begins");
             let mut shuffled = wave.to_vec();
             self.rng.shuffle(&mut shuffled);
             for group in shuffled.chunks(self.rng.between(1, n_wave)) {

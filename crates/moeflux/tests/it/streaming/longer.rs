@@ -1,13 +1,14 @@
 //! Prompts whose steps are longer for memory of slots: the same bytes out, and everything back
 //! however they end.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use moeflux::provider::backend::cpu::CpuBackend;
-use moeflux::provider::backend::room::Room;
-use moeflux::provider::backend::{Arithmetic, Backend, DeviceNames, StatePart};
+use moeflux::provider::backend::{
+    Arithmetic, Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates,
+};
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::{Division, PromptRoom, step_bytes};
 use moeflux::provider::error::{Error, Result};
@@ -15,9 +16,9 @@ use moeflux::provider::experts::policy::PolicyKind;
 use moeflux::provider::experts::stream::{Drives, Stream, StreamConfig, StreamModel};
 use moeflux::provider::experts::{Arrived, Experts};
 use moeflux::provider::forward::{LoadedModel, StepProgress};
-use moeflux::provider::ids::{BufferId, StateId, TokenId};
+use moeflux::provider::ids::{BufferId, TokenId};
 use moeflux::provider::model::{Headers, Model};
-use moeflux::provider::ops::{Batch, Plan, Purpose, Routes, StateSpec};
+use moeflux::provider::ops::{Batch, Plan, Purpose, Routes};
 use moeflux::provider::session::{Runtime, Session, Wanted};
 use moeflux::provider::weights::{self, Copies};
 use moeflux_io::Caching;
@@ -75,42 +76,6 @@ impl Backend for Watched {
         self.inner.set_rows_max(n_rows_max)
     }
 
-    fn room(&self) -> &Arc<Room> {
-        self.inner.room()
-    }
-
-    fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
-        self.inner.create_state(spec, context)
-    }
-
-    fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()> {
-        self.inner.reserve_positions(state, positions)
-    }
-
-    fn drop_state(&mut self, state: StateId) {
-        self.inner.drop_state(state);
-    }
-
-    fn reset_state(&mut self, state: StateId) {
-        self.inner.reset_state(state);
-    }
-
-    fn commit_state(&mut self, state: StateId) {
-        self.inner.commit_state(state);
-    }
-
-    fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
-        self.inner.state_part_bytes(state, part)
-    }
-
-    fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()> {
-        self.inner.read_state(state, part, target)
-    }
-
-    fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()> {
-        self.inner.write_state(state, part, source)
-    }
-
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
         self.told.burn()?;
         self.inner.submit(plan, batch)
@@ -131,6 +96,30 @@ impl Backend for Watched {
 
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
         self.inner.read_row(buffer, row_idx, target)
+    }
+
+    fn is_remote(&self) -> bool {
+        self.inner.is_remote()
+    }
+
+    fn states(&self) -> &dyn SessionStates {
+        self.inner.states()
+    }
+
+    fn states_mut(&mut self) -> &mut dyn SessionStates {
+        self.inner.states_mut()
+    }
+
+    fn waves(&mut self) -> Option<&mut dyn ExpertWaves> {
+        self.inner.waves()
+    }
+
+    fn tiers(&self) -> Option<&dyn ExpertTiers> {
+        self.inner.tiers()
+    }
+
+    fn tiers_mut(&mut self) -> Option<&mut dyn ExpertTiers> {
+        self.inner.tiers_mut()
     }
 }
 
