@@ -41,7 +41,7 @@ pub(crate) fn open(dir: &Path) -> Result<String, String> {
 
 /// One line of bounded length that begins with a file of the folder.
 pub(crate) fn check_line(dir: &Path, line: &str) {
-    let prefix = format!("{}/tokenizer", dir.display());
+    let prefix = dir.join("tokenizer").display().to_string();
     let rest = line.strip_prefix(&prefix).expect("a line that begins with its file");
     assert!(!line.contains(char::is_control), "{line:?}");
     assert!(rest.chars().count() <= LINE_CHARS_MAX, "{} characters: {line}", line.len());
