@@ -63,7 +63,7 @@ pub struct Service {
     clock: Arc<dyn Clock>,
     options: Options,
     opened: Mutex<Option<Receiver<Result<()>>>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// A job that was taken. Dropping it gives the job up.
@@ -123,7 +123,7 @@ impl Service {
         let thread = spawned.map_err(|error| {
             Error::Machine(format!("cannot start the scheduler's thread: {error}"))
         })?;
-        let (opened, thread) = (Mutex::new(Some(opened)), Some(thread));
+        let (opened, thread) = (Mutex::new(Some(opened)), Mutex::new(Some(thread)));
         Ok(Self { commands, shared, text, clock, options, opened, thread })
     }
 
@@ -246,6 +246,20 @@ impl Service {
         self.shared.n_open.load(Ordering::Relaxed) == 0
     }
 
+    /// Ends all jobs, gives the memory of the engine and of sessions back and takes no more jobs.
+    /// Waits for the step that is under way.
+    pub fn stop(&self) {
+        self.close();
+        self.shared.is_stopped.store(true, Ordering::Relaxed);
+        self.cancel_all();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic there was told when it happened.
+            drop(thread.join());
+            self.shared.set_state(State::Closed);
+        }
+    }
+
     /// Ends all jobs with [`Error::Cancelled`].
     pub fn cancel_all(&self) {
         self.shared.is_cancelled.store(true, Ordering::Relaxed);
@@ -255,12 +269,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        self.shared.is_stopped.store(true, Ordering::Relaxed);
-        self.cancel_all();
-        if let Some(thread) = self.thread.take() {
-            // A panic there was told when it happened.
-            drop(thread.join());
-        }
+        self.stop();
     }
 }
 

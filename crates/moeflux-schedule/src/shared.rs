@@ -21,6 +21,8 @@ pub enum State {
     Unloaded,
     /// The model could not be loaded. The next job tries again.
     Broken,
+    /// The service was stopped: there are no more jobs.
+    Closed,
 }
 
 /// What concerns all jobs.

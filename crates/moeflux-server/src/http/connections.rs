@@ -25,7 +25,7 @@ use crate::http::guard::Entrance;
 use crate::http::listen::Listeners;
 use crate::http::places::{Asking, Peer, Places, Seat, Seated};
 use crate::http::routes;
-use crate::http::shared::Shared;
+use crate::http::shared::{Common, Current};
 use crate::http::stall::StallLimit;
 
 /// Bytes of a request's head, and of a response that waits to be sent.
@@ -43,7 +43,7 @@ const TELLING: Duration = Duration::from_secs(2);
 /// The connections of a server.
 #[derive(Clone)]
 struct Connections {
-    shared: Arc<Shared>,
+    common: Arc<Common>,
     places: Arc<Places>,
     /// True once the server is to stop.
     stop: watch::Receiver<bool>,
@@ -52,35 +52,36 @@ struct Connections {
 /// Serves until it is told to stop, and until the answers have ended or had their time.
 pub(crate) async fn serve(
     listeners: Listeners,
-    shared: Arc<Shared>,
+    current: Current,
     mut stop: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
-    let places = Arc::clone(&shared.places);
+    let common = Arc::clone(&current.get().common);
+    let places = Arc::clone(&common.places);
     let connections = Connections {
-        shared: Arc::clone(&shared),
+        common: Arc::clone(&common),
         places: Arc::clone(&places),
         stop: stop.clone(),
     };
     for (listener, address) in listeners.tcp {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let router = routes::router(&shared, Entrance::Tcp(address));
+        let router = routes::router(&current, Entrance::Tcp(address));
         tokio::spawn(accept_tcp(listener, router, connections.clone()));
     }
     #[cfg(unix)]
     if let Some(socket) = listeners.unix {
         let listener = tokio::net::UnixListener::from_std(socket.listener.try_clone()?)?;
-        let router = routes::router(&shared, Entrance::Unix);
+        let router = routes::router(&current, Entrance::Unix);
         tokio::spawn(accept_unix((listener, socket), router, connections.clone()));
     }
     // Nobody can tell any more: then serving goes on for ever.
     if stop.wait_for(|is_stopping| *is_stopping).await.is_err() {
         std::future::pending::<()>().await;
     }
-    shared.served.service.close();
-    if timeout(shared.config.drain, places.all_free()).await.is_err() {
+    current.get().served.service.close();
+    if timeout(common.config.drain, places.all_free()).await.is_err() {
         let n_left = places.n_taken();
         tracing::warn!(target: "moeflux::server", "answers to {n_left} connections are cut short");
-        shared.served.service.cancel_all();
+        current.get().served.service.cancel_all();
         timeout(TELLING, places.all_free()).await.ok();
     }
     Ok(())
@@ -170,7 +171,7 @@ impl Connections {
                 Ok::<_, Infallible>(response.map(|body| Answer { body, asking, exchange }))
             }
         });
-        let timeouts = &self.shared.config.timeouts;
+        let timeouts = &self.common.config.timeouts;
         let head = match seat.is_short {
             true => timeouts.head.min(timeouts.head_when_short),
             false => timeouts.head,
@@ -189,7 +190,7 @@ impl Connections {
             // Clients break off as they like: that is no news.
             ended = connection.as_mut() => {
                 if ended.is_err_and(|error| error.is_parse()) {
-                    self.shared.refusals.count_malformed();
+                    self.common.refusals.count_malformed();
                     log_malformed();
                 }
                 return;

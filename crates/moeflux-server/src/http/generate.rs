@@ -103,8 +103,8 @@ pub(crate) async fn answer(
         }
     };
     record.ignored(&prepared.ignored);
-    let timeouts = shared.config.timeouts.clone();
-    let part = shared.account.kept.clone();
+    let timeouts = shared.common.config.timeouts.clone();
+    let part = shared.common.account.kept.clone();
     let collected = Collected::new(part, kept, dialect.score_bytes());
     let run = Run::new(shared, prepared.planned, record);
     let Prepared { writer, is_streamed, .. } = prepared;
@@ -118,10 +118,10 @@ async fn prepare(
     request: HttpRequest<Body>,
     id: &RequestId,
 ) -> Result<(Prepared, Held), Problem> {
-    let wait = shared.config.timeouts.body;
-    let body = body::read(request, &shared.account.bodies, wait).await?;
+    let wait = shared.common.config.timeouts.body;
+    let body = body::read(request, &shared.common.account.bodies, wait).await?;
     let size = body.size;
-    let part = &shared.account.reading;
+    let part = &shared.common.account.reading;
     let reading = part.take(&size.shown(), size.reading_bytes(), wait).await?;
     let id = id.clone();
     let prepare = move |shared: &Shared, cancel: &Cancel| {
@@ -137,7 +137,7 @@ async fn prepare(
             cancel: cancel.clone(),
         };
         let planned = prompt::plan(shared, owner, (request, &limit))?;
-        if shared.config.log_prompts {
+        if shared.common.config.log_prompts {
             log_prompts(shared, &id, &planned);
         }
         let n_tokens = planned.iter().map(|it| it.job.prompt.len()).sum();
@@ -148,7 +148,7 @@ async fn prepare(
     };
     let (prepared, reading) = beside(shared, prepare).await?;
     let what = "the prompt of this request with what waits for its client";
-    let kept = shared.account.kept.take(what, prepared.kept_bytes, wait).await?;
+    let kept = shared.common.account.kept.take(what, prepared.kept_bytes, wait).await?;
     drop(reading);
     Ok((prepared, kept))
 }

@@ -20,7 +20,7 @@ use crate::http::config::CacheScope;
 use crate::http::listen::is_loopback;
 use crate::http::places::Asking;
 use crate::http::reply::{self, ANTHROPIC_REQUEST_ID, Family, REQUEST_ID, Refused, RequestId};
-use crate::http::shared::Shared;
+use crate::http::shared::Common;
 use moeflux_wire::{Failure, FailureKind};
 
 /// The path that is open to everybody who can connect: programs watch it that have no key.
@@ -50,7 +50,7 @@ pub(crate) struct HasLine;
 /// What a guard knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) common: Arc<Common>,
     pub(crate) entrance: Entrance,
 }
 
@@ -61,7 +61,7 @@ pub(crate) async fn guard(
     next: Next,
 ) -> Response<Body> {
     let headers = request.headers();
-    let id = RequestId(given_id(headers).unwrap_or_else(|| guard.shared.id()));
+    let id = RequestId(given_id(headers).unwrap_or_else(|| guard.common.id()));
     let family = Family::of(request.uri().path(), headers);
     let origin = headers.get(header::ORIGIN).cloned();
     let origin = origin.filter(|origin| guard.is_listed(origin));
@@ -89,7 +89,7 @@ pub(crate) async fn guard(
         }
     };
     if let Some(refused) = response.extensions().get::<Refused>() {
-        guard.shared.refusals.count(refused.kind);
+        guard.common.refusals.count(refused.kind);
         if response.extensions().get::<HasLine>().is_none() {
             log_refused(&id, (&method, &path), refused);
         }
@@ -106,7 +106,7 @@ pub(crate) async fn guard(
         let exposed = HeaderValue::from_static("x-request-id, request-id, retry-after");
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
-    if !guard.shared.config.allowed_origins.is_empty() {
+    if !guard.common.config.allowed_origins.is_empty() {
         headers.insert(header::VARY, HeaderValue::from_static("origin"));
     }
     response
@@ -126,7 +126,7 @@ impl Guard {
         {
             self.check_host(host.as_deref(), address)?;
         }
-        let config = &self.shared.config;
+        let config = &self.common.config;
         if config.keys.is_empty() {
             // With a key, a page would need to know it.
             if !is_listed {
@@ -159,16 +159,16 @@ impl Guard {
             let allowed = allowed.to_ascii_lowercase();
             allowed == name || allowed == host
         };
-        if is_own || is_ip || self.shared.config.allowed_hosts.iter().any(is_allowed) {
+        if is_own || is_ip || self.common.config.allowed_hosts.iter().any(is_allowed) {
             return Ok(());
         }
-        let way_in = self.shared.config.ways_in.host;
+        let way_in = self.common.config.ways_in.host;
         let problem = format!("the host `{}` is no name of this server: {way_in}", shown(name));
         Err(Failure::new(FailureKind::Forbidden, problem))
     }
 
     fn is_listed(&self, origin: &HeaderValue) -> bool {
-        let mut allowed = self.shared.config.allowed_origins.iter();
+        let mut allowed = self.common.config.allowed_origins.iter();
         allowed.any(|it| it == "*" || it.as_bytes().eq_ignore_ascii_case(origin.as_bytes()))
     }
 

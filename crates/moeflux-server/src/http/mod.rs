@@ -28,7 +28,7 @@ mod stall;
 mod connections;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use moeflux::{Error, Result};
 use tokio::sync::watch;
@@ -37,7 +37,7 @@ pub use crate::http::config::{
     ApiKeys, CacheScope, Config, ModelInfo, Places, Served, Timeouts, WaysIn,
 };
 use crate::http::listen::Listeners;
-use crate::http::shared::Shared;
+use crate::http::shared::{Common, Current, Shared};
 
 /// Threads that parse and tokenise, at most: the engine needs the others.
 const N_TEXT_THREADS_MAX: usize = 4;
@@ -48,6 +48,7 @@ pub struct Server {
     config: Config,
     listeners: Listeners,
     stop: watch::Sender<bool>,
+    models: Models,
 }
 
 impl Server {
@@ -57,7 +58,7 @@ impl Server {
     /// An address that cannot be had, or that others can reach although there is no key.
     pub fn bind(config: Config) -> Result<Self> {
         let listeners = Listeners::bind(&config)?;
-        Ok(Self { config, listeners, stop: watch::Sender::new(false) })
+        Ok(Self { config, listeners, stop: watch::Sender::new(false), models: Models::default() })
     }
 
     /// The addresses that it listens on, with the ports that were free.
@@ -71,13 +72,22 @@ impl Server {
         Stopper { stop: self.stop.clone() }
     }
 
+    /// What changes the model while the server runs, from any thread.
+    #[must_use]
+    pub fn models(&self) -> Models {
+        self.models.clone()
+    }
+
     /// Serves until it is stopped: then nothing new is taken, answers have some time to end, and
     /// those that are left are told that they were cut short.
     ///
     /// # Errors
     /// A chat template that cannot be used; what the system says of sockets.
     pub fn run(self, served: Served) -> Result<()> {
-        let shared = Arc::new(Shared::new(self.config, served)?);
+        let shared = Shared::new(Arc::new(Common::new(self.config)), served)?;
+        let current = Current::new(shared);
+        // It is set once, as a server runs once.
+        self.models.0.get_or_init(|| current.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(N_TEXT_THREADS_MAX)
@@ -86,7 +96,7 @@ impl Server {
         let failed = |error| Error::Machine(format!("cannot serve: {error}"));
         let runtime = runtime.map_err(failed)?;
         let stop = self.stop.subscribe();
-        let served = runtime.block_on(connections::serve(self.listeners, shared, stop));
+        let served = runtime.block_on(connections::serve(self.listeners, current, stop));
         // A text that is still being worked on is for nobody.
         runtime.shutdown_background();
         served.map_err(failed)
@@ -103,5 +113,34 @@ impl Stopper {
     /// Asks the server to come to an end. Asking again changes nothing.
     pub fn stop(&self) {
         self.stop.send_replace(true);
+    }
+}
+
+/// The model that a server answers with.
+#[derive(Clone, Debug, Default)]
+pub struct Models(Arc<OnceLock<Current>>);
+
+impl Models {
+    /// Ends all answers and gives the memory of engine, sessions and caches back; waits for that.
+    /// Requests are refused until another model is served.
+    pub fn close(&self) {
+        if let Some(current) = self.0.get() {
+            current.get().served.service.stop();
+        }
+    }
+
+    /// Answers with another model from now on. Requests that began before keep the one that they
+    /// began with, which ends with the last of them.
+    ///
+    /// # Errors
+    ///
+    /// A chat template that cannot be used; [`Error::Input`] before the server runs.
+    pub fn serve(&self, served: Served) -> Result<()> {
+        let Some(current) = self.0.get() else {
+            return Err(Error::Input("the server does not run yet".to_owned()));
+        };
+        let common = Arc::clone(&current.get().common);
+        current.set(Shared::new(common, served)?);
+        Ok(())
     }
 }

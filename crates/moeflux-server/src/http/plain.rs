@@ -40,10 +40,10 @@ pub(crate) async fn ask(
     request: Request<Body>,
 ) -> Result<Response<Body>, Problem> {
     let path = request.uri().path().to_owned();
-    let wait = shared.config.timeouts.body;
-    let body = body::read(request, &shared.account.bodies, wait).await?;
+    let wait = shared.common.config.timeouts.body;
+    let body = body::read(request, &shared.common.account.bodies, wait).await?;
     let size = body.size;
-    let part = &shared.account.reading;
+    let part = &shared.common.account.reading;
     let reading = part.take(&size.shown(), size.counting_bytes(), wait).await?;
     let work = move |shared: &Shared, cancel: &Cancel| {
         let n_bytes_max = size.text_bytes_max();
@@ -152,6 +152,7 @@ pub(crate) fn health(shared: &Shared) -> Response<Body> {
     let (status, word) = match shared.served.service.state() {
         State::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading"),
         State::Broken => (StatusCode::SERVICE_UNAVAILABLE, "broken"),
+        State::Closed => (StatusCode::SERVICE_UNAVAILABLE, "closed"),
         _ => (StatusCode::OK, "ok"),
     };
     let mut response = reply::json(&json!({"status": word}));
@@ -164,7 +165,7 @@ pub(crate) fn metrics(shared: &Shared) -> Response<Body> {
     let text = metrics::text(
         shared.name(),
         &shared.served.service.stats(),
-        (&shared.places.counts(), &shared.refusals),
+        (&shared.common.places.counts(), &shared.common.refusals),
         shared.n_replayed.load(Ordering::Relaxed),
     );
     let text = text + &process::text();

@@ -38,7 +38,7 @@ pub(crate) fn plan(
     (request, limit): (Request, &TextLimit),
 ) -> Result<VecDeque<Planned>, Failure> {
     shared.check_name(request.model.as_deref())?;
-    let seed = request.sampling.seed.unwrap_or_else(|| shared.draw());
+    let seed = request.sampling.seed.unwrap_or_else(|| shared.common.draw());
     let sampling = request.sampling.over(shared.text().sampling(seed));
     check_biases(&sampling, shared.text().tokenizer())?;
     let prompts = match &request.prompt {
@@ -164,6 +164,7 @@ fn ask(
     check_template(shared)?;
     if !conversation.tools.is_empty() && !shared.chat.reads_calls() {
         shared
+            .common
             .note("calls of tools come back as text: the chat template writes none that is known");
     }
     let prompt = shared.chat.ask(conversation, &request.rules, options);

@@ -17,7 +17,7 @@ use crate::http::guard::{self, Entrance, Guard, HasLine, OPEN_PATH};
 use crate::http::meant::meant;
 use crate::http::plain::{self, Question};
 use crate::http::reply::{self, Family, Problem, RequestId};
-use crate::http::shared::Shared;
+use crate::http::shared::{Current, Shared};
 use moeflux_wire::{Failure, FailureKind};
 
 /// What a path does.
@@ -61,13 +61,13 @@ const ROUTES: [(&str, Operation); 16] = [
 ];
 
 /// All paths, behind the guard of a socket.
-pub(crate) fn router(shared: &Arc<Shared>, entrance: Entrance) -> Router {
+pub(crate) fn router(current: &Current, entrance: Entrance) -> Router {
     let mut router = Router::new();
     for (path, operation) in ROUTES {
         let path = path.replace("{id}", "{*id}");
-        router = router.route(&path, method_router(shared, operation));
+        router = router.route(&path, method_router(current, operation));
     }
-    let state = Guard { shared: Arc::clone(shared), entrance };
+    let state = Guard { common: Arc::clone(&current.get().common), entrance };
     router
         .fallback(|request: Request<Body>| async move {
             let problem = match meant(request.uri().path()) {
@@ -89,9 +89,9 @@ fn method_of(path: &str) -> Method {
     route.map_or(Method::GET, |(_, operation)| operation.method())
 }
 
-fn method_router(shared: &Arc<Shared>, operation: Operation) -> MethodRouter {
-    let shared = Arc::clone(shared);
-    let handler = move |request: Request<Body>| serve(shared, operation, request);
+fn method_router(current: &Current, operation: Operation) -> MethodRouter {
+    let current = current.clone();
+    let handler = move |request: Request<Body>| serve(current.get(), operation, request);
     if operation.method() == Method::POST { post(handler) } else { get(handler) }
 }
 

@@ -193,7 +193,7 @@ impl Run {
         self.shared.n_replayed.fetch_add(n_replayed as u64, Ordering::Relaxed);
         let usage = Usage { n_prompt_tokens, n_cached_tokens, n_replayed, ..Usage::default() };
         self.record.begun(usage);
-        let call_stem = format!("call_{}", self.shared.id());
+        let call_stem = format!("call_{}", self.shared.common.id());
         let answer = |index| {
             let answer = part.prompt.answer(&format!("{call_stem}_{index}"));
             AnswerEvents::new(index, answer, usage)

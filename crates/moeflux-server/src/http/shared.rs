@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use moeflux::{ModelText, Result};
 use moeflux_chat::Chat;
@@ -18,54 +18,59 @@ use crate::http::places::Places;
 use crate::metrics::RefusalCounts;
 use moeflux_wire::{Failure, FailureKind, Head};
 
-/// What all requests share.
+/// What all requests share, whichever model answers them.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct Common {
     pub(crate) config: Config,
-    pub(crate) served: Served,
-    /// From conversations to prompts, and from tokens back to answers.
-    pub(crate) chat: Chat,
     pub(crate) places: Arc<Places>,
     pub(crate) refusals: RefusalCounts,
-    /// Turns of histories that were replayed.
-    pub(crate) n_replayed: AtomicU64,
     pub(crate) account: Account,
     noted: Mutex<BTreeSet<&'static str>>,
     random: RandomState,
     n_drawn: AtomicU64,
 }
 
-impl Shared {
-    /// What requests to a model share.
-    pub(crate) fn new(config: Config, served: Served) -> Result<Self> {
-        assert!(!served.model.names.is_empty(), "a model has a name");
-        let account = Account::new(config.account_bytes);
-        let n_answers = served.service.n_sessions();
-        let n_owners = match config.cache {
-            CacheScope::PerKey => config.keys.len().max(1),
-            CacheScope::Shared => 1,
-        };
-        let replay_bytes = config.replay_bytes.min(account.replay_bytes);
-        let chat = Chat::of_text(Arc::clone(&served.text))?
-            .with_lexer_states(account.n_lexer_states(n_answers))
-            .with_replays(replay_bytes, n_owners);
-        Ok(Self {
-            chat,
+/// What requests to a model share. A request keeps it to its end, also where another model has
+/// taken the place of this one.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) common: Arc<Common>,
+    pub(crate) served: Served,
+    /// From conversations to prompts, and from tokens back to answers.
+    pub(crate) chat: Chat,
+    /// Turns of histories that were replayed.
+    pub(crate) n_replayed: AtomicU64,
+}
+
+/// The model that answers now.
+#[derive(Clone, Debug)]
+pub(crate) struct Current(Arc<RwLock<Arc<Shared>>>);
+
+impl Current {
+    pub(crate) fn new(shared: Shared) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(shared))))
+    }
+
+    pub(crate) fn get(&self) -> Arc<Shared> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set(&self, shared: Shared) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(shared);
+    }
+}
+
+impl Common {
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
             places: Places::new(config.places),
             refusals: RefusalCounts::default(),
-            config,
-            served,
-            n_replayed: AtomicU64::new(0),
-            account,
+            account: Account::new(config.account_bytes),
             noted: Mutex::default(),
             random: RandomState::new(),
             n_drawn: AtomicU64::new(0),
-        })
-    }
-
-    /// The model's text.
-    pub(crate) fn text(&self) -> &ModelText {
-        &self.served.text
+            config,
+        }
     }
 
     /// A number that nobody can foresee who does not know the key, which the system drew.
@@ -78,10 +83,41 @@ impl Shared {
         format!("{:016x}{:016x}", self.draw(), self.draw())
     }
 
+    /// Logs a line the first time.
+    pub(crate) fn note(&self, line: &'static str) {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.insert(line) {
+            tracing::info!(target: "moeflux::server", "{line}");
+        }
+    }
+}
+
+impl Shared {
+    /// What requests to a model share.
+    pub(crate) fn new(common: Arc<Common>, served: Served) -> Result<Self> {
+        assert!(!served.model.names.is_empty(), "a model has a name");
+        let Common { config, account, .. } = &*common;
+        let n_answers = served.service.n_sessions();
+        let n_owners = match config.cache {
+            CacheScope::PerKey => config.keys.len().max(1),
+            CacheScope::Shared => 1,
+        };
+        let replay_bytes = config.replay_bytes.min(account.replay_bytes);
+        let chat = Chat::of_text(Arc::clone(&served.text))?
+            .with_lexer_states(account.n_lexer_states(n_answers))
+            .with_replays(replay_bytes, n_owners);
+        Ok(Self { common, served, chat, n_replayed: AtomicU64::new(0) })
+    }
+
+    /// The model's text.
+    pub(crate) fn text(&self) -> &ModelText {
+        &self.served.text
+    }
+
     /// The head of a new response.
     pub(crate) fn head(&self) -> Head {
         let created_s = u64::try_from((self.served.seconds_since_1970)()).unwrap_or_default();
-        Head { id: self.id(), created_s, model: self.name().to_owned() }
+        Head { id: self.common.id(), created_s, model: self.name().to_owned() }
     }
 
     /// The model's true name.
@@ -91,7 +127,7 @@ impl Shared {
 
     /// Whether a client may call the model so.
     pub(crate) fn check_name(&self, name: Option<&str>) -> std::result::Result<(), Failure> {
-        let Some(name) = name.filter(|_| self.config.strict_model) else { return Ok(()) };
+        let Some(name) = name.filter(|_| self.common.config.strict_model) else { return Ok(()) };
         if self.served.model.names.iter().any(|it| it == name) {
             return Ok(());
         }
@@ -99,13 +135,5 @@ impl Shared {
         let mut failure = Failure::new(FailureKind::NotFound, message);
         failure.field = Some("model".to_owned());
         Err(failure)
-    }
-
-    /// Logs a line the first time.
-    pub(crate) fn note(&self, line: &'static str) {
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        if noted.insert(line) {
-            tracing::info!(target: "moeflux::server", "{line}");
-        }
     }
 }

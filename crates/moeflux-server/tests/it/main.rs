@@ -18,4 +18,5 @@ mod signs;
 mod disconnects;
 mod account;
 mod ends;
+mod models;
 mod log;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use moeflux::provider::model::Model;
 use moeflux::{Engine, Error, ModelText};
 use moeflux_schedule::{Options, Service, State, Stats};
-use moeflux_server::http::{Config, ModelInfo, Served, Server, Stopper};
+use moeflux_server::http::{Config, ModelInfo, Models, Served, Server, Stopper};
 use serde_json::{Map, Value as Json, json};
 
 use crate::client::{Client, Response, request};
@@ -41,6 +41,7 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) service: Arc<Service>,
     pub(crate) text: Arc<ModelText>,
+    pub(crate) models: Models,
     stopper: Stopper,
     thread: Option<JoinHandle<()>>,
     /// Says whether the engine is to be opened, or to fail.
@@ -60,6 +61,15 @@ fn open(wait: Option<&Receiver<bool>>, context: usize) -> moeflux::Result<Engine
     Engine::builder(Model::open(folder())?).context(context).threads(NonZeroUsize::MIN).load()
 }
 
+fn served(service: &Arc<Service>, text: &Arc<ModelText>, names: Vec<String>) -> Served {
+    Served {
+        service: Arc::clone(service),
+        text: Arc::clone(text),
+        model: ModelInfo { names, created_s: 1_795_442_432, about: Map::new() },
+        seconds_since_1970: || 1_795_442_432,
+    }
+}
+
 impl Running {
     pub(crate) fn new() -> Self {
         Self::with(|_| {})
@@ -76,23 +86,28 @@ impl Running {
         let service = Service::start(open, Arc::clone(&text), options).unwrap();
         let service = Arc::new(service);
         let server = Server::bind(config).unwrap();
+        let models = server.models();
         let address = server.addresses().next().unwrap_or(([127, 0, 0, 1], 0).into());
         let stopper = server.stopper();
         let names = vec![name, "other/name".to_owned()];
-        let model = ModelInfo { names, created_s: 1_795_442_432, about: Map::new() };
-        let served = Served {
-            service: Arc::clone(&service),
-            text: Arc::clone(&text),
-            model,
-            seconds_since_1970: || 1_795_442_432,
-        };
+        let served = served(&service, &text, names);
         let run = move || server.run(served).unwrap();
         let thread = Some(Builder::new().spawn(run).unwrap());
-        let running = Self { address, service, text, stopper, thread, opener };
+        let running = Self { address, service, text, models, stopper, thread, opener };
         if !is_held {
             running.wait(|_| running.service.state() == State::Ready);
         }
         running
+    }
+
+    /// Answers with another service from now on, by this name.
+    pub(crate) fn serve_another(&self, name: &str) -> Arc<Service> {
+        let open = Box::new(|| open(None, CONTEXT));
+        let service = Service::start(open, Arc::clone(&self.text), Options::new(CONTEXT));
+        let service = Arc::new(service.unwrap());
+        service.wait_until_open().unwrap();
+        self.models.serve(served(&service, &self.text, vec![name.to_owned()])).unwrap();
+        service
     }
 
     /// Opens the engine that is held.
