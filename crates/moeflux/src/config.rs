@@ -10,7 +10,6 @@ use moeflux_kernels::KernelTable;
 use crate::backend::{Arithmetic, Backend};
 use crate::blueprint::Blueprint;
 use crate::error::Result;
-use crate::experts::policy::PolicyKind;
 use crate::experts::stream::{Drives, ReadFor, SeenSlots};
 use crate::families::ModelPlan;
 use crate::format::Checkpoint;
@@ -160,8 +159,6 @@ pub struct StreamingConfig {
     /// Whether all that is read of weights is compared with its checksum, each time, where there
     /// are checksums: in packed folders, and where `moeflux doctor --deep` has written some.
     pub checks_sums: bool,
-    /// Which expert leaves when another needs its slot.
-    pub policy: PolicyKind,
     /// At most so many experts in memory, whatever the budget.
     pub n_slots_max: Option<usize>,
 }
@@ -177,7 +174,6 @@ impl Default for StreamingConfig {
             mirror: None,
             looks_ahead: true,
             checks_sums: true,
-            policy: PolicyKind::DEFAULT,
             n_slots_max: None,
         }
     }

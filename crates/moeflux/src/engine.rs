@@ -495,13 +495,13 @@ fn streamed(
     (n_slots, config): (usize, &EngineConfig),
 ) -> Result<Stream> {
     let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
-    let StreamingConfig { policy, looks_ahead, .. } = config.streaming;
+    let StreamingConfig { looks_ahead, .. } = config.streaming;
     let model = StreamModel { manifest, checkpoint, sums, top_k: &top_k, n_ranks: spec.n_named() };
     let n_slots = match drives.caching {
         Caching::Direct => n_slots,
         Caching::PageCache => (n_slots / budget::PAGE_CACHE_SHARE).max(spec.top_k_max()),
     };
-    let config = StreamConfig { n_slots, policy, looks_ahead };
+    let config = StreamConfig { n_slots, looks_ahead };
     Stream::open(&model, drives, &config)
 }
 

@@ -61,11 +61,6 @@ pub mod experts {
         for_each_expert,
     };
 
-    /// Which expert is evicted.
-    pub mod policy {
-        pub use crate::experts::policy::PolicyKind;
-    }
-
     /// Which expert is likely next.
     pub mod predict {
         pub use crate::experts::predict::{Quality, Stage};

@@ -4,7 +4,6 @@
 
 use std::path::Path;
 
-use moeflux::provider::experts::policy::PolicyKind;
 use moeflux::provider::experts::replay::replay;
 use moeflux::provider::experts::trace::{StepKind, Trace};
 
@@ -54,6 +53,6 @@ impl Routes {
     pub(super) fn hit_rate(&self, n_slots: u64) -> Option<f64> {
         let Self::Traced(trace) = self else { return None };
         let n_slots = usize::try_from(n_slots).ok().filter(|n_slots| *n_slots > 0)?;
-        replay(trace, PolicyKind::DEFAULT, n_slots).tally(StepKind::Decode).hit_rate()
+        replay(trace, n_slots).tally(StepKind::Decode).hit_rate()
     }
 }

@@ -1,4 +1,4 @@
-//! `moeflux replay`: a routing trace over budgets of memory and policies, before memory is bought.
+//! `moeflux replay`: a routing trace over budgets of memory, before memory is bought.
 //!
 //! **Invariant:** reads the trace alone, no model; the same trace gives the same page.
 
@@ -10,7 +10,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 use moeflux::Error;
-use moeflux::provider::experts::policy::PolicyKind;
 use moeflux::provider::experts::trace::Trace;
 
 use crate::failure::Outcome;
@@ -29,23 +28,12 @@ pub(crate) struct ReplayArgs {
     /// Numbers of experts that fit into memory, separated by commas [default: 1/16 of all to all]
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = n_slots)]
     slots: Vec<usize>,
-    /// Eviction policy: lru, clock, lfu, s3-fifo, or all of them
-    #[arg(long, value_name = "NAME", default_value = PolicyKind::DEFAULT.name(),
-          value_parser = policies)]
-    policy: Policies,
     /// Write a chart of the hit rates over memory to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
-}
-
-/// The policies that are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Policies {
-    All,
-    One(PolicyKind),
 }
 
 /// Replays the trace; answers what to print.
@@ -59,11 +47,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Outcome<String> {
         let problem = "has no steps: record it while text is read or written";
         return Err(Error::malformed(&args.file, problem).into());
     }
-    let kinds = match &args.policy {
-        Policies::All => &PolicyKind::ALL[..],
-        Policies::One(kind) => std::slice::from_ref(kind),
-    };
-    let report = Report::new(&args.file, &trace, kinds, &budgets(args, &trace));
+    let report = Report::new(&args.file, &trace, &budgets(args, &trace));
     if let Some(path) = &args.svg {
         let out = OutFile::new(path)?;
         std::fs::write(out.path(), svg::render(&report)).map_err(Error::io("write", path))?;
@@ -88,16 +72,6 @@ fn budgets(args: &ReplayArgs, trace: &Trace) -> Vec<usize> {
 fn n_slots(text: &str) -> Result<usize, String> {
     let parsed = text.trim().parse().ok().filter(|n| (1..=N_SLOTS_MAX).contains(n));
     parsed.ok_or_else(|| format!("give numbers of slots from 1 to {N_SLOTS_MAX}"))
-}
-
-fn policies(text: &str) -> Result<Policies, String> {
-    if text == "all" {
-        return Ok(Policies::All);
-    }
-    PolicyKind::named(text).map(Policies::One).ok_or_else(|| {
-        let names = PolicyKind::ALL.map(PolicyKind::name).join(", ");
-        format!("give {names} or all")
-    })
 }
 
 #[cfg(test)]

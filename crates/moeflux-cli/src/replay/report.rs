@@ -4,10 +4,12 @@
 
 use std::path::Path;
 
-use moeflux::provider::experts::policy::PolicyKind;
 use moeflux::provider::experts::replay::{Replayed, Tally, bound, replay};
 use moeflux::provider::experts::trace::{StepKind, Trace, TraceHeader};
 use serde_json::{Value, json};
+
+/// The name of the curve of what runs: the least frequently used expert leaves.
+const POLICY: &str = "lfu";
 
 /// The name of the curve that no policy reaches.
 const BOUND: &str = "bound";
@@ -25,7 +27,7 @@ pub(super) struct Report {
     pub(super) n_decode_tokens: usize,
     /// Ascending.
     pub(super) budgets: Vec<usize>,
-    /// The policies, then the bound.
+    /// What runs, then the bound.
     pub(super) curves: Vec<Curve>,
 }
 
@@ -46,15 +48,12 @@ impl Curve {
 }
 
 impl Report {
-    /// Replays the trace with each policy and budget.
-    pub(super) fn new(file: &Path, trace: &Trace, kinds: &[PolicyKind], budgets: &[usize]) -> Self {
-        let curve = |kind: &PolicyKind| Curve {
-            name: kind.name(),
-            points: budgets.iter().map(|&n_slots| replay(trace, *kind, n_slots)).collect(),
-        };
-        let mut curves: Vec<Curve> = kinds.iter().map(curve).collect();
-        let points = budgets.iter().map(|&n_slots| bound(trace, n_slots)).collect();
-        curves.push(Curve { name: BOUND, points });
+    /// Replays the trace with each budget.
+    pub(super) fn new(file: &Path, trace: &Trace, budgets: &[usize]) -> Self {
+        let replayed = budgets.iter().map(|&n_slots| replay(trace, n_slots)).collect();
+        let best = budgets.iter().map(|&n_slots| bound(trace, n_slots)).collect();
+        let curves =
+            vec![Curve { name: POLICY, points: replayed }, Curve { name: BOUND, points: best }];
         Self {
             file: file.display().to_string(),
             header: trace.header().clone(),

@@ -47,8 +47,7 @@ fn trace_bytes(n_decoded: usize) -> Vec<u8> {
 }
 
 fn args(file: &Path) -> ReplayArgs {
-    let policy = Policies::One(PolicyKind::Lru);
-    ReplayArgs { file: file.to_owned(), slots: vec![8, 4, 4], policy, svg: None, json: false }
+    ReplayArgs { file: file.to_owned(), slots: vec![8, 4, 4], svg: None, json: false }
 }
 
 fn write(dir: &TestDir, bytes: &[u8]) -> PathBuf {
@@ -71,22 +70,22 @@ experts   8 in 2 layers, 4 per token; a slot takes 1.00 GiB, a token all cold 4.
 tokens    2 of prompts, 4 after them
 
 decode: experts found in memory
-      slots   share       memory         lru       bound
+      slots   share       memory         lfu       bound
           4  50.0 %     4.00 GiB      43.8 %      75.0 %
           8 100.0 %     8.00 GiB     100.0 %     100.0 %
 
 decode: read per token
-      slots   share       memory         lru       bound
+      slots   share       memory         lfu       bound
           4  50.0 %     4.00 GiB    2.25 GiB    1.00 GiB
           8 100.0 %     8.00 GiB     0 bytes     0 bytes
 
 prompt: experts found in memory
-      slots   share       memory         lru       bound
+      slots   share       memory         lfu       bound
           4  50.0 %     4.00 GiB       0.0 %       0.0 %
           8 100.0 %     8.00 GiB       0.0 %       0.0 %
 
 prompt: read per token
-      slots   share       memory         lru       bound
+      slots   share       memory         lfu       bound
           4  50.0 %     4.00 GiB    3.00 GiB    3.00 GiB
           8 100.0 %     8.00 GiB    3.00 GiB    3.00 GiB",
         path.display()
@@ -98,12 +97,12 @@ prompt: read per token
 fn json_has_the_same_numbers() {
     let dir = TestDir::new("replay-json");
     let path = write(&dir, &trace_bytes(4));
-    let args = ReplayArgs { json: true, policy: Policies::All, ..args(&path) };
+    let args = ReplayArgs { json: true, ..args(&path) };
     let value: Value = serde_json::from_str(&run(&args).unwrap()).unwrap();
     assert_eq!((&value["n_prefill_tokens"], &value["n_decode_tokens"]), (&2.into(), &4.into()));
     assert_eq!(value["routed_bytes_per_token"], 4_u64 << 30);
     let names = value["curves"].as_array().unwrap().iter().map(|it| it["policy"].as_str().unwrap());
-    assert_eq!(names.collect::<Vec<_>>(), ["lru", "clock", "lfu", "s3-fifo", "bound"]);
+    assert_eq!(names.collect::<Vec<_>>(), ["lfu", "bound"]);
     let point = &value["curves"][0]["points"][1];
     assert_eq!((&point["n_slots"], &point["memory_bytes"]), (&8.into(), &(8_u64 << 30).into()));
     assert_eq!((&point["decode"]["n_hits"], &point["decode"]["n_misses"]), (&16.into(), &0.into()));
@@ -117,11 +116,11 @@ fn the_drawing_has_every_curve_both_axes_and_no_foreign_markup() {
     for n_decoded in [4, 0] {
         let path = write(&dir, &trace_bytes(n_decoded));
         let svg = dir.path().join("out.svg");
-        let args = ReplayArgs { svg: Some(svg.clone()), policy: Policies::All, ..args(&path) };
+        let args = ReplayArgs { svg: Some(svg.clone()), ..args(&path) };
         run(&args).unwrap();
         let drawing = std::fs::read_to_string(svg).unwrap();
         assert!(drawing.starts_with("<svg ") && drawing.ends_with("</svg>\n"));
-        assert_eq!(drawing.matches("<polyline ").count(), 5);
+        assert_eq!(drawing.matches("<polyline ").count(), 2);
         for word in [">lfu<", ">bound<", ">100 %<", ">8 GiB<", "a&amp;b.trace", "all 8: 8.00 GiB"] {
             assert!(drawing.contains(word), "{word}: {drawing}");
         }
@@ -163,14 +162,9 @@ fn what_cannot_be_replayed_is_said_in_one_line() {
 }
 
 #[test]
-fn options_are_numbers_and_names_that_exist() {
+fn slots_are_numbers() {
     assert_eq!((n_slots(" 7"), n_slots("16777216")), (Ok(7), Ok(1 << 24)));
     for text in ["0", "-1", "", "x", "16777217"] {
         assert!(n_slots(text).unwrap_err().contains("from 1 to"), "{text}");
     }
-    assert_eq!(policies("all"), Ok(Policies::All));
-    for kind in PolicyKind::ALL {
-        assert_eq!(policies(kind.name()), Ok(Policies::One(kind)));
-    }
-    assert_eq!(policies("LRU"), Err("give lru, clock, lfu, s3-fifo or all".to_owned()));
 }

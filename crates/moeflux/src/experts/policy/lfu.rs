@@ -7,7 +7,7 @@
 
 use moeflux_io::SlotIdx;
 
-use super::{KeyIdx, Policy, PolicyShape};
+use super::{KeyIdx, PolicyShape};
 
 /// Mean uses of an expert in which an old use loses half of its weight: 24 tokens of the model in
 /// the box. Its text is best with 2 to 4 and its chats with 8 and more, all within 1.5 points;
@@ -25,9 +25,9 @@ const STEP_HALF_LIVES_MAX: f64 = 0.5;
 
 const NONE: usize = usize::MAX;
 
-/// Least frequently used, with decay.
+/// Least frequently used, with decay. A slot is outside, held (in use or being filled) or idle.
 ///
-/// The default, by these hits of 100 demands while decoding (`moeflux replay`; slots for 1/8, 1/4
+/// It was chosen by these hits of 100 demands while decoding (slots for 1/8, 1/4
 /// and 1/2 of the experts). The model in the box: its held-out text token by token, an answer of
 /// 1,234 tokens to 1,494, twenty short chats. Made up, 12 layers, 6 of 64 experts: by Zipf's law,
 /// the same with two experts of a layer changing places every 8th token, and uniform.
@@ -47,7 +47,7 @@ const NONE: usize = usize::MAX;
 /// distance of layers (+0.5), which experts follow which (+1.0 for a table of all pairs). Where
 /// experts change places at every token (Zipf) S3-FIFO is better by 2 to 6.
 #[derive(Debug)]
-pub(super) struct Lfu {
+pub(crate) struct Lfu {
     /// Per key: the sum of the weights of its uses.
     scores: Vec<f64>,
     /// Of a use now in a step of few rows, as a power of two.
@@ -72,7 +72,8 @@ pub(super) struct Lfu {
 }
 
 impl Lfu {
-    pub(super) fn new(shape: PolicyShape) -> Self {
+    /// Without experts.
+    pub(crate) fn new(shape: PolicyShape) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "counts of experts are far below 2^52")]
         let uses_per_row = shape.n_uses_per_row.max(1) as f64 / shape.n_keys.max(1) as f64;
         let mut lfu = Self {
@@ -150,8 +151,9 @@ impl Lfu {
     }
 }
 
-impl Policy for Lfu {
-    fn begin_step(&mut self, n_rows: usize) {
+impl Lfu {
+    /// A step of so many rows begins: time passes by rows.
+    pub(crate) fn begin_step(&mut self, n_rows: usize) {
         #[expect(clippy::cast_precision_loss, reason = "rows of a step are far below 2^52")]
         let half_lives = n_rows.max(1) as f64 * self.half_lives_per_row;
         let passed = half_lives.min(STEP_HALF_LIVES_MAX);
@@ -169,18 +171,21 @@ impl Policy for Lfu {
         self.set_credit(if is_long { mean_uses * self.use_weight } else { 0.0 });
     }
 
-    fn admit(&mut self, slot: SlotIdx, key: KeyIdx, n_uses: u32) {
+    /// An expert comes into an outside slot, because `n_uses` rows asked for it. It is held.
+    pub(crate) fn admit(&mut self, slot: SlotIdx, key: KeyIdx, n_uses: u32) {
         self.keys[slot.0] = key;
         self.has_credit[slot.0] = false;
         self.count(key, n_uses);
     }
 
-    fn hit(&mut self, slot: SlotIdx, n_uses: u32) {
+    /// `n_uses` rows asked for the expert in a held slot.
+    pub(crate) fn hit(&mut self, slot: SlotIdx, n_uses: u32) {
         self.has_credit[slot.0] = false;
         self.count(self.keys[slot.0], n_uses);
     }
 
-    fn hold(&mut self, slot: SlotIdx) {
+    /// An idle slot is no victim from now on.
+    pub(crate) fn hold(&mut self, slot: SlotIdx) {
         let place = std::mem::replace(&mut self.places[slot.0], NONE);
         let last = self.heap.pop().expect("an idle slot is in the heap");
         if last == slot {
@@ -194,22 +199,27 @@ impl Policy for Lfu {
         }
     }
 
-    fn let_go(&mut self, slot: SlotIdx) {
+    /// A held slot is idle from now on.
+    pub(crate) fn let_go(&mut self, slot: SlotIdx) {
         self.heap.push(slot);
         self.rise(self.heap.len() - 1, slot);
     }
 
-    fn victim(&mut self) -> Option<SlotIdx> {
+    /// The idle slot whose expert should leave; it stays until it is removed. `None` if none is
+    /// idle.
+    pub(crate) fn victim(&self) -> Option<SlotIdx> {
         self.heap.first().copied()
     }
 
-    fn remove(&mut self, slot: SlotIdx) {
+    /// The expert of a held or idle slot leaves; the slot is outside.
+    pub(crate) fn remove(&mut self, slot: SlotIdx) {
         if self.places[slot.0] != NONE {
             self.hold(slot);
         }
     }
 
-    fn resize(&mut self, n_slots: usize) {
+    /// There are so many slots from now on. Those that go are outside already.
+    pub(crate) fn resize(&mut self, n_slots: usize) {
         self.keys.resize(n_slots, KeyIdx(0));
         self.has_credit.resize(n_slots, false);
         self.places.resize(n_slots, NONE);

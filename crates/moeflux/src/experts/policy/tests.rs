@@ -1,4 +1,6 @@
-//! Policies against plain lists that are searched from end to end.
+//! The policy against plain lists that are searched from end to end.
+
+use moeflux_io::SlotIdx;
 
 use super::*;
 
@@ -26,19 +28,12 @@ enum At {
 /// What a rule would choose, from all that has happened.
 struct Naive {
     slots: Vec<At>,
-    /// Per slot: when it was let go last.
-    let_go_at: Vec<usize>,
     /// Per key: rows of the steps, begun so far, in which it was used.
     uses: Vec<Vec<(usize, u32)>>,
     n_rows: usize,
 }
 
 impl Naive {
-    fn oldest(&self) -> Option<SlotIdx> {
-        let idle = (0..self.slots.len()).filter(|&slot| matches!(self.slots[slot], At::Idle(_)));
-        idle.min_by_key(|&slot| self.let_go_at[slot]).map(SlotIdx)
-    }
-
     fn score(&self, slot: SlotIdx) -> f64 {
         let (At::Held(key) | At::Idle(key)) = self.slots[slot.0] else { unreachable!() };
         let weights = self.uses[key].iter().map(|&(at_row, n_uses)| {
@@ -56,7 +51,7 @@ impl Naive {
 fn what_a_long_step_still_needs_does_not_leave_for_what_it_has_used() {
     const N_SLOTS: usize = 16;
     let shape = PolicyShape { n_slots: N_SLOTS, n_keys: N_KEYS, n_uses_per_row: 4 };
-    let mut policy = PolicyKind::Lfu.build(shape);
+    let mut policy = Lfu::new(shape);
     let mut random = Random(77);
     let mut slots: Vec<Option<usize>> = vec![None; N_SLOTS];
     let mut n_hits = 0;
@@ -87,18 +82,14 @@ fn what_a_long_step_still_needs_does_not_leave_for_what_it_has_used() {
 }
 
 /// Random operations on a policy; `check` looks at each victim.
-fn run(kind: PolicyKind, seed: u64, check: impl Fn(&Naive, Option<SlotIdx>)) {
+fn run(seed: u64, check: impl Fn(&Naive, Option<SlotIdx>)) {
     let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
     let n_slots = 1 + random.below(12);
     let shape = PolicyShape { n_slots, n_keys: N_KEYS, n_uses_per_row: 1 };
-    let mut policy = kind.build(shape);
-    let mut naive = Naive {
-        slots: vec![At::Outside; n_slots],
-        let_go_at: vec![0; n_slots],
-        uses: vec![Vec::new(); N_KEYS],
-        n_rows: 0,
-    };
-    for now in 1..3000 {
+    let mut policy = Lfu::new(shape);
+    let mut naive =
+        Naive { slots: vec![At::Outside; n_slots], uses: vec![Vec::new(); N_KEYS], n_rows: 0 };
+    for _ in 1..3000 {
         let slot = SlotIdx(random.below(n_slots));
         let n_uses = 1 + u32::try_from(random.below(3)).unwrap();
         match (random.below(8), naive.slots[slot.0]) {
@@ -120,7 +111,6 @@ fn run(kind: PolicyKind, seed: u64, check: impl Fn(&Naive, Option<SlotIdx>)) {
             (1..=3, At::Held(key)) => {
                 policy.let_go(slot);
                 naive.slots[slot.0] = At::Idle(key);
-                naive.let_go_at[slot.0] = now;
             }
             (4, At::Held(key)) => {
                 policy.hit(slot, n_uses);
@@ -151,31 +141,21 @@ fn run(kind: PolicyKind, seed: u64, check: impl Fn(&Naive, Option<SlotIdx>)) {
 
 #[test]
 fn a_victim_is_idle_and_there_is_one_where_any_is_idle() {
-    for kind in PolicyKind::ALL {
-        for seed in 1..40 {
-            run(kind, seed, |naive, victim| {
-                let is_idle = |at: &At| matches!(at, At::Idle(_));
-                let name = kind.name();
-                match victim {
-                    Some(slot) => assert!(is_idle(&naive.slots[slot.0]), "{name} {seed}"),
-                    None => assert!(!naive.slots.iter().any(is_idle), "{name} {seed}"),
-                }
-            });
-        }
-    }
-}
-
-#[test]
-fn lru_names_the_slot_let_go_first() {
     for seed in 1..40 {
-        run(PolicyKind::Lru, seed, |naive, victim| assert_eq!(victim, naive.oldest()));
+        run(seed, |naive, victim| {
+            let is_idle = |at: &At| matches!(at, At::Idle(_));
+            match victim {
+                Some(slot) => assert!(is_idle(&naive.slots[slot.0]), "seed {seed}"),
+                None => assert!(!naive.slots.iter().any(is_idle), "seed {seed}"),
+            }
+        });
     }
 }
 
 #[test]
 fn lfu_names_the_lowest_sum_of_faded_uses() {
     for seed in 1..40 {
-        run(PolicyKind::Lfu, seed, |naive, victim| {
+        run(seed, |naive, victim| {
             let Some(victim) = victim else { return };
             let score = naive.score(victim);
             let others = (0..naive.slots.len()).map(SlotIdx);
@@ -189,7 +169,7 @@ fn lfu_names_the_lowest_sum_of_faded_uses() {
 #[test]
 fn weights_that_outgrow_a_float_are_scaled_down_in_order() {
     let shape = PolicyShape { n_slots: 3, n_keys: 3, n_uses_per_row: 3 };
-    let mut policy = PolicyKind::Lfu.build(shape);
+    let mut policy = Lfu::new(shape);
     for (slot_idx, n_uses) in [(0, 5), (1, 4), (2, 6)] {
         let slot = SlotIdx(slot_idx);
         policy.admit(slot, KeyIdx(slot_idx), n_uses);
@@ -205,12 +185,4 @@ fn weights_that_outgrow_a_float_are_scaled_down_in_order() {
         }
         assert_eq!(policy.victim(), Some(SlotIdx(1)));
     }
-}
-
-#[test]
-fn names_are_read_back() {
-    for kind in PolicyKind::ALL {
-        assert_eq!(PolicyKind::named(kind.name()), Some(kind));
-    }
-    assert_eq!(PolicyKind::named("belady"), None);
 }

@@ -1,12 +1,11 @@
-//! A trace over a table of slots: what another budget or policy would have hit.
+//! A trace over a table of slots: what another budget would have hit.
 //!
 //! Each block of a trace asks for its union at once, as a layer does; prompts, and what needs more
 //! slots than there are, are served in waves. Reads finish at once and guesses are off, so that
-//! hits depend on the policy alone. **Invariant:** no policy hits more than [`bound()`] says.
+//! hits depend on the policy alone. **Invariant:** it never hits more than [`bound()`] says.
 
 mod bound;
 
-use crate::experts::policy::PolicyKind;
 use crate::experts::table::{Found, SlotTable, TableShape, Taken, Wanted};
 use crate::experts::trace::{StepKind, Trace, TraceBlock};
 use crate::ids::ExpertIdx;
@@ -40,7 +39,7 @@ impl Tally {
     }
 }
 
-/// What a trace costs with a policy and a number of slots.
+/// What a trace costs with a number of slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Reading prompts.
@@ -75,11 +74,11 @@ impl Replayed {
 ///
 /// If there are no slots.
 #[must_use]
-pub fn replay(trace: &Trace, kind: PolicyKind, n_slots: usize) -> Replayed {
+pub fn replay(trace: &Trace, n_slots: usize) -> Replayed {
     let n_experts: Vec<usize> = trace.header().layers.iter().map(|it| it.n_experts).collect();
     let n_uses_per_row = trace.header().n_uses_per_row();
     let shape = TableShape { n_experts: &n_experts, n_uses_per_row, n_slots };
-    let mut table = SlotTable::new(shape, kind);
+    let mut table = SlotTable::new(shape);
     let (mut wanted, mut taken) = (Vec::new(), Vec::new());
     let mut replayed = Replayed::default();
     let first_layer = trace.blocks().next().map(|block| block.layer);

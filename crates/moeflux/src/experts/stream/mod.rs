@@ -28,7 +28,6 @@ use moeflux_io::{
 };
 
 use crate::error::{Error, Result};
-use crate::experts::policy::PolicyKind;
 use crate::experts::predict::{LookAhead, LookAheadShape};
 use crate::experts::table::{Found, Guess, SlotTable, TableShape, Taken, Wanted};
 use crate::experts::{Order, Request};
@@ -126,8 +125,6 @@ pub struct StreamModel<'a> {
 pub struct StreamConfig {
     /// Experts in memory.
     pub n_slots: usize,
-    /// What leaves when another needs its slot.
-    pub policy: PolicyKind,
     /// Whether the next layer's experts may be guessed.
     pub looks_ahead: bool,
 }
@@ -298,7 +295,7 @@ impl Stream {
             banks,
             bank_of_layer,
             memory: SlotMemory::new(shape.slot_bytes, slab_bytes),
-            table: SlotTable::new(table, config.policy),
+            table: SlotTable::new(table),
             caching,
             loader: Loader::new(primary, mirror, settings, Arc::clone(&clock)),
             clock,

@@ -8,14 +8,16 @@
 
 mod guess;
 mod keys;
+mod list;
 mod size;
 
 use moeflux_io::SlotIdx;
 
-use crate::experts::policy::{KeyIdx, Links, List, Policy, PolicyKind, PolicyShape};
+use crate::experts::policy::{KeyIdx, Lfu, PolicyShape};
 use crate::ids::{ExpertIdx, LayerIdx};
 
 use keys::Keys;
+use list::{Links, List};
 
 /// A prompt's reads under way take one slot of so many: the rest keeps what it uses most.
 const WAVE_SHARE: usize = 8;
@@ -125,7 +127,7 @@ pub(crate) struct SlotTable {
     /// Slots from `n_open` on that are not free yet.
     n_closing: usize,
     free: Vec<SlotIdx>,
-    policy: Box<dyn Policy>,
+    policy: Lfu,
     /// Slots that the policy knows: more than `n_open` until the last is given up.
     n_policy_slots: usize,
     links: Links,
@@ -157,7 +159,7 @@ impl SlotTable {
     ///
     /// If there are no slots: computing an expert takes one.
     #[must_use]
-    pub(crate) fn new(shape: TableShape<'_>, kind: PolicyKind) -> Self {
+    pub(crate) fn new(shape: TableShape<'_>) -> Self {
         let TableShape { n_experts, n_uses_per_row, n_slots } = shape;
         assert!(n_slots > 0, "an expert is computed from a slot");
         let keys = Keys::new(n_experts);
@@ -169,7 +171,7 @@ impl SlotTable {
             n_open: 0,
             n_closing: 0,
             free: Vec::new(),
-            policy: kind.build(PolicyShape { n_slots: 0, n_keys, n_uses_per_row }),
+            policy: Lfu::new(PolicyShape { n_slots: 0, n_keys, n_uses_per_row }),
             n_policy_slots: 0,
             links: Links::default(),
             unused: List::new(),

@@ -4,8 +4,8 @@ use super::*;
 
 const N_EXPERTS: [usize; 4] = [0, 6, 0, 9];
 
-fn table(n_slots: usize, kind: PolicyKind) -> SlotTable {
-    SlotTable::new(TableShape { n_experts: &N_EXPERTS, n_uses_per_row: 4, n_slots }, kind)
+fn table(n_slots: usize) -> SlotTable {
+    SlotTable::new(TableShape { n_experts: &N_EXPERTS, n_uses_per_row: 4, n_slots })
 }
 
 fn wanted(experts: &[usize]) -> Vec<Wanted> {
@@ -210,21 +210,16 @@ impl Naive {
 
 #[test]
 fn random_operations_agree_with_plain_lists() {
-    for kind in PolicyKind::ALL {
-        for seed in 1..=60 {
-            let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
-            let n_slots = 1 + random.below(16);
-            let mut table = table(n_slots, kind);
-            let mut naive = Naive { slots: vec![None; n_slots], n_open: n_slots };
-            for step_idx in 0..400 {
-                naive.step(&mut table, &mut random);
-                let place = (kind.name(), seed, step_idx);
-                let checked = std::panic::AssertUnwindSafe(|| naive.check(&table));
-                assert!(
-                    std::panic::catch_unwind(checked).is_ok(),
-                    "(policy, seed, step) {place:?}"
-                );
-            }
+    for seed in 1..=60 {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
+        let n_slots = 1 + random.below(16);
+        let mut table = table(n_slots);
+        let mut naive = Naive { slots: vec![None; n_slots], n_open: n_slots };
+        for step_idx in 0..400 {
+            naive.step(&mut table, &mut random);
+            let checked = std::panic::AssertUnwindSafe(|| naive.check(&table));
+            let is_sound = std::panic::catch_unwind(checked).is_ok();
+            assert!(is_sound, "seed {seed}, step {step_idx}");
         }
     }
 }
@@ -257,19 +252,17 @@ fn serve_by(
 
 #[test]
 fn a_union_larger_than_the_pool_comes_in_waves_and_keeps_what_it_hits() {
-    for kind in PolicyKind::ALL {
-        let mut table = table(4, kind);
-        serve(&mut table, 3, wanted(&[1, 7, 8]));
-        // The three that are there come first, with one slot for a miss; then four and one.
-        assert_eq!(serve(&mut table, 3, wanted(&[0, 1, 2, 3, 4, 5, 6, 7, 8])), [4, 4, 1]);
-        let TableCounters { hits, misses, .. } = table.counters();
-        assert_eq!((hits, misses), (3, 9), "{}", kind.name());
-    }
+    let mut table = table(4);
+    serve(&mut table, 3, wanted(&[1, 7, 8]));
+    // The three that are there come first, with one slot for a miss; then four and one.
+    assert_eq!(serve(&mut table, 3, wanted(&[0, 1, 2, 3, 4, 5, 6, 7, 8])), [4, 4, 1]);
+    let TableCounters { hits, misses, .. } = table.counters();
+    assert_eq!((hits, misses), (3, 9));
 }
 
 #[test]
 fn what_a_prompt_used_most_is_there_when_decoding_begins() {
-    let mut table = table(5, PolicyKind::DEFAULT);
+    let mut table = table(5);
     let of_chunk = |n_uses: &[u32]| -> Vec<Wanted> {
         let uses = n_uses.iter().enumerate();
         let wanted = uses.map(|(it, &n_uses)| Wanted { expert: ExpertIdx(it), n_uses });
@@ -290,7 +283,7 @@ fn what_a_prompt_used_most_is_there_when_decoding_begins() {
 
 #[test]
 fn a_failed_read_is_asked_for_anew_while_old_leases_end() {
-    let mut table = table(2, PolicyKind::Lru);
+    let mut table = table(2);
     let mut taken = Vec::new();
     table.acquire(LayerIdx(1), &mut wanted(&[3]), 9, &mut taken);
     let first = taken[0].slot;
@@ -307,7 +300,7 @@ fn a_failed_read_is_asked_for_anew_while_old_leases_end() {
 
 #[test]
 fn a_guess_in_flight_becomes_a_demand_and_an_unused_one_goes_first() {
-    let mut table = table(4, PolicyKind::Lfu);
+    let mut table = table(4);
     serve(&mut table, 1, wanted(&[0, 1]));
     let (mut guesses, mut taken) = (Vec::new(), Vec::new());
     let ranked = [5, 2, 0, 4].map(ExpertIdx);
@@ -325,11 +318,11 @@ fn a_guess_in_flight_becomes_a_demand_and_an_unused_one_goes_first() {
 #[test]
 #[should_panic(expected = "experts ascend")]
 fn experts_are_asked_for_in_order() {
-    table(4, PolicyKind::Lru).acquire(LayerIdx(1), &mut wanted(&[2, 1]), 9, &mut Vec::new());
+    table(4).acquire(LayerIdx(1), &mut wanted(&[2, 1]), 9, &mut Vec::new());
 }
 
 #[test]
 #[should_panic(expected = "layer 1 has no")]
 fn a_layer_is_asked_for_its_own_experts_only() {
-    table(4, PolicyKind::Lru).acquire(LayerIdx(1), &mut wanted(&[6]), 9, &mut Vec::new());
+    table(4).acquire(LayerIdx(1), &mut wanted(&[6]), 9, &mut Vec::new());
 }

@@ -10,7 +10,6 @@ use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::GrowthRoom;
 use moeflux::provider::error::Error;
 use moeflux::provider::experts::Experts;
-use moeflux::provider::experts::policy::PolicyKind;
 use moeflux::provider::experts::stream::{Drives, Stream, StreamConfig, StreamModel};
 use moeflux::provider::forward::LoadedModel;
 use moeflux::provider::ids::TokenId;
@@ -42,7 +41,7 @@ fn runtime_of(case: &Case, caching: Caching, is_limited: bool) -> Arc<Runtime> {
         top_k: &top_k,
         n_ranks: spec.n_named(),
     };
-    let config = StreamConfig { n_slots: N_SLOTS, policy: PolicyKind::DEFAULT, looks_ahead: true };
+    let config = StreamConfig { n_slots: N_SLOTS, looks_ahead: true };
     let drives = Drives::open(&checkpoint, caching, None).unwrap();
     let stream = Stream::open(&model, drives, &config).unwrap();
     let per_position = plan.state.bytes_per_position(Arithmetic::Int8.kv_kind());

@@ -12,7 +12,6 @@ use moeflux::provider::backend::{
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::{Division, PromptRoom, step_bytes};
 use moeflux::provider::error::{Error, Result};
-use moeflux::provider::experts::policy::PolicyKind;
 use moeflux::provider::experts::stream::{Drives, Stream, StreamConfig, StreamModel};
 use moeflux::provider::experts::{Arrived, Experts};
 use moeflux::provider::forward::{LoadedModel, StepProgress};
@@ -144,7 +143,7 @@ fn runtime_of(case: &Case, caching: Caching, n_lent: Option<u64>) -> Option<(Arc
         top_k: &top_k,
         n_ranks: spec.n_named(),
     };
-    let config = StreamConfig { n_slots: N_SLOTS, policy: PolicyKind::DEFAULT, looks_ahead: true };
+    let config = StreamConfig { n_slots: N_SLOTS, looks_ahead: true };
     let drives = Drives::open(&checkpoint, caching, None).unwrap();
     let stream = Stream::open(&model, drives, &config).unwrap();
     let more_bytes =

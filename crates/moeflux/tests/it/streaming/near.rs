@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::experts::policy::PolicyKind;
 use moeflux::provider::experts::stream::{
     Drives, N_ROWS_ANY_ORDER, SlotSight, Stream, StreamConfig, StreamModel,
 };
@@ -43,7 +42,7 @@ fn streamed(n_places: usize) -> (Experts, LayerIdx) {
         top_k: &top_k,
         n_ranks: 0,
     };
-    let config = StreamConfig { n_slots: 4, policy: PolicyKind::Lru, looks_ahead: false };
+    let config = StreamConfig { n_slots: 4, looks_ahead: false };
     let drives = Drives::open(&checkpoint, Caching::PageCache, None).unwrap();
     let mut stream = Stream::open(&model, drives, &config).unwrap();
     stream.show_to(Arc::new(Places(n_places)));

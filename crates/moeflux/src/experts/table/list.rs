@@ -14,47 +14,40 @@ struct Link {
 
 /// Who stands beside whom, for all lists over the same slots.
 #[derive(Debug, Default)]
-pub(in crate::experts) struct Links(Vec<Link>);
+pub(super) struct Links(Vec<Link>);
 
 /// One list, from old to new.
 #[derive(Debug)]
-pub(in crate::experts) struct List {
+pub(super) struct List {
     oldest: usize,
     newest: usize,
-    len: usize,
 }
 
 impl Links {
     /// Slots that may be in a list.
-    pub(in crate::experts) fn resize(&mut self, n_slots: usize) {
+    pub(super) fn resize(&mut self, n_slots: usize) {
         self.0.resize(n_slots, Link { older: NONE, newer: NONE });
     }
 }
 
 impl List {
     /// Without slots.
-    pub(in crate::experts) const fn new() -> Self {
-        Self { oldest: NONE, newest: NONE, len: 0 }
-    }
-
-    /// Number of slots.
-    pub(in crate::experts) const fn len(&self) -> usize {
-        self.len
+    pub(super) const fn new() -> Self {
+        Self { oldest: NONE, newest: NONE }
     }
 
     /// Puts a slot that is in no list at the new end.
-    pub(in crate::experts) fn push(&mut self, links: &mut Links, slot: SlotIdx) {
+    pub(super) fn push(&mut self, links: &mut Links, slot: SlotIdx) {
         links.0[slot.0] = Link { older: self.newest, newer: NONE };
         match self.newest {
             NONE => self.oldest = slot.0,
             newest => links.0[newest].newer = slot.0,
         }
         self.newest = slot.0;
-        self.len += 1;
     }
 
     /// Takes a slot of this list out.
-    pub(in crate::experts) fn remove(&mut self, links: &mut Links, slot: SlotIdx) {
+    pub(super) fn remove(&mut self, links: &mut Links, slot: SlotIdx) {
         let Link { older, newer } = links.0[slot.0];
         match older {
             NONE => self.oldest = newer,
@@ -64,16 +57,15 @@ impl List {
             NONE => self.newest = older,
             newer => links.0[newer].older = older,
         }
-        self.len -= 1;
     }
 
     /// The slot that has been here longest.
-    pub(in crate::experts) fn oldest(&self) -> Option<SlotIdx> {
+    pub(super) fn oldest(&self) -> Option<SlotIdx> {
         (self.oldest != NONE).then_some(SlotIdx(self.oldest))
     }
 
     /// The slot that came after `slot`.
-    pub(in crate::experts) fn newer(&self, links: &Links, slot: SlotIdx) -> Option<SlotIdx> {
+    pub(super) fn newer(&self, links: &Links, slot: SlotIdx) -> Option<SlotIdx> {
         let newer = links.0[slot.0].newer;
         (newer != NONE).then_some(SlotIdx(newer))
     }
