@@ -70,7 +70,7 @@ pub use crate::config::{Budget, CONTEXT_DEFAULT, Device, ReadWay};
 pub use crate::engine::Engine;
 pub use crate::error::{ByteCount, Error, Fault, Need, Remedy, Result};
 #[cfg(feature = "text")]
-pub use crate::generate::{AnswerTokens, Chosen, Event, Finish, Generated, Generation};
+pub use crate::generate::{AnswerTokens, Chosen, Event, Finish, Generated, Generation, Listener};
 pub use crate::ids::TokenId;
 pub use crate::model::Model;
 #[cfg(feature = "text")]
@@ -97,6 +97,7 @@ pub mod stats {
 
     pub use crate::backend::{DeviceNames, TierStats};
     pub use crate::experts::RestStats;
+    pub use crate::experts::predict::Quality;
     pub use crate::experts::stream::StreamStats;
     pub use crate::ranks::LinkStats;
 }

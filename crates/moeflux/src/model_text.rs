@@ -123,11 +123,7 @@ impl ModelText {
 
     /// Reads the metadata of the GGUF file at `path`. A `tokenizer.json` replaces the file's own
     /// tokenizer if it is given, or if it lies next to a file of which the tokenizer is unknown.
-    ///
-    /// # Errors
-    ///
-    /// As [`ModelText::open`], and [`Error::UnknownTokenizer`].
-    pub fn of_gguf(
+    pub(crate) fn of_gguf(
         path: &Path,
         metadata: &Metadata,
         tokenizer: Option<&Path>,

@@ -172,6 +172,40 @@ pub mod text {
         SpecialText, SpecialTokens, StopStrings, TemplateOptions, TextStream, Tokenizer,
         byte_tokenizer_config_json, byte_tokenizer_json, tokenizer_bytes,
     };
+
+    use std::path::Path;
+
+    use crate::error::Result;
+    use crate::format::Metadata;
+    use crate::model_text::ModelText;
+
+    /// The text of a GGUF file by its metadata. A `tokenizer.json` replaces the file's own
+    /// tokenizer if it is given, or if it lies next to a file of which the tokenizer is unknown.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the metadata; [`crate::Error::UnknownTokenizer`].
+    pub fn text_of_metadata(
+        path: &Path,
+        metadata: &Metadata,
+        tokenizer: Option<&Path>,
+        vocab: usize,
+    ) -> Result<ModelText> {
+        ModelText::of_gguf(path, metadata, tokenizer, vocab)
+    }
+
+    /// The tokenizer of a GGUF file by its metadata.
+    ///
+    /// # Errors
+    ///
+    /// As [`text_of_metadata`].
+    pub fn tokenizer_of_metadata(
+        path: &Path,
+        metadata: &Metadata,
+        vocab: usize,
+    ) -> Result<Tokenizer> {
+        Tokenizer::of_gguf(path, metadata, vocab)
+    }
 }
 
 /// How an engine is opened.

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use moeflux::ModelText;
 use moeflux::provider::format::parse_gguf;
 use moeflux::provider::ids::TokenId;
+use moeflux::provider::text::text_of_metadata;
 
 use crate::support::check_refusal;
 
@@ -15,7 +15,7 @@ const TEXT: &str = "Hello  world\n\t'll 1234<|im_end|> \u{e9}e\u{301}\u{fb01}\u{
 pub(crate) fn check(input: &[u8]) {
     let Ok(header) = parse_gguf(input, input.len() as u64) else { return };
     let path = Path::new("nowhere/model.gguf");
-    let text = match ModelText::of_gguf(path, &header.metadata, None, N_ROWS) {
+    let text = match text_of_metadata(path, &header.metadata, None, N_ROWS) {
         Ok(text) => text,
         Err(error) => return check_refusal(&error),
     };

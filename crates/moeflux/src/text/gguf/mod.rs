@@ -85,7 +85,7 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::UnknownTokenizer`] for a name that is not known here; a list that is missing, or
     /// does not fit the others; an id that has no embedding row.
-    pub fn of_gguf(path: &Path, metadata: &Metadata, vocab_rows: usize) -> Result<Self> {
+    pub(crate) fn of_gguf(path: &Path, metadata: &Metadata, vocab_rows: usize) -> Result<Self> {
         let keys = Keys { path, metadata };
         let model = keys.text(MODEL)?.unwrap_or("none");
         let pre = keys.text(PRE)?.unwrap_or("default");
@@ -113,7 +113,7 @@ impl SpecialTokens {
     ///
     /// # Errors
     /// A value of the wrong type, or an id without a token.
-    pub fn of_gguf(path: &Path, metadata: &Metadata) -> Result<Self> {
+    pub(crate) fn of_gguf(path: &Path, metadata: &Metadata) -> Result<Self> {
         let keys = Keys { path, metadata };
         match metadata.get(TOKENS) {
             None => Ok(Self::default()),
@@ -127,7 +127,7 @@ impl EndTokens {
     ///
     /// # Errors
     /// A value of the wrong type, or an id without a token.
-    pub fn of_gguf(path: &Path, metadata: &Metadata) -> Result<Self> {
+    pub(crate) fn of_gguf(path: &Path, metadata: &Metadata) -> Result<Self> {
         let keys = Keys { path, metadata };
         if metadata.get(TOKENS).is_none() {
             return Ok(Self::default());

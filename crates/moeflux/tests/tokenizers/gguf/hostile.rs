@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use moeflux::ModelText;
 use moeflux::provider::format::parse_gguf;
+use moeflux::provider::text::text_of_metadata;
 
 use crate::cases::Expected::{self, Refused, Works};
 use crate::gguf::file::File;
@@ -33,7 +33,7 @@ pub(super) fn check(dir: &Path) -> usize {
     for (name, expected, file) in &cases {
         let bytes = file.bytes();
         let header = parse_gguf(&bytes, bytes.len() as u64).unwrap();
-        let text = ModelText::of_gguf(&path, &header.metadata, None, 1 << 22);
+        let text = text_of_metadata(&path, &header.metadata, None, 1 << 22);
         let opened = text.and_then(|text| {
             text.chat_template()?;
             let tokens = text.tokenizer().encode("hello World 12 <|im_start|> \u{1f600}")?;

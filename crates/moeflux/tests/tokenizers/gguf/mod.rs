@@ -13,7 +13,7 @@ use std::path::Path;
 use moeflux::Result;
 use moeflux::provider::format::parse_gguf;
 use moeflux::provider::ids::TokenId;
-use moeflux::provider::text::Tokenizer;
+use moeflux::provider::text::{Tokenizer, tokenizer_of_metadata};
 use serde_json::{Value, json};
 
 use crate::cases::{added, split};
@@ -46,7 +46,7 @@ const ADDED: [&str; 6] =
 pub(crate) fn open(path: &Path) -> Result<Tokenizer> {
     let bytes = std::fs::read(path).unwrap();
     let header = parse_gguf(&bytes, bytes.len() as u64).unwrap();
-    Tokenizer::of_gguf(path, &header.metadata, usize::MAX)
+    tokenizer_of_metadata(path, &header.metadata, usize::MAX)
 }
 
 /// Compares all of them, and returns how many there are.
