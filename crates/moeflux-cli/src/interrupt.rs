@@ -23,7 +23,7 @@ pub(crate) struct Interrupt(Arc<AtomicBool>);
 impl Interrupt {
     /// Listens from now on. Where the system lets nobody listen, Ctrl-C ends the process as usual.
     pub(crate) fn listen() -> Self {
-        Self::listen_and(|| {})
+        Self::listen_and(|_| {})
     }
 
     /// Does not listen: the system ends the process at once.
@@ -32,13 +32,13 @@ impl Interrupt {
     }
 
     /// Listens; the first wish to end is passed on at once.
-    pub(crate) fn listen_and(mut pass_on: impl FnMut() + Send + 'static) -> Self {
+    pub(crate) fn listen_and(mut pass_on: impl FnMut(Wish) + Send + 'static) -> Self {
         let flag = Arc::new(AtomicBool::new(false));
         let shared = Arc::clone(&flag);
         let mut first = None;
-        let listening = on_each_wish(move || {
+        let listening = on_each_wish(move |wish| {
             if !shared.swap(true, Ordering::Relaxed) {
-                pass_on();
+                pass_on(wish);
             }
             let now = clock::instant();
             if is_another_wish(*first.get_or_insert(now), now) {
@@ -59,7 +59,7 @@ impl Interrupt {
         let flag = Arc::new(AtomicBool::new(false));
         let shared = Arc::clone(&flag);
         let mut last = None;
-        let listening = on_each_wish(move || {
+        let listening = on_each_wish(move |_| {
             let now = clock::instant();
             let is_new = last.is_none_or(|last| is_another_wish(last, now));
             last = Some(now);
@@ -99,17 +99,28 @@ impl Interrupt {
     }
 }
 
+/// How the process is asked to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// It may take its time.
+    Asked,
+    /// The system ends it within seconds, whatever it does: its console, the user's session or the
+    /// system itself ends.
+    #[cfg_attr(not(windows), expect(dead_code, reason = "Windows alone says so"))]
+    Forced,
+}
+
 /// Calls this for each signal that asks for the end, on a thread of its own.
 #[cfg(not(windows))]
-fn on_each_wish(handler: impl FnMut() + Send + 'static) -> Result<(), Box<dyn Error>> {
-    Ok(ctrlc::set_handler(handler)?)
+fn on_each_wish(mut handler: impl FnMut(Wish) + Send + 'static) -> Result<(), Box<dyn Error>> {
+    Ok(ctrlc::set_handler(move || handler(Wish::Asked))?)
 }
 
 /// Calls this for each of Ctrl-C, Ctrl-Break, the end of the console, of the user's session and of
 /// the system, on a thread of its own. Behind the last three Windows ends the process when the
 /// handler of the console returns, or after some seconds: that of tokio does not return.
 #[cfg(windows)]
-fn on_each_wish(mut handler: impl FnMut() + Send + 'static) -> Result<(), Box<dyn Error>> {
+fn on_each_wish(mut handler: impl FnMut(Wish) + Send + 'static) -> Result<(), Box<dyn Error>> {
     use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_logoff, ctrl_shutdown};
 
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -120,14 +131,13 @@ fn on_each_wish(mut handler: impl FnMut() + Send + 'static) -> Result<(), Box<dy
     drop(entered);
     let listen = async move {
         loop {
-            tokio::select! {
-                _ = keys.recv() => {}
-                _ = breaks.recv() => {}
-                _ = closes.recv() => {}
-                _ = logoffs.recv() => {}
-                _ = shutdowns.recv() => {}
-            }
-            handler();
+            handler(tokio::select! {
+                _ = keys.recv() => Wish::Asked,
+                _ = breaks.recv() => Wish::Asked,
+                _ = closes.recv() => Wish::Forced,
+                _ = logoffs.recv() => Wish::Forced,
+                _ = shutdowns.recv() => Wish::Forced,
+            });
         }
     };
     let thread = std::thread::Builder::new().name("interrupt".to_owned());

@@ -6,7 +6,9 @@ use std::fmt::Write;
 use std::io::IsTerminal as _;
 
 use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressState, ProgressStyle};
-use moeflux::provider::forward::StepProgress;
+use moeflux::step::StepProgress;
+
+use crate::screen::device;
 
 // With all figures as long as they get, these have 80 columns: what is longer leaves lines behind.
 const BYTES: &str = "{msg} [{bar:16}] {bytes} of {total_bytes}{rate}";
@@ -44,7 +46,8 @@ impl Bar {
     }
 
     fn new(what: &str, total: u64, template: &str) -> Self {
-        if !std::io::stderr().is_terminal() {
+        // A bar is drawn over itself, by sequences.
+        if !std::io::stderr().is_terminal() || !device::shows_no_sequence() {
             return Self { bar: ProgressBar::hidden() };
         }
         let bar = ProgressBar::new(total);

@@ -95,7 +95,7 @@ pub(crate) fn run(args: &PullArgs) -> Outcome<String> {
     // A question ends the process at Ctrl-C; what works leaves something in order.
     let is_asking = Arc::new(AtomicBool::new(false));
     let asking = Arc::clone(&is_asking);
-    let _interrupt = Interrupt::listen_and(move || match asking.load(Ordering::Relaxed) {
+    let _interrupt = Interrupt::listen_and(move |_| match asking.load(Ordering::Relaxed) {
         true => Interrupt::end_process(),
         false => stop.set(),
     });

@@ -25,7 +25,7 @@ pub(crate) fn abilities() -> Option<Abilities> {
 /// Whether a sequence leaves the cursor where it was: some consoles say that they obey, and print
 /// it. Wine's of version 8 does.
 #[cfg(windows)]
-fn shows_no_sequence() -> bool {
+pub(crate) fn shows_no_sequence() -> bool {
     use std::io::Write as _;
     use std::sync::OnceLock;
 
@@ -46,8 +46,9 @@ fn shows_no_sequence() -> bool {
     *FOUND.get_or_init(|| !stdout().is_terminal() || look().unwrap_or(true))
 }
 
+/// Whether a sequence leaves the cursor where it was.
 #[cfg(not(windows))]
-fn shows_no_sequence() -> bool {
+pub(crate) fn shows_no_sequence() -> bool {
     true
 }
 

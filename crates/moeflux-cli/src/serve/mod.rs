@@ -24,7 +24,7 @@ use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::hub;
 use crate::in_file::read_file;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Wish};
 use crate::model;
 use crate::print;
 use crate::ranges;
@@ -40,6 +40,9 @@ const ACCOUNT_SIXTEENTH_MAX: u64 = 128 << 20;
 const ACCOUNT_BYTES_MIN: u64 = 32 << 20;
 /// At most so much: bodies of 32 MB have room then.
 const ACCOUNT_BYTES_MAX: u64 = 1 << 30;
+
+/// Windows ends a process five seconds after its console was closed.
+const FORCED_DRAIN: Duration = Duration::from_secs(2);
 
 /// More bytes are no list of keys.
 const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
@@ -134,7 +137,10 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     let account_bytes = account_bytes(model::memory_bytes(args.model.memory));
     let server = Server::bind(config(args, account_bytes)?)?;
     let stopper = server.stopper();
-    let interrupt = Interrupt::listen_and(move || stopper.stop());
+    let interrupt = Interrupt::listen_and(move |wish| match wish {
+        Wish::Asked => stopper.stop(),
+        Wish::Forced => stopper.stop_within(FORCED_DRAIN),
+    });
     // Grammars have tables of the vocabulary, which are made for the first answer with tools.
     let tables_bytes = Grammars::table_bytes(&text);
     let beside_bytes = (account_bytes + tables_bytes) as u64 + FREED_BYTES_KEPT;

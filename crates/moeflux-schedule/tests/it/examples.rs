@@ -31,7 +31,7 @@ fn a_conversation_in_company_gets_the_answer_that_it_gets_alone() {
 #[test]
 fn an_answer_calls_the_tool_or_follows_the_schema() {
     let printed = printed("tools");
-    let [call, form] = printed.lines().collect::<Vec<_>>()[..] else { panic!("{printed}") };
+    let (call, form) = printed.split_once('\n').unwrap();
     let arguments = call.strip_prefix("look_up(").and_then(|it| it.strip_suffix(')'));
     let arguments: serde_json::Value = serde_json::from_str(arguments.unwrap()).unwrap();
     assert!(arguments["name"].is_string(), "{call}");

@@ -20,6 +20,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use crate::http::Stop;
 use crate::http::closing::{Asked, Closing, Exchange, Socket};
 use crate::http::guard::Entrance;
 use crate::http::listen::Listeners;
@@ -45,15 +46,14 @@ const TELLING: Duration = Duration::from_secs(2);
 struct Connections {
     common: Arc<Common>,
     places: Arc<Places>,
-    /// True once the server is to stop.
-    stop: watch::Receiver<bool>,
+    stop: watch::Receiver<Stop>,
 }
 
 /// Serves until it is told to stop, and until the answers have ended or had their time.
 pub(crate) async fn serve(
     listeners: Listeners,
     current: Current,
-    mut stop: watch::Receiver<bool>,
+    mut stop: watch::Receiver<Stop>,
 ) -> std::io::Result<()> {
     let common = Arc::clone(&current.get().common);
     let places = Arc::clone(&common.places);
@@ -74,11 +74,16 @@ pub(crate) async fn serve(
         tokio::spawn(accept_unix((listener, socket), router, connections.clone()));
     }
     // Nobody can tell any more: then serving goes on for ever.
-    if stop.wait_for(|is_stopping| *is_stopping).await.is_err() {
-        std::future::pending::<()>().await;
-    }
+    let how = match stop.wait_for(|stop| *stop != Stop::No).await {
+        Ok(how) => *how,
+        Err(_) => std::future::pending().await,
+    };
     current.get().served.service.close();
-    if timeout(common.config.drain, places.all_free()).await.is_err() {
+    let drain = match how {
+        Stop::Within(time) => time.min(common.config.drain),
+        Stop::No | Stop::Drained => common.config.drain,
+    };
+    if timeout(drain, places.all_free()).await.is_err() {
         let n_left = places.n_taken();
         tracing::warn!(target: "moeflux::server", "answers to {n_left} connections are cut short");
         current.get().served.service.cancel_all();
@@ -121,7 +126,7 @@ impl Connections {
         let mut stop = self.stop.clone();
         tokio::select! {
             biased;
-            _ = stop.wait_for(|is_stopping| *is_stopping) => None,
+            _ = stop.wait_for(|stop| *stop != Stop::No) => None,
             done = work => Some(done),
         }
     }
@@ -196,7 +201,7 @@ impl Connections {
                 return;
             }
             () = seat.must_leave() => return,
-            _ = self.stop.wait_for(|is_stopping| *is_stopping) => {}
+            _ = self.stop.wait_for(|stop| *stop != Stop::No) => {}
         }
         // One that has asked nothing yet would be waited for.
         if has_asked.load(Ordering::Relaxed) {

@@ -29,6 +29,7 @@ mod connections;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use moeflux::{Error, Result};
 use tokio::sync::watch;
@@ -47,7 +48,7 @@ const N_TEXT_THREADS_MAX: usize = 4;
 pub struct Server {
     config: Config,
     listeners: Listeners,
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Stop>,
     models: Models,
 }
 
@@ -58,7 +59,12 @@ impl Server {
     /// An address that cannot be had, or that others can reach although there is no key.
     pub fn bind(config: Config) -> Result<Self> {
         let listeners = Listeners::bind(&config)?;
-        Ok(Self { config, listeners, stop: watch::Sender::new(false), models: Models::default() })
+        Ok(Self {
+            config,
+            listeners,
+            stop: watch::Sender::new(Stop::No),
+            models: Models::default(),
+        })
     }
 
     /// The addresses that it listens on, with the ports that were free.
@@ -106,13 +112,39 @@ impl Server {
 /// Stops a server.
 #[derive(Clone, Debug)]
 pub struct Stopper {
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Stop>,
+}
+
+/// Whether a server is to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    No,
+    /// Answers may go on for [`Config::drain`].
+    Drained,
+    /// Answers may go on for this long at most.
+    Within(Duration),
 }
 
 impl Stopper {
     /// Asks the server to come to an end. Asking again changes nothing.
     pub fn stop(&self) {
-        self.stop.send_replace(true);
+        self.stop_as(Stop::Drained);
+    }
+
+    /// The same where the system ends the process soon: answers that have not ended by then are
+    /// told that they are cut short.
+    pub fn stop_within(&self, time: Duration) {
+        self.stop_as(Stop::Within(time));
+    }
+
+    fn stop_as(&self, how: Stop) {
+        self.stop.send_if_modified(|stop| {
+            let is_first = *stop == Stop::No;
+            if is_first {
+                *stop = how;
+            }
+            is_first
+        });
     }
 }
 
