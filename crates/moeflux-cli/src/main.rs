@@ -7,6 +7,7 @@ mod clock;
 mod failure;
 mod size;
 mod fold;
+mod page;
 mod print;
 mod harmless;
 mod screen;

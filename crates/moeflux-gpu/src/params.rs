@@ -1,7 +1,7 @@
 //! Parameters of kernels: plain structs of 4-byte fields, as words for the device.
 //!
-//! **Invariant:** fields lie in WGSL as they lie here, word after word; a test compares the places
-//! that naga gives each field of `Params` with [`Params::fields`].
+//! **Invariant:** fields lie in WGSL as they lie here, word after word, because the WGSL struct is
+//! written from the same list: see [`Params::WGSL`].
 
 /// How the values of heads lie in the workspace, in values: row `r`, head `h`, column `c` stands at
 /// `first + r * row_stride + h * head_stride + c`.
@@ -61,20 +61,20 @@ impl Field for View {
     }
 }
 
-/// Names of fields, and places in bytes from the first field of a kernel's own.
-pub(crate) type Fields = Vec<(&'static str, usize)>;
+/// The declaration of a struct `Params` in WGSL.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WgslStruct(pub(crate) &'static str);
 
 /// Parameters of a kernel, behind the [`crate::step::Step`]'s own four words.
 pub(crate) trait Params {
-    /// Where each lies.
-    fn fields() -> Fields;
+    /// The same fields in WGSL, behind `step: Step`. The types have the same names there.
+    const WGSL: WgslStruct;
 
     /// All words.
     fn words(&self) -> Vec<u32>;
 }
 
-/// Makes structs of parameters: `params! { struct AddParams { x: View, n_cols: u32 } }`. The WGSL
-/// struct `Params` has the member `step: Step` first and then these.
+/// Makes structs of parameters: `params! { struct AddParams { x: View, n_cols: u32 } }`.
 macro_rules! params {
     (
         $(#[$meta:meta])*
@@ -87,16 +87,15 @@ macro_rules! params {
         }
 
         impl $crate::params::Params for $name {
-            fn fields() -> $crate::params::Fields {
-                let mut at = 0;
-                let mut fields = Vec::new();
-                $(
-                    fields.push((stringify!($field), at));
-                    at += 4 * <$kind as $crate::params::Field>::N_WORDS;
-                )+
-                assert!(at + 16 <= 128, "parameters of {} take {at} bytes", stringify!($name));
-                fields
-            }
+            const WGSL: $crate::params::WgslStruct = {
+                let n_bytes = 4 * (4 $(+ <$kind as $crate::params::Field>::N_WORDS)+);
+                assert!(n_bytes <= $crate::adapter::PARAM_BYTES_MAX as usize, "too many fields");
+                $crate::params::WgslStruct(concat!(
+                    "struct Params {\n    step: Step,\n",
+                    $("    ", stringify!($field), ": ", stringify!($kind), ",\n",)+
+                    "}\n",
+                ))
+            };
 
             fn words(&self) -> Vec<u32> {
                 let mut words = Vec::new();

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::adapter::PARAM_BYTES_MAX;
 use crate::config::Tiers;
+use crate::params::WgslStruct;
 
 /// Positions of a piece of what layers keep of them. Sessions grow by pieces: small ones leave
 /// little unused, and lists of large ones are short.
@@ -74,6 +75,7 @@ impl From<bool> for Const {
 #[derive(Clone, Debug)]
 pub(crate) struct Shader {
     name: &'static str,
+    params: WgslStruct,
     source: &'static str,
     consts: Vec<(&'static str, Const)>,
     pieces: Vec<&'static str>,
@@ -100,11 +102,12 @@ const HALVES: &str = "enable f16;\n";
 const COOPERATIVE: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
 
 impl Shader {
-    /// The kernel of a file: an entry point `main` and a struct `Params`.
+    /// The kernel of a file, which has the entry point `main`.
     #[must_use]
-    pub(crate) const fn new(name: &'static str, source: &'static str) -> Self {
+    pub(crate) const fn new(name: &'static str, params: WgslStruct, source: &'static str) -> Self {
         Self {
             name,
+            params,
             source,
             consts: Vec::new(),
             pieces: Vec::new(),
@@ -238,6 +241,7 @@ impl Shader {
             bind(2, 1, "read_write", "second", &lanes.of("f32"));
             bind(2, 2, "read", "pieces", "array<u32>");
         }
+        text += self.params.0;
         text += "var<immediate> params: Params;\n";
         text += COMMON;
         text += match self.workspace {

@@ -9,13 +9,14 @@ use super::gpu;
 use super::report::Report;
 use super::survey::{DEPTHS, Subject, Survey, Way};
 use super::system::{LockLimit, System};
-use crate::fold::{folded, point};
+use crate::fold::point;
 use crate::measured::Computing;
 use crate::pace::Pace;
+use crate::page::Labels;
 use crate::size::binary;
 
-/// Columns of a label.
-const LABEL_WIDTH: usize = 14;
+/// Labels of every section.
+const LABELS: Labels = Labels(14);
 
 /// Columns of a way's name.
 const WAY_WIDTH: usize = 26;
@@ -42,17 +43,13 @@ pub(super) fn render(report: &Report) -> String {
     lines.join("\n")
 }
 
-fn row(label: &str, text: &str) -> Vec<String> {
-    folded(&format!("  {label:<LABEL_WIDTH$}"), text)
-}
-
 fn machine(report: &Report) -> Vec<String> {
     let system = &report.system;
     let mut lines = vec!["machine".to_owned()];
     let cpu = format!("{}, {} cores", system.machine.cpu(), system.machine.n_cores());
-    lines.extend(row("cpu", &cpu));
+    lines.extend(LABELS.row("cpu", &cpu));
     if !system.features.is_empty() {
-        lines.extend(row("features", &system.features.join(" ")));
+        lines.extend(LABELS.row("features", &system.features.join(" ")));
     }
     let others = system.kernels_available.iter().filter(|name| **name != system.kernels);
     let others: Vec<&str> = others.copied().collect();
@@ -60,8 +57,8 @@ fn machine(report: &Report) -> Vec<String> {
         true => String::new(),
         false => format!(" (also: {})", others.join(", ")),
     };
-    lines.extend(row("kernels", &format!("{}{also}", system.kernels)));
-    lines.extend(row("memory", &memory(system)));
+    lines.extend(LABELS.row("kernels", &format!("{}{also}", system.kernels)));
+    lines.extend(LABELS.row("memory", &memory(system)));
     if let Some(group) = &system.group {
         let text = format!(
             "limit {}, used {} ({}, version {})",
@@ -70,37 +67,38 @@ fn machine(report: &Report) -> Vec<String> {
             group.folder.display(),
             group.version
         );
-        lines.extend(row("control group", &text));
+        lines.extend(LABELS.row("control group", &text));
     }
     if let Some(rate) = report.memory_bytes_per_s {
         let text = format!("{:.1} GB/s read by all cores", rate / 1e9);
-        lines.extend(row("memory rate", &text));
+        lines.extend(LABELS.row("memory rate", &text));
     }
     if let Some(Ok(pace)) = &report.trials.cpu {
-        lines.extend(row("computing", &computing(pace)));
+        lines.extend(LABELS.row("computing", &computing(pace)));
         let floats = pace.prompt_float_operations_per_s / 1e9;
         let read = pace.answer_float_bytes_per_s / 1e9;
         let plain = pace.answer_plain_bytes_per_s / 1e9;
         let text = format!(
             "with FP8: {read:.1} GB/s of weights, {floats:.0} GOP/s; with bf16: {plain:.1} GB/s"
         );
-        lines.extend(row("", &text));
+        lines.extend(LABELS.row("", &text));
     }
-    lines.extend(huge_pages(system).into_iter().flat_map(|text| row("huge pages", &text)));
+    lines.extend(huge_pages(system).into_iter().flat_map(|text| LABELS.row("huge pages", &text)));
     if cfg!(target_os = "linux") {
-        lines.extend(row("io_uring", system.ring_problem.as_deref().unwrap_or("works")));
+        lines.extend(LABELS.row("io_uring", system.ring_problem.as_deref().unwrap_or("works")));
     }
     let root = if system.is_root { ", which does not hold for root" } else { "" };
     let locked = system.lock_limit.map(|limit| match limit {
         LockLimit::Bytes(n_bytes) => format!("{} at most{root}", binary(n_bytes)),
         LockLimit::Unlimited => "no limit".to_owned(),
     });
-    lines.extend(locked.into_iter().flat_map(|text| row("locked memory", &text)));
+    lines.extend(locked.into_iter().flat_map(|text| LABELS.row("locked memory", &text)));
     let gpus = report.gpus.iter().enumerate();
-    lines.extend(gpus.flat_map(|(idx, facts)| row(&format!("gpu {idx}"), &gpu::text(facts))));
+    lines
+        .extend(gpus.flat_map(|(idx, facts)| LABELS.row(&format!("gpu {idx}"), &gpu::text(facts))));
     if let Some(Ok(card)) = &report.trials.card {
         let Computing { pace, name, .. } = &card.computing;
-        lines.extend(row("computing", &format!("on {name}: {}", computing(pace))));
+        lines.extend(LABELS.row("computing", &format!("on {name}: {}", computing(pace))));
         let [far, prompts] = [pace.far_bytes_per_s, pace.far_prompt_bytes_per_s].map(|it| it / 1e9);
         let times = [pace.step_s, pace.layer_s, pace.streamed_layer_s];
         let [step, layer, streamed] = times.map(|it| it * 1e6);
@@ -109,7 +107,7 @@ fn machine(report: &Report) -> Vec<String> {
              experts are streamed; reads {far:.1} GB/s of the host's memory, {prompts:.1} for \
              prompts"
         );
-        lines.extend(row("", &text));
+        lines.extend(LABELS.row("", &text));
     }
     lines
 }
@@ -138,7 +136,7 @@ fn drive(report: &Report) -> Vec<String> {
     let mut lines = vec![format!("drive of {}", report.dir.display())];
     if let Some(mount) = &report.place.mount {
         let text = format!("{} of {} at {}", mount.kind, mount.source, mount.point.display());
-        lines.extend(row("file system", &text));
+        lines.extend(LABELS.row("file system", &text));
     }
     if let Some(device) = &report.place.device {
         let mut facts = vec![device.name.clone()];
@@ -152,14 +150,14 @@ fn drive(report: &Report) -> Vec<String> {
             .iter()
             .filter_map(|(what, bytes)| bytes.map(|bytes| format!("{what} {}", binary(bytes))));
         facts.extend(sizes);
-        lines.extend(row("device", &facts.join(", ")));
+        lines.extend(LABELS.row("device", &facts.join(", ")));
     }
     let Ok(survey) = &report.survey else { return lines };
     let direct = match survey.direct_block_bytes {
         Some(bytes) => format!("at multiples of {}", binary(bytes as u64)),
         None => "not on this file system".to_owned(),
     };
-    lines.extend(row("direct reads", &direct));
+    lines.extend(LABELS.row("direct reads", &direct));
     let mut subject = match survey.subject {
         Subject::Model(n_files, n_bytes) => {
             let files = if n_files == 1 { "file" } else { "files" };
@@ -177,7 +175,7 @@ fn drive(report: &Report) -> Vec<String> {
     if survey.is_repeated {
         subject.push_str("; some places came again");
     }
-    lines.extend(row("read from", &subject));
+    lines.extend(LABELS.row("read from", &subject));
     lines
 }
 

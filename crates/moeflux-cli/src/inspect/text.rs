@@ -15,11 +15,10 @@ use moeflux::provider::weights::SkippedGroup;
 use super::report::{
     KV_KIND, KV8_KIND, Mostly, N_POSITIONS, Quantised, Report, reason_name, scaling_name,
 };
-use crate::fold::folded;
-use crate::size::binary;
+use crate::page::Labels;
 
-/// Columns of the text before the numbers.
-const LABEL_WIDTH: usize = 30;
+/// Labels of every section.
+const LABELS: Labels = Labels(30);
 
 /// The page, without a newline at its end.
 pub(super) fn render(report: &Report) -> String {
@@ -37,14 +36,13 @@ fn lines(report: &Report) -> Vec<String> {
     lines.push(String::new());
     lines.extend(geometry(report));
     lines.push(String::new());
-    lines.push(header("tensors", "stored bytes"));
+    lines.push(LABELS.header("tensors", "stored bytes"));
     for count in &report.tensors {
-        lines.push(size_row(
-            &format!("{} x {}", grouped(count.n as u64), count.what),
-            count.n_bytes,
-        ));
+        lines.push(
+            LABELS.size(&format!("{} x {}", grouped(count.n as u64), count.what), count.n_bytes),
+        );
     }
-    lines.push(size_row("all", report.stored_bytes));
+    lines.push(LABELS.size("all", report.stored_bytes));
     lines.extend(skipped(report));
     lines.push(String::new());
     lines.extend(memory(report));
@@ -61,10 +59,10 @@ fn skipped(report: &Report) -> Vec<String> {
     };
     let labels: Vec<String> = report.skipped.iter().map(label).collect();
     let longest = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
-    let width = longest.max(LABEL_WIDTH);
-    let mut lines = vec![String::new(), header_of("not used", "stored bytes", width)];
+    let width = longest.max(LABELS.0);
+    let mut lines = vec![String::new(), Labels(width).header("not used", "stored bytes")];
     let rows = labels.iter().zip(&report.skipped);
-    lines.extend(rows.map(|(label, group)| size_row_of(label, group.n_bytes, width)));
+    lines.extend(rows.map(|(label, group)| Labels(width).size(label, group.n_bytes)));
     lines
 }
 
@@ -106,7 +104,7 @@ fn geometry(report: &Report) -> Vec<String> {
     let tied = if report.tied_embeddings { "tied" } else { "not tied" };
     let sizes = format!("{}, {}", count(report.hidden), count(report.vocab));
     let mut lines = vec!["geometry".to_owned()];
-    lines.extend(row("hidden, vocabulary", &sizes));
+    lines.extend(LABELS.row("hidden, vocabulary", &sizes));
     let mut longest = format!("{} tokens", count(report.context_max));
     if let ContextLimit::Indexer { stated } = report.context_limit {
         let _ = write!(
@@ -116,16 +114,16 @@ fn geometry(report: &Report) -> Vec<String> {
             count(stated)
         );
     }
-    lines.extend(row("longest context", &longest));
-    lines.extend(row("embeddings", tied));
-    lines.extend(row("layers", &count(report.n_layers)));
+    lines.extend(LABELS.row("longest context", &longest));
+    lines.extend(LABELS.row("embeddings", tied));
+    lines.extend(LABELS.row("layers", &count(report.n_layers)));
     for (mixer, n_layers) in &report.mixers {
         let (name, details) = mixer_words(mixer);
-        lines.extend(row(&format!("  {n_layers} x {name}"), &details));
+        lines.extend(LABELS.row(&format!("  {n_layers} x {name}"), &details));
     }
     for (ffn, n_layers) in &report.ffns {
         let (name, details) = ffn_words(ffn);
-        lines.extend(row(&format!("  {n_layers} x {name}"), &details));
+        lines.extend(LABELS.row(&format!("  {n_layers} x {name}"), &details));
     }
     lines
 }
@@ -216,53 +214,27 @@ fn moe_words(moe: &MoeSpec) -> String {
 }
 
 fn memory(report: &Report) -> Vec<String> {
-    let mut lines = vec![header("memory and traffic", "bytes")];
-    lines.push(size_row("resident weights", report.resident_bytes));
+    let mut lines = vec![LABELS.header("memory and traffic", "bytes")];
+    lines.push(LABELS.size("resident weights", report.resident_bytes));
     match report.expert_bytes {
-        Some((min, max)) if min == max => lines.push(size_row("one expert", min)),
+        Some((min, max)) if min == max => lines.push(LABELS.size("one expert", min)),
         Some((min, max)) => {
-            lines.push(size_row("smallest expert", min));
-            lines.push(size_row("largest expert", max));
+            lines.push(LABELS.size("smallest expert", min));
+            lines.push(LABELS.size("largest expert", max));
         }
         None => {}
     }
-    lines.push(size_row("all experts", report.experts_bytes));
-    lines.push(size_row("experts per token", report.routed_bytes_per_token));
+    lines.push(LABELS.size("all experts", report.experts_bytes));
+    lines.push(LABELS.size("experts per token", report.routed_bytes_per_token));
     for (kind, bytes) in [
         (KV_KIND, report.state_bytes_per_1000_tokens),
         (KV8_KIND, report.kv8_bytes_per_1000_tokens),
     ] {
         let label = format!("KV per {} tokens ({})", grouped(N_POSITIONS), kind.name());
-        lines.push(size_row(&label, bytes));
+        lines.push(LABELS.size(&label, bytes));
     }
     if report.state_fixed_bytes > 0 {
-        lines.push(size_row("recurrent state (f32)", report.state_fixed_bytes));
+        lines.push(LABELS.size("recurrent state (f32)", report.state_fixed_bytes));
     }
     lines
-}
-
-fn header(label: &str, what: &str) -> String {
-    header_of(label, what, LABEL_WIDTH)
-}
-
-fn header_of(label: &str, what: &str, label_width: usize) -> String {
-    format!("{label:<width$}{what:>20}", width = label_width + 2)
-}
-
-fn row(label: &str, value: &str) -> Vec<String> {
-    folded(&format!("  {label:<LABEL_WIDTH$}"), value)
-}
-
-/// A label, exact bytes, and rounded both ways.
-fn size_row(label: &str, n_bytes: u64) -> String {
-    size_row_of(label, n_bytes, LABEL_WIDTH)
-}
-
-fn size_row_of(label: &str, n_bytes: u64, label_width: usize) -> String {
-    format!(
-        "  {label:<label_width$}{:>20}{:>12}{:>13}",
-        grouped(n_bytes),
-        ByteCount(n_bytes).rounded(),
-        binary(n_bytes)
-    )
 }

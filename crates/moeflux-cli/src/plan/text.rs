@@ -11,10 +11,14 @@ use super::machine::{Figure, PlanMachine};
 use super::report::Report;
 use super::routes::Routes;
 use crate::fold::{folded, point};
+use crate::page::Labels;
 use crate::size::binary;
 
-/// Columns of the text before the numbers.
-const LABEL_WIDTH: usize = 31;
+/// Labels of sizes.
+const SIZES: Labels = Labels(31);
+
+/// Labels of the parts of a machine.
+const ROWS: Labels = Labels(10);
 
 /// Columns of the text before speeds.
 const SPEED_LABEL_WIDTH: usize = 28;
@@ -73,30 +77,26 @@ fn memory(report: &Report<'_>) -> Vec<String> {
         .fixed_bytes
         .saturating_sub(needs.resident_bytes + layout.session_bytes + program_bytes);
     let mut lines = vec![
-        header(if machine.job.is_some() { "memory of each" } else { "memory" }, "bytes"),
-        size_row("weights that every token uses", needs.resident_bytes),
-        size_row(&session, layout.session_bytes),
-        size_row(&format!("a step of {} tokens", grouped(layout.n_rows_max as u64)), step),
+        SIZES.header(if machine.job.is_some() { "memory of each" } else { "memory" }, "bytes"),
+        SIZES.size("weights that every token uses", needs.resident_bytes),
+        SIZES.size(&session, layout.session_bytes),
+        SIZES.size(&format!("a step of {} tokens", grouped(layout.n_rows_max as u64)), step),
     ];
     if needs.n_experts() > 0 {
         let experts = format!("{} experts", grouped(needs.n_experts()));
-        lines.push(size_row(&experts, needs.n_experts() * layout.slot_bytes));
+        lines.push(SIZES.size(&experts, needs.n_experts() * layout.slot_bytes));
         let used = format!("  {} of them for a token", grouped(needs.n_experts_per_token()));
-        lines.push(size_row(&used, needs.routed_bytes()));
+        lines.push(SIZES.size(&used, needs.routed_bytes()));
     }
-    lines.push(size_row("all of it", report.all_bytes));
+    lines.push(SIZES.size("all of it", report.all_bytes));
     match report.least_bytes_of_cpu {
-        None => lines.push(size_row("the least that works", report.least_bytes)),
+        None => lines.push(SIZES.size("the least that works", report.least_bytes)),
         Some(of_cpu) => {
-            lines.push(size_row("the least without the GPU", of_cpu));
-            lines.push(size_row("the least beside this GPU", report.least_bytes));
+            lines.push(SIZES.size("the least without the GPU", of_cpu));
+            lines.push(SIZES.size("the least beside this GPU", report.least_bytes));
         }
     }
     lines
-}
-
-fn row(label: &str, text: &str) -> Vec<String> {
-    folded(&format!("  {label:<10}"), text)
 }
 
 /// What it has, and where that is from.
@@ -106,26 +106,26 @@ pub(super) fn machine_lines(machine: &PlanMachine) -> Vec<String> {
         Some(job) => format!("each of {} machines", job.n_ranks),
         None => "machine".to_owned(),
     }];
-    lines.extend(machine.job.iter().flat_map(|job| row("network", &job.network.text())));
-    lines.extend(row("memory", &machine.memory_text()));
-    lines.extend(row("", &format!("reads {}", gbps(&machine.memory))));
-    lines.extend(row("drive", &format!("reads {}", gbps(&machine.drive))));
+    lines.extend(machine.job.iter().flat_map(|job| ROWS.row("network", &job.network.text())));
+    lines.extend(ROWS.row("memory", &machine.memory_text()));
+    lines.extend(ROWS.row("", &format!("reads {}", gbps(&machine.memory))));
+    lines.extend(ROWS.row("drive", &format!("reads {}", gbps(&machine.drive))));
     let cpu = &machine.cpu;
     let pace = &cpu.pace.value;
     let [answers, prompts] = [pace.answer_bytes_per_s / 1e9, pace.prompt_operations_per_s / 1e9];
-    lines.extend(row("CPU", &format!("answers read {answers:.1} GB/s, {}", cpu.source)));
-    lines.extend(row("", &format!("prompts take {prompts:.0} GOP/s, {}", cpu.prompts_source)));
+    lines.extend(ROWS.row("CPU", &format!("answers read {answers:.1} GB/s, {}", cpu.source)));
+    lines.extend(ROWS.row("", &format!("prompts take {prompts:.0} GOP/s, {}", cpu.prompts_source)));
     if let Some(card) = &machine.card {
         let pace = &card.computer.pace.value;
         let (room, far) = (binary(card.gives.room_bytes), pace.far_bytes_per_s / 1e9);
         let near = pace.answer_bytes_per_s / 1e9;
-        lines.extend(row("GPU", &card.computer.source));
+        lines.extend(ROWS.row("GPU", &card.computer.source));
         let text = format!(
             "a model may use {room}; answers read {near:.0} GB/s there, and {far:.0} GB/s of the \
              host's memory{}",
             card.guesses
         );
-        lines.extend(row("", &text));
+        lines.extend(ROWS.row("", &text));
     }
     lines
 }
@@ -229,18 +229,4 @@ fn prompt(prompt: &Prompt) -> String {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded for people")]
 fn bytes(n_bytes: f64) -> String {
     ByteCount(n_bytes.max(0.0).round() as u64).rounded()
-}
-
-fn header(label: &str, what: &str) -> String {
-    format!("{label:<width$}{what:>20}", width = LABEL_WIDTH + 2)
-}
-
-/// A label, exact bytes, and rounded both ways.
-fn size_row(label: &str, n_bytes: u64) -> String {
-    format!(
-        "  {label:<LABEL_WIDTH$}{:>20}{:>12}{:>13}",
-        grouped(n_bytes),
-        ByteCount(n_bytes).rounded(),
-        binary(n_bytes)
-    )
 }

@@ -9,8 +9,7 @@ use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: "add", shaders: || vec![shader()], params: || vec![("add", AddParams::fields())] };
+pub(super) const KERNEL: Kernel = Kernel { op: "add", shaders: || vec![shader()] };
 
 /// Invocations of a workgroup, each for one column.
 const N_COLS: u32 = 64;
@@ -26,7 +25,7 @@ params! {
 }
 
 fn shader() -> Shader {
-    Shader::new("add", include_str!("add.wgsl")).with("N_COLS", N_COLS)
+    Shader::new("add", AddParams::WGSL, include_str!("add.wgsl")).with("N_COLS", N_COLS)
 }
 
 pub(super) fn compile(op: &Add, compiler: &mut Compiler<'_>) -> Result<()> {

@@ -1,14 +1,5 @@
 // out = x + y, value by value: columns along x, rows along y.
 
-struct Params {
-    step: Step,
-    x: View,
-    y: View,
-    out: View,
-    n_heads: u32,
-    head_dim: u32,
-}
-
 @compute @workgroup_size(N_COLS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = params.step.first_row + id.y;

@@ -13,7 +13,7 @@ use moeflux::provider::ids::LayerIdx;
 
 use super::matvec::neighbours;
 use crate::compiler::Compiler;
-use crate::params::{Params, narrow};
+use crate::params::{Params, WgslStruct, narrow};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid, Over, SPLITS_OF_SEEN, Splits};
 
@@ -57,6 +57,8 @@ const VALUE_TEAMS_MAX: u32 = 8;
 pub(super) struct Form {
     /// Of what attends, puts splits together, keeps keys, and attends for one row.
     pub(super) names: [&'static str; 4],
+    /// Its parameters.
+    pub(super) params: WgslStruct,
     /// Its file.
     pub(super) source: &'static str,
     pub(super) n_kv_heads: u32,
@@ -171,7 +173,7 @@ impl Form {
     }
 
     fn described(&self, name: &'static str, text: &'static str, n_lanes: u32) -> Shader {
-        let mut shader = Shader::new(name, text)
+        let mut shader = Shader::new(name, self.params, text)
             .with("N_LANES", n_lanes)
             .with("N_KV_HEADS", self.n_kv_heads)
             .with("GROUP", self.group)
@@ -400,6 +402,7 @@ mod tests {
     fn form(n_kv_heads: u32, group: u32, key_fours: u32, value_fours: u32) -> Form {
         Form {
             names: ["tile", "merge", "append", "row"],
+            params: WgslStruct(""),
             source: "",
             n_kv_heads,
             group,

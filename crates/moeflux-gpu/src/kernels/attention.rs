@@ -19,7 +19,6 @@ pub(super) const KERNEL: Kernel = Kernel {
         shaders.extend(odd.shaders(limits(16 << 10, None)));
         shaders
     },
-    params: || NAMES.map(|name| (name, AttentionParams::fields())).into(),
 };
 
 const NAMES: [&str; 4] = ["attention", "attention merge", "attention append", "attention of a row"];
@@ -47,6 +46,7 @@ fn form(
 ) -> Form {
     Form {
         names: NAMES,
+        params: AttentionParams::WGSL,
         source: include_str!("attention.wgsl"),
         n_kv_heads: narrow(n_kv_heads),
         group: narrow(group),

@@ -2,20 +2,6 @@
 // are columns by four; with FROM_ROWS, keys and values of this dispatch's rows are taken from the
 // rows, and kept by it.
 
-struct Params {
-    step: Step,
-    q: View,
-    k: View,
-    v: View,
-    gate: View,
-    out: View,
-    scale: f32,
-    window: u32,
-    sinks: u32,
-    n_splits: u32,
-    partials: u32,
-}
-
 const N_HEADS: u32 = N_KV_HEADS * GROUP;
 const APPENDED_FOURS: u32 = max(KEY_FOURS, VALUE_FOURS);
 

@@ -11,11 +11,7 @@ use crate::params::{NONE, Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel = Kernel {
-    op: "best",
-    shaders: || vec![shader()],
-    params: || vec![("best", BestParams::fields())],
-};
+pub(super) const KERNEL: Kernel = Kernel { op: "best", shaders: || vec![shader()] };
 
 /// Values that a workgroup sorts: a power of two, and two for each of its invocations at least.
 const CHUNK: u32 = 1024;
@@ -27,15 +23,21 @@ params! {
     struct BestParams {
         x: View,
         out: View,
+        /// Values of a row of `x`.
         n: u32,
+        /// Where their columns begin, from the first value; `NONE`: value `i` stands in column `i`.
         columns_at: u32,
+        /// Values that a chunk leaves, if it has as many.
         n_best: u32,
+        /// From these values to their columns.
         out_columns_at: u32,
     }
 }
 
 fn shader() -> Shader {
-    Shader::new("best", include_str!("best.wgsl")).with("CHUNK", CHUNK).with("LANES", LANES)
+    Shader::new("best", BestParams::WGSL, include_str!("best.wgsl"))
+        .with("CHUNK", CHUNK)
+        .with("LANES", LANES)
 }
 
 pub(super) fn compile(op: &Best, compiler: &mut Compiler<'_>) -> Result<()> {

@@ -1,18 +1,5 @@
 // Sorts chunks of a row, of which each leaves a list of its best: chunks along x, rows along y.
 
-struct Params {
-    step: Step,
-    x: View,
-    out: View,
-    // Values of a row of x.
-    n: u32,
-    // Where their columns begin, from the first value; NONE: value i stands in column i.
-    columns_at: u32,
-    // Values that a chunk leaves, if it has so many; their columns begin out_columns_at later.
-    n_best: u32,
-    out_columns_at: u32,
-}
-
 var<workgroup> keys: array<u32, CHUNK>;
 var<workgroup> columns: array<u32, CHUNK>;
 

@@ -11,11 +11,8 @@ use crate::params::{Params as _, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid, Over};
 
-pub(super) const KERNEL: Kernel = Kernel {
-    op: "causal_conv",
-    shaders: || Part::ALL.map(|part| shader(part, 4)).into(),
-    params: || Part::ALL.map(|part| (part.name(), CausalConvParams::fields())).into(),
-};
+pub(super) const KERNEL: Kernel =
+    Kernel { op: "causal_conv", shaders: || Part::ALL.map(|part| shader(part, 4)).into() };
 
 /// Invocations of a workgroup, each for one channel.
 const N_CHANNELS: u32 = 64;
@@ -64,7 +61,7 @@ impl Part {
 }
 
 fn shader(part: Part, n_taps: u32) -> Shader {
-    Shader::new(part.name(), part.source())
+    Shader::new(part.name(), CausalConvParams::WGSL, part.source())
         .with("N_CHANNELS", N_CHANNELS)
         .with("N_TAPS", n_taps)
         .piece(include_str!("functions.wgsl"))

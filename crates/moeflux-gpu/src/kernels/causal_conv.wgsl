@@ -1,14 +1,6 @@
 // Each channel's convolution over time, then SiLU: channels along x, rows along y, parts along z.
 // Inputs before the first row are the kept ones.
 
-struct Params {
-    step: Step,
-    x: View,
-    out: View,
-    n_channels: u32,
-    weight: u32,
-}
-
 @compute @workgroup_size(N_CHANNELS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let channel = id.x;

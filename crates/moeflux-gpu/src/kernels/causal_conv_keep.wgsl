@@ -1,14 +1,6 @@
 // Keeps the last inputs of at least N_TAPS - 1 rows: channels along x, parts
 // along z.
 
-struct Params {
-    step: Step,
-    x: View,
-    out: View,
-    n_channels: u32,
-    weight: u32,
-}
-
 @compute @workgroup_size(N_CHANNELS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let channel = id.x;

@@ -13,7 +13,6 @@ use crate::step::{Extent, Grid};
 pub(super) const KERNEL: Kernel = Kernel {
     op: "combine",
     shaders: || [Shared::None, Shared::Plain, Shared::Gated].map(shader).to_vec(),
-    params: || vec![("combine", CombineParams::fields())],
 };
 
 /// Invocations of a workgroup, each for one column.
@@ -51,7 +50,7 @@ pub(super) const fn shared_of(op: &Combine) -> Shared {
 }
 
 fn shader(shared: Shared) -> Shader {
-    Shader::new("combine", include_str!("combine.wgsl"))
+    Shader::new("combine", CombineParams::WGSL, include_str!("combine.wgsl"))
         .with("N_INVOCATIONS", N_INVOCATIONS)
         .with("HAS_SHARED", shared != Shared::None)
         .with("HAS_GATE", shared == Shared::Gated)

@@ -1,17 +1,6 @@
 // out = residual + (weighted partials of the chosen experts, ascending + shared): columns along x,
 // rows along y. `routes` are ascending by expert, and rank `k` of `partials` is that of `routes`.
 
-struct Params {
-    step: Step,
-    partials: View,
-    shared_out: View,
-    shared_gate: View,
-    residual: View,
-    out: View,
-    n_cols: u32,
-    top_k: u32,
-}
-
 fn sigmoid(x: f32) -> f32 {
     return 1.0 / (1.0 + exp(-x));
 }

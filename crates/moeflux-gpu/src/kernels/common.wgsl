@@ -1,5 +1,6 @@
-// What all kernels share. A kernel's `Params` begins with `step: Step`; the fields behind it are
-// those of its Rust struct. `ws`, `batch`, `routes`, `slots` and `vectors` are bound always.
+// What all kernels share. A kernel's `Params` begins with `step: Step`; the fields after it are
+// written from its Rust struct: see `params!`. `ws`, `batch`, `routes`, `slots` and `vectors` are
+// always bound.
 
 // Set anew for each dispatch. Rows of the dispatch are `0 .. n_rows`; the row of the batch, and of
 // all buffers of the workspace, is `first_row` more. Over a state (see parts.wgsl) `n_rows` is the

@@ -11,7 +11,7 @@ use moeflux_kernels::MatrixLayout;
 use crate::compiler::Compiler;
 use crate::config::MatrixUnit;
 use crate::kernels::decode_matrix::UNIT_COLS;
-use crate::params::View;
+use crate::params::{View, WgslStruct};
 use crate::shader::{Lanes, Shader};
 
 /// Outputs of a tile.
@@ -72,9 +72,10 @@ impl CoopTile {
         self,
         unit: MatrixUnit,
         name: &'static str,
+        params: WgslStruct,
         source: &'static str,
     ) -> Shader {
-        let shader = Shader::new(name, source)
+        let shader = Shader::new(name, params, source)
             .with("BLOCKS", self.blocks)
             .workspace(Lanes::Four)
             .piece(include_str!("coop_tile.wgsl"));

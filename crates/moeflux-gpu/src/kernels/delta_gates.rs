@@ -9,11 +9,7 @@ use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel = Kernel {
-    op: "delta_gates",
-    shaders: || vec![shader()],
-    params: || vec![("delta_gates", DeltaGatesParams::fields())],
-};
+pub(super) const KERNEL: Kernel = Kernel { op: "delta_gates", shaders: || vec![shader()] };
 
 /// Invocations of a workgroup, each for one head.
 const N_HEADS: u32 = 32;
@@ -31,7 +27,7 @@ params! {
 }
 
 fn shader() -> Shader {
-    Shader::new("delta_gates", include_str!("delta_gates.wgsl"))
+    Shader::new("delta_gates", DeltaGatesParams::WGSL, include_str!("delta_gates.wgsl"))
         .with("N_HEADS", N_HEADS)
         .piece(include_str!("functions.wgsl"))
         .piece(include_str!("gates.wgsl"))

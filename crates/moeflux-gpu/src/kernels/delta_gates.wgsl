@@ -1,16 +1,5 @@
 // decay and beta of every value head: heads along x, rows along y.
 
-struct Params {
-    step: Step,
-    a: View,
-    b: View,
-    decay: View,
-    beta: View,
-    n_heads: u32,
-    a_log: u32,
-    dt_bias: u32,
-}
-
 @compute @workgroup_size(N_HEADS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = params.step.first_row + id.y;

@@ -11,11 +11,8 @@ use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel = Kernel {
-    op: "embed",
-    shaders: || decode_matrix::examples().into_iter().map(shader).collect(),
-    params: || vec![("embed", EmbedParams::fields())],
-};
+pub(super) const KERNEL: Kernel =
+    Kernel { op: "embed", shaders: || decode_matrix::examples().into_iter().map(shader).collect() };
 
 /// Invocations of a workgroup, each for four columns.
 const N_INVOCATIONS: u32 = 64;
@@ -35,7 +32,7 @@ params! {
 }
 
 fn shader(layout: MatrixLayout) -> Shader {
-    let shader = Shader::new("embed", include_str!("embed.wgsl"));
+    let shader = Shader::new("embed", EmbedParams::WGSL, include_str!("embed.wgsl"));
     reading(shader, [("KIND", kind_of(layout))]).with("N_INVOCATIONS", N_INVOCATIONS)
 }
 

@@ -1,17 +1,6 @@
 // out[row] = table[token of row]: four columns per invocation along x, rows along y. Rows whose
 // token lies in another arena are left to the step for that arena.
 
-struct Params {
-    step: Step,
-    out: View,
-    n_cols: u32,
-    first_token: u32,
-    n_tokens: u32,
-    codes: u32,
-    scales: u32,
-    biases: u32,
-}
-
 @compute @workgroup_size(N_INVOCATIONS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = params.step.first_row + id.y;

@@ -23,24 +23,10 @@ use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid, Over};
 
-pub(super) const KERNEL: Kernel = Kernel {
-    op: "expert_ffn",
-    shaders,
-    params: || NAMES.map(|name| (name, ExpertParams::fields())).to_vec(),
-};
+pub(super) const KERNEL: Kernel = Kernel { op: "expert_ffn", shaders };
 
 /// Name of the kernel of gate and up for few rows.
 pub(super) const GATE_UP: &str = "expert_gate_up";
-
-const NAMES: [&str; 7] = [
-    GATE_UP,
-    "expert_down",
-    "expert_pairs",
-    "expert_gate_up_tile",
-    "expert_down_tile",
-    "expert_gate_up_coop",
-    "expert_down_coop",
-];
 
 /// Invocations of the one workgroup that sorts pairs.
 const N_SORTING: u32 = 256;
@@ -55,19 +41,27 @@ params! {
         x: View,
         out: View,
         top_k: u32,
+        /// From one slot to the next.
         n_words: u32,
         n_outputs: u32,
         n_cols: u32,
+        /// The matrix, or the gate's, in its slot.
         codes: u32,
         scales: u32,
         biases: u32,
+        /// That of up.
         up_codes: u32,
         up_scales: u32,
         up_biases: u32,
+        /// Where `HAS_BIASES`: the place in `vectors` of the biases of all experts.
         bias: u32,
+        /// The same for up.
         up_bias: u32,
+        /// Where `HAS_LIMIT`, cuts gate and up.
         limit: f32,
+        /// In `ws`, as whole floats: the expert of each tile of pairs, or `ABSENT`.
         tiles: u32,
+        /// The pairs of each tile, likewise.
         pairs: u32,
     }
 }
@@ -98,12 +92,16 @@ fn gate_up_shader(shader: Shader, (gate, up): (MatrixLayout, MatrixLayout), with
 }
 
 fn gate_up_few(kinds: (MatrixLayout, MatrixLayout), with: With, matvec: Matvec) -> Shader {
-    let shader = matvec.shader(GATE_UP, include_str!("expert_gate_up.wgsl"));
+    let shader = matvec.shader(GATE_UP, ExpertParams::WGSL, include_str!("expert_gate_up.wgsl"));
     gate_up_shader(shader, kinds, with)
 }
 
 fn gate_up_many(kinds: (MatrixLayout, MatrixLayout), with: With) -> Shader {
-    let shader = TILE.shader("expert_gate_up_tile", include_str!("expert_gate_up_tile.wgsl"));
+    let shader = TILE.shader(
+        "expert_gate_up_tile",
+        ExpertParams::WGSL,
+        include_str!("expert_gate_up_tile.wgsl"),
+    );
     gate_up_shader(shader, kinds, with)
         .piece(include_str!("expert_tile.wgsl"))
         .piece(include_str!("expert_inputs.wgsl"))
@@ -112,9 +110,13 @@ fn gate_up_many(kinds: (MatrixLayout, MatrixLayout), with: With) -> Shader {
 /// Gate and up are of one kind.
 fn gate_up_coop(unit: MatrixUnit, kinds: (MatrixLayout, MatrixLayout), with: With) -> Shader {
     let source = include_str!("expert_gate_up_coop.wgsl");
-    gate_up_shader(COOP_TILE.shader(unit, "expert_gate_up_coop", source), kinds, with)
-        .piece(include_str!("expert_tile.wgsl"))
-        .piece(include_str!("expert_quads.wgsl"))
+    gate_up_shader(
+        COOP_TILE.shader(unit, "expert_gate_up_coop", ExpertParams::WGSL, source),
+        kinds,
+        with,
+    )
+    .piece(include_str!("expert_tile.wgsl"))
+    .piece(include_str!("expert_quads.wgsl"))
 }
 
 fn down_shader(shader: Shader, layout: MatrixLayout, with: With) -> Shader {
@@ -122,12 +124,13 @@ fn down_shader(shader: Shader, layout: MatrixLayout, with: With) -> Shader {
 }
 
 fn down_few(layout: MatrixLayout, with: With, matvec: Matvec) -> Shader {
-    let shader = matvec.shader("expert_down", include_str!("expert_down.wgsl"));
+    let shader = matvec.shader("expert_down", ExpertParams::WGSL, include_str!("expert_down.wgsl"));
     down_shader(shader, layout, with)
 }
 
 fn down_many(layout: MatrixLayout, with: With) -> Shader {
-    let shader = TILE.shader("expert_down_tile", include_str!("expert_down_tile.wgsl"));
+    let shader =
+        TILE.shader("expert_down_tile", ExpertParams::WGSL, include_str!("expert_down_tile.wgsl"));
     down_shader(shader, layout, with)
         .piece(include_str!("expert_tile.wgsl"))
         .piece(include_str!("expert_inputs.wgsl"))
@@ -135,13 +138,17 @@ fn down_many(layout: MatrixLayout, with: With) -> Shader {
 
 fn down_coop(unit: MatrixUnit, layout: MatrixLayout, with: With) -> Shader {
     let source = include_str!("expert_down_coop.wgsl");
-    down_shader(COOP_TILE.shader(unit, "expert_down_coop", source), layout, with)
-        .piece(include_str!("expert_tile.wgsl"))
-        .piece(include_str!("expert_quads.wgsl"))
+    down_shader(
+        COOP_TILE.shader(unit, "expert_down_coop", ExpertParams::WGSL, source),
+        layout,
+        with,
+    )
+    .piece(include_str!("expert_tile.wgsl"))
+    .piece(include_str!("expert_quads.wgsl"))
 }
 
 fn sort(n_experts: u32, tile_inputs: u32) -> Shader {
-    reading(Shader::new("expert_pairs", include_str!("expert_pairs.wgsl")), [])
+    reading(Shader::new("expert_pairs", ExpertParams::WGSL, include_str!("expert_pairs.wgsl")), [])
         .with("N_INVOCATIONS", N_SORTING)
         .with("N_EXPERTS", n_experts)
         .with("TILE_INPUTS", tile_inputs)

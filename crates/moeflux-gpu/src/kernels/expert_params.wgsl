@@ -1,34 +1,6 @@
 // What the kernels of routed experts share. Pair `row * top_k + rank` is what one row has of one of
 // its experts; `x` and `out` have a head for each rank.
 
-struct Params {
-    step: Step,
-    x: View,
-    out: View,
-    top_k: u32,
-    // From one slot to the next.
-    n_words: u32,
-    n_outputs: u32,
-    n_cols: u32,
-    // The matrix, or the gate's, in its slot; and that of up.
-    codes: u32,
-    scales: u32,
-    biases: u32,
-    up_codes: u32,
-    up_scales: u32,
-    up_biases: u32,
-    // In `vectors`, where HAS_BIASES: what is added behind the product, for each expert; and behind
-    // that of up.
-    bias: u32,
-    up_bias: u32,
-    // Cuts gate and up, where HAS_LIMIT.
-    limit: f32,
-    // In `ws`, as whole floats: the expert of each tile of pairs, and the pairs of each tile, with
-    // ABSENT where there are none.
-    tiles: u32,
-    pairs: u32,
-}
-
 const ABSENT: f32 = -1.0;
 
 // Of four words, so that what lies behind it in workgroup memory begins where cooperative matrices

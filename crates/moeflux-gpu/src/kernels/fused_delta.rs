@@ -18,8 +18,7 @@ use crate::params::{Params, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid, Over};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: NAME, shaders, params: || vec![(NAME, DeltaLayerParams::fields())] };
+pub(super) const KERNEL: Kernel = Kernel { op: NAME, shaders };
 
 /// Name of the shader.
 const NAME: &str = "delta layer";
@@ -198,7 +197,7 @@ fn shader((sums, subgroup_sizes): (Sums, Option<(u32, u32)>), shape: Shape) -> S
         HeadOrder::Tiled => (1, shape.n_key_heads),
     };
     let are_quads = [shape.key_dim, shape.value_dim].iter().all(|it| it.is_multiple_of(4));
-    let shader = Shader::new(NAME, include_str!("fused_delta.wgsl"))
+    let shader = Shader::new(NAME, DeltaLayerParams::WGSL, include_str!("fused_delta.wgsl"))
         .with("N_CHANNELS", narrow(channels))
         .with("N_SHARED", narrow(shape.n_shared))
         .with("KEY_STEP", narrow(key_step))

@@ -1,26 +1,6 @@
 // A layer of gated DeltaNet for sessions of one row each: key heads along x, sessions along z. See
 // causal_conv.wgsl, l2_norm.wgsl, gated_delta.wgsl and rms_norm.wgsl for what it is made of.
 
-struct Params {
-    step: Step,
-    x: View,
-    a: View,
-    b: View,
-    gate: View,
-    out: View,
-    q_channel: u32,
-    k_channel: u32,
-    v_channel: u32,
-    weight: u32,
-    a_log: u32,
-    dt_bias: u32,
-    gain: u32,
-    q_factor: f32,
-    k_factor: f32,
-    key_epsilon: f32,
-    epsilon: f32,
-}
-
 // Four values that lie side by side are shared by N_PARTS neighbouring invocations, each with N_OWN
 // of the keys, N_PARTS apart, in registers. WIDTH of them add up without workgroup memory.
 const N_OWN: u32 = (KEY_DIM + N_PARTS - 1u) / N_PARTS;

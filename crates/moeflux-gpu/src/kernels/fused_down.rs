@@ -18,8 +18,7 @@ use crate::params::{Params, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Buffers, Extent, Grid, Over};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: NAME, shaders, params: || vec![(NAME, DownParams::fields())] };
+pub(super) const KERNEL: Kernel = Kernel { op: NAME, shaders };
 
 /// Name of the shader.
 const NAME: &str = "expert down and sum";
@@ -33,6 +32,7 @@ const N_PARTS_MAX: u32 = 2 << 10;
 
 params! {
     struct DownParams {
+        /// Head `k` is what gate and up of rank `k` gave.
         inner: View,
         n_words: u32,
         n_outputs: u32,
@@ -77,7 +77,7 @@ impl Down {
     }
 
     fn shader(self, layout: MatrixLayout, shared: Shared) -> Shader {
-        let shader = Shader::new(NAME, include_str!("fused_down.wgsl"));
+        let shader = Shader::new(NAME, DownParams::WGSL, include_str!("fused_down.wgsl"));
         reading(shader, [("KIND", kind_of(layout))])
             .with("N_INVOCATIONS", N_INVOCATIONS)
             .with("TEAM", self.matvec.team())

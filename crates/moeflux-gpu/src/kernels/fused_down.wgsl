@@ -3,22 +3,6 @@
 // invocations, each with OUTS outputs; what each gave is added up in the order of `routes`, as
 // `combine.wgsl` does.
 
-struct Params {
-    step: Step,
-    // Head `k` is what gate and up of rank `k` gave.
-    inner: View,
-    n_words: u32,
-    n_outputs: u32,
-    n_cols: u32,
-    codes: u32,
-    scales: u32,
-    biases: u32,
-    shared_out: View,
-    shared_gate: View,
-    residual: View,
-    out: View,
-}
-
 // The row of the batch that this workgroup has.
 var<private> row: u32;
 

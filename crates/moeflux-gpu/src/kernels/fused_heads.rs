@@ -14,8 +14,7 @@ use crate::params::{Params, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: NAME, shaders, params: || vec![(NAME, TurnedHeadsParams::fields())] };
+pub(super) const KERNEL: Kernel = Kernel { op: NAME, shaders };
 
 /// Name of the shader.
 const NAME: &str = "norm and rope of heads";
@@ -112,7 +111,7 @@ impl<'a> TurnedHeads<'a> {
 }
 
 fn shader(sums: Sums, head_dim: usize, pairing: Pairing) -> Shader {
-    let shader = Shader::new(NAME, include_str!("fused_heads.wgsl"))
+    let shader = Shader::new(NAME, TurnedHeadsParams::WGSL, include_str!("fused_heads.wgsl"))
         .with("HEAD_DIM", narrow(head_dim))
         .with("ARE_NEIGHBOURS", pairing == Pairing::Neighbours)
         .piece(include_str!("turn.wgsl"));

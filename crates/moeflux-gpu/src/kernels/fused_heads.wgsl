@@ -1,22 +1,6 @@
 // The norm of heads of queries and keys, then their rope: all heads along x, those of queries
 // first; rows along y.
 
-struct Params {
-    step: Step,
-    q: View,
-    k: View,
-    q_out: View,
-    k_out: View,
-    n_q_heads: u32,
-    q_gain: u32,
-    k_gain: u32,
-    epsilon: f32,
-    first_col: u32,
-    n_pairs: u32,
-    frequencies: u32,
-    amplitude: f32,
-}
-
 var<workgroup> normed: array<f32, HEAD_DIM>;
 
 // Where a pair's two channels are.

@@ -18,8 +18,7 @@ use crate::params::{Field, Params, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: NAME, shaders, params: || vec![(NAME, ProductsParams::fields())] };
+pub(super) const KERNEL: Kernel = Kernel { op: NAME, shaders };
 
 /// Name of the shader.
 const NAME: &str = "products of a row";
@@ -315,7 +314,7 @@ struct Constants {
 impl Constants {
     fn shader(self, matvec: Matvec, sums: Sums) -> Shader {
         let has_pair = matches!(self.extra, Extra::Pair | Extra::NormAndPair);
-        let shader = matvec.shader(NAME, include_str!("fused_products.wgsl"));
+        let shader = matvec.shader(NAME, ProductsParams::WGSL, include_str!("fused_products.wgsl"));
         let shader = reading(shader, [("KIND", self.kinds[0]), ("OTHER_KIND", self.kinds[1])])
             .with("OTHERS", self.others)
             .with("N_PRODUCTS", self.n_products)

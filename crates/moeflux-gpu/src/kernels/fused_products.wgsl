@@ -12,21 +12,6 @@ struct Part {
     out: u32,
 }
 
-struct Params {
-    step: Step,
-    x: u32,
-    normed: u32,
-    gain: u32,
-    epsilon: f32,
-    n_cols: u32,
-    residual: u32,
-    sum: u32,
-    part_0: Part,
-    part_1: Part,
-    part_2: Part,
-    part_3: Part,
-}
-
 const HAS_PAIR: bool = N_MATRICES == 2u;
 
 // The row of the batch that this workgroup has.

@@ -18,8 +18,7 @@ use crate::params::{Params, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: NAME, shaders, params: || vec![(NAME, BothParams::fields())] };
+pub(super) const KERNEL: Kernel = Kernel { op: NAME, shaders };
 
 /// Name of the shader.
 const NAME: &str = "route and product";
@@ -97,7 +96,7 @@ impl<'a> ChoiceAndProduct<'a> {
 }
 
 fn shader((sums, choice): (Sums, Choice), (layout, matvec): (MatrixLayout, Matvec)) -> Shader {
-    let shader = matvec.shader(NAME, include_str!("fused_route.wgsl"));
+    let shader = matvec.shader(NAME, BothParams::WGSL, include_str!("fused_route.wgsl"));
     let shader = reading(shader, [("KIND", kind_of(layout))]);
     sums.add_to(choice.add_to(shader), N_INVOCATIONS)
 }

@@ -1,21 +1,6 @@
 // The experts of a row, by its first workgroup, and a product that does not wait for them, by the
 // others: outputs along x, rows along y.
 
-struct Params {
-    step: Step,
-    logits: View,
-    correction: u32,
-    factor: f32,
-    guess: View,
-    x: View,
-    out: View,
-    n_cols: u32,
-    n_outputs: u32,
-    codes: u32,
-    scales: u32,
-    biases: u32,
-}
-
 const N_MATRICES: u32 = 1u;
 
 fn multiply(invocation: u32, group: u32, row: u32) {

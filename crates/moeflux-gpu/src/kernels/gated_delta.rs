@@ -20,7 +20,6 @@ pub(super) const KERNEL: Kernel = Kernel {
         let all = [KeyLanes::Subgroup(8), KeyLanes::Subgroup(4), KeyLanes::Shared];
         all.map(|key_lanes| shader(key_lanes, 32, shape)).to_vec()
     },
-    params: || vec![("gated_delta", GatedDeltaParams::fields())],
 };
 
 /// Rows brought in together, and what their keys and queries may take of a workgroup's memory.
@@ -76,7 +75,7 @@ fn shader(key_lanes: KeyLanes, n_heads: usize, shape: DeltaShape) -> Shader {
     let n_own = shape.key_dim.div_ceil(4 * n_key_lanes);
     let row_bytes = 2 * n_own * n_key_lanes * 16;
     let n_rows = N_ROWS_BLOCK.min(BLOCK_BYTES_MAX / row_bytes).max(1);
-    Shader::new("gated_delta", include_str!("gated_delta.wgsl"))
+    Shader::new("gated_delta", GatedDeltaParams::WGSL, include_str!("gated_delta.wgsl"))
         .with("N_HEADS", narrow(n_heads))
         .with("KEY_DIM", narrow(shape.key_dim))
         .with("VALUE_DIM", narrow(shape.value_dim))

@@ -5,18 +5,6 @@
 // registers. S k and S q are summed together, before the state is changed: with S' the new state,
 // S' q = decay * S q + delta * (k . q).
 
-struct Params {
-    step: Step,
-    q: View,
-    k: View,
-    v: View,
-    decay: View,
-    beta: View,
-    out: View,
-    n_shared: u32,
-    n_key_heads: u32,
-}
-
 // Keys of a row, rounded up to what all invocations hold: those beyond KEY_DIM are zeros.
 const KEYS: u32 = N_OWN * N_KEY_LANES;
 const N_STATE: u32 = N_HEADS * VALUE_DIM * KEY_DIM;

@@ -14,26 +14,24 @@ use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel = Kernel {
-    op: "head_matmul",
-    shaders,
-    params: || NAMES.iter().map(|name| (*name, HeadMatMulParams::fields())).collect(),
-};
-
-const NAMES: [&str; 3] = ["head_matmul", "head_matmul_tile", "head_matmul_back"];
+pub(super) const KERNEL: Kernel = Kernel { op: "head_matmul", shaders };
 
 params! {
     struct HeadMatMulParams {
         x: View,
         out: View,
         n_cols: u32,
+        /// Of one head's matrix.
         n_rows: u32,
+        /// From one head's first row to the next one's.
         row_stride: u32,
+        /// Row of head 0 that the bound part begins with, as a number that wraps around.
         first_row: u32,
         n_bound: u32,
         codes: u32,
         scales: u32,
         biases: u32,
+        /// Whether other parts have already left sums in `out`.
         adds: u32,
     }
 }
@@ -43,15 +41,32 @@ fn with_weight(shader: Shader, layout: MatrixLayout) -> Shader {
 }
 
 fn few_shader(layout: MatrixLayout, matvec: Matvec) -> Shader {
-    with_weight(matvec.shader("head_matmul", include_str!("head_matmul.wgsl")), layout)
+    with_weight(
+        matvec.shader("head_matmul", HeadMatMulParams::WGSL, include_str!("head_matmul.wgsl")),
+        layout,
+    )
 }
 
 fn tile_shader(layout: MatrixLayout, tile: Tile) -> Shader {
-    with_weight(tile.shader("head_matmul_tile", include_str!("head_matmul_tile.wgsl")), layout)
+    with_weight(
+        tile.shader(
+            "head_matmul_tile",
+            HeadMatMulParams::WGSL,
+            include_str!("head_matmul_tile.wgsl"),
+        ),
+        layout,
+    )
 }
 
 fn back_shader(layout: MatrixLayout) -> Shader {
-    with_weight(Shader::new("head_matmul_back", include_str!("head_matmul_back.wgsl")), layout)
+    with_weight(
+        Shader::new(
+            "head_matmul_back",
+            HeadMatMulParams::WGSL,
+            include_str!("head_matmul_back.wgsl"),
+        ),
+        layout,
+    )
 }
 
 fn shaders() -> Vec<Shader> {

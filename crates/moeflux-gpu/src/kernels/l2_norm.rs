@@ -10,11 +10,8 @@ use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel = Kernel {
-    op: "l2_norm",
-    shaders: || Sums::ALL.map(|sums| shader(sums, 32)).into(),
-    params: || vec![("l2_norm", L2NormParams::fields())],
-};
+pub(super) const KERNEL: Kernel =
+    Kernel { op: "l2_norm", shaders: || Sums::ALL.map(|sums| shader(sums, 32)).into() };
 
 params! {
     struct L2NormParams {
@@ -26,7 +23,7 @@ params! {
 }
 
 fn shader(sums: Sums, n_lanes: u32) -> Shader {
-    sums.add_to(Shader::new("l2_norm", include_str!("l2_norm.wgsl")), n_lanes)
+    sums.add_to(Shader::new("l2_norm", L2NormParams::WGSL, include_str!("l2_norm.wgsl")), n_lanes)
 }
 
 pub(super) fn compile(op: &L2Norm, compiler: &mut Compiler<'_>) -> Result<()> {

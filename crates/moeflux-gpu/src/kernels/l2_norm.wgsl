@@ -1,13 +1,5 @@
 // x = x / sqrt(sum(x^2) + epsilon) * factor: heads along x, rows along y.
 
-struct Params {
-    step: Step,
-    x: View,
-    head_dim: u32,
-    epsilon: f32,
-    factor: f32,
-}
-
 @compute @workgroup_size(N_LANES)
 fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     let at = place_of(params.x, params.step.first_row + group.y, group.x);

@@ -17,13 +17,7 @@ use crate::params::{NONE, Params as _, View, narrow, params};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel = Kernel {
-    op: "matmul",
-    shaders,
-    params: || NAMES.map(|name| (name, MatMulParams::fields())).to_vec(),
-};
-
-const NAMES: [&str; 3] = ["matmul", "matmul_tile", "matmul_coop"];
+pub(super) const KERNEL: Kernel = Kernel { op: "matmul", shaders };
 
 params! {
     struct MatMulParams {
@@ -43,16 +37,19 @@ params! {
 }
 
 fn few_shader(layout: MatrixLayout, matvec: Matvec, lanes: Lanes) -> Shader {
-    let shader = matvec.shader("matmul", include_str!("matmul.wgsl"));
+    let shader = matvec.shader("matmul", MatMulParams::WGSL, include_str!("matmul.wgsl"));
     stored(shader.workspace(lanes), layout)
 }
 
 fn tile_shader(layout: MatrixLayout, tile: Tile) -> Shader {
-    stored(tile.shader("matmul_tile", include_str!("matmul_tile.wgsl")), layout)
+    stored(tile.shader("matmul_tile", MatMulParams::WGSL, include_str!("matmul_tile.wgsl")), layout)
 }
 
 fn coop_shader(layout: MatrixLayout, (tile, unit): (CoopTile, MatrixUnit)) -> Shader {
-    stored(tile.shader(unit, "matmul_coop", include_str!("matmul_coop.wgsl")), layout)
+    stored(
+        tile.shader(unit, "matmul_coop", MatMulParams::WGSL, include_str!("matmul_coop.wgsl")),
+        layout,
+    )
 }
 
 /// What all have: the weight, and where results go.

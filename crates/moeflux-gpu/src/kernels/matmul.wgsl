@@ -1,18 +1,5 @@
 // out = weight . x + bias for a few rows: outputs along x, rows along y.
 
-struct Params {
-    step: Step,
-    x: View,
-    out: View,
-    n_cols: u32,
-    first_output: u32,
-    n_outputs: u32,
-    codes: u32,
-    scales: u32,
-    biases: u32,
-    bias: u32,
-}
-
 const N_MATRICES: u32 = 1u;
 
 @compute @workgroup_size(N_INVOCATIONS)

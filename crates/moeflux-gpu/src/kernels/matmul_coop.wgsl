@@ -1,19 +1,6 @@
 // out = weight . x + bias for many rows, by cooperative matrices: tiles of outputs along x, of rows
 // along y.
 
-struct Params {
-    step: Step,
-    x: View,
-    out: View,
-    n_cols: u32,
-    first_output: u32,
-    n_outputs: u32,
-    codes: u32,
-    scales: u32,
-    biases: u32,
-    bias: u32,
-}
-
 fn take_sums(stand: Stand, first: u32) {
     let idx = stand.group.x * TILE_OUTS + out_shown(stand) + stand.lane;
     for (var i = 0u; i < 16u; i++) {

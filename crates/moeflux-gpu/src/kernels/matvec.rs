@@ -4,6 +4,7 @@
 //! where inputs come from and results go: kernels say that.
 
 use crate::kernels::decode_matrix::UNIT_COLS;
+use crate::params::WgslStruct;
 use crate::shader::Shader;
 
 /// Invocations of a workgroup.
@@ -75,8 +76,13 @@ impl Matvec {
     }
 
     /// A shader that has these constants, and the pieces that need them.
-    pub(super) fn shader(self, name: &'static str, source: &'static str) -> Shader {
-        Shader::new(name, source)
+    pub(super) fn shader(
+        self,
+        name: &'static str,
+        params: WgslStruct,
+        source: &'static str,
+    ) -> Shader {
+        Shader::new(name, params, source)
             .with("N_INVOCATIONS", N_INVOCATIONS)
             .with("TEAM", self.team)
             .with("UNITS_EACH", self.units_each)

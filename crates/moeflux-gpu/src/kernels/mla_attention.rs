@@ -17,7 +17,6 @@ pub(super) const KERNEL: Kernel = Kernel {
         shaders.extend(form(5, (30, 7)).shaders(limits(16 << 10, Some((4, 8)))));
         shaders
     },
-    params: || NAMES.map(|name| (name, MlaAttentionParams::fields())).into(),
 };
 
 const NAMES: [&str; 4] =
@@ -39,6 +38,7 @@ params! {
 fn form(n_heads: usize, (latent_dim, rope_dim): (usize, usize)) -> Form {
     Form {
         names: NAMES,
+        params: MlaAttentionParams::WGSL,
         source: include_str!("mla_attention.wgsl"),
         n_kv_heads: 1,
         group: narrow(n_heads),

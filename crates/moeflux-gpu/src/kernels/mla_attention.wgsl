@@ -2,18 +2,6 @@
 // latent, LATENT_FOURS times four columns, and behind it the rotated key; a value is the latent.
 // All heads share them.
 
-struct Params {
-    step: Step,
-    q_latent: View,
-    q_rope: View,
-    latent: View,
-    k_rope: View,
-    out: View,
-    scale: f32,
-    n_splits: u32,
-    partials: u32,
-}
-
 const N_HEADS: u32 = GROUP;
 const ROPE_FOURS: u32 = KEY_FOURS - VALUE_FOURS;
 const APPENDED_FOURS: u32 = KEY_FOURS;

@@ -46,7 +46,6 @@ use moeflux::provider::ops::{Op, Plan};
 use moeflux_kernels::{BlockKind, MatrixKind};
 
 use crate::compiler::Compiler;
-use crate::params::Fields;
 use crate::shader::Shader;
 
 /// What the file of an op, or of several as one, says of itself.
@@ -57,9 +56,6 @@ pub(crate) struct Kernel {
     /// that changes what is compiled.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests look at all shaders"))]
     pub(crate) shaders: fn() -> Vec<Shader>,
-    /// Names and places of the fields of each shader's `Params`, by the shader's name.
-    #[cfg_attr(not(test), expect(dead_code, reason = "tests compare them with naga's"))]
-    pub(crate) params: fn() -> Vec<(&'static str, Fields)>,
 }
 
 impl std::fmt::Debug for Kernel {

@@ -16,7 +16,6 @@ pub(super) const KERNEL: Kernel = Kernel {
         let variants = [(Sums::Subgroups, true), (Sums::Shared, false)];
         variants.map(|(sums, has_gate)| shader(sums, 64, has_gate)).into()
     },
-    params: || vec![("rms_norm", RmsNormParams::fields())],
 };
 
 params! {
@@ -32,7 +31,7 @@ params! {
 }
 
 fn shader(sums: Sums, n_lanes: u32, has_gate: bool) -> Shader {
-    let shader = Shader::new("rms_norm", include_str!("rms_norm.wgsl"))
+    let shader = Shader::new("rms_norm", RmsNormParams::WGSL, include_str!("rms_norm.wgsl"))
         .with("HAS_GATE", has_gate)
         .piece(include_str!("functions.wgsl"));
     sums.add_to(shader, n_lanes)

@@ -1,15 +1,5 @@
 // out = x / sqrt(mean(x^2) + epsilon) * gain, then * silu(gate): heads along x, rows along y.
 
-struct Params {
-    step: Step,
-    x: View,
-    gate: View,
-    out: View,
-    head_dim: u32,
-    gain: u32,
-    epsilon: f32,
-}
-
 @compute @workgroup_size(N_LANES)
 fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     let row = params.step.first_row + group.y;

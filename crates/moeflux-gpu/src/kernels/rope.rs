@@ -10,11 +10,8 @@ use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel = Kernel {
-    op: "rope",
-    shaders: || [Pairing::Halves, Pairing::Neighbours].map(shader).to_vec(),
-    params: || vec![("rope", RopeParams::fields())],
-};
+pub(super) const KERNEL: Kernel =
+    Kernel { op: "rope", shaders: || [Pairing::Halves, Pairing::Neighbours].map(shader).to_vec() };
 
 /// Invocations of a workgroup, each for one pair.
 const N_PAIRS: u32 = 64;
@@ -31,7 +28,7 @@ params! {
 }
 
 fn shader(pairing: Pairing) -> Shader {
-    Shader::new("rope", include_str!("rope.wgsl"))
+    Shader::new("rope", RopeParams::WGSL, include_str!("rope.wgsl"))
         .with("N_PAIRS", N_PAIRS)
         .with("ARE_NEIGHBOURS", pairing == Pairing::Neighbours)
         .piece(include_str!("turn.wgsl"))

@@ -1,14 +1,5 @@
 // Turns pairs of channels by position * frequency: pairs of all heads along x, rows along y.
 
-struct Params {
-    step: Step,
-    x: View,
-    n_heads: u32,
-    n_pairs: u32,
-    frequencies: u32,
-    amplitude: f32,
-}
-
 @compute @workgroup_size(N_PAIRS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = params.step.first_row + id.y;

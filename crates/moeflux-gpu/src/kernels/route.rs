@@ -16,7 +16,6 @@ pub(super) const KERNEL: Kernel = Kernel {
         let kinds = Choice::examples().into_iter().zip(Sums::ALL);
         kinds.map(|(choice, sums)| shader(sums, choice)).collect()
     },
-    params: || vec![("route", RouteParams::fields())],
 };
 
 params! {
@@ -79,7 +78,7 @@ impl Choice {
 }
 
 fn shader(sums: Sums, choice: Choice) -> Shader {
-    let shader = choice.add_to(Shader::new("route", include_str!("route.wgsl")));
+    let shader = choice.add_to(Shader::new("route", RouteParams::WGSL, include_str!("route.wgsl")));
     // Every expert is compared with all others: an invocation for each.
     sums.add_to(shader, lanes_for(4 * choice.shape.n_experts))
 }

@@ -9,11 +9,7 @@ use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel = Kernel {
-    op: "select_rows",
-    shaders: || vec![shader()],
-    params: || vec![("select_rows", SelectRowsParams::fields())],
-};
+pub(super) const KERNEL: Kernel = Kernel { op: "select_rows", shaders: || vec![shader()] };
 
 /// Invocations of a workgroup, each for one column.
 const N_COLS: u32 = 64;
@@ -27,7 +23,8 @@ params! {
 }
 
 fn shader() -> Shader {
-    Shader::new("select_rows", include_str!("select_rows.wgsl")).with("N_COLS", N_COLS)
+    Shader::new("select_rows", SelectRowsParams::WGSL, include_str!("select_rows.wgsl"))
+        .with("N_COLS", N_COLS)
 }
 
 pub(super) fn compile(op: &SelectRows, compiler: &mut Compiler<'_>) -> Result<()> {

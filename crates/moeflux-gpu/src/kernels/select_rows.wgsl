@@ -1,12 +1,5 @@
 // Copies the rows whose logits are wanted: columns along x, outputs along y.
 
-struct Params {
-    step: Step,
-    x: View,
-    out: View,
-    n_cols: u32,
-}
-
 @compute @workgroup_size(N_COLS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let output = params.step.first_row + id.y;

@@ -9,11 +9,8 @@ use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
 use crate::step::{Extent, Grid};
 
-pub(super) const KERNEL: Kernel = Kernel {
-    op: "swiglu",
-    shaders: || [false, true].map(shader).into(),
-    params: || vec![("swiglu", SwiGluParams::fields())],
-};
+pub(super) const KERNEL: Kernel =
+    Kernel { op: "swiglu", shaders: || [false, true].map(shader).into() };
 
 /// Invocations of a workgroup, each for one column.
 const N_COLS: u32 = 64;
@@ -30,7 +27,7 @@ params! {
 }
 
 fn shader(has_limit: bool) -> Shader {
-    Shader::new("swiglu", include_str!("swiglu.wgsl"))
+    Shader::new("swiglu", SwiGluParams::WGSL, include_str!("swiglu.wgsl"))
         .with("N_COLS", N_COLS)
         .with("HAS_LIMIT", has_limit)
         .piece(include_str!("functions.wgsl"))

@@ -1,15 +1,5 @@
 // out = silu(gate) * up, or gpt_oss's form under a limit: columns along x, rows along y.
 
-struct Params {
-    step: Step,
-    gate: View,
-    up: View,
-    out: View,
-    n_heads: u32,
-    head_dim: u32,
-    limit: f32,
-}
-
 // Comparisons, since `min` and `max` may lose what is no number.
 fn at_most(x: f32, limit: f32) -> f32 {
     return select(x, limit, x > limit);

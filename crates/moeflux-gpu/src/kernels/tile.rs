@@ -5,6 +5,7 @@
 
 use std::ops::RangeInclusive;
 
+use crate::params::WgslStruct;
 use crate::shader::Shader;
 
 /// Outputs of a tile.
@@ -41,8 +42,15 @@ impl Tile {
     }
 
     /// A shader that has these constants, and the pieces that need them.
-    pub(super) fn shader(self, name: &'static str, source: &'static str) -> Shader {
-        Shader::new(name, source).with("PER_LANE", self.per_lane).piece(include_str!("tile.wgsl"))
+    pub(super) fn shader(
+        self,
+        name: &'static str,
+        params: WgslStruct,
+        source: &'static str,
+    ) -> Shader {
+        Shader::new(name, params, source)
+            .with("PER_LANE", self.per_lane)
+            .piece(include_str!("tile.wgsl"))
     }
 
     /// Every size.
