@@ -38,8 +38,18 @@ fn answers_end_before_the_server_does() {
 
 #[test]
 fn answers_that_take_too_long_are_told() {
+    check_answers_are_cut(Duration::from_millis(50), Running::stop);
+}
+
+#[test]
+fn a_system_that_ends_soon_shortens_the_wait() {
+    let within = |server: &Running| server.stop_within(Duration::from_millis(50));
+    check_answers_are_cut(Duration::from_secs(3_600), within);
+}
+
+fn check_answers_are_cut(drain: Duration, stop: impl Fn(&Running)) {
     let mut server = Running::with(|wanted| {
-        wanted.config.drain = Duration::from_millis(50);
+        wanted.config.drain = drain;
         wanted.options.context = 4_096;
     });
     let body = |is_streamed: bool| {
@@ -50,7 +60,7 @@ fn answers_that_take_too_long_are_told() {
     streamed.send(&post("/v1/messages", &with_limit(body(true))));
     whole.send(&post(CHAT, &body(false)));
     server.wait(|stats| stats.n_running == 2);
-    server.stop();
+    stop(&server);
     let last = streamed.response().events().pop().unwrap();
     assert_eq!(last.name, "error");
     assert_eq!(last.json()["error"]["type"], "overloaded_error");

@@ -164,6 +164,11 @@ impl Running {
         self.stopper.stop();
     }
 
+    /// The same where the system ends the process soon.
+    pub(crate) fn stop_within(&self, time: Duration) {
+        self.stopper.stop_within(time);
+    }
+
     /// Waits until serving has ended.
     pub(crate) fn join(&mut self) {
         if let Some(thread) = self.thread.take() {
