@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use moeflux::clock::VirtualClock;
+use moeflux::step::{Feed, StepOutput, step};
 use moeflux::{Engine, TokenId};
 use moeflux_schedule::{DropReason, Job, KeptLimits, Missed, Options, Owner, Service};
 
@@ -163,6 +164,24 @@ fn leave_one_session(engine: &Engine) {
     taken.truncate(taken.len() - 2);
     assert_eq!(engine.session_room().n_slots_lent, 0, "they have it back");
     Box::leak(taken.into_boxed_slice());
+}
+
+#[test]
+fn experts_have_the_memory_of_forgotten_checkpoints_back() {
+    let engine = DEMO.open_streaming(184).unwrap();
+    leave_one_session(&engine);
+    let mut session = engine.session(PIECE).unwrap();
+    session.set_checkpoints_max(PIECE);
+    for (idx, token) in tokens(u32::try_from(PIECE).unwrap(), 1).into_iter().enumerate() {
+        step(&mut [Feed::prompt(&mut session, &[token])], &mut StepOutput::default()).unwrap();
+        session.checkpoint(idx + 1).unwrap();
+        if engine.session_room().n_slots_lent > 0 {
+            session.forget(idx + 1);
+            assert_eq!(engine.session_room().n_slots_lent, 0, "the last one was too much");
+            return;
+        }
+    }
+    panic!("{PIECE} checkpoints need no memory of experts");
 }
 
 #[test]

@@ -199,6 +199,7 @@ impl Session {
     /// Drops a checkpoint; without one at `position`, nothing happens.
     pub fn forget(&mut self, position: usize) {
         self.checkpoints.forget(position);
+        self.give_back();
     }
 
     /// Positions of all checkpoints, ascending.
@@ -212,5 +213,8 @@ impl Session {
         self.checkpoints.n_max = n_max;
         let n_over = self.checkpoints.kept.len().saturating_sub(n_max);
         self.checkpoints.kept.drain(..n_over);
+        if n_over > 0 {
+            self.give_back();
+        }
     }
 }

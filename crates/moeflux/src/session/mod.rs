@@ -200,6 +200,14 @@ impl Session {
     fn cut(&mut self, len: usize) {
         self.tokens.truncate(len);
         self.checkpoints.drop_after(len);
+        self.give_back();
+    }
+
+    /// Gives back to experts what they lent for checkpoints that are gone.
+    fn give_back(&self) {
+        if self.runtime.growth_room().is_some() {
+            shrink(&self.runtime, &mut self.runtime.lock_to_clean_up());
+        }
     }
 }
 
