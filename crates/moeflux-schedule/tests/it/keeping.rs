@@ -153,16 +153,40 @@ fn the_next_turn_is_worth_more_than_turns_that_were_gone_on_from() {
     }
 }
 
-/// Sessions have as much memory as one takes before experts have to lend some.
+/// What a session of 640 tokens takes with its checkpoints, or a little more.
+const ONE_SESSION_BYTES: u64 = 2_800_000;
+
+/// Sessions have as much memory as one takes, and less than two take, before experts have to lend
+/// some. The rest is taken by other sessions and, in smaller steps, by checkpoints of the last one.
 fn leave_one_session(engine: &Engine) {
+    let booked_bytes = || engine.session_room().booked_bytes;
+    let lends = || engine.session_room().n_slots_lent > 0;
     let mut taken = Vec::new();
-    while engine.session_room().n_slots_lent == 0 {
+    while !lends() {
         let mut session = engine.session(PIECE).unwrap();
         session.reserve(PIECE).unwrap();
         taken.push(session);
     }
-    taken.truncate(taken.len() - 2);
-    assert_eq!(engine.session_room().n_slots_lent, 0, "they have it back");
+    taken.truncate(taken.len() - 4);
+    let mut last = engine.session(PIECE).unwrap();
+    last.set_checkpoints_max(PIECE);
+    let mut checkpoint_bytes = 0;
+    let mut tokens = tokens(100, 1).into_iter();
+    while !lends() {
+        let token = tokens.next().expect("fewer checkpoints are enough");
+        step(&mut [Feed::prompt(&mut last, &[token])], &mut StepOutput::default()).unwrap();
+        let before = booked_bytes();
+        last.checkpoint(last.tokens().len()).unwrap();
+        checkpoint_bytes = booked_bytes() - before;
+    }
+    let most_bytes = booked_bytes() - checkpoint_bytes - ONE_SESSION_BYTES;
+    for position in last.checkpoints() {
+        if booked_bytes() > most_bytes {
+            last.forget(position);
+        }
+    }
+    assert!(!lends() && 2 * checkpoint_bytes < ONE_SESSION_BYTES, "{checkpoint_bytes}");
+    taken.push(last);
     Box::leak(taken.into_boxed_slice());
 }
 

@@ -13,7 +13,7 @@ use crate::ops::{N_OUTPUTS_MAX, Purpose, RowKind};
 use crate::session::checkpoints::{RecurrentCopy, book_copy, check_copies};
 use crate::session::chunk::{Chunk, N_ROWS_BESIDE};
 use crate::session::feed::Feed;
-use crate::session::growth::with_room;
+use crate::session::growth::{shrink, with_room};
 use crate::session::longer::give_back;
 use crate::session::output::StepOutput;
 use crate::session::runtime::Runtime;
@@ -316,6 +316,8 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         for part_idx in 0..self.chunk.parts.len() {
             self.commit_part(device, part_idx)?;
         }
+        // Checkpoints pushed older ones out, and marks of the step before are gone.
+        shrink(&self.runtime, device);
         Ok(())
     }
 
