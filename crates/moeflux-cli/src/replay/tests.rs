@@ -56,9 +56,9 @@ fn write(dir: &TestDir, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// By hand, of 16 demands after the prompt: expert 0 of either layer stays, because every token uses
-/// it, and two other slots change with every token: two hits in each step. With the future known
-/// there are 4, 2, 3 and 3.
+/// By hand, of 16 demands after the prompt: expert 0 of either layer stays, because every token
+/// uses it, and the two other slots change with every token: two hits in each step. With the future
+/// known there are 4, 2, 3 and 3.
 #[test]
 fn a_page_has_hits_and_bytes_of_answers_and_prompts() {
     let dir = TestDir::new("replay");
