@@ -71,9 +71,9 @@
 //!
 //! `shader` builds the WGSL of a kernel from constants, bindings, shared pieces and the
 //! operation's file. `params` are immediates of at most 128 bytes, declared once for Rust and WGSL;
-//! four words before them belong to the batch. `device::pipeline` keeps the compiled kernels, and `device::kept` stores the
-//! driver's in the user's cache folder between runs. Tests validate every shader and
-//! translate it to MSL and HLSL.
+//! four words before them belong to the batch. `device::pipeline` keeps the compiled kernels, and
+//! `device::kept` stores the driver's in the user's cache folder between runs. Tests validate every
+//! shader and translate it to MSL and HLSL.
 //!
 //! Products of many rows use cooperative matrices in half precision if the adapter has them, unless
 //! `--precise` is given. Driver support for these is new. So before the first model is opened, a
