@@ -1,9 +1,9 @@
-//! A program of libFuzzer for a target of `targets/`.
+//! libFuzzer programs for the targets of `targets/`.
 
 pub use libfuzzer_sys::fuzz_target;
 pub use moeflux_fuzz_targets::{Check, check_of};
 
-/// The program for the target of this name; its file begins with `#![no_main]`.
+/// Defines the program for a target; its file begins with `#![no_main]`.
 #[macro_export]
 macro_rules! program {
     ($name:literal) => {
@@ -11,7 +11,7 @@ macro_rules! program {
             std::sync::LazyLock::new(|| std::sync::Mutex::new($crate::check_of($name)));
 
         $crate::fuzz_target!(|input: &[u8]| {
-            // A panic ends the process, so that nobody sees a poisoned lock.
+            // A panic ends the process, so the lock is never seen poisoned.
             (CHECK.lock().expect("one thread"))(input)
         });
     };

@@ -1,7 +1,7 @@
-//! `cargo xtask tidy [DIR]`: checks of the tree that the compiler does not make.
+//! `cargo xtask tidy [DIR]`: checks the tree for rules that the compiler does not enforce.
 //!
-//! Prints one `path:line: message` per finding; exit 0 if there is none, 1 if there are some,
-//! 2 for wrong use.
+//! Prints one `path:line: message` per finding. Exits with 0 if there is none, 1 if there are some,
+//! and 2 after wrong use.
 
 mod tidy;
 
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A closed pipe is no reason to fail: whoever closed it has seen enough.
+/// Ignores a closed pipe: its reader has seen enough.
 fn print(stream: &mut dyn Write, text: &str) {
     stream.write_all(text.as_bytes()).ok();
 }

@@ -1,4 +1,4 @@
-//! An answer in a dozen lines, by the model in the box: `ask [DIR]`.
+//! Prints the answer of the bundled model, in a dozen lines: `ask [DIR]`.
 
 #![expect(clippy::print_stdout, reason = "the answer goes there")]
 

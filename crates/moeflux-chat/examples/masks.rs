@@ -1,9 +1,11 @@
-//! What grammars cost: the tables of a large vocabulary, a constraint, and the mask of each token.
+//! Measures the cost of grammars: the tables of a large vocabulary, a constraint, and the mask of
+//! each token.
 //!
 //!     cargo run --release -p moeflux-chat --example masks [-- FOLDER VOCAB]
 //!
-//! FOLDER is a model's, with VOCAB logits per token. Without it, a vocabulary of 248,320 tokens is
-//! made up: syllables joined to words, with and without a space in front, numbers and punctuation.
+//! FOLDER is a model's folder, with VOCAB logits per token. Without it, a vocabulary of 248,320
+//! tokens is synthesised: syllables joined to words, with and without a leading space, numbers and
+//! punctuation.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -21,7 +23,7 @@ use serde_json::{Map, Value as Json, json};
 
 const VOCAB: usize = 248_320;
 const END: &str = "<|im_end|>";
-/// Times that an answer is written, for the median.
+/// The number of times an answer is written, for the median.
 const N_TIMES: usize = 20;
 
 #[expect(clippy::print_stdout, clippy::disallowed_methods, reason = "it measures and prints")]
@@ -68,7 +70,7 @@ fn main() {
     measure_hostile(&grammars, vocab);
 }
 
-/// Prints how long schemas take that are made to take long.
+/// Prints the time for schemas that are designed to be slow.
 #[expect(clippy::print_stdout, clippy::disallowed_methods, reason = "it measures and prints")]
 fn measure_hostile(grammars: &Grammars, n_logits: usize) {
     for (name, schema) in hostile() {
@@ -115,7 +117,7 @@ fn hostile() -> Vec<(&'static str, Json)> {
     ]
 }
 
-/// Writes an answer many times, and prints what its masks take.
+/// Writes an answer many times, and prints the time of its masks.
 #[expect(clippy::print_stdout, clippy::disallowed_methods, reason = "it measures and prints")]
 fn measure(
     name: &str,
@@ -147,7 +149,8 @@ fn measure(
     );
 }
 
-/// Writes an answer: its tokens, and how many of them were forced. Masks are those of the others.
+/// Writes an answer. Returns the number of its tokens and how many of them were forced, and appends
+/// the mask times of the others.
 #[expect(clippy::disallowed_methods, reason = "it measures")]
 fn write(
     constraint: &mut Constraint,
@@ -183,7 +186,7 @@ fn write(
     (n_tokens, n_forced)
 }
 
-/// The longest allowed token of the text's own tokens and beginnings.
+/// Returns the longest allowed token among the text's own first token and its prefixes.
 fn next(text: &ModelText, rest: &str, logits: &[f32]) -> TokenId {
     let is_allowed = |token: &TokenId| logits[token.0 as usize] > f32::NEG_INFINITY;
     let whole = text.tokenizer().encode_plain(rest).expect("a short text")[0];
@@ -290,7 +293,7 @@ fn tags() -> String {
     tags
 }
 
-/// A folder with a tokenizer that is made up, the same each time.
+/// Creates a folder with a synthetic tokenizer, the same each time.
 fn make_up() -> PathBuf {
     let folder = std::env::temp_dir().join(format!("moeflux-masks-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder for temporary files");
@@ -314,7 +317,8 @@ fn make_up() -> PathBuf {
     folder
 }
 
-/// A word of two to twelve letters, a number or some punctuation, in the byte-level alphabet.
+/// Returns a word of two to twelve letters, a number or some punctuation, in the byte-level
+/// alphabet.
 fn word(random: &mut u64) -> String {
     const SYLLABLES: [&str; 32] = [
         "the", "re", "in", "ing", "er", "on", "at", "es", "or", "te", "of", "ed", "is", "it", "al",

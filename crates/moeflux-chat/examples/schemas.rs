@@ -1,10 +1,10 @@
-//! Runs JSON-Schema-Test-Suite: which instances a grammar takes, token by token.
+//! Runs JSON-Schema-Test-Suite: checks which instances a grammar accepts, token by token.
 //!
 //!     cargo run --release -p moeflux-chat --example schemas -- FOLDER..
 //!
-//! Each folder has files of the suite. An instance counts as taken if it is in any order of its
-//! properties: a grammar takes only one of them. Prints a line per file, what was refused, and each
-//! invalid instance that was taken, which is a failure.
+//! Each folder contains files of the suite. An instance counts as accepted if it is accepted in any
+//! order of its properties, because a grammar accepts only one order. Prints a line per file, the
+//! refusals, and each invalid instance that was accepted, which is a failure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use serde_json::{Map, Value as Json};
 /// Rows of the demo model's embedding.
 const DEMO_VOCAB: usize = 8_192;
 
-/// Most orders of properties that are tried.
+/// Maximum number of property orders that are tried.
 const ORDERS_MAX: usize = 720;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,7 +58,7 @@ impl Counts {
 struct Suite {
     text: Arc<ModelText>,
     grammars: Grammars,
-    /// By the words of the refusal up to the place.
+    /// The number of schemas by the text of the refusal, without its place.
     refusals: BTreeMap<String, usize>,
     taken: Vec<String>,
 }
@@ -150,13 +150,13 @@ impl Suite {
     }
 }
 
-/// A refusal without its place and values.
+/// Returns a refusal without its place and values.
 fn kind(problem: &str) -> String {
     let keyword = problem.split('`').nth(1).filter(|_| problem.contains("keyword `"));
     keyword.map_or_else(|| problem.to_owned(), |keyword| format!("the keyword `{keyword}`"))
 }
 
-/// An instance with its properties in every order, up to a limit.
+/// Returns an instance with its properties in every order, up to a limit.
 fn orders(value: &Json) -> Vec<Json> {
     let mut orders = match value {
         Json::Array(items) => lists(items).into_iter().map(Json::Array).collect(),
@@ -181,7 +181,7 @@ fn orders(value: &Json) -> Vec<Json> {
     orders
 }
 
-/// Lists of the items, each in every order.
+/// Returns lists of the items, each in every order.
 fn lists(items: &[Json]) -> Vec<Vec<Json>> {
     let mut lists = vec![Vec::new()];
     for item in items {

@@ -1,4 +1,4 @@
-//! An answer that may call a tool, and one that follows a JSON schema; parts as they come.
+//! Prints an answer that may call a tool, and one that follows a JSON schema, part by part.
 
 #![expect(clippy::print_stdout, reason = "the answers go there")]
 

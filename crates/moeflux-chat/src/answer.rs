@@ -1,8 +1,8 @@
-//! An answer as it comes: tokens and their text into parts, and at the end what was said.
+//! An answer as it arrives: turns tokens and their text into parts, and collects the whole answer.
 //!
-//! **Invariant:** the parts of an answer say the same as [`FinishedAnswer::said`], in its order. An
-//! answer is kept for histories that come back only if the model ended it, and every part of it has
-//! its place in a history. Calls that were cut are named and never handed out.
+//! **Invariant:** the parts of an answer have the same content as [`FinishedAnswer::said`], in the
+//! same order. An answer is kept for later histories only if the model ended it and every part of
+//! it can be represented in a history. Cut calls are reported by name and never handed out.
 
 use moeflux::{Finish, TokenId};
 
@@ -11,7 +11,7 @@ use crate::conversation::{Assistant, Call};
 use crate::piece::{Piece, Stage};
 use crate::replay::{PromptKey, Sampled};
 
-/// A part of an answer, once it is certain. Calls are counted from 0.
+/// A part of an answer, emitted once it is certain. Calls are counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AnswerPart {
@@ -21,81 +21,81 @@ pub enum AnswerPart {
     Text(String),
     /// A call of an offered tool begins.
     CallBegun {
-        /// Which call.
+        /// The index of the call.
         call_idx: usize,
-        /// Unique in the conversation, by the stem that the caller gave.
+        /// An id that is unique in the conversation, if the caller's stem is.
         id: String,
         /// The tool's [`crate::Tool::name`].
         name: String,
     },
-    /// More of a call's arguments, which together are one JSON object.
+    /// More of a call's arguments, which concatenated are one JSON object.
     CallArguments {
-        /// Which call.
+        /// The index of the call.
         call_idx: usize,
-        /// More of the arguments.
+        /// The next part of the arguments.
         text: String,
     },
-    /// A call is whole.
+    /// A call is complete.
     CallEnded {
-        /// Which call.
+        /// The index of the call.
         call_idx: usize,
         /// The tool's [`crate::Tool::name`].
         name: String,
-        /// JSON as the model wrote it; empty where it wrote none.
+        /// The arguments as JSON, as the model wrote them; empty if it wrote none.
         arguments: String,
     },
-    /// A call ends here and is not whole. It must not be carried out.
+    /// A call ends here incomplete. It must not be executed.
     CallCut {
-        /// Which call.
+        /// The index of the call.
         call_idx: usize,
         /// The tool's [`crate::Tool::name`].
         name: String,
     },
 }
 
-/// An answer while it comes.
+/// An answer that is still arriving.
 #[derive(Clone, Debug)]
 pub struct Answer {
     reader: AnswerReader,
     markers: HiddenMarkers,
-    /// The ids of calls are this with a number.
+    /// The prefix of call ids, before an underscore and the index of the call.
     call_stem: String,
-    /// Name and arguments of the call that has begun and not ended.
+    /// Name and arguments of the call that has begun but not ended.
     call: Option<(String, String)>,
     n_calls: usize,
     said: Assistant,
     cut_calls: Vec<String>,
     tokens: Vec<TokenId>,
     n_thought_tokens: usize,
-    /// Something came that has no place in a history.
+    /// Whether a part cannot be represented in a history.
     is_strange: bool,
     finish: Option<Finish>,
     replay: Option<ReplayPlace>,
 }
 
-/// Where an answer is kept for histories that come back.
+/// The owner and key under which an answer is kept for later histories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReplayPlace {
     pub(crate) owner: usize,
     pub(crate) key: PromptKey,
 }
 
-/// An answer that has ended.
+/// A finished answer.
 #[derive(Clone, Debug)]
 pub struct FinishedAnswer {
-    /// What a history tells of it.
+    /// The answer as a turn of a history.
     pub said: Assistant,
-    /// The tools of calls that are not whole.
+    /// The names of the tools in incomplete calls.
     pub cut_calls: Vec<String>,
-    /// Its tokens, but for the one that ended it.
+    /// The number of its tokens, without the one that ended it.
     pub n_tokens: usize,
-    /// Of these, the tokens of thoughts.
+    /// The number of those tokens that belong to thoughts.
     pub n_thought_tokens: usize,
-    /// For [`crate::Chat::keep`]; `None` if it is not kept.
+    /// The answer for [`crate::Chat::keep`]; `None` if it must not be kept.
     pub kept: Option<KeptAnswer>,
 }
 
-/// An answer with the tokens that it was sampled as, for [`crate::Chat::keep`].
+/// An answer with its sampled tokens, for [`crate::Chat::keep`].
 #[derive(Clone, Debug)]
 pub struct KeptAnswer {
     pub(crate) place: ReplayPlace,
@@ -103,7 +103,7 @@ pub struct KeptAnswer {
 }
 
 impl Answer {
-    /// An answer whose text `reader` takes apart. The ids of its calls are `call_stem`, an
+    /// Creates an answer whose text is parsed by `reader`. The ids of its calls are `call_stem`, an
     /// underscore and a number.
     #[must_use]
     pub fn new(reader: AnswerReader, markers: HiddenMarkers, call_stem: &str) -> Self {
@@ -123,12 +123,12 @@ impl Answer {
         }
     }
 
-    /// The same, kept for histories that come back.
+    /// Sets the owner and key under which the answer is kept for later histories.
     pub(crate) fn kept_at(self, replay: Option<ReplayPlace>) -> Self {
         Self { replay, ..self }
     }
 
-    /// A token was chosen that does not end the answer; `text` became certain with it.
+    /// Takes a sampled token that does not end the answer; `text` became certain with it.
     pub fn token(&mut self, token: TokenId, text: &str) -> Vec<AnswerPart> {
         let before = self.reader.stage();
         let pieces = self.reader.push(self.markers.text(token).unwrap_or(text));
@@ -139,13 +139,13 @@ impl Answer {
         self.parts(pieces)
     }
 
-    /// More text became certain.
+    /// Takes more text that became certain.
     pub fn text(&mut self, text: &str) -> Vec<AnswerPart> {
         let pieces = self.reader.push(text);
         self.parts(pieces)
     }
 
-    /// The answer ended, with the text that had been held back.
+    /// Ends the answer, with the text that had been held back.
     pub fn end(&mut self, rest: &str, finish: Finish) -> Vec<AnswerPart> {
         let mut pieces = self.reader.push(rest);
         pieces.extend(match finish {
@@ -156,43 +156,43 @@ impl Answer {
         self.parts(pieces)
     }
 
-    /// How far the answer has come.
+    /// Returns the stage that the answer has reached.
     #[must_use]
     pub fn stage(&self) -> Stage {
         self.reader.stage()
     }
 
-    /// Whether a call has begun and not ended.
+    /// Returns whether a call has begun but not ended.
     #[must_use]
     pub fn is_in_call(&self) -> bool {
         self.call.is_some()
     }
 
-    /// Calls so far, those that were cut included.
+    /// Returns the number of calls so far, including cut ones.
     #[must_use]
     pub fn n_calls(&self) -> usize {
         self.n_calls
     }
 
-    /// Whether a call was cut.
+    /// Returns whether a call was cut.
     #[must_use]
     pub fn has_cut_call(&self) -> bool {
         !self.cut_calls.is_empty()
     }
 
-    /// Tokens so far.
+    /// Returns the number of tokens so far.
     #[must_use]
     pub fn n_tokens(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Of these, the tokens of thoughts.
+    /// Returns the number of those tokens that belong to thoughts.
     #[must_use]
     pub fn n_thought_tokens(&self) -> usize {
         self.n_thought_tokens
     }
 
-    /// The answer for histories that come back, behind [`Answer::end`]; `None` if it is not kept.
+    /// Takes the answer for later histories, after [`Answer::end`]; `None` if it must not be kept.
     pub fn take_kept(&mut self) -> Option<KeptAnswer> {
         let is_whole =
             self.finish == Some(Finish::EndToken) && !self.is_strange && self.call.is_none();
@@ -201,7 +201,7 @@ impl Answer {
         Some(KeptAnswer { place, sampled })
     }
 
-    /// What was said, behind [`Answer::end`].
+    /// Returns the whole answer, after [`Answer::end`].
     #[must_use]
     pub fn finished(mut self) -> FinishedAnswer {
         let kept = self.take_kept();

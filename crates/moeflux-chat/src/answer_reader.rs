@@ -1,11 +1,12 @@
-//! Tells an answer's thoughts from its text and its calls, as the text comes.
+//! Separates an answer's thoughts from its text and its calls, while the text arrives.
 //!
-//! A thought stands between `<think>` and `</think>`, or the like, at the start of an answer; the
-//! template may have written the first of the two. Blank space around a thought belongs to the
-//! markers. What stands in a thought is no call. Answers of messages have a reader of their own
+//! A thought stands between two tags such as `<think>` and `</think>` at the start of an answer;
+//! the template may already have written the first tag. Whitespace around a thought belongs to the
+//! tags. A thought contains no calls. Answers that consist of messages have their own reader
 //! (`channels`).
-//! **Invariant:** how the text is cut into pieces does not matter; no part of a marker comes out;
-//! markers of thoughts that are not at the start are text. Knows tokens only as names of markers.
+//! **Invariant:** the result does not depend on how the text is split into chunks; no part of a
+//! marker is emitted; markers of thoughts that are not at the start are text. Uses tokens only as
+//! names of markers.
 
 use moeflux::{TokenId, Tokenizer};
 
@@ -19,36 +20,37 @@ use crate::piece::{Piece, Stage};
 use crate::repeats::Repeats;
 use crate::thoughts::{Opening, ThoughtFormat};
 
-/// What the model was given to begin with.
+/// The state in which an answer begins, as determined by the end of the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerStart {
-    /// Nothing, or the role of its first message: a thought may come first.
+    /// At the start, or after the role of its first message; a thought may come first.
     Open,
-    /// The start of a thought.
+    /// Inside a thought.
     Thought,
-    /// Text, or a model without thoughts.
+    /// In the text, or the model has no thoughts.
     Text,
 }
 
-/// More markers than any format has, with those of thoughts.
+/// An upper bound on the markers of any format, including those of thoughts.
 const MARKERS_MAX: usize = 16;
 
-/// The tokens of markers where the tokenizer counts them among those that are not shown.
+/// The tokens of markers that the tokenizer treats as special and does not show.
 ///
-/// A [`moeflux::Generation`] gives no text for these: whoever feeds an [`AnswerReader`] asks here.
+/// A [`moeflux::Generation`] returns no text for these, so the caller of an [`AnswerReader`] looks
+/// it up here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HiddenMarkers {
     markers: [Option<(TokenId, &'static str)>; MARKERS_MAX],
 }
 
 impl HiddenMarkers {
-    /// The markers of thoughts of a model that writes them in this format.
+    /// Collects the markers of thoughts of a model that writes them in this format.
     #[must_use]
     pub fn of(tokenizer: &Tokenizer, thoughts: &ThoughtFormat) -> Self {
         Self::default().with(thoughts.markers(), tokenizer)
     }
 
-    /// With those of calls, for answers that may have some.
+    /// Adds the markers of calls, for answers that may contain some.
     #[must_use]
     pub fn with_calls(self, tokenizer: &Tokenizer, format: &CallFormat) -> Self {
         self.with(format.markers(), tokenizer)
@@ -68,14 +70,14 @@ impl HiddenMarkers {
         self
     }
 
-    /// The text of a token, if it is one of them.
+    /// Returns the text of a token if it is one of these markers.
     #[must_use]
     pub fn text(self, token: TokenId) -> Option<&'static str> {
         self.markers.iter().flatten().find(|(it, _)| *it == token).map(|(_, text)| *text)
     }
 }
 
-/// An answer's text on its way to the client.
+/// Splits the text of an answer into pieces.
 #[derive(Clone, Debug)]
 pub struct AnswerReader {
     reader: Reader,
@@ -93,9 +95,9 @@ enum Reader {
 struct ThoughtReader {
     thoughts: &'static ThoughtFormat,
     state: State,
-    /// Text that may still become a marker, or blank space that may belong to one.
+    /// Text that may still become a marker, or whitespace that may belong to one.
     held: String,
-    /// Reads what is no thought, if tools are offered.
+    /// The reader of everything after the thought, if tools are offered.
     calls: Option<CallReader>,
 }
 
@@ -109,7 +111,8 @@ enum State {
 }
 
 impl AnswerReader {
-    /// A reader for an answer that begins like this, of a model that tells thoughts in this way.
+    /// Creates a reader for an answer that begins in this state, of a model with this thought
+    /// format.
     #[must_use]
     pub fn new(start: AnswerStart, thoughts: &'static ThoughtFormat) -> Self {
         let reader = if thoughts.next().is_some() {
@@ -131,7 +134,7 @@ impl AnswerReader {
         Self { reader, repeats: Repeats::default() }
     }
 
-    /// The same, for a model that writes calls of these tools in this format.
+    /// Also reads calls of these tools in this format.
     #[must_use]
     pub fn with_calls(self, format: &'static CallFormat, tools: &[Tool]) -> Self {
         let reader = match self.reader {
@@ -145,7 +148,7 @@ impl AnswerReader {
         Self { reader, ..self }
     }
 
-    /// The same for an answer whose text is JSON by its rules: without markers it is no call.
+    /// Expects text that is JSON by the rules, so that JSON without markers is not a call.
     #[must_use]
     pub fn with_json_text(self) -> Self {
         let reader = match self.reader {
@@ -158,8 +161,9 @@ impl AnswerReader {
         Self { reader, ..self }
     }
 
-    /// The same for answers of at most so many calls: what looks like one more is text. A grammar
-    /// alone cannot see to that, because calls are also found where their first marker is missing.
+    /// Limits the answer to `n_calls_max` calls; anything that looks like a further call is text. A
+    /// grammar alone cannot enforce this, because calls are also recognised when their opening
+    /// marker is missing.
     #[must_use]
     pub fn with_calls_max(self, n_calls_max: usize) -> Self {
         let reader = match self.reader {
@@ -172,7 +176,7 @@ impl AnswerReader {
         Self { reader, ..self }
     }
 
-    /// How far the answer has come.
+    /// Returns the stage that the answer has reached.
     #[must_use]
     pub fn stage(&self) -> Stage {
         match &self.reader {
@@ -181,7 +185,7 @@ impl AnswerReader {
         }
     }
 
-    /// What is certain, now that this text came, in its order.
+    /// Takes text and returns the pieces that became certain, in order.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
         let mut pieces = Vec::new();
         match &mut self.reader {
@@ -191,20 +195,21 @@ impl AnswerReader {
         self.repeats.without(pieces)
     }
 
-    /// Whether a call was made again with the same arguments: it does not come out, nor does
-    /// anything behind it, and the answer may as well end here.
+    /// Returns whether a call was repeated with the same arguments. The repetition and everything
+    /// after it are dropped, so the answer may as well end here.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.repeats.is_over()
     }
 
-    /// The rest, where the model ended its answer: a call that only lacks its end is whole.
+    /// Returns the remaining pieces after the model ended its answer. A call that only lacks its
+    /// end is complete.
     pub fn finish(&mut self) -> Vec<Piece> {
         self.end(Coming::End)
     }
 
-    /// The rest, where something else ended the answer: a limit, or a text to stop at. A call that
-    /// is not whole stays so, because nobody knows how its last value would have gone on.
+    /// Returns the remaining pieces after a limit or a stop sequence ended the answer. An
+    /// incomplete call stays incomplete, because the continuation of its last value is unknown.
     pub fn finish_cut(&mut self) -> Vec<Piece> {
         self.end(Coming::Cut)
     }
@@ -256,7 +261,8 @@ impl ThoughtReader {
         pieces
     }
 
-    /// Takes from the held text what its state allows; the next state if there is more to take.
+    /// Consumes what the current state allows from the held text. Returns the next state if there
+    /// may be more to consume.
     fn step(&mut self, pieces: &mut Vec<Piece>) -> Option<State> {
         match self.state {
             State::MayOpen => self.open(),
@@ -347,7 +353,7 @@ mod tests {
         (thought, text)
     }
 
-    /// Whole, cut at each two places, and character by character.
+    /// Checks the text whole, cut at every two places, and character by character.
     #[track_caller]
     fn check(start: AnswerStart, answer: &str, thought: &str, text: &str) {
         let expected = (thought.to_owned(), text.to_owned());
@@ -414,7 +420,7 @@ mod tests {
         check(Thought, "\n</think>\n\nFour.", "", "Four.");
         check(Thought, "<think>a</think>b", "<think>a", "b");
         check(Thought, " </", "</", "");
-        // More blank space than belongs to a marker comes out while it comes in.
+        // Whitespace beyond the limit of a marker is emitted as it arrives.
         let [blank, lines] = [" ".repeat(BLANK_BYTES_MAX), "\n".repeat(BLANK_BYTES_MAX + 9)];
         check(Thought, &format!("a{blank}</think>b"), "a", "b");
         check(Thought, &format!("a{lines}</think>b"), &format!("a{}", "\n".repeat(9)), "b");

@@ -1,8 +1,8 @@
-//! A model that talks: from a conversation and its rules to a prompt, and from the tokens of an
-//! answer back to what was said.
+//! The chat interface of a model: from a conversation and its rules to a prompt, and from the
+//! tokens of an answer back to its content.
 //!
-//! **Invariant:** the only place that makes a mask of rules and decides how an answer is read, for
-//! every program.
+//! **Invariant:** this is the only place, for every program, that turns rules into a mask and
+//! decides how an answer is read.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,28 +20,28 @@ use crate::replay::{Prepared, Replays};
 use crate::rules::{AnswerForm, AnswerRules, ToolChoice};
 use crate::thoughts::ThoughtFormat;
 
-/// Bytes for the sampled tokens of earlier answers, unless told otherwise: some hundred answers.
+/// Default size in bytes of the cache of earlier answers' sampled tokens: some hundred answers.
 pub const REPLAY_BYTES: usize = 32 << 20;
 
-/// What a model needs to talk: its chat template, grammars, and the tokens of earlier answers. It
-/// may be shared by threads.
+/// The chat interface of a model: its chat template, grammars, and the tokens of earlier answers.
+/// Threads may share it.
 #[derive(Debug)]
 pub struct Chat {
     text: Arc<ModelText>,
-    /// `None` for a model that is not made for conversations.
+    /// `None` for a model without a chat template.
     format: Option<ChatFormat>,
     grammars: Grammars,
-    /// By their owners; empty if histories are read as they come.
+    /// One cache for each owner; empty if histories are always tokenized from text.
     replays: Vec<Mutex<Replays>>,
 }
 
-/// Why there is no prompt.
+/// The reason why [`Chat::ask`] made no prompt.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum AskError {
-    /// The conversation cannot be told to the model.
+    /// The template or the tokenizer rejects the conversation.
     Prompt(Error),
-    /// A rule cannot be held.
+    /// A rule cannot be enforced.
     Rules(Refusal),
 }
 
@@ -66,7 +66,7 @@ impl Chat {
         Self::of_text(model.text()?)
     }
 
-    /// The same of a text that was read already.
+    /// Like [`Chat::open`], for a text that is already loaded.
     ///
     /// # Errors
     ///
@@ -80,8 +80,8 @@ impl Chat {
         Ok(Self { text, format, grammars, replays: Vec::new() }.with_replays(REPLAY_BYTES, 1))
     }
 
-    /// The same; the tokens of earlier answers take `n_bytes`, in equal parts for so many owners. 0
-    /// bytes: histories are read as they come.
+    /// Limits the tokens of earlier answers to `n_bytes`, divided equally between `n_owners`. With
+    /// 0 bytes, histories are always tokenized from text.
     #[must_use]
     pub fn with_replays(self, n_bytes: usize, n_owners: usize) -> Self {
         let n_owners = if n_bytes == 0 { 0 } else { n_owners };
@@ -89,36 +89,37 @@ impl Chat {
         Self { replays: (0..n_owners).map(of_owner).collect(), ..self }
     }
 
-    /// The same with fewer states of a grammar's lexer: see [`Grammars::with_lexer_states`].
+    /// Limits the states of a grammar's lexer: see [`Grammars::with_lexer_states`].
     #[must_use]
     pub fn with_lexer_states(self, n_max: usize) -> Self {
         Self { grammars: self.grammars.with_lexer_states(n_max), ..self }
     }
 
-    /// The model's text.
+    /// Returns the model's text.
     #[must_use]
     pub fn text(&self) -> &Arc<ModelText> {
         &self.text
     }
 
-    /// Whether the model is made for conversations.
+    /// Returns whether the model has a chat template.
     #[must_use]
     pub fn has_template(&self) -> bool {
         self.format.is_some()
     }
 
-    /// Whether calls of tools are told apart from text: whether the template writes them in a known
-    /// way.
+    /// Returns whether tool calls are separated from text, which requires that the template writes
+    /// them in a known format.
     #[must_use]
     pub fn reads_calls(&self) -> bool {
         self.format.as_ref().is_some_and(|format| format.call_format().is_some())
     }
 
-    /// The prompt of a conversation's next answer, with what the answer needs.
+    /// Prepares the prompt for a conversation's next answer.
     ///
     /// # Errors
     ///
-    /// [`AskError`].
+    /// [`AskError::Prompt`] if the model has no chat template, or the template or the tokenizer
+    /// rejects the conversation; [`AskError::Rules`] if a rule cannot be enforced.
     pub fn ask(
         &self,
         conversation: &Conversation,
@@ -138,11 +139,11 @@ impl Chat {
         Ok(PreparedPrompt { tokens, split_points, mask, n_replayed, reading, replay })
     }
 
-    /// A text to go on with, as it is: without a template, thoughts and calls.
+    /// Prepares a text to be continued as it is, without a template, thoughts or calls.
     ///
     /// # Errors
     ///
-    /// Which rule cannot be held.
+    /// [`AskError::Rules`] with the rule that cannot be enforced.
     pub fn ask_to_continue(
         &self,
         tokens: Vec<TokenId>,
@@ -155,11 +156,12 @@ impl Chat {
         Ok(PreparedPrompt { tokens, split_points, mask, n_replayed: 0, reading, replay })
     }
 
-    /// The tokens of a prompt that is not to be answered.
+    /// Returns the tokens of a prompt that will not be answered.
     ///
     /// # Errors
     ///
-    /// As [`ChatFormat::prompt`] and [`moeflux::Tokenizer::encode_within`].
+    /// [`Error::Unsupported`] for a model without a chat template; otherwise as
+    /// [`ChatFormat::prompt`] and [`moeflux::Tokenizer::encode_within`].
     pub fn tokens(
         &self,
         conversation: &Conversation,
@@ -168,16 +170,17 @@ impl Chat {
         Ok(self.prepare(self.format()?, conversation, options)?.tokens)
     }
 
-    /// A conversation as the template writes it.
+    /// Renders a conversation with the template.
     ///
     /// # Errors
     ///
-    /// As [`ChatFormat::prompt`].
+    /// [`Error::Unsupported`] for a model without a chat template; otherwise as
+    /// [`ChatFormat::prompt`].
     pub fn render(&self, conversation: &Conversation, options: &ChatOptions) -> Result<ChatPrompt> {
         self.format()?.prompt(conversation, options)
     }
 
-    /// Keeps an answer for the time when it comes back as a part of a history.
+    /// Keeps an answer until it comes back as part of a history.
     pub fn keep(&self, answer: KeptAnswer) {
         let KeptAnswer { place: ReplayPlace { owner, key }, sampled } = answer;
         if let Some(replays) = self.replays.get(owner) {
@@ -198,7 +201,8 @@ impl Chat {
     ) -> Result<Prepared> {
         let kept = self.replays.get(options.owner);
         let lock = || kept.map(|it| it.lock().unwrap_or_else(PoisonError::into_inner));
-        // A copy, which shares the answers: nobody waits while a template is rendered.
+        // A clone, which shares the answers, so that the lock is not held while a template is
+        // rendered.
         let replays = lock().map(|it| it.clone());
         let tokenizer = self.text.tokenizer();
         let prepared = format.prepare(conversation, options, tokenizer, replays.as_ref())?;

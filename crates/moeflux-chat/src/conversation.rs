@@ -1,39 +1,39 @@
 //! A conversation in one form, whatever format it came in.
 //!
-//! **Invariant:** content is text, and the arguments of a call are a JSON object; so no template
-//! meets a list of parts or a string where it expects a table. Knows no template.
+//! **Invariant:** content is text, and the arguments of a call are a JSON object, so a template
+//! never meets a list of parts, or a string where it expects a table. Independent of templates.
 
 use serde_json::{Map, Value as Json};
 
-/// What was said, what may be called, and what comes next.
+/// The turns so far, the tools on offer, and the ending of the prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
-    /// In order.
+    /// The turns, in order.
     pub turns: Vec<Turn>,
-    /// What the model is offered.
+    /// Tools that the model may call.
     pub tools: Vec<Tool>,
-    /// What stands behind the last turn.
+    /// How the prompt ends after the last turn.
     pub ending: Ending,
 }
 
 impl Conversation {
-    /// A conversation that begins with a question.
+    /// Creates a conversation that begins with a question.
     #[must_use]
     pub fn new(question: impl Into<String>) -> Self {
         Self { turns: vec![Turn::User(question.into())], ..Self::default() }
     }
 }
 
-/// Where a rendered conversation ends.
+/// The end of a rendered conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {
-    /// With the start of the assistant's next turn.
+    /// Ends with the start of the assistant's next turn.
     #[default]
     Answer,
-    /// Inside the last turn, which is the assistant's, behind its last text: the answer goes on
-    /// there.
+    /// Ends inside the last turn, which is the assistant's, right after its last text; the answer
+    /// continues there.
     Continue,
-    /// Behind the last turn.
+    /// Ends after the last turn.
     Closed,
 }
 
@@ -41,78 +41,78 @@ pub enum Ending {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Turn {
-    /// Instructions, at the start or later. `developer` is another name of it.
+    /// Instructions, at the start or later. Some clients call this role `developer`.
     System(String),
-    /// What the user said.
+    /// Text from the user.
     User(String),
-    /// What the assistant said.
+    /// An answer of the assistant.
     Assistant(Assistant),
-    /// What a tool returned.
+    /// The result of a tool call.
     Tool(ToolResult),
 }
 
-/// What the assistant thought, said and called, in this order.
+/// The assistant's thoughts, text and calls, in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assistant {
-    /// What it thought before it answered, if that is known.
+    /// The thoughts before the answer, if known.
     pub thoughts: Option<String>,
-    /// What it said.
+    /// The text of the answer.
     pub text: String,
-    /// What it called.
+    /// The tool calls of the answer.
     pub calls: Vec<Call>,
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// Unique in the conversation.
+    /// An id that is unique in the conversation.
     pub id: String,
     /// The tool's [`Tool::name`].
     pub name: String,
-    /// By the names of the parameters.
+    /// The arguments by parameter name.
     pub arguments: Map<String, Json>,
 }
 
-/// What a call returned.
+/// The result of a tool call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolResult {
-    /// The [`Call::id`].
+    /// The [`Call::id`] of the call.
     pub call_id: String,
-    /// The tool's name; `None` if only the call knows it.
+    /// The tool's name; `None` if only the call states it.
     pub name: Option<String>,
-    /// What came back.
+    /// The text that the tool returned.
     pub text: String,
 }
 
 /// A tool that the model may call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool {
-    /// How the model calls it.
+    /// The name by which the model calls it.
     pub name: String,
-    /// What it does.
+    /// A description for the model.
     pub description: Option<String>,
     /// A JSON schema of the arguments.
     pub parameters: Json,
-    /// How the client that offered it expects to be called.
+    /// The form in which the client expects calls.
     pub kind: ToolKind,
 }
 
-/// How a client expects to hear of a call.
+/// The form in which a client expects calls of a tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ToolKind {
-    /// By name, with arguments.
+    /// By name, with JSON arguments.
     #[default]
     Function,
-    /// With one text. The model is offered a function with the parameter `input`.
+    /// With a single text. The model sees a function with the parameter `input`.
     Custom,
-    /// As one of a group. The model knows it as `{namespace}__{name}`.
+    /// As a member of a namespace. The model sees it as `{namespace}__{name}`.
     Member {
-        /// The group.
+        /// The namespace.
         namespace: String,
-        /// The name in the group.
+        /// The name within the namespace.
         name: String,
-        /// Whether it takes one text, as [`ToolKind::Custom`].
+        /// Whether it takes a single text, as [`ToolKind::Custom`].
         is_custom: bool,
     },
 }
@@ -120,11 +120,11 @@ pub enum ToolKind {
 /// The parameter of a custom tool.
 pub(crate) const CUSTOM_PARAMETER: &str = "input";
 
-/// The key of arguments that are no JSON object.
+/// The key for arguments that are not a JSON object.
 pub(crate) const UNPARSED_ARGUMENTS: &str = "arguments";
 
 impl Tool {
-    /// A function; without parameters it takes none.
+    /// Creates a function; without `parameters` it takes none.
     #[must_use]
     pub fn function(name: String, description: Option<String>, parameters: Option<Json>) -> Self {
         let none = || serde_json::json!({"type": "object", "properties": {}});
@@ -132,7 +132,7 @@ impl Tool {
         Self { name, description, parameters, kind: ToolKind::Function }
     }
 
-    /// A tool that takes one text.
+    /// Creates a tool that takes a single text.
     #[must_use]
     pub fn custom(name: String, description: Option<String>) -> Self {
         let parameters = serde_json::json!({
@@ -143,7 +143,7 @@ impl Tool {
         Self { name, description, parameters, kind: ToolKind::Custom }
     }
 
-    /// The same tool as one of a group.
+    /// Moves the tool into a namespace.
     #[must_use]
     pub fn member_of(self, namespace: &str) -> Self {
         let is_custom = self.kind == ToolKind::Custom;
@@ -153,15 +153,16 @@ impl Tool {
     }
 }
 
-/// How the model knows a tool of a group.
+/// Returns the name by which the model knows a tool in a namespace.
 #[must_use]
 fn member_name(namespace: &str, name: &str) -> String {
     format!("{}__{name}", namespace.trim_end_matches('_'))
 }
 
 impl Call {
-    /// A call as a history tells it: arguments as text. What is no JSON object was malformed when
-    /// the model wrote it, and is kept as the text of one argument.
+    /// Creates a call from arguments in text form, as histories carry them. Text that is not a JSON
+    /// object was already malformed when the model wrote it, and is kept as the value of one
+    /// argument.
     #[must_use]
     pub fn from_text(id: String, name: String, arguments: &str) -> Self {
         let arguments = match serde_json::from_str(arguments) {
@@ -172,13 +173,13 @@ impl Call {
         Self { id, name, arguments }
     }
 
-    /// A call of a custom tool.
+    /// Creates a call of a custom tool.
     #[must_use]
     pub fn custom(id: String, name: String, input: &str) -> Self {
         Self { id, name, arguments: one_argument(CUSTOM_PARAMETER, input) }
     }
 
-    /// The same call of a tool of a group.
+    /// Changes the call to one of a tool in a namespace.
     #[must_use]
     pub fn member_of(self, namespace: &str) -> Self {
         Self { name: member_name(namespace, &self.name), ..self }

@@ -1,19 +1,21 @@
-//! Conversations: through a model's chat template to tokens, and from tokens back to an answer.
+//! Conversations: from turns through a model's chat template to tokens, and from tokens back to an
+//! answer.
 //!
-//! * A [`Conversation`] is what programs and servers speak of: turns and tools, in one form for
-//!   all sources. [`AnswerRules`] say what its next answer is bound to.
-//! * A [`Chat`] is made once for a model. [`Chat::ask`] makes a [`PreparedPrompt`] of a
-//!   conversation, rules and [`ChatOptions`]: tokens, a mask that holds the answer to the rules,
-//!   and how the answer is read.
-//! * An [`Answer`] takes the tokens of an answer as they come and gives its [`AnswerPart`]s:
-//!   thoughts, text, calls of tools. At the end it is a [`FinishedAnswer`].
+//! * A [`Conversation`] is the form that programs and servers use: turns and tools, whatever their
+//!   source. [`AnswerRules`] state the constraints on its next answer.
+//! * A [`Chat`] is created once per model. [`Chat::ask`] turns a conversation, rules and
+//!   [`ChatOptions`] into a [`PreparedPrompt`]: tokens, a mask that enforces the rules, and the
+//!   settings for reading the answer.
+//! * An [`Answer`] takes the tokens of an answer as they arrive and returns its [`AnswerPart`]s:
+//!   thoughts, text and tool calls. At the end it becomes a [`FinishedAnswer`].
 //!
-//! Below these are a model's chat template ([`ChatFormat`]), the reader of an answer's text
-//! ([`AnswerReader`], by a [`CallFormat`] and a [`ThoughtFormat`]), and [`Grammars`], which make
-//! masks of rules.
+//! The lower layer consists of a model's chat template ([`ChatFormat`]), the reader of an answer's
+//! text ([`AnswerReader`], configured by a [`CallFormat`] and a [`ThoughtFormat`]), and
+//! [`Grammars`], which turns rules into masks.
 //!
-//! **Invariant:** the same conversation gives the same tokens, and how an answer's text is cut into
-//! pieces does not change what the reader makes of it. Knows no files, no clock and no threads.
+//! **Invariant:** the same conversation gives the same tokens, and the reader's result does not
+//! depend on how an answer's text is split into chunks. The crate uses no files, no clock and no
+//! threads.
 #![forbid(unsafe_code)]
 
 mod conversation;

@@ -1,10 +1,10 @@
-//! Turns and tools into what templates are made for.
+//! Converts turns and tools to the messages that templates expect.
 //!
-//! Templates agree on most keys and differ in some places: some refuse or leave out a system
-//! message that is not the first, some take the arguments of a call as a table and others as text,
-//! some refuse thoughts beside text and calls, or tools without a description. A [`Dress`] is one
-//! way out of each. What else a template expects, it says: [`Expected`].
-//! **Invariant:** system turns at the start are one message.
+//! Templates agree on most keys and differ in some: some refuse or drop a system message that is
+//! not the first, some take the arguments of a call as a table and others as text, and some refuse
+//! thoughts alongside text and calls, or tools without a description. A [`Dress`] is one choice for
+//! each of these differences. Other expectations can be read from the template: [`Expected`].
+//! **Invariant:** system turns at the start are merged into one message.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::calls::format::CallFormat;
 use crate::calls::told::{named_id, python_json};
 use crate::conversation::{Assistant, Call, Conversation, Tool, Turn};
 
-/// How the things are told on which templates differ.
+/// Which variant to use where templates disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dress {
     pub(crate) late_system: LateSystem,
@@ -24,21 +24,22 @@ pub(crate) struct Dress {
     pub(crate) arguments: ArgumentsAs,
 }
 
-/// What a template shows that it expects.
+/// Expectations that can be read from a template.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Expected {
-    /// What the ids of calls begin with, where templates tell a call's name only by its id.
+    /// The prefix of call ids, for templates that state a call's name only in its id.
     pub(crate) named_ids: Option<&'static str>,
-    /// Beside calls, no text is null: otherwise it is an empty one, as some templates print a null.
+    /// Whether missing text alongside calls is null. Otherwise it is an empty string, because some
+    /// templates print a null.
     pub(crate) null_text: bool,
-    /// A message has one call, and its result comes next.
+    /// Whether a message has a single call and its result comes next.
     pub(crate) single_calls: bool,
 }
 
-/// Ways to ask for a null in a template.
+/// Ways in which a template tests for null.
 const NULL_ASKED: [&str; 3] = ["content'] is none", "content\"] is none", "content is none"];
 
-/// Ways to go through all calls of a message.
+/// Ways in which a template loops over all calls of a message.
 const ALL_CALLS: [&str; 3] =
     ["in message.tool_calls", "in message['tool_calls']", "in message[\"tool_calls\"]"];
 
@@ -52,29 +53,29 @@ impl Expected {
     }
 }
 
-/// A system turn behind another one.
+/// The role of a system turn that comes after other turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LateSystem {
-    /// Keeps its role.
+    /// It keeps its role.
     System,
-    /// Is said by the user.
+    /// It becomes a user message.
     User,
 }
 
 /// A tool without a description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Undescribed {
-    /// Has no such key.
+    /// The key is omitted.
     Absent,
-    /// Has an empty one.
+    /// The description is empty.
     Empty,
 }
 
-/// Text beside thoughts and calls.
+/// Text alongside thoughts and calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SaidAs {
     Text,
-    /// At the end of the thoughts.
+    /// It is appended to the thoughts.
     Thought,
 }
 
@@ -85,7 +86,7 @@ pub(crate) enum ArgumentsAs {
     Text,
 }
 
-/// The ways that make a difference for this conversation, the most faithful first.
+/// Returns the variants that make a difference for this conversation, most faithful first.
 pub(crate) fn dresses(conversation: &Conversation) -> Vec<Dress> {
     let calling = conversation.turns.iter().filter_map(|turn| match turn {
         Turn::Assistant(assistant) => Some(assistant).filter(|it| !it.calls.is_empty()),
@@ -119,7 +120,7 @@ pub(crate) fn dresses(conversation: &Conversation) -> Vec<Dress> {
     dresses
 }
 
-/// The texts of system turns that are not at the start.
+/// Returns the texts of system turns that are not at the start.
 pub(crate) fn late_system(conversation: &Conversation) -> impl Iterator<Item = &str> {
     let turns = conversation.turns.iter().skip_while(|turn| matches!(turn, Turn::System(_)));
     turns.filter_map(|turn| match turn {
@@ -128,7 +129,7 @@ pub(crate) fn late_system(conversation: &Conversation) -> impl Iterator<Item = &
     })
 }
 
-/// The messages of a conversation.
+/// Converts a conversation to messages.
 pub(crate) fn messages(
     conversation: &Conversation,
     dress: Dress,
@@ -160,7 +161,7 @@ pub(crate) fn messages(
     messages
 }
 
-/// Which of the messages a turn became that is not one of the first instructions.
+/// Returns the index of the message for a turn that is not one of the system turns at the start.
 pub(crate) fn place_of(conversation: &Conversation, turn_idx: usize, expected: Expected) -> usize {
     let is_first = |turn: &&Turn| matches!(turn, Turn::System(_));
     let n_first = conversation.turns.iter().take_while(is_first).count();
@@ -179,11 +180,11 @@ fn system_text(turn: &Turn) -> Option<&str> {
     }
 }
 
-/// Tells turns one after the other.
+/// Converts turns one after another.
 struct Told<'a> {
     dress: Dress,
     expected: Expected,
-    /// By the id that the client knows: the name of the tool, and the id that is told.
+    /// The tool's name and the id in the message, by the id that the client knows.
     calls: HashMap<&'a str, (&'a str, String)>,
     n_calls: usize,
 }
@@ -233,7 +234,7 @@ impl<'a> Told<'a> {
         message
     }
 
-    /// Each call as a message, with its result behind it.
+    /// Writes each call as a message of its own, followed by its result.
     fn one_by_one(
         &mut self,
         turn: &'a Assistant,
@@ -256,7 +257,7 @@ impl<'a> Told<'a> {
             }
             one.tool_calls = Some(told.by_ref().take(1).collect());
             messages.push(one);
-            // A result has the id of one call at most: that of the first.
+            // A result belongs to at most one call: the first with its id.
             let is_first = |result: &Turn| {
                 is_of(result, call) && !turn.calls[..call_idx].iter().any(|it| is_of(result, it))
             };
@@ -288,7 +289,8 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The tools in the shape of the `OpenAI` API, which templates print; `None` without any.
+/// Returns the tools in the shape of the `OpenAI` API, which templates print; `None` if there are
+/// none.
 pub(crate) fn tools(tools: &[Tool], dress: Dress) -> Option<Json> {
     let tool = |tool: &Tool| {
         let mut function = Map::new();

@@ -1,39 +1,39 @@
-//! What a chat template is told beside the conversation.
+//! The inputs of a chat template other than the conversation.
 
 use std::fmt;
 
 use moeflux::TextLimit;
 use serde_json::{Map, Value as Json};
 
-/// Variables of a template that the conversation sets, so that nobody else may.
+/// Template variables that are set from the conversation, and may not be set otherwise.
 pub const OWN_VARIABLES: [&str; 5] =
     ["messages", "tools", "documents", "add_generation_prompt", "strftime_now"];
 
-/// What a template is told beside the conversation.
+/// The inputs of a chat template other than the conversation.
 #[derive(Clone, Default, PartialEq)]
 pub struct ChatOptions {
-    /// Whether to think first; `None` leaves it to the template.
+    /// Whether the model should think first; `None` leaves it to the template.
     pub thinking: Option<bool>,
-    /// Seconds since 1970 of the caller's wall clock, for templates that write the date.
+    /// The caller's wall clock in seconds since 1970, for templates that write the date.
     pub now_seconds: Option<i64>,
     /// More variables, by name.
     pub variables: Map<String, Json>,
-    /// What the prompt may take on its way to tokens.
+    /// Limits on converting the prompt to tokens.
     pub limit: TextLimit,
-    /// Whose earlier answers stand in the prompt as they were sampled: see
+    /// The owner of the earlier answers whose sampled tokens may be reused: see
     /// [`crate::Chat::with_replays`].
     pub owner: usize,
 }
 
 impl ChatOptions {
-    /// Whether the template is told how hard to think.
+    /// Returns whether the template is given a reasoning effort.
     pub(crate) fn names_effort(&self) -> bool {
         self.variables.contains_key("reasoning_effort")
     }
 }
 
 impl fmt::Debug for ChatOptions {
-    /// The limit only where there is one: it is no wish of a client.
+    /// Shows the limit only where there is one, because it is not a client's choice.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { thinking, variables, now_seconds, limit, owner: _ } = self;
         let mut shown = f.debug_struct("ChatOptions");

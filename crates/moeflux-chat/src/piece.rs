@@ -1,44 +1,44 @@
-//! The parts of an answer, as they become certain, and how far it has come.
+//! The parts of an answer as they become certain, and the reading stage.
 
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Piece {
-    /// Of the thought before the answer.
+    /// Part of the thought before the answer.
     Thought(String),
-    /// Of the answer itself.
+    /// Part of the answer's text.
     Text(String),
     /// A call of an offered tool begins.
     Call {
         /// The tool's [`crate::Tool::name`].
         name: String,
-        /// How the model itself identifies the call, in formats where it does.
+        /// The model's own id for the call, in formats that have one.
         id: Option<String>,
     },
-    /// Of the arguments of the call that began last. Joined up to the end of the call they are one
-    /// JSON object; each piece ends behind a whole character and a whole escape.
+    /// Part of the arguments of the current call. Concatenated up to the end of the call they are
+    /// one JSON object; each part ends at a character boundary and not inside an escape.
     Arguments(String),
-    /// The arguments of the call are whole.
+    /// The arguments of the call are complete.
     CallEnd,
-    /// The arguments of the call stay the beginning of an object: the answer was cut there, or what
-    /// the model wrote next is no JSON and cannot be repaired without guessing. The call must not
-    /// be carried out.
+    /// The arguments of the call remain incomplete: the answer was cut there, or the model wrote
+    /// something that is not JSON and cannot be repaired without guessing. The call must not be
+    /// executed.
     CallCut,
 }
 
-/// How far an answer has come.
+/// The stage that the reader of an answer has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Whether a thought comes first is not known yet.
+    /// At the start; a thought may still come first.
     Start,
     /// In a thought.
     Thought,
-    /// Behind a thought; what came since is blank.
+    /// After a thought, with only whitespace since.
     BehindThought,
     /// In the text.
     Text,
-    /// In a call, or right behind one.
+    /// In a call, or right after one.
     Call,
-    /// Between two messages, or in one that is not the model's own: nothing of it is shown.
+    /// Between two messages, or in a message that is not the model's own; none of it is shown.
     Header,
 }

@@ -1,7 +1,8 @@
-//! A prompt in tokens, with all that its answers need: what they are held to, how they are read,
-//! and where they are kept.
+//! A prompt in tokens, with everything that its answers need: their constraints, the settings of
+//! their reader, and the key under which they are kept.
 //!
-//! **Invariant:** every answer to a prompt is read in the same way, alone or in company.
+//! **Invariant:** every answer to a prompt is read in the same way, whether one or several are
+//! generated.
 
 use std::sync::Arc;
 
@@ -14,31 +15,31 @@ use crate::conversation::Tool;
 use crate::grammar::Constraint;
 use crate::thoughts::ThoughtFormat;
 
-/// A prompt that can be run.
+/// A prompt that is ready to run.
 #[derive(Clone, Debug)]
 pub struct PreparedPrompt {
-    /// What the model reads.
+    /// The tokens of the prompt.
     pub tokens: Vec<TokenId>,
-    /// Numbers of tokens behind which later prompts are likely to differ.
+    /// Token offsets at which later prompts are likely to diverge.
     pub split_points: Vec<usize>,
-    /// What binds each answer, not begun; `None` if nothing does.
+    /// The constraint on each answer, at its start; `None` if there is none.
     pub mask: Option<Arc<Constraint>>,
-    /// Earlier answers in it that stand there as they were sampled.
+    /// Earlier answers whose sampled tokens are part of the prompt.
     pub n_replayed: usize,
     pub(crate) reading: Arc<Reading>,
     pub(crate) replay: Option<ReplayPlace>,
 }
 
-/// How answers are read.
+/// The settings for reading answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
     pub(crate) start: AnswerStart,
     pub(crate) thoughts: &'static ThoughtFormat,
     pub(crate) markers: HiddenMarkers,
-    /// Of the tools that may be called.
+    /// The call format and the callable tools; `None` if no calls are read.
     pub(crate) calls: Option<(&'static CallFormat, Vec<Tool>)>,
     pub(crate) n_calls_max: usize,
-    /// Whether the text has to be JSON, or follow a grammar.
+    /// Whether the text has to be JSON or follow a grammar.
     pub(crate) has_form: bool,
 }
 
@@ -52,20 +53,21 @@ impl Reading {
 }
 
 impl PreparedPrompt {
-    /// An answer to this prompt. The ids of its calls are `call_stem`, an underscore and a number.
+    /// Creates an answer to this prompt. The ids of its calls are `call_stem`, an underscore and a
+    /// number.
     #[must_use]
     pub fn answer(&self, call_stem: &str) -> Answer {
         let answer = Answer::new(self.reading.reader(), self.reading.markers, call_stem);
         answer.kept_at(self.replay.clone())
     }
 
-    /// What the answers begin with.
+    /// Returns the state in which the answers begin.
     #[must_use]
     pub fn start(&self) -> AnswerStart {
         self.reading.start
     }
 
-    /// The same for another text whose answers follow the same rules.
+    /// Replaces the tokens by those of another text whose answers follow the same rules.
     #[must_use]
     pub fn with_tokens(&self, tokens: Vec<TokenId>) -> Self {
         Self { tokens, split_points: Vec::new(), n_replayed: 0, replay: None, ..self.clone() }

@@ -1,9 +1,9 @@
-//! Ends an answer that makes a call again.
+//! Ends an answer that repeats a call.
 //!
-//! A model that is made to call tools may go on with the same call until its tokens are used up.
-//! **Invariant:** of two calls with the same name and the same arguments only the first comes out,
-//! and nothing behind it; all else comes out as it is, held back no longer than it repeats. Blanks
-//! between the parts of a JSON object make no difference.
+//! A model that is made to call tools may repeat the same call until its tokens are used up.
+//! **Invariant:** of two calls with the same name and arguments only the first is passed on, and
+//! nothing after it. Everything else is passed on unchanged, and held back only while it may still
+//! be a repetition. Whitespace between the tokens of a JSON object is ignored.
 
 use crate::piece::Piece;
 
@@ -12,7 +12,7 @@ use crate::piece::Piece;
 pub(crate) struct Repeats {
     whole: Vec<Call>,
     begun: Option<Call>,
-    /// Whether what has begun is held back.
+    /// Whether the current call is held back.
     is_held: bool,
     is_over: bool,
 }
@@ -22,11 +22,11 @@ struct Call {
     name: String,
     id: Option<String>,
     arguments: String,
-    /// The arguments without the blanks that mean nothing.
+    /// The arguments without insignificant whitespace.
     meant: Meant,
 }
 
-/// Arguments as they are compared.
+/// Arguments in the form in which they are compared.
 #[derive(Clone, Debug, Default)]
 struct Meant {
     text: String,
@@ -35,12 +35,12 @@ struct Meant {
 }
 
 impl Repeats {
-    /// Whether a call was made again.
+    /// Returns whether a call was repeated.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// What of these pieces is no repetition.
+    /// Returns these pieces without repetitions.
     pub(crate) fn without(&mut self, pieces: Vec<Piece>) -> Vec<Piece> {
         let mut left = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(repeats.without(first.clone()), first);
         let other = call("g", &["{\"a\": ", "1}"]);
         assert_eq!(repeats.without(other.clone()), other);
-        // It differs at its end only, and comes out in one piece.
+        // It differs only at its end, and is passed on in one piece.
         let late = repeats.without(call("f", &["{\"a\": ", "12}"]));
         assert_eq!(late, call("f", &["{\"a\": 12}"]));
         assert!(!repeats.is_over());

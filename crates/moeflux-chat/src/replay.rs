@@ -1,9 +1,9 @@
 //! The sampled tokens of answers, for histories that come back.
 //!
 //! A client sends an answer back as text and calls. The template would write the calls with other
-//! blank space and another order of keys, and everything behind them would have to be read again.
-//! So the sampled tokens are kept here, and take the place of that text (`format/prepare`).
-//! **Invariant:** a turn finds only answers that said what it says; all answers together stay
+//! whitespace and another order of keys, so everything after them would have to be processed again.
+//! Therefore the sampled tokens are kept here, and replace that text (`format/prepare`).
+//! **Invariant:** a turn matches only answers with the same content; all answers together stay
 //! within a limit of bytes.
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use serde_json::{Map, Value as Json};
 use crate::answer_reader::AnswerStart;
 use crate::conversation::{Assistant, Call};
 
-/// The sampled tokens of answers, least recently used first. A clone shares them.
+/// The sampled tokens of answers, least recently used first. A clone shares the answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Replays {
     n_bytes_max: usize,
@@ -26,21 +26,21 @@ pub(crate) struct Replays {
     entries: VecDeque<Arc<Kept>>,
 }
 
-/// Which prompt an answer belongs to.
+/// Identifies the prompt that an answer belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PromptKey {
     pub(crate) n_tokens: usize,
     hash: u64,
-    /// How the answers to it begin.
+    /// The state in which its answers begin.
     pub(crate) start: AnswerStart,
 }
 
-/// An answer and the tokens that it was sampled as.
+/// An answer and its sampled tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sampled {
-    /// What the client was given of it.
+    /// The content as the client received it.
     pub answer: Assistant,
-    /// All tokens but the one that ended it.
+    /// All tokens except the one that ended the answer.
     pub tokens: Vec<TokenId>,
 }
 
@@ -55,38 +55,38 @@ pub(crate) struct Kept {
 /// A conversation's prompt in tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Prepared {
-    /// What the model reads.
+    /// The tokens of the prompt.
     pub tokens: Vec<TokenId>,
-    /// What the answer begins with.
+    /// The state in which the answer begins.
     pub start: AnswerStart,
-    /// Numbers of tokens behind which later prompts are likely to differ.
+    /// Token offsets at which later prompts are likely to diverge.
     pub split_points: Vec<usize>,
-    /// By which answers to this prompt are kept, where any are.
+    /// The key under which answers to this prompt are kept, if they are.
     pub key: Option<PromptKey>,
-    /// The answers in it that stand there as they were sampled.
+    /// The answers whose sampled tokens are part of the prompt.
     pub(crate) replayed: Vec<Arc<Kept>>,
 }
 
 impl Prepared {
-    /// Turns whose tokens are those that were sampled.
+    /// Returns the number of turns whose tokens are the sampled ones.
     pub(crate) fn n_replayed(&self) -> usize {
         self.replayed.len()
     }
 }
 
 impl Replays {
-    /// Keeps nothing yet, and never more than about so many bytes.
+    /// Creates an empty store of at most about `n_bytes_max` bytes.
     pub(crate) fn new(n_bytes_max: usize) -> Self {
         let (random, entries) = (RandomState::new(), VecDeque::new());
         Self { n_bytes_max, n_bytes: 0, random, entries }
     }
 
-    /// The key of a prompt whose answers begin like this.
+    /// Returns the key of a prompt whose answers begin in the state `start`.
     pub(crate) fn key(&self, tokens: &[TokenId], start: AnswerStart) -> PromptKey {
         PromptKey { n_tokens: tokens.len(), hash: self.hash_of(tokens), start }
     }
 
-    /// Whether a key is that of these tokens.
+    /// Returns whether a key belongs to these tokens.
     pub(crate) fn is_key_of(&self, key: &PromptKey, tokens: &[TokenId]) -> bool {
         key.n_tokens == tokens.len() && key.hash == self.hash_of(tokens)
     }
@@ -95,7 +95,7 @@ impl Replays {
         self.random.hash_one(tokens)
     }
 
-    /// Keeps an answer to a prompt.
+    /// Keeps an answer to a prompt, and evicts the oldest ones to stay within the limit.
     pub(crate) fn keep(&mut self, prompt: PromptKey, sampled: Sampled) {
         let kept = Kept { content: self.content_of(&sampled.answer), prompt, sampled };
         if kept.n_bytes() > self.n_bytes_max {
@@ -109,14 +109,14 @@ impl Replays {
         }
     }
 
-    /// The answers that a turn may be, the newest first.
+    /// Returns the answers that match a turn, newest first.
     pub(crate) fn find(&self, turn: &Assistant) -> Vec<Arc<Kept>> {
         let content = self.content_of(turn);
         let entries = self.entries.iter().rev().filter(|kept| kept.content == content);
         entries.filter(|kept| is_same_turn(turn, &kept.sampled.answer)).cloned().collect()
     }
 
-    /// The answers that came back in a prompt are the last to be forgotten.
+    /// Marks the answers that came back in a prompt as most recently used.
     pub(crate) fn used(&mut self, prompt: &Prepared) {
         for kept in &prompt.replayed {
             if let Some(idx) = self.entries.iter().position(|it| Arc::ptr_eq(it, kept)) {
@@ -126,7 +126,7 @@ impl Replays {
         }
     }
 
-    /// Answers with calls are known by the first one's id, others by their text.
+    /// Hashes the id of the first call, or the text of an answer without calls.
     fn content_of(&self, answer: &Assistant) -> u64 {
         let mut hasher = self.random.build_hasher();
         match answer.calls.first() {
@@ -147,7 +147,7 @@ impl Kept {
     }
 }
 
-/// About what a table takes in memory.
+/// Returns the approximate memory of a table in bytes.
 fn json_bytes(members: &Map<String, Json>) -> usize {
     members.iter().map(|(key, value)| key.len() + value_bytes(value)).sum()
 }
@@ -162,8 +162,8 @@ fn value_bytes(value: &Json) -> usize {
     2 * size_of::<Json>() + below
 }
 
-/// Whether a turn of a history says what an answer said. Thoughts are compared where the template
-/// shows them.
+/// Returns whether a turn of a history has the content of an answer. Thoughts are compared
+/// separately, where the template shows them.
 fn is_same_turn(turn: &Assistant, answer: &Assistant) -> bool {
     is_same_said(turn, answer) && has_same_ids(turn, answer)
 }
@@ -172,7 +172,7 @@ fn has_same_ids(turn: &Assistant, answer: &Assistant) -> bool {
     turn.calls.iter().zip(&answer.calls).all(|(a, b)| a.id == b.id)
 }
 
-/// Whether text and calls are the same, but for blank space around the text and for ids.
+/// Returns whether text and calls are the same, except for whitespace around the text and for ids.
 pub(crate) fn is_same_said(a: &Assistant, b: &Assistant) -> bool {
     let is_same_call =
         |(a, b): (&Call, &Call)| a.name == b.name && are_same_members(&a.arguments, &b.arguments);
@@ -181,7 +181,7 @@ pub(crate) fn is_same_said(a: &Assistant, b: &Assistant) -> bool {
         && a.calls.iter().zip(&b.calls).all(is_same_call)
 }
 
-/// Some clients read 1.0 and write 1, and keys have no order.
+/// Compares values loosely: some clients read 1.0 and write 1, and keys have no order.
 fn is_same_json(a: &Json, b: &Json) -> bool {
     match (a, b) {
         (Json::Number(a), Json::Number(b)) => a == b || a.as_f64() == b.as_f64(),

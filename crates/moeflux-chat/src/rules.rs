@@ -1,32 +1,32 @@
-//! What an answer is bound to, beside the conversation.
+//! The constraints on an answer, apart from the conversation.
 //!
-//! **Invariant:** rules say what a client asked for; whether a model and a grammar can hold them is
-//! found where the grammar is made. Knows no dialect.
+//! **Invariant:** rules record a client's request; whether a model and a grammar can enforce them
+//! is decided when the grammar is built. Independent of API dialects.
 
 use serde_json::Value as Json;
 
 use crate::conversation::Tool;
 use crate::options::ChatOptions;
 
-/// What an answer may look like.
+/// The constraints on an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AnswerRules {
     /// Whether tools are called.
     pub tool_choice: ToolChoice,
-    /// The [`crate::Tool::name`]s of those that may be called, at least one; `None`: all.
+    /// The [`crate::Tool::name`]s of the callable tools, at least one; `None` allows all.
     pub allowed: Option<Vec<String>>,
     /// Whether an answer calls at most one tool.
     pub is_one_call: bool,
-    /// What the text of an answer is, where it calls no tool.
+    /// The form of the answer's text, if it calls no tool.
     pub form: AnswerForm,
-    /// Most tokens of the thoughts; behind them the end of the thoughts is forced. `None`: none in
-    /// front of a form or of a forced call, unless [`ChatOptions`] ask for them, and as many as the
-    /// model likes in front of any other answer.
+    /// Upper bound on the tokens of the thoughts; then their end is forced. `None` forbids thoughts
+    /// before a form or a forced call, unless [`ChatOptions`] ask for them, and does not limit them
+    /// before any other answer.
     pub n_thought_tokens_max: Option<usize>,
 }
 
 impl AnswerRules {
-    /// Those of the offered tools that may be called.
+    /// Returns the callable tools among those offered.
     #[must_use]
     pub fn callable(&self, tools: &[Tool]) -> Vec<Tool> {
         let may_call = |tool: &&Tool| match &self.allowed {
@@ -36,9 +36,9 @@ impl AnswerRules {
         tools.iter().filter(may_call).cloned().collect()
     }
 
-    /// The same with the limit on thoughts that follows where none is given. A model may think
-    /// although its template asks it not to, until its tokens are spent: what has to be of a form
-    /// comes at once, unless thoughts were asked for.
+    /// Fills in the default limit on thoughts. A model may think until its tokens are used up
+    /// although its template asks it not to, so an answer in a required form starts without
+    /// thoughts unless they were requested.
     pub(crate) fn with_thought_limit(&self, options: &ChatOptions) -> Self {
         let is_forced = matches!(self.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
         let is_bound = is_forced || self.form != AnswerForm::Free;
@@ -55,18 +55,18 @@ impl AnswerRules {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ToolChoice {
-    /// As the model likes.
+    /// The model decides.
     #[default]
     Auto,
     /// No tool is called.
     None,
-    /// At least one is.
+    /// At least one tool is called.
     Required,
-    /// The one of this [`crate::Tool::name`] is.
+    /// The tool of this [`crate::Tool::name`] is called.
     Named(String),
 }
 
-/// What the text of an answer is.
+/// The form of an answer's text.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum AnswerForm {
@@ -75,11 +75,11 @@ pub enum AnswerForm {
     Free,
     /// A JSON object.
     JsonObject,
-    /// A JSON value of this schema.
+    /// A JSON value that satisfies this schema.
     JsonSchema(Json),
-    /// A text of this grammar, in the dialect of Lark that llguidance reads.
+    /// A text of this grammar, in the Lark dialect of llguidance.
     Lark(String),
-    /// A text that this regular expression matches as a whole.
+    /// A text that this regular expression matches completely.
     Regex(String),
 }
 
@@ -103,7 +103,7 @@ mod tests {
         for bound in [&form, &forced] {
             assert_eq!(limit(bound, None, None, None), Some(0));
             assert_eq!(limit(bound, Some(false), Some(9), Some("low")), Some(0));
-            // They are asked for in each of three ways.
+            // Thoughts are requested in each of three ways.
             assert_eq!(limit(bound, Some(true), None, None), None);
             assert_eq!(limit(bound, None, Some(9), None), Some(9));
             assert_eq!(limit(bound, None, None, Some("high")), None);

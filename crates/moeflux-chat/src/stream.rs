@@ -1,6 +1,6 @@
 //! An answer as an iterator over its parts, for one session.
 //!
-//! **Invariant:** the parts that any other program gets of the same tokens.
+//! **Invariant:** the parts are those that any other program gets for the same tokens.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::answer::{Answer, AnswerPart, FinishedAnswer};
 use crate::chat::Chat;
 use crate::prepared::PreparedPrompt;
 
-/// An answer while it is made: see [`Chat::answer`]. Behind an error there is nothing more.
+/// An answer that is being generated: see [`Chat::answer`]. The iterator ends after an error.
 #[derive(Debug)]
 pub struct AnswerParts<'a> {
     tokens: AnswerTokens<'a>,
@@ -20,12 +20,14 @@ pub struct AnswerParts<'a> {
 }
 
 impl Chat {
-    /// An iterator over the answer to a prompt in a session of its own, of at most `n_tokens_max`
-    /// tokens. Each call of `next` computes until there is a part. Dropping it ends the answer.
+    /// Returns an iterator over the answer to a prompt, of at most `n_tokens_max` tokens, generated
+    /// in `session`. Each call of `next` computes until a part is available. Dropping the iterator
+    /// ends the answer.
     ///
     /// # Errors
     ///
-    /// A value of `sampling` that is out of its range.
+    /// [`moeflux::Error::Input`] if a value of `sampling` is out of range, or a bias applies to a
+    /// token outside the vocabulary.
     pub fn answer<'a>(
         &'a self,
         prompt: &PreparedPrompt,
@@ -42,7 +44,7 @@ impl Chat {
 }
 
 impl AnswerParts<'_> {
-    /// What was said so far; at the end of the iterator, all of it.
+    /// Returns the answer so far; after the end of the iterator, the whole answer.
     #[must_use]
     pub fn finished(self) -> FinishedAnswer {
         self.answer.finished()

@@ -1,9 +1,10 @@
-//! What tests of several modules need: random numbers, and a tokenizer of bytes.
+//! Helpers for tests of several modules: random numbers, and a byte tokenizer.
 
 use moeflux::Tokenizer;
 use moeflux::provider::text::byte_tokenizer_json;
 
-/// Seeds in `./test.sh`; with `MOEFLUX_SEEDS` more in proportion, as in the engine's own suites.
+/// Returns the number of seeds: `n` in `./test.sh`, or proportionally more with `MOEFLUX_SEEDS`, as
+/// in the engine's own suites.
 #[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
 pub(crate) fn n_seeds(n: u64) -> u64 {
     const USUAL: u64 = 200;
@@ -15,7 +16,7 @@ pub(crate) fn n_seeds(n: u64) -> u64 {
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub(crate) fn next(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -24,13 +25,13 @@ impl Random {
         usize::try_from((mixed ^ (mixed >> 31)) % n as u64).unwrap()
     }
 
-    /// One of these words.
+    /// Picks one of these words.
     pub(crate) fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
         of[self.next(of.len())]
     }
 }
 
-/// A tokenizer of bytes and of these markers.
+/// Creates a tokenizer of bytes and these markers.
 pub(crate) fn byte_tokenizer(markers: &[&str]) -> Tokenizer {
     let thread = std::thread::current().id();
     let name = format!("moeflux-chat-{}-{thread:?}", std::process::id()).replace(['(', ')'], "-");

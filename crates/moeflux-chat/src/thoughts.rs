@@ -1,37 +1,37 @@
-//! The ways to tell thoughts from text, as the literals that chat templates write.
+//! The ways to separate thoughts from text, as the literals that chat templates write.
 //!
-//! Most models put a thought between two tags in front of the text. In harmony an answer is a row
-//! of messages, each with a header that names its channel. **Invariant:** the chat template decides
-//! which one a model uses. Knows no calls.
+//! Most models put a thought between two tags in front of the text. In harmony an answer is a
+//! sequence of messages, each with a header that names its channel. **Invariant:** the chat
+//! template determines the format of a model. Independent of calls.
 
 use moeflux::ChatTemplate;
 
 use crate::calls::scan::BLANK_BYTES_MAX;
 
-/// One way to tell thoughts from text.
+/// A way to separate thoughts from text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ThoughtFormat {
-    /// For tests and messages.
+    /// A name for tests and error messages.
     pub title: &'static str,
-    /// Before a thought.
+    /// The marker before a thought.
     pub(crate) open: &'static str,
-    /// Behind a thought.
+    /// The marker after a thought.
     pub(crate) close: &'static str,
-    /// What else there is.
+    /// The structure of the whole answer.
     pub(crate) layout: Layout,
 }
 
-/// What an answer consists of.
+/// The structure of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// A thought at most, then text.
+    /// At most one thought, then text.
     ThoughtFirst,
-    /// Messages, as thoughts and texts; behind each but the last stands this.
+    /// Messages that are thoughts or texts; `next` follows each but the last.
     Messages { next: &'static str },
 }
 
-/// `<think>` and `</think>`: most models.
+/// `<think>` and `</think>`, used by most models.
 pub(crate) const THINK: ThoughtFormat = ThoughtFormat {
     title: "think",
     open: "<think>",
@@ -39,7 +39,7 @@ pub(crate) const THINK: ThoughtFormat = ThoughtFormat {
     layout: Layout::ThoughtFirst,
 };
 
-/// The same with a suffix: Hunyuan 3.
+/// The tags of [`THINK`] with a suffix: Hunyuan 3.
 pub(crate) const THINK_OPENSOURCE: ThoughtFormat = ThoughtFormat {
     title: "think_opensource",
     open: "<think:opensource>",
@@ -55,7 +55,7 @@ pub(crate) const HARMONY: ThoughtFormat = ThoughtFormat {
     layout: Layout::Messages { next: "<|start|>assistant" },
 };
 
-/// All markers of harmony, which its tokenizer has as tokens.
+/// All markers of harmony, which are tokens in its tokenizer.
 pub(crate) const HARMONY_MARKERS: [&str; 7] = [
     "<|start|>",
     "<|channel|>",
@@ -66,47 +66,47 @@ pub(crate) const HARMONY_MARKERS: [&str; 7] = [
     "<|call|>",
 ];
 
-/// Each format with what a template that writes it contains, the most telling first.
+/// Each format with the strings that identify a template of it, most specific first.
 const BY_TEMPLATE: [(&ThoughtFormat, &[&str]); 3] = [
     (&HARMONY, &["<|channel|>analysis<|message|>", "<|start|>assistant"]),
     (&THINK_OPENSOURCE, &["</think", ":opensource"]),
     (&THINK, &["</think>"]),
 ];
 
-/// What the text of an answer begins with, where a thought may come first.
+/// The beginning of an answer's text, where a thought may come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
     Unknown,
-    /// A thought, whose text begins at this byte.
+    /// The start of a thought; its text begins at this byte.
     Opened(usize),
-    /// The end of a thought: a template may open one in a way that cannot be seen. What follows
-    /// begins at this byte.
+    /// The end of a thought, because a template may open one in a way that cannot be seen. The text
+    /// after it begins at this byte.
     Closed(usize),
-    /// Something else.
+    /// Neither.
     None,
 }
 
 impl ThoughtFormat {
-    /// `<think>` and `</think>`, for models whose template says nothing.
+    /// Returns the format with `<think>` and `</think>`, for models whose template shows none.
     #[must_use]
     pub fn usual() -> &'static Self {
         &THINK
     }
 
-    /// All formats.
+    /// Returns all formats.
     pub fn all() -> impl Iterator<Item = &'static Self> {
         [&THINK, &THINK_OPENSOURCE, &HARMONY].into_iter()
     }
 
-    /// The format in which this template writes thoughts; `None` if it writes none that is known.
+    /// Returns the format in which this template writes thoughts; `None` if it writes no known one.
     #[must_use]
     pub fn of(template: &ChatTemplate) -> Option<&'static Self> {
         let is_written = |marks: &[&str]| marks.iter().all(|mark| template.mentions(mark));
         BY_TEMPLATE.iter().find(|(_, marks)| is_written(marks)).map(|(format, _)| *format)
     }
 
-    /// What stands between two messages of an answer behind the end of the first, if an answer has
-    /// several.
+    /// Returns the text between two messages of an answer, after the end of the first, if an answer
+    /// has several.
     pub(crate) fn next(&self) -> Option<&'static str> {
         match self.layout {
             Layout::ThoughtFirst => None,
@@ -114,7 +114,7 @@ impl ThoughtFormat {
         }
     }
 
-    /// All markers that a tokenizer may have as tokens.
+    /// Returns all markers that a tokenizer may have as tokens.
     pub(crate) fn markers(&self) -> Vec<&'static str> {
         match self.layout {
             Layout::ThoughtFirst => vec![self.open, self.close],
@@ -122,7 +122,7 @@ impl ThoughtFormat {
         }
     }
 
-    /// Whether a marker of thoughts is in a text.
+    /// Returns whether a text contains a marker of thoughts.
     pub(crate) fn is_in(&self, text: &str) -> bool {
         text.contains(self.open) || text.contains(self.close)
     }

@@ -1,4 +1,4 @@
-//! The options that several subcommands share.
+//! Options shared by several subcommands.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ pub(crate) enum KvBits {
 }
 
 impl ModelArgs {
-    /// What computes: options that name a GPU mean it.
+    /// Returns the backend. Options that name a GPU imply it.
     pub(crate) fn backend(&self) -> Outcome<BackendName> {
         let gpu_option = match (&self.gpu, &self.gpu_memory) {
             (Some(_), _) => Some("--gpu"),
@@ -86,12 +86,12 @@ impl ModelArgs {
         }
     }
 
-    /// The same for this process by itself, where there are several.
+    /// Returns the same options for this process alone, without other ranks.
     pub(crate) fn alone(&self) -> Self {
         Self { group: None, ..self.clone() }
     }
 
-    /// What `--precise` and `--kv-bits` ask for.
+    /// Returns the arithmetic selected by `--precise` and `--kv-bits`.
     pub(crate) fn arithmetic(&self) -> Arithmetic {
         match (self.precise, self.kv_bits) {
             (true, _) => Arithmetic::F32,
@@ -176,7 +176,7 @@ pub(crate) struct ModelArgs {
     pub(crate) group: Option<RankGroup>,
 }
 
-/// As the default of `--rank-timeout`.
+/// Equals the default of `--rank-timeout`.
 const RANK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How processes of an MPI launcher run a model together.
@@ -199,7 +199,7 @@ pub(crate) struct RankArgs {
 }
 
 impl RankArgs {
-    /// Of a command that has no options for them.
+    /// For a command without options for ranks.
     pub(crate) const USUAL: Self =
         Self { n_ranks: None, shares: Vec::new(), rank_timeout: RANK_TIMEOUT, rank_delay: None };
 }

@@ -1,4 +1,4 @@
-//! A question to whoever sits at the terminal.
+//! A question to the user at the terminal.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
@@ -7,18 +7,18 @@ use moeflux_io::OneLine;
 
 use crate::failure::{Failure, Outcome};
 
-/// What Enter means.
+/// The meaning of Enter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Default {
     Yes,
     No,
 }
 
-/// Asks; where nobody can answer, says which option answers.
+/// Asks a question. Without a terminal, names the option that answers it.
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] where there is no terminal.
+/// [`Failure::Usage`] if there is no terminal.
 pub(crate) fn confirm(question: &str, default: Default) -> Outcome<bool> {
     let (stdin, mut stderr) = (std::io::stdin(), std::io::stderr());
     if !stdin.is_terminal() || !stderr.is_terminal() {
@@ -31,11 +31,11 @@ pub(crate) fn confirm(question: &str, default: Default) -> Outcome<bool> {
     let mut line = String::new();
     let read = asked.and_then(|()| stdin.lock().read_line(&mut line));
     let n_bytes = read.map_err(|error| Error::Input(format!("cannot ask: {error}")))?;
-    // The end of the input is no answer.
+    // The end of the input is not an answer.
     Ok(n_bytes > 0 && means_yes(&line, default))
 }
 
-/// Whether a line that was typed agrees.
+/// Returns whether a typed line means yes.
 pub(crate) fn means_yes(line: &str, default: Default) -> bool {
     match line.trim().to_ascii_lowercase().as_str() {
         "" => default == Default::Yes,

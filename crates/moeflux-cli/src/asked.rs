@@ -1,7 +1,7 @@
-//! What `moeflux generate` is asked: a text to continue, or a conversation to answer, and what the
-//! answer is bound to.
+//! The input of `moeflux generate`: a text to continue, or a conversation to answer, and the rules
+//! for the answer.
 //!
-//! **Invariant:** messages and tools are read as the server reads those of Chat Completions.
+//! **Invariant:** messages and tools are parsed as the server parses those of Chat Completions.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::failure::{Failure, Outcome};
 use crate::in_file::read_file;
 use crate::print;
 
-/// Bytes of a prompt from stdin or of a file: far beyond any context.
+/// Upper bound on a prompt from stdin or a file, in bytes: far beyond any context.
 const PROMPT_BYTES_MAX: u64 = 64 << 20;
 
 /// The prompt, and how it is told.
@@ -65,12 +65,12 @@ pub(crate) struct Asked {
     #[arg(long, value_name = "CHOICE", requires = "chat")]
     tool_choice: Option<String>,
     /// JSON file with the JSON schema that the answer follows, behind its thoughts
-    // A grammar holds what the model adds, not what it was given to begin with.
+    // A grammar constrains the generated text, not a given beginning.
     #[arg(long, value_name = "FILE", requires = "chat", conflicts_with = "prefill")]
     schema: Option<PathBuf>,
 }
 
-/// A conversation, and what its answer is bound to.
+/// A conversation, and the rules for its answer.
 #[derive(Debug)]
 pub(crate) struct AskedChat {
     conversation: Conversation,
@@ -80,7 +80,7 @@ pub(crate) struct AskedChat {
 }
 
 impl Asked {
-    /// Reads what is not in the arguments.
+    /// Reads the files named by the arguments.
     pub(crate) fn chat(&self) -> Outcome<AskedChat> {
         let schema = self.schema.as_deref().map(read_schema).transpose()?;
         let Request { prompt, rules, form_field, ignored, .. } = self.request()?;
@@ -111,13 +111,14 @@ impl Asked {
             }
             rules.form = AnswerForm::JsonSchema(schema);
         }
-        // Of thoughts the options speak, not the file.
+        // Reasoning is controlled by options, not by the file.
         rules.n_thought_tokens_max = None;
         let conversation = Conversation { turns, tools, ending };
         Ok(AskedChat { conversation, rules, form_field })
     }
 
-    /// All but the beginning and the end of the conversation, as a client of a server asks for it.
+    /// Returns everything but the beginning and the end of the conversation, as a client would send
+    /// it to a server.
     fn request(&self) -> Outcome<Request> {
         let mut body = match &self.messages {
             Some(path) => read_messages(path)?,
@@ -145,7 +146,7 @@ impl Asked {
         Ok(request)
     }
 
-    /// Says where a field came from that is refused.
+    /// Returns the error for a refused field, with its source.
     fn refused(&self, failure: &moeflux_wire::Failure) -> Failure {
         let message = failure.message.as_str();
         let field = failure.field.as_deref().unwrap_or_default();
@@ -161,7 +162,7 @@ impl Asked {
         }
     }
 
-    /// The prompt; `None` where earlier messages are all.
+    /// Returns the prompt; `None` if there are only earlier messages.
     pub(crate) fn text(&self) -> Result<Option<String>> {
         let prompt = match (&self.prompt, &self.prompt_file) {
             (None, None) => return Ok(None),
@@ -175,7 +176,7 @@ impl Asked {
         Ok(Some(prompt))
     }
 
-    /// The prompt of a conversation, and what its answer needs.
+    /// Returns the prompt of a conversation, and the requirements of its answer.
     pub(crate) fn prepare(
         &self,
         chat: &Chat,
@@ -202,7 +203,7 @@ impl Asked {
         })
     }
 
-    /// Says where a rule came from that cannot be held.
+    /// Returns the error for a rule that cannot be enforced, with its source.
     fn unheld(&self, refusal: Refusal, asked: &AskedChat) -> Error {
         let Refusal { part, problem, .. } = refusal;
         match (part, &self.schema, &self.messages, &asked.form_field) {
@@ -215,7 +216,7 @@ impl Asked {
     }
 }
 
-/// Messages as clients of servers send them, with the fields beside them.
+/// Reads messages as clients send them to servers, with the fields next to them.
 pub(crate) fn read_messages(path: &Path) -> Result<Map<String, Value>> {
     match read_json(path)? {
         Value::Object(body) => Ok(body),
@@ -224,7 +225,7 @@ pub(crate) fn read_messages(path: &Path) -> Result<Map<String, Value>> {
     }
 }
 
-/// A list of tools, alone or in an object that has it in `tools`.
+/// Reads a list of tools, alone or in the `tools` field of an object.
 pub(crate) fn read_tools(path: &Path) -> Result<Value> {
     let found = match read_json(path)? {
         Value::Object(mut body) => body.remove("tools").unwrap_or_default(),
@@ -236,8 +237,9 @@ pub(crate) fn read_tools(path: &Path) -> Result<Value> {
     }
 }
 
-/// A tool in the shape of Chat Completions, where its definition stands in an object with the name
-/// of its type. It may be given alone, or beside the type, as Responses have it.
+/// Converts a tool to the shape of Chat Completions, where the definition is in an object named
+/// after its type. The input may be the definition alone, or have its fields next to the type, as
+/// in Responses.
 fn of_chat_completions(tool: Value) -> Value {
     let Value::Object(mut tool) = tool else { return tool };
     let kind = match tool.get("type").map(Value::as_str) {
@@ -253,13 +255,13 @@ fn of_chat_completions(tool: Value) -> Value {
     json!({"type": kind, kind: tool})
 }
 
-/// What is checked here of a schema; the rest is found when its grammar is made.
+/// Reads a schema and checks its outer form; other errors are found when its grammar is built.
 fn read_schema(path: &Path) -> Result<Value> {
     let schema = read_json(path)?;
     if !schema.is_object() {
         return Err(Error::malformed(path, "is no JSON schema: expected an object"));
     }
-    // `schema` is no keyword: the answer would be held to nothing.
+    // `schema` is not a keyword: it would leave the answer unconstrained.
     if schema.get("schema").is_some_and(Value::is_object) {
         let problem = "has its schema in `schema`: put that alone into the file";
         return Err(Error::malformed(path, problem));

@@ -1,6 +1,6 @@
-//! A `config.json` without weights, as the checkpoint that it describes or would be.
+//! A `config.json` without weights, as the checkpoint that it describes or would produce.
 //!
-//! **Invariant:** what the config says of quantisation holds unless other bits are asked for.
+//! **Invariant:** the config's quantisation applies unless other bits are requested.
 
 use std::path::{Path, PathBuf};
 
@@ -11,44 +11,44 @@ use moeflux::provider::weights::{ImaginedCheckpoint, ImaginedKind};
 use moeflux::{Error, Result};
 use serde_json::{Map, Value, json};
 
-/// Published ones with an entry per quantised tensor have about 1 MB.
+/// Published configs with an entry per quantised tensor have about 1 MB.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
-/// Where quantisation is described: tools write both, some twice.
+/// Keys that describe quantisation: tools write either, some both.
 const QUANTISATION_KEYS: [&str; 2] = ["quantization", "quantization_config"];
 
-/// Bits of a code, unless told otherwise.
+/// Default bits per weight.
 pub(crate) const BITS_DEFAULT: u8 = 4;
 
-/// Columns that share a scale, unless told otherwise.
+/// Default number of columns that share a scale.
 pub(crate) const GROUP_DEFAULT: u8 = 64;
 
 /// A config without weights.
 #[derive(Clone, Debug)]
 pub(crate) struct BareConfig {
     path: PathBuf,
-    /// Without quantisation.
+    /// Without its quantisation.
     root: Map<String, Value>,
     /// As it was read.
     bytes: Vec<u8>,
 }
 
 impl BareConfig {
-    /// Reads a config, or the one of a folder.
+    /// Reads a config file, or the one in a folder.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`]; [`Error::Malformed`] if it is no JSON object.
+    /// [`Error::Io`] if it cannot be read; [`Error::Malformed`] if it is not a JSON object.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
         Self::parse(&path, read_file(&path, CONFIG_BYTES_MAX)?)
     }
 
-    /// The bytes of a config; `path` names them in messages.
+    /// Parses the bytes of a config; `path` names it in messages.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if it is no JSON object.
+    /// [`Error::Malformed`] if it is not a JSON object.
     pub(crate) fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self> {
         let path = path.to_owned();
         let value = parse_json(&bytes)
@@ -63,11 +63,11 @@ impl BareConfig {
         Ok(Self { path, root, bytes })
     }
 
-    /// How the files that the config was written for are stored.
+    /// Returns the format of the files that the config was published with.
     ///
     /// # Errors
     ///
-    /// What is wrong with the config.
+    /// Fails if the config is invalid.
     pub(crate) fn published_kind(&self) -> Result<ImaginedKind> {
         let raw = RawConfig::parse(&self.path, &self.bytes)?;
         let quantisation = ModelSpec::from_config(&raw)?.quantisation;
@@ -80,11 +80,11 @@ impl BareConfig {
         })
     }
 
-    /// The bits that were asked for, otherwise how its files are stored.
+    /// Returns the requested quantisation, or else that of the published files.
     ///
     /// # Errors
     ///
-    /// What is wrong with the config.
+    /// Fails if the config is invalid.
     pub(crate) fn kind(&self, bits: Option<u8>, group: Option<u8>) -> Result<ImaginedKind> {
         match (bits, group) {
             (None, None) => self.published_kind(),
@@ -95,12 +95,12 @@ impl BareConfig {
         }
     }
 
-    /// The model stored so. What the config says of single tensors counts if the files that it was
-    /// written for are stored so, too.
+    /// Returns the model stored in this way. The config's entries for single tensors apply only if
+    /// the published files are stored in the same way.
     ///
     /// # Errors
     ///
-    /// What is wrong with the config.
+    /// Fails if the config is invalid.
     pub(crate) fn blueprint(&self, kind: ImaginedKind) -> Result<Blueprint> {
         let is_published = self.published_kind().is_ok_and(|published| published == kind);
         let raw =
@@ -108,21 +108,21 @@ impl BareConfig {
         Blueprint::imagined(&raw, kind)
     }
 
-    /// The model stored so, whatever the config says of quantisation.
+    /// Returns the model stored in this way, regardless of the config's quantisation.
     ///
     /// # Errors
     ///
-    /// What is wrong with the config.
+    /// Fails if the config is invalid.
     pub(crate) fn blueprint_as(&self, kind: ImaginedKind) -> Result<Blueprint> {
         Blueprint::imagined(&self.raw()?, kind)
     }
 
-    /// What the config calls its model.
+    /// Returns the model type in the config.
     pub(crate) fn model_type(&self) -> &str {
         self.root.get("model_type").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The config of a checkpoint that was made so.
+    /// Returns the config of a checkpoint stored in this way.
     pub(crate) fn quantised(&self, kind: ImaginedKind, checkpoint: &ImaginedCheckpoint) -> Value {
         match kind {
             ImaginedKind::Affine(params) | ImaginedKind::AffineExperts(params) => {
@@ -138,7 +138,7 @@ impl BareConfig {
         }
     }
 
-    /// As compressed-tensors describes its integers.
+    /// Describes integers in the format of compressed-tensors.
     fn of_ints(&self, QuantParams { bits, group }: QuantParams) -> Value {
         let weights = json!({"num_bits": bits, "type": "int", "strategy": "group",
             "group_size": group, "symmetric": true, "actorder": null});
@@ -179,7 +179,7 @@ fn forget_quantisation(map: &mut Map<String, Value>) {
     }
 }
 
-/// Parses the bits of a code.
+/// Parses the bits per weight.
 pub(crate) fn parse_bits(text: &str) -> std::result::Result<u8, String> {
     one_of(text, &[2, 3, 4, 5, 6, 8])
 }

@@ -1,9 +1,9 @@
-//! Where files may lie that can be made again: the user's cache folder.
+//! The user's cache folder, for files that can be recreated.
 
 use std::path::PathBuf;
 
-/// The program's folder in the user's cache, or in the system's temporary folder where the user
-/// has none.
+/// Returns the program's folder in the user's cache, or in the system's temporary folder if the
+/// user has none.
 pub(crate) fn folder() -> PathBuf {
     let base = if cfg!(windows) {
         variable("LOCALAPPDATA")
@@ -15,7 +15,7 @@ pub(crate) fn folder() -> PathBuf {
     base.unwrap_or_else(std::env::temp_dir).join("moeflux")
 }
 
-/// A variable of the environment, if there is something in it.
+/// Returns an environment variable, unless it is empty.
 #[expect(clippy::disallowed_methods, reason = "the command reads the environment, the library not")]
 pub(crate) fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)

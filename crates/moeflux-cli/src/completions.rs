@@ -1,7 +1,7 @@
-//! `moeflux completions`: lets a shell complete commands, options, and the names of models.
+//! `moeflux completions`: shell completion of commands, options, and the names of models.
 //!
-//! A shell asks this program for each word, so that it offers the models that are there now.
-//! **Invariant:** reads no file of a model and asks no network.
+//! A shell runs this program for each word, so that it offers the models present at that time.
+//! **Invariant:** reads no file of a model and uses no network.
 
 use std::env;
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use crate::failure::{Failure, Outcome};
 use crate::hub;
 use crate::known::KNOWN;
 
-/// Names the shell that asks for completions.
+/// Names the shell that requests completions.
 const VARIABLE: &str = "MOEFLUX_COMPLETE";
 
 /// What `moeflux completions` is told.
@@ -38,11 +38,11 @@ enum Shell {
     Zsh,
 }
 
-/// Completes the line that a shell asks about; whether one did.
+/// Completes the line given by a shell. Returns whether there was one.
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if it asks for a shell that is not known.
+/// [`Failure::Usage`] if the shell is unknown.
 pub(crate) fn complete(command: fn() -> Command) -> Outcome<bool> {
     let env = CompleteEnv::with_factory(|| with_models(command())).var(VARIABLE);
     let dir = env::current_dir().ok();
@@ -50,7 +50,7 @@ pub(crate) fn complete(command: fn() -> Command) -> Outcome<bool> {
     done.map_err(|error| Failure::Usage(format!("{VARIABLE}: {}", error.kind())))
 }
 
-/// The script that makes a shell ask.
+/// Returns the script that enables completion in a shell.
 pub(crate) fn run(args: &CompletionsArgs) -> Outcome<String> {
     let shell = args.shell.to_possible_value().map(|it| it.get_name().to_owned());
     let shells = Shells::builtins();
@@ -63,18 +63,19 @@ pub(crate) fn run(args: &CompletionsArgs) -> Outcome<String> {
     Ok(String::from_utf8_lossy(&script).trim_end().to_owned())
 }
 
-/// Where names of models come from.
+/// Sources of the names of models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
     /// Models of the hub's cache.
     Cached,
     /// Published models that are known by name.
     Known,
-    /// The repositories of these.
+    /// The repositories of known models.
     Repositories,
 }
 
-/// What an argument takes; `value_name` of the help says so.
+/// Returns whether an argument accepts folders and which names, according to its `value_name` in
+/// the help.
 fn taken(command: &str, value_name: &str) -> (bool, &'static [Names]) {
     let mut parts = value_name.split('|');
     let names: &[Names] = match command {
@@ -85,7 +86,7 @@ fn taken(command: &str, value_name: &str) -> (bool, &'static [Names]) {
     (value_name.contains("DIR"), names)
 }
 
-/// Has each argument that takes a model offer some.
+/// Adds completion to each argument that accepts a model.
 fn with_models(command: Command) -> Command {
     command.mut_subcommands(|command| {
         let of = command.get_name().to_owned();
@@ -118,8 +119,8 @@ fn candidates((is_path, names): (bool, &[Names]), typed: &OsStr) -> Vec<Completi
     found
 }
 
-/// The names that begin with these letters, in the case in which these were typed: a shell puts
-/// them in their place.
+/// Returns the names with the typed prefix, in the typed case, since a shell replaces the word with
+/// them.
 fn beginning(names: &[String], typed: &str) -> Vec<CompletionCandidate> {
     let begins = |name: &str| {
         let start = name.get(..typed.len())?;
@@ -128,7 +129,7 @@ fn beginning(names: &[String], typed: &str) -> Vec<CompletionCandidate> {
     names.iter().filter_map(|name| begins(name)).map(CompletionCandidate::new).collect()
 }
 
-/// Models of the cache. One that cannot be read offers none.
+/// Returns the models in the cache; none if it cannot be read.
 fn cached() -> Vec<String> {
     let repos = hub::settings().ok().and_then(|it| Cache::new(&it.cache).repos().ok());
     repos.unwrap_or_default().iter().map(|repo| repo.id.to_string()).collect()

@@ -1,7 +1,7 @@
-//! What `--backend` and `--gpu` name: a device for the engine, or none.
+//! The device selected by `--backend` and `--gpu`, if any.
 //!
-//! **Invariant:** whoever asks for a GPU gets one or an error; `auto` takes one only if the whole
-//! model fits there, and says so.
+//! **Invariant:** an explicit request for a GPU yields one or an error; `auto` uses one only if the
+//! whole model fits, and says so.
 
 use std::sync::Arc;
 
@@ -20,13 +20,14 @@ use crate::needs::Needs;
 use crate::print;
 use crate::quiet::without_noise;
 
-/// The weights of a model that a CPU reads in a moment: to compile a GPU's kernels takes longer.
+/// Models up to this size take less time to read into CPU memory than a GPU's kernels take to
+/// compile.
 pub(crate) const SMALL_BYTES: u64 = 512 << 20;
 
 /// A model, and the tokens that its sessions hold on a device.
 pub(crate) type Candidate<'a> = (&'a Model, usize);
 
-/// The device of a backend; `None` for the CPU.
+/// Returns the device of a backend; `None` for the CPU.
 pub(crate) fn of(
     backend: BackendName,
     args: &ModelArgs,
@@ -49,18 +50,17 @@ pub(crate) fn of(
     }
 }
 
-/// Whether the CPU may do what a device could not.
+/// Returns whether the CPU may be used after this error of a device.
 pub(crate) fn falls_back(error: &Error) -> bool {
     matches!(error, Error::Device { .. } | Error::NoRoom { .. } | Error::Unsupported(_))
 }
 
-/// Says that the CPU computes, and why.
+/// Prints that the CPU is used, and why.
 pub(crate) fn say_fallback(error: &Error) {
     print::aside(&format!("note: computing on the CPU: {error}"));
 }
 
-/// Refuses a model that no GPU computes, and one whose resident weights are more than what
-/// `--gpu-memory` allows.
+/// Refuses a model that no GPU can compute, and one whose resident weights exceed `--gpu-memory`.
 fn check_model(args: &ModelArgs, blueprint: &Blueprint) -> Result<()> {
     check_kinds(blueprint)?;
     match args.gpu_memory {
@@ -71,11 +71,11 @@ fn check_model(args: &ModelArgs, blueprint: &Blueprint) -> Result<()> {
     }
 }
 
-/// Refuses weights of a kind for which GPUs have no kernels: before they are read.
+/// Refuses weights of a kind without GPU kernels, before they are read.
 ///
 /// # Errors
 ///
-/// [`Error::Unsupported`] that names the kind.
+/// [`Error::Unsupported`] with the name of the kind.
 pub(crate) fn check_kinds(blueprint: &Blueprint) -> Result<()> {
     let kinds = blueprint.manifest.kinds();
     let of_cpu = of_cpu_only(kinds.iter().map(|count| count.kind));
@@ -98,8 +98,8 @@ fn maker(
     Ok(Arc::new(if args.precise { maker } else { maker.staging_f16() }))
 }
 
-/// The card that has room for all of a model. Says which was taken and why, or why none was;
-/// nothing where there is no card, or a small model.
+/// Returns a card with room for the whole model. Prints the choice and its reason, or why there is
+/// none; prints nothing if there is no card, or if the model is small.
 fn auto(blueprint: &Blueprint, context: usize) -> Option<Adapter> {
     let needs = Needs::new(blueprint);
     if needs.resident_bytes + needs.experts_bytes() < SMALL_BYTES {
@@ -138,7 +138,7 @@ fn auto(blueprint: &Blueprint, context: usize) -> Option<Adapter> {
     fits.then_some(adapter)
 }
 
-/// What to say of a card that is not taken.
+/// Explains why a card is not used.
 fn refusal(facts: &AdapterFacts) -> Option<String> {
     let AdapterFacts { name, api, .. } = facts;
     Some(match not_for_auto(facts)? {

@@ -1,24 +1,24 @@
-//! Whether what is about to be written fits on its disk.
+//! Checks whether files to be written fit on their disk.
 //!
-//! Where the system does not say how much is free, the disk says so when it is full.
+//! If the system does not report the free space, a full disk is detected while writing.
 
 use std::path::Path;
 
 use moeflux::{Error, Remedy, Result};
 use moeflux_io::free_disk_bytes;
 
-/// Blocks are not shared between files, and folders grow too.
+/// Margin: blocks are not shared between files, and folders grow too.
 const SLACK_BYTES_PER_FILE: u64 = 64 << 10;
 
 /// Refuses files that would not fit.
 ///
 /// # Errors
 ///
-/// [`Error::NoRoom`] with how much is free.
+/// [`Error::NoRoom`] with the free space.
 pub(crate) fn check_room(dir: &Path, n_files: usize, n_bytes: u64) -> Result<()> {
     match free_disk_bytes(dir) {
         Some(free_bytes) => check_free(dir, free_bytes, n_files, n_bytes),
-        // Then the disk says so when it is full.
+        // A full disk is detected while writing.
         None => Ok(()),
     }
 }

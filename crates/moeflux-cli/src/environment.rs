@@ -1,12 +1,12 @@
-//! Options that may stand in the environment.
+//! Options that can be given as environment variables.
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue};
 
 use crate::cache;
 
-/// Lets each option of a command be given as a variable: `--api-key-file` as
-/// `MOEFLUX_API_KEY_FILE`. What is typed wins.
+/// Allows each option of a command to be given as a variable: `--api-key-file` as
+/// `MOEFLUX_API_KEY_FILE`. The command line takes precedence.
 pub(crate) fn name_options(command: Command) -> Command {
     command.mut_args(|arg| match arg.get_long().map(variable) {
         Some(name) if arg.get_id() != "help" => arg.env(name).hide_env(true),
@@ -14,7 +14,7 @@ pub(crate) fn name_options(command: Command) -> Command {
     })
 }
 
-/// The variable that a refused value comes from, if its option was not typed.
+/// Returns the variable that a refused value comes from, if its option was not typed.
 pub(crate) fn source_of(error: &clap::Error, args: &[String]) -> Option<String> {
     let Some(ContextValue::String(arg)) = error.get(ContextKind::InvalidArg) else { return None };
     let option = arg.split([' ', '=']).next()?;

@@ -1,7 +1,7 @@
 //! `moeflux eval`: how well a model predicts a text, and how close two backends are on it.
 //!
-//! The text is cut into windows; the bytes of exactly the tokens that they predict count, but for
-//! separators of documents, which are predicted and are no text.
+//! The text is cut into windows. Only the bytes of predicted tokens count, except separators of
+//! documents, which are predicted but are not text.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -25,10 +25,10 @@ use crate::progress::{Bar, tokens_done};
 use crate::ranges;
 use crate::windows::{Cut, Windows};
 
-/// Tokens of a window unless told otherwise: perplexities compare only at equal windows.
+/// Default tokens of a window: perplexities are comparable only for equal windows.
 const WINDOW_DEFAULT: usize = 2048;
 
-/// Logits held at once while two backends are compared.
+/// Upper bound on the logits held while two backends are compared.
 const HELD_BYTES_MAX: usize = 512 << 20;
 
 /// What `moeflux eval` is told.
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
     Ok(print::line(&report(args, &engine, &scores, (&windows, n_bytes)))?)
 }
 
-/// More text than anybody waits for.
+/// Upper bound on the text: more would take too long.
 const TEXT_BYTES_MAX: u64 = 1 << 30;
 
 fn read_text(args: &EvalArgs) -> Result<String> {
@@ -122,7 +122,7 @@ fn read_text(args: &EvalArgs) -> Result<String> {
     })
 }
 
-/// Cuts the text; answers also the bytes of all predicted tokens.
+/// Cuts the text. Also returns the bytes of all predicted tokens.
 fn cut(
     args: &EvalArgs,
     opened: &Model,
@@ -161,7 +161,7 @@ fn cut(
     Ok((windows, n_bytes))
 }
 
-/// What windows are computed with.
+/// State of the evaluation.
 struct Run<'a> {
     logprobs: Option<Logprobs>,
     session: Session,
@@ -180,7 +180,8 @@ impl Run<'_> {
         if let Some(logprobs) = &mut self.logprobs {
             logprobs.begin(&window[..first_predicted.min(window.len())])?;
         }
-        // Alone, nothing is held; in company, what both computed for the same tokens meets.
+        // With one backend nothing is held; with two, the logits of both for the same tokens are
+        // held together.
         let n_rows = if self.other.is_some() { self.n_rows } else { window.len() };
         if let Some(other) = &mut self.other {
             other.clear();
@@ -202,7 +203,7 @@ impl Run<'_> {
         let Self { session, other, bar, n_done, interrupt, scores, logprobs, .. } = self;
         let is_held = other.is_some();
         let mut held: Vec<Vec<f32>> = Vec::new();
-        // The logits of a token predict the one after it.
+        // A token's logits predict the next one.
         let next_of = |position: usize| {
             let next = window.get(position + 1).copied();
             next.filter(|_| position + 1 >= first_predicted).map(|token| (position + 1, token))
@@ -250,7 +251,7 @@ struct Scores {
 }
 
 impl Scores {
-    /// `next` is the predicted token and its place in its window.
+    /// Adds a token; `next` is the predicted token and its position in its window.
     fn add(&mut self, logits: &[f32], (position, next): (usize, TokenId)) -> Result<()> {
         let nats = log_sum_exp(logits) - f64::from(logits[next.0 as usize]);
         if !nats.is_finite() {
@@ -265,7 +266,7 @@ impl Scores {
         Ok(())
     }
 
-    /// KL(reference || tested), and whether both would choose the same token.
+    /// Adds KL(reference || tested), and whether both would choose the same token.
     fn compare(
         &mut self,
         tested: &[f32],
@@ -276,7 +277,8 @@ impl Scores {
         let terms = tested.iter().zip(reference).map(|(&tested, &reference)| {
             let log_p = f64::from(reference) - log_z_reference;
             let term = log_p.exp() * (log_p - (f64::from(tested) - log_z));
-            // What the reference rules out adds nothing, whatever the other thinks of it.
+            // Tokens that the reference excludes contribute nothing, whatever their tested
+            // probability.
             if reference == f32::NEG_INFINITY { 0.0 } else { term }
         });
         let kl = terms.sum::<f64>();
@@ -300,7 +302,7 @@ fn log_sum_exp(logits: &[f32]) -> f64 {
     max + sum.ln()
 }
 
-/// The lowest index of the largest logit.
+/// Returns the lowest index of the largest logit.
 fn top(logits: &[f32]) -> usize {
     let mut best = 0;
     for (idx, &logit) in logits.iter().enumerate() {

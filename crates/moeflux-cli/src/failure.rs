@@ -1,7 +1,7 @@
-//! The ways a command fails, by exit status: a run that failed (1), wrong use (2), Ctrl-C (130).
+//! The ways a command fails, by exit status: a failed run (1), wrong usage (2), Ctrl-C (130).
 //!
-//! **Invariant:** a run's failure is one line; wrong use that clap cannot see (because it takes the
-//! model, or two options together) looks as if clap had seen it.
+//! **Invariant:** a run's failure is one line; wrong usage that clap cannot detect (because it
+//! depends on the model, or on two options together) looks like an error of clap.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -9,30 +9,30 @@ use std::process::ExitCode;
 use moeflux::{Error, Remedy};
 use moeflux_io::OneLine;
 
-/// Why a command did not do what was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// What was typed can never work.
+    /// The command line can never work.
     Usage(String),
-    /// It was understood, and failed.
+    /// The command was understood and failed.
     Failed(Error),
-    /// Ctrl-C ended it: what it had was printed, or is kept.
+    /// Ctrl-C ended it: its results so far were printed, or are kept.
     Interrupted(String),
 }
 
-/// The exit code of a shell's command that Ctrl-C ended.
+/// The conventional exit code of a command ended by Ctrl-C.
 pub(crate) const EXIT_CODE_OF_INTERRUPT: u8 = 130;
 
 /// The result of a command.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// There is nothing to add.
+    /// An interruption without further explanation.
     pub(crate) fn interrupted() -> Self {
         Self::Interrupted("interrupted".to_owned())
     }
 
-    /// What is said of it, with the end of the line.
+    /// Returns the message, with the newline.
     pub(crate) fn line(&self) -> String {
         match self {
             Self::Interrupted(_) => format!("{self}\n"),
@@ -40,7 +40,7 @@ impl Failure {
         }
     }
 
-    /// What is said after the message.
+    /// Returns the text after the message.
     fn hint(&self) -> &'static str {
         match self {
             Self::Usage(_) => "\n\nFor more information, try '--help'.",
@@ -48,7 +48,7 @@ impl Failure {
         }
     }
 
-    /// The status that the shell sees.
+    /// Returns the exit status.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) => ExitCode::from(2),
@@ -69,7 +69,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What is typed to follow a remedy; the library knows no command line.
+/// Returns the options that apply a remedy; the library does not know the command line.
 fn options(remedy: Remedy) -> &'static str {
     match remedy {
         Remedy::SmallerSteps => " (--chunk)",

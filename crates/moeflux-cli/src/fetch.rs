@@ -1,7 +1,7 @@
-//! What `--model` names and is not here: found under its other name, or downloaded first.
+//! Resolves a `--model` that is not present: finds it under its other name, or downloads it first.
 //!
-//! **Invariant:** nothing is downloaded unless it was asked and answered on the terminal, or
-//! `--yes` was given. A path that exists means itself.
+//! **Invariant:** nothing is downloaded without a confirmation on the terminal or `--yes`. An
+//! existing path is used as it is.
 
 use std::io::{IsTerminal as _, stderr, stdin};
 use std::path::{Path, PathBuf};
@@ -16,23 +16,23 @@ use crate::hub;
 use crate::known;
 use crate::print;
 
-/// Where a model is.
+/// The location of a model.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// What was given is a path, or will be refused as one.
+    /// The argument is a path, or will be refused as one.
     Path,
     /// In the cache, under this name.
     Cache(Wanted),
-    /// Nowhere here; the hub may have it under this name.
+    /// Not present; the hub may have it under this name.
     Hub(Wanted),
 }
 
-/// Makes `--model` name something that is here, where that can be done. Answers the exit code of a
-/// download that failed, which has said why.
+/// Makes `--model` denote a model that is present, if possible. Returns the exit code of a failed
+/// download, which has already reported its error.
 ///
 /// # Errors
 ///
-/// What to download instead, or why the name means nothing.
+/// Fails with a suggestion for a download, or if the name is ambiguous or unknown.
 pub(crate) fn missing(args: &mut ModelArgs) -> Outcome<Option<ExitCode>> {
     let Some(path) = args.model.clone() else { return Ok(None) };
     let settings = hub::settings()?;
@@ -73,7 +73,7 @@ fn place(path: &Path, cache: &Cache) -> Outcome<Place> {
         return Ok(Place::Path);
     }
     if let Some(wanted) = named {
-        // One that is there in part is told of by who opens it.
+        // A partial download is reported when the model is opened.
         return Ok(if cache.has(&wanted.id) { Place::Path } else { Place::Hub(wanted) });
     }
     if let Some(unclear) = known::unclear(path) {
@@ -85,8 +85,8 @@ fn place(path: &Path, cache: &Cache) -> Outcome<Place> {
     Ok(if cache.has(&wanted.id) { Place::Cache(wanted) } else { Place::Hub(wanted) })
 }
 
-/// Runs `moeflux pull`, which says what it would download and asks. It is a process of its own, so
-/// that Ctrl-C means the download alone.
+/// Runs `moeflux pull`, which describes the download and asks. A separate process, so that Ctrl-C
+/// affects only the download.
 fn pull(wanted: &Wanted, yes: bool) -> Outcome<Option<ExitCode>> {
     let program = std::env::current_exe();
     let program = program.map_err(|error| Error::Input(format!("cannot find moeflux: {error}")))?;

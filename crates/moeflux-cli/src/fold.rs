@@ -1,14 +1,14 @@
-//! Long lines as several that fit a terminal.
+//! Folds long lines to fit a terminal.
 //!
-//! **Invariant:** no word is lost or cut; only a word that is longer than a line makes one longer.
+//! **Invariant:** no word is lost or split; a line is too long only if a single word is.
 
-/// Columns of a terminal that nobody has widened.
+/// The default width of terminals.
 const N_COLUMNS: usize = 80;
 
-/// Columns of the label of a figure.
+/// Width of the label of a figure.
 const LABEL_WIDTH: usize = 10;
 
-/// A label and a text behind it, broken between words; what goes on below stands under the text.
+/// Folds a label and a text between words; continuation lines are aligned with the text.
 pub(crate) fn folded(label: &str, text: &str) -> Vec<String> {
     let indent = " ".repeat(label.chars().count());
     let mut lines = Vec::new();
@@ -30,13 +30,13 @@ pub(crate) fn folded(label: &str, text: &str) -> Vec<String> {
     lines
 }
 
-/// A line of figures, whose label has ten columns.
+/// Folds a line of figures, whose label has ten columns.
 pub(crate) fn labelled(line: &str) -> Vec<String> {
     let (label, text) = line.split_at_checked(LABEL_WIDTH).unwrap_or(("", line));
     folded(label, text)
 }
 
-/// A point of a list.
+/// Folds a list item.
 pub(crate) fn point(text: &str) -> Vec<String> {
     folded("* ", text)
 }

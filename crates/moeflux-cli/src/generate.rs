@@ -1,4 +1,4 @@
-//! `moeflux generate`: a prompt in, text out as it comes.
+//! `moeflux generate`: reads a prompt, streams the generated text.
 
 use std::io::{Stdout, stdout};
 use std::num::NonZeroUsize;
@@ -63,12 +63,12 @@ pub(crate) struct GenerateArgs {
     /// With --json: report log-probabilities of the chosen and the N most likely tokens
     #[arg(long, value_name = "N", value_parser = ranges::logprobs, requires = "json")]
     logprobs: Option<usize>,
-    // Last: its heading holds for all that follows.
+    // Last, because its help heading applies to all options that follow.
     #[command(flatten)]
     sampling: SamplingArgs,
 }
 
-/// Runs the command. All that can be refused is refused before the weights are read.
+/// Runs the command. Everything that can be refused is refused before the weights are read.
 pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let interrupt = Interrupt::listen();
     let stops = StopStrings::new(args.stop.clone())
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let text = opened.text()?;
     let limit = TextLimit { n_tokens_max: opened.context_max(), ..TextLimit::default() };
     let (tokens, prepared) = prompt.tokens(&args.asked, &opened, &limit)?;
-    // It may be much longer than the tokens that the engine has room for beside it.
+    // May be much larger than the tokens, and the engine's budget does not include it.
     drop(prompt);
     let mut sampling = args.sampling.config(&text);
     sampling.n_logprobs = args.logprobs;
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let how = (text.tokenizer(), answer, is_bound);
     let mut output = Output::new(args, how, (load, tokens.len(), &engine));
     let finish = generation.run(&mut session, &tokens, &mut |event| output.hear(event, &interrupt));
-    // Also of a run that was broken off: what was chosen until then is worth reading.
+    // Also after an interrupted run: the routes recorded until then are useful.
     engine.end_trace()?;
     let finish = finish?;
     output.end(&engine, (seed, context), finish)?;
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     Ok(())
 }
 
-/// What is asked, before there is a model.
+/// The input, before there is a model.
 enum Prompt {
     Text(String),
     Chat(AskedChat),
@@ -130,7 +130,7 @@ impl Prompt {
         Ok(Self::Text(asked.text()?.unwrap_or_default()))
     }
 
-    /// What the model reads, and what the answer of a conversation needs.
+    /// Returns the tokens for the model, and the requirements of a conversation's answer.
     fn tokens(
         &self,
         asked: &Asked,
@@ -140,7 +140,7 @@ impl Prompt {
         match self {
             Self::Text(prompt) => Ok((opened.text()?.prompt_within(prompt, limit)?, None)),
             Self::Chat(chat) => {
-                // There is one answer, and nothing comes back.
+                // There is only one answer, so none is replayed.
                 let model = Chat::open(opened)?.with_replays(0, 0);
                 let mut prepared = asked.prepare(&model, chat, limit)?;
                 Ok((std::mem::take(&mut prepared.tokens), Some(prepared)))
@@ -149,23 +149,23 @@ impl Prompt {
     }
 }
 
-/// An answer as it comes in, and when.
+/// An answer in progress, with its timing.
 struct Output<'a> {
     args: &'a GenerateArgs,
     tokenizer: &'a Tokenizer,
     engine: &'a Engine,
-    /// `None` for text that is to stay as it is.
+    /// `None` if the text is printed unchanged.
     answer: Option<Answer>,
     shown: Shown,
     screen: Screen<Stdout>,
     harmless: Harmless,
     code: CodeLines,
     text: String,
-    /// Only where they are printed at the end.
+    /// Only if they are printed at the end.
     calls: Vec<ShownCall>,
-    /// Tools whose calls are not whole.
+    /// Names of tools whose calls were cut short.
     cut_calls: Vec<String>,
-    /// Whether there are rules that it follows.
+    /// Whether rules constrain the answer.
     is_bound: bool,
     tokens: Vec<TokenId>,
     logprobs: Vec<Value>,
@@ -277,7 +277,7 @@ impl<'a> Output<'a> {
     }
 
     fn end(mut self, engine: &Engine, (seed, context): (u64, usize), finish: Finish) -> Result<()> {
-        // Still there if the prompt was not read to its end.
+        // Still present if the prompt was not processed to its end.
         self.reading = None;
         if let Some(answer) = &mut self.answer {
             let held = answer.end("", finish);
@@ -306,7 +306,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Those of the ranks, if there are some.
+    /// Returns the hosts of the ranks, if there are any.
     fn hosts(&self) -> Vec<String> {
         self.args.model.group.as_ref().map_or_else(Vec::new, |group| group.place().hosts)
     }
@@ -329,7 +329,7 @@ impl<'a> Output<'a> {
         object
     }
 
-    /// Whoever reads JSON from stdout needs to know that some of it is missing.
+    /// Notes omissions on stderr, since a reader of the JSON on stdout must know about them.
     fn tell_what_was_cut(&self, finish: Finish) {
         let way_out = if finish == Finish::Length { "; -n allows more tokens" } else { "" };
         for name in &self.cut_calls {

@@ -1,8 +1,7 @@
-//! Checks a GPU before a model with other layers than before first runs there, and remembers what
-//! came out.
+//! Checks a GPU before a model with new layers first runs on it, and keeps the result.
 //!
-//! **Invariant:** a GPU that computed something else than the CPU is not used; one that could not
-//! be asked is not remembered.
+//! **Invariant:** a GPU whose results differ from the CPU's is not used; a check that could not be
+//! completed is not kept.
 
 use std::sync::Arc;
 
@@ -17,12 +16,12 @@ use crate::clock;
 use crate::measured::Measured;
 use crate::print;
 
-/// Checks a GPU with the layers of a model, unless that was done before with this driver and this
-/// version. Software drivers are not checked: they are asked for by name, and slow.
+/// Checks a GPU with the layers of a model, unless this was done before with the same driver and
+/// version. Software drivers are not checked: they are used only by explicit request, and are slow.
 ///
 /// # Errors
 ///
-/// [`Error::Device`] if it computes something else than the CPU; what it reports.
+/// [`Error::Device`] if its results differ from the CPU's; errors of the GPU.
 pub(crate) fn check(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<()> {
     let facts = gpu.facts();
     if facts.kind == AdapterKind::Software {
@@ -57,15 +56,15 @@ fn verdict(name: &str, differences: &[String]) -> Result<()> {
     Err(Error::Device { device: name.to_owned(), problem, remedy: Some(Remedy::Cpu) })
 }
 
-/// Checks it, and remembers what differs: a line each.
+/// Checks a GPU and keeps the differences found, one line each.
 ///
 /// # Errors
 ///
-/// What the GPU reports.
+/// Errors of the GPU.
 pub(crate) fn checked(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<Vec<String>> {
     let found = differences(gpu, blueprint)?;
     let found: Vec<String> = found.iter().map(ToString::to_string).collect();
-    // As it is now: the check took a while.
+    // Loaded again because the check took a while.
     let mut measured = Measured::load();
     measured.set_gpu_check(&key_of(gpu.facts(), blueprint), &found);
     if let Err(error) = measured.save() {
@@ -74,7 +73,7 @@ pub(crate) fn checked(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<Vec<Strin
     Ok(found)
 }
 
-/// The adapter with its driver, this version, and the layers.
+/// Returns the adapter with its driver, this version, and the layers.
 fn key_of(facts: &AdapterFacts, blueprint: &Blueprint) -> String {
     format!("{facts}, {}, {:016x}", env!("CARGO_PKG_VERSION"), name_of_layers(blueprint))
 }

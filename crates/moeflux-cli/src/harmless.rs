@@ -1,18 +1,18 @@
 //! Makes the text of an answer harmless for a terminal: nothing in it moves the cursor, changes a
-//! setting or hides what stands there. Marks of direction that languages need stay.
+//! setting or hides text. Direction marks that languages need are kept.
 //!
-//! **Invariant:** of control characters only line ends and tabs come out; every other one is
-//! shown, as `^[` or `\u{9b}`. How the text is cut into pieces does not matter.
+//! **Invariant:** the only control characters in the output are newlines and tabs; all others are
+//! shown, as `^[` or `\u{9b}`. The result does not depend on how the text is split.
 
-/// Text on its way to a terminal.
+/// A filter for text written to a terminal.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Harmless {
-    /// A carriage return came last: it belongs to the line end if one follows.
+    /// The last character was a carriage return, which belongs to a newline if one follows.
     holds_return: bool,
 }
 
 impl Harmless {
-    /// What is certain, now that this text came.
+    /// Adds text. Returns the part that is now decided.
     pub(crate) fn push(&mut self, text: &str) -> String {
         let mut shown = String::with_capacity(text.len());
         for letter in text.chars() {
@@ -27,13 +27,13 @@ impl Harmless {
         shown
     }
 
-    /// The rest.
+    /// Returns the rest.
     pub(crate) fn finish(&mut self) -> &'static str {
         if std::mem::take(&mut self.holds_return) { "^M" } else { "" }
     }
 }
 
-/// The same for a whole text.
+/// Filters a whole text.
 pub(crate) fn harmless(text: &str) -> String {
     let mut filter = Harmless::default();
     let shown = filter.push(text);
@@ -48,8 +48,8 @@ fn show(letter: char, shown: &mut String) {
             shown.extend(char::from_u32(u32::from(letter) + 0x40));
         }
         '\u{7f}' => shown.push_str("^?"),
-        // Terminals take these for escape sequences, too; and marks that turn the order of letters
-        // around make a line say something else than it does.
+        // Terminals also take these for escape sequences; and marks that reverse the order of
+        // letters make a line appear to say something else.
         '\u{80}'..='\u{9f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
             shown.extend(letter.escape_unicode());
         }

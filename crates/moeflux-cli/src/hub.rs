@@ -1,6 +1,6 @@
-//! The cache of the Hugging Face hub, where the environment has it, and the names in it.
+//! The cache of the Hugging Face hub, as located by the environment, and the names in it.
 //!
-//! **Invariant:** a folder that is there wins over a name in the cache.
+//! **Invariant:** an existing folder takes precedence over a name in the cache.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ use moeflux_hub::{Cache, RepoId, Settings, Wanted};
 use crate::cache;
 use crate::failure::{Failure, Outcome};
 
-/// What names files, not models of a hub.
+/// Extensions of files, as opposed to names of models on the hub.
 const FILE_ENDS: [&str; 3] = ["json", "safetensors", "gguf"];
 
-/// The variables of `huggingface_hub`.
+/// Reads the settings from the environment variables of `huggingface_hub`.
 pub(crate) fn settings() -> Outcome<Settings> {
     let variable =
         |name: &str| cache::variable(name).and_then(|it| it.into_os_string().into_string().ok());
@@ -39,8 +39,8 @@ pub(crate) fn wanted(text: &str) -> std::result::Result<Wanted, String> {
     text.parse::<Wanted>().map_err(|error| error.to_string())
 }
 
-/// Parses the same of what is downloaded: all models have an owner, and a name alone would be
-/// looked for on the hub in vain.
+/// Parses the same for a download, which requires an owner: every model on the hub has one, so a
+/// bare name would not be found.
 pub(crate) fn wanted_of_owner(text: &str) -> std::result::Result<Wanted, String> {
     let wanted = wanted(text)?;
     match wanted.id.to_string().contains('/') {
@@ -49,7 +49,8 @@ pub(crate) fn wanted_of_owner(text: &str) -> std::result::Result<Wanted, String>
     }
 }
 
-/// The folder that `--model` means: itself, or that of a model in the cache.
+/// Returns the folder that `--model` denotes: the path itself, or the folder of a model in the
+/// cache.
 pub(crate) fn found(path: &Path) -> Result<PathBuf> {
     let Some(wanted) = named(path) else { return Ok(path.to_owned()) };
     let Ok(settings) = settings() else { return Ok(path.to_owned()) };
@@ -68,8 +69,8 @@ pub(crate) fn found(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// A path that is none here, and could be a name of the hub: `OWNER/NAME[:QUANT][@REVISION]`, or a
-/// link.
+/// Parses a path that does not exist but could be a name on the hub:
+/// `OWNER/NAME[:QUANT][@REVISION]`, or a link.
 pub(crate) fn named(path: &Path) -> Option<Wanted> {
     let text = path.to_str()?;
     if text.starts_with("https://") || text.starts_with("http://") || text.starts_with("hf.co/") {
@@ -84,8 +85,8 @@ pub(crate) fn named(path: &Path) -> Option<Wanted> {
     text.parse().ok()
 }
 
-/// What people call a model by its GGUF file, or by its folder: its repository, if it is in the
-/// cache.
+/// Returns the name of a model: that of its GGUF file, its repository if it is in the cache, or its
+/// folder.
 pub(crate) fn name_of(dir: &Path) -> String {
     if let Some(stem) = dir.file_stem().filter(|_| dir.is_file()) {
         return stem.to_string_lossy().into_owned();
@@ -96,7 +97,7 @@ pub(crate) fn name_of(dir: &Path) -> String {
     of_hub.or_else(of_dir).unwrap_or_else(|| "moeflux".to_owned())
 }
 
-/// A model's own word for itself, and how its weights are stored; or why it cannot be run.
+/// Returns a model's type and the format of its weights. Fails if it cannot be run.
 pub(crate) fn described(config: &[u8]) -> Result<String> {
     let raw = RawConfig::parse(Path::new("config.json"), config)?;
     let spec = ModelSpec::from_config(&raw)?;

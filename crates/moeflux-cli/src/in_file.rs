@@ -1,3 +1,3 @@
-//! Small files that commands read whole.
+//! Small files that commands read completely.
 
 pub(crate) use moeflux::provider::format::read_file;

@@ -1,6 +1,6 @@
-//! Ctrl-C as a flag: the first asks running work to end well, a later one ends the process. The
-//! system's own wish to end a process (SIGTERM, SIGHUP; on Windows Ctrl-Break and the end of the
-//! console) counts as Ctrl-C.
+//! Ctrl-C as a flag: the first asks running work to end cleanly, a later one ends the process. The
+//! system's own requests to end a process (SIGTERM, SIGHUP; on Windows Ctrl-Break and the end of
+//! the console) count as Ctrl-C.
 
 use std::error::Error;
 use std::ops::ControlFlow;
@@ -12,16 +12,16 @@ use crate::clock;
 use crate::failure::EXIT_CODE_OF_INTERRUPT;
 use crate::print;
 
-/// One wish to end may come as several signals: `timeout -s INT` sends to the process and to its
-/// group at once. Nobody presses Ctrl-C twice so fast.
+/// Signals within this time count as one request: `timeout -s INT` sends to the process and to its
+/// group at once. It is shorter than any deliberate second Ctrl-C.
 const ONE_WISH: Duration = Duration::from_millis(500);
 
-/// Whether Ctrl-C was pressed.
+/// A flag that Ctrl-C sets.
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Listens from now on. Where the system lets nobody listen, Ctrl-C ends the process as usual.
+    /// Listens from now on. If the system does not allow that, Ctrl-C ends the process as usual.
     pub(crate) fn listen() -> Self {
         Self::listen_and(|_| {})
     }
@@ -31,7 +31,7 @@ impl Interrupt {
         Self(Arc::default())
     }
 
-    /// Listens; the first wish to end is passed on at once.
+    /// Listens, and passes on the first request at once; a later one ends the process.
     pub(crate) fn listen_and(mut pass_on: impl FnMut(Wish) + Send + 'static) -> Self {
         let flag = Arc::new(AtomicBool::new(false));
         let shared = Arc::clone(&flag);
@@ -48,13 +48,13 @@ impl Interrupt {
         Self::heard(flag, listening)
     }
 
-    /// Ends the process as Ctrl-C does where nothing listens.
+    /// Ends the process as Ctrl-C does without a handler.
     #[expect(clippy::disallowed_methods, reason = "nothing is left to be put in order")]
     pub(crate) fn end_process() {
         std::process::exit(EXIT_CODE_OF_INTERRUPT.into());
     }
 
-    /// The same; each wish is passed on, and the process ends only where `pass_on` ends it.
+    /// Listens, and passes on each request; the process ends only if `pass_on` ends it.
     pub(crate) fn listen_to_each(mut pass_on: impl FnMut() + Send + 'static) -> Self {
         let flag = Arc::new(AtomicBool::new(false));
         let shared = Arc::clone(&flag);
@@ -71,7 +71,7 @@ impl Interrupt {
         Self::heard(flag, listening)
     }
 
-    /// What was wished was done.
+    /// Clears the flag after a request was carried out.
     pub(crate) fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -83,42 +83,42 @@ impl Interrupt {
         Self(flag)
     }
 
-    /// Whether it was pressed.
+    /// Returns whether a request was received.
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The flag itself, for work that polls it.
+    /// Returns the flag itself, for work that polls it.
     pub(crate) fn flag(&self) -> &AtomicBool {
         &self.0
     }
 
-    /// The answer to a watch.
+    /// Returns the flag as the result of a progress callback.
     pub(crate) fn poll(&self) -> ControlFlow<()> {
         if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 
-/// How the process is asked to end.
+/// The urgency of a request to end the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// It may take its time.
+    /// The process may take its time.
     Asked,
-    /// The system ends it within seconds, whatever it does: its console, the user's session or the
-    /// system itself ends.
+    /// The system ends the process within seconds in any case: its console, the user's session or
+    /// the system itself ends.
     #[cfg_attr(not(windows), expect(dead_code, reason = "Windows alone says so"))]
     Forced,
 }
 
-/// Calls this for each signal that asks for the end, on a thread of its own.
+/// Calls the handler for each signal that requests the end, on a separate thread.
 #[cfg(not(windows))]
 fn on_each_wish(mut handler: impl FnMut(Wish) + Send + 'static) -> Result<(), Box<dyn Error>> {
     Ok(ctrlc::set_handler(move || handler(Wish::Asked))?)
 }
 
-/// Calls this for each of Ctrl-C, Ctrl-Break, the end of the console, of the user's session and of
-/// the system, on a thread of its own. Behind the last three Windows ends the process when the
-/// handler of the console returns, or after some seconds: that of tokio does not return.
+/// Calls the handler for each of Ctrl-C, Ctrl-Break, and the end of the console, of the user's
+/// session and of the system, on a separate thread. After the last three, Windows ends the process
+/// when the console handler returns, or after some seconds; tokio's handler does not return.
 #[cfg(windows)]
 fn on_each_wish(mut handler: impl FnMut(Wish) + Send + 'static) -> Result<(), Box<dyn Error>> {
     use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_logoff, ctrl_shutdown};

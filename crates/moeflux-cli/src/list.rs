@@ -1,4 +1,4 @@
-//! `moeflux list`: the models of the hub's cache.
+//! `moeflux list`: lists the models in the hub's cache.
 //!
 //! **Invariant:** reads names, lengths, listings and configs; never weights.
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::failure::Outcome;
 use crate::hub::{described, settings};
 
-/// Published configs have 1 MB at most.
+/// Published configs have at most 1 MB.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// What `moeflux list` is told.
@@ -32,11 +32,11 @@ struct Row<'a> {
     runs: Result<String, String>,
 }
 
-/// Lists; answers what to print.
+/// Lists the models. Returns the text to print.
 ///
 /// # Errors
 ///
-/// Why the cache cannot be read.
+/// Fails if the cache cannot be read.
 pub(crate) fn run(args: &ListArgs) -> Outcome<String> {
     let settings = settings()?;
     let repos = Cache::new(&settings.cache).repos()?;
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &ListArgs) -> Outcome<String> {
     Ok(lines.join("\n"))
 }
 
-/// Why a revision can be run, or cannot.
+/// Determines whether a revision can be run, and why not.
 fn row(snapshot: &Snapshot) -> Row<'_> {
     let config =
         moeflux::provider::format::read_file(&snapshot.dir.join("config.json"), CONFIG_BYTES_MAX);
@@ -71,9 +71,9 @@ fn row(snapshot: &Snapshot) -> Row<'_> {
     Row { snapshot, runs }
 }
 
-/// As [`described`], of a folder with a GGUF file.
+/// Like [`described`], for a folder with a GGUF file.
 fn gguf_described(dir: &Path) -> Result<String, String> {
-    // Several can be run, each by its own name.
+    // Several files can be run, each by its own name.
     gguf_at(dir).map_err(|error| error.to_string())?;
     let model = Model::open(dir).map_err(|error| format!("moeflux cannot run it: {error}"))?;
     let blueprint = model.blueprint();

@@ -1,4 +1,4 @@
-//! `moeflux logits`: token ids in, one row of float32 logits per token out.
+//! `moeflux logits`: writes one row of float32 logits for each given token id.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

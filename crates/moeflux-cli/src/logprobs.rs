@@ -1,4 +1,4 @@
-//! A file with a line per token: how likely the model found it.
+//! A file with one line per token: its log-probability.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -20,7 +20,7 @@ pub(crate) struct Logprobs {
 }
 
 impl Logprobs {
-    /// Before there are any lines: a place that cannot be written is refused at once.
+    /// Creates the file before anything is computed, so that an unusable path is refused at once.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let file = OutFile::new(path)?;
         let out = create_file(file.path()).map_err(Error::io("create", path))?;
@@ -28,12 +28,12 @@ impl Logprobs {
         Ok(Self { file, out, path: path.to_owned(), scorer })
     }
 
-    /// A window begins with tokens that are not predicted.
+    /// Writes the tokens at the start of a window, which are not predicted.
     pub(crate) fn begin(&mut self, tokens: &[TokenId]) -> Result<()> {
         tokens.iter().try_for_each(|token| self.line(*token, None))
     }
 
-    /// The next token, and the logits before it.
+    /// Writes the next token, given the logits before it.
     pub(crate) fn add(&mut self, logits: &[f32], token: TokenId) -> Result<()> {
         let logprob = self.scorer.score(logits, token)?.logprob;
         self.line(token, logprob)
@@ -44,7 +44,7 @@ impl Logprobs {
         writeln!(self.out, "{line}").map_err(Error::io("write", &self.path))
     }
 
-    /// The file is whole.
+    /// Completes the file.
     pub(crate) fn finish(self) -> Result<()> {
         let Self { file, out, path, .. } = self;
         let flushed = out.into_inner().map_err(std::io::IntoInnerError::into_error);

@@ -1,6 +1,6 @@
-//! The machine that a figure was measured on, as far as it says what it is.
+//! The machine that a figure was measured on, as far as the system describes it.
 //!
-//! **Invariant:** what a system does not say is missing, and nothing fails.
+//! **Invariant:** values that the system does not report are missing, and nothing fails.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::size::binary;
 
-/// What a record of figures names.
+/// The description recorded with figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Machine {
     cpu: String,
@@ -18,17 +18,17 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// The one this runs on.
+    /// Describes this machine.
     pub(crate) fn here() -> Self {
         Self {
-            // Arm's Linux does not name it.
+            // Linux on Arm does not report it.
             cpu: moeflux_io::processor_name().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
             n_cores: n_cores().get(),
             memory_bytes: moeflux_io::total_memory_bytes(),
         }
     }
 
-    /// For machines.
+    /// Returns the description as JSON.
     pub(crate) fn json(&self) -> Value {
         json!({
             "cpu": self.cpu,
@@ -37,52 +37,52 @@ impl Machine {
         })
     }
 
-    /// Names this machine among those that share a home folder.
+    /// Returns a key that distinguishes this machine from others with the same home folder.
     pub(crate) fn key(&self) -> String {
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         format!("{} {}", self.text(), host.trim()).trim_end().to_owned()
     }
 
-    /// What its CPU is called.
+    /// Returns the name of the CPU.
     pub(crate) fn cpu(&self) -> &str {
         &self.cpu
     }
 
-    /// Cores that this process may use.
+    /// Returns the number of cores that this process may use.
     pub(crate) fn n_cores(&self) -> usize {
         self.n_cores
     }
 
-    /// All of its memory.
+    /// Returns the total memory.
     pub(crate) fn memory_bytes(&self) -> Option<u64> {
         self.memory_bytes
     }
 
-    /// For people.
+    /// Returns the description as text.
     pub(crate) fn text(&self) -> String {
         let memory = self.memory_bytes.map_or("memory unknown".to_owned(), binary);
         format!("{}, {} cores, {memory}", self.cpu, self.n_cores)
     }
 }
 
-/// Cores that this process may use.
+/// Returns the number of cores that this process may use.
 pub(crate) fn n_cores() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// What the processor's package has used so far, in millionths of a joule, where Linux says so and
-/// lets this user read it. It begins anew now and then.
+/// Returns the energy used by the processor's package so far, in microjoules, if Linux reports it
+/// and this user may read it. The counter wraps around.
 pub(crate) fn package_energy_uj() -> Option<u64> {
     fs::read_to_string("/sys/class/powercap/intel-rapl:0/energy_uj").ok()?.trim().parse().ok()
 }
 
-/// What Linux says of the time that all cores have counted, and this process.
+/// Returns what Linux reports about the CPU times of all cores and of this process.
 pub(crate) fn cpu_times() -> Option<[String; 2]> {
     let read = |path: &str| fs::read_to_string(path).ok();
     Some([read("/proc/stat")?, read("/proc/self/stat")?])
 }
 
-/// The bytes of a line such as `MemTotal:  24689764 kB`.
+/// Returns the bytes in a line such as `MemTotal:  24689764 kB`.
 pub(crate) fn kibibytes(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     let n_kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -1,7 +1,7 @@
-//! The `moeflux` command: reads arguments, runs one subcommand, says on one line what went wrong.
+//! The `moeflux` command: parses arguments, runs one subcommand, reports an error on one line.
 //!
-//! Exit status: 0 done, 1 failed, 2 wrong use, 130 ended by Ctrl-C. Results go to stdout, all else
-//! to stderr.
+//! Exit status: 0 success, 1 failure, 2 wrong usage, 130 ended by Ctrl-C. Results go to stdout,
+//! everything else to stderr.
 
 mod clock;
 mod failure;
@@ -166,7 +166,7 @@ fn main() -> ExitCode {
     match (run(command), &group) {
         (Ok(()), _) => ExitCode::SUCCESS,
         (Err(failure), None) => fail(&failure),
-        // That was said when it happened.
+        // This was reported when it happened.
         (Err(failure), Some(group)) if group.is_broken() => failure.exit_code(),
         (Err(failure), Some(group)) => {
             ranks::end(group, &failure);
@@ -175,7 +175,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what rank 0 tells; whether all went well.
+/// Executes the steps of rank 0. Returns whether all went well.
 fn follow(command: &mut Command, group: &RankGroup) -> bool {
     match command.model() {
         Some(args) => {
@@ -186,7 +186,7 @@ fn follow(command: &mut Command, group: &RankGroup) -> bool {
     }
 }
 
-/// Gives the command of rank 0 the others.
+/// Passes the other ranks to the command of rank 0.
 fn lead(command: &mut Command, group: &RankGroup) {
     match command {
         Command::Doctor(args) => args.group = Some(group.clone()),
@@ -199,26 +199,26 @@ fn lead(command: &mut Command, group: &RankGroup) {
     }
 }
 
-/// Says why; the exit code.
+/// Prints the failure. Returns the exit code.
 fn fail(failure: &Failure) -> ExitCode {
     print::aside(failure.line().trim_end());
     failure.exit_code()
 }
 
-/// What was typed; options of the server may stand in the environment instead.
+/// Parses the command line; options of the server can also be environment variables.
 fn parse() -> Result<Cli, clap::Error> {
-    // As with most commands, so that an alias may have options that are typed again.
+    // As with most commands, so that an alias may have options that are repeated.
     let command = Cli::command().args_override_self(true);
     let command = command.mut_subcommand("serve", environment::name_options);
     let matches = command.try_get_matches()?;
     Cli::from_arg_matches(&matches)
 }
 
-/// Says what is wrong with what was typed, or the help that was asked for; the exit code.
+/// Prints an error in the command line, or the requested help. Returns the exit code.
 fn refuse(error: &clap::Error) -> ExitCode {
     let args: Vec<String> =
         std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect();
-    // clap reads `-hf` as `-h`, and would answer with the help.
+    // clap parses `-hf` as `-h`, and would print the help.
     let is_refused = error.use_stderr() || args.iter().any(|it| it == "-hf");
     if let Some(tip) = tips::of(&args).filter(|_| is_refused) {
         return fail(&Failure::Usage(tip.into_owned()));
@@ -228,17 +228,17 @@ fn refuse(error: &clap::Error) -> ExitCode {
     }
     let is_evil = |it: OsString| it.to_string_lossy().contains(moeflux_io::is_harmful);
     if error.use_stderr() && std::env::args_os().any(is_evil) {
-        // A script passes on names of others. Its colours are the price.
+        // A script may pass on untrusted names. Escaping them loses the colours.
         print::aside(error.render().to_string().trim_end());
     } else {
-        // Nobody is left to be told.
+        // If printing fails, there is no way to report it.
         drop(error.print());
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
 }
 
 impl Command {
-    /// How ranks run the command, if they do it together.
+    /// Returns how ranks run the command, if they run it together.
     fn ranks(&mut self) -> Option<RankArgs> {
         match self {
             Self::Doctor(_) => Some(RankArgs::USUAL),
@@ -246,7 +246,7 @@ impl Command {
         }
     }
 
-    /// The options of a model, where a command runs one.
+    /// Returns the model options of a command that runs a model.
     fn model(&mut self) -> Option<&mut ModelArgs> {
         match self {
             Self::Generate(args) => Some(&mut args.model),

@@ -1,8 +1,8 @@
-//! What was measured of this machine, remembered in the cache folder: rates by `moeflux doctor` for
-//! `moeflux plan`, which way of reading is faster for a model, and what checks of GPUs found.
+//! Measurements of this machine, kept in the cache folder: rates by `moeflux doctor` for `moeflux
+//! plan`, the faster way of reading for each model, and the results of GPU checks.
 //!
-//! **Invariant:** a file that is missing, damaged or of another version is no error: then nothing
-//! is remembered. Figures are kept per machine, and of drives per file system.
+//! **Invariant:** a file that is missing, damaged or of another version is not an error: it counts
+//! as empty. Figures are kept per machine, and for drives per file system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use crate::machine::Machine;
 use crate::out_file::OutFile;
 use crate::pace::Pace;
 
-/// A later version writes another file.
+/// A later format uses another name.
 const FILE_NAME: &str = "measured-1.json";
 
-/// More than this is not what was written.
+/// A larger file was not written by this program.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A rate and when it was measured.
@@ -28,35 +28,35 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub(crate) struct Rate {
     /// As measured.
     pub(crate) bytes_per_s: f64,
-    /// Of which file system; empty for memory.
+    /// The file system; empty for memory.
     pub(crate) of: String,
-    /// How long ago, in seconds.
+    /// Age in seconds.
     pub(crate) age_s: i64,
-    /// Others used the machine meanwhile: it may be too low.
+    /// Whether other programs used the machine meanwhile, so that the rate may be too low.
     pub(crate) is_doubtful: bool,
 }
 
-/// How fast something computes, and when that was measured.
+/// The measured speed of a computing device.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Computing {
     pub(crate) pace: Pace,
-    /// By which kernels of a CPU, or by which GPU.
+    /// The kernels of the CPU, or the name of the GPU.
     pub(crate) name: String,
-    /// How long ago, in seconds.
+    /// Age in seconds.
     pub(crate) age_s: i64,
-    /// Others used the machine meanwhile: it may be too low.
+    /// Whether other programs used the machine meanwhile, so that the rates may be too low.
     pub(crate) is_doubtful: bool,
 }
 
 impl Rate {
-    /// What stands behind `measured by`.
+    /// Returns the text that follows `measured by`.
     pub(crate) fn when(&self) -> String {
         when(self.age_s, self.is_doubtful)
     }
 }
 
 impl Computing {
-    /// What stands behind `measured by`.
+    /// Returns the text that follows `measured by`.
     pub(crate) fn when(&self) -> String {
         when(self.age_s, self.is_doubtful)
     }
@@ -71,26 +71,26 @@ fn when(age_s: i64, is_doubtful: bool) -> String {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Card {
     pub(crate) computing: Computing,
-    /// Bytes that a model may have there.
+    /// Bytes that a model may use there.
     pub(crate) room_bytes: u64,
-    /// Whether its kernels read the host's memory.
+    /// Whether its kernels can read host memory.
     pub(crate) sees_host: bool,
-    /// Whether commands take it by themselves for models that fit.
+    /// Whether commands use it automatically for models that fit.
     pub(crate) is_for_auto: bool,
 }
 
-/// All that was measured on this machine.
+/// All measurements of this machine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
     file: PathBuf,
     machine: String,
     root: Map<String, Value>,
-    /// Others use the machine while what is kept now is measured.
+    /// Whether new entries are measured while other programs use the machine.
     is_doubtful: bool,
 }
 
 impl Measured {
-    /// What is remembered.
+    /// Loads the kept measurements.
     pub(crate) fn load() -> Self {
         Self::load_from(cache::folder().join(FILE_NAME), Machine::here().key())
     }
@@ -104,28 +104,28 @@ impl Measured {
         Self { file, machine, root, is_doubtful: false }
     }
 
-    /// Memory's rate.
+    /// Returns the rate of memory.
     pub(crate) fn memory(&self) -> Option<Rate> {
         rate("", self.root.get(&self.machine)?.get("memory")?)
     }
 
-    /// The rate of a file system's drive, or of the one that was measured last.
+    /// Returns the rate of a file system's drive, or, without a key, of the drive measured last.
     pub(crate) fn drive(&self, key: Option<&str>) -> Option<Rate> {
         let drives = self.root.get(&self.machine)?.get("drives")?.as_object()?;
         if let Some(exact) = key.and_then(|key| rate(key, drives.get(key)?)) {
             return Some(exact);
         }
         let all = drives.iter().filter_map(|(key, entry)| rate(key, entry));
-        // One of another drive says nothing of a drive that is known.
+        // Another drive's rate says nothing about a given drive.
         all.filter(|_| key.is_none()).min_by_key(|it| it.age_s)
     }
 
-    /// How fast the CPU computes with these kernels.
+    /// Returns the speed of the CPU with these kernels.
     pub(crate) fn cpu(&self, kernels: &str) -> Option<Computing> {
         computing_of(self.root.get(&self.machine)?.get("cpu")?).filter(|it| it.name == kernels)
     }
 
-    /// The GPU that was measured last.
+    /// Returns the GPU that was measured last.
     pub(crate) fn card(&self) -> Option<Card> {
         let entry = self.root.get(&self.machine)?.get("gpu")?;
         Some(Card {
@@ -136,28 +136,28 @@ impl Measured {
         })
     }
 
-    /// What a check of a GPU found that differs, a line each, if it was checked.
+    /// Returns the differences that a check of a GPU found, one line each, if it was checked.
     pub(crate) fn gpu_check(&self, key: &str) -> Option<Vec<String>> {
         let found = self.root.get(&self.machine)?.get("gpu_checks")?.get(key)?.as_array()?;
         found.iter().map(|line| line.as_str().map(str::to_owned)).collect()
     }
 
-    /// Keeps it.
+    /// Sets the result of a check.
     pub(crate) fn set_gpu_check(&mut self, key: &str, differences: &[String]) {
         self.machine_entry()["gpu_checks"][key] = json!(differences);
     }
 
-    /// Marks all that is kept from now on as measured on a busy machine.
+    /// Marks all later entries as measured on a busy machine.
     pub(crate) fn doubt(&mut self) {
         self.is_doubtful = true;
     }
 
-    /// Where it is written down.
+    /// Returns the path of the file.
     pub(crate) fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Forgets all of this machine; what that was, a line each.
+    /// Removes all entries of this machine. Returns a line about each.
     pub(crate) fn forget(&mut self) -> Vec<String> {
         let gbps = |rate: &Rate| format!("{:.2} GB/s, {}", rate.bytes_per_s / 1e9, ago(rate.age_s));
         let computing = |it: &Computing| {
@@ -194,13 +194,13 @@ impl Measured {
         lines
     }
 
-    /// Keeps how fast the CPU computes with these kernels.
+    /// Sets the speed of the CPU with these kernels.
     pub(crate) fn set_cpu(&mut self, kernels: &str, pace: &Pace) {
         let entry = self.computing_entry(kernels, pace);
         self.machine_entry()["cpu"] = entry;
     }
 
-    /// Keeps a GPU.
+    /// Sets the GPU.
     pub(crate) fn set_card(&mut self, card: &Card) {
         let mut entry = self.computing_entry(&card.computing.name, &card.computing.pace);
         entry["room_bytes"] = json!(card.room_bytes);
@@ -209,13 +209,13 @@ impl Measured {
         self.machine_entry()["gpu"] = entry;
     }
 
-    /// Keeps memory's rate.
+    /// Sets the rate of memory.
     pub(crate) fn set_memory(&mut self, bytes_per_s: f64) {
         let entry = self.entry(json!({"bytes_per_s": bytes_per_s}));
         self.machine_entry()["memory"] = entry;
     }
 
-    /// Keeps a drive's rate.
+    /// Sets a drive's rate.
     pub(crate) fn set_drive(&mut self, key: &str, bytes_per_s: f64) {
         let entry = self.entry(json!({"bytes_per_s": bytes_per_s}));
         let machine = self.machine_entry();
@@ -225,13 +225,13 @@ impl Measured {
         machine["drives"][key] = entry;
     }
 
-    /// The faster way of reading for a model's folder.
+    /// Returns the faster way of reading for a model's folder.
     pub(crate) fn way(&self, model: &str) -> Option<ReadWay> {
         let way = self.root.get(&self.machine)?.get("ways")?.get(model)?.as_str()?;
         [ReadWay::Direct, ReadWay::PageCache].into_iter().find(|it| way_name(*it) == way)
     }
 
-    /// Keeps the faster way of reading for a model's folder.
+    /// Sets the faster way of reading for a model's folder.
     pub(crate) fn set_way(&mut self, model: &str, way: ReadWay) {
         let machine = self.machine_entry();
         if !machine["ways"].is_object() {
@@ -244,7 +244,7 @@ impl Measured {
         self.entry(json!({"name": name, "pace": pace.json()}))
     }
 
-    /// With when it was measured, and how.
+    /// Adds the time and the circumstances of the measurement.
     fn entry(&self, mut entry: Value) -> Value {
         entry["measured_s"] = json!(clock::seconds_since_1970());
         if self.is_doubtful {
@@ -261,11 +261,11 @@ impl Measured {
         entry
     }
 
-    /// Writes it down.
+    /// Writes the file.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`].
+    /// [`Error::Io`] if the file or its folder cannot be written.
     pub(crate) fn save(&self) -> Result<()> {
         if let Some(folder) = self.file.parent() {
             fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
@@ -301,7 +301,7 @@ fn rate(of: &str, entry: &Value) -> Option<Rate> {
     is_rate.then(|| Rate { bytes_per_s, of: of.to_owned(), age_s, is_doubtful })
 }
 
-/// How long ago, and whether the machine was busy.
+/// Returns the age, and whether the machine was busy.
 fn measured_at(entry: &Value) -> Option<(i64, bool)> {
     let measured_s = entry.get("measured_s")?.as_i64()?;
     let age_s = clock::seconds_since_1970().saturating_sub(measured_s).max(0);
@@ -309,7 +309,7 @@ fn measured_at(entry: &Value) -> Option<(i64, bool)> {
     Some((age_s, is_doubtful))
 }
 
-/// `3 hours ago`.
+/// Formats an age as `3 hours ago`.
 pub(crate) fn ago(age_s: i64) -> String {
     let (n, unit) = match age_s {
         ..120 => return "just now".to_owned(),

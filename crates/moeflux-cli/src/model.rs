@@ -1,5 +1,5 @@
-//! What `--model` names: its headers first, so that what cannot work fails at once, then the
-//! weights, with a progress bar.
+//! Opens the model that `--model` names: reads its headers first, so that errors are found at once,
+//! then the weights, with a progress bar.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -27,8 +27,8 @@ use crate::print;
 use crate::progress::Bar;
 use crate::size::binary;
 
-/// A model's path: what was given, by its folder or by its name in the hub's cache, or the folder
-/// of the model in the box, unpacked.
+/// Returns a model's path: the given path or name in the hub's cache, or by default the unpacked
+/// folder of the built-in model.
 pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf> {
     let path = path_or_config(given)?;
     match path.is_file() && has_end(&path, "json") && !begins_as_gguf(&path) {
@@ -37,7 +37,7 @@ pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// The same for a command that reads a config without weights, too.
+/// Returns the same for a command that also accepts a config without weights.
 pub(crate) fn path_or_config(given: Option<&Path>) -> Result<PathBuf> {
     match given {
         Some(path) => {
@@ -52,7 +52,7 @@ pub(crate) fn path_or_config(given: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Says what a model is to those who name something else: no folder, or one above it.
+/// Refuses a path that is not a model, such as a parent folder, and explains how to name one.
 fn check_there(path: &Path) -> Result<()> {
     const WHAT: &str =
         "a model is a GGUF file, or the folder with its config.json and *.safetensors";
@@ -66,7 +66,7 @@ fn check_there(path: &Path) -> Result<()> {
         }
         found => found.map(drop).map_err(Error::io("open", path))?,
     }
-    // A pack that is not finished is told by who reads its journal.
+    // An unfinished pack is reported when its journal is read.
     let has = |name: &str| path.join(name).exists();
     if !path.is_dir() || has("config.json") || has(PACK_JOURNAL) || has(PACK_METADATA) {
         return Ok(());
@@ -81,8 +81,8 @@ fn check_there(path: &Path) -> Result<()> {
     Err(Error::malformed(path, problem))
 }
 
-/// Says what to name instead of a file, or of what has the name of one. A config is taken by some
-/// commands, which judge it.
+/// Refuses a file, or a missing path named like one, and says what to name instead. A config is
+/// left to the commands that accept it.
 pub(crate) fn check_named(path: &Path) -> Result<()> {
     if path.exists() && !path.is_file() && !path.is_dir() {
         return ReadFile::open(path).map(drop).map_err(Error::io("open", path));
@@ -107,7 +107,7 @@ pub(crate) fn check_named(path: &Path) -> Result<()> {
     Err(Error::malformed(path, problem))
 }
 
-/// The folder of a file.
+/// Returns the folder of a file.
 pub(crate) fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -126,13 +126,13 @@ fn begins_as_gguf(path: &Path) -> bool {
     file.is_some_and(|file| file.read_exact_at(0, &mut magic).is_ok()) && &magic == b"GGUF"
 }
 
-/// The folders in a folder; none of what cannot be listed.
+/// Returns the folders in a folder; none if it cannot be listed.
 fn folders(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|it| it.is_dir())
 }
 
-/// Whether this is a GGUF file, or a folder that has weights beside a config.
+/// Returns whether this is a GGUF file, or a folder with weights next to a config.
 pub(crate) fn has_weights(dir: &Path) -> Result<bool> {
     if gguf_at(dir)?.is_some_and(|file| begins_as_gguf(&file)) {
         return Ok(true);
@@ -149,7 +149,7 @@ pub(crate) fn has_weights(dir: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// The model that `--model` names, with the tokenizer of `--tokenizer`: its headers alone.
+/// Opens the model that `--model` names, with the tokenizer of `--tokenizer`. Reads only headers.
 pub(crate) fn open(args: &ModelArgs) -> Result<Model> {
     let model = Model::open(path(args.model.as_deref())?)?;
     Ok(match &args.tokenizer {
@@ -158,14 +158,14 @@ pub(crate) fn open(args: &ModelArgs) -> Result<Model> {
     })
 }
 
-/// Tokens that all sessions together will hold, and what is kept beside them.
+/// The tokens that all sessions together will hold, and the memory for other purposes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
-    /// On the CPU, where memory for more is taken from experts as they grow.
+    /// On the CPU, where growing sessions take memory from experts.
     pub(crate) at_first: usize,
-    /// On a device, which cannot do that.
+    /// On a device, where that is not possible.
     pub(crate) at_most: usize,
-    /// Bytes of the memory for what this program does beside the engine.
+    /// Bytes that this program needs besides the engine.
     pub(crate) beside_bytes: u64,
 }
 
@@ -175,7 +175,7 @@ impl From<usize> for Held {
     }
 }
 
-/// Loads a model whose sessions will hold so many tokens.
+/// Loads a model whose sessions will hold `held` tokens.
 pub(crate) fn load(
     model: Model,
     args: &ModelArgs,
@@ -185,7 +185,7 @@ pub(crate) fn load(
     Ok(load_traced(args.backend()?, (model, held.into()), args, interrupt)?)
 }
 
-/// The same on this backend.
+/// Loads a model on this backend, with a trace if requested.
 pub(crate) fn load_traced(
     backend: BackendName,
     (model, held): (Model, Held),
@@ -195,15 +195,15 @@ pub(crate) fn load_traced(
     let Some(path) = &args.trace else {
         return load_on(backend, (model, held), args, interrupt);
     };
-    // Before the weights are read: a place that cannot be written is refused at once.
+    // Before the weights are read, so that an unusable path is refused at once.
     let file = create_file(path).map_err(Error::io("create", path))?;
     let mut engine = load_on(backend, (model, held), args, interrupt)?;
     engine.begin_trace(Box::new(file), path)?;
     Ok(engine)
 }
 
-/// Loads a model whenever a service asks for it: the first time with the headers that were read
-/// already.
+/// Returns a function that loads a model whenever a service requests it; the first time, it uses
+/// the headers already read.
 pub(crate) fn loader(
     model: Model,
     load: impl Fn(Model) -> Result<Engine> + Send + 'static,
@@ -213,8 +213,8 @@ pub(crate) fn loader(
     Box::new(move || load(first.take().map_or_else(|| Model::open(&path), Ok)?))
 }
 
-/// Bytes that a budget names, or that the machine can spare; those of a machine that does not say
-/// what it has.
+/// Returns the bytes of a budget, or those that the machine can spare. If the system does not
+/// report its memory, a fixed value is assumed.
 pub(crate) fn memory_bytes(budget: Budget) -> u64 {
     match budget {
         Budget::Bytes(n_bytes) => n_bytes,
@@ -222,7 +222,7 @@ pub(crate) fn memory_bytes(budget: Budget) -> u64 {
     }
 }
 
-/// The line about a budget that the system cannot be asked for, or that is beyond it.
+/// Returns a note if the system does not report its memory, or if a budget exceeds it.
 fn memory_note(budget: Budget, free: Option<u64>, total: Option<u64>) -> Option<String> {
     match (budget, free, total) {
         (Budget::Auto, None, _) => {
@@ -241,7 +241,7 @@ fn memory_note(budget: Budget, free: Option<u64>, total: Option<u64>) -> Option<
     }
 }
 
-/// Loads a model for this backend, whatever `--backend` names, without a trace.
+/// Loads a model on this backend, regardless of `--backend`, without a trace.
 pub(crate) fn load_on(
     backend: BackendName,
     (model, held): (Model, Held),
@@ -322,11 +322,10 @@ fn load_with_bar(model: Model, config: &EngineConfig, interrupt: &Interrupt) -> 
     })
 }
 
-/// A model's files, while the model is loaded.
+/// The files of a model while it is loaded.
 struct FilesOf {
     dir: PathBuf,
-    /// The model among those whose way of reading was measured before; `None` where `--io` names
-    /// the way.
+    /// Key of the model for the measured way of reading; `None` if `--io` selects the way.
     key: Option<String>,
     way_known: Option<ReadWay>,
 }
@@ -342,8 +341,8 @@ impl FilesOf {
         Self { dir: model.path().to_owned(), key, way_known }
     }
 
-    /// Keeps the way that was measured for the next time. A cache folder that cannot be written
-    /// costs the same measurement then.
+    /// Keeps the measured way of reading. If the cache folder cannot be written, it is measured
+    /// again next time.
     fn remember_way(&self, engine: &Engine) {
         if let (Some(key), None, Some(way)) = (&self.key, self.way_known, engine.read_way()) {
             let mut measured = Measured::load();
@@ -352,7 +351,7 @@ impl FilesOf {
         }
     }
 
-    /// What is to be known of files that are read in another way than one might think.
+    /// Prints notes about files that are not read in the expected way.
     fn tell(&self, args: &ModelArgs, engine: &Engine) {
         if let Some(mirror) = args.mirror.as_ref().filter(|_| engine.read_way().is_none()) {
             let mirror = mirror.display();
@@ -370,7 +369,7 @@ impl FilesOf {
     }
 }
 
-/// Waits until all experts are in memory that have room there.
+/// Waits until all experts that fit in memory have been read.
 pub(crate) fn read_rest(engine: &Engine, interrupt: &Interrupt) -> Result<()> {
     let mut bar = None;
     engine.read_rest(&mut |progress| {
@@ -380,12 +379,12 @@ pub(crate) fn read_rest(engine: &Engine, interrupt: &Interrupt) -> Result<()> {
     })
 }
 
-/// Threads that compute: `--threads`, or the default.
+/// Returns the number of compute threads: `--threads`, or the default.
 pub(crate) fn n_threads(args: &ModelArgs) -> NonZeroUsize {
     args.threads.unwrap_or_else(n_threads_default)
 }
 
-/// `--context`, or `n_tokens`, at most what the model takes.
+/// Returns `--context`, or `n_tokens` limited to the model's maximum.
 pub(crate) fn context_for(
     model: &Model,
     asked: Option<NonZeroUsize>,
@@ -394,7 +393,7 @@ pub(crate) fn context_for(
     context_within(model.spec(), asked, n_tokens)
 }
 
-/// The same of a model that may have no weights.
+/// Returns the same for a model that may have no weights.
 pub(crate) fn context_within(
     spec: &ModelSpec,
     asked: Option<NonZeroUsize>,
@@ -411,7 +410,7 @@ pub(crate) fn context_within(
     }
 }
 
-/// Whether the model can read these tokens.
+/// Checks that the model can process these tokens.
 pub(crate) fn check_tokens(model: &Model, tokens: &[TokenId], context: usize) -> Result<()> {
     let spec = model.spec();
     if tokens.len() > context {

@@ -1,7 +1,7 @@
-//! A blueprint as the bytes that running it needs: to be held, and to be read for a token.
+//! The bytes that running a blueprint needs: to be held, and to be read for a token.
 //!
-//! **Invariant:** counted from the matrices that were bound, like `inspect`'s numbers; knows no
-//! machine.
+//! **Invariant:** counted from the bound matrices, like the numbers of `inspect`; independent of
+//! machines.
 
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::step_bytes;
@@ -14,49 +14,50 @@ use moeflux::provider::weights::ExpertBank;
 use moeflux::{Arithmetic, ByteCount, Error, Result};
 use moeflux_kernels::{MatrixKind, MatrixLayout};
 
-/// How the default arithmetic keeps keys and values.
+/// The format of keys and values in the default arithmetic.
 pub(crate) const KV_KIND: KvKind = Arithmetic::Int8.kv_kind();
 
 /// The routed experts of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SparseLayer {
-    /// Its experts.
+    /// The number of experts.
     pub(crate) n_experts: u64,
-    /// Of these, for each token.
+    /// The experts used by a token.
     pub(crate) top_k: u64,
-    /// One of them, as stored.
+    /// Bytes of one expert, as stored.
     pub(crate) expert_bytes: u64,
-    /// Where several machines have parts of them: inner values of one use, of all machines.
+    /// If several machines share the experts: inner values of one use, over all machines.
     pub(crate) n_inner: u64,
-    /// And columns of the sum.
+    /// If several machines share the experts: columns of the sum.
     pub(crate) n_hidden: u64,
 }
 
 impl SparseLayer {
-    /// Experts that so many rows choose if every one is as likely as any other.
+    /// Returns the expected number of experts that `n_rows` rows choose if all are equally likely.
     pub(crate) fn n_chosen(&self, n_rows: f64) -> f64 {
         let left_out = 1.0 - float(self.top_k) / float(self.n_experts.max(1));
         float(self.n_experts) * (1.0 - left_out.powf(n_rows))
     }
 }
 
-/// What is multiplied for a token.
+/// The products for a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// Weights that are read for it, as stored.
+    /// Weights that are read, as stored.
     pub(crate) n_bytes: u64,
     /// Multiplications and additions.
     pub(crate) n_operations: u64,
 }
 
-/// The same by the kernels that do it: a CPU multiplies codes as integers, other weights in f32.
+/// The products by kind of kernel: a CPU multiplies quantised weights as integers, other weights in
+/// f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
-    /// Codes of affine quantisation and of blocks; vectors among the bytes.
+    /// Affine quantisation and blocks; the bytes include vectors.
     pub(crate) codes: Load,
     /// FP8.
     pub(crate) floats: Load,
-    /// Weights that are not quantised.
+    /// Unquantised weights.
     pub(crate) plain: Load,
 }
 
@@ -71,50 +72,51 @@ impl Work {
         load.n_operations += times * 2 * n_values(layout);
     }
 
-    /// Of all.
+    /// Returns the bytes of all kinds.
     pub(crate) fn n_bytes(&self) -> u64 {
         self.codes.n_bytes + self.floats.n_bytes + self.plain.n_bytes
     }
 
-    /// Of all.
+    /// Returns the operations of all kinds.
     pub(crate) fn n_operations(&self) -> u64 {
         self.codes.n_operations + self.floats.n_operations + self.plain.n_operations
     }
 }
 
-/// What a model needs.
+/// The requirements of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// Weights that stay in memory.
     pub(crate) resident_bytes: u64,
-    /// Of these, what a token uses: all but the other rows of a table of embeddings.
+    /// The part of these that a token uses: all but the other rows of an embedding table.
     pub(crate) resident: Work,
-    /// Of that, what only a token whose logits are asked for uses: of a prompt, the last one.
+    /// The part of that which is used only for tokens whose logits are requested: in a prompt, the
+    /// last one.
     pub(crate) head: Work,
-    /// What a token uses of routed experts.
+    /// The routed experts that a token uses.
     pub(crate) routed: Work,
     /// The layers with experts.
     pub(crate) sparse_layers: Vec<SparseLayer>,
-    /// All layers.
+    /// Number of layers.
     pub(crate) n_layers: u64,
     /// Keys and values of one position.
     pub(crate) kv_bytes_per_position: u64,
     /// Recurrent state of a session.
     pub(crate) state_bytes: u64,
-    /// Multiplications and additions of attention, for each position that a token looks at.
+    /// Multiplications and additions of attention, for each position that a token attends to.
     pub(crate) attention_operations: u64,
-    /// Those with recurrent states, for a token.
+    /// Operations on recurrent states, for a token.
     pub(crate) state_operations: u64,
     /// Activations of one row of a step.
     pub(crate) workspace_bytes_per_row: u64,
-    /// Activations that a step needs besides.
+    /// Other activations of a step.
     pub(crate) workspace_fixed_bytes: u64,
     /// The longest context.
     pub(crate) context_max: u64,
 }
 
 impl Needs {
-    /// Of this model.
+    /// Counts the requirements of a model.
     pub(crate) fn new(blueprint: &Blueprint) -> Self {
         let Blueprint { spec, plan, manifest, .. } = blueprint;
         let sparse_layer = |bank: &ExpertBank| {
@@ -159,43 +161,44 @@ impl Needs {
         self.sparse_layers.iter().map(of_layer).fold(0, u64::saturating_add)
     }
 
-    /// Routed experts of all layers.
+    /// Returns the routed experts of all layers.
     pub(crate) fn n_experts(&self) -> u64 {
         self.sum(|it| it.n_experts)
     }
 
-    /// Routed experts that a token chooses.
+    /// Returns the routed experts that a token chooses.
     pub(crate) fn n_experts_per_token(&self) -> u64 {
         self.sum(|it| it.top_k)
     }
 
-    /// All routed experts, as stored.
+    /// Returns the bytes of all routed experts, as stored.
     pub(crate) fn experts_bytes(&self) -> u64 {
         self.sum(|it| it.n_experts * it.expert_bytes)
     }
 
-    /// What a token chooses, as stored.
+    /// Returns the bytes of the experts that a token chooses, as stored.
     pub(crate) fn routed_bytes(&self) -> u64 {
         self.sum(|it| it.top_k * it.expert_bytes)
     }
 
-    /// What a step of so many tokens chooses if every expert is as likely as any other.
+    /// Returns the expected bytes of the experts that a step of `n_rows` tokens chooses if all are
+    /// equally likely.
     pub(crate) fn chosen_bytes(&self, n_rows: u64) -> f64 {
         let of_layer = |it: &SparseLayer| float(it.expert_bytes) * it.n_chosen(float(n_rows));
         self.sparse_layers.iter().map(of_layer).sum()
     }
 
-    /// Keys, values and recurrent state of a session.
+    /// Returns the bytes of keys, values and recurrent state of a session.
     pub(crate) fn session_bytes(&self, n_positions: u64) -> u64 {
         self.kv_bytes_per_position.saturating_mul(n_positions).saturating_add(self.state_bytes)
     }
 
-    /// Refuses memory of a GPU in which the weights that every token needs have no room;
-    /// `allowed_by` is what says how much there is, before the number.
+    /// Refuses GPU memory that is too small for the weights that every token needs. `allowed_by` is
+    /// the text before the amount.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] with both numbers.
+    /// [`Error::Input`] with both amounts.
     pub(crate) fn check_gpu_memory(&self, gpu_bytes: u64, allowed_by: &str) -> Result<()> {
         if gpu_bytes >= self.resident_bytes {
             return Ok(());
@@ -207,8 +210,8 @@ impl Needs {
         )))
     }
 
-    /// Memory of a device that holds all of it, with steps of the usual length. There, keys and
-    /// values take twice as much.
+    /// Returns the memory of a device that holds the whole model, with steps of the default length.
+    /// On a device, keys and values take twice as much.
     pub(crate) fn all_bytes_on_device(&self, context: u64) -> u64 {
         let rows_bytes = self.workspace_bytes_per_row.saturating_mul(N_ROWS_DEFAULT as u64);
         let kv_bytes = self.kv_bytes_per_position.saturating_mul(context);
@@ -220,8 +223,8 @@ impl Needs {
     }
 }
 
-/// What every token uses. A table of embeddings that is the output matrix too is read whole, of
-/// another one a row is.
+/// Returns the work that every token causes. An embedding table that is also the output matrix is
+/// read completely; of any other, one row is read.
 fn resident_work(blueprint: &Blueprint) -> Work {
     let Blueprint { plan, manifest, .. } = blueprint;
     let table = plan.embed.ops().iter().find_map(|op| match op {
@@ -245,7 +248,7 @@ fn resident_work(blueprint: &Blueprint) -> Work {
     work
 }
 
-/// What turns a row into logits.
+/// Returns the work of turning a row into logits.
 fn head_work(blueprint: &Blueprint) -> Work {
     let Blueprint { plan, manifest, .. } = blueprint;
     let mut work = Work::default();
@@ -256,8 +259,8 @@ fn head_work(blueprint: &Blueprint) -> Work {
     work
 }
 
-/// Scores and sums, a multiplication and an addition for each channel of each head. Latent
-/// attention compares in the latent.
+/// Returns the operations for scores and sums, a multiplication and an addition for each channel of
+/// each head. Latent attention compares in the latent.
 fn attention_operations(mixer: &MixerSpec) -> u64 {
     let channels = match mixer {
         MixerSpec::Attention(it) => 2 * it.n_heads * it.head_dim,
@@ -267,7 +270,8 @@ fn attention_operations(mixer: &MixerSpec) -> u64 {
     2 * channels as u64
 }
 
-/// A state of each head is read with a key, changed, and read with a query.
+/// Returns the operations on recurrent states: each head's state is read with a key, changed, and
+/// read with a query.
 fn state_operations(mixer: &MixerSpec) -> u64 {
     match mixer {
         MixerSpec::GatedDelta(it) => 6 * (it.n_v_heads * it.k_dim * it.v_dim) as u64,
@@ -279,7 +283,7 @@ fn n_values(layout: &MatrixLayout) -> u64 {
     layout.n_rows as u64 * layout.n_cols as u64
 }
 
-/// For shares and rates.
+/// Converts a count, for shares and rates.
 #[expect(clippy::cast_precision_loss, reason = "three digits are printed")]
 pub(crate) fn float(n: u64) -> f64 {
     n as f64

@@ -1,58 +1,58 @@
-//! What connects several machines, and what an exchange between them takes.
+//! The network between several machines, and the time of exchanges over it.
 //!
-//! **Invariant:** arithmetic alone; what was not measured says so.
+//! **Invariant:** pure arithmetic; figures that were not measured are marked.
 
 use std::time::Duration;
 
-/// What MPI takes for each message of an exchange, in seconds.
+/// Seconds that MPI takes for each message of an exchange.
 const MESSAGE_S: f64 = 5e-6;
 
-/// A network whose delays have been seen is slower than its name says by as much.
+/// Factor by which networks with observed delays are slower than their nominal figures.
 const LOW: f64 = 1.5;
 
-/// A rank sends this in front of its values.
+/// Bytes that a rank sends in front of its values.
 const NOTE_BYTES: f64 = 48.0;
 
-/// A network by name: what a message takes to arrive, in microseconds, and bytes per second.
+/// Networks by name: latency of a message in microseconds, and bytes per second.
 const KNOWN: [(&str, f64, f64); 4] =
     [("1g", 100.0, 0.11e9), ("10g", 50.0, 1.1e9), ("25g-rdma", 5.0, 2.8e9), ("tb5", 10.0, 6e9)];
 
-/// Slower than any that a model should be run over.
+/// Upper bound on the latency: no model should be run over a slower network.
 const LATENCY_US_MAX: f64 = 1e6;
 
-/// What connects machines.
+/// A network between machines.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Network {
     latency_s: f64,
     bytes_per_s: f64,
-    /// The name, if it has one: its figures were not measured.
+    /// The name, if it has one: then its figures were not measured.
     name: Option<&'static str>,
 }
 
-/// How late messages arrive.
+/// The delay of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Delay {
-    /// Each.
+    /// For each message.
     pub(crate) latency: Duration,
-    /// And for each byte that a machine receives.
+    /// For each byte that a machine receives.
     pub(crate) picoseconds_per_byte: u64,
 }
 
 /// Machines that run a model together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Job {
-    /// How many.
+    /// The number of machines.
     pub(crate) n_ranks: u32,
     pub(crate) network: Network,
 }
 
 impl Network {
-    /// Of measured figures.
+    /// Returns a network with measured figures.
     pub(crate) const fn new(latency_s: f64, bytes_per_s: f64) -> Self {
         Self { latency_s, bytes_per_s, name: None }
     }
 
-    /// What is usual.
+    /// Returns the default network.
     pub(crate) fn usual() -> Self {
         Self::named("10g").expect("it is one of those")
     }
@@ -87,7 +87,7 @@ impl Network {
         }
     }
 
-    /// As processes of one host simulate it.
+    /// Returns the delay with which processes of one host simulate the network.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -98,14 +98,14 @@ impl Network {
         Delay { latency, picoseconds_per_byte: (1e12 / self.bytes_per_s).round() as u64 }
     }
 
-    /// As an option takes it.
+    /// Formats the network as an option accepts it.
     pub(crate) fn option(&self) -> String {
         let gbps = self.bytes_per_s / 1e9;
         let digits = if gbps < 0.1 { 4 } else { 2 };
         format!("{:.0},{gbps:.digits$}", self.latency_s * 1e6)
     }
 
-    /// For people.
+    /// Describes the network as text.
     pub(crate) fn text(&self) -> String {
         let Self { latency_s, bytes_per_s, name } = self;
         let figures = format!("{:.0} us, {:.2} GB/s", latency_s * 1e6, bytes_per_s / 1e9);
@@ -119,8 +119,8 @@ impl Network {
 }
 
 impl Job {
-    /// The network over which so many machines exchange the first number of bytes in the first
-    /// time, and the second in the second.
+    /// Returns the network over which `n_ranks` machines exchange the first number of bytes in the
+    /// first time, and the second number in the second time.
     pub(crate) fn network_of(n_ranks: u32, [first, second]: [(f64, Duration); 2]) -> Network {
         let few = received(n_ranks, first.0);
         let longer = second.1.saturating_sub(first.1).as_secs_f64();
@@ -130,8 +130,8 @@ impl Job {
         Network::new(latency_s.max(0.0), bytes_per_s)
     }
 
-    /// Seconds of an exchange in which all machines together give so many bytes. Each sends to each
-    /// other one, and all ways are used at once.
+    /// Returns the seconds of an exchange to which all machines together contribute `n_bytes`. Each
+    /// sends to every other one, and all links are used at once.
     pub(crate) fn exchange_s(&self, n_bytes: f64, is_low: bool) -> f64 {
         let Network { latency_s, bytes_per_s, .. } = self.network;
         let messages = f64::from(self.n_ranks - 1) * MESSAGE_S;
@@ -140,7 +140,7 @@ impl Job {
     }
 }
 
-/// What each machine receives of so many bytes.
+/// Returns the bytes that each machine receives of `n_bytes` in total.
 fn received(n_ranks: u32, n_bytes: f64) -> f64 {
     f64::from(n_ranks - 1) * (n_bytes / f64::from(n_ranks) + NOTE_BYTES)
 }

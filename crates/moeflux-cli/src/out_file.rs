@@ -1,8 +1,8 @@
-//! Where a result is written, chosen so that a file under the asked name is never half a file.
+//! A result file that never exists incomplete under its final name.
 //!
-//! A regular file, or none yet, is written beside its name and renamed when whole. A pipe, a device
-//! or a link to nothing is written straight through: renaming would put a file in its place.
-//! **Invariant:** a link's target is replaced, never the link; what failed leaves nothing beside.
+//! A regular file, or a new one, is written next to its final name and renamed when complete. A
+//! pipe, a device or a dangling link is written directly: renaming would replace it with a file.
+//! **Invariant:** a link's target is replaced, never the link; a failure leaves no temporary file.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -14,16 +14,16 @@ use moeflux::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct OutFile {
     written: PathBuf,
-    /// The name it gets when it is whole, if it is written under another.
+    /// The final name, if the file is written under another.
     renamed: Option<PathBuf>,
 }
 
 impl OutFile {
-    /// Where to write what is meant for `path`.
+    /// Chooses where to write the result for `path`. Creates nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the path cannot be looked at.
+    /// [`Error::Io`] if the path cannot be examined.
     pub(crate) fn new(path: &Path) -> Result<Self> {
         let target = match std::fs::symlink_metadata(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
@@ -44,16 +44,16 @@ impl OutFile {
         Self { written: path.to_owned(), renamed: None }
     }
 
-    /// Where to write.
+    /// Returns the path to write to.
     pub(crate) fn path(&self) -> &Path {
         &self.written
     }
 
-    /// The file is whole and closed.
+    /// Gives the file its final name; it must be complete and closed.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`].
+    /// [`Error::Io`] if the file cannot be renamed.
     pub(crate) fn finish(mut self) -> Result<()> {
         let Some(name) = &self.renamed else { return Ok(()) };
         moeflux_io::rename(&self.written, name).map_err(Error::io("write", name))?;
@@ -65,7 +65,7 @@ impl OutFile {
 impl Drop for OutFile {
     fn drop(&mut self) {
         if self.renamed.is_some() {
-            // What failed first is the news; a leftover file is only untidy.
+            // The first error matters; a leftover file is harmless.
             drop(std::fs::remove_file(&self.written));
         }
     }

@@ -1,39 +1,38 @@
-//! How fast something computes models: what `moeflux doctor` measures and `moeflux plan` counts
-//! with.
+//! The speed of a computing device: measured by `moeflux doctor` and used by `moeflux plan`.
 //!
-//! **Invariant:** every rate is above zero and finite, every time finite: a file that says
-//! otherwise is none.
+//! **Invariant:** every rate is above zero and finite, every time finite: a file with other values
+//! is ignored.
 
 use serde_json::{Value, json};
 
 /// Rates and times of a CPU or a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Pace {
-    /// Codes of weights that an answer reads, per second.
+    /// Bytes of quantised weights that an answer reads, per second.
     pub(crate) answer_bytes_per_s: f64,
-    /// FP8 in the same way.
+    /// The same for FP8.
     pub(crate) answer_float_bytes_per_s: f64,
-    /// And weights that are not quantised.
+    /// The same for unquantised weights.
     pub(crate) answer_plain_bytes_per_s: f64,
-    /// Besides, for each token: to ask for a step and to read back what it chose.
+    /// Additional time for each token: to submit a step and to read back its choice.
     pub(crate) step_s: f64,
-    /// And for each layer of a token.
+    /// Additional time for each layer of a token.
     pub(crate) layer_s: f64,
-    /// And for each layer whose experts are streamed.
+    /// Additional time for each layer whose experts are streamed.
     pub(crate) streamed_layer_s: f64,
-    /// Weights that a step of a prompt begins with, per second.
+    /// Bytes of weights that are read at the start of a prompt's step, per second.
     pub(crate) prompt_bytes_per_s: f64,
-    /// Multiplications and additions with codes of weights, for a prompt, per second.
+    /// Multiplications and additions with quantised weights in a prompt, per second.
     pub(crate) prompt_operations_per_s: f64,
-    /// The same with other weights, and those of attention and recurrent states.
+    /// The same with other weights, and for attention and recurrent states.
     pub(crate) prompt_float_operations_per_s: f64,
-    /// Experts in the host's memory, per second: where a GPU reads them for an answer.
+    /// Bytes of experts in host memory that a GPU reads for an answer, per second.
     pub(crate) far_bytes_per_s: f64,
-    /// And for a prompt, besides what those on the card take.
+    /// The same for a prompt, in addition to the time for experts on the card.
     pub(crate) far_prompt_bytes_per_s: f64,
 }
 
-/// The names of the fields in a file.
+/// The field names in a file.
 const NAMES: [&str; 11] = [
     "answer_bytes_per_s",
     "answer_float_bytes_per_s",
@@ -49,7 +48,7 @@ const NAMES: [&str; 11] = [
 ];
 
 impl Pace {
-    /// For a file.
+    /// Returns the fields for a file.
     pub(crate) fn json(&self) -> Value {
         json!({
             "answer_bytes_per_s": self.answer_bytes_per_s,
@@ -66,7 +65,7 @@ impl Pace {
         })
     }
 
-    /// From a file.
+    /// Reads the fields from a file.
     pub(crate) fn of_json(value: &Value) -> Option<Self> {
         let number = |name: &str| value.get(name)?.as_f64().filter(|it| it.is_finite());
         let mut numbers = [0.0; NAMES.len()];
@@ -92,7 +91,7 @@ impl Pace {
         })
     }
 
-    /// So many times as fast.
+    /// Returns a pace that is `factor` times as fast.
     pub(crate) fn times(&self, factor: f64) -> Self {
         Self {
             answer_bytes_per_s: self.answer_bytes_per_s * factor,

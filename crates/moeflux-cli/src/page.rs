@@ -1,7 +1,7 @@
-//! Pages of reports: a label, and beside it a text or a size.
+//! Report pages: labels with a text or a size next to them.
 //!
-//! **Invariant:** sizes are printed exactly and rounded both ways, so that a reader may compare
-//! them with any other tool.
+//! **Invariant:** sizes are printed exactly and rounded in both units, so that they can be compared
+//! with any other tool.
 
 use moeflux::ByteCount;
 use moeflux::provider::error::grouped;
@@ -9,22 +9,22 @@ use moeflux::provider::error::grouped;
 use crate::fold::folded;
 use crate::size::binary;
 
-/// Lines whose labels have so many columns.
+/// Lines whose labels have this width.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Labels(pub(crate) usize);
 
 impl Labels {
-    /// A label and a text, folded beside it.
+    /// Returns a label and a text, folded next to it.
     pub(crate) fn row(self, label: &str, text: &str) -> Vec<String> {
         folded(&format!("  {label:<width$}", width = self.0), text)
     }
 
-    /// The line above sizes.
+    /// Returns the header line above sizes.
     pub(crate) fn header(self, label: &str, what: &str) -> String {
         format!("{label:<width$}{what:>20}", width = self.0 + 2)
     }
 
-    /// A label, exact bytes, and rounded both ways.
+    /// Returns a label, exact bytes, and both roundings.
     pub(crate) fn size(self, label: &str, n_bytes: u64) -> String {
         format!(
             "  {label:<width$}{:>20}{:>12}{:>13}",

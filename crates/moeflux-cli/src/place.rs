@@ -1,13 +1,13 @@
-//! Where a path lies: its file system and the drive below it.
+//! The file system of a path and the drive below it.
 //!
-//! **Invariant:** what the system does not say is missing, and nothing fails.
+//! **Invariant:** values that the system does not report are missing, and nothing fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use moeflux_io::{Mount, mounts};
 
-/// File systems whose bytes come over a network, or through a program that may ask one.
+/// File systems whose data comes over a network, or through a program that may use one.
 const NETWORK_KINDS: [&str; 13] = [
     "nfs",
     "nfs4",
@@ -39,16 +39,16 @@ pub(crate) struct BlockDevice {
     pub(crate) is_rotational: Option<bool>,
 }
 
-/// Where a path lies.
+/// The location of a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// None where there is no table of mounts.
+    /// `None` if there is no mount table.
     pub(crate) mount: Option<Mount>,
     pub(crate) device: Option<BlockDevice>,
 }
 
 impl Place {
-    /// Of a path that exists.
+    /// Examines an existing path.
     pub(crate) fn of(path: &Path) -> Self {
         let mount = mount_of(path);
         let read = |path: &Path| fs::read_to_string(path).ok();
@@ -56,12 +56,12 @@ impl Place {
         Self { mount, device }
     }
 
-    /// Whether its bytes come over a network.
+    /// Returns whether its data comes over a network.
     pub(crate) fn is_network(&self) -> bool {
         self.has_kind(&NETWORK_KINDS) || self.has_kind_prefix("fuse.")
     }
 
-    /// Whether its bytes are in memory anyway.
+    /// Returns whether its data is in memory anyway.
     pub(crate) fn is_memory(&self) -> bool {
         self.has_kind(&MEMORY_KINDS)
     }
@@ -75,7 +75,7 @@ impl Place {
     }
 }
 
-/// Names the file system of a path, the same from one start of the machine to the next.
+/// Returns a key for the file system of a path that does not change between boots.
 pub(crate) fn key(path: &Path) -> String {
     match mount_of(path) {
         Some(mount) => format!("{} {}", mount.source, mount.kind),
@@ -102,8 +102,8 @@ fn fallback_key(path: &Path) -> String {
     first.map_or("unknown".to_owned(), |it| it.as_os_str().to_string_lossy().into_owned())
 }
 
-/// The device's folder of sysfs: by its number, or by its name where the file system has a number
-/// of its own, as btrfs has.
+/// Returns the device's folder in sysfs: by its number, or by its name if the file system has its
+/// own number, as btrfs does.
 fn device_folder(mount: &Mount) -> Option<PathBuf> {
     let by_number = fs::canonicalize(Path::new("/sys/dev/block").join(&mount.device)).ok();
     let by_name = || {
@@ -111,7 +111,7 @@ fn device_folder(mount: &Mount) -> Option<PathBuf> {
         fs::canonicalize(Path::new("/sys/class/block").join(device.file_name()?)).ok()
     };
     let folder = by_number.or_else(by_name)?;
-    // A partition has no queue: that of its disk serves it.
+    // A partition has no queue; its disk does.
     let disk = folder.join("partition").exists().then(|| folder.parent().map(Path::to_owned));
     Some(disk.flatten().unwrap_or(folder))
 }
@@ -136,7 +136,7 @@ fn block_device(folder: &Path, read: &dyn Fn(&Path) -> Option<String>) -> BlockD
 mod tests {
     use super::*;
 
-    // Paths of Linux' own files, with its separator.
+    // Paths of Linux's own files, with its separator.
     #[cfg(unix)]
     #[test]
     fn devices_say_what_they_say() {

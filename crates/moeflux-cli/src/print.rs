@@ -1,8 +1,9 @@
-//! Results on stdout, where a reader may have left, and what is said besides on stderr.
+//! Output of results to stdout, whose reader may be gone, and of everything else to stderr.
 //!
-//! **Invariant:** all that a command prints goes through here or through the screen of a chat.
-//! Nothing but the text of an answer, where that goes to a file or pipe, has control characters or
-//! marks that change the order of letters: names in files, what a hub says, what clients ask for.
+//! **Invariant:** everything that a command prints goes through here or through the screen of a
+//! chat. Control characters and marks that change the order of letters are escaped, whether from
+//! names in files, a hub or clients; only the text of an answer that goes to a file or pipe keeps
+//! them.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -11,27 +12,27 @@ use std::io::{ErrorKind, Write};
 use moeflux::{Error, Result};
 use moeflux_io::is_harmful;
 
-/// Whether anybody reads on.
+/// Whether the output still has a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// As far as is known.
+    /// It has one, as far as is known.
     Reads,
-    /// It has what it wanted, as `head` does.
+    /// The reader is gone, as with `head`.
     Left,
 }
 
-/// Prints lines, made harmless. A reader who left early has what it wanted.
+/// Prints lines, with harmful characters escaped. It is not an error if the reader is gone.
 pub(crate) fn line(text: &str) -> Result<()> {
     piece(&format!("{}\n", written_out(text))).map(|_| ())
 }
 
-/// Says something that is no result, made harmless.
+/// Prints a message that is not a result, with harmful characters escaped.
 #[expect(clippy::print_stderr, reason = "what a command says besides its result goes there")]
 pub(crate) fn aside(text: &str) {
     eprintln!("{}", written_out(text));
 }
 
-/// Lines in which harmful characters are written out as in JSON, so that JSON means the same.
+/// Escapes harmful characters as in JSON, so that JSON keeps its meaning.
 pub(crate) fn written_out(text: &str) -> Cow<'_, str> {
     let is_written_out = |letter: char| is_harmful(letter) && !matches!(letter, '\n' | '\t');
     if !text.contains(is_written_out) {
@@ -51,7 +52,7 @@ pub(crate) fn written_out(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
-/// Prints text as it is, at once.
+/// Prints text unchanged, and flushes it.
 pub(crate) fn piece(text: &str) -> Result<Reader> {
     let mut stdout = std::io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());

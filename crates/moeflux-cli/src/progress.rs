@@ -1,6 +1,6 @@
-//! A bar on standard error.
+//! A progress bar on standard error.
 //!
-//! **Invariant:** draws only where a person looks: into a pipe or a file nothing is written.
+//! **Invariant:** draws only on a terminal; nothing is written to a pipe or a file.
 
 use std::fmt::Write;
 use std::io::IsTerminal as _;
@@ -10,24 +10,24 @@ use moeflux::step::StepProgress;
 
 use crate::screen::device;
 
-// With all figures as long as they get, these have 80 columns: what is longer leaves lines behind.
+// With the longest figures, these have 80 columns: longer lines would leave remains on the screen.
 const BYTES: &str = "{msg} [{bar:16}] {bytes} of {total_bytes}{rate}";
 const STEPS: &str = "{msg} [{bar:16}] {pos} of {len}";
 const TOKENS: &str = "{msg} [{bar:16}] {pos} of {len} tokens{left}";
 
-/// A bar. Removes itself when dropped, so that errors stand on a line of their own.
+/// A bar that is removed on drop, so that errors have a line of their own.
 #[derive(Debug)]
 pub(crate) struct Bar {
     bar: ProgressBar,
 }
 
 impl Bar {
-    /// A bar of bytes at zero; hidden where standard error is no terminal.
+    /// Creates a bar of bytes at zero; hidden if standard error is not a terminal.
     pub(crate) fn bytes(what: &str, total_bytes: u64) -> Self {
         Self::new(what, total_bytes, BYTES)
     }
 
-    /// A bar of bytes of which some are done; its rate counts from there.
+    /// Creates a bar of bytes that starts at `done_bytes`; its rate counts from there.
     pub(crate) fn bytes_from(what: &str, total_bytes: u64, done_bytes: u64) -> Self {
         let bar = Self::bytes(what, total_bytes);
         bar.set(done_bytes);
@@ -35,18 +35,18 @@ impl Bar {
         bar
     }
 
-    /// A bar of tokens at zero; hidden where standard error is no terminal.
+    /// Creates a bar of tokens at zero; hidden if standard error is not a terminal.
     pub(crate) fn tokens(what: &str, n_tokens: usize) -> Self {
         Self::new(what, n_tokens as u64, TOKENS)
     }
 
-    /// A bar of figures at zero; hidden where standard error is no terminal.
+    /// Creates a bar of steps at zero; hidden if standard error is not a terminal.
     pub(crate) fn steps(what: &str, n_steps: usize) -> Self {
         Self::new(what, n_steps as u64, STEPS)
     }
 
     fn new(what: &str, total: u64, template: &str) -> Self {
-        // A bar is drawn over itself, by sequences.
+        // A bar overwrites itself by escape sequences.
         if !std::io::stderr().is_terminal() || !device::shows_no_sequence() {
             return Self { bar: ProgressBar::hidden() };
         }
@@ -59,12 +59,12 @@ impl Bar {
         Self { bar }
     }
 
-    /// So many more are done.
+    /// Advances the bar by `n`.
     pub(crate) fn add(&self, n: u64) {
         self.bar.inc(n);
     }
 
-    /// So many are done in all.
+    /// Sets the position of the bar.
     pub(crate) fn set(&self, n_done: u64) {
         self.bar.set_position(n_done);
     }
@@ -76,10 +76,10 @@ impl Drop for Bar {
     }
 }
 
-/// Bytes per second, and how long the rest takes: when there are some to count from.
+/// Writes bytes per second and the remaining time, once there is a rate.
 fn rate(state: &ProgressState, line: &mut dyn Write) {
     if state.pos() > 0 {
-        // What a terminal refuses is drawn the next time.
+        // After an error, the next update draws it again.
         let _ = write!(line, ", {}/s", BinaryBytes(whole(state.per_sec())));
         left(state, line);
     }
@@ -96,7 +96,7 @@ fn whole(rate: f64) -> u64 {
     rate as u64
 }
 
-/// Tokens that are done, those under way counted by the layers that they have passed.
+/// Returns the tokens that are done, with tokens in progress counted by the layers completed.
 pub(crate) fn tokens_done(progress: StepProgress) -> u64 {
     let passed = progress.n_rows_now * progress.n_layers_done / progress.n_layers.max(1);
     (progress.n_rows_done + passed) as u64

@@ -1,19 +1,19 @@
-//! Keeps a line of GPU drivers off the terminal that says nothing about the GPU.
+//! Suppresses a message of GPU drivers that does not concern the GPU.
 //!
-//! Mesa's Vulkan drivers look for a Wayland session as they are loaded, and libwayland writes to
-//! stderr where there is none. **Invariant:** every other line appears, behind the work.
+//! Mesa's Vulkan drivers look for a Wayland session when loaded, and libwayland writes to stderr if
+//! there is none. **Invariant:** every other line is printed after the work.
 
-/// What libwayland writes.
+/// Part of libwayland's message.
 #[cfg(target_os = "linux")]
 const NOISE: &str = "XDG_RUNTIME_DIR";
 
-/// Does what loads drivers.
+/// Runs work that loads drivers.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn without_noise<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Does what loads drivers.
+/// Runs work that loads drivers.
 #[cfg(target_os = "linux")]
 pub(crate) fn without_noise<T>(work: impl FnOnce() -> T) -> T {
     let held = Held::begin();
@@ -22,7 +22,7 @@ pub(crate) fn without_noise<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// What is written to stderr meanwhile goes to memory.
+/// Redirects stderr to memory.
 #[cfg(target_os = "linux")]
 struct Held {
     stderr: std::os::fd::OwnedFd,
@@ -31,7 +31,7 @@ struct Held {
 
 #[cfg(target_os = "linux")]
 impl Held {
-    /// `None` where the system has no such memory: then lines appear as they are.
+    /// Returns `None` if the system has no such memory: then lines are printed as usual.
     fn begin() -> Option<Self> {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
         let written = rustix::fs::memfd_create("moeflux-stderr", flags).ok()?;

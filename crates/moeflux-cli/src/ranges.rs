@@ -1,6 +1,6 @@
-//! Values of options that have a range: parsers for clap, which then explains and exits with 2.
+//! Option values with a range: parsers for clap, which then prints an explanation and exits with 2.
 //!
-//! **Invariant:** a parser accepts what the library accepts, no more. Knows no model.
+//! **Invariant:** a parser accepts no value that the library refuses. Independent of models.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::ops::RangeInclusive;
@@ -14,26 +14,26 @@ use moeflux::{Budget, TokenId};
 use crate::network::{Delay, Network};
 use crate::size;
 
-/// More threads than this are a typing error on any machine.
+/// A larger number of threads is a typing error on any machine.
 const N_THREADS_MAX: usize = 4096;
 
-/// No model has more experts.
+/// Upper bound on slots: no model has more experts.
 const N_SLOTS_MAX: usize = 1 << 24;
 
-/// Smaller files than this are a typing error: a checkpoint would be millions of them.
+/// Smaller files are a typing error: a checkpoint would have millions of them.
 const SHARD_BYTES_MIN: u64 = 1 << 20;
 
-/// A drive brings less than this in no time.
+/// A drive reads less than this too quickly to be measured.
 const PROBE_BYTES_MIN: u64 = 4 << 20;
 
-/// More runs than this are a typing error.
+/// A larger number of runs is a typing error.
 const N_RUNS_MAX: usize = 10_000;
 
-/// Slower than any drive, and faster than any memory.
+/// Bounds on rates: slower than any drive, and faster than any memory.
 const GBPS_MIN: f32 = 0.001;
 const GBPS_MAX: f32 = 100_000.0;
 
-/// What a parser answers.
+/// The result of a parser.
 type Parsed<T> = Result<T, String>;
 
 /// Parses `--threads`.
@@ -41,7 +41,7 @@ pub(crate) fn threads(text: &str) -> Parsed<NonZeroUsize> {
     count(text, N_THREADS_MAX)
 }
 
-/// More machines than this have not been thought of.
+/// Upper bound on the machines: more are not supported.
 const N_RANKS_MAX: usize = 256;
 
 /// Parses `--ranks`.
@@ -55,7 +55,7 @@ pub(crate) fn rank_share(text: &str) -> Parsed<NonZeroU32> {
     NonZeroU32::try_from(share).map_err(|error| error.to_string())
 }
 
-/// Parses `--rank-timeout`: longer than an hour is a typing error.
+/// Parses `--rank-timeout`; more than an hour is a typing error.
 pub(crate) fn rank_timeout(text: &str) -> Parsed<Duration> {
     let seconds = count(text, 3600)?;
     Ok(Duration::from_secs(seconds.get() as u64))
@@ -76,7 +76,7 @@ pub(crate) fn chunk(text: &str) -> Parsed<NonZeroUsize> {
     count(text, N_ROWS_MAX)
 }
 
-/// More sessions or jobs than this are a typing error.
+/// A larger number of sessions or jobs is a typing error.
 const N_JOBS_MAX: usize = 65_536;
 
 /// Parses `--sessions`.
@@ -108,7 +108,7 @@ pub(crate) fn time(text: &str) -> Parsed<Duration> {
     }
 }
 
-/// Every process is larger: who gives less has forgotten the unit.
+/// Every process is larger: a smaller value probably lacks its unit.
 const BUDGET_BYTES_MIN: u64 = 1 << 20;
 
 /// Parses `--memory`.
@@ -155,7 +155,7 @@ pub(crate) fn share(text: &str) -> Parsed<f32> {
     number(text, 0.0..=1.0)
 }
 
-/// Parses what logits are divided by.
+/// Parses a divisor of logits.
 pub(crate) fn factor(text: &str) -> Parsed<f32> {
     number(text, 1.0 / PENALTY_MAX..=PENALTY_MAX)
 }
@@ -165,7 +165,7 @@ pub(crate) fn gbps(text: &str) -> Parsed<f64> {
     number(text, GBPS_MIN..=GBPS_MAX).map(f64::from)
 }
 
-/// Parses what logits are changed by.
+/// Parses an addend to logits.
 pub(crate) fn penalty(text: &str) -> Parsed<f32> {
     number(text, -PENALTY_MAX..=PENALTY_MAX)
 }
@@ -176,7 +176,7 @@ pub(crate) fn bias(text: &str) -> Parsed<(TokenId, f32)> {
     Ok((token_id(token)?, penalty(bias)?))
 }
 
-/// Parses a token id, with blanks around it: lists are written so.
+/// Parses a token id, optionally surrounded by blanks, as in lists.
 pub(crate) fn token_id(text: &str) -> Parsed<TokenId> {
     let trimmed = text.trim();
     let parsed = trimmed.parse().map(TokenId);
@@ -217,7 +217,7 @@ pub(crate) fn probe_size(text: &str) -> Parsed<u64> {
     Ok(n_bytes)
 }
 
-/// Parses a number of tokens that holds one at least. The model has the upper limit.
+/// Parses a number of tokens of at least one. The upper limit depends on the model.
 pub(crate) fn tokens(text: &str) -> Parsed<NonZeroUsize> {
     text.parse().map_err(|_| "give a number of tokens, 1 or more".to_owned())
 }
@@ -243,12 +243,12 @@ fn count(text: &str, max: usize) -> Parsed<NonZeroUsize> {
 }
 
 fn number(text: &str, range: RangeInclusive<f32>) -> Parsed<f32> {
-    // Not-a-number is in no range.
+    // NaN is in no range.
     let parsed = text.parse().ok().filter(|n| range.contains(n));
     parsed.ok_or_else(|| format!("give a number from {} to {}", range.start(), range.end()))
 }
 
-/// What a browser calls the origin of a page, or all of them.
+/// Parses the origin of a web page as browsers write it, or `*` for all.
 pub(crate) fn origin(text: &str) -> Parsed<String> {
     let rest = text.split_once("://").map(|(_, rest)| rest);
     match rest.is_some_and(|rest| !rest.is_empty() && !rest.contains('/')) || text == "*" {

@@ -1,4 +1,4 @@
-//! `moeflux rm`: a model, or a revision of it, goes from the hub's cache.
+//! `moeflux rm`: removes a model, or a revision of it, from the hub's cache.
 
 use clap::Args;
 use moeflux::{ByteCount, Error};
@@ -20,11 +20,11 @@ pub(crate) struct RmArgs {
     yes: bool,
 }
 
-/// Removes; answers what to tell the user.
+/// Removes the model. Returns a message for the user.
 ///
 /// # Errors
 ///
-/// What is not there, or must not go.
+/// Fails if it does not exist or must not be removed.
 pub(crate) fn run(args: &RmArgs) -> Outcome<String> {
     let wanted = &args.wanted;
     if let Some(quant) = wanted.quant() {

@@ -1,4 +1,4 @@
-//! Sampling options: what is not given comes from the model's `generation_config.json`.
+//! Sampling options: values that are not given come from the model's `generation_config.json`.
 
 use clap::Args;
 use moeflux::sample::SamplerConfig;
@@ -51,7 +51,7 @@ pub(crate) struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// The model's defaults, overridden by what was typed.
+    /// Returns the model's defaults, overridden by the command line.
     pub(crate) fn config(&self, text: &ModelText) -> SamplerConfig {
         let mut config = text.sampling(self.seed.unwrap_or_else(seed_of_the_clock));
         config.temperature = self.temp.unwrap_or(config.temperature);
@@ -67,7 +67,7 @@ impl SamplingArgs {
     }
 }
 
-/// Few digits, so that a seed can be typed again.
+/// Returns a seed with few digits, so that it can be typed again.
 fn seed_of_the_clock() -> u64 {
     u64::from(clock::nanoseconds_of_the_second())
 }

@@ -1,18 +1,18 @@
-//! An answer as it is shown: thoughts between their markers, an empty thought not at all, and calls
-//! of tools whole.
+//! The text form of an answer: reasoning between markers, without empty reasoning, and complete
+//! tool calls.
 //!
-//! **Invariant:** what the model wrote is shown, but for blank space around thoughts and calls, and
-//! for calls that are not whole, which are only named.
+//! **Invariant:** everything that the model wrote is shown, except blank space around reasoning and
+//! calls, and incomplete calls, of which only the name is given.
 
 use moeflux_chat::AnswerPart;
 use serde_json::{Value, json};
 
-/// A part of what is shown.
+/// A part of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Text(String),
     Call(ShownCall),
-    /// A call of this tool that is not whole: nobody must carry it out.
+    /// An incomplete call of this tool, which must not be executed.
     CutCall(String),
 }
 
@@ -25,33 +25,33 @@ pub(crate) struct ShownCall {
 }
 
 impl ShownCall {
-    /// As a line of JSON. Numbers keep the digits that the model wrote.
+    /// Returns the call as a line of JSON. Numbers keep the digits that the model wrote.
     pub(crate) fn line(&self) -> String {
         let arguments = match self.arguments.trim() {
             "" => "{}".to_owned(),
-            // In valid JSON these stand between values only.
+            // In valid JSON, these occur only between values.
             whole => whole.replace(['\r', '\n'], " "),
         };
         format!("{{\"name\": {}, \"arguments\": {arguments}}}", json!(self.name))
     }
 
-    /// As a value in other JSON.
+    /// Returns the call as a value for other JSON.
     pub(crate) fn json(&self) -> Value {
         let line = self.line();
-        // Numbers beyond all limits are JSON, and no value here.
+        // Numbers beyond the limits of f64 are valid JSON, but cannot be a value here.
         let as_text = |_| json!({"name": self.name, "arguments": self.arguments});
         serde_json::from_str(&line).unwrap_or_else(as_text)
     }
 }
 
-/// An answer on its way to the reader.
+/// The state of an answer being shown.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     is_in_thought: bool,
 }
 
 impl Shown {
-    /// What is shown of these parts.
+    /// Returns the output for these parts.
     pub(crate) fn parts(&mut self, parts: Vec<AnswerPart>) -> Vec<Part> {
         let mut shown = Vec::new();
         for part in parts {
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// The texts of these parts; there is nothing else.
+    /// Joins the texts of these parts; panics on any other part.
     fn joined(parts: Vec<Part>) -> String {
         let text = |part| match part {
             Part::Text(text) => text,

@@ -1,14 +1,14 @@
-//! Signals that end a process unless it says otherwise, and that nobody sends to end a server.
+//! Signals that end a process by default although they are not meant to end a server.
 //!
-//! Tools send them to many processes at once to have logs opened again, states printed or times
-//! measured, and timers of a parent may be left over. They are blocked and not ignored: the
-//! thread's mask is set by a safe function, and threads and libraries that begin later have it,
-//! too. **Invariant:** signals that ask for the end, and those of faults, stay as they are.
+//! Tools send them to many processes at once to reopen logs, print states or measure times, and a
+//! parent's timers may be left over. They are blocked rather than ignored: the thread's mask can be
+//! set by a safe function, and threads and libraries that start later inherit it. **Invariant:**
+//! signals that request termination, and those of faults, keep their effect.
 
 #[cfg(unix)]
 use nix::sys::signal::{SigSet, Signal};
 
-/// What does not end a server.
+/// Signals that do not end a server.
 #[cfg(unix)]
 const OUTLIVED: [Signal; 6] = [
     Signal::SIGUSR1,
@@ -19,13 +19,14 @@ const OUTLIVED: [Signal; 6] = [
     Signal::SIGIO,
 ];
 
-/// Outlives these signals from now on. Threads that run already do not: it is called before any.
+/// Blocks these signals from now on. It must be called before any thread is started, since running
+/// threads are not affected.
 pub(crate) fn outlive() {
     #[cfg(unix)]
     {
         let mut set = SigSet::empty();
         OUTLIVED.iter().for_each(|it| set.add(*it));
-        // Where the system does not let a thread do that, the signals end it as ever.
+        // If the system does not allow that, the signals end the process as by default.
         let _blocked = set.thread_block();
     }
 }

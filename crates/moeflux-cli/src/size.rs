@@ -1,15 +1,15 @@
-//! Numbers of bytes, as people write and read them.
+//! Numbers of bytes in human-readable form.
 //!
-//! **Invariant:** all means powers of 1024; what is read with or without the `i`. Numbers in powers
+//! **Invariant:** all units are powers of 1024, on input with or without the `i`. Numbers in powers
 //! of 1000 are printed by `moeflux::ByteCount`.
 
-/// What a unit's letter multiplies by, as a power of two.
+/// The factor of a unit's letter, as a power of two.
 const UNITS: [(char, u32); 4] = [('k', 10), ('m', 20), ('g', 30), ('t', 40)];
 
-/// More digits than this are below one byte of a terabyte.
+/// Further digits are below one byte of a terabyte.
 const FRACTION_DIGITS_MAX: usize = 12;
 
-/// Longer numbers are no sizes, and would overflow below.
+/// Longer numbers are not sizes, and would overflow below.
 const WHOLE_DIGITS_MAX: usize = 20;
 
 /// Parses `700M`, `1024MiB`, `2G`, `1.5g`, `4096`.
@@ -32,7 +32,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     u64::try_from(bytes).map_err(|_| format!("`{trimmed}` is more bytes than any file has"))
 }
 
-/// The power of two behind `M`, `MB` or `MiB` in any case.
+/// Returns the power of two of `M`, `MB` or `MiB` in any case.
 fn shift_of(unit: &str) -> Option<u32> {
     let unit = unit.to_ascii_lowercase();
     let mut letters = unit.chars();
@@ -44,8 +44,8 @@ fn shift_of(unit: &str) -> Option<u32> {
     matches!(letters.as_str(), "" | "b" | "ib").then_some(shift)
 }
 
-/// A decimal number times a power of two, cut to whole bytes. Exact: a float would lose the last
-/// bytes of a large number.
+/// Multiplies a decimal number by a power of two and truncates to whole bytes. Exact: a float would
+/// lose the last bytes of a large number.
 fn scaled(number: &str, shift: u32) -> Option<u128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let is_number = (!whole.is_empty() || !fraction.is_empty())
@@ -60,7 +60,7 @@ fn scaled(number: &str, shift: u32) -> Option<u128> {
     digits.checked_mul(1 << shift).map(|product| product / divisor)
 }
 
-/// Rounded, in powers of 1024: `3.96 GiB`.
+/// Formats a size, rounded, in powers of 1024: `3.96 GiB`.
 #[expect(clippy::cast_precision_loss, reason = "three digits are printed")]
 pub(crate) fn binary(n_bytes: u64) -> String {
     let mut value = n_bytes as f64;

@@ -1,4 +1,4 @@
-//! How long an answer took, and where the memory went.
+//! The time of an answer, and the use of memory.
 
 use std::time::{Duration, Instant};
 
@@ -29,16 +29,16 @@ pub(crate) struct Stats {
     first_token: Option<Duration>,
     last_token: Duration,
     n_tokens: usize,
-    /// What each token cost, the first one with the prompt.
+    /// The cost of each token; the first includes the prompt.
     tokens: Vec<TokenCost>,
-    /// What streaming had done by the last token.
+    /// Streaming statistics up to the last token.
     stream: Option<StreamStats>,
-    /// What exchanges of ranks had taken by the first token.
+    /// Statistics of the ranks' exchanges up to the first token.
     ranks_at_first: Option<LinkStats>,
     energy_at_start: Option<u64>,
 }
 
-/// What a token cost.
+/// The cost of a token.
 #[derive(Debug)]
 struct TokenCost {
     time: Duration,
@@ -46,7 +46,7 @@ struct TokenCost {
 }
 
 impl Stats {
-    /// The model is loaded; the prompt is about to be fed.
+    /// Starts the clock, with the model loaded and the prompt about to be processed.
     pub(crate) fn start(load: Duration, n_prompt_tokens: usize) -> Self {
         Self {
             load,
@@ -63,12 +63,13 @@ impl Stats {
         }
     }
 
-    /// The prompt is computed.
+    /// Records the end of the prompt.
     pub(crate) fn prompt_read(&mut self) {
         self.prompt_read = Some(self.started.elapsed());
     }
 
-    /// A token was chosen; what each cost is kept if they are told one by one.
+    /// Records a token. The cost of each is kept if `is_told` says that they are reported
+    /// individually.
     pub(crate) fn token(&mut self, engine: &Engine, is_told: bool) {
         let now = self.started.elapsed();
         if self.n_tokens == 0 {
@@ -86,7 +87,8 @@ impl Stats {
         self.n_tokens += 1;
     }
 
-    /// What the processor's package used since the beginning, where the system tells.
+    /// Returns the energy used by the processor's package since the start, if the system reports
+    /// it.
     #[expect(clippy::cast_precision_loss, reason = "for display")]
     fn energy_j(&self) -> Option<f64> {
         let used = package_energy_uj()?.checked_sub(self.energy_at_start?)?;
@@ -97,19 +99,20 @@ impl Stats {
         rate(self.n_prompt_tokens, self.prompt_read?)
     }
 
-    /// The first token comes with the prompt: the others each took a step.
+    /// Returns the decoding rate. The first token comes with the prompt, so only later tokens count
+    /// as steps.
     fn decode_tokens_per_s(&self) -> Option<f64> {
         rate(self.n_tokens.saturating_sub(1), self.last_token.checked_sub(self.first_token?)?)
     }
 
-    /// What ranks did since the first token, which comes with the prompt.
+    /// Returns the times of ranks since the first token, which comes with the prompt.
     fn rank_times(&self, engine: &Engine, hosts: &[String]) -> Option<Times> {
         let stats = engine.rank_stats()?.since(self.ranks_at_first.as_ref()?);
         let took = self.last_token.checked_sub(self.first_token?)?;
         Times::new(hosts, stats, (took, self.n_tokens - 1))
     }
 
-    /// For machines.
+    /// Returns the statistics as JSON.
     pub(crate) fn json(&self, engine: &Engine, (context, hosts): (usize, &[String])) -> Value {
         let memory = engine.memory();
         let DeviceNames { backend, arithmetic, isa, .. } = engine.device_names();
@@ -154,7 +157,7 @@ impl Stats {
         stats
     }
 
-    /// For people, on stderr.
+    /// Prints the statistics on stderr.
     pub(crate) fn print(
         &self,
         engine: &Engine,
@@ -226,14 +229,14 @@ impl TokenCost {
     }
 }
 
-/// On stderr.
+/// Prints a line on stderr.
 fn say(line: &str) {
     for line in labelled(line) {
         print::aside(&line);
     }
 }
 
-/// How experts came that were read behind the open model.
+/// Describes the experts that were read after the model was opened.
 fn rest_line(rest: &RestStats) -> String {
     let RestStats { n_read, n_experts, read_wait, took, .. } = rest;
     let when = took.map_or("by now".to_owned(), |it| {
@@ -248,13 +251,13 @@ fn session_bytes(engine: &Engine, context: usize) -> u64 {
     memory.session_fixed_bytes + memory.session_bytes_per_position * context as u64
 }
 
-/// Tokens per second; nothing where there were none.
+/// Returns tokens per second; `None` if there were none.
 #[expect(clippy::cast_precision_loss, reason = "a count of tokens, for display")]
 pub(crate) fn rate(n_tokens: usize, time: Duration) -> Option<f64> {
     (n_tokens > 0 && !time.is_zero()).then(|| n_tokens as f64 / time.as_secs_f64())
 }
 
-/// The middle one, or the mean of the two in the middle.
+/// Returns the median: the middle value, or the mean of the two in the middle.
 pub(crate) fn median(runs: &[f64]) -> Option<f64> {
     let mut sorted = runs.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,8 +1,8 @@
-//! Random numbers by their place: the generator SplitMix64, whose n-th number needs no others.
+//! Random numbers by index: the SplitMix64 generator, whose n-th number does not depend on others.
 //!
-//! **Invariant:** a number follows from the seed, the name and the place alone, on every machine.
+//! **Invariant:** a number depends only on the seed, the name and the index, on every machine.
 
-/// The numbers of one name under one seed.
+/// The numbers of one name with one seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stream {
     start: u64,
@@ -11,7 +11,7 @@ pub(crate) struct Stream {
 /// SplitMix64's step: 2^64 over the golden ratio, made odd.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Bits of the small numbers that a bell and a sign are made of.
+/// Bits of the small numbers that make up a normal value or a sign.
 const PART_BITS: u32 = 16;
 
 impl Stream {
@@ -22,30 +22,31 @@ impl Stream {
         Self { start }
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub(crate) fn word(&self, idx: u64) -> u64 {
         mixed(self.start.wrapping_add(idx.wrapping_mul(STEP)))
     }
 
-    /// Of mean 0 and deviation 1, within 3.5: four uniform numbers make a good bell.
+    /// Returns a number of mean 0 and standard deviation 1, within 3.5: the sum of four uniform
+    /// numbers is close to normal.
     pub(crate) fn normal(&self, idx: u64) -> f32 {
         let word = self.word(idx);
         let sum: f32 = (0..4).map(|part| fraction(word >> (part * PART_BITS))).sum();
         (sum - 2.0) * 3.0_f32.sqrt()
     }
 
-    /// Between 0 and 1, neither reached.
+    /// Returns a number strictly between 0 and 1.
     pub(crate) fn uniform(&self, idx: u64) -> f32 {
         fraction(self.word(idx))
     }
 
-    /// 1 or -1, independent of the uniform number at the same place.
+    /// Returns 1 or -1, independent of the uniform number at the same index.
     pub(crate) fn sign(&self, idx: u64) -> f32 {
         if self.word(idx) >> 63 == 0 { 1.0 } else { -1.0 }
     }
 }
 
-/// The middle of one of 2^16 steps between 0 and 1.
+/// Returns the middle of one of 2^16 steps between 0 and 1.
 fn fraction(word: u64) -> f32 {
     let [low, high, ..] = word.to_le_bytes();
     (f32::from(u16::from_le_bytes([low, high])) + 0.5) / 65536.0

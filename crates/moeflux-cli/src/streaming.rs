@@ -1,11 +1,11 @@
-//! What streaming cost: the same fields for every command that reports it.
+//! The cost of streaming: the same fields for every command that reports it.
 
 use moeflux::provider::experts::stream::StreamStats;
 use serde_json::{Value, json};
 
 use crate::size::binary;
 
-/// For machines.
+/// Returns the statistics as JSON.
 pub(crate) fn json(stats: &StreamStats) -> Value {
     json!({
         "expert_slots": stats.n_slots,
@@ -31,7 +31,7 @@ pub(crate) fn json(stats: &StreamStats) -> Value {
     })
 }
 
-/// For people: where experts came from, and what waiting for them took.
+/// Returns lines of text: where experts came from, and the time spent waiting for them.
 pub(crate) fn lines(stats: &StreamStats) -> Vec<String> {
     let n_asked = stats.hits + stats.on_their_way + stats.misses;
     let near = match stats.near_hits {

@@ -1,17 +1,17 @@
-//! A folder for one test: empty at its beginning, gone at its end.
+//! A folder for one test: empty at its start, removed at its end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Removes itself.
+/// A folder that is removed on drop.
 #[derive(Debug)]
 pub(crate) struct TestDir {
     path: PathBuf,
 }
 
 impl TestDir {
-    /// An empty folder that no other test has.
+    /// Creates an empty folder that no other test uses.
     pub(crate) fn new(name: &str) -> Self {
         static N_MADE: AtomicUsize = AtomicUsize::new(0);
         let serial = N_MADE.fetch_add(1, Ordering::Relaxed);
@@ -21,7 +21,7 @@ impl TestDir {
         Self { path }
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

@@ -1,11 +1,11 @@
-//! Where routed experts lie that a device keeps in two memories, in words.
+//! Describes the placement of routed experts that a device keeps in two memories.
 
 use moeflux::provider::backend::TierStats;
 use serde_json::{Value, json};
 
 use crate::size::binary;
 
-/// For machines.
+/// Returns the statistics as JSON.
 pub(crate) fn json(stats: &TierStats) -> Value {
     json!({
         "near_bytes": stats.near_bytes,
@@ -15,7 +15,7 @@ pub(crate) fn json(stats: &TierStats) -> Value {
     })
 }
 
-/// For people.
+/// Returns a line of text.
 pub(crate) fn line(stats: &TierStats) -> String {
     let place = format!(
         "experts   {} on the device, {} read from memory",
@@ -31,7 +31,7 @@ pub(crate) fn line(stats: &TierStats) -> String {
     }
 }
 
-/// What happened since `before`.
+/// Returns the counts since `before`.
 pub(crate) fn since(stats: &TierStats, before: &TierStats) -> TierStats {
     TierStats {
         near_uses: stats.near_uses - before.near_uses,
@@ -41,7 +41,7 @@ pub(crate) fn since(stats: &TierStats, before: &TierStats) -> TierStats {
     }
 }
 
-/// Uses of experts on the device among all, once some were counted.
+/// Returns the share of uses with an expert on the device, once some were counted.
 #[expect(clippy::cast_precision_loss, reason = "a share, for display")]
 pub(crate) fn near_share(stats: &TierStats) -> Option<f64> {
     (stats.uses > 0).then(|| stats.near_uses as f64 / stats.uses as f64)

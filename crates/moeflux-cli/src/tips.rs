@@ -1,6 +1,6 @@
-//! What other programs call our options and commands.
+//! The names that other programs use for our options and commands.
 //!
-//! **Invariant:** pure; asked only where what was typed is already refused.
+//! **Invariant:** pure; used only after the command line was refused.
 
 use std::borrow::Cow;
 
@@ -46,7 +46,7 @@ const HUB: &str = "'--model OWNER/NAME:QUANT' names a model of the hub here, and
 const HUB_FILE: &str = "'moeflux pull OWNER/NAME --file FILE.gguf' downloads one file, and \
                         '--model OWNER/NAME' means it";
 
-/// Commands of the same programs.
+/// Commands of these programs.
 const COMMANDS: [(&str, &str); 12] = [
     (
         "run",
@@ -73,11 +73,11 @@ const COMMANDS: [(&str, &str); 12] = [
 const PACK: &str = "'moeflux pack MODEL DIR --bits 4' quantises a model; GGUF files and folders as \
                     published run without that";
 
-/// Commands that take the model by an option, and nothing without one.
+/// Commands that take the model as an option and have no positional arguments.
 const MODEL_BY_OPTION: [&str; 4] = ["chat", "serve", "bench", "logits"];
 
-/// A tip on the first argument that another program would have understood. The arguments are those
-/// behind the program's name.
+/// Returns a tip on the first argument that another program would have understood. `args` are the
+/// arguments after the program's name.
 pub(crate) fn of(args: &[String]) -> Option<Cow<'static, str>> {
     let command = args.first()?;
     if let Some((_, tip)) = COMMANDS.iter().find(|(name, _)| name == command) {
@@ -102,7 +102,7 @@ pub(crate) fn of(args: &[String]) -> Option<Cow<'static, str>> {
     names.find_map(tip_of).map(Cow::Borrowed)
 }
 
-/// What to type where a model or a prompt stands at a place where none is expected.
+/// Returns what to type if a model or a prompt is given where none is expected.
 fn of_model(command: &str, args: &[String]) -> Option<String> {
     let is_option = |arg: &String| arg.starts_with('-');
     match (command, args) {
@@ -127,7 +127,7 @@ fn of_model(command: &str, args: &[String]) -> Option<String> {
     }
 }
 
-/// What `-p` means to this command; nothing to most.
+/// Returns the tip for `-p` with this command; most have none.
 fn prompt_of(command: &str) -> Option<&'static str> {
     match command {
         "generate" => Some("the prompt has no option: 'moeflux generate PROMPT --model MODEL'"),

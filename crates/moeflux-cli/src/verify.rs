@@ -1,8 +1,8 @@
-//! `moeflux verify`: every byte of a model read once and compared with its checksums.
+//! `moeflux verify`: reads every byte of a model once and compares it with its checksums.
 //!
-//! **Invariant:** damage is a line each on standard output and a failure at the end; what could not
-//! be checked is said, never passed over. The only file that is ever written is the one with the
-//! checksums of a pack's small files: where there is none, or where it was asked for.
+//! **Invariant:** each damage is a line on standard output, and the command fails at the end;
+//! everything that could not be checked is reported. The only file that is ever written is the one
+//! with the checksums of a pack's small files: if there is none, or on request.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -37,11 +37,11 @@ pub(crate) struct VerifyArgs {
     pub(crate) accept_edits: bool,
 }
 
-/// Checks; prints one line per damage and one that sums up.
+/// Checks the model. Prints one line per damage and a summary.
 ///
 /// # Errors
 ///
-/// What is wrong with config and headers; that something is damaged.
+/// Fails if the config or headers are invalid, or if something is damaged.
 pub(crate) fn run(args: &VerifyArgs, interrupt: &Interrupt) -> Outcome {
     let n_threads = args.threads.unwrap_or_else(machine::n_cores).get();
     let mut bar = None;
@@ -84,7 +84,7 @@ fn is_of_small_files(damage: &Damage) -> bool {
     matches!(damage.part, DamagedPart::Document | DamagedPart::PackSums)
 }
 
-/// Writes the checksums of small files. A pack that cannot be written to was verified all the same.
+/// Writes the checksums of small files. A pack that is read-only counts as verified all the same.
 fn complete(dir: &Path, was_asked: bool) -> Outcome {
     match write_sums(dir) {
         Ok(names) => {
@@ -118,7 +118,7 @@ fn summary(verified: &Verified, dir: &Path) -> String {
     }
 }
 
-/// Where there are checksums of a model that is not packed, or how to have some.
+/// Names the checksums of a model that is not packed, or says how to create them.
 fn checksums_of(dir: &Path) -> String {
     let sums = Checkpoint::open(dir).map(|checkpoint| checkpoint.sums_path());
     let shown = dir.display();

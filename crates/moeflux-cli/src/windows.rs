@@ -1,8 +1,8 @@
-//! A text's tokens as the windows that `moeflux eval` feeds.
+//! Cuts a text's tokens into the windows that `moeflux eval` feeds.
 //!
-//! **Invariant:** no token is predicted twice. Each window begins with what the model wants at the
-//! start of every text (its BOS token, if it has one), unscored; a token with none before it in its
-//! window is not predicted. Knows no model and no tokenizer.
+//! **Invariant:** no token is predicted twice. Each window begins with the tokens that the model
+//! expects at the start of every text (its BOS token, if it has one), unscored; a token with none
+//! before it in its window is not predicted. Independent of models and tokenizers.
 
 use std::ops::Range;
 
@@ -11,40 +11,41 @@ use moeflux::TokenId;
 /// How a text is cut.
 #[derive(Clone, Debug)]
 pub(crate) struct Cut {
-    /// Begins each window and is not of the text.
+    /// Tokens that begin each window and are not part of the text.
     pub(crate) prefix: Vec<TokenId>,
-    /// Ends documents, which share no window.
+    /// The token that ends documents, which share no window.
     pub(crate) separator: Option<TokenId>,
-    /// Tokens of a full window, with the prefix.
+    /// Tokens of a full window, including the prefix.
     pub(crate) context: usize,
-    /// Tokens from the start of a document's window to the start of its next.
+    /// Tokens from the start of one window of a document to the start of the next.
     pub(crate) stride: usize,
 }
 
-/// A text as it is fed.
+/// A text cut into windows.
 #[derive(Debug)]
 pub(crate) struct Windows {
-    /// How it was cut.
+    /// The parameters of the cut.
     pub(crate) cut: Cut,
     /// Windows that predict something.
     pub(crate) windows: Vec<Window>,
-    /// Pieces of text that share no window.
+    /// Parts of the text that share no window.
     pub(crate) n_documents: usize,
-    /// Documents one after the other, each with what stands before its first token.
+    /// The documents one after the other, each with the token before its first, if any.
     tokens: Vec<TokenId>,
 }
 
 /// One window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// Which tokens follow the prefix.
+    /// The range of tokens after the prefix.
     span: Range<usize>,
-    /// Index of the first predicted one, the prefix counted.
+    /// Index of the first predicted token, counting the prefix.
     pub(crate) first_predicted: usize,
 }
 
 impl Windows {
-    /// Cuts a text. A context must hold the prefix and a prediction, a stride must not skip any.
+    /// Cuts a text. A context must hold the prefix and a prediction, a stride must not skip any
+    /// token.
     pub(crate) fn of(text: &[TokenId], cut: Cut) -> Self {
         let n_room = cut.context.checked_sub(cut.prefix.len()).expect("a context holds the prefix");
         assert!((1..=n_room).contains(&cut.stride), "windows of {n_room} skip or stand still");
@@ -53,9 +54,9 @@ impl Windows {
             None => all.add_document(text, n_room),
             Some(separator) => {
                 let documents = text.split_inclusive(|token| *token == separator);
-                // Where a text begins with a separator, it ends nothing.
+                // A separator at the start of a text ends nothing.
                 for document in documents.filter(|document| **document != [separator]) {
-                    // A model without a token for the start of texts has seen this one there.
+                    // A model without a start token has seen the separator there.
                     let lead = Some(separator).filter(|_| all.cut.prefix.is_empty());
                     let document: Vec<TokenId> =
                         lead.into_iter().chain(document.to_vec()).collect();
@@ -85,12 +86,12 @@ impl Windows {
         }
     }
 
-    /// A window's tokens, with the prefix.
+    /// Returns a window's tokens, including the prefix.
     pub(crate) fn tokens(&self, window: &Window) -> Vec<TokenId> {
         [&self.cut.prefix[..], &self.tokens[window.span.clone()]].concat()
     }
 
-    /// Tokens that are predicted, in order.
+    /// Returns the predicted tokens, in order.
     pub(crate) fn predicted(&self) -> impl Iterator<Item = TokenId> {
         let n_prefix = self.cut.prefix.len();
         let tokens_of = move |window: &Window| {
@@ -100,7 +101,7 @@ impl Windows {
         self.windows.iter().flat_map(tokens_of)
     }
 
-    /// Tokens of each window, with the prefix.
+    /// Returns the number of tokens of each window, including the prefix.
     pub(crate) fn lens(&self) -> impl Iterator<Item = usize> {
         self.windows.iter().map(|window| self.cut.prefix.len() + window.span.len())
     }
@@ -114,7 +115,8 @@ mod tests {
         ids.iter().copied().map(TokenId).collect()
     }
 
-    /// `expected`: per window what is read only, then what is predicted. 9 begins, 0 separates.
+    /// `expected`: for each window, the tokens that are only read, then those that are predicted. 9
+    /// is the start token, 0 the separator.
     #[track_caller]
     fn check(text: &[u32], (context, stride): (usize, usize), expected: &[(&[u32], &[u32])]) {
         check_cut(text, cut(&[], None, (context, stride)), expected);

@@ -1,7 +1,8 @@
-//! The model in the box: the files of a small Mixture-of-Experts checkpoint, and a way to a folder.
+//! The built-in demo model: the files of a small Mixture-of-Experts checkpoint, and a way to unpack
+//! them.
 //!
-//! **Invariant:** the files are a checkpoint as published ones are, so that nothing else treats
-//! them specially. Knows nothing of what they mean.
+//! **Invariant:** the files form a checkpoint like published ones, so that no other code treats
+//! them specially. Does not interpret them.
 
 use std::fs;
 use std::io;
@@ -10,13 +11,13 @@ use std::path::{Path, PathBuf};
 /// One file of the checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct DemoFile {
-    /// Its name in the folder.
+    /// Its name in the directory.
     pub name: &'static str,
     /// Its contents.
     pub bytes: &'static [u8],
 }
 
-/// All files; `config.json` last, because a folder without it is no model.
+/// All files; `config.json` comes last, because a directory without it is no model.
 pub const FILES: [DemoFile; 6] = [
     DemoFile { name: "model.safetensors", bytes: include_bytes!("../model/model.safetensors") },
     DemoFile { name: "tokenizer.json", bytes: include_bytes!("../model/tokenizer.json") },
@@ -32,25 +33,26 @@ pub const FILES: [DemoFile; 6] = [
     DemoFile { name: "config.json", bytes: include_bytes!("../model/config.json") },
 ];
 
-/// How names of files begin that are being written.
+/// The prefix of files that are being written.
 const PARTIAL: &str = ".partial-";
 
-/// The checkpoint as a folder below `root`, written there the first time.
+/// Returns the checkpoint's directory below `root`; writes missing or damaged files.
 ///
 /// # Errors
 ///
-/// What the system says of writing below `root`.
+/// The error of reading or writing below `root`.
 pub fn unpack(root: &Path) -> io::Result<PathBuf> {
     let dir = root.join(concat!("demo-model-", env!("CARGO_PKG_VERSION")));
     fs::create_dir_all(&dir)?;
     for file in &FILES {
         let path = dir.join(file.name);
         if !is_there(&path, file.bytes)? {
-            // Another process may unpack at the same time: whoever renames last writes the same.
+            // Another process may unpack at the same time: the last rename wins, with the same
+            // content.
             let partial = dir.join(format!("{PARTIAL}{}-{}", std::process::id(), file.name));
             fs::write(&partial, file.bytes)?;
             match fs::rename(&partial, &path) {
-                // Another process was sooner, and has swept.
+                // Another process was faster, and removed the partial files.
                 Err(_) if is_there(&path, file.bytes)? => {}
                 renamed => renamed?,
             }
@@ -60,23 +62,23 @@ pub fn unpack(root: &Path) -> io::Result<PathBuf> {
     Ok(dir)
 }
 
-/// Removes what processes have left that were killed while they unpacked.
+/// Removes files that killed processes left behind.
 fn sweep(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         if entry.file_name().to_string_lossy().starts_with(PARTIAL) {
-            // Another process may sweep at the same time.
+            // Another process may do the same.
             fs::remove_file(entry.path()).ok();
         }
     }
     Ok(())
 }
 
-/// Every byte is compared, a few milliseconds: another model of the same shape has files of the
-/// same lengths.
+/// Whether a file exists with these contents. Compares every byte, which takes a few milliseconds:
+/// another model of the same shape has files of the same lengths.
 fn is_there(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     match fs::metadata(path) {
-        // Reading a pipe would wait for ever; renaming puts a file in its place.
+        // Reading a pipe would block for ever; renaming replaces it with a file.
         Ok(found) => Ok(found.is_file() && fs::read(path)? == bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),

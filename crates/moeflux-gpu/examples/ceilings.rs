@@ -1,5 +1,5 @@
-//! What a GPU gives at most, to compare figures with: copies in its memory, what it reads of the
-//! host's, what a dispatch and an answer cost:
+//! Measures the limits of a GPU, as a reference for other figures: copies in its memory, reads of
+//! host memory, the cost of a dispatch and of a round trip:
 //! `cargo run --release -p moeflux-gpu --example ceilings -- [GPU]`.
 #![expect(clippy::print_stdout, reason = "an example says what it found")]
 #![expect(clippy::disallowed_methods, reason = "it measures a device, whose time is the real one")]
@@ -10,24 +10,24 @@ use moeflux::provider::error::{Error, Result};
 use moeflux_gpu::adapter::choose;
 use moeflux_gpu::device::Gpu;
 
-/// Rounds; the middle one is the figure, and the outer ones are stated.
+/// Number of rounds; prints the median, with the minimum and maximum.
 const N_ROUNDS: usize = 9;
 
-/// Copied at a time.
+/// Bytes per copy.
 const COPY_BYTES: u64 = 1 << 28;
 
 const N_DISPATCHES: u32 = 1000;
 
 const N_ANSWERS: u32 = 50;
 
-/// Does next to nothing, behind what did it before.
+/// A nearly empty kernel that depends on the preceding dispatch.
 const COUNT: &str = "@group(0) @binding(0) var<storage, read_write> words: array<vec4<u32>>;
     @compute @workgroup_size(1) fn main() { words[0].x += 1u; }";
 
 /// Workgroups that read [`COPY_BYTES`], 16 bytes at a time.
 const READ_GROUPS: u32 = 4096;
 
-/// Each of 256 threads reads 16 values, all of them next to each other's.
+/// Each of 256 threads reads 16 values, adjacent to those of its neighbours.
 const READ: &str = "@group(0) @binding(0) var<storage, read_write> words: array<vec4<u32>>;
     @compute @workgroup_size(256) fn main(
         @builtin(workgroup_id) group: vec3<u32>,
@@ -44,7 +44,7 @@ fn main() -> Result<()> {
     println!("{}", gpu.facts());
     let bench = Bench { device: gpu.device(), queue: gpu.queue() };
     let near = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
-    // What is mapped to be read lies in the host's memory.
+    // Buffers mapped for reading are in host memory.
     let pinned = near | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
     // Each byte is read and written.
     bench.copies("copies in its memory, read and written", near, 2.0)?;
@@ -72,7 +72,7 @@ impl Bench<'_> {
         self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
     }
 
-    /// Submits, and waits until all is done.
+    /// Submits, and waits for completion.
     fn run(&self, encoder: wgpu::CommandEncoder) -> Result<Duration> {
         let commands = encoder.finish();
         let begin = Instant::now();
@@ -94,7 +94,7 @@ impl Bench<'_> {
         };
         copy(2)?;
         let rounds = rounds(|| {
-            // What a submission costs is in both.
+            // The cost of a submission is in both and cancels out.
             let (few, many) = (copy(1)?, copy(9)?);
             Ok(8.0 * COPY_BYTES as f64 * times / (many.as_secs_f64() - few.as_secs_f64()) / 1e9)
         })?;
@@ -114,7 +114,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Dispatches of a kernel that does next to nothing, each behind the one before.
+    /// Measures dependent dispatches of a nearly empty kernel.
     fn dispatches(&self) -> Result<()> {
         let kernel = self.kernel(COUNT, &self.buffer(16, wgpu::BufferUsages::STORAGE));
         let dispatch = |n: u32| self.dispatched(&kernel, (n, 1));
@@ -127,7 +127,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// A kernel and the buffer that it works on.
+    /// Creates a kernel and binds the buffer that it works on.
     fn kernel(
         &self,
         source: &'static str,
@@ -151,7 +151,7 @@ impl Bench<'_> {
         (pipeline, group)
     }
 
-    /// Dispatches of so many workgroups each, and how long they take.
+    /// Runs `n` dispatches of `n_groups` workgroups each, and returns the elapsed time.
     fn dispatched(
         &self,
         (pipeline, group): &(wgpu::ComputePipeline, wgpu::BindGroup),
@@ -166,7 +166,7 @@ impl Bench<'_> {
         self.run(encoder)
     }
 
-    /// From a submission to its value on the host.
+    /// Measures the time from a submission to its value on the host.
     fn answers(&self, what: &str, rest: Duration) -> Result<()> {
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let (source, target) =
@@ -209,7 +209,7 @@ fn failed(problem: &str) -> Error {
     Error::Device { device: "the GPU".to_owned(), problem: problem.to_owned(), remedy: None }
 }
 
-/// Figures in ascending order.
+/// Returns the figures of all rounds in ascending order.
 fn rounds(mut round: impl FnMut() -> Result<f64>) -> Result<Vec<f64>> {
     let mut rounds = (0..N_ROUNDS).map(|_| round()).collect::<Result<Vec<f64>>>()?;
     rounds.sort_by(f64::total_cmp);

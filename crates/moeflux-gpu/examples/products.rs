@@ -1,8 +1,8 @@
-//! How fast products run on the first adapter: bytes of weights per second for single rows,
-//! operations per second for many.
+//! Measures the speed of products on the first adapter: bytes of weights per second for single
+//! rows, operations per second for many.
 //!
-//! Each line is many dispatches over matrices that together do not fit a cache, read from end to
-//! end; what a dispatch costs beside its work is part of the time, as it is in a model.
+//! Each line measures many dispatches over matrices that together exceed the cache, each read from
+//! end to end. The time includes the overhead of a dispatch, as it does in a model.
 #![expect(clippy::print_stdout, reason = "its lines are what it is for")]
 #![expect(clippy::disallowed_methods, reason = "it measures real time")]
 
@@ -23,11 +23,11 @@ use moeflux_gpu::device::Gpu;
 use moeflux_gpu::kernels::BLOCKS;
 use moeflux_kernels::{Affine, FloatKind, Fp8, MatrixKind, MatrixLayout};
 
-/// Tokens whose rows of the table are different.
+/// Number of tokens with distinct table rows.
 const N_TOKENS: usize = 16;
 /// Bytes of matrices that are read in turn.
 const SPREAD_BYTES: usize = 400 << 20;
-/// Seconds that a line is measured for, about.
+/// Approximate duration of a measurement, in seconds.
 const SECONDS: f64 = 0.5;
 
 fn main() -> Result<()> {
@@ -56,7 +56,7 @@ fn main() -> Result<()> {
         (MatrixKind::Float(FloatKind::Bf16), 256, 2048),
         (MatrixKind::Fp8(Fp8::DEEPSEEK), 8192, 2048),
     ];
-    // `--many` leaves out what an answer is made of; `--blocks` measures blocks of GGUF files.
+    // `--many` skips the shapes of a single answer; `--blocks` measures blocks of GGUF files.
     let leaves_out = std::env::args().any(|arg| arg == "--many" || arg == "--blocks");
     let n_vectors = if leaves_out { 0 } else { vectors.len() };
     for (kind, outputs, inputs) in vectors.into_iter().take(n_vectors) {
@@ -77,7 +77,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Prints the times of blocks of GGUF files beside those of affine codes: Q4_K has as many bytes as
+/// Prints the times of blocks of GGUF files beside those of affine codes. Q4_K has as many bytes as
 /// 4 bits in groups of 64.
 fn blocks(gpu: &std::sync::Arc<Gpu>, scale: usize) -> Result<()> {
     let affine = Affine::new(4, 64, FloatKind::Bf16);
@@ -99,7 +99,7 @@ fn blocks(gpu: &std::sync::Arc<Gpu>, scale: usize) -> Result<()> {
     Ok(())
 }
 
-/// `--precise` measures the kernels in f32.
+/// Returns the configuration; `--precise` measures the kernels in f32.
 fn config() -> GpuConfig {
     let is_precise = std::env::args().any(|arg| arg == "--precise");
     let arithmetic = if is_precise { Arithmetic::F32 } else { Arithmetic::F16Staged };
@@ -194,7 +194,7 @@ fn experts(
     Ok(())
 }
 
-/// A buffer, and the plan that fills its rows by token.
+/// Creates a buffer, and the plan that fills its rows by token.
 fn input(weights: &mut Weights, workspace: &mut Workspace, n_cols: usize) -> Result<(Heads, Plan)> {
     let layout = MatrixLayout { kind: MatrixKind::Float(FloatKind::F32), n_rows: N_TOKENS, n_cols };
     let mut table = OwnedMatrix::zeroed(layout)?;
@@ -208,7 +208,7 @@ fn input(weights: &mut Weights, workspace: &mut Workspace, n_cols: usize) -> Res
     Ok((out, Plan::new(vec![Op::Embed(Embed { table, out })])))
 }
 
-/// A matrix of bytes that are no special values of any kind.
+/// Creates a matrix of bytes that are not special values of any kind.
 fn filled(layout: MatrixLayout, seed: usize) -> Result<OwnedMatrix> {
     let mut matrix = OwnedMatrix::zeroed(layout)?;
     let (codes, scales, biases) = matrix.parts_mut();
@@ -230,7 +230,7 @@ fn submit(backend: &mut GpuBackend, plan: &Plan, n_rows: usize) -> Result<()> {
     backend.submit(plan, &Batch { rows: &rows, segments: &[], outputs: &[] })
 }
 
-/// Seconds of a plan, once its kernels are made.
+/// Returns the seconds of a plan, after its kernels are compiled.
 fn seconds_of(backend: &mut GpuBackend, plan: &Plan, n_rows: usize, out: BufferId) -> Result<f64> {
     let mut value = [0.0];
     let mut run = |n: u32| -> Result<f64> {

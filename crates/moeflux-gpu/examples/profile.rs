@@ -1,4 +1,4 @@
-//! Where the time of a prompt and of an answer goes on a GPU, kernel by kernel:
+//! Prints the time of a prompt and of an answer on a GPU, kernel by kernel:
 //! `cargo run --release -p moeflux-gpu --example profile -- MODEL [GPU [PROMPT_TOKENS [TOKENS
 //! [ROWS_AT_ONCE [MIB_OF_THE_GPU [MIB_OF_MEMORY]]]]]]`.
 #![expect(clippy::print_stdout, reason = "an example says what it found")]
@@ -49,7 +49,7 @@ fn main() -> Result<()> {
     let engine = Engine::load(Model::open(Path::new(dir))?, &config, go_on)?;
     let mut session = engine.session(n_prompt + n_answer)?;
     let vocab = engine.spec().vocab;
-    // Any tokens do: which experts they choose is as even as a text's.
+    // Any tokens do: they choose experts as evenly as those of a text.
     let mut tokens = (0_u32..).map(|it| TokenId(it.wrapping_mul(2_654_435_761) % narrow(vocab)));
     let prompt: Vec<TokenId> = tokens.by_ref().take(n_prompt).collect();
     session.feed_last(&prompt)?;
@@ -68,7 +68,7 @@ fn narrow(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// A table, the longest first.
+/// Prints a table, sorted by descending time.
 fn print(what: &str, n_tokens: usize, profile: &Profile) {
     let mut lines: Vec<_> = profile.iter().collect();
     lines.sort_by(|x, y| y.1.ns.total_cmp(&x.1.ns));
@@ -86,7 +86,7 @@ fn print(what: &str, n_tokens: usize, profile: &Profile) {
     }
 }
 
-/// Microseconds of a token.
+/// Returns the microseconds per token.
 fn each(ns: f64, n_tokens: usize) -> f64 {
     ns / 1e3 / n_tokens.max(1) as f64
 }

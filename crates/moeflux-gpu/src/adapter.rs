@@ -1,7 +1,7 @@
 //! The GPUs of this machine, as their drivers describe them, and the choice of one.
 //!
-//! **Invariant:** listing never fails and changes nothing; a choice names what there is when it
-//! cannot be met. Knows nothing of models.
+//! **Invariant:** listing never fails and changes nothing; a choice that cannot be met lists the
+//! available adapters. Knows nothing of models.
 
 use std::fmt;
 use std::future::Future;
@@ -12,18 +12,18 @@ use moeflux::provider::error::{ByteCount, Error, Remedy, Result};
 
 use crate::seen::memory_bytes;
 
-/// What an adapter is.
+/// Kind of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdapterKind {
-    /// A card with memory of its own.
+    /// A card with its own memory.
     Discrete,
-    /// Shares the memory of the CPU.
+    /// A GPU that shares the CPU's memory.
     Integrated,
-    /// A part of a card that a hypervisor gives out.
+    /// A part of a card, assigned by a hypervisor.
     Virtual,
-    /// The CPU, by a software driver: right, and slow.
+    /// The CPU, through a software driver: correct, but slow.
     Software,
-    /// The driver does not say.
+    /// Not reported by the driver.
     Other,
 }
 
@@ -38,7 +38,7 @@ impl AdapterKind {
         }
     }
 
-    /// Name for people.
+    /// Returns the display name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl AdapterKind {
         }
     }
 
-    /// Place in the order in which adapters are preferred.
+    /// Returns the preference rank; lower is preferred.
     const fn rank(self) -> u8 {
         match self {
             Self::Discrete => 0,
@@ -62,12 +62,12 @@ impl AdapterKind {
     }
 }
 
-/// How an adapter comes to what lies in the host's memory.
+/// How an adapter accesses host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostMemory {
-    /// It is its own memory.
+    /// Host memory is its own memory.
     Shared,
-    /// Kernels read it where it lies.
+    /// Kernels read host memory directly.
     Seen,
     /// By copies.
     Copied,
@@ -86,7 +86,7 @@ impl HostMemory {
         }
     }
 
-    /// Name for people.
+    /// Returns the display name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -97,53 +97,53 @@ impl HostMemory {
     }
 }
 
-/// What an adapter is and can do.
+/// Description and capabilities of an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterFacts {
-    /// As its driver calls it.
+    /// Name, as the driver reports it.
     pub name: String,
-    /// What it is.
+    /// Kind of the adapter.
     pub kind: AdapterKind,
     /// "vulkan", "metal", "dx12".
     pub api: &'static str,
     /// Driver and its version.
     pub driver: String,
-    /// Its memory, where the driver says: that of the CPU for those that have none of their own.
+    /// Memory, if the driver reports it. Adapters without their own memory report the CPU's.
     pub memory_bytes: Option<u64>,
-    /// How it comes to the host's memory.
+    /// How it accesses host memory.
     pub host_memory: HostMemory,
     /// Largest buffer.
     pub buffer_bytes_max: u64,
-    /// Largest part of a buffer that a kernel can see at once.
+    /// Largest part of a buffer that a kernel can bind.
     pub binding_bytes_max: u64,
-    /// Memory that the invocations of a workgroup share.
+    /// Memory shared by the invocations of a workgroup.
     pub workgroup_bytes_max: u32,
-    /// Smallest and largest subgroup; `None` where kernels cannot use them.
+    /// Smallest and largest subgroup; `None` if kernels cannot use them.
     pub subgroup_sizes: Option<(u32, u32)>,
     /// Whether kernels can compute in half precision.
     pub has_f16: bool,
-    /// Edge of the matrices that subgroups of 32 multiply in half precision, with sums in single:
-    /// those that there are kernels for.
+    /// Edge of the matrices that subgroups of 32 multiply in half precision, with single-precision
+    /// sums. `None` unless kernels support it.
     pub matrix_edge: Option<u32>,
     /// Whether kernels can be timed.
     pub has_timestamps: bool,
-    /// Why it cannot be used, if it cannot.
+    /// Reason why the adapter cannot be used, if any.
     pub lacks: Option<String>,
 }
 
 impl AdapterFacts {
-    /// Whether it is used only if it is named: of the two interfaces that Windows has to a card,
-    /// the tests run on the other one.
+    /// Returns whether the adapter is used only by name. Windows offers two APIs for a card; the
+    /// tests run on the other one.
     #[must_use]
     pub fn is_second_choice(&self) -> bool {
         self.api == SECOND_API
     }
 
-    /// Memory that a model may have if nobody says how much, where the driver says what there is.
+    /// Returns the memory a model may use by default, if the driver reports how much there is.
     #[must_use]
     pub fn room_bytes(&self) -> Option<u64> {
         self.memory_bytes.map(|n_bytes| match self.kind {
-            // What Metal recommends leaves enough to others.
+            // Metal's recommendation already leaves enough to other programs.
             _ if self.api == "metal" => n_bytes,
             AdapterKind::Discrete | AdapterKind::Virtual => room_of_card(n_bytes),
             _ => n_bytes - n_bytes / OTHERS_SHARE_OF_SHARED,
@@ -164,28 +164,28 @@ impl fmt::Display for AdapterFacts {
 /// See [`AdapterFacts::is_second_choice`].
 const SECOND_API: &str = "dx12";
 
-/// What is left to others of a card's memory, and of memory that the CPU shares: one part of so
-/// many.
+/// Divisors of the memory that is left to other programs: of a card's own memory, and of memory
+/// shared with the CPU.
 const OTHERS_SHARE_OF_CARD: u64 = 16;
 const OTHERS_SHARE_OF_SHARED: u64 = 2;
 
-/// What a model may have of a card with memory of its own, if nobody says how much.
+/// Returns the default memory of a model on a card with its own memory.
 #[must_use]
 pub fn room_of_card(memory_bytes: u64) -> u64 {
     memory_bytes - memory_bytes / OTHERS_SHARE_OF_CARD
 }
 
-/// Storage buffers that one kernel sees.
+/// Storage buffers that one kernel binds.
 pub(crate) const N_BUFFERS_MIN: u32 = 8;
 /// Bytes of a kernel's parameters.
 pub(crate) const PARAM_BYTES_MAX: u32 = 128;
-/// What every adapter of the last ten years has; weights are cut into pieces of it.
+/// Limits that every adapter of the last ten years meets; weights are cut into pieces of this size.
 const BINDING_BYTES_MIN: u64 = 64 << 20;
 const WORKGROUP_BYTES_MIN: u32 = 16 << 10;
 pub(crate) const N_INVOCATIONS_MIN: u32 = 256;
 /// Rows and columns of cooperative matrices.
 const MATRIX_EDGE: u32 = 16;
-/// What kernels with cooperative matrices ask for.
+/// Features required by kernels with cooperative matrices.
 pub(crate) const MATRIX_FEATURES: wgpu::Features = wgpu::Features::SHADER_F16
     .union(wgpu::Features::SUBGROUP)
     .union(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
@@ -198,19 +198,19 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// What it is and can do.
+    /// Returns its description and capabilities.
     #[must_use]
     pub fn facts(&self) -> &AdapterFacts {
         &self.facts
     }
 }
 
-/// All adapters, those first that are tried first.
+/// Returns all adapters in order of preference.
 #[must_use]
 pub fn adapters() -> Vec<Adapter> {
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     descriptor.backends = wgpu::Backends::PRIMARY;
-    // Layers that check every call are for those who write drivers.
+    // Validation layers are for driver developers.
     descriptor.flags = wgpu::InstanceFlags::empty();
     let instance = wgpu::Instance::new(descriptor);
     let found = block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
@@ -225,8 +225,8 @@ pub fn adapters() -> Vec<Adapter> {
     adapters
 }
 
-/// Leaves out the second interface to a card that the first one can use. Cards are told apart by
-/// their vendor's number and their own: two of one sort are two in both interfaces.
+/// Removes the second API of each card that the first one can use. Cards are identified by vendor
+/// and device number. Two cards of one model appear twice in both APIs.
 fn each_once<T>(found: Vec<(T, (u32, u32))>, facts: impl Fn(&T) -> &AdapterFacts) -> Vec<T> {
     let is_second = |it: &T| facts(it).is_second_choice();
     let is_usable = |it: &T| facts(it).lacks.is_none();
@@ -236,12 +236,13 @@ fn each_once<T>(found: Vec<(T, (u32, u32))>, facts: impl Fn(&T) -> &AdapterFacts
     left.map(|(it, _)| it).collect()
 }
 
-/// The adapter at an index of the list, or the first one whose name contains `wanted`; without
-/// `wanted` the first one that is no software driver.
+/// Returns the adapter at an index of the list, or the first one whose name contains `wanted`.
+/// Without `wanted`, returns the first one that is neither a software driver nor used only by name.
 ///
 /// # Errors
 ///
-/// [`Error::Device`] that names what there is.
+/// [`Error::Device`] if no adapter matches, with a list of all adapters, or if the adapter cannot
+/// be used.
 pub fn choose(wanted: Option<&str>) -> Result<Adapter> {
     let mut adapters = adapters();
     let names: Vec<String> = adapters.iter().map(|it| it.facts.to_string()).collect();
@@ -319,14 +320,14 @@ fn facts_of(adapter: &wgpu::Adapter) -> AdapterFacts {
     }
 }
 
-/// Whether kernels with cooperative matrices are written for such.
+/// Returns whether the kernels with cooperative matrices support these properties.
 fn is_of_f16(it: &wgpu::CooperativeMatrixProperties) -> bool {
     [it.m_size, it.n_size, it.k_size] == [MATRIX_EDGE; 3]
         && it.ab_type == wgpu::CooperativeScalarType::F16
         && it.cr_type == wgpu::CooperativeScalarType::F32
 }
 
-/// Why an adapter with these limits cannot be used.
+/// Returns the reason why an adapter with these limits cannot be used.
 fn lacks(limits: &wgpu::Limits, features: wgpu::Features) -> Option<String> {
     if !features.contains(wgpu::Features::IMMEDIATES) {
         return Some("its driver has no immediates (push constants)".to_owned());

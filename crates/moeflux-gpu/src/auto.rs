@@ -1,7 +1,7 @@
-//! The GPU that a program takes without being told one.
+//! Selection of the default GPU.
 //!
-//! **Invariant:** software is never taken, nor a card whose results were not compared with those of
-//! the CPU.
+//! **Invariant:** a software driver is never selected, and every selected card is compared with the
+//! CPU before use.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::adapter::{AdapterFacts, AdapterKind, adapters};
 use crate::device::Gpu;
 use crate::maker::GpuMaker;
 
-/// A GPU, or why there is none.
+/// A GPU, or the reason why there is none.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Auto {
-    /// Computes in the place of the CPU.
+    /// Computes instead of the CPU.
     Device(Device),
-    /// The CPU computes: one line that says why.
+    /// The CPU computes. Holds the reason, in one line.
     Cpu(String),
 }
 
@@ -31,14 +31,14 @@ impl From<Auto> for Option<Device> {
     }
 }
 
-/// The first GPU that is expected to be faster than the CPU, for
+/// Returns the first GPU that is expected to be faster than the CPU, for
 /// [`moeflux::EngineBuilder::device`]. Before it runs a model, it computes random layers of the
-/// same kinds, which takes seconds; a GPU whose results are not those of the CPU is an error there.
+/// same kinds, which takes seconds; opening the model fails if the results differ from the CPU's.
 /// As in the command, products of long prompts may round to half precision.
 ///
 /// # Errors
 ///
-/// What the driver reports of a GPU that is there.
+/// [`moeflux::Error::Device`] if the driver cannot open the GPU.
 pub fn auto() -> Result<Auto> {
     let all = adapters();
     let refused = all.iter().find_map(|it| refusal(it.facts()));
@@ -60,17 +60,17 @@ fn refusal(facts: &AdapterFacts) -> Option<String> {
     })
 }
 
-/// Why a card of its own is not taken.
+/// Reason why a card is not selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotTaken {
-    /// It lacks what kernels need: what.
+    /// It lacks a required feature, named here.
     Lacks(String),
-    /// It has no driver for the interface that is used first.
+    /// It has no driver for the preferred API.
     SecondChoice,
 }
 
-/// Why a card of its own is not taken, if it is not.
+/// Returns the reason why a card is not selected, or `None` if it is selected or is no card.
 #[must_use]
 pub fn not_for_auto(facts: &AdapterFacts) -> Option<NotTaken> {
     match &facts.lacks {
@@ -80,13 +80,13 @@ pub fn not_for_auto(facts: &AdapterFacts) -> Option<NotTaken> {
     }
 }
 
-/// Whether it is expected to be faster than the CPU beside it: a card of its own, or Apple's GPU.
-/// Others that share the CPU's memory may be slower.
+/// Returns whether the adapter is expected to be faster than the CPU: a card of its own, or Apple's
+/// GPU. Others that share the CPU's memory may be slower.
 fn is_card(facts: &AdapterFacts) -> bool {
     matches!(facts.kind, AdapterKind::Discrete | AdapterKind::Virtual) || facts.api == "metal"
 }
 
-/// Whether it is taken by itself. What it computes is checked before it is used.
+/// Returns whether the adapter may be selected by default. Its results are checked before use.
 #[must_use]
 pub fn is_for_auto(facts: &AdapterFacts) -> bool {
     is_card(facts) && !facts.is_second_choice() && facts.lacks.is_none()
@@ -122,7 +122,7 @@ mod tests {
         let other = AdapterFacts { api: "dx12", ..card };
         let expected = "X 100 has no driver for Vulkan; through dx12 it is used by name only";
         assert_eq!(refusal(&other).as_deref(), Some(expected));
-        // Those that share the CPU's memory are not expected to be taken.
+        // An adapter that shares the CPU's memory is not expected to be selected.
         let shared = AdapterFacts { kind: AdapterKind::Integrated, ..other };
         assert!(not_for_auto(&shared).is_none() && !is_for_auto(&shared));
         let of_apple = AdapterFacts { api: "metal", ..shared };

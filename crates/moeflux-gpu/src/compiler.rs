@@ -1,8 +1,8 @@
-//! What kernels are told while a plan is compiled: where things lie, and what was asked for; and
-//! the steps that they leave.
+//! Compilation context for kernels: locations of operands, the configuration, and the emitted
+//! steps.
 //!
-//! **Invariant:** steps hold only what does not change between batches. Knows no kernel: which one
-//! an op has is for [`crate::kernels`].
+//! **Invariant:** steps hold only data that does not change between batches. Knows no kernel:
+//! [`crate::kernels`] selects the kernel of an op.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ use crate::params::{Params, View, narrow};
 use crate::shader::Shader;
 use crate::step::{Axis, Grid, Over, Step};
 
-/// What the last router leaves.
+/// Shape of the last router's output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RouteShape {
     /// Experts of each row.
@@ -28,7 +28,7 @@ pub(crate) struct RouteShape {
     pub(crate) n_experts: usize,
 }
 
-/// Where a matrix lies in an expert's slot, in words from the slot's first.
+/// Location of a matrix in an expert's slot, in words from the start of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotMatrix {
     /// Kind and shape.
@@ -41,7 +41,7 @@ pub(crate) struct SlotMatrix {
     pub(crate) biases: u32,
 }
 
-/// How an expert lies in its slot. Slot `s` begins at word `s * n_words` of the bound buffer.
+/// Layout of an expert in its slot. Slot `s` begins at word `s * n_words` of the bound buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotShape {
     /// `[inner, hidden]`.
@@ -68,91 +68,91 @@ pub(crate) struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
-    /// The device: its limits and features decide which kernel is taken.
+    /// Returns the device. Its limits and features determine which kernel is used.
     #[must_use]
     pub(crate) fn gpu(&self) -> &Gpu {
         self.gpu
     }
 
-    /// Smallest and largest subgroup, where kernels may use them.
+    /// Returns the smallest and largest subgroup, if kernels may use them.
     #[must_use]
     pub(crate) fn subgroup_sizes(&self) -> Option<(u32, u32)> {
         self.gpu.facts().subgroup_sizes.filter(|_| self.config().uses_subgroups)
     }
 
-    /// What was asked for.
+    /// Returns the configuration.
     #[must_use]
     pub(crate) fn config(&self) -> &GpuConfig {
         self.config
     }
 
-    /// Rows of a batch at most: what scratch has room for.
+    /// Returns the upper bound on rows of a batch, for which scratch is sized.
     #[must_use]
     pub(crate) fn n_rows_max(&self) -> u32 {
         narrow(self.workspace.n_rows_max)
     }
 
-    /// Where the values of heads lie.
+    /// Returns the location of head values.
     #[must_use]
     pub(crate) fn view(&self, heads: &Heads) -> View {
         self.workspace.view(heads)
     }
 
-    /// Where a vector begins in `vectors`; a multiple of 4.
+    /// Returns the offset of a vector in `vectors`; a multiple of 4.
     #[must_use]
     pub(crate) fn vector(&self, id: VectorId) -> u32 {
         self.weights.vector(id)
     }
 
-    /// A resident matrix.
+    /// Returns a resident matrix.
     #[must_use]
     pub(crate) fn matrix(&self, id: MatrixId) -> DeviceMatrix {
         self.weights.matrix(id).clone()
     }
 
-    /// How experts of a layer lie in their slots.
+    /// Returns the layout of a layer's experts in their slots.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if none of them was ever there.
+    /// [`Error::Unsupported`] if the layout of the layer's experts is unknown.
     pub(crate) fn slot_shape(&self, layer: LayerIdx) -> Result<SlotShape> {
         self.slots.get(&layer).copied().ok_or_else(|| {
             Error::Unsupported(format!("no experts of layer {} are on the device", layer.0))
         })
     }
 
-    /// What the last router leaves in `routes`: row `r`, rank `k` at `r * top_k + k`, as (expert,
-    /// bits of the weight), ascending by expert within a row.
+    /// Returns the shape of the last router's output in `routes`: row `r`, rank `k` at
+    /// `r * top_k + k`, as (expert, bits of the weight), ascending by expert within a row.
     #[must_use]
     pub(crate) fn route(&self) -> RouteShape {
         self.route
     }
 
-    /// Says what a router leaves, before its steps.
+    /// Sets the shape of a router's output, before its steps.
     pub(crate) fn set_route(&mut self, route: RouteShape) {
         self.route = route;
     }
 
-    /// Says where a router leaves a guess: experts and weights, row by row.
+    /// Sets the location of a router's guess: experts and weights, row by row.
     pub(crate) fn set_guess(&mut self, guess: (View, RouteShape)) {
         self.guess = Some(guess);
     }
 
-    /// So many values per row in the workspace that ops of all plans share under a name. They
-    /// outlast a plan: what one op leaves there another finds.
+    /// Returns `n_cols` values per row in the workspace, shared under this name by ops of all
+    /// plans. They outlive a plan: an op can read what an earlier op stored there.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`].
+    /// [`Error::NoRoom`] if the workspace cannot grow.
     pub(crate) fn scratch(&mut self, name: &'static str, n_cols: usize) -> Result<View> {
         self.workspace.scratch(self.gpu, name, (narrow(n_cols), RowSet::All))
     }
 
-    /// The same for rows of the kind that a view has.
+    /// Returns such scratch for the same set of rows as `heads`.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`].
+    /// [`Error::NoRoom`] if the workspace cannot grow.
     pub(crate) fn scratch_beside(
         &mut self,
         heads: &Heads,
@@ -163,11 +163,11 @@ impl Compiler<'_> {
         self.workspace.scratch(self.gpu, name, (narrow(n_cols), rows))
     }
 
-    /// Appends a dispatch over all rows, to be refined.
+    /// Appends a dispatch over all rows, to be refined by the caller.
     ///
     /// # Errors
     ///
-    /// [`Error::Device`] when the driver does not take the kernel.
+    /// None at present: the driver compiles a kernel on its first use.
     pub(crate) fn step(
         &mut self,
         shader: &Shader,

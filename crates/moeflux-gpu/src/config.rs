@@ -1,49 +1,48 @@
-//! How a backend is made: what is asked for, before there is a device.
+//! Configuration of a backend, chosen before a device is opened.
 //!
-//! **Invariant:** plain data. What a device makes of it is for [`crate::device::Gpu`] to say.
+//! **Invariant:** plain data. [`crate::device::Gpu`] decides what a device can do with it.
 
 use moeflux::provider::backend::Arithmetic;
 
-/// What adapters need for the largest tile of a [`MatrixUnit`].
+/// Workgroup memory that an adapter needs for the largest tile of a [`MatrixUnit`].
 pub(crate) const MATRIX_WORKGROUP_BYTES: u32 = 36 << 10;
 
-/// Where the experts lie that kernels see.
+/// Memories that hold the experts that kernels read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Tiers {
-    /// In the device's memory.
+    /// Device memory only.
     #[default]
     Device,
-    /// Some in the device's memory, some in the host's.
+    /// Some in device memory, some in host memory.
     DeviceAndHost,
 }
 
-/// What multiplies matrices in half precision.
+/// Implementation of half-precision matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matrices {
-    /// The adapter's unit, if it has one.
+    /// The adapter's matrix unit, if it has one.
     OfDevice,
-    /// Plain kernels, for tests on adapters that have none: slower than without.
+    /// Plain kernels, for tests on adapters without a unit. Slower than f32 kernels.
     Emulated,
 }
 
-/// How a backend is made.
+/// Configuration of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuConfig {
-    /// Whether ops that follow each other may run as one.
+    /// Whether consecutive ops may be fused.
     pub fuses: bool,
-    /// Whether kernels may use subgroups where the adapter has them.
+    /// Whether kernels may use subgroups if the adapter has them.
     pub uses_subgroups: bool,
-    /// [`Arithmetic::F16Staged`] where the adapter multiplies matrices in half precision and that
-    /// is asked for; otherwise f32.
+    /// [`Arithmetic::F16Staged`] if half precision is requested and the adapter can multiply such
+    /// matrices; otherwise f32.
     pub arithmetic: Arithmetic,
-    /// What multiplies what was staged.
+    /// Implementation of the products of staged matrices.
     pub matrices: Matrices,
-    /// Bytes of routed experts in the device's memory at most.
+    /// Upper bound on expert bytes in device memory.
     pub expert_bytes_max: u64,
-    /// Bytes of one buffer of them at most; by default as many as kernels see at once.
+    /// Upper bound on the bytes of one expert buffer; by default the largest binding.
     pub expert_buffer_bytes_max: u64,
-    /// Whether those for which `expert_bytes_max` has no room are kept in the host's memory, where
-    /// kernels read them.
+    /// Whether experts beyond `expert_bytes_max` are kept in host memory, where kernels read them.
     pub tiers: Tiers,
 }
 
@@ -61,11 +60,11 @@ impl Default for GpuConfig {
     }
 }
 
-/// What multiplies tiles in half precision.
+/// Unit that multiplies tiles in half precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatrixUnit {
     /// Cooperative matrices of subgroups.
     Cooperative,
-    /// Single invocations: for tests of all that is around the unit.
+    /// Single invocations, to test the code around the unit.
     Plain,
 }

@@ -1,6 +1,6 @@
-//! Lets the engine compute on a GPU: room for a model there, and its backend.
+//! Device maker for the engine: reserves memory for a model on a GPU and creates its backend.
 //!
-//! **Invariant:** what a model may take is said before anything of it is read.
+//! **Invariant:** a model's memory limit is known before any of its weights are read.
 
 use std::sync::Arc;
 
@@ -20,13 +20,14 @@ use crate::device::staging::STAGING_BYTES_MAX;
 use crate::kernels;
 use crate::trial::matrices_agree;
 
-/// What a model may take of so many bytes of a GPU: what experts come through lies there, too.
+/// Returns the part of `n_bytes` of GPU memory that a model may take. The rest is for staging
+/// buffers.
 #[must_use]
 pub fn room_for_models(n_bytes: u64) -> u64 {
     n_bytes.saturating_sub(STAGING_BYTES_MAX)
 }
 
-/// A GPU for models.
+/// A GPU that models can be opened on.
 #[derive(Debug)]
 pub struct GpuMaker {
     gpu: Arc<Gpu>,
@@ -46,7 +47,7 @@ enum Checks {
 }
 
 impl GpuMaker {
-    /// On this GPU, with at most so many bytes; by default what it can spare.
+    /// Uses this GPU, with at most `memory_bytes`; by default with the memory it can spare.
     #[must_use]
     pub fn new(gpu: Arc<Gpu>, memory_bytes: Option<u64>) -> Self {
         let sees_host = gpu.facts().host_memory == HostMemory::Seen;
@@ -61,48 +62,47 @@ impl GpuMaker {
         }
     }
 
-    /// Compares what the GPU computes with what the CPU does before each model, on random layers of
-    /// the same kinds.
+    /// Compares the GPU with the CPU before each model, on random layers of the same kinds.
     #[must_use]
     pub fn checked(self) -> Self {
         Self { checks: Checks::BeforeEachModel, ..self }
     }
 
-    /// Leaves experts without room on the device in the host's memory, also where both are the
-    /// same: for tests.
+    /// Keeps experts that do not fit on the device in host memory, even if both memories are the
+    /// same. For tests.
     #[must_use]
     pub fn seeing_host(self) -> Self {
         let sees_host = self.gpu.sees_host();
         Self { sees_host, ..self }
     }
 
-    /// Copies streamed experts to the device, also where kernels could read them in the host's
-    /// slots: for tests.
+    /// Copies streamed experts to the device, even if kernels could read them in the host's slots.
+    /// For tests.
     #[must_use]
     pub fn copying_slots(self) -> Self {
         Self { sees_slots: false, ..self }
     }
 
-    /// Lets products of many rows round weights and activations to half precision, where the GPU
-    /// is faster so.
+    /// Lets products of many rows round weights and activations to half precision if that is faster
+    /// on the GPU.
     #[must_use]
     pub fn staging_f16(self) -> Self {
         Self { arithmetic: Arithmetic::F16Staged, ..self }
     }
 
-    /// With at most so many bytes of experts in one buffer: for tests of what large experts do.
+    /// Limits one buffer of experts to `n_bytes_max`, to test the path of large experts.
     #[must_use]
     pub fn with_expert_buffers(self, n_bytes_max: u64) -> Self {
         Self { expert_buffer_bytes_max: n_bytes_max, ..self }
     }
 
-    /// The device.
+    /// Returns the device.
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// The arithmetic that was asked for, or f32 where what it needs does not compute as it should.
+    /// Returns the requested arithmetic, or f32 if the matrix unit fails its trial.
     fn trusted(&self) -> Result<Arithmetic> {
         let has_unit = self.gpu.matrix_unit().is_some();
         let is_off = self.arithmetic == Arithmetic::F16Staged
@@ -122,8 +122,8 @@ impl DeviceMaker for GpuMaker {
         self.sees_host
     }
 
-    /// Metal's working set is part of the host's memory. Other devices without memory of their own
-    /// leave half of it to the host.
+    /// Metal's working set is part of host memory. Other devices without their own memory leave
+    /// half of it to the host.
     fn shares_memory(&self) -> bool {
         self.gpu.facts().api == "metal"
     }
@@ -178,12 +178,12 @@ fn check_kinds(parts: &DeviceParts<'_>) -> Result<()> {
     }
 }
 
-/// The first kind of weights among these that no kernel reads: then only a CPU computes a model.
+/// Returns the first kind of weights that no kernel reads. Such a model runs on the CPU only.
 pub fn of_cpu_only(mut kinds: impl Iterator<Item = MatrixKind>) -> Option<MatrixKind> {
     kinds.find(|kind| !kernels::reads(*kind))
 }
 
-/// What is said of such a kind.
+/// Returns the error text for such a kind.
 #[must_use]
 pub fn for_cpu_only(kind: MatrixKind) -> String {
     format!("weights in {kind} are computed on the CPU only, not on a GPU")

@@ -1,39 +1,39 @@
-//! Parameters of kernels: plain structs of 4-byte fields, as words for the device.
+//! Kernel parameters: plain structs of 4-byte fields, passed to the device as words.
 //!
-//! **Invariant:** fields lie in WGSL as they lie here, word after word, because the WGSL struct is
-//! written from the same list: see [`Params::WGSL`].
+//! **Invariant:** a struct has the same layout in WGSL, word for word, because the WGSL struct is
+//! generated from the same list: see [`Params::WGSL`].
 
-/// How the values of heads lie in the workspace, in values: row `r`, head `h`, column `c` stands at
+/// Layout of head values in the workspace, in values. Row `r`, head `h`, column `c` is at
 /// `first + r * row_stride + h * head_stride + c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
-    /// Head 0 of row 0.
+    /// Offset of head 0 of row 0.
     pub(crate) first: u32,
-    /// From one row to the next; a multiple of 4.
+    /// Distance between rows; a multiple of 4.
     pub(crate) row_stride: u32,
-    /// From one head to the next.
+    /// Distance between heads.
     pub(crate) head_stride: u32,
 }
 
 impl View {
-    /// Of no buffer.
+    /// A placeholder that refers to no buffer.
     pub(crate) const NOWHERE: Self = Self { first: 0, row_stride: 0, head_stride: 0 };
 }
 
-/// A place or count that fits 32 bits because the buffer it is in does.
+/// Converts an offset or count, which fits 32 bits because its buffer does.
 pub(crate) fn narrow(n: usize) -> u32 {
     u32::try_from(n).expect("places in a buffer fit 32 bits")
 }
 
-/// Stands for "not there" in parameters.
+/// Stands for an absent value in parameters.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// A value that takes whole words of parameters.
 pub(crate) trait Field {
-    /// How many.
+    /// Number of words.
     const N_WORDS: usize;
 
-    /// Appends them.
+    /// Appends the words.
     fn push(&self, words: &mut Vec<u32>);
 }
 
@@ -61,20 +61,20 @@ impl Field for View {
     }
 }
 
-/// The declaration of a struct `Params` in WGSL.
+/// The WGSL declaration of a struct `Params`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WgslStruct(pub(crate) &'static str);
 
-/// Parameters of a kernel, behind the [`crate::step::Step`]'s own four words.
+/// Parameters of a kernel, after the [`crate::step::Step`]'s own four words.
 pub(crate) trait Params {
-    /// The same fields in WGSL, behind `step: Step`. The types have the same names there.
+    /// The same fields in WGSL, after `step: Step`. The types have the same names there.
     const WGSL: WgslStruct;
 
-    /// All words.
+    /// Returns all words.
     fn words(&self) -> Vec<u32>;
 }
 
-/// Makes structs of parameters: `params! { struct AddParams { x: View, n_cols: u32 } }`.
+/// Declares a parameter struct: `params! { struct AddParams { x: View, n_cols: u32 } }`.
 macro_rules! params {
     (
         $(#[$meta:meta])*

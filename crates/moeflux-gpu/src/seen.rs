@@ -1,10 +1,10 @@
-//! Memory of the host that kernels read where it lies: a slab of slots as a buffer, without a copy;
-//! and how much memory a driver says its adapter has.
+//! Import of host memory: a slab of slots becomes a buffer that kernels read without a copy. Also
+//! reads the size of an adapter's memory from the driver.
 //!
 //! **Invariant:** the driver's claim to a slab ends with the buffer, when no submission uses it any
-//! more, and until then the slab stays. Knows nothing of what lies there, nor who writes it when:
-//! that nobody does while a kernel reads is for those who lend slots. Beside `device/mod.rs` the
-//! only file of this crate with `unsafe`.
+//! more, and until then the slab stays alive. This module does not know the contents or writers of
+//! a slab; lenders of slots ensure that none is written while a kernel reads it. Besides
+//! `device/mod.rs` the only file of this crate with `unsafe`.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -22,7 +22,7 @@ pub(crate) use metal::{can_see, memory_bytes, open, see};
 #[cfg(not(target_vendor = "apple"))]
 pub(crate) use vulkan::{can_see, memory_bytes, open, see};
 
-/// Vulkan's way.
+/// The Vulkan implementation.
 #[cfg(not(target_vendor = "apple"))]
 #[expect(unsafe_code, reason = "the driver is told of memory that is not its own")]
 mod vulkan {
@@ -40,11 +40,11 @@ mod vulkan {
 
     const NAME: &CStr = extension::NAME;
 
-    /// Memory that the host asked for, as it pleased.
+    /// Memory that the host allocated in any way.
     const HOST: vk::ExternalMemoryHandleTypeFlags =
         vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
 
-    /// Opens an adapter so that it can see slabs; `None` where it cannot, or does not open so.
+    /// Opens an adapter with support for slab import; `None` if it has none or fails to open.
     pub(crate) fn open(
         adapter: &wgpu::Adapter,
         descriptor: &wgpu::DeviceDescriptor<'_>,
@@ -63,7 +63,7 @@ mod vulkan {
         unsafe { adapter.create_device_from_hal(opened.ok()?, descriptor) }.ok()
     }
 
-    /// Memory of an adapter, where its driver says.
+    /// Returns the memory of an adapter, if its driver reports it.
     pub(crate) fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
         // SAFETY: what is seen of the driver's adapter is read here and not kept.
         let inner = unsafe { adapter.as_hal::<Vulkan>() }?;
@@ -76,14 +76,15 @@ mod vulkan {
         heaps.iter().filter(|heap| !heap.flags.is_empty()).map(|heap| heap.size).max()
     }
 
-    /// Whether a device was opened so that it can see slabs.
+    /// Returns whether a device was opened with support for slab import.
     pub(crate) fn can_see(device: &wgpu::Device) -> bool {
         // SAFETY: what is seen of the driver's device is used here and not kept.
         let inner = unsafe { device.as_hal::<Vulkan>() };
         inner.is_some_and(|inner| inner.enabled_device_extensions().contains(&NAME))
     }
 
-    /// A slab as a buffer that kernels read and copies come from; `None` where the driver refuses.
+    /// Imports a slab as a buffer that kernels read and copies come from; `None` if the driver
+    /// refuses.
     pub(crate) fn see(device: &wgpu::Device, slab: &Slab) -> Option<SeenSlab> {
         let imported = import(device, slab)?;
         let (raw, is_gone) = (imported.buffer, Arc::new(AtomicBool::new(false)));
@@ -106,12 +107,12 @@ mod vulkan {
         Some(SeenSlab { buffer, is_gone })
     }
 
-    /// What the driver made of a slab.
+    /// The driver's objects for a slab.
     struct Imported {
         device: ash::Device,
         buffer: vk::Buffer,
         memory: vk::DeviceMemory,
-        /// Goes last.
+        /// Dropped last.
         _slab: Slab,
     }
 
@@ -159,12 +160,12 @@ mod vulkan {
             pointer.p_host_pointer = address.cast();
             let info = vk::MemoryAllocateInfo::default().allocation_size(n_bytes);
             let info = info.memory_type_index(kinds.trailing_zeros()).push_next(&mut pointer);
-            // SAFETY: the slab has so many bytes, aligned as the driver asks, of this kind; it
+            // SAFETY: the slab has this many bytes, aligned as the driver asks, of this kind; it
             // stays until the memory is freed.
             unsafe { device.allocate_memory(&info, None) }.ok()
         });
         let Some(memory) = memory.flatten() else {
-            // SAFETY: made above, and used by nobody.
+            // SAFETY: made above, and not used anywhere.
             unsafe { device.destroy_buffer(buffer, None) };
             return None;
         };
@@ -175,8 +176,8 @@ mod vulkan {
     }
 }
 
-/// Metal's way, written by its documentation: it has not run on a Mac yet, and a check of the
-/// device comes before its first use.
+/// The Metal implementation, written from its documentation. It is untested on hardware; a check of
+/// the device precedes its first use.
 #[cfg(target_vendor = "apple")]
 #[expect(unsafe_code, reason = "the driver is told of memory that is not its own")]
 mod metal {
@@ -193,10 +194,10 @@ mod metal {
 
     use super::SeenSlab;
 
-    /// Pages of Apple's processors: memory that is shown begins and ends with one.
+    /// Page size of Apple's processors: imported memory begins and ends on a page boundary.
     const PAGE_BYTES: usize = 16 << 10;
 
-    /// Nothing has to be asked for when a device is opened.
+    /// Returns `None`: Metal needs no special open.
     pub(crate) fn open(
         _: &wgpu::Adapter,
         _: &wgpu::DeviceDescriptor<'_>,
@@ -204,7 +205,7 @@ mod metal {
         None
     }
 
-    /// What Metal recommends as the most that a device works with at a time.
+    /// Returns the working set that Metal recommends as the maximum.
     pub(crate) fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
         // SAFETY: what is seen of the driver's adapter is read here and not kept.
         let inner = unsafe { adapter.as_hal::<Metal>() }?;
@@ -212,14 +213,15 @@ mod metal {
         (n_bytes > 0).then_some(n_bytes)
     }
 
-    /// Whether the device shares the memory of the CPU.
+    /// Returns whether the device shares the CPU's memory.
     pub(crate) fn can_see(device: &wgpu::Device) -> bool {
         // SAFETY: what is seen of the driver's device is read here and not kept.
         let inner = unsafe { device.as_hal::<Metal>() };
         inner.is_some_and(|inner| inner.raw_device().hasUnifiedMemory())
     }
 
-    /// A slab as a buffer that kernels read and copies come from; `None` where the driver refuses.
+    /// Imports a slab as a buffer that kernels read and copies come from; `None` if the driver
+    /// refuses.
     pub(crate) fn see(device: &wgpu::Device, slab: &Slab) -> Option<SeenSlab> {
         let (address, n_bytes) = (slab.address(), slab.len_bytes());
         if !address.addr().get().is_multiple_of(PAGE_BYTES) || !n_bytes.is_multiple_of(PAGE_BYTES) {
@@ -228,14 +230,15 @@ mod metal {
         let is_gone = Arc::new(AtomicBool::new(false));
         let (told, kept) = (Arc::clone(&is_gone), slab.clone());
         let let_go = RcBlock::new(move |_: NonNull<c_void>, _: usize| {
-            // The slab stays at least as long as the block, which the buffer keeps.
+            // The slab lives at least as long as the block, which the buffer holds.
             let _slab = &kept;
             told.store(true, Ordering::Release);
         });
         // SAFETY: what is seen of the driver's device is used here and not kept.
         let inner = unsafe { device.as_hal::<Metal>() }?;
         let options = MTLResourceOptions::StorageModeShared;
-        // SAFETY: the memory has so many bytes in whole pages, and stays until Metal lets go of it.
+        // SAFETY: the memory has this many bytes in whole pages, and stays until Metal lets go of
+        // it.
         let raw = unsafe {
             inner.raw_device().newBufferWithBytesNoCopy_length_options_deallocator(
                 address.cast(),

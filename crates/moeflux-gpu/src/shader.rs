@@ -1,7 +1,7 @@
-//! Text of shaders: constants, bindings, shared pieces and a kernel's own file, one after another.
+//! Shader text: constants, bindings, shared fragments and a kernel's own file, concatenated.
 //!
-//! **Invariant:** a shader's text says all about it, so that pipelines are shared by text. What
-//! varies with a model is a `const` line or a parameter, never a changed text of a kernel.
+//! **Invariant:** a shader is fully determined by its text, so pipelines are shared by text.
+//! Variation between models is a `const` line or a parameter, never modified kernel text.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,11 +11,11 @@ use crate::adapter::PARAM_BYTES_MAX;
 use crate::config::Tiers;
 use crate::params::WgslStruct;
 
-/// Positions of a piece of what layers keep of them. Sessions grow by pieces: small ones leave
-/// little unused, and lists of large ones are short.
+/// Positions in a piece of a layer's state. Sessions grow by pieces: small sessions waste little,
+/// and the lists of large ones stay short.
 pub(crate) const PIECE_POSITIONS: usize = 256;
 
-/// How a kernel sees a buffer of 4-byte values.
+/// Element type with which a kernel accesses a buffer of 4-byte values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Lanes {
     /// `array<f32>` or `array<u32>`.
@@ -33,29 +33,29 @@ impl Lanes {
     }
 }
 
-/// What a kernel has as group 1.
+/// Contents of bind group 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum WeightGroup {
     /// One buffer: an arena, or slots.
     Alone,
-    /// Slots in two buffers, and what counts the uses of experts.
+    /// Slots in two buffers, and the counters of expert uses.
     Tiers,
 }
 
-/// Which groups of bindings a kernel has beside group 0.
+/// Bind groups of a kernel besides group 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Groups {
     weights: Option<WeightGroup>,
-    /// Group 2, `first` and `second` of a layer's state, and the pieces of sessions.
+    /// Group 2: `first` and `second` of a layer's state, and the pieces of sessions.
     has_state: bool,
 }
 
-/// Where a constant's value comes from.
+/// The value of a constant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Const {
-    /// A whole number.
+    /// An integer.
     Whole(u32),
-    /// A truth value.
+    /// A boolean.
     Truth(bool),
 }
 
@@ -71,7 +71,7 @@ impl From<bool> for Const {
     }
 }
 
-/// A kernel with all that was decided about it.
+/// A kernel with all its choices.
 #[derive(Clone, Debug)]
 pub(crate) struct Shader {
     name: &'static str,
@@ -84,7 +84,7 @@ pub(crate) struct Shader {
     weights: Option<Lanes>,
     tiers: Tiers,
     state: Option<Lanes>,
-    /// What the text begins with.
+    /// First lines of the text.
     enables: &'static str,
 }
 
@@ -96,13 +96,13 @@ const VALUES: &str = include_str!("kernels/values.wgsl");
 const VALUES_OF_QUADS: &str = include_str!("kernels/values_of_quads.wgsl");
 const VECTORS: &str = include_str!("kernels/vectors.wgsl");
 const VECTORS_OF_QUADS: &str = include_str!("kernels/vectors_of_quads.wgsl");
-/// What text in half precision begins with.
+/// First line of text in half precision.
 const HALVES: &str = "enable f16;\n";
-/// What text with cooperative matrices begins with.
+/// First lines of text with cooperative matrices.
 const COOPERATIVE: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
 
 impl Shader {
-    /// The kernel of a file, which has the entry point `main`.
+    /// Returns the kernel of a file with the entry point `main`.
     #[must_use]
     pub(crate) const fn new(name: &'static str, params: WgslStruct, source: &'static str) -> Self {
         Self {
@@ -120,82 +120,82 @@ impl Shader {
         }
     }
 
-    /// With `const NAME: u32 = value;` or `bool`.
+    /// Adds `const NAME: u32 = value;` or `bool`.
     #[must_use]
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<Const>) -> Self {
         self.consts.push((name, value.into()));
         self
     }
 
-    /// With a shared piece of text before its own.
+    /// Adds a shared fragment before the kernel's own text.
     #[must_use]
     pub(crate) fn piece(mut self, piece: &'static str) -> Self {
         self.pieces.push(piece);
         self
     }
 
-    /// Sees `ws` so; by single values unless this is said.
+    /// Sets the element type of `ws`; single values by default.
     #[must_use]
     pub(crate) const fn workspace(mut self, lanes: Lanes) -> Self {
         self.workspace = lanes;
         self
     }
 
-    /// Sees `vectors` so; by single values unless this is said.
+    /// Sets the element type of `vectors`; single values by default.
     #[must_use]
     pub(crate) const fn vectors(mut self, lanes: Lanes) -> Self {
         self.vectors = lanes;
         self
     }
 
-    /// Computes with cooperative matrices, in half precision.
+    /// Enables cooperative matrices and half precision.
     #[must_use]
     pub(crate) const fn cooperative(mut self) -> Self {
         self.enables = COOPERATIVE;
         self
     }
 
-    /// Computes in half precision.
+    /// Enables half precision.
     #[must_use]
     pub(crate) const fn halves(mut self) -> Self {
         self.enables = HALVES;
         self
     }
 
-    /// Whether it computes with cooperative matrices.
+    /// Returns whether the kernel uses cooperative matrices.
     #[cfg(test)]
     pub(crate) fn is_cooperative(&self) -> bool {
         self.enables == COOPERATIVE
     }
 
-    /// Reads `weights`.
+    /// Binds `weights`.
     #[must_use]
     pub(crate) const fn weights(mut self, lanes: Lanes) -> Self {
         self.weights = Some(lanes);
         self
     }
 
-    /// The weights are experts, which lie so.
+    /// Marks the weights as experts in these memories.
     #[must_use]
     pub(crate) const fn tiers(mut self, tiers: Tiers) -> Self {
         self.tiers = tiers;
         self
     }
 
-    /// Reads and writes `first` and `second` of a layer's state.
+    /// Binds `first` and `second` of a layer's state.
     #[must_use]
     pub(crate) const fn state(mut self, lanes: Lanes) -> Self {
         self.state = Some(lanes);
         self
     }
 
-    /// Name for messages.
+    /// Returns the name used in messages.
     #[must_use]
     pub(crate) const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Its groups.
+    /// Returns the kernel's bind groups.
     #[must_use]
     pub(crate) const fn groups(&self) -> Groups {
         let weights = match (self.weights, self.tiers) {
@@ -206,7 +206,7 @@ impl Shader {
         Groups { weights, has_state: self.state.is_some() }
     }
 
-    /// The whole text.
+    /// Returns the complete text.
     #[must_use]
     pub(crate) fn text(&self) -> String {
         let mut text = self.enables.to_owned();
@@ -269,14 +269,14 @@ impl Shader {
     }
 }
 
-/// The layouts of bind groups and pipelines: few, made once.
+/// Layouts of bind groups and pipelines: few, created once.
 #[derive(Debug)]
 pub(crate) struct Layouts {
     /// Group 0.
     pub(crate) model: wgpu::BindGroupLayout,
     /// Group 1.
     pub(crate) weights: wgpu::BindGroupLayout,
-    /// Group 1 over experts in two places.
+    /// Group 1 for experts in two memories.
     pub(crate) tiers: wgpu::BindGroupLayout,
     /// Group 2.
     pub(crate) state: wgpu::BindGroupLayout,
@@ -311,7 +311,7 @@ impl Layouts {
         }
     }
 
-    /// The layout of pipelines with these groups.
+    /// Returns the layout of pipelines with these groups.
     pub(crate) fn of(&self, device: &wgpu::Device, groups: Groups) -> Arc<wgpu::PipelineLayout> {
         let mut known = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let made = known.entry(groups).or_insert_with(|| {

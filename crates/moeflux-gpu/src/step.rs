@@ -1,8 +1,8 @@
-//! One dispatch as data: a pipeline, what it is bound to, its parameters, and how its grid follows
-//! from the number of rows.
+//! One dispatch as data: a pipeline, its bindings, its parameters, and a grid as a function of the
+//! number of rows.
 //!
-//! **Invariant:** a step knows nothing of a batch; what a batch adds are four words before the
-//! parameters (see `common.wgsl`), bindings of states, and the size of the grid.
+//! **Invariant:** a step is independent of the batch. A batch adds four words before the parameters
+//! (see `common.wgsl`), state bindings, and the grid size.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use moeflux::provider::ids::LayerIdx;
 
 use crate::device::pipeline::Pipeline;
 
-/// Workgroups in one direction: `times * ceil(rows / per_rows) + more`, or `times`.
+/// Workgroups along one axis: `times * ceil(rows / per_rows) + more`, or `times`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     times: u32,
@@ -20,31 +20,31 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// Always so many.
+    /// Returns a constant extent.
     #[must_use]
     pub(crate) const fn fixed(n: u32) -> Self {
         Self { times: n, per_rows: None, more: 0 }
     }
 
-    /// One for each `tile` rows.
+    /// Returns one workgroup per `tile` rows.
     #[must_use]
     pub(crate) const fn rows(tile: u32) -> Self {
         Self { times: 1, per_rows: Some(tile), more: 0 }
     }
 
-    /// So many for each `tile` rows.
+    /// Returns `n` workgroups per `tile` rows.
     #[must_use]
     pub(crate) const fn rows_times(n: u32, tile: u32) -> Self {
         Self { times: n, per_rows: Some(tile), more: 0 }
     }
 
-    /// And so many more, whatever the rows.
+    /// Adds `more` workgroups, independent of the rows.
     #[must_use]
     pub(crate) const fn and(self, more: u32) -> Self {
         Self { more, ..self }
     }
 
-    /// For so many rows.
+    /// Returns the number of workgroups for `n_rows` rows.
     #[must_use]
     pub(crate) const fn of(self, n_rows: u32) -> u32 {
         match self.per_rows {
@@ -54,7 +54,7 @@ impl Extent {
     }
 }
 
-/// Workgroups of a dispatch.
+/// Workgroups of a dispatch, as extents per axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grid {
     /// `workgroup_id.x`.
@@ -66,43 +66,45 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// In two directions.
+    /// Returns a grid of two axes.
     #[must_use]
     pub(crate) const fn new(x: Extent, y: Extent) -> Self {
         Self { x, y, z: Extent::fixed(1) }
     }
 }
 
-/// A direction of a grid.
+/// An axis of a grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Axis {
     Y,
     Z,
 }
 
-/// Into how many splits at most so many positions go: more splits are more to put together.
+/// Upper bound on splits by positions seen: `(positions at most, splits)`. More splits cost more
+/// merging.
 pub(crate) const SPLITS_OF_SEEN: [(u32, u32); 4] = [(128, 1), (512, 16), (1024, 32), (2048, 64)];
 
-/// How many positions are split among workgroups. Steps that follow each other with the same splits
-/// are one after the other for a lot of parts, whose results have room beside each other.
+/// Division of positions among workgroups. Consecutive steps with equal splits run one after the
+/// other for a lot of parts, whose results are stored side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Splits {
-    /// However many positions there are.
+    /// Upper bound on splits, for any number of positions.
     pub(crate) n_max: u32,
-    /// Values that a split of one row leaves.
+    /// Values that a split of one row writes.
     pub(crate) n_values: u32,
-    /// Values that there is room for.
+    /// Capacity for such values.
     pub(crate) n_values_max: u32,
 }
 
 impl Splits {
-    /// So many for a row that sees so many positions, itself among them: see `attend_common.wgsl`.
+    /// Returns the number of splits for a row that sees `n_seen` positions, including itself: see
+    /// `attend_common.wgsl`.
     pub(crate) fn of(self, n_seen: u32) -> u32 {
         let found = SPLITS_OF_SEEN.iter().find(|(last, _)| n_seen <= *last);
         found.map_or(self.n_max, |(_, n)| self.n_max.min(*n))
     }
 
-    /// Parts of so many rows that there is room for.
+    /// Returns the number of parts of `n_rows` rows that the capacity allows.
     pub(crate) fn n_parts_max(self, n_rows: u32, n_splits: u32) -> usize {
         if n_splits == 1 {
             return usize::MAX;
@@ -113,25 +115,25 @@ impl Splits {
     }
 }
 
-/// What a step is repeated over.
+/// Set that a step is repeated over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Over {
-    /// Nothing: one dispatch for all rows.
+    /// None: one dispatch for all rows.
     #[default]
     Rows,
-    /// The segments of the batch, or what lies between their marks, with the states of the layer
-    /// bound: a dispatch for all whose sessions share the bound buffers.
+    /// The segments of the batch, or their parts between marks, with the layer's states bound. One
+    /// dispatch covers all whose sessions share the bound buffers.
     State(LayerIdx),
-    /// Rows of such parts that have more rows than one, between steps over the same states: a
-    /// dispatch for all rows that follow each other.
+    /// The rows of parts with more than one row, between steps over the same states. One dispatch
+    /// covers each run of consecutive rows.
     RowsOfLong(LayerIdx),
-    /// The buffers that hold experts of the layer: a dispatch each for all rows, with the buffer
+    /// The buffers that hold experts of the layer: one dispatch each for all rows, with the buffer
     /// bound as `weights`.
     Experts(LayerIdx),
 }
 
 impl Over {
-    /// Whose states the parts are of that it is repeated over.
+    /// Returns the layer whose states the step is repeated over.
     pub(crate) const fn states_of(self) -> Option<LayerIdx> {
         match self {
             Self::State(layer) | Self::RowsOfLong(layer) => Some(layer),
@@ -140,7 +142,7 @@ impl Over {
     }
 }
 
-/// In how many buffers the experts of a layer lie.
+/// Number of buffers that hold the experts of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buffers {
     /// All in one.
@@ -158,24 +160,25 @@ impl Buffers {
 /// One dispatch.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    /// The kernel's name.
+    /// Name of the kernel.
     pub(crate) name: &'static str,
     pub(crate) pipeline: Arc<Pipeline>,
-    /// Without the four words of the batch.
+    /// Parameters without the four words of the batch.
     pub(crate) params: Vec<u32>,
     pub(crate) grid: Grid,
     pub(crate) over: Over,
     /// Arena bound as `weights`.
     pub(crate) weights: Option<usize>,
-    /// Dispatches of other numbers of rows leave it out; over a state, so do other parts.
+    /// Rows that the step applies to. Dispatches of other sizes skip it; over a state, parts of
+    /// other sizes do.
     pub(crate) n_rows: RangeInclusive<u32>,
-    /// Over a state: the direction of the grid that counts parts.
+    /// Over a state: the grid axis that counts parts.
     pub(crate) parts_along: Axis,
-    /// Over a state: how many positions are split among workgroups.
+    /// Over a state: division of positions among workgroups.
     pub(crate) splits: Option<Splits>,
-    /// Whether it puts splits together; otherwise it makes them, along z.
+    /// Whether the step merges splits. Otherwise it produces them, along z.
     pub(crate) merges: bool,
-    /// So it is where the experts of that layer lie otherwise.
+    /// If set, the step runs only if the layer's experts are in this many buffers.
     pub(crate) among: Option<(LayerIdx, Buffers)>,
 }
 
@@ -186,13 +189,13 @@ impl Step {
         self
     }
 
-    /// Repeats it over segments or experts.
+    /// Repeats the step over segments or experts.
     pub(crate) fn over(&mut self, over: Over) -> &mut Self {
         self.over = over;
         self
     }
 
-    /// Runs only for these numbers of rows: of a segment, over a state.
+    /// Restricts the step to these numbers of rows: of a segment, over a state.
     pub(crate) fn when(&mut self, n_rows: RangeInclusive<u32>) -> &mut Self {
         self.n_rows = n_rows;
         self
@@ -204,7 +207,7 @@ impl Step {
         self
     }
 
-    /// Puts splits together.
+    /// Merges splits.
     pub(crate) fn merges(&mut self, splits: Splits) -> &mut Self {
         (self.splits, self.merges) = (Some(splits), true);
         self
@@ -216,24 +219,24 @@ impl Step {
         self
     }
 
-    /// Runs only where the experts of a layer lie in so many buffers.
+    /// Runs the step only if the experts of a layer are in this many buffers.
     pub(crate) fn among(&mut self, layer: LayerIdx, buffers: Buffers) -> &mut Self {
         self.among = Some((layer, buffers));
         self
     }
 
-    /// Whether experts lie as it asks; `n_buffers` says in how many those of a layer do.
+    /// Returns whether the step applies, given the number of expert buffers per layer.
     pub(crate) fn finds(&self, n_buffers: impl Fn(LayerIdx) -> usize) -> bool {
         self.among.is_none_or(|(layer, buffers)| Buffers::of(n_buffers(layer)) == buffers)
     }
 
-    /// Workgroups for so many rows.
+    /// Returns the workgroups for `n_rows` rows.
     pub(crate) fn groups(&self, n_rows: u32) -> [u32; 3] {
         [self.grid.x, self.grid.y, self.grid.z].map(|extent| extent.of(n_rows))
     }
 
-    /// Workgroups for so many parts, each of at most so many rows, and into how many splits the
-    /// positions go that one sees.
+    /// Returns the workgroups for `n_parts` parts, each of at most `n_rows` rows, whose positions
+    /// are divided into `n_splits` splits.
     pub(crate) fn groups_of_parts(&self, n_rows: u32, n_parts: u32, n_splits: u32) -> [u32; 3] {
         let [x, y, mut z] = self.groups(n_rows);
         match (self.splits, self.merges) {
@@ -247,14 +250,14 @@ impl Step {
         }
     }
 
-    /// Steps from this one on that run for a lot of parts before they run for the next.
+    /// Returns the number of leading steps that run for one lot of parts before the next lot.
     pub(crate) fn n_together(&self, steps: &[Self]) -> usize {
         let is_along = |it: &&Self| it.splits == self.splits && it.n_rows == self.n_rows;
         if self.splits.is_none() { 1 } else { steps.iter().take_while(is_along).count() }
     }
 }
 
-/// What a batch adds to the parameters of a dispatch: see `Step` in `common.wgsl`.
+/// Words that a batch adds to the parameters of a dispatch: see `Step` in `common.wgsl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) first_row: u32,

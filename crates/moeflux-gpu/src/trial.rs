@@ -1,9 +1,9 @@
-//! Whether a device's unit for matrices gives what its plain kernels give: a small layer is
-//! computed both ways before the first model is.
+//! Trial of a device's matrix unit. A small layer is computed with the unit and with plain kernels
+//! before the first model is.
 //!
-//! Cooperative matrices are young in drivers, and a driver that loads them from another place than
-//! was said reports nothing. **Invariant:** a unit that is off in any of its uses (products of a
-//! matrix, experts sorted into tiles) is not taken.
+//! Driver support for cooperative matrices is new, and a driver that loads them from a wrong
+//! address reports nothing. **Invariant:** a unit that is wrong in any of its uses (matrix
+//! products, experts sorted into tiles) is not used.
 
 use std::sync::Arc;
 
@@ -22,21 +22,20 @@ use crate::config::{GpuConfig, Matrices};
 use crate::device::Gpu;
 use crate::values::{Values, relative_error};
 
-/// Tiles of inputs are 64 and 128: some are whole, some are not.
+/// Input tiles have 64 and 128 rows: some are whole, some partial.
 const N_ROWS: usize = 150;
-/// Columns of all matrices, and outputs of most: a row of tiles and a part of one.
+/// Columns of all matrices, and rows of most outputs: a row of tiles and a part of one.
 const WIDTH: usize = 192;
 const N_EXPERTS: usize = 4;
 const TOP_K: usize = 2;
-/// Of the size of what is expected. Rounding makes some 3e-4; one wrong column in a hundred makes
-/// 1e-1.
+/// Relative error bound. Rounding causes some 3e-4; one wrong column in a hundred causes 1e-1.
 const ERROR_MAX: f64 = 1e-2;
 
-/// Whether the unit agrees.
+/// Returns whether the unit's results agree with those of plain kernels.
 ///
 /// # Errors
 ///
-/// What the device reports.
+/// [`moeflux::Error::Device`] or [`moeflux::Error::NoRoom`], as the device reports.
 pub(crate) fn matrices_agree(gpu: &Arc<Gpu>, matrices: Matrices) -> Result<bool> {
     let layer = Layer::new()?;
     let plain = GpuConfig { arithmetic: Arithmetic::F32, ..GpuConfig::default() };
@@ -46,12 +45,12 @@ pub(crate) fn matrices_agree(gpu: &Arc<Gpu>, matrices: Matrices) -> Result<bool>
     Ok(outputs.iter().zip(&expected).all(|(x, y)| is_close(x, y)))
 }
 
-/// Nothing that is no number is close to anything.
+/// Returns whether the error is within [`ERROR_MAX`]. NaN is close to nothing.
 fn is_close(values: &[f32], expected: &[f32]) -> bool {
     relative_error(values, expected) <= ERROR_MAX
 }
 
-/// A product of many rows, and routed experts of them.
+/// A product of many rows, and routed experts over them.
 struct Layer {
     weights: Weights,
     workspace: Workspace,
@@ -129,7 +128,7 @@ mod tests {
     #[test]
     fn a_sound_unit_agrees() {
         let adapters = adapters();
-        // The tests of `tests/it` say where there is none.
+        // The tests of `tests/it` report a missing adapter.
         let Some(adapter) = adapters.first() else { return };
         let gpu = Gpu::open(adapter).unwrap();
         assert!(gpu.facts().has_f16, "without f16 both ways are the same");

@@ -1,7 +1,7 @@
-//! Random weights of any kind, for checks of a device.
+//! Random weights of any kind, for device checks.
 //!
-//! **Invariant:** the same each time; products with inputs of about 1 are of about 1 and finite, in
-//! every kind.
+//! **Invariant:** deterministic. In every kind, products with inputs of about 1 are about 1 and
+//! finite.
 
 use half::{bf16, f16};
 use moeflux::provider::error::Result;
@@ -10,17 +10,17 @@ use moeflux_kernels::{
     BlockKind, FloatKind, Matrix, MatrixKind, MatrixLayout, ScaleKind, decode_row,
 };
 
-/// Values from -1 to 1 times this have a variance of 1.
+/// Scale at which uniform values from -1 to 1 have a variance of 1.
 const UNIT: f32 = 1.732;
 
-/// Blocks whose weights are measured, to learn how large factors must be.
+/// Blocks sampled to measure the size of a kind's weights.
 const N_MEASURED: usize = 16;
 
-/// A code of FP8 is about as large.
+/// Typical magnitude of an FP8 code.
 const FP8_SIZE: f32 = 128.0;
 
-/// How far values are from what is expected, relative to its size. NaN if one is no number, or if
-/// nothing but zeros is expected.
+/// Returns the error of `values` relative to the size of `expected`. NaN if a value is NaN, or if
+/// `expected` is all zeros.
 pub(crate) fn relative_error(values: &[f32], expected: &[f32]) -> f64 {
     let square = |value: f32| f64::from(value) * f64::from(value);
     let error: f64 = values.iter().zip(expected).map(|(x, y)| square(x - y)).sum();
@@ -28,7 +28,7 @@ pub(crate) fn relative_error(values: &[f32], expected: &[f32]) -> f64 {
     (error / size).sqrt()
 }
 
-/// A stream of numbers that look random.
+/// A pseudorandom number generator.
 #[derive(Debug)]
 pub(crate) struct Values(u64);
 
@@ -37,7 +37,7 @@ impl Values {
         Self(seed)
     }
 
-    /// SplitMix64.
+    /// Advances the SplitMix64 generator.
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -45,17 +45,17 @@ impl Values {
         mixed ^ (mixed >> 31)
     }
 
-    /// From -1 to 1.
+    /// Returns a value from -1 to 1.
     pub(crate) fn float(&mut self) -> f32 {
         let [low, high, ..] = self.next().to_le_bytes();
         f32::from(u16::from_le_bytes([low, high])) / 32_768.0 - 1.0
     }
 
-    /// A matrix of this kind and shape.
+    /// Returns a random matrix of this kind and shape.
     ///
     /// # Errors
     ///
-    /// [`moeflux::Error::NoRoom`].
+    /// [`moeflux::Error::NoRoom`] if memory is exhausted.
     pub(crate) fn matrix(&mut self, layout: MatrixLayout) -> Result<OwnedMatrix> {
         let mut matrix = OwnedMatrix::zeroed(layout)?;
         let (codes, scales, biases) = matrix.parts_mut();
@@ -65,7 +65,7 @@ impl Values {
         Ok(matrix)
     }
 
-    /// An expert in a record.
+    /// Fills a record with a random expert.
     pub(crate) fn expert(&mut self, layout: &ExpertLayout, record: &mut [u8]) {
         for MatrixSpan { layout, codes_at, scales_at, biases_at, .. } in
             [layout.gate, layout.up, layout.down]
@@ -82,7 +82,7 @@ impl Values {
             MatrixKind::Float(float) => self.floats(float, UNIT * size, target),
             MatrixKind::Fp8(_) => {
                 self.bytes(target);
-                // All ones are no number.
+                // A code of all ones is NaN.
                 for code in target.iter_mut().filter(|code| **code & 0x7F == 0x7F) {
                     *code &= 0x80;
                 }
@@ -134,7 +134,7 @@ impl Values {
         }
     }
 
-    /// Any codes under factors of this size.
+    /// Fills blocks with arbitrary codes and factors of this size.
     fn blocks(&mut self, kind: BlockKind, factor: f32, target: &mut [u8]) {
         self.bytes(target);
         for block in target.chunks_exact_mut(kind.block_bytes()) {
@@ -149,7 +149,7 @@ impl Values {
         }
     }
 
-    /// How large the weights of blocks are whose factors are about 1.
+    /// Returns the size of the weights of blocks whose factors are about 1.
     fn block_size(&mut self, kind: BlockKind) -> f32 {
         if kind == BlockKind::MXFP4_APART {
             return 1.0;
@@ -165,13 +165,13 @@ impl Values {
     }
 }
 
-/// How large weights are that a row has so many of.
+/// Returns the weight size at which a row's product stays at about 1.
 #[expect(clippy::cast_precision_loss, reason = "rows are shorter than 2^24")]
 fn weight_size(layout: MatrixLayout) -> f32 {
     1.0 / (layout.n_cols as f32).sqrt()
 }
 
-/// The power of two below a value, as an exponent byte.
+/// Returns the power of two below a value, as an exponent byte.
 fn exponent(value: f32) -> u8 {
     let [byte, ..] = (value.to_bits() >> 23).to_le_bytes();
     byte.clamp(1, 254)

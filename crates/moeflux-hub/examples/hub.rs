@@ -2,7 +2,8 @@
 //!
 //!     hub OWNER/NAME=FOLDER.. [OWNER/NAME=BYTES..]
 //!
-//! prints its address, and ends with its input. A number of bytes makes one file of noise.
+//! It prints its address, and ends when its input ends. A number of bytes stands for one file of
+//! random data.
 
 #![expect(clippy::print_stdout, reason = "its address is all that it says")]
 
@@ -36,7 +37,7 @@ fn noise(n_bytes: u64) -> Vec<File> {
     vec![config, File::new("model.safetensors", Contents::noise(1, n_bytes))]
 }
 
-/// The files below a folder.
+/// Returns the files below a folder.
 fn folder(dir: &Path, prefix: &str) -> Vec<File> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir).expect("a folder") {

@@ -1,7 +1,7 @@
-//! Files of the cache, compared with the hashes that they are named by.
+//! Compares files of the cache with the hashes in their names.
 //!
-//! **Invariant:** a file counts as sound if this process wrote it, or hashed it and the system
-//! reports the same of it since, or if a mark vouches for it. Each file is hashed once.
+//! **Invariant:** a file counts as sound if this process wrote it, or hashed it and its metadata
+//! are unchanged since, or if a mark is valid for it. Each file is hashed once.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -21,66 +21,67 @@ use crate::hash::{BlobId, Expected};
 use crate::mark::{self, Stamp};
 use crate::stop::Stop;
 
-/// Read at a time to be hashed.
+/// The size of reads for hashing.
 const HASH_BYTES: usize = 1 << 20;
 
-/// A core hashes less than a fast drive reads; more threads than this do not read faster.
+/// Maximum number of threads. A core hashes more slowly than a fast drive reads, but more threads
+/// than this do not read faster.
 const N_THREADS_MAX: usize = 8;
 
-/// A file that changes more often while it is read is being written.
+/// Maximum number of changes of a file while it is read; after more, it counts as being written.
 const N_CHANGES_MAX: usize = 3;
 
-/// How often a watcher is asked.
+/// The interval between calls of a watcher.
 const WATCH_EVERY: Duration = Duration::from_millis(100);
 
-/// How far a download or a check is.
+/// The progress of a download or a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// All that was wanted.
+    /// The number of requested bytes.
     pub total_bytes: u64,
-    /// Of these, what is done.
+    /// The number of those bytes that are done.
     pub done_bytes: u64,
-    /// Whether another process downloads what is missing.
+    /// Whether another process is downloading missing files.
     pub is_waiting: bool,
 }
 
-/// Which files of the cache need not be hashed.
+/// The cached files that are trusted without being hashed again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// Those that moeflux wrote or hashed before, if they have not changed since.
+    /// Files that moeflux wrote or hashed before, if unchanged since.
     #[default]
     Marks,
-    /// Only those that this process wrote or hashed.
+    /// Only files that this process wrote or hashed.
     Nothing,
 }
 
-/// A file as it is now.
+/// The condition of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// There is none, or it has another length.
+    /// It does not exist, or has another length.
     Absent,
     Sound,
     Damaged,
-    /// It has the right length, and has to be hashed.
+    /// It has the right length, and must be hashed.
     Unknown(Stamp),
 }
 
-/// A file that has to be hashed.
+/// A file that must be hashed.
 #[derive(Clone, Copy, Debug)]
 struct Unhashed<'a> {
     path: &'a Path,
     expected: &'a Expected,
     stamp: Stamp,
-    /// Whether a change that follows would be seen.
+    /// Whether a later change would be detected.
     can_be_marked: bool,
 }
 
-/// What is known of the files of a cache.
+/// The known conditions of files in a cache.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     trust: Trust,
-    /// Whether a file has these contents.
+    /// Whether a file with this stamp has these contents.
     known: Mutex<BTreeMap<(BlobId, Stamp), bool>>,
     hashed_bytes: AtomicU64,
 }
@@ -94,12 +95,12 @@ impl Checks {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that were read to be hashed.
+    /// Returns the number of bytes read for hashing.
     pub(crate) fn hashed_bytes(&self) -> u64 {
         self.hashed_bytes.load(Ordering::Relaxed)
     }
 
-    /// What is known of the file that a name leads to, without reading it.
+    /// Returns the known condition of the file at a path, without reading it.
     pub(crate) fn look(&self, folder: &Folder, path: &Path, expected: &Expected) -> Condition {
         let stamp = Stamp::of(path).filter(|it| it.len_bytes == expected.n_bytes);
         let Some(stamp) = stamp else { return Condition::Absent };
@@ -114,11 +115,11 @@ impl Checks {
         Condition::Unknown(stamp)
     }
 
-    /// The same, and the file is hashed if need be.
+    /// Returns the condition of a file; hashes it if necessary.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if it must not be read; [`Error::Cache`] if it is being written;
+    /// [`Error::Io`] if the file cannot be opened; [`Error::Cache`] if it is being written;
     /// [`Error::Cancelled`].
     pub(crate) fn find_out(
         &self,
@@ -149,7 +150,7 @@ impl Checks {
         }
     }
 
-    /// This process wrote the file that a name leads to. Answers what the system reports of it.
+    /// Records that this process wrote the file at a path. Returns its stamp.
     pub(crate) fn vouch(&self, folder: &Folder, path: &Path, expected: &Expected) -> Option<Stamp> {
         let stamp = Stamp::of(path).filter(|it| it.len_bytes == expected.n_bytes)?;
         self.known().insert((expected.blob.clone(), stamp), true);
@@ -159,7 +160,7 @@ impl Checks {
         Some(stamp)
     }
 
-    /// Hashes these files where that is needed, several at a time.
+    /// Hashes those of these files that need it, several at a time.
     ///
     /// # Errors
     ///
@@ -174,7 +175,7 @@ impl Checks {
         let mut unknown = BTreeMap::new();
         for (path, expected) in files {
             if let Condition::Unknown(stamp) = self.look(folder, path, expected) {
-                // A file and the links to it are one.
+                // A file and the links to it count once.
                 unknown.entry((expected.blob.clone(), stamp)).or_insert((path, expected));
             }
         }
@@ -199,7 +200,7 @@ impl Checks {
         })
     }
 
-    /// What it finds is known then, unless the file changed meanwhile.
+    /// Hashes a file and records the result, unless the file changed meanwhile.
     fn hash(
         &self,
         folder: &Folder,
@@ -224,7 +225,7 @@ impl Checks {
     }
 }
 
-/// Runs jobs on several threads, and asks meanwhile whether to go on.
+/// Runs jobs on several threads, and periodically asks `watch` whether to continue.
 fn run_all<J: FnOnce(&Stop) -> Result<()> + Send>(
     jobs: Vec<J>,
     stop: &Stop,
@@ -233,7 +234,7 @@ fn run_all<J: FnOnce(&Stop) -> Result<()> + Send>(
     let n_cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let n_threads = jobs.len().min(n_cores).min(N_THREADS_MAX);
     let jobs = Mutex::new(jobs.into_iter());
-    // The failure of one ends the others.
+    // The failure of one job stops the others.
     let ours = stop.narrower();
     let (sender, receiver) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -244,7 +245,7 @@ fn run_all<J: FnOnce(&Stop) -> Result<()> + Send>(
                 let mut done = std::iter::from_fn(next).map(|job| job(ours));
                 if let Some(error) = done.find_map(Result::err) {
                     ours.set();
-                    // Who receives waits until all have ended.
+                    // The receiver waits until all threads have ended.
                     drop(sender.send(error));
                 }
             };
@@ -271,7 +272,7 @@ fn run_all<J: FnOnce(&Stop) -> Result<()> + Send>(
     })
 }
 
-/// The hash of a file; none if the drive does not return its bytes.
+/// Returns the hash of a file; `None` if the drive does not return its bytes.
 fn digits(
     path: &Path,
     expected: &Expected,
@@ -310,7 +311,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of a model with one file, and its contents' name.
+    /// Returns a model's folder with one file, its path, and its expected contents.
     fn with_file(name: &str) -> (Folder, PathBuf, Expected) {
         let root = std::env::temp_dir().join(format!("moeflux-hub-{name}-{}", std::process::id()));
         let folder = Folder::new(&root, &"a/b".parse().unwrap());

@@ -1,11 +1,11 @@
-//! Which files of a repository are wanted.
+//! The choice of files in a repository.
 
 use crate::glob::Glob;
 use crate::listing::Listing;
 use crate::name::Wanted;
 use crate::quant::Quant;
 
-/// Besides weights: what a model is, and what its text is made of.
+/// Files besides weights: the configuration of the model and its tokenizer.
 const USUAL: [&str; 16] = [
     "config.json",
     "generation_config.json",
@@ -25,20 +25,20 @@ const USUAL: [&str; 16] = [
     "chat_template.json",
 ];
 
-/// Further templates are here.
+/// The folder of further templates.
 const TEMPLATES: &str = "additional_chat_templates/";
 
-/// The same weights once more, under the names of their first owner.
+/// The prefix of a second copy of the weights, under the names of their original publisher.
 const DUPLICATES: &str = "consolidated";
 
-/// Which files are wanted.
+/// A choice of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Those that a model in safetensors is run from.
+    /// The files for running a model in safetensors.
     Usual,
     /// GGUF files of this kind.
     Quant(Quant),
-    /// Those whose paths match one of these.
+    /// Files whose paths match one of these patterns.
     Matching(Vec<Glob>),
 }
 
@@ -49,7 +49,7 @@ impl From<&Wanted> for Choice {
 }
 
 impl Choice {
-    /// Paths of what is wanted, sorted.
+    /// Returns the paths of the chosen files, sorted.
     #[must_use]
     pub fn of<'a>(&self, listing: &'a Listing) -> Vec<&'a str> {
         let paths = || listing.files().map(|(path, _)| path);
@@ -73,13 +73,13 @@ impl Choice {
     }
 }
 
-/// Whether a path is a file of weights that a model is run from.
+/// Returns whether a path is a weight file for running a model.
 #[must_use]
 pub(crate) fn is_weights(path: &str) -> bool {
     path.ends_with(".safetensors") && !path.contains('/') && !path.starts_with('.')
 }
 
-/// Whether a path is a file of weights in the format of llama.cpp.
+/// Returns whether a path is a weight file in the format of llama.cpp.
 #[must_use]
 pub(crate) fn is_gguf(path: &str) -> bool {
     path.to_ascii_lowercase().ends_with(".gguf")

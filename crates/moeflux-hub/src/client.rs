@@ -1,7 +1,7 @@
-//! Requests to the hub and to where it sends us, one at a time.
+//! Requests to the hub and to the targets of its redirects, one at a time.
 //!
-//! **Invariant:** the token goes to the endpoint's own scheme, host and port only; a redirect never
-//! leads from TLS to plain text; whoever is silent for too long is given up.
+//! **Invariant:** the token is sent only to the endpoint's own scheme, host and port; a redirect
+//! never leads from TLS to plain text; every wait for a server has a timeout.
 
 use std::io::Read;
 use std::time::Duration;
@@ -14,22 +14,24 @@ use crate::name::Wanted;
 use crate::settings::{Pace, Settings, Token};
 use crate::stop::Stop;
 
-/// Longer chains go in a circle.
+/// Maximum number of redirects; longer chains are treated as a loop.
 const N_REDIRECTS_MAX: usize = 10;
 
-/// Attempts without a new byte, before a question is given up.
+/// Maximum number of attempts at a metadata request without receiving a byte.
 pub(crate) const N_TRIES_ASKING: u32 = 4;
 
-/// The same of a transfer, which may have lasted for hours: waits of four minutes in all.
+/// Maximum number of attempts at a transfer without receiving a byte. Since a transfer may have
+/// lasted for hours, the waits take four minutes in all.
 pub(crate) const N_TRIES_FETCHING: u32 = 12;
 
-/// Of a body that nobody needs, what is read: a connection serves again after its end.
+/// Maximum number of bytes that are read from an unneeded body, because a connection can be reused
+/// only after the body's end.
 const DRAINED_BYTES_MAX: u64 = 64 << 10;
 
-/// Bytes of a message of the hub that are repeated.
+/// Maximum length in characters of a quoted message of the hub.
 const SAID_CHARS_MAX: usize = 200;
 
-/// Asks a hub.
+/// The client of a hub.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     agent: Agent,
@@ -48,44 +50,44 @@ struct Origin {
     port: u16,
 }
 
-/// The good end of a request.
+/// The successful result of a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Body,
-    /// Where it came from in the end.
+    /// The final address, after redirects.
     pub(crate) url: String,
 }
 
-/// Another end of a request.
+/// The unsuccessful result of a request.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// Another attempt may do.
+    /// A retry may succeed.
     Passing {
         problem: String,
-        /// How long the server asks to wait.
+        /// The time to wait that the server asks for.
         asked: Option<Duration>,
     },
     /// The server refuses.
     Refused(Refusal),
-    /// Nothing helps.
+    /// A retry is pointless.
     Final(Error),
 }
 
-/// A status that is no success.
+/// A status other than success or redirect.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: u16,
-    /// The hub's word for what is wrong.
+    /// The hub's code for the problem.
     code: String,
     message: String,
-    /// Whether the hub itself said so, and not where it sent us.
+    /// Whether the hub itself refused, rather than the target of a redirect.
     pub(crate) is_of_hub: bool,
 }
 
 impl Client {
-    /// For so many requests at a time.
+    /// Creates a client for `n_connections` concurrent requests.
     pub(crate) fn new(settings: &Settings, n_connections: usize, stop: &Stop) -> Self {
         let silence = Some(settings.pace.silence);
         let config = Agent::config_builder()
@@ -115,22 +117,22 @@ impl Client {
         }
     }
 
-    /// The hub's address.
+    /// Returns the hub's address.
     pub(crate) fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// Whether there is somebody who asks.
+    /// Returns whether requests are authenticated.
     pub(crate) fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
-    /// The wish to end that this client obeys.
+    /// Returns the stop flag of this client.
     pub(crate) fn stop(&self) -> &Stop {
         &self.stop
     }
 
-    /// Asks once, wherever that leads; `range` is the first and the last byte.
+    /// Sends one request and follows redirects; `range` is the first and the last byte.
     pub(crate) fn get(
         &self,
         url: &str,
@@ -236,7 +238,7 @@ impl Client {
         })
     }
 
-    /// Says what a refusal means.
+    /// Returns the error for a refusal.
     pub(crate) fn refused(&self, wanted: &Wanted, path: &str, refusal: &Refusal) -> Error {
         let Refusal { status, code, message, .. } = refusal;
         let (id, endpoint) = (&wanted.id, &self.endpoint);
@@ -270,12 +272,13 @@ impl Client {
         })
     }
 
-    /// Reads an answer of at most `n_bytes_max`, after several attempts if need be. The second
-    /// value is where the next page is.
+    /// Reads an answer of at most `n_bytes_max`, with retries. Also returns the address of the next
+    /// page, if there is one.
     ///
     /// # Errors
     ///
-    /// What went wrong in the end.
+    /// [`Error::Network`] after too many attempts; [`Error::Refused`] if the hub refuses;
+    /// [`Error::Answer`] if the answer is too large or a redirect is invalid; [`Error::Cancelled`].
     pub(crate) fn read(
         &self,
         wanted: &Wanted,
@@ -310,7 +313,7 @@ impl Client {
     }
 }
 
-/// Attempts, with longer and longer waits.
+/// Retries with exponential backoff.
 #[derive(Debug)]
 pub(crate) struct Tries {
     n_made: u32,
@@ -324,7 +327,7 @@ impl Tries {
         Self { n_made: 0, n_max, pace: client.pace, stop: client.stop.clone() }
     }
 
-    /// Something arrived: all attempts count anew.
+    /// Resets the number of attempts, because data arrived.
     pub(crate) fn progressed(&mut self) {
         self.n_made = 0;
     }
@@ -333,7 +336,8 @@ impl Tries {
     ///
     /// # Errors
     ///
-    /// [`Error::Network`] after too many; [`Error::Cancelled`].
+    /// [`Error::Network`] after too many attempts, or if the server asks for too long a wait;
+    /// [`Error::Cancelled`].
     pub(crate) fn wait(&mut self, problem: &str, asked: Option<Duration>) -> Result<()> {
         let Pace { first_wait, longest_wait, longest_asked, .. } = self.pace;
         self.n_made += 1;
@@ -352,9 +356,9 @@ impl Tries {
     }
 }
 
-/// Reads to the end of a body, if that is near.
+/// Reads a body to its end, if that is near.
 pub(crate) fn drain(body: &mut dyn Read) {
-    // An error here concerns nothing that is needed.
+    // The body is not needed, so errors are ignored.
     drop(std::io::copy(&mut body.take(DRAINED_BYTES_MAX), &mut std::io::sink()));
 }
 
@@ -366,7 +370,7 @@ impl Origin {
     }
 }
 
-/// Whom a request goes to, for messages: an address may hold a signature.
+/// Returns the host and port for messages, because an address may contain a signature.
 fn host(url: &str) -> String {
     let uri = url.parse::<Uri>().ok();
     let authority = uri.and_then(|it| {
@@ -376,7 +380,7 @@ fn host(url: &str) -> String {
     authority.unwrap_or_else(|| "the hub".to_owned())
 }
 
-/// Where a redirect leads.
+/// Resolves the target of a redirect.
 fn joined(from: &str, to: &str) -> Option<String> {
     let (scheme, rest) = from.split_once("://")?;
     let authority = rest.split(['/', '?']).next()?;
@@ -397,7 +401,7 @@ fn joined(from: &str, to: &str) -> Option<String> {
     Some(joined)
 }
 
-/// `<https://..>; rel="next"`.
+/// Returns the address in `<https://..>; rel="next"`.
 fn next_page(answer: &Answer) -> Option<String> {
     let links = answer.headers.get("link")?.to_str().ok()?;
     let next = links.split(',').find(|it| it.contains("rel=\"next\""))?;
@@ -405,19 +409,18 @@ fn next_page(answer: &Answer) -> Option<String> {
     joined(&answer.url, target)
 }
 
-/// The seconds of `Retry-After`, or until a count of requests begins anew:
-/// `"api";r=0;t=55`.
+/// Returns the seconds from `Retry-After`, or until the rate limit resets: `"api";r=0;t=55`.
 fn seconds_asked(retry_after: &str, rate_limit: &str) -> Option<u64> {
     let field = |name: &str| {
         let fields = rate_limit.split(';').map(str::trim);
         fields.filter_map(|it| it.strip_prefix(name)).find_map(|it| it.parse::<u64>().ok())
     };
     let until_anew = field("t=").filter(|_| field("r=") == Some(0));
-    // A second more: both count whole ones.
+    // One second more, because both count whole seconds.
     retry_after.trim().parse().ok().or_else(|| Some(until_anew?.saturating_add(1)))
 }
 
-/// A path as a part of an address: of what is not plain, each byte as `%41`.
+/// Quotes a path for an address: bytes other than unreserved ones become `%41`.
 pub(crate) fn quoted(path: &str, keeps_slashes: bool) -> String {
     let mut quoted = String::with_capacity(path.len());
     for byte in path.bytes() {

@@ -1,31 +1,31 @@
-//! What goes wrong between here and the hub.
+//! Errors between this process and the hub.
 //!
-//! **Invariant:** every message is one line that names what, where and the way out; whatever the
-//! hub says in it is harmless on a terminal, and is cut where it is long.
+//! **Invariant:** every message is one line that states the problem, the place and a way out; text
+//! from the hub in it is sanitised for a terminal and truncated.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use moeflux_io::OneLine;
 
-/// The result of everything that can fail for outside reasons.
+/// The result of operations that can fail for external reasons.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An outside failure.
+/// An external failure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was asked for can never work: a name, a revision, a pattern.
+    /// The request can never succeed: an invalid name, revision or pattern.
     #[error("{}", OneLine::message(.0))]
     Asked(String),
     /// The system refused an operation on a file.
     #[error("cannot {action} {}: {source}", OneLine::message(&path.to_string_lossy()))]
     Io {
-        /// What was tried: "read", "create".
+        /// The attempted operation, such as "read" or "create".
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The disk became full.
@@ -37,22 +37,22 @@ pub enum Error {
     DiskFull {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The hub refuses: nobody knows the name, or may read it.
+    /// The hub refuses access: the name is unknown, or may not be read.
     #[error("{}", OneLine::message(.0))]
     Refused(String),
-    /// The hub answers with what is no answer, or cannot be trusted.
+    /// The hub's answer is invalid, or cannot be trusted.
     #[error("{}", OneLine::message(.0))]
     Answer(String),
-    /// What arrived is not what the hub said it has.
+    /// The received contents differ from those that the hub lists.
     #[error("{}", OneLine::message(.0))]
     Damaged(String),
-    /// The hub cannot be reached, or breaks off too often.
+    /// The hub cannot be reached, or interrupts transfers too often.
     #[error("{}", OneLine::message(.0))]
     Network(String),
-    /// What is in the cache is not what was asked for.
+    /// The cache does not contain the requested files, or cannot be used.
     #[error("{}", OneLine::message(.0))]
     Cache(String),
     /// The caller asked to stop.
@@ -61,7 +61,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// An [`Error::Io`] maker for `map_err`; says so if the disk is full.
+    /// Returns a closure for `map_err` that makes an [`Error::Io`], or an [`Error::DiskFull`] if
+    /// the disk is full.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| match source.kind() {

@@ -1,6 +1,6 @@
-//! Small files, whole; bytes at offsets; and which names are files.
+//! Reads and writes small files, and bytes at offsets.
 //!
-//! **Invariant:** a file that is put under a name is whole, whoever reads it meanwhile.
+//! **Invariant:** a file that [`put`] writes is complete, even for concurrent readers.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -11,9 +11,9 @@ use moeflux_io::ReadFile;
 
 use crate::error::{Error, Result};
 
-/// Reads a file of at most `n_bytes_max`; none if it is not there.
+/// Reads a file of at most `n_bytes_max`; `None` if it does not exist.
 pub(crate) fn read_if_there(path: &Path, n_bytes_max: u64) -> Result<Option<Vec<u8>>> {
-    // A link that leads nowhere, or a folder in its place, is no file either.
+    // A dangling link or a folder is not a file, either.
     if !path.is_file() {
         return Ok(None);
     }
@@ -32,7 +32,7 @@ pub(crate) fn read_if_there(path: &Path, n_bytes_max: u64) -> Result<Option<Vec<
     Ok(Some(bytes))
 }
 
-/// Puts a small file under a name, in the place of what was there.
+/// Writes a small file, replacing any old one.
 pub(crate) fn put(path: &Path, bytes: &[u8]) -> Result<()> {
     static N_PUT: AtomicU64 = AtomicU64::new(0);
     make_parent(path)?;
@@ -47,24 +47,25 @@ pub(crate) fn put(path: &Path, bytes: &[u8]) -> Result<()> {
     })
 }
 
-/// Waits until the drive has all of a file: after a power cut a mark must not vouch for what never
-/// reached it. Answers whether it has; on Windows a file that is only read cannot be waited for.
+/// Waits until the drive has stored a file, because after a power failure a mark must not be valid
+/// for a file that never reached the drive. Returns whether it has; on Windows a file that is open
+/// for reading cannot be flushed.
 pub(crate) fn reach_drive(path: &Path) -> bool {
     cfg!(windows) || ReadFile::open(path).and_then(|it| it.sync_data()).is_ok()
 }
 
-/// Makes the folder that a file is to be in.
+/// Creates the parent folder of a file.
 pub(crate) fn make_parent(path: &Path) -> Result<()> {
     let dir = path.parent().unwrap_or(path);
     fs::create_dir_all(dir).map_err(Error::io("create", dir))
 }
 
-/// The length of what a name leads to, if that is a file.
+/// Returns the length of the file at a path, following links; `None` if it is not a file.
 pub(crate) fn len_bytes(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|it| it.len())
 }
 
-/// Removes a file if it is there; never what a link leads to.
+/// Removes a file or a link if it exists; never the target of a link.
 pub(crate) fn remove_if_there(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -74,7 +75,7 @@ pub(crate) fn remove_if_there(path: &Path) -> Result<()> {
     }
 }
 
-/// Writes all of `bytes` at an offset, without a cursor that threads would share.
+/// Writes all of `bytes` at an offset, without a cursor shared between threads.
 pub(crate) fn write_all_at(file: &File, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
     #[cfg(unix)]
     {
@@ -96,7 +97,7 @@ pub(crate) fn write_all_at(file: &File, offset_bytes: u64, bytes: &[u8]) -> io::
     }
 }
 
-/// Fills all of `target` from an offset.
+/// Fills `target` from an offset.
 pub(crate) fn read_exact_at(file: &File, offset_bytes: u64, target: &mut [u8]) -> io::Result<()> {
     #[cfg(unix)]
     {

@@ -1,11 +1,12 @@
-//! Patterns of file names: `*` for any text, also across `/`, `?` for a character, `[ab]` and
-//! `[!ab]` for one of some. These are the patterns of `huggingface_hub`.
+//! Patterns of file names: `*` for any text, including `/`, `?` for a character, `[ab]` and `[!ab]`
+//! for a set of characters. These are the patterns of `huggingface_hub`.
 //!
-//! **Invariant:** a match takes at most the pattern's length times the name's.
+//! **Invariant:** the time of a match is at most proportional to the pattern's length times the
+//! name's.
 
 use crate::error::{Error, Result};
 
-/// Longer patterns are no patterns of file names.
+/// Maximum length of a pattern in characters.
 const N_CHARS_MAX: usize = 1024;
 
 /// A pattern.
@@ -40,30 +41,30 @@ impl Glob {
         let mut at = 0;
         while at < chars.len() {
             let (part, n_taken) = part(&chars[at..]);
-            // Two stars are one.
+            // Consecutive stars are equivalent to one.
             if part != Part::Any || parts.last() != Some(&Part::Any) {
                 parts.push(part);
             }
             at += n_taken;
         }
-        // `folder/` means all below it.
+        // `folder/` matches everything below it.
         if text.ends_with('/') {
             parts.push(Part::Any);
         }
         Ok(Self { text: text.to_owned(), parts })
     }
 
-    /// As it was written.
+    /// Returns the pattern as it was written.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether a path of a repository is meant.
+    /// Returns whether the pattern matches a path of a repository.
     #[must_use]
     pub fn matches(&self, path: &str) -> bool {
         let chars: Vec<char> = path.chars().collect();
-        // Which places of the path the parts so far can have reached.
+        // The positions in the path that the parts so far can reach.
         let mut reached = vec![false; chars.len() + 1];
         reached[0] = true;
         for part in &self.parts {
@@ -93,7 +94,7 @@ impl Part {
     }
 }
 
-/// The first part of a pattern that is not empty, and how many characters it takes.
+/// Parses the first part of a non-empty pattern. Returns it with the number of its characters.
 fn part(chars: &[char]) -> (Part, usize) {
     match chars[0] {
         '*' => (Part::Any, 1),
@@ -103,11 +104,11 @@ fn part(chars: &[char]) -> (Part, usize) {
     }
 }
 
-/// `[a-c]`; none if it has no end, and then `[` means itself.
+/// Parses `[a-c]`; `None` if it is not closed, in which case `[` is a literal.
 fn class(chars: &[char]) -> Option<(Part, usize)> {
     let is_negated = chars.get(1) == Some(&'!');
     let begin = if is_negated { 2 } else { 1 };
-    // A `]` right at the beginning is one of the characters.
+    // A `]` right at the beginning is a member of the set.
     let len = chars.get(begin + 1..)?.iter().position(|it| *it == ']')? + 1;
     let mut ranges = Vec::new();
     let mut rest = &chars[begin..begin + len];

@@ -1,4 +1,4 @@
-//! The hashes that the hub names files by: SHA-256 of large files, git's SHA-1 of others.
+//! The hashes by which the hub names files: SHA-256 for large files, git's SHA-1 for others.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
 use crate::name::is_hex;
 
-/// A file's hash, which is its name among the blobs.
+/// A file's hash, which is its name in `blobs`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum BlobId {
-    /// Of the contents.
+    /// SHA-256 of the contents.
     Sha256(String),
-    /// Of the contents behind git's header of a blob.
+    /// SHA-1 of the contents with git's blob header in front.
     Git(String),
 }
 
-/// Contents that are expected, and how long they are.
+/// The expected contents: their hash and length.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
     pub(crate) blob: BlobId,
@@ -23,24 +23,24 @@ pub(crate) struct Expected {
 }
 
 impl BlobId {
-    /// A SHA-256, if it looks like one.
+    /// Parses a SHA-256; `None` if it is malformed.
     pub(crate) fn sha256(digits: &str) -> Option<Self> {
         is_hex(digits, 64).then(|| Self::Sha256(digits.to_owned()))
     }
 
-    /// Git's name of a blob, if it looks like one.
+    /// Parses git's hash of a blob; `None` if it is malformed.
     pub(crate) fn git(digits: &str) -> Option<Self> {
         is_hex(digits, 40).then(|| Self::Git(digits.to_owned()))
     }
 
-    /// Its digits.
+    /// Returns the hexadecimal digits.
     pub(crate) fn digits(&self) -> &str {
         match self {
             Self::Sha256(digits) | Self::Git(digits) => digits,
         }
     }
 
-    /// Computes a hash of this kind for contents of `n_bytes`.
+    /// Starts a hash of this kind for contents of `n_bytes`.
     pub(crate) fn hasher(&self, n_bytes: u64) -> Hasher {
         match self {
             Self::Sha256(_) => Hasher(Context::new(&SHA256)),
@@ -52,7 +52,7 @@ impl BlobId {
         }
     }
 
-    /// What kind of hash it is.
+    /// Returns the name of the kind of hash.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Sha256(_) => "SHA-256",
@@ -61,17 +61,17 @@ impl BlobId {
     }
 }
 
-/// A hash under way.
+/// A hash in progress.
 #[derive(Clone)]
 pub(crate) struct Hasher(Context);
 
 impl Hasher {
-    /// The next bytes.
+    /// Adds bytes.
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The digits.
+    /// Returns the hexadecimal digits.
     pub(crate) fn finish(self) -> String {
         let digest = self.0.finish();
         digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,8 +1,9 @@
-//! Which pieces of a file are there: a line each, added when its bytes were written.
+//! Lists the pieces of a file that are complete: one line for each, added after its bytes were
+//! written.
 //!
-//! **Invariant:** a piece in the list was received whole. A checksum stands next to it, because
-//! after a power cut the list may be on the drive and the bytes not. What is not understood does
-//! not count, so that a damaged list costs bytes and never correctness.
+//! **Invariant:** a listed piece was received completely. Its checksum is stored with it, because
+//! after a power failure the list may be on the drive without the bytes. Unreadable lines are
+//! ignored, so a damaged list costs bytes, but never correctness.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -11,16 +12,17 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::file;
 
-/// Names the form of a list.
+/// The start of a list, which identifies its format.
 const HEAD: &str = "moeflux-pieces 1";
 
-/// A line has at most 26 bytes, and a piece a line or two.
+/// Maximum size of a list. A line has at most 26 bytes, and a piece one or two lines.
 const LIST_BYTES_MAX: u64 = 16 << 20;
 
-/// A length that is a lie must not become a long list: pieces of 16 MiB up to 4 TB.
+/// Maximum number of pieces, so that a false length does not produce a long list: enough for pieces
+/// of 16 MiB up to 4 TB.
 const N_PIECES_MAX: u64 = 1 << 18;
 
-/// How a file is cut into pieces.
+/// The division of a file into pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     n_bytes: u64,
@@ -28,29 +30,30 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// A file of `n_bytes` in pieces of `piece_bytes`, or longer ones where these were too many.
+    /// Divides a file of `n_bytes` into pieces of `piece_bytes`, or longer ones if there would be
+    /// too many.
     pub(crate) fn new(n_bytes: u64, piece_bytes: u64) -> Self {
         let piece_bytes = piece_bytes.max(n_bytes.div_ceil(N_PIECES_MAX)).max(1);
         Self { n_bytes, piece_bytes }
     }
 
-    /// Of the file.
+    /// Returns the length of the file.
     pub(crate) fn n_bytes(self) -> u64 {
         self.n_bytes
     }
 
-    /// How many pieces there are.
+    /// Returns the number of pieces.
     pub(crate) fn n_pieces(self) -> usize {
         usize::try_from(self.n_bytes.div_ceil(self.piece_bytes)).unwrap_or(usize::MAX)
     }
 
-    /// Where a piece begins and where it ends.
+    /// Returns the start and end offsets of a piece.
     pub(crate) fn range(self, idx: usize) -> (u64, u64) {
         let begin = idx as u64 * self.piece_bytes;
         (begin, (begin + self.piece_bytes).min(self.n_bytes))
     }
 
-    /// The length of a piece.
+    /// Returns the length of a piece.
     pub(crate) fn len_bytes(self, idx: usize) -> u64 {
         let (begin, end) = self.range(idx);
         end - begin
@@ -61,14 +64,14 @@ impl Cut {
     }
 }
 
-/// A list that is added to.
+/// A list that is open for appending.
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
 }
 
 impl Journal {
-    /// Goes on with a list that has these pieces.
+    /// Writes a list with these pieces and opens it for appending.
     ///
     /// # Errors
     ///
@@ -87,7 +90,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn add(&mut self, idx: usize, sum: u64) -> std::io::Result<()> {
         self.file.write_all(line(idx, sum).as_bytes())
     }
@@ -97,7 +100,7 @@ fn line(idx: usize, sum: u64) -> String {
     format!("{idx} {sum:016x}\n")
 }
 
-/// The pieces in a list, with their checksums; none if it is of another cut.
+/// Reads the pieces in a list, with their checksums; empty if the list is for another division.
 pub(crate) fn pieces(path: &Path, cut: Cut) -> Result<Vec<(usize, u64)>> {
     let bytes = file::read_if_there(path, LIST_BYTES_MAX)?.unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -106,14 +109,14 @@ pub(crate) fn pieces(path: &Path, cut: Cut) -> Result<Vec<(usize, u64)>> {
         return Ok(Vec::new());
     }
     let piece = |line: &str| {
-        // The last line may be cut.
+        // The last line may be truncated.
         let (idx, sum) = line.strip_suffix('\n')?.split_once(' ')?;
         let sum = u64::from_str_radix(sum, 16).ok()?;
         Some((idx.parse().ok()?, sum))
     };
     let mut pieces: Vec<(usize, u64)> = lines.filter_map(piece).collect();
     pieces.retain(|(idx, _)| *idx < cut.n_pieces());
-    // The last line about a piece counts: it was fetched again.
+    // The last line for a piece counts, because it was fetched again.
     pieces.reverse();
     pieces.sort_by_key(|(idx, _)| *idx);
     pieces.dedup_by_key(|(idx, _)| *idx);

@@ -1,22 +1,23 @@
 //! Checkpoints from the Hugging Face hub, in the cache that the hub's own tools use.
 //!
-//! **Invariant:** what has a name in the cache is whole and has the hash that it is named by; what
-//! is not, ends in `.incomplete`. A token goes to the endpoint's own host only. Knows HTTP, files
-//! and hashes; never tensors or models.
+//! **Invariant:** a file in the cache under its final name is complete and has the hash in its
+//! name; incomplete files end in `.incomplete`. A token is only sent to the endpoint's own host.
+//! Handles HTTP, files and hashes, never tensors or models.
 //!
-//! A [`Hub`] asks for a repository's files ([`Hub::look`]), and fetches those that were chosen
-//! ([`Hub::pull`]). A [`Cache`] says what is there ([`Cache::repos`]), where a model is
-//! ([`Cache::find`]), and removes ([`Cache::removal`]). The layout is that of the Python package
-//! `huggingface_hub`, whose locks are respected:
+//! A [`Hub`] lists a repository's files ([`Hub::look`]) and downloads the chosen ones
+//! ([`Hub::pull`]). A [`Cache`] lists cached models ([`Cache::repos`]), locates one
+//! ([`Cache::find`]), and removes them ([`Cache::removal`]). The layout is that of the Python
+//! package `huggingface_hub`, whose locks are respected:
 //!
 //! ```text
 //! models--OWNER--NAME/
-//!   blobs/HASH                      contents: SHA-256 of large files, git's SHA-1 of others
-//!   blobs/HASH.moeflux.incomplete   what is there of one, and the list of its finished pieces
-//!   snapshots/COMMIT/FILE           a link to a blob
-//!   refs/main                       a commit
-//!   trees/COMMIT.json               all files of the repository at that commit
-//!   .moeflux/HASH                   files that were found to have these contents
+//!   blobs/HASH                             contents: SHA-256 of large files, git's SHA-1 of others
+//!   blobs/HASH.moeflux.incomplete          an incomplete blob
+//!   blobs/HASH.moeflux-pieces.incomplete   the list of its complete pieces
+//!   snapshots/COMMIT/FILE                  a link to a blob
+//!   refs/main                              a commit
+//!   trees/COMMIT.json                      all files of the repository at that commit
+//!   .moeflux/HASH                          files that were found to have these contents
 //! .locks/models--OWNER--NAME/HASH.lock
 //! ```
 

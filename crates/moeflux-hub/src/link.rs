@@ -1,21 +1,21 @@
-//! Links of the hub's pages, as they are pasted: what they name.
+//! Parses pasted links to the hub's pages.
 //!
-//! **Invariant:** pure; nothing is checked but the form.
+//! **Invariant:** pure; only the form is checked.
 
-/// Where the hub's pages are.
+/// The hosts of the hub's pages.
 const HOSTS: [&str; 3] = ["huggingface.co", "hf.co", "www.huggingface.co"];
 
-/// What a link names.
+/// The parts of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link<'a> {
-    /// `OWNER/NAME`, perhaps with `:QUANT`.
+    /// `OWNER/NAME`, possibly with `:QUANT`.
     pub(crate) name: &'a str,
     pub(crate) revision: Option<&'a str>,
     pub(crate) file: Option<&'a str>,
 }
 
-/// Reads `https://huggingface.co/OWNER/NAME/...` and `hf.co/OWNER/NAME`; `None` for what is no link
-/// of the hub.
+/// Parses `https://huggingface.co/OWNER/NAME/...` and `hf.co/OWNER/NAME`; `None` if the text is not
+/// a link to the hub.
 pub(crate) fn of(text: &str) -> Option<Link<'_>> {
     let schemes = ["https://", "http://", ""];
     let path = schemes.iter().find_map(|scheme| {
@@ -55,7 +55,7 @@ mod tests {
         check(link, "a/b", Some("main"), Some("y.gguf"));
         check("https://huggingface.co/a/b/discussions/1", "a/b", None, None);
         check("https://huggingface.co/a", "a", None, None);
-        // Which no repository is called: it is refused by that name.
+        // No repository has such a name, so it is refused under it.
         check("https://huggingface.co/datasets/a/b", "datasets/a/b", None, None);
     }
 

@@ -1,7 +1,7 @@
-//! All files of a repository at a commit: as the hub lists them, and as the cache keeps that.
+//! All files of a repository at a commit, in the format of the hub and in that of the cache.
 //!
-//! **Invariant:** every hash is one; names are as they came, and are checked where they become
-//! paths.
+//! **Invariant:** every hash is well-formed; names are stored as received, and checked where they
+//! become paths.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::hash::{BlobId, Expected};
 
-/// Of the form in which the cache keeps listings.
+/// The version of the cache's format for listings.
 const FORMAT_VERSION: u32 = 1;
 
 /// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Its length.
+    /// The length of the file.
     pub n_bytes: u64,
     pub(crate) blob: BlobId,
     kept: Kept,
@@ -27,22 +27,22 @@ pub struct Listed {
 pub struct Listing(BTreeMap<String, Listed>);
 
 impl Listing {
-    /// The files, by path.
+    /// Returns the files, by path.
     pub fn files(&self) -> impl Iterator<Item = (&str, &Listed)> {
         self.0.iter().map(|(path, file)| (path.as_str(), file))
     }
 
-    /// A file.
+    /// Returns a file.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&Listed> {
         self.0.get(path)
     }
 
-    /// Adds a page of the hub's answer; answers how many entries it has.
+    /// Adds a page of the hub's answer. Returns the number of its entries.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The problem with the page.
     pub(crate) fn add_page(&mut self, bytes: &[u8]) -> Result<usize, String> {
         let page: Vec<Entry> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let n_entries = page.len();
@@ -62,7 +62,7 @@ impl Listing {
         Ok(n_entries)
     }
 
-    /// As the cache keeps it.
+    /// Formats the listing for the cache.
     pub(crate) fn to_kept(&self) -> Vec<u8> {
         let files = self.0.iter().map(|(path, file)| (path.clone(), file.kept.clone())).collect();
         let tree = KeptTree { format_version: FORMAT_VERSION, files };
@@ -73,7 +73,7 @@ impl Listing {
         bytes
     }
 
-    /// From the cache; none if another version of it is not understood.
+    /// Parses a listing from the cache; `None` if its format is unknown or invalid.
     pub(crate) fn of_kept(bytes: &[u8]) -> Option<Self> {
         let tree: KeptTree = serde_json::from_slice(bytes).ok()?;
         if tree.format_version != FORMAT_VERSION {
@@ -85,7 +85,7 @@ impl Listing {
 }
 
 impl Listed {
-    /// Its contents.
+    /// Returns the expected contents.
     pub(crate) fn expected(&self) -> Expected {
         Expected { blob: self.blob.clone(), n_bytes: self.n_bytes }
     }
@@ -103,7 +103,7 @@ impl Listed {
     }
 }
 
-/// An entry of the hub's answer; folders are entries, too.
+/// An entry of the hub's answer; folders are entries as well.
 #[derive(Debug, Deserialize)]
 struct Entry {
     #[serde(rename = "type")]
@@ -124,7 +124,7 @@ struct Lfs {
     size: u64,
 }
 
-/// The file of a listing in the cache, as `huggingface_hub` writes it.
+/// A listing in the cache, as `huggingface_hub` writes it.
 #[derive(Debug, Deserialize, Serialize)]
 struct KeptTree {
     format_version: u32,
@@ -145,7 +145,7 @@ struct Kept {
 
 #[cfg(test)]
 impl Listing {
-    /// Files of these names and lengths.
+    /// Creates a listing with files of these names and lengths.
     pub(crate) fn of(files: &[(&str, u64)]) -> Self {
         let entry = |(path, size): &(&str, u64)| {
             serde_json::json!({

@@ -1,10 +1,10 @@
-//! Marks: which files of the cache have been found to have the hash that they are named by, so that
-//! 100 GB are not hashed each time.
+//! Marks: records of cached files whose hash has been verified, so that 100 GB are not hashed each
+//! time.
 //!
-//! **Invariant:** a mark vouches for a file only while the system reports the same device, inode,
-//! length, and times of the last change of its contents and of its inode. Nobody can set the last
-//! of these. A mark that cannot be read or written costs another hash and never correctness. What
-//! a mark does not see is a drive that returns other bytes than were written.
+//! **Invariant:** a mark is valid for a file only while the system reports the same device, inode,
+//! length, and times of the last change of its contents and of its inode. Programs cannot set the
+//! last of these. A mark that cannot be read or written costs another hash, but never correctness.
+//! A mark cannot detect a drive that returns bytes other than those written.
 
 use std::fs::Metadata;
 use std::path::Path;
@@ -16,21 +16,22 @@ use crate::file;
 use crate::hash::BlobId;
 use crate::stop::Stop;
 
-/// Names the form of a mark.
+/// The first line of a mark, which identifies its format.
 const HEAD: &str = "moeflux-mark 1";
 
-/// Files with the same contents: one among the blobs, and copies where links are not possible.
+/// Maximum number of files with the same contents: one among the blobs, and copies where links are
+/// not possible.
 const N_FILES_MAX: usize = 64;
 
-/// A line has five numbers of at most 40 digits.
+/// Maximum size of a mark. A line has five numbers of at most 40 digits.
 const MARK_BYTES_MAX: u64 = 64 << 10;
 
-/// The clocks of file systems advance every few milliseconds, that of FAT every two seconds: eleven
-/// waits, each twice as long as the one before, are 2.047 s.
+/// Maximum number of waits for a file system's clock, each twice as long as the one before: eleven
+/// waits take 2.047 s. Most clocks advance every few milliseconds, that of FAT every two seconds.
 const N_WAITS_MAX: u32 = 11;
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 
-/// What the system reports of a file.
+/// The metadata that the system reports for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stamp {
     pub(crate) len_bytes: u64,
@@ -41,7 +42,7 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// Of the file that a name leads to; none if that is no file.
+    /// Returns the stamp of the file at a path, following links; `None` if it is not a file.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = std::fs::metadata(path).ok().filter(Metadata::is_file)?;
         Some(Self::of_metadata(&metadata))
@@ -60,8 +61,8 @@ impl Stamp {
         }
     }
 
-    /// There is no time of the last change of anything on Windows: the time of creation tells at
-    /// least a file that was replaced.
+    /// Uses the time of creation as the inode, because Windows reports no inode change time; it
+    /// detects at least a file that was replaced.
     #[cfg(windows)]
     fn of_metadata(metadata: &Metadata) -> Self {
         use std::os::windows::fs::MetadataExt as _;
@@ -80,12 +81,12 @@ impl Stamp {
     }
 }
 
-/// Whether a mark vouches for a file with this stamp.
+/// Returns whether a mark is valid for a file with this stamp.
 pub(crate) fn vouches(folder: &Folder, blob: &BlobId, stamp: &Stamp) -> bool {
     lines(&folder.mark(blob)).contains(&stamp.line())
 }
 
-/// Notes that a file has the right contents.
+/// Records that a file has the right contents.
 pub(crate) fn add(folder: &Folder, blob: &BlobId, stamp: &Stamp) {
     let path = folder.mark(blob);
     let mut lines = lines(&path);
@@ -95,7 +96,7 @@ pub(crate) fn add(folder: &Folder, blob: &BlobId, stamp: &Stamp) {
     let n_old = lines.len().saturating_sub(N_FILES_MAX - 1);
     lines.drain(..n_old);
     lines.push(stamp.line());
-    // Without it the file is hashed again.
+    // If this fails, the file is hashed again.
     drop(file::put(&path, (HEAD.to_owned() + "\n" + &lines.concat()).as_bytes()));
 }
 
@@ -109,8 +110,8 @@ fn lines(path: &Path) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// Waits until the file system's clock has passed the last change of these files: a change that
-/// follows has another time then. Answers whether it has.
+/// Waits until the file system's clock has passed the last change of these files, so that a later
+/// change gets a different time. Returns whether it has.
 ///
 /// # Errors
 ///
@@ -121,7 +122,7 @@ pub(crate) fn settle(folder: &Folder, files: &[Stamp], stop: &Stop) -> Result<bo
     let mut wait = FIRST_WAIT;
     let mut has_passed = false;
     for _ in 0..N_WAITS_MAX {
-        // Where nothing can be written no mark can be, either.
+        // If nothing can be written here, neither can a mark.
         if file::put(&path, b"").is_err() {
             break;
         }
@@ -160,7 +161,7 @@ mod tests {
         ] {
             assert!(!vouches(&folder, &blob, &other), "{other:?}");
         }
-        // Of very many files with the same contents the last are kept.
+        // Of many files with the same contents, the last ones are kept.
         for inode in 0..N_FILES_MAX as u64 {
             add(&folder, &blob, &Stamp { inode: 100 + inode, ..stamp });
         }
@@ -168,7 +169,7 @@ mod tests {
         assert!(vouches(&folder, &blob, &Stamp { inode: 100, ..stamp }));
         assert_eq!(lines(&folder.mark(&blob)).len(), N_FILES_MAX);
 
-        // What is not understood vouches for nothing.
+        // A mark in an unknown format is valid for nothing.
         let text = std::fs::read_to_string(folder.mark(&blob)).unwrap();
         let last = Stamp { inode: 99 + N_FILES_MAX as u64, ..stamp };
         for wrong in [
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.marks()).unwrap().count(), 0);
         stop.set();
         assert!(settle(&folder, &[later], &stop).is_err());
-        // Where nothing can be written, nobody waits.
+        // If nothing can be written, there is no wait.
         std::fs::remove_dir_all(folder.marks()).unwrap();
         std::fs::write(folder.marks(), "a file").unwrap();
         assert!(!settle(&folder, &[now], &Stop::default()).unwrap());

@@ -1,6 +1,6 @@
 //! Names that become parts of paths: of repositories, revisions, commits, hashes and files.
 //!
-//! **Invariant:** no name that was checked here leaves the folder that it is joined to, on any
+//! **Invariant:** a name that was checked here cannot leave the folder that it is joined to, on any
 //! system.
 
 use std::fmt;
@@ -13,19 +13,19 @@ use crate::error::{Error, Result};
 use crate::link;
 use crate::quant::Quant;
 
-/// The hub's own limit.
+/// The hub's own limit on the length of a name.
 const ID_CHARS_MAX: usize = 96;
 
-/// Longer ones have no place in a path.
+/// Maximum length of a revision; longer ones do not fit into a path.
 const REVISION_CHARS_MAX: usize = 256;
 
-/// The most that file systems take for one name.
+/// Maximum length of one path segment on common file systems.
 const SEGMENT_BYTES_MAX: usize = 255;
 
-/// The revision that is meant where none is named.
+/// The default revision.
 pub(crate) const MAIN: &str = "main";
 
-/// Names of devices on Windows, with any ending.
+/// Names of devices on Windows, reserved with any extension.
 const DEVICES: [&str; 4] = ["con", "prn", "aux", "nul"];
 
 /// The name of a repository: `OWNER/NAME`, or `NAME` for the oldest ones.
@@ -33,18 +33,19 @@ const DEVICES: [&str; 4] = ["con", "prn", "aux", "nul"];
 pub struct RepoId(String);
 
 impl RepoId {
-    /// As it is written.
+    /// Returns the name as it is written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The folder of a model in the cache.
+    /// Returns the name of the model's folder in the cache.
     pub(crate) fn folder(&self) -> String {
         format!("models--{}", self.0.replace('/', "--"))
     }
 
-    /// The model of the folder of one of its revisions, `models--OWNER--NAME/snapshots/COMMIT`.
+    /// Returns the model for the folder of one of its revisions,
+    /// `models--OWNER--NAME/snapshots/COMMIT`.
     #[must_use]
     pub fn of_snapshot(dir: &Path) -> Option<Self> {
         let snapshots = dir.parent()?;
@@ -53,7 +54,7 @@ impl RepoId {
         Self::of_folder(folder.file_name()?.to_str()?)
     }
 
-    /// The model of a folder in the cache.
+    /// Returns the model for a folder name in the cache.
     pub(crate) fn of_folder(name: &str) -> Option<Self> {
         name.strip_prefix("models--")?.replace("--", "/").parse().ok()
     }
@@ -62,7 +63,7 @@ impl RepoId {
 impl FromStr for RepoId {
     type Err = Error;
 
-    /// The hub's own rules.
+    /// Parses a name by the hub's own rules.
     fn from_str(text: &str) -> Result<Self> {
         let is_part = |part: &str| {
             !part.is_empty()
@@ -93,43 +94,43 @@ impl fmt::Display for RepoId {
     }
 }
 
-/// A repository at a revision, and perhaps a kind of its GGUF files:
-/// `OWNER/NAME[:QUANT][@REVISION]`, or a link of the hub's pages.
+/// A repository at a revision, and possibly a kind of its GGUF files:
+/// `OWNER/NAME[:QUANT][@REVISION]`, or a link to one of the hub's pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The repository.
     pub id: RepoId,
     quant: Option<Quant>,
-    /// A branch, a tag or a commit, if one is named.
+    /// A branch, a tag or a commit, if one is given.
     revision: Option<String>,
 }
 
 impl Wanted {
-    /// A repository, at a revision that is named or at `main`.
+    /// Creates the name of a repository at its default revision, `main`.
     #[must_use]
     pub fn main(id: RepoId) -> Self {
         Self { id, quant: None, revision: None }
     }
 
-    /// The kind of GGUF file, if one is named.
+    /// Returns the kind of GGUF file, if one is given.
     #[must_use]
     pub fn quant(&self) -> Option<&Quant> {
         self.quant.as_ref()
     }
 
-    /// The same with this kind of GGUF file.
+    /// Selects a kind of GGUF file.
     #[must_use]
     pub fn with_quant(self, quant: Quant) -> Self {
         Self { quant: Some(quant), ..self }
     }
 
-    /// The revision; `main` if none is named.
+    /// Returns the revision; `main` if none is given.
     #[must_use]
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or(MAIN)
     }
 
-    /// The revision, if one is named.
+    /// Returns the revision, if one is given.
     #[must_use]
     pub fn named_revision(&self) -> Option<&str> {
         self.revision.as_deref()
@@ -147,7 +148,7 @@ impl FromStr for Wanted {
             None => (name, link.and_then(|it| it.revision).filter(|it| *it != MAIN)),
         };
         let (id, quant) = match name.split_once(':') {
-            // What is no name before the colon is told of as a whole.
+            // If the text before the colon is not a name, the error reports the whole text.
             Some((id, quant)) if id.parse::<RepoId>().is_ok() => (id, Some(quant.parse()?)),
             _ => (name, link.and_then(|it| it.file).and_then(Quant::of_file)),
         };
@@ -178,17 +179,18 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// Whether this is a whole commit.
+/// Returns whether this is a full commit hash.
 pub(crate) fn is_commit(text: &str) -> bool {
     is_hex(text, 40)
 }
 
-/// Whether this is so many digits of a number in base 16, as the hub writes them.
+/// Returns whether this is a number of `n_digits` lowercase hexadecimal digits, as the hub writes
+/// them.
 pub(crate) fn is_hex(text: &str, n_digits: usize) -> bool {
     text.len() == n_digits && text.bytes().all(|it| matches!(it, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The path of a file below the folder of its snapshot.
+/// Returns the path of a file relative to the folder of its snapshot.
 ///
 /// # Errors
 ///

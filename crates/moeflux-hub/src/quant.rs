@@ -1,7 +1,8 @@
-//! Kinds of GGUF files: the `Q4_K_M` of `OWNER/NAME:Q4_K_M`, as llama.cpp and Ollama write it.
+//! Kinds of GGUF files, such as `Q4_K_M` in `OWNER/NAME:Q4_K_M`, in the notation of llama.cpp and
+//! Ollama.
 //!
-//! Publishers put the kind into the name of the file, or of its folder:
-//! `NAME-UD-Q4_K_M.gguf`, `Q4_K_M/NAME-00001-of-00002.gguf`.
+//! Publishers put the kind into the name of the file or of its folder: `NAME-UD-Q4_K_M.gguf`,
+//! `Q4_K_M/NAME-00001-of-00002.gguf`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,7 +10,7 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// The longest in use has 14: `UD-Q4_K_XL-MTP`.
+/// Maximum length of a kind. The longest in use has 14 characters: `UD-Q4_K_XL-MTP`.
 const CHARS_MAX: usize = 32;
 
 /// A kind of GGUF file.
@@ -17,7 +18,7 @@ const CHARS_MAX: usize = 32;
 pub struct Quant(String);
 
 impl Quant {
-    /// The kind that the name of a GGUF file tells.
+    /// Returns the kind in the name of a GGUF file or of its folders.
     #[must_use]
     pub fn of_file(path: &str) -> Option<Self> {
         let mut parts = path.rsplit('/');
@@ -26,8 +27,8 @@ impl Quant {
         found.and_then(|it| it.parse().ok())
     }
 
-    /// Of these paths, the GGUF files of this kind: one model, or several that cannot be told apart
-    /// by it. A file that is called exactly so wins over `UD-Q4_K_M` and the like.
+    /// Selects the GGUF files of this kind among these paths: one model, or several if the kind is
+    /// ambiguous. Exact names take precedence over `UD-Q4_K_M` and the like.
     #[must_use]
     pub fn of<'a>(&self, paths: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
         let ggufs: Vec<&str> = paths.filter(|path| is_model(path)).collect();
@@ -74,19 +75,19 @@ impl fmt::Display for Quant {
     }
 }
 
-/// The models that GGUF files belong to, by their paths without the number of a part.
+/// Returns the models that GGUF files belong to, as paths without the number of a part.
 pub(crate) fn models<'a>(paths: &[&'a str]) -> BTreeSet<&'a str> {
     paths.iter().filter_map(|path| model_of(path)).collect()
 }
 
-/// Whether a file holds a model or a part of one, and not what reads pictures or what quantising
-/// needs.
+/// Returns whether a file contains a model or a part of one, rather than an image encoder or the
+/// data for quantisation.
 fn is_model(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
     model_of(&name).is_some() && !name.contains("mmproj") && !name.contains("imatrix")
 }
 
-/// The path of a GGUF file without its end, and without the number of a part.
+/// Returns the path of a GGUF file without its extension and without the number of a part.
 fn model_of(path: &str) -> Option<&str> {
     let (stem, end) = path.rsplit_once('.')?;
     if !end.eq_ignore_ascii_case("gguf") {
@@ -98,7 +99,7 @@ fn model_of(path: &str) -> Option<&str> {
     Some(numbered.filter(|(_, number)| is_number(number)).map_or(stem, |(model, _)| model))
 }
 
-/// The last word that is a kind, with the `UD` before it.
+/// Returns the last word that is a kind, with a `UD` before it.
 fn kind_in(text: &str) -> Option<&str> {
     let mut end = text.len();
     loop {

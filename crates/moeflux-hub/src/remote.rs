@@ -1,7 +1,7 @@
-//! A repository of the hub: its commit, its files, and which of these are wanted and here.
+//! A repository of the hub: its commit, its files, and which of them are chosen and present.
 //!
-//! **Invariant:** nothing but marks is written; the name of every file that was chosen stays in its
-//! folder, and its length is one that files have.
+//! **Invariant:** nothing but marks is written; the name of every chosen file stays in its folder,
+//! and its length is plausible.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -19,31 +19,33 @@ use crate::name::{Wanted, file_path, is_commit};
 use crate::settings::Settings;
 use crate::stop::Stop;
 
-/// The hub's word on a revision has some kilobytes, with a model's card some hundred.
+/// Maximum size of the hub's information on a revision. It has some kilobytes, or some hundred with
+/// a model card.
 const INFO_BYTES_MAX: u64 = 16 << 20;
 
-/// A page has 1,000 files.
+/// Maximum size of a page, which lists 1,000 files.
 const PAGE_BYTES_MAX: u64 = 16 << 20;
 
-/// The hub advises against more files.
+/// Maximum number of entries; the hub advises against more files.
 const N_ENTRIES_MAX: usize = 100_000;
 
-/// Ten times what so many files need: a hub may have shorter pages, but not one file on each.
+/// Maximum number of pages, ten times what these entries need: a hub may have shorter pages, but
+/// not one file on each.
 const N_PAGES_MAX: usize = 1_000;
 
-/// All pages together: more could not be kept in the cache.
+/// Maximum size of all pages together; more could not be stored in the cache.
 const PAGES_BYTES_MAX: u64 = TREE_BYTES_MAX;
 
-/// Listings in the cache.
+/// Maximum size of a listing in the cache.
 const TREE_BYTES_MAX: u64 = 64 << 20;
 
-/// Published ones have 1 MB at most.
+/// Maximum size of a `config.json`. Published ones have at most 1 MB.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
-/// Larger files there are none: ten times what the hub takes.
+/// Maximum size of a file, ten times what the hub accepts.
 const FILE_BYTES_MAX: u64 = 1 << 42;
 
-/// A hub, asked on behalf of a cache.
+/// A hub with a local cache.
 #[derive(Debug)]
 pub struct Hub {
     settings: Settings,
@@ -53,7 +55,7 @@ pub struct Hub {
     checks: Checks,
 }
 
-/// A repository at a commit, and what is wanted of it.
+/// A repository at a commit, with the chosen files.
 #[derive(Clone, Debug)]
 pub struct Remote {
     wanted: Wanted,
@@ -62,26 +64,27 @@ pub struct Remote {
     chosen: Vec<String>,
 }
 
-/// How much of what is wanted is here.
+/// How much of the chosen files is present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Presence {
-    /// Files that are wanted.
+    /// The number of chosen files.
     pub n_files: usize,
-    /// All that is wanted.
+    /// The number of bytes of the chosen files.
     pub n_bytes: u64,
-    /// Files that are here, whole.
+    /// The number of chosen files that are present and complete.
     pub n_files_here: usize,
-    /// Of all that is wanted, what is here: whole files and pieces.
+    /// The number of chosen bytes that are present, in complete files and pieces.
     pub here_bytes: u64,
-    /// Files that are here and have other contents than the hub lists. They count as missing.
+    /// Files that are present, but whose contents differ from those that the hub lists. They count
+    /// as missing.
     pub damaged: Vec<String>,
-    /// What was read to be hashed.
+    /// The number of bytes that were read for hashing.
     pub hashed_bytes: u64,
 }
 
 impl Hub {
-    /// The hub of these settings; `stop` ends what it does.
+    /// Creates a hub with these settings; `stop` ends its operations.
     #[must_use]
     pub fn new(settings: Settings, trust: Trust, stop: Stop) -> Self {
         let client = Client::new(&settings, 1, &stop);
@@ -89,13 +92,13 @@ impl Hub {
         Self { cache, settings, stop, client, checks }
     }
 
-    /// Where files go.
+    /// Returns the cache for downloaded files.
     #[must_use]
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// What the hub was opened with.
+    /// Returns the settings of the hub.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
@@ -113,11 +116,13 @@ impl Hub {
         self.cache.folder(&remote.wanted.id)
     }
 
-    /// Asks what a repository has, and chooses.
+    /// Requests the contents of a repository, and chooses files.
     ///
     /// # Errors
     ///
-    /// Why it cannot be asked, or what is wrong with its answer.
+    /// [`Error::Network`] if the hub cannot be reached or must not be used; [`Error::Refused`] if
+    /// it denies access; [`Error::Answer`] if its answer is invalid; [`Error::Io`] or
+    /// [`Error::Cache`] if a cached listing cannot be read; [`Error::Cancelled`].
     pub fn look(&self, wanted: &Wanted, choice: &Choice) -> Result<Remote> {
         if self.settings.is_offline {
             let problem = format!(
@@ -154,7 +159,7 @@ impl Hub {
         commit.map(str::to_owned).ok_or_else(|| not_a_hub(endpoint, "no commit"))
     }
 
-    /// From the cache, or from the hub page by page.
+    /// Returns the listing from the cache, or from the hub page by page.
     fn listing(&self, wanted: &Wanted, commit: &str) -> Result<Listing> {
         let kept = self.cache.folder(&wanted.id).tree(commit);
         let kept = file::read_if_there(&kept, TREE_BYTES_MAX)?;
@@ -192,11 +197,11 @@ impl Hub {
         Ok(listing)
     }
 
-    /// The `config.json` of a repository, if it has one; from the cache if it is there.
+    /// Returns the `config.json` of a repository, if it has one; from the cache if it is there.
     ///
     /// # Errors
     ///
-    /// Why it cannot be had.
+    /// As [`Hub::look`]; [`Error::Damaged`] if its hash differs from the listed one.
     pub fn config(&self, remote: &Remote) -> Result<Option<Vec<u8>>> {
         const NAME: &str = "config.json";
         let Some(listed) = remote.listing.get(NAME) else { return Ok(None) };
@@ -224,14 +229,14 @@ impl Hub {
         Err(Error::Damaged(problem + ": try again"))
     }
 
-    /// Where a file is asked for.
+    /// Returns the address of a file.
     pub(crate) fn url(&self, remote: &Remote, path: &str) -> String {
         let (endpoint, id) = (self.client.endpoint(), &remote.wanted.id);
         format!("{endpoint}/{id}/resolve/{}/{}", remote.commit, quoted(path, true))
     }
 
-    /// How much of what is wanted is here. Files that no mark vouches for are hashed, as far as
-    /// [`Trust`] asks for that; `watch` is asked from time to time whether to go on.
+    /// Returns how much of the chosen files is present. Files without a valid mark are hashed, as
+    /// [`Trust`] requires; `watch` is called periodically and decides whether to continue.
     ///
     /// # Errors
     ///
@@ -276,7 +281,7 @@ impl Hub {
         Ok(presence)
     }
 
-    /// Of the better of a file of the snapshot and the contents that it may be made of.
+    /// Returns the better condition of a file of the snapshot and of its blob.
     fn condition(
         &self,
         folder: &Folder,
@@ -295,7 +300,7 @@ impl Hub {
     }
 }
 
-/// What is here of contents that are not whole.
+/// Returns the number of bytes that are present of an incomplete blob.
 fn pieces_bytes(folder: &Folder, listed: &Listed, piece_bytes: u64) -> Result<u64> {
     let cut = Cut::new(listed.n_bytes, piece_bytes);
     let pieces = match folder.partial(&listed.blob).is_file() {
@@ -306,36 +311,36 @@ fn pieces_bytes(folder: &Folder, listed: &Listed, piece_bytes: u64) -> Result<u6
 }
 
 impl Remote {
-    /// What was asked for.
+    /// Returns the requested repository and revision.
     #[must_use]
     pub fn wanted(&self) -> &Wanted {
         &self.wanted
     }
 
-    /// The commit that this is.
+    /// Returns the commit of the listing.
     #[must_use]
     pub fn commit(&self) -> &str {
         &self.commit
     }
 
-    /// All files.
+    /// Returns the listing of all files.
     #[must_use]
     pub fn listing(&self) -> &Listing {
         &self.listing
     }
 
-    /// The files that were chosen, by path.
+    /// Returns the chosen files, by path.
     pub fn chosen(&self) -> impl Iterator<Item = (&str, &Listed)> {
         self.chosen.iter().filter_map(|path| Some((path.as_str(), self.listing.get(path)?)))
     }
 
-    /// Whether there are weights in safetensors.
+    /// Returns whether the repository has weights in safetensors.
     #[must_use]
     pub fn has_weights(&self) -> bool {
         self.listing.files().any(|(path, _)| is_weights(path))
     }
 
-    /// The weights in the format of llama.cpp, by path.
+    /// Returns the weights in the format of llama.cpp, by path.
     pub fn ggufs(&self) -> impl Iterator<Item = (&str, &Listed)> {
         self.listing.files().filter(|(path, _)| is_gguf(path))
     }

@@ -1,4 +1,4 @@
-//! Where the cache is, which hub is asked, and as whom: the variables of `huggingface_hub`.
+//! Settings of the cache, the hub and the token, from the variables of `huggingface_hub`.
 //!
 //! **Invariant:** reads no environment itself; a token is never printed.
 
@@ -11,42 +11,42 @@ use moeflux_io::OneLine;
 use crate::error::{Error, Result};
 use crate::file;
 
-/// The hub of everybody.
+/// The public hub.
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// A token has some dozens of characters.
+/// Maximum size of a token file. A token has some dozens of characters.
 const TOKEN_BYTES_MAX: u64 = 64 << 10;
 
-/// Values that mean yes.
+/// Values of variables that mean true.
 const TRUE: [&str; 4] = ["1", "ON", "YES", "TRUE"];
 
-/// What is known before anybody asks for a model.
+/// The settings of a hub and its cache.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The folder with `models--OWNER--NAME`.
     pub cache: PathBuf,
-    /// The address of the hub, without a slash at its end.
+    /// The address of the hub, without a trailing slash.
     pub endpoint: String,
-    /// Who asks.
+    /// The token for authentication.
     pub token: Option<Token>,
     /// Whether the network must not be used.
     pub is_offline: bool,
-    /// Whether files are put into snapshots where others have links.
+    /// Whether files are put into snapshots instead of links.
     pub has_no_links: bool,
-    /// How long to wait for what.
+    /// Timeouts and retry waits.
     pub pace: Pace,
 }
 
-/// How long to wait.
+/// Timeouts and retry waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// For the next byte, or for a connection.
+    /// The timeout for the next byte or a connection.
     pub silence: Duration,
-    /// Before the first new attempt; each further one waits twice as long.
+    /// The wait before the first retry; each further retry waits twice as long.
     pub first_wait: Duration,
-    /// The longest time between attempts.
+    /// The longest wait between attempts.
     pub longest_wait: Duration,
-    /// The longest that a hub may ask for.
+    /// The longest wait that a hub may ask for.
     pub longest_asked: Duration,
 }
 
@@ -62,12 +62,12 @@ impl Default for Pace {
     }
 }
 
-/// What proves who asks.
+/// A secret for authentication.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// None if there is nothing in it.
+    /// Creates a token; `None` if the text is blank.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
@@ -86,12 +86,12 @@ impl fmt::Debug for Token {
 }
 
 impl Settings {
-    /// As the environment says: `variable` returns a variable's value.
+    /// Reads the settings from the environment: `variable` returns a variable's value.
     ///
     /// # Errors
     ///
-    /// [`Error::Asked`] if there is neither a folder nor a home, or an address is none;
-    /// [`Error::Io`] if the file of the token cannot be read.
+    /// [`Error::Asked`] if there is neither a cache folder nor a home folder, or the endpoint is
+    /// not an address; [`Error::Io`] if the token file cannot be read.
     pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|it| !it.is_empty());
         let is_true = |name: &str| get(name).is_some_and(|it| is_true(&it));
@@ -153,8 +153,8 @@ fn endpoint(text: &str) -> Result<String> {
     )))
 }
 
-/// An address without what may be secret in it: what stands before an `@`, and what stands behind
-/// a `?` or a `#`.
+/// Removes possible secrets from an address: the text before an `@`, and the text after a `?` or a
+/// `#`.
 fn without_secrets(address: &str) -> String {
     let (secret, rest) = address.rsplit_once('@').map_or(("", address), |(_, rest)| ("..@", rest));
     let end = rest.find(['?', '#']).map_or(rest.len(), |at| at + 1);

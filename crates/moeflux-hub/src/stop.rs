@@ -1,6 +1,6 @@
-//! The wish to end, which wakes whoever waits.
+//! A stop flag that wakes waiting threads.
 //!
-//! **Invariant:** once there, the wish stays.
+//! **Invariant:** once set, the flag stays set.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// A wish to end that any thread may utter.
+/// A stop flag that any thread may set.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<Shared>);
 
@@ -23,7 +23,7 @@ struct Shared {
 }
 
 impl Stop {
-    /// Asks for the end: waits end at once, transfers soon.
+    /// Sets the flag: waits end at once, transfers soon.
     pub fn set(&self) {
         self.0.is_set.store(true, Ordering::Relaxed);
         let hooks = self.0.hooks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,7 +31,7 @@ impl Stop {
         hooks.iter().for_each(|hook| hook());
     }
 
-    /// What is done when the end is asked for; at once if it was.
+    /// Registers a hook that runs when the flag is set; at once if it already is.
     pub(crate) fn on_set(&self, hook: impl Fn() + Send + 'static) {
         let mut hooks = self.0.hooks.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_set() {
@@ -40,7 +40,7 @@ impl Stop {
         hooks.push(Box::new(hook));
     }
 
-    /// A wish of its own, which this one includes.
+    /// Creates a flag that is also set when this one is, but can be set on its own.
     pub(crate) fn narrower(&self) -> Self {
         let narrower = Self::default();
         let inner = narrower.clone();
@@ -48,17 +48,17 @@ impl Stop {
         narrower
     }
 
-    /// Whether somebody asked for it.
+    /// Returns whether the flag is set.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.is_set.load(Ordering::Relaxed)
     }
 
-    /// Waits so long.
+    /// Waits for this time.
     ///
     /// # Errors
     ///
-    /// [`Error::Cancelled`] as soon as the end is asked for.
+    /// [`Error::Cancelled`] as soon as the flag is set.
     pub(crate) fn wait(&self, time: Duration) -> Result<()> {
         let hooks = self.0.hooks.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.0.changed.wait_timeout_while(hooks, time, |_| !self.is_set());
@@ -66,11 +66,11 @@ impl Stop {
         self.check()
     }
 
-    /// Whether to go on.
+    /// Checks that the flag is not set.
     ///
     /// # Errors
     ///
-    /// [`Error::Cancelled`].
+    /// [`Error::Cancelled`] if it is.
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_set() { Err(Error::Cancelled) } else { Ok(()) }
     }

@@ -1,7 +1,7 @@
-//! Owned memory at a stated alignment, zeroed: where weights are read to.
+//! Owned, zeroed memory with a guaranteed alignment, into which weights are read.
 //!
-//! **Invariant:** the address is a multiple of [`AlignedBytes::ALIGN`] for the whole life of the
-//! value, whatever its length; every byte is initialised.
+//! **Invariant:** the address is a multiple of [`AlignedBytes::ALIGN`] during the whole life of the
+//! value, whatever its length. Every byte is initialised.
 
 use std::fmt;
 use std::num::NonZero;
@@ -10,12 +10,12 @@ use std::ptr::NonNull;
 
 use memory::Allocation;
 
-/// The size and alignment of huge pages on the machines that have them.
+/// Size and alignment of huge pages, on machines that have them.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Memory at a stated alignment, zeroed at first, that is freed with this value: an address and a
-/// length, and no way to a reference. For those who share it out in parts: a reference to all of
-/// it would claim that nobody writes any of it meanwhile.
+/// Aligned, initially zeroed memory that is freed with this value. It exposes an address and a
+/// length, never a reference: users divide it into parts, and a reference to all of it would claim
+/// that no part is written meanwhile.
 pub(crate) struct AlignedMemory {
     address: NonNull<u8>,
     len_bytes: usize,
@@ -33,7 +33,7 @@ impl AlignedMemory {
         Some(Self { address, len_bytes, _allocation: Some(allocation) })
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn address(&self) -> NonNull<u8> {
         self.address
     }
@@ -43,24 +43,24 @@ impl AlignedMemory {
     }
 }
 
-/// A fixed-size buffer whose address is page-aligned, from 2 MiB on at a multiple of 2 MiB. Large
-/// ones stand on huge pages where the system has them, which spares the CPU most of its address
-/// translation.
+/// A fixed-size buffer whose address is page-aligned, and a multiple of 2 MiB if it is at least
+/// that large. Large buffers use huge pages where available, which saves the CPU most of its
+/// address translation.
 pub struct AlignedBytes(AlignedMemory);
 
 impl AlignedBytes {
     /// One page on Linux and Windows; a divisor of the 16 KiB page of Apple silicon.
     pub const ALIGN: usize = 4096;
 
-    /// `len_bytes` zeroed bytes, or `None` if the system has no room for them. On Unix the system
-    /// hands pages out when they are first touched.
+    /// Allocates `len_bytes` zeroed bytes; returns `None` if the system has no room for them. On
+    /// Unix, the system provides pages when they are first accessed.
     #[must_use]
     pub fn zeroed(len_bytes: usize) -> Option<Self> {
         AlignedMemory::zeroed(len_bytes).map(Self)
     }
 }
 
-/// Fresh mappings of the system.
+/// Uses anonymous mappings of the system.
 #[cfg(all(unix, not(miri)))]
 mod memory {
     use std::ffi::c_void;
@@ -76,8 +76,8 @@ mod memory {
     }
 
     impl Allocation {
-        /// The first of `len_bytes` zeroed bytes, at a multiple of the page size; from one huge
-        /// page on at a multiple of that.
+        /// Maps `len_bytes` zeroed bytes, aligned to the page size, or to the huge page size if
+        /// they fill at least one huge page.
         pub(super) fn zeroed(len_bytes: usize) -> Option<(NonNull<u8>, Self)> {
             let is_large = len_bytes >= HUGE_PAGE_BYTES;
             let mapped = if is_large { len_bytes.checked_add(HUGE_PAGE_BYTES)? } else { len_bytes };
@@ -105,9 +105,9 @@ mod memory {
         use rustix::mm::{Advice, madvise};
 
         // SAFETY: the range lies within a mapping that was just made; the advice changes how it is
-        // backed, not what it holds.
+        // backed, not its contents.
         let asked = unsafe { madvise(first.as_ptr().cast(), len_bytes, Advice::LinuxHugepage) };
-        // A kernel without them serves small pages.
+        // A kernel without huge pages uses small ones.
         let _ = asked;
     }
 
@@ -116,7 +116,7 @@ mod memory {
 
     impl Drop for Allocation {
         fn drop(&mut self) {
-            // SAFETY: `zeroed` made this mapping, and its owner, who alone borrowed from it, is
+            // SAFETY: `zeroed` made this mapping, and its owner, which alone borrowed from it, is
             // being dropped.
             let unmapped = unsafe { munmap(self.start, self.len_bytes) };
             debug_assert!(unmapped.is_ok(), "a mapping of our own");
@@ -124,7 +124,7 @@ mod memory {
     }
 }
 
-/// The allocator of the standard library; Miri knows no mappings.
+/// Uses the standard library's allocator; Miri does not support mappings.
 #[cfg(any(not(unix), miri))]
 mod memory {
     use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -138,7 +138,7 @@ mod memory {
     }
 
     impl Allocation {
-        /// The first of `len_bytes` zeroed bytes, which are not none.
+        /// Allocates `len_bytes` zeroed bytes; `len_bytes` is not 0.
         pub(super) fn zeroed(len_bytes: usize) -> Option<(NonNull<u8>, Self)> {
             let align =
                 if len_bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { AlignedBytes::ALIGN };
@@ -151,7 +151,7 @@ mod memory {
 
     impl Drop for Allocation {
         fn drop(&mut self) {
-            // SAFETY: `zeroed` allocated this address with the same layout, and nobody else frees
+            // SAFETY: `zeroed` allocated this address with the same layout, and nothing else frees
             // it.
             unsafe { dealloc(self.address.as_ptr(), self.layout) }
         }
@@ -164,7 +164,7 @@ impl Deref for AlignedBytes {
     fn deref(&self) -> &[u8] {
         let AlignedMemory { address, len_bytes, .. } = self.0;
         // SAFETY: the address is valid for `len_bytes` initialised bytes (dangling only if zero),
-        // which this value alone gives out: nobody writes them while `self` is borrowed.
+        // which only this value exposes: nothing writes them while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(address.as_ptr(), len_bytes) }
     }
 }
@@ -185,7 +185,7 @@ impl fmt::Debug for AlignedBytes {
 
 // SAFETY: the memory is owned, and any thread may free it.
 unsafe impl Send for AlignedMemory {}
-// SAFETY: `&AlignedMemory` tells address and length, and reads or writes nothing.
+// SAFETY: `&AlignedMemory` exposes address and length, and reads or writes nothing.
 unsafe impl Sync for AlignedMemory {}
 
 #[cfg(test)]
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn memory_is_aligned_zeroed_and_writable() {
         let lengths = [0, 1, 4095, 4096, 100_000, (2 << 20) - 1, 2 << 20, (5 << 20) + 3];
-        // Miri takes a minute for the large ones.
+        // Miri needs a minute for the large ones.
         for len_bytes in lengths.into_iter().take(if cfg!(miri) { 5 } else { 8 }) {
             let mut bytes = AlignedBytes::zeroed(len_bytes).unwrap();
             assert_eq!(bytes.len(), len_bytes);

@@ -1,8 +1,9 @@
-//! The seam between who wants blocks of files and who brings them: submit and complete.
+//! The interface between code that needs blocks of files and drives that read them: submit and
+//! complete.
 //!
-//! **Invariant:** every read that was submitted comes back as one completion, with its piece, in
-//! any order; short reads, errors and cancelled reads too. A drive that is dropped first waits for
-//! what the system is still writing.
+//! **Invariant:** every submitted read returns as one completion, with its piece, in any order.
+//! This includes short reads, errors and cancelled reads. Dropping a drive first waits for what the
+//! system is still writing.
 
 use std::fmt;
 use std::io;
@@ -12,115 +13,115 @@ use crate::direct::FileFacts;
 use crate::identity::FileChange;
 use crate::slots::{Piece, Slab};
 
-/// One of the files that a drive was given, from 0.
+/// Index of a file among those that a drive was created with, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileIdx(pub u32);
 
-/// A wish: fill the rest of `piece` from `offset_bytes` of `file`.
+/// A request: fill the rest of `piece` from `offset_bytes` of `file`.
 #[derive(Debug)]
 pub struct Read {
-    /// Comes back with the completion; no two reads in flight have the same.
+    /// Returned with the completion; no two reads in flight have the same tag.
     pub tag: u64,
-    /// From where.
+    /// The file to read.
     pub file: FileIdx,
-    /// Where the first byte to be written lies in the file.
+    /// Offset in the file of the first byte to be written.
     pub offset_bytes: u64,
-    /// How often these bytes were asked for before; simulated faults depend on it.
+    /// How often these bytes were requested before; simulated faults depend on it.
     pub attempt: u32,
-    /// Where to.
+    /// The memory to fill.
     pub piece: Piece,
 }
 
-/// A read that is over.
+/// A completed read.
 #[derive(Debug)]
 pub struct Completion {
-    /// As submitted.
+    /// The tag of the request.
     pub tag: u64,
-    /// As submitted: what is kept of it is for the caller to say.
+    /// The piece of the request. The caller records how much of it to keep.
     pub piece: Piece,
-    /// How it went.
+    /// The outcome.
     pub end: End,
 }
 
-/// How a read went.
+/// The outcome of a read.
 #[derive(Debug)]
 pub enum End {
-    /// So many bytes were written; none if the file ends before them.
+    /// This many bytes were written; 0 if the file ends before them.
     Read(usize),
-    /// The system's error; what was written is unspecified.
+    /// The system's error; the piece's contents are unspecified.
     Failed(io::Error),
-    /// It was cancelled before it had read.
+    /// The read was cancelled before it took place.
     Cancelled,
 }
 
-/// How long to wait for a completion.
+/// How long to wait for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Not at all.
     Poll,
     /// Until there is one; not at all if nothing is in flight.
     Any,
-    /// At most so long, even if nothing is in flight.
+    /// At most this long, even if nothing is in flight.
     AtMost(Duration),
 }
 
-/// A drive: reads in, completions out.
+/// A drive: takes reads, returns completions.
 pub trait BlockRead: fmt::Debug + Send {
-    /// What kind it is, for reports.
+    /// Returns the kind of drive, for reports.
     fn name(&self) -> &'static str;
 
-    /// How many reads may be in flight.
+    /// Returns the maximum number of reads in flight.
     fn depth(&self) -> usize;
 
-    /// How many are.
+    /// Returns the number of reads in flight.
     fn n_in_flight(&self) -> usize;
 
-    /// How many files it has.
+    /// Returns the number of files.
     fn n_files(&self) -> usize;
 
-    /// What is known of one.
+    /// Returns path, length and block size of a file.
     ///
     /// # Panics
     ///
-    /// If it has no such file.
+    /// If there is no such file.
     fn file(&self, file: FileIdx) -> FileFacts<'_>;
 
-    /// Whether a file still is what was opened.
+    /// Checks that a file has not changed since it was opened.
     ///
     /// # Errors
     ///
-    /// What has become of it.
+    /// The change.
     fn check_unchanged(&self, file: FileIdx) -> Result<(), FileChange>;
 
-    /// Takes a read. It may begin at once, and has begun after [`BlockRead::flush`].
+    /// Accepts a read. It may start at once, and has started when [`BlockRead::flush`] returns.
     ///
     /// # Panics
     ///
     /// If `depth` reads are in flight already.
     fn submit(&mut self, read: Read);
 
-    /// Hands all that was submitted to the system.
+    /// Passes all submitted reads to the system.
     ///
     /// # Errors
     ///
-    /// The drive is beyond use; what is in flight may never complete.
+    /// If the drive has failed for good; reads in flight may never complete.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Appends what is over to `done`, after waiting for it as told. What was submitted is
-    /// flushed first. May come back early with nothing.
+    /// Flushes, waits as specified, and appends completions to `done`. May return early without
+    /// any.
     ///
     /// # Errors
     ///
     /// As [`BlockRead::flush`].
     fn complete(&mut self, wait: Wait, done: &mut Vec<Completion>) -> io::Result<()>;
 
-    /// Asks for the read with `tag` to end soon. It completes in any case, perhaps as if nobody
-    /// had asked.
+    /// Requests that the read with `tag` ends soon. It completes in any case, possibly as if it had
+    /// not been cancelled.
     fn cancel(&mut self, tag: u64);
 
-    /// Tells of memory that reads will go to.
+    /// Announces memory that reads will fill.
     fn slab_added(&mut self, slab: &Slab);
 
-    /// Tells that no more reads will go to `slab`: the drive lets go of it.
+    /// Announces that no more reads will fill `slab`: the drive releases its handle.
     fn slab_removed(&mut self, slab: &Slab);
 }

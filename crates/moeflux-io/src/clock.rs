@@ -1,15 +1,15 @@
-//! Time as an argument: the machine's clock, and one that moves only when it is told to.
+//! Clocks as parameters: the machine's clock, and one that moves only on request.
 //!
-//! **Invariant:** a clock never goes back. Its zero is the moment it was made.
+//! **Invariant:** a clock never goes back. Its zero is the moment of its creation.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Where the time comes from.
+/// A source of time.
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// Time since the clock's zero.
+    /// Returns the time since the clock's zero.
     fn now(&self) -> Duration;
 }
 
@@ -20,7 +20,7 @@ pub struct RealClock {
 }
 
 impl RealClock {
-    /// A clock that begins now.
+    /// Creates a clock that starts now.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is the clock that others are given")]
     pub fn new() -> Self {
@@ -40,14 +40,14 @@ impl Clock for RealClock {
     }
 }
 
-/// A clock for simulations: clones show the same time, which moves by [`VirtualClock::advance_to`].
+/// A clock for simulations. Clones share the same time, which [`VirtualClock::advance_to`] sets.
 #[derive(Clone, Debug, Default)]
 pub struct VirtualClock {
     now_ns: Arc<AtomicU64>,
 }
 
 impl VirtualClock {
-    /// Moves on to `time`; an earlier one changes nothing.
+    /// Advances to `time`; an earlier time changes nothing.
     pub fn advance_to(&self, time: Duration) {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.now_ns.fetch_max(time_ns, Ordering::Relaxed);

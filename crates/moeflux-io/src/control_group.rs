@@ -1,38 +1,38 @@
-//! What Linux's control groups leave of the memory: a container may have less than its host.
+//! Memory limits of Linux's control groups: a container may have less than its host.
 //!
-//! **Invariant:** of a group and all above it, the one with the least room counts. What is not said
-//! is no limit, and nothing fails.
+//! **Invariant:** among a group and all of its ancestors, the one with the least room counts.
+//! Missing information means no limit; nothing fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::mounts::{self, Mount};
 
-/// Version 1 writes a number of pages near 2^63 where there is no limit.
+/// Without a limit, version 1 reports a number near 2^63.
 const LIMIT_BYTES_MAX: u64 = 1 << 60;
 
-/// A group that limits memory.
+/// A control group with a memory limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlGroup {
-    /// Of control groups: 1 or 2.
+    /// Version of the control group interface: 1 or 2.
     pub version: u8,
     /// Its folder.
     pub folder: PathBuf,
-    /// The most that its processes may have together.
+    /// Memory limit of all its processes together.
     pub limit_bytes: u64,
-    /// What they have, but for copies of files that give way.
+    /// Memory in use, without inactive page cache, which can be reclaimed.
     pub used_bytes: u64,
 }
 
 impl ControlGroup {
-    /// What is left.
+    /// Returns the memory that is left.
     #[must_use]
     pub fn room_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.used_bytes)
     }
 }
 
-/// The group that leaves this process the least memory.
+/// Returns the group that leaves this process the least memory.
 #[must_use]
 pub fn tightest_control_group() -> Option<ControlGroup> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -59,7 +59,8 @@ fn find(
             _ => mount.kind == "cgroup" && mount.options.split(',').any(|it| it == "memory"),
         };
         let mount = mounts.iter().find(is_it)?;
-        // Inside a container only a part of the tree is mounted, or the path is another's.
+        // In a container, only a part of the tree may be mounted, or the path may be from another
+        // namespace.
         let inside = Path::new(group).strip_prefix(&mount.root).unwrap_or(Path::new(""));
         Some((version, mount.point.clone(), mount.point.join(inside)))
     });
@@ -153,7 +154,7 @@ mod tests {
         ];
         let own = "4:memory:/docker/x/job\n3:cpu:/\n0::/\n";
         check(own, &mounts, &files, Some((1, "/c/memory/job", 2048, 48)));
-        // The path of another namespace: what is mounted is taken as the own group.
+        // The path is from another namespace: the mounted group is taken as this process's own.
         let files = [
             ("/c/memory/memory.limit_in_bytes", "2048"),
             ("/c/memory/memory.usage_in_bytes", "5000"),

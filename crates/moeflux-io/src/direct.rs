@@ -1,8 +1,8 @@
-//! A file on a drive: read in whole blocks past the page cache, or through it.
+//! A file on a drive, read in whole blocks past the page cache, or through it.
 //!
-//! **Invariant:** [`DriveFile::caching`] is what is done, not what was asked for. Whoever reads
-//! directly keeps offset, length and address at multiples of [`DriveFile::block_bytes`].
-//! Remembers what the file was when it was opened, and can tell when it no longer is that.
+//! **Invariant:** [`DriveFile::caching`] is the mode in use, not the requested one. Direct reads
+//! need offset, length and address at multiples of [`DriveFile::block_bytes`]. The file's identity
+//! when opened is recorded, to detect changes.
 
 use std::fs::File;
 use std::io;
@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 
 use crate::identity::{FileChange, FileIdentity, open_regular};
 
-/// Which way bytes go from the drive into memory.
+/// The path of bytes from the drive into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caching {
-    /// Straight into the reader's memory, in whole blocks.
+    /// Directly into the reader's memory, in whole blocks.
     Direct,
-    /// By a copy that the system keeps for others.
+    /// Through a copy in the page cache.
     PageCache,
 }
 
-/// The block size where the system does not say: that of nearly all file systems.
+/// Block size where the system does not report one: that of nearly all file systems.
 pub const BLOCK_BYTES: usize = 4096;
 
-/// A file opened for reads by offset.
+/// A file opened for positional reads.
 #[derive(Debug)]
 pub struct DriveFile {
     file: File,
@@ -32,23 +32,23 @@ pub struct DriveFile {
     identity: FileIdentity,
 }
 
-/// What is known of a drive's file.
+/// Properties of a drive's file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileFacts<'a> {
-    /// Its name, for messages.
+    /// Path, for messages.
     pub path: &'a Path,
-    /// Its length when it was opened.
+    /// Length when it was opened.
     pub len_bytes: u64,
-    /// Offsets, lengths and addresses are multiples of this power of two.
+    /// A power of two of which offsets, lengths and addresses must be multiples.
     pub block_bytes: usize,
 }
 
 impl DriveFile {
-    /// Opens `path`, directly if that is asked for and the file system can do it.
+    /// Opens `path`, for direct reads if these are requested and the file system supports them.
     ///
     /// # Errors
     ///
-    /// What the system says; what is no regular file is refused by its kind.
+    /// The system's error; an error that names the kind of file if it is not a regular file.
     pub fn open(path: &Path, caching: Caching) -> io::Result<Self> {
         let opened = match caching {
             Caching::Direct => system::open_direct(path)?,
@@ -62,70 +62,71 @@ impl DriveFile {
         Ok(Self { file, path: path.to_owned(), caching, block_bytes, identity })
     }
 
-    /// Where it was found.
+    /// Returns the path that was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its length when it was opened.
+    /// Returns the length of the file when it was opened.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.identity.len_bytes
     }
 
-    /// How it is read.
+    /// Returns how the file is read.
     #[must_use]
     pub fn caching(&self) -> Caching {
         self.caching
     }
 
-    /// Offset, length and address of a read are multiples of this: a power of two, 1 through the
-    /// page cache. Only at the file's end a read may give less than it asked for.
+    /// Returns the power of two of which offset, length and address of a read must be multiples: 1
+    /// through the page cache. Only at the end of the file may a read return fewer bytes than
+    /// requested.
     #[must_use]
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }
 
-    /// One system call that reads what it can from `offset_bytes`.
+    /// Reads what is available from `offset_bytes`, with one system call.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn read_at(&self, offset_bytes: u64, target: &mut [u8]) -> io::Result<usize> {
         system::read_at(&self.file, offset_bytes, target)
     }
 
-    /// Whether the file still is what was opened.
+    /// Checks that the file has not changed since it was opened.
     ///
     /// # Errors
     ///
-    /// What has become of it.
+    /// The change.
     pub fn check_unchanged(&self) -> Result<(), FileChange> {
         let metadata = self.file.metadata().map_err(FileChange::Unreadable)?;
         let now = FileIdentity::of(&self.file, &metadata).map_err(FileChange::Unreadable)?;
         self.identity.check(now)
     }
 
-    /// What the file was when it was opened.
+    /// Returns the identity of the file when it was opened.
     #[must_use]
     pub fn identity(&self) -> FileIdentity {
         self.identity
     }
 
-    /// Asks the system to forget its copies of the file, for measurements of the drive. Copies
-    /// that others are using stay.
+    /// Asks the system to drop its cached copies of the file, to measure the drive. Copies in use
+    /// by others stay.
     pub fn drop_copies(&self) {
         system::drop_copies(&self.file);
     }
 
-    /// All that a drive tells of it.
+    /// Returns the facts that a drive reports of the file.
     pub(crate) fn facts(&self) -> FileFacts<'_> {
         let (len_bytes, block_bytes) = (self.len_bytes(), self.block_bytes);
         FileFacts { path: &self.path, len_bytes, block_bytes }
     }
 
-    /// The system's handle.
+    /// Returns the system's file descriptor.
     #[cfg(target_os = "linux")]
     pub(crate) fn descriptor(&self) -> std::os::fd::RawFd {
         std::os::fd::AsRawFd::as_raw_fd(&self.file)
@@ -148,8 +149,8 @@ mod system {
         file.read_at(target, offset_bytes)
     }
 
-    /// The file and its block size, or `None` where its file system reads through the page cache
-    /// only.
+    /// Returns the file and its block size; `None` if its file system reads only through the page
+    /// cache.
     #[cfg(target_os = "linux")]
     pub(super) fn open_direct(path: &Path) -> io::Result<Option<(File, usize)>> {
         use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
@@ -167,7 +168,7 @@ mod system {
             let can = facts.stx_dio_offset_align > 0 && block.is_power_of_two();
             return Ok((can && block <= crate::slots::SLOT_ALIGN).then_some((file, block)));
         }
-        // Kernels before 6.1 and some file systems do not say: then only a read tells.
+        // Kernels before 6.1 and some file systems do not report this: only a read shows it.
         let mut block = crate::aligned::AlignedBytes::zeroed(super::BLOCK_BYTES)
             .ok_or(io::ErrorKind::OutOfMemory)?;
         match file.read_at(&mut block, 0) {
@@ -177,7 +178,7 @@ mod system {
         }
     }
 
-    /// The answers of file systems that know no direct reads.
+    /// Returns whether a file system refuses direct reads with this error.
     #[cfg(target_os = "linux")]
     fn is_refusal(error: &io::Error) -> bool {
         let code = error.raw_os_error();
@@ -200,7 +201,7 @@ mod system {
     pub(super) fn drop_copies(file: &File) {
         let all = None;
         let asked = rustix::fs::fadvise(file, 0, all, rustix::fs::Advice::DontNeed);
-        // A file system without a page cache has nothing to forget.
+        // A file system without a page cache has nothing to drop.
         let _ = asked;
     }
 
@@ -298,7 +299,7 @@ mod tests {
 
         let file = open();
         fs::rename(&path, folder.path().join("g")).unwrap();
-        // Whoever replaces a file under its name leaves the opened one as it was.
+        // Replacing a file under its name leaves the opened one unchanged.
         file.check_unchanged().unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! What every drive promises, checked on each kind against the bytes of real files.
+//! Tests the common behaviour of all kinds of drives against the bytes of real files.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::slots::{Filling, SlotIdx, SlotMemory};
 use crate::testing::{Numbers, TempFolder};
 use crate::threads::ThreadsDrive;
 
-/// Files of these lengths stand in every test's folder.
+/// Lengths of the files in every test's folder.
 const LENGTHS: [usize; 5] = [0, 1, 4096, 300_000, (1 << 20) + 77];
 const SLOT_BYTES: usize = 1 << 20;
 
@@ -37,7 +37,7 @@ impl Bench {
         self.paths.iter().map(|path| DriveFile::open(path, caching).unwrap()).collect()
     }
 
-    /// Every kind of drive, with a name for messages.
+    /// Returns every kind of drive, with a name for messages.
     fn drives(&self, depth: usize) -> Vec<(String, Box<dyn BlockRead>)> {
         let mut drives: Vec<(String, Box<dyn BlockRead>)> = Vec::new();
         for caching in [Caching::Direct, Caching::PageCache] {
@@ -87,7 +87,7 @@ fn complete_all(drive: &mut dyn BlockRead) -> Vec<Completion> {
     done
 }
 
-/// Random extents of all files, beyond their ends too.
+/// Random ranges of all files, including ranges beyond their ends.
 #[test]
 fn reads_give_the_files_bytes_and_stop_at_their_ends() {
     let bench = Bench::new("drives-bytes");
@@ -166,8 +166,8 @@ fn waiting_ends_with_time_or_a_completion() {
     }
 }
 
-/// Completions arrive while the caller never enters the system, and after the thread that
-/// submitted is gone.
+/// Completions arrive although the caller never enters the system, and after the submitting thread
+/// has ended.
 #[test]
 fn polling_alone_brings_completions_even_on_another_thread() {
     let bench = Bench::new("drives-polling");
@@ -186,13 +186,13 @@ fn polling_alone_brings_completions_even_on_another_thread() {
         });
         let mut done = Vec::new();
         while drive.n_in_flight() > 0 {
-            // The simulated drive's time passes only when somebody waits.
+            // The simulated drive's time advances only during a wait.
             let wait = if drive.name() == "simulated" { Wait::Any } else { Wait::Poll };
             drive.complete(wait, &mut done).unwrap();
             std::hint::spin_loop();
         }
         for Completion { end, .. } in &done {
-            // A kernel may cancel what a thread leaves behind.
+            // A kernel may cancel the reads of a thread that ends.
             assert!(matches!(end, End::Read(SLOT_BYTES) | End::Cancelled), "{name}: {end:?}");
         }
         assert_eq!(done.len(), 4, "{name}");
@@ -201,8 +201,8 @@ fn polling_alone_brings_completions_even_on_another_thread() {
     }
 }
 
-/// Cancelled at every moment: before the flush, after it, after completion. Each read comes back
-/// once, and its place is good for the next.
+/// Cancels at every stage: before the flush, after it, after completion. Each read completes once,
+/// and its memory can be used for the next.
 #[test]
 fn cancelled_reads_come_back_once() {
     let bench = Bench::new("drives-cancel");
@@ -257,14 +257,14 @@ fn what_was_not_flushed_can_be_cancelled_for_certain() {
         drive.cancel(77);
         for Completion { tag, end, .. } in complete_all(&mut *drive) {
             let is_cancelled = matches!(end, End::Cancelled);
-            // The simulated drive knows no flush.
+            // The simulated drive starts reads without a flush.
             assert!(is_cancelled == (tag == 0) || drive.name() == "simulated", "{name}: {end:?}");
         }
         give_back(&mut *drive, &mut memory, fillings);
     }
 }
 
-/// A drive dropped with reads queued and in flight: all of their memory is free again.
+/// A drive is dropped with reads queued and in flight: all of their memory is free again.
 #[test]
 fn a_dropped_drive_lets_go_of_everything() {
     let bench = Bench::new("drives-drop");
@@ -310,7 +310,7 @@ fn facts_of_files_are_told_and_changes_noticed() {
     }
 }
 
-/// What a file system says to a read that is not aligned is passed on.
+/// The file system's error for an unaligned read is passed on.
 #[test]
 fn errors_of_the_system_come_through() {
     let bench = Bench::new("drives-errors");

@@ -1,7 +1,7 @@
 //! A file opened for positional reads.
 //!
-//! **Invariant:** a read fills its whole target or reports how far the file reached; it never
-//! moves a shared cursor, so that many threads may read one file.
+//! **Invariant:** a read fills its whole target or reports where the file ended. It never moves a
+//! shared cursor, so any number of threads can read one file.
 
 use std::fmt;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::identity::{FileIdentity, open_regular};
 
-/// A file that is read by offset.
+/// A file that is read at given offsets.
 #[derive(Debug)]
 pub struct ReadFile {
     file: File,
@@ -18,18 +18,18 @@ pub struct ReadFile {
 }
 
 impl ReadFile {
-    /// Opens `path` for reading and notes its length.
+    /// Opens `path` for reading and records its length.
     ///
     /// # Errors
     ///
-    /// What the system says; what is no regular file is refused by its kind.
+    /// The system's error; an error that names the kind of file if it is not a regular file.
     pub fn open(path: &Path) -> io::Result<Self> {
         let (file, metadata) = open_regular(path, 0)?;
         let identity = FileIdentity::of(&file, &metadata)?;
         Ok(Self { file, identity })
     }
 
-    /// The same for a file that may be absent. A link that leads nowhere is not absent.
+    /// Opens a file that may be absent: returns `None` if it is. A dangling link is an error.
     ///
     /// # Errors
     ///
@@ -41,49 +41,50 @@ impl ReadFile {
         }
     }
 
-    /// Length when the file was opened.
+    /// Returns the length of the file when it was opened.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.identity.len_bytes
     }
 
-    /// What the file was when it was opened.
+    /// Returns the identity of the file when it was opened.
     #[must_use]
     pub fn identity(&self) -> FileIdentity {
         self.identity
     }
 
-    /// Waits until the drive has all that was written of the file, by any program.
+    /// Waits until everything written to the file, by any program, has reached the drive.
     ///
     /// # Errors
     ///
-    /// What the system says; Windows does not do it for files that are only read.
+    /// The system's error. Windows refuses this for files opened only for reading.
     pub fn sync_data(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 
-    /// Asks the system to forget what it keeps of the file in memory, so that reads come from the
-    /// drive; does nothing where the system does not listen.
+    /// Asks the system to drop the file from the page cache, so that reads come from the drive. Has
+    /// no effect on systems other than Linux.
     pub fn forget_cached(&self) {
         self.forget_cached_range(0, 0);
     }
 
-    /// The same for `len_bytes` from `offset_bytes`; for all that follows if that is 0.
+    /// As [`Self::forget_cached`], for `len_bytes` from `offset_bytes`; to the end of the file if
+    /// `len_bytes` is 0.
     pub fn forget_cached_range(&self, offset_bytes: u64, len_bytes: u64) {
         #[cfg(target_os = "linux")]
         {
             let len = std::num::NonZeroU64::new(len_bytes);
-            // What was written and has not reached the drive stays: sync first.
+            // Pages that have not been written back stay: sync first.
             let dont_need = rustix::fs::Advice::DontNeed;
             let advised = rustix::fs::fadvise(&self.file, offset_bytes, len, dont_need);
-            // A file system that keeps it serves it.
+            // If the file system ignores the advice, reads come from the cache.
             let _ = advised;
         }
         #[cfg(not(target_os = "linux"))]
         let _ = (offset_bytes, len_bytes);
     }
 
-    /// Fills all of `target` from `offset_bytes`, however many system calls that takes.
+    /// Fills all of `target` from `offset_bytes`, in as many system calls as that takes.
     ///
     /// # Errors
     ///
@@ -128,18 +129,18 @@ fn read_at(file: &File, offset_bytes: u64, target: &mut [u8]) -> io::Result<usiz
 pub enum ReadError {
     /// The file ends before the range does.
     UnexpectedEof {
-        /// Where the range began.
+        /// Start of the range.
         offset_bytes: u64,
-        /// How much was asked for.
+        /// Number of bytes requested.
         wanted_bytes: usize,
-        /// How much there was.
+        /// Number of bytes available.
         available_bytes: usize,
     },
     /// The system reported an error.
     Device {
-        /// Where the failing read began.
+        /// Start of the failing read.
         offset_bytes: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -1,7 +1,7 @@
-//! Opening regular files, and telling whether a file is still the one that was opened.
+//! Opens regular files, and detects whether a file has changed since it was opened.
 //!
-//! **Invariant:** nothing here waits: a pipe that nobody writes to, a socket and a device are
-//! refused by kind. Does not know what files contain.
+//! **Invariant:** nothing here blocks: a pipe without a writer, a socket and a device are refused
+//! by their kind. Independent of file contents.
 
 use std::fmt;
 use std::fs::{self, File, FileType, Metadata};
@@ -9,27 +9,27 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// What a file was at one moment: enough to notice that it was replaced or written to.
+/// The state of a file at one moment, sufficient to notice that it was replaced or written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIdentity {
     /// Its length.
     pub len_bytes: u64,
-    /// When it was last written to, where the file system says so.
+    /// Time of the last write, if the file system reports it.
     pub modified: Option<SystemTime>,
-    /// When its contents, its names or its rights last changed, in nanoseconds since 1970, where
-    /// the system says so. Programs cannot set it, but much that leaves the contents alone changes
-    /// it, so that [`FileIdentity::check`] does not ask for it.
+    /// Time of the last change of contents, names or permissions, in nanoseconds since 1970, if the
+    /// system reports it. Programs cannot set it. [`FileIdentity::check`] does not compare it,
+    /// because many changes leave the contents alone.
     pub changed_ns: Option<i64>,
-    /// Device and inode, or volume and index on Windows.
+    /// Device and inode; volume and index on Windows.
     pub number: (u64, u64),
 }
 
 impl FileIdentity {
-    /// Of the file at `path`, as it is now.
+    /// Returns the identity of the file at `path`, as it is now.
     ///
     /// # Errors
     ///
-    /// What the system says; [`FileChange::Unreadable`] says it in one line.
+    /// The system's error; [`FileChange::Unreadable`] displays it in one line.
     pub fn of_path(path: &Path) -> io::Result<Self> {
         let (file, metadata) = open_regular(path, 0)?;
         Self::of(&file, &metadata)
@@ -44,11 +44,11 @@ impl FileIdentity {
         })
     }
 
-    /// Compares what a file was with what it is `now`.
+    /// Compares this identity with the file's identity `now`.
     ///
     /// # Errors
     ///
-    /// How it differs.
+    /// The first difference.
     pub fn check(self, now: Self) -> Result<(), FileChange> {
         if now.number != self.number {
             Err(FileChange::Replaced)
@@ -63,22 +63,22 @@ impl FileIdentity {
     }
 }
 
-/// How a file differs from what was opened.
+/// How a file differs from the one that was opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FileChange {
-    /// Another file has its name now.
+    /// Another file has taken its name.
     Replaced,
-    /// It was cut or extended.
+    /// It was truncated or extended.
     Length {
         /// Length when it was opened.
         was_bytes: u64,
         /// Length now.
         is_bytes: u64,
     },
-    /// It was written to since.
+    /// It was written to.
     Written,
-    /// The system does not say any more.
+    /// The system cannot examine it any more.
     Unreadable(io::Error),
 }
 
@@ -105,15 +105,15 @@ impl std::error::Error for FileChange {
     }
 }
 
-/// Opens a regular file for reading, with these flags of the system besides.
+/// Opens a regular file for reading, with additional flags of the system.
 ///
 /// # Errors
 ///
-/// What the system says; anything but a regular file is refused by its kind, and a link that leads
-/// nowhere is told apart from a missing file.
+/// The system's error. Anything but a regular file is refused with its kind; a dangling link is
+/// distinguished from a missing file.
 pub(crate) fn open_regular(path: &Path, flags: i32) -> io::Result<(File, Metadata)> {
-    // Some devices act when they are opened, so the kind is looked at first. The path may lead
-    // elsewhere a moment later, so the open must not wait either, and is looked at again.
+    // Opening some devices has side effects, so the kind is checked first. The path may lead to
+    // another file a moment later, so opening must not block either, and the kind is checked again.
     let metadata = fs::metadata(path).map_err(|error| explained(path, error))?;
     check_regular(metadata.file_type())?;
     let file = system::open(path, flags).map_err(|error| explained(path, error))?;
@@ -123,29 +123,29 @@ pub(crate) fn open_regular(path: &Path, flags: i32) -> io::Result<(File, Metadat
     Ok((file, metadata))
 }
 
-/// Creates a file, or empties the one that is there. A pipe that nobody reads is an error.
+/// Creates a file, or truncates an existing one. A pipe without a reader is an error.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The system's error.
 pub fn create_file(path: &Path) -> io::Result<File> {
     let file = system::create(path)?;
     system::make_blocking(&file)?;
     Ok(file)
 }
 
-/// Gives a file another name, also that of one that is there. What another program has open cannot
-/// be replaced on some systems: it is tried again for a moment.
+/// Renames a file, and replaces an existing one. Some systems cannot replace a file that another
+/// program has open: there, this retries for a short time.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The system's error.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     system::rename(from, to)
 }
 
-/// A missing file whose name is there is a link that leads nowhere: an optional file must not be
-/// taken for absent then.
+/// Distinguishes a dangling link from a missing file: an optional file must not be considered
+/// absent because of one.
 fn explained(path: &Path, error: io::Error) -> io::Error {
     if error.kind() != io::ErrorKind::NotFound {
         return error;
@@ -200,7 +200,7 @@ mod system {
         })
     }
 
-    /// `io_uring` would not wait for the drive where this flag is left on a file.
+    /// If this flag stayed set on a file, `io_uring` would not wait for the drive.
     pub(super) fn make_blocking(file: &File) -> io::Result<()> {
         let flags = fcntl_getfl(file)?;
         Ok(fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
@@ -236,7 +236,7 @@ mod system {
     use std::path::Path;
     use std::time::Duration;
 
-    /// Other programs, such as scanners, hold a file for a moment: it is tried again for 2 s.
+    /// Other programs, such as virus scanners, hold a file open briefly: retry for 2 s.
     const N_TRIES: usize = 100;
     const PAUSE: Duration = Duration::from_millis(20);
     const ERROR_ACCESS_DENIED: i32 = 5;
@@ -247,12 +247,13 @@ mod system {
         patiently(&[ERROR_SHARING_VIOLATION], open)
     }
 
-    /// A file that another program has open is not replaced: access is denied until it is closed.
+    /// Windows does not replace a file that another program has open: it denies access until the
+    /// file is closed.
     pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
         patiently(&[ERROR_SHARING_VIOLATION, ERROR_ACCESS_DENIED], || std::fs::rename(from, to))
     }
 
-    /// Tries again while one of these errors comes.
+    /// Retries while one of these errors occurs.
     fn patiently<T>(passing: &[i32], mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         for _ in 1..N_TRIES {
             match act() {
@@ -279,7 +280,7 @@ mod system {
         Ok((facts.volume_serial_number(), facts.file_index()))
     }
 
-    /// The standard library does not ask for it.
+    /// The standard library does not provide it.
     pub(super) fn changed_ns(_: &Metadata) -> Option<i64> {
         None
     }
@@ -311,10 +312,10 @@ mod tests {
         file.set_len(4).unwrap();
         let change = before.check(look()).unwrap_err();
         assert!(matches!(change, FileChange::Length { was_bytes: 10, is_bytes: 4 }));
-        // Not all systems replace a file that is open.
+        // Not all systems can replace an open file.
         drop(file);
 
-        // Same length, same time, another file.
+        // Another file with the same length and time.
         let other = folder.write("other", b"0123456789");
         let file = File::options().write(true).open(&other).unwrap();
         file.set_modified(before.modified.unwrap()).unwrap();
@@ -329,7 +330,7 @@ mod tests {
         let folder = TempFolder::new("identity-times");
         let path = folder.write("f", b"0123456789");
         let before = FileIdentity::of_path(&path).unwrap();
-        // Time passes in steps: until the next one, nothing can be told.
+        // The clock of the file system is coarse: until its next step, the change is invisible.
         let now = loop {
             let file = File::options().write(true).open(&path).unwrap();
             file.set_modified(before.modified.unwrap()).unwrap();
@@ -367,7 +368,7 @@ mod tests {
     fn only_regular_files_are_opened_and_nothing_waits() {
         let folder = TempFolder::new("identity-kinds");
         let pipe = folder.path().join("pipe");
-        // `mkfifo` of rustix does not exist on every system, the command does.
+        // rustix provides `mkfifo` only on some systems; the command exists on all.
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let socket = folder.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();

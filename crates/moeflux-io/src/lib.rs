@@ -1,12 +1,14 @@
-//! Bytes: owned aligned memory, positional reads, slots, drives, and the loader that fills the
-//! ones from the others.
+//! I/O in bytes: aligned memory, positional reads, slots, drives, and the loader that fills slots
+//! from drives.
 //!
-//! **Invariant:** knows files, offsets and lengths in bytes; never tensors or experts. Names in
-//! messages are made harmless here, too ([`OneLine`]): every crate that reads files needs that.
+//! **Invariant:** handles files, offsets and lengths in bytes; never tensors or experts. Text from
+//! outside is also escaped here ([`OneLine`]), because every crate that reads files needs that for
+//! its messages.
 //!
 //! [`SlotMemory`] owns the memory. A [`BlockRead`] is a drive: `UringDrive` (Linux),
-//! [`ThreadsDrive`] (everywhere) or [`SimulatedDrive`] (tests). A [`Loader`] turns jobs ("fill this
-//! slot with these parts of these files") into its reads, and sees them through.
+//! [`ThreadsDrive`] (everywhere) or [`SimulatedDrive`] (tests). A [`Loader`] splits jobs ("fill
+//! this slot with these parts of these files") into reads of a drive, and handles their failures
+//! until each job ends.
 #![allow(unsafe_code, reason = "aligned allocation; every block is documented and tested")]
 
 mod mix;

@@ -1,7 +1,8 @@
-//! How fast a drive reads: so many reads in flight, places that are never read twice.
+//! Measures how fast a drive reads, with a number of reads in flight, at offsets that are never
+//! read twice.
 //!
-//! **Invariant:** an [`Offsets`] names each place of its file once, so that no copy that the
-//! system or the drive kept can flatter the figure. Nothing else is asked of the drive meanwhile.
+//! **Invariant:** an [`Offsets`] yields each offset of its file once, so that no cache of the
+//! system or the drive can inflate the result. The drive does nothing else meanwhile.
 
 use std::io;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::clock::Clock;
 use crate::mix::mixed;
 use crate::slots::{Piece, SLOT_ALIGN, SlotIdx, SlotMemory};
 
-/// Places of a file, scattered, each once.
+/// Offsets in a file, in scattered order, each once.
 #[derive(Clone, Copy, Debug)]
 pub struct Offsets {
     unit_bytes: u64,
@@ -22,18 +23,19 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// The places of whole `unit_bytes` in a file of `len_bytes`, in an order from `seed`.
+    /// Creates the offsets of all whole `unit_bytes` in a file of `len_bytes`, in an order that
+    /// `seed` determines.
     ///
     /// # Panics
     ///
-    /// If a unit has no bytes.
+    /// If `unit_bytes` is 0.
     #[must_use]
     pub fn new(len_bytes: u64, unit_bytes: usize, seed: u64) -> Self {
         assert!(unit_bytes > 0, "a unit has bytes");
         let unit_bytes = unit_bytes as u64;
         let n_units = len_bytes / unit_bytes;
         let n = n_units.max(1);
-        // Any stride without a common divisor meets every unit once.
+        // A stride coprime to `n` visits every unit once.
         let strides = (1..).map(|attempt| mixed(&[seed, attempt]) % n);
         let is_good = |&stride: &u64| n == 1 || greatest_common_divisor(stride, n) == 1;
         let stride = strides.take(1000).find(is_good).unwrap_or(1);
@@ -59,32 +61,32 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-/// What to ask of the drive.
+/// The reads of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// The file.
     pub file: FileIdx,
-    /// The size of each read, a multiple of the file's block.
+    /// Size of each read; a multiple of the file's block.
     pub read_bytes: usize,
-    /// How many at a time, at most the drive's depth.
+    /// Number of reads in flight; at most the drive's depth.
     pub n_in_flight: usize,
-    /// No read begins after so long.
+    /// Time after which no read starts.
     pub duration_max: Duration,
 }
 
-/// What the drive gave.
+/// Result of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// Bytes that arrived.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// In so many reads.
+    /// Number of reads.
     pub n_reads: u64,
-    /// From the first read's beginning to the last one's end.
+    /// Time from the start of the first read to the end of the last one.
     pub elapsed: Duration,
 }
 
 impl Measured {
-    /// Bytes per second.
+    /// Returns the bytes per second.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a figure to look at")]
     pub fn bytes_per_s(&self) -> f64 {
@@ -92,15 +94,15 @@ impl Measured {
     }
 }
 
-/// Reads from `offsets` until the time or the offsets are used up.
+/// Reads from `offsets` until the time or the offsets run out.
 ///
 /// # Errors
 ///
-/// What the drive says; what is in flight is awaited first.
+/// The drive's error; reads in flight are awaited first.
 ///
 /// # Panics
 ///
-/// If no read or more than the drive's depth are to be in flight.
+/// If `n_in_flight` is 0 or more than the drive's depth.
 pub fn measure(
     drive: &mut dyn BlockRead,
     load: Load,
@@ -118,7 +120,7 @@ pub fn measure(
         memory.slots_of(place).map(|slot| memory.begin_fill(SlotIdx(slot))).collect();
     let mut pieces: Vec<Piece> = fillings.iter_mut().map(|it| it.take(0..read_bytes)).collect();
     for piece in &mut pieces {
-        // Pages that were never touched would be made during the measurement.
+        // Pages that were never accessed would be allocated during the measurement.
         piece.rest_mut().fill(1);
     }
     let measured = run(drive, load, offsets, clock, pieces);

@@ -1,10 +1,10 @@
-//! What the allocator keeps of what is freed.
+//! Limits the freed memory that the allocator keeps.
 
-/// Lets the allocator give back what is freed, for a process that stays below a number of bytes.
+/// Makes the allocator return freed memory to the system, for a process with a memory budget.
 ///
-/// The allocator of glibc has a pool for each thread, up to eight for each core, and keeps what is
-/// freed in each of them: as much as twice the largest block that was ever freed. Call it before
-/// threads are started. Other allocators are left as they are.
+/// The allocator of glibc has an arena for each thread, up to eight for each core. Each keeps freed
+/// memory: up to twice the largest block that was ever freed. Call this before threads are started.
+/// Other allocators are not changed.
 pub fn give_back_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     for (parameter, value) in [
@@ -12,38 +12,38 @@ pub fn give_back_freed_memory() {
         (libc::M_MMAP_THRESHOLD, OWN_BLOCK_BYTES),
         (libc::M_TRIM_THRESHOLD, POOL_BYTES_KEPT),
     ] {
-        // SAFETY: sets a number of the allocator, under its own lock. It refuses what it does not
-        // know, which changes nothing.
+        // SAFETY: sets a number of the allocator, under its own lock. It refuses unknown
+        // parameters, which changes nothing.
         unsafe {
             libc::mallopt(parameter, value);
         }
     }
 }
 
-/// Gives back now what was freed between blocks that are still used, where the allocator is that of
-/// glibc. What follows is counted with the memory that the process has.
+/// Returns memory freed between blocks in use to the system now, if the allocator is that of glibc.
+/// Budgets computed afterwards start from the remaining memory of the process.
 pub fn trim_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: the allocator gives pages that no block uses back to the system, under its own locks.
+    // SAFETY: the allocator returns pages that no block uses to the system, under its own locks.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Pools for the threads of a process: of those that allocate much, few run at a time.
+/// Arenas for the threads of a process. Few of the threads that allocate much run at the same time.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const POOLS_MAX: libc::c_int = 2;
 
-/// Blocks from this size on come from the system and go back to it. The system clears each of their
-/// pages again, which takes 3 us: with 512 KiB, what a session and a step allocate made the first
-/// token of a 2 GB model 9 ms later.
+/// Size from which blocks are mapped from the system, and unmapped when freed. The system clears
+/// each of their pages, which takes 3 us. With 512 KiB, the allocations of a session and a step
+/// delayed the first token of a 2 GB model by 9 ms.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const OWN_BLOCK_BYTES: libc::c_int = 4 << 20;
 
-/// Bytes that a pool keeps at its end when smaller blocks are freed.
+/// Bytes that an arena keeps at its end when smaller blocks are freed.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const POOL_BYTES_KEPT: libc::c_int = 8 << 20;
 
-/// Freed bytes that stay with the process after [`give_back_freed_memory`], in two pools, beside
-/// those that lie between others.
+/// Freed bytes that stay with the process after [`give_back_freed_memory`], in two arenas, besides
+/// those between blocks in use.
 pub const FREED_BYTES_KEPT: u64 = 2 * (8 << 20);

@@ -1,6 +1,6 @@
-//! Numbers that look random and are a pure function of what they are made from.
+//! Pseudo-random numbers as a pure function of their inputs.
 
-/// One number from many, by the finaliser of `SplitMix64` after each.
+/// Hashes numbers into one, with the finaliser of `SplitMix64` after each.
 pub(crate) fn mixed(parts: &[u64]) -> u64 {
     parts.iter().fold(0x9e37_79b9_7f4a_7c15, |hash, &part| {
         let mut z = (hash ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);

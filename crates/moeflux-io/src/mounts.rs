@@ -1,7 +1,7 @@
-//! Linux's table of mounted file systems, as far as it is needed.
+//! Reads Linux's table of mounted file systems.
 //!
-//! **Invariant:** a line that is not understood is left out; where there is no such table there are
-//! no mounts, and nothing fails.
+//! **Invariant:** lines that cannot be parsed are skipped. Without such a table there are no
+//! mounts; nothing fails.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,27 +10,27 @@ use std::path::{Path, PathBuf};
 /// One mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// `254:0`: names a block device, unless the file system has none or several.
+    /// `254:0`: the block device, unless the file system has none or several.
     pub device: String,
-    /// What of the file system is mounted.
+    /// The mounted folder of the file system.
     pub root: PathBuf,
-    /// Where.
+    /// The mount point.
     pub point: PathBuf,
-    /// `ext4`.
+    /// Type of the file system: `ext4`.
     pub kind: String,
-    /// `/dev/vda`, `server:/export`.
+    /// Source of the file system: `/dev/vda`, `server:/export`.
     pub source: String,
     /// Options of the file system: `rw,memory`.
     pub options: String,
 }
 
-/// All mounts.
+/// Returns all mounts.
 #[must_use]
 pub fn mounts() -> Vec<Mount> {
     parse(&fs::read("/proc/self/mountinfo").unwrap_or_default())
 }
 
-/// The mount that a path is in: the deepest, and the last of those.
+/// Returns the mount that contains a path: the deepest one; the last of several.
 #[must_use]
 pub fn mount_of<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     let around = mounts.iter().filter(|mount| path.starts_with(&mount.point));
@@ -41,7 +41,7 @@ fn parse(text: &[u8]) -> Vec<Mount> {
     text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
 
-/// `27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw`.
+/// Parses a line: `27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw`.
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let dash = words.iter().position(|word| *word == b"-")?;
@@ -69,7 +69,7 @@ fn path(word: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from(String::from_utf8_lossy(&unescaped(word)).into_owned()))
 }
 
-/// Blanks and backslashes are written as `\040` and the like.
+/// Decodes escapes: blanks and backslashes are written as `\040` and the like.
 fn unescaped(word: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;

@@ -1,19 +1,18 @@
-//! Text of others (names in files, what a server says) as a part of one line that people read on a
-//! terminal.
+//! Escapes external text (names in files, a server's messages) for one line on a terminal.
 //!
-//! **Invariant:** what comes out has no line end, no control character, and no mark that changes
-//! the order of letters; and it is not much longer than was asked for. Backslashes stay as they
-//! are, because paths have them: the text is for people and not to be read back.
+//! **Invariant:** the output has no line end, no control character, and no character that changes
+//! the text direction. It is only slightly longer than the limit. Backslashes are not escaped,
+//! because paths contain them: the text is for people and cannot be parsed back.
 
 use std::fmt::{self, Write as _};
 
-/// A name of a file, a tensor, a branch.
+/// Limit for a name of a file, a tensor, a branch.
 pub const NAME_CHARS_MAX: usize = 200;
 
-/// A message, which may name several such things and what helps.
+/// Limit for a message, which may contain several such names and a remedy.
 pub const MESSAGE_CHARS_MAX: usize = 4000;
 
-/// A text of at most so many characters.
+/// A text for display, cut at a number of characters.
 #[derive(Clone, Copy, Debug)]
 pub struct OneLine<'a> {
     text: &'a str,
@@ -21,19 +20,19 @@ pub struct OneLine<'a> {
 }
 
 impl<'a> OneLine<'a> {
-    /// The start of a text.
+    /// Limits `text` to `n_chars_max` characters.
     #[must_use]
     pub fn new(text: &'a str, n_chars_max: usize) -> Self {
         Self { text, n_chars_max }
     }
 
-    /// A name.
+    /// Limits a name.
     #[must_use]
     pub fn name(text: &'a str) -> Self {
         Self::new(text, NAME_CHARS_MAX)
     }
 
-    /// A message.
+    /// Limits a message.
     #[must_use]
     pub fn message(text: &'a str) -> Self {
         Self::new(text, MESSAGE_CHARS_MAX)
@@ -59,8 +58,8 @@ impl fmt::Display for OneLine<'_> {
     }
 }
 
-/// Whether a character ends a line, moves a cursor or begins a sequence that does, hides what
-/// follows, or changes the order of letters.
+/// Returns whether a character ends a line, moves the cursor or starts such a sequence, hides what
+/// follows, or changes the text direction.
 #[must_use]
 pub fn is_harmful(letter: char) -> bool {
     letter.is_control()
@@ -90,7 +89,7 @@ mod tests {
             ("a\u{202e}b\u{2066}c\u{200f}", "a\\u{202e}b\\u{2066}c\\u{200f}"),
             ("a\r\nb\u{2028}c", "a\\r\\nb\\u{2028}c"),
             ("C:\\models\\'x' \"y\"", "C:\\models\\'x' \"y\""),
-            // Letters that belong together stay together: joined emoji, accents on their own.
+            // Combined characters stay together: joined emoji, separate accents.
             ("e\u{301} \u{1f469}\u{200d}\u{1f680}", "e\u{301} \u{1f469}\u{200d}\u{1f680}"),
         ] {
             assert_eq!(OneLine::name(text).to_string(), expected);
@@ -104,7 +103,7 @@ mod tests {
         let long = "x".repeat(1 << 20);
         let expected = format!("{whole}.. ({} more bytes)", (1 << 20) - NAME_CHARS_MAX);
         assert_eq!(OneLine::name(&long).to_string(), expected);
-        // Characters that are written out count as long as they get.
+        // Escaped characters count with their escaped length.
         let harmful = "\x1b".repeat(NAME_CHARS_MAX);
         assert!(OneLine::name(&harmful).to_string().len() < NAME_CHARS_MAX + 30);
         assert_eq!(OneLine::message(&long).to_string().len(), MESSAGE_CHARS_MAX + 23);

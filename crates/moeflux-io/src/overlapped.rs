@@ -1,8 +1,8 @@
-//! Reads by offset of files of Windows that were opened for overlapped reads.
+//! Positional reads on Windows, of files opened for overlapped I/O.
 //!
-//! Windows does all reads of any other handle one after another, however many threads ask. Here
-//! each read has an event of its own, so that as many are in flight as threads wait.
-//! **Invariant:** a read has ended when `read_at` returns: nothing writes to its target later.
+//! Windows serialises all reads of other handles, even from several threads. Here each read has its
+//! own event, so that each waiting thread has a read in flight. **Invariant:** when `read_at`
+//! returns, the read has ended, and nothing writes to its target any more.
 
 use std::fs::File;
 use std::io;
@@ -14,21 +14,21 @@ use windows_sys::Win32::Storage::FileSystem::ReadFile;
 use windows_sys::Win32::System::IO::{GetOverlappedResult, OVERLAPPED, OVERLAPPED_0_0};
 use windows_sys::Win32::System::Threading::CreateEventW;
 
-/// Flag of files that [`read_at`] reads.
+/// Flag required for files passed to [`read_at`].
 pub(crate) const FILE_FLAG_OVERLAPPED: i32 = 0x4000_0000;
 
-/// The most that one read asks for: a multiple of every block size.
+/// Upper bound on the size of one read; a multiple of every block size.
 const READ_BYTES_MAX: u32 = 1 << 30;
 
-/// One read of what there is from `offset_bytes`; 0 at the end of the file.
+/// Reads what is available from `offset_bytes` with one request; returns 0 at the end of the file.
 pub(crate) fn read_at(file: &File, offset_bytes: u64, target: &mut [u8]) -> io::Result<usize> {
     let event = event()?;
     let mut overlapped = OVERLAPPED { hEvent: event.as_raw_handle(), ..OVERLAPPED::default() };
     overlapped.Anonymous.Anonymous = offset(offset_bytes);
     let len = u32::try_from(target.len()).unwrap_or(READ_BYTES_MAX).min(READ_BYTES_MAX);
     let (handle, bytes) = (file.as_raw_handle(), target.as_mut_ptr());
-    // SAFETY: `target` has `len` writable bytes. It, `overlapped` and the event stay until the read
-    // has ended, which this function waits for.
+    // SAFETY: `target` has `len` writable bytes. It, `overlapped` and the event stay valid until
+    // the read has ended, which this function waits for.
     let started = unsafe { ReadFile(handle, bytes, len, null_mut(), &raw mut overlapped) };
     if started == 0 {
         let error = io::Error::last_os_error();
@@ -37,7 +37,7 @@ pub(crate) fn read_at(file: &File, offset_bytes: u64, target: &mut [u8]) -> io::
         }
     }
     let mut n_bytes = 0;
-    // SAFETY: the structure of the read that was started; waits for its end.
+    // SAFETY: this is the structure of the read that was started; the call waits for its end.
     let ended = unsafe { GetOverlappedResult(handle, &raw const overlapped, &raw mut n_bytes, 1) };
     if ended == 0 { at_end(io::Error::last_os_error()) } else { Ok(n_bytes as usize) }
 }
@@ -47,7 +47,7 @@ fn offset(offset_bytes: u64) -> OVERLAPPED_0_0 {
     OVERLAPPED_0_0 { Offset: offset_bytes as u32, OffsetHigh: (offset_bytes >> 32) as u32 }
 }
 
-/// An event that a read sets when it ends.
+/// Creates an event that a read sets when it ends.
 fn event() -> io::Result<OwnedHandle> {
     // SAFETY: no attributes and no name: nothing is read.
     let handle = unsafe { CreateEventW(null(), 1, 0, null()) };
@@ -62,7 +62,7 @@ fn is(error: &io::Error, code: u32) -> bool {
     error.raw_os_error() == Some(code.cast_signed())
 }
 
-/// The end of the file is an error to Windows.
+/// Returns 0 at the end of the file, which is an error on Windows.
 fn at_end(error: io::Error) -> io::Result<usize> {
     if is(&error, ERROR_HANDLE_EOF) { Ok(0) } else { Err(error) }
 }
@@ -79,7 +79,7 @@ mod tests {
     use crate::identity::open_regular;
     use crate::testing::TempFolder;
 
-    /// Whether the system does one read of the file after the other.
+    /// Returns whether the system serialises reads of the file.
     fn is_synchronous(file: &File) -> bool {
         let (mut status, mut mode) = (IO_STATUS_BLOCK::default(), FILE_MODE_INFORMATION::default());
         let (to, class) = ((&raw mut mode).cast(), FileModeInformation);

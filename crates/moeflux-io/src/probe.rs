@@ -1,8 +1,8 @@
-//! How fast files are read by each way, at places that were never read before.
+//! Measures how fast each way reads files, at offsets that were not read before.
 //!
-//! Turns files, a way and a number of reads in flight into a rate: what a choice between direct
-//! reads and the page cache rests on. **Invariant:** within one [`Probe`] a place is read again
-//! only when all places of all files are used up, and then the figure says so.
+//! Measures a rate for given files, a way of reading and a number of reads in flight. The choice
+//! between direct reads and the page cache is based on it. **Invariant:** within one [`Probe`], an
+//! offset is read again only when all offsets of all files are used up; the result then says so.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::direct::{Caching, DriveFile};
 use crate::measure::{Load, Measured, Offsets, measure};
 use crate::threads::{N_THREADS_MAX, ThreadsDrive};
 
-/// Files to be read from, and the places that are left.
+/// Files to read, and the offsets that are left.
 #[derive(Debug)]
 pub struct Probe {
     files: Vec<PathBuf>,
@@ -25,42 +25,44 @@ pub struct Probe {
     seed: u64,
 }
 
-/// What one way gave.
+/// Result for one way of reading.
 #[derive(Clone, Copy, Debug)]
 pub struct Probed {
-    /// Bytes and time.
+    /// Bytes, reads and time.
     pub measured: Measured,
     /// The kind of drive that read: `io_uring` or `threads`.
     pub drive: &'static str,
-    /// What was done; not what was asked for where the file system reads by the page cache only.
+    /// The way in use, which is not the requested one where the file system reads only through the
+    /// page cache.
     pub caching: Caching,
-    /// Whether all places were used up, so that some were read again.
+    /// Whether all offsets were used up, so that some were read again.
     pub is_repeated: bool,
 }
 
 impl Probe {
-    /// Reads of `read_bytes` from `files`, in their order, at places scattered by `seed`. Files
-    /// that are shorter give nothing.
+    /// Creates a probe that reads `read_bytes` at a time from `files`, in their order, at offsets
+    /// scattered by `seed`. Files shorter than one read are skipped.
     ///
     /// # Panics
     ///
-    /// If a read has no bytes.
+    /// If `read_bytes` is 0.
     #[must_use]
     pub fn new(files: Vec<PathBuf>, read_bytes: usize, seed: u64) -> Self {
         assert!(read_bytes > 0, "a read has bytes");
         Self { files, read_bytes, file_at: 0, offsets: None, n_passes: 0, seed }
     }
 
-    /// Reads for so long, `n_in_flight` at a time, or until all files were read once; the system is
-    /// asked to forget its copies first. None if no file is as long as one read.
+    /// Reads for at most `duration_max`, `n_in_flight` reads at a time, or until all files were
+    /// read once. First asks the system to drop cached copies. Returns `None` if no file is as long
+    /// as one read.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     ///
     /// # Panics
     ///
-    /// If no read is to be in flight.
+    /// If `n_in_flight` is 0.
     pub fn rate(
         &mut self,
         caching: Caching,
@@ -74,7 +76,8 @@ impl Probe {
         if self.files.is_empty() {
             return Ok(None);
         }
-        // Every round uses up a file or the time: what is left of one, then each file once.
+        // Each iteration uses up a file or the time: the rest of the current one, then each file
+        // once.
         for _ in 0..=self.files.len() {
             let spent = sum.map_or(Duration::ZERO, |it| it.measured.elapsed);
             let Some(left) = duration_max.checked_sub(spent).filter(|it| !it.is_zero()) else {
@@ -121,8 +124,8 @@ impl Probed {
     }
 }
 
-/// Direct reads by io_uring where the kernel allows it; copies out of the page cache by threads,
-/// which do the copying.
+/// Opens a drive: io_uring for direct reads, if the kernel allows it; threads for the page cache,
+/// because they do the copying.
 fn open(file: DriveFile, n_in_flight: usize) -> io::Result<Box<dyn BlockRead>> {
     #[cfg(target_os = "linux")]
     if file.caching() == Caching::Direct {
@@ -142,7 +145,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(1000);
 
-    /// Time that moves at every look, so that a probe ends after a known number of reads.
+    /// A clock that advances with each query, so that a probe ends after a known number of reads.
     #[derive(Debug, Default)]
     struct Ticking(std::sync::atomic::AtomicU64);
 
@@ -177,7 +180,7 @@ mod tests {
     fn a_file_that_was_used_up_is_read_again() {
         let folder = TempFolder::new("probe-again");
         let mut probe = Probe::new(vec![folder.write("a", &[1; 12_288])], 4096, 1);
-        // Three reads end with the third look at the clock or the last place.
+        // Three reads end with the third query of the clock or the last offset.
         for nth in 0..10 {
             let four = Duration::from_millis(4);
             let probed = probe.rate(Caching::PageCache, 3, four, &Ticking::default()).unwrap();

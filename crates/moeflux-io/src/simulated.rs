@@ -1,8 +1,8 @@
-//! A drive that exists in memory only, with faults from a seed, on a virtual clock.
+//! A drive that exists only in memory, with seeded faults, on a virtual clock.
 //!
-//! **Invariant:** what happens to a read is a pure function of (seed, file, offset, attempt): no
-//! order of calls and no threads change a replay, other than by a [`FaultSwitch`]. As a drive that
-//! reads directly it refuses what is not aligned. Waiting moves the clock; nothing else takes time.
+//! **Invariant:** the outcome of a read is a pure function of (seed, file, offset, attempt). The
+//! order of calls and threads do not affect a replay, except through a [`FaultSwitch`]. Like a
+//! drive with direct reads, it refuses unaligned ones. Only waiting advances the clock.
 
 use std::fmt;
 use std::io;
@@ -17,22 +17,22 @@ use crate::identity::FileChange;
 use crate::mix::mixed;
 use crate::slots::{Piece, Slab};
 
-/// Writes a file's bytes from an offset on; called within its length only.
+/// Writes a file's bytes from an offset on; called only for ranges within the file.
 pub type Contents = dyn Fn(u64, &mut [u8]) + Send + Sync;
 
 /// A file of a simulated drive.
 #[derive(Clone)]
 pub struct SimulatedFile {
-    /// Its name, for messages.
+    /// Path, for messages.
     pub path: PathBuf,
     /// Its length.
     pub len_bytes: u64,
-    /// Its bytes.
+    /// Its contents.
     pub contents: Arc<Contents>,
 }
 
 impl SimulatedFile {
-    /// A file that holds `bytes`.
+    /// Creates a file that contains `bytes`.
     #[must_use]
     pub fn of(path: &str, bytes: impl Into<Arc<[u8]>>) -> Self {
         let bytes = bytes.into();
@@ -51,65 +51,64 @@ impl fmt::Debug for SimulatedFile {
     }
 }
 
-/// What goes wrong, how often and how long. The rates are per thousand reads.
+/// Kinds, rates and durations of faults. Rates are per thousand reads.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// Where all of them come from.
+    /// Seed of all faults.
     pub seed: u64,
-    /// Reads that give less than was asked for: a block at least, and not always whole ones.
+    /// Reads that return fewer bytes than requested: at least a block, and not always whole blocks.
     pub n_short: u32,
-    /// Reads that were interrupted (EINTR).
+    /// Reads that are interrupted (EINTR).
     pub n_interrupted: u32,
-    /// Reads for which the system has no room just then (EAGAIN).
+    /// Reads for which the system has no resources at the moment (EAGAIN).
     pub n_again: u32,
     /// Reads that fail (EIO).
     pub n_failed: u32,
-    /// Reads of which one bit arrives wrong, without a word.
+    /// Reads with one wrong bit, without an error.
     pub n_flipped: u32,
-    /// Places that no attempt can read (EIO).
+    /// Offsets that no attempt can read (EIO).
     pub n_lost: u32,
-    /// Regions of [`Faults::AWAY_REGION_BYTES`] for which the drive is away at first.
+    /// Regions of [`Faults::AWAY_REGION_BYTES`] for which the drive is absent at first.
     pub n_away: u32,
-    /// How many attempts find the drive away there (ENODEV) before it is back.
+    /// Number of attempts there that find the drive absent (ENODEV).
     pub n_attempts_away: u32,
-    /// The one read, counted from 0 in order of submission, that fails (EIO), and how many after
-    /// it that ask for the same bytes.
+    /// A single read that fails (EIO), together with repeated reads of the same bytes.
     pub nth: Option<NthFault>,
 }
 
-/// A fault of one certain read.
+/// A fault of one specific read.
 #[derive(Clone, Copy, Debug)]
 pub struct NthFault {
-    /// Which read, from 0, in order of submission.
+    /// Index of the read, from 0, in order of submission.
     pub n: u64,
-    /// How many attempts at its bytes fail.
+    /// Number of attempts to read its bytes that fail.
     pub n_attempts: u32,
 }
 
 impl Faults {
-    /// How much of a file is away at a time.
+    /// Size of a region of a file that is absent.
     pub const AWAY_REGION_BYTES: u64 = 1 << 20;
 }
 
-/// Exchanges the faults of a drive that somebody else has by now. Reads that are not over meet the
+/// Replaces the faults of a drive that other code owns by now. Reads in flight are subject to the
 /// new ones.
 #[derive(Clone, Debug, Default)]
 pub struct FaultSwitch(Arc<Mutex<Switched>>);
 
 #[derive(Debug, Default)]
 struct Switched {
-    /// Not yet heard by the drive.
+    /// Not yet taken over by the drive.
     faults: Option<Faults>,
     n_reads: u64,
 }
 
 impl FaultSwitch {
-    /// These faults from the next read on, which is number 0.
+    /// Sets the faults, from the next read on, which is number 0.
     pub fn set(&self, faults: Faults) {
         *self.lock() = Switched { faults: Some(faults), n_reads: 0 };
     }
 
-    /// Reads that were submitted since.
+    /// Returns the number of reads submitted since.
     #[must_use]
     pub fn n_reads(&self) -> u64 {
         self.lock().n_reads
@@ -120,14 +119,14 @@ impl FaultSwitch {
     }
 }
 
-/// How fast the drive is.
+/// Speed of the drive.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// The least time of a read.
+    /// Minimum duration of a read.
     pub latency_min: Duration,
-    /// The most that is added to it, from the seed.
+    /// Maximum addition to it, chosen by the seed.
     pub latency_more_max: Duration,
-    /// What all reads share.
+    /// Bandwidth shared by all reads.
     pub bytes_per_s: u64,
 }
 
@@ -151,11 +150,11 @@ pub struct SimulatedDrive {
     faults: Faults,
     switch: FaultSwitch,
     clock: VirtualClock,
-    /// When the drive has passed on all that was asked for.
+    /// Time at which the drive will have transferred everything requested.
     free_at: Duration,
     in_flight: Vec<Pending>,
     n_submitted: u64,
-    /// File and offset that the one certain fault hit.
+    /// File and offset affected by [`Faults::nth`].
     nth_place: Option<(FileIdx, u64)>,
     n_faults: u64,
 }
@@ -168,7 +167,7 @@ struct Pending {
     is_nth: bool,
 }
 
-/// What becomes of a read.
+/// The simulated outcome of a read.
 enum Fate {
     Well,
     Short,
@@ -179,7 +178,7 @@ enum Fate {
 }
 
 impl SimulatedDrive {
-    /// A drive for `depth` reads in flight, in blocks of [`BLOCK_BYTES`], without faults.
+    /// Creates a drive for `depth` reads in flight, in blocks of [`BLOCK_BYTES`], without faults.
     #[must_use]
     pub fn new(files: Vec<SimulatedFile>, depth: usize, clock: VirtualClock) -> Self {
         Self {
@@ -198,31 +197,31 @@ impl SimulatedDrive {
         }
     }
 
-    /// With faults.
+    /// Sets the faults.
     #[must_use]
     pub fn with_faults(self, faults: Faults) -> Self {
         Self { faults, ..self }
     }
 
-    /// With faults that this switch may exchange.
+    /// Sets the switch that can replace the faults.
     #[must_use]
     pub fn with_switch(self, switch: FaultSwitch) -> Self {
         Self { switch, ..self }
     }
 
-    /// With a pace of its own.
+    /// Sets the speed.
     #[must_use]
     pub fn with_pace(self, pace: Pace) -> Self {
         Self { pace, ..self }
     }
 
-    /// With another block size.
+    /// Sets the block size.
     #[must_use]
     pub fn with_block(self, block_bytes: usize) -> Self {
         Self { block_bytes, ..self }
     }
 
-    /// How many reads did not go well.
+    /// Returns the number of faulty reads.
     #[must_use]
     pub fn n_faults(&self) -> u64 {
         self.n_faults
@@ -264,7 +263,7 @@ impl SimulatedDrive {
         Fate::Well
     }
 
-    /// Takes notice of the switch.
+    /// Takes over new faults from the switch.
     fn hear(&mut self) {
         let mut switched = self.switch.lock();
         switched.n_reads += 1;
@@ -274,7 +273,7 @@ impl SimulatedDrive {
         }
     }
 
-    /// Carries a read out.
+    /// Carries out a read.
     fn read(&mut self, pending: Pending) -> Completion {
         let Pending { read, is_cancelled, is_nth, .. } = pending;
         let fate = if is_nth { Fate::Lost } else { self.fate(&read) };
@@ -313,9 +312,9 @@ impl SimulatedDrive {
         let mut n_bytes = piece.rest_bytes().min(there);
         if matches!(fate, Fate::Short) {
             let n_blocks = n_bytes / self.block_bytes;
-            // At least one block of several: a read of nothing would mean the file's end.
+            // At least one block: a read of 0 bytes would mean the end of the file.
             let kept = 1 + below(number, n_blocks.saturating_sub(1).max(1));
-            // Now and then it ends within a block.
+            // Sometimes it ends within a block.
             let more = below(number >> 32, 2) * below(number >> 33, self.block_bytes);
             n_bytes = n_bytes.min(kept * self.block_bytes + more);
         }
@@ -330,7 +329,7 @@ impl SimulatedDrive {
         n_bytes
     }
 
-    /// Takes out what is due by now, earliest first.
+    /// Completes the reads that are due, earliest first.
     fn take_due(&mut self, done: &mut Vec<Completion>) {
         while let Some(at) =
             self.earliest().filter(|&at| self.in_flight[at].due <= self.clock.now())
@@ -423,7 +422,7 @@ impl BlockRead for SimulatedDrive {
     }
 
     fn cancel(&mut self, tag: u64) {
-        // What the drive is about to deliver it delivers.
+        // The drive delivers reads that are almost complete.
         let found = self.in_flight.iter_mut().find(|it| it.read.tag == tag);
         if let Some(pending) = found
             && pending.due > self.clock.now() + self.pace.latency_min

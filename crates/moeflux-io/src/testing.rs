@@ -1,14 +1,14 @@
-//! What several tests of this crate need: folders of their own, and numbers from a seed.
+//! Helpers for the tests of this crate: temporary folders, and seeded random numbers.
 
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// A folder that goes away with the test.
+/// A folder that is removed when the test ends.
 pub(crate) struct TempFolder(PathBuf);
 
 impl TempFolder {
-    /// `name` is the test's own.
+    /// Creates the folder; each test passes its own `name`.
     pub(crate) fn new(name: &str) -> Self {
         let name = format!("moeflux-io-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -34,8 +34,8 @@ impl Drop for TempFolder {
     }
 }
 
-/// Seeds of a suite that draws `n` of them in `./test.sh`. With `MOEFLUX_SEEDS`, a suite that draws
-/// 200 draws so many instead, and others more in proportion.
+/// Returns the seeds of a suite that uses `n` of them in `./test.sh`. `MOEFLUX_SEEDS` sets the
+/// number for a suite with 200; other suites scale in proportion.
 #[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
 pub(crate) fn seeds(n: u64) -> Range<u64> {
     const USUAL: u64 = 200;
@@ -43,7 +43,7 @@ pub(crate) fn seeds(n: u64) -> Range<u64> {
     0..(n * wanted.max(USUAL)).div_ceil(USUAL)
 }
 
-/// Numbers that look random, from a seed.
+/// Pseudo-random numbers from a seed.
 pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
@@ -52,7 +52,7 @@ impl Numbers {
         crate::mix::mixed(&[self.0])
     }
 
-    /// Below `end`, which is not 0.
+    /// Returns a number below `end`, which is not 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() % end as u64).unwrap()
     }

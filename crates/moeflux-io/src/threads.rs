@@ -1,8 +1,8 @@
-//! Reads by a pool of threads: one positional read of the system each. For systems without
-//! `io_uring`, where that is forbidden, and where copying through the page cache is the work.
+//! Reads with a pool of threads, one positional system read each. For systems without `io_uring`,
+//! where it is forbidden, and where copying from the page cache is the actual work.
 //!
 //! **Invariant:** a read is in exactly one place: not yet flushed, waiting, with one thread, or
-//! done. The threads end with the drive.
+//! done. Threads end with the drive.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,10 +15,10 @@ use crate::direct::{DriveFile, FileFacts};
 use crate::identity::FileChange;
 use crate::slots::Slab;
 
-/// More threads than any drive gains from.
+/// Upper bound on the threads that any drive benefits from.
 pub const N_THREADS_MAX: usize = 256;
 
-/// A drive by threads.
+/// A drive that reads with threads.
 pub struct ThreadsDrive {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -30,9 +30,9 @@ pub struct ThreadsDrive {
 struct Shared {
     files: Vec<DriveFile>,
     queues: Mutex<Queues>,
-    /// There is work, or it is time to end.
+    /// Signals that there is work, or that the threads are to end.
     has_work: Condvar,
-    /// Something is done.
+    /// Signals a completion.
     has_done: Condvar,
 }
 
@@ -44,22 +44,22 @@ struct Queues {
 
 impl Shared {
     fn queues(&self) -> MutexGuard<'_, Queues> {
-        // Nothing under the lock panics half-way.
+        // No code that holds the lock can panic half-way.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ThreadsDrive {
-    /// `n_threads` threads for `depth` reads in flight from `files`. A depth above the number of
-    /// threads keeps them at work between two calls.
+    /// Creates a drive with `n_threads` threads for `depth` reads in flight from `files`. If
+    /// `depth` is larger than the number of threads, they stay busy between two calls.
     ///
     /// # Errors
     ///
-    /// If the system makes no more threads.
+    /// If the system cannot create a thread.
     ///
     /// # Panics
     ///
-    /// If there would be no threads or more than [`N_THREADS_MAX`], or fewer reads than threads.
+    /// If `n_threads` is 0 or above [`N_THREADS_MAX`], or `depth` is below `n_threads`.
     pub fn new(files: Vec<DriveFile>, n_threads: usize, depth: usize) -> io::Result<Self> {
         assert!((1..=N_THREADS_MAX).contains(&n_threads), "1 to {N_THREADS_MAX} threads");
         assert!(depth >= n_threads, "work for every thread");
@@ -83,7 +83,7 @@ impl ThreadsDrive {
     }
 }
 
-/// What a thread does.
+/// The main loop of a thread.
 fn work(shared: &Shared) {
     let mut queues = shared.queues();
     loop {

@@ -1,6 +1,6 @@
-//! Rows of activations made ready for products: padded to whole groups, with the groups' sums.
+//! Rows of activations prepared for products: padded to whole groups, with the groups' sums.
 //!
-//! **Invariant:** columns beyond `n_cols` are zero; sums belong to the values. Memory grows to the
+//! **Invariant:** columns beyond `n_cols` are zero; sums match the values. Memory grows to the
 //! largest use and is kept.
 
 use crate::format::{MatrixKind, group_cols};
@@ -17,13 +17,13 @@ pub struct Activations {
 }
 
 impl Activations {
-    /// No rows yet.
+    /// Creates an empty set of rows.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the shape for products with matrices of `kind`; all rows are then to be filled with
+    /// Sets the shape for products with matrices of `kind`. All rows must then be filled with
     /// [`Activations::fill`] or through [`Activations::rows_mut`].
     pub fn reshape(&mut self, kind: MatrixKind, n_rows: usize, n_cols: usize) {
         self.n_rows = n_rows;
@@ -32,7 +32,7 @@ impl Activations {
         self.has_sums = matches!(kind, MatrixKind::Affine(_));
         let n_values = n_rows * self.stride();
         let n_sums = n_rows * self.sums_per_row();
-        // Every value is written by `fill_row`, so that old ones need no clearing.
+        // `RowShape::fill` writes every value, so that old ones need no clearing.
         if self.values.len() < n_values {
             self.values.resize(n_values, 0.0);
         }
@@ -41,8 +41,8 @@ impl Activations {
         }
     }
 
-    /// The rows' memory, for threads that share the filling: `stride` values and `sums_per_row`
-    /// sums per row, each to be written with [`RowShape::fill`].
+    /// Returns the rows' memory, for threads that share the filling: `stride` values and
+    /// `sums_per_row` sums per row, each to be written with [`RowShape::fill`].
     pub fn rows_mut(&mut self) -> (RowShape, &mut [f32], &mut [f32]) {
         let shape = RowShape {
             n_rows: self.n_rows,
@@ -55,32 +55,32 @@ impl Activations {
         (shape, values, &mut self.sums[..shape.n_rows * shape.sums_per_row])
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn n_rows(&self) -> usize {
         self.n_rows
     }
 
-    /// Whether these rows can meet a matrix of this kind and width.
+    /// Returns whether these rows can be multiplied by a matrix of this kind and width.
     #[must_use]
     pub fn suits(&self, kind: MatrixKind, n_cols: usize) -> bool {
         let has_sums = self.has_sums || !matches!(kind, MatrixKind::Affine(_));
         self.n_cols == n_cols && self.group_cols == group_cols(kind) && has_sums
     }
 
-    /// Columns, padding included: whole groups.
+    /// Returns the columns including padding: whole groups.
     pub(crate) fn stride(&self) -> usize {
         self.n_cols.next_multiple_of(self.group_cols.max(1))
     }
 
-    /// One row, padding included.
+    /// Returns one row, including padding.
     #[inline(always)]
     pub(crate) fn row(&self, row_idx: usize) -> &[f32] {
         let stride = self.stride();
         &self.values[row_idx * stride..][..stride]
     }
 
-    /// The sums of one row's groups; empty for kinds without biases.
+    /// Returns the sums of one row's groups; empty for kinds without biases.
     #[inline(always)]
     pub(crate) fn sums(&self, row_idx: usize) -> &[f32] {
         let sums_per_row = self.sums_per_row();
@@ -92,14 +92,14 @@ impl Activations {
     }
 }
 
-/// How the rows of an [`Activations`] lie.
+/// Layout of the rows of an [`Activations`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowShape {
-    /// Rows.
+    /// Number of rows.
     pub n_rows: usize,
     /// Values of a row.
     pub n_cols: usize,
-    /// Values from one row to the next: whole groups.
+    /// Distance between rows, in values: whole groups.
     pub stride: usize,
     /// Sums of a row; zero for kinds without biases.
     pub sums_per_row: usize,

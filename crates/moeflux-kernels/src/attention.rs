@@ -1,8 +1,9 @@
 //! Attention over stored keys: scores of a block of positions and their softmax.
 //!
-//! Several queries go over a block together, so that what is read of it is used for each.
-//! **Invariant:** a query's results do not depend on its company: every sum has the order that the
-//! crate's documentation states. Knows neither heads, windows nor how many positions there are.
+//! Several queries are multiplied by a block together, so that its data is read once for all of
+//! them. **Invariant:** a query's results do not depend on the other queries: every sum has the
+//! order stated in the crate's documentation. Knows neither heads, windows nor the number of
+//! positions.
 
 use std::ops::Range;
 
@@ -12,14 +13,14 @@ use crate::rounding::from_f16;
 use crate::upcoming::Upcoming;
 use crate::vector::{Rows, exp_shifted};
 
-/// Positions of one block: a row of scores has so many places.
+/// Positions of one block: the length of a row of scores.
 pub const BLOCK_POSITIONS: usize = 64;
 
-/// Positions that all queries meet before the next ones: keys of up to 256 columns stay in the
-/// first cache meanwhile, and queries are fetched once per so many positions.
+/// Positions that all queries are multiplied by before the next ones. Keys of up to 256 columns
+/// stay in the first-level cache meanwhile, and queries are loaded once per pass.
 const PASS_POSITIONS: usize = 16;
 
-/// Queries and the keys that they are multiplied with.
+/// Queries and the keys they are multiplied by.
 #[derive(Clone, Copy, Debug)]
 pub struct ScorePart<'a> {
     /// `[n_queries, key dim]`.
@@ -31,13 +32,13 @@ pub struct ScorePart<'a> {
 /// All products of a score: see [`crate::KernelTable::scores`].
 #[derive(Clone, Copy, Debug)]
 pub struct Scores<'a> {
-    /// Summed in this order.
+    /// Parts, summed in this order.
     pub parts: &'a [ScorePart<'a>],
-    /// What will be read next: it is asked for meanwhile.
+    /// Rows to prefetch for the next call.
     pub next: Option<KeptRows<'a>>,
 }
 
-/// A softmax in the making: over the positions seen so far.
+/// State of an online softmax over the positions seen so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Running {
     /// Largest score.
@@ -47,10 +48,11 @@ pub struct Running {
 }
 
 impl Running {
-    /// Over no positions.
+    /// State before any position.
     pub const EMPTY: Self = Self { max: f32::NEG_INFINITY, sum: 0.0 };
 
-    /// Whether no position was seen: the largest of some counts 1.
+    /// Returns whether no position was seen. After any position the largest contributes 1 to the
+    /// sum.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sum == 0.0
@@ -62,13 +64,13 @@ impl Running {
 pub struct Admission<'a> {
     /// `[n_queries, BLOCK_POSITIONS]`: scores, then weights.
     pub scores: &'a mut [f32],
-    /// Positions of each row that count.
+    /// Valid positions of each row.
     pub n_positions: usize,
-    /// Multiplied to the scores first.
+    /// Factor applied to the scores first.
     pub scale: f32,
     /// `[n_queries]`.
     pub running: &'a mut [Running],
-    /// `[n_queries]`: what the sums so far are to be multiplied with.
+    /// `[n_queries]`: factor for the previous sums.
     pub factors: &'a mut [f32],
 }
 
@@ -94,7 +96,7 @@ impl Admission<'_> {
     }
 }
 
-/// A way values are kept.
+/// Storage type of cached values.
 pub(crate) trait Stored: Copy {
     const ZERO: Self;
 
@@ -185,7 +187,7 @@ pub(crate) fn scores<S: Simd>(simd: S, scores: &Scores<'_>, out: &mut [f32]) {
     }
 }
 
-/// What products are added to.
+/// Initial value of a sum.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Base {
     Zero,
@@ -225,7 +227,7 @@ fn score_part<S: Simd, K: Stored>(
     }
 }
 
-/// Some positions that all queries meet.
+/// A pass of some positions over all queries.
 struct Pass<'a, K> {
     queries: &'a Rows<'a>,
     keys: &'a Table<'a, K>,
@@ -234,7 +236,7 @@ struct Pass<'a, K> {
 }
 
 impl<K: Stored> Pass<'_, K> {
-    /// Scores of `Q` queries from `first_query`, `P` positions at a time.
+    /// Scores `Q` queries from `first_query`, `P` positions at a time.
     #[inline(always)]
     fn run<S: Simd, const Q: usize, const P: usize>(
         &self,
@@ -273,7 +275,7 @@ impl<K: Stored> Pass<'_, K> {
     }
 }
 
-/// The dot product of each query with each key.
+/// Returns the dot product of each query with each key.
 #[inline(always)]
 fn dots<S: Simd, K: Stored, const Q: usize, const P: usize>(
     simd: S,
@@ -318,7 +320,7 @@ fn dots<S: Simd, K: Stored, const Q: usize, const P: usize>(
     sums
 }
 
-/// At most 16 values, filled up with zeros.
+/// Pads at most 16 values with zeros.
 #[inline(always)]
 fn filled<K: Stored>(values: &[K]) -> [K; LANES] {
     let mut lanes = [K::ZERO; LANES];
@@ -343,7 +345,7 @@ pub(crate) fn admit<S: Simd>(simd: S, admission: &mut Admission<'_>) {
     }
 }
 
-/// Multiplies the scores and returns the largest; those that are NaN do not count.
+/// Scales the scores and returns the largest; NaN is ignored.
 #[inline(always)]
 fn scale_and_max<S: Simd>(simd: S, scores: &mut [f32], scale: f32) -> f32 {
     let (chunks, rest) = scores.as_chunks_mut::<LANES>();

@@ -1,17 +1,17 @@
-//! Sixteen stored codes or values at a time, as f32.
+//! Decoding of sixteen stored codes or values at a time to f32.
 //!
-//! **Invariant:** exact (every code and value is an f32), whatever the address of the bytes.
-//! Knows neither scales nor groups.
+//! **Invariant:** exact (every code and value is an f32), for any address of the bytes. Knows
+//! neither scales nor groups.
 
 use crate::lanes::{LANES, Simd};
 use crate::rounding::{exact, from_bf16, from_f16};
 
-/// A way values are stored.
+/// Storage format of values.
 pub(crate) trait Codes {
     /// Bytes of sixteen values.
     const BYTES: usize;
 
-    /// Sixteen values from exactly [`Codes::BYTES`] bytes.
+    /// Decodes sixteen values from exactly [`Codes::BYTES`] bytes.
     fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector;
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct F16;
 /// The upper half of an f32.
 pub(crate) struct Bf16;
 
-/// FP8 e4m3: no infinity, NaN where all lower bits are set.
+/// FP8 e4m3: no infinity, NaN if all lower bits are set.
 pub(crate) struct E4m3;
 
 impl<const BITS: u32> Codes for Packed<BITS> {
@@ -110,7 +110,7 @@ impl Codes for E4m3 {
     }
 }
 
-/// The value of an e4m3's bits: exponent bias 7, subnormals in steps of 2^-9.
+/// Returns the value of an e4m3's bits: exponent bias 7, subnormals in steps of 2^-9.
 #[inline(always)]
 pub(crate) fn from_e4m3(bits: u8) -> f32 {
     let magnitude = u32::from(bits & 0x7f);
@@ -122,7 +122,7 @@ pub(crate) fn from_e4m3(bits: u8) -> f32 {
     f32::from_bits(value | sign)
 }
 
-/// Eight codes of at most 6 bits.
+/// Loads eight codes of at most 6 bits.
 #[inline(always)]
 fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];

@@ -1,31 +1,31 @@
-//! What is known of a CPU beside its instruction sets: how it is asked for memory that will be read
-//! soon, and which way of asking is fastest.
+//! Properties of a CPU besides its instruction sets: how to prefetch memory, and the fastest way.
 //!
-//! **Invariant:** changes speed, never a result. Which tables a CPU can run is not decided here.
+//! **Invariant:** changes speed, never a result. Table selection is elsewhere.
 
 #[cfg(target_arch = "aarch64")]
 use std::arch::asm;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{__cpuid, _MM_HINT_T1, _mm_prefetch};
 
-/// AMD's number for the CPUs that came behind Zen 4.
+/// Family of AMD CPUs from Zen 5 on.
 #[cfg(target_arch = "x86_64")]
 const FAMILY_OF_ZEN_5: u32 = 0x1a;
 
-/// How one row of activations has the codes that it meets brought from memory.
+/// Method by which one row of activations gets its codes from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fetching {
-    /// Sixteen rows go by at a time, a line of each; what follows is asked for, into the first
-    /// cache where the table says that it has room and else into the second.
+    /// Sixteen matrix rows are processed at a time, a line of each. The next data is prefetched,
+    /// into the first-level cache if the table says it has room and otherwise into the second-level
+    /// cache.
     Requests,
-    /// The same, always into the first cache: what that has no room for falls into the second.
+    /// The same, always into the first-level cache, which evicts to the second level.
     NearRequests,
-    /// Narrow rows go by one after the other, asking for nothing; wide ones by `Requests`.
+    /// Narrow rows are processed one after the other without prefetching; wide ones as `Requests`.
     Streams,
 }
 
 impl Default for Fetching {
-    /// The fastest on this CPU, as far as that was measured.
+    /// Returns the fastest method on this CPU, as far as measured.
     fn default() -> Self {
         #[cfg(target_arch = "x86_64")]
         return fetching();
@@ -34,7 +34,7 @@ impl Default for Fetching {
     }
 }
 
-/// Asks for memory that will be read soon, into the second cache. Any address will do.
+/// Prefetches memory into the second-level cache. Any address is allowed.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn prefetch(address: *const u8) {
@@ -42,7 +42,7 @@ pub(crate) fn prefetch(address: *const u8) {
     unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
 }
 
-/// Asks for memory that will be read soon, into the second cache. Any address will do.
+/// Prefetches memory into the second-level cache. Any address is allowed.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 pub(crate) fn prefetch(address: *const u8) {
@@ -56,15 +56,15 @@ pub(crate) fn prefetch(address: *const u8) {
     }
 }
 
-/// Asks for nothing, where nobody found a way yet.
+/// Does nothing: this architecture has no prefetch method yet.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[inline(always)]
 pub(crate) fn prefetch(_: *const u8) {}
 
-/// How this CPU has codes brought from memory fastest. Taken for granted of its maker's and its
-/// family's: measured on an Emerald Rapids, where streams are slower by a fifth than requests, on a
-/// Zen 4, where they are faster by half and more, and on a Zen 5, where requests into the first
-/// cache are faster still, while a Zen 4 halves its pace with them.
+/// Returns the fastest method on this CPU, assumed equal for all CPUs of a maker and family.
+/// Measured on an Emerald Rapids, where streams are a fifth slower than requests; on a Zen 4, where
+/// they are faster by half and more; and on a Zen 5, where requests into the first-level cache are
+/// faster still, while they halve the speed of a Zen 4.
 #[cfg(target_arch = "x86_64")]
 fn fetching() -> Fetching {
     let vendor = __cpuid(0);
@@ -72,7 +72,7 @@ fn fetching() -> Fetching {
     if name.as_flattened() != b"AuthenticAMD" {
         return Fetching::Requests;
     }
-    // The family, where its four bits are all ones, is theirs and that of eight more.
+    // If the four bits of the family are all ones, the extended eight bits are added.
     let extended_family = __cpuid(1).eax >> 20 & 0xff;
     if extended_family + 0xf >= FAMILY_OF_ZEN_5 {
         Fetching::NearRequests

@@ -1,4 +1,5 @@
-//! One row of a matrix as f32, each weight rounded as the format's own library rounds it.
+//! Decoding of one row of a matrix to f32, each weight rounded as the format's own library rounds
+//! it.
 //!
 //! **Invariant:** affine is `code * scale + bias` in two roundings; FP8 is `value * scale` in one;
 //! blocks that carry their own scales give `code * scale`, which is exact, or that plus a bias.
@@ -38,8 +39,8 @@ pub fn decode_row(matrix: &Matrix<'_>, row_idx: usize, out: &mut [f32]) {
     }
 }
 
-/// Writes the scales of a row's groups from `first_group` to `out`; 1 for plain floats
-/// and for blocks, which come out as weights.
+/// Writes the scales of a row's groups from `first_group` to `out`. They are 1 for plain floats and
+/// for blocks, which are decoded to weights.
 #[inline(always)]
 pub(crate) fn scales(matrix: &Matrix<'_>, row_idx: usize, first_group: usize, out: &mut [f32]) {
     let layout = matrix.layout();
@@ -81,7 +82,7 @@ pub(crate) fn biases(matrix: &Matrix<'_>, row_idx: usize, first_group: usize, ou
     }
 }
 
-/// As many scales as there are, of those that are wanted.
+/// Writes the requested scales, as many as exist.
 #[inline(always)]
 fn any_scales(bytes: &[u8], kind: ScaleKind, first: usize, out: &mut [f32]) {
     match kind {
@@ -116,8 +117,8 @@ fn floats(bytes: &[u8], kind: FloatKind, first: usize, out: &mut [f32]) {
     }
 }
 
-/// Codes or values of one row from `first_col`, or weights of blocks; columns beyond the row are
-/// zero.
+/// Decodes codes or values of one row from `first_col`, or weights of blocks; columns beyond the
+/// row are zero.
 #[inline(always)]
 pub(crate) fn unpack_cols<S: Simd>(
     simd: S,
@@ -146,7 +147,8 @@ pub(crate) fn unpack_cols<S: Simd>(
     }
 }
 
-/// Weights of the blocks of a row from `first_col`, which may lie within one; zeros behind them.
+/// Decodes weights of the blocks of a row from `first_col`, which may be inside one; pads with
+/// zeros.
 fn decode_blocks(
     kind: BlockKind,
     (row, scales): (&[u8], &[u8]),

@@ -1,9 +1,10 @@
-//! The gated delta rule over a run of tokens: the state of some values of one head, in place or
-//! from one place to another.
+//! The gated delta rule over a run of tokens: updates the state of some values of one head, in
+//! place or from one buffer to another.
 //!
-//! A state lies in strips of 16 values, each `[key][16 values]` (the last strip may be narrower):
-//! lanes are values, so that no sum runs across lanes, and a strip stays in the first cache while
-//! tokens go by. **Invariant:** sums over keys ascend, by `fma` from +0. Knows no heads.
+//! A state is stored in strips of 16 values, each `[key][16 values]` (the last strip may be
+//! narrower): lanes are values, so that no sum runs across lanes, and a strip stays in the
+//! first-level cache across tokens. **Invariant:** sums over keys ascend, by `fma` from +0. Knows
+//! no heads.
 
 use crate::lanes::{LANES, Lanes, Simd, padded};
 use crate::vector::Rows;
@@ -15,16 +16,16 @@ pub struct DeltaRun<'a> {
     pub q: Rows<'a>,
     /// Keys, `[key dim]` per token.
     pub k: Rows<'a>,
-    /// Values of the state's part, per token.
+    /// Values of this part of the state, per token.
     pub v: Rows<'a>,
-    /// What remains of the state, per token.
+    /// Factor by which the state decays, per token.
     pub decay: &'a [f32],
-    /// How much of the difference is written, per token.
+    /// Fraction of the difference that is written, per token.
     pub beta: &'a [f32],
-    /// The state before the first token, where that is to stay as it is.
+    /// The state before the first token, if it must stay unchanged.
     pub before: Option<&'a [f32]>,
-    /// Whether a state that comes from `before` is too large to be found in a cache by the next
-    /// run: after a single token it is stored past the cache.
+    /// Whether a state copied from `before` is too large to be cached until the next run. After a
+    /// single token it is then stored with non-temporal stores.
     pub is_large: bool,
 }
 
@@ -39,7 +40,8 @@ impl DeltaRun<'_> {
         assert_eq!(out.len(), n_tokens * n_values, "outputs");
     }
 
-    /// Lines that are written once and were not read are not worth a place in the cache.
+    /// Returns whether the state bypasses the cache. Lines that are written once and were not read
+    /// are not worth caching.
     fn goes_past_cache(&self) -> bool {
         self.is_large && self.before.is_some() && self.v.n_rows == 1
     }
@@ -47,7 +49,7 @@ impl DeltaRun<'_> {
 
 /// Some values of the state, by key.
 trait Strip {
-    /// Values of the strip.
+    /// Returns the values of the strip.
     fn width(&self) -> usize;
 
     fn n_keys(&self) -> usize;
@@ -123,15 +125,15 @@ impl Strip for Narrow<'_> {
     }
 }
 
-/// Where the state is read that a token finds.
+/// Source of the state that a token reads.
 trait Found<S: Simd, T: Strip, const W: usize> {
     fn load(&self, simd: S, strips: &[T; W], key_idx: usize) -> [S::Vector; W];
 }
 
-/// Where the token before left it.
+/// The state left by the previous token.
 struct Left;
 
-/// There, but it has not decayed yet: the first token of a run.
+/// The state before the first token of a run, in place and not yet decayed.
 struct Undecayed<V>(V);
 
 /// The same in strips of another state.
@@ -186,7 +188,7 @@ pub(crate) fn delta_rule<S: Simd>(simd: S, run: &DeltaRun<'_>, state: &mut [f32]
     let mut first = 0;
     while first < n_values {
         let n_left = n_values - first;
-        // Registers that hold a larger tile hold the sums of two strips.
+        // Registers that hold a larger tile also hold the sums of two strips.
         let n_strips = if S::TILE_ROWS > 1 && n_left >= 2 * LANES { 2 } else { 1 };
         let width = n_left.min(n_strips * LANES);
         let (part, tail) = rest.split_at_mut(width * n_keys);
@@ -211,7 +213,7 @@ pub(crate) fn delta_rule<S: Simd>(simd: S, run: &DeltaRun<'_>, state: &mut [f32]
     }
 }
 
-/// All tokens over `W` strips, which begin with value `first`.
+/// Processes all tokens over `W` strips, which begin with value `first`.
 #[inline(always)]
 fn all_tokens<S: Simd, T: Strip, const W: usize>(
     simd: S,
@@ -222,7 +224,7 @@ fn all_tokens<S: Simd, T: Strip, const W: usize>(
     let decay = simd.splat(run.decay[0]);
     match before {
         Some(before) => {
-            // Says once what the loops over keys would check at each.
+            // One check instead of one per key in the loops.
             let n_values: [usize; W] = std::array::from_fn(|w| strips[w].width() * run.k.row_len);
             assert!((0..W).all(|w| before[w].len() == n_values[w]), "a state for every key");
             walk(simd, run, (UndecayedElsewhere { strips: before, decay }, strips), out);
@@ -231,9 +233,9 @@ fn all_tokens<S: Simd, T: Strip, const W: usize>(
     }
 }
 
-/// The state is gone over once per token and once more at the beginning: while a token's
-/// difference is written and its output taken, the state decays for the next token and meets its
-/// key. Before the first token it is only read, twice, so that it is written once.
+/// Passes over the state once per token and once more at the start. While a token's difference is
+/// written and its output computed, the state decays for the next token and is multiplied by its
+/// key. Before the first token the state is only read, twice, so that it is written once.
 #[inline(always)]
 fn walk<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize>(
     simd: S,
@@ -284,7 +286,7 @@ fn lanes_at<S: Simd>(simd: S, strip: &impl Strip, values: &[f32], w: usize) -> S
     simd.load(&padded(&values[w * LANES..][..strip.width()]))
 }
 
-/// `S k` of what is found.
+/// Returns `S k` of the state that was read.
 #[inline(always)]
 fn meet<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize>(
     simd: S,
@@ -304,7 +306,8 @@ fn meet<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize>(
     held
 }
 
-/// `S += delta k^T` and `S q`; then `S *= decay` and `S k` for the next token. Returns both.
+/// Computes `S += delta k^T` and `S q`; then `S *= decay` and `S k` for the next token. Returns
+/// both products.
 #[inline(always)]
 fn write_and_go_on<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize>(
     simd: S,
@@ -330,7 +333,7 @@ fn write_and_go_on<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize>(
     (sums, held)
 }
 
-/// `S += delta k^T`; returns `S q`.
+/// Computes `S += delta k^T`; returns `S q`.
 #[inline(always)]
 fn write_last<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize, const PAST_CACHE: bool>(
     simd: S,
@@ -357,14 +360,14 @@ fn write_last<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize, const PAST_C
     sums
 }
 
-/// Says once what the loops over keys would check at each.
+/// One check instead of one per key in the loops.
 #[inline(always)]
 fn spare_checks(strips: &[impl Strip], n_keys: usize) {
     assert!(strips.iter().all(|strip| strip.n_keys() >= n_keys), "a state for every key");
 }
 
-/// Loads of all strips stand before stores to any: strips lie a multiple of 4 KiB apart, and a
-/// load waits for a store whose address has the same low bits.
+/// Loads all strips before any store: strips are a multiple of 4 KiB apart, and a load waits for a
+/// store whose address has the same low bits.
 #[inline(always)]
 fn load_all<S: Simd, T: Strip, const W: usize>(
     simd: S,
@@ -409,7 +412,7 @@ mod tests {
         (40, 83, 9),
     ];
 
-    /// Everything of a run, with rows further apart than they are long.
+    /// All inputs of a run, with padding between rows.
     struct Tokens {
         n: usize,
         k_dim: usize,
@@ -432,7 +435,7 @@ mod tests {
             Self { n, k_dim, v_dim, q, k, v: random.values(n * (v_dim + 5)), decay, beta }
         }
 
-        /// Some tokens over some values.
+        /// Returns some tokens over some values.
         fn run(
             &self,
             tokens: std::ops::Range<usize>,
@@ -458,7 +461,8 @@ mod tests {
             }
         }
 
-        /// The rule as stated, for one value of the head: its row of the state and its outputs.
+        /// Computes the rule as stated, for one value of the head: its row of the state and its
+        /// outputs.
         fn stated(&self, value_idx: usize, row: &mut [f32]) -> Vec<f32> {
             let run = self.run(0..self.n, 0, self.v_dim);
             let dot = |row: &[f32], x: &[f32]| {
@@ -475,7 +479,7 @@ mod tests {
             (0..self.n).map(token).collect()
         }
 
-        /// The same in f64.
+        /// Computes the same in f64.
         fn exact(&self, value_idx: usize, row: &[f32]) -> Vec<f64> {
             let run = self.run(0..self.n, 0, self.v_dim);
             let mut row: Vec<f64> = row.iter().map(|&s| f64::from(s)).collect();
@@ -495,7 +499,7 @@ mod tests {
         }
     }
 
-    /// From `[value][key]` to strips.
+    /// Converts `[value][key]` to strips.
     fn in_strips(rows: &[f32], k_dim: usize) -> Vec<f32> {
         let strips = rows.chunks(16 * k_dim);
         let strip = |strip: &[f32]| -> Vec<f32> {
@@ -545,7 +549,7 @@ mod tests {
                 let mut changed = before.clone();
                 let mut expected = vec![0.0; n * v_dim];
                 table.delta_rule(&tokens.run(0..n, 0, v_dim), &mut changed, &mut expected);
-                // Lines as they lie in memory, and none of them.
+                // Aligned to cache lines, and unaligned.
                 for (first, is_large) in [(0, false), (0, true), (3, true)] {
                     let mut memory = vec![f32::NAN; 32 + before.len()];
                     let aligned = memory.as_ptr().align_offset(64) + first;

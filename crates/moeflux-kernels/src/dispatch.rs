@@ -1,26 +1,26 @@
-//! The choice among the tables of kernels.
+//! Selection of a table of kernels.
 //!
-//! **Invariant:** a table is given out only if the CPU has its features.
+//! **Invariant:** a table is returned only if the CPU has its features.
 
 use std::sync::OnceLock;
 
 use crate::scalar;
 use crate::table::KernelTable;
 
-/// The fastest table that this CPU can run.
+/// Returns the fastest table that this CPU can run.
 #[must_use]
 pub fn best() -> &'static KernelTable {
     static BEST: OnceLock<&'static KernelTable> = OnceLock::new();
     BEST.get_or_init(|| available().last().copied().unwrap_or(&scalar::TABLE))
 }
 
-/// The table of this name, if this CPU can run it.
+/// Returns the table of this name, if this CPU can run it.
 #[must_use]
 pub fn by_name(name: &str) -> Option<&'static KernelTable> {
     available().into_iter().find(|table| table.name == name)
 }
 
-/// Every table that this CPU can run, slowest first. Tests run all of them.
+/// Returns every table that this CPU can run, slowest first. Tests run all of them.
 #[must_use]
 pub fn available() -> Vec<&'static KernelTable> {
     let mut tables = vec![&scalar::TABLE];
@@ -31,7 +31,7 @@ pub fn available() -> Vec<&'static KernelTable> {
     tables
 }
 
-/// Tables of units that a CPU may lack, done by other means: slow, for tests.
+/// Returns a table that emulates units a CPU may lack: slow, for tests.
 #[cfg(any(test, feature = "emulated"))]
 #[must_use]
 pub fn emulated() -> Option<&'static KernelTable> {

@@ -1,7 +1,7 @@
-//! Rows of activations filled by the kernels of a table: copied and summed up for f32 products,
-//! rounded for those of int8.
+//! Filling of activation rows by the kernels of a table: copied and summed for f32 products,
+//! rounded for int8 products.
 //!
-//! **Invariant:** a row is written as a whole, padding and sums included.
+//! **Invariant:** a row is written as a whole, including padding and sums.
 
 use crate::activations::{Activations, RowShape};
 use crate::int8::{IntRowShape, IntRows, QuantisedRow};
@@ -12,7 +12,7 @@ impl Activations {
     ///
     /// # Panics
     ///
-    /// If `values` is not one row, or there is no such row.
+    /// If `values` is not one row, or `row_idx` is out of range.
     pub fn fill(&mut self, table: &KernelTable, row_idx: usize, values: &[f32]) {
         let (row, rows_values, rows_sums) = self.rows_mut();
         assert!(row_idx < row.n_rows, "row {row_idx} of {}", row.n_rows);
@@ -34,7 +34,7 @@ impl RowShape {
         self.finish(table, row, sums);
     }
 
-    /// Completes a row whose first `n_cols` values are written: padding and sums.
+    /// Completes a row whose first `n_cols` values are written: adds padding and sums.
     ///
     /// # Panics
     ///
@@ -54,7 +54,7 @@ impl IntRows {
     ///
     /// # Panics
     ///
-    /// If `x` is not one row, or there is no such row.
+    /// If `x` is not one row, or `row_idx` is out of range.
     pub fn fill(&mut self, table: &KernelTable, row_idx: usize, x: &[f32]) {
         let (shape, values, factors) = self.rows_mut();
         assert!(row_idx < shape.n_rows, "row {row_idx} of {}", shape.n_rows);

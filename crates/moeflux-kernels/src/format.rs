@@ -1,15 +1,15 @@
-//! How a weight matrix lies in memory: the kinds, their sizes, and a checked view of the bytes.
+//! Memory layout of a weight matrix: the kinds, their sizes, and a checked view of the bytes.
 //!
-//! **Invariant:** a [`Matrix`] has exactly the bytes its [`MatrixLayout`] asks for, and those of
-//! the rows between its own, so kernels need no further length checks. Bytes may lie at any
-//! address: files do not pad.
+//! **Invariant:** a [`Matrix`] has exactly the bytes that its [`MatrixLayout`] requires, including
+//! interleaved rows of other matrices, so kernels need no further length checks. Bytes may be at
+//! any address: files do not pad.
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::blocks::BlockKind;
 
-/// Columns of a group of FP8 where scales hold for whole rows.
+/// Columns of an FP8 group if scales cover whole rows.
 const FP8_GROUP: usize = 128;
 
 /// Columns of a group of plain floats, and of weights of blocks.
@@ -27,7 +27,7 @@ pub enum FloatKind {
 }
 
 impl FloatKind {
-    /// Bytes of one value.
+    /// Returns the bytes of one value.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -37,17 +37,17 @@ impl FloatKind {
     }
 }
 
-/// How scales are stored.
+/// Storage type of scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScaleKind {
     /// Floats.
     Float(FloatKind),
-    /// Powers of two: a byte is the exponent with 127 added, and all ones is no number.
+    /// Powers of two: a byte is the exponent plus 127, and all ones is NaN.
     E8m0,
 }
 
 impl ScaleKind {
-    /// Bytes of one scale.
+    /// Returns the bytes of one scale.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -57,43 +57,42 @@ impl ScaleKind {
     }
 }
 
-/// Affine quantisation, as MLX has it: `weight = code * scale + bias`, one scale and bias per
-/// group.
+/// MLX affine quantisation: `weight = code * scale + bias`, one scale and bias per group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Affine {
     /// Bits of one code: 2, 3, 4, 5, 6 or 8.
     pub bits: u8,
     /// Consecutive columns that share a scale and a bias: 32, 64 or 128.
     pub group: u8,
-    /// How scales and biases are stored.
+    /// Storage type of scales and biases.
     pub scale: FloatKind,
-    /// Where biases come from.
+    /// Source of the biases.
     pub biases: Biases,
 }
 
-/// Where the biases of affine codes come from.
+/// Source of the biases of affine codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Biases {
-    /// They are stored.
+    /// Stored with the scales.
     Stored,
-    /// They make the middle code zero: `-2^(bits - 1) * scale`, which is exact in f32.
+    /// Implied: the middle code is zero. A bias is `-2^(bits - 1) * scale`, which is exact in f32.
     Implied,
 }
 
 impl Affine {
-    /// Codes with a scale and a bias for each group.
+    /// Returns codes with a scale and a bias for each group.
     #[must_use]
     pub const fn new(bits: u8, group: u8, scale: FloatKind) -> Self {
         Self { bits, group, scale, biases: Biases::Stored }
     }
 
-    /// Codes with a scale alone, of which the middle one is zero.
+    /// Returns codes with a scale alone, whose middle code is zero.
     #[must_use]
     pub const fn symmetric(bits: u8, group: u8, scale: FloatKind) -> Self {
         Self { bits, group, scale, biases: Biases::Implied }
     }
 
-    /// What scales are multiplied with for biases that are implied.
+    /// Returns the factor of scales that gives implied biases.
     #[inline(always)]
     pub(crate) fn implied_factor(self) -> Option<f32> {
         match self.biases {
@@ -102,7 +101,8 @@ impl Affine {
         }
     }
 
-    /// Groups of so many columns: without a division, for kernels ask often.
+    /// Returns the number of groups in `n_cols` columns, without a division, because kernels call
+    /// it often.
     #[inline(always)]
     pub(crate) fn n_groups(self, n_cols: usize) -> usize {
         debug_assert!(self.group.is_power_of_two(), "groups of {}", self.group);
@@ -113,16 +113,16 @@ impl Affine {
 /// FP8 e4m3 codes: `weight = value * scale`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fp8 {
-    /// What shares a scale.
+    /// Extent of a scale.
     pub spread: Fp8Spread,
-    /// How scales are stored.
+    /// Storage type of scales.
     pub scale: ScaleKind,
 }
 
-/// What shares a scale of FP8.
+/// Extent of an FP8 scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fp8Spread {
-    /// So many rows and columns: 32, 64 or 128 of each.
+    /// A block of rows and columns: 32, 64 or 128 of each.
     Block {
         /// Rows.
         n_rows: u8,
@@ -136,13 +136,13 @@ pub enum Fp8Spread {
 }
 
 impl Fp8 {
-    /// As DeepSeek V3 is published: an f32 for each 128 x 128.
+    /// The format of DeepSeek V3: an f32 for each 128 x 128.
     pub const DEEPSEEK: Self = Self {
         spread: Fp8Spread::Block { n_rows: 128, n_cols: 128 },
         scale: ScaleKind::Float(FloatKind::F32),
     };
 
-    /// Rows under one scale.
+    /// Returns the rows that share a scale.
     #[must_use]
     pub const fn rows_per_scale(self) -> usize {
         match self.spread {
@@ -152,7 +152,7 @@ impl Fp8 {
         }
     }
 
-    /// Scales beside each other, for rows of so many columns.
+    /// Returns the scales across a row of `n_cols` columns.
     #[must_use]
     pub const fn scales_per_row(self, n_cols: usize) -> usize {
         match self.spread {
@@ -161,7 +161,7 @@ impl Fp8 {
         }
     }
 
-    /// The first row of those that share scales with a row, where these hold for whole blocks.
+    /// Returns the first row that shares scales with a row, if scales cover whole blocks.
     #[must_use]
     pub const fn first_row_with(self, row_idx: usize) -> usize {
         match self.spread {
@@ -170,7 +170,7 @@ impl Fp8 {
         }
     }
 
-    /// Columns that make one term of a sum.
+    /// Returns the columns that make one term of a sum.
     const fn group_cols(self) -> usize {
         match self.spread {
             Fp8Spread::Block { n_cols, .. } => n_cols as usize,
@@ -196,23 +196,23 @@ impl fmt::Display for Fp8 {
     }
 }
 
-/// How the values of a matrix are stored.
+/// Storage format of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatrixKind {
     /// Plain floating point.
     Float(FloatKind),
-    /// FP8 e4m3 codes under scales.
+    /// FP8 e4m3 codes with scales.
     Fp8(Fp8),
     /// MLX affine codes; each row is one little-endian bit stream.
     Affine(Affine),
-    /// Blocks that carry their own scales, one after the other; all bytes are codes, unless the
-    /// blocks of a kind have their scales apart.
+    /// Blocks that carry their own scales, one after the other. All bytes are codes, unless the
+    /// kind stores its scales separately.
     Block(BlockKind),
 }
 
 impl MatrixKind {
-    /// How scales, and biases where there are some, are stored apart from the codes; `None` if
-    /// there are none.
+    /// Returns the storage type of scales, and of biases if there are any, that are stored
+    /// separately from the codes; `None` if there are none.
     #[must_use]
     pub const fn scale_kind(self) -> Option<ScaleKind> {
         match self {
@@ -241,10 +241,10 @@ impl fmt::Display for MatrixKind {
     }
 }
 
-/// Kind and shape of a matrix: all that its size in bytes follows from.
+/// Kind and shape of a matrix, which determine its size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatrixLayout {
-    /// How values are stored.
+    /// Storage format of values.
     pub kind: MatrixKind,
     /// Outputs of the product.
     pub n_rows: usize,
@@ -257,8 +257,8 @@ impl MatrixLayout {
     ///
     /// # Errors
     ///
-    /// [`LayoutError`] for bits or groups that do not exist, columns that are not whole groups,
-    /// empty matrices, and sizes beyond the address space.
+    /// [`LayoutError`] for unsupported bits, groups or blocks, columns that are not whole groups or
+    /// blocks, empty matrices, and sizes beyond the address space.
     pub fn new(kind: MatrixKind, n_rows: usize, n_cols: usize) -> Result<Self, LayoutError> {
         let layout = Self { kind, n_rows, n_cols };
         if n_rows == 0 || n_cols == 0 {
@@ -295,7 +295,7 @@ impl MatrixLayout {
         Ok(layout)
     }
 
-    /// Bytes of one row of codes or values.
+    /// Returns the bytes of one row of codes or values.
     #[must_use]
     pub const fn row_bytes(&self) -> usize {
         match self.kind {
@@ -306,13 +306,13 @@ impl MatrixLayout {
         }
     }
 
-    /// Bytes of all codes or values.
+    /// Returns the bytes of all codes or values.
     #[must_use]
     pub const fn code_bytes(&self) -> usize {
         self.n_rows * self.row_bytes()
     }
 
-    /// Bytes of all scales; zero where the kind has none.
+    /// Returns the bytes of all scales; zero if the kind has none.
     #[must_use]
     pub const fn scale_bytes(&self) -> usize {
         match self.kind {
@@ -330,7 +330,7 @@ impl MatrixLayout {
         }
     }
 
-    /// Bytes of the scales of a row of blocks; zero for kinds whose scales are not of blocks.
+    /// Returns the bytes of the scales of a row of blocks; zero for other kinds.
     #[must_use]
     pub const fn scale_row_bytes(&self) -> usize {
         match self.kind {
@@ -339,13 +339,14 @@ impl MatrixLayout {
         }
     }
 
-    /// Rows of memory from the first row to the last, both included, where others lie between.
+    /// Returns the rows of memory from the first row to the last, inclusive, if others lie between
+    /// them.
     #[must_use]
     pub const fn spanned_rows(&self, row_step: usize) -> usize {
         (self.n_rows - 1) * row_step + 1
     }
 
-    /// Bytes of all biases; zero where the kind has none.
+    /// Returns the bytes of all biases; zero if the kind has none.
     #[must_use]
     pub const fn bias_bytes(&self) -> usize {
         match self.kind {
@@ -357,8 +358,8 @@ impl MatrixLayout {
         }
     }
 
-    /// Which of all bytes of codes, of scales and of biases some rows have. Scales are also those
-    /// of the rows that share one with these.
+    /// Returns the byte ranges of some rows in the codes, the scales and the biases. The range of
+    /// scales is widened to whole blocks of rows that share one.
     #[must_use]
     pub fn bytes_of_rows(&self, rows: &Range<usize>) -> [Range<usize>; 3] {
         let one = Self { n_rows: 1, ..*self };
@@ -375,14 +376,14 @@ impl MatrixLayout {
         ]
     }
 
-    /// Bytes of the whole matrix.
+    /// Returns the bytes of the whole matrix.
     #[must_use]
     pub const fn total_bytes(&self) -> usize {
         self.code_bytes() + self.scale_bytes() + self.bias_bytes()
     }
 }
 
-/// A layout that cannot be.
+/// Reason why a layout is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -394,7 +395,7 @@ pub enum LayoutError {
         /// Columns.
         n_cols: usize,
     },
-    /// More bytes than can be addressed.
+    /// More bytes than the address space.
     #[error("a matrix of {n_rows} x {n_cols} does not fit in memory")]
     TooLarge {
         /// Rows.
@@ -402,19 +403,19 @@ pub enum LayoutError {
         /// Columns.
         n_cols: usize,
     },
-    /// Codes of a width that does not exist.
+    /// Unsupported width of codes.
     #[error("{bits}-bit codes are not supported (2, 3, 4, 5, 6 and 8 are)")]
     Bits {
-        /// Width asked for.
+        /// Requested width.
         bits: u8,
     },
-    /// Groups of a size that does not exist.
+    /// Unsupported group size.
     #[error("groups of {group} are not supported (32, 64 and 128 are)")]
     Group {
-        /// Size asked for.
+        /// Requested size.
         group: u8,
     },
-    /// Blocks of FP8 of a size that does not exist.
+    /// Unsupported size of FP8 blocks.
     #[error("FP8 blocks of {n_rows} x {n_cols} are not supported (32, 64 and 128 are)")]
     Fp8Block {
         /// Rows of a block.
@@ -422,7 +423,7 @@ pub enum LayoutError {
         /// Columns of a block.
         n_cols: u8,
     },
-    /// The last group of a row would be cut.
+    /// Rows that are not whole groups.
     #[error("rows of {n_cols} values are not whole groups of {group}")]
     RaggedGroup {
         /// Columns.
@@ -430,33 +431,33 @@ pub enum LayoutError {
         /// Group size.
         group: u8,
     },
-    /// The last block of a row would be cut.
+    /// Rows that are not whole blocks.
     #[error("rows of {n_cols} values are not whole {kind} blocks of {}", kind.block_cols())]
     RaggedBlock {
         /// Columns.
         n_cols: usize,
-        /// What rows consist of.
+        /// Kind of the blocks.
         kind: BlockKind,
     },
 }
 
-/// A matrix in memory: a layout and exactly the bytes it asks for.
+/// A matrix in memory: a layout and exactly the bytes it requires.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
     layout: MatrixLayout,
     codes: &'a [u8],
     scales: &'a [u8],
     biases: &'a [u8],
-    /// From one row to the next in memory, in rows.
+    /// Distance between rows in memory, in rows.
     row_step: usize,
 }
 
 impl<'a> Matrix<'a> {
-    /// A view of a matrix whose parts were read to memory.
+    /// Creates a view of a matrix whose parts are in memory.
     ///
     /// # Panics
     ///
-    /// If a part has another length than the layout asks for: the loader checked them.
+    /// If the length of a part does not match the layout; the loader has checked them.
     #[must_use]
     pub fn new(layout: MatrixLayout, codes: &'a [u8], scales: &'a [u8], biases: &'a [u8]) -> Self {
         assert_eq!(codes.len(), layout.code_bytes(), "codes of {layout:?}");
@@ -465,13 +466,13 @@ impl<'a> Matrix<'a> {
         Self { layout, codes, scales, biases, row_step: 1 }
     }
 
-    /// A view of every `row_step`-th row of codes and scales, from the first one on, of which the
-    /// last one is the last row of these bytes.
+    /// Creates a view of every `row_step`-th row of codes and scales, from the first one on. The
+    /// last row of these bytes is the last one of the view.
     ///
     /// # Panics
     ///
-    /// If a part has another length, or the kind is one whose rows cannot be taken apart: only
-    /// blocks and plain floats can.
+    /// If `row_step` is 0, the length of a part does not match, or the rows of the kind cannot be
+    /// interleaved: only those of blocks and plain floats can.
     #[must_use]
     pub fn of_every(
         row_step: usize,
@@ -488,46 +489,46 @@ impl<'a> Matrix<'a> {
         Self { layout, codes, scales, biases: &[], row_step }
     }
 
-    /// Kind and shape.
+    /// Returns kind and shape.
     #[must_use]
     pub fn layout(&self) -> MatrixLayout {
         self.layout
     }
 
-    /// How many rows of memory there are from one row to the next: 1, unless rows of others lie
-    /// between them.
+    /// Returns the distance between rows in memory, in rows: 1, unless rows of others lie between
+    /// them.
     #[must_use]
     pub fn row_step(&self) -> usize {
         self.row_step
     }
 
-    /// Codes or values, row by row, and those of rows that lie between.
+    /// Returns the codes or values, row by row, including interleaved rows.
     #[must_use]
     pub fn codes(&self) -> &'a [u8] {
         self.codes
     }
 
-    /// Scales: per row and group (affine), per block row and block column (FP8), per row and block
-    /// (blocks that have them apart), or none.
+    /// Returns the scales: per row and group (affine), per block row and block column (FP8), per
+    /// row and block (blocks that store them separately), or none.
     #[must_use]
     pub fn scales(&self) -> &'a [u8] {
         self.scales
     }
 
-    /// Biases per row and group (affine), or none.
+    /// Returns the biases per row and group (affine), or none.
     #[must_use]
     pub fn biases(&self) -> &'a [u8] {
         self.biases
     }
 
-    /// The codes or values of one row.
+    /// Returns the codes or values of one row.
     #[must_use]
     pub fn row(&self, row_idx: usize) -> &'a [u8] {
         let row_bytes = self.layout.row_bytes();
         &self.codes[row_idx * self.row_step * row_bytes..][..row_bytes]
     }
 
-    /// The scales of one row of blocks that have them apart; nothing for other kinds.
+    /// Returns the scales of one row of blocks that store them separately; empty for other kinds.
     #[inline(always)]
     pub(crate) fn scale_row(&self, row_idx: usize) -> &'a [u8] {
         let row_bytes = self.layout.scale_row_bytes();
@@ -535,7 +536,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Columns that make one term of an output's sum.
+/// Returns the columns that make one term of an output's sum.
 pub(crate) const fn group_cols(kind: MatrixKind) -> usize {
     match kind {
         MatrixKind::Float(_) | MatrixKind::Block(_) => FLOAT_GROUP,

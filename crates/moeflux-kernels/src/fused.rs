@@ -1,10 +1,10 @@
-//! A fused multiply-add of single values that rounds once, whichever library the system has.
+//! A fused multiply-add of single values that rounds once, on every platform.
 //!
-//! Where the processor's instruction is not known to be there, `f32::mul_add` calls the platform's
-//! `fmaf`. Not every one rounds once: MinGW's differs from the right result a third of the time.
-//! **Invariant:** the bits of the instruction, for every input; NaN stays NaN.
+//! If the processor's instruction is not known to exist, `f32::mul_add` calls the platform's
+//! `fmaf`. Some of these round twice: MinGW's result is wrong a third of the time. **Invariant:**
+//! the bits of the instruction, for every input; NaN stays NaN.
 
-/// `factor * self + addend`, rounded once.
+/// Returns `factor * self + addend`, rounded once.
 pub(crate) trait Fused {
     fn fused(self, factor: f32, addend: f32) -> f32;
 }
@@ -21,16 +21,16 @@ impl Fused for f32 {
     }
 }
 
-/// The product is exact in f64, and so is what the sum loses. A sum that is not exact becomes the
-/// odd one of its two neighbours: with 29 bits more than f32 has, it then rounds to what the exact
-/// sum rounds to.
+/// The product is exact in f64, and so is the rounding error of the sum. An inexact sum is replaced
+/// by its odd neighbour: with 29 bits more than f32, it then rounds to the same value as the exact
+/// sum.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "rounding is the purpose")]
 fn by_rounding_to_odd(a: f32, b: f32, addend: f32) -> f32 {
     let (product, addend) = (f64::from(a) * f64::from(b), f64::from(addend));
     let sum = product + addend;
-    // What the sum lost: exact, as no value comes near the ends of f64's range. NaN where the sum
-    // is not finite, and then no comparison holds.
+    // Rounding error of the sum: exact, as no value comes near the ends of f64's range. NaN if the
+    // sum is not finite, and then no comparison holds.
     let added = sum - product;
     let lost = (product - (sum - added)) + (addend - added);
     let is_inexact = lost.abs() > 0.0;
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::tests::Random;
 
-    /// What decides a rounding: ends of the range, ones beside powers of two, ties.
+    /// Values that affect rounding: ends of the range, neighbours of powers of two, ties.
     const HARD: [u32; 22] = [
         0,
         1,
@@ -72,7 +72,7 @@ mod tests {
         0x7fc0_0000,
     ];
 
-    /// FNV-1a over the bits, all NaNs alike.
+    /// Hashes the bits with FNV-1a, all NaNs alike.
     fn add(hash: u64, value: f32) -> u64 {
         let bits = if value.is_nan() { 0x7fc0_0000 } else { value.to_bits() };
         bits.to_le_bytes()
@@ -111,7 +111,7 @@ mod tests {
         let mut n_twice = 0;
         for case in 0..1_000_000_u32 {
             let [a, b, c] = [(); 3].map(|()| (random.bits() >> 32) as u32);
-            // Products and addends of like size, and any bits at all.
+            // Products and addends of similar size, and arbitrary bits.
             let near = |bits: u32| f32::from_bits(bits & 0x83ff_ffff | 0x3c00_0000);
             let value: fn(u32) -> f32 = if case % 2 == 0 { near } else { f32::from_bits };
             let (a, b, c) = (value(a), value(b), value(c));

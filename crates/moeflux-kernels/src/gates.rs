@@ -1,26 +1,26 @@
-//! Exponentials and the gates made of them, without a library's functions.
+//! Exponentials and the gates built from them, without library functions.
 //!
-//! Each value depends on its own inputs alone, by operations that round once: so every instruction
-//! set gives the same bits, whichever of them the compiler takes many at a time.
-//! **Invariant:** NaN stays NaN; no input traps.
+//! Each value depends on its own inputs alone, by operations that round once, so that every
+//! instruction set gives the same bits, however the compiler vectorises them. **Invariant:** NaN
+//! stays NaN; no input traps.
 
 use crate::lanes::Simd;
 
-/// Below it the result is 0: the last exponents are those of numbers without leading ones.
+/// Inputs below it give 0: the remaining results would be nearly or fully subnormal.
 const EXP_LOWEST: f32 = -87.3;
 
-/// Above it the result is infinite: the largest number whose exponential is not.
+/// Inputs above it give infinity: the largest number with a finite exponential.
 const EXP_HIGHEST: f32 = 88.722_83;
 
-/// `exp(x)` within 2 units in the last place; 0 below -87.3, infinite above 88.72.
+/// Returns `exp(x)` within 2 units in the last place; 0 below -87.3, infinite above 88.72.
 ///
 /// `x = n ln 2 + r` with `|r| <= ln 2 / 2`; `exp(r)` is its Taylor polynomial of degree 7, whose
 /// remainder is below 2^-27.
 #[inline(always)]
 pub(crate) fn exp<S: Simd>(simd: S, x: f32) -> f32 {
-    /// Adding it leaves a number rounded to an integer in the low bits.
+    /// Adding it rounds a number to an integer in the low bits.
     const ROUNDER: f32 = 12_582_912.0;
-    /// Upper part of ln 2, with zeros at the end, so that its product with `n` is exact.
+    /// Upper part of ln 2, with trailing zeros, so that its product with `n` is exact.
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
 
@@ -38,27 +38,27 @@ pub(crate) fn exp<S: Simd>(simd: S, x: f32) -> f32 {
     if x.is_nan() { x } else { value }
 }
 
-/// `1 / (1 + exp(-x))` within 3 units in the last place or 2^-126.
+/// Returns `1 / (1 + exp(-x))` within 3 units in the last place or 2^-126.
 #[inline(always)]
 pub(crate) fn sigmoid<S: Simd>(simd: S, x: f32) -> f32 {
     1.0 / (1.0 + exp(simd, -x))
 }
 
-/// `x * sigmoid(x)` within 3 units in the last place or 2^-119.
+/// Returns `x * sigmoid(x)` within 3 units in the last place or 2^-119.
 #[inline(always)]
 pub(crate) fn silu<S: Simd>(simd: S, x: f32) -> f32 {
     x / (1.0 + exp(simd, -x))
 }
 
-/// `ln(1 + exp(x))` within 4 units in the last place or 2^-126.
+/// Returns `ln(1 + exp(x))` within 4 units in the last place or 2^-126.
 #[inline(always)]
 fn softplus<S: Simd>(simd: S, x: f32) -> f32 {
     let positive = if x > 0.0 { x } else { 0.0 };
     positive + ln_1p(simd, exp(simd, -x.abs()))
 }
 
-/// `ln(1 + x)` for `0 <= x <= 1`: twice the area tangent of `s = x / (2 + x)`, whose series has
-/// a remainder below 2^-28 of the result after eight terms.
+/// Returns `ln(1 + x)` for `0 <= x <= 1`: twice the area tangent of `s = x / (2 + x)`, whose series
+/// has a remainder below 2^-28 of the result after eight terms.
 #[inline(always)]
 fn ln_1p<S: Simd>(simd: S, x: f32) -> f32 {
     let s = x / (2.0 + x);
@@ -70,14 +70,15 @@ fn ln_1p<S: Simd>(simd: S, x: f32) -> f32 {
     simd.fma1(series * square, 2.0 * s, 2.0 * s)
 }
 
-/// `exp(-y)` of `y = exp(a_log) * softplus(a + dt_bias)`: the error of `y` counts `y` times.
+/// Returns `exp(-y)` of `y = exp(a_log) * softplus(a + dt_bias)`. The relative error of `y` is
+/// amplified `y` times.
 #[inline(always)]
 fn decay<S: Simd>(simd: S, a: f32, a_log: f32, dt_bias: f32) -> f32 {
     exp(simd, -(exp(simd, a_log) * softplus(simd, a + dt_bias)))
 }
 
-/// gpt_oss: `g * sigmoid(1.702 g) * (u + 1)`, after `g` is cut to at most `limit` and `u` to
-/// `-limit ..= limit`.
+/// Returns gpt_oss's `g * sigmoid(1.702 g) * (u + 1)`, with `g` clamped to at most `limit` and `u`
+/// to `-limit ..= limit`.
 #[inline(always)]
 fn limited_swiglu<S: Simd>(simd: S, gate: f32, up: f32, limit: f32) -> f32 {
     let gate = if gate > limit { limit } else { gate };
@@ -144,8 +145,8 @@ mod tests {
     use crate::tests::{same_bits, scalar};
     use crate::{RowOp, available};
 
-    /// A dense walk through the range where values are neither 0 nor infinite, then every 4099th
-    /// bit pattern of all.
+    /// Returns a dense sweep of the range where values are neither 0 nor infinite, then every
+    /// 4099th bit pattern of all.
     fn inputs() -> Vec<f32> {
         let walk = (-220_000..220_000).map(|i| i as f32 * 0.000_5);
         walk.chain((0..u32::MAX).step_by(4099).map(f32::from_bits)).collect()
@@ -156,13 +157,13 @@ mod tests {
         value as f32
     }
 
-    /// The error in units in the last place of the exact value's f32.
+    /// Returns the error in units in the last place of the exact value's f32.
     fn units(value: f32, exact: f64) -> f64 {
         let near = rounded(exact.abs()).max(f32::MIN_POSITIVE);
         (f64::from(value) - exact).abs() / f64::from(near.next_up() - near)
     }
 
-    /// Runs `op` over all inputs by every table; errors beyond `units_max` fail.
+    /// Runs `op` over all inputs with every table; errors beyond `units_max` fail.
     fn check(
         what: &str,
         run: impl Fn(&crate::KernelTable, &mut [f32]),
@@ -226,7 +227,7 @@ mod tests {
         let sigmoid = |table: &crate::KernelTable, values: &mut [f32]| {
             table.apply(&RowOp::Sigmoid, values);
         };
-        // 2^-126 is 2^23 units of the smallest number with a leading one.
+        // 2^-126 is 2^23 units of the smallest normal number.
         let limit = |x: f64| if x < -86.0 { f64::from(1 << 23) } else { 3.0 };
         check("sigmoid", sigmoid, exact_sigmoid, limit);
         let silu = |table: &crate::KernelTable, values: &mut [f32]| {
@@ -246,7 +247,7 @@ mod tests {
                 table.apply(&RowOp::Decay { a_log: &a_log, dt_bias: &dt_bias }, values);
             };
             let y = move |x: f64| {
-                // The sum is rounded to f32: what is rounded there is no error of the gate's.
+                // The sum is rounded to f32, which is not an error of the gate.
                 let x = f64::from(rounded(x) + dt_bias);
                 f64::from(a_log).exp() * (x.max(0.0) + (-x.abs()).exp().ln_1p())
             };

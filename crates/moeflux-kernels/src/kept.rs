@@ -1,32 +1,33 @@
-//! Keys and values as a cache keeps them: in full, as halves, or as codes of 8 bits.
+//! Keys and values as stored in a cache: in full, in half precision, or as 8-bit codes.
 //!
 //! **Invariant:** codes are those of an affine matrix with a row per position, so that scores are
-//! products of that matrix with rounded queries. Rounding is integer operations and single f32
+//! products of that matrix with rounded queries. Rounding uses integer operations and single f32
 //! operations, so that every CPU gives the same codes.
 
 use crate::format::{Affine, FloatKind, Matrix, MatrixKind};
 
-/// Larger magnitudes are no numbers: up to it, no difference of two overflows.
+/// Larger magnitudes are treated as NaN: up to it, no difference of two overflows.
 const LARGEST: f32 = f32::from_bits((127 + 100) << 23);
 
-/// Groups whose codes would be worth less have none: beyond, `1 / scale` could overflow.
+/// Groups with a smaller scale are stored as their bias alone: below it, `1 / scale` could
+/// overflow.
 const SCALE_MIN: f32 = f32::from_bits((127 - 100) << 23);
 
 /// The largest code.
 const CODE_MAX: f32 = 255.0;
 
-/// Keys or values as a cache keeps them.
+/// Keys or values as stored in a cache.
 #[derive(Clone, Copy, Debug)]
 pub enum Kept<'a> {
     /// Single precision.
     F32(&'a [f32]),
     /// Bits of half precision: see [`crate::round_to_f16`].
     F16(&'a [u16]),
-    /// Codes of 8 bits: rows of a matrix from `first_row`, see [`CodeShape`].
+    /// 8-bit codes: rows of a matrix from `first_row`, see [`CodeShape`].
     Codes {
         /// A row per position.
         matrix: Matrix<'a>,
-        /// Of the first position.
+        /// Row of the first position.
         first_row: usize,
     },
 }
@@ -34,18 +35,18 @@ pub enum Kept<'a> {
 /// Positions of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct KeptRows<'a> {
-    /// From the first value of the first position.
+    /// Values from the first one of the first position on.
     pub values: Kept<'a>,
-    /// Positions.
+    /// Number of positions.
     pub n_rows: usize,
     /// Values of one position.
     pub row_len: usize,
-    /// Values from one position to the next.
+    /// Distance between positions, in values.
     pub stride: usize,
 }
 
 impl KeptRows<'_> {
-    /// Checks that all positions are there.
+    /// Checks that all positions exist.
     pub(crate) fn check(&self, n_rows_max: usize) {
         assert!(self.n_rows <= n_rows_max, "{} positions in a block", self.n_rows);
         assert!(self.row_len <= self.stride, "positions do not overlap");
@@ -68,44 +69,44 @@ fn is_kept(kind: MatrixKind) -> bool {
     matches!(kind, MatrixKind::Affine(Affine { bits: 8, scale: FloatKind::Bf16, .. }))
 }
 
-/// How a vector's codes lie: groups of 64 columns, or of 32 where that leaves less empty, each with
-/// a scale and a bias in bf16.
+/// Layout of a vector's codes: groups of 64 columns, or of 32 if that wastes less, each with a
+/// scale and a bias in bf16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeShape {
-    /// Columns with those that fill up the last group.
+    /// Columns including the padding of the last group.
     pub n_cols: usize,
     /// Columns of a group.
     pub group: u8,
 }
 
 impl CodeShape {
-    /// Of vectors of so many values.
+    /// Returns the layout for vectors of `n_values` values.
     #[must_use]
     pub const fn of(n_values: usize) -> Self {
         let n_cols = n_values.next_multiple_of(32);
         Self { n_cols, group: if n_cols.is_multiple_of(64) { 64 } else { 32 } }
     }
 
-    /// The kind of matrix whose rows they are.
+    /// Returns the kind of matrix whose rows the codes are.
     #[must_use]
     pub const fn kind(self) -> MatrixKind {
         MatrixKind::Affine(Affine::new(8, self.group, FloatKind::Bf16))
     }
 
-    /// Bytes of one vector's codes, scales and biases.
+    /// Returns the bytes of one vector's codes, scales and biases.
     #[must_use]
     pub const fn part_bytes(self) -> [usize; 3] {
         let factor_bytes = self.n_cols / self.group as usize * FloatKind::Bf16.bytes();
         [self.n_cols, factor_bytes, factor_bytes]
     }
 
-    /// Rounds a vector: a group's bias is its least value, rounded down, a code is worth a 255th of
-    /// what lies between that and the largest, rounded up, and `code = rint((value - bias) /
-    /// scale)`. A group that holds a NaN or a magnitude above 2^100 is all NaN.
+    /// Rounds a vector. A group's bias is its minimum, rounded down; its scale is a 255th of the
+    /// distance from there to the maximum, rounded up; and `code = rint((value - bias) / scale)`. A
+    /// group with a NaN or a magnitude above 2^100 is all NaN.
     ///
     /// # Panics
     ///
-    /// If a part has another length than [`CodeShape::part_bytes`] says.
+    /// If the length of a part differs from [`CodeShape::part_bytes`].
     pub fn round(self, values: &[f32], codes: &mut [u8], [scales, biases]: [&mut [u8]; 2]) {
         let lengths = [codes.len(), scales.len(), biases.len()];
         assert_eq!((Self::of(values.len()), lengths), (self, self.part_bytes()), "parts");
@@ -153,12 +154,12 @@ fn widened(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// The largest bf16 that is not above a number.
+/// Returns the largest bf16 that is not above a number.
 fn rounded_down(value: f32) -> u16 {
     if value < 0.0 { away_from_zero(value) } else { towards_zero(value) }
 }
 
-/// The smallest bf16 that is not below a positive number.
+/// Returns the smallest bf16 that is not below a positive number.
 fn rounded_up(value: f32) -> u16 {
     away_from_zero(value)
 }
@@ -178,7 +179,7 @@ mod tests {
     use crate::tests::Random;
     use crate::{MatrixLayout, decode_row};
 
-    /// What is read back of a vector.
+    /// Rounds a vector and decodes it again.
     fn kept(values: &[f32]) -> Vec<f32> {
         let shape = CodeShape::of(values.len());
         let [mut codes, mut scales, mut biases] = shape.part_bytes().map(|n| vec![0x55; n]);
@@ -207,8 +208,8 @@ mod tests {
         assert_eq!(CodeShape::of(256).part_bytes(), [256, 8, 8]);
     }
 
-    /// Checks one group: the bias lies up to a 128th of the least value below it, and the scale up
-    /// to a 128th above its due.
+    /// Checks one group: the bias is at most a 128th of the minimum below it, and the scale at most
+    /// a 128th too large.
     fn check_errors(values: &[f32], kept: &[f32]) {
         let wide =
             |fold: fn(f32, f32) -> f32| f64::from(values.iter().copied().reduce(fold).unwrap());

@@ -1,8 +1,8 @@
 //! Sixteen lanes of f32: the shape of every sum in this crate.
 //!
-//! A [`Simd`] is proof that the CPU has an instruction set, and its sixteen lanes. **Invariant:**
-//! every implementation gives the bits of [`Portable`]; all functions are always inlined into a
-//! function that enables the features.
+//! A [`Simd`] is proof that the CPU has an instruction set, and provides its sixteen lanes.
+//! **Invariant:** every implementation gives the bits of [`Portable`]; all functions are always
+//! inlined into a function that enables the features.
 
 use crate::fused::Fused as _;
 use crate::rounding::from_f16;
@@ -13,13 +13,13 @@ pub(crate) const LANES: usize = 16;
 /// One value per lane.
 pub(crate) type Lanes = [f32; LANES];
 
-/// `b` where they are equal or not comparable.
+/// Returns the larger value; `b` if they are equal or not comparable.
 #[inline(always)]
 pub(crate) fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// An instruction set that this CPU has.
+/// An instruction set of this CPU.
 pub(crate) trait Simd: Copy {
     /// Sixteen lanes in registers.
     type Vector: Copy;
@@ -30,66 +30,66 @@ pub(crate) trait Simd: Copy {
     /// Rows of a tile of four picks.
     const TILE_ROWS: usize;
 
-    /// Side of a square of sums that fits the registers together with its factors: 4 or 2.
+    /// Edge of a square of sums that fits the registers together with its factors: 4 or 2.
     const SQUARE: usize = if Self::TILE_ROWS >= 4 { 4 } else { 2 };
 
-    /// `value` in every lane.
+    /// Returns `value` in every lane.
     fn splat(self, value: f32) -> Self::Vector;
 
-    /// Lanes from memory.
+    /// Loads lanes from memory.
     fn load(self, lanes: &Lanes) -> Self::Vector;
 
-    /// Lanes to memory.
+    /// Stores lanes to memory.
     fn store(self, vector: Self::Vector, lanes: &mut Lanes);
 
-    /// Lanes to memory that is not read soon: where they fill a cache line, the line is not read
-    /// first. Other threads see them behind [`Simd::drain`].
+    /// Stores lanes to memory that is not read soon: if they fill a cache line, the line is not
+    /// read first. Other threads see them after [`Simd::drain`].
     fn store_past_cache(self, vector: Self::Vector, lanes: &mut Lanes);
 
-    /// Waits until what was stored past the cache is visible in the order of the program.
+    /// Waits until non-temporal stores are visible in program order.
     fn drain(self);
 
-    /// `a + b`.
+    /// Returns `a + b`.
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
-    /// `a * b`.
+    /// Returns `a * b`.
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
-    /// `a` where it is larger, else `b`: also where one is NaN.
+    /// Returns `a` if it is larger, else `b`, also if one is NaN.
     fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
-    /// `fma(a, b, acc)`.
+    /// Returns `fma(a, b, acc)`.
     fn fma(self, a: Self::Vector, b: Self::Vector, acc: Self::Vector) -> Self::Vector;
 
-    /// The sum of each vector's lanes: lane `j` += lane `j + 8`, `j + 4`, `j + 2`, `j + 1`.
+    /// Returns the sum of each vector's lanes: lane `j` += lane `j + 8`, `j + 4`, `j + 2`, `j + 1`.
     fn reduce4(self, vectors: [Self::Vector; 4]) -> Self::Quad;
 
-    /// Lane `j` is the `BITS` bits of `quads[j / 4]` from bit `BITS * (j % 4)`.
+    /// Decodes codes: lane `j` is the `BITS` bits of `quads[j / 4]` from bit `BITS * (j % 4)`.
     fn codes<const BITS: u32>(self, quads: [u32; 4]) -> Self::Vector;
 
-    /// Unsigned bytes.
+    /// Converts unsigned bytes.
     fn bytes(self, bytes: &[u8; LANES]) -> Self::Vector;
 
-    /// Values of half precision, by their bits.
+    /// Converts the bits of half-precision values.
     fn widened(self, bits: &[u16; LANES]) -> Self::Vector;
 
-    /// Four values from memory.
+    /// Loads four values from memory.
     fn load4(self, values: &[f32; 4]) -> Self::Quad;
 
-    /// Four values to memory.
+    /// Stores four values to memory.
     fn store4(self, quad: Self::Quad) -> [f32; 4];
 
-    /// `fma(a, b, acc)`.
+    /// Returns `fma(a, b, acc)`.
     fn fma4(self, a: Self::Quad, b: Self::Quad, acc: Self::Quad) -> Self::Quad;
 
-    /// `fma(a, b, acc)` of single values: one instruction in a function that enables it.
+    /// Returns `fma(a, b, acc)` of single values: one instruction in a function that enables it.
     #[inline(always)]
     #[expect(clippy::disallowed_methods, reason = "instruction sets have the instruction")]
     fn fma1(self, a: f32, b: f32, acc: f32) -> f32 {
         a.mul_add(b, acc)
     }
 
-    /// The sum of one vector's lanes.
+    /// Returns the sum of one vector's lanes.
     #[inline(always)]
     fn reduce(self, vector: Self::Vector) -> f32 {
         let zero = self.splat(0.0);
@@ -97,7 +97,7 @@ pub(crate) trait Simd: Copy {
     }
 }
 
-/// At most 16 values, filled up with zeros.
+/// Pads at most 16 values with zeros.
 #[inline(always)]
 pub(crate) fn padded(values: &[f32]) -> Lanes {
     let mut lanes = [0.0; LANES];

@@ -1,18 +1,18 @@
 //! CPU kernels: weight formats, products and vector kernels, one thin file per instruction set.
 //!
-//! **Invariant:** no I/O, no threads, no knowledge of models. Callers see only safe functions, and
+//! **Invariant:** no I/O, no threads, no knowledge of models. The public functions are safe, and
 //! every [`KernelTable`] gives the same bits.
 //!
-//! Two arithmetics share all but the products with affine matrices: int8 rounds activations, as
-//! `int8/mod.rs` states; f32 does not.
+//! Two arithmetics share everything but the products with affine matrices and blocks: int8 rounds
+//! activations, as `int8/mod.rs` states; f32 does not.
 //!
 //! # The arithmetic of f32 mode
 //!
 //! All values are `f32`; `fma` rounds once.
 //! * A **group** is the quantisation group of an affine row (32, 64 or 128 columns), the columns of
-//!   a block of FP8 (128 where scales hold for whole rows), 64 columns of plain floats and of the
-//!   weights of blocks that carry their own scales, as [`decode_row`] gives them. A short last
-//!   group is filled up with zeros.
+//!   a block of FP8 (128 if scales cover whole rows), or 64 columns of plain floats and of the
+//!   weights of blocks that carry their own scales, as decoded by [`decode_row`]. A short last
+//!   group is padded with zeros.
 //! * A **group's sum** has 16 lanes, all starting from +0: lane `j` takes columns `j`, `j + 16`, ..
 //!   of the group in ascending order, by `fma` for a dot product and by addition for a plain sum.
 //!   Then lane `j` += lane `j + 8`, += `j + 4`, += `j + 2`, += `j + 1`.
@@ -24,24 +24,24 @@
 //!   `acc = fma(x[row], value[row][col], acc)`, where an affine value is `fma(code, scale, bias)`,
 //!   an FP8 value `value * scale`.
 //! * [`KernelTable::dot`] is one group as long as its vectors.
-//! * **Attention** takes positions in blocks. A score is such a dot product, of several parts their
-//!   sum in the order of the parts, times the scale. A block's exponentials are summed as one group
-//!   from its first visible position. An output element is multiplied with the block's factor, then
-//!   takes positions in ascending order: `out = fma(weight, value, out)`. Values kept as f16 are
-//!   widened exactly.
-//! * **Attention over codes of 8 bits**: see `kept.rs` for the codes. A score is the product of the
+//! * **Attention** takes positions in blocks. A score is such a dot product times the scale; with
+//!   several parts, their sum in the order of the parts. A block's exponentials are summed as one
+//!   group from its first visible position. An output element is multiplied by the block's factor,
+//!   then takes positions in ascending order: `out = fma(weight, value, out)`. Values stored as f16
+//!   are widened exactly.
+//! * **Attention over 8-bit codes**: see `kept.rs` for the codes. A score is the product of the
 //!   query, rounded to int8, with the codes as a matrix: see `int8/mod.rs`. An output element takes
 //!   `out = fma(weight * scale, code, out)`, and after the block's last position the sum of
 //!   `weight * bias` over its positions, as one group.
-//! * **A sum of squares** has four sums of 16 lanes: chunks of 16 values go to them in turn. They
+//! * **A sum of squares** has four sums of 16 lanes, which take chunks of 16 values in turn. They
 //!   are added as `(0 + 1) + (2 + 3)`, then the lanes as those of a group.
-//! * **The delta rule** goes token by token; each of its sums over keys ascends, by `fma` from +0,
-//!   and `S += delta k^T` is `fma(delta, k, S)`.
+//! * **The delta rule** is applied token by token; each of its sums over keys ascends, by `fma`
+//!   from +0, and `S += delta k^T` is `fma(delta, k, S)`.
 //! * **Exponentials, sigmoid, SiLU, softplus** are this crate's own, value by value, within 4 units
 //!   in the last place: see `gates.rs`.
 //!
-//! So a result depends neither on the instruction set, nor on how many rows of activations are
-//! computed together, nor on how rows are split over threads.
+//! So a result does not depend on the instruction set, on the number of activation rows computed
+//! together, or on the division of rows among threads.
 #![allow(unsafe_code, reason = "SIMD entry points; every block is documented and tested")]
 
 mod cpu;

@@ -1,8 +1,8 @@
-//! Products of a matrix with rows of activations: the generic bodies behind every table.
+//! Products of a matrix with rows of activations: the generic bodies of every table.
 //!
-//! Columns go by in blocks, a few matrix rows at a time: a block is unpacked to f32 once and meets
-//! every row of activations. **Invariant:** an output's terms are added in ascending group (or
-//! row) order, whatever the tile.
+//! Columns are processed in blocks, a few matrix rows at a time: a block is unpacked to f32 once
+//! and multiplied by every row of activations. **Invariant:** an output's terms are added in
+//! ascending group (or row) order, for any tile.
 
 use std::ops::Range;
 
@@ -12,13 +12,14 @@ use crate::format::{Matrix, MatrixKind, group_cols};
 use crate::lanes::{LANES, Lanes, Simd};
 use crate::vector::Rows;
 
-/// Columns unpacked at a time: whole groups of every kind; four rows of them fit the first cache.
+/// Columns unpacked at a time: whole groups of every kind; four rows of them fit the first-level
+/// cache.
 const BLOCK_COLS: usize = 512;
 
 /// Matrix rows unpacked at a time.
 const ROWS: usize = 4;
 
-/// Rows of a matrix whose outputs stand together: `[block of rows][pick][row of the block]`.
+/// Rows of a matrix whose outputs are stored together: `[block of rows][pick][row of the block]`.
 pub const ROWS_PER_BLOCK: usize = LANES;
 
 const BLOCK_CHUNKS: usize = BLOCK_COLS / LANES;
@@ -35,7 +36,7 @@ pub struct Product<'a> {
     pub rows: Range<usize>,
     /// Inputs.
     pub x: &'a Activations,
-    /// Which rows of `x`, in the order of the outputs.
+    /// Picked rows of `x`, in the order of the outputs.
     pub picks: &'a [usize],
 }
 
@@ -53,7 +54,7 @@ pub struct TransposedProduct<'a> {
 }
 
 impl Product<'_> {
-    /// Values of the output: whole blocks.
+    /// Returns the number of output values: whole blocks.
     #[must_use]
     pub fn n_outputs(&self) -> usize {
         self.rows.len().next_multiple_of(ROWS_PER_BLOCK) * self.picks.len()
@@ -96,7 +97,7 @@ impl Block {
         }
     }
 
-    /// Unpacks `cols` (whole groups) of at most `ROWS` rows; the other rows keep what they had.
+    /// Unpacks `cols` (whole groups) of at most `ROWS` rows; the other rows keep their contents.
     #[inline(always)]
     fn unpack<S: Simd>(
         &mut self,
@@ -117,7 +118,7 @@ impl Block {
     }
 }
 
-/// `out[block of rows][pick][row of the block]`, a few rows at a time.
+/// Computes `out[block of rows][pick][row of the block]`, a few rows at a time.
 #[inline(always)]
 pub(crate) fn matmul<S: Simd>(simd: S, product: &Product<'_>, out: &mut [f32]) {
     let n_picks = product.picks.len();
@@ -143,8 +144,8 @@ pub(crate) fn matmul<S: Simd>(simd: S, product: &Product<'_>, out: &mut [f32]) {
     }
 }
 
-/// Adds one block's groups to the outputs of its rows, which stand in each of `out` from
-/// `first_lane`. Rows that the product does not have are computed from whatever the block holds.
+/// Adds one block's groups to the outputs of its rows, which begin at `first_lane` in each of
+/// `out`. Rows that the product does not have are computed from arbitrary contents of the block.
 #[inline(always)]
 fn all_picks<S: Simd, const CHUNKS: usize>(
     simd: S,
@@ -172,7 +173,7 @@ fn all_picks<S: Simd, const CHUNKS: usize>(
     }
 }
 
-/// One row of activations, as far as a block reaches.
+/// The part of one row of activations that a block covers.
 #[derive(Clone, Copy)]
 struct Inputs<'a, const CHUNKS: usize> {
     groups: &'a [[Lanes; CHUNKS]],
@@ -208,7 +209,7 @@ fn add_tile<S: Simd, const R: usize, const CHUNKS: usize>(
         let at = lane + r;
         acc[r] = simd.load4(&[out[0][at], out[1][at], out[2][at], out[3][at]]);
     }
-    // The second bound spares the checks of every access to the block.
+    // The second bound removes the checks of every access to the block.
     let n_groups = x[0].groups.len().min(BLOCK_CHUNKS / CHUNKS);
     for g in 0..n_groups {
         let mut lanes = [[zero; 4]; R];
@@ -253,7 +254,7 @@ fn add_column<S: Simd, const CHUNKS: usize>(
 ) {
     let zero = simd.splat(0.0);
     let mut acc = simd.load4(out);
-    // The second bound spares the checks of every access to the block.
+    // The second bound removes the checks of every access to the block.
     let n_groups = x.groups.len().min(BLOCK_CHUNKS / CHUNKS);
     for g in 0..n_groups {
         let group = &x.groups[g];
@@ -273,7 +274,7 @@ fn add_column<S: Simd, const CHUNKS: usize>(
     *out = simd.store4(acc);
 }
 
-/// `out[x row][column]`.
+/// Computes `out[x row][column]`.
 #[inline(always)]
 pub(crate) fn matmul_transposed<S: Simd>(
     simd: S,
@@ -296,7 +297,7 @@ pub(crate) fn matmul_transposed<S: Simd>(
 }
 
 impl Block {
-    /// Turns codes into weights.
+    /// Converts codes to weights.
     #[inline(always)]
     fn decode<S: Simd>(&mut self, simd: S, kind: MatrixKind, n_cols: usize) {
         let group_chunks = group_cols(kind) / LANES;
@@ -345,7 +346,7 @@ fn add_rows<S: Simd>(
     }
 }
 
-/// One group's scale or bias of each row.
+/// Returns one group's scale or bias of each row.
 #[inline(always)]
 fn column(rows: &[[f32; BLOCK_GROUPS]; ROWS], group_idx: usize) -> [f32; ROWS] {
     let [a, b, c, d] = rows;

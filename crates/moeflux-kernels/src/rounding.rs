@@ -1,17 +1,16 @@
-//! f32 rounded to half precision, for caches, and read back from it and from bfloat16.
+//! Rounding of f32 to half precision, for caches, and conversion back from it and from bfloat16.
 //!
 //! **Invariant:** integer operations and one f32 operation, so that every CPU gives the same bits.
-//! What is read back is exact.
+//! Conversion back is exact.
 
-/// The least magnitude that half precision cannot hold, 65520: half a place above 65504.
+/// The smallest magnitude that half precision cannot hold, 65520: half a unit above 65504.
 const TOO_LARGE: u32 = 0x477f_f000;
 
 /// The smallest normal value of half precision, 2^-14, as f32.
 const NORMAL_MIN: u32 = 0x3880_0000;
 
-/// Rounds to the nearest value of half precision, to the even one of two. A magnitude that rounds
-/// to more than 65504 becomes NaN, infinity too, so that a value out of range is seen. NaN stays
-/// NaN.
+/// Rounds to the nearest value of half precision, ties to even. A magnitude that rounds to more
+/// than 65504, or infinity, becomes NaN, so that a value out of range is noticed. NaN stays NaN.
 ///
 /// # Panics
 ///
@@ -28,7 +27,7 @@ pub fn round_to_f16(values: &[f32], out: &mut [u16]) {
 fn rounded(value: f32) -> u16 {
     let sign = (value.to_bits() >> 16) & 0x8000;
     let magnitude = value.to_bits() & 0x7fff_ffff;
-    // Half of the last place that stays, less one where the last bit is even; then the exponent's
+    // Half a unit of the last remaining bit, minus one if that bit is even; then the exponent's
     // bias of 127 becomes 15.
     let to_even = 0x0fff + ((magnitude >> 13) & 1);
     let normal = (magnitude.wrapping_add(to_even) >> 13).wrapping_sub(112 << 10);
@@ -39,7 +38,8 @@ fn rounded(value: f32) -> u16 {
     (bits | sign) as u16
 }
 
-/// The value of an f16's bits, without branches or denormal operands, which are slow on some CPUs.
+/// Returns the value of an f16's bits, without branches or denormal operands, which are slow on
+/// some CPUs.
 #[inline(always)]
 pub(crate) fn from_f16(bits: u16) -> f32 {
     let magnitude = u32::from(bits & 0x7fff);
@@ -52,13 +52,14 @@ pub(crate) fn from_f16(bits: u16) -> f32 {
     f32::from_bits(value | sign)
 }
 
-/// The value of a bf16's bits.
+/// Returns the value of a bf16's bits.
 #[inline(always)]
 pub(crate) fn from_bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// A number below 2^24, exactly. By way of `i32`, which every instruction set converts.
+/// Converts an integer below 2^24, exactly. Goes through `i32`, which every instruction set
+/// converts.
 #[inline(always)]
 #[expect(clippy::cast_possible_wrap, reason = "far below 2^31")]
 pub(crate) fn exact(code: u32) -> f32 {
@@ -86,7 +87,7 @@ mod tests {
             };
             assert_eq!(bits(value), expected.to_bits(), "{value:e}, {:x}", value.to_bits());
         };
-        // Every half, what lies in the middle of two, and the neighbours of both.
+        // Every half, the midpoints between them, and the neighbours of both.
         for half in 0..=u16::MAX {
             let value = half::f16::from_bits(half).to_f32();
             let next = half::f16::from_bits(half.wrapping_add(1)).to_f32();

@@ -1,7 +1,7 @@
-//! What happens to one row of values in place: gates, norms, rope, convolution, sums of experts.
+//! In-place operations on one row of values: gates, norms, rope, convolution, sums of experts.
 //!
-//! **Invariant:** sums are in the order that the crate's documentation states; all else is value by
-//! value. Knows nothing of heads or of where rows lie.
+//! **Invariant:** sums have the order stated in the crate's documentation; everything else is value
+//! by value. Knows nothing of heads or of the location of rows.
 
 use crate::gates;
 use crate::lanes::{LANES, Lanes, Simd, padded};
@@ -14,47 +14,47 @@ pub enum RowOp<'a> {
     Sigmoid,
     /// `x *= sigmoid(gate)`.
     MulSigmoid {
-        /// As many as values.
+        /// One per value.
         gate: &'a [f32],
     },
     /// `x *= silu(gate)`.
     MulSilu {
-        /// As many as values.
+        /// One per value.
         gate: &'a [f32],
     },
-    /// `x = silu(x) * up`; with a limit `x = x * sigmoid(1.702 x) * (up + 1)` of `x` cut to at
-    /// most `limit` and `up` to `-limit ..= limit`.
+    /// `x = silu(x) * up`; with a limit `x = x * sigmoid(1.702 x) * (up + 1)`, with `x` clamped to
+    /// at most `limit` and `up` to `-limit ..= limit`.
     SwiGlu {
-        /// As many as values.
+        /// One per value.
         up: &'a [f32],
-        /// Of gpt_oss.
+        /// Limit of gpt_oss.
         limit: Option<f32>,
     },
     /// `x = exp(-exp(a_log) * softplus(x + dt_bias))`.
     Decay {
-        /// As many as values.
+        /// One per value.
         a_log: &'a [f32],
-        /// As many as values.
+        /// One per value.
         dt_bias: &'a [f32],
     },
-    /// `x = x * (1 / sqrt(mean of squares + epsilon)) * gain`; NaN where the mean is not finite,
-    /// since a factor of 0 would hide that.
+    /// `x = x * (1 / sqrt(mean of squares + epsilon)) * gain`; NaN if the mean is not finite, since
+    /// a factor of 0 would hide that.
     RmsNorm {
-        /// As many as values.
+        /// One per value.
         gain: &'a [f32],
         /// Added to the mean.
         epsilon: f32,
     },
-    /// `x = x * (1 / sqrt(sum of squares + epsilon)) * factor`; NaN where the sum is not finite.
+    /// `x = x * (1 / sqrt(sum of squares + epsilon)) * factor`; NaN if the sum is not finite.
     L2Norm {
         /// Added to the sum.
         epsilon: f32,
         /// Applied last.
         factor: f32,
     },
-    /// Turns pairs: `(a, b) = (a cos - b sin, a sin + b cos)`.
+    /// Rotates pairs: `(a, b) = (a cos - b sin, a sin + b cos)`.
     Rope {
-        /// Where pairs stand.
+        /// Placement of pairs.
         pairs: RopePairs,
         /// One per pair.
         cosines: &'a [f32],
@@ -72,7 +72,7 @@ pub enum RowOp<'a> {
     },
     /// `x = (sum of weight * partial + gate * shared) + x`, the sum by `fma` from +0.
     Combine {
-        /// The sum so far, in place of which zeros stand otherwise.
+        /// The sum so far; zeros if `None`.
         sum: Option<&'a [f32]>,
         /// One per partial.
         weights: &'a [f32],
@@ -81,22 +81,22 @@ pub enum RowOp<'a> {
         /// Gate and values.
         shared: Option<(f32, &'a [f32])>,
     },
-    /// `value = fma(weight, block value, value)`: a row of a product's outputs, sixteen values of
-    /// which make a row of `blocks`.
+    /// `value = fma(weight, block value, value)`, for a row of a product's outputs. Each sixteen
+    /// values are a row of `blocks`.
     AddBlocks {
-        /// Of the row.
+        /// Weight of the row.
         weight: f32,
-        /// The last may reach beyond the values.
+        /// Blocks; the last may extend beyond the values.
         blocks: Rows<'a>,
     },
 }
 
-/// Where the two values stand that turn together.
+/// Placement of the two values that are rotated together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopePairs {
     /// One in the first half, one in the second.
     Halves,
-    /// Side by side.
+    /// Adjacent.
     Neighbours,
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn apply<S: Simd>(simd: S, op: &RowOp<'_>, values: &mut [f32]) {
     }
 }
 
-/// The sum of squares: chunks of 16 values go in turn to four sums of 16 lanes.
+/// Returns the sum of squares: four sums of 16 lanes take chunks of 16 values in turn.
 #[inline(always)]
 fn squares<S: Simd>(simd: S, values: &[f32]) -> f32 {
     let (chunks, rest) = values.as_chunks::<LANES>();
@@ -198,7 +198,7 @@ fn l2_norm<S: Simd>(simd: S, values: &mut [f32], epsilon: f32, last_factor: f32)
     }
 }
 
-/// NaN of what is not finite: values whose squares overflow must not become zeros.
+/// Returns NaN for non-finite values: values whose squares overflow must not become zeros.
 #[inline(always)]
 fn inverse_root(value: f32) -> f32 {
     if value.is_finite() { 1.0 / value.sqrt() } else { f32::NAN }
@@ -221,13 +221,13 @@ fn rope_neighbours(values: &mut [f32], cosines: &[f32], sines: &[f32]) {
     }
 }
 
-/// Chunks of the output that stay in registers while the rows go by.
+/// Chunks of the output that stay in registers across rows.
 const CHUNKS: usize = 4;
 
-/// Values of so many chunks.
+/// Values of these chunks.
 const BLOCK: usize = CHUNKS * LANES;
 
-/// The chunks of one block.
+/// Returns the chunks of one block.
 #[inline(always)]
 fn block(values: &[f32], first: usize) -> &[Lanes; CHUNKS] {
     &values[first..].as_chunks::<LANES>().0.as_chunks::<CHUNKS>().0[0]
@@ -343,7 +343,7 @@ mod tests {
 
     const LENGTHS: [usize; 14] = [1, 2, 15, 16, 17, 48, 63, 64, 65, 128, 200, 300, 512, 1030];
 
-    /// All tables give `expected`.
+    /// Checks that all tables give `expected`.
     fn check(op: &RowOp<'_>, values: &[f32], expected: &[f32]) {
         for table in available() {
             let mut out = values.to_vec();
@@ -358,7 +358,7 @@ mod tests {
         out
     }
 
-    /// The sum of squares in the stated order.
+    /// Returns the sum of squares in the stated order.
     fn stated_squares(values: &[f32]) -> f32 {
         let mut sums = [[0.0_f32; 16]; 4];
         for (i, &x) in values.iter().enumerate() {

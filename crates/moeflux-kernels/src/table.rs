@@ -1,6 +1,6 @@
 //! The table of kernels of one instruction set.
 //!
-//! **Invariant:** a table can be had only if the CPU has its features; lengths are checked here,
+//! **Invariant:** a table is available only if the CPU has its features; lengths are checked here,
 //! once per call, so that kernels need not.
 
 use crate::attention::{Admission, Scores};
@@ -35,7 +35,7 @@ impl std::fmt::Debug for KernelTable {
     }
 }
 
-/// Writes a table and its kernels: the generic bodies, compiled for the stated features.
+/// Defines a table and its kernels: the generic bodies, compiled for the stated features.
 macro_rules! kernel_table {
     ($name:literal, $simd:expr $(, features: $features:literal)?) => {
         pub(crate) static TABLE: $crate::table::KernelTable = KERNELS;
@@ -147,40 +147,40 @@ macro_rules! kernel_table {
 pub(crate) use kernel_table;
 
 impl KernelTable {
-    /// Name for logs and test failures, such as "avx2".
+    /// Returns the name for logs and test failures, such as "avx2".
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// `out[block of rows][pick][row of the block]`; a last block of fewer rows is filled up with
-    /// whatever.
+    /// Computes `out[block of rows][pick][row of the block]`; missing rows of the last block get
+    /// unspecified values.
     ///
     /// # Panics
     ///
-    /// If shapes do not fit each other.
+    /// If shapes do not match.
     pub fn matmul(&self, product: &Product<'_>, out: &mut [f32]) {
         product.check(out);
         // SAFETY: the CPU has the table's features (see `available`); shapes are checked above.
         unsafe { (self.matmul)(product, out) }
     }
 
-    /// `out[row of x][column]`.
+    /// Computes `out[row of x][column]`.
     ///
     /// # Panics
     ///
-    /// If shapes do not fit each other.
+    /// If shapes do not match.
     pub fn matmul_transposed(&self, product: &TransposedProduct<'_>, out: &mut [f32]) {
         product.check(out);
         // SAFETY: as in `matmul`.
         unsafe { (self.matmul_transposed)(product, out) }
     }
 
-    /// Makes some rows ready for products of this table; `laid` is memory for it.
+    /// Prepares some rows for products of this table; `laid` provides memory.
     ///
     /// # Panics
     ///
-    /// If there are no such rows.
+    /// If a row is out of range.
     pub fn lay<'a>(
         &self,
         rows: &'a IntRows,
@@ -194,25 +194,25 @@ impl KernelTable {
         IntInputs { rows, picks, laid }
     }
 
-    /// `out[block of rows][pick][row of the block]` in int8 arithmetic; a last block of fewer rows
-    /// is filled up with whatever.
+    /// Computes `out[block of rows][pick][row of the block]` in int8 arithmetic; missing rows of
+    /// the last block get unspecified values.
     ///
     /// # Panics
     ///
-    /// If shapes do not fit each other.
+    /// If shapes do not match.
     pub fn int_matmul(&self, product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
         product.check(out);
         // SAFETY: as in `matmul`.
         unsafe { (self.int_matmul)(product, scratch, out) }
     }
 
-    /// Rounds a row whose lengths fit each other.
+    /// Rounds a row whose lengths match.
     pub(crate) fn quantise(&self, x: &[f32], order: Order, row: QuantisedRow<'_>) {
         // SAFETY: as in `matmul`.
         unsafe { (self.quantise)(x, order, row) }
     }
 
-    /// The sum of each group of a padded row of activations.
+    /// Computes the sum of each group of a padded row of activations.
     ///
     /// # Panics
     ///
@@ -223,7 +223,7 @@ impl KernelTable {
         unsafe { (self.group_sums)(row, group_cols, sums) }
     }
 
-    /// The dot product, as one group.
+    /// Returns the dot product, as one group.
     ///
     /// # Panics
     ///
@@ -235,7 +235,7 @@ impl KernelTable {
         unsafe { (self.dot)(a, b) }
     }
 
-    /// `y = fma(factor, x, y)`.
+    /// Computes `y = fma(factor, x, y)`.
     ///
     /// # Panics
     ///
@@ -246,57 +246,57 @@ impl KernelTable {
         unsafe { (self.axpy)(factor, x, y) }
     }
 
-    /// `out[query][position] = dot(query, key)`, summed over the parts in their order. A row of
-    /// `out` has [`crate::BLOCK_POSITIONS`] places; those beyond the keys stay as they are.
+    /// Computes `out[query][position] = dot(query, key)`, summed over the parts in their order. A
+    /// row of `out` has [`crate::BLOCK_POSITIONS`] places; those beyond the keys stay unchanged.
     ///
     /// # Panics
     ///
-    /// If shapes do not fit each other.
+    /// If shapes do not match.
     pub fn scores(&self, scores: &Scores<'_>, out: &mut [f32]) {
         scores.parts.iter().for_each(|part| part.check(out));
         // SAFETY: as in `matmul`.
         unsafe { (self.scores)(scores, out) }
     }
 
-    /// Takes a block of scores into each query's softmax: turns them into weights under the new
-    /// maximum, and says what sums under the old one are to be multiplied with.
+    /// Takes a block of scores into each query's softmax: turns them into weights relative to the
+    /// new maximum, and computes the factors for sums relative to the old one.
     ///
     /// # Panics
     ///
-    /// If shapes do not fit each other.
+    /// If shapes do not match.
     pub fn admit(&self, admission: &mut Admission<'_>) {
         admission.check();
         // SAFETY: as in `matmul`.
         unsafe { (self.admit)(admission) }
     }
 
-    /// `out[query] = out[query] * factor[query]`, then `fma(weight[query][position], row, out)`,
-    /// position by position in ascending order.
+    /// Computes `out[query] = out[query] * factor[query]`, then
+    /// `fma(weight[query][position], row, out)`, position by position in ascending order.
     ///
     /// # Panics
     ///
-    /// If shapes do not fit each other.
+    /// If shapes do not match.
     pub fn add_weighted(&self, sum: &WeightedRows<'_>, out: &mut [f32]) {
         sum.check(out);
         // SAFETY: as in `matmul`.
         unsafe { (self.add_weighted)(sum, out) }
     }
 
-    /// `values = exp(values - shift)`; returns their sum, as one group. Within 2 units in the last
-    /// place; 0 below -87.3, infinite above 88.72.
+    /// Computes `values = exp(values - shift)`; returns their sum, as one group. Within 2 units in
+    /// the last place; 0 below -87.3, infinite above 88.72.
     pub fn exp_shifted(&self, values: &mut [f32], shift: f32) -> f32 {
         // SAFETY: as in `matmul`.
         unsafe { (self.exp_shifted)(values, shift) }
     }
 
-    /// Per token `S *= decay; delta = (v - S k) * beta; S += delta k^T; out = S q`, for some values
-    /// of one head's state `S[value][key]`. The state lies in strips of 16 values, the last of
-    /// which may be narrower: `[strip][key][value of the strip]`; outputs as `[token][value]`.
-    /// `state` is changed, or written where the run says what was before.
+    /// Computes per token `S *= decay; delta = (v - S k) * beta; S += delta k^T; out = S q`, for
+    /// some values of one head's state `S[value][key]`. The state is stored in strips of 16 values,
+    /// the last of which may be narrower: `[strip][key][value of the strip]`; outputs as
+    /// `[token][value]`. `state` is updated in place, or written from `run.before`.
     ///
     /// # Panics
     ///
-    /// If shapes do not fit each other.
+    /// If shapes do not match.
     pub fn delta_rule(&self, run: &DeltaRun<'_>, state: &mut [f32], out: &mut [f32]) {
         run.check(state, out);
         // SAFETY: as in `matmul`.
@@ -307,7 +307,7 @@ impl KernelTable {
     ///
     /// # Panics
     ///
-    /// If shapes do not fit each other.
+    /// If shapes do not match.
     pub fn apply(&self, op: &RowOp<'_>, values: &mut [f32]) {
         op.check(values.len());
         // SAFETY: as in `matmul`.

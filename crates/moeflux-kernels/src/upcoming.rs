@@ -1,35 +1,35 @@
-//! Memory that will be read soon, asked for little by little while something else is computed.
+//! Gradual prefetching of memory during other computation.
 //!
-//! A burst of requests fills the CPU's list of outstanding ones, and then everything waits: asked
-//! for in bursts, reading a cache and computing took as long as one after the other.
-//! **Invariant:** changes speed, never a result.
+//! A burst of prefetches fills the CPU's list of outstanding requests, and then everything waits:
+//! in bursts, reading a cache and computing took as long as one after the other. **Invariant:**
+//! changes speed, never a result.
 
 use crate::cpu::prefetch;
 use crate::kept::{Kept, KeptRows};
 
-/// What memory comes in.
+/// Size of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Lines of some rows that were not asked for yet.
+/// Lines of some rows that are not yet prefetched.
 pub(crate) struct Upcoming {
     address: *const u8,
     n_left: usize,
     lines_per_row: usize,
     left_in_row: usize,
-    /// From behind the last line of a row to the next row.
+    /// Distance from the end of a row's last line to the next row.
     gap_bytes: usize,
     lines_per_step: usize,
 }
 
 impl Upcoming {
-    /// Rows to be asked for in so many steps.
+    /// Spreads the prefetching of rows over `n_steps` steps.
     #[inline(always)]
     pub(crate) fn new(rows: Option<&KeptRows<'_>>, n_steps: usize) -> Self {
         let Some(rows) = rows else { return Self::nothing() };
         let (address, value_bytes) = match rows.values {
             Kept::F32(values) => (values.as_ptr().cast::<u8>(), size_of::<f32>()),
             Kept::F16(values) => (values.as_ptr().cast::<u8>(), size_of::<u16>()),
-            // Scales and biases are few, and lie side by side.
+            // Scales and biases are few, and adjacent.
             Kept::Codes { matrix, first_row } => {
                 (matrix.codes().as_ptr().wrapping_add(first_row * rows.stride), size_of::<u8>())
             }
@@ -46,8 +46,7 @@ impl Upcoming {
         }
     }
 
-    /// So many bytes from an address, which need not be anybody's, to be asked for in so many
-    /// steps.
+    /// Spreads the prefetching of `n_bytes` bytes over `n_steps` steps. The address may be invalid.
     #[inline(always)]
     pub(crate) fn stretch(address: *const u8, n_bytes: usize, n_steps: usize) -> Self {
         let n_left = n_bytes.div_ceil(LINE_BYTES);
@@ -56,7 +55,7 @@ impl Upcoming {
         Self { address, n_left, lines_per_row, left_in_row, gap_bytes: 0, lines_per_step }
     }
 
-    /// The same of so many stretches at equal distances.
+    /// Does the same for `n` ranges at equal distances.
     #[inline(always)]
     pub(crate) fn stretches(
         address: *const u8,
@@ -76,7 +75,7 @@ impl Upcoming {
         }
     }
 
-    /// No rows.
+    /// Prefetches nothing.
     #[inline(always)]
     pub(crate) fn nothing() -> Self {
         Self {
@@ -89,7 +88,7 @@ impl Upcoming {
         }
     }
 
-    /// Asks for a step's share.
+    /// Prefetches a step's share.
     #[inline(always)]
     pub(crate) fn step(&mut self) {
         let mut n_now = self.lines_per_step.min(self.n_left);

@@ -1,25 +1,25 @@
-//! Kernels over plain vectors: what attention needs.
+//! Kernels over plain vectors, for attention.
 //!
 //! **Invariant:** the order of every sum is the one stated in the crate's documentation.
 
 use crate::gates::exp_all;
 use crate::lanes::{LANES, Simd, padded};
 
-/// Rows of f32 in memory that is not theirs alone.
+/// Rows of f32 within a larger buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
-    /// From the first value of the first row.
+    /// Values from the first one of the first row on.
     pub values: &'a [f32],
-    /// Rows.
+    /// Number of rows.
     pub n_rows: usize,
     /// Values of one row.
     pub row_len: usize,
-    /// Values from one row to the next.
+    /// Distance between rows, in values.
     pub stride: usize,
 }
 
 impl<'a> Rows<'a> {
-    /// One row.
+    /// Returns one row.
     #[inline(always)]
     #[must_use]
     pub fn row(&self, row_idx: usize) -> &'a [f32] {
@@ -32,7 +32,7 @@ pub(crate) fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
     simd.reduce(dot_lanes(simd, a, b))
 }
 
-/// The lanes of a dot product, before they are added.
+/// Returns the lanes of a dot product, before they are added.
 #[inline(always)]
 pub(crate) fn dot_lanes<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> S::Vector {
     let (a_chunks, a_rest) = a.as_chunks::<LANES>();

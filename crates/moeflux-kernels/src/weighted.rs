@@ -1,8 +1,8 @@
 //! Attention over stored values: the weighted sum of a block's positions.
 //!
-//! Several queries go over a block together, so that what is read of it is used for each.
-//! **Invariant:** a query's sums do not depend on its company: positions ascend, and codes are
-//! summed as the crate's documentation states. Knows neither heads nor windows.
+//! Several queries are multiplied by a block together, so that its data is read once for all of
+//! them. **Invariant:** a query's sums do not depend on the other queries: positions ascend, and
+//! codes are summed as the crate's documentation states. Knows neither heads nor windows.
 
 use std::ops::Range;
 
@@ -14,16 +14,16 @@ use crate::rounding::from_bf16;
 use crate::upcoming::Upcoming;
 use crate::vector::dot_lanes;
 
-/// Weights and the values that they belong to: see [`crate::KernelTable::add_weighted`].
+/// Weights and the values they belong to: see [`crate::KernelTable::add_weighted`].
 #[derive(Clone, Copy, Debug)]
 pub struct WeightedRows<'a> {
     /// `[n_queries, BLOCK_POSITIONS]`.
     pub weights: &'a [f32],
-    /// `[n_queries]`: multiplied to the outputs first.
+    /// `[n_queries]`: factors applied to the outputs first.
     pub factors: &'a [f32],
     /// `[n_positions, value dim]`.
     pub rows: KeptRows<'a>,
-    /// What will be read next: it is asked for meanwhile.
+    /// Rows to prefetch for the next call.
     pub next: Option<KeptRows<'a>>,
 }
 
@@ -50,17 +50,17 @@ pub(crate) fn add_weighted<S: Simd>(simd: S, sum: &WeightedRows<'_>, out: &mut [
     }
 }
 
-/// Queries whose weights are multiplied with scales at a time.
+/// Queries whose weights are multiplied by scales at a time.
 const SCALED_QUERIES: usize = 8;
 
-/// Groups whose scales and biases are brought into the order of positions at a time.
+/// Groups whose scales and biases are transposed to the order of positions at a time.
 const GROUPS: usize = 8;
 
 /// One value per position of a block.
 type PerPosition = [f32; BLOCK_POSITIONS];
 
-/// Group by group: a group's scales are multiplied to the weights, and what the biases add to every
-/// column of it is added last.
+/// Adds group by group: a group's scales are multiplied into the weights, and the contribution of
+/// the biases to each of its columns is added last.
 #[inline(always)]
 fn add_codes<S: Simd>(
     simd: S,
@@ -87,7 +87,7 @@ fn add_codes<S: Simd>(
     }
 }
 
-/// One group of columns, for all queries.
+/// Adds one group of columns, for all queries.
 #[inline(always)]
 fn add_group<S: Simd>(
     simd: S,
@@ -109,7 +109,7 @@ fn add_group<S: Simd>(
             added.copy_from_slice(&simd.store4(simd.reduce4(lanes)));
         }
         for (scaled, weights) in scaled.iter_mut().zip(weights) {
-            // Beyond the positions stands whatever, which nobody reads.
+            // Entries beyond the positions are undefined and never read.
             for ((it, weight), scale) in scaled.iter_mut().zip(weights).zip(scales) {
                 *it = weight * scale;
             }
@@ -123,7 +123,7 @@ fn add_group<S: Simd>(
     }
 }
 
-/// The lanes of the sum of weight times bias.
+/// Returns the lanes of the sum of weight times bias.
 #[inline(always)]
 fn bias_lanes<S: Simd>(
     simd: S,
@@ -138,7 +138,7 @@ fn bias_lanes<S: Simd>(
     }
 }
 
-/// Brings scales or biases of some rows, from a group on, into the order of positions.
+/// Transposes scales or biases of some rows, from a group on, to the order of positions.
 #[inline(always)]
 fn by_position(
     matrix: &Matrix<'_>,
@@ -165,7 +165,7 @@ fn by_position(
     }
 }
 
-/// The same for all of `G` groups.
+/// Does the same for all of `G` groups.
 #[inline(always)]
 fn turned<const G: usize>(values: &[[u8; 2]], out: &mut [PerPosition; GROUPS]) {
     let (rows, _) = values.as_chunks::<G>();
@@ -176,7 +176,7 @@ fn turned<const G: usize>(values: &[[u8; 2]], out: &mut [PerPosition; GROUPS]) {
     }
 }
 
-/// Some columns of all positions.
+/// Adds some columns of all positions.
 #[inline(always)]
 fn add_table<S: Simd, K: Stored>(
     simd: S,
@@ -210,7 +210,7 @@ fn add_table<S: Simd, K: Stored>(
     }
 }
 
-/// `C` chunks of columns from `col`, for all queries.
+/// Adds `C` chunks of columns from `col`, for all queries.
 #[inline(always)]
 fn add_cols<S: Simd, K: Stored, const C: usize>(
     simd: S,
@@ -234,7 +234,7 @@ fn add_cols<S: Simd, K: Stored, const C: usize>(
     }
 }
 
-/// `Q` queries from `first_query` by `C` chunks of columns from `col`.
+/// Adds `C` chunks of columns from `col` for `Q` queries from `first_query`.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
 fn add_tile<S: Simd, K: Stored, const Q: usize, const C: usize>(

@@ -1,21 +1,21 @@
-//! The three binary interfaces that MPI libraries have: what their constants are.
+//! The three binary interfaces of MPI libraries, and their constants.
 //!
-//! **Invariant:** values are those of the implementations' own headers.
+//! **Invariant:** the values are those of the implementations' own headers.
 
 use crate::launcher::Kind;
 
 /// A binary interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Abi {
-    /// MPI 5.0's own: MPICH 5, Open MPI from 6 on.
+    /// The interface defined by MPI 5.0: MPICH 5, Open MPI from 6 on.
     Standard,
-    /// Open MPI 4 and 5: handles are addresses of symbols.
+    /// Open MPI 4 and 5: handles are the addresses of symbols.
     OpenMpi,
     /// MPICH before 5, Intel MPI, Cray: handles are ints.
     Mpich,
 }
 
-/// What handles and levels are in an interface.
+/// Handles and the thread level of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Constants {
     pub world: usize,
@@ -26,8 +26,8 @@ pub(crate) struct Constants {
 }
 
 impl Abi {
-    /// What is the same wherever the library lies; in Open MPI handles are addresses, which
-    /// `address` finds.
+    /// Returns the constants. In Open MPI, handles are addresses, which `address` looks up; `None`
+    /// if one is missing.
     pub(crate) fn constants(self, address: &dyn Fn(&str) -> Option<usize>) -> Option<Constants> {
         Some(match self {
             Self::Standard => {
@@ -49,7 +49,8 @@ impl Abi {
     }
 }
 
-/// Names of libraries, with their interfaces, in the order in which they are tried for a launcher.
+/// Returns names of libraries with their interfaces, in the order in which they are tried for a
+/// launcher.
 pub(crate) fn names(kind: Kind) -> Vec<(&'static str, Abi)> {
     let open_mpi = [("libmpi.so.40", Abi::OpenMpi), ("libmpi.40.dylib", Abi::OpenMpi)];
     let mpich = [
@@ -64,18 +65,18 @@ pub(crate) fn names(kind: Kind) -> Vec<(&'static str, Abi)> {
         Kind::OpenMpi => (&open_mpi, &mpich),
         Kind::Hydra | Kind::Slurm => (&mpich, &open_mpi),
     };
-    // Another launcher's library sees a world of one process, and is refused.
+    // Another launcher's library would see a world of one process, and would be refused.
     let second = if kind == Kind::Slurm { second } else { &[] };
     first.iter().chain(second).copied().collect()
 }
 
-/// The interface of a library that was named.
+/// Returns the interface of a library that the user named.
 pub(crate) fn of_name(file_name: &str) -> Abi {
     match file_name {
         name if name.contains("mpi_abi") => Abi::Standard,
         name if name.contains(".40") => Abi::OpenMpi,
         name if name.contains("mpich") || name.contains(".12") => Abi::Mpich,
-        // `libmpi.so` of Open MPI's development files.
+        // `libmpi.so` belongs to Open MPI's development files.
         _ => Abi::OpenMpi,
     }
 }

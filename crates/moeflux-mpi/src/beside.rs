@@ -1,15 +1,15 @@
-//! Folders in which the library of a launcher may lie: beside the launcher itself.
+//! Finds folders that may contain the launcher's MPI library, next to the launcher itself.
 //!
-//! An MPI that was installed in a folder of its own (a Python environment, a module of a cluster)
-//! is not where the system looks for libraries, and its launcher need not say where that is. The
-//! launcher is a parent of this process, perhaps behind shells and the like. **Invariant:** only
-//! folders of programs that are called like launchers are named.
+//! If MPI was installed in a folder of its own (a Python environment, a module of a cluster), the
+//! system does not search that folder for libraries, and the launcher need not name it. The
+//! launcher is an ancestor of this process, perhaps with shells and the like in between.
+//! **Invariant:** only executables with a launcher's name count as launchers.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Programs that start ranks: what is typed, and what does it on each machine.
+/// Programs that start ranks: those that users type, and those that run on each machine.
 const LAUNCHERS: [&str; 13] = [
     "mpirun",
     "mpiexec",
@@ -26,26 +26,27 @@ const LAUNCHERS: [&str; 13] = [
     "prted",
 ];
 
-/// In which launchers name the folder that they were installed in.
+/// Variables in which launchers name their installation folder.
 const ROOTS: [&str; 3] = ["OPAL_PREFIX", "PMIX_PREFIX", "I_MPI_ROOT"];
 
-/// In which launchers name the folder of their libraries.
+/// Variable in which launchers name the folder of their libraries.
 const LIBRARIES: &str = "OMPI_LIBDIR_LOC";
 
-/// Where libraries lie, from the folder that an MPI was installed in.
+/// Folders of libraries within an installation folder.
 const BELOW: [&str; 3] = ["lib", "lib64", "lib/release"];
 
-/// Programs between a launcher and this process: shells, `numactl`, `time`. More are a circle.
+/// Upper bound on the processes between a launcher and this process: shells, `numactl`, `time`. A
+/// longer chain is a cycle.
 const N_PARENTS_MAX: usize = 32;
 
-/// What is known of the launcher.
+/// Information about the launcher.
 #[derive(Clone, Copy)]
 pub struct Known<'a> {
-    /// The library that the user named.
+    /// The library named by the user.
     pub library: Option<&'a Path>,
-    /// The system's folder of processes; there may be none.
+    /// The system's folder of processes, such as `/proc`; it need not exist.
     pub processes: &'a Path,
-    /// The environment.
+    /// Reads an environment variable.
     pub variable: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
@@ -58,7 +59,7 @@ impl fmt::Debug for Known<'_> {
 }
 
 impl Known<'_> {
-    /// The folders, the most certain first.
+    /// Returns the folders, the most reliable first.
     pub(crate) fn folders(self) -> Vec<PathBuf> {
         let mut launchers = self.parents(std::process::id());
         launchers.retain(|it| is_launcher(it));
@@ -83,7 +84,7 @@ impl Known<'_> {
         folders
     }
 
-    /// The programs that started this one, the last first.
+    /// Returns the programs of this process's ancestors, the nearest first.
     fn parents(self, own: u32) -> Vec<PathBuf> {
         let of = |process: u32| self.processes.join(process.to_string());
         let parent = |process: &u32| {
@@ -95,7 +96,7 @@ impl Known<'_> {
     }
 }
 
-/// The number of the parent in `NUMBER (NAME) STATE PARENT ..`, where the name may have brackets.
+/// Reads the parent's id from `NUMBER (NAME) STATE PARENT ..`, where the name may contain brackets.
 fn parent_of(stat: &str) -> Option<u32> {
     let (_, behind) = stat.rsplit_once(')')?;
     behind.split_whitespace().nth(1)?.parse().ok().filter(|it| *it > 0)
@@ -112,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder with programs, libraries and processes of a test's own.
+    /// A temporary folder with programs, libraries and processes for a test.
     struct Machine(PathBuf);
 
     impl Machine {
@@ -125,7 +126,7 @@ mod tests {
             Self(root.canonicalize().unwrap())
         }
 
-        /// A program, and a folder for libraries beside it.
+        /// Creates a program, and a folder for libraries next to it.
         fn install(&self, prefix: &str, program: &str, libraries: &str) -> PathBuf {
             let program = self.0.join(prefix).join("bin").join(program);
             fs::create_dir_all(program.parent().unwrap()).unwrap();
@@ -171,10 +172,11 @@ mod tests {
         machine.process(own + 1, own + 2, &shell);
         machine.process(own + 2, own + 3, &proxy);
         machine.process(own + 3, own + 4, &typed);
-        // The shell that it was typed into is none, and what cannot be read ends the search.
+        // The shell that the command was typed into is not a launcher. A process that cannot be
+        // read ends the search.
         machine.process(own + 4, own + 5, &shell);
         assert_eq!(machine.folders(&[]), ["env/lib", "other/lib64"]);
-        // What stands in the search path may be another one, and comes last.
+        // The search path may lead to another installation, so it comes last.
         machine.install("more", "mpirun", "lib/release");
         let found = machine.folders(&[("PATH", "@/usr/bin:@/more/bin:@/env/bin")]);
         assert_eq!(found, ["env/lib", "other/lib64", "more/lib", "more/lib/release"]);
@@ -197,7 +199,7 @@ mod tests {
         let machine = Machine::new("odd");
         let own = std::process::id();
         let launcher = machine.install("env", "mpirun", "lib");
-        // A process that is its own parent: the limit ends that.
+        // A process that is its own parent: the limit ends the search.
         machine.process(own, own, &launcher);
         let known =
             Known { library: None, processes: &machine.0.join("proc"), variable: &|_| None };
@@ -209,7 +211,7 @@ mod tests {
             assert_eq!(parent_of(stat), None, "{stat}");
         }
         assert_eq!(parent_of("12 (a) (b)) S 7 12 12"), Some(7));
-        // Links to a launcher lead to where it really is.
+        // Links to a launcher are resolved to its real location.
         fs::write(&launcher, "").unwrap();
         fs::create_dir_all(machine.0.join("links")).unwrap();
         symlink(&launcher, machine.0.join("links/mpiexec")).unwrap();

@@ -1,10 +1,10 @@
-//! Who started this process, by what launchers leave in the environment.
+//! Detects the launcher of this process from the variables that launchers set.
 //!
-//! **Invariant:** pure: the environment comes in as a function.
+//! **Invariant:** pure: the environment is passed in as a function.
 
 use std::fmt;
 
-/// Whose launcher it was.
+/// The kind of a launcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Open MPI's `mpirun`.
@@ -17,7 +17,7 @@ pub enum Kind {
 
 #[cfg(unix)]
 impl Kind {
-    /// Whether a library that calls itself so can be this launcher's.
+    /// Returns whether a library with this version text can belong to this launcher.
     pub(crate) fn may_launch(self, version: &str) -> bool {
         match self {
             Self::OpenMpi => version.contains("Open MPI"),
@@ -37,25 +37,25 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A launcher, and which of its processes this is.
+/// A launcher, and the rank of this process in its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launcher {
-    /// Whose.
+    /// Its kind.
     pub kind: Kind,
-    /// Processes that it started.
+    /// Number of processes that it started.
     pub n_ranks: usize,
-    /// Which of them this is.
+    /// Index of this process among them.
     pub rank: usize,
 }
 
-/// The launcher that started this process as one of several, if one did.
+/// Returns the launcher that started this process as one of several, if there is one.
 #[must_use]
 pub fn launcher(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launcher> {
     let number = |name: &str| variable(name)?.trim().parse::<usize>().ok();
     let kinds = [
         (Kind::OpenMpi, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
         (Kind::Hydra, "PMI_SIZE", "PMI_RANK"),
-        // A batch script has SLURM_NTASKS, too, though it is one process.
+        // A batch script has SLURM_NTASKS too, although it is one process.
         (Kind::Slurm, "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
     ];
     let found = kinds.into_iter().find_map(|(kind, size, rank)| {

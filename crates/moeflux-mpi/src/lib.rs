@@ -1,9 +1,10 @@
-//! Ranks on MPI: whichever implementation there is, opened when a launcher has started this
+//! Ranks connected by MPI: opens the available implementation if a launcher has started this
 //! process as one of several.
 //!
-//! One binary serves Open MPI, MPICH and all that share their interfaces, and nothing is needed to
-//! build it. **Invariant:** without a launcher nothing is opened; nothing here waits without a
-//! deadline, but for orders of rank 0.
+//! One binary works with Open MPI, MPICH and all implementations with the same interfaces, and
+//! building it needs none of them. **Invariant:** without a launcher, nothing is opened. Every wait
+//! has a deadline, except in MPI's own calls; a rank waits for orders as long as keep-alives
+//! arrive.
 
 mod launcher;
 #[cfg(unix)]

@@ -1,9 +1,10 @@
-//! The functions of an MPI library that was opened at run time: the only `unsafe` of this crate.
+//! The functions of an MPI library that is opened at run time: the only `unsafe` code of this
+//! crate.
 //!
-//! Handles are passed as `usize`: an interface whose handles are ints reads the lower half of the
-//! register, and writes the lower half of what a pointer names, on the little-endian machines that
-//! this runs on. **Invariant:** memory that MPI reads or writes stays where it is until MPI is done
-//! with it, or for good.
+//! Handles are passed as `usize`. An interface whose handles are ints reads the lower half of the
+//! register, and writes the lower half of a pointer's target, on the little-endian machines that
+//! this runs on. **Invariant:** memory that MPI reads or writes is neither moved nor freed before
+//! MPI is done with it; if that never happens, it is leaked.
 
 #![expect(unsafe_code, reason = "functions of a library that is opened at run time")]
 
@@ -23,17 +24,17 @@ unsafe extern "C" {
     fn _exit(status: c_int) -> !;
 }
 
-/// Ends the process with status 1 as it is: what a library registered for the end could wait for
-/// ranks that are gone.
+/// Ends the process immediately with status 1. Exit handlers are skipped, because a library's
+/// handler could wait for ranks that are gone.
 pub fn end_process() -> ! {
-    // SAFETY: it does not come back, and reads nothing of this process.
+    // SAFETY: it does not return, and reads nothing of this process.
     unsafe { _exit(1) }
 }
 
-/// More than any interface writes.
+/// Upper bound on the size of a status in any interface.
 const STATUS_BYTES: usize = 128;
 
-/// More than any name or version has.
+/// Upper bound on the length of a name or version.
 const TEXT_BYTES: usize = 16 << 10;
 
 type InitThread = unsafe extern "C" fn(*const c_void, *const c_void, c_int, *mut c_int) -> c_int;
@@ -50,7 +51,7 @@ type Test = unsafe extern "C" fn(*mut usize, *mut c_int, *mut Status) -> c_int;
 type Abort = unsafe extern "C" fn(usize, c_int) -> c_int;
 type Finalize = unsafe extern "C" fn() -> c_int;
 
-/// What a call tells of a message, for MPI alone to read.
+/// A call's information on a message; opaque, only MPI reads it.
 #[repr(C, align(16))]
 struct Status([u8; STATUS_BYTES]);
 
@@ -71,7 +72,7 @@ struct Functions {
     finalize: Finalize,
 }
 
-/// An MPI library that is initialised.
+/// An initialised MPI library.
 #[derive(Debug)]
 pub(crate) struct Mpi {
     functions: Functions,
@@ -81,26 +82,26 @@ pub(crate) struct Mpi {
     _library: ManuallyDrop<Library>,
 }
 
-/// A message on its way.
+/// A message in transit.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     request: usize,
-    /// What MPI reads, if this is sent.
+    /// The bytes that MPI reads, if this is sent.
     sent: Option<Arc<Vec<u8>>>,
-    /// What MPI writes, if this is received.
+    /// The bytes that MPI writes, if this is received.
     received: Vec<u8>,
     is_done: bool,
 }
 
 impl Transfer {
-    /// What was received.
+    /// Returns the received bytes; empty if the transfer is not done.
     pub(crate) fn into_received(mut self) -> Vec<u8> {
         if self.is_done { std::mem::take(&mut self.received) } else { Vec::new() }
     }
 }
 
 impl Drop for Transfer {
-    /// MPI may still read or write what is not done.
+    /// Leaks the buffers of an unfinished transfer: MPI may still read or write them.
     fn drop(&mut self) {
         if !self.is_done {
             let _kept_by_mpi = ManuallyDrop::new(self.sent.take());
@@ -110,8 +111,8 @@ impl Drop for Transfer {
 }
 
 impl Mpi {
-    /// Opens the library that was named, or the one of the launcher: first in `folders`, then where
-    /// the system looks.
+    /// Opens the library named by the user, or else the launcher's: first from `folders`, then from
+    /// the system's search path.
     pub(crate) fn open(named: Option<&Path>, kind: Kind, folders: &[PathBuf]) -> Result<Self> {
         if let Some(path) = named {
             let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -140,12 +141,12 @@ impl Mpi {
     fn load(path: &Path, abi: Abi, kind: Kind) -> Result<Self> {
         let cannot =
             |error: libloading::Error| Error::Machine(format!("{}: {error}", path.display()));
-        // SAFETY: what MPI libraries do when they are loaded is what they do in every program that
-        // links to them; parts that they load themselves need their names to be global.
+        // SAFETY: loading MPI libraries has the same effects as in every program that links to
+        // them; parts that they load themselves need their names to be global.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
         let library = ManuallyDrop::new(library.map_err(cannot)?);
         let address = |name: &str| {
-            // SAFETY: the address is not used as anything but a number.
+            // SAFETY: the address is used only as a number.
             let found = unsafe { library.get::<*mut c_void>(name.as_bytes()) };
             found.ok().map(|it| it.into_raw() as usize)
         };
@@ -154,8 +155,8 @@ impl Mpi {
         })?;
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the standard says what the function takes, up to handles: see the head of
-                // this file.
+                // SAFETY: the standard defines the parameters of the function, up to handles: see
+                // the head of this file.
                 *unsafe { library.get(concat!($name, "\0").as_bytes()) }.map_err(cannot)?
             };
         }
@@ -175,8 +176,8 @@ impl Mpi {
             finalize: function!("MPI_Finalize"),
         };
         let mpi = Self { functions, constants, path: path.to_owned(), _library: library };
-        // This may be asked before the beginning, which some libraries end the process in if the
-        // launcher is not theirs.
+        // The version may be queried before initialisation. Some libraries end the process during
+        // initialisation if the launcher is not theirs.
         let version = mpi.version();
         if !kind.may_launch(&version) {
             return Err(mpi.foreign(&format!("{kind} started this process")));
@@ -185,7 +186,7 @@ impl Mpi {
         Ok(mpi)
     }
 
-    /// What to say of a library that belongs to another launcher.
+    /// Creates the error for a library that belongs to another launcher.
     pub(crate) fn foreign(&self, why: &str) -> Error {
         Error::Machine(format!(
             "{why}, but {} ({}) belongs to another MPI; set MOEFLUX_MPI to the library of the \
@@ -199,7 +200,7 @@ impl Mpi {
         let Constants { world, errors_return, serialized, .. } = self.constants;
         let mut provided = 0;
         let none = ptr::null();
-        // SAFETY: no arguments of the command are passed; the level is written to an int.
+        // SAFETY: no command-line arguments are passed; the level is written to an int.
         let code =
             unsafe { (self.functions.init_thread)(none, none, serialized, &raw mut provided) };
         self.check("MPI_Init_thread", code)?;
@@ -225,12 +226,12 @@ impl Mpi {
         }
     }
 
-    /// What it calls itself.
+    /// Returns the version text of the library.
     pub(crate) fn version(&self) -> String {
         self.text(self.functions.version)
     }
 
-    /// The host of this process.
+    /// Returns the name of this process's host.
     pub(crate) fn host(&self) -> String {
         self.text(self.functions.processor_name)
     }
@@ -238,17 +239,18 @@ impl Mpi {
     fn text(&self, function: Text) -> String {
         let mut bytes = vec![0_u8; TEXT_BYTES];
         let mut n_bytes = 0;
-        // SAFETY: there is more room than any interface's limits of these texts, and the end is 0.
+        // SAFETY: the buffer is larger than any interface's limit for these texts, and the text
+        // ends with 0.
         let code = unsafe { function(bytes.as_mut_ptr().cast(), &raw mut n_bytes) };
         let text = CStr::from_bytes_until_nul(&bytes).map(CStr::to_string_lossy);
         let text = text.unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();
-        // Packages and dates follow.
+        // Packages and dates follow the comma.
         let short = line.split(',').next().unwrap_or_default();
         if code == 0 { short.to_owned() } else { String::new() }
     }
 
-    /// Which process this is, of how many.
+    /// Returns the rank of this process and the number of ranks.
     pub(crate) fn place(&self) -> Result<(usize, usize)> {
         let number = |function: CommInt, name: &str| {
             let mut number = 0;
@@ -261,7 +263,7 @@ impl Mpi {
         Ok((rank, number(self.functions.comm_size, "MPI_Comm_size")?))
     }
 
-    /// Begins to send.
+    /// Starts sending a message.
     pub(crate) fn send(&self, bytes: Arc<Vec<u8>>, (to, tag): (usize, c_int)) -> Result<Transfer> {
         let (n_bytes, to) = (int(bytes.len())?, int(to)?);
         let Constants { world, byte, .. } = self.constants;
@@ -269,33 +271,33 @@ impl Mpi {
         let (sent, received) = (Some(bytes), Vec::new());
         let mut transfer = Transfer { request: 0, sent, received, is_done: false };
         let request = &raw mut transfer.request;
-        // SAFETY: the bytes are kept by the transfer until MPI has read them.
+        // SAFETY: the transfer keeps the bytes until MPI has read them.
         let code =
             unsafe { (self.functions.isend)(data.cast(), n_bytes, byte, to, tag, world, request) };
         self.check("MPI_Isend", code)?;
         Ok(transfer)
     }
 
-    /// The length of the next message of a rank, if one has come.
+    /// Returns the length of the next message from a rank, if one has arrived.
     pub(crate) fn probe(&self, (from, tag): (usize, c_int)) -> Result<Option<usize>> {
         let Constants { world, byte, .. } = self.constants;
         let mut status = Status([0; STATUS_BYTES]);
         let (from, mut has_come) = (int(from)?, 0);
         let status = &raw mut status;
-        // SAFETY: the status has more bytes than any interface writes.
+        // SAFETY: the status is larger than any interface writes.
         let code = unsafe { (self.functions.iprobe)(from, tag, world, &raw mut has_come, status) };
         self.check("MPI_Iprobe", code)?;
         if has_come == 0 {
             return Ok(None);
         }
         let mut n_bytes = 0;
-        // SAFETY: the status was written just now.
+        // SAFETY: the status has just been written.
         let code = unsafe { (self.functions.get_count)(status, byte, &raw mut n_bytes) };
         self.check("MPI_Get_count", code)?;
         Ok(usize::try_from(n_bytes).ok())
     }
 
-    /// Begins to receive a message of this length into `buffer`.
+    /// Starts receiving a message of `n_bytes` bytes into `buffer`.
     pub(crate) fn receive(
         &self,
         mut buffer: Vec<u8>,
@@ -310,8 +312,8 @@ impl Mpi {
         let (sent, received) = (None, buffer);
         let mut transfer = Transfer { request: 0, sent, received, is_done: false };
         let request = &raw mut transfer.request;
-        // SAFETY: the bytes are kept by the transfer, which nobody looks into until MPI has
-        // written them.
+        // SAFETY: the transfer keeps the bytes, and nothing accesses them until MPI has written
+        // them.
         let code = unsafe {
             (self.functions.irecv)(data.cast(), n_bytes, byte, from, tag, world, request)
         };
@@ -319,14 +321,14 @@ impl Mpi {
         Ok(transfer)
     }
 
-    /// Whether a message has arrived or has left.
+    /// Returns whether a message has been received or sent.
     pub(crate) fn is_done(&self, transfer: &mut Transfer) -> Result<bool> {
         if transfer.is_done {
             return Ok(true);
         }
         let (mut is_done, mut status) = (0, Status([0; STATUS_BYTES]));
         let request = &raw mut transfer.request;
-        // SAFETY: the request is one that MPI gave and that is not done.
+        // SAFETY: MPI created the request, and it is not done.
         let code = unsafe { (self.functions.test)(request, &raw mut is_done, &raw mut status) };
         self.check("MPI_Test", code)?;
         transfer.is_done = is_done != 0;
@@ -339,15 +341,15 @@ impl Mpi {
         let _ = unsafe { (self.functions.abort)(self.constants.world, 1) };
     }
 
-    /// Says that this rank is done; waits for the others.
+    /// Ends MPI on this rank; waits for the others.
     pub(crate) fn finalize(&self) {
         // SAFETY: no call follows.
         let _ = unsafe { (self.functions.finalize)() };
     }
 }
 
-/// What is tried: every name that is in a folder, before any that only the system may know. A
-/// library beside the launcher is its own.
+/// Returns the libraries to try: every one that exists in a folder, before the names that only the
+/// system may find. A library next to the launcher belongs to it.
 fn candidates(kind: Kind, folders: &[PathBuf]) -> Vec<(PathBuf, Abi)> {
     let names = names(kind);
     let beside = folders.iter().flat_map(|folder| names.iter().map(|it| (folder.join(it.0), it.1)));
@@ -380,7 +382,7 @@ mod tests {
         assert_eq!(found[..2], beside);
         assert_eq!(found[2], (PathBuf::from("libmpi_abi.so.1"), Abi::Standard));
         assert_eq!(found.len(), 2 + names(Kind::Hydra).len());
-        // These are files without contents.
+        // These files are empty.
         let said = Mpi::open(None, Kind::OpenMpi, &folders[1..2]).unwrap_err().to_string();
         let words = format!("was not found in {} or where the system", folders[1].display());
         assert!(said.contains(&words) && said.contains("set MOEFLUX_MPI"), "{said}");

@@ -1,7 +1,7 @@
-//! Ranks whose messages MPI carries.
+//! Ranks that exchange messages through MPI.
 //!
-//! **Invariant:** every wait looks at the time, gives the core away when it lasts, and names who is
-//! waited for.
+//! **Invariant:** every wait checks the time, yields the core if it takes long, and names the rank
+//! that it waited for.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -20,21 +20,21 @@ const TAG_ORDERS: c_int = 2;
 const TAG_HOSTS: c_int = 3;
 const TAG_SIGNS: c_int = 4;
 
-/// Ranks that wait for the same one give up within so long of each other.
+/// Ranks that wait for the same rank time out within this time of each other.
 const SIGN_TIME: Duration = Duration::from_secs(1);
 
-/// For so long a wait spins: most are over by then.
+/// How long a wait spins; most end by then.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// And for so long it gives the core to others between two looks; then it sleeps.
+/// How long a wait then yields between two checks; afterwards it sleeps.
 const YIELD: Duration = Duration::from_millis(1);
 const NAP: Duration = Duration::from_micros(50);
 
-/// Who hears nothing for so long is idle, and sleeps longer.
+/// A rank that receives nothing for this long is idle, and sleeps longer.
 const IDLE: Duration = Duration::from_millis(200);
 const IDLE_NAP: Duration = Duration::from_millis(1);
 
-/// This process as one rank of a job of MPI.
+/// This process as one rank of an MPI job.
 #[derive(Debug)]
 pub struct MpiRanks {
     mpi: Mpi,
@@ -42,19 +42,19 @@ pub struct MpiRanks {
     clock: RealClock,
     timeout: Duration,
     patience: u32,
-    /// Orders that have not left.
+    /// Orders that have not been sent completely.
     orders: Vec<Transfer>,
     is_over: bool,
 }
 
 impl MpiRanks {
-    /// Opens the library that was named, or the launcher's MPI, and meets the other ranks. The
-    /// library is looked for beside the launcher first, as far as that is known.
+    /// Opens the MPI library and exchanges host names with the other ranks. The library is the one
+    /// named by the user, or else the launcher's, which is first searched for next to the launcher.
     ///
     /// # Errors
     ///
     /// [`Error::Machine`] if there is no such library, or if it does not see the ranks that the
-    /// launcher started; [`Error::Rank`].
+    /// launcher started; [`Error::Rank`] if a rank does not answer.
     pub fn start(launcher: &Launcher, known: Known<'_>, timeout: Duration) -> Result<Self> {
         let mpi = Mpi::open(known.library, launcher.kind, &known.folders())?;
         let (rank, n_ranks) = mpi.place()?;
@@ -71,7 +71,7 @@ impl MpiRanks {
         Ok(ranks)
     }
 
-    /// What the library calls itself.
+    /// Returns the version text of the library.
     #[must_use]
     pub fn version(&self) -> String {
         self.mpi.version()
@@ -99,7 +99,7 @@ impl MpiRanks {
         let mut looked = began;
         let deadline = self.timeout * self.patience;
         loop {
-            // Who was stopped itself cannot say that others did not answer.
+            // If this process was suspended itself, it cannot conclude that others did not answer.
             let now = self.clock.now();
             if now.saturating_sub(looked) > deadline / 2 {
                 began = now;
@@ -132,7 +132,8 @@ impl MpiRanks {
         }
     }
 
-    /// Who of those that are waited for does nothing: the others wait, too, and say so now.
+    /// Determines which of the awaited ranks is inactive: the others are waiting too, and send a
+    /// sign now.
     fn silent_one(&self, awaited: &[usize]) -> Result<usize> {
         let sign = Arc::new(vec![0]);
         let others = (0..self.place.n_ranks()).filter(|rank| *rank != self.place.rank);
@@ -158,7 +159,7 @@ impl MpiRanks {
         Ok(silent.first().or(awaited.first()).copied().unwrap_or(0))
     }
 
-    /// Goes on with a message of a rank; whether it is there.
+    /// Continues receiving a message from a rank. Returns whether it is complete.
     fn receive(
         &self,
         receiving: &mut Option<Transfer>,
@@ -224,7 +225,7 @@ impl Ranks for MpiRanks {
         self.forget_what_has_left()
     }
 
-    /// An order without bytes says that rank 0 is there.
+    /// Sends an empty order, which is a keep-alive.
     fn beat(&mut self) -> Result<()> {
         self.tell(&[])
     }
@@ -255,7 +256,7 @@ impl Ranks for MpiRanks {
         self.patience = factor;
     }
 
-    /// Some implementations of MPI end the process here, others come back.
+    /// Some MPI implementations end the process here, others return.
     fn abort(&mut self, _why: &str) {
         if !std::mem::replace(&mut self.is_over, true) {
             self.mpi.abort();
@@ -264,7 +265,7 @@ impl Ranks for MpiRanks {
 }
 
 impl Drop for MpiRanks {
-    /// Orders leave, then all ranks part.
+    /// Waits until all orders are sent, then finalises MPI together with the other ranks.
     fn drop(&mut self) {
         let began = self.clock.now();
         while !self.is_over && !self.orders.is_empty() {

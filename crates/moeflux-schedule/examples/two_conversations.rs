@@ -1,4 +1,4 @@
-//! Two conversations at a time over one engine: their answers share its steps.
+//! Two concurrent conversations over one engine: their answers share its steps.
 
 #![expect(clippy::print_stdout, reason = "the answers go there")]
 

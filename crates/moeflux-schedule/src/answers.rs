@@ -1,7 +1,7 @@
-//! Answers while they are made: rows of all of them in one step, and what their logits give.
+//! Running answers: one step feeds rows of all of them, and its logits give their next tokens.
 //!
-//! **Invariant:** an answer's session holds its prompt and every token that was told and fed. What
-//! happens to one answer changes no other.
+//! **Invariant:** an answer's session holds its prompt and every token that was reported and fed.
+//! An answer does not depend on the others.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::shared::Shared;
 use crate::tracked::{End, JobId, Jobs};
 use crate::worth::Slots;
 
-/// While it answers, a model with recurrent layers can go back to one in so many tokens.
+/// During an answer, a model with recurrent layers saves a checkpoint every so often, in tokens.
 const MARK_EVERY: usize = 512;
 
-/// What is needed everywhere.
+/// References that all parts of the scheduler need.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'e> {
     pub(crate) engine: &'e Engine,
@@ -36,24 +36,24 @@ struct Answer<'e> {
     line: Line<'e>,
     session: Session,
     n_best: Option<usize>,
-    /// How many of its line's tokens the next step feeds.
+    /// The number of its line's tokens that the next step feeds.
     n_rows: usize,
-    /// Where the next step leaves states, if it does.
+    /// The positions at which the next step saves checkpoints.
     marks: Vec<usize>,
-    /// Why its session cannot grow.
+    /// The error because of which its session cannot grow.
     shortage: Option<Error>,
 }
 
 /// Answers to one prompt that have no session yet.
 struct Branches<'e> {
     job: JobId,
-    /// The prompt's.
+    /// The session of the prompt.
     trunk: Session,
     lines: Vec<Line<'e>>,
     has_begun: bool,
 }
 
-/// All answers, the jobs that they belong to, and the sessions that are left when they end.
+/// All answers, their jobs, and the sessions that remain when they end.
 pub(crate) struct Answers<'e> {
     context: Context<'e>,
     pub(crate) jobs: Jobs,
@@ -62,9 +62,9 @@ pub(crate) struct Answers<'e> {
     parked: Parked<'e>,
     branches: Vec<Branches<'e>>,
     output: StepOutput,
-    /// Time that steps had waited for drives, and tokens of answers, when they were last shown.
+    /// Total wait of steps for drives, and total tokens of answers, at the last [`Self::publish`].
     shown: (Duration, u64),
-    /// The engine does not work any more.
+    /// The engine no longer works.
     pub(crate) is_stopped: bool,
 }
 
@@ -83,12 +83,12 @@ impl<'e> Answers<'e> {
         }
     }
 
-    /// Answers that have places.
+    /// Returns the number of answers that have places.
     pub(crate) fn n_running(&self) -> usize {
         self.running.len()
     }
 
-    /// Their sessions, for prompts that begin alike.
+    /// Returns the sessions of running answers, for prompts with the same start.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = (Owner, &Session)> {
         self.running.iter().map(|answer| (self.jobs.owner(answer.line.job), &answer.session))
     }
@@ -97,7 +97,7 @@ impl<'e> Answers<'e> {
         &mut self.running[idx].session
     }
 
-    /// A prompt was read: its answers begin, as far as there are sessions for them.
+    /// Begins the answers to a prompt that was read. They get sessions as these become free.
     pub(crate) fn begin(&mut self, job: JobId, session: Session, logits: Logits<'_>) {
         let mut lines = Vec::new();
         let asked = &self.jobs.of(job).job;
@@ -116,7 +116,7 @@ impl<'e> Answers<'e> {
         }
     }
 
-    /// The first token of an answer; `None` if it ends with that.
+    /// Chooses the first token of an answer. Returns `None` if the answer ends with it.
     fn first_token(
         &mut self,
         (job, answer_idx): (JobId, usize),
@@ -142,7 +142,8 @@ impl<'e> Answers<'e> {
         }
     }
 
-    /// Chooses a token, and takes what is forced behind it; why the answer ends here, if it does.
+    /// Chooses a token and takes the tokens that a mask forces after it. Returns the reason if the
+    /// answer ends here.
     fn choose(
         &mut self,
         line: &mut Line<'e>,
@@ -189,14 +190,14 @@ impl<'e> Answers<'e> {
         self.jobs.token(line.job, event, now, shared);
     }
 
-    /// Gives an answer to a prompt that has none yet a session; whether there was one, and room.
-    /// `is_read`: a prompt is being read.
+    /// Gives a session to the first answer of a prompt. Returns whether there was such an answer,
+    /// and memory for it. `is_read`: a prompt is being read.
     pub(crate) fn start_first(&mut self, is_read: bool) -> bool {
         let is_new = |branches: &Branches<'_>| !branches.has_begun;
         self.start_where(is_new, is_read)
     }
 
-    /// The same for a further answer.
+    /// Does the same for any answer without a session.
     pub(crate) fn start_further(&mut self, is_read: bool) -> bool {
         self.start_where(|_| true, is_read)
     }
@@ -207,14 +208,14 @@ impl<'e> Answers<'e> {
         self.branches.iter().position(is_next).is_some_and(|idx| self.start(idx, is_read))
     }
 
-    /// Whether an answer could begin, or go on, if it had a place.
+    /// Whether an answer could begin or resume if it had a place.
     pub(crate) fn wants_place(&self) -> bool {
         let is_ready = |job| self.jobs.of(job).is_ready();
         self.branches.iter().any(|it| is_ready(it.job))
             || self.parked.has_any(|line| is_ready(line.job))
     }
 
-    /// Takes the place of an answer whose client takes no tokens; whether there was one.
+    /// Parks an answer whose client takes no tokens. Returns whether there was one.
     pub(crate) fn park_one(&mut self) -> bool {
         let jobs = &self.jobs;
         let is_paused = |it: &Answer<'_>| !jobs.of(it.line.job).is_ready();
@@ -224,18 +225,18 @@ impl<'e> Answers<'e> {
         true
     }
 
-    /// A parked answer whose client takes tokens again.
+    /// Takes a parked answer whose client takes tokens again.
     pub(crate) fn unpark(&mut self) -> Option<Unparked<'e>> {
         let jobs = &self.jobs;
         self.parked.unpark(|line| jobs.of(line.job).is_ready())
     }
 
-    /// Gives an answer that was parked with its session a place.
+    /// Gives a place to an answer that was parked with its session.
     pub(crate) fn place(&mut self, line: Line<'e>, session: Session) {
         self.running.push(Answer::new(line, session));
     }
 
-    /// The tokens of a parked answer were read again: it goes on.
+    /// Resumes a parked answer whose tokens were read again.
     pub(crate) fn go_on(&mut self, of: (JobId, usize), session: Session, logits: Logits<'_>) {
         let Some(mut line) = self.parked.take_read(of) else { return };
         line.tokens.clear();
@@ -243,20 +244,20 @@ impl<'e> Answers<'e> {
         self.take_up(Answer::new(line, session), chosen);
     }
 
-    /// They were not read to their end: it waits again.
+    /// Parks an answer again because its tokens were not read completely.
     pub(crate) fn put_back(&mut self, of: (JobId, usize)) {
         self.parked.put_back(of);
     }
 
-    /// They cannot be read.
+    /// Fails an answer whose tokens cannot be read.
     pub(crate) fn fail_parked(&mut self, of: (JobId, usize), error: Error) {
         if let Some(line) = self.parked.take_read(of) {
             self.jobs.fail(line.job, error, self.context.shared);
         }
     }
 
-    /// Gives up a session that can be read again: a kept one, one of a parked answer, or that of
-    /// an answer which waits for its client. Whether there was one.
+    /// Drops a session whose tokens can be read again: a kept one, that of a parked answer, or that
+    /// of an answer that waits for its client. Returns whether there was one.
     pub(crate) fn give_up_one(&mut self) -> bool {
         self.kept.give_up_one()
             || self.parked.give_up_session()
@@ -264,7 +265,7 @@ impl<'e> Answers<'e> {
             || self.give_up_trunk()
     }
 
-    /// Gives up the session behind which answers of a job wait for their client.
+    /// Drops the session of a prompt whose answers wait for their client.
     fn give_up_trunk(&mut self) -> bool {
         let jobs = &self.jobs;
         let is_paused = |it: &Branches<'_>| !jobs.of(it.job).is_ready();
@@ -276,12 +277,12 @@ impl<'e> Answers<'e> {
         true
     }
 
-    /// Answers with places whose clients take no tokens.
+    /// Returns the number of answers with places whose clients take no tokens.
     pub(crate) fn n_paused(&self) -> usize {
         self.running.iter().filter(|it| !self.jobs.of(it.line.job).is_ready()).count()
     }
 
-    /// Bytes of the sessions that [`Self::give_up_one`] can give up.
+    /// Returns the bytes of the sessions that [`Self::give_up_one`] can drop.
     pub(crate) fn bytes_to_give_up(&self) -> u64 {
         let is_paused = |job| !self.jobs.of(job).is_ready();
         let running = self.running.iter().filter(|it| is_paused(it.line.job));
@@ -290,8 +291,8 @@ impl<'e> Answers<'e> {
         self.kept.bytes() + self.kept.bytes_of(sessions)
     }
 
-    /// The first answer is the last to begin: it goes on in the prompt's own session, with the
-    /// states to which later prompts can go back.
+    /// Starts one answer of these branches. The first answer starts last: it continues in the
+    /// prompt's own session, with the checkpoints to which later prompts can go back.
     fn start(&mut self, idx: usize, is_read: bool) -> bool {
         let mut branches = self.branches.remove(idx);
         let line = branches.lines.pop().expect("answers without a session are at least one");
@@ -311,7 +312,7 @@ impl<'e> Answers<'e> {
                 branches.has_begun = true;
                 self.running.push(Answer::new(line, session));
             }
-            // Others end some time, and then there is room.
+            // Other answers will end and leave room.
             Err(Error::NoRoom { .. }) if is_read || !self.running.is_empty() => {
                 branches.lines.push(line);
                 has_started = false;
@@ -322,7 +323,7 @@ impl<'e> Answers<'e> {
         has_started
     }
 
-    /// Ends the answers that nobody wants any more; whether there were any.
+    /// Ends cancelled answers. Returns whether there were any.
     pub(crate) fn drop_cancelled(&mut self) -> bool {
         let jobs = &self.jobs;
         let is_cancelled =
@@ -351,12 +352,14 @@ impl<'e> Answers<'e> {
         has_any
     }
 
-    /// One step of answers that can take one: at most so many. Whether anything changed.
+    /// Runs one step of ready answers, with at most `n_rows_max` rows. Returns whether anything
+    /// changed.
     pub(crate) fn step(&mut self, n_rows_max: usize) -> bool {
         let has_dropped = self.drop_cancelled();
         let jobs = &self.jobs;
         let ready = self.running.extract_if(.., |answer| answer.is_ready(jobs));
-        // Those that are left over come first in the next step: who took one goes to the end.
+        // Answers that are left over come first in the next step: those that took part move to the
+        // end.
         let mut stepping: Vec<Answer<'e>> = ready.take(n_rows_max).collect();
         if stepping.is_empty() {
             return has_dropped;
@@ -402,7 +405,7 @@ impl<'e> Answers<'e> {
         self.take_up(answer, chosen);
     }
 
-    /// An answer goes on, or ends.
+    /// Continues an answer or ends it.
     fn take_up(&mut self, answer: Answer<'e>, chosen: Result<Option<Finish>>) {
         match chosen {
             Ok(None) => self.running.push(answer),
@@ -419,18 +422,18 @@ impl<'e> Answers<'e> {
         self.running.iter().any(|answer| answer.shortage.is_some())
     }
 
-    /// Whether any answer can go on.
+    /// Whether any answer can continue.
     pub(crate) fn is_any_ready(&self) -> bool {
         self.running.iter().any(|answer| answer.is_ready(&self.jobs))
     }
 
-    /// Somebody gave memory up: those that wait for some try again.
+    /// Lets the answers that wait for memory try again.
     pub(crate) fn try_again(&mut self) {
         self.running.iter_mut().for_each(|answer| answer.shortage = None);
     }
 
-    /// Nobody can give memory up: the last of those that wait for some ends, which gives the
-    /// others some.
+    /// Fails the last of the answers that wait for memory, to leave its memory to the others.
+    /// Called when nothing else can free memory.
     pub(crate) fn fail_one_short(&mut self) {
         let is_short = |answer: &Answer<'_>| answer.shortage.is_some();
         if let Some(idx) = self.running.iter().rposition(is_short) {
@@ -461,14 +464,15 @@ impl<'e> Answers<'e> {
         self.jobs.end(job, end, at, self.context.shared);
     }
 
-    /// Of several answers to a prompt the first is the one to go on from.
+    /// Keeps the session of a job's first answer: of several answers to a prompt, that is the one
+    /// that conversations continue.
     fn keep_answer(&mut self, line: &Line<'e>, session: Session) {
         if line.answer_idx == 0 {
             self.keep(line.job, session);
         }
     }
 
-    /// Kept sessions give way to experts where these are worth more in their memory.
+    /// Drops kept sessions while their memory is worth more to experts.
     pub(crate) fn give_to_experts(&mut self) {
         let engine = self.context.engine;
         while self.kept.n_sessions() > 0 && engine.session_room().n_slots_lent > 0 {
@@ -480,8 +484,8 @@ impl<'e> Answers<'e> {
         }
     }
 
-    /// Shows others how many are at work, and what sessions take. `is_alone`: no prompt was read
-    /// since this was last shown.
+    /// Publishes the number of running jobs and the memory of sessions. `is_alone`: no prompt was
+    /// read since the last call.
     pub(crate) fn publish(&mut self, n_running: usize, is_alone: bool) {
         let Context { engine, shared, .. } = self.context;
         let (stream, room) = (engine.stream_stats(), engine.session_room());
@@ -502,7 +506,7 @@ impl<'e> Answers<'e> {
         (stats.stream, stats.room) = (stream, room);
     }
 
-    /// Keeps the session of a job that is not over yet.
+    /// Keeps a session of a job that has not ended.
     pub(crate) fn keep(&mut self, job: JobId, session: Session) {
         let job = &self.jobs.of(job).job;
         self.kept.put(job.owner, session, &job.split_points);
@@ -510,7 +514,7 @@ impl<'e> Answers<'e> {
 }
 
 impl<'e> Context<'e> {
-    /// What chooses the tokens of an answer.
+    /// Creates the generation that chooses the tokens of an answer.
     pub(crate) fn generation(&self, job: &Job, answer_idx: usize) -> Result<Generation<'e>> {
         let mut sampling = job.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(answer_idx as u64);
@@ -523,7 +527,7 @@ impl<'e> Context<'e> {
         })
     }
 
-    /// Bytes that were read from drives since the engine was opened.
+    /// Returns the bytes that were read from drives since the engine was opened.
     pub(crate) fn drive_bytes(&self) -> u64 {
         self.engine.stream_stats().map_or(0, |stats| stats.demand_bytes + stats.guess_bytes)
     }
@@ -551,7 +555,7 @@ impl<'e> Answer<'e> {
     }
 }
 
-/// Gives each answer a row, and those with more tokens what is left.
+/// Gives each answer one row, and the remaining rows to answers with more tokens.
 fn share_rows(answers: &mut [Answer<'_>], n_rows_max: usize) {
     let mut n_left = n_rows_max.saturating_sub(answers.len());
     for answer in answers {
@@ -561,7 +565,7 @@ fn share_rows(answers: &mut [Answer<'_>], n_rows_max: usize) {
     }
 }
 
-/// A token, and what is told of it.
+/// Returns a token and its event.
 fn told(answer_idx: usize, chosen: &Chosen<'_>) -> (TokenId, Event) {
     let token = scored(&chosen.choice);
     (token.token, Event::Token { answer_idx, token, text: chosen.text.to_owned() })
@@ -571,7 +575,7 @@ fn scored(choice: &Choice<'_>) -> Scored {
     Scored { token: choice.token, logprob: choice.logprob, top: choice.top.to_vec() }
 }
 
-/// One step; what became of each.
+/// Runs one step; returns the outcome for each answer.
 fn feed(answers: &mut [Answer<'_>], output: &mut StepOutput) -> Result<Vec<Result<()>>> {
     let mut feeds: Vec<Feed<'_>> = answers.iter_mut().map(Answer::feed).collect();
     step(&mut feeds, output)?;

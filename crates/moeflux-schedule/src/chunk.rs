@@ -1,7 +1,7 @@
-//! One step of prompts, layer by layer, and the work of others between its layers.
+//! One step of prompts, layer by layer, and other work between its layers.
 //!
-//! **Invariant:** a prompt that nobody wants any more leaves the step between two layers, unless
-//! it is alone and more than half of the work is done.
+//! **Invariant:** a cancelled prompt leaves the step between two layers, unless it is alone and
+//! more than half of the work is done.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::answers::Context;
 use crate::reading::{Pace, Reading};
 use crate::scores::Scores;
 
-/// Time that prompts or answers may be ahead of the others.
+/// Upper bound on the time that prompts or answers may be ahead of each other.
 const AHEAD_MAX: Duration = Duration::from_millis(500);
 
-/// How far prompts are ahead of answers in the engine's time.
+/// How far prompts are ahead of answers in engine time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Balance {
     prompts_ns: i128,
@@ -41,35 +41,35 @@ impl Balance {
     }
 }
 
-/// A step of prompts, and what runs between its layers.
+/// A step of prompts, and the work that runs between its layers.
 pub(crate) struct Chunk<'c, 'e> {
     pub(crate) context: Context<'e>,
     pub(crate) output: &'c mut StepOutput,
-    /// Nobody else waits for a prompt to be read.
+    /// No other prompt waits to be read.
     pub(crate) is_alone: bool,
-    /// Hears how long a layer took, and does the work of others; whether still nobody else
+    /// Receives the duration of a layer and does other work. Returns whether still no other prompt
     /// waits.
     pub(crate) between_layers: &'c mut dyn FnMut(Duration) -> bool,
 }
 
-/// What a step of prompts gave: of each what became of it, and its scores where they are wanted.
+/// The results of a step of prompts: for each prompt its outcome, and its scores where requested.
 pub(crate) struct ChunkEnd {
     pub(crate) outcomes: Vec<Result<()>>,
     pub(crate) scores: Vec<Option<Scores>>,
-    /// Time that the engine worked for them.
+    /// Engine time that the step took.
     pub(crate) spent: Duration,
 }
 
-/// A prompt in a step, as far as it can be looked at meanwhile.
+/// The parts of a prompt that stay visible while its session is in a step.
 struct Seen {
     pace: Pace,
     n_rows: usize,
-    /// Takes it out of the step.
+    /// Takes the prompt out of the step.
     is_out: AtomicBool,
 }
 
 impl Chunk<'_, '_> {
-    /// Runs a step with the next rows of prompts, some of which are to be scored.
+    /// Runs a step with the next rows of the prompts; scores some of them.
     pub(crate) fn run(
         self,
         chosen: &mut [(Reading, usize)],
@@ -102,7 +102,7 @@ impl Chunk<'_, '_> {
         Ok(ChunkEnd { outcomes, scores, spent })
     }
 
-    /// Tells how far the prompts are, and takes those out that nobody wants.
+    /// Reports the progress of the prompts and takes cancelled ones out of the step.
     fn look_at(&self, seen: &[Seen], (n_layers_done, n_layers): (usize, usize), is_alone: bool) {
         let now = self.context.clock.now();
         let is_nearly_done = is_alone && 2 * n_layers_done > n_layers;
@@ -116,7 +116,7 @@ impl Chunk<'_, '_> {
     }
 }
 
-/// Takes the wanted logits. Those of a whole prompt are many: only the last ones stay in `output`.
+/// Scores the requested logits. Those of a whole prompt are large: `output` keeps only the last.
 fn take_logits(
     step: &mut StepUnderWay<'_, '_>,
     output: &mut StepOutput,

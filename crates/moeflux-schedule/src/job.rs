@@ -1,8 +1,8 @@
-//! What is asked of a scheduler, and what is heard of it.
+//! Jobs for a scheduler, and the events that it reports.
 //!
-//! **Invariant:** of each job [`Event::Begun`] comes first, then the scores of its prompt, then the
-//! tokens of its answers; each answer ends with [`Event::Finished`], or the whole job with
-//! [`Event::Failed`]. Of a job that was cancelled nothing more is heard.
+//! **Invariant:** for each job, [`Event::Begun`] comes first, then the scores of its prompt, then
+//! the tokens of its answers. Each answer ends with [`Event::Finished`], or the whole job with
+//! [`Event::Failed`]. A cancelled job reports nothing more.
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -12,44 +12,44 @@ use std::time::Duration;
 use moeflux::sample::{LogitMask, SamplerConfig};
 use moeflux::{Error, Finish, StopStrings, TokenId};
 
-/// The client that a job belongs to. Jobs use sessions of jobs of the same owner only, so that
-/// an owner learns nothing of the prompts of another.
+/// The client that a job belongs to. Jobs share sessions only with jobs of the same owner, so that
+/// an owner learns nothing about the prompts of another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(pub usize);
 
-/// A prompt and how it is to be answered.
+/// A prompt and the terms of its answers.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The client.
     pub owner: Owner,
-    /// What the model reads; at least one token.
+    /// The prompt; at least one token.
     pub prompt: Vec<TokenId>,
-    /// Numbers of the prompt's tokens behind which later prompts are likely to go on differently,
-    /// so that they need not read what comes before: the end of the instructions, the place where
-    /// this answer will stand in the history. In any order; what lies outside is left out.
+    /// Token offsets at which later prompts are likely to diverge: the end of the instructions, or
+    /// the place where this answer will stand in the history. Later prompts need not read the
+    /// tokens before them again. In any order; offsets outside the prompt are ignored.
     pub split_points: Vec<usize>,
-    /// Answers; the prompt is read once.
+    /// Number of answers; the prompt is read once.
     pub n_answers: usize,
-    /// Most tokens of an answer; `None`: as many as the context has room for.
+    /// Upper bound on the tokens of an answer; `None`: as many as fit into the context.
     pub n_tokens_max: Option<usize>,
-    /// How tokens are chosen. Each answer adds its number to the seed.
+    /// How tokens are chosen. Each answer adds its index to the seed.
     pub sampling: SamplerConfig,
-    /// What ends an answer.
+    /// Strings that end an answer.
     pub stops: StopStrings,
-    /// What binds each answer; `None` if nothing does.
+    /// The constraint on each answer; `None`: unconstrained.
     pub masks: Option<Arc<dyn Masks>>,
-    /// Whether the prompt's own tokens are to be scored, with as many others beside each as
-    /// [`SamplerConfig::n_logprobs`] says. Such a prompt is read as a whole.
+    /// Whether to score the prompt's own tokens, with [`SamplerConfig::n_logprobs`] alternatives
+    /// beside each. Such a prompt is read completely.
     pub scores_prompt: bool,
 }
 
-/// Makes the mask of an answer, on the scheduler's thread: what takes long is done before.
+/// Creates the mask of an answer. Runs on the scheduler's thread: do slow work beforehand.
 pub trait Masks: Debug + Send + Sync {
-    /// A mask for an answer of its own, which has not begun.
+    /// Returns a fresh mask for one answer.
     fn mask(&self) -> Box<dyn LogitMask>;
 }
 
-/// A mask that has not begun, for an answer that has it alone.
+/// Clones a fresh mask for each answer.
 impl<M: LogitMask + Clone + Debug + Sync + 'static> Masks for M {
     fn mask(&self) -> Box<dyn LogitMask> {
         Box::new(self.clone())
@@ -57,7 +57,7 @@ impl<M: LogitMask + Clone + Debug + Sync + 'static> Masks for M {
 }
 
 impl Job {
-    /// One answer to a prompt, as long as it comes.
+    /// Creates a job with one answer of unlimited length.
     #[must_use]
     pub fn new(prompt: Vec<TokenId>, sampling: SamplerConfig) -> Self {
         Self {
@@ -78,9 +78,9 @@ impl Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// More sessions were kept than may be.
+    /// There were more kept sessions than allowed.
     Count,
-    /// Kept sessions had more bytes than they may have.
+    /// Kept sessions took more bytes than allowed.
     Bytes,
     /// Answers needed its memory.
     Answers,
@@ -88,7 +88,7 @@ pub enum DropReason {
     Experts,
 }
 
-/// A conversation that goes on, whose session had been dropped.
+/// A continued conversation whose session had been dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missed {
     /// Tokens that are read again because of that.
@@ -98,10 +98,10 @@ pub struct Missed {
 }
 
 impl DropReason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 4] = [Self::Count, Self::Bytes, Self::Answers, Self::Experts];
 
-    /// One word for counters.
+    /// Returns one word for counters.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -112,7 +112,7 @@ impl DropReason {
         }
     }
 
-    /// The reason as it is told to people.
+    /// Returns the reason as text for people.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -124,41 +124,42 @@ impl DropReason {
     }
 }
 
-/// What happens to a job.
+/// An event of a job.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// The prompt is being read.
+    /// The job has begun: its prompt is being read.
     Begun {
-        /// Tokens of the prompt that need no computing.
+        /// Tokens of the prompt that need no computation.
         n_cached_tokens: usize,
-        /// The conversation that the prompt goes on from, if its session was dropped meanwhile.
+        /// The conversation that the prompt continues, if its session was dropped.
         missed: Option<Missed>,
     },
-    /// The next tokens of the prompt were scored. The first of all has no log-probability.
+    /// The next tokens of the prompt were scored. The first token of a prompt has no
+    /// log-probability.
     PromptScores(Vec<Scored>),
     /// A token of an answer was chosen.
     Token {
-        /// Which answer.
+        /// The index of the answer.
         answer_idx: usize,
-        /// The token; without a log-probability where none was asked for.
+        /// The token, with a log-probability if requested.
         token: Scored,
-        /// More of the answer's text that is certain.
+        /// The text that became certain with this token.
         text: String,
     },
-    /// The token that ends an answer was chosen, where log-probabilities were asked for. It is no
-    /// token of the answer.
+    /// The token that ends an answer was chosen. Reported only if log-probabilities were requested.
+    /// It is not part of the answer.
     EndToken {
-        /// Which answer.
+        /// The index of the answer.
         answer_idx: usize,
         /// The token.
         token: Scored,
     },
     /// An answer ended.
     Finished {
-        /// Which.
+        /// The index of the answer.
         answer_idx: usize,
-        /// Why.
+        /// Why it ended.
         finish: Finish,
         /// The stop string that ended it.
         stopped: Option<String>,
@@ -167,41 +168,41 @@ pub enum Event {
         /// How long it took.
         times: Times,
     },
-    /// The job failed. If some answers were finished before, they stay so.
+    /// The job failed. Answers that finished before stay valid.
     Failed(Error),
 }
 
-/// A token and how likely it was.
+/// A token with its log-probability.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scored {
-    /// Which.
+    /// The token.
     pub token: TokenId,
     /// The natural logarithm of its probability under the model's own logits.
     pub logprob: Option<f32>,
-    /// The most likely tokens in its place, best first.
+    /// The most likely tokens at this position, best first.
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// How long the stages of an answer took.
+/// How long the parts of an answer took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Until its prompt began to be read.
+    /// From submission until its prompt began to be read.
     pub queued: Duration,
-    /// From there to the first token.
+    /// From then to the first token.
     pub prompt: Duration,
-    /// From there to the last.
+    /// From the first token to the last.
     pub answer: Duration,
-    /// Bytes that all answers together read from drives meanwhile.
+    /// Bytes that all answers together read from drives since the prompt began.
     pub drive_bytes: u64,
 }
 
-/// Who hears of a job, on the scheduler's thread: it must not wait for anything.
+/// Receives the events of a job, on the scheduler's thread: it must not block.
 pub trait Sink: Send {
-    /// Something happened.
+    /// Receives an event.
     fn put(&mut self, event: Event);
 
-    /// Whether it can take more tokens now. Until it can, the job's answers wait, and others have
-    /// their places. [`crate::Service::wake`] says that it can again.
+    /// Whether it can take more tokens now. Until then, the job's answers wait and others use their
+    /// places. Call [`crate::Service::wake`] when it can again.
     fn is_ready(&self) -> bool {
         true
     }
@@ -209,45 +210,45 @@ pub trait Sink: Send {
 
 impl Sink for Sender<Event> {
     fn put(&mut self, event: Event) {
-        // Nobody has to listen.
+        // A receiver that hung up is no error.
         drop(self.send(event));
     }
 }
 
-/// How far a job's prompt is read.
+/// The progress of reading a job's prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Tokens that are read.
+    /// Tokens that were read.
     pub n_done: usize,
     /// Tokens of the prompt.
     pub n_total: usize,
-    /// An estimate of the time until all are read, once there is ground for one.
+    /// An estimate of the time until all are read, as soon as there is a basis for one.
     pub left: Option<Duration>,
 }
 
-/// Why a job is not taken.
+/// Why a job is refused.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// So many jobs wait already.
+    /// The queue is full.
     QueueFull {
-        /// How many.
+        /// Jobs that wait.
         n_waiting: usize,
-        /// An estimate of when the first of them will have begun.
+        /// An estimate of when a job will have ended.
         retry_after: Duration,
     },
-    /// The prompt, and the tokens asked for behind it, do not fit into the context.
+    /// The prompt and at least one token of an answer do not fit into the context.
     TooLong {
         /// Tokens of the prompt.
         n_prompt_tokens: usize,
-        /// Tokens asked for.
+        /// One token of an answer, or none if none was requested.
         n_answer_tokens: usize,
-        /// What fits.
+        /// Tokens that fit.
         n_context: usize,
     },
-    /// No more jobs are taken.
+    /// The service accepts no more jobs.
     Closed,
-    /// The job cannot be run as it stands.
+    /// The job is invalid.
     Invalid(Error),
 }
 

@@ -1,12 +1,12 @@
-//! Many answers at once over one engine of moeflux.
+//! Many concurrent answers over one moeflux engine.
 //!
-//! A [`Service`] owns an engine on a thread of its own. A [`Job`] is a prompt with answers to it;
-//! whoever submits one gives a [`Sink`] that hears of it, and holds a [`Ticket`]: dropping that
-//! gives the job up. Jobs wait in a bounded queue, are admitted as there are sessions and memory,
-//! and share the engine's steps. Sessions that have ended are kept for a while, so that a
-//! conversation that comes back is read from where it left off.
+//! A [`Service`] owns an engine on its own thread. A [`Job`] is a prompt to answer one or more
+//! times. Submitting one takes a [`Sink`] that receives its events and returns a [`Ticket`];
+//! dropping the ticket cancels the job. Jobs wait in a bounded queue, are admitted as sessions and
+//! memory become free, and share the engine's steps. Ended sessions are kept for a while, so that a
+//! continued conversation is read from where it left off.
 //!
-//! **Invariant:** what an answer is depends on its job alone. Knows no network and no dialect.
+//! **Invariant:** the text of an answer depends on its job alone. Knows no network and no dialect.
 #![forbid(unsafe_code)]
 
 mod job;

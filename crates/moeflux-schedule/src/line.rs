@@ -1,5 +1,5 @@
-//! An answer apart from its session: how its tokens are chosen, and those that were told and not
-//! fed yet.
+//! An answer without its session: how its tokens are chosen, and the tokens that were reported but
+//! not yet fed.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use moeflux::{Generation, TokenId};
 
 use crate::tracked::JobId;
 
-/// The tokens that come next in an answer, and where they come from.
+/// The generation of one answer, and its tokens that are still to be fed.
 pub(crate) struct Line<'e> {
     pub(crate) job: JobId,
     pub(crate) answer_idx: usize,
     pub(crate) generation: Generation<'e>,
-    /// Chosen and told, not fed yet: the newest, and before it what a mask forced.
+    /// Chosen and reported, not yet fed: the newest, preceded by tokens that a mask forced.
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) n_tokens: usize,
     pub(crate) token_at: Duration,

@@ -1,7 +1,7 @@
-//! Answers whose clients take no more tokens for now: they have given their places back.
+//! Parked answers: their clients take no tokens for now, and other jobs use their places.
 //!
 //! **Invariant:** a parked answer keeps its tokens, and its session as long as there is memory.
-//! Without the session its tokens are read again before it goes on, and its bits are the same.
+//! Without the session, its tokens are read again before it resumes, and its bits are the same.
 
 use std::sync::Arc;
 
@@ -10,41 +10,42 @@ use moeflux::{Session, TokenId};
 use crate::line::Line;
 use crate::tracked::JobId;
 
-/// What is left of an answer's session.
+/// The state of a parked answer's session.
 enum Past {
-    /// All of it.
+    /// The whole session.
     Session(Session),
-    /// The tokens that were in it.
+    /// The tokens of the dropped session.
     Tokens(Vec<TokenId>),
-    /// These are being read again.
+    /// The tokens of the dropped session, which are being read again.
     InReading(Vec<TokenId>),
 }
 
-/// An answer without a place.
+/// A parked answer.
 struct Entry<'e> {
     line: Line<'e>,
     past: Past,
 }
 
-/// An answer that can go on.
+/// An answer that can resume.
 pub(crate) enum Unparked<'e> {
-    /// At once.
+    /// It resumes at once.
     Whole(Box<(Line<'e>, Session)>),
-    /// Once these tokens were read. The answer stays parked until [`Parked::take_read`].
+    /// It resumes after these tokens were read. The answer stays parked until
+    /// [`Parked::take_read`].
     ToRead(ToRead),
 }
 
 /// The tokens of an answer that has lost its session.
 pub(crate) struct ToRead {
-    /// Which answer.
+    /// The job and the index of the answer.
     pub(crate) of: (JobId, usize),
-    /// All up to the newest.
+    /// All tokens, including the newest.
     pub(crate) tokens: Arc<[TokenId]>,
-    /// Logits that its next token needs; `None`: all.
+    /// The number of best logits that its next token needs; `None`: all.
     pub(crate) n_best: Option<usize>,
 }
 
-/// All of them, in the order in which they were parked.
+/// All parked answers, in the order in which they were parked.
 #[derive(Default)]
 pub(crate) struct Parked<'e> {
     entries: Vec<Entry<'e>>,
@@ -60,18 +61,18 @@ impl<'e> Parked<'e> {
         self.entries.push(Entry { line, past: Past::Session(session) });
     }
 
-    /// Parks an answer that has no session of its own; `tokens` are those behind which it begins.
+    /// Parks an answer without a session of its own; `tokens` are those that precede it.
     pub(crate) fn put_tokens(&mut self, line: Line<'e>, tokens: Vec<TokenId>) {
         self.entries.push(Entry { line, past: Past::Tokens(tokens) });
     }
 
-    /// Whether one of them may go on, as far as this says.
+    /// Whether any answer can resume and satisfies `is_ready`.
     pub(crate) fn has_any(&self, mut is_ready: impl FnMut(&Line<'e>) -> bool) -> bool {
         let mut entries = self.entries.iter();
         entries.any(|it| !matches!(it.past, Past::InReading(_)) && is_ready(&it.line))
     }
 
-    /// The first that may go on.
+    /// Takes the first answer that can resume and satisfies `is_ready`.
     pub(crate) fn unpark(
         &mut self,
         mut is_ready: impl FnMut(&Line<'e>) -> bool,
@@ -92,13 +93,13 @@ impl<'e> Parked<'e> {
         Some(Unparked::ToRead(to_read))
     }
 
-    /// The answer whose tokens were read.
+    /// Removes the answer whose tokens were read.
     pub(crate) fn take_read(&mut self, of: (JobId, usize)) -> Option<Line<'e>> {
         let idx = self.position(of)?;
         Some(self.entries.remove(idx).line)
     }
 
-    /// The tokens of an answer were not read to their end.
+    /// Returns an answer to the parked state because its tokens were not read completely.
     pub(crate) fn put_back(&mut self, of: (JobId, usize)) {
         if let Some(idx) = self.position(of) {
             let past = &mut self.entries[idx].past;
@@ -114,7 +115,8 @@ impl<'e> Parked<'e> {
         self.entries.iter().position(is_it)
     }
 
-    /// Gives up the session of the answer that was parked first; whether there was one.
+    /// Drops the session of the answer that was parked first and still has one. Returns whether one
+    /// was dropped.
     pub(crate) fn give_up_session(&mut self) -> bool {
         for Entry { past, .. } in &mut self.entries {
             if let Past::Session(session) = past {
@@ -126,7 +128,7 @@ impl<'e> Parked<'e> {
         false
     }
 
-    /// Their sessions.
+    /// Returns the sessions of parked answers.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = &Session> {
         self.entries.iter().filter_map(|entry| match &entry.past {
             Past::Session(session) => Some(session),
@@ -134,7 +136,7 @@ impl<'e> Parked<'e> {
         })
     }
 
-    /// Takes those out of which this is true, with their sessions.
+    /// Removes the answers that satisfy `is_wanted`, with their sessions.
     pub(crate) fn extract(
         &mut self,
         mut is_wanted: impl FnMut(&Line<'e>) -> bool,

@@ -1,8 +1,8 @@
-//! Whether the prompt that has been there longest is next, although shorter ones wait.
+//! Decides when the oldest prompt runs ahead of shorter ones.
 //!
-//! **Invariant:** pure. As long as a prompt is the oldest, those that overtake it have at most as
-//! much of the engine's time as it has itself, and one step more: it is read within twice the time
-//! that it takes alone, and one step.
+//! **Invariant:** pure. While a prompt is the oldest, the prompts that overtake it get at most as
+//! much engine time as it gets itself, plus one step. It is therefore read within twice the time
+//! that it takes alone, plus one step.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::reading::ReadingId;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Precedence {
     oldest: Option<ReadingId>,
-    /// Engine's time of others since it is the oldest, less its own since it began.
+    /// Engine time of others since it became the oldest, less its own since it began.
     ahead_ns: i128,
 }
 
 impl Precedence {
-    /// Says which prompt is the oldest, and how long the engine has worked for it.
+    /// Sets the oldest prompt and the engine time that it has used.
     pub(crate) fn set_oldest(&mut self, oldest: Option<(ReadingId, Duration)>) {
         let (id, spent) = oldest.map_or((None, Duration::ZERO), |(id, spent)| (Some(id), spent));
         if self.oldest != id {
@@ -25,13 +25,13 @@ impl Precedence {
         }
     }
 
-    /// The engine has worked for these prompts.
+    /// Records engine time spent on these prompts.
     pub(crate) fn add(&mut self, ids: impl IntoIterator<Item = ReadingId>, spent: Duration) {
         let is_its_own = ids.into_iter().any(|id| Some(id) == self.oldest);
         self.ahead_ns += if is_its_own { -ns(spent) } else { ns(spent) };
     }
 
-    /// The oldest prompt, if others have had their share before it.
+    /// Returns the oldest prompt if others have had their share before it.
     pub(crate) fn due(&self) -> Option<ReadingId> {
         self.oldest.filter(|_| self.ahead_ns > 0)
     }

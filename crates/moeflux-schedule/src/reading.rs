@@ -1,6 +1,6 @@
-//! A prompt while it is read, or the tokens of an answer that has lost its session.
+//! A prompt that is being read, or the tokens of an answer that has lost its session.
 //!
-//! **Invariant:** its session holds a part of the tokens from their start.
+//! **Invariant:** its session holds a prefix of the tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,43 +11,43 @@ use moeflux::{Session, TokenId};
 use crate::shared::JobFlags;
 use crate::tracked::{JobId, Tracked};
 
-/// States that reading a prompt leaves behind.
+/// Upper bound on the checkpoints that reading a prompt saves.
 const N_MARKS_MAX: usize = 4;
 
-/// A job, and the answer that goes on behind the tokens; `None`: they are the job's prompt.
+/// A job, and the answer that resumes after the tokens; `None`: they are the job's prompt.
 pub(crate) type ReadingId = (JobId, Option<usize>);
 
-/// What others need to know of tokens that are read.
+/// The parts of a reading that other prompts need to know.
 #[derive(Clone, Debug)]
 pub(crate) struct Outline {
     pub(crate) prompt: Arc<[TokenId]>,
-    /// Where states are left for others to go back to, ascending.
+    /// Positions of the checkpoints that others can go back to, ascending.
     marks: Vec<usize>,
     n_cached: usize,
 }
 
-/// A prompt of which some tokens are in a session.
+/// A prompt whose first tokens are in a session.
 pub(crate) struct Reading {
     pub(crate) job: JobId,
-    /// The answer that goes on behind these tokens; `None`: this is the job's prompt.
+    /// The answer that resumes after these tokens; `None`: this is the job's prompt.
     pub(crate) resumes: Option<usize>,
     pub(crate) flags: Arc<JobFlags>,
     pub(crate) outline: Outline,
     pub(crate) session: Session,
-    /// Time that the engine has worked for it.
+    /// Engine time that it has used.
     pub(crate) service: Duration,
     /// There was no memory for it between the layers of a step.
     pub(crate) is_short_of_room: bool,
     begun_at: Duration,
     scores: bool,
     n_best: Option<usize>,
-    /// While it is there, steps are longer.
+    /// Makes steps longer while it exists.
     longer: Option<LongerSteps>,
 }
 
-/// What a prompt's reading depends on beside its session.
+/// The parameters of a reading besides its session.
 pub(crate) struct Terms {
-    /// Logits that its first token needs; `None`: all.
+    /// The number of best logits that its first token needs; `None`: all.
     pub(crate) n_best: Option<usize>,
     pub(crate) longer: Option<LongerSteps>,
     pub(crate) begun_at: Duration,
@@ -61,7 +61,7 @@ impl Reading {
         Self { scores, ..Self::of_tokens(id, tracked, (prompt, session), terms) }
     }
 
-    /// Tokens of an answer that goes on behind them.
+    /// Reads the tokens of an answer that resumes after them.
     pub(crate) fn again(
         of: (JobId, usize),
         tracked: &Tracked,
@@ -111,22 +111,22 @@ impl Reading {
         self.scores
     }
 
-    /// Whether the answers that it is read for are cancelled.
+    /// Whether the answers that need it are cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.flags.are_cancelled(self.resumes)
     }
 
-    /// Tokens that are read.
+    /// Returns the number of tokens that were read.
     pub(crate) fn n_done(&self) -> usize {
         self.session.tokens().len()
     }
 
-    /// Tokens to read.
+    /// Returns the number of tokens that are still to be read.
     pub(crate) fn n_left(&self) -> usize {
         self.outline.prompt.len() - self.n_done()
     }
 
-    /// Rows of its next step, of so many at most: steps of about the same length.
+    /// Returns the rows of its next step, at most `n_rows_max`. Longer steps are evenly sized.
     pub(crate) fn n_rows(&self, n_rows_max: usize) -> usize {
         let n_left = self.n_left();
         match self.longer {
@@ -135,7 +135,7 @@ impl Reading {
         }
     }
 
-    /// Gives up leaving states behind; whether that makes a difference.
+    /// Cancels the remaining checkpoints. Returns whether there were any.
     pub(crate) fn drop_marks(&mut self) -> bool {
         let n_done = self.n_done();
         let makes_difference = self.outline.marks.iter().any(|position| *position > n_done);
@@ -143,12 +143,12 @@ impl Reading {
         makes_difference
     }
 
-    /// The next rows.
+    /// Feeds the next rows.
     pub(crate) fn feed(&mut self, n_rows: usize) -> Feed<'_> {
         self.feed_as(Feed::prompt, n_rows)
     }
 
-    /// The same for a step between the layers of another, which takes rows of answers.
+    /// Feeds the next rows to a step between the layers of another, which takes rows of answers.
     pub(crate) fn feed_beside(&mut self, n_rows: usize) -> Feed<'_> {
         self.feed_as(Feed::answer_run, n_rows)
     }
@@ -174,7 +174,7 @@ impl Reading {
             .checkpoints(&marks[first..last])
     }
 
-    /// What tells how far it is, while its session is in a step.
+    /// Returns a handle that reports progress while the session is in a step.
     pub(crate) fn pace(&self) -> Pace {
         Pace {
             flags: Arc::clone(&self.flags),
@@ -188,8 +188,8 @@ impl Reading {
 }
 
 impl Outline {
-    /// The most tokens at the start of another prompt that it will be possible to fork from this
-    /// one.
+    /// Returns the most tokens at the start of another prompt that can be forked from this one once
+    /// it is read.
     pub(crate) fn n_forkable(&self, n_shared: usize, is_recurrent: bool) -> usize {
         if !is_recurrent || n_shared >= self.prompt.len() {
             return n_shared;
@@ -200,7 +200,7 @@ impl Outline {
     }
 }
 
-/// Tells how far a prompt is read while a step with it is under way.
+/// Reports the progress of a prompt while a step with it is running.
 pub(crate) struct Pace {
     flags: Arc<JobFlags>,
     resumes: Option<usize>,
@@ -211,14 +211,14 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Whether the answers that it is read for are cancelled.
+    /// Whether the answers that need it are cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.flags.are_cancelled(self.resumes)
     }
 
-    /// So many more tokens are as good as read.
+    /// Reports progress as if `n_more` further tokens had been read.
     pub(crate) fn tell(&self, n_more: usize, now: Duration) {
-        // The prompt of an answer that goes on was read before.
+        // The prompt of a resumed answer was read before.
         if self.resumes.is_some() {
             return;
         }

@@ -1,6 +1,6 @@
-//! How likely a prompt's own tokens are, by the logits before each.
+//! Log-probabilities of a prompt's own tokens, from the logits before each.
 //!
-//! **Invariant:** the same numbers as a sampler gives for tokens that it chooses.
+//! **Invariant:** equal to the numbers that a sampler reports for tokens that it chooses.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use moeflux::{Result, TokenId};
 
 use crate::job::Scored;
 
-/// Scores the tokens of a prompt as its logits come, in order.
+/// Scores the tokens of a prompt, in order, as its logits arrive.
 pub(crate) struct Scores {
     scorer: Scorer,
     prompt: Arc<[TokenId]>,
@@ -18,14 +18,15 @@ pub(crate) struct Scores {
 }
 
 impl Scores {
-    /// With so many other tokens beside each. The first token has no score: nothing is before it.
+    /// Lists `n_top` alternatives beside each token. The first token of a prompt has no score,
+    /// because no logits precede it.
     pub(crate) fn new(prompt: Arc<[TokenId]>, n_top: usize, is_first: bool) -> Self {
         let first = Scored { token: prompt[0], logprob: None, top: Vec::new() };
         let list = if is_first { vec![first] } else { Vec::new() };
         Self { scorer: Scorer::new(n_top), prompt, list }
     }
 
-    /// Takes the logits behind the token at this position.
+    /// Takes the logits that follow the token at `position`.
     pub(crate) fn take(&mut self, position: usize, logits: Logits<'_>) -> Result<()> {
         let (Some(token), Logits::All(logits)) = (self.prompt.get(position + 1), logits) else {
             return Ok(());

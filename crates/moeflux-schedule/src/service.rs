@@ -1,7 +1,7 @@
-//! The thread that owns the engine, and the ways to it.
+//! The thread that owns the engine, and its handles.
 //!
-//! **Invariant:** nothing here waits for the thread but [`Service::wait_until_open`] and the end of
-//! the service; while there is nothing to do, the thread sleeps.
+//! **Invariant:** only [`Service::wait_until_open`] and stopping or dropping the service wait for
+//! the thread. The thread sleeps while there is no work.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -21,13 +21,13 @@ use crate::shared::{JobFlags, Shared, State};
 use crate::stats::Stats;
 use crate::tracked::{Submitted, Told};
 
-/// Opens the engine: at the start, and again where it was unloaded.
+/// Opens the engine: at the start, and again after it was unloaded.
 pub type Open = dyn FnMut() -> Result<Engine> + Send;
 
-/// Advice to come back is not earlier than this.
+/// Lower bound on the time after which refused clients are told to retry.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 
-/// What a service is told.
+/// Settings of a service.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
@@ -35,18 +35,18 @@ pub struct Options {
     pub n_sessions: usize,
     /// Jobs that may wait beyond those.
     pub n_queue: usize,
-    /// Tokens of a prompt together with an answer.
+    /// Upper bound on the tokens of a prompt together with an answer.
     pub context: usize,
-    /// After so long without a job the engine gives its memory back.
+    /// Unloads the engine after this long without a job.
     pub unload_after: Option<Duration>,
-    /// What is kept of conversations.
+    /// Limits on kept conversations.
     pub kept: KeptLimits,
-    /// What the service measures time with.
+    /// The clock that the service measures time with.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Options {
-    /// Four sessions and a queue of 64 jobs, for sessions of so many tokens.
+    /// Returns settings for four sessions of `context` tokens and a queue of 64 jobs.
     #[must_use]
     pub fn new(context: usize) -> Self {
         let kept = KeptLimits::default();
@@ -55,7 +55,7 @@ impl Options {
     }
 }
 
-/// An engine that answers jobs, on a thread of its own. Dropping it ends all jobs.
+/// An engine that answers jobs on its own thread. Dropping it ends all jobs.
 pub struct Service {
     commands: Sender<Command>,
     shared: Arc<Shared>,
@@ -66,7 +66,7 @@ pub struct Service {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A job that was taken. Dropping it gives the job up.
+/// An accepted job. Dropping the ticket cancels the job.
 #[derive(Debug)]
 #[must_use = "a job whose ticket is dropped is given up"]
 pub struct Ticket {
@@ -76,7 +76,7 @@ pub struct Ticket {
 
 enum Command {
     Submit(Box<Submitted>),
-    /// Something that the thread looks at has changed.
+    /// Wakes the thread, because state that it reads has changed.
     Look,
 }
 
@@ -97,11 +97,11 @@ impl fmt::Debug for Command {
 }
 
 impl Service {
-    /// Starts to open the engine; jobs may be submitted at once. `text` is the model's.
+    /// Starts to open the engine; jobs may be submitted at once. `text` must belong to the model.
     ///
     /// # Errors
     ///
-    /// [`Error::Machine`] if the system gives no thread.
+    /// [`Error::Machine`] if the thread cannot be created.
     pub fn start(open: Box<Open>, text: Arc<ModelText>, options: Options) -> Result<Self> {
         let clock = Arc::clone(&options.clock);
         let (commands, received) = channel();
@@ -117,7 +117,7 @@ impl Service {
             opened: Some(tell_opened),
             fingerprint: None,
         };
-        // It computes its part of every step.
+        // The thread computes its part of every step, so it needs the engine's stack size.
         let builder = std::thread::Builder::new().name("moeflux-schedule".into());
         let spawned = builder.stack_size(STACK_BYTES).spawn(|| thread.run());
         let thread = spawned.map_err(|error| {
@@ -127,7 +127,7 @@ impl Service {
         Ok(Self { commands, shared, text, clock, options, opened, thread })
     }
 
-    /// The same over an engine that is loaded already. Once its files have changed, jobs fail.
+    /// Starts a service over a loaded engine. Once the model's files have changed, jobs fail.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// What opening it reports.
+    /// The error of opening it.
     pub fn wait_until_open(&self) -> Result<()> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
         match opened.map(|it| it.recv()) {
@@ -152,11 +152,11 @@ impl Service {
         }
     }
 
-    /// Takes a job. Does not wait.
+    /// Submits a job. Does not block.
     ///
     /// # Errors
     ///
-    /// Why it is not taken.
+    /// The reason for which the job is refused.
     pub fn submit(&self, job: Job, sink: Box<dyn Sink>) -> std::result::Result<Ticket, Refusal> {
         let taken = self.take(&job);
         if let Err(refusal) = taken {
@@ -172,12 +172,12 @@ impl Service {
         self.shared.n_waiting.fetch_add(1, Ordering::Relaxed);
         match self.commands.send(Command::Submit(Box::new(submitted))) {
             Ok(()) => Ok(ticket),
-            // The thread broke down.
+            // The thread has panicked.
             Err(_) => Err(Refusal::Closed),
         }
     }
 
-    /// Counts a job, if it can be taken.
+    /// Counts a job if it can be accepted.
     fn take(&self, job: &Job) -> std::result::Result<(), Refusal> {
         if self.shared.is_closed.load(Ordering::Relaxed) {
             return Err(Refusal::Closed);
@@ -192,7 +192,7 @@ impl Service {
         Ok(())
     }
 
-    /// When there is room again: as many jobs end in a time as did so far.
+    /// Estimates when there is room again, from the mean duration of jobs so far.
     fn queue_full(&self) -> Refusal {
         let n_waiting = self.shared.n_waiting.load(Ordering::Relaxed);
         let stats = self.shared.stats();
@@ -204,18 +204,18 @@ impl Service {
         Refusal::QueueFull { n_waiting, retry_after }
     }
 
-    /// A sink that was not ready is ready again.
+    /// Wakes the scheduler after a sink became ready again.
     pub fn wake(&self) {
         drop(self.commands.send(Command::Look));
     }
 
-    /// Whether there is an engine.
+    /// Returns the state of the engine.
     #[must_use]
     pub fn state(&self) -> State {
         self.shared.state()
     }
 
-    /// What was done so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = self.shared.stats().clone();
@@ -223,19 +223,19 @@ impl Service {
         stats
     }
 
-    /// Prompts and answers that are computed at a time.
+    /// Returns the number of prompts and answers that are computed at a time.
     #[must_use]
     pub fn n_sessions(&self) -> usize {
         self.options.n_sessions
     }
 
-    /// Tokens of a prompt together with an answer.
+    /// Returns the upper bound on the tokens of a prompt together with an answer.
     #[must_use]
     pub fn context(&self) -> usize {
         self.options.context
     }
 
-    /// Takes no more jobs.
+    /// Refuses all further jobs.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::Relaxed);
     }
@@ -246,15 +246,15 @@ impl Service {
         self.shared.n_open.load(Ordering::Relaxed) == 0
     }
 
-    /// Ends all jobs, gives the memory of the engine and of sessions back and takes no more jobs.
-    /// Waits for the step that is under way.
+    /// Ends all jobs, frees the memory of the engine and of sessions, and refuses further jobs.
+    /// Waits for the current step.
     pub fn stop(&self) {
         self.close();
         self.shared.is_stopped.store(true, Ordering::Relaxed);
         self.cancel_all();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A panic there was told when it happened.
+            // A panic of the thread was reported when it happened.
             drop(thread.join());
             self.shared.set_state(State::Closed);
         }
@@ -274,13 +274,13 @@ impl Drop for Service {
 }
 
 impl Ticket {
-    /// How far the prompt is read.
+    /// Returns the progress of reading the prompt.
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.flags.progress()
     }
 
-    /// Gives up one of the answers.
+    /// Cancels one of the answers.
     pub fn cancel_one(&self, answer_idx: usize) {
         self.flags.cancel_one(answer_idx);
         drop(self.commands.send(Command::Look));
@@ -294,7 +294,7 @@ impl Drop for Ticket {
     }
 }
 
-/// Refuses what cannot be run, so that nothing is found out only when its turn comes.
+/// Refuses jobs that cannot run, so that no error appears only when their turn comes.
 fn check(job: &Job, text: &ModelText, context: usize) -> std::result::Result<(), Refusal> {
     let invalid = |problem: String| Err(Refusal::Invalid(Error::Input(problem)));
     let (n_prompt_tokens, n_asked) = (job.prompt.len(), job.n_tokens_max.unwrap_or(usize::MAX));
@@ -304,7 +304,7 @@ fn check(job: &Job, text: &ModelText, context: usize) -> std::result::Result<(),
     if job.n_answers == 0 {
         return invalid("no answers are asked for".to_owned());
     }
-    // As many tokens as there is room for: clients ask for more than any answer has.
+    // One token is enough: clients often request more than fits, and answers end at the context.
     let n_answer_tokens = n_asked.min(1);
     if n_prompt_tokens.saturating_add(n_answer_tokens) > context {
         return Err(Refusal::TooLong { n_prompt_tokens, n_answer_tokens, n_context: context });
@@ -318,7 +318,7 @@ fn check(job: &Job, text: &ModelText, context: usize) -> std::result::Result<(),
     text.generation(sampling, 1).map(drop).map_err(Refusal::Invalid)
 }
 
-/// What runs on the thread.
+/// The state of the service's thread.
 struct Thread {
     open: Box<Open>,
     text: Arc<ModelText>,
@@ -326,13 +326,13 @@ struct Thread {
     clock: Arc<dyn Clock>,
     shared: Arc<Shared>,
     received: Receiver<Command>,
-    /// Who waits for the engine to be opened for the first time.
+    /// Reports the first opening of the engine to [`Service::wait_until_open`].
     opened: Option<Sender<Result<()>>>,
-    /// That of the model that was opened first.
+    /// The fingerprint of the model that was opened first.
     fingerprint: Option<u64>,
 }
 
-/// Where the thread panics, nobody waits for it in vain.
+/// Marks the service as broken if the thread panics, so that no caller waits for it.
 struct BreakdownIsTold(Arc<Shared>);
 
 impl Drop for BreakdownIsTold {
@@ -344,11 +344,11 @@ impl Drop for BreakdownIsTold {
     }
 }
 
-/// Why an engine is closed.
+/// Why an engine was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closed {
     Idle,
-    /// The model's files are not those any more that it was opened from.
+    /// The model's files changed after it was opened.
     Outdated,
     Failed,
     Stopped,
@@ -376,7 +376,7 @@ impl Thread {
                     self.shared.set_state(State::Unloaded);
                 }
                 Err(error) => {
-                    // The first time, whoever opens the service is told.
+                    // The first time, the error goes to the caller that opened the service.
                     if self.opened.is_none() {
                         tracing::error!(%error, "the model cannot be opened");
                     }
@@ -395,8 +395,8 @@ impl Thread {
         }
     }
 
-    /// Refuses another model than the one that jobs were made for: prompts are tokens of its
-    /// tokenizer, and kept answers are its own.
+    /// Refuses a model that differs from the one opened first: prompts are tokens of its tokenizer,
+    /// and kept sessions are its own.
     fn checked(&mut self, engine: Engine) -> Result<Engine> {
         engine.check_text(&self.text)?;
         let found = engine.fingerprint();
@@ -410,12 +410,12 @@ impl Thread {
 
     fn tell_opened(&mut self, opened: Result<()>) {
         if let Some(waiting) = self.opened.take() {
-            // Nobody has to wait for it.
+            // No caller has to wait for it.
             drop(waiting.send(opened));
         }
     }
 
-    /// Jobs that came while the engine was opened in vain.
+    /// Refuses the jobs that arrived while opening the engine failed.
     fn refuse(&self, first: Vec<Submitted>, error: &Error) {
         let mut jobs = first;
         while let Ok(command) = self.received.try_recv() {
@@ -426,7 +426,7 @@ impl Thread {
         jobs.into_iter().for_each(|it| it.drop_waiting(Some(error.clone()), &self.shared));
     }
 
-    /// The job that an engine is opened for; `None` at the end of the service.
+    /// Waits for the job that reopens the engine. Returns `None` at the end of the service.
     fn next_job(&self) -> Option<Submitted> {
         while !self.shared.is_stopped.load(Ordering::Relaxed) {
             match self.received.recv() {
@@ -441,7 +441,8 @@ impl Thread {
         None
     }
 
-    /// Why the engine is closed, and the jobs that are left for the next one.
+    /// Runs jobs until the engine is closed. Returns the reason, and the jobs that are left for the
+    /// next engine.
     fn serve(&self, engine: &Engine, first: Vec<Submitted>) -> (Closed, Vec<Submitted>) {
         let (text, shared, clock) = (&*self.text, &*self.shared, &*self.clock);
         let context = Context { engine, text, shared, clock };
@@ -472,7 +473,7 @@ impl Thread {
         }
     }
 
-    /// Takes all commands that are there; the first of them may be waited for.
+    /// Takes all pending commands; waits for the first one if `is_asleep`.
     fn receive(&self, scheduler: &mut Scheduler<'_>, is_asleep: bool) -> Option<Closed> {
         let mut next = if is_asleep { self.wait(scheduler.is_idle()) } else { self.poll() };
         loop {
@@ -488,7 +489,7 @@ impl Thread {
         }
     }
 
-    /// A job that has come while a step is under way.
+    /// Returns a job that arrived during a step.
     fn next_submitted(&self) -> Option<Submitted> {
         loop {
             match self.received.try_recv() {
@@ -499,7 +500,7 @@ impl Thread {
         }
     }
 
-    /// A command that is there.
+    /// Returns a pending command.
     fn poll(&self) -> std::result::Result<Command, Option<Closed>> {
         self.received.try_recv().map_err(|error| match error {
             TryRecvError::Empty => None,
@@ -507,7 +508,7 @@ impl Thread {
         })
     }
 
-    /// The next command, however late it comes.
+    /// Waits for the next command.
     fn wait(&self, is_idle: bool) -> std::result::Result<Command, Option<Closed>> {
         match self.options.unload_after.filter(|_| is_idle) {
             Some(time) => self.received.recv_timeout(time).map_err(|error| match error {

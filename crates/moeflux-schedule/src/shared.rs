@@ -1,6 +1,6 @@
-//! What a scheduler's thread and those who use it look at together.
+//! State shared by the scheduler's thread and its users.
 //!
-//! **Invariant:** a flag that was set stays set; whoever looks at it may be late, never wrong.
+//! **Invariant:** a flag that was set stays set. A reader may see it late, never wrong.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,30 +9,31 @@ use std::time::Duration;
 use crate::job::Progress;
 use crate::stats::Stats;
 
-/// Whether there is an engine.
+/// State of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
-    /// The model is being read.
+    /// The model is being loaded.
     Loading,
     /// The model is in memory.
     Ready,
-    /// The model was idle and gave its memory back. The next job loads it again.
+    /// The model was idle and its memory was freed. The next job loads it again.
     Unloaded,
-    /// The model could not be loaded. The next job tries again.
+    /// The model could not be loaded, and the next job tries again; or the thread has panicked, and
+    /// the service accepts no more jobs.
     Broken,
     /// The service was stopped: there are no more jobs.
     Closed,
 }
 
-/// What concerns all jobs.
+/// State of all jobs.
 #[derive(Debug)]
 pub(crate) struct Shared {
     stats: Mutex<Stats>,
     state: Mutex<State>,
-    /// Jobs that were taken and are not over.
+    /// Jobs that were accepted and have not ended.
     pub(crate) n_open: AtomicUsize,
-    /// Of these, those that have not begun.
+    /// The jobs among them that have not begun.
     pub(crate) n_waiting: AtomicUsize,
     pub(crate) is_closed: AtomicBool,
     /// All jobs are to end.
@@ -67,14 +68,14 @@ impl Shared {
     }
 }
 
-/// What concerns one job.
+/// State of one job.
 #[derive(Debug)]
 pub(crate) struct JobFlags {
     is_cancelled: AtomicBool,
     cancelled_answers: Vec<AtomicBool>,
     n_done: AtomicUsize,
     n_total: usize,
-    /// `u64::MAX` while nothing is known.
+    /// Estimated time left in milliseconds; `u64::MAX` while unknown.
     left_ms: AtomicU64,
 }
 
@@ -107,12 +108,12 @@ impl JobFlags {
         self.is_cancelled() || self.cancelled_answers[answer_idx].load(Ordering::Relaxed)
     }
 
-    /// Whether nobody wants any of the answers.
+    /// Whether every answer is cancelled.
     pub(crate) fn are_all_cancelled(&self) -> bool {
         (0..self.cancelled_answers.len()).all(|answer_idx| self.is_answer_cancelled(answer_idx))
     }
 
-    /// Whether this answer is cancelled; without a number, all of them.
+    /// Whether this answer is cancelled; with `None`, whether every answer is.
     pub(crate) fn are_cancelled(&self, answer_idx: Option<usize>) -> bool {
         match answer_idx {
             None => self.are_all_cancelled(),

@@ -1,6 +1,6 @@
-//! Counts of what a scheduler has done, for people and dashboards.
+//! Counters of a scheduler's work, for people and dashboards.
 //!
-//! **Invariant:** tokens are counted when the engine's step with them is done, not when somebody
+//! **Invariant:** tokens are counted when the engine's step with them is done, not when a client
 //! reads them.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use moeflux::{Finish, Memory, SessionRoom};
 
 use crate::job::DropReason;
 
-/// Upper bounds in seconds: from a token in memory to a long prompt from a drive.
+/// Upper bounds in seconds: from a token in memory to a long prompt read from a drive.
 const SECONDS: [f64; 20] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0,
     30.0, 60.0, 300.0, 900.0, 3600.0,
@@ -22,7 +22,7 @@ const TOKENS: [f64; 16] = [
     65536.0, 131_072.0, 262_144.0,
 ];
 
-/// What a scheduler has done so far, and what it does.
+/// The work that a scheduler has done, and its current load.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
@@ -30,41 +30,41 @@ pub struct Stats {
     pub n_running: usize,
     /// Jobs that wait.
     pub n_waiting: usize,
-    /// Answers that have given their places to others, because their clients take no tokens.
+    /// Answers that are parked because their clients take no tokens.
     pub n_parked: usize,
-    /// Sessions that are kept for prompts that go on from them.
+    /// Sessions that are kept for prompts that continue them.
     pub n_kept: usize,
-    /// Bytes that these take.
+    /// Bytes of kept sessions.
     pub kept_bytes: u64,
     /// Kept sessions that were dropped, in the order of [`DropReason::ALL`].
     pub n_dropped: [u64; DropReason::ALL.len()],
-    /// Prompts that went on from a session that was dropped, in the same order.
+    /// Prompts that continue a session that was dropped, in the same order.
     pub n_missed: [u64; DropReason::ALL.len()],
-    /// Bytes that all sessions take, and that they can have at most.
+    /// Bytes that all sessions take, and their limit.
     pub room: SessionRoom,
     /// Tokens of all prompts that were begun.
     pub n_prompt_tokens: u64,
-    /// Of these, the tokens that a kept or running session had.
+    /// The tokens among them that a kept or running session already held.
     pub n_cached_tokens: u64,
     /// Tokens of answers.
     pub n_answer_tokens: u64,
-    /// Of these, the tokens that a mask forced behind another.
+    /// The tokens among them that a mask forced after another.
     pub n_forced_tokens: u64,
     /// Answers that the model ended.
     pub n_ended: u64,
     /// Answers that a stop string ended.
     pub n_stopped: u64,
-    /// Answers that were as long as was allowed or had room.
+    /// Answers that reached their token limit or the end of the context.
     pub n_cut: u64,
-    /// Answers that nobody wanted any more.
+    /// Answers that were cancelled.
     pub n_cancelled: u64,
     /// Answers that failed.
     pub n_failed: u64,
-    /// Jobs that were not taken.
+    /// Jobs that were refused.
     pub n_refused: u64,
     /// Steps of answers.
     pub n_steps: u64,
-    /// Seconds that jobs waited.
+    /// Seconds that jobs waited in the queue.
     pub queued: Histogram,
     /// Seconds from submission to the first token.
     pub first_token: Histogram,
@@ -76,18 +76,18 @@ pub struct Stats {
     pub answer: Histogram,
     /// Seconds from submission to the last token.
     pub whole: Histogram,
-    /// Tokens of prompts.
+    /// Tokens per prompt.
     pub prompt_tokens: Histogram,
-    /// Tokens of answers.
+    /// Tokens per answer.
     pub answer_tokens: Histogram,
-    /// How often the model was loaded.
+    /// Number of times that the model was loaded.
     pub n_loads: u64,
-    /// How often the model gave its memory back, because it was idle, its files changed or a step
-    /// failed.
+    /// Number of times that the model was unloaded, because it was idle, its files changed or a
+    /// step failed.
     pub n_unloads: u64,
-    /// Where the memory of the model goes; `None` while it is not loaded.
+    /// Memory use of the model; `None` while it is not loaded.
     pub memory: Option<Memory>,
-    /// What was read from drives; `None` while all experts are in memory or no model is open.
+    /// Reads from drives; `None` while all experts are in memory or no model is open.
     pub stream: Option<StreamStats>,
 }
 
@@ -132,20 +132,20 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// Counts that the model was loaded.
+    /// Counts a load of the model.
     pub(crate) fn count_load(&mut self, memory: Memory) {
         self.n_loads += 1;
         self.memory = Some(memory);
     }
 
-    /// Counts that the model gave its memory back: what it kept and streamed is gone with it.
+    /// Counts an unload of the model and resets the counters of its kept sessions and reads.
     pub(crate) fn count_unload(&mut self) {
         self.n_unloads += 1;
         (self.memory, self.stream, self.room) = (None, None, SessionRoom::default());
         (self.n_kept, self.kept_bytes) = (0, 0);
     }
 
-    /// Counts an answer that came to an end.
+    /// Counts an answer that ended.
     pub(crate) fn count_end(&mut self, finish: Finish) {
         let count = match finish {
             Finish::EndToken => &mut self.n_ended,
@@ -157,11 +157,11 @@ impl Stats {
     }
 }
 
-/// How many of some values are how large.
+/// A distribution of values over fixed buckets.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// Of each bound, and of what lies beyond the last.
+    /// One count for each bound, and one for values above the last.
     counts: Vec<u64>,
     sum: f64,
 }
@@ -186,7 +186,8 @@ impl Histogram {
         self.add(count as f64);
     }
 
-    /// Upper bounds, each with the number of values that are not larger; the last is infinite.
+    /// Returns each upper bound with the number of values at most as large. The last bound is
+    /// infinite.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         bounds.zip(&self.counts).scan(0, |below, (bound, count)| {
@@ -195,13 +196,13 @@ impl Histogram {
         })
     }
 
-    /// How many values there were.
+    /// Returns the number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Their mean, if there is any value.
+    /// Returns the mean, or `None` without values.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "an average")]
     pub fn mean(&self) -> Option<f64> {
@@ -209,7 +210,7 @@ impl Histogram {
         (count > 0).then(|| self.sum / count as f64)
     }
 
-    /// What they add up to.
+    /// Returns the sum of the values.
     #[must_use]
     pub fn sum(&self) -> f64 {
         self.sum

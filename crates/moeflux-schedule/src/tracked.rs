@@ -1,6 +1,6 @@
-//! Jobs that have begun: whom to tell, and what to count.
+//! Jobs that have begun: their sinks and their counters.
 //!
-//! **Invariant:** a job is there until its last answer has ended, and each answer ends once.
+//! **Invariant:** a job is present until its last answer has ended, and each answer ends once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use moeflux::{Error, Finish};
 use crate::job::{Event, Job, Missed, Owner, Scored, Sink, Times};
 use crate::shared::{JobFlags, Shared};
 
-/// Which job: in the order of submission.
+/// Identifies a job; ids follow the order in which jobs begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct JobId(pub(crate) u64);
 
-/// Who hears of a job that is not over: also if the thread breaks down.
+/// The sink of a job that has not ended. If the thread panics, dropping it reports a failure.
 pub(crate) struct Told(pub(crate) Box<dyn Sink>);
 
 impl Drop for Told {
@@ -33,13 +33,13 @@ pub(crate) struct Submitted {
     pub(crate) job: Job,
     pub(crate) sink: Told,
     pub(crate) flags: Arc<JobFlags>,
-    /// When.
+    /// When it was submitted.
     pub(crate) at: Duration,
-    /// It had begun before, and gave way to others.
+    /// It had begun before, and was put back in favour of others.
     pub(crate) has_begun: bool,
-    /// Scores of its prompt that were told then.
+    /// Scores of its prompt that were reported then.
     pub(crate) n_scores_told: usize,
-    /// Jobs that came later and began before it.
+    /// Later jobs that began before it.
     pub(crate) n_overtaken: usize,
 }
 
@@ -55,13 +55,13 @@ pub(crate) struct Tracked {
     drive_bytes_before: u64,
     n_open: usize,
     n_scores_told: usize,
-    /// Scores that come once more, as its prompt is read again.
+    /// Scores that were already reported and are computed again, as its prompt is read again.
     n_scores_again: usize,
-    /// Nobody hears of it any more.
+    /// No more events are reported.
     is_silent: bool,
 }
 
-/// All of them.
+/// All jobs that have begun.
 #[derive(Default)]
 pub(crate) struct Jobs {
     jobs: BTreeMap<JobId, Tracked>,
@@ -79,7 +79,7 @@ pub(crate) struct End {
 }
 
 impl Jobs {
-    /// A job begins.
+    /// Begins a job.
     pub(crate) fn begin(
         &mut self,
         submitted: Submitted,
@@ -137,12 +137,13 @@ impl Jobs {
         self.jobs.get_mut(&id).expect("a job is there until its last answer has ended")
     }
 
-    /// Answers that have ended, and prompts that gave way: each of them left some memory.
+    /// Returns the number of ended answers and of prompts that were put back: each left some
+    /// memory.
     pub(crate) fn n_ended(&self) -> u64 {
         self.n_ended
     }
 
-    /// More of a prompt was scored. What was told before it gave way to others is not told again.
+    /// Reports scores of a prompt, without those that were reported before it was put back.
     pub(crate) fn scored(&mut self, id: JobId, mut scores: Vec<Scored>) {
         let tracked = self.of_mut(id);
         let n_again = tracked.n_scores_again.min(scores.len());
@@ -154,7 +155,7 @@ impl Jobs {
         }
     }
 
-    /// A token was chosen.
+    /// Reports a token.
     pub(crate) fn token(&mut self, id: JobId, event: Event, now: Duration, shared: &Shared) {
         let tracked = self.of_mut(id);
         if tracked.first_token_at.is_none() {
@@ -166,12 +167,12 @@ impl Jobs {
         tracked.put(event);
     }
 
-    /// The token that ends an answer was chosen.
+    /// Reports the token that ends an answer.
     pub(crate) fn end_token(&mut self, id: JobId, event: Event) {
         self.of_mut(id).put(event);
     }
 
-    /// An answer ended.
+    /// Ends an answer.
     pub(crate) fn end(
         &mut self,
         id: JobId,
@@ -203,7 +204,7 @@ impl Jobs {
         self.close_one(id, shared);
     }
 
-    /// An answer failed, and with it the job: of its other answers nothing more is heard.
+    /// Fails an answer, and with it the job: its other answers report nothing more.
     pub(crate) fn fail(&mut self, id: JobId, error: Error, shared: &Shared) {
         let tracked = self.of_mut(id);
         if !tracked.is_silent {
@@ -215,13 +216,13 @@ impl Jobs {
         self.close_one(id, shared);
     }
 
-    /// The same where none of its answers has begun.
+    /// Fails a job none of whose answers has begun.
     pub(crate) fn fail_whole(&mut self, id: JobId, error: Error, shared: &Shared) {
         self.of_mut(id).n_open = 1;
         self.fail(id, error, shared);
     }
 
-    /// Nobody wants a job any more of which no answer has begun.
+    /// Ends a cancelled job none of whose answers has begun.
     pub(crate) fn cancel_whole(&mut self, id: JobId, shared: &Shared) {
         self.of_mut(id).n_open = 1;
         shared.stats().n_cancelled += 1;
@@ -238,7 +239,7 @@ impl Jobs {
         }
     }
 
-    /// A job whose prompt was not read to its end goes back.
+    /// Returns a job whose prompt was not read completely to the queue.
     pub(crate) fn take_back(&mut self, id: JobId, shared: &Shared) -> Submitted {
         let tracked = self.jobs.remove(&id).expect("a job is there until it is taken back");
         self.n_ended += 1;
@@ -249,7 +250,7 @@ impl Jobs {
 }
 
 impl Tracked {
-    /// Whether it takes tokens now.
+    /// Whether its sink takes tokens now.
     pub(crate) fn is_ready(&self) -> bool {
         self.sink.0.is_ready()
     }
@@ -262,7 +263,7 @@ impl Tracked {
 }
 
 impl Submitted {
-    /// It is not begun: somebody gave it up, or it cannot be.
+    /// Drops a waiting job: without an error it was cancelled, with one it failed.
     pub(crate) fn drop_waiting(mut self, error: Option<Error>, shared: &Shared) {
         shared.n_waiting.fetch_sub(1, Ordering::Relaxed);
         shared.n_open.fetch_sub(1, Ordering::Relaxed);

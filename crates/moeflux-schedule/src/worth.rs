@@ -1,39 +1,39 @@
-//! What memory is worth: the seconds that it is expected to save, per byte.
+//! The value of memory: the seconds that it is expected to save, per byte.
 //!
-//! **Invariant:** pure. Rates come from the work of this engine on this machine.
+//! **Invariant:** pure. Rates are measured on this engine and this machine.
 
 use std::time::Duration;
 
-/// An answer of this many tokens is assumed before the first one has ended.
+/// Assumed length of an answer before the first one has ended.
 const N_ANSWER_TOKENS_ASSUMED: f64 = 256.0;
 
-/// After this many tokens, what was measured before counts half.
+/// After this many tokens, earlier measurements count half.
 const N_TOKENS_REMEMBERED: f64 = 4096.0;
 
-/// Seconds per token, as an average that forgets.
+/// Seconds per token, as a decaying average.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     seconds: f64,
     n_tokens: f64,
 }
 
-/// How long the engine takes, as it was measured.
+/// Measured speeds of the engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rates {
-    /// Reading a prompt.
+    /// Time to read a prompt.
     prompt: Rate,
-    /// Waiting for drives during answers.
+    /// Time spent waiting for drives during answers.
     wait: Rate,
-    /// Tokens of an answer.
+    /// Mean tokens per answer.
     n_answer_tokens: Option<f64>,
 }
 
-/// Room for experts.
+/// The expert slots that streaming could use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slots {
-    /// Bytes of one.
+    /// Bytes per slot.
     pub(crate) slot_bytes: usize,
-    /// Experts that have no room.
+    /// Experts without a slot.
     pub(crate) n_missing: usize,
 }
 
@@ -54,29 +54,30 @@ impl Rate {
 }
 
 impl Rates {
-    /// Tokens of prompts were read.
+    /// Records the time that reading prompt tokens took.
     pub(crate) fn add_prompt(&mut self, time: Duration, n_tokens: usize) {
         self.prompt.add(time, n_tokens);
     }
 
-    /// Tokens of answers came, for which the engine waited this long for drives.
+    /// Records the time that the engine waited for drives while it computed answer tokens.
     pub(crate) fn add_answers(&mut self, wait: Duration, n_tokens: usize) {
         self.wait.add(wait, n_tokens);
     }
 
-    /// How long answers are on average.
+    /// Sets the mean length of answers.
     pub(crate) fn set_answer(&mut self, n_tokens_mean: Option<f64>) {
         self.n_answer_tokens = n_tokens_mean;
     }
 
-    /// What a session of this many tokens is worth. The more other sessions were used after it, the
-    /// less likely it is that its conversation goes on.
+    /// Returns the value of a session of this many tokens. The more other sessions were used after
+    /// it, the less likely its conversation is to continue.
     pub(crate) fn of_session(&self, n_tokens: usize, n_bytes: u64, n_used_since: usize) -> f64 {
         let saved = self.prompt.per_token() * as_f64(n_tokens as u64);
         saved / as_f64(1 + n_used_since as u64) / as_f64(n_bytes.max(1))
     }
 
-    /// What one more slot is worth during an answer: all that are missing would save all waiting.
+    /// Returns the value of one more slot during an answer. Filling all missing slots would save
+    /// the whole waiting time; each counts an equal part.
     pub(crate) fn of_slot(&self, slots: Slots) -> f64 {
         let n_tokens = self.n_answer_tokens.unwrap_or(N_ANSWER_TOKENS_ASSUMED);
         let saved = self.wait.per_token() * n_tokens / as_f64(slots.n_missing.max(1) as u64);
@@ -115,12 +116,12 @@ mod tests {
     fn a_slot_is_worth_the_waits_that_it_saves() {
         let mut rates = rates();
         let slots = Slots { slot_bytes: 1 << 20, n_missing: 1_000 };
-        // 30 ms for each of 256 tokens, divided among a thousand.
+        // 30 ms for each of 256 tokens, divided among 1,000 slots.
         let seconds = rates.of_slot(slots) * f64::from(1 << 20);
         assert!((seconds - 0.00768).abs() < 1e-9, "{seconds}");
         rates.set_answer(Some(512.0));
         assert!((rates.of_slot(slots) * f64::from(1 << 20) - 2.0 * seconds).abs() < 1e-9);
-        // A conversation is worth less than slots are once many others went on after it.
+        // A session is worth less than slots once many others were used after it.
         let session = |n_used_since| rates.of_session(2_000, 64 << 20, n_used_since);
         assert!(session(0) > rates.of_slot(slots) && session(40) < rates.of_slot(slots));
     }

@@ -1,8 +1,8 @@
 //! The server of moeflux.
 //!
-//! A [`http::Server`] listens, and hands what is asked to a [`moeflux_schedule::Service`]. The
-//! dialects that clients speak are those of `moeflux-wire`: bytes to a neutral request, neutral
-//! events to bytes.
+//! A [`http::Server`] listens and passes requests to a [`moeflux_schedule::Service`].
+//! `moeflux-wire` implements the dialects of clients: it turns bytes into neutral requests, and
+//! neutral events into bytes.
 #![forbid(unsafe_code)]
 
 mod process;

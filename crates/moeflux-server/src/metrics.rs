@@ -1,8 +1,7 @@
-//! Counts as Prometheus reads them.
+//! Counters in the text format of Prometheus.
 //!
 //! Names are vLLM's where the meaning is the same, so that its dashboards work; others begin with
-//! `moeflux:`. **Invariant:** before the values of a name stand one line of help and one with its
-//! type.
+//! `moeflux:`. **Invariant:** one line of help and one with the type precede the values of a name.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +10,7 @@ use moeflux_schedule::{DropReason, Histogram, Stats};
 
 use moeflux_wire::FailureKind;
 
-/// How many connections there are, and have been.
+/// Numbers of current and past connections.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ConnectionCounts {
     pub(crate) n_open: usize,
@@ -20,7 +19,7 @@ pub(crate) struct ConnectionCounts {
     pub(crate) n_refused: u64,
 }
 
-/// Requests that were refused, by the reason.
+/// Numbers of refused requests, by reason.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalCounts {
     /// In the order of [`FailureKind::ALL`].
@@ -29,13 +28,13 @@ pub(crate) struct RefusalCounts {
 }
 
 impl RefusalCounts {
-    /// A request got a failure of this kind for a response.
+    /// Counts a request that was answered with a failure of this kind.
     pub(crate) fn count(&self, kind: FailureKind) {
         let of_kind = FailureKind::ALL.iter().zip(&self.by_kind).find(|(it, _)| **it == kind);
         of_kind.expect("all kinds are listed").1.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request was none by the rules of HTTP.
+    /// Counts a request that violated HTTP.
     pub(crate) fn count_malformed(&self) {
         self.n_malformed.fetch_add(1, Ordering::Relaxed);
     }
@@ -48,7 +47,7 @@ impl RefusalCounts {
     }
 }
 
-/// Everything that is counted.
+/// Returns all counters as a page.
 pub(crate) fn text(
     model: &str,
     stats: &Stats,
@@ -204,7 +203,7 @@ fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-/// What is written so far.
+/// The text written so far.
 struct Page {
     /// The model's name, escaped.
     label: String,
@@ -249,7 +248,7 @@ impl Page {
     }
 }
 
-/// The value of a label.
+/// Escapes the value of a label.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,8 +1,9 @@
-//! The description of the interface, as tools read it.
+//! The description of the HTTP interface, for tools.
 //!
-//! **Invariant:** it has the paths and methods that there are: a test compares it with the routes.
+//! **Invariant:** it lists exactly the existing paths and methods; a test compares it with the
+//! routes.
 
-/// A document of `OpenAPI` 3.1.
+/// An `OpenAPI` 3.1 document.
 pub(crate) const DOCUMENT: &str = include_str!("openapi.json");
 
 #[cfg(test)]
@@ -11,7 +12,7 @@ mod tests {
 
     use super::*;
 
-    /// Paths of the document that `$ref` names, anywhere in it.
+    /// Collects the targets of all `$ref` fields in a document.
     fn references<'a>(json: &'a Json, found: &mut Vec<&'a str>) {
         match json {
             Json::Object(map) => {

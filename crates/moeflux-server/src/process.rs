@@ -1,6 +1,6 @@
-//! What the system says of this process, in the words of Prometheus.
+//! Metrics of this process from the operating system, in the text format of Prometheus.
 //!
-//! **Invariant:** what cannot be read is left out; where there is no `/proc`, all is. Knows nothing
+//! **Invariant:** values that cannot be read are omitted; without `/proc`, all are. Knows nothing
 //! of requests.
 
 use std::fmt::Write;
@@ -8,10 +8,10 @@ use std::fs;
 
 use moeflux::stats::process_memory_bytes;
 
-/// What the kernel counts times in, on every architecture that Linux runs on.
+/// The kernel's unit of time, on every architecture that Linux supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// `process_*`, with a line of help and one with the type before each value.
+/// Returns the `process_*` metrics, each preceded by a line of help and one with its type.
 pub(crate) fn text() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let n_open = fs::read_dir("/proc/self/fd").ok().map(Iterator::count);
@@ -20,7 +20,7 @@ pub(crate) fn text() -> String {
         ("cpu_seconds_total", "Time that this process computed.", cpu(&read("/proc/self/stat"))),
         ("resident_memory_bytes", "Memory of this process.", memory()),
         ("virtual_memory_bytes", "Addresses of this process.", bytes(&status, "VmSize:")),
-        // One of them is the folder that is read here.
+        // One of them is the directory that is read here.
         ("open_fds", "Files and sockets that are open.", n_open.map(|it| float(it, 1))),
         ("max_fds", "Files and sockets that may be open.", max_fds(&read("/proc/self/limits"))),
         (
@@ -48,7 +48,8 @@ fn float(n: usize, n_own: usize) -> f64 {
     n.saturating_sub(n_own) as f64
 }
 
-/// A value of `stat`, counted from the one behind the name, which may have blanks in it.
+/// Returns a field of `stat`, counted from the one after the name, because the name may contain
+/// blanks.
 fn value(stat: &str, place: usize) -> Option<f64> {
     let (_, behind_name) = stat.rsplit_once(')')?;
     behind_name.split_whitespace().nth(place)?.parse().ok()

@@ -1,7 +1,8 @@
-//! Threads: a pool for short parallel sections of computing, and slices cut into parts for it.
+//! A thread pool for short parallel sections of computation, and slices divided into parts for it.
 //!
-//! **Invariant:** a section's tasks run exactly once each, and none runs after the call that
-//! started it has returned; so tasks may borrow. Knows nothing of what the tasks compute.
+//! **Invariant:** each task of a section runs exactly once; if one panics, those that have not
+//! begun are skipped. No task runs after the call that started it has returned, so tasks may
+//! borrow. Independent of what the tasks compute.
 #![allow(unsafe_code, reason = "borrowed tasks on other threads; every block is documented")]
 
 mod cores;

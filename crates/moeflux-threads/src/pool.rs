@@ -1,8 +1,8 @@
-//! The threads: they wait for sections, work on them, and park when none comes for a while.
+//! The worker threads: they wait for sections, work on them, and park when none comes for a while.
 //!
-//! **Invariant:** nothing but speed depends on a worker being awake: the caller claims tasks too,
-//! and does them all if nobody comes. Waking costs the caller one system call per section at most:
-//! a woken worker wakes the next.
+//! **Invariant:** only speed depends on a worker being awake: the caller claims tasks too, and runs
+//! all of them if no worker does. Waking costs the caller at most one system call per section: a
+//! woken worker wakes the next.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -15,24 +15,24 @@ use std::thread::{Builder, JoinHandle, Thread, ThreadId, available_parallelism, 
 use crate::section::Section;
 use crate::waiting::{Padded, Spin};
 
-/// Stack of a thread that computes, as the first thread of a process has: kernels that were not
-/// optimised keep every step of their sums there.
+/// Stack size of a compute thread, as large as that of a process's main thread: unoptimised kernels
+/// keep every intermediate sum on the stack.
 pub const STACK_BYTES: usize = 8 << 20;
 
-/// Threads for parallel sections; dropping it ends and joins them.
+/// Threads for parallel sections. Dropping it ends and joins them.
 #[derive(Debug)]
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// Of the workers, in the order of their indices.
     worker_ids: Vec<ThreadId>,
-    /// Whether a section runs.
+    /// Whether a section is running.
     is_busy: AtomicBool,
 }
 
 impl Pool {
-    /// A pool of `n_threads`, the one that will call [`Pool::run`] included: it starts one less,
-    /// named `moeflux-cpu-1` and so on.
+    /// Creates a pool of `n_threads` threads, including the one that will call [`Pool::run`]. It
+    /// starts one less, named `moeflux-cpu-1` and so on.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl Pool {
     ///
     /// # Panics
     ///
-    /// For no threads at all.
+    /// If `n_threads` is 0.
     pub fn new(n_threads: usize) -> io::Result<Self> {
         assert_ne!(n_threads, 0, "the caller is a thread of the pool");
         let n_cores = available_parallelism().map_or(1, NonZeroUsize::get);
@@ -52,7 +52,7 @@ impl Pool {
             is_ending: AtomicBool::new(false),
         });
         let is_busy = AtomicBool::new(false);
-        // Dropping it joins those that have started, if one does not.
+        // If a thread does not start, dropping the pool joins those that have started.
         let mut pool = Self { shared, workers: Vec::new(), worker_ids: Vec::new(), is_busy };
         for thread_idx in 1..n_threads {
             let shared = pool.shared.clone();
@@ -65,38 +65,40 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Threads, the caller included.
+    /// Returns the number of threads, including the caller.
     #[must_use]
     pub fn n_threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Workers that are parked at this moment, or about to be: for tests and measurements.
+    /// Returns how many workers are parked at this moment, or about to be. For tests and
+    /// measurements.
     #[must_use]
     pub fn n_parked(&self) -> usize {
         self.shared.n_parked.0.load(Ordering::SeqCst)
     }
 
-    /// The calling thread's index as tasks get it: 0 for all but the workers of this pool.
+    /// Returns the calling thread's index as tasks receive it: 0 for all but the workers of this
+    /// pool.
     #[must_use]
     pub fn thread_idx(&self) -> usize {
         let id = current().id();
         self.worker_ids.iter().position(|&it| it == id).map_or(0, |worker_idx| worker_idx + 1)
     }
 
-    /// Whether anything of the pool is left.
+    /// Returns a handle that tells whether any part of the pool still exists.
     #[cfg(test)]
     pub(crate) fn watch(&self) -> Weak<impl Sized + use<>> {
         Arc::downgrade(&self.shared)
     }
 
     /// Calls `f(thread_idx, task_idx)` once for each task, and returns when all are done. No two
-    /// tasks have the same thread index at the same time; the caller's is 0.
+    /// tasks run with the same thread index at the same time; the caller's is 0.
     ///
     /// # Panics
     ///
-    /// With the panic of a task, after all tasks have stopped; those that had not begun are left
-    /// out. If a section runs already: from a task of this pool, or by another thread.
+    /// With the panic of a task, after all running tasks have ended; tasks that had not begun are
+    /// skipped. If a section is already running, from a task of this pool or by another thread.
     pub fn run(&self, n_tasks: usize, f: &(impl Fn(usize, usize) + Sync)) {
         let _busy = Busy::new(&self.is_busy);
         if self.workers.is_empty() || n_tasks <= 1 {
@@ -117,13 +119,13 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // `SeqCst`, and sticky: a worker that looked too early finds the token of `unpark`.
+        // `SeqCst`, and never reset: a worker that checked too early finds the token of `unpark`.
         self.shared.is_ending.store(true, Ordering::SeqCst);
         for worker in &self.workers {
             worker.thread().unpark();
         }
         for worker in self.workers.drain(..) {
-            // A task's panic went to its caller: a worker has nothing to say.
+            // A task's panic went to its caller; a worker has nothing to report.
             drop(worker.join());
         }
     }
@@ -133,7 +135,8 @@ impl Drop for Pool {
 struct Busy<'a>(&'a AtomicBool);
 
 impl<'a> Busy<'a> {
-    /// `Acquire` and `Release`: what the last section did is visible to the next, on any thread.
+    /// `Acquire` and `Release`: the effects of the last section are visible to the next, on any
+    /// thread.
     fn new(is_busy: &'a AtomicBool) -> Self {
         let was_busy = is_busy.swap(true, Ordering::Acquire);
         assert!(!was_busy, "a pool runs one section at a time, and none inside another");
@@ -147,32 +150,33 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// What the pool's owner and the workers share.
+/// State shared by the pool's owner and the workers.
 #[derive(Debug)]
 struct Shared {
     section: Section,
     spin: Spin,
-    /// Workers in bed: raised by themselves, lowered by whoever clears `Bed::is_taken`.
+    /// Parked workers: each worker increments this itself; the thread that clears `Bed::is_taken`
+    /// decrements it.
     n_parked: Padded<AtomicUsize>,
     beds: Box<[Padded<Bed>]>,
     is_ending: AtomicBool,
 }
 
-/// Where a worker parks.
+/// Parking state of a worker.
 #[derive(Debug, Default)]
 struct Bed {
-    /// Whether its worker is parked, or about to be.
+    /// Whether the worker is parked, or about to be.
     is_taken: AtomicBool,
-    /// Set before the first time that the bed is taken.
+    /// Set before `is_taken` is set for the first time.
     thread: OnceLock<Thread>,
 }
 
 impl Shared {
-    /// A worker's life.
+    /// The main loop of a worker.
     fn serve(&self, thread_idx: usize) {
         let bed = &self.beds[thread_idx - 1].0;
         bed.thread.get_or_init(current);
-        // `Relaxed`: nothing else is read on the word of it.
+        // `Relaxed`: no other read depends on it.
         while !self.is_ending.load(Ordering::Relaxed) {
             if !self.spin.until(|| self.section.has_work()) {
                 self.park(bed);
@@ -189,7 +193,8 @@ impl Shared {
 
     /// Parks until there is work or the pool ends.
     fn park(&self, bed: &Bed) {
-        // First the count, then the look at the work: `Section::run` has them the other way round.
+        // First increment the count, then check for work: `Section::run` does these in the opposite
+        // order.
         self.n_parked.0.fetch_add(1, Ordering::SeqCst);
         bed.is_taken.store(true, Ordering::SeqCst);
         while !self.section.has_work() && !self.is_ending.load(Ordering::SeqCst) {
@@ -201,10 +206,10 @@ impl Shared {
         self.leave(bed);
     }
 
-    /// Wakes a parked worker, if there is one. Each is woken by one thread only.
+    /// Wakes a parked worker, if there is one. Only one thread wakes each worker.
     fn wake_one(&self) {
         for Padded(bed) in &self.beds {
-            // A look first: it leaves the line where it is.
+            // Check before swapping: a load leaves the cache line shared.
             if bed.is_taken.load(Ordering::SeqCst) && self.leave(bed) {
                 if let Some(thread) = bed.thread.get() {
                     thread.unpark();
@@ -214,7 +219,7 @@ impl Shared {
         }
     }
 
-    /// Marks a bed as left; whether it was taken.
+    /// Marks a worker as not parked. Returns whether it was marked as parked.
     fn leave(&self, bed: &Bed) -> bool {
         let was_taken = bed.is_taken.swap(false, Ordering::SeqCst);
         if was_taken {

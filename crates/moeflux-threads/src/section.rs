@@ -1,9 +1,9 @@
-//! One parallel section: tasks that any thread may claim, and the count of those not done.
+//! A parallel section: tasks that any thread may claim, and the number of unfinished ones.
 //!
 //! **Invariant:** while a thread holds a claimed task that it has not reported, `unfinished` is
-//! above 0, the section's caller waits, and the job and all that it borrows stay in place. A
-//! worker that comes late finds nothing to claim and touches nothing. So the caller never waits
-//! for a thread that has not begun, only for those that hold tasks.
+//! above 0, the section's caller waits, and the job and everything it borrows stay valid. A late
+//! worker finds nothing to claim and accesses nothing. So the caller waits only for threads that
+//! hold tasks, never for a thread that has not begun.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -14,7 +14,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::waiting::{Padded, Spin};
 
-/// A section's closure without its type.
+/// A section's closure with its type erased.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     data: *const (),
@@ -37,18 +37,18 @@ unsafe fn call<F: Fn(usize, usize) + Sync>(data: *const (), thread_idx: usize, t
 #[derive(Debug)]
 struct JobCell(UnsafeCell<Job>);
 
-// SAFETY: what `data` points to is `Sync` (`Section::run` demands it), so any thread may use it.
+// SAFETY: the target of `data` is `Sync` (`Section::run` requires it), so any thread may use it.
 unsafe impl Send for JobCell {}
 
 // SAFETY: `Section` orders every read after the write before it and before the next write.
 unsafe impl Sync for JobCell {}
 
-/// The state that the caller and the workers share; used for one section after another.
+/// The state shared by the caller and the workers; reused for one section after another.
 #[derive(Debug)]
 pub(crate) struct Section {
-    /// Tasks that nobody has claimed. Only the caller raises it.
+    /// Unclaimed tasks. Only the caller increases this.
     unclaimed: Padded<AtomicUsize>,
-    /// Tasks that nobody has reported as done.
+    /// Tasks not yet reported as done.
     unfinished: Padded<AtomicUsize>,
     job: JobCell,
     has_panicked: AtomicBool,
@@ -77,19 +77,20 @@ impl Section {
         }
     }
 
-    /// Whether there are tasks to claim.
+    /// Returns whether there are tasks to claim.
     ///
     /// `SeqCst` for a worker about to park: see [`Section::run`].
     pub(crate) fn has_work(&self) -> bool {
         self.unclaimed.0.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether somebody could take a task besides the thread that asks. A hint, so `Relaxed`.
+    /// Returns whether another thread could take a task besides the calling one. A hint, so
+    /// `Relaxed`.
     pub(crate) fn has_more_work(&self) -> bool {
         self.unclaimed.0.load(Ordering::Relaxed) > 1
     }
 
-    /// Runs a section as its only caller; `wake` is called once the tasks can be claimed.
+    /// Runs a section as its only caller. Calls `wake` once the tasks can be claimed.
     ///
     /// # Panics
     ///
@@ -102,21 +103,21 @@ impl Section {
         wake: impl FnOnce(),
     ) {
         let job = Job { data: ptr::from_ref(f).cast(), call: call::<F>, n_tasks };
-        // SAFETY: nobody reads: a reader holds a task, so the section before would not be over.
-        // Its readers' `Release` in `report` was met by `Acquire` in `finish`, and the pool's
-        // `Acquire` when it was claimed brought that to this thread.
+        // SAFETY: no thread reads this: a reader holds a task, so the previous section would not be
+        // over. The `Release` of its readers in `report` synchronised with `Acquire` in `finish`,
+        // and the pool's `Acquire` when the pool was claimed made that visible to this thread.
         unsafe { *self.job.0.get() = job };
-        // Seen by whoever claims, through the next store.
+        // Visible to claiming threads through the next store.
         self.unfinished.0.store(n_tasks, Ordering::Relaxed);
-        // `Release`, for those who claim: it brings them `job` and `unfinished`. `SeqCst`, for
-        // those who park: a worker counts itself as parked and then looks at `unclaimed`, `wake`
-        // looks at that count after this store; in the single order of these four, one of the two
-        // sees the other.
+        // `Release`, for claiming threads: makes `job` and `unfinished` visible to them. `SeqCst`,
+        // for parking threads: a worker counts itself as parked and then loads `unclaimed`; `wake`
+        // loads that count after this store. In the single order of these four operations, one of
+        // the two sees the other.
         self.unclaimed.0.store(n_tasks, Ordering::SeqCst);
         wake();
         let n_taken = self.work(0);
         self.finish(n_taken, spin);
-        // `Relaxed`: the store is before its thread's report, which `finish` has acquired.
+        // `Relaxed`: the store precedes its thread's report, which `finish` has acquired.
         if self.has_panicked.load(Ordering::Relaxed) {
             self.has_panicked.store(false, Ordering::Relaxed);
             let mut payloads = std::mem::take(&mut *lock(&self.payloads));
@@ -124,19 +125,19 @@ impl Section {
         }
     }
 
-    /// Does tasks until none can be claimed; how many to report.
+    /// Runs tasks until none can be claimed. Returns how many to report.
     pub(crate) fn work(&self, thread_idx: usize) -> usize {
         let Some(mut n_left) = self.claim() else { return 0 };
-        // SAFETY: this thread holds a task, so nobody writes; its claim acquired the last write.
+        // SAFETY: this thread holds a task, so no thread writes; its claim acquired the last write.
         let job = unsafe { *self.job.0.get() };
         let mut n_taken = 0;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 n_taken += 1;
-                // SAFETY: `data` is the `F` that `call` is made for, and `run` has not returned:
-                // this thread has not reported its tasks.
+                // SAFETY: `data` is the `F` that `call` was created for, and `run` has not
+                // returned: this thread has not reported its tasks.
                 unsafe { (job.call)(job.data, thread_idx, job.n_tasks - n_left) };
-                // The tasks held keep the section open: the next is of the same job.
+                // The tasks held keep the section open, so the next task is of the same job.
                 let Some(n) = self.claim() else { return };
                 n_left = n;
             }
@@ -144,17 +145,17 @@ impl Section {
         if let Err(payload) = outcome {
             lock(&self.payloads).push(payload);
             self.has_panicked.store(true, Ordering::Relaxed);
-            // The tasks that nobody has claimed are left out. Nothing is read by their leave.
+            // Unclaimed tasks are skipped. `Relaxed`: this gives access to nothing.
             n_taken += self.unclaimed.0.swap(0, Ordering::Relaxed);
         }
         n_taken
     }
 
-    /// Takes a task: how many were unclaimed, it included.
+    /// Claims a task. Returns how many were unclaimed, including this one.
     ///
-    /// `Acquire` meets the store in `run`, also through other claims: they are read-modify-writes
-    /// and so continue its release sequence. A value from a section before does no harm: if it
-    /// happens to be right, so is the claim.
+    /// `Acquire` synchronises with the store in `run`, also through other claims: they are
+    /// read-modify-writes and so continue its release sequence. A value left from an earlier
+    /// section is harmless: if it happens to be equal, the claim is valid.
     fn claim(&self) -> Option<usize> {
         let mut n_left = self.unclaimed.0.load(Ordering::Relaxed);
         while n_left != 0 {
@@ -172,13 +173,13 @@ impl Section {
         None
     }
 
-    /// Reports a worker's tasks as done. Nothing of the job may be touched after this.
+    /// Reports a worker's tasks as done. The job must not be accessed afterwards.
     pub(crate) fn report(&self, n_tasks: usize) {
         // `Release`, for the caller: what the tasks wrote. `SeqCst`, with the load after it and the
         // pair in `finish`: either this thread sees that the caller waits, or the caller sees 0.
         let n_before = self.unfinished.0.fetch_sub(n_tasks, Ordering::SeqCst);
         if n_before == n_tasks && self.caller_waits.load(Ordering::SeqCst) {
-            // The caller holds the gate from its look at `unfinished` until it is parked.
+            // The caller holds the gate from its check of `unfinished` until it is parked.
             drop(lock(&self.caller_gate));
             self.finished.notify_one();
         }
@@ -198,12 +199,13 @@ impl Section {
         while self.unfinished.0.load(Ordering::SeqCst) != 0 {
             gate = self.finished.wait(gate).unwrap_or_else(PoisonError::into_inner);
         }
-        // A report that still sees `true` notifies nobody, or a later wait that then looks again.
+        // A report that still sees `true` notifies no thread, or a later wait, which then checks
+        // again.
         self.caller_waits.store(false, Ordering::Relaxed);
     }
 }
 
-/// A lock whose holders leave nothing half done.
+/// Locks a mutex whose holders leave nothing half done, even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,19 +1,19 @@
-//! Slices cut into parts, one task each.
+//! Slices divided into parts, one for each task.
 //!
-//! **Invariant:** the cuts ascend and end within the slice, which is checked before any task runs;
-//! so no two tasks have a value in common.
+//! **Invariant:** the cuts ascend and stay within the slice, which is checked before any task runs.
+//! So no two tasks share a value.
 
 use std::marker::PhantomData;
 
 use crate::pool::Pool;
 
 impl Pool {
-    /// Calls `f(thread_idx, part_idx, part)` for each part of `values`: part `i` reaches from
+    /// Calls `f(thread_idx, part_idx, part)` for each part of `values`. Part `i` extends from
     /// `cuts[i]` to `cuts[i + 1]`.
     ///
     /// # Panics
     ///
-    /// As [`Pool::run`] does, and if the cuts do not ascend or leave the slice.
+    /// As [`Pool::run`], and if the cuts do not ascend or exceed the slice.
     pub fn split<T: Send>(
         &self,
         values: &mut [T],
@@ -22,17 +22,17 @@ impl Pool {
     ) {
         let cut = CutSlice::new(values, cuts);
         self.run(cut.n_parts(), &|thread_idx, part_idx| {
-            // SAFETY: `run` gives each index to one task, once.
+            // SAFETY: `run` passes each index to one task, once.
             let part = unsafe { cut.part(part_idx) };
             f(thread_idx, part_idx, part);
         });
     }
 
-    /// The same for two slices, each with its own cuts, in as many parts.
+    /// As [`Pool::split`] for two slices, each with its own cuts, in the same number of parts.
     ///
     /// # Panics
     ///
-    /// As [`Pool::split`] does, and if the numbers of parts differ.
+    /// As [`Pool::split`], and if the numbers of parts differ.
     pub fn split_two<A: Send, B: Send>(
         &self,
         (a, a_cuts): (&mut [A], &[usize]),
@@ -42,7 +42,7 @@ impl Pool {
         let (a, b) = (CutSlice::new(a, a_cuts), CutSlice::new(b, b_cuts));
         assert_eq!(a.n_parts(), b.n_parts(), "parts of two slices");
         self.run(a.n_parts(), &|thread_idx, part_idx| {
-            // SAFETY: `run` gives each index to one task, once.
+            // SAFETY: `run` passes each index to one task, once.
             let a = unsafe { a.part(part_idx) };
             // SAFETY: the same.
             let b = unsafe { b.part(part_idx) };
@@ -52,12 +52,13 @@ impl Pool {
 }
 
 impl Pool {
-    /// Calls `f(thread_idx, part_idx, columns)` for parts of the columns of a matrix, whose rows of
-    /// `row_len` values are `values`: part `i` has the columns from `cuts[i]` to `cuts[i + 1]`.
+    /// Calls `f(thread_idx, part_idx, columns)` for each part of the columns of a matrix, whose
+    /// rows of `row_len` values are `values`. Part `i` extends from column `cuts[i]` to column
+    /// `cuts[i + 1]`.
     ///
     /// # Panics
     ///
-    /// As [`Pool::run`] does, and if rows are not whole, or the cuts do not ascend or leave the
+    /// As [`Pool::run`], and if the last row is incomplete, or the cuts do not ascend or exceed the
     /// row.
     pub fn split_columns<T: Send>(
         &self,
@@ -67,17 +68,17 @@ impl Pool {
     ) {
         let cut = CutColumns::new(values, row_len, cuts);
         self.run(cuts.len().saturating_sub(1), &|thread_idx, part_idx| {
-            // SAFETY: `run` gives each index to one task, once.
+            // SAFETY: `run` passes each index to one task, once.
             let columns = unsafe { cut.part(part_idx) };
             f(thread_idx, part_idx, columns);
         });
     }
 }
 
-/// Some columns of a matrix, to write.
+/// Mutable access to some columns of a matrix.
 #[derive(Debug)]
 pub struct Columns<'a, T> {
-    /// The first row's first value.
+    /// Points to the first value of the first row.
     first: *mut T,
     n_rows: usize,
     row_len: usize,
@@ -86,13 +87,13 @@ pub struct Columns<'a, T> {
 }
 
 impl<T> Columns<'_, T> {
-    /// Rows of the matrix.
+    /// Returns the number of rows of the matrix.
     #[must_use]
     pub fn n_rows(&self) -> usize {
         self.n_rows
     }
 
-    /// These columns of one row.
+    /// Returns these columns of one row.
     ///
     /// # Panics
     ///
@@ -107,7 +108,7 @@ impl<T> Columns<'_, T> {
     }
 }
 
-/// A matrix that is lent out by columns.
+/// A matrix that is borrowed in parts, by columns.
 struct CutColumns<'a, T> {
     first: *mut T,
     n_rows: usize,
@@ -129,31 +130,31 @@ impl<'a, T> CutColumns<'a, T> {
         Self { first: values.as_mut_ptr(), n_rows, row_len, cuts, values: PhantomData }
     }
 
-    /// One part.
+    /// Returns one part.
     ///
     /// # Safety
     ///
-    /// Each part is asked for once.
+    /// Each part may be requested only once.
     unsafe fn part(&self, part_idx: usize) -> Columns<'a, T> {
         let (start, end) = (self.cuts[part_idx], self.cuts[part_idx + 1]);
         let Self { n_rows, row_len, .. } = *self;
-        // Without rows there is nothing to point at.
+        // Without rows, there is no value to point to.
         let skipped = if n_rows == 0 { 0 } else { start };
-        // SAFETY: `new` has seen that the column lies within the first row, or at its end.
+        // SAFETY: `new` has checked that the column lies within the first row, or at its end.
         let first = unsafe { self.first.add(skipped) };
         Columns { first, n_rows, row_len, n_cols: end - start, values: PhantomData }
     }
 }
 
-/// A slice that is lent out in parts.
+/// A slice that is borrowed in parts.
 struct CutSlice<'a, T> {
     first: *mut T,
     cuts: &'a [usize],
     values: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: a thread gets at the values as `&mut [T]` only, of parts that no other thread has; that
-// is as good as sending them, which `T: Send` allows.
+// SAFETY: a thread accesses the values only as `&mut [T]`, and only parts that no other thread has;
+// that is equivalent to sending them, which `T: Send` allows.
 unsafe impl<T: Send> Sync for CutSlice<'_, T> {}
 
 impl<'a, T> CutSlice<'a, T> {
@@ -168,17 +169,17 @@ impl<'a, T> CutSlice<'a, T> {
         self.cuts.len().saturating_sub(1)
     }
 
-    /// One part.
+    /// Returns one part.
     ///
     /// # Safety
     ///
-    /// Each part is asked for once.
+    /// Each part may be requested only once.
     unsafe fn part(&self, part_idx: usize) -> &'a mut [T] {
         let (start, end) = (self.cuts[part_idx], self.cuts[part_idx + 1]);
-        // SAFETY: `new` has seen that `start` is within the slice or at its end.
+        // SAFETY: `new` has checked that `start` is within the slice or at its end.
         let first = unsafe { self.first.add(start) };
-        // SAFETY: `new` has seen that `start <= end` and that both are within the slice, which is
-        // borrowed for `'a`; parts do not overlap, and this one is asked for once.
+        // SAFETY: `new` has checked that `start <= end` and that both are within the slice, which
+        // is borrowed for `'a`; parts do not overlap, and this one is requested only once.
         unsafe { std::slice::from_raw_parts_mut(first, end - start) }
     }
 }

@@ -1,6 +1,6 @@
-//! Sections of all sizes on pools of all sizes, with workers awake and parked.
+//! Runs sections of all sizes on pools of all sizes, with workers awake and parked.
 //!
-//! No test knows the time: where workers must be parked or take part, it waits until they do.
+//! No test depends on time: if workers must be parked or take part, the test waits until they do.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,10 +9,10 @@ use std::thread::{current, yield_now};
 
 use crate::Pool;
 
-/// Miri runs one thread at a time, and each step of it slowly.
+/// Miri runs one thread at a time, and slowly.
 const N_THREADS: &[usize] = if cfg!(miri) { &[1, 2, 3] } else { &[1, 2, 3, 4, 8] };
 
-/// How often a test repeats what it does: `n` times, under Miri far less.
+/// Returns how often a test repeats: `n` times, and far less often under Miri.
 fn rounds(n: usize) -> usize {
     if cfg!(miri) { n.div_ceil(50).max(3) } else { n }
 }
@@ -24,7 +24,7 @@ fn wait_until_parked(pool: &Pool) {
     }
 }
 
-/// Runs a section and checks that each task ran once, by a thread of the pool.
+/// Runs a section and checks that each task ran once, on a thread of the pool.
 #[track_caller]
 fn check(pool: &Pool, n_tasks: usize) {
     let n_runs: Vec<AtomicUsize> = (0..n_tasks).map(|_| AtomicUsize::new(0)).collect();
@@ -53,7 +53,7 @@ fn each_task_runs_once() {
     }
 }
 
-/// Eight threads also where there are two cores: sections must not wait for those without a core.
+/// Eight threads even on two cores: a section must not wait for threads that have no core.
 #[test]
 fn many_short_sections_with_workers_awake_and_parked() {
     for &n_threads in N_THREADS {
@@ -88,7 +88,7 @@ fn sections_see_what_the_last_one_wrote() {
     }
 }
 
-/// All threads meet inside of a section: each has to take part, and each has its own index.
+/// All threads meet inside a section: each must take part, and each has its own index.
 #[test]
 fn every_worker_takes_part() {
     for &n_threads in N_THREADS {
@@ -124,7 +124,7 @@ fn a_late_worker_is_waited_for() {
         pool.split(&mut done, &[0, 1, 2], &|thread_idx, _, done| {
             barrier.wait();
             if thread_idx != 0 {
-                // Longer than the caller spins, by far.
+                // Far longer than the caller spins.
                 (0..rounds(2000)).for_each(|_| yield_now());
                 let busy: u64 = (0..n_additions).fold(1, |sum, it| std::hint::black_box(sum ^ it));
                 assert_ne!(busy, u64::MAX);
@@ -182,7 +182,7 @@ fn sections_do_not_nest() {
     }
 }
 
-/// A worker of one pool is an ordinary caller of another.
+/// A worker of one pool is a normal caller of another.
 #[test]
 fn a_task_may_run_sections_of_another_pool() {
     let outer = Pool::new(3).unwrap();
@@ -203,7 +203,7 @@ fn any_thread_may_call() {
     for _ in 0..rounds(20) {
         std::thread::scope(|scope| {
             let caller = scope.spawn(|| (0..rounds(20)).for_each(|_| check(&pool, 9)));
-            // ThreadSanitizer sees a join, and not that a scope waits for its threads.
+            // ThreadSanitizer recognises a join, but not that a scope waits for its threads.
             caller.join().unwrap();
         });
     }
@@ -232,7 +232,7 @@ fn no_threads_are_refused() {
     drop(Pool::new(0));
 }
 
-/// Each value belongs to the part that the cuts say, and to that alone.
+/// Each value belongs to the part given by the cuts, and to no other.
 #[test]
 fn slices_are_split_at_the_cuts() {
     let cases: [&[usize]; 7] =

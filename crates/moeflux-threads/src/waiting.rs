@@ -1,21 +1,21 @@
-//! Waiting for something that another thread is about to do: a short, bounded spin.
+//! Waits for an imminent action of another thread: a short, bounded spin.
 //!
-//! **Invariant:** it ends after [`SPIN`], whatever the other thread does; what comes then is up to
-//! the caller.
+//! **Invariant:** it ends after [`SPIN`], whatever the other thread does; the caller decides what
+//! follows.
 
 use std::hint::spin_loop;
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
-/// How long a thread spins before it parks. Parking and waking cost some 10 microseconds and
-/// more on an idle core; between the sections of a step there is rarely as much.
+/// How long a thread spins before it parks. Parking and waking cost 10 microseconds or more on an
+/// idle core; the gap between the sections of a step is rarely that long.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Looks between two readings of the clock.
+/// Checks between two readings of the clock.
 const LOOKS_PER_READING: usize = 32;
 
-/// A value alone on its cache lines: 128 bytes, since lines are fetched in pairs on `x86_64`, and
-/// are as long as that on some `aarch64`.
+/// A value alone on its cache lines. Aligned to 128 bytes, because `x86_64` fetches lines in pairs,
+/// and lines of some `aarch64` processors have this length.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);
@@ -23,14 +23,15 @@ pub(crate) struct Padded<T>(pub(crate) T);
 /// How to spin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Spin {
-    /// A core per thread: look as often as possible.
+    /// There is a core for each thread: check as often as possible.
     Alone,
-    /// Fewer cores than threads: after each look let others run, one of them has the work.
+    /// There are fewer cores than threads: yield after each check, because the work may be on a
+    /// waiting thread.
     Crowded,
 }
 
 impl Spin {
-    /// Spins until `is_ready`, or until it has been long; whether it is ready.
+    /// Spins until `is_ready` returns true, for a limited time. Returns whether it did.
     #[expect(clippy::disallowed_methods, reason = "bounds a wait; no result depends on it")]
     pub(crate) fn until(self, is_ready: impl Fn() -> bool) -> bool {
         let mut start = None;
@@ -48,9 +49,9 @@ impl Spin {
             if now - *start.get_or_insert(now) > SPIN {
                 return false;
             }
-            // Where other programs have the other cores, the thread that has the work may be
-            // queued behind this one: without yielding, waking a worker for an empty section took
-            // the caller 56 microseconds instead of 5 to 10 beside two compilers.
+            // If other programs occupy the other cores, the thread with the work may be queued
+            // behind this one. Without yielding, next to two compilers, waking a worker for an
+            // empty section took the caller 56 microseconds instead of 5 to 10.
             yield_now();
         }
     }

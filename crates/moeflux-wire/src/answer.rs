@@ -1,56 +1,56 @@
-//! What the engine chose, token by token, into the events of one answer.
+//! Converts the sampled tokens of one answer to events.
 //!
-//! **Invariant:** every token but the one that ends the answer is counted once, as thought or not.
-//! The tokens that [`Event::Text`] lists are those of the text, in order, whether it comes with
-//! them or later, and behind these the token that ended the answer. Tokens of thoughts, of the
-//! blank space behind them, of headers of messages and of calls are not listed.
+//! **Invariant:** every token except the one that ends the answer is counted once, as thought or
+//! not. The tokens listed in [`Event::Text`] are those of the text, in order, whether the text
+//! comes with them or later, followed by the token that ended the answer. Tokens of thoughts, of
+//! the whitespace after them, of message headers and of calls are not listed.
 
 use moeflux::{TokenId, Tokenizer};
 use moeflux_chat::{Answer, AnswerPart, KeptAnswer, Stage};
 
 use crate::event::{Event, Reason, TokenLogprob, TokenText, Usage};
 
-/// A token, its log-probability if that was asked for, and the most likely tokens in its place.
+/// A token, its log-probability if requested, and the most likely tokens at its position.
 pub type Score<'a> = (TokenId, Option<f32>, &'a [(TokenId, f32)]);
 
-/// One answer while it is made.
+/// An answer that is being generated.
 #[derive(Clone, Debug)]
 pub struct AnswerEvents {
     index: usize,
     answer: Answer,
     /// Tokens whose text is held back.
     waiting: Vec<TokenLogprob>,
-    /// Of the prompt.
+    /// The token counts of the prompt.
     usage: Usage,
 }
 
 impl AnswerEvents {
-    /// The answer with this number, to a prompt that took `usage`.
+    /// Creates the answer with this index, to a prompt with the counts `usage`.
     #[must_use]
     pub fn new(index: usize, answer: Answer, usage: Usage) -> Self {
         Self { index, answer, waiting: Vec::new(), usage }
     }
 
-    /// What a token adds that does not end the answer; `text` became certain with it.
+    /// Returns the events for a token that does not end the answer; `text` became certain with it.
     pub fn chosen(&mut self, tokenizer: &Tokenizer, token: Score<'_>, text: &str) -> Vec<Event> {
         let (id, logprob, _) = token;
         let score = logprob.is_some().then(|| scored(tokenizer, token));
         self.token(id, text, score)
     }
 
-    /// The token that ends the answer, with its log-probability.
+    /// Takes the token that ends the answer, with its log-probability.
     pub fn ended_by(&mut self, tokenizer: &Tokenizer, token: Score<'_>) {
         self.end_token(scored(tokenizer, token));
     }
 
-    /// Behind calls it is no more of the text than their tokens.
+    /// After calls the token is not part of the text, as theirs are not.
     fn end_token(&mut self, score: TokenLogprob) {
         if self.answer.n_calls() == 0 {
             self.waiting.push(score);
         }
     }
 
-    /// The end, with the text that the engine held back.
+    /// Ends the answer, with the text that the engine held back.
     pub fn end(&mut self, rest: &str, reason: Reason) -> Vec<Event> {
         let parts = self.answer.end(rest, reason.finish());
         let mut events = self.events(parts);
@@ -60,7 +60,7 @@ impl AnswerEvents {
             events.push(Event::Text { index: self.index, text: String::new(), tokens });
         }
         let reason = match reason {
-            // Half a call must not pass for a whole one.
+            // An answer with a cut call must not pass for a complete one.
             Reason::End | Reason::Stop(_) if self.answer.has_cut_call() => Reason::Length,
             Reason::End if self.answer.n_calls() > 0 => Reason::Calls,
             other => other,
@@ -74,7 +74,7 @@ impl AnswerEvents {
         events
     }
 
-    /// The answer for histories that come back; `None` if it is not kept.
+    /// Takes the answer for later histories; `None` if it must not be kept.
     pub fn take_kept(&mut self) -> Option<KeptAnswer> {
         self.answer.take_kept()
     }
@@ -86,7 +86,7 @@ impl AnswerEvents {
         let stage = self.answer.stage();
         let events = self.events(parts);
         let is_text = !matches!(stage, Stage::Thought | Stage::BehindThought | Stage::Header);
-        // The last marker of a header is no part of the text behind it.
+        // The last marker of a header is not part of the following text.
         if self.answer.is_in_call() || !is_text || before == Stage::Header {
             self.waiting.clear();
         }
@@ -111,7 +111,7 @@ impl AnswerEvents {
                 Some(Event::CallArguments { index, call_idx, text })
             }
             AnswerPart::CallEnded { call_idx, .. } => {
-                // Those of its last marker.
+                // The tokens of its closing marker.
                 self.waiting.clear();
                 Some(Event::CallEnded { index, call_idx })
             }
@@ -124,7 +124,7 @@ impl AnswerEvents {
     }
 }
 
-/// A token with its likelihood and that of others. An echoed prompt has these, too.
+/// Describes a token with its log-probability and the alternatives. Also used for an echoed prompt.
 #[must_use]
 pub fn scored(tokenizer: &Tokenizer, (id, logprob, top): Score<'_>) -> TokenLogprob {
     let seen = |token| TokenText {
@@ -144,12 +144,12 @@ mod tests {
 
     const PROMPT: Usage = Usage { n_prompt_tokens: 12, n_cached_tokens: 8, ..Usage::NONE };
 
-    /// The answer with number 3.
+    /// Creates the answer with index 3.
     fn answer(reader: AnswerReader) -> AnswerEvents {
         AnswerEvents::new(3, Answer::new(reader, HiddenMarkers::default(), "call_a_3"), PROMPT)
     }
 
-    /// One that may call `f` and `g`.
+    /// Creates an answer that may call `f` and `g`.
     fn calling() -> AnswerEvents {
         let format = CallFormat::all().find(|it| it.title == "hermes").unwrap();
         let tools = ["f", "g"].map(|name| Tool::function(name.into(), None, None));
@@ -161,8 +161,8 @@ mod tests {
         format!("<tool_call>{{\"name\": \"{name}\", \"arguments\": {{}}}}</tool_call>")
     }
 
-    /// Tokens with their texts, and the text that is held back; what comes out, and what is
-    /// counted: answer, thought.
+    /// Checks the events for these token texts and the text that is held back, and the numbers of
+    /// tokens in the answer and in thoughts.
     #[track_caller]
     fn check(start: AnswerStart, texts: &[&str], rest: &str, expected: (&[&str], usize, usize)) {
         check_read(AnswerReader::new(start, ThoughtFormat::usual()), texts, rest, expected);
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(shown, expected);
     }
 
-    /// A thought in brackets; a text with the numbers of its tokens.
+    /// Formats a thought in brackets, and a text with its token ids.
     fn shown(event: &Event) -> String {
         match event {
             Event::Thought { index: 3, text } => format!("({text})"),
@@ -245,7 +245,7 @@ mod tests {
         };
         let thought = ["<|channel|>", "analysis", "<|message|>", "a", "<|end|>"];
         let text = ["<|start|>", "assistant", "<|channel|>", "final", "<|message|>", "b", " <"];
-        // What may become a marker comes with the end, and its token came with the rest of it.
+        // Text that may become a marker comes at the end; its token came with the text before it.
         let all = [&thought[..], &text].concat();
         check(&all, (&["(a)", "b 10", "  11", "< "], 12, 3));
         check(&["<|channel|>", "fin"], (&[], 2, 0));
@@ -279,12 +279,12 @@ mod tests {
         };
         assert_eq!(reason_of(&answer, Reason::Length), Reason::Length);
         assert_eq!(reason_of(&answer, Reason::End), Reason::Calls);
-        // Half a call makes no whole answer, whatever comes behind it.
+        // An answer with a cut call is not complete, whatever follows it.
         let cut = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": tru e}}</tool_call>";
         answer.token(TokenId(2), cut, None);
         answer.token(TokenId(3), &call("f"), None);
         assert_eq!(reason_of(&answer, Reason::End), Reason::Length);
-        // Nor does a stop string that comes up within one.
+        // Nor is an answer with a stop string within a call.
         assert_eq!(reason_of(&answer, Reason::Stop("\n".into())), Reason::Length);
     }
 }

@@ -1,6 +1,6 @@
-//! Events of a stream, and the whole of a response, as bytes.
+//! Writes the events of a stream and whole responses as bytes.
 //!
-//! **Invariant:** an event is complete, and no text of a client or model can end it.
+//! **Invariant:** an event is complete, and no text of a client or model can end it early.
 
 use serde::Serialize;
 use serde_json::{Value as Json, json};
@@ -10,42 +10,42 @@ use crate::event::Progress;
 /// The last event of `OpenAI`'s older dialects.
 pub(crate) const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// Line ends that JSON leaves as they are, and at which some clients divide a stream.
+/// Line ends that JSON does not escape, at which some clients split a stream.
 const OTHER_LINE_ENDS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
 
-/// An event without a name.
+/// Writes an event without a name.
 pub(crate) fn data(json: &Json, out: &mut Vec<u8>) {
     out.extend_from_slice(b"data: ");
     whole(json, out);
     out.extend_from_slice(b"\n\n");
 }
 
-/// An event named by its `type`.
+/// Writes an event named by its `type`.
 pub(crate) fn named(json: &Json, out: &mut Vec<u8>) {
     let name = json["type"].as_str().unwrap_or_default();
     out.extend_from_slice(format!("event: {name}\n").as_bytes());
     data(json, out);
 }
 
-/// A comment with an account of progress, which clients skip.
+/// Writes a comment with the progress, which clients skip.
 pub(crate) fn comment(progress: Progress, out: &mut Vec<u8>) {
     let Progress { n_done, n_total, seconds_left } = progress;
     let left = seconds_left.map_or_else(String::new, |it| format!(", {it} s left"));
     out.extend_from_slice(format!(": {n_done} of {n_total} tokens read{left}\n\n").as_bytes());
 }
 
-/// The same in an event.
+/// Returns the progress as JSON for an event.
 pub(crate) fn progress(progress: Progress) -> Json {
     let Progress { n_done, n_total, seconds_left } = progress;
     json!({"tokens_read": n_done, "tokens": n_total, "seconds_left": seconds_left})
 }
 
-/// A blank line before the body: parsers of JSON skip it.
+/// Writes a blank line before the body, which JSON parsers skip.
 pub(crate) fn blank(out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// A body.
+/// Writes a body.
 pub(crate) fn whole(json: &impl Serialize, out: &mut Vec<u8>) {
     let text = serde_json::to_string(json).expect("keys are strings");
     if !text.contains(OTHER_LINE_ENDS) {

@@ -1,21 +1,21 @@
-//! A call of a tool as the client that offered the tool expects it: its names, and its arguments.
+//! Tool calls in the form that the client expects: its names, and its arguments.
 //!
-//! The model knows every tool as a function of one name. A client of `OpenAI`'s dialects may have
-//! offered a custom tool, which takes one text, or a member of a group. **Invariant:** how the
-//! arguments are cut into pieces does not change what the pieces for the client add up to.
+//! For the model every tool is a function with a single name. A client of `OpenAI`'s dialects may
+//! have offered a custom tool, which takes a single text, or a member of a namespace.
+//! **Invariant:** how the arguments are split into chunks does not affect the concatenated output.
 
 use std::collections::BTreeMap;
 
 use moeflux_chat::{Tool, ToolKind};
 use serde_json::Value as Json;
 
-/// Tools that are no plain functions, by the names that the model knows.
+/// Tools that are not plain functions, by the names that the model knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kinds {
     kinds: BTreeMap<String, ToolKind>,
 }
 
-/// What the client calls a tool.
+/// The client's name for a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) name: String,
@@ -24,13 +24,13 @@ pub(crate) struct Target {
 }
 
 impl Kinds {
-    /// Those of the tools that are offered.
+    /// Collects the kinds of the offered tools.
     pub(crate) fn of(tools: &[Tool]) -> Self {
         let others = tools.iter().filter(|tool| tool.kind != ToolKind::Function);
         Self { kinds: others.map(|tool| (tool.name.clone(), tool.kind.clone())).collect() }
     }
 
-    /// The tool that the model calls so.
+    /// Returns the client's name for the tool with this name in the model.
     pub(crate) fn target(&self, name: &str) -> Target {
         let (name, namespace, is_custom) = match self.kinds.get(name) {
             Some(ToolKind::Member { namespace, name, is_custom }) => {
@@ -43,22 +43,22 @@ impl Kinds {
     }
 }
 
-/// The arguments of one call on their way to the client.
+/// Converts the arguments of one call for the client.
 #[derive(Clone, Debug)]
 pub(crate) enum Arguments {
-    /// As JSON. Whether there were any yet.
+    /// JSON; true once there are arguments.
     Json(bool),
-    /// Of a custom tool: the text in the JSON.
+    /// The text inside the JSON, for a custom tool.
     Input(Input),
 }
 
 impl Arguments {
-    /// Of a call of this tool.
+    /// Creates the converter for a call of this tool.
     pub(crate) fn new(target: &Target) -> Self {
         if target.is_custom { Self::Input(Input::default()) } else { Self::Json(false) }
     }
 
-    /// What the client is told of more of them; perhaps nothing yet.
+    /// Takes more arguments and returns the output for the client, which may be empty.
     pub(crate) fn push(&mut self, text: &str) -> String {
         match self {
             Self::Json(is_begun) => {
@@ -69,7 +69,7 @@ impl Arguments {
         }
     }
 
-    /// What the client has not been told when they are whole: no arguments are an empty object.
+    /// Returns the rest when the arguments are complete; absent arguments become an empty object.
     pub(crate) fn end(&mut self) -> String {
         match self {
             Self::Json(true) => String::new(),
@@ -79,11 +79,11 @@ impl Arguments {
     }
 }
 
-/// Takes the text out of `{"input": "text"}` while it comes.
+/// Extracts the text from `{"input": "text"}` while it arrives.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Input {
     stage: Stage,
-    /// What is not decoded yet: of other arguments everything.
+    /// Input that is not decoded yet; for arguments of another form, all of it.
     held: String,
 }
 
@@ -93,11 +93,11 @@ enum Stage {
     Before,
     InText,
     Behind,
-    /// The arguments are something else, and are read when they are whole.
+    /// The arguments have another form and are parsed when complete.
     Other,
 }
 
-/// What stands before the text, with blank space between any two of them.
+/// The tokens before the text; whitespace may separate any two of them.
 const OPENING: [&str; 4] = ["{", "\"input\"", ":", "\""];
 
 impl Input {
@@ -116,7 +116,8 @@ impl Input {
         }
     }
 
-    /// Other arguments with an `input` have the text there; what is left is told as it is.
+    /// Returns the rest. If arguments of another form have an `input`, it is the text; otherwise
+    /// they are returned unchanged.
     fn end(&mut self) -> String {
         let held = std::mem::take(&mut self.held);
         if matches!(self.stage, Stage::InText | Stage::Behind) {
@@ -149,7 +150,7 @@ impl Input {
         self.stage = Stage::InText;
     }
 
-    /// Decodes up to the end of the text, or to an escape that is not whole yet.
+    /// Decodes up to the end of the text, or up to an incomplete escape.
     fn text(&mut self) -> String {
         let mut text = String::new();
         let mut n_taken = 0;
@@ -175,8 +176,9 @@ impl Input {
     }
 }
 
-/// The character of the escape that the text begins with, and its length; `None` if more of it has
-/// to come. What is no escape, and half of a pair, becomes U+FFFD.
+/// Returns the character of the escape at the start of the text, and its length; `None` if more
+/// input is needed. An unknown escape gives its second character; a malformed `\u` escape and half
+/// of a surrogate pair give U+FFFD.
 fn escape(text: &str) -> Option<(char, usize)> {
     let character = text.chars().nth(1)?;
     let plain = match character {
@@ -210,8 +212,8 @@ fn unicode_escape(text: &str) -> Option<(char, usize)> {
     }
 }
 
-/// The number behind `\u` at this place: `None` if more of it has to come, and no number in place
-/// of one that has other characters.
+/// Returns the number after `\u` at this offset: `None` if more input is needed, and `Some(None)`
+/// if there are characters other than hexadecimal digits.
 fn code(text: &str, at: usize) -> Option<Option<u32>> {
     let digits = text.as_bytes().get(at + 2..at + 6)?;
     let digits = std::str::from_utf8(digits).ok();
@@ -232,7 +234,7 @@ mod tests {
         text
     }
 
-    /// Whole, cut at each place, and character by character.
+    /// Checks the arguments whole, cut at each place, and character by character.
     #[track_caller]
     fn check(arguments: &str, expected: &str) {
         assert_eq!(joined(&[arguments]), expected, "{arguments}");

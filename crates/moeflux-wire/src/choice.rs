@@ -1,7 +1,7 @@
-//! Which tools an answer calls: the field `tool_choice` in the shapes of the dialects.
+//! The tools that an answer calls: the field `tool_choice` in the shapes of the dialects.
 //!
-//! **Invariant:** a tool that must or may be called is one of those that are offered, by the name
-//! that the model knows.
+//! **Invariant:** a tool that must or may be called is one of the offered tools, by the name that
+//! the model knows.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::tools;
 
 const KNOWN: &str = "use auto, none, required, or an object with the name of a tool";
 
-/// What `OpenAI`'s dialects say. Both of them take the shapes of each other.
+/// Reads the choice in `OpenAI`'s dialects. Each of them accepts the shapes of the other.
 pub(crate) fn of_openai(
     fields: &mut Fields,
     tools: &[Tool],
@@ -32,13 +32,13 @@ pub(crate) fn of_openai(
     Ok(AnswerRules { tool_choice, allowed, is_one_call, ..AnswerRules::default() })
 }
 
-/// Whether an answer may have several calls if the client does not say so. One that must call has
-/// no other way to go on than to call again, and real models then invent calls.
+/// Returns whether an answer may have several calls if the client does not say. An answer that must
+/// call can only continue with further calls, and real models then invent some.
 fn calls_may_follow(tool_choice: &ToolChoice) -> bool {
     *tool_choice != ToolChoice::Required
 }
 
-/// What Anthropic's Messages say.
+/// Reads the choice in Anthropic's Messages.
 pub(crate) fn of_messages(
     fields: &mut Fields,
     tools: &[Tool],
@@ -59,7 +59,7 @@ pub(crate) fn of_messages(
     Ok(AnswerRules { tool_choice, is_one_call, ..AnswerRules::default() })
 }
 
-/// What the model is told of the tools: nothing, where it may call none.
+/// Returns the tools that the model is shown: none if it may not call any.
 pub(crate) fn offered(rules: &AnswerRules, tools: Vec<Tool>) -> Vec<Tool> {
     if rules.tool_choice == ToolChoice::None { Vec::new() } else { tools }
 }
@@ -80,7 +80,8 @@ fn required(path: &str, tools: &[Tool]) -> Result<ToolChoice, Failure> {
     Ok(ToolChoice::Required)
 }
 
-/// Chat Completions have an object of the kind's name around what Responses have beside the kind.
+/// Reads a choice in the form of an object. Chat Completions wrap the fields that Responses have
+/// next to `type` in an object with the name of the type.
 fn by_object(
     mut choice: Fields,
     tools: &[Tool],
@@ -134,7 +135,7 @@ fn allowed(
     Ok((allowed, Some(names)))
 }
 
-/// The names of an entry of allowed tools: one, or those of a group.
+/// Returns the names in an entry of allowed tools: a single one, or those of a namespace.
 fn members<'a>(
     mut entry: Fields,
     tools: &'a [Tool],
@@ -157,7 +158,7 @@ fn members<'a>(
                 tools.iter().filter(is_member).map(|tool| tool.name.as_str()).collect();
             if names.is_empty() { Err(no_such(&path, &group)) } else { Ok(names) }
         }
-        // Run by the servers of those who made the client.
+        // Tools that run on the servers of the client's vendor.
         _ => {
             ignored.add(&format!("{}={kind}", entry.path("type")));
             Ok(Vec::new())
@@ -165,7 +166,7 @@ fn members<'a>(
     }
 }
 
-/// The name that the model knows of the tool that `name` says, and perhaps `namespace`.
+/// Returns the name that the model knows for the tool given by `name` and possibly `namespace`.
 fn named<'a>(choice: &mut Fields, tools: &'a [Tool]) -> Result<&'a str, Failure> {
     let path = choice.path("name");
     let name = choice.required_string("name")?;
@@ -220,7 +221,7 @@ mod tests {
 
     type Found = (ToolChoice, Option<Vec<String>>);
 
-    /// The choice and the allowed tools, or what is wrong with them.
+    /// Returns the choice and the allowed tools, or the error.
     fn openai(choice: Json, tools: &[Tool]) -> Result<Found, String> {
         let mut fields = Fields::of(String::new(), json!({"tool_choice": choice})).unwrap();
         let rules = of_openai(&mut fields, tools, &mut Ignored::default());

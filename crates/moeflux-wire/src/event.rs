@@ -1,15 +1,15 @@
-//! What happens while a request is served, for every dialect.
+//! Events while a request is served, common to all dialects.
 //!
-//! **Invariant:** [`Event::Begun`] comes first; of each answer, thoughts come before text and
-//! calls, which come in any order, and [`Event::Finished`] is its last; [`Event::Failed`] is the
-//! last of all. Between the events of a call there is nothing else of its answer, and a call
+//! **Invariant:** [`Event::Begun`] comes first; in each answer, thoughts come before text and
+//! calls, which come in any order, and [`Event::Finished`] comes last; [`Event::Failed`] is the
+//! last of all. The events of a call are not interleaved with others of its answer, and a call
 //! without [`Event::CallEnded`] was cut.
 
 use moeflux::{Finish, TokenId};
 
 use crate::failure::Failure;
 
-/// What happened. Answers are counted from 0: those of the first prompt, then those of the next.
+/// An event. Answers are counted from 0: those of the first prompt, then those of the next.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
@@ -17,80 +17,80 @@ pub enum Event {
     Begun {
         /// Tokens of all prompts.
         n_prompt_tokens: usize,
-        /// Of these, the tokens that are known to need no computing.
+        /// The number of those tokens that are known to need no computation.
         n_cached_tokens: usize,
     },
-    /// A sign of life, for clients that lose patience.
+    /// A keep-alive, for clients with short timeouts.
     Alive(Progress),
     /// More of an answer's thoughts.
     Thought {
-        /// Which answer.
+        /// The index of the answer.
         index: usize,
-        /// More of it.
+        /// The next part of the thoughts.
         text: String,
     },
-    /// More of an answer's text; before it the prompt, where it is to be echoed.
+    /// More of an answer's text; preceded by the prompt, if it is to be echoed.
     Text {
-        /// Which answer.
+        /// The index of the answer.
         index: usize,
-        /// More of it; perhaps nothing, beside tokens whose text is held back.
+        /// The next part of the text; may be empty, if the text of the tokens is held back.
         text: String,
-        /// The tokens that it consists of, where log-probabilities were asked for; at the end also
-        /// the token that ended the answer.
+        /// The tokens of the text, if log-probabilities were requested; at the end also the token
+        /// that ended the answer.
         tokens: Vec<TokenLogprob>,
     },
     /// An answer calls a tool.
     CallBegun {
-        /// Which answer.
+        /// The index of the answer.
         index: usize,
-        /// Which of its calls, from 0 without holes.
+        /// The index of the call in its answer, from 0 without gaps.
         call_idx: usize,
-        /// Unique in the conversation.
+        /// An id that is unique in the conversation.
         id: String,
         /// The tool's [`moeflux_chat::Tool::name`].
         name: String,
     },
-    /// More of a call's arguments: all of them together are one JSON object.
+    /// More of a call's arguments, which concatenated are one JSON object.
     CallArguments {
-        /// Which answer.
+        /// The index of the answer.
         index: usize,
-        /// Which of its calls.
+        /// The index of the call.
         call_idx: usize,
-        /// More of it.
+        /// The next part of the arguments.
         text: String,
     },
-    /// The arguments of a call are whole.
+    /// The arguments of a call are complete.
     CallEnded {
-        /// Which answer.
+        /// The index of the answer.
         index: usize,
-        /// Which of its calls.
+        /// The index of the call.
         call_idx: usize,
     },
     /// An answer ended.
     Finished {
-        /// Which answer.
+        /// The index of the answer.
         index: usize,
-        /// Why.
+        /// The reason why it ended.
         reason: Reason,
-        /// What it took.
+        /// Its token counts.
         usage: Usage,
     },
     /// The request failed.
     Failed(Failure),
 }
 
-/// How far the prompts are read.
+/// Progress in processing the prompts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Tokens that are read.
+    /// The number of processed tokens.
     pub n_done: usize,
-    /// Tokens to read.
+    /// The number of tokens to process.
     pub n_total: usize,
-    /// An estimate of the time until all are read.
+    /// The estimated remaining time in seconds.
     pub seconds_left: Option<u64>,
 }
 
-/// Why an answer ended.
+/// The reason why an answer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -98,17 +98,17 @@ pub enum Reason {
     End,
     /// The model ended it, and waits for the results of its calls.
     Calls,
-    /// This stop string came up.
+    /// This stop string occurred.
     Stop(String),
-    /// It has as many tokens as were asked for.
+    /// The answer reached the requested number of tokens.
     Length,
     /// The context is full.
     ContextFull,
 }
 
 impl Reason {
-    /// The reason that an engine gave; `stopped` is the stop string. `None` if the answer was
-    /// cancelled: then nobody is there to be told, or it is a [`Failure`].
+    /// Converts the engine's reason; `stopped` is the stop string. Returns `None` if the answer was
+    /// cancelled: either the client is gone, or it receives a [`Failure`].
     #[must_use]
     pub fn of(finish: Finish, stopped: Option<&str>) -> Option<Self> {
         match finish {
@@ -120,7 +120,7 @@ impl Reason {
         }
     }
 
-    /// One word for logs.
+    /// Returns the name for logs.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -132,7 +132,7 @@ impl Reason {
         }
     }
 
-    /// The same as the engine says it.
+    /// Converts the reason back to the engine's.
     #[must_use]
     pub fn finish(&self) -> Finish {
         match self {
@@ -143,25 +143,25 @@ impl Reason {
         }
     }
 
-    /// Whether the model would have gone on.
+    /// Returns whether the answer was cut by a limit.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         matches!(self, Self::Length | Self::ContextFull)
     }
 }
 
-/// Tokens of one answer, and of its prompt.
+/// Token counts of one answer and its prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens of the prompt.
     pub n_prompt_tokens: usize,
-    /// Of these, the tokens that were not computed again.
+    /// The number of those tokens that were not computed again.
     pub n_cached_tokens: usize,
-    /// Earlier answers in it that stand there as they were sampled.
+    /// The number of earlier answers in the prompt whose sampled tokens were reused.
     pub n_replayed: usize,
-    /// Tokens of the answer, thoughts included; not the one that ended it.
+    /// Tokens of the answer, including thoughts but not the token that ended it.
     pub n_answer_tokens: usize,
-    /// Of these, the tokens of thoughts.
+    /// The number of those tokens that belong to thoughts.
     pub n_thought_tokens: usize,
 }
 
@@ -176,30 +176,30 @@ impl Usage {
     };
 }
 
-/// A token as clients see it.
+/// A token in the form for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenText {
-    /// Which.
+    /// The id of the token.
     pub token: TokenId,
-    /// Its text, with U+FFFD for what is no UTF-8.
+    /// Its text, with U+FFFD for bytes that are not UTF-8.
     pub text: String,
     /// Its bytes.
     pub bytes: Vec<u8>,
 }
 
-/// A token of an answer or of an echoed prompt, and how likely it was.
+/// A token of an answer or of an echoed prompt, with its log-probability.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprob {
     /// The token.
     pub token: TokenText,
-    /// The natural logarithm of its probability; the first token of a prompt has none.
+    /// The natural logarithm of its probability; `None` for the first token of a prompt.
     pub logprob: Option<f32>,
-    /// The most likely tokens in its place, best first.
+    /// The most likely tokens at its position, best first.
     pub top: Vec<(TokenText, f32)>,
 }
 
 /// Turns events into the bytes of a response.
 pub trait Writer: Send {
-    /// Appends what the client is told of this event: nothing, if it waits for the whole answer.
+    /// Appends the bytes for this event; none if the client waits for the whole answer.
     fn write(&mut self, event: &Event, out: &mut Vec<u8>);
 }

@@ -1,47 +1,47 @@
-//! What a client is told when its request cannot be served, in the shape of its dialect.
+//! Errors for clients whose request cannot be served, in the shape of each dialect.
 //!
-//! **Invariant:** a refused field is named by its path (`messages[2].content[0].type`), in the
-//! message and, where the dialect has room, beside it.
+//! **Invariant:** a refused field is named by its path (`messages[2].content[0].type`) in the
+//! message and, where the dialect has a field for it, separately.
 
 use std::fmt;
 
 use serde_json::{Value as Json, json};
 
-/// What a failure's path may show of a client's own keys.
+/// Maximum length of a failure's path in characters, because it may contain a client's own keys.
 const PATH_CHARACTERS_MAX: usize = 200;
 
-/// Why a request is not served.
+/// The reason why a request is not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Whose failure it is.
+    /// The kind of failure.
     pub kind: FailureKind,
-    /// One line for people.
+    /// One line for people to read.
     pub message: String,
-    /// The path of the field that is refused.
+    /// The path of the refused field.
     pub field: Option<String>,
 }
 
-/// Whose failure it is, and what may be done about it.
+/// The kind of a failure, which determines its status and type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// The request is wrong, or asks for something that is not supported.
+    /// The request is malformed, or asks for something unsupported.
     Invalid,
     /// The prompt and the answer do not fit into the context.
     ContextLength,
-    /// The history is to be kept at the server, which keeps none.
+    /// The request wants the server to store the history, which is unsupported.
     Threads,
     /// A key is missing or wrong.
     Unauthorized,
-    /// This host or origin may not ask.
+    /// This host or origin is not allowed.
     Forbidden,
-    /// There is no such path or model.
+    /// The path or model does not exist.
     NotFound,
-    /// The path has other methods.
+    /// The path does not support this method.
     MethodNotAllowed,
-    /// The body is too long.
+    /// The body is too large.
     TooLarge,
-    /// The body is not JSON, by its own account.
+    /// The content type of the body is not JSON.
     MediaType,
     /// Too many requests are waiting.
     TooMany,
@@ -52,7 +52,7 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 12] = [
         Self::Invalid,
         Self::ContextLength,
@@ -68,7 +68,7 @@ impl FailureKind {
         Self::Unavailable,
     ];
 
-    /// One word for machines.
+    /// Returns the name for logs and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -87,13 +87,13 @@ impl FailureKind {
         }
     }
 
-    /// Whether another request would have failed as well.
+    /// Returns whether the server is at fault, so that any other request would fail as well.
     #[must_use]
     pub fn is_ours(self) -> bool {
         matches!(self, Self::Internal | Self::Unavailable)
     }
 
-    /// The status of HTTP.
+    /// Returns the HTTP status.
     #[must_use]
     pub fn status(self) -> u16 {
         match self {
@@ -145,13 +145,13 @@ impl FailureKind {
 }
 
 impl Failure {
-    /// A failure without a field.
+    /// Creates a failure without a field.
     #[must_use]
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), field: None }
     }
 
-    /// A field that is refused.
+    /// Creates a failure for a refused field.
     #[must_use]
     pub fn invalid(path: &str, problem: impl fmt::Display) -> Self {
         let path = one_line(path.chars().take(PATH_CHARACTERS_MAX));
@@ -159,8 +159,8 @@ impl Failure {
         Self { kind: FailureKind::Invalid, message, field: Some(path) }
     }
 
-    /// A prompt and an answer that the context has no room for. Clients look for either phrase and
-    /// then send a shorter history.
+    /// Creates a failure for a prompt and an answer that do not fit into the context. Clients look
+    /// for either phrase in its message and then send a shorter history.
     #[must_use]
     pub fn too_long(n_prompt_tokens: usize, n_answer_tokens: usize, n_context: usize) -> Self {
         let n_tokens = n_prompt_tokens.saturating_add(n_answer_tokens);
@@ -172,7 +172,7 @@ impl Failure {
         Self::new(FailureKind::ContextLength, message)
     }
 
-    /// A prompt that is longer than the context, and was not read to its end.
+    /// Creates a failure for a prompt that is longer than the context and was not read to its end.
     #[must_use]
     pub fn beyond(n_context: usize) -> Self {
         let message = format!(
@@ -183,7 +183,7 @@ impl Failure {
         Self::new(FailureKind::ContextLength, message)
     }
 
-    /// The body of a response to a client of `OpenAI`'s dialects.
+    /// Returns the response body for clients of `OpenAI`'s dialects.
     #[must_use]
     pub fn openai(&self) -> Json {
         let error = json!({
@@ -195,19 +195,19 @@ impl Failure {
         json!({"error": error})
     }
 
-    /// The body of a response to a client of Anthropic's dialect.
+    /// Returns the response body for clients of Anthropic's dialect.
     #[must_use]
     pub fn anthropic(&self) -> Json {
         let mut error = json!({"type": self.kind.anthropic_type(), "message": self.message});
         if self.kind == FailureKind::Threads {
-            // The SDK's tool runner then sends the whole history by itself.
+            // The SDK's tool runner reacts to this by sending the whole history.
             error["details"] = json!({"error_code": "thread_unsupported_request"});
         }
         json!({"type": "error", "error": error, "request_id": null})
     }
 }
 
-/// What a client wrote may hold line ends, which would break a line of the log.
+/// Replaces control characters, because line ends in a client's text would break a log line.
 fn one_line(text: impl Iterator<Item = char>) -> String {
     text.map(|it| if it.is_control() { ' ' } else { it }).collect()
 }

@@ -1,8 +1,8 @@
-//! Reads an object of JSON field by field, and knows the path of each.
+//! Reads a JSON object field by field, and tracks the path of each.
 //!
-//! A field that is null counts as absent, as it does for every client. What is not taken is
-//! reported as ignored. **Invariant:** a value of the wrong type or out of its range is a
-//! [`Failure`] that names its path and what is expected. Knows no dialect.
+//! A field that is null counts as absent, as it does for every client. Fields that are not taken
+//! are reported as ignored. **Invariant:** a value of the wrong type or out of range gives a
+//! [`Failure`] that names its path and the expected value. Independent of dialects.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -11,22 +11,22 @@ use serde_json::{Map, Value as Json};
 
 use crate::failure::{Failure, FailureKind};
 
-/// Floats hold whole numbers exactly up to this one.
+/// The largest integer up to which floats are exact.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// Most names that are kept of fields without effect: a log line shows no more.
+/// Maximum number of ignored fields whose names are kept; a log line shows no more.
 const N_IGNORED_MAX: usize = 32;
-/// Most characters of such a name, which the client chose.
+/// Maximum length in characters of such a name, which the client chose.
 const IGNORED_CHARACTERS_MAX: usize = 80;
 
-/// Fields that a request has and that change nothing, without the numbers of list elements.
+/// Fields of a request that have no effect, without the indices of list elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ignored {
     names: BTreeSet<String>,
 }
 
 impl Ignored {
-    /// The names, sorted; of very many, the first that were met.
+    /// Returns the names, sorted; beyond the limit, only the first that were met.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
@@ -45,7 +45,7 @@ impl Ignored {
     }
 }
 
-/// The fields of one object that were not taken yet.
+/// The fields of an object that have not been taken yet.
 #[derive(Debug)]
 pub(crate) struct Fields {
     path: String,
@@ -53,7 +53,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// The fields of a request's body.
+    /// Parses the fields of a request's body.
     pub(crate) fn of_body(body: &[u8]) -> Result<Self, Failure> {
         let json = serde_json::from_slice(body).map_err(|error| {
             Failure::new(FailureKind::Invalid, format!("the body is not JSON: {error}"))
@@ -61,7 +61,7 @@ impl Fields {
         Self::of_json(json)
     }
 
-    /// The fields of a request's body that is parsed already.
+    /// Returns the fields of a request's parsed body.
     pub(crate) fn of_json(json: Json) -> Result<Self, Failure> {
         match json {
             Json::Object(map) => Ok(Self { path: String::new(), map }),
@@ -72,7 +72,7 @@ impl Fields {
         }
     }
 
-    /// The fields of an object at a path.
+    /// Returns the fields of an object at a path.
     pub(crate) fn of(path: String, json: Json) -> Result<Self, Failure> {
         match json {
             Json::Object(map) => Ok(Self { path, map }),
@@ -80,33 +80,33 @@ impl Fields {
         }
     }
 
-    /// The path of a field.
+    /// Returns the path of a field.
     pub(crate) fn path(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// A field of any type. The order of the others is given up, so that taking costs the same in
-    /// an object of a million fields.
+    /// Takes a field of any type. The order of the others is not kept, so that the cost does not
+    /// grow with the number of fields.
     pub(crate) fn take(&mut self, key: &str) -> Option<Json> {
         self.map.swap_remove(key).filter(|value| !value.is_null())
     }
 
-    /// A copy of a field, for an answer that repeats it.
+    /// Returns a copy of a field, for an answer that repeats it.
     pub(crate) fn get(&self, key: &str) -> Option<Json> {
         self.map.get(key).filter(|value| !value.is_null()).cloned()
     }
 
-    /// Whether there is such a field, and it is not null.
+    /// Returns whether the field exists and is not null.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(|value| !value.is_null())
     }
 
-    /// A field that must be there.
+    /// Takes a required field.
     pub(crate) fn required(&mut self, key: &str) -> Result<Json, Failure> {
         self.take(key).ok_or_else(|| Failure::invalid(&self.path(key), "is missing"))
     }
 
-    /// A string.
+    /// Takes a string.
     pub(crate) fn string(&mut self, key: &str) -> Result<Option<String>, Failure> {
         match self.take(key) {
             None => Ok(None),
@@ -115,7 +115,7 @@ impl Fields {
         }
     }
 
-    /// A string that must be there.
+    /// Takes a required string.
     pub(crate) fn required_string(&mut self, key: &str) -> Result<String, Failure> {
         match self.required(key)? {
             Json::String(text) => Ok(text),
@@ -123,7 +123,7 @@ impl Fields {
         }
     }
 
-    /// True or false.
+    /// Takes a boolean.
     pub(crate) fn flag(&mut self, key: &str) -> Result<Option<bool>, Failure> {
         match self.take(key) {
             None => Ok(None),
@@ -132,7 +132,7 @@ impl Fields {
         }
     }
 
-    /// A number within limits.
+    /// Takes a number within limits.
     pub(crate) fn number(
         &mut self,
         key: &str,
@@ -142,7 +142,7 @@ impl Fields {
         number_in(&self.path(key), &value, range).map(Some)
     }
 
-    /// A whole number within limits.
+    /// Takes an integer within limits.
     pub(crate) fn count(
         &mut self,
         key: &str,
@@ -155,7 +155,7 @@ impl Fields {
         number.map(Some).ok_or_else(|| wrong(&self.path(key), &wanted(), &value))
     }
 
-    /// A list; empty if there is none.
+    /// Takes a list; empty if it is absent.
     pub(crate) fn list(&mut self, key: &str) -> Result<Vec<Json>, Failure> {
         match self.take(key) {
             None => Ok(Vec::new()),
@@ -164,17 +164,17 @@ impl Fields {
         }
     }
 
-    /// An object.
+    /// Takes an object.
     pub(crate) fn object(&mut self, key: &str) -> Result<Option<Self>, Failure> {
         self.take(key).map(|value| Self::of(self.path(key), value)).transpose()
     }
 
-    /// An object of any content.
+    /// Takes an object of any content; empty if it is absent.
     pub(crate) fn map(&mut self, key: &str) -> Result<Map<String, Json>, Failure> {
         Ok(self.object(key)?.map(|fields| fields.map).unwrap_or_default())
     }
 
-    /// Refuses a field, unless its value asks for nothing: null, false, 0, or empty.
+    /// Refuses a field, unless its value requests nothing: null, false, 0, or empty.
     pub(crate) fn refuse(&mut self, key: &str, reason: &str) -> Result<(), Failure> {
         let asks_for_nothing = |value: &Json| match value {
             Json::Null => true,
@@ -190,14 +190,14 @@ impl Fields {
         }
     }
 
-    /// Drops fields that are known and without effect.
+    /// Drops known fields without effect.
     pub(crate) fn drop_known(&mut self, keys: &[&str]) {
         for key in keys {
             self.map.swap_remove(*key);
         }
     }
 
-    /// Reports what was not taken.
+    /// Reports the fields that were not taken.
     pub(crate) fn end(self, ignored: &mut Ignored) {
         for (key, value) in &self.map {
             if !value.is_null() {
@@ -207,12 +207,12 @@ impl Fields {
     }
 }
 
-/// The path of an element of a list.
+/// Returns the path of a list element.
 pub(crate) fn element(path: &str, index: usize) -> String {
     format!("{path}[{index}]")
 }
 
-/// A number within limits.
+/// Checks that a value is a number within limits.
 pub(crate) fn number_in(
     path: &str,
     value: &Json,
@@ -224,7 +224,7 @@ pub(crate) fn number_in(
     number.ok_or_else(|| wrong(path, &wanted(), value))
 }
 
-/// A whole number, also as clients write it that count in floats: `1e3`, `16.0`.
+/// Returns an integer, including the float notation of some clients: `1e3`, `16.0`.
 pub(crate) fn whole(value: &Json) -> Option<u64> {
     let of_float = || {
         let float = value.as_f64().filter(|it| it.fract() == 0.0 && (0.0..=WHOLE_MAX).contains(it));
@@ -238,17 +238,17 @@ pub(crate) fn whole(value: &Json) -> Option<u64> {
     value.as_u64().or_else(of_float)
 }
 
-/// A value that is not what is expected.
+/// Creates the failure for a value other than the expected one.
 pub(crate) fn wrong(path: &str, expected: &str, found: &Json) -> Failure {
     Failure::invalid(path, format!("expected {expected}, got {}", shown(found)))
 }
 
-/// A value that is of the right type and not supported.
+/// Creates the failure for a value that is of the right type but unsupported.
 pub(crate) fn unsupported(path: &str, value: &str, instead: &str) -> Failure {
     Failure::invalid(path, format!("`{}` is not supported: {instead}", shortened(value)))
 }
 
-/// What a message shows of a client's own text.
+/// Returns the part of a client's text that a message shows.
 pub(crate) fn shortened(text: &str) -> &str {
     let end = text.char_indices().nth(IGNORED_CHARACTERS_MAX).map_or(text.len(), |(end, _)| end);
     &text[..end]

@@ -1,8 +1,8 @@
-//! What the text of an answer must look like, by any of the fields that say so.
+//! The required form of an answer's text, from any of the fields for it.
 //!
-//! `OpenAI`'s and Anthropic's formats of JSON, vLLM's `structured_outputs` and `guided_*`, and the
-//! field `grammar`. **Invariant:** a request has one form at most. Whether a schema or a grammar is
-//! valid is found where the engine's grammar is made.
+//! These are `OpenAI`'s and Anthropic's JSON formats, vLLM's `structured_outputs` and `guided_*`,
+//! and the field `grammar`. **Invariant:** a request has at most one form. Whether a schema or a
+//! grammar is valid is decided when the engine's grammar is built.
 
 use moeflux_chat::AnswerForm;
 use serde_json::Value as Json;
@@ -10,17 +10,17 @@ use serde_json::Value as Json;
 use crate::failure::Failure;
 use crate::fields::{Fields, Ignored, element, unsupported, wrong};
 
-/// Most texts of which an answer is to be one: labels of a classification are fewer.
+/// Maximum number of texts among which an answer must choose; classifications have fewer labels.
 const N_CHOICES_MAX: usize = 1_024;
 
-/// Names of vLLM's fields: alone, and inside of `structured_outputs`.
+/// Names of vLLM's fields: at the top level, and inside `structured_outputs`.
 const FIELDS: [(&str, &str, Kind); 3] = [
     ("guided_json", "json", Kind::Json),
     ("guided_regex", "regex", Kind::Regex),
     ("guided_grammar", "grammar", Kind::Lark),
 ];
 
-/// What a form is written in.
+/// The language of a form.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Json,
@@ -28,23 +28,23 @@ enum Kind {
     Lark,
 }
 
-/// Where a format has its schema.
+/// The place of the schema in a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SchemaAt {
     /// In an object `json_schema`, as in Chat Completions.
     Nested,
-    /// Beside the type, as in Responses and Messages.
+    /// Next to the type, as in Responses and Messages.
     Beside,
 }
 
-/// The form of a request, and the path of the field that gave it.
+/// The form of a request, and the path of its field.
 #[derive(Debug, Default)]
 pub(crate) struct Form {
     pub(crate) found: Option<(String, AnswerForm)>,
 }
 
 impl Form {
-    /// The form that the fields common to all dialects give.
+    /// Reads the form from the fields that all dialects share.
     pub(crate) fn of(fields: &mut Fields, ignored: &mut Ignored) -> Result<Self, Failure> {
         let mut form = Self::default();
         form.grammar(fields, ignored)?;
@@ -67,7 +67,7 @@ impl Form {
         Ok(form)
     }
 
-    /// Adds the format of a field such as `response_format`.
+    /// Adds the format from a field such as `response_format`.
     pub(crate) fn format(
         &mut self,
         fields: &mut Fields,
@@ -95,7 +95,7 @@ impl Form {
         Ok(())
     }
 
-    /// Beside the schema stands what it is called, and how strictly it is meant: always strictly.
+    /// Reads the schema. Its name and strictness are ignored; a schema is always strict.
     fn schema(&mut self, format: &mut Fields) -> Result<(), Failure> {
         format.string("name")?;
         format.string("description")?;
@@ -107,7 +107,7 @@ impl Form {
         }
     }
 
-    /// A text in Lark, or an object that says what it is in.
+    /// Reads a text in Lark, or an object that names the language.
     fn grammar(&mut self, fields: &mut Fields, ignored: &mut Ignored) -> Result<(), Failure> {
         let path = fields.path("grammar");
         let mut grammar = match fields.take("grammar") {
@@ -147,7 +147,8 @@ impl Form {
         }
     }
 
-    /// Clients that fill in every field send an empty text for no form.
+    /// Sets a form given as text. Empty text means no form, because some clients fill in every
+    /// field.
     fn text(&mut self, path: &str, kind: Kind, text: String) -> Result<(), Failure> {
         if text.is_empty() {
             return Ok(());
@@ -180,7 +181,8 @@ impl Form {
     }
 }
 
-/// The format of a custom tool's text: the regular expression or the Lark grammar that it follows.
+/// Returns the format of a custom tool's text: the regular expression or the Lark grammar that it
+/// follows.
 pub(crate) fn of_custom_tool(
     tool: &mut Fields,
     ignored: &mut Ignored,
@@ -189,7 +191,7 @@ pub(crate) fn of_custom_tool(
     let kind = format.required_string("type")?;
     let mut grammar = match kind.as_str() {
         "text" => return Ok(None),
-        // Chat Completions have one object more around it than Responses.
+        // Chat Completions wrap this in one object more than Responses.
         "grammar" if format.has("grammar") => {
             Fields::of(format.path(&kind), format.required(&kind)?)?
         }
@@ -207,7 +209,7 @@ pub(crate) fn of_custom_tool(
     }))
 }
 
-/// What a grammar is written in, which the field `key` says; the path of its text, and the text.
+/// Returns the language of a grammar, from the field `key`, and the path and content of its text.
 fn definition(grammar: &mut Fields, key: &str) -> Result<(Kind, String, String), Failure> {
     let kind = match grammar.required_string(key)?.as_str() {
         "lark" => Kind::Lark,
@@ -220,7 +222,7 @@ fn definition(grammar: &mut Fields, key: &str) -> Result<(Kind, String, String),
     Ok((kind, grammar.path(key), text))
 }
 
-/// Whether a rule is defined as in llama.cpp's grammars; Lark has one colon in this place.
+/// Returns whether a rule is defined as in llama.cpp's grammars; Lark uses a single colon there.
 fn is_gbnf(grammar: &str) -> bool {
     let is_rule = |line: &str| {
         let is_of_name = |it: char| it.is_alphanumeric() || it == '_' || it == '-';
@@ -229,7 +231,7 @@ fn is_gbnf(grammar: &str) -> bool {
     grammar.lines().any(is_rule)
 }
 
-/// A regular expression of these texts.
+/// Returns a regular expression that matches any of these texts.
 fn one_of(path: &str, choices: &[Json]) -> Result<String, Failure> {
     if choices.is_empty() || choices.len() > N_CHOICES_MAX {
         let problem = format!("expected 1 to {N_CHOICES_MAX} strings, got {}", choices.len());
@@ -258,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    /// The path and the form of a body, or what is wrong with it.
+    /// Returns the path and the form of a body, or the error.
     fn found(body: Json) -> Result<Option<(String, AnswerForm)>, String> {
         let mut fields = Fields::of(String::new(), body).unwrap();
         let mut ignored = Ignored::default();

@@ -1,9 +1,9 @@
-//! The dialects of clients of moeflux: bytes to a neutral [`Request`], neutral [`Event`]s to bytes.
+//! API dialects of moeflux: bytes to a neutral [`Request`], and neutral [`Event`]s to bytes.
 //!
 //! `chat`, `completions` and `responses` are `OpenAI`'s, `messages` is Anthropic's. Each has a
-//! function `parse` and a `Writer`. The small ones have a function for each direction.
-//! **Invariant:** whatever the bytes are, the result is a request that can be run as it stands, or
-//! a [`Failure`] that names the field. Knows no socket, no clock and no random numbers.
+//! function `parse` and a `Writer`. The smaller dialects have a function for each direction.
+//! **Invariant:** any bytes give either a request that can be run as it stands, or a [`Failure`]
+//! that names the field. Uses no socket, no clock and no random numbers.
 #![forbid(unsafe_code)]
 
 mod failure;

@@ -1,6 +1,6 @@
 //! Log-probabilities in the shapes of the dialects.
 //!
-//! **Invariant:** every number is finite: minus infinity is -9999, as in the API of `OpenAI`.
+//! **Invariant:** every number is finite; minus infinity becomes -9999, as in the API of `OpenAI`.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -8,8 +8,8 @@ use crate::event::{TokenLogprob, TokenText};
 
 const IMPOSSIBLE: f32 = -9999.0;
 
-/// The list `content` of Chat Completions, and `logprobs` of Responses. Neither echoes a prompt, so
-/// every token has a log-probability.
+/// Returns the list `content` of Chat Completions, or `logprobs` of Responses. Neither echoes a
+/// prompt, so every token has a log-probability.
 pub(crate) fn list(tokens: &[TokenLogprob]) -> Vec<Json> {
     let one = |it: &TokenLogprob| {
         let top: Vec<Json> = it.top.iter().map(|(token, logprob)| entry(token, *logprob)).collect();
@@ -20,7 +20,7 @@ pub(crate) fn list(tokens: &[TokenLogprob]) -> Vec<Json> {
     tokens.iter().map(one).collect()
 }
 
-/// Appends the same list to one as text: its entries with commas between.
+/// Appends the entries of [`list`] to a text, separated by commas.
 pub(crate) fn append(tokens: &[TokenLogprob], text: &mut String) {
     for entry in tokens.iter().flat_map(|it| list(std::slice::from_ref(it))) {
         if !text.is_empty() {
@@ -34,14 +34,14 @@ fn entry(token: &TokenText, logprob: f32) -> Json {
     json!({"token": token.text, "logprob": finite(logprob), "bytes": token.bytes})
 }
 
-/// The table of Completions, one column per token.
+/// The table of Completions, with one column per token.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Columns {
     tokens: Vec<Json>,
     logprobs: Vec<Json>,
     top: Vec<Json>,
     offsets: Vec<Json>,
-    /// Characters of all tokens so far.
+    /// The number of characters of all tokens so far.
     offset: usize,
 }
 
@@ -57,7 +57,7 @@ impl Columns {
         }
     }
 
-    /// The table; the offsets of the next one go on.
+    /// Takes the table; the offsets of the next one continue.
     pub(crate) fn take(&mut self) -> Json {
         json!({
             "tokens": std::mem::take(&mut self.tokens),
@@ -68,7 +68,8 @@ impl Columns {
     }
 }
 
-/// By text, the chosen token among them. Of several tokens with one text the likeliest counts.
+/// Maps texts to log-probabilities, including the chosen token. Of several tokens with the same
+/// text, the most likely counts.
 fn top(it: &TokenLogprob) -> Json {
     let Some(logprob) = it.logprob else { return Json::Null };
     let mut found = Map::new();

@@ -1,4 +1,4 @@
-//! The list of models, in a form that clients of all dialects read.
+//! The list of models, in a form that clients of all dialects can read.
 //!
 //! **Invariant:** each entry has the fields of `OpenAI`'s list and those of Anthropic's.
 
@@ -6,19 +6,19 @@ use serde_json::{Value as Json, json};
 
 const SECONDS_PER_DAY: u64 = 86_400;
 
-/// A model that is served.
+/// A served model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// How clients name it.
+    /// The name for clients.
     pub id: String,
-    /// Seconds since 1970: when it was opened.
+    /// The time when it was opened, in seconds since 1970.
     pub created_s: u64,
-    /// Most tokens of a prompt and its answer.
+    /// Maximum number of tokens of a prompt and its answer.
     pub n_context: usize,
 }
 
 impl Model {
-    /// The response to a request for one model.
+    /// Returns the response to a request for one model.
     #[must_use]
     pub fn json(&self) -> Json {
         json!({
@@ -37,7 +37,7 @@ impl Model {
     }
 }
 
-/// The response to a request for the list.
+/// Returns the response to a request for the list.
 #[must_use]
 pub fn list(models: &[Model]) -> Json {
     let ids = || models.iter().map(|model| model.id.as_str());
@@ -50,8 +50,8 @@ pub fn list(models: &[Model]) -> Json {
     })
 }
 
-/// A time as RFC 3339 writes it. The years of the Gregorian calendar are counted in eras of 400,
-/// from the first of March, so that leap days are last.
+/// Formats a time as in RFC 3339. The years of the Gregorian calendar are counted in eras of 400,
+/// from the first of March, so that leap days come last.
 fn date_time(seconds: u64) -> String {
     let days = seconds / SECONDS_PER_DAY + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

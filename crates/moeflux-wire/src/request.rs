@@ -1,7 +1,7 @@
-//! A request in one form for all dialects: what is to be generated, and how.
+//! A request in one form for all dialects.
 //!
-//! **Invariant:** every value is within its limits, and every field that cannot be honoured was
-//! refused. What depends on the model is left open: ids of tokens, lengths, its sampling defaults.
+//! **Invariant:** every value is within its limits, and every unsupported field was refused. Checks
+//! that depend on the model remain: token ids, lengths, and its sampling defaults.
 
 use moeflux::sample::SamplerConfig;
 use moeflux::{StopStrings, TokenId};
@@ -9,56 +9,56 @@ use moeflux_chat::{AnswerRules, ChatOptions, Conversation};
 
 use crate::fields::Ignored;
 
-/// What a client wants.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// The model as the client calls it.
+    /// The model's name in the request.
     pub model: Option<String>,
-    /// What the model reads.
+    /// The prompt.
     pub prompt: Prompt,
-    /// Answers to each prompt.
+    /// The number of answers to each prompt.
     pub n_answers: usize,
-    /// Most tokens of an answer; `None`: as many as the context has room for.
+    /// Maximum number of tokens of an answer; `None` allows as many as fit into the context.
     pub n_tokens_max: Option<usize>,
-    /// What an answer is bound to.
+    /// The constraints on an answer.
     pub rules: AnswerRules,
-    /// The path of the field that gave the form of the rules, for what is wrong with its schema or
-    /// grammar; `None` if any text will do.
+    /// The path of the field that gave the form in `rules`, for errors in its schema or grammar;
+    /// `None` if any text is allowed.
     pub form_field: Option<String>,
-    /// How tokens are chosen.
+    /// The sampling settings.
     pub sampling: Sampling,
-    /// What ends an answer.
+    /// Strings that end an answer.
     pub stops: StopStrings,
-    /// Whether the prompt comes before the answer, with log-probabilities if these are asked for.
+    /// Whether the prompt precedes the answer, with log-probabilities if these are requested.
     pub is_echoed: bool,
-    /// Whether the answer is sent as it comes.
+    /// Whether the answer is streamed.
     pub is_streamed: bool,
     /// Fields without effect, for a log line.
     pub ignored: Ignored,
 }
 
-/// What the model reads.
+/// The input of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
     /// A conversation, to be rendered by the chat template.
     Chat(Box<Conversation>, ChatOptions),
-    /// Texts to go on with, as they are; at least one.
+    /// Texts to be continued as they are; at least one.
     Texts(Vec<PromptText>),
 }
 
-/// A text to go on with.
+/// A text to be continued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PromptText {
-    /// In characters.
+    /// A plain text.
     Text(String),
-    /// In characters that begin with all special tokens which the model is to read.
+    /// A plain text that already begins with all special tokens for the model.
     Bare(String),
-    /// In tokens. Whether the model has these is not known yet.
+    /// Token ids, not yet checked against the model.
     Tokens(Vec<TokenId>),
 }
 
 impl PromptText {
-    /// The same without the tokens that the model wants at the start of every text.
+    /// Omits the tokens that the model expects at the start of every text.
     pub(crate) fn bare(self) -> Self {
         match self {
             Self::Text(text) => Self::Bare(text),
@@ -67,10 +67,10 @@ impl PromptText {
     }
 }
 
-/// What a client says about sampling; the rest is the model's own.
+/// A client's sampling settings; the model's own apply otherwise.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampling {
-    /// As in [`SamplerConfig`], and so are the others.
+    /// See [`SamplerConfig::temperature`].
     pub temperature: Option<f32>,
     /// See [`SamplerConfig::top_k`].
     pub top_k: Option<usize>,
@@ -93,7 +93,8 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// These wishes over a model's own. The seed of `own` holds where the client gives none.
+    /// Applies these settings over a model's own. The seed of `own` is used if the client gives
+    /// none.
     #[must_use]
     pub fn over(&self, own: SamplerConfig) -> SamplerConfig {
         let mut config = own;
@@ -116,13 +117,14 @@ impl Sampling {
     }
 }
 
-/// What the caller gives a response, so that it needs neither a clock nor random numbers.
+/// Values that the caller supplies for a response, so that it needs neither a clock nor random
+/// numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Unique; each dialect puts its own prefix before it.
+    /// A unique id; each dialect adds its own prefix.
     pub id: String,
     /// Seconds since 1970.
     pub created_s: u64,
-    /// The true name of the model.
+    /// The actual name of the model.
     pub model: String,
 }

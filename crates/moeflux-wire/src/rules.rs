@@ -1,4 +1,4 @@
-//! What an answer is bound to, from the fields that say so one by one.
+//! Combines the constraints on an answer from the separate fields.
 //!
 //! **Invariant:** no two of them contradict each other.
 
@@ -7,8 +7,9 @@ use moeflux_chat::{AnswerRules, ToolChoice};
 use crate::failure::Failure;
 use crate::form::Form;
 
-/// The rules of a choice of tools with a form, and the path of the field that gave the form. A form
-/// binds the text of an answer, and an answer whose call is forced need not have any.
+/// Combines a tool choice with a form. Returns the rules and the path of the field that gave the
+/// form. A form constrains the text of an answer, and an answer with a forced call may have no
+/// text, so the two cannot be combined.
 pub(crate) fn rules(
     choice: AnswerRules,
     form: Form,

@@ -1,7 +1,7 @@
-//! Fields about the choice of tokens, which the dialects share.
+//! Sampling fields that the dialects share.
 //!
-//! **Invariant:** every number is within the sampler's own limits, so that the engine refuses
-//! nothing later but tokens that it does not have.
+//! **Invariant:** every number is within the sampler's own limits, so the engine can only refuse
+//! unknown tokens later.
 
 use moeflux::sample::PENALTY_MAX;
 use moeflux::{StopStrings, TokenId};
@@ -11,19 +11,19 @@ use crate::failure::Failure;
 use crate::fields::{Fields, element, number_in, whole, wrong};
 use crate::request::Sampling;
 
-/// Most answers to a prompt: what the API of `OpenAI` allows.
+/// Maximum number of answers to a prompt, as in the API of `OpenAI`.
 pub(crate) const N_ANSWERS_MAX: usize = 128;
-/// Most tokens that may be asked for: far beyond any context, and a 32-bit number.
+/// Maximum number of requested tokens: far beyond any context, and a 32-bit number.
 pub(crate) const N_TOKENS_MAX: usize = 1 << 31;
-/// Most log-probabilities beside each token, as in the API of `OpenAI`: they are written out for
-/// every token.
+/// Maximum number of alternatives with log-probabilities per token, as in the API of `OpenAI`,
+/// because they are written out for every token.
 pub(crate) const N_LOGPROBS_MAX: usize = 20;
-/// Larger values of `top_k` would keep every token.
+/// Maximum value of `top_k`; larger values would keep every token.
 const TOP_K_MAX: usize = 1 << 31;
-/// Most entries of `logit_bias`: the sampler's own limit.
+/// Maximum number of entries in `logit_bias`: the sampler's own limit.
 const N_BIASES_MAX: usize = 65_536;
 
-/// What changes an answer and cannot be honoured, with what to do.
+/// Fields that would change an answer but are unsupported, with advice.
 const REFUSED: [(&str, &str); 11] = [
     ("json_schema", "is not supported: use `response_format`"),
     ("min_tokens", LEAVE_OUT),
@@ -39,7 +39,7 @@ const REFUSED: [(&str, &str); 11] = [
 ];
 const LEAVE_OUT: &str = "is not supported: leave it out";
 
-/// Takes the fields about sampling; those of log-probabilities differ between dialects.
+/// Takes the sampling fields, except those for log-probabilities, which differ between dialects.
 pub(crate) fn sampling(fields: &mut Fields) -> Result<Sampling, Failure> {
     for (key, reason) in REFUSED {
         fields.refuse(key, reason)?;
@@ -58,7 +58,7 @@ pub(crate) fn sampling(fields: &mut Fields) -> Result<Sampling, Failure> {
     })
 }
 
-/// Some clients say -1 for "off".
+/// Takes `top_k`. Some clients send -1 for "off".
 fn top_k(fields: &mut Fields) -> Result<Option<usize>, Failure> {
     match fields.take("top_k") {
         None => Ok(None),
@@ -94,7 +94,7 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<(TokenId, f32)>, Failure> {
     biases.iter().map(bias).collect()
 }
 
-/// The strings that end an answer: one, or a list.
+/// Takes the strings that end an answer: one, or a list.
 pub(crate) fn stops(fields: &mut Fields, key: &str) -> Result<StopStrings, Failure> {
     let path = fields.path(key);
     let strings = match fields.take(key) {

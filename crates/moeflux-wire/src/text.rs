@@ -1,13 +1,13 @@
-//! Content as clients send it: a string, or a list of parts, of which those of text are taken.
+//! Content as clients send it: a string, or a list of parts, of which text is accepted.
 //!
-//! **Invariant:** a part that is no text is refused by its path, never left out.
+//! **Invariant:** a part other than text is refused by its path, never left out.
 
 use serde_json::Value as Json;
 
 use crate::failure::Failure;
 use crate::fields::{Fields, Ignored, element, unsupported, wrong};
 
-/// Names of parts that hold text, and the key of that text.
+/// Types of parts that contain text, and the key of that text.
 const TEXT_PARTS: [(&str, &str); 6] = [
     ("text", "text"),
     ("input_text", "text"),
@@ -17,19 +17,19 @@ const TEXT_PARTS: [(&str, &str); 6] = [
     ("refusal", "refusal"),
 ];
 
-/// Keys of parts without effect.
+/// Keys of parts that have no effect.
 const KNOWN: [&str; 4] = ["cache_control", "citations", "annotations", "logprobs"];
 
-/// A line that one client puts before its instructions, with a number that is never the same. It
-/// would make every prompt a new one.
+/// A line that one client puts before its instructions, with a number that changes each time. It
+/// would keep prompts from sharing a prefix.
 const BILLING: &str = "x-anthropic-billing-header:";
 
-/// The text of some content; parts are joined by line ends.
+/// Returns the text of some content; parts are joined by line ends.
 pub(crate) fn text(path: &str, content: Json, ignored: &mut Ignored) -> Result<String, Failure> {
     Ok(parts(path, content, ignored)?.join("\n"))
 }
 
-/// The text of instructions: without what is not meant for the model.
+/// Returns the text of instructions, without lines that are not meant for the model.
 pub(crate) fn instructions(
     path: &str,
     content: Json,
@@ -56,7 +56,7 @@ fn parts(path: &str, content: Json, ignored: &mut Ignored) -> Result<Vec<String>
     }
 }
 
-/// The text of one part.
+/// Returns the text of one part.
 pub(crate) fn part(path: String, part: Json, ignored: &mut Ignored) -> Result<String, Failure> {
     if let Json::String(text) = part {
         return Ok(text);

@@ -1,23 +1,24 @@
-//! How many tokens an answer's thoughts may take.
+//! Limits on the tokens of an answer's thoughts.
 //!
-//! **Invariant:** a number that a client gives wins over one that follows from an effort.
+//! **Invariant:** a number given by a client takes precedence over one derived from an effort.
 
 use crate::failure::Failure;
 use crate::fields::Fields;
 use crate::sampling::N_TOKENS_MAX;
 
-/// Most tokens of thoughts by effort; larger efforts have no limit. A template that knows efforts
-/// is told as well. `medium` is what agents send by default, so its limit is one that only thoughts
-/// without an end reach.
+/// Maximum number of thought tokens by effort; larger efforts have no limit. Templates that support
+/// efforts receive it as well. Agents send `medium` by default, so its limit is one that only
+/// endless thoughts reach.
 const EFFORTS: [(&str, usize); 4] =
     [("none", 0), ("minimal", 512), ("low", 2_048), ("medium", 8_192)];
 
-/// The limit that an effort means; `None` without one.
+/// Returns the limit for an effort; `None` if it has none.
 pub(crate) fn limit_of(effort: &str) -> Option<usize> {
     EFFORTS.iter().find(|(name, _)| *name == effort).map(|(_, n_tokens)| *n_tokens)
 }
 
-/// The limit that a client gives as a number, by either name; of both, the smaller.
+/// Takes the limit that a client gives as a number, under either name; the smaller if both are
+/// given.
 pub(crate) fn limit(fields: &mut Fields) -> Result<Option<usize>, Failure> {
     let ours = fields.count("max_thinking_tokens", 0..=N_TOKENS_MAX)?;
     let other = fields.count("thinking_budget", 0..=N_TOKENS_MAX)?;

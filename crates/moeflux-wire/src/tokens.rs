@@ -1,6 +1,6 @@
-//! `/tokenize`, `/detokenize` and `/apply-template`: what the model reads, for people who look.
+//! `/tokenize`, `/detokenize` and `/apply-template`, for inspecting the input of the model.
 //!
-//! They take the fields of vLLM and of llama.cpp alike. **Invariant:** as of all requests.
+//! They take the fields of both vLLM and llama.cpp. **Invariant:** as for all requests.
 
 use moeflux::TokenId;
 use serde_json::{Value as Json, json};
@@ -13,10 +13,10 @@ use crate::request::{Prompt, PromptText};
 
 const NOT_ALONE: &str = "is not supported: /detokenize gives the text of each token";
 
-/// What is to be turned into tokens, and the fields without effect.
+/// Returns the prompt to be tokenized, and the fields without effect.
 ///
 /// # Errors
-/// The first field that cannot be honoured.
+/// A [`Failure`] that names the first invalid or unsupported field.
 pub fn parse_tokenize(body: &[u8]) -> Result<(Prompt, Ignored), Failure> {
     let mut fields = Fields::of_body(body)?;
     fields.refuse("with_pieces", NOT_ALONE)?;
@@ -37,10 +37,10 @@ pub fn parse_tokenize(body: &[u8]) -> Result<(Prompt, Ignored), Failure> {
     Ok((Prompt::Texts(vec![text]), end(fields)))
 }
 
-/// What is to be turned into text, and the fields without effect.
+/// Returns the tokens to be converted to text, and the fields without effect.
 ///
 /// # Errors
-/// The first field that cannot be honoured.
+/// A [`Failure`] that names the first invalid or unsupported field.
 pub fn parse_detokenize(body: &[u8]) -> Result<(Vec<TokenId>, Ignored), Failure> {
     let mut fields = Fields::of_body(body)?;
     let path = fields.path("tokens");
@@ -53,34 +53,34 @@ pub fn parse_detokenize(body: &[u8]) -> Result<(Vec<TokenId>, Ignored), Failure>
 
 fn end(mut fields: Fields) -> Ignored {
     let mut ignored = Ignored::default();
-    // There is one, which has every name.
+    // There is only one model, and any name selects it.
     fields.drop_known(&["model"]);
     fields.end(&mut ignored);
     ignored
 }
 
-/// What is to be rendered by the template.
+/// Returns the prompt to be rendered by the template.
 ///
 /// # Errors
-/// The first field that cannot be honoured.
+/// A [`Failure`] that names the first invalid or unsupported field.
 pub fn parse_template(body: &[u8]) -> Result<Prompt, Failure> {
     Ok(chat::parse(body)?.0.prompt)
 }
 
-/// The response with tokens.
+/// Returns the response with tokens.
 #[must_use]
 pub fn tokenized(tokens: &[TokenId], n_context: usize) -> Json {
     let ids: Vec<u32> = tokens.iter().map(|token| token.0).collect();
     json!({"tokens": ids, "count": ids.len(), "max_model_len": n_context})
 }
 
-/// The response with text.
+/// Returns the response with text.
 #[must_use]
 pub fn detokenized(text: &str) -> Json {
     json!({"prompt": text, "content": text})
 }
 
-/// The response with a rendered conversation.
+/// Returns the response with a rendered conversation.
 #[must_use]
 pub fn templated(text: &str) -> Json {
     json!({"prompt": text})

@@ -1,7 +1,8 @@
-//! Definitions of tools, in the shapes of the dialects.
+//! Tool definitions, in the shapes of the dialects.
 //!
-//! **Invariant:** a tool that a client needs and the model cannot be offered is refused; tools that
-//! a client offers to every server, and that only its own can run, are left out and reported.
+//! **Invariant:** a tool that a client needs but that cannot be offered to the model is refused;
+//! tools that a client offers to every server, and that only its vendor's servers can run, are left
+//! out and reported.
 
 use moeflux_chat::{AnswerForm, Tool};
 use serde_json::Value as Json;
@@ -10,10 +11,10 @@ use crate::failure::Failure;
 use crate::fields::{Fields, Ignored, element, unsupported};
 use crate::form;
 
-/// Most tools of a request: agents offer a hundred. Names are looked up one by one.
+/// Maximum number of tools in a request; agents offer a hundred. Names are looked up linearly.
 const N_TOOLS_MAX: usize = 1_024;
 
-/// Refuses more tools than there may be at a path.
+/// Refuses a list with too many tools.
 pub(crate) fn check_count(path: &str, n_tools: usize) -> Result<(), Failure> {
     if n_tools <= N_TOOLS_MAX {
         return Ok(());
@@ -22,14 +23,14 @@ pub(crate) fn check_count(path: &str, n_tools: usize) -> Result<(), Failure> {
     Err(Failure::invalid(path, problem))
 }
 
-/// A list of tools.
+/// Takes a list of tools.
 pub(crate) fn list_of(fields: &mut Fields, path: &str) -> Result<Vec<Json>, Failure> {
     let list = fields.list("tools")?;
     check_count(path, list.len())?;
     Ok(list)
 }
 
-/// The list `tools` of Chat Completions.
+/// Reads the list `tools` of Chat Completions.
 pub(crate) fn of_chat(fields: &mut Fields, ignored: &mut Ignored) -> Result<Vec<Tool>, Failure> {
     let path = fields.path("tools");
     let mut tools = Vec::new();
@@ -47,7 +48,7 @@ pub(crate) fn of_chat(fields: &mut Fields, ignored: &mut Ignored) -> Result<Vec<
     Ok(tools)
 }
 
-/// A list of tools of Responses.
+/// Reads a list of tools of Responses.
 pub(crate) fn of_responses(
     path: &str,
     list: Vec<Json>,
@@ -69,7 +70,7 @@ pub(crate) fn of_responses(
                 tool.drop_known(&["description"]);
                 tool.end(ignored);
             }
-            // Run by the servers of those who made the client.
+            // Tools that run on the servers of the client's vendor.
             _ => ignored.add(&format!("{}={kind}", tool.path("type"))),
         }
     }
@@ -77,7 +78,7 @@ pub(crate) fn of_responses(
     Ok(tools)
 }
 
-/// The members of a namespace, which are no namespaces.
+/// Reads the members of a namespace, which cannot contain namespaces.
 fn of_group(path: &str, list: Vec<Json>, ignored: &mut Ignored) -> Result<Vec<Tool>, Failure> {
     let mut tools = Vec::new();
     for (index, tool) in list.into_iter().enumerate() {
@@ -91,7 +92,7 @@ fn of_group(path: &str, list: Vec<Json>, ignored: &mut Ignored) -> Result<Vec<To
     Ok(tools)
 }
 
-/// The list `tools` of Anthropic's Messages.
+/// Reads the list `tools` of Anthropic's Messages.
 pub(crate) fn of_messages(
     fields: &mut Fields,
     ignored: &mut Ignored,
@@ -131,9 +132,9 @@ fn one(kind: &str, mut tool: Fields, ignored: &mut Ignored) -> Result<Tool, Fail
     Ok(found)
 }
 
-/// A regular expression becomes a part of the schema, which answers are held to. A grammar in Lark
-/// has no place there: the model reads it in the description, as it does at `OpenAI`, and may break
-/// it. Refusing it would refuse agents whose tool for patches has one.
+/// Reads a custom tool. A regular expression becomes part of the schema and is enforced. A grammar
+/// in Lark cannot be part of it: as at `OpenAI`, the model reads it in the description, and may
+/// violate it. Refusing it would exclude agents whose patch tool has one.
 fn custom(
     name: String,
     description: Option<String>,

@@ -1,14 +1,14 @@
-//! Gathers the turns of a conversation from messages, blocks or items.
+//! Collects the turns of a conversation from messages, blocks or items.
 //!
-//! Where a dialect sends what the assistant thought, said and called piece by piece, pieces in a
-//! row are one turn, as templates expect it.
-//! **Invariant:** a text that goes on is the last turn.
+//! Where a dialect sends the assistant's thoughts, text and calls separately, consecutive ones are
+//! merged into one turn, as templates expect.
+//! **Invariant:** a text to be continued is the last turn.
 
 use moeflux_chat::{Assistant, Call, Conversation, Ending, Tool, Turn};
 
 use crate::failure::Failure;
 
-/// Turns so far.
+/// The turns so far.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     turns: Vec<Turn>,
@@ -20,15 +20,15 @@ impl Turns {
         self.turns.push(turn);
     }
 
-    /// Adds instructions; nothing if there are none.
+    /// Adds instructions, unless they are empty.
     pub(crate) fn system(&mut self, text: String) {
         if !text.is_empty() {
             self.push(Turn::System(text));
         }
     }
 
-    /// Adds instructions that stand beside what the user said. Claude Code sends them behind the
-    /// question; they are told before it, so that the question is what the model answers.
+    /// Adds instructions that accompany the user's text. Claude Code sends them after the question;
+    /// they are placed before it, so that the model answers the question.
     pub(crate) fn note(&mut self, text: String) {
         let is_asked = matches!(self.turns.last(), Some(Turn::User(_)));
         let question = if is_asked { self.turns.pop() } else { None };
@@ -36,12 +36,12 @@ impl Turns {
         self.turns.extend(question);
     }
 
-    /// Adds what the user said, if it is something.
+    /// Adds the user's text, if there is any.
     pub(crate) fn user(&mut self, text: Option<String>) {
         self.turns.extend(text.map(Turn::User));
     }
 
-    /// Adds a thought: it begins a turn of the assistant.
+    /// Adds a thought, which begins a turn of the assistant.
     pub(crate) fn thought(&mut self, text: String) {
         if text.is_empty() {
             return;
@@ -60,7 +60,7 @@ impl Turns {
         self.assistant(|_| true).calls.push(call);
     }
 
-    /// The last turn if it is the assistant's and more may be added, else a new one.
+    /// Returns the last turn if it is the assistant's and accepts more, or else a new one.
     fn assistant(&mut self, takes_more: impl Fn(&Assistant) -> bool) -> &mut Assistant {
         let is_open = match self.turns.last() {
             Some(Turn::Assistant(last)) => takes_more(last),
@@ -75,8 +75,8 @@ impl Turns {
         }
     }
 
-    /// The conversation. A last text of the assistant goes on, unless the client says otherwise;
-    /// `path` names the turns.
+    /// Builds the conversation. A last text of the assistant is continued unless the client says
+    /// otherwise; `path` names the turns.
     pub(crate) fn conversation(
         self,
         path: &str,

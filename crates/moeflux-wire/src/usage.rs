@@ -1,4 +1,4 @@
-//! Sums of tokens over the answers to a request, in the shapes of the dialects.
+//! Sums token counts over the answers to a request, in the shapes of the dialects.
 //!
 //! **Invariant:** a prompt counts once, however many answers it has.
 
@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use crate::event::Usage;
 
-/// The tokens of all answers that have ended.
+/// The token counts of all answers that have ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Totals {
     n_answers: usize,
@@ -15,12 +15,12 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// For so many prompts, each with so many answers.
+    /// Creates the totals for `n_prompts` prompts with `n_answers` answers each.
     pub(crate) fn new(n_prompts: usize, n_answers: usize) -> Self {
         Self { n_answers, n_open: n_prompts * n_answers, sum: Usage::default() }
     }
 
-    /// Counts an answer that has ended. Whether it was the last.
+    /// Adds an answer that has ended. Returns whether it was the last.
     pub(crate) fn add(&mut self, index: usize, usage: Usage) -> bool {
         if index.is_multiple_of(self.n_answers) {
             self.sum.n_prompt_tokens += usage.n_prompt_tokens;
@@ -33,7 +33,7 @@ impl Totals {
         self.n_open == 0
     }
 
-    /// As in Chat Completions and Completions.
+    /// Returns the shape of Chat Completions and Completions.
     pub(crate) fn openai(&self) -> Json {
         let sum = self.sum;
         json!({
@@ -49,7 +49,7 @@ impl Totals {
     }
 }
 
-/// As in Responses.
+/// Returns the shape of Responses.
 pub(crate) fn responses(usage: Usage) -> Json {
     json!({
         "input_tokens": usage.n_prompt_tokens,
@@ -64,7 +64,7 @@ pub(crate) fn responses(usage: Usage) -> Json {
     })
 }
 
-/// As in Messages, where `input_tokens` are those that were computed.
+/// Returns the shape of Messages, in which `input_tokens` counts the computed tokens.
 pub(crate) fn messages(usage: Usage) -> Json {
     json!({
         "input_tokens": usage.n_prompt_tokens - usage.n_cached_tokens.min(usage.n_prompt_tokens),

@@ -1,4 +1,4 @@
-//! An answer in a dozen lines, by the model in the box: `answer [DIR]`.
+//! Answers one question in a dozen lines, with the bundled model or the one in DIR: `answer [DIR]`.
 
 #![expect(clippy::print_stdout, reason = "the answer goes there")]
 

@@ -1,4 +1,4 @@
-//! An answer that has to be one of a few words: a mask forbids all other tokens.
+//! Constrains an answer to one of a few words: a mask forbids all other tokens.
 
 #![expect(clippy::print_stdout, reason = "the answer goes there")]
 
@@ -7,7 +7,7 @@ use std::error::Error;
 use moeflux::sample::{LogitMask, SamplerConfig};
 use moeflux::{Engine, Message, Model, TokenId};
 
-/// Lets only some sequences of tokens through.
+/// Allows only a few sequences of tokens.
 struct OneOf {
     choices: Vec<Vec<TokenId>>,
     end_tokens: Vec<TokenId>,

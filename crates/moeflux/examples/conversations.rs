@@ -1,5 +1,5 @@
-//! Four conversations in shared steps: one answer is constrained, one prompt is cancelled and asked
-//! again, one conversation is forked, and one is saved and goes on in another session.
+//! Runs four conversations in shared steps. One answer is constrained. One prompt is cancelled and
+//! fed again. One conversation is forked. One is saved and continues in another session.
 #![expect(clippy::print_stdout, reason = "the answers go there")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use moeflux::{Engine, Generation, Message, Model, Result, Session};
 
 const QUESTIONS: [&str; 4] = ["What is a slice?", "Is Vec growable?", "What is Rc?", "What is u8?"];
 
-/// Lets only these tokens through.
+/// Allows only these tokens.
 struct Only(Vec<TokenId>);
 
 impl LogitMask for Only {
@@ -22,7 +22,8 @@ impl LogitMask for Only {
     }
 }
 
-/// A session, its answer, and what is fed next: the prompt, the newest token, nothing at the end.
+/// A session, its answer, the tokens to feed next (the prompt, the newest token, nothing at the
+/// end), and the answer's text.
 struct Chat<'t>(Session, Generation<'t>, Vec<TokenId>, String);
 
 impl Chat<'_> {
@@ -33,7 +34,7 @@ impl Chat<'_> {
         }
     }
 
-    /// Takes the logits behind what was fed, unless that was cancelled.
+    /// Chooses the next token from the logits of the feed, unless the feed was cancelled.
     fn hear(&mut self, output: &StepOutput, feed_idx: usize) -> Result<()> {
         let Some(logits) = output.last_of(feed_idx) else { return Ok(()) };
         let chosen = self.1.accept(logits, &self.0)?;
@@ -55,7 +56,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         chats.push(Chat(engine.session(1024)?, generation(24)?, prompt, String::new()));
     }
     chats[1].1 = generation(1)?.with_mask(&mut yes_or_no);
-    // The prompts share a step. Behind its first layer the last one is cancelled.
+    // The prompts share a step. The last one is cancelled after the first layer.
     let flags = QUESTIONS.map(|_| AtomicBool::new(false));
     let feeds = chats.iter_mut().zip(&flags).map(|(it, flag)| it.feed().cancelled_by(Some(flag)));
     let mut feeds: Vec<Feed<'_>> = feeds.collect();

@@ -1,4 +1,4 @@
-//! Several conversations in shared steps. Each answer is what it would be alone.
+//! Runs several conversations in shared steps. Each answer is the same as it would be alone.
 
 #![expect(clippy::print_stdout, reason = "the answers go there")]
 
@@ -16,7 +16,7 @@ const QUESTIONS: [&str; 3] =
 struct Chat<'t> {
     session: Session,
     generation: Generation<'t>,
-    /// What is fed next: the prompt at first, then the newest token of the answer.
+    /// Tokens to feed next: first the prompt, then the newest token of the answer.
     next: Vec<TokenId>,
     answer: String,
     is_over: bool,
@@ -46,7 +46,7 @@ impl<'t> Chat<'t> {
         feed.best(n_best)
     }
 
-    /// Chooses the next token by the logits behind what was fed.
+    /// Chooses the next token from the logits of the feed.
     fn hear(&mut self, output: &StepOutput, feed_idx: usize) -> Result<()> {
         let logits = output.last_of(feed_idx).expect("each feed wants logits");
         let chosen = self.generation.accept(logits, &self.session)?;

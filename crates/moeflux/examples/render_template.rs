@@ -1,9 +1,9 @@
 //! Renders one template file with a small conversation: `render_template FILE`.
 //!
-//! One case of `tools/check/templates.sh`, in a process of its own. Prints the length of the text
-//! or the error, and ends with success either way. With `render_template FILE CASES` it renders the
-//! conversations of a list in JSON, with their options and variables, for
-//! `tools/check/published_templates.sh`: a line each, the text in JSON or null.
+//! `tools/check/templates.sh` runs this in a process of its own for each case. It prints the length
+//! of the text or the error, and succeeds either way. `render_template FILE CASES` is for
+//! `tools/check/published_templates.sh`. It renders the conversations of a JSON list with their
+//! options and variables, and prints one line for each: the text as JSON, or null.
 
 #![expect(clippy::print_stdout, reason = "what this program is for")]
 

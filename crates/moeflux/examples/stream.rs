@@ -1,4 +1,4 @@
-//! An answer that is printed as it comes, and what else can be heard on the way.
+//! Prints an answer while it is generated, and counts its tokens by their events.
 
 #![expect(clippy::print_stdout, reason = "the answer goes there")]
 #![expect(clippy::print_stderr, reason = "so that the answer stays apart")]
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             Event::Text(piece) => print!("{piece}"),
             _ => {}
         }
-        // Nobody reads any more: the answer ends.
+        // The output was closed: end the answer.
         match std::io::stdout().flush() {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),

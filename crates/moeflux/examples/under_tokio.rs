@@ -1,5 +1,5 @@
-//! An answer under an async runtime: computing has a thread of its own, and text comes through a
-//! channel. The answer ends when nobody listens any more.
+//! Generates an answer under an async runtime. A separate thread computes; the text comes through a
+//! channel. The answer ends when the receiver is dropped.
 
 #![expect(clippy::print_stdout, reason = "the answer goes there")]
 
@@ -12,11 +12,11 @@ use tokio::runtime::Builder;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::spawn_blocking;
 
-/// Kernels that are compiled without optimisation take more than the 2 MB that threads of a runtime
-/// have.
+/// Kernels compiled without optimisation need more than the 2 MB of stack that threads of a runtime
+/// have by default.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Pieces of text that may wait for their reader.
+/// Pieces of text that the channel holds.
 const N_WAITING_MAX: usize = 16;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     })
 }
 
-/// Everything that computes. A server would open the engine once and keep it.
+/// Does all computation. A server would load the engine once and keep it.
 fn answer(dir: PathBuf, pieces: &Sender<String>) -> moeflux::Result<Finish> {
     let model = Model::open(dir)?;
     let text = model.text()?;

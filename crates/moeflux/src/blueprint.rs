@@ -1,7 +1,8 @@
-//! All that can be known of a model from headers alone: spec, plans, where every byte lies.
+//! Everything that headers alone say about a model: its spec, its plans, and the location of every
+//! byte.
 //!
-//! **Invariant:** no weight is read, so that a 400 GB checkpoint is understood in well under a
-//! second, and a bare `config.json` as well as a folder.
+//! **Invariant:** no weight is read. A 400 GB checkpoint takes well under a second, and a bare
+//! `config.json` works as well as a folder.
 
 use std::hash::Hasher as _;
 use std::path::Path;
@@ -22,19 +23,19 @@ pub struct Blueprint {
     pub spec: ModelSpec,
     /// What to run.
     pub plan: ModelPlan,
-    /// Where every byte lies.
+    /// Location of every byte.
     pub manifest: Manifest,
     /// `model_type` of the config, or `general.architecture` of a GGUF file.
     pub model_type: String,
 }
 
 impl Blueprint {
-    /// The model in a folder or a GGUF file, with its table of contents. Nothing here checks that
-    /// the files of a pack belong together.
+    /// Reads the headers of a model in a folder or a GGUF file. Also returns its checkpoint. Does
+    /// not check that the files of a pack belong together.
     ///
     /// # Errors
     ///
-    /// What is wrong with the config, the headers, or the tensors they name.
+    /// If the config, the headers, or the tensors they name are invalid.
     pub(crate) fn read(path: &Path) -> Result<(Self, Checkpoint)> {
         if gguf_at(path)?.is_some() || path.join(PACK_METADATA).exists() {
             let checkpoint = Checkpoint::open(path)?;
@@ -47,22 +48,22 @@ impl Blueprint {
         Ok((blueprint, checkpoint))
     }
 
-    /// What to say of a folder that gets its config when it is finished.
+    /// Returns the error for a folder with an unfinished pack: its config is written last.
     pub(crate) fn unfinished(dir: &Path) -> Option<Error> {
         let problem = "holds a pack that is not finished: repeat the `moeflux pack` that began it";
         let is_unfinished = dir.join(PACK_JOURNAL).exists() && !dir.join("config.json").exists();
         is_unfinished.then(|| Error::malformed(dir, problem))
     }
 
-    /// The model that a GGUF file's header describes.
+    /// Builds the blueprint of a GGUF file from its header.
     ///
     /// # Errors
     ///
-    /// What is wrong with the config, the headers, or the tensors they name.
+    /// If the config, the headers, or the tensors they name are invalid.
     ///
     /// # Panics
     ///
-    /// If the checkpoint is no GGUF file.
+    /// If the checkpoint is not a GGUF file.
     pub fn of_gguf(checkpoint: &Checkpoint) -> Result<Self> {
         let spec = ModelSpec::from_gguf(checkpoint)?;
         let architecture = checkpoint.gguf.as_ref().map(|gguf| gguf.architecture.clone());
@@ -70,21 +71,21 @@ impl Blueprint {
         Self::bind((spec, model_type), Source::Checkpoint(checkpoint))
     }
 
-    /// The model that a config and a table of contents describe.
+    /// Builds the blueprint from a config and the headers of a checkpoint.
     ///
     /// # Errors
     ///
-    /// What is wrong with the config, the headers, or the tensors they name.
+    /// If the config, the headers, or the tensors they name are invalid.
     pub fn of_parts(raw: &RawConfig, checkpoint: &Checkpoint) -> Result<Self> {
         let named = (ModelSpec::from_config(raw)?, model_type(raw));
         Self::bind(named, Source::Checkpoint(checkpoint))
     }
 
-    /// The model that `raw` would be if it were stored so.
+    /// Builds the blueprint that the model of `raw` would have if it were stored as `kind`.
     ///
     /// # Errors
     ///
-    /// What is wrong with the config.
+    /// If the config is invalid.
     pub fn imagined(raw: &RawConfig, kind: ImaginedKind) -> Result<Self> {
         let spec = ModelSpec::from_config(raw)?;
         let scale = match kind {
@@ -107,12 +108,12 @@ impl Blueprint {
         Ok(Self { spec, plan, manifest, model_type })
     }
 
-    /// Leaves what one of several machines has and computes of every expert; gives back the whole
-    /// ones.
+    /// Keeps only the part of every expert that one of several machines holds and computes. Returns
+    /// the banks of whole experts.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the rows cannot be divided so.
+    /// [`Error::Unsupported`] if the rows cannot be divided in these shares.
     pub fn divide(&mut self, shares: &Shares, rank: usize) -> Result<Vec<ExpertBank>> {
         let banks = &self.manifest.banks;
         self.plan.divide(banks, shares, rank)?;
@@ -120,7 +121,7 @@ impl Blueprint {
         Ok(std::mem::replace(&mut self.manifest.banks, parts))
     }
 
-    /// Bytes of routed experts that one token reads when none is in memory.
+    /// Returns the bytes of routed experts that one token reads when none is in memory.
     #[must_use]
     pub fn routed_bytes_per_token(&self) -> u64 {
         let banks = self.manifest.banks.iter();
@@ -131,9 +132,9 @@ impl Blueprint {
         per_bank.sum()
     }
 
-    /// A number for these files' headers and this geometry, before any weight is read. It hangs on
-    /// the names of the spec's fields too: a version that renames them refuses older states, which
-    /// is safe.
+    /// Returns a hash of the files' headers and the model's geometry, known before any weight is
+    /// read. It also depends on the names of the spec's fields: a version that renames them refuses
+    /// older saved states, which is safe.
     #[must_use]
     pub fn header_fingerprint(&self, checkpoint: &Checkpoint) -> u64 {
         let mut hash = XxHash3_64::new();

@@ -1,4 +1,4 @@
-//! How an engine is opened: what computes, with how much memory, how the rest is read.
+//! Configuration of an engine: what computes, how much memory it may use, how experts are read.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -17,16 +17,16 @@ use crate::ids::LayerIdx;
 use crate::ranks::RankGroup;
 use crate::weights::{ExpertLayout, Weights};
 
-/// Rows of one step unless told otherwise: enough that reading a weight is cheap beside using it.
+/// Default number of rows of a step: enough to make reading a weight cheap compared with using it.
 pub const N_ROWS_DEFAULT: usize = 512;
 
-/// Tokens of all sessions together for which room is kept unless told otherwise.
+/// Default number of tokens, over all sessions, for which memory is reserved.
 pub const CONTEXT_DEFAULT: usize = 4096;
 
-/// More rows make the workspace large and nothing faster.
+/// Upper bound on the rows of a step. More rows enlarge the workspace without any gain in speed.
 pub const N_ROWS_MAX: usize = 1 << 16;
 
-/// Threads that compute unless told otherwise: one per physical performance core.
+/// Returns the default number of compute threads: one per physical performance core.
 #[must_use]
 pub fn n_threads_default() -> NonZeroUsize {
     moeflux_threads::n_compute_threads()
@@ -35,49 +35,51 @@ pub fn n_threads_default() -> NonZeroUsize {
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendKind {
-    /// Scalar and slow: what the others are compared with.
+    /// Scalar and slow; the reference for the other backends.
     Reference,
     /// Threads and vector instructions.
     Cpu,
 }
 
-/// Makes a backend on a device that the engine knows nothing of.
+/// Creates a backend on a device that the engine knows nothing about.
 pub trait DeviceMaker: fmt::Debug + Send + Sync {
-    /// Bytes that a model may take on the device, where anybody can say. One that fits is computed
-    /// there whole, with all its experts.
+    /// Returns how many bytes a model may take on the device, if that is known. A model that fits
+    /// runs there completely, with all its experts.
     fn room_bytes(&self) -> Option<u64>;
 
-    /// Whether kernels read experts where they lie in the host's memory, so that those for which
-    /// the device has no room stay there.
+    /// Returns whether kernels can read experts in host memory. If so, experts that do not fit on
+    /// the device stay there.
     fn sees_host(&self) -> bool {
         false
     }
 
-    /// Whether the device's memory is the host's: a byte of one is a byte less of the other.
+    /// Returns whether device and host share one memory, so that each byte used by one is lost to
+    /// the other.
     fn shares_memory(&self) -> bool {
         false
     }
 
-    /// Whether the device computes layers of these kinds as a CPU does: asked before any weight is
-    /// read.
+    /// Checks that the device computes the layers of this model as a CPU does. Called before any
+    /// weight is read.
     ///
     /// # Errors
     ///
-    /// [`crate::error::Error::Device`].
+    /// [`crate::error::Error::Device`] if it does not.
     fn check(&self, blueprint: &Blueprint) -> Result<()> {
         let _ = blueprint;
         Ok(())
     }
 
-    /// A backend with these weights.
+    /// Creates a backend with these weights.
     ///
     /// # Errors
     ///
-    /// [`crate::error::Error::Device`], [`crate::error::Error::NoRoom`].
+    /// [`crate::error::Error::Device`] if the device fails; [`crate::error::Error::NoRoom`] if
+    /// memory is short.
     fn make(&self, parts: &DeviceParts<'_>) -> Result<Box<dyn Backend>>;
 }
 
-/// A device that computes in the place of the CPU: `moeflux-gpu` makes one.
+/// A device that computes instead of the CPU; `moeflux-gpu` provides one.
 #[derive(Clone, Debug)]
 pub struct Device(pub(crate) Arc<dyn DeviceMaker>);
 
@@ -87,79 +89,80 @@ impl From<Arc<dyn DeviceMaker>> for Device {
     }
 }
 
-/// What a backend on a device is made of.
+/// What a backend on a device is created from.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceParts<'a> {
-    /// Copied to the device.
+    /// Resident weights, to be copied to the device.
     pub weights: &'a Weights,
-    /// All that will be run.
+    /// Everything that will be run.
     pub plan: &'a ModelPlan,
-    /// Rows of a step; the device may take fewer.
+    /// Maximum rows of a step; the device may choose fewer.
     pub n_rows_max: usize,
-    /// How experts of each layer that has some lie in a record.
+    /// Layout of an expert's record, for each layer with routed experts.
     pub experts: &'a [(LayerIdx, ExpertLayout)],
-    /// Bytes of routed experts that there is room for on the device; `None`: nobody can say.
+    /// Bytes on the device that routed experts may take; `None` if unknown.
     pub expert_bytes: Option<u64>,
-    /// Bytes of routed experts that will be kept beside those, in the host's memory.
+    /// Bytes of further routed experts that will stay in host memory.
     pub far_bytes: u64,
-    /// How slots look from which experts will be computed, where they are streamed.
+    /// Layout of the slots with the experts to compute, where experts are streamed.
     pub slots: Option<&'a SeenSlots>,
 }
 
-/// What an engine may use.
+/// Memory that an engine may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Budget {
-    /// What the machine can spare.
+    /// As much as the machine can spare.
     #[default]
     Auto,
-    /// So many bytes, of the whole process.
+    /// This many bytes for the whole process.
     Bytes(u64),
 }
 
-/// How experts that are not in memory are read.
+/// How to read experts that are not in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadWay {
-    /// Whichever a measurement of a moment finds faster.
+    /// The faster way, according to a short measurement.
     Measured,
-    /// Past the page cache, where the file system can do that.
+    /// Bypassing the page cache, where the file system supports that.
     #[default]
     Direct,
-    /// Through the page cache, which may keep what the engine's own pool does not.
+    /// Through the page cache, which may keep experts that the engine's own pool does not.
     PageCache,
 }
 
-/// Opens the files of a model as drives, in the place of the engine: simulated ones in tests.
+/// Opens the files of a model as drives, in place of the engine: tests simulate drives.
 pub trait DriveMaker: fmt::Debug + Send + Sync {
-    /// The drives that experts are read from.
+    /// Opens the drives that experts are read from.
     ///
     /// # Errors
     ///
-    /// When a file cannot be opened.
+    /// If a file cannot be opened.
     fn open(&self, checkpoint: &Checkpoint, read_for: ReadFor) -> Result<Drives>;
 }
 
-/// How much memory there is, and how the rest is read.
+/// How much memory there is, and how experts that do not fit are read.
 #[derive(Clone, Debug)]
 pub struct StreamingConfig {
-    /// Of the whole process.
+    /// Memory of the whole process.
     pub budget: Budget,
-    /// Of these, what the program keeps for its work beside the engine: texts, requests, answers.
+    /// The part of it that the program keeps for its own work: texts, requests, answers.
     pub beside_bytes: u64,
-    /// Tokens of all sessions together for which room is kept.
+    /// Tokens, over all sessions, for which memory is reserved.
     pub context: usize,
     /// How experts are read.
     pub way: ReadWay,
-    /// What opens the files that experts are read from; `None`: the engine does, as `way` says.
+    /// What opens the files that experts are read from; `None` if the engine does, in the given
+    /// `way`.
     pub drives: Option<Arc<dyn DriveMaker>>,
-    /// A folder on another drive with the same files.
+    /// A folder on another drive that holds the same files.
     pub mirror: Option<PathBuf>,
-    /// Whether experts may be read before they are asked for.
+    /// Whether experts may be prefetched.
     pub looks_ahead: bool,
-    /// Whether all that is read of weights is compared with its checksum, each time, where there
-    /// are checksums: in packed folders, and where `moeflux doctor --deep` has written some.
+    /// Whether everything read from the weights is verified each time, where there are checksums:
+    /// in packed folders, and where `moeflux doctor --deep` has written some.
     pub checks_sums: bool,
-    /// At most so many experts in memory, whatever the budget.
+    /// Upper bound on the experts in memory, whatever the budget.
     pub n_slots_max: Option<usize>,
 }
 
@@ -179,32 +182,32 @@ impl Default for StreamingConfig {
     }
 }
 
-/// How an engine is opened.
+/// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// What computes.
     pub backend: BackendKind,
-    /// What computes instead of `backend`, if there is something.
+    /// What computes instead of `backend`, if given.
     pub device: Option<Arc<dyn DeviceMaker>>,
-    /// How the CPU backend computes; the reference always takes f32.
+    /// Arithmetic of the CPU backend; the reference always uses f32.
     pub arithmetic: Arithmetic,
-    /// Kernels of the CPU backend: by default the fastest that this CPU has. All give the same
-    /// bits.
+    /// Kernels of the CPU backend; by default the fastest that this CPU supports. All compute the
+    /// same bits.
     pub kernels: Option<&'static KernelTable>,
-    /// Threads that compute.
+    /// Number of compute threads.
     pub n_threads: NonZeroUsize,
-    /// Rows computed in one step, at most [`N_ROWS_MAX`]. By default [`N_ROWS_DEFAULT`]; where
-    /// experts are streamed a longer prompt borrows memory of slots for longer steps, since each
-    /// expert is read once per step.
+    /// Rows computed in one step, at most [`N_ROWS_MAX`]. The default is [`N_ROWS_DEFAULT`]. Where
+    /// experts are streamed, a longer prompt then borrows memory from slots for longer steps,
+    /// because each expert is read once per step.
     pub n_rows_max: Option<NonZeroUsize>,
-    /// How much memory there is, and how the rest is read.
+    /// How much memory there is, and how experts that do not fit are read.
     pub streaming: StreamingConfig,
-    /// Where this is one of several ranks that run the model together.
+    /// The ranks that run the model together, if there are several.
     pub ranks: Option<RankGroup>,
 }
 
 impl Default for EngineConfig {
-    /// As the command `moeflux` has it without options.
+    /// The configuration of the command `moeflux` without options.
     fn default() -> Self {
         let streaming = StreamingConfig {
             context: CONTEXT_DEFAULT,

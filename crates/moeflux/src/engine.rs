@@ -1,6 +1,6 @@
-//! The whole story on one page: a folder becomes a model on a device, and sessions over it.
+//! The engine: loads a model onto a device and creates sessions over it.
 //!
-//! Two engines for two models may live in one process; nothing here is global.
+//! There is no global state: one process can run several engines, each with its own model.
 
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
@@ -35,20 +35,20 @@ use crate::session::{LongerSteps, Runtime, Session, Snapshot, SnapshotHeader};
 use crate::spec::{MixerSpec, ModelSpec};
 use crate::weights::{self, Copies, ExpertLayout, Manifest, Progress, Weights};
 
-/// Within so long two ways of reading are told apart.
+/// Time in which the two ways of reading are compared.
 pub const PROBE_TIME: Duration = Duration::from_millis(1600);
 
-/// Ranks wait so many times longer for each other when a model has been loaded.
+/// Factor on the timeout of ranks while they load a model.
 const LOAD_PATIENCE: u32 = 20;
 
-/// Who waits for all experts lets others at the device so often.
+/// How long [`Engine::read_rest`] holds the device before it lets others use it.
 const REST_TURN: Duration = Duration::from_millis(5);
 
-/// The kernels of an instruction set, by its name.
+/// Returns the kernels of an instruction set by its name.
 ///
 /// # Errors
 ///
-/// [`Error::Input`] that names those which this CPU has.
+/// [`Error::Input`] if this CPU has no such kernels; it lists those that the CPU has.
 pub fn kernels_named(isa: &str) -> Result<&'static KernelTable> {
     moeflux_kernels::by_name(isa).ok_or_else(|| {
         let names: Vec<_> = moeflux_kernels::available().iter().map(|it| it.name()).collect();
@@ -63,18 +63,18 @@ pub struct Engine {
     runtime: Arc<Runtime>,
     memory: Memory,
     n_rows_max: usize,
-    /// As they were when the model was opened.
+    /// The files as they were when the model was opened.
     pub(crate) files: Vec<ShardFile>,
 }
 
 impl Engine {
-    /// Reads the weights of a model: all but routed experts, which follow while it runs, or are
-    /// streamed. `watch` hears of bytes read and may stop it. No promise of stability: programs
-    /// take [`Engine::builder`].
+    /// Reads the weights of a model. Routed experts are loaded in the background, streamed, or, if
+    /// all fit onto a device, loaded now. `watch` receives the bytes read so far, and may cancel.
+    /// Without any promise of stability: programs use [`Engine::builder`].
     ///
     /// # Errors
     ///
-    /// What is wrong with the checkpoint, the machine, or [`Error::Cancelled`].
+    /// If the checkpoint or the machine does not allow it; [`Error::Cancelled`].
     pub fn load(
         model: Model,
         config: &EngineConfig,
@@ -87,13 +87,13 @@ impl Engine {
                 let Memory { resident_bytes, expert_bytes, workspace_bytes, .. } = engine.memory;
                 tracing::info!(resident_bytes, expert_bytes, workspace_bytes, "the model is open");
             }
-            // The caller is told, and says it to its user.
+            // The caller receives the error and reports it to its user.
             Err(error) => tracing::debug!(%error, fault = ?error.fault(), "the model was refused"),
         }
         loaded
     }
 
-    /// Loads it on each rank where there are several, and compares what they have.
+    /// Loads the model; if there are several ranks, on each of them, and compares their weights.
     fn load_with_ranks(
         model: Model,
         config: &EngineConfig,
@@ -106,7 +106,7 @@ impl Engine {
         };
         let (described, agreed) = meet(group, config, described)?;
         let loaded = Self::load_described(&dir, (config, Some(agreed)), described, watch);
-        // Ranks load at different rates.
+        // Ranks load at different speeds.
         group.link().lock().set_patience(LOAD_PATIENCE);
         let fingerprint = |engine: &Self| format!("{:016x}", engine.runtime.model().fingerprint);
         let same = |engine: Self| (vec![("weights", fingerprint(&engine))], engine);
@@ -120,7 +120,7 @@ impl Engine {
         Ok(loaded.expect("what could not be loaded was an error for all"))
     }
 
-    /// What was described, read into memory as far as it is to be there.
+    /// Reads the weights of a described model, as far as its layout keeps them in memory.
     fn load_described(
         dir: &Path,
         (config, agreed): (&EngineConfig, Option<Agreed>),
@@ -139,7 +139,7 @@ impl Engine {
         let Blueprint { spec, plan, manifest, .. } = blueprint;
         let mut watch = both_loads(&layout, &manifest, watch);
         let weights = weights::load(&manifest, &checkpoint, (sums.as_deref(), copies), &mut watch)?;
-        // That of the whole model: what was saved alone goes on with several ranks.
+        // Of the whole model, so that several ranks can resume a state saved by one machine.
         let whole = whole_banks.map(|banks| Manifest { banks, ..manifest.clone() });
         let whole = whole.as_ref().unwrap_or(&manifest);
         let fingerprint = fingerprint(header_fingerprint, (whole, &weights), &checkpoint)?;
@@ -174,10 +174,10 @@ impl Engine {
                 Experts::Streaming(Box::new(stream))
             }
         };
-        // Bytes that were read before a change and others from behind it are no model.
+        // Bytes read before a change and bytes read after it do not make one model.
         mirror.check_unchanged(&checkpoint)?;
         let expert_bytes = expert_bytes(&manifest, spec.layers.len());
-        // What slots lend here they might not have on another rank.
+        // Another rank might not be able to lend the same slots.
         let lends = config.ranks.is_none();
         let prompt_room = prompt_room(&experts, (&spec, &plan), config, &layout);
         let growth_room = growth_room(&experts, &spec, config, &layout);
@@ -199,12 +199,12 @@ impl Engine {
         })
     }
 
-    /// Writes which experts each row chooses, from now to [`Engine::end_trace`], to `out`; `path`
-    /// is for messages.
+    /// Starts a trace: writes the experts that each row chooses to `out`, until
+    /// [`Engine::end_trace`]. Messages name `path`.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] once there was a session, [`Error::Io`].
+    /// [`Error::Input`] once a session has been created; [`Error::Io`] if writing fails.
     pub fn begin_trace(&mut self, out: Box<dyn Write + Send>, path: &Path) -> Result<()> {
         let Some(runtime) = Arc::get_mut(&mut self.runtime) else {
             return Err(Error::Input("a trace begins before the first session".to_owned()));
@@ -215,18 +215,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends the trace, if there is one: without this a reader takes it for cut short.
+    /// Ends the trace, if there is one. Without this, readers consider it truncated.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`].
+    /// [`Error::Io`] if writing fails.
     pub fn end_trace(&self) -> Result<()> {
         let Some(trace) = &self.runtime.model().trace else { return Ok(()) };
         let writer = trace.lock().unwrap_or_else(PoisonError::into_inner).take();
         writer.map_or(Ok(()), TraceWriter::finish)
     }
 
-    /// A new, empty session with room for `context` tokens.
+    /// Creates an empty session with room for `context` tokens.
     ///
     /// # Errors
     ///
@@ -236,91 +236,91 @@ impl Engine {
         session.inspect_err(|error| tracing::warn!(%error, context, "a session was refused"))
     }
 
-    /// Does what rank 0 tells its sessions, on any other of several ranks, until rank 0's engine is
-    /// dropped.
+    /// Carries out the commands of rank 0 on any other rank, until the engine of rank 0 is dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::Rank`] when the ranks cannot go on together.
+    /// [`Error::Rank`] when the ranks cannot continue together.
     ///
     /// # Panics
     ///
-    /// If the engine is not one of several, or is rank 0.
+    /// If the engine is not one of several ranks, or is rank 0.
     pub fn follow(&self) -> Result<()> {
         self.runtime.follow()
     }
 
-    /// How exchanges with other ranks went; `None` where there are none.
+    /// Returns statistics of the exchanges with other ranks; `None` if there are no other ranks.
     #[must_use]
     pub fn rank_stats(&self) -> Option<LinkStats> {
         let device = self.runtime.lock_to_clean_up();
         device.group.as_ref().map(|group| group.link.lock().stats())
     }
 
-    /// The folder that the model was read from.
+    /// Returns the folder or file that the model was read from.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// A number that names the model: its headers, and samples of its weights.
+    /// Returns a hash that identifies the model: of its headers, and of samples of its weights.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         self.runtime.model().fingerprint
     }
 
-    /// Reads the beginning of a saved session, or of a part of one, and checks that it fits
-    /// sessions of this engine.
+    /// Reads the header of a saved session, or of a part of one, and checks that it fits sessions
+    /// of this engine.
     ///
     /// # Errors
     ///
-    /// [`Error::SavedState`] that says what differs.
+    /// [`Error::SavedState`] that names the difference.
     pub fn read_header(&self, input: &mut dyn Read) -> Result<SnapshotHeader> {
         SnapshotHeader::read(&self.runtime, input)
     }
 
-    /// Reads a saved session, or a part of one, into memory. Damage behind the header is found by
-    /// [`Session::resume`].
+    /// Reads a saved session, or a part of one, into memory. [`Session::resume`] detects damage
+    /// after the header.
     ///
     /// # Errors
     ///
-    /// [`Error::SavedState`] if it does not fit this engine or ends early; [`Error::NoRoom`].
+    /// [`Error::SavedState`] if it does not fit this engine or is truncated; [`Error::NoRoom`] if
+    /// memory is short.
     pub fn read_snapshot(&self, input: &mut dyn Read) -> Result<Snapshot> {
         Snapshot::read(&self.runtime, input)
     }
 
-    /// Layers of the model.
+    /// Returns the number of layers.
     #[must_use]
     pub fn n_layers(&self) -> usize {
         self.runtime.model().spec.layers.len()
     }
 
-    /// Whether sessions have a recurrent state, so that they can go back to checkpoints only.
+    /// Returns whether sessions have recurrent state, and so can only go back to checkpoints.
     #[must_use]
     pub fn is_recurrent(&self) -> bool {
         let mut layers = self.runtime.model().spec.layers.iter();
         layers.any(|layer| matches!(layer.mixer, MixerSpec::GatedDelta(_)))
     }
 
-    /// Where the memory goes.
+    /// Returns how the memory is divided.
     #[must_use]
     pub fn memory(&self) -> Memory {
         self.memory
     }
 
-    /// The memory that sessions share, and how much of it they have now.
+    /// Returns the memory that sessions share, and how much of it is in use.
     #[must_use]
     pub fn session_room(&self) -> SessionRoom {
         self.runtime.session_room()
     }
 
-    /// Rows computed in one step at most.
+    /// Returns the maximum number of rows of a step.
     #[must_use]
     pub fn n_rows_max(&self) -> usize {
         self.n_rows_max
     }
 
-    /// Rows of a step while a prompt of so many tokens is read, where nobody else has one.
+    /// Returns the rows of a step in a prompt of `n_tokens` tokens, if no other prompt is read.
     #[must_use]
     pub fn n_rows_of_prompt(&self, n_tokens: usize) -> usize {
         let room = self.runtime.prompt_room();
@@ -329,32 +329,33 @@ impl Engine {
         division.map_or(self.n_rows_max, |division| division.n_rows)
     }
 
-    /// Lets a prompt of so many tokens borrow memory of experts for longer steps, of which each
-    /// reads an expert once; `None` where there is nothing to gain. [`Session::feed`] does this by
-    /// itself. Sessions that need room should have it first: see [`Session::reserve`].
+    /// Lets a prompt of `n_tokens` tokens borrow memory from experts for longer steps, because each
+    /// step reads an expert once. Returns `None` if there is nothing to gain. [`Session::feed`]
+    /// does this by itself. Sessions that need memory should reserve it first: see
+    /// [`Session::reserve`].
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] if this thread has a step under way; [`Error::NoRoom`].
+    /// [`Error::Input`] if this thread has a step in progress; [`Error::NoRoom`].
     pub fn longer_steps(&self, n_tokens: usize) -> Result<Option<LongerSteps>> {
         LongerSteps::begin(&self.runtime, n_tokens)
     }
 
-    /// Rows that a step may have now: more than [`Engine::n_rows_max`] while a prompt has longer
-    /// ones.
+    /// Returns the maximum number of rows of a step at present: more than [`Engine::n_rows_max`]
+    /// while a prompt has borrowed memory for longer steps.
     #[must_use]
     pub fn n_rows_now(&self) -> usize {
         self.runtime.lock_to_clean_up().backend.n_rows_max()
     }
 
-    /// Waits until all experts are in memory that have room there, which an open engine goes on to
-    /// read: before a measurement, or to hear of damage at once. Steps of other threads go on
-    /// meanwhile. `watch` hears how many bytes of experts there are, and may break it off.
+    /// Waits until all experts that load in the background are in memory, for instance before a
+    /// measurement or to detect damage at once. Failed reads are repeated. Steps of other threads
+    /// continue meanwhile. `watch` receives the progress in bytes, and may cancel.
     ///
     /// # Errors
     ///
-    /// [`Error::Expert`] for one that cannot be read; when nothing can be read any more;
-    /// [`Error::Cancelled`].
+    /// [`Error::Expert`] for an expert that cannot be read; [`Error::Drive`] or [`Error::Stopped`]
+    /// once nothing can be read any more; [`Error::Cancelled`].
     pub fn read_rest(&self, watch: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<()> {
         let mut again = true;
         while let Some(progress) = self.runtime.lock()?.experts.wait_for_rest(REST_TURN, again)? {
@@ -366,21 +367,21 @@ impl Engine {
         Ok(())
     }
 
-    /// How experts come that are read behind the open engine; `None` where none are: they are
-    /// streamed, or a device has them.
+    /// Returns the progress of loading experts in the background; `None` where they are streamed,
+    /// or are on a device.
     #[must_use]
     pub fn rest_stats(&self) -> Option<RestStats> {
         self.runtime.lock_to_clean_up().experts.rest_stats()
     }
 
-    /// What streaming has done so far; `None` where all experts are in memory.
+    /// Returns streaming statistics; `None` where experts are not streamed.
     #[must_use]
     pub fn stream_stats(&self) -> Option<StreamStats> {
         self.runtime.stream_stats()
     }
 
-    /// How experts are read that have no room in memory; `None` where all have. Of
-    /// [`ReadWay::Measured`] this is what the measurement found.
+    /// Returns how experts that do not fit into memory are read; `None` where all fit. With
+    /// [`ReadWay::Measured`], this is the result of the measurement.
     #[must_use]
     pub fn read_way(&self) -> Option<ReadWay> {
         let caching = self.runtime.lock_to_clean_up().experts.caching()?;
@@ -390,29 +391,30 @@ impl Engine {
         })
     }
 
-    /// Where routed experts lie that a device keeps in two memories; `None` where it does not.
+    /// Returns how a device divides routed experts between its own memory and the host's; `None`
+    /// where it does not.
     #[must_use]
     pub fn tier_stats(&self) -> Option<TierStats> {
         self.runtime.lock_to_clean_up().backend.tiers()?.tier_stats()
     }
 
-    /// Keeps so many experts in memory from now on. Where all of them are, nothing changes.
+    /// Sets how many experts are kept in memory. Changes nothing where all of them are.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`]: there are as many as before then, or some more.
+    /// [`Error::NoRoom`] if memory is short. No slot is lost then; some may have been added.
     pub fn set_slots(&self, n_slots: usize) -> Result<()> {
         self.runtime.lock_to_clean_up().experts.resize(n_slots)
     }
 
-    /// What the device calls itself.
+    /// Returns the names of the device.
     #[must_use]
     pub fn device_names(&self) -> DeviceNames {
         self.runtime.device_names()
     }
 }
 
-/// What an engine runs, beyond what programs need.
+/// Details of an engine that programs do not need.
 pub trait EngineSpec {
     /// Shapes and constants.
     fn spec(&self) -> &ModelSpec;
@@ -424,7 +426,7 @@ impl EngineSpec for Engine {
     }
 }
 
-/// The drives that experts are read from.
+/// Opens the drives that experts are read from.
 fn drives(config: &EngineConfig, checkpoint: &Checkpoint, read_for: ReadFor) -> Result<Drives> {
     let StreamingConfig { way, drives, mirror, .. } = &config.streaming;
     if let Some(maker) = drives {
@@ -441,13 +443,13 @@ fn drives(config: &EngineConfig, checkpoint: &Checkpoint, read_for: ReadFor) -> 
     Drives::open(checkpoint, caching, mirror.as_deref())
 }
 
-/// The ranks that run the model together, if there are several.
+/// Returns the ranks that run the model together, if there are several.
 fn group_of(config: &EngineConfig, agreed: Option<Agreed>) -> Option<Group> {
     let (group, Agreed { n_wave, .. }) = config.ranks.as_ref().zip(agreed)?;
     Some(Group { link: group.link().clone(), n_wave })
 }
 
-/// The device of one of several ranks.
+/// Wraps the backend of rank 0, which passes each operation on to the other ranks.
 fn at_rank(backend: Box<dyn Backend>, link: &SharedLink, plan: &ModelPlan) -> Box<dyn Backend> {
     let meets = plan.layers.iter().map(|layer| layer.moe.is_some());
     link.lock().set_meets(meets.collect());
@@ -457,7 +459,7 @@ fn at_rank(backend: Box<dyn Backend>, link: &SharedLink, plan: &ModelPlan) -> Bo
     Box::new(LeadBackend::new(backend, link.clone()))
 }
 
-/// Of one routed expert of each layer.
+/// Returns the bytes of one routed expert for each layer.
 fn expert_bytes(manifest: &Manifest, n_layers: usize) -> Vec<u64> {
     let mut bytes = vec![0; n_layers];
     for bank in &manifest.banks {
@@ -466,7 +468,7 @@ fn expert_bytes(manifest: &Manifest, n_layers: usize) -> Vec<u64> {
     bytes
 }
 
-/// Two loads that follow each other under one watch: each reports from zero.
+/// Combines the progress of two loads that follow each other and each report from zero.
 fn both_loads(
     layout: &Layout,
     manifest: &Manifest,
@@ -487,7 +489,7 @@ fn both_loads(
     }
 }
 
-/// Experts that are read from drives into so many slots.
+/// Creates a stream that reads experts from drives into `n_slots` slots.
 fn streamed(
     (spec, manifest): (&ModelSpec, &Manifest),
     (checkpoint, sums): (&Checkpoint, Option<Arc<Sums>>),
@@ -505,8 +507,8 @@ fn streamed(
     Stream::open(&model, drives, &config)
 }
 
-/// What a long prompt may borrow: nothing where all experts are in memory or somebody said how long
-/// steps are, and on devices, whose workspace is not in the slots' memory.
+/// Returns what a long prompt may borrow. `None` if all experts are in memory or the length of
+/// steps is configured, and on devices, whose workspace is not in the same memory as the slots.
 fn prompt_room(
     experts: &Experts,
     (spec, plan): (&ModelSpec, &ModelPlan),
@@ -522,7 +524,7 @@ fn prompt_room(
         return None;
     }
     let stats = stream.stats();
-    // With the page cache the pool keeps what it has, and lent is what is left to the system.
+    // With the page cache, the pool keeps its slots; lending leaves memory to the system.
     let is_direct = stream.caching() == Caching::Direct;
     let n_slots_kept = if is_direct { 0 } else { stats.n_slots };
     Some(PromptRoom {
@@ -536,7 +538,8 @@ fn prompt_room(
     })
 }
 
-/// What sessions that grow may borrow: nothing on devices, whose memory slots do not have.
+/// Returns what growing sessions may borrow; `None` on devices, where sessions and slots are in
+/// different memories.
 fn growth_room(
     experts: &Experts,
     spec: &ModelSpec,

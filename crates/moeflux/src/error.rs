@@ -1,8 +1,8 @@
-//! What can go wrong outside of this program, with the numbers a reader needs.
+//! Failures with causes outside of this program, with the numbers a user needs.
 //!
-//! **Invariant:** every message is one line that names what, where and the way out. Whatever files
-//! and others say in it is harmless on a terminal, and is cut where it is long.
-//! Our own mistakes are assertions, not errors.
+//! **Invariant:** every message is one line that names what failed, where, and a remedy. Text from
+//! files and other programs is escaped, so that it is harmless on a terminal, and long text is cut.
+//! Bugs in this program are assertions, not errors.
 
 use std::fmt;
 use std::io;
@@ -11,84 +11,85 @@ use std::sync::Arc;
 
 use moeflux_io::OneLine;
 
-/// The result of everything that can fail for outside reasons.
+/// The result of an operation that can fail for external reasons.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An outside failure. A clone says the same and has the same [`Fault`].
+/// An external failure. A clone has the same message and the same [`Fault`].
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The system refused an operation on a file.
     #[error("cannot {action} {}: {}", Named(path), Said(&source.to_string()))]
     Io {
-        /// What was tried: "read", "create".
+        /// The operation: "read", "create".
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
-    /// A file's contents are not what its format asks for.
+    /// The contents of a file do not follow its format.
     #[error("{}: {}", Named(path), Said(problem))]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with numbers, and what to do about it.
+        /// The problem, with numbers, and a remedy.
         problem: String,
     },
-    /// A file names a tokenizer that this program does not know, or has none.
+    /// A file has no tokenizer, or one that this program does not support.
     #[error("{}: {}; {}", Named(path), Said(problem), Remedy::TokenizerFile)]
     UnknownTokenizer {
         /// The file.
         path: PathBuf,
-        /// What it names and what is known, or what is missing.
+        /// The tokenizer's name and the supported ones, or the missing part.
         problem: String,
     },
-    /// A small file of a pack is not as it was packed.
+    /// A small file of a pack differs from the one that was packed.
     #[error("{}: {}; {}", Named(path), Said(problem), Remedy::AcceptedEdits)]
     Altered {
         /// The file.
         path: PathBuf,
-        /// How it differs.
+        /// The difference.
         problem: String,
     },
-    /// A tensor is missing, left over, or of the wrong shape.
+    /// A tensor is missing, superfluous, or of the wrong shape.
     #[error("tensor `{}`: {}", OneLine::name(name), Said(problem))]
     Tensor {
         /// Its name in the checkpoint.
         name: String,
-        /// What is wrong, with numbers.
+        /// The problem, with numbers.
         problem: String,
     },
-    /// A routed expert could not be had from its drive.
+    /// A routed expert could not be read from its drive.
     #[error("expert {expert} of layer {layer}: {}", Said(problem))]
     Expert {
         /// Its layer.
         layer: usize,
-        /// Which of the layer.
+        /// Its index in the layer.
         expert: usize,
-        /// What went wrong: the file, the bytes, the attempts.
+        /// The problem: the file, the bytes, the attempts.
         problem: String,
     },
-    /// The model or option is well-formed, but this program does not know it.
+    /// The model or option is well-formed, but this program does not support it.
     #[error("{}", Said(.0))]
     Unsupported(String),
     /// The caller's tokens, text or parameters cannot be used.
     #[error("{}", Said(.0))]
     Input(String),
-    /// A text has more tokens than its caller has a use for; the rest of it was not encoded.
+    /// A text has more tokens than the caller allows; the rest was not encoded.
     #[error("the text has more than {n_tokens_max} tokens, which is the limit: shorten it")]
     TooManyTokens {
         /// The caller's limit.
         n_tokens_max: usize,
     },
-    /// Weights that are damaged, or too large for the arithmetic, gave NaN or infinity.
+    /// An operation computed NaN or infinity: the weights are damaged, or too large for the
+    /// arithmetic.
     #[error("{}: gives values that are NaN or infinite: {}", Said(place), Remedy::SoundWeights)]
     NonFinite {
         /// The layer and the operation.
         place: String,
     },
-    /// There is not enough memory or disk.
+    /// Memory or disk space is insufficient.
     #[error(
         "{}: needs {}{}; {remedy}",
         Said(what),
@@ -96,18 +97,18 @@ pub enum Error {
         Room { available_bytes: *available_bytes, needs }
     )]
     NoRoom {
-        /// What should have been stored.
+        /// What was to be stored.
         what: String,
         /// Its size.
         needed_bytes: u64,
-        /// What there is, if that is known.
+        /// The available bytes, if known.
         available_bytes: Option<u64>,
-        /// What the size consists of, where it has parts.
+        /// The parts of the size, if it has any.
         needs: Vec<Need>,
-        /// The way out.
+        /// What helps.
         remedy: Remedy,
     },
-    /// The disk became full while a file was written.
+    /// The disk filled up while a file was being written.
     #[error(
         "the disk became full while {} was written ({source}): free some space and try again",
         Named(path)
@@ -115,20 +116,20 @@ pub enum Error {
     DiskFull {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
-    /// The system refuses something other than a file or memory: threads, a lock.
+    /// The system refused something other than a file or memory: a thread, a lock.
     #[error("{}", Said(.0))]
     Machine(String),
-    /// Reading from a drive does not work any more, whatever is read.
+    /// A drive has failed: nothing can be read from it any more.
     #[error("{}", Said(.0))]
     Drive(String),
-    /// The engine does not work any more, after a panic of ours or because its files were replaced
-    /// while it read them: all of its sessions are lost, and it has to be opened again.
+    /// The engine has stopped, after a panic or because its files were replaced while it read them.
+    /// All of its sessions are lost, and it has to be opened again.
     #[error("{}", Said(.0))]
     Stopped(String),
-    /// A recurrent layer cannot forget its last tokens one by one.
+    /// A recurrent layer cannot remove its last tokens.
     #[error(
         "cannot cut {len} tokens to {wanted}: the model's recurrent layers keep no history; \
          take a checkpoint at {wanted} beforehand, or clear and feed the tokens again"
@@ -136,38 +137,38 @@ pub enum Error {
     CannotTruncateRecurrentState {
         /// Tokens in the session.
         len: usize,
-        /// Tokens that should have remained.
+        /// Tokens that were to remain.
         wanted: usize,
     },
-    /// There is no checkpoint at the asked position.
+    /// There is no checkpoint at the requested position.
     #[error("no checkpoint at position {wanted}; there are checkpoints at {available:?}")]
     NoCheckpoint {
-        /// The asked position.
+        /// The requested position.
         wanted: usize,
-        /// Positions that have one.
+        /// Positions with a checkpoint.
         available: Vec<usize>,
     },
     /// A saved state does not belong to this model, or is damaged.
     #[error("saved state: {}", Said(.0))]
     SavedState(String),
-    /// A device other than the CPU failed, or is not there.
+    /// A device other than the CPU failed, or does not exist.
     #[error("{}: {}{}", OneLine::name(device), Said(problem), Behind(*remedy))]
     Device {
-        /// What it calls itself, or how it was asked for.
+        /// The device's own name, or the name by which it was requested.
         device: String,
-        /// What happened.
+        /// The problem.
         problem: String,
-        /// The way out, where there is one.
+        /// What helps, if anything.
         remedy: Option<Remedy>,
     },
-    /// One of the machines that run a model together failed, or does not answer.
+    /// One of the machines that run a model together failed, or does not respond.
     #[error("rank {rank} ({}): {}", OneLine::name(host), Said(problem))]
     Rank {
-        /// Which.
+        /// Its index.
         rank: usize,
-        /// The machine that it runs on.
+        /// The machine it runs on.
         host: String,
-        /// What went wrong, with numbers.
+        /// The problem, with numbers.
         problem: String,
     },
     /// The caller asked to stop.
@@ -175,7 +176,7 @@ pub enum Error {
     Cancelled,
 }
 
-/// What went wrong, which may quote others: as a line.
+/// A problem's text, which may quote files or other programs, as one line.
 struct Said<'a>(&'a str);
 
 impl fmt::Display for Said<'_> {
@@ -184,7 +185,7 @@ impl fmt::Display for Said<'_> {
     }
 }
 
-/// A path, whoever named its folders.
+/// A path as one line; others may have named its folders.
 struct Named<'a>(&'a Path);
 
 impl fmt::Display for Named<'_> {
@@ -193,55 +194,55 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-/// Whose fault a failure is, for programs that answer others: who can do something about it.
+/// The cause of a failure, by who can do something about it. For programs that serve others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Whoever called: a parameter, a prompt, a path that is not there. The same call fails again.
+    /// The caller: a parameter, a prompt, a path that does not exist. The same call fails again.
     Caller,
-    /// The model's files: damaged, incomplete, or of a kind that is not supported.
+    /// The model's files: damaged, incomplete, or of an unsupported kind.
     Checkpoint,
-    /// The machine: memory, disk space, threads. May work later, or with less.
+    /// The machine: memory, disk space, threads. The call may succeed later, or with less.
     Machine,
-    /// A drive that does not read, or reads something else than was written.
+    /// A drive that cannot be read, or returns other data than was written.
     Drive,
     /// A device other than the CPU, or its driver.
     Device,
-    /// This program.
+    /// This program: a bug.
     Ourselves,
 }
 
-/// What helps against a failure; as text without the names of any program's options.
+/// What helps against a failure. Its text names no option of any program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Remedy {
-    /// Less in memory.
+    /// Free memory.
     FreeMemory,
-    /// Less on the disk.
+    /// Free disk space, or use another place.
     FreeDisk,
-    /// A model that is smaller as a whole.
+    /// Use a smaller model.
     SmallerModel,
-    /// Fewer rows in one step.
+    /// Compute fewer rows in one step.
     SmallerSteps,
-    /// Sessions with room for fewer tokens.
+    /// Open sessions for fewer tokens.
     ShorterContext,
-    /// Fewer sessions, or more memory for them.
+    /// End sessions, or give them more memory.
     FewerSessions,
-    /// Fewer checkpoints of sessions.
+    /// Keep fewer checkpoints of sessions.
     FewerCheckpoints,
-    /// A smaller budget: experts are then read from the drive.
+    /// Give a smaller budget: experts are then read from the drive.
     SmallerBudget,
-    /// A larger budget, or less that it has to hold.
+    /// Give a larger budget, or put less into it.
     LargerBudget,
-    /// The CPU instead of a device.
+    /// Use the CPU instead of a device.
     Cpu,
-    /// The name of another device.
+    /// Name another device.
     AnotherDevice,
-    /// Weights without damage, or arithmetic that takes larger values.
+    /// Use undamaged weights, or arithmetic that takes larger values.
     SoundWeights,
-    /// The file that the model's makers published its tokenizer in.
+    /// Use the tokenizer file that the model was published with.
     TokenizerFile,
-    /// The file as it was packed, or its edits accepted.
+    /// Restore the file as it was packed, or accept its changes.
     AcceptedEdits,
 }
 
@@ -280,20 +281,20 @@ impl fmt::Display for Remedy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Need {
-    /// What takes it.
+    /// What needs the bytes.
     pub of: String,
-    /// How much.
+    /// Number of bytes.
     pub n_bytes: u64,
 }
 
 impl Need {
-    /// A part of a size.
+    /// Creates a part of a size.
     pub fn new(of: impl Into<String>, n_bytes: u64) -> Self {
         Self { of: of.into(), n_bytes }
     }
 }
 
-/// The text behind a size that there is no room for.
+/// The parts of a size for which there is no room, and the available bytes, as text.
 struct Room<'a> {
     available_bytes: Option<u64>,
     needs: &'a [Need],
@@ -312,7 +313,7 @@ impl fmt::Display for Room<'_> {
     }
 }
 
-/// A remedy behind a problem, if there is one.
+/// A remedy after a problem, if there is one.
 struct Behind(Option<Remedy>);
 
 impl fmt::Display for Behind {
@@ -321,19 +322,18 @@ impl fmt::Display for Behind {
     }
 }
 
-/// A number of bytes as people read it, rounded, with the exact count:
-/// `4.25 GB (4,246,732,800 bytes)`.
+/// A number of bytes for display: rounded, with the exact count: `4.25 GB (4,246,732,800 bytes)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteCount(pub u64);
 
 impl ByteCount {
-    /// Rounded, in powers of 1000: `4.25 GB`.
+    /// Formats the number rounded, in powers of 1000: `4.25 GB`.
     #[must_use]
     pub fn rounded(self) -> String {
         let n_bytes = u128::from(self.0);
         let (mut divisor, mut unit) = (1_u128, "bytes");
         for larger in ["kB", "MB", "GB", "TB"] {
-            // 999.9996 kB would be printed as 1000.00 kB.
+            // 999.9996 kB would print as 1000.00 kB.
             if n_bytes + divisor / 200 < divisor * 1000 {
                 break;
             }
@@ -356,7 +356,7 @@ impl fmt::Display for ByteCount {
     }
 }
 
-/// A count with separators: `7,077,888`.
+/// Formats a count with separators: `7,077,888`.
 #[must_use]
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
@@ -371,20 +371,20 @@ pub fn grouped(n: u64) -> String {
 }
 
 impl Error {
-    /// An [`Error::Io`] maker for `map_err`.
+    /// Returns a closure for `map_err` that creates an [`Error::Io`].
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source: Arc::new(source) }
     }
 
-    /// An [`Error::NoRoom`] where neither more is known nor the size has parts.
+    /// Creates an [`Error::NoRoom`] without available bytes and parts.
     #[must_use]
     pub fn no_room(what: impl Into<String>, needed_bytes: u64, remedy: Remedy) -> Self {
         let (what, available_bytes, needs) = (what.into(), None, Vec::new());
         Self::NoRoom { what, needed_bytes, available_bytes, needs, remedy }
     }
 
-    /// The same; this much is available.
+    /// Creates an [`Error::NoRoom`] with the available bytes, without parts.
     #[must_use]
     pub fn no_room_in(
         available_bytes: u64,
@@ -396,7 +396,7 @@ impl Error {
         Self::NoRoom { what, needed_bytes, available_bytes, needs, remedy }
     }
 
-    /// Whose fault it is.
+    /// Returns the cause of the failure.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -422,7 +422,7 @@ impl Error {
         }
     }
 
-    /// What helps, where a program can do something about it.
+    /// Returns what helps, where a program can do something about it.
     #[must_use]
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
@@ -436,21 +436,21 @@ impl Error {
         }
     }
 
-    /// An [`Error::Malformed`].
+    /// Creates an [`Error::Malformed`].
     #[must_use]
     pub fn malformed(path: &Path, problem: impl Into<String>) -> Self {
         Self::Malformed { path: path.to_owned(), problem: problem.into() }
     }
 
-    /// An [`Error::Tensor`].
+    /// Creates an [`Error::Tensor`].
     #[must_use]
     pub fn tensor(name: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Tensor { name: name.into(), problem: problem.into() }
     }
 }
 
-/// A path that is not there was named by somebody; a full disk is the machine's; the rest did not
-/// work although the file is there.
+/// Classifies a failed file operation. A missing path is the caller's, a full disk the machine's.
+/// Other failures happen although the file exists; they are the drive's.
 fn fault_of_io(kind: io::ErrorKind) -> Fault {
     use io::ErrorKind as Kind;
     match kind {
@@ -520,7 +520,7 @@ mod tests {
                 assert!(said.len() < 10_000, "{} bytes", said.len());
             }
         }
-        // What helps is said behind a name that is long.
+        // A long name does not cut off the remedy after it.
         let said = Error::tensor(long, "is not part of the model").to_string();
         assert!(said.ends_with(" more bytes)`: is not part of the model"), "{said}");
     }

@@ -1,4 +1,4 @@
-//! Names for things that must not be mixed up.
+//! Index and identifier types that the compiler keeps apart.
 //!
 //! **Invariant:** an index is not a count, and a token is not a position.
 
@@ -6,15 +6,15 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenId(pub u32);
 
-/// Place of a token in its session, from 0.
+/// Index of a token in its session, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(pub usize);
 
-/// One decoder layer, from 0.
+/// Index of a decoder layer, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LayerIdx(pub usize);
 
-/// One routed expert of a layer, from 0.
+/// Index of a routed expert in its layer, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExpertIdx(pub usize);
 
@@ -22,7 +22,7 @@ pub struct ExpertIdx(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatrixId(pub usize);
 
-/// A resident vector of f32: a norm's gain, a bias, frequencies of a rope.
+/// A resident vector of f32: a norm's gain, a bias, the frequencies of a rope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VectorId(pub usize);
 
@@ -30,6 +30,6 @@ pub struct VectorId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub usize);
 
-/// What a backend remembers for one session.
+/// The state that a backend holds for one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StateId(pub u64);

@@ -1,4 +1,4 @@
-//! moeflux: Mixture-of-Experts language models that are larger than memory.
+//! Runs Mixture-of-Experts language models that are larger than memory.
 //!
 //! ```no_run
 //! use moeflux::{Engine, Message, Model};
@@ -13,22 +13,24 @@
 //! # Ok::<(), moeflux::Error>(())
 //! ```
 //!
-//! * [`Model::open`] reads the headers of a folder or a GGUF file. [`Engine::builder`] reads its
-//!   weights; [`Memory`] says where their bytes went.
-//! * A [`Session`] is one timeline of tokens. [`mod@step`] computes tokens of many sessions at
-//!   once, and can pause between layers.
-//! * [`ModelText`] turns text into tokens and knows how the model wants to be sampled ([`sample`]).
-//!   A [`Generation`] is one answer: it takes logits and says which token is next.
-//! * A [`Device`] computes in the place of the CPU: `moeflux-gpu` makes one.
-//! * [`stats`] tells what an engine did so far.
-//! * An [`Error`] is one line for people; [`Error::fault`] says whose it is.
+//! * [`Model::open`] reads the headers of a folder or a GGUF file. [`Engine::builder`] configures
+//!   and loads an engine, which holds the weights; [`Memory`] reports how its memory is divided.
+//! * A [`Session`] is one sequence of tokens and the model's state after them. [`mod@step`]
+//!   computes tokens of many sessions at once, and can pause between layers.
+//! * [`ModelText`] converts text to tokens and back. It provides the chat template and the sampling
+//!   settings recommended for the model ([`sample`]). A [`Generation`] produces one answer: it
+//!   takes logits and chooses the next token.
+//! * A [`Device`] computes instead of the CPU; `moeflux-gpu` provides one for GPUs.
+//! * [`stats`] holds the statistics of an engine.
+//! * An [`Error`] displays as one line; [`Error::fault`] classifies it by its cause.
 //!
-//! Handles may be sent to other threads. Nothing is global: two engines for two models may live in
-//! one process. Kernels that are compiled without optimisation take up to 4.3 MB of stack: a thread
-//! that computes, other than the first of the process, needs 8 MB in such a build.
+//! Handles can be sent to other threads. There is no global state: one process can run several
+//! engines, each with its own model. Without compiler optimisation, kernels take up to 4.3 MB of
+//! stack. In such a build, every computing thread other than the main thread needs 8 MB
+//! ([`STACK_BYTES`]).
 //!
-//! The crate's own modules are described in `ARCHITECTURE.md`; what backends and tests need of them
-//! is in [`provider`].
+//! `ARCHITECTURE.md` describes the crate's internal modules; [`provider`] exports the items of them
+//! that backends, tools and tests need.
 #![forbid(unsafe_code)]
 
 mod ids;
@@ -83,7 +85,8 @@ pub use crate::text::{
 };
 pub use crate::weights::Progress;
 
-/// Computes tokens of one or many sessions, step by step: what [`Generation`] and schedulers do.
+/// Computation of tokens for one or many sessions, step by step. [`Generation`] and schedulers use
+/// it.
 pub mod step {
     pub use crate::forward::{Logits, StepProgress};
     pub use crate::session::{
@@ -91,7 +94,7 @@ pub mod step {
     };
 }
 
-/// What an engine did so far, for people and for counters.
+/// Statistics of an engine, for display and for metrics.
 pub mod stats {
     pub use moeflux_io::process_memory_bytes;
 
@@ -102,7 +105,7 @@ pub mod stats {
     pub use crate::ranks::LinkStats;
 }
 
-/// Time, which tests can hold.
+/// Clocks, real and simulated: tests control the time.
 pub mod clock {
     pub use moeflux_io::{Clock, RealClock, VirtualClock};
 }

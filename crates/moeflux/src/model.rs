@@ -1,7 +1,7 @@
-//! A model whose headers were read: what it is, where each of its bytes lies, what it says of text.
+//! A model whose headers have been read: its kind, the location of each byte, its text files.
 //!
-//! **Invariant:** [`Model::open`] alone reads headers. What a program makes of a model, its text, a
-//! plan or an engine, follows from the same headers; files that change later are refused.
+//! **Invariant:** only [`Model::open`] reads headers. A model's text, plans and engines all follow
+//! from the same headers. Files that change later are refused.
 
 use std::path::{Path, PathBuf};
 #[cfg(feature = "text")]
@@ -35,11 +35,11 @@ pub struct Model {
 
 impl Model {
     /// Reads the headers of a folder with `config.json` and `*.safetensors`, of a packed folder, or
-    /// of a GGUF file. No weight is read, so that a model of 400 GB opens in well under a second.
+    /// of a GGUF file. No weight is read, so a model of 400 GB opens in well under a second.
     ///
     /// # Errors
     ///
-    /// What is wrong with the config, the headers, or the tensors they name;
+    /// If the config, the headers, or the tensors they name are invalid;
     /// [`Error::Altered`](crate::Error::Altered) if files of a pack do not belong together.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
@@ -63,45 +63,46 @@ impl Model {
         })
     }
 
-    /// The same model with the tokenizer of a `tokenizer.json` of any name in the place of its own:
-    /// for a GGUF file whose tokenizer is not known.
+    /// Replaces the model's tokenizer by that of a file in the format of `tokenizer.json`, for
+    /// instance for a GGUF file with an unsupported tokenizer.
     #[cfg(feature = "text")]
     #[must_use]
     pub fn with_tokenizer(self, file: impl AsRef<Path>) -> Self {
         Self { tokenizer: Some(file.as_ref().to_owned()), text: OnceLock::new(), ..self }
     }
 
-    /// The folder or file that was opened.
+    /// Returns the folder or file that was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// `model_type` of the config, or `general.architecture` of a GGUF file.
+    /// Returns `model_type` of the config, or `general.architecture` of a GGUF file.
     #[must_use]
     pub fn model_type(&self) -> &str {
         &self.blueprint.model_type
     }
 
-    /// The largest number of tokens that a session can hold.
+    /// Returns the maximum number of tokens of a session.
     #[must_use]
     pub fn context_max(&self) -> usize {
         self.blueprint.spec.context_max
     }
 
-    /// Logits per token: ids of tokens are below this.
+    /// Returns the number of logits per token. Token ids are smaller.
     #[must_use]
     pub fn vocab(&self) -> usize {
         self.blueprint.spec.vocab
     }
 
-    /// The tokenizer, the tokens that end answers, and how the model's makers want it sampled: read
-    /// by the first call, and shared by all.
+    /// Returns the model's tokenizer, its end tokens, and its recommended sampling settings. The
+    /// first call reads them; all calls share them.
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, is malformed, or belongs to another model;
-    /// [`Error::UnknownTokenizer`](crate::Error::UnknownTokenizer).
+    /// If a file cannot be read, is malformed, or belongs to another model;
+    /// [`Error::UnknownTokenizer`](crate::Error::UnknownTokenizer) if the tokenizer is not
+    /// supported.
     #[cfg(feature = "text")]
     pub fn text(&self) -> Result<Arc<ModelText>> {
         if let Some(text) = self.text.get() {
@@ -113,18 +114,18 @@ impl Model {
     }
 }
 
-/// What headers tell, beyond what programs need.
+/// Details of a model that programs do not need.
 pub trait Headers {
-    /// Shapes and constants.
+    /// Returns shapes and constants.
     fn spec(&self) -> &ModelSpec;
 
-    /// Spec, plans, and where each tensor lies.
+    /// Returns the spec, the plans, and the location of each tensor.
     fn blueprint(&self) -> &Blueprint;
 
-    /// The files as a table of contents.
+    /// Returns the files with their headers.
     fn checkpoint(&self) -> &Checkpoint;
 
-    /// Both.
+    /// Returns blueprint and checkpoint.
     fn into_parts(self) -> (Blueprint, Checkpoint);
 }
 

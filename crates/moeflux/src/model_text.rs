@@ -1,7 +1,8 @@
-//! What a model's folder or GGUF file says about text, in one value, so that no program has to
-//! assemble it.
+//! Everything that a model's folder or GGUF file says about text, in one value, so that programs
+//! need not assemble it.
 //!
-//! **Invariant:** every token that ends an answer is in the model's vocabulary. Knows no weights.
+//! **Invariant:** every token that ends an answer is in the model's vocabulary. Independent of
+//! weights.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ use crate::text::{
     gguf_generation_config, gguf_templates, text_fingerprint,
 };
 
-/// A model's tokenizer, the tokens that end its answers, and how its makers want it sampled.
+/// A model's tokenizer, its end tokens, and its recommended sampling settings.
 #[derive(Debug)]
 pub struct ModelText {
     /// The folder or file.
@@ -28,34 +29,35 @@ pub struct ModelText {
     origin: Origin,
 }
 
-/// What the text was read from, to find out later whether it is still the same.
+/// What the text was read from; used to detect later changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Origin {
-    /// Files of a folder with these contents, and a tokenizer that replaces its own.
+    /// Files of a folder with a hash of their contents, and the tokenizer that replaces the
+    /// folder's own.
     Files { fingerprint: u64, tokenizer: Option<PathBuf> },
     /// A GGUF file whose header has this hash.
     Header(u64),
-    /// Metadata that the caller had.
+    /// Metadata supplied by the caller.
     Metadata,
 }
 
-/// Where the format of conversations stands. It is compiled when it is asked for.
+/// Location of the chat template, which is compiled on request.
 #[derive(Debug)]
 enum Templates {
     InFolder,
-    /// By name.
+    /// Names and sources.
     Here(Vec<(String, String)>),
 }
 
 impl ModelText {
-    /// Reads the files beside the weights of a model with `vocab` logits per token, or the metadata
-    /// of a GGUF file: for folders without weights. [`Model::text`](crate::Model::text) reads the
-    /// text of a model that is open.
+    /// Reads the files next to the weights of a model with `vocab` logits per token, or the
+    /// metadata of a GGUF file. For folders without weights; [`Model::text`](crate::Model::text)
+    /// reads the text of an open model.
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, is malformed, or belongs to another model;
-    /// [`Error::Altered`], [`Error::UnknownTokenizer`].
+    /// If a file cannot be read, is malformed, or belongs to another model; [`Error::Altered`] if a
+    /// file of a pack was changed; [`Error::UnknownTokenizer`] if the tokenizer is not supported.
     pub fn open(path: &Path, vocab: usize) -> Result<Self> {
         if let Some(sums) = PackSums::load(path)? {
             sums.check_documents(path)?;
@@ -65,8 +67,8 @@ impl ModelText {
         Self::read(path, checkpoint.as_ref(), None, vocab)
     }
 
-    /// The same of headers that were read already. A `tokenizer.json` of any name replaces the
-    /// model's own tokenizer.
+    /// As [`Self::open`], from headers that have already been read. `tokenizer`, a file in the
+    /// format of `tokenizer.json`, replaces the model's own tokenizer.
     pub(crate) fn read(
         path: &Path,
         checkpoint: Option<&Checkpoint>,
@@ -88,7 +90,7 @@ impl ModelText {
         })
     }
 
-    /// Compares what this was read from with what is there now; `headers` are the hashes of the
+    /// Fails if the files that this was read from have changed. `headers` are the hashes of the
     /// headers of a model's files.
     pub(crate) fn check_same(&self, headers: &[u64]) -> Result<()> {
         let is_same = match &self.origin {
@@ -122,7 +124,7 @@ impl ModelText {
     }
 
     /// Reads the metadata of the GGUF file at `path`. A `tokenizer.json` replaces the file's own
-    /// tokenizer if it is given, or if it lies next to a file of which the tokenizer is unknown.
+    /// tokenizer if it is given, or if it lies next to a file whose tokenizer is not supported.
     pub(crate) fn of_gguf(
         path: &Path,
         metadata: &Metadata,
@@ -149,35 +151,36 @@ impl ModelText {
         Ok(Self { path, templates, tokenizer, end_tokens, sampling, vocab, origin })
     }
 
-    /// Text to tokens and back.
+    /// Returns the tokenizer, which converts text to tokens and back.
     #[must_use]
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
-    /// Logits per token: ids of tokens are below this.
+    /// Returns the number of logits per token. Token ids are smaller.
     #[must_use]
     pub fn vocab(&self) -> usize {
         self.vocab
     }
 
-    /// The tokens that end an answer, ascending: a mask that wants an end leaves only these.
+    /// Returns the tokens that end an answer, in ascending order. A mask that forces the end allows
+    /// only these.
     #[must_use]
     pub fn end_tokens(&self) -> &[TokenId] {
         self.end_tokens.tokens()
     }
 
-    /// How the model's makers want it sampled. The same seed gives the same answer.
+    /// Returns the recommended sampling settings. The same seed gives the same answer.
     #[must_use]
     pub fn sampling(&self, seed: u64) -> SamplerConfig {
         self.sampling.config(seed)
     }
 
-    /// The format of conversations, if the model has one.
+    /// Returns the chat template, if the model has one.
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, or a template that cannot be compiled.
+    /// If a file cannot be read, or a template cannot be compiled.
     pub fn chat_template(&self) -> Result<Option<ChatTemplate>> {
         match &self.templates {
             Templates::InFolder => ChatTemplate::open(&self.path),
@@ -189,7 +192,7 @@ impl ModelText {
         }
     }
 
-    /// The tokens of a text to be continued.
+    /// Encodes a text that the model is to continue.
     ///
     /// # Errors
     ///
@@ -198,7 +201,7 @@ impl ModelText {
         self.tokenizer.encode_prompt(text)
     }
 
-    /// The same as far as the limit allows.
+    /// As [`ModelText::prompt`], within a limit.
     ///
     /// # Errors
     ///
@@ -207,18 +210,18 @@ impl ModelText {
         self.tokenizer.encode_prompt_within(text, limit)
     }
 
-    /// The tokens of a conversation, up to the start of the assistant's next turn.
+    /// Encodes a conversation, up to the start of the assistant's next turn.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for a model without a chat template; [`Error::Input`] without
-    /// messages; what rendering reports.
+    /// [`Error::Unsupported`] if the model has no chat template; [`Error::Input`] if there are no
+    /// messages; errors of rendering.
     pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<TokenId>> {
         self.chat_prompt_with(messages, &TemplateOptions::default())
     }
 
-    /// The same; the template is told more than the messages. It is always asked for the start of
-    /// the assistant's turn.
+    /// As [`ModelText::chat_prompt`], with further values for the template. The start of the
+    /// assistant's turn is always requested.
     ///
     /// # Errors
     ///
@@ -239,11 +242,11 @@ impl ModelText {
         self.tokenizer.encode(&template.render(messages, &options)?)
     }
 
-    /// An answer of at most `n_tokens_max` tokens, which ends where the model ends it.
+    /// Creates a generation of at most `n_tokens_max` tokens, which ends at an end token.
     ///
     /// # Errors
     ///
-    /// A value of `sampling` that is out of its range, or a bias on a token outside of the
+    /// If a value of `sampling` is out of range, or a bias applies to a token outside of the
     /// vocabulary.
     pub fn generation(
         &self,

@@ -1,6 +1,6 @@
-//! What is known of a model before it is read, and what the ranks of a job agree on then.
+//! Everything known about a model before its weights are read, and the agreement of ranks on it.
 //!
-//! **Invariant:** ranks that would not compute the same say so here, by name.
+//! **Invariant:** ranks that would compute different results report the difference here, by name.
 
 use std::hash::Hasher as _;
 use std::path::Path;
@@ -19,34 +19,34 @@ use crate::model::{Headers, Model};
 use crate::ranks::{Hello, RankGroup};
 use crate::weights::{self, ExpertBank, Manifest, Mirror, Weights};
 
-/// Bytes of each part of a matrix that go into the fingerprint: fine-tuned twins differ within the
-/// first rows, and reading all of a large checkpoint twice is no option.
+/// Bytes of each part of a matrix that go into the fingerprint. Fine-tuned variants differ within
+/// the first rows, and reading all of a large checkpoint twice is too slow.
 const FINGERPRINT_BYTES: usize = 4096;
 
-/// A model as headers and the configuration say, before anything is read.
+/// A model as described by its headers and the configuration, before anything is read.
 pub(crate) struct Described {
     pub blueprint: Blueprint,
-    /// The experts as files have them, where the blueprint has a rank's part of them.
+    /// The whole experts of the files, if the blueprint holds a rank's part of them.
     pub whole_banks: Option<Vec<ExpertBank>>,
     pub checkpoint: Checkpoint,
-    /// Where experts are streamed.
+    /// Used where experts are streamed.
     pub mirror: Mirror,
     pub header_fingerprint: u64,
     pub layout: Layout,
 }
 
-/// What all ranks can do.
+/// The limits that all ranks share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Agreed {
     pub n_rows_max: usize,
-    /// Experts that are handed out between two exchanges.
+    /// Experts that are distributed between two exchanges.
     pub n_wave: usize,
 }
 
 pub(crate) fn describe(model: Model, config: &EngineConfig) -> Result<Described> {
     let dir = model.path().to_owned();
     let (mut blueprint, mut checkpoint) = model.into_parts();
-    // A program that needs the text has it by now.
+    // A program that needs the text has read it by now.
     checkpoint.drop_text();
     check_order(&dir, &blueprint)?;
     if let Some(device) = &config.device {
@@ -60,7 +60,7 @@ pub(crate) fn describe(model: Model, config: &EngineConfig) -> Result<Described>
         None => None,
         Some(group) => Some(divide(&mut blueprint, config, group)?),
     };
-    // What reading a tokenizer and headers took counts as memory of this process until then.
+    // Until then, memory freed after reading tokenizer and headers counts as used by this process.
     trim_freed_memory();
     let layout = Layout::new(&blueprint, config)?;
     let mirror = match (&config.streaming.mirror, layout.placement) {
@@ -72,7 +72,7 @@ pub(crate) fn describe(model: Model, config: &EngineConfig) -> Result<Described>
     Ok(Described { blueprint, whole_banks, checkpoint, mirror, header_fingerprint, layout })
 }
 
-/// Leaves a rank's part of every expert; gives back the whole ones.
+/// Keeps only a rank's part of every expert. Returns the whole experts.
 fn divide(
     blueprint: &mut Blueprint,
     config: &EngineConfig,
@@ -86,7 +86,8 @@ fn divide(
     blueprint.divide(&group.shares, group.place().rank)
 }
 
-/// Ranks agree on what they are, and on the least of what they can do.
+/// Checks that all ranks run the same model in the same way, and agrees on the minimum of their
+/// limits.
 pub(crate) fn meet(
     group: &RankGroup,
     config: &EngineConfig,
@@ -120,7 +121,7 @@ pub(crate) fn meet(
     Ok((described, Agreed { n_rows_max, n_wave }))
 }
 
-/// Refuses experts whose rows are inputs: an expert would have to be turned each time it is read.
+/// Refuses experts whose rows are inputs: an expert would have to be transposed on every read.
 fn check_order(dir: &Path, blueprint: &Blueprint) -> Result<()> {
     match blueprint.manifest.banks.iter().find(|bank| bank.is_input_first) {
         None => Ok(()),
@@ -134,8 +135,8 @@ fn check_order(dir: &Path, blueprint: &Blueprint) -> Result<()> {
     }
 }
 
-/// Names these weights: twins of one architecture have the same headers, so that values count too,
-/// of the first and the last expert of each layer for all of them.
+/// Computes a hash that identifies the weights. Variants of one architecture have the same headers,
+/// so values count too; the first and the last routed expert of each layer represent all of them.
 pub(crate) fn fingerprint(
     header_fingerprint: u64,
     (manifest, weights): (&Manifest, &Weights),

@@ -1,13 +1,15 @@
-//! For crates that supply a backend, and for our own tools and tests. No promise of stability.
+//! Items for crates that supply a backend, and for moeflux's own tools and tests. No promise of
+//! stability.
 //!
-//! Programs that use models find what they need at the root of the crate. Here each internal module
-//! passes on what those others use, under its own name, so that an item has one path inside and
-//! the same one outside. Two crates whose types stand in signatures are passed on whole.
+//! Programs that use models find what they need at the root of the crate. Each module here
+//! re-exports items of the internal module with the same name, so that an item has the same path
+//! inside and outside of the crate. Two crates whose types appear in signatures are re-exported
+//! whole.
 
 pub use moeflux_io as io;
 pub use moeflux_kernels as kernels;
 
-/// Types that cannot be mixed up.
+/// Index and identifier types.
 pub mod ids {
     pub use crate::ids::{
         BufferId, ExpertIdx, LayerIdx, MatrixId, Position, StateId, TokenId, VectorId,
@@ -19,7 +21,7 @@ pub mod error {
     pub use crate::error::{ByteCount, Error, Remedy, Result, grouped};
 }
 
-/// Files as tables of contents.
+/// Model files and their headers.
 pub mod format {
     pub use crate::format::{
         AlteredDocument, BlockType, Checkpoint, DType, DocumentSum, FileSums, Gguf, GgufHeader,
@@ -33,7 +35,7 @@ pub mod format {
     };
 }
 
-/// What a config says.
+/// The contents of a config.
 pub mod spec {
     pub use crate::spec::{
         Activation, AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GatedDeltaSpec,
@@ -43,7 +45,7 @@ pub mod spec {
     };
 }
 
-/// Tensors: where they are, and those in memory.
+/// Tensors: their locations, and those in memory.
 pub mod weights {
     pub use crate::weights::{
         BankPart, Change, Copies, EveryRow, ExpertBank, ExpertLayout, ExpertView, Extent, Finite,
@@ -61,12 +63,12 @@ pub mod experts {
         for_each_expert,
     };
 
-    /// Which expert is likely next.
+    /// Prediction of the next experts.
     pub mod predict {
         pub use crate::experts::predict::{Quality, Stage};
     }
 
-    /// A trace under other budgets.
+    /// Replay of a trace under other budgets.
     pub mod replay {
         pub use crate::experts::replay::{Replayed, Tally, bound, replay};
     }
@@ -80,7 +82,7 @@ pub mod experts {
         };
     }
 
-    /// Which experts the rows of an answer chose.
+    /// Records of the experts that the rows of an answer chose.
     pub mod trace {
         pub use crate::experts::trace::{
             LayerShape, N_ROWS_MAX, StepKind, Trace, TraceBlock, TraceHeader, TraceUse, TraceWriter,
@@ -99,24 +101,24 @@ pub mod ops {
     };
 }
 
-/// What runs plans.
+/// Backends, which run plans.
 pub mod backend {
     pub use crate::backend::{
         Arithmetic, Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates, StatePart,
         TierStats, WaveValues,
     };
 
-    /// What sessions' memory is booked from.
+    /// Memory budget from which sessions book.
     pub mod room {
         pub use crate::backend::room::{Booking, Room};
     }
 
-    /// Threads and kernels.
+    /// The backend for CPUs.
     pub mod cpu {
         pub use crate::backend::cpu::CpuBackend;
     }
 
-    /// Slow scalar code that the others are compared with.
+    /// The slow scalar backend that the others are compared with.
     pub mod reference {
         pub use crate::backend::reference::ReferenceBackend;
     }
@@ -127,7 +129,7 @@ pub mod families {
     pub use crate::families::{DividedExperts, LayerPlan, ModelPlan, MoePlan};
 }
 
-/// What headers tell.
+/// Everything that headers say about a model.
 pub mod blueprint {
     pub use crate::blueprint::Blueprint;
 }
@@ -152,12 +154,12 @@ pub mod ranks {
     };
 }
 
-/// A batch of rows into logits.
+/// From a batch of rows to logits.
 pub mod forward {
     pub use crate::forward::{LoadedModel, Logits, StepProgress};
 }
 
-/// Logits into a token.
+/// From logits to a token.
 pub mod sample {
     pub use crate::sample::{
         Choice, LOGPROBS_MAX, LogitMask, PENALTY_MAX, Sampler, SamplerConfig, SamplerDefaults,
@@ -179,12 +181,13 @@ pub mod text {
     use crate::format::Metadata;
     use crate::model_text::ModelText;
 
-    /// The text of a GGUF file by its metadata. A `tokenizer.json` replaces the file's own
-    /// tokenizer if it is given, or if it lies next to a file of which the tokenizer is unknown.
+    /// Reads the text of a GGUF file from its metadata. A `tokenizer.json` replaces the file's own
+    /// tokenizer if it is given, or if it lies next to a file whose tokenizer is not supported.
     ///
     /// # Errors
     ///
-    /// What is wrong with the metadata; [`crate::Error::UnknownTokenizer`].
+    /// If the metadata is invalid; [`crate::Error::UnknownTokenizer`] if the tokenizer is not
+    /// supported.
     pub fn text_of_metadata(
         path: &Path,
         metadata: &Metadata,
@@ -194,7 +197,7 @@ pub mod text {
         ModelText::of_gguf(path, metadata, tokenizer, vocab)
     }
 
-    /// The tokenizer of a GGUF file by its metadata.
+    /// Reads the tokenizer of a GGUF file from its metadata.
     ///
     /// # Errors
     ///
@@ -208,7 +211,7 @@ pub mod text {
     }
 }
 
-/// How an engine is opened.
+/// Configuration of an engine.
 pub mod config {
     pub use crate::builder::Configure;
     pub use crate::config::{
@@ -217,7 +220,7 @@ pub mod config {
     };
 }
 
-/// A number of bytes among the needs of a model.
+/// Division of memory between the parts of a model.
 pub mod budget {
     pub use crate::budget::{
         Division, GrowthRoom, Host, Layout, Memory, Placement, PromptRoom, UNSAID_BYTES,
@@ -225,7 +228,7 @@ pub mod budget {
     };
 }
 
-/// Timelines of tokens.
+/// Sessions.
 pub mod session {
     pub use crate::session::{
         Feed, N_CHECKPOINTS_DEFAULT, N_ROWS_BESIDE, OutputOf, Runtime, Session, Snapshot,
@@ -233,7 +236,7 @@ pub mod session {
     };
 }
 
-/// Logits into an answer.
+/// From logits to an answer.
 #[cfg(feature = "text")]
 pub mod generate {
     pub use crate::generate::{Chosen, Event, Finish, Generation, Listener};

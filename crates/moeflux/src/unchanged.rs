@@ -1,4 +1,4 @@
-//! Whether the files of a model are still those that an engine was opened from.
+//! Checks that the files of a model have not changed since an engine opened them.
 //!
 //! **Invariant:** reads no weights.
 
@@ -8,12 +8,12 @@ use crate::error::Result;
 use crate::model_text::ModelText;
 
 impl Engine {
-    /// Compares the files that experts are read from with what was opened. If all experts are in
-    /// memory, nothing is compared.
+    /// Checks that the files that experts are read from have not changed since they were opened. If
+    /// experts are not streamed, nothing is checked.
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Malformed`] that names a file which was written to, replaced or removed.
+    /// [`crate::Error::Malformed`] that names a file which was modified, replaced or removed.
     pub fn check_files(&self) -> Result<()> {
         if self.stream_stats().is_none() {
             return Ok(());
@@ -21,11 +21,11 @@ impl Engine {
         self.files.iter().try_for_each(|file| file.check_unchanged())
     }
 
-    /// Compares the files that `text` was read from with those of this engine.
+    /// Checks that the files that `text` was read from have not changed and belong to this engine.
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Malformed`] if they have other contents now, or belong to another model.
+    /// [`crate::Error::Malformed`] if their contents have changed, or they belong to another model.
     #[cfg(feature = "text")]
     pub fn check_text(&self, text: &ModelText) -> Result<()> {
         let headers: Vec<u64> = self.files.iter().map(|file| file.header_hash).collect();

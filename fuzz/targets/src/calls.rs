@@ -1,16 +1,15 @@
-//! Answers with calls of tools: whatever a model writes is read, and how it is cut into pieces does
-//! not matter.
+//! Answers with tool calls: any answer can be parsed, and its division into pieces does not matter.
 //!
-//! The first byte of an input chooses the format (`0`: the first), the second one whether a limit
-//! ended the answer and how thoughts are told from text; the rest is the answer.
+//! The first byte of an input chooses the format (`0`: the first). The second chooses whether a
+//! limit ended the answer, and how thoughts are distinguished from text. The rest is the answer.
 
 use moeflux_chat::{AnswerReader, AnswerStart, CallFormat, Piece, ThoughtFormat, Tool};
 use serde_json::{Map, Value as Json, json};
 
-/// What no text of an answer in harmony has in it.
+/// Markers that never occur in the text of a harmony answer.
 const MARKERS: [&str; 4] = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>"];
 
-/// Of each input so many places are tried at which it is cut in two.
+/// Upper bound on the places at which an input is cut in two.
 const CUTS_MAX: usize = 8;
 
 pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
@@ -45,7 +44,7 @@ fn check(input: &[u8], tools: &[Tool]) {
     }
 }
 
-/// Pieces of one kind in a row as one.
+/// Joins consecutive pieces of one kind.
 fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut all: Vec<Piece> = Vec::new();
     for piece in pieces {
@@ -67,11 +66,11 @@ fn check_pieces(pieces: &[Piece], (answer, thoughts): (&str, &ThoughtFormat), to
             Piece::Thought(text) | Piece::Text(text) => {
                 assert!(arguments.is_none(), "text in a call");
                 if thoughts.title == "harmony" {
-                    // Messages of a kind are joined, and their markers dropped.
+                    // Messages of one kind are joined, and their markers dropped.
                     assert!(!MARKERS.iter().any(|it| text.contains(it)), "a marker in {text}");
                     continue;
                 }
-                // What is text was written so, in this order.
+                // Text occurs literally in the answer, in this order.
                 let at = rest.find(text).expect("a part of the answer");
                 rest = &rest[at + text.len()..];
             }

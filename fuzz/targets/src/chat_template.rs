@@ -1,5 +1,5 @@
-//! Chat templates: what is accepted renders a conversation with everything in it, or says why not;
-//! rendering ends, and its text is bounded.
+//! Chat templates: an accepted template renders a conversation with every feature, or gives a
+//! reason; rendering ends, and its text is bounded.
 
 use std::path::Path;
 

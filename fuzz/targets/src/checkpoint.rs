@@ -1,5 +1,5 @@
-//! A config and the headers of a folder's files, packed or not, up to a model: what is accepted has
-//! every matrix, vector, expert and checksum inside of its file.
+//! A config and the headers of a directory's files, packed or not, up to a model: an accepted one
+//! has every matrix, vector, expert and checksum inside its file.
 //!
 //! Input: JSON, `{"config": {..}, "files": [{"name": .., "len_bytes": .., "header": {..}}]}`.
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::support::check_refusal;
 
-/// Names, lengths and headers.
+/// Returns names, lengths and headers.
 fn files_of(value: &Value) -> Option<Vec<(String, u64, String)>> {
     let file = |file: &Value| {
         let name = file.get("name")?.as_str()?.to_owned();
@@ -42,7 +42,7 @@ pub(crate) fn check(input: &[u8]) {
     check_blueprint(&blueprint, &checkpoint);
 }
 
-/// Everything that is bound lies inside of its file.
+/// Checks that all bound data lies inside its file.
 pub(crate) fn check_blueprint(blueprint: &Blueprint, checkpoint: &Checkpoint) {
     let check_extent = |extent: &Extent| {
         let file = &checkpoint.files[extent.file_idx];

@@ -1,4 +1,5 @@
-//! Configs of models: what is accepted has shapes whose products fit and ropes that are finite.
+//! Model configs: the shapes of an accepted config have products that fit, and its ropes are
+//! finite.
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ pub(crate) fn check(input: &[u8]) {
     let spec = match ModelSpec::from_config(&raw) {
         Ok(spec) => spec,
         Err(error) => {
-            // One line of bounded length, whatever the config says.
+            // One line of bounded length, whatever the config contains.
             let message = error.to_string();
             assert!(!message.contains('\n') && message.len() < 2000, "{message}");
             return;

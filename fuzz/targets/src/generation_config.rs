@@ -1,5 +1,5 @@
-//! `generation_config.json`: what is accepted are values that a sampler takes, and the same when
-//! they are written and read again; end tokens ascend.
+//! `generation_config.json`: a sampler takes the accepted values, and they survive writing and
+//! reading again; end tokens ascend.
 
 use moeflux::provider::format::parse_json;
 use moeflux::provider::sample::{Sampler, SamplerDefaults};

@@ -1,5 +1,5 @@
-//! Headers of GGUF files, up to a model: what is accepted has every tensor inside of its file, and
-//! whole blocks.
+//! Headers of GGUF files, up to a model: an accepted file has every tensor inside it, in whole
+//! blocks.
 //!
 //! Input: eight bytes for the length of the file, little endian, then its first bytes.
 

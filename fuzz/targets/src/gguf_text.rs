@@ -1,4 +1,5 @@
-//! What a GGUF says of text: what is accepted has ids below the model's rows, and takes any text.
+//! Text metadata of a GGUF: an accepted tokenizer has ids below the model's rows, and takes any
+//! text.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Indices of shards: what is accepted stays in its folder.
+//! Indices of shards: all files of an accepted index are in its directory.
 
 use std::path::{Component, Path};
 

@@ -1,8 +1,8 @@
-//! What fuzzing calls: for each kind of file that moeflux reads, a function of any bytes.
+//! Fuzz targets: for each kind of file that moeflux reads, a function of any bytes.
 //!
-//! It panics if the parser accepts what it should not, or refuses in more than one line. The
-//! functions know neither who chooses the bytes nor how: `fuzz/programs` gives them those of
-//! libFuzzer, `tests/corpus.rs` those of the committed corpus and some changed by chance.
+//! A target panics if the parser accepts invalid input, or refuses in more than one line. Targets
+//! do not know where the bytes come from: `fuzz/programs` passes those of libFuzzer,
+//! `tests/corpus.rs` those of the committed corpus and random changes of them.
 
 mod support;
 mod calls;
@@ -24,15 +24,15 @@ mod tokenizer_config;
 mod tokenizer_json;
 mod trace;
 
-/// Takes one input after another; panics if moeflux breaks a promise.
+/// Checks one input after another; panics if moeflux violates a guarantee.
 pub type Check = Box<dyn FnMut(&[u8]) + Send>;
 
 /// One kind of file.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Also the name of its folder in `fuzz/corpus` and of its program in `fuzz/programs`.
+    /// Also the name of its directory in `fuzz/corpus` and of its program in `fuzz/programs`.
     pub name: &'static str,
-    /// Prepares what the inputs share: a folder, a model, a conversation.
+    /// Prepares the state that inputs share: a directory, a model, a conversation.
     pub make: fn() -> Check,
 }
 
@@ -58,7 +58,7 @@ pub const TARGETS: [Target; 18] = [
     Target { name: "trace", make: || Box::new(trace::check) },
 ];
 
-/// The check of a target.
+/// Returns the check of a target.
 ///
 /// # Panics
 ///

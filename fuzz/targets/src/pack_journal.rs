@@ -1,8 +1,8 @@
-//! Journals of interrupted packs: what is accepted is planned within its files, and nothing is
+//! Journals of interrupted packs: an accepted journal is planned within its files, and nothing is
 //! written before a run.
 //!
-//! Input: the journal, whose `pack` is made right, and so are device, inode and time of change of
-//! its files. Files that it names are there, as it says, if they are not too long.
+//! Input: the journal. Its `pack`, and the device, inode and time of change of its files are
+//! corrected. The files that it names are created as it describes them, unless they are too long.
 
 use std::fs::{self, File};
 use std::hash::Hasher as _;
@@ -69,7 +69,7 @@ fn len_bytes(file: &Value) -> u64 {
     file.get("len_bytes").and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// What the journal's `pack` should be.
+/// Computes the correct `pack` of a journal.
 fn pack_of(journal: &Value, files: &[Value]) -> u64 {
     let mut hash = XxHash3_64::new();
     let mut add = |bytes: &[u8]| {
@@ -93,7 +93,7 @@ fn is_gguf(journal: &Value) -> bool {
     journal.get("config").is_some_and(Value::is_null)
 }
 
-/// The header of a file: of a GGUF file it stands in the journal in hexadecimal digits.
+/// Returns the header of a file. For a GGUF file, the journal has it in hexadecimal digits.
 fn header_of(journal: &Value, file: &Value) -> Vec<u8> {
     let header = text(file, "header").as_bytes();
     if !is_gguf(journal) {
@@ -104,14 +104,14 @@ fn header_of(journal: &Value, file: &Value) -> Vec<u8> {
     pairs.iter().filter_map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect()
 }
 
-/// A file of the source with this header, if the folder is where its name leads.
+/// Creates a file of the source with this header, if its name stays in the directory.
 fn put_file(source: &Path, journal: &Value, file: &Value) {
     let (name, header) = (text(file, "name"), header_of(journal, file));
     let components: Vec<_> = Path::new(name).components().collect();
     if !matches!(components[..], [Component::Normal(_)]) || len_bytes(file) > FILE_BYTES_MAX {
         return;
     }
-    // Names may be longer than the system takes.
+    // Names may be longer than the system allows.
     let Ok(mut out) = File::create(source.join(name)) else { return };
     if !is_gguf(journal) {
         let length = (header.len() as u64).to_le_bytes();
@@ -121,7 +121,7 @@ fn put_file(source: &Path, journal: &Value, file: &Value) {
     out.set_len(len_bytes(file)).expect("a file with a hole");
 }
 
-/// Says which file it is that is there now: what may be another is compared by its bytes.
+/// Enters the identity of the existing file: a file that may be another is compared by its bytes.
 fn identify(source: &Path, file: &mut Value) {
     let Ok(found) = FileIdentity::of_path(&source.join(text(file, "name"))) else { return };
     let (device, inode) = found.number;

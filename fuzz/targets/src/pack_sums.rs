@@ -1,6 +1,6 @@
-//! `moeflux-pack.json`: what is accepted says the same when it is written and read again.
+//! `moeflux-pack.json`: an accepted file survives writing and reading again.
 //!
-//! Input: the file as it is; tried once more with its own checksum made right.
+//! Input: the unmodified file; tried again with its own checksum corrected.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ fn check_file(bytes: &[u8]) {
     assert_eq!(PackSums::parse(&sums.to_bytes()).expect("what it wrote itself"), sums);
 }
 
-/// What the file says, as far as it says something.
+/// Returns the contents of the file, if they are complete.
 fn sums_of(value: &Value) -> Option<PackSums> {
     let sum = |value: &Value| u64::from_str_radix(value.as_str()?, 16).ok();
     let weight = |(name, value): (&String, &Value)| Some((name.clone(), sum(value)?));

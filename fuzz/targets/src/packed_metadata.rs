@@ -1,4 +1,4 @@
-//! Headers of packed files: what is accepted has records and sums inside its tensors.
+//! Headers of packed files: an accepted one has records and sums inside its tensors.
 //!
 //! Input: three bytes for the length of the data, little endian, then the header.
 
@@ -14,14 +14,14 @@ pub(crate) fn check(input: &[u8]) {
         Ok(Some(file)) => file,
         Ok(None) => return,
         Err(problem) => {
-            // One line of bounded length, whatever the file says.
+            // One line of bounded length, whatever the file contains.
             assert!(!problem.0.contains('\n') && problem.0.len() < 2000, "{problem}");
             return;
         }
     };
     let sums_bytes = (file.sums.n_sums as u64 + 1) * 8;
     assert_eq!(file.sums.begin_bytes + sums_bytes, data_bytes);
-    // What is written is read again as the same.
+    // Written metadata is read as the same.
     let mut again = header;
     let metadata = packed_metadata(file.pack, &file.role, &file.blocks);
     again.metadata = metadata

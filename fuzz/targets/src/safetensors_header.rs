@@ -1,4 +1,4 @@
-//! Headers of safetensors files: what is accepted covers the data exactly.
+//! Headers of safetensors files: an accepted header covers the data exactly.
 //!
 //! Input: two bytes for the length of the data, little endian, then the header.
 

@@ -1,11 +1,11 @@
-//! Saved sessions: what is accepted is saved again as the same bytes and can be gone on with; what
-//! is refused leaves the session as it was.
+//! Saved sessions: an accepted one is saved again as the same bytes and can be continued; a refused
+//! one leaves the session unchanged.
 //!
-//! Input: a byte, then a file as it is; or, told by the byte, edits to a good file: which of the
-//! models, how many tokens it holds, whether the checksums are made right again, whether the
-//! session goes on, which takes a hundred times as long; then three bytes per edit, place (little
-//! endian) and value, where the last one of less than three cuts the file. Every second input is
-//! loaded into a session that holds a token.
+//! Input: a byte, then either an unmodified file or edits to a valid one. The byte chooses between
+//! these, and for edits the model, the number of tokens in the file, whether the checksums are
+//! corrected, and whether the session continues, which takes a hundred times as long. An edit has
+//! three bytes: offset (little endian) and value; a shorter last one truncates the file. Every
+//! second input is loaded into a session that holds a token.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -28,14 +28,14 @@ const SUM_BYTES: usize = 8;
 
 struct Rig {
     session: Session,
-    /// By the number of tokens.
+    /// By number of tokens.
     files: Vec<SavedFile>,
     n_rows: u32,
 }
 
 struct SavedFile {
     bytes: Vec<u8>,
-    /// Where each part ends that has a checksum, which are its last bytes: the header, positions,
+    /// The ends of the parts with a checksum, which is in their last bytes: the header, positions,
     /// recurrent states.
     ends: Vec<usize>,
 }
@@ -52,7 +52,7 @@ fn check(rigs: &mut [Rig], input: &[u8]) {
         0 => rest.to_vec(),
         n => edited(&rig.files[usize::from(n) % rig.files.len()], rest, how & 8 != 0),
     };
-    // Any of the good ones goes back in.
+    // Any valid file can be loaded again.
     rig.session.clear();
     rig.session.load_state(&mut &rig.files[1].bytes[..]).expect("what was saved");
     let is_behind = bytes.len().is_multiple_of(2);
@@ -66,7 +66,7 @@ fn check(rigs: &mut [Rig], input: &[u8]) {
         return;
     }
     if !is_behind {
-        // What follows is left to whoever reads on.
+        // The reader may continue with the bytes that follow.
         let again = saved(&mut rig.session);
         assert!(bytes.starts_with(&again), "what was loaded is saved again");
     }

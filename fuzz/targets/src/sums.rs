@@ -1,6 +1,6 @@
-//! `moeflux-sums.json`: what is accepted says the same when it is written and read again.
+//! `moeflux-sums.json`: an accepted file survives writing and reading again.
 //!
-//! Input: the file as it is; tried once more with its own checksum made right.
+//! Input: the unmodified file; tried again with its own checksum corrected.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ fn check_file(bytes: &[u8]) {
     assert_eq!(again.expect("what it wrote itself"), document);
 }
 
-/// What the file says, as far as it says something.
+/// Returns the contents of the file, if they are complete.
 fn document_of(value: &Value) -> Option<SumsDocument> {
     let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
     let file = |file: &Value| {

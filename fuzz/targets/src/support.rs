@@ -1,20 +1,20 @@
-//! What several targets share: a folder for what is read from files, and what a refusal keeps to.
+//! Helpers of several targets: a directory for files, and the check of a refusal.
 
 use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A folder of this process, removed with its owner. Programs of libFuzzer end without dropping
-/// anything: `tools/check/fuzz.sh` removes what they leave.
+/// A directory of this process, removed when dropped. libFuzzer programs end without dropping
+/// anything: `tools/check/fuzz.sh` removes their directories.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    /// An empty one.
+    /// Creates an empty directory.
     pub(crate) fn new(name: &str) -> Self {
         let name = format!("moeflux-fuzz-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // One of an earlier process with the same number.
+        // An earlier process with the same id may have left one.
         fs::remove_dir_all(&path).ok();
         fs::create_dir_all(&path).expect("a folder for files");
         Self(path)
@@ -35,7 +35,7 @@ impl Drop for Folder {
     }
 }
 
-/// One line of bounded length, whatever the input says.
+/// Checks that a message is one line of bounded length, whatever the input contains.
 pub(crate) fn check_refusal(error: &impl Display) {
     let message = error.to_string();
     assert!(!message.contains(['\n', '\r']) && message.len() < 2000, "{message}");

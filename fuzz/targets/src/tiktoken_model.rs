@@ -1,5 +1,5 @@
-//! `tiktoken.model`: what is accepted has ids below the model's rows, and takes any text and any
-//! ids.
+//! `tiktoken.model`: an accepted tokenizer has ids below the model's rows, and takes any text and
+//! any ids.
 
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::text::Tokenizer;

@@ -1,4 +1,4 @@
-//! `tokenizer_config.json`: what is accepted names tokens in roles that there are, and leaves a
+//! `tokenizer_config.json`: an accepted config names tokens in known roles, and results in a
 //! tokenizer whose ids have rows.
 
 use moeflux::provider::text::{ChatTemplate, EndTokens, SpecialTokens, Tokenizer};

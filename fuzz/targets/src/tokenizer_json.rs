@@ -1,4 +1,4 @@
-//! Tokenizers: what is accepted has ids below the model's rows, and takes any text and any ids.
+//! Tokenizers: an accepted one has ids below the model's rows, and takes any text and any ids.
 
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::text::Tokenizer;
@@ -7,7 +7,7 @@ use crate::support::{Folder, check_refusal};
 
 const N_ROWS: usize = 4096;
 
-/// Spaces, digits, marks, scripts, a special token, and what no normaliser leaves alone.
+/// Spaces, digits, marks, scripts, a special token, and text that every normaliser changes.
 const TEXT: &str = "Hello  world\n\t'll 1234<|im_end|> \u{e9}e\u{301}\u{fb01}\u{3042}\u{1f600}\0";
 
 pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
@@ -37,7 +37,7 @@ fn check(folder: &Folder, input: &[u8]) {
             }
         }
     }
-    // One more than there are.
+    // Includes the first id beyond the vocabulary.
     for id in (0..=n_ids).map(|id| TokenId(u32::try_from(id).expect("few rows"))) {
         let text = tokenizer.token_text(id);
         assert!(text.is_some() || tokenizer.token_bytes(id).is_empty(), "{id:?}");

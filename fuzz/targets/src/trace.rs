@@ -1,6 +1,6 @@
-//! Routing traces: what is accepted is a model's steps, and can be replayed.
+//! Routing traces: an accepted trace consists of a model's steps, and can be replayed.
 //!
-//! Input: a byte; a file as it is, or, if the byte is odd, one without its checksums.
+//! Input: a byte, then an unmodified file, or, if the byte is odd, one without its checksums.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::support::check_refusal;
 const HEADER_BYTES: usize = 24;
 const LAYER_BYTES: usize = 16;
 const BLOCK_HEAD_BYTES: usize = 8;
-/// So that a replay takes no longer than the reading.
+/// Upper bound on the experts of a replay, so that it takes no longer than reading the trace.
 const N_EXPERTS_REPLAYED_MAX: usize = 10_000;
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<usize> {
@@ -21,7 +21,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_le_bytes(bytes)).ok()
 }
 
-/// Moves `n_bytes` from `rest` behind `out`, with their checksum: these bytes, and the rest.
+/// Appends `n_bytes` of `rest` and their checksum to `out`. Returns these bytes and the remainder.
 fn put<'a>(out: &mut Vec<u8>, rest: &'a [u8], n_bytes: usize, seed: u64) -> (&'a [u8], &'a [u8]) {
     let (part, rest) = rest.split_at(n_bytes.min(rest.len()));
     out.extend_from_slice(part);
@@ -29,7 +29,7 @@ fn put<'a>(out: &mut Vec<u8>, rest: &'a [u8], n_bytes: usize, seed: u64) -> (&'a
     (part, rest)
 }
 
-/// The same with checksums, as far as there are whole parts.
+/// Inserts the checksums of all parts.
 fn summed(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let table_bytes = u32_at(bytes, 12).unwrap_or(0).saturating_mul(LAYER_BYTES);
@@ -62,7 +62,7 @@ pub(crate) fn check(input: &[u8]) {
         assert!((1..=N_ROWS_MAX).contains(&block.n_rows) && shape.top_k > 0);
         let n_uses: usize = block.uses.iter().map(|it| it.n_uses as usize).sum();
         assert_eq!(n_uses, block.n_rows * shape.top_k);
-        // Panics where experts do not ascend or are not the layer's.
+        // Panics if experts do not ascend or are not the layer's.
         again.push(block);
     }
     assert_eq!(again, trace);

@@ -1,7 +1,7 @@
-//! Every target with its committed corpus, and with inputs made from it by chance.
+//! Runs every target on its committed corpus, and on random changes of it.
 //!
-//! Nothing guides the chance, unlike in a run of `tools/check/fuzz.sh`: this finds what is near to
-//! a good file, in the build of all other tests. `MOEFLUX_SEEDS` makes it try more.
+//! Unlike `tools/check/fuzz.sh`, this is not guided by coverage: it finds errors close to valid
+//! files, in the build of all other tests. `MOEFLUX_SEEDS` makes it try more.
 #![cfg(test)]
 
 use std::collections::BTreeSet;
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use moeflux_fuzz_targets::{Check, TARGETS, check_of};
 
-/// As libFuzzer is told: larger inputs find nothing that smaller ones do not.
+/// The limit passed to libFuzzer: larger inputs find nothing that smaller ones do not.
 const INPUT_BYTES_MAX: usize = 16 << 10;
-/// Beyond what any good input of this size needs; a false size asks for far more.
+/// More than any valid input of this size needs; a wrong size requests far more.
 const ALLOCATED_BYTES_MAX: u64 = 256 << 20;
 
-/// Where sizes overflow, and signs, exponents and kinds that nothing has.
+/// Numbers at which sizes overflow, and invalid signs, exponents and kinds.
 const NUMBERS: [&str; 10] = [
     "0",
     "1",
@@ -77,7 +77,7 @@ fn check_target(name: &str) {
     }
 }
 
-/// Says which input failed, and leaves it in a file that the program of libFuzzer can be given.
+/// Checks an input. On failure, names it and writes it to a file for the libFuzzer program.
 fn check_input(check: &mut Check, input: &[u8], what: &str) {
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| {
         let allocated = allocation_counter::measure(|| check(input));
@@ -91,7 +91,7 @@ fn check_input(check: &mut Check, input: &[u8], what: &str) {
     }
 }
 
-/// Changes inputs in the ways that libFuzzer does.
+/// Changes inputs in the ways of libFuzzer.
 struct Chance<'a> {
     rng: Rng,
     words: &'a [Vec<u8>],
@@ -122,7 +122,7 @@ impl Chance<'_> {
         bytes
     }
 
-    /// The first word in quotes behind a place, so that JSON stays JSON.
+    /// Changes the first quoted word after an offset, so that JSON stays JSON.
     fn change_word(&mut self, bytes: &mut Vec<u8>, at: usize) {
         let quote = |from: usize| bytes[from..].iter().position(|&byte| byte == b'"');
         let Some(first) = quote(at).map(|first| at + first) else { return };
@@ -130,7 +130,7 @@ impl Chance<'_> {
         splice(bytes, first..first + n_bytes, &self.words[self.rng.below(self.words.len())]);
     }
 
-    /// The first number in decimal digits behind a place.
+    /// Changes the first decimal number after an offset.
     fn change_number(&mut self, bytes: &mut Vec<u8>, at: usize) {
         let is_digit = |byte: &u8| byte.is_ascii_digit();
         let Some(first) = bytes[at..].iter().position(is_digit).map(|first| at + first) else {
@@ -152,7 +152,7 @@ fn splice(bytes: &mut Vec<u8>, range: Range<usize>, new: &[u8]) {
     bytes.splice(range, new.iter().copied());
 }
 
-/// The words of libFuzzer's dictionary.
+/// Returns the words of libFuzzer's dictionary.
 fn words() -> Vec<Vec<u8>> {
     let text = std::fs::read_to_string(fuzz_dir().join("json.dict")).unwrap();
     let quoted = text.lines().filter_map(|line| line.strip_prefix('"')?.strip_suffix('"'));
@@ -163,7 +163,7 @@ fn fuzz_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// In the order of their names, so that a seed means the same everywhere.
+/// Returns a directory's entries by name, so that a seed means the same everywhere.
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).unwrap();
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -171,8 +171,8 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Seeds of a suite that draws `n` of them in `./test.sh`. With `MOEFLUX_SEEDS`, a suite that draws
-/// 200 draws so many instead, and others more in proportion.
+/// Returns the seeds of a suite that draws `n` of them in `./test.sh`. `MOEFLUX_SEEDS` sets the
+/// number for a suite that draws 200, and scales others in proportion.
 #[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
 fn seeds(n: u64) -> Range<u64> {
     const USUAL: u64 = 200;
@@ -191,7 +191,7 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number in `0 .. n`, or 0 if there is none.
+    /// Returns a number in `0 .. n`, or 0 if the range is empty.
     fn below(&mut self, n: usize) -> usize {
         let n = u64::try_from(n.max(1)).unwrap();
         usize::try_from(self.bits() % n).unwrap()

@@ -1,10 +1,10 @@
-//! Attributes that switch a check off: none for tests, a reason for lints.
+//! Attributes that disable a check: no test is skipped, and every silenced lint has a reason.
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
 use crate::tidy::tree::{File, Tree};
 
-/// Skipped tests and silenced lints without a reason.
+/// Finds skipped tests, and silenced lints without a reason.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.rust().flat_map(check_file).collect()
 }

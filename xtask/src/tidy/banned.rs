@@ -1,6 +1,7 @@
-//! Names that this project does without, each with what it uses instead.
+//! Names that this project does not use, each with its replacement.
 //!
-//! Knows text only; what clippy can ban (`disallowed-methods`, `unwrap_used`) is banned there.
+//! Reads text only; names that clippy can ban (`disallowed-methods`, `unwrap_used`) are banned
+//! there.
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
@@ -21,7 +22,7 @@ const BANNED: [(&str, &str); 12] = [
     ("rand::random", "a generator with a stated seed"),
 ];
 
-/// Functions of the platform's library: their last bits differ between systems.
+/// Functions of the platform's library, whose last bits differ between systems.
 const OF_THE_PLATFORM: [&str; 19] = [
     ".sin()",
     ".cos()",
@@ -44,26 +45,27 @@ const OF_THE_PLATFORM: [&str; 19] = [
     ".hypot(",
 ];
 
-/// Where numbers of models are computed, up to the tests of a file.
+/// Directories where numbers of models are computed; each file up to its tests.
 const COMPUTED: [&str; 2] = ["crates/moeflux/src/", "crates/moeflux-kernels/src/"];
 
-/// Of these: the reference, which is compared within limits, and tests.
+/// Exceptions: the reference, which is compared within limits, and tests.
 const NOT_COMPUTED: [&str; 3] = ["/backend/reference/", "/tests/", "/tests.rs"];
 
-/// The places that may use a name.
+/// Files that may use a name.
 const HOMES: [(&str, &str); 5] = [
     ("SystemTime::now", "crates/moeflux-cli/src/clock.rs"),
-    // The engine's suite of operations, in the tests of a crate that the engine does not know.
+    // Shares the engine's suite of operations with the tests of a crate that the engine does not
+    // know.
     ("#[path", "crates/moeflux-gpu/tests/it/main.rs"),
-    // Whether there is a GPU, which the tests of the command ask, too.
+    // Shares the detection of a GPU with the tests of the command.
     ("#[path", "crates/moeflux-cli/tests/it/main.rs"),
-    // The hub of the tests, for other programs and for measurements.
+    // Shares the hub of the tests with other programs and measurements.
     ("#[path", "crates/moeflux-hub/examples/hub.rs"),
-    // Folders of a test's own.
+    // Shares the temporary directories of tests.
     ("#[path", "crates/moeflux-schedule/tests/it/main.rs"),
 ];
 
-/// Code with such names.
+/// Finds code with such names.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.rust().flat_map(check_file).collect()
 }

@@ -1,7 +1,7 @@
-//! Comments give reasons, not the history of the work, and leave nothing for later.
+//! Comments give reasons, not the history of the work, and postpone nothing.
 //!
-//! Looks for the words that diaries are made of. Knows no grammar: a word that is needed in its
-//! plain sense (an angle, a borrowed part of an array) has a synonym.
+//! Looks for typical words of such comments. Knows no grammar: where such a word is needed in its
+//! plain sense (an angle, a borrowed part of an array), use a synonym.
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
@@ -11,7 +11,7 @@ const LATER: [&str; 4] = ["FIXME", "TODO", "XXX", "HACK"];
 const CHAPTERS: [&str; 2] = ["phase", "phases"];
 const NUMBERED: [&str; 4] = ["slice", "milestone", "issue #", "ticket"];
 
-/// Comments with such words.
+/// Finds comments with such words.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.files.iter().flat_map(check_file).collect()
 }
@@ -22,7 +22,8 @@ fn check_file(file: &File) -> Vec<Finding> {
     let comments = if is_script { &file.text } else { &file.comments };
     let mut findings = Vec::new();
     for (line_idx, line) in comments.lines().enumerate() {
-        // In a script what follows the first `#` may be a literal: good enough for these words.
+        // In a script, the text after the first `#` may be a literal. That is good enough for these
+        // words.
         let comment = if is_script { line.split_once('#').map_or("", |it| it.1) } else { line };
         if let Some(problem) = problem(comment) {
             findings.push(Finding::new(&file.path, line_idx + 1, problem));
@@ -52,7 +53,7 @@ fn problem(comment: &str) -> Option<String> {
     of_port.then(|| "`step of the port` tells the history of the work".to_owned())
 }
 
-/// ` 5` and ` 5d-9`, not ` 0..3`.
+/// Whether the text begins with a number, as in ` 5` and ` 5d-9`, but not ` 0..3`.
 fn begins_with_number(rest: &str) -> bool {
     let rest = rest.trim_start_matches(' ');
     let after = rest.trim_start_matches(|it: char| it.is_ascii_digit());

@@ -1,14 +1,14 @@
-//! Which crate of the workspace may depend on which: a table, compared with each `Cargo.toml`.
+//! The table of allowed dependencies between crates, compared with each `Cargo.toml`.
 //!
-//! Dependencies of every kind count: normal, for tests, for builds, per target.
-//! **Invariant:** a crate that is not in the table is a finding, so that a new one is a decision.
+//! Covers dependencies of every kind: normal, for tests, for builds, per target. **Invariant:** a
+//! crate that is not in the table is a finding, so that adding one is a decision.
 
 use crate::tidy::Finding;
 use crate::tidy::tree::{File, Tree};
 
 const ALLOWED: [(&str, &[&str]); 17] = [
     ("moeflux-io", &[]),
-    // Its benchmark only, which reads memory as weights lie in it.
+    // Only for its benchmark, which reads memory with the layout of weights.
     ("moeflux-kernels", &["moeflux-io"]),
     ("moeflux-threads", &[]),
     // The demo model is for its examples.
@@ -35,18 +35,18 @@ const ALLOWED: [(&str, &[&str]); 17] = [
     ("moeflux-gpu", &["moeflux", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-hub", &["moeflux-io"]),
     ("moeflux-mpi", &["moeflux"]),
-    // Conversations are for its example.
+    // moeflux-chat and the demo model are for its example.
     ("moeflux-schedule", &["moeflux", "moeflux-chat", "moeflux-demo"]),
     ("moeflux-server", &["moeflux", "moeflux-chat", "moeflux-schedule", "moeflux-wire"]),
     ("moeflux-wire", &["moeflux", "moeflux-chat"]),
     ("moeflux-fuzz", &["moeflux-fuzz-targets"]),
     ("moeflux-fuzz-targets", &["moeflux", "moeflux-chat"]),
-    // Parsers of others, on the texts of moeflux-chat.
+    // Runs third-party parsers on texts of moeflux-chat.
     ("moeflux-check-parsers", &[]),
     ("xtask", &[]),
 ];
 
-/// Edges that the table does not have.
+/// Finds dependencies that the table does not allow.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let manifests = tree.files.iter().filter(|file| file.stem() == "Cargo");
     manifests.filter(|file| file.path.ends_with(".toml")).flat_map(check_manifest).collect()
@@ -75,7 +75,7 @@ fn package_name(manifest: &str) -> Option<&str> {
     line.split('"').nth(1)
 }
 
-/// Names of dependencies, with their lines; a renamed one by its package.
+/// Returns the names of dependencies with their lines; for a renamed one, the package's name.
 fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
     let mut is_inside = false;
     let mut found = Vec::new();

@@ -1,12 +1,12 @@
-//! Crates and commands that use the engine as any program does: by its stable names alone.
+//! Crates and commands that use only the stable names of the engine, like any other program.
 //!
-//! What they would miss is what other programs miss. Tests may name `moeflux::provider`.
+//! If they lack a name, other programs lack it too. Tests may use `moeflux::provider`.
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
 use crate::tidy::tree::{File, Tree};
 
-/// Where `moeflux::provider` is not named.
+/// Paths that must not name `moeflux::provider`.
 const USERS: [&str; 11] = [
     "crates/moeflux-chat/src/",
     "crates/moeflux-schedule/src/",
@@ -21,10 +21,10 @@ const USERS: [&str; 11] = [
     "crates/moeflux/examples/",
 ];
 
-/// Of these, the files that are tests as a whole.
+/// Exceptions: files that consist of tests.
 const TESTS: [&str; 3] = ["/tests/", "/tests.rs", "/testing.rs"];
 
-/// Uses of the unstable names.
+/// Finds uses of the unstable names.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.rust().flat_map(check_file).collect()
 }

@@ -1,6 +1,6 @@
-//! What a file may be: small, with Unix line ends, lines that fit a screen.
+//! Limits on files: small, with Unix line ends, with lines that fit a screen.
 //!
-//! Data made by programs ([`DATA_FOLDERS`]) is exempt: its size is bounded where it is made.
+//! Generated data ([`DATA_FOLDERS`]) is exempt: its size is bounded where it is made.
 
 use crate::tidy::Finding;
 use crate::tidy::tree::{DATA_FOLDERS, File, Tree};
@@ -8,7 +8,7 @@ use crate::tidy::tree::{DATA_FOLDERS, File, Tree};
 const N_BYTES_MAX: u64 = 100_000;
 const N_COLUMNS_MAX: usize = 100;
 
-/// Files that are too large, too wide or from another system.
+/// Finds files that are too large or too wide, or that have foreign line ends.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let is_data = |file: &&File| DATA_FOLDERS.iter().any(|it| file.path.starts_with(it));
     tree.files.iter().filter(|file| !is_data(file)).flat_map(check_file).collect()

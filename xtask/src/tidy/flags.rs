@@ -1,7 +1,7 @@
-//! Libraries name no option of a command line: a program that uses them may have others.
+//! Libraries name no command-line options: a program that uses them may have others.
 //!
-//! What helps against a failure is in the error; who has options names them. The command's own
-//! tools may be named where nothing else does what they do.
+//! A library's error describes the remedy; the program with options names them. The command's own
+//! tools may be named where nothing else does the same.
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
@@ -18,10 +18,10 @@ const LIBRARIES: [&str; 7] = [
     "crates/moeflux-threads/src/",
 ];
 
-/// What writes and compares the checksums of a folder that is not packed.
+/// The tool that writes and compares the checksums of a directory that is not packed.
 const DEEP: &str = "`moeflux doctor --deep`";
 
-/// Literals of libraries with an option in them.
+/// Finds literals of libraries that contain an option.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let is_of_library = |file: &&File| LIBRARIES.iter().any(|it| file.path.starts_with(it));
     tree.rust().filter(is_of_library).flat_map(check_file).collect()

@@ -1,13 +1,13 @@
-//! Every source file begins with what it is: `//!` in Rust, `//` in WGSL, at most 15 lines.
+//! Every source file begins with its description: `//!` in Rust, `//` in WGSL, at most 15 lines.
 //!
-//! The root of a crate may say more: its header is the crate's documentation.
+//! The root of a crate may have more lines: its header is the crate's documentation.
 
 use crate::tidy::Finding;
 use crate::tidy::tree::{File, Tree};
 
 const N_LINES_MAX: usize = 15;
 
-/// Files without a header, or with a chapter.
+/// Finds files without a header, or with one that is too long.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.files.iter().filter(|file| file.is_source()).filter_map(check_file).collect()
 }

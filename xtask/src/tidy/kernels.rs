@@ -1,9 +1,9 @@
-//! No kernel that the table test does not see.
+//! Every kernel is reachable by the test of all tables.
 //!
 //! The tests run every table that `dispatch.rs` offers. It takes them from `x86_64::tables` and
-//! `aarch64::tables`, and these from one module per instruction set, a file or a folder: `avx2::`.
-//! A file in such a folder is either a table of its own, `avx2::vnni::`, or shared by its tables:
-//! its `mod.rs` must use it, or a table beside it.
+//! `aarch64::tables`, and these from one module per instruction set, a file or a directory:
+//! `avx2::`. A file in such a directory either has its own table, `avx2::vnni::`, or is shared by
+//! the directory's tables: then its `mod.rs` or one of these tables must use it.
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
@@ -12,7 +12,7 @@ use crate::tidy::tree::Tree;
 const CRATE: &str = "crates/moeflux-kernels/src/";
 const DISPATCH: &str = "crates/moeflux-kernels/src/dispatch.rs";
 
-/// Files of kernels that no table is taken from.
+/// Finds files of kernels that no table uses.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let architectures = ["x86_64", "aarch64"];
     architectures.iter().flat_map(|architecture| check_folder(tree, architecture)).collect()
@@ -29,7 +29,7 @@ fn check_folder(tree: &Tree, architecture: &str) -> Vec<Finding> {
             (parent.clone(), format!("{module}::table")),
             (DISPATCH.to_owned(), format!("{architecture}::tables")),
         ];
-        // Without a table, it belongs to those of the module around it.
+        // A file without a table belongs to those of the module around it.
         if let Some((outer, name)) = module.rsplit_once("::")
             && !defines_table(&file.code)
         {
@@ -50,7 +50,7 @@ fn check_folder(tree: &Tree, architecture: &str) -> Vec<Finding> {
     findings
 }
 
-/// `avx2/vnni.rs` is `avx2::vnni`; `avx2/mod.rs` is `avx2`.
+/// Returns `avx2::vnni` for `avx2/vnni.rs`, and `avx2` for `avx2/mod.rs`.
 fn module_of(path: &str) -> String {
     let path = path.strip_suffix(".rs").unwrap_or(path);
     path.strip_suffix("/mod").unwrap_or(path).replace('/', "::")

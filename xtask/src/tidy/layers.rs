@@ -1,11 +1,11 @@
-//! One direction: a module may name only modules that are declared above it.
+//! One direction of dependence: a module may name only modules that are declared above it.
 //!
 //! The order of `mod` lines is the order of dependence, in every crate: in `lib.rs` or `main.rs`,
-//! and in the file of every module that has children. So there is no circle between siblings. A
-//! parent may name all of its children, and a child what its parent defines, but not what the
-//! parent only passes on from a child that stands lower. Modules for tests are exempt.
-//! **Invariant:** a path that the text does not show in full (a glob or an alias of a module
-//! around, a group or a name right below the root) is a finding itself, so that none escapes.
+//! and in the file of every module with children. Hence siblings cannot form a cycle. A parent may
+//! name all of its children. A child may name items that its parent defines, but not items that the
+//! parent re-exports from a lower child. Test modules are exempt. **Invariant:** a path that the
+//! text does not show in full (a glob or an alias of an enclosing module, a group or a name right
+//! below the root) is itself a finding, so that none escapes.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::tidy::tree::{File, Tree};
 
 const ENGINE: &str = "crates/moeflux/src/lib.rs";
 
-/// Names that stand lower than their user, or that hide what is used.
+/// Finds names that are declared lower than their user, or that hide their target.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let roots = tree.rust().filter(|file| is_root(&file.path));
     let mut findings: Vec<Finding> =
@@ -27,7 +27,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The modules of the engine, in order.
+/// Returns the modules of the engine, in order.
 pub(super) fn modules(tree: &Tree) -> Vec<&str> {
     let children = tree.get(ENGINE).map_or_else(Vec::new, |lib| paths::children(&lib.code));
     children.iter().map(|child| child.name).collect()
@@ -37,10 +37,10 @@ fn is_root(path: &str) -> bool {
     path.ends_with("/src/lib.rs") || path.ends_with("/src/main.rs")
 }
 
-/// A module's names, from the crate's root.
+/// The names of a module, from the crate's root.
 type ModulePath<'a> = Vec<&'a str>;
 
-/// A module with a file of its own.
+/// A module with its own file.
 struct Module<'a> {
     file: &'a File,
     children: Vec<Child<'a>>,
@@ -89,7 +89,7 @@ impl<'a> Crate<'a> {
         module.paths.iter().filter_map(judge).collect()
     }
 
-    /// What is wrong with module `own` naming `names`.
+    /// Returns the problem with module `own` naming `names`.
     fn violation(&self, own: &[&'a str], names: &[&'a str]) -> Option<String> {
         let (used, item) = self.resolved(names);
         let n_common = own.iter().zip(&used).take_while(|(own, used)| own == used).count();
@@ -120,13 +120,13 @@ impl<'a> Crate<'a> {
         (!is_above).then(|| format!("`{user}` may not use `{used}`: it stands lower in {order}"))
     }
 
-    /// The module that a path leads to, and what it names there, if that is not the module.
+    /// Returns the module that a path leads to, and the item that it names there, if any.
     fn resolved(&self, names: &[&'a str]) -> (ModulePath<'a>, Option<&'a str>) {
         let is_module = |n: &usize| self.child(&names[..*n], names[*n]).is_some();
         let n_names = (0..names.len()).take_while(is_module).count();
         let Some(&item) = names.get(n_names) else { return (names.to_vec(), None) };
         let own = &names[..n_names];
-        // What the root passes on is for other crates.
+        // Re-exports of the root are for other crates.
         let module = self.modules.get(own).filter(|_| !own.is_empty());
         let is_from_child = |path: &&NamedPath<'a>| {
             let is_below = path.names.len() > n_names + 1 && path.names.starts_with(own);
@@ -138,13 +138,13 @@ impl<'a> Crate<'a> {
         }
     }
 
-    /// The place of a child among those of `parent`, and the child.
+    /// Returns a child of `parent` with its index.
     fn child(&self, parent: &[&'a str], name: &str) -> Option<(usize, Child<'a>)> {
         let children = &self.modules.get(parent)?.children;
         children.iter().copied().enumerate().find(|(_, child)| child.name == name)
     }
 
-    /// The file that declares the children of `parent`: without folders for the crate's root.
+    /// Returns the file that declares the children of `parent`, relative to the crate's root.
     fn file_name(&self, parent: &[&'a str]) -> String {
         let path = self.modules.get(parent).map_or("its parent", |module| &module.file.path);
         let name = path.rsplit('/').next().unwrap_or(path);
@@ -153,7 +153,7 @@ impl<'a> Crate<'a> {
     }
 }
 
-/// `["experts", "table"]` for `experts/table.rs`; nothing for the root.
+/// Returns `["experts", "table"]` for `experts/table.rs`, and an empty path for the root.
 fn module_path(path: &str) -> ModulePath<'_> {
     let inside = path.strip_suffix(".rs").unwrap_or(path);
     let inside = inside.strip_suffix("/mod").unwrap_or(inside);
@@ -166,7 +166,7 @@ mod tests {
 
     const LIB_RS: &str = "//! x\npub mod ids;\nmod experts;\npub(crate) mod ops;\n#[cfg(test)]\n";
 
-    /// Findings of a tree of files in `crates/moeflux/src/`, by line.
+    /// Compares the findings, by line, in a tree of files in `crates/moeflux/src/`.
     #[track_caller]
     fn check_files(files: &[(&str, &str)], expected: &[(usize, &str)]) {
         let paths = files.iter().map(|(path, _)| format!("crates/moeflux/src/{path}"));
@@ -261,7 +261,8 @@ mod tests {
         check_files(&[lib, tests, ("ids.rs", "use crate::tests::same;")], &[]);
     }
 
-    /// Findings of a file `experts/{name}.rs` beside others: `table`, then `policy`, then `stream`.
+    /// Compares the findings of a file `experts/{name}.rs` beside others: `table`, then `policy`,
+    /// then `stream`.
     #[track_caller]
     fn check_sibling(name: &str, text: &str, expected: &[(usize, &str)]) {
         let parent = "mod table;\nmod policy;\nmod stream;\nuse table::Slot;\n\

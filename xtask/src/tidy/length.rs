@@ -1,7 +1,7 @@
-//! A file fits a reader: so many lines of code, so many in all.
+//! Limits on the length of a file: its lines of code, and all of its lines.
 //!
-//! Exceptions are in `xtask/ratchet.txt`: `path code N` or `path all N`.
-//! **Invariant:** an exception is exactly as large as the file needs, so that it can only shrink.
+//! Exceptions are in `xtask/ratchet.txt`: `path code N` or `path all N`. **Invariant:** an
+//! exception is exactly as large as the file needs, so that it shrinks with the file.
 
 use crate::tidy::Finding;
 use crate::tidy::numbers::{self, Entry};
@@ -10,7 +10,7 @@ use crate::tidy::tree::{File, Tree};
 const RATCHET: &str = "xtask/ratchet.txt";
 const LIMITS: [(&str, usize); 2] = [("code", 500), ("all", 600)];
 
-/// Files that are too long, and exceptions that are too large.
+/// Finds files that are too long, and exceptions that are too large.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let (entries, mut findings) = numbers::read(tree, RATCHET);
     for file in tree.files.iter().filter(|file| file.is_source()) {

@@ -1,7 +1,7 @@
-//! Rust (or WGSL) text into what is code, what is comment and what is a literal.
+//! Splits Rust or WGSL text into code, comments and literals.
 //!
-//! **Invariant:** both views have the lines of the text, at the same columns; what does not belong
-//! to a view is blank. Knows tokens only, no grammar.
+//! **Invariant:** both views have the lines of the text, at the same columns; text outside a view
+//! is blank. Knows tokens only, no grammar.
 
 /// The two views of a source text.
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub(super) struct Views {
     pub(super) code: String,
     /// Comments alone.
     pub(super) comments: String,
-    /// Lines that hold more than comments and blanks.
+    /// Number of lines that hold more than comments and blanks.
     pub(super) n_code_lines: usize,
 }
 
@@ -21,7 +21,7 @@ enum Kind {
     Literal,
 }
 
-/// Splits `text`.
+/// Splits `text` into its views.
 pub(super) fn split(text: &str) -> Views {
     let kinds = kinds(text.as_bytes());
     Views {
@@ -31,7 +31,7 @@ pub(super) fn split(text: &str) -> Views {
     }
 }
 
-/// Byte positions where `word` stands in `code` with no letter, digit or `_` beside it.
+/// Returns the byte offsets of `word` in `code` without a letter, digit or `_` beside it.
 pub(super) fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
         let before = code[..at].chars().next_back();
@@ -45,17 +45,17 @@ pub(super) fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// The identifier at the beginning of `text`, perhaps empty.
+/// Returns the identifier at the beginning of `text`, possibly empty.
 pub(super) fn leading_word(text: &str) -> &str {
     &text[..text.find(|it| !is_word(it)).unwrap_or(text.len())]
 }
 
-/// Line number, from 1, of a byte position.
+/// Returns the line number, from 1, of a byte offset.
 pub(super) fn line_number(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
-/// From the opening bracket at `open_at`: what stands up to its closing bracket, exclusive.
+/// Returns the text between the opening bracket at `open_at` and its closing bracket.
 pub(super) fn bracketed(code: &str, open_at: usize) -> &str {
     let mut depth = 0;
     for (at, character) in code[open_at..].char_indices() {
@@ -107,7 +107,7 @@ fn kinds(bytes: &[u8]) -> Vec<Kind> {
     kinds
 }
 
-/// Kind and length of what begins at `at`.
+/// Returns the kind and length of the token at `at`.
 fn token(bytes: &[u8], at: usize) -> (Kind, usize) {
     let rest = &bytes[at..];
     match rest[0] {
@@ -164,7 +164,7 @@ fn quoted_len(rest: &[u8], quote: u8) -> usize {
     rest.len()
 }
 
-/// Length of a character literal; `None` for a lifetime or a label.
+/// Returns the length of a character literal; `None` for a lifetime or a label.
 fn char_len(rest: &[u8]) -> Option<usize> {
     if rest.get(1) == Some(&b'\\') {
         return Some(quoted_len(rest, b'\''));
@@ -174,7 +174,7 @@ fn char_len(rest: &[u8]) -> Option<usize> {
     (rest.get(2 + n_more) == Some(&b'\'')).then_some(3 + n_more)
 }
 
-/// Length of `#"..."#` after its prefix; `None` if that is not what stands there.
+/// Returns the length of `#"..."#` after its prefix; `None` for other text.
 fn raw_string_len(rest: &[u8]) -> Option<usize> {
     let n_hashes = rest.iter().take_while(|&&byte| byte == b'#').count();
     if rest.get(n_hashes) != Some(&b'"') {

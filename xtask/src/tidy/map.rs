@@ -1,4 +1,4 @@
-//! The map in `ARCHITECTURE.md` names every crate, and every module of the engine in its order.
+//! The map in `ARCHITECTURE.md` names every crate, and every module of the engine in order.
 //!
 //! A row of a table begins with the name: "| `spec` |".
 
@@ -8,7 +8,7 @@ use crate::tidy::tree::Tree;
 
 const MAP: &str = "ARCHITECTURE.md";
 
-/// Names that the map lacks or has out of order.
+/// Finds names that are missing in the map, or out of order.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let rows: Vec<&str> = tree.get(MAP).map_or("", |file| &file.text).lines().collect();
     let row_of = |name: &str| rows.iter().position(|row| row.starts_with(&format!("| `{name}` |")));

@@ -1,7 +1,7 @@
-//! A tree of files in, findings out: one file per rule, each a function of the whole tree.
+//! Runs all rules on a tree of files. Each rule is a function of the whole tree, in its own file.
 //!
-//! **Invariant:** rules read text only; what needs types is left to clippy. A rule that meets a
-//! case it cannot judge refuses the construction instead of guessing.
+//! **Invariant:** rules read text only; checks that need types are left to clippy. A rule that
+//! cannot judge a construct rejects it instead of guessing.
 
 mod lex;
 mod paths;
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 
 use crate::tidy::tree::Tree;
 
-/// One place that breaks a rule.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Finding {
     path: String,
@@ -70,13 +70,13 @@ const RULES: [Rule; 16] = [
     face::check,
 ];
 
-/// The repository that this program was built from.
+/// Returns the repository that this program was built from.
 pub(crate) fn repository_root() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().unwrap_or(own).to_owned()
 }
 
-/// All findings of all rules, by path and line.
+/// Returns the findings of all rules, by path and line.
 pub(crate) fn run(root: &Path) -> Result<Vec<Finding>, String> {
     let tree = Tree::read(root)?;
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&tree)).collect();

@@ -1,22 +1,22 @@
-//! The recorded numbers of `xtask/*.txt`: `name number` on each line, `#` begins a comment.
+//! Reads the recorded numbers of `xtask/*.txt`: `name number` on each line; `#` begins a comment.
 //!
-//! **Invariant:** a line that cannot be read is a finding, never skipped in silence.
+//! **Invariant:** an unreadable line is a finding, never skipped silently.
 
 use crate::tidy::Finding;
 use crate::tidy::tree::Tree;
 
-/// One recorded number.
+/// A recorded number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// What it is about.
+    /// Its subject.
     pub(super) name: String,
     /// The number.
     pub(super) value: usize,
-    /// Where it is recorded.
+    /// The line that records it.
     pub(super) line_number: usize,
 }
 
-/// The entries of the file at `path`; findings for lines that are none.
+/// Reads the entries of the file at `path`, with findings for unreadable lines.
 pub(super) fn read(tree: &Tree, path: &str) -> (Vec<Entry>, Vec<Finding>) {
     let mut entries = Vec::new();
     let mut findings = Vec::new();

@@ -1,6 +1,6 @@
-//! Files from outside are opened in one place, which neither waits nor takes a pipe for a file.
+//! Foreign files are opened in one place, which neither blocks nor mistakes a pipe for a file.
 //!
-//! Tests, examples and this program open files of their own making. Knows text only.
+//! Tests, examples and this program open files of their own. Reads text only.
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
@@ -8,12 +8,12 @@ use crate::tidy::tree::{File, Tree};
 
 const OPENS: [&str; 3] = ["File::open(", "fs::read(", "fs::read_to_string("];
 
-/// Files that open what has a fixed path, folders, or what `moeflux-io` is not there to open.
+/// Files that open fixed paths or directories, or that cannot use `moeflux-io`.
 const HOMES: [&str; 11] = [
     "crates/moeflux-cli/src/doctor/system.rs",
     "crates/moeflux-cli/src/machine.rs",
     "crates/moeflux-cli/src/place.rs",
-    // Looks at the kind first; knows no other crate.
+    // Checks the kind of file first; depends on no other crate.
     "crates/moeflux-demo/src/lib.rs",
     "crates/moeflux-io/src/control_group.rs",
     "crates/moeflux-io/src/mounts.rs",
@@ -21,11 +21,11 @@ const HOMES: [&str; 11] = [
     "crates/moeflux-mpi/src/beside.rs",
     "crates/moeflux-server/src/process.rs",
     "crates/moeflux-threads/src/cores/linux.rs",
-    // Folders, to sync and to lock them.
+    // Opens directories, to sync and to lock them.
     "crates/moeflux/src/pack/folder.rs",
 ];
 
-/// Where files are opened without `moeflux-io`.
+/// Finds places where files are opened without `moeflux-io`.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.rust().filter(|file| is_shipped(&file.path)).flat_map(check_file).collect()
 }
@@ -42,7 +42,7 @@ fn check_file(file: &File) -> Vec<Finding> {
     let mut findings = Vec::new();
     for name in OPENS {
         for (at, _) in code.match_indices(name) {
-            // `ReadFile::open(` is the way it should be.
+            // `ReadFile::open(` is the right way.
             if code[..at].ends_with(|before: char| before.is_alphanumeric()) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Every operation is in the reference backend and has a case in the suite that compares backends.
+//! Every operation exists in the reference backend, and in the suite that compares backends.
 //!
 //! **Invariant:** an operation that only one backend knows cannot be merged.
 
@@ -9,7 +9,7 @@ use crate::tidy::tree::{File, Tree};
 const OPS: &str = "crates/moeflux/src/ops/mod.rs";
 const PLACES: [&str; 2] = ["crates/moeflux/src/backend/reference/", "crates/moeflux/tests/it/ops"];
 
-/// Variants of `Op` that a place lacks.
+/// Finds variants of `Op` that are missing in one of the places.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let Some((file, variants)) = tree.get(OPS).and_then(|file| Some((file, variants(file)?)))
     else {

@@ -1,8 +1,8 @@
-//! The code of a module into the paths in it that name something of its own crate.
+//! Finds the paths in a module's code that name items of its own crate.
 //!
-//! **Invariant:** a path is written out from the crate's root: `super` and `self` are resolved,
-//! inline modules counted, groups taken apart. Code for tests is left out. Paths are found by text;
-//! the only modules known here are the children that the code itself declares.
+//! **Invariant:** a path is given from the crate's root: `super` and `self` are resolved, inline
+//! modules counted, groups expanded. Test code is skipped. Paths are found by text; the only
+//! modules known here are the children that the code itself declares.
 
 use crate::tidy::lex;
 
@@ -15,19 +15,19 @@ pub(super) struct Child<'a> {
     pub(super) is_test: bool,
 }
 
-/// One path.
+/// A path in the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamedPath<'a> {
-    /// Where it ends, which is on its own line in a group of many lines.
+    /// The offset of its end, so that each path of a multi-line group has its own line.
     pub(super) at: usize,
-    /// Its names from the crate's root. The last is `*` for a glob; there are none for the root
-    /// itself, and for a group of names right below the root.
+    /// Its names from the crate's root. The last is `*` for a glob. Empty for the root itself, and
+    /// for a group of names right below the root.
     pub(super) names: Vec<&'a str>,
-    /// The name that a `use` gives it; `None` where it is not in a `use`.
+    /// The name that a `use` binds; `None` outside a `use`.
     pub(super) alias: Option<&'a str>,
 }
 
-/// The children that `code` declares, in order.
+/// Returns the children that `code` declares, in order.
 pub(super) fn children(code: &str) -> Vec<Child<'_>> {
     let mut children = Vec::new();
     let mut is_test = false;
@@ -48,8 +48,8 @@ fn declared(line: &str) -> Option<&str> {
     (visibility.is_empty() || visibility.starts_with("pub")).then_some(name)
 }
 
-/// The paths in the `code` of module `own` that begin at the crate's root, at the module or one
-/// around it, or, in a `use`, at a child.
+/// Returns the paths in the `code` of module `own` that begin at the crate's root, at the module,
+/// at an enclosing module, or, in a `use`, at a child.
 pub(super) fn paths<'a>(code: &'a str, own: &[&'a str]) -> Vec<NamedPath<'a>> {
     let children = children(code);
     let mut reader = Reader::new(code);
@@ -62,7 +62,7 @@ pub(super) fn paths<'a>(code: &'a str, own: &[&'a str]) -> Vec<NamedPath<'a>> {
                 let module = (reader.before(2) == "mod").then(|| reader.before(1));
                 blocks.push(Block { module, is_test: reader.is_test });
             }
-            // What stands behind a block is for tests only if the block is within such code.
+            // Code after a block is test code only if the block is inside test code.
             "}" => {
                 blocks.pop();
                 reader.is_test = blocks.last().is_some_and(|block| block.is_test);
@@ -95,7 +95,7 @@ pub(super) fn paths<'a>(code: &'a str, own: &[&'a str]) -> Vec<NamedPath<'a>> {
     reader.found
 }
 
-/// Words, `::`, and all other characters one by one, each with its place.
+/// Splits code into words, `::` and single other characters, each with its offset.
 fn tokens(code: &str) -> Vec<(usize, &str)> {
     let mut tokens = Vec::new();
     let mut at = 0;
@@ -115,7 +115,7 @@ fn tokens(code: &str) -> Vec<(usize, &str)> {
 
 /// Code between braces.
 struct Block<'a> {
-    /// The inline module that it is.
+    /// The name of the inline module, if it is one.
     module: Option<&'a str>,
     /// Whether it is for tests only.
     is_test: bool,
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
         Self { tokens: tokens(code), at: 0, is_use: false, is_test: false, found }
     }
 
-    /// Whether this begins `#[cfg(test)]`.
+    /// Whether `#[cfg(test)]` begins here.
     fn is_for_tests(&self) -> bool {
         let expected = ["#", "[", "cfg", "(", "test", ")", "]"];
         expected.iter().enumerate().all(|(n, &token)| self.token(n) == Some(token))
@@ -145,19 +145,19 @@ impl<'a> Reader<'a> {
         self.tokens.get(self.at + n_ahead).map(|&(_, text)| text)
     }
 
-    /// The token so far back; empty before the first.
+    /// Returns the token `n_back` tokens back; empty before the first.
     fn before(&self, n_back: usize) -> &'a str {
         self.at.checked_sub(n_back).map_or("", |at| self.tokens[at].1)
     }
 
-    /// Whether this is the scope of `pub(crate)`, `pub(super)` or `pub(in ..)`, which says who may
-    /// see something, not what is used.
+    /// Whether this is the scope of `pub(crate)`, `pub(super)` or `pub(in ..)`: it restricts
+    /// visibility and uses nothing.
     fn is_scope(&self) -> bool {
         let is_pub = |n_back| self.before(n_back) == "(" && self.before(n_back + 1) == "pub";
         is_pub(1) || self.before(1) == "in" && is_pub(2)
     }
 
-    /// A path, or a tree of them in a `use`, that goes on from `names`.
+    /// Reads a path, or a tree of paths in a `use`, that continues `names`.
     fn tree(&mut self, mut names: Vec<&'a str>) {
         match self.token(0) {
             Some("{") => {
@@ -185,7 +185,7 @@ impl<'a> Reader<'a> {
         self.rest_of_path(names);
     }
 
-    /// What follows one of a path's names.
+    /// Reads the continuation after one of a path's names.
     fn rest_of_path(&mut self, names: Vec<&'a str>) {
         if self.token(0) == Some("::") {
             self.at += 1;
@@ -195,7 +195,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes the path that ends here, and steps over its alias.
+    /// Records the path that ends here, and skips its alias.
     fn find(&mut self, names: Vec<&'a str>) {
         let at = self.tokens[self.at - 1].0;
         let mut alias = names.last().copied().unwrap_or_default();
@@ -213,7 +213,7 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
 
-    /// Paths of the module `a::b`, as text.
+    /// Compares the paths of the module `a::b`, as text.
     #[track_caller]
     fn check(code: &str, expected: &[&str]) {
         let found: Vec<String> =

@@ -11,7 +11,7 @@ const RECORDS: &str = "benches/record/";
 const FENCES: [&str; 2] = ["```", "~~~"];
 const INDENT: &str = "    ";
 
-/// Lines of prose that are too wide.
+/// Finds lines of prose that are too wide.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let is_prose = |file: &&File| file.path.ends_with(".md") && !file.path.starts_with(RECORDS);
     tree.files.iter().filter(is_prose).flat_map(check_file).collect()

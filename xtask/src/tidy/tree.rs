@@ -1,7 +1,8 @@
-//! The files of the repository, as text and as what the rules look at.
+//! The files of the repository, as text and in the views that rules use.
 //!
-//! **Invariant:** paths are relative to the root, with `/`, sorted. Files that are ignored by git
-//! are not here; data under [`DATA_FOLDERS`] is here by name and size only, except for Markdown.
+//! **Invariant:** paths are relative to the root, with `/`, sorted. Files that git ignores are
+//! absent; of data under [`DATA_FOLDERS`], only Markdown has contents, other files only names and
+//! sizes.
 
 use std::fs;
 use std::path::Path;
@@ -9,24 +10,24 @@ use std::process::Command;
 
 use crate::tidy::lex;
 
-/// Folders of data that programs made: rules read only their Markdown files.
+/// Directories of generated data: rules read only their Markdown files.
 pub(super) const DATA_FOLDERS: [&str; 3] =
     ["golden/", "fuzz/corpus/", "crates/moeflux-demo/model/"];
 
 /// One file.
 #[derive(Debug)]
 pub(super) struct File {
-    /// Relative to the root.
+    /// Its path, relative to the root.
     pub(super) path: String,
     /// Its size.
     pub(super) n_bytes: u64,
-    /// Contents; empty for what is not UTF-8 text.
+    /// Its contents; empty if they are not UTF-8 text.
     pub(super) text: String,
     /// Code without comments and literals; empty for files that are not source.
     pub(super) code: String,
     /// Comments alone; empty for files that are not source.
     pub(super) comments: String,
-    /// Lines of code.
+    /// Number of lines of code.
     pub(super) n_code_lines: usize,
 }
 
@@ -38,13 +39,13 @@ impl File {
         Self { path: path.to_owned(), n_bytes, text, code, comments, n_code_lines }
     }
 
-    /// Whether the byte at this place belongs to the contents of a literal of Rust or WGSL.
+    /// Whether the byte at this offset belongs to the contents of a Rust or WGSL literal.
     pub(super) fn is_literal(&self, at: usize) -> bool {
         let is_blank = |view: &str| view.as_bytes().get(at) == Some(&b' ');
         is_blank(&self.code) && is_blank(&self.comments) && !is_blank(&self.text)
     }
 
-    /// File name without folder and ending.
+    /// Returns the file name without directory and extension.
     pub(super) fn stem(&self) -> &str {
         let name = self.path.rsplit('/').next().unwrap_or_default();
         name.split('.').next().unwrap_or_default()
@@ -55,7 +56,7 @@ impl File {
         self.path.ends_with(".rs")
     }
 
-    /// Whether it is source of any language that rules about code know.
+    /// Whether it is source in a language that rules about code know.
     pub(super) fn is_source(&self) -> bool {
         self.is_rust() || self.path.ends_with(".wgsl")
     }
@@ -64,13 +65,13 @@ impl File {
 /// All files.
 #[derive(Debug)]
 pub(super) struct Tree {
-    /// By path.
+    /// Sorted by path.
     pub(super) files: Vec<File>,
 }
 
 impl Tree {
-    /// Reads the files of the repository at `root`: what git tracks or would add, or, where there
-    /// is no git, all but build output and hidden folders.
+    /// Reads the files of the repository at `root`: those that git tracks or would add, or, without
+    /// git, all but build output and hidden directories.
     pub(super) fn read(root: &Path) -> Result<Self, String> {
         let mut paths = match listed_by_git(root) {
             Some(paths) => paths,
@@ -85,7 +86,7 @@ impl Tree {
         Ok(Self { files })
     }
 
-    /// A tree of given files, for tests of rules.
+    /// Makes a tree of given files, for tests of rules.
     #[cfg(test)]
     pub(super) fn of(files: &[(&str, &str)]) -> Self {
         let file = |&(path, text): &(&str, &str)| {
@@ -94,23 +95,23 @@ impl Tree {
         Self { files: files.iter().map(file).collect() }
     }
 
-    /// The file at `path`.
+    /// Returns the file at `path`.
     pub(super) fn get(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// The files whose path begins with `prefix`.
+    /// Returns the files whose paths begin with `prefix`.
     pub(super) fn under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a File> {
         self.files.iter().filter(move |file| file.path.starts_with(prefix))
     }
 
-    /// All Rust files.
+    /// Returns all Rust files.
     pub(super) fn rust(&self) -> impl Iterator<Item = &File> {
         self.files.iter().filter(|file| file.is_rust())
     }
 }
 
-/// `None`: a link, or a file that git still knows but that is gone.
+/// Reads a file. Returns `None` for a link, and for a file that git lists but that is gone.
 fn read_file(root: &Path, path: &str) -> Result<Option<File>, String> {
     let full = root.join(path);
     let Ok(metadata) = fs::symlink_metadata(&full) else { return Ok(None) };
@@ -127,7 +128,7 @@ fn read_file(root: &Path, path: &str) -> Result<Option<File>, String> {
 
 fn listed_by_git(root: &Path) -> Option<Vec<String>> {
     let output = Command::new("git")
-        // A clone owned by somebody else, as in containers, is still to be checked.
+        // Also checks a clone with another owner, as in containers.
         .args(["-c", "safe.directory=*", "ls-files", "-z"])
         .args(["--cached", "--others", "--exclude-standard"])
         .current_dir(root)

@@ -1,7 +1,7 @@
-//! `unsafe` only behind walls, each use explained, and counted.
+//! `unsafe` is confined to some crates, and each use is explained and counted.
 //!
 //! The counts are in `xtask/unsafe.txt`, one crate per line: raising one is a decision to review.
-//! **Invariant:** a count is exact, so that it can only shrink.
+//! **Invariant:** a count is exact, so that no use is added unnoticed.
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
@@ -17,7 +17,7 @@ const WALLS: [&str; 5] = [
 ];
 const COUNTS: &str = "xtask/unsafe.txt";
 
-/// Uses outside of walls or without a reason, and counts that differ.
+/// Finds uses in other crates or without a reason, and counts that differ.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let uses: Vec<(&File, usize)> = tree
         .rust()
@@ -39,7 +39,8 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Blocks and implementations promise something; functions and types ask for it.
+/// Whether a use needs a reason. Blocks and implementations claim safety; functions and types
+/// require it.
 fn needs_reason(from_use: &str) -> bool {
     let next = from_use["unsafe".len()..].trim_start();
     next.starts_with('{') || lex::leading_word(next) == "impl"
@@ -92,7 +93,7 @@ mod tests {
 
     #[track_caller]
     fn check_text(path: &str, text: &str, count: &str, expected: &[(usize, &str)]) {
-        // Written in full, clippy would take the texts below for comments of this file.
+        // In full, clippy would mistake the texts below for comments of this file.
         let text = text.replace('@', concat!("//", " SAFETY:"));
         let found = check(&Tree::of(&[(path, &text), (COUNTS, count)]));
         let found: Vec<(usize, &str)> =

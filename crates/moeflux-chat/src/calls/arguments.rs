@@ -1,6 +1,6 @@
-//! The arguments of one call on their way to one JSON object.
+//! Converts the arguments of one call to one JSON object.
 //!
-//! **Invariant:** once they are whole, all that came out is one JSON object.
+//! **Invariant:** once they are complete, the output is one JSON object.
 
 use crate::calls::format::CallFormat;
 use crate::calls::head::{self, Begun, Head};
@@ -11,11 +11,11 @@ use crate::calls::tagged::{Outcome, Place, TaggedReader};
 /// Reads the arguments of one call.
 #[derive(Clone, Debug)]
 pub(crate) enum ArgumentsReader {
-    /// As JSON.
+    /// Plain JSON.
     Json(JsonReader),
-    /// As a string that has JSON in it.
+    /// A string that contains JSON.
     Quoted(QuotedReader),
-    /// Between tags.
+    /// Values between tags.
     Tagged(TaggedReader),
 }
 
@@ -25,13 +25,13 @@ pub(crate) struct QuotedReader {
     json: JsonReader,
     /// The beginning of an escape.
     held: String,
-    /// Whether the string was written without escapes.
+    /// Whether the content of the string is not escaped.
     is_raw: bool,
 }
 
 impl ArgumentsReader {
-    /// A reader for what comes behind this head, and what the object begins with; `None` if there
-    /// are no arguments.
+    /// Creates a reader for the text after this head. Returns it with the beginning of the object,
+    /// or `None` if there are no arguments.
     pub(crate) fn new(head: &Head, begun: Begun) -> Option<(Self, &'static str)> {
         let json = JsonReader::new();
         match begun {
@@ -45,7 +45,7 @@ impl ArgumentsReader {
         }
     }
 
-    /// How many bytes of the text are settled, and what comes next.
+    /// Returns the number of settled bytes of the text, and the outcome.
     pub(crate) fn step(
         &mut self,
         text: &str,
@@ -59,7 +59,7 @@ impl ArgumentsReader {
         }
     }
 
-    /// The model ended its answer here: whether this makes the arguments whole.
+    /// Ends the arguments where the model ended its answer. Returns whether they are complete.
     pub(crate) fn close(&mut self, rest: &str, format: &CallFormat, out: &mut String) -> bool {
         match self {
             Self::Tagged(tagged) => tagged.close(rest, format, out),
@@ -69,7 +69,7 @@ impl ArgumentsReader {
     }
 }
 
-/// A value of JSON ends with its last bracket, or before a marker outside of its strings.
+/// Reads a JSON value up to its last bracket, or up to a marker outside its strings.
 pub(crate) fn json_step(
     json: &mut JsonReader,
     text: &str,
@@ -99,14 +99,14 @@ fn ends_here(scan: Scan<'_>, place: &Place<'_>) -> Found<()> {
     scan::any([marker_here(scan, place.format), { scan }.literal(FENCE)])
 }
 
-/// Whether a marker around calls stands here.
+/// Checks for a marker of a call or a section at this place.
 pub(crate) fn marker_here(mut scan: Scan<'_>, format: &CallFormat) -> Found<()> {
     let around = [head::closers(format), head::openers(format)];
     scan.one_of(around.as_flattened()).map(|_| ())
 }
 
 impl QuotedReader {
-    /// Once the JSON is done, the quote may follow, or was forgotten.
+    /// Reads up to the closing quote. Once the JSON is complete, the quote may be missing.
     fn step(&mut self, text: &str, coming: Coming, out: &mut String) -> (usize, Outcome) {
         for (at, next) in text.char_indices() {
             if self.json.is_done() && self.held.is_empty() {
@@ -130,7 +130,7 @@ impl QuotedReader {
             return self.json.push(next, out);
         }
         if self.held.is_empty() && next != '\\' {
-            // The string ends before its JSON does: it was written without escapes.
+            // The string ends before its JSON does, so its content is not escaped.
             self.is_raw = next == '"';
             return self.json.push(next, out);
         }

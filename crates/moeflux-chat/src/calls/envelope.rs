@@ -1,6 +1,6 @@
-//! Calls in JSON that is whole, in the shapes that models confuse with the usual one.
+//! Reads calls from complete JSON, in the shapes that models confuse with the usual one.
 //!
-//! **Invariant:** all that stands in the JSON is used, or it holds no calls.
+//! **Invariant:** every member of the JSON is accounted for; otherwise it contains no calls.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use serde_json::{Map, Value as Json};
 use crate::calls::json::{self, JsonReader, Progress};
 use crate::conversation::Tool;
 
-/// Keys that say nothing about a call.
+/// Keys without meaning for a call.
 const EMPTY_KEYS: [&str; 3] = ["id", "type", "index"];
 
-/// Members in their order, with their values as they were written: a value of its own type would
-/// round long numbers.
+/// Members in order, with their values as written, because parsing the values would round long
+/// numbers.
 type Members = Vec<(String, Box<RawValue>)>;
 
-/// The places of the called tools and the arguments, as objects of JSON.
+/// Returns the index of each called tool and its arguments as a JSON object.
 pub(crate) fn calls(value: &str, tools: &[Tool]) -> Option<Vec<(usize, String)>> {
     let value = value.trim();
     if !value.starts_with('[') {
@@ -32,7 +32,7 @@ fn one_call(call: &str, tools: &[Tool]) -> Option<(usize, String)> {
     let mut call = members(call)?;
     let has_name = call.iter().any(|(key, _)| key == "name");
     let name = match take(&mut call, "function") {
-        // As requests have it.
+        // The shape used in API requests.
         Some(inner) if inner.get().starts_with('{') => {
             drop_empty(&mut call);
             return if call.is_empty() { one_call(inner.get(), tools) } else { None };
@@ -59,7 +59,7 @@ fn one_call(call: &str, tools: &[Tool]) -> Option<(usize, String)> {
 }
 
 fn members(object: &str) -> Option<Members> {
-    // Only this keeps the order, and only the other one the texts.
+    // The first parse keeps the order, and only the second one keeps the source text of the values.
     let keys: Map<String, Json> = serde_json::from_str(object).ok()?;
     let mut values: BTreeMap<String, Box<RawValue>> = serde_json::from_str(object).ok()?;
     keys.into_iter().map(|(key, _)| values.remove_entry(&key)).collect()
@@ -74,7 +74,7 @@ fn drop_empty(members: &mut Members) {
     members.retain(|(key, _)| !EMPTY_KEYS.contains(&key.as_str()));
 }
 
-/// Arguments that stand next to the name: those of declared parameters.
+/// Collects arguments that stand next to the name; all of them must be declared parameters.
 fn among(mut members: Members, tool: &Tool) -> Option<String> {
     let declared = tool.parameters.get("properties").and_then(Json::as_object);
     let is_declared = |key: &str| declared.is_some_and(|it| it.contains_key(key));

@@ -1,78 +1,79 @@
 //! The ways to write calls, as the literals that chat templates write.
 //!
-//! The calls of a turn are `before_calls`, then calls with `between_calls` between two of them,
+//! The calls of a turn are `before_calls`, then the calls with `between_calls` between each two,
 //! then `behind_calls`. A call is `before_call`, `before_name`, the name, `behind_name`, the
-//! arguments, `behind_arguments`, `behind_call`. **Invariant:** these literals joined are what the
-//! template writes, blank space included; [`str::trim`] makes a marker of one. Knows no tools.
+//! arguments, `behind_arguments`, `behind_call`. **Invariant:** the concatenation of these literals
+//! is the text that the template writes, including whitespace; [`str::trim`] turns a literal into a
+//! marker. Independent of tools.
 
 use moeflux::ChatTemplate;
 
-/// One way to write calls.
+/// A way to write calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallFormat {
-    /// For tests and messages.
+    /// A name for tests and error messages.
     pub title: &'static str,
     /// Between the text of a turn and its calls.
     pub(crate) behind_text: &'static str,
-    /// Other ways in which a call may begin. Answers that are held to rules have none of these.
+    /// Other texts that may begin a call. An answer that is held to rules must not contain them.
     pub(crate) others: &'static [&'static str],
-    /// Before the first call; empty if nothing stands around all calls of a turn.
+    /// Before the first call; empty if the calls of a turn have no common frame.
     pub(crate) before_calls: &'static str,
     /// Before each call.
     pub(crate) before_call: &'static str,
-    /// Between that and the name.
+    /// Between `before_call` and the name.
     pub(crate) before_name: &'static str,
-    /// The name itself.
+    /// The form of the name.
     pub(crate) name: NameForm,
     /// Between the name and the arguments.
     pub(crate) behind_name: &'static str,
-    /// The arguments themselves.
+    /// The form of the arguments.
     pub(crate) arguments: ArgumentsForm,
-    /// Behind the arguments, before `behind_call`.
+    /// After the arguments, before `behind_call`.
     pub(crate) behind_arguments: &'static str,
-    /// Behind each call.
+    /// After each call.
     pub(crate) behind_call: &'static str,
     /// Between a call and the next one.
     pub(crate) between_calls: &'static str,
-    /// Behind the last call; empty if nothing stands around all calls of a turn.
+    /// After the last call; empty if the calls of a turn have no common frame.
     pub(crate) behind_calls: &'static str,
 }
 
-/// How a name is written.
+/// The form of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameForm {
     /// As it is.
     Plain,
-    /// With a colon and a number behind it that counts the calls of the conversation from 0.
-    /// Together with `before_name` this is the id of the call.
+    /// Followed by a colon and a number that counts the calls of the conversation from 0. Together
+    /// with `before_name` this is the id of the call.
     Numbered,
 }
 
-/// How arguments are written.
+/// The form of the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ArgumentsForm {
     /// As one JSON object.
     Json,
-    /// One after the other, each between tags.
+    /// One after another, each between tags.
     Tagged(Tags),
 }
 
-/// What stands around the arguments of a call.
+/// The literals around the arguments of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tags {
     /// Before the name of a parameter.
     pub(crate) before_key: &'static str,
-    /// Between that and the value.
+    /// Between the name of a parameter and its value.
     pub(crate) behind_key: &'static str,
-    /// Behind the value.
+    /// After the value.
     pub(crate) behind_value: &'static str,
-    /// How values are written that are neither strings (which are raw), objects nor arrays (which
-    /// are JSON).
+    /// The form of scalar values other than strings. Strings are written raw, objects and arrays as
+    /// JSON.
     pub(crate) scalars: Scalars,
 }
 
-/// How numbers, booleans and null are written between tags.
+/// The form of numbers, booleans and null between tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scalars {
     /// `true`, `false`, `null`.
@@ -98,7 +99,7 @@ pub(crate) const HERMES: CallFormat = CallFormat {
     behind_calls: "",
 };
 
-/// Tags with the names of function and parameters in them: Qwen3-Coder, Qwen 3.5 and 3.6.
+/// Tags that contain the names of function and parameters: Qwen3-Coder, Qwen 3.5 and 3.6.
 pub(crate) const QWEN_XML: CallFormat = CallFormat {
     title: "qwen_xml",
     behind_text: "\n\n",
@@ -120,7 +121,7 @@ pub(crate) const QWEN_XML: CallFormat = CallFormat {
     behind_calls: "",
 };
 
-/// The same by templates that let Python write numbers, booleans and null.
+/// As [`QWEN_XML`], by templates that format numbers, booleans and null with Python.
 pub(crate) const QWEN_XML_PYTHON: CallFormat = CallFormat {
     title: "qwen_xml_python",
     arguments: ArgumentsForm::Tagged(Tags {
@@ -132,7 +133,7 @@ pub(crate) const QWEN_XML_PYTHON: CallFormat = CallFormat {
     ..QWEN_XML
 };
 
-/// JSON in a fence behind the name, in a section: `DeepSeek` V3 and R1.
+/// Fenced JSON after the name, in a section: `DeepSeek` V3 and R1.
 pub(crate) const DEEPSEEK_V3: CallFormat = CallFormat {
     title: "deepseek_v3",
     behind_text: "",
@@ -149,7 +150,7 @@ pub(crate) const DEEPSEEK_V3: CallFormat = CallFormat {
     behind_calls: "<｜tool▁calls▁end｜>",
 };
 
-/// The same without fence and type: `DeepSeek` V3.1.
+/// As [`DEEPSEEK_V3`] without fence and type: `DeepSeek` V3.1.
 pub(crate) const DEEPSEEK_V3_1: CallFormat = CallFormat {
     title: "deepseek_v3_1",
     before_name: "",
@@ -159,7 +160,7 @@ pub(crate) const DEEPSEEK_V3_1: CallFormat = CallFormat {
     ..DEEPSEEK_V3
 };
 
-/// JSON behind an id that has the name, in a section: Kimi K2.
+/// JSON after an id that contains the name, in a section: Kimi K2.
 pub(crate) const KIMI_K2: CallFormat = CallFormat {
     title: "kimi_k2",
     behind_text: "",
@@ -176,7 +177,7 @@ pub(crate) const KIMI_K2: CallFormat = CallFormat {
     behind_calls: "<|tool_calls_section_end|>",
 };
 
-/// Tags around keys and values behind the name: GLM-4.5 and 4.6.
+/// Tags around keys and values, after the name: GLM-4.5 and 4.6.
 pub(crate) const GLM_4_5: CallFormat = CallFormat {
     title: "glm_4_5",
     behind_text: "\n",
@@ -198,7 +199,7 @@ pub(crate) const GLM_4_5: CallFormat = CallFormat {
     behind_calls: "",
 };
 
-/// The same without line breaks: GLM-4.7.
+/// As [`GLM_4_5`] without line breaks: GLM-4.7.
 pub(crate) const GLM_4_7: CallFormat = CallFormat {
     title: "glm_4_7",
     behind_text: "",
@@ -213,7 +214,7 @@ pub(crate) const GLM_4_7: CallFormat = CallFormat {
     ..GLM_4_5
 };
 
-/// Tags with the names of function and parameters in them, in a section: `MiniMax` M2.
+/// Tags that contain the names of function and parameters, in a section: `MiniMax` M2.
 pub(crate) const MINIMAX_M2: CallFormat = CallFormat {
     title: "minimax_m2",
     behind_text: "\n",
@@ -235,7 +236,7 @@ pub(crate) const MINIMAX_M2: CallFormat = CallFormat {
     behind_calls: "</minimax:tool_call>",
 };
 
-/// As GLM-4.5, with a suffix in all tags and in a section: Hunyuan 3.
+/// As [`GLM_4_5`], with a suffix in all tags, in a section: Hunyuan 3.
 pub(crate) const HUNYUAN_3: CallFormat = CallFormat {
     title: "hunyuan_3",
     behind_text: "",
@@ -257,8 +258,8 @@ pub(crate) const HUNYUAN_3: CallFormat = CallFormat {
     behind_calls: "</tool_calls:opensource>",
 };
 
-/// A message to the tool: gpt-oss. Its template writes the same with the recipient in front of the
-/// channel; this is the order that the model itself prefers.
+/// A message to the tool: gpt-oss. Its template writes the recipient in front of the channel; this
+/// is the order that the model itself prefers.
 pub(crate) const HARMONY: CallFormat = CallFormat {
     title: "harmony",
     behind_text: "<|end|><|start|>assistant",
@@ -275,7 +276,7 @@ pub(crate) const HARMONY: CallFormat = CallFormat {
     behind_calls: "",
 };
 
-/// Each format with what a template that writes it contains, the most telling first.
+/// Each format with the strings that identify a template of it, most specific first.
 const BY_TEMPLATE: [(&CallFormat, &[&str]); 11] = [
     (&KIMI_K2, &["<|tool_calls_section_begin|>"]),
     (&DEEPSEEK_V3, &["<｜tool▁calls▁begin｜>", "```json"]),
@@ -291,31 +292,32 @@ const BY_TEMPLATE: [(&CallFormat, &[&str]); 11] = [
 ];
 
 impl CallFormat {
-    /// All formats.
+    /// Returns all formats.
     pub fn all() -> impl Iterator<Item = &'static Self> {
         BY_TEMPLATE.iter().map(|(format, _)| *format)
     }
 
-    /// The format in which this template writes calls; `None` if it writes none that is known.
+    /// Returns the format in which this template writes calls; `None` if it writes no known one.
     #[must_use]
     pub fn of(template: &ChatTemplate) -> Option<&'static Self> {
         let is_written = |marks: &[&str]| marks.iter().all(|mark| template.mentions(mark));
         BY_TEMPLATE.iter().find(|(_, marks)| is_written(marks)).map(|(format, _)| *format)
     }
 
-    /// What the ids of calls begin with, where a call's name is a part of its id.
+    /// Returns the prefix of call ids, for formats in which a call's name is part of its id.
     pub(crate) fn id_prefix(&self) -> Option<&'static str> {
         (self.name == NameForm::Numbered).then_some(self.before_name)
     }
 
-    /// The marker with which the calls of a turn begin.
+    /// Returns the marker with which the calls of a turn begin.
     #[must_use]
     pub fn opener(&self) -> &'static str {
         let first = if self.before_calls.is_empty() { self.before_call } else { self.before_calls };
         first.trim()
     }
 
-    /// All markers in angle brackets, which a tokenizer may have as tokens; one may come twice.
+    /// Returns all markers in angle brackets, which a tokenizer may have as tokens; there may be
+    /// duplicates.
     pub fn markers(&self) -> impl Iterator<Item = &'static str> {
         let around = [self.before_calls, self.before_call, self.before_name, self.behind_name];
         let behind = [self.behind_arguments, self.behind_call, self.behind_calls];

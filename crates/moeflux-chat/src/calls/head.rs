@@ -1,87 +1,87 @@
-//! Finds the beginning of a call in a text: from its opening marker to its arguments.
+//! Finds the beginning of a call in a text, from its opening marker to its arguments.
 //!
-//! Opening markers may be missing, or come twice, and formats that share their opening marker are
-//! told apart by what follows it. **Invariant:** only offered names begin a call, and no call
-//! begins before it is certain that arguments follow.
+//! Opening markers may be missing or repeated. Formats with the same opening marker are
+//! distinguished by the text after it. **Invariant:** only names of offered tools begin a call, and
+//! no call begins before it is certain that arguments follow.
 
 use crate::calls::format::{self, ArgumentsForm, CallFormat, NameForm};
 use crate::calls::scan::{self, Found, Miss, Scan};
 use crate::conversation::Tool;
 
-/// More opening markers in a row are text.
+/// Maximum number of opening markers in a row; more are text.
 const OPENERS_MAX: usize = 4;
 
-/// More digits behind a name are text: as many as numbers of 64 bits have.
+/// Maximum number of digits after a name, as many as 64-bit numbers have; more are text.
 const DIGITS_MAX: usize = 20;
 
 /// The beginning of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
-    /// How the rest is written.
+    /// The format of the rest.
     pub(crate) format: &'static CallFormat,
-    /// Its length.
+    /// Its length in bytes.
     pub(crate) n_bytes: usize,
-    /// What comes behind it.
+    /// The text that follows it.
     pub(crate) body: Body,
 }
 
-/// What comes behind the beginning of a call.
+/// The text that follows the beginning of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
     /// The arguments of this call.
     Arguments(Named, Begun),
-    /// JSON that has the name and the arguments in another order than usual, or several calls.
+    /// JSON that has the name and the arguments in an unusual order, or contains several calls.
     Envelope {
         /// Whether an opening marker came before.
         is_marked: bool,
     },
 }
 
-/// What is called.
+/// The tool that is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// The place of the tool among those that are offered.
+    /// The index of the tool among those offered.
     pub(crate) tool_idx: usize,
-    /// What the model calls the call.
+    /// The model's own id for the call.
     pub(crate) id: Option<String>,
 }
 
-/// How the arguments begin.
+/// The beginning of the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
     /// With the bracket of an object.
     Object,
-    /// Behind the quote of a string that has the object in it.
+    /// Inside a string that contains the object, after its quote.
     Quoted,
     /// With a tag, or the end of the arguments.
     Tagged,
-    /// There are none.
+    /// There are no arguments.
     Empty,
 }
 
-/// What is known before the name.
+/// What is known before the name is read.
 #[derive(Clone, Copy, Debug)]
 struct Before {
     is_marked: bool,
     is_line_start: bool,
 }
 
-/// The markers that end what stands around calls.
+/// Returns the markers that end a call or a section of calls.
 pub(crate) fn closers(format: &CallFormat) -> [&'static str; 2] {
     [format.behind_call.trim(), format.behind_calls.trim()]
 }
 
-/// The markers that begin it.
+/// Returns the markers that begin a section of calls or a call.
 pub(crate) fn openers(format: &CallFormat) -> [&'static str; 2] {
     [format.before_calls.trim(), format.before_call.trim()]
 }
 
-/// Whether name and arguments are members of one JSON object.
+/// Returns whether name and arguments are members of the same JSON object.
 pub(crate) fn has_envelope(format: &CallFormat) -> bool {
     format.before_name.starts_with('{')
 }
 
-/// The beginning of a call at this place.
+/// Looks for the beginning of a call at this place.
 pub(crate) fn find(
     format: &'static CallFormat,
     tools: &[Tool],
@@ -112,7 +112,7 @@ fn take_openers(format: &CallFormat, scan: &mut Scan<'_>) -> Found<bool> {
     Ok(true)
 }
 
-/// Formats with the same opening marker, which models confuse.
+/// Returns formats with the same opening marker, which models confuse with this one.
 fn alternatives(format: &CallFormat) -> &'static [&'static CallFormat] {
     match (has_envelope(format), format.arguments) {
         (true, _) => &[&format::QWEN_XML],
@@ -165,7 +165,7 @@ fn head<'a>(
     })
 }
 
-/// The tool with the longest name for which something was found.
+/// Returns the match of the tool with the longest name.
 fn one_tool<T>(tools: &[Tool], find: impl Fn(usize, &Tool) -> Found<T>) -> Found<T> {
     let mut best: Found<(usize, T)> = Err(Miss::No);
     for (tool_idx, tool) in tools.iter().enumerate().filter(|(_, it)| !it.name.is_empty()) {
@@ -200,7 +200,7 @@ fn json_begins(format: &CallFormat, scan: &mut Scan<'_>, before: Before) -> Foun
     scan::any([is_over.map(|_| Begun::Empty), object_begins(scan)])
 }
 
-/// An object, a string that has an object in it, or nothing.
+/// Takes the beginning of an object, of a string that contains an object, or of empty arguments.
 fn object_begins(scan: &mut Scan<'_>) -> Found<Begun> {
     let mut ahead = *scan;
     match ahead.one_of(&["{", "\"", "null"])? {
@@ -257,7 +257,7 @@ fn envelope<'a>(tools: &[Tool], mut scan: Scan<'a>, before: Before) -> Found<(Bo
         return Ok((body, start));
     }
     match members_begin(&mut scan) {
-        // There is a key for the arguments, so that only an object makes them some.
+        // Since there is a key for the arguments, only an object counts as arguments.
         Ok(begun @ (Begun::Object | Begun::Quoted)) => {
             Ok((Body::Arguments(Named { tool_idx, id: None }, begun), scan))
         }
@@ -266,7 +266,7 @@ fn envelope<'a>(tools: &[Tool], mut scan: Scan<'a>, before: Before) -> Found<(Bo
     }
 }
 
-/// `{"name": "`
+/// Takes `{"name": "`.
 fn name_begins(scan: &mut Scan<'_>) -> Found<()> {
     for literal in ["{", "\"name\"", ":"] {
         scan.literal(literal)?;
@@ -275,7 +275,7 @@ fn name_begins(scan: &mut Scan<'_>) -> Found<()> {
     scan.literal("\"")
 }
 
-/// `, "arguments": `
+/// Takes `, "arguments": `.
 fn members_begin(scan: &mut Scan<'_>) -> Found<Begun> {
     scan.blank()?;
     scan.literal(",")?;

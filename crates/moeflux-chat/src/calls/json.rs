@@ -1,23 +1,23 @@
-//! Turns the JSON that models write into JSON, character by character.
+//! Converts the JSON that models write to valid JSON, character by character.
 //!
-//! What is JSON comes out as it came. What models write instead of it, and means one thing only,
-//! is repaired: line breaks and unknown escapes in strings, single quotes, names of Python, keys
-//! without quotes, a comma too many or (before a key) too few, brackets that were not closed.
-//! **Invariant:** once a value is done, all that came out is one JSON value that other parsers
-//! accept; before that it is the beginning of one, without half an escape. Knows no calls.
+//! Valid JSON passes through unchanged. Invalid text with only one possible meaning is repaired:
+//! line breaks and unknown escapes in strings, single quotes, Python's names, keys without quotes,
+//! a surplus comma or (before a key) a missing one, unclosed brackets.
+//! **Invariant:** once a value is done, the output is one JSON value that other parsers accept;
+//! before that it is the beginning of one and does not end inside an escape. Independent of calls.
 
 use serde_json::Value as Json;
 
-/// Other parsers give up at a depth of 128.
+/// Maximum depth. Other parsers give up at a depth of 128.
 const DEPTH_MAX: usize = 100;
 
-/// The longest number that differs from all shorter ones has 767 digits.
+/// Maximum length of a word in bytes. At most 767 digits of a number affect its value.
 const WORD_BYTES_MAX: usize = 1024;
 
-/// What a character did.
+/// The effect of a character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// More is to come.
+    /// The value continues.
     More,
     /// The value ended with this character.
     Done,
@@ -28,24 +28,24 @@ pub(crate) enum Progress {
 /// Reads one value.
 #[derive(Clone, Debug)]
 pub(crate) struct JsonReader {
-    /// The brackets that will close what is open.
+    /// The closing brackets of what is open.
     open: Vec<char>,
     state: State,
-    /// What is not certain yet: a word, the beginning of an escape, or a comma and what is blank
-    /// behind it.
+    /// Text that is not certain yet: a word, the beginning of an escape, or a comma and the
+    /// whitespace after it.
     held: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A value comes.
+    /// Expects a value.
     Value,
-    /// A value comes, or the end of the array.
+    /// Expects a value or the end of the array.
     Element,
-    /// A key comes, or the end of the object.
+    /// Expects a key or the end of the object.
     Key,
     Colon,
-    /// A comma comes, or a closing bracket.
+    /// Expects a comma or a closing bracket.
     Behind {
         is_blank: bool,
     },
@@ -62,27 +62,27 @@ enum State {
 }
 
 impl JsonReader {
-    /// A reader of a value that has not begun.
+    /// Creates a reader of a value that has not begun.
     pub(crate) fn new() -> Self {
         Self { open: Vec::new(), state: State::Value, held: String::new() }
     }
 
-    /// A reader of the rest of an object, behind the value of a member.
+    /// Creates a reader of the rest of an object, after the value of a member.
     pub(crate) fn behind_member() -> Self {
         Self { open: vec!['}'], state: State::Behind { is_blank: false }, held: String::new() }
     }
 
-    /// Whether the next character belongs to a string, whatever it is.
+    /// Returns whether the next character belongs to a string.
     pub(crate) fn is_in_text(&self) -> bool {
         matches!(self.state, State::Text { .. })
     }
 
-    /// Whether the value is whole.
+    /// Returns whether the value is complete.
     pub(crate) fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// Takes a character; what is certain is appended to `out`.
+    /// Takes a character and appends the text that became certain to `out`.
     pub(crate) fn push(&mut self, next: char, out: &mut String) -> Progress {
         match self.state {
             State::Text { is_key, quote } => self.text(next, (is_key, quote), out),
@@ -103,7 +103,8 @@ impl JsonReader {
         self.progress()
     }
 
-    /// Nothing more comes: closes what is open, if all that began is whole but for brackets.
+    /// Ends the input: closes the open brackets if nothing else is missing. Returns whether the
+    /// value is complete.
     pub(crate) fn close(&mut self, out: &mut String) -> bool {
         if let State::Word { is_key: false } = self.state
             && self.end_word(false, out) == Progress::Broken
@@ -129,7 +130,7 @@ impl JsonReader {
 
     fn between(&mut self, next: char, out: &mut String) -> Progress {
         if next.is_whitespace() {
-            // JSON knows four kinds of blank space.
+            // JSON allows four kinds of whitespace.
             let blank = if matches!(next, '\n' | '\r' | '\t') { next } else { ' ' };
             if self.held.is_empty() {
                 out.push(blank);
@@ -184,7 +185,7 @@ impl JsonReader {
         Progress::More
     }
 
-    /// Also closes brackets that were opened later. A held comma is one too many.
+    /// Closes a bracket and those opened after it. A held comma is surplus and dropped.
     fn close_bracket(&mut self, bracket: char, out: &mut String) -> Progress {
         let Some(place) = self.open.iter().rposition(|it| *it == bracket) else {
             return Progress::Broken;
@@ -239,7 +240,7 @@ impl JsonReader {
     }
 }
 
-/// Appends a character of a string.
+/// Appends a character of a string, escaped.
 pub(crate) fn push_escaped(character: char, out: &mut String) {
     match character {
         '"' => out.push_str("\\\""),
@@ -252,14 +253,15 @@ pub(crate) fn push_escaped(character: char, out: &mut String) {
     }
 }
 
-/// Appends a string.
+/// Appends a string with its quotes.
 pub(crate) fn push_text(text: &str, out: &mut String) {
     out.push('"');
     text.chars().for_each(|it| push_escaped(it, out));
     out.push('"');
 }
 
-/// What an escape at the start of a text means, and its length; `None` if more must come to tell.
+/// Decodes the escape at the start of a text. Returns the text and the length of the escape; `None`
+/// if more input is needed.
 pub(crate) fn decoded(text: &str) -> Option<(String, usize)> {
     let (settled, n_bytes) = escape(text)?;
     let quoted = format!("\"{}\"", settled.unwrap_or(&text[..n_bytes]));
@@ -271,7 +273,7 @@ fn is_word(character: char) -> bool {
     character.is_alphanumeric() || "+-._".contains(character)
 }
 
-/// The value that a word means.
+/// Returns the JSON value for a word.
 fn literal(word: &str) -> Option<String> {
     let name = match word {
         "true" | "True" => "true",
@@ -282,7 +284,8 @@ fn literal(word: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// A number as JSON writes it; `None` if it is none, or has no finite value.
+/// Returns a number in the syntax of JSON; `None` if the word is not a number or its value is not
+/// finite.
 fn number(word: &str) -> Option<String> {
     let (sign, digits) = match word.split_at_checked(1) {
         Some(("+", digits)) => ("", digits),
@@ -298,11 +301,11 @@ fn number(word: &str) -> Option<String> {
     matches!(serde_json::from_str(&number), Ok(Json::Number(_))).then_some(number)
 }
 
-/// Bytes of `\uXXXX`.
+/// Length of `\uXXXX` in bytes.
 const UNICODE_BYTES: usize = 6;
 
-/// Length of the escape at the start of a text, and what JSON writes for it if that differs; `None`
-/// if more must come to tell.
+/// Returns the length of the escape at the start of a text, and its replacement in valid JSON if
+/// that differs; `None` if more input is needed.
 fn escape(text: &str) -> Option<(Option<&'static str>, usize)> {
     const MALFORMED: (Option<&str>, usize) = (Some("\\\\"), 1);
     let second = || unit(text.get(UNICODE_BYTES..).unwrap_or_default());
@@ -324,20 +327,20 @@ fn escape(text: &str) -> Option<(Option<&'static str>, usize)> {
     })
 }
 
-/// Half of a pair, which parsers refuse.
+/// Half of a surrogate pair, which parsers refuse.
 const LONELY: (Option<&str>, usize) = (Some("\u{fffd}"), UNICODE_BYTES);
 
-/// What the escape at the start of a text encodes.
+/// The meaning of the escape at the start of a text.
 enum Unit {
     /// A character.
     Character,
-    /// The first half of a pair.
+    /// The first half of a surrogate pair.
     High,
-    /// The second half.
+    /// The second half of a surrogate pair.
     Low,
-    /// Nothing: there is no such escape.
+    /// Nothing: the escape is invalid.
     None,
-    /// The text may still become one.
+    /// The text may still become an escape.
     More,
 }
 
@@ -361,7 +364,7 @@ fn unit(text: &str) -> Unit {
 mod tests {
     use super::*;
 
-    /// What comes out, and whether it is whole: in the end, or if it is closed there.
+    /// Returns the output, and whether it is complete: at the end of the text, or after closing it.
     fn read(text: &str) -> (String, Option<bool>) {
         let (mut reader, mut out) = (JsonReader::new(), String::new());
         for next in text.chars() {

@@ -1,9 +1,9 @@
-//! Calls of tools as models write them.
+//! Tool calls as models write them.
 //!
-//! A [`format::CallFormat`] describes one way to write calls, as data. From it follow the
-//! [`reader::CallReader`], which finds calls in an answer, the grammar that holds a model to it,
-//! and, for tests, the text that a template would write for calls. **Invariant:** the chat template
-//! decides which format a model uses; no model is known by its name.
+//! A [`format::CallFormat`] describes one way to write calls, as data. From it are derived the
+//! [`reader::CallReader`], which finds calls in an answer, the grammar that constrains a model to
+//! it, and, for tests, the text that a template would write for calls. **Invariant:** the chat
+//! template determines the format of a model; no model is identified by its name.
 
 pub(crate) mod format;
 mod json;

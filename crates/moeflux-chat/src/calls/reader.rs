@@ -1,8 +1,9 @@
-//! Finds calls in the text of an answer, as it comes.
+//! Finds calls in the text of an answer, while it arrives.
 //!
-//! Blank space before the first marker of a call, and between calls, belongs to the markers.
-//! **Invariant:** how the text is cut into pieces does not matter; what is no call of an offered
-//! tool comes out as text, byte for byte; every call that began ends, one way or the other.
+//! Whitespace before the first marker of a call, and between calls, belongs to the markers.
+//! **Invariant:** the result does not depend on how the text is split into chunks; everything that
+//! is not a call of an offered tool is emitted as text, byte for byte; every call that begins also
+//! ends, complete or cut.
 
 use std::sync::Arc;
 
@@ -17,51 +18,52 @@ use crate::calls::whole::WholeReader;
 use crate::conversation::Tool;
 use crate::piece::Piece;
 
-/// Longer members behind the arguments, in the same object, are text: so much is held back.
+/// Maximum length of members after the arguments in the same object, which are held back; longer
+/// ones are text.
 const REST_BYTES_MAX: usize = 1024;
 
-/// The calls of an answer on their way to the client.
+/// Splits the text of an answer into text and calls.
 #[derive(Clone, Debug)]
 pub(crate) struct CallReader {
     format: &'static CallFormat,
     tools: Arc<[Tool]>,
-    /// Calls that may still begin.
+    /// The number of calls that may still begin.
     n_left: usize,
     state: State,
-    /// What is not settled yet.
+    /// Text that is not settled yet.
     held: String,
-    /// Whether what is held begins a line of the text, but for blank space.
+    /// Whether the held text begins a line, apart from whitespace.
     is_line_start: bool,
-    /// Whether nothing but blank space came since a call.
+    /// Whether only whitespace came since the last call.
     is_behind_call: bool,
 }
 
 #[derive(Clone, Debug)]
 enum State {
-    /// At the start of an answer that may be one call and nothing else. All of it is held.
+    /// At the start of an answer that may consist of a single call. The whole text is held.
     Whole(WholeReader),
     Text,
     Envelope(Envelope),
     Call(Call),
-    /// Behind arguments, where markers are closed.
+    /// After the arguments, among closing markers.
     Tail(Tail),
-    /// Behind what cannot be read, in a call that goes on.
+    /// After unreadable text, in a call that has not ended.
     Broken,
 }
 
-/// JSON that may turn out to be calls. All of it is held.
+/// JSON that may turn out to be calls. The whole text is held.
 #[derive(Clone, Debug)]
 struct Envelope {
     is_marked: bool,
-    /// Where the call begins in what is held, behind what is blank.
+    /// The offset of the call in the held text, after whitespace.
     start: usize,
-    /// How far the JSON is read.
+    /// The offset up to which the JSON is read.
     at: usize,
     json: JsonReader,
     value: String,
 }
 
-/// A call that began.
+/// A call that has begun.
 #[derive(Clone, Debug)]
 struct Call {
     format: &'static CallFormat,
@@ -71,66 +73,66 @@ struct Call {
 
 #[derive(Clone, Debug)]
 struct Tail {
-    /// How the call was written.
+    /// The format of the call.
     format: &'static CallFormat,
-    /// The rest of the object that has the arguments in it, which is held.
+    /// The rest of the object that contains the arguments; it is held.
     rest: Option<Rest>,
-    /// Whether the arguments may still be closed by their own marker.
+    /// Whether the closing marker of the arguments may still come.
     may_close_arguments: bool,
 }
 
-/// What stands behind the arguments in the same object.
+/// The text after the arguments in the same object.
 #[derive(Clone, Debug)]
 struct Rest {
     json: JsonReader,
-    /// How far it is read.
+    /// The offset up to which it is read.
     at: usize,
 }
 
-/// What the rest of an object turns out to be.
+/// The kind of the rest of an object.
 #[derive(Clone, Copy, Debug)]
 enum RestIs {
     Unknown,
-    /// Of no use, up to here.
+    /// Without content, up to this offset.
     Empty(usize),
     Text,
 }
 
 impl CallReader {
-    /// A reader for answers that write calls of these tools in this format.
+    /// Creates a reader for answers that write calls of these tools in this format.
     pub(crate) fn new(format: &'static CallFormat, tools: &[Tool]) -> Self {
         let (state, held) = (State::Text, String::new());
         let (tools, n_left) = (tools.into(), usize::MAX);
         Self { format, tools, n_left, state, held, is_line_start: true, is_behind_call: false }
     }
 
-    /// The same for the start of an answer, which may be one JSON object without any marker.
+    /// Also accepts an answer that is one JSON object without any marker.
     pub(crate) fn with_whole_json(self) -> Self {
         Self { state: State::Whole(WholeReader::default()), ..self }
     }
 
-    /// The same without that.
+    /// Undoes [`CallReader::with_whole_json`].
     pub(crate) fn without_whole_json(self) -> Self {
         Self { state: State::Text, ..self }
     }
 
-    /// The same for answers of at most so many calls: what looks like one more is text.
+    /// Limits the answer to `n_calls_max` calls; anything that looks like a further call is text.
     pub(crate) fn with_calls_max(self, n_calls_max: usize) -> Self {
         Self { n_left: n_calls_max, ..self }
     }
 
-    /// Whether a call began whose end is not certain.
+    /// Returns whether a call has begun whose end is not certain.
     pub(crate) fn is_in_call(&self) -> bool {
         !matches!(self.state, State::Whole(_) | State::Text | State::Envelope(_))
     }
 
-    /// What is certain, now that this text came.
+    /// Takes text and appends the pieces that became certain.
     pub(crate) fn push(&mut self, text: &str, pieces: &mut Vec<Piece>) {
         self.held.push_str(text);
         while self.step(Coming::More, pieces) {}
     }
 
-    /// The rest: the answer is over.
+    /// Ends the answer and appends the remaining pieces.
     pub(crate) fn finish(&mut self, coming: Coming, pieces: &mut Vec<Piece>) {
         while self.step(coming, pieces) {}
         let held = std::mem::take(&mut self.held);
@@ -154,7 +156,7 @@ impl CallReader {
         }
     }
 
-    /// Settles the beginning of what is held; whether there may be more to settle.
+    /// Settles the beginning of the held text. Returns whether there may be more to settle.
     fn step(&mut self, coming: Coming, pieces: &mut Vec<Piece>) -> bool {
         match &mut self.state {
             State::Whole(_) => self.whole(coming, pieces),
@@ -211,7 +213,7 @@ impl CallReader {
         false
     }
 
-    /// Lets go of text, but for blank space at its end. Returns how much of that there is.
+    /// Emits text except whitespace at its end. Returns the length of that whitespace.
     fn settle_text(&mut self, n_bytes: usize, pieces: &mut Vec<Piece>) -> usize {
         let n_settled = scan::n_settled(&self.held[..n_bytes]);
         self.let_go(n_settled, pieces);
@@ -284,7 +286,7 @@ impl CallReader {
         true
     }
 
-    /// What cannot be read is skipped up to the next marker around calls.
+    /// Skips unreadable text up to the next marker of a call or a section.
     fn broken(&mut self, pieces: &mut Vec<Piece>) -> bool {
         let closers = head::closers(self.format);
         let markers = [closers, head::openers(self.format)];
@@ -307,8 +309,8 @@ impl CallReader {
         true
     }
 
-    /// The rest of an object is dropped if it is nothing but members. A quote too many would make
-    /// one of what follows: no marker stands in their strings.
+    /// Drops the rest of an object if it consists of members only. Their strings must contain no
+    /// marker: otherwise a surplus quote would turn the following text into a member.
     fn rest(&mut self, coming: Coming) -> bool {
         let State::Tail(Tail { format, rest: Some(rest), .. }) = &mut self.state else {
             return false;
@@ -407,7 +409,7 @@ impl CallReader {
         true
     }
 
-    /// It is text; what may be a call begins behind its first character.
+    /// Treats the JSON as text; a call may begin after its first character.
     fn give_up_envelope(&mut self, pieces: &mut Vec<Piece>) -> bool {
         let State::Envelope(envelope) = &self.state else { return false };
         let start = envelope.start;
@@ -455,7 +457,8 @@ impl Rest {
     }
 }
 
-/// What models write once too often: it means nothing only in front of a marker.
+/// Characters of which models sometimes write one too many; it is ignored only in front of a
+/// marker.
 const TOO_MANY: [char; 2] = ['}', '"'];
 
 fn too_many(scan: &mut Scan<'_>, next: &[&str]) -> Found<()> {
@@ -463,7 +466,7 @@ fn too_many(scan: &mut Scan<'_>, next: &[&str]) -> Found<()> {
     { *scan }.ends_with(next)
 }
 
-/// Whether this is the beginning of a marker that closes.
+/// Returns whether the text is the beginning of a closing marker.
 fn begins_closer(text: &str, format: &CallFormat) -> bool {
     let text = text.trim();
     head::closers(format).iter().any(|marker| !text.is_empty() && marker.starts_with(text))

@@ -1,33 +1,33 @@
-//! Looks ahead in text that is still coming.
+//! Looks ahead in text that is still arriving.
 //!
-//! **Invariant:** an answer that is not [`Miss::Partial`] stays the same, whatever comes next.
+//! **Invariant:** any result but [`Miss::Partial`] stays the same, whatever text follows.
 
-/// Blank space around markers is shorter than this; longer blank space is text.
+/// Maximum length of whitespace around markers; longer whitespace is text.
 pub(crate) const BLANK_BYTES_MAX: usize = 64;
 
-/// What stands behind the text that is known.
+/// What may follow the known text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coming {
-    /// Maybe more.
+    /// Possibly more text.
     More,
     /// Nothing: the model ended its answer.
     End,
-    /// Nothing, but the model would have gone on.
+    /// Nothing: the answer was cut.
     Cut,
 }
 
-/// Why something is not there.
+/// The reason why something was not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Miss {
-    /// Something else is.
+    /// The text differs.
     No,
-    /// It may be there when more comes.
+    /// More text may complete it.
     Partial,
 }
 
 pub(crate) type Found<T> = Result<T, Miss>;
 
-/// A place in a text.
+/// A position in a text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scan<'a> {
     rest: &'a str,
@@ -35,27 +35,27 @@ pub(crate) struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// The start of this text.
+    /// Creates a scan at the start of this text.
     pub(crate) fn new(rest: &'a str, coming: Coming) -> Self {
         Self { rest, coming }
     }
 
-    /// What stands between this place and a later one.
+    /// Returns the text between this position and a later one.
     pub(crate) fn until(self, later: Scan<'_>) -> &'a str {
         &self.rest[..self.rest.len() - later.rest.len()]
     }
 
-    /// Whether this stands here, without taking it.
+    /// Returns whether this text stands here, without taking it.
     pub(crate) fn is_at(self, literal: &str) -> bool {
         self.rest.starts_with(literal)
     }
 
-    /// Whether nothing more is known.
+    /// Returns whether no more text is known.
     pub(crate) fn is_at_end(self) -> bool {
         self.rest.is_empty()
     }
 
-    /// Takes a text.
+    /// Takes this text.
     pub(crate) fn literal(&mut self, literal: &str) -> Found<()> {
         if let Some(rest) = self.rest.strip_prefix(literal) {
             self.rest = rest;
@@ -65,7 +65,7 @@ impl<'a> Scan<'a> {
         Err(if may_come { Miss::Partial } else { Miss::No })
     }
 
-    /// Takes the first of these texts that stands here; empty ones never do.
+    /// Takes the first of these texts that stands here; empty ones never match.
     pub(crate) fn one_of(&mut self, literals: &[&str]) -> Found<usize> {
         let mut miss = Miss::No;
         for (idx, literal) in literals.iter().enumerate().filter(|(_, it)| !it.is_empty()) {
@@ -90,7 +90,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Takes a text if it stands here; whether it did.
+    /// Takes a text if it stands here. Returns whether it did.
     pub(crate) fn may_take(&mut self, literal: &str) -> Found<bool> {
         match self.literal(literal) {
             Ok(()) => Ok(true),
@@ -99,7 +99,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Takes what is blank.
+    /// Takes whitespace.
     pub(crate) fn blank(&mut self) -> Found<()> {
         let rest = self.rest.trim_start();
         if self.rest.len() - rest.len() > BLANK_BYTES_MAX {
@@ -109,7 +109,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Takes digits, at most so many.
+    /// Takes at most `n_max` digits.
     pub(crate) fn digits(&mut self, n_max: usize) -> Found<()> {
         let rest = self.rest.trim_start_matches(|it: char| it.is_ascii_digit());
         if self.rest.len() - rest.len() > n_max {
@@ -119,7 +119,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Whether a word ends here.
+    /// Checks that a word ends here.
     pub(crate) fn end_of_word(self) -> Found<()> {
         match self.rest.chars().next() {
             Some(next) if next.is_alphanumeric() || next == '_' => Err(Miss::No),
@@ -128,7 +128,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Takes one of these texts behind what is blank, or the end of the answer.
+    /// Takes one of these texts after whitespace, or the end of the answer.
     pub(crate) fn ends_with(&mut self, literals: &[&str]) -> Found<()> {
         self.blank()?;
         match (self.rest, self.coming) {
@@ -138,7 +138,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Length of a text without the blank space at its end that may belong to a marker.
+/// Returns the length of a text without the whitespace at its end that may belong to a marker.
 pub(crate) fn n_settled(text: &str) -> usize {
     let mut n_settled = text.trim_end().len();
     while text.len() - n_settled > BLANK_BYTES_MAX || !text.is_char_boundary(n_settled) {
@@ -147,14 +147,14 @@ pub(crate) fn n_settled(text: &str) -> usize {
     n_settled
 }
 
-/// Length of the longest end of the text that begins the marker.
+/// Returns the length of the longest suffix of the text that begins the marker.
 pub(crate) fn n_unfinished(text: &str, marker: &str) -> usize {
     let most = text.len().min(marker.len() - 1);
     let is_end = |n: &usize| text.as_bytes().ends_with(&marker.as_bytes()[..*n]);
     (1..=most).rev().find(is_end).unwrap_or(0)
 }
 
-/// Of several answers of which at most one can be a yes.
+/// Combines several results of which at most one can be a match.
 pub(crate) fn any<T>(found: impl IntoIterator<Item = Found<T>>) -> Found<T> {
     let mut miss = Miss::No;
     for found in found {

@@ -1,13 +1,13 @@
-//! Which kinds of values a tool's schema allows for a parameter, for formats that write values
-//! without quotes.
+//! Determines the kinds of values that a tool's schema allows for a parameter, for formats that
+//! write values without quotes.
 //!
-//! **Invariant:** a schema that says nothing, or cannot be understood, allows every kind. The work
-//! per parameter is bounded, whatever the schema.
+//! **Invariant:** a schema that is silent, or cannot be understood, allows every kind. The work per
+//! parameter is bounded, whatever the schema.
 
 use serde_json::Value as Json;
 
-/// Whether arguments are an object of the parameters that a schema declares: those that must be
-/// there are, and each is of a kind and, where these are listed, a value that is allowed.
+/// Returns whether arguments are an object that satisfies the declared parameters: all required
+/// ones are present, and each has an allowed kind and, if values are listed, an allowed value.
 pub(crate) fn fits(schema: &Json, arguments: &str) -> bool {
     let Ok(Json::Object(given)) = serde_json::from_str(arguments) else { return false };
     let required = schema.get("required").and_then(Json::as_array).into_iter().flatten();
@@ -26,17 +26,18 @@ pub(crate) fn fits(schema: &Json, arguments: &str) -> bool {
     })
 }
 
-/// Whether parameters may be given that are not declared.
+/// Returns whether undeclared parameters may be given.
 fn is_open(schema: &Json) -> bool {
     ["allOf", "anyOf", "oneOf", "$ref", "patternProperties", "additionalProperties"]
         .iter()
         .any(|it| schema.get(*it).is_some_and(|said| said != &Json::Bool(false)))
 }
 
-/// Parts of a schema that are read for one parameter: references may form circles.
+/// Maximum number of schema parts that are read for one parameter, because references may form
+/// cycles.
 const PARTS_MAX: usize = 1000;
 
-/// As many values of a list, or bytes of a reference, count as one more part.
+/// The number of list values, or of bytes of a reference, that count as one more part.
 const ENTRIES_PER_PART: usize = 64;
 
 /// A set of kinds.
@@ -53,7 +54,7 @@ impl Kinds {
     const OBJECT: Self = Self(32);
     pub(crate) const ANY: Self = Self(63);
 
-    /// The kinds that the schema of all parameters allows for the one of this name.
+    /// Returns the kinds that the schema of all parameters allows for the parameter `name`.
     pub(crate) fn of_parameter(schema: &Json, name: &str) -> Self {
         let declared = schema.get("properties").and_then(|it| it.get(name));
         let Some(declared) = declared.or(schema.get("additionalProperties")) else {
@@ -62,27 +63,27 @@ impl Kinds {
         Search { root: schema, n_left: PARTS_MAX }.kinds(declared).unwrap_or(Self::ANY)
     }
 
-    /// Whether this is the only kind: then a value is not looked into.
+    /// Returns whether strings are the only kind; then a value is not parsed.
     pub(crate) fn is_text(self) -> bool {
         self == Self::TEXT
     }
 
-    /// Whether a value is a string or null.
+    /// Returns whether strings and null are the only kinds.
     pub(crate) fn is_text_or_null(self) -> bool {
         self == Self::TEXT.or(Self::NULL)
     }
 
-    /// Whether a string is allowed.
+    /// Returns whether a string is allowed.
     pub(crate) fn has_text(self) -> bool {
         self.has(Self::TEXT)
     }
 
-    /// Whether this value is allowed.
+    /// Returns whether the kind of this value is allowed.
     pub(crate) fn has_kind_of(self, value: &Json) -> bool {
         self.has(Self::of(value))
     }
 
-    /// Their names in schemas, of all numbers together `number`.
+    /// Returns the names of the kinds in schemas; `number` includes integers.
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
         const NAMES: [(&str, Kinds); 6] = [
             ("null", Kinds::NULL),
@@ -137,7 +138,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// `None` if too much was read. What contradicts itself allows everything.
+    /// Returns `None` if the limit is exceeded. A contradictory schema allows everything.
     fn kinds(&mut self, schema: &'a Json) -> Option<Kinds> {
         self.count(0)?;
         let Some(schema) = schema.as_object() else { return Some(Kinds::ANY) };
@@ -181,14 +182,14 @@ impl<'a> Search<'a> {
         Some(if kinds == Kinds::NONE { Kinds::ANY } else { kinds })
     }
 
-    /// Counts a part, or entries of one.
+    /// Counts a part, or the entries of one.
     fn count(&mut self, n_entries: usize) -> Option<()> {
         let n_parts = 1 + n_entries / ENTRIES_PER_PART;
         self.n_left = self.n_left.checked_sub(n_parts)?;
         Some(())
     }
 
-    /// A part of the same schema.
+    /// Returns the part of the same schema that a reference points to.
     fn referenced(&self, reference: &str) -> Option<&'a Json> {
         self.root.pointer(reference.strip_prefix('#')?)
     }
@@ -198,7 +199,7 @@ fn union(values: &[Json], kinds: impl Fn(&Json) -> Kinds) -> Kinds {
     values.iter().map(kinds).fold(Kinds::NONE, Kinds::or)
 }
 
-/// What a schema without a type is for.
+/// Returns the kinds implied by a schema without a type.
 fn implied(schema: &serde_json::Map<String, Json>) -> Kinds {
     if schema.contains_key("properties") {
         Kinds::OBJECT

@@ -1,9 +1,9 @@
-//! Turns arguments between tags into one JSON object, as they come.
+//! Converts arguments between tags to one JSON object, while they arrive.
 //!
-//! A string goes out while it is read; other values wait for their end, because only then is it
-//! known what they are. Tags may stand inside values: a tag ends a value only if what belongs
-//! behind the value follows. **Invariant:** a parameter that the schema calls a string is the text
-//! between the tags, character by character, without the line break on either side that the
+//! A string is emitted while it is read; other values wait for their end, because only then is
+//! their type known. Values may contain tags: a tag ends a value only if it is followed by
+//! something that may come after a value. **Invariant:** a parameter that the schema declares as a
+//! string is exactly the text between the tags, without the line break on either side that the
 //! template writes.
 
 use serde_json::Value as Json;
@@ -15,32 +15,32 @@ use crate::calls::scan::{self, Coming, Found, Miss, Scan};
 use crate::calls::schema::Kinds;
 use crate::conversation::Tool;
 
-/// A longer key is the text of something else.
+/// Maximum length of a key; a longer one is unrelated text.
 const KEY_BYTES_MAX: usize = 256;
 
-/// Where these arguments are read.
+/// The context in which arguments are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
-    /// How they are written.
+    /// The format of the call.
     pub(crate) format: &'static CallFormat,
-    /// What is offered.
+    /// The offered tools.
     pub(crate) tools: &'a [Tool],
-    /// The place of the tool that is called.
+    /// The index of the called tool.
     pub(crate) tool_idx: usize,
-    /// What stands behind the known text.
+    /// What may follow the known text.
     pub(crate) coming: Coming,
 }
 
-/// What became of a text.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The text behind it can be read now.
+    /// The text after it can be read now.
     Again,
-    /// More text must come.
+    /// More text is needed.
     Wait,
-    /// The arguments are whole.
+    /// The arguments are complete.
     Done,
-    /// This cannot stand here.
+    /// The text is invalid here.
     Broken,
 }
 
@@ -56,31 +56,32 @@ pub(crate) struct TaggedReader {
 enum State {
     Between,
     Key,
-    /// Behind the tag, before the first character.
+    /// After the tag, before the first character.
     ValueBegins(Kinds),
     Value(Value),
 }
 
-/// A value while it is read.
+/// A value that is being read.
 #[derive(Clone, Debug)]
 struct Value {
     kinds: Kinds,
-    /// What waits for the end; `None` once the value is known to be a string.
+    /// Text that waits for the end; `None` once the value is known to be a string.
     waiting: Option<String>,
-    /// How far it is JSON, where it can be nothing else.
+    /// The JSON reader of a value that can only be JSON, while it is valid.
     json: Option<JsonReader>,
     scalars: Scalars,
     is_empty: bool,
 }
 
 impl TaggedReader {
-    /// A reader for a call in this format, behind the name, if the format has tags.
+    /// Creates a reader for a call in this format, after the name; `None` if the format has no
+    /// tags.
     pub(crate) fn new(format: &CallFormat) -> Option<Self> {
         let ArgumentsForm::Tagged(tags) = format.arguments else { return None };
         Some(Self { tags, state: State::Between, keys: Vec::new() })
     }
 
-    /// How many bytes of the text are settled, and what comes next.
+    /// Returns the number of settled bytes of the text, and the outcome.
     pub(crate) fn step(
         &mut self,
         text: &str,
@@ -103,7 +104,7 @@ impl TaggedReader {
         }
     }
 
-    /// The model ended its answer here: whether this makes the arguments whole.
+    /// Ends the arguments where the model ended its answer. Returns whether they are complete.
     pub(crate) fn close(&mut self, rest: &str, format: &CallFormat, out: &mut String) -> bool {
         match &mut self.state {
             State::Between => {}
@@ -139,7 +140,7 @@ impl TaggedReader {
         }
     }
 
-    /// A key ends with its tag; if that is missing, with its line.
+    /// Reads a key up to its tag or, if that is missing, up to the end of its line.
     fn key(&mut self, text: &str, place: &Place<'_>, out: &mut String) -> (usize, Outcome) {
         let (first, second) = key_ends(&self.tags);
         let ends = [first, second, "\n"];
@@ -160,7 +161,7 @@ impl TaggedReader {
             }
         }
         let key = text[..n_bytes].trim();
-        // Of a key that comes twice, parsers take one value or the other.
+        // For a duplicate key, parsers disagree on the value.
         if key.is_empty() || self.keys.iter().any(|it| it == key) {
             return (0, Outcome::Broken);
         }
@@ -182,7 +183,7 @@ impl TaggedReader {
             let is_line_start = if at == 0 { value.is_empty } else { text[..at].ends_with('\n') };
             read_on(&mut json, &text[n_read..at]);
             n_read = at;
-            // Strings of JSON have no line breaks: behind one, the tag is what it seems.
+            // JSON strings contain no line breaks, so after one the tag is real.
             let has_break = self.tags.behind_value.starts_with('\n');
             let is_in_text = json.as_ref().is_some_and(JsonReader::is_in_text);
             if is_in_text && has_break && !is_line_start {
@@ -212,7 +213,7 @@ impl TaggedReader {
     }
 }
 
-/// What shows that the arguments are over, and is not theirs.
+/// Returns the markers that show the end of the arguments but do not belong to them.
 fn around(format: &CallFormat) -> [&'static str; 5] {
     let [call, calls] = head::closers(format);
     let [section, opener] = head::openers(format);
@@ -220,7 +221,7 @@ fn around(format: &CallFormat) -> [&'static str; 5] {
     [call, calls, section, opener, if prefix.starts_with('<') { prefix } else { "" }]
 }
 
-/// The markers between a key and its value; the second is empty if there is only one.
+/// Returns the markers between a key and its value; the second is empty if there is only one.
 fn key_ends(tags: &Tags) -> (&'static str, &'static str) {
     let end = tags.behind_key.find('>').map_or(tags.behind_key.len(), |at| at + 1);
     (tags.behind_key[..end].trim(), tags.behind_key[end..].trim())
@@ -231,7 +232,7 @@ fn without_break<'a>(text: &'a str, tags: &Tags) -> &'a str {
     text.strip_suffix('\n').filter(|_| is_written).unwrap_or(text)
 }
 
-/// What the model ended its answer in, without the beginning of a tag that it would have closed.
+/// Removes an unfinished closing tag from the end of the answer.
 fn without_half_tag<'a>(text: &'a str, tags: &Tags, format: &CallFormat) -> &'a str {
     let [call, calls] = head::closers(format);
     let ends = [tags.behind_value.trim(), format.behind_arguments.trim(), call, calls];
@@ -241,7 +242,8 @@ fn without_half_tag<'a>(text: &'a str, tags: &Tags, format: &CallFormat) -> &'a 
     if is_half { &text[..text.len() - half.len()] } else { text }
 }
 
-/// Follows a value that can only be JSON; one that is none is no longer followed.
+/// Feeds text to the reader of a value that can only be JSON; drops the reader if the text is
+/// invalid.
 fn read_on(json: &mut Option<JsonReader>, text: &str) {
     let mut out = String::new();
     let mut is_read = |json: &mut JsonReader| {
@@ -252,7 +254,7 @@ fn read_on(json: &mut Option<JsonReader>, text: &str) {
     }
 }
 
-/// Whether a value ends here, and how many bytes of what follows belong to it.
+/// Checks whether a value ends here. Returns the number of the following bytes that belong to it.
 fn value_ends(
     start: Scan<'_>,
     tags: &Tags,
@@ -274,7 +276,7 @@ fn value_ends(
         scan.ends_with(followers)?;
         Ok(start.until(end_of_marker).len())
     };
-    // Without its own closing tag, a value ends before the tag that should come behind it.
+    // Without its own closing tag, a value ends before the tag that should follow it.
     let missing = |found: Found<usize>| found.map(|_| 0);
     let next_parameter = || {
         let is_allowed = is_line_start || !tags.behind_value.starts_with('\n');
@@ -322,7 +324,7 @@ impl Value {
         };
         waiting.push_str(text);
         read_on(&mut self.json, text);
-        // A string or null: soon it is clear which.
+        // A string or null; a few characters decide.
         let nulls = nulls(self.scalars);
         if self.kinds.is_text_or_null() && !nulls.iter().any(|it| it.starts_with(&*waiting)) {
             out.push('"');
@@ -339,8 +341,8 @@ impl Value {
     }
 }
 
-/// What means null where a string may stand. Models that learned Python's name write JSON's as
-/// well; the others have no reason to write Python's.
+/// Returns the spellings of null where a string is allowed. Models that learned Python's name write
+/// JSON's as well; the others have no reason to write Python's.
 fn nulls(scalars: Scalars) -> &'static [&'static str] {
     match scalars {
         Scalars::Json => &["null"],
@@ -348,13 +350,13 @@ fn nulls(scalars: Scalars) -> &'static [&'static str] {
     }
 }
 
-/// Appends what a text means where these kinds are allowed; a string if it means nothing else.
+/// Appends the value of a text where these kinds are allowed; a string if it has no other meaning.
 fn push_value(text: &str, (kinds, scalars): (Kinds, Scalars), out: &mut String) {
     let trimmed = text.trim();
     let value = if kinds.is_text_or_null() {
         nulls(scalars).contains(&text).then(|| "null".to_owned())
     } else if kinds.has_text() {
-        // Whatever differs from what templates write is a string here.
+        // Any deviation from what templates write is a string here.
         let written = match (scalars, trimmed) {
             (Scalars::Python, "True") => "true",
             (Scalars::Python, "False") => "false",
@@ -363,7 +365,7 @@ fn push_value(text: &str, (kinds, scalars): (Kinds, Scalars), out: &mut String) 
         };
         let value: Option<Json> = serde_json::from_str(written).ok();
         let value = value.filter(|it| !it.is_string() && kinds.has_kind_of(it));
-        // Which is not too deep for other parsers, either.
+        // This also limits the depth for other parsers.
         value.and_then(|_| repaired(written))
     } else if trimmed.is_empty() {
         kinds.has_kind_of(&Json::Null).then(|| "null".to_owned())
@@ -376,7 +378,7 @@ fn push_value(text: &str, (kinds, scalars): (Kinds, Scalars), out: &mut String) 
     }
 }
 
-/// A value that is no string.
+/// Parses and repairs a value that is not a string.
 fn repaired(text: &str) -> Option<String> {
     let (mut reader, mut value) = (JsonReader::new(), String::new());
     let is_read = text.chars().all(|next| reader.push(next, &mut value) != Progress::Broken);

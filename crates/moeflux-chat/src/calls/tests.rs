@@ -31,7 +31,7 @@ fn format(title: &str) -> &'static CallFormat {
     CallFormat::all().find(|it| it.title == title).unwrap()
 }
 
-/// What is read, in the words of the cases.
+/// Returns the result of reading in the notation of the cases.
 fn read(format: &'static CallFormat, parts: &[&str], is_cut: bool) -> Vec<String> {
     let mut reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(format, &tools());
     let mut pieces: Vec<Piece> = parts.iter().flat_map(|it| reader.push(it)).collect();
@@ -74,8 +74,8 @@ fn read(format: &'static CallFormat, parts: &[&str], is_cut: bool) -> Vec<String
     found
 }
 
-/// The first way of cutting a text that does not give what is expected: whole, in two at each
-/// place, by characters.
+/// Returns the first split of a text that does not give the expected result: whole, in two at each
+/// place, or by characters.
 fn wrong(format: &'static CallFormat, title: &str, text: &str, expected: &str) -> Option<String> {
     let is_cut = title.ends_with("[cut]");
     let cuts: Vec<usize> = (0..=text.len()).filter(|cut| text.is_char_boundary(*cut)).collect();
@@ -117,7 +117,7 @@ fn formats_that_differ_in_what_they_write_are_read_alike() {
     }
 }
 
-/// A model may know tools and another way to call them than its template's.
+/// A model may know tools and another format than its template's.
 #[test]
 fn an_answer_of_one_json_object_is_a_call_in_every_format() {
     let object = r#"{"name": "weather", "arguments": {"city": "Bern", "days": 3}}"#;

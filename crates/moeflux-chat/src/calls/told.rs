@@ -1,11 +1,12 @@
-//! Parts of calls as histories tell them to templates.
+//! Parts of calls in the form in which histories pass them to templates.
 
 use serde_json::Value as Json;
 
 use crate::conversation::Call;
 
-/// The id of a call that tells its name. Templates write the id that they are given, which tells
-/// the name only if the model itself chose it; `place` is the call's number in the conversation.
+/// Returns an id that contains the call's name. Templates write the id that they are given, which
+/// contains the name only if the model itself chose it; `place` is the index of the call in the
+/// conversation.
 pub(crate) fn named_id(prefix: &str, call: &Call, place: usize) -> String {
     let name = format!("{prefix}{}", call.name);
     if is_numbered(&call.id, &name) { call.id.clone() } else { format!("{name}:{place}") }
@@ -16,7 +17,7 @@ fn is_numbered(id: &str, name: &str) -> bool {
     number.is_some_and(|it| !it.is_empty() && it.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
-/// JSON with the blank space that Python writes, and so templates do.
+/// Writes JSON with the whitespace of Python, as templates do.
 pub(crate) fn python_json(value: &Json) -> String {
     match value {
         Json::Array(values) => {

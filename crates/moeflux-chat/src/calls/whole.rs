@@ -1,8 +1,8 @@
-//! Finds a call in an answer that is nothing but a JSON object, bare or in a fence.
+//! Finds a call in an answer that consists of a single JSON object, bare or fenced.
 //!
-//! Models write so whose template shows tools, but that were trained on calls of another kind: all
-//! Qwen2.5-Coder do. **Invariant:** what is held back may still become a call, and is bounded; what
-//! else comes in the answer makes all of it text. Knows no markers.
+//! Models write this if their template shows tools but they were trained on another kind of calls;
+//! all Qwen2.5-Coder models do. **Invariant:** held text may still become a call, and is bounded;
+//! any other text in the answer makes all of it text. Independent of markers.
 
 use crate::calls::envelope;
 use crate::calls::json::{JsonReader, Progress};
@@ -10,10 +10,11 @@ use crate::calls::scan::{Coming, Found, Miss, Scan};
 use crate::calls::schema;
 use crate::conversation::Tool;
 
-/// More than the longest file that a model writes in one call; a longer answer is text.
+/// Maximum length of held text, above the longest file that a model writes in one call; a longer
+/// answer is text.
 const HELD_BYTES_MAX: usize = 256 << 10;
 
-/// What the first key of a call may be.
+/// Possible first keys of a call.
 const FIRST_KEYS: [&str; 5] =
     ["\"name\"", "\"arguments\"", "\"parameters\"", "\"function\"", "\"type\""];
 
@@ -25,19 +26,19 @@ pub(crate) struct WholeReader {
     object: Option<Object>,
 }
 
-/// Its object.
+/// The object in the answer.
 #[derive(Clone, Debug)]
 struct Object {
     is_fenced: bool,
     json: JsonReader,
-    /// How far the answer is read.
+    /// The offset up to which the answer is read.
     at: usize,
     value: String,
 }
 
 impl WholeReader {
-    /// Reads on in an answer, of which all is given: the place of the called tool and the
-    /// arguments once it has ended and is a call.
+    /// Reads on in an answer, which is passed in full. Once it has ended and is a call, returns the
+    /// index of the tool and the arguments.
     pub(crate) fn read(
         &mut self,
         answer: &str,
@@ -70,7 +71,7 @@ impl WholeReader {
     }
 }
 
-/// The start of an object.
+/// Takes the start of an object.
 fn begin(start: Scan<'_>) -> Found<Object> {
     let mut scan = start;
     scan.blank()?;
@@ -87,7 +88,7 @@ fn begin(start: Scan<'_>) -> Found<Object> {
 }
 
 impl Object {
-    /// What stands behind the object.
+    /// Returns the text after the object.
     fn json_at<'a>(&mut self, answer: &'a str) -> Found<&'a str> {
         let Self { json, at, value, .. } = self;
         for next in answer[*at..].chars() {

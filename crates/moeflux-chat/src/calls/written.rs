@@ -1,6 +1,6 @@
-//! Writes calls as templates write them.
+//! Writes calls as templates do.
 //!
-//! **Invariant:** the text is that of a template of the format, and reading it gives the calls.
+//! **Invariant:** the text is that of a template of the format, and reading it returns the calls.
 
 use serde_json::Value as Json;
 
@@ -9,8 +9,8 @@ use crate::calls::told::{named_id, python_json};
 use crate::conversation::Call;
 
 impl CallFormat {
-    /// The calls of a turn, without the text before them; `None` if there are none. `n_before`
-    /// calls came earlier in the conversation.
+    /// Writes the calls of a turn, without the text before them; `None` if there are none.
+    /// `n_before` is the number of earlier calls in the conversation.
     #[must_use]
     pub(crate) fn written(&self, calls: &[Call], n_before: usize) -> Option<String> {
         let texts = calls.iter().zip(n_before..);
@@ -67,7 +67,7 @@ mod tests {
     use crate::piece::Piece;
     use crate::thoughts::{HARMONY, THINK};
 
-    /// The calls of version 3.1 of a template, in the words of this project.
+    /// The calls of version 3.1 of a template, in this project's own wording.
     const DEEPSEEK_V3_1: &str = "<｜Assistant｜>{% for call in messages[0].tool_calls %}\
         {% if loop.first %}<｜tool▁calls▁begin｜>{% endif %}<｜tool▁call▁begin｜>\
         {{ call.function.name }}<｜tool▁sep｜>{{ call.function.arguments }}<｜tool▁call▁end｜>\
@@ -95,7 +95,7 @@ mod tests {
         ]
     }
 
-    /// A reader of answers that begin with calls.
+    /// Creates a reader of answers that begin with calls.
     fn reader(format: &CallFormat) -> AnswerReader {
         match format.title {
             "harmony" => AnswerReader::new(AnswerStart::Open, &HARMONY),
@@ -103,7 +103,7 @@ mod tests {
         }
     }
 
-    /// What the template writes for a turn of the assistant with these calls.
+    /// Returns the text that the template writes for a turn of the assistant with these calls.
     fn rendered(template: &ChatTemplate, calls: &[Call], arguments_as_text: bool) -> String {
         let mut message = Message::new("assistant", "");
         if arguments_as_text {
@@ -128,7 +128,7 @@ mod tests {
             let template = ChatTemplate::from_source(path, source, special).unwrap();
             let format = CallFormat::of(&template).unwrap();
             let as_text = name.starts_with("deepseek");
-            // The template leaves out the arguments of all calls but the first.
+            // The template omits the arguments of all calls but the first.
             let n_calls = if name == "deepseek_v3" { 1 } else { 2 };
             let calls = &calls()[..n_calls];
             let rendered = rendered(&template, calls, as_text);

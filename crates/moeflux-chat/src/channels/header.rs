@@ -1,9 +1,9 @@
-//! Finds the header of a message: whom it is from, which channel it is in, whom it is to.
+//! Finds the header of a message: its author, its channel and its recipient.
 //!
-//! A header is `<|start|>` and a role, `<|channel|>` and its name, and `<|message|>`. Whom the
-//! message is to (`to=functions.f`) and the type of its content (`<|constrain|>json`) stand behind
-//! the role or behind the channel. **Invariant:** what is the beginning of no header is no header,
-//! however much of it is known.
+//! A header consists of `<|start|>` and a role, `<|channel|>` and its name, and `<|message|>`. The
+//! recipient (`to=functions.f`) and the content type (`<|constrain|>json`) follow the role or the
+//! channel. **Invariant:** text that cannot begin a header is never one, however much of it is
+//! known.
 
 use crate::calls::scan::{BLANK_BYTES_MAX, Coming, Found, Miss, Scan};
 
@@ -15,44 +15,44 @@ pub(crate) const END: &str = "<|end|>";
 pub(crate) const RETURN: &str = "<|return|>";
 pub(crate) const CALL: &str = "<|call|>";
 
-/// A longer header is text.
+/// Maximum length of a header; a longer one is text.
 const HEADER_BYTES_MAX: usize = 1024;
 
-/// Role, channel, and behind each a recipient and a type.
+/// Maximum number of words: role, channel, and a recipient and a type after each.
 const WORDS_MAX: usize = 6;
 
-/// What a header says.
+/// A parsed header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Its length.
+    /// Its length in bytes.
     pub(crate) n_bytes: usize,
-    /// What the message is.
+    /// The kind of the message.
     pub(crate) says: Says,
-    /// Whom it is to, if that is a tool.
+    /// The recipient, if it is a tool.
     pub(crate) recipient: Option<String>,
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Says {
     Thought,
     Text,
-    /// Somebody else says it, in an answer that goes on by itself.
+    /// The message of another author, in an answer that does not stop at its own end.
     NotOurs,
 }
 
-/// Where a header is looked for.
+/// The place where a header is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spot {
-    /// At the start of an answer, behind the role.
+    /// At the start of an answer, after the role.
     Start,
-    /// Behind the end of a message.
+    /// After the end of a message.
     Behind,
-    /// In a message that has no end: it must be one that is known.
+    /// In a message without an end marker; the header must have a known channel or role.
     Within,
 }
 
-/// The header at the start of this text; [`Miss::Partial`] while it may become one.
+/// Returns the header at the start of this text; [`Miss::Partial`] while the text may become one.
 pub(crate) fn find(text: &str, spot: Spot) -> Found<Header> {
     let rest = text.trim_start();
     if text.len() - rest.len() > BLANK_BYTES_MAX {
@@ -74,9 +74,9 @@ pub(crate) fn find(text: &str, spot: Spot) -> Found<Header> {
     Ok(Header { n_bytes, says, recipient })
 }
 
-/// Whether this may be a header, or its beginning: a few words between the right markers.
+/// Returns whether this may be a header or its beginning: a few words between the right markers.
 fn is_plausible(header: &str) -> bool {
-    // Blank space may come late: it is held back while it may begin a string to stop at.
+    // Whitespace may arrive late: it is held back while it may begin a stop sequence.
     let is_control = |it: char| it.is_control() && !it.is_whitespace();
     let is_odd = |it: char| is_control(it) || matches!(it, '<' | '>' | '"' | '\'' | '`');
     let words = header.strip_prefix(START).unwrap_or(header).replacen(CHANNEL, " ", 1);
@@ -84,7 +84,7 @@ fn is_plausible(header: &str) -> bool {
     words.split_whitespace().count() <= WORDS_MAX && !words.contains(is_odd)
 }
 
-/// Length of the beginning of a marker at the end of a text.
+/// Returns the length of an unfinished marker at the end of a text.
 pub(crate) fn n_unfinished(text: &str) -> usize {
     let Some(at) = text.rfind('<') else { return 0 };
     let tail = &text[at..];
@@ -123,7 +123,8 @@ fn parsed(header: &str, spot: Spot) -> Option<(Says, Option<String>)> {
     Some((says, recipient.filter(|_| is_ours)))
 }
 
-/// A first word, if there is one to be, and whom the message is to; beside them only a type.
+/// Splits a text into its first word, if `has_first`, and the recipient. Apart from these it may
+/// only contain a type.
 fn words(text: &str, has_first: bool) -> Option<(Option<String>, Option<String>)> {
     let text = text.replace(CONSTRAIN, " ");
     let mut words = text.split_whitespace();

@@ -1,6 +1,6 @@
 //! Answers in harmony: messages with headers that name channels.
 //!
-//! **Invariant:** no text comes out before its channel is known, and no marker ever does.
+//! **Invariant:** no text is emitted before its channel is known, and markers never are.
 
 pub(crate) mod header;
 pub(crate) mod reader;

@@ -1,10 +1,10 @@
-//! Tells thoughts, texts and calls of an answer in harmony apart, as it comes.
+//! Separates thoughts, texts and calls of an answer in harmony, while it arrives.
 //!
 //! A message in the channel `analysis` is a thought, one to an offered tool is a call, and any
-//! other one is text. Two thoughts, and two texts, are apart by an empty line. A marker that begins
-//! no header is dropped, and the message goes on; only what a call says keeps it.
-//! **Invariant:** how the text is cut into pieces does not matter; no text comes out before its
-//! channel is known.
+//! other is text. Consecutive thoughts or texts are separated by an empty line. A marker that does
+//! not begin a header is dropped and the message continues; only the arguments of a call keep it.
+//! **Invariant:** the result does not depend on how the text is split into chunks; no text is
+//! emitted before its channel is known.
 
 use std::sync::Arc;
 
@@ -18,24 +18,24 @@ use crate::conversation::Tool;
 use crate::piece::{Piece, Stage};
 use crate::thoughts::HARMONY_MARKERS;
 
-/// Stands between two messages of a kind.
+/// The separator of two messages of the same kind.
 const BETWEEN: &str = "\n\n";
 
-/// Markers that end a message, or begin a header.
+/// Markers that end a message or begin a header.
 const BREAKS: [&str; 5] = [END, RETURN, CALL, START, CHANNEL];
 
-/// The messages of an answer on their way to the client.
+/// Splits the messages of an answer into pieces.
 #[derive(Clone, Debug)]
 pub(crate) struct ChannelReader {
     tools: Arc<[Tool]>,
-    /// Calls that may still begin.
+    /// The number of calls that may still begin.
     n_calls_left: usize,
     state: State,
-    /// What is not settled yet.
+    /// Text that is not settled yet.
     held: String,
-    /// Whether something was said in texts, and in thoughts.
+    /// Whether any text, and any thought, was emitted.
     has_said: Said,
-    /// Whether this message has said nothing yet.
+    /// Whether nothing of this message was emitted yet.
     is_new: bool,
 }
 
@@ -50,7 +50,7 @@ enum State {
     /// Before the first header.
     Start,
     In(Message),
-    /// What is held begins with a marker at which this message ends, if a header comes behind it.
+    /// The held text begins with a marker that ends this message if a header follows.
     Break(Message),
 }
 
@@ -64,29 +64,29 @@ enum Message {
 #[derive(Clone, Debug)]
 struct CallMessage {
     reader: CallReader,
-    /// What it is if it turns out to be no call.
+    /// The kind of the message if it turns out not to be a call.
     otherwise: Says,
-    /// All of it, until the call began.
+    /// Its whole text, until the call begins.
     body: String,
     has_begun: bool,
-    /// Whether the call has ended, one way or the other.
+    /// Whether the call has ended, complete or cut.
     is_over: bool,
 }
 
 impl ChannelReader {
-    /// A reader of an answer that begins with a header, or within a message.
+    /// Creates a reader of an answer that begins with a header, or within a message.
     pub(crate) fn new(within: Option<Says>) -> Self {
         let state = within.map_or(State::Start, |says| State::In(Message::Plain(says)));
         let (held, has_said) = (String::new(), Said::default());
         Self { tools: Arc::new([]), n_calls_left: usize::MAX, state, held, has_said, is_new: true }
     }
 
-    /// The same for an answer that may call these tools.
+    /// Also reads calls of these tools.
     pub(crate) fn with_calls(self, tools: &[Tool]) -> Self {
         Self { tools: tools.into(), ..self }
     }
 
-    /// The same for answers of at most so many calls.
+    /// Limits the answer to `n_calls_max` calls.
     pub(crate) fn with_calls_max(self, n_calls_max: usize) -> Self {
         Self { n_calls_left: n_calls_max, ..self }
     }
@@ -102,18 +102,18 @@ impl ChannelReader {
         }
     }
 
-    /// What is certain, now that this text came.
+    /// Takes text and appends the pieces that became certain.
     pub(crate) fn push(&mut self, text: &str, pieces: &mut Vec<Piece>) {
         self.held.push_str(text);
         while self.step(pieces) {}
     }
 
-    /// The rest: the answer is over.
+    /// Ends the answer and appends the remaining pieces.
     pub(crate) fn finish(&mut self, coming: Coming, pieces: &mut Vec<Piece>) {
         let held = std::mem::take(&mut self.held);
         match std::mem::replace(&mut self.state, State::Start) {
             State::In(Message::Plain(says)) => self.say(says, &held, pieces),
-            // Half a header says nothing; what has no marker is none.
+            // Half a header has no content; without a marker it is not a header.
             State::Start if !held.contains("|>") => self.say(Says::Text, &held, pieces),
             State::In(Message::Call(mut call)) => {
                 if call.push(&held, pieces) {
@@ -127,7 +127,8 @@ impl ChannelReader {
                 self.end_call(*call, if is_ended { Coming::End } else { coming }, pieces);
             }
             State::Break(Message::Plain(says)) if coming == Coming::End => {
-                // The model speaks of a marker; behind the end of a message, it began another one.
+                // The message mentions a marker. After the end of a message, the marker began
+                // another one.
                 let is_ended = [END, RETURN, CALL].iter().any(|it| held.starts_with(it));
                 let text = held.replace(START, "").replace(CHANNEL, "").replace(CONSTRAIN, "");
                 self.say(says, if is_ended { "" } else { &text }, pieces);
@@ -136,7 +137,7 @@ impl ChannelReader {
         }
     }
 
-    /// Settles the beginning of what is held; whether there may be more to settle.
+    /// Settles the beginning of the held text. Returns whether there may be more to settle.
     fn step(&mut self, pieces: &mut Vec<Piece>) -> bool {
         match std::mem::replace(&mut self.state, State::Start) {
             State::Start => self.start(),
@@ -180,7 +181,8 @@ impl ChannelReader {
         true
     }
 
-    /// Arguments may speak of markers: until they are over, only the end of a message ends them.
+    /// Arguments may mention markers, so until they are complete, only the end of a message ends
+    /// them.
     fn call(&mut self, mut call: Box<CallMessage>, pieces: &mut Vec<Piece>) -> bool {
         let (n_settled, marker) = self.next_marker();
         let text: String = self.held.drain(..n_settled).collect();
@@ -200,7 +202,7 @@ impl ChannelReader {
         true
     }
 
-    /// What is held begins with a marker that is none here.
+    /// Passes a marker at the start of the held text that does not act as one here.
     fn pass_marker(&mut self, mut call: Box<CallMessage>, n_bytes: usize, pieces: &mut Vec<Piece>) {
         let marker: String = self.held.drain(..n_bytes).collect();
         if call.is_over || self.push_call(&mut call, &marker, pieces) {
@@ -208,7 +210,7 @@ impl ChannelReader {
         }
     }
 
-    /// What stands before the next marker, in bytes, and that marker, if all of it is known.
+    /// Returns the number of bytes before the next marker, and that marker if it is complete.
     fn next_marker(&self) -> (usize, Option<&'static str>) {
         match first_of(&self.held, &HARMONY_MARKERS) {
             Some((at, marker)) => (at, Some(marker)),
@@ -216,7 +218,8 @@ impl ChannelReader {
         }
     }
 
-    /// Whether it still may be one; otherwise what it said is read once more.
+    /// Takes text. Returns whether the message still may be a call; otherwise its text is read
+    /// again.
     fn push_call(&mut self, call: &mut CallMessage, text: &str, pieces: &mut Vec<Piece>) -> bool {
         let is_call = call.push(text, pieces);
         if !is_call {
@@ -312,7 +315,7 @@ impl CallMessage {
         Self { reader, otherwise, body: String::new(), has_begun: false, is_over: false }
     }
 
-    /// Whether it still may be a call.
+    /// Takes text. Returns whether the message still may be a call.
     fn push(&mut self, text: &str, pieces: &mut Vec<Piece>) -> bool {
         if !self.has_begun {
             self.body.push_str(text);
@@ -322,7 +325,7 @@ impl CallMessage {
         self.take(new, pieces)
     }
 
-    /// The end of the message, or of the answer. A message that says nothing has no arguments.
+    /// Ends the message or the answer. An empty message is a call without arguments.
     fn finish(&mut self, coming: Coming, pieces: &mut Vec<Piece>) -> bool {
         let mut new = Vec::new();
         if !self.has_begun && coming == Coming::End {
@@ -346,7 +349,7 @@ impl CallMessage {
     }
 }
 
-/// The first of these markers in a text, and where it stands.
+/// Returns the offset of the first of these markers in a text, and the marker.
 fn first_of(text: &str, markers: &[&'static str]) -> Option<(usize, &'static str)> {
     text.match_indices('<').find_map(|(at, _)| {
         let marker = markers.iter().find(|marker| text[at..].starts_with(**marker))?;

@@ -1,5 +1,5 @@
-//! Answers in harmony (`cases.txt`, in the words of `calls/cases/README.md`), and those that begin
-//! within a message.
+//! Answers in harmony (`cases.txt`, in the notation of `calls/cases/README.md`), including answers
+//! that begin within a message.
 
 use serde_json::Value as Json;
 
@@ -29,7 +29,7 @@ fn read(mut reader: AnswerReader, parts: &[&str], is_cut: bool) -> Vec<Piece> {
     pieces
 }
 
-/// In the words of the cases.
+/// Formats pieces in the notation of the cases.
 fn told(pieces: Vec<Piece>) -> String {
     let mut lines: Vec<(&str, String)> = Vec::new();
     let mut say = |kind: &'static str, text: &str| match lines.last_mut() {
@@ -64,7 +64,7 @@ fn told(pieces: Vec<Piece>) -> String {
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Whole, in two at each place, by characters.
+/// Splits a text in all ways: whole, in two at each place, by characters.
 fn ways(text: &str) -> Vec<Vec<&str>> {
     let cuts: Vec<usize> = (0..=text.len()).filter(|cut| text.is_char_boundary(*cut)).collect();
     let mut ways = vec![vec![text]];
@@ -109,7 +109,7 @@ fn nothing_is_a_call_where_no_tool_is_offered_or_no_more_may_be_called() {
     let two = format!("{one}<|start|>assistant{one}");
     let one_call = reader(AnswerStart::Open).with_calls_max(1);
     assert_eq!(told(read(one_call, &[&two], false)), "call now {}\ntext \"{}\"");
-    // What turned out to be no call leaves room for one.
+    // A message that turned out not to be a call leaves room for one.
     let none = format!("<|channel|>commentary to=functions.now<|message|>No<|end|>{one}");
     let one_call = reader(AnswerStart::Open).with_calls_max(1);
     assert_eq!(told(read(one_call, &[&none], false)), "text \"No\"\ncall now {}");

@@ -1,10 +1,10 @@
-//! Turns a conversation into the prompt of its next answer, by the model's chat template.
+//! Renders a conversation as the prompt of its next answer, with the model's chat template.
 //!
-//! A template that refuses one way of telling a conversation is offered the others
-//! ([`crate::messages::Dress`]), so that a client needs not know the template. Text that is to go
-//! on is marked, rendered and cut behind the mark, as transformers does it.
-//! [`ChatFormat::parts`] says where later prompts are likely to part from this one.
-//! **Invariant:** instructions behind the first turns are in the prompt, or there is an error; and
+//! If a template refuses one way of writing a conversation, others are tried
+//! ([`crate::messages::Dress`]), so a client need not know the template. A text to be continued is
+//! marked, rendered and cut at the mark, as in transformers. [`ChatFormat::parts`] predicts where
+//! later prompts diverge from this one.
+//! **Invariant:** instructions after the first turns appear in the prompt, or there is an error;
 //! the prompt is a function of template, conversation and options.
 
 mod parts;
@@ -23,11 +23,11 @@ use crate::messages::{self, Dress, Expected, LateSystem};
 use crate::options::{ChatOptions, OWN_VARIABLES};
 use crate::thoughts::ThoughtFormat;
 
-/// Stands behind the text that goes on while it is rendered. With the blank at its end it shows
-/// whether the template trims that text.
+/// Marks the end of the text to be continued during rendering. Its trailing space shows whether the
+/// template trims that text.
 const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// A model's format of conversations.
+/// A model's conversation format.
 #[derive(Debug)]
 pub struct ChatFormat {
     template: ChatTemplate,
@@ -39,14 +39,14 @@ pub struct ChatFormat {
 /// A rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatPrompt {
-    /// What the model reads.
+    /// The text of the prompt.
     pub text: String,
-    /// What the answer begins with, for an [`crate::answer_reader::AnswerReader`].
+    /// The state in which the answer begins, for an [`crate::answer_reader::AnswerReader`].
     pub start: AnswerStart,
 }
 
 impl ChatPrompt {
-    /// What the model reads, in tokens.
+    /// Encodes the prompt.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -54,7 +54,7 @@ impl ChatPrompt {
         self.tokens_within(tokenizer, &TextLimit::default())
     }
 
-    /// The same as far as the limit allows.
+    /// Encodes the prompt within a limit.
     ///
     /// # Errors
     /// As [`Tokenizer::encode_within`].
@@ -63,7 +63,7 @@ impl ChatPrompt {
     }
 }
 
-/// What of the last turn goes on.
+/// The part of the last turn to be continued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Continued {
     Thoughts,
@@ -71,7 +71,7 @@ enum Continued {
 }
 
 impl ChatFormat {
-    /// The format of a model; `None` if it has none.
+    /// Opens the format of a model; `None` if it has none.
     ///
     /// # Errors
     /// As [`ModelText::chat_template`].
@@ -79,7 +79,7 @@ impl ChatFormat {
         Ok(text.chat_template()?.map(Self::new))
     }
 
-    /// The format that a template makes.
+    /// Creates the format of a template.
     #[must_use]
     pub fn new(template: ChatTemplate) -> Self {
         let found = ThoughtFormat::of(&template);
@@ -88,32 +88,34 @@ impl ChatFormat {
         Self { template, thoughts, has_thoughts, expected }
     }
 
-    /// The format in which the template writes calls of tools; `None` if it writes none that is
-    /// known.
+    /// Returns the format in which the template writes tool calls; `None` if it writes no known
+    /// one.
     #[must_use]
     pub fn call_format(&self) -> Option<&'static CallFormat> {
         CallFormat::of(&self.template)
     }
 
-    /// How the template tells thoughts from text; the usual way if it shows no thoughts.
+    /// Returns the template's thought format; the usual one if it shows no thoughts.
     #[must_use]
     pub fn thought_format(&self) -> &'static ThoughtFormat {
         self.thoughts
     }
 
-    /// The prompt of the next answer.
+    /// Renders the prompt of the next answer.
     ///
     /// # Errors
-    /// What the template refuses; a variable that is not the caller's; a last turn that cannot be
-    /// continued.
+    /// [`Error::Input`] if `options` set one of [`OWN_VARIABLES`], or the last turn cannot be
+    /// continued; [`Error::Unsupported`] if the template omits a system message or changes the text
+    /// to be continued; [`Error::Cancelled`] if rendering was cancelled; otherwise the error of the
+    /// template for the first way of writing the conversation.
     pub fn prompt(&self, conversation: &Conversation, options: &ChatOptions) -> Result<ChatPrompt> {
         let text = self.marked(conversation, options, &[])?;
         let start = self.start(conversation, &text);
         Ok(ChatPrompt { text, start })
     }
 
-    /// The text of a prompt in which some turns have only a mark for text and calls. Marks are by
-    /// the numbers of the turns.
+    /// Renders a prompt in which marks replace the text and calls of some turns. Each mark comes
+    /// with the index of its turn.
     fn marked(
         &self,
         conversation: &Conversation,
@@ -191,7 +193,7 @@ impl ChatFormat {
     }
 }
 
-/// Templates ask for thoughts by two names.
+/// Sets thoughts under two names, since templates differ.
 fn template_options(
     conversation: &Conversation,
     options: &ChatOptions,
@@ -226,7 +228,7 @@ fn continued(conversation: &Conversation) -> Result<Continued> {
     }
 }
 
-/// Marks the end of what goes on; returns that.
+/// Marks the end of the text to be continued, and returns that text.
 fn mark(message: &mut Message, continued: Continued) -> String {
     let mut content = message.content.as_str().unwrap_or_default().to_owned();
     let text = match continued {

@@ -1,19 +1,19 @@
-//! Where prompts part that begin like this one: what was computed up to there can be used again.
+//! Predicts where later prompts diverge from this one; the computation up to there can be reused.
 //!
-//! Nobody says what a client sends next, but the template says how it would look: the same
-//! instructions before another question, another question in the place of the last one, and this
-//! answer as a part of the history. **Invariant:** a guess, which changes no result.
+//! The next request is unknown, but the template determines its likely prefix: the same
+//! instructions before another question, another question in place of the last one, and this answer
+//! as part of the history. **Invariant:** the prediction affects no result.
 
 use crate::conversation::{Assistant, Conversation, Ending, Turn};
 use crate::format::ChatFormat;
 use crate::options::ChatOptions;
 
-/// Stands for words that nobody knows yet, and begins like few words.
+/// Stands for unknown words. Few words begin like it.
 const UNKNOWN: &str = "\u{b6}\u{a4}";
 
 impl ChatFormat {
-    /// Lengths in bytes, ascending, of the beginnings of `prompt` that later prompts are likely to
-    /// share. `prompt` is the conversation as this format renders it with these options.
+    /// Returns the lengths in bytes, ascending, of the prefixes of `prompt` that later prompts are
+    /// likely to share. `prompt` is the conversation as rendered by this format with these options.
     #[must_use]
     pub fn parts(
         &self,
@@ -23,7 +23,7 @@ impl ChatFormat {
     ) -> Vec<usize> {
         let later = [another_question(conversation), edited(conversation), history(conversation)];
         let rendered = later.into_iter().flatten().map(|later| self.prompt(&later, options));
-        // What the template refuses, nobody sends.
+        // Conversations that the template refuses are not expected.
         let rendered = rendered.filter_map(Result::ok);
         let mut parts: Vec<usize> = rendered.map(|it| n_shared(prompt, &it.text)).collect();
         parts.retain(|n_bytes| *n_bytes > 0);
@@ -33,28 +33,28 @@ impl ChatFormat {
     }
 }
 
-/// The same instructions and tools before another question.
+/// Returns the conversation with the same instructions and tools and another question.
 fn another_question(conversation: &Conversation) -> Option<Conversation> {
     let is_instruction = |turn: &&Turn| matches!(turn, Turn::System(_));
     let n_instructions = conversation.turns.iter().take_while(is_instruction).count();
     (n_instructions < conversation.turns.len()).then(|| asked_at(conversation, n_instructions))
 }
 
-/// Another question in the place of the last one.
+/// Returns the conversation with another question in place of the last one.
 fn edited(conversation: &Conversation) -> Option<Conversation> {
     let is_question = |turn: &Turn| matches!(turn, Turn::User(_));
     let last = conversation.turns.iter().rposition(is_question)?;
     Some(asked_at(conversation, last))
 }
 
-/// A question behind the first turns.
+/// Returns the conversation with a question after the first turns.
 fn asked_at(conversation: &Conversation, n_turns: usize) -> Conversation {
     let mut turns = conversation.turns[..n_turns].to_vec();
     turns.push(Turn::User(UNKNOWN.to_owned()));
     Conversation { turns, tools: conversation.tools.clone(), ending: Ending::Answer }
 }
 
-/// The answer that is asked for as a part of the history.
+/// Returns the conversation with the requested answer as part of the history.
 fn history(conversation: &Conversation) -> Option<Conversation> {
     let mut turns = conversation.turns.clone();
     match (conversation.ending, turns.last_mut()) {
@@ -69,7 +69,7 @@ fn history(conversation: &Conversation) -> Option<Conversation> {
     Some(Conversation { turns, tools: conversation.tools.clone(), ending: Ending::Answer })
 }
 
-/// Bytes of whole characters at the start of both.
+/// Returns the length of the common prefix in bytes, at a character boundary.
 fn n_shared(a: &str, b: &str) -> usize {
     let same = a.char_indices().zip(b.chars()).find(|((_, a), b)| a != b);
     same.map_or(a.len().min(b.len()), |((at, _), _)| at)
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(found[0], instructions);
         let question = format!("{first}So.<|im_end|>\n<|im_start|>user\n");
         assert_eq!(found[1], question);
-        // The template opens a thought there, which the history does not show.
+        // The template opens a thought there that the history does not show.
         let answer = format!("{question}How?<|im_end|>\n<|im_start|>assistant\n");
         assert_eq!(found[2..], [answer]);
     }

@@ -1,10 +1,10 @@
 //! The tokens of a conversation's prompt, with calls of earlier answers as they were sampled.
 //!
-//! A template writes the calls of an earlier answer with blank space and an order of keys of its
-//! own. The sampled tokens take the place of what it writes, so that nothing behind them has to be
-//! read again. **Invariant:** outside calls, the tokens are those of the rendered text; in a call
-//! only blank space and the order of keys may differ; and each replayed answer stands behind the
-//! tokens that it was sampled behind.
+//! A template writes the calls of an earlier answer with its own whitespace and order of keys. The
+//! sampled tokens replace that text, so the tokens after them need not be processed again.
+//! **Invariant:** outside calls, the tokens are those of the rendered text; inside a call only
+//! whitespace and the order of keys may differ; and each replayed answer follows the tokens after
+//! which it was sampled.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::options::ChatOptions;
 use crate::piece::{Piece, Stage};
 use crate::replay::{Kept, Prepared, Replays, is_same_said};
 
-/// Answers that may stand in the place of a turn.
+/// Kept answers that may replace a turn.
 struct Candidate {
     turn_idx: usize,
     kept: Vec<Arc<Kept>>,
@@ -28,31 +28,31 @@ struct Candidate {
 struct Rendered<'a> {
     text: &'a str,
     tokens: Vec<TokenId>,
-    /// Where each token ends in the text. Empty if the tokens do not spell the text.
+    /// The end of each token in the text. Empty if the tokens do not spell the text.
     ends: Vec<usize>,
 }
 
-/// A prompt while it is put together.
+/// A prompt under construction.
 struct Assembly<'a> {
     rendered: Rendered<'a>,
     tokens: Vec<TokenId>,
-    /// How many tokens of the rendered text are in the prompt, or replaced.
+    /// The number of tokens of the rendered text that are in the prompt or replaced.
     n_taken: usize,
-    /// Runs of tokens of the rendered text, with the number of the prompt's tokens before each.
+    /// Runs of tokens of the rendered text, each with the number of prompt tokens before it.
     literals: Vec<(Range<usize>, usize)>,
     replayed: Vec<Arc<Kept>>,
 }
 
-/// Reads answers of a model whose conversation offers these tools.
+/// Reads back answers of a conversation with these tools.
 struct ReadBack<'a> {
     format: &'a ChatFormat,
     tools: &'a [Tool],
 }
 
 impl ChatFormat {
-    /// The tokens of a conversation's prompt. Where `replays` has the sampled tokens of earlier
-    /// answers, and the template writes the same up to the spelling of calls, those stand in their
-    /// places.
+    /// Returns the tokens of a conversation's prompt. The sampled tokens of earlier answers in
+    /// `replays` replace the text that the template writes, where both differ only in the spelling
+    /// of calls.
     ///
     /// # Errors
     /// As [`ChatFormat::prompt`] and [`Tokenizer::encode_within`].
@@ -87,8 +87,8 @@ impl ChatFormat {
         })
     }
 
-    /// Where the text and the calls of these turns stand in the prompt. Turns behind one whose
-    /// place cannot be determined are left out.
+    /// Returns the ranges of the text and calls of these turns in the prompt. Turns are left out
+    /// from the first one whose range cannot be determined.
     fn places(
         &self,
         conversation: &Conversation,
@@ -125,7 +125,7 @@ impl ChatFormat {
     }
 }
 
-/// The turns whose sampled tokens are known.
+/// Returns the turns whose sampled tokens are known.
 fn candidates(conversation: &Conversation, replays: Option<&Replays>) -> Vec<Candidate> {
     let Some(replays) = replays else { return Vec::new() };
     let n_turns = conversation.turns.len() - usize::from(conversation.ending == Ending::Continue);
@@ -140,7 +140,7 @@ fn candidates(conversation: &Conversation, replays: Option<&Replays>) -> Vec<Can
     turns.filter_map(candidate).collect()
 }
 
-/// Stands for text and calls of a turn.
+/// Returns a placeholder for text and calls of a turn.
 fn mark_of(turn_idx: usize) -> String {
     format!("\u{b6}\u{a4}REPLAYED_TURN_{turn_idx}\u{a4}\u{b6}")
 }
@@ -154,7 +154,7 @@ impl<'a> Rendered<'a> {
             bytes.extend(tokenizer.token_bytes(*token));
             ends.push(bytes.len());
         }
-        // Some tokenizers write a blank before each text.
+        // Some tokenizers prepend a space to each text.
         let n_before = bytes.len().saturating_sub(text.len());
         if &bytes[n_before..] == text.as_bytes() {
             ends.iter_mut().for_each(|end| *end = end.saturating_sub(n_before));
@@ -164,7 +164,8 @@ impl<'a> Rendered<'a> {
         Ok(Self { text, tokens, ends })
     }
 
-    /// Where the text behind the first tokens begins; `None` if their ends are not known.
+    /// Returns the offset of the text after the first `n_tokens` tokens; `None` if the ends are
+    /// unknown.
     fn begin_of(&self, n_tokens: usize) -> Option<usize> {
         if self.ends.is_empty() {
             return None;
@@ -172,7 +173,7 @@ impl<'a> Rendered<'a> {
         n_tokens.checked_sub(1).map_or(Some(0), |last| self.ends.get(last).copied())
     }
 
-    /// How many tokens end before or at this place.
+    /// Returns the number of tokens that end at or before this offset.
     fn n_tokens_within(&self, n_bytes: usize) -> usize {
         self.ends.partition_point(|end| *end <= n_bytes)
     }
@@ -189,7 +190,7 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// Puts an answer in the place of a turn if it fits there; whether it does.
+    /// Replaces a turn by an answer if it fits there. Returns whether it does.
     fn replay(
         &mut self,
         kept: &Arc<Kept>,
@@ -198,7 +199,7 @@ impl<'a> Assembly<'a> {
         (replays, tokenizer): (&Replays, &Tokenizer),
     ) -> bool {
         let Kept { prompt, sampled, .. } = &**kept;
-        // As many tokens more as its prompt had.
+        // The number of further tokens up to the end of the answer's prompt.
         let n_more = prompt.n_tokens.checked_sub(self.tokens.len());
         let Some(begin) = n_more.map(|n_more| self.n_taken + n_more) else { return false };
         let end = self.rendered.n_tokens_within(place.end);
@@ -233,15 +234,15 @@ impl<'a> Assembly<'a> {
         true
     }
 
-    /// The rest of the rendered text.
+    /// Takes the rest of the rendered text.
     fn take_rest(&mut self) {
         let rest = self.n_taken..self.rendered.tokens.len();
         self.literals.push((rest.clone(), self.tokens.len()));
         self.tokens.extend_from_slice(&self.rendered.tokens[rest]);
     }
 
-    /// How many tokens lie within each of the first parts of the text: one less, as the last of
-    /// them may be another one where the text goes on differently.
+    /// Returns the number of tokens within each of these prefixes of the text, less one, because
+    /// the last token may be another one where the text continues differently.
     fn split_points(&self, parts: &[usize]) -> Vec<usize> {
         let within = |part: &usize| self.n_tokens_within(*part).saturating_sub(1);
         parts.iter().map(within).filter(|n_tokens| *n_tokens > 0).collect()
@@ -263,15 +264,15 @@ struct Spelled<'a> {
     tokens: &'a [TokenId],
 }
 
-/// An answer as a reader tells it.
+/// An answer as returned by a reader.
 struct Said {
     answer: Assistant,
     stage: Stage,
 }
 
 impl ReadBack<'_> {
-    /// Whether an answer differs from what the template writes at most in the blank space and the
-    /// order of keys of its calls.
+    /// Returns whether an answer differs from the template's text only in the whitespace and key
+    /// order of its calls.
     fn is_same(
         &self,
         written: &Spelled<'_>,
@@ -296,7 +297,7 @@ impl ReadBack<'_> {
         self.is_complete_before_calls((same, rest), start, &of_sampled)
     }
 
-    /// Whether thoughts and text of an answer are complete behind its first bytes.
+    /// Returns whether thoughts and text of an answer are complete after the prefix `same`.
     fn is_complete_before_calls(
         &self,
         (same, rest): (&str, &str),
@@ -332,7 +333,8 @@ impl ReadBack<'_> {
     }
 }
 
-/// Thoughts, text and whole calls. The model's own ids of calls are among what it spelled.
+/// Collects thoughts, text and complete calls. The model's own call ids are part of the spelling
+/// and ignored.
 fn said_in(pieces: Vec<Piece>) -> Assistant {
     let mut said = Assistant::default();
     let mut call: Option<(String, String)> = None;
@@ -358,12 +360,12 @@ fn said_in(pieces: Vec<Piece>) -> Assistant {
     said
 }
 
-/// Whether two answers say the same in thoughts, text and calls.
+/// Returns whether two answers have the same thoughts, text and calls.
 fn is_same_spelled(a: &Assistant, b: &Assistant) -> bool {
     a.thoughts == b.thoughts && is_same_said(a, b)
 }
 
-/// How often each byte occurs that is not blank space.
+/// Counts each byte except whitespace.
 fn n_of_each_byte(text: &str) -> [usize; 256] {
     let mut n_of_each = [0; 256];
     for byte in text.bytes().filter(|byte| !byte.is_ascii_whitespace()) {
@@ -382,7 +384,7 @@ mod tests {
     use crate::replay::Sampled;
     use crate::testing::byte_tokenizer;
 
-    /// A tokenizer of bytes and of the markers of a format.
+    /// Creates a tokenizer of bytes and the markers of a format.
     fn tokenizer() -> Tokenizer {
         byte_tokenizer(&["<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"])
     }
@@ -401,7 +403,7 @@ mod tests {
         Turn::Tool(ToolResult { call_id: id.into(), name: None, text: "R".into() })
     }
 
-    /// A conversation over several turns, of which the answers are kept.
+    /// A conversation over several turns whose answers are kept.
     struct Talk {
         format: ChatFormat,
         tokenizer: Tokenizer,
@@ -423,7 +425,7 @@ mod tests {
             self.format.prepare(conversation, &options(), &self.tokenizer, replays).unwrap()
         }
 
-        /// An answer with blank space before its calls that no template writes.
+        /// Keeps an answer with whitespace before its calls that no template writes.
         fn answer(&mut self, prepared: Prepared, answer: &Assistant) {
             let thoughts = match &answer.thoughts {
                 Some(thoughts) if prepared.start == AnswerStart::Thought => {
@@ -441,7 +443,7 @@ mod tests {
             self.replays.keep(prepared.key.unwrap(), sampled);
         }
 
-        /// The client tells this turn, and what came behind it.
+        /// Appends this turn, as the client sends it, and the turn after it.
         fn tell(&mut self, turn: Assistant, behind: Turn) -> Prepared {
             self.conversation.turns.extend([Turn::Assistant(turn), behind]);
             self.prepare()
@@ -452,14 +454,15 @@ mod tests {
         Assistant { thoughts: thoughts.map(str::to_owned), text: text.into(), calls }
     }
 
-    /// A call, its result, an answer and a question; how many turns are replayed then and then.
+    /// Runs a call, its result, an answer and a question. Returns the number of replayed turns
+    /// after the result and after the question.
     fn replayed(name: &str, (thoughts, text): (Option<&str>, &str)) -> [usize; 2] {
         let mut talk = Talk::new(name);
         let prepared = talk.prepare();
         assert_eq!(prepared.n_replayed(), 0);
         let first = call("c0", r#"{"b": "x", "a": 1}"#);
         talk.answer(prepared, &assistant(thoughts, text, vec![first]));
-        // Keys have another order.
+        // The keys have another order.
         let told = call("c0", r#"{"a": 1, "b": "x"}"#);
         let second = talk.tell(assistant(thoughts, text, vec![told]), result("c0"));
         if second.n_replayed() > 0 {
@@ -483,14 +486,14 @@ mod tests {
             assert_eq!(replayed(name, (None, "I look.")), [1, 2], "{name}");
             assert_eq!(replayed(name, (None, "")), [1, 2], "{name}");
         }
-        // This one writes an empty thought before every answer without thoughts.
+        // This template writes an empty thought before every answer without thoughts.
         assert_eq!(replayed("glm4_moe", (None, "I look.")), [0, 0]);
-        // Beside a text this one leaves out arguments: what it writes does not say the same.
+        // This template omits arguments if there is text, so its output has other content.
         assert_eq!(replayed("deepseek_v3", (None, "")), [1, 2]);
         assert_eq!(replayed("deepseek_v3", (None, "I look.")), [0, 1]);
-        // This one shows thoughts up to the next question, and none of earlier ones.
+        // This template shows thoughts up to the next question, and none of earlier ones.
         assert_eq!(replayed("qwen3", (Some("Which?"), "I look.")), [1, 0]);
-        // This one opens a thought that its history does not show.
+        // This template opens a thought that its history does not show.
         assert_eq!(replayed("qwen3_5", (Some("Which?"), "I look.")), [0, 0]);
     }
 

@@ -1,5 +1,5 @@
-//! Prompts with replayed answers against the same prompts without, on random answers: what the
-//! client tells, what was sampled, and how the two differ are known by construction.
+//! Compares prompts with and without replayed answers on random answers. The client's turns, the
+//! sampled text, and the difference between them are known by construction.
 
 use moeflux::{TokenId, Tokenizer};
 use serde_json::{Map, Value as Json, json};
@@ -12,11 +12,11 @@ use crate::replay::{Replays, Sampled};
 use crate::testing::{Random, byte_tokenizer, n_seeds};
 use crate::thoughts::ThoughtFormat;
 
-/// How a sampled answer differs from what the template writes for it.
+/// The difference between a sampled answer and the text that the template writes for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Difference {
     None,
-    /// Blank space and the order of keys in calls.
+    /// Whitespace and the order of keys in calls.
     Spelling,
     EmptyThought,
     BlankBeforeText,
@@ -91,7 +91,7 @@ fn random_answer(random: &mut Random, n_calls_before: usize) -> Assistant {
     Assistant { thoughts: thoughts.map(str::to_owned), text: text.to_owned(), calls }
 }
 
-/// The same JSON with other blank space and another order of keys.
+/// Writes the same JSON with other whitespace and another order of keys.
 fn respelled(value: &Json, random: &mut Random) -> String {
     let blank = |random: &mut Random| random.one(&["", " ", "\n", "  "]).to_owned();
     match value {
@@ -116,7 +116,7 @@ fn respelled(value: &Json, random: &mut Random) -> String {
     }
 }
 
-/// A call with other blank space and another order of keys.
+/// Writes a call with other whitespace and another order of keys.
 fn respelled_call(format: &CallFormat, call: &Call, place: usize, random: &mut Random) -> String {
     let mut turned = call.clone();
     let mut keys: Vec<String> = call.arguments.keys().cloned().collect();
@@ -137,7 +137,7 @@ fn respelled_call(format: &CallFormat, call: &Call, place: usize, random: &mut R
     inner.strip_suffix(format.behind_calls).unwrap().to_owned()
 }
 
-/// Calls as the template writes them, and as they may have been sampled.
+/// Writes calls as the template does, and as they may have been sampled.
 fn written(
     format: &CallFormat,
     calls: &[Call],
@@ -170,7 +170,7 @@ fn respell_number(text: &str, calls: &[Call]) -> String {
     text.replacen(&number, &format!("{number}.0"), 1)
 }
 
-/// What comes behind an answer: the results of its calls, or another question.
+/// Returns the turns after an answer: the results of its calls, or another question.
 fn results(answer: &Assistant) -> Vec<Turn> {
     let result = |call: &Call| {
         let (call_id, name) = (call.id.clone(), Some(call.name.clone()));
@@ -186,23 +186,23 @@ struct Talk<'a> {
     tokenizer: &'a Tokenizer,
     replays: Replays,
     conversation: Conversation,
-    /// Sampled texts with what the template writes in their places.
+    /// Sampled texts, each with the text that the template writes instead.
     spelled: Vec<(String, String)>,
     n_calls: usize,
 }
 
-/// What became of an answer that came back.
+/// The outcome for an answer that came back.
 struct Outcome {
     difference: Difference,
     spelling: Spelling,
     is_replayed: bool,
 }
 
-/// How a sampled answer is spelled beside what the template writes.
+/// How the spelling of a sampled answer compares with the template's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spelling {
     Same,
-    /// Only calls differ.
+    /// Differs only in calls.
     OtherCalls,
     Other,
 }
@@ -220,7 +220,7 @@ impl<'a> Talk<'a> {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// An answer is sampled and comes back.
+    /// Samples an answer and sends it back.
     fn go_on(&mut self, random: &mut Random) -> Outcome {
         let options = options();
         let (replays, tokenizer) = (Some(&self.replays), self.tokenizer);
@@ -261,7 +261,7 @@ impl<'a> Talk<'a> {
         let is_in_calls = match difference {
             Difference::Spelling => true,
             Difference::Tokens => !calls.is_empty() && thought.is_empty(),
-            // Blank space right before a call is a part of it.
+            // Whitespace right before a call is part of it.
             Difference::BlankBeforeText => !calls.is_empty() && answer.text.is_empty(),
             _ => false,
         };
@@ -278,8 +278,8 @@ impl<'a> Talk<'a> {
         Outcome { difference, spelling, is_replayed }
     }
 
-    /// What the template writes between a prompt and the text and calls of the answer to it: the
-    /// thoughts with their markers.
+    /// Returns the text that the template writes between a prompt and the text and calls of its
+    /// answer: the thoughts with their markers.
     fn head_before(&self, prompt: &str, answer: &Assistant, body: &str) -> String {
         let mut told = self.conversation.clone();
         told.turns.push(Turn::Assistant(answer.clone()));
@@ -289,7 +289,7 @@ impl<'a> Talk<'a> {
         behind.map_or_else(String::new, |(head, _)| head.to_owned())
     }
 
-    /// The client tells what it was given, or something else.
+    /// Sends back the answer as the client received it, or a modified one.
     fn tell(&mut self, mut answer: Assistant, difference: Difference) {
         match difference {
             Difference::ThoughtsLeftOut => answer.thoughts = None,
@@ -307,8 +307,8 @@ impl<'a> Talk<'a> {
         self.conversation.turns.extend(behind);
     }
 
-    /// The prompt with replays is the one without but for calls that were spelled otherwise; how
-    /// many are replayed.
+    /// Checks that the prompt with replays equals the one without except for the spelling of calls.
+    /// Returns the number of replayed answers.
     fn check(&self) -> usize {
         let (conversation, options) = (&self.conversation, &options());
         let prepare =
@@ -348,8 +348,8 @@ fn replays_change_only_the_spelling_of_calls() {
             }
         }
         // The first opens a thought that its history does not show, the second writes the recipient
-        // of a call in another place than the model, and the third refuses to be rendered with
-        // marks in the places of calls.
+        // of a call in a place that differs from the model's, and the third cannot be rendered with
+        // marks in place of calls.
         let is_unlike = ["qwen3_5", "gpt_oss", "minimax_m2"].contains(&name);
         assert_eq!(n_replayed == 0, is_unlike, "{name}: {n_replayed}");
     }

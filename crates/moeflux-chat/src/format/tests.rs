@@ -1,4 +1,5 @@
-//! Prompts against those of transformers (`make.py`), and what transformers refuses or leaves out.
+//! Compares prompts with those of transformers (`make.py`), and tests conversations that
+//! transformers refuses or renders incompletely.
 
 use std::path::Path;
 
@@ -141,7 +142,7 @@ fn a_late_system_turn_keeps_its_role_where_the_template_takes_it() {
     };
     check("qwen3", &turns, &with("system"));
     check("qwen3_5", &turns, &(with("user") + "<think>\n"));
-    // This one moves it to the front.
+    // This template moves it to the front.
     check("deepseek_v3", &turns, "<s>B<｜User｜>A<｜User｜>C<｜Assistant｜>");
     let deaf = format_of("{% for m in messages if m.role == 'user' %}{{ m.content }};{% endfor %}");
     assert_eq!(deaf.prompt(&turns, &options()).unwrap().text, "A;B;C;");
@@ -166,7 +167,7 @@ fn arguments_are_text_where_the_template_asks_for_it() {
     }
 }
 
-/// Two turns of calls with ids that a server made.
+/// Returns two turns of calls with ids made by a server.
 fn called_twice() -> Conversation {
     let call = |id: &str| Call::from_text(id.into(), "f".into(), r#"{"a": [1, 2]}"#);
     let called = |id| Turn::Assistant(Assistant { calls: vec![call(id)], ..Assistant::default() });

@@ -1,19 +1,20 @@
-//! How a template ends a thought.
+//! Determines how a template ends a thought.
 //!
-//! It is shown a turn with thoughts and text: what stands between the two is the end.
-//! **Invariant:** a function of the template alone. Knows no tokens.
+//! It renders a turn with thoughts and text; the text between the two is the end.
+//! **Invariant:** a function of the template alone. Independent of tokens.
 
 use crate::conversation::{Assistant, Conversation, Ending, Turn};
 use crate::format::ChatFormat;
 use crate::options::ChatOptions;
 
-/// Stand for thoughts and text, and occur in no template.
+/// Placeholders for thoughts and text that occur in no template.
 const THOUGHTS: &str = "\u{b6}thoughts\u{a4}";
 const TEXT: &str = "\u{b6}text\u{a4}";
 
 impl ChatFormat {
-    /// What the template writes between the thoughts of a turn and its text: `"\n</think>\n\n"`;
-    /// `None` if it shows no thoughts. Where answers consist of messages, what stands between two.
+    /// Returns the text that the template writes between the thoughts of a turn and its text, such
+    /// as `"\n</think>\n\n"`; `None` if it shows no thoughts. For answers that consist of messages,
+    /// returns the text between two messages.
     #[must_use]
     pub fn thought_end(&self) -> Option<String> {
         if let Some(next) = self.thoughts.next() {

@@ -1,7 +1,7 @@
-//! What an answer is bound to once its thoughts are over.
+//! The constraint on an answer after its thoughts.
 //!
-//! **Invariant:** a token that [`Body::apply`] left is taken by [`Body::accept`]. Knows no
-//! thoughts.
+//! **Invariant:** a token that [`Body::apply`] allowed is accepted by [`Body::accept`]. Independent
+//! of thoughts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,32 +18,32 @@ use crate::grammar::problems::sentence;
 pub(crate) enum Body {
     /// Any text.
     Free,
-    /// Any text but calls, which a grammar holds or which are forbidden.
+    /// Any text except calls, which follow a grammar or are forbidden.
     Watched(Watched),
-    /// A call, and what comes behind it.
+    /// A call, and the text state to return to after it.
     Call(Box<Matcher>, Watched),
-    /// A grammar to its end.
+    /// A grammar up to its end.
     Bound(Box<Matcher>),
 }
 
-/// Text in which the opening marker of a call is looked for.
+/// Text that is searched for the opening marker of a call.
 #[derive(Clone, Default)]
 pub(crate) struct Watched {
-    /// What calls may begin with, and the grammar behind that.
+    /// The opening marker of calls, and the grammar after it.
     calls: Option<(Watch, Box<Matcher>)>,
-    /// What must not be written.
+    /// Markers that must not be written.
     forbidden: Vec<Watch>,
     behind_call: BehindCall,
 }
 
-/// A marker, and how much of it the text ends with.
+/// A marker, and the length of its prefix that the text ends with.
 #[derive(Clone)]
 struct Watch {
     marker: Arc<Marker>,
     matched: Matched,
 }
 
-/// What follows a call.
+/// The text that may follow a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum BehindCall {
     /// Any text, and more calls.
@@ -55,7 +55,7 @@ pub(crate) enum BehindCall {
     End,
 }
 
-/// A call at its start, with the text that belongs to it.
+/// A call at its start, with the text that already belongs to it.
 type Begun<'t> = (Box<Matcher>, &'t [u8]);
 
 impl fmt::Debug for Body {
@@ -80,13 +80,13 @@ impl Watch {
 }
 
 impl Watched {
-    /// Text without these markers.
+    /// Creates text without these markers.
     pub(crate) fn without(markers: impl IntoIterator<Item = Arc<Marker>>) -> Self {
         let forbidden = markers.into_iter().map(Watch::new).collect();
         Self { forbidden, ..Self::default() }
     }
 
-    /// The same with calls of this grammar behind another marker.
+    /// Allows calls of this grammar after an opening marker.
     pub(crate) fn with_calls(
         self,
         opener: Arc<Marker>,
@@ -96,13 +96,13 @@ impl Watched {
         Self { calls: Some((Watch::new(opener), Box::new(call))), behind_call, ..self }
     }
 
-    /// The same without one more marker.
+    /// Forbids one more marker.
     pub(crate) fn and_without(mut self, marker: Arc<Marker>) -> Self {
         self.forbidden.push(Watch::new(marker));
         self
     }
 
-    /// Takes text that stands before the answer.
+    /// Takes text that precedes the answer.
     pub(crate) fn begin_behind(&mut self, text: &str) {
         let opener = self.calls.as_mut().map(|(opener, _)| opener);
         for watch in self.forbidden.iter_mut().chain(opener) {
@@ -110,8 +110,8 @@ impl Watched {
         }
     }
 
-    /// Forbids tokens that complete a marker which must not be written, or that of calls with a
-    /// rest that no call begins with.
+    /// Forbids tokens that complete a forbidden marker, and tokens that complete the opening marker
+    /// of calls with a rest that cannot begin a call.
     fn apply(&mut self, model: &Model, logits: &mut [f32]) {
         let mut forbid = |token: TokenId| {
             if let Some(logit) = logits.get_mut(token.0 as usize) {
@@ -130,7 +130,8 @@ impl Watched {
         }
     }
 
-    /// The call that begins in this text, with what of the text belongs to it.
+    /// Takes text. Returns the call that begins in it, with the bytes that already belong to the
+    /// call.
     fn push<'t>(&mut self, bytes: &'t [u8]) -> Result<Option<Begun<'t>>, String> {
         for watch in &mut self.forbidden {
             if watch.push(bytes).is_some() {
@@ -150,19 +151,19 @@ impl Watched {
 }
 
 impl Body {
-    /// Whether an answer is not whole without it.
+    /// Returns whether the answer is incomplete before this body ends.
     pub(crate) fn is_bound(&self) -> bool {
         matches!(self, Self::Bound(_))
     }
 
-    /// Takes text that stands before the answer.
+    /// Takes text that precedes the answer.
     pub(crate) fn begin_behind(&mut self, text: &str) {
         if let Self::Watched(watched) = self {
             watched.begin_behind(text);
         }
     }
 
-    /// Forbids tokens.
+    /// Masks the forbidden tokens in `logits`.
     pub(crate) fn apply(&mut self, model: &Model, logits: &mut [f32]) -> Result<(), String> {
         match self {
             Self::Free => model.vocabulary.forbid_padding(logits),
@@ -213,7 +214,7 @@ impl Body {
         }
     }
 
-    /// Whether it takes the rest of a token that began elsewhere.
+    /// Returns whether the rest of a token that began elsewhere is allowed.
     pub(crate) fn may_take(&mut self, model: &Model, rest: &[u8]) -> bool {
         match self {
             Self::Free => true,
@@ -232,7 +233,7 @@ impl Body {
         }
     }
 
-    /// Whether the answer may end here.
+    /// Returns whether the answer may end here.
     pub(crate) fn may_end(&mut self) -> bool {
         match self {
             Self::Free | Self::Watched(_) => true,
@@ -242,7 +243,7 @@ impl Body {
         }
     }
 
-    /// Appends the tokens that leave no choice.
+    /// Returns the tokens that are forced.
     pub(crate) fn forced(&mut self) -> Result<Vec<TokenId>, String> {
         match self {
             Self::Free | Self::Watched(_) => Ok(Vec::new()),

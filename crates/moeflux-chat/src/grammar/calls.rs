@@ -1,13 +1,13 @@
-//! The grammar of calls, from the description of their format and the tools that are offered.
+//! The grammar of calls, derived from the description of their format and the offered tools.
 //!
-//! Names are those of offered tools. JSON arguments follow the tool's schema; tagged ones come in
-//! the schema's order, each once: strings as raw text up to the closing tag, everything else as
-//! JSON or as Python writes it. What stands around them is what the template writes, to the byte.
+//! Names are those of offered tools. JSON arguments follow the tool's schema. Tagged arguments come
+//! in the schema's order, each once: strings as raw text up to the closing tag, other values as
+//! JSON or in Python's syntax. The text around them is exactly that of the template.
 //!
-//! A keyword of a tool's schema that cannot be enforced is left out, so that a tool which nobody
-//! calls costs no answer: calls are then checked by who runs them. In raw text, `pattern` and
+//! A keyword of a tool's schema that cannot be enforced is left out, so a tool that is never called
+//! does not cause a refusal; the client has to check calls then. In raw text, `pattern` and
 //! `format` are not enforced either.
-//! **Invariant:** every tool has a grammar. Knows no tokens but those of markers.
+//! **Invariant:** every tool has a grammar. Independent of tokens except those of markers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -23,16 +23,16 @@ use crate::grammar::keywords::OWN_OPTIONS;
 use crate::grammar::lark::literal;
 use crate::grammar::schema::{self, Unenforced};
 
-/// Most references in a row that are followed to see what a parameter is.
+/// Maximum number of consecutive references that are followed to find the type of a parameter.
 const REFERENCES_MAX: usize = 16;
 
-/// Most bytes of the rules of all calls: an agent's tools have less than a tenth of it.
+/// Maximum size of the rules of all calls in bytes. An agent's tools need less than a tenth of it.
 const RULES_BYTES_MAX: usize = 1 << 20;
 
-/// A name of a parameter that its schema does not declare.
+/// The name of an undeclared parameter.
 const ANY_KEY: &str = "/[A-Za-z_][0-9A-Za-z_.-]{0,63}/";
 
-/// A number behind a name.
+/// The number after a name.
 const NUMBER: &str = "/0|[1-9][0-9]{0,3}/";
 
 /// A tool and the cleaned schema of its arguments.
@@ -53,29 +53,29 @@ impl<'t> Offered<'t> {
         }
     }
 
-    /// Lets the tool have any arguments.
+    /// Allows any arguments for the tool.
     pub(crate) fn loosen(&mut self) {
         self.schema = any_object();
         self.is_held = false;
     }
 
-    /// Whether the arguments follow the tool's schema.
+    /// Returns whether the arguments must follow the tool's schema.
     pub(crate) fn is_held(&self) -> bool {
         self.is_held
     }
 }
 
-/// Any object, in the way that schemas of arguments are written.
+/// Returns a schema for any object, cleaned in the same way as schemas of arguments.
 fn any_object() -> Json {
     schema::prepare(&json!({"type": "object"}), Unenforced::LeftOut).expect("a sound schema")
 }
 
-/// The schema of arguments: an object, without parameters that are not declared. A model that makes
-/// up a parameter calls another tool than the one that was offered.
+/// Returns the schema of arguments: an object without undeclared parameters. A model that invents a
+/// parameter calls a tool other than the one offered.
 fn closed(parameters: &Json) -> Json {
     let Json::Object(keywords) = parameters else { return json!({"type": "object"}) };
     let mut keywords = keywords.clone();
-    // Whatever it says: arguments of another kind are no call.
+    // Overrides any other type, because arguments of another type are not a call.
     keywords.insert("type".to_owned(), json!("object"));
     let is_plain =
         !["allOf", "anyOf", "oneOf", "$ref", "patternProperties", "additionalProperties"]
@@ -87,16 +87,16 @@ fn closed(parameters: &Json) -> Json {
     Json::Object(keywords)
 }
 
-/// Which calls a grammar is of.
+/// The calls that a grammar covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// All of a turn, with their first marker.
+    /// All calls of a turn, with their first marker.
     Turn,
-    /// Behind the first marker of a turn. Without markers around all calls, one call.
+    /// The calls after the first marker of a turn; a single call if the calls have no common frame.
     BehindOpener,
 }
 
-/// Loosens tools, the largest first, until the rules of all have at most [`RULES_BYTES_MAX`].
+/// Loosens tools, largest first, until the rules of all take at most [`RULES_BYTES_MAX`].
 pub(crate) fn fit(format: &CallFormat, tools: &mut [Offered<'_>], text: &ModelText) {
     let markers = markers(format, text.tokenizer());
     let n_bytes = |(idx, tool): (usize, &Offered<'_>)| {
@@ -116,7 +116,7 @@ pub(crate) fn fit(format: &CallFormat, tools: &mut [Offered<'_>], text: &ModelTe
     }
 }
 
-/// The rules of a grammar, whose first is `calls`.
+/// Writes the rules of a grammar; the first is `calls`.
 pub(crate) fn rules(
     format: &CallFormat,
     tools: &[Offered<'_>],
@@ -149,19 +149,20 @@ pub(crate) fn rules(
     writer.rules
 }
 
-/// A text for a grammar, with these markers by their ids where they are tokens.
+/// Writes a text for a grammar; markers that are tokens are written as ids.
 pub(crate) fn written(text: &str, markers: &[&'static str], tokenizer: &Tokenizer) -> String {
     let markers = tokens_of(markers.iter().copied(), tokenizer);
     Writer { markers, is_end: false, rules: String::new() }.text(text)
 }
 
-/// Whether what stands behind a call is a token that ends the answer: then no grammar names it.
+/// Returns whether the text after a call is a token that ends the answer. Such a token does not
+/// appear in the grammar.
 pub(crate) fn ends_answer(format: &CallFormat, text: &ModelText) -> bool {
     let end = text.tokenizer().id_of(format.behind_call.trim());
     end.is_some_and(|it| text.end_tokens().contains(&it))
 }
 
-/// The markers of a format that are tokens.
+/// Returns the markers of a format that are tokens.
 fn markers(format: &CallFormat, tokenizer: &Tokenizer) -> Vec<Marker> {
     tokens_of(format.markers(), tokenizer)
 }
@@ -183,7 +184,7 @@ struct Marker {
 
 struct Writer {
     markers: Vec<Marker>,
-    /// Whether the answer ends behind a call.
+    /// Whether the answer ends after a call.
     is_end: bool,
     rules: String,
 }
@@ -193,9 +194,9 @@ impl Writer {
         writeln!(self.rules, "{name}: {body}").expect("a text takes any text");
     }
 
-    /// A text of the format: literals, and markers that are tokens by their ids. Special ones have
-    /// no text; of the others, two may begin with the same text, which llguidance would force in
-    /// shorter tokens.
+    /// Writes a text of the format: literals, and markers that are tokens as their ids. Special
+    /// tokens have no text. Two other markers may begin with the same text, which llguidance would
+    /// force in shorter tokens.
     fn text(&self, text: &str) -> String {
         let places = self.markers.iter().filter_map(|it| Some((text.find(it.text)?, it)));
         match places.min_by_key(|(at, _)| *at) {
@@ -210,7 +211,7 @@ impl Writer {
 
     fn call(&mut self, format: &CallFormat, before_call: &str, (idx, tool): (usize, &Offered<'_>)) {
         let name = match format.arguments {
-            // In JSON, if it stands between quotes.
+            // Escaped for JSON, if it stands between quotes.
             ArgumentsForm::Json if format.behind_name.starts_with('"') => {
                 let quoted = Json::from(tool.tool.name.as_str()).to_string();
                 quoted[1..quoted.len() - 1].to_owned()
@@ -253,7 +254,7 @@ impl Writer {
             let key = self.text(&format!("{}{name}{}", tags.before_key, tags.behind_key));
             let kinds = Kinds::of_parameter(&tool.tool.parameters, name);
             self.value(tags, &rule, (property, schema, kinds));
-            // Too much already: it will be loosened.
+            // This is too large already and will be loosened.
             if self.rules.len() - n_before > RULES_BYTES_MAX {
                 return;
             }
@@ -264,7 +265,7 @@ impl Writer {
         self.rule(&format!("arguments_{idx}"), &all);
     }
 
-    /// A value with what stands behind it. Its kinds are those by which it will be read.
+    /// Writes a value and the text after it. `kinds` are the kinds by which it will be parsed.
     fn value(&mut self, tags: Tags, rule: &str, (property, root, kinds): (&Json, &Json, Kinds)) {
         let property = resolved(property, root);
         let behind = self.text(tags.behind_value);
@@ -295,7 +296,7 @@ impl Writer {
         self.rule(&format!("{rule}_is"), &cases.join(" | "));
     }
 
-    /// Raw text up to the closing tag, which it does not contain.
+    /// Writes raw text that ends with the closing tag and does not contain it.
     fn raw(&mut self, tags: Tags, rule: &str, body: &str) {
         let marker = tags.behind_value.trim();
         let terminal = rule.to_uppercase();
@@ -322,7 +323,7 @@ fn names(list: Option<&Json>) -> impl Iterator<Item = &str> {
     list.and_then(Json::as_array).into_iter().flatten().filter_map(Json::as_str)
 }
 
-/// What a schema that is nothing but a reference refers to.
+/// Follows schemas that are nothing but a reference.
 fn resolved<'s>(mut schema: &'s Json, root: &'s Json) -> &'s Json {
     for _ in 0..REFERENCES_MAX {
         let reference = schema.get("$ref").and_then(Json::as_str);
@@ -336,7 +337,7 @@ fn resolved<'s>(mut schema: &'s Json, root: &'s Json) -> &'s Json {
     schema
 }
 
-/// The only texts that a schema allows, in tags; empty if there may be others.
+/// Returns the only texts that a schema allows between tags; empty if there may be others.
 fn texts(schema: &Json, scalars: Scalars) -> Vec<String> {
     let values = schema.get("enum").and_then(Json::as_array).cloned();
     let values = values.or_else(|| schema.get("const").map(|it| vec![it.clone()]));
@@ -350,7 +351,7 @@ fn texts(schema: &Json, scalars: Scalars) -> Vec<String> {
     values.unwrap_or_default().into_iter().map(text).collect()
 }
 
-/// Raw text of a length that the schema allows.
+/// Returns raw text of a length that the schema allows.
 fn body(schema: &Json, kinds: Kinds) -> String {
     let count = |name: &str| schema.get(name).and_then(Json::as_u64).filter(|_| kinds.is_text());
     match (count("minLength"), count("maxLength")) {
@@ -360,7 +361,7 @@ fn body(schema: &Json, kinds: Kinds) -> String {
     }
 }
 
-/// The schema for some kinds of values only, on its own.
+/// Returns a self-contained schema restricted to some kinds of values.
 fn narrowed(schema: &Json, root: &Json, kinds: &[&str]) -> Json {
     let mut keywords = schema.as_object().cloned().unwrap_or_else(Map::new);
     if keywords.get("type").is_none_or(Json::is_array) {
@@ -381,7 +382,7 @@ fn narrowed(schema: &Json, root: &Json, kinds: &[&str]) -> Json {
     Json::Object(keywords)
 }
 
-/// What a part of a cleaned schema refers to, and so on.
+/// Returns all targets that a part of a cleaned schema refers to, directly or indirectly.
 fn reachable<'s>(schema: &'s Json, root: &'s Json) -> BTreeMap<&'s str, &'s Json> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![schema];
@@ -390,7 +391,7 @@ fn reachable<'s>(schema: &'s Json, root: &'s Json) -> BTreeMap<&'s str, &'s Json
             Json::Object(members) => waiting.extend(members.values()),
             Json::Array(members) => waiting.extend(members),
             Json::String(text) => {
-                // A value that only reads like a reference leads to a target too many at most.
+                // A string value that only looks like a reference adds at most one surplus target.
                 let name = text.strip_prefix(TARGET);
                 let target = name.and_then(|it| Some((it, root.get(TARGETS)?.get(it)?)));
                 if let Some((name, target)) = target

@@ -1,13 +1,14 @@
-//! Holds an answer to its rules: thoughts of bounded length, then a grammar.
+//! Constrains an answer by its rules: thoughts of bounded length, then a grammar.
 //!
-//! * Tokens of a thought are free until `</think>` was written; then the body begins. In answers of
+//! * Tokens of a thought are free until `</think>` is written; then the body begins. In answers of
 //!   messages another thought may come instead.
-//! * Where thoughts have as many tokens as they may, their end is forced.
-//! * Where a thought may still open, the body's tokens are allowed beside those of `<think>`.
+//! * When thoughts reach their token limit, their end is forced.
+//! * While a thought may still open, the body's tokens and those of `<think>` are allowed.
 //!
-//! **Invariant:** a token that [`LogitMask::apply`] left is taken by [`LogitMask::accept`]; forced
-//! tokens are those that `apply` leaves alone, one by one. What fails inside is a failure of the
-//! answer, told by [`LogitMask::failure`]. Knows no tools and no schema.
+//! **Invariant:** a token that [`LogitMask::apply`] allows is accepted by [`LogitMask::accept`];
+//! forced tokens are those that `apply` would leave as the only choice, one by one. An internal
+//! failure becomes a failure of the answer, reported by [`LogitMask::failure`]. Independent of
+//! tools and schemas.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,47 +23,46 @@ use crate::grammar::marker::Matched;
 use crate::grammar::model::{Model, forbid_all_but_one};
 use crate::thoughts::{Opening, ThoughtFormat};
 
-/// What one answer is held to. A mask for [`moeflux::Generation::with_mask`].
+/// The constraint on one answer. A mask for [`moeflux::Generation::with_mask`].
 ///
-/// Forced tokens are those that the model's own tokenizer makes of the forced text, or the longest
-/// ones that spell it where the tokenizer would change that text. They end where a longer token
-/// could go on with text that is not forced. They depend on the tokens so far and on nothing else.
+/// Forced text is tokenized by the model's own tokenizer, or greedily into the longest tokens where
+/// the tokenizer would change the text. Forced tokens end where a longer token could continue with
+/// text that is not forced. They depend only on the tokens so far.
 #[derive(Clone)]
 pub struct Constraint {
     model: Arc<Model>,
     reached: Reached,
-    /// Not begun yet, except in [`Reached::Body`].
+    /// At its start, except in [`Reached::Body`].
     body: Body,
     thoughts: Thoughts,
     n_thought_tokens: usize,
-    /// Tokens that have to come next.
+    /// Tokens that must come next.
     pending: VecDeque<TokenId>,
     may_end: bool,
-    /// Reads the answer, to end it where a call is made again.
+    /// Reads the answer, to end it when a call is repeated.
     reader: Option<Box<AnswerReader>>,
-    /// The bytes of a character that the reader was not told yet.
+    /// The bytes of an unfinished character that the reader has not received yet.
     unread: Vec<u8>,
     failure: Option<String>,
 }
 
-/// What thoughts are held to.
+/// The constraint on thoughts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Thoughts {
     pub(crate) n_tokens_max: Option<usize>,
     /// Tokens that end a thought, as the template writes it.
     pub(crate) closing: Vec<TokenId>,
-    /// What of that stands behind the marker: blank space, or the start of the next message.
+    /// The text of the closing after its marker: whitespace, or the start of the next message.
     pub(crate) behind: String,
 }
 
-/// How far the answer has come.
+/// The stage that the answer has reached.
 #[derive(Clone)]
 enum Reached {
-    /// Whether a thought comes first is not known: the text so far, and the body if it can go on
-    /// from there.
+    /// A thought may still come first: the text so far, and the body if it can continue from there.
     Start(Vec<u8>, Option<Body>),
     Thought(Matched),
-    /// What stands behind the end of a thought is still to come.
+    /// Forced text after the end of a thought is still to come.
     Behind,
     Body,
 }
@@ -111,7 +111,7 @@ impl Constraint {
         new
     }
 
-    /// The same for an answer that ends where it makes a call again, as this reader reads it.
+    /// Ends the answer when a call is repeated, as determined by this reader.
     pub(crate) fn ending_repeats(self, reader: AnswerReader) -> Self {
         let reader = Some(Box::new(reader)).filter(|_| self.model.vocabulary.has_end());
         Self { reader, ..self }
@@ -132,10 +132,10 @@ impl Constraint {
         reader.push(&String::from_utf8_lossy(&whole));
     }
 
-    /// A thought may come, or the body.
+    /// Begins a message: a thought may come, or the body.
     fn begin(&mut self) {
         let is_message = self.model.thoughts.next().is_some();
-        // A thought of one message alone is opened only if it may have a token.
+        // If thoughts are messages, one is opened only if it may have a token.
         self.reached = match is_message && self.is_thought_over() {
             true => Reached::Body,
             false => Reached::Start(Vec::new(), Some(self.body.clone())),
@@ -146,7 +146,7 @@ impl Constraint {
         self.thoughts.n_tokens_max.is_some_and(|most| self.n_thought_tokens >= most)
     }
 
-    /// Forces the end of a thought that is long enough.
+    /// Forces the end of a thought that has reached its limit.
     fn force_close(&mut self) {
         if matches!(self.reached, Reached::Thought(_))
             && self.is_thought_over()
@@ -234,7 +234,7 @@ impl Constraint {
         Ok(())
     }
 
-    /// At the start: whether the text has become a thought or something else.
+    /// At the start: checks whether the text has become a thought or something else.
     fn find_thought(&mut self) -> Result<(), String> {
         let Reached::Start(text, alive) = &mut self.reached else { return Ok(()) };
         match opening(self.model.thoughts, text) {
@@ -270,7 +270,7 @@ impl Constraint {
         }
     }
 
-    /// Begins the body behind a thought and the rest of its last token.
+    /// Begins the body after a thought and the rest of its last token.
     fn leave_thought(&mut self, rest: &[u8]) -> Result<(), String> {
         let text = rest.trim_ascii_start();
         if !text.is_empty() {
@@ -278,8 +278,8 @@ impl Constraint {
             self.reached = Reached::Body;
             return self.body.accept_bytes(&self.model.clone(), text);
         }
-        // In front of a grammar, what the template writes: the model has no other way to write it.
-        // A message has one start everywhere.
+        // Before a grammar, the text of the template is forced, because the grammar has no other
+        // place for it. The start of a message is always the same.
         let is_message = self.model.thoughts.next().is_some();
         if self.pending.is_empty() && (self.body.is_bound() || is_message) {
             let behind = self.thoughts.behind.as_bytes().strip_prefix(rest).unwrap_or_default();
@@ -345,7 +345,7 @@ impl LogitMask for Constraint {
     }
 }
 
-/// What an answer of these bytes begins with. The last character may be unfinished.
+/// Returns the opening of an answer with these bytes. The last character may be unfinished.
 fn opening(thoughts: &ThoughtFormat, bytes: &[u8]) -> Opening {
     let (text, is_blank_possible) = match std::str::from_utf8(bytes) {
         Ok(text) => return thoughts.opening(text),
@@ -355,13 +355,13 @@ fn opening(thoughts: &ThoughtFormat, bytes: &[u8]) -> Opening {
         }
     };
     match thoughts.opening(text) {
-        // No marker goes on with such a byte.
+        // No marker continues with such a byte.
         Opening::Unknown if !is_blank_possible => Opening::None,
         known => known,
     }
 }
 
-/// The body's tokens and those that open a thought.
+/// Allows the body's tokens and those that open a thought.
 fn apply_at_start(
     model: &Model,
     (text, alive): (&[u8], &mut Option<Body>),
@@ -380,7 +380,7 @@ fn apply_at_start(
     Ok(())
 }
 
-/// The tokens that go on with the start of a thought, without blank space in front of it.
+/// Returns the tokens that continue the start of a thought, without whitespace in front of it.
 fn opening_tokens<'m>(model: &'m Model, text: &'m [u8]) -> impl Iterator<Item = TokenId> + 'm {
     let rest = model.thoughts.open.as_bytes().strip_prefix(text).unwrap_or_default();
     let n_ids = u32::try_from(model.vocabulary.trie().vocab_size()).unwrap_or(u32::MAX);
@@ -390,7 +390,7 @@ fn opening_tokens<'m>(model: &'m Model, text: &'m [u8]) -> impl Iterator<Item = 
     })
 }
 
-/// Whether a token completes the marker, with nothing but blank space behind it.
+/// Returns whether a token completes the marker, with only whitespace after it.
 fn is_opened(rest: &[u8], token: &[u8]) -> bool {
     let behind = token.strip_prefix(rest).filter(|_| !rest.is_empty());
     behind.is_some_and(|it| it.trim_ascii_start().is_empty())

@@ -1,41 +1,41 @@
-//! How large a schema becomes when it is written out as a grammar.
+//! Estimates the size of a schema when it is expanded to a grammar.
 //!
-//! Alternatives that must hold together are multiplied out, and a reference with other keywords
-//! beside it is copied: a schema of a few lines may become one of millions. llguidance counts only
-//! some of these steps, so that they are estimated here, before it is asked.
-//! **Invariant:** the estimate itself takes at most [`STEPS_MAX`] steps, and no deeper calls than
-//! [`DEPTH_MAX`]. Knows cleaned schemas only ([`crate::grammar::schema`]).
+//! Alternatives that must hold together are multiplied out, and a reference with sibling keywords
+//! is copied: a schema of a few lines may expand to millions of nodes. llguidance counts only some
+//! of these steps, so they are estimated here before it is called.
+//! **Invariant:** the estimate itself takes at most [`STEPS_MAX`] steps, and recursion no deeper
+//! than [`DEPTH_MAX`]. Handles cleaned schemas only ([`crate::grammar::schema`]).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use serde_json::{Map, Value as Json};
 
-/// Most steps of one estimate.
+/// Maximum number of steps of one estimate.
 const STEPS_MAX: usize = 50_000;
 
-/// Most nodes of a schema that is written out; a megabyte of schemas of tools has about 30,000.
+/// Maximum number of nodes of an expanded schema; a megabyte of tool schemas has about 30,000.
 const NODES_MAX: u64 = 100_000;
 
-/// Most schemas in each other, along references as well. llguidance takes about 8 kB of stack for
-/// each, and a thread may have two megabytes.
+/// Maximum nesting depth of schemas, including references. llguidance takes about 8 kB of stack for
+/// each level, and a thread may have two megabytes.
 pub(crate) const DEPTH_MAX: usize = 64;
 
-/// Where the cleaned schema keeps what is referred to.
+/// The key of a cleaned schema that holds the targets of references.
 pub(crate) const TARGETS: &str = "$defs";
-/// What a reference to one of them begins with.
+/// The prefix of a reference to a target.
 pub(crate) const TARGET: &str = "#/$defs/";
 
-/// Keywords that hold for values of all kinds; the others describe values of one kind.
+/// Keywords that apply to values of all kinds; the others describe values of one kind.
 pub(crate) const FOR_ALL_KINDS: [&str; 6] = ["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
 
-/// Kinds of values where a schema names none.
+/// The number of kinds if a schema names none.
 const N_KINDS: u64 = 6;
 
-/// Checks that a cleaned schema can be written out.
+/// Checks that a cleaned schema can be expanded.
 ///
 /// # Errors
-/// One line that says what is too large.
+/// One line that says which limit is exceeded.
 pub(crate) fn check(schema: &Json) -> Result<(), String> {
     let mut estimate = Estimate { root: schema, targets: BTreeMap::new(), n_steps: 0 };
     let shape = estimate.schema(schema, 0)?;
@@ -55,14 +55,14 @@ pub(crate) fn check(schema: &Json) -> Result<(), String> {
 /// Some keywords of a schema.
 type Plain<'s> = BTreeMap<&'s str, &'s Json>;
 
-/// A schema as far as its size goes.
+/// The size of a schema.
 #[derive(Debug)]
 struct Shape {
     n_cases: u64,
     n_nodes: u64,
     depth: usize,
     properties: BTreeMap<String, Rc<Shape>>,
-    /// What it refers to, if it is nothing but a reference.
+    /// The target, if the schema is nothing but a reference.
     target: Option<Rc<Shape>>,
 }
 
@@ -74,7 +74,7 @@ impl Shape {
 
 struct Estimate<'s> {
     root: &'s Json,
-    /// What is referred to; `None` while it is looked at.
+    /// Targets of references; `None` while one is being estimated.
     targets: BTreeMap<&'s str, Option<Rc<Shape>>>,
     n_steps: usize,
 }
@@ -94,9 +94,9 @@ impl<'s> Estimate<'s> {
         Ok(())
     }
 
-    /// Goes through keywords in llguidance's own order, which decides how deep it calls itself: a
-    /// reference is followed where it comes first, and keywords of one kind of values wait until
-    /// one that holds for all.
+    /// Visits keywords in llguidance's own order, which determines its recursion depth: a reference
+    /// is followed where it comes first, and keywords for one kind of values wait until one that
+    /// applies to all.
     fn schema(&mut self, schema: &'s Json, depth: usize) -> Result<Rc<Shape>, String> {
         self.step(depth)?;
         let Some(keywords) = schema.as_object() else { return Ok(Rc::new(Shape::leaf(1))) };
@@ -136,7 +136,7 @@ impl<'s> Estimate<'s> {
         Ok(whole.unwrap_or_else(|| Rc::new(Shape::leaf(1))))
     }
 
-    /// Some of the keywords that describe values of one kind.
+    /// Estimates some of the keywords that describe values of one kind.
     fn plain(
         &mut self,
         around: &Map<String, Json>,
@@ -168,7 +168,7 @@ impl<'s> Estimate<'s> {
                 shape.properties.insert(name.clone(), part);
             }
         }
-        // Not as cases: those of different kinds exclude each other.
+        // Not counted as cases, because different kinds exclude each other.
         shape.n_nodes = shape.n_nodes.saturating_add(n_kinds);
         Ok(Rc::new(shape))
     }
@@ -186,7 +186,7 @@ impl<'s> Estimate<'s> {
         Ok(Rc::new(sum))
     }
 
-    /// A reference, which llguidance leaves as it is until it meets something beside it.
+    /// Estimates a reference, which llguidance keeps until it meets a sibling.
     fn reference(&mut self, reference: &'s str, depth: usize) -> Result<Rc<Shape>, String> {
         match self.targets.get(reference) {
             Some(Some(shape)) if depth + shape.depth > DEPTH_MAX => return Err(too_deep()),
@@ -200,7 +200,7 @@ impl<'s> Estimate<'s> {
                 self.targets.insert(reference, Some(shape));
             }
         }
-        // Without one it refers to itself.
+        // Without a shape it refers to itself.
         let target = self.targets.get(reference).and_then(Clone::clone);
         let depth = target.as_ref().map_or(1, |it| it.depth + 1);
         Ok(Rc::new(Shape { target, depth, ..Shape::leaf(1) }))
@@ -218,7 +218,7 @@ impl<'s> Estimate<'s> {
         }
     }
 
-    /// What both say together: each case of one with each of the other.
+    /// Combines two schemas: each case of one with each of the other.
     fn both(&mut self, a: &Rc<Shape>, b: &Rc<Shape>, depth: usize) -> Result<Rc<Shape>, String> {
         self.step(depth)?;
         let opened = |it: &Rc<Shape>| it.target.clone().unwrap_or_else(|| it.clone());
@@ -244,14 +244,14 @@ impl<'s> Estimate<'s> {
 }
 
 impl Shape {
-    /// Counts a part.
+    /// Adds the size of a part.
     fn add(&mut self, part: &Self) {
         self.n_nodes = self.n_nodes.saturating_add(part.n_nodes);
         self.depth = self.depth.max(part.depth + 1);
     }
 }
 
-/// The schemas in a keyword's value; those of properties with their names.
+/// Returns the schemas in a keyword's value; those of properties with their names.
 fn parts_of<'s>(keyword: &str, value: &'s Json) -> Vec<(Option<&'s String>, &'s Json)> {
     let is_named = keyword == "properties";
     match value {
@@ -263,12 +263,12 @@ fn parts_of<'s>(keyword: &str, value: &'s Json) -> Vec<(Option<&'s String>, &'s 
     }
 }
 
-/// The error of a schema that is too deep.
+/// Returns the error for a schema that is too deep.
 pub(crate) fn too_deep() -> String {
     format!("the schema has more than {DEPTH_MAX} schemas in each other, references included")
 }
 
-/// Values in a value.
+/// Counts the values in a value.
 fn n_parts(value: &Json) -> u64 {
     match value {
         Json::Array(values) => 1 + values.iter().map(n_parts).sum::<u64>(),

@@ -1,8 +1,8 @@
-//! Keywords of a JSON Schema on their own: which are enforced, which demand nothing, and which
-//! values of them can be enforced.
+//! Single keywords of a JSON Schema: which are enforced, which demand nothing, and which of their
+//! values can be enforced.
 //!
-//! **Invariant:** what is kept means for llguidance what it means for the client. Knows one keyword
-//! and those beside it, not what stands around.
+//! **Invariant:** a keyword that is kept means the same for llguidance as for the client. Considers
+//! a keyword and its siblings only.
 
 use std::collections::BTreeSet;
 
@@ -10,20 +10,20 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::grammar::pattern;
 
-/// Most entries that a schema counts in one `minItems`, `maxLength` and so on.
+/// Maximum value of `minItems`, `maxLength` and other counts.
 const COUNT_MAX: u64 = 1_000_000;
 
-/// Whole numbers from here on are not exact where llguidance computes with them.
+/// Integers from here on are not exact in llguidance's arithmetic.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// The key under which llguidance takes its own options: never a client's.
+/// The key of llguidance's own options, which a client must not set.
 pub(crate) const OWN_OPTIONS: &str = "x-guidance";
 
-/// Formats of strings that llguidance enforces. Of dates and times it takes some that are none: the
-/// 29th of February of any year, and leap seconds at any time.
+/// String formats that llguidance enforces. It would accept some invalid dates and times: the 29th
+/// of February of any year, and leap seconds at any time.
 const FORMATS: [&str; 7] = ["duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 
-/// Formats of strings that are regular expressions here.
+/// String formats that are implemented here as regular expressions.
 const TIMES: [&str; 3] = ["date", "time", "date-time"];
 
 const DATE: &str = concat!(
@@ -33,7 +33,7 @@ const DATE: &str = concat!(
     "(?:[02468][048]|[13579][26])00)-02-29)"
 );
 
-/// Without leap seconds: which minutes have one, no expression tells.
+/// Excludes leap seconds, because no expression can tell which minutes have one.
 const TIME: &str = concat!(
     "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,9})?",
     "(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
@@ -41,7 +41,7 @@ const TIME: &str = concat!(
 
 const TYPES: [&str; 7] = ["null", "boolean", "number", "integer", "string", "array", "object"];
 
-/// Keywords that describe without a demand, and names for references.
+/// Keywords that only describe, and names for references.
 pub(crate) const SILENT: [&str; 20] = [
     "$anchor",
     "$comment",
@@ -86,18 +86,18 @@ pub(crate) const REFUSED: [&str; 17] = [
     "$recursiveAnchor",
 ];
 
-/// What becomes of one keyword.
+/// The treatment of a keyword.
 pub(crate) enum Kept {
     As(Json),
-    /// As another keyword.
+    /// Kept as another keyword.
     Renamed(&'static str, Json),
-    /// It has no effect.
+    /// Dropped, because it has no effect.
     Dropped,
-    /// It cannot be enforced, for this reason.
+    /// Cannot be enforced, for this reason.
     Never(String),
 }
 
-/// Keywords that demand nothing with this value, or beside these others.
+/// Returns whether a keyword demands nothing with this value, or next to these siblings.
 pub(crate) fn has_no_effect(around: &Map<String, Json>, keyword: &str, value: &Json) -> bool {
     let is_any = |schema: &Json| match schema {
         Json::Bool(allows) => *allows,
@@ -137,7 +137,7 @@ pub(crate) fn check_values(value: &Json) -> Kept {
     }
 }
 
-/// A number of the value that would be rounded.
+/// Returns a number in the value that would be rounded.
 fn inexact(value: &Json) -> Option<&Json> {
     match value {
         Json::Number(number) => {
@@ -153,14 +153,14 @@ fn inexact(value: &Json) -> Option<&Json> {
 
 pub(crate) fn check_number(value: &Json) -> Kept {
     match value {
-        // Draft 4's flag for an open end.
+        // The booleans are draft 4's flags for an exclusive bound.
         Json::Number(_) | Json::Bool(_) => check_values(value),
         _ => Kept::Never(format!("{value} is no number")),
     }
 }
 
 pub(crate) fn check_count(value: &Json) -> Kept {
-    // A number such as 2.0 is as good as 2.
+    // A number such as 2.0 is as valid as 2.
     let count = value.as_f64().filter(|it| it.fract() == 0.0 && *it >= 0.0);
     match count {
         Some(count) if count <= COUNT_MAX as f64 => {
@@ -220,8 +220,8 @@ pub(crate) fn check_required(value: &Json) -> Kept {
     if is_list { Kept::As(value.clone()) } else { Kept::Never("it is no list of names".to_owned()) }
 }
 
-/// A name that is written twice counts twice for llguidance: it must not reach a least count of
-/// properties by that.
+/// llguidance counts a property with a duplicate name twice, which must not satisfy a minimum count
+/// of properties.
 pub(crate) fn check_least(around: &Map<String, Json>, value: &Json) -> Kept {
     let n_required = around.get("required").and_then(Json::as_array).map_or(0, |names| {
         let names: BTreeSet<_> = names.iter().filter_map(Json::as_str).collect();

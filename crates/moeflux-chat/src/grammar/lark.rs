@@ -1,33 +1,33 @@
-//! Grammars in llguidance's dialect of Lark: those of clients are checked, and literals are written
-//! for our own.
+//! Grammars in llguidance's dialect of Lark: checks those of clients, and writes literals for our
+//! own.
 //!
-//! **Invariant:** a checked grammar cannot make llguidance call itself so often that a thread's
-//! stack is used up; schemas inside it are held to the rules of [`crate::grammar::schema`]. What is
-//! wrong with a grammar otherwise, llguidance says.
+//! **Invariant:** a checked grammar cannot make llguidance overflow a thread's stack by recursion;
+//! schemas inside it follow the rules of [`crate::grammar::schema`]. llguidance reports all other
+//! errors of a grammar.
 
 use serde_json::{Deserializer, Value as Json};
 
 use crate::grammar::schema::{self, Unenforced};
 
-/// Most bytes of a client's grammar.
+/// Maximum size of a client's grammar in bytes.
 const GRAMMAR_BYTES_MAX: usize = 64 << 10;
 
-/// Most bytes of a client's regular expression.
+/// Maximum size of a client's regular expression in bytes.
 const REGEX_BYTES_MAX: usize = 16 << 10;
 
-/// Most brackets in each other.
+/// Maximum nesting depth of brackets.
 const NESTING_MAX: usize = 64;
 
-/// Most rules and terminals: llguidance follows them from one to the next.
+/// Maximum number of rules and terminals, which llguidance follows recursively.
 const RULES_MAX: usize = 500;
 
-/// What begins a schema in a grammar.
+/// The keyword before a schema in a grammar.
 const JSON: &str = "%json";
 
-/// A client's grammar, with its schemas cleaned.
+/// Returns a client's grammar with its schemas cleaned.
 ///
 /// # Errors
-/// A limit that it exceeds, or what [`schema::prepare`] refuses.
+/// The limit that it exceeds, or an error of [`schema::prepare`].
 pub(crate) fn check_grammar(grammar: &str) -> Result<String, String> {
     if grammar.len() > GRAMMAR_BYTES_MAX {
         let n_bytes = grammar.len();
@@ -73,7 +73,7 @@ fn check_nesting(grammar: &str) -> Result<(), String> {
 /// Checks a client's regular expression.
 ///
 /// # Errors
-/// A limit that it exceeds.
+/// The limit that it exceeds.
 pub(crate) fn check_regex(regex: &str) -> Result<(), String> {
     if regex.len() > REGEX_BYTES_MAX {
         let n_bytes = regex.len();
@@ -82,8 +82,8 @@ pub(crate) fn check_regex(regex: &str) -> Result<(), String> {
     check_nesting(regex)
 }
 
-/// A text as a literal.
+/// Writes a text as a literal.
 pub(crate) fn literal(text: &str) -> String {
-    // A delete character may stand in JSON as it is, but not in Lark.
+    // JSON allows a raw delete character, Lark does not.
     format!("{} ", Json::from(text)).replace('\u{7f}', "\\u007f")
 }

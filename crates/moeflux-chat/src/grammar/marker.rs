@@ -1,7 +1,7 @@
-//! Finds a marker in text that comes token by token, wherever the tokens are cut.
+//! Finds a marker in text that arrives token by token, wherever the token boundaries are.
 //!
-//! **Invariant:** the state is the longest end of the text that begins the marker, so that every
-//! marker is found. Knows tokens as bytes.
+//! **Invariant:** the state is the longest suffix of the text that begins the marker, so every
+//! marker is found. Handles tokens as bytes.
 
 use moeflux::TokenId;
 
@@ -11,15 +11,15 @@ use crate::grammar::vocabulary::Vocabulary;
 #[derive(Debug)]
 pub(crate) struct Marker {
     bytes: Vec<u8>,
-    /// Where to go on if the byte behind so many matched ones is another.
+    /// For each number of matched bytes, the number to continue with if the next byte differs.
     fallbacks: Vec<usize>,
-    /// Tokens that have all of it in them.
+    /// Tokens that contain the whole marker.
     whole: Vec<TokenId>,
-    /// Tokens that have its last byte in them.
+    /// Tokens that contain its last byte.
     candidates: Vec<TokenId>,
 }
 
-/// How much of a marker the text ends with, in bytes.
+/// The number of bytes of a marker that the text ends with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Matched(usize);
 
@@ -38,7 +38,7 @@ impl Marker {
         marker
     }
 
-    /// Takes more text. Where the marker ends in it, and the rest begins, or `None`.
+    /// Takes more text. Returns the offset after the marker if the marker ends in it.
     pub(crate) fn push(&self, matched: &mut Matched, bytes: &[u8]) -> Option<usize> {
         for (at, byte) in bytes.iter().enumerate() {
             while matched.0 > 0 && self.bytes[matched.0] != *byte {
@@ -59,7 +59,7 @@ impl Marker {
         self.push(&mut matched, bytes)
     }
 
-    /// The tokens that complete the marker here, with what they have behind it.
+    /// Returns the tokens that complete the marker here, each with its remaining bytes.
     pub(crate) fn completions<'v>(
         &'v self,
         matched: Matched,
@@ -74,7 +74,7 @@ impl Marker {
     }
 }
 
-/// For each number of matched bytes, the length of the longest shorter end of these that begins
+/// Returns, for each number of matched bytes, the length of their longest proper suffix that begins
 /// the marker.
 fn fallbacks(bytes: &[u8]) -> Vec<usize> {
     let mut fallbacks = vec![0; bytes.len()];

@@ -1,16 +1,17 @@
 //! Grammars of answers: from the rules of a request to a mask of tokens.
 //!
-//! [`Grammars`] belongs to a model and is shared by its answers. It makes a [`Constraint`] of
-//! [`AnswerRules`], or a [`Refusal`] that says which rule cannot be held and why.
-//! * `schema` cleans a client's schema; `keywords`, `pattern`, `multiples` and `growth` are parts
-//!   of that.
-//! * `lark` checks a client's grammar; `calls` writes that of calls.
-//! * `vocabulary`, `marker` and `model` are what llguidance and the constraint need of a model;
-//!   `problems` says in sentences what llguidance finds wrong.
-//! * `body` holds the rest of an answer, `constraint` all of it.
+//! [`Grammars`] belongs to a model and is shared by its answers. It turns [`AnswerRules`] into a
+//! [`Constraint`], or into a [`Refusal`] that names the rule that cannot be enforced and the
+//! reason.
+//! * `schema` cleans a client's schema, with the help of `keywords`, `pattern`, `multiples` and
+//!   `growth`.
+//! * `lark` checks a client's grammar; `calls` writes the grammar of calls.
+//! * `vocabulary`, `marker` and `model` adapt a model for llguidance and the constraint; `problems`
+//!   rewrites llguidance's errors as sentences.
+//! * `body` constrains the rest of an answer, `constraint` all of it.
 //!
-//! **Invariant:** what a rule demands is enforced, or the request is refused; whatever a client
-//! sends, both take bounded work. Knows no dialect and no session.
+//! **Invariant:** every rule is enforced, or the request is refused; whatever a client sends, both
+//! take bounded work. Independent of API dialects and sessions.
 
 mod pattern;
 mod keywords;
@@ -48,7 +49,7 @@ use crate::grammar::schema::Unenforced;
 use crate::rules::{AnswerForm, AnswerRules, ToolChoice};
 use crate::thoughts::ThoughtFormat;
 
-/// What a refusal is about.
+/// The subject of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RulePart {
@@ -60,10 +61,10 @@ pub enum RulePart {
     Model,
 }
 
-/// Why an answer cannot be held to its rules.
+/// The reason why the rules of an answer cannot be enforced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Which rule.
+    /// The rule at fault.
     pub part: RulePart,
     /// One line, with a way out.
     pub problem: String,
@@ -77,20 +78,20 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// What the end of a thought looks like where no template says it.
+/// The end of a thought, where the template does not show it.
 const THOUGHT_END: &str = "\n</think>\n\n";
 
-/// The header of a message that is a text.
+/// The header of a text message.
 const FINAL: &str = "<|channel|>final<|message|>";
 
-/// Most tools that are tried one by one where they are not taken together.
+/// Maximum number of tools that are tried one by one if the grammar of all tools is rejected.
 const TRIED_TOOLS_MAX: usize = 200;
 
-/// A grammar's name, by which another grammar may refer to it.
+/// The name by which another grammar refers to a form's grammar.
 const FORM: &str = "form";
 
-/// How the answers of one model are held to rules. Made at once; the tables of the model are made
-/// for the first answer that needs them.
+/// Turns rules for the answers of one model into constraints. Cheap to create; the tables of the
+/// model are built for the first answer that needs them.
 #[derive(Debug)]
 pub struct Grammars {
     text: Arc<ModelText>,
@@ -101,11 +102,12 @@ pub struct Grammars {
     model: OnceLock<Result<Arc<Model>, String>>,
 }
 
-/// What the tables of a model take for each token of its vocabulary, while they are made and then.
+/// Upper bound on the memory of a model's tables per token of the vocabulary, during construction
+/// and afterwards.
 const TABLE_BYTES_PER_TOKEN: usize = 512;
 
 impl Grammars {
-    /// Those of a model that writes calls in this format.
+    /// Creates the grammars of a model that writes calls in this format.
     #[must_use]
     pub fn new(text: Arc<ModelText>, calls: Option<&'static CallFormat>) -> Self {
         let (thoughts, thought_end) = (ThoughtFormat::usual(), THOUGHT_END.to_owned());
@@ -113,7 +115,7 @@ impl Grammars {
         Self { text, calls, thoughts, thought_end, n_lexer_states, model: OnceLock::new() }
     }
 
-    /// Those of a model with this chat template.
+    /// Creates the grammars of a model with this chat template.
     #[must_use]
     pub fn of_format(text: Arc<ModelText>, format: &ChatFormat) -> Self {
         let thoughts = format.thought_format();
@@ -124,7 +126,7 @@ impl Grammars {
         }
     }
 
-    /// The same for a model that tells thoughts in this way.
+    /// Sets the thought format.
     #[must_use]
     pub fn with_thoughts(self, thoughts: &'static ThoughtFormat) -> Self {
         let thought_end = match thoughts.next() {
@@ -134,7 +136,7 @@ impl Grammars {
         Self { thoughts, thought_end, ..self }
     }
 
-    /// The same for a template that ends thoughts with this text, by
+    /// Sets the text with which the template ends thoughts, from
     /// [`crate::ChatFormat::thought_end`].
     #[must_use]
     pub fn with_thought_end(self, thought_end: String) -> Self {
@@ -142,31 +144,30 @@ impl Grammars {
         if thought_end.contains(self.thoughts.close) { Self { thought_end, ..self } } else { self }
     }
 
-    /// The same with fewer states of the lexer for each answer, at 1 to 2 kB each: an answer that
-    /// would need more fails.
+    /// Limits the lexer states of each answer, at 1 to 2 kB each. An answer that needs more fails.
     #[must_use]
     pub fn with_lexer_states(self, n_max: usize) -> Self {
         Self { n_lexer_states: n_max.min(LEXER_STATES_MAX), ..self }
     }
 
-    /// Most bytes that the tables of a model with this vocabulary take.
+    /// Returns an upper bound on the bytes of a model's tables for this vocabulary.
     #[must_use]
     pub fn table_bytes(text: &ModelText) -> usize {
         text.tokenizer().vocab_size().saturating_mul(TABLE_BYTES_PER_TOKEN)
     }
 
-    /// Makes the tables of the model now.
+    /// Builds the tables of the model now.
     ///
     /// # Errors
-    /// What of the model cannot be used.
+    /// A [`Refusal`] of [`RulePart::Model`] if llguidance cannot use the model's vocabulary.
     pub fn prepare(&self) -> Result<(), Refusal> {
         self.model().map(drop)
     }
 
-    /// What holds an answer to these rules; `None` if they demand nothing.
+    /// Creates the constraint for an answer; `None` if the rules demand nothing.
     ///
     /// # Errors
-    /// Which rule cannot be held, and why.
+    /// A [`Refusal`] that names the rule that cannot be enforced, and the reason.
     pub fn constraint(
         &self,
         rules: &AnswerRules,
@@ -192,7 +193,7 @@ impl Grammars {
         let behind = if is_written { behind } else { String::new() };
         let thoughts = Thoughts { n_tokens_max, closing, behind };
         let constraint = Constraint::new(model, start, body, thoughts);
-        // In an answer of another form, what looks like a call may be a part of its text.
+        // In an answer of another form, text that looks like a call may be legitimate.
         let is_free = rules.form == AnswerForm::Free && rules.tool_choice != ToolChoice::None;
         Ok(Some(match self.calls.filter(|_| is_free && !tools.is_empty()) {
             Some(format) => {
@@ -214,7 +215,8 @@ impl Grammars {
         model.as_ref().map(Arc::clone).map_err(refused)
     }
 
-    /// What is demanded behind the thoughts; `None` if neither that nor the thoughts are bound.
+    /// Returns the constraint after the thoughts; `None` if neither that nor the thoughts are
+    /// constrained.
     fn body(
         &self,
         rules: &AnswerRules,
@@ -261,7 +263,7 @@ impl Grammars {
                 let asked = Asked { is_one_call: rules.is_one_call, front, ..asked };
                 let form = form.filter(|_| !asked.is_demanded);
                 if let Some(form) = &form {
-                    // What is wrong with it is not the tools' fault.
+                    // Its own errors must not be blamed on the tools.
                     self.matcher_of_form(form.clone(), &rules.form)?;
                 }
                 bound(self.matcher_of_calls(&asked, form, author(&rules.form))?)
@@ -269,8 +271,9 @@ impl Grammars {
         }
     }
 
-    /// Text without calls in ways that no grammar holds, and without more thoughts where these have
-    /// a limit and are messages: those behind a text would not be counted.
+    /// Creates text without calls that bypass the grammar. If thoughts are limited and are
+    /// messages, it also excludes further thoughts, because thoughts after a text would not be
+    /// counted.
     fn watched(&self, rules: &AnswerRules, has_calls: bool) -> Result<Watched, Refusal> {
         let model = self.model()?;
         let watched = Watched::without(model.others.iter().filter(|_| has_calls).cloned());
@@ -278,14 +281,14 @@ impl Grammars {
         Ok(if is_limited { watched.and_without(model.open.clone()) } else { watched })
     }
 
-    /// What stands before a form in an answer that begins like this, for a grammar.
+    /// Returns the text before a form in an answer with this start, for a grammar.
     fn front_of_form(&self, start: AnswerStart) -> String {
         let is_message = self.thoughts.next().is_some() && start != AnswerStart::Text;
         let front = if is_message { FINAL } else { "" };
         calls::written(front, &self.thoughts.markers(), self.text.tokenizer())
     }
 
-    /// The same before calls.
+    /// Returns the text before calls.
     fn front_of_calls(&self, format: &CallFormat, start: AnswerStart) -> String {
         let is_within = self.thoughts.next().is_some() && start == AnswerStart::Text;
         let front = if is_within { format.behind_text } else { "" };
@@ -296,7 +299,7 @@ impl Grammars {
         Ok(self.model()?.opener.clone().expect("the format of calls is known"))
     }
 
-    /// What is demanded of calls; `None` if nothing is.
+    /// Returns the constraint on calls; `None` if there is none.
     fn choice<'t>(
         &self,
         rules: &AnswerRules,
@@ -353,9 +356,9 @@ impl Grammars {
         matcher.map_err(|problem| refused_form(explained(form, problem)))
     }
 
-    /// The grammar of calls, or of calls or a form, which is sound. A tool whose schema llguidance
-    /// does not take gets any object as its arguments; if it is all of them together that are too
-    /// much, every tool does.
+    /// Builds the grammar of calls, or of calls or a form; the form is known to be valid. A tool
+    /// whose schema llguidance rejects accepts any object as its arguments; if all schemas together
+    /// are too much, every tool does.
     fn matcher_of_calls(
         &self,
         asked: &Asked<'_>,
@@ -397,29 +400,29 @@ impl Grammars {
     }
 }
 
-/// What is demanded of calls.
+/// The constraint on calls.
 enum Choice<'t> {
     Forbidden,
     Free(Asked<'t>),
     Demanded(Asked<'t>),
 }
 
-/// Calls that a grammar is made of.
+/// The calls of a grammar.
 struct Asked<'t> {
     format: &'static CallFormat,
     offered: Vec<Offered<'t>>,
     extent: Extent,
-    /// What stands before them.
+    /// The text before the calls.
     front: String,
     is_one_call: bool,
     is_demanded: bool,
 }
 
-/// A form of the text of an answer.
+/// The form of an answer's text.
 #[derive(Clone)]
 struct Form {
     grammar: GrammarWithLexer,
-    /// What stands before it.
+    /// The text before the form.
     front: String,
 }
 
@@ -427,13 +430,13 @@ fn refused_form(problem: String) -> Refusal {
     Refusal { part: RulePart::Form, problem }
 }
 
-/// Whose the grammar of a form is.
+/// Returns the author of a form's grammar.
 fn author(form: &AnswerForm) -> Author {
     let is_clients = matches!(form, AnswerForm::Lark(_) | AnswerForm::Regex(_));
     if is_clients { Author::Client } else { Author::Ours }
 }
 
-/// What llguidance says of a form, in words for the client.
+/// Rewrites llguidance's error about a form for the client.
 fn explained(form: &AnswerForm, problem: String) -> String {
     match form {
         AnswerForm::JsonSchema(schema) => schema::explained(schema, &problem),
@@ -443,7 +446,7 @@ fn explained(form: &AnswerForm, problem: String) -> String {
     }
 }
 
-/// The grammar of a form; `None` for any text.
+/// Returns the grammar of a form; `None` for any text.
 fn form(form: &AnswerForm) -> Result<Option<GrammarWithLexer>, String> {
     let of_schema = |schema| -> Result<GrammarWithLexer, String> {
         let schema = schema::prepare(schema, Unenforced::Refused)?;

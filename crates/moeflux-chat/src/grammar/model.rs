@@ -1,7 +1,8 @@
-//! What grammars need of a model, made once: its vocabulary, llguidance's tables for it, and the
-//! tokens that may complete a marker.
+//! The parts of a model that grammars need, built once: its vocabulary, llguidance's tables for it,
+//! and the tokens that may complete a marker.
 //!
-//! **Invariant:** shared by all answers, and not changed by them. Knows no rules of a request.
+//! **Invariant:** shared by all answers and never changed by them. Independent of a request's
+//! rules.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,44 +19,46 @@ use crate::grammar::problems::sentence;
 use crate::grammar::vocabulary::Vocabulary;
 use crate::thoughts::ThoughtFormat;
 
-/// Largest grammar, in llguidance's symbols.
+/// Maximum size of a grammar, in llguidance's symbols.
 const GRAMMAR_SIZE_MAX: usize = 200_000;
-/// Most states of a lexer, at 1 to 2 kB each.
+/// Maximum number of lexer states, at 1 to 2 kB each.
 pub(crate) const LEXER_STATES_MAX: usize = 50_000;
-/// Work for the first tables of a grammar: about 20 ms.
+/// Limit on the work for the first tables of a grammar: about 20 ms.
 const FIRST_FUEL: u64 = 1_000_000;
-/// Work for one mask: about 15 ms.
+/// Limit on the work for one mask: about 15 ms.
 const STEP_FUEL: u64 = 200_000;
-/// Partial parses for one mask: about 2.5 ms.
+/// Limit on the partial parses for one mask: about 2.5 ms.
 const STEP_ITEMS_MAX: usize = 50_000;
-/// Partial parses of one place in schemas and calls: four for each property that may come next.
+/// Limit on the partial parses at one position in schemas and calls: four for each property that
+/// may come next.
 const ROW_ITEMS_MAX: usize = 2_000;
-/// Partial parses of one place in grammars of clients, which may be ambiguous without end. With
-/// 2,000 a grammar of a line takes up to 90 ms for a mask before it fails, with 500 some 2 ms.
+/// Limit on the partial parses at one position in grammars of clients, which may be arbitrarily
+/// ambiguous. With 2,000 a grammar of one line takes up to 90 ms for a mask before it fails, with
+/// 500 some 2 ms.
 const CLIENTS_ROW_ITEMS_MAX: usize = 500;
 
-/// Whose a grammar is.
+/// The author of a grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Author {
-    /// Made here, of a schema or of tools.
+    /// Generated here from a schema or from tools.
     Ours,
-    /// A client's.
+    /// Written by a client.
     Client,
 }
 
-/// A model as grammars see it.
+/// A model as seen by grammars.
 pub(crate) struct Model {
     pub(crate) vocabulary: Arc<Vocabulary>,
     factory: ParserFactory,
     n_lexer_states: usize,
     pub(crate) thoughts: &'static ThoughtFormat,
-    /// The start of a thought.
+    /// The marker that starts a thought.
     pub(crate) open: Arc<Marker>,
-    /// The end of a thought.
+    /// The marker that ends a thought.
     pub(crate) close: Arc<Marker>,
-    /// The start of the calls of a turn, where the format of calls is known.
+    /// The marker that starts the calls of a turn, if the call format is known.
     pub(crate) opener: Option<Arc<Marker>>,
-    /// Other starts of calls.
+    /// Markers of other ways to start a call.
     pub(crate) others: Vec<Arc<Marker>>,
 }
 
@@ -69,7 +72,7 @@ impl fmt::Debug for Model {
 
 impl Model {
     /// # Errors
-    /// What llguidance cannot make of the vocabulary.
+    /// The reason why llguidance cannot use the vocabulary.
     pub(crate) fn new(
         text: Arc<ModelText>,
         thoughts: &'static ThoughtFormat,
@@ -88,15 +91,15 @@ impl Model {
         Ok(Self { vocabulary, factory, n_lexer_states, thoughts, open, close, opener, others })
     }
 
-    /// The same with lexers of fewer states.
+    /// Limits the number of lexer states.
     pub(crate) fn with_lexer_states(self, n_lexer_states: usize) -> Self {
         Self { n_lexer_states, ..self }
     }
 
-    /// A matcher at the start of a grammar.
+    /// Creates a matcher at the start of a grammar.
     ///
     /// # Errors
-    /// What is wrong with the grammar, in one line.
+    /// One line that says what is wrong with the grammar.
     pub(crate) fn matcher(
         &self,
         grammars: Vec<GrammarWithLexer>,
@@ -111,13 +114,13 @@ impl Model {
         );
         let parser = parser.map_err(|error| sentence(&error))?;
         let mut matcher = Matcher::new(Ok(parser));
-        // Finds a grammar that allows nothing while it can still be refused.
+        // Detects a grammar that allows nothing while it can still be refused.
         let problem = matcher.compute_mask().err();
         problem.map_or(Ok(matcher), |error| Err(sentence(&error)))
     }
 
-    /// The tokens that spell some bytes, for a matcher that goes on within a token; `None` if there
-    /// are none.
+    /// Returns tokens that spell some bytes, for a matcher that continues inside a token; `None` if
+    /// there are none.
     pub(crate) fn spelled(&self, bytes: &[u8]) -> Option<Vec<u32>> {
         let trie = self.vocabulary.trie();
         let tokens = trie.greedy_tokenize(bytes);
@@ -145,7 +148,7 @@ fn limits(author: Author) -> ParserLimits {
     }
 }
 
-/// Forbids what a mask does not allow, and what is beyond it.
+/// Forbids all tokens that a mask does not allow, including those beyond its end.
 pub(crate) fn forbid_all_but(allowed: &SimpleVob, logits: &mut [f32]) {
     let words = allowed.as_slice();
     for (logits, word) in logits.chunks_mut(32).zip(words.iter().chain(std::iter::repeat(&0))) {
@@ -166,7 +169,7 @@ pub(crate) fn forbid_all_but_one(token: TokenId, logits: &mut [f32]) {
     let kept = logits.get(token.0 as usize).copied();
     logits.fill(f32::NEG_INFINITY);
     if let (Some(logit), Some(kept)) = (logits.get_mut(token.0 as usize), kept) {
-        // Whatever the model thinks of it: nothing else is allowed.
+        // The only allowed token needs a finite logit.
         *logit = kept.max(f32::MIN);
     }
 }

@@ -1,23 +1,24 @@
-//! Which divisors llguidance computes with exactly.
+//! Determines which divisors llguidance handles exactly.
 //!
-//! It follows the digits of a number in 32 bits, and multiplies divisors that hold for one number;
-//! what does not fit wraps around there, and would enforce another divisor without a word.
-//! **Invariant:** whichever divisors of one document are taken together, nothing wraps.
+//! It tracks the digits of a number in 32 bits, and multiplies divisors that apply to the same
+//! number. Larger values wrap around there, and would silently enforce another divisor.
+//! **Invariant:** no combination of divisors of one document wraps around.
 
 use serde_json::Value as Json;
 
-/// More decimal places do not fit in 32 bits.
+/// Maximum number of decimal places; more do not fit in 32 bits.
 const PLACES_MAX: u32 = 8;
 
 /// The divisors of one document.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Multiples {
-    /// Whether one of them may hold twice for one number: llguidance then multiplies it by itself.
+    /// Whether one divisor may apply twice to the same number: llguidance then multiplies it by
+    /// itself.
     may_repeat: bool,
     all: Option<Divisor>,
 }
 
-/// `units / 10^n_places`
+/// The value `units / 10^n_places`.
 #[derive(Clone, Copy, Debug)]
 struct Divisor {
     units: u64,
@@ -25,7 +26,7 @@ struct Divisor {
 }
 
 impl Multiples {
-    /// Those of a document, which may have references.
+    /// Creates the empty set of divisors of a document.
     pub(crate) fn new(has_references: bool) -> Self {
         Self { may_repeat: has_references, all: None }
     }
@@ -33,7 +34,7 @@ impl Multiples {
     /// Adds the value of a `multipleOf`.
     ///
     /// # Errors
-    /// Why it cannot be enforced, beside those before it.
+    /// The reason why it cannot be enforced together with the earlier ones.
     pub(crate) fn add(&mut self, value: &Json) -> Result<(), String> {
         let Some(number) = value.as_f64() else { return Err(format!("{value} is no number")) };
         if number <= 0.0 {
@@ -65,7 +66,7 @@ impl Multiples {
 }
 
 impl Divisor {
-    /// A number as llguidance reads it: shifted until it is whole.
+    /// Reads a number as llguidance does: shifted until it is an integer.
     fn of(number: f64) -> Option<Self> {
         let (mut shifted, mut n_places) = (number, 0);
         while shifted.fract() != 0.0 {
@@ -80,7 +81,7 @@ impl Divisor {
         Some(Self { units, n_places })
     }
 
-    /// The least common multiple of both.
+    /// Returns the least common multiple of both.
     fn with(self, other: Self) -> Option<Self> {
         let n_places = self.n_places.max(other.n_places);
         let scaled = |it: Self| it.units.checked_mul(10_u64.pow(n_places - it.n_places));
@@ -88,14 +89,14 @@ impl Divisor {
         Some(Self { units: (a / common_divisor(a, b)).checked_mul(b)?, n_places })
     }
 
-    /// Whether a remainder with one more digit, before or behind the point, fits.
+    /// Returns whether a remainder with one more digit, before or after the point, fits.
     fn fits(self) -> bool {
         let digit = 9 * 10_u64.pow(self.n_places);
         let most = self.units.checked_mul(10).and_then(|it| it.checked_add(digit));
         most.is_some_and(|it| it <= u64::from(u32::MAX))
     }
 
-    /// Whether the product of any two divisors of it fits.
+    /// Returns whether the product of any two of its divisors fits.
     fn fits_squared(self) -> bool {
         self.units <= u64::from(u16::MAX)
     }

@@ -1,33 +1,33 @@
-//! Regular expressions of JSON Schema, which are those of JavaScript, into Rust's.
+//! Translates regular expressions of JSON Schema, which are those of JavaScript, to Rust's syntax.
 //!
-//! **Invariant:** what comes out matches exactly what JavaScript (with the flag `u`, and with the
-//! leniency of expressions without it for single brackets) would match, or there is an error that
-//! says what cannot be told. Knows no schema.
+//! **Invariant:** the result matches exactly what JavaScript would match (with the flag `u`, but as
+//! lenient about single brackets as without it), or there is an error that names the untranslatable
+//! part. Independent of schemas.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Most bytes of one expression: far above any that is written by hand.
+/// Maximum size of an expression in bytes, far above any that is written by hand.
 const PATTERN_BYTES_MAX: usize = 4_096;
 
-/// Most characters that an expression may count: those of a group as often as it is repeated. Each
-/// is a state of the automaton.
+/// Maximum number of characters that an expression may count, where those of a group count once per
+/// repetition. Each is a state of the automaton.
 const REPETITIONS_MAX: u64 = 20_000;
 
-/// What JavaScript's `\s` matches: white space and ends of lines.
+/// The characters that JavaScript's `\s` matches: whitespace and line ends.
 const SPACE: &str = concat!(
     r"\t\n\x0B\x0C\r\x20\u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}",
     r"\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF}"
 );
 const DIGIT: &str = "0-9";
 const WORD: &str = "0-9A-Za-z_";
-/// What `.` does not match.
+/// The characters that `.` does not match.
 const LINE_ENDS: &str = r"\n\r\u{2028}\u{2029}";
 
-/// The same expression for Rust.
+/// Translates an expression to Rust's syntax.
 ///
 /// # Errors
-/// What it contains that cannot be told in Rust's way.
+/// The part of the expression that has no equivalent in Rust.
 pub(crate) fn translate(pattern: &str) -> Result<String, String> {
     if pattern.len() > PATTERN_BYTES_MAX {
         let n_bytes = pattern.len();
@@ -47,15 +47,15 @@ pub(crate) fn translate(pattern: &str) -> Result<String, String> {
 
 struct Reader<'p> {
     rest: Peekable<Chars<'p>>,
-    /// The whole expression, and the open groups in each other.
+    /// The sizes of the whole expression and of the open groups, outermost first.
     sizes: Vec<Size>,
 }
 
-/// How many characters a group counts.
+/// The number of characters that a group counts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Size {
     before: u64,
-    /// In its last part, to which a count belongs that comes next.
+    /// The size of the last part, to which a following repetition applies.
     last: u64,
 }
 
@@ -65,12 +65,12 @@ impl Size {
     }
 }
 
-/// What an escape stands for.
+/// The meaning of an escape.
 enum Escaped {
     One(char),
-    /// Members of a class, in Rust's way, and whether all others are meant.
+    /// Members of a class in Rust's syntax, and whether it is negated.
     Set(&'static str, bool),
-    /// A Unicode property, in Rust's way.
+    /// A Unicode property in Rust's syntax.
     Property(String),
 }
 
@@ -107,14 +107,14 @@ impl Reader<'_> {
     }
 
     fn leave_group(&mut self) {
-        // A bracket too many is an error of the expression, told by who compiles it.
+        // A surplus bracket is an error that the compiler of the expression reports.
         if self.sizes.len() > 1 {
             let group = self.sizes.pop().map_or(0, Size::whole);
             self.add_part(group);
         }
     }
 
-    /// What stands behind `(`.
+    /// Translates the text after `(`.
     fn group(&mut self, out: &mut String) -> Result<(), String> {
         out.push('(');
         if self.rest.next_if_eq(&'?').is_none() {
@@ -126,7 +126,7 @@ impl Reader<'_> {
             (Some('!'), _) => return Err("a look ahead `(?!`".to_owned()),
             (Some('<'), Some('=' | '!')) => return Err("a look behind `(?<`".to_owned()),
             (Some('<'), _) => {
-                // A name has no use here.
+                // The name of a group has no use here.
                 while self.rest.next().ok_or("a group without an end")? != '>' {}
             }
             _ => return Err("a group with flags `(?`".to_owned()),
@@ -134,7 +134,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What stands behind `{`: counts, or it is a literal.
+    /// Translates the text after `{`: counts, or else a literal brace.
     fn repetition(&mut self, out: &mut String) {
         let is_of_count = |it: &char| it.is_ascii_digit() || *it == ',';
         let ahead: String = self.rest.clone().take_while(is_of_count).collect();
@@ -155,11 +155,11 @@ impl Reader<'_> {
         self.rest.nth(ahead.len());
     }
 
-    /// What stands behind `[`.
+    /// Translates the text after `[`.
     fn class(&mut self, out: &mut String) -> Result<(), String> {
         let is_negated = self.rest.next_if_eq(&'^').is_some();
         if self.rest.next_if_eq(&']').is_some() {
-            // Nothing, or all but nothing.
+            // Matches nothing, or any character.
             out.push_str(if is_negated { "(?s:.)" } else { "[a&&b]" });
             return Ok(());
         }
@@ -191,7 +191,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A dash behind a class begins no range, and what follows it begins none either.
+    /// A dash after a class does not begin a range, nor does the member after it.
     fn behind_class(&mut self, out: &mut String) -> Result<(), String> {
         if self.rest.next_if_eq(&'-').is_none() {
             return Ok(());
@@ -208,7 +208,7 @@ impl Reader<'_> {
         if character == '\\' { self.escaped(Place::Class) } else { Ok(Escaped::One(character)) }
     }
 
-    /// What stands behind `\`.
+    /// Reads the text after `\`.
     fn escaped(&mut self, place: Place) -> Result<Escaped, String> {
         let character = self.rest.next().ok_or("a `\\` at its end")?;
         Ok(match character {
@@ -234,7 +234,7 @@ impl Reader<'_> {
         })
     }
 
-    /// A character by as many hexadecimal digits.
+    /// Reads a character with this number of hexadecimal digits.
     fn code(&mut self, n_digits: usize) -> Result<char, String> {
         let code = self.hex(n_digits)?;
         char::from_u32(code).ok_or_else(|| format!("half of a character, `\\u{code:04X}`"))
@@ -247,7 +247,7 @@ impl Reader<'_> {
         code.ok_or_else(|| format!("an escape with `{digits}` in the place of digits"))
     }
 
-    /// Behind `\u`: four digits, two times four, or any number in braces.
+    /// Reads the text after `\u`: four digits, two times four, or any number in braces.
     fn unicode(&mut self) -> Result<char, String> {
         if self.rest.next_if_eq(&'{').is_some() {
             let digits: String = self.rest.by_ref().take_while(|it| *it != '}').collect();
@@ -305,7 +305,7 @@ fn push_members(members: &Escaped, out: &mut String) {
     }
 }
 
-/// As a number: whatever else the character means in a class.
+/// Writes a character by its code if it might have another meaning in a class.
 fn push_code(character: char, out: &mut String) {
     if character.is_ascii_alphanumeric() {
         out.push(character);

@@ -1,20 +1,20 @@
-//! What llguidance says is wrong, as sentences.
+//! Rewrites llguidance's errors as sentences.
 //!
-//! Its errors have several lines, of which the first says what is wrong: some of these are names
-//! from its code, and some advise what a client cannot do. **Invariant:** one line, of bounded
-//! length. Knows no grammar.
+//! Its errors have several lines, of which the first states the problem. Some of these are names
+//! from its code, and some give advice that a client cannot follow. **Invariant:** one line of
+//! bounded length. Independent of grammars.
 
 use std::fmt;
 
-/// What is told of an error.
+/// Maximum length of a reported error in characters.
 const CHARACTERS_MAX: usize = 300;
 
 const NOTHING_FITS: &str = "no token can come next: what the grammar demands here cannot be \
                             written with this model's vocabulary";
 const TOO_MUCH: &str = "the regular expressions are too much work: make them shorter";
 
-/// How errors begin, and what is told instead. `{}` stands for the numbers of the error in their
-/// order; those that are left over are not told.
+/// Beginnings of errors, and their replacements. Each `{}` stands for the next number in the error;
+/// surplus numbers are dropped.
 const TOLD: [(&str, &str); 15] = [
     ("NoExtension", NOTHING_FITS),
     ("NoExtensionBias", NOTHING_FITS),
@@ -44,13 +44,13 @@ const TOLD: [(&str, &str); 15] = [
     ("schema too large", "the schema is too large: make it smaller"),
 ];
 
-/// What is wrong, in one line.
+/// Describes an error in one line.
 pub(crate) fn sentence(error: &impl fmt::Display) -> String {
     let text = error.to_string();
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason");
     let of_part = |part: &str| line.strip_prefix(part).map(str::trim_start);
     let problem = of_part("lexer error:").or_else(|| of_part("parser error:")).unwrap_or(line);
-    // Names from the code are the whole of the line.
+    // Names from the code must match the whole line.
     let is_meant = |start: &str| match start.contains(' ') {
         true => problem.starts_with(start),
         false => problem == start,

@@ -1,13 +1,13 @@
-//! A client's JSON Schema into one that llguidance enforces to the letter.
+//! Converts a client's JSON Schema to one that llguidance enforces exactly.
 //!
-//! llguidance leaves out what it does not know, and reads some of the rest in its own way. Here
-//! every keyword is either enforced, or without effect and dropped, or refused by its name.
-//! * References are resolved, and what they mean is collected under names of our own.
-//! * Regular expressions are told in Rust's way ([`crate::grammar::pattern`]).
-//! * The size of what comes out is bounded ([`crate::grammar::growth`]).
+//! llguidance ignores unknown keywords and interprets some others in its own way. Here every
+//! keyword is enforced, dropped because it has no effect, or refused by name.
+//! * References are resolved, and their targets are collected under generated names.
+//! * Regular expressions are translated to Rust's syntax ([`crate::grammar::pattern`]).
+//! * The size of the result is bounded ([`crate::grammar::growth`]).
 //!
 //! **Invariant:** each answer that the cleaned schema allows is valid by the client's schema, in
-//! the draft of 2020-12. Answers keep the order of the properties; other valid ones may be stopped.
+//! draft 2020-12. Answers keep the order of the properties; some valid answers may be rejected.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,36 +17,37 @@ use crate::grammar::growth::{self, DEPTH_MAX, FOR_ALL_KINDS, TARGET, TARGETS};
 use crate::grammar::keywords::{self, Kept, OWN_OPTIONS, REFUSED, SILENT};
 use crate::grammar::multiples::Multiples;
 
-/// Most bytes of one schema. The schemas of an agent's tools have less together.
+/// Maximum size of one schema in bytes. All tool schemas of an agent together are smaller.
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
 
-/// Most bytes of a schema that are cleaned a second time, because references lead to them: each
-/// copy of a case may have cases in it that are copied again.
+/// Maximum number of bytes that are cleaned a second time because of references: each copy of a
+/// case may contain cases that are copied again.
 const COPIED_BYTES_MAX: usize = 1 << 20;
 
-/// Most properties of one object: llguidance keeps four partial parses for each that may come next.
+/// Maximum number of properties of an object: llguidance keeps four partial parses for each that
+/// may come next.
 pub(crate) const PROPERTIES_MAX: usize = 400;
 
-/// Most patterns of properties of one object: all pairs are checked.
+/// Maximum number of property patterns of an object: all pairs are checked.
 const PATTERNS_MAX: usize = 16;
 
-/// Most places that an error lists.
+/// Maximum number of places in an error.
 const PLACES_MAX: usize = 3;
 
-/// What becomes of a keyword that cannot be enforced.
+/// The treatment of a keyword that cannot be enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unenforced {
     /// The schema is refused.
     Refused,
-    /// It has no effect: answers may break it.
+    /// The keyword is dropped; answers may violate it.
     LeftOut,
 }
 
-/// The schema as llguidance gets it.
+/// Returns the schema in the form for llguidance.
 ///
 /// # Errors
-/// One line that names the keyword that cannot be enforced and where it stands, or the limit that
-/// the schema exceeds.
+/// One line that names the keyword that cannot be enforced and its place, or the limit that the
+/// schema exceeds.
 pub(crate) fn prepare(schema: &Json, unenforced: Unenforced) -> Result<Json, String> {
     let n_bytes = schema.to_string().len();
     if n_bytes > SCHEMA_BYTES_MAX {
@@ -90,14 +91,14 @@ pub(crate) fn prepare(schema: &Json, unenforced: Unenforced) -> Result<Json, Str
     Ok(cleaned)
 }
 
-/// One blank, or ends of lines with an indent, wherever JSON allows white space: what models write,
-/// and no more, so that a model cannot write blanks until its tokens are used up.
+/// Allowed whitespace: one space, or line breaks with an indent, wherever JSON allows whitespace.
+/// Models write this; more would let a model write whitespace until its tokens are used up.
 const BLANK: &str = r"\x20|\r?\n(\r?\n)?[\x20\t]{0,40}";
 
-/// llguidance's options.
+/// Returns llguidance's options.
 ///
-/// A name that is not declared could be a declared one, written with the escapes of other
-/// characters: these are forbidden where names are open, which also costs the escapes of control
+/// An undeclared name could be a declared one in which characters are escaped. Therefore such
+/// escapes are forbidden where names are open, which also excludes the escapes of control
 /// characters in strings.
 fn options(has_open_object: bool) -> Json {
     let mut options = json!({"whitespace_pattern": BLANK});
@@ -107,14 +108,14 @@ fn options(has_open_object: bool) -> Json {
     options
 }
 
-/// Where in a schema.
+/// A place in a schema.
 #[derive(Clone, Debug, Default)]
 struct Path {
     steps: Vec<String>,
 }
 
 impl Path {
-    /// The path of what a reference leads to: behind an anchor it begins with that.
+    /// Returns the path of a reference's target. For an anchor, the path begins with the anchor.
     fn of(fragment: &str) -> Self {
         let steps = match fragment.strip_prefix('/') {
             Some(pointer) => pointer.split('/').map(unescaped).collect(),
@@ -124,7 +125,7 @@ impl Path {
         Self { steps }
     }
 
-    /// As a JSON pointer; the schema itself is `/`.
+    /// Formats the path as a JSON pointer; the root is `/`.
     fn shown(&self) -> String {
         let escaped = |step: &String| step.replace('~', "~0").replace('/', "~1");
         format!("/{}", self.steps.iter().map(escaped).collect::<Vec<_>>().join("/"))
@@ -139,12 +140,12 @@ struct Cleaner<'s> {
     root: &'s Json,
     unenforced: Unenforced,
     anchors: BTreeMap<&'s str, &'s Json>,
-    /// Our names of what is referred to, by its pointer or anchor.
+    /// The generated names of targets, by pointer or anchor.
     names: BTreeMap<String, String>,
-    /// Pointers or anchors, and names, of what is to be cleaned as well.
+    /// Pointers or anchors, with names, of targets that are still to be cleaned.
     waiting: VecDeque<(String, String)>,
     n_copied_bytes: usize,
-    /// Of the whole document, because any two may come to hold for one number.
+    /// The divisors of the whole document, because any two may apply to the same number.
     multiples: Multiples,
     has_open_object: bool,
 }
@@ -183,7 +184,7 @@ impl<'s> Cleaner<'s> {
         for (keyword, value) in &demands {
             add_demand(&mut cleaned, keyword, value);
         }
-        // llguidance reads what stands before such a keyword without what stands behind it.
+        // llguidance evaluates keywords before such a keyword without those after it.
         let (behind, mut ordered): (Map<_, _>, Map<_, _>) =
             cleaned.into_iter().partition(|(name, _)| FOR_ALL_KINDS.contains(&name.as_str()));
         ordered.extend(behind);
@@ -230,7 +231,7 @@ impl<'s> Cleaner<'s> {
                 Kept::As(Json::Object(schemas)) => keywords::translate_names(schemas),
                 other => other,
             },
-            // What no draft knows describes only.
+            // An unknown keyword only describes.
             _ => Kept::Dropped,
         })
     }
@@ -262,7 +263,7 @@ impl<'s> Cleaner<'s> {
         if self.unenforced == Unenforced::LeftOut {
             return Ok(Kept::Renamed("anyOf", self.schemas(schemas, path)?));
         }
-        // llguidance tells cases apart by what it sees of them, not behind a reference.
+        // llguidance distinguishes cases by their visible keywords; it does not follow references.
         let mut cleaned = Vec::with_capacity(schemas.len());
         for (idx, schema) in schemas.iter().enumerate() {
             path.steps.push(idx.to_string());
@@ -276,7 +277,7 @@ impl<'s> Cleaner<'s> {
         Ok(Kept::As(Json::Array(cleaned)))
     }
 
-    /// What a case that is nothing but a reference refers to.
+    /// Returns the target of a case that is nothing but a reference.
     fn opened(&self, schema: &Json) -> Option<&'s Json> {
         let keywords = schema.as_object()?;
         let is_bare = keywords.keys().all(|it| it == "$ref" || SILENT.contains(&it.as_str()));
@@ -298,7 +299,7 @@ impl<'s> Cleaner<'s> {
         Ok(())
     }
 
-    /// Schemas by names.
+    /// Cleans schemas that are listed by name.
     fn named(&mut self, value: &Json, n_max: usize, path: &mut Path) -> Result<Kept, String> {
         let Json::Object(schemas) = value else {
             return Ok(Kept::Never("it is no object of schemas".to_owned()));
@@ -335,7 +336,7 @@ impl<'s> Cleaner<'s> {
         Kept::As(Json::String(format!("{TARGET}{name}")))
     }
 
-    /// The schema of the document with this pointer or anchor.
+    /// Returns the schema of the document with this pointer or anchor.
     fn target(&self, fragment: &str) -> Option<&'s Json> {
         let is_pointer = fragment.is_empty() || fragment.starts_with('/');
         let target = if is_pointer {
@@ -347,12 +348,12 @@ impl<'s> Cleaner<'s> {
     }
 }
 
-/// The pointer or anchor of a reference to the document itself.
+/// Returns the pointer or anchor of a reference into the document itself.
 fn fragment(reference: &str) -> Option<String> {
     percent_decoded(reference.strip_prefix('#')?)
 }
 
-/// What llguidance says of a cleaned schema, in words for the client that sent the schema.
+/// Rewrites llguidance's error about a cleaned schema for the client that sent the schema.
 pub(crate) fn explained(schema: &Json, problem: &str) -> String {
     if !problem.contains("oneOf") {
         return format!("the schema cannot be enforced: {problem}");
@@ -387,7 +388,7 @@ fn find_places(value: &Json, keyword: &str, pointer: String, places: &mut Vec<St
     }
 }
 
-/// Adds a keyword beside all others.
+/// Adds a keyword that applies in addition to all others.
 fn add_demand(cleaned: &mut Map<String, Json>, keyword: &str, value: &Json) {
     let all = cleaned.entry("allOf").or_insert_with(|| json!([]));
     if let Json::Array(all) = all {
@@ -395,11 +396,11 @@ fn add_demand(cleaned: &mut Map<String, Json>, keyword: &str, value: &Json) {
     }
 }
 
-/// What has to be known of a whole document beforehand.
+/// Facts about a whole document that are needed beforehand.
 #[derive(Debug, Default)]
 struct Survey<'s> {
-    /// Schemas by their anchors; of those with the same anchor the first. Found at once, because a
-    /// walk for each reference would take quadratic time.
+    /// Schemas by anchor; the first for a duplicate anchor. Collected once, because a search for
+    /// each reference would take quadratic time.
     anchors: BTreeMap<&'s str, &'s Json>,
     has_references: bool,
 }
@@ -434,7 +435,7 @@ fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Whether it declares names and allows others.
+/// Returns whether an object schema declares names and allows others.
 fn is_open_object(keywords: &Map<String, Json>) -> bool {
     let declares = |it: &str| keywords.contains_key(it);
     let declares_any =

@@ -1,8 +1,8 @@
-//! A model's tokens as llguidance reads them: their bytes in a tree, and the model's tokenizer.
+//! A model's tokens in the form for llguidance: their bytes in a trie, and the model's tokenizer.
 //!
-//! **Invariant:** special tokens stand under a byte that no text has, so that only a grammar that
-//! names them allows them; an id without a token, or whose bytes no text can have, has no bytes.
-//! Knows no grammar.
+//! **Invariant:** special tokens are stored under a byte that no text contains, so only a grammar
+//! that names them allows them; an id without a token, or whose bytes no text can contain, has no
+//! bytes. Independent of grammars.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use std::sync::Arc;
 use llguidance::toktrie::{SimpleVob, TokRxInfo, TokTrie, TokenizerEnv};
 use moeflux::{ModelText, TokenId, Tokenizer};
 
-/// In the place of an end token, for models without one.
+/// Stands for the end token of models without one.
 const NO_TOKEN: u32 = u32::MAX;
 
 /// The tokens of one model.
 pub(crate) struct Vocabulary {
     text: Arc<ModelText>,
     trie: TokTrie,
-    /// Ids that have a token.
+    /// The ids that have a token.
     known: SimpleVob,
 }
 
@@ -47,7 +47,7 @@ impl Vocabulary {
         Self { text, trie, known }
     }
 
-    /// Whether an answer can end at all.
+    /// Returns whether the model has a token that ends an answer.
     pub(crate) fn has_end(&self) -> bool {
         self.trie.eos_token() != NO_TOKEN
     }
@@ -84,7 +84,7 @@ impl Vocabulary {
         logits[n_known..].fill(f32::NEG_INFINITY);
     }
 
-    /// The text of a token, in bytes; also of a special one.
+    /// Returns the text of a token in bytes, including special ones.
     pub(crate) fn bytes(&self, token: TokenId) -> &[u8] {
         if token.0 as usize >= self.trie.vocab_size() {
             return &[];
@@ -93,8 +93,8 @@ impl Vocabulary {
         bytes.strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER]).unwrap_or(bytes)
     }
 
-    /// The tokens of a text that the program itself writes into an answer. A special token stands
-    /// for its own text only where `is_marker` says that this text is meant.
+    /// Encodes a text that the program itself writes into an answer. Text that spells a special
+    /// token becomes that token only if `is_marker` is set.
     pub(crate) fn encode(&self, text: &str, is_marker: bool) -> Vec<TokenId> {
         let tokenizer = self.tokenizer();
         let tokens = tokenizer.encode(text).unwrap_or_default();
@@ -105,7 +105,7 @@ impl Vocabulary {
     }
 }
 
-/// The bytes of a token as the tree has them.
+/// Returns the bytes of a token as stored in the trie.
 fn marked(tokenizer: &Tokenizer, token: TokenId, mut bytes: Vec<u8>) -> Vec<u8> {
     if bytes.is_empty() {
         return bytes;
@@ -114,7 +114,7 @@ fn marked(tokenizer: &Tokenizer, token: TokenId, mut bytes: Vec<u8>) -> Vec<u8> 
         bytes.insert(0, TokTrie::SPECIAL_TOKEN_MARKER);
         return bytes;
     }
-    // It is in no UTF-8, and would read as the mark of a special token.
+    // The byte does not occur in UTF-8, and would be read as the mark of a special token.
     if bytes.contains(&TokTrie::SPECIAL_TOKEN_MARKER) { Vec::new() } else { bytes }
 }
 
@@ -123,8 +123,8 @@ impl TokenizerEnv for Vocabulary {
         &self.trie
     }
 
-    /// A tokenizer may change a text, by its normal form or by a space in front. A grammar could
-    /// not take such tokens: then the longest tokens that spell the bytes stand for them.
+    /// Falls back to the longest tokens that spell the bytes if the tokenizer changes the text, by
+    /// normalisation or by a leading space; a grammar would not accept such tokens.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<u32> {
         let tokens = self.trie.tokenize_with_greedy_fallback(bytes, |text| {
             self.encode(text, false).into_iter().map(|it| it.0).collect()

@@ -1,9 +1,10 @@
-//! `moeflux bench`: how fast a model reads a prompt and computes an answer, on random tokens.
+//! `moeflux bench`: measures how fast a model processes prompts and generates answers, on random
+//! tokens.
 //!
-//! **Invariant:** tokens come from a seed, never from the model, whose own words would fall into
-//! cycles and so into caches. One run of each kind goes before those that count; every run begins
-//! with the same session: empty, or `--context-tokens` long, and when all experts are in memory
-//! that have room there. Only the tokens' own time counts.
+//! **Invariant:** tokens come from a seed, never from the model, whose own output would become
+//! cyclic and so favour caches. One run of each kind precedes the counted ones; every run begins
+//! with the same session: empty, or `--context-tokens` long, and after all experts that fit in
+//! memory have been read. Only the tokens' own time counts.
 
 mod report;
 
@@ -34,7 +35,7 @@ use crate::stream::Stream;
 use crate::tiers;
 use report::{ModelFacts, Report};
 
-/// What `generate` asks for where it samples nothing: of a GPU's logits one comes back.
+/// Number of logits that `generate` requests for greedy sampling: a GPU returns one.
 const AS_GREEDY: usize = 1;
 
 /// What `moeflux bench` is told.
@@ -69,7 +70,7 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
-/// The drive alone is measured for so long between runs.
+/// Duration of each measurement of the drive alone, between runs.
 const DRIVE_TIME: Duration = Duration::from_millis(250);
 
 /// Runs the command.
@@ -82,7 +83,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let tokens = RandomTokens::new(args.seed, opened.vocab());
     let n_sessions = args.sessions.get();
     let n_kept = context.saturating_mul(n_sessions);
-    // Runs follow each other: without this, what one has freed would stay with the process.
+    // Otherwise memory freed by one run would stay with the process during the next.
     give_back_freed_memory();
     let held = model::Held { beside_bytes: PROBE_BYTES + FREED_BYTES_KEPT, ..n_kept.into() };
     let engine = model::load(opened, &args.model, held, &interrupt)?;
@@ -130,7 +131,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     if interrupt.is_set() { Err(Failure::interrupted()) } else { Ok(()) }
 }
 
-/// Refuses more sessions than fit a step.
+/// Refuses more sessions than fit in a step.
 fn check_sessions(n_sessions: usize, engine: &Engine) -> Outcome {
     let n_rows_max = engine.n_rows_max();
     if n_sessions <= n_rows_max {
@@ -141,7 +142,7 @@ fn check_sessions(n_sessions: usize, engine: &Engine) -> Outcome {
     )))
 }
 
-/// Tokens that a session must hold.
+/// Returns the tokens that a session must hold.
 fn context_needed(args: &BenchArgs, spec: &ModelSpec) -> Outcome<usize> {
     let context_max = spec.context_max;
     let n_longest = args.prompt_tokens.max(args.gen_tokens);
@@ -162,14 +163,14 @@ fn context_needed(args: &BenchArgs, spec: &ModelSpec) -> Outcome<usize> {
 }
 
 fn n_tokens_in_all(args: &BenchArgs) -> usize {
-    // Each part fits the model, so that only the number of runs could make it too many.
+    // Each part fits the model, so only the number of runs could make the sum too large.
     let n_sessions = args.sessions.get();
     let per_run = args.gen_tokens.saturating_mul(n_sessions).saturating_add(args.prompt_tokens);
     let before = args.context_tokens.saturating_mul(n_sessions);
     per_run.saturating_mul(args.repeat.get() + 1).saturating_add(before)
 }
 
-/// Tokens without end, no two runs alike.
+/// An endless sequence of tokens that differs between runs.
 struct RandomTokens {
     stream: Stream,
     n_drawn: u64,
@@ -193,9 +194,9 @@ impl RandomTokens {
     }
 }
 
-/// What runs are made with.
+/// The state of the benchmark.
 struct Bench<'a> {
-    /// Of answers that are computed together; prompts are read by the first.
+    /// For answers that are computed together; prompts use the first.
     sessions: Vec<Session>,
     tokens: RandomTokens,
     n_context_tokens: usize,
@@ -204,29 +205,29 @@ struct Bench<'a> {
     engine: &'a Engine,
     probe: Probe,
     caching: Caching,
-    /// Bytes per second that the drive alone gave, between runs.
+    /// Bytes per second of the drive alone, between runs.
     drive_speeds: Vec<f64>,
     interrupt: &'a Interrupt,
     output: StepOutput,
 }
 
-/// Runs of one kind that count.
+/// The counted runs of one kind.
 #[derive(Debug, Default)]
 struct Runs {
-    /// Tokens per second of each.
+    /// Tokens per second of each run.
     rates: Vec<f64>,
-    /// What streaming did in all of them.
+    /// Streaming statistics over all runs.
     stream: Option<StreamStats>,
-    /// Where experts were in all of them, up to the last look at the counts.
+    /// Placement of experts over all runs, up to the last update of the counts.
     tiers: Option<TierStats>,
-    /// What ranks did in all of them.
+    /// Statistics of ranks over all runs.
     ranks: Option<LinkStats>,
     took: Duration,
     n_tokens: usize,
 }
 
 impl Bench<'_> {
-    /// What every run comes back to: computed once, it may be long.
+    /// Fills the context that every run starts from; computed only once, because it may be long.
     fn fill_context(&mut self) -> Result<()> {
         if self.n_context_tokens == 0 {
             return Ok(());
@@ -249,8 +250,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What the drive gives while nobody else asks it: before and after runs, so that both see the
-    /// same minutes.
+    /// Measures the drive without other load: before and after runs, so that both cover the same
+    /// period.
     fn measure_drive(&mut self) -> Result<()> {
         if self.engine.stream_stats().is_some() {
             let speed = drive_speed(&mut self.probe, self.caching, DRIVE_TIME)?;
@@ -259,8 +260,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The runs that count; none where there are no tokens. Ctrl-C ends them: those that are whole
-    /// stay.
+    /// Makes the counted runs; none if there are no tokens. After Ctrl-C, completed runs are kept.
     fn runs(
         &mut self,
         repeat: NonZeroUsize,
@@ -307,7 +307,7 @@ impl Bench<'_> {
         self.feed(0, tokens, Some(AS_GREEDY))
     }
 
-    /// A token of each session in every step.
+    /// Feeds a token of each session in every step.
     fn decode(&mut self, tokens: &[TokenId]) -> Result<()> {
         for tokens in tokens.chunks(self.sessions.len()) {
             let Self { sessions, output, interrupt, .. } = self;
@@ -324,7 +324,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Feeds tokens; the last one's best logits come back, if any are asked for.
+    /// Feeds tokens. Requests the last token's `n_best` best logits, if any.
     fn feed(
         &mut self,
         session_idx: usize,

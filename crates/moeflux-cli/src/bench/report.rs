@@ -1,6 +1,7 @@
 //! The figures of runs as one JSON object, or as a table.
 //!
-//! **Invariant:** whatever a figure depends on stands beside it: model, machine, command, version.
+//! **Invariant:** everything that a figure depends on is given with it: model, machine, command,
+//! version.
 
 use moeflux::provider::backend::DeviceNames;
 use moeflux::provider::blueprint::Blueprint;
@@ -20,25 +21,25 @@ use crate::stats::median;
 use crate::streaming;
 use crate::tiers;
 
-/// What is known of the model before it is read.
+/// Facts about the model that are known before its weights are read.
 #[derive(Debug)]
 pub(super) struct ModelFacts {
     dir: String,
-    /// Of its weight files.
+    /// Bytes of its weight files.
     file_bytes: u64,
-    /// Weights that a step of one token reads: all resident ones but the table of embeddings, and
+    /// Weights that a step of one token reads: all resident ones except the embedding table, and
     /// the chosen experts.
     weight_bytes_per_token: u64,
-    /// Those of the chosen experts.
+    /// The part for the chosen experts.
     routed_bytes_per_token: u64,
 }
 
 impl ModelFacts {
-    /// From headers.
+    /// Collects the facts from headers.
     pub(super) fn new(blueprint: &Blueprint, checkpoint: &Checkpoint) -> Self {
         let Blueprint { spec, plan, manifest, .. } = blueprint;
         let tables = plan.embed.ops().iter().map(|op| match op {
-            // A tied table is the output matrix too, and read as such.
+            // A tied table is also the output matrix, and is read as such.
             Op::Embed(op) if !spec.tied_embeddings => {
                 manifest.matrix(op.table).layout.total_bytes() as u64
             }
@@ -55,15 +56,15 @@ impl ModelFacts {
     }
 }
 
-/// What was measured, and how.
+/// The results and the conditions of a benchmark.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     pub(super) args: &'a BenchArgs,
     pub(super) facts: &'a ModelFacts,
     pub(super) device: DeviceNames,
-    /// Tokens computed together at most.
+    /// Upper bound on the tokens computed together.
     pub(super) n_rows_max: usize,
-    /// What `--memory` says.
+    /// The value of `--memory`.
     pub(super) budget: Budget,
     pub(super) prefill: Runs,
     pub(super) decode: Runs,
@@ -72,7 +73,7 @@ pub(super) struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// For machines.
+    /// Returns the report as JSON.
     pub(super) fn json(&self) -> Value {
         let Self { args, facts, device, n_rows_max, .. } = self;
         let (prefill_runs, decode_runs) = (&self.prefill.rates, &self.decode.rates);
@@ -126,20 +127,21 @@ impl Report<'_> {
         Times::new(&hosts, runs.ranks.clone()?, (runs.took, runs.n_tokens))
     }
 
-    /// Tokens per second of each of the sessions that answer together.
+    /// Returns the tokens per second of each of the sessions that answer together.
     fn per_session(&self) -> Option<f64> {
         let n_sessions = u32::try_from(self.args.sessions.get()).unwrap_or(u32::MAX);
         Some(median(&self.decode.rates)? / f64::from(n_sessions))
     }
 
-    /// What decode reads of experts in the host's memory, over its whole time.
+    /// Returns the rate at which decoding reads experts from host memory, averaged over its time.
     fn far_gb_per_s(&self) -> Option<f64> {
         let near_share = self.decode.tiers.as_ref().and_then(tiers::near_share)?;
         let far_bytes = (1.0 - near_share) * bytes_as_f64(self.facts.routed_bytes_per_token);
         Some(median(&self.decode.rates)? * far_bytes / 1e9)
     }
 
-    /// The fields of streaming: of each kind of runs, and of decode (or else prefill) at the top.
+    /// Adds the streaming fields: for each kind of runs, and for decode (or else prefill) at the
+    /// top level.
     fn add_streaming(&self, report: &mut Value) {
         let kinds = [("prefill_streaming", &self.prefill), ("decode_streaming", &self.decode)];
         for (name, runs) in kinds {
@@ -159,7 +161,7 @@ impl Report<'_> {
         }
     }
 
-    /// What Ctrl-C left of the runs, if it ended them.
+    /// Describes the runs completed before Ctrl-C, if it ended them early.
     fn interruption(&self) -> Option<String> {
         let n_asked = |n_tokens: usize| if n_tokens == 0 { 0 } else { self.args.repeat.get() };
         let prefill = (self.prefill.rates.len(), n_asked(self.args.prompt_tokens));
@@ -174,7 +176,7 @@ impl Report<'_> {
         })
     }
 
-    /// For people.
+    /// Returns the report as a table.
     pub(super) fn table(&self) -> String {
         let Self { args, facts, device, n_rows_max, .. } = self;
         let (prefill_runs, decode_runs) = (&self.prefill.rates, &self.decode.rates);
@@ -253,7 +255,7 @@ fn row(name: &str, n_tokens: usize, runs: &[f64]) -> Option<String> {
     Some(format!("{name:<8}{n_tokens:>9}{median:>12.2}{range:>24}"))
 }
 
-/// What was typed, so that it can be typed again.
+/// Returns the command line in a form that can be pasted into a shell.
 fn command_line() -> String {
     let words = std::env::args_os().map(|word| quoted(&word.to_string_lossy()));
     words.collect::<Vec<_>>().join(" ")

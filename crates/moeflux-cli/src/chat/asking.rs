@@ -1,7 +1,6 @@
-//! One answer, from the conversation to its end: the prompt, the job, and what is heard while it
-//! comes.
+//! One answer, from the conversation to its end: the prompt, the job and its events.
 //!
-//! **Invariant:** when an answer has ended, no job of it is left.
+//! **Invariant:** when an answer has ended, its job has ended too.
 
 use std::io::Stdout;
 use std::sync::Arc;
@@ -27,25 +26,25 @@ use crate::progress::Bar;
 use crate::sampling::SamplingArgs;
 use crate::screen::{Screen, cut_start, device};
 
-/// The foot is looked at so often, at least.
+/// The longest interval between updates of the footer.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Shorter waits are not worth a word.
+/// Progress is shown only after a wait longer than this.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// How answers are made.
+/// Settings for answers.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) sampling: SamplingArgs,
     pub(crate) n_tokens_max: Option<usize>,
     pub(crate) stops: StopStrings,
-    /// `None` leaves it to the template.
+    /// `None` leaves the choice to the template.
     pub(crate) thinking: Option<bool>,
-    /// Answers so far: each has random numbers of its own.
+    /// Number of answers so far, added to the seed so that each answer has its own random numbers.
     pub(crate) n_asked: u64,
 }
 
-/// What an answer needs.
+/// Everything needed for one answer.
 pub(crate) struct Asking<'a> {
     pub(crate) opened: &'a Opened,
     pub(crate) talk: &'a Talk,
@@ -60,23 +59,23 @@ pub(crate) struct Asking<'a> {
 #[derive(Debug)]
 pub(crate) enum Ended {
     Finished(Finish),
-    /// Somebody stopped it.
+    /// The user stopped it.
     Stopped,
     Failed(Failure),
 }
 
-/// What came of asking.
+/// The result of one request to the model.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    /// `None` if nothing was said.
+    /// `None` if the answer is empty.
     pub(crate) said: Option<Assistant>,
     pub(crate) ended: Ended,
-    /// Tools whose calls are not whole.
+    /// Names of tools whose calls were cut short.
     pub(crate) cut_calls: Vec<String>,
     pub(crate) took: Took,
 }
 
-/// Passes on what is heard of a job.
+/// Forwards events of a job and wakes the terminal.
 struct Passed {
     events: Sender<Event>,
     waker: Waker,
@@ -84,24 +83,24 @@ struct Passed {
 
 impl Sink for Passed {
     fn put(&mut self, event: Event) {
-        // Who has left does not want to hear of it.
+        // The receiver may be gone.
         drop(self.events.send(event));
         self.waker.wake();
     }
 }
 
-/// An answer that comes.
+/// An answer in progress.
 struct Coming {
     answer: Answer,
     display: Display,
     took: Took,
     asked: Instant,
-    /// Where there is no foot.
+    /// The progress bar where there is no footer.
     bar: Option<Bar>,
 }
 
 impl Asking<'_> {
-    /// Asks for the next answer and shows it.
+    /// Requests the next answer and shows it.
     pub(crate) fn run(mut self) -> Outcome<Reply> {
         let prompt = self.prepare()?;
         let answer = prompt.answer(&self.talk.call_stem());
@@ -173,7 +172,7 @@ impl Asking<'_> {
         }
     }
 
-    /// What is heard of the job; how it ended, if it did.
+    /// Handles an event of the job. Returns how the answer ended, if it did.
     fn event(&mut self, event: Event, coming: &mut Coming) -> Outcome<Option<Ended>> {
         let Coming { answer, display, took, .. } = coming;
         let parts = match event {
@@ -198,7 +197,7 @@ impl Asking<'_> {
         Ok(None)
     }
 
-    /// The step that is under way ends first. Who asks again does not want to wait for it.
+    /// Waits for the current step to end. A second Ctrl-C ends the process instead.
     fn wait_for_end(&mut self) -> Outcome {
         self.wishes.enter(Stage::Stopping);
         let (_sender, nothing) = channel();
@@ -218,7 +217,7 @@ impl Asking<'_> {
     }
 
     fn end_process(&mut self) -> ! {
-        // A screen that cannot be written to needs no last line.
+        // If the screen cannot be written to, there is no last line to end.
         drop(self.screen.set_foot(Vec::new()));
         drop(self.screen.end_line());
         self.wishes.end_process()
@@ -233,7 +232,7 @@ impl Asking<'_> {
         self.set_foot(is_slow.then(|| reading(progress)))
     }
 
-    /// What goes on, and what is typed.
+    /// Shows the current activity and the typed text in the footer.
     fn set_foot(&mut self, line: Option<String>) -> Outcome {
         if !self.screen.has_foot() {
             return Ok(());
@@ -267,7 +266,7 @@ impl Asking<'_> {
     }
 }
 
-/// What is said while a prompt is read.
+/// Returns the progress message shown while a prompt is processed.
 fn reading(progress: Progress) -> String {
     let Progress { n_done, n_total, left } = progress;
     let left = left.map(|left| match left.as_secs() {

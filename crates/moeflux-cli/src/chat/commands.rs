@@ -1,9 +1,9 @@
 //! The commands of a conversation: a table of their names, arguments and purposes.
 //!
-//! **Invariant:** a message that begins with a slash and letters is a command or refused by name:
-//! it is never sent to the model by mistake.
+//! **Invariant:** a message that begins with a slash and letters is a command or is refused by
+//! name; it is never sent to the model by mistake.
 
-/// What a command does.
+/// The effect of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Help,
@@ -20,15 +20,15 @@ pub(crate) enum Action {
     Undo,
 }
 
-/// What may stand behind a command's name.
+/// The argument that a command accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Argument {
     None,
-    /// Nothing, or this.
+    /// No argument, or one with this placeholder.
     Optional(&'static str),
     /// A path.
     File,
-    /// Nothing, or a path.
+    /// No argument, or a path with this placeholder.
     OptionalFile(&'static str),
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Command {
     pub(crate) action: Action,
 }
 
-/// All of them, by name.
+/// All commands, sorted by name.
 pub(crate) const COMMANDS: [Command; 12] = {
     use Argument::{File, None, Optional, OptionalFile};
     const fn command(
@@ -68,11 +68,11 @@ pub(crate) const COMMANDS: [Command; 12] = {
     ]
 };
 
-/// What other programs call the same.
+/// Names for the same commands in other programs.
 const ALIASES: [(&str, &str); 4] =
     [("?", "help"), ("bye", "quit"), ("exit", "quit"), ("retry", "regenerate")];
 
-/// What the keys do, below the list of commands.
+/// The help text for keys, below the list of commands.
 const KEYS: &str = "\
 Enter sends a message. Alt-Enter, or a backslash before Enter, begins a new
 line of it; a message between two \"\"\" has as many lines as you like, and so
@@ -81,18 +81,18 @@ one. Ctrl-C stops an answer, Ctrl-D ends the chat, also after the answer that
 comes. What you type while an answer comes is the start of the next message;
 after Enter, it is sent as soon as the answer has ended.";
 
-/// What a line that was typed is.
+/// The interpretation of a typed line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Typed<'t> {
     Message(&'t str),
     Command(Action, &'t str),
     /// No command has this name.
     Unknown(&'t str),
-    /// An argument is missing, or there is one too many.
+    /// A required argument is missing, or there is one too many.
     Misused(Command),
 }
 
-/// Tells commands from messages.
+/// Distinguishes commands from messages.
 pub(crate) fn parse(text: &str) -> Typed<'_> {
     let Some(rest) = text.strip_prefix('/') else { return Typed::Message(text) };
     let (name, argument) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
@@ -115,7 +115,7 @@ pub(crate) fn parse(text: &str) -> Typed<'_> {
 }
 
 impl Command {
-    /// How it is typed.
+    /// Returns the command with its argument's placeholder, as shown in the help.
     pub(crate) fn usage(&self) -> String {
         let argument = match self.argument {
             Argument::None => String::new(),
@@ -126,7 +126,7 @@ impl Command {
     }
 }
 
-/// The list of commands and keys.
+/// Returns the list of commands and keys.
 pub(crate) fn help() -> String {
     let usages = COMMANDS.map(|command| command.usage());
     let n_columns = usages.iter().map(String::len).max().unwrap_or(0);

@@ -1,7 +1,7 @@
-//! An answer on the screen: thoughts dim, text with its markup, calls as lines.
+//! An answer on the screen: dim reasoning, text with its markup, one line per call.
 //!
-//! Where there are no looks, all is text as it is, and thoughts stand between markers.
-//! **Invariant:** what the model wrote is shown, but for markup and blank space around it.
+//! Without styles, text is shown as it is, and reasoning is enclosed in markers. **Invariant:**
+//! everything that the model wrote is shown, except markup and the blank space around it.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ use crate::harmless::Harmless;
 use crate::screen::Screen;
 use crate::screen::style::{Span, Style};
 
-/// Stand around thoughts that have no look of their own.
+/// Enclose reasoning where there are no styles.
 const THOUGHT_MARKERS: [&str; 2] = ["<think>\n", "\n</think>"];
 
 /// An answer on its way to the screen.
@@ -26,7 +26,7 @@ pub(crate) struct Display {
 }
 
 impl Display {
-    /// Shows more of the answer.
+    /// Shows the next parts of the answer.
     pub(crate) fn show<W: Write>(
         &mut self,
         parts: Vec<AnswerPart>,
@@ -82,7 +82,7 @@ impl Display {
         screen.text(&[Span::new(Style::PLAIN, "\n\n")])
     }
 
-    /// What was held back comes out, and the line ends.
+    /// Flushes held text and ends the line.
     fn end_text<W: Write>(&mut self, screen: &mut Screen<W>) -> Result<()> {
         if self.is_in_thought {
             self.is_in_thought = false;
@@ -97,7 +97,7 @@ impl Display {
     }
 }
 
-/// A call as a line of JSON.
+/// Formats a call as a line of JSON.
 fn line_of(call: &Call) -> String {
     json!({"name": call.name, "arguments": Value::Object(call.arguments.clone())}).to_string()
 }

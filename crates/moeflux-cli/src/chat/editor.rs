@@ -1,7 +1,7 @@
-//! Where messages are typed: lines with a history, or plain lines where nobody edits them.
+//! Input of messages: edited lines with a history, or plain lines where editing is not possible.
 //!
-//! **Invariant:** what was typed comes back as it was, but for the quotes around a message of
-//! several lines and backslashes that end its lines; the history is a file of this user alone.
+//! **Invariant:** text is returned as typed, except for the quotes around a message of several
+//! lines and the backslashes that end its lines; only this user can read the history file.
 
 use std::io::{BufRead, Read as _, Write as _, stderr, stdin, stdout};
 use std::path::PathBuf;
@@ -23,22 +23,22 @@ use crate::cache;
 use crate::chat::commands::{Argument, COMMANDS};
 use crate::harmless::harmless;
 
-/// Stands before and behind a message of several lines.
+/// Enclose a message of several lines.
 const QUOTES: &str = "\"\"\"";
 
-/// The prompt of further lines of a message.
+/// The prompt for further lines of a message.
 const MORE: &str = "  ";
 
-/// Messages in the history.
+/// Upper bound on messages in the history.
 const HISTORY_MAX: usize = 1000;
 
-/// Longer messages are files that were pasted, and not kept.
+/// Longer messages are assumed to be pasted files, and are not kept.
 const HISTORY_BYTES_MAX: usize = 64 << 10;
 
-/// More bytes are no message.
+/// Upper bound on the length of a message.
 const MESSAGE_BYTES_MAX: u64 = 64 << 20;
 
-/// What was typed.
+/// The result of reading a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Text(String),
@@ -48,30 +48,30 @@ pub(crate) enum Line {
     End,
 }
 
-/// Where lines come from.
+/// The source of lines.
 pub(crate) enum Editor {
     Edited(Box<Edited>),
     Plain(Prompts),
 }
 
-/// Where prompts of plain lines go.
+/// The destination of prompts for plain lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prompts {
-    /// Nobody reads them.
+    /// Prompts are not shown.
     Nowhere,
     Stdout,
     Stderr,
 }
 
-/// Lines that are edited.
+/// An interactive line editor.
 pub(crate) struct Edited {
     editor: rustyline::Editor<Completion, FileHistory>,
-    /// `None` where nothing is kept.
+    /// `None` if no history is kept.
     history: Option<PathBuf>,
 }
 
 impl Editor {
-    /// Edits lines on the terminal.
+    /// Creates an editor on the terminal.
     pub(crate) fn edited(keeps_history: bool) -> Result<Self> {
         let config = Config::builder().max_history_size(HISTORY_MAX).map_err(failed)?;
         let config = config.history_ignore_dups(true).map_err(failed)?.build();
@@ -83,13 +83,13 @@ impl Editor {
         editor.bind_sequence(enter(Modifiers::NONE), goes_on);
         let history = keeps_history.then(|| cache::folder().join("chat-history"));
         if let Some(path) = &history {
-            // Without one it is empty, and so it is where the file is damaged.
+            // A missing or damaged file leaves the history empty.
             drop(editor.load_history(path));
         }
         Ok(Self::Edited(Box::new(Edited { editor, history })))
     }
 
-    /// Reads the next message. `initial` stands there already, where it can be edited.
+    /// Reads the next message. `initial` is already in the line and can be edited.
     pub(crate) fn read(&mut self, prompt: &str, initial: &str) -> Result<Line> {
         match self {
             Self::Edited(edited) => edited.read(prompt, initial),
@@ -100,7 +100,7 @@ impl Editor {
         }
     }
 
-    /// Adds a message to the history that was typed elsewhere.
+    /// Adds a message that was typed elsewhere to the history.
     pub(crate) fn remember(&mut self, text: &str) {
         if let Self::Edited(edited) = self {
             edited.remember(text);
@@ -111,7 +111,7 @@ impl Editor {
 impl Edited {
     fn read(&mut self, prompt: &str, initial: &str) -> Result<Line> {
         let mut text = String::new();
-        // A question of a conversation that was loaded may have been written by others.
+        // A question in a loaded conversation may come from an untrusted author.
         let mut line = self.editor.readline_with_initial(prompt, (&harmless(initial), ""));
         loop {
             match line {
@@ -125,7 +125,7 @@ impl Edited {
                     return Ok(Line::Text(unquoted(&text).to_owned()));
                 }
                 Err(ReadlineError::Interrupted) => return Ok(Line::Interrupted),
-                // An error of the system: the terminal is gone.
+                // A system error: the terminal is gone.
                 Err(ReadlineError::Eof | ReadlineError::Io(_)) => return Ok(Line::End),
                 #[cfg(unix)]
                 Err(ReadlineError::Errno(_)) => return Ok(Line::End),
@@ -135,7 +135,7 @@ impl Edited {
         }
     }
 
-    /// A history that cannot be written is no reason to end a conversation.
+    /// Adds a message to the history. Failing to write the history does not end the conversation.
     fn remember(&mut self, text: &str) {
         let is_kept = !text.trim().is_empty() && text.len() <= HISTORY_BYTES_MAX;
         let is_new = is_kept && self.editor.add_history_entry(text).unwrap_or(false);
@@ -162,7 +162,7 @@ impl Prompts {
     }
 }
 
-/// A message of one line, or of several: between quotes, or with backslashes at their ends.
+/// Reads a message of one line, or of several lines between quotes or with trailing backslashes.
 fn plain(input: &mut dyn BufRead) -> Result<Line> {
     let mut text = String::new();
     let mut input = input.take(MESSAGE_BYTES_MAX);
@@ -178,8 +178,8 @@ fn plain(input: &mut dyn BufRead) -> Result<Line> {
         if n_bytes == 0 && text.is_empty() {
             return Ok(Line::End);
         }
-        // Blank lines do not end a message between quotes; very many of them are not looked at
-        // again with each line.
+        // Blank lines do not end a message between quotes. They are skipped so that many of them do
+        // not cause the whole text to be scanned again for each.
         let is_blank = text[n_bytes_before..].trim().is_empty();
         if n_bytes_before > 0 && n_bytes > 0 && is_blank && text.starts_with(QUOTES) {
             continue;
@@ -195,7 +195,7 @@ fn plain(input: &mut dyn BufRead) -> Result<Line> {
     }
 }
 
-/// Whether a message goes on in another line.
+/// Returns whether a message continues on another line.
 fn is_open(text: &str) -> bool {
     match text.strip_prefix(QUOTES) {
         Some(rest) => !rest.trim_end().ends_with(QUOTES),
@@ -203,13 +203,13 @@ fn is_open(text: &str) -> bool {
     }
 }
 
-/// A message without the quotes around it.
+/// Returns a message without the quotes around it.
 fn unquoted(text: &str) -> &str {
     let inner = text.strip_prefix(QUOTES).and_then(|it| it.trim_end().strip_suffix(QUOTES));
     inner.map_or(text, |inner| inner.strip_prefix('\n').unwrap_or(inner).trim_end_matches('\n'))
 }
 
-/// Enter between quotes.
+/// Handles Enter inside quotes.
 struct GoesOn;
 
 impl ConditionalEventHandler for GoesOn {
@@ -219,7 +219,7 @@ impl ConditionalEventHandler for GoesOn {
     }
 }
 
-/// Completes commands, and files behind those that take one.
+/// Completes commands, and paths after commands that take one.
 struct Completion(FilenameCompleter);
 
 impl Completer for Completion {
@@ -247,14 +247,14 @@ impl Completer for Completion {
     }
 }
 
-/// Names that may stand in a line: others would do something to the terminal, and cannot be shown
-/// in another way without naming another file.
+/// Keeps names that may appear in a line. Other names would affect the terminal, and cannot be
+/// escaped without naming another file.
 fn without_harmful(mut found: Vec<Pair>) -> Vec<Pair> {
     found.retain(|pair| !pair.replacement.contains(is_harmful));
     found
 }
 
-/// The commands that begin like this.
+/// Returns the commands that start with `begin`.
 fn commands(begin: &str) -> Vec<Pair> {
     let names = COMMANDS.iter().map(|command| format!("/{} ", command.name));
     let found = names.filter(|name| !begin.is_empty() && name.starts_with(begin));
@@ -297,7 +297,7 @@ mod tests {
         check("\"\"\"\na\n\n b\\\n\"\"\"\n", &["a\n\n b\\"]);
         check("\"\"\"one\"\"\"\n", &["one"]);
         check("\"\"\"\"\"\"\n", &[""]);
-        // The end of the file ends it, too.
+        // The end of the file also ends the message.
         check("\"\"\"a\nb\n", &["\"\"\"a\nb"]);
         check("a\\", &["a\\"]);
         check("", &[]);

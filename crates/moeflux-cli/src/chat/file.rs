@@ -1,7 +1,7 @@
-//! Conversations and tools in files, as `generate --messages` and `--tools` read them.
+//! Conversations and tools in files, in the format of `generate --messages` and `--tools`.
 //!
-//! **Invariant:** what was written is read as the same conversation; no file is written over but
-//! that of the conversation itself.
+//! **Invariant:** a conversation that was written is read back unchanged; no file is overwritten
+//! except the conversation's own.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,8 @@ use crate::asked;
 use crate::chat::talk::Talk;
 use crate::out_file::OutFile;
 
-/// The path that was typed, as shells read it: with quotes around it, backslashes before blanks
-/// where these separate no folders, and `~` for the user's folder.
+/// Parses a typed path as shells do: in quotes, with backslashes before blanks (except where
+/// backslashes separate folders), and with `~` for the user's folder.
 pub(crate) fn path(typed: &str) -> PathBuf {
     let quoted = |quote| typed.strip_prefix(quote).and_then(|it: &str| it.strip_suffix(quote));
     let typed = match quoted('"').or_else(|| quoted('\'')) {
@@ -39,7 +39,7 @@ fn unescaped(typed: &str) -> String {
     path
 }
 
-/// Writes a conversation; `own` is the file that it was written to or read from before.
+/// Writes a conversation. `own` is the file that it was last written to or read from.
 pub(crate) fn save(talk: &Talk, path: &Path, own: Option<&Path>) -> Result<()> {
     if own != Some(path) && path.is_file() {
         let problem = "exists and is not the file of this conversation: name another one";
@@ -61,11 +61,11 @@ pub(crate) fn load(path: &Path) -> Result<Conversation> {
     parse(asked::read_messages(path)?, path)
 }
 
-/// Reads tools, and what of them has no effect.
+/// Reads tools.
 pub(crate) fn tools(path: &Path) -> Result<Vec<Tool>> {
     let mut body = Map::new();
     body.insert("tools".to_owned(), asked::read_tools(path)?);
-    // A conversation has something to answer.
+    // The parser requires a conversation with something to answer.
     body.insert("messages".to_owned(), json!([{"role": "user", "content": ""}]));
     Ok(parse(body, path)?.tools)
 }

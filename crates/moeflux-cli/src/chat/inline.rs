@@ -1,29 +1,29 @@
 //! Markup inside a line: bold, italic and code.
 //!
-//! A part that looks like markup is held until its end is seen. Where that does not come within
-//! the line, or within [`HELD_BYTES_MAX`], it is text like any other. **Invariant:** what is left
-//! out are markers of pairs; and a decision about the start of a text holds whatever follows.
+//! Text that looks like markup is held until its end is found. If the end does not come within the
+//! line, or within [`HELD_BYTES_MAX`], it is plain text. **Invariant:** only the markers of pairs
+//! are left out; a decision about the start of a text holds regardless of the text that follows.
 
 use crate::screen::style::{Span, Style, add};
 
-/// Most bytes that wait for the end of what they began: some three lines.
+/// Upper bound on the bytes held while waiting for the end of markup: about three lines.
 pub(crate) const HELD_BYTES_MAX: usize = 240;
 
-/// What stands at the start of a text.
+/// The first part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next<'t> {
-    /// Text as it is.
+    /// Plain text.
     Plain(&'t str),
-    /// Marks that are too many for a marker: those that follow belong to them and are text, too.
+    /// A run of marks too long for a marker. Marks that follow belong to the run, and are text too.
     Run(&'t str),
     /// Text between markers.
     Marked { style: Style, inner: &'t str, marker_bytes: usize },
-    /// It depends on what follows.
+    /// Undecided: it depends on the text that follows.
     Unknown,
 }
 
-/// What stands at the start of a text that is not empty, behind `before` in the same line.
-/// `is_end`: the line ends behind the text.
+/// Classifies the start of a non-empty text that follows `before` in the same line. `is_end`: the
+/// line ends after the text.
 pub(crate) fn next(text: &str, before: Option<char>, is_end: bool) -> Next<'_> {
     let first = text.chars().next().expect("there is text");
     match first {
@@ -36,7 +36,7 @@ pub(crate) fn next(text: &str, before: Option<char>, is_end: bool) -> Next<'_> {
             if run.len() == text.len() && !is_end {
                 return Next::Unknown;
             }
-            // Beyond this, what was held is text, however much more has come.
+            // Held text longer than this is plain text, regardless of what has come since.
             let window = &text[..text.floor_char_boundary(HELD_BYTES_MAX)];
             let is_all = is_end || window.len() < text.len();
             match end_of(window, (first, run.len()), before, is_all) {
@@ -55,7 +55,7 @@ pub(crate) fn next(text: &str, before: Option<char>, is_end: bool) -> Next<'_> {
     }
 }
 
-/// A whole text, in addition to a style.
+/// Renders a whole text, adding markup to a base style.
 pub(crate) fn render(text: &str, style: Style, spans: &mut Vec<Span>) {
     let (mut rest, mut before) = (text, None);
     while !rest.is_empty() {
@@ -75,8 +75,8 @@ pub(crate) fn render(text: &str, style: Style, spans: &mut Vec<Span>) {
     }
 }
 
-/// What stands between markers. Code is as it is, without the blanks that set it apart from its
-/// markers; other text may have more markup.
+/// Renders the text between markers. Code is shown as it is, without the blanks that separate it
+/// from its markers; other text may contain more markup.
 pub(crate) fn render_marked((style, inner): (Style, &str), base: Style, spans: &mut Vec<Span>) {
     let style = base.and(style);
     if style == base.and(Style::CODE) {
@@ -88,7 +88,7 @@ pub(crate) fn render_marked((style, inner): (Style, &str), base: Style, spans: &
     }
 }
 
-/// A backslash is shown, and takes what follows out of the play.
+/// Handles a backslash: it is shown, and the mark after it is plain text.
 fn escape(text: &str, is_end: bool) -> Next<'_> {
     match text[1..].chars().next() {
         None if !is_end => Next::Unknown,
@@ -106,14 +106,14 @@ fn style_of(marker: char, n_markers: usize) -> Style {
     }
 }
 
-/// Where the inner text of a pair ends.
+/// The end of the inner text of a pair.
 enum End {
     At(usize),
     None,
     Unknown,
 }
 
-/// The end of what a run of markers at the start of a text begins.
+/// Finds the end of the markup that a run of markers at the start of a text opens.
 fn end_of(text: &str, run: (char, usize), before: Option<char>, is_all: bool) -> End {
     let unknown = if is_all { End::None } else { End::Unknown };
     let (marker, n_markers) = run;
@@ -139,7 +139,7 @@ fn end_of(text: &str, run: (char, usize), before: Option<char>, is_all: bool) ->
             match end_of_code(rest, n_ticks, is_all) {
                 End::At(end) => at += end + n_ticks,
                 End::None => at += n_ticks,
-                // What looks like an end may turn out to be code.
+                // An apparent end may turn out to be part of code.
                 End::Unknown => return End::Unknown,
             }
             continue;
@@ -157,7 +157,7 @@ fn end_of(text: &str, run: (char, usize), before: Option<char>, is_all: bool) ->
     unknown
 }
 
-/// Where the code ends that so many backticks at the start of a text begin.
+/// Finds the end of the code that `n_ticks` backticks at the start of a text open.
 fn end_of_code(text: &str, n_ticks: usize, is_all: bool) -> End {
     let mut at = n_ticks;
     while let Some(found) = text[at..].find('`') {
@@ -184,18 +184,18 @@ fn closes(marker: char, before: Option<char>, behind: Option<char>) -> bool {
     touches(behind, before) && !is_word
 }
 
-/// Whether markers belong to `inner` and not to what is on their other side.
+/// Returns whether markers belong to `inner` and not to the text on their other side.
 fn touches(outer: Option<char>, inner: Option<char>) -> bool {
     let is_apart = outer.is_none_or(char::is_whitespace) || is_mark(outer);
     inner.is_some_and(|it| !it.is_whitespace()) && (!is_mark(inner) || is_apart)
 }
 
-/// Other marks than those of ASCII stand next to letters in languages without blanks.
+/// Only ASCII counts: other punctuation may touch letters in languages without blanks.
 fn is_mark(letter: Option<char>) -> bool {
     letter.is_some_and(|it| it.is_ascii_punctuation())
 }
 
-/// The letters at the start of a text that are all the same.
+/// Returns the leading run of `letter`.
 fn run_of(text: &str, letter: char) -> &str {
     let end = text.find(|it| it != letter).unwrap_or(text.len());
     &text[..end]

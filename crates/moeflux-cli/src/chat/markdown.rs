@@ -1,82 +1,83 @@
-//! Markdown on its way to a terminal: pieces of text into styled text.
+//! Streaming Markdown for a terminal: turns pieces of text into styled text.
 //!
-//! Headings, bold, italic, code, fences, and the marks of lists and quotes have a look; all else is
-//! text as it is, with links and tables. Markers of headings and of pairs are left out, and of
-//! nothing else. **Invariant:** how the text is cut into pieces does not matter; every character
-//! that is no such marker comes out, once and in order. Of a line, however long, no more than
-//! [`HELD_BYTES_MAX`] and the last piece are looked at again.
+//! Headings, bold, italic, code, fences, and the marks of lists and quotes are styled; everything
+//! else, including links and tables, is shown as it is. Only the markers of headings and of pairs
+//! are left out. **Invariant:** the result does not depend on how the text is split; every
+//! character that is not such a marker is output once and in order. However long a line is, at most
+//! [`HELD_BYTES_MAX`] of it and the last piece are scanned again.
 
 use crate::chat::inline::{self, HELD_BYTES_MAX, Next};
 use crate::screen::style::{Span, Style, add};
 
-/// Digits of a number in a list.
+/// Upper bound on the digits of a list number.
 const LIST_DIGITS_MAX: usize = 9;
 
-/// Levels of headings.
+/// Number of heading levels.
 const HEADING_MARKS_MAX: usize = 6;
 
-/// Blanks before the marks of a heading: behind more, they are code or part of a list.
+/// Upper bound on the blanks before the marks of a heading: with more, the marks are code or part
+/// of a list.
 const HEADING_INDENT_MAX: usize = 3;
 
-/// Marks that begin or end code of several lines, at least.
+/// The fewest marks that open or close a code block.
 const FENCE_MARKS_MIN: usize = 3;
 
-/// An answer that is shown.
+/// The state of an answer being rendered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Markdown {
     place: Place,
     fence: Option<Fence>,
-    /// Text of which it is not known yet what it is.
+    /// Text whose markup is undecided.
     held: String,
-    /// What was shown last of this line.
+    /// The last character shown of this line.
     before: Option<char>,
-    /// A mark that came too often to be a marker: as long as it goes on, it is text.
+    /// A mark that was repeated too often to be a marker: the rest of its run is text.
     run: Option<char>,
-    /// Bytes that were searched for ends of lines and of runs.
+    /// Bytes scanned for ends of lines and of runs.
     #[cfg(test)]
     n_searched_bytes: std::cell::Cell<usize>,
 }
 
-/// Where in a line the held text begins.
+/// The position in a line at which the held text begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
     #[default]
     Start,
-    /// Behind what stands at the start of a line; in addition to this style.
+    /// After the marks at the start of the line, with this base style.
     Inside(Style),
-    /// In a line of code of several lines.
+    /// In a line of a code block.
     Code,
 }
 
-/// What ends code of several lines.
+/// The marks that close a code block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fence {
     mark: char,
     n_marks: usize,
 }
 
-/// What stands at the start of a line.
+/// The start of a line.
 enum Start {
-    /// So many bytes in a style; text follows.
+    /// Bytes of a marker and its style; text follows.
     Marker(usize, Style),
     /// A heading, whose marks are left out.
     Heading(usize),
-    /// The line begins code of several lines.
+    /// The line opens a code block.
     Fence(Fence),
-    /// A quote: what follows may begin like a line.
+    /// A quote mark: another start of a line may follow.
     Quote(usize),
     Text,
     Unknown,
 }
 
 impl Markdown {
-    /// What is certain, now that this text came.
+    /// Adds text. Returns the spans that are now decided.
     pub(crate) fn push(&mut self, text: &str) -> Vec<Span> {
         self.held.push_str(text);
         self.settle(false)
     }
 
-    /// The rest.
+    /// Ends the text and returns the remaining spans.
     pub(crate) fn finish(&mut self) -> Vec<Span> {
         let spans = self.settle(true);
         *self = Self::default();
@@ -120,7 +121,8 @@ impl Markdown {
     #[expect(clippy::unused_self, reason = "only tests count")]
     fn searched(&self, _n_bytes: usize) {}
 
-    /// Takes what is certain from the start of the rest of a line; `None` if nothing is.
+    /// Renders the decided start of the rest of a line. Returns its length, or `None` if nothing is
+    /// decided.
     fn take(&mut self, line: &str, is_whole: bool, spans: &mut Vec<Span>) -> Option<usize> {
         match (self.place, self.fence) {
             (Place::Start, Some(fence)) => self.take_in_fence(fence, (line, is_whole), spans),
@@ -156,7 +158,7 @@ impl Markdown {
         }
     }
 
-    /// More of a run of marks that is text.
+    /// Renders more of a run of marks that is text.
     fn take_run(&mut self, line: &str, style: Style, spans: &mut Vec<Span>) -> Option<usize> {
         let mark = self.run?;
         let n_bytes = line.len() - line.trim_start_matches(mark).len();
@@ -171,7 +173,7 @@ impl Markdown {
     fn take_start(&mut self, line: &str, is_whole: bool, spans: &mut Vec<Span>) -> Option<usize> {
         let start = start_of(line, is_whole);
         if !matches!(start, Start::Quote(_)) {
-            // Of a quote only the first mark was looked at, and another may follow.
+            // Of a quote, only the first mark was scanned, and another may follow.
             self.searched(line.len());
         }
         let n_bytes = match start {
@@ -222,7 +224,7 @@ impl Markdown {
     }
 }
 
-/// What the start of a line is.
+/// Classifies the start of a line.
 fn start_of(line: &str, is_whole: bool) -> Start {
     let rest = line.trim_start_matches([' ', '\t']);
     let indent = line.len() - rest.len();
@@ -246,7 +248,7 @@ fn start_of(line: &str, is_whole: bool) -> Start {
         '-' | '+' | '*' if run == 1 && is_before_blank => Start::Marker(indent + 1, Style::BOLD),
         '`' | '~' if run < FENCE_MARKS_MIN && is_run_only => Start::Unknown,
         '`' | '~' if run >= FENCE_MARKS_MIN => {
-            // Code inside a line may begin with as many marks.
+            // Inline code may begin with as many marks.
             let is_inside = first == '`' && rest[run..].contains('`');
             match is_inside || line.len() > HELD_BYTES_MAX {
                 true => Start::Text,
@@ -259,7 +261,7 @@ fn start_of(line: &str, is_whole: bool) -> Start {
     }
 }
 
-/// A number of a list: digits, a point or a bracket, and a blank.
+/// Recognises a list number: digits, a full stop or closing bracket, and a blank.
 fn number(rest: &str, indent: usize, is_whole: bool) -> Start {
     let n_digits = rest.len() - rest.trim_start_matches(|it: char| it.is_ascii_digit()).len();
     let mut behind = rest[n_digits..].chars();
@@ -275,7 +277,7 @@ fn number(rest: &str, indent: usize, is_whole: bool) -> Start {
 mod tests {
     use super::*;
 
-    /// Marks the looks: `[b:..]` bold, `[i:..]` italic, `[c:..]` code, `[d:..]` dim.
+    /// Formats styles: `[b:..]` bold, `[i:..]` italic, `[c:..]` code, `[d:..]` dim.
     fn shown(spans: &[Span]) -> String {
         let letters = [
             (Style::BOLD.and(Style::ITALIC), "bi"),
@@ -303,7 +305,7 @@ mod tests {
         spans
     }
 
-    /// Whole, cut at every place, and letter by letter.
+    /// Checks the text whole, split at every place, and character by character.
     #[track_caller]
     fn check(text: &str, expected: &str) {
         assert_eq!(shown(&rendered(&[text])), expected, "{text:?}");
@@ -379,7 +381,7 @@ mod tests {
         }
     }
 
-    /// Lines of a megabyte that are hard: what is held, and what is looked at again.
+    /// Difficult lines of a megabyte: bounds the text that is held and that is scanned again.
     #[test]
     fn a_long_line_is_looked_at_once() {
         const LINE_BYTES: usize = 1 << 20;
@@ -440,7 +442,7 @@ mod tests {
         check("``", "``");
     }
 
-    /// What a parser of all of Markdown makes of paragraphs, headings and code.
+    /// Renders paragraphs, headings and code with a full Markdown parser.
     fn parsed(text: &str) -> Vec<Span> {
         use pulldown_cmark::{Event, Tag, TagEnd};
         let style_of = |tag: &Tag<'_>| match tag {

@@ -1,12 +1,11 @@
 //! `moeflux chat`: a conversation in the terminal.
 //!
-//! * `inline` and `markdown` turn text into text with a look, which the screen shows. Neither knows
-//!   a model.
-//! * `typed` is what is typed while an answer comes, `keys` and `terminal` are the device, `wishes`
-//!   are signals, `editor` is the prompt.
+//! * `inline` and `markdown` turn text into styled text for the screen. Neither depends on a model.
+//! * `typed` holds text typed during an answer, `keys` and `terminal` wrap the device, `wishes`
+//!   handles signals, `editor` is the prompt.
 //! * `commands` is the table of commands, `talk` the conversation, `file` the files of both.
-//! * `opened` is the model, `answer` and `display` are an answer while it comes, `status` is what
-//!   it took; `asking` has all of it done for one answer, `session` for the whole chat.
+//! * `opened` is the loaded model, `display` shows an answer as it arrives, `status` its
+//!   statistics; `asking` runs one answer, `session` the whole chat.
 
 mod inline;
 mod markdown;
@@ -80,12 +79,12 @@ pub(crate) struct ChatArgs {
     /// Do not keep what is typed in a history file in the user's cache folder
     #[arg(long)]
     no_history: bool,
-    // Last: its heading holds for all that follows.
+    // Last, because its help heading applies to all options that follow.
     #[command(flatten)]
     sampling: SamplingArgs,
 }
 
-/// Runs the command. All that can be refused is refused before the weights are read.
+/// Runs the command. Everything that can be refused is refused before the weights are read.
 pub(crate) fn run(args: &ChatArgs) -> Outcome {
     if args.model.trace.is_some() {
         let problem = "--trace: a chat writes no trace; `moeflux generate` does";

@@ -1,6 +1,6 @@
-//! A model that answers: its engine on a thread of its own, and what its folder says about text.
+//! A loaded model: its engine on a thread of its own, its chat template and its tokenizer.
 //!
-//! **Invariant:** all that can be refused is refused before the weights are read.
+//! **Invariant:** everything that can be refused is refused before the weights are read.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use crate::hub;
 use crate::interrupt::Interrupt;
 use crate::model::{self, Held};
 
-/// Tokens of a conversation unless told otherwise, where the model takes as many.
+/// The default length of a conversation in tokens, if the model supports as many.
 const CONTEXT_OF_CHATS: usize = 65_536;
 
-/// A model that answers.
+/// A loaded model.
 pub(crate) struct Opened {
-    /// As somebody named it; `None` for the model in the box.
+    /// As given by the user; `None` for the built-in model.
     pub(crate) named: Option<PathBuf>,
     pub(crate) dir: PathBuf,
     pub(crate) name: String,
@@ -29,7 +29,7 @@ pub(crate) struct Opened {
     pub(crate) service: Service,
 }
 
-/// A model of which the headers are read.
+/// A model whose headers were read.
 pub(crate) struct Checked {
     named: Option<PathBuf>,
     model: Model,
@@ -39,13 +39,13 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
-    /// A folder or a GGUF file, or the model in the box.
+    /// Checks a folder or a GGUF file, or the built-in model.
     pub(crate) fn new(
         named: Option<&Path>,
         args: &ModelArgs,
         context: Option<NonZeroUsize>,
     ) -> Outcome<Self> {
-        // The option belongs to the model of the command line, not to one that is named later.
+        // The options belong to the model of the command line, not to one that is named later.
         let model = match named == args.model.as_deref() {
             true => model::open(args)?,
             false => Model::open(model::path(named)?)?,
@@ -63,7 +63,7 @@ impl Checked {
         Ok(Self { named: named.map(Path::to_owned), model, name, chat, context })
     }
 
-    /// Reads the weights, with a bar.
+    /// Reads the weights, with a progress bar.
     pub(crate) fn open(self, args: &ModelArgs, interrupt: &Interrupt) -> Outcome<Opened> {
         let Self { named, model, name, chat, context } = self;
         let dir = model.path().to_owned();

@@ -1,7 +1,7 @@
-//! The chat itself: reads what is typed, carries out commands, and asks the model.
+//! The chat itself: reads input, carries out commands, and queries the model.
 //!
-//! **Invariant:** whatever fails, the conversation stays as it was before what failed. Where nobody
-//! types, the first failure ends the chat instead.
+//! **Invariant:** after a failure, the conversation is as it was before the failed action. Without
+//! interactive input, the first failure ends the chat instead.
 
 use std::io::{Stdout, stdout};
 use std::num::NonZeroUsize;
@@ -30,10 +30,10 @@ use crate::print;
 use crate::screen::style::Style;
 use crate::screen::{Screen, cut, device};
 
-/// What stands before what is typed.
+/// The prompt for messages.
 const PROMPT: &str = "> ";
 
-/// So much of a question is shown when it is taken back.
+/// Upper bound on the columns shown of a question that is taken back.
 const QUESTION_COLUMNS: usize = 50;
 
 /// A chat.
@@ -48,23 +48,23 @@ pub(crate) struct Chat {
     wishes: Wishes,
     opened: Option<Opened>,
     typed: Typed,
-    /// Where the conversation was written to or read from.
+    /// The file that the conversation was last written to or read from.
     file: Option<PathBuf>,
-    /// Stands in the next prompt.
+    /// Initial text of the next prompt.
     initial: String,
-    /// It is a question that has no answer.
+    /// Whether `initial` is a question that has no answer.
     is_question_back: bool,
-    /// Was typed ahead, and comes next.
+    /// A line that was typed ahead and is processed next.
     queued: Option<Line>,
-    /// The model speaks next.
+    /// Whether the model speaks next.
     is_due: bool,
     last: Option<Took>,
 }
 
-/// Lines of the last answer that are shown of a conversation that was loaded.
+/// Lines shown of the last answer of a loaded conversation.
 const N_LINES_OF_END: usize = 12;
 
-/// Whether the chat goes on.
+/// Whether the chat continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     GoOn,
@@ -72,7 +72,7 @@ enum Next {
 }
 
 impl Chat {
-    /// A chat that has no model yet.
+    /// Creates a chat without a model.
     pub(crate) fn new(
         (model, context): (ModelArgs, Option<NonZeroUsize>),
         settings: Settings,
@@ -100,7 +100,7 @@ impl Chat {
         }
     }
 
-    /// Opens a model: the named one, or the one in the box.
+    /// Opens the named model, or the built-in one.
     pub(crate) fn open(&mut self, named: Option<&Path>) -> Outcome {
         let checked = Checked::new(named, &self.model, self.context)?;
         self.opened = None;
@@ -116,7 +116,7 @@ impl Chat {
         Ok(())
     }
 
-    /// Runs until somebody ends it.
+    /// Runs until the user ends the chat.
     pub(crate) fn run(mut self) -> Outcome {
         if self.terminal.is_typed && self.screen.is_terminal() {
             let name = self.opened.as_ref().map_or("no model", |opened| &opened.name);
@@ -144,7 +144,7 @@ impl Chat {
         }
     }
 
-    /// The next line: what was typed ahead, or what is typed now.
+    /// Returns the next line: typed ahead, or read now.
     fn read(&mut self) -> Outcome<Line> {
         if let Some(line) = self.queued.take() {
             if let Line::Text(text) = &line {
@@ -184,7 +184,7 @@ impl Chat {
         Ok(Next::GoOn)
     }
 
-    /// Says what failed and goes on, if somebody is there to read it.
+    /// Reports a failure and continues if input is interactive.
     fn survive<T>(&mut self, outcome: Outcome<T>) -> Outcome<Option<T>> {
         match outcome {
             Ok(done) => Ok(Some(done)),
@@ -196,7 +196,7 @@ impl Chat {
         }
     }
 
-    /// Asks, and says what helps if that fails.
+    /// Queries the model. If that fails, says how to try again.
     fn answer(&mut self) -> Outcome {
         let asked = self.ask();
         if self.survive(asked)?.is_some() {
@@ -257,7 +257,7 @@ impl Chat {
         }
     }
 
-    /// Lines below an answer.
+    /// Prints the notes below an answer.
     fn report(&mut self, ended: &Ended, cut_calls: &[String], took: &Took) -> Outcome {
         for name in cut_calls {
             let name = OneLine::name(name);
@@ -281,8 +281,8 @@ impl Chat {
         Ok(())
     }
 
-    /// What was typed ahead stands in the next prompt, or is sent if Enter was pressed and nothing
-    /// unexpected happened. Ctrl-D ends the chat whatever happened.
+    /// Puts text typed ahead into the next prompt, or queues it if Enter was pressed and nothing
+    /// unexpected happened. Ctrl-D ends the chat in any case.
     fn take_typed(&mut self, is_kept: bool) {
         let is_end = self.typed.is_end();
         let (text, is_whole) = self.typed.take();
@@ -295,8 +295,8 @@ impl Chat {
         }
     }
 
-    /// A question that has no answer goes back to where it was typed, or stays in the history if
-    /// something else was typed since.
+    /// Moves an unanswered question back into the prompt, or leaves it in the history if other text
+    /// was typed since.
     fn withdraw(&mut self) {
         let question = self.talk.withdraw().unwrap_or_default();
         self.is_question_back = self.initial.is_empty();
@@ -325,7 +325,7 @@ impl Chat {
         }
     }
 
-    /// Goes on with a conversation.
+    /// Loads a conversation and continues it.
     pub(crate) fn load(&mut self, path: &Path) -> Outcome {
         self.talk.replace(file::load(path)?);
         self.file = Some(path.to_owned());
@@ -336,7 +336,7 @@ impl Chat {
         self.show_end()
     }
 
-    /// So that one knows where the conversation was left.
+    /// Shows the end of a loaded conversation as a reminder.
     fn show_end(&mut self) -> Outcome {
         let (question, answer) = self.talk.end(N_LINES_OF_END);
         let question = question.map(|text| format!("> {}", harmless(text)));
@@ -381,7 +381,7 @@ impl Chat {
         }
     }
 
-    /// If it cannot be opened, the one before is opened again.
+    /// Opens another model. If that fails, the previous one is opened again.
     fn change_model(&mut self, named: &str) -> Outcome {
         let before = self.opened.as_ref().map(|opened| opened.named.clone());
         if named.is_empty() {
@@ -455,7 +455,7 @@ impl Chat {
         self.say(&if names.is_empty() { "no tools".to_owned() } else { format!("tools: {names}") })
     }
 
-    /// Tools that answers may call from now on.
+    /// Sets the tools that answers may call from now on.
     pub(crate) fn offer_tools(&mut self, path: &Path) -> Outcome {
         self.talk.set_tools(file::tools(path)?);
         if self.opened.as_ref().is_some_and(|opened| !opened.chat.reads_calls()) {
@@ -485,12 +485,12 @@ impl Chat {
         Ok(())
     }
 
-    /// Says that something was done, where somebody reads it between answers.
+    /// Confirms an action, if output is interactive.
     fn confirm(&mut self, text: &str) -> Outcome {
         if self.screen.is_terminal() { self.say(text) } else { Ok(()) }
     }
 
-    /// What a command has to say.
+    /// Prints the output of a command.
     fn say(&mut self, text: &str) -> Outcome {
         Ok(self.screen.line(Style::PLAIN, text)?)
     }
@@ -499,7 +499,7 @@ impl Chat {
         self.tell("note", text)
     }
 
-    /// A line that is no result.
+    /// Prints a line that is not part of the result.
     fn tell(&mut self, kind: &str, text: &str) -> Outcome {
         if self.screen.is_terminal() {
             return Ok(self.screen.line(Style::PLAIN, &format!("{kind}: {text}"))?);

@@ -1,7 +1,7 @@
-//! What an answer took, in a line below it and at length.
+//! Statistics of an answer: a line below it, and a longer form.
 //!
-//! **Invariant:** the line is never wider than the terminal or 80 columns: what does not fit is
-//! left out from its end.
+//! **Invariant:** the line is never wider than the terminal or 80 columns: parts that do not fit
+//! are dropped from its end.
 
 use std::time::{Duration, Instant};
 
@@ -15,19 +15,19 @@ use crate::size::binary;
 use crate::stats::rate;
 use crate::streaming;
 
-/// The widest line.
+/// Upper bound on the width of the line.
 const N_COLUMNS_MAX: usize = 80;
 
-/// What an answer took.
+/// The statistics of an answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Took {
     asked: Instant,
-    /// When the first token came, and the last.
+    /// The time of the first token and of the last.
     first: Option<Instant>,
     last: Option<Instant>,
     pub(crate) n_prompt_tokens: usize,
     pub(crate) n_cached_tokens: usize,
-    /// What had been kept of the conversation and was dropped.
+    /// The cached part of the conversation that was dropped.
     pub(crate) missed: Option<Missed>,
     n_tokens: usize,
     before: Option<StreamStats>,
@@ -35,7 +35,7 @@ pub(crate) struct Took {
 }
 
 impl Took {
-    /// A prompt of so many tokens is asked.
+    /// Starts the measurement, for a prompt of this length.
     pub(crate) fn begin(n_prompt_tokens: usize, stats: &Stats) -> Self {
         Self {
             asked: clock::instant(),
@@ -50,7 +50,7 @@ impl Took {
         }
     }
 
-    /// A token came.
+    /// Records a token.
     pub(crate) fn token(&mut self) {
         let now = clock::instant();
         self.first.get_or_insert(now);
@@ -58,18 +58,18 @@ impl Took {
         self.n_tokens += 1;
     }
 
-    /// The answer has ended.
+    /// Records the end of the answer.
     pub(crate) fn end(&mut self, stats: &Stats) {
         let before = self.before.take().unwrap_or_default();
         self.stream = stats.stream.as_ref().map(|stream| stream.since(&before));
     }
 
-    /// Tokens of the prompt and the answer.
+    /// Returns the number of tokens of the prompt and the answer.
     pub(crate) fn n_context_tokens(&self) -> usize {
         self.n_prompt_tokens + self.n_tokens
     }
 
-    /// A line for this terminal.
+    /// Returns the line for a terminal of this width.
     pub(crate) fn line(&self, n_columns: usize) -> String {
         let mut parts = Vec::new();
         parts.extend(self.tokens_per_s().map(|rate| format!("{rate:.1} tokens/s")));
@@ -84,7 +84,7 @@ impl Took {
         joined(parts, n_columns.min(N_COLUMNS_MAX))
     }
 
-    /// Several lines.
+    /// Returns the longer form.
     pub(crate) fn lines(&self, context: usize) -> Vec<String> {
         let seconds = |time: Option<Duration>| {
             time.map_or("-".to_owned(), |time| format!("{:.2}", time.as_secs_f64()))
@@ -108,14 +108,15 @@ impl Took {
         lines.iter().flat_map(|line| labelled(line)).collect()
     }
 
-    /// The first token comes with the prompt: the others each took a step.
+    /// Returns the rate of generation. The first token comes with the prompt, so only later tokens
+    /// count as steps.
     fn tokens_per_s(&self) -> Option<f64> {
         let (first, last) = self.first.zip(self.last)?;
         rate(self.n_tokens - 1, last.duration_since(first))
     }
 }
 
-/// How many of the experts that were asked for were there, rounded down.
+/// Returns the share of requested experts that were in memory, rounded down.
 fn share(stream: &StreamStats) -> Option<String> {
     let n_asked = stream.hits + stream.on_their_way + stream.misses;
     stream.hits.saturating_mul(100).checked_div(n_asked).map(|share| format!("{share} %"))
@@ -125,7 +126,7 @@ fn joined(parts: Vec<String>, n_columns: usize) -> String {
     let mut line = String::new();
     for part in parts {
         let comma = if line.is_empty() { "" } else { ", " };
-        // The last column stays free: there some terminals begin a line.
+        // The last column stays free: some terminals wrap as soon as it is filled.
         if line.len() + comma.len() + part.len() >= n_columns {
             break;
         }

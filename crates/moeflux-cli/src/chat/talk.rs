@@ -1,11 +1,11 @@
-//! A conversation that somebody holds: what was said, and what may be said next.
+//! A conversation: what was said, and what may be said next.
 //!
 //! **Invariant:** calls of the last answer get their results in order, and nothing else is said
-//! before each has one. Knows no model and no terminal.
+//! before each has one. Independent of models and terminals.
 
 use moeflux_chat::{Assistant, Call, Conversation, Ending, Tool, ToolResult, Turn};
 
-/// What was said so far.
+/// The turns so far, and the tools on offer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Talk {
     turns: Vec<Turn>,
@@ -13,7 +13,7 @@ pub(crate) struct Talk {
 }
 
 impl Talk {
-    /// The last question and the end of its answer, of at most so many lines.
+    /// Returns the first line of the last question, and the last `n_lines` lines of its answer.
     pub(crate) fn end(&self, n_lines: usize) -> (Option<&str>, String) {
         let said = |turn: &Turn| matches!(turn, Turn::User(_));
         let at = self.turns.iter().rposition(said).unwrap_or(0);
@@ -30,7 +30,7 @@ impl Talk {
         (question, if lines.len() > n_lines { format!("...\n{shown}") } else { shown })
     }
 
-    /// For a template; the model's answer comes next.
+    /// Returns the conversation for a template; the model's answer comes next.
     pub(crate) fn conversation(&self) -> Conversation {
         let (turns, tools) = (self.turns.clone(), self.tools.clone());
         Conversation { turns, tools, ending: Ending::Answer }
@@ -48,7 +48,7 @@ impl Talk {
         self.tools = tools;
     }
 
-    /// Goes on with another conversation. Tools stay if it has none.
+    /// Replaces the conversation. The tools stay if `other` has none.
     pub(crate) fn replace(&mut self, other: Conversation) {
         self.turns = other.turns;
         if !other.tools.is_empty() {
@@ -56,7 +56,7 @@ impl Talk {
         }
     }
 
-    /// The instructions at the start.
+    /// Returns the system messages at the start, joined.
     pub(crate) fn system(&self) -> Option<String> {
         let texts = self.turns.iter().map_while(|turn| match turn {
             Turn::System(text) => Some(text.as_str()),
@@ -66,13 +66,13 @@ impl Talk {
         (!texts.is_empty()).then(|| texts.join("\n\n"))
     }
 
-    /// Takes the place of the instructions at the start.
+    /// Replaces the system messages at the start.
     pub(crate) fn set_system(&mut self, text: Option<String>) {
         self.turns.drain(..self.n_system_turns());
         self.turns.splice(0..0, text.map(Turn::System));
     }
 
-    /// What the user says, or the result of the call that waits for one.
+    /// Adds a user message, or the result of the next open call.
     pub(crate) fn say(&mut self, text: String) {
         let turn = match self.open_call() {
             None => Turn::User(text),
@@ -84,12 +84,12 @@ impl Talk {
         self.turns.push(turn);
     }
 
-    /// What the model says.
+    /// Adds the model's answer.
     pub(crate) fn answer(&mut self, answer: Assistant) {
         self.turns.push(Turn::Assistant(answer));
     }
 
-    /// The next call that waits for its result.
+    /// Returns the next call that has no result yet.
     pub(crate) fn open_call(&self) -> Option<&Call> {
         let is_result = |turn: &&Turn| matches!(turn, Turn::Tool(_));
         let n_results = self.turns.iter().rev().take_while(is_result).count();
@@ -99,13 +99,13 @@ impl Talk {
         }
     }
 
-    /// Whether the model speaks next.
+    /// Returns whether the model speaks next.
     pub(crate) fn is_unanswered(&self) -> bool {
         let is_asked = matches!(self.turns.last(), Some(Turn::User(_) | Turn::Tool(_)));
         is_asked && self.open_call().is_none()
     }
 
-    /// Takes back a question at the end that has no answer.
+    /// Removes and returns a question at the end that has no answer.
     pub(crate) fn withdraw(&mut self) -> Option<String> {
         match self.turns.pop_if(|last| matches!(last, Turn::User(_))) {
             Some(Turn::User(text)) => Some(text),
@@ -113,14 +113,15 @@ impl Talk {
         }
     }
 
-    /// Takes back the last question and all that came of it.
+    /// Removes the last question and everything after it. Returns the question.
     pub(crate) fn undo(&mut self) -> Option<String> {
         let last = self.turns.iter().rposition(|turn| matches!(turn, Turn::User(_)))?;
         self.turns.truncate(last + 1);
         self.withdraw()
     }
 
-    /// Takes back the last answer, with results of its calls; whether the model can answer now.
+    /// Removes the last answer and the results of its calls. Returns whether the model can answer
+    /// now.
     pub(crate) fn take_back_answer(&mut self) -> bool {
         if !self.is_unanswered() {
             let is_answer = |turn: &Turn| matches!(turn, Turn::Assistant(_));
@@ -130,12 +131,12 @@ impl Talk {
         self.is_unanswered()
     }
 
-    /// Forgets all but the instructions at the start, and the tools.
+    /// Removes everything but the system messages at the start and the tools.
     pub(crate) fn clear(&mut self) {
         self.turns.truncate(self.n_system_turns());
     }
 
-    /// What the ids of the next answer's calls begin with: no other id begins so.
+    /// Returns a prefix for the ids of the next answer's calls that no other id has.
     pub(crate) fn call_stem(&self) -> String {
         let mut number = self.turns.len();
         loop {
@@ -166,7 +167,7 @@ mod tests {
         Assistant { thoughts: None, text: text.to_owned(), calls }
     }
 
-    /// Roles and texts.
+    /// Formats roles and texts.
     fn shown(talk: &Talk) -> String {
         let turn = |turn: &Turn| match turn {
             Turn::System(text) => format!("s:{text} "),

@@ -1,9 +1,9 @@
-//! The terminal of a conversation: what it can do, and its keys while an answer comes.
+//! The terminal of a conversation: its abilities, and its keys during an answer.
 //!
-//! While a conversation lasts, keys are not echoed by the system: the line editor shows them, or
-//! the foot of the screen. Where there is no such terminal, all of this is missing and nothing
-//! fails. **Invariant:** however the program ends, the terminal is left as it was found, but for a
-//! kill that nobody can catch.
+//! During a conversation the system does not echo keys; the line editor or the footer of the screen
+//! shows them. Without such a terminal, these features are missing and nothing fails.
+//! **Invariant:** however the program ends, the terminal is left as it was found, except after a
+//! signal that cannot be caught.
 
 use std::io::{IsTerminal as _, stdin};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -14,79 +14,79 @@ use moeflux_schedule::Event;
 use crate::chat::keys::{self, Found, Keys, Signals};
 use crate::screen::{Abilities, device};
 
-/// What happened while somebody waited.
+/// What happened during a wait.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// Of the job.
+    /// An event of the job.
     Event(Event),
     /// Bytes of keys.
     Typed(Vec<u8>),
     /// The terminal is gone.
     HungUp,
-    /// Of the job nothing more will be heard.
+    /// The job sends no more events.
     Over,
-    /// Nothing, or something that shows elsewhere.
+    /// Nothing, or something that is noticed elsewhere.
     Quiet,
 }
 
-/// The terminal that a conversation is held on.
+/// The terminal of the conversation.
 #[derive(Debug)]
 pub(crate) struct Terminal {
-    /// Whether stdin is a terminal: somebody types.
+    /// Whether stdin is a terminal.
     pub(crate) is_typed: bool,
-    /// `None` where stdout is none.
+    /// `None` if stdout is not a terminal.
     pub(crate) abilities: Option<Abilities>,
     keys: Option<Keys>,
 }
 
-/// Wakes whoever waits for keys.
+/// Wakes the thread that waits for keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Waker {
     waker: Option<keys::Waker>,
 }
 
-/// Leaves the terminal as it was found.
+/// Restores the terminal's original state.
 #[derive(Clone, Debug)]
 pub(crate) struct Restorer {
     mode: Option<keys::Mode>,
 }
 
 impl Terminal {
-    /// The one of this process.
+    /// Opens the terminal of this process.
     pub(crate) fn open() -> Self {
         let is_typed = stdin().is_terminal();
         let mut abilities = device::abilities();
         if let Some(abilities) = &mut abilities {
-            // Where nothing is typed there is no foot.
+            // Without input there is no footer.
             abilities.moves_cursor &= is_typed;
         }
         let keys = abilities.filter(|it| it.moves_cursor).and_then(|_| Keys::open());
         Self { is_typed, abilities, keys }
     }
 
-    /// Whether lines can be edited.
+    /// Returns whether lines can be edited.
     pub(crate) fn is_edited(&self) -> bool {
         self.abilities.is_some_and(|abilities| abilities.moves_cursor)
     }
 
-    /// Ctrl-C is a signal from now on, as usual.
+    /// Makes Ctrl-C a signal from now on, as usual.
     pub(crate) fn turn_signals_on(&self) {
         self.set(Signals::On);
     }
 
-    /// Ctrl-C is a key from now on, where it can be one.
+    /// Makes Ctrl-C a key from now on, where possible.
     pub(crate) fn turn_signals_off(&self) {
         self.set(Signals::Off);
     }
 
     fn set(&self, signals: Signals) {
         if let Some(keys) = &self.keys {
-            // A terminal that cannot be set any more is gone, and that shows when it is read.
+            // A terminal that can no longer be configured is gone; the next read reports that.
             let _set = keys.set(signals);
         }
     }
 
-    /// Whether Ctrl-C comes as a key and not as a signal.
+    /// Returns whether Ctrl-C arrives as a key and not as a signal.
     pub(crate) fn has_keys(&self) -> bool {
         self.keys.is_some()
     }
@@ -99,7 +99,7 @@ impl Terminal {
         Restorer { mode: self.keys.as_ref().map(Keys::mode) }
     }
 
-    /// Waits for the next thing to happen, at most so long.
+    /// Waits up to `time` for the next event or key.
     pub(crate) fn wait(&self, events: &Receiver<Event>, time: Duration) -> Heard {
         if let Some(keys) = &self.keys {
             return wait_with(keys, events, time);
@@ -112,7 +112,7 @@ impl Terminal {
     }
 }
 
-/// Keys come first: an answer in a hurry must not keep them waiting.
+/// Checks keys first, so that a fast answer does not delay them.
 fn wait_with(keys: &Keys, events: &Receiver<Event>, time: Duration) -> Heard {
     let typed = |time| match keys.wait(time) {
         Found::Bytes(bytes) => Some(Heard::Typed(bytes)),

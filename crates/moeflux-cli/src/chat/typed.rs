@@ -1,14 +1,15 @@
-//! What is typed while an answer comes: the bytes of keys into the start of the next message.
+//! Text typed while an answer is generated: turns the bytes of keys into the start of the next
+//! message.
 //!
-//! Enter says that the message is whole, and typing on after it begins another line of it. Keys
-//! that move a cursor have no effect here. Ctrl-D, where nothing is typed, ends the chat behind the
-//! answer. **Invariant:** the text is UTF-8 without control
-//! characters but line ends; how the bytes are cut into pieces does not matter.
+//! Enter completes the message; typing after it begins another line. Cursor keys have no effect
+//! here. Ctrl-D with no text ends the chat after the answer. **Invariant:** the text is UTF-8
+//! without control characters other than line ends; the result does not depend on how the bytes are
+//! split.
 
-/// More is ignored.
+/// Upper bound on the text; further input is ignored.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// Of the last line, what is looked at whenever it is shown: more than any terminal is wide.
+/// Upper bound on the part of the last line that is examined for display: wider than any terminal.
 const SHOWN_BYTES_MAX: usize = 4 << 10;
 
 const CTRL_C: u8 = 0x03;
@@ -19,31 +20,31 @@ const ESCAPE: u8 = 0x1b;
 const BACKSPACES: [u8; 2] = [0x08, 0x7f];
 const ENTERS: [u8; 2] = [b'\r', b'\n'];
 
-/// A message while it is typed.
+/// A message being typed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Typed {
     text: String,
     is_whole: bool,
     is_end: bool,
     sequence: Sequence,
-    /// The start of a letter.
+    /// The first bytes of an incomplete character.
     letter: Vec<u8>,
 }
 
-/// Where in the sequence of a key the bytes are.
+/// The position within a key's escape sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sequence {
     #[default]
     None,
     Escape,
-    /// One more byte.
+    /// One more byte follows.
     Last,
-    /// Bytes until one that ends it.
+    /// Bytes follow until a final byte.
     Long,
 }
 
 impl Typed {
-    /// Takes bytes of keys; whether Ctrl-C was among them.
+    /// Processes bytes of keys. Returns whether Ctrl-C was among them.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
         let mut stops = false;
         for byte in bytes {
@@ -52,7 +53,7 @@ impl Typed {
         stops
     }
 
-    /// What was typed, and whether it is to be sent; nothing is left.
+    /// Takes the text. Returns it and whether it is to be sent.
     pub(crate) fn take(&mut self) -> (String, bool) {
         let Self { mut text, is_whole, .. } = std::mem::take(self);
         if is_whole {
@@ -61,19 +62,19 @@ impl Typed {
         (text, is_whole)
     }
 
-    /// What was typed last, if anything was: the end of a line that is very long.
+    /// Returns the last line, if any text was typed; only the end of a very long line.
     pub(crate) fn last_line(&self) -> Option<&str> {
         let begin = self.text.len().saturating_sub(SHOWN_BYTES_MAX);
         let end = &self.text[self.text.ceil_char_boundary(begin)..];
         (!self.text.is_empty()).then(|| end.rsplit('\n').next().unwrap_or_default())
     }
 
-    /// Whether it is to be sent as it stands.
+    /// Returns whether the text is to be sent as it is.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// Whether the chat ends instead of going on.
+    /// Returns whether the chat ends after the answer.
     pub(crate) fn is_end(&self) -> bool {
         self.is_end
     }
@@ -116,13 +117,13 @@ impl Typed {
         edit(&mut self.text);
     }
 
-    /// A backslash before it says that the message goes on.
+    /// Handles Enter. After a backslash, the message continues on the next line.
     fn enter(&mut self) {
         if self.text.ends_with('\\') {
             self.text.pop();
             self.text.push('\n');
         } else if self.is_whole {
-            // An empty line, if more follows.
+            // An empty line, if more text follows.
             self.text.push('\n');
         } else {
             self.is_whole = !self.text.trim().is_empty();

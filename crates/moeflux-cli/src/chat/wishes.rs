@@ -1,7 +1,8 @@
-//! What signals do at each stage of a conversation.
+//! The effect of signals at each stage of a conversation.
 //!
-//! Where Ctrl-C comes as a key, signals are the system's wish to end the process. **Invariant:** a
-//! process that is asked twice ends, and leaves the terminal as it was found.
+//! Where Ctrl-C arrives as a key, a signal is a request by the system to end the process.
+//! **Invariant:** a second request always ends the process, and leaves the terminal as it was
+//! found.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -10,21 +11,22 @@ use crate::chat::terminal::{Restorer, Terminal, Waker};
 use crate::failure::EXIT_CODE_OF_INTERRUPT;
 use crate::interrupt::Interrupt;
 
-/// What the process does.
+/// The activity of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Stage {
-    /// Reads a model: a wish stops that.
+    /// Reads a model: a signal cancels that.
     Loading,
-    /// Waits for somebody to type: a wish ends the process.
+    /// Waits for input: a signal ends the process.
     Prompt,
-    /// Answers: a wish stops that, where it may mean Ctrl-C.
+    /// Generates an answer: a signal stops that if it may mean Ctrl-C, and ends the process
+    /// otherwise.
     Answering,
-    /// Was asked to stop.
+    /// Is stopping on request.
     Stopping,
 }
 
-/// Signals of this process.
+/// The signal handling of this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Wishes {
     pub(crate) interrupt: Interrupt,
@@ -33,7 +35,7 @@ pub(crate) struct Wishes {
 }
 
 impl Wishes {
-    /// Listens from now on, while a model is loaded.
+    /// Starts to listen, in the loading stage.
     pub(crate) fn listen(terminal: &Terminal) -> Self {
         let stage = Arc::new(AtomicU8::new(Stage::Loading as u8));
         let (restorer, waker) = (terminal.restorer(), terminal.waker());
@@ -43,7 +45,7 @@ impl Wishes {
         Self { interrupt, stage, restorer }
     }
 
-    /// A stage begins.
+    /// Enters a stage.
     pub(crate) fn enter(&self, stage: Stage) {
         if stage != Stage::Stopping {
             self.interrupt.clear();
@@ -51,7 +53,7 @@ impl Wishes {
         self.stage.store(stage as u8, Ordering::Relaxed);
     }
 
-    /// Whether what is going on is to stop.
+    /// Returns whether the current activity should stop.
     pub(crate) fn is_wished(&self) -> bool {
         self.interrupt.is_set()
     }
@@ -62,7 +64,7 @@ impl Wishes {
     }
 }
 
-/// What the thread needs that hears signals.
+/// State of the thread that receives signals.
 struct Heard {
     stage: Arc<AtomicU8>,
     restorer: Restorer,

@@ -1,21 +1,22 @@
-//! Whether other programs used the machine while it was measured.
+//! Detects whether other programs used the machine during a measurement.
 //!
-//! **Invariant:** what this process itself used does not count; where the system does not tell them
-//! apart, the load before the first measurement counts.
+//! **Invariant:** the use by this process itself does not count; where the system does not report
+//! it separately, the load before the first measurement counts.
 
 use crate::machine;
 use crate::needs::float;
 
-/// With a larger share of all cores others leave less than the range of a measured figure allows.
+/// Upper bound on the share of all cores that other programs may use: beyond it, their effect
+/// exceeds the tolerance of a measured figure.
 const SHARE_MAX: f64 = 0.25;
 
-/// The same of the threads that wanted to run.
+/// The same bound for the load, in runnable threads per core.
 const LOAD_SHARE_MAX: f64 = 0.5;
 
-/// Fewer units of time tell nothing: there are a hundred in a second of each core.
+/// Shorter intervals are too coarse: each core counts a hundred ticks a second.
 const N_TICKS_MIN: u64 = 50;
 
-/// Time that cores have counted since the system began, and this process.
+/// CPU time since the system booted: in total, in use, and used by this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ticks {
     all: u64,
@@ -29,8 +30,8 @@ impl Ticks {
         Self::of(&all, &own)
     }
 
-    /// `cpu  user nice system idle iowait irq softirq steal ..`, and `pid (name) state ..`; names
-    /// of programs may have blanks and brackets.
+    /// Parses `cpu  user nice system idle iowait irq softirq steal ..` and `pid (name) state ..`.
+    /// Program names may contain blanks and parentheses.
     fn of(stat: &str, own: &str) -> Option<Self> {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let times: Vec<u64> = line.split_whitespace().map_while(|it| it.parse().ok()).collect();
@@ -45,7 +46,7 @@ impl Ticks {
         Some(Self { all: sum(&[used, idle, io_wait])?, used, own })
     }
 
-    /// Of all time since then, what others used.
+    /// Returns the share of all CPU time since `before` that other programs used.
     fn share_of_others(self, before: Self) -> Option<f64> {
         let all = self.all.checked_sub(before.all).filter(|it| *it >= N_TICKS_MIN)?;
         let used = self.used.checked_sub(before.used)?;
@@ -54,7 +55,8 @@ impl Ticks {
     }
 }
 
-/// Looks at each part of what is measured: a short one may be spoilt while the whole is not.
+/// Observes each part of a measurement separately: a short part may be disturbed while the average
+/// is not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch {
     before: Option<Ticks>,
@@ -62,12 +64,12 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// From now on.
+    /// Starts the first part.
     pub(super) fn begin() -> Self {
         Self { before: Ticks::now(), share_max: None }
     }
 
-    /// A part ends here, and the next one begins.
+    /// Ends a part and starts the next.
     pub(super) fn part(self) -> Self {
         let now = Ticks::now();
         let share = now.zip(self.before).and_then(|(now, before)| now.share_of_others(before));
@@ -78,23 +80,23 @@ impl Watch {
         Self { before: now, share_max }
     }
 
-    /// What others used in the part in which they used most.
+    /// Returns the share that other programs used in the worst part.
     pub(super) fn share_max(self) -> Option<f64> {
         self.share_max
     }
 }
 
-/// How busy others kept the machine.
+/// The load caused by other programs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Others {
-    /// Of all cores, in the worst part of the time in which it was measured.
+    /// The share of all cores, in the worst part of the measurement.
     pub(super) share: Option<f64>,
-    /// Threads that wanted to run within the minute before, and the cores of this process.
+    /// Runnable threads in the minute before, and the cores of this process.
     pub(super) load: Option<(f64, usize)>,
 }
 
 impl Others {
-    /// What kept it busy, if it was.
+    /// Describes the load if the machine was busy.
     pub(super) fn busy(&self) -> Option<String> {
         match (self.share, self.load) {
             (Some(share), _) => (share > SHARE_MAX)
@@ -135,7 +137,7 @@ mod tests {
         let share = |all, used, own| Ticks { all, used, own }.share_of_others(before);
         assert_eq!(share(2000, 600, 550), Some(0.0));
         assert_eq!(share(2000, 900, 550), Some(0.3));
-        // Clocks that do not go together, and times too short to tell.
+        // Inconsistent clocks, and intervals that are too short.
         assert_eq!(share(2000, 600, 590), Some(0.0));
         assert_eq!((share(1010, 110, 50), share(900, 90, 50)), (None, None));
     }

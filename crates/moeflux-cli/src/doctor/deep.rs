@@ -1,8 +1,8 @@
-//! Every byte of a model read once: a packed one as `moeflux verify` does it, another one beside
-//! checksums that the first run writes and later ones compare.
+//! Reads every byte of a model once: a packed model is checked as by `moeflux verify`; for another
+//! model, the first run writes checksums and later runs compare them.
 //!
-//! **Invariant:** damage is a line each, with tensor, file and bytes. Checksums are written when
-//! all was read, or not at all; those that are there are never replaced.
+//! **Invariant:** each damage is one line with tensor, file and bytes. Checksums are written only
+//! after everything was read; existing ones are never replaced.
 
 use std::hash::Hasher as _;
 use std::path::{Path, PathBuf};
@@ -23,35 +23,35 @@ use super::sums::{Unwritten, name_of};
 use crate::interrupt::Interrupt;
 use crate::progress::Bar;
 
-/// Read at once by each thread.
+/// Bytes that each thread reads at once.
 const CHUNK_BYTES: usize = 8 << 20;
 
-/// More threads than this read no faster.
+/// More threads than this do not read faster.
 const N_THREADS_MAX: usize = 8;
 
-/// What a model was compared with.
+/// The reference that a model was compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Compared {
     /// The checksums of a packed folder.
     Packed,
-    /// Those of an earlier run, in this file.
+    /// The checksums of an earlier run, in this file.
     Earlier(PathBuf),
-    /// Nothing: they were written to this file.
+    /// None: the checksums were written to this file.
     Nothing(PathBuf),
 }
 
-/// What was found.
+/// The result of the check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Deep {
     pub(super) compared: Compared,
     pub(super) n_bytes: u64,
     pub(super) n_sums: usize,
-    /// A line each.
+    /// One line for each.
     pub(super) damages: Vec<String>,
 }
 
 impl Deep {
-    /// What to say if nothing is damaged.
+    /// Returns the message for an undamaged model.
     pub(super) fn summary(&self) -> String {
         let (n_bytes, n_sums) = (ByteCount(self.n_bytes), self.n_sums);
         match &self.compared {
@@ -69,7 +69,7 @@ impl Deep {
         }
     }
 
-    /// For machines.
+    /// Returns the result as JSON.
     pub(super) fn json(&self) -> Value {
         let (compared, file) = match &self.compared {
             Compared::Packed => ("packed", None),
@@ -86,13 +86,14 @@ impl Deep {
     }
 }
 
-/// Reads the model in `dir`; sums of one that is not packed are in `sums_path`, or
-/// beside it.
+/// Reads the model in `dir`. The sums of a model that is not packed are in `sums_path`, or beside
+/// it.
 ///
 /// # Errors
 ///
-/// What is wrong with headers or the file of sums; [`Error::Cancelled`]. Damage is no error but the
-/// answer, unless there are no sums: what cannot be read cannot be summed.
+/// Fails if the headers or the file of sums are invalid, and with [`Error::Cancelled`]. Damage is
+/// part of the result rather than an error, unless there are no sums yet: unreadable data has no
+/// checksum.
 pub(super) fn deep(
     dir: &Path,
     sums_path: Option<&Path>,
@@ -154,14 +155,14 @@ fn packed(dir: &Path, n_threads: usize, interrupt: &Interrupt) -> Result<Deep> {
 fn open(checkpoint: &Checkpoint) -> Result<Vec<ReadFile>> {
     let open = |shard: &ShardFile| {
         let file = shard.open()?;
-        // What the drive has is looked at, not what memory has of it.
+        // Reads from the drive, not from the page cache.
         file.forget_cached();
         Ok(file)
     };
     checkpoint.files.iter().map(open).collect()
 }
 
-/// Which tensor and which of its bytes, as said after a file's name.
+/// Formats tensor and byte range, to follow a file's name.
 fn place(unit: &TensorUnit, problem: &str) -> String {
     let TensorUnit { first_bytes, len_bytes, tensor, slice, .. } = unit;
     let slice = slice.map(|number| format!(", slice {number}")).unwrap_or_default();
@@ -172,7 +173,7 @@ fn place(unit: &TensorUnit, problem: &str) -> String {
     )
 }
 
-/// What a unit gave: its sum, or why it cannot be read.
+/// The checksum of a unit, or why it cannot be read.
 type Found = std::result::Result<u64, String>;
 
 fn compare(
@@ -204,7 +205,7 @@ fn compare(
     damages.extend(
         missing.map(|name| format!("{}: no longer exists", checkpoint.dir.join(name).display())),
     );
-    // Units of a tensor follow one another.
+    // Units of the same tensor are adjacent.
     let mut last: Option<(&TensorUnit, usize)> = None;
     for (unit, found) in units.iter().zip(found) {
         let number = match last {
@@ -226,7 +227,7 @@ fn compare(
     damages
 }
 
-/// What the threads share.
+/// State shared by the threads.
 struct Run<'a> {
     files: &'a [ReadFile],
     units: &'a [TensorUnit],
@@ -235,7 +236,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// The sum of every unit, in their order.
+    /// Returns the checksum of every unit, in order.
     fn all(&self, n_threads: usize, n_bytes: u64, interrupt: &Interrupt) -> Result<Vec<Found>> {
         let mut found: Vec<Found> = vec![Ok(0); self.units.len()];
         let bar = Bar::bytes("reading all", n_bytes);
@@ -269,7 +270,7 @@ impl Run<'_> {
             let unit_idx = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(unit) = self.units.get(unit_idx) else { return };
             let sum = sum(&self.files[unit.file_idx], unit, &mut chunk);
-            // Who does not listen any more has stopped.
+            // The receiver is gone after a cancellation.
             if sender.send((unit_idx, sum)).is_err() {
                 return;
             }

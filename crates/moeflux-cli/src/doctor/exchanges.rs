@@ -1,4 +1,4 @@
-//! How long ranks of an MPI launcher take to exchange values.
+//! The time that ranks of an MPI launcher take to exchange values.
 //!
 //! **Invariant:** all ranks measure the same exchanges in the same order, before anything else.
 
@@ -11,33 +11,33 @@ use serde_json::{Value, json};
 use crate::network::{Job, Network};
 use crate::size::binary;
 
-/// Bytes of all ranks together.
+/// Bytes of an exchange, over all ranks.
 const SIZES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
-/// Exchanges of each size.
+/// Exchanges measured for each size.
 const N_TIMES: usize = 200;
 
-/// Exchanges of one size.
+/// The times of exchanges of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Exchange {
     n_bytes: u32,
     median: Duration,
-    /// Of a hundred, one takes longer.
+    /// The 99th percentile.
     last: Duration,
 }
 
-/// All of them.
+/// The exchanges of all sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Exchanges {
     hosts: Vec<String>,
     by_size: Vec<Exchange>,
 }
 
-/// Measures with all other ranks.
+/// Measures together with all other ranks.
 ///
 /// # Errors
 ///
-/// [`moeflux::Error::Rank`].
+/// [`moeflux::Error::Rank`] if an exchange fails.
 pub(crate) fn measure(group: &RankGroup) -> Result<Exchanges> {
     let by_size = SIZES.map(|n_bytes| {
         let mut times = group.time_exchanges(n_bytes as usize, N_TIMES)?;
@@ -50,14 +50,14 @@ pub(crate) fn measure(group: &RankGroup) -> Result<Exchanges> {
 }
 
 impl Exchanges {
-    /// What `plan` may count on.
+    /// Returns the network for `plan`.
     fn network(&self) -> Network {
         let [first, .., last] = &*self.by_size else { unreachable!("there are five sizes") };
         let ends = [first, last].map(|it| (f64::from(it.n_bytes), it.median));
         Job::network_of(u32::try_from(self.hosts.len()).unwrap_or(u32::MAX), ends)
     }
 
-    /// For machines.
+    /// Returns the figures as JSON.
     pub(super) fn json(&self) -> Value {
         let exchange = |it: &Exchange| {
             json!({
@@ -73,7 +73,7 @@ impl Exchanges {
         })
     }
 
-    /// For people.
+    /// Returns the figures as lines of text.
     pub(super) fn lines(&self) -> Vec<String> {
         let us = |time: Duration| format!("{:.0} us", 1e6 * time.as_secs_f64());
         let mut lines = vec![format!("ranks: {}, on {}", self.hosts.len(), self.hosts.join(", "))];
@@ -85,7 +85,7 @@ impl Exchanges {
         lines
     }
 
-    /// What to do with it.
+    /// Returns the command that uses the figures.
     pub(super) fn verdict(&self) -> String {
         let (n_ranks, network) = (self.hosts.len(), self.network().option());
         format!(

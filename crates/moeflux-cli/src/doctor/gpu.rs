@@ -1,4 +1,4 @@
-//! The GPUs of this machine, with the limits that matter to a model.
+//! The GPUs of this machine, with the limits that matter for models.
 
 use moeflux_gpu::adapter::{AdapterFacts, adapters};
 use serde_json::{Value, json};
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use crate::quiet::without_noise;
 use crate::size::binary;
 
-/// What `--gpu` can name, in that order.
+/// Returns the GPUs that `--gpu` can name, in that order.
 pub(super) fn here() -> Vec<AdapterFacts> {
     without_noise(adapters).iter().map(|adapter| adapter.facts().clone()).collect()
 }
 
-/// One of them for people.
+/// Describes a GPU as text.
 pub(super) fn text(facts: &AdapterFacts) -> String {
     let mut parts = vec![facts.to_string()];
     parts.extend(facts.memory_bytes.map(|n_bytes| format!("memory {}", binary(n_bytes))));
@@ -31,7 +31,7 @@ pub(super) fn text(facts: &AdapterFacts) -> String {
     parts.join(", ")
 }
 
-/// One of them for machines.
+/// Describes a GPU as JSON.
 pub(super) fn json(facts: &AdapterFacts) -> Value {
     json!({
         "name": facts.name,

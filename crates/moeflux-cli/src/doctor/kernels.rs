@@ -1,7 +1,7 @@
-//! `moeflux doctor --gpu-check`: what a GPU computes of the layers of models, beside the CPU.
+//! `moeflux doctor --gpu-check`: compares the layers of models on the GPU with the CPU.
 //!
-//! **Invariant:** what differs is printed in full, so that it can be sent in; a failure says so in
-//! the exit status.
+//! **Invariant:** every difference is printed in full, so that it can be reported; a failure shows
+//! in the exit status.
 
 use std::path::Path;
 
@@ -22,14 +22,14 @@ use crate::plan::advice::PACKED;
 use crate::print;
 use crate::quiet::without_noise;
 
-/// Together these have most operations and kinds of weights.
+/// Together these models cover most operations and kinds of weights.
 const KNOWN: [&str; 3] = ["gpt-oss-20b", "GLM-4.7-Flash", "Qwen3.6-35B-A3B"];
 
 /// Checks the GPU with the layers of the model in `dir`, or of known models if there is none.
 ///
 /// # Errors
 ///
-/// [`Error::Device`] if something differs; what the GPU or the model's files report.
+/// [`Error::Device`] if a result differs; errors of the GPU or of the model's files.
 pub(super) fn check(wanted: Option<&str>, dir: &Path) -> Outcome {
     let models = match model::has_weights(dir)? {
         true => vec![(dir.display().to_string(), Model::open(dir)?.into_parts().0)],
@@ -60,7 +60,7 @@ pub(super) fn check(wanted: Option<&str>, dir: &Path) -> Outcome {
     Err(Error::Device { device, problem, remedy: None }.into())
 }
 
-/// A known model as it was published, or in four bits.
+/// Returns the blueprint of a known model, quantised as published or else to four bits.
 fn imagined(name: &str) -> Result<(String, Blueprint)> {
     let known = known::named(Path::new(name)).expect("the name of a known model");
     let config = known.config()?;

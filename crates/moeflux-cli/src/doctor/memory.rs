@@ -1,9 +1,9 @@
-//! How fast all cores together read memory.
+//! The rate at which all cores together read memory.
 //!
-//! **Invariant:** each thread sums memory of its own, more than its cache holds, on large pages
-//! where the system has them, as weights are; it was written before, so that no page is made while
-//! the time counts. Of several rounds the best counts: what
-//! else runs on the machine only takes away.
+//! **Invariant:** each thread sums its own memory, which exceeds its cache and uses huge pages
+//! where available, as weights do. The memory is written first, so that no page fault occurs while
+//! the time is measured. The best of several rounds counts, because other programs can only reduce
+//! the rate.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,25 +14,25 @@ use moeflux_io::AlignedBytes;
 
 use crate::clock;
 
-/// Of each thread.
+/// Bytes that each thread reads.
 const PART_BYTES: usize = 128 << 20;
 
-/// Of all: more would take long to be made.
+/// Upper bound over all threads: more would take long to prepare.
 const ALL_BYTES_MAX: usize = 2 << 30;
 
-/// No machine needs more to read at its rate.
+/// No machine needs more threads to reach its rate.
 const N_THREADS_MAX: usize = 64;
 
-/// Of the memory that is free, at most this part is used.
+/// At most this fraction of the free memory is used.
 const SHARE_OF_FREE: u64 = 8;
 
-/// Of each round.
+/// The duration of each round.
 const DURATION: Duration = Duration::from_millis(60);
 
-/// How often all threads begin together.
+/// Rounds, each started by all threads together.
 const N_ROUNDS: usize = 4;
 
-/// Bytes per second; none if there is too little memory to say.
+/// Returns bytes per second; `None` if there is too little memory to measure.
 pub(super) fn rate(n_cores: usize, available_bytes: Option<u64>) -> Option<f64> {
     let free_bytes = available_bytes.map_or(u64::MAX, |bytes| bytes / SHARE_OF_FREE);
     let free_bytes = usize::try_from(free_bytes).unwrap_or(usize::MAX);
@@ -70,7 +70,7 @@ fn measure(n_threads: usize, n_bytes: usize, duration: Duration) -> Option<f64> 
             builder.spawn_scoped(scope, work).ok()
         };
         let threads: Vec<_> = (0..n_threads).filter_map(spawn).collect();
-        // Nobody waits for threads that the system has not made.
+        // Tells the threads not to wait for those that could not be created.
         n_started.store(threads.len(), Ordering::SeqCst);
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>()
     });
@@ -78,7 +78,7 @@ fn measure(n_threads: usize, n_bytes: usize, duration: Duration) -> Option<f64> 
     (0..N_ROUNDS).map(round).max_by(f64::total_cmp).filter(|rate| *rate > 0.0)
 }
 
-/// Bytes per second of one thread.
+/// Returns the bytes per second of one thread.
 #[expect(clippy::cast_precision_loss, reason = "a figure to look at")]
 fn sum_for(bytes: &[u8], duration: Duration) -> f64 {
     let began = clock::instant();
@@ -90,8 +90,8 @@ fn sum_for(bytes: &[u8], duration: Duration) -> f64 {
     n_bytes as f64 / began.elapsed().as_secs_f64().max(1e-9)
 }
 
-/// Of words of eight bytes, by several sums at once: one alone waits for its additions, not for
-/// memory.
+/// Sums words of eight bytes, into several sums at once: a single sum would be limited by the
+/// latency of additions, not by memory.
 fn sum(bytes: &[u8]) -> u64 {
     let mut sums = [0_u64; 32];
     let (words, _) = bytes.as_chunks::<8>();

@@ -1,9 +1,10 @@
-//! `moeflux doctor`: what this machine and a drive give a model, and what should be looked at.
+//! `moeflux doctor`: measures this machine and a drive for running models, and reports problems.
 //!
-//! **Invariant:** reads only, but for a temporary file where there is no model to read from, and
-//! what it remembers in the cache folder; what the system does not say is left out. Figures of a
-//! busy machine are shown and not remembered. A drive that cannot be measured is a warning, damage
-//! found by `--deep` a failure.
+//! **Invariant:** nothing is written except a temporary file where there is no model to read, the
+//! checksums of `--deep`, and trial models and figures in the cache folder; values that the system
+//! does not report are left out. Figures of a busy machine are shown, but kept only with
+//! `--even-if-busy`. A drive that cannot be measured is a warning, damage found by `--deep` a
+//! failure.
 
 pub(crate) mod exchanges;
 mod sums;
@@ -113,17 +114,17 @@ pub(crate) struct DoctorArgs {
     pub(crate) group: Option<RankGroup>,
 }
 
-/// Looks at everything and prints it.
+/// Examines everything and prints the report.
 ///
 /// # Errors
 ///
-/// What is wrong with the folder; that something is damaged; [`Error::Cancelled`].
+/// Fails if the folder is unusable or the model is damaged, and with [`Error::Cancelled`].
 pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
     if args.forget {
         return Ok(print::line(&forget()?)?);
     }
     let found = hub::found(&args.dir)?;
-    // In the hub's cache a file is a link to one whose name says nothing.
+    // A file in the hub's cache is a link to a file with a meaningless name, so it is not resolved.
     let dir = if found.is_file() {
         found
     } else {
@@ -161,7 +162,7 @@ pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
     }
 }
 
-/// Forgets what was measured; says what and where.
+/// Deletes the figures of this machine. Returns a message with their names and the file.
 fn forget() -> Result<String> {
     let mut measured = Measured::load();
     let forgotten = measured.forget();
@@ -176,10 +177,11 @@ fn forget() -> Result<String> {
 }
 
 fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Report> {
-    // The other ranks have begun with this, too.
+    // The other ranks measure exchanges first, too.
     let exchanges = args.group.as_ref().map(exchanges::measure).transpose()?;
     let system = System::here();
-    // First: what is wrong with a model or the place for its checksums is said at once.
+    // First, so that problems with the model or with the path for its checksums are reported at
+    // once.
     let deep = match args.deep {
         true => Some(deep(&dir, args.sums.as_deref(), machine::n_cores().get(), interrupt)?),
         false => None,
@@ -217,7 +219,8 @@ fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Rep
     Ok(report)
 }
 
-/// Keeps what was measured for `plan`, unless it is too low; what is known then.
+/// Keeps the figures for `plan`, unless other programs used the machine. Returns all figures known
+/// then.
 fn remember(report: &Report) -> Measured {
     let mut measured = Measured::load();
     match report.kept {
@@ -244,7 +247,7 @@ fn remember(report: &Report) -> Measured {
     measured
 }
 
-/// The files of the model at a path, or those with weights in a folder that is none.
+/// Returns the files of the model at a path, or the weight files in a folder without a model.
 fn files_at(path: &Path) -> Files {
     let folder = if path.is_dir() { path } else { model::folder_of(path) };
     let own = Model::open(path).ok().map(|model| {
@@ -254,7 +257,7 @@ fn files_at(path: &Path) -> Files {
     Files { folder: folder.to_owned(), of_model: own }
 }
 
-/// How fast the CPU computes, and a GPU if there is one. What cannot be measured is told.
+/// Measures the CPU, and a GPU if there is one. Failures are part of the result.
 fn trials(args: &DoctorArgs, system: &System, interrupt: &Interrupt) -> Result<Trials> {
     if args.trials == TrialsOf::None {
         return Ok(Trials::default());
@@ -286,7 +289,7 @@ fn trials(args: &DoctorArgs, system: &System, interrupt: &Interrupt) -> Result<T
     Ok(Trials { cpu: Some(cpu), card })
 }
 
-/// The model in a folder, if there is one.
+/// Describes the model in a folder, if there is one.
 fn model_here(dir: &Path, measured: &Measured) -> Option<std::result::Result<ModelHere, String>> {
     let has = |name: &str| dir.join(name).is_file();
     let gguf = match gguf_at(dir) {

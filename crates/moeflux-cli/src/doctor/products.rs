@@ -1,8 +1,8 @@
-//! How much slower a CPU multiplies weights that are no codes: products of FP8 and of bf16 beside
-//! products of codes.
+//! How much slower the CPU multiplies floating-point weights: products of FP8 and of bf16 compared
+//! with products of quantised weights.
 //!
-//! **Invariant:** each thread has matrices of its own, more than its cache holds, and meets none
-//! twice in a row. Of several rounds the best counts, as with memory's rate.
+//! **Invariant:** each thread has its own matrices, which exceed its cache, and never multiplies
+//! one twice in a row. The best of several rounds counts, as for the memory rate.
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;
@@ -19,49 +19,49 @@ use moeflux_kernels::{
 use crate::clock;
 use crate::needs::float;
 
-/// Of each thread.
+/// Bytes of each thread's matrices.
 const PART_BYTES: usize = 48 << 20;
 
-/// Rows and columns: a projection.
+/// Rows and columns of a typical projection.
 const SHAPE: (usize, usize) = (1024, 2048);
 
-/// Rows of activations that a prompt brings an expert.
+/// Rows of activations that an expert gets in a prompt.
 const N_ROWS: usize = 64;
 
-/// Of each round.
+/// The duration of each round.
 const DURATION: Duration = Duration::from_millis(60);
 
 const N_ROUNDS: usize = 3;
 
-/// Codes as most models have them.
+/// The quantisation of most models.
 const CODES: MatrixKind = MatrixKind::Affine(Affine::new(4, 64, FloatKind::Bf16));
 
-/// What is measured.
+/// The kinds of weights that are measured.
 const KINDS: [MatrixKind; 3] =
     [CODES, MatrixKind::Fp8(Fp8::DEEPSEEK), MatrixKind::Float(FloatKind::Bf16)];
 
 /// Rates of products with one row and with many.
 #[derive(Clone, Copy, Debug)]
 struct Rates {
-    /// Weights read with one row of activations.
+    /// Weights read, with one row of activations.
     bytes_per_s: f64,
-    /// Multiplications and additions with many.
+    /// Multiplications and additions, with many rows.
     operations_per_s: f64,
 }
 
-/// FP8 and bf16 beside codes.
+/// Rates of FP8 and bf16, compared with quantised weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct FloatRates {
-    /// Bytes that answers read, as a multiple of those of codes.
+    /// The rate at which answers read FP8, as a multiple of the rate for quantised weights.
     pub(super) answer_ratio: f64,
-    /// Bytes of bf16 that answers read, of all threads together. Not relative to codes: with so
-    /// many bytes per weight, a token's other work hardly counts.
+    /// Bytes of bf16 that answers read per second, over all threads. Not relative to quantised
+    /// weights: with this many bytes per weight, the rest of a token's work hardly counts.
     pub(super) plain_bytes_per_s: f64,
-    /// Operations of all threads together, with FP8 and many rows.
+    /// Operations per second over all threads, with FP8 and many rows.
     pub(super) operations_per_s: f64,
 }
 
-/// Measured on so many threads.
+/// Measures on `n_threads` threads.
 pub(super) fn float_rates(table: &'static KernelTable, n_threads: NonZeroUsize) -> FloatRates {
     let [codes, floats, plain] = KINDS.map(|kind| rates(table, kind, n_threads.get()));
     FloatRates {
@@ -95,10 +95,10 @@ fn rates(table: &'static KernelTable, kind: MatrixKind, n_threads: usize) -> Rat
     }
 }
 
-/// Matrices that one thread multiplies in a second.
+/// Returns the matrices per second that one thread multiplies.
 fn multiply(table: &'static KernelTable, layout: MatrixLayout, n_rows: usize) -> f64 {
     let Some(mut weights) = AlignedBytes::zeroed(PART_BYTES) else { return 0.0 };
-    // Normal numbers whatever they are read as.
+    // These bytes are normal numbers in every format.
     weights.fill(0x3c);
     let n_matrices = (PART_BYTES / layout.total_bytes()).max(1);
     let mut product = Multiplier::new(table, layout, n_rows);
@@ -116,7 +116,7 @@ fn multiply(table: &'static KernelTable, layout: MatrixLayout, n_rows: usize) ->
     float(n_done) / began.elapsed().as_secs_f64().max(1e-9)
 }
 
-/// Activations, and what a product needs besides.
+/// Activations, and the buffers of a product.
 struct Multiplier {
     table: &'static KernelTable,
     picks: Vec<usize>,

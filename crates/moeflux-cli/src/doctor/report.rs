@@ -1,7 +1,6 @@
-//! All that the doctor found, as JSON and as a verdict.
+//! The doctor's findings, as JSON and as a verdict.
 //!
-//! **Invariant:** a warning names what it is about and the way out; what is as it should be is not
-//! mentioned.
+//! **Invariant:** a warning names its subject and a remedy; values in order are not mentioned.
 
 use std::path::PathBuf;
 
@@ -22,49 +21,49 @@ use crate::plan::advice::first_tokens;
 use crate::plan::forecast::{Forecast, Places};
 use crate::plan::report::forecast_json;
 
-/// A drive below this makes every miss long.
+/// Below this rate, every miss is slow.
 const SLOW_BYTES_PER_S: f64 = 1e9;
 
-/// No turning drive reaches this.
+/// No rotating drive reaches this rate.
 const TURNING_BYTES_PER_S: f64 = 0.4e9;
 
-/// With less memory hardly any model is worth its drive.
+/// With less memory, hardly any model runs at a useful speed.
 const LITTLE_MEMORY_BYTES: u64 = 4 << 30;
 
-/// Registered memory of slots counts as locked: with less only a few are.
+/// Registered slot memory counts as locked: with a lower limit, only a few slots are registered.
 const LOCK_BYTES_MIN: u64 = 1 << 30;
 
-/// Of two ways, one is faster only if by more than a tenth: figures of a drive spread.
+/// An access method is faster only if it wins by more than a tenth, since a drive's figures vary.
 const CLEARLY: f64 = 1.1;
 
 /// A model in the folder.
 #[derive(Clone, Debug)]
 pub(super) struct ModelHere {
     pub(super) n_experts: u64,
-    /// What is expected here, or the least memory that it needs.
+    /// The forecast for this machine, or the least memory that the model needs.
     pub(super) expected: Result<Forecast, u64>,
 }
 
-/// How fast the machine computes, or why that is not known; none if nobody asked, or there is no
-/// such thing.
+/// The speed of the machine, or why it is unknown; `None` if it was not requested or there is no
+/// such device.
 #[derive(Debug, Default)]
 pub(super) struct Trials {
     pub(super) cpu: Option<Result<Pace, String>>,
     pub(super) card: Option<Result<Card, String>>,
 }
 
-/// What `moeflux plan` is to count with of the figures.
+/// Which of the figures `moeflux plan` is to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
     /// All of them.
     Good,
-    /// All of them, as it was asked for, although others used the machine.
+    /// All of them as requested, although other programs used the machine.
     Doubtful(String),
-    /// None, because others used the machine.
+    /// None, because other programs used the machine.
     Nothing(String),
 }
 
-/// All that was found.
+/// All findings.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) dir: PathBuf,
@@ -77,15 +76,15 @@ pub(super) struct Report {
     /// The drive's figures, or why there are none.
     pub(super) survey: Result<Survey, String>,
     pub(super) kept: Kept,
-    /// What is there, or a sentence that says why it cannot be run; none if there is nothing.
+    /// The model, or a sentence on why it cannot be run; `None` if there is none.
     pub(super) model: Option<Result<ModelHere, String>>,
     pub(super) deep: Option<Deep>,
-    /// With other ranks.
+    /// Exchanges with other ranks.
     pub(super) exchanges: Option<Exchanges>,
 }
 
 impl Report {
-    /// What the figures mean.
+    /// Explains the figures.
     pub(super) fn verdict(&self) -> Vec<String> {
         let mut verdict = Vec::new();
         if let Ok(survey) = &self.survey {
@@ -116,7 +115,7 @@ impl Report {
         }
     }
 
-    /// What should be looked at.
+    /// Lists what needs attention.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = self.system_warnings();
         match &self.survey {
@@ -157,7 +156,7 @@ impl Report {
                     .to_owned(),
             );
         }
-        // Elsewhere nobody expects it.
+        // Only Linux is expected to have one.
         let is_linux = cfg!(target_os = "linux");
         if let Some(problem) = system.ring_problem.as_ref().filter(|_| is_linux) {
             warnings.push(format!("{problem}; threads read instead"));
@@ -207,7 +206,7 @@ impl Report {
             ));
         }
         let rate = survey.best().map_or(0.0, Way::rate);
-        // Virtual drives say that they turn, too.
+        // Virtual drives also report that they rotate.
         let turns = self.place.device.as_ref().is_some_and(|it| it.is_rotational == Some(true));
         let gbps = rate / 1e9;
         if turns && rate < TURNING_BYTES_PER_S {
@@ -224,7 +223,7 @@ impl Report {
         warnings
     }
 
-    /// For machines.
+    /// Returns the findings as JSON.
     pub(super) fn json(&self) -> Value {
         let mount = self.place.mount.as_ref();
         let device = self.place.device.as_ref();
@@ -273,7 +272,7 @@ impl Report {
     }
 }
 
-/// Where they are, in shares.
+/// Describes the placement of the experts, in shares.
 fn experts(places: &Places, n_experts: u64) -> String {
     let percent = |n: u64| {
         let share = crate::needs::float(n) / crate::needs::float(n_experts.max(1));

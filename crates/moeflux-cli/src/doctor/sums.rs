@@ -1,6 +1,6 @@
 //! Writes the checksums of a checkpoint's files to a file beside them.
 //!
-//! **Invariant:** the file has its name when it is whole, and not before.
+//! **Invariant:** the file gets its name only when it is complete.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -12,8 +12,8 @@ use moeflux_io::create_file;
 
 use crate::out_file::OutFile;
 
-/// A file of sums to be written: begun before anything is read, so that a place where it cannot be
-/// is refused at once.
+/// A file of sums to be written. It is created before anything is read, so that an unusable path is
+/// refused at once.
 #[derive(Debug)]
 pub(super) struct Unwritten {
     out: OutFile,
@@ -21,11 +21,12 @@ pub(super) struct Unwritten {
 }
 
 impl Unwritten {
-    /// For this path; nothing is there under its name before the end.
+    /// Creates the file for this path, under a temporary name.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`].
+    /// [`Error::Io`] if the path cannot be examined, [`Error::Input`] if the file cannot be
+    /// created.
     pub(super) fn begin(path: &Path) -> Result<Self> {
         let out = OutFile::new(path)?;
         let file = create_file(out.path()).map_err(|source| {
@@ -37,11 +38,11 @@ impl Unwritten {
         Ok(Self { out, file })
     }
 
-    /// Writes them, whole or not at all.
+    /// Writes the sums, completely or not at all.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`].
+    /// [`Error::Io`] if the file cannot be written or renamed.
     pub(super) fn finish(self, sums: &SumsDocument) -> Result<()> {
         let Self { out, mut file } = self;
         let text = format!("{}\n", sums.to_json());
@@ -52,7 +53,7 @@ impl Unwritten {
     }
 }
 
-/// The name of a file in its folder.
+/// Returns the name of a file in its folder.
 pub(super) fn name_of(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }

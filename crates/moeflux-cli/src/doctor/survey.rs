@@ -1,8 +1,9 @@
-//! How fast the drive below a folder reads: by each way, with 1 to 32 reads in flight.
+//! The read rate of the drive that holds a folder: for each access method, with 1 to 32 reads in
+//! flight.
 //!
-//! Reads the largest files of a model, or a temporary file where there is none. **Invariant:** the
-//! temporary file is gone at the end, however that comes; every figure is of places that were not
-//! read before, or says otherwise.
+//! Reads the largest files of a model, or a temporary file if there is none. **Invariant:** the
+//! temporary file is removed on every exit path; every figure comes from offsets that were not read
+//! before, or is marked as repeated.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -22,41 +23,41 @@ use crate::stream::Stream;
 /// Reads in flight, one column each.
 pub(super) const DEPTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
-/// With fewer in flight most drives are slower.
+/// With fewer reads in flight, most drives are slower.
 pub(super) const DEPTH_ENOUGH: usize = 4;
 
-/// As experts are read: large enough for any drive's full rate.
+/// The size of expert reads: large enough for any drive's full rate.
 const READ_BYTES: usize = 1 << 20;
 
-/// Of each figure; the first begins after a moment of getting up to speed.
+/// The duration of each measurement; the first follows a short warm-up.
 const DURATION: Duration = Duration::from_millis(200);
 
-/// Files together shorter than this are used up too soon.
+/// Shorter files (in total) are exhausted too soon.
 const OWN_FILES_BYTES_MIN: u64 = 256 << 20;
 
-/// A temporary file takes at most this part of what is free on the drive.
+/// A temporary file takes at most this fraction of the drive's free space.
 const SHARE_OF_FREE: u64 = 4;
 
-/// A temporary file shorter than this says nothing.
+/// A shorter temporary file gives no useful figure.
 const FILE_BYTES_MIN: u64 = 4 << 20;
 
-/// Written at once.
+/// Bytes of each write.
 const WRITE_BYTES: usize = 4 << 20;
 
-/// By one way.
+/// The figures of one access method.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Way {
-    /// What was asked for.
+    /// The requested caching.
     pub(super) caching: Caching,
     /// `io_uring` or `threads`.
     pub(super) drive: &'static str,
-    /// By [`DEPTHS`].
+    /// The rate for each of [`DEPTHS`].
     pub(super) bytes_per_s: Vec<f64>,
 }
 
 impl Way {
-    /// What it gives with enough reads in flight: the median of those figures, since each alone may
-    /// be of a moment when the drive was faster or busy.
+    /// Returns the rate with enough reads in flight: the median of those figures, since the drive
+    /// may have been unusually fast or busy during any one of them.
     pub(super) fn rate(&self) -> f64 {
         let figures = DEPTHS.iter().zip(&self.bytes_per_s);
         let enough = figures.filter(|(depth, _)| **depth >= DEPTH_ENOUGH);
@@ -64,14 +65,14 @@ impl Way {
         median(&enough).unwrap_or(0.0)
     }
 
-    /// The fewest reads in flight that come close to it.
+    /// Returns the fewest reads in flight that come close to that rate.
     pub(super) fn depth_enough(&self) -> usize {
         let is_enough = |(_, rate): &(&usize, &f64)| **rate >= 0.95 * self.rate();
         let mut found = DEPTHS.iter().zip(&self.bytes_per_s);
         found.find(is_enough).map_or(DEPTHS[0], |(depth, _)| *depth)
     }
 
-    /// For people.
+    /// Returns the name for the text output.
     pub(super) fn name(&self) -> String {
         let caching = match self.caching {
             Caching::Direct => "direct",
@@ -81,22 +82,22 @@ impl Way {
     }
 }
 
-/// What was read.
+/// The files that were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// So many files of a model, and their bytes.
+    /// The number of a model's files, and their bytes.
     Model(usize, u64),
-    /// So many files with weights in a folder that is not a model that runs.
+    /// The number of weight files in a folder that is not a runnable model, and their bytes.
     Folder(usize, u64),
-    /// A file of so many bytes, written for this.
+    /// The length of a temporary file written for the measurement.
     Temporary(u64),
 }
 
-/// Where to read.
+/// The files to read.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
     pub(super) folder: PathBuf,
-    /// The files of the model there, with their bytes, if there is one.
+    /// The files of the model there with their lengths, if there is one.
     pub(super) of_model: Option<Vec<(PathBuf, u64)>>,
 }
 
@@ -104,26 +105,26 @@ pub(super) struct Files {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Survey {
     pub(super) subject: Subject,
-    /// Direct first, if it can be had.
+    /// Direct reads first, if available.
     pub(super) ways: Vec<Way>,
-    /// Whether places were read again: then a drive's own cache may have helped.
+    /// Whether offsets were read again, so that the drive's own cache may have helped.
     pub(super) is_repeated: bool,
-    /// Offsets of direct reads are multiples of this; none if there are no direct reads.
+    /// Alignment of direct reads; `None` if there are no direct reads.
     pub(super) direct_block_bytes: Option<usize>,
 }
 
 impl Survey {
-    /// The best way.
+    /// Returns the fastest access method.
     pub(super) fn best(&self) -> Option<&Way> {
         self.ways.iter().max_by(|a, b| a.rate().total_cmp(&b.rate()))
     }
 
-    /// The way that was asked for so.
+    /// Returns the access method with this requested caching.
     pub(super) fn way(&self, caching: Caching) -> Option<&Way> {
         self.ways.iter().find(|way| way.caching == caching)
     }
 
-    /// For machines.
+    /// Returns the figures as JSON.
     pub(super) fn json(&self) -> Value {
         let ways = self.ways.iter().map(|way| {
             json!({
@@ -156,11 +157,13 @@ impl Survey {
     }
 }
 
-/// Measures the drive of these files, or of their folder if they are too short.
+/// Measures the drive with these files, or with a temporary file in their folder if they are too
+/// short.
 ///
 /// # Errors
 ///
-/// [`Error::Io`], [`Error::NoRoom`] where a temporary file has no room, [`Error::Cancelled`].
+/// [`Error::Io`] if reading or writing fails, [`Error::NoRoom`] if a temporary file does not fit,
+/// [`Error::Cancelled`].
 pub(super) fn survey(files: &Files, file_bytes: u64, interrupt: &Interrupt) -> Result<Survey> {
     let dir = files.folder.as_path();
     let (mut own, subject): (_, fn(usize, u64) -> Subject) = match &files.of_model {
@@ -179,13 +182,13 @@ pub(super) fn survey(files: &Files, file_bytes: u64, interrupt: &Interrupt) -> R
     measure(subject, vec![temporary.path.clone()], interrupt)
 }
 
-/// Files of weights, whatever they belong to.
+/// Lists the weight files in a folder, regardless of the model they belong to.
 fn own_files(dir: &Path) -> Result<Vec<(PathBuf, u64)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).map_err(Error::io("list", dir))? {
         let path = entry.map_err(Error::io("list", dir))?.path();
         let is_weights = path.extension().is_some_and(|it| it == "safetensors" || it == "gguf");
-        // Links of a cache lead to files of the same drive; what cannot be looked at is left out.
+        // Links in a cache lead to files on the same drive; inaccessible files are left out.
         let metadata = fs::metadata(&path).ok().filter(|it| is_weights && it.is_file());
         files.extend(metadata.map(|it| (path, it.len())));
     }
@@ -221,7 +224,7 @@ fn measure(subject: Subject, files: Vec<PathBuf>, interrupt: &Interrupt) -> Resu
     Ok(Survey { subject, ways, is_repeated, direct_block_bytes })
 }
 
-/// Removes itself.
+/// A file that is removed on drop.
 #[derive(Debug)]
 struct TemporaryFile {
     path: PathBuf,
@@ -229,7 +232,7 @@ struct TemporaryFile {
 }
 
 impl TemporaryFile {
-    /// Of numbers that no drive can make smaller.
+    /// Writes a file of random numbers, which no drive can compress.
     fn write(dir: &Path, file_bytes: u64, interrupt: &Interrupt) -> Result<Self> {
         let room = free_disk_bytes(dir).map_or(u64::MAX, |free| free / SHARE_OF_FREE);
         let len_bytes = file_bytes.min(room);
@@ -272,7 +275,7 @@ impl TemporaryFile {
             n_written += part.len() as u64;
             bar.add(part.len() as u64);
         }
-        // What has not reached the drive would be read from memory.
+        // Data that has not reached the drive would be read from memory.
         file.sync_all().map_err(failed)?;
         Ok(temporary)
     }
@@ -301,7 +304,7 @@ mod tests {
             (&[1.0, 2.0, 3.9, 4.0, 4.1, 4.0][..], 4.0, 4),
             (&[4.0, 4.0, 4.0, 4.0, 4.0, 4.0], 4.0, 1),
             (&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 4.5, 16),
-            // A burst counts no more than any other figure.
+            // A burst has no more weight than any other figure.
             (&[3.0, 2.9, 2.0, 9.0, 2.1, 2.2], 2.15, 1),
             (&[], 0.0, 1),
         ] {
@@ -335,7 +338,7 @@ mod tests {
         }
         let all = survey(&folder(dir.path()), 8 << 20, &Interrupt::never()).unwrap();
         assert_eq!(all.subject, Subject::Folder(2, 8 << 20));
-        // Others in the folder are no part of a model.
+        // Other files in the folder are not part of the model.
         let own = vec![(dir.path().join("b.safetensors"), 5 << 20)];
         let files = Files { of_model: Some(own), ..folder(dir.path()) };
         let own = survey(&files, 5 << 20, &Interrupt::never()).unwrap();

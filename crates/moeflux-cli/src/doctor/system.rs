@@ -1,7 +1,7 @@
-//! What the CPU, the memory and the kernel offer a model.
+//! The features of the CPU, the memory and the kernel that matter for models.
 //!
-//! **Invariant:** reads small text files and opens one ring; what the system does not say is
-//! missing, whatever stands there, and nothing fails.
+//! **Invariant:** reads small text files and opens one ring. Values that the system does not report
+//! are missing, whatever the files contain, and nothing fails.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::machine::{Machine, kibibytes};
 
-/// Features of CPUs that kernels use or may come to use, as Linux calls them.
+/// CPU features that kernels use or may use later, as named by Linux.
 const FEATURES: [&str; 20] = [
     "avx2",
     "fma",
@@ -34,28 +34,28 @@ const FEATURES: [&str; 20] = [
     "sve",
 ];
 
-/// Reads that a ring is tried with.
+/// Queue length of the ring that is opened as a test.
 #[cfg(target_os = "linux")]
 const N_IN_RING: usize = 8;
 
-/// Pages larger than usual.
+/// Pages larger than the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HugePages {
     /// `always`, `madvise` or `never`.
     pub(super) transparent: Option<String>,
-    /// Reserved and free.
+    /// Number of reserved pages that are free.
     pub(super) n_free: Option<u64>,
     pub(super) page_bytes: Option<u64>,
 }
 
-/// The most memory that may be locked.
+/// Upper bound on locked memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LockLimit {
     Bytes(u64),
     Unlimited,
 }
 
-/// All that is known of the system.
+/// The known facts about the system.
 #[derive(Clone, Debug)]
 pub(super) struct System {
     pub(super) machine: Machine,
@@ -63,19 +63,19 @@ pub(super) struct System {
     pub(super) kernels: &'static str,
     pub(super) kernels_available: Vec<&'static str>,
     pub(super) available_bytes: Option<u64>,
-    /// Threads that wanted to run within the last minute, before anything was measured.
+    /// Runnable threads in the last minute, before any measurement.
     pub(super) load: Option<f64>,
     pub(super) group: Option<ControlGroup>,
     pub(super) huge_pages: HugePages,
     pub(super) lock_limit: Option<LockLimit>,
-    /// No limit of locked memory holds for root.
+    /// The limit on locked memory does not apply to root.
     pub(super) is_root: bool,
-    /// Why reads cannot be queued in the kernel; none if they can.
+    /// Why reads cannot be queued in the kernel; `None` if they can.
     pub(super) ring_problem: Option<String>,
 }
 
 impl System {
-    /// This one.
+    /// Examines this system.
     pub(super) fn here() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         Self {
@@ -96,7 +96,7 @@ impl System {
         }
     }
 
-    /// For machines.
+    /// Returns the facts as JSON.
     pub(super) fn json(&self) -> Value {
         let group = self.group.as_ref().map(|group| {
             json!({
@@ -130,7 +130,7 @@ impl System {
     }
 }
 
-/// The known ones among those of the first core.
+/// Returns the known features of the first core.
 fn features(cpuinfo: &str) -> Vec<&'static str> {
     let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
     let mut named = lines.map(|(key, words)| (key.trim(), words));
@@ -149,12 +149,13 @@ fn huge_pages(enabled: &str, meminfo: &str) -> HugePages {
     }
 }
 
-/// `0.42 0.30 0.20 1/234 5678`: the first is of the last minute.
+/// Parses `0.42 0.30 0.20 1/234 5678`; the first number is for the last minute.
 fn load(loadavg: &str) -> Option<f64> {
     loadavg.split_whitespace().next()?.parse().ok().filter(|load: &f64| load.is_finite())
 }
 
-/// `Max locked memory  8388608  8388608  bytes`: the first is what holds.
+/// Parses `Max locked memory  8388608  8388608  bytes`; the first number is the soft limit, which
+/// applies.
 fn lock_limit(limits: &str) -> Option<LockLimit> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
     match line.split_whitespace().next()? {
@@ -163,7 +164,7 @@ fn lock_limit(limits: &str) -> Option<LockLimit> {
     }
 }
 
-/// `Uid:  0  0  0  0`: the second is what counts.
+/// Parses `Uid:  0  0  0  0`; the second number is the effective user.
 fn is_root(status: &str) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     line.and_then(|line| line.split_whitespace().nth(1)) == Some("0")

@@ -1,6 +1,6 @@
-//! What the doctor found, as a page of aligned text.
+//! The doctor's report as aligned text.
 //!
-//! **Invariant:** what is not known has no line.
+//! **Invariant:** unknown values have no line.
 
 use moeflux::ByteCount;
 use moeflux::provider::error::grouped;
@@ -15,13 +15,13 @@ use crate::pace::Pace;
 use crate::page::Labels;
 use crate::size::binary;
 
-/// Labels of every section.
+/// Width of the labels in every section.
 const LABELS: Labels = Labels(14);
 
-/// Columns of a way's name.
+/// Width of an access method's name.
 const WAY_WIDTH: usize = 26;
 
-/// The page, without a newline at its end.
+/// Renders the report, without a newline at its end.
 pub(super) fn render(report: &Report) -> String {
     let mut lines = machine(report);
     lines.push(String::new());

@@ -1,7 +1,7 @@
-//! `moeflux inspect`: what a model is, how large its parts are and what a token costs.
+//! `moeflux inspect`: the architecture of a model, the sizes of its parts and the cost of a token.
 //!
 //! **Invariant:** reads headers only, so that a 400 GB checkpoint is described in well under a
-//! second; a bare `config.json` is described as the checkpoint that it would be.
+//! second; a bare `config.json` is described as the checkpoint that it would produce.
 
 mod report;
 mod text;
@@ -37,11 +37,11 @@ pub(crate) struct InspectArgs {
     pub(crate) json: bool,
 }
 
-/// Describes the model; answers what to print.
+/// Describes the model. Returns the text to print.
 ///
 /// # Errors
 ///
-/// What is wrong with the config, the headers or the arguments.
+/// Fails if the config, the headers or the arguments are invalid.
 pub(crate) fn run(args: &InspectArgs) -> Outcome<String> {
     let located = args.path.as_deref().map(known::located).transpose()?;
     if let Some(known) = located.as_deref().and_then(known::named) {

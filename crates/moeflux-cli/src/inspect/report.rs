@@ -1,7 +1,7 @@
-//! A blueprint as the numbers that are printed.
+//! The printed numbers of a blueprint.
 //!
-//! **Invariant:** every number is counted from the tensors that were bound, none from a formula of
-//! its own. Units stand in the names, of the JSON too: scripts rely on them.
+//! **Invariant:** every number is counted from the bound tensors, none comes from a separate
+//! formula. Names include their units, also in the JSON: scripts rely on them.
 
 use moeflux::Arithmetic;
 use moeflux::provider::blueprint::Blueprint;
@@ -16,13 +16,13 @@ use moeflux::provider::weights::{
 use moeflux_kernels::{Biases, BlockKind, Fp8, MatrixKind};
 use serde_json::{Value, json};
 
-/// Positions that the state's size is given for.
+/// Positions for which the state's size is given.
 pub(super) const N_POSITIONS: u64 = 1000;
 
-/// How the default arithmetic keeps keys and values.
+/// The format of keys and values in the default arithmetic.
 pub(super) const KV_KIND: KvKind = Arithmetic::Int8.kv_kind();
 
-/// The other one, which `--kv-bits 8` asks for.
+/// The alternative format, selected by `--kv-bits 8`.
 pub(super) const KV8_KIND: KvKind = Arithmetic::Int8Kv8.kv_kind();
 
 /// The files of a checkpoint.
@@ -34,7 +34,7 @@ pub(super) struct Files {
     pub(super) is_packed: bool,
 }
 
-/// So many of something, and their bytes as stored.
+/// A number of items, and their bytes as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) what: String,
@@ -42,33 +42,33 @@ pub(super) struct Count {
     pub(super) n_bytes: u64,
 }
 
-/// How matrices are stored.
+/// The quantisation of matrices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Quantised {
     pub(super) default: Option<QuantParams>,
     pub(super) native: Option<NativeFormat>,
-    /// Where neither says it: what most bytes are stored in.
+    /// The kind of most bytes, if neither of the above is known.
     pub(super) mostly: Option<Mostly>,
-    /// Matrices stored otherwise.
+    /// Matrices stored in another way.
     pub(super) n_otherwise: usize,
 }
 
-/// The kind of most bytes.
+/// The kind that most bytes are stored in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mostly {
     pub(super) kind: String,
-    /// Of all bytes of matrices, so many hundredths.
+    /// Its percentage of all bytes of matrices.
     pub(super) percent: u64,
-    /// Whether any matrix has codes instead of floats.
+    /// Whether any matrix is quantised.
     pub(super) has_codes: bool,
 }
 
-/// All that is printed of a model.
+/// Everything that is printed about a model.
 #[derive(Clone, Debug)]
 pub(super) struct Report {
     pub(super) family: &'static str,
     pub(super) model_type: String,
-    /// `None`: it does not exist, this is what it would be.
+    /// `None` if the model does not exist and the report describes what it would be.
     pub(super) files: Option<Files>,
     pub(super) hidden: usize,
     pub(super) vocab: usize,
@@ -76,20 +76,20 @@ pub(super) struct Report {
     pub(super) context_limit: ContextLimit,
     pub(super) tied_embeddings: bool,
     pub(super) n_layers: usize,
-    /// Distinct ones in their order, and how many layers have each.
+    /// Distinct mixers in order, and the number of layers with each.
     pub(super) mixers: Vec<(MixerSpec, usize)>,
-    /// As `mixers`.
+    /// As for `mixers`.
     pub(super) ffns: Vec<(FfnSpec, usize)>,
     pub(super) quantised: Quantised,
     pub(super) tensors: Vec<Count>,
     pub(super) skipped: Vec<SkippedGroup>,
-    /// Of all tensors that are used, as stored.
+    /// Bytes of all used tensors, as stored.
     pub(super) stored_bytes: u64,
-    /// In memory, vectors widened.
+    /// Bytes in memory, with vectors widened.
     pub(super) resident_bytes: u64,
-    /// All routed experts, as stored.
+    /// Bytes of all routed experts, as stored.
     pub(super) experts_bytes: u64,
-    /// Smallest and largest routed expert.
+    /// Bytes of the smallest and largest routed expert.
     pub(super) expert_bytes: Option<(u64, u64)>,
     pub(super) routed_bytes_per_token: u64,
     pub(super) state_bytes_per_1000_tokens: u64,
@@ -129,7 +129,7 @@ impl Report {
         }
     }
 
-    /// What the model was made for, whatever moeflux can do.
+    /// Returns the context that the model was made for, even if moeflux supports less.
     pub(super) fn context_stated(&self) -> usize {
         match self.context_limit {
             ContextLimit::Model => self.context_max,
@@ -137,7 +137,7 @@ impl Report {
         }
     }
 
-    /// The same as JSON.
+    /// Returns the report as JSON.
     pub(super) fn to_json(&self) -> Value {
         let mixers = self.mixers.iter().map(|(mixer, n)| with_count(mixer_json(mixer), *n));
         let ffns = self.ffns.iter().map(|(ffn, n)| with_count(ffn_json(ffn), *n));
@@ -231,7 +231,7 @@ fn quantised(blueprint: &Blueprint) -> Quantised {
         }
         _ => false,
     };
-    // A default that no matrix has is none.
+    // A default that applies to no matrix is dropped.
     let is_named = kinds.iter().any(|it| is_main(it.kind));
     let (default, native) = if is_named { (default, native) } else { (None, None) };
     let otherwise = kinds.iter().filter(|it| is_named && !is_main(it.kind));
@@ -245,7 +245,7 @@ fn quantised(blueprint: &Blueprint) -> Quantised {
     Quantised { default, native, mostly: most, n_otherwise }
 }
 
-/// Routed and resident tensors by kind, as stored.
+/// Counts routed and resident tensors by kind, as stored.
 fn tensors(manifest: &Manifest) -> Vec<Count> {
     let kinds = manifest.kinds();
     let matrices = kinds.iter().map(|count| Count {

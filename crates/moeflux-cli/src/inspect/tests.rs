@@ -1,4 +1,4 @@
-//! Sizes of published geometries against numbers computed by hand, and what is refused.
+//! Sizes of published geometries against numbers computed by hand, and refusals.
 
 use std::fs;
 use std::path::Path;
@@ -58,9 +58,9 @@ fn a_page_for_people_has_exact_and_rounded_bytes() {
     assert!(line("experts per token").contains(" 4.25 GB "), "{page}");
     assert!(line("45 x gated DeltaNet").contains("64 value heads of 128"), "{page}");
     assert!(line("60 x experts").contains("10 per token of 512"), "{page}");
-    // 15 layers x (2 + 2) heads x 256 channels x 2 bytes x 1,000: f16, as int8 arithmetic keeps.
+    // 15 layers x (2 + 2) heads x 256 channels x 2 bytes x 1,000: f16, as in int8 arithmetic.
     assert!(line("KV per 1,000 tokens (f16)").contains(" 30,720,000 "), "{page}");
-    // 8 codes and a 64th of two bf16 instead of 16 bits: 8.5 of 16.
+    // 8 bits and a 64th of two bf16 instead of 16 bits: 8.5 of 16.
     assert!(line("KV per 1,000 tokens (8 bits)").contains(" 16,320,000 "), "{page}");
     // 45 layers x (64 x 128 x 128 + 3 x 12,288) x 4 bytes.
     assert!(line("recurrent state").contains(" 195,379,200 "), "{page}");
@@ -122,7 +122,7 @@ fn layers_that_differ_have_lines_that_differ() {
         for line in layers.take_while(|it| !it.is_empty()) {
             let text = line.trim_start();
             match (text.split_once(" x "), line.len() - text.len(), found.last_mut()) {
-                // Without how many layers have it.
+                // Without the number of layers.
                 (Some((_, words)), 4, _) => found.push(words.to_owned()),
                 (_, _, Some(last)) => last.push_str(text),
                 _ => panic!("a line goes on without a beginning:\n{page}"),

@@ -1,7 +1,7 @@
-//! A report as a page of aligned text.
+//! A report as aligned text.
 //!
-//! **Invariant:** bytes are printed exactly and rounded both ways, so that a reader may compare
-//! them with any other tool.
+//! **Invariant:** bytes are printed exactly and rounded in both units, so that they can be compared
+//! with any other tool.
 
 use std::fmt::Write as _;
 
@@ -17,10 +17,10 @@ use super::report::{
 };
 use crate::page::Labels;
 
-/// Labels of every section.
+/// Width of the labels in every section.
 const LABELS: Labels = Labels(30);
 
-/// The page, without a newline at its end.
+/// Renders the report, without a newline at its end.
 pub(super) fn render(report: &Report) -> String {
     let mut page = String::new();
     for line in lines(report) {

@@ -1,7 +1,7 @@
 //! Published models by name: their configs, as far as sizes and speeds depend on them.
 //!
-//! **Invariant:** a config says how the files are stored that people download: FP8, MXFP4 or INT4
-//! where the model was published so, otherwise 4 bits in groups of 64, as MLX conversions have it.
+//! **Invariant:** a config describes the format that users download: FP8, MXFP4 or INT4 if the
+//! model was published so, otherwise 4 bits in groups of 64 as in MLX conversions.
 
 mod names;
 
@@ -16,16 +16,16 @@ use crate::hub;
 /// A published model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// As its makers write it.
+    /// As written by its makers.
     pub(crate) name: &'static str,
-    /// Billions of weights: all, and those that a token uses.
+    /// Billions of weights: in total, and used by a token.
     pub(crate) size: &'static str,
     config: &'static str,
-    /// A repository of the hub with files like those of the config.
+    /// A repository on the hub with files like those of the config.
     repository: Option<&'static str>,
 }
 
-/// All of them, the smallest first.
+/// All known models, smallest first.
 pub(crate) const KNOWN: [Known; 20] = [
     Known {
         name: "gpt-oss-20b",
@@ -145,22 +145,22 @@ pub(crate) const KNOWN: [Known; 20] = [
 ];
 
 impl Known {
-    /// Its config.
+    /// Returns its config.
     ///
     /// # Errors
     ///
-    /// None: tests read all of them.
+    /// None in practice: tests parse all configs.
     pub(crate) fn config(&self) -> Result<BareConfig> {
         BareConfig::parse(Path::new(self.name), self.config.as_bytes().to_vec())
     }
 
-    /// Where it can be downloaded, in the form of the config.
+    /// Returns the repository that has it in the form of the config.
     pub(crate) fn repository(&self) -> Option<Wanted> {
         self.repository.and_then(|it| it.parse().ok())
     }
 }
 
-/// What people ask for that moeflux does not run yet, with the words that tell it from the others.
+/// Requested models that moeflux does not run yet, with the words that identify them.
 const NOT_YET: [(&str, &[&str]); 17] = [
     ("Qwen3.8-Flash-Next", &["flash", "next"]),
     ("DeepSeek-V4", &["deepseek", "v4"]),
@@ -181,11 +181,11 @@ const NOT_YET: [(&str, &[&str]); 17] = [
     ("Inkling", &["inkling"]),
 ];
 
-/// Sizes of dense models: those of Qwen, and of others that learned from DeepSeek-R1.
+/// Sizes of dense models: those of Qwen, and of models distilled from DeepSeek-R1.
 const DENSE_SIZES: [&str; 13] =
     ["0.6b", "0.8b", "1.5b", "1.7b", "2b", "4b", "7b", "8b", "9b", "14b", "27b", "32b", "70b"];
 
-/// Models of the same shape as one that is known by name, by the words of their names.
+/// Models with the shape of a known model, with the words that identify them.
 const ALIKE: [(&str, &[&str], &str); 8] = [
     ("DeepSeek-R1", &["deepseek", "r1"], "DeepSeek-V3"),
     ("DeepSeek-V3.1", &["deepseek", "v3.1"], "DeepSeek-V3"),
@@ -200,7 +200,7 @@ const ALIKE: [(&str, &[&str], &str); 8] = [
 /// Words of models that share a name with those of [`ALIKE`], but not the shape.
 const OTHER_SHAPES: [&str; 4] = ["flash", "air", "distill", "lite"];
 
-/// Families that run, of which no model is known by name.
+/// Supported families without a model that is known by name.
 const UNNAMED_FAMILIES: [(&str, &str); 7] = [
     ("mixtral", "Mixtral"),
     ("olmoe", "OLMoE"),
@@ -211,14 +211,14 @@ const UNNAMED_FAMILIES: [(&str, &str); 7] = [
     ("deepseek-v2", "DeepSeek-V2"),
 ];
 
-/// The models that a text means, if it is no path that exists: a path wins.
+/// Returns the models that a text may denote. An existing path takes precedence.
 fn meant(path: &Path) -> Vec<&'static Known> {
     let text = path.to_str().filter(|_| !path.exists() && may_be_name(path));
     let found = text.map(|text| names::matching(text, &KNOWN.map(|known| known.name)));
     found.unwrap_or_default().into_iter().map(|idx| &KNOWN[idx]).collect()
 }
 
-/// Whether a text could be a name or OWNER/NAME, and does not end as the name of a file does.
+/// Returns whether a text could be a name or OWNER/NAME, without the extension of a model file.
 pub(crate) fn may_be_name(path: &Path) -> bool {
     let Some(text) = path.to_str() else { return false };
     let end = path.extension().unwrap_or_default();
@@ -227,7 +227,7 @@ pub(crate) fn may_be_name(path: &Path) -> bool {
     !is_file && !is_path && text.matches('/').count() <= 1
 }
 
-/// The one model that a text means. A part of a name is enough if only sizes are missing.
+/// Returns the one model that a text denotes. A part of a name is enough if only sizes are missing.
 pub(crate) fn named(path: &Path) -> Option<&'static Known> {
     match meant(path).as_slice() {
         [known] if names::is_sure(path.to_str()?, known.name) => Some(*known),
@@ -235,12 +235,12 @@ pub(crate) fn named(path: &Path) -> Option<&'static Known> {
     }
 }
 
-/// A path that exists, the folder of a model in the hub's cache, or a name of [`KNOWN`]: the first
-/// of these that the text means.
+/// Resolves a text to an existing path, the folder of a model in the hub's cache, or a name of
+/// [`KNOWN`], in this order.
 ///
 /// # Errors
 ///
-/// That several models have this name, or that moeflux does not run the one that has it.
+/// Fails if several models have this name, or if moeflux does not run the model of this name.
 pub(crate) fn located(path: &Path) -> Result<PathBuf> {
     let found = hub::found(path);
     if found.as_ref().is_ok_and(|it| it.exists()) || named(path).is_some() {
@@ -249,7 +249,7 @@ pub(crate) fn located(path: &Path) -> Result<PathBuf> {
     unclear(path).map_or(found, Err)
 }
 
-/// What is wrong with a text that could be a name, and means several models or none of them.
+/// Returns the error for a text that could be a name but denotes several models or none.
 pub(crate) fn unclear(path: &Path) -> Option<Error> {
     let text = path.to_str().filter(|_| !path.exists() && may_be_name(path))?;
     let several = meant(path);
@@ -273,7 +273,7 @@ pub(crate) fn unclear(path: &Path) -> Option<Error> {
     Some(Error::malformed(path, problem))
 }
 
-/// Whether a text contains each of these words.
+/// Returns whether a text contains all of these words.
 fn has_words(lower: &str, words: &[&str]) -> bool {
     words.iter().all(|word| lower.contains(word))
 }
@@ -288,8 +288,8 @@ fn not_yet(lower: &str) -> Option<String> {
     Some(format!("moeflux does not run {name} yet; `moeflux plan` lists what it runs"))
 }
 
-/// What to plan instead of a model that has the shape of another. A repository is not replaced by
-/// another one.
+/// Suggests planning a model of the same shape instead. A repository is not replaced by another
+/// one.
 fn alike(lower: &str) -> Option<String> {
     let name = lower.rsplit('/').next().unwrap_or(lower);
     let of_name: Vec<&str> = name.split(['-', '_', ' ', ':']).collect();
@@ -312,7 +312,7 @@ fn unnamed_family(lower: &str) -> Option<String> {
     ))
 }
 
-/// An error about a name that is neither a path nor known.
+/// Returns the error for a name that is neither a path nor known.
 pub(crate) fn unknown(path: &Path) -> Error {
     unclear(path).unwrap_or_else(|| {
         let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
@@ -393,7 +393,7 @@ mod tests {
         }
     }
 
-    /// Billions of weights by the makers' model cards, without the layers for drafts.
+    /// Billions of weights according to the makers' model cards, without the layers for drafts.
     #[test]
     fn configs_have_the_weights_that_their_makers_state() {
         let stated = [

@@ -1,18 +1,18 @@
-//! Which model a name means: written in part, in any case, with blanks, or as a repository.
+//! Finds the model that a name denotes: abbreviated, in any case, with blanks, or as a repository.
 //!
-//! **Invariant:** pure. A name that is written out wins over those that contain it.
+//! **Invariant:** pure. An exact name takes precedence over names that contain it.
 
-/// What follows the name of a model in names of repositories, without changing its sizes. `FP8`,
-/// `8bit` and others that change them are left out.
+/// Suffixes of repository names that do not change a model's sizes. `FP8`, `8bit` and others that
+/// do are not listed.
 const HARMLESS_ENDS: [&str; 6] = ["instruct", "chat", "hf", "gguf", "mlx", "4bit"];
 
-/// Months of releases, as in `Qwen3-30B-A3B-Instruct-2507`, have this many digits.
+/// Number of digits of a release month, as in `Qwen3-30B-A3B-Instruct-2507`.
 const N_MONTH_DIGITS: usize = 4;
 
-/// Shorter parts are in too many names.
+/// Shorter parts occur in too many names.
 const PART_LEN_MIN: usize = 2;
 
-/// Indices of the names that a text means.
+/// Returns the indices of the names that a text may denote.
 pub(super) fn matching(text: &str, names: &[&str]) -> Vec<usize> {
     let text = text.rsplit('/').next().unwrap_or(text);
     let wanted = words(text).concat();
@@ -28,14 +28,15 @@ pub(super) fn matching(text: &str, names: &[&str]) -> Vec<usize> {
         return begun;
     }
     let parts = indices(&|name| words(name).concat().contains(&wanted));
-    // `qwen36` means Qwen3.6; but `qwen3.2` does not mean Qwen3-235B.
+    // `qwen36` means Qwen3.6, but `qwen3.2` does not mean Qwen3-235B.
     if !parts.is_empty() || wanted.contains('.') {
         return parts;
     }
     indices(&|name| words(name).concat().replace('.', "").contains(&wanted))
 }
 
-/// Whether a text that is in only one name means that model: what is left of the name are sizes.
+/// Returns whether a text that occurs in only one name denotes that model: the rest of the name
+/// must consist of sizes.
 pub(super) fn is_sure(text: &str, name: &str) -> bool {
     let text = text.rsplit('/').next().unwrap_or(text);
     let without_dots = |it: &str| words(it).concat().replace('.', "");
@@ -44,24 +45,25 @@ pub(super) fn is_sure(text: &str, name: &str) -> bool {
         return true;
     }
     let Some((_, rest)) = whole.split_once(&wanted) else { return false };
-    // A size may be cut, as in `qwen3-30b`.
+    // A size may be cut off, as in `qwen3-30b`.
     let sizes: String = words(name).into_iter().filter(|word| is_size(word)).collect();
     sizes.replace('.', "").ends_with(rest)
 }
 
-/// `235B`, `A22B`, `2.4T`.
+/// Recognises `235B`, `A22B`, `2.4T`.
 fn is_size(word: &str) -> bool {
     let digits = word.strip_prefix('a').unwrap_or(word);
     digits.strip_suffix(['b', 't']).is_some_and(|it| it.parse::<f64>().is_ok())
 }
 
-/// Lower case, cut at blanks, hyphens, underscores, and the colon that Ollama writes before a size.
+/// Splits a text into lower-case words at blanks, hyphens, underscores, and the colon that Ollama
+/// writes before a size.
 fn words(text: &str) -> Vec<String> {
     let cut = |it: char| it.is_whitespace() || matches!(it, '-' | '_' | ':');
     text.split(cut).filter(|it| !it.is_empty()).map(str::to_lowercase).collect()
 }
 
-/// Whether a repository's name is the model's, and words that change none of its sizes.
+/// Returns whether a repository's name is the model's, plus words that do not change its sizes.
 fn is_release_of(text: &str, name: &str) -> bool {
     let (text, name) = (words(text), words(name));
     let Some(rest) = text.strip_prefix(name.as_slice()) else { return false };

@@ -1,7 +1,7 @@
-//! `moeflux pack`: a checkpoint in the form that is read fastest, quantised if asked.
+//! `moeflux pack`: converts a checkpoint to the format that is read fastest, quantised on request.
 //!
-//! **Invariant:** what can be refused is refused before anything is written; Ctrl-C leaves a folder
-//! that the same command takes up again.
+//! **Invariant:** everything that can be refused is refused before anything is written; after
+//! Ctrl-C, the same command resumes in the same folder.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -69,14 +69,14 @@ impl PackArgs {
     }
 }
 
-/// Packs; answers what to tell the user.
+/// Packs the model. Returns a message for the user.
 ///
 /// # Errors
 ///
-/// What is wrong with the source, the folder or the disk; [`Error::Cancelled`] soon after Ctrl-C.
+/// Fails if the source, the folder or the disk is unusable; [`Error::Cancelled`] soon after Ctrl-C.
 pub(crate) fn run(args: &PackArgs, interrupt: &Interrupt) -> Outcome<String> {
     let source = hub::found(&args.source)?;
-    // An interrupted run may have deleted the file that is named.
+    // An interrupted run may already have deleted the named file.
     if !args.target.join(PACK_JOURNAL).exists() {
         model::check_named(&source)?;
     }

@@ -1,6 +1,6 @@
-//! What would help: sentences with numbers.
+//! Possible improvements: sentences with numbers.
 //!
-//! **Invariant:** says what a change would give, never that one should be made.
+//! **Invariant:** states the effect of a change, never recommends it.
 
 use moeflux::ByteCount;
 use moeflux::provider::error::grouped;
@@ -12,7 +12,7 @@ use super::gives::{Gives, Uncertain};
 use super::report::Report;
 use crate::size::binary;
 
-/// What `moeflux pack` is asked for most.
+/// The usual quantisation of `moeflux pack`.
 pub(crate) const PACKED: ImaginedKind = ImaginedKind::Affine(QuantParams { bits: 4, group: 64 });
 
 pub(super) fn advice(report: &Report<'_>) -> Vec<String> {
@@ -52,7 +52,7 @@ pub(super) fn advice(report: &Report<'_>) -> Vec<String> {
     advice
 }
 
-/// That the model could take a longer context, if it could.
+/// Notes that the model supports a longer context, if so.
 fn limited_context(report: &Report<'_>) -> Option<String> {
     let spec = &report.plan.subject.blueprint.spec;
     let ContextLimit::Indexer { stated } = spec.context_limit else { return None };
@@ -64,7 +64,7 @@ fn limited_context(report: &Report<'_>) -> Option<String> {
     ))
 }
 
-/// As an option takes it.
+/// Formats bytes as an option accepts them.
 fn typed(n_bytes: u64) -> String {
     format!("{}M", n_bytes.div_ceil(1 << 20))
 }
@@ -99,23 +99,23 @@ fn faster_drive(report: &Report<'_>) -> Option<String> {
     Some(format!("with a drive of {:.1} GB/s: {speeds}", double / 1e9))
 }
 
-/// `0.35 to 0.41 tokens/s`.
+/// Formats a range as `0.35 to 0.41 tokens/s`.
 pub(crate) fn speed_range(answer: &Answer) -> String {
     format!("{} tokens/s", range(answer.low.tokens_per_s, answer.high.tokens_per_s))
 }
 
-/// The same of a forecast's first tokens.
+/// Formats the range for a forecast's first tokens.
 pub(crate) fn first_tokens(forecast: &Forecast) -> String {
     speed_range(&forecast.answer)
 }
 
-/// `0.35 to 0.41`.
+/// Formats a range as `0.35 to 0.41`.
 pub(super) fn range(low: f64, high: f64) -> String {
     let [low, high] = [low, high].map(speed);
     if low == high { low } else { format!("{low} to {high}") }
 }
 
-/// As many digits as mean anything.
+/// Formats a speed with its significant digits.
 pub(super) fn speed(tokens_per_s: f64) -> String {
     match tokens_per_s {
         10.0.. => format!("{tokens_per_s:.0}"),

@@ -1,13 +1,12 @@
-//! Cards that people own, as their vendors describe them: memory, its rate, and the link to the
-//! host.
+//! Popular cards as described by their vendors: memory, its rate, and the link to the host.
 //!
-//! **Invariant:** nothing here was measured, and whatever prints one of these figures says so. The
-//! rate is the width of the bus times the rate of a pin; memory is in powers of 1024. Knows no
-//! model and no machine.
+//! **Invariant:** nothing here was measured, and all output of these figures says so. The rate is
+//! the width of the bus times the rate of a pin; memory is in powers of 1024. Independent of models
+//! and machines.
 
 use crate::needs::float;
 
-/// A link of PCI Express.
+/// A PCI Express link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) generation: u32,
@@ -17,13 +16,13 @@ pub(crate) struct Link {
 /// A card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownCard {
-    /// As people call it. Where there are several with other memory, with the size.
+    /// The common name, with the memory size if there are variants.
     pub(crate) name: &'static str,
     pub(crate) memory_gib: u32,
     /// 10^9 bytes per second of its own memory.
     pub(crate) memory_gbps: u32,
     pub(crate) link: Link,
-    /// Whether drivers offer matrices of half precision to subgroups of 32, for which there are
+    /// Whether drivers offer half-precision matrices to subgroups of 32, for which there are
     /// kernels.
     pub(crate) has_matrices: bool,
 }
@@ -37,7 +36,7 @@ const fn nvidia(name: &'static str, memory: (u32, u32), link: Link) -> KnownCard
     KnownCard { name, memory_gib, memory_gbps, link, has_matrices: true }
 }
 
-/// Of other vendors.
+/// A card of another vendor.
 const fn other(name: &'static str, memory: (u32, u32), link: Link) -> KnownCard {
     KnownCard { has_matrices: false, ..nvidia(name, memory, link) }
 }
@@ -71,16 +70,16 @@ pub(crate) const CARDS: [KnownCard; 25] = [
     other("Arc B580", (12, 456), link(4, 8)),
 ];
 
-/// Words that say nothing: who makes it, and what it is.
+/// Words without information: vendors and generic terms.
 const EMPTY_WORDS: [&str; 8] =
     ["nvidia", "geforce", "amd", "radeon", "intel", "graphics", "r", "tm"];
 
-/// Words that make another card of a name.
+/// Words that turn a name into that of another card.
 const WORDS_OF_KIND: [&str; 9] =
     ["ti", "super", "xt", "xtx", "gre", "laptop", "mobile", "max", "d"];
 
 impl Link {
-    /// In one direction, after the coding of the line.
+    /// Returns the rate in one direction, after line coding.
     pub(crate) fn bytes_per_s(self) -> f64 {
         let lane = match self.generation {
             ..=3 => 0.985e9,
@@ -92,17 +91,17 @@ impl Link {
 }
 
 impl KnownCard {
-    /// All of its memory.
+    /// Returns the total memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         u64::from(self.memory_gib) << 30
     }
 
-    /// Bytes per second of its memory.
+    /// Returns the bytes per second of its memory.
     pub(crate) fn memory_bytes_per_s(&self) -> f64 {
         float(self.memory_gbps.into()) * 1e9
     }
 
-    /// What its vendor says, in a line.
+    /// Describes the vendor's figures in a line.
     pub(crate) fn text(&self) -> String {
         let Self { name, memory_gib, memory_gbps, link, .. } = self;
         let Link { generation, n_lanes } = link;
@@ -112,10 +111,10 @@ impl KnownCard {
         )
     }
 
-    /// Whether a driver that gives a device this name means the card.
+    /// Returns whether a device name reported by a driver denotes this card.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         let (own, told) = (words(self.name), words(name));
-        // A driver names no sizes.
+        // Drivers do not report sizes.
         let own: Vec<&String> = own.iter().filter(|it| !is_size(it)).collect();
         let is_here = |at: usize| {
             let next = told.get(at + own.len()).map_or("", String::as_str);
@@ -125,7 +124,8 @@ impl KnownCard {
     }
 }
 
-/// In small letters, without those that say nothing, a series apart from its number.
+/// Splits a name into lower-case words without uninformative ones, with a series separate from its
+/// number.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut before = ' ';
@@ -142,7 +142,7 @@ fn words(name: &str) -> Vec<String> {
         }
         before = letter;
     }
-    // 16GB is 16G.
+    // Treat 16GB as 16G.
     let words = words.into_iter().map(|word| match word.strip_suffix('b') {
         Some(size) if is_size(size) => size.to_owned(),
         _ => word,
@@ -159,11 +159,11 @@ fn is_series(word: &str) -> bool {
     ["rtx", "rx", "arc"].contains(&word)
 }
 
-/// The card of a name, with or without its vendor, its series and its size.
+/// Returns the card with this name, with or without its vendor, series and size.
 ///
 /// # Errors
 ///
-/// What is known, or what the name may mean.
+/// The known cards, or the candidates for an ambiguous name.
 pub(crate) fn named(name: &str) -> Result<&'static KnownCard, String> {
     let told = words(name);
     let is_told = |card: &&KnownCard, leaves: fn(&str) -> bool| {
@@ -189,8 +189,8 @@ pub(crate) fn named(name: &str) -> Result<&'static KnownCard, String> {
     })
 }
 
-/// The rate of a card of which nothing but its memory is known: the median of known ones with as
-/// much, or with the next larger size.
+/// Returns the usual rate of a card of which only the memory size is known: the median of known
+/// cards with the same size, or the next larger one.
 pub(crate) fn usual_bytes_per_s(memory_bytes: u64) -> f64 {
     let has_room = |card: &&KnownCard| card.memory_bytes() >= memory_bytes;
     let largest = CARDS.iter().map(KnownCard::memory_bytes).max().unwrap_or(0);
@@ -238,7 +238,7 @@ mod tests {
         assert!(error("4060").ends_with("describe another one"), "{}", error("4060"));
         assert!(error("4060").contains("there is RTX 4060 Ti 16G."), "{}", error("4060"));
         assert!(error("Voodoo 2").contains("known are RTX 3060 12G, "), "{}", error("Voodoo 2"));
-        // Another size is another card.
+        // A different size is a different card.
         for name in ["", " ", "rtx", "RTX 3060 8G", "\u{660}", "1\n2"] {
             error(name);
         }

@@ -1,9 +1,9 @@
-//! What a model needs and what a machine gives, as expected tokens per second: from where to where.
+//! Expected tokens per second as ranges, from a model's needs and a machine's resources.
 //!
-//! Where experts are is asked of the engine's own division of memory. The low end counts on the
-//! slowest of each rate, on little overlap and, without a trace, on routing that no cache can
-//! guess; the high end on the fastest, on nearly full overlap, and on routing as skewed as that of
-//! the model in the box. **Invariant:** arithmetic alone: asks no file and no clock.
+//! The placement of experts comes from the engine's own division of memory. The low end assumes the
+//! slowest of each rate, little overlap and, without a trace, routing that no cache can guess; the
+//! high end assumes the fastest rates, nearly full overlap, and routing as skewed as that of the
+//! built-in model. **Invariant:** pure arithmetic: reads no file and no clock.
 
 use moeflux::Error;
 use moeflux::provider::blueprint::Blueprint;
@@ -13,20 +13,20 @@ use super::gives::{End, Gives};
 use super::routes::Routes;
 use crate::needs::{Needs, SparseLayer, Work, float};
 
-/// Prompts that a forecast is made for, as far as the context reaches.
+/// The lengths of forecast prompts, as far as the context allows.
 const PROMPTS: [u64; 2] = [512, 2048];
 
-/// Ranks exchange f32.
+/// Ranks exchange f32 values.
 const FLOAT_BYTES: f64 = 4.0;
 
-/// Of the shorter of reading and computing, what is not hidden behind the longer one.
+/// The fraction of the shorter of reading and computing that does not overlap with the longer.
 const UNHIDDEN_LOW: f64 = 0.6;
 const UNHIDDEN_HIGH: f64 = 0.2;
 
-/// A card keeps room for so many experts on their way to it, not for good.
+/// The experts for which a card has transfer buffers instead of permanent room.
 const N_SLOTS_ON_THEIR_WAY: u64 = 32;
 
-/// What takes the longest.
+/// The limiting component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     Drive,
@@ -36,7 +36,7 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    /// Its name.
+    /// Returns its name.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Drive => "drive",
@@ -47,45 +47,45 @@ impl Bound {
     }
 }
 
-/// One end of what is expected of an answer.
+/// One end of the range for an answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Speed {
-    /// Uses of experts that are in memory, that of a card among it.
+    /// The share of uses whose expert is in memory or on the card.
     pub(crate) hit_rate: f64,
-    /// Read from the drive for a token.
+    /// Bytes read from the drive for a token.
     pub(crate) drive_bytes_per_token: f64,
-    /// What exchanges of several machines take of a token's time.
+    /// The part of a token's time for exchanges between machines.
     pub(crate) exchange_s: f64,
-    /// What comes out.
+    /// The resulting speed.
     pub(crate) tokens_per_s: f64,
-    /// Why it is not more.
+    /// The limiting component.
     pub(crate) bound: Bound,
 }
 
-/// Both ends.
+/// Both ends of the range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) low: Speed,
     pub(crate) high: Speed,
 }
 
-/// What is expected of a prompt.
+/// The forecast for a prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Prompt {
     /// Its length.
     pub(crate) n_tokens: u64,
     /// How often the experts that cannot stay are read.
     pub(crate) n_passes: u64,
-    /// Read from the drive, all passes together.
+    /// Bytes read from the drive over all passes.
     pub(crate) drive_bytes: f64,
     /// Tokens per second.
     pub(crate) low: f64,
     pub(crate) high: f64,
-    /// Why it is not more.
+    /// The limiting component.
     pub(crate) bound: Bound,
 }
 
-/// Routed experts by where they are.
+/// Routed experts by location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Places {
     pub(crate) on_card: u64,
@@ -93,24 +93,25 @@ pub(crate) struct Places {
     pub(crate) on_drive: u64,
 }
 
-/// What is expected.
+/// A forecast.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Forecast {
     /// How the engine would divide the memory.
     pub(crate) layout: Layout,
-    /// Where experts are.
+    /// The placement of the experts.
     pub(crate) places: Places,
-    /// At the beginning of a session.
+    /// At the start of a session.
     pub(crate) answer: Answer,
-    /// When its context is full.
+    /// When the context is full.
     pub(crate) answer_after: Answer,
-    /// By length.
+    /// By prompt length.
     pub(crate) prompts: Vec<Prompt>,
-    /// Until the first token can be read: what stays, and experts while there is room.
+    /// Time until the first token can be processed: for resident weights, and experts while there
+    /// is room.
     pub(crate) load_seconds: f64,
 }
 
-/// A model, a machine and the tokens of its sessions.
+/// A model, a machine, and the tokens of a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case<'a> {
     pub(crate) blueprint: &'a Blueprint,
@@ -120,21 +121,21 @@ pub(crate) struct Case<'a> {
     pub(crate) routes: &'a Routes,
 }
 
-/// How often an expert is found if routing is as skewed as that of the model in the box, whose hit
-/// rates by `lfu` are 37, 62, 81 and 94 % at shares of 1/8, 1/4, 1/2 and 3/4. A token uses the
-/// share `used` of all experts, and finds no more of them than are in memory.
+/// Returns the hit rate if routing is as skewed as that of the built-in model, whose hit rates with
+/// `lfu` are 37, 62, 81 and 94 % at shares of 1/8, 1/4, 1/2 and 3/4. A token uses the share `used`
+/// of all experts, and finds at most as many as are in memory.
 fn skewed(share: f64, used: f64) -> f64 {
     (1.0 - (1.0 - share).powi(3)).min(share / used)
 }
 
-/// Seconds of reading and computing together.
+/// Returns the seconds for reading and computing, partly overlapped.
 pub(super) fn together(end: &End, drive: f64, computing: f64) -> f64 {
     let unhidden = if end.is_low { UNHIDDEN_LOW } else { UNHIDDEN_HIGH };
     drive.max(computing) + unhidden * drive.min(computing)
 }
 
 impl Case<'_> {
-    /// The forecast.
+    /// Makes the forecast.
     ///
     /// # Errors
     ///
@@ -160,7 +161,7 @@ impl Case<'_> {
         })
     }
 
-    /// The smallest budget that works.
+    /// Returns the smallest budget that works.
     pub(crate) fn least_bytes(&self) -> Result<u64, Error> {
         self.gives.least_bytes(self.blueprint, self.context)
     }
@@ -185,7 +186,7 @@ impl Case<'_> {
         }
     }
 
-    /// Uses of experts that are in memory, and those on the card.
+    /// Returns the shares of uses whose expert is in memory or on the card, and on the card alone.
     fn hits(&self, places: Places, is_low: bool) -> (f64, f64) {
         let n_experts = self.needs.n_experts();
         let used = share(self.needs.n_experts_per_token(), n_experts);
@@ -211,7 +212,7 @@ impl Case<'_> {
                 + float(work.plain.n_bytes) / pace.answer_plain_bytes_per_s
         };
         let routed = match is_on_card {
-            // What is not on the card is read by its kernels where it is.
+            // Kernels read experts that are not on the card directly from host memory.
             true => {
                 let far = (1.0 - card_rate) * float(needs.routed_bytes()) / pace.far_bytes_per_s;
                 card_rate * at_pace(&needs.routed) + far
@@ -238,10 +239,11 @@ impl Case<'_> {
         }
     }
 
-    /// What a token looks at of its session: to be read, or to be computed.
+    /// Returns the seconds for a token's attention: for reading the session or for computing,
+    /// whichever is longer.
     fn of_session(&self, end: &End, context: u64) -> f64 {
         let needs = self.needs;
-        // On a card keys and values are in f32.
+        // On a card, keys and values are in f32.
         let width = if self.gives.is_on_card() { 2.0 } else { 1.0 };
         let kv_bytes = width * float(needs.kv_bytes_per_position.saturating_mul(context));
         let read = (kv_bytes + 2.0 * float(needs.state_bytes)) / end.session_bytes_per_s;
@@ -259,8 +261,8 @@ impl Case<'_> {
         }
     }
 
-    /// In steps as the engine makes them: on a CPU a long prompt borrows memory of experts, each of
-    /// which is read once for a step.
+    /// Forecasts a prompt in steps as the engine makes them: on a CPU, a long prompt borrows memory
+    /// of experts, and each expert is read once for a step.
     fn prompt(&self, layout: &Layout, n_tokens: u64) -> Prompt {
         let room = PromptRoom::planned(layout, self.blueprint);
         let room = room.filter(|_| !self.gives.is_on_card() && self.gives.job.is_none());
@@ -271,7 +273,7 @@ impl Case<'_> {
         let n_passes = n_tokens.div_ceil(n_rows.max(1));
         let places = self.places(layout);
         let n_experts = self.needs.n_experts();
-        // A card whose experts are streamed has others after each layer of a prompt.
+        // A card whose experts are streamed holds different ones after each layer of a prompt.
         let n_on_card = if places.on_drive > 0 { 0 } else { places.on_card };
         let stays = share((places.in_memory + n_on_card).saturating_sub(n_lent), n_experts);
         let n_rows = n_rows.min(n_tokens);
@@ -296,9 +298,9 @@ impl Case<'_> {
         Prompt { n_tokens, n_passes, drive_bytes, low, high, bound }
     }
 
-    /// Seconds of what several machines exchange for so many rows in so many steps: in each layer
-    /// the inner values of its experts, wave by wave, then the sum. None of it is hidden behind
-    /// computing.
+    /// Returns the seconds for exchanges between machines, for `n_rows` rows in `n_steps` steps: in
+    /// each layer the inner values of its experts, wave by wave, then the sum. Nothing overlaps
+    /// with computing.
     fn exchanges(&self, layout: &Layout, (n_rows, n_steps): (u64, u64), end: &End) -> f64 {
         let Some(job) = self.gives.job else { return 0.0 };
         let rows_of_step = float(n_rows) / float(n_steps.max(1));
@@ -314,8 +316,8 @@ impl Case<'_> {
         float(n_steps) * self.needs.sparse_layers.iter().map(of_layer).sum::<f64>()
     }
 
-    /// Seconds of a prompt's products, its attention among them: a token looks at half of the
-    /// others, and the last one alone is followed by logits.
+    /// Returns the seconds for a prompt's products including attention: a token attends to half of
+    /// the others on average, and only the last one produces logits.
     fn products(&self, end: &End, n_tokens: u64) -> f64 {
         let needs = self.needs;
         let of = |n_operations: u64| float(n_operations) * float(n_tokens);
@@ -329,7 +331,7 @@ impl Case<'_> {
     }
 }
 
-/// A model without experts has all of them.
+/// Returns a share; a model without experts has all of them.
 fn share(n: u64, n_experts: u64) -> f64 {
     if n_experts == 0 { 1.0 } else { float(n) / float(n_experts) }
 }

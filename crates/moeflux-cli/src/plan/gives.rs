@@ -1,7 +1,6 @@
-//! What a machine gives to a forecast: memory as the engine divides it, and rates from slow to
-//! fast.
+//! The machine as input of a forecast: memory as the engine divides it, and ranges of rates.
 //!
-//! **Invariant:** knows no model; how wide a rate's range is follows from where it is from.
+//! **Invariant:** independent of models; the width of a rate's range follows from its source.
 
 use std::num::NonZeroUsize;
 
@@ -17,58 +16,59 @@ use moeflux::{Arithmetic, Budget, Error, Result};
 use crate::network::Job;
 use crate::pace::Pace;
 
-/// How far off a rate may be.
+/// The bounds of the error of a rate, as factors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Certainty {
     low: f64,
     high: f64,
 }
 
-/// Of a computer's rates that were measured: between models of different shapes, and from one hour
-/// to the next (`benches/record/plan.md`).
+/// For measured compute rates: the spread between models of different shapes, and from one hour to
+/// the next (`benches/record/plan.md`).
 pub(crate) const MEASURED: Certainty = Certainty { low: 0.78, high: 1.15 };
 
-/// Of a computer's rates that are guessed from its kernels.
+/// For compute rates that are guessed from the kernels.
 pub(crate) const ASSUMED: Certainty = Certainty { low: 0.5, high: 1.5 };
 
-/// Besides, of prompts on a card: small matrices were up to 1.02 times as fast as the range says.
+/// Additional factors for prompts on a card: small matrices were up to 1.02 times as fast as the
+/// range allows.
 const CARD_PROMPTS: Certainty = Certainty { low: 1.0, high: 1.1 };
 
-/// Besides, of a prompt's experts in the host's memory: a card reads many gigabytes there at two
-/// thirds of the rate of one (`benches/record/plan.md`).
+/// Additional factors for a prompt's experts in host memory: a card reads many gigabytes there at
+/// two thirds of the rate for one gigabyte (`benches/record/plan.md`).
 const FAR_PROMPTS: Certainty = Certainty { low: 0.8, high: 1.0 };
 
-/// A drive gives less beside computing, and reads experts that nobody asks for then.
+/// While computing, the drive is slower, and part of its reads are wrong guesses.
 const DRIVE: Certainty = Certainty { low: 0.68, high: 1.0 };
 
-/// A rate and how far off it may be.
+/// A rate and the bounds of its error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Uncertain<T> {
     pub(crate) value: T,
     pub(crate) certainty: Certainty,
 }
 
-/// A card beside the CPU.
+/// A card next to the CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CardGives {
     pub(crate) room_bytes: u64,
     pub(crate) sees_host: bool,
 }
 
-/// What a machine gives.
+/// The resources of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Gives {
     pub(crate) host: Host,
     pub(crate) budget: Budget,
-    /// What computes, if not the CPU.
+    /// The card that computes, if it is not the CPU.
     pub(crate) card: Option<CardGives>,
-    /// Of what computes.
+    /// The rates of the computing device.
     pub(crate) pace: Uncertain<Pace>,
     /// Bytes per second.
     pub(crate) drive: Uncertain<f64>,
-    /// Bytes per second of the memory that sessions are in.
+    /// Bytes per second of the memory that holds the sessions.
     pub(crate) memory_bytes_per_s: f64,
-    /// Where it is one of several.
+    /// Set if the machine is one of several.
     pub(crate) job: Option<Job>,
 }
 
@@ -82,19 +82,19 @@ pub(super) struct End {
 }
 
 impl Uncertain<f64> {
-    /// Of a drive.
+    /// A drive's rate.
     pub(crate) const fn of_drive(value: f64) -> Self {
         Self { value, certainty: DRIVE }
     }
 }
 
 impl Gives {
-    /// Whether a card computes.
+    /// Returns whether a card computes.
     pub(super) fn is_on_card(&self) -> bool {
         self.card.is_some()
     }
 
-    /// The same with another budget, whatever this machine has.
+    /// Returns the same machine with another budget, regardless of the memory available.
     pub(super) fn with_budget(&self, n_bytes: u64) -> Self {
         let host = Host { available_bytes: None, ..self.host };
         Self { host, budget: Budget::Bytes(n_bytes), ..self.clone() }
@@ -132,7 +132,7 @@ impl Gives {
         }
     }
 
-    /// How the engine would divide this memory.
+    /// Returns how the engine would divide this memory.
     pub(super) fn layout(&self, blueprint: &Blueprint, context: u64) -> Result<Layout> {
         Layout::on(self.host_with(blueprint), blueprint, &self.config(context))
     }
@@ -141,7 +141,8 @@ impl Gives {
         Layout::least_bytes(self.host_with(blueprint), blueprint, &self.config(context))
     }
 
-    /// The host when a model's tokenizer has been read, which is in memory before the model.
+    /// Returns the host after a model's tokenizer has been read, which happens before the model is
+    /// loaded.
     pub(super) fn host_with(&self, blueprint: &Blueprint) -> Host {
         let program_bytes = self.host.program_bytes + tokenizer_bytes(blueprint.spec.vocab);
         Host { program_bytes, ..self.host }
@@ -166,7 +167,7 @@ impl Gives {
     }
 }
 
-/// Has room, and computes nothing.
+/// A stand-in that reports memory and computes nothing.
 #[derive(Debug)]
 struct PlannedCard(CardGives);
 

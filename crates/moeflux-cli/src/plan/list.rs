@@ -1,6 +1,6 @@
-//! The models that are known by name, on one machine: a line each.
+//! The models that are known by name on one machine, one line each.
 //!
-//! **Invariant:** arithmetic on configs in the program; reads no file.
+//! **Invariant:** arithmetic on configs embedded in the program; reads no file.
 
 use moeflux::provider::weights::ImaginedKind;
 use moeflux::{ByteCount, Error};
@@ -15,10 +15,10 @@ use crate::failure::Outcome;
 use crate::known::{KNOWN, Known};
 use crate::needs::float;
 
-/// Of the prompts that a forecast has.
+/// The length of the prompt shown, one of those in a forecast.
 const PROMPT_TOKENS: u64 = 512;
 
-/// A line.
+/// A line of the list.
 #[derive(Debug)]
 struct Row {
     name: &'static str,
@@ -30,7 +30,7 @@ struct Row {
 
 #[derive(Debug)]
 enum Expected {
-    /// It needs so much.
+    /// It needs this much memory.
     TooLarge {
         least_bytes: u64,
         of: &'static str,
@@ -44,15 +44,15 @@ enum Expected {
     },
 }
 
-/// All of them here.
+/// All known models on this machine.
 #[derive(Debug)]
 pub(super) struct List {
     rows: Vec<Row>,
 }
 
 impl List {
-    /// As people download them: FP8 where they were published so, and 4 bits; or with the bits that
-    /// were asked for.
+    /// Plans the models as usually downloaded: FP8 where published so, and 4 bits; or with the
+    /// requested bits.
     pub(super) fn new(
         machine: &PlanMachine,
         context: u64,
@@ -62,7 +62,7 @@ impl List {
         for known in &KNOWN {
             let config = known.config()?;
             let mut kinds = vec![config.kind(bits, group)?];
-            // What was trained in 4 bits is not quantised again.
+            // Models trained in 4 bits are not quantised again.
             if bits.is_none() && group.is_none() && kinds == [ImaginedKind::Fp8] {
                 kinds.push(PACKED);
             }
@@ -90,7 +90,7 @@ impl List {
         json!({"models": self.rows.iter().map(row).collect::<Vec<_>>()})
     }
 
-    /// For people.
+    /// Returns the lines of a table.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = vec![format!(
             "{:<24}{:<6} {:>7}{:>7} {:>13} {:>12}  bound",

@@ -1,7 +1,7 @@
-//! What the machine gives: as told, as `moeflux doctor` measured it, or assumed.
+//! The figures of the machine: as given by the user, as measured by `moeflux doctor`, or assumed.
 //!
-//! **Invariant:** a figure never stands without where it is from. Nothing is measured here: a plan
-//! answers at once.
+//! **Invariant:** every figure carries its source. Nothing is measured here, so that a plan answers
+//! at once.
 
 use std::num::NonZeroUsize;
 
@@ -18,28 +18,28 @@ use crate::network::Job;
 use crate::pace::Pace;
 use crate::size::binary;
 
-/// A drive of which nothing is known: that of a usual laptop.
+/// The rate of an unknown drive: that of a usual laptop.
 const DRIVE_GBPS: f64 = 3.0;
 
-/// Memory of which nothing is known: two channels of DDR5-5600 give 60 to 70 % of 90 GB/s.
+/// The rate of unknown memory: two channels of DDR5-5600 reach 60 to 70 % of 90 GB/s.
 const MEMORY_GBPS: f64 = 60.0;
 
-/// Of the rate that a vendor states for a card's memory, what answers read: an H100 reads a third
-/// of its 3,350 GB/s, as it waits for each of many small products; a card with a slower memory
-/// waits less. The range of what is assumed reaches from half of this share to one and a half.
+/// The fraction of a card's stated memory rate that answers reach: an H100 reaches a third of its
+/// 3,350 GB/s, because it waits for each of many small products; a card with slower memory waits
+/// less. The range of an assumed rate spans half of this fraction to one and a half times it.
 const SHARE_OF_CARD: f64 = 0.6;
 
-/// Of a link's rate, what answers and prompts read of the host's memory: an H100 reads 46 and 23
-/// to 35 of 63 GB/s (`benches/record/plan.md`).
+/// The fractions of a link's rate at which answers and prompts read host memory: an H100 reads 46
+/// and 23 to 35 of 63 GB/s (`benches/record/plan.md`).
 const SHARE_OF_LINK: f64 = 0.7;
 const SHARE_OF_LINK_FOR_PROMPTS: f64 = 0.5;
 
-/// What a GPU of which nothing is known reads of the host's memory: PCIe 4 with 16 lanes.
+/// The link of an unknown GPU to host memory: PCIe 4 with 16 lanes.
 const LINK_GBPS: f64 = 31.5;
 
-/// Operations per second and core, in 10^9, that reading a prompt of a 2 GB model reached with
-/// these kernels on two cores of a server (`benches/record/cpu.md`), or a guess from their width;
-/// then those of weights that are no codes, and of attention.
+/// Operations per second and core, in 10^9, that prompts of a 2 GB model reached with these kernels
+/// on two cores of a server (`benches/record/cpu.md`), or a guess from their width; then the figure
+/// for floating-point weights and attention.
 const GOPS_PER_CORE: [(&str, f64, f64); 7] = [
     ("amx", 430.0, 60.0),
     ("avx512vnni", 200.0, 60.0),
@@ -50,80 +50,81 @@ const GOPS_PER_CORE: [(&str, f64, f64); 7] = [
     ("dotprod", 80.0, 25.0),
 ];
 
-/// Scalar code, or NEON alone.
+/// For scalar code, or plain NEON.
 const GOPS_PER_CORE_OTHERWISE: (f64, f64) = (20.0, 10.0);
 
-/// Of memory's rate, what answers read of weights.
+/// The fraction of the memory rate at which answers read weights.
 const SHARE_OF_MEMORY: f64 = 0.8;
 
-/// A core reads no more weights of an answer, in 10^9 bytes per second.
+/// Upper bound on the weights that one core reads for answers, in 10^9 bytes per second.
 const GBPS_PER_CORE: f64 = 18.0;
 
-/// Operations of prompts for each byte that answers read: an H100 has 35 to 50. Without matrices
-/// of half precision a card has fewer; no such card was measured.
+/// Operations of prompts for each byte that answers read: an H100 has 35 to 50. A card without
+/// half-precision matrices has fewer; no such card was measured.
 const GPU_OPERATIONS_PER_BYTE: f64 = 25.0;
 const GPU_OPERATIONS_PER_BYTE_WITHOUT_MATRICES: f64 = 15.0;
 
-/// What a token of an answer, a layer of it, and a layer whose experts are streamed cost a GPU
-/// besides reading.
+/// The fixed costs on a GPU, besides reading, of a token of an answer, of a layer, and of a layer
+/// whose experts are streamed.
 const GPU_STEP_S: f64 = 200e-6;
 const GPU_LAYER_S: f64 = 60e-6;
 const GPU_STREAMED_LAYER_S: f64 = 500e-6;
 
-/// Commands that run a model have more in memory when they open it than a plan has: 11 to 13 MB.
+/// Lower bound on a process's own memory: commands that run a model use more when they open it than
+/// a plan does, 11 to 13 MB.
 const PROGRAM_BYTES: u64 = 16 << 20;
 
-/// What a GPU's driver takes of the process: llvmpipe 63 to 79 MB; others were not measured.
+/// Memory that a GPU's driver takes in the process: llvmpipe 63 to 79 MB; others were not measured.
 const DRIVER_BYTES: u64 = 80 << 20;
 
-/// What the user says of the machine.
+/// The user's description of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Told {
-    /// All of its memory.
+    /// Its total memory.
     pub(crate) ram_bytes: Option<u64>,
-    /// What the process may use.
+    /// The memory that the process may use.
     pub(crate) budget_bytes: Option<u64>,
     pub(crate) drive_gbps: Option<f64>,
     pub(crate) memory_gbps: Option<f64>,
     pub(crate) n_cores: Option<NonZeroUsize>,
-    /// Of all cores together.
+    /// Over all cores.
     pub(crate) gops: Option<f64>,
-    /// None is not 0: without a word the GPU of this machine counts.
+    /// `None` differs from 0: it stands for the GPU of this machine.
     pub(crate) gpu_bytes: Option<u64>,
     pub(crate) gpu_gbps: Option<f64>,
-    /// A card by its name.
+    /// A card given by name.
     pub(crate) gpu: Option<&'static KnownCard>,
-    /// Machines like it that run a model together.
+    /// The machines of this kind that run the model together, if there are several.
     pub(crate) job: Option<Job>,
 }
 
-/// A figure and where it is from.
+/// A figure and its source.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Figure {
     pub(crate) value: f64,
     pub(crate) source: String,
 }
 
-/// What computes, and where its rates are from.
+/// A computing device, and the sources of its rates.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Computer {
     pub(crate) pace: Uncertain<Pace>,
-    /// Of what answers take.
+    /// For answers.
     pub(crate) source: String,
-    /// Of what prompts take.
+    /// For prompts.
     pub(crate) prompts_source: String,
 }
 
-/// A GPU that is planned with.
+/// A GPU in a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PlanCard {
     pub(crate) gives: CardGives,
     pub(crate) computer: Computer,
-    /// It was asked for; otherwise it computes what fits there whole.
+    /// Whether it was explicitly requested; otherwise it is used only if the whole model fits.
     pub(crate) is_told: bool,
-    /// What its vendor says of it, where it was asked for by name.
+    /// The vendor's figures, if the card was given by name.
     pub(crate) known: Option<&'static KnownCard>,
-    /// What to say behind the rates of its memory and of the host's: which of them are guesses.
+    /// Text after the rates of its memory and of host memory that marks guesses.
     pub(crate) guesses: &'static str,
 }
 
@@ -135,21 +136,22 @@ pub(crate) struct PlanMachine {
     budget_source: &'static str,
     pub(crate) drive: Figure,
     pub(crate) memory: Figure,
-    /// What is to be said against the figures.
+    /// Reservations about the figures.
     pub(crate) doubts: Vec<String>,
     pub(crate) cpu: Computer,
     pub(crate) card: Option<PlanCard>,
-    /// Machines like this one, if there are several.
+    /// Set if several machines run the model.
     pub(crate) job: Option<Job>,
 }
 
 impl PlanMachine {
-    /// This machine, but for what is told; `drive_key` names the drive of a model's folder.
+    /// Returns this machine, with the user's changes. `drive_key` identifies the drive of a model's
+    /// folder.
     pub(crate) fn here(told: &Told, measured: &Measured, drive_key: Option<&str>) -> Self {
         let here = Host::here();
         let here = Host { program_bytes: here.program_bytes.max(PROGRAM_BYTES), ..here };
         let (host, budget, budget_source) = match (told.budget_bytes, told.ram_bytes) {
-            // Another machine may have more than this one.
+            // Another machine may have more memory than this one.
             (Some(bytes), _) => {
                 (Host { available_bytes: None, ..here }, Budget::Bytes(bytes), "from --memory")
             }
@@ -173,12 +175,12 @@ impl PlanMachine {
         }
     }
 
-    /// The same without other machines.
+    /// Returns the same machine without the others.
     pub(crate) fn alone(&self) -> Self {
         Self { job: None, ..self.clone() }
     }
 
-    /// What a forecast takes, where the CPU computes.
+    /// Returns the input of a forecast for the CPU.
     pub(crate) fn of_cpu(&self) -> Gives {
         Gives {
             host: self.host,
@@ -191,14 +193,14 @@ impl PlanMachine {
         }
     }
 
-    /// The same where the card does.
+    /// Returns the input of a forecast for the card.
     pub(crate) fn of_card(&self, card: &PlanCard) -> Gives {
         let program_bytes = self.host.program_bytes + DRIVER_BYTES;
         let host = Host { program_bytes, ..self.host };
         Gives { host, card: Some(card.gives), pace: card.computer.pace, ..self.of_cpu() }
     }
 
-    /// What there is, if that is known.
+    /// Returns the memory, if it is known.
     pub(crate) fn memory_bytes(&self) -> Option<u64> {
         match self.budget {
             Budget::Bytes(n_bytes) => Some(n_bytes),
@@ -206,17 +208,17 @@ impl PlanMachine {
         }
     }
 
-    /// Where that is from.
+    /// Returns the source of that figure.
     pub(crate) fn memory_source(&self) -> &'static str {
         self.budget_source
     }
 
-    /// Whether it is the memory of a machine, of which a part is left to others.
+    /// Returns whether this is a machine's whole memory, part of which is left to other programs.
     pub(crate) fn leaves_a_part(&self) -> bool {
         self.budget == Budget::Auto
     }
 
-    /// The memory, for people.
+    /// Describes the memory as text.
     pub(crate) fn memory_text(&self) -> String {
         let Some(bytes) = self.memory_bytes() else {
             return "unknown: this system does not report it; give --ram SIZE".to_owned();
@@ -227,11 +229,11 @@ impl PlanMachine {
     }
 }
 
-/// Of a CPU's usual rates, less than one part of so many is no slow machine any more: old laptops
-/// have a third.
+/// A rate below the usual one divided by this is doubtful rather than slow: old laptops reach a
+/// third.
 const DOUBTFUL_SHARE: f64 = 5.0;
 
-/// What is to be said against what was measured, where that counts.
+/// Lists reservations about measured figures that affect the plan.
 fn doubts(told: &Told, measured: &Measured, drive_key: Option<&str>) -> Vec<String> {
     let kernels = moeflux_kernels::best().name();
     let cpu = measured.cpu(kernels);
@@ -268,7 +270,7 @@ fn doubts(told: &Told, measured: &Measured, drive_key: Option<&str>) -> Vec<Stri
 }
 
 impl PlanCard {
-    /// What says how much a model may use, before the number.
+    /// Returns the text before the number of bytes that a model may use.
     pub(crate) fn allowed_by(&self) -> String {
         match self.known {
             Some(known) if self.gives.room_bytes == room_of_card(known.memory_bytes()) => {
@@ -279,8 +281,8 @@ impl PlanCard {
     }
 }
 
-/// As measured, or by memory's rate and the kernels. A number of cores, or rates that were told,
-/// describe another machine.
+/// Returns the CPU as measured, or estimated from the memory rate and the kernels. An explicit
+/// number of cores, or explicit rates, describe another machine.
 fn cpu(told: &Told, measured: &Measured, memory: &Figure) -> Computer {
     let kernels = moeflux_kernels::best().name();
     let n_here = float(machine::n_cores().get() as u64);
@@ -319,7 +321,7 @@ fn cpu(told: &Told, measured: &Measured, memory: &Figure) -> Computer {
     Computer { pace: Uncertain { value: pace, certainty }, source, prompts_source }
 }
 
-/// As many cores more or fewer give of a pace: memory has its own limit.
+/// Scales a pace by the number of cores, up to the limit of the memory rate.
 fn scaled(pace: &Pace, factor: f64, memory_bytes_per_s: f64) -> Pace {
     let wanted = pace.times(factor);
     let limit = |it: f64, now: f64| it.min(memory_bytes_per_s.max(now));
@@ -357,10 +359,10 @@ fn assumed_cpu(kernels: &str, n_cores: f64, memory_bytes_per_s: f64) -> Pace {
     }
 }
 
-/// The GPU that was asked for, or that of this machine; none of a machine that is described.
+/// Returns the requested GPU, or that of this machine; `None` if another machine is described.
 fn card(told: &Told, measured: &Measured) -> Option<PlanCard> {
     let known = told.gpu;
-    // A card that is named is not the one of this machine, unless that has its name.
+    // A card given by name is this machine's only if the names match.
     let is_named = |card: &Card| known.is_none_or(|known| known.is_called(&card.computing.name));
     let here = measured.card().filter(is_named);
     let is_here = told.ram_bytes.is_none() && told.n_cores.is_none();

@@ -1,4 +1,4 @@
-//! Plans with a GPU and for several machines, against arithmetic on paper.
+//! Plans with a GPU and for several machines, against manual arithmetic.
 
 use std::num::NonZeroUsize;
 
@@ -28,13 +28,14 @@ fn several_machines_hold_and_read_a_part_each_and_exchange_values() {
         assert_eq!(plan["resident_bytes"], alone["resident_bytes"], "all have all of it");
         let found_alone = plan["answer_alone"]["high"]["tokens_per_s"].as_f64();
         check_near(found_alone.expect("a number"), rate(&alone));
-        // 60 layers: 10 experts of 1,024 inner values, and 4,096 columns, 4 bytes each; notes.
+        // 60 layers: 10 experts of 1,024 inner values, and 4,096 columns, 4 bytes each; and message
+        // headers.
         let others = f64::from(n - 1);
         let of_bytes = |n_bytes: f64| others * (n_bytes / f64::from(n) + 48.0) / 1.1e9;
         let exchange = 50e-6 + others * 5e-6;
         let expected = 60.0 * (2.0 * exchange + of_bytes(40_960.0) + of_bytes(16_384.0));
         check_near(of_answer(&plan, "exchange_s_per_token"), expected);
-        // Drives add, and more is found in memory; what all compute remains.
+        // Drive rates add up and the hit rate rises; work that every machine does remains.
         let factor = if n == 2 { 2.0 } else { 2.5 };
         assert!(rate(&plan) > factor * rate(&alone), "{n}: {}", rate(&plan));
     }
@@ -81,7 +82,7 @@ fn a_gpu_changes_every_number() {
     let high = |plan: &Value| plan["forecast"]["answer"]["high"]["tokens_per_s"].as_f64().unwrap();
     let speeds = [plan(8, 10), plan(64, 10), whole.clone()].map(|it| high(&it));
     assert!(speeds.is_sorted() && speeds[0] < speeds[1], "{speeds:?}");
-    // Keys and values of a card are in f32.
+    // On a card, keys and values are in f32.
     assert!(number(&whole["kv_bytes"]) == 2 * number(&cpu["kv_bytes"]));
     let faster =
         json_of(&PlanArgs { gpu_memory: Some(40 << 30), gpu_gbps: Some(2000.0), ..args(&path) });

@@ -1,7 +1,7 @@
-//! `moeflux plan`: what a model would need of a machine, and how fast it would be there.
+//! `moeflux plan`: the memory that a model needs, and its expected speed on a machine.
 //!
-//! **Invariant:** reads headers or a `config.json` only and measures nothing, so that it answers in
-//! well under a tenth of a second; every figure that was assumed says so.
+//! **Invariant:** reads only headers or a `config.json` and measures nothing, so that it answers in
+//! well under a tenth of a second; every assumed figure is marked as such.
 
 pub(crate) mod cards;
 pub(crate) mod gives;
@@ -39,7 +39,7 @@ use machine::{PlanCard, PlanMachine, Told};
 use report::{Plan, Report, Subject, check_known};
 use routes::Routes;
 
-/// Tokens of a session unless told otherwise, as `generate` has.
+/// Default tokens of a session, as in `generate`.
 pub(crate) const CONTEXT_DEFAULT: usize = 4096;
 
 /// What `moeflux plan` is told.
@@ -139,11 +139,11 @@ impl PlanArgs {
     }
 }
 
-/// Plans; answers what to print.
+/// Plans. Returns the text to print.
 ///
 /// # Errors
 ///
-/// What is wrong with the config, the headers or the arguments; that the memory is too small.
+/// Fails if the config, the headers or the arguments are invalid, or the memory is too small.
 pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
     let Some(path) = &args.path else { return all_known(args) };
     let path = known::located(path)?;
@@ -176,7 +176,7 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
     })
 }
 
-/// The way to a model that is known by name, in the form that was planned.
+/// Returns how to download a model that is known by name, if it was planned as published.
 fn download(path: &Path, args: &PlanArgs) -> String {
     let is_as_published = args.bits.is_none() && args.group.is_none();
     let known = known::named(path).filter(|_| is_as_published);
@@ -185,13 +185,13 @@ fn download(path: &Path, args: &PlanArgs) -> String {
     lines.iter().fold(String::new(), |text, line| text + "\n" + line.trim_end())
 }
 
-/// Refuses a card that was asked for and cannot compute a model.
+/// Refuses an explicitly requested card that cannot compute the model.
 fn check_card(card: &PlanCard, subject: &Subject) -> Result<(), Error> {
     device::check_kinds(&subject.blueprint)?;
     subject.needs.check_gpu_memory(card.gives.room_bytes, &card.allowed_by())
 }
 
-/// What there is to say of this machine and every model that is known by name.
+/// Reports on this machine and every model that is known by name.
 fn all_known(args: &PlanArgs) -> Outcome<String> {
     let machine = PlanMachine::here(&args.told(), &Measured::load(), None);
     check_known(&machine)?;
@@ -213,8 +213,8 @@ fn all_known(args: &PlanArgs) -> Outcome<String> {
     Ok(lines.join("\n"))
 }
 
-/// What is expected here of a model that is not here yet: a line. None if the config is of no model
-/// that runs. Weights that are not quantised are planned as most would pack them.
+/// Returns a line with the forecast for a model that is not downloaded yet, or `None` if the config
+/// is not of a runnable model. Unquantised weights are planned as most users would pack them.
 pub(crate) fn expectation(config: Vec<u8>, drive_key: Option<&str>) -> Option<String> {
     let config = BareConfig::parse(Path::new("config.json"), config).ok()?;
     let (kind, packed) = match config.published_kind().ok()? {

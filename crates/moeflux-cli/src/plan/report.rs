@@ -1,6 +1,6 @@
-//! A plan as the numbers that are printed.
+//! The numbers of a plan.
 //!
-//! **Invariant:** units stand in the names, of the JSON too: scripts rely on them.
+//! **Invariant:** names include their units, also in the JSON: scripts rely on them.
 
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::spec::NativeFormat;
@@ -16,25 +16,25 @@ use crate::failure::{Failure, Outcome};
 use crate::needs::{KV_KIND, Needs, float};
 use crate::network::Job;
 
-/// A budget beyond any machine's.
+/// A budget larger than any machine's memory.
 const EVERYTHING_BYTES: u64 = 1 << 60;
 
-/// Budgets in whole units of this are easier to type.
+/// Budgets are rounded up to this unit, to be easier to type.
 const BUDGET_UNIT_BYTES: u64 = 1 << 20;
 
-/// A process is not of the same size in every run.
+/// Margin for the size of the process, which differs between runs.
 const PROGRAM_MARGIN_BYTES: u64 = 4 << 20;
 
-/// What is planned.
+/// The model that is planned.
 #[derive(Debug)]
 pub(crate) struct Subject {
-    /// What it is called.
+    /// The name shown.
     pub(crate) name: String,
     pub(crate) blueprint: Blueprint,
     pub(crate) needs: Needs,
-    /// Of what does not exist; none if there are weights.
+    /// The kind of weights that are assumed; `None` if the weights exist.
     pub(crate) kind: Option<ImaginedKind>,
-    /// All weights, as stored, of all machines together.
+    /// All weights as stored, over all machines.
     pub(crate) weights_bytes: u64,
 }
 
@@ -45,11 +45,11 @@ impl Subject {
         Self { name, blueprint, needs, kind, weights_bytes }
     }
 
-    /// What the first of several machines has of it: none has more.
+    /// Returns the part of the first of several machines: none has a larger one.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the rows cannot be divided over so many.
+    /// [`Error::Unsupported`] if the rows cannot be divided over that many machines.
     pub(crate) fn divided(mut self, job: Option<&Job>) -> Result<Self, Error> {
         if let Some(job) = job {
             self.blueprint.divide(&Shares::equal(job.n_ranks as usize), 0)?;
@@ -58,7 +58,7 @@ impl Subject {
         Ok(self)
     }
 
-    /// How weights are stored.
+    /// Describes how the weights are stored.
     pub(crate) fn stored(&self) -> Option<String> {
         Some(match self.kind? {
             ImaginedKind::Affine(params) if params.group == 64 => format!("{} bits", params.bits),
@@ -75,7 +75,7 @@ impl Subject {
     }
 }
 
-/// What is planned, and where.
+/// A model on a machine.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     pub(crate) subject: &'a Subject,
@@ -84,22 +84,22 @@ pub(crate) struct Plan<'a> {
     pub(crate) routes: &'a Routes,
 }
 
-/// All that is printed of a plan.
+/// Everything that is printed about a plan.
 #[derive(Debug)]
 pub(crate) struct Report<'a> {
     pub(crate) plan: Plan<'a>,
-    /// With which it is forecast.
+    /// The input of the forecast.
     pub(crate) gives: Gives,
     pub(crate) forecast: Forecast,
     /// The smallest budget that works.
     pub(crate) least_bytes: u64,
-    /// The same without the GPU, where one computes.
+    /// The smallest budget without the GPU, if a GPU computes.
     pub(crate) least_bytes_of_cpu: Option<u64>,
-    /// Why the GPU of this machine does not compute the model, if it could have been taken.
+    /// Why this machine's GPU does not compute the model, if it was a candidate.
     pub(crate) without_gpu: Option<String>,
-    /// The budget from which on nothing is read from the drive any more.
+    /// The smallest budget with which nothing is read from the drive.
     pub(crate) all_bytes: u64,
-    /// What one of several machines gives by itself, if the model runs there.
+    /// The answer speed of one machine alone, if there are several and the model runs on one.
     pub(crate) alone: Option<Answer>,
 }
 
@@ -109,7 +109,7 @@ impl<'a> Plan<'a> {
         Case { blueprint, needs, gives, context: self.context, routes: self.routes }
     }
 
-    /// The card computes if it was asked for, or if the whole model fits there.
+    /// Chooses the device. The card computes if it was requested, or if the whole model fits there.
     fn chosen(&self) -> Result<(Gives, Forecast), Error> {
         let of_cpu = self.machine.of_cpu();
         let is_computed = crate::device::check_kinds(&self.subject.blueprint).is_ok();
@@ -132,7 +132,7 @@ impl<'a> Plan<'a> {
         is_whole && self.subject.weights_bytes >= crate::device::SMALL_BYTES
     }
 
-    /// The report.
+    /// Makes the report.
     ///
     /// # Errors
     ///
@@ -147,8 +147,8 @@ impl<'a> Plan<'a> {
         let everything = Gives { card: None, ..gives.with_budget(EVERYTHING_BYTES) };
         let all = self.case(&everything).forecast()?.layout;
         let all_bytes = all.fixed_bytes + all.memory.expert_bytes + PROGRAM_MARGIN_BYTES;
-        // Weights that every token uses go through the host's memory, also to a card that has room
-        // for all.
+        // Weights that every token uses pass through host memory, even to a card with room for
+        // everything.
         let on_its_way = self.subject.needs.resident_bytes
             + gives.host_with(&self.subject.blueprint).program_bytes;
         let least_bytes = least_bytes.max(gives.card.map_or(0, |_| on_its_way));
@@ -183,7 +183,7 @@ impl<'a> Plan<'a> {
         ))
     }
 
-    /// A memory that is too small, on one line with the least that works.
+    /// Turns a lack of memory into an error of one line that names the smallest budget.
     pub(crate) fn refused(&self, error: Error) -> Failure {
         let Error::NoRoom { needed_bytes, available_bytes, needs, .. } = error else {
             return error.into();
@@ -195,7 +195,7 @@ impl<'a> Plan<'a> {
         let (needed, machine) = (ByteCount(needed_bytes), self.machine);
         let bits = match self.subject.kind {
             Some(_) => "fewer bits (--bits)",
-            // What is there stays as it is.
+            // Existing weights stay as they are.
             None => "a model with fewer bits",
         };
         let there = match (available_bytes, machine.leaves_a_part()) {
@@ -218,13 +218,13 @@ impl<'a> Plan<'a> {
 }
 
 impl Report<'_> {
-    /// What a token reads from memory or drive, at the beginning of a session.
+    /// Returns the bytes that a token reads from memory or drive at the beginning of a session.
     pub(super) fn read_bytes_per_token(&self) -> u64 {
         let needs = &self.plan.subject.needs;
         needs.resident.n_bytes() + needs.routed_bytes()
     }
 
-    /// The same as JSON, with what would help.
+    /// Returns the report as JSON, with the advice.
     pub(super) fn to_json(&self, advice: &[String]) -> Value {
         let Plan { subject, machine, context, .. } = &self.plan;
         let Subject { needs, kind, name, .. } = subject;
@@ -287,7 +287,7 @@ fn figure_json(figure: &Figure, unit: &str) -> Value {
     json!({unit: figure.value, "source": figure.source})
 }
 
-/// A forecast, for machines.
+/// Returns a forecast as JSON.
 pub(crate) fn forecast_json(forecast: &Forecast, n_experts: u64) -> Value {
     let Forecast { places, answer, answer_after, prompts, load_seconds, .. } = forecast;
     let Places { on_card, in_memory, on_drive } = places;
@@ -328,11 +328,11 @@ fn prompt_json(prompt: &Prompt) -> Value {
     })
 }
 
-/// Fails where the system does not say how much memory there is.
+/// Fails if the system does not report its memory.
 ///
 /// # Errors
 ///
-/// [`Error::Input`].
+/// [`Error::Input`] in that case.
 pub(crate) fn check_known(machine: &PlanMachine) -> Outcome {
     match machine.memory_bytes() {
         Some(_) => Ok(()),

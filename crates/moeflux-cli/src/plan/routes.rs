@@ -1,6 +1,6 @@
-//! How often experts are found in memory: by a trace of a run, where there is one.
+//! How often experts are found in memory, according to the trace of a run if there is one.
 //!
-//! **Invariant:** a trace is of a model with the same experts, or refused.
+//! **Invariant:** a trace is of a model with the same experts, or is refused.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use moeflux::provider::experts::trace::{StepKind, Trace};
 use crate::failure::{Failure, Outcome};
 use crate::needs::Needs;
 
-/// What is known of the routes.
+/// The available knowledge of the routes.
 #[derive(Debug)]
 pub(crate) enum Routes {
     Unknown,
@@ -18,11 +18,12 @@ pub(crate) enum Routes {
 }
 
 impl Routes {
-    /// Those of a trace.
+    /// Reads the routes of a trace.
     ///
     /// # Errors
     ///
-    /// What is wrong with the file; [`Failure::Usage`] if it is of another model, or has no answer.
+    /// Fails if the file is invalid; [`Failure::Usage`] if it is of another model, or contains no
+    /// answer.
     pub(crate) fn open(path: &Path, needs: &Needs) -> Outcome<Self> {
         let trace = Trace::open(path)?;
         let traced = trace.header().layers.iter().filter(|layer| layer.n_experts > 0);
@@ -49,7 +50,8 @@ impl Routes {
         Ok(Self::Traced(trace))
     }
 
-    /// Uses that find their expert with so many in memory; none if nobody knows.
+    /// Returns the share of uses that find their expert with `n_slots` experts in memory; `None` if
+    /// unknown.
     pub(super) fn hit_rate(&self, n_slots: u64) -> Option<f64> {
         let Self::Traced(trace) = self else { return None };
         let n_slots = usize::try_from(n_slots).ok().filter(|n_slots| *n_slots > 0)?;

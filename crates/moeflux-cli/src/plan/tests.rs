@@ -1,4 +1,4 @@
-//! Published geometries against sums written out by hand, and speeds against arithmetic on paper.
+//! Published geometries against sums worked out by hand, and speeds against manual arithmetic.
 
 use std::fs;
 use std::path::Path;
@@ -16,29 +16,29 @@ use crate::needs::{Needs, Work, float};
 use crate::pace::Pace;
 use crate::test_dir::TestDir;
 
-/// Bytes of so many weights in 4 bits and groups of 64: half a byte each, and a scale and a bias of
-/// two bytes for 64.
+/// Returns the bytes of `n` weights in 4 bits and groups of 64: half a byte each, and a scale and a
+/// bias of two bytes for each 64.
 const fn q4(n: u64) -> u64 {
     n / 2 + n / 64 * 4
 }
 
-/// The same in 8 bits: routers of the qwen families.
+/// Returns the same in 8 bits, as for routers of the qwen families.
 const fn q8(n: u64) -> u64 {
     n + n / 64 * 4
 }
 
-/// What must come out of a config, from its shapes.
+/// The expected figures of a config, from its shapes.
 struct ByHand {
     name: &'static str,
     resident_bytes: u64,
-    /// One row of the embeddings is read, of so many, each of so many bytes.
+    /// Number and bytes of the rows of the embeddings, of which one is read.
     embedding: (u64, u64),
     expert_bytes: u64,
     n_experts: u64,
     n_experts_per_token: u64,
     kv_bytes_per_position: u64,
     state_bytes: u64,
-    /// Weights that a token is multiplied by, in all.
+    /// Weights that a token is multiplied by, in total.
     weights_per_token: u64,
 }
 
@@ -79,7 +79,7 @@ impl Qwen35 {
         let attention = gated_attention(hidden, self.n_heads);
         let delta = delta_net(hidden, self.n_v_heads);
         let expert = 3 * hidden * inner;
-        // Routed and shared experts have the same width in these.
+        // In these models, routed and shared experts have the same width.
         let in_4_bits = n_full * attention.0 + n_delta * delta.0 + n_layers * expert;
         // Router, and the gate of the shared expert.
         let in_8_bits = n_layers * (n_experts + 1) * hidden;
@@ -154,7 +154,7 @@ const BY_HAND: [ByHand; 6] = [
     .by_hand(),
     ByHand {
         name: "q3moe-2g.json",
-        // Of 6 layers each: queries and output 2048 x 4096, keys and values 2048 x 512, router
+        // In each of 6 layers: queries and output 2048 x 4096, keys and values 2048 x 512, router
         // 128 x 2048; two norms of 2048, two of 128, 64 frequencies. Then the embeddings, 4096 x
         // 2048 twice, and the last norm.
         resident_bytes: q4(6 * (2 * 2048 * 4096 + 2 * 2048 * 512) + 2 * 4096 * 2048)
@@ -174,8 +174,8 @@ const BY_HAND: [ByHand; 6] = [
     },
     ByHand {
         name: "deepseek-v3-671b.json",
-        // Of 61 layers each: q_a, q_b, kv_a, the two halves of kv_b, o. Of 3: the dense inner. Of
-        // 58: the shared expert, the router in bf16. Then the embeddings twice.
+        // In each of 61 layers: q_a, q_b, kv_a, the two halves of kv_b, o. In 3: the dense inner.
+        // In 58: the shared expert, the router in bf16. Then the embeddings twice.
         resident_bytes: q4(61 * DEEPSEEK_ATTENTION
             + 3 * 3 * 7168 * 18_432
             + 58 * 3 * 7168 * 2048
@@ -241,7 +241,7 @@ pub(super) fn number(value: &Value) -> u64 {
     value.as_u64().expect("a count")
 }
 
-/// What a refusal says, in a line.
+/// Returns the one line of a refusal.
 pub(super) fn refusal(args: &PlanArgs) -> String {
     let failure = run(args).unwrap_err();
     assert!(matches!(failure, Failure::Failed(_)), "{failure}");
@@ -266,17 +266,17 @@ fn published_geometries_need_what_their_shapes_say() {
         check("n_experts", it.n_experts);
         check("n_experts_per_token", it.n_experts_per_token);
         check("experts_bytes", it.n_experts * it.expert_bytes);
-        // All of these are whole multiples of 16 KiB.
+        // All of these are multiples of 16 KiB.
         check("slot_bytes", it.expert_bytes);
-        // A step that fails is undone with a second state.
+        // A second state allows a failed step to be undone.
         check("session_bytes", 4096 * it.kv_bytes_per_position + 2 * it.state_bytes);
         check("kv_bytes", 4096 * it.kv_bytes_per_position);
         check("operations_per_token", 2 * it.weights_per_token);
         let all = number(&plan["fixed_bytes"]) + it.n_experts * it.expert_bytes;
-        // A process is not of the same size in every run.
+        // Margin for the size of the process, which differs between runs.
         check("all_bytes", (all + (4 << 20)).next_multiple_of(1 << 20));
     }
-    // So that the sums above are not only equal to each other.
+    // Absolute values, in case both sums above are wrong in the same way.
     assert_eq!(BY_HAND[0].resident_bytes, 5_584_514_944);
     assert_eq!(BY_HAND[5].resident_bytes, 9_785_190_016);
     assert_eq!(BY_HAND[0].n_experts_per_token * BY_HAND[0].expert_bytes, 4_246_732_800);
@@ -326,48 +326,47 @@ fn speeds_of_the_397b_in_64_gib_as_on_paper() {
             Case { blueprint: &blueprint, needs: &needs, gives, context: 4096, routes: &routes };
         case.forecast()
     };
-    // What a tokenizer takes comes on top.
+    // The tokenizer's memory is added.
     let text_bytes = tokenizer_bytes(blueprint.spec.vocab);
     assert_eq!(text_bytes, 2 * (248_320 * 32 + (33 << 19)) + (17 << 20));
     let found = forecast(&gives((64 << 30) + text_bytes)).unwrap();
-    // 68,719,476,736 - 5,584,514,944 - two states of 195,379,200 - 125,829,120 of keys and values
-    // - a step of 308,280,320 leave 62,310,093,952 bytes: 8,803 slots of 7,077,888, which are
-    // 28.656 % of 30,720. The step: a workspace of 183,150,592 bytes, half as much scratch, and 32
-    // MiB.
+    // 68,719,476,736 - 5,584,514,944 - two states of 195,379,200 - 125,829,120 of keys and values -
+    // a step of 308,280,320 leave 62,310,093,952 bytes: 8,803 slots of 7,077,888, which are 28.656
+    // % of 30,720. The step: a workspace of 183,150,592 bytes, half as much scratch, and 32 MiB.
     assert_eq!(found.layout.placement, Placement::Streaming { n_slots: 8803 });
     assert_eq!((found.places.in_memory, found.places.on_drive), (8803, 21_917));
     let (low, high) = (found.answer.low, found.answer.high);
     // Missed: 0.71344 of 4.24673 GB are 3.02977 GB, at 0.68 x 3 GB/s 1.48518 s. Computing: 9.25912
-    // GB and two states, 9.64988 GB, at 0.78 x 60 GB/s 0.20619 s, of which 0.6 are not hidden.
+    // GB and two states, 9.64988 GB, at 0.78 x 60 GB/s 0.20619 s, of which 0.6 do not overlap.
     check_near(low.hit_rate, 0.28656);
     check_near(low.drive_bytes_per_token, 3.02977e9);
     check_near(low.tokens_per_s, 1.0 / (1.48518 + 0.6 * 0.20619));
-    // Missed: 0.71344^3 = 0.36314 of 4.24673 GB are 1.54215 GB, at 3 GB/s 0.51405 s.
-    // Computing at 1.15 x 60 GB/s 0.13985 s, of which 0.2 are not hidden.
+    // Missed: 0.71344^3 = 0.36314 of 4.24673 GB are 1.54215 GB, at 3 GB/s 0.51405 s. Computing at
+    // 1.15 x 60 GB/s 0.13985 s, of which 0.2 do not overlap.
     check_near(high.hit_rate, 0.63686);
     check_near(high.tokens_per_s, 1.0 / (0.51405 + 0.2 * 0.13985));
     assert_eq!((low.bound, high.bound), (Bound::Drive, Bound::Drive));
-    // A prompt of 512 leaves out 1 of 24,000 experts: (1 - 10/512)^512 = 0.0000412. The rest,
-    // 217.4238 GB, but for the 28.656 % that stay: 155.119 GB.
+    // A prompt of 512 leaves 1 of 24,000 experts unused: (1 - 10/512)^512 = 0.0000412. The rest,
+    // 217.4238 GB, minus the 28.656 % that stay: 155.119 GB.
     let [short, long] = found.prompts[..] else { panic!("{:?}", found.prompts) };
     assert_eq!((short.n_tokens, short.n_passes, short.bound), (512, 1, Bound::Drive));
     check_near(short.drive_bytes, 155.119e9);
-    // At 3 GB/s 51.706 s. Computing at 1.15 times: 5.01239 + 217.4238 GB at 60 GB/s 3.7073 s;
-    // 2 x 15.3121 billion operations for each, without the head, at 10^12 a second 15.680 s; 45
+    // At 3 GB/s 51.706 s. Computing at 1.15 times: 5.01239 + 217.4238 GB at 60 GB/s 3.7073 s; 2 x
+    // 15.3121 billion operations for each token, without the head, at 10^12 a second 15.680 s; 45
     // states of 64 heads, 6 operations for each of 128 x 128 values, for each token, 0.145 s; 15
     // layers of attention, 32 heads of 256 channels, 4 operations for each pair of tokens, 0.064 s:
     // 17.040 s.
     check_near(short.high, 512.0 / (51.706 + 0.2 * 17.040));
     assert_eq!((long.n_tokens, long.n_passes), (2048, 1));
 
-    // With all in memory nothing is read: 9.64988 GB at 46.8 and 69 GB/s.
+    // With everything in memory, nothing is read: 9.64988 GB at 46.8 and 69 GB/s.
     let found = forecast(&gives(1 << 40)).unwrap();
     check_near(found.answer.low.tokens_per_s, 46.8 / 9.64988);
     check_near(found.answer.high.tokens_per_s, 69.0 / 9.64988);
     assert_eq!((found.answer.low.bound, found.answer.high.bound), (Bound::Cpu, Bound::Cpu));
     // A full context: 0.12583 GB more.
     check_near(found.answer_after.low.tokens_per_s, 46.8 / 9.77571);
-    // The least names 4 MiB more than what the engine's own law takes, to the byte.
+    // The smallest budget is exactly 4 MiB more than the engine's own minimum.
     let routes = &routes;
     let gives_all = gives(1 << 40);
     let case =
@@ -377,7 +376,7 @@ fn speeds_of_the_397b_in_64_gib_as_on_paper() {
     assert!(forecast(&gives(least - 1)).is_err());
 }
 
-/// Whatever takes longer, as long as both ends know the same of the routes.
+/// Covers all ratios of reading and computing, with the same knowledge of routes at both ends.
 #[test]
 fn measured_rates_and_a_trace_are_narrower_than_a_factor_of_two() {
     for n in 1..400 {
@@ -421,7 +420,7 @@ fn a_memory_too_small_is_refused_with_the_least_that_works() {
     }
     let plan = json_of(&with(64 << 30));
     let (least, slot) = (number(&plan["least_bytes"]), number(&plan["slot_bytes"]));
-    // Other tests make this program larger meanwhile.
+    // Other tests enlarge this process meanwhile.
     let spare = 32 << 20;
     assert_eq!(json_of(&with(least + slot / 2))["forecast"]["experts_in_memory"], 8);
     refusal(&with(least - slot));
@@ -431,7 +430,7 @@ fn a_memory_too_small_is_refused_with_the_least_that_works() {
     assert!(number(&nearly["forecast"]["experts_on_drive"]) > 0);
     let answer = &json_of(&with(all))["forecast"]["answer"];
     assert_eq!(answer["low"]["drive_bytes_per_token"], 0.0);
-    // Another machine leaves a part of its memory to others.
+    // For another machine, part of its memory is left to other programs.
     let line = refusal(&PlanArgs { memory: None, ram: Some(4 << 30), ..args(&path) });
     assert!(line.contains("of the memory from --ram"), "{line}");
 }
@@ -471,7 +470,7 @@ fn native_formats_are_planned_as_they_are() {
     assert_eq!(packed["stored"], "4 bits");
     assert!(answer(&packed) > answer(&fp8));
 
-    // A config that says nothing of quantisation describes bf16.
+    // A config without quantisation describes bf16.
     let float = json_of(&PlanArgs { bits: None, group: None, ..args(&published("q3moe-2g.json")) });
     assert_eq!((float["stored"].as_str(), &float["bits"]), (Some("bf16"), &Value::Null));
     assert_eq!(float["routed_bytes_per_token"], 6 * 8 * 3 * 2048 * 768 * 2);
@@ -503,7 +502,7 @@ fn all_known_models_have_a_line() {
     let json: Value =
         serde_json::from_str(&run(&PlanArgs { json: true, ..all(8) }).unwrap()).unwrap();
     let models = json["models"].as_array().unwrap();
-    // Four of them were published in FP8, and are packed, too.
+    // Four of them were published in FP8, and are also listed as packed.
     assert_eq!(models.len(), KNOWN.len() + 4);
     assert!(models.iter().any(|it| it["least_bytes"].is_null()));
 }
@@ -550,13 +549,13 @@ fn folders_are_planned_as_they_are_stored() {
     let as_stored = PlanArgs { bits: None, group: None, ..args(&case) };
     let plan = json_of(&as_stored);
     assert_eq!(plan["exists"], true);
-    // Nine extents at any byte, each in whole blocks of its own.
+    // Nine extents at arbitrary offsets, each in its own whole blocks.
     let slot_bytes = plan["slot_bytes"].as_u64().unwrap();
     assert!((9 * 4096..=9 * 8192).contains(&slot_bytes), "{slot_bytes}");
     let told = run(&args(&case)).unwrap_err();
     assert!(matches!(&told, Failure::Usage(line) if line.contains("leave them out")), "{told}");
 
-    // A config alone in a folder is a config.
+    // A folder with only a config counts as a config.
     let temp = TestDir::new("plan-config");
     fs::copy(published("q3moe-2g.json"), temp.path().join("config.json")).unwrap();
     assert_eq!(json_of(&args(temp.path()))["exists"], false);

@@ -1,6 +1,6 @@
-//! A plan as a page of aligned text.
+//! A plan as aligned text.
 //!
-//! **Invariant:** what was assumed stands on the page, in one line each.
+//! **Invariant:** each assumption is stated on a line of the page.
 
 use moeflux::ByteCount;
 use moeflux::provider::error::grouped;
@@ -14,35 +14,35 @@ use crate::fold::{folded, point};
 use crate::page::Labels;
 use crate::size::binary;
 
-/// Labels of sizes.
+/// Width of the labels of sizes.
 const SIZES: Labels = Labels(31);
 
-/// Labels of the parts of a machine.
+/// Width of the labels of the parts of a machine.
 const ROWS: Labels = Labels(10);
 
-/// Columns of the text before speeds.
+/// Width of the text before speeds.
 const SPEED_LABEL_WIDTH: usize = 28;
 
-/// Columns of a range of speeds.
+/// Width of a range of speeds.
 const RANGE_WIDTH: usize = 15;
 
-/// What the two ends mean where nothing is read from the drive.
+/// Explains both ends if nothing is read from the drive.
 const ENDS_OF_RATES: &str = "Low: rates below those above. High: rates above them.";
 
-/// The same where some experts are on a GPU and others in memory.
+/// Explains both ends if some experts are on a GPU and others in memory.
 const ENDS_OF_PLACES: &str = "Low: rates below those above, experts used alike. High: rates above \
                               them, routing as skewed as the demo model's.";
 
-/// And where experts are read from the drive.
+/// Explains both ends if experts are read from the drive.
 const ENDS: &str = "Low: rates below those above, little overlap of reading and computing, routing \
                     that no cache can guess. High: full overlap, routing as skewed as the demo \
                     model's. A trace of your own text (--trace) narrows both.";
 
-/// The same with a trace.
+/// Explains both ends if there is a trace.
 const ENDS_OF_TRACE: &str = "Low: rates below those above, little overlap of reading and \
                              computing. High: full overlap. Routing is that of the trace.";
 
-/// The page, without a newline at its end.
+/// Renders the plan, without a newline at its end.
 pub(super) fn render(report: &Report<'_>) -> String {
     let mut lines = vec![title(report), String::new()];
     lines.extend(memory(report));
@@ -99,7 +99,7 @@ fn memory(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-/// What it has, and where that is from.
+/// Describes the machine and the sources of its figures.
 pub(super) fn machine_lines(machine: &PlanMachine) -> Vec<String> {
     let gbps = |figure: &Figure| format!("{:.2} GB/s, {}", figure.value / 1e9, figure.source);
     let mut lines = vec![match machine.job {
@@ -174,7 +174,7 @@ fn expected(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-/// What machines send each other.
+/// Describes the exchanges between machines.
 fn exchanges(report: &Report<'_>) -> Option<String> {
     report.plan.machine.job?;
     let Answer { low, high } = &report.forecast.answer;
@@ -186,7 +186,7 @@ fn exchanges(report: &Report<'_>) -> Option<String> {
     ))
 }
 
-/// Where experts are.
+/// Describes the placement of experts.
 fn places(report: &Report<'_>) -> String {
     let Places { on_card, in_memory, on_drive } = report.forecast.places;
     let n_experts = report.plan.subject.needs.n_experts();

@@ -1,7 +1,7 @@
-//! `moeflux pull`: a checkpoint from the Hugging Face hub to the hub's cache.
+//! `moeflux pull`: downloads a checkpoint from the Hugging Face hub to the hub's cache.
 //!
-//! **Invariant:** before the first byte of weights, what it is, how large it is and whether it fits
-//! was said; Ctrl-C leaves what the same command goes on from.
+//! **Invariant:** the model's kind and size, and whether it fits, are printed before the first byte
+//! of weights is fetched; after Ctrl-C, the same command resumes the download.
 
 mod shown;
 mod offer;
@@ -29,7 +29,7 @@ use crate::size;
 use offer::Offer;
 use shown::Shown;
 
-/// Of a list of files, so many are printed.
+/// Upper bound on the files printed of a list.
 const N_LISTED_MAX: usize = 12;
 
 /// What `moeflux pull` is told.
@@ -64,7 +64,7 @@ pub(crate) struct PullArgs {
     piece: u64,
 }
 
-/// A repository, also of a model that is known by name.
+/// Parses a repository, or the name of a known model.
 fn wanted(text: &str) -> Result<Wanted, String> {
     let known = known::named(Path::new(text)).filter(|_| !text.contains('/'));
     match known.and_then(Known::repository) {
@@ -77,11 +77,12 @@ fn glob(text: &str) -> Result<Glob, String> {
     Glob::new(text).map_err(|error| error.to_string())
 }
 
-/// Downloads; answers what to tell the user.
+/// Downloads the files. Returns a message for the user.
 ///
 /// # Errors
 ///
-/// What the hub refuses, what does not fit, what is damaged; [`Failure::Interrupted`] after Ctrl-C.
+/// Fails if the hub refuses, the disk is too small, or data is damaged; [`Failure::Interrupted`]
+/// after Ctrl-C.
 pub(crate) fn run(args: &PullArgs) -> Outcome<String> {
     let stop = Stop::default();
     let trust = if args.check { Trust::Nothing } else { Trust::Marks };
@@ -92,7 +93,7 @@ pub(crate) fn run(args: &PullArgs) -> Outcome<String> {
     };
     let remote = hub.look(&args.wanted, &choice)?;
     check_choice(&remote, &choice)?;
-    // A question ends the process at Ctrl-C; what works leaves something in order.
+    // During a question Ctrl-C ends the process; otherwise the work stops in a consistent state.
     let is_asking = Arc::new(AtomicBool::new(false));
     let asking = Arc::clone(&is_asking);
     let _interrupt = Interrupt::listen_and(move |_| match asking.load(Ordering::Relaxed) {
@@ -138,12 +139,12 @@ pub(crate) fn run(args: &PullArgs) -> Outcome<String> {
     }
 }
 
-/// Whether files of a snapshot are links to contents that revisions share.
+/// Returns whether files of a snapshot are links to contents shared between revisions.
 fn has_links(remote: &Remote, dir: &Path) -> bool {
     remote.chosen().any(|(path, _)| dir.join(path).is_symlink())
 }
 
-/// Refuses what would be no model.
+/// Refuses a choice of files that is not a model.
 fn check_choice(remote: &Remote, choice: &Choice) -> Outcome {
     let (wanted, n_chosen) = (remote.wanted(), remote.chosen().count());
     let problem = match choice {
@@ -172,7 +173,7 @@ fn check_choice(remote: &Remote, choice: &Choice) -> Outcome {
     Err(Error::Input(problem).into())
 }
 
-/// The kinds of a repository's GGUF files; of a file that does not tell, its name.
+/// Lists the kinds of a repository's GGUF files; if a file's kind is unknown, its name.
 fn kinds(remote: &Remote) -> Option<String> {
     let mut kinds = BTreeMap::<String, u64>::new();
     for (path, file) in remote.ggufs().filter(|(path, _)| !path.contains("mmproj")) {
@@ -183,7 +184,7 @@ fn kinds(remote: &Remote) -> Option<String> {
     (!kinds.is_empty()).then(|| listed(kinds.into_iter()))
 }
 
-/// Names with their sizes, some of them if there are many.
+/// Lists names with their sizes, only some of them if there are many.
 fn listed(named: impl Iterator<Item = (String, u64)>) -> String {
     let named: Vec<(String, u64)> = named.collect();
     let n_left = named.len().saturating_sub(N_LISTED_MAX);

@@ -1,4 +1,4 @@
-//! What a download would be: said before it begins.
+//! The description of a download, printed before it starts.
 
 use moeflux::ByteCount;
 use moeflux_hub::{Hub, Presence, Remote};
@@ -11,16 +11,16 @@ use crate::place;
 use crate::plan;
 use crate::pull::shown::Shown;
 
-/// Digits of a commit that tell it from others.
+/// Digits that distinguish a commit from others.
 const N_COMMIT_DIGITS: usize = 12;
 
-/// A download before it begins.
+/// A download before it starts.
 #[derive(Debug)]
 pub(super) struct Offer {
     presence: Presence,
-    /// What it is, or why it cannot be run.
+    /// A description of the model, or why it cannot be run.
     model: Result<String, String>,
-    /// How fast it is expected to be here.
+    /// The expected speed on this machine.
     expected: Option<String>,
     place: String,
     free_bytes: Option<u64>,
@@ -49,22 +49,22 @@ impl Offer {
         })
     }
 
-    /// What would be fetched.
+    /// Returns the bytes to be fetched.
     pub(super) fn missing_bytes(&self) -> u64 {
         self.presence.n_bytes - self.presence.here_bytes
     }
 
-    /// Whether moeflux knows such models.
+    /// Returns whether moeflux can run the model.
     pub(super) fn runs(&self) -> bool {
         self.model.is_ok()
     }
 
-    /// How many files are wanted.
+    /// Returns the number of wanted files.
     pub(super) fn n_files(&self) -> usize {
         self.presence.n_files
     }
 
-    /// A line each.
+    /// Returns the description, line by line.
     pub(super) fn lines(&self, remote: &Remote) -> Vec<String> {
         let Presence { n_files, n_bytes, n_files_here, here_bytes, .. } = self.presence;
         let wanted = remote.wanted();
@@ -91,7 +91,7 @@ impl Offer {
     }
 }
 
-/// Which files have other contents than the hub lists.
+/// Lists the files whose contents differ from the hub's hashes.
 fn damaged(paths: &[String]) -> Option<String> {
     let first = OneLine::name(paths.first()?);
     Some(match paths.len() - 1 {

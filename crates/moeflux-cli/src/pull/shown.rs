@@ -1,4 +1,4 @@
-//! A download or a check under way: a bar on a terminal, and now and then a line elsewhere.
+//! Progress of a download or check: a bar on a terminal, and occasional lines elsewhere.
 
 use std::io::IsTerminal as _;
 use std::ops::ControlFlow;
@@ -11,18 +11,18 @@ use crate::clock;
 use crate::print;
 use crate::progress::Bar;
 
-/// Between two lines where nobody looks.
+/// Interval between lines if there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(30);
 
-/// What was said so far.
+/// The state of the display.
 #[derive(Debug)]
 pub(super) struct Shown {
-    /// In front of the bar: what is done now.
+    /// Label of the bar: the current activity.
     doing: &'static str,
-    /// In front of a line: what was done.
+    /// Label of a line: the completed activity.
     done: &'static str,
     bar: Option<Bar>,
-    /// When the last line was printed, and how much was there.
+    /// Time and amount of the last printed line.
     line: Option<(Instant, u64)>,
     said_waiting: bool,
 }

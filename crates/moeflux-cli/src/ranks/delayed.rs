@@ -1,7 +1,7 @@
-//! Ranks of one host whose messages arrive as late as those of a network would.
+//! Ranks on one host whose messages are delayed as by a network.
 //!
-//! **Invariant:** a message is taken as late as it would have come, by the clock that all processes
-//! of the host share; who asks for it later does not wait for it again.
+//! **Invariant:** a message is delivered when it would have arrived, by the clock that all
+//! processes of the host share; a later receive does not wait again.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use moeflux::provider::ranks::{Place, Ranks};
 use crate::clock;
 use crate::network::Delay;
 
-/// Bytes in front of a message: when it was sent.
+/// Bytes in front of a message: the time at which it was sent.
 const STAMP_BYTES: usize = 8;
 
-/// Ranks behind a slow network.
+/// Ranks behind a simulated slow network.
 #[derive(Debug)]
 pub(super) struct Delayed {
     inner: Box<dyn Ranks>,
@@ -27,7 +27,7 @@ impl Delayed {
         Self { inner, delay, own: Vec::new() }
     }
 
-    /// The message with the time.
+    /// Stores the message with the time in front.
     fn stamp(&mut self, message: &[u8]) {
         self.own.clear();
         let nanos = u64::try_from(clock::since_1970().as_nanos()).unwrap_or(u64::MAX);
@@ -35,8 +35,8 @@ impl Delayed {
         self.own.extend_from_slice(message);
     }
 
-    /// Waits until a message that is here would have come, `n_bytes` after the first of its kind;
-    /// takes the time off it.
+    /// Waits until a received message would have arrived, `n_bytes` after the first of its kind,
+    /// and removes its time stamp.
     fn take(&self, message: &mut Vec<u8>, n_bytes: usize) {
         let stamp = message.drain(..STAMP_BYTES.min(message.len())).collect::<Vec<u8>>();
         let Ok(stamp) = <[u8; STAMP_BYTES]>::try_from(stamp) else { return };

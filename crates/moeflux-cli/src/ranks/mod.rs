@@ -1,7 +1,7 @@
-//! This process as one of several that run a model together, if an MPI launcher started it so.
+//! Runs this process as one of several that run a model together, if an MPI launcher started it.
 //!
-//! **Invariant:** without a launcher nothing is opened. Rank 0 runs the command and speaks; the
-//! others follow it in silence, unless rank 0 is the one that is gone.
+//! **Invariant:** without a launcher nothing is opened. Rank 0 runs the command and prints; the
+//! others follow it silently, unless rank 0 is the one that failed.
 
 pub(crate) mod delayed;
 pub(crate) mod times;
@@ -33,19 +33,19 @@ use crate::print;
 use delayed::Delayed;
 
 #[cfg(unix)]
-/// Launchers start the last process so long after the first one at most.
+/// Upper bound on the time between a launcher's first and last process start.
 const START_TIME: Duration = Duration::from_secs(30);
 
-/// An MPI that does not end the job by then will not.
+/// An MPI that has not ended the job by then never will.
 const ABORT_TIME: Duration = Duration::from_secs(5);
 
-/// A launcher passes on what was said only if the job is not over at once.
+/// A launcher forwards output only if the job does not end at once.
 const FORWARD_TIME: Duration = Duration::from_millis(200);
 
-/// Who speaks has so long to say what is wrong before others end the job.
+/// Time that the reporting rank has to print its error before others end the job.
 const SPEECH_TIME: Duration = Duration::from_millis(500);
 
-/// Meets the other ranks, if there are some.
+/// Joins the other ranks, if there are any.
 pub(crate) fn join(args: &RankArgs) -> Outcome<Option<RankGroup>> {
     let asked = args.n_ranks.map(|it| it.get());
     let found = found();
@@ -85,7 +85,7 @@ pub(crate) fn join(args: &RankArgs) -> Outcome<Option<RankGroup>> {
     Ok(Some(group))
 }
 
-/// Lets the others know that this process is there while it waits for somebody to ask something.
+/// Sends heartbeats to the other ranks while this process waits for requests.
 #[expect(clippy::disallowed_methods, reason = "it ends with the job, or with the process")]
 pub(crate) fn keep_beating(group: &RankGroup, args: &RankArgs) {
     let (heart, pause): (Heart, Duration) = (group.heart(), args.rank_timeout / 3);
@@ -96,7 +96,7 @@ pub(crate) fn keep_beating(group: &RankGroup, args: &RankArgs) {
     });
 }
 
-/// The launcher of this process, if there is one.
+/// Returns the launcher of this process, if there is one.
 fn found() -> Option<Launcher> {
     launcher(&|name| Some(variable(name)?.to_string_lossy().into_owned()))
 }
@@ -123,7 +123,7 @@ fn start(launcher: &Launcher, timeout: Duration) -> Result<Box<dyn Ranks>> {
     Ok(Box::new(ranks?))
 }
 
-/// MPI waits for all ranks when it begins, for ever.
+/// Ends the process if MPI does not start in time: it waits for all ranks forever.
 #[cfg(unix)]
 #[expect(clippy::disallowed_methods, reason = "it ends soon, or ends the process")]
 fn end_unless(has_begun: Receiver<()>, (rank, time): (usize, Duration)) {
@@ -145,7 +145,7 @@ fn start(launcher: &Launcher, _timeout: Duration) -> Result<Box<dyn Ranks>> {
     Err(Error::Unsupported(format!("{n_ranks} processes of a launcher: {problem}")))
 }
 
-/// Says once what ended the job, and makes sure that it ends.
+/// Reports once why the job ended, and makes sure that it ends.
 fn say(rank: usize, error: &Error) {
     let is_first_gone = matches!(error, Error::Rank { rank: 0, .. });
     if rank == 0 || is_first_gone && rank == 1 {
@@ -156,7 +156,7 @@ fn say(rank: usize, error: &Error) {
     end_soon();
 }
 
-/// Says something in one piece, before the job is over.
+/// Prints a text in one piece, before the job ends.
 fn say_at_once(text: &str) {
     print::aside(text.trim_end());
     wait(FORWARD_TIME);
@@ -178,23 +178,24 @@ fn end_process() {}
 
 fn wait(time: Duration) {
     let (_sender, receiver) = channel::<()>();
-    // Nobody sends anything.
+    // Never sends: this is a sleep.
     let _ = receiver.recv_timeout(time);
 }
 
-/// Whether this process says what goes wrong: rank 0 does, and who is alone.
+/// Returns whether this process reports errors: rank 0 does, and a process without a launcher.
 pub(crate) fn speaks() -> bool {
     found().is_none_or(|launcher| launcher.rank == 0)
 }
 
-/// A launcher ends all processes when the first of them fails.
+/// Gives rank 0 time to report: a launcher ends all processes when the first of them fails.
 pub(crate) fn let_rank_0_speak() {
     wait(SPEECH_TIME);
 }
 
-/// Does what rank 0 tells; whether all went well. Rank 0 hears what does not, and says it.
+/// Executes the steps of rank 0. Returns whether all went well; errors are sent to rank 0, which
+/// reports them.
 pub(crate) fn follow(group: &RankGroup, args: &ModelArgs) -> bool {
-    // What ends this process ends the job: rank 0 alone can end its work well.
+    // An interrupt ends the job: only rank 0 can end its work cleanly.
     let interrupt = Interrupt::never();
     let opened = match model::open(args) {
         Ok(opened) => opened,
@@ -204,7 +205,7 @@ pub(crate) fn follow(group: &RankGroup, args: &ModelArgs) -> bool {
     loaded.is_ok_and(|engine| engine.follow().is_ok())
 }
 
-/// The command of rank 0 has failed: it says why, and the others must not wait for more.
+/// Handles a failed command on rank 0: reports the error and tells the others to stop waiting.
 pub(crate) fn end(group: &RankGroup, failure: &Failure) {
     say_at_once(&failure.line());
     end_soon();

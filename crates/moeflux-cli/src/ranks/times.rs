@@ -1,11 +1,11 @@
-//! Where the time of an answer went on each of several ranks.
+//! The breakdown of an answer's time on each of several ranks.
 
 use std::time::Duration;
 
 use moeflux::provider::ranks::{LinkStats, RankTimes};
 use serde_json::{Value, json};
 
-/// What ranks did while so many tokens of answers were computed.
+/// The work of ranks while `n_tokens` tokens of answers were computed.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {
     hosts: Vec<String>,
@@ -14,7 +14,7 @@ pub(crate) struct Times {
     n_tokens: usize,
 }
 
-/// A rank's part of a token, in seconds.
+/// A rank's shares of a token's time, in seconds.
 #[derive(Clone, Copy, Debug)]
 struct OfToken {
     computes: f64,
@@ -24,7 +24,7 @@ struct OfToken {
 }
 
 impl Times {
-    /// None if there were no tokens.
+    /// Returns `None` if there were no tokens.
     pub(crate) fn new(
         hosts: &[String],
         stats: LinkStats,
@@ -54,7 +54,7 @@ impl Times {
         self.per_token(self.stats.n_exchanges as f64)
     }
 
-    /// For machines.
+    /// Returns the times as JSON.
     pub(crate) fn json(&self) -> Value {
         let seconds = |share: f64| self.stats.quantile(share).as_secs_f64();
         let ranks = self.hosts.iter().zip(&self.stats.ranks).map(|(host, times)| {
@@ -76,7 +76,7 @@ impl Times {
         })
     }
 
-    /// For people.
+    /// Returns the times as lines of text.
     pub(crate) fn lines(&self) -> Vec<String> {
         let us = |share: f64| format!("{:.0} us", 1e6 * self.stats.quantile(share).as_secs_f64());
         let mut lines = vec![

@@ -1,6 +1,6 @@
-//! `moeflux replay`: a routing trace over budgets of memory, before memory is bought.
+//! `moeflux replay`: evaluates a routing trace with various amounts of memory, before buying any.
 //!
-//! **Invariant:** reads the trace alone, no model; the same trace gives the same page.
+//! **Invariant:** reads the trace only, no model; the same trace gives the same output.
 
 mod report;
 mod svg;
@@ -16,7 +16,7 @@ use crate::failure::Outcome;
 use crate::out_file::OutFile;
 use report::Report;
 
-/// More slots than this are a typing error.
+/// A larger number of slots is a typing error.
 const N_SLOTS_MAX: usize = 1 << 24;
 
 /// What `moeflux replay` is told.
@@ -36,11 +36,11 @@ pub(crate) struct ReplayArgs {
     json: bool,
 }
 
-/// Replays the trace; answers what to print.
+/// Replays the trace. Returns the text to print.
 ///
 /// # Errors
 ///
-/// What is wrong with the trace, or writing the drawing.
+/// Fails if the trace is invalid or the chart cannot be written.
 pub(crate) fn run(args: &ReplayArgs) -> Outcome<String> {
     let trace = Trace::open(&args.file)?;
     if trace.n_blocks() == 0 {
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Outcome<String> {
     Ok(if args.json { report.to_json().to_string() } else { text::render(&report) })
 }
 
-/// Ascending, each once.
+/// Returns the budgets in ascending order without duplicates.
 fn budgets(args: &ReplayArgs, trace: &Trace) -> Vec<usize> {
     let n_experts = trace.header().n_experts();
     let mut budgets = args.slots.clone();

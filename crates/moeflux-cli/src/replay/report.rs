@@ -1,6 +1,6 @@
-//! A replayed trace as the numbers that are printed and drawn.
+//! The printed and drawn numbers of a replayed trace.
 //!
-//! **Invariant:** units stand in the names, of the JSON too: scripts rely on them.
+//! **Invariant:** names include their units, also in the JSON: scripts rely on them.
 
 use std::path::Path;
 
@@ -8,40 +8,40 @@ use moeflux::provider::experts::replay::{Replayed, Tally, bound, replay};
 use moeflux::provider::experts::trace::{StepKind, Trace, TraceHeader};
 use serde_json::{Value, json};
 
-/// The name of the curve of what runs: the least frequently used expert leaves.
+/// The name of the curve of the engine's policy, which evicts the least frequently used expert.
 const POLICY: &str = "lfu";
 
-/// The name of the curve that no policy reaches.
+/// The name of the curve that no policy can exceed.
 const BOUND: &str = "bound";
 
-/// All that is said about a trace.
+/// Everything that is printed about a trace.
 #[derive(Debug)]
 pub(super) struct Report {
     /// The trace's file.
     pub(super) file: String,
-    /// Whose routes.
+    /// The model whose routes were traced.
     pub(super) header: TraceHeader,
     /// Tokens of prompts.
     pub(super) n_prefill_tokens: usize,
     /// Tokens that continued them.
     pub(super) n_decode_tokens: usize,
-    /// Ascending.
+    /// Numbers of slots, ascending.
     pub(super) budgets: Vec<usize>,
-    /// What runs, then the bound.
+    /// The engine's policy, then the bound.
     pub(super) curves: Vec<Curve>,
 }
 
-/// What a policy made of each budget.
+/// The results of a policy for each budget.
 #[derive(Debug)]
 pub(super) struct Curve {
-    /// The policy's name, or that of the bound.
+    /// The name of the policy, or of the bound.
     pub(super) name: &'static str,
-    /// By budget.
+    /// For each budget.
     pub(super) points: Vec<Replayed>,
 }
 
 impl Curve {
-    /// Whether this is what no policy reaches.
+    /// Returns whether this is the bound that no policy can exceed.
     pub(super) fn is_bound(&self) -> bool {
         self.name == BOUND
     }
@@ -64,7 +64,7 @@ impl Report {
         }
     }
 
-    /// Tokens of one kind of step.
+    /// Returns the tokens in one kind of step.
     pub(super) fn n_tokens(&self, kind: StepKind) -> usize {
         match kind {
             StepKind::Prefill => self.n_prefill_tokens,
@@ -72,18 +72,18 @@ impl Report {
         }
     }
 
-    /// Memory that so many slots take.
+    /// Returns the memory of `n_slots` slots.
     pub(super) fn memory_bytes(&self, n_slots: usize) -> u64 {
         self.header.slot_bytes().saturating_mul(n_slots as u64)
     }
 
-    /// Bytes read for a token, rounded.
+    /// Returns the bytes read for a token, rounded.
     pub(super) fn read_bytes_per_token(&self, kind: StepKind, replayed: &Replayed) -> u64 {
         let n_tokens = self.n_tokens(kind).max(1) as u64;
         (replayed.tally(kind).read_bytes + n_tokens / 2) / n_tokens
     }
 
-    /// Bytes of the experts that a token asks for, none of them in memory.
+    /// Returns the bytes of the experts that a token uses if none is in memory.
     pub(super) fn routed_bytes_per_token(&self) -> u64 {
         let of_layer = |layer: &moeflux::provider::experts::trace::LayerShape| {
             layer.record_bytes.saturating_mul(layer.top_k as u64)
@@ -91,7 +91,7 @@ impl Report {
         self.header.layers.iter().map(of_layer).fold(0, u64::saturating_add)
     }
 
-    /// For machines.
+    /// Returns the report as JSON.
     pub(super) fn to_json(&self) -> Value {
         let curves = self.curves.iter().map(|curve| {
             let points = self.budgets.iter().zip(&curve.points);

@@ -1,7 +1,7 @@
-//! A replayed trace as a drawing: hit rate over memory, a line per policy, the bound dashed.
+//! A replayed trace as a chart: hit rate over memory, a line per policy, the bound dashed.
 //!
-//! **Invariant:** a file of its own that any browser shows, light or dark as its reader likes it;
-//! the curves' colours stand out on both. What comes from outside is escaped.
+//! **Invariant:** a self-contained file for any browser, light or dark by the reader's preference;
+//! the curves' colours are visible on both. External text is escaped.
 
 use std::fmt::Write as _;
 
@@ -10,28 +10,28 @@ use moeflux::provider::experts::trace::StepKind;
 use super::report::{Curve, Report};
 use crate::size::binary;
 
-/// The drawing.
+/// Size of the chart.
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 440.0;
 
-/// The field with the curves: its edges.
+/// Edges of the plot area.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 660.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 380.0;
 
-/// Of the page and the words on it.
+/// Colours of the page and its text.
 const STYLE: &str = "rect{fill:#fff}text{fill:#343a40}\
                      @media(prefers-color-scheme:dark){rect{fill:#16181b}text{fill:#dee2e6}}";
 
-/// Contrasts of at least 3 with either page.
+/// Each has a contrast of at least 3 with either page.
 const COLOURS: [&str; 4] = ["#d9480f", "#0c8599", "#7048e8", "#2b8a3e"];
 const GREY: &str = "#868e96";
 
-/// Ticks of the axis of memory at most.
+/// Upper bound on the ticks of the memory axis.
 const N_TICKS_MAX: u64 = 8;
 
-/// The drawing's text.
+/// Returns the chart as text.
 pub(super) fn render(report: &Report) -> String {
     let kind = if report.n_decode_tokens > 0 { StepKind::Decode } else { StepKind::Prefill };
     let memory_max = report.budgets.iter().map(|&n| report.memory_bytes(n)).max().unwrap_or(1);
@@ -67,13 +67,14 @@ impl Field<'_> {
         text(svg, (LEFT, 24.0), "start", &format!("Experts found in memory, {what} of {file}"));
     }
 
-    /// Hits on the left; what is read for a token, on the right, is the rest of it.
+    /// Draws the hit rate on the left, and on the right the bytes read per token, its complement.
     fn hit_axis(&self, svg: &mut String) {
         let routed_bytes = self.report.routed_bytes_per_token();
         let records = self.report.header.layers.iter().map(|layer| layer.record_bytes);
         let mut of_experts = records.filter(|&n_bytes| n_bytes > 0);
         let first = of_experts.next();
-        // Prompts read an expert once for many tokens, and unlike records weigh differently.
+        // The axes correspond only for decoding with equal records: prompts read an expert once for
+        // many tokens, and unequal records differ in weight.
         let is_rest = self.kind == StepKind::Decode && of_experts.all(|it| Some(it) == first);
         for percent in (0..=100_u32).step_by(20) {
             let y = y_of(f64::from(percent) / 100.0);
@@ -145,7 +146,7 @@ fn index(idx: usize) -> f64 {
     idx as f64
 }
 
-/// 1, 2 or 5 times a power of ten of a binary unit.
+/// Returns the tick distance: 1, 2 or 5 times a power of ten of a binary unit.
 fn tick_bytes(max_bytes: u64) -> u64 {
     let unit = [40, 30, 20, 10].map(|shift| 1 << shift).into_iter().find(|&it| max_bytes >= 2 * it);
     let unit = unit.unwrap_or(1);
@@ -156,11 +157,11 @@ fn tick_bytes(max_bytes: u64) -> u64 {
             break;
         }
     }
-    // Beyond 4 PiB the factors end.
+    // For more than 4 PiB, the factors do not suffice.
     tick.max(max_bytes / N_TICKS_MAX)
 }
 
-/// `binary` without decimals that are zero.
+/// Formats like `binary`, without zero decimals.
 fn tick_text(n_bytes: u64) -> String {
     binary(n_bytes).replace(".00 ", " ")
 }
@@ -173,7 +174,7 @@ fn line(svg: &mut String, from: (f64, f64), to: (f64, f64)) {
     );
 }
 
-/// `text` has to be escaped.
+/// Writes a text, which must already be escaped.
 fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
     let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
 }
@@ -185,7 +186,7 @@ fn escaped(text: &str) -> String {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
-            // No XML may have them.
+            // Control characters are not allowed in XML.
             letter if letter.is_control() => out.push('\u{fffd}'),
             letter => out.push(letter),
         }

@@ -1,4 +1,4 @@
-//! A small trace from file to page, JSON and drawing.
+//! A small trace from file to text, JSON and chart.
 
 use std::io::Write;
 use std::path::Path;
@@ -25,7 +25,7 @@ impl Write for Shared {
     }
 }
 
-/// Two layers of four experts of 1 GiB, two per token: a prompt of two tokens, four tokens after.
+/// Two layers of four experts of 1 GiB, two per token: a prompt of two tokens, then four tokens.
 fn trace_bytes(n_decoded: usize) -> Vec<u8> {
     let layer = LayerShape { n_experts: 4, top_k: 2, record_bytes: 1 << 30 };
     let header = TraceHeader { fingerprint: 0xab, layers: vec![layer; 2] };
@@ -58,7 +58,7 @@ fn write(dir: &TestDir, bytes: &[u8]) -> PathBuf {
 
 /// By hand, of 16 demands after the prompt: expert 0 of either layer stays, because every token
 /// uses it, and the two other slots change with every token: two hits in each step. With the future
-/// known there are 4, 2, 3 and 3.
+/// known, there are 4, 2, 3 and 3.
 #[test]
 fn a_page_has_hits_and_bytes_of_answers_and_prompts() {
     let dir = TestDir::new("replay");
@@ -126,7 +126,7 @@ fn the_drawing_has_every_curve_both_axes_and_no_foreign_markup() {
             assert!(drawing.contains(word), "{word}: {drawing}");
         }
         assert!(!drawing.contains("a&b"));
-        // What is read for a token of a prompt is not what its hits leave.
+        // For prompts, the bytes read per token are not the complement of the hits.
         assert_eq!(drawing.contains("read per token"), n_decoded > 0);
         let n_texts = drawing.matches("<text ").count();
         assert_eq!(n_texts, drawing.matches("</text>").count());

@@ -9,10 +9,10 @@ use moeflux::provider::experts::trace::StepKind;
 use super::report::Report;
 use crate::size::binary;
 
-/// Columns of a policy's numbers.
+/// Width of a policy's numbers.
 const CELL_WIDTH: usize = 12;
 
-/// The page, without a newline at its end.
+/// Renders the report, without a newline at its end.
 pub(super) fn render(report: &Report) -> String {
     let header = &report.header;
     let count = |n: usize| grouped(n as u64);

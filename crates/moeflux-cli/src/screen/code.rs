@@ -1,8 +1,8 @@
-//! Which lines of plain text are code: their blanks are no places for a line to end.
+//! Detects lines of code in plain text: such lines are not wrapped at blanks.
 //!
-//! The text is shown as it is, and its markup stays; only the lines between fences, and those that
-//! begin with a tab or four blanks, are told apart. **Invariant:** how the text is cut into pieces
-//! does not matter.
+//! The text is unchanged and keeps its markup; only lines inside fences, and lines that begin with
+//! a tab or four blanks, are marked. **Invariant:** the result does not depend on how the text is
+//! split.
 
 use crate::screen::style::{Span, Style, add};
 
@@ -12,17 +12,17 @@ const INDENT: usize = 4;
 /// Marks of a fence.
 const FENCE_MARKS: usize = 3;
 
-/// Text that is shown.
+/// The state of the text shown so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CodeLines {
     is_in_fence: bool,
     line: Line,
 }
 
-/// What is known of a line.
+/// The known part of a line.
 #[derive(Clone, Copy, Debug)]
 enum Line {
-    /// It began with these.
+    /// Only these were read so far.
     Start {
         n_blanks: usize,
         n_marks: usize,
@@ -38,7 +38,7 @@ impl Default for Line {
 }
 
 impl CodeLines {
-    /// The same text, with code in its style.
+    /// Returns the text with code marked by its style.
     pub(crate) fn push(&mut self, text: &str) -> Vec<Span> {
         let mut spans = Vec::new();
         for letter in text.chars() {

@@ -1,4 +1,4 @@
-//! What the terminal behind stdout can do, and how wide it is.
+//! The abilities and the width of the terminal on stdout.
 
 use std::io::{IsTerminal as _, stdout};
 
@@ -6,12 +6,12 @@ use terminal_size::terminal_size_of;
 
 use crate::screen::Abilities;
 
-/// A terminal of unknown width has so many columns.
+/// The assumed width of a terminal that does not report it.
 const N_COLUMNS_DEFAULT: usize = 80;
 
-/// `None` where stdout is no terminal.
+/// Returns `None` if stdout is not a terminal.
 pub(crate) fn abilities() -> Option<Abilities> {
-    // A console of Windows obeys sequences once it is asked to; elsewhere this is `None`.
+    // A Windows console interprets escape sequences only on request; elsewhere this is `None`.
     let obeys = anstyle_query::windows::enable_ansi_colors();
     let is_dumb = match variable("TERM") {
         Some(kind) => kind == "dumb",
@@ -22,8 +22,8 @@ pub(crate) fn abilities() -> Option<Abilities> {
     stdout().is_terminal().then_some(Abilities { has_styles, moves_cursor: !is_dumb })
 }
 
-/// Whether a sequence leaves the cursor where it was: some consoles say that they obey, and print
-/// it. Wine's of version 8 does.
+/// Tests whether an escape sequence leaves the cursor in place: some consoles claim to interpret
+/// sequences but print them, such as Wine's of version 8.
 #[cfg(windows)]
 pub(crate) fn shows_no_sequence() -> bool {
     use std::io::Write as _;
@@ -38,7 +38,7 @@ pub(crate) fn shows_no_sequence() -> bool {
         write!(stdout, "\x1b[0m").and_then(|()| stdout.flush()).ok()?;
         let stays = position().ok()? == (column, row);
         if !stays {
-            // What was printed goes away again.
+            // Erases the printed sequence.
             write!(stdout, "\r    \r").and_then(|()| stdout.flush()).ok()?;
         }
         Some(stays)
@@ -46,13 +46,13 @@ pub(crate) fn shows_no_sequence() -> bool {
     *FOUND.get_or_init(|| !stdout().is_terminal() || look().unwrap_or(true))
 }
 
-/// Whether a sequence leaves the cursor where it was.
+/// Escape sequences always leave the cursor in place.
 #[cfg(not(windows))]
 pub(crate) fn shows_no_sequence() -> bool {
     true
 }
 
-/// How many letters a line has.
+/// Returns the width of the terminal in columns.
 pub(crate) fn n_columns() -> usize {
     let found = terminal_size_of(stdout()).map(|(width, _)| usize::from(width.0));
     found.filter(|it| *it > 0).unwrap_or(N_COLUMNS_DEFAULT)

@@ -1,11 +1,12 @@
-//! What stands on the terminal: text that comes in pieces, and below it a foot of a few lines that
-//! says what is going on.
+//! Terminal output: streamed text, and below it a footer of a few lines that shows the current
+//! activity.
 //!
-//! Lines end between words: a word that does not fit is taken to the next line. Code and words
-//! longer than a line are left to the terminal, so that they are copied as they are. The foot is
-//! drawn below the cursor and wiped before more text comes, so that nothing of it stays.
-//! **Invariant:** each change is one write; text leaves its style before the write ends; no control
-//! character of a text reaches a terminal; how the text is cut into pieces does not matter.
+//! Lines are wrapped between words: a word that does not fit moves to the next line. Code, and
+//! words longer than a line, are left to the terminal, so that they can be copied unchanged. The
+//! footer is drawn below the cursor and erased before more text is written, so that nothing of it
+//! remains. **Invariant:** each change is one write; the style is reset before the write ends; no
+//! control character of a text reaches a terminal; the result does not depend on how the text is
+//! split.
 
 pub(crate) mod style;
 mod wrap;
@@ -22,15 +23,15 @@ use crate::print::Reader;
 use crate::screen::style::{Span, Style};
 use crate::screen::wrap::Word;
 
-/// Tabs stop at its multiples.
+/// Tab stops are at multiples of this.
 const TAB_COLUMNS: usize = 8;
 
-/// What a terminal can do.
+/// The abilities of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Abilities {
-    /// Looks: bold, dim and colours.
+    /// Styles: bold, dim and colours.
     pub(crate) has_styles: bool,
-    /// The cursor moves: there can be a foot, and words can be taken to the next line.
+    /// The cursor can be moved: a footer is possible, and words can move to the next line.
     pub(crate) moves_cursor: bool,
 }
 
@@ -38,12 +39,12 @@ pub(crate) struct Abilities {
 #[derive(Debug)]
 pub(crate) struct Screen<W> {
     out: W,
-    /// `None` if this is no terminal: then text comes through as it is.
+    /// `None` if this is not a terminal: then text is passed through unchanged.
     abilities: Option<Abilities>,
     n_columns: usize,
-    /// Of the cursor; as many as there are columns if the next letter begins a line.
+    /// The cursor's column; equal to the number of columns if the next character begins a line.
     column: usize,
-    /// The line was ended here where the terminal would have: a line end that follows is done.
+    /// The line was wrapped here at the terminal's edge: a newline that follows is already done.
     is_wrapped: bool,
     word: Word,
     foot: Vec<String>,
@@ -52,7 +53,7 @@ pub(crate) struct Screen<W> {
 }
 
 impl<W: Write> Screen<W> {
-    /// With the cursor at the start of a line.
+    /// Creates a screen with the cursor at the start of a line.
     pub(crate) fn new(out: W, abilities: Option<Abilities>, n_columns: usize) -> Self {
         Self {
             out,
@@ -71,7 +72,7 @@ impl<W: Write> Screen<W> {
         self.abilities.is_some()
     }
 
-    /// Whether looks show.
+    /// Returns whether styles are shown.
     pub(crate) fn has_styles(&self) -> bool {
         self.abilities.is_some_and(|it| it.has_styles)
     }
@@ -80,10 +81,10 @@ impl<W: Write> Screen<W> {
         self.abilities.is_some_and(|it| it.moves_cursor)
     }
 
-    /// Its width may change at any time.
+    /// Sets the width, which may change at any time.
     pub(crate) fn set_columns(&mut self, n_columns: usize) {
         if n_columns.max(1) != self.n_columns {
-            // The terminal may have moved what stands there.
+            // The terminal may have moved the text.
             self.word.begin(0);
         }
         self.n_columns = n_columns.max(1);
@@ -93,18 +94,18 @@ impl<W: Write> Screen<W> {
         self.n_columns
     }
 
-    /// Whether anybody reads on.
+    /// Returns whether the output still has a reader.
     pub(crate) fn has_reader(&self) -> bool {
         self.reader == Reader::Reads
     }
 
-    /// Somebody else wrote whole lines.
+    /// Records that other code wrote whole lines.
     pub(crate) fn is_at_line_start(&mut self) {
         (self.column, self.is_wrapped) = (0, false);
         self.word.begin(0);
     }
 
-    /// More text.
+    /// Writes text.
     pub(crate) fn text(&mut self, spans: &[Span]) -> Result<()> {
         let mut written = String::new();
         self.wipe(&mut written);
@@ -121,13 +122,13 @@ impl<W: Write> Screen<W> {
         self.write(&written)
     }
 
-    /// A line of its own.
+    /// Writes a line of its own.
     pub(crate) fn line(&mut self, style: Style, text: &str) -> Result<()> {
         self.end_line()?;
         self.text(&[Span::new(style, text), Span::new(Style::PLAIN, "\n")])
     }
 
-    /// Ends the line, if there is something in it.
+    /// Ends the line, unless it is empty.
     pub(crate) fn end_line(&mut self) -> Result<()> {
         if self.column == 0 {
             self.word.begin(0);
@@ -136,7 +137,7 @@ impl<W: Write> Screen<W> {
         self.text(&[Span::new(Style::PLAIN, "\n")])
     }
 
-    /// What stands below the text from now on; nothing where the cursor does not move.
+    /// Sets the footer below the text; has no effect if the cursor cannot be moved.
     pub(crate) fn set_foot(&mut self, foot: Vec<String>) -> Result<()> {
         if !self.has_foot() || foot == self.foot {
             return Ok(());
@@ -152,7 +153,7 @@ impl<W: Write> Screen<W> {
         if self.has_styles() { style.sequence() } else { String::new() }
     }
 
-    /// Ends what the sequence of this style began.
+    /// Returns the sequence that ends this style.
     fn reset(&self, style: Style) -> &'static str {
         if self.sequence(style).is_empty() { "" } else { RESET }
     }
@@ -172,7 +173,7 @@ impl<W: Write> Screen<W> {
                 self.column = stop.min(self.n_columns - 1);
                 self.word.begin(self.column);
             }
-            // Blanks at the end of a line are the line end.
+            // Blanks at the end of a line are replaced by the line end.
             _ if is_blank && was_wrapped => {
                 self.word.begin(0);
                 self.is_wrapped = true;
@@ -188,7 +189,7 @@ impl<W: Write> Screen<W> {
                 self.column += 1;
                 self.word.begin(self.column);
             }
-            // A mark on the letter before it.
+            // A combining mark belongs to the character before it.
             _ if n_columns == 0 => {
                 self.word.push(style, letter);
                 self.is_wrapped = was_wrapped;
@@ -216,8 +217,8 @@ impl<W: Write> Screen<W> {
         self.word.begin(0);
     }
 
-    /// A letter of this style does not fit: it goes to the next line, with the word that it belongs
-    /// to if that can be moved. The cursor may be on the next line already.
+    /// Moves a character that does not fit to the next line, together with its word if that can be
+    /// moved. The cursor may already be on the next line.
     fn next_line(&mut self, style: Style, is_there: bool, written: &mut String) {
         self.column = 0;
         let Some((spans, column)) = self.word.take().filter(|_| self.has_foot()) else {
@@ -234,7 +235,7 @@ impl<W: Write> Screen<W> {
         written.push_str(&self.sequence(style));
     }
 
-    /// Below the cursor there is nothing but the foot.
+    /// Erases the footer, the only text below the cursor.
     fn wipe(&mut self, written: &mut String) {
         if std::mem::take(&mut self.is_foot_drawn) {
             written.push_str("\x1b[J");
@@ -245,7 +246,7 @@ impl<W: Write> Screen<W> {
         if self.foot.is_empty() {
             return;
         }
-        // Where the next letter begins a line, the cursor could not come back: terminals differ.
+        // At the end of a full line the cursor could not return: terminals differ.
         if self.column >= self.n_columns {
             written.push_str("\r\n");
             (self.column, self.is_wrapped) = (0, true);
@@ -281,7 +282,7 @@ impl<W: Write> Screen<W> {
 
 const RESET: &str = "\x1b[0m";
 
-/// The start of a line, at most so wide.
+/// Returns the start of a line, up to a width.
 pub(crate) fn cut(line: &str, n_columns: usize) -> &str {
     let mut n_left = n_columns;
     for (at, letter) in line.char_indices() {
@@ -293,7 +294,7 @@ pub(crate) fn cut(line: &str, n_columns: usize) -> &str {
     line
 }
 
-/// The end of a line, at most so wide.
+/// Returns the end of a line, up to a width.
 pub(crate) fn cut_start(line: &str, n_columns: usize) -> &str {
     let mut n_left = n_columns;
     let mut begin = line.len();
@@ -320,10 +321,10 @@ mod tests {
         vt100::Parser::new(size(8), size(n_columns), 100)
     }
 
-    /// What a terminal shows when all was written, and where its cursor is.
+    /// Returns the final content of a terminal, and its cursor position.
     fn shown(screen: &Screen<Vec<u8>>, n_columns: u16) -> (String, (u16, u16)) {
         let mut terminal = terminal(n_columns);
-        // As the system passes line ends on to terminals.
+        // As the system passes newlines to terminals.
         let written = String::from_utf8(screen.out.clone()).unwrap().replace('\n', "\r\n");
         terminal.process(written.as_bytes());
         (terminal.screen().contents(), terminal.screen().cursor_position())
@@ -340,7 +341,7 @@ mod tests {
     #[test]
     fn a_foot_stands_below_the_text_and_goes_without_a_trace() {
         for n_columns in [10, 40, 80] {
-            // Lines that end before, at and behind the last column, with wide letters.
+            // Lines that end before, at and after the last column, with wide characters.
             for text in [
                 "abc",
                 "0123456789",
@@ -382,7 +383,7 @@ mod tests {
         rows
     }
 
-    /// Shows all at once, and letter by letter with and without a foot below.
+    /// Shows the text at once, and character by character with and without a footer.
     #[track_caller]
     fn check_rows(spans: &[(Style, &str)], n_columns: u16, expected: &[&str]) {
         let new = || Screen::new(Vec::new(), Some(ALL), usize::from(n_columns));

@@ -1,17 +1,17 @@
-//! How a piece of text looks.
+//! The style of a piece of text.
 
-/// Some of: bold, italic, code, dim.
+/// A combination of bold, italic, code and dim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Style(u8);
 
-/// Text of one look.
+/// Text in one style.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) style: Style,
     pub(crate) text: String,
 }
 
-/// What each bit is for a terminal.
+/// The terminal code of each bit.
 const CODES: [(Style, &str); 4] =
     [(Style::BOLD, "1"), (Style::DIM, "2"), (Style::ITALIC, "3"), (Style::CODE, "36")];
 
@@ -22,7 +22,7 @@ impl Style {
     pub(crate) const CODE: Self = Self(4);
     pub(crate) const DIM: Self = Self(8);
 
-    /// Both.
+    /// Combines two styles.
     pub(crate) fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -31,7 +31,7 @@ impl Style {
         self.0 & other.0 != 0
     }
 
-    /// The sequence that begins it on a terminal; empty for plain text.
+    /// Returns the sequence that starts the style on a terminal; empty for plain text.
     pub(crate) fn sequence(self) -> String {
         let codes = CODES.iter().filter(|(style, _)| self.has(*style)).map(|(_, code)| *code);
         let codes: Vec<&str> = codes.collect();
@@ -45,7 +45,7 @@ impl Span {
     }
 }
 
-/// Adds text to spans; what looks the same is one span.
+/// Appends text to spans; adjacent text in the same style becomes one span.
 pub(crate) fn add(spans: &mut Vec<Span>, style: Style, text: &str) {
     if text.is_empty() {
         return;

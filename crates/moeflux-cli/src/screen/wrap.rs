@@ -1,31 +1,31 @@
-//! The last word of a line, while it can still be taken to the next one.
+//! The last word of a line, while it can still move to the next one.
 //!
-//! Text comes in pieces, and a word is shown as it comes. When a letter of it no longer fits, the
-//! word is erased where it stands and written again on the next line. A word that begins a line is
-//! left to the terminal, which cuts it at the last column.
+//! Text is streamed, and a word is shown as it arrives. When a character of it no longer fits, the
+//! word is erased and written again on the next line. A word at the start of a line is left to the
+//! terminal, which breaks it at the last column.
 
 use crate::screen::style::{Span, Style, add};
 
-/// More bytes are not written again: marks that take no column could go on without end.
+/// Longer words are not rewritten: zero-width marks could continue without end.
 const WORD_BYTES_MAX: usize = 1024;
 
-/// The letters behind the last place where the line may be broken.
+/// The characters after the last possible line break.
 #[derive(Debug, Default)]
 pub(super) struct Word {
     spans: Vec<Span>,
     n_bytes: usize,
-    /// Column of its first letter. At 0 nothing is kept: the word stays where it is.
+    /// Column of the first character. At 0 nothing is kept: the word stays in place.
     column: usize,
 }
 
 impl Word {
-    /// The line may be broken before this column.
+    /// Starts a word at this column, before which the line may be broken.
     pub(super) fn begin(&mut self, column: usize) {
         self.spans.clear();
         (self.n_bytes, self.column) = (0, column);
     }
 
-    /// A letter was shown behind the others.
+    /// Adds a character that was shown after the others.
     pub(super) fn push(&mut self, style: Style, letter: char) {
         if self.column == 0 {
             return;
@@ -38,7 +38,7 @@ impl Word {
         add(&mut self.spans, style, letter.encode_utf8(&mut [0; 4]));
     }
 
-    /// The word and its column, if it can be taken to the next line; from now on it begins there.
+    /// Takes the word and its column, if it can move to the next line, where it then begins.
     pub(super) fn take(&mut self) -> Option<(Vec<Span>, usize)> {
         if self.spans.is_empty() {
             return None;

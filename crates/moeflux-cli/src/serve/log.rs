@@ -1,4 +1,4 @@
-//! Where the server's log lines go: stderr, as text or as JSON.
+//! Log output of the server: stderr, as text or as JSON.
 
 use std::io::{self, Write};
 
@@ -21,11 +21,11 @@ pub(crate) enum LogFormat {
     Off,
 }
 
-/// Lines on stderr, in which what clients sent is harmless for a terminal.
+/// Writes lines to stderr, with text from clients escaped for terminals.
 struct Lines;
 
 impl Write for Lines {
-    /// The subscriber writes an event at a time.
+    /// The subscriber writes one event at a time.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         io::stderr().write_all(print::written_out(&text).as_bytes())?;
@@ -37,12 +37,12 @@ impl Write for Lines {
     }
 }
 
-/// Writes log lines from now on. Of the engine only warnings are shown: a token is no news.
+/// Starts logging. For the engine only warnings are shown: its other events are too frequent.
 pub(crate) fn begin(format: LogFormat) -> Result<()> {
     let targets = Targets::new()
         .with_default(LevelFilter::WARN)
         .with_target("moeflux::request", LevelFilter::INFO)
-        // Written only where it was asked for.
+        // Written only on request.
         .with_target("moeflux::prompt", LevelFilter::INFO)
         .with_target("moeflux::server", LevelFilter::INFO)
         .with_target("moeflux_schedule", LevelFilter::INFO);

@@ -1,7 +1,7 @@
-//! `moeflux serve`: a model behind the APIs that clients speak.
+//! `moeflux serve`: a model behind the usual HTTP APIs.
 //!
-//! All that can be refused is refused before anything listens; the weights are read while the
-//! server already tells its health.
+//! Everything that can be refused is refused before the server listens; the weights are read while
+//! the server already reports its health.
 
 mod log;
 
@@ -30,21 +30,21 @@ use crate::print;
 use crate::ranges;
 use crate::serve::log::LogFormat;
 
-/// Tokens of a session unless told otherwise: what agents send, and an answer.
+/// Default tokens of a session: enough for an agent's prompt and an answer.
 const CONTEXT_OF_SESSIONS: usize = 65_536;
 
-/// What requests have of the memory: a sixteenth, but no more than this of a large one; then a
-/// thirty-second.
+/// The memory for requests is a sixteenth of all memory up to this bound, and a thirty-second of a
+/// larger memory.
 const ACCOUNT_SIXTEENTH_MAX: u64 = 128 << 20;
-/// At least so much: a request of a hundred tools beside one of 65,536 tokens.
+/// Lower bound: room for a request with a hundred tools next to one of 65,536 tokens.
 const ACCOUNT_BYTES_MIN: u64 = 32 << 20;
-/// At most so much: bodies of 32 MB have room then.
+/// Upper bound: room for bodies of 32 MB.
 const ACCOUNT_BYTES_MAX: u64 = 1 << 30;
 
 /// Windows ends a process five seconds after its console was closed.
 const FORCED_DRAIN: Duration = Duration::from_secs(2);
 
-/// More bytes are no list of keys.
+/// Upper bound on the size of a key file.
 const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What `moeflux serve` is told.
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
         let problem = "--trace: a server writes no trace; `moeflux generate` does";
         return Err(Failure::Usage(problem.to_owned()));
     }
-    // A server frees much, in many threads, and goes on.
+    // A server frees much memory in many threads, and keeps running.
     give_back_freed_memory();
     let opened = model::open(&args.model)?;
     let text = opened.text()?;
@@ -141,7 +141,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
         Wish::Asked => stopper.stop(),
         Wish::Forced => stopper.stop_within(FORCED_DRAIN),
     });
-    // Grammars have tables of the vocabulary, which are made for the first answer with tools.
+    // Grammars have vocabulary tables, which are built for the first answer with tools.
     let tables_bytes = Grammars::table_bytes(&text);
     let beside_bytes = (account_bytes + tables_bytes) as u64 + FREED_BYTES_KEPT;
     let held = model::Held {
@@ -158,7 +158,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
         let opened = waiting.wait_until_open();
         match &opened {
             Ok(()) => print::aside(&line),
-            // Who cannot serve anything need not wait for requests.
+            // Without a model, there is no point in waiting for requests.
             Err(_) => stopper.stop(),
         }
         opened
@@ -174,7 +174,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     }
 }
 
-/// What requests have of so much memory.
+/// Returns the memory for requests, given the total memory.
 fn account_bytes(n_bytes: u64) -> usize {
     let account_bytes = (n_bytes / 16).min(ACCOUNT_SIXTEENTH_MAX).max(n_bytes / 32);
     let account_bytes = account_bytes.clamp(ACCOUNT_BYTES_MIN, ACCOUNT_BYTES_MAX);
@@ -261,7 +261,7 @@ fn info(args: &ServeArgs, dir: &Path, context: usize) -> ModelInfo {
     ModelInfo { names, created_s, about }
 }
 
-/// What is said once the model is there.
+/// Returns the message printed once the model is loaded.
 fn said(args: &ServeArgs, name: &str, (addresses, context): (&[SocketAddr], usize)) -> String {
     let mut places: Vec<String> = addresses.iter().map(|it| format!("http://{it}")).collect();
     places.extend(args.unix.iter().map(|path| format!("unix:{}", path.display())));

@@ -1,31 +1,31 @@
-//! Random blocks of GGUF files: any codes, under factors that make weights as large as asked for.
+//! Random blocks of GGUF files: arbitrary codes, with factors that give weights of the wanted size.
 //!
 //! **Invariant:** weights have zero mean: where a block has a minimum, it moves the middle of the
-//! codes to zero, and factors have either sign. Knows one block at a time.
+//! codes to zero, and factors have either sign. Handles one block at a time.
 
 use half::f16;
 use moeflux::provider::kernels::{BlockKind, Matrix, MatrixKind, MatrixLayout, decode_row};
 
 use crate::stream::Stream;
 
-/// Scales of a matrix lie this much around their mean: real ones are not all alike either.
+/// Relative spread of a matrix's scales around their mean: real scales vary, too.
 pub(super) const SCALE_SPREAD: f32 = 0.25;
 
-/// Blocks whose weights are measured: enough that the deviation is right to some percent.
+/// Blocks whose weights are measured: enough for a deviation within some percent.
 const N_MEASURED: usize = 64;
 
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// Makes blocks of one kind.
+/// A generator of blocks of one kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Blocks {
     kind: BlockKind,
-    /// About as large as the factors of blocks are.
+    /// The approximate magnitude of block factors.
     factor: f32,
 }
 
 impl Blocks {
-    /// Blocks whose weights have this deviation.
+    /// Returns a generator of blocks whose weights have this standard deviation.
     pub(super) fn new(kind: BlockKind, deviation: f32) -> Self {
         let unit = Self { kind, factor: 1.0 };
         let stream = Stream::new(0, kind.name());
@@ -42,14 +42,14 @@ impl Blocks {
         Self { kind, factor: deviation / (squares / n_cols as f32).sqrt() }
     }
 
-    /// Bytes of a block.
+    /// Returns the bytes of a block.
     pub(super) fn block_bytes(&self) -> usize {
         self.kind.block_bytes()
     }
 
-    /// Writes the block at a place of its tensor.
+    /// Writes the block at an index of its tensor.
     pub(super) fn fill(&self, stream: &Stream, block_idx: u64, target: &mut [u8]) {
-        // One word more for the factors.
+        // One more word for the factors.
         let n_words = (target.len().div_ceil(WORD_BYTES) + 1) as u64;
         let first = block_idx * n_words;
         for (idx, bytes) in (first + 1..).zip(target.chunks_mut(WORD_BYTES)) {
@@ -67,7 +67,8 @@ impl Blocks {
         }
     }
 
-    /// One of the two powers of two around the factor, so often that squares have the right mean.
+    /// Returns one of the two powers of two around the factor, with probabilities that give squares
+    /// the right mean.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -81,7 +82,7 @@ impl Blocks {
     }
 }
 
-/// The middle of the codes, with the sign with which the minimum goes into a weight.
+/// Returns the middle of the codes, with the sign with which the minimum enters a weight.
 fn minimum_per_scale(kind: BlockKind) -> f32 {
     match kind {
         BlockKind::Q4_1 => -7.5,

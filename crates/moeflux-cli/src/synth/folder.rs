@@ -1,8 +1,8 @@
-//! A new folder that appears whole or not at all.
+//! A new folder that appears complete or not at all.
 //!
-//! **Invariant:** files have names that begin with `.partial-` until all of them are written, and
-//! `config.json` gets its own last; whatever ends early removes what it made.
-//! Knows names and free space, never contents.
+//! **Invariant:** all files have names that begin with `.partial-` until the last one is written,
+//! and `config.json` gets its final name last; an early exit removes everything it made. Handles
+//! names and free space, never contents.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,18 +15,18 @@ const UNFINISHED: &str = ".partial-";
 #[derive(Debug)]
 pub(super) struct NewFolder {
     dir: PathBuf,
-    /// What was not there before, outermost first: removed if the folder is not finished.
+    /// Folders that did not exist before, outermost first: removed if the folder is not finished.
     made_dirs: Vec<PathBuf>,
     names: Vec<String>,
     is_finished: bool,
 }
 
 impl NewFolder {
-    /// Makes `dir` ready for files, or finds it empty.
+    /// Creates `dir`, or checks that it is empty.
     ///
     /// # Errors
     ///
-    /// If there is something in it, or it cannot be made.
+    /// Fails if the folder is not empty or cannot be created.
     pub(super) fn create(dir: &Path) -> Result<Self> {
         check_vacant(dir)?;
         let missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
@@ -46,11 +46,11 @@ impl NewFolder {
         Ok(folder)
     }
 
-    /// A new file that will be called `name`, and what it is called for now.
+    /// Creates a file that will be called `name`. Returns it and its temporary path.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`].
+    /// [`Error::Io`] if the file cannot be created.
     pub(super) fn file(&mut self, name: &str) -> Result<(File, PathBuf)> {
         let path = self.unfinished(name);
         let mut options = File::options();
@@ -60,11 +60,11 @@ impl NewFolder {
         Ok((file, path))
     }
 
-    /// Gives all files their names, the last one last.
+    /// Gives all files their names, in order.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`].
+    /// [`Error::Io`] if a file cannot be renamed.
     pub(super) fn finish(mut self) -> Result<()> {
         for name in &self.names {
             let from = self.unfinished(name);
@@ -85,7 +85,7 @@ impl Drop for NewFolder {
             return;
         }
         for name in &self.names {
-            // An error is on its way already; this one would hide it.
+            // An error is already being reported; this one would hide it.
             drop(fs::remove_file(self.unfinished(name)));
             drop(fs::remove_file(self.dir.join(name)));
         }
@@ -95,11 +95,11 @@ impl Drop for NewFolder {
     }
 }
 
-/// Refuses a folder that has something in it.
+/// Refuses a folder that is not empty.
 ///
 /// # Errors
 ///
-/// [`Error::Input`] with the way out.
+/// [`Error::Input`] with a remedy if the folder is not empty, [`Error::Io`] if it cannot be listed.
 pub(super) fn check_vacant(dir: &Path) -> Result<()> {
     let mut entries = match fs::read_dir(dir) {
         Ok(entries) => entries,

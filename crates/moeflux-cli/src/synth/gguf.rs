@@ -1,7 +1,7 @@
-//! Tensors to GGUF files: keys, tokenizer, and headers of one file or of several parts.
+//! GGUF files for tensors: keys, tokenizer, and the headers of one file or of several parts.
 //!
-//! **Invariant:** what is planned here is read back by the engine's own reader before a byte is
-//! written, so that it describes the geometry that was asked for.
+//! **Invariant:** the planned headers are read back by the engine's own reader before a byte is
+//! written, so that they describe the requested geometry.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ const CONTROL: i32 = 3;
 ///
 /// # Errors
 ///
-/// A geometry that the keys of GGUF files cannot say.
+/// Fails if GGUF keys cannot describe the geometry.
 pub(super) fn plan(
     spec: &ModelSpec,
     tensors: &[ImaginedTensor],
@@ -64,7 +64,7 @@ fn new_tensors(tensors: &[ImaginedTensor]) -> Vec<NewTensor<'_>> {
     tensors.collect()
 }
 
-/// Reads the whole as one file.
+/// Reads everything back as one file.
 fn check(spec: &ModelSpec, pairs: &NewPairs, tensors: &[ImaginedTensor]) -> Result<()> {
     let file = new_gguf(pairs, &new_tensors(tensors));
     let path = Path::new("model.gguf");
@@ -92,7 +92,7 @@ fn pairs(spec: &ModelSpec) -> NewPairs {
     if let Some(template) = config.get("chat_template").and_then(|it| it.as_str()) {
         pairs.add("tokenizer.chat_template", NewValue::Text(template));
     }
-    // Greedy text of random weights is one token again and again.
+    // Greedy text of random weights repeats one token.
     pairs.add("general.sampling.temp", NewValue::F32(1.0));
     pairs
 }

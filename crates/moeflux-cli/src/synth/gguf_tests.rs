@@ -17,7 +17,7 @@ fn gguf_args(temp: &TestDir, config: &Value, types: &str) -> SynthArgs {
     SynthArgs { gguf: GgufTypes::from_name(types), ..args(temp, config) }
 }
 
-/// What the file cannot say, and what it orders otherwise.
+/// Removes what the file cannot express, and resets what it orders differently.
 fn plain(mut spec: ModelSpec) -> ModelSpec {
     (spec.eos, spec.quantisation) = (Vec::new(), Quantisation::default());
     for layer in &mut spec.layers {
@@ -60,7 +60,7 @@ fn every_type_runs_and_has_weights_of_zero_mean() {
         let checkpoint = Checkpoint::open(&args.out).unwrap();
         let values = weights(&checkpoint, "model.layers.0.mlp.switch_mlp.up_proj.weight");
         let error = 4.0 / (values.len() as f32).sqrt();
-        // A block's factor moves 256 weights, so that there are fewer independent ones.
+        // A block's factor scales 256 weights, so there are fewer independent samples.
         assert_close(mean(values.iter().copied()) * 16.0, 0.0, 4.0 * error);
         let square = mean(values.iter().map(|value| value * value));
         assert_close(square.sqrt() * 16.0, 1.0, 0.1);
@@ -73,7 +73,7 @@ fn every_type_runs_and_has_weights_of_zero_mean() {
     }
 }
 
-/// All weights of a tensor of blocks.
+/// Returns all weights of a tensor of blocks.
 fn weights(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
     let DType::Block(block) = checkpoint.tensors[name].dtype else { panic!("{name} has blocks") };
     let kind = block_kind(block).unwrap();

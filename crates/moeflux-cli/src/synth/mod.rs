@@ -1,9 +1,9 @@
-//! `moeflux synth`: a random checkpoint of a given geometry, to try speed and memory without a
+//! `moeflux synth`: a random checkpoint of a given geometry, to test speed and memory without a
 //! download.
 //!
-//! **Invariant:** what can be refused is refused before a byte is written, and the folder appears
-//! whole or not at all. The same config, quantisation and seed make the same weights, whatever the
-//! shards and threads.
+//! **Invariant:** everything that can be refused is refused before a byte is written, and the
+//! folder appears complete or not at all. The same config, quantisation and seed give the same
+//! weights, regardless of shards and threads.
 
 mod folder;
 mod shards;
@@ -34,7 +34,7 @@ use folder::NewFolder;
 use shards::Shard;
 use writer::Writer;
 
-/// More threads than this write no faster.
+/// More threads than this do not write faster.
 const N_THREADS_MAX: usize = 64;
 
 /// What `moeflux synth` is told.
@@ -74,12 +74,12 @@ pub(crate) struct SynthArgs {
     pub(crate) threads: Option<NonZeroUsize>,
 }
 
-/// Makes the checkpoint; answers what to tell the user.
+/// Makes the checkpoint. Returns a message for the user.
 ///
 /// # Errors
 ///
-/// What is wrong with the config, the folder or the disk; [`moeflux::Error::Cancelled`] soon after
-/// `cancel` was set. Nothing is left behind then.
+/// Fails if the config, the folder or the disk is unusable; [`moeflux::Error::Cancelled`] soon
+/// after `cancel` was set. Nothing is left behind then.
 pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     let config = BareConfig::open(&args.config)?;
     let params = QuantParams { bits: args.bits, group: args.group };
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
         unreachable!("a bare config has no files");
     };
     folder::check_vacant(&args.out)?;
-    // Before anything is made that grows with the model: headers and words take a while.
+    // Before building headers and words, which takes time for a large model.
     let tensors = &checkpoint.tensors;
     let tensor_bytes = tensors.iter().map(|tensor| tensor.len_bytes).sum();
     disk::check_room(&args.out, 1, tensor_bytes)?;
@@ -131,16 +131,16 @@ pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
 /// A published format of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExpertFormat {
-    /// 4-bit floats under powers of two.
+    /// 4-bit floats scaled by powers of two.
     Mxfp4,
-    /// Integers of so many bits.
+    /// Integers of this many bits.
     Ints(u8),
-    /// Codes of 4 bits with scales and biases.
+    /// 4-bit codes with scales and biases.
     Affine,
 }
 
 impl ExpertFormat {
-    /// Integers share a scale in groups of so many.
+    /// Returns the kind of weights. Groups of `group` integers share a scale.
     const fn kind(self, group: u8) -> ImaginedKind {
         match self {
             Self::Mxfp4 => ImaginedKind::Mxfp4,
@@ -166,7 +166,7 @@ fn parse_types(text: &str) -> std::result::Result<GgufTypes, String> {
     GgufTypes::from_name(text).ok_or_else(|| format!("choose one of {known}"))
 }
 
-/// A small file beside the weights.
+/// A small file next to the weights.
 struct Document {
     name: &'static str,
     bytes: Vec<u8>,
@@ -177,13 +177,13 @@ impl Document {
         Self { name, bytes: format!("{value:#}\n").into_bytes() }
     }
 
-    /// In one line: for what nobody reads.
+    /// On one line, for files that are not meant for reading.
     fn compact(name: &'static str, value: &Value) -> Self {
         Self { name, bytes: value.to_string().into_bytes() }
     }
 }
 
-/// The small files; `config.json` is last, because it makes a folder a model.
+/// Returns the small files; `config.json` is last, because it makes a folder a model.
 fn documents(
     config: &Value,
     spec: &ModelSpec,
@@ -199,7 +199,7 @@ fn documents(
     let tokenizer_config = byte_tokenizer_config_json(end);
     documents.push(Document::compact("tokenizer.json", &words::tokenizer_json(spec.vocab)));
     documents.push(Document::new("tokenizer_config.json", &tokenizer_config));
-    // Greedy text of random weights is one token again and again.
+    // Greedy text of random weights repeats one token.
     let generation = json!({"do_sample": true, "temperature": 1.0, "eos_token_id": ends});
     documents.push(Document::new("generation_config.json", &generation));
     documents.push(Document::new("config.json", config));

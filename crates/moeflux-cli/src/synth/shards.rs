@@ -1,7 +1,7 @@
-//! Tensors to files: which shard has which, where in it, and the headers that say so.
+//! Distributes tensors over files: the shard of each, its offset there, and the headers.
 //!
-//! **Invariant:** tensors keep their order, none is cut, and a shard is larger than asked for only
-//! if one tensor is. Knows lengths, never values.
+//! **Invariant:** tensors keep their order, none is split, and a shard exceeds the requested size
+//! only if a single tensor does. Handles lengths, never values.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 /// Names have five digits.
 const N_SHARDS_MAX: usize = 99_999;
 
-/// Headers are padded so that the data begins at a multiple of this, as large as what a device
+/// Headers are padded so that the data begins at a multiple of this, the largest unit that a device
 /// loads at once.
 const HEADER_ALIGN: usize = 64;
 
@@ -22,13 +22,13 @@ const HEADER_ALIGN: usize = 64;
 pub(super) struct Shard {
     /// `model-00001-of-00002.safetensors`.
     pub(super) name: String,
-    /// Which tensors.
+    /// The range of its tensors.
     pub(super) tensors: Range<usize>,
-    /// Everything before the first tensor.
+    /// All bytes before the first tensor.
     pub(super) header: Vec<u8>,
-    /// First byte of each tensor in the file.
+    /// The offset of each tensor in the file.
     pub(super) places: Vec<u64>,
-    /// Bytes of the file.
+    /// The length of the file.
     pub(super) len_bytes: u64,
 }
 
@@ -50,11 +50,11 @@ pub(super) fn plan(tensors: &[ImaginedTensor], shard_bytes_max: u64) -> Result<V
     Ok(shards.collect())
 }
 
-/// Which tensors go to which file.
+/// Returns the range of tensors in each file.
 ///
 /// # Errors
 ///
-/// [`Error::Input`] if there are more files than names.
+/// [`Error::Input`] if more files are needed than there are names.
 pub(super) fn ranges(
     tensors: &[ImaginedTensor],
     shard_bytes_max: u64,
@@ -79,7 +79,7 @@ pub(super) fn ranges(
     )))
 }
 
-/// What a file of several is called.
+/// Returns the name of one of several files.
 pub(super) fn file_name(shard_idx: usize, n_shards: usize, end: &str) -> String {
     if n_shards == 1 {
         return format!("model.{end}");
@@ -99,7 +99,7 @@ fn header(tensors: &[ImaginedTensor]) -> Vec<u8> {
     new_header(metadata, &tensors, HEADER_ALIGN)
 }
 
-/// The table of contents of several files; one file needs none.
+/// Returns the index of several files; a single file needs none.
 pub(super) fn index(tensors: &[ImaginedTensor], shards: &[Shard]) -> Option<Value> {
     if shards.len() == 1 {
         return None;

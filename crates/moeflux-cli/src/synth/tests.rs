@@ -1,4 +1,4 @@
-//! What `synth` writes is read back by the engine's own reader.
+//! Checkpoints that `synth` writes are read back by the engine's own reader.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::Map;
 use super::*;
 use crate::test_dir::TestDir;
 
-/// Keys that all families share.
+/// Returns a config with the keys that all families share.
 fn config(model_type: &str, more: Value) -> Value {
     let mut config = json!({
         "model_type": model_type, "vocab_size": 320, "hidden_size": 128, "intermediate_size": 192,
@@ -70,7 +70,7 @@ fn glm4_moe() -> Value {
 pub(super) fn families() -> [Value; 8] {
     let mut tied = qwen3_moe();
     tied["tie_word_embeddings"] = json!(true);
-    // As DeepSeek publishes it; what is made is of MLX all the same.
+    // As published by DeepSeek; the result is in MLX format all the same.
     let mut fp8 = deepseek_v3("deepseek_v3");
     fp8["quantization_config"] =
         json!({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]});
@@ -122,7 +122,7 @@ fn bf16_values(bytes: &[u8]) -> Vec<f32> {
     pairs.map(|pair| half::bf16::from_le_bytes([pair[0], pair[1]]).to_f32()).collect()
 }
 
-/// The values of a 4-bit matrix in groups of 64, by the definition.
+/// Returns the values of a 4-bit matrix in groups of 64, by definition.
 fn dequantised(checkpoint: &Checkpoint, base: &str) -> Vec<f32> {
     let codes = tensor(checkpoint, &format!("{base}.weight"));
     let scales = bf16_values(&tensor(checkpoint, &format!("{base}.scales")));
@@ -242,7 +242,7 @@ fn weights_have_zero_mean_and_keep_activations_level() {
         assert_close(square.sqrt() / deviation, 1.0, 0.02);
         let scales = bf16_values(&tensor(&checkpoint, &format!("{base}.scales")));
         assert_close(mean(scales.iter().map(|scale| scale.signum())), 0.0, 0.2);
-        // No column shares a sign over all rows either.
+        // No column has the same sign in all rows either.
         let n_cols = if base.ends_with("down_proj") { 64 } else { 128 };
         let n_rows = values.len() / n_cols;
         for col in 0..n_cols {
@@ -266,10 +266,10 @@ fn keys_of_delta_layers_resemble_queries() {
         let dot = |a: &[f32], b: &[f32]| mean(a.iter().zip(b).map(|(a, b)| a * b)) * 128.0;
         dot(rows(q), rows(k))
     };
-    // Both heads' queries, then both heads' keys.
+    // The queries of both heads, then the keys of both heads.
     assert_close(resemblance(&qwen3_5_moe(), "in_proj_qkv", 0, 64), 0.8, 0.1);
     assert_close(resemblance(&qwen3_5_moe(), "in_proj_qkv", 0, 32), 0.0, 0.1);
-    // Per head queries, keys, two values, two gates.
+    // For each head: queries, keys, two values, two gates.
     let next = config("qwen3_next", hybrid());
     assert_close(resemblance(&next, "in_proj_qkvz", 192, 224), 0.8, 0.1);
     assert_close(resemblance(&next, "in_proj_qkvz", 224, 256), 0.0, 0.1);
@@ -298,7 +298,7 @@ fn what_is_refused_leaves_nothing() {
         write(text);
         nothing(synth(&args).unwrap_err(), part);
     }
-    // 4 layers x 60,000 experts of 3 x 1 M x 1 M: no disk has that, and no index either.
+    // 4 layers x 60,000 experts of 3 x 1 M x 1 M: no disk is that large, and no index is either.
     let mut absurd = qwen3_moe();
     for (key, n) in [("hidden_size", 1 << 20), ("moe_intermediate_size", 1 << 20)] {
         absurd[key] = json!(n);
@@ -306,7 +306,7 @@ fn what_is_refused_leaves_nothing() {
     absurd["num_experts"] = json!(60_000);
     write(&absurd.to_string());
     nothing(synth(&args).unwrap_err(), "free");
-    // Its bytes would not even fit into 64 bits.
+    // Its size would not even fit in 64 bits.
     absurd["num_hidden_layers"] = json!(4096);
     write(&absurd.to_string());
     nothing(synth(&args).unwrap_err(), "any disk");

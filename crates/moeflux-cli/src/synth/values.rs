@@ -1,9 +1,9 @@
-//! Random values for the tensors of a checkpoint that does not exist.
+//! Random values for the tensors of an imagined checkpoint.
 //!
-//! **Invariant:** a value follows from the seed, the tensor's name and its place in the tensor, so
-//! that shards, blocks and threads cannot change it. Weights have zero mean: with a mean, all
-//! rows share a direction, and every token goes to the same few experts.
-//! Knows nothing of files.
+//! **Invariant:** a value depends only on the seed, the tensor's name and its index in the tensor,
+//! so that shards, blocks and threads cannot change it. Weights have zero mean: otherwise all rows
+//! would share a direction, and every token would be routed to the same few experts. Independent of
+//! files.
 
 use half::{bf16, f16};
 use moeflux::provider::format::DType;
@@ -13,61 +13,63 @@ use moeflux::provider::weights::{ImaginedRole, ImaginedTensor, block_kind};
 use super::blocks::{Blocks, SCALE_SPREAD};
 use crate::stream::Stream;
 
-/// What the values of a tensor are drawn from.
+/// The distribution of a tensor's values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Law {
     /// Random bits.
     Codes,
-    /// These two numbers.
+    /// The two given numbers.
     Shape([u64; 2]),
-    /// Bytes about this one.
+    /// Bytes around this one.
     Exponents { middle: u8 },
-    /// About this large, of either sign as MLX has them.
+    /// Magnitudes around this one, of either sign as in MLX.
     Scale { amplitude: f32 },
-    /// What moves the middle of the codes to zero: minus the scale at the same place, times this.
+    /// The offset that moves the middle of the codes to zero: minus the scale at the same index,
+    /// times the middle code.
     Bias { amplitude: f32, middle_code: f32 },
-    /// A bell.
+    /// A normal distribution.
     Normal { mean: f32, deviation: f32 },
-    /// Blocks of codes under factors of their own.
+    /// Blocks of codes with their own factors.
     Blocks(Blocks),
-    /// Minus the exponentials of all values between these alike.
+    /// Minus the exponential of a uniform value in this range.
     Decay { low: f32, high: f32 },
-    /// All values between these alike.
+    /// A uniform value in this range.
     Uniform { low: f32, high: f32 },
-    /// A bell around zero, and around `last_mean` for each channel's last tap.
+    /// A normal distribution around zero, and around `last_mean` for each channel's last tap.
     Taps { n_taps: u64, deviation: f32, last_mean: f32 },
 }
 
 /// Rows of keys that resemble the rows of queries before them.
 ///
-/// A delta layer normalises its output after `q . k` has scaled it: between unrelated queries and
-/// keys its sign would turn on a value near zero, and rounding errors grow a thousandfold.
+/// A delta layer normalises its output after `q . k` has scaled it: for unrelated queries and keys,
+/// its sign would depend on a value near zero, and rounding errors would be amplified a
+/// thousandfold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct KeyRows {
-    /// Rows until queries and keys come again.
+    /// Rows after which queries and keys repeat.
     period: u64,
     /// The first key row of a period.
     first: u64,
-    /// Key rows of a period, and rows back to their queries.
+    /// Key rows of a period, and the distance in rows to their queries.
     n_rows: u64,
 }
 
-/// Makes the values of one tensor.
+/// A generator for the values of one tensor.
 #[derive(Clone, Debug)]
 pub(super) struct Values {
     stream: Stream,
     law: Law,
     dtype: DType,
     keys: Option<KeyRows>,
-    /// Units of a row: 4 bytes of codes, a block, or one value.
+    /// Units per row: 4 bytes of codes, a block, or one value.
     row_units: u64,
 }
 
 impl Values {
-    /// The values that suit `tensor`.
+    /// Returns the generator for `tensor`.
     pub(super) fn new(seed: u64, tensor: &ImaginedTensor, spec: &ModelSpec) -> Self {
         let law = law(tensor, spec);
-        // A bias needs the scale beside it.
+        // A bias depends on the scale next to it.
         let name = match law {
             Law::Bias { .. } => tensor.name.replace(".biases", ".scales"),
             _ => tensor.name.clone(),
@@ -86,8 +88,8 @@ impl Values {
         }
     }
 
-    /// Writes the tensor's bytes from `offset_bytes`, which is a multiple of 8, as the length is
-    /// unless the tensor ends there. Of blocks both are of whole blocks.
+    /// Writes the tensor's bytes from `offset_bytes`. Offset and length are multiples of 8, unless
+    /// the tensor ends there; for blocks, they are multiples of a block.
     pub(super) fn fill(&self, offset_bytes: u64, target: &mut [u8]) {
         if let Law::Blocks(blocks) = self.law {
             let block_bytes = blocks.block_bytes();
@@ -155,7 +157,7 @@ impl Values {
             Law::Decay { low, high } => -(low + (high - low) * self.stream.uniform(idx)).exp(),
             Law::Scale { amplitude } => self.scale(idx, amplitude),
             Law::Bias { amplitude, middle_code } => {
-                // From the scale as it is stored, or its rounding would leave a mean.
+                // Uses the scale as stored; otherwise its rounding would leave a mean.
                 -middle_code * self.rounded(self.scale(idx, amplitude))
             }
             Law::Normal { mean, deviation } => mean + deviation * self.stream.normal(idx),
@@ -180,13 +182,13 @@ impl Values {
         }
     }
 
-    /// The place whose value stands at `idx`: another one in rows of keys.
+    /// Returns the index whose value is stored at `idx`: a different one in rows of keys.
     fn source(&self, idx: u64) -> u64 {
         let Some(keys) = self.keys else { return idx };
         let in_period = (idx / self.row_units) % keys.period;
         let is_key = (keys.first..keys.first + keys.n_rows).contains(&in_period);
-        // Four of five: what is left makes keys and queries differ. Scales must be of the same
-        // place, or codes that agree would mean something else.
+        // Copies four of five, so that keys and queries still differ. Scales are always copied, so
+        // that equal codes have equal values.
         let is_scale = matches!(self.law, Law::Scale { .. } | Law::Bias { .. });
         if is_key && (is_scale || !self.stream.word(!idx).is_multiple_of(5)) {
             idx - keys.n_rows * self.row_units
@@ -196,7 +198,8 @@ impl Values {
     }
 }
 
-/// What suits a tensor, such that activations are about 1 through all layers.
+/// Returns the distribution for a tensor, such that activations have a magnitude of about 1 in all
+/// layers.
 fn law(tensor: &ImaginedTensor, spec: &ModelSpec) -> Law {
     let name = tensor.canonical.as_str();
     match tensor.role {
@@ -232,14 +235,14 @@ fn law(tensor: &ImaginedTensor, spec: &ModelSpec) -> Law {
         ImaginedRole::Taps { n_taps } => Law::Taps {
             n_taps: n_taps as u64,
             deviation: inverse_root(n_taps),
-            // As in trained models: the present counts most.
+            // As in trained models, the current token counts most.
             last_mean: 1.5,
         },
         ImaginedRole::DecayLog => Law::Uniform { low: 0.0, high: 2.0 },
         ImaginedRole::Decay => Law::Decay { low: 0.0, high: 2.0 },
-        // With the decays above: heads that forget at once, and heads that last 100 tokens.
+        // Together with the decays above: some heads forget at once, others last 100 tokens.
         ImaginedRole::Bias if name.ends_with(".dt_bias") => Law::Uniform { low: -5.0, high: 0.0 },
-        // Larger ones would send every token to the same experts.
+        // Larger values would route every token to the same experts.
         ImaginedRole::Bias if name.ends_with(".e_score_correction_bias") => {
             Law::Normal { mean: 0.0, deviation: 0.02 }
         }
@@ -247,33 +250,33 @@ fn law(tensor: &ImaginedTensor, spec: &ModelSpec) -> Law {
     }
 }
 
-/// The exponent, as a byte, of 4-bit floats with weights this large: all sixteen alike, under it
-/// and both exponents beside it, are 3.87 on average.
+/// Returns the exponent, as a byte, of 4-bit floats with weights of this magnitude: uniform over
+/// all sixteen codes, with this exponent and both neighbours, the magnitude is 3.87 on average.
 #[expect(clippy::cast_possible_truncation, reason = "within 30 of zero")]
 #[expect(clippy::cast_sign_loss, reason = "far from zero")]
 fn exponent(deviation: f32) -> u8 {
     (127.0 + (deviation / 3.87).log2().round()).clamp(1.0, 253.0) as u8
 }
 
-/// How large the weights of a matrix are.
+/// Returns the standard deviation for the weights of a matrix.
 fn deviation(tensor: &ImaginedTensor, n_cols: usize, spec: &ModelSpec) -> f32 {
     let name = tensor.canonical.as_str();
     if name.contains("embed_tokens.") {
-        // A tied one makes the logits too.
+        // A tied table also produces the logits.
         return if spec.tied_embeddings { 1.5 * inverse_root(n_cols) } else { 0.5 };
     }
     if name.contains(".mlp.gate.") {
         return router_gain(spec) * inverse_root(n_cols);
     }
     if name.contains(".embed_q.") {
-        // Stored transposed: the product it stands for sums over its rows, the latent.
+        // Stored transposed: its product sums over its rows, the latent.
         let n_rows = tensor.shape.iter().rev().nth(1).copied();
         return inverse_root(n_rows.unwrap_or(n_cols));
     }
     inverse_root(n_cols)
 }
 
-/// How far the router's logits lie apart: enough that experts get different weights. A sigmoid
+/// Returns the spread of the router's logits: enough that experts get different weights. A sigmoid
 /// has no slope left where a softmax is decided.
 fn router_gain(spec: &ModelSpec) -> f32 {
     let is_sigmoid = spec.layers.iter().any(|layer| match &layer.ffn {
@@ -293,7 +296,7 @@ fn key_rows(tensor: &str, spec: &ModelSpec) -> Option<KeyRows> {
         return Some(KeyRows { period: delta.conv_cols() as u64, first: n_rows, n_rows });
     }
     if tensor.contains(".in_proj_qkvz.") {
-        // By key head: queries, keys, values and gates.
+        // For each key head: queries, keys, values and gates.
         let n_rows = delta.k_dim as u64;
         let values = (delta.n_v_heads / delta.n_k_heads * delta.v_dim) as u64;
         return Some(KeyRows { period: 2 * n_rows + 2 * values, first: n_rows, n_rows });
@@ -310,7 +313,7 @@ fn code_max(bits: u8) -> f32 {
     2.0_f32.powi(i32::from(bits)) - 1.0
 }
 
-/// Standard deviation of codes that are all alike, with the spread of the scales.
+/// Returns the standard deviation of uniform codes, including the spread of the scales.
 fn code_deviation(bits: u8) -> f32 {
     let n_codes = code_max(bits) + 1.0;
     let spread = 1.0 + SCALE_SPREAD * SCALE_SPREAD / 3.0;

@@ -1,30 +1,30 @@
-//! A tokenizer for a model that never saw text: bytes, a few special tokens, and made-up words.
+//! A tokenizer for an untrained model: bytes, a few special tokens, and invented words.
 //!
-//! **Invariant:** every entry of the vocabulary has a text of its own, so that what a random model
-//! says can be seen; a prompt is read byte by byte, as no rule merges bytes to words.
+//! **Invariant:** every vocabulary entry has a distinct text, so that the output of a random model
+//! is visible; a prompt is read byte by byte, because no rule merges bytes into words.
 
 use moeflux::provider::text::{BYTE_TOKENS, byte_tokenizer_json};
 use serde_json::{Value, json};
 
-/// What ends a text, first what ends a message.
+/// Tokens that end a text, first the one that ends a message.
 pub(super) const ENDS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
 
-/// All special tokens, in the order of their numbers after the bytes.
+/// All special tokens, in the order of their ids after the bytes.
 const SPECIAL: [&str; 3] = [ENDS[0], ENDS[1], "<|im_start|>"];
 
-/// A space, as byte-level tokenizers write it.
+/// A space in byte-level tokenizers.
 const SPACE: char = '\u{120}';
 
 const CONSONANTS: [char; 16] =
     ['b', 'd', 'f', 'g', 'h', 'j', 'k', 'l', 'm', 'n', 'p', 'r', 's', 't', 'v', 'z'];
 const VOWELS: [char; 5] = ['a', 'e', 'i', 'o', 'u'];
 
-/// A `tokenizer.json` with exactly `vocab_size` entries.
+/// Returns a `tokenizer.json` with exactly `vocab_size` entries.
 pub(super) fn tokenizer_json(vocab_size: usize) -> Value {
     let mut tokenizer = byte_tokenizer_json(vocab_size, &SPECIAL);
     if let Some(Value::Object(vocab)) = tokenizer.pointer_mut("/model/vocab") {
-        // The tokenizer's library numbers special tokens by their place in here, if they have one,
-        // and else after the last word.
+        // The tokenizer library numbers special tokens by their entry here, if there is one, and
+        // otherwise after the last word.
         let special = SPECIAL.into_iter().map(str::to_owned);
         let words = (0..).map(word);
         for (id, text) in (BYTE_TOKENS..vocab_size).zip(special.chain(words)) {
@@ -34,7 +34,7 @@ pub(super) fn tokenizer_json(vocab_size: usize) -> Value {
     tokenizer
 }
 
-/// The texts of all entries, in order of their numbers.
+/// Returns the texts of all entries, in order of their ids.
 pub(super) fn texts(vocab_size: usize) -> Vec<String> {
     let mut texts = vec![String::new(); vocab_size];
     let tokenizer = tokenizer_json(vocab_size);
@@ -48,22 +48,22 @@ pub(super) fn texts(vocab_size: usize) -> Vec<String> {
     texts
 }
 
-/// Whether a token of this number marks structure.
+/// Returns whether the token with this id is special.
 pub(super) fn is_special(id: usize) -> bool {
     (BYTE_TOKENS..BYTE_TOKENS + SPECIAL.len()).contains(&id)
 }
 
-/// Numbers of the tokens that end a text, of those that fit the vocabulary.
+/// Returns the ids of the tokens that end a text and fit the vocabulary.
 pub(super) fn end_ids(vocab_size: usize) -> Vec<usize> {
     (BYTE_TOKENS..BYTE_TOKENS + ENDS.len()).filter(|&id| id < vocab_size).collect()
 }
 
-/// A space and syllables: no two numbers have the same.
+/// Returns a space and syllables that are unique to the index.
 fn word(word_idx: usize) -> String {
     let mut text = String::from(SPACE);
     let mut rest = word_idx + 1;
     while rest > 0 {
-        // Numerals without a zero: a word is never the beginning of itself with more zeros.
+        // Bijective numeration without a zero digit: no word is another one with added zeros.
         rest -= 1;
         text.push(CONSONANTS[rest % CONSONANTS.len()]);
         rest /= CONSONANTS.len();

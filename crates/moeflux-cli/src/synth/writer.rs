@@ -1,7 +1,7 @@
-//! Tensors of one shard into its file, block by block, on several threads.
+//! Writes the tensors of one shard into its file, block by block, on several threads.
 //!
 //! **Invariant:** memory is one block per thread, whatever the size of a tensor; every byte of the
-//! file is written once. Knows no values.
+//! file is written once. Independent of values.
 
 use std::fs::File;
 use std::io;
@@ -18,10 +18,10 @@ use super::shards::Shard;
 use super::values::Values;
 use crate::progress::Bar;
 
-/// Large enough that a system call costs nothing, small enough that Ctrl-C is heard at once.
+/// Large enough that system calls cost nothing, small enough that Ctrl-C takes effect at once.
 const BLOCK_BYTES: u64 = 4 << 20;
 
-/// Writes shards.
+/// A writer of shards.
 #[derive(Debug)]
 pub(super) struct Writer<'a> {
     pub(super) spec: &'a ModelSpec,
@@ -36,40 +36,40 @@ pub(super) struct Writer<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Block {
     tensor_idx: usize,
-    /// First byte in the tensor.
+    /// Offset in the tensor.
     offset_bytes: u64,
-    /// First byte in the file.
+    /// Offset in the file.
     file_bytes: u64,
     len: usize,
 }
 
-/// Where a shard's bytes go.
+/// The destination of a shard's bytes.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     file: &'a File,
     path: &'a Path,
 }
 
-/// What the threads of one shard share.
+/// State shared by the threads of one shard.
 struct Work<'a> {
     target: Target<'a>,
     blocks: Vec<Block>,
-    /// The first block that no thread has taken.
+    /// Index of the first block that no thread has taken.
     next: AtomicUsize,
-    /// The first that happened.
+    /// The first error.
     failure: Mutex<Option<Error>>,
 }
 
 impl Writer<'_> {
-    /// Writes all of a shard, and waits until the disk has it: some file systems say only then
+    /// Writes a whole shard, and waits until it is on the disk: some file systems report only then
     /// that they are full.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`], [`Error::NoRoom`] or [`Error::Cancelled`].
+    /// [`Error::Io`], [`Error::NoRoom`] if the disk is full, or [`Error::Cancelled`].
     pub(super) fn write(&self, shard: &Shard, file: &File, path: &Path) -> Result<()> {
         let target = Target { file, path };
-        // Also where the last tensor ends before the file does.
+        // Also if the last tensor ends before the file does.
         file.set_len(shard.len_bytes).map_err(|error| write_error(path, error))?;
         self.put(target, 0, &shard.header)?;
         let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
@@ -79,7 +79,7 @@ impl Writer<'_> {
                 let write = || self.write_blocks(&work);
                 let thread = std::thread::Builder::new().name(format!("synth-{thread_idx}"));
                 if thread.spawn_scoped(scope, write).is_err() && thread_idx == 0 {
-                    // No threads left in the system: slower, but it works.
+                    // The system has no threads left: slower, but it works.
                     write();
                 }
             }
@@ -115,7 +115,7 @@ impl Writer<'_> {
         let mut buffer = Vec::new();
         while let Some(block) = work.blocks.get(work.next.fetch_add(1, Ordering::Relaxed)) {
             if let Err(error) = self.write_block(work.target, block, &mut buffer) {
-                // The other threads find nothing left to do.
+                // Leaves the other threads nothing to do.
                 work.next.store(work.blocks.len(), Ordering::Relaxed);
                 let mut failure = work.failure.lock().unwrap_or_else(PoisonError::into_inner);
                 failure.get_or_insert(error);
@@ -141,7 +141,7 @@ impl Writer<'_> {
     }
 }
 
-/// What to say of a failed write.
+/// Returns the error for a failed write.
 pub(super) fn write_error(path: &Path, error: io::Error) -> Error {
     let is_full = matches!(
         error.kind(),

@@ -1,8 +1,9 @@
-//! The commands of an answer's next step, recorded while the device computes this one.
+//! Records the commands of an answer's next step while the device computes the current one.
 //!
-//! Such steps are alike: one row of one session, one position on. **Invariant:** what was recorded
-//! ahead goes to the device only for the plans and the row that it was recorded for, and not before
-//! these plans are asked for; whatever else is asked for finds all that was asked before recorded.
+//! Steps of an answer are alike: one row of one session, at the next position. **Invariant:**
+//! commands recorded ahead are submitted only for the plans and the row they were recorded for, and
+//! only once these plans are requested. Before any other request, all plans requested so far are
+//! recorded.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use super::GpuBackend;
 use super::record::Recording;
 use crate::device::recorder::Recorder;
 
-/// A row that is alone in its step and whose logits are wanted, whichever token it is.
+/// A row that is alone in its step and whose logits are wanted, for any token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LoneRow {
     state: StateId,
@@ -34,7 +35,7 @@ impl LoneRow {
         Self { state: self.state, position: Position(self.position.0 + 1) }
     }
 
-    /// The batch of this row; the closure sees it.
+    /// Calls the closure with the batch of this row.
     fn batch<T>(self, token: TokenId, see: impl FnOnce(&Batch<'_>) -> T) -> T {
         let rows = [Row { token, position: self.position }];
         let segments = [Segment::new(self.state, 0..1, RowKind::Answer)];
@@ -42,7 +43,7 @@ impl LoneRow {
     }
 }
 
-/// A step under way and the one after it.
+/// The current step and the one after it.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     /// Plans of this step so far, as long as it could be recorded again for the next position.
@@ -50,27 +51,28 @@ pub(super) struct Ahead {
     next: Option<NextStep>,
 }
 
-/// A step that was recorded before it was asked for.
+/// A step recorded before it is requested.
 #[derive(Debug)]
 struct NextStep {
     row: LoneRow,
     plans: Vec<usize>,
-    /// Commands, and with how many plans they end.
+    /// Commands, each with the number of plans at which it ends.
     pieces: VecDeque<(usize, wgpu::CommandBuffer)>,
-    /// What the row is, once it is asked for.
+    /// Token of the row, once the step is requested.
     token: Option<TokenId>,
     n_asked: usize,
-    /// Plans that the device has commands of, of those asked for.
+    /// Number of requested plans whose commands were submitted.
     n_handed: usize,
 }
 
 impl Ahead {
-    /// Something other than a plan was asked for, so that the next step is recorded as it comes.
+    /// Drops the current step because something other than a plan was requested. The next step is
+    /// not recorded ahead.
     pub(super) fn forget_step(&mut self) {
         self.step = None;
     }
 
-    /// A session is gone: so is its step, whatever of it the device has not got yet, and the next.
+    /// Drops the steps of a removed session, including commands not yet submitted.
     pub(super) fn forget_state(&mut self, state: StateId) {
         self.step.take_if(|(row, _)| row.state == state);
         self.next.take_if(|next| next.row.state == state);
@@ -84,7 +86,7 @@ impl Ahead {
 }
 
 impl GpuBackend {
-    /// A step begins.
+    /// Begins a step.
     pub(super) fn begin_ahead(&mut self, batch: &Batch<'_>) {
         self.catch_up();
         let row = LoneRow::of(batch);
@@ -95,13 +97,12 @@ impl GpuBackend {
         let Some(next) = &mut self.ahead.next else { return };
         next.token = Some(batch.rows[0].token);
         self.flush();
-        // Only now is it known which copies of recurrent states it finds and leaves.
+        // Only now are the input and output copies of the recurrent states known.
         let of_state = (batch.segments[0].state, &batch.rows[0]);
         self.batches.write_lone(&self.gpu, of_state, &self.states);
     }
 
-    /// Hands over what was recorded ahead for a plan that is asked for now; `false` if that is
-    /// nothing.
+    /// Submits commands recorded ahead for the requested plan. Returns `false` if there are none.
     pub(super) fn hand_over(&mut self, plan_idx: usize, batch: &Batch<'_>) -> bool {
         self.ahead.note(plan_idx);
         let Some(next) = self.ahead.next.as_mut().filter(|next| next.token.is_some()) else {
@@ -130,8 +131,8 @@ impl GpuBackend {
         true
     }
 
-    /// Records what was asked for and not handed over, and forgets what was recorded ahead, if its
-    /// step has begun.
+    /// Records requested plans whose commands were not submitted, and drops the commands recorded
+    /// ahead, if their step has begun.
     pub(super) fn catch_up(&mut self) {
         let next = self.ahead.next.take_if(|next| next.token.is_some());
         let Some((next, token)) = next.and_then(|next| next.token.map(|token| (next, token)))
@@ -145,19 +146,19 @@ impl GpuBackend {
         });
     }
 
-    /// Forgets what was recorded ahead: it is bound to what is there no longer.
+    /// Drops commands recorded ahead, because their bindings become invalid.
     pub(super) fn forget_ahead(&mut self) {
         self.catch_up();
         self.ahead.next = None;
     }
 
-    /// Records the step behind this one, if this one was a single row's.
+    /// Records the step after this one, if this one has a single row.
     pub(super) fn record_ahead(&mut self) {
         let Some((row, plans)) = self.ahead.step.take() else { return };
         if self.gpu.is_profiled() {
             return;
         }
-        // What fails here fails again, and is reported, when the step is asked for.
+        // An error here occurs again, and is reported, when the step is requested.
         self.ahead.next = self.recorded(row.next(), plans).ok();
     }
 

@@ -1,6 +1,7 @@
-//! Plans that are compiled when they are first seen, or all at once when a model is opened.
+//! Compilation of plans on first use, or of all plans when a model is opened.
 //!
-//! **Invariant:** what compiled plans ask for (scratch, room for routes) is there before one runs.
+//! **Invariant:** the resources of compiled plans (scratch, space for routes) exist before one
+//! runs.
 
 use moeflux::provider::error::{Error, Result};
 use moeflux::provider::families::ModelPlan;
@@ -16,13 +17,13 @@ use crate::memory::STORAGE;
 use crate::memory::batches::Batches;
 use crate::memory::workspace::DeviceWorkspace;
 
-/// Names that are known at a time, at most. A model has fewer than ten plans a layer; plans that
-/// are made for a moment leave names that come never again.
+/// Upper bound on cached plan names. A model has fewer than ten plans a layer; temporary plans
+/// leave names that never recur.
 const N_NAMES_MAX: usize = 1 << 14;
 
 impl GpuBackend {
-    /// The compiled plan, made if its name is new. What it is made of also depends on the router
-    /// before it, unless it has one itself.
+    /// Returns the index of the compiled plan; compiles it if its name is new. A plan without a
+    /// router also depends on the preceding router.
     pub(super) fn compiled(&mut self, plan: &Plan) -> Result<usize> {
         let before = self.routed.shape;
         let fits = |it: &Compiled| it.has_router || it.routes[0] == before;
@@ -30,7 +31,7 @@ impl GpuBackend {
         if let Some(known) = known.filter(|&known| fits(&self.plans[known])) {
             return Ok(known);
         }
-        // Plans that are made for a moment, to find a broken op, are equal to earlier ones.
+        // Temporary plans, made to find a broken op, equal earlier ones.
         let is_same = |it: &Compiled| fits(it) && it.plan == *plan;
         if let Some(known) = self.plans.iter().position(is_same) {
             self.name(plan, known);
@@ -59,7 +60,7 @@ impl GpuBackend {
         Ok(plan_idx)
     }
 
-    /// Lets a plan's name stand for a compiled plan from now on.
+    /// Maps a plan's name to a compiled plan.
     fn name(&mut self, plan: &Plan, plan_idx: usize) {
         if self.plan_names.len() >= N_NAMES_MAX {
             self.plan_names.clear();
@@ -67,12 +68,13 @@ impl GpuBackend {
         self.plan_names.insert(plan.id().clone(), plan_idx);
     }
 
-    /// Compiles all plans of a model, so that no step has to: with fewer rows than were asked for
-    /// where the adapter's limits are too small for what kernels need beside the workspace.
+    /// Compiles all plans of a model in advance. Reduces the number of rows if the adapter's limits
+    /// are too small for the kernels' scratch beside the workspace.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`] if not even one row has room; [`Error::Unsupported`].
+    /// [`Error::NoRoom`] if not even one row fits; [`Error::Unsupported`] if no kernel supports an
+    /// op.
     pub fn prepare(
         &mut self,
         plan: &ModelPlan,
@@ -109,7 +111,7 @@ impl GpuBackend {
         steps.try_for_each(|step| step.pipeline.made(&self.gpu).map(drop))
     }
 
-    /// Begins anew with a workspace of so many rows.
+    /// Recreates the workspace for `n_rows_max` rows and drops all plans.
     fn set_rows(&mut self, workspace: &Workspace, n_rows_max: usize) -> Result<()> {
         self.flush();
         self.ahead = Ahead::default();
@@ -127,7 +129,7 @@ impl GpuBackend {
         self.model_group = model_group(&self.gpu, weights, &self.batches, routes, experts);
     }
 
-    /// Makes room for what compiled plans ask for.
+    /// Allocates the memory that compiled plans need.
     fn grow(&mut self, route: RouteShape) -> Result<()> {
         let mut has_grown = false;
         if let Some(larger) = self.workspace.grown(&self.gpu)? {

@@ -1,8 +1,8 @@
-//! The interpreter: plans become steps once, batches become commands.
+//! The interpreter: compiles plans into steps once, and records batches as commands.
 //!
-//! Submitting a plan records it. The device begins when something must come back, or when enough
-//! is recorded. **Invariant:** commands run in the order of submission; what was recorded keeps
-//! the buffers and rows that it was recorded with.
+//! Submitting a plan records it. The device starts when a result must be read back, or when enough
+//! is recorded. **Invariant:** commands run in the order of submission; recorded commands keep the
+//! buffers and rows they were recorded with.
 
 mod record;
 mod ahead;
@@ -47,17 +47,17 @@ use ahead::Ahead;
 #[derive(Debug)]
 struct Compiled {
     plan: Plan,
-    /// Whether a router of it chooses the experts that are computed.
+    /// Whether it contains a router that chooses the experts to compute.
     has_router: bool,
-    /// What a router had left before it, and what one leaves after it.
+    /// Shapes of the router output before and after it.
     routes: [RouteShape; 2],
-    /// Where a router of it leaves a guess.
+    /// Location of its router's guess, if it has one.
     guess: Option<(View, RouteShape)>,
     steps: Vec<Step>,
 }
 
 impl Compiled {
-    /// Rows of a batch that it computes.
+    /// Returns the number of batch rows that the plan computes.
     const fn n_rows(&self, batch: &Batch<'_>) -> usize {
         match self.plan.rows() {
             RowSet::All => batch.rows.len(),
@@ -66,21 +66,21 @@ impl Compiled {
     }
 }
 
-/// Whether the op chooses the experts that are computed.
+/// Returns whether the op chooses the experts to compute.
 fn is_choice(op: &Op) -> bool {
     matches!(op, Op::Route(route) if route.purpose == Purpose::Use)
 }
 
-/// What the last batch asked of a router.
+/// Router output of the last batch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Routed {
     shape: RouteShape,
     n_rows: usize,
-    /// Whether `routes` on the host is what the device has.
+    /// Whether `routes` on the host matches the device.
     is_here: bool,
 }
 
-/// What the last batch asked of a router beforehand, until it is read.
+/// Router guess of the last batch, until it is read.
 #[derive(Clone, Copy, Debug)]
 struct Guess {
     view: View,
@@ -114,11 +114,11 @@ pub struct GpuBackend {
     batches: Batches,
     states: States,
     experts: DeviceExperts,
-    /// As kernels see them: (expert, bits of its weight).
+    /// Routes as kernels see them: (expert, bits of its weight).
     route_pairs: wgpu::Buffer,
     model_group: wgpu::BindGroup,
     plans: Vec<Compiled>,
-    /// Which of them a name stands for.
+    /// Index of the compiled plan for each name.
     plan_names: HashMap<PlanId, usize>,
     recorder: Recorder,
     ahead: Ahead,
@@ -129,17 +129,18 @@ pub struct GpuBackend {
     guess: Option<Guess>,
     guessed: Routes,
     kept_rows: Option<KeptRows>,
-    /// Rows and wanted rows of the last plan.
+    /// Number of rows and of output rows of the last plan.
     last_rows: (usize, usize),
 }
 
 impl GpuBackend {
-    /// Copies a model's weights to a device and makes room for steps of at most `n_rows_max` rows,
-    /// or of fewer where the device has limits: see [`Backend::n_rows_max`].
+    /// Copies a model's weights to a device and allocates memory for steps of at most `n_rows_max`
+    /// rows, or of fewer if the device's limits require: see [`Backend::n_rows_max`].
     ///
     /// # Errors
     ///
-    /// [`moeflux::Error::NoRoom`], [`moeflux::Error::Device`].
+    /// [`moeflux::Error::NoRoom`] if device memory is exhausted; [`moeflux::Error::Device`] if the
+    /// driver reports a failure.
     pub fn new(
         gpu: Arc<Gpu>,
         weights: &Weights,
@@ -181,31 +182,31 @@ impl GpuBackend {
         })
     }
 
-    /// The device.
+    /// Returns the device.
     #[must_use]
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
 
-    /// Experts that had to be copied to the device so far.
+    /// Returns the number of experts copied to the device so far.
     #[must_use]
     pub fn n_experts_uploaded(&self) -> u64 {
         self.experts.n_uploaded()
     }
 
-    /// Kernels that were recorded for steps that were asked for: what was recorded ahead of time is
-    /// not counted.
+    /// Returns the number of dispatches recorded for requested steps. Those recorded ahead are not
+    /// counted.
     #[must_use]
     pub fn n_dispatches(&self) -> u64 {
         self.recorder.n_dispatches()
     }
 
-    /// Reads streamed experts where they lie in the host's memory, in such slots, if the driver
-    /// lets kernels do that. Before plans are compiled.
+    /// Reads streamed experts directly from these slots in host memory, if the driver supports it.
+    /// Must precede the compilation of plans.
     ///
     /// # Errors
     ///
-    /// [`moeflux::Error::NoRoom`].
+    /// [`moeflux::Error::NoRoom`] if device memory is exhausted.
     pub fn see_slots(&mut self, slots: &SeenSlots) -> Result<()> {
         if can_see(self.gpu.device()) {
             self.experts.see_slots(&self.gpu, slots)?;
@@ -224,13 +225,13 @@ impl GpuBackend {
         Ok(())
     }
 
-    /// Hands all that was recorded to the device, and forgets what was recorded ahead: states move.
+    /// Submits all recorded commands, and drops those recorded ahead, before states move.
     fn settle(&mut self) {
         self.forget_ahead();
         self.flush();
     }
 
-    /// Hands all that was recorded to the device.
+    /// Submits all recorded commands.
     fn flush(&mut self) {
         self.recorder.submit();
         self.n_submissions += 1;
@@ -297,7 +298,7 @@ impl Backend for GpuBackend {
         }
         self.ahead.forget_step();
         let layer = layer_of(plan);
-        // What lies near or is seen has its shape already.
+        // For experts in device memory or imported slots the shape is already known.
         if let Some(at) = (0..arrived.len()).find(|at| arrived.near(*at).is_none()) {
             self.experts.note_shape(layer, layouts_of(&arrived.view(at)));
         }
@@ -319,7 +320,7 @@ impl Backend for GpuBackend {
             self.record_experts(plan_idx, n_rows, &taken.bound)?;
             first += taken.n;
         }
-        // The device computes these while others are on their way.
+        // The device computes these while others are loading.
         if (0..arrived.len()).all(|at| arrived.near(at).is_some() || arrived.seen(at).is_some()) {
             self.flush();
         }
@@ -392,7 +393,7 @@ impl SessionStates for GpuBackend {
     }
 
     fn drop_state(&mut self, state: StateId) {
-        // What was recorded for the session runs before anything that gets its pieces.
+        // Commands recorded for the session run before its pieces are reused.
         self.ahead.forget_state(state);
         if self.states.remove(state) {
             self.settle();
@@ -402,12 +403,12 @@ impl SessionStates for GpuBackend {
 
     fn reset_state(&mut self, state: StateId) {
         self.settle();
-        // A device that fails is found out by the next check.
+        // The next check reports a device failure.
         self.states.reset(&self.gpu, state).ok();
     }
 
     fn commit_state(&mut self, state: StateId) {
-        // What was recorded and not handed over is the step's that is committed here.
+        // Plans that were requested but not submitted belong to the step that is committed here.
         self.catch_up();
         self.states.commit(state);
     }
@@ -447,7 +448,8 @@ impl SessionStates for GpuBackend {
     }
 
     fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()> {
-        // Writes come before all that is submitted later: what was recorded must be first.
+        // Writes take effect before all later submissions, so recorded commands must be submitted
+        // first.
         self.catch_up();
         self.flush();
         let mut rest = source;
@@ -512,7 +514,7 @@ impl ExpertTiers for GpuBackend {
     }
 }
 
-/// Whose experts a plan computes.
+/// Returns the layer whose experts a plan computes.
 fn layer_of(plan: &Plan) -> LayerIdx {
     let mut layers = plan.ops().iter().map(|op| match op {
         Op::ExpertFfn(op) => op.layer,

@@ -1,6 +1,6 @@
-//! What comes back from the device: the router's choice and guess, rows of a buffer.
+//! Reads results back from the device: the router's choice and guess, and rows of a buffer.
 //!
-//! **Invariant:** a value that is read is what it is after all that was recorded.
+//! **Invariant:** a read value reflects all commands recorded before.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::{BufferId, ExpertIdx};
@@ -35,8 +35,8 @@ impl GpuBackend {
         Ok(values)
     }
 
-    /// Values at several places of a buffer, one behind the other: each begins at a value and has
-    /// so many.
+    /// Reads values at several places of a buffer into consecutive positions of `target`. A place
+    /// is a first value and a count.
     pub(super) fn read_places(
         &mut self,
         source: &wgpu::Buffer,
@@ -79,7 +79,7 @@ impl GpuBackend {
             return Ok(&self.routes);
         }
         let Routed { shape, n_rows, .. } = self.routed;
-        // What was asked beforehand comes with it.
+        // A pending guess is read along with the routes.
         let guess = self.guess.take();
         let n_guessed = guess.as_ref().map_or(0, Guess::n_values);
         let n_words = 2 * n_rows * shape.top_k;
@@ -109,7 +109,7 @@ impl GpuBackend {
         Ok(&self.routes)
     }
 
-    /// One row of what the last plan left. Rows that are read one by one come together.
+    /// Reads one row of the last plan's output. All rows are read back at once, on the first call.
     pub(super) fn read_output(
         &mut self,
         buffer: BufferId,
@@ -141,13 +141,13 @@ impl GpuBackend {
     }
 }
 
-/// So many values, or words, from one on.
+/// Returns the stretch of `n` values, or words, from `first` on.
 const fn values_of(source: &wgpu::Buffer, first: usize, n: usize) -> Stretch<'_> {
     const VALUE_BYTES: u64 = size_of::<f32>() as u64;
     Stretch { source, offset_bytes: first as u64 * VALUE_BYTES, n_bytes: n as u64 * VALUE_BYTES }
 }
 
-/// An index that a kernel wrote as a float: exact, since no layer has 2^24 experts.
+/// Converts an index that a kernel wrote as a float. Exact, since no layer has 2^24 experts.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

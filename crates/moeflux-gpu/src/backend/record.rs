@@ -1,4 +1,4 @@
-//! Steps become dispatches: bound, with the words that a batch adds.
+//! Records steps as dispatches, with their bindings and the words that a batch adds.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::LayerIdx;
@@ -19,7 +19,7 @@ impl GpuBackend {
     ///
     /// # Errors
     ///
-    /// [`moeflux::Error::Device`] when the driver does not take a kernel.
+    /// [`moeflux::Error::Device`] if the driver rejects a kernel.
     pub(super) fn record(&mut self, plan_idx: usize, batch: &Batch<'_>) -> Result<()> {
         if !self.batches.take(batch, &self.states) {
             self.flush();
@@ -41,7 +41,7 @@ impl GpuBackend {
         Ok(())
     }
 
-    /// What can be read back is what this plan leaves for this batch.
+    /// Notes the outputs of this plan and batch as the ones that can be read back.
     pub(super) fn note(&mut self, plan_idx: usize, batch: &Batch<'_>) {
         let compiled = &self.plans[plan_idx];
         let n_rows = compiled.n_rows(batch);
@@ -55,8 +55,8 @@ impl GpuBackend {
         self.kept_rows = None;
     }
 
-    /// Records the steps of a plan of experts over all rows that were routed, once for each buffer
-    /// that holds some of the experts.
+    /// Records the steps of a plan of experts over all routed rows, once for each buffer that holds
+    /// some of the experts.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl GpuBackend {
     }
 }
 
-/// What commands are recorded with.
+/// State needed to record commands.
 pub(super) struct Recording<'a> {
     pub(super) recorder: &'a mut Recorder,
     pub(super) model_group: &'a wgpu::BindGroup,
@@ -101,7 +101,7 @@ pub(super) struct Recording<'a> {
 }
 
 impl Recording<'_> {
-    /// Records the steps of a plan for a batch whose rows are at a place.
+    /// Records the steps of a plan for a batch whose rows are at `placed`.
     pub(super) fn plan(
         &mut self,
         compiled: &Compiled,
@@ -138,9 +138,9 @@ impl Recording<'_> {
         Ok(())
     }
 
-    /// Records steps over the states of a layer: of a recurrent one from mark to mark of segments,
-    /// all steps for what lies before the first marks before those for what lies behind, which
-    /// begins with what they leave.
+    /// Records steps over the states of a layer. Recurrent layers are computed from mark to mark:
+    /// all steps for the parts before the first marks precede those for the parts after them, which
+    /// start from the resulting states.
     fn over_states(&mut self, steps: &[Step], layer: LayerIdx, placed: Placed<'_>) -> Result<()> {
         let states = self.states;
         let is_recurrent = |parts: &Parts<'_>| {
@@ -168,8 +168,8 @@ impl Recording<'_> {
         Ok(())
     }
 
-    /// Records steps over parts that can be in one dispatch, all of them for one lot before the
-    /// next.
+    /// Records steps over parts that can share a dispatch, all steps for one lot before the next
+    /// lot.
     fn over_parts(
         &mut self,
         steps: &[Step],
@@ -197,7 +197,7 @@ impl Recording<'_> {
         Ok(())
     }
 
-    /// Records a step over rows, if it is for so many.
+    /// Records a step over rows, if it applies to their number.
     fn rows(&mut self, step: &Step, head: Head, bound: Option<&wgpu::BindGroup>) -> Result<()> {
         if !step.n_rows.contains(&head.n_rows) {
             return Ok(());
@@ -243,7 +243,7 @@ impl Recording<'_> {
     }
 }
 
-/// Steps from the first on that are repeated over the same state.
+/// Returns the number of leading steps that are repeated over the same state.
 fn n_alike(steps: &[Step]) -> usize {
     let layer = steps[0].over.states_of();
     steps.iter().take_while(|step| step.over.states_of() == layer).count()

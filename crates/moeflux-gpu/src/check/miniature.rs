@@ -1,7 +1,7 @@
-//! A model with the layers of another, one of each sort, and the experts that a check has room for.
+//! A reduced model: one layer of each kind that a model has, with as many experts as a check needs.
 //!
-//! **Invariant:** what is kept has the shapes, the kinds of weights and the operations of the
-//! model, so that a device runs the same kernels. Weights are random.
+//! **Invariant:** retained parts have the shapes, weight kinds and operations of the model, so that
+//! a device runs the same kernels. Weights are random.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher as _;
@@ -22,28 +22,28 @@ use twox_hash::XxHash3_64;
 
 use crate::values::Values;
 
-/// Rows of the prompt: tiles of 64 and 128 rows are whole and in part.
+/// Rows of the prompt: some tiles of 64 and 128 rows are whole, some partial.
 pub(super) const N_PROMPT: usize = 150;
-/// Tokens of the answer behind it.
+/// Tokens of the answer after it.
 pub(super) const N_ANSWER: usize = 3;
-/// Tokens that the embedding and the head know.
+/// Vocabulary of the embedding and the head.
 const N_TOKENS: usize = N_PROMPT + N_ANSWER;
-/// Experts of a layer, for each that a row chooses.
+/// Experts of a layer per expert chosen by a row.
 const EXPERTS_PER_CHOICE: usize = 2;
-/// Stands for a matrix that no kept layer uses.
+/// Placeholder for a matrix that no retained layer uses.
 const UNUSED: MatrixLayout =
     MatrixLayout { kind: MatrixKind::Float(FloatKind::F32), n_rows: 1, n_cols: 32 };
 
-/// The layers of a model that differ, with random weights.
+/// The distinct layers of a model, with random weights.
 #[derive(Debug)]
 pub(super) struct Miniature {
     pub(super) weights: Arc<Weights>,
     pub(super) workspace: Workspace,
     pub(super) state: StateSpec,
     pub(super) embed: Plan,
-    /// Tokens that it knows.
+    /// Size of its vocabulary.
     pub(super) n_tokens: usize,
-    /// What layers add to.
+    /// The residual stream that layers add to.
     pub(super) stream: Heads,
     pub(super) layers: Vec<Layer>,
     pub(super) head: Plan,
@@ -84,9 +84,11 @@ impl Sparse {
 }
 
 impl Miniature {
+    /// Builds the reduced model.
+    ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`].
+    /// [`Error::NoRoom`] if memory is exhausted.
     pub(super) fn new(blueprint: &Blueprint, seed: u64) -> Result<Self> {
         let Blueprint { plan, manifest, .. } = blueprint;
         let kept = distinct_layers(plan, manifest);
@@ -117,7 +119,7 @@ impl Miniature {
     }
 }
 
-/// The first layer of each sort.
+/// Returns the first layer of each kind.
 fn distinct_layers(plan: &ModelPlan, manifest: &Manifest) -> Vec<LayerIdx> {
     let mut sorts = BTreeSet::new();
     let is_new =
@@ -126,8 +128,8 @@ fn distinct_layers(plan: &ModelPlan, manifest: &Manifest) -> Vec<LayerIdx> {
     found.map(|(idx, _)| LayerIdx(idx)).collect()
 }
 
-/// Names what is checked of a model, by a sum over the sorts of its layers and the kinds of its
-/// embedding and head: models that share it differ only in how many layers and tokens they have.
+/// Returns a hash that identifies the checked parts of a model: the kinds of its layers, embedding
+/// and head. Models with the same hash differ only in the number of layers and tokens.
 #[must_use]
 pub fn name_of_layers(blueprint: &Blueprint) -> u64 {
     let Blueprint { plan, manifest, .. } = blueprint;
@@ -145,7 +147,7 @@ pub fn name_of_layers(blueprint: &Blueprint) -> u64 {
     hasher.finish()
 }
 
-/// What decides which kernels run: operations, shapes, kinds of weights.
+/// Describes everything that selects a layer's kernels: operations, shapes, weight kinds.
 fn sort_of(layer: &LayerPlan, manifest: &Manifest, idx: LayerIdx) -> String {
     let mut sort = String::new();
     let plan = layer.moe.as_ref().map_or(&layer.mixer, |moe| &moe.whole);
@@ -160,21 +162,21 @@ fn sort_of(layer: &LayerPlan, manifest: &Manifest, idx: LayerIdx) -> String {
     sort + &format!("{:?}", manifest.bank(idx).map(|bank| bank.layout))
 }
 
-/// Which matrices and vectors are used, and how much of them.
+/// The matrices and vectors in use, and the retained part of each.
 #[derive(Debug, Default)]
 struct Cut {
-    /// Rows of a matrix.
+    /// Rows kept of a matrix; all if `None`.
     rows: BTreeMap<MatrixId, Option<usize>>,
-    /// What is kept of each vector, by its number.
+    /// Retained part of each vector, by its index.
     vectors: BTreeMap<usize, VectorPart>,
 }
 
-/// What is kept of a vector, and what it is for.
+/// Retained part of a vector, and its use.
 #[derive(Clone, Copy, Debug, Default)]
 struct VectorPart {
-    /// Its first values; all of them without a number.
+    /// Number of leading values kept; all if `None`.
     n_values: Option<usize>,
-    /// Whether it multiplies: then it is about 1.
+    /// Whether it is a multiplier. Its values are then about 1.
     is_gain: bool,
 }
 
@@ -191,7 +193,7 @@ impl Cut {
         Plan::over(plan.rows(), ops)
     }
 
-    /// The head with as many logits as there are tokens.
+    /// Reduces the head to as many logits as there are tokens.
     fn head(&mut self, plan: &ModelPlan) -> (Plan, Heads) {
         let is_last =
             matches!(plan.head.ops().last(), Some(Op::MatMul(op)) if op.out == plan.logits);
@@ -220,7 +222,7 @@ impl Cut {
         op.clone()
     }
 
-    /// A plan with as many experts as are kept.
+    /// Reduces a plan to the retained experts.
     fn routed(&mut self, plan: &Plan, router: Option<&Router>, manifest: &Manifest) -> Plan {
         let ops = plan.ops().iter().map(|op| match router {
             Some(router) => self.of_router(op, router, manifest),
@@ -280,13 +282,13 @@ impl Router {
     }
 }
 
-/// As few experts as leave a choice in every group.
+/// Returns the smallest number of experts that leaves a choice in every group.
 fn n_kept(route: &Route) -> usize {
     let n_wanted = EXPERTS_PER_CHOICE * route.top_k;
     let n_kept = match route.kind {
         RouterKind::Softmax { .. } => n_wanted,
         RouterKind::SigmoidGrouped { n_groups, n_groups_kept, .. } => {
-            // The two best of a group count.
+            // A group is scored by its two best experts.
             let n_of_group = n_wanted.div_ceil(n_groups_kept.max(1)).max(2);
             n_of_group * n_groups
         }
@@ -310,7 +312,7 @@ fn layer(
     let mut of = |plan: &Plan| cut.routed(plan, Some(&router), manifest);
     let [shared, experts, combine, whole] = [of(shared), of(experts), of(combine), of(whole)];
     let ExpertLayout { gate, up, down } = bank.layout;
-    // Rows of gate and up that take turns are put apart while they are copied to a device.
+    // Interleaved rows of gate and up are separated when they are copied to a device.
     let layout = ExpertLayout::new(gate.layout, up.layout, down.layout);
     let n_bytes = layout.record_bytes();
     let mut records = Vec::new();
@@ -325,7 +327,7 @@ fn layer(
     Ok(Layer { idx, mixer, sparse })
 }
 
-/// Random weights of all that is used. What is constant in the model stays as it is.
+/// Returns random weights for all that are used. Constants of the model stay unchanged.
 fn weights(cut: &Cut, values: &mut Values, manifest: &Manifest) -> Result<Weights> {
     let mut weights = Weights::default();
     for (idx, source) in manifest.matrices.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! Whether a device computes what a model needs as the CPU does.
+//! Check that a device computes a model's operations as the CPU does.
 //!
 //! A driver that miscompiles a kernel reports nothing: answers are wrong, or noise. So before a
-//! model first runs on an adapter, one layer of each sort that it has is computed on random weights
-//! by both. **Invariant:** what is said of an adapter follows from what it computed alone.
+//! model first runs on an adapter, both compute one layer of each kind in the model, on random
+//! weights. **Invariant:** the verdict on an adapter depends only on its results.
 
 mod miniature;
 mod run;
@@ -29,17 +29,17 @@ pub use miniature::name_of_layers;
 use miniature::{Layer, Miniature, N_PROMPT};
 use run::{ExpertsIn, Outcome, Slots, run};
 
-/// Of the root of the squares of a row. Sums in another order make some 1e-6, and a wrong value in
-/// a row of thousands 1e-2.
+/// Bound on the relative error of a row. A different order of summation causes some 1e-6, and a
+/// wrong value in a row of thousands 1e-2.
 const ERROR_MAX: f64 = 1e-3;
 
-/// One row in this many may choose another expert: two can be as good.
+/// One row in this many may choose another expert, because two experts can tie.
 const ROWS_PER_TIE: usize = 16;
 
-/// Of the random weights.
+/// Seed of the random weights.
 const SEED: u64 = 1;
 
-/// How experts reach the kernels.
+/// How kernels access the experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Device,
@@ -59,14 +59,14 @@ impl Way {
     }
 }
 
-/// A place where the device's values are not those of the CPU.
+/// A mismatch between the device's and the CPU's results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// Which layer, of what, with experts where.
+    /// Layer, workload, and location of the experts.
     pub what: String,
-    /// Rows that differ, and all rows.
+    /// Number of differing rows, and of all rows.
     pub n_rows: (usize, usize),
-    /// The largest relative error of a row; of rows for which other experts were chosen, none.
+    /// Largest relative error of a row. Rows for which other experts were chosen are excluded.
     pub error: f64,
 }
 
@@ -82,16 +82,16 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What the GPU computes differently from the CPU of the layers of a model.
+/// Returns the differences between the GPU's and the CPU's results for the layers of a model.
 ///
 /// # Errors
 ///
-/// What the device reports, and [`moeflux::Error::NoRoom`].
+/// Errors of the device, and [`moeflux::Error::NoRoom`] if memory is exhausted.
 ///
 /// # Panics
 ///
-/// If the model has weights of a kind that only a CPU computes:
-/// [`crate::maker::of_cpu_only`] says so.
+/// If the model has weights of a kind that only the CPU supports: see
+/// [`crate::maker::of_cpu_only`].
 pub fn differences(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<Vec<Difference>> {
     let miniature = Miniature::new(blueprint, SEED)?;
     let expected = on_cpu(&miniature)?;
@@ -131,7 +131,7 @@ fn outcomes(gpu: &Arc<Gpu>, miniature: &Miniature, way: Way) -> Result<Vec<Outco
     let expert_bytes = expert_bytes as u64;
     let mut config = GpuConfig::default();
     match way {
-        // Slots are larger than what lies there.
+        // Slots are larger than the experts in them.
         Way::Device => config.expert_bytes_max = 2 * expert_bytes,
         Way::Both => {
             config.expert_bytes_max = expert_bytes / 2;
@@ -178,7 +178,7 @@ fn compared(expected: &[Outcome], found: &[Outcome], way: Way) -> Vec<Difference
     pairs.filter_map(|(expected, found)| difference(expected, found, way)).collect()
 }
 
-/// The difference of two outcomes, unless rounding and ties explain it.
+/// Returns the difference of two outcomes, unless rounding and ties explain it.
 fn difference(expected: &Outcome, found: &Outcome, way: Way) -> Option<Difference> {
     let n_rows = expected.rows.len();
     let (mut n_off, mut n_ties, mut most) = (0, 0, 0.0_f64);
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(found(&|it| it.rows[7][2] = 3.1), Some((1, 20)));
         assert_eq!(found(&|it| it.rows[7][2] = f32::NAN), Some((1, 20)));
         assert_eq!(found(&|it| it.rows.iter_mut().for_each(|row| row.fill(0.0))), Some((20, 20)));
-        // Where another expert is as good, the row is another one.
+        // If another expert ties, the row may differ completely.
         assert_eq!(found(&|it| (it.experts[7], it.rows[7][2]) = (vec![ExpertIdx(4)], 9.0)), None);
         assert_eq!(found(&|it| it.experts.fill(vec![ExpertIdx(4)])), Some((20, 20)));
         assert_eq!(found(&|it| it.experts.clear()), Some((20, 20)));

@@ -1,7 +1,8 @@
-//! Runs a miniature on a backend, a prompt and a few tokens behind it, and keeps what comes out.
+//! Runs a reduced model on a backend, for a prompt and a few further tokens, and records the
+//! outputs.
 //!
-//! **Invariant:** every layer begins with the same inputs on every backend, so that a difference
-//! belongs to the layer that shows it.
+//! **Invariant:** every layer starts from the same inputs on every backend, so that a difference is
+//! attributable to its layer.
 
 use std::ops::Range;
 
@@ -14,42 +15,42 @@ use moeflux_io::{SlotIdx, SlotMemory};
 
 use super::miniature::{Layer, Miniature, N_ANSWER, N_PROMPT, Sparse};
 
-/// Slabs of this size are what engines have.
+/// Slab size of the engine.
 const SLAB_BYTES: usize = 64 << 20;
 
-/// Where experts lie.
+/// Location of the experts.
 #[derive(Debug)]
 pub(super) enum ExpertsIn {
-    /// On the device, which was given them.
+    /// On the device, where they were stored permanently.
     Device,
-    /// In memory, from where they are copied.
+    /// In memory, from which they are copied.
     Memory,
-    /// In slots that a device reads where they lie.
+    /// In slots that a device reads in place.
     Slots(Slots),
 }
 
-/// What a layer or the head left.
+/// Output of a layer or the head.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// "layer 3, a prompt".
+    /// For example "layer 3, a prompt".
     pub(super) what: String,
-    /// Row by row.
+    /// Output rows.
     pub(super) rows: Vec<Vec<f32>>,
-    /// Of each row, where a router chose.
+    /// Experts chosen for each row, if the layer has a router.
     pub(super) experts: Vec<Vec<ExpertIdx>>,
 }
 
-/// Experts in slots: those of each layer with experts, in order.
+/// Experts in slots, in order of the layers that have experts.
 #[derive(Debug)]
 pub(super) struct Slots {
     memory: SlotMemory,
-    /// The first slot of each layer.
+    /// First slot of each layer.
     first: Vec<Option<usize>>,
     pub(super) stride_bytes: usize,
 }
 
 impl Slots {
-    /// `None` if the system has no room.
+    /// Fills slots with the experts; `None` if the system lacks memory.
     pub(super) fn new(layers: &[Layer]) -> Option<Self> {
         let sparse = layers.iter().filter_map(|layer| layer.sparse.as_ref());
         let slot_bytes = sparse.map(|it| it.layout.record_bytes()).max()?;
@@ -85,11 +86,11 @@ struct Run<'a> {
     outcomes: Vec<Outcome>,
 }
 
-/// Everything that the backend computes of the miniature.
+/// Returns everything that the backend computes for the reduced model.
 ///
 /// # Errors
 ///
-/// What the backend reports.
+/// Errors of the backend.
 pub(super) fn run(
     miniature: &Miniature,
     backend: &mut dyn Backend,
@@ -168,7 +169,7 @@ impl Run<'_> {
         self.backend.submit_experts(&sparse.experts, &Arrived::ascending(&views))
     }
 
-    /// What the router of a layer chose, row by row.
+    /// Returns the experts that the router of a layer chose, row by row.
     fn choices(&mut self, layer: &Layer) -> Result<Vec<Vec<ExpertIdx>>> {
         if layer.sparse.is_none() {
             return Ok(Vec::new());

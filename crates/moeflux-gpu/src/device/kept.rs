@@ -1,7 +1,7 @@
-//! Compiled kernels in a file between runs, so that a model opens without the driver's compiler.
+//! On-disk cache of compiled kernels, so that a model opens without the driver's compiler.
 //!
-//! **Invariant:** a file that is cut off, changed, or of another adapter is as good as none, and
-//! what cannot be written costs the next run time and nothing else.
+//! **Invariant:** a file that is truncated, corrupt, or of another adapter is treated as missing,
+//! and a failed write only costs the next run time.
 
 use std::fs;
 use std::io;
@@ -11,31 +11,31 @@ use std::sync::{Mutex, PoisonError};
 use moeflux::provider::format::read_file;
 use twox_hash::XxHash3_64;
 
-/// The first bytes of a file: what it is, and in which form.
+/// Magic bytes of a file: its type and version.
 const MAGIC: &[u8; 8] = b"moeflux1";
 
-/// Magic, and the sum of what follows.
+/// Magic, and the checksum of the data after it.
 const HEADER_BYTES: usize = 16;
 
-/// A file that is larger is none of ours.
+/// Upper bound on the file size; a larger file is not ours.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// Kernels of one adapter.
+/// Compiled kernels of one adapter.
 #[derive(Debug)]
 pub(crate) struct KeptPipelines {
     pub(crate) cache: wgpu::PipelineCache,
     path: PathBuf,
-    /// The sum of what the file holds.
+    /// Checksum of the file's data.
     saved_sum: Mutex<u64>,
 }
 
 impl KeptPipelines {
-    /// Made of what [`read`] gave.
+    /// Creates the cache from the data that [`read`] returned.
     pub(crate) fn new(cache: wgpu::PipelineCache, path: PathBuf, data: Option<&[u8]>) -> Self {
         Self { cache, path, saved_sum: Mutex::new(data.map_or(0, XxHash3_64::oneshot)) }
     }
 
-    /// Writes what was compiled since the file was read or written, as a whole or not at all.
+    /// Writes the file atomically if kernels were compiled since it was last read or written.
     pub(crate) fn save(&self) -> io::Result<()> {
         let Some(data) = self.cache.get_data() else { return Ok(()) };
         let sum = XxHash3_64::oneshot(&data);
@@ -48,12 +48,12 @@ impl KeptPipelines {
     }
 }
 
-/// Where kernels of an adapter lie in a folder, where its interface can keep them.
+/// Returns the path of an adapter's file in a folder, if its API supports caches.
 pub(crate) fn path_of(folder: &Path, adapter: &wgpu::AdapterInfo) -> Option<PathBuf> {
     wgpu::util::pipeline_cache_key(adapter).map(|key| folder.join(key))
 }
 
-/// What a file holds, if it is whole.
+/// Returns the data of a file, if it is intact.
 pub(crate) fn read(path: &Path) -> Option<Vec<u8>> {
     let bytes = read_file(path, FILE_BYTES_MAX).ok()?;
     let (header, data) = bytes.split_at_checked(HEADER_BYTES)?;
@@ -66,8 +66,8 @@ fn write(path: &Path, data: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    // One name for all processes, so that one that is killed leaves a file that the next one takes.
-    // Where two write at the same time, a mixture is found by its sum, and compiled again.
+    // All processes share one name, so that the next run overwrites the file of a killed one. If
+    // two write concurrently, the checksum detects the mixture, and the kernels are compiled again.
     let unfinished = path.with_extension("unfinished");
     let sum = XxHash3_64::oneshot(data).to_le_bytes();
     let done = fs::write(&unfinished, [&MAGIC[..], &sum, data].concat());

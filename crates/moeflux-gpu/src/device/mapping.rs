@@ -1,7 +1,7 @@
-//! A buffer on its way into the host's sight, and the copy once it is there.
+//! An asynchronous buffer mapping, and the copy once it is complete.
 //!
-//! **Invariant:** asking never waits; the answer comes once, after the submissions that use the
-//! buffer are done and somebody polled the device.
+//! **Invariant:** a request never waits. The answer arrives once, after the submissions that use
+//! the buffer are done and some thread has polled the device.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::device::Gpu;
 
 type Said = Option<std::result::Result<(), wgpu::BufferAsyncError>>;
 
-/// What the driver will say, or has said.
+/// The driver's answer to a mapping request, pending or present.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     answer: Arc<Answer>,
@@ -31,7 +31,7 @@ impl Answer {
 }
 
 impl Mapping {
-    /// Asks for a whole buffer; all that uses it must be submitted.
+    /// Requests the mapping of a whole buffer. All commands that use it must be submitted.
     pub(crate) fn begin(buffer: &wgpu::Buffer, mode: wgpu::MapMode) -> Self {
         let answer = Arc::new(Answer::default());
         let told = Arc::clone(&answer);
@@ -42,11 +42,11 @@ impl Mapping {
         Self { answer }
     }
 
-    /// Whether it is there.
+    /// Returns whether the mapping is complete. A `true` or an error is returned once.
     ///
     /// # Errors
     ///
-    /// [`moeflux::Error::Device`].
+    /// [`moeflux::Error::Device`] if the buffer cannot be mapped.
     pub(crate) fn is_done(&self, gpu: &Gpu) -> Result<bool> {
         match self.answer.said().take() {
             None => Ok(false),
@@ -55,7 +55,8 @@ impl Mapping {
         }
     }
 
-    /// Sleeps for so long, or until another thread that polls the device hears the answer.
+    /// Sleeps for at most `at_most`, or until another thread that polls the device receives the
+    /// answer.
     pub(crate) fn sleep(&self, at_most: Duration) {
         let said = self.answer.said();
         if said.is_none() {
@@ -64,7 +65,7 @@ impl Mapping {
     }
 }
 
-/// Copies the first bytes of a buffer that is mapped, and unmaps it.
+/// Copies the first bytes of a mapped buffer and unmaps it.
 pub(crate) fn copy_mapped(gpu: &Gpu, buffer: &wgpu::Buffer, target: &mut [u8]) -> Result<()> {
     let view = buffer.get_mapped_range(..target.len() as u64);
     let view = view.map_err(|e| gpu.error(&format!("reading back failed: {e}")))?;

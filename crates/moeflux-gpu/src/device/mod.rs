@@ -1,8 +1,8 @@
-//! An opened GPU: buffers, pipelines, and what goes wrong with them, as errors of the engine.
+//! An opened GPU: buffers, pipelines, and their failures as engine errors.
 //!
-//! **Invariant:** no call panics and no callback does: what the driver reports is kept and comes
-//! back from the next [`Gpu::check`] as one line. Beside `seen.rs` the only file of this crate
-//! with `unsafe`.
+//! **Invariant:** no call or callback panics. The driver's first report is kept, and the next
+//! [`Gpu::check`] returns it as one line. Besides `seen.rs` the only file of this crate with
+//! `unsafe`.
 
 mod kept;
 pub(crate) mod pipeline;
@@ -28,7 +28,7 @@ use kept::KeptPipelines;
 use pipeline::Pipeline;
 use profile::Profile;
 
-/// Uploads wait for the device after so many bytes, so that copies on their way take no more.
+/// Uploads wait for the device after this many bytes, to bound the memory of pending copies.
 const UPLOAD_BYTES_MAX: usize = 64 << 20;
 
 /// An opened GPU, shared by all backends on it.
@@ -41,22 +41,22 @@ pub struct Gpu {
     failure: Arc<Mutex<Option<String>>>,
     layouts: Layouts,
     pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
-    /// Bytes of uploads since the device was last waited for.
+    /// Bytes uploaded since the last wait for the device.
     pending_bytes: AtomicUsize,
-    /// What kernels took, where that is asked for.
+    /// Kernel times, if profiling is enabled.
     profile: Mutex<Option<Profile>>,
-    /// What a trial of the matrix unit gave.
+    /// Result of the matrix unit's trial.
     trusts_matrices: OnceLock<bool>,
     kept: OnceLock<KeptPipelines>,
 }
 
 #[expect(unsafe_code, reason = "wgpu leaves it to the caller to promise that loops end")]
 impl Gpu {
-    /// Opens an adapter with all it gives.
+    /// Opens an adapter with all its useful features.
     ///
     /// # Errors
     ///
-    /// [`Error::Device`] when its driver refuses.
+    /// [`Error::Device`] if its driver refuses.
     pub fn open(adapter: &Adapter) -> Result<Arc<Self>> {
         let facts = adapter.facts().clone();
         let useful = wgpu::Features::IMMEDIATES
@@ -117,14 +117,14 @@ impl Gpu {
         }))
     }
 
-    /// What the adapter is and can do.
+    /// Returns the adapter's description and capabilities.
     #[must_use]
     pub fn facts(&self) -> &AdapterFacts {
         &self.facts
     }
 
-    /// Keeps compiled kernels in a file of this folder, where the driver can: those that are there
-    /// are used from now on.
+    /// Caches compiled kernels in a file of this folder, if the driver supports it, and uses those
+    /// already there from now on.
     pub fn keep_pipelines(&self, folder: &Path) {
         let path = kept::path_of(folder, &self.device.adapter_info());
         let has_caches = self.device.features().contains(wgpu::Features::PIPELINE_CACHE);
@@ -146,13 +146,12 @@ impl Gpu {
     /// Writes that file, if kernels were compiled that it does not hold.
     pub(crate) fn save_pipelines(&self) {
         if let Some(kept) = self.kept.get() {
-            // A full or read-only disk is no reason not to compute.
+            // A full or read-only disk must not prevent computing.
             kept.save().ok();
         }
     }
 
-    /// Times the kernels of all backends that are made from now on; for a person who looks for what
-    /// is slow.
+    /// Times the kernels of all backends created from now on, to find slow ones.
     ///
     /// # Errors
     ///
@@ -166,7 +165,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// What kernels took since the last time this was asked.
+    /// Returns the kernel times since the last call.
     pub fn take_profile(&self) -> Profile {
         lock(&self.profile).as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -181,13 +180,13 @@ impl Gpu {
         }
     }
 
-    /// The device itself, for those who measure it.
+    /// Returns the wgpu device, for benchmarks.
     #[must_use]
     pub fn device(&self) -> &wgpu::Device {
         &self.device
     }
 
-    /// Its queue, likewise.
+    /// Returns the wgpu queue, for benchmarks.
     #[must_use]
     pub fn queue(&self) -> &wgpu::Queue {
         &self.queue
@@ -197,14 +196,13 @@ impl Gpu {
         &self.layouts
     }
 
-    /// What multiplies matrices in half precision, if there is such a unit.
+    /// Returns the device's half-precision matrix unit, if it has one.
     pub(crate) fn matrix_unit(&self) -> Option<MatrixUnit> {
         let has_room = self.facts.workgroup_bytes_max >= MATRIX_WORKGROUP_BYTES;
         self.facts.matrix_edge.filter(|_| has_room).map(|_| MatrixUnit::Cooperative)
     }
 
-    /// What multiplies matrices in half precision for such a backend, where they may be rounded
-    /// to it.
+    /// Returns the matrix unit for such a backend, if its products may round to half precision.
     pub(crate) fn matrix_unit_for(&self, config: &GpuConfig) -> Option<MatrixUnit> {
         let unit = match config.matrices {
             Matrices::OfDevice => self.matrix_unit(),
@@ -213,11 +211,11 @@ impl Gpu {
         unit.filter(|_| config.arithmetic == Arithmetic::F16Staged)
     }
 
-    /// What a trial of the device's own unit gave, made when this is first asked.
+    /// Returns the result of the unit's trial, which runs on the first call.
     ///
     /// # Errors
     ///
-    /// Those of the trial, which is made again then.
+    /// Errors of the trial. The next call repeats it.
     pub(crate) fn trusts_matrices(&self, agree: &dyn Fn() -> Result<bool>) -> Result<bool> {
         match self.trusts_matrices.get() {
             Some(known) => Ok(*known),
@@ -225,21 +223,21 @@ impl Gpu {
         }
     }
 
-    /// Most workgroups in one direction.
+    /// Returns the upper bound on workgroups along one axis.
     pub(crate) fn n_groups_max(&self) -> u32 {
         self.limits.max_compute_workgroups_per_dimension
     }
 
-    /// Bytes of a storage buffer that a kernel can see as a whole.
+    /// Returns the size of the largest storage buffer that a kernel can bind as a whole.
     pub(crate) fn storage_bytes_max(&self) -> u64 {
         self.limits.max_storage_buffer_binding_size.min(self.limits.max_buffer_size)
     }
 
-    /// What went wrong so far, if anything did.
+    /// Reports the first failure so far, if any.
     ///
     /// # Errors
     ///
-    /// [`Error::Device`].
+    /// [`Error::Device`] if the driver reported a failure.
     pub fn check(&self) -> Result<()> {
         match &*lock(&self.failure) {
             None => Ok(()),
@@ -252,20 +250,21 @@ impl Gpu {
         Error::Device { device, problem, remedy: None }
     }
 
-    /// A zeroed buffer; `what` names it in messages.
+    /// Allocates a zeroed buffer; `what` names it in messages.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`].
+    /// [`Error::NoRoom`] if the buffer is too large or memory is exhausted; [`Error::Device`] after
+    /// a failure.
     pub(crate) fn buffer(
         &self,
         what: &str,
         n_bytes: u64,
         usage: wgpu::BufferUsages,
     ) -> Result<wgpu::Buffer> {
-        // What only the host writes is filled as soon as it is there.
+        // Buffers that only the host writes are filled immediately.
         let mapped_at_creation = usage.contains(wgpu::BufferUsages::MAP_WRITE);
-        // Bindings of no bytes do not exist.
+        // Empty bindings are not allowed.
         let size = n_bytes.max(16).next_multiple_of(16);
         let no_room = |what: String, available_bytes| Error::NoRoom {
             what: format!("{what} on {}", self.facts.name),
@@ -291,12 +290,12 @@ impl Gpu {
         }
     }
 
-    /// Whether kernels can read what lies in the host's memory.
+    /// Returns whether kernels can read host memory.
     pub(crate) fn sees_host(&self) -> bool {
         self.device.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
     }
 
-    /// The pipeline of a shader, one for each text.
+    /// Returns the pipeline of a shader, one for each text.
     pub(crate) fn pipeline(&self, shader: &Shader) -> Arc<Pipeline> {
         let text = shader.text();
         let mut pipelines = lock(&self.pipelines);
@@ -308,11 +307,11 @@ impl Gpu {
         pipeline
     }
 
-    /// What the driver makes of a kernel.
+    /// Compiles a kernel with the driver.
     ///
     /// # Errors
     ///
-    /// [`Error::Device`] when it does not take it.
+    /// [`Error::Device`] if the driver rejects it.
     pub(crate) fn make(&self, pipeline: &Pipeline) -> Result<wgpu::ComputePipeline> {
         let Pipeline { name, text, groups, .. } = pipeline;
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
@@ -342,19 +341,19 @@ impl Gpu {
         }
     }
 
-    /// Writes to a buffer before anything that is submitted later.
+    /// Writes to a buffer before all later submissions.
     pub(crate) fn write(&self, buffer: &wgpu::Buffer, offset_bytes: u64, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.queue.write_buffer(buffer, offset_bytes, bytes);
         }
     }
 
-    /// Writes much to a buffer, with a bounded number of bytes on their way. An end that is no
-    /// multiple of four is filled up with zeros.
+    /// Writes large data to a buffer, with a bounded number of bytes in flight. An end that is no
+    /// multiple of four is padded with zeros.
     ///
     /// # Errors
     ///
-    /// [`Error::Device`].
+    /// [`Error::Device`] if the device fails while it is waited for.
     pub(crate) fn upload(
         &self,
         buffer: &wgpu::Buffer,
@@ -380,21 +379,21 @@ impl Gpu {
         Ok(())
     }
 
-    /// Waits until the device has done all that was submitted.
+    /// Waits until the device has completed all submissions.
     ///
     /// # Errors
     ///
-    /// [`Error::Device`].
+    /// [`Error::Device`] if the driver reports a failure.
     pub fn wait(&self) -> Result<()> {
         self.pending_bytes.store(0, Ordering::Relaxed);
         self.wait_for(None)
     }
 
-    /// Hears what the device has done since, and waits for nothing.
+    /// Processes completed work, without waiting.
     ///
     /// # Errors
     ///
-    /// [`Error::Device`].
+    /// [`Error::Device`] if the driver reports a failure.
     pub(crate) fn poll(&self) -> Result<()> {
         self.polled(wgpu::PollType::Poll)
     }
@@ -417,7 +416,7 @@ fn note(failure: &Mutex<Option<String>>, message: String) {
     lock(failure).get_or_insert(message);
 }
 
-/// A lock whose holder panicked holds whole values all the same.
+/// Locks a mutex. Its value is consistent even if a holder panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

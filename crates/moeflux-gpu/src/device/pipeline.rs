@@ -1,7 +1,7 @@
-//! A kernel's text, and what the driver made of it.
+//! A kernel's text, and the pipeline that the driver compiles from it.
 //!
-//! Made when it is first needed: a plan has kernels for every number of rows, and most steps of a
-//! test or a short answer need few of them. **Invariant:** one text is made once.
+//! Compiled on first use: a plan has kernels for every number of rows, and most steps of a test or
+//! a short answer need few of them. **Invariant:** each text is compiled once.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use moeflux::provider::error::Result;
 use crate::device::Gpu;
 use crate::shader::{Groups, Shader};
 
-/// A kernel that may have been made.
+/// A kernel, compiled or not.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     pub(crate) name: &'static str,
@@ -24,11 +24,11 @@ impl Pipeline {
         Self { name: shader.name(), text, groups: shader.groups(), made: OnceLock::new() }
     }
 
-    /// Made now, if it is not yet.
+    /// Returns the compiled pipeline; compiles it on the first call.
     ///
     /// # Errors
     ///
-    /// [`moeflux::Error::Device`] when the driver does not take it.
+    /// [`moeflux::Error::Device`] if the driver rejects the kernel.
     pub(crate) fn made(&self, gpu: &Gpu) -> Result<&wgpu::ComputePipeline> {
         if let Some(made) = self.made.get() {
             return Ok(made);

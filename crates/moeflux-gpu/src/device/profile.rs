@@ -1,7 +1,8 @@
-//! How long each kernel takes on the device, by timestamps between dispatches.
+//! Device time of each kernel, by timestamps between dispatches.
 //!
-//! **Invariant:** only who asks for it pays: a profiled device is waited for after each submission.
-//! A dispatch's time counts from the end of the one before, so that waiting for it is part of it.
+//! **Invariant:** no cost unless profiling is enabled. A profiled device is waited for after each
+//! submission. The time of a dispatch counts from the end of the preceding one, so it includes any
+//! wait between the two.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +11,19 @@ use moeflux::provider::error::Result;
 use crate::device::Gpu;
 use crate::device::mapping::{Mapping, copy_mapped};
 
-/// Dispatches of one submission that are timed; others are left out.
+/// Timed dispatches of one submission; further ones are not timed.
 const N_TIMED_MAX: u32 = 1024;
 
-/// What a kernel took so far.
+/// Time of a kernel so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Took {
-    /// Dispatches.
+    /// Number of dispatches.
     pub n: u64,
-    /// All together.
+    /// Total time.
     pub ns: f64,
 }
 
-/// By the kernel's name.
+/// Times by kernel name.
 pub type Profile = BTreeMap<&'static str, Took>;
 
 /// Times the dispatches of a recorder.
@@ -31,7 +32,7 @@ pub(crate) struct Profiler {
     queries: wgpu::QuerySet,
     resolved: wgpu::Buffer,
     mapped: wgpu::Buffer,
-    /// Of the dispatches since the last submission.
+    /// Names of the dispatches since the last submission.
     names: Vec<&'static str>,
 }
 
@@ -52,14 +53,14 @@ impl Profiler {
         })
     }
 
-    /// A pass begins.
+    /// Begins a pass.
     pub(crate) fn begin(&self, pass: &mut wgpu::ComputePass<'static>) {
         if self.names.is_empty() {
             pass.write_timestamp(&self.queries, 0);
         }
     }
 
-    /// A dispatch was recorded.
+    /// Notes a recorded dispatch.
     pub(crate) fn note(&mut self, pass: &mut wgpu::ComputePass<'static>, name: &'static str) {
         let n_noted = crate::params::narrow(self.names.len());
         if n_noted < N_TIMED_MAX {
@@ -68,7 +69,7 @@ impl Profiler {
         }
     }
 
-    /// The last commands of a submission.
+    /// Records the last commands of a submission, which read the timestamps.
     pub(crate) fn end(&self, encoder: &mut wgpu::CommandEncoder) {
         let n_bytes = (self.names.len() as u64 + 1) * 8;
         let n_queries = crate::params::narrow(self.names.len()) + 1;
@@ -76,7 +77,7 @@ impl Profiler {
         encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.mapped, 0, n_bytes);
     }
 
-    /// Adds up what the submission took.
+    /// Adds the times of the submission to the profile.
     pub(crate) fn collect(&mut self, gpu: &Gpu, index: wgpu::SubmissionIndex) -> Result<()> {
         let mut ticks = vec![0_u64; self.names.len() + 1];
         let mapping = Mapping::begin(&self.mapped, wgpu::MapMode::Read);

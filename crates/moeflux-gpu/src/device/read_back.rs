@@ -1,6 +1,6 @@
-//! Memory through which values come back from the device, and the wait for them.
+//! Buffer for reading values back from the device, and the wait for them.
 //!
-//! **Invariant:** a copy is behind all that was recorded before it; one is under way at a time.
+//! **Invariant:** a copy follows all commands recorded before it; at most one is in flight.
 
 use std::time::{Duration, Instant};
 
@@ -11,25 +11,26 @@ use crate::device::Gpu;
 use crate::device::mapping::{Mapping, copy_mapped};
 use crate::device::recorder::Recorder;
 
-/// A thread that sleeps to the end of a wait wakes some 0.1 ms late: the last part of what a wait
-/// usually lasts is spent asking instead, and at most this.
+/// A sleeping thread wakes some 0.1 ms late. So the last part of the usual wait is spent polling,
+/// for at most this time.
 const ASKING_MAX: Duration = Duration::from_micros(300);
 
-/// That part is one of so many; before it the device is asked as often.
+/// Number of parts of the usual wait. The last one is polled; before it the device is polled once
+/// per part.
 const N_PARTS: u32 = 8;
 
-/// A wait that is usually shorter, as that for a choice is, is spent asking as a whole.
+/// If the usual wait is shorter, as that for a choice is, all of it is spent polling.
 const SHORT: Duration = Duration::from_millis(2);
 
-/// Memory through which values come back.
+/// Buffer through which values are read back.
 #[derive(Debug)]
 pub(crate) struct ReadBack {
     buffer: wgpu::Buffer,
-    /// How long the last wait was.
+    /// Duration of the last wait.
     usual: Duration,
 }
 
-/// So many bytes of a buffer.
+/// A byte range of a buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch<'a> {
     pub(crate) source: &'a wgpu::Buffer,
@@ -42,8 +43,8 @@ impl ReadBack {
         Ok(Self { buffer: made(gpu, 1 << 16)?, usual: Duration::ZERO })
     }
 
-    /// Begins to copy stretches of buffers, one behind the other, as they are after all that was
-    /// recorded.
+    /// Starts copying ranges of buffers, one after the other, with the values after all recorded
+    /// commands.
     pub(crate) fn begin(
         &mut self,
         (gpu, recorder): (&Gpu, &mut Recorder),
@@ -64,7 +65,7 @@ impl ReadBack {
         Ok(submission)
     }
 
-    /// What that submission copies, once it is done.
+    /// Returns the data that the submission copies, once it is done.
     #[expect(
         clippy::disallowed_methods,
         reason = "it waits for a device, whose time is the real one"
@@ -77,14 +78,14 @@ impl ReadBack {
     ) -> Result<()> {
         let mapping = Mapping::begin(&self.buffer, wgpu::MapMode::Read);
         let begin = Instant::now();
-        // A software driver needs the time itself.
+        // A software driver needs the CPU time itself.
         let asks = gpu.facts().kind != AdapterKind::Software;
         let part = self.usual / N_PARTS;
         let asking = part.min(ASKING_MAX);
         let asleep = if self.usual > SHORT { self.usual - asking } else { Duration::ZERO };
         while !mapping.is_done(gpu)? {
-            // Another thread that waits for the same device may be the one that hears of it. No
-            // wait has an end in time: wgpu 30 panics where one ends while another thread waits.
+            // Another thread that waits for the same device may receive the answer. No wait has a
+            // timeout: wgpu 30 panics if one expires while another thread waits.
             let waited = begin.elapsed();
             if !asks || waited > (self.usual + asking).max(SHORT) {
                 gpu.wait_for(submission.clone())?;

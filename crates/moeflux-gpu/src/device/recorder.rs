@@ -1,7 +1,7 @@
-//! Commands that are recorded now and submitted together.
+//! Records commands and submits them together.
 //!
-//! **Invariant:** commands run in the order of recording; one compute pass stays open as long as
-//! only dispatches follow each other.
+//! **Invariant:** commands run in the order of recording; one compute pass stays open across
+//! consecutive dispatches.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use moeflux::provider::error::Result;
 use crate::device::Gpu;
 use crate::device::profile::Profiler;
 
-/// After so many dispatches the device begins with them, while others are recorded: soon where it
-/// has nothing to do, later where each submission costs both sides more than it brings.
+/// Recorded dispatches that trigger a submission: few if the device is idle, more if it is busy,
+/// when each submission costs both sides more than it gains.
 const N_DISPATCHES_IDLE: usize = 12;
 const N_DISPATCHES_BUSY: usize = 96;
 
@@ -19,12 +19,12 @@ const N_DISPATCHES_BUSY: usize = 96;
 #[derive(Debug)]
 pub(crate) struct Recorder {
     gpu: Arc<Gpu>,
-    // The pass is dropped before the encoder that it belongs to.
+    // Declared first: the pass must be dropped before its encoder.
     pass: Option<wgpu::ComputePass<'static>>,
     encoder: Option<wgpu::CommandEncoder>,
     n_dispatches: usize,
     n_dispatches_of_all: u64,
-    /// Whether nothing was submitted since the device was last waited for.
+    /// Whether nothing was submitted since the last wait for the device.
     is_idle: bool,
     profiler: Option<Profiler>,
 }
@@ -43,7 +43,7 @@ impl Recorder {
         })
     }
 
-    /// The pass for one more dispatch.
+    /// Returns the pass for one more dispatch.
     pub(crate) fn pass(&mut self) -> &mut wgpu::ComputePass<'static> {
         self.n_dispatches += 1;
         self.n_dispatches_of_all += 1;
@@ -58,31 +58,31 @@ impl Recorder {
         })
     }
 
-    /// Dispatches that were recorded so far.
+    /// Returns the number of dispatches recorded so far.
     pub(crate) const fn n_dispatches(&self) -> u64 {
         self.n_dispatches_of_all
     }
 
-    /// A dispatch of this kernel was recorded.
+    /// Notes a recorded dispatch of this kernel.
     pub(crate) fn note(&mut self, name: &'static str) {
         if let (Some(profiler), Some(pass)) = (&mut self.profiler, &mut self.pass) {
             profiler.note(pass, name);
         }
     }
 
-    /// The encoder, for copies between dispatches.
+    /// Returns the encoder, for copies between dispatches.
     pub(crate) fn encoder(&mut self) -> &mut wgpu::CommandEncoder {
         self.pass = None;
         self.encoder.get_or_insert_with(|| encoder(&self.gpu))
     }
 
-    /// Whether enough is recorded to be worth a submission.
+    /// Returns whether enough is recorded to be worth a submission.
     pub(crate) fn is_full(&self) -> bool {
         let n_enough = if self.is_idle { N_DISPATCHES_IDLE } else { N_DISPATCHES_BUSY };
         self.n_dispatches >= n_enough
     }
 
-    /// Hands what is recorded to the device, if there is something.
+    /// Submits the recorded commands, if there are any.
     pub(crate) fn submit(&mut self) -> Option<wgpu::SubmissionIndex> {
         let mut encoder = self.take()?;
         let profiler = self.profiler.as_mut().filter(|it| !it.is_empty());
@@ -91,22 +91,22 @@ impl Recorder {
         };
         profiler.end(&mut encoder);
         let index = self.gpu.queue().submit([encoder.finish()]);
-        // A device that fails is found out by the next check.
+        // The next check reports a device failure.
         profiler.collect(&self.gpu, index.clone()).ok();
         Some(index)
     }
 
-    /// What is recorded, to be handed over later: see [`Recorder::submit_recorded`].
+    /// Returns the recorded commands for a later submission: see [`Recorder::submit_recorded`].
     pub(crate) fn finish(&mut self) -> Option<wgpu::CommandBuffer> {
         self.take().map(wgpu::CommandEncoder::finish)
     }
 
-    /// What is recorded next finds a device that has nothing to do.
+    /// Notes that the device will be idle when the next commands are recorded.
     pub(crate) const fn device_is_waited_for(&mut self) {
         self.is_idle = true;
     }
 
-    /// Hands over what was recorded elsewhere.
+    /// Submits commands of another recorder.
     pub(crate) fn submit_recorded(&mut self, commands: wgpu::CommandBuffer) {
         assert!(self.encoder.is_none(), "earlier commands were submitted");
         self.is_idle = false;

@@ -1,8 +1,8 @@
-//! The way of much memory to the device: the host writes into blocks that the device sees, and
-//! commands copy those to where the bytes belong, in the order of the queue.
+//! Staging of large data for the device. The host writes into mapped blocks, and commands copy them
+//! to their targets, in queue order.
 //!
-//! **Invariant:** a block is written again only when the submission that copies it is done; all
-//! blocks together take no more than they were given, if one alone does not.
+//! **Invariant:** a block is rewritten only when the submission that copies it is done. All blocks
+//! together stay within [`STAGING_BYTES_MAX`], unless a single one exceeds it.
 
 use moeflux::provider::error::Result;
 
@@ -10,23 +10,23 @@ use crate::device::Gpu;
 use crate::device::mapping::Mapping;
 use crate::device::recorder::Recorder;
 
-/// Bytes of blocks at most: enough that writing and copying go on side by side.
+/// Upper bound on the bytes of blocks: enough to overlap writing and copying.
 pub(crate) const STAGING_BYTES_MAX: u64 = 64 << 20;
 
 /// Written by the host, copied by the device.
 const STAGING: wgpu::BufferUsages =
     wgpu::BufferUsages::MAP_WRITE.union(wgpu::BufferUsages::COPY_SRC);
 
-/// What copies are recorded into.
+/// Target of recorded copies.
 #[derive(Debug)]
 pub(crate) struct Flow<'a> {
     pub(crate) gpu: &'a Gpu,
     pub(crate) recorder: &'a mut Recorder,
-    /// Number of the submission that is being recorded.
+    /// Number of the submission being recorded.
     pub(crate) submission: u64,
 }
 
-/// A stretch of a buffer, and what it shall hold: pieces of bytes, and where in it each begins.
+/// A range of a buffer, and its new contents: pieces of bytes with their offsets in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Filling<'a> {
     pub(crate) buffer: &'a wgpu::Buffer,
@@ -41,7 +41,7 @@ enum Phase {
     Mapped,
     /// Copies were recorded for this submission.
     Recorded(u64),
-    /// They were submitted; the answer comes when they are done.
+    /// Copies were submitted; the mapping completes when they are done.
     Mapping(Mapping),
 }
 
@@ -58,11 +58,13 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Fills a stretch by a command. `false` if what was recorded must be submitted first.
+    /// Fills a range by a command. Returns `false` if the recorded commands must be submitted
+    /// first.
     ///
     /// # Errors
     ///
-    /// [`moeflux::Error::NoRoom`], [`moeflux::Error::Device`].
+    /// [`moeflux::Error::NoRoom`] if no block can be allocated; [`moeflux::Error::Device`] if the
+    /// driver reports a failure.
     pub(crate) fn fill(&mut self, flow: &mut Flow<'_>, filling: &Filling<'_>) -> Result<bool> {
         let Some(block_idx) = self.block(flow.gpu, flow.submission, filling.n_bytes)? else {
             return Ok(false);
@@ -81,7 +83,7 @@ impl Staging {
         Ok(true)
     }
 
-    /// A block that can be written; waits for the device where all are on their way.
+    /// Returns a writable block; waits for the device if all are in flight.
     fn block(&mut self, gpu: &Gpu, submission: u64, n_bytes: u64) -> Result<Option<usize>> {
         loop {
             self.advance(gpu, submission)?;
@@ -90,7 +92,7 @@ impl Staging {
             if let Some(found) = self.blocks.iter().position(fits) {
                 return Ok(Some(found));
             }
-            // Those that are left are too small.
+            // The remaining ones are too small.
             let used_bytes =
                 |blocks: &[Block]| -> u64 { blocks.iter().map(|it| it.buffer.size()).sum() };
             if used_bytes(&self.blocks) + n_bytes > STAGING_BYTES_MAX {
@@ -108,7 +110,7 @@ impl Staging {
         }
     }
 
-    /// Asks for blocks that were submitted, and takes those that are done.
+    /// Requests the mapping of submitted blocks, and marks completed ones as writable.
     fn advance(&mut self, gpu: &Gpu, submission: u64) -> Result<()> {
         for Block { buffer, phase } in &mut self.blocks {
             match phase {

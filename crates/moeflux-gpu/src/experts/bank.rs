@@ -1,8 +1,8 @@
-//! All experts of a layer: near, in the device's memory, or far, in the host's, where kernels read
-//! them as well, only slower.
+//! All experts of a layer: near, in device memory, or far, in host memory, where kernels also read
+//! them, only slower.
 //!
-//! **Invariant:** each expert has one slot, and the tables say which. Buffers are bound in pairs,
-//! one of each memory; an expert is in the table of the pair that its slot's buffer belongs to.
+//! **Invariant:** each expert has one slot, recorded in the tables. Buffers are bound in pairs, one
+//! of each memory; an expert is in the table of the pair that its slot's buffer belongs to.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::ExpertIdx;
@@ -12,41 +12,41 @@ use crate::device::Gpu;
 use crate::memory::{HOST_STORAGE, STORAGE};
 use crate::params::narrow;
 
-/// What marks slots of the host's memory in tables: see `stored_in_tiers.wgsl`.
+/// Marks slots in host memory in tables: see `stored_in_tiers.wgsl`.
 const FAR_SLOT: u32 = 1 << 31;
 
-/// Kernels reckon places in words, and keep a bit of them for what is far.
+/// Upper bound on buffer size: kernels compute offsets in words, and use one bit to mark far slots.
 pub(super) const BUFFER_BYTES_MAX: u64 = 1 << 32;
 
-/// Which memory.
+/// A memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tier {
-    /// The device's.
+    /// Device memory.
     Near,
-    /// The host's.
+    /// Host memory.
     Far,
 }
 
-/// A slot among all of a memory.
+/// A slot, indexed among all slots of a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TierSlot {
     pub(super) tier: Tier,
     pub(super) idx: usize,
 }
 
-/// How a layer's experts are divided.
+/// Division of a layer's experts between the memories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Division {
     pub(super) n_experts: usize,
-    /// The rest is far.
+    /// Experts in device memory; the rest is far.
     pub(super) n_near: usize,
     pub(super) slot_bytes: u64,
-    /// Slots of a buffer at most.
+    /// Upper bound on the slots of a buffer.
     n_per_buffer: usize,
 }
 
 impl Division {
-    /// As many near as `near_bytes` hold, or all if that is none.
+    /// Places as many experts near as fit in `near_bytes`, or all if `None`.
     pub(super) fn new(
         n_experts: usize,
         slot_bytes: u64,
@@ -57,7 +57,7 @@ impl Division {
         Self { n_experts, n_near, slot_bytes, n_per_buffer: whole(n_per_buffer) }
     }
 
-    /// Slots of the buffers of a memory.
+    /// Returns the number of slots of each buffer of a memory.
     fn buffers(&self, tier: Tier) -> impl Iterator<Item = usize> {
         let n_slots = match tier {
             Tier::Near => self.n_near,
@@ -67,7 +67,7 @@ impl Division {
         (0..n_slots).step_by(n_per_buffer.max(1)).map(move |at| n_per_buffer.min(n_slots - at))
     }
 
-    /// Where an expert is in the beginning.
+    /// Returns the initial slot of an expert.
     const fn first_slot(&self, expert: ExpertIdx) -> TierSlot {
         match expert.0.checked_sub(self.n_near) {
             None => TierSlot { tier: Tier::Near, idx: expert.0 },
@@ -75,7 +75,7 @@ impl Division {
         }
     }
 
-    /// The pair of buffers that a slot belongs to, and what tables call it.
+    /// Returns the buffer pair of a slot, and its entry in tables.
     fn entry(&self, slot: TierSlot) -> (usize, u32) {
         let mark = if slot.tier == Tier::Far { FAR_SLOT } else { 0 };
         (slot.idx / self.n_per_buffer, narrow(slot.idx % self.n_per_buffer) | mark)
@@ -88,14 +88,14 @@ pub(super) struct Bank {
     division: Division,
     near: Vec<wgpu::Buffer>,
     far: Vec<wgpu::Buffer>,
-    /// Of each expert.
+    /// Slot of each expert.
     slots: Vec<TierSlot>,
     pub(super) bound: Vec<Bound>,
 }
 
 impl Bank {
-    /// Room for all experts; `bind` binds a pair of buffers and gives the table of the pair its
-    /// place.
+    /// Allocates space for all experts; `bind` binds a pair of buffers and assigns an offset to its
+    /// table.
     pub(super) fn new(
         gpu: &Gpu,
         division: Division,
@@ -111,7 +111,7 @@ impl Bank {
         let (near, far) = (make(Tier::Near, STORAGE)?, make(Tier::Far, HOST_STORAGE)?);
         let mut bound = Vec::new();
         for pair in 0..near.len().max(far.len()) {
-            // Where there is no second buffer its place is taken by one that no table names.
+            // A missing second buffer is replaced by one that no table names.
             let stand_ins = [near.get(pair).or_else(|| far.get(pair)), far.get(pair)];
             let [Some(first), second] = stand_ins else { continue };
             bound.push(bind([first, second.unwrap_or(first)])?);
@@ -120,12 +120,12 @@ impl Bank {
         Ok(Self { division, near, far, slots, bound })
     }
 
-    /// Where an expert lies: its buffer, and its first byte there.
+    /// Returns the location of an expert: its buffer, and the offset of its first byte.
     pub(super) fn place(&self, expert: ExpertIdx) -> (&wgpu::Buffer, u64) {
         self.place_of(self.slots[expert.0])
     }
 
-    /// Where experts lie, in their order.
+    /// Returns the memory of each expert, in order.
     pub(super) fn tiers(&self) -> impl Iterator<Item = Tier> {
         self.slots.iter().map(|slot| slot.tier)
     }
@@ -134,7 +134,7 @@ impl Bank {
         self.division.slot_bytes
     }
 
-    /// Two experts have each other's slots from now on.
+    /// Exchanges the slots of two experts.
     pub(super) fn swap(&mut self, one: ExpertIdx, other: ExpertIdx) {
         self.slots.swap(one.0, other.0);
     }
@@ -149,7 +149,7 @@ impl Bank {
         (&buffers[slot.idx / n_per_buffer], begin)
     }
 
-    /// The table of each pair of buffers.
+    /// Returns the table of each pair of buffers.
     pub(super) fn tables(&self) -> Vec<Vec<u32>> {
         let mut tables = vec![vec![ABSENT; self.division.n_experts]; self.bound.len()];
         for (expert, slot) in self.slots.iter().enumerate() {
@@ -159,7 +159,7 @@ impl Bank {
         tables
     }
 
-    /// Bytes in the device's memory and in the host's.
+    /// Returns the bytes in device memory and in host memory.
     pub(super) fn n_bytes(&self) -> [u64; 2] {
         let sum = |buffers: &[wgpu::Buffer]| buffers.iter().map(wgpu::Buffer::size).sum();
         [sum(&self.near), sum(&self.far)]

@@ -1,8 +1,8 @@
-//! Lets what lies near follow what is used: reads the counts of kernels back now and then, and
-//! exchanges experts between the device's memory and the host's by commands.
+//! Moves frequently used experts near: periodically reads back the counts of kernels, and exchanges
+//! experts between device and host memory by commands.
 //!
-//! **Invariant:** nobody waits for counts; copies and tables change between two steps, in the order
-//! of the queue, so that each step finds each expert once, with the same bytes.
+//! **Invariant:** nothing waits for counts. Copies and tables change between two steps, in queue
+//! order, so that each step finds each expert once, with the same bytes.
 
 use moeflux::provider::backend::TierStats;
 use moeflux::provider::error::Result;
@@ -14,42 +14,42 @@ use crate::device::mapping::Mapping;
 use crate::device::staging::Flow;
 use crate::memory::STORAGE;
 
-/// Steps from one look at the counts to the next.
+/// Steps between two readings of the counts.
 const N_STEPS: u32 = 32;
 
-/// Counts that the host reads.
+/// Usage of the buffer through which the host reads counts.
 const READ_BACK: wgpu::BufferUsages =
     wgpu::BufferUsages::MAP_READ.union(wgpu::BufferUsages::COPY_DST);
 
-/// How far a look at the counts is.
+/// State of a reading of the counts.
 #[derive(Debug)]
 enum Look {
-    /// So many steps until the next one.
+    /// Steps until the next reading.
     In(u32),
-    /// A copy of them was recorded for this submission.
+    /// A copy of the counts was recorded for this submission.
     Recorded(u64),
-    /// They come when it is done.
+    /// The copy was submitted; the mapping completes when it is done.
     Mapping(Mapping),
 }
 
-/// A layer that has experts far away.
+/// A layer with far experts.
 #[derive(Clone, Copy, Debug)]
 struct Followed {
     layer: LayerIdx,
-    /// Where its counts begin, in words.
+    /// Offset of its counts, in words.
     uses_at: usize,
     n_experts: usize,
 }
 
-/// What is known of the uses of experts.
+/// Statistics of expert uses.
 #[derive(Debug)]
 pub(super) struct Follow {
     layers: Vec<Followed>,
     look: Look,
     heat: Heat,
-    /// Counts on their way to the host.
+    /// Buffer of the counts being read back.
     counts: Option<wgpu::Buffer>,
-    /// An expert on its way.
+    /// Temporary space of an expert being exchanged.
     spare: Option<wgpu::Buffer>,
     n_uses: [u64; 2],
     n_swaps: u64,
@@ -68,18 +68,19 @@ impl Follow {
         }
     }
 
-    /// Follows one more layer, whose counts begin at a word.
+    /// Follows one more layer, whose counts begin at word `uses_at`.
     pub(super) fn add(&mut self, layer: LayerIdx, uses_at: usize, n_experts: usize) {
         self.layers.push(Followed { layer, uses_at, n_experts });
     }
 
-    /// Uses that were near and all of them, and how many experts came near, up to the last look.
+    /// Returns the near uses, all uses, and the number of experts moved near, up to the last
+    /// reading.
     pub(super) fn stats(&self, [near_bytes, far_bytes]: [u64; 2]) -> TierStats {
         let ([near_uses, uses], swaps) = (self.n_uses, self.n_swaps);
         TierStats { near_bytes, far_bytes, near_uses, uses, swaps }
     }
 
-    /// A step begins: looks at the counts, if it is time. What shall be exchanged comes out.
+    /// Begins a step: reads the counts, if due. Returns the swaps to make.
     pub(super) fn begin_step<'a>(
         &mut self,
         flow: &mut Flow<'_>,

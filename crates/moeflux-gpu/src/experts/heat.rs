@@ -1,56 +1,56 @@
-//! Which experts should be near: those that were used most of late.
+//! Decides which experts should be near: the most used recently.
 //!
-//! **Invariant:** pure arithmetic on counts; a swap brings one expert near and sends one of the
-//! same layer away, and nobody moves twice in a round. Knows nothing of memory.
+//! **Invariant:** pure arithmetic on counts. A swap brings one expert near and sends another of the
+//! same layer far; no expert moves twice in a round. Knows nothing of memory.
 
 use moeflux::provider::ids::ExpertIdx;
 
 use super::bank::Tier;
 
-/// What one use is worth.
+/// Worth of one use.
 const USE: u64 = 16;
-/// Of what an expert is worth so much is lost each round: one part of so many.
+/// Inverse of the fraction of its worth that an expert loses each round.
 const DECAY_SHARE: u64 = 16;
-/// An expert moves for so many uses more than the other one's: fewer do not pay for its copy.
+/// Minimum difference in worth for a swap: fewer uses do not pay for its copy.
 const GAIN_MIN: u64 = 6 * USE;
-/// Swaps of a round at most: copies delay the step that they come before.
+/// Upper bound on swaps per round: copies delay the step that follows them.
 const N_SWAPS_MAX: usize = 96;
 
-/// What shall be exchanged.
+/// An exchange of two experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Swap {
-    /// Number of the layer, in the order of counts.
+    /// Index of the layer, in the order of counts.
     pub(super) layer: usize,
-    /// Comes near.
+    /// Expert that moves near.
     pub(super) arrives: ExpertIdx,
-    /// Goes where that one was.
+    /// Expert that moves far, into its slot.
     pub(super) leaves: ExpertIdx,
 }
 
-/// What happened since the last round.
+/// Result of a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Round {
     pub(super) swaps: Vec<Swap>,
-    /// Uses of experts that were near, and of all.
+    /// Uses of near experts, and of all.
     pub(super) uses: [u64; 2],
 }
 
-/// One expert.
+/// Statistics of one expert.
 #[derive(Clone, Copy, Debug, Default)]
 struct Warmth {
-    /// Uses that were counted so far; they wrap around.
+    /// Uses counted so far; wraps around.
     n_seen: u32,
     worth: u64,
 }
 
-/// All experts of all layers.
+/// Statistics of all experts of all layers.
 #[derive(Debug, Default)]
 pub(super) struct Heat {
     layers: Vec<Vec<Warmth>>,
 }
 
 impl Heat {
-    /// A round: what was counted of each expert since the beginning, and where it is, by layer.
+    /// Evaluates a round. Takes, by layer, the total count of each expert and its memory.
     pub(super) fn round<'a>(
         &mut self,
         layers: impl Iterator<Item = (&'a [u32], &'a [Tier])>,
@@ -78,7 +78,7 @@ impl Heat {
     }
 }
 
-/// The warmest that are far for the coldest that are near, as long as that pays.
+/// Pairs the warmest far experts with the coldest near ones, as long as a swap pays.
 fn gains_of(layer: usize, warmths: &[Warmth], tiers: &[Tier]) -> Vec<(u64, Swap)> {
     let of_tier = |tier: Tier| {
         let there = tiers.iter().enumerate().filter(move |(_, it)| **it == tier);
@@ -99,7 +99,7 @@ fn gains_of(layer: usize, warmths: &[Warmth], tiers: &[Tier]) -> Vec<(u64, Swap)
 mod tests {
     use super::*;
 
-    /// A layer whose first experts are near.
+    /// Returns a layer whose first experts are near.
     fn tiers(n_near: usize, n: usize) -> Vec<Tier> {
         (0..n).map(|it| if it < n_near { Tier::Near } else { Tier::Far }).collect()
     }
@@ -123,7 +123,7 @@ mod tests {
         let mut heat = Heat::default();
         let mut layers = vec![tiers(2, 6), tiers(2, 6)];
         let per_round: [[u32; 6]; 2] = [[1, 2, 30, 3, 40, 1], [50, 1, 1, 1, 1, 20]];
-        // Counts wrap around on their way.
+        // The counts wrap around during the test.
         let mut counts = vec![vec![u32::MAX - 60; 6]; 2];
         round(&mut heat, &counts, &layers);
         heat.layers.iter_mut().flatten().for_each(|it| it.worth = 0);

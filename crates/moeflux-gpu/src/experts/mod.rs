@@ -1,8 +1,9 @@
 //! Routed experts in slots on the device, found through tables in device memory.
 //!
-//! An expert lies in its slot as in its file: gate, up, down, each codes, scales and biases. Those
-//! that are here for good lie in a bank of their layer, others in a pool for all layers.
-//! **Invariant:** what fills a slot is a command behind those that read what was there before.
+//! An expert is stored in its slot as in its file: gate, up, down, each with codes, scales and
+//! biases. Permanently stored experts are in a bank of their layer, others in a pool for all
+//! layers. **Invariant:** a slot is filled by a command that follows those that read its previous
+//! contents.
 
 mod bank;
 mod heat;
@@ -36,10 +37,10 @@ use near::NearPlaces;
 use pool::{Growth, Pool, SlotPlace};
 use sight::Sight;
 
-/// What stands in a table for experts that are not in the bound buffers.
+/// Table entry of experts that are not in the bound buffers.
 const ABSENT: u32 = u32::MAX;
 
-/// What a dispatch over experts is bound to: a buffer of slots, and where its table begins.
+/// Bindings of a dispatch over experts: a buffer of slots, and the offset of its table.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) bind_group: wgpu::BindGroup,
@@ -49,68 +50,68 @@ pub(crate) struct Bound {
 /// All slots and tables.
 #[derive(Debug)]
 pub(crate) struct DeviceExperts {
-    /// How experts of each layer lie in their slots.
+    /// Layout of each layer's experts in their slots.
     pub(crate) shapes: HashMap<LayerIdx, SlotShape>,
     /// Tables, as kernels see them.
     pub(crate) tables: wgpu::Buffer,
-    /// Words of tables in use since the last submission.
+    /// Table words used since the last submission.
     n_table_words: usize,
     pools: Vec<Pool>,
-    /// Layers whose experts are here for good.
+    /// Layers whose experts are stored permanently.
     banks: HashMap<LayerIdx, Bank>,
-    /// Where the next table of those goes.
+    /// Offset of the next table of permanently stored experts.
     n_kept_words: usize,
     /// Whether experts have moved since tables were written.
     are_tables_old: bool,
     uses: Uses,
     follow: Follow,
     staging: Staging,
-    /// Slots in the host's memory that kernels see.
+    /// Slots in host memory that kernels read directly.
     sight: Option<Arc<Sight>>,
-    /// Places for streamed experts that need no slot there.
+    /// Places for streamed experts in device memory, which need no slot in host memory.
     near: NearPlaces,
-    /// In the device's memory.
+    /// Upper bound on expert bytes in device memory.
     bytes_max: u64,
-    /// Of one buffer.
+    /// Upper bound on the bytes of one buffer.
     buffer_bytes_max: u64,
     n_groups: u64,
     n_uploaded: u64,
 }
 
-/// Where kernels count how often experts are used, if some lie in the host's memory.
+/// Counters of expert uses, allocated if some experts are in host memory.
 #[derive(Debug)]
 struct Uses {
     counts: Option<wgpu::Buffer>,
-    /// Words that belong to layers.
+    /// Words assigned to layers.
     n_words: usize,
 }
 
-/// Words of tables that can be recorded before a submission.
+/// Table words that can be recorded before a submission.
 const N_TABLE_WORDS: usize = 1 << 18;
 
-/// End of the tables of experts that are here for good: some for each of 60 layers of 1,024.
+/// End of the tables of permanently stored experts: several for each of 60 layers of 1,024 experts.
 const N_KEPT_WORDS_END: usize = 1 << 20;
 
-/// Counts of layers begin where a binding can.
+/// Alignment of a layer's counters, as bindings require.
 const USES_ALIGN_WORDS: usize = 64;
 
-/// A group that kernels read where it lies.
+/// A group of experts that kernels read in place.
 #[derive(Debug)]
 struct SeenGroup {
     n: usize,
-    /// What shows each slab, and the slots of experts there.
+    /// Bind group of each slab, and the slots of experts there.
     slabs: Vec<(wgpu::BindGroup, Vec<(ExpertIdx, u32)>)>,
 }
 
-/// Slots of the pool that are left to prompts.
+/// Slots of the pool reserved for prompts.
 const N_SLOTS_OF_PROMPT: u64 = 32;
 
-/// How much of a group was taken.
+/// The part of a group that was taken.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    /// Experts from the first that was asked for.
+    /// Number of experts from the first requested one on.
     pub(crate) n: usize,
-    /// What to dispatch over.
+    /// Bindings to dispatch over.
     pub(crate) bound: Vec<Bound>,
 }
 
@@ -124,7 +125,7 @@ impl Uses {
         Ok(Self { counts, n_words: 0 })
     }
 
-    /// Binds slots, with room to count the uses of experts from a word on.
+    /// Binds slots, and the counters of expert uses from word `at` on.
     fn bind(&self, gpu: &Gpu, pair: [&wgpu::Buffer; 2], at: usize) -> wgpu::BindGroup {
         match &self.counts {
             None => bind(gpu, pair[0]),
@@ -134,7 +135,7 @@ impl Uses {
 }
 
 impl DeviceExperts {
-    /// No experts yet.
+    /// Creates an empty set of experts.
     pub(crate) fn new(gpu: &Gpu, config: &GpuConfig) -> Result<Self> {
         let GpuConfig { expert_bytes_max, expert_buffer_bytes_max, tiers, .. } = *config;
         Ok(Self {
@@ -157,19 +158,19 @@ impl DeviceExperts {
         })
     }
 
-    /// Experts that had to be copied to the device so far.
+    /// Returns the number of experts copied to the device so far.
     pub(crate) fn n_uploaded(&self) -> u64 {
         self.n_uploaded
     }
 
-    /// Reads experts where they lie in such slots, from now on; copies lie like them.
+    /// Reads experts directly from these slots from now on; copies use the same layout.
     pub(crate) fn see_slots(&mut self, gpu: &Arc<Gpu>, slots: &SeenSlots) -> Result<()> {
         let n_words = narrow(slots.stride_bytes / 4);
         for (layer, layout) in &slots.layouts {
             let [gate, up, down] = [layout.gate, layout.up, layout.down].map(matrix_of);
             self.shapes.insert(*layer, SlotShape { gate, up, down, n_words });
         }
-        // A prompt's experts come through slots of the pool where too few are in memory.
+        // If too few of a prompt's experts are in memory, they go through slots of the pool.
         let slot_bytes = slots.stride_bytes as u64;
         let n_bytes = self.bytes_max.saturating_sub(N_SLOTS_OF_PROMPT * slot_bytes);
         self.near = NearPlaces::new(gpu, slot_bytes, (n_bytes, self.buffer_bytes_max))?;
@@ -178,8 +179,8 @@ impl DeviceExperts {
         Ok(())
     }
 
-    /// Brings an expert to a place in the device's own memory. `false` if what was recorded must be
-    /// submitted first.
+    /// Copies an expert to a place in device memory. Returns `false` if the recorded commands must
+    /// be submitted first.
     pub(crate) fn bring_near(&mut self, flow: &mut Flow<'_>, expert: &Move<'_>) -> Result<bool> {
         let (target, begin) = self.near.place(expert.to);
         let shape = self.shapes[&expert.layer];
@@ -198,17 +199,17 @@ impl DeviceExperts {
         self.sight.clone().map(|sight| sight as Arc<dyn SlotSight>)
     }
 
-    /// Notes how experts of a layer lie: gate, up and down.
+    /// Notes the layout of a layer's experts: gate, up and down.
     pub(crate) fn note_shape(&mut self, layer: LayerIdx, layouts: [MatrixLayout; 3]) -> SlotShape {
         *self.shapes.entry(layer).or_insert_with(|| shape_of(layouts))
     }
 
-    /// Where the experts of a layer that are here for good are found.
+    /// Returns the bindings of a layer's permanently stored experts.
     pub(crate) fn bound(&self, layer: LayerIdx) -> &[Bound] {
         self.banks.get(&layer).map_or(&[], |bank| &bank.bound)
     }
 
-    /// Bytes of those in the device's memory and in the host's.
+    /// Returns the bytes of permanently stored experts in device memory and in host memory.
     pub(crate) fn kept_bytes(&self) -> [u64; 2] {
         let add = |sums: [u64; 2], bank: &Bank| {
             let n_bytes = bank.n_bytes();
@@ -217,8 +218,8 @@ impl DeviceExperts {
         self.banks.values().fold([0, 0], add)
     }
 
-    /// Keeps an expert for good; the first one of a layer makes room for all of them. `false` if
-    /// what was recorded must be submitted first.
+    /// Stores an expert permanently; the first one of a layer allocates space for all of them.
+    /// Returns `false` if the recorded commands must be submitted first.
     pub(crate) fn keep(
         &mut self,
         flow: &mut Flow<'_>,
@@ -240,7 +241,7 @@ impl DeviceExperts {
     }
 
     fn bank_of(&mut self, gpu: &Gpu, n_experts: usize, shape: &SlotShape) -> Result<Bank> {
-        // Layers that are still to come have as much of the rest each.
+        // The remaining layers share the remaining bytes equally.
         let near_bytes = self.uses.counts.as_ref().map(|_| {
             let n_left = self.shapes.len().saturating_sub(self.banks.len()).max(1);
             self.bytes_max.saturating_sub(self.kept_bytes()[0]) / n_left as u64
@@ -272,13 +273,13 @@ impl DeviceExperts {
         Ok(bank)
     }
 
-    /// Where experts lie and how often they were used, if some are far.
+    /// Returns the location and use statistics of experts, if host memory may hold some.
     pub(crate) fn tier_stats(&self) -> Option<TierStats> {
         self.uses.counts.as_ref().map(|_| self.follow.stats(self.kept_bytes()))
     }
 
-    /// A step begins: what is used most is brought near, if it is time for that. `false` if what
-    /// was recorded must be submitted first.
+    /// Begins a step: moves the most used experts near, if due. Returns `false` if the recorded
+    /// commands must be submitted first.
     pub(crate) fn begin_step(&mut self, flow: &mut Flow<'_>) -> Result<bool> {
         if let Some(counts) = &self.uses.counts {
             let (uses, banks) = ((counts, self.uses.n_words), &self.banks);
@@ -303,8 +304,8 @@ impl DeviceExperts {
         Ok(())
     }
 
-    /// Writes the tables of all experts that are here for good by one command. `false` if what was
-    /// recorded must be submitted first.
+    /// Writes the tables of all permanently stored experts by one command. Returns `false` if the
+    /// recorded commands must be submitted first.
     fn write_tables(&mut self, flow: &mut Flow<'_>) -> Result<bool> {
         let mut words = vec![ABSENT; self.n_kept_words - N_TABLE_WORDS];
         for bank in self.banks.values() {
@@ -319,13 +320,13 @@ impl DeviceExperts {
         self.staging.fill(flow, &filling)
     }
 
-    /// All that was recorded is submitted: tables begin anew.
+    /// Reuses the table words, since all recorded commands are submitted.
     pub(crate) fn submitted(&mut self) {
         self.n_table_words = 0;
     }
 
-    /// Brings experts of a group to the device, from place `first` on, as many as have slots at
-    /// once. `None` if commands that were recorded must be submitted before.
+    /// Brings experts of a group to the device, from index `first` on, as many as fit in slots at
+    /// once. Returns `None` if the recorded commands must be submitted first.
     pub(crate) fn take(
         &mut self,
         flow: &mut Flow<'_>,
@@ -377,8 +378,8 @@ impl DeviceExperts {
         Ok(Some(Taken { n: places.len(), bound }))
     }
 
-    /// Where kernels find the first experts of a group from place `first` on that need no copy;
-    /// `None` if there are none.
+    /// Returns the bindings of the first experts of a group, from index `first` on, that need no
+    /// copy; `None` if there are none.
     fn seen(&self, arrived: &Arrived<'_>, first: usize) -> Option<SeenGroup> {
         let sight = self.sight.as_ref()?;
         let mut seen = SeenGroup { n: 0, slabs: Vec::new() };
@@ -401,7 +402,8 @@ impl DeviceExperts {
         (seen.n > 0).then_some(seen)
     }
 
-    /// Writes a table for each slab. `None` if what was recorded must be submitted first.
+    /// Writes a table for each slab. Returns `None` if the recorded commands must be submitted
+    /// first.
     fn take_seen(&mut self, gpu: &Gpu, n_experts: usize, seen: SeenGroup) -> Option<Taken> {
         let n_words = n_experts * seen.slabs.len();
         if self.n_table_words + n_words > N_TABLE_WORDS {
@@ -454,8 +456,8 @@ impl DeviceExperts {
     }
 }
 
-/// Copies an expert to a slot that begins at a byte. `false` if what was recorded must be submitted
-/// first.
+/// Copies an expert to a slot that begins at byte `begin`. Returns `false` if the recorded commands
+/// must be submitted first.
 fn fill(
     (staging, flow): (&mut Staging, &mut Flow<'_>),
     (buffer, begin): (&wgpu::Buffer, u64),
@@ -475,7 +477,7 @@ fn fill(
     staging.fill(flow, &Filling { buffer, begin, n_bytes, pieces: &pieces })
 }
 
-/// Rows of so many bytes, without those of another matrix that lie between.
+/// Appends rows of `row_bytes` bytes, skipping the rows of another matrix interleaved with them.
 fn push_rows<'a>(
     pieces: &mut Vec<(usize, &'a [u8])>,
     (at, bytes): (usize, &'a [u8]),
@@ -489,19 +491,19 @@ fn push_rows<'a>(
     pieces.extend(rows.map(|(i, row)| (at + i * row_bytes, &row[..row_bytes])));
 }
 
-/// A matrix in a slot that was filled from a file.
+/// Returns the location of a matrix in a slot that was filled from a file.
 fn matrix_of(span: MatrixSpan) -> SlotMatrix {
     let MatrixSpan { layout, codes_at, scales_at, biases_at, .. } = span;
     let [codes, scales, biases] = [codes_at, scales_at, biases_at].map(|at| narrow(at / 4));
     SlotMatrix { layout, codes, scales, biases }
 }
 
-/// Those of gate, up and down.
+/// Returns the layouts of gate, up and down.
 pub(crate) fn layouts_of(view: &ExpertView<'_>) -> [MatrixLayout; 3] {
     [&view.gate, &view.up, &view.down].map(Matrix::layout)
 }
 
-/// Gate, up and down after each other.
+/// Returns a slot layout with gate, up and down in order.
 fn shape_of(layouts: [MatrixLayout; 3]) -> SlotShape {
     let mut n_bytes = 0_u64;
     let [gate, up, down] = layouts.map(|layout| {

@@ -1,7 +1,7 @@
-//! Places for streamed experts in the device's own memory, each as large as a slot of the host's.
+//! Places for streamed experts in device memory, each as large as a slot in host memory.
 //!
-//! **Invariant:** the engine says who is where; what fills a place is a command behind those that
-//! read what was there before.
+//! **Invariant:** the engine assigns experts to places. A place is filled by a command that follows
+//! those that read its previous contents.
 
 use moeflux::provider::error::Result;
 
@@ -21,7 +21,7 @@ pub(super) struct NearPlaces {
 }
 
 impl NearPlaces {
-    /// As many places as `n_bytes` hold, in buffers of at most `buffer_bytes_max`.
+    /// Allocates as many places as fit in `n_bytes`, in buffers of at most `buffer_bytes_max`.
     pub(super) fn new(
         gpu: &Gpu,
         slot_bytes: u64,
@@ -40,13 +40,13 @@ impl NearPlaces {
         Ok(Self { slot_bytes, n_per_buffer, buffers, n_places })
     }
 
-    /// A place: its buffer, and its first byte there.
+    /// Returns the location of a place: its buffer, and the offset of its first byte.
     pub(super) fn place(&self, idx: usize) -> (&wgpu::Buffer, u64) {
         let begin = (idx % self.n_per_buffer) as u64 * self.slot_bytes;
         (&self.buffers[idx / self.n_per_buffer].0, begin)
     }
 
-    /// What kernels that read a place are bound to, and its slot there.
+    /// Returns the bind group for kernels that read a place, and its slot there.
     pub(super) fn bound(&self, idx: usize) -> (wgpu::BindGroup, u32) {
         let bind_group = self.buffers[idx / self.n_per_buffer].1.clone();
         (bind_group, narrow(idx % self.n_per_buffer))

@@ -1,7 +1,7 @@
-//! Slots for experts that come and go: which expert has which, and which leaves for another.
+//! Slots for streamed experts: the assignment of experts to slots, and eviction.
 //!
-//! **Invariant:** a slot is given to another expert only when the group that it was last used for
-//! was recorded as a whole; commands that still read it come before the one that overwrites it.
+//! **Invariant:** a slot is reassigned only after the group it was last used for was recorded
+//! completely; commands that still read it precede the one that overwrites it.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use moeflux::provider::ids::{ExpertIdx, LayerIdx};
 use crate::device::Gpu;
 use crate::memory::STORAGE;
 
-/// Slots of the first buffer of a pool; each further one is as large as those before together.
+/// Slots of the first buffer of a pool; each further buffer doubles the pool.
 const N_SLOTS_FIRST: usize = 32;
 
-/// An expert's place: which buffer of its pool, and which slot there.
+/// Location of an expert: a buffer of its pool, and a slot there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotPlace {
     pub(super) buffer_idx: usize,
@@ -32,7 +32,7 @@ pub(super) struct SlotBuffer {
 pub(super) struct Slot {
     pub(super) place: SlotPlace,
     key: Option<(LayerIdx, ExpertIdx)>,
-    /// Group that it was last used for, counted over all groups.
+    /// Number of the group it was last used for, counted over all groups.
     pub(super) last_group: u64,
 }
 
@@ -45,13 +45,13 @@ pub(super) struct Pool {
     by_key: HashMap<(LayerIdx, ExpertIdx), usize>,
 }
 
-/// What a pool makes buffers with.
+/// Context for allocating the buffers of a pool.
 #[derive(Clone, Copy)]
 pub(super) struct Growth<'a> {
     pub(super) gpu: &'a Gpu,
-    /// Bytes that this pool may still take.
+    /// Bytes that this pool may still allocate.
     pub(super) room_bytes: u64,
-    /// Of one buffer.
+    /// Upper bound on the bytes of one buffer.
     pub(super) buffer_bytes_max: u64,
     pub(super) bind: &'a dyn Fn(&wgpu::Buffer) -> wgpu::BindGroup,
 }
@@ -62,12 +62,13 @@ impl Pool {
         Self { slot_bytes, buffers, slots, by_key }
     }
 
-    /// Bytes of all its buffers.
+    /// Returns the bytes of all its buffers.
     pub(super) fn n_bytes(&self) -> u64 {
         self.buffers.iter().map(|it| it.buffer.size()).sum()
     }
 
-    /// The slot of an expert, and whether it is there; `None` if all slots belong to this group.
+    /// Returns a slot for an expert, and whether the expert is already there; `None` if all slots
+    /// belong to this group.
     pub(super) fn slot_for(
         &mut self,
         growth: &Growth<'_>,
@@ -89,13 +90,13 @@ impl Pool {
         Ok(leaving.map(|(slot_idx, _)| (slot_idx, false)))
     }
 
-    /// Adds a buffer, if there is room for one.
+    /// Adds a buffer, if memory allows.
     fn grow(&mut self, growth: &Growth<'_>) -> Result<bool> {
         let Growth { gpu, room_bytes, buffer_bytes_max, bind } = *growth;
         let wanted = self.slots.len().max(N_SLOTS_FIRST) as u64;
         let n_room = room_bytes / self.slot_bytes;
         let n_bound = buffer_bytes_max / self.slot_bytes;
-        // One slot there is always: without it nothing could be computed.
+        // There is always at least one slot: without it nothing could be computed.
         let n_least = u64::from(self.slots.is_empty());
         let n_slots = wanted.min(n_room).min(n_bound).max(n_least);
         if n_slots == 0 {
@@ -114,7 +115,7 @@ impl Pool {
         Ok(true)
     }
 
-    /// A slot is an expert's from now on.
+    /// Assigns a slot to an expert.
     pub(super) fn own(&mut self, slot_idx: usize, key: (LayerIdx, ExpertIdx)) {
         if let Some(leaving) = self.slots[slot_idx].key.replace(key) {
             self.by_key.remove(&leaving);

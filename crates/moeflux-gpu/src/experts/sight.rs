@@ -1,7 +1,7 @@
-//! Slots of the host's memory that kernels read where they lie, slab by slab.
+//! Slots in host memory that kernels read in place, slab by slab.
 //!
-//! **Invariant:** a slab is shown to the driver when something in it is first used, and is let go
-//! of when nobody wants what lies there and no submission reads it any more.
+//! **Invariant:** a slab is imported when something in it is first used, and released when its
+//! contents are no longer needed and no submission reads it any more.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,19 +14,19 @@ use crate::device::Gpu;
 use crate::memory::weights::bind;
 use crate::seen::{SeenSlab, see};
 
-/// All slabs that were shown.
+/// All imported slabs.
 #[derive(Debug)]
 pub(crate) struct Sight {
     gpu: Arc<Gpu>,
-    /// By the address of the first byte.
+    /// Slabs by the address of the first byte.
     slabs: Mutex<HashMap<usize, Shown>>,
-    /// Places in the device's own memory.
+    /// Places in device memory.
     n_near: usize,
 }
 
 #[derive(Debug)]
 struct Shown {
-    /// Until the slab is not wanted any more.
+    /// `None` once the slab is no longer wanted.
     seen: Option<Seen>,
     is_gone: Arc<AtomicBool>,
 }
@@ -43,7 +43,7 @@ impl Sight {
         Self { gpu: Arc::clone(gpu), slabs: Mutex::default(), n_near }
     }
 
-    /// A slab, shown if it was not yet; `None` where the driver refuses.
+    /// Returns a slab, imported on first use; `None` if the driver refuses.
     pub(super) fn see(&self, slab: &Slab) -> Option<Seen> {
         let mut slabs = self.slabs.lock().unwrap_or_else(PoisonError::into_inner);
         let address = slab.address().addr().get();
@@ -64,7 +64,7 @@ impl SlotSight for Sight {
         let address = slab.address().addr().get();
         let Some(shown) = slabs.get_mut(&address) else { return true };
         shown.seen = None;
-        // What was submitted keeps it; what was only recorded keeps it longer.
+        // Submitted commands hold the slab until they complete, recorded ones even longer.
         let has_waited = self.gpu.wait().is_ok();
         let is_gone = has_waited && shown.is_gone.load(Ordering::Acquire);
         if is_gone {

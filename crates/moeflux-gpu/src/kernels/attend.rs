@@ -1,10 +1,10 @@
-//! What attention with keys and values, and with latents, have in common: the choice of tiles, and
-//! the steps for few and for many rows.
+//! Common part of attention with keys and values and attention with latents: the choice of tiles,
+//! and the steps for few and for many rows.
 //!
-//! Few rows take their own keys from the rows and keep them in the same step; where many positions
-//! are seen, these are split among workgroups, and a second step puts the splits together. A row
-//! alone has a kernel of its own. Many rows keep their keys first. **Invariant:** every key is read
-//! once by all queries of a tile.
+//! With few rows, one step takes the rows' own keys from the rows and also stores them. If many
+//! positions are seen, they are split among workgroups, and a second step merges the splits. A
+//! single row has its own kernel. With many rows, a step stores the keys first. **Invariant:**
+//! every key is read once by all queries of a tile.
 
 use std::ops::RangeInclusive;
 
@@ -17,7 +17,7 @@ use crate::params::{Params, WgslStruct, narrow};
 use crate::shader::{Lanes, Shader};
 use crate::step::{Extent, Grid, Over, SPLITS_OF_SEEN, Splits};
 
-/// Up to so many rows of a segment are few.
+/// Maximum number of rows of a segment that count as few.
 const N_ROWS_FEW: u32 = 8;
 /// Keys of a block, as in `attend_tile.wgsl`.
 const N_KEYS: u32 = 64;
@@ -26,11 +26,11 @@ const N_LANES_MAX: u32 = 256;
 /// Workgroups that fill a device.
 const N_GROUPS_FULL: u32 = 256;
 const N_SPLITS_MAX: u32 = 128;
-/// Bytes of what splits leave.
+/// Upper bound on the bytes of partial results.
 const PARTIAL_BYTES_MAX: u32 = 32 << 20;
-/// Rows of answers whose splits have room beside each other, if that is not too much.
+/// Answer rows whose splits are stored side by side, within the limit above.
 const N_ANSWERS_BESIDE: u32 = 64;
-/// Names of the constants that say how many positions go into how many splits.
+/// Names of the constants that map positions to splits.
 const SEEN_NAMES: [(&str, &str); SPLITS_OF_SEEN.len()] = [
     ("SEEN_0", "SPLITS_0"),
     ("SEEN_1", "SPLITS_1"),
@@ -38,46 +38,47 @@ const SEEN_NAMES: [(&str, &str); SPLITS_OF_SEEN.len()] = [
     ("SEEN_3", "SPLITS_3"),
 ];
 
-/// Invocations of the kernel that keeps keys.
+/// Invocations of the kernel that stores keys.
 const N_LANES_PLAIN: u32 = 64;
-/// Columns of a workgroup that puts splits together.
+/// Columns per workgroup of the kernel that merges splits.
 const MERGED_COLS: u32 = 64;
 
-/// Query heads of a key head at most for which there is the kernel of one row: many heads are as
-/// good as many rows.
+/// Upper bound on query heads per key head for the single-row kernel: many heads work as well as
+/// many rows.
 const GROUP_OF_ROW_MAX: u32 = 16;
-/// Of these a workgroup has so many: with 8 registers are few, with 2 keys are read too often.
+/// Upper bound on those heads per workgroup. With 8, registers run short; with 2, keys are read too
+/// often.
 const HEADS_OF_ROW_MAX: u32 = 4;
-/// Invocations that share a key there, and parts of the keys that values are summed in.
+/// Invocations that share a key there, and the number of partial sums of values.
 const ROW_TEAM: u32 = 16;
 const VALUE_TEAMS_MAX: u32 = 8;
 
-/// What an op is made of.
+/// Description of an attention op.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
-    /// Of what attends, puts splits together, keeps keys, and attends for one row.
+    /// Names of the kernels: attention, merging of splits, storing of keys, attention of one row.
     pub(super) names: [&'static str; 4],
-    /// Its parameters.
+    /// Parameters of the op.
     pub(super) params: WgslStruct,
-    /// Its file.
+    /// Source file of the op.
     pub(super) source: &'static str,
     pub(super) n_kv_heads: u32,
     /// Query heads that share a key head.
     pub(super) group: u32,
-    /// Columns of keys and of values by four.
+    /// Columns of keys and of values in units of four.
     pub(super) key_fours: u32,
     pub(super) value_fours: u32,
     pub(super) has_sinks: bool,
     pub(super) has_gate: bool,
-    /// Constants of its file.
+    /// Constants of the source file.
     pub(super) consts: [(&'static str, u32); 2],
 }
 
-/// How queries are put together.
+/// Arrangement of queries in a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tile {
     n_queries: u32,
-    /// Columns by four that are brought in together.
+    /// Columns, in units of four, that are loaded together.
     slice: u32,
     /// Whether its rows' own keys come from the rows.
     from_rows: bool,
@@ -95,13 +96,13 @@ impl Tile {
     }
 }
 
-/// How the queries of one row are put together.
+/// Arrangement of the queries of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RowTile {
     /// Heads of a workgroup; a power of two.
     heads: u32,
     keys_each: u32,
-    /// Invocations that add their sums up without workgroup memory.
+    /// Invocations that add up their sums without workgroup memory.
     width: u32,
 }
 
@@ -115,7 +116,7 @@ impl RowTile {
 }
 
 impl Form {
-    /// For a row alone, if there are not too many heads for that.
+    /// Returns the tile for a single row, unless it has too many heads.
     fn tile_of_row(&self, limits: Limits) -> Option<RowTile> {
         let heads = self.group.next_power_of_two().min(HEADS_OF_ROW_MAX);
         let smallest = limits.subgroup_sizes.map_or(1, |(smallest, _)| smallest.max(1));
@@ -142,17 +143,17 @@ impl Form {
         self.with_pieces(shader)
     }
 
-    /// For few rows.
+    /// Returns the tile for few rows.
     pub(super) fn tile_of_few(&self, workgroup_bytes_max: u32) -> Tile {
         let n_queries = self.group.next_power_of_two().clamp(4, 16);
-        // Every four columns of values have an invocation.
+        // Every four columns of values need an invocation.
         let least = (self.value_fours.next_power_of_two() / N_KEY_LANES).min(16);
         let n_queries = n_queries.max(least);
         let tile = Tile { n_queries, slice: 16, from_rows: true };
         if tile.workgroup_bytes() <= workgroup_bytes_max { tile } else { Tile { slice: 8, ..tile } }
     }
 
-    /// For many rows: as many queries as registers hold sums for.
+    /// Returns the tile for many rows: as many queries as registers can hold sums for.
     pub(super) fn tile_of_many(&self, workgroup_bytes_max: u32) -> Tile {
         let n_queries = (4096 / self.value_fours.next_power_of_two()).clamp(16, 64);
         let mut tile = Tile { n_queries, slice: 8, from_rows: false };
@@ -166,7 +167,7 @@ impl Form {
         self.group.min(tile.n_queries)
     }
 
-    /// Workgroups along x.
+    /// Returns the workgroups along x.
     fn tiles(&self, tile: Tile) -> Extent {
         let heads = self.tile_heads(tile);
         Extent::rows_times(self.group.div_ceil(heads), tile.n_queries / heads)
@@ -225,18 +226,19 @@ impl Form {
         self.with_pieces(shader)
     }
 
-    /// Into how many splits many positions go for so many rows and workgroups that need them all.
+    /// Returns the number of splits of many positions, given the workgroups that each process all
+    /// of them.
     fn n_splits(&self, n_groups: u32, n_rows: u32) -> u32 {
         let most = PARTIAL_BYTES_MAX / (self.partial_values(n_rows, 1) * 4);
         (N_GROUPS_FULL / n_groups).clamp(1, most.clamp(1, N_SPLITS_MAX))
     }
 
-    /// Values that the splits of so many rows leave.
+    /// Returns the number of values that the splits of `n_rows` rows write.
     fn partial_values(&self, n_rows: u32, n_splits: u32) -> u32 {
         n_rows * self.n_kv_heads * self.group * n_splits * 4 * (self.value_fours + 1)
     }
 
-    /// All shaders for a device with these limits.
+    /// Returns all shaders for a device with these limits.
     pub(super) fn shaders(&self, limits: Limits) -> Vec<Shader> {
         let few = self.tile_of_few(limits.workgroup_bytes_max);
         let many = self.tile_of_many(limits.workgroup_bytes_max);
@@ -250,8 +252,8 @@ impl Form {
         parts.into_iter().chain(row).collect()
     }
 
-    /// Values that splits have room for: those of a part of any of these kinds, and those of many
-    /// answers as far as that is not too much.
+    /// Returns the capacity for splits, in values: enough for one part of any of these kinds, and
+    /// for many answers within the limit.
     fn n_values_max(&self, kinds: &[FewRows], n_rows_max: u32) -> u32 {
         let n_values = |kind: &FewRows| {
             let least = self.partial_values(n_rows_max.min(*kind.rows.end()), kind.n_splits);
@@ -262,12 +264,12 @@ impl Form {
         kinds.iter().map(n_values).max().unwrap_or(0)
     }
 
-    /// Appends the steps; `params` makes parameters from the largest number of splits and where
-    /// these leave what they have.
+    /// Appends the steps; `params` creates parameters from the largest number of splits and the
+    /// offset of their results.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for heads that are too wide.
+    /// [`Error::Device`] for heads that are too wide.
     pub(super) fn compile<P: Params>(
         &self,
         compiler: &mut Compiler<'_>,
@@ -371,11 +373,11 @@ impl Form {
     }
 }
 
-/// What of a device decides about kernels.
+/// Device properties that kernels depend on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) workgroup_bytes_max: u32,
-    /// Where kernels may use them.
+    /// `None` if kernels may not use subgroups.
     pub(super) subgroup_sizes: Option<(u32, u32)>,
 }
 
@@ -386,11 +388,11 @@ struct FewRows {
     /// Workgroups along x.
     x: Extent,
     rows: RangeInclusive<u32>,
-    /// At most.
+    /// Upper bound on splits.
     n_splits: u32,
 }
 
-/// Columns by four.
+/// Returns the number of columns in units of four.
 pub(super) fn fours(n_cols: usize) -> u32 {
     narrow(n_cols.div_ceil(4))
 }

@@ -1,5 +1,5 @@
-// Keeps the keys and values of all rows: four columns of a head along x, rows along y,
-// parts along z.
+// Stores the keys and values of all rows: four columns of a head along x, rows along y, parts along
+// z.
 
 @compute @workgroup_size(N_LANES)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {

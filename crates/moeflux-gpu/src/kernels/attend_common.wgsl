@@ -1,7 +1,7 @@
-// What the kernels of attention share: columns by four, and where splits of the keys leave what
-// they give to a query: its largest score, the sum of its weights, then the sum of values.
+// Shared by the attention kernels: columns in units of four, and the layout of partial results. A
+// split stores for each query its largest score, the sum of its weights, then the sum of values.
 
-// Columns of a head, with zeros beyond its end.
+// Returns four columns of a head, with zeros beyond its end.
 fn four_of(view: View, row: u32, head: u32, four: u32, head_dim: u32) -> vec4<f32> {
     let at = place_of(view, row, head) + 4u * four;
     if 4u * four + 3u < head_dim {
@@ -16,7 +16,7 @@ fn four_of(view: View, row: u32, head: u32, four: u32, head_dim: u32) -> vec4<f3
     return value;
 }
 
-// Into how many splits the positions go that a part sees: whatever other parts there are.
+// Returns the number of splits of a part's positions, independent of other parts.
 fn n_splits_of(part: Part) -> u32 {
     let n_seen = part.position + part.n_rows;
     var n_splits = params.n_splits;
@@ -32,12 +32,12 @@ fn n_splits_of(part: Part) -> u32 {
     return min(n_splits, params.n_splits);
 }
 
-// Rows of a part that splits have room for, and splits, in this dispatch.
+// Returns the row capacity per part for splits in this dispatch.
 fn n_partial_rows() -> u32 {
     return params.step.first_row >> 16u;
 }
 
-// Rows are those of part `idx` of the dispatch.
+// Returns the offset of a partial result; `row` is a row of part `idx` of the dispatch.
 fn partial_at(idx: u32, row: u32, head: u32, split: u32) -> u32 {
     let query = (idx * n_partial_rows() + row) * N_HEADS + head;
     let n_splits = params.step.first_row & 0xffffu;

@@ -1,11 +1,11 @@
-// Puts the splits of the keys together: heads along x, rows of parts along y, COLS columns along z.
-// Columns that lie side by side have an invocation each, and SPLIT_LANES of these share the splits.
+// Merges the splits of the keys: heads along x, rows of parts along y, COLS columns along z.
+// Adjacent columns have one invocation each, and SPLIT_LANES of these share the splits.
 
 const SPLIT_LANES: u32 = N_LANES / COLS;
-// Splits that an invocation reads before it knows what they count.
+// Splits that an invocation reads before their factors are known.
 const N_AHEAD: u32 = 8u;
 
-// By split: its largest score and the sum of its weights; then what it counts instead.
+// By split: its largest score and the sum of its weights; then its factor.
 var<workgroup> peaks: array<vec2<f32>, SPLITS_MAX>;
 var<workgroup> factors: array<f32, SPLITS_MAX>;
 var<workgroup> sums: array<f32, N_LANES>;
@@ -21,7 +21,7 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
     let row = group.y % n_partial_rows();
     let part = part_of(part_idx);
     let n_splits = n_splits_of(part);
-    // Others of the dispatch have more rows, or see more.
+    // Other parts of the dispatch have more rows, or see more positions.
     if row >= part.n_rows || n_splits == 1u {
         return;
     }

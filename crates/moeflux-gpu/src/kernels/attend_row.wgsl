@@ -1,33 +1,32 @@
 // Attention of parts of one row over blocks of keys: parts and their key heads along y, splits of
-// the keys along z, and along x HEADS of the query heads that share a key head. An op's file says
-// where queries, keys and values are.
+// the keys along z, and along x HEADS of the query heads that share a key head. The op's file
+// provides queries, keys and values.
 //
-// TEAM neighbouring invocations have KEYS_EACH keys of a block and score them for all HEADS; then
-// each invocation has one key of one head while the softmax is taken, and at last four columns of
-// the values for all heads, of every VALUE_TEAMS-th key. All that is read of a block is on its way
-// together: reads stand in no branch, and the row's own key, which is not yet kept, is put in its
-// place behind them.
+// TEAM neighbouring invocations take KEYS_EACH keys of a block and score them for all HEADS. In the
+// softmax each invocation has one key of one head. Finally it has four columns of the values for
+// all heads, for every VALUE_TEAMS-th key. All reads of a block are in flight together: none is in
+// a branch, and the row's own key, which is not yet stored, is inserted after them.
 
 const N_TEAMS: u32 = N_LANES / TEAM;
 const KEYS: u32 = N_TEAMS * KEYS_EACH;
 const FOURS_EACH: u32 = (KEY_FOURS + TEAM - 1u) / TEAM;
-// Of each score so many parts are left when neighbours have added theirs up.
+// Partial sums per score that remain after neighbours have added theirs up.
 const N_PARTS: u32 = TEAM / WIDTH;
 const HEAD_LANES: u32 = N_LANES / HEADS;
 const VALUES_EACH: u32 = KEYS / VALUE_TEAMS;
 const SHARED_FOURS: u32 = HEADS * max(KEY_FOURS, VALUE_FOURS);
-// What is not seen scores so much less than the least that a sum begins with, that its weight is 0.
+// Score of an unseen position: so far below the lowest initial maximum that its weight is 0.
 const UNSEEN: f32 = -3e38;
 const LEAST: f32 = -1e30;
 
-// By head: the queries; when all keys are scored, sums of values.
+// By head: the queries; after all keys are scored, sums of values.
 var<workgroup> fours: array<vec4<f32>, SHARED_FOURS>;
 var<workgroup> parts: array<f32, HEADS * KEYS * N_PARTS>;
-// By head and key; in the end what invocations have of the sums of weights.
+// By head and key; finally each invocation's part of the sums of weights.
 var<workgroup> scores: array<f32, HEADS * KEYS>;
 // By key and head.
 var<workgroup> weights_of_keys: array<f32, KEYS * HEADS>;
-// By head: what its sums are scaled by; in the end its largest score.
+// By head: the scale of its sums; finally its largest score.
 var<workgroup> of_heads: array<f32, HEADS>;
 
 fn score_of(head: u32, key: u32) -> f32 {
@@ -38,11 +37,11 @@ fn score_of(head: u32, key: u32) -> f32 {
     return score * params.scale;
 }
 
-// Of an invocation's keys of a block, and of its values.
+// An invocation's keys of a block, and its values.
 var<private> keys: array<vec4<f32>, FOURS_EACH * KEYS_EACH>;
 var<private> values: array<vec4<f32>, VALUES_EACH>;
 
-// Brings a block in; `last` is the last position of it that is seen.
+// Loads a block; `last` is its last position that is seen.
 fn load_block(part: Part, block: u32, last: u32, kv_head: u32, lane: u32) {
     let team = lane / TEAM;
     let value_team = lane / VALUE_LANES;
@@ -64,7 +63,7 @@ fn load_block(part: Part, block: u32, last: u32, kv_head: u32, lane: u32) {
     for (var i = 0u; i < VALUES_EACH; i++) {
         values[i] = stored_value4(value_places[i], kv_head, value_four);
     }
-    // What lies beyond the last position may be anything.
+    // Data beyond the last position is undefined.
     if block + KEYS <= part.position {
         return;
     }
@@ -91,7 +90,7 @@ fn load_block(part: Part, block: u32, last: u32, kv_head: u32, lane: u32) {
     }
 }
 
-// Scores of the block that was brought in.
+// Scores the loaded block.
 fn score_keys(lane: u32) {
     let team = lane / TEAM;
     let in_team = lane % TEAM;
@@ -118,7 +117,7 @@ fn score_keys(lane: u32) {
     }
 }
 
-// Writes a head's four columns, or what a split of the keys gives to them.
+// Writes a head's four columns, or a split's contribution to them.
 fn leave(idx: u32, head: u32, local_head: u32, split: u32, four: u32, sum: vec4<f32>) {
     var total = 0.0;
     for (var key = 0u; key < KEYS; key++) {
@@ -174,14 +173,14 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
         }
     }
 
-    // While the softmax is taken.
+    // For the softmax.
     let own_head = lane / HEAD_LANES;
     let own_key = lane % HEAD_LANES;
     let has_sink = HAS_SINKS && group.z == 0u;
     let head_of_sink = kv_head * GROUP + min(first_head + own_head, GROUP - 1u);
     var largest = select(LEAST, sink_of(head_of_sink), has_sink);
     var total = select(0.0, 1.0, has_sink && own_key == 0u);
-    // While values are summed.
+    // For the sums of values.
     let value_lane = lane % VALUE_LANES;
     let value_team = lane / VALUE_LANES;
     let has_values = value_lane < VALUE_FOURS && value_team < VALUE_TEAMS;
@@ -227,7 +226,7 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
         }
     }
 
-    // Factors of the last block have been read, and queries.
+    // Factors of the last block, and queries, have been read.
     workgroupBarrier();
     if own_key < KEYS {
         scores[own_head * KEYS + own_key] = total;

@@ -1,17 +1,16 @@
-// Attention of a tile of queries over blocks of keys, with the softmax taken on the way: whenever
-// a larger score comes, what was summed so far is scaled down. An op's file says where queries,
-// keys and values are.
+// Attention of a tile of queries over blocks of keys, with an online softmax: when a larger score
+// appears, the sums so far are scaled down. The op's file provides queries, keys and values.
 //
 // QUERIES are (row, head) of one key head: TILE_ROWS rows of TILE_HEADS heads. Tiles along x, parts
-// and their key heads along y, splits of the keys along z. Scores are computed four keys by
-// QUERIES_EACH queries to an invocation, from slices of columns in the workgroup's memory; then
-// each invocation sums four columns of the values for ROWS_EACH queries.
+// and their key heads along y, splits of the keys along z. An invocation scores four keys by
+// QUERIES_EACH queries, from slices of columns in workgroup memory; then it sums four columns of
+// the values for ROWS_EACH queries.
 
 const KEYS: u32 = 64u;
 const KEY_LANES: u32 = KEYS / 4u;
 const QUERY_LANES: u32 = N_LANES / KEY_LANES;
 const QUERIES_EACH: u32 = QUERIES / QUERY_LANES;
-// One more than needed, so that neighbours in a column lie in different banks of memory.
+// One more than needed, so that neighbours in a column are in different memory banks.
 const SLICE_STRIDE: u32 = SLICE + 1u;
 const WEIGHTS_STRIDE: u32 = KEY_LANES + 1u;
 const KEYS_AT: u32 = QUERIES * SLICE_STRIDE;
@@ -20,23 +19,23 @@ const TILE_ROWS: u32 = QUERIES / TILE_HEADS;
 const N_PARTS: u32 = (GROUP + TILE_HEADS - 1u) / TILE_HEADS;
 const QUERY_ROWS: u32 = N_LANES / VALUE_LANES;
 const ROWS_EACH: u32 = (QUERIES + QUERY_ROWS - 1u) / QUERY_ROWS;
-// What is not seen scores so much less than the least that a sum begins with, that its weight is 0.
+// Score of an unseen position: so far below the lowest initial maximum that its weight is 0.
 const UNSEEN: f32 = -3e38;
 const LEAST: f32 = -1e30;
 
-// Slices of queries and keys; then, in turn, the weights of all keys by query.
+// Slices of queries and keys; then the weights of all keys by query; alternating per block.
 var<workgroup> tile: array<vec4<f32>, TILE_FOURS>;
 // By query and lane of keys.
 var<workgroup> of_lanes: array<f32, QUERIES * KEY_LANES>;
 var<workgroup> of_queries: array<f32, QUERIES>;
 
-// What a workgroup works on.
+// Work of a workgroup.
 struct Work {
     part_idx: u32,
     part: Part,
     n_splits: u32,
     kv_head: u32,
-    // Of the part.
+    // Relative to the part.
     first_row: u32,
     first_head: u32,
     begin: u32,
@@ -65,7 +64,7 @@ fn row_of_query(work: Work, query: u32) -> u32 {
     return work.first_row + query / TILE_HEADS;
 }
 
-// Head of the group that shares a key head.
+// Returns the head within the group that shares a key head.
 fn head_of_query(work: Work, query: u32) -> u32 {
     return work.first_head + query % TILE_HEADS;
 }
@@ -90,17 +89,17 @@ fn load_slice(work: Work, block: u32, first_four: u32, lane: u32) {
         let key = at / SLICE;
         let four = first_four + at % SLICE;
         var value = vec4(0.0);
-        // What lies beyond the last position may be anything.
+        // Data beyond the last position is undefined.
         if four < KEY_FOURS && block + key < work.end {
             value = key4(work.part, block + key, work.kv_head, four);
         }
-        // An invocation's four keys lie KEY_LANES apart, those of neighbours side by side.
+        // An invocation's four keys are KEY_LANES apart, those of neighbours adjacent.
         let place = key % 4u * KEY_LANES + key / 4u;
         tile[KEYS_AT + place * SLICE_STRIDE + at % SLICE] = value;
     }
 }
 
-// Scores of four keys that follow each other; UNSEEN where a query's row does not see them.
+// Returns the scores of four consecutive keys; UNSEEN where the query's row does not see them.
 fn masked(work: Work, query: u32, first_key: u32, scores: vec4<f32>) -> vec4<f32> {
     let position = work.part.position + row_of_query(work, query);
     let keys = vec4(first_key) + vec4(0u, 1u, 2u, 3u);
@@ -116,7 +115,7 @@ fn largest_of(values: vec4<f32>) -> f32 {
 @compute @workgroup_size(N_LANES)
 fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let work = work_of(group);
-    // Other parts of the dispatch have more rows, or see more.
+    // Other parts of the dispatch have more rows, or see more positions.
     if work.first_row >= work.part.n_rows || group.z >= work.n_splits {
         return;
     }
@@ -152,7 +151,7 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
             scores[i] = vec4(0.0);
         }
         for (var first_four = 0u; first_four < KEY_FOURS; first_four += SLICE) {
-            // The slice before, or the weights of the block before, have been read.
+            // The previous slice, or the weights of the previous block, have been read.
             workgroupBarrier();
             load_slice(work, block, first_four, lane);
             workgroupBarrier();
@@ -236,7 +235,7 @@ fn value_or_zero(work: Work, position: u32, four: u32) -> vec4<f32> {
     return vec4(0.0);
 }
 
-// Writes a query's result, or what a split of the keys gives to it.
+// Writes a query's result, or a split's contribution to it.
 fn leave(work: Work, query: u32, split: u32, four: u32, sum: vec4<f32>) {
     var total = 0.0;
     for (var key_lane = 0u; key_lane < KEY_LANES; key_lane++) {

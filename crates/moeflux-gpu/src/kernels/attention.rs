@@ -1,4 +1,4 @@
-//! [`Attention`]: see `attend.rs` for how it is taken apart.
+//! [`Attention`]: see `attend.rs` for its steps.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::Attention;
@@ -31,7 +31,7 @@ params! {
         gate: View,
         out: View,
         scale: f32,
-        /// Positions that a row sees at most.
+        /// Upper bound on the positions that a row sees.
         window: u32,
         sinks: u32,
         n_splits: u32,

@@ -1,11 +1,11 @@
-// Where attention finds queries, keys and values: see attend_tile.wgsl. KEY_FOURS and VALUE_FOURS
-// are columns by four; with FROM_ROWS, keys and values of this dispatch's rows are taken from the
-// rows, and kept by it.
+// Access to queries, keys and values of attention: see attend_tile.wgsl. KEY_FOURS and VALUE_FOURS
+// are columns in units of four. With FROM_ROWS, keys and values of this dispatch's rows are taken
+// from the rows, and stored by it.
 
 const N_HEADS: u32 = N_KV_HEADS * GROUP;
 const APPENDED_FOURS: u32 = max(KEY_FOURS, VALUE_FOURS);
 
-// The first position that a row at `position` sees.
+// Returns the first position that a row at `position` sees.
 fn first_seen(position: u32) -> u32 {
     return position + 1u - min(position + 1u, params.window);
 }
@@ -45,7 +45,7 @@ fn value4(part: Part, position: u32, kv_head: u32, four: u32) -> vec4<f32> {
     return stored_value4(stored_place(part, position), kv_head, four);
 }
 
-// Keeps a row of a part.
+// Stores a row of a part.
 fn append(part: Part, part_row: u32, kv_head: u32, four: u32) {
     if part_row >= part.n_rows {
         return;

@@ -1,4 +1,4 @@
-//! [`Best`]: rounds of sorted chunks, each of which leaves a list of its best for the next round.
+//! [`Best`]: rounds of sorting. Each chunk writes a list of its best values for the next round.
 //!
 //! A vocabulary of 248,320 takes three rounds of 243, 16 and 1 workgroups.
 
@@ -13,7 +13,7 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel { op: "best", shaders: || vec![shader()] };
 
-/// Values that a workgroup sorts: a power of two, and two for each of its invocations at least.
+/// Values that a workgroup sorts: a power of two, and at least two per invocation.
 const CHUNK: u32 = 1024;
 
 /// Invocations of a workgroup.
@@ -25,11 +25,11 @@ params! {
         out: View,
         /// Values of a row of `x`.
         n: u32,
-        /// Where their columns begin, from the first value; `NONE`: value `i` stands in column `i`.
+        /// Offset of their columns from the first value. `NONE`: value `i` is in column `i`.
         columns_at: u32,
-        /// Values that a chunk leaves, if it has as many.
+        /// Values that a chunk writes, if it has that many.
         n_best: u32,
-        /// From these values to their columns.
+        /// Distance from these values to their columns.
         out_columns_at: u32,
     }
 }

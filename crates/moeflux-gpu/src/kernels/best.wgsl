@@ -1,9 +1,9 @@
-// Sorts chunks of a row, of which each leaves a list of its best: chunks along x, rows along y.
+// Sorts chunks of a row; each writes a list of its best values: chunks along x, rows along y.
 
 var<workgroup> keys: array<u32, CHUNK>;
 var<workgroup> columns: array<u32, CHUNK>;
 
-// Larger for larger values, largest for what is not a number, the same for 0 and -0; never 0.
+// Larger for larger values, largest for NaN, equal for 0 and -0; never 0.
 fn key_of(value: f32) -> u32 {
     let bits = bitcast<u32>(value);
     let size = bits & 0x7fffffffu;
@@ -43,7 +43,7 @@ fn main(
     let first = group.x * CHUNK;
     let x = place_of(params.x, row, 0u);
     for (var i = lane; i < CHUNK; i += LANES) {
-        // Behind the last value, what comes behind all values.
+        // Places after the last value sort after all values.
         var key = 0u;
         var column = NONE;
         let at = first + i;
@@ -57,7 +57,8 @@ fn main(
         keys[i] = key;
         columns[i] = column;
     }
-    // Runs of twice the length, best first and last in turn, until one run is left.
+    // Bitonic sort: runs of doubling length, alternately best first and best last, until one run is
+    // left.
     for (var length = 2u; length <= CHUNK; length *= 2u) {
         for (var stride = length / 2u; stride > 0u; stride /= 2u) {
             workgroupBarrier();

@@ -1,6 +1,6 @@
 //! [`CausalConv`]: one invocation per channel for few rows, one per channel and row for many.
 //!
-//! For many rows the inputs that are kept are written by a second step, when all have read them.
+//! For many rows a second step stores the kept inputs, after all rows have read them.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::CausalConv;
@@ -14,9 +14,9 @@ use crate::step::{Extent, Grid, Over};
 pub(super) const KERNEL: Kernel =
     Kernel { op: "causal_conv", shaders: || Part::ALL.map(|part| shader(part, 4)).into() };
 
-/// Invocations of a workgroup, each for one channel.
+/// Invocations of a workgroup, one channel each.
 const N_CHANNELS: u32 = 64;
-/// So many rows are walked by one invocation.
+/// Upper bound on rows that one invocation walks.
 const N_ROWS_WALKED: u32 = 8;
 
 params! {
@@ -29,14 +29,14 @@ params! {
     }
 }
 
-/// What a step does.
+/// Task of a step.
 #[derive(Clone, Copy)]
 enum Part {
-    /// All for few rows.
+    /// Everything, for few rows.
     Walk,
     /// The outputs of many rows.
     Rows,
-    /// The inputs kept of many rows.
+    /// The stored inputs of many rows.
     Keep,
 }
 

@@ -1,5 +1,5 @@
 // Each channel's convolution over time, then SiLU: channels along x, rows along y, parts along z.
-// Inputs before the first row are the kept ones.
+// Inputs before the first row are the stored ones.
 
 @compute @workgroup_size(N_CHANNELS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
@@ -12,7 +12,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let weight_at = params.weight + channel * N_TAPS;
     var sum = 0.0;
     for (var tap = 0u; tap < N_TAPS; tap++) {
-        // Counted from the oldest input that is kept.
+        // Counted from the oldest stored input.
         let place = id.y + tap;
         var x = 0.0;
         if place < N_TAPS - 1u {

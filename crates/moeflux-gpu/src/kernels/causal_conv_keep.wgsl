@@ -1,5 +1,4 @@
-// Keeps the last inputs of at least N_TAPS - 1 rows: channels along x, parts
-// along z.
+// Stores the last inputs of at least N_TAPS - 1 rows: channels along x, parts along z.
 
 @compute @workgroup_size(N_CHANNELS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {

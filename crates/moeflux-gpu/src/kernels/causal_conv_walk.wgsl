@@ -1,5 +1,5 @@
-// Each channel's convolution over time, then SiLU, row by row, with the inputs that it still needs
-// in registers: channels along x, parts along z.
+// Each channel's convolution over time, then SiLU, row by row, with the inputs that are still
+// needed in registers: channels along x, parts along z.
 
 @compute @workgroup_size(N_CHANNELS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {

@@ -1,4 +1,4 @@
-//! [`Combine`]: one invocation per value adds what the chosen experts left.
+//! [`Combine`]: one invocation per value adds the outputs of the chosen experts.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::Combine;
@@ -15,12 +15,12 @@ pub(super) const KERNEL: Kernel = Kernel {
     shaders: || [Shared::None, Shared::Plain, Shared::Gated].map(shader).to_vec(),
 };
 
-/// Invocations of a workgroup, each for one column.
+/// Invocations of a workgroup, one column each.
 const N_INVOCATIONS: u32 = 64;
 
 params! {
     struct CombineParams {
-        /// Head `k` is what the expert of rank `k` gave.
+        /// Head `k` is the output of the expert of rank `k`.
         partials: View,
         shared_out: View,
         shared_gate: View,
@@ -33,7 +33,7 @@ params! {
 
 const NOWHERE: View = View { first: NONE, row_stride: 0, head_stride: 0 };
 
-/// What the shared expert adds.
+/// Contribution of the shared expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shared {
     None,

@@ -1,17 +1,16 @@
-// What all kernels share. A kernel's `Params` begins with `step: Step`; the fields after it are
-// written from its Rust struct: see `params!`. `ws`, `batch`, `routes`, `slots` and `vectors` are
+// Shared by all kernels. A kernel's `Params` begins with `step: Step`; the fields after it are
+// generated from its Rust struct: see `params!`. `ws`, `batch`, `routes`, `slots` and `vectors` are
 // always bound.
 
-// Set anew for each dispatch. Rows of the dispatch are `0 .. n_rows`; the row of the batch, and of
-// all buffers of the workspace, is `first_row` more. Over a state (see parts.wgsl) `n_rows` is the
-// number of parts, and `first_row` says what attention does with many positions (attend_common).
+// Set for each dispatch. Rows of the dispatch are `0 .. n_rows`; add `first_row` for the row of the
+// batch and of all workspace buffers. Over a state (see parts.wgsl) `n_rows` is the number of
+// parts, and `first_row` tells attention how many positions are split (attend_common).
 struct Step {
     first_row: u32,
     n_rows: u32,
-    // Where the rows of the batch begin in `batch`.
+    // Offset of the batch's rows in `batch`.
     batch_at: u32,
-    // Over a state: where the parts begin in `batch`. Over experts: where their table begins in
-    // `slots`.
+    // Over a state: offset of the parts in `batch`. Over experts: offset of their table in `slots`.
     place: u32,
 }
 
@@ -24,7 +23,7 @@ struct View {
 
 const NONE: u32 = 0xffffffffu;
 
-// Place of a head's first value in `ws`, in values.
+// Returns the offset of a head's first value in `ws`, in values.
 fn place_of(view: View, row: u32, head: u32) -> u32 {
     return view.first + row * view.row_stride + head * view.head_stride;
 }
@@ -37,13 +36,13 @@ fn position_of(row: u32) -> u32 {
     return batch[params.step.batch_at + row].y;
 }
 
-// Row of the batch whose logits are wanted as number `output`.
+// Returns the batch row of logits number `output`.
 fn row_of_output(output: u32) -> u32 {
     return batch[params.step.batch_at + output].w;
 }
 
-// The root that a norm divides by: NaN where squares have overflowed, since a division by infinity
-// would turn broken values into zeros.
+// Returns the root that a norm divides by. NaN if the squares have overflowed, since a division by
+// infinity would turn broken values into zeros.
 fn root_of(squares: f32) -> f32 {
     let bits = bitcast<u32>(sqrt(squares));
     return bitcast<f32>(select(bits, bits | 0x00400000u, (bits & 0x7f800000u) == 0x7f800000u));

@@ -1,10 +1,9 @@
-//! How products with many inputs are cut into tiles for cooperative matrices: the constants of
-//! `coop_tile.wgsl`.
+//! Tiling of products with many inputs for cooperative matrices: the constants of `coop_tile.wgsl`.
 //!
-//! **Invariant:** both tiles and what is shown of sums take at most
+//! **Invariant:** both tiles and the exposed sums take at most
 //! [`crate::config::MATRIX_WORKGROUP_BYTES`]. Weights and inputs are rounded to half precision,
-//! sums are not. Metal never sees these kernels: its matrices are 8 x 8, and those of 16 x 16 are
-//! what an adapter must have for them.
+//! sums are not. These kernels never run on Metal, which has only 8 x 8 matrices; they require 16 x
+//! 16.
 
 use moeflux_kernels::MatrixLayout;
 
@@ -19,7 +18,7 @@ const TILE_OUTS: u32 = 128;
 /// Workgroups that keep every core of a large card busy.
 const N_GROUPS_GOOD: u32 = 128;
 
-/// From so many rows on they are taken: with fewer, most of a tile would be empty.
+/// First number of rows for which the unit is used: with fewer, most of a tile would be empty.
 pub(super) const ROWS_FIRST: u32 = 33;
 
 /// A size of tiles.
@@ -31,11 +30,11 @@ pub(super) struct CoopTile {
 
 impl CoopTile {
     pub(super) const SMALL: Self = Self { blocks: 1 };
-    /// Makes weights of codes half as often, in half as many workgroups.
+    /// Decodes weights half as often, in half as many workgroups.
     pub(super) const LARGE: Self = Self { blocks: 2 };
 
-    /// What computes products with these inputs and weights, if the device has it and may round,
-    /// rows are whole units, and inputs begin at whole quads.
+    /// Returns the unit for products with these inputs and weights, if the device has one and may
+    /// round, rows are whole units, and inputs are aligned to quads.
     pub(super) fn unit_for(
         compiler: &Compiler<'_>,
         inputs: &[View],
@@ -47,27 +46,27 @@ impl CoopTile {
         compiler.gpu().matrix_unit_for(compiler.config()).filter(|_| are_quads && are_units)
     }
 
-    /// The rows from which on large tiles are still enough workgroups.
+    /// Returns the number of rows from which large tiles still give enough workgroups.
     pub(super) fn first_large(unit: MatrixUnit, n_outputs: u32) -> u32 {
         if unit == MatrixUnit::Plain {
-            // Devices without the unit need not have the memory either.
+            // Devices without the unit may also lack the memory.
             return u32::MAX;
         }
         let n_tiles = N_GROUPS_GOOD.div_ceil(Self::n_groups(n_outputs).max(1));
         (n_tiles * Self::LARGE.n_inputs()).max(ROWS_FIRST + 1)
     }
 
-    /// Inputs of a tile.
+    /// Returns the inputs of a tile.
     pub(super) const fn n_inputs(self) -> u32 {
         64 * self.blocks
     }
 
-    /// Tiles side by side for so many outputs.
+    /// Returns the tiles needed for `n_outputs` outputs.
     pub(super) const fn n_groups(n_outputs: u32) -> u32 {
         n_outputs.div_ceil(TILE_OUTS)
     }
 
-    /// A shader that has these constants, and the pieces that need them.
+    /// Returns a shader with these constants and the required fragments.
     pub(super) fn shader(
         self,
         unit: MatrixUnit,
@@ -85,7 +84,7 @@ impl CoopTile {
         }
     }
 
-    /// Every size, by what it is multiplied.
+    /// Returns every size, with the units that use it.
     pub(super) const fn examples() -> [(Self, MatrixUnit); 3] {
         [
             (Self::SMALL, MatrixUnit::Plain),

@@ -1,28 +1,28 @@
 // Products of 128 rows of matrices with 64 * BLOCKS inputs by cooperative matrices. The workgroup
-// holds a unit of columns of all of them, in half precision; each of its subgroups, four for each
-// block of inputs, sums the products of 32 rows with 64 inputs in single precision: the piece
-// behind this one has the sums. The kernel says in `x_at` where inputs begin in `ws`, in quads.
+// holds a unit of columns of all of them, in half precision. Each of its subgroups, four per block
+// of inputs, sums the products of 32 rows with 64 inputs in single precision; the fragment after
+// this one has the sums. The kernel sets `x_at` to the offset of the inputs in `ws`, in quads.
 
 const N_INVOCATIONS: u32 = 128u * BLOCKS;
 const N_SUBGROUPS: u32 = 4u * BLOCKS;
 const TILE_OUTS: u32 = 128u;
 const TILE_INPUTS: u32 = 64u * BLOCKS;
-// Quads of the inputs that an invocation copies, and of the row of a matrix.
+// Quads that an invocation copies: of the inputs, and of a row of the matrix.
 const X_QUADS: u32 = TILE_INPUTS * UNIT_QUADS / N_INVOCATIONS;
 const W_QUADS: u32 = TILE_OUTS * UNIT_QUADS / N_INVOCATIONS;
-// From one row of a tile to the next, in quads: eight rows that are read at once lie in different
+// Distance between rows of a tile, in quads: eight rows that are read at once are in different
 // banks, and each begins at a multiple of 16 bytes.
 const ROW_QUADS: u32 = UNIT_QUADS + 2u;
-// Sums that a subgroup shows at once: 16 inputs, 32 rows of the matrix.
+// Sums that a subgroup exposes at once: 16 inputs, 32 rows of the matrix.
 const N_SHOWN: u32 = 512u;
 
 var<workgroup> w_tile: array<vec4<f16>, TILE_OUTS * ROW_QUADS>;
 var<workgroup> x_tile: array<vec4<f16>, TILE_INPUTS * ROW_QUADS>;
 var<workgroup> shown: array<f32, N_SUBGROUPS * N_SHOWN>;
 
-// Of the inputs that this invocation copies: `input_of(invocation, i)`.
+// Offsets of the inputs that this invocation copies: `input_of(invocation, i)`.
 var<private> x_at: array<u32, X_QUADS>;
-// What the tiles hold next: on its way from memory while the present tiles are computed.
+// Next contents of the tiles, in flight from memory while the current tiles are computed.
 var<private> x_next: array<vec4<f32>, X_QUADS>;
 var<private> w_next: Chunk;
 var<private> affine_next: Affine;
@@ -30,13 +30,13 @@ fn input_of(invocation: u32, i: u32) -> u32 {
     return i * (N_INVOCATIONS / UNIT_QUADS) + invocation / UNIT_QUADS;
 }
 
-// Row of the tile that an invocation makes weights of, unless the kernel says otherwise.
+// Row of the tile whose weights an invocation decodes, unless the kernel overrides it.
 fn own_out(invocation: u32) -> u32 {
     return invocation % TILE_OUTS;
 }
 
-// Loads a unit of the inputs. Loads do not depend on branches, so that all are on their way at
-// once; those of inputs that are not there go elsewhere and are not used.
+// Loads a unit of the inputs. Loads do not depend on branches, so that all are in flight at once.
+// Missing inputs are loaded from a dummy offset and replaced by zeros.
 fn load_x(invocation: u32, unit: u32) {
     let quad = unit * UNIT_QUADS + invocation % UNIT_QUADS;
     for (var i = 0u; i < X_QUADS; i++) {
@@ -46,14 +46,14 @@ fn load_x(invocation: u32, unit: u32) {
     }
 }
 
-// Loads a unit of a row of a matrix; for a row behind the last, of the last.
+// Loads a unit of a row of a matrix. Rows after the last read the last one.
 fn load_w(kind: u32, matrix: Matrix, row: u32, unit: u32) {
     let own_row = min(row, matrix.n_rows - 1u);
     w_next = load_chunk(kind, matrix, own_row, unit);
     affine_next = affine_of(kind, matrix, own_row, unit);
 }
 
-// Puts what was loaded into the tiles: the inputs,
+// Stores the loaded inputs in their tile.
 fn keep_x(invocation: u32) {
     for (var i = 0u; i < X_QUADS; i++) {
         let place = input_of(invocation, i) * ROW_QUADS + invocation % UNIT_QUADS;
@@ -61,7 +61,7 @@ fn keep_x(invocation: u32) {
     }
 }
 
-// some quads of a row of a matrix, as weights,
+// Decodes some quads of the loaded row and stores them in the weight tile.
 fn keep_quads(kind: u32, matrix: Matrix, row: u32, unit: u32, out: u32, first: u32) {
     let own_row = min(row, matrix.n_rows - 1u);
     for (var i = 0u; i < W_QUADS; i++) {
@@ -71,7 +71,7 @@ fn keep_quads(kind: u32, matrix: Matrix, row: u32, unit: u32, out: u32, first: u
     }
 }
 
-// and those that are the invocation's own. Which they are is a constant in each branch.
+// Stores the invocation's own quads. Their index is a constant in each branch.
 fn keep_w(kind: u32, matrix: Matrix, row: u32, unit: u32, invocation: u32, out: u32) {
     if invocation < TILE_OUTS {
         keep_quads(kind, matrix, row, unit, out, 0u);
@@ -80,7 +80,7 @@ fn keep_w(kind: u32, matrix: Matrix, row: u32, unit: u32, invocation: u32, out: 
     }
 }
 
-// Where an invocation stands: what the kernel's `take_sums` is told.
+// Position of an invocation, passed to the kernel's `take_sums`.
 struct Stand {
     subgroup: u32,
     lane: u32,
@@ -88,17 +88,17 @@ struct Stand {
     group: vec3<u32>,
 }
 
-// Input of the tile that row `i` of 16 is; `first` is what `take_sums` is told.
+// Returns the tile's input for row `i` of 16; `first` is the argument of `take_sums`.
 fn input_shown(stand: Stand, first: u32, i: u32) -> u32 {
     return stand.subgroup / 4u * 64u + first + i;
 }
 
-// First of the 32 rows of the tile that a subgroup shows.
+// Returns the first of the 32 tile rows that a subgroup exposes.
 fn out_shown(stand: Stand) -> u32 {
     return stand.subgroup % 4u * 32u;
 }
 
-// The product of row `i` of 16 with one of the 32 rows of the matrix.
+// Returns the product of row `i` of 16 with one of the 32 rows of the matrix.
 fn sum_shown(stand: Stand, i: u32, out: u32) -> f32 {
     return shown[stand.subgroup * N_SHOWN + i * 32u + out];
 }

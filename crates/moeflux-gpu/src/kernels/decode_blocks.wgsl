@@ -1,10 +1,10 @@
-// Units of blocks, for `decode_matrix.wgsl`: what is in a block is defined in `blocks/apart.rs` of
-// moeflux-kernels. Blocks lie as in the file, one after the other: the large ones of 4 and 5 bits,
-// and those whose scales stand apart, begin at whole quads, others at any word, half of a word, or
-// byte.
+// Units of blocks, for `decode_matrix.wgsl`. The contents of a block are defined in
+// `blocks/apart.rs` of moeflux-kernels. Blocks are stored as in the file, one after the other. The
+// large ones of 4 and 5 bits, and those with separate scales, begin at whole quads, others at any
+// word, half word, or byte.
 //
-// Codes are kept as they are stored, or put together to whole bytes or nibbles, so that a chunk
-// holds them; four nibbles or bytes then become floats without a conversion.
+// Codes are kept as stored, or combined into whole bytes or nibbles, so that they fit a chunk. Four
+// nibbles or bytes then become floats without a conversion.
 
 const BLOCK_Q4_0: u32 = 0u;
 const BLOCK_Q4_1: u32 = 1u;
@@ -21,13 +21,13 @@ const BLOCK_IQ4_XS: u32 = 11u;
 const BLOCK_MXFP4: u32 = 12u;
 const BLOCK_MXFP4_APART: u32 = 13u;
 
-// Where codebooks begin in `vectors`: see `codebooks.rs`.
+// Offsets of codebooks in `vectors`: see `codebooks.rs`.
 const IQ4_VALUES: u32 = 0u;
 const E2M1_VALUES: u32 = 16u;
 const IQ3_XXS_GRID: u32 = 32u;
 const IQ2_XXS_GRID: u32 = 288u;
 
-// Of four bytes, the lower half of each, the lowest two bits, the lowest bit.
+// Masks for four bytes: the lower half of each, the lowest two bits, the lowest bit.
 const NIBBLES: u32 = 0x0f0f0f0fu;
 const PAIRS: u32 = 0x03030303u;
 const BITS: u32 = 0x01010101u;
@@ -44,14 +44,14 @@ fn block_bytes_of(kind: u32) -> u32 {
     return kind >> 20u;
 }
 
-// First byte of the block that has a unit, counted from the matrix's first.
+// Returns the first byte of the block of a unit, relative to the matrix.
 fn byte_of_block(kind: u32, matrix: Matrix, row: u32, unit: u32) -> u32 {
     let n_units_before = row * (matrix.n_cols / UNIT_COLS) + unit;
     return n_units_before / units_per_block(kind) * block_bytes_of(kind);
 }
 
-// Words of which each begins so many bytes into one of `low` and ends in the one behind it. Two
-// shifts, because none may be by 32.
+// Returns words that begin `n_bytes` bytes into `low` and end in `behind`. Uses two shifts, because
+// a shift by 32 is not allowed.
 fn joined(low: vec4<u32>, behind: vec4<u32>, n_bytes: u32) -> vec4<u32> {
     let shift = vec4<u32>(n_bytes * 8u);
     return (low >> shift) | ((behind << vec4<u32>(1u)) << (vec4<u32>(31u) - shift));
@@ -66,8 +66,8 @@ fn four_words(at: u32) -> vec4<u32> {
     );
 }
 
-// Bytes from any place on: 4, 16 and 32 of them. The word behind the last is read only where it
-// has some of them, since a matrix may end there.
+// Return 4, 16 or 32 bytes from any offset on. The word after the last is read only if it has some
+// of them, since a matrix may end there.
 fn word_from(matrix: Matrix, byte: u32) -> u32 {
     let low = stored_word(matrix.codes + (byte >> 2u));
     let behind = stored_word(matrix.codes + ((byte + 3u) >> 2u));
@@ -91,7 +91,7 @@ fn chunk_from(matrix: Matrix, byte: u32) -> Chunk {
     );
 }
 
-// Two bytes from an even place on; what is above them is not cleared.
+// Returns two bytes from an even offset on; the upper bits are not cleared.
 fn half_from(matrix: Matrix, byte: u32) -> u32 {
     return stored_word(matrix.codes + (byte >> 2u)) >> ((byte & 2u) * 8u);
 }
@@ -100,7 +100,7 @@ fn float_from(matrix: Matrix, byte: u32) -> f32 {
     return unpack2x16float(half_from(matrix, byte)).x;
 }
 
-// Two whole quads of a block that begins at one.
+// Returns two whole quads of a quad-aligned block.
 fn two_quads(matrix: Matrix, first: u32, quad: u32) -> Chunk {
     let at = (matrix.codes + (first >> 2u)) / 4u + quad;
     return Chunk(stored_quad(at), stored_quad(at + 1u));
@@ -147,7 +147,7 @@ fn load_block(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Chunk {
     return chunk;
 }
 
-// To whole bytes: the fifth bits of unit `own` are bit `own` of 32 bytes.
+// Combines codes into whole bytes: the fifth bits of unit `own` are bit `own` of 32 bytes.
 fn load_q5_k(matrix: Matrix, first: u32, own: u32) -> Chunk {
     let fifths = two_quads(matrix, first, 1u);
     let codes = two_quads(matrix, first, 3u + own / 2u * 2u);
@@ -162,9 +162,9 @@ fn load_q5_k(matrix: Matrix, first: u32, own: u32) -> Chunk {
     );
 }
 
-// Four bits of all codes in the first quad, those of the latter 16 columns above the others; then
-// two words with two bits of all codes, those of each quad above the one before it; then the
-// scales of 16 columns each.
+// The first quad has four bits of all codes, those of the latter 16 columns in the upper halves.
+// Then follow two words with two bits of all codes, each quad's above those of the quad before it,
+// and the scales of 16 columns each.
 fn load_q6_k(matrix: Matrix, first: u32, own: u32) -> Chunk {
     let part = own % 4u;
     let codes = chunk_from(matrix, first + own / 4u * 64u + part % 2u * 32u);
@@ -223,8 +223,8 @@ fn affine_of_block(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Affine {
     return Affine(float_from(matrix, first) * factor, 0.0);
 }
 
-// Of the first quad of a block: two halves, then eight scales and eight minima of 6 bits, of which
-// the latter four of each have their upper bits above the former four.
+// Decodes the first quad of a block: two half floats, then eight scales and eight minima of 6 bits.
+// The latter four of each have their upper bits above the former four.
 fn affine_of_six_bits(head: vec4<u32>, own: u32) -> Affine {
     let bytes = (head.yzw >> vec3<u32>(own % 4u * 8u)) & vec3<u32>(255u);
     let former = bytes.xy & vec2<u32>(63u);
@@ -236,13 +236,13 @@ fn affine_of_six_bits(head: vec4<u32>, own: u32) -> Affine {
     return Affine(both.x, -both.y);
 }
 
-// Half of the power of two that an e8m0 stands for; all ones is no number.
+// Returns half of the power of two that an e8m0 encodes; all ones is NaN.
 fn half_power(exponent: u32) -> f32 {
     let power = select((exponent - 1u) << 23u, 0x00200000u << exponent, exponent < 2u);
     return bitcast<f32>(select(power, 0x7fc00000u, exponent == 255u));
 }
 
-// Whether units of a block have a bias.
+// Returns whether units of a block have a bias.
 fn block_has_bias(kind: u32) -> bool {
     let block = block_of(kind);
     return block == BLOCK_Q4_1 || block == BLOCK_Q5_1 || block == BLOCK_Q4_K || block == BLOCK_Q5_K;
@@ -269,7 +269,7 @@ fn quad_of_block(kind: u32, unit: u32, chunk: Chunk, quad: u32) -> vec4<f32> {
         return with_signs(bitcast<u32>(vectors_value(IQ3_XXS_GRID + entry)), chunk.high.x, quad);
     }
     if block == BLOCK_MXFP4_APART {
-        // A byte has two columns that stand side by side: each of the four gets a byte of its own.
+        // A byte has two adjacent columns; the four codes are spread to one byte each.
         let codes = chunk.low[quad / 2u] >> (quad % 2u * 16u);
         let spread = (codes & 15u) | ((codes & 0xf0u) << 4u);
         return from_values(
@@ -277,7 +277,8 @@ fn quad_of_block(kind: u32, unit: u32, chunk: Chunk, quad: u32) -> vec4<f32> {
             spread | ((codes & 0xf00u) << 8u) | ((codes & 0xf000u) << 12u),
         );
     }
-    // Of the others, a word has the codes of four columns below, and of those 16 behind above.
+    // In the other kinds, a word has the codes of four columns in the lower halves, and those of
+    // the columns 16 further in the upper halves.
     let nibbles = chunk.low[quad % 4u] >> (quad / 4u * 4u);
     if block == BLOCK_Q4_0 {
         return from_bytes(nibbles, 15u, 8.0);
@@ -296,13 +297,13 @@ fn quad_of_block(kind: u32, unit: u32, chunk: Chunk, quad: u32) -> vec4<f32> {
     if block == BLOCK_MXFP4 {
         return from_values(E2M1_VALUES, nibbles);
     }
-    // The fifth bits of four columns lie side by side; the product has each of them in its byte.
+    // The fifth bits of four columns are adjacent; the product moves each into its byte.
     let fifths = (((chunk.high.x >> (quad * 4u)) & 15u) * 0x00204081u) & BITS;
     let offset = select(16.0, 0.0, block == BLOCK_Q5_1);
     return from_bytes((nibbles & NIBBLES) | (fifths << 4u), 31u, offset);
 }
 
-// Four codes, each in the lower bits of a byte, less an offset; exact, as in `packed_quad`.
+// Decodes four codes in the lower bits of bytes, minus an offset; exact, as in `packed_quad`.
 fn from_bytes(word: u32, mask: u32, offset: f32) -> vec4<f32> {
     let masks = vec4<u32>(mask, mask << 8u, mask, mask << 8u);
     let codes = vec4<u32>(word, word, word >> 16u, word >> 16u) & masks;
@@ -311,7 +312,7 @@ fn from_bytes(word: u32, mask: u32, offset: f32) -> vec4<f32> {
     return fma(bitcast<vec4<f32>>(codes | vec4<u32>(MAGIC_BITS)), down, magic);
 }
 
-// What four codes, in the lower halves of bytes, stand for.
+// Looks up four codes in the lower halves of bytes.
 fn from_values(first: u32, word: u32) -> vec4<f32> {
     let codes = (vec4<u32>(word) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(15u);
     return vec4<f32>(
@@ -322,7 +323,8 @@ fn from_values(first: u32, word: u32) -> vec4<f32> {
     );
 }
 
-// Four magnitudes under signs: of each eight columns there are seven, and an even number is set.
+// Applies signs to four magnitudes. Each eight columns store seven signs; the eighth makes their
+// number even.
 fn with_signs(magnitudes: u32, signs: u32, quad: u32) -> vec4<f32> {
     let seven = (signs >> (quad / 2u * 7u)) & 127u;
     let eight = seven | (countOneBits(seven) << 7u);

@@ -1,12 +1,12 @@
-//! Kinds of matrices as constants of kernels: what `decode_matrix.wgsl` reads out of them.
+//! Kinds of matrices as constants of kernels, decoded by `decode_matrix.wgsl`.
 //!
-//! Bits 0..4 are the form of values, bit 16 says whether rows are whole units of 32 columns. Of
-//! affine codes, bits 4..8 are their bits, 8..12 the units under one scale, 12..16 the form of
-//! scales, and bit 17 says whether biases follow from them. Of FP8, bits 4..8 are the units under
-//! one scale, of which 0 is a row, 8..12 the logarithm of its rows, and 12..16 the form of scales.
-//! Of blocks that carry their own scales, bits 4..8 are their number, 8..12 the units of one, and
-//! from bit 20 on are its bytes. **Invariant:** two kinds have the same constant only if the same
-//! code reads them.
+//! Bits 0..4 are the form of values; bit 16 is set if rows are whole units of 32 columns. For
+//! affine codes, bits 4..8 are the bits per code, 8..12 the units per scale, 12..16 the form of
+//! scales, and bit 17 is set if biases are implied. For FP8, bits 4..8 are the units per scale (0
+//! for a whole row), 8..12 the logarithm of its rows, and 12..16 the form of scales. For blocks
+//! that carry their own scales, bits 4..8 are the kind's index, 8..12 the units per block, and bits
+//! 20.. its bytes. **Invariant:** two kinds have the same constant only if the same code reads
+//! them.
 
 use moeflux_kernels::{
     Affine, Biases, FloatKind, Fp8, Fp8Spread, MatrixKind, MatrixLayout, ScaleKind,
@@ -16,16 +16,16 @@ use super::BLOCKS;
 use crate::params::narrow;
 use crate::shader::{Lanes, Shader};
 
-/// Columns that kernels take at once.
+/// Columns that kernels process at once.
 pub(super) const UNIT_COLS: usize = 32;
 
 const TEXT: &str = include_str!("decode_matrix.wgsl");
 const TEXT_OF_BLOCKS: &str = include_str!("decode_blocks.wgsl");
 
 const FORM_FP8: u32 = 3;
-/// Of scales only.
+/// Form of scales only.
 const FORM_E8M0: u32 = 3;
-/// In the place of the logarithm of a number of rows.
+/// Stands for the logarithm of the rows if one scale covers all of them.
 const ALL_ROWS: u32 = 15;
 const FORM_AFFINE: u32 = 4;
 const FORM_BLOCK: u32 = 5;
@@ -38,7 +38,7 @@ const fn form_of(float: FloatKind) -> u32 {
     }
 }
 
-/// The constant for matrices of this layout.
+/// Returns the constant for matrices of this layout.
 pub(super) fn kind_of(layout: MatrixLayout) -> u32 {
     let is_whole = u32::from(layout.n_cols.is_multiple_of(UNIT_COLS)) << 16;
     match layout.kind {
@@ -58,7 +58,7 @@ pub(super) fn kind_of(layout: MatrixLayout) -> u32 {
     }
 }
 
-/// What shares a scale of FP8, and the form of scales.
+/// Encodes the extent and form of FP8 scales.
 fn of_fp8(Fp8 { spread, scale }: Fp8) -> u32 {
     let (units, rows) = match spread {
         Fp8Spread::Block { n_rows, n_cols } => (u32::from(n_cols) / 32, n_rows.trailing_zeros()),
@@ -72,8 +72,8 @@ fn of_fp8(Fp8 { spread, scale }: Fp8) -> u32 {
     units << 4 | rows << 8 | form << 12
 }
 
-/// A shader that reads matrices of these kinds, which its text knows as constants of these names.
-/// Kernels without blocks have no text of them: drivers would take a fifth more time for it.
+/// Returns a shader that reads matrices of these kinds, defined as constants of these names.
+/// Kernels without blocks omit the text for them, which would cost drivers a fifth more time.
 pub(super) fn reading<const N: usize>(
     mut shader: Shader,
     kinds: [(&'static str, u32); N],
@@ -86,7 +86,7 @@ pub(super) fn reading<const N: usize>(
     shader.piece(TEXT).piece(blocks).weights(Lanes::Four)
 }
 
-/// Layouts that between them take every way through the text, for tests without a GPU.
+/// Returns layouts that together cover every path through the text, for tests without a GPU.
 pub(super) fn examples() -> Vec<MatrixLayout> {
     let affine =
         |bits, group, scale| (MatrixKind::Affine(Affine::new(bits, group, scale)), UNIT_COLS * 4);

@@ -1,6 +1,6 @@
-// Weights of any kind, a unit of 32 columns of a row at a time: first what is stored, then four
-// values after four. `kind` is a constant wherever these functions are called, so that only the
-// branches for it are left once they are inlined: see `decode_matrix.rs` for its fields.
+// Decodes weights of any kind, one unit of 32 columns of a row at a time: first loads the stored
+// data, then decodes four values at a time. `kind` is a constant at every call, so that only its
+// branches remain after inlining: see `decode_matrix.rs` for its fields.
 
 const UNIT_COLS: u32 = 32u;
 const UNIT_QUADS: u32 = 8u;
@@ -12,13 +12,13 @@ const FORM_FP8: u32 = 3u;
 const FORM_AFFINE: u32 = 4u;
 const FORM_BLOCK: u32 = 5u;
 
-// Of scales only.
+// Form of scales only.
 const FORM_E8M0: u32 = 3u;
 
-// In the place of the logarithm of how many rows share a scale of FP8.
+// Stands for the logarithm of the rows if one scale of FP8 covers all of them.
 const ALL_ROWS: u32 = 15u;
 
-// Where a matrix lies, in words: see `stored.wgsl`.
+// Location of a matrix, in words: see `stored.wgsl`.
 struct Matrix {
     codes: u32,
     scales: u32,
@@ -27,7 +27,7 @@ struct Matrix {
     n_cols: u32,
 }
 
-// The codes of a unit; plain floats are more, and are loaded when they are needed.
+// The codes of a unit. Plain floats do not fit, and are loaded when needed.
 struct Chunk {
     low: vec4<u32>,
     high: vec4<u32>,
@@ -54,12 +54,12 @@ fn scale_form_of(kind: u32) -> u32 {
     return (kind >> 12u) & 15u;
 }
 
-// Whether rows are whole units: each then begins at a multiple of 16 bytes.
+// Returns whether rows are whole units: each then begins at a multiple of 16 bytes.
 fn is_whole(kind: u32) -> bool {
     return ((kind >> 16u) & 1u) == 1u;
 }
 
-// Whether affine codes have no biases, and the middle one is zero.
+// Returns whether affine codes have no biases, and the middle code is zero.
 fn has_implied_bias(kind: u32) -> bool {
     return ((kind >> 17u) & 1u) == 1u;
 }
@@ -68,7 +68,7 @@ fn n_units_of(matrix: Matrix) -> u32 {
     return (matrix.n_cols + UNIT_COLS - 1u) / UNIT_COLS;
 }
 
-// Word `idx` of a row of so many bytes that begins anywhere; what lies behind the row is zero.
+// Returns word `idx` of a row of `row_bytes` bytes at any alignment. Bytes after the row are zero.
 fn loose_word(matrix: Matrix, row_bytes: u32, row: u32, idx: u32) -> u32 {
     let begin = idx * 4u;
     if begin >= row_bytes {
@@ -88,7 +88,7 @@ fn loose_word(matrix: Matrix, row_bytes: u32, row: u32, idx: u32) -> u32 {
     return value;
 }
 
-// The codes of a unit of a row. Nothing for plain floats.
+// Loads the codes of a unit of a row. Plain floats need none.
 fn load_chunk(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Chunk {
     var chunk: Chunk;
     if form_of(kind) == FORM_AFFINE {
@@ -112,7 +112,7 @@ fn load_chunk(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Chunk {
     return chunk;
 }
 
-// 32 codes of `bits` bits are `bits` words, and rows are whole units.
+// Loads 32 codes of `bits` bits, which are `bits` words. Rows are whole units.
 fn load_packed(bits: u32, matrix: Matrix, row: u32, unit: u32) -> Chunk {
     var chunk: Chunk;
     let at = matrix.codes + (row * (matrix.n_cols / UNIT_COLS) + unit) * bits;
@@ -145,7 +145,7 @@ fn word_of(chunk: Chunk, idx: u32) -> u32 {
     return chunk.high[idx & 3u];
 }
 
-// Values `4 * quad ..` of a unit, not yet scaled. Columns behind the row are zero.
+// Returns values `4 * quad ..` of a unit, not yet scaled. Columns after the row are zero.
 fn quad_of(kind: u32, matrix: Matrix, row: u32, unit: u32, chunk: Chunk, quad: u32) -> vec4<f32> {
     if form_of(kind) == FORM_AFFINE {
         return packed_quad(bits_of(kind), chunk, quad);
@@ -159,8 +159,8 @@ fn quad_of(kind: u32, matrix: Matrix, row: u32, unit: u32, chunk: Chunk, quad: u
     return float_quad(kind, matrix, row, unit * UNIT_QUADS + quad);
 }
 
-// What a float of 2^23 and more has below its mantissa's end are whole numbers: codes put there
-// are floats after one subtraction, where a conversion would take longer.
+// The mantissa of a float of 2^23 and more ends in whole numbers. Codes inserted there become
+// floats after one subtraction, which is faster than a conversion.
 const MAGIC_BITS: u32 = 0x4b000000u;
 const MAGIC: f32 = 8388608.0;
 
@@ -177,14 +177,14 @@ fn packed_quad(bits: u32, chunk: Chunk, quad: u32) -> vec4<f32> {
         let codes = (vec4<u32>(low) >> places) & mask;
         return bitcast<vec4<f32>>(codes | vec4<u32>(MAGIC_BITS)) - vec4<f32>(MAGIC);
     }
-    // Four codes fit the mantissa where they are; powers of two bring them down, exactly.
+    // Four codes fit the mantissa in place; powers of two scale them down, exactly.
     let codes = vec4<u32>(low) & (mask << places);
     let down = bitcast<vec4<f32>>((vec4<u32>(127u) - places) << vec4<u32>(23u));
     return fma(bitcast<vec4<f32>>(codes | vec4<u32>(MAGIC_BITS)), down, -MAGIC * down);
 }
 
-// Four bytes of e4m3: exponent bias 7, no infinity, NaN where all lower bits are set. Subnormals
-// are made without denormal operands, which devices may take for zero.
+// Decodes four bytes of e4m3: exponent bias 7, no infinity, NaN if all lower bits are set.
+// Subnormals are computed without denormal operands, which devices may flush to zero.
 fn from_e4m3(bytes: u32) -> vec4<f32> {
     let codes = (vec4<u32>(bytes) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(255u);
     let magnitudes = codes & vec4<u32>(127u);
@@ -195,7 +195,7 @@ fn from_e4m3(bytes: u32) -> vec4<f32> {
     return bitcast<vec4<f32>>(values | ((codes & vec4<u32>(128u)) << vec4<u32>(24u)));
 }
 
-// Values `4 * quad ..` of a row of plain floats.
+// Returns values `4 * quad ..` of a row of plain floats.
 fn float_quad(kind: u32, matrix: Matrix, row: u32, quad: u32) -> vec4<f32> {
     if form_of(kind) == FORM_F32 {
         if is_whole(kind) {
@@ -223,12 +223,12 @@ fn float_quad(kind: u32, matrix: Matrix, row: u32, quad: u32) -> vec4<f32> {
     return bitcast<vec4<f32>>(halves & vec4<u32>(0xffff0000u));
 }
 
-// Byte `idx` of those that begin at a word.
+// Returns byte `idx` counted from a word.
 fn stored_byte(first: u32, idx: u32) -> u32 {
     return (stored_word(first + (idx >> 2u)) >> ((idx & 3u) * 8u)) & 255u;
 }
 
-// Number `idx` of the values that begin at a word.
+// Returns value `idx` counted from a word.
 fn stored_float(form: u32, first: u32, idx: u32) -> f32 {
     if form == FORM_F32 {
         return bitcast<f32>(stored_word(first + idx));
@@ -240,7 +240,7 @@ fn stored_float(form: u32, first: u32, idx: u32) -> f32 {
     return bitcast<f32>(half << 16u);
 }
 
-// The scale of a unit of FP8: of its block, of its row, or of the matrix.
+// Returns the scale of a unit of FP8: of its block, of its row, or of the matrix.
 fn scale_of_fp8(kind: u32, matrix: Matrix, row: u32, unit: u32) -> f32 {
     let per_scale = bits_of(kind);
     let rows = units_per_group(kind);
@@ -256,7 +256,7 @@ fn scale_of_fp8(kind: u32, matrix: Matrix, row: u32, unit: u32) -> f32 {
     return stored_float(scale_form_of(kind), matrix.scales, idx);
 }
 
-// What makes a unit's values weights: `value * scale + bias`.
+// Returns the factors that turn a unit's values into weights: `value * scale + bias`.
 fn affine_of(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Affine {
     if form_of(kind) == FORM_AFFINE {
         let per_group = units_per_group(kind);
@@ -277,7 +277,7 @@ fn affine_of(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Affine {
     return Affine(1.0, 0.0);
 }
 
-// Whether values are weights as they are.
+// Returns whether values are weights without scaling.
 fn is_plain(kind: u32) -> bool {
     return form_of(kind) < FORM_FP8;
 }

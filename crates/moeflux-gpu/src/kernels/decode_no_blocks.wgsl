@@ -1,4 +1,5 @@
-// What `decode_matrix.wgsl` asks of blocks, where no kind is one: nothing of it is called.
+// Placeholders for the block functions of `decode_matrix.wgsl`, if no kind is a block; never
+// called.
 
 fn load_block(kind: u32, matrix: Matrix, row: u32, unit: u32) -> Chunk {
     return Chunk();

@@ -11,7 +11,7 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel { op: "delta_gates", shaders: || vec![shader()] };
 
-/// Invocations of a workgroup, each for one head.
+/// Invocations of a workgroup, one head each.
 const N_HEADS: u32 = 32;
 
 params! {

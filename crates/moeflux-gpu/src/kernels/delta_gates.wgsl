@@ -7,7 +7,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if head >= params.n_heads {
         return;
     }
-    // All is read before anything is written: outputs may be inputs.
+    // All inputs are read before any output is written, because they may alias.
     let a = ws[place_of(params.a, row, 0u) + head];
     let b = ws[place_of(params.b, row, 0u) + head];
     let decay = decay_of(a, vectors[params.a_log + head], vectors[params.dt_bias + head]);

@@ -1,4 +1,4 @@
-// The state of a delta layer by single values: any number of values to a head.
+// The state of a delta layer by single values: any number of values per head.
 
 fn kept(at: u32) -> f32 {
     return first[at];
@@ -8,7 +8,7 @@ fn keep(at: u32, value: f32) {
     first[at] = value;
 }
 
-// Four values of a key from a place on; those behind the head's last are zero.
+// Returns four values of a key from `at` on; those after the head's last are zero.
 fn state_four(at: u32, lane: u32) -> vec4<f32> {
     var four = vec4(0.0);
     for (var i = 0u; i < n_values_of(lane); i++) {

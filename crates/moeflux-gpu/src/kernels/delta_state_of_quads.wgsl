@@ -1,4 +1,4 @@
-// The state of a delta layer by four values where heads are whole fours of them.
+// The state of a delta layer by quads, if heads have a multiple of four values.
 
 fn kept(at: u32) -> f32 {
     return first[at >> 2u][at & 3u];
@@ -8,7 +8,7 @@ fn keep(at: u32, value: f32) {
     first[at >> 2u][at & 3u] = value;
 }
 
-// `at` is in the state, whatever the invocation.
+// `at` is within the state for every invocation.
 fn state_four(at: u32, lane: u32) -> vec4<f32> {
     return second[at >> 2u];
 }

@@ -14,17 +14,17 @@ use crate::step::{Extent, Grid};
 pub(super) const KERNEL: Kernel =
     Kernel { op: "embed", shaders: || decode_matrix::examples().into_iter().map(shader).collect() };
 
-/// Invocations of a workgroup, each for four columns.
+/// Invocations of a workgroup, four columns each.
 const N_INVOCATIONS: u32 = 64;
 
 params! {
     struct EmbedParams {
         out: View,
         n_cols: u32,
-        /// Rows of the table that lie in the bound arena.
+        /// Rows of the table that are in the bound arena.
         first_token: u32,
         n_tokens: u32,
-        /// Where their parts begin, in words.
+        /// Offsets of their parts, in words.
         codes: u32,
         scales: u32,
         biases: u32,

@@ -1,4 +1,4 @@
-// out = down . x of each pair whose expert lies in the bound slots: outputs along x, pairs along y.
+// out = down . x of each pair whose expert is in the bound slots: outputs along x, pairs along y.
 
 const N_MATRICES: u32 = 1u;
 

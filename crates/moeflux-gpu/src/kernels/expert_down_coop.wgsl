@@ -1,4 +1,4 @@
-// out = down . x of tiles of pairs whose expert lies in the bound slots, by cooperative matrices:
+// out = down . x of tiles of pairs whose expert is in the bound slots, by cooperative matrices:
 // outputs along x, tiles along y.
 
 fn take_sums(stand: Stand, first: u32) {

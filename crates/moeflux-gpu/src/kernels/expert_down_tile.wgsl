@@ -1,5 +1,5 @@
-// out = down . x of tiles of pairs whose expert lies in the bound slots: outputs along x, tiles
-// along y.
+// out = down . x of tiles of pairs whose expert is in the bound slots: outputs along x, tiles along
+// y.
 
 @compute @workgroup_size(N_INVOCATIONS)
 fn main(

@@ -1,9 +1,9 @@
-//! [`ExpertFfn`]: gate, up and their product, then down, of the experts whose slots are bound. What
-//! each expert gave each row stays apart for `Combine`.
+//! [`ExpertFfn`]: gate, up and their product, then down, for the experts in the bound slots. The
+//! output of each expert for each row is stored separately, for `Combine`.
 //!
 //! With few rows every pair of a row and an expert is computed alone; with many, pairs are sorted
-//! by expert on the device and computed in tiles. **Invariant:** a pair's sums do not depend on
-//! which pairs share its tile.
+//! by expert on the device and computed in tiles. **Invariant:** a pair's sums do not depend on the
+//! other pairs of its tile.
 
 use std::ops::RangeInclusive;
 
@@ -30,10 +30,10 @@ pub(super) const GATE_UP: &str = "expert_gate_up";
 
 /// Invocations of the one workgroup that sorts pairs.
 const N_SORTING: u32 = 256;
-/// Tiles of pairs, and those for cooperative matrices.
+/// Tile sizes, plain and for cooperative matrices.
 const TILE: Tile = Tile::LARGE;
 const COOP_TILE: CoopTile = CoopTile::SMALL;
-/// Pairs per expert, on average, from which on tiles pay.
+/// Average pairs per expert from which tiles pay.
 const PAIRS_OF_TILES: usize = 2;
 
 params! {
@@ -41,39 +41,39 @@ params! {
         x: View,
         out: View,
         top_k: u32,
-        /// From one slot to the next.
+        /// Distance between slots.
         n_words: u32,
         n_outputs: u32,
         n_cols: u32,
-        /// The matrix, or the gate's, in its slot.
+        /// Offsets of the matrix, or of gate, in its slot.
         codes: u32,
         scales: u32,
         biases: u32,
-        /// That of up.
+        /// Offsets of up.
         up_codes: u32,
         up_scales: u32,
         up_biases: u32,
-        /// Where `HAS_BIASES`: the place in `vectors` of the biases of all experts.
+        /// With `HAS_BIASES`: offset in `vectors` of the biases of all experts.
         bias: u32,
         /// The same for up.
         up_bias: u32,
-        /// Where `HAS_LIMIT`, cuts gate and up.
+        /// With `HAS_LIMIT`: clamps gate and up.
         limit: f32,
-        /// In `ws`, as whole floats: the expert of each tile of pairs, or `ABSENT`.
+        /// Offset in `ws`: the expert of each tile of pairs as a float, or `ABSENT`.
         tiles: u32,
-        /// The pairs of each tile, likewise.
+        /// Offset in `ws`: the pairs of each tile, likewise.
         pairs: u32,
     }
 }
 
 const PARAMS: &str = include_str!("expert_params.wgsl");
 
-/// What stands between and behind the products.
+/// Operations between and after the products.
 #[derive(Clone, Copy, Debug)]
 struct With {
-    /// Gate and up are cut.
+    /// Whether gate and up are clamped.
     limit: bool,
-    /// Each product has a bias.
+    /// Whether each product has a bias.
     biases: bool,
 }
 
@@ -107,7 +107,7 @@ fn gate_up_many(kinds: (MatrixLayout, MatrixLayout), with: With) -> Shader {
         .piece(include_str!("expert_inputs.wgsl"))
 }
 
-/// Gate and up are of one kind.
+/// Returns the shader of gate and up of the same kind.
 fn gate_up_coop(unit: MatrixUnit, kinds: (MatrixLayout, MatrixLayout), with: With) -> Shader {
     let source = include_str!("expert_gate_up_coop.wgsl");
     gate_up_shader(
@@ -181,17 +181,17 @@ fn shaders() -> Vec<Shader> {
     shaders
 }
 
-/// Most rows of which every pair of a row and an expert is computed alone.
+/// Returns the largest number of rows for which each pair of a row and an expert is computed alone.
 pub(super) fn rows_few(route: RouteShape) -> u32 {
     narrow((PAIRS_OF_TILES * route.n_experts / route.top_k).max(1))
 }
 
-/// Where experts leave what they gave: a head of `hidden` columns for each rank.
+/// Returns the location of the experts' outputs: a head of `hidden` columns per rank.
 pub(super) fn partials(compiler: &mut Compiler<'_>, hidden: usize) -> Result<View> {
     ranks(compiler, "what experts gave", hidden)
 }
 
-/// Where gate and up leave what down takes: a head for each rank.
+/// Returns the location of the results of gate and up, the input of down: a head per rank.
 pub(super) fn inner_values(compiler: &mut Compiler<'_>, slot: &SlotShape) -> Result<View> {
     ranks(compiler, "inner values of experts", slot.gate.layout.n_rows)
 }
@@ -201,7 +201,7 @@ fn ranks(compiler: &mut Compiler<'_>, name: &'static str, n_cols: usize) -> Resu
     Ok(View { head_stride: narrow(n_cols), ..compiler.scratch(name, n_all)? })
 }
 
-/// Room in the workspace for so many values together.
+/// Allocates `n_values` values in total in the workspace.
 fn room(compiler: &mut Compiler<'_>, name: &'static str, n_values: u32) -> Result<u32> {
     let n_cols = n_values.div_ceil(compiler.n_rows_max()) as usize;
     Ok(compiler.scratch(name, n_cols)?.first)
@@ -249,12 +249,12 @@ pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()>
     many(op, compiler, (both, tiles), rows_few + 1..=u32::MAX)
 }
 
-/// Where a vector lies, if there is one.
+/// Returns the offset of a vector, if there is one.
 fn vector_at(compiler: &Compiler<'_>, vector: Option<VectorId>) -> u32 {
     vector.map_or(0, |vector| compiler.vector(vector))
 }
 
-/// Parameters for the product with a matrix.
+/// Returns the parameters for the product with a matrix.
 fn of(params: ExpertParams, matrix: SlotMatrix) -> ExpertParams {
     ExpertParams {
         n_outputs: narrow(matrix.layout.n_rows),
@@ -295,12 +295,12 @@ fn few(
     Ok(())
 }
 
-/// How pairs are computed in tiles.
+/// Method of computing pairs in tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tiles {
     /// In f32.
     Plain,
-    /// By cooperative matrices or what stands for them, staged in half precision.
+    /// By cooperative matrices or their emulation, staged in half precision.
     Coop(MatrixUnit),
 }
 

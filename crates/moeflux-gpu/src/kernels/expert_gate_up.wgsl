@@ -1,5 +1,5 @@
-// out = swiglu(gate . x, up . x) of each pair whose expert lies in the bound slots: outputs along
-// x, pairs along y.
+// out = swiglu(gate . x, up . x) of each pair whose expert is in the bound slots: outputs along x,
+// pairs along y.
 
 const N_MATRICES: u32 = 2u;
 

@@ -1,21 +1,21 @@
-// out = swiglu(gate . x, up . x) of tiles of pairs whose expert lies in the bound slots, by
-// cooperative matrices: outputs along x, tiles along y. Of the 32 rows of a tile that a subgroup
-// has, the first 16 are gate's, the others the same of up.
+// out = swiglu(gate . x, up . x) of tiles of pairs whose expert is in the bound slots, by
+// cooperative matrices: outputs along x, tiles along y. Of a subgroup's 32 rows of a tile, the
+// first 16 belong to gate, the others are the corresponding rows of up.
 
 const N_OUTS: u32 = TILE_OUTS / 2u;
 
-// All invocations of a subgroup read the same matrix. Both are of one kind: branches that differ
-// within a subgroup may not come together again where matrices are multiplied.
+// All invocations of a subgroup read the same matrix. Both matrices are of one kind: branches that
+// diverge within a subgroup may not reconverge before matrices are multiplied.
 fn is_up(invocation: u32) -> bool {
     return invocation / 32u % 2u == 1u;
 }
 
-// Row of gate or up among those of the tile.
+// Returns the row of gate or up, relative to the tile.
 fn row_of_gate_or_up(invocation: u32) -> u32 {
     return invocation / 64u * 32u + invocation % 32u;
 }
 
-// And where it lies there.
+// Returns the position of that row in the tile.
 fn out_of_gate_or_up(invocation: u32) -> u32 {
     let row = row_of_gate_or_up(invocation);
     return row / 16u * 32u + invocation / 32u % 2u * 16u + row % 16u;

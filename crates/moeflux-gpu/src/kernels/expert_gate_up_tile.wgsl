@@ -1,9 +1,9 @@
-// out = swiglu(gate . x, up . x) of tiles of pairs whose expert lies in the bound slots: outputs
-// along x, tiles along y. The first half of a tile's rows are gate's, the second the same of up.
+// out = swiglu(gate . x, up . x) of tiles of pairs whose expert is in the bound slots: outputs
+// along x, tiles along y. The first half of a tile's rows belongs to gate, the second half to up.
 
 const N_OUTS: u32 = TILE_OUTS / 2u;
 
-// The half of the tile that an invocation sees to decides which matrix it reads.
+// An invocation's half of the tile determines the matrix it reads.
 fn own_matrix(invocation: u32, slot: u32) -> Matrix {
     if invocation >= N_OUTS {
         return up_matrix(slot);

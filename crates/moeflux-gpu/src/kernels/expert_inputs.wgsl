@@ -1,4 +1,4 @@
-// Where the inputs of a tile of pairs begin in `ws`.
+// Sets the offsets of the inputs of a tile of pairs in `ws`.
 fn find_inputs(invocation: u32, tile: u32) {
     for (var i = 0u; i < PER_LANE; i++) {
         let pair = pair_of(tile, input_of(invocation, i));

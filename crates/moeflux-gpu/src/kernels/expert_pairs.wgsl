@@ -1,12 +1,12 @@
-// Sorts pairs by expert into tiles of TILE_INPUTS: each expert has tiles of its own, the last of
-// them with gaps. One workgroup for all rows. Which place a pair gets within its expert's tiles
-// differs from run to run; what is computed of it does not.
+// Sorts pairs by expert into tiles of TILE_INPUTS. Each expert has its own tiles, the last of them
+// with gaps. One workgroup handles all rows. The place of a pair within its expert's tiles differs
+// from run to run; its result does not.
 
 const N_OWN: u32 = (N_EXPERTS + N_INVOCATIONS - 1u) / N_INVOCATIONS;
 
-// First pairs of each expert, then the next place in `pairs` of each.
+// By expert: the number of pairs, then the next free place in `pairs`.
 var<workgroup> counts: array<atomic<u32>, N_EXPERTS>;
-// Tiles of each invocation's own experts, then of all up to and with them.
+// Tiles of each invocation's own experts, then their inclusive prefix sum.
 var<workgroup> n_tiles: array<u32, N_INVOCATIONS>;
 
 fn tiles_for(n_pairs: u32) -> u32 {
@@ -17,7 +17,7 @@ fn expert_of(pair: u32) -> u32 {
     return min(routes[params.step.first_row * params.top_k + pair].x, N_EXPERTS - 1u);
 }
 
-// Adds up the tiles of all invocations before, and its own.
+// Computes the inclusive prefix sum of the tiles over all invocations.
 fn scan(invocation: u32) {
     for (var distance = 1u; distance < N_INVOCATIONS; distance *= 2u) {
         workgroupBarrier();
@@ -31,7 +31,7 @@ fn scan(invocation: u32) {
     workgroupBarrier();
 }
 
-// Writes which expert the tiles from `first` on are of, and the gaps in the last of them.
+// Writes the expert of the tiles from `first` on, and the gaps in the last of them.
 fn describe(expert: u32, first: u32, n_pairs: u32) {
     let n = tiles_for(n_pairs);
     for (var tile = 0u; tile < n; tile++) {
@@ -71,7 +71,7 @@ fn main(@builtin(local_invocation_index) invocation: u32) {
         atomicStore(&counts[expert], first * TILE_INPUTS);
         first += tiles_for(n);
     }
-    // The grid of the kernels that read this is for the most tiles that there could be.
+    // The grid of the kernels that read this covers the maximum possible number of tiles.
     let n_used = n_tiles[N_INVOCATIONS - 1u];
     let n_most = N_EXPERTS + tiles_for(params.step.n_rows) * params.top_k;
     for (var tile = n_used + invocation; tile < n_most; tile += N_INVOCATIONS) {

@@ -1,17 +1,17 @@
-// What the kernels of routed experts share. Pair `row * top_k + rank` is what one row has of one of
-// its experts; `x` and `out` have a head for each rank.
+// Shared by the kernels of routed experts. Pair `row * top_k + rank` is a row with one of its
+// experts; `x` and `out` have a head for each rank.
 
 const ABSENT: f32 = -1.0;
 
-// Of four words, so that what lies behind it in workgroup memory begins where cooperative matrices
-// can be loaded from: at multiples of 16 bytes.
+// Four words, so that the workgroup memory after it begins at a multiple of 16 bytes, from which
+// cooperative matrices can be loaded.
 var<workgroup> shared_slot: vec4<u32>;
 
 fn place_of_pair(view: View, pair: u32) -> u32 {
     return place_of(view, params.step.first_row + pair / params.top_k, pair % params.top_k);
 }
 
-// The product of a pair's expert with its bias.
+// Adds the expert's bias to the product of a pair.
 fn with_bias(bias: u32, pair: u32, idx: u32, product: f32) -> f32 {
     if !HAS_BIASES {
         return product;
@@ -20,8 +20,8 @@ fn with_bias(bias: u32, pair: u32, idx: u32, product: f32) -> f32 {
     return product + vectors[bias + expert * params.n_outputs + idx];
 }
 
-// The slot of an expert, the same for the whole workgroup; `expert` is asked of its first
-// invocation.
+// Returns the slot of an expert, uniform over the workgroup. The first invocation's `expert`
+// counts.
 fn slot_of(invocation: u32, expert: u32) -> u32 {
     if invocation == 0u {
         shared_slot.x = select(slots[params.step.place + expert], NONE, expert == NONE);

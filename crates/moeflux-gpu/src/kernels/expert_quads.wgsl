@@ -1,4 +1,4 @@
-// Where the inputs of a tile of pairs begin in `ws`, in quads.
+// Sets the offsets of the inputs of a tile of pairs in `ws`, in quads.
 fn find_quads(invocation: u32, tile: u32) {
     for (var i = 0u; i < X_QUADS; i++) {
         let pair = pair_of(tile, input_of(invocation, i));

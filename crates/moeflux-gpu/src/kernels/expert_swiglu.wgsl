@@ -1,4 +1,4 @@
-// The matrix of up, and what becomes of gate and up. Comparisons keep NaN, which `min` may lose.
+// The matrix of up, and the activation of gate and up. Comparisons keep NaN, which `min` may lose.
 fn up_matrix(slot: u32) -> Matrix {
     let first = word_of_slot(slot, params.n_words);
     return Matrix(

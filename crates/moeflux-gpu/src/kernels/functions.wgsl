@@ -1,8 +1,8 @@
-// Functions that are good to a unit in the last place or two, which WGSL's own need not be: some
-// drivers compute `exp` to six digits. What is no number stays none.
+// Functions accurate to a unit in the last place or two. WGSL's own need not be: some drivers
+// compute `exp` to six digits. NaN stays NaN.
 
 const LOG2_E: f32 = 1.44269504;
-// ln 2 in two parts: the first has so few bits that its product with a small whole number is exact.
+// ln 2 in two parts. The first has so few bits that its product with a small integer is exact.
 const LN_2_HIGH: f32 = 0.693359375;
 const LN_2_LOW: f32 = -2.12194440e-4;
 
@@ -27,7 +27,7 @@ fn exp_of(x: f32) -> f32 {
     sum = sum * r + 1.6666665459e-1;
     sum = sum * r + 5.0000001201e-1;
     let value = sum * r * r + r + 1.0;
-    // Two factors, since the power alone may be beyond what f32 holds.
+    // Two factors, since the power alone may exceed the range of f32.
     let power = i32(n);
     let half = power >> 1u;
     return select(value * power_of_two(half) * power_of_two(power - half), x, is_nan(x));

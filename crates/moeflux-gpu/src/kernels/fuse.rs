@@ -1,7 +1,7 @@
-//! Which ops of a plan become steps together: rules over the list of ops.
+//! Fusion of the ops of a plan into steps: rules over the list of ops.
 //!
-//! **Invariant:** a rule takes ops only where their views agree; what a plan computes, and what its
-//! buffers hold after it, is as if each op ran alone and in its place.
+//! **Invariant:** a rule fuses ops only if their views match; the results of a plan, and the buffer
+//! contents after it, are as if each op ran alone and in order.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::BufferId;
@@ -14,8 +14,8 @@ use super::fused_products::Products;
 use super::fused_route::ChoiceAndProduct;
 use crate::compiler::Compiler;
 
-/// Appends the steps of the first few ops as one, if there is a kernel for them together: of how
-/// many, or 0.
+/// Appends the steps of the first few ops as one, if a kernel fuses them. Returns their number, or
+/// 0.
 pub(crate) fn compile_fused(ops: &[Op], compiler: &mut Compiler<'_>) -> Result<usize> {
     if let Some(layer) = DeltaLayer::of(ops) {
         layer.compile_fused(compiler)?;
@@ -40,8 +40,8 @@ pub(crate) fn compile_fused(ops: &[Op], compiler: &mut Compiler<'_>) -> Result<u
     Ok(0)
 }
 
-/// The ops with products of the same input side by side, and SwiGLU behind its gate and up, as far
-/// as nothing between them stands in the way.
+/// Returns the ops with products of the same input adjacent, and SwiGLU directly after its gate and
+/// up, as far as dependencies allow.
 pub(crate) fn ordered(ops: &[Op]) -> Vec<Op> {
     let mut rest = ops.to_vec();
     let mut ordered = Vec::with_capacity(ops.len());
@@ -73,7 +73,7 @@ pub(crate) fn ordered(ops: &[Op]) -> Vec<Op> {
     ordered
 }
 
-/// Whether an op gives and leaves the same if it runs before another instead of behind it.
+/// Returns whether an op can run before another instead of after it, with the same results.
 fn may_pass(op: &Op, before: &Op) -> bool {
     let (written, written_before) = (written_by(op), written_by(before));
     touched_by(before).all(|buffer| !written.contains(&buffer))
@@ -84,7 +84,7 @@ fn touched_by(op: &Op) -> impl Iterator<Item = BufferId> {
     op.heads().into_iter().map(|heads| heads.buffer)
 }
 
-/// What an op may write: of most, all that it names.
+/// Returns the buffers that an op may write: for most ops, all that it names.
 fn written_by(op: &Op) -> Vec<BufferId> {
     match op {
         Op::MatMul(op) => vec![op.out.buffer],
@@ -108,7 +108,7 @@ mod tests {
         Op::MatMul(MatMul { weight: MatrixId(matrix), bias: None, x, out })
     }
 
-    /// Products by their matrices, other ops by name.
+    /// Returns products by their matrices, other ops by name.
     fn names(ops: &[Op]) -> Vec<String> {
         let name = |op: &Op| match op.matrices().as_slice() {
             [] => op.name().to_owned(),
@@ -144,7 +144,7 @@ mod tests {
             let ops = [product(0, x, y), between, product(2, x, out)];
             assert_eq!(names(&ordered(&ops)), names(&ops));
         }
-        // Nor is one that reads what the product writes.
+        // A product is not moved past one that reads its output.
         let ops = [product(0, x, y), product(1, out, y), product(2, x, out)];
         assert_eq!(names(&ordered(&ops)), names(&ops));
     }

@@ -1,9 +1,9 @@
 //! A layer of gated DeltaNet between its projections, as one step for one row of a segment: the
 //! convolution, the norms of queries and keys, the gates, the delta rule, the norm of the output.
 //!
-//! One workgroup per key head, with all value heads that share it: the inputs that the convolution
-//! keeps of a channel are read and written by one workgroup alone. **Invariant:** what lies between
-//! these ops is not written; more rows take the steps of each op.
+//! One workgroup per key head, with all value heads that share it: a channel's stored convolution
+//! inputs are read and written by one workgroup alone. **Invariant:** intermediate results of these
+//! ops are not written; more rows use the steps of each op.
 
 use moeflux::provider::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, Op, RmsNorm};
 use moeflux::provider::spec::HeadOrder;
@@ -23,17 +23,17 @@ pub(super) const KERNEL: Kernel = Kernel { op: NAME, shaders };
 /// Name of the shader.
 const NAME: &str = "delta layer";
 
-/// Invocations of a workgroup; values of a head at most.
+/// Invocations of a workgroup; upper bound on the values of a head.
 const N_LANES: u32 = 256;
 
-/// Heads at once at most, and keys of four values of them in an invocation's registers: sums of
-/// four are taken at once, and registers are few.
+/// Upper bounds on heads at once, and on quads of their keys in an invocation's registers: sums of
+/// four are computed at once, and registers are scarce.
 const N_HELD_MAX: usize = 4;
 const N_HELD_KEYS_MAX: usize = 16;
 
 params! {
     struct DeltaLayerParams {
-        /// Of the convolution.
+        /// Input of the convolution.
         x: View,
         a: View,
         b: View,
@@ -65,7 +65,7 @@ struct Shape {
     order: HeadOrder,
 }
 
-/// Ops that follow each other in such a layer.
+/// Consecutive ops of such a layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeltaLayer<'a> {
     conv: &'a CausalConv,
@@ -78,10 +78,10 @@ pub(super) struct DeltaLayer<'a> {
 }
 
 impl<'a> DeltaLayer<'a> {
-    /// How many ops.
+    /// Number of ops.
     pub(super) const N_OPS: usize = 6;
 
-    /// The first ops of a list, if they are such a layer.
+    /// Returns the first ops of a list, if they are such a layer.
     pub(super) fn of(ops: &'a [Op]) -> Option<Self> {
         let [
             Op::CausalConv(conv),
@@ -99,7 +99,7 @@ impl<'a> DeltaLayer<'a> {
         layer.is_whole().then_some(layer)
     }
 
-    /// Whether each op takes all that the one before it gives.
+    /// Returns whether each op consumes all outputs of the one before it.
     fn is_whole(&self) -> bool {
         let Self { conv, q_norm, k_norm, gates, delta, norm, .. } = self;
         let n_channels = 2 * channels_of(delta.k) + channels_of(delta.v);
@@ -167,7 +167,7 @@ impl<'a> DeltaLayer<'a> {
         delta_gates::compile(self.gates, compiler)?;
         gated_delta::compile(self.delta, compiler)?;
         rms_norm::compile(self.norm, compiler)?;
-        // Part by part, those too that see rows alone: another part may be one row.
+        // Part by part, including the steps over rows: another part may have one row.
         for step in &mut compiler.steps[first..] {
             let rows = *step.n_rows.start().max(&2)..=*step.n_rows.end();
             step.when(rows);
@@ -191,7 +191,8 @@ fn shader((sums, subgroup_sizes): (Sums, Option<(u32, u32)>), shape: Shape) -> S
     let n_own = shape.key_dim.div_ceil(n_parts as usize);
     let n_held = (N_HELD_KEYS_MAX / n_own).clamp(1, N_HELD_MAX.min(shape.n_shared));
     let channels = shape.n_key_heads * (2 * shape.key_dim + shape.n_shared * shape.value_dim);
-    // From a value head to the one of the next key head, and to the next of the same.
+    // Distances from a value head to that of the next key head, and to the next of the same key
+    // head.
     let (key_step, shared_step) = match shape.order {
         HeadOrder::Grouped => (shape.n_shared, 1),
         HeadOrder::Tiled => (1, shape.n_key_heads),

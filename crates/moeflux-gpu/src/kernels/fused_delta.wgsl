@@ -1,8 +1,8 @@
 // A layer of gated DeltaNet for sessions of one row each: key heads along x, sessions along z. See
-// causal_conv.wgsl, l2_norm.wgsl, gated_delta.wgsl and rms_norm.wgsl for what it is made of.
+// causal_conv.wgsl, l2_norm.wgsl, gated_delta.wgsl and rms_norm.wgsl for its parts.
 
-// Four values that lie side by side are shared by N_PARTS neighbouring invocations, each with N_OWN
-// of the keys, N_PARTS apart, in registers. WIDTH of them add up without workgroup memory.
+// Four adjacent values are shared by N_PARTS neighbouring invocations. Each has N_OWN of the keys,
+// N_PARTS apart, in registers. WIDTH of them add up without workgroup memory.
 const N_OWN: u32 = (KEY_DIM + N_PARTS - 1u) / N_PARTS;
 const N_WIDTHS: u32 = N_PARTS / WIDTH;
 const VALUES_AT: u32 = 2u * KEY_DIM;
@@ -12,12 +12,12 @@ const N_KEY_HEADS: u32 = N_CHANNELS / N_MIXED;
 const N_STATE: u32 = N_KEY_HEADS * N_SHARED * VALUE_DIM * KEY_DIM;
 const MIXED_EACH: u32 = (N_MIXED + N_LANES - 1u) / N_LANES;
 
-// What the convolution gives: the query, the key, then the values of all heads that share them.
+// Output of the convolution: the query, the key, then the values of all heads that share them.
 var<workgroup> mixed: array<f32, N_MIXED>;
 var<workgroup> parts: array<vec4<f32>, N_LANES / WIDTH>;
 
-// Of HELD heads at once: an invocation's part of their states, and what else is read of memory, so
-// that all of it is on its way before anything waits.
+// For HELD heads at once: an invocation's part of their states, and the other data read from
+// memory, so that all of it is in flight before anything waits.
 var<private> states: array<vec4<f32>, HELD * N_OWN>;
 var<private> decays: array<f32, HELD>;
 var<private> betas: array<f32, HELD>;
@@ -34,7 +34,7 @@ fn channel_of(place: u32, key_head: u32) -> u32 {
     return params.v_channel + head_of(key_head, value / VALUE_DIM) * VALUE_DIM + value % VALUE_DIM;
 }
 
-// Fills `mixed`; what channels keep moves on by one.
+// Fills `mixed`; the stored inputs of channels advance by one.
 fn convolve(part: Part, key_head: u32, lane: u32) {
     var inputs: array<f32, MIXED_EACH * N_TAPS>;
     for (var i = 0u; i < MIXED_EACH; i++) {
@@ -64,7 +64,7 @@ fn convolve(part: Part, key_head: u32, lane: u32) {
     }
 }
 
-// The first of an invocation's four values; those behind the last have the last's.
+// Returns the first of an invocation's four values. Invocations after the last repeat its values.
 fn value_of(lane: u32) -> u32 {
     return min(lane / N_PARTS, (VALUE_DIM - 1u) / 4u) * 4u;
 }
@@ -73,20 +73,20 @@ fn key_of(own: u32, lane: u32) -> u32 {
     return own * N_PARTS + lane % N_PARTS;
 }
 
-// Strips of values lie one behind the other, and in each key after key.
+// Strips of values are stored one after the other, and within each key by key.
 fn state_at(head: u32, key: u32, lane: u32) -> u32 {
     let strip = value_of(lane) / STRIP * STRIP;
     let width = min(STRIP, VALUE_DIM - strip);
     return (head * VALUE_DIM + strip) * KEY_DIM + key * width + value_of(lane) - strip;
 }
 
-// Of four values so many are there and this invocation's own.
+// Returns how many of the four values exist and belong to this invocation.
 fn n_values_of(lane: u32) -> u32 {
     let is_own = lane / N_PARTS * 4u < VALUE_DIM;
     return select(0u, min(4u, VALUE_DIM - value_of(lane)), is_own);
 }
 
-// Heads behind the last are taken for the last: nothing is written of them.
+// Heads after the last are read as the last; nothing is written for them.
 fn head_of(key_head: u32, shared_idx: u32) -> u32 {
     return key_head * KEY_STEP + min(shared_idx, N_SHARED - 1u) * SHARED_STEP;
 }
@@ -97,7 +97,7 @@ fn load_heads(part: Part, key_head: u32, first_shared: u32, lane: u32) {
         let head = head_of(key_head, first_shared + held);
         for (var own = 0u; own < N_OWN; own++) {
             let key = key_of(own, lane);
-            // Reads stand in no branch: they are on their way together.
+            // Reads are not in branches, so that they are in flight together.
             let at = state_at(head, min(key, KEY_DIM - 1u), lane);
             let four = state_four(part.found * N_STATE + at, lane);
             states[held * N_OWN + own] = select(vec4(0.0), four, key < KEY_DIM);
@@ -115,7 +115,7 @@ fn load_heads(part: Part, key_head: u32, first_shared: u32, lane: u32) {
     }
 }
 
-// The sum over the N_PARTS invocations of four values; all of them get it.
+// Returns the sum of four values over the N_PARTS invocations, to all of them.
 fn sum_of_parts(value: vec4<f32>, lane: u32) -> vec4<f32> {
     let own = four_sums_of_neighbours(value);
     if N_WIDTHS == 1u {
@@ -134,7 +134,7 @@ fn sum_of_parts(value: vec4<f32>, lane: u32) -> vec4<f32> {
     return sum;
 }
 
-// Factors of the query and the key, and the product of the two with their factors.
+// Factors of the query and the key, and the scaled product of the two.
 struct Scales {
     q: f32,
     k: f32,
@@ -159,7 +159,7 @@ fn scales_of(lane: u32) -> Scales {
     return scales;
 }
 
-// The delta rule of four values of a head; all their invocations get the output.
+// Applies the delta rule to four values of a head; all their invocations get the output.
 fn output_of(
     part: Part,
     key_head: u32,
@@ -171,7 +171,7 @@ fn output_of(
     var by_k = vec4(0.0);
     var by_q = vec4(0.0);
     for (var own = 0u; own < N_OWN; own++) {
-        // What lies behind the last key meets zeros, but must be a number.
+        // Data after the last key is multiplied by zeros, but must be finite.
         let key = min(key_of(own, lane), KEY_DIM - 1u);
         by_k = fma(states[held * N_OWN + own], vec4(mixed[KEY_DIM + key]), by_k);
         by_q = fma(states[held * N_OWN + own], vec4(mixed[key]), by_q);

@@ -1,7 +1,7 @@
 //! The last product of routed experts with their sum and the residual, as one step for a few rows
-//! whose experts all lie in one buffer.
+//! whose experts are all in one buffer.
 //!
-//! **Invariant:** sums are taken in the order of the two ops, bit for bit, row by row.
+//! **Invariant:** sums are computed in the order of the two ops, bit for bit, row by row.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::{Combine, ExpertFfn, Op};
@@ -25,14 +25,14 @@ const NAME: &str = "expert down and sum";
 
 /// Outputs of a team.
 const OUTS: u32 = 2;
-/// Units of columns that a workgroup has of all experts at once.
+/// Units of columns that a workgroup holds of all experts at once.
 const N_UNITS_MAX: u32 = 64;
-/// Words of memory of a workgroup that parts of sums may take.
+/// Upper bound on the words of workgroup memory for partial sums.
 const N_PARTS_MAX: u32 = 2 << 10;
 
 params! {
     struct DownParams {
-        /// Head `k` is what gate and up of rank `k` gave.
+        /// Head `k` is the output of gate and up of rank `k`.
         inner: View,
         n_words: u32,
         n_outputs: u32,
@@ -47,7 +47,7 @@ params! {
     }
 }
 
-/// How a row's experts are laid over invocations.
+/// Distribution of a row's experts over invocations.
 #[derive(Clone, Copy, Debug)]
 struct Down {
     matvec: Matvec,
@@ -58,7 +58,7 @@ struct Down {
 }
 
 impl Down {
-    /// None if a workgroup has not the memory.
+    /// Returns `None` if workgroup memory is too small.
     fn new(layout: MatrixLayout, top_k: usize, sizes: Option<(u32, u32)>) -> Option<Self> {
         let matvec = Matvec::new((layout.n_rows * top_k, layout.n_cols), sizes);
         let units_each = narrow(layout.n_cols.div_ceil(UNIT_COLS)).div_ceil(matvec.team());
@@ -102,10 +102,10 @@ pub(super) struct DownAndSum<'a> {
 }
 
 impl<'a> DownAndSum<'a> {
-    /// How many ops.
+    /// Number of ops.
     pub(super) const N_OPS: usize = 2;
 
-    /// The first ops of a list, if they are these.
+    /// Returns the first ops of a list, if they are these.
     pub(super) fn of(ops: &'a [Op], compiler: &Compiler<'_>) -> Option<Self> {
         let [Op::ExpertFfn(experts), Op::Combine(combine), ..] = ops else {
             return None;
@@ -126,7 +126,7 @@ impl<'a> DownAndSum<'a> {
         let first = compiler.steps.len();
         expert_ffn::compile(experts, compiler)?;
         combine::compile(combine, compiler)?;
-        // Several buffers take the steps of each op, and so do more rows.
+        // Several buffers use the steps of each op, and so do more rows.
         let n_few = expert_ffn::rows_few(compiler.route()).min(ROWS_FEW);
         for mut step in compiler.steps.split_off(first) {
             if step.name != expert_ffn::GATE_UP && step.n_rows.contains(&1) {

@@ -1,9 +1,9 @@
 // out = residual + (weighted down . inner of the experts of a row, ascending + shared): outputs
 // along x, rows along y. RANKS experts are computed at once, by neighbouring teams of TEAM
-// invocations, each with OUTS outputs; what each gave is added up in the order of `routes`, as
-// `combine.wgsl` does.
+// invocations, each with OUTS outputs; their outputs are added up in the order of `routes`, as in
+// `combine.wgsl`.
 
-// The row of the batch that this workgroup has.
+// The batch row of this workgroup.
 var<private> row: u32;
 
 const N_TEAMS: u32 = N_INVOCATIONS / TEAM;
@@ -39,7 +39,7 @@ fn inner_value(at: u32, col: u32) -> f32 {
     return select(0.0, ws[select(0u, at + col, is_there)], is_there);
 }
 
-// The inner values of RANKS experts from `first_rank` on.
+// Loads the inner values of RANKS experts from `first_rank` on.
 fn stage(invocation: u32, first_rank: u32) {
     const N_QUADS: u32 = UNIT_QUADS * N_UNITS;
     for (var i = invocation; i < RANKS * N_QUADS; i += N_INVOCATIONS) {
@@ -110,7 +110,7 @@ fn total_of(rank: u32, out: u32) -> f32 {
 
 fn combined(idx: u32, out: u32) -> f32 {
     // Always 0, but a driver does not know. Of two products whose sum is known to begin with 0 it
-    // may round either first, and the other kernel has it round the first.
+    // may round either first; the other kernel makes it round the first.
     var sum = f32(params.step.first_row);
     for (var rank = 0u; rank < TOP_K; rank++) {
         sum = fma(bitcast<f32>(routes[row * TOP_K + rank].y), total_of(rank, out), sum);

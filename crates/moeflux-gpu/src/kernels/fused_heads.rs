@@ -1,7 +1,7 @@
 //! The norms of queries and keys and their rope, as one step for any number of rows: one workgroup
 //! per head of a row.
 //!
-//! **Invariant:** values are as after each op; what the norms give is written once.
+//! **Invariant:** values are as after each op; the output of the norms is written once.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::{Op, RmsNorm, Rope};
@@ -19,7 +19,7 @@ pub(super) const KERNEL: Kernel = Kernel { op: NAME, shaders };
 /// Name of the shader.
 const NAME: &str = "norm and rope of heads";
 
-/// Columns of a head at most: they are kept in a workgroup's memory.
+/// Upper bound on the columns of a head: they are kept in workgroup memory.
 const N_COLS_MAX: usize = 1024;
 
 params! {
@@ -32,7 +32,7 @@ params! {
         q_gain: u32,
         k_gain: u32,
         epsilon: f32,
-        /// First column that turns.
+        /// First column that is rotated.
         first_col: u32,
         n_pairs: u32,
         frequencies: u32,
@@ -40,7 +40,7 @@ params! {
     }
 }
 
-/// Two norms and two ropes, each behind the norm of its heads.
+/// Two norms and two ropes, each after the norm of its heads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TurnedHeads<'a> {
     norms: [&'a RmsNorm; 2],
@@ -48,10 +48,10 @@ pub(super) struct TurnedHeads<'a> {
 }
 
 impl<'a> TurnedHeads<'a> {
-    /// How many ops.
+    /// Number of ops.
     pub(super) const N_OPS: usize = 4;
 
-    /// The first ops of a list, if they are these.
+    /// Returns the first ops of a list, if they are these.
     pub(super) fn of(ops: &'a [Op]) -> Option<Self> {
         let [Op::RmsNorm(q_norm), Op::RmsNorm(k_norm), Op::Rope(q_rope), Op::Rope(k_rope), ..] =
             ops
@@ -75,7 +75,7 @@ impl<'a> TurnedHeads<'a> {
             && k.gate.is_none()
             && q.x.head_dim == k.x.head_dim
             && q.x.head_dim <= N_COLS_MAX
-            // The norm of the keys must not wait for that of the queries.
+            // The norm of the keys must not depend on that of the queries.
             && k.x.buffer != q.out.buffer
             && q.x.buffer != k.out.buffer
             && q.epsilon.to_bits() == k.epsilon.to_bits()

@@ -3,7 +3,7 @@
 
 var<workgroup> normed: array<f32, HEAD_DIM>;
 
-// Where a pair's two channels are.
+// Returns the two channels of a pair.
 fn cols_of(pair: u32) -> vec2<u32> {
     if ARE_NEIGHBOURS {
         return params.first_col + vec2(2u * pair, 2u * pair + 1u);

@@ -1,8 +1,8 @@
 //! Products of the same rows as one step: with the norm before them, SwiGLU of two of them, or the
-//! addition behind a single one.
+//! addition after a single one.
 //!
 //! **Invariant:** every buffer that the ops write is written, with the same values up to rounding;
-//! what a row gives does not depend on others beside it. Many rows take the steps of each op.
+//! a row's result does not depend on other rows. Many rows use the steps of each op.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::{Add, Heads, MatMul, Op, RmsNorm, SwiGlu};
@@ -23,7 +23,7 @@ pub(super) const KERNEL: Kernel = Kernel { op: NAME, shaders };
 /// Name of the shader.
 const NAME: &str = "products of a row";
 
-/// Products of a step at most: so many have room in its parameters.
+/// Upper bound on products per step: its parameters have space for this many.
 const N_PRODUCTS_MAX: usize = 4;
 
 /// One product.
@@ -60,7 +60,7 @@ params! {
     }
 }
 
-/// A product and where its matrix lies.
+/// A product and the location of its matrix.
 #[derive(Clone, Copy, Debug)]
 struct Product<'a> {
     op: &'a MatMul,
@@ -68,7 +68,7 @@ struct Product<'a> {
     piece: Piece,
 }
 
-/// Ops that follow each other and become one step.
+/// Consecutive ops that become one step.
 #[derive(Clone, Debug)]
 pub(super) struct Products<'a> {
     ops: &'a [Op],
@@ -80,7 +80,7 @@ pub(super) struct Products<'a> {
 }
 
 impl<'a> Products<'a> {
-    /// The first ops of a list, as many as can be together, if they are two or more.
+    /// Returns as many of the first ops of a list as can be fused, if they are two or more.
     pub(super) fn of(ops: &'a [Op], compiler: &Compiler<'_>) -> Option<Self> {
         let norm = match ops.first()? {
             Op::RmsNorm(norm) if is_of_a_row(norm) => Some(norm),
@@ -104,7 +104,7 @@ impl<'a> Products<'a> {
         (n_ops >= 2).then_some(group)
     }
 
-    /// How many ops.
+    /// Returns the number of ops.
     pub(super) const fn n_ops(&self) -> usize {
         self.ops.len()
     }
@@ -133,7 +133,7 @@ impl<'a> Products<'a> {
         is_taken
     }
 
-    /// Gate and up come first then.
+    /// Moves gate and up to the front if it succeeds.
     fn takes_swiglu(&mut self, op: &'a SwiGlu) -> bool {
         let place = |heads: Heads| self.products.iter().position(|product| product.op.out == heads);
         let (Some(gate), Some(up)) = (place(op.gate), place(op.up)) else {
@@ -222,13 +222,13 @@ impl<'a> Products<'a> {
         }
     }
 
-    /// Of the addition, if there is one.
+    /// Returns the operands of the addition, or the input twice if there is none.
     fn residual_and_sum(&self) -> (Heads, Heads) {
         let Product { op, .. } = self.products[0];
         self.add.map_or((op.x, op.x), |add| (if add.x == op.out { add.y } else { add.x }, add.out))
     }
 
-    /// From one row to the next, of everything that has rows.
+    /// Returns the distances between rows, for everything that has rows.
     fn strides(&self, compiler: &Compiler<'_>) -> Strides {
         let stride = |heads: Heads| compiler.view(&heads).row_stride;
         let x = self.products[0].op.x;
@@ -268,7 +268,7 @@ impl<'a> Products<'a> {
     }
 }
 
-/// Whether it norms whole rows from one buffer to another.
+/// Returns whether it norms whole rows from one buffer to another.
 fn is_of_a_row(norm: &RmsNorm) -> bool {
     norm.gate.is_none()
         && norm.x.n_heads == 1
@@ -276,7 +276,7 @@ fn is_of_a_row(norm: &RmsNorm) -> bool {
         && norm.x.buffer != norm.out.buffer
 }
 
-/// What is done beside products.
+/// Operations besides products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extra {
     Nothing,
@@ -286,8 +286,8 @@ enum Extra {
     Sum,
 }
 
-/// From one row to the next. The same in layers that are alike, so that constants cost no shaders;
-/// parameters have no room for them.
+/// Distances between rows. Equal in layers of the same shape, so that these constants add no
+/// shaders; parameters have no space for them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Strides {
     x: u32,
@@ -297,16 +297,16 @@ struct Strides {
     outs: [u32; N_PRODUCTS_MAX],
 }
 
-/// What of a group is constant in its shader.
+/// Constants of a group's shader.
 #[derive(Clone, Copy, Debug)]
 struct Constants {
-    /// Of the first, and of those of `others`.
+    /// Kind of the first product, and of those in `others`.
     kinds: [u32; 2],
     /// A bit for each product.
     others: u32,
     n_products: u32,
     extra: Extra,
-    /// Of four if the row is whole quads.
+    /// Quads if the row is a multiple of four.
     lanes: Lanes,
     strides: Strides,
 }

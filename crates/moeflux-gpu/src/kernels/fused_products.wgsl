@@ -1,20 +1,20 @@
-// Products of rows with several matrices in one dispatch, outputs along x and rows along y: each
-// workgroup has outputs of one of them. Where HAS_NORM, the row is normed first; where there are
-// two of N_MATRICES, the first product is a gate, the second what it is multiplied to, and they
-// share workgroups; where HAS_SUM, the only product is added to a residual.
+// Products of rows with several matrices in one dispatch, outputs along x and rows along y. Each
+// workgroup has outputs of one matrix. With HAS_NORM, the row is normed first. If N_MATRICES is
+// two, the first product is a gate and the second its multiplier, and they share workgroups. With
+// HAS_SUM, the only product is added to a residual.
 
 struct Part {
     codes: u32,
     scales: u32,
     biases: u32,
     n_outputs: u32,
-    // Where the outputs go.
+    // Offset of the outputs.
     out: u32,
 }
 
 const HAS_PAIR: bool = N_MATRICES == 2u;
 
-// The row of the batch that this workgroup has.
+// The batch row of this workgroup.
 var<private> row: u32;
 
 fn out_stride_of(idx: u32) -> u32 {
@@ -59,7 +59,7 @@ fn matrix_of(part: Part) -> Matrix {
     return Matrix(part.codes, part.scales, part.biases, part.n_outputs, params.n_cols);
 }
 
-// Workgroups that begin with a product; the second of a pair has none of its own.
+// Returns the workgroups of a product; the second of a pair has none of its own.
 fn n_groups_of(idx: u32) -> u32 {
     let n = (part_of(idx).n_outputs + N_TEAMS * OUTS - 1u) / (N_TEAMS * OUTS);
     return select(n, 0u, HAS_PAIR && idx == 1u);
@@ -69,7 +69,7 @@ fn x_first() -> u32 {
     return params.x + row * X_STRIDE;
 }
 
-// Column `first` of the row and the three behind it; those behind the last are zero.
+// Returns column `first` of the row and the next three; those after the last are zero.
 fn input_quad(first: u32) -> vec4<f32> {
     if IS_QUADS {
         let is_there = first < params.n_cols;
@@ -94,9 +94,9 @@ fn gain_quad(first: u32) -> vec4<f32> {
     return values;
 }
 
-// The gains of what this invocation brings of a block.
+// Gains of the inputs that this invocation loads for a block.
 var<private> gains: array<vec4<f32>, INPUTS_EACH>;
-// Of the output that this invocation stores.
+// Residual of the output that this invocation stores.
 var<private> residual: f32;
 
 // Reads the row from unit `first` on.
@@ -110,8 +110,8 @@ fn read_row(invocation: u32, first: u32) {
     }
 }
 
-// What a row that is normed is multiplied by; its first block has been read. The order of the sum
-// depends on the row's length alone: so the factor is the same in all plans.
+// Returns the factor of a normed row, whose first block has been read. The order of the sum depends
+// on the row's length alone, so the factor is the same in all plans.
 fn factor_of(lanes: Lanes) -> f32 {
     var squares = 0.0;
     for (var own = 0u; own < INPUTS_EACH; own++) {
@@ -125,8 +125,8 @@ fn factor_of(lanes: Lanes) -> f32 {
     return 1.0 / root_of(sum_of_lanes(squares, lanes) / f32(params.n_cols) + params.epsilon);
 }
 
-// Fills `x_block` with the row as it is multiplied: the same values, whether products are in the
-// norm's dispatch or find the normed row. One workgroup leaves that, as others read it too.
+// Fills `x_block` with the row as it is multiplied. The values are the same whether products share
+// the norm's dispatch or read the normed row. One workgroup writes that row, as others read it too.
 fn share_row(invocation: u32, group: u32, first: u32, factor: f32) {
     for (var own = 0u; own < INPUTS_EACH; own++) {
         let i = own * N_INVOCATIONS + invocation;
@@ -151,7 +151,7 @@ fn leave_normed(first: u32, values: vec4<f32>) {
     }
 }
 
-// Writes what came out of output `idx`, whose sum is number `out` of a team.
+// Writes output `idx`, whose sum is number `out` of a team.
 fn store(which: u32, idx: u32, team: u32, out: u32) {
     let place = out_at(which) + idx;
     let product = total_of(team, out);
@@ -185,7 +185,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     let is_other = ((OTHERS >> which) & 1u) == 1u;
     let is_pair = HAS_PAIR && which == 0u;
     let first_out = (own * N_TEAMS + team) * OUTS;
-    // Outputs of a workgroup are fewer than its invocations.
+    // A workgroup has fewer outputs than invocations.
     let own_out = own * N_TEAMS * OUTS + lanes.lane;
     let has_out = lanes.lane < N_TEAMS * OUTS && own_out < matrix.n_rows;
     if HAS_SUM && has_out {
@@ -194,7 +194,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     var factor = 1.0;
     var sums: array<f32, N_SUMS>;
     for (var first = 0u; first < n_units_of(matrix); first += BLOCK_UNITS) {
-        // Weights are on their way while the row is staged.
+        // Weights are in flight while the row is staged.
         if OTHERS != 0u && is_other {
             load(OTHER_KIND, matrix, first_out, first, lane, 0u);
         } else {

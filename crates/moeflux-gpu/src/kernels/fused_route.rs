@@ -1,7 +1,7 @@
-//! The choice of experts and a product that does not wait for it, side by side as one step for a
-//! few rows: the last product of the shared expert costs no time of its own.
+//! The choice of experts and an independent product, side by side as one step for a few rows: the
+//! last product of the shared expert takes no extra time.
 //!
-//! **Invariant:** as the two ops alone, row by row; many rows take their steps.
+//! **Invariant:** results equal those of the two ops alone, row by row; many rows use their steps.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::{MatMul, Op, Purpose, Route};
@@ -39,7 +39,7 @@ params! {
     }
 }
 
-/// A router's choice, and a product behind it in the list.
+/// A router's choice, and the product after it in the list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChoiceAndProduct<'a> {
     ops: &'a [Op],
@@ -50,10 +50,10 @@ pub(super) struct ChoiceAndProduct<'a> {
 }
 
 impl<'a> ChoiceAndProduct<'a> {
-    /// How many ops.
+    /// Number of ops.
     pub(super) const N_OPS: usize = 2;
 
-    /// The first ops of a list, if they are these.
+    /// Returns the first ops of a list, if they are these.
     pub(super) fn of(ops: &'a [Op], compiler: &Compiler<'_>) -> Option<Self> {
         let [Op::Route(route), Op::MatMul(product), ..] = ops else {
             return None;

@@ -1,5 +1,5 @@
-// The experts of a row, by its first workgroup, and a product that does not wait for them, by the
-// others: outputs along x, rows along y.
+// The experts of a row, by its first workgroup, and an independent product, by the others: outputs
+// along x, rows along y.
 
 const N_MATRICES: u32 = 1u;
 

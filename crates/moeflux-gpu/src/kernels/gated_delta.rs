@@ -1,7 +1,8 @@
 //! [`GatedDelta`]: one workgroup per value head and strip of values, over all rows of a segment.
 //!
-//! Values lie side by side, and some invocations share the keys of each. A block of rows is brought
-//! into memory of the workgroup together, so that the walk over tokens does not wait for each.
+//! Adjacent values are processed by adjacent groups of invocations, which share the keys of a
+//! value. A block of rows is loaded into workgroup memory at once, so that the loop over tokens
+//! does not wait for each.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::{DeltaShape, GatedDelta};
@@ -22,7 +23,7 @@ pub(super) const KERNEL: Kernel = Kernel {
     },
 };
 
-/// Rows brought in together, and what their keys and queries may take of a workgroup's memory.
+/// Rows loaded together, and the upper bound on workgroup memory for their keys and queries.
 const N_ROWS_BLOCK: usize = 8;
 const BLOCK_BYTES_MAX: usize = 12 << 10;
 
@@ -34,7 +35,7 @@ params! {
         decay: View,
         beta: View,
         out: View,
-        /// Value heads next to each other that share a key head.
+        /// Adjacent value heads that share a key head.
         n_shared: u32,
         n_key_heads: u32,
     }
@@ -43,9 +44,9 @@ params! {
 /// The invocations that share the keys of one value.
 #[derive(Clone, Copy)]
 enum KeyLanes {
-    /// So many neighbours in a subgroup.
+    /// Neighbours in a subgroup.
     Subgroup(u32),
-    /// Eight, wherever they are.
+    /// Eight, through workgroup memory.
     Shared,
 }
 

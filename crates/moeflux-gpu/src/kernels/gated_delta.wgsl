@@ -5,7 +5,8 @@
 // registers. S k and S q are summed together, before the state is changed: with S' the new state,
 // S' q = decay * S q + delta * (k . q).
 
-// Keys of a row, rounded up to what all invocations hold: those beyond KEY_DIM are zeros.
+// Quads of keys of a row, rounded up to the capacity of all invocations: keys beyond KEY_DIM are
+// zeros.
 const KEYS: u32 = N_OWN * N_KEY_LANES;
 const N_STATE: u32 = N_HEADS * VALUE_DIM * KEY_DIM;
 const N_INVOCATIONS: u32 = STRIP * N_KEY_LANES;
@@ -23,7 +24,7 @@ fn four_of(head_at: u32, col: u32) -> vec4<f32> {
     return four;
 }
 
-// Brings in a block of rows.
+// Loads a block of rows.
 fn load_rows(first_row: u32, n_rows: u32, key_head: u32, lane: u32) {
     for (var at = lane; at < n_rows * KEYS; at += N_INVOCATIONS) {
         let row = first_row + at / KEYS;
@@ -61,7 +62,7 @@ fn main(lanes: Lanes, @builtin(workgroup_id) group: vec3<u32>) {
     }
     for (var block = 0u; block < part.n_rows; block += N_ROWS) {
         let n_rows = min(N_ROWS, part.n_rows - block);
-        // The rows of the block before have been read.
+        // The rows of the previous block have been read.
         workgroupBarrier();
         load_rows(part.first_row + block, n_rows, key_head, lane);
         workgroupBarrier();

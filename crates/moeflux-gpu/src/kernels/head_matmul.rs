@@ -1,4 +1,4 @@
-//! [`HeadMatMul`]: products with rows of the weight for each head, either way.
+//! [`HeadMatMul`]: products with each head's own rows of the weight, in either orientation.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::{HeadMatMul, Orientation};
@@ -21,17 +21,17 @@ params! {
         x: View,
         out: View,
         n_cols: u32,
-        /// Of one head's matrix.
+        /// Rows of one head's matrix.
         n_rows: u32,
-        /// From one head's first row to the next one's.
+        /// Distance between the first rows of heads.
         row_stride: u32,
-        /// Row of head 0 that the bound part begins with, as a number that wraps around.
+        /// First row of the bound part, relative to row 0 of head 0; wraps around.
         first_row: u32,
         n_bound: u32,
         codes: u32,
         scales: u32,
         biases: u32,
-        /// Whether other parts have already left sums in `out`.
+        /// Whether other parts have already written sums to `out`.
         adds: u32,
     }
 }

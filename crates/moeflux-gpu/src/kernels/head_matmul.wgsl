@@ -1,5 +1,5 @@
-// out = weight . x for every head, with rows of the weight of its own, for a few inputs: outputs
-// along x, rows along y, heads along z.
+// out = weight . x for every head, with its own rows of the weight, for a few inputs: outputs along
+// x, rows along y, heads along z.
 
 const N_MATRICES: u32 = 1u;
 

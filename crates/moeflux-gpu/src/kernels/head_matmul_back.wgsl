@@ -35,7 +35,8 @@ fn main(
         sums_of_rows[invocation * UNIT_QUADS + quad] = sums[quad];
     }
     workgroupBarrier();
-    // Each invocation adds up four columns of eight others, then the first eight all of them.
+    // Each invocation adds up four columns of eight others, then the first eight add up the
+    // results.
     let quad = invocation % UNIT_QUADS;
     let part = invocation / UNIT_QUADS;
     var sum = vec4<f32>();

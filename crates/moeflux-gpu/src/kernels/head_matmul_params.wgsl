@@ -1,10 +1,10 @@
-// What products per head share: where a head's rows lie in the bound part of the weight.
+// Shared by products per head: the location of a head's rows in the bound part of the weight.
 
 fn bound_matrix() -> Matrix {
     return Matrix(params.codes, params.scales, params.biases, params.n_bound, params.n_cols);
 }
 
-// Where row `idx` of a head lies in the bound part: `n_bound` or more if it does not.
+// Returns the index of row `idx` of a head in the bound part; `n_bound` or more if it is not there.
 fn matrix_row(head: u32, idx: u32) -> u32 {
     return head * params.row_stride + idx - params.first_row;
 }

@@ -1,4 +1,4 @@
-// out = weight . x for every head, with rows of the weight of its own, for many inputs: tiles of
+// out = weight . x for every head, with its own rows of the weight, for many inputs: tiles of
 // outputs along x, of rows along y, heads along z.
 
 @compute @workgroup_size(N_INVOCATIONS)

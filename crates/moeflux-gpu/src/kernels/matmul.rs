@@ -1,5 +1,5 @@
-//! [`MatMul`]: a few rows one by one, each as if it were alone; many rows in tiles, by cooperative
-//! matrices where the device has them and may round.
+//! [`MatMul`]: a few rows one by one, each computed as if alone; many rows in tiles, by cooperative
+//! matrices if the device has them and may round.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::MatMul;
@@ -24,14 +24,14 @@ params! {
         x: View,
         out: View,
         n_cols: u32,
-        /// Outputs that lie in the bound arena.
+        /// Outputs in the bound arena.
         first_output: u32,
         n_outputs: u32,
-        /// Where the parts of their rows begin, in words.
+        /// Offsets of the parts of their rows, in words.
         codes: u32,
         scales: u32,
         biases: u32,
-        /// Where the bias begins, or `NONE`.
+        /// Offset of the bias, or `NONE`.
         bias: u32,
     }
 }
@@ -52,7 +52,7 @@ fn coop_shader(layout: MatrixLayout, (tile, unit): (CoopTile, MatrixUnit)) -> Sh
     )
 }
 
-/// What all have: the weight, and where results go.
+/// Adds the common parts: the weight, and the storing of results.
 fn stored(shader: Shader, layout: MatrixLayout) -> Shader {
     reading(shader, [("KIND", kind_of(layout))]).piece(include_str!("matmul_store.wgsl"))
 }
@@ -100,7 +100,7 @@ pub(super) fn compile(op: &MatMul, compiler: &mut Compiler<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Steps for more rows than a few, of a weight's piece.
+/// Appends the steps for more rows than a few, for a piece of a weight.
 fn many(
     (layout, piece): (MatrixLayout, &Piece),
     compiler: &mut Compiler<'_>,

@@ -10,7 +10,7 @@ alias Inputs = coop_mat16x16<f16, A>;
 alias Outputs = coop_mat16x16<f16, B>;
 alias Sums = coop_mat16x16<f32, C>;
 
-// By 16 inputs, then 16 rows of the matrix. Each has a name, so that it stays in registers.
+// By 16 inputs, then 16 rows of the matrix. Separate names keep them in registers.
 var<private> sums_00: Sums;
 var<private> sums_01: Sums;
 var<private> sums_10: Sums;
@@ -35,7 +35,7 @@ fn begin_sums() {
     sums_31 = Sums();
 }
 
-// Adds the products of what is in the tiles.
+// Adds the products of the tiles.
 fn add_tile(stand: Stand) {
     let subgroup = stand.subgroup;
     let w_at = subgroup % 4u * 32u * ROW_QUADS;
@@ -58,8 +58,8 @@ fn add_tile(stand: Stand) {
     }
 }
 
-// Shows the sums of 16 inputs of each subgroup after those of others, to the kernel's `take_sums`.
-// All of the workgroup call it together.
+// Passes each subgroup's sums to the kernel's `take_sums`, 16 inputs at a time. The whole workgroup
+// must call it together.
 fn show_sums(stand: Stand) {
     let at = stand.subgroup * N_SHOWN;
     workgroupBarrier();

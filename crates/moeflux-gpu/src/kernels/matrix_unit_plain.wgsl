@@ -1,11 +1,11 @@
-// The unit that multiplies tiles of `coop_tile.wgsl`, by single invocations: for tests of what is
-// around it on devices without cooperative matrices. 32 neighbours stand for a subgroup.
+// Emulates the unit that multiplies tiles of `coop_tile.wgsl` by single invocations, to test the
+// surrounding code on devices without cooperative matrices. 32 neighbours stand for a subgroup.
 
 struct Unit {
     @builtin(local_invocation_index) invocation: u32,
 }
 
-// Of one row of the matrix with each of 64 inputs.
+// Sums of one row of the matrix with each of 64 inputs.
 var<private> sums: array<f32, 64>;
 
 fn stand_of(unit: Unit, group: vec3<u32>) -> Stand {
@@ -16,7 +16,7 @@ fn begin_sums() {
     sums = array<f32, 64>();
 }
 
-// Adds the products of what is in the tiles.
+// Adds the products of the tiles.
 fn add_tile(stand: Stand) {
     let w_at = (stand.subgroup % 4u * 32u + stand.lane) * ROW_QUADS;
     let x_first = stand.subgroup / 4u * 64u * ROW_QUADS;
@@ -29,8 +29,8 @@ fn add_tile(stand: Stand) {
     }
 }
 
-// Shows the sums of 16 inputs of each subgroup after those of others, to the kernel's `take_sums`.
-// All of the workgroup call it together.
+// Passes each subgroup's sums to the kernel's `take_sums`, 16 inputs at a time. The whole workgroup
+// must call it together.
 fn show_sums(stand: Stand) {
     for (var first = 0u; first < 64u; first += 16u) {
         workgroupBarrier();

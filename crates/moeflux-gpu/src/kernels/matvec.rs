@@ -1,7 +1,7 @@
-//! How products with one input are laid over invocations: the constants of `matvec.wgsl`.
+//! Distribution of products with one input over invocations: the constants of `matvec.wgsl`.
 //!
-//! **Invariant:** workgroup memory stays under 16 KiB, which every adapter has. Knows nothing of
-//! where inputs come from and results go: kernels say that.
+//! **Invariant:** workgroup memory stays under 16 KiB, which every adapter has. The sources of
+//! inputs and targets of results are left to the kernels.
 
 use crate::kernels::decode_matrix::UNIT_COLS;
 use crate::params::WgslStruct;
@@ -10,30 +10,30 @@ use crate::shader::Shader;
 /// Invocations of a workgroup.
 pub(super) const N_INVOCATIONS: u32 = 256;
 
-/// Most rows that are computed one by one, each as if it were alone. On an H200, taking four at
-/// once, so that their weights are read once, made a step of 2 to 8 rows 3 times slower, and tiles
-/// one of 16 to 32 twice.
+/// Upper bound on rows that are computed one by one, each as if alone. On an H200, computing four
+/// at once, to read their weights once, made a step of 2 to 8 rows 3 times slower, and tiles made
+/// one of 16 to 32 rows 2 times slower.
 pub(super) const ROWS_FEW: u32 = 32;
 
-/// Units of a block that an invocation takes at most: so many have room in workgroup memory.
+/// Upper bound on an invocation's units of a block: workgroup memory has space for this many.
 const UNITS_EACH_MOST: u32 = 2;
 
-/// A layout of the work.
+/// A distribution of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Matvec {
     /// Invocations that share outputs.
     team: u32,
-    /// Units of columns that each of them takes at once.
+    /// Units of columns that each invocation takes at once.
     units_each: u32,
     /// Outputs of a team.
     outs: u32,
-    /// Invocations that add their sums up without workgroup memory.
+    /// Invocations that add up their sums without workgroup memory.
     width: u32,
 }
 
 impl Matvec {
-    /// For rows of `n_cols` columns, `n_outputs` of them in a dispatch, on an adapter with
-    /// subgroups of these sizes.
+    /// Returns the distribution for `n_outputs` rows of `n_cols` columns in a dispatch, on an
+    /// adapter with these subgroup sizes.
     pub(super) fn new(
         (n_outputs, n_cols): (usize, usize),
         subgroup_sizes: Option<(u32, u32)>,
@@ -44,7 +44,7 @@ impl Matvec {
             12..24 => 16,
             _ => 32,
         };
-        // Enough workgroups for every core come first, then more use of each staged input.
+        // Enough workgroups for every core come first, then more reuse of each staged input.
         let outs = match n_outputs {
             ..1024 => 1,
             1024..4096 => 2,
@@ -55,27 +55,27 @@ impl Matvec {
         Self { team, units_each, outs, width: smallest.min(team) }
     }
 
-    /// With half as many outputs at once, where each is of two matrices.
+    /// Halves the outputs at once, for outputs that combine two matrices.
     pub(super) const fn of_pairs(self) -> Self {
         Self { outs: self.outs.div_ceil(2), ..self }
     }
 
-    /// Invocations that share outputs.
+    /// Returns the number of invocations that share outputs.
     pub(super) const fn team(self) -> u32 {
         self.team
     }
 
-    /// Invocations that add their sums up without workgroup memory.
+    /// Returns the number of invocations that add up their sums without workgroup memory.
     pub(super) const fn width(self) -> u32 {
         self.width
     }
 
-    /// Outputs of a workgroup.
+    /// Returns the outputs of a workgroup.
     pub(super) const fn outs_per_group(self) -> u32 {
         N_INVOCATIONS / self.team * self.outs
     }
 
-    /// A shader that has these constants, and the pieces that need them.
+    /// Returns a shader with these constants and the required fragments.
     pub(super) fn shader(
         self,
         name: &'static str,
@@ -92,12 +92,12 @@ impl Matvec {
             .piece(include_str!("matvec.wgsl"))
     }
 
-    /// The piece that adds sums of neighbours up.
+    /// Returns the fragment that adds up sums of neighbours.
     pub(super) const fn neighbours(self) -> &'static str {
         neighbours(self.width)
     }
 
-    /// Layouts of every shape, for tests without a GPU.
+    /// Returns distributions of every shape, for tests without a GPU.
     pub(super) fn examples() -> Vec<Self> {
         vec![
             Self::new((10_000, 4096), Some((32, 32))),
@@ -108,7 +108,7 @@ impl Matvec {
     }
 }
 
-/// The piece that adds sums of `width` neighbours up.
+/// Returns the fragment that adds up sums of `width` neighbours.
 pub(super) const fn neighbours(width: u32) -> &'static str {
     match width {
         1 => include_str!("neighbours_none.wgsl"),

@@ -1,24 +1,24 @@
 // Products of a matrix's rows with one input. TEAM neighbouring invocations share OUTS rows of the
 // matrix; each takes every TEAM-th unit of columns, UNITS_EACH of a block. The workgroup holds a
-// block of the input. The kernel says in `x_at` where that begins in `ws`.
+// block of the input. The kernel sets `x_at` to the input's offset in `ws`.
 
 const N_TEAMS: u32 = N_INVOCATIONS / TEAM;
 const BLOCK_UNITS: u32 = TEAM * UNITS_EACH;
 const N_CHUNKS: u32 = OUTS * UNITS_EACH;
 const N_SUMS: u32 = OUTS * N_MATRICES;
-// Of each sum so many parts are left when neighbours have added theirs up.
+// Partial sums that remain of each sum after neighbours have added theirs up.
 const N_PARTS: u32 = TEAM / WIDTH;
-// Quads of a block, and how many of them each invocation brings.
+// Quads of a block, and how many of them each invocation loads.
 const BLOCK_QUADS: u32 = UNIT_QUADS * BLOCK_UNITS;
 const INPUTS_EACH: u32 = (BLOCK_QUADS + N_INVOCATIONS - 1u) / N_INVOCATIONS;
 
-// A lane of each team reads the same four columns of its unit at once: those lie side by side.
+// The lanes of a team read the same four columns of their units at once, so those are adjacent.
 var<workgroup> x_block: array<vec4<f32>, BLOCK_QUADS>;
 var<workgroup> parts: array<f32, N_TEAMS * N_SUMS * N_PARTS>;
 var<private> x_at: u32;
 var<private> inputs: array<vec4<f32>, INPUTS_EACH>;
 
-// What is stored of the block, of each of N_MATRICES: on its way while the inputs are staged.
+// Stored data of the block, for each of N_MATRICES; in flight while the inputs are staged.
 var<private> chunks: array<Chunk, N_CHUNKS * N_MATRICES>;
 var<private> affines: array<Affine, N_CHUNKS * N_MATRICES>;
 
@@ -27,14 +27,14 @@ fn x_value(col: u32, n_cols: u32) -> f32 {
     return select(0.0, value_at(select(0u, x_at + col, is_there)), is_there);
 }
 
-// Four values together: all of them are there or none.
+// Returns four values; either all or none of them exist.
 fn x_quad(col: u32, n_cols: u32) -> vec4<f32> {
     let is_there = col < n_cols;
     let values = quad_at(select(0u, x_at + col, is_there));
     return select(vec4<f32>(), values, is_there);
 }
 
-// Reads what this invocation brings of the block from unit `first` on.
+// Reads this invocation's part of the block from unit `first` on.
 fn read_inputs(invocation: u32, first: u32, n_cols: u32) {
     for (var own = 0u; own < INPUTS_EACH; own++) {
         let i = own * N_INVOCATIONS + invocation;
@@ -54,12 +54,12 @@ fn read_inputs(invocation: u32, first: u32, n_cols: u32) {
     }
 }
 
-// Where a quad of a block stands in `x_block`.
+// Returns the index of a block's quad in `x_block`.
 fn place_of_input(i: u32) -> u32 {
     return i % UNIT_QUADS * BLOCK_UNITS + i / UNIT_QUADS;
 }
 
-// Fills `x_block` with what was read.
+// Fills `x_block` with the inputs read.
 fn share_inputs(invocation: u32) {
     for (var own = 0u; own < INPUTS_EACH; own++) {
         let i = own * N_INVOCATIONS + invocation;
@@ -75,9 +75,8 @@ fn stage(invocation: u32, first: u32, n_cols: u32) {
     share_inputs(invocation);
 }
 
-// Loads the block from unit `first_unit` on of OUTS rows, as that of matrix number `which`. Rows
-// and units behind the last are taken for the last: their inputs are zero, or their sums are left
-// alone.
+// Loads the block from unit `first_unit` on of OUTS rows, for matrix number `which`. Rows and units
+// after the last read the last one: their inputs are zero, or their sums are ignored.
 fn load(kind: u32, matrix: Matrix, first_out: u32, first_unit: u32, lane: u32, which: u32) {
     let last_unit = n_units_of(matrix) - 1u;
     for (var i = 0u; i < UNITS_EACH; i++) {
@@ -91,8 +90,7 @@ fn load(kind: u32, matrix: Matrix, first_out: u32, first_unit: u32, lane: u32, w
     }
 }
 
-// Adds the products of what `load` left of a matrix: that of output `out` to sum
-// `which * OUTS + out`.
+// Adds the products of a matrix's loaded data: that of output `out` to sum `which * OUTS + out`.
 fn add_products(
     kind: u32,
     matrix: Matrix,
@@ -128,7 +126,7 @@ fn add_products(
     }
 }
 
-// Leaves the sums of all lanes of a team for `total_of`, behind a barrier.
+// Stores the sums of all lanes of a team for `total_of`, which must follow a barrier.
 fn share(team: u32, lane: u32, sums: ptr<function, array<f32, N_SUMS>>) {
     for (var i = 0u; i < N_SUMS; i++) {
         let part = sum_of_neighbours((*sums)[i]);

@@ -1,4 +1,4 @@
-//! [`MlaAttention`] in absorbed form: see `attend.rs` for how it is taken apart.
+//! [`MlaAttention`] in absorbed form: see `attend.rs` for its steps.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::MlaAttention;

@@ -1,6 +1,6 @@
-// Where latent attention finds queries, keys and values: see attend_tile.wgsl. A key is the
-// latent, LATENT_FOURS times four columns, and behind it the rotated key; a value is the latent.
-// All heads share them.
+// Access to queries, keys and values of latent attention: see attend_tile.wgsl. A key is the
+// latent, VALUE_FOURS times four columns, followed by the rotated key; a value is the latent. All
+// heads share them.
 
 const N_HEADS: u32 = GROUP;
 const ROPE_FOURS: u32 = KEY_FOURS - VALUE_FOURS;
@@ -21,7 +21,7 @@ fn query4(row: u32, head: u32, four: u32) -> vec4<f32> {
     return four_of(params.q_rope, row, head, four - VALUE_FOURS, ROPE_DIM);
 }
 
-// The key of a row.
+// Returns the key of a row.
 fn row4(row: u32, four: u32) -> vec4<f32> {
     if four < VALUE_FOURS {
         return four_of(params.latent, row, 0u, four, LATENT_DIM);
@@ -51,7 +51,7 @@ fn value4(part: Part, position: u32, kv_head: u32, four: u32) -> vec4<f32> {
     return key4(part, position, kv_head, four);
 }
 
-// Keeps a row of a part.
+// Stores a row of a part.
 fn append(part: Part, part_row: u32, kv_head: u32, four: u32) {
     if part_row >= part.n_rows {
         return;

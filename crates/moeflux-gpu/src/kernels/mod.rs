@@ -1,8 +1,8 @@
-//! A plan into steps: the ops as kernels, a Rust file and a WGSL file each.
+//! Compiles a plan into steps: one kernel per op, each with a Rust file and a WGSL file.
 //!
-//! `compile` of a file turns its op into steps; its `Kernel` says what it covers, and lists
-//! shaders so that tests can look at all of them without a GPU.
-//! **Invariant:** a kernel knows its op alone; what several ops do together stands in `fuse.rs`.
+//! The `compile` function of a file turns its op into steps. Its `Kernel` names the op and lists
+//! the shaders, so that tests can check all of them without a GPU. **Invariant:** a kernel knows
+//! its op alone; fusion of several ops is in `fuse.rs`.
 
 mod decode_matrix;
 mod reduce;
@@ -48,12 +48,12 @@ use moeflux_kernels::{BlockKind, MatrixKind};
 use crate::compiler::Compiler;
 use crate::shader::Shader;
 
-/// What the file of an op, or of several as one, says of itself.
+/// Entry of an op, or of several fused ops.
 pub(crate) struct Kernel {
-    /// As [`Op::name`] calls it; of several ops, what their shader is called.
+    /// [`Op::name`], or the name of the shader for several ops.
     pub(crate) op: &'static str,
-    /// Its shaders: one of each text that differs in more than a constant, and of each constant
-    /// that changes what is compiled.
+    /// Its shaders: one for each text that differs in more than a constant, and for each constant
+    /// that changes the compiled code.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests look at all shaders"))]
     pub(crate) shaders: fn() -> Vec<Shader>,
 }
@@ -92,8 +92,8 @@ pub(crate) const KERNELS: [Kernel; 23] = [
     fused_route::KERNEL,
 ];
 
-/// The kinds of blocks that kernels read, by their numbers there. Models with others of
-/// [`BlockKind::ALL`] are computed on the CPU.
+/// The kinds of blocks that kernels read, indexed by their numbers there. Models with other kinds
+/// of [`BlockKind::ALL`] run on the CPU.
 pub const BLOCKS: [BlockKind; 14] = [
     BlockKind::Q4_0,
     BlockKind::Q4_1,
@@ -111,7 +111,7 @@ pub const BLOCKS: [BlockKind; 14] = [
     BlockKind::MXFP4_APART,
 ];
 
-/// Whether kernels read weights of this kind.
+/// Returns whether kernels read weights of this kind.
 pub(crate) fn reads(kind: MatrixKind) -> bool {
     match kind {
         MatrixKind::Float(_) | MatrixKind::Fp8(_) | MatrixKind::Affine(_) => true,
@@ -123,7 +123,9 @@ pub(crate) fn reads(kind: MatrixKind) -> bool {
 ///
 /// # Errors
 ///
-/// [`Error::Device`], also for an op that has no kernel.
+/// [`Error::Device`] if an op has no kernel or its shape is unsupported; [`Error::NoRoom`] if
+/// scratch cannot be allocated; [`Error::Unsupported`] if the layout of a layer's experts is
+/// unknown.
 pub(crate) fn compile_plan(plan: &Plan, compiler: &mut Compiler<'_>) -> Result<()> {
     let fuses = compiler.config().fuses;
     let ops = if fuses { fuse::ordered(plan.ops()) } else { plan.ops().to_vec() };
@@ -140,7 +142,7 @@ pub(crate) fn compile_plan(plan: &Plan, compiler: &mut Compiler<'_>) -> Result<(
     Ok(())
 }
 
-/// Appends the steps of ops that other steps are for where there are fewer rows than so many.
+/// Appends the unfused steps of ops, for at least `n_rows_least` rows; a fused step covers fewer.
 ///
 /// # Errors
 ///
@@ -189,7 +191,7 @@ fn compile(op: &Op, compiler: &mut Compiler<'_>) -> Result<()> {
     }
 }
 
-/// What an op without a kernel gives.
+/// Returns the error for an op without a kernel.
 fn unsupported(op: &str) -> Error {
     let (device, problem) = ("the GPU backend".to_owned(), format!("has no kernel for {op} yet"));
     Error::Device { device, problem, remedy: Some(Remedy::Cpu) }

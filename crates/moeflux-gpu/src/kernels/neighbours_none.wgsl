@@ -1,4 +1,4 @@
-// Without subgroups each invocation has only its own: WIDTH is 1.
+// Without subgroups each invocation has only its own value: WIDTH is 1.
 fn sum_of_neighbours(value: f32) -> f32 {
     return value;
 }

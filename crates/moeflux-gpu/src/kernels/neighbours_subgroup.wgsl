@@ -1,4 +1,4 @@
-// The sum over WIDTH invocations side by side, where subgroups are no smaller.
+// The sum over WIDTH adjacent invocations; subgroups must not be smaller.
 fn sum_of_neighbours(value: f32) -> f32 {
     var sum = value;
     for (var distance = 1u; distance < WIDTH; distance *= 2u) {

@@ -1,21 +1,21 @@
-// What kernels over a state are told of sessions: parts of the batch. All of a dispatch's parts are
-// of sessions whose pieces lie in the bound buffers.
+// Description of sessions for kernels over a state, as parts of the batch. All parts of a dispatch
+// are of sessions whose pieces are in the bound buffers.
 
-// Rows of one session that follow each other.
+// Consecutive rows of one session.
 struct Part {
-    // Of the batch.
+    // Row of the batch.
     first_row: u32,
     n_rows: u32,
-    // Of the first row.
+    // Position of the first row.
     position: u32,
-    // Where the list of the session's pieces begins in `pieces`.
+    // Offset of the session's list of pieces in `pieces`.
     list_at: u32,
-    // Which copy of a recurrent layer's state it finds, and which it leaves.
+    // Copies of a recurrent layer's state that are read and written.
     found: u32,
     left: u32,
 }
 
-// Part `idx` of the dispatch.
+// Returns part `idx` of the dispatch.
 fn part_of(idx: u32) -> Part {
     let at = params.step.place + 2u * idx;
     let rows = batch[at];
@@ -23,7 +23,7 @@ fn part_of(idx: u32) -> Part {
     return Part(rows.x, rows.y, rows.z, rows.w, copies.x, copies.y);
 }
 
-// Where a position of a part's session lies, in positions of the bound buffers.
+// Returns the place of a position of a part's session, in positions of the bound buffers.
 fn stored_place(part: Part, position: u32) -> u32 {
     return pieces[part.list_at + position / PIECE] * PIECE + position % PIECE;
 }

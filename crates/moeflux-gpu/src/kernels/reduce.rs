@@ -1,16 +1,16 @@
-//! Sums over the invocations of a workgroup: which shared piece of text a kernel gets.
+//! Sums over the invocations of a workgroup: selects the shared fragment for a kernel.
 //!
-//! Both pieces declare `struct Lanes`, the first argument of `main`, and `sum_of_lanes`. With
-//! subgroups of any size from four on, sums go through registers; without, through memory of the
-//! workgroup. **Invariant:** all invocations call it, and all get the same sum.
+//! Both fragments declare `struct Lanes`, the first argument of `main`, and `sum_of_lanes`. With
+//! subgroups of at least four, sums go through registers; without, through workgroup memory.
+//! **Invariant:** all invocations call it, and all get the same sum.
 
 use crate::compiler::Compiler;
 use crate::shader::Shader;
 
-/// Fewest and most invocations of a workgroup that sums.
+/// Minimum and maximum invocations of a workgroup that sums.
 const N_LANES: (usize, usize) = (32, 256);
 
-/// How sums are taken.
+/// Method of summing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sums {
     /// With subgroups.
@@ -20,10 +20,10 @@ pub(super) enum Sums {
 }
 
 impl Sums {
-    /// Both, for tests that look at every text.
+    /// Both methods, for tests that check every text.
     pub(super) const ALL: [Self; 2] = [Self::Subgroups, Self::Shared];
 
-    /// What the device can do.
+    /// Returns the method for the device.
     pub(super) fn on(compiler: &Compiler<'_>) -> Self {
         match compiler.subgroup_sizes() {
             Some((4.., ..=128)) => Self::Subgroups,
@@ -31,7 +31,7 @@ impl Sums {
         }
     }
 
-    /// Adds the piece and `N_LANES`, a power of two.
+    /// Adds the fragment and `N_LANES`, a power of two.
     pub(super) fn add_to(self, shader: Shader, n_lanes: u32) -> Shader {
         let piece = match self {
             Self::Subgroups => include_str!("reduce_subgroup.wgsl"),
@@ -40,7 +40,7 @@ impl Sums {
         shader.with("N_LANES", n_lanes).piece(piece)
     }
 
-    /// Behind that, adds the piece with `four_sums_of_lanes`.
+    /// Adds the fragment with `four_sums_of_lanes`, after the one above.
     pub(super) fn add_fours_to(self, shader: Shader) -> Shader {
         shader.piece(match self {
             Self::Subgroups => include_str!("reduce_four_subgroup.wgsl"),
@@ -49,8 +49,8 @@ impl Sums {
     }
 }
 
-/// Invocations that share the sum of so many values: each takes four or more, as far as there are
-/// so many.
+/// Returns the invocations that share a sum of `n_values` values: each takes at least four, if
+/// there are enough.
 pub(super) fn lanes_for(n_values: usize) -> u32 {
     let n_lanes = n_values.div_ceil(4).next_power_of_two().clamp(N_LANES.0, N_LANES.1);
     crate::params::narrow(n_lanes)

@@ -1,4 +1,4 @@
-// Four sums of a workgroup at once: behind `reduce_shared.wgsl`.
+// Four sums of a workgroup at once; requires `reduce_shared.wgsl`.
 
 var<workgroup> fours_of_lanes: array<vec4<f32>, N_LANES>;
 

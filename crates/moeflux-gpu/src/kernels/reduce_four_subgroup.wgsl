@@ -1,4 +1,4 @@
-// Four sums of a workgroup at once: behind `reduce_subgroup.wgsl`.
+// Four sums of a workgroup at once; requires `reduce_subgroup.wgsl`.
 
 var<workgroup> fours_of_subgroups: array<vec4<f32>, N_LANES / 4u>;
 

@@ -1,4 +1,4 @@
-// Sums over the N_KEY_LANES neighbouring invocations that share a value, by the workgroup's memory.
+// Sums over the N_KEY_LANES neighbouring invocations that share a value, through workgroup memory.
 
 struct Lanes {
     @builtin(local_invocation_index) lane: u32,

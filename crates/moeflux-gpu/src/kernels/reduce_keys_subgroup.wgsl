@@ -7,7 +7,7 @@ struct Lanes {
     @builtin(subgroup_size) subgroup_size: u32,
 }
 
-// Neighbours in a subgroup are neighbours here, whatever the order of indices is.
+// Numbers lanes so that neighbours in a subgroup are adjacent, whatever the order of indices.
 fn lane_of(lanes: Lanes) -> u32 {
     return lanes.subgroup * lanes.subgroup_size + lanes.in_subgroup;
 }

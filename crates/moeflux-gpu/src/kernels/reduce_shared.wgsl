@@ -1,4 +1,4 @@
-// Sums of a workgroup of N_LANES invocations, a power of two, through its memory.
+// Sums of a workgroup of N_LANES invocations, a power of two, through workgroup memory.
 
 struct Lanes {
     @builtin(local_invocation_index) lane: u32,

@@ -1,4 +1,4 @@
-// Sums of a workgroup of N_LANES invocations, with subgroups of any size from four on.
+// Sums of a workgroup of N_LANES invocations, with subgroups of at least four.
 
 struct Lanes {
     @builtin(local_invocation_index) lane: u32,

@@ -24,7 +24,7 @@ params! {
         gate: View,
         out: View,
         head_dim: u32,
-        /// The same for every head.
+        /// Shared by all heads.
         gain: u32,
         epsilon: f32,
     }

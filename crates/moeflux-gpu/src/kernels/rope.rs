@@ -13,14 +13,14 @@ use crate::step::{Extent, Grid};
 pub(super) const KERNEL: Kernel =
     Kernel { op: "rope", shaders: || [Pairing::Halves, Pairing::Neighbours].map(shader).to_vec() };
 
-/// Invocations of a workgroup, each for one pair.
+/// Invocations of a workgroup, one pair each.
 const N_PAIRS: u32 = 64;
 
 params! {
     struct RopeParams {
         x: View,
         n_heads: u32,
-        /// Of a head.
+        /// Pairs of a head.
         n_pairs: u32,
         frequencies: u32,
         amplitude: f32,

@@ -1,4 +1,4 @@
-// Turns pairs of channels by position * frequency: pairs of all heads along x, rows along y.
+// Rotates pairs of channels by position * frequency: pairs of all heads along x, rows along y.
 
 @compute @workgroup_size(N_PAIRS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {

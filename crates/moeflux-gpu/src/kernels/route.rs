@@ -27,12 +27,12 @@ params! {
     }
 }
 
-/// Values of one row of a guess: experts, then their weights.
+/// Returns the values of one row of a guess: experts, then their weights.
 pub(crate) const fn guess_cols(top_k: usize) -> usize {
     2 * top_k
 }
 
-/// What of a [`RouterKind`] is constant in a shader.
+/// Constants of a [`RouterKind`] in a shader.
 #[derive(Clone, Copy)]
 struct Kind {
     is_sigmoid: bool,
@@ -41,7 +41,7 @@ struct Kind {
     renormalises: bool,
 }
 
-/// What of an op is constant in a shader.
+/// Constants of an op in a shader.
 #[derive(Clone, Copy)]
 pub(super) struct Choice {
     shape: RouteShape,
@@ -50,7 +50,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// One of each kind, for tests.
+    /// Returns one of each kind, for tests.
     pub(super) fn examples() -> [Self; 2] {
         let softmax = Kind { is_sigmoid: false, n_groups: 1, n_groups_kept: 1, renormalises: true };
         let sigmoid = Kind { is_sigmoid: true, n_groups: 8, n_groups_kept: 4, renormalises: true };
@@ -61,7 +61,7 @@ impl Choice {
         ]
     }
 
-    /// Adds the constants and what chooses: `choose(lanes, row)`.
+    /// Adds the constants and the function `choose(lanes, row)`.
     pub(super) fn add_to(self, shader: Shader) -> Shader {
         let Self { shape, purpose, kind } = self;
         shader
@@ -79,7 +79,7 @@ impl Choice {
 
 fn shader(sums: Sums, choice: Choice) -> Shader {
     let shader = choice.add_to(Shader::new("route", RouteParams::WGSL, include_str!("route.wgsl")));
-    // Every expert is compared with all others: an invocation for each.
+    // Every expert is compared with all others: one invocation for each.
     sums.add_to(shader, lanes_for(4 * choice.shape.n_experts))
 }
 
@@ -90,7 +90,7 @@ pub(super) fn compile(op: &Route, compiler: &mut Compiler<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What a choice needs; says where it is left.
+/// Returns the constants and parameters of a choice; registers the location of its result.
 pub(super) fn described(op: &Route, compiler: &mut Compiler<'_>) -> Result<(Choice, RouteParams)> {
     let shape = RouteShape { top_k: op.top_k, n_experts: op.logits.head_dim };
     let guess = match op.purpose {

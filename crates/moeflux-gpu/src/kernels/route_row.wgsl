@@ -1,9 +1,9 @@
 // The TOP_K best experts of a row and their weights, by one workgroup.
 //
-// Every expert counts those that come before it: with whole numbers as keys there is an order
-// of all experts, so that exactly TOP_K are chosen whatever the logits are. What is no number
-// comes last. First each is compared with the others of its stretch; those that are among the best
-// TOP_K there are candidates, and compared with each other.
+// Every expert counts those ranked before it. Integer keys give a total order of all experts, so
+// that exactly TOP_K are chosen for any logits. NaN comes last. First each is compared with the
+// others of its stretch; those among the best TOP_K there are candidates, and are compared with
+// each other.
 
 const GROUP_LEN: u32 = N_EXPERTS / N_GROUPS;
 // The key of minus infinity.
@@ -12,17 +12,17 @@ const EXCLUDED: u32 = 0x007fffffu;
 const STRETCH: u32 = 32u;
 const N_STRETCHES: u32 = (N_EXPERTS + STRETCH - 1u) / STRETCH;
 const BEST_OF_STRETCH: u32 = min(TOP_K, STRETCH);
-// Ranks are taken of so many at once.
+// Ranks are computed for this many at once.
 const N_AT_ONCE: u32 = 4u;
 const N_KEYS: u32 = N_STRETCHES * STRETCH;
 const N_CANDIDATES: u32 = (N_STRETCHES * BEST_OF_STRETCH + N_AT_ONCE - 1u) / N_AT_ONCE * N_AT_ONCE;
 const EXPERTS_EACH: u32 = (N_EXPERTS + N_LANES - 1u) / N_LANES;
 
-// Those behind the last expert come after all others.
+// Places after the last expert rank after all experts.
 var<workgroup> keys: array<u32, N_KEYS>;
 // By stretch and rank there: keys and experts.
 var<workgroup> candidates: array<vec2<u32>, N_CANDIDATES>;
-// Of the experts that an invocation looks at: read once.
+// Logits of an invocation's experts, read once.
 var<private> logits: array<f32, EXPERTS_EACH>;
 // By group: its best choice and its second.
 var<workgroup> best: array<f32, N_GROUPS>;
@@ -32,7 +32,7 @@ var<workgroup> group_keys: array<u32, N_GROUPS>;
 var<workgroup> chosen: array<atomic<u32>, (N_EXPERTS + 31u) / 32u>;
 var<workgroup> largest: f32;
 
-// Ordered as the values are: 0 and -0 are equal.
+// Ordered as the values are; 0 and -0 are equal.
 fn key_of(value: f32) -> u32 {
     let bits = bitcast<u32>(value);
     if is_nan(value) {
@@ -44,13 +44,13 @@ fn key_of(value: f32) -> u32 {
     return select(bits | 0x80000000u, ~bits, (bits >> 31u) == 1u);
 }
 
-// 1 if an expert comes before one with this key: among equals the lower index does.
+// Returns 1 if expert `other` ranks before one with this key: of equal keys the lower index does.
 fn comes_before(other: u32, key: u32, expert: u32) -> u32 {
     let other_key = keys[other];
     return select(0u, 1u, other_key > key || (other_key == key && other < expert));
 }
 
-// How many experts of `first .. end` come before one.
+// Returns how many experts of `first .. end` rank before one.
 fn rank_among(first: u32, end: u32, expert: u32) -> u32 {
     let key = keys[expert];
     var rank = 0u;
@@ -60,8 +60,8 @@ fn rank_among(first: u32, end: u32, expert: u32) -> u32 {
     return rank;
 }
 
-// How many of its stretch come before an expert. Reads that do not wait for each other are written
-// out, here and below: not every driver unrolls a loop.
+// Returns how many of its stretch rank before an expert. Independent reads are written out, here
+// and below, because not every driver unrolls a loop.
 fn rank_in_stretch(expert: u32) -> u32 {
     let key = keys[expert];
     let first = expert / STRETCH * STRETCH;
@@ -79,7 +79,8 @@ fn is_before(other: vec2<u32>, candidate: vec2<u32>) -> u32 {
     return select(0u, 1u, other.x > candidate.x || is_lower);
 }
 
-// How many candidates come before one: of those among the best TOP_K, how many experts do.
+// Returns how many candidates rank before one. For those in the best TOP_K, this is the rank among
+// all experts.
 fn rank_of_candidate(candidate: vec2<u32>) -> u32 {
     var rank = 0u;
     for (var other = 0u; other < N_CANDIDATES; other += N_AT_ONCE) {
@@ -109,7 +110,7 @@ fn choice_of(logit: f32, expert: u32) -> f32 {
     return logit;
 }
 
-// Lets experts of all but the best groups come last.
+// Moves experts of all but the best groups to the end of the order.
 fn exclude_groups(logits_at: u32, lane: u32) {
     for (var expert = lane; expert < N_EXPERTS; expert += N_LANES) {
         let group = expert / GROUP_LEN;
@@ -138,7 +139,7 @@ fn is_chosen(expert: u32) -> bool {
     return ((atomicLoad(&chosen[expert / 32u]) >> (expert % 32u)) & 1u) == 1u;
 }
 
-// How many experts with a lower index are chosen.
+// Returns how many experts with a lower index are chosen.
 fn place_among_chosen(expert: u32) -> u32 {
     var place = 0u;
     for (var word = 0u; word < expert / 32u; word++) {

@@ -11,7 +11,7 @@ use crate::step::{Extent, Grid};
 
 pub(super) const KERNEL: Kernel = Kernel { op: "select_rows", shaders: || vec![shader()] };
 
-/// Invocations of a workgroup, each for one column.
+/// Invocations of a workgroup, one column each.
 const N_COLS: u32 = 64;
 
 params! {

@@ -1,6 +1,5 @@
-// Experts that lie in the device's memory, `weights`, or in the host's, `far`. Slots of the latter
-// are marked by a bit, which stays in all places that are reckoned from the slot's first: no
-// buffer has so many words.
+// Experts in device memory, `weights`, or in host memory, `far`. A bit marks slots of the latter.
+// It stays set in all offsets computed from the slot's first; no buffer has enough words to use it.
 
 const FAR_SLOT: u32 = 0x80000000u;
 const FAR_QUAD: u32 = FAR_SLOT >> 2u;
@@ -19,12 +18,12 @@ fn stored_word(at: u32) -> u32 {
     return weights[at >> 2u][at & 3u];
 }
 
-// Where a slot of so many words begins.
+// Returns the offset of a slot of `n_words` words.
 fn word_of_slot(slot: u32, n_words: u32) -> u32 {
     return (slot & ~FAR_SLOT) * n_words | (slot & FAR_SLOT);
 }
 
-// So many rows use an expert: what is used most is brought near.
+// Counts the use of an expert by `n_rows` rows: the most used experts are moved near.
 fn note_use(expert: u32, n_rows: u32) {
     atomicAdd(&uses[expert], n_rows);
 }

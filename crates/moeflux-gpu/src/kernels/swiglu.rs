@@ -12,7 +12,7 @@ use crate::step::{Extent, Grid};
 pub(super) const KERNEL: Kernel =
     Kernel { op: "swiglu", shaders: || [false, true].map(shader).into() };
 
-/// Invocations of a workgroup, each for one column.
+/// Invocations of a workgroup, one column each.
 const N_COLS: u32 = 64;
 
 params! {

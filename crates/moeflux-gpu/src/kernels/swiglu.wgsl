@@ -1,6 +1,6 @@
-// out = silu(gate) * up, or gpt_oss's form under a limit: columns along x, rows along y.
+// out = silu(gate) * up, or gpt_oss's form with a limit: columns along x, rows along y.
 
-// Comparisons, since `min` and `max` may lose what is no number.
+// Uses a comparison, since `min` and `max` may lose NaN.
 fn at_most(x: f32, limit: f32) -> f32 {
     return select(x, limit, x > limit);
 }

@@ -1,5 +1,5 @@
-//! All shaders without a GPU: they parse, are valid, can be translated for Metal and DX12 within
-//! the limits there.
+//! Checks all shaders without a GPU: they parse, are valid, and can be translated for Metal and
+//! DX12 within the limits there.
 
 use std::path::PathBuf;
 
@@ -12,11 +12,11 @@ use super::KERNELS;
 use crate::config::MATRIX_WORKGROUP_BYTES;
 use crate::shader::Shader;
 
-/// Metal's memory of a threadgroup.
+/// Threadgroup memory of Metal.
 const WORKGROUP_BYTES_MAX: u32 = 32 << 10;
-/// Metal's buffers of a kernel.
+/// Buffers of a Metal kernel.
 const N_BUFFERS_MAX: u8 = 31;
-/// Versions of Metal's language that wgpu asks for: on macOS 11, which is the first on Apple
+/// Versions of Metal's language that wgpu requests: on macOS 11, which is the first on Apple
 /// silicon, and on macOS 26.
 const OLDEST_MSL: (u8, u8) = (2, 3);
 const NEWEST_MSL: (u8, u8) = (4, 0);
@@ -55,7 +55,7 @@ fn every_shader_is_valid_and_within_the_limits_of_metal() {
             .iter()
             .filter(|(_, it)| it.space == AddressSpace::WorkGroup)
             .map(|(_, it)| module.types[it.ty].inner.size(module.to_ctx()))
-            // In steps of which wgpu asks Metal for it.
+            // wgpu requests it from Metal in steps of 16.
             .map(|n_bytes| n_bytes.next_multiple_of(16))
             .sum();
         let most = match shader.is_cooperative() {
@@ -68,7 +68,7 @@ fn every_shader_is_valid_and_within_the_limits_of_metal() {
     assert!(n > 0);
 }
 
-/// What wgpu makes of a shader for Metal, in a version of the language.
+/// Returns wgpu's translation of a shader for Metal, in a version of the language.
 fn metal_text(name: &str, (module, info): &(Module, ModuleInfo), lang_version: (u8, u8)) -> String {
     let mut resources = msl::EntryPointResources {
         immediates_buffer: Some(0), // wgpu counts on from there
@@ -99,7 +99,7 @@ fn metal_text(name: &str, (module, info): &(Module, ModuleInfo), lang_version: (
             image_load: BoundsCheckPolicy::Restrict,
             binding_array: BoundsCheckPolicy::Unchecked,
         },
-        // As the device asks for it.
+        // As the device requests it.
         zero_initialize_workgroup_memory: false,
         force_loop_bounding: false,
         ..msl::Options::default()
@@ -115,7 +115,7 @@ fn metal_text(name: &str, (module, info): &(Module, ModuleInfo), lang_version: (
     text
 }
 
-/// With `MOEFLUX_MSL`, leaves what it made in that folder, for `tools/check/msl.sh`.
+/// With `MOEFLUX_MSL`, writes the translations to that folder, for `tools/check/msl.sh`.
 #[test]
 fn every_shader_translates_to_metal() {
     #[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
@@ -124,7 +124,7 @@ fn every_shader_translates_to_metal() {
         let name = shader.name();
         let checked = parsed(&shader);
         let text = metal_text(name, &checked, OLDEST_MSL);
-        // Those that there are in WGSL of 16 x 16 do not exist there.
+        // WGSL's 16 x 16 matrices do not exist in Metal.
         assert!(!text.contains("metal::simdgroup_"), "{name}: matrices");
         // The first line names the version.
         let newest = metal_text(name, &checked, NEWEST_MSL);

@@ -1,7 +1,7 @@
-//! How products with many inputs are cut into tiles: the constants of `tile.wgsl`.
+//! Tiling of products with many inputs: the constants of `tile.wgsl`.
 //!
 //! **Invariant:** both tiles together take at most 16 KiB of workgroup memory, which every adapter
-//! has. Knows nothing of where inputs come from and results go: kernels say that.
+//! has. The sources of inputs and targets of results are left to the kernels.
 
 use std::ops::RangeInclusive;
 
@@ -19,29 +19,29 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    /// For few inputs, of which a larger tile would hold many that are not there.
+    /// For few inputs, which would leave most of a larger tile empty.
     pub(super) const SMALL: Self = Self { per_lane: 2 };
-    /// For many. Still larger ones use each weight more often, but leave too few invocations to
-    /// hide the latency of memory behind: slower wherever that was measured.
+    /// For many inputs. Even larger tiles reuse each weight more, but leave too few invocations to
+    /// hide memory latency: they were slower wherever measured.
     pub(super) const LARGE: Self = Self { per_lane: 4 };
 
-    /// Tiles for numbers of rows from `first` on.
+    /// Returns the tiles for numbers of rows from `first` on.
     pub(super) fn by_rows(first: u32) -> [(RangeInclusive<u32>, Self); 2] {
         let n_small = Self::SMALL.n_inputs();
         [(first..=n_small, Self::SMALL), ((n_small + 1).max(first)..=u32::MAX, Self::LARGE)]
     }
 
-    /// Inputs of a tile.
+    /// Returns the inputs of a tile.
     pub(super) const fn n_inputs(self) -> u32 {
         8 * self.per_lane
     }
 
-    /// Tiles side by side for so many outputs.
+    /// Returns the tiles needed for `n_outputs` outputs.
     pub(super) const fn n_groups(n_outputs: u32) -> u32 {
         n_outputs.div_ceil(TILE_OUTS)
     }
 
-    /// A shader that has these constants, and the pieces that need them.
+    /// Returns a shader with these constants and the required fragments.
     pub(super) fn shader(
         self,
         name: &'static str,
@@ -53,7 +53,7 @@ impl Tile {
             .piece(include_str!("tile.wgsl"))
     }
 
-    /// Every size.
+    /// Returns every size.
     pub(super) const fn examples() -> [Self; 2] {
         [Self::SMALL, Self::LARGE]
     }

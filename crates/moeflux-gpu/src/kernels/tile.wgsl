@@ -1,6 +1,7 @@
 // Products of 64 rows of matrices with 8 * PER_LANE inputs. The workgroup holds a unit of columns
 // of all of them; each of its 8 x 8 invocations sums 8 x PER_LANE products in registers, those of
-// every eighth row with every eighth input. The kernel says in `x_at` where inputs begin in `ws`.
+// every eighth row with every eighth input. The kernel sets `x_at` to the offsets of inputs in
+// `ws`.
 
 const N_INVOCATIONS: u32 = 64u;
 const TILE_OUTS: u32 = 64u;
@@ -9,7 +10,7 @@ const N_SUMS: u32 = 8u * PER_LANE;
 
 var<workgroup> w_tile: array<vec4<f32>, TILE_OUTS * UNIT_QUADS>;
 var<workgroup> x_tile: array<vec4<f32>, TILE_INPUTS * UNIT_QUADS>;
-// Of the inputs that this invocation copies: `input_of(invocation, i)`.
+// Offsets of the inputs that this invocation copies: `input_of(invocation, i)`.
 var<private> x_at: array<u32, PER_LANE>;
 
 fn input_of(invocation: u32, i: u32) -> u32 {
@@ -21,13 +22,13 @@ fn place_in_tile(row: u32, quad: u32) -> u32 {
     return row * UNIT_QUADS + (quad ^ (row & 7u));
 }
 
-// What the tiles hold next: on its way from memory while the present tiles are computed.
+// Next contents of the tiles, in flight from memory while the current tiles are computed.
 var<private> x_next: array<vec4<f32>, PER_LANE>;
 var<private> w_next: Chunk;
 var<private> affine_next: Affine;
 
-// Loads a unit of the inputs. Loads do not depend on branches, so that all are on their way at
-// once; those of inputs and columns that are not there go elsewhere and are not used.
+// Loads a unit of the inputs. Loads do not depend on branches, so that all are in flight at once.
+// Missing inputs and columns are loaded from a dummy offset and replaced by zeros.
 fn load_x(invocation: u32, unit: u32, n_cols: u32) {
     let col = unit * UNIT_COLS + invocation % UNIT_QUADS * 4u;
     if n_cols % 4u == 0u {
@@ -48,14 +49,14 @@ fn load_x(invocation: u32, unit: u32, n_cols: u32) {
     }
 }
 
-// Loads a unit of a row of a matrix; for a row behind the last, of the last.
+// Loads a unit of a row of a matrix. Rows after the last read the last one.
 fn load_w(kind: u32, matrix: Matrix, row: u32, unit: u32) {
     let own_row = min(row, matrix.n_rows - 1u);
     w_next = load_chunk(kind, matrix, own_row, unit);
     affine_next = affine_of(kind, matrix, own_row, unit);
 }
 
-// Puts what was loaded into the tiles: the inputs,
+// Stores the loaded inputs in their tile.
 fn keep_x(invocation: u32) {
     for (var i = 0u; i < PER_LANE; i++) {
         let place = place_in_tile(input_of(invocation, i), invocation % UNIT_QUADS);
@@ -63,7 +64,7 @@ fn keep_x(invocation: u32) {
     }
 }
 
-// and the row of a matrix, as weights, as row `out`.
+// Decodes the loaded row of a matrix into row `out` of the weight tile.
 fn keep_w(kind: u32, matrix: Matrix, row: u32, unit: u32, out: u32) {
     let own_row = min(row, matrix.n_rows - 1u);
     for (var quad = 0u; quad < UNIT_QUADS; quad++) {
@@ -73,8 +74,8 @@ fn keep_w(kind: u32, matrix: Matrix, row: u32, unit: u32, out: u32) {
     }
 }
 
-// Adds the products of what is in the tiles: sum `i * PER_LANE + j` is that of row
-// `i * 8 + invocation % 8` and input `j * 8 + invocation / 8`.
+// Adds the products of the tiles: sum `i * PER_LANE + j` is that of row `i * 8 + invocation % 8`
+// and input `j * 8 + invocation / 8`.
 fn add_tile(invocation: u32, sums: ptr<function, array<f32, N_SUMS>>) {
     let out = invocation % 8u;
     let input = invocation / 8u;

@@ -1,17 +1,16 @@
-// Sine and cosine of any angle, exact to a unit in the last place or two of 1.
+// Sine and cosine of any angle, with an absolute error of a unit in the last place or two of 1.
 //
-// WGSL promises nothing of its own beyond pi. The angle is reduced in whole numbers, as its bits:
-// so the angle is the f32 that it was rounded to, whatever a compiler would make of a product and a
-// difference behind it.
+// WGSL guarantees nothing beyond pi. The angle is reduced in integers, from its bits, so that it is
+// exactly the rounded f32, however a compiler would contract a product and a following difference.
 
-// 1 / (2 pi) in 96 bits behind the point.
+// 1 / (2 pi) in 96 bits after the binary point.
 const TURN_HIGH: u32 = 0x28be60dbu;
 const TURN_MIDDLE: u32 = 0x9391054au;
 const TURN_LOW: u32 = 0x7f09d5f4u;
 // 2 pi / 2^32.
 const RADIANS: f32 = 1.4629180792671596e-9;
 
-// The upper half of a product; `small` has at most 24 bits. Good to four units.
+// Returns the upper half of a product; `small` has at most 24 bits. Accurate to four units.
 fn upper_half(small: u32, large: u32) -> u32 {
     let high = large >> 16u;
     let low = large & 0xffffu;
@@ -20,7 +19,8 @@ fn upper_half(small: u32, large: u32) -> u32 {
     return ((upper * high) >> 8u) + ((upper * low) >> 24u) + ((lower * high) >> 16u);
 }
 
-// The part of a turn that an angle of at least 0.5 leaves, in 2^-32 turns; bits without the sign.
+// Returns the fraction of a full rotation of an angle of at least 0.5, in units of 2^-32; `bits`
+// has no sign.
 fn part_of_turn(bits: u32) -> u32 {
     let significand = (bits & 0x7fffffu) | 0x800000u;
     let power = i32(bits >> 23u) - 150;
@@ -31,7 +31,7 @@ fn part_of_turn(bits: u32) -> u32 {
         high = TURN_HIGH >> shift;
         low = (TURN_HIGH << (32u - shift)) | (TURN_MIDDLE >> shift);
     } else if power > 0 {
-        // Angles of 2^55 and more are no angles of positions.
+        // Angles of 2^55 and more do not occur for positions.
         let shift = u32(min(power, 31));
         high = (TURN_HIGH << shift) | (TURN_MIDDLE >> (32u - shift));
         low = (TURN_MIDDLE << shift) | (TURN_LOW >> (32u - shift));
@@ -39,7 +39,7 @@ fn part_of_turn(bits: u32) -> u32 {
     return significand * high + upper_half(significand, low);
 }
 
-// (cos, sin) of r from -pi/4 to pi/4.
+// Returns (cos, sin) of r from -pi/4 to pi/4.
 fn turn_of_small(r: f32) -> vec2<f32> {
     let square = r * r;
     let sine = ((-1.9515295891e-4 * square + 8.3321608736e-3) * square - 1.6666654611e-1) * square;
@@ -49,7 +49,7 @@ fn turn_of_small(r: f32) -> vec2<f32> {
     return vec2(cosine - 0.5 * square + 1.0, sine * r + r);
 }
 
-// (cos, sin) of an angle.
+// Returns (cos, sin) of an angle.
 fn turn_of(angle: f32) -> vec2<f32> {
     let bits = bitcast<u32>(angle) & 0x7fffffffu;
     var quarter = 0u;

@@ -1,4 +1,4 @@
-// `ws` by single values, where it is bound as such.
+// Access to `ws` by single values, if it is bound as such.
 fn value_at(at: u32) -> f32 {
     return ws[at];
 }
@@ -7,7 +7,7 @@ fn set_value(at: u32, value: f32) {
     ws[at] = value;
 }
 
-// Four values from a place on.
+// Returns four values from any offset on.
 fn quad_at(at: u32) -> vec4<f32> {
     return vec4<f32>(ws[at], ws[at + 1u], ws[at + 2u], ws[at + 3u]);
 }

@@ -1,4 +1,4 @@
-// `ws` by single values, where it is bound as quads.
+// Access to `ws` by single values, if it is bound as quads.
 fn value_at(at: u32) -> f32 {
     return ws[at >> 2u][at & 3u];
 }
@@ -7,7 +7,7 @@ fn set_value(at: u32, value: f32) {
     ws[at >> 2u][at & 3u] = value;
 }
 
-// Four values from a place on that is a multiple of four.
+// Returns four values from an offset that is a multiple of four.
 fn quad_at(at: u32) -> vec4<f32> {
     return ws[at >> 2u];
 }

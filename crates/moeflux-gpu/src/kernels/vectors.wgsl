@@ -1,4 +1,4 @@
-// `vectors` by single values, where it is bound as such.
+// Access to `vectors` by single values, if it is bound as such.
 fn vectors_value(at: u32) -> f32 {
     return vectors[at];
 }

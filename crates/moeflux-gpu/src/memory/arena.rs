@@ -1,10 +1,10 @@
-//! What layers remember of sessions: two buffers per layer, in pieces that sessions share out.
+//! Memory of session states: two buffers per layer, divided into pieces for the sessions.
 //!
 //! A piece is [`PIECE_POSITIONS`] positions of every layer that keeps positions; a copy is one
-//! state of every recurrent layer. Keys and values (or latents and rotated keys) lie as
+//! state of every recurrent layer. Keys and values (or latents and rotated keys) are stored as
 //! `[position, head, channel]`, with channels padded to a multiple of four. A list per session
-//! names its pieces, and kernels read it. **Invariant:** all layers have as many pieces, and no
-//! buffer is larger than a binding. Whoever changes buffers has submitted what was recorded.
+//! names its pieces, and kernels read it. **Invariant:** all layers have equally many pieces, and
+//! no buffer is larger than a binding. Recorded commands are submitted before buffers change.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::LayerIdx;
@@ -15,30 +15,30 @@ use crate::memory::STORAGE;
 use crate::memory::pieces::Pieces;
 use crate::shader::PIECE_POSITIONS;
 
-/// Pieces that an arena has room for at first, where the memory for so many is there.
+/// Initial pieces of an arena, if there is enough memory.
 const N_PIECES_FIRST: usize = 8;
-/// Pieces that are made beside those that are needed: one part of so many of those that there are.
+/// Inverse of the fraction of existing pieces that is allocated in advance.
 const SPARE_SHARE: usize = 4;
-/// Sessions whose lists have room at first.
+/// Initial number of session lists.
 const N_SEATS_FIRST: usize = 8;
 
-/// Values from one head to the next in tables of positions.
+/// Returns the distance between heads in position tables, in values.
 #[must_use]
 pub(crate) const fn padded(head_dim: usize) -> usize {
     head_dim.next_multiple_of(4)
 }
 
-/// How values lie in a table.
+/// Layout of the values in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Per position: heads of so many channels.
+    /// Heads of `head_dim` channels per position.
     Positions { n_heads: usize, head_dim: usize },
-    /// So many values in each copy, whatever the number of positions.
+    /// A fixed number of values per copy, for any number of positions.
     Whole { n_values: usize },
 }
 
 impl Form {
-    /// Values of so many positions as saved.
+    /// Returns the values of `n_positions` positions in the saved form.
     pub(crate) const fn saved_values(self, n_positions: usize) -> usize {
         match self {
             Self::Positions { n_heads, head_dim } => n_positions * n_heads * head_dim,
@@ -46,7 +46,7 @@ impl Form {
         }
     }
 
-    /// Values of so many positions on the device.
+    /// Returns the values of `n_positions` positions on the device.
     pub(crate) const fn stored_values(self, n_positions: usize) -> usize {
         match self {
             Self::Positions { n_heads, head_dim } => n_positions * n_heads * padded(head_dim),
@@ -54,12 +54,12 @@ impl Form {
         }
     }
 
-    /// Bytes of a piece, or of a copy.
+    /// Returns the bytes of a piece, or of a copy.
     const fn piece_bytes(self) -> u64 {
         (self.stored_values(PIECE_POSITIONS) * size_of::<f32>()) as u64
     }
 
-    /// Which of an arena's kinds of pieces it is cut into.
+    /// Returns the kind of pieces that the table is divided into.
     const fn kind(self) -> Kind {
         match self {
             Self::Positions { .. } => Kind::Positions,
@@ -80,7 +80,7 @@ impl Form {
         }
     }
 
-    /// Copies heads to where padding follows each.
+    /// Copies heads into padded form.
     pub(crate) fn unpack(self, saved: &[f32], stored: &mut [f32]) {
         match self {
             Self::Positions { head_dim, .. } => {
@@ -94,10 +94,10 @@ impl Form {
     }
 }
 
-/// What a piece holds.
+/// Contents of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// [`PIECE_POSITIONS`] positions of all layers that keep some.
+    /// [`PIECE_POSITIONS`] positions of all layers that keep positions.
     Positions,
     /// A state of all recurrent layers.
     Copies,
@@ -118,17 +118,17 @@ struct LayerMemory {
     bind_group: wgpu::BindGroup,
 }
 
-/// What layers remember of some sessions.
+/// The layer states of some sessions.
 ///
-/// It grows with them. Made whole when a model is opened, it would take all that a card has left
-/// from other programs, also where that is the CPU's memory or where nobody knows how much it is.
+/// It grows on demand. Allocated in full when a model is opened, it would take all memory that a
+/// card has left for other programs, even if that is the CPU's memory or its size is unknown.
 #[derive(Debug)]
 pub(crate) struct Arena {
     pub(crate) spec: StateSpec,
     layers: Vec<LayerMemory>,
     positions: Pieces,
     copies: Pieces,
-    /// The lists of pieces, each of `n_listed` words, by seat.
+    /// The lists of pieces, `n_listed` words per seat.
     lists: wgpu::Buffer,
     n_listed: usize,
     /// Which seats are taken.
@@ -153,7 +153,8 @@ impl Arena {
         Ok(Self { spec, layers, positions, copies, lists, n_listed: 0, seats })
     }
 
-    /// Pieces of a kind that a binding holds of each layer.
+    /// Returns the upper bound on pieces of a kind: the number that a binding holds for every
+    /// layer.
     pub(crate) fn n_pieces_max(gpu: &Gpu, spec: &StateSpec, kind: Kind) -> usize {
         let forms = spec.layers.iter().flat_map(forms_of);
         let bytes = forms.filter(|form| form.kind() == kind).map(Form::piece_bytes);
@@ -161,7 +162,7 @@ impl Arena {
         usize::try_from(n.unwrap_or(u64::from(u32::MAX))).unwrap_or(usize::MAX)
     }
 
-    /// Bytes of the account that a piece is booked with; of positions as many as are meant.
+    /// Returns the bytes to book for a piece; for a piece of positions, only `n_positions` count.
     pub(crate) fn booked_bytes(&self, kind: Kind, n_positions: usize) -> u64 {
         match kind {
             Kind::Positions => self.spec.bytes_per_position(KvKind::F32) * n_positions as u64,
@@ -169,7 +170,7 @@ impl Arena {
         }
     }
 
-    /// What of a layer kernels are bound to.
+    /// Returns the bind group of a layer.
     pub(crate) fn bind_group(&self, layer: LayerIdx) -> &wgpu::BindGroup {
         &self.layers[layer.0].bind_group
     }
@@ -192,9 +193,8 @@ impl Arena {
         }
     }
 
-    /// Makes sure of so many free pieces of a kind. More are made than are needed, as far as
-    /// `spare_bytes` goes, so that growing costs little in the end; these are booked by those who
-    /// take them.
+    /// Ensures `n` free pieces of a kind. Allocates more than needed, within `spare_bytes`, so that
+    /// growth has a low amortised cost. A session that takes a spare piece books it.
     pub(crate) fn make_free(
         &mut self,
         gpu: &Gpu,
@@ -216,25 +216,26 @@ impl Arena {
         self.resize(gpu, kind, needed)
     }
 
-    /// Gives memory back of which most is unused at the end.
+    /// Frees memory if most of it is unused at the end.
     pub(crate) fn trim(&mut self, gpu: &Gpu, kind: Kind) {
         let end = self.pieces(kind).end().max(N_PIECES_FIRST / 2);
         if 4 * end <= self.pieces(kind).len() {
-            // What cannot be made smaller stays as it is.
+            // If this fails, the buffers stay as they are.
             self.resize(gpu, kind, 2 * end).ok();
         }
     }
 
-    /// Whether [`Arena::trim`] changes anything.
+    /// Returns whether [`Arena::trim`] changes anything.
     pub(crate) fn is_loose(&self, kind: Kind) -> bool {
         4 * self.pieces(kind).end().max(N_PIECES_FIRST / 2) <= self.pieces(kind).len()
     }
 
-    /// Makes the buffers of a kind as large as so many pieces; layer by layer, so that one layer at
-    /// a time has two. If that fails, some layers' buffers are larger than the others'.
+    /// Resizes the buffers of a kind to `n` pieces, layer by layer, so that only one layer at a
+    /// time has both old and new buffers. After a failure, some layers' buffers are larger than the
+    /// others'.
     fn resize(&mut self, gpu: &Gpu, kind: Kind, n: usize) -> Result<()> {
         let n_kept = n.min(self.pieces(kind).len());
-        // What goes must not be handed out, whichever layers lose it.
+        // Removed pieces must not be handed out, even if only some layers lose them.
         self.pieces_mut(kind).resize(n_kept);
         for layer in &mut self.layers {
             if layer.tables[0].form.kind() != kind {
@@ -261,8 +262,8 @@ impl Arena {
         gpu.check()
     }
 
-    /// A place for the list of a session of so many pieces at most. Lists that are there move if
-    /// `true` comes back, and have to be written again.
+    /// Reserves space for the list of a session of at most `n_listed` pieces. Returns `true` if
+    /// existing lists have moved and must be rewritten.
     pub(crate) fn take_seat(&mut self, gpu: &Gpu, n_listed: usize) -> Result<(usize, bool)> {
         let seat = self.seats.iter().position(|is_taken| !is_taken);
         if let Some(seat) = seat.filter(|_| n_listed <= self.n_listed) {
@@ -290,12 +291,12 @@ impl Arena {
         self.seats[seat] = false;
     }
 
-    /// Where the list of a seat begins, in words.
+    /// Returns the offset of a seat's list, in words.
     pub(crate) const fn list_at(&self, seat: usize) -> usize {
         seat * self.n_listed
     }
 
-    /// Writes a session's list for all that is submitted later.
+    /// Writes a session's list before all later submissions.
     pub(crate) fn write_list(&self, gpu: &Gpu, seat: usize, pieces: &[u32]) {
         let at_bytes = (self.list_at(seat) * size_of::<u32>()) as u64;
         gpu.write(&self.lists, at_bytes, bytemuck::cast_slice(pieces));
@@ -332,7 +333,7 @@ impl Arena {
     }
 }
 
-/// Commands cannot copy within a buffer: by way of another.
+/// Copies within a buffer through a temporary one, since a command cannot copy within a buffer.
 fn copy_within(
     gpu: &Gpu,
     encoder: &mut wgpu::CommandEncoder,

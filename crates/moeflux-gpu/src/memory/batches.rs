@@ -1,10 +1,10 @@
-//! The rows of batches on the device: token, position and wanted row of each; and the parts of
-//! sessions that they make up.
+//! The rows of batches on the device (token, position and output row of each), and the parts of
+//! sessions that they form.
 //!
-//! A dispatch over a state computes parts that follow each other here, and some kernels are for few
-//! rows and others for many: parts are ordered by what can be in one dispatch, and then by their
-//! rows. **Invariant:** commands that were recorded and not submitted find the rows they were
-//! recorded for: a batch that differs gets another place, and the places begin anew after a
+//! A dispatch over a state computes consecutive parts of this buffer. Some kernels are for few rows
+//! and others for many, so parts are ordered first by the dispatch they can share, then by their
+//! rows. **Invariant:** recorded commands that are not yet submitted find the rows they were
+//! recorded for. A batch that differs gets another place, and places are reused only after a
 //! submission.
 
 use std::ops::{Range, RangeInclusive};
@@ -18,17 +18,18 @@ use crate::memory::STORAGE;
 use crate::memory::states::States;
 use crate::params::narrow;
 
-/// Batches that can be recorded before they must be submitted, when all are as large as can be.
+/// Batches of maximum size that can be recorded before a submission.
 const N_BATCHES: usize = 4;
-/// Words of four of a row at most: its own, those of a segment, and those of a part between marks.
+/// Upper bound on four-word entries per row: its own, those of a segment, and those of a part
+/// between marks.
 const WORDS_OF_ROW: usize = 5;
 
-/// Rows of one session that follow each other, as the host sees them.
+/// A run of consecutive rows of one session, as the host sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Whose buffers.
+    /// Arena of the session.
     pub(crate) arena: usize,
-    /// Behind how many other parts of its session.
+    /// Number of preceding parts of its session.
     pub(crate) depth: usize,
     pub(crate) n_rows: u32,
     /// Positions that its last row sees.
@@ -51,14 +52,14 @@ impl Part {
         Self { arena: place.arena, depth, n_rows, n_seen: position + n_rows, words }
     }
 
-    /// Its rows of the batch.
+    /// Returns its rows of the batch.
     const fn rows(&self) -> Range<u32> {
         let [first, n_rows, ..] = self.words[0];
         first..first + n_rows
     }
 }
 
-/// Parts that one dispatch can compute, where the first is.
+/// Parts that can share one dispatch, and the offset of the first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parts<'a> {
     pub(crate) parts: &'a [Part],
@@ -66,7 +67,7 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// Those of an arena that are behind equally many others, each time.
+    /// Returns the groups of parts with the same arena and depth.
     pub(crate) fn alike(self) -> impl Iterator<Item = Self> {
         let mut at = self.at;
         self.parts.chunk_by(|a, b| (a.arena, a.depth) == (b.arena, b.depth)).map(move |parts| {
@@ -76,7 +77,7 @@ impl Parts<'_> {
         })
     }
 
-    /// Those of so many rows, of alike ones.
+    /// Returns the parts with a number of rows in `n_rows`. All parts must be alike.
     pub(crate) fn of_rows(self, n_rows: &RangeInclusive<u32>) -> Self {
         let first = self.parts.partition_point(|part| part.n_rows < *n_rows.start());
         let end = self.parts.partition_point(|part| part.n_rows <= *n_rows.end());
@@ -84,7 +85,7 @@ impl Parts<'_> {
         Self { parts: &self.parts[first..end.max(first)], at }
     }
 
-    /// Rows of those of more rows than one, as far as they follow each other.
+    /// Returns the row ranges of the parts with more than one row, with adjacent ranges merged.
     pub(crate) fn runs_of_long(self) -> Vec<Range<u32>> {
         let long = self.of_rows(&(2..=u32::MAX)).parts.iter();
         let mut rows: Vec<Range<u32>> = long.map(Part::rows).collect();
@@ -99,7 +100,7 @@ impl Parts<'_> {
         runs
     }
 
-    /// The same, at most so many at a time.
+    /// Divides the parts into lots of at most `n_max`.
     pub(crate) fn lots(self, n_max: usize) -> impl Iterator<Item = Self> {
         let n_lots = self.parts.len().div_ceil(n_max).max(1);
         let n_each = self.parts.len().div_ceil(n_lots).max(1);
@@ -110,7 +111,7 @@ impl Parts<'_> {
     }
 }
 
-/// Where a batch is, and its parts: whole segments, and what lies between marks.
+/// Location of a batch, and its parts: whole segments, and their parts between marks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed<'a> {
     pub(crate) rows_at: u32,
@@ -122,9 +123,9 @@ pub(crate) struct Placed<'a> {
 pub(crate) struct Batches {
     pub(crate) buffer: wgpu::Buffer,
     n_words: usize,
-    /// Words in use since the last submission.
+    /// Words used since the last submission.
     n_used: usize,
-    /// The last batch, and where it is.
+    /// The last batch, and its location.
     last: Filled,
     last_at: usize,
     scratch: Filled,
@@ -137,7 +138,7 @@ struct Filled {
     /// Words of the rows, before those of the parts.
     n_rows: usize,
     whole: Vec<Part>,
-    /// If some segment has marks.
+    /// Empty unless some segment has marks.
     between_marks: Vec<Part>,
 }
 
@@ -182,7 +183,7 @@ impl Filled {
     }
 }
 
-/// The parts of a segment between its marks.
+/// Returns the parts of a segment between its marks.
 fn between<'a>(
     segment: &'a Segment,
     batch: &'a Batch<'_>,
@@ -203,14 +204,14 @@ impl Batches {
         Ok(Self { buffer, n_words, n_used: 0, last, last_at: 0, scratch })
     }
 
-    /// Takes the batch that is placed next. Whether it can be written without a submission before.
+    /// Prepares the next batch to be placed. Returns whether it can be written without a prior
+    /// submission.
     pub(crate) fn take(&mut self, batch: &Batch<'_>, states: &States) -> bool {
         self.scratch.fill(batch, states);
         self.scratch == self.last || self.n_used + self.scratch.words.len() <= self.n_words
     }
 
-    /// Writes a row that is alone in its step to a place of its own, for all that is submitted
-    /// later.
+    /// Writes a row that is alone in its step to a reserved place, before all later submissions.
     pub(crate) fn write_lone(&self, gpu: &Gpu, (state, row): (StateId, &Row), states: &States) {
         let part = self.lone_part(state, row.position, states);
         let own = [row.token.0, narrow(row.position.0), 0, 0];
@@ -218,25 +219,25 @@ impl Batches {
         gpu.write(&self.buffer, (self.n_words * 16) as u64, bytemuck::cast_slice(&words));
     }
 
-    /// The part that such a row is.
+    /// Returns the part that consists of such a row.
     pub(crate) fn lone_part(&self, state: StateId, position: Position, states: &States) -> Part {
         Part::new(states, (state, 0, 0), (0..1, position.0))
     }
 
-    /// Where such a row is found.
+    /// Returns the location of such a row.
     pub(crate) fn lone<'a>(&self, part: &'a Part) -> Placed<'a> {
         let rows_at = narrow(self.n_words);
         let whole = Parts { parts: std::slice::from_ref(part), at: rows_at + 1 };
         Placed { rows_at, whole, between_marks: whole }
     }
 
-    /// All places are free again. The last batch stays where it is.
+    /// Frees all places. The last batch is no longer reused.
     pub(crate) fn submitted(&mut self) {
         self.n_used = 0;
         self.last.words.clear();
     }
 
-    /// Where the rows of the batch are that was taken; writes them if they are not yet there.
+    /// Returns the location of the prepared batch; writes its rows if necessary.
     pub(crate) fn place(&mut self, gpu: &Gpu) -> Placed<'_> {
         if self.scratch != self.last {
             std::mem::swap(&mut self.scratch, &mut self.last);
@@ -255,7 +256,7 @@ impl Batches {
 mod tests {
     use super::*;
 
-    /// Parts of so many rows, which follow each other in the batch in the order of their places.
+    /// Returns parts of these arenas, depths and numbers of rows, consecutive in the batch.
     fn parts(shapes: &[(usize, usize, u32)]) -> Vec<Part> {
         let mut first = 0;
         let part = |&(arena, depth, n_rows): &(usize, usize, u32)| {

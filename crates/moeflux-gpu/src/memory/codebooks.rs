@@ -1,14 +1,14 @@
-//! What codes of some kinds of blocks stand for, as kernels look it up: the first values of the
-//! buffer of vectors, which every kernel has.
+//! Codebooks of some kinds of blocks, for lookup by kernels: the first values of the buffer of
+//! vectors, which every kernel binds.
 //!
-//! As arrays in the text of a kernel they would be copied for each invocation by some drivers; in
-//! the memory of a workgroup every kernel would have to fill them first. **Invariant:** words of
-//! four magnitudes are kept as the floats that have their bits: none of them is subnormal or not a
-//! number, so that no driver changes it.
+//! As arrays in the text of a kernel, some drivers would copy them for each invocation; in
+//! workgroup memory, every kernel would have to fill them first. **Invariant:** words of four
+//! magnitudes are stored as the floats that have their bits. None of them is subnormal or NaN, so
+//! no driver changes it.
 
 use moeflux_kernels::{E2M1_VALUES, IQ2_XXS_GRID, IQ3_XXS_GRID, IQ4_VALUES};
 
-/// What `decode_blocks.wgsl` calls where each begins, where that is, and how many values it has.
+/// Name of each offset in `decode_blocks.wgsl`, the offset, and the number of values.
 #[cfg(test)]
 pub(crate) const CODEBOOKS: [(&str, usize, usize); 4] = [
     ("IQ4_VALUES", 0, IQ4_VALUES.len()),
@@ -17,7 +17,7 @@ pub(crate) const CODEBOOKS: [(&str, usize, usize); 4] = [
     ("IQ2_XXS_GRID", 288, 2 * IQ2_XXS_GRID.len()),
 ];
 
-/// All of them, one behind the other.
+/// Returns all codebooks, concatenated.
 pub(crate) fn values() -> Vec<f32> {
     let halves = |word: &u64| [*word & u64::from(u32::MAX), *word >> 32];
     let mut values: Vec<f32> = IQ4_VALUES.into_iter().chain(E2M1_VALUES).map(f32::from).collect();

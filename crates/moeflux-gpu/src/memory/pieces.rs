@@ -1,7 +1,7 @@
-//! Which pieces of an arena are in use, and by how many sessions.
+//! Tracks which pieces of an arena are in use, and by how many sessions.
 //!
 //! **Invariant:** a piece has users or is free, never both, and is booked as long as it has users.
-//! The lowest free piece goes first, so that what is unused gathers at an arena's end. Knows no
+//! The lowest free piece is taken first, so that unused pieces gather at an arena's end. Knows no
 //! device.
 
 use std::collections::BTreeSet;
@@ -23,22 +23,22 @@ struct Used {
 }
 
 impl Pieces {
-    /// How many there are.
+    /// Returns the number of pieces.
     pub(crate) const fn len(&self) -> usize {
         self.used.len()
     }
 
-    /// How many have no user.
+    /// Returns the number of free pieces.
     pub(crate) fn n_free(&self) -> usize {
         self.free.len()
     }
 
-    /// One behind the last piece that has a user.
+    /// Returns the index after the last piece in use.
     pub(crate) fn end(&self) -> usize {
         self.used.iter().rposition(Option::is_some).map_or(0, |last| last + 1)
     }
 
-    /// From now on there are so many. Those that go have no user.
+    /// Sets the number of pieces. Removed pieces must have no user.
     pub(crate) fn resize(&mut self, n: usize) {
         assert!(n >= self.end(), "pieces in use stay");
         self.free.extend(self.used.len()..n);
@@ -46,24 +46,24 @@ impl Pieces {
         self.used.resize_with(n, || None);
     }
 
-    /// Gives a piece its first user.
+    /// Takes the lowest free piece for its first user.
     pub(crate) fn take(&mut self, booking: Booking) -> usize {
         let piece = self.free.pop_first().expect("there is a free piece for each that is taken");
         self.used[piece] = Some(Used { n_users: 1, _booking: booking });
         piece
     }
 
-    /// Gives a piece one more user.
+    /// Adds a user to a piece.
     pub(crate) fn share(&mut self, piece: usize) {
         self.used_mut(piece).n_users += 1;
     }
 
-    /// Whether a piece has more users than one.
+    /// Returns whether a piece has more than one user.
     pub(crate) fn is_shared(&self, piece: usize) -> bool {
         self.used[piece].as_ref().is_some_and(|used| used.n_users > 1)
     }
 
-    /// One user of a piece is gone.
+    /// Removes a user from a piece.
     pub(crate) fn give_back(&mut self, piece: usize) {
         let used = self.used_mut(piece);
         used.n_users -= 1;

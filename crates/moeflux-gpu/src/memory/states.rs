@@ -1,10 +1,10 @@
-//! What sessions remember: which pieces of an arena are theirs.
+//! States of sessions: the pieces of an arena that each owns.
 //!
-//! Sessions of one arena can be computed by one dispatch. An arena takes sessions as long as the
-//! contexts of all of them would fit its bindings; then another one begins. Recurrent layers have
-//! two copies of a session's state: a step reads one and writes the other, and further copies at
-//! its marks. **Invariant:** what is read out has the host backends' form, without padding:
-//! `[position, head, channel]` of each table in turn. A piece that forks share is not written.
+//! Sessions of one arena can share a dispatch. An arena accepts sessions as long as all their
+//! contexts would fit its bindings; then another one is created. Recurrent layers have two copies
+//! of a session's state: a step reads one and writes the other, and further copies at its marks.
+//! **Invariant:** saved states have the form of the host backends, without padding:
+//! `[position, head, channel]` of each table in turn. A piece shared by forks is not written.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -21,7 +21,7 @@ use crate::memory::arena::{Arena, Form, Kind, Table};
 use crate::params::narrow;
 use crate::shader::PIECE_POSITIONS;
 
-/// A stretch of a table, in positions or copies from the table's first.
+/// A range of a table, in positions or copies from the table's start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch<'a> {
     pub(crate) table: &'a Table,
@@ -30,7 +30,7 @@ pub(crate) struct Stretch<'a> {
 }
 
 impl Stretch<'_> {
-    /// Where it lies on the device, in values.
+    /// Returns the offset on the device, in values.
     pub(crate) const fn first_stored(&self) -> usize {
         match self.table.form {
             Form::Positions { .. } => self.table.form.stored_values(self.first),
@@ -38,25 +38,25 @@ impl Stretch<'_> {
         }
     }
 
-    /// Values on the device.
+    /// Returns the number of values on the device.
     pub(crate) const fn n_stored(&self) -> usize {
         self.table.form.stored_values(self.n)
     }
 
-    /// Values as saved.
+    /// Returns the number of values in the saved form.
     pub(crate) const fn n_saved(&self) -> usize {
         self.table.form.saved_values(self.n)
     }
 }
 
-/// What kernels are told of a session, or of a part of it between marks.
+/// Location of a session, or of a part of it between marks, for kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Sessions of one arena have the same.
+    /// Arena, the same for sessions that share buffers.
     pub(crate) arena: usize,
     /// First word of the list of its pieces.
     pub(crate) list_at: u32,
-    /// Which copy of recurrent layers' states it finds, and which it leaves.
+    /// Copies of the recurrent layers' states that are read and written.
     pub(crate) found: u32,
     pub(crate) left: u32,
 }
@@ -71,28 +71,28 @@ pub(crate) struct States {
     arenas: BTreeMap<usize, Arena>,
 }
 
-/// What all layers remember of one session.
+/// All layers' states of one session.
 #[derive(Debug)]
 struct State {
     arena: usize,
     seat: usize,
     context: usize,
-    /// Of positions.
+    /// Pieces of positions.
     pieces: Vec<usize>,
-    /// Of the recurrent layers, if there are some: two, and those at marks.
+    /// Copies of the recurrent layers' state, if there are any: two, and those at marks.
     copies: Vec<usize>,
-    /// Which of the first two is the state.
+    /// Which of the first two copies is the current state.
     half: usize,
 }
 
 impl States {
-    /// What all of them are booked from.
+    /// Returns the room that all states are booked from.
     pub(crate) fn room(&self) -> &Arc<Room> {
         &self.room
     }
 
-    /// A session of at most so many positions, whose recurrent layers are zeroed. Everything that
-    /// was recorded must have been submitted.
+    /// Creates a session of at most `context` positions, with zeroed recurrent layers. All recorded
+    /// commands must have been submitted.
     pub(crate) fn create(
         &mut self,
         gpu: &Gpu,
@@ -130,7 +130,7 @@ impl States {
         created
     }
 
-    /// Pieces of the contexts of all sessions of an arena.
+    /// Returns the pieces needed for the full contexts of an arena's sessions.
     fn n_promised(&self, arena: usize) -> usize {
         let own = self.states.values().filter(|state| state.arena == arena);
         own.map(|state| state.context.div_ceil(PIECE_POSITIONS)).sum()
@@ -164,7 +164,7 @@ impl States {
         Ok(id)
     }
 
-    /// Takes pieces of a kind and books them; of positions, as many as are said of each.
+    /// Takes pieces of a kind and books them; for each piece of positions, `n_positions` positions.
     fn take(
         &mut self,
         gpu: &Gpu,
@@ -197,7 +197,8 @@ impl States {
         self.arenas[&state.arena].write_list(gpu, state.seat, &pieces);
     }
 
-    /// Whether these positions have room of their own, so that [`States::reserve`] does nothing.
+    /// Returns whether these positions are allocated and unshared, so that [`States::reserve`] does
+    /// nothing.
     pub(crate) fn is_reserved(&self, id: StateId, positions: &Range<usize>) -> bool {
         let State { arena, pieces, .. } = self.state(id);
         let arena = &self.arenas[arena];
@@ -207,7 +208,8 @@ impl States {
         is_there && !written(pieces, positions).any(is_shared)
     }
 
-    /// Room of its own for these positions. Everything that was recorded must have been submitted.
+    /// Allocates unshared pieces for these positions. All recorded commands must have been
+    /// submitted.
     pub(crate) fn reserve(
         &mut self,
         gpu: &Gpu,
@@ -221,7 +223,7 @@ impl States {
         let is_shared = |at: &usize| own.pieces(Kind::Positions).is_shared(pieces[*at]);
         let shared: Vec<usize> = written(pieces, positions).filter(is_shared).collect();
         let n_after = positions.end.div_ceil(PIECE_POSITIONS).max(n_before);
-        // A context that ends inside a piece is booked to its end.
+        // A context that ends inside a piece is booked only up to its end.
         let n_positions = shared.iter().copied().chain(n_before..n_after);
         let n_positions = n_positions.map(|at| PIECE_POSITIONS.min(context - at * PIECE_POSITIONS));
         let n_positions: Vec<usize> = n_positions.collect();
@@ -245,8 +247,8 @@ impl States {
         gpu.check()
     }
 
-    /// Makes room for so many marks; what the first two copies hold stays. Everything that was
-    /// recorded must have been submitted.
+    /// Allocates copies for `n_marks` marks; the contents of the first two copies are kept. All
+    /// recorded commands must have been submitted.
     pub(crate) fn set_marks(&mut self, gpu: &Gpu, id: StateId, n_marks: usize) -> Result<()> {
         let state = self.states.get_mut(&id).expect("a state lives as long as its session");
         if state.copies.is_empty() {
@@ -262,8 +264,8 @@ impl States {
         Ok(())
     }
 
-    /// A session with the same past, whose positions both share as long as neither writes there.
-    /// Everything that was recorded must have been submitted.
+    /// Creates a session with the same past. Both share positions until one of them writes there.
+    /// All recorded commands must have been submitted.
     pub(crate) fn fork(&mut self, gpu: &Gpu, id: StateId) -> Result<StateId> {
         let State { arena, context, .. } = *self.state(id);
         let fork = self.create_in(gpu, arena, context)?;
@@ -285,8 +287,8 @@ impl States {
         Ok(fork)
     }
 
-    /// Whether memory moves when a session is removed; everything that was recorded must have been
-    /// submitted then.
+    /// Removes a session. Returns whether memory can be freed by [`States::trim`], before which all
+    /// recorded commands must be submitted.
     pub(crate) fn remove(&mut self, id: StateId) -> bool {
         let Some(State { arena, seat, pieces, copies, .. }) = self.states.remove(&id) else {
             return false;
@@ -300,13 +302,13 @@ impl States {
             || [Kind::Positions, Kind::Copies].iter().any(|it| self.arenas[&arena].is_loose(*it))
     }
 
-    /// Gives back memory that no session uses.
+    /// Frees memory that no session uses.
     pub(crate) fn trim(&mut self, gpu: &Gpu) {
         let arenas: Vec<usize> = self.arenas.keys().copied().collect();
         arenas.into_iter().for_each(|arena| self.close(gpu, arena));
     }
 
-    /// Gives back what an arena does not use: all of it if it has no session.
+    /// Frees the unused memory of an arena: all of it if it has no session.
     fn close(&mut self, gpu: &Gpu, arena: usize) {
         if !self.states.values().any(|state| state.arena == arena) {
             self.arenas.remove(&arena);
@@ -315,8 +317,7 @@ impl States {
         }
     }
 
-    /// Zeroes what recurrent layers remember. Everything that was recorded must have been
-    /// submitted.
+    /// Zeroes the states of recurrent layers. All recorded commands must have been submitted.
     pub(crate) fn reset(&self, gpu: &Gpu, id: StateId) -> Result<()> {
         let State { arena, copies, half, .. } = self.state(id);
         if let Some(copy) = copies.get(*half) {
@@ -327,12 +328,12 @@ impl States {
         gpu.check()
     }
 
-    /// Copies of recurrent layers' states that a step may leave behind its marks.
+    /// Returns the number of marks for which copies of the recurrent states exist.
     pub(crate) fn n_marks(&self, id: StateId) -> usize {
         self.state(id).copies.len().saturating_sub(2)
     }
 
-    /// Makes what a step wrote the state.
+    /// Makes the state written by a step the current one.
     pub(crate) fn commit(&mut self, id: StateId) {
         let state = self.states.get_mut(&id).expect("a state lives as long as its session");
         state.half = 1 - state.half;
@@ -342,9 +343,9 @@ impl States {
         self.states.get(&id).expect("a state lives as long as its session")
     }
 
-    /// Where kernels find a session, for a part of a step: the first part finds the recurrent
-    /// state, each other what the one before it left at its mark, and the last leaves what may
-    /// become the state.
+    /// Returns the location of a session for a part of a step. The first part reads the recurrent
+    /// state, each other part the state at the mark before it, and the last part writes the state
+    /// that may be committed.
     pub(crate) fn place(&self, id: StateId, (part_idx, n_marks): (usize, usize)) -> Place {
         let State { arena, seat, copies, half, .. } = self.state(id);
         let [found, left] = match copies.as_slice() {
@@ -359,17 +360,17 @@ impl States {
         Place { arena: *arena, list_at, found, left }
     }
 
-    /// What of a layer kernels are bound to.
+    /// Returns the bind group of a layer.
     pub(crate) fn bind_group(&self, arena: usize, layer: LayerIdx) -> &wgpu::BindGroup {
         self.arenas[&arena].bind_group(layer)
     }
 
-    /// Whether a layer is recurrent.
+    /// Returns whether a layer is recurrent.
     pub(crate) fn is_recurrent(&self, arena: usize, layer: LayerIdx) -> bool {
         self.arenas[&arena].spec.layers[layer.0].is_recurrent()
     }
 
-    /// Bytes of a part as saved.
+    /// Returns the bytes of a part in the saved form.
     pub(crate) fn part_bytes(&self, id: StateId, part: StatePart) -> usize {
         let tables = self.arenas[&self.state(id).arena].tables(part.layer());
         let n_values = tables.iter().map(|table| match (part, table.form) {
@@ -382,12 +383,13 @@ impl States {
         n_values.sum::<usize>() * size_of::<f32>()
     }
 
-    /// Where a part lies, table by table: nowhere of a layer of another kind.
+    /// Returns the ranges of a part to read, table by table. Empty if the layer is of another kind.
     pub(crate) fn stretches(&self, id: StateId, part: StatePart) -> [Vec<Stretch<'_>>; 2] {
         self.stretches_in(self.state(id).half, id, part)
     }
 
-    /// Where a part goes: of recurrent layers what becomes the state.
+    /// Returns the ranges of a part to write; of recurrent layers, the copy that a commit makes
+    /// current.
     pub(crate) fn targets(&self, id: StateId, part: StatePart) -> [Vec<Stretch<'_>>; 2] {
         self.stretches_in(1 - self.state(id).half, id, part)
     }
@@ -410,13 +412,13 @@ impl States {
     }
 }
 
-/// Which of a session's pieces hold some positions, as far as they are there.
+/// Returns the indices of the existing pieces that hold some positions.
 fn written(pieces: &[usize], positions: &Range<usize>) -> Range<usize> {
     let first = (positions.start / PIECE_POSITIONS).min(pieces.len());
     first..positions.end.div_ceil(PIECE_POSITIONS).clamp(first, pieces.len())
 }
 
-/// Where positions lie in the tables: the first of each run, and how many they are.
+/// Returns the location of positions in the tables, as runs of (first, count).
 fn places(pieces: &[usize], positions: Range<usize>) -> Vec<(usize, usize)> {
     let mut places: Vec<(usize, usize)> = Vec::new();
     let mut at = positions.start;

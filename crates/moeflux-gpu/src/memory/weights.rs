@@ -1,8 +1,8 @@
-//! Resident weights on the device: matrices in arenas, vectors in a buffer of their own.
+//! Resident weights on the device: matrices in arenas, vectors in a separate buffer.
 //!
-//! A matrix lies as in its file: codes, scales, biases, each part at a multiple of
-//! [`PART_ALIGN`] bytes. One that is larger than a binding is cut into pieces by rows.
-//! **Invariant:** a piece lies in one arena, and begins at a multiple of [`PIECE_ROWS`] rows.
+//! A matrix is stored as in its file: codes, scales, biases, each part at a multiple of
+//! [`PART_ALIGN`] bytes. A matrix larger than a binding is cut into pieces by rows. **Invariant:**
+//! a piece lies in one arena, and begins at a multiple of [`PIECE_ROWS`] rows.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::{MatrixId, VectorId};
@@ -13,35 +13,35 @@ use crate::device::Gpu;
 use crate::memory::{STORAGE, codebooks};
 use crate::params::narrow;
 
-/// Rows of common widths begin where a transaction of the device's memory does.
+/// Alignment of parts: rows of common widths begin at a memory transaction of the device.
 pub(crate) const PART_ALIGN: u64 = 256;
 
-/// A block of FP8 scales is not cut, and a tile of rows neither.
+/// Row alignment of pieces, so that neither a block of FP8 scales nor a tile of rows is cut.
 const PIECE_ROWS: usize = 128;
 
 /// Rows of a matrix in one arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Which arena: see [`crate::step::Step::weights`].
+    /// Index of the arena: see [`crate::step::Step::weights`].
     pub(crate) arena: usize,
-    /// First row of the matrix that lies here.
+    /// First row of the matrix in this piece.
     pub(crate) first_row: u32,
-    /// How many do.
+    /// Number of rows.
     pub(crate) n_rows: u32,
-    /// Where the codes or values of the first row begin, in words of 4 bytes; a multiple of 64.
+    /// Offset of the codes or values of the first row, in words of 4 bytes; a multiple of 64.
     pub(crate) codes: u32,
-    /// Where its scales begin.
+    /// Offset of its scales.
     pub(crate) scales: u32,
-    /// Where its biases begin.
+    /// Offset of its biases.
     pub(crate) biases: u32,
 }
 
 /// A matrix on the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceMatrix {
-    /// Kind and whole shape.
+    /// Kind and full shape.
     pub(crate) layout: MatrixLayout,
-    /// Mostly one.
+    /// The pieces, usually one.
     pub(crate) pieces: Vec<Piece>,
 }
 
@@ -100,7 +100,7 @@ impl DeviceWeights {
     }
 }
 
-/// A buffer as group 1.
+/// Binds a buffer as group 1.
 pub(crate) fn bind(gpu: &Gpu, buffer: &wgpu::Buffer) -> wgpu::BindGroup {
     gpu.device().create_bind_group(&wgpu::BindGroupDescriptor {
         label: None,
@@ -109,7 +109,7 @@ pub(crate) fn bind(gpu: &Gpu, buffer: &wgpu::Buffer) -> wgpu::BindGroup {
     })
 }
 
-/// Two buffers of slots as group 1, and where the uses of experts are counted from `uses_at` on.
+/// Binds two buffers of slots as group 1, and the counters of expert uses from `uses_at` on.
 pub(crate) fn bind_tiers(
     gpu: &Gpu,
     [near, far]: [&wgpu::Buffer; 2],
@@ -146,7 +146,7 @@ fn upload_piece(
     Ok(())
 }
 
-/// Bytes of the parts of some rows.
+/// Sizes of the parts of some rows, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartBytes(MatrixLayout);
 
@@ -171,7 +171,7 @@ impl PartBytes {
         }
     }
 
-    /// First byte of the scales of what begins at a row, which is no part of a block of FP8.
+    /// Returns the offset of the scales of a piece, which begins at a block boundary of FP8.
     fn scales_at(self, first_row: usize) -> usize {
         match self.0.kind {
             MatrixKind::Fp8(Fp8 { spread: Fp8Spread::Matrix, .. }) => 0,
@@ -183,7 +183,7 @@ impl PartBytes {
         n_rows * (self.0.bias_bytes() / self.0.n_rows)
     }
 
-    /// Where scales, biases and the end of some rows lie, in bytes from the codes.
+    /// Returns the offsets of scales, biases and the end of some rows, in bytes from the codes.
     pub(crate) fn places(self, n_rows: usize) -> [u64; 3] {
         let scales = (self.codes(n_rows) as u64).next_multiple_of(PART_ALIGN);
         let biases = (scales + self.scales(n_rows) as u64).next_multiple_of(PART_ALIGN);
@@ -192,8 +192,8 @@ impl PartBytes {
     }
 }
 
-/// Gives each matrix its place, in arenas of at most so many bytes: a matrix begins a new arena
-/// when the present one cannot hold it whole, and is cut only when none could.
+/// Assigns each matrix a place in arenas of at most `arena_bytes_max` bytes. A matrix begins a new
+/// arena if the current one cannot hold it whole, and is cut only if none could.
 fn placed(
     layouts: impl Iterator<Item = MatrixLayout>,
     arena_bytes_max: u64,

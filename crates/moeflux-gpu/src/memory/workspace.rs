@@ -1,6 +1,6 @@
-//! The activation buffers of a model in one storage buffer, with room for scratch behind them.
+//! The activation buffers of a model in one storage buffer, followed by scratch memory.
 //!
-//! **Invariant:** what has a place keeps it: the buffer only grows at its end. Rows begin at
+//! **Invariant:** an assigned place never changes: the buffer only grows at its end. Rows begin at
 //! multiples of four values.
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use crate::device::Gpu;
 use crate::memory::STORAGE;
 use crate::params::{View, narrow};
 
-/// Activations that scratch needs beside the model's own, at most: one part of so many.
+/// Inverse of the upper bound on scratch, as a fraction of the model's own activations.
 const SCRATCH_SHARE: u64 = 2;
 
 /// One activation buffer.
@@ -32,15 +32,15 @@ pub(crate) struct DeviceWorkspace {
     pub(crate) n_rows_max: usize,
     places: Vec<Place>,
     scratch: HashMap<(&'static str, RowSet), (u32, View)>,
-    /// Values that have a place.
+    /// Number of assigned values.
     n_values: u64,
-    /// Rows that were exchanged with a buffer's first ones, and where the next ones go.
+    /// Rows exchanged with a buffer's first ones, and the buffer for the next exchange.
     aside: Option<[wgpu::Buffer; 2]>,
 }
 
 impl DeviceWorkspace {
-    /// Room for steps of at most `n_rows_max` rows, or of fewer where the adapter's limit is
-    /// reached.
+    /// Allocates a workspace for steps of at most `n_rows_max` rows, or of fewer if the adapter's
+    /// limit is reached.
     pub(crate) fn new(gpu: &Gpu, workspace: &Workspace, n_rows_max: usize) -> Result<Self> {
         let mut n_rows_max = n_rows_max.min(gpu.n_groups_max() as usize);
         let limit_bytes = gpu.storage_bytes_max() / (SCRATCH_SHARE + 1) * SCRATCH_SHARE;
@@ -73,8 +73,8 @@ impl DeviceWorkspace {
         }
     }
 
-    /// So many values per row of a set, for kernels alone; asked again under the same name for the
-    /// same set, it is shared.
+    /// Returns `n_cols` values per row of a set, used by kernels only. Requests with the same name
+    /// and set share them.
     pub(crate) fn scratch(
         &mut self,
         gpu: &Gpu,
@@ -109,7 +109,7 @@ impl DeviceWorkspace {
         Ok(view)
     }
 
-    /// Exchanges the first rows of a buffer with those that were exchanged before, or zeros.
+    /// Exchanges the first rows of a buffer with those exchanged before, or with zeros.
     pub(crate) fn exchange_rows(
         &mut self,
         (gpu, encoder): (&Gpu, &mut wgpu::CommandEncoder),
@@ -130,7 +130,7 @@ impl DeviceWorkspace {
         Ok(())
     }
 
-    /// A larger buffer, if places were given out that the present one does not have.
+    /// Returns a larger buffer, if assigned places exceed the current one.
     pub(crate) fn grown(&self, gpu: &Gpu) -> Result<Option<wgpu::Buffer>> {
         let needed_bytes = self.n_values * 4;
         if needed_bytes <= self.buffer.size() {
@@ -145,7 +145,7 @@ fn placed(workspace: &Workspace, n_rows_max: usize) -> (Vec<Place>, u64) {
     let mut places = Vec::new();
     for spec in workspace.buffers() {
         let row_stride = spec.n_cols.next_multiple_of(4);
-        // Beyond 32 bits the size is refused before a place is used.
+        // A size beyond 32 bits is refused before a place is used.
         let first = u32::try_from(n_values).unwrap_or(u32::MAX);
         let (row_stride_words, n_cols, rows) = (narrow(row_stride), spec.n_cols, spec.rows);
         places.push(Place { first, row_stride: row_stride_words, n_cols, rows });

@@ -1,4 +1,4 @@
-//! Where what is: the paths of a model in the cache.
+//! Layout of the cache: the paths of a model.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::hash::BlobId;
 use crate::name::{RepoId, file_path};
 
-/// Ends the names of what is not whole. `huggingface_hub` offers to remove such files.
+/// The suffix of incomplete files. `huggingface_hub` offers to remove such files.
 pub(crate) const INCOMPLETE: &str = ".incomplete";
 
 /// The folder of a model.
@@ -23,84 +23,85 @@ impl Folder {
         Self { root: root.to_owned(), dir: root.join(&name), locks: root.join(".locks").join(name) }
     }
 
-    /// Itself.
+    /// Returns the folder itself.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The cache's folder.
+    /// Returns the cache's folder.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Contents by hash.
+    /// Returns the folder of blobs.
     pub(crate) fn blobs(&self) -> PathBuf {
         self.dir.join("blobs")
     }
 
-    /// Contents.
+    /// Returns the path of a blob.
     pub(crate) fn blob(&self, id: &BlobId) -> PathBuf {
         self.blobs().join(id.digits())
     }
 
-    /// Contents that are not whole, at their places. Older versions of `huggingface_hub` keep what
-    /// they have from the beginning in `HASH.incomplete`, which is left alone.
+    /// Returns the path of an incomplete blob, with its pieces at their final offsets. Older
+    /// versions of `huggingface_hub` store the beginning of a blob in `HASH.incomplete`, which is
+    /// left alone.
     pub(crate) fn partial(&self, id: &BlobId) -> PathBuf {
         self.blobs().join(format!("{}.moeflux{INCOMPLETE}", id.digits()))
     }
 
-    /// Which pieces of these are there.
+    /// Returns the path of the list of its pieces.
     pub(crate) fn pieces(&self, id: &BlobId) -> PathBuf {
         self.blobs().join(format!("{}.moeflux-pieces{INCOMPLETE}", id.digits()))
     }
 
-    /// Folders by commit.
+    /// Returns the folder of snapshots, which are named by commit.
     pub(crate) fn snapshots(&self) -> PathBuf {
         self.dir.join("snapshots")
     }
 
-    /// The files of a commit.
+    /// Returns the folder with the files of a commit.
     pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
         self.snapshots().join(commit)
     }
 
-    /// Commits by branch and tag.
+    /// Returns the folder of references, named by branch or tag.
     pub(crate) fn references(&self) -> PathBuf {
         self.dir.join("refs")
     }
 
-    /// The commit of a branch or tag.
+    /// Returns the path of the reference for a branch or tag.
     pub(crate) fn reference(&self, revision: &str) -> Result<PathBuf> {
         Ok(self.references().join(file_path(revision)?))
     }
 
-    /// All files of the repository at a commit.
+    /// Returns the path of the listing of all files at a commit.
     pub(crate) fn tree(&self, commit: &str) -> PathBuf {
         self.dir.join("trees").join(format!("{commit}.json"))
     }
 
-    /// Files that are known not to be in the repository.
+    /// Returns the folder of files that are known to be missing in the repository.
     pub(crate) fn no_exist(&self, commit: &str) -> PathBuf {
         self.dir.join(".no_exist").join(commit)
     }
 
-    /// Our own: what is known of contents. No other tool looks here, and who removes the model
-    /// removes it, too.
+    /// Returns the folder of moeflux's own marks. Other tools do not look here, and remove it with
+    /// the model.
     pub(crate) fn marks(&self) -> PathBuf {
         self.dir.join(".moeflux")
     }
 
-    /// Which files were found to have these contents.
+    /// Returns the path of the mark for a blob.
     pub(crate) fn mark(&self, id: &BlobId) -> PathBuf {
         self.marks().join(id.digits())
     }
 
-    /// Locks of all contents.
+    /// Returns the folder of locks.
     pub(crate) fn locks(&self) -> &Path {
         &self.locks
     }
 
-    /// Held by who downloads these contents.
+    /// Returns the path of the lock that is held while a blob is downloaded.
     pub(crate) fn lock(&self, id: &BlobId) -> PathBuf {
         self.locks.join(format!("{}.lock", id.digits()))
     }

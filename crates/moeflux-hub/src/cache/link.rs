@@ -1,5 +1,5 @@
-//! A file of a snapshot: a relative link to its contents, or the contents themselves where links
-//! are not possible.
+//! A file of a snapshot: a relative link to its blob, or the contents themselves where links are
+//! not possible.
 
 use std::fs;
 use std::io;
@@ -11,17 +11,17 @@ use crate::file;
 use crate::hash::BlobId;
 use crate::name::file_path;
 
-/// Whether contents may be moved to where they are needed.
+/// Whether a blob may be moved into a snapshot instead of copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Age {
-    /// Nobody else can have them yet.
+    /// Just created, so not yet in use elsewhere.
     New,
-    /// Others may use them.
+    /// Possibly in use elsewhere.
     Old,
 }
 
 impl Folder {
-    /// Where a file of a snapshot is.
+    /// Returns the path of a file in a snapshot.
     ///
     /// # Errors
     ///
@@ -30,7 +30,7 @@ impl Folder {
         Ok(self.snapshot(commit).join(file_path(path)?))
     }
 
-    /// Puts contents that are there into a snapshot.
+    /// Puts an existing blob into a snapshot, as a link, or else by moving or copying it.
     ///
     /// # Errors
     ///
@@ -78,11 +78,12 @@ fn link(target: &Path, to: &Path) -> io::Result<()> {
 #[cfg(windows)]
 fn link(target: &Path, to: &Path) -> io::Result<()> {
     std::os::windows::fs::symlink_file(target, to)?;
-    // Some systems report success and make nothing: Wine 8 does.
+    // Some systems report success without creating anything, such as Wine 8.
     fs::symlink_metadata(to).map(|_| ())
 }
 
-/// Whether links cannot be made here: a file system without, or on Windows a user who must not.
+/// Returns whether links cannot be created here: the file system has none, or on Windows the user
+/// lacks the permission.
 fn is_impossible(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     cfg!(windows) || matches!(error.kind(), Kind::Unsupported | Kind::PermissionDenied)

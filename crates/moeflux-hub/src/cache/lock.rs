@@ -1,5 +1,5 @@
-//! Locks between processes, as `huggingface_hub` takes them: a lock of the system on a file that
-//! stays.
+//! Locks between processes, compatible with `huggingface_hub`: a system lock on a file that is
+//! kept.
 
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
@@ -8,19 +8,19 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::file;
 
-/// A lock that is held until it is dropped, or its process ends.
+/// A lock that is held until it is dropped or its process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes a lock; none if another process holds it.
+    /// Takes a lock; `None` if another process holds it.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`]. Where files cannot be locked, nobody is kept away: two downloads of the same
-    /// file then write the same bytes to the same places.
+    /// [`Error::Io`]. Without file locks there is no exclusion: two downloads of the same file then
+    /// write the same bytes to the same places.
     pub(crate) fn try_take(path: &Path) -> Result<Option<Self>> {
         file::make_parent(path)?;
         let mut options = File::options();
@@ -37,12 +37,12 @@ impl Lock {
     }
 }
 
-/// Lets whoever shares the cache wait for a lock, too.
+/// Allows other users of the cache to take the lock, too.
 fn share(file: &File) {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt as _;
-        // A file system without permissions refuses nobody.
+        // A failure is harmless: a file system without permissions restricts no user.
         drop(file.set_permissions(std::fs::Permissions::from_mode(0o664)));
     }
     #[cfg(not(unix))]

@@ -1,7 +1,7 @@
-//! The cache on the drive: where things are, what is there, what can go.
+//! The cache on the drive: locates, lists and removes models.
 //!
-//! **Invariant:** nothing is written or removed outside of the cache's folder; links are read and
-//! removed, never followed for a change.
+//! **Invariant:** nothing is written or removed outside the cache's folder; links are read and
+//! removed, and never followed for a change.
 
 mod layout;
 mod lock;
@@ -22,10 +22,10 @@ use crate::file;
 use crate::name::{RepoId, Wanted, is_commit};
 use crate::quant::{self, Quant};
 
-/// A part of a commit that is shorter may mean any.
+/// Minimum length of an abbreviated commit; shorter ones are ambiguous.
 const COMMIT_DIGITS_MIN: usize = 5;
 
-/// A reference holds forty digits.
+/// Maximum size of a reference, which contains forty digits.
 const REFERENCE_BYTES_MAX: u64 = 4096;
 
 /// A cache of the hub.
@@ -35,28 +35,28 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The cache in a folder, which need not exist.
+    /// Creates the cache in a folder, which need not exist.
     #[must_use]
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
 
-    /// Its folder.
+    /// Returns the folder of the cache.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Where a model's files are.
+    /// Returns the folder of a model.
     pub(crate) fn folder(&self, id: &RepoId) -> Folder {
         Folder::new(&self.root, id)
     }
 
-    /// The models that are there, by name.
+    /// Lists the models in the cache, by name.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if the folder cannot be listed; a cache that is not there is empty.
+    /// [`Error::Io`] if the folder cannot be listed; a missing cache is empty.
     pub fn repos(&self) -> Result<Vec<Repo>> {
         let names = scan::names(&self.root)?;
         let ids = names.iter().filter_map(|name| RepoId::of_folder(name));
@@ -71,18 +71,18 @@ impl Cache {
         Ok(repos)
     }
 
-    /// Whether anything of a model is there.
+    /// Returns whether the cache contains anything of a model.
     #[must_use]
     pub fn has(&self, id: &RepoId) -> bool {
         self.folder(id).dir().is_dir()
     }
 
-    /// The folder of a model that is there, whole; or its GGUF file of the kind that is wanted, the
-    /// first of several parts.
+    /// Returns the folder of a model that is complete, or its GGUF file of the requested kind; of
+    /// several parts, the first.
     ///
     /// # Errors
     ///
-    /// [`Error::Cache`] that says what is missing.
+    /// [`Error::Cache`] that names the missing files.
     pub fn find(&self, wanted: &Wanted) -> Result<PathBuf> {
         let folder = self.folder(&wanted.id);
         let root = self.root.display();
@@ -105,11 +105,11 @@ impl Cache {
         }
     }
 
-    /// What removing a model, or one revision of it, would do.
+    /// Prepares the removal of a model, or of one of its revisions.
     ///
     /// # Errors
     ///
-    /// [`Error::Cache`] if it is not there, or a download is under way; [`Error::Io`].
+    /// [`Error::Cache`] if it is not in the cache, or is being downloaded; [`Error::Io`].
     pub fn removal(&self, wanted: &Wanted) -> Result<Removal> {
         let folder = self.folder(&wanted.id);
         let root = self.root.display();
@@ -126,7 +126,7 @@ impl Cache {
     }
 }
 
-/// The GGUF file of this kind in the folder of a snapshot.
+/// Returns the GGUF file of this kind in a snapshot's folder.
 fn gguf(dir: &Path, wanted: &Wanted, quant: &Quant) -> Result<PathBuf> {
     let relative = |path: &Path| {
         Some(path.strip_prefix(dir).ok()?.to_str()?.replace(std::path::MAIN_SEPARATOR, "/"))
@@ -146,7 +146,7 @@ fn gguf(dir: &Path, wanted: &Wanted, quant: &Quant) -> Result<PathBuf> {
     }
 }
 
-/// The commit of what is wanted, if there is a snapshot of it.
+/// Returns the requested commit, if there is a snapshot of it.
 fn commit(folder: &Folder, wanted: &Wanted) -> Result<Option<String>> {
     let revision = wanted.revision();
     let named = file::read_if_there(&folder.reference(revision)?, REFERENCE_BYTES_MAX)?;

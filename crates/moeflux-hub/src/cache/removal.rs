@@ -1,9 +1,9 @@
-//! A model that goes, or a revision of it with what only it uses.
+//! Removes a model, or a revision with the blobs that only it uses.
 //!
-//! **Invariant:** a reference goes before its snapshot and a snapshot before its contents, so that
-//! an interruption leaves nothing that looks whole and is not. Links are removed, not what they
-//! lead to; the one exception is the store that `huggingface_hub` shares between models, in the
-//! cache's own folder.
+//! **Invariant:** a reference is removed before its snapshot and a snapshot before its blobs, so
+//! that an interruption leaves nothing that looks complete but is not. Links are removed, but not
+//! their targets; the only exception is the store in the cache's own folder that `huggingface_hub`
+//! shares between models.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,18 +16,18 @@ use crate::error::{Error, Result};
 use crate::file;
 use crate::name::{RepoId, Wanted, is_commit, is_hex};
 
-/// A list of the links to contents of the shared store.
+/// Maximum size of the list of links to a blob in the shared store.
 const MANIFEST_BYTES_MAX: u64 = 16 << 20;
 
-/// What is to be removed.
+/// A prepared removal.
 #[derive(Debug)]
 pub struct Removal {
     folder: Folder,
     what: What,
-    /// What the drive gains, besides contents of the shared store.
+    /// The bytes that are freed on the drive, without blobs of the shared store.
     n_bytes: u64,
     n_revisions_left: usize,
-    /// Nobody downloads meanwhile.
+    /// Locks that prevent a concurrent download.
     locks: Vec<Lock>,
 }
 
@@ -38,7 +38,7 @@ enum What {
 }
 
 impl Removal {
-    /// All of a model.
+    /// Prepares the removal of a whole model.
     pub(super) fn of_all(folder: &Folder, wanted: &Wanted) -> Result<Self> {
         let locks = locks(folder, wanted)?;
         let n_bytes = files_below(folder.dir()).iter().map(|it| taken_bytes(it)).sum();
@@ -46,7 +46,7 @@ impl Removal {
         Ok(Self { folder, what: What::All, n_bytes, n_revisions_left: 0, locks })
     }
 
-    /// A revision of a model; all of the model if it is the only one.
+    /// Prepares the removal of a revision, or of the whole model if it is the only one.
     pub(super) fn of_commit(folder: &Folder, wanted: &Wanted, commit: &str) -> Result<Self> {
         let commits = names(&folder.snapshots())?;
         let others: Vec<&String> = commits.iter().filter(|it| *it != commit).collect();
@@ -75,23 +75,23 @@ impl Removal {
         Ok(Self { folder, what, n_bytes, n_revisions_left, locks })
     }
 
-    /// How much the drive gains.
+    /// Returns the number of bytes that are freed.
     #[must_use]
     pub fn n_bytes(&self) -> u64 {
         self.n_bytes
     }
 
-    /// How many other revisions stay.
+    /// Returns the number of other revisions, which stay.
     #[must_use]
     pub fn n_revisions_left(&self) -> usize {
         self.n_revisions_left
     }
 
-    /// Removes it; answers how much the drive gained.
+    /// Removes the files. Returns the number of freed bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`]; the same call goes on where this one ended.
+    /// [`Error::Io`]; a repeated call continues where this one ended.
     pub fn run(self) -> Result<u64> {
         let folder = &self.folder;
         let blobs = match &self.what {
@@ -123,7 +123,8 @@ impl Removal {
     }
 }
 
-/// Refuses what lies elsewhere, and what is being downloaded.
+/// Refuses folders outside the cache and models that are being downloaded; returns the locks of the
+/// model.
 fn locks(folder: &Folder, wanted: &Wanted) -> Result<Vec<Lock>> {
     for dir in [folder.dir(), &folder.blobs(), &folder.snapshots(), &folder.references()] {
         check_folder(dir)?;
@@ -140,7 +141,7 @@ fn locks(folder: &Folder, wanted: &Wanted) -> Result<Vec<Lock>> {
     Ok(locks)
 }
 
-/// Refuses a folder that is a link: what it leads to is not the cache's.
+/// Refuses a folder that is a link, because its target is not part of the cache.
 fn check_folder(dir: &Path) -> Result<()> {
     if !dir.symlink_metadata().is_ok_and(|it| it.is_symlink()) {
         return Ok(());
@@ -153,7 +154,7 @@ fn check_folder(dir: &Path) -> Result<()> {
     )))
 }
 
-/// Removes a folder if it is there; links in it are removed, not followed.
+/// Removes a folder if it exists; links in it are removed, not followed.
 fn remove_dir(dir: &Path) -> Result<()> {
     if dir.symlink_metadata().is_err() {
         return Ok(());
@@ -161,13 +162,13 @@ fn remove_dir(dir: &Path) -> Result<()> {
     fs::remove_dir_all(dir).map_err(Error::io("delete", dir))
 }
 
-/// The contents that a file of a snapshot is a link to, if these are the model's own.
+/// Returns the blob that a file of a snapshot links to, if it is the model's own.
 fn blob_of(folder: &Folder, path: &Path) -> Option<PathBuf> {
     let target = resolved(path)?;
     (target.parent()? == folder.blobs()).then_some(target)
 }
 
-/// Where a link leads, by its text alone.
+/// Returns the target of a link, from its text alone.
 fn resolved(link: &Path) -> Option<PathBuf> {
     let target = fs::read_link(link).ok()?;
     let mut path = if target.is_absolute() { PathBuf::new() } else { link.parent()?.to_owned() };
@@ -181,19 +182,19 @@ fn resolved(link: &Path) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The contents of the shared store that contents of a model are a link to:
-/// `blobs/01/0123..`, below the cache's folder.
+/// Returns the blob in the shared store that a model's blob links to: `blobs/01/0123..`, below the
+/// cache's folder.
 fn shared_contents(root: &Path, blob: &Path) -> Option<PathBuf> {
     let target = resolved(blob)?;
     let name = target.file_name()?.to_str().filter(|it| is_hex(it, 64))?;
     (target == root.join("blobs").join(&name[..2]).join(name)).then_some(target)
 }
 
-/// Removes contents of the shared store if no model has a link to them any more.
+/// Removes a blob from the shared store if no model links to it any more.
 fn remove_unused(root: &Path, shared: &Path) -> Result<u64> {
     let Some(_lock) = Lock::try_take(&shared.with_extension("lock"))? else { return Ok(0) };
     let manifest = shared.with_extension("refs");
-    // Without a list nobody knows who else uses them.
+    // Without a list its other users are unknown.
     let Some(bytes) = file::read_if_there(&manifest, MANIFEST_BYTES_MAX)? else { return Ok(0) };
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let is_used = text.lines().any(|line| {
@@ -201,7 +202,7 @@ fn remove_unused(root: &Path, shared: &Path) -> Result<u64> {
         let (repo, blobs, name) = (parts.next(), parts.next(), parts.next());
         let is_blob = blobs == Some("blobs") && name.is_some_and(|it| !it.contains(".."));
         let is_ours = repo.is_some_and(|it| RepoId::of_folder(it).is_some());
-        // A line of another form may mean anything.
+        // A line in an unknown form might refer to it.
         !(is_blob && is_ours) || resolved(&root.join(line)).is_some_and(|it| it == shared)
     });
     if is_used {

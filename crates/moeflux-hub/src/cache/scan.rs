@@ -1,6 +1,7 @@
-//! What is in the cache: models, their revisions, whether these are whole.
+//! Lists the contents of the cache: models, their revisions, and whether these are complete.
 //!
-//! **Invariant:** reads names, lengths and small files only. What cannot be read counts as missing.
+//! **Invariant:** reads only names, lengths and small files. Files that cannot be read count as
+//! missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,26 +18,27 @@ use crate::file;
 use crate::listing::Listing;
 use crate::name::{RepoId, file_path, is_commit};
 
-/// Listings have about 200 bytes per file, and the hub advises against more than 100,000 files.
+/// Maximum size of a listing. Listings have about 200 bytes per file, and the hub advises against
+/// more than 100,000 files.
 const TREE_BYTES_MAX: u64 = 64 << 20;
 
-/// The largest published ones have 15 MB.
+/// Maximum size of an index. The largest published ones have 15 MB.
 const INDEX_BYTES_MAX: u64 = 256 << 20;
 
-/// Folders in a folder; deeper ones are not looked into.
+/// Maximum nesting depth of folders; deeper ones are skipped.
 const DEPTH_MAX: usize = 32;
 
 /// A model in the cache.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Repo {
-    /// Its name.
+    /// The name of the model.
     pub id: RepoId,
-    /// All that it takes, whole or not.
+    /// The bytes of all its files, complete or not.
     pub n_bytes: u64,
-    /// Of these, for what is not whole.
+    /// The part of these bytes that belongs to incomplete files.
     pub incomplete_bytes: u64,
-    /// Its revisions.
+    /// The revisions of the model.
     pub snapshots: Vec<Snapshot>,
 }
 
@@ -44,28 +46,28 @@ pub struct Repo {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// Its commit.
+    /// The commit of the revision.
     pub commit: String,
-    /// Branches and tags.
+    /// The branches and tags that point to it.
     pub refs: Vec<String>,
-    /// Its folder.
+    /// The folder of the snapshot.
     pub dir: PathBuf,
-    /// Its files.
+    /// The bytes of its files.
     pub n_bytes: u64,
-    /// What is there.
+    /// Whether it is complete.
     pub state: State,
-    /// Whether there are weights in the format of llama.cpp.
+    /// Whether it contains weights in the format of llama.cpp.
     pub has_gguf: bool,
 }
 
-/// What is there of a revision.
+/// The state of a revision in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// All that a model is run from.
+    /// All files for running the model are present.
     Whole,
-    /// Not all of it.
+    /// Some files are missing.
     Missing {
-        /// How many files are missing.
+        /// The number of missing files.
         n_files: usize,
         /// One of them.
         first: String,
@@ -75,7 +77,7 @@ pub enum State {
 }
 
 impl State {
-    /// What is missing; none if nothing is, or nothing can be.
+    /// Describes the missing files; `None` if the revision is complete or has no weights.
     #[must_use]
     pub fn missing(&self) -> Option<String> {
         match self {
@@ -112,7 +114,7 @@ impl Repo {
         let incomplete_bytes = blobs.iter().filter(is_incomplete).map(|it| taken_bytes(it)).sum();
         let whole = blobs.iter().filter(|it| !is_incomplete(it));
         let whole_bytes: u64 = whole.filter_map(|it| file::len_bytes(it)).sum();
-        // Where there are no links, snapshots have contents of their own.
+        // Where there are no links, snapshots contain files of their own.
         let copies = snapshots.iter().flat_map(|it| files_below(&it.dir));
         let copied_bytes: u64 = copies.map(|it| own_bytes(&it)).sum();
         let n_bytes = incomplete_bytes + whole_bytes + copied_bytes;
@@ -120,7 +122,7 @@ impl Repo {
     }
 }
 
-/// Names in a folder, sorted; none if it is not there.
+/// Returns the names in a folder, sorted; empty if the folder does not exist.
 pub(super) fn names(dir: &Path) -> Result<Vec<String>> {
     if !dir.is_dir() {
         return Ok(Vec::new());
@@ -132,7 +134,7 @@ pub(super) fn names(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Files and links below a folder, none behind a link.
+/// Returns files and links below a folder, without following links.
 pub(super) fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut dirs = vec![(dir.to_owned(), 0)];
@@ -151,13 +153,14 @@ pub(super) fn files_below(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The length of a file that is no link.
+/// Returns the length of a file; 0 for a link.
 pub(super) fn own_bytes(path: &Path) -> u64 {
     let metadata = fs::symlink_metadata(path).ok();
     metadata.filter(fs::Metadata::is_file).map_or(0, |it| it.len())
 }
 
-/// What a file takes on the drive, which is less than its length where parts were never written.
+/// Returns the size of a file on the drive, which is less than its length if parts were never
+/// written.
 pub(super) fn taken_bytes(path: &Path) -> u64 {
     #[cfg(unix)]
     {
@@ -171,7 +174,7 @@ pub(super) fn taken_bytes(path: &Path) -> u64 {
     }
 }
 
-/// Branches and tags by commit.
+/// Returns branches and tags by commit.
 pub(super) fn references(folder: &Folder) -> BTreeMap<String, Vec<String>> {
     let dir = folder.references();
     let mut by_commit: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -186,7 +189,7 @@ pub(super) fn references(folder: &Folder) -> BTreeMap<String, Vec<String>> {
     by_commit
 }
 
-/// What is there of a commit.
+/// Returns the state of a commit.
 ///
 /// # Errors
 ///
@@ -220,8 +223,8 @@ pub(crate) fn state(folder: &Folder, commit: &str) -> Result<State> {
     })
 }
 
-/// What a folder without a listing lacks, by its index and the numbers in its names; none if there
-/// are no weights.
+/// Returns the files that a folder without a listing lacks, from its index and the numbers in its
+/// names; `None` if it has no weights.
 fn missing_by_names(dir: &Path) -> Result<Option<Vec<String>>> {
     #[derive(Deserialize)]
     struct Index {
@@ -244,9 +247,9 @@ fn missing_by_names(dir: &Path) -> Result<Option<Vec<String>>> {
     Ok(Some(wanted.into_iter().filter(is_missing).collect()))
 }
 
-/// All names of a series, by one of them: `model-00001-of-00003.safetensors`.
+/// Returns all names of a series, such as `model-00001-of-00003.safetensors`, from one of them.
 fn siblings(name: &str) -> Vec<String> {
-    /// More files make no model.
+    /// Maximum number of files in a series; no model has more.
     const N_FILES_MAX: usize = 10_000;
     let parts = || {
         let stem = name.strip_suffix(".safetensors")?;

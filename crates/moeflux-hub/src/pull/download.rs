@@ -1,8 +1,8 @@
-//! A file under way: its bytes at their places, the list of its pieces, and its hash, which follows
-//! the pieces in order while they are still in memory.
+//! A download in progress: its bytes at their offsets, the list of its pieces, and its hash, which
+//! follows the pieces in order while they are still in memory.
 //!
-//! **Invariant:** a piece is in the list after its bytes were written; it is hashed as it is read
-//! back, and what is not as it arrived is fetched again.
+//! **Invariant:** a piece is listed after its bytes were written; it is read back for hashing, and
+//! fetched again if it differs from the received bytes.
 
 use std::fs::File;
 use std::hash::Hasher as _;
@@ -19,10 +19,10 @@ use crate::hash::Hasher;
 use crate::journal::{self, Cut, Journal};
 use crate::stop::Stop;
 
-/// Read at a time to be hashed.
+/// The size of reads for hashing.
 const HASH_BYTES: usize = 1 << 20;
 
-/// A drive that gives back something else more often has to be replaced.
+/// Maximum number of pieces that read back differently; a drive with more needs to be replaced.
 const N_LOST_MAX: u32 = 16;
 
 #[derive(Debug)]
@@ -32,22 +32,22 @@ pub(super) struct Download {
     file: File,
     path: std::path::PathBuf,
     state: Mutex<State>,
-    /// Where the contents are, if the hub sent us elsewhere.
+    /// The address of the contents, if the hub redirected the request.
     source: Mutex<Option<String>>,
-    /// Nobody else fetches them meanwhile.
+    /// Keeps other processes from downloading the same contents.
     _lock: Lock,
 }
 
 #[derive(Debug)]
 struct State {
     pieces: Vec<Piece>,
-    /// None after the last piece.
+    /// `None` after the last piece.
     journal: Option<Journal>,
-    /// None while somebody hashes, and at the end.
+    /// `None` while a thread is hashing, and at the end.
     hasher: Option<Hasher>,
     n_hashed: usize,
     n_lost: u32,
-    /// Whether one connection fetches all of it, from a server that knows no ranges.
+    /// Whether one connection fetches the whole file, from a server without range support.
     is_whole: bool,
 }
 
@@ -58,17 +58,17 @@ enum Piece {
     Here { sum: u64 },
 }
 
-/// What hashing came to.
+/// The result of hashing.
 #[derive(Debug, Default)]
 pub(super) struct Hashed {
     /// The hash, after the last piece.
     pub(super) digits: Option<String>,
-    /// What was not as it arrived.
+    /// The number of bytes that differ from the received ones.
     pub(super) lost_bytes: u64,
 }
 
 impl Download {
-    /// Goes on with what is there, or begins.
+    /// Opens a download, and resumes it if pieces exist.
     pub(super) fn open(job: Job, folder: &Folder, lock: Lock, piece_bytes: u64) -> Result<Self> {
         let cut = Cut::new(job.n_bytes, piece_bytes);
         let path = folder.partial(&job.blob);
@@ -80,7 +80,7 @@ impl Download {
         let list = folder.pieces(&job.blob);
         let mut here = journal::pieces(&list, cut)?;
         here.retain(|(idx, _)| cut.range(*idx).1 <= len_bytes);
-        // Bytes behind the end would become part of the contents.
+        // Bytes after the end would become part of the contents.
         if len_bytes > job.n_bytes {
             file.set_len(job.n_bytes).map_err(Error::io("write", &path))?;
         }
@@ -104,7 +104,7 @@ impl Download {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of its bytes, those that are here.
+    /// Returns the number of its bytes that have arrived.
     pub(super) fn done_bytes(&self) -> u64 {
         let state = self.state();
         let here = |(idx, it): (usize, &Piece)| match it {
@@ -114,7 +114,8 @@ impl Download {
         state.pieces.iter().enumerate().map(here).sum()
     }
 
-    /// A piece that nobody fetches; none while one connection fetches all.
+    /// Takes a missing piece; `None` if there is none, or while one connection fetches the whole
+    /// file.
     pub(super) fn take_piece(&self) -> Option<usize> {
         let mut state = self.state();
         if state.is_whole {
@@ -125,7 +126,7 @@ impl Download {
         Some(idx)
     }
 
-    /// Leaves a piece to others.
+    /// Returns a piece that was not fetched.
     pub(super) fn give_back(&self, idx: usize) {
         let mut state = self.state();
         if state.pieces[idx] == Piece::Taken {
@@ -133,27 +134,28 @@ impl Download {
         }
     }
 
-    /// Whether the caller is the one who fetches all from a server that knows no ranges.
+    /// Claims the transfer of the whole file, from a server without range support. Returns whether
+    /// the claim succeeded.
     pub(super) fn take_whole(&self) -> bool {
         !std::mem::replace(&mut self.state().is_whole, true)
     }
 
-    /// Leaves all to others.
+    /// Ends the transfer of the whole file.
     pub(super) fn give_back_whole(&self) {
         self.state().is_whole = false;
     }
 
-    /// Whether a piece is here.
+    /// Returns whether a piece is complete.
     pub(super) fn has(&self, idx: usize) -> bool {
         matches!(self.state().pieces[idx], Piece::Here { .. })
     }
 
-    /// Writes bytes to their place.
+    /// Writes bytes at an offset.
     pub(super) fn write(&self, offset_bytes: u64, bytes: &[u8]) -> Result<()> {
         file::write_all_at(&self.file, offset_bytes, bytes).map_err(Error::io("write", &self.path))
     }
 
-    /// A piece was written.
+    /// Records a piece that was written.
     pub(super) fn note(&self, idx: usize, sum: u64) -> Result<()> {
         let mut state = self.state();
         state.pieces[idx] = Piece::Here { sum };
@@ -163,18 +165,18 @@ impl Download {
         }
     }
 
-    /// Where the contents are asked for.
+    /// Returns the address from which the contents are requested.
     pub(super) fn source(&self) -> String {
         let source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
         source.clone().unwrap_or_else(|| self.job.url.clone())
     }
 
-    /// Where the hub sent us, until that expires.
+    /// Sets the target of the hub's redirect, until it expires.
     pub(super) fn set_source(&self, url: Option<String>) {
         *self.source.lock().unwrap_or_else(PoisonError::into_inner) = url;
     }
 
-    /// Hashes as far as pieces are here, unless somebody else does.
+    /// Hashes all consecutive pieces that are complete, unless another thread is hashing.
     pub(super) fn hash_ahead(&self, stop: &Stop) -> Result<Hashed> {
         let mut state = self.state();
         let Some(mut hasher) = state.hasher.take() else { return Ok(Hashed::default()) };
@@ -224,7 +226,7 @@ impl Download {
             let len = left.min(buffer.len());
             let part = &mut buffer[..len];
             match file::read_exact_at(&self.file, at, part) {
-                // Somebody cut it.
+                // The file was truncated by another program.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
                 read => read.map_err(Error::io("read", &self.path))?,
             }
@@ -235,9 +237,9 @@ impl Download {
         Ok(found.finish() == sum)
     }
 
-    /// Gives the contents their name.
+    /// Moves the contents to their final name.
     pub(super) fn publish(&self, folder: &Folder) -> Result<()> {
-        // After a power cut a name must not lead to what never reached the drive.
+        // After a power failure a name must not lead to contents that never reached the drive.
         self.file.sync_data().map_err(Error::io("write", &self.path))?;
         self.state().journal = None;
         let blob = folder.blob(&self.job.blob);
@@ -245,7 +247,7 @@ impl Download {
         file::remove_if_there(&folder.pieces(&self.job.blob))
     }
 
-    /// Forgets contents that are wrong.
+    /// Removes contents that are wrong.
     pub(super) fn discard(&self, folder: &Folder) -> Result<()> {
         self.state().journal = None;
         file::remove_if_there(&folder.pieces(&self.job.blob))?;

@@ -1,7 +1,7 @@
-//! A piece of a file from the network to its place, in as many attempts as it takes.
+//! Fetches a piece of a file from the network, with retries.
 //!
-//! **Invariant:** an attempt goes on where the last one broke off; a length that is not the listed
-//! one is an error and never a shorter or longer file.
+//! **Invariant:** an attempt continues where the last one broke off; a length other than the listed
+//! one is an error, and never gives a shorter or longer file.
 
 use std::hash::Hasher as _;
 use std::io::Read;
@@ -15,13 +15,13 @@ use super::download::Download;
 use crate::client::{Answer, N_TRIES_FETCHING, Tries, Trouble, drain};
 use crate::error::{Error, Result};
 
-/// Written at a time.
+/// The size of writes.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// How an attempt ended.
+/// The result of an attempt.
 type Attempt<T = ()> = std::result::Result<T, Trouble>;
 
-/// A piece as far as it arrived.
+/// A piece that is arriving.
 struct Arriving {
     idx: usize,
     n_bytes: u64,
@@ -35,7 +35,7 @@ impl Arriving {
 }
 
 impl Pull<'_> {
-    /// Fetches a piece, and hashes what can be hashed then.
+    /// Fetches a piece, and hashes the pieces that are then ready.
     pub(super) fn fetch(&self, download: &Download, idx: usize) -> Result<()> {
         let mut tries = Tries::new(&self.client, N_TRIES_FETCHING);
         let mut piece = Arriving::new(idx);
@@ -52,7 +52,7 @@ impl Pull<'_> {
                     let path = &download.job.paths[0];
                     tries.wait(&format!("{path}: {problem}"), asked)?;
                 }
-                // An address that the hub gave us holds for some minutes.
+                // The address of a redirect expires after some minutes.
                 Err(Trouble::Refused(refusal)) if !refusal.is_of_hub => {
                     download.set_source(None);
                     let path = &download.job.paths[0];
@@ -100,7 +100,7 @@ impl Pull<'_> {
         }
     }
 
-    /// Bytes of a piece to their place, until it is whole.
+    /// Writes the bytes of a piece at their offset, until it is complete.
     fn receive(
         &self,
         download: &Download,
@@ -129,7 +129,7 @@ impl Pull<'_> {
         download.note(piece.idx, piece.sum.finish()).map_err(Trouble::Final)
     }
 
-    /// All pieces that are not here, from a server that sends all bytes whatever is asked for.
+    /// Fetches all missing pieces from a server that ignores ranges and sends the whole file.
     fn attempt_whole(
         &self,
         download: &Download,
@@ -175,7 +175,7 @@ impl Pull<'_> {
         Ok(())
     }
 
-    /// What arrived of a piece is fetched again.
+    /// Discards the bytes that arrived of a piece, so that it is fetched again.
     fn forget(&self, piece: &mut Arriving) {
         self.done_bytes.fetch_sub(piece.n_bytes, Ordering::Relaxed);
         *piece = Arriving::new(piece.idx);
@@ -195,7 +195,7 @@ impl Pull<'_> {
         }
     }
 
-    /// `Content-Range: bytes 0-9/100`.
+    /// Checks a header such as `Content-Range: bytes 0-9/100`.
     fn check_range(&self, download: &Download, headers: &HeaderMap, first: u64) -> Attempt {
         let text = headers.get("content-range").and_then(|it| it.to_str().ok());
         let range = text.and_then(|it| it.strip_prefix("bytes "));
@@ -234,7 +234,8 @@ impl Pull<'_> {
     }
 }
 
-/// Reads until a buffer is full or the connection breaks; says why.
+/// Reads until a buffer is full or the connection breaks. Returns the length, and the problem if
+/// there was one.
 fn fill(body: &mut dyn Read, buffer: &mut [u8]) -> (usize, Option<String>) {
     let mut n_bytes = 0;
     while n_bytes < buffer.len() {

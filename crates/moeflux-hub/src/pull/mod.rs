@@ -1,8 +1,8 @@
-//! Downloads: several connections over the pieces of several files.
+//! Downloads: several connections fetch the pieces of several files.
 //!
-//! **Invariant:** contents get their name after their hash was compared and their bytes reached the
-//! drive; whatever ends the process before, the next call goes on from the pieces that are there.
-//! A reference names a commit after all that was wanted of it is there.
+//! **Invariant:** contents get their final name after their hash was verified and their bytes
+//! reached the drive; after any earlier end of the process, the next call continues from the
+//! existing pieces. A reference is written after all chosen files of its commit are present.
 
 mod download;
 mod fetch;
@@ -29,36 +29,36 @@ use crate::stop::Stop;
 use download::Download;
 use queue::{Next, Queue};
 
-/// Of a file, what is asked for at a time, and fetched again after an interruption.
+/// The size of a request within a file, which is fetched again after an interruption.
 pub const PIECE_BYTES: u64 = 16 << 20;
 
-/// More connections look like an attack.
+/// Maximum number of connections; more would look like an attack.
 pub const N_CONNECTIONS_MAX: usize = 64;
 
-/// How often a watcher is asked.
+/// The interval between calls of a watcher.
 const WATCH_EVERY: Duration = Duration::from_millis(100);
 
-/// Until a lock that another process holds is tried again.
+/// The interval between attempts to take a lock that another process holds.
 const LOCK_EVERY: Duration = Duration::from_millis(200);
 
-/// Tells backup programs that this can be fetched again.
+/// Tells backup programs that these files can be downloaded again.
 const TAG_NAME: &str = "CACHEDIR.TAG";
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
                    # This file marks a cache directory: https://bford.info/cachedir/\n";
 
-/// A download that ended well.
+/// A successful download.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Pulled {
     /// The folder of the model.
     pub dir: PathBuf,
-    /// What was fetched.
+    /// The number of bytes that were fetched.
     pub fetched_bytes: u64,
-    /// What was here and was read to be hashed.
+    /// The number of existing bytes that were read for hashing.
     pub hashed_bytes: u64,
 }
 
-/// What is fetched, and for which files.
+/// A blob to be fetched, with the files that need it.
 #[derive(Debug)]
 pub(crate) struct Job {
     blob: BlobId,
@@ -74,7 +74,7 @@ impl Job {
     }
 }
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 struct Pull<'a> {
     hub: &'a Hub,
@@ -86,18 +86,18 @@ struct Pull<'a> {
     done_bytes: AtomicU64,
     fetched_bytes: AtomicU64,
     n_waiting: AtomicUsize,
-    /// What was written, and has marks.
+    /// Stamps of written files, which have marks.
     written: Mutex<Vec<Stamp>>,
 }
 
 impl Hub {
-    /// Downloads what was chosen and is not here. `watch` is asked from time to time whether to go
-    /// on.
+    /// Downloads the chosen files that are missing. `watch` is called periodically and decides
+    /// whether to continue.
     ///
     /// # Errors
     ///
-    /// What went wrong first; [`Error::Cancelled`]. What arrived stays, and the next call goes on
-    /// from there.
+    /// The first error of a connection; [`Error::Cancelled`]. Received data are kept, and the next
+    /// call continues from there.
     pub fn pull(
         &self,
         remote: &Remote,
@@ -125,8 +125,8 @@ impl Hub {
             written: Mutex::default(),
         };
         let ran = pull.run(n_workers, total_bytes, watch);
-        // What other programs write from now on has other times than the marks. This takes
-        // milliseconds, and whoever wants to end need not wait for it.
+        // Later writes by other programs must get times that differ from those in the marks. This
+        // takes milliseconds, so it ignores the stop flag.
         let written = pull.written.lock().unwrap_or_else(PoisonError::into_inner).clone();
         mark::settle(&pull.folder, &written, &Stop::default())?;
         ran?;
@@ -150,15 +150,15 @@ impl Hub {
         if tree.is_file() { Ok(()) } else { file::put(&tree, &remote.listing().to_kept()) }
     }
 
-    /// What is to be fetched or hashed, and how much is known to be here. Contents that are here
-    /// without a name in the snapshot get one.
+    /// Returns the blobs to be fetched or hashed, and the number of bytes that are known to be
+    /// present. Puts blobs that are present into the snapshot if they are missing there.
     fn jobs(&self, remote: &Remote, folder: &Folder) -> Result<(Vec<Job>, u64)> {
         let mut jobs: BTreeMap<&BlobId, Job> = BTreeMap::new();
         let mut here = BTreeMap::new();
         for (path, listed) in remote.chosen() {
             let (blob, n_bytes) = (&listed.blob, listed.n_bytes);
             if folder.pieces(blob).is_file() && !folder.partial(blob).is_file() {
-                // Its process ended between the last two steps, or somebody removed the contents.
+                // The process ended between the last two steps, or the contents were removed.
                 file::remove_if_there(&folder.pieces(blob))?;
             }
             let is_sound = |place: &Path| {
@@ -178,7 +178,8 @@ impl Hub {
             }
         }
         let mut jobs: Vec<Job> = jobs.into_values().collect();
-        // What is small is of use to others at once; weights come in the order of their names.
+        // Small files are useful to other programs at once; weights follow in the order of their
+        // names.
         jobs.sort_by(|one, other| {
             let key = |job: &Job| (job.n_bytes > PIECE_BYTES, job.paths[0].clone());
             key(one).cmp(&key(other))
@@ -195,7 +196,7 @@ impl Hub {
     }
 }
 
-/// A connection that ends, also by a panic: nobody must wait for it.
+/// Counts a connection as ended on drop, even after a panic, so that the wait for it ends.
 struct Leaving<'a>(&'a Queue);
 
 impl Drop for Leaving<'_> {
@@ -214,7 +215,7 @@ impl Pull<'_> {
         std::thread::scope(|scope| {
             for idx in 0..n_workers {
                 let worker = std::thread::Builder::new().name(format!("moeflux-pull-{idx}"));
-                // Fewer connections do as well, but for none.
+                // A failure to start any connection ends the download.
                 if let Err(error) = worker.spawn_scoped(scope, || self.work()) {
                     let problem = format!("cannot start a thread: {error}");
                     self.fail(Error::Network(problem));
@@ -236,7 +237,7 @@ impl Pull<'_> {
         self.queue.take_failure().map_or(Ok(()), Err)
     }
 
-    /// The life of a connection.
+    /// The main loop of a connection.
     fn work(&self) {
         let _leaving = Leaving(&self.queue);
         while let Some(next) = self.queue.next(self.client.stop()) {
@@ -246,20 +247,20 @@ impl Pull<'_> {
             };
             match done {
                 Ok(()) => {}
-                // The other files may well arrive.
+                // The other files may still arrive.
                 Err(error @ Error::Damaged(_)) => self.queue.note(error),
                 Err(error) => self.fail(error),
             }
         }
     }
 
-    /// Ends all connections.
+    /// Records an error and ends all connections.
     fn fail(&self, error: Error) {
         self.queue.note(error);
         self.client.stop().set();
     }
 
-    /// Begins with a file, or goes on with it; puts it off while another process has it.
+    /// Begins or resumes a file; puts it back while another process has it locked.
     fn begin(&self, job: Job) -> Result<()> {
         let Some(lock) = crate::cache::Lock::try_take(&self.folder.lock(&job.blob))? else {
             self.n_waiting.fetch_add(1, Ordering::Relaxed);
@@ -292,8 +293,8 @@ impl Pull<'_> {
         self.hub.checks().find_out(&self.folder, place, &job.expected(), stop)
     }
 
-    /// Whether all of the files are in the snapshot: another process may have put them there
-    /// meanwhile.
+    /// Returns whether all of the files are in the snapshot; another process may have put them
+    /// there meanwhile.
     fn is_shown(&self, job: &Job) -> Result<bool> {
         for path in &job.paths {
             let file = self.folder.file(self.remote.commit(), path)?;
@@ -304,8 +305,8 @@ impl Pull<'_> {
         Ok(true)
     }
 
-    /// What is damaged must not look whole if the download is interrupted. What links lead to may
-    /// be of use to others and stays.
+    /// Removes damaged files, which must not look complete if the download is interrupted. Targets
+    /// of links may be in use elsewhere and stay.
     fn remove_damaged(&self, job: &Job) -> Result<()> {
         let files = job.paths.iter().map(|it| self.folder.file(self.remote.commit(), it));
         let blob = Ok(self.folder.blob(&job.blob));
@@ -324,7 +325,7 @@ impl Pull<'_> {
         let mut age = age;
         for path in &job.paths {
             let place = (self.remote.commit(), path.as_str());
-            // Where contents were moved to, they are the ones to copy.
+            // If the contents were moved, they are copied from the new place.
             if age == Age::Old && !self.folder.blob(&job.blob).is_file() {
                 let from = self.folder.file(place.0, &job.paths[0])?;
                 let to = self.folder.file(place.0, path)?;
@@ -343,7 +344,7 @@ impl Pull<'_> {
         Ok(())
     }
 
-    /// Hashes the pieces that follow on those that were hashed, and ends the file after the last.
+    /// Hashes the pieces that follow the hashed ones, and finishes the file after the last one.
     fn advance(&self, download: &Download) -> Result<()> {
         let Some(digits) = self.hashed(download)? else { return Ok(()) };
         if digits != download.job.blob.digits() {

@@ -1,7 +1,7 @@
-//! What is to be done next, for many connections.
+//! The queue of work for several connections.
 //!
-//! **Invariant:** files are begun in order, and a file that was begun is fetched before another is
-//! begun; a connection that finds nothing waits until there is something or all is done.
+//! **Invariant:** files are begun in order, and the pieces of open files are fetched before another
+//! file is begun; an idle connection waits until there is work or all is done.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,10 @@ use super::download::Download;
 use crate::error::Error;
 use crate::stop::Stop;
 
-/// How often who waits looks whether to end.
+/// The interval at which waiting connections check the stop flag.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What a connection does next.
+/// The next step of a connection.
 #[derive(Debug)]
 pub(super) enum Next {
     Begin(Job),
@@ -49,7 +49,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next thing to do; none at the end.
+    /// Returns the next step; `None` at the end.
     pub(super) fn next(&self, stop: &Stop) -> Option<Next> {
         let mut state = self.state();
         loop {
@@ -68,13 +68,13 @@ impl Queue {
         }
     }
 
-    /// A file that cannot be had yet.
+    /// Puts back a file that another process has locked.
     pub(super) fn put_off(&self, job: Job) {
         self.state().waiting.push_back(job);
         self.changed.notify_all();
     }
 
-    /// A file whose pieces can be fetched.
+    /// Adds a file whose pieces can be fetched.
     pub(super) fn opened(&self, download: Download) -> Arc<Download> {
         let download = Arc::new(download);
         self.state().open.push(Arc::clone(&download));
@@ -82,24 +82,24 @@ impl Queue {
         download
     }
 
-    /// There may be more to do.
+    /// Wakes waiting connections, because there may be more work.
     pub(super) fn changed(&self) {
         self.changed.notify_all();
     }
 
-    /// A file that needs no pieces any more.
+    /// Removes a file that needs no more pieces.
     pub(super) fn closed(&self, download: &Download) {
         self.state().open.retain(|it| !std::ptr::eq(it.as_ref(), download));
         self.finished();
     }
 
-    /// One file less.
+    /// Counts a file as finished.
     pub(super) fn finished(&self) {
         self.state().n_unfinished -= 1;
         self.changed.notify_all();
     }
 
-    /// What went wrong; the first counts, unless it was the end that was asked for.
+    /// Records an error; the first one counts, but any other replaces a cancellation.
     pub(super) fn note(&self, error: Error) {
         let mut state = self.state();
         if state.failure.is_none() || matches!(state.failure, Some(Error::Cancelled)) {
@@ -111,13 +111,13 @@ impl Queue {
         self.state().failure.take()
     }
 
-    /// A connection ends.
+    /// Counts a connection as ended.
     pub(super) fn leave(&self) {
         self.state().n_workers -= 1;
         self.changed.notify_all();
     }
 
-    /// Waits until all connections have ended, at most so long.
+    /// Waits until all connections have ended, at most for this time. Returns whether they have.
     pub(super) fn wait_for_end(&self, time: Duration) -> bool {
         let waited = self.changed.wait_timeout_while(self.state(), time, |it| it.n_workers > 0);
         waited.unwrap_or_else(PoisonError::into_inner).0.n_workers == 0

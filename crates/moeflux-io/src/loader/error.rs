@@ -1,4 +1,4 @@
-//! Why a job could not be done, in one line with file, bytes and attempts.
+//! The reasons why a job failed, in one line with file, bytes and attempts.
 
 use std::fmt;
 use std::io;
@@ -6,48 +6,48 @@ use std::path::PathBuf;
 
 use crate::identity::FileChange;
 
-/// What went wrong for good.
+/// The final failure of a job.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// A range could not be read, however often it was tried.
+    /// A range could not be read in any attempt.
     Read {
         /// The file.
         path: PathBuf,
-        /// Where the range begins.
+        /// Start of the range.
         offset_bytes: u64,
-        /// How long it is.
+        /// Its length.
         len_bytes: usize,
-        /// How often it was asked for, on all drives together.
+        /// Number of attempts, on all drives together.
         n_attempts: u32,
-        /// How many drives were tried.
+        /// Number of drives tried.
         n_drives: u32,
-        /// The last answer.
+        /// The last error.
         source: io::Error,
     },
-    /// A part lies behind the end of its file.
+    /// A part exceeds the end of its file.
     BehindEnd {
         /// The file.
         path: PathBuf,
-        /// Where the part begins.
+        /// Start of the part.
         offset_bytes: u64,
-        /// How long it is.
+        /// Its length.
         len_bytes: usize,
-        /// How long the file was when it was opened.
+        /// Length of the file when it was opened.
         file_bytes: u64,
     },
-    /// The file is no longer what was opened.
+    /// The file has changed since it was opened.
     Changed {
         /// The file.
         path: PathBuf,
-        /// How it differs.
+        /// The change.
         change: FileChange,
     },
-    /// A drive as a whole does not work any more.
+    /// A drive has failed as a whole.
     Drive {
-        /// What kind of drive.
+        /// Kind of the drive.
         name: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }

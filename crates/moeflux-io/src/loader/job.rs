@@ -1,8 +1,8 @@
-//! What is wanted: parts of files, each at its place in a slot.
+//! Jobs: parts of files, each with its offset in a slot.
 //!
-//! **Invariant:** parts lie in the slot in ascending order, and their whole blocks do not overlap;
-//! a part's place in the slot and in its file are the same within a block. So whole blocks around
-//! a part can be read straight to where it belongs.
+//! **Invariant:** parts are in ascending order in the slot, and their whole blocks do not overlap.
+//! A part has the same offset within a block in the slot and in its file. So the whole blocks
+//! around a part can be read directly into place.
 
 use std::ops::Range;
 
@@ -10,43 +10,43 @@ use crate::block::FileIdx;
 use crate::loader::error::LoadError;
 use crate::slots::{Filling, Piece};
 
-/// An expert in place consists of at most so many extents: three matrices with scales and biases.
+/// Maximum number of extents of an expert: three matrices with scales and biases.
 pub const N_PARTS_MAX: usize = 9;
 
-/// The caller's name for a job.
+/// Identifier of a job, chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 
 /// How urgent a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Somebody waits for it.
+    /// The caller is waiting for it.
     Demand,
-    /// Somebody may come to want it.
+    /// The caller may need it later.
     Guess,
 }
 
-/// Which drives a job may be read from.
+/// The drives that a job may be read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The faster at the time; the other where one fails.
+    /// The faster one at the time; the other if one fails.
     Any,
-    /// The first only.
+    /// Only the first.
     Primary,
-    /// The second only.
+    /// Only the second.
     Mirror,
 }
 
-/// One extent of a file, and where its first byte belongs in the slot.
+/// An extent of a file, and the offset of its first byte in the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The file.
     pub file: FileIdx,
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub offset_bytes: u64,
     /// Its length.
     pub len_bytes: usize,
-    /// Where it begins in the slot.
+    /// Offset in the slot.
     pub slot_offset_bytes: usize,
 }
 
@@ -54,23 +54,23 @@ impl Part {
     const NONE: Self =
         Self { file: FileIdx(0), offset_bytes: 0, len_bytes: 0, slot_offset_bytes: 0 };
 
-    /// Its bytes in the file.
+    /// Returns its range in the file.
     #[must_use]
     pub fn file_range(&self) -> Range<u64> {
         self.offset_bytes..self.offset_bytes + self.len_bytes as u64
     }
 
-    /// How many bytes of its first block lie before it.
+    /// Returns the number of bytes before it in its first block.
     fn lead_bytes(&self, block_bytes: usize) -> usize {
         let lead = self.offset_bytes % block_bytes as u64;
         usize::try_from(lead).expect("less than a block")
     }
 
-    /// What its whole blocks take in the slot.
+    /// Returns the range in the slot of its whole blocks.
     ///
     /// # Panics
     ///
-    /// If its place in the slot is not that in its file, within a block.
+    /// If its offsets within a block differ between slot and file.
     #[must_use]
     pub fn slot_span(&self, block_bytes: usize) -> Range<usize> {
         if self.len_bytes == 0 {
@@ -87,7 +87,7 @@ impl Part {
     }
 }
 
-/// Parts with their places in a slot.
+/// Parts with their offsets in a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Laid {
     parts: [Part; N_PARTS_MAX],
@@ -96,23 +96,23 @@ pub struct Laid {
 }
 
 impl Laid {
-    /// The parts, in the order of their extents.
+    /// Returns the parts, in the order of their extents.
     #[must_use]
     pub fn parts(&self) -> &[Part] {
         &self.parts[..self.n_parts]
     }
 
-    /// What they need of a slot.
+    /// Returns the bytes that they need in a slot.
     #[must_use]
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
 
-    /// The same parts at other places of their slot, in the order of their extents.
+    /// Moves the parts to other offsets in the slot, given in the order of their extents.
     ///
     /// # Panics
     ///
-    /// If there are fewer places than parts.
+    /// If there are fewer offsets than parts.
     #[must_use]
     pub fn moved(mut self, places: impl IntoIterator<Item = usize>) -> Self {
         let mut places = places.into_iter();
@@ -124,11 +124,11 @@ impl Laid {
     }
 }
 
-/// Places for `extents` (file, offset, length) in a slot, one after the other.
+/// Assigns consecutive offsets in a slot to `extents` (file, offset, length).
 ///
 /// # Panics
 ///
-/// If there are more than [`N_PARTS_MAX`].
+/// If there are more than [`N_PARTS_MAX`] extents.
 #[must_use]
 pub fn lay_out(
     extents: impl IntoIterator<Item = (FileIdx, u64, usize)>,
@@ -147,16 +147,16 @@ pub fn lay_out(
     laid
 }
 
-/// Fill a slot with parts of files.
+/// A request to fill a slot with parts of files.
 #[derive(Debug)]
 pub struct Job {
-    /// The caller's name for it, unlike that of any other job under way.
+    /// Its identifier, unique among the jobs in progress.
     pub id: JobId,
     /// How urgent it is.
     pub class: Class,
-    /// Where it may be read from.
+    /// The drives it may be read from.
     pub source: Source,
-    /// How often its slot was filled in vain: its bytes were not what they should be.
+    /// How often its slot was filled before with wrong bytes.
     pub n_rereads: u32,
     /// The slot.
     pub filling: Filling,
@@ -165,7 +165,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job from any drive, read for the first time.
+    /// Creates a job that may be read from any drive, for the first time.
     ///
     /// # Panics
     ///
@@ -179,48 +179,48 @@ impl Job {
         Self { id, class, source: Source::Any, n_rereads: 0, filling, parts: own, n_parts }
     }
 
-    /// The same for the `n_rereads`th time, from `source`: what was read before was not what it
-    /// should be.
+    /// Marks the job as a repetition number `n_rereads`, from `source`, because wrong bytes were
+    /// read before.
     #[must_use]
     pub fn again(self, source: Source, n_rereads: u32) -> Self {
         Self { source, n_rereads, ..self }
     }
 }
 
-/// How a job ended.
+/// The outcome of a job.
 #[derive(Debug)]
 pub enum Outcome {
     /// All of its bytes are in the slot.
     Ready,
-    /// It was cancelled; the slot holds nothing of value.
+    /// It was cancelled; the slot's contents are unspecified.
     Cancelled,
-    /// It could not be done; the slot holds nothing of value.
+    /// It failed; the slot's contents are unspecified.
     Failed(LoadError),
 }
 
-/// A job that is over, with the slot that it was given.
+/// A job that is over, with its slot.
 #[derive(Debug)]
 pub struct Finished {
-    /// As submitted.
+    /// The identifier of the job.
     pub id: JobId,
-    /// As submitted: to be finished, abandoned, or given to another job.
+    /// The filling of the job: to be finished, abandoned, or passed to another job.
     pub filling: Filling,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// A job under way.
+/// A job in progress.
 #[derive(Debug)]
 pub(super) struct Active {
     pub(super) job: Job,
-    /// Why nothing more is to be read, if so.
+    /// Set if no more is to be read.
     pub(super) verdict: Option<Outcome>,
-    /// Reads that were begun and are not over.
+    /// Number of reads that have begun and are not over.
     pub(super) n_open: usize,
-    /// Lanes that brought some of it.
+    /// Lanes that were used for it.
     pub(super) is_lane_used: [bool; 2],
     next_part: usize,
-    /// What of the next part's whole blocks is under way already.
+    /// Bytes of the next part's whole blocks whose reads have begun.
     begun_bytes: usize,
 }
 
@@ -253,12 +253,13 @@ impl Active {
         &self.job.parts[..self.job.n_parts]
     }
 
-    /// Whether all of its reads have begun.
+    /// Returns whether all of its reads have begun.
     pub(super) fn is_exhausted(&self) -> bool {
         self.next_part == self.job.n_parts
     }
 
-    /// The length of its next read: a part is divided evenly, so that no small rest remains.
+    /// Returns the length of its next read. A part is divided evenly, so that no small rest
+    /// remains.
     pub(super) fn next_bytes(&self, block_bytes: usize, read_bytes: usize) -> usize {
         let span_bytes = self.job.parts[self.next_part].slot_span(block_bytes).len();
         let n_reads = span_bytes.div_ceil(read_bytes);

@@ -1,37 +1,37 @@
-//! A drive as the loader sees it: how much is in flight, how fast it is, whether it is trusted.
+//! A drive from the loader's point of view: its load, its speed, and whether it is reliable.
 //!
-//! **Invariant:** busy time is the time with at least one read in flight, until its completion was
-//! taken notice of; a loader that is rarely asked counts too much, never too little.
+//! **Invariant:** busy time is the time with at least one read in flight, until its completion is
+//! processed. If the loader is rarely called, this is too long, never too short.
 
 use std::time::Duration;
 
 use crate::block::{BlockRead, Completion, Read, Wait};
 use crate::loader::error::LoadError;
 
-/// How many bytes make a measurement of speed.
+/// Bytes of one measurement of speed.
 const WINDOW_BYTES: u64 = 8 << 20;
-/// How much the last measurement counts.
+/// Weight of the latest measurement.
 const WEIGHT_OF_NEW: f64 = 0.25;
-/// From so many failures on end, a drive with a mirror is asked for one read at a time, and that
+/// Number of consecutive failures from which a drive with a mirror gets only one read at a time,
 /// after a pause.
 const N_FAILURES_SUSPECT: u32 = 3;
 /// The first of these pauses; each further failure doubles it.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The longest.
+/// Maximum pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What one drive did.
+/// Statistics of one drive.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaneCounts {
-    /// Reads that came back.
+    /// Completed reads.
     pub n_reads: u64,
-    /// Bytes that they brought.
+    /// Bytes read.
     pub read_bytes: u64,
     /// Time with at least one read in flight.
     pub busy: Duration,
-    /// Reads that failed, interruptions not counted.
+    /// Failed reads, not counting interruptions.
     pub n_failures: u64,
-    /// How fast it was of late while it was busy, in bytes per second; 0 until it is known.
+    /// Recent speed while busy, in bytes per second; 0 until it is known.
     pub speed: f64,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Lane {
     paused_until: Duration,
 }
 
-/// Where the present measurement began.
+/// Start of the current measurement.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
     read_bytes: u64,
@@ -76,23 +76,23 @@ impl Lane {
         self.n_in_flight > 0
     }
 
-    /// Whether one more read may be submitted.
+    /// Returns whether another read may be submitted.
     pub(super) fn has_room(&self, n_lanes: usize) -> bool {
         self.n_in_flight < if n_lanes > 1 && self.is_suspect() { 1 } else { self.drive.depth() }
     }
 
-    /// Whether it failed time and again.
+    /// Returns whether the drive has failed repeatedly.
     pub(super) fn is_suspect(&self) -> bool {
         self.n_failures_on_end >= N_FAILURES_SUSPECT
     }
 
-    /// Whether another drive is to be asked, if there is one.
+    /// Returns whether reads should go to another drive, if there is one.
     pub(super) fn is_paused(&self, now: Duration) -> bool {
         self.paused_until > now
     }
 
-    /// How long `more_bytes` would take behind all that is in flight, by a speed that stands for
-    /// one that is not known.
+    /// Returns how long `more_bytes` would take after everything in flight. `speed_else` replaces a
+    /// speed that is not known.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(super) fn delay(&self, more_bytes: usize, speed_else: f64) -> f64 {
         let speed = if self.speed > 0.0 { self.speed } else { speed_else };
@@ -127,7 +127,7 @@ impl Lane {
         self.drive.complete(wait, done).map_err(|source| LoadError::Drive { name, source })
     }
 
-    /// Notes that a read is over: what it had asked for and what it brought.
+    /// Records the completion of a read: the requested and the received bytes.
     pub(super) fn note_end(&mut self, asked_bytes: usize, read_bytes: usize, now: Duration) {
         self.n_in_flight -= 1;
         self.in_flight_bytes -= asked_bytes as u64;

@@ -1,9 +1,10 @@
-//! Jobs in, filled slots out: divides jobs into reads, keeps the drives busy, sees faults through.
+//! The loader: divides jobs into reads, keeps the drives busy, handles faults, and returns filled
+//! slots.
 //!
-//! **Invariant:** every job that was submitted comes back exactly once, with its filling and an
-//! outcome: ready with the right bytes, cancelled, or failed with an error that names file and
-//! range. Guesses are read only while no demand has reads left to begin.
-//! Works only inside its calls; what is submitted begins with the next one. Knows no checksums.
+//! **Invariant:** every submitted job is returned exactly once, with its filling and an outcome:
+//! ready with the right bytes, cancelled, or failed with an error that names file and range. Reads
+//! of guesses begin only while all reads of demands have begun. The loader works only inside its
+//! calls; a submitted job begins with the next one. Independent of checksums.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,21 +30,20 @@ pub use job::{Class, Finished, Job, JobId, Laid, N_PARTS_MAX, Outcome, Part, Sou
 pub use lane::LaneCounts;
 pub use settle::{N_FAILURES_BEFORE_MIRROR, N_FAILURES_MAX, N_INTERRUPTIONS_MAX};
 
-/// With reads in flight on two drives, each is waited for so long at a time.
+/// With reads in flight on two drives, each is waited for in turn, for this time.
 const ALTERNATING_WAIT: Duration = Duration::from_micros(100);
 
-/// Room for so many jobs is there from the beginning: a token's experts and guesses beside them.
-/// How many of these are under way or end at once is up to time, and no run should allocate late.
+/// Number of jobs for which memory is allocated at the start: a token's experts, and guesses. How
+/// many are in progress or end at once depends on timing, and no run should allocate late.
 pub const N_JOBS_USUAL: usize = 64;
 
-/// How jobs are divided, and how much room is left to guesses.
+/// How jobs are divided, and the limit for guesses.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Larger parts are read in several reads of at most so many bytes, a multiple of
-    /// [`SLOT_ALIGN`].
+    /// Maximum size of a read; larger parts take several reads. A multiple of [`SLOT_ALIGN`].
     pub read_bytes: usize,
-    /// Reads of guesses begin while fewer bytes than these are in flight: enough to keep the drive
-    /// busy, and no more than a demand can wait behind.
+    /// Reads of guesses begin while fewer bytes than this are in flight: enough to keep the drive
+    /// busy, and no more than a demand can wait for.
     pub guess_bytes_max: usize,
 }
 
@@ -53,49 +53,50 @@ impl Default for Settings {
     }
 }
 
-/// What was done since the beginning.
+/// Statistics since the loader was created.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Bytes read for demands, with the blocks around their parts.
+    /// Bytes read for demands, including the blocks around their parts.
     pub demand_bytes: u64,
-    /// Bytes read for guesses that nobody had come to want by then.
+    /// Bytes read for guesses that had not been promoted by then.
     pub guess_bytes: u64,
-    /// Reads that were begun, repetitions included.
+    /// Reads begun, including repetitions.
     pub n_reads: u64,
-    /// Reads that gave less than was asked for and went on behind it.
+    /// Reads that returned fewer bytes than requested and were continued.
     pub n_short: u64,
-    /// Reads that were interrupted and asked for again.
+    /// Reads that were interrupted and repeated.
     pub n_interrupted: u64,
-    /// Reads that failed and were asked for again, on either drive.
+    /// Reads that failed and were repeated, on either drive.
     pub n_retries: u64,
-    /// Each drive: the first, the mirror.
+    /// For each drive: the first, the mirror.
     pub lanes: [LaneCounts; 2],
 }
 
-/// A read that was begun and is not over.
+/// A read that has begun and is not over.
 #[derive(Debug)]
 struct OpenRead {
     job: usize,
     file: FileIdx,
-    /// Where its piece begins in the file.
+    /// Offset of its piece in the file.
     offset_bytes: u64,
-    /// Here while it waits for its next attempt; otherwise with the drive.
+    /// Present while the read waits for its next attempt; otherwise with the drive.
     piece: Option<Piece>,
-    /// When that may begin.
+    /// Earliest time of the next attempt.
     due: Duration,
     lane: usize,
-    /// Of its piece, and what of them was asked for last.
+    /// Bytes of its piece, and those last requested.
     len_bytes: usize,
     asked_bytes: usize,
     n_attempts: u32,
     n_interruptions: u32,
     n_failures: u32,
-    /// How often it may still go to the other drive: there, and back once more, since the first
-    /// was given up after few attempts.
+    /// How often it may still change to the other drive: there, and back once, since the first was
+    /// given up after few attempts.
     n_changes_left: u32,
 }
 
-/// The loader. It owns one drive or two, the second a mirror: the same files in the same order.
+/// The loader. It owns one drive or two; the second is a mirror with the same files in the same
+/// order.
 #[derive(Debug)]
 pub struct Loader {
     lanes: Vec<Lane>,
@@ -104,7 +105,7 @@ pub struct Loader {
     block_bytes: usize,
     jobs: Places<Active>,
     reads: Places<OpenRead>,
-    /// Jobs with reads to begin: demands, guesses.
+    /// Jobs with reads that have not begun: demands, guesses.
     queues: [VecDeque<usize>; 2],
     open_bytes: usize,
     n_waiting_reads: usize,
@@ -114,7 +115,7 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// A loader over `primary`, and `mirror` if there is one.
+    /// Creates a loader over `primary`, and `mirror` if there is one.
     ///
     /// # Panics
     ///
@@ -144,7 +145,8 @@ impl Loader {
         };
         let block_bytes = lanes.iter().map(blocks_of).max().unwrap_or(1);
         assert!(SLOT_ALIGN.is_multiple_of(block_bytes), "slots begin at whole blocks");
-        // How many come at once is up to time: room is made for all, so that no run allocates late.
+        // How many completions arrive at once depends on timing: memory is allocated for all, so
+        // that no run allocates late.
         let depth = lanes.iter().map(|lane| lane.drive.depth()).sum();
         Self {
             lanes,
@@ -162,41 +164,42 @@ impl Loader {
         }
     }
 
-    /// The largest block of its drives: parts agree with their files within it ([`lay_out`]).
+    /// Returns the largest block size of its drives: within such blocks, parts have the same offset
+    /// in slot and file ([`lay_out`]).
     #[must_use]
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }
 
-    /// Reads of guesses begin while fewer bytes than these are in flight, from now on.
+    /// Sets the number of bytes in flight below which reads of guesses begin.
     ///
     /// # Panics
     ///
-    /// If that is none.
+    /// If `guess_bytes_max` is 0.
     pub fn set_guess_bytes_max(&mut self, guess_bytes_max: usize) {
         assert!(guess_bytes_max > 0, "a guess can be read");
         self.settings.guess_bytes_max = guess_bytes_max;
     }
 
-    /// What kinds of drives it has: the first, the mirror.
+    /// Returns the kinds of its drives: the first, the mirror.
     pub fn drive_names(&self) -> impl Iterator<Item = &'static str> {
         self.lanes.iter().map(|lane| lane.drive.name())
     }
 
-    /// How many jobs are under way or over and not yet handed back.
+    /// Returns the number of jobs that are in progress or not yet returned.
     #[must_use]
     pub fn n_jobs(&self) -> usize {
         self.jobs.len() + self.ended.len()
     }
 
-    /// How fast the first drive was of late while it was busy, in bytes per second; 0 until it is
+    /// Returns the recent speed of the first drive while busy, in bytes per second; 0 until it is
     /// known.
     #[must_use]
     pub fn speed(&self) -> f64 {
         self.lanes[0].speed()
     }
 
-    /// What was done so far.
+    /// Returns the statistics so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let now = self.clock.now();
@@ -207,26 +210,26 @@ impl Loader {
         counts
     }
 
-    /// Tells the drives of memory that reads will go to.
+    /// Announces to the drives memory that reads will fill.
     pub fn slab_added(&mut self, slab: &Slab) {
         for lane in &mut self.lanes {
             lane.drive.slab_added(slab);
         }
     }
 
-    /// Makes the drives let go of memory that is about to be given back.
+    /// Makes the drives release memory that is about to be freed.
     pub fn slab_removed(&mut self, slab: &Slab) {
         for lane in &mut self.lanes {
             lane.drive.slab_removed(slab);
         }
     }
 
-    /// Takes a job; its reads begin with the next call of [`Loader::poll`] or [`Loader::wait`].
+    /// Accepts a job. Its reads begin with the next call of [`Loader::poll`] or [`Loader::wait`].
     ///
     /// # Panics
     ///
-    /// If its parts do not fit the slot or the drives' blocks, or a mirror is asked for that is
-    /// not there.
+    /// If its parts do not fit the slot or the drives' blocks, or it requires a mirror and there is
+    /// none.
     pub fn submit(&mut self, job: Job) {
         assert!(job.source != Source::Mirror || self.lanes.len() == 2, "there is a mirror");
         let (id, class) = (job.id, job.class);
@@ -246,7 +249,7 @@ impl Loader {
         }
     }
 
-    /// Makes a guess a demand, behind those that are waiting. Whether the job was found.
+    /// Turns a guess into a demand, after the waiting ones. Returns whether the job was found.
     pub fn promote(&mut self, id: JobId) -> bool {
         let Some(place) = self.find(id) else { return false };
         let active = self.jobs.at(place);
@@ -261,22 +264,23 @@ impl Loader {
         true
     }
 
-    /// Ends a job early: what is in flight of it is awaited, the rest is never read. It comes back
-    /// as cancelled, or ready if it was over already. Whether it was found.
+    /// Ends a job early: reads in flight are awaited, the rest is not read. It is returned as
+    /// cancelled, unless it has already failed. Returns whether the job was in progress; one that
+    /// is over keeps its outcome.
     pub fn cancel(&mut self, id: JobId) -> bool {
         let Some(place) = self.find(id) else { return false };
         self.stop_job(place, Outcome::Cancelled);
         true
     }
 
-    /// Whether reads of a job are with a drive.
+    /// Returns whether the job has reads that have begun and are not over.
     #[must_use]
     pub fn is_reading(&self, id: JobId) -> bool {
         let place = self.find(id);
         place.and_then(|place| self.jobs.get(place)).is_some_and(|active| active.n_open > 0)
     }
 
-    /// Ends all jobs early.
+    /// Cancels all jobs.
     pub fn cancel_all(&mut self) {
         for place in 0..self.jobs.n_places() {
             if self.jobs.get(place).is_some() {
@@ -285,17 +289,17 @@ impl Loader {
         }
     }
 
-    /// Begins what can begin and appends what is over to `finished`, without waiting.
+    /// Begins reads where possible and appends finished jobs to `finished`, without waiting.
     ///
     /// # Errors
     ///
-    /// [`LoadError::Drive`] if a drive as a whole has failed: its jobs may never come back.
+    /// [`LoadError::Drive`] if a drive has failed as a whole: its jobs may never be returned.
     pub fn poll(&mut self, finished: &mut Vec<Finished>) -> Result<(), LoadError> {
         self.wait(Wait::Poll, finished)
     }
 
-    /// As [`Loader::poll`], after waiting as told for a job to be over. With no job under way it
-    /// comes back at once.
+    /// As [`Loader::poll`], but first waits as specified for a job to finish. Returns at once if no
+    /// job is in progress.
     ///
     /// # Errors
     ///
@@ -318,15 +322,14 @@ impl Loader {
         }
     }
 
-    /// One wait for whichever drive has something in flight, until `end` or until a read that
-    /// waits is due.
+    /// Waits once for any drive with reads in flight, until `end` or until a waiting read is due.
     fn wait_for_drives(&mut self, end: Option<Duration>) -> Result<(), LoadError> {
         let now = self.clock.now();
         let until = [end, self.next_due(now)].into_iter().flatten().min();
         let limit = until.map(|it| it.saturating_sub(now));
         let is_busy = [self.is_lane_busy(0), self.is_lane_busy(1)];
         match (is_busy, limit) {
-            // What was due meanwhile begins with the next round.
+            // Reads that became due meanwhile begin with the next iteration.
             ([false, false], None) => Ok(()),
             ([false, false], Some(limit)) => self.collect(0, Wait::AtMost(limit)),
             ([true, true], limit) => {
@@ -345,8 +348,8 @@ impl Loader {
         self.lanes.get(lane).is_some_and(Lane::is_busy)
     }
 
-    /// When the next read that waits may begin. One that might already has no room until something
-    /// in flight is over.
+    /// Returns when the next waiting read is due. A read that is due already has no room until
+    /// another one is over.
     fn next_due(&self, now: Duration) -> Option<Duration> {
         if self.n_waiting_reads == 0 {
             return None;
@@ -385,7 +388,8 @@ impl Loader {
         self.lanes.iter_mut().try_for_each(Lane::flush)
     }
 
-    /// Begins the next read of the first job of `class`, if a drive has room.
+    /// Begins the next read of the first job of `class`, if a drive has room. Returns whether it
+    /// did.
     fn begin_read(&mut self, class: Class, now: Duration) -> bool {
         let Some(&place) = self.queues[class as usize].front() else { return false };
         if class == Class::Guess && self.open_bytes >= self.settings.guess_bytes_max {
@@ -397,7 +401,7 @@ impl Loader {
         let source = active.job.source;
         let Some(lane) = choose_lane(&self.lanes, source, n_bytes, now) else { return false };
         let Next { file, offset_bytes, piece } = active.begin_next(block_bytes, read_bytes);
-        // Rereads count from where no number of repetitions reaches.
+        // Rereads count attempts from a number that repetitions do not reach.
         let n_attempts = active.job.n_rereads << 16;
         let may_change = self.lanes.len() == 2 && active.job.source == Source::Any;
         if active.is_exhausted() {
@@ -424,7 +428,7 @@ impl Loader {
         true
     }
 
-    /// Begins those reads anew that waited for it long enough.
+    /// Repeats the waiting reads that are due.
     fn repeat_reads(&mut self, class: Class, now: Duration) {
         for place in 0..self.reads.n_places() {
             if self.n_waiting_reads == 0 {
@@ -439,7 +443,7 @@ impl Loader {
         }
     }
 
-    /// Gives a read to its drive.
+    /// Passes a read to its drive.
     fn hand_over(&mut self, place: usize, now: Duration) {
         let read = self.reads.at(place);
         let piece = read.piece.take().expect("a read that waits has its piece");
@@ -455,7 +459,7 @@ impl Loader {
         self.lanes[read.lane].submit(read_of_drive, now);
     }
 
-    /// Lets no more of a job be read; it ends when nothing of it is in flight.
+    /// Stops reading for a job; it ends when none of its reads is in flight.
     fn stop_job(&mut self, place: usize, outcome: Outcome) {
         for queue in &mut self.queues {
             queue.retain(|&it| it != place);
@@ -481,7 +485,7 @@ impl Loader {
         }
     }
 
-    /// Ends a read that is with us; with the last one its job.
+    /// Ends a read that is not with a drive; the last one ends its job.
     fn close_read(&mut self, place: usize) {
         let read = self.reads.remove(place);
         debug_assert!(read.piece.is_some(), "what a drive holds cannot be closed");
@@ -509,7 +513,7 @@ impl Loader {
         self.ended.push_back(Finished { id, filling, outcome });
     }
 
-    /// A file of a job that was written to since it was opened.
+    /// Returns the error for a file of the job that has changed since it was opened.
     fn changed_file(&self, active: &Active) -> Option<LoadError> {
         let used = self.lanes.iter().zip(active.is_lane_used).filter(|(_, is_used)| *is_used);
         for (lane, _) in used {
@@ -528,7 +532,7 @@ impl Loader {
         None
     }
 
-    /// What is wrong with a job whose parts do not lie within their files.
+    /// Returns the failure of a job with a part that exceeds its file.
     fn behind_end(&self, active: &Active) -> Option<Outcome> {
         active.parts().iter().find_map(|part| {
             let file = self.lanes[0].drive.file(part.file);
@@ -548,8 +552,8 @@ impl Loader {
     }
 }
 
-/// The drive that would be done first with `n_bytes` more, of those that may be asked and have
-/// room. One that is paused is asked only where no other may be.
+/// Returns the permitted drive with room that would finish `n_bytes` more first. A paused drive is
+/// used only if no other is permitted.
 fn choose_lane(lanes: &[Lane], source: Source, n_bytes: usize, now: Duration) -> Option<usize> {
     let speed_else = lanes.iter().map(Lane::speed).fold(0.0, f64::max);
     let speed_else = if speed_else > 0.0 { speed_else } else { 1.0 };

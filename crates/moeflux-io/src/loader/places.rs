@@ -1,6 +1,6 @@
-//! Values at numbered places that are used again: no allocation once there are enough.
+//! Values at numbered, reusable places: nothing is allocated once there are enough places.
 
-/// Values, each at a place that it keeps.
+/// Values; each keeps its place.
 #[derive(Debug)]
 pub(super) struct Places<T> {
     values: Vec<Option<T>>,
@@ -8,7 +8,7 @@ pub(super) struct Places<T> {
 }
 
 impl<T> Places<T> {
-    /// None in use, and room for `n` without another allocation.
+    /// Creates an empty list with room for `n` values without another allocation.
     pub(super) fn with_capacity(n: usize) -> Self {
         Self { values: Vec::with_capacity(n), free: Vec::with_capacity(n) }
     }
@@ -17,14 +17,14 @@ impl<T> Places<T> {
         let place = self.free.pop().unwrap_or(self.values.len());
         if place == self.values.len() {
             self.values.push(None);
-            // So that giving a place back never allocates.
+            // So that freeing a place never allocates.
             self.free.reserve(self.values.len());
         }
         self.values[place] = Some(value);
         place
     }
 
-    /// What stands at a place that is known to be in use.
+    /// Returns the value at a place that is known to be in use.
     pub(super) fn at(&mut self, place: usize) -> &mut T {
         self.values[place].as_mut().expect("the place is in use")
     }
@@ -38,7 +38,7 @@ impl<T> Places<T> {
         self.values.len() - self.free.len()
     }
 
-    /// Places that are or were in use.
+    /// Returns the number of places that are or were in use.
     pub(super) fn n_places(&self) -> usize {
         self.values.len()
     }

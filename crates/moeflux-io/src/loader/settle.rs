@@ -1,7 +1,7 @@
-//! What follows from a completion: done, on with the rest, once more, the other drive, or an error.
+//! Handles completions: end the read, read the rest, retry, change to the other drive, or fail.
 //!
-//! **Invariant:** every chain of attempts is bounded: interruptions and failures are counted per
-//! read, and a short read is one only if it brought at least a block.
+//! **Invariant:** every chain of attempts is bounded. Interruptions and failures are counted per
+//! read, and a short read counts as progress only if it returned at least a block.
 
 use std::io;
 use std::time::Duration;
@@ -12,19 +12,20 @@ use crate::loader::error::LoadError;
 use crate::loader::job::{Class, Outcome};
 use crate::slots::Piece;
 
-/// Interruptions (EINTR, EAGAIN, less than a block read) of one read before they are a failure.
+/// Interruptions (EINTR, EAGAIN, less than a block read) of one read before the next one counts as
+/// a failure.
 pub const N_INTERRUPTIONS_MAX: u32 = 64;
 /// Failures of one read on a drive before it is given up, if no other drive has the file.
 pub const N_FAILURES_MAX: u32 = 6;
-/// The same if another drive can be asked.
+/// Failures of one read on a drive before the other drive is tried.
 pub const N_FAILURES_BEFORE_MIRROR: u32 = 2;
-/// After the first failure a read waits so long, after each further one eight times as long: nearly
-/// five seconds in all, in which a drive that was reset is back.
+/// Pause after the first failure of a read; each further failure makes it eight times as long. In
+/// total, this is nearly five seconds, in which a drive that was reset is back.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(1);
-/// A system without room for a read is asked again after so long.
+/// Pause before a retry if the system had no resources for a read.
 const PAUSE_AFTER_AGAIN: Duration = Duration::from_micros(200);
 impl Loader {
-    /// Draws the consequences of a completion.
+    /// Handles a completion.
     pub(super) fn settle(&mut self, lane: usize, completion: Completion, now: Duration) {
         let Completion { tag, piece, end } = completion;
         let place = usize::try_from(tag).expect("tags are places");
@@ -45,12 +46,12 @@ impl Loader {
         match end {
             End::Read(n_bytes) => self.advance(place, n_bytes, now),
             End::Failed(error) => self.trouble(place, error, now),
-            // Nobody here asked for it.
+            // The loader did not cancel this read.
             End::Cancelled => self.trouble(place, io::ErrorKind::Interrupted.into(), now),
         }
     }
 
-    /// A read brought `n_bytes`: perhaps all, perhaps not.
+    /// Handles a read of `n_bytes`, which may be all or a part.
     fn advance(&mut self, place: usize, n_bytes: usize, now: Duration) {
         let read = self.reads.at(place);
         let file = self.lanes[read.lane].drive.file(read.file);
@@ -73,7 +74,7 @@ impl Loader {
         }
     }
 
-    /// A read did not come about: again, from the other drive, or no more.
+    /// Handles a failed read: retries, changes to the other drive, or gives up.
     fn trouble(&mut self, place: usize, error: io::Error, now: Duration) {
         let read = self.reads.at(place);
         let pause = match error.kind() {
@@ -93,7 +94,7 @@ impl Loader {
         read.n_failures += 1;
         let is_cut = error.kind() == io::ErrorKind::UnexpectedEof;
         let n_failures_max = match (is_cut, read.n_changes_left) {
-            // The end of a file does not come back.
+            // A truncated file does not grow back.
             (true, _) => 1,
             (false, 0 | 1) => N_FAILURES_MAX,
             (false, _) if is_suspect => 1,

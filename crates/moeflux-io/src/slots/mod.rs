@@ -1,9 +1,10 @@
-//! Slots: equal ranges of a few large slabs of memory, filled by reads and then read by many.
+//! Slots: ranges of equal size in a few large slabs of memory. Reads fill them; then many readers
+//! share them.
 //!
-//! **Invariant:** while a slot is being filled nobody can read it, and while anybody reads it no
-//! filling can begin: `begin_fill` borrows the memory exclusively, and only slots that are ready
-//! give out their bytes. A slab lives as long as any [`Piece`] of it, whoever holds that.
-//! Knows bytes only; which record lies in which slot is somebody else's table.
+//! **Invariant:** a slot cannot be read while it is being filled, and a filling cannot begin while
+//! the slot is being read: `begin_fill` borrows the memory exclusively, and only ready slots expose
+//! their bytes. A slab lives as long as any [`Piece`] of it. Handles only bytes; the table of
+//! records in slots is kept elsewhere.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,64 +17,64 @@ use crate::aligned::{AlignedMemory, HUGE_PAGE_BYTES};
 #[cfg(test)]
 mod tests;
 
-/// Slots begin at multiples of this within their slab: the largest page of the machines in use
-/// (Apple silicon), and a multiple of every block size.
+/// Alignment of slots within their slab: the largest page size of the machines in use (Apple
+/// silicon), and a multiple of every block size.
 pub const SLOT_ALIGN: usize = 16 << 10;
 
-/// One slot, from 0. Slots of a slab have neighbouring numbers, and keep them.
+/// Index of a slot, from 0. Slots of a slab have consecutive indices, and keep them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotIdx(pub usize);
 
-/// The place of one slab, from 0. A place whose slab was given back is free for the next.
+/// Index of a slab, from 0. The index of a freed slab is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlabIdx(pub usize);
 
-/// What a slot is good for.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
     /// It has no memory.
     Absent,
-    /// It holds nothing of value.
+    /// Its contents are unspecified.
     Empty,
-    /// Reads are writing it.
+    /// Reads are writing to it.
     Filling,
-    /// It holds what was read.
+    /// It holds the data that was read.
     Ready,
 }
 
-/// A stretch of memory that is asked for and given back as a whole. Clones are handles to the same
-/// memory and keep it.
+/// A range of memory that is allocated and freed as a whole. Clones are handles to the same memory
+/// and keep it allocated.
 #[derive(Clone)]
 pub struct Slab(Arc<SlabMemory>);
 
 struct SlabMemory {
-    /// Parts of it are written while others are read.
+    /// Parts of this are written while others are read.
     memory: AlignedMemory,
-    /// How many pieces of each slot are out.
+    /// Number of existing pieces of each slot.
     n_pieces: Box<[AtomicU32]>,
 }
 
 impl Slab {
-    /// Its size.
+    /// Returns its size.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.0.memory.len_bytes()
     }
 
-    /// Its first byte, for devices that read it where it lies: only what lies in slots that are
-    /// ready, and that nobody fills meanwhile.
+    /// Returns the address of its first byte, for devices that read it in place. They may read only
+    /// slots that are ready and are not filled meanwhile.
     #[must_use]
     pub fn address(&self) -> NonNull<u8> {
         self.0.memory.address()
     }
 
-    /// The address of one of its bytes, or of its end.
+    /// Returns the address of one of its bytes, or of its end.
     pub(crate) fn byte(&self, offset_bytes: usize) -> *mut u8 {
         assert!(offset_bytes <= self.len_bytes(), "a byte of the slab");
         self.0.memory.address().as_ptr().wrapping_add(offset_bytes)
     }
 
-    /// Whether both are handles to the same memory.
+    /// Returns whether both are handles to the same memory.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -82,7 +83,7 @@ impl Slab {
 
 #[cfg(test)]
 impl Slab {
-    /// Whether this is the only handle.
+    /// Returns whether this is the only handle.
     pub(crate) fn is_sole(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
@@ -100,20 +101,20 @@ pub struct SlotMemory {
     slot_bytes: usize,
     stride_bytes: usize,
     n_slots_per_slab: usize,
-    /// The least that a slab takes.
+    /// Lower bound on the size of a slab.
     slab_bytes_min: usize,
     slabs: Vec<Option<Slab>>,
-    /// Of every slot of every place, in order.
+    /// State of every slot of every slab index, in order.
     states: Vec<SlotState>,
 }
 
 impl SlotMemory {
-    /// Slots of `slot_bytes`, in slabs as large as `slab_bytes` has room for, at least one slot;
-    /// no slab yet.
+    /// Creates slots of `slot_bytes`, in slabs of at most `slab_bytes` but at least one slot. There
+    /// is no slab at first.
     ///
     /// # Panics
     ///
-    /// If a slot would have no bytes or a slab more than memory can have.
+    /// If `slot_bytes` is 0, or rounding it up to [`SLOT_ALIGN`] overflows.
     #[must_use]
     pub fn new(slot_bytes: usize, slab_bytes: usize) -> Self {
         assert!(slot_bytes > 0, "a slot has bytes");
@@ -124,12 +125,12 @@ impl SlotMemory {
         Self { slot_bytes, stride_bytes, n_slots_per_slab, slab_bytes_min, slabs, states }
     }
 
-    /// Slots of `slot_bytes` without gaps between them, `n_slots_per_slab` in a slab that takes no
-    /// more; no slab yet. They begin anywhere: for drives without blocks.
+    /// Creates slots of `slot_bytes` without gaps, in slabs of exactly `n_slots_per_slab` slots.
+    /// There is no slab at first. Slots are not aligned: for drives without blocks.
     ///
     /// # Panics
     ///
-    /// If a slot would have no bytes, or a slab no slots.
+    /// If `slot_bytes` or `n_slots_per_slab` is 0.
     #[must_use]
     pub fn without_gaps(slot_bytes: usize, n_slots_per_slab: usize) -> Self {
         assert!(slot_bytes > 0 && n_slots_per_slab > 0, "slots have bytes, and slabs slots");
@@ -138,64 +139,64 @@ impl SlotMemory {
         Self { slot_bytes, stride_bytes, n_slots_per_slab, slab_bytes_min, slabs, states }
     }
 
-    /// What a slot holds.
+    /// Returns the size of a slot.
     #[must_use]
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
 
-    /// What a slab takes from the system, once its pages have been touched; one huge page at least,
-    /// where slots have gaps.
+    /// Returns the memory of a slab once its pages have been accessed; at least one huge page,
+    /// unless slots have no gaps.
     #[must_use]
     pub fn slab_bytes(&self) -> usize {
         (self.stride_bytes * self.n_slots_per_slab).max(self.slab_bytes_min)
     }
 
-    /// How many slots a slab has.
+    /// Returns the number of slots per slab.
     #[must_use]
     pub fn n_slots_per_slab(&self) -> usize {
         self.n_slots_per_slab
     }
 
-    /// How many slabs there are.
+    /// Returns the number of slabs.
     #[must_use]
     pub fn n_slabs(&self) -> usize {
         self.slabs.iter().flatten().count()
     }
 
-    /// How many slots have memory.
+    /// Returns the number of slots that have memory.
     #[must_use]
     pub fn n_slots(&self) -> usize {
         self.n_slabs() * self.n_slots_per_slab
     }
 
-    /// The slots of the slab at `place`.
+    /// Returns the slots of a slab.
     #[must_use]
     pub fn slots_of(&self, place: SlabIdx) -> Range<usize> {
         let first = place.0 * self.n_slots_per_slab;
         first..first + self.n_slots_per_slab
     }
 
-    /// Where `slot` lies.
+    /// Returns the slab of a slot.
     #[must_use]
     pub fn slab_of(&self, slot: SlotIdx) -> SlabIdx {
         SlabIdx(slot.0 / self.n_slots_per_slab)
     }
 
-    /// The slab at `place`, for drives that want to know of it.
+    /// Returns a handle to a slab, for drives that need it.
     #[must_use]
     pub fn slab(&self, place: SlabIdx) -> Option<&Slab> {
         self.slabs.get(place.0)?.as_ref()
     }
 
-    /// The slabs that there are, in order.
+    /// Iterates over the allocated slabs, in order.
     pub fn slabs(&self) -> impl Iterator<Item = (SlabIdx, &Slab)> {
         let places = (0..).map(SlabIdx).zip(&self.slabs);
         places.filter_map(|(place, slab)| Some((place, slab.as_ref()?)))
     }
 
-    /// One slab more, all of its slots empty, at the first free place; `None` if the system has no
-    /// room for it.
+    /// Adds a slab with empty slots at the first free index. Returns `None` if the system has no
+    /// memory for it.
     pub fn grow(&mut self) -> Option<SlabIdx> {
         let n_slots = self.n_slots_per_slab;
         let slab_bytes = self.stride_bytes.checked_mul(n_slots)?;
@@ -212,12 +213,12 @@ impl SlotMemory {
         Some(SlabIdx(place))
     }
 
-    /// Gives the slab at `place` back to the system; what its slots held is lost.
+    /// Frees a slab; the contents of its slots are lost.
     ///
     /// # Panics
     ///
-    /// If there is none, if one of its slots is being filled, or if somebody still holds a handle
-    /// to it (a drive that was not told by `slab_removed`): its memory would not go.
+    /// If there is no such slab, if one of its slots is being filled, or if another handle to it
+    /// exists (of a drive that was not informed by `slab_removed`), which would keep its memory.
     pub fn shrink(&mut self, place: SlabIdx) {
         let slots = self.slots_of(place);
         let states = &mut self.states[slots];
@@ -228,32 +229,32 @@ impl SlotMemory {
         assert!(memory.is_some(), "no drive and no piece holds the slab");
     }
 
-    /// What `slot` is good for.
+    /// Returns the state of a slot.
     #[must_use]
     pub fn state(&self, slot: SlotIdx) -> SlotState {
         self.states.get(slot.0).copied().unwrap_or(SlotState::Absent)
     }
 
-    /// The bytes of a slot.
+    /// Returns the bytes of a slot.
     ///
     /// # Panics
     ///
-    /// If it is not ready.
+    /// If the slot is not ready.
     #[must_use]
     pub fn bytes(&self, slot: SlotIdx) -> &[u8] {
         assert!(self.state(slot) == SlotState::Ready, "{slot:?} is {:?}", self.state(slot));
         let (slab, _, start) = self.find(slot);
         // SAFETY: the slot's range lies within its slab, whose bytes are all initialised, and the
-        // slab lives as long as `self`. Nobody writes it: it is ready, so that no piece of it is
-        // out, and a filling can begin only when this borrow of `self` has ended.
+        // slab lives as long as `self`. Nothing writes it: it is ready, so no piece of it exists,
+        // and a filling can begin only when this borrow of `self` has ended.
         unsafe { std::slice::from_raw_parts(slab.byte(start), self.slot_bytes) }
     }
 
-    /// Gives `slot` to a reader; what it held is lost.
+    /// Starts filling a slot; its contents are lost.
     ///
     /// # Panics
     ///
-    /// If it has no memory or is being filled already.
+    /// If the slot has no memory or is already being filled.
     pub fn begin_fill(&mut self, slot: SlotIdx) -> Filling {
         let state = self.state(slot);
         assert!(matches!(state, SlotState::Empty | SlotState::Ready), "{slot:?} is {state:?}");
@@ -263,17 +264,17 @@ impl SlotMemory {
         Filling { memory, slot, len_bytes: self.stride_bytes, n_taken_bytes: 0 }
     }
 
-    /// Ends a filling: the slot is ready.
+    /// Ends a filling; the slot becomes ready.
     ///
     /// # Panics
     ///
-    /// If a piece of it is still out, or the filling is not of this memory.
+    /// If a piece of it still exists, or the filling is not of this memory.
     #[expect(clippy::needless_pass_by_value, reason = "a filling ends once")]
     pub fn finish(&mut self, filling: Filling) {
         self.end(&filling, SlotState::Ready);
     }
 
-    /// Ends a filling that came to nothing: the slot is empty.
+    /// Ends a filling that failed; the slot becomes empty.
     ///
     /// # Panics
     ///
@@ -292,7 +293,8 @@ impl SlotMemory {
         self.states[slot.0] = state;
     }
 
-    /// The slab of a slot that has memory, which of its slots it is, and where that begins.
+    /// Returns the slab of a slot that has memory, the slot's index within it, and its offset
+    /// there.
     fn find(&self, slot: SlotIdx) -> (&Slab, usize, usize) {
         let slab = self.slab(self.slab_of(slot)).expect("the slot has memory");
         let place = slot.0 % self.n_slots_per_slab;
@@ -300,7 +302,7 @@ impl SlotMemory {
     }
 }
 
-/// A slot's memory, without a claim to it.
+/// A slot's memory, without the right to access it.
 #[derive(Clone, Debug)]
 struct SlotRange {
     slab: Slab,
@@ -314,8 +316,8 @@ impl SlotRange {
     }
 }
 
-/// The right to write one slot. Dropped without [`SlotMemory::finish`] or
-/// [`SlotMemory::abandon`], its slot stays closed for good.
+/// The right to write one slot. If it is dropped without [`SlotMemory::finish`] or
+/// [`SlotMemory::abandon`], its slot stays unusable.
 #[derive(Debug)]
 #[must_use = "its slot stays closed until the filling is finished or abandoned"]
 pub struct Filling {
@@ -326,30 +328,30 @@ pub struct Filling {
 }
 
 impl Filling {
-    /// Whose filling it is.
+    /// Returns the slot that is being filled.
     #[must_use]
     pub fn slot(&self) -> SlotIdx {
         self.slot
     }
 
-    /// How many bytes may be written: the slot's, up to the next one.
+    /// Returns the number of writable bytes: those of the slot, up to the next one.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// The bytes of `range`, to be written by whoever holds them. Pieces are taken from front to
-    /// back, so that no two overlap.
+    /// Returns `range` as a piece, which its holder may write. Pieces are taken from front to back,
+    /// so that no two overlap.
     ///
     /// # Panics
     ///
-    /// If the range begins before the end of the last one, or ends behind the slot; if more pieces
-    /// are out than can be counted, as empty ones may be that were never dropped.
+    /// If the range begins before the end of the last one, or ends beyond the slot; if too many
+    /// pieces exist for the counter, which is possible with empty ones that are leaked.
     pub fn take(&mut self, range: Range<usize>) -> Piece {
         assert!(range.start >= self.n_taken_bytes, "pieces are taken from front to back");
         assert!(range.start <= range.end && range.end <= self.len_bytes, "a piece of the slot");
-        // A count that wrapped would say that no piece is out. Only this filling raises it, so
-        // that it cannot rise between the look and the addition.
+        // A counter that wraps would report no pieces. Only this filling increments it, so it
+        // cannot grow between the check and the addition.
         let n_out = self.memory.n_pieces().load(Ordering::Relaxed);
         assert!(n_out < u32::MAX, "{:?}: its pieces can be counted", self.slot);
         self.n_taken_bytes = range.end;
@@ -359,38 +361,38 @@ impl Filling {
         Piece { memory, len_bytes: range.len(), kept_bytes: 0 }
     }
 
-    /// Begins anew, from the front.
+    /// Restarts from the front.
     ///
     /// # Panics
     ///
-    /// If a piece is still out.
+    /// If a piece still exists.
     pub fn restart(&mut self) {
         assert!(self.n_pieces() == 0, "{:?}: pieces of it are still out", self.slot);
         self.n_taken_bytes = 0;
     }
 
-    /// What was written: for a check before the slot is declared ready.
+    /// Returns the bytes written, to be checked before the slot becomes ready.
     ///
     /// # Panics
     ///
-    /// If a piece is still out.
+    /// If a piece still exists.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         assert!(self.n_pieces() == 0, "{:?}: pieces of it are still out", self.slot);
         let first = self.memory.slab.byte(self.memory.start_bytes);
         // SAFETY: the range lies within the slab, which lives as long as `self`. Only pieces of
-        // this filling could write it; none is out, and a new one needs `self` exclusively.
+        // this filling could write it; none exists, and a new one needs `self` exclusively.
         unsafe { std::slice::from_raw_parts(first, self.len_bytes) }
     }
 
     fn n_pieces(&self) -> u32 {
-        // Acquires what the holders of the pieces wrote.
+        // `Acquire`: makes visible what the holders of the pieces wrote.
         self.memory.n_pieces().load(Ordering::Acquire)
     }
 }
 
-/// A range of a slot, to be written by its holder alone. Its front part can be declared kept, so
-/// that a read which came short goes on behind it.
+/// A range of a slot that only its holder may write. Its front part can be marked as kept, so that
+/// a short read continues after it.
 #[derive(Debug)]
 pub struct Piece {
     memory: SlotRange,
@@ -399,29 +401,29 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Its size.
+    /// Returns its size.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// How many bytes at its front are not to be written any more.
+    /// Returns the number of bytes at its front that are kept.
     #[must_use]
     pub fn kept_bytes(&self) -> usize {
         self.kept_bytes
     }
 
-    /// Declares `n_bytes` at the front to be kept, instead of those before.
+    /// Marks `n_bytes` at the front as kept; replaces the previous number.
     ///
     /// # Panics
     ///
-    /// If it has not as many.
+    /// If it has fewer bytes.
     pub fn keep(&mut self, n_bytes: usize) {
         assert!(n_bytes <= self.len_bytes, "a piece keeps its own bytes");
         self.kept_bytes = n_bytes;
     }
 
-    /// What is to be written: all that is not kept.
+    /// Returns the part to be written: everything that is not kept.
     pub fn rest_mut(&mut self) -> &mut [u8] {
         let len_bytes = self.rest_bytes();
         // SAFETY: the range lies within the slab, which lives as long as `self` and is initialised
@@ -430,14 +432,14 @@ impl Piece {
         unsafe { std::slice::from_raw_parts_mut(self.rest_address(), len_bytes) }
     }
 
-    /// How many bytes are to be written.
+    /// Returns the number of bytes to be written.
     #[must_use]
     pub fn rest_bytes(&self) -> usize {
         self.len_bytes - self.kept_bytes
     }
 
-    /// Where the bytes to be written begin, for the system, which writes while no reference to
-    /// them exists.
+    /// Returns the start of the part to be written, for the system, which writes while no reference
+    /// to it exists.
     pub(crate) fn rest_address(&self) -> *mut u8 {
         self.memory.slab.byte(self.memory.start_bytes + self.kept_bytes)
     }
@@ -445,7 +447,7 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        // Releases what was written to who ends the filling.
+        // `Release`: passes what was written to the thread that ends the filling.
         self.memory.n_pieces().fetch_sub(1, Ordering::Release);
     }
 }

@@ -1,4 +1,4 @@
-//! Slots against a naive model, and every misuse that is caught.
+//! Compares slots with a naive model, and checks that every misuse is caught.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use std::collections::HashMap;
@@ -59,7 +59,7 @@ fn slots_without_gaps_take_what_they_hold() {
     }
 }
 
-/// Random steps; after each, all states and all bytes are as the model says.
+/// Runs random operations; after each, all states and bytes must agree with the model.
 #[test]
 fn any_sequence_of_steps_does_what_a_plain_table_would() {
     let n_seeds = if cfg!(miri) { 2 } else { 40 };
@@ -155,7 +155,7 @@ fn check(memory: &SlotMemory, model: &Model, seed: u64) {
     }
 }
 
-/// Nothing but the count of pieces says that the others have written.
+/// Only the counter of pieces tells that the other threads have written.
 #[test]
 fn pieces_are_written_elsewhere_while_other_slots_are_read() {
     let mut memory = memory_of(1);
@@ -173,7 +173,7 @@ fn pieces_are_written_elsewhere_while_other_slots_are_read() {
             assert_eq!(filling.bytes()[..1000], [round; 1000]);
             memory.finish(filling);
             assert_eq!(memory.bytes(SlotIdx(1)), [round; 1000]);
-            // ThreadSanitizer sees a join, and not that a scope waits for its threads.
+            // ThreadSanitizer recognises a join, but not that a scope waits for its threads.
             writers.into_iter().for_each(|it| it.join().unwrap());
         });
     }

@@ -1,4 +1,4 @@
-//! What is free on the disk of a folder that is there.
+//! Free space on the disk of an existing folder.
 
 use std::path::Path;
 
@@ -17,8 +17,8 @@ pub(super) fn free_bytes(dir: &Path) -> Option<u64> {
 
     let name: Vec<u16> = dir.as_os_str().encode_wide().chain([0]).collect();
     let mut n_bytes = 0;
-    // SAFETY: the name ends in a zero, and the system writes one number; the others are not asked
-    // for.
+    // SAFETY: the name ends in a zero, and the system writes one number; the others are not
+    // requested.
     let is_known =
         unsafe { GetDiskFreeSpaceExW(name.as_ptr(), &raw mut n_bytes, null_mut(), null_mut()) };
     (is_known != 0).then_some(n_bytes)

@@ -1,4 +1,4 @@
-//! Linux, by the files of `/proc` and of control groups.
+//! Linux: reads the files of `/proc` and of control groups.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -7,7 +7,7 @@ use super::room::{available_of_meminfo, kibibytes};
 use super::{MemoryLook, ProcessMemory};
 use crate::control_group::tightest_control_group;
 
-/// Texts that are looked at again and again are shorter.
+/// Buffer size for the files that are read repeatedly; they are shorter.
 const TEXT_BYTES: usize = 4096;
 
 pub(super) fn total_memory_bytes() -> Option<u64> {
@@ -24,12 +24,12 @@ pub(super) fn available_memory_bytes() -> Option<u64> {
 pub(super) fn process_memory_bytes() -> Option<ProcessMemory> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let now_bytes = kibibytes(&status, "VmRSS:")?;
-    // The two are counted apart, and late.
+    // The two are counted separately, and with a delay.
     let peak_bytes = kibibytes(&status, "VmHWM:")?.max(now_bytes);
     Some(ProcessMemory { now_bytes, peak_bytes })
 }
 
-/// The first core's name. Arm's Linux has no such line.
+/// Returns the first core's name. Linux on Arm has no such line.
 pub(super) fn processor_name() -> Option<String> {
     name_in(&fs::read_to_string("/proc/cpuinfo").ok()?)
 }
@@ -41,7 +41,7 @@ fn name_in(cpuinfo: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// Files that say how short memory is.
+/// Open files that report memory pressure.
 #[derive(Debug)]
 pub(super) struct Watch {
     meminfo: Option<File>,
@@ -67,7 +67,7 @@ impl Watch {
     }
 }
 
-/// The text of a file, from its beginning.
+/// Reads a file from its beginning.
 fn again<'t>(file: Option<&mut File>, text: &'t mut [u8; TEXT_BYTES]) -> Option<&'t str> {
     let file = file?;
     file.seek(SeekFrom::Start(0)).ok()?;
@@ -75,7 +75,7 @@ fn again<'t>(file: Option<&mut File>, text: &'t mut [u8; TEXT_BYTES]) -> Option<
     std::str::from_utf8(&text[..n_bytes]).ok()
 }
 
-/// `some avg10=1.50 avg60=...` is 150.
+/// Parses `some avg10=1.50 avg60=...` as 150.
 fn stalled(pressure: &str) -> Option<u32> {
     let line = pressure.lines().find_map(|line| line.strip_prefix("some avg10="))?;
     let (whole, rest) = line.split_once('.')?;

@@ -1,4 +1,4 @@
-//! macOS, by the kernel's counters.
+//! macOS: reads the kernel's counters.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -6,10 +6,10 @@ use std::ptr;
 use super::room::MacPages;
 use super::{MemoryLook, ProcessMemory, STALLED_E4_ALL};
 
-/// The kernel's word for enough memory; 2 warns, 4 is critical.
+/// The kernel's level for sufficient memory; 2 is a warning, 4 is critical.
 const PRESSURE_NORMAL: u32 = 1;
 
-/// The longest names have some forty letters.
+/// Upper bound on names; the longest have some forty letters.
 const NAME_BYTES_MAX: usize = 256;
 
 pub(super) fn total_memory_bytes() -> Option<u64> {
@@ -40,7 +40,7 @@ pub(super) fn processor_name() -> Option<String> {
     Some(text.to_string_lossy().into_owned())
 }
 
-/// The kernel's own judgement of how short memory is.
+/// The kernel's own assessment of memory pressure.
 #[derive(Debug)]
 pub(super) struct Watch;
 
@@ -58,7 +58,7 @@ impl Watch {
 }
 
 fn pages() -> Option<MacPages> {
-    // SAFETY: a structure of numbers, for which zeros are values.
+    // SAFETY: a structure of numbers, for which zeros are valid values.
     let mut counts: libc::vm_statistics64 = unsafe { std::mem::zeroed() };
     let mut n_words = libc::HOST_VM_INFO64_COUNT;
     let buffer: *mut libc::vm_statistics64 = &raw mut counts;
@@ -83,12 +83,12 @@ fn pages() -> Option<MacPages> {
     })
 }
 
-/// Some numbers have changed their width.
+/// Reads a number as 32 bits: the width of some has changed.
 fn of_32_bits(name: &CStr) -> Option<u64> {
     number::<u32>(name).map(u64::from)
 }
 
-/// A number that the kernel has under a name.
+/// Reads a number by its name in the kernel.
 fn number<T: Default>(name: &CStr) -> Option<T> {
     let mut value = T::default();
     let mut n_bytes = size_of::<T>();
@@ -106,7 +106,7 @@ fn number<T: Default>(name: &CStr) -> Option<T> {
     (status == 0 && n_bytes == size_of::<T>()).then_some(value)
 }
 
-/// Bytes that the kernel has under a name; how many there are.
+/// Reads bytes by their name in the kernel. Returns how many there are.
 fn sysctl(name: &CStr, bytes: &mut [u8]) -> Option<usize> {
     let mut n_bytes = bytes.len();
     // SAFETY: the kernel writes at most `n_bytes`, which is the length of the buffer.

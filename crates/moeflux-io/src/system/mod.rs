@@ -1,8 +1,8 @@
-//! What each system says of its memory, of this process and of its processor.
+//! Queries of the system: its memory, this process's memory, and the processor.
 //!
-//! `room` turns a system's own figures into one answer, and is the same code everywhere; `linux`,
-//! `macos` and `windows` only ask. **Invariant:** what a system does not say is `None`, and nothing
-//! fails.
+//! `room` computes an answer from a system's own figures, with the same code everywhere. `linux`,
+//! `macos` and `windows` only query the system. **Invariant:** information that a system does not
+//! provide is `None`; nothing fails.
 
 mod room;
 mod disk;
@@ -26,69 +26,69 @@ use self::unknown as asked;
 #[cfg(windows)]
 use self::windows as asked;
 
-/// All memory of the machine.
+/// Returns the memory of the machine.
 #[must_use]
 pub fn total_memory_bytes() -> Option<u64> {
     asked::total_memory_bytes()
 }
 
-/// Bytes that can be had without swapping, within the limits that this process has.
+/// Returns the bytes available without swapping, within the limits of this process.
 #[must_use]
 pub fn available_memory_bytes() -> Option<u64> {
     asked::available_memory_bytes()
 }
 
-/// Bytes of memory that this process has now.
+/// Returns the memory that this process uses now.
 #[must_use]
 pub fn process_memory_bytes() -> Option<u64> {
     asked::process_memory_bytes().map(|memory| memory.now_bytes)
 }
 
-/// The most that this process ever had.
+/// Returns the maximum memory that this process has ever used.
 #[must_use]
 pub fn process_peak_bytes() -> Option<u64> {
     asked::process_memory_bytes().map(|memory| memory.peak_bytes)
 }
 
-/// What the processor is called.
+/// Returns the name of the processor.
 #[must_use]
 pub fn processor_name() -> Option<String> {
     asked::processor_name().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
-/// What this user may still write where a folder is or would be.
+/// Returns the bytes that this user may still write at `dir`, which need not exist yet.
 #[must_use]
 pub fn free_disk_bytes(dir: &Path) -> Option<u64> {
     let dir = std::path::absolute(dir).ok()?;
     disk::free_bytes(dir.ancestors().find(|it| it.exists())?)
 }
 
-/// How short memory is.
+/// Memory pressure at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MemoryLook {
-    /// What can be had on this machine without swapping.
+    /// Bytes available on this machine without swapping.
     pub available_bytes: Option<u64>,
-    /// Share of the last ten seconds, in hundredths of a percent, in which some task of this
-    /// process's control group waited for memory. That of the whole machine says nothing: another
-    /// group that lives at its limit would fill it. Where a system says only whether memory is
-    /// short, it is all or none of them.
+    /// Share of the last ten seconds, in hundredths of a percent, in which a task of this process's
+    /// control group waited for memory. The value for the whole machine would be meaningless:
+    /// another group at its own limit would dominate it. Systems that only report whether memory is
+    /// short yield 0 or 10,000.
     pub stalled_e4: Option<u32>,
 }
 
-/// A look at how short memory is, cheap enough to be taken while tokens are computed.
+/// Observes memory pressure, at a cost low enough for use while tokens are computed.
 ///
-/// **Invariant:** looking opens no file and allocates nothing.
+/// **Invariant:** [`Self::look`] opens no file and allocates nothing.
 #[derive(Debug)]
 pub struct MemoryWatch(asked::Watch);
 
 impl MemoryWatch {
-    /// Opens what there is.
+    /// Opens the sources that this system has.
     #[must_use]
     pub fn open() -> Self {
         Self(asked::Watch::open())
     }
 
-    /// How short memory is now.
+    /// Returns the memory pressure now.
     pub fn look(&mut self) -> MemoryLook {
         self.0.look()
     }

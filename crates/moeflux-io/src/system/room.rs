@@ -1,24 +1,24 @@
-//! From a system's own figures to the bytes that can be had.
+//! Computes available bytes from a system's own figures.
 
-/// Pages of macOS, as `host_statistics64` counts them.
+/// Pages of macOS, as counted by `host_statistics64`.
 #[cfg(any(target_os = "macos", test))]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MacPages {
     pub(super) page_bytes: u64,
-    /// Of the kernel, and locked.
+    /// Pages of the kernel, and locked pages.
     pub(super) n_wired: u64,
-    /// Of programs.
+    /// Pages of programs.
     pub(super) n_internal: u64,
-    /// Of these, those that a program lets go.
+    /// The part of them that programs have marked as discardable.
     pub(super) n_purgeable: u64,
-    /// What holds pages that were compressed.
+    /// Pages that hold compressed pages.
     pub(super) n_compressor: u64,
 }
 
 #[cfg(any(target_os = "macos", test))]
 impl MacPages {
-    /// What is left of all memory when programs and the kernel have theirs: the rest is free, or
-    /// copies of files. It is what Activity Monitor does not count as used.
+    /// Returns all memory that is not used by programs and the kernel: the rest is free, or caches
+    /// files. Activity Monitor does not count it as used.
     pub(super) fn available_bytes(&self, total_bytes: u64) -> u64 {
         let of_programs = self.n_internal.saturating_sub(self.n_purgeable);
         let n_used = self.n_wired.saturating_add(of_programs).saturating_add(self.n_compressor);
@@ -26,17 +26,17 @@ impl MacPages {
     }
 }
 
-/// Memory of Windows, as `GlobalMemoryStatusEx` and a job object tell it.
+/// Memory of Windows, as reported by `GlobalMemoryStatusEx` and a job object.
 #[cfg(any(windows, test))]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowsRoom {
     pub(super) free_bytes: u64,
-    /// What all programs together may still commit: memory counts there when it is asked for, even
-    /// if it is never touched.
+    /// Bytes that all programs together may still commit: memory counts from its allocation, even
+    /// if it is never accessed.
     pub(super) commit_bytes: u64,
-    /// What this process may commit, by the limits of its job.
+    /// Bytes that this process may commit, by the limits of its job.
     pub(super) job_bytes: Option<u64>,
-    /// What it has committed.
+    /// Bytes that this process has committed.
     pub(super) process_bytes: u64,
 }
 
@@ -49,13 +49,13 @@ impl WindowsRoom {
     }
 }
 
-/// `MemAvailable` of `/proc/meminfo`.
+/// Returns `MemAvailable` of `/proc/meminfo`.
 #[cfg(target_os = "linux")]
 pub(crate) fn available_of_meminfo(meminfo: &str) -> Option<u64> {
     kibibytes(meminfo, "MemAvailable:")
 }
 
-/// A line of so many kB, in bytes.
+/// Returns the value of a line in kB, converted to bytes.
 #[cfg(target_os = "linux")]
 pub(super) fn kibibytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -69,7 +69,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// Figures of the sizes that such machines show.
+    /// Realistic figures of such machines.
     #[test]
     fn a_mac_has_what_is_not_used() {
         let pages = |n_wired, n_internal, n_purgeable, n_compressor| MacPages {
@@ -82,10 +82,10 @@ mod tests {
         // An M1 of 8 GB with a browser: 1.6, 3.1 and 1.2 GiB in use.
         let small = pages(104_858, 209_715, 6_554, 78_643);
         assert_eq!(small.available_bytes(8 * GIB) / (1 << 20), 2_150);
-        // An M2 Ultra of 192 GB that does nothing.
+        // An idle M2 Ultra with 192 GB.
         let large = pages(262_144, 524_288, 0, 0);
         assert_eq!(large.available_bytes(192 * GIB), 180 * GIB);
-        // Figures that change while they are read.
+        // Figures that change while they are being read.
         assert_eq!(pages(u64::MAX, 1, 2, u64::MAX).available_bytes(8 * GIB), 0);
     }
 
@@ -98,7 +98,7 @@ mod tests {
             process_bytes: GIB,
         };
         assert_eq!(room.available_bytes(), 20 * GIB);
-        // A small page file, and programs that asked for more than they use.
+        // A small page file, and programs that allocated more than they use.
         assert_eq!(WindowsRoom { commit_bytes: 3 * GIB, ..room }.available_bytes(), 3 * GIB);
         assert_eq!(WindowsRoom { job_bytes: Some(4 * GIB), ..room }.available_bytes(), 3 * GIB);
         assert_eq!(WindowsRoom { job_bytes: Some(GIB / 2), ..room }.available_bytes(), 0);

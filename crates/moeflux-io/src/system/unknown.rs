@@ -1,4 +1,4 @@
-//! A system that is not asked.
+//! Systems without any query.
 
 use super::{MemoryLook, ProcessMemory};
 
@@ -18,7 +18,7 @@ pub(super) fn processor_name() -> Option<String> {
     None
 }
 
-/// Sees nothing.
+/// Reports nothing.
 #[derive(Debug)]
 pub(super) struct Watch;
 

@@ -1,4 +1,4 @@
-//! Windows, by its own calls.
+//! Windows: uses its API.
 
 use std::ptr;
 
@@ -21,7 +21,7 @@ use windows_sys::core::w;
 use super::room::WindowsRoom;
 use super::{MemoryLook, ProcessMemory, STALLED_E4_ALL};
 
-/// The longest names have some fifty letters.
+/// Upper bound on names; the longest have some fifty letters.
 const NAME_LETTERS_MAX: usize = 256;
 
 pub(super) fn total_memory_bytes() -> Option<u64> {
@@ -39,7 +39,7 @@ pub(super) fn available_memory_bytes() -> Option<u64> {
     Some(room.available_bytes())
 }
 
-/// What the process has committed: that is what its limits and the machine's count.
+/// Returns the committed memory, to which the limits of process and machine apply.
 pub(super) fn process_memory_bytes() -> Option<ProcessMemory> {
     let mut counters = PROCESS_MEMORY_COUNTERS::default();
     let n_bytes = length_of(&counters)?;
@@ -72,7 +72,7 @@ pub(super) fn processor_name() -> Option<String> {
     (failure == 0).then(|| String::from_utf16_lossy(&name[..end]))
 }
 
-/// The system's own judgement of how short memory is.
+/// The system's own assessment of memory pressure.
 #[derive(Debug)]
 pub(super) struct Watch {
     low: Option<Notification>,
@@ -90,18 +90,18 @@ impl Watch {
     }
 }
 
-/// Set while the system has little memory.
+/// An object that is set while the system is short of memory.
 #[derive(Debug)]
 struct Notification(HANDLE);
 
-// SAFETY: the handle names an object of the system, which any thread may ask.
+// SAFETY: the handle names an object of the system, which any thread may query.
 unsafe impl Send for Notification {}
-// SAFETY: asking changes nothing.
+// SAFETY: a query changes nothing.
 unsafe impl Sync for Notification {}
 
 impl Notification {
     fn open() -> Option<Self> {
-        // SAFETY: makes an object, or gives a null handle.
+        // SAFETY: creates an object, or returns a null handle.
         let handle = unsafe { CreateMemoryResourceNotification(LowMemoryResourceNotification) };
         (!handle.is_null()).then_some(Self(handle))
     }
@@ -126,18 +126,19 @@ impl Drop for Notification {
 fn status() -> Option<MEMORYSTATUSEX> {
     let mut status = MEMORYSTATUSEX::default();
     status.dwLength = length_of(&status)?;
-    // SAFETY: the structure says how long it is, and the system writes no more.
+    // SAFETY: the structure states its length, and the system writes no more.
     let is_known = unsafe { GlobalMemoryStatusEx(&raw mut status) };
     (is_known != 0).then_some(status)
 }
 
-/// The most that this process may commit in its job; others of the job may have a part of that.
+/// Returns the bytes that this process may commit within its job; other processes of the job may
+/// use part of them.
 fn job_bytes() -> Option<u64> {
     let mut limits = JOBOBJECT_EXTENDED_LIMIT_INFORMATION::default();
     let n_bytes = length_of(&limits)?;
     let buffer: *mut JOBOBJECT_EXTENDED_LIMIT_INFORMATION = &raw mut limits;
     // SAFETY: a null handle means the job of this process, and the system writes at most `n_bytes`,
-    // the size of the structure. Without a job it fails.
+    // the size of the structure. Without a job, the call fails.
     let is_known = unsafe {
         QueryInformationJobObject(
             ptr::null_mut(),

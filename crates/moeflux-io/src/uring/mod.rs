@@ -1,10 +1,10 @@
-//! Reads through io_uring: many in flight from one thread, without a system call for each.
+//! Reads through io_uring: one thread has many reads in flight, without a system call for each.
 //!
 //! **Invariant:** a piece stays in `entries` from the moment its read is queued until the kernel
-//! has said that it is over; dropping the drive waits for all of them. Where that cannot be had
-//! (the ring itself fails), their memory is given up rather than freed.
-//! Slabs are registered with the kernel where it allows; a slab that is registered is held, so
-//! that its memory cannot be unmapped under a registration.
+//! has reported its completion. Dropping the drive waits for all of them; if that is impossible
+//! (the ring itself fails), their memory is leaked rather than freed. Slabs are registered with the
+//! kernel if it allows that; a registered slab is held, so that its memory cannot be unmapped under
+//! a registration.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,23 +25,24 @@ mod tests;
 #[cfg(test)]
 pub(crate) use tests::drive_or_typed_refusal;
 
-/// More reads in flight than any drive gains from; a queue of the kernel holds twice as many.
+/// Upper bound on the reads in flight that any drive benefits from; the kernel's queue holds twice
+/// as many.
 pub const DEPTH_MAX: usize = 1024;
 
-/// How often a full kernel is asked again, with nothing in flight that could be waited for.
+/// Attempts to submit to a kernel that refuses, with no completion to wait for.
 const N_REFUSALS_MAX: u32 = 1000;
-/// The mark of a cancel's own completion: no read has it.
+/// User data of a cancel's own completion; no read has it.
 const CANCEL_MARK: u64 = u64::MAX;
 
-/// Why there is no ring: the caller reads by other means.
+/// The reason why there is no ring; callers then read by other means.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum UringRefused {
-    /// This kernel has none, or lacks what is needed (Linux 5.11).
+    /// The kernel has no io_uring, or lacks a required feature (Linux 5.11).
     Unsupported,
-    /// It is forbidden here: a container's filter, `kernel.io_uring_disabled`.
+    /// io_uring is forbidden: by a container's filter or `kernel.io_uring_disabled`.
     Forbidden,
-    /// Something else: descriptors or memory have run out.
+    /// Another error, such as no free descriptors or memory.
     Failed(io::Error),
 }
 
@@ -78,33 +79,33 @@ impl std::error::Error for UringRefused {
     }
 }
 
-/// A read that was queued and is not over.
+/// An entry for a read in flight.
 struct Entry {
-    /// Counts the uses of this place, so that a late cancel cannot hit the next read.
+    /// Number of uses of this entry, so that a late cancel cannot affect the next read.
     generation: u32,
     read: Option<(u64, Piece)>,
 }
 
-/// A drive by io_uring.
+/// A drive that reads with io_uring.
 pub struct UringDrive {
     ring: IoUring,
     files: Vec<DriveFile>,
     depth: usize,
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// Queued here and not yet in the kernel's ring.
+    /// Queued, but not yet in the kernel's ring.
     backlog: VecDeque<squeue::Entry>,
-    /// Cancelled before the kernel saw them.
+    /// Cancelled before they reached the kernel.
     early: Vec<Completion>,
     registered: Registered,
 }
 
 impl UringDrive {
-    /// A ring for `depth` reads in flight from `files`.
+    /// Creates a ring for `depth` reads in flight from `files`.
     ///
     /// # Errors
     ///
-    /// Why the kernel has none for us.
+    /// The reason why the kernel provides no ring.
     ///
     /// # Panics
     ///
@@ -112,7 +113,7 @@ impl UringDrive {
     pub fn new(files: Vec<DriveFile>, depth: usize) -> Result<Self, UringRefused> {
         assert!((1..=DEPTH_MAX).contains(&depth), "a depth of 1 to {DEPTH_MAX}");
         let n_entries = u32::try_from(depth).expect("at most the limit");
-        // Twice: each read may be cancelled once.
+        // Twice as many: each read may be cancelled once.
         let ring = IoUring::new((2 * n_entries).next_power_of_two())?;
         let parameters = ring.params();
         if !(parameters.is_feature_ext_arg() && parameters.is_feature_nodrop()) {
@@ -131,7 +132,7 @@ impl UringDrive {
         })
     }
 
-    /// How many slabs are registered.
+    /// Returns the number of registered slabs.
     #[must_use]
     pub fn n_registered_slabs(&self) -> usize {
         self.registered.len()
@@ -141,7 +142,7 @@ impl UringDrive {
         let file = &self.files[read.file.0 as usize];
         let descriptor = Fd(file.descriptor());
         let address = read.piece.rest_address();
-        // A longer one comes short, as such reads do in any case.
+        // A longer read returns fewer bytes, as any read of this size does.
         let len_bytes = u32::try_from(read.piece.rest_bytes()).unwrap_or(1 << 30);
         let entry = match self.registered.find(address, read.piece.rest_bytes()) {
             Some(place) => opcode::ReadFixed::new(descriptor, address, len_bytes, place)
@@ -151,8 +152,8 @@ impl UringDrive {
                 opcode::Read::new(descriptor, address, len_bytes).offset(read.offset_bytes).build()
             }
         };
-        // What lies in the page cache would be copied within `flush`, by the caller, who has other
-        // work: the kernel's workers copy it as fast.
+        // Without `ASYNC`, the caller would copy data from the page cache within `flush`, although
+        // it has other work. The kernel's workers copy it just as fast.
         let flags = match file.caching() {
             Caching::Direct => squeue::Flags::empty(),
             Caching::PageCache => squeue::Flags::ASYNC,
@@ -160,12 +161,12 @@ impl UringDrive {
         entry.user_data(user_data).flags(flags)
     }
 
-    /// Moves as much of the backlog into the ring as it has room for.
+    /// Moves the backlog into the ring, as far as there is room.
     fn push_backlog(&mut self) {
         let mut queue = self.ring.submission();
         while let Some(entry) = self.backlog.front() {
             // SAFETY: the entry's memory is that of a piece in `entries`, which stays there until
-            // the kernel has said that the read is over (or it is a cancel and has none); its
+            // the kernel has reported that the read is over (or it is a cancel and has none); its
             // descriptor belongs to `files`, which lives as long as the ring.
             if unsafe { queue.push(entry) }.is_err() {
                 break;
@@ -174,7 +175,7 @@ impl UringDrive {
         }
     }
 
-    /// Takes what is over out of the ring.
+    /// Takes completions out of the ring.
     fn reap(&mut self, done: &mut Vec<Completion>) {
         done.append(&mut self.early);
         for entry in self.ring.completion() {
@@ -195,8 +196,8 @@ impl UringDrive {
         }
     }
 
-    /// Enters the kernel: submits what is in the ring and waits as told for one completion. May
-    /// have done neither, if the kernel is short of memory or was interrupted.
+    /// Enters the kernel: submits the entries in the ring, and waits as specified for one
+    /// completion. May do neither if the kernel is short of memory or was interrupted.
     fn enter(&self, wait: Wait) -> io::Result<()> {
         let submitter = self.ring.submitter();
         let entered = match wait {
@@ -212,7 +213,7 @@ impl UringDrive {
         if passes.iter().any(|&it| error.raw_os_error() == Some(it)) { Ok(()) } else { Err(error) }
     }
 
-    /// Submits all of the backlog. Completions may have to be taken out to make room.
+    /// Submits all of the backlog. May take out completions to make room.
     fn submit_backlog(&mut self) -> io::Result<()> {
         let mut n_refusals = 0;
         while !(self.backlog.is_empty() && self.ring.submission().is_empty()) {
@@ -284,7 +285,7 @@ impl BlockRead for UringDrive {
     fn submit(&mut self, read: Read) {
         let &index = self.free.last().expect("at most `depth` reads are in flight");
         let user_data = user_data(index, self.entries[index as usize].generation);
-        // A file that the drive does not have ends here: nothing has changed, and nothing waits.
+        // An invalid file index panics here, before anything has changed.
         let description = self.describe(&read, user_data);
         self.free.pop();
         self.entries[index as usize].read = Some((read.tag, read.piece));
@@ -360,11 +361,11 @@ impl Drop for UringDrive {
             is_drained = self.free.len() == self.depth || self.enter(Wait::Any).is_ok();
         }
         if is_drained {
-            // The kernel takes a ring apart some time after it is closed, and keeps pages until
+            // The kernel dismantles a ring some time after it is closed, and keeps its pages until
             // then.
             self.registered.remove_all(&self.ring);
         } else {
-            // The kernel may still write to these pieces: their slabs are never freed.
+            // The kernel may still write to these pieces, so their slabs must never be freed.
             Box::leak(std::mem::take(&mut self.entries).into_boxed_slice());
         }
     }

@@ -1,24 +1,24 @@
-//! Slabs that the kernel knows: reads into them need no pinning of pages, read by read.
+//! Slabs registered with the kernel: reads into them do not need to pin pages each time.
 //!
-//! **Invariant:** what [`Registered::find`] names is registered and held. Memory that is unmapped
-//! under a registration would go on receiving reads, out of sight: so a slab is held until the
-//! kernel has forgotten it. Where registration is refused (the limit of locked memory), all goes
-//! on without.
+//! **Invariant:** a slab that [`Registered::find`] returns is registered and held. Memory unmapped
+//! under a registration would silently go on receiving reads, so a slab is held until the kernel
+//! has dropped its registration. If registration is refused (the limit on locked memory), reads
+//! work without it.
 
 use io_uring::IoUring;
 
 use crate::slots::Slab;
 
-/// The kernel takes no larger buffer.
+/// Maximum size of a buffer that the kernel accepts.
 const REGISTERED_BYTES_MAX: usize = 1 << 30;
-/// Places for slabs in the kernel's table: 64 GiB of slabs of 64 MiB. Those beyond are read to
+/// Entries for slabs in the kernel's table: 64 GiB with slabs of 64 MiB. Further slabs are used
 /// without registration.
 const N_REGISTERED_MAX: u16 = 1024;
 
 /// The kernel's table of slabs.
 #[derive(Default)]
 pub(super) struct Registered {
-    /// By address.
+    /// Sorted by address.
     slabs: Vec<Entry>,
     free: Vec<u16>,
     table: Table,
@@ -39,12 +39,12 @@ enum Table {
 }
 
 impl Registered {
-    /// How many slabs are registered.
+    /// Returns the number of registered slabs.
     pub(super) fn len(&self) -> usize {
         self.slabs.len()
     }
 
-    /// The place of the slab that `len_bytes` at `address` belong to.
+    /// Returns the table index of the slab that contains `len_bytes` at `address`.
     pub(super) fn find(&self, address: *const u8, len_bytes: usize) -> Option<u16> {
         let n_before = self.slabs.partition_point(|it| it.first_address <= address.addr());
         let entry = self.slabs.get(n_before.checked_sub(1)?)?;
@@ -67,8 +67,8 @@ impl Registered {
         let Some(place) = self.free.pop() else { return };
         let buffer = libc::iovec { iov_base: slab.byte(0).cast(), iov_len: slab.len_bytes() };
         let (submitter, place_number) = (ring.submitter(), u32::from(place));
-        // SAFETY: the range is that of a slab, which `slabs` holds until the kernel has forgotten
-        // the place.
+        // SAFETY: the range is that of a slab, which `slabs` holds until the kernel has dropped the
+        // entry.
         let told = unsafe { submitter.register_buffers_update(place_number, &[buffer], None) };
         if told.is_err() {
             self.free.push(place);
@@ -79,7 +79,7 @@ impl Registered {
         self.slabs.insert(at, Entry { first_address, place, slab: slab.clone() });
     }
 
-    /// Makes the kernel forget `slab`, then lets go of it.
+    /// Removes the registration of `slab`, then releases the slab.
     pub(super) fn remove(&mut self, ring: &IoUring, slab: &Slab) {
         let Some(at) = self.slabs.iter().position(|it| it.slab.is_same(slab)) else { return };
         let place = self.slabs[at].place;
@@ -95,8 +95,8 @@ impl Registered {
         }
     }
 
-    /// Makes the kernel forget the whole table; from then on all goes on without. If even that
-    /// fails, the slabs stay held.
+    /// Removes all registrations; later slabs are not registered. If even that fails, the slabs
+    /// stay held.
     pub(super) fn remove_all(&mut self, ring: &IoUring) {
         if self.table == Table::Made && ring.submitter().unregister_buffers().is_ok() {
             self.slabs.clear();

@@ -1,11 +1,11 @@
-//! What only io_uring has: refusals, and slabs that the kernel knows.
+//! Tests behaviour specific to io_uring: refusals, and registered slabs.
 
 use super::*;
 use crate::slots::{SLOT_ALIGN, SlabIdx, SlotIdx, SlotMemory};
 use crate::testing::{Numbers, TempFolder};
 
-/// A drive, or none where this kernel has no io_uring for us: then the refusal must be one of the
-/// typed ones, the same each time.
+/// Returns a drive; `None` if this kernel provides no io_uring. The refusal must then be a typed
+/// one, the same each time.
 pub(crate) fn drive_or_typed_refusal(files: Vec<DriveFile>, depth: usize) -> Option<UringDrive> {
     match UringDrive::new(files, depth) {
         Ok(drive) => Some(drive),
@@ -54,11 +54,12 @@ fn marks_of_reads_are_taken_apart_again() {
     for (index, generation) in [(0, 0), (7, u32::MAX), (u32::MAX - 1, 3)] {
         assert_eq!(entry_index(user_data(index, generation)), index);
     }
-    // With depths up to the limit no read has the mark of cancels.
+    // With depths up to the limit, no read has the user data of cancels.
     assert!(u64::from(entry_index(CANCEL_MARK)) >= DEPTH_MAX as u64);
 }
 
-/// Slabs come and go while others are read to; every read lands where its slot is now.
+/// Slabs are added and removed while others are filled. Every read must reach the current memory of
+/// its slot.
 #[test]
 fn slabs_come_and_go_and_reads_never_land_in_old_memory() {
     let folder = TempFolder::new("uring-slabs");
@@ -109,7 +110,7 @@ fn a_slab_is_registered_once_and_held_until_it_is_removed() {
     drive.slab_removed(&slab);
     drive.slab_added(&slab);
     drive.slab_added(&slab);
-    // The limit of locked memory may refuse it: then nothing is held.
+    // The limit on locked memory may prevent this; then the slab is not held.
     let n_registered = drive.n_registered_slabs();
     assert!(n_registered <= 1);
     assert_eq!(drive.registered.find(slab.byte(0), slab.len_bytes()).is_some(), n_registered == 1);

@@ -1,12 +1,12 @@
 //! Kernels for aarch64.
 //!
-//! NEON is part of the architecture's baseline; it is asked for all the same.
+//! NEON is part of the architecture's baseline, but is still detected.
 
 mod neon;
 
 use crate::table::KernelTable;
 
-/// The tables that this CPU can run, slowest first.
+/// Returns the tables that this CPU can run, slowest first.
 pub(crate) fn tables() -> impl Iterator<Item = &'static KernelTable> {
     [neon::table(), neon::dotprod::table(), neon::i8mm::table()].into_iter().flatten()
 }

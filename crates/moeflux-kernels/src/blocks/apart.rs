@@ -1,7 +1,7 @@
-//! A block taken apart: the integers, scales and biases that its weights are made of.
+//! Decoding of a block into the integers, scales and biases that make up its weights.
 //!
 //! A weight is `code * scale`, or `code * scale + bias`. **Invariant:** scales and biases are exact
-//! products, and so is `code * scale`: an f32 holds it, whatever the block's bytes.
+//! products, and so is `code * scale`: an f32 holds it, for any bytes of the block.
 
 use crate::blocks::grids;
 use crate::blocks::kind::BlockKind;
@@ -10,24 +10,24 @@ use crate::rounding::from_f16;
 /// Columns of the largest block.
 pub(crate) const BLOCK_COLS_MAX: usize = 256;
 
-/// Groups of a block at most.
+/// Upper bound on the groups of a block.
 pub(crate) const BLOCK_GROUPS_MAX: usize = BLOCK_COLS_MAX / 16;
 
-/// Sixteen values of IQ4.
+/// The sixteen values of IQ4.
 pub const IQ4_VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Twice the sixteen values of e2m1.
 pub const E2M1_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Magnitudes that the codebooks of IQ2 choose from.
+/// Magnitudes used by the codebooks of IQ2.
 const IQ2_MAGNITUDES: [u8; 4] = [8, 25, 43, 0];
 const IQ3_XXS_MAGNITUDES: [u8; 8] = [4, 12, 20, 28, 36, 44, 52, 62];
 const IQ3_S_MAGNITUDES: [u8; 8] = [1, 3, 5, 7, 9, 11, 13, 15];
 
 static IQ2_XXS: [[u8; 8]; 256] = eights(grids::IQ2_XXS);
 
-/// The codebook of IQ2_XXS, eight magnitudes in a word.
+/// The codebook of IQ2_XXS, eight magnitudes per word.
 pub static IQ2_XXS_GRID: [u64; 256] = {
     let (grid, mut words) = (eights(grids::IQ2_XXS), [0; 256]);
     let mut at = 0;
@@ -38,7 +38,7 @@ pub static IQ2_XXS_GRID: [u64; 256] = {
     words
 };
 
-/// The codebook of IQ3_XXS, four magnitudes in a word.
+/// The codebook of IQ3_XXS, four magnitudes per word.
 pub static IQ3_XXS_GRID: [u32; 256] = {
     let (grid, mut words) = (fours(grids::IQ3_XXS, IQ3_XXS_MAGNITUDES), [0; 256]);
     let mut at = 0;
@@ -49,7 +49,7 @@ pub static IQ3_XXS_GRID: [u32; 256] = {
     words
 };
 
-/// For seven signs, all ones in the bytes of negative columns, the eighth included.
+/// For each seven signs, all ones in the bytes of negative columns, including the eighth.
 pub(crate) static SIGNS: [u64; 128] = {
     let mut words = [0; 128];
     let mut at = 0_usize;
@@ -90,13 +90,13 @@ const fn fours<const N: usize>(packed: [u16; N], magnitudes: [u8; 8]) -> [[u8; 4
     grid
 }
 
-/// The parts of one block; of small blocks the first columns and groups only.
+/// The parts of one block; small blocks use only the first columns and groups.
 #[derive(Clone, Debug)]
 pub(crate) struct Apart {
     pub(crate) codes: [i8; BLOCK_COLS_MAX],
     /// Per group of [`BlockKind::group_cols`] columns.
     pub(crate) scales: [f32; BLOCK_GROUPS_MAX],
-    /// The same; zeros where the kind has none.
+    /// Per group; zeros if the kind has none.
     pub(crate) biases: [f32; BLOCK_GROUPS_MAX],
 }
 
@@ -107,8 +107,8 @@ impl Apart {
         biases: [0.0; BLOCK_GROUPS_MAX],
     };
 
-    /// Takes a block of exactly [`BlockKind::block_bytes`] apart, whose scales are the
-    /// [`BlockKind::scale_bytes`] of `scales`, or in itself.
+    /// Decodes a block of exactly [`BlockKind::block_bytes`] bytes. Its scales are the
+    /// [`BlockKind::scale_bytes`] bytes of `scales`, or inside the block.
     pub(crate) fn take(&mut self, kind: BlockKind, block: &[u8], scales: &[u8]) {
         assert_eq!(block.len(), kind.block_bytes(), "a block of {kind}");
         assert_eq!(scales.len(), kind.scale_bytes(), "scales of a block of {kind}");
@@ -156,7 +156,7 @@ impl Apart {
         self.codes.iter_mut().enumerate().for_each(|(col, it)| *it = code(col));
     }
 
-    /// Of each `half` bytes, the low halves, then the high ones.
+    /// Decodes, of each `half` bytes, the low halves, then the high ones.
     fn nibbles(&mut self, bytes: &[u8], half: usize, value: impl Fn(i8) -> i8) {
         for (codes, bytes) in self.codes.chunks_exact_mut(2 * half).zip(bytes.chunks_exact(half)) {
             let (low, high) = codes.split_at_mut(half);
@@ -172,7 +172,7 @@ impl Apart {
         }
     }
 
-    /// Codes from codebooks.
+    /// Decodes codes from codebooks.
     fn look_up(&mut self, kind: BlockKind, block: &[u8]) {
         let (eights, _) = self.codes.as_chunks_mut::<8>();
         for (i, codes) in eights.iter_mut().enumerate() {
@@ -210,7 +210,7 @@ impl Apart {
         }
     }
 
-    /// Scales and biases alone.
+    /// Decodes the scales and biases.
     fn take_scales(&mut self, kind: BlockKind, block: &[u8], apart: &[u8]) {
         let half = |at: usize| from_f16(u16_at(&block[at..], 0));
         let first = match kind {
@@ -255,9 +255,9 @@ impl Apart {
     }
 }
 
-/// What a group's scale is of the block's, for kinds without biases.
+/// Returns the ratio of a group's scale to the block's, for kinds without biases.
 fn factor(kind: BlockKind, block: &[u8], g: usize) -> f32 {
-    // Half more than a number of 4 bits.
+    // A 4-bit number plus one half.
     let and_half = |nibble: u8| 0.5 + f32::from(nibble);
     match kind {
         BlockKind::Q3_K => {
@@ -278,7 +278,7 @@ fn factor(kind: BlockKind, block: &[u8], g: usize) -> f32 {
     }
 }
 
-/// The scale and the minimum of a group of Q4_K or Q5_K.
+/// Returns the scale and the minimum of a group of Q4_K or Q5_K.
 fn six_bits(packed: &[u8], g: usize) -> [u8; 2] {
     if g < 4 {
         return [packed[g] & 63, packed[g + 4] & 63];
@@ -287,7 +287,7 @@ fn six_bits(packed: &[u8], g: usize) -> [u8; 2] {
     [low & 15 | packed[g - 4] >> 6 << 4, low >> 4 | packed[g] >> 6 << 4]
 }
 
-/// Half of the power of two that an e8m0 stands for; all ones is no number.
+/// Returns half of the power of two that an e8m0 encodes; all ones is NaN.
 pub(crate) fn half_power(exponent: u8) -> f32 {
     let bits = match exponent {
         0 | 1 => 0x0020_0000 << exponent,
@@ -297,7 +297,7 @@ pub(crate) fn half_power(exponent: u8) -> f32 {
     f32::from_bits(bits)
 }
 
-/// The power of two that an e8m0 stands for.
+/// Returns the power of two that an e8m0 encodes; all ones is NaN.
 pub(crate) fn power(exponent: u8) -> f32 {
     let bits = match exponent {
         0 => 0x0040_0000,
@@ -311,12 +311,12 @@ fn iq4(q: i8) -> i8 {
     IQ4_VALUES[usize::from(q.cast_unsigned())]
 }
 
-/// Code of 2 bits: of each 32 bytes, the lowest bits of all, then the next.
+/// Returns a 2-bit code: of each 32 bytes, the lowest bits of all, then the next.
 fn pair(bytes: &[u8], col: usize) -> i8 {
     (bytes[col / 128 * 32 + col % 32] >> (col / 32 % 4 * 2) & 3).cast_signed()
 }
 
-/// Bit of 32 bytes: the lowest of all, then the next.
+/// Returns a bit of 32 bytes: the lowest of all, then the next.
 fn high_bit(bytes: &[u8], col: usize) -> i8 {
     (bytes[col % 32] >> (col / 32) & 1).cast_signed()
 }
@@ -333,14 +333,14 @@ fn u16_at(bytes: &[u8], i: usize) -> u16 {
     u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])
 }
 
-/// The signs of eight columns out of a word that has seven for each eight.
+/// Returns the signs of eight columns from a word that stores seven for each eight.
 fn seven_signs(word: &[u8], i: usize) -> u8 {
     let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
     let [signs, ..] = (word >> (7 * i) & 127).to_le_bytes();
     eighth_sign(signs)
 }
 
-/// An even number of the eight are set.
+/// Adds the eighth sign, which makes the number of set signs even.
 fn eighth_sign(seven: u8) -> u8 {
     seven | u8::from(seven.count_ones() % 2 == 1) << 7
 }

@@ -1,7 +1,8 @@
-//! The codebooks of IQ2 and IQ3: which magnitudes an index stands for.
+//! The codebooks of IQ2 and IQ3: the magnitudes of each index.
 //!
-//! **Invariant:** they are the format's own, as `tools/oracle/gguf_blocks.py --grids` prints them:
-//! of each entry, eight places of 2 bits (IQ2) or four of 3 bits (IQ3), the first column lowest.
+//! **Invariant:** they are those of the format, as `tools/oracle/gguf_blocks.py --grids` prints
+//! them. An entry has eight fields of 2 bits (IQ2) or four of 3 bits (IQ3), the first column
+//! lowest.
 
 pub(super) const IQ2_XXS: [u16; 256] = [
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a, 0x0041,

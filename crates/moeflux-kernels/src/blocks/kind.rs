@@ -1,9 +1,9 @@
-//! The kinds of blocks that carry their own scales: ggml's, as GGUF files have them, and one whose
-//! scales stand beside the codes.
+//! The kinds of blocks that carry their own scales: ggml's, as in GGUF files, and one whose scales
+//! are stored beside the codes.
 
 use std::fmt;
 
-/// How a block of consecutive columns of a row is stored.
+/// Storage format of a block of consecutive columns of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(non_camel_case_types, reason = "the names that everybody knows them by")]
 pub enum BlockKind {
@@ -41,19 +41,19 @@ pub enum BlockKind {
     IQ4_NL,
     /// The same with a scale per 32 columns of a block of 256.
     IQ4_XS,
-    /// 4 bits: an e2m1 value under a power of two.
+    /// 4 bits: an e2m1 value times a power of two.
     MXFP4,
-    /// The same with the powers of two apart from the codes, and even columns in the lower halves
-    /// of bytes: what is published as safetensors.
+    /// The same with the powers of two separate from the codes, and even columns in the lower
+    /// halves of bytes: the form published as safetensors.
     MXFP4_APART,
 }
 
-/// What follows from a kind.
+/// Properties of a kind.
 struct Traits {
     name: &'static str,
     cols: usize,
     bytes: usize,
-    /// Bytes of a block that stand apart from it.
+    /// Bytes of a block's scales that are stored separately.
     scale_bytes: usize,
     group: usize,
     has_biases: bool,
@@ -109,32 +109,33 @@ impl BlockKind {
         Traits { name, cols, bytes, scale_bytes, group, has_biases }
     }
 
-    /// The name that ggml gives it, or that it is published under.
+    /// Returns the name used by ggml, or in published models.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.traits().name
     }
 
-    /// Columns of a block; rows are whole blocks.
+    /// Returns the columns of a block; rows are whole blocks.
     #[must_use]
     pub const fn block_cols(self) -> usize {
         self.traits().cols
     }
 
-    /// Bytes of a block.
+    /// Returns the bytes of a block.
     #[must_use]
     pub const fn block_bytes(self) -> usize {
         self.traits().bytes
     }
 
-    /// Bytes of a block's scales that stand apart from it, in the matrix's scales: e8m0.
+    /// Returns the bytes of a block's scales that are stored separately, among the matrix's scales:
+    /// e8m0.
     #[must_use]
     pub const fn scale_bytes(self) -> usize {
         self.traits().scale_bytes
     }
 
-    /// First bytes in a block of the numbers that all its scales and biases are multiples of: f16,
-    /// or of MXFP4 one byte, the exponent of a power of two.
+    /// Returns the offsets in a block of the factors common to all its scales and biases: f16, or
+    /// for MXFP4 one byte, the exponent of a power of two.
     #[must_use]
     pub const fn factors_at(self) -> &'static [usize] {
         match self {
@@ -147,12 +148,12 @@ impl BlockKind {
         }
     }
 
-    /// Which of some blocks has weights that are NaN or infinite, if one has. `bytes` begin
-    /// `skipped` bytes behind the start of a block.
+    /// Returns the index of the first block with weights that are NaN or infinite. `bytes` begin
+    /// `skipped` bytes after the start of a block.
     #[must_use]
     pub fn first_non_finite(self, skipped: usize, bytes: &[u8]) -> Option<usize> {
         let block_bytes = self.block_bytes();
-        // Of an f16 all that matters is in its second byte: the bits of the exponent.
+        // Only the second byte of an f16 matters: it has the bits of the exponent.
         let (byte_at, bits) = if self == Self::MXFP4 { (0, 0xff) } else { (1, 0x7c) };
         let bad_in = |factor_at: &usize| {
             let at = factor_at + byte_at;
@@ -164,17 +165,17 @@ impl BlockKind {
         self.factors_at().iter().filter_map(bad_in).min()
     }
 
-    /// Columns under one scale: 16 or 32.
+    /// Returns the columns that share a scale: 16 or 32.
     pub(crate) const fn group_cols(self) -> usize {
         self.traits().group
     }
 
-    /// Whether a byte has the codes of two columns that stand side by side.
+    /// Returns whether a byte has the codes of two adjacent columns.
     pub(crate) const fn is_even_odd(self) -> bool {
         matches!(self, Self::MXFP4_APART)
     }
 
-    /// Whether groups have a bias beside their scale.
+    /// Returns whether groups have a bias besides their scale.
     pub(crate) const fn has_biases(self) -> bool {
         self.traits().has_biases
     }

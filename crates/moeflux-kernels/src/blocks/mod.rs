@@ -1,6 +1,6 @@
-//! Blocks that carry their own scales: ggml's kinds, and what is in them.
+//! Blocks that carry their own scales: ggml's kinds, and their contents.
 //!
-//! **Invariant:** knows one block at a time, and neither rows nor what weights meet.
+//! **Invariant:** handles one block at a time; knows neither rows nor activations.
 
 mod kind;
 mod grids;

@@ -1,7 +1,7 @@
-//! Sixteen rows of a matrix as they lie in memory, and their scales and biases in lanes.
+//! Access to sixteen rows of a matrix in memory, and to their scales and biases in lanes.
 //!
-//! **Invariant:** what is read lies within the matrix; prefetches may reach beyond it. Knows how
-//! codes lie, never what they meet.
+//! **Invariant:** reads stay within the matrix; prefetches may reach beyond it. Knows the layout of
+//! codes, but not the activations.
 
 use std::ops::Range;
 
@@ -11,17 +11,16 @@ use crate::format::{Affine, FloatKind, Matrix};
 use crate::int8::simd::{HalfKind, IntSimd, PIECE};
 use crate::lanes::{LANES, Lanes};
 
-/// Bytes that the CPU fetches at once.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// As far ahead at least is asked for what comes to the second cache: 4 KiB are read before they
-/// are there.
+/// Minimum distance of prefetches into the second-level cache: 4 KiB are read before they arrive.
 const AHEAD_BYTES_MIN: usize = 8 << 10;
 
-/// The same for scales and biases that come to the first cache.
+/// The same for scales and biases prefetched into the first-level cache.
 const NEAR_SCALES_AHEAD_BYTES_MIN: usize = 2 << 10;
 
-/// Groups whose scales are brought into lanes without vectors, at a time.
+/// Groups whose f32 scales are transposed at a time, without vectors.
 const FULL_GROUPS: usize = 16;
 
 /// Sixteen rows of values at equal distances.
@@ -29,18 +28,18 @@ const FULL_GROUPS: usize = 16;
 pub(crate) struct RowBlock<'a> {
     bytes: &'a [u8],
     pub(crate) row_bytes: usize,
-    /// Bytes from one row to the next.
+    /// Distance between rows, in bytes.
     stride: usize,
     pub(crate) bits: usize,
     ahead: Ahead,
 }
 
-/// How what follows rows is asked for.
+/// Prefetch policy for the data after the rows.
 #[derive(Clone, Copy)]
 struct Ahead {
-    /// Into the first cache, room or not.
+    /// Whether to prefetch into the first-level cache even if it has no room.
     is_near: bool,
-    /// As far ahead at least, except where the first cache has room.
+    /// Minimum distance, unless the first-level cache has room.
     bytes_min: usize,
 }
 
@@ -49,7 +48,7 @@ impl Ahead {
 }
 
 impl<'a> RowBlock<'a> {
-    /// Sixteen rows from `first_row`, of `row_bytes` and values of `bits` each.
+    /// Returns sixteen rows of `row_bytes` bytes from `first_row`, with values of `bits` each.
     #[inline(always)]
     pub(crate) fn new(
         bytes: &'a [u8],
@@ -59,7 +58,7 @@ impl<'a> RowBlock<'a> {
         Self::of_every(1, bytes, (bits, row_bytes), first_row)
     }
 
-    /// The same of every `row_step`-th row.
+    /// The same for every `row_step`-th row.
     #[inline(always)]
     pub(crate) fn of_every(
         row_step: usize,
@@ -78,7 +77,7 @@ impl<'a> RowBlock<'a> {
         &self.bytes[r * self.stride..][..self.row_bytes]
     }
 
-    /// Bytes `at .. at + N` of each row.
+    /// Returns bytes `at .. at + N` of each row.
     #[inline(always)]
     pub(crate) fn pieces<const N: usize>(&self, at: usize) -> [&'a [u8; N]; LANES] {
         assert!(at + N <= self.row_bytes, "a piece within its row");
@@ -92,9 +91,9 @@ impl<'a> RowBlock<'a> {
         pieces
     }
 
-    /// Asks for a part of the next sixteen rows, which follow these in memory, or of later ones: as
-    /// much of it as bytes `at .. at + n_bytes` are of each of these rows. Where rows of others may
-    /// lie between, [`RowBlock::prefetch_next_of_every`] asks for the right bytes.
+    /// Prefetches a part of the next sixteen rows in memory, or of later ones: the same fraction of
+    /// them that bytes `at .. at + n_bytes` are of each of these rows. If other rows may be
+    /// interleaved, [`RowBlock::prefetch_next_of_every`] prefetches the right bytes.
     #[inline(always)]
     pub(crate) fn prefetch_next<S: IntSimd>(&self, simd: S, at: usize, n_bytes: usize) {
         let block_bytes = LANES * self.row_bytes;
@@ -108,10 +107,10 @@ impl<'a> RowBlock<'a> {
         }
     }
 
-    /// The same where rows of others may lie between: of each row the lines that begin in these
-    /// bytes. Apart from [`RowBlock::prefetch_next`], because the compiler makes its sixteen
-    /// addresses ready before a loop, whether the loop needs them or not: 14 % more instructions of
-    /// a product with IQ4_XS by AVX2.
+    /// The same if other rows may be interleaved: prefetches the lines of each row that begin in
+    /// these bytes. Separate from [`RowBlock::prefetch_next`], because the compiler computes its
+    /// sixteen addresses before a loop, even if the loop does not need them: 14 % more instructions
+    /// in a product with IQ4_XS on AVX2.
     #[inline(always)]
     pub(crate) fn prefetch_next_of_every<S: IntSimd>(&self, simd: S, at: usize, n_bytes: usize) {
         if self.stride == self.row_bytes {
@@ -135,7 +134,7 @@ fn ask<const NEAR: bool, S: IntSimd>(simd: S, address: *const u8, n_bytes: usize
     }
 }
 
-/// Room for a matrix of fewer than sixteen rows, filled up with rows of zeros.
+/// Memory for a matrix of fewer than sixteen rows, padded with rows of zeros.
 #[derive(Debug, Default)]
 pub(crate) struct Padded {
     parts: [Vec<u8>; 3],
@@ -180,7 +179,7 @@ pub(crate) struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// Sixteen rows from `first_row`.
+    /// Returns sixteen rows from `first_row`.
     #[inline(always)]
     pub(crate) fn new((matrix, affine): (Matrix<'a>, Affine), first_row: usize) -> Self {
         Self { matrix, affine, first_row, fetching: Fetching::Requests }
@@ -195,7 +194,7 @@ impl<'a> Block<'a> {
         RowBlock { ahead, ..RowBlock::new(self.matrix.codes(), shape, self.first_row) }
     }
 
-    /// The same rows of scales or biases.
+    /// Returns the same rows of scales or biases.
     #[inline(always)]
     fn halves(&self, bytes: &'a [u8]) -> RowBlock<'a> {
         let row_bytes = 2 * self.affine.n_groups(self.matrix.layout().n_cols);
@@ -207,7 +206,7 @@ impl<'a> Block<'a> {
         RowBlock { ahead, ..RowBlock::new(bytes, (16, row_bytes), self.first_row) }
     }
 
-    /// Scales and biases of some groups, in the order of lanes.
+    /// Writes scales and biases of some groups in lane order.
     #[inline(always)]
     pub(crate) fn lay_scales<S: IntSimd>(
         &self,
@@ -232,7 +231,7 @@ impl<'a> Block<'a> {
     ) {
         let implied = self.affine.implied_factor();
         let scales = self.halves(self.matrix.scales());
-        // Bytes are chosen, not rows: that rows follow one another stays known.
+        // Selects bytes, not rows, so that the compiler still knows that the rows are contiguous.
         let bias_bytes =
             if implied.is_some() { self.matrix.scales() } else { self.matrix.biases() };
         let biases = self.halves(bias_bytes);
@@ -256,7 +255,7 @@ impl<'a> Block<'a> {
                 simd.store(biases, &mut target[1]);
             }
         }
-        // A loop of its own: within the other one the choice would be made group by group.
+        // In a loop of its own: in the loop above the choice would be made for each group.
         if let Some(factor) = implied {
             for [scales, biases] in target.iter_mut().take(groups.len()) {
                 simd.store(simd.mul(simd.load(scales), simd.splat(factor)), biases);
@@ -280,13 +279,14 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Fewer than sixteen bytes of each row. A function of its own, lest its addresses be made wherever
-/// there are sixteen. It takes rows by value, lest they be written to memory there.
+/// Loads fewer than sixteen bytes of each row. A separate function, so that its addresses are not
+/// computed where there are sixteen. Takes rows by value, so that they are not written to memory
+/// there.
 #[inline(never)]
 fn few_pieces(rows: RowBlock<'_>, at: usize, n_bytes: usize) -> [[u8; 16]; LANES] {
     let mut pieces = [[0; 16]; LANES];
     match n_bytes {
-        // Sizes that the compiler knows are single moves.
+        // Sizes known to the compiler are single moves.
         2 => copy_known::<2>(&rows, at, &mut pieces),
         4 => copy_known::<4>(&rows, at, &mut pieces),
         8 => copy_known::<8>(&rows, at, &mut pieces),
@@ -307,7 +307,7 @@ fn copy_known<const N: usize>(rows: &RowBlock<'_>, at: usize, target: &mut [[u8;
     }
 }
 
-/// Gives each code of `bits` bits a byte.
+/// Expands each code of `bits` bits to a byte.
 pub(crate) fn take_apart(bits: usize, packed: &[u8], bytes: &mut [u8; PIECE]) {
     let (eights, _) = bytes.as_chunks_mut::<8>();
     for (eight, packed) in eights.iter_mut().zip(packed.chunks_exact(bits)) {

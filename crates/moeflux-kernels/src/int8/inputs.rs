@@ -1,7 +1,7 @@
-//! Picked rows of activations, ready for products, and what a product is.
+//! Picked rows of activations, prepared for products, and the description of a product.
 //!
-//! Tables that take strips or tiles lay the rows down once, for all matrices that they meet.
-//! **Invariant:** what was laid down are the picked rows; memory grows to the largest use and is
+//! Tables that use strips or tiles repack the rows once, for all matrices multiplied with them.
+//! **Invariant:** the repacked data matches the picked rows; memory grows to the largest use and is
 //! kept.
 
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::lanes::{LANES, Lanes};
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) [u8; 64]);
 
-/// Values of a row of activations, in the order in which a line of 4-bit codes comes apart.
+/// Values of a row of activations, in the order in which a line of 4-bit codes is unpacked.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct RowValues(pub(crate) [i8; LINE_COLS]);
@@ -28,16 +28,16 @@ pub(crate) struct RowValues(pub(crate) [i8; LINE_COLS]);
 #[repr(C, align(64))]
 pub(crate) struct Factors(pub(crate) [Lanes; 2]);
 
-/// Sums of sixteen lanes under way, of sixteen rows.
+/// Partial sums of sixteen lanes, for sixteen rows.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Square(pub(crate) [Lanes; LANES]);
 
-/// Rows of activations as a table's unit wants them; nothing for tables that take them as they are.
+/// Rows of activations repacked for a table's unit; empty for tables that use them directly.
 #[derive(Debug, Default)]
 pub struct LaidRows {
-    /// Rows that were laid down, in strips of sixteen.
+    /// Number of repacked rows, in strips of sixteen.
     pub(crate) n_rows: usize,
     /// Lines of a strip.
     pub(crate) strip_lines: usize,
@@ -67,12 +67,12 @@ pub struct IntProduct<'a> {
 }
 
 impl LaidRows {
-    /// The rows that [`crate::KernelTable::lay`] laid down here, for products of the same table:
-    /// these picks of these rows, which have not changed since.
+    /// Returns the rows that [`crate::KernelTable::lay`] repacked here, for products of the same
+    /// table. The rows and picks must be the same, and the rows unchanged since.
     ///
     /// # Panics
     ///
-    /// If there are not as many, or no such rows.
+    /// If the number of rows differs, or a row is out of range.
     #[must_use]
     pub fn inputs<'a>(&'a self, rows: &'a IntRows, picks: &'a [usize]) -> IntInputs<'a> {
         assert!(self.n_rows == 0 || self.n_rows == picks.len(), "rows that were laid down");
@@ -82,7 +82,7 @@ impl LaidRows {
 }
 
 impl IntProduct<'_> {
-    /// Values of the output: whole blocks.
+    /// Returns the number of output values: whole blocks.
     #[must_use]
     pub fn n_outputs(&self) -> usize {
         self.rows.len().next_multiple_of(LANES) * self.x.picks.len()
@@ -96,7 +96,7 @@ impl IntProduct<'_> {
     }
 }
 
-/// Memory of one thread that products need beside their operands.
+/// Per-thread memory of products, besides their operands.
 #[derive(Debug, Default)]
 pub struct IntScratch {
     pub(crate) fetching: Fetching,
@@ -112,7 +112,7 @@ pub struct IntScratch {
     pub(crate) sums: Vec<Square>,
 }
 
-/// The first `n` items, which hold whatever.
+/// Returns the first `n` items; their contents are unspecified.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn room<T: Copy>(items: &mut Vec<T>, n: usize, filler: T) -> &mut [T] {
     if items.len() < n {

@@ -4,15 +4,15 @@
 //!
 //! * **Activations** are rounded per group of the matrix (32, 64 or 128 columns). With `m` the
 //!   largest magnitude of the group, `q = rint(x * (127 / m))`, ties to even, and the group's step
-//!   is `m / 127`. A group whose `m` is below 2^-100 is all zeros. A group that holds an infinity
-//!   or a NaN has a step of NaN, so that broken numbers are seen and not rounded away.
+//!   is `m / 127`. A group whose `m` is below 2^-100 is all zeros. A group with an infinity or a
+//!   NaN has a step of NaN, so that broken values are noticed and not rounded away.
 //! * **A group's sum** of `code * q` is an exact integer, at most 255 * 127 * 128 < 2^24.
 //! * **One output element** takes the groups of its row in ascending order, from +0:
 //!   `acc = fma(scale * step, sum(code * q), acc)`, then `acc = fma(bias, step * sum(q), acc)`.
 //!
-//! So a result depends neither on the instruction set, nor on how many rows of activations are
-//! computed together, nor on how rows are split over threads. Sixteen rows of a matrix are
-//! computed at a time, one in each lane. `blocks/` has blocks that carry their own scales.
+//! So a result does not depend on the instruction set, on the number of activation rows computed
+//! together, or on the division of rows among threads. Sixteen rows of a matrix are computed at a
+//! time, one in each lane. `blocks/` handles blocks that carry their own scales.
 
 mod simd;
 mod rows;

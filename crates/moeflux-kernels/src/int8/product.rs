@@ -1,9 +1,9 @@
-//! Int8 products: the generic body behind every table.
+//! Int8 products: the generic body of every table.
 //!
-//! Sixteen rows of the matrix go by at a time. One row of activations meets the codes as they
-//! leave memory; several meet a tile of them that was laid down in the first cache, row by row or,
-//! where a table lays them down in strips, as those come.
-//! **Invariant:** an output's groups are added in ascending order, whatever the path.
+//! Sixteen rows of the matrix are processed at a time. One row of activations is multiplied by the
+//! codes as they are read. Several rows are multiplied by a tile of unpacked codes in the
+//! first-level cache, row by row or, if the table uses strips, strip by strip. **Invariant:** an
+//! output's groups are added in ascending order, on every path.
 
 use crate::blocks::BlockKind;
 use crate::format::{Affine, Matrix, MatrixKind};
@@ -17,7 +17,7 @@ use crate::int8::stream::meet_one;
 use crate::int8::strips::meet_strips;
 use crate::int8::tile::{AffineRows, Bytes, Nibbles, Sixteen, Stream, Unpack};
 
-/// `out[block of rows][pick][row of the block]`; `lay` is the table's.
+/// Computes `out[block of rows][pick][row of the block]`; `lay` is the table's.
 #[inline(always)]
 pub(crate) fn matmul<S: IntSimd>(
     simd: S,
@@ -65,7 +65,7 @@ fn affine_blocks<U: Unpack, S: IntSimd>(
     several(simd, product, AffineRows::<U>::new((matrix, affine)), out);
 }
 
-/// What meets tiles is compiled once for all kinds whose codes are alike.
+/// The code that uses tiles is compiled once for all kinds with similar codes.
 #[inline(always)]
 fn several_of_blocks<S: IntSimd>(
     simd: S,

@@ -1,38 +1,38 @@
 //! Rows of activations rounded to int8, group by group.
 //!
-//! **Invariant:** values stand in the order in which a matrix's codes come out of its words; steps
-//! and sums belong to the values. Memory grows to the largest use and is kept.
+//! **Invariant:** values have the order in which a matrix's codes are unpacked from words; steps
+//! and sums match the values. Memory grows to the largest use and is kept.
 
 use crate::format::MatrixKind;
 
-/// Groups whose largest magnitude is below it are zeros: beyond, `127 / m` could overflow.
+/// Groups whose largest magnitude is below it are zeros: `127 / m` could overflow.
 const MAGNITUDE_MIN: f32 = f32::from_bits((127 - 100) << 23);
 
 /// The largest group.
 const GROUP_MAX: usize = 128;
 
-/// Columns that are rounded together for blocks that carry their own scales, also where they have a
+/// Columns that are rounded together for blocks that carry their own scales, even if they have a
 /// scale for each half of them.
 const BLOCK_STEP_COLS: usize = 32;
 
-/// In which order the values of eight columns stand, and what is known of groups beside their step.
+/// Order of the values of eight columns, and form of the groups' sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// As the columns.
+    /// Column order.
     #[default]
     Natural,
-    /// Even columns, then odd ones: 4-bit codes leave their bytes as low and high halves.
+    /// Even columns, then odd ones: 4-bit codes are unpacked to low and high halves.
     EvenOdd,
-    /// As the columns, for blocks whose groups have a bias.
+    /// Column order, for blocks whose groups have a bias.
     Block,
     /// The same for blocks without biases: sums of groups are in units of the step.
     CountedBlock,
-    /// The same with even columns before odd ones: for blocks whose bytes have both.
+    /// The same with even columns before odd ones, for blocks whose bytes have both.
     CountedEvenOddBlock,
 }
 
 impl Order {
-    /// The order and the group that matrices of a kind want.
+    /// Returns the order and the group size for matrices of a kind.
     fn of(kind: MatrixKind) -> Option<(Self, usize)> {
         match kind {
             MatrixKind::Affine(affine) => {
@@ -51,7 +51,7 @@ impl Order {
         }
     }
 
-    /// Whether they are for blocks that carry their own scales.
+    /// Returns whether the order is for blocks that carry their own scales.
     fn is_for_blocks(self) -> bool {
         matches!(self, Self::Block | Self::CountedBlock | Self::CountedEvenOddBlock)
     }
@@ -65,10 +65,10 @@ pub struct IntRows {
     factors: Vec<f32>,
 }
 
-/// How the rows of an [`IntRows`] lie.
+/// Layout of the rows of an [`IntRows`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IntRowShape {
-    /// Rows.
+    /// Number of rows.
     pub n_rows: usize,
     /// Values of a row.
     pub n_cols: usize,
@@ -82,12 +82,12 @@ pub struct IntRowShape {
 pub struct QuantisedRow<'a> {
     /// One per column.
     pub values: &'a mut [i8],
-    /// What one unit of a value is worth, per group; then per group the sum of its values times
-    /// that, or for blocks without biases the sum alone.
+    /// The step per group; then per group the sum of its values times the step, or for blocks
+    /// without biases the sum alone.
     pub factors: &'a mut [f32],
 }
 
-/// One row as it was rounded, or some whole groups of it.
+/// One rounded row, or some whole groups of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Row<'a> {
     pub(crate) values: &'a [i8],
@@ -96,18 +96,18 @@ pub(crate) struct Row<'a> {
 }
 
 impl IntRows {
-    /// No rows yet.
+    /// Creates an empty set of rows.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the shape for products with matrices of `kind`; all rows are then to be written with
+    /// Sets the shape for products with matrices of `kind`. All rows must then be written with
     /// [`IntRows::fill`] or through [`IntRows::rows_mut`].
     ///
     /// # Panics
     ///
-    /// If matrices of the kind take f32, or columns are not whole groups.
+    /// If matrices of the kind use f32 activations, or columns are not whole groups.
     pub fn reshape(&mut self, kind: MatrixKind, n_rows: usize, n_cols: usize) {
         let Some((order, group)) = Order::of(kind) else {
             unreachable!("{kind} matrices take f32 activations")
@@ -115,7 +115,7 @@ impl IntRows {
         assert!(n_cols.is_multiple_of(group), "{n_cols} columns are whole groups of {group}");
         let n_groups = n_cols / group;
         self.shape = IntRowShape { n_rows, n_cols, n_groups, order };
-        // Every value is written by `fill`, so that old ones need no clearing.
+        // `fill` writes every value, so that old ones need no clearing.
         if self.values.len() < n_rows * n_cols {
             self.values.resize(n_rows * n_cols, 0);
         }
@@ -124,27 +124,27 @@ impl IntRows {
         }
     }
 
-    /// The rows' memory, for threads that share the filling: `n_cols` values and twice `n_groups`
-    /// factors per row.
+    /// Returns the rows' memory, for threads that share the filling: `n_cols` values and twice
+    /// `n_groups` factors per row.
     pub fn rows_mut(&mut self) -> (IntRowShape, &mut [i8], &mut [f32]) {
         let shape = self.shape;
         let values = &mut self.values[..shape.n_rows * shape.n_cols];
         (shape, values, &mut self.factors[..shape.n_rows * 2 * shape.n_groups])
     }
 
-    /// How the rows lie.
+    /// Returns the layout of the rows.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn shape(&self) -> IntRowShape {
         self.shape
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn n_rows(&self) -> usize {
         self.shape.n_rows
     }
 
-    /// Whether these rows can meet a matrix of this kind and width.
+    /// Returns whether these rows can be multiplied by a matrix of this kind and width.
     #[must_use]
     pub fn suits(&self, kind: MatrixKind, n_cols: usize) -> bool {
         let Some((order, group)) = Order::of(kind) else { return false };
@@ -152,7 +152,7 @@ impl IntRows {
         shape.n_cols == n_cols && shape.n_groups * group == n_cols && shape.order == order
     }
 
-    /// One row.
+    /// Returns one row.
     #[inline(always)]
     pub(crate) fn row(&self, row_idx: usize) -> Row<'_> {
         let IntRowShape { n_cols, n_groups, .. } = self.shape;
@@ -163,20 +163,20 @@ impl IntRows {
 }
 
 impl IntRowShape {
-    /// Whether even columns stand before odd ones.
+    /// Returns whether even columns precede odd ones.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn is_even_odd(&self) -> bool {
         self.order == Order::EvenOdd
     }
 
-    /// Whether they are for blocks that carry their own scales.
+    /// Returns whether the rows are for blocks that carry their own scales.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn is_for_blocks(&self) -> bool {
         self.order.is_for_blocks()
     }
 }
 
-/// Rounds a row whose lengths fit each other.
+/// Rounds a row whose lengths match.
 #[inline(always)]
 pub(crate) fn quantise(x: &[f32], order: Order, row: QuantisedRow<'_>) {
     let (steps, sums) = row.factors.split_at_mut(row.factors.len() / 2);
@@ -195,7 +195,7 @@ pub(crate) fn quantise(x: &[f32], order: Order, row: QuantisedRow<'_>) {
     }
 }
 
-/// Of each eight values, those of even places before those of odd ones.
+/// Reorders each eight values: those at even places before those at odd ones.
 #[inline(always)]
 pub(crate) fn sort_even_odd(values: &mut [i8]) {
     let (eights, _) = values.as_chunks_mut::<8>();
@@ -205,7 +205,7 @@ pub(crate) fn sort_even_odd(values: &mut [i8]) {
     }
 }
 
-/// The same for blocks: groups may be halves of what is rounded together.
+/// The same for blocks: groups may be halves of the columns that are rounded together.
 #[inline(always)]
 #[expect(clippy::cast_precision_loss, reason = "at most 127 * 32")]
 fn quantise_for_blocks(
@@ -237,10 +237,10 @@ fn quantise_for_blocks(
 #[expect(clippy::cast_possible_wrap, reason = "both bit patterns lie near each other")]
 #[expect(clippy::cast_precision_loss, reason = "at most 127 * 128")]
 fn round_group(x: &[f32], values: &mut [i8]) -> (f32, f32) {
-    /// Adding it leaves a number rounded to an integer in the low bits.
+    /// Adding it rounds a number to an integer in the low bits.
     const ROUNDER: f32 = 12_582_912.0;
 
-    // Magnitudes of floats are ordered as their bits, infinities and NaN last.
+    // Magnitudes of floats have the order of their bits, infinities and NaN last.
     let magnitude = x.iter().fold(0, |max, it| max.max(it.to_bits() & 0x7fff_ffff));
     let magnitude = f32::from_bits(magnitude);
     if !(magnitude >= MAGNITUDE_MIN && magnitude.is_finite()) {

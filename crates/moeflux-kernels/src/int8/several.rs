@@ -1,6 +1,6 @@
-//! Several rows of activations meet tiles of codes, row by row.
+//! Products of several rows of activations with tiles of codes, row by row.
 //!
-//! **Invariant:** an output's groups are added in ascending order, as everywhere.
+//! **Invariant:** an output's groups are added in ascending order, on every path.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use crate::int8::tile::{Scales, Sixteen, TILE_COLS, Tile, add_terms};
 use crate::lanes::{LANES, Lanes};
 use crate::upcoming::Upcoming;
 
-/// `out[block of rows][pick][row of the block]`, for a matrix of at least sixteen rows; unless
-/// `MANY`, row after row of activations.
+/// Computes `out[block of rows][pick][row of the block]`, for a matrix of at least sixteen rows.
+/// Unless `MANY`, processes one row of activations at a time.
 #[inline(always)]
 pub(super) fn meet_several<const MANY: bool, R: Sixteen, S: IntSimd>(
     simd: S,
@@ -60,7 +60,7 @@ fn meet_block<const MANY: bool, R: Sixteen, S: IntSimd>(
     }
 }
 
-/// Some columns of sixteen rows, laid down.
+/// Some columns of sixteen rows, unpacked into a tile.
 struct Part<'a, R> {
     rows: R,
     cols: Range<usize>,
@@ -69,7 +69,7 @@ struct Part<'a, R> {
 }
 
 impl<R: Sixteen> Part<'_, R> {
-    /// As many picks as there are in steps of `PICKS` meet the tile.
+    /// Multiplies the tile by the remaining picks, in steps of `PICKS`, as long as they are whole.
     #[inline(always)]
     fn meet_all<const PICKS: usize, S: IntSimd>(
         &self,
@@ -130,7 +130,7 @@ impl<R: Sixteen> Part<'_, R> {
     }
 }
 
-/// Picked rows, and how many of them have met a tile.
+/// Picked rows, and the number of those already multiplied by the tile.
 struct Picks<'a> {
     inputs: &'a IntInputs<'a>,
     n_done: usize,

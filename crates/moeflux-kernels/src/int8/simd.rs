@@ -1,4 +1,4 @@
-//! Sixteen matrix rows at a time: the operations that an instruction set gives to int8 products.
+//! Operations of an instruction set for int8 products, on sixteen matrix rows at a time.
 //!
 //! **Invariant:** every implementation gives the bits of [`Portable`]: integers are exact, and
 //! floats go through [`Simd`].
@@ -7,10 +7,10 @@ use crate::blocks::half_power;
 use crate::lanes::{LANES, Lanes, Portable, Simd};
 use crate::rounding::{from_bf16, from_f16};
 
-/// Columns that are taken at a time: the smallest group.
+/// Columns processed at a time: the smallest group.
 pub(crate) const PIECE: usize = 32;
 
-/// Columns whose 4-bit codes are a line: what comes from memory at once.
+/// Columns whose 4-bit codes fill a cache line, the unit of memory transfers.
 pub(crate) const LINE_COLS: usize = 4 * PIECE;
 
 /// Sixteen bytes of each of sixteen rows.
@@ -26,10 +26,10 @@ pub(crate) enum HalfKind {
     Bf16,
 }
 
-/// An instruction set that this CPU has, for integers. Lane `r` belongs to row `r`.
+/// An instruction set of this CPU, for integers. Lane `r` belongs to row `r`.
 ///
 /// Operations are small, so that the compiler always inlines them into a function that enables the
-/// features; what they add up to is written here once.
+/// features; their combinations are written here once.
 pub(crate) trait IntSimd: Simd {
     /// Four bytes of each row.
     type Quads: Copy;
@@ -37,74 +37,76 @@ pub(crate) trait IntSimd: Simd {
     /// An integer per row.
     type Ints: Copy;
 
-    /// What products are summed in, for at most one piece.
+    /// Accumulator of products, for at most one piece.
     type Sums: Copy;
 
-    /// What products of one row are summed in, before rows are brought together.
+    /// Accumulator of the products of one row, before rows are combined.
     type Products: Copy;
 
-    /// Whether the table lays several rows of activations down in strips, which its products then
-    /// take; sums may be of any number of pieces there, and take codes of any width for wide.
+    /// Whether the table repacks several rows of activations into strips, which its products then
+    /// use. Sums may then cover any number of pieces, and codes of any width are treated as wide.
     const TAKES_STRIPS: bool = false;
 
-    /// Whether blocks that carry their own scales are worth taking apart by vectors.
+    /// Whether vectors are worthwhile for unpacking blocks that carry their own scales.
     const TAKES_BLOCKS: bool = true;
 
-    /// Sixteen rows up to this size are asked for into the first cache, which has room for them
-    /// beside the next sixteen.
+    /// Sixteen rows up to this size are prefetched into the first-level cache, which has room for
+    /// them beside the next sixteen.
     const NEAR_BYTES_MAX: usize = 8 << 10;
 
-    /// Sixteen bytes of rows `r`, `r + 4`, `r + 8`, `r + 12`, for an `r` below 4.
+    /// Loads sixteen bytes of rows `r`, `r + 4`, `r + 8`, `r + 12`, for an `r` below 4.
     fn gather(self, pieces: [&[u8; 16]; 4]) -> Self::Quads;
 
-    /// From four gathered registers: bytes `4 i .. 4 i + 4` of all rows.
+    /// Transposes four gathered registers to bytes `4 i .. 4 i + 4` of all rows.
     fn transpose(self, gathered: [Self::Quads; 4]) -> [Self::Quads; 4];
 
-    /// From two gathered registers, 16-bit values of the first below those of the second: the first
-    /// four of each row, and the last four.
+    /// Interleaves two gathered registers, 16-bit values of the first below those of the second:
+    /// returns the first four of each row, and the last four.
     fn interleave(self, low: Self::Quads, high: Self::Quads) -> [Self::Quads; 2];
 
-    /// The floats in the lower and the upper halves of 32-bit words.
+    /// Converts the floats in the lower and the upper halves of 32-bit words.
     fn half_floats(self, kind: HalfKind, words: Self::Quads) -> [Self::Vector; 2];
 
-    /// The low half of each byte.
+    /// Returns the low half of each byte.
     fn low_halves(self, quads: Self::Quads) -> Self::Quads;
 
-    /// The high half of each byte.
+    /// Returns the high half of each byte.
     fn high_halves(self, quads: Self::Quads) -> Self::Quads;
 
-    /// Of each byte the bits of `mask`, once it was shifted right by `right`, then left by `left`;
-    /// one of them is zero, and `mask` has no bits that come from other bytes.
+    /// Shifts each byte right by `right`, then left by `left`, and masks it. One of the shifts is
+    /// zero, and `mask` excludes bits from other bytes.
     fn field(self, quads: Self::Quads, right: u32, left: u32, mask: u8) -> Self::Quads;
 
-    /// Bits that are in either.
+    /// Returns the bitwise or.
     fn either(self, a: Self::Quads, b: Self::Quads) -> Self::Quads;
 
-    /// Each byte with the bits of `bits` changed.
+    /// Flips the bits of `bits` in each byte.
     fn flip(self, quads: Self::Quads, bits: u8) -> Self::Quads;
 
-    /// For each byte, all below 16, the entry of a table.
+    /// Looks up each byte, all below 16, in a table.
     fn look_up(self, table: &[u8; 16], quads: Self::Quads) -> Self::Quads;
 
-    /// The lowest bits of each word shifted right by `right`, as floats; at most 23 of them.
+    /// Shifts each word right by `right`, masks its lowest bits, at most 23, and converts them to
+    /// floats.
     fn field_floats(self, words: Self::Quads, right: u32, mask: i32) -> Self::Vector;
 
-    /// The powers of two that bytes stand for, halved: of each word the byte from bit `right` on.
+    /// Returns half of the powers of two that bytes encode: the byte of each word from bit `right`
+    /// on.
     fn half_powers(self, words: Self::Quads, right: u32) -> Self::Vector;
 
-    /// Codes from memory, row by row.
+    /// Loads codes from memory, row by row.
     fn load_quads(self, quads: &LaidQuads) -> Self::Quads;
 
-    /// Codes to memory, row by row.
+    /// Stores codes to memory, row by row.
     fn store_quads(self, quads: Self::Quads, target: &mut LaidQuads);
 
-    /// Zeros.
+    /// Returns zeros.
     fn no_ints(self) -> Self::Ints;
 
-    /// Sums of a piece to come that is to be added to `ints`.
+    /// Begins the sums of a piece that is to be added to `ints`.
     fn open(self, ints: Self::Ints) -> Self::Sums;
 
-    /// Adds products of four codes. They have at most 4 bits unless `WIDE`.
+    /// Adds products of four codes. Codes have at most 4 bits unless `WIDE`.
     fn add_products<const WIDE: bool>(
         self,
         sums: Self::Sums,
@@ -112,37 +114,37 @@ pub(crate) trait IntSimd: Simd {
         x: [i8; 4],
     ) -> Self::Sums;
 
-    /// `ints` and what was summed since they were given to [`IntSimd::open`].
+    /// Returns `ints` plus the products summed since [`IntSimd::open`].
     fn close<const WIDE: bool>(self, ints: Self::Ints, sums: Self::Sums) -> Self::Ints;
 
-    /// `a + b`.
+    /// Returns `a + b`.
     fn add_ints(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
 
-    /// Integers below 2^24, exactly.
+    /// Converts integers below 2^24, exactly.
     fn floats(self, ints: Self::Ints) -> Self::Vector;
 
-    /// Brings values into the order in which [`IntSimd::products`] wants them.
+    /// Reorders values for [`IntSimd::products`].
     fn lay_values(self, x: &[i8; LINE_COLS], target: &mut [i8; LINE_COLS]);
 
-    /// Products of a line of 4-bit codes of one row with values that were laid, each piece of
-    /// columns in lanes of its own.
+    /// Multiplies a line of 4-bit codes of one row by reordered values; each piece of columns has
+    /// its own lanes.
     fn products(self, line: &[u8; LINE_COLS / 2], x: &[i8; LINE_COLS]) -> Self::Products;
 
-    /// Brings four together, each a row's or each a line's: for each piece, one by one.
+    /// Merges four, each of a row or each of a line: one result after the other for each piece.
     fn merge(self, products: [Self::Products; 4]) -> Self::Products;
 
-    /// Turns four rows of merged lines round: for each line, of each piece, row by row.
+    /// Transposes four rows of merged lines: row by row for each piece, per line.
     fn turn(self, rows: [Self::Products; 4]) -> [Self::Products; 4];
 
-    /// Brings four times four rows of a line together: for each piece, row by row.
+    /// Joins four times four rows of a line: row by row for each piece.
     fn join(self, rows: [Self::Products; 4]) -> [Self::Ints; 4];
 
-    /// Asks for memory that will be read soon: to the first cache if `NEAR`, else to the second.
-    /// Any address will do.
+    /// Prefetches memory: to the first-level cache if `NEAR`, else to the second-level cache. Any
+    /// address is allowed.
     fn prefetch<const NEAR: bool>(self, address: *const u8);
 
-    /// The sums of a line of 4-bit codes of each row times values that were laid: for each piece,
-    /// row by row.
+    /// Returns the sums of a line of 4-bit codes of each row times reordered values: row by row for
+    /// each piece.
     #[inline(always)]
     fn dot_rows(
         self,
@@ -161,7 +163,7 @@ pub(crate) trait IntSimd: Simd {
         self.join(fours)
     }
 
-    /// Pieces of rows `r`, `r + 4`, `r + 8`, `r + 12` for each `r` below 4.
+    /// Gathers pieces of rows `r`, `r + 4`, `r + 8`, `r + 12` for each `r` below 4.
     #[inline(always)]
     fn gather_all(self, pieces: &Pieces<'_>) -> [Self::Quads; 4] {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *pieces;
@@ -173,13 +175,14 @@ pub(crate) trait IntSimd: Simd {
         ]
     }
 
-    /// Bytes `4 i .. 4 i + 4` of each row.
+    /// Returns bytes `4 i .. 4 i + 4` of each row.
     #[inline(always)]
     fn quads(self, pieces: &Pieces<'_>) -> [Self::Quads; 4] {
         self.transpose(self.gather_all(pieces))
     }
 
-    /// Eight scales and eight biases of each row, to words per group: a scale below a bias.
+    /// Combines eight scales and eight biases of each row into words per group: a scale below a
+    /// bias.
     #[inline(always)]
     fn scale_words(self, scales: &Pieces<'_>, biases: &Pieces<'_>) -> [Self::Quads; 8] {
         let (scales, biases) = (self.gather_all(scales), self.gather_all(biases));
@@ -192,7 +195,7 @@ pub(crate) trait IntSimd: Simd {
         [a, c, e, g, b, d, f, h]
     }
 
-    /// `ints + sum of codes * x` over a piece, as one chain.
+    /// Returns `ints + sum of codes * x` over a piece, as one chain.
     #[inline(always)]
     fn dot<const WIDE: bool>(
         self,
@@ -208,7 +211,7 @@ pub(crate) trait IntSimd: Simd {
         self.close::<WIDE>(ints, sums)
     }
 
-    /// `ints + sum of codes * x` over half a piece.
+    /// Returns `ints + sum of codes * x` over half a piece.
     #[inline(always)]
     fn dot_half<const WIDE: bool>(
         self,
@@ -224,7 +227,7 @@ pub(crate) trait IntSimd: Simd {
         self.close::<WIDE>(ints, sums)
     }
 
-    /// Lays the codes of half a piece down as [`IntSimd::dot_laid`] wants them.
+    /// Stores the codes of half a piece in the form required by [`IntSimd::dot_laid`].
     #[inline(always)]
     fn lay(self, codes: &[Self::Quads; 4], target: &mut [LaidQuads; 4]) {
         for (codes, target) in codes.iter().zip(target) {
@@ -232,8 +235,8 @@ pub(crate) trait IntSimd: Simd {
         }
     }
 
-    /// The sum of codes that were laid down times each of `x`, over the pieces of a group, or over
-    /// half a piece.
+    /// Returns the sums of stored codes times each of `x`, over the pieces of a group, or over half
+    /// a piece.
     #[inline(always)]
     fn dot_laid<const WIDE: bool, const PICKS: usize>(
         self,
@@ -268,12 +271,12 @@ pub(crate) trait IntSimd: Simd {
 }
 
 impl IntSimd for Portable {
-    /// In the order of rows, also where registers are gathered.
+    /// In row order, also in gathered registers.
     type Quads = [u8; 4 * LANES];
     type Ints = [i32; LANES];
     type Sums = [i32; LANES];
 
-    /// Of each piece, one sum per row.
+    /// One sum per row, for each piece.
     type Products = [[i32; 4]; 4];
 
     const TAKES_BLOCKS: bool = false;
@@ -428,7 +431,7 @@ impl IntSimd for Portable {
 }
 
 /// Implements [`IntSimd`] for a token by the free functions of the same names in its module, which
-/// enable the token's features. Tiles may be the instruction set's own.
+/// enable the token's features. The functions for tiles may be overridden.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! int_simd_by_functions {
     (@methods $($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {

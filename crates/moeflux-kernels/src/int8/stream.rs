@@ -1,11 +1,11 @@
-//! One row of activations meets codes as they leave memory.
+//! Product of one row of activations with codes as they are read from memory.
 //!
-//! Sixteen rows of 4-bit codes go by together, a line of each at a time, and what follows them in
-//! memory is asked for, into whichever cache suits the CPU. On some CPUs narrow rows are read one
-//! after the other instead, as they lie: memory then goes by as one stream, which is fetched ahead
-//! without being asked for. Their sums wait until sixteen rows have theirs. With wide rows that
-//! takes too long: while sums are added up the stream stops.
-//! **Invariant:** an output's groups are added in ascending order, as everywhere.
+//! Sixteen rows of 4-bit codes are processed together, one line of each at a time, and the
+//! following data is prefetched into the cache that suits the CPU. On some CPUs narrow rows are
+//! instead read one after the other: memory access is then sequential, and the hardware prefetches
+//! it. Their sums are kept until all sixteen rows are done. For wide rows that takes too long: the
+//! stream stalls while sums are added up. **Invariant:** an output's groups are added in ascending
+//! order, on every path.
 
 use crate::cpu::Fetching;
 use crate::format::{Affine, Matrix};
@@ -22,13 +22,13 @@ use crate::lanes::{LANES, Lanes};
 /// Lines of a tile.
 const TILE_LINES: usize = TILE_COLS / LINE_COLS;
 
-/// Written with zeros for each product, so no larger than affine tiles need.
+/// Zeroed for each product, so no larger than affine tiles need.
 type Scales = TileScales<AFFINE_TILE_GROUPS>;
 
 /// The sums of sixteen narrow rows.
 type Sums<S> = [<S as IntSimd>::Products; LANES];
 
-/// `out[block of rows][row of the block]`.
+/// Computes `out[block of rows][row of the block]`.
 #[inline(always)]
 pub(super) fn meet_one<U: Unpack, S: IntSimd>(
     simd: S,
@@ -62,8 +62,7 @@ pub(super) fn meet_one<U: Unpack, S: IntSimd>(
 /// One row of activations.
 struct Inputs<'a> {
     row: Row<'a>,
-    /// Its values as lines of 4-bit codes meet them, as many as make whole lines; nothing for wider
-    /// codes.
+    /// Its whole lines of values, reordered for lines of 4-bit codes; empty for wider codes.
     lines: &'a [RowValues],
 }
 
@@ -82,7 +81,7 @@ fn lay_values<'a, S: IntSimd>(
 }
 
 impl Block<'_> {
-    /// Rows of 4-bit codes meet it one after the other.
+    /// Multiplies rows of 4-bit codes by the inputs, one row after the other.
     #[inline(always)]
     fn meet_row_by_row<S: IntSimd>(
         &self,
@@ -102,7 +101,7 @@ impl Block<'_> {
         simd.store(part.add_sums(simd, (&codes, x.row), sums), out);
     }
 
-    /// Sixteen rows meet it together.
+    /// Multiplies sixteen rows by the inputs together.
     #[inline(always)]
     fn meet_together<U: Unpack, S: IntSimd>(
         &self,
@@ -121,7 +120,7 @@ impl Block<'_> {
     }
 }
 
-/// The sums of a narrow row, if it has whole lines.
+/// Returns the sums of a narrow row, if it has whole lines.
 #[inline(always)]
 fn sum_row<S: IntSimd>(
     simd: S,
@@ -136,7 +135,7 @@ fn sum_row<S: IntSimd>(
             simd.products(d, &s.0),
         ]));
     }
-    // Lines that are missing are never added.
+    // Missing lines are never added.
     let mut products = [simd.products(lines.first()?, &x.first()?.0); TILE_LINES];
     for i in 1..lines.len() {
         products[i] = simd.products(&lines[i], &x[i].0);
@@ -145,7 +144,8 @@ fn sum_row<S: IntSimd>(
 }
 
 impl Part<'_> {
-    /// Adds what these columns have to the outputs of sixteen rows, which meet the codes together.
+    /// Adds the terms of these columns to the outputs of sixteen rows, which are processed
+    /// together.
     #[inline(always)]
     fn stream<U: Unpack, S: IntSimd>(
         &self,
@@ -165,7 +165,7 @@ impl Part<'_> {
         self.add_rest::<U, S>(simd, (codes, x.row), n_lines * LINE_COLS, acc)
     }
 
-    /// The outputs of sixteen narrow rows, from their sums over whole lines.
+    /// Returns the outputs of sixteen narrow rows, from their sums over whole lines.
     #[inline(always)]
     fn add_sums<S: IntSimd>(
         &self,
@@ -178,7 +178,7 @@ impl Part<'_> {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *sums;
         let (q, r) = (simd.turn([a, b, c, d]), simd.turn([e, f, g, h]));
         let (s, t) = (simd.turn([i, j, k, l]), simd.turn([m, n, o, p]));
-        // One by one: an array of vectors with an index would go through memory.
+        // Unrolled: an indexed array of vectors would go through memory.
         if n_lines > 0 {
             acc = self.add_line(simd, (0, x), simd.join([q[0], r[0], s[0], t[0]]), acc);
         }
@@ -221,7 +221,7 @@ impl Part<'_> {
         }
     }
 
-    /// Adds the groups behind the first `n_done` columns of these.
+    /// Adds the groups after the first `n_done` columns of these.
     #[inline(always)]
     fn add_rest<U: Unpack, S: IntSimd>(
         &self,

@@ -1,9 +1,9 @@
-//! Products with strips: sixteen rows of activations laid down together, to be read as one stream.
+//! Products with strips: sixteen rows of activations packed together, to be read as one stream.
 //!
-//! A line of a strip is four columns of its rows. Two blocks of matrix rows meet eight rows of a
-//! strip at a time: that many sums have registers, and what is loaded is used more than once. What
-//! was added up so far stays in memory.
-//! **Invariant:** an output's groups are added in ascending order, as everywhere.
+//! A line of a strip is four columns of its rows. Two blocks of matrix rows are multiplied by eight
+//! rows of a strip at a time: the registers hold that many sums, and each load is used more than
+//! once. The sums so far stay in memory. **Invariant:** an output's groups are added in ascending
+//! order, on every path.
 
 use std::ops::Range;
 
@@ -16,16 +16,16 @@ use crate::upcoming::Upcoming;
 /// Columns of a line.
 const LINE_COLS: usize = 4;
 
-/// Blocks of matrix rows that meet a strip together.
+/// Blocks of matrix rows that are multiplied by a strip together.
 const PAIR: usize = 2;
 
-/// Lines of a strip of so many columns: whole tiles of sixteen.
+/// Returns the lines of a strip of `n_cols` columns: whole tiles of sixteen.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn strip_lines(n_cols: usize) -> usize {
     n_cols.next_multiple_of(LINE_COLS * LANES) / LINE_COLS
 }
 
-/// `out[block of rows][pick][row of the block]`.
+/// Computes `out[block of rows][pick][row of the block]`.
 #[inline(always)]
 pub(super) fn meet_strips<R: Sixteen, S: IntSimd>(
     simd: S,
@@ -57,11 +57,11 @@ pub(super) fn meet_strips<R: Sixteen, S: IntSimd>(
     }
 }
 
-/// Some columns of blocks, laid down.
+/// Some columns of blocks, unpacked.
 struct LaidBlocks {
     tiles: [Tile; PAIR],
     scales: [Scales; PAIR],
-    /// What follows them in memory.
+    /// Prefetches of the data after them in memory.
     upcoming: Upcoming,
 }
 
@@ -71,7 +71,7 @@ impl LaidBlocks {
         Self { tiles, scales, upcoming: Upcoming::nothing() }
     }
 
-    /// Some blocks meet all strips.
+    /// Multiplies some blocks by all strips.
     #[inline(always)]
     fn meet_all<R: Sixteen, const BLOCKS: usize, S: IntSimd>(
         &mut self,
@@ -109,7 +109,7 @@ impl LaidBlocks {
         }
     }
 
-    /// As many of the rows as there are in steps of `ROWS` meet the blocks.
+    /// Multiplies the blocks by the remaining rows, in steps of `ROWS`, as long as they are whole.
     #[inline(always)]
     fn meet<R: Sixteen, const BLOCKS: usize, const ROWS: usize, S: IntSimd>(
         &mut self,
@@ -137,7 +137,7 @@ impl LaidBlocks {
         }
     }
 
-    /// The sums of a group's codes times rows of a strip from place `at`.
+    /// Returns the sums of a group's codes times rows of a strip from row `at`.
     #[inline(always)]
     fn dot<const BLOCKS: usize, const ROWS: usize, S: IntSimd>(
         &self,
@@ -172,7 +172,7 @@ impl LaidBlocks {
     }
 }
 
-/// Adds a group's terms to what rows of a strip have of a block.
+/// Adds a group's terms to the outputs of a block for rows of a strip.
 #[inline(always)]
 fn add<R: Sixteen, const ROWS: usize, S: IntSimd>(
     simd: S,
@@ -193,15 +193,15 @@ fn add<R: Sixteen, const ROWS: usize, S: IntSimd>(
 struct Strip<'a> {
     lines: &'a [Line],
     factors: &'a [Factors],
-    /// Of the codes that it meets.
+    /// Correction of the codes multiplied with it.
     correction: f32,
 }
 
-/// Rows of a strip, and how far they are.
+/// Rows of a strip, and their progress.
 struct Rows {
     first_row: usize,
     done: usize,
     end: usize,
-    /// Of all strips.
+    /// Rows of all strips.
     n_rows: usize,
 }

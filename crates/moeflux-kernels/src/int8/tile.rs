@@ -1,7 +1,7 @@
-//! Tiles: some columns of sixteen rows of a matrix, their codes taken out of their bytes, and the
-//! scales and biases that belong to them.
+//! Tiles: some columns of sixteen rows of a matrix, with their codes unpacked, and their scales and
+//! biases.
 //!
-//! **Invariant:** a tile is made of whole groups. Knows what codes meet only a group at a time.
+//! **Invariant:** a tile is whole groups. Activations are seen only one group at a time.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -12,54 +12,54 @@ use crate::int8::simd::{IntSimd, PIECE};
 use crate::lanes::{LANES, Lanes};
 use crate::upcoming::Upcoming;
 
-/// Columns of a tile: whole groups of every kind; sixteen rows of it fit the first cache.
+/// Columns of a tile: whole groups of every kind; sixteen rows of it fit the first-level cache.
 pub(crate) const TILE_COLS: usize = 512;
 
-/// Groups of a tile at most.
+/// Upper bound on the groups of a tile.
 const TILE_GROUPS: usize = TILE_COLS / (PIECE / 2);
 
-/// The same of an affine matrix.
+/// The same for an affine matrix.
 pub(super) const AFFINE_TILE_GROUPS: usize = TILE_COLS / PIECE;
 
 /// Quads of a tile.
 const TILE_QUADS: usize = TILE_COLS / 4;
 
-/// Sixteen rows of a matrix, which can be laid down in tiles.
+/// Sixteen rows of a matrix that can be unpacked into tiles.
 pub(crate) trait Sixteen: Copy {
     /// Whether codes may have more than 4 bits.
     const WIDE: bool;
 
-    /// Whether a group's weights have a bias; else codes have an offset.
+    /// Whether a group's weights have a bias; otherwise codes have an offset.
     const BIASED: bool;
 
-    /// What laying down needs beside its result.
+    /// Scratch memory for unpacking.
     type Memory;
 
-    /// Memory that was not used yet.
+    /// Unused scratch memory.
     const MEMORY: Self::Memory;
 
-    /// The same from another row on.
+    /// Returns the same from another row on.
     fn at_row(self, first_row: usize) -> Self;
 
-    /// Of the matrix.
+    /// Returns the layout of the matrix.
     fn layout(&self) -> MatrixLayout;
 
-    /// Columns of a group.
+    /// Returns the columns of a group.
     fn group(&self) -> usize;
 
-    /// What is to be added to a code for the value that it stands for.
+    /// Returns the correction to add to a code to get its value.
     fn correction(&self) -> f32;
 
-    /// The first code of these rows.
+    /// Returns the address of the first code of these rows.
     fn address(&self) -> *const u8;
 
-    /// From one row to the next in memory, in rows.
+    /// Returns the distance between rows in memory, in rows.
     #[inline(always)]
     fn row_step(&self) -> usize {
         1
     }
 
-    /// Lays some columns down, from the beginning of a tile.
+    /// Unpacks some columns, from the beginning of a tile.
     fn lay<S: IntSimd>(
         &self,
         simd: S,
@@ -68,21 +68,21 @@ pub(crate) trait Sixteen: Copy {
         laid: (&mut Tile, &mut Scales),
     );
 
-    /// The columns of a tile.
+    /// Returns the columns of a tile.
     #[inline(always)]
     fn cols(&self, first_col: usize) -> Range<usize> {
         first_col..self.layout().n_cols.min(first_col + TILE_COLS)
     }
 
-    /// As many codes as `n_blocks` from this one on have, and which follow them in memory: to be
-    /// asked for group by group, while each meets rows of activations in eights and a rest.
+    /// Returns a prefetch of the codes that follow `n_blocks` blocks, of the same size, spread over
+    /// groups and over passes of eight rows of activations and a rest.
     #[inline(always)]
     fn behind(&self, n_blocks: usize, n_rows: usize) -> Upcoming {
         let n_passes = n_rows / 8 + (n_rows % 8).count_ones() as usize;
         self.behind_in(n_blocks, n_passes * (self.layout().n_cols / self.group()))
     }
 
-    /// The same, to be asked for in so many steps.
+    /// The same, spread over `n_steps` steps.
     #[inline(always)]
     fn behind_in(&self, n_blocks: usize, n_steps: usize) -> Upcoming {
         let (row_bytes, row_step) = (self.layout().row_bytes(), self.row_step());
@@ -161,12 +161,12 @@ impl<U: Unpack> Sixteen for AffineRows<'_, U> {
     }
 }
 
-/// How codes leave their bytes, a piece of columns at a time.
+/// Method of unpacking codes, a piece of columns at a time.
 pub(super) trait Unpack: Copy {
     /// Whether codes may have more than 4 bits.
     const WIDE: bool;
 
-    /// The codes of columns `PIECE * piece_idx ..`, in the order of the activations.
+    /// Returns the codes of columns `PIECE * piece_idx ..`, in the order of the activations.
     fn piece<S: IntSimd>(simd: S, rows: &RowBlock<'_>, piece_idx: usize) -> [S::Quads; 8];
 }
 
@@ -178,8 +178,8 @@ pub(super) struct Nibbles;
 #[derive(Clone, Copy)]
 pub(super) struct Bytes;
 
-/// Any other width: one stream of bits. Taken apart without vectors, whatever the width, so that
-/// the rest is compiled once.
+/// Any other width: one bit stream. Unpacked without vectors for every width, so that the rest is
+/// compiled once.
 #[derive(Clone, Copy)]
 pub(super) struct Stream;
 
@@ -220,7 +220,7 @@ impl Unpack for Stream {
     }
 }
 
-/// `ints + sum of codes * x` over a piece.
+/// Returns `ints + sum of codes * x` over a piece.
 #[inline(always)]
 fn dot<U: Unpack, S: IntSimd>(
     simd: S,
@@ -231,13 +231,13 @@ fn dot<U: Unpack, S: IntSimd>(
     if U::WIDE { simd.dot::<true>(codes, x, ints) } else { simd.dot::<false>(codes, x, ints) }
 }
 
-/// The low and the high half of each byte.
+/// Returns the low and the high half of each byte.
 #[inline(always)]
 fn halves<S: IntSimd>(simd: S, quads: S::Quads) -> [S::Quads; 2] {
     [simd.low_halves(quads), simd.high_halves(quads)]
 }
 
-/// What a block of sixteen rows needs beside its codes: a tile's scales and biases.
+/// Scales and biases of a tile, for a block of sixteen rows.
 #[repr(align(64))]
 pub(crate) struct Scales<const GROUPS: usize = TILE_GROUPS> {
     pub(crate) values: [[Lanes; 2]; GROUPS],
@@ -258,7 +258,7 @@ impl Tile {
 }
 
 impl Block<'_> {
-    /// A tile's columns, with their scales and biases brought into the order of lanes.
+    /// Returns a tile's columns, with their scales and biases in lane order.
     #[inline(always)]
     pub(super) fn part<'a, S: IntSimd>(
         &self,
@@ -272,13 +272,13 @@ impl Block<'_> {
         Part { cols, groups, scales, pieces_per_group: usize::from(self.affine.group) / PIECE }
     }
 
-    /// The columns of a tile.
+    /// Returns the columns of a tile.
     #[inline(always)]
     pub(super) fn cols(&self, first_col: usize) -> Range<usize> {
         first_col..self.matrix.layout().n_cols.min(first_col + TILE_COLS)
     }
 
-    /// The groups of some columns.
+    /// Returns the groups of some columns.
     #[inline(always)]
     pub(super) fn groups(&self, cols: &Range<usize>) -> Range<usize> {
         self.affine.n_groups(cols.start)..self.affine.n_groups(cols.end)
@@ -294,15 +294,15 @@ pub(super) struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Columns of a group.
+    /// Returns the columns of a group.
     #[inline(always)]
     pub(super) fn group(&self) -> usize {
         self.pieces_per_group * PIECE
     }
 }
 
-/// Adds a group's term to each row's output: the activations' step and sum, and the rows' scales
-/// and biases.
+/// Adds a group's term to each row's output, from the activations' step and sum, and the rows'
+/// scales and biases.
 #[inline(always)]
 pub(super) fn add_group<S: IntSimd>(
     simd: S,
@@ -316,7 +316,7 @@ pub(super) fn add_group<S: IntSimd>(
     simd.fma(simd.load(biases), simd.splat(sum), acc)
 }
 
-/// The same for any rows: what their correction adds is exact, like the sum that it is added to.
+/// The same for any rows: the correction is exact, like the sum it is added to.
 #[inline(always)]
 pub(crate) fn add_terms<R: Sixteen, S: IntSimd>(
     simd: S,
@@ -333,7 +333,7 @@ pub(crate) fn add_terms<R: Sixteen, S: IntSimd>(
     simd.fma(factor, exact, acc)
 }
 
-/// The sum of codes times `x` over a group from column `col`, for each row.
+/// Returns the sum of codes times `x` over a group from column `col`, for each row.
 #[inline(always)]
 pub(super) fn dot_group<U: Unpack, S: IntSimd>(
     simd: S,

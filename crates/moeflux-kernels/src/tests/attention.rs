@@ -1,4 +1,4 @@
-//! Attention's kernels: every table against the stated order, and that against f64.
+//! Attention kernels: every table against the stated order, and that against f64.
 
 use half::f16;
 
@@ -9,16 +9,16 @@ use crate::{
     Running, ScorePart, Scores, WeightedRows, available, round_to_f16,
 };
 
-/// Positions that are all tiles of keys and some that are left over.
+/// Positions that are all tiles of keys, and some with a remainder.
 const POSITIONS: [usize; 6] = [0, 1, 3, 16, 39, 64];
 
-/// Whole chunks of columns, less than one, and some more.
+/// Whole chunks of columns, less than one, and a remainder.
 const COLS: [usize; 7] = [1, 15, 16, 40, 64, 131, 256];
 
-/// Squares of 4 and 2, and one left over.
+/// Squares of 4 and 2, and a remainder of one.
 const QUERIES: [usize; 6] = [0, 1, 2, 3, 7, 8];
 
-/// Positions as both kinds keep them, at a stride.
+/// Positions stored in both formats, with a stride.
 struct Cache {
     wide: Vec<f32>,
     halves: Vec<u16>,
@@ -28,7 +28,7 @@ struct Cache {
 }
 
 impl Cache {
-    /// Values that half precision holds exactly.
+    /// Returns values that half precision holds exactly.
     fn random(n_rows: usize, row_len: usize, random: &mut Random) -> Self {
         let stride = row_len + 5;
         let values = random.values(n_rows * stride);
@@ -52,7 +52,7 @@ impl Cache {
     }
 }
 
-/// A dot product as the crate's documentation states it.
+/// Returns a dot product as the crate's documentation states it.
 fn stated_dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0_f32; 16];
     for col in 0..a.len().next_multiple_of(16) {
@@ -66,7 +66,7 @@ fn exact_dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
 }
 
-/// All tables, for each of both kinds.
+/// Calls `check` for all tables and both formats.
 fn each_table(mut check: impl FnMut(&'static KernelTable, usize, &str)) {
     for table in available() {
         for (kind_idx, kind) in ["f32", "f16"].into_iter().enumerate() {
@@ -75,7 +75,7 @@ fn each_table(mut check: impl FnMut(&'static KernelTable, usize, &str)) {
     }
 }
 
-/// Queries at a stride, and the keys they meet.
+/// Queries with a stride, and the keys they are multiplied by.
 struct Meeting {
     queries: Vec<f32>,
     keys: Cache,
@@ -146,7 +146,7 @@ fn parts_of_scores_are_added_in_their_order() {
     });
 }
 
-/// Values with weights, and what they are added to.
+/// Values with weights, and their initial sums.
 struct Mix {
     values: Cache,
     weights: Vec<f32>,
@@ -155,7 +155,7 @@ struct Mix {
 }
 
 impl Mix {
-    /// One output as stated, and in f64.
+    /// Returns one output as stated, and in f64.
     fn output(&self, query_idx: usize, col: usize) -> (f32, f64) {
         let first = self.before[query_idx * self.values.row_len + col];
         let factor = self.factors[query_idx];
@@ -205,14 +205,14 @@ fn weighted_sums_are_as_stated() {
     }
 }
 
-/// Positions kept as codes, with more before them.
+/// Positions stored as codes, preceded by others.
 struct Codes {
     parts: [Vec<u8>; 3],
     layout: MatrixLayout,
     n_values: usize,
 }
 
-/// Positions before those that are looked at.
+/// Number of preceding positions.
 const N_BEFORE: usize = 3;
 
 impl Codes {
@@ -244,7 +244,7 @@ impl Codes {
         }
     }
 
-    /// A position's code, scale and bias of one column.
+    /// Returns a position's code, scale and bias of one column.
     fn value(&self, position: usize, col: usize) -> (f32, f32, f32) {
         let (row_idx, n_cols) = (position + N_BEFORE, self.layout.n_cols);
         let shape = CodeShape::of(self.n_values);
@@ -254,7 +254,7 @@ impl Codes {
         (f32::from(codes[row_idx * n_cols + col]), wide(scales), wide(biases))
     }
 
-    /// One output as stated, and in f64.
+    /// Returns one output as stated, and in f64.
     fn output(&self, weights: &[f32], (factor, before): (f32, f32), col: usize) -> (f32, f64) {
         let (mut sum, mut wide) = (before * factor, f64::from(before) * f64::from(factor));
         let mut biases = Vec::new();
@@ -305,7 +305,8 @@ fn weighted_sums_of_codes_are_as_stated() {
     }
 }
 
-/// Three queries: from nothing, with a maximum that stays, with one that grows.
+/// Admits the scores to three queries: an empty one, one whose maximum stays, and one whose maximum
+/// grows.
 fn admitted(table: &KernelTable, n_positions: usize, scores: &[f32]) -> (Vec<f32>, Vec<Running>) {
     let mut scores = scores.to_vec();
     let mut running =

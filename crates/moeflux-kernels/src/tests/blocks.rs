@@ -1,4 +1,4 @@
-//! Blocks against what `gguf.quants` of the package `gguf` makes of the same bytes.
+//! Blocks against the results of `gguf.quants` of the package `gguf` for the same bytes.
 
 use half::f16;
 
@@ -9,7 +9,7 @@ use crate::{
     BlockKind, LayoutError, Matrix, MatrixKind, MatrixLayout, available, decode_row, emulated,
 };
 
-/// Random codes under scales of either sign, of which some are zero.
+/// Returns random codes with scales of either sign, some of them zero.
 pub(super) fn random_blocks(kind: BlockKind, n_blocks: usize, random: &mut Random) -> Vec<u8> {
     let places = if kind == BlockKind::MXFP4 { &[] } else { kind.factors_at() };
     let mut blocks = Vec::new();
@@ -28,13 +28,13 @@ pub(super) fn random_blocks(kind: BlockKind, n_blocks: usize, random: &mut Rando
     blocks
 }
 
-/// The scales of blocks that have them apart.
+/// Returns the scales of blocks that store them separately.
 pub(super) fn random_scales(kind: BlockKind, n_blocks: usize, random: &mut Random) -> Vec<u8> {
     let scales = (0..n_blocks * kind.scale_bytes()).map(|_| random.bits().to_le_bytes()[0]);
     scales.map(|exponent| 110 + exponent % 16).collect()
 }
 
-/// The code, and the scale and bias, of the value at a place of rows of whole blocks.
+/// Returns the code, and the scale and bias, of the value at a place in rows of whole blocks.
 pub(super) fn parts(
     kind: BlockKind,
     (bytes, scales): (&[u8], &[u8]),
@@ -50,7 +50,7 @@ pub(super) fn parts(
     (i32::from(apart.codes[col]), [apart.scales[group_idx], bias])
 }
 
-/// Of the weights as little-endian f32, each NaN as the quiet one.
+/// Hashes the weights as little-endian f32, each NaN as the quiet one.
 fn hash(weights: &[f32]) -> u64 {
     let bits = |it: &f32| if it.is_nan() { 0x7fc0_0000 } else { it.to_bits() };
     let bytes = weights.iter().flat_map(|it| bits(it).to_le_bytes());
@@ -67,7 +67,7 @@ fn weights(kind: BlockKind, blocks: &[u8]) -> Vec<f32> {
     weights
 }
 
-/// Blocks of MXFP4 with their scales apart from their codes.
+/// Separates the scales of MXFP4 blocks from their codes.
 fn apart(blocks: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (mut codes, mut scales) = (Vec::new(), Vec::new());
     for block in blocks.chunks_exact(BlockKind::MXFP4.block_bytes()) {
@@ -98,7 +98,7 @@ fn scales_apart_make_the_same_weights_and_the_same_products() {
     let mut random = Random(18);
     for (n_rows, n_blocks, n_picks) in [(1, 1, 1), (5, 3, 1), (37, 5, 1), (33, 9, 3), (17, 4, 19)] {
         let mut blocks = random_blocks(BlockKind::MXFP4, n_rows * n_blocks, &mut random);
-        // Some of the least and the largest powers of two.
+        // Some of the smallest and the largest powers of two.
         for (i, block) in blocks.chunks_exact_mut(17).enumerate().filter(|(i, _)| i % 7 == 3) {
             block[0] = [0, 1, 2, 253, 254][i % 5];
         }
@@ -121,7 +121,7 @@ fn scales_apart_make_the_same_weights_and_the_same_products() {
 fn weights_are_those_of_the_package() {
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../golden/gguf-blocks.txt");
     let golden = std::fs::read_to_string(golden).unwrap();
-    // The package knows no blocks that have their scales apart.
+    // The package has no blocks with separate scales.
     for kind in BlockKind::ALL.into_iter().filter(|kind| kind.scale_bytes() == 0) {
         let lines = golden.lines().filter_map(|line| line.strip_prefix(kind.name()));
         let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Int8 products against the arithmetic that the module's documentation states, and against f64.
+//! Int8 products against the arithmetic stated in the module's documentation, and against f64.
 
 use super::{Random, Stored, affine_kinds, blocks, nmse, same_bits};
 use crate::cpu::Fetching;
@@ -8,7 +8,7 @@ use crate::{
     MatrixKind, ROWS_PER_BLOCK, available, emulated,
 };
 
-/// A step of a 127th of the largest value of a group is an error of at most half a step: for
+/// A step of a 127th of the largest value of a group means an error of at most half a step: for
 /// uniform values 1 / (127^2 * 4) of their mean square.
 const ROUNDING_NMSE_MAX: f64 = 4e-5;
 
@@ -17,13 +17,13 @@ fn group_of(kind: MatrixKind) -> usize {
     usize::from(affine.group)
 }
 
-/// A whole number of at most 8 bits and a sign.
+/// Converts an integer of at most 8 bits and a sign.
 #[expect(clippy::cast_possible_truncation, reason = "far below 2^31")]
 fn integer(value: f32) -> i32 {
     value as i32
 }
 
-/// Values, step and `step * sum` of a group, as stated.
+/// Returns values, step and `step * sum` of a group, as stated.
 fn stated_group(x: &[f32]) -> (Vec<i32>, f32, f32) {
     let magnitude = x.iter().fold(0.0_f32, |max, it| if it.abs() > max { it.abs() } else { max });
     if x.iter().any(|it| !it.is_finite()) {
@@ -40,7 +40,7 @@ fn stated_group(x: &[f32]) -> (Vec<i32>, f32, f32) {
     (values, step, sum)
 }
 
-/// Blocks that carry their own scales: two groups of 16 columns share a step.
+/// Computes blocks that carry their own scales: two groups of 16 columns share a step.
 fn stated_block_output(stored: &Stored, kind: BlockKind, row: usize, x: &[f32]) -> f32 {
     let mut acc = 0.0_f32;
     for (i, x) in x.chunks(32).enumerate() {
@@ -82,7 +82,7 @@ fn stated_output(stored: &Stored, row: usize, x: &[f32]) -> f32 {
 
 fn prepared(table: &KernelTable, kind: MatrixKind, x: &[Vec<f32>]) -> IntRows {
     let mut rows = IntRows::new();
-    // A larger use before leaves values behind that must not be seen.
+    // An earlier, larger use leaves values behind that must not be visible.
     rows.reshape(kind, x.len() + 1, 2 * x[0].len());
     rows.fill(table, 0, &vec![7.0; 2 * x[0].len()]);
     rows.reshape(kind, x.len(), x[0].len());
@@ -103,7 +103,7 @@ fn check_product(stored: &Stored, x: &[Vec<f32>]) -> Vec<f32> {
         for n_picks in (0..=x.len()).filter(|n| *n < 4 || *n == x.len()) {
             let picks = &picks[..n_picks];
             table.lay(&activations, picks, &mut laid);
-            // As often as there are products.
+            // Products may reuse the repacked rows any number of times.
             let x = laid.inputs(&activations, picks);
             let product = IntProduct { matrix, rows: rows.clone(), x };
             let mut out = vec![f32::NAN; product.n_outputs()];
@@ -167,13 +167,13 @@ fn extreme_blocks() {
         let mut stored = Stored::random(MatrixKind::Block(kind), 16, n_cols, &mut Random(26));
         let mut x = vec![vec![1.0; n_cols], vec![-1.0; n_cols], vec![0.0; n_cols]];
         x.push((0..n_cols).map(|col| if col % 40 == 3 { f32::NAN } else { 0.5 }).collect());
-        // Scales of the largest number and of denormal ones, and codes of each half all alike.
+        // Scales of the largest and of subnormal numbers, and codes with all halves equal.
         for byte in [0x00, 0x01, 0x7b, 0x80, 0x03, 0xf7] {
             stored.codes[1..].fill(byte);
             stored.scales[1..].fill(byte);
             check_product(&stored, &x);
         }
-        // Infinities and what is not a number.
+        // Infinities and NaN.
         for byte in [0x7c, 0xff] {
             stored.codes[1..].fill(byte);
             stored.scales[1..].fill(byte);
@@ -247,7 +247,7 @@ fn edge_values_of_activations() {
         x[40] = odd;
         edges.push(x);
     }
-    // Halves between two integers go to the even one.
+    // Halves between two integers round to the even one.
     edges.push((0..96).map(|i| if i % 32 == 0 { 127.0 } else { i as f32 + 0.5 }).collect());
     check_product(&stored, &edges);
 }

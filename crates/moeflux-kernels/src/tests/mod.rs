@@ -19,13 +19,13 @@ use crate::{
     decode_row, rounding,
 };
 
-/// Mean squared error over mean square of a product in f32 against f64: rounding of 4,096 terms
-/// in 16 lanes stays far below it, one wrong weight far above.
+/// Normalised mean squared error of an f32 product against f64: rounding of 4,096 terms in 16 lanes
+/// stays far below it, one wrong weight far above.
 pub(crate) const NMSE_MAX: f64 = 1e-12;
 
 const FLOATS: [FloatKind; 3] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
 
-/// A seed gives the same numbers everywhere.
+/// A generator that gives the same numbers for a seed on every machine.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -45,7 +45,7 @@ impl Random {
     }
 }
 
-/// A matrix whose parts lie at odd addresses.
+/// A matrix whose parts are at odd addresses.
 struct Stored {
     layout: MatrixLayout,
     codes: Vec<u8>,
@@ -98,7 +98,7 @@ impl Stored {
         Matrix::new(self.layout, &self.codes[1..], &self.scales[1..], &self.biases[1..])
     }
 
-    /// The code or stored value of one place, read the obvious way.
+    /// Returns the code or stored value at one place, read the obvious way.
     fn code(&self, row: usize, col: usize) -> f32 {
         let place = row * self.layout.n_cols + col;
         let codes = &self.codes[1..];
@@ -119,7 +119,7 @@ impl Stored {
         }
     }
 
-    /// Scale and bias of one place.
+    /// Returns scale and bias at one place.
     fn scale_and_bias(&self, row: usize, col: usize) -> (f32, f32) {
         let n_cols = self.layout.n_cols;
         match self.layout.kind {
@@ -148,13 +148,13 @@ impl Stored {
         }
     }
 
-    /// A weight in f64.
+    /// Returns a weight in f64.
     fn weight(&self, row: usize, col: usize) -> f64 {
         let (scale, bias) = self.scale_and_bias(row, col);
         f64::from(self.code(row, col)) * f64::from(scale) + f64::from(bias)
     }
 
-    /// One output by the arithmetic that the crate's documentation states.
+    /// Returns one output by the arithmetic stated in the crate's documentation.
     fn stated_output(&self, row: usize, x: &[f32]) -> f32 {
         let n_cols = self.layout.n_cols;
         let group = group_cols(self.layout.kind);
@@ -248,7 +248,7 @@ fn affine_kinds() -> impl Iterator<Item = MatrixKind> {
     })
 }
 
-/// Those whose biases follow from their scales.
+/// Returns the kinds whose biases are implied by their scales.
 fn symmetric_kinds() -> impl Iterator<Item = Affine> {
     [4, 8].into_iter().flat_map(|bits| {
         [32, 64, 128]
@@ -259,7 +259,7 @@ fn symmetric_kinds() -> impl Iterator<Item = Affine> {
 
 const FP8: MatrixKind = MatrixKind::Fp8(Fp8::DEEPSEEK);
 
-/// FP8 under scales of every spread and type.
+/// Returns FP8 with scales of every extent and type.
 fn fp8_kinds() -> impl Iterator<Item = MatrixKind> {
     let block = |(n_rows, n_cols)| Fp8Spread::Block { n_rows, n_cols };
     let blocks = [(128, 128), (32, 32), (64, 128), (128, 32), (32, 64)].map(block);
@@ -267,7 +267,7 @@ fn fp8_kinds() -> impl Iterator<Item = MatrixKind> {
     let scales = FLOATS.map(ScaleKind::Float).into_iter().chain([ScaleKind::E8m0]);
     let scales: Vec<ScaleKind> = scales.collect();
     spreads.zip([0, 1, 2, 3, 0, 2, 0, 3].into_iter().cycle()).flat_map(move |(spread, nth)| {
-        // Each spread with two of the types.
+        // Each extent with two of the types.
         [scales[nth], scales[3 - nth]].map(|scale| MatrixKind::Fp8(Fp8 { spread, scale }))
     })
 }
@@ -278,7 +278,7 @@ fn block_kinds() -> impl Iterator<Item = MatrixKind> {
 
 fn prepared(table: &KernelTable, kind: MatrixKind, x: &[Vec<f32>]) -> Activations {
     let mut activations = Activations::new();
-    // A larger use before leaves values behind that must not be seen.
+    // An earlier, larger use leaves values behind that must not be visible.
     activations.reshape(kind, x.len() + 1, 2 * x[0].len());
     activations.fill(table, 0, &vec![7.0; 2 * x[0].len()]);
     activations.reshape(kind, x.len(), x[0].len());
@@ -286,14 +286,14 @@ fn prepared(table: &KernelTable, kind: MatrixKind, x: &[Vec<f32>]) -> Activation
     activations
 }
 
-/// From `[block of rows][pick][row of the block]` to `[row][pick]`.
+/// Reorders `[block of rows][pick][row of the block]` to `[row][pick]`.
 fn by_rows(out: &[f32], n_rows: usize, n_picks: usize) -> Vec<f32> {
     let place = |row, pick| row / 16 * 16 * n_picks + pick * 16 + row % 16;
     let rows = (0..n_rows).flat_map(|row| (0..n_picks).map(move |pick| (row, pick)));
     rows.map(|(row, pick)| out[place(row, pick)]).collect()
 }
 
-/// Checks one product: all tables, all numbers of picks up to `x.len()`, part of the rows.
+/// Checks one product: all tables, several numbers of picks up to `x.len()`, part of the rows.
 fn check_product(stored: &Stored, x: &[Vec<f32>]) {
     let matrix = stored.matrix();
     let layout = stored.layout;
@@ -536,8 +536,8 @@ fn tables_are_found_by_name() {
     assert!(by_name("quantum").is_none());
 }
 
-/// An instruction set that is no longer found would pass every other test. Where the machine is
-/// known, `MOEFLUX_TABLES` names its tables.
+/// Checks the tables of a known machine, named in `MOEFLUX_TABLES`. An instruction set that is no
+/// longer detected would pass every other test.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "only who starts the test knows the machine")]
 fn a_known_machine_has_its_tables() {

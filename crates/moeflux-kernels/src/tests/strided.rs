@@ -1,4 +1,4 @@
-//! Views of every second row: the bits of matrices whose rows stand together.
+//! Views of every second row: the same bits as matrices with contiguous rows.
 
 use super::{FLOATS, Random, Stored, block_kinds, same_bits};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     MatrixLayout, Product, Rows, TransposedProduct, available, decode_row, emulated,
 };
 
-/// All outputs of a product in int8; nothing of kinds that take f32.
+/// Returns all outputs of a product in int8; empty for floats.
 pub(super) fn int_product(table: &KernelTable, matrix: Matrix<'_>, x: &[Vec<f32>]) -> Vec<f32> {
     let MatrixLayout { kind, n_rows, n_cols } = matrix.layout();
     if matches!(kind, MatrixKind::Float(_)) {
@@ -37,12 +37,12 @@ pub(super) fn float_product(table: &KernelTable, matrix: Matrix<'_>, x: &[Vec<f3
     kept(&out, n_rows, picks.len())
 }
 
-/// Outputs of rows that the matrix has.
+/// Returns the outputs of existing rows.
 fn kept(out: &[f32], n_rows: usize, n_picks: usize) -> Vec<f32> {
     super::by_rows(out, n_rows, n_picks)
 }
 
-/// Every second row from one on, as a matrix of its own.
+/// Copies every second row to a separate matrix, from row `first` on.
 fn taken_apart(stored: &Stored, first: usize) -> Stored {
     let layout = MatrixLayout { n_rows: stored.layout.n_rows / 2, ..stored.layout };
     let every_second = |part: &[u8]| {
@@ -94,7 +94,8 @@ fn every_second_row_is_a_matrix() {
     }
 }
 
-/// All tables make the same products of two matrices, and their rows are the same.
+/// Checks that all tables compute the same products with two matrices, and that their rows are
+/// equal.
 pub(super) fn same_matrices(a: Matrix<'_>, b: Matrix<'_>, x: &[Vec<f32>], what: &str) {
     for table in available().into_iter().chain(emulated()) {
         let what = format!("{} {what}", table.name());

@@ -1,4 +1,4 @@
-//! Affine codes without biases: the bits of the same codes with the biases that their scales imply.
+//! Affine codes without biases: the same bits as with the biases that their scales imply stored.
 
 use half::{bf16, f16};
 
@@ -6,7 +6,7 @@ use super::strided::same_matrices;
 use super::{Random, Stored, float_at, push, symmetric_kinds};
 use crate::{Affine, Biases, FloatKind, Matrix, MatrixKind, MatrixLayout};
 
-/// The same matrix with its biases stored.
+/// Returns the same matrix with its biases stored.
 fn with_biases(stored: &Stored, affine: Affine) -> Stored {
     let kind = MatrixKind::Affine(Affine { biases: Biases::Stored, ..affine });
     let layout = MatrixLayout { kind, ..stored.layout };
@@ -44,7 +44,7 @@ fn matrix(stored: &Stored) -> Matrix<'_> {
     Matrix::new(stored.layout, &stored.codes[1..], &stored.scales[1..], &[])
 }
 
-/// Zeros of either sign, the smallest number, and one whose bias is nearly the largest.
+/// Sets zeros of either sign, the smallest number, and one whose bias is nearly the largest.
 fn extreme_scales(stored: &mut Stored, kind: FloatKind) {
     let large = 500.0;
     let edges: [Vec<u8>; 4] = match kind {

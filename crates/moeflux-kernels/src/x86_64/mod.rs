@@ -1,6 +1,6 @@
 //! Kernels for x86-64.
 //!
-//! Decides by CPUID which tables this machine can run.
+//! Detects by CPUID which tables this machine can run.
 
 mod avx2;
 mod avx512;
@@ -10,7 +10,7 @@ pub(crate) use avx512::amx::emulated as emulated_amx;
 
 use crate::table::KernelTable;
 
-/// The tables that this CPU can run, slowest first.
+/// Returns the tables that this CPU can run, slowest first.
 pub(crate) fn tables() -> impl Iterator<Item = &'static KernelTable> {
     let (avx2, avx512) =
         ([avx2::table(), avx2::vnni::table()], [avx512::table(), avx512::vnni::table()]);

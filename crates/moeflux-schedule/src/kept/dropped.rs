@@ -1,6 +1,6 @@
-//! Conversations whose sessions were dropped, so that it can be said when one of them goes on.
+//! Conversations whose sessions were dropped, to report when one of them continues.
 //!
-//! **Invariant:** of each conversation there are its length and a hash, never its tokens.
+//! **Invariant:** holds the length and a hash of each conversation, never its tokens.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,10 +9,10 @@ use moeflux::TokenId;
 
 use crate::job::{DropReason, Missed, Owner};
 
-/// Conversations that are remembered.
+/// Number of conversations to remember.
 const N_REMEMBERED: usize = 256;
 
-/// What was dropped, the oldest first.
+/// Dropped conversations, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Dropped {
     conversations: VecDeque<Conversation>,
@@ -28,12 +28,12 @@ struct Conversation {
 }
 
 impl Dropped {
-    /// How many were dropped since this was last asked, in the order of [`DropReason::ALL`].
+    /// Returns the number of drops since the last call, in the order of [`DropReason::ALL`].
     pub(super) fn take_counts(&mut self) -> [u64; DropReason::ALL.len()] {
         std::mem::take(&mut self.counts)
     }
 
-    /// A session was dropped; a prompt that begins with these tokens goes on from it.
+    /// Records a dropped session. A prompt that begins with `tokens` continues it.
     pub(super) fn put(&mut self, owner: Owner, tokens: &[TokenId], reason: DropReason) {
         self.counts[reason as usize] += 1;
         let (n_tokens, hash) = (tokens.len(), hash_of(tokens));
@@ -43,8 +43,8 @@ impl Dropped {
         }
     }
 
-    /// The longest conversation of an owner that a prompt goes on from, if it has at least this
-    /// many tokens. It is told once.
+    /// Removes and returns the longest conversation of an owner that a prompt continues, if it has
+    /// at least `n_tokens_min` tokens.
     pub(super) fn take(
         &mut self,
         owner: Owner,

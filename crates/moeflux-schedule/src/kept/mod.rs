@@ -1,8 +1,8 @@
-//! Sessions that are kept for prompts that go on from them.
+//! Sessions that are kept for prompts that continue them.
 //!
-//! **Invariant:** what is kept stays within its limits. What is worth least goes first, and the
-//! last conversation of an owner after all others, as far as its owner's share reaches. A prompt
-//! goes on from sessions of its own owner only.
+//! **Invariant:** kept sessions stay within their limits. The least valuable session is dropped
+//! first, and the last conversation of an owner after all others, within the owner's share. A
+//! prompt continues only sessions of its own owner.
 
 mod dropped;
 
@@ -12,15 +12,15 @@ use crate::job::{DropReason, Missed, Owner};
 use crate::kept::dropped::Dropped;
 use crate::worth::{Rates, Slots};
 
-/// How much may be kept.
+/// Limits on kept sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptLimits {
-    /// Sessions.
+    /// Number of sessions.
     pub n_sessions: usize,
-    /// Places in each to which a model with recurrent layers can go back.
+    /// Checkpoints in each to which a model with recurrent layers can go back.
     pub n_states: usize,
-    /// Bytes of all of them; `None`: as many as running answers leave, and as experts that are
-    /// streamed are not worth more.
+    /// Bytes of all sessions; `None`: all memory that running answers leave and that is not worth
+    /// more to streamed experts.
     pub n_bytes: Option<u64>,
 }
 
@@ -30,12 +30,12 @@ impl Default for KeptLimits {
     }
 }
 
-/// A past that a prompt can go on from.
+/// A session that a prompt can continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Which of those that were looked at.
+    /// Its index among the candidates.
     pub(crate) idx: usize,
-    /// Tokens of the prompt that it has and can be cut to.
+    /// Tokens of the prompt that it holds and can be cut to.
     pub(crate) n_tokens: usize,
 }
 
@@ -44,9 +44,9 @@ pub(crate) struct Found {
 struct Entry {
     owner: Owner,
     session: Session,
-    /// What it takes: counted once, as it is looked at after every step.
+    /// Its size: computed once, because it is read after every step.
     n_bytes: u64,
-    /// A prompt that has so much in common with it continues its conversation.
+    /// A prompt that shares this many tokens with it continues its conversation.
     continues_from: usize,
 }
 
@@ -54,16 +54,16 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Kept {
     limits: KeptLimits,
-    /// What all sessions can have at most, if there is a limit.
+    /// Upper bound on the bytes of all sessions, if there is one.
     room_bytes: Option<u64>,
     sizes: Sizes,
     entries: Vec<Entry>,
     dropped: Dropped,
-    /// How long the engine takes for what these sessions save.
+    /// Measured time of the work that these sessions save.
     pub(crate) rates: Rates,
 }
 
-/// What a session takes.
+/// The sizes of a session's parts.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     fixed_bytes: u64,
@@ -71,25 +71,25 @@ struct Sizes {
     state_bytes: u64,
 }
 
-/// Positions for which sessions take memory at once.
+/// Sessions allocate memory for this many positions at a time.
 const PIECE_POSITIONS: u64 = 1024;
 
-/// Fewer tokens are not worth a search for a session that has them.
+/// Shorter common prefixes are not worth a search.
 pub(crate) const N_SHARED_MIN: usize = 8;
 
-/// Tokens at the start of both.
+/// Returns the length of the common prefix.
 pub(crate) fn n_shared(a: &[TokenId], b: &[TokenId]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// How much of a prompt a session has and can be cut to. The last token of the prompt has to be
-/// fed: its logits are wanted.
+/// Returns how many tokens of a prompt a session holds and can be cut to. Excludes the prompt's
+/// last token, which has to be fed for its logits.
 pub(crate) fn n_usable(session: &Session, prompt: &[TokenId]) -> usize {
     let n_tokens_max = prompt.len().saturating_sub(1);
     session.cut_point(n_shared(session.tokens(), prompt).min(n_tokens_max))
 }
 
-/// The best of an owner's sessions for a prompt; of equals the first.
+/// Returns the owner's session that holds most of a prompt; of equals the first.
 pub(crate) fn best<'s, I: Iterator<Item = (Owner, &'s Session)>>(
     sessions: I,
     owner: Owner,
@@ -119,18 +119,18 @@ impl Kept {
         self.entries.len()
     }
 
-    /// How many were dropped since this was last asked, in the order of [`DropReason::ALL`].
+    /// Returns the number of drops since the last call, in the order of [`DropReason::ALL`].
     pub(crate) fn take_n_dropped(&mut self) -> [u64; DropReason::ALL.len()] {
         self.dropped.take_counts()
     }
 
-    /// The owner's kept session that has most of a prompt.
+    /// Returns the owner's kept session that holds most of a prompt.
     pub(crate) fn best(&self, owner: Owner, prompt: &[TokenId]) -> Option<Found> {
         best(self.entries.iter().map(|entry| (entry.owner, &entry.session)), owner, prompt)
     }
 
-    /// The conversation that a prompt goes on from and whose session was dropped, if that had more
-    /// of the prompt than was found elsewhere.
+    /// Returns the dropped conversation that a prompt continues, if it held more of the prompt than
+    /// was found elsewhere.
     pub(crate) fn missed(
         &mut self,
         owner: Owner,
@@ -140,15 +140,15 @@ impl Kept {
         self.dropped.take(owner, prompt, n_found + N_SHARED_MIN)
     }
 
-    /// Keeps a session. `split_points` are places to which it should be possible to go back; a
-    /// prompt that has the last of them in common continues the conversation.
+    /// Keeps a session. `split_points` are positions to go back to; a prompt that shares the tokens
+    /// up to the last of them continues the conversation.
     pub(crate) fn put(&mut self, owner: Owner, mut session: Session, split_points: &[usize]) {
         if session.tokens().len() < N_SHARED_MIN || self.limits.n_sessions == 0 {
             return;
         }
         drop_surplus_states(&mut session, split_points, self.limits.n_states);
         let tokens = session.tokens();
-        // What a session has beyond another makes the other one superfluous.
+        // A session that is a prefix of this one is redundant.
         self.entries
             .retain(|entry| entry.owner != owner || !tokens.starts_with(entry.session.tokens()));
         let last_part = split_points.iter().filter(|it| **it <= tokens.len()).max();
@@ -163,8 +163,8 @@ impl Kept {
         }
     }
 
-    /// A session with the first tokens of what was found. The kept one stays if it would lose what
-    /// another prompt could go on from, and there is room for both.
+    /// Returns a session with the first tokens of a found one. The kept session stays if it would
+    /// lose tokens that another prompt could continue, and there is room for both.
     pub(crate) fn take(&mut self, found: Found) -> Result<Session> {
         let entry = &mut self.entries[found.idx];
         let continues = found.n_tokens >= entry.continues_from.min(entry.session.tokens().len());
@@ -178,12 +178,12 @@ impl Kept {
         Ok(session)
     }
 
-    /// Gives up a session because answers need its memory; whether there was one.
+    /// Drops a session because answers need its memory. Returns whether there was one.
     pub(crate) fn give_up_one(&mut self) -> bool {
         self.drop_least(DropReason::Answers)
     }
 
-    /// The same, but for the last conversation of each owner within its share.
+    /// Does the same, but spares the last conversation of each owner within its share.
     pub(crate) fn give_up_older(&mut self) -> bool {
         match self.least() {
             Some((idx, _)) if !self.is_protected(idx) => {
@@ -194,7 +194,8 @@ impl Kept {
         }
     }
 
-    /// Gives up a session whose memory is worth more as room for experts; whether there was one.
+    /// Drops a session whose memory is worth more as room for experts. Returns whether there was
+    /// one.
     pub(crate) fn give_up_for(&mut self, slots: Slots) -> bool {
         let Some((idx, worth)) = self.least() else { return false };
         let is_worth_less = !self.is_protected(idx) && worth < self.rates.of_slot(slots);
@@ -220,7 +221,7 @@ impl Kept {
         self.dropped.put(owner, continued, reason);
     }
 
-    /// The first to go, and what it is worth.
+    /// Returns the next session to drop, and its value.
     fn least(&self) -> Option<(usize, f64)> {
         let entries = self.entries.iter().enumerate();
         let ranked = entries.map(|(idx, entry)| {
@@ -233,7 +234,7 @@ impl Kept {
         least.map(|(idx, _, worth)| (idx, worth))
     }
 
-    /// Whether a session is the last of its owner, and no more than the owner's share.
+    /// Whether a session is the last of its owner and within the owner's share.
     fn is_protected(&self, idx: usize) -> bool {
         let is_last = |idx: usize| {
             let owner = self.entries[idx].owner;
@@ -248,12 +249,12 @@ impl Kept {
         self.entries[idx].n_bytes <= share_bytes
     }
 
-    /// What they take.
+    /// Returns the bytes of all kept sessions.
     pub(crate) fn bytes(&self) -> u64 {
         self.entries.iter().map(|entry| entry.n_bytes).sum()
     }
 
-    /// What some sessions take.
+    /// Returns the bytes of some sessions.
     pub(crate) fn bytes_of<'s, I: Iterator<Item = &'s Session>>(&self, sessions: I) -> u64 {
         sessions.map(|session| self.sizes.bytes(session)).sum()
     }
@@ -267,14 +268,14 @@ impl Sizes {
     }
 }
 
-/// A session with the first tokens of another, which can go back to where it began.
+/// Forks a session at `n_tokens`, with a checkpoint there to go back to.
 pub(crate) fn fork_at(session: &mut Session, n_tokens: usize) -> Result<Session> {
     let mut fork = session.fork_at(n_tokens)?;
     fork.checkpoint(n_tokens)?;
     Ok(fork)
 }
 
-/// Forgets states that are too many: first the oldest that nobody expects to go back to.
+/// Forgets surplus checkpoints: first the oldest that is not at a split point.
 fn drop_surplus_states(session: &mut Session, split_points: &[usize], n_states: usize) {
     let mut positions = session.checkpoints();
     while positions.len() > n_states {

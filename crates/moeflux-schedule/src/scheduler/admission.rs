@@ -1,7 +1,7 @@
-//! Which job begins next, and what it begins with.
+//! Decides which job begins next, and with which session.
 //!
-//! The one with the least to read is next; one that has been overtaken often enough is before it.
-//! **Invariant:** of the places for sessions one stays with prompts that are being read, and each
+//! The job with the least to read is next, except that a job that was overtaken often enough goes
+//! first. **Invariant:** one place for sessions stays with prompts that are being read, and each
 //! job is overtaken a bounded number of times.
 
 use moeflux::step::LongerSteps;
@@ -14,22 +14,23 @@ use crate::kept::n_shared;
 use crate::reading::{Outline, Reading, Terms};
 use crate::tracked::Submitted;
 
-/// A prompt with at most so many tokens left is short. Where experts are in memory, such prompts
-/// share a step up to so many rows: longer ones gain nothing from company, and would wait for each
-/// other. Read in pieces between the layers of other steps, a short one takes less than twice as
-/// long as in a step of its own: 4 times 16 rows choose 1.8 times as many of 256 experts as 64.
+/// A prompt with at most this many tokens left is short. Where experts are in memory, short prompts
+/// share a step of at most this many rows; longer ones gain nothing from sharing, and would wait
+/// for each other. Read in pieces between the layers of other steps, a short prompt takes less than
+/// twice as long as in its own step: 4 times 16 rows choose 1.8 times as many of 256 experts as 64
+/// rows.
 pub(super) const N_ROWS_SHORT: usize = 64;
 
-/// A job waits for a prompt that is being read if that saves it at least so many tokens.
+/// A job waits for a prompt that is being read if that saves it at least this many tokens.
 const N_WAITED_FOR: usize = 64;
 
-/// Jobs that come later may begin before one that waits so often.
+/// Upper bound on the number of later jobs that begin before a waiting one.
 pub(super) const N_OVERTAKEN_MAX: usize = 32;
 
-/// A prompt takes the place of another that has so many times as much left to read.
+/// A prompt overtakes another that has at least this many times as much left to read.
 const TIMES_LONGER: usize = 4;
 
-/// What changes which job can begin.
+/// The state that determines which job can begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
     n_pushed: u64,
@@ -39,13 +40,13 @@ pub(super) struct Changes {
 }
 
 impl Scheduler<'_> {
-    /// Begins the job that is next, if there is a place; whether there was a job, and memory.
+    /// Begins the next job if there is a place. Returns whether there was a job, and memory for it.
     pub(super) fn admit_one(&mut self) -> bool {
         self.admit(usize::MAX)
     }
 
-    /// Begins jobs that are short beside what is being read, and that have at most so many tokens
-    /// to read, although prompts have all places: one of those waits meanwhile.
+    /// Begins jobs that are short compared to the prompts being read, with at most `n_left_max`
+    /// tokens to read, even if prompts hold all places: one of those waits meanwhile.
     pub(super) fn admit_short(&mut self, n_left_max: usize) {
         let seen = (self.changes(), n_left_max);
         if self.waiting.is_empty() || self.short_sought == Some(seen) {
@@ -75,56 +76,57 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Prompts that are being read, in a step that is under way or not.
+    /// Returns the number of prompts that are being read, inside or outside the current step.
     pub(super) fn n_readings(&self) -> usize {
         self.readings.len() + self.under_way.len()
     }
 
-    /// Places that are taken; more than there are where short prompts have overtaken others.
+    /// Returns the number of occupied places, which exceeds the limit after short prompts have
+    /// overtaken others.
     fn n_taken(&self) -> usize {
         self.n_readings() + self.answers.n_running()
     }
 
-    /// Whether there is a place, or one can be taken from an answer whose client takes no tokens.
+    /// Whether there is a free place. Parks an answer whose client takes no tokens to make one.
     pub(super) fn has_place(&mut self) -> bool {
         self.n_taken() < self.limits.n_sessions
             || (self.answers.wants_place() || !self.waiting.is_empty()) && self.answers.park_one()
     }
 
-    /// Whether a prompt that was read may have a place for its answer: those that are still being
-    /// read keep one in all.
+    /// Whether an answer to a prompt that was read may have a place: one place is reserved for
+    /// prompts that are being read.
     pub(super) fn has_place_for_answer(&self) -> bool {
         self.answers.n_running() + self.n_readings().min(1) < self.limits.n_sessions
     }
 
-    /// Whether one more prompt than there are places may be read.
+    /// Whether one prompt more than there are places may be read.
     fn can_overtake(&self) -> bool {
         self.answers.n_running() + 1 < self.limits.n_sessions
             && self.n_taken() + 1 < 2 * self.limits.n_sessions
     }
 
-    /// What is left of the longest prompt.
+    /// Returns the tokens left to read of the longest prompt.
     fn n_left_most(&self) -> Option<usize> {
         let in_step = self.under_way.iter().map(|it| it.n_left);
         self.readings.iter().map(Reading::n_left).chain(in_step).max()
     }
 
-    /// Whether there was no memory for the next one, and none came back since.
+    /// Whether there was no memory for the next job, and none was freed since.
     pub(super) fn is_full(&self) -> bool {
         self.full_at == Some(self.now()) && self.is_working()
     }
 
-    /// What changes when memory may have come back.
+    /// Returns counters that change when memory may have been freed.
     pub(super) fn now(&self) -> (u64, usize) {
         (self.answers.jobs.n_ended(), self.answers.n_paused())
     }
 
-    /// Whether there is a job that has memory.
+    /// Whether any job holds memory.
     pub(super) fn is_working(&self) -> bool {
         self.answers.jobs.len() > 0
     }
 
-    /// Begins the job that is next, if it has at most so many tokens to read; whether there was
+    /// Begins the next job if it has at most `n_left_max` tokens to read. Returns whether there was
     /// one, and memory for it.
     fn admit(&mut self, n_left_max: usize) -> bool {
         if self.is_full() {
@@ -138,7 +140,7 @@ impl Scheduler<'_> {
                 self.waiting.iter_mut().take(idx).for_each(|it| it.n_overtaken += 1);
                 self.begin(submitted, session);
             }
-            // Others end some time, and then there is room.
+            // Other jobs will end and leave room.
             Err(Error::NoRoom { .. }) if self.is_working() => {
                 self.waiting.insert(idx, submitted);
                 self.full_at = Some(self.now());
@@ -149,9 +151,9 @@ impl Scheduler<'_> {
         true
     }
 
-    /// The job that is next, if it has at most so many tokens to read.
+    /// Returns the index of the next job if it has at most `n_left_max` tokens to read.
     fn next_waiting(&self, n_left_max: usize) -> Option<usize> {
-        // Those that are about as long begin in the order of their coming.
+        // Jobs of about the same length begin in the order of arrival.
         let length = |n_left: usize| n_left.div_ceil(N_ROWS_SHORT);
         let mut best = None;
         for (idx, submitted) in self.waiting.iter().enumerate() {
@@ -170,14 +172,14 @@ impl Scheduler<'_> {
         best.filter(|(_, n_left)| *n_left <= n_left_max).map(|(idx, _)| idx)
     }
 
-    /// Tokens of a job's prompt that no session has.
+    /// Returns the number of a prompt's tokens that no session holds.
     fn n_left_of(&self, job: &Job) -> usize {
         let found = self.find(Sought::prompt_of(job));
         job.prompt.len() - found.map_or(0, |(_, found)| found.n_tokens)
     }
 
-    /// Whether the model's files have changed, which is found out before a job begins: experts that
-    /// it reads would be those of another model.
+    /// Whether the model's files have changed. Checked before a job begins, because it would read
+    /// experts of another model.
     fn is_outdated(&mut self) -> bool {
         if self.outdated.is_none() {
             self.outdated = self.context.engine.check_files().err();
@@ -185,7 +187,7 @@ impl Scheduler<'_> {
         self.outdated.is_some()
     }
 
-    /// Whether a job waits for a prompt that begins like its own: then it need not read as much.
+    /// Whether a job should wait for a prompt with the same start, so that it has less to read.
     fn is_held(&self, job: &Job, n_left: usize) -> bool {
         if job.scores_prompt {
             return false;
@@ -199,7 +201,7 @@ impl Scheduler<'_> {
         };
         let readings = self.readings.iter();
         let mut own = readings.filter(|it| self.answers.jobs.owner(it.job) == job.owner);
-        // Whatever is read of a prompt in a step can be had when the step is over.
+        // The part of a prompt that is read in a step becomes available when the step is over.
         let mut in_step = self.under_way.iter().filter(|it| it.owner == job.owner);
         own.any(|it| gains(&it.outline).is_some_and(|n_tokens_then| it.n_done() < n_tokens_then))
             || in_step.any(|it| gains(&it.outline).is_some())
@@ -218,26 +220,27 @@ impl Scheduler<'_> {
         self.readings.push(Reading::new(id, self.answers.jobs.of(id), session, terms));
     }
 
-    /// How tokens are read of which so many are left.
+    /// Returns the terms of reading tokens of which `n_left` are left.
     pub(super) fn terms(&self, n_best: Option<usize>, n_left: usize) -> Terms {
         let begun_at = self.context.clock.now();
         Terms { n_best, longer: self.longer_steps(n_left), begun_at }
     }
 
-    /// How many of the best logits are enough for the first tokens of a job's answers; `None`: all
-    /// are wanted. Scores need those of other tokens, too.
+    /// Returns how many of the best logits suffice for the first tokens of a job's answers; `None`:
+    /// all are needed. Scores need the logits of other tokens, too.
     fn n_best(&self, job: &Job) -> Option<usize> {
-        // What cannot be begun fails where its answers begin.
+        // A generation that cannot be created fails later, where the answers begin.
         let generation = self.context.generation(job, 0).ok();
         generation.filter(|_| !job.scores_prompt).and_then(|it| it.n_best_needed())
     }
 
-    /// Where experts are streamed, a long prompt reads them less often in longer steps.
+    /// Requests longer steps for a long prompt where experts are streamed: it then reads them less
+    /// often.
     fn longer_steps(&self, n_tokens: usize) -> Option<LongerSteps> {
         if !self.is_streaming || n_tokens <= self.context.engine.n_rows_max() {
             return None;
         }
-        // Without them the prompt is read as well.
+        // The prompt can also be read without longer steps.
         self.context.engine.longer_steps(n_tokens).ok().flatten()
     }
 }

@@ -1,11 +1,10 @@
-//! Which jobs run, and what the engine computes next.
+//! Decides which jobs run and what the engine computes next.
 //!
-//! Prompts are read chunk by chunk, first the one with the least left to read. Between the layers
-//! of a chunk short prompts are read, and answers take steps, as much time as the prompts have had.
-//! An answer whose client takes no tokens gives its place to others, and goes on when the client
-//! takes some again.
-//! **Invariant:** no more sessions run than are allowed, and what a job's tokens are depends on no
-//! other job.
+//! Prompts are read chunk by chunk; the one with the least left to read comes first. Between the
+//! layers of a chunk, short prompts are read, and answers take steps for as much time as the
+//! prompts have used. An answer whose client takes no tokens is parked, and resumes when the client
+//! takes tokens again. **Invariant:** no more sessions run than are allowed, and a job's tokens
+//! depend on no other job.
 
 mod sought;
 mod admission;
@@ -28,10 +27,10 @@ use crate::scheduler::admission::Changes;
 use crate::scheduler::sought::Sought;
 use crate::tracked::Submitted;
 
-/// Rows of answers in one step at most, while no prompt is read.
+/// Upper bound on the rows of answers in one step while no prompt is read.
 const N_ROWS_OF_ANSWERS: usize = 512;
 
-/// What limits a scheduler.
+/// Limits of a scheduler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) n_sessions: usize,
@@ -39,7 +38,7 @@ pub(crate) struct Limits {
     pub(crate) kept: KeptLimits,
 }
 
-/// Gives the jobs that have come since.
+/// Returns jobs that have arrived since the last call.
 pub(crate) type Inbox<'i> = dyn FnMut() -> Option<Submitted> + 'i;
 
 /// A prompt whose session is in a step.
@@ -51,36 +50,35 @@ struct InStep {
     service: Duration,
 }
 
-/// Jobs over one engine.
+/// Schedules jobs on one engine.
 pub(crate) struct Scheduler<'e> {
     context: Context<'e>,
     limits: Limits,
     is_streaming: bool,
     waiting: VecDeque<Submitted>,
     n_pushed: u64,
-    /// The oldest first.
+    /// Prompts outside the running step, oldest first.
     readings: Vec<Reading>,
-    /// The others, while a step is under way.
+    /// Prompts in the running step.
     under_way: Vec<InStep>,
     precedence: Precedence,
     answers: Answers<'e>,
     balance: Balance,
     output: StepOutput,
-    /// Of steps between the layers of another.
+    /// Output of steps between the layers of another.
     output_beside: StepOutput,
-    /// What a row of a prompt took in one layer, in the last step.
+    /// Time for one row of a prompt in one layer, from the last step.
     row_time: Duration,
-    /// Answers that had ended when those without memory last tried again.
+    /// Number of ended answers when the answers without memory last tried again.
     n_ended: u64,
-    /// Answers that had ended, and those that were paused, when there was no memory for the next
-    /// job: it waits for more.
+    /// Numbers of ended and of paused answers when there was no memory for the next job; it waits
+    /// for either to change.
     full_at: Option<(u64, usize)>,
-    /// When short jobs were looked for last, and how short ones: there were none.
+    /// State and length limit at the last search for short jobs, which found none.
     short_sought: Option<(Changes, usize)>,
-    /// Why the files of the engine are not those that it was opened from, if they are not. No job
-    /// begins then.
+    /// The error because of which the engine's files are outdated. No job begins while it is set.
     outdated: Option<Error>,
-    /// Whose turn it is where jobs and further answers of a job that runs wait for sessions.
+    /// Whether a job is next where jobs and further answers of running jobs compete for sessions.
     is_turn_of_jobs: bool,
 }
 
@@ -109,11 +107,11 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// A job comes.
+    /// Queues a job.
     pub(crate) fn push(&mut self, submitted: Submitted) {
         self.waiting.push_back(submitted);
         self.n_pushed += 1;
-        // It may be smaller than the one that there was no memory for.
+        // It may be smaller than the one for which there was no memory.
         self.full_at = None;
     }
 
@@ -122,8 +120,8 @@ impl<'e> Scheduler<'e> {
         self.waiting.is_empty() && self.answers.jobs.len() == 0
     }
 
-    /// Does the next piece of work; whether there was one. Jobs that come meanwhile are taken from
-    /// `inbox`.
+    /// Does the next piece of work. Returns whether there was any. Jobs that arrive meanwhile are
+    /// taken from `inbox`.
     pub(crate) fn turn(&mut self, inbox: &mut Inbox<'_>) -> bool {
         let has_dropped = self.drop_cancelled();
         self.note_ended();
@@ -150,13 +148,13 @@ impl<'e> Scheduler<'e> {
         self.answers.step(n_rows.max(1))
     }
 
-    /// Whether the engine does not work any more.
+    /// Whether the engine no longer works.
     pub(crate) fn is_stopped(&self) -> bool {
         self.answers.is_stopped
     }
 
-    /// The jobs that wait for an engine of the files as they are now, once none runs on this one.
-    /// Answers whose clients take no tokens end.
+    /// Returns the waiting jobs if the files are outdated and no job runs on this engine; an engine
+    /// of the new files is to run them. Ends parked answers.
     pub(crate) fn take_waiting(&mut self) -> Option<Vec<Submitted>> {
         let error = self.outdated.as_ref()?;
         if self.answers.n_running() > 0 || !self.readings.is_empty() {
@@ -166,14 +164,14 @@ impl<'e> Scheduler<'e> {
         Some(self.waiting.drain(..).collect())
     }
 
-    /// There is no engine from here on.
+    /// Resets the published counters, because the engine is closed.
     pub(crate) fn close(self) {
         let mut stats = self.context.shared.stats();
         (stats.n_running, stats.n_kept, stats.n_parked, stats.stream) = (0, 0, 0, None);
         (stats.kept_bytes, stats.room) = (0, SessionRoom::default());
     }
 
-    /// Ends everything with an error.
+    /// Ends all jobs with an error.
     pub(crate) fn fail_all(&mut self, error: &Error) {
         for submitted in std::mem::take(&mut self.waiting) {
             submitted.drop_waiting(Some(error.clone()), self.context.shared);
@@ -185,8 +183,8 @@ impl<'e> Scheduler<'e> {
         self.answers.publish(0, false);
     }
 
-    /// Forgets jobs that nobody wants any more; whether there were any. What was read of their
-    /// prompts is kept: whoever asks again goes on from there.
+    /// Removes cancelled jobs. Returns whether there were any. The part of their prompts that was
+    /// read is kept, so that a repeated request continues from there.
     fn drop_cancelled(&mut self) -> bool {
         let shared = self.context.shared;
         let n_before = self.waiting.len();
@@ -201,12 +199,12 @@ impl<'e> Scheduler<'e> {
         let cancelled: Vec<Reading> = cancelled.collect();
         let has_any = self.waiting.len() < n_before || !cancelled.is_empty();
         if self.waiting.len() < n_before {
-            // The next one that waits may be smaller.
+            // The next waiting job may be smaller.
             self.full_at = None;
         }
         for reading in cancelled {
             self.answers.keep(reading.job, reading.session);
-            // An answer that was to go on ends with the others below.
+            // An answer that was to resume ends below, with the other answers.
             if reading.resumes.is_none() {
                 self.answers.jobs.cancel_whole(reading.job, shared);
             }
@@ -214,7 +212,7 @@ impl<'e> Scheduler<'e> {
         self.answers.drop_cancelled() || has_any
     }
 
-    /// What ended left memory: who waits for some tries again.
+    /// Lets answers without memory try again after something has ended.
     fn note_ended(&mut self) {
         let n_ended = self.answers.jobs.n_ended();
         if n_ended != self.n_ended {
@@ -223,8 +221,8 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// Makes room for answers that cannot go on without: sessions that do not run give way, then
-    /// the newest prompt. Other answers end some time; where none of them can go on, one fails.
+    /// Makes room for answers that cannot continue without: drops sessions that do not run, then
+    /// puts the newest prompt back. Other answers will end; if none can continue, one fails.
     fn relieve(&mut self) {
         if !self.answers.has_shortage() {
             return;
@@ -233,21 +231,21 @@ impl<'e> Scheduler<'e> {
             self.answers.try_again();
         } else if self.put_back_newest() {
             self.answers.try_again();
-            // Before the prompt asks for the same memory again.
+            // Before the prompt claims the same memory again.
             self.step_answers();
         } else if !self.answers.is_any_ready() {
             self.answers.fail_one_short();
         }
     }
 
-    /// The newest prompt waits again; whether there was one.
+    /// Puts the newest prompt back. Returns whether there was one.
     fn put_back_newest(&mut self) -> bool {
         let Some(reading) = self.readings.pop() else { return false };
         self.put_back(&reading);
         true
     }
 
-    /// What was being read waits again.
+    /// Returns a reading to the state of waiting.
     fn put_back(&mut self, reading: &Reading) {
         match reading.resumes {
             None => {
@@ -258,7 +256,7 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// What was being read cannot be.
+    /// Fails a reading.
     fn fail_reading(&mut self, reading: &Reading, error: Error) {
         match reading.resumes {
             None => self.answers.jobs.fail_whole(reading.job, error, self.context.shared),
@@ -266,8 +264,8 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// Gives answers to prompts that were read, and jobs, sessions as far as there are any. Jobs
-    /// and further answers of a job take turns, so that many answers do not keep others out.
+    /// Gives free sessions to answers of prompts that were read, and to jobs. Jobs and further
+    /// answers of a job alternate, so that many answers to one job do not starve others.
     fn give_sessions(&mut self) {
         self.start_answers();
         while self.has_place() {
@@ -285,13 +283,13 @@ impl<'e> Scheduler<'e> {
         self.admit_short(usize::MAX);
     }
 
-    /// Prompts that were read are answered, as far as there are places.
+    /// Starts the answers to prompts that were read, as far as there are places.
     fn start_answers(&mut self) {
         let is_read = self.n_readings() > 0;
         while self.has_place_for_answer() && self.answers.start_first(is_read) {}
     }
 
-    /// A parked answer goes on; whether one does.
+    /// Resumes a parked answer. Returns whether one resumed.
     fn resume_one(&mut self) -> bool {
         if self.is_full() {
             return false;
@@ -307,7 +305,7 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// Reads the tokens of a parked answer; whether there was memory.
+    /// Reads the tokens of a parked answer again. Returns whether there was memory.
     fn read_again(&mut self, ToRead { of, tokens, n_best }: ToRead) -> bool {
         let Job { owner, split_points, .. } = &self.answers.jobs.of(of.0).job;
         let (owner, split_points) = (*owner, split_points.clone());
@@ -333,7 +331,7 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// Whether what runs will give memory back some time.
+    /// Whether running work will eventually free memory.
     fn is_working_beside_parked(&self) -> bool {
         self.answers.n_running() > 0 || !self.readings.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Sessions for tokens: where most of some tokens can be had, and memory for the rest.
+//! Finds sessions: the one that already holds most of some tokens, with memory for the rest.
 //!
 //! **Invariant:** a session holds tokens of its own owner only.
 
@@ -9,14 +9,14 @@ use crate::job::{Job, Owner};
 use crate::kept::{Found, best, fork_at};
 use crate::reading::Reading;
 
-/// Tokens that a session is looked for.
+/// Tokens that need a session.
 #[derive(Clone, Copy)]
 pub(super) struct Sought<'t> {
     pub(super) owner: Owner,
     pub(super) tokens: &'t [TokenId],
-    /// Places to which later prompts may want to go back.
+    /// Positions to which later prompts may want to go back.
     pub(super) split_points: &'t [usize],
-    /// Whether all of them have to be computed.
+    /// Whether all tokens have to be computed.
     pub(super) is_scored: bool,
 }
 
@@ -27,7 +27,7 @@ impl<'t> Sought<'t> {
     }
 }
 
-/// Where a session is.
+/// The kind of place that holds a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Kept,
@@ -36,7 +36,7 @@ pub(super) enum Place {
 }
 
 impl Scheduler<'_> {
-    /// Where most of some tokens can be had.
+    /// Finds the session that holds most of the tokens.
     pub(super) fn find(&self, sought: Sought<'_>) -> Option<(Place, Found)> {
         let Sought { owner, tokens, is_scored, .. } = sought;
         if is_scored {
@@ -52,8 +52,8 @@ impl Scheduler<'_> {
         found.reduce(|best, it| if it.1.n_tokens > best.1.n_tokens { it } else { best })
     }
 
-    /// A session with room for some tokens, which may have some of them already. Where there is no
-    /// room, sessions that do not run give way if that can help.
+    /// Returns a session with room for the tokens, possibly with some of them in it. If there is no
+    /// room, drops sessions that do not run, where that can help.
     pub(super) fn session_for(&mut self, sought: Sought<'_>) -> Result<Session> {
         loop {
             let error = match self.session_now(sought) {
@@ -66,13 +66,13 @@ impl Scheduler<'_> {
         }
     }
 
-    /// The same with the memory that there is.
+    /// Does the same with the memory that is free now.
     fn session_now(&mut self, sought: Sought<'_>) -> Result<Session> {
         let found = self.find(sought);
         let mut session = self.start_of(found)?;
         let n_left = sought.tokens.len() - session.tokens().len();
         if let Err(error) = session.reserve(n_left) {
-            // A fork of a session that runs can be had again.
+            // A fork of a running session can be made again.
             if matches!(found, Some((Place::Kept, _))) {
                 self.answers.kept.put(sought.owner, session, sought.split_points);
             }
@@ -81,8 +81,8 @@ impl Scheduler<'_> {
         Ok(session)
     }
 
-    /// Whether there is enough room without sessions that do not run. If no job is at work, it is
-    /// tried.
+    /// Whether dropping sessions that do not run would free enough memory. Without a job at work,
+    /// the answer is always yes.
     fn can_giving_up_help(&self, error: &Error) -> bool {
         let Error::NoRoom { needed_bytes, available_bytes, .. } = error else { return false };
         let missing_bytes = needed_bytes.saturating_sub(available_bytes.unwrap_or(0));

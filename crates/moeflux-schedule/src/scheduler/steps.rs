@@ -1,8 +1,8 @@
-//! The next step of prompts, and what happens between its layers.
+//! The next step of prompts, and the work between its layers.
 //!
 //! The prompt with the least left to read is next, unless the oldest one is due. A short prompt
-//! that comes while a step is under way is read between its layers, in small steps.
-//! **Invariant:** see [`crate::precedence`].
+//! that arrives during a step is read between its layers, in small steps. **Invariant:** see
+//! [`crate::precedence`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,18 +17,19 @@ use crate::chunk::{Chunk, ChunkEnd};
 use crate::reading::Reading;
 use crate::scores::Scores;
 
-/// Answers wait for a layer of a prompt's step: about so long, where experts are in memory.
+/// Target time for one layer of a prompt's step, during which answers wait. Applies where experts
+/// are in memory.
 const LAYER_TIME: Duration = Duration::from_millis(150);
 
-/// Shorter steps of prompts would read all weights for a few rows.
+/// Lower bound on the rows of a prompt's step: fewer would read all weights for little work.
 const N_ROWS_LEAST: usize = 64;
 
 impl Scheduler<'_> {
-    /// Rows of the next step of prompts.
+    /// Returns the upper bound on the rows of the next step of prompts.
     fn n_rows_max(&self) -> usize {
         let n_rows_max = self.context.engine.n_rows_now();
         let is_beside = self.answers.n_running() > 0;
-        // Where experts are streamed, a layer takes as long as reading them.
+        // With streamed experts, reading them determines the time of a layer.
         if !is_beside || self.is_streaming || self.row_time.is_zero() {
             return n_rows_max;
         }
@@ -37,7 +38,7 @@ impl Scheduler<'_> {
         n_rows.max(N_ROWS_LEAST).min(n_rows_max)
     }
 
-    /// Rows of each prompt in the next step.
+    /// Returns the rows of each prompt in the next step.
     fn plan(&self) -> Vec<usize> {
         let due = self.precedence.due();
         let mut order: Vec<usize> = (0..self.readings.len()).collect();
@@ -49,8 +50,8 @@ impl Scheduler<'_> {
         let [first, others @ ..] = &*order else { return n_rows };
         let left = |idx: usize| self.readings[idx].n_left();
         let mut n_rows_max = self.n_rows_max();
-        // One that waits with less to read is next, and short ones are read between the layers.
-        // Where experts are streamed, shorter steps would read all of them again.
+        // A waiting prompt with less left to read comes next; short ones are read between the
+        // layers. Where experts are streamed, shorter steps would read all of them again.
         let mut next = others.iter().map(|idx| left(*idx)).filter(|n_left| *n_left > N_ROWS_SHORT);
         if let (false, Some(n_left)) = (self.is_streaming, next.next()) {
             n_rows_max = n_rows_max.min(n_left);
@@ -59,7 +60,7 @@ impl Scheduler<'_> {
         let is_short = left(*first) <= N_ROWS_SHORT;
         let n_rows_shared = match (self.is_streaming, is_short) {
             (false, _) => N_ROWS_SHORT.min(n_rows_max),
-            // All read about the same experts.
+            // All of them read about the same experts.
             (true, true) => n_rows_max,
             (true, false) => n_rows_max.min(2 * n_rows[*first]),
         };
@@ -67,7 +68,8 @@ impl Scheduler<'_> {
         for idx in others {
             let n_left = left(*idx);
             let is_part_of_use = self.is_streaming && !is_short;
-            // A short one is read between the layers of a long step: it need not wait for its end.
+            // A short prompt is read between the layers of a long step, and need not wait for its
+            // end.
             let is_alike = (n_left <= N_ROWS_SHORT) == is_short;
             if n_free > 0 && is_alike && (n_left <= n_free || is_part_of_use) {
                 n_rows[*idx] = self.readings[*idx].n_rows(n_free);
@@ -77,7 +79,7 @@ impl Scheduler<'_> {
         n_rows
     }
 
-    /// One step of prompts, and the work of others between its layers.
+    /// Runs one step of prompts, and other work between its layers.
     pub(super) fn read_chunk(&mut self, inbox: &mut Inbox<'_>) {
         self.readings.iter_mut().for_each(|it| it.is_short_of_room = false);
         self.note_oldest();
@@ -100,14 +102,14 @@ impl Scheduler<'_> {
         self.output = output;
     }
 
-    /// Finds out which prompt is the oldest.
+    /// Determines which prompt is the oldest.
     fn note_oldest(&mut self) {
         let in_step = self.under_way.iter().map(|it| (it.id, it.service));
         let all = self.readings.iter().map(|it| (it.id(), it.service)).chain(in_step);
         self.precedence.set_oldest(all.min());
     }
 
-    /// Takes those out that have rows in a step.
+    /// Removes the prompts that have rows in a step.
     fn take_out(&mut self, n_rows: &[usize]) -> Vec<(Reading, usize)> {
         let readings = std::mem::take(&mut self.readings).into_iter().zip(n_rows.iter().copied());
         let (chosen, others): (Vec<_>, Vec<_>) = readings.partition(|(_, n_rows)| *n_rows > 0);
@@ -132,13 +134,13 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Whether nobody waits for the end of a step but the prompt in it.
+    /// Whether only the prompt in the step waits for the end of that step.
     fn is_alone(&self) -> bool {
         self.waiting.is_empty() && self.readings.is_empty() && self.under_way.len() == 1
     }
 
-    /// A layer of the step that is under way took so long: others have their turn. Whether there
-    /// are none.
+    /// Runs other work after a layer of the current step that took `spent`. Returns whether the
+    /// step's prompt is alone.
     fn between_layers(&mut self, spent: Duration, inbox: &mut Inbox<'_>) -> bool {
         self.balance.add_prompts(spent);
         self.precedence.add(self.under_way.iter().map(|it| it.id), spent);
@@ -156,7 +158,7 @@ impl Scheduler<'_> {
         self.is_alone()
     }
 
-    /// Lets answers have as much time as prompts had.
+    /// Runs steps of answers until they have had as much time as prompts.
     fn answer(&mut self) {
         let n_rows_max = N_ROWS_BESIDE.min(self.context.engine.n_rows_max());
         while self.balance.is_turn_of_answers() {
@@ -168,7 +170,8 @@ impl Scheduler<'_> {
         }
     }
 
-    /// A small step of short prompts beside the one that is under way; whether there were any.
+    /// Runs a small step of short prompts between the layers of the current step. Returns whether
+    /// there were any.
     fn read_beside(&mut self) -> bool {
         let n_rows = self.plan_beside();
         let mut chosen = self.take_out(&n_rows);
@@ -188,7 +191,7 @@ impl Scheduler<'_> {
         true
     }
 
-    /// Rows of each prompt in such a step.
+    /// Returns the rows of each prompt in such a step.
     fn plan_beside(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.readings.len()).collect();
         order.retain(|idx| {
@@ -206,7 +209,7 @@ impl Scheduler<'_> {
         n_rows
     }
 
-    /// What became of the prompts of a step: they go on, are answered, wait again or fail.
+    /// Handles the outcomes of a step's prompts: they continue, are answered, wait again or fail.
     fn end_step(
         &mut self,
         chosen: Vec<(Reading, usize)>,
@@ -241,8 +244,8 @@ impl Scheduler<'_> {
             match outcome {
                 Ok(()) if reading.n_left() == 0 => read.push((feed_idx, reading)),
                 Ok(()) | Err(Error::Cancelled) => self.readings.push(reading),
-                // Conversations that were gone on from are worth less than the states that the next
-                // turn of this one goes back to.
+                // Conversations that were already continued are worth less than the checkpoints
+                // that the next turn of this one goes back to.
                 Err(Error::NoRoom { .. })
                     if self.answers.kept.give_up_older() || reading.drop_marks() =>
                 {
@@ -263,8 +266,8 @@ impl Scheduler<'_> {
         self.make_room(without_room);
     }
 
-    /// There was no memory for some prompts: sessions that do not run give way, or the newest of
-    /// these prompts.
+    /// Makes memory for prompts that lack it: drops sessions that do not run, or puts back the
+    /// newest of these prompts.
     fn make_room(&mut self, mut without_room: Vec<(Reading, Error)>) {
         let newest = without_room.pop();
         let is_alone = without_room.is_empty() && self.readings.is_empty();
@@ -280,7 +283,8 @@ impl Scheduler<'_> {
     }
 }
 
-/// One step; what became of each. Those without room try again in a step of their own.
+/// Runs one step; returns the outcome for each prompt. Prompts without room try again in a step of
+/// their own.
 fn step_beside(
     chosen: &mut [(Reading, usize)],
     output: &mut StepOutput,

@@ -1,5 +1,5 @@
-//! Prompts beside each other on a simulated machine: time passes as layers are computed, and jobs
-//! come at given times. Answers are computed, and compared with those alone.
+//! Concurrent prompts on a simulated machine: the clock advances as layers are computed, and jobs
+//! arrive at given times. Answers are computed, and compared with those of jobs that run alone.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -25,11 +25,12 @@ const N_LONG: usize = 400;
 const N_SHORT: usize = 30;
 const ALL_AT_ONCE: Duration = Duration::ZERO;
 
-/// A model whose experts are in memory, or streamed.
+/// A model whose experts are in memory or streamed.
 struct Model {
     engine: Engine,
     text: Arc<ModelText>,
-    /// For each layer: an expert of 256, of which a row chooses eight, and a row.
+    /// Simulated time per layer: for each used expert of 256, of which a row chooses eight, and for
+    /// each row.
     expert: Duration,
     row: Duration,
 }
@@ -52,7 +53,7 @@ impl Model {
         Self { engine, text, expert, row }
     }
 
-    /// How long a layer takes with so many rows.
+    /// Returns the time of a layer with this many rows.
     fn layer(&self, n_rows: u64) -> Duration {
         let missed = (1.0 - 8.0 / 256.0_f64).powi(i32::try_from(n_rows).unwrap());
         let n_rows = u32::try_from(n_rows).unwrap();
@@ -81,7 +82,7 @@ impl Model {
     }
 }
 
-/// A machine that is so many times slower.
+/// A machine that is slowed down by a factor.
 #[derive(Clone)]
 struct Machine {
     model: &'static Model,
@@ -90,7 +91,7 @@ struct Machine {
     clock: VirtualClock,
 }
 
-/// What was heard of a job: when it was submitted, and its tokens.
+/// The events of a job: when it was submitted, and its tokens.
 #[derive(Clone, Debug, Default)]
 struct Heard {
     at: Duration,
@@ -99,12 +100,12 @@ struct Heard {
 }
 
 impl Heard {
-    /// Time to the first token.
+    /// Returns the time to the first token.
     fn first(&self) -> Duration {
         self.tokens[0].2 - self.at
     }
 
-    /// The tokens of an answer.
+    /// Returns the tokens of an answer.
     fn answer(&self, answer_idx: usize) -> Vec<TokenId> {
         let own = self.tokens.iter().filter(|it| it.0 == answer_idx);
         own.map(|(_, token, _)| *token).collect()
@@ -127,16 +128,16 @@ impl Sink for Recorder {
     }
 }
 
-/// The machines that the layers of some threads are computed on.
+/// The simulated machine of each test thread.
 static MACHINES: LazyLock<Mutex<HashMap<ThreadId, Machine>>> = LazyLock::new(Mutex::default);
 
-/// One for all threads: a subscriber for each would be told of layers only once all of them are
-/// known.
+/// One subscriber for all threads: with one for each, layers would be reported only once all
+/// subscribers are known.
 static LISTENS: LazyLock<()> = LazyLock::new(|| {
     tracing::subscriber::set_global_default(Layers).unwrap();
 });
 
-/// Layers take time.
+/// Advances the simulated clock for each layer.
 struct Layers;
 
 impl Subscriber for Layers {
@@ -193,13 +194,13 @@ impl Machine {
         self.model.layer(n_rows) * self.slowness
     }
 
-    /// The longest step of a prompt.
+    /// Returns the time of a prompt's longest step.
     fn step(&self, n_rows: usize) -> Duration {
         let n_rows = n_rows.min(self.model.engine.n_rows_max());
         self.layer(n_rows as u64) * self.model.n_layers()
     }
 
-    /// Runs jobs that come at some times after the start.
+    /// Runs jobs that arrive at the given times after the start.
     fn run(&self, jobs: Vec<(Duration, Job)>) -> Vec<Heard> {
         let machine = Self { clock: VirtualClock::default(), ..self.clone() };
         LazyLock::force(&LISTENS);
@@ -253,7 +254,7 @@ impl Machine {
         all
     }
 
-    /// A job alone.
+    /// Runs a job alone.
     fn alone(&self, job: &Job) -> Heard {
         self.run(vec![(ALL_AT_ONCE, job.clone())]).remove(0)
     }
@@ -264,13 +265,13 @@ fn tokens(n_tokens: usize, seed: usize) -> Vec<TokenId> {
     (0..n_tokens).map(|n| TokenId(u32::try_from(token(n)).unwrap())).collect()
 }
 
-/// Both kinds of model.
+/// Returns machines with both kinds of model.
 fn machines() -> [Machine; 2] {
     [Machine::new(&RESIDENT, 1), Machine::new(&STREAMED, 1)]
 }
 
-/// A short prompt that comes when a part of the first step of long ones is over: how long it takes
-/// to its first token beside them and alone.
+/// Checks a short prompt that arrives when a share of the first step of long ones is over: compares
+/// its time to the first token beside them with that alone.
 fn check_beside(machine: &Machine, n_long: usize, share: f64) {
     let model = machine.model;
     let n_rows = N_LONG.min(model.engine.n_rows_max());
@@ -289,7 +290,7 @@ fn check_beside(machine: &Machine, n_long: usize, share: f64) {
         "beside {n_long} after {share} of a step: {:?} of {most:?}",
         beside.first()
     );
-    // What the long ones lose is what the short one takes.
+    // The long prompts lose the time that the short one takes.
     let ends = |all: &[Heard]| all.iter().map(|it| it.at + it.first()).max().unwrap();
     let n_jobs = jobs.len() - 1;
     let without = ends(&machine.run(jobs[..n_jobs].to_vec()));
@@ -324,7 +325,7 @@ fn two_short_prompts_beside_a_long_one() {
         let [first, second] = [&short[0], &short[1]].map(|job| machine.alone(job).first());
         let layer = machine.layer(N_LONG as u64);
         assert!(all[2].first() <= 2 * second + layer, "the shorter one is first");
-        // Others have no more of the time than the long one: its layers come between them.
+        // Others get no more time than the long prompt: its layers run between them.
         assert!(all[1].first() <= 2 * (first + second) + 2 * layer, "{:?}", all[1].first());
         for (heard, job) in all.iter().zip([&long, &short[0], &short[1]]) {
             assert_eq!(heard.answer(0), machine.alone(job).answer(0));
@@ -374,7 +375,7 @@ fn what_is_left_of_a_prompt_counts() {
         let begin = 2 * machine.step(N_LONG);
         let at = begin + machine.step(N_LONG).mul_f64(0.4);
         let long = machine.model.job(2, tokens(N_LONG, 2), 1);
-        // Another owner has nothing of it.
+        // Another owner shares none of it.
         let mut other = second.clone();
         other.owner = Owner(3);
         let all = machine.run(vec![(ALL_AT_ONCE, first), (begin, long), (at, other), (at, second)]);

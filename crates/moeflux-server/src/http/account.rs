@@ -1,10 +1,10 @@
-//! The memory that requests have together, and who has how much of it.
+//! The memory that requests share.
 //!
-//! An account has a part for each thing that requests make: bodies until they are read, what is
-//! made of them while they are read, and what is kept until their answers have gone. A request
-//! takes from one part after the other in this order, so that none waits for one that waits for it.
-//! **Invariant:** what is held of a part never comes to more than the part; dropping [`Held`] gives
-//! it back. Sizes are estimates from above, which `tools/check/memory.sh` compares with a process.
+//! An account has a part for each kind of use: bodies until they are parsed, intermediate data
+//! while a prompt is made, and data that is kept until the response has been sent. A request takes
+//! memory from the parts in this order, so that no two requests can wait for each other.
+//! **Invariant:** the memory held of a part never exceeds the part; dropping [`Held`] releases it.
+//! Sizes are upper estimates, which `tools/check/memory.sh` compares with a process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use tokio::time::timeout;
 use crate::http::reply::Problem;
 use moeflux_wire::{Failure, FailureKind};
 
-/// What memory is counted in.
+/// The unit in which memory is counted.
 const UNIT_BYTES: usize = 1 << 10;
-/// When it makes sense to ask for room again: requests are read within seconds.
+/// Advised pause before a retry: requests are read within seconds.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How an account is divided: sixteenths for bodies, for reading, for what is kept, for replays and
-/// for the tables that grammars of answers make while they run.
+/// Shares of an account in sixteenths: for bodies, for reading, for kept data, for replays, and for
+/// the tables that grammars of answers build while they run.
 const SIXTEENTHS: [usize; 5] = [4, 6, 4, 1, 1];
-/// What a state of a grammar's lexer takes.
+/// Size of a state of a grammar's lexer.
 const LEXER_STATE_BYTES: usize = 2 << 10;
-/// States that any grammar may have: those of usual schemas are some hundred.
+/// Lower bound on the states that a grammar may have: common schemas need a few hundred.
 const N_LEXER_STATES_MIN: usize = 4_000;
 
 /// The memory of all requests.
@@ -34,16 +34,16 @@ const N_LEXER_STATES_MIN: usize = 4_000;
 pub(crate) struct Account {
     /// Bodies, until they are parsed.
     pub(crate) bodies: Part,
-    /// What is made of a body until its prompt is in tokens: values, messages, rendered texts.
+    /// Data made from a body until its prompt is tokenised: values, messages, rendered texts.
     pub(crate) reading: Part,
-    /// Prompts, tools and answers, until the last byte of a response has gone.
+    /// Prompts, tools and answers, until the last byte of a response has been sent.
     pub(crate) kept: Part,
     pub(crate) replay_bytes: usize,
     grammar_bytes: usize,
 }
 
 impl Account {
-    /// An account of so many bytes.
+    /// Creates an account of `n_bytes`.
     pub(crate) fn new(n_bytes: usize) -> Self {
         let [bodies, reading, kept, replay_bytes, grammar_bytes] =
             SIXTEENTHS.map(|n_sixteenths| n_bytes / 16 * n_sixteenths);
@@ -56,7 +56,8 @@ impl Account {
         }
     }
 
-    /// Most states of one grammar's lexer, where so many answers are computed at a time.
+    /// Returns the upper bound on the states of one grammar's lexer while `n_answers` are computed
+    /// at a time.
     pub(crate) fn n_lexer_states(&self, n_answers: usize) -> usize {
         (self.grammar_bytes / n_answers.max(1) / LEXER_STATE_BYTES).max(N_LEXER_STATES_MIN)
     }
@@ -65,7 +66,7 @@ impl Account {
 /// A part of the account.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
-    /// What it is for.
+    /// Its use, for messages.
     name: &'static str,
     n_units: usize,
     units: Arc<Semaphore>,
@@ -77,16 +78,17 @@ impl Part {
         Self { name, n_units, units: Arc::new(Semaphore::new(n_units)) }
     }
 
-    /// All of it.
+    /// Returns the size of the part.
     pub(crate) fn n_bytes(&self) -> usize {
         self.n_units * UNIT_BYTES
     }
 
-    /// Takes room for so many bytes at once: among requests that took it piece by piece, all could
-    /// wait for the others.
+    /// Takes memory for `n_bytes` at once: requests that took it in pieces could all wait for each
+    /// other.
     ///
     /// # Errors
-    /// What can never have room, and what has none within the time.
+    /// [`FailureKind::TooLarge`] if the part is smaller; [`FailureKind::Unavailable`] if the memory
+    /// does not become free within `wait`.
     pub(crate) async fn take(
         &self,
         what: &str,
@@ -101,10 +103,11 @@ impl Part {
         }
     }
 
-    /// Adds room for more bytes to what is held.
+    /// Adds memory for `n_bytes` to `held`.
     ///
     /// # Errors
-    /// What can never have room, and what has none now.
+    /// [`FailureKind::TooLarge`] if the part is smaller; [`FailureKind::Unavailable`] if the memory
+    /// is not free now.
     pub(crate) fn add(&self, held: &mut Held, what: &str, n_bytes: usize) -> Result<(), Problem> {
         let n_units = self.units_of(what, n_bytes)?;
         let taken = Arc::clone(&self.units).try_acquire_many_owned(n_units);
@@ -145,7 +148,7 @@ impl Part {
     }
 }
 
-/// Memory of a part, until it is dropped.
+/// Memory of a part, held until it is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     taken: Option<OwnedSemaphorePermit>,

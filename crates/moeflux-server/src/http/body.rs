@@ -1,7 +1,7 @@
-//! The body of a request, whole.
+//! Reads the whole body of a request.
 //!
-//! **Invariant:** no more than a limit is kept of one body, nor of all bodies together, and a
-//! client that stops sending is not waited for.
+//! **Invariant:** the memory of one body and of all bodies together is bounded, and reading a
+//! stalled body times out.
 
 use std::ops::Deref;
 use std::pin::Pin;
@@ -17,21 +17,21 @@ use crate::http::reply::Problem;
 use crate::http::size::Size;
 use moeflux_wire::{Failure, FailureKind};
 
-/// Longest body: the text of the longest contexts in JSON, several times over.
+/// Upper bound on a body: several times the text of the longest contexts in JSON.
 const BODY_BYTES_MAX: usize = 32 << 20;
-/// So many of the longest have room: one without a length may become as long.
+/// Number of bodies of the largest size that fit: one without a declared length may become as long.
 const BODIES_MIN: usize = 4;
-/// What a client sends in a second at least, beside two pauses.
+/// Lower bound on a client's rate, apart from two pauses.
 const BYTES_PER_SECOND_MIN: usize = 256 << 10;
-/// How much is read for nothing of a body that is refused. A client that still sends when the
-/// connection is closed does not read why.
+/// Upper bound on the bytes of a refused body that are read and discarded. A client that is still
+/// sending when the connection closes does not read the reason.
 const DISCARDED_BYTES_MAX: usize = 64 << 20;
-/// How long that may take.
+/// Upper bound on the time for discarding.
 const DISCARD: Duration = Duration::from_secs(2);
-/// Room that is taken on a client's word.
+/// Upper bound on the allocation that a declared length causes.
 const RESERVED_BYTES_MAX: usize = 1 << 20;
 
-/// A body with the room that it takes.
+/// A body with its memory.
 #[derive(Debug)]
 pub(crate) struct Whole {
     bytes: Vec<u8>,
@@ -47,7 +47,7 @@ impl Deref for Whole {
     }
 }
 
-/// Reads a body; `pause` is the longest wait for room, and between two pieces.
+/// Reads a body. `pause` is the longest wait for memory, and between two pieces.
 pub(crate) async fn read(
     request: Request<Body>,
     room: &Part,
@@ -55,7 +55,7 @@ pub(crate) async fn read(
 ) -> Result<Whole, Problem> {
     let asking = request.extensions().get::<Asking>().cloned();
     let longest = BODY_BYTES_MAX.min(room.n_bytes() / BODIES_MIN);
-    // Without a length it may become the longest.
+    // Without a declared length, it may become the longest.
     let n_bytes_max = match request.body().size_hint().exact() {
         Some(n_declared) => usize::try_from(n_declared).unwrap_or(usize::MAX),
         None => longest,
@@ -80,7 +80,7 @@ pub(crate) async fn read(
     match timeout(limit, read_whole(request.into_body(), n_bytes_max, pause)).await {
         Ok(read) => {
             let (bytes, size) = read?;
-            // From here on it is answered, and keeps its connection.
+            // From here on the request is being answered, and keeps its connection.
             asking.iter().for_each(Asking::answering);
             Ok(Whole { bytes, size, _room: room })
         }
@@ -105,7 +105,7 @@ async fn read_whole(
             return Err(too_large(n_bytes_max));
         }
         size.add(&piece);
-        // Doubling could take more than what was asked for.
+        // The default growth could exceed the memory that was taken.
         if bytes.capacity() - bytes.len() < piece.len() {
             bytes.reserve_exact((2 * bytes.len()).clamp(piece.len(), n_bytes_max - bytes.len()));
         }
@@ -114,14 +114,14 @@ async fn read_whole(
     Ok((bytes, size))
 }
 
-/// Reads a body for nothing, because its request is refused.
+/// Reads and discards the body of a refused request.
 pub(crate) async fn discard(request: Request<Body>) {
     if !waits_for_leave(&request) {
         discard_body(request.into_body()).await;
     }
 }
 
-/// Whether the client sends its body only when it is told to.
+/// Whether the client sends its body only after `100 Continue`.
 fn waits_for_leave(request: &Request<Body>) -> bool {
     request.headers().contains_key(header::EXPECT)
 }
@@ -149,7 +149,7 @@ async fn piece(body: &mut Body, pause: Duration) -> Result<Option<axum::body::By
         match frame {
             None => return Ok(None),
             Some(Ok(frame)) => {
-                // Trailers are of no interest.
+                // Trailers are ignored.
                 if let Ok(data) = frame.into_data() {
                     return Ok(Some(data));
                 }

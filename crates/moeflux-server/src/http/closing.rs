@@ -1,11 +1,11 @@
-//! Clients that close their side behind a request, and wait for the answer.
+//! Support for clients that close their side after a request and wait for the answer.
 //!
-//! Until something is sent to it, such a client looks like one that is gone, and hyper gives up
-//! either. So while a request is answered, the end of the stream is kept from hyper, and something
-//! is sent: a client that is gone refuses it. Before the response begins, that is `100 Continue`,
-//! which every client passes over; in the response it is a sign of life.
-//! **Invariant:** nothing is written between the bytes of responses, and a client that refused
-//! what it was sent is gone within a second.
+//! Until something is sent to it, such a client looks like one that is gone, and hyper drops both.
+//! Therefore hyper does not see the end of the stream while a request is answered, and something is
+//! sent: a client that is gone refuses it. Before the response begins, that is `100 Continue`,
+//! which every client skips; during the response it is a keep-alive. **Invariant:** nothing is
+//! written between the bytes of responses, and a client that refuses what was sent is dropped
+//! within a second.
 
 use std::io;
 use std::pin::Pin;
@@ -21,14 +21,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// What is sent before the response.
+/// Sent before the response.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// Until something is sent first: by then what came before has left.
+/// Pause before the first message, so that earlier data has left.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
-/// Longest pause before it is asked again whether the client refused.
+/// Upper bound on the pause between checks for a refusal.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// A request and its response, as the two ends of a connection see them.
+/// A request and its response, shared by the two sides of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     state: Mutex<State>,
@@ -38,9 +38,9 @@ pub(crate) struct Exchange {
 #[derive(Debug, Default)]
 struct State {
     stage: Stage,
-    /// Whether the client sends nothing more, of a request that goes on.
+    /// Whether the client sends nothing more, while its request is in progress.
     is_closed: bool,
-    /// Who waits for more of the request.
+    /// Wakes the reader of the request's body.
     reader: Option<Waker>,
 }
 
@@ -48,7 +48,7 @@ struct State {
 enum Stage {
     #[default]
     Idle,
-    /// A client of HTTP/1.0 knows no response before the response.
+    /// HTTP/1.0 clients do not know interim responses.
     Asked {
         knows_continue: bool,
     },
@@ -56,29 +56,29 @@ enum Stage {
 }
 
 impl Exchange {
-    /// A request has come.
+    /// Records a new request.
     pub(crate) fn asked(&self, version: Version) {
         let stage = Stage::Asked { knows_continue: version == Version::HTTP_11 };
         *self.state() = State { stage, ..State::default() };
     }
 
-    /// Its response begins.
+    /// Records the beginning of the response.
     pub(crate) fn responding(&self) {
         self.state().stage = Stage::Responding;
     }
 
-    /// Its response has ended.
+    /// Records the end of the response.
     pub(crate) fn ended(&self) {
         self.state().stage = Stage::Idle;
     }
 
-    /// Waits until the client sends nothing more, and needs to be sent something.
+    /// Waits until the client sends nothing more, so that something has to be sent to it.
     pub(crate) async fn closed(&self) {
         self.closed.notified().await;
     }
 
-    /// The stage, if a request is answered whose client sends nothing more; and whether that is
-    /// new.
+    /// Notes that the client sends nothing more. Returns the stage if a request is being answered,
+    /// and whether this is the first call for it.
     fn close(&self) -> Option<(Stage, bool)> {
         let mut state = self.state();
         let stage = Some(state.stage).filter(|stage| *stage != Stage::Idle)?;
@@ -131,9 +131,9 @@ impl HttpBody for Asked {
     }
 }
 
-/// A socket that says whether its other end refused something.
+/// A socket that reports whether its other end refused data.
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// The failure that was not told yet.
+    /// Returns the pending error of the socket.
     fn failure(&self) -> io::Result<Option<io::Error>>;
 }
 
@@ -143,8 +143,8 @@ impl Socket for tokio::net::TcpStream {
         self.take_error()
     }
 
-    /// Windows keeps no error of a connection that its other end reset: a write tells it, of no
-    /// bytes too.
+    /// Windows keeps no error for a connection that the other end reset. A write reports it, even
+    /// one of no bytes.
     #[cfg(windows)]
     fn failure(&self) -> io::Result<Option<io::Error>> {
         match self.try_write(&[]) {
@@ -161,16 +161,16 @@ impl Socket for tokio::net::UnixStream {
     }
 }
 
-/// A stream whose end is kept from its reader while a request is answered.
+/// A stream that hides its end from its reader while a request is answered.
 #[derive(Debug)]
 pub(crate) struct Closing<S> {
     inner: S,
     exchange: Arc<Exchange>,
-    /// Between two signs of life.
+    /// Time between two keep-alives.
     sign: Duration,
-    /// Since the client sends nothing more.
+    /// Set when the client sends nothing more.
     watch: Option<Watch>,
-    /// What is left to be sent of [`CONTINUE`].
+    /// The unsent rest of [`CONTINUE`].
     unsent: &'static [u8],
     /// Whether bytes of a response wait to be written.
     is_blocked: bool,
@@ -184,12 +184,12 @@ struct Watch {
 }
 
 impl<S: Socket> Closing<S> {
-    /// `inner`, on which `exchange` takes place.
+    /// Wraps `inner`, on which `exchange` takes place.
     pub(crate) fn new(inner: S, exchange: Arc<Exchange>, sign: Duration) -> Self {
         Self { inner, exchange, sign, watch: None, unsent: &[], is_blocked: false }
     }
 
-    /// At the end of what the client sends: ready once it is gone, or its answer has ended.
+    /// Handles the end of the client's data: ready once the client is gone or its answer has ended.
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some((stage, is_new)) = self.exchange.close() else { return Poll::Ready(Ok(())) };
         if is_new {

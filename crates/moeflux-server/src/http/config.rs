@@ -1,6 +1,6 @@
-//! What a server is told before it listens.
+//! Settings of a server.
 //!
-//! **Invariant:** keys are whole lines of visible characters, and no way of printing shows them.
+//! **Invariant:** keys are whole lines of visible characters, and `Debug` does not show them.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,43 +13,43 @@ use moeflux_chat::REPLAY_BYTES;
 use moeflux_schedule::Service;
 use serde_json::{Map, Value as Json};
 
-/// More keys would be compared with each request for no use.
+/// Upper bound on the number of keys: each request is compared with all of them.
 const N_KEYS_MAX: usize = 1_024;
-/// A key that is longer is no key, but the wrong file.
+/// Upper bound on the length of a key: a longer line comes from a wrong file.
 const KEY_BYTES_MAX: usize = 512;
 
-/// Where a server listens, and whom it answers.
+/// Where a server listens, and which requests it answers.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Addresses to listen on; port 0 takes one that is free.
+    /// Addresses to listen on; port 0 selects a free one.
     pub addresses: Vec<SocketAddr>,
-    /// A socket in the file system, for programs of the same user.
+    /// A Unix socket, for programs of the same user.
     pub unix: Option<PathBuf>,
-    /// Who may ask; without keys everybody may.
+    /// Keys of clients. Without any, every client is admitted.
     pub keys: ApiKeys,
-    /// Names of this machine that requests may name beside those of the machine itself.
+    /// Host names that requests may use, in addition to those of the machine itself.
     pub allowed_hosts: Vec<String>,
-    /// Origins whose pages may ask; `*` is every page.
+    /// Origins whose pages may send requests; `*` allows every page.
     pub allowed_origins: Vec<String>,
-    /// How the program that runs the server lets more of them in.
+    /// Advice for refused clients on how to be admitted.
     pub ways_in: WaysIn,
-    /// Whether a request that names another model is refused.
+    /// Whether to refuse requests that name another model.
     pub strict_model: bool,
-    /// Whether prompts are logged.
+    /// Whether to log prompts.
     pub log_prompts: bool,
-    /// Bytes for everything that requests need beside the engine.
+    /// Memory for requests, without the engine.
     pub account_bytes: usize,
-    /// Most bytes for answers that are fed as they were sampled when they come back in a history,
-    /// in equal shares of the keys; with 0 they are read as clients tell them. They are a part of
-    /// the account.
+    /// Upper bound on the memory for replays, that is answers which are fed as they were sampled
+    /// when they come back in a history. Keys have equal shares. With 0, histories are read as
+    /// clients send them. Part of the account.
     pub replay_bytes: usize,
-    /// Which clients go on from each other's prompts and answers.
+    /// Which clients share cached prompts and answers.
     pub cache: CacheScope,
-    /// How long answers may go on once the server is to stop.
+    /// Time for which answers may continue after the server is told to stop.
     pub drain: Duration,
-    /// How long everything else may take.
+    /// All other time limits.
     pub timeouts: Timeouts,
-    /// How many connections there may be.
+    /// Limits on connections.
     pub places: Places,
 }
 
@@ -74,12 +74,12 @@ impl Default for Config {
     }
 }
 
-/// What helps a client that is refused, in the words of the program that runs the server.
+/// Advice for refused clients, in the terms of the program that runs the server.
 #[derive(Clone, Debug)]
 pub struct WaysIn {
-    /// For a host of another name.
+    /// For a host name that is not allowed.
     pub host: &'static str,
-    /// For a page of another origin.
+    /// For a page of an origin that is not allowed.
     pub origin: &'static str,
 }
 
@@ -89,25 +89,24 @@ impl Default for WaysIn {
     }
 }
 
-/// Which clients go on from what was computed and sampled for others.
+/// Which clients share computed prompts and sampled answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheScope {
     /// Clients with the same key. A server without keys has one client.
     #[default]
     PerKey,
-    /// All clients: what a client asks can tell it about the prompts of others.
+    /// All clients. A client can then learn about the prompts of others.
     Shared,
 }
 
-/// How many connections there may be at a time. More wait to be accepted, or end others that are
-/// idle.
+/// Limits on the number of connections. Further ones wait to be accepted, or replace idle ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// In all.
+    /// In total.
     pub n_max: usize,
-    /// From one address, or one network of IPv6: so that it takes several to fill a server.
+    /// From one address, or one IPv6 network, so that one client cannot fill a server.
     pub n_peer_max: usize,
-    /// From one address of this machine: behind a proxy on it, all clients have that one.
+    /// From one address of this machine: behind a local proxy, all clients share one.
     pub n_local_peer_max: usize,
 }
 
@@ -117,23 +116,23 @@ impl Default for Places {
     }
 }
 
-/// How long things may take.
+/// Time limits.
 #[derive(Clone, Debug)]
 pub struct Timeouts {
-    /// Until a stream begins, so that an early failure has a status of its own.
+    /// Until a stream begins, so that an early failure has its own status.
     pub stream: Duration,
-    /// Until the response to a client begins that waits for the whole answer.
+    /// Until the response begins, for a client that waits for the whole answer.
     pub whole: Duration,
-    /// Between two signs of life.
+    /// Between two keep-alives.
     pub sign: Duration,
-    /// For the head of a request; so long an idle connection is kept, too.
+    /// For the head of a request; also the time for which an idle connection is kept.
     pub head: Duration,
-    /// The same for connections that come while few places are free.
+    /// The same for connections that are accepted while few places are free.
     pub head_when_short: Duration,
-    /// For room for a request's body, and between two pieces of it. The whole may take twice as
-    /// long, and longer where it is long.
+    /// For memory for a request's body, and between two pieces of it. The whole may take twice as
+    /// long, and longer in proportion to its size.
     pub body: Duration,
-    /// For a client to take what it is sent: bytes that lie unread for so long end its connection.
+    /// For a client to read: a connection ends when bytes stay unread for this long.
     pub reader: Duration,
 }
 
@@ -151,41 +150,41 @@ impl Default for Timeouts {
     }
 }
 
-/// What a server serves, and with what.
+/// A model and the means to serve it.
 #[derive(Clone, Debug)]
 pub struct Served {
-    /// Who answers.
+    /// The scheduler that computes answers.
     pub service: Arc<Service>,
     /// The text of its model.
     pub text: Arc<ModelText>,
-    /// What is said of the model.
+    /// The description of the model.
     pub model: ModelInfo,
-    /// The wall clock, for templates that write the date and for responses.
+    /// The wall clock, for templates that write the date, and for responses.
     pub seconds_since_1970: fn() -> i64,
 }
 
-/// What is said of a model.
+/// The description of a model.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
-    /// Its names; the first is its true one.
+    /// Its names; the first is its canonical one.
     pub names: Vec<String>,
-    /// Seconds since 1970: when it was opened.
+    /// The time at which it was opened, in seconds since 1970.
     pub created_s: u64,
-    /// What `/props` says beside its names and its context.
+    /// Further fields of `/props`, in addition to its names and its context.
     pub about: Map<String, Json>,
 }
 
-/// Keys that clients name themselves by.
+/// Keys that identify clients.
 #[derive(Clone, Default)]
 pub struct ApiKeys {
     keys: Vec<String>,
 }
 
 impl ApiKeys {
-    /// The keys of a text: one a line. Blank lines and those that begin with `#` are left out.
+    /// Parses keys, one per line. Skips blank lines and those that begin with `#`.
     ///
     /// # Errors
-    /// A line that is no key, by its number.
+    /// [`Error::Input`] if a line is no key, with the line's number, or if there are too many keys.
     pub fn from_lines(text: &str) -> Result<Self> {
         let mut keys = Vec::new();
         for (line_idx, line) in text.lines().enumerate() {
@@ -210,20 +209,20 @@ impl ApiKeys {
         Ok(Self { keys })
     }
 
-    /// Whether there are none.
+    /// Whether there are no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of keys.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// The number of the key that this is. How long that takes depends on the length of `given` and
-    /// on the keys, but not on how much of a key is right.
+    /// Returns the index of a key. The time depends on the length of `given` and on the keys, but
+    /// not on how much of a key is right.
     #[must_use]
     pub(crate) fn find(&self, given: &str) -> Option<usize> {
         let mut found = None;

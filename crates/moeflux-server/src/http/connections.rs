@@ -1,7 +1,7 @@
-//! Connections: accepted, counted, and brought to an end.
+//! Accepts connections, counts them and ends them.
 //!
-//! Each is a task of its own, so that a slow one holds up no other.
-//! **Invariant:** each has a place while it is there, and none is left when serving ends.
+//! Each has its own task, so that a slow one does not delay others. **Invariant:** each connection
+//! holds a place while it exists, and none is left when serving ends.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -29,16 +29,16 @@ use crate::http::routes;
 use crate::http::shared::{Common, Current};
 use crate::http::stall::StallLimit;
 
-/// Bytes of a request's head, and of a response that waits to be sent.
+/// Upper bound on the bytes of a request's head, and of a response that waits to be sent.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// Headers of a request: agents send forty.
+/// Upper bound on the headers of a request: agents send forty.
 const N_HEADERS_MAX: usize = 128;
-/// How long accepting pauses when the system refuses, as it does without free descriptors.
+/// Pause after the system failed to accept a connection, for example without free descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-/// What the system says where this process, or all together, have too many descriptors: `ENFILE`
-/// and `EMFILE`, and the latter of Windows.
+/// Error codes for too many descriptors in the system or in this process: `ENFILE` and `EMFILE`,
+/// and Windows' code for the latter.
 const OUT_OF_DESCRIPTORS: [i32; 3] = [23, 24, 10_024];
-/// How long clients have to be told that their answers were cut short.
+/// Time to tell clients that their answers were cut short.
 const TELLING: Duration = Duration::from_secs(2);
 
 /// The connections of a server.
@@ -49,7 +49,7 @@ struct Connections {
     stop: watch::Receiver<Stop>,
 }
 
-/// Serves until it is told to stop, and until the answers have ended or had their time.
+/// Serves until the stop signal, and then until the answers have ended or their time is over.
 pub(crate) async fn serve(
     listeners: Listeners,
     current: Current,
@@ -73,7 +73,7 @@ pub(crate) async fn serve(
         let router = routes::router(&current, Entrance::Unix);
         tokio::spawn(accept_unix((listener, socket), router, connections.clone()));
     }
-    // Nobody can tell any more: then serving goes on for ever.
+    // No sender is left that could stop the server: it serves for ever.
     let how = match stop.wait_for(|stop| *stop != Stop::No).await {
         Ok(how) => *how,
         Err(_) => std::future::pending().await,
@@ -96,7 +96,7 @@ async fn accept_tcp(listener: tokio::net::TcpListener, router: Router, connectio
     while let Some(accepted) = connections.until_stop(listener.accept()).await {
         match accepted {
             Ok((stream, address)) => {
-                // Tokens are sent as they come. Where that cannot be set, they are only later.
+                // Sends tokens without delay. If that cannot be set, they only arrive later.
                 stream.set_nodelay(true).ok();
                 connections.admit(stream, Peer::at(address.ip()), &router).await;
             }
@@ -105,7 +105,7 @@ async fn accept_tcp(listener: tokio::net::TcpListener, router: Router, connectio
     }
 }
 
-/// The file of the socket is removed once nothing is accepted any more.
+/// The socket's file is removed after the last accept.
 #[cfg(unix)]
 async fn accept_unix(
     (listener, _file): (tokio::net::UnixListener, crate::http::listen::UnixSocket),
@@ -121,7 +121,7 @@ async fn accept_unix(
 }
 
 impl Connections {
-    /// What comes of this; nothing when the server is to stop.
+    /// Returns the result of `work`, or `None` when the server is to stop.
     async fn until_stop<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut stop = self.stop.clone();
         tokio::select! {
@@ -141,8 +141,8 @@ impl Connections {
         sleep(REFUSED_PAUSE).await;
     }
 
-    /// Serves a connection in a task of its own, once it has a place. Until then nothing else is
-    /// accepted here: it waits in the system's queue.
+    /// Serves a connection in its own task once it has a place. Until then this listener accepts
+    /// nothing else: further connections wait in the system's queue.
     async fn admit<S: Socket>(&self, stream: S, peer: Peer, router: &Router) {
         match self.until_stop(self.places.seat(peer)).await {
             Some(Seated::At(seat)) => {
@@ -155,7 +155,7 @@ impl Connections {
         }
     }
 
-    /// Serves one connection. Its place is free again at the end.
+    /// Serves one connection. Its place becomes free at the end.
     async fn connection<S: Socket>(mut self, stream: S, router: Router, seat: Seat) {
         let has_asked = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&has_asked);
@@ -192,7 +192,7 @@ impl Connections {
         let stream = StallLimit::new(stream, timeouts.reader);
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
-            // Clients break off as they like: that is no news.
+            // Clients may disconnect at any time: that is not logged.
             ended = connection.as_mut() => {
                 if ended.is_err_and(|error| error.is_parse()) {
                     self.common.refusals.count_malformed();
@@ -203,7 +203,7 @@ impl Connections {
             () = seat.must_leave() => return,
             _ = self.stop.wait_for(|stop| *stop != Stop::No) => {}
         }
-        // One that has asked nothing yet would be waited for.
+        // A graceful shutdown would wait for a connection without any request.
         if has_asked.load(Ordering::Relaxed) {
             connection.as_mut().graceful_shutdown();
             connection.await.ok();
@@ -216,7 +216,7 @@ fn log_malformed() {
     tracing::info!(target: "moeflux::request", ended, reason, "request");
 }
 
-/// The body of a response; its request has ended once it is dropped.
+/// The body of a response. Dropping it ends the request.
 struct Answer {
     body: Body,
     asking: Asking,

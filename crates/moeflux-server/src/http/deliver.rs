@@ -1,8 +1,8 @@
-//! Answers on their way to clients: when the response begins, signs of life, and its end.
+//! Delivers answers to clients: begins the response, sends keep-alives, and ends it.
 //!
-//! A client that goes away closes its connection. Until the response has begun, the connection
-//! then drops the handler, and with it the run; after that, the task which fills the response sees
-//! it. **Invariant:** a response ends as its dialect wants it, or its connection breaks off.
+//! A client that goes away closes its connection. Until the response has begun, the connection then
+//! drops the handler, and with it the run; after that, the task that fills the response notices.
+//! **Invariant:** a response ends as its dialect requires, or its connection breaks off.
 
 use std::io;
 use std::pin::Pin;
@@ -24,23 +24,24 @@ use crate::http::reply::{self, Problem};
 use crate::http::run::Run;
 use moeflux_wire::{Event, Writer};
 
-/// Pieces of a response that wait for their reader. Behind them, the answer itself waits.
+/// Upper bound on queued pieces of a response. Beyond it, the answer itself waits for the client.
 const N_PIECES_MAX: usize = 4;
 
-/// Memory is taken for so many bytes at a time while an answer grows.
+/// Memory is taken in units of this size while an answer grows.
 const GROWTH_BYTES: usize = 16 << 10;
 
-/// What a response takes of the account while it grows.
+/// The memory that a growing response holds.
 pub(crate) struct Collected {
     part: Part,
     held: Held,
     score_bytes: usize,
-    /// Taken, and not used yet.
+    /// Bytes that were taken and are not used yet.
     n_spare: usize,
 }
 
 impl Collected {
-    /// What was taken for a request; each log-probability that is collected adds `score_bytes`.
+    /// Continues from the memory taken for a request; each collected log-probability adds
+    /// `score_bytes`.
     pub(crate) fn new(part: Part, held: Held, score_bytes: usize) -> Self {
         Self { part, held, score_bytes, n_spare: 0 }
     }
@@ -56,7 +57,7 @@ impl Collected {
     }
 }
 
-/// A response while it is made.
+/// A response in progress.
 pub(crate) struct Delivery {
     run: Run,
     writer: Box<dyn Writer>,
@@ -69,7 +70,7 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
-    /// The response to a request.
+    /// Creates the response to a request.
     pub(crate) fn new(
         run: Run,
         (writer, is_streamed): (Box<dyn Writer>, bool),
@@ -81,13 +82,13 @@ impl Delivery {
         Self { run, writer, is_streamed, collected, timeouts, has_begun, out, exchange }
     }
 
-    /// The same in this exchange: the client may close its side of it.
+    /// Attaches the exchange, through which the client may close its side.
     pub(crate) fn on(self, exchange: Option<Arc<Exchange>>) -> Self {
         Self { exchange, ..self }
     }
 
-    /// Begins: an early problem is a response of its own. Of a client that does not wait for the
-    /// whole answer, the response begins with the reading of its prompt at the latest.
+    /// Begins the response; an early problem gets its own response. For a client that does not wait
+    /// for the whole answer, the response begins at the latest when its prompt is read.
     pub(crate) async fn respond(mut self) -> Result<Response<Body>, Problem> {
         self.run.submit()?;
         let limit = if self.is_streamed { self.timeouts.stream } else { self.timeouts.whole };
@@ -111,7 +112,7 @@ impl Delivery {
         Ok(response(is_streamed, body))
     }
 
-    /// Until the prompt is being read, or for a client that waits, until the end.
+    /// Runs until the prompt is being read, or until the end for a client that waits for the whole.
     async fn begin(&mut self) -> Result<(), Problem> {
         while !(self.run.is_done() || self.is_streamed && self.has_begun) {
             let mut events = Vec::new();
@@ -121,7 +122,7 @@ impl Delivery {
         Ok(())
     }
 
-    /// What happens next, and memory for what comes of it. Events before a problem count.
+    /// Waits for the next events and takes memory for them. Events before a problem are valid.
     async fn next(&mut self, events: &mut Vec<Event>) -> Result<(), Problem> {
         self.run.next(events).await?;
         let n_bytes = added_bytes(events, self.is_streamed, self.collected.score_bytes);
@@ -133,7 +134,7 @@ impl Delivery {
         added
     }
 
-    /// Sends what has been written, and then the rest as it comes.
+    /// Sends the bytes written so far, and the rest as it is made.
     async fn fill(mut self, pieces: mpsc::Sender<Piece>) {
         let mut sign_at = Instant::now() + self.timeouts.sign;
         let mut is_over = false;
@@ -142,7 +143,7 @@ impl Delivery {
             if !self.out.is_empty() {
                 sign_at = Instant::now() + self.timeouts.sign;
                 let piece = Piece::More(Bytes::from(std::mem::take(&mut self.out)));
-                // The connection of a client that takes nothing ends, and with it the response.
+                // A client that reads nothing loses its connection, and with it the response.
                 if pieces.send(piece).await.is_err() {
                     return;
                 }
@@ -160,7 +161,7 @@ impl Delivery {
             let heard = tokio::select! {
                 biased;
                 () = pieces.closed() => return,
-                // It may be gone: a sign of life tells.
+                // The client may be gone: a keep-alive shows whether it is.
                 () = closed(exchange.as_deref()) => None,
                 heard = timeout_at(sign_at, self.next(&mut events)) => heard.ok(),
             };
@@ -184,7 +185,7 @@ impl Delivery {
         self.write(&[Event::Alive(progress)]);
     }
 
-    /// Of several prompts, the first that is read begins the response.
+    /// Writes events. Of several prompts, the first to be read begins the response.
     fn write(&mut self, events: &[Event]) {
         for event in events {
             let is_begun = matches!(event, Event::Begun { .. });
@@ -210,13 +211,13 @@ fn response(is_streamed: bool, body: Body) -> Response<Body> {
     let mut response = reply::text("text/event-stream", body);
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Otherwise nginx collects a stream before it passes it on.
+    // Without this header, nginx buffers a stream before it forwards it.
     let no = HeaderValue::from_static("no");
     headers.insert(HeaderName::from_static("x-accel-buffering"), no);
     response
 }
 
-/// A body that is there, with the memory that it takes.
+/// A complete body, with its memory.
 struct Whole {
     bytes: Option<Bytes>,
     _held: Held,
@@ -245,11 +246,11 @@ impl HttpBody for Whole {
 /// A piece of a response.
 enum Piece {
     More(Bytes),
-    /// Nothing follows. Where this is missing, the response broke off.
+    /// Nothing follows. If this is missing, the response broke off.
     End,
 }
 
-/// The body of a response that is being made.
+/// The body of a response in progress.
 struct Pieces(mpsc::Receiver<Piece>);
 
 impl HttpBody for Pieces {

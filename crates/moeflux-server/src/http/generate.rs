@@ -1,7 +1,7 @@
 //! Requests for answers, in each dialect.
 //!
-//! **Invariant:** parsing and tokenising do not hold up the thread that serves connections, take
-//! no more memory than was taken for them before, and break off where the client is gone.
+//! **Invariant:** parsing and tokenising do not block the thread that serves connections, use at
+//! most the memory that was taken for them, and are cancelled when the client is gone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::http::shared::Shared;
 use moeflux_wire::{Failure, FailureKind, Head, Request, Writer};
 use moeflux_wire::{chat, completions, messages, responses};
 
-/// Whose API a request speaks.
+/// The API that a request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Chat,
@@ -44,7 +44,8 @@ impl Dialect {
         }
     }
 
-    /// What a log-probability takes until a response that is not streamed has gone.
+    /// Returns the memory for a log-probability until a response that is not streamed has been
+    /// sent.
     fn score_bytes(self) -> usize {
         match self {
             Self::Chat => 640,
@@ -54,7 +55,7 @@ impl Dialect {
         }
     }
 
-    /// A request, and what writes its response.
+    /// Parses a request, and creates the writer of its response.
     fn parse(self, body: &[u8], head: Head) -> Result<(Request, Box<dyn Writer>), Failure> {
         Ok(match self {
             Self::Chat => {
@@ -77,7 +78,7 @@ impl Dialect {
     }
 }
 
-/// A request that can be run.
+/// A request that is ready to run.
 struct Prepared {
     planned: VecDeque<Planned>,
     writer: Box<dyn Writer>,
@@ -126,7 +127,7 @@ async fn prepare(
     let id = id.clone();
     let prepare = move |shared: &Shared, cancel: &Cancel| {
         let (request, writer) = dialect.parse(&body, shared.head())?;
-        // Others may send theirs now.
+        // The memory is free for the bodies of other requests now.
         drop(body);
         let keeping = Keeping::of(size, &request);
         let is_streamed = request.is_streamed;
@@ -143,7 +144,7 @@ async fn prepare(
         let n_tokens = planned.iter().map(|it| it.job.prompt.len()).sum();
         let n_echo_bytes = planned.iter().filter_map(|it| it.echo.as_ref()).map(String::len).sum();
         let kept_bytes = keeping.bytes(n_tokens, n_echo_bytes);
-        // It lives as long as what it was taken for, also where the client is gone.
+        // The memory is held as long as the data that it was taken for, even if the client is gone.
         Ok((Prepared { planned, writer, is_streamed, ignored, kept_bytes }, reading))
     };
     let (prepared, reading) = beside(shared, prepare).await?;
@@ -153,8 +154,8 @@ async fn prepare(
     Ok((prepared, kept))
 }
 
-/// Does work that takes a core for a while on a thread of its own. Where nobody waits for it any
-/// more, it is not begun, or told so.
+/// Does CPU-bound work on a separate thread. If the caller no longer waits, the work is not begun,
+/// or is cancelled.
 pub(crate) async fn beside<T: Send + 'static>(
     shared: &Arc<Shared>,
     work: impl FnOnce(&Shared, &Cancel) -> Result<T, Failure> + Send + 'static,

@@ -1,9 +1,8 @@
-//! Who may ask: hosts, origins and keys; and the headers that every response has.
+//! Admits requests by host, origin and key, and sets the headers that every response has.
 //!
-//! A page in a browser can reach a server on its own machine. It names its own host in `Host` where
-//! its name was made to point here, and its origin in `Origin`.
-//! **Invariant:** no request comes further that is not allowed to; every response has the name of
-//! its request.
+//! A page in a browser can reach a server on its own machine. If its name was made to resolve to
+//! this machine, the request has that name in `Host`; it has the page's origin in `Origin`.
+//! **Invariant:** no refused request gets past the guard; every response has the id of its request.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -23,38 +22,38 @@ use crate::http::reply::{self, ANTHROPIC_REQUEST_ID, Family, REQUEST_ID, Refused
 use crate::http::shared::Common;
 use moeflux_wire::{Failure, FailureKind};
 
-/// The path that is open to everybody who can connect: programs watch it that have no key.
+/// The path that needs no key, because programs without one monitor it.
 pub(crate) const OPEN_PATH: &str = "/health";
 
-/// Longest name of a request that is taken from a client.
+/// Upper bound on the length of a client's own request id.
 const REQUEST_ID_BYTES_MAX: usize = 128;
-/// What the log and messages show of a text that the client made up.
+/// Upper bound on client text in logs and messages.
 const SHOWN_CHARACTERS_MAX: usize = 200;
-/// How long a browser may remember what it was told, in seconds.
+/// Time for which a browser may cache a preflight response, in seconds.
 const REMEMBERED_S: &str = "600";
 
-/// Where a request came in.
+/// The socket by which a request came in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Entrance {
-    /// At this address of the server.
+    /// An address of the server.
     Tcp(SocketAddr),
-    /// At a socket in the file system, which no page can reach.
+    /// A Unix socket, which no page can reach.
     #[cfg_attr(not(unix), expect(dead_code, reason = "there are none on this system"))]
     Unix,
 }
 
-/// Of a response: its request has a line in the log.
+/// Marks a response whose request has a line in the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HasLine;
 
-/// What a guard knows.
+/// The state of a guard.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     pub(crate) common: Arc<Common>,
     pub(crate) entrance: Entrance,
 }
 
-/// A layer around all routes.
+/// The middleware around all routes.
 pub(crate) async fn guard(
     State(guard): State<Guard>,
     mut request: Request<Body>,
@@ -75,7 +74,7 @@ pub(crate) async fn guard(
                 reply::refusal(family, &id, &failure.into())
             }
             Ok(owner) => {
-                // A client that asks for a path without keys has not shown one.
+                // A client does not have to show a key for the open path.
                 if request.uri().path() != OPEN_PATH
                     && let Some(asking) = request.extensions().get::<Asking>()
                 {
@@ -113,11 +112,11 @@ pub(crate) async fn guard(
 }
 
 impl Guard {
-    /// Whose request it is, if it is allowed.
+    /// Returns the owner of a request if it is admitted.
     fn admit(&self, request: &Request<Body>, is_listed: bool) -> Result<Owner, Failure> {
         let headers = request.headers();
         if headers.get_all(header::HOST).iter().nth(1).is_some() {
-            // A proxy before this server may go by another one of them.
+            // A proxy in front of this server may act on another one of them.
             return Err(invalid_host("the request names several hosts: name one"));
         }
         let host = host_of(request);
@@ -128,7 +127,7 @@ impl Guard {
         }
         let config = &self.common.config;
         if config.keys.is_empty() {
-            // With a key, a page would need to know it.
+            // With keys, a page would have to know one.
             if !is_listed {
                 check_origin(headers, host.as_deref(), config.ways_in.origin)?;
             }
@@ -172,7 +171,7 @@ impl Guard {
         allowed.any(|it| it == "*" || it.as_bytes().eq_ignore_ascii_case(origin.as_bytes()))
     }
 
-    /// The response to a browser that asks what a page may ask.
+    /// Returns the response to a preflight request of a browser.
     fn preflight(
         &self,
         request: &Request<Body>,
@@ -203,18 +202,18 @@ fn invalid_host(problem: &str) -> Failure {
     Failure { field, ..Failure::new(FailureKind::Invalid, problem) }
 }
 
-/// What a message shows of a path that the client made up.
+/// Returns a client's path as shown in messages.
 pub(crate) fn shown_path(request: &Request<Body>) -> String {
     shown(request.uri().path())
 }
 
-/// What a message shows of a text that the client made up.
+/// Returns client text as shown in messages.
 fn shown(text: &str) -> String {
     let shown = text.chars().take(SHOWN_CHARACTERS_MAX);
     shown.map(|it| if it.is_control() { ' ' } else { it }).collect()
 }
 
-/// The line of a request that is none for an answer: those have a line however they end.
+/// Logs a refused request. Requests for answers have their own line, however they end.
 fn log_refused(id: &RequestId, (method, path): (&Method, &str), refused: &Refused) {
     tracing::info!(
         target: "moeflux::request",
@@ -229,8 +228,8 @@ fn log_refused(id: &RequestId, (method, path): (&Method, &str), refused: &Refuse
     );
 }
 
-/// A page of another host may send some requests without asking, and only its browser keeps it
-/// from reading the answers: the work would be done all the same.
+/// Refuses pages of other hosts. They may send some requests without a preflight, and only the
+/// browser keeps the answers from them: the work would still be done.
 fn check_origin(headers: &HeaderMap, host: Option<&str>, way_in: &str) -> Result<(), Failure> {
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let origin = String::from_utf8_lossy(origin.as_bytes()).to_ascii_lowercase();
@@ -242,7 +241,7 @@ fn check_origin(headers: &HeaderMap, host: Option<&str>, way_in: &str) -> Result
     Err(Failure::new(FailureKind::Forbidden, problem))
 }
 
-/// The host that a request names, in small letters, perhaps with a port.
+/// Returns the host that a request names, in lower case, possibly with a port.
 fn host_of(request: &Request<Body>) -> Option<String> {
     let authority = request.uri().authority().map(|it| it.as_str().to_owned());
     let header = || Some(request.headers().get(header::HOST)?.to_str().ok()?.to_owned());
@@ -257,7 +256,7 @@ fn without_port(host: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
 
-/// The keys that a request has: clients of either family send theirs their own way.
+/// Returns the keys of a request: the two families of clients send theirs in different headers.
 fn keys_of(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
     let bearer = bearer.and_then(|it| it.split_once(' '));
@@ -267,7 +266,7 @@ fn keys_of(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     bearer.into_iter().chain(own)
 }
 
-/// The name that a client gave its request, if it can stand in a line of a log.
+/// Returns the id that a client gave its request, if it is safe to log.
 fn given_id(headers: &HeaderMap) -> Option<String> {
     let given = headers.get(REQUEST_ID)?.to_str().ok()?;
     let is_sane = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);

@@ -1,7 +1,7 @@
-//! What a scheduler tells of the jobs of one request, on its way to the task that serves it.
+//! Events of one request's jobs, on their way from the scheduler to the task that serves it.
 //!
-//! **Invariant:** the scheduler never waits. Beyond a number of events that were not taken, the
-//! request's jobs are asked to pause; once few are left, they go on.
+//! **Invariant:** the scheduler never waits. While too many events are pending, the request's jobs
+//! pause; they resume once few are left.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use moeflux_schedule::{Event, Service, Sink};
 use tokio::sync::mpsc;
 
-/// Events that are not taken yet, when jobs pause: about a second of answers from memory.
+/// Pending events at which jobs pause: about a second of answers from memory.
 const N_PENDING_MAX: usize = 64;
-/// The same, when they go on.
+/// Pending events at which jobs resume.
 const N_PENDING_LOW: usize = 32;
 
-/// The end of the task.
+/// The receiving end.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     receiver: mpsc::UnboundedReceiver<(usize, Event)>,
@@ -25,25 +25,25 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// An inbox for jobs of this service.
+    /// Creates an inbox for jobs of this service.
     pub(crate) fn new(service: Arc<Service>) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
         Self { receiver, sender, n_pending: Arc::default(), service }
     }
 
-    /// The scheduler's end, for the job with this number.
+    /// Returns the scheduler's end for the job with this index.
     pub(crate) fn sink(&self, job_idx: usize) -> Box<dyn Sink> {
         let (sender, n_pending) = (self.sender.clone(), Arc::clone(&self.n_pending));
         Box::new(ToInbox { job_idx, sender, n_pending, is_paused: Cell::new(false) })
     }
 
-    /// What happened next to which job. It may be dropped at any time and loses nothing.
+    /// Waits for the next event and returns it with its job's index. Cancel safe: no event is lost.
     pub(crate) async fn next(&mut self) -> (usize, Event) {
         let event = self.receiver.recv().await;
         self.count(event).expect("the inbox itself can send")
     }
 
-    /// The same, if it happened already.
+    /// Returns the next event if one is pending.
     pub(crate) fn next_now(&mut self) -> Option<(usize, Event)> {
         let event = self.receiver.try_recv().ok();
         self.count(event)
@@ -62,14 +62,14 @@ struct ToInbox {
     job_idx: usize,
     sender: mpsc::UnboundedSender<(usize, Event)>,
     n_pending: Arc<AtomicUsize>,
-    /// Whether its job was told to pause, and not to go on yet.
+    /// Whether its job was paused and has not resumed.
     is_paused: Cell<bool>,
 }
 
 impl Sink for ToInbox {
     fn put(&mut self, event: Event) {
         self.n_pending.fetch_add(1, Ordering::AcqRel);
-        // Whoever does not listen any more has dropped the job's ticket.
+        // A receiver that is gone has dropped the job's ticket.
         self.sender.send((self.job_idx, event)).ok();
     }
 

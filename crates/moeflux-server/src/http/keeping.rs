@@ -1,32 +1,33 @@
-//! What a request keeps once its prompt is in tokens, until the last of its response has gone.
+//! Estimates the memory of a request from the time its prompt is tokenised until its response has
+//! been sent.
 //!
-//! **Invariant:** estimates from above, which no clock and no other request change.
+//! **Invariant:** upper estimates that depend neither on a clock nor on other requests.
 
 use crate::http::size::Size;
 use moeflux_wire::{Event, Prompt, Request};
 
 /// For any request: its task, its channels, its log line.
 const FIXED: usize = 64 << 10;
-/// A token of a prompt, in the job, in the session's list and on its way there.
+/// A token of a prompt, in the job, in the session's list and in transit.
 const PER_TOKEN: usize = 16;
-/// What a value of a tool takes in each place that keeps it.
+/// A value of a tool, in each place that keeps it.
 const PER_VALUE: usize = 256;
-/// Pieces of an answer that wait for a client, in the inbox and behind the writer.
+/// Pieces of an answer that wait for a client, in the inbox and after the writer.
 const N_PIECES: usize = 192;
 /// A piece, and a log-probability in it.
 const PER_PIECE: usize = 256;
 const PER_PIECE_SCORE: usize = 256;
-/// A grammar that no answer has moved, and for each byte of what it is made of.
+/// A grammar in its initial state, and the bytes for each byte of its source.
 const GRAMMAR_FIXED: usize = 256 << 10;
 const GRAMMAR_PER_BYTE: usize = 8;
 /// A log-probability of an echoed prompt, on its way to the writer.
 const PER_ECHOED_SCORE: usize = 400;
-/// A byte of an answer that is collected: as text, in the response, and in the copy that is sent.
+/// A byte of a collected answer: as text, in the response, and in the copy that is sent.
 const PER_COLLECTED_BYTE: usize = 8;
-/// The same of one that is streamed, where what was sampled is kept for histories that come back.
+/// A byte of a streamed answer, whose sampled tokens are kept for replays.
 const PER_STREAMED_BYTE: usize = 3;
 
-/// What is known of a request before it is made into jobs.
+/// The properties of a request that are known before its jobs are made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keeping {
     n_bytes: usize,
@@ -36,7 +37,7 @@ pub(crate) struct Keeping {
 }
 
 impl Keeping {
-    /// What this request keeps, whose body has this size.
+    /// Estimates a request whose body has this size.
     pub(crate) fn of(size: Size, request: &Request) -> Self {
         let (n_prompts, has_tools) = match &request.prompt {
             Prompt::Chat(conversation, _) => (1, !conversation.tools.is_empty()),
@@ -58,7 +59,7 @@ impl Keeping {
         Self { n_bytes, n_answers, n_top, is_echoed: request.is_echoed }
     }
 
-    /// All of it, with prompts of so many tokens.
+    /// Returns the whole estimate, with prompts of `n_prompt_tokens` in total.
     pub(crate) fn bytes(&self, n_prompt_tokens: usize, n_echo_bytes: usize) -> usize {
         let tokens = n_prompt_tokens.saturating_mul(PER_TOKEN);
         let echo = n_echo_bytes.saturating_mul(1 + self.n_answers);
@@ -71,8 +72,7 @@ impl Keeping {
     }
 }
 
-/// What these events add to what is kept, where each log-probability that is collected takes so
-/// many bytes.
+/// Returns the memory that these events add; each collected log-probability takes `score_bytes`.
 pub(crate) fn added_bytes(events: &[Event], is_streamed: bool, score_bytes: usize) -> usize {
     let (per_byte, per_score) = match is_streamed {
         true => (PER_STREAMED_BYTE, 0),

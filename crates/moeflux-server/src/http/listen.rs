@@ -1,7 +1,7 @@
 //! Sockets to listen on.
 //!
-//! **Invariant:** what other machines can reach has a key; a socket in the file system is its
-//! user's alone from its first moment, and is removed at the end. Knows no HTTP.
+//! **Invariant:** an address that other machines can reach requires a key. A Unix socket is
+//! accessible only to its user from the first moment, and is removed at the end. Knows no HTTP.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -13,27 +13,26 @@ use socket2::SockRef;
 
 use crate::http::config::Config;
 
-/// Bytes that the system holds for a reader of a connection. The usual limit of Linux grows to
-/// 4 MiB: whole answers would lie there unread, outside this process's memory, before their jobs
-/// are told to pause.
+/// Size of a connection's send buffer. Linux usually grows it to 4 MiB: whole answers would lie
+/// there unread, outside this process's memory, before their jobs are told to pause.
 const SEND_BUFFER_BYTES: usize = 128 << 10;
 
-/// Names that are tried for a folder: a server that was killed may have left one behind.
+/// Number of names to try for a directory: a killed server may have left one behind.
 #[cfg(unix)]
 const N_FOLDERS_MAX: usize = 16;
 
-/// Everything that a server listens on.
+/// All sockets that a server listens on.
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    /// With the addresses that they have.
+    /// TCP listeners with their addresses.
     pub(crate) tcp: Vec<(TcpListener, SocketAddr)>,
-    /// In the file system.
+    /// The Unix socket.
     #[cfg(unix)]
     pub(crate) unix: Option<UnixSocket>,
 }
 
 impl Listeners {
-    /// Binds what a config asks for.
+    /// Binds the sockets of a config.
     pub(crate) fn bind(config: &Config) -> Result<Self> {
         if config.addresses.is_empty() && config.unix.is_none() {
             let problem = "there is no address to listen on: name one";
@@ -67,7 +66,7 @@ impl Listeners {
     }
 }
 
-/// Whether only this machine can reach an address.
+/// Whether an address can be reached only from this machine.
 pub(crate) fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
@@ -82,7 +81,7 @@ fn bind_tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
         Ok((listener, address))
     };
     bind().map_err(|error: io::Error| {
-        // Systems say this in many ways.
+        // Systems word this error differently.
         let error = match error.kind() {
             io::ErrorKind::AddrInUse => "the address is in use".to_owned(),
             _ => error.to_string(),
@@ -93,13 +92,13 @@ fn bind_tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
     })
 }
 
-/// A socket in the file system. Dropping it removes its file.
+/// A Unix socket. Dropping it removes its file.
 #[cfg(unix)]
 #[derive(Debug)]
 pub(crate) struct UnixSocket {
     pub(crate) listener: std::os::unix::net::UnixListener,
     path: PathBuf,
-    /// Device and number of its file: another server may have put its own in this place.
+    /// Device and inode of its file: another server may have put its own at this path.
     identity: (u64, u64),
 }
 
@@ -123,13 +122,13 @@ impl UnixSocket {
     }
 }
 
-/// Binds in a folder that nobody else may enter, and then moves the socket to its place: between
-/// binding and setting its mode, others could connect.
+/// Binds in a directory that only this user may enter, and then moves the socket to its path.
+/// Otherwise others could connect between binding and setting its mode.
 #[cfg(unix)]
 fn bind_private(path: &Path) -> io::Result<UnixSocket> {
     use std::fs;
     use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-    // The path of a socket has room for about a hundred bytes: the name is short.
+    // The path of a socket is limited to about a hundred bytes, so the name is short.
     let folder = |n: usize| path.with_file_name(format!(".mf{}-{n}", std::process::id()));
     let create = |folder: &PathBuf| fs::DirBuilder::new().mode(0o700).create(folder);
     let is_there = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;

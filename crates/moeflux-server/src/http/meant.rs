@@ -1,12 +1,12 @@
-//! The path that a client means who asks for one that does not exist.
+//! Suggests an existing path to a client that requests one that does not exist.
 //!
-//! Clients join a base address and a path, and one of the two often has `/v1` too many or too few.
-//! **Invariant:** what comes out is a path of the table, and not the one that was asked for.
+//! Clients join a base address and a path, and often with one `/v1` too many or too few.
+//! **Invariant:** a suggestion is a path of the table, and differs from the requested one.
 
-/// Segments that other servers put in front of these paths.
+/// Segments that other servers put before these paths.
 const PREFIXES: [&str; 3] = ["v1", "api", "openai"];
 
-/// What is left of a path without [`PREFIXES`], and the path that has it here.
+/// Paths without [`PREFIXES`], each with the corresponding path of this server.
 const MEANT: [(&str, &str); 22] = [
     ("", "/v1/chat/completions"),
     ("chat", "/v1/chat/completions"),
@@ -32,7 +32,7 @@ const MEANT: [(&str, &str); 22] = [
     ("openapi.json", "/openapi.json"),
 ];
 
-/// The path that is meant; `None` where nobody can tell.
+/// Returns the suggested path, or `None` without a match.
 pub(crate) fn meant(path: &str) -> Option<&'static str> {
     let segments = path.split('/').filter(|it| !it.is_empty());
     let rest: Vec<&str> = segments.skip_while(|it| PREFIXES.contains(it)).collect();

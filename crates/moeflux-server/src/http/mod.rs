@@ -1,8 +1,8 @@
-//! The server: what comes in through sockets is given to a scheduler, and its answers go back.
+//! The HTTP server: passes requests from sockets to a scheduler, and its answers back.
 //!
-//! One thread serves all connections, the one that calls [`Server::run`]; a few others parse and
-//! tokenise. **Invariant:** a client that is slow, gone or malicious costs others nothing but the
-//! place that it has.
+//! One thread, which calls [`Server::run`], serves all connections; a few others parse and
+//! tokenise. **Invariant:** a slow, absent or malicious client costs others nothing but the place
+//! that it holds.
 
 mod config;
 mod listen;
@@ -40,10 +40,10 @@ pub use crate::http::config::{
 use crate::http::listen::Listeners;
 use crate::http::shared::{Common, Current, Shared};
 
-/// Threads that parse and tokenise, at most: the engine needs the others.
+/// Upper bound on the threads that parse and tokenise: the engine needs the others.
 const N_TEXT_THREADS_MAX: usize = 4;
 
-/// A server that listens already.
+/// A server that already listens.
 #[derive(Debug)]
 pub struct Server {
     config: Config,
@@ -53,10 +53,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to listen. Who connects before [`Server::run`] waits.
+    /// Begins to listen. Clients that connect before [`Server::run`] wait.
     ///
     /// # Errors
-    /// An address that cannot be had, or that others can reach although there is no key.
+    /// An address that cannot be bound, or that other machines can reach although there is no key.
     pub fn bind(config: Config) -> Result<Self> {
         let listeners = Listeners::bind(&config)?;
         Ok(Self {
@@ -67,32 +67,32 @@ impl Server {
         })
     }
 
-    /// The addresses that it listens on, with the ports that were free.
+    /// Returns the addresses that it listens on, with the actual ports.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.listeners.tcp.iter().map(|(_, address)| *address)
     }
 
-    /// What stops it, from any thread.
+    /// Returns a handle that stops the server from any thread.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper { stop: self.stop.clone() }
     }
 
-    /// What changes the model while the server runs, from any thread.
+    /// Returns a handle that changes the model from any thread while the server runs.
     #[must_use]
     pub fn models(&self) -> Models {
         self.models.clone()
     }
 
-    /// Serves until it is stopped: then nothing new is taken, answers have some time to end, and
-    /// those that are left are told that they were cut short.
+    /// Serves until it is stopped. Then it accepts nothing new, and gives answers some time to end;
+    /// clients of unfinished answers are told that these were cut short.
     ///
     /// # Errors
-    /// A chat template that cannot be used; what the system says of sockets.
+    /// An unusable chat template, or an error of the system's sockets.
     pub fn run(self, served: Served) -> Result<()> {
         let shared = Shared::new(Arc::new(Common::new(self.config)), served)?;
         let current = Current::new(shared);
-        // It is set once, as a server runs once.
+        // It is set once, because a server runs once.
         self.models.0.get_or_init(|| current.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -103,36 +103,36 @@ impl Server {
         let runtime = runtime.map_err(failed)?;
         let stop = self.stop.subscribe();
         let served = runtime.block_on(connections::serve(self.listeners, current, stop));
-        // A text that is still being worked on is for nobody.
+        // No client waits for texts that are still being processed.
         runtime.shutdown_background();
         served.map_err(failed)
     }
 }
 
-/// Stops a server.
+/// A handle that stops a server.
 #[derive(Clone, Debug)]
 pub struct Stopper {
     stop: watch::Sender<Stop>,
 }
 
-/// Whether a server is to stop.
+/// Whether and how a server is to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     No,
-    /// Answers may go on for [`Config::drain`].
+    /// Answers may continue for [`Config::drain`].
     Drained,
-    /// Answers may go on for this long at most.
+    /// Answers may continue for at most this long, within [`Config::drain`].
     Within(Duration),
 }
 
 impl Stopper {
-    /// Asks the server to come to an end. Asking again changes nothing.
+    /// Stops the server. Further calls have no effect.
     pub fn stop(&self) {
         self.stop_as(Stop::Drained);
     }
 
-    /// The same where the system ends the process soon: answers that have not ended by then are
-    /// told that they are cut short.
+    /// Stops the server when the system will soon end the process: clients of answers that have not
+    /// ended within `time` are told that these were cut short.
     pub fn stop_within(&self, time: Duration) {
         self.stop_as(Stop::Within(time));
     }
@@ -148,12 +148,12 @@ impl Stopper {
     }
 }
 
-/// The model that a server answers with.
+/// A handle for the model that a server answers with.
 #[derive(Clone, Debug, Default)]
 pub struct Models(Arc<OnceLock<Current>>);
 
 impl Models {
-    /// Ends all answers and gives the memory of engine, sessions and caches back; waits for that.
+    /// Ends all answers and frees the memory of the engine, sessions and caches; waits for that.
     /// Requests are refused until another model is served.
     pub fn close(&self) {
         if let Some(current) = self.0.get() {
@@ -161,12 +161,12 @@ impl Models {
         }
     }
 
-    /// Answers with another model from now on. Requests that began before keep the one that they
-    /// began with, which ends with the last of them.
+    /// Answers with another model from now on. Requests that began earlier keep their model, which
+    /// is freed with the last of them.
     ///
     /// # Errors
     ///
-    /// A chat template that cannot be used; [`Error::Input`] before the server runs.
+    /// An unusable chat template; [`Error::Input`] before the server runs.
     pub fn serve(&self, served: Served) -> Result<()> {
         let Some(current) = self.0.get() else {
             return Err(Error::Input("the server does not run yet".to_owned()));

@@ -1,12 +1,12 @@
-//! Places for connections: which connection gets one, and which one ends for it.
+//! Places for connections: which connection gets one, and which one is ended in its favour.
 //!
-//! To open a connection and to hold it costs a client nothing, and needs no key. So only a request
-//! that is answered keeps a place for certain. Where all are taken, another connection ends for a
-//! new one: first one that has sent no request that was admitted, then one that waits for its next
-//! request, then one whose request is still read. Among these it is one of the peer with the most
-//! of them, and of its connections the one that has been at this stage for longest.
-//! **Invariant:** there are never more connections than the limit. Knows no sockets and no clock:
-//! what came first has the smaller number.
+//! A client can open and hold connections at no cost and without a key. Therefore only a connection
+//! whose request is being answered is sure of its place. When all are taken, another connection
+//! ends for a new one: first one without any admitted request, then an idle one, then one whose
+//! request is still being read. Among these, one of the peer with the most of them is chosen, and
+//! of its connections the one that has been at this stage for longest. **Invariant:** there are
+//! never more connections than the limit. Knows no sockets and no clock: earlier events have
+//! smaller numbers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -19,24 +19,24 @@ use tokio::sync::Notify;
 use crate::http::config::Places as Limits;
 use crate::metrics::ConnectionCounts;
 
-/// Places are short when fewer than this part of them is free.
+/// Places are short when less than one in this many is free.
 const SHORT_PART: usize = 4;
-/// The part of the connections that end when the system refuses one more.
+/// One in this many connections ends when the system cannot accept another.
 const RESERVED_PART: usize = 8;
-/// Where the system refuses although there are fewer connections, they are not the reason.
+/// With fewer connections than this, they are not the reason for the system's error.
 const N_PLACES_MIN: usize = 16;
 
-/// Where a connection comes from.
+/// The origin of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Peer {
-    /// A program of this machine: one that came through the file system has no address.
+    /// A program of this machine; without an address if it uses the Unix socket.
     Local(Option<IpAddr>),
-    /// Another machine. Of IPv6, its network, which has many addresses for each machine.
+    /// Another machine. For IPv6 its network, because a machine there has many addresses.
     Other(IpAddr),
 }
 
 impl Peer {
-    /// The peer of a connection from this address.
+    /// Returns the peer of a connection from this address.
     pub(crate) fn at(address: IpAddr) -> Self {
         let address = address.to_canonical();
         if address.is_loopback() {
@@ -52,16 +52,16 @@ impl Peer {
     }
 }
 
-/// What a connection is for at the moment, in the order in which they end for others.
+/// The state of a connection, in the order in which connections are ended for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     /// No request was admitted yet.
     New,
-    /// Requests were answered.
+    /// Requests were answered, and none is in progress.
     Idle,
-    /// The body of an admitted request is read.
+    /// The body of an admitted request is being read.
     Reading,
-    /// A request is answered.
+    /// A request is being answered.
     Answering,
 }
 
@@ -73,22 +73,22 @@ pub(crate) struct Places {
     changed: Notify,
 }
 
-/// What became of a connection that wants a place.
+/// The result of asking for a place.
 #[derive(Debug)]
 pub(crate) enum Seated {
     At(Seat),
-    /// Its peer has its share, and all of these are answered.
+    /// Its peer has its full share, and all of these connections are being answered.
     Refused,
 }
 
 impl Places {
-    /// So many places, all free.
+    /// Creates free places.
     pub(crate) fn new(limits: Limits) -> Arc<Self> {
         let table = Mutex::new(Table::new(limits));
         Arc::new(Self { table, changed: Notify::new() })
     }
 
-    /// A place for a connection of this peer, as soon as one is free.
+    /// Waits for a place for a connection of this peer.
     pub(crate) async fn seat(self: &Arc<Self>, peer: Peer) -> Seated {
         loop {
             let mut changed = pin!(self.changed.notified());
@@ -105,18 +105,18 @@ impl Places {
         }
     }
 
-    /// The system has no descriptor for one more: from now on there are fewer places, so that a few
-    /// descriptors are left for files. How many places.
+    /// Lowers the limit below the current number of connections, because the system has no
+    /// descriptor for another: a few stay free for files. Returns the new limit.
     pub(crate) fn lower(&self) -> usize {
         self.table().lower()
     }
 
-    /// Connections that have a place.
+    /// Returns the number of connections with a place.
     pub(crate) fn n_taken(&self) -> usize {
         self.table().connections.len()
     }
 
-    /// Connections as they are counted.
+    /// Returns the counters of connections.
     pub(crate) fn counts(&self) -> ConnectionCounts {
         let table = self.table();
         ConnectionCounts { n_open: table.connections.len(), ..table.counts }
@@ -150,7 +150,7 @@ pub(crate) struct Seat {
     places: Arc<Places>,
     id: u64,
     must_leave: Arc<Notify>,
-    /// Whether few places were free behind it, so that a slow client has less time.
+    /// Whether few places were free after it, so that a slow client has less time.
     pub(crate) is_short: bool,
 }
 
@@ -160,7 +160,7 @@ impl Seat {
         self.must_leave.notified().await;
     }
 
-    /// What a request on this connection tells of itself.
+    /// Returns the handle by which a request on this connection reports its stage.
     pub(crate) fn asking(&self) -> Asking {
         Asking { places: Arc::clone(&self.places), id: self.id }
     }
@@ -181,30 +181,30 @@ pub(crate) struct Asking {
 }
 
 impl Asking {
-    /// It may be answered, once it is whole.
+    /// Reports that it was admitted; its body is read next.
     pub(crate) fn admitted(&self) {
         self.places.set(self.id, Stage::Reading);
     }
 
-    /// It is whole, and is answered.
+    /// Reports that it is complete and is being answered.
     pub(crate) fn answering(&self) {
         self.places.set(self.id, Stage::Answering);
     }
 
-    /// It has its response, or never gets one.
+    /// Reports that its response has ended or will never come.
     pub(crate) fn ended(&self) {
         self.places.set(self.id, Stage::Idle);
     }
 }
 
-/// Who has a place.
+/// The connections that have places.
 #[derive(Debug)]
 struct Table {
     limits: Limits,
     connections: BTreeMap<u64, Connection>,
     peers: HashMap<Peer, Counts>,
     n_drawn: u64,
-    /// But for the number of those that are open.
+    /// Counters; the number of open connections is filled in when they are read.
     counts: ConnectionCounts,
 }
 
@@ -212,17 +212,17 @@ struct Table {
 struct Connection {
     peer: Peer,
     stage: Stage,
-    /// The number of the event since which it is at this stage.
+    /// The number of the event since which it has been at this stage.
     since: u64,
     is_leaving: bool,
     must_leave: Arc<Notify>,
 }
 
-/// Connections of one peer.
+/// Numbers of connections of one peer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     n_open: usize,
-    /// Of these, the ones that are answered.
+    /// The connections among them that are being answered.
     n_answering: usize,
 }
 
@@ -233,7 +233,7 @@ enum Asked {
         must_leave: Arc<Notify>,
         is_short: bool,
     },
-    /// One leaves, or all are needed.
+    /// A connection is leaving, or all are being answered.
     Wait,
     Refused,
 }
@@ -255,7 +255,7 @@ impl Table {
             Peer::Local(_) => self.limits.n_local_peer_max,
             Peer::Other(_) => self.limits.n_peer_max,
         };
-        // A share of everything is none: then it waits with the others.
+        // A share as large as the whole is no limit: the connection then waits with the others.
         if n_peer_max < self.limits.n_max && self.peer(peer).n_open >= n_peer_max {
             if self.make_room(|it| it.peer == peer) {
                 return Asked::Wait;
@@ -282,12 +282,12 @@ impl Table {
         Asked::Place { id, must_leave, is_short: self.is_short() }
     }
 
-    /// Lets one of these connections leave, unless one does already. Whether there is one.
+    /// Ends one matching connection, unless one is already leaving. Returns whether there is one.
     fn make_room(&mut self, is_meant: impl Fn(&Connection) -> bool) -> bool {
         self.connections.values().any(|it| it.is_leaving && is_meant(it)) || self.displace(is_meant)
     }
 
-    /// Lets one of these connections leave. Whether there is one that may.
+    /// Ends one matching connection. Returns whether there is one that may be ended.
     fn displace(&mut self, is_meant: impl Fn(&Connection) -> bool) -> bool {
         let peers = &self.peers;
         let may_leave =
@@ -305,7 +305,7 @@ impl Table {
         true
     }
 
-    /// From now on there are fewer places than connections. How many.
+    /// Lowers the limit below the current number of connections. Returns the new limit.
     fn lower(&mut self) -> usize {
         let n_open = self.connections.len();
         let n_max = self.limits.n_max;
@@ -317,7 +317,7 @@ impl Table {
         self.limits.n_max
     }
 
-    /// A connection that has asked nothing yet stays the one that it was.
+    /// Sets the stage of a connection. A connection without an admitted request stays new.
     fn set(&mut self, id: u64, stage: Stage) {
         let since = self.draw();
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -371,7 +371,7 @@ mod tests {
         }
     }
 
-    /// The connection that leaves when one of this peer comes.
+    /// Returns the connection that is ended when one of this peer arrives.
     #[track_caller]
     fn displaced(table: &mut Table, peer: Peer) -> u64 {
         assert!(matches!(table.ask(peer), Asked::Wait));
@@ -424,7 +424,7 @@ mod tests {
         let mut table = table(3, 3);
         let local = Peer::Local(None);
         let ids: Vec<u64> = (0..3).map(|_| seated(&mut table, local)).collect();
-        // A request that was refused makes it no younger.
+        // A refused request does not make the connection younger.
         table.set(ids[0], Stage::Idle);
         assert_eq!(displaced(&mut table, local), ids[0]);
         let last = seated(&mut table, local);
@@ -442,7 +442,7 @@ mod tests {
         let first = seated(&mut table, few);
         let busy: Vec<u64> = (0..2).map(|_| seated(&mut table, few)).collect();
         let ids: Vec<u64> = (0..3).map(|_| seated(&mut table, many)).collect();
-        // Those that are answered do not count against their peer.
+        // Connections that are being answered do not count against their peer.
         busy.iter().for_each(|id| table.set(*id, Stage::Answering));
         for expected in [ids[0], ids[1]] {
             assert_eq!(displaced(&mut table, few), expected);
@@ -468,7 +468,7 @@ mod tests {
             seated(&mut table, Peer::Local(None));
         }
         seated(&mut table, other);
-        // All programs of this machine, and all clients of a proxy on it, have one address.
+        // All programs of this machine, and all clients of a local proxy, share one address.
         assert_eq!(table.peer(Peer::Local(None)).n_open, 4);
     }
 

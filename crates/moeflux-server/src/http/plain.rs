@@ -1,6 +1,6 @@
-//! Requests that need no engine: models, tokens, and what the server is.
+//! Requests that need no engine: models, tokens, and the server's own state.
 //!
-//! **Invariant:** as of answers, texts are worked on beside the threads that serve.
+//! **Invariant:** texts are processed off the threads that serve, as for answers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ use crate::process;
 use moeflux_wire::{self as wire, Failure, FailureKind, Ignored, Prompt};
 use moeflux_wire::{chat, messages, models, responses, tokens};
 
-/// What is asked about a text.
+/// A question about a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
     CountTokens,
@@ -99,7 +99,7 @@ fn count_input(
     Ok((responses::token_count(n_tokens), request.ignored))
 }
 
-/// The tokens of the prompt that a request asks to count.
+/// Returns the number of tokens in a request's prompt.
 fn counted(
     shared: &Shared,
     owner: Owner,
@@ -109,7 +109,7 @@ fn counted(
     Ok(prompt::tokens(shared, owner, (&request.prompt, limit))?.len())
 }
 
-/// Tells of fields without effect; requests for answers have these in their own line.
+/// Logs fields without effect; requests for answers list these in their own line.
 fn log_ignored(path: &str, ignored: &Ignored) {
     let names: Vec<&str> = ignored.names().collect();
     if !names.is_empty() {
@@ -117,14 +117,14 @@ fn log_ignored(path: &str, ignored: &Ignored) {
     }
 }
 
-/// The models by all of their names.
+/// Lists the model under each of its names.
 pub(crate) fn models(shared: &Shared) -> Response<Body> {
     let models: Vec<_> =
         shared.served.model.names.iter().map(|name| model_of(shared, name)).collect();
     reply::json(&models::list(&models))
 }
 
-/// The model of a name; as elsewhere, other names are names of the one that is served.
+/// Describes the model of a name; as elsewhere, unknown names stand for the served model.
 pub(crate) async fn model(
     shared: &Shared,
     request: Request<Body>,
@@ -147,7 +147,7 @@ fn model_of(shared: &Shared, name: &str) -> models::Model {
     }
 }
 
-/// Whether requests are answered, and nothing else.
+/// Reports whether requests are answered, and nothing else.
 pub(crate) fn health(shared: &Shared) -> Response<Body> {
     let (status, word) = match shared.served.service.state() {
         State::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading"),
@@ -160,7 +160,7 @@ pub(crate) fn health(shared: &Shared) -> Response<Body> {
     response
 }
 
-/// Counts, for Prometheus.
+/// Returns the counters for Prometheus.
 pub(crate) fn metrics(shared: &Shared) -> Response<Body> {
     let text = metrics::text(
         shared.name(),
@@ -172,7 +172,7 @@ pub(crate) fn metrics(shared: &Shared) -> Response<Body> {
     reply::text("text/plain; version=0.0.4; charset=utf-8", text)
 }
 
-/// What is served, and how; with the names that clients of llama.cpp look for.
+/// Describes the served model, with the field names that clients of llama.cpp look for.
 pub(crate) fn props(shared: &Shared) -> Response<Body> {
     let n_context = shared.served.service.context();
     let mut props = json!({
@@ -189,12 +189,12 @@ pub(crate) fn props(shared: &Shared) -> Response<Body> {
     reply::json(&props)
 }
 
-/// What can be asked.
+/// Returns the description of the interface.
 pub(crate) fn document() -> Response<Body> {
     reply::text("application/json", openapi::DOCUMENT)
 }
 
-/// What this is, for people who look with a browser.
+/// Identifies the server to people who open it in a browser.
 pub(crate) fn index(shared: &Shared) -> Response<Body> {
     let line = format!(
         "moeflux {} serves {}; /openapi.json says what can be asked\n",

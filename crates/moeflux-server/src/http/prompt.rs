@@ -1,7 +1,7 @@
-//! What the model reads of a request: templates are rendered and texts become tokens.
+//! Makes prompts from requests: renders templates and tokenises texts.
 //!
-//! It takes a core for a while where texts are long, and is done beside the threads that serve.
-//! **Invariant:** every token is one that the model has, and no prompt is empty.
+//! Long texts occupy a core for a while, so this runs off the threads that serve. **Invariant:**
+//! every token is in the model's vocabulary, and no prompt is empty.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use crate::http::reply::failure_of;
 use crate::http::shared::Shared;
 use moeflux_wire::{Failure, FailureKind, Prompt, PromptText, Request};
 
-/// Log-probabilities of echoed prompts in one response, at some 300 bytes each. Evaluations ask for
-/// two per token.
+/// Upper bound on log-probabilities of echoed prompts in one response, at about 300 bytes each.
+/// Evaluations request two per token.
 const N_SCORES_MAX: usize = 1_000_000;
 
 /// A prompt with its job.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
     pub(crate) job: Job,
-    /// How its answers are read. The job has its tokens.
+    /// How its answers are parsed. The tokens are in the job.
     pub(crate) prompt: PreparedPrompt,
-    /// The prompt's text, where it comes back before its answers.
+    /// The prompt's text, if it is returned before its answers.
     pub(crate) echo: Option<String>,
 }
 
-/// The jobs of a request, in the order of its prompts.
+/// Makes the jobs of a request, in the order of its prompts.
 pub(crate) fn plan(
     shared: &Shared,
     owner: Owner,
@@ -68,7 +68,7 @@ pub(crate) fn plan(
     Ok(prompts.into_iter().enumerate().map(planned).collect())
 }
 
-/// The tokens of a prompt that are not to be answered.
+/// Returns the tokens of a prompt without answering it.
 pub(crate) fn tokens(
     shared: &Shared,
     owner: Owner,
@@ -95,7 +95,7 @@ pub(crate) fn tokens(
     }
 }
 
-/// A conversation as the template writes it.
+/// Renders a conversation with the template.
 pub(crate) fn render(
     shared: &Shared,
     conversation: &Conversation,
@@ -131,13 +131,13 @@ fn check_not_empty(tokens: &[TokenId]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whatever a template says, it says of this conversation.
+/// Every error of a template concerns the conversation that was rendered.
 fn refused_by_template(error: Error) -> Failure {
     match error {
         Error::Input(_) | Error::Unsupported(_) => {
             Failure::new(FailureKind::Invalid, error.to_string())
         }
-        // Without the path of its file, which is no client's business.
+        // Omits the path of its file, which does not concern clients.
         Error::Malformed { problem, .. } => Failure::new(FailureKind::Invalid, problem),
         error => failure_of(&error),
     }
@@ -174,7 +174,7 @@ fn ask(
     Ok(prompt)
 }
 
-/// Texts to go on with, each with the text that is echoed before its answers.
+/// Tokenises texts to continue, each with the text that is echoed before its answers.
 fn read_all(
     shared: &Shared,
     request: &Request,
@@ -192,7 +192,7 @@ fn read_all(
             PromptText::Text(text) | PromptText::Bare(text) => text.clone(),
             PromptText::Tokens(tokens) => shared.text().tokenizer().decode(tokens),
         });
-        // One mask is enough: all prompts begin their answers alike.
+        // One mask is enough: the answers to all prompts begin in the same way.
         let prompt = match prompts.first() {
             Some((first, _)) => first.with_tokens(tokens),
             None => {
@@ -235,7 +235,7 @@ fn check_length(shared: &Shared, request: &Request, tokens: &[TokenId]) -> Resul
     Ok(())
 }
 
-/// Refuses ids that stand for nothing.
+/// Refuses ids outside the vocabulary.
 pub(crate) fn check_tokens(
     path: &str,
     tokens: &[TokenId],
@@ -252,7 +252,8 @@ pub(crate) fn check_tokens(
     }
 }
 
-/// Each answer repeats the scores of its prompt, and the scheduler does not wait for their reader.
+/// Limits echoed scores: each answer repeats those of its prompt, and the scheduler does not wait
+/// for their reader.
 fn check_scores(
     request: &Request,
     sampling: &SamplerConfig,

@@ -1,7 +1,7 @@
-//! The one line that the log has of each request for an answer.
+//! The log line of a request for an answer.
 //!
-//! **Invariant:** it is written when the request ends, however that is, and has nothing of a
-//! prompt, an answer or a key.
+//! **Invariant:** it is written once, whenever and however the request ends, and contains nothing
+//! of a prompt, an answer or a key.
 
 use std::time::Duration;
 
@@ -11,28 +11,28 @@ use tokio::time::Instant;
 use crate::http::reply::{Problem, RequestId};
 use moeflux_wire::{Reason, Usage};
 
-/// What is known of a request. Dropping it writes the line.
+/// The data of a request's log line. Dropping it writes the line.
 #[derive(Debug)]
 pub(crate) struct Record {
     id: String,
     dialect: &'static str,
     began: Instant,
-    /// Of all prompts and answers.
+    /// Totals of all prompts and answers.
     usage: Usage,
-    /// What had been kept of its conversation and was dropped.
+    /// The session of its conversation, if that was kept and then dropped.
     missed: Option<Missed>,
     times: Times,
     ended: &'static str,
     status: u16,
-    /// Why it was refused.
+    /// Why it was refused or failed.
     reason: Option<&'static str>,
-    /// What was wrong, where it is not the client's.
+    /// The message of a failure that is not the client's, or else the name of the refused field.
     problem: String,
     ignored: String,
 }
 
 impl Record {
-    /// Of a request that has just come.
+    /// Begins the record of a new request.
     pub(crate) fn new(id: &RequestId, dialect: &'static str) -> Self {
         Self {
             id: id.0.clone(),
@@ -49,32 +49,32 @@ impl Record {
         }
     }
 
-    /// Fields that had no effect.
+    /// Notes fields that had no effect.
     pub(crate) fn ignored(&mut self, names: &[String]) {
         self.ignored = names.join(" ");
     }
 
-    /// A prompt is being read.
+    /// Adds a prompt that is being read.
     pub(crate) fn begun(&mut self, usage: Usage) {
         self.usage.n_prompt_tokens += usage.n_prompt_tokens;
         self.usage.n_cached_tokens += usage.n_cached_tokens;
         self.usage.n_replayed += usage.n_replayed;
     }
 
-    /// The prompt goes on from a session that was dropped.
+    /// Notes that the prompt continues a dropped session.
     pub(crate) fn missed(&mut self, missed: Option<Missed>) {
         self.missed = missed.or(self.missed);
     }
 
-    /// A token of an answer came.
+    /// Counts a token of an answer.
     pub(crate) fn token(&mut self) {
         self.usage.n_answer_tokens += 1;
     }
 
-    /// An answer ended.
+    /// Notes the end of an answer.
     pub(crate) fn finished(&mut self, reason: &Reason, times: &Times) {
         self.ended = reason.name();
-        // Answers go on beside each other: the longest counts.
+        // Answers run concurrently, so the longest times count.
         let all = &mut self.times;
         all.queued = all.queued.max(times.queued);
         all.prompt = all.prompt.max(times.prompt);
@@ -82,14 +82,14 @@ impl Record {
         all.drive_bytes = all.drive_bytes.max(times.drive_bytes);
     }
 
-    /// The client went away, if the request has not failed.
+    /// Notes that the client went away, unless the request failed before.
     pub(crate) fn cancelled(&mut self) {
         if self.status == 200 {
             self.ended = "cancelled";
         }
     }
 
-    /// The request was refused or failed.
+    /// Notes that the request was refused or failed.
     pub(crate) fn failed(&mut self, problem: &Problem) {
         let kind = problem.failure.kind;
         self.status = kind.status();
@@ -133,7 +133,7 @@ impl Drop for Record {
     }
 }
 
-/// Nothing where there is nothing to say.
+/// Returns `None` for an empty text, which is not logged.
 fn shown(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }

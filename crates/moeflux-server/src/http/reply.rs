@@ -1,6 +1,7 @@
-//! Responses, and refusals in the shape that the client's SDK reads.
+//! Responses, and refusals in the format that the client's SDK expects.
 //!
-//! **Invariant:** a body is JSON or a plain text, and says so. Knows no request but its path.
+//! **Invariant:** a body is JSON or plain text, and is labelled as such. Knows only the path and
+//! the headers of a request.
 
 use std::time::Duration;
 
@@ -13,12 +14,12 @@ use serde_json::Value as Json;
 
 use moeflux_wire::{Failure, FailureKind};
 
-/// The header that names a request, in all dialects but one.
+/// The header that identifies a request, in all dialects but one.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The same of Anthropic's API.
+/// The same header in Anthropic's API.
 pub(crate) const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
-/// Whose shape a failure has.
+/// The API whose format a failure has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     OpenAi,
@@ -26,7 +27,8 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    /// Anthropic's clients also ask for the list of models, and then say that they are.
+    /// Returns the family of a request. Anthropic's clients also request the list of models, and
+    /// then identify themselves by a header.
     pub(crate) fn of(path: &str, headers: &HeaderMap) -> Self {
         let is_messages = path == "/v1/messages" || path.starts_with("/v1/messages/");
         if is_messages || headers.contains_key("anthropic-version") {
@@ -37,15 +39,15 @@ impl Family {
     }
 }
 
-/// How a request is named in the log and to its client.
+/// The id of a request, for the log and for its client.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestId(pub(crate) String);
 
-/// Why there is no answer.
+/// The reason for which there is no answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub(crate) failure: Failure,
-    /// When it makes sense to ask again.
+    /// Time after which a retry makes sense.
     pub(crate) retry_after: Option<Duration>,
 }
 
@@ -72,17 +74,17 @@ impl From<Refusal> for Problem {
     }
 }
 
-/// A server that shuts down.
+/// Returns the failure of a server that is shutting down.
 pub(crate) fn closed() -> Failure {
     Failure::new(FailureKind::Unavailable, "this server is shutting down: try another one")
 }
 
-/// What a client is told of an error of the engine.
+/// Converts an error of the engine to a failure for the client.
 pub(crate) fn failure_of(error: &Error) -> Failure {
     let kind = match (error, error.fault()) {
         (Error::Cancelled, _) => return closed(),
         (Error::TooManyTokens { n_tokens_max }, _) => return Failure::beyond(*n_tokens_max),
-        // A template that refuses a conversation says so.
+        // A template that refuses a conversation gives the reason.
         (Error::Unsupported(_), _) | (_, Fault::Caller) => FailureKind::Invalid,
         (_, Fault::Machine) => FailureKind::Unavailable,
         _ => FailureKind::Internal,
@@ -90,27 +92,27 @@ pub(crate) fn failure_of(error: &Error) -> Failure {
     Failure::new(kind, error.to_string())
 }
 
-/// A response with JSON.
+/// Makes a response with JSON.
 pub(crate) fn json(json: &Json) -> Response<Body> {
     text("application/json", json.to_string())
 }
 
-/// A response with a text of this type.
+/// Makes a response with a text of this type.
 pub(crate) fn text(kind: &'static str, text: impl Into<Body>) -> Response<Body> {
     let mut response = Response::new(text.into());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
-/// Why a response is a refusal, for the log and the counts.
+/// The reason for a refusal, for the log and the counters.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub(crate) kind: FailureKind,
-    /// The field that is refused.
+    /// The refused field.
     pub(crate) field: Option<String>,
 }
 
-/// A refusal.
+/// Makes a refusal.
 pub(crate) fn refusal(family: Family, id: &RequestId, problem: &Problem) -> Response<Body> {
     let failure = &problem.failure;
     let body = match family {
@@ -128,7 +130,7 @@ pub(crate) fn refusal(family: Family, id: &RequestId, problem: &Problem) -> Resp
     response.extensions_mut().insert(refused);
     let headers = response.headers_mut();
     if let Some(retry_after) = problem.retry_after {
-        // Whole seconds, and never 0: a client would ask again at once.
+        // Whole seconds, and never 0: a client would retry at once.
         let seconds = retry_after.as_secs().saturating_add(1);
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }

@@ -1,6 +1,6 @@
-//! Paths, and what they do: a table from which the router is made.
+//! The table of paths and operations, from which the router is made.
 //!
-//! **Invariant:** whatever is asked, a failure has the shape of its dialect.
+//! **Invariant:** every failure has the format of its dialect.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::http::reply::{self, Family, Problem, RequestId};
 use crate::http::shared::{Current, Shared};
 use moeflux_wire::{Failure, FailureKind};
 
-/// What a path does.
+/// The operation of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Answer(Dialect),
@@ -40,7 +40,7 @@ impl Operation {
     }
 }
 
-/// Paths as `OpenAPI` writes them. The name of a model may have slashes.
+/// Paths in the notation of `OpenAPI`. The name of a model may contain slashes.
 const ROUTES: [(&str, Operation); 16] = [
     ("/v1/chat/completions", Operation::Answer(Dialect::Chat)),
     ("/v1/completions", Operation::Answer(Dialect::Completions)),
@@ -60,7 +60,7 @@ const ROUTES: [(&str, Operation); 16] = [
     ("/", Operation::Index),
 ];
 
-/// All paths, behind the guard of a socket.
+/// Routes all paths, behind the guard of a socket.
 pub(crate) fn router(current: &Current, entrance: Entrance) -> Router {
     let mut router = Router::new();
     for (path, operation) in ROUTES {
@@ -83,7 +83,7 @@ pub(crate) fn router(current: &Current, entrance: Entrance) -> Router {
         .layer(middleware::from_fn_with_state(state, guard::guard))
 }
 
-/// The method of a path that exists.
+/// Returns the method of an existing path.
 fn method_of(path: &str) -> Method {
     let route = ROUTES.iter().find(|(known, _)| *known == path);
     route.map_or(Method::GET, |(_, operation)| operation.method())
@@ -131,7 +131,7 @@ async fn refuse(request: Request<Body>, kind: FailureKind, problem: &str) -> Res
     reply::refusal(family, &id, &Failure::new(kind, problem).into())
 }
 
-/// What the guard found out.
+/// Returns the request's properties that the guard has stored.
 fn known(request: &Request<Body>) -> (Family, RequestId, Owner) {
     let extensions = request.extensions();
     let family = extensions.get::<Family>().copied().expect("the guard comes first");
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_is_meant_exists() {
-        // Of `/` it is asked only where there is no such route.
+        // `meant` is asked about `/` only if there is no such route.
         let is_whole = |path: &str| !["/", "/v1/models/{id}"].contains(&path);
         for (path, _) in ROUTES.into_iter().filter(|(path, _)| is_whole(path)) {
             assert_eq!(meant(path), None, "{path}");

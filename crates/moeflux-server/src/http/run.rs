@@ -1,6 +1,6 @@
-//! A request while the engine works on it: what its jobs tell becomes events of its answers.
+//! A running request: turns the events of its jobs into events of its answers.
 //!
-//! **Invariant:** as of [`moeflux_wire::Event`]. Dropping a run cancels what it has not finished.
+//! **Invariant:** as of [`moeflux_wire::Event`]. Dropping a run cancels its unfinished jobs.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,20 +20,21 @@ use crate::http::reply::{Problem, failure_of};
 use crate::http::shared::Shared;
 use moeflux_wire::{AnswerEvents, Event, Progress, Reason, Score, Usage, scored};
 
-/// Jobs of one request at a time: the others wait here, and leave the queue to other requests.
+/// Upper bound on the concurrent jobs of one request. Others wait here and leave the queue to other
+/// requests.
 const N_JOBS_MAX: usize = 8;
-/// Longest pause before a full queue is asked again.
+/// Upper bound on the pause before a full queue is tried again.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Events that are taken in a row before the client is sent what came of them.
+/// Upper bound on the job events that are processed before the client is sent their result.
 const N_EVENTS_IN_A_ROW_MAX: usize = 32;
 
-/// A request on its way.
+/// A running request.
 pub(crate) struct Run {
     shared: Arc<Shared>,
     inbox: Inbox,
-    /// Prompts whose jobs were not taken yet, with their numbers.
+    /// Prompts whose jobs were not submitted yet, with their indices.
     waiting: VecDeque<(usize, Planned)>,
-    /// When to ask again for the first of them, although no job has ended.
+    /// When to submit the first of them again even if no job has ended.
     ask_again: Option<Instant>,
     parts: Vec<Part>,
     n_jobs: usize,
@@ -42,7 +43,7 @@ pub(crate) struct Run {
 
 /// A prompt and its answers.
 struct Part {
-    /// While its job goes on.
+    /// Present while its job runs.
     ticket: Option<Ticket>,
     n_prompt_tokens: usize,
     n_answers: usize,
@@ -50,12 +51,12 @@ struct Part {
     prompt: PreparedPrompt,
     echo: Option<String>,
     has_scores: bool,
-    /// Once the prompt is begun.
+    /// Filled when the prompt is begun.
     answers: Vec<AnswerEvents>,
 }
 
 impl Run {
-    /// A run of these prompts; [`Run::submit`] begins it.
+    /// Creates a run of these prompts; [`Run::submit`] begins it.
     pub(crate) fn new(shared: Arc<Shared>, planned: VecDeque<Planned>, record: Record) -> Self {
         let part = |planned: &Planned| Part {
             ticket: None,
@@ -73,7 +74,7 @@ impl Run {
         Self { shared, inbox, waiting, ask_again: None, parts, n_jobs: 0, record }
     }
 
-    /// Gives jobs to the scheduler. A full queue is no problem for a request that has begun.
+    /// Submits jobs to the scheduler. A full queue is no error for a request that has begun.
     pub(crate) fn submit(&mut self) -> Result<(), Problem> {
         let submitted = self.submit_more();
         self.noted(submitted)
@@ -106,12 +107,12 @@ impl Run {
         self.n_jobs == 0 && self.waiting.is_empty()
     }
 
-    /// Tokens of all prompts.
+    /// Returns the number of tokens of all prompts.
     pub(crate) fn n_prompt_tokens(&self) -> usize {
         self.parts.iter().map(|part| part.n_prompt_tokens).sum()
     }
 
-    /// How far the prompts are read.
+    /// Returns the progress of reading the prompts.
     pub(crate) fn progress(&self) -> Progress {
         let mut all = Progress { n_total: self.n_prompt_tokens(), ..Progress::default() };
         let mut left = self.waiting.is_empty().then_some(Duration::ZERO);
@@ -128,8 +129,8 @@ impl Run {
         all
     }
 
-    /// Waits for something to happen, and appends what came of it, perhaps nothing. Events before a
-    /// problem count. It may be dropped at any time and loses nothing.
+    /// Waits for an event of a job and appends the resulting events, possibly none. Events before a
+    /// problem are valid. Cancel safe: no event is lost.
     pub(crate) async fn next(&mut self, events: &mut Vec<Event>) -> Result<(), Problem> {
         let heard = tokio::select! {
             heard = self.inbox.next() => heard,
@@ -209,7 +210,7 @@ impl Run {
         }
     }
 
-    /// The prompt's text comes with the first of its tokens: characters may lie across tokens.
+    /// Sends the prompt's whole text with its first scores, because characters may span tokens.
     fn scores(&mut self, part_idx: usize, scores: &[Scored], events: &mut Vec<Event>) {
         let tokenizer = self.shared.text().tokenizer();
         let tokens: Vec<_> = scores.iter().map(|it| scored(tokenizer, score(it))).collect();
@@ -262,7 +263,7 @@ struct End {
 }
 
 impl Part {
-    /// The numbers of its answers among those of all parts.
+    /// Returns the indices of its answers among those of all parts.
     fn indices(&self, part_idx: usize) -> Range<usize> {
         part_idx * self.n_answers..(part_idx + 1) * self.n_answers
     }

@@ -1,7 +1,7 @@
-//! What all requests to a server share.
+//! State that all requests to a server share.
 //!
-//! **Invariant:** nothing here depends on a request, but counts, places and the kinds of lines that
-//! were logged already.
+//! **Invariant:** independent of requests, except for counters, places and the record of lines that
+//! were logged once.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
@@ -18,7 +18,7 @@ use crate::http::places::Places;
 use crate::metrics::RefusalCounts;
 use moeflux_wire::{Failure, FailureKind, Head};
 
-/// What all requests share, whichever model answers them.
+/// State that all requests share, whichever model answers them.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) config: Config,
@@ -30,19 +30,19 @@ pub(crate) struct Common {
     n_drawn: AtomicU64,
 }
 
-/// What requests to a model share. A request keeps it to its end, also where another model has
-/// taken the place of this one.
+/// State that requests to a model share. A request keeps it to its end, even after another model
+/// has replaced this one.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) common: Arc<Common>,
     pub(crate) served: Served,
-    /// From conversations to prompts, and from tokens back to answers.
+    /// Converts conversations to prompts, and tokens back to answers.
     pub(crate) chat: Chat,
     /// Turns of histories that were replayed.
     pub(crate) n_replayed: AtomicU64,
 }
 
-/// The model that answers now.
+/// The current model.
 #[derive(Clone, Debug)]
 pub(crate) struct Current(Arc<RwLock<Arc<Shared>>>);
 
@@ -73,17 +73,17 @@ impl Common {
         }
     }
 
-    /// A number that nobody can foresee who does not know the key, which the system drew.
+    /// Returns a random number. It is unpredictable without the process's random key.
     pub(crate) fn draw(&self) -> u64 {
         self.random.hash_one(self.n_drawn.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A name that nothing else has.
+    /// Returns a unique id.
     pub(crate) fn id(&self) -> String {
         format!("{:016x}{:016x}", self.draw(), self.draw())
     }
 
-    /// Logs a line the first time.
+    /// Logs a line once.
     pub(crate) fn note(&self, line: &'static str) {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         if noted.insert(line) {
@@ -93,7 +93,7 @@ impl Common {
 }
 
 impl Shared {
-    /// What requests to a model share.
+    /// Creates the state for a model.
     pub(crate) fn new(common: Arc<Common>, served: Served) -> Result<Self> {
         assert!(!served.model.names.is_empty(), "a model has a name");
         let Common { config, account, .. } = &*common;
@@ -109,23 +109,23 @@ impl Shared {
         Ok(Self { common, served, chat, n_replayed: AtomicU64::new(0) })
     }
 
-    /// The model's text.
+    /// Returns the model's text.
     pub(crate) fn text(&self) -> &ModelText {
         &self.served.text
     }
 
-    /// The head of a new response.
+    /// Creates the head of a new response.
     pub(crate) fn head(&self) -> Head {
         let created_s = u64::try_from((self.served.seconds_since_1970)()).unwrap_or_default();
         Head { id: self.common.id(), created_s, model: self.name().to_owned() }
     }
 
-    /// The model's true name.
+    /// Returns the model's canonical name.
     pub(crate) fn name(&self) -> &str {
         &self.served.model.names[0]
     }
 
-    /// Whether a client may call the model so.
+    /// Checks that a client may call the model by this name.
     pub(crate) fn check_name(&self, name: Option<&str>) -> std::result::Result<(), Failure> {
         let Some(name) = name.filter(|_| self.common.config.strict_model) else { return Ok(()) };
         if self.served.model.names.iter().any(|it| it == name) {

@@ -1,46 +1,46 @@
-//! What a body will take once it is parsed, found out before it is.
+//! Estimates the memory that parsing a body will take, before it is parsed.
 //!
-//! Parsers make of `[[],[],..]` some hundred times its bytes, and of a long string little more than
-//! that. So values are counted while the body comes.
-//! **Invariant:** of what is JSON, as many values are counted as a parser makes, keys included.
+//! A parser turns `[[],[],..]` into a few hundred times its bytes, and a long string into little
+//! more than its length. Therefore values are counted as the body arrives. **Invariant:** for valid
+//! JSON, counts as many values as a parser makes, keys included.
 
 /// Bytes for each byte of a body: its strings as values, as messages, in the template and in its
-/// text. Of a conversation of one long message 7 were measured.
+/// text. A conversation of one long message measured 7.
 const PER_BYTE: usize = 12;
-/// The same where all tokens of a text are counted, however many: 19 were measured.
+/// Bytes for each byte when all tokens of a text are counted, whatever their number; measured 19.
 const PER_COUNTED_BYTE: usize = 24;
-/// Bytes for each value: in a list or a map, as a value of the template, and as what that writes
-/// around it. Of a tool with 3,000 properties 500 were measured.
+/// Bytes for each value: in a list or a map, as a value of the template, and in the text that the
+/// template writes around it. A tool with 3,000 properties measured 500.
 const PER_VALUE: usize = 640;
-/// Bytes for each sign that may begin a value in a string that is JSON itself; 60 were measured.
+/// Bytes for each character that may begin a value in a string that is itself JSON; measured 60.
 const PER_SIGN: usize = 128;
-/// Keys of strings that are read as JSON once more.
+/// Keys whose strings are parsed as JSON again.
 const JSON_TEXTS: [&[u8]; 4] = [b"arguments", b"input", b"guided_json", b"json"];
 /// For any request.
 const FIXED: usize = 512 << 10;
-/// What a template may write: so many times the body, and so much for each value and at all.
+/// Limits on a template's output: per byte of the body, per value, and fixed.
 const TEXT_PER_BYTE: usize = 3;
 const TEXT_PER_VALUE: usize = 256;
 const TEXT_FIXED: usize = 64 << 10;
 
-/// A body while it comes, and then.
+/// The scanner of a body, and its counts.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "the state of a scanner")]
 pub(crate) struct Size {
     pub(crate) n_bytes: usize,
     pub(crate) n_values: usize,
-    /// Signs in strings that are JSON themselves.
+    /// Structural characters in strings that are themselves JSON.
     n_signs: usize,
     is_in_string: bool,
     is_escaped: bool,
-    /// In a number, or in `true`, `false` or `null`.
+    /// Inside a number, or inside `true`, `false` or `null`.
     is_in_word: bool,
-    /// Whether the next string, or the one that it is in, is JSON itself.
+    /// Whether the current or next string is itself JSON.
     is_json_text: bool,
     last: LastString,
 }
 
-/// The beginning of the last string, which a colon behind it makes a key.
+/// The beginning of the last string, which becomes a key if a colon follows.
 #[derive(Clone, Copy, Debug, Default)]
 struct LastString {
     bytes: [u8; 12],
@@ -93,12 +93,12 @@ impl Size {
         }
     }
 
-    /// What it takes to make a prompt of it.
+    /// Returns the memory for making a prompt of the body.
     pub(crate) fn reading_bytes(&self) -> usize {
         self.bytes_with(PER_BYTE)
     }
 
-    /// What it takes to find all tokens of it.
+    /// Returns the memory for finding all tokens of the body.
     pub(crate) fn counting_bytes(&self) -> usize {
         self.bytes_with(PER_COUNTED_BYTE)
     }
@@ -110,14 +110,14 @@ impl Size {
         of_bytes.saturating_add(of_values).saturating_add(of_signs).saturating_add(FIXED)
     }
 
-    /// What a template may write of it.
+    /// Returns the limit on a template's output.
     pub(crate) fn text_bytes_max(&self) -> usize {
         let of_values = self.n_values.saturating_mul(TEXT_PER_VALUE);
         let of_bytes = self.n_bytes.saturating_mul(TEXT_PER_BYTE);
         of_bytes.saturating_add(of_values).saturating_add(TEXT_FIXED)
     }
 
-    /// What it is, for messages.
+    /// Describes the work for messages.
     pub(crate) fn shown(&self) -> String {
         format!("reading a body of {} bytes with {} values", self.n_bytes, self.n_values)
     }

@@ -1,8 +1,8 @@
-//! A stream that fails where its reader takes too little of what it is sent.
+//! A stream that fails when its reader takes data too slowly.
 //!
-//! A connection is not told that: its writes wait, and behind them everything else of it.
-//! **Invariant:** bytes that a write offers are taken within a limit of time, or a write fails. It
-//! does not help a reader to take a few of them: the clock goes on until all are taken. Knows no
+//! A connection does not notice that by itself: its writes wait, and everything else waits for
+//! them. **Invariant:** the bytes that a write offers are taken within the time limit, or a write
+//! fails. Taking a few of them does not extend the limit: it applies until all are taken. Knows no
 //! HTTP.
 
 use std::io;
@@ -18,15 +18,15 @@ use tokio::time::{Instant, Sleep, sleep_until};
 pub(crate) struct StallLimit<S> {
     inner: S,
     limit: Duration,
-    /// Bytes that were taken.
+    /// Total bytes that were taken.
     n_taken: u64,
-    /// While offered bytes wait.
+    /// Set while offered bytes wait.
     due: Option<Due>,
-    /// Wakes a write that waits.
+    /// Wakes a waiting write.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// How many bytes must be taken by when.
+/// The total number of bytes to be taken by a deadline.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     n_bytes: u64,
@@ -34,12 +34,13 @@ struct Due {
 }
 
 impl<S: AsyncWrite + Unpin> StallLimit<S> {
-    /// `inner`, whose bytes wait for so long at most.
+    /// Wraps `inner`; its bytes wait for at most `limit`.
     pub(crate) fn new(inner: S, limit: Duration) -> Self {
         Self { inner, limit, n_taken: 0, due: None, timer: None }
     }
 
-    /// What a write of `n_offered` bytes came to. Flushing and closing do not wait for the reader.
+    /// Checks the result of writing `n_offered` bytes. Flushing and closing do not wait for the
+    /// reader.
     fn check(
         &mut self,
         context: &mut Context<'_>,
@@ -50,7 +51,7 @@ impl<S: AsyncWrite + Unpin> StallLimit<S> {
         if let Poll::Ready(Ok(n_bytes)) = &written {
             self.n_taken += *n_bytes as u64;
         }
-        // Bytes that were offered when the clock began have been taken: it begins anew.
+        // All bytes that were offered when the deadline was set have been taken: it starts anew.
         self.due = self.due.filter(|due| self.n_taken < due.n_bytes);
         if self.n_taken < n_offered_in_all && self.due.is_none() {
             self.due = Some(Due { n_bytes: n_offered_in_all, at: Instant::now() + self.limit });
@@ -126,7 +127,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
     const N_BYTES: usize = 1 << 10;
 
-    /// Writes through a pipe of few bytes whose reader takes `n_bytes` each time, `pause` apart.
+    /// Writes through a small pipe whose reader takes `n_bytes` each time, `pause` apart.
     async fn write_to(n_bytes: usize, pause: Duration) -> io::Result<()> {
         let (mut reader, writer) = duplex(16);
         let mut writer = StallLimit::new(writer, LIMIT);

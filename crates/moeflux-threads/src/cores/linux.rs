@@ -1,27 +1,27 @@
-//! Linux, by its files: which processors are one core, and which cores are slow.
+//! Linux: reads which processors share a core, and which cores are slow, from its files.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-/// Where Linux describes its processors and their kinds.
+/// Folder in which Linux describes processors and their kinds.
 const DEVICES: &str = "/sys/devices";
 
-/// A core with less than one part of so many of the largest capacity is an efficiency core. With
-/// as many slow cores as fast ones and parts of equal size, slower ones cost more than they add.
+/// A core with less than the largest capacity divided by this is an efficiency core. With as many
+/// slow cores as fast ones and parts of equal size, slower cores cost more than they add.
 const SLOWEST_SHARE: u64 = 2;
 
-/// More processors than any system has.
+/// Upper bound on the processors of any system.
 const N_CPUS_MAX: usize = 1 << 16;
 
-/// Those of this machine.
+/// Returns the performance cores of this machine.
 pub(super) fn n_performance_cores() -> Option<NonZeroUsize> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     n_described(Path::new(DEVICES), &status)
 }
 
-/// Cores that `devices` describes, of those in the affinity mask that `status` names.
+/// Counts the fast cores described in `devices`, within the affinity mask in `status`.
 fn n_described(devices: &Path, status: &str) -> Option<NonZeroUsize> {
     let cpus = devices.join("system/cpu");
     let mut allowed = list_of(&cpus.join("online"))?;
@@ -38,7 +38,7 @@ fn n_described(devices: &Path, status: &str) -> Option<NonZeroUsize> {
     NonZeroUsize::new(cores.len())
 }
 
-/// Those that are no efficiency cores; all of them if none other is allowed.
+/// Removes efficiency cores; keeps all if no other core is allowed.
 fn fast_of(devices: &Path, allowed: &BTreeSet<usize>) -> BTreeSet<usize> {
     let mut fast = allowed.clone();
     if let Some(performance) = list_of(&devices.join("cpu_core/cpus")) {
@@ -58,7 +58,7 @@ fn list_of(path: &Path) -> Option<BTreeSet<usize>> {
     parse_list(&fs::read_to_string(path).ok()?)
 }
 
-/// A list as Linux writes it: `0-3,8,10-11`.
+/// Parses a list in Linux's format: `0-3,8,10-11`.
 fn parse_list(text: &str) -> Option<BTreeSet<usize>> {
     let mut cpus = BTreeSet::new();
     for part in text.trim().split(',') {
@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder like `/sys/devices`, gone at the end.
+    /// A folder like `/sys/devices`, removed when dropped.
     struct Devices {
         root: PathBuf,
     }
@@ -98,7 +98,7 @@ mod tests {
             fs::write(path, format!("{text}\n")).unwrap();
         }
 
-        /// Cores of two threads each: `first` and `first + distance`.
+        /// Adds cores with two threads each: `first` and `first + distance`.
         fn pairs(&self, firsts: std::ops::Range<usize>, distance: usize) {
             for first in firsts {
                 for cpu in [first, first + distance] {
@@ -154,7 +154,7 @@ mod tests {
         intel.write("cpu_atom/cpus", "8-19");
         intel.check("0-19", Some(4));
         intel.check("6-9", Some(1));
-        // Better than none.
+        // Better than no core.
         intel.check("8-11", Some(4));
     }
 

@@ -1,10 +1,10 @@
-//! macOS, by the kernel's counters: level 0 are the fastest cores.
+//! macOS: reads the kernel's counters. The cores of level 0 are the fastest.
 
 use std::ffi::{CStr, c_int};
 use std::num::NonZeroUsize;
 use std::ptr;
 
-/// Macs with Intel's processors have no levels.
+/// Macs with Intel processors have no levels.
 pub(super) fn n_performance_cores() -> Option<NonZeroUsize> {
     number(c"hw.perflevel0.physicalcpu").or_else(|| number(c"hw.physicalcpu"))
 }

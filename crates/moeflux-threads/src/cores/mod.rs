@@ -1,9 +1,10 @@
-//! How many threads compute: one for each physical core that is as fast as the others.
+//! The number of compute threads: one for each physical core of the fast kind.
 //!
-//! A section ends when its slowest part does. Two threads of one core share its units, and an
-//! efficiency core takes a multiple of the time for a part of the same size, so that the rest waits
-//! at the barrier for both. **Invariant:** never more than the affinity mask and a container's
-//! quota allow; what the system does not say makes no difference, and nothing fails.
+//! A section ends when its slowest part does. Two threads of one core share its execution units,
+//! and an efficiency core takes several times as long for a part of the same size. All other
+//! threads would wait for them at the barrier. **Invariant:** never more threads than the affinity
+//! mask and a container's quota allow. Information that the system does not provide is ignored;
+//! nothing fails.
 
 #[cfg(any(windows, test))]
 mod records;
@@ -27,8 +28,8 @@ use self::unknown as asked;
 #[cfg(windows)]
 use self::windows as asked;
 
-/// One per physical performance core that this process may use. Where the system does not say which
-/// these are, one per processor.
+/// Returns the number of compute threads: one for each physical performance core that this process
+/// may use, or one for each processor where the system does not identify these cores.
 #[must_use]
 pub fn n_compute_threads() -> NonZeroUsize {
     let n_available = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);

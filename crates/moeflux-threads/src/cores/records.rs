@@ -1,20 +1,20 @@
-//! Cores as Windows describes them.
+//! Windows' description of cores.
 
 use std::num::NonZeroUsize;
 
 /// A physical core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Core {
-    /// The higher, the faster.
+    /// Efficiency class: higher is faster.
     pub(super) class: u8,
-    /// Its group of up to 64 processors.
+    /// Its group of at most 64 processors.
     pub(super) group: u16,
-    /// Which processors of that group are its threads.
+    /// The processors of that group that are its threads.
     pub(super) mask: u64,
 }
 
-/// The fastest cores, of those whose processors this process may use: `allowed` is a group and a
-/// mask, or nothing where it may use several groups.
+/// Counts the fastest of the cores whose processors this process may use. `allowed` is a group and
+/// a mask; `None` if the process may use several groups.
 pub(super) fn n_fastest(cores: &[Core], allowed: Option<(u16, u64)>) -> Option<NonZeroUsize> {
     let is_allowed = |core: &&Core| {
         allowed.is_none_or(|(group, mask)| core.group == group && core.mask & mask != 0)
@@ -28,7 +28,8 @@ pub(super) fn n_fastest(cores: &[Core], allowed: Option<(u16, u64)>) -> Option<N
 mod tests {
     use super::*;
 
-    /// Cores of so many threads each, one after another.
+    /// Returns consecutive cores. Each kind has a number of cores, a class, and the threads of a
+    /// core.
     fn cores(kinds: &[(usize, u8, u32)]) -> Vec<Core> {
         let (mut cores, mut at) = (Vec::new(), 0_u32);
         for (n_cores, class, n_threads) in kinds {
@@ -53,7 +54,7 @@ mod tests {
         let hybrid = cores(&[(8, 1, 2), (16, 0, 1)]);
         check(&hybrid, None, 8);
         check(&hybrid, Some((0, 0xf)), 2);
-        // Better than none.
+        // Better than no core.
         check(&hybrid, Some((0, 0xff << 16)), 8);
         // 16 cores with 32 threads.
         let alike = cores(&[(16, 0, 2)]);

@@ -1,4 +1,4 @@
-//! A system that is not asked.
+//! Systems without a query for the kinds of cores.
 
 use std::num::NonZeroUsize;
 

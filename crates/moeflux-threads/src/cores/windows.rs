@@ -1,4 +1,4 @@
-//! Windows, by its list of cores.
+//! Windows: reads the system's list of cores.
 
 use std::mem::offset_of;
 use std::num::NonZeroUsize;
@@ -14,14 +14,14 @@ use windows_sys::Win32::System::Threading::{
 
 use super::records::{Core, n_fastest};
 
-/// Groups of 64 processors: more than any system has.
+/// Upper bound on the groups of 64 processors of any system.
 const N_GROUPS_MAX: usize = 64;
 
 pub(super) fn n_performance_cores() -> Option<NonZeroUsize> {
     n_fastest(&cores(&list()?), allowed())
 }
 
-/// The list as the system writes it: records of different lengths.
+/// Returns the list in the system's format: records of different lengths.
 fn list() -> Option<Vec<u8>> {
     let mut n_bytes = 0;
     // SAFETY: without a buffer only the length is written.
@@ -63,7 +63,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at + N)?.try_into().ok()
 }
 
-/// The group that this process may use and its mask there; nothing where it may use several.
+/// Returns the group that this process may use and its mask there; `None` if it may use several.
 fn allowed() -> Option<(u16, u64)> {
     let (mut groups, mut n_groups) = ([0_u16; N_GROUPS_MAX], N_GROUPS_MAX as u16);
     // SAFETY: the handle of this process is always valid, and the system writes at most `n_groups`

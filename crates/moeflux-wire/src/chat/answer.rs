@@ -1,9 +1,9 @@
-//! A chat completion, whole or in chunks.
+//! Writes a chat completion, whole or in chunks.
 //!
-//! **Invariant:** the first chunk of each answer has the role; its last has the reason; then comes
-//! the usage, if it was asked for, and `[DONE]`. A failure is the last chunk, without `[DONE]`. All
-//! deltas of a call have its number, and only the first has its id, kind and name. An answer that
-//! is sent whole has no call that was cut: half of a custom tool's text looks like a whole one.
+//! **Invariant:** the first chunk of each answer has the role, and its last the reason; then come
+//! the usage, if requested, and `[DONE]`. A failure is the last chunk, without `[DONE]`. All deltas
+//! of a call have its index, and only the first has its id, kind and name. An answer that is sent
+//! whole contains no cut calls, because half of a custom tool's text looks complete.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -26,12 +26,12 @@ pub struct Writer {
     totals: Totals,
 }
 
-/// An answer so far; its texts only where it is collected.
+/// An answer so far; its texts are filled only if it is sent whole.
 #[derive(Clone, Debug, Default)]
 struct Answer {
     thoughts: String,
     text: String,
-    /// As JSON, with commas between: as values they would take some ten times that.
+    /// JSON entries separated by commas; as values they would take about ten times the memory.
     logprobs: String,
     calls: Vec<Call>,
     finish: Option<&'static str>,
@@ -47,7 +47,7 @@ struct Call {
 }
 
 impl Writer {
-    /// A writer for the answer to a request of this shape.
+    /// Creates a writer for the answer to a request of this shape.
     #[must_use]
     pub fn new(shape: Shape, head: Head) -> Self {
         let answers = vec![Answer::default(); shape.n_answers];
@@ -123,7 +123,7 @@ impl Writer {
         bytes::data(&self.object("chat.completion.chunk", vec![choice]), out);
     }
 
-    /// With null for the usage, where it comes in the last chunk.
+    /// Creates the common object, with a null usage if that comes in the last chunk.
     fn object(&self, name: &str, choices: Vec<Json>) -> Json {
         let mut object = json!({
             "id": format!("chatcmpl-{}", self.head.id),
@@ -216,7 +216,7 @@ impl Writer {
     }
 }
 
-/// The whole of a response.
+/// The whole response.
 #[derive(Serialize)]
 struct Completion<'a> {
     id: String,
@@ -242,7 +242,7 @@ struct Listed {
 }
 
 impl Answer {
-    /// Adds a call, which has this number.
+    /// Adds a call. Returns its index.
     fn begin(&mut self, id: &str, target: Target) -> (usize, &Call) {
         let arguments = Arguments::new(&target);
         let call_idx = self.calls.len();
@@ -270,7 +270,7 @@ impl Answer {
 }
 
 impl Call {
-    /// What its kind is called, and its arguments.
+    /// Returns the names of the call's kind and of its arguments.
     fn names(&self) -> (&'static str, &'static str) {
         if self.target.is_custom { ("custom", "input") } else { ("function", "arguments") }
     }

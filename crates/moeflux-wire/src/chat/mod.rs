@@ -1,4 +1,4 @@
-//! Chat Completions of `OpenAI`: `/v1/chat/completions`.
+//! `OpenAI`'s Chat Completions: `/v1/chat/completions`.
 
 mod request;
 mod answer;

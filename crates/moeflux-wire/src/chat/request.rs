@@ -1,8 +1,8 @@
-//! The body of a request for a chat completion.
+//! Reads the request body of a chat completion.
 //!
 //! Additions to `OpenAI`'s fields: `top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`,
 //! `continue_final_message`, `add_generation_prompt`, `max_thinking_tokens`, `grammar` and vLLM's
-//! fields for the same, and thoughts in messages of the assistant.
+//! fields for the same, and thoughts in assistant messages.
 
 use moeflux_chat::{
     Assistant, Call, ChatOptions, Conversation, Ending, OWN_VARIABLES, Tool, ToolResult, Turn,
@@ -22,7 +22,7 @@ use crate::thoughts;
 use crate::tools;
 use crate::turns::Turns;
 
-/// Fields without effect here that every client may send.
+/// Known fields without effect here, which any client may send.
 const KNOWN: [&str; 10] = [
     "user",
     "store",
@@ -36,7 +36,7 @@ const KNOWN: [&str; 10] = [
     "prediction",
 ];
 
-/// What the writer of the answer needs to know of the request.
+/// The properties of a request that the writer of its answer needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub(crate) delivery: Delivery,
@@ -46,7 +46,7 @@ pub struct Shape {
     pub(crate) kinds: Kinds,
 }
 
-/// How the answer is sent.
+/// The way in which the answer is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     Whole,
@@ -54,15 +54,15 @@ pub(crate) enum Delivery {
     StreamWithUsage,
 }
 
-/// A request for a chat completion.
+/// Parses a request for a chat completion.
 ///
 /// # Errors
-/// The first field that cannot be honoured.
+/// A [`Failure`] that names the first invalid or unsupported field.
 pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
     parse_fields(Fields::of_body(body)?)
 }
 
-/// The same of a body that is parsed already.
+/// Like [`parse`], for a body that is already parsed as JSON.
 ///
 /// # Errors
 /// As [`parse`].
@@ -110,7 +110,7 @@ fn end(mut fields: Fields, mut ignored: Ignored) -> Ignored {
     ignored
 }
 
-/// Refuses what would change the answer.
+/// Refuses fields that would change the answer.
 fn refuse(fields: &mut Fields) -> Result<(), Failure> {
     let reason = "is not supported: this server answers with text";
     fields.refuse("audio", reason)?;
@@ -142,7 +142,7 @@ fn n_logprobs(fields: &mut Fields) -> Result<Option<usize>, Failure> {
     }
 }
 
-/// Whether the answer is streamed, and how.
+/// Returns whether the answer is streamed, and how.
 pub(crate) fn delivery(
     fields: &mut Fields,
     ignored: &mut Ignored,
@@ -162,7 +162,7 @@ pub(crate) fn delivery(
     Ok((is_streamed, delivery))
 }
 
-/// The newer name wins, as it does in `OpenAI`'s API.
+/// Takes the token limit. The newer name takes precedence, as in `OpenAI`'s API.
 fn n_tokens_max(fields: &mut Fields) -> Result<Option<usize>, Failure> {
     let older = fields.count("max_tokens", 1..=N_TOKENS_MAX)?;
     Ok(fields.count("max_completion_tokens", 1..=N_TOKENS_MAX)?.or(older))
@@ -179,7 +179,7 @@ fn conversation(
         let problem = "cannot be combined with `continue_final_message`";
         return Err(Failure::invalid(&fields.path("add_generation_prompt"), problem));
     }
-    // Whoever says how the answer begins does not want a last text to go on.
+    // A client that states how the answer begins does not want a last text continued.
     let goes_on = goes_on.or(opens.map(|_| false));
     let path = fields.path("messages");
     if !fields.has("messages") {
@@ -196,7 +196,7 @@ fn conversation(
     Ok(conversation)
 }
 
-/// What the template is told: `chat_template_kwargs`, and what `reasoning_effort` means; with the
+/// Returns the inputs of the template, from `chat_template_kwargs` and `reasoning_effort`, and the
 /// limit on thoughts that follows from the latter.
 pub(crate) fn options(fields: &mut Fields) -> Result<(ChatOptions, Option<usize>), Failure> {
     let variables = template_variables(fields)?;
@@ -206,7 +206,7 @@ pub(crate) fn options(fields: &mut Fields) -> Result<(ChatOptions, Option<usize>
     Ok((options, limit))
 }
 
-/// Variables that a client gives to the template.
+/// Takes the variables that a client gives to the template.
 pub(crate) fn template_variables(fields: &mut Fields) -> Result<Map<String, Json>, Failure> {
     let path = fields.path("chat_template_kwargs");
     let variables = fields.map("chat_template_kwargs")?;
@@ -219,8 +219,8 @@ pub(crate) fn template_variables(fields: &mut Fields) -> Result<Map<String, Json
     }
 }
 
-/// `none` means no thoughts; anything else is told to the template. What the client tells the
-/// template itself wins. The limit on thoughts that follows.
+/// Applies an effort: `none` disables thoughts, any other value is passed to the template. The
+/// client's own template variables take precedence. Returns the resulting limit on thoughts.
 pub(crate) fn wish_effort(options: &mut ChatOptions, effort: Option<&str>) -> Option<usize> {
     match effort {
         None => {}
@@ -312,7 +312,7 @@ fn call(mut call: Fields, ignored: &mut Ignored) -> Result<Call, Failure> {
 }
 
 impl Shape {
-    /// The shape of a request, for the writers of both older dialects.
+    /// Returns whether the answer is sent whole, for the writers of both older dialects.
     pub(crate) fn is_whole(&self) -> bool {
         self.delivery == Delivery::Whole
     }

@@ -1,8 +1,8 @@
-//! Completions, whole or in chunks.
+//! Writes completions, whole or in chunks.
 //!
-//! **Invariant:** the last chunk of each answer has the reason; then comes the usage, if it was
-//! asked for, and `[DONE]`. A failure is the last chunk, without `[DONE]`. Thoughts are text: the
-//! prompt is no conversation.
+//! **Invariant:** the last chunk of each answer has the reason; then come the usage, if requested,
+//! and `[DONE]`. A failure is the last chunk, without `[DONE]`. Thoughts are text, because the
+//! prompt is not a conversation.
 
 use serde_json::{Value as Json, json};
 
@@ -23,7 +23,7 @@ pub struct Writer {
     totals: Totals,
 }
 
-/// An answer so far; its text only where it is collected.
+/// An answer so far; its text is filled only if it is sent whole.
 #[derive(Clone, Debug, Default)]
 struct Answer {
     text: String,
@@ -32,7 +32,7 @@ struct Answer {
 }
 
 impl Writer {
-    /// A writer for the answer to a request of this shape.
+    /// Creates a writer for the answer to a request of this shape.
     #[must_use]
     pub fn new(shape: Shape, head: Head) -> Self {
         let answers = vec![Answer::default(); shape.n_prompts * shape.n_answers];
@@ -59,7 +59,7 @@ impl Writer {
         json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish})
     }
 
-    /// With null for the usage, where it comes in the last chunk.
+    /// Creates the common object, with a null usage if that comes in the last chunk.
     fn object(&self, choices: Vec<Json>) -> Json {
         let mut object = json!({
             "id": format!("cmpl-{}", self.head.id),
@@ -74,7 +74,8 @@ impl Writer {
         object
     }
 
-    /// A chunk without text: clients that count chunks, or wait for the first, skip comments.
+    /// Writes a chunk without text, because clients that count chunks or wait for the first ignore
+    /// comments.
     fn alive(&self, progress: Progress, out: &mut Vec<u8>) {
         let choice = json!({"index": 0, "text": "", "logprobs": null, "finish_reason": null});
         let mut object = self.object(vec![choice]);
@@ -122,7 +123,7 @@ impl Writer {
 impl event::Writer for Writer {
     fn write(&mut self, event: &Event, out: &mut Vec<u8>) {
         match event {
-            // The prompt is no conversation, so that nothing is taken for a call.
+            // The prompt is not a conversation, so nothing is treated as a call.
             Event::Begun { .. }
             | Event::CallBegun { .. }
             | Event::CallArguments { .. }

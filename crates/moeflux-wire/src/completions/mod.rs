@@ -1,4 +1,4 @@
-//! Completions of `OpenAI`: `/v1/completions`.
+//! `OpenAI`'s Completions: `/v1/completions`.
 
 mod request;
 mod answer;

@@ -1,7 +1,7 @@
-//! The body of a request for a completion: texts, or the ids of tokens, to go on with.
+//! Reads the request body of a completion: texts or token ids to be continued.
 //!
-//! Evaluation harnesses ask for `echo` and `logprobs` with `max_tokens` 0: then nothing is
-//! generated, and the prompt comes back with its log-probabilities.
+//! Evaluation harnesses request `echo` and `logprobs` with `max_tokens` 0: then nothing is
+//! generated, and the prompt is returned with its log-probabilities.
 
 use moeflux::TokenId;
 use moeflux_chat::AnswerRules;
@@ -16,20 +16,21 @@ use crate::request::{Prompt, PromptText, Request};
 use crate::rules;
 use crate::sampling::{self, N_ANSWERS_MAX, N_LOGPROBS_MAX, N_TOKENS_MAX};
 
-/// Most prompts of a request, times the answers to each: all of them wait for their turn.
+/// Maximum number of prompts in a request, times the answers to each, because all of them are
+/// queued.
 const N_PROMPTS_MAX: usize = 1_024;
-/// Tokens of an answer to a client that names no number: those of `OpenAI`'s API.
+/// The default number of tokens of an answer, as in `OpenAI`'s API.
 const N_TOKENS_DEFAULT: usize = 16;
 
 const KNOWN: [&str; 2] = ["user", "service_tier"];
 
-/// What the writer of the answer needs to know of the request.
+/// The properties of a request that the writer of its answer needs.
 pub type Shape = ChatShape;
 
-/// A request for completions.
+/// Parses a request for completions.
 ///
 /// # Errors
-/// The first field that cannot be honoured.
+/// A [`Failure`] that names the first invalid or unsupported field.
 pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
     let mut fields = Fields::of_body(body)?;
     let mut ignored = Ignored::default();
@@ -118,7 +119,7 @@ fn prompt(path: &str, value: Json) -> Result<PromptText, Failure> {
     }
 }
 
-/// A list of ids of tokens.
+/// Parses a list of token ids.
 pub(crate) fn tokens(path: &str, values: &[Json]) -> Result<Vec<TokenId>, Failure> {
     let id = |(index, value): (usize, &Json)| {
         let id = value.as_u64().and_then(|it| u32::try_from(it).ok()).map(TokenId);

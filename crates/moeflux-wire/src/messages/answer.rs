@@ -1,9 +1,9 @@
-//! A message, whole or as events.
+//! Writes a message, whole or as events.
 //!
 //! **Invariant:** `message_start`, blocks one after another (a thought, then texts and calls),
 //! `message_delta` with the reason and all tokens, `message_stop`. An `error` is the last event. A
-//! message that is sent whole has no call that was cut: half of its arguments are no object. In a
-//! stream, the arguments of such a call never add up to one.
+//! message that is sent whole contains no cut calls, because half of the arguments is not an
+//! object. In a stream, the arguments of a cut call never form an object.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -13,7 +13,8 @@ use crate::messages::request::{Shape, Thoughts};
 use crate::request::Head;
 use crate::usage;
 
-/// Clients keep a thought only with a signature, and send it back. It says nothing here.
+/// The signature of thoughts, without meaning here. Clients keep a thought only if it has one, and
+/// send it back.
 const SIGNATURE: &str = "bW9lZmx1eA==";
 
 /// Writes one response.
@@ -21,7 +22,7 @@ const SIGNATURE: &str = "bW9lZmx1eA==";
 pub struct Writer {
     shape: Shape,
     head: Head,
-    /// Blocks so far; texts only where they are collected.
+    /// The blocks so far; their texts are filled only if the message is sent whole.
     blocks: Vec<Block>,
     /// Whether the last block is open.
     is_open: bool,
@@ -31,9 +32,9 @@ pub struct Writer {
 struct Block {
     kind: Kind,
     text: String,
-    /// Whether nothing of it has come yet.
+    /// Whether nothing of it was written yet.
     is_empty: bool,
-    /// Whether it is no call that was cut.
+    /// Whether it is complete: true, except for a call that has not ended.
     is_whole: bool,
 }
 
@@ -45,7 +46,7 @@ enum Kind {
 }
 
 impl Block {
-    /// As it begins, in a stream.
+    /// Returns the block at its start, for a stream.
     fn begun(&self) -> Json {
         match &self.kind {
             Kind::Call { id, name } => call(id, name, Map::new()),
@@ -53,7 +54,7 @@ impl Block {
         }
     }
 
-    /// As a whole.
+    /// Returns the whole block.
     fn json(&self, signature: &str) -> Json {
         match &self.kind {
             Kind::Thought => {
@@ -72,7 +73,7 @@ fn call(id: &str, name: &str, input: Map<String, Json>) -> Json {
 }
 
 impl Writer {
-    /// A writer for the answer to a request of this shape.
+    /// Creates a writer for the answer to a request of this shape.
     #[must_use]
     pub fn new(shape: Shape, head: Head) -> Self {
         Self { shape, head, blocks: Vec::new(), is_open: false }
@@ -149,7 +150,8 @@ impl Writer {
         self.more(text, json!({"type": "input_json_delta", "partial_json": text}), out);
     }
 
-    /// Agents begin with the work when a block is whole, and some read no arguments as JSON, too.
+    /// Ends a call. Absent arguments become an empty object, because agents act when a block is
+    /// complete and some parse empty arguments as JSON.
     fn end_call(&mut self, out: &mut Vec<u8>) {
         if self.blocks.last().is_some_and(|block| block.is_empty) {
             self.arguments("{}", out);
@@ -172,7 +174,7 @@ impl Writer {
             self.delta(&json!({"type": "signature_delta", "signature": SIGNATURE}), out);
         }
         if block.is_empty && !block.is_whole {
-            // Without arguments, it would be a call that needs none.
+            // A cut call without arguments would look like one that needs none.
             self.delta(&json!({"type": "input_json_delta", "partial_json": "{"}), out);
         }
         let index = self.blocks.len() - 1;
@@ -238,7 +240,7 @@ fn stop(reason: &Reason) -> (&'static str, Option<&str>) {
     }
 }
 
-/// The response to a request for the number of a prompt's tokens.
+/// Returns the response to a request for a prompt's token count.
 #[must_use]
 pub fn token_count(n_tokens: usize) -> Json {
     json!({"input_tokens": n_tokens})

@@ -1,4 +1,4 @@
-//! Messages of Anthropic: `/v1/messages` and `/v1/messages/count_tokens`.
+//! Anthropic's Messages: `/v1/messages` and `/v1/messages/count_tokens`.
 
 mod request;
 mod answer;

@@ -1,7 +1,8 @@
-//! The body of a request for a message, or for the number of its tokens.
+//! Reads the request body for a message, or for its token count.
 //!
-//! Without the field `thinking` there are no thoughts, as in Anthropic's API: its clients ask for
-//! short answers with a few tokens. The sampling fields of the other dialects are taken as well.
+//! Without the field `thinking` there are no thoughts, as in Anthropic's API, because its clients
+//! request short answers with a few tokens. The sampling fields of the other dialects are accepted
+//! as well.
 
 use moeflux_chat::{Call, ChatOptions, Conversation, Tool, ToolResult, Turn};
 use serde_json::Value as Json;
@@ -19,7 +20,7 @@ use crate::thoughts;
 use crate::tools;
 use crate::turns::Turns;
 
-/// Fields without effect here that every client may send.
+/// Known fields without effect here, which any client may send.
 const KNOWN: [&str; 9] = [
     "metadata",
     "service_tier",
@@ -33,7 +34,7 @@ const KNOWN: [&str; 9] = [
 ];
 const NO_TOOLS: &str = "is not supported: this server runs no tools";
 
-/// What the writer of the answer needs to know of the request.
+/// The properties of a request that the writer of its answer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub(crate) is_streamed: bool,
@@ -47,17 +48,17 @@ pub(crate) enum Thoughts {
     Omitted,
 }
 
-/// What is said about thoughts.
+/// The settings for thoughts.
 struct Thinking {
     is_on: Option<bool>,
     n_tokens_max: Option<usize>,
     thoughts: Thoughts,
 }
 
-/// A request for a message.
+/// Parses a request for a message.
 ///
 /// # Errors
-/// The first field that cannot be honoured.
+/// A [`Failure`] that names the first invalid or unsupported field.
 pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
     let mut fields = Fields::of_body(body)?;
     let n_tokens_max = fields.count("max_tokens", 0..=N_TOKENS_MAX)?;
@@ -68,10 +69,10 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
     Ok((Request { n_tokens_max, ..request }, shape))
 }
 
-/// A request for the number of a prompt's tokens.
+/// Parses a request for a prompt's token count.
 ///
 /// # Errors
-/// The first field that cannot be honoured.
+/// A [`Failure`] that names the first invalid or unsupported field.
 pub fn parse_to_count(body: &[u8]) -> Result<Request, Failure> {
     let mut fields = Fields::of_body(body)?;
     fields.drop_known(&["max_tokens"]);
@@ -130,7 +131,8 @@ fn refuse(fields: &mut Fields) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The format of the answer, and the effort: for the template, and as a limit on thoughts.
+/// Takes the format of the answer, and the effort. The effort is passed to the template and
+/// returned as a limit on thoughts.
 fn output_config(
     fields: &mut Fields,
     (options, form): (&mut ChatOptions, &mut Form),
@@ -209,7 +211,7 @@ fn message(mut message: Fields, turns: &mut Turns, ignored: &mut Ignored) -> Res
     Ok(())
 }
 
-/// Blocks, each with its path; a string is one of text.
+/// Returns blocks with their paths; a string is a single text block.
 fn blocks(path: &str, content: Json) -> Result<Vec<(String, Json)>, Failure> {
     match content {
         Json::Array(blocks) => {
@@ -225,7 +227,7 @@ fn kind(block: &Json) -> &str {
     block.get("type").and_then(Json::as_str).unwrap_or_default()
 }
 
-/// Text between results of tools stays where it is.
+/// Adds a user message. Text between tool results keeps its place.
 fn user(
     path: &str,
     content: Json,
@@ -262,7 +264,7 @@ fn tool_result(mut block: Fields, ignored: &mut Ignored) -> Result<ToolResult, F
     Ok(ToolResult { call_id, name: None, text })
 }
 
-/// Templates have no place for a failure beside its text, so that the text has to say it.
+/// Marks a failed result in its text, because templates have no other place for it.
 fn failed(text: String) -> String {
     let words = text.trim_start_matches(|it: char| !it.is_ascii_alphanumeric());
     let says_so = ["error", "tool_use_error"]
@@ -284,7 +286,7 @@ fn assistant(
                 block.drop_known(&["type", "signature"]);
                 block.end(ignored);
             }
-            // Only the server that wrote it can read it.
+            // Readable only by the server that wrote it.
             "redacted_thinking" => ignored.add(&path),
             "tool_use" => turns.called(tool_use(Fields::of(path, block)?, ignored)?),
             _ => turns.said(&text::part(path, block, ignored)?),

@@ -1,10 +1,10 @@
-//! A response, whole or as events.
+//! Writes a response, whole or as events.
 //!
-//! **Invariant:** events are numbered from 0 without holes: `response.created`,
+//! **Invariant:** events are numbered from 0 without gaps: `response.created`,
 //! `response.in_progress`, for each item `output_item.added` and its part, deltas, `.done` of each,
 //! and `response.completed`, `.incomplete` or `.failed` with the whole response. An answer that the
-//! model ended has a message, be it empty, or a call. A call that was cut has no `.done`: agents
-//! act on it, and half of a custom tool's text looks like a whole one.
+//! model ended has a call or a message, which may be empty. A cut call has no `.done`, because
+//! agents act on it, and half of a custom tool's text looks complete.
 
 use serde_json::{Value as Json, json};
 
@@ -24,14 +24,14 @@ pub struct Writer {
     shape: Shape,
     head: Head,
     n_events: usize,
-    /// Items so far.
+    /// The items so far.
     items: Vec<Item>,
-    /// Whether the last one is open.
+    /// Whether the last item is open.
     is_open: bool,
 }
 
 impl Writer {
-    /// A writer for the answer to a request of this shape.
+    /// Creates a writer for the answer to a request of this shape.
     #[must_use]
     pub fn new(shape: Shape, head: Head) -> Self {
         Self { shape, head, n_events: 0, items: Vec::new(), is_open: false }
@@ -46,7 +46,7 @@ impl Writer {
             "background": false,
             "error": null,
             "incomplete_details": null,
-            // Agents send a hundred kilobytes of these and know them already.
+            // Not repeated: agents send a hundred kilobytes of these and already know them.
             "instructions": null,
             "tools": [],
             "tool_choice": "auto",
@@ -81,7 +81,8 @@ impl Writer {
         }
     }
 
-    /// An event with data: comments do not count as a sign of life for clients of this dialect.
+    /// Writes an event with data, because clients of this dialect do not count comments as a
+    /// keep-alive.
     fn alive(&mut self, progress: Progress, out: &mut Vec<u8>) {
         let progress = bytes::progress(progress);
         let response = self.response("in_progress", Vec::new());
@@ -89,7 +90,7 @@ impl Writer {
         self.event("response.in_progress", event, out);
     }
 
-    /// The place of the last item in events about its text.
+    /// Returns the fields that identify the last item in events about its text.
     fn place(&self) -> Json {
         let Some(item) = self.items.last() else { return json!({}) };
         let mut place = json!({"item_id": item.id, "output_index": self.items.len() - 1});
@@ -136,7 +137,7 @@ impl Writer {
         self.items.last_mut().filter(|_| self.is_open).map(|item| &mut item.kind)
     }
 
-    /// With the log-probabilities of a message.
+    /// Appends text to the last item, with log-probabilities if it is a message.
     fn more(&mut self, text: &str, logprobs: Option<Vec<Json>>, out: &mut Vec<u8>) {
         let mut event = self.place();
         event["delta"] = text.into();
@@ -150,7 +151,7 @@ impl Writer {
         self.event(&name, event, out);
     }
 
-    /// What `take` makes of the open call's arguments.
+    /// Converts the open call's arguments with `take` and writes the result.
     fn arguments(&mut self, take: impl FnOnce(&mut Arguments) -> String, out: &mut Vec<u8>) {
         let Some(Kind::Call { arguments, .. }) = self.open_kind() else { return };
         let text = take(arguments);
@@ -159,7 +160,7 @@ impl Writer {
         }
     }
 
-    /// Ends the open item in this way; a call that did not end is incomplete.
+    /// Closes the open item with this status; a call that has not ended becomes incomplete.
     fn close_as(&mut self, status: &'static str, out: &mut Vec<u8>) {
         let is_in_call = matches!(self.open_kind(), Some(Kind::Call { .. }));
         self.close(if is_in_call { "incomplete" } else { status }, out);
@@ -180,7 +181,7 @@ impl Writer {
         match &item.kind {
             Kind::Thought => {}
             Kind::Message => event["logprobs"] = item.logprobs.clone().into(),
-            // Older types of the client demand it.
+            // Required by older type definitions of the client.
             Kind::Call { target, .. } => event["name"] = target.name.as_str().into(),
         }
         self.event(&format!("{}.done", item.name()), event, out);
@@ -199,7 +200,7 @@ impl Writer {
         if !reason.is_cut() && !has_words {
             self.open(Kind::Message, out);
         }
-        // A stop string may come up in the arguments of a call.
+        // A stop string may occur in the arguments of a call.
         self.close_as(status, out);
         let mut response = self.response(status, self.output());
         response["usage"] = usage::responses(usage);

@@ -1,7 +1,7 @@
-//! The items of a request's `input`: what was said, thought, called and returned so far.
+//! The items of a request's `input`: the messages, thoughts, calls and results so far.
 //!
-//! **Invariant:** an item is a part of a turn, or it is refused. Left out and reported are calls of
-//! tools that servers run: clients repeat them, and what came of them is in the text.
+//! **Invariant:** an item is part of a turn, or it is refused. Calls of tools that servers run are
+//! left out and reported: clients repeat them, and their results are in the text.
 
 use moeflux_chat::{Call, Tool, ToolResult, Turn};
 use serde_json::Value as Json;
@@ -12,7 +12,7 @@ use crate::text;
 use crate::tools;
 use crate::turns::Turns;
 
-/// Calls that servers run, and what they list.
+/// Calls and lists of tools that run on servers.
 const LEFT_OUT: [&str; 7] = [
     "web_search_call",
     "file_search_call",
@@ -23,14 +23,14 @@ const LEFT_OUT: [&str; 7] = [
     "configuration_update",
 ];
 
-/// Keys of items without effect.
+/// Keys of items that have no effect.
 const KNOWN: [&str; 6] = ["id", "type", "status", "phase", "caller", "internal_chat_message_id"];
 
-/// What the items add up to.
+/// The combined content of the items.
 #[derive(Debug, Default)]
 pub(crate) struct Items {
     pub(crate) turns: Turns,
-    /// Tools that items offer.
+    /// Tools that are offered by items.
     pub(crate) tools: Vec<Tool>,
 }
 
@@ -106,7 +106,8 @@ impl Items {
         Ok(())
     }
 
-    /// The thought itself, or else its summary; what is encrypted was written by another server.
+    /// Adds the thought itself, or else its summary; encrypted content was written by another
+    /// server.
     fn reasoning(&mut self, item: &mut Fields, ignored: &mut Ignored) -> Result<(), Failure> {
         let mut texts = Vec::new();
         for key in ["content", "summary"] {
@@ -138,7 +139,7 @@ fn output(item: &mut Fields, ignored: &mut Ignored) -> Result<ToolResult, Failur
     let call_id = item.required_string("call_id")?;
     let path = item.path("output");
     let text = text::text(&path, item.required("output")?, ignored)?;
-    // The call knows the tool's name, with its group.
+    // The call has the tool's name and namespace.
     item.drop_known(&["name", "namespace"]);
     Ok(ToolResult { call_id, name: None, text })
 }

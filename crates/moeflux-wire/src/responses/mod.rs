@@ -1,4 +1,4 @@
-//! Responses of `OpenAI`: `/v1/responses`, without a memory.
+//! `OpenAI`'s Responses: `/v1/responses`, without stored state.
 
 mod items;
 mod request;

@@ -1,23 +1,23 @@
 //! The items of a response's `output`, as they grow.
 //!
-//! **Invariant:** an item has the same id and place in every event and in the response.
+//! **Invariant:** an item has the same id and index in every event and in the response.
 
 use serde_json::{Value as Json, json};
 
 use crate::calls::{Arguments, Target};
 
-/// One item.
+/// An item of the output.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
     pub(crate) kind: Kind,
     pub(crate) id: String,
     pub(crate) status: &'static str,
-    /// Of a call, its arguments.
+    /// The text, or a call's arguments.
     pub(crate) text: String,
     pub(crate) logprobs: Vec<Json>,
 }
 
-/// What an item is.
+/// The kind of an item.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     Thought,
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What the ids of such items begin with.
+    /// Returns the prefix of ids for items of this kind.
     fn prefix(&self) -> &'static str {
         match self {
             Self::Thought => "rs",
@@ -43,7 +43,7 @@ impl Kind {
 }
 
 impl Item {
-    /// An item that is begun, at this place of the response with this id.
+    /// Creates an item at this index of the response with this id.
     pub(crate) fn new(kind: Kind, response_id: &str, output_idx: usize) -> Self {
         let id = format!("{}_{response_id}_{output_idx}", kind.prefix());
         Self { kind, id, status: "in_progress", text: String::new(), logprobs: Vec::new() }
@@ -53,7 +53,7 @@ impl Item {
         matches!(self.kind, Kind::Call { .. })
     }
 
-    /// As it stands in the response's output.
+    /// Returns the item as it appears in the response's output.
     pub(crate) fn json(&self) -> Json {
         match &self.kind {
             Kind::Thought => json!({
@@ -90,7 +90,7 @@ impl Item {
         call
     }
 
-    /// Before it has a part.
+    /// Returns the item before it has a part.
     pub(crate) fn begun(&self) -> Json {
         let mut item = self.json();
         if !self.is_call() {
@@ -99,7 +99,7 @@ impl Item {
         item
     }
 
-    /// The only part of a thought or a message.
+    /// Returns the only part of a thought or a message.
     pub(crate) fn part(&self) -> Json {
         match &self.kind {
             Kind::Thought => json!({"type": "reasoning_text", "text": self.text}),
@@ -112,7 +112,7 @@ impl Item {
         }
     }
 
-    /// The name of its text in events.
+    /// Returns the name of its text in events.
     pub(crate) fn name(&self) -> &'static str {
         match &self.kind {
             Kind::Thought => "response.reasoning_text",
@@ -122,7 +122,7 @@ impl Item {
         }
     }
 
-    /// The key of its text in the event that repeats it.
+    /// Returns the key of its text in the event that repeats it.
     pub(crate) fn key(&self) -> &'static str {
         match &self.kind {
             Kind::Call { target, .. } if target.is_custom => "input",

@@ -1,6 +1,7 @@
-//! The body of a request for a response. The whole history is in `input`: nothing is stored.
+//! Reads the request body for a response. The whole history is in `input`, because nothing is
+//! stored.
 //!
-//! The sampling fields of the other dialects are taken as well.
+//! The sampling fields of the other dialects are accepted as well.
 
 use moeflux_chat::{AnswerRules, ChatOptions, Conversation};
 use serde_json::{Map, Value as Json, json};
@@ -19,7 +20,7 @@ use crate::text;
 use crate::thoughts;
 use crate::tools;
 
-/// Fields without effect here that every client may send.
+/// Known fields without effect here, which any client may send.
 const KNOWN: [&str; 13] = [
     "store",
     "user",
@@ -33,26 +34,26 @@ const KNOWN: [&str; 13] = [
     "max_tool_calls",
     "context_management",
     "access_programs",
-    // How images are compressed; images themselves are parts of `input`, and are refused there.
+    // The compression of images; images themselves are parts of `input`, and are refused there.
     "image",
 ];
 const NO_MEMORY: &str = "is not supported: this server stores nothing, so send the whole history";
 const LOGPROBS: &str = "message.output_text.logprobs";
 
-/// What the writer of the answer needs to know of the request.
+/// The properties of a request that the writer of its answer needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     pub(crate) is_streamed: bool,
     pub(crate) has_logprobs: bool,
     pub(crate) kinds: Kinds,
-    /// What the response repeats of the request.
+    /// Fields of the request that the response repeats.
     pub(crate) settings: Map<String, Json>,
 }
 
-/// A request for a response.
+/// Parses a request for a response.
 ///
 /// # Errors
-/// The first field that cannot be honoured.
+/// A [`Failure`] that names the first invalid or unsupported field.
 pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
     let mut fields = Fields::of_body(body)?;
     let mut ignored = Ignored::default();
@@ -97,16 +98,16 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
     Ok((request, Shape { is_streamed, has_logprobs, kinds, settings }))
 }
 
-/// A request for the number of a prompt's tokens: the same fields, of which those about the answer
-/// change nothing.
+/// Parses a request for a prompt's token count. It has the same fields; those about the answer have
+/// no effect.
 ///
 /// # Errors
-/// The first field that cannot be honoured.
+/// A [`Failure`] that names the first invalid or unsupported field.
 pub fn parse_to_count(body: &[u8]) -> Result<Request, Failure> {
     Ok(parse(body)?.0)
 }
 
-/// The response with the number of a prompt's tokens.
+/// Returns the response with a prompt's token count.
 #[must_use]
 pub fn token_count(n_tokens: usize) -> Json {
     json!({"object": "response.input_tokens", "input_tokens": n_tokens})
@@ -128,7 +129,7 @@ fn refuse(fields: &mut Fields) -> Result<(), Failure> {
     }
 }
 
-/// They are asked for by a name in `include`, or by a number.
+/// Takes the number of alternatives, from a name in `include` or from `top_logprobs`.
 fn n_logprobs(fields: &mut Fields) -> Result<Option<usize>, Failure> {
     let path = fields.path("include");
     let mut is_included = false;
@@ -152,8 +153,8 @@ fn settings(sampling: &Sampling, n_tokens_max: Option<usize>) -> Map<String, Jso
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// What `reasoning` says about the effort, for the template and as a limit on thoughts; the rest is
-/// about summaries.
+/// Takes the effort from `reasoning`, for the template and as a limit on thoughts. The other fields
+/// are about summaries.
 fn reasoning(
     fields: &mut Fields,
     options: &mut ChatOptions,
@@ -169,7 +170,7 @@ fn reasoning(
     Ok((json!({"effort": effort, "summary": null}), limit))
 }
 
-/// The field `text`, as far as the response repeats it.
+/// Takes the field `text`, and returns the part that the response repeats.
 fn text_config(
     fields: &mut Fields,
     form: &mut Form,
@@ -183,7 +184,8 @@ fn text_config(
     Ok(format.map(|format| json!({"format": format})))
 }
 
-/// Items of the input offer tools as well, so that the choice among them is read last.
+/// Builds the conversation. Items of the input may offer tools as well, so the choice among tools
+/// is read last.
 fn conversation(
     fields: &mut Fields,
     ignored: &mut Ignored,

@@ -1,14 +1,14 @@
 //! [`Best`] in host memory, for the reference and the CPU backend.
 //!
-//! A list that is sorted whole: slow, and obviously right. Devices whose logits are in the host's
-//! memory need none of it, since who chooses a token looks at all of them anyway.
+//! Sorts the whole row: slow, and obviously right. Production code does not need it on these
+//! backends: their logits are in host memory, and the sampler reads all of them anyway.
 
 use std::cmp::Ordering;
 
 use crate::backend::host::Buffers;
 use crate::ops::Best;
 
-/// Finds the best of every row.
+/// Finds the largest values of every row.
 pub(super) fn best(op: &Best, buffers: &mut Buffers, n_rows: usize) {
     for row_idx in 0..n_rows {
         let found = best_of(buffers.head(&op.x, row_idx, 0), op.out.head_dim / 2);
@@ -16,7 +16,7 @@ pub(super) fn best(op: &Best, buffers: &mut Buffers, n_rows: usize) {
     }
 }
 
-/// So many values, best first, then the columns that they stand in.
+/// Returns the `n` largest values, largest first, followed by their columns.
 fn best_of(values: &[f32], n: usize) -> Vec<f32> {
     let mut columns: Vec<usize> = (0..values.len()).collect();
     columns.sort_by(|&left, &right| larger_first(values[left], values[right]));
@@ -25,7 +25,7 @@ fn best_of(values: &[f32], n: usize) -> Vec<f32> {
     found.chain(columns.iter().map(|&column| number_of(column))).collect()
 }
 
-/// Equal where neither is larger; the library's sort leaves equals as they stand.
+/// Equal if neither value is larger; the library's sort is stable.
 fn larger_first(left: f32, right: f32) -> Ordering {
     right.is_nan().cmp(&left.is_nan()).then(right.partial_cmp(&left).unwrap_or(Ordering::Equal))
 }

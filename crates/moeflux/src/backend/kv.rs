@@ -1,8 +1,8 @@
-//! What attention keeps of positions: a vector per head and position, in one of several kinds.
+//! Attention state: a vector per head and position, in one of several storage types.
 //!
-//! **Invariant:** memory comes in pieces of [`PIECE_POSITIONS`] positions, which forks share until
-//! one of them writes; what is put is rounded once, and read back and saved as it was kept. No
-//! block that attention reads spans two pieces. Knows no layers or sessions.
+//! **Invariant:** memory is allocated in pieces of [`PIECE_POSITIONS`] positions, which forks share
+//! until one of them writes. Values are rounded once, when put; they are read back and saved as
+//! stored. No block that attention reads spans two pieces. Independent of layers and sessions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,48 +16,49 @@ use moeflux_kernels::{
 use crate::backend::room::{Booking, Room};
 use crate::ops::KvKind;
 
-/// Positions of a piece. Reading is as fast as from one piece of memory: a head's positions follow
-/// each other for long enough.
+/// Positions per piece. Reads are as fast as from one contiguous allocation: the runs of a head's
+/// consecutive positions are long enough.
 pub(crate) const PIECE_POSITIONS: usize = 1024;
 
 const _: () = assert!(PIECE_POSITIONS.is_multiple_of(BLOCK_POSITIONS));
 
-/// Positions that there is room for once all of a context were used.
+/// Returns the number of positions allocated once a whole context is in use.
 #[must_use]
 pub(crate) const fn positions_in_pieces(context: usize) -> usize {
     if context <= PIECE_POSITIONS { context } else { context.next_multiple_of(PIECE_POSITIONS) }
 }
 
-/// Kernels take sixteen rows of codes at a time: a table of fewer would be copied for each call.
+/// Minimum rows of a piece. Kernels process sixteen rows of codes at a time; a smaller table would
+/// be copied on each call.
 const CODE_ROWS_MIN: usize = 16;
 
 /// A vector per head and position.
 ///
-/// A head's positions lie side by side: attention reads one head after another, and memory that
-/// follows itself is read in half the time of pieces that lie apart.
+/// A head's positions are contiguous: attention reads one head after another, and contiguous memory
+/// is read in half the time of scattered memory.
 #[derive(Debug)]
 pub(crate) struct KvTable {
     kind: KvKind,
     n_heads: usize,
     head_dim: usize,
-    /// Positions of a piece: fewer where the context is short.
+    /// Positions per piece: fewer for a short context.
     n_piece_rows: usize,
-    /// Bytes of one head of one position, in each part.
+    /// Bytes of one head of one position, for each part.
     part_bytes: [usize; 3],
     pieces: Vec<Arc<Piece>>,
 }
 
-/// Memory of some positions that follow each other.
+/// Memory of consecutive positions.
 #[derive(Debug)]
 struct Piece {
     /// Values or codes, scales, biases; each `[n_heads, n_piece_rows, part_bytes]`. The system
-    /// hands pages out when they are first written.
+    /// allocates pages when they are first written.
     parts: [AlignedBytes; 3],
     _booking: Booking,
 }
 
 impl KvTable {
-    /// A table without room, for sessions of at most `context` positions.
+    /// Creates a table without memory, for sessions of at most `context` positions.
     #[must_use]
     pub(crate) fn new(kind: KvKind, (n_heads, head_dim): (usize, usize), context: usize) -> Self {
         let n_piece_rows = context.clamp(CODE_ROWS_MIN, PIECE_POSITIONS);
@@ -65,7 +66,7 @@ impl KvTable {
         Self { kind, n_heads, head_dim, n_piece_rows, part_bytes, pieces: Vec::new() }
     }
 
-    /// Bytes that [`KvTable::reserve`] takes for these positions.
+    /// Returns the bytes that [`KvTable::reserve`] would allocate for these positions.
     #[must_use]
     pub(crate) fn missing_bytes(&self, positions: &Range<usize>) -> usize {
         let n_pieces = positions.end.div_ceil(self.n_piece_rows).saturating_sub(self.pieces.len());
@@ -74,8 +75,8 @@ impl KvTable {
         (n_pieces + n_shared) * self.piece_bytes()
     }
 
-    /// Room of its own for these positions, and some for all before them; `false` if there is none
-    /// to be had.
+    /// Allocates unshared memory for these positions, and memory, possibly shared, for all before
+    /// them. Returns `false` if memory is short.
     #[must_use]
     pub(crate) fn reserve(&mut self, positions: &Range<usize>, room: &Arc<Room>) -> bool {
         while self.pieces.len() * self.n_piece_rows < positions.end {
@@ -85,14 +86,14 @@ impl KvTable {
         self.written(positions).all(|piece_idx| self.own(piece_idx, room))
     }
 
-    /// The pieces of some positions, as far as there are some.
+    /// Returns the existing pieces that cover these positions.
     fn written(&self, positions: &Range<usize>) -> Range<usize> {
         let n_pieces = self.pieces.len();
         let first = (positions.start / self.n_piece_rows).min(n_pieces);
         first..positions.end.div_ceil(self.n_piece_rows).min(n_pieces)
     }
 
-    /// Makes a piece that is shared with forks this table's own.
+    /// Replaces a piece shared with forks by a copy of this table's own.
     fn own(&mut self, piece_idx: usize, room: &Arc<Room>) -> bool {
         if Arc::get_mut(&mut self.pieces[piece_idx]).is_some() {
             return true;
@@ -114,13 +115,14 @@ impl KvTable {
         Some(Piece { parts: [part(values)?, part(scales)?, part(biases)?], _booking: booking })
     }
 
-    /// A table with the same contents, which shares its memory as long as neither writes there.
+    /// Returns a table with the same contents. Both share memory until one of them writes there.
     #[must_use]
     pub(crate) fn fork(&self) -> Self {
         Self { pieces: self.pieces.clone(), ..*self }
     }
 
-    /// Positions that follow these within their piece, at most so many.
+    /// Returns the positions that follow these within their piece, before `end` and at most
+    /// `n_max`.
     #[must_use]
     pub(crate) fn following(
         &self,
@@ -132,19 +134,19 @@ impl KvTable {
         positions.end..end.min(positions.end + n_max).min(piece_end).max(positions.end)
     }
 
-    /// Heads, and values of one head of a position.
+    /// Returns the number of heads, and the values of one head of a position.
     #[must_use]
     pub(crate) const fn shape(&self) -> (usize, usize) {
         (self.n_heads, self.head_dim)
     }
 
-    /// How codes lie, if that is what is kept.
+    /// Returns the layout of codes, if codes are stored.
     #[must_use]
     pub(crate) fn code_shape(&self) -> Option<CodeShape> {
         (self.kind == KvKind::Codes).then(|| CodeShape::of(self.head_dim))
     }
 
-    /// One head of some positions, all of which lie in one piece.
+    /// Returns one head of some positions, all in one piece.
     #[must_use]
     pub(crate) fn rows(&self, head_idx: usize, positions: &Range<usize>) -> KeptRows<'_> {
         let values = match self.kind {
@@ -159,7 +161,7 @@ impl KvTable {
         KeptRows { values, n_rows: positions.len(), row_len: self.head_dim, stride }
     }
 
-    /// The codes of one head in one piece: a row per position.
+    /// Returns the codes of one head in one piece: a row per position.
     fn matrix(&self, head_idx: usize, piece_idx: usize) -> Matrix<'_> {
         let (shape, n_rows) = (CodeShape::of(self.head_dim), self.n_piece_rows);
         let layout = MatrixLayout { kind: shape.kind(), n_rows, n_cols: shape.n_cols };
@@ -169,7 +171,7 @@ impl KvTable {
         Matrix::new(layout, codes, scales, biases)
     }
 
-    /// Keeps one head of one position.
+    /// Stores one head of one position.
     pub(crate) fn put(&mut self, head_idx: usize, position: usize, values: &[f32]) {
         let row = position..position + 1;
         let places = [0, 1, 2].map(|part_idx| self.place(part_idx, head_idx, &row));
@@ -186,31 +188,31 @@ impl KvTable {
         }
     }
 
-    /// Bytes of a piece.
+    /// Returns the bytes of a piece.
     #[must_use]
     pub(crate) fn piece_bytes(&self) -> usize {
         self.n_bytes(self.n_piece_rows)
     }
 
-    /// Bytes of so many positions.
+    /// Returns the bytes of `n` positions.
     #[must_use]
     pub(crate) fn n_bytes(&self, n: usize) -> usize {
         n * self.n_heads * self.part_bytes.iter().sum::<usize>()
     }
 
-    /// One part of one head of some positions of one piece.
+    /// Returns one part of one head of some positions in one piece.
     fn part(&self, part_idx: usize, head_idx: usize, positions: &Range<usize>) -> &[u8] {
         let piece = &self.pieces[positions.start / self.n_piece_rows];
         &piece.parts[part_idx][self.place(part_idx, head_idx, positions)]
     }
 
-    /// The piece that a position lies in, to write.
+    /// Returns the piece of a position, for writing.
     fn piece_mut(&mut self, position: usize) -> &mut Piece {
         let piece = &mut self.pieces[position / self.n_piece_rows];
         Arc::get_mut(piece).expect("what is written has room of its own")
     }
 
-    /// Where some positions of one piece lie in it.
+    /// Returns the byte range of some positions within their piece.
     fn place(&self, part_idx: usize, head_idx: usize, positions: &Range<usize>) -> Range<usize> {
         assert!(head_idx < self.n_heads, "head {head_idx} of {}", self.n_heads);
         let first = positions.start % self.n_piece_rows;
@@ -220,12 +222,12 @@ impl KvTable {
         place(first)..place(end)
     }
 
-    /// Head and part of what is kept of a position, in the order in which it is saved.
+    /// Yields head and part of one position's state, in the order in which it is saved.
     fn pieces_of_a_position(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         (0..self.n_heads).flat_map(|head_idx| [0, 1, 2].map(|part_idx| (head_idx, part_idx)))
     }
 
-    /// Copies so many positions from `first` out: `[position, head, part]`.
+    /// Copies `n` positions from `first` to `target`: `[position, head, part]`.
     pub(crate) fn read(&self, (first, n): (usize, usize), mut target: &mut [u8]) {
         for position in first..first + n {
             for (head_idx, part_idx) in self.pieces_of_a_position() {
@@ -237,7 +239,7 @@ impl KvTable {
         }
     }
 
-    /// Overwrites so many positions from `first`, as [`KvTable::read`] gives them.
+    /// Overwrites `n` positions from `first`, in the order of [`KvTable::read`].
     pub(crate) fn write(&mut self, (first, n): (usize, usize), mut source: &[u8]) {
         for position in first..first + n {
             for (head_idx, part_idx) in self.pieces_of_a_position() {

@@ -1,7 +1,7 @@
-//! The seam between model code and devices.
+//! The interface between model code and devices.
 //!
-//! **Invariant:** a backend interprets plans; it never learns which model they belong to, and
-//! never waits for the disk.
+//! **Invariant:** a backend interprets plans. It is independent of the model that a plan belongs
+//! to, and never waits for the disk.
 
 pub(crate) mod room;
 pub(crate) mod kv;
@@ -22,22 +22,22 @@ use crate::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
 use crate::ops::{Batch, Heads, KvKind, Plan, Purpose, Routes, StateSpec};
 use crate::weights::ExpertView;
 
-/// How products with quantised weights are computed, and how keys and values are kept.
+/// Arithmetic of products with quantised weights, and storage type of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Arithmetic {
     /// Activations, keys and values as f32.
     F32,
-    /// The same, but products of many rows take weights and activations as f16 and sum in f32.
+    /// As `F32`, but products over many rows take weights and activations as f16 and sum in f32.
     F16Staged,
-    /// Activations as int8 per group of the weights, keys and values as f16.
+    /// Activations as int8, quantised per weight group; keys and values as f16.
     Int8,
-    /// The same, with keys and values as codes of 8 bits and queries as int8.
+    /// As `Int8`, with keys and values quantised to 8 bits and queries as int8.
     Int8Kv8,
 }
 
 impl Arithmetic {
-    /// How keys, values and latents are kept.
+    /// Returns the storage type of keys, values and latents.
     #[must_use]
     pub const fn kv_kind(self) -> KvKind {
         match self {
@@ -47,13 +47,13 @@ impl Arithmetic {
         }
     }
 
-    /// Whether products with affine matrices take activations rounded to int8.
+    /// Returns whether products with affine matrices round activations to int8.
     #[must_use]
     pub const fn rounds_activations(self) -> bool {
         matches!(self, Self::Int8 | Self::Int8Kv8)
     }
 
-    /// Name for logs and saved states, of at most 8 bytes.
+    /// Returns the name for logs and saved states: at most 8 bytes.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -65,40 +65,39 @@ impl Arithmetic {
     }
 }
 
-/// What a backend calls itself.
+/// Identification of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceNames {
-    /// "reference", "cpu".
+    /// Backend name: "reference", "cpu" or "gpu".
     pub backend: &'static str,
     /// Arithmetic mode.
     pub arithmetic: Arithmetic,
-    /// Instruction set: "scalar", "avx2". It changes speed, never a result.
+    /// Instruction set ("scalar", "avx2") or API of a GPU. It affects speed, never results.
     pub isa: &'static str,
-    /// Counts the changes of this backend that changed a bit of a result: a saved state belongs to
-    /// one of them.
+    /// Version of the backend's results, incremented by each change that altered a bit of any
+    /// result. A saved state belongs to one version.
     pub bits_version: u32,
 }
 
-/// Routed experts that are kept on a device, some of them in the host's memory.
+/// Statistics of routed experts kept on a device, some of them in host memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierStats {
-    /// Bytes in the device's memory.
+    /// Bytes in device memory.
     pub near_bytes: u64,
-    /// Bytes in the host's.
+    /// Bytes in host memory.
     pub far_bytes: u64,
-    /// Uses of experts that were near, of those that were counted; a row that an expert computes is
-    /// one.
+    /// Counted uses of experts in device memory. One use is one row that an expert computes.
     pub near_uses: u64,
-    /// Uses that were counted.
+    /// All counted uses.
     pub uses: u64,
-    /// Experts that came near, each for another.
+    /// Experts moved to device memory, each in exchange for another.
     pub swaps: u64,
 }
 
-/// Values of divided experts that travel between machines.
+/// Values of divided experts that machines exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaveValues {
-    /// Columns of what [`crate::ops::Op::ExpertUp`] gave: a row for each use of the wave.
+    /// Columns of the output of [`crate::ops::Op::ExpertUp`]: a row for each use in the wave.
     Inner(Range<usize>),
     /// Columns of a buffer that [`crate::ops::Op::ExpertDown`] adds to: a row for each row of the
     /// batch.
@@ -108,9 +107,9 @@ pub enum WaveValues {
 /// A part of a session's state that can be read and written as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatePart {
-    /// What a layer keeps of positions `first .. first + n`.
+    /// A layer's state at positions `first .. first + n`.
     Positions {
-        /// Whose.
+        /// Layer of the state.
         layer: LayerIdx,
         /// First position.
         first: usize,
@@ -119,111 +118,115 @@ pub enum StatePart {
     },
     /// The folded history of a recurrent layer.
     Recurrent {
-        /// Whose.
+        /// Layer of the state.
         layer: LayerIdx,
     },
-    /// The same behind a mark of the last step: see [`crate::ops::Segment::marks`]. Only read.
+    /// The folded history at a mark of the last step: see [`crate::ops::Segment::marks`].
+    /// Read-only.
     Marked {
-        /// Whose.
+        /// Layer of the state.
         layer: LayerIdx,
-        /// Which mark.
+        /// Index of the mark.
         mark_idx: usize,
     },
 }
 
 /// A device that holds a model's workspace and its sessions' states, and runs plans in order.
 ///
-/// **Invariant:** no method has a body here, so that what stands in front of a device forgets none.
+/// **Invariant:** no method has a default body, so a wrapper around a device cannot omit one.
 pub trait Backend: fmt::Debug + Send {
-    /// Names for logs; a saved state belongs to one arithmetic.
+    /// Returns the names for logs. A saved state belongs to one arithmetic.
     fn names(&self) -> DeviceNames;
 
-    /// Rows that one step may have at most.
+    /// Returns the maximum number of rows in a step.
     fn n_rows_max(&self) -> usize;
 
-    /// Makes the workspace larger or smaller, for steps of so many rows at most; what it held is
-    /// lost, and its memory given back before other is asked for. Sessions' states stay.
+    /// Resizes the workspace for steps of at most `n_rows_max` rows. Its contents are lost; the old
+    /// memory is freed before the new is allocated. Sessions' states are kept.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] on devices whose workspace stays as it is; [`Error::NoRoom`]: it has
-    /// the size that it had then.
+    /// [`Error::Unsupported`] on devices whose workspace has a fixed size. [`Error::NoRoom`] if
+    /// memory is short; the workspace then has its previous size.
     fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()>;
 
     /// Runs a plan over the rows of `batch`.
     ///
     /// # Errors
     ///
-    /// When the device failed.
+    /// If the device fails.
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()>;
 
-    /// What the last [`crate::ops::Op::Route`] of this purpose chose; waits for it where plans run
-    /// elsewhere.
+    /// Returns the routes of the last [`crate::ops::Op::Route`] of this purpose. Waits for them if
+    /// plans run asynchronously.
     ///
     /// # Errors
     ///
-    /// When the device failed.
+    /// If the device fails.
     fn routes(&mut self, purpose: Purpose) -> Result<&Routes>;
 
-    /// Runs an expert plan for the experts that have arrived, over the rows that chose them; the
-    /// groups of a layer bring each expert once, all in the same [`crate::experts::Order`].
+    /// Runs an expert plan for the arrived experts, over the rows that chose them. The groups of a
+    /// layer deliver each expert once, all in the same [`crate::experts::Order`].
     ///
     /// # Errors
     ///
-    /// When the device failed.
+    /// If the device fails.
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()>;
 
-    /// Exchanges the first rows of a buffer with rows kept beside it: zeros at first.
+    /// Swaps the first rows of a buffer with rows kept beside it, which are initially zero.
     ///
     /// # Errors
     ///
-    /// When the device failed.
+    /// If the device fails.
     fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()>;
 
-    /// One row of a buffer, after all that was submitted. At most the buffer's columns.
+    /// Reads the start of one row of a buffer, after all submitted work. `target` is at most as
+    /// long as the buffer has columns.
     ///
     /// # Errors
     ///
-    /// When the device failed.
+    /// If the device fails.
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()>;
 
-    /// Whether choices come back only by waiting for a device: then all that is asked of routers at
-    /// a time is asked at once, and no more logits come back than are needed.
+    /// Returns whether reading routes stalls the device. If so, all routers are queried together,
+    /// and only the logits that are needed are read back.
     fn is_remote(&self) -> bool;
 
-    /// What sessions remember.
+    /// Returns the state of sessions.
     fn states(&self) -> &dyn SessionStates;
 
-    /// The same, to change it.
+    /// Returns the state of sessions, mutably.
     fn states_mut(&mut self) -> &mut dyn SessionStates;
 
-    /// Experts that are computed in two halves; `None` on devices that compute whole ones only.
+    /// Returns the interface for experts computed in two halves; `None` if the device computes only
+    /// whole experts.
     fn waves(&mut self) -> Option<&mut dyn ExpertWaves>;
 
-    /// Routed experts in the device's own memory; `None` on devices that compute from the host's.
+    /// Returns the interface for routed experts in device memory; `None` if the device computes
+    /// from host memory.
     fn tiers(&self) -> Option<&dyn ExpertTiers>;
 
-    /// The same, to change them.
+    /// Returns the same interface, mutably.
     fn tiers_mut(&mut self) -> Option<&mut dyn ExpertTiers>;
 }
 
 impl dyn Backend + '_ {
-    /// Experts in two halves.
+    /// Returns the interface for experts computed in two halves.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] on devices that compute whole ones only.
+    /// [`Error::Unsupported`] if the device computes only whole experts.
     pub fn waves_or_refuse(&mut self) -> Result<&mut dyn ExpertWaves> {
         let backend = self.names().backend;
         let problem = || Error::Unsupported(format!("{backend} computes whole experts only"));
         self.waves().ok_or_else(problem)
     }
 
-    /// Experts in the device's own memory.
+    /// Returns the interface for experts in device memory.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] on devices that compute from the host's memory.
+    /// [`Error::Unsupported`] if the device computes from host memory.
     pub fn tiers_or_refuse(&mut self) -> Result<&mut dyn ExpertTiers> {
         let backend = self.names().backend;
         let problem = || Error::Unsupported(format!("{backend} keeps no experts of its own"));
@@ -231,93 +234,93 @@ impl dyn Backend + '_ {
     }
 }
 
-/// What sessions remember on a device.
+/// The state of sessions on a device.
 pub trait SessionStates: fmt::Debug + Send {
-    /// What the memory of sessions is booked from.
+    /// Returns the budget from which session memory is booked.
     fn room(&self) -> &Arc<Room>;
 
-    /// Makes a session of at most `context` positions, whose recurrent layers are zeroed.
+    /// Creates a session of at most `context` positions, with zeroed recurrent layers.
     ///
     /// # Errors
     ///
-    /// [`crate::error::Error::NoRoom`].
+    /// [`crate::error::Error::NoRoom`] if memory is short.
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId>;
 
-    /// Makes room for positions of a session, before a step or [`SessionStates::write_state`]
+    /// Allocates memory for positions of a session, before a step or [`SessionStates::write_state`]
     /// writes them.
     ///
     /// # Errors
     ///
-    /// [`crate::error::Error::NoRoom`]: what was there stays.
+    /// [`crate::error::Error::NoRoom`] if memory is short; existing contents are kept.
     fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()>;
 
-    /// Makes a session with the same past as another.
+    /// Creates a session with the same history as another.
     ///
     /// # Errors
     ///
-    /// [`crate::error::Error::NoRoom`]; [`Error::Unsupported`] on devices that cannot.
+    /// [`crate::error::Error::NoRoom`] if memory is short; [`Error::Unsupported`] if the device
+    /// cannot fork.
     fn fork_state(&mut self, state: StateId) -> Result<StateId>;
 
-    /// Gives a session's room back. Unknown ids are ignored.
+    /// Frees a session's memory. Unknown ids are ignored.
     fn drop_state(&mut self, state: StateId);
 
     /// Zeroes the recurrent parts of a session's state; positions need no clearing.
     fn reset_state(&mut self, state: StateId);
 
-    /// Makes what the last step, or [`SessionStates::write_state`], wrote of a session's recurrent
-    /// layers their state. Before that, and where it is not called, they have the state from
-    /// before.
+    /// Commits the recurrent state that the last step, or [`SessionStates::write_state`], wrote.
+    /// Until then, recurrent layers keep their previous state.
     fn commit_state(&mut self, state: StateId);
 
-    /// Makes room for what the next step keeps at this many marks of a session, and forgets what
-    /// was kept before.
+    /// Allocates memory for the recurrent state that the next step stores at `n_marks` marks of a
+    /// session, and discards what was stored before.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`]; [`Error::Unsupported`] on devices that keep none.
+    /// [`Error::NoRoom`] if memory is short; [`Error::Unsupported`] on devices without marks.
     fn set_marks(&mut self, state: StateId, n_marks: usize) -> Result<()>;
 
-    /// Bytes of a part of a state.
+    /// Returns the size of a part of a state in bytes.
     fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize;
 
-    /// Copies a part of a state out. `target` has [`SessionStates::state_part_bytes`] bytes.
+    /// Copies a part of a state to `target`, which has [`SessionStates::state_part_bytes`] bytes.
     ///
     /// # Errors
     ///
-    /// When the device failed.
+    /// If the device fails.
     fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()>;
 
-    /// Overwrites a part of a state. `source` has [`SessionStates::state_part_bytes`] bytes. What
-    /// is written of recurrent layers counts from [`SessionStates::commit_state`] on, when all of
-    /// them must have been written.
+    /// Overwrites a part of a state from `source`, which has [`SessionStates::state_part_bytes`]
+    /// bytes. Recurrent layers take effect with [`SessionStates::commit_state`]; all of them must
+    /// have been written by then.
     ///
     /// # Errors
     ///
-    /// When the device failed.
+    /// If the device fails.
     fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()>;
 }
 
-/// Experts of which several machines compute some rows each.
+/// Experts whose rows are divided among several machines.
 pub trait ExpertWaves: fmt::Debug + Send {
-    /// Begins some experts of the last choice that are computed in two halves,
-    /// [`crate::ops::Op::ExpertUp`] and [`crate::ops::Op::ExpertDown`]: ascending, all behind those
-    /// of the waves before. How many rows use them, each use counted. Between the halves a row of
-    /// `n_inner` values of each use is completed by [`ExpertWaves::write_values`]: uses follow each
-    /// other expert by expert, then row by row.
+    /// Begins some experts of the last route that are computed in two halves,
+    /// [`crate::ops::Op::ExpertUp`] and [`crate::ops::Op::ExpertDown`]. Their indices ascend, above
+    /// those of earlier waves. Returns the number of uses: each row of each expert counts. Between
+    /// the halves, [`ExpertWaves::write_values`] completes a row of `n_inner` values for each use.
+    /// Uses are ordered by expert, then by row.
     ///
     /// # Errors
     ///
-    /// When the device failed.
+    /// If the device fails.
     fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize>;
 
-    /// Some columns of what divided experts gave, row by row.
+    /// Reads some columns of the values of divided experts, row by row.
     ///
     /// # Errors
     ///
     /// As [`ExpertWaves::begin_wave`].
     fn read_values(&mut self, values: &WaveValues, target: &mut Vec<f32>) -> Result<()>;
 
-    /// The same from another machine.
+    /// Writes the corresponding values from another machine.
     ///
     /// # Errors
     ///
@@ -327,12 +330,12 @@ pub trait ExpertWaves: fmt::Debug + Send {
 
 /// Routed experts that a device keeps in its own memory.
 pub trait ExpertTiers: fmt::Debug + Send {
-    /// Keeps a routed expert of a layer of `n_experts` on the device for good. Once all of a model
-    /// are there, its layers can be submitted whole.
+    /// Keeps a routed expert permanently on the device; its layer has `n_experts`. Once all experts
+    /// of a model are there, its layers can be submitted whole.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`].
+    /// [`Error::NoRoom`] if memory is short.
     fn keep_expert(
         &mut self,
         at: (LayerIdx, ExpertIdx),
@@ -340,18 +343,17 @@ pub trait ExpertTiers: fmt::Debug + Send {
         view: &ExpertView<'_>,
     ) -> Result<()>;
 
-    /// Where routed experts lie that are kept in two memories, and how that went so far; `None`
-    /// where they are not.
+    /// Returns statistics of routed experts kept in two memories; `None` if they are not.
     fn tier_stats(&self) -> Option<TierStats>;
 
-    /// How this device sees slots of the host's memory, if it reads experts there.
+    /// Returns the device's access to slots in host memory, if it reads experts there.
     fn slot_sight(&self) -> Option<Arc<dyn SlotSight>>;
 
-    /// Brings a streamed expert to a place in the device's own memory: as many as
-    /// [`SlotSight::n_near`] says.
+    /// Copies a streamed expert to a place in device memory; [`SlotSight::n_near`] gives the number
+    /// of places.
     ///
     /// # Errors
     ///
-    /// When the device failed; [`Error::Unsupported`] on devices that have no such places.
+    /// If the device fails; [`Error::Unsupported`] on devices without such places.
     fn bring_near(&mut self, expert: &Move<'_>) -> Result<()>;
 }

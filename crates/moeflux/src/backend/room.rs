@@ -1,26 +1,26 @@
-//! Memory that sessions may have, and how much of it they have.
+//! The memory budget of sessions.
 //!
-//! **Invariant:** bookings never come to more than the limit that there was when they were made,
-//! and what was booked is free again when its [`Booking`] is dropped.
+//! **Invariant:** at the time of each booking, all bookings together are within the limit. Dropping
+//! a [`Booking`] frees its bytes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Remedy, Result};
 
-/// Memory that sessions may have. Without a limit until one is set.
+/// The memory budget of sessions. Unlimited until a limit is set.
 #[derive(Debug, Default)]
 pub struct Room {
     account: Mutex<Account>,
 }
 
-/// What may be booked, and what is.
+/// The limit and the bytes booked.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     limit_bytes: Option<u64>,
     booked_bytes: u64,
 }
 
-/// Memory that a session has.
+/// Bytes booked by a session.
 #[derive(Debug)]
 pub struct Booking {
     room: Arc<Room>,
@@ -28,7 +28,7 @@ pub struct Booking {
 }
 
 impl Room {
-    /// Books this much for `what`.
+    /// Books `n_bytes` for `what`.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl Room {
         Ok(Booking { room: Arc::clone(self), n_bytes })
     }
 
-    /// Whether this much could be booked for `what`.
+    /// Checks whether `n_bytes` could be booked for `what`.
     ///
     /// # Errors
     ///
@@ -53,26 +53,26 @@ impl Room {
         }
     }
 
-    /// What can still be booked; `None` without a limit.
+    /// Returns the bytes that can still be booked; `None` if unlimited.
     #[must_use]
     pub fn left_bytes(&self) -> Option<u64> {
         let Account { limit_bytes, booked_bytes } = *self.account();
         limit_bytes.map(|limit_bytes| limit_bytes.saturating_sub(booked_bytes))
     }
 
-    /// What can be booked in all; `None` without a limit.
+    /// Returns the bytes that can be booked in total; `None` if unlimited.
     #[must_use]
     pub fn limit_bytes(&self) -> Option<u64> {
         self.account().limit_bytes
     }
 
-    /// What is booked.
+    /// Returns the bytes booked.
     #[must_use]
     pub fn booked_bytes(&self) -> u64 {
         self.account().booked_bytes
     }
 
-    /// Lets sessions have this much in all. What is booked stays booked.
+    /// Sets the total limit of sessions. Existing bookings are kept.
     pub fn set_limit(&self, limit_bytes: Option<u64>) {
         self.account().limit_bytes = limit_bytes;
     }

@@ -1,19 +1,19 @@
-//! How much of the slots sessions may borrow when they grow beyond what was kept for them.
+//! How many slots sessions may borrow when they outgrow the memory reserved for them.
 //!
-//! **Invariant:** pure; what sessions get is at most what the slots give up, to the byte.
+//! **Invariant:** pure; sessions never get more bytes than the slots give up.
 
-/// What there is to divide between sessions and slots.
+/// Memory to divide between sessions and slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrowthRoom {
-    /// What sessions have while they borrow nothing.
+    /// Bytes of sessions while they borrow nothing.
     pub session_bytes: u64,
-    /// Slots then.
+    /// Number of slots while nothing is borrowed.
     pub n_slots: usize,
-    /// From one slot to the next.
+    /// Distance from one slot to the next.
     pub slot_bytes: u64,
-    /// Memory of so many slots comes and goes together.
+    /// Slots whose memory is allocated and freed together.
     pub n_slots_at_once: usize,
-    /// Fewer slots are of no use.
+    /// Minimum number of slots.
     pub n_slots_least: usize,
 }
 
@@ -21,18 +21,18 @@ pub struct GrowthRoom {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionRoom {
-    /// Bytes that sessions take.
+    /// Bytes in use by sessions.
     pub booked_bytes: u64,
-    /// Bytes that they can have at most, with all that experts can lend them; `None` if no limit is
-    /// known.
+    /// Upper bound on bytes of sessions, including all that experts can lend them; `None` if no
+    /// limit is known.
     pub limit_bytes: Option<u64>,
-    /// Room for experts that they have borrowed.
+    /// Slots for experts that sessions have borrowed.
     pub n_slots_lent: usize,
 }
 
 impl GrowthRoom {
-    /// Slots that have to go so that sessions can have this much in all; `None` if too few would be
-    /// left.
+    /// Returns the slots that must be lent so that sessions can have `session_bytes` in all; `None`
+    /// if too few would be left.
     #[must_use]
     pub fn n_slots_lent(&self, session_bytes: u64) -> Option<usize> {
         let more_bytes = session_bytes.saturating_sub(self.session_bytes);
@@ -40,19 +40,19 @@ impl GrowthRoom {
             return Some(0);
         }
         let n_lent = usize::try_from(more_bytes.div_ceil(self.slot_bytes)).ok()?;
-        // Where their memory ends, so that all of the rest goes.
+        // Round down to a whole slab, so that the memory beyond it is freed.
         let n_left = self.n_slots.checked_sub(n_lent)?;
         let n_left = n_left / self.n_slots_at_once * self.n_slots_at_once;
         (n_left >= self.n_slots_least).then_some(self.n_slots - n_left)
     }
 
-    /// What sessions can have in all while as many slots are lent as can be.
+    /// Returns the bytes that sessions can have in all while as many slots as possible are lent.
     #[must_use]
     pub fn most_bytes(&self) -> u64 {
         self.bytes(self.n_slots.saturating_sub(self.n_slots_least))
     }
 
-    /// What sessions can have in all while so many slots are lent.
+    /// Returns the bytes that sessions can have in all while `n_slots_lent` slots are lent.
     #[must_use]
     pub fn bytes(&self, n_slots_lent: usize) -> u64 {
         self.session_bytes + n_slots_lent as u64 * self.slot_bytes
@@ -76,11 +76,11 @@ mod tests {
         for (session_bytes, expected) in [
             (0, Some(0)),
             (1000, Some(0)),
-            // 59 are left, but only 56 end a piece.
+            // 59 are left, but only 56 end a slab.
             (1001, Some(4)),
             (1400, Some(4)),
             (1401, Some(12)),
-            // 16 of the 60 stay; 8 would be fewer than the least.
+            // 16 of the 60 stay; 8 would be below the minimum.
             (5400, Some(44)),
             (5401, None),
             (u64::MAX, None),

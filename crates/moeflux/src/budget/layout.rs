@@ -1,4 +1,4 @@
-//! A model's needs, from its headers, and where its experts go.
+//! A model's memory needs, computed from its headers, and the placement of its experts.
 
 use moeflux_io::{BLOCK_BYTES, available_memory_bytes, process_memory_bytes};
 
@@ -13,17 +13,17 @@ use crate::experts::stream::{record_shape, slot_shape};
 use crate::ops::KvKind;
 use crate::weights::{ExpertBank, Manifest, Origin, check_room};
 
-/// What an engine finds where it is opened.
+/// Memory of the machine on which an engine is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// The process as it is before the model.
+    /// Bytes of the process before the model is loaded.
     pub program_bytes: u64,
-    /// What can be had beside it, where that is known.
+    /// Bytes available beside it, where that is known.
     pub available_bytes: Option<u64>,
 }
 
 impl Host {
-    /// This machine, now.
+    /// Returns the present state of this machine.
     #[must_use]
     pub fn here() -> Self {
         Self {
@@ -33,80 +33,85 @@ impl Host {
     }
 }
 
-/// Where the memory of an engine goes.
+/// How an engine's memory is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Memory {
-    /// What the whole process may take of the host's memory.
+    /// Upper bound on the process's bytes in host memory.
     pub budget_bytes: u64,
-    /// What every token needs.
+    /// Bytes of the weights that every token uses.
     pub resident_bytes: u64,
-    /// Routed experts.
+    /// Bytes of routed experts.
     pub expert_bytes: u64,
-    /// Those of them that a device reads where they lie in the host's memory.
+    /// Bytes of those experts that a device reads in host memory.
     pub far_expert_bytes: u64,
-    /// Activations of one step.
+    /// Bytes of activations of one step.
     pub workspace_bytes: u64,
-    /// Per session, whatever its length.
+    /// Bytes per session, whatever its length.
     pub session_fixed_bytes: u64,
-    /// Per session and position of its context.
+    /// Bytes per session and position of its context.
     pub session_bytes_per_position: u64,
 }
 
-/// How an engine is laid out in memory.
+/// The memory layout of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Where the experts are.
     pub placement: Placement,
-    /// Rows computed in one step at most.
+    /// Upper bound on the rows computed in one step.
     pub n_rows_max: usize,
-    /// From one slot for an expert to the next.
+    /// Distance from one slot for an expert to the next.
     pub slot_bytes: u64,
-    /// All but routed experts: this program, what every token needs, a step, the sessions.
+    /// Bytes of all but routed experts: this program, the weights that every token uses, a step,
+    /// the sessions.
     pub fixed_bytes: u64,
-    /// Of these, what was counted for sessions.
+    /// Bytes of these that are reserved for sessions.
     pub session_bytes: u64,
-    /// Where the memory goes.
+    /// How the memory is divided.
     pub memory: Memory,
-    /// Bytes of routed experts that there is room for on a device, where anybody can say.
+    /// Bytes of routed experts that fit on a device, where that is known.
     pub device_expert_bytes: Option<u64>,
-    /// What sessions may take where they are computed, if there is a limit.
+    /// Upper bound on bytes of sessions where they are computed, if there is one.
     pub session_room_bytes: Option<u64>,
 }
 
-/// Where the system keeps copies of what is read, one slot of so many is enough: the rest of the
-/// budget is for those copies.
+/// Where the system caches what is read, one slot in this many is enough: the rest of the budget is
+/// left to the page cache.
 pub(crate) const PAGE_CACHE_SHARE: usize = 8;
 
-/// More experts between two exchanges of several machines only make inner values take more memory.
+/// Upper bound on experts between two exchanges of several machines; more only take more memory for
+/// intermediate values.
 const N_WAVE_MAX: usize = 128;
 
-/// More rows read an expert no cheaper: all of a layer are wanted long before.
+/// Upper bound on rows where experts are streamed. More do not make reads cheaper per expert: far
+/// fewer rows already need all experts of a layer.
 const N_ROWS_STREAMING_MAX: usize = 4096;
 
-/// Fewer make no difference to memory that matters.
+/// Lower bound on rows: fewer save no significant memory.
 const N_ROWS_LEAST: usize = 32;
 
-/// A longer step may take one part of so many of the budget: what it takes, experts lack.
+/// Upper bound on the workspace of a longer step: one part in this many of the budget, since
+/// experts lose what it takes.
 const WORKSPACE_SHARE: u64 = 8;
 
-/// Scratch of a backend beside its workspace: a fixed part, and one part of so many of the
+/// Scratch of a backend beside its workspace: a fixed part, and one part in this many of the
 /// workspace.
 const SCRATCH_BYTES: u64 = 32 << 20;
 const SCRATCH_SHARE: u64 = 2;
 
 impl Layout {
-    /// The layout of a model on this machine.
+    /// Computes the layout of a model on this machine.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`]; [`Error::Input`] for too many rows.
+    /// [`Error::NoRoom`] if the budget or the memory is too small; [`Error::Input`] for too many
+    /// rows.
     pub fn new(blueprint: &Blueprint, config: &EngineConfig) -> Result<Self> {
         Self::on(Host::here(), blueprint, config)
     }
 
-    /// The smallest budget with which [`Layout::on`] is no error, and a little more: a process is
-    /// not of the same size in every run.
+    /// Returns the smallest budget with which [`Layout::on`] succeeds, plus a small margin, since
+    /// the size of a process varies between runs.
     ///
     /// # Errors
     ///
@@ -115,14 +120,15 @@ impl Layout {
         let mut config = config.clone();
         config.streaming.budget = Budget::Bytes(0);
         match Self::on(host, blueprint, &config) {
-            // All of it is on a device.
+            // All of the model is on a device.
             Ok(_) => Ok(host.program_bytes),
             Err(Error::NoRoom { needed_bytes, .. }) => Ok(needed_bytes),
             Err(error) => Err(error),
         }
     }
 
-    /// The layout of a model on some machine: pure arithmetic, which a plan and an engine share.
+    /// Computes the layout of a model on the given machine. Pure arithmetic, shared by plans and
+    /// engines.
     ///
     /// # Errors
     ///
@@ -142,7 +148,7 @@ impl Layout {
             resident_bytes: manifest.resident_bytes(),
             workspace_bytes: step_bytes(plan.workspace.bytes(n_rows))
                 + exchanged_bytes(blueprint, n_rows),
-            // What a step that fails is undone with has the size of the state.
+            // The data to undo a failed step is as large as the fixed state.
             session_bytes: 2 * state.fixed_bytes() + per_position * n_kept,
             n_positions: streaming.context,
         };
@@ -185,7 +191,7 @@ impl Layout {
             session_bytes_per_position: per_position,
         };
         let device_expert_bytes = near_bytes(&needs);
-        // Sessions have what was kept for them, and what nobody else has.
+        // Sessions have the memory reserved for them and all that is otherwise unused.
         let left_bytes = match device {
             Some(_) => device_expert_bytes.map(|bytes| bytes.saturating_sub(experts.all_bytes)),
             None => Some(limit_bytes.saturating_sub(needs.bytes() + expert_bytes)),
@@ -204,25 +210,27 @@ impl Layout {
 }
 
 impl Layout {
-    /// Experts that one of several machines can hold until the others have got as far.
+    /// Returns the number of experts that one of several machines can hold until the others catch
+    /// up.
     #[must_use]
     pub fn n_held(&self) -> usize {
         match self.placement {
-            // Or fewer, where the system keeps copies of what is read.
+            // A lower bound: the slots that remain where the system caches what is read.
             Placement::Streaming { n_slots } => n_slots / PAGE_CACHE_SHARE,
             Placement::Resident | Placement::OnDevice { .. } => 2 * N_WAVE_MAX,
         }
     }
 }
 
-/// Experts between two exchanges of machines that can hold so many each: the rest of the slots is
-/// for what is read meanwhile.
+/// Returns the number of experts between two exchanges of machines that can hold `n_held` each. The
+/// other slots are for what is read meanwhile.
 #[must_use]
 pub fn n_experts_of_wave(n_held: usize, top_k: usize) -> usize {
     (n_held / 2).max(top_k).min(N_WAVE_MAX.max(top_k))
 }
 
-/// What several machines exchange of a step at most, here and in a message.
+/// Returns an upper bound on the bytes that several machines exchange in a step, counted twice: in
+/// memory and in a message.
 fn exchanged_bytes(blueprint: &Blueprint, n_rows: usize) -> u64 {
     let Blueprint { plan, spec, .. } = blueprint;
     let layers = plan.layers.iter().zip(&spec.layers);
@@ -235,7 +243,7 @@ fn exchanged_bytes(blueprint: &Blueprint, n_rows: usize) -> u64 {
     (2 * n_values * size_of::<f32>()) as u64
 }
 
-/// What does not exist is laid out as it would be packed.
+/// A synthetic checkpoint is laid out as if packed.
 fn expert_needs(blueprint: &Blueprint) -> ExpertNeeds {
     let Manifest { banks, origin, .. } = &blueprint.manifest;
     ExpertNeeds {
@@ -248,8 +256,8 @@ fn expert_needs(blueprint: &Blueprint) -> ExpertNeeds {
     }
 }
 
-/// What a model may take of the device, where anybody can say. Memory that it shares with the host
-/// is counted once: the process has no more than its limit.
+/// Returns the bytes that a model may take on the device, where that is known. Memory shared with
+/// the host is counted once: the process has no more than its limit.
 fn device_room(config: &EngineConfig, limit_bytes: u64, program_bytes: u64) -> Option<u64> {
     let device = config.device.as_ref()?;
     let room_bytes = device.room_bytes()?;
@@ -262,13 +270,14 @@ fn far_budget(config: &EngineConfig, limit_bytes: u64) -> FarBudget {
     if sees_host { FarBudget::Bytes(limit_bytes) } else { FarBudget::Unseen }
 }
 
-/// Where experts are if there may be fewer slots than experts.
+/// Returns the placement where the number of slots is limited to fewer than there are experts.
 fn at_most(n_slots_max: Option<usize>, experts: &ExpertNeeds) -> Option<Placement> {
     let n_slots = n_slots_max.filter(|n_slots| *n_slots < experts.shape.n_experts)?;
     Some(Placement::Streaming { n_slots: n_slots.max(experts.n_slots_min) })
 }
 
-/// Bytes of all experts that have room, and of those that a device sees in the host's memory.
+/// Returns the bytes of all experts with room in memory, and of those that a device reads in host
+/// memory.
 fn experts_of(placement: Placement, experts: &ExpertNeeds) -> [u64; 2] {
     match placement {
         Placement::OnDevice { far_bytes } => [experts.all_bytes, far_bytes],
@@ -277,7 +286,7 @@ fn experts_of(placement: Placement, experts: &ExpertNeeds) -> [u64; 2] {
     }
 }
 
-/// Bytes that a model takes of the host's memory.
+/// Returns the bytes that a model takes of host memory.
 fn host_bytes(placement: Placement, needs: &Needs, expert_bytes: u64) -> u64 {
     match placement {
         Placement::OnDevice { far_bytes } => far_bytes,
@@ -287,7 +296,7 @@ fn host_bytes(placement: Placement, needs: &Needs, expert_bytes: u64) -> u64 {
     }
 }
 
-/// How keys and values are kept.
+/// Returns the format of keys and values.
 fn kv_kind(config: &EngineConfig) -> KvKind {
     match (&config.device, config.backend) {
         (Some(_), _) | (None, BackendKind::Reference) => KvKind::F32,
@@ -304,22 +313,23 @@ fn check_rows(n_rows_max: usize) -> Result<()> {
     )))
 }
 
-/// What a step takes with a workspace of this size: scratch is as large as the widest use of it.
+/// Returns the bytes of a step with this workspace, including scratch for the widest use of it.
 #[must_use]
 pub fn step_bytes(workspace_bytes: u64) -> u64 {
     workspace_bytes + workspace_bytes / SCRATCH_SHARE + SCRATCH_BYTES
 }
 
-/// How so many rows of a step suit a budget.
+/// How well a number of rows per step suits a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fit {
     TooMany,
     Enough,
-    /// They leave most of it to experts.
+    /// They fit and leave most of the budget to experts.
     MoreIsBetter,
 }
 
-/// How a step fits so many bytes; `None`: it does not.
+/// Rates a step within `room_bytes`. `None` means that the step does not fit; it is rated as
+/// enough, since only larger steps are tried.
 fn fit_of(needs: &Needs, room_bytes: Option<u64>) -> Fit {
     match room_bytes {
         Some(room) if needs.workspace_bytes <= room / WORKSPACE_SHARE => Fit::MoreIsBetter,
@@ -335,9 +345,10 @@ fn fit_in_memory(needs: &Needs, experts: &ExpertNeeds, limit_bytes: u64) -> Fit 
     }
 }
 
-/// More rows for a longer context where that saves reads, or where a device has room: it makes
-/// weights of an expert's codes once for all rows of a step. Without a device a prompt borrows what
-/// that takes while it runs, and answers have the slots. Fewer where there is no room for them.
+/// Returns the rows of a step. More than the default for a longer context, where a device has room:
+/// it dequantises an expert once for all rows of a step. Without a device, a prompt borrows that
+/// memory while it runs, and decoding has the slots. Fewer than the default where there is no room
+/// for them.
 fn rows_of_a_step(config: &EngineConfig, fit: &dyn Fn(usize) -> Fit) -> usize {
     let mut n_rows = N_ROWS_DEFAULT;
     while n_rows > N_ROWS_LEAST && fit(n_rows) == Fit::TooMany {

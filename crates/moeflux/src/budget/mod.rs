@@ -1,8 +1,8 @@
-//! How the memory of a process is divided: what every token needs first, routed experts in the
-//! rest.
+//! How the memory of a process is divided: first the weights that every token uses, then routed
+//! experts in the rest.
 //!
-//! **Invariant:** pure arithmetic; what is divided never comes to more than what there is, and a
-//! budget that is too small is refused with the least that works.
+//! **Invariant:** pure arithmetic; the parts never add up to more than there is, and a budget that
+//! is too small is refused with the minimum that works.
 
 mod layout;
 mod prompt;
@@ -17,89 +17,89 @@ use crate::config::Budget;
 use crate::error::{Error, Need, Remedy, Result};
 use crate::experts::stream::SlotShape;
 
-/// What takes memory besides experts.
+/// Memory needed for everything but experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Needs {
-    /// The process as it is before the model.
+    /// Bytes of the process before the model is loaded.
     pub program_bytes: u64,
-    /// What the program keeps for its work beside the engine.
+    /// Bytes that the program reserves for work outside the engine.
     pub beside_bytes: u64,
-    /// What every token needs.
+    /// Bytes of the weights that every token uses.
     pub resident_bytes: u64,
-    /// Activations of one step and scratch beside them.
+    /// Bytes of the activations of one step and its scratch.
     pub workspace_bytes: u64,
-    /// What sessions remember.
+    /// Bytes of the state of sessions.
     pub session_bytes: u64,
     /// Tokens of those sessions, for messages.
     pub n_positions: usize,
 }
 
-/// What the routed experts take.
+/// Memory needed for the routed experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExpertNeeds {
-    /// All of them in memory, from the beginning.
+    /// Bytes of all experts in memory from the start.
     pub all_bytes: u64,
-    /// In slots.
+    /// Size of slots.
     pub shape: SlotShape,
-    /// Fewer slots are of no use.
+    /// Minimum number of slots.
     pub n_slots_min: usize,
 }
 
 /// Where the experts are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// On the device that computes, or where its kernels see them.
+    /// On the compute device, or in memory that its kernels can read.
     OnDevice {
-        /// Bytes of those in the host's memory.
+        /// Bytes of the experts in host memory.
         far_bytes: u64,
     },
     /// In memory.
     Resident,
-    /// On the drive; so many have room in memory.
+    /// On the drive, with `n_slots` of them in memory.
     Streaming {
-        /// How many.
+        /// Number of slots.
         n_slots: usize,
     },
 }
 
-/// Memory of the host for experts that a device computes.
+/// Host memory for experts that a device computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FarBudget {
-    /// Its kernels do not see any.
+    /// Its kernels cannot read host memory.
     Unseen,
-    /// So many bytes of the whole process.
+    /// Upper bound on bytes of the whole process.
     Bytes(u64),
 }
 
-/// Memory that is left to others where nobody said how much may be used: one part of so many.
+/// Without an explicit budget, one part in this many of the available memory is left to others.
 const ROOM_SHARE: u64 = 16;
 
-/// And at least so much.
+/// Lower bound on the memory left to others.
 const ROOM_BYTES_MIN: u64 = 256 << 20;
 
-/// What a process may have on a system that does not say how much memory is free: unknown is not
-/// unlimited. Machines with less than this and room for a model are hard to find.
+/// Budget on a system that does not report how much memory is free: unknown is not unlimited. Few
+/// machines have less than this and room for a model.
 pub const UNSAID_BYTES: u64 = 4 << 30;
 
-/// A process is larger or smaller than it was in its last run by less than this: the least that is
-/// named must be enough in the next one.
+/// Upper bound on the variation of a process's size between runs: the minimum that an error reports
+/// must suffice in the next run.
 const PROGRAM_MARGIN_BYTES: u64 = 4 << 20;
 
 impl Needs {
-    /// All of it.
+    /// Returns the total.
     #[must_use]
     pub(crate) fn bytes(&self) -> u64 {
         self.program_bytes + self.beside_bytes + self.model_bytes()
     }
 
-    /// What is needed where the model is computed.
+    /// Returns the bytes needed where the model is computed.
     #[must_use]
     pub(crate) fn model_bytes(&self) -> u64 {
         self.resident_bytes + self.workspace_bytes + self.session_bytes
     }
 
-    /// What stays in the host's memory beside a device with memory of its own: resident weights
-    /// pass through it before there are slots.
+    /// Returns the needs that remain in host memory beside a device with its own memory. Resident
+    /// weights only pass through host memory, before slots are allocated.
     #[must_use]
     pub(crate) fn of_host(self, far_budget: FarBudget) -> Self {
         match far_budget {
@@ -109,8 +109,8 @@ impl Needs {
     }
 }
 
-/// Bytes that a process of `program_bytes` may have; `available_bytes` can be had beside those, if
-/// the system says how many.
+/// Returns the bytes that a process of `program_bytes` may have. `available_bytes` are available
+/// beside those, if the system reports it.
 #[must_use]
 pub(crate) fn limit(budget: Budget, program_bytes: u64, available_bytes: Option<u64>) -> u64 {
     match (budget, available_bytes) {
@@ -123,11 +123,11 @@ pub(crate) fn limit(budget: Budget, program_bytes: u64, available_bytes: Option<
     }
 }
 
-/// Where experts go within `budget_bytes`.
+/// Returns the placement of experts within `budget_bytes`.
 ///
 /// # Errors
 ///
-/// [`Error::NoRoom`] with the least that works.
+/// [`Error::NoRoom`] with the minimum that works.
 pub(crate) fn place(needs: &Needs, experts: &ExpertNeeds, budget_bytes: u64) -> Result<Placement> {
     let needed_bytes = needs.bytes();
     if needed_bytes.saturating_add(experts.all_bytes) <= budget_bytes || experts.all_bytes == 0 {
@@ -138,7 +138,8 @@ pub(crate) fn place(needs: &Needs, experts: &ExpertNeeds, budget_bytes: u64) -> 
     Ok(Placement::Streaming { n_slots })
 }
 
-/// The same with slots for all that the host's memory has room for when the device has its part.
+/// Returns the placement as [`place`] does, but with slots for all the host memory that is left
+/// once the device has its part.
 ///
 /// # Errors
 ///
@@ -158,8 +159,8 @@ pub(crate) fn place_beside_device(
     })
 }
 
-/// Where experts go beside a device that has room for `near_bytes` of them: there, and in the
-/// host's memory if kernels see it; `None` if they have no room in both together.
+/// Returns the placement of experts beside a device that has room for `near_bytes` of them: there,
+/// and in host memory if its kernels can read it; `None` if both together have no room.
 #[must_use]
 pub(crate) fn place_on_device(
     needs: &Needs,
@@ -168,7 +169,7 @@ pub(crate) fn place_on_device(
     far_budget: FarBudget,
 ) -> Option<Placement> {
     let far_bytes = experts.all_bytes.saturating_sub(near_bytes);
-    // The host has the resident weights only until they are on the device.
+    // The host holds the resident weights only until they are on the device.
     let host_bytes = needs.program_bytes + needs.beside_bytes + needs.resident_bytes.max(far_bytes);
     let has_room = match far_budget {
         _ if far_bytes == 0 => true,
@@ -178,7 +179,7 @@ pub(crate) fn place_on_device(
     has_room.then_some(Placement::OnDevice { far_bytes })
 }
 
-/// Refuses what is too small.
+/// Refuses a budget that is too small.
 fn check(needs: &Needs, experts: &ExpertNeeds, budget_bytes: u64) -> Result<()> {
     let least_expert_bytes = match experts.all_bytes {
         0 => 0,
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(place(&needs, &EXPERTS, 280).unwrap(), streaming(8));
         let error = place(&needs, &EXPERTS, 279).unwrap_err().to_string();
         assert!(error.contains("40 bytes for work beside the engine"), "{error}");
-        // The device has nothing to do with it.
+        // The device does not affect it.
         let on_device = |limit| place_on_device(&needs, &EXPERTS, 400, FarBudget::Bytes(limit));
         assert_eq!(on_device(649), None);
         assert_eq!(on_device(650), Some(Placement::OnDevice { far_bytes: 600 }));
@@ -263,7 +264,7 @@ mod tests {
     #[test]
     fn a_system_that_says_nothing_streams_what_it_cannot_have() {
         let gib = 1 << 30;
-        // A model of 120 GB on a machine of 8 GB that says nothing.
+        // A model of 120 GB on a machine of 8 GB that reports no free memory.
         let needs = Needs { resident_bytes: 2 * gib, ..NEEDS };
         let shape = SlotShape { slot_bytes: 8 << 20, stride_bytes: 8 << 20, n_experts: 15_104 };
         let experts = ExpertNeeds { all_bytes: 118 * gib, shape, n_slots_min: 8 };
@@ -272,7 +273,7 @@ mod tests {
         let Placement::Streaming { n_slots } = placement else { panic!("{placement:?}") };
         assert!(needs.bytes() + shape.bytes(n_slots) <= UNSAID_BYTES);
         assert_eq!(n_slots, 255);
-        // And one that does not fit is refused with what it needs.
+        // A model that does not fit is refused with what it needs.
         let needs = Needs { resident_bytes: 5 * gib, ..NEEDS };
         assert!(matches!(place(&needs, &experts, limit_bytes), Err(Error::NoRoom { .. })));
     }
@@ -300,7 +301,7 @@ mod tests {
         let on_device = |far_bytes| Some(Placement::OnDevice { far_bytes });
         assert_eq!(placed(1000, FarBudget::Unseen), on_device(0));
         assert_eq!(placed(999, FarBudget::Unseen), None);
-        // Resident weights pass through the host's memory before.
+        // Resident weights pass through host memory first.
         assert_eq!(placed(950, FarBudget::Bytes(109)), None);
         assert_eq!(placed(950, FarBudget::Bytes(110)), on_device(50));
         assert_eq!(placed(400, FarBudget::Bytes(609)), None);

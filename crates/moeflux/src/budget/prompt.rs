@@ -1,53 +1,55 @@
-//! How much of the slots a prompt may borrow for longer steps: an expert is read once per step.
+//! How many slots a prompt may borrow for longer steps: an expert is read once per step.
 //!
-//! A prompt needs slots as a ring that experts pass through and for those that stay from step to
-//! step; what it borrows has to be read again behind it. **Invariant:** pure; what the longer step
-//! takes is at most what the slots give up, to the byte of what gives and takes memory.
+//! A prompt needs slots as a ring that experts pass through, and for those that stay from step to
+//! step; what it borrows has to be read again afterwards. **Invariant:** pure; a longer step never
+//! takes more bytes than the slots give up, which they do in whole slabs.
 
 use crate::blueprint::Blueprint;
 use crate::budget::{Layout, Placement, step_bytes};
 use crate::experts::stream::{N_SLOTS_OF_PROMPT, slab_bytes};
 use crate::ops::Workspace;
 
-/// A step is not interrupted for other sessions: this long they wait at most.
+/// Upper bound on rows of a prompt's step: a step is not interrupted for other sessions, which
+/// wait.
 const N_ROWS_PROMPT_MAX: usize = 8192;
 
-/// A slot that was lent comes back empty, and its memory is cleared by the system twice, for the
-/// workspace and for the slot: together as long as so many reads (an EPYC's virtual machine clears
-/// 0.6 to 1.3 GB/s where its drive reads 2.5; others clear faster, and have slower drives).
+/// Cost of a lent slot in reads. The slot comes back empty, and the system clears its memory twice,
+/// for the workspace and for the slot: together as long as this many reads (an EPYC's virtual
+/// machine clears 0.6 to 1.3 GB/s where its drive reads 2.5; others clear faster, and have slower
+/// drives).
 const READS_PER_LENT_SLOT: usize = 4;
 
-/// What there is to divide while a prompt runs.
+/// Memory to divide while a prompt runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptRoom {
-    /// What rows of a step need.
+    /// Workspace of a step, by its rows.
     pub workspace: Workspace,
-    /// Rows of a step where nothing is borrowed.
+    /// Rows of a step while nothing is borrowed.
     pub n_rows: usize,
-    /// Slots then.
+    /// Number of slots while nothing is borrowed.
     pub n_slots: usize,
-    /// From one slot to the next.
+    /// Distance from one slot to the next.
     pub slot_bytes: u64,
-    /// Memory of so many slots comes and goes together.
+    /// Slots whose memory is allocated and freed together.
     pub n_slots_at_once: usize,
-    /// A prompt keeps so many.
+    /// Minimum number of slots that a prompt keeps.
     pub n_slots_least: usize,
     /// Experts of all layers.
     pub n_experts: usize,
 }
 
-/// What a prompt borrows.
+/// The memory that a prompt borrows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Division {
     /// Rows of a step.
     pub n_rows: usize,
-    /// Slots that lend their memory.
+    /// Slots whose memory is lent.
     pub n_slots_lent: usize,
 }
 
 impl PromptRoom {
-    /// Of a model that is laid out so and whose experts are read past the page cache; nothing where
-    /// all of them are in memory.
+    /// Returns the memory of a model with this layout whose experts are read past the page cache;
+    /// `None` where all of them are in memory.
     #[must_use]
     pub fn planned(layout: &Layout, blueprint: &Blueprint) -> Option<Self> {
         let Placement::Streaming { n_slots } = layout.placement else { return None };
@@ -63,8 +65,9 @@ impl PromptRoom {
         })
     }
 
-    /// The steps with the fewest reads for a prompt of so many rows, as equal as can be, while so
-    /// many of the slots are lent to sessions; `None` where borrowing gains nothing.
+    /// Returns the division with the fewest reads for a prompt of `n_rows_prompt` rows, in steps as
+    /// equal as possible, while `n_slots_gone` slots are lent to sessions; `None` where borrowing
+    /// gains nothing.
     #[must_use]
     pub fn division(&self, n_rows_prompt: usize, n_slots_gone: usize) -> Option<Division> {
         let room = Self { n_slots: self.n_slots.checked_sub(n_slots_gone)?, ..self.clone() };
@@ -85,17 +88,17 @@ impl PromptRoom {
         best.filter(|(n_reads, _)| *n_reads < n_reads_usual).map(|(_, division)| division)
     }
 
-    /// Experts that are read once per step.
+    /// Returns the experts that each step has to read.
     fn n_absent(&self, n_slots_lent: usize) -> usize {
         self.n_experts.saturating_sub(self.n_slots - n_slots_lent)
     }
 
-    /// Slots that have to go for steps of so many rows; `None` if too few would be left.
+    /// Returns the slots to lend for steps of `n_rows` rows; `None` if too few would be left.
     fn n_slots_lent(&self, n_rows: usize) -> Option<usize> {
         let bytes = |n_rows| step_bytes(self.workspace.bytes(n_rows));
         let n_lent = (bytes(n_rows) - bytes(self.n_rows)).div_ceil(self.slot_bytes);
         let n_left = self.n_slots.checked_sub(usize::try_from(n_lent).ok()?)?;
-        // Where their memory ends, so that all of the rest goes.
+        // Round down to a whole slab, so that the memory beyond it is freed.
         let n_left = n_left / self.n_slots_at_once * self.n_slots_at_once;
         let is_possible = n_rows <= N_ROWS_PROMPT_MAX && n_left >= self.n_slots_least;
         is_possible.then_some(self.n_slots - n_left)
@@ -106,7 +109,7 @@ impl PromptRoom {
 mod tests {
     use super::*;
 
-    /// A row takes 1,000 bytes of workspace and 500 of scratch; steps of 100 rows, 60 slots of 200
+    /// A row takes 1,000 bytes of workspace and 500 of scratch; steps of 100 rows; 60 slots for 200
     /// experts, 10,000 bytes each.
     fn room() -> PromptRoom {
         let mut workspace = Workspace::default();
@@ -131,12 +134,12 @@ mod tests {
 
     #[test]
     fn one_step_where_that_fits() {
-        // Two steps read 2 x 140. One takes 1,500 bytes more, of one slot: 141 + 4.
+        // Two steps read 2 x 140. One takes 1,500 bytes more, so one slot: 141 + 4.
         assert_eq!(room().division(101, 0), Some(Division { n_rows: 101, n_slots_lent: 1 }));
-        // Four steps read 560. One takes 300 x 1,500 bytes, 45 slots: 185 + 180 = 365. Two take
+        // Four steps read 560. One takes 300 x 1,500 bytes, so 45 slots: 185 + 180 = 365. Two take
         // 15: 2 x 155 + 60 = 370. Three of 134 rows take 6: 3 x 146 + 24 = 462.
         assert_eq!(room().division(400, 0), Some(Division { n_rows: 400, n_slots_lent: 45 }));
-        // Five read 700. One would leave no slots, two of 250 rows take 23: 2 x 163 + 92 = 418.
+        // Five read 700. One would leave no slots; two of 250 rows take 23: 2 x 163 + 92 = 418.
         // Three of 167 take 11: 3 x 151 + 44 = 497.
         assert_eq!(room().division(500, 0), Some(Division { n_rows: 250, n_slots_lent: 23 }));
     }
@@ -149,7 +152,7 @@ mod tests {
 
     #[test]
     fn slots_go_in_pieces_and_the_least_stay() {
-        // 15 slots for steps of 200 rows: 45 left, but only 40 end a piece of 20.
+        // 15 slots for steps of 200 rows: 45 are left, but only 40 end a slab of 20.
         let room = PromptRoom { n_slots_at_once: 20, ..room() };
         assert_eq!(room.n_slots_lent(200), Some(20));
         assert_eq!(room.n_slots_lent(233), Some(20));
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn what_sessions_have_is_not_there() {
-        // 2 x 143 + 1 more, of the 57 slots that are left.
+        // 2 x 143 + 1 more, of the 57 slots that remain.
         assert_eq!(room().division(101, 3), Some(Division { n_rows: 101, n_slots_lent: 1 }));
         assert_eq!(room().division(101, 50), None);
         assert_eq!(room().division(101, 61), None);

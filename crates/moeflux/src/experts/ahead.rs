@@ -1,8 +1,8 @@
-//! All experts one after another, for a device that keeps them: threads read ahead.
+//! Loads all experts one after another, for a device that keeps them; threads read ahead.
 //!
-//! Each thread reads every so many-th expert into records of its own, which go round: filled to the
-//! one who keeps them, empty back. **Invariant:** experts are kept in their order, by the calling
-//! thread; however this ends, no thread is left waiting.
+//! Each of the `N_READERS` threads reads every `N_READERS`-th expert into records of its own.
+//! Filled records go to the consumer, which sends them back empty. **Invariant:** experts are kept
+//! in order, by the calling thread; however this ends, no thread is left waiting.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Builder;
@@ -16,26 +16,26 @@ use crate::weights::{
     ExpertBank, ExpertView, Files, Manifest, Meter, Searched, Segment, Watch, fill_here,
 };
 
-/// Threads that read.
+/// Reading threads.
 const N_READERS: usize = 4;
 
-/// Records of each: one is read, one waits, one is kept.
+/// Records of each thread: one being read, one waiting, one being kept.
 const N_RECORDS: usize = 3;
 
 /// An expert to be read.
 type Job<'a> = (&'a ExpertBank, ExpertIdx);
 
-/// A thread as the one who keeps its records sees it.
+/// The consumer's ends of a reading thread's channels.
 struct Reader {
     filled: Receiver<Result<AlignedBytes>>,
     empty: SyncSender<AlignedBytes>,
 }
 
-/// Reads all experts, and hands them to `keep` in their order.
+/// Reads all experts and passes them to `keep` in order.
 ///
 /// # Errors
 ///
-/// As [`crate::weights::load`], and what `keep` says.
+/// As [`crate::weights::load`], and those of `keep`.
 pub fn for_each_expert(
     manifest: &Manifest,
     (checkpoint, sums): (&Checkpoint, Option<&Sums>),
@@ -48,7 +48,7 @@ pub fn for_each_expert(
     let record_bytes = manifest.banks.iter().map(|bank| bank.layout.record_bytes()).max();
     let record_bytes = record_bytes.unwrap_or(0);
     std::thread::scope(|scope| {
-        // None where the system has no threads left: slower, but it works.
+        // None where the system cannot create a thread: slower, but it works.
         let readers: Vec<Option<Reader>> = (0..N_READERS)
             .map(|reader_idx| {
                 let (to_keep, filled) = sync_channel(N_RECORDS);
@@ -70,7 +70,7 @@ pub fn for_each_expert(
             meter.add(bank.parts.iter().map(|part| part.len_bytes).sum())?;
             keep(bank, expert, &bank.layout.view(&record[..bank.layout.record_bytes()]))?;
             if let Some(reader) = reader {
-                // A thread that has read all of its experts wants no more.
+                // The thread has ended if it has read all of its experts.
                 reader.empty.send(record).ok();
             }
         }
@@ -78,7 +78,7 @@ pub fn for_each_expert(
     })
 }
 
-/// In the order of layers and experts.
+/// Lists all experts, in the order of layers and experts.
 fn jobs(manifest: &Manifest) -> Vec<Job<'_>> {
     fn of_bank(bank: &ExpertBank) -> impl Iterator<Item = Job<'_>> {
         (0..bank.n_experts).map(move |expert| (bank, ExpertIdx(expert)))
@@ -86,7 +86,7 @@ fn jobs(manifest: &Manifest) -> Vec<Job<'_>> {
     manifest.banks.iter().flat_map(of_bank).collect()
 }
 
-/// A thread's life: ends when all is read, something fails, or nobody listens.
+/// Reads experts on a thread. Returns when all are read, a read fails or the consumer is gone.
 fn read_all<'a>(
     jobs: impl Iterator<Item = &'a Job<'a>>,
     files: &Files<'_>,
@@ -113,7 +113,7 @@ fn read((bank, expert): Job<'_>, files: &Files<'_>, record: AlignedBytes) -> Res
     let mut record = record;
     let mut segments = Vec::new();
     push_record((bank, expert), &mut record[..bank.layout.record_bytes()], &mut segments);
-    // Who keeps it counts it.
+    // The consumer counts the bytes.
     fill_here(segments, files)?;
     Ok(record)
 }
@@ -123,7 +123,7 @@ fn empty_record(record_bytes: usize) -> Result<AlignedBytes> {
         .ok_or_else(|| Error::no_room("a routed expert", record_bytes as u64, Remedy::FreeMemory))
 }
 
-/// Where the bytes of an expert come from, and where in its record they go.
+/// Adds the segments of an expert: where its bytes lie in files, and where they go in its record.
 fn push_record<'a>(
     (bank, expert): (&'a ExpertBank, ExpertIdx),
     record: &'a mut [u8],

@@ -1,7 +1,7 @@
-//! Experts that are in memory and may be computed now, wherever that memory is.
+//! Experts that are in memory and may be computed now, whichever memory that is.
 //!
-//! **Invariant:** what is handed out stays as it is while it is borrowed. A view is made when it is
-//! asked for, so that handing out a group allocates nothing.
+//! **Invariant:** experts that were handed out do not change while they are borrowed. A view is
+//! made on request, so handing out a group allocates nothing.
 
 use moeflux_io::{SlotIdx, SlotMemory};
 
@@ -14,20 +14,20 @@ use crate::weights::{ExpertLayout, ExpertView};
 /// An expert with its matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct ArrivedExpert<'a> {
-    /// Which of its layer.
+    /// Its index in the layer.
     pub expert: ExpertIdx,
     /// Its matrices.
     pub view: ExpertView<'a>,
 }
 
-/// Experts in slots that their caller has filled, all in one layout.
+/// Experts in slots that the caller has filled, all in one layout.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotExperts<'a> {
     /// The slots.
     pub memory: &'a SlotMemory,
-    /// How an expert lies in its slot.
+    /// Layout of an expert in its slot.
     pub layout: &'a ExpertLayout,
-    /// Which expert is in which slot; these are ready.
+    /// Each expert and its slot; the slots are ready.
     pub slots: &'a [(ExpertIdx, SlotIdx)],
 }
 
@@ -59,19 +59,19 @@ enum Source<'a> {
 }
 
 impl<'a> Arrived<'a> {
-    /// Experts of which the caller has views, behind those of the groups before.
+    /// Creates a group from the caller's views; its experts follow those of the groups before.
     #[must_use]
     pub fn ascending(experts: &'a [ArrivedExpert<'a>]) -> Self {
         Self { order: Order::Ascending, source: Source::Views(experts) }
     }
 
-    /// Experts of which the caller has views.
+    /// Creates a group from the caller's views.
     #[must_use]
     pub fn in_any_order(experts: &'a [ArrivedExpert<'a>]) -> Self {
         Self { order: Order::Any, source: Source::Views(experts) }
     }
 
-    /// Experts in slots of the caller, behind those of the groups before.
+    /// Creates a group from the caller's slots; its experts follow those of the groups before.
     #[must_use]
     pub fn in_slots(experts: SlotExperts<'a>) -> Self {
         Self { order: Order::Ascending, source: Source::Slots(experts) }
@@ -88,7 +88,7 @@ impl<'a> Arrived<'a> {
         Self { order, source: Source::Group(group) }
     }
 
-    /// How many.
+    /// Returns the number of experts.
     #[must_use]
     pub fn len(&self) -> usize {
         match self.source {
@@ -99,19 +99,19 @@ impl<'a> Arrived<'a> {
         }
     }
 
-    /// Whether these are none.
+    /// Returns whether there are no experts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// In which order the groups of this layer come.
+    /// Returns the order in which the groups of this layer come.
     #[must_use]
     pub fn order(&self) -> Order {
         self.order
     }
 
-    /// Which of its layer the expert at a place is.
+    /// Returns the index in its layer of the expert at `place`.
     #[must_use]
     pub fn expert(&self, place: usize) -> ExpertIdx {
         match self.source {
@@ -122,7 +122,8 @@ impl<'a> Arrived<'a> {
         }
     }
 
-    /// Where a device may read the expert at a place, if it may: until the next layer is asked for.
+    /// Returns where a device may read the expert at `place` until the next layer is requested;
+    /// `None` if it may not.
     #[must_use]
     pub fn seen(&self, place: usize) -> Option<SeenSlot<'a>> {
         match self.source {
@@ -132,8 +133,8 @@ impl<'a> Arrived<'a> {
         }
     }
 
-    /// The place on the device that has the expert at a place in its own memory, if it has: then
-    /// there is no view of it.
+    /// Returns the place in the device's own memory of the expert at `place`; `None` if it is not
+    /// there. An expert that is there has no view.
     #[must_use]
     pub fn near(&self, place: usize) -> Option<usize> {
         match self.source {
@@ -142,7 +143,7 @@ impl<'a> Arrived<'a> {
         }
     }
 
-    /// The matrices of the expert at a place.
+    /// Returns the matrices of the expert at `place`.
     #[must_use]
     pub fn view(&self, place: usize) -> ExpertView<'a> {
         match self.source {

@@ -1,8 +1,8 @@
-//! The routed experts of a model, wherever they are.
+//! The routed experts of a model, wherever they are stored.
 //!
-//! A layer's choice goes in, experts come out in groups as they arrive. **Invariant:** what is
-//! handed out stays in memory, unchanged, until the next group is asked for; each expert comes
-//! once. Who computes never asks where they came from.
+//! The caller requests the experts that a layer chose and receives them in groups as they arrive.
+//! **Invariant:** experts that were handed out stay in memory, unchanged, until the next group is
+//! requested; each expert is handed out once. The caller does not know where an expert comes from.
 
 pub(crate) mod policy;
 pub(crate) mod table;
@@ -28,24 +28,24 @@ use crate::weights::Progress;
 use predict::Stage;
 use stream::{Move, Stream, StreamStats};
 
-/// What the rows of a step chose in one layer.
+/// The experts that the rows of a step chose in one layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Whose experts.
+    /// The layer whose experts are requested.
     pub layer: LayerIdx,
-    /// Those of each row, row by row.
+    /// The choices of each row, row by row.
     pub chosen: &'a [ExpertIdx],
-    /// Whether the rows are few or answers': then experts come in any order.
+    /// Whether the step has few rows or decodes; its experts may then come in any order.
     pub is_small: bool,
 }
 
-/// In which order the groups of a layer come.
+/// Order in which the groups of a layer come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// All experts of a group behind those of the groups before, and ascending within it: what
-    /// they give may be added up as they come.
+    /// Each group's experts follow those of the groups before and ascend within the group. Outputs
+    /// may be summed as they come.
     Ascending,
-    /// In any order: what they give is kept for its turn.
+    /// Any order; outputs are kept until it is their turn in the sum.
     #[default]
     Any,
 }
@@ -53,16 +53,16 @@ pub enum Order {
 /// All experts of a model.
 #[derive(Debug)]
 pub enum Experts {
-    /// In memory, or on their way there for good.
+    /// In memory, or being loaded there for good.
     Resident(ResidentExperts),
-    /// On the device that computes, which finds them by itself.
+    /// On the compute device, which finds them itself.
     OnDevice,
     /// On a drive, some of them in memory.
     Streaming(Box<Stream>),
 }
 
 impl Experts {
-    /// A step of this many rows begins; it is small if they are few or answers'.
+    /// Begins a step of `n_rows` rows; `is_small` says whether they are few or decode.
     pub fn begin_step(&mut self, n_rows: usize, is_small: bool) {
         match self {
             Self::Resident(_) | Self::OnDevice => {}
@@ -70,11 +70,12 @@ impl Experts {
         }
     }
 
-    /// Asks for the experts of a layer.
+    /// Requests the experts of a layer.
     ///
     /// # Errors
     ///
-    /// When reading does not work any more.
+    /// [`crate::error::Error::Drive`] or [`crate::error::Error::Stopped`] once nothing can be read
+    /// any more; [`crate::error::Error::Expert`] when an expert cannot be read.
     ///
     /// # Panics
     ///
@@ -87,12 +88,14 @@ impl Experts {
         }
     }
 
-    /// Experts that were asked for and are in memory, each once; waits until there are some.
-    /// `None` once all have been given out.
+    /// Returns requested experts that are in memory, each once; waits until there are some. Returns
+    /// `None` once all have been handed out.
     ///
     /// # Errors
     ///
-    /// [`crate::error::Error::Expert`] when one cannot be read.
+    /// [`crate::error::Error::Expert`] when an expert cannot be read;
+    /// [`crate::error::Error::Drive`] or [`crate::error::Error::Stopped`] once nothing can be read
+    /// any more.
     pub fn next_ready(&mut self) -> Result<Option<Arrived<'_>>> {
         match self {
             Self::Resident(resident) => {
@@ -107,7 +110,7 @@ impl Experts {
         }
     }
 
-    /// How they are read from drives; `None` where they are not.
+    /// Returns how experts are read from drives; `None` where they are not streamed.
     #[must_use]
     pub fn caching(&self) -> Option<Caching> {
         match self {
@@ -116,8 +119,9 @@ impl Experts {
         }
     }
 
-    /// Several machines have some rows each of every expert: from now on what is handed out stays
-    /// as it is until [`Experts::end_wave`], and there is always room for so many experts.
+    /// Keeps slots for at least `n_experts` experts from now on, for waves. Needed when several
+    /// machines each hold some rows of every expert: what is handed out in a wave stays valid until
+    /// [`Experts::end_wave`].
     pub fn hold_waves(&mut self, n_experts: usize) {
         match self {
             Self::Resident(_) | Self::OnDevice => {}
@@ -125,7 +129,7 @@ impl Experts {
         }
     }
 
-    /// Until [`Experts::end_wave`] nothing is handed out from this expert on.
+    /// Begins a wave: until [`Experts::end_wave`], only experts before `end` are handed out.
     pub fn begin_wave(&mut self, end: ExpertIdx) {
         match self {
             Self::Resident(resident) => resident.begin_wave(end),
@@ -134,7 +138,7 @@ impl Experts {
         }
     }
 
-    /// All that was handed out of this wave.
+    /// Returns all experts handed out in this wave.
     pub fn wave(&mut self) -> Arrived<'_> {
         match self {
             Self::Resident(resident) => Arrived::of_bank(resident.wave(), Order::Ascending),
@@ -143,7 +147,7 @@ impl Experts {
         }
     }
 
-    /// What was handed out of this wave is not needed any more.
+    /// Ends the wave: the experts handed out in it are no longer needed.
     pub fn end_wave(&mut self) {
         match self {
             Self::Resident(resident) => resident.end_wave(),
@@ -152,7 +156,7 @@ impl Experts {
         }
     }
 
-    /// How many experts may be handed out before any of them is given back.
+    /// Returns the upper bound on experts that are handed out before any is released.
     #[must_use]
     pub fn n_at_once(&self) -> usize {
         match self {
@@ -161,8 +165,8 @@ impl Experts {
         }
     }
 
-    /// What a device should bring to its own memory before it is given anything else, of what it
-    /// was given last: asked until there is nothing more.
+    /// Returns an expert of the last group that a device should copy to its own memory before it
+    /// receives the next group. Called until it returns `None`.
     pub fn next_move(&mut self) -> Option<Move<'_>> {
         match self {
             Self::Resident(_) | Self::OnDevice => None,
@@ -170,7 +174,7 @@ impl Experts {
         }
     }
 
-    /// Whether a layer's router should be asked before its turn.
+    /// Returns whether a layer's router should be run ahead of its turn.
     pub fn is_asking(&mut self, is_small: bool) -> bool {
         match self {
             Self::Resident(_) | Self::OnDevice => false,
@@ -178,12 +182,13 @@ impl Experts {
         }
     }
 
-    /// What `layer` is likely to ask for: `named` experts of each row, with their weights. They
-    /// may be read while there is nothing better to do.
+    /// Passes on the experts that `layer` is likely to request: `named` holds those of each row,
+    /// with their weights. They may be read while the drive is idle.
     ///
     /// # Errors
     ///
-    /// When reading does not work any more.
+    /// [`crate::error::Error::Drive`] once nothing can be read any more;
+    /// [`crate::error::Error::Expert`] when a requested expert cannot be read.
     pub fn guess(&mut self, layer: (LayerIdx, Stage), named: (&[ExpertIdx], &[f32])) -> Result<()> {
         match self {
             Self::Resident(_) | Self::OnDevice => Ok(()),
@@ -191,7 +196,7 @@ impl Experts {
         }
     }
 
-    /// Forgets what was asked for: the step will not go on.
+    /// Drops the request, because the step is abandoned.
     pub fn give_up(&mut self) {
         match self {
             Self::Resident(resident) => resident.give_up(),
@@ -200,11 +205,12 @@ impl Experts {
         }
     }
 
-    /// Keeps so many experts in memory from now on, where not all are.
+    /// Keeps `n_slots` experts in memory from now on, where experts are streamed.
     ///
     /// # Errors
     ///
-    /// [`crate::error::Error::NoRoom`]: there are as many as before then, or some more.
+    /// [`crate::error::Error::NoRoom`] if memory cannot be allocated; the number of slots is
+    /// unchanged.
     pub fn resize(&mut self, n_slots: usize) -> Result<()> {
         match self {
             Self::Resident(_) | Self::OnDevice => Ok(()),
@@ -212,13 +218,14 @@ impl Experts {
         }
     }
 
-    /// Does without so many of the slots, whose memory somebody else may have until fewer are lent:
-    /// it is free when this is over. Whether that could be; no slots can always be lent.
+    /// Lends the memory of `n_slots` slots to other users, until fewer are lent; it is free when
+    /// this returns. Returns whether that was possible; lending 0 slots always is.
     ///
     /// # Errors
     ///
-    /// When reading does not work any more; [`crate::error::Error::NoRoom`] if slots cannot be had
-    /// back: there are as many as before then, or some more.
+    /// [`crate::error::Error::Drive`] once nothing can be read any more;
+    /// [`crate::error::Error::NoRoom`] if lent slots cannot be allocated again; the number of slots
+    /// is then unchanged.
     pub fn lend(&mut self, n_slots: usize) -> Result<bool> {
         match self {
             Self::Resident(_) | Self::OnDevice => Ok(n_slots == 0),
@@ -226,12 +233,12 @@ impl Experts {
         }
     }
 
-    /// Waits for at most `limit` for experts that are still read behind the open model: see
-    /// [`ResidentExperts::wait_for_rest`]. `None` where none are.
+    /// Waits for at most `limit` for experts that are still being loaded in the background: see
+    /// [`ResidentExperts::wait_for_rest`]. Returns `None` where none are.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`ResidentExperts::wait_for_rest`].
     pub fn wait_for_rest(&mut self, limit: Duration, again: bool) -> Result<Option<Progress>> {
         match self {
             Self::Resident(resident) => resident.wait_for_rest(limit, again),
@@ -239,7 +246,8 @@ impl Experts {
         }
     }
 
-    /// How experts came that are read behind the open model; `None` where none are.
+    /// Returns the progress of loading in the background; `None` where experts are not loaded that
+    /// way.
     pub fn rest_stats(&mut self) -> Option<RestStats> {
         match self {
             Self::Resident(resident) => Some(resident.stats()),
@@ -247,7 +255,7 @@ impl Experts {
         }
     }
 
-    /// Time for which computing waited for the drive so far.
+    /// Returns the time for which computing has waited for reads so far.
     pub(crate) fn read_wait(&self) -> Duration {
         match self {
             Self::Resident(_) | Self::OnDevice => Duration::ZERO,
@@ -255,7 +263,7 @@ impl Experts {
         }
     }
 
-    /// What streaming has done so far; `None` where nothing is streamed.
+    /// Returns what streaming has done so far; `None` where nothing is streamed.
     #[must_use]
     pub fn stats(&self) -> Option<StreamStats> {
         match self {

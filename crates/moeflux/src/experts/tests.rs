@@ -1,4 +1,4 @@
-//! Every way of storing experts gives the same bytes behind a lease.
+//! Every storage format gives the same bytes for a requested expert.
 
 use std::ops::ControlFlow;
 
@@ -42,13 +42,13 @@ fn load(tensors: &Tensors, spec: &ModelSpec) -> Result<Experts> {
     Ok(experts)
 }
 
-/// All bytes of an expert.
+/// Returns all bytes of an expert.
 fn bytes_of(view: &ExpertView<'_>) -> Vec<u8> {
     let parts = |it: &Matrix<'_>| [it.codes(), it.scales(), it.biases()].concat();
     [&view.gate, &view.up, &view.down].map(parts).concat()
 }
 
-/// All experts as a device gets them.
+/// Returns all experts as passed to a device.
 fn kept(tensors: &Tensors, spec: &ModelSpec) -> Result<Vec<Vec<u8>>> {
     let (_dir, checkpoint) = tensors.open();
     let manifest = bound(&checkpoint, spec);
@@ -67,7 +67,7 @@ fn kept(tensors: &Tensors, spec: &ModelSpec) -> Result<Vec<Vec<u8>>> {
     Ok(kept)
 }
 
-/// Takes all experts and compares each of their parts with `expected(expert, projection, part)`.
+/// Requests all experts and compares each part with `expected(expert, projection, part)`.
 fn check<'t>(
     tensors: &'t Tensors,
     spec: &ModelSpec,
@@ -114,7 +114,7 @@ fn check_stacked(tensors: &Tensors, spec: &ModelSpec, parts: &[&str]) {
     });
 }
 
-/// A tensor per expert, in an order of their own.
+/// Stores one tensor per expert and projection, in shuffled order.
 fn each(mut add: impl FnMut(&mut Tensors, &str, usize, usize)) -> Tensors {
     let mut tensors = Tensors::default();
     for (projection, n_rows, n_cols) in PROJECTIONS.into_iter().rev() {
@@ -225,7 +225,7 @@ fn a_scale_that_is_not_finite_is_named_with_its_place() {
         let base = format!("m.3.mlp.switch_mlp.{projection}");
         tensors.add_affine(&base, &[N_EXPERTS, n_rows, n_cols], params, FloatKind::F32);
     }
-    // Expert 2, row 5, group 1 of two.
+    // Expert 2, row 5, group 1 of 2.
     let value_idx = (2 * INNER + 5) * 2 + 1;
     let biases = tensors.bytes_mut("m.3.mlp.switch_mlp.up_proj.biases");
     biases[value_idx * 4..][..4].copy_from_slice(&nan);

@@ -8,7 +8,7 @@ use crate::spec::{AttentionBias, AttentionSpec, QkNorm};
 /// Appends the block; it reads `normed` and adds to the residual stream.
 pub(super) fn push(site: &mut Site<'_, '_>, spec: &AttentionSpec, ops: &mut Vec<Op>) -> Result<()> {
     let head_dim = spec.head_dim;
-    // With a gate, q_proj makes per head [query | gate].
+    // With a gate, the rows of q_proj are [query | gate] per head.
     let q_stride = if spec.has_gate { 2 * head_dim } else { head_dim };
     let q_row = site.buffer("q", spec.n_heads * q_stride);
     let k_row = site.buffer("k", spec.n_kv_heads * head_dim);

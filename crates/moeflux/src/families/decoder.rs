@@ -1,4 +1,4 @@
-//! The frame that all families share: embedding, layers, final norm, output matrix.
+//! The structure that all families share: embedding, layers, final norm, output matrix.
 
 use crate::error::Result;
 use crate::families::site::Site;
@@ -11,11 +11,11 @@ use crate::ops::{
 use crate::spec::{FfnSpec, LayerSpec, MixerSpec, ModelSpec};
 use crate::weights::Binder;
 
-/// Binds every tensor of the model and lays out its plans.
+/// Binds every tensor of the model and builds its plans.
 ///
 /// # Errors
 ///
-/// What the binder says of a missing tensor or a wrong shape.
+/// The binder's error for a missing tensor or a wrong shape.
 pub(crate) fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPlan> {
     let mut workspace = Workspace::default();
     let stream = workspace.buffer("stream", spec.hidden);

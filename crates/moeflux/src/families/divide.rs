@@ -1,6 +1,6 @@
-//! The same model where several machines have some rows each of every expert.
+//! Divides a model's plan among several machines, each with some rows of every expert.
 //!
-//! **Invariant:** pure; no sum is cut, so that all machines together compute the bits of one.
+//! **Invariant:** pure; no sum is divided, so all machines together compute the same bits as one.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,16 +11,16 @@ use crate::ops::{ExpertDown, ExpertFfn, ExpertUp, Heads, Op, Plan};
 use crate::weights::{ExpertBank, OwnRows, Shares};
 
 impl ModelPlan {
-    /// Adds to each sparse layer what a rank computes of its experts. `banks` are those of whole
-    /// experts.
+    /// Adds to each sparse layer the plans for this rank's rows of its experts. `banks` are those
+    /// of whole experts.
     ///
     /// # Errors
     ///
-    /// [`crate::error::Error::Unsupported`] if the rows cannot be divided so.
+    /// [`crate::error::Error::Unsupported`] if the rows cannot be divided in these shares.
     ///
     /// # Panics
     ///
-    /// If the layers have other experts.
+    /// If a bank does not belong to a sparse layer of this plan.
     pub fn divide(&mut self, banks: &[ExpertBank], shares: &Shares, rank: usize) -> Result<()> {
         for bank in banks {
             let layer = &mut self.layers[bank.layer.0];
@@ -54,7 +54,7 @@ fn divided(whole: &ExpertFfn, ranks: &[OwnRows], rank: usize) -> DividedExperts 
 }
 
 impl fmt::Display for DividedExperts {
-    /// What each rank computes.
+    /// Writes the share of each rank.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (rank, (inner, sum)) in self.inner.iter().zip(&self.sums).enumerate() {
             let before = if rank == 0 { "" } else { "; " };

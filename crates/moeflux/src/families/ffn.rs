@@ -1,4 +1,4 @@
-//! What follows the mixer: a dense SwiGLU, or a router with experts.
+//! The part of a layer after the mixer: a dense SwiGLU, or a router with experts.
 
 use crate::error::Result;
 use crate::families::MoePlan;
@@ -42,11 +42,11 @@ pub(super) fn push_router(
     Ok(())
 }
 
-/// The plans behind the router's choice; `mixer` are the ops before it, and from `first_of_router`
-/// on those that lead to it from the residual stream.
+/// Returns the plans after the router's choice. `mixer` holds the ops before it; those from
+/// `first_of_router` derive the choice from the residual stream.
 ///
-/// A guess is made while routed experts are on their way: it must leave alone what they read, and
-/// may use what they write.
+/// A guess is made while routed experts are being read. It must not overwrite their input, but it
+/// may use their output buffer.
 pub(super) fn moe_plan(
     site: &mut Site<'_, '_>,
     spec: &MoeSpec,
@@ -87,7 +87,8 @@ pub(super) fn moe_plan(
     })
 }
 
-/// The op as it is for guesses: another buffer for what is normed, and more experts named.
+/// Returns the op as used for guesses: normed values go to another buffer, and more experts are
+/// named.
 fn guessing(op: &Op, (normed, scratch): (Heads, Heads), spec: &MoeSpec) -> Op {
     match op {
         Op::RmsNorm(norm) if norm.out == normed => {
@@ -102,7 +103,7 @@ fn guessing(op: &Op, (normed, scratch): (Heads, Heads), spec: &MoeSpec) -> Op {
     }
 }
 
-/// Appends the shared expert; its output and, where it has one, its gate before the sigmoid.
+/// Appends the shared expert. Returns its output and, if it has one, its gate before the sigmoid.
 fn push_shared(
     site: &mut Site<'_, '_>,
     spec: SharedExpertSpec,
@@ -119,7 +120,7 @@ fn push_shared(
     Ok((out, Some(gate)))
 }
 
-/// `out = down . (silu(gate . normed) * (up . normed))`, with this inner width.
+/// Appends `out = down . (silu(gate . normed) * (up . normed))` with inner width `inner`.
 fn push_swiglu(
     site: &mut Site<'_, '_>,
     module: &str,

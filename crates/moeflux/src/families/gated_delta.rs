@@ -7,7 +7,7 @@ use crate::families::site::Site;
 use crate::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, MatMul, Op, RmsNorm};
 use crate::spec::{Family, GatedDeltaSpec};
 
-/// Added to the sum of squares of a query or key, whatever the config says of norms.
+/// Added to the sum of squares of a query or key, regardless of the config's norms.
 const HEAD_EPSILON: f32 = 1e-6;
 
 /// The projections' outputs.
@@ -64,7 +64,7 @@ pub(super) fn push(
     let out = out_row.split(n_v_heads);
     ops.push(Op::GatedDelta(GatedDelta { layer, q, k, v, decay, beta, out, order: spec.order }));
 
-    // The only norm of these families that is not zero-centred.
+    // In these families the only norm that is not zero-centred.
     let gain = site.binder.vector(&site.name("linear_attn.norm.weight"), spec.v_dim)?;
     let gate = Some(projected.z.split(n_v_heads));
     let epsilon = site.spec.norm_epsilon;
@@ -74,7 +74,8 @@ pub(super) fn push(
     Ok(())
 }
 
-/// `[q | k | v]`, the gate, `b` and `a`, as matrices of their own or interleaved.
+/// Appends the projections to `[q | k | v]`, the gate, `b` and `a`, stored separately or
+/// interleaved.
 fn push_projections(
     site: &mut Site<'_, '_>,
     spec: &GatedDeltaSpec,
@@ -87,7 +88,7 @@ fn push_projections(
         let tensor = site.name(&format!("linear_attn.{module}.weight"));
         site.binder.has(&tensor)
     };
-    // A GGUF file has the first ones apart and the others interleaved.
+    // A GGUF file stores the first two separately and the others interleaved.
     let (are_apart, are_gates_apart) = (has("in_proj_qkv"), has("in_proj_b"));
     if is_next && !are_apart {
         push_fused(site, &fused_qkvz(spec, projected), ops)?;
@@ -110,7 +111,7 @@ struct Fused {
     parts: [(Vec<Range<usize>>, Heads); 2],
 }
 
-/// The same rows of every key head, of `stride` rows each.
+/// Returns a function that selects the same rows of every key head; heads have `stride` rows each.
 fn of_each_head(
     spec: &GatedDeltaSpec,
     stride: usize,
@@ -122,8 +123,8 @@ fn of_each_head(
     }
 }
 
-/// qwen3_next interleaves the projections by key head: `[q | k | v | z]` and `[b | a]`. Rows of a
-/// matrix may be put in any order, so loading takes them apart.
+/// Describes the interleaved matrix of qwen3_next, `[q | k | v | z]` by key head (its gates are
+/// `[b | a]`). Rows of a matrix may be in any order, so they are separated when loading.
 fn fused_qkvz(spec: &GatedDeltaSpec, projected: &Projected) -> Fused {
     let v_per_k = spec.n_v_heads / spec.n_k_heads * spec.v_dim;
     let stride = 2 * spec.k_dim + 2 * v_per_k;

@@ -1,5 +1,5 @@
-//! Multi-head latent attention in absorbed form: keys and values stay in latent space, the
-//! queries go there and the output comes back.
+//! Multi-head latent attention in absorbed form: keys and values stay in latent space; queries are
+//! projected into it and the output back.
 
 use crate::error::Result;
 use crate::families::site::Site;
@@ -7,11 +7,11 @@ use crate::ids::MatrixId;
 use crate::ops::{HeadMatMul, Heads, MlaAttention, Op, Orientation, RmsNorm, Rope};
 use crate::spec::MlaSpec;
 
-/// Of the norms inside the block, whatever the config says of norms: the reference
-/// implementations leave their default in place.
+/// Epsilon of the norms inside the block, regardless of the config: the reference implementations
+/// keep their default there.
 const RANK_EPSILON: f32 = 1e-6;
 
-/// Where the per-head matrices into and out of latent space lie.
+/// The per-head matrices into and out of latent space.
 struct HeadMatrices {
     into: HeadRows,
     out_of: HeadRows,
@@ -77,7 +77,7 @@ fn push_queries(site: &mut Site<'_, '_>, spec: &MlaSpec, ops: &mut Vec<Op>) -> R
     Ok(q_row)
 }
 
-/// One of the projections that have a bias where the config asks for one: module, input, output.
+/// Appends one of the projections whose bias depends on the config: module, input, output.
 fn linear(
     site: &mut Site<'_, '_>,
     spec: &MlaSpec,
@@ -91,8 +91,9 @@ fn rank_norm(site: &mut Site<'_, '_>, module: &str, x: Heads) -> Result<Op> {
     Ok(Op::RmsNorm(RmsNorm { x, gain, gate: None, out: x, epsilon: RANK_EPSILON }))
 }
 
-/// MLX stores the absorbed pair `embed_q` and `unembed_out`; published checkpoints store
-/// `kv_b_proj` with rows `[key | value]` per head, whose key part is applied transposed.
+/// Binds the per-head matrices. MLX stores the absorbed pair `embed_q` and `unembed_out`. Published
+/// checkpoints store `kv_b_proj` with rows `[key | value]` per head; its key part is applied
+/// transposed.
 fn bind_head_matrices(site: &mut Site<'_, '_>, spec: &MlaSpec) -> Result<HeadMatrices> {
     let (n_heads, kv_rank) = (spec.n_heads, spec.kv_rank);
     let embed_q = site.name("self_attn.embed_q");

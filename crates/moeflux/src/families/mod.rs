@@ -1,9 +1,9 @@
-//! A valid spec and a checkpoint's tensors become a model's plans.
+//! Builds a model's plans from a valid spec and a checkpoint's tensors.
 //!
-//! The published families share their blocks; where they differ, in names of tensors and in how
-//! projections are fused, the block asks the spec's family.
-//! **Invariant:** each tensor that a family has is bound here, under its published name; what
-//! stays unbound is left over, and refused by the binder. Nothing here reads a weight.
+//! The published families share their blocks. They differ in tensor names and in how projections
+//! are fused; there the block checks the spec's family.
+//! **Invariant:** each tensor of a family is bound here, under its published name; the binder
+//! refuses tensors that remain unbound. Nothing here reads a weight.
 
 mod site;
 mod attention;
@@ -19,67 +19,67 @@ use std::ops::Range;
 
 use crate::ops::{Heads, Plan, StateSpec, Workspace};
 
-/// A model as plans: what to run, layer by layer.
+/// A model as plans to run layer by layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelPlan {
     /// The activation buffers that all plans share.
     pub workspace: Workspace,
-    /// What each layer remembers of a session.
+    /// State that each layer keeps for a session.
     pub state: StateSpec,
-    /// Tokens to the residual stream.
+    /// Maps tokens to the residual stream.
     pub embed: Plan,
     /// The decoder, in order.
     pub layers: Vec<LayerPlan>,
-    /// Wanted rows of the residual stream to logits.
+    /// Maps wanted rows of the residual stream to logits.
     pub head: Plan,
-    /// Where `head` leaves the logits.
+    /// Output of `head`.
     pub logits: Heads,
-    /// `head`, and which logits are the best.
+    /// As `head`, followed by a search for the largest logits.
     pub head_and_best: Plan,
-    /// Where `head_and_best` leaves these: see [`crate::ops::Best`].
+    /// Output of that search: see [`crate::ops::Best`].
     pub best: Heads,
 }
 
-/// One decoder layer. A sparse layer's decision stands between `mixer` and the rest.
+/// One decoder layer. In a sparse layer, routing separates `mixer` from the rest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerPlan {
     /// Norm, mixer, residual; then the dense feed-forward, or the norm and the router.
     pub mixer: Plan,
-    /// What follows the router's choice.
+    /// The plans after the router's choice.
     pub moe: Option<MoePlan>,
 }
 
 /// The sparse part of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MoePlan {
-    /// The expert that every token uses: computed while routed experts are on their way.
+    /// The shared expert, computed while routed experts are being read.
     pub shared: Plan,
-    /// For each group of routed experts that has arrived.
+    /// Routed experts: run for each arrived group.
     pub experts: Plan,
     /// Sum and residual.
     pub combine: Plan,
-    /// The whole layer, mixer and all, for a device that holds the experts itself.
+    /// The whole layer, mixer included, for a device that holds the experts itself.
     pub whole: Plan,
-    /// What the router would choose, and what comes next in its favour, if nothing were added to
-    /// the residual stream until then: run while the experts of the layer before are on their way.
+    /// Predicts the router's choice and its runners-up, as if nothing were added to the residual
+    /// stream until then. Runs while the experts of the layer before are being read.
     pub guess: Plan,
-    /// Where several machines have some rows each of every expert.
+    /// Present if the rows of every expert are divided among several machines.
     pub divided: Option<DividedExperts>,
 }
 
-/// What one of several machines computes of experts, and what of them the others do.
+/// The part of experts that one of several machines computes, and the parts of the others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DividedExperts {
-    /// For each group that has arrived; behind it inner values travel.
+    /// Runs for each arrived group; the inner values are exchanged afterwards.
     pub up: Plan,
-    /// For all experts of a wave; behind the last wave columns of the sum travel.
+    /// Runs for all experts of a wave; columns of the sum are exchanged after the last wave.
     pub down: Plan,
-    /// What experts read.
+    /// Input of the experts.
     pub x: Heads,
     /// Rows of gate and up of whole experts.
     pub n_inner: usize,
-    /// Which of these each machine has.
+    /// The range of these rows on each machine.
     pub inner: Vec<Range<usize>>,
-    /// Which columns of the sum.
+    /// The columns of the sum on each machine.
     pub sums: Vec<Heads>,
 }

@@ -1,9 +1,9 @@
-//! Types of tensors whose values come in blocks, as ggml defines them.
+//! Tensor types whose values are stored in blocks, as ggml defines them.
 //!
-//! **Invariant:** a type that is known has a size. More types are known than run: a message should
-//! name them.
+//! **Invariant:** every known type has a size. Types that cannot be run are known too, so that
+//! messages can name them.
 
-/// A type whose values come in blocks, each with its own scales.
+/// A type whose values are stored in blocks, each with its own scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "they are ggml's own names")]
@@ -38,7 +38,7 @@ pub enum BlockType {
     Q2_0,
 }
 
-/// What is known of a type of blocks.
+/// Properties of a block type.
 struct Row {
     kind: BlockType,
     id: u32,
@@ -82,41 +82,41 @@ const BLOCKS: [Row; 27] = [
 ];
 
 impl BlockType {
-    /// All types.
+    /// Returns all types.
     pub fn all() -> impl Iterator<Item = Self> {
         BLOCKS.iter().map(|row| row.kind)
     }
 
-    /// ggml's name.
+    /// Returns ggml's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// Consecutive values of a row that a block holds.
+    /// Returns the number of consecutive values of a row in a block.
     #[must_use]
     pub fn n_values(self) -> u64 {
         self.row().n_values
     }
 
-    /// Bytes of a block.
+    /// Returns the number of bytes in a block.
     #[must_use]
     pub fn n_bytes(self) -> u64 {
         self.row().n_bytes
     }
 
-    /// The type of this name, in any case.
+    /// Returns the type with this name, ignoring case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         BLOCKS.iter().find(|row| row.name.eq_ignore_ascii_case(name)).map(|row| row.kind)
     }
 
-    /// The number of the type in GGUF files.
+    /// Returns the number of the type in GGUF files.
     pub(super) fn id(self) -> u32 {
         self.row().id
     }
 
-    /// The type that has this number in GGUF files.
+    /// Returns the type with this number in GGUF files.
     pub(super) fn of_id(id: u32) -> Option<Self> {
         BLOCKS.iter().find(|row| row.id == id).map(|row| row.kind)
     }

@@ -1,7 +1,7 @@
 //! A folder of safetensors files, or the parts of a GGUF file, as one table of tensors.
 //!
-//! **Invariant:** every entry lies inside its file, and no two have the same canonical name.
-//! Reads headers only, and does not know what a model needs.
+//! **Invariant:** every entry lies inside its file, and no two have the same canonical name. Only
+//! headers are read; the tensors that a model requires are not known here.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,49 +25,51 @@ use crate::error::{Error, Result};
 
 const INDEX_NAME: &str = "model.safetensors.index.json";
 
-/// An index repeats names and little else, so that it is smaller than all headers together.
+/// Upper bound on an index. It repeats little but names, so it is smaller than all headers
+/// together.
 const INDEX_BYTES_MAX: u64 = 100_000_000;
 
 /// One tensor of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorEntry {
-    /// Its name, as in the file.
+    /// Its name in the file.
     pub name: String,
     /// Type of the values.
     pub dtype: DType,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
-    /// Which of [`Checkpoint::files`].
+    /// Index into [`Checkpoint::files`].
     pub file_idx: usize,
-    /// First byte, from the start of the file.
+    /// Offset of its first byte from the start of the file.
     pub offset_bytes: u64,
-    /// Bytes of all values.
+    /// Length in bytes.
     pub len_bytes: u64,
 }
 
-/// What the files of a packed folder say besides their tensors.
+/// The properties of a packed folder besides its tensors.
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
-    /// The same in all files.
+    /// Identifier of the pack, the same in all its files.
     pub pack: u64,
-    /// How gains of norms are stored, if there are resident tensors.
+    /// Storage of norm gains, if there are resident tensors.
     pub norms: Option<PackedNorms>,
-    /// Which of [`Checkpoint::files`] has the records, by canonical prefix: `model.layers.3.mlp`.
+    /// The records of each layer and the index of their file in [`Checkpoint::files`], by canonical
+    /// prefix: `model.layers.3.mlp`.
     pub banks: BTreeMap<String, (usize, PackedBank)>,
-    /// Of each of [`Checkpoint::files`].
+    /// Table of checksums of each of [`Checkpoint::files`].
     pub sums: Vec<SumTable>,
     /// Whether the folder has checksums of its small files.
     pub has_pack_sums: bool,
 }
 
-/// What a GGUF file says besides its tensors.
+/// The properties of a GGUF file besides its tensors.
 #[derive(Clone, Debug)]
 pub struct Gguf {
-    /// The file that has it: of a packed one, what is kept of it.
+    /// Path of the metadata: the GGUF file, or in a packed folder the kept metadata file.
     pub path: PathBuf,
     /// `general.architecture`.
     pub architecture: String,
-    /// All of it: the first part of a split file has it.
+    /// All metadata. Of a split file, that of the first part.
     pub metadata: Metadata,
 }
 
@@ -87,31 +89,31 @@ impl Gguf {
 /// A model's table of contents.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// The folder, or the GGUF file; of a split one the first.
+    /// The folder, or the GGUF file; the first part of a split one.
     pub dir: PathBuf,
-    /// Its files, in order of their names.
+    /// Its files, in order of name.
     pub files: Vec<ShardFile>,
-    /// Its tensors by canonical name; records and checksums of packed files are not among them.
+    /// Its tensors by canonical name, without the records and checksums of packed files.
     pub tensors: BTreeMap<String, TensorEntry>,
-    /// What is known besides, if the folder is packed.
+    /// Properties of the pack, if the folder is packed.
     pub packed: Option<Packed>,
-    /// What is known besides of a GGUF file, also of one that was packed.
+    /// GGUF metadata, also kept if the GGUF file was packed.
     pub gguf: Option<Gguf>,
 }
 
 impl Checkpoint {
-    /// Forgets what metadata say of text: a vocabulary takes as much as the tokenizer made of it.
+    /// Drops the text metadata: a vocabulary takes as much memory as the tokenizer built from it.
     pub(crate) fn drop_text(&mut self) {
         if let Some(gguf) = &mut self.gguf {
             gguf.metadata.drop_text();
         }
     }
 
-    /// Reads the headers of all shards of a folder, or of a GGUF file with its other parts.
+    /// Reads the headers of all shards in a folder, or of a GGUF file with its other parts.
     ///
     /// # Errors
     ///
-    /// Names the file and the tensor that is missing, double, cut off or malformed.
+    /// The error names the file or tensor that is missing, duplicate, truncated or malformed.
     pub fn open(path: &Path) -> Result<Self> {
         match gguf_at(path)? {
             Some(file) => Self::of_gguf(gguf::read_all(&file)?),
@@ -158,7 +160,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The parts of a GGUF file.
+    /// Combines the parts of a GGUF file.
     fn of_gguf(files: Vec<GgufFile>) -> Result<Self> {
         let dir = files.first().map(|it| it.path.clone()).unwrap_or_default();
         let mut checkpoint = Self::empty(&dir);
@@ -178,7 +180,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The checkpoint that a GGUF file of so many bytes would be, from its first bytes.
+    /// Returns the checkpoint of a GGUF file of `len_bytes`, given its first bytes.
     ///
     /// # Errors
     ///
@@ -187,8 +189,8 @@ impl Checkpoint {
         Self::of_gguf(vec![GgufFile::of_bytes(path, bytes, len_bytes)?])
     }
 
-    /// The checkpoint that the parts of a GGUF file had, from their first bytes: name, length and
-    /// all bytes before the data.
+    /// Returns the checkpoint of a split GGUF file from name, length and header of each part. A
+    /// header is all bytes before the data.
     ///
     /// # Errors
     ///
@@ -203,13 +205,13 @@ impl Checkpoint {
         Self::of_gguf(files.into_iter().map(file).collect::<Result<_>>()?)
     }
 
-    /// What describes the model, for messages.
+    /// Returns the source of the model's description, for messages.
     #[must_use]
     pub fn described_by(&self) -> &'static str {
         if self.gguf.is_some() { "its metadata" } else { "config.json" }
     }
 
-    /// The name that a tensor would have in these files, for messages.
+    /// Returns the name that a tensor has in these files, for messages.
     #[must_use]
     pub fn name_here<'n>(&self, canonical: &'n str) -> Cow<'n, str> {
         match &self.gguf {
@@ -218,8 +220,8 @@ impl Checkpoint {
         }
     }
 
-    /// The checkpoint that a folder had, from the headers of its files: name, length and the bytes
-    /// of the header without its length.
+    /// Returns the checkpoint of a folder from name, length and header of each file. Headers are
+    /// given without their length prefixes.
     ///
     /// # Errors
     ///
@@ -237,7 +239,8 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// What has the byte at `at` of a file, for messages: a tensor, or an expert of a packed layer.
+    /// Names the owner of the byte at `at` of a file, for messages: a tensor, or an expert of a
+    /// packed layer.
     #[must_use]
     pub fn name_at(&self, file_idx: usize, at: u64) -> String {
         let has_it = |entry: &&TensorEntry| {
@@ -259,11 +262,11 @@ impl Checkpoint {
         "header".to_owned()
     }
 
-    /// Checks that no file was replaced or written to since its header was read.
+    /// Checks that no file was replaced or written to after its header was read.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] that names the file.
+    /// [`Error::Malformed`] with the path of the file.
     pub fn check_unchanged(&self) -> Result<()> {
         self.files.iter().try_for_each(ShardFile::check_unchanged)
     }
@@ -306,7 +309,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Adds a tensor of the last file.
+    /// Adds a tensor of the file added last.
     fn add_tensor(&mut self, tensor: HeaderTensor, data_at: u64) -> Result<()> {
         let HeaderTensor { name, dtype, shape, begin_bytes, len_bytes } = tensor;
         let canonical = self.canonical(&name).into_owned();
@@ -323,7 +326,7 @@ impl Checkpoint {
         }
     }
 
-    /// The canonical name of a tensor of these files.
+    /// Returns the canonical name of a tensor in these files.
     fn canonical<'n>(&self, name: &'n str) -> Cow<'n, str> {
         match &self.gguf {
             Some(gguf) => gguf::canonical(name, &gguf.architecture),
@@ -331,7 +334,8 @@ impl Checkpoint {
         }
     }
 
-    /// Notes what a packed file says; answers the names of its tensors that are not a model's.
+    /// Records the description of a packed file. Returns the names of its tensors that do not
+    /// belong to the model.
     fn add_packed(&mut self, path: &Path, file: PackedFile, data_at: u64) -> Result<Vec<String>> {
         let file_idx = self.files.len();
         if self.packed.is_none() && file_idx > 0 {
@@ -386,7 +390,7 @@ impl Checkpoint {
         Ok(own_names)
     }
 
-    /// Which file has the tensor of this name, as in the file.
+    /// Returns the index of the file that has the tensor of this name.
     fn file_of(&self, name: &str) -> Option<usize> {
         let tensor = self.tensors.get(&*self.canonical(name)).filter(|entry| entry.name == name);
         if let Some(entry) = tensor {
@@ -397,7 +401,7 @@ impl Checkpoint {
         bank.map(|(file_idx, _)| *file_idx)
     }
 
-    /// Checks that every tensor of the index is where it says.
+    /// Checks that every tensor of the index is in the file that the index names.
     fn check_index(&self, index_path: &Path, index: &ShardIndex) -> Result<()> {
         for (name, &file_idx) in &index.tensors {
             let found_in = self.file_of(name);
@@ -445,13 +449,13 @@ fn double(files: &[ShardFile], first: &TensorEntry, second: &TensorEntry) -> Err
     Error::tensor(quoted(&second.name), problem)
 }
 
-/// All safetensors files of a folder, sorted.
+/// Lists the safetensors files of a folder, sorted.
 fn list_shards(dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(Error::io("list", dir))? {
         let entry = entry.map_err(Error::io("list", dir))?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        // Hidden ones are what systems leave behind: "._model.safetensors".
+        // Hidden files are left behind by operating systems: "._model.safetensors".
         if name.ends_with(".safetensors") && !name.starts_with('.') {
             names.push(name);
         }
@@ -492,7 +496,8 @@ fn check_folder(index_path: &Path, index: &ShardIndex, listed: &[String]) -> Res
     Ok(())
 }
 
-/// The same weights once more, under other names, as some publishers add them.
+/// Returns whether a file repeats the same weights under other names. Some publishers add such
+/// files.
 fn is_consolidated(name: &str) -> bool {
     name.starts_with("consolidated")
 }

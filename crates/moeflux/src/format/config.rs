@@ -1,7 +1,7 @@
-//! `config.json`, or what stands for it, as a tree with typed getters.
+//! `config.json`, or its equivalent, as a tree with typed getters.
 //!
-//! **Invariant:** an error names the file, the key, the value found and what was expected; an
-//! absent key and `null` are the same. Knows nothing of what a key means.
+//! **Invariant:** an error names the file, the key, the value found and the type expected. An
+//! absent key and `null` are equivalent. The meaning of keys is not known here.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ use super::quoted;
 use super::whole::read_file;
 use crate::error::{Error, Result};
 
-/// The largest published ones (a quantisation entry per tensor) have about 1 MB.
+/// Upper bound on the file. The largest published ones (a quantisation entry per tensor) have about
+/// 1 MB.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// A parsed `config.json`.
@@ -21,7 +22,7 @@ const CONFIG_BYTES_MAX: u64 = 16 << 20;
 pub struct RawConfig {
     path: PathBuf,
     root: Map<String, Value>,
-    /// How keys are called in the file, where that is otherwise.
+    /// Names of keys in the source file, where they differ.
     names: BTreeMap<String, String>,
 }
 
@@ -29,29 +30,29 @@ pub struct RawConfig {
 #[derive(Clone, Debug)]
 pub struct Section<'a> {
     path: &'a Path,
-    /// Keys that lead here, for messages: "" or "text_config.".
+    /// Path of keys to this section, for messages: "" or "text_config.".
     prefix: String,
     map: &'a Map<String, Value>,
     names: &'a BTreeMap<String, String>,
 }
 
 impl RawConfig {
-    /// Reads `config.json` of a model's folder.
+    /// Reads `config.json` in a model's folder.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if it cannot be read, [`Error::Malformed`] if it is no JSON object.
+    /// [`Error::Io`] if it cannot be read; [`Error::Malformed`] if it is not a JSON object.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join("config.json");
         let bytes = read_file(&path, CONFIG_BYTES_MAX)?;
         Self::parse(&path, &bytes)
     }
 
-    /// Parses the bytes of a config; `path` is for messages.
+    /// Parses the bytes of a config. `path` is only for messages.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if they are no JSON object, or nested more than 127 deep.
+    /// [`Error::Malformed`] if they are not a JSON object, or are nested more than 127 levels deep.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
         let value = parse_json(bytes)
             .map_err(|error| Error::malformed(path, format!("is not JSON: {error}")))?;
@@ -61,25 +62,26 @@ impl RawConfig {
         Ok(Self { path: path.to_owned(), root, names: BTreeMap::new() })
     }
 
-    /// A tree that was made of another kind of file; `names` says how keys are called there.
+    /// Wraps a tree converted from another kind of file. `names` maps keys to their names in that
+    /// file.
     #[must_use]
     pub fn of_tree(path: &Path, root: Map<String, Value>, names: BTreeMap<String, String>) -> Self {
         Self { path: path.to_owned(), root, names }
     }
 
-    /// The file, for messages.
+    /// Returns the path of the file, for messages.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The top level.
+    /// Returns the top level.
     #[must_use]
     pub fn root(&self) -> Section<'_> {
         Section { path: &self.path, prefix: String::new(), map: &self.root, names: &self.names }
     }
 
-    /// The language model's part: `text_config` where there is one, else the top level.
+    /// Returns the language model's section: `text_config` if present, otherwise the top level.
     ///
     /// # Errors
     ///
@@ -91,37 +93,37 @@ impl RawConfig {
 }
 
 impl<'a> Section<'a> {
-    /// The file, for messages.
+    /// Returns the path of the file, for messages.
     #[must_use]
     pub fn path(&self) -> &'a Path {
         self.path
     }
 
-    /// The key with those that lead to it, for messages.
+    /// Returns the full path of a key, for messages.
     #[must_use]
     pub fn full_key(&self, key: &str) -> String {
         let key = format!("{}{}", self.prefix, quoted(key));
         self.names.get(&key).cloned().unwrap_or(key)
     }
 
-    /// The value, if there is one that is not `null`.
+    /// Returns the value of a key, if present and not `null`.
     #[must_use]
     pub fn value(&self, key: &str) -> Option<&'a Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// All keys with their values.
+    /// Returns all keys with their values.
     pub fn entries(&self) -> impl Iterator<Item = (&'a str, &'a Value)> {
         self.map.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// Whether there are no keys at all.
+    /// Returns whether there are no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// A nested object.
+    /// Returns a nested object.
     ///
     /// # Errors
     ///
@@ -137,7 +139,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A count that must be there.
+    /// Returns a required count.
     ///
     /// # Errors
     ///
@@ -146,7 +148,7 @@ impl<'a> Section<'a> {
         self.usize_opt(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A count.
+    /// Returns a count.
     ///
     /// # Errors
     ///
@@ -157,16 +159,16 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A number.
+    /// Returns a number.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if it is not a number, or not a finite one.
+    /// [`Error::Malformed`] if it is not a finite number.
     pub fn f64_opt(&self, key: &str) -> Result<Option<f64>> {
         self.typed(key, "a number", Value::as_f64)
     }
 
-    /// A truth value.
+    /// Returns a boolean.
     ///
     /// # Errors
     ///
@@ -175,7 +177,7 @@ impl<'a> Section<'a> {
         self.typed(key, "true or false", Value::as_bool)
     }
 
-    /// A string.
+    /// Returns a string.
     ///
     /// # Errors
     ///
@@ -184,7 +186,7 @@ impl<'a> Section<'a> {
         self.typed(key, "a string", text)
     }
 
-    /// A list of counts.
+    /// Returns a list of counts.
     ///
     /// # Errors
     ///
@@ -196,7 +198,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A list of strings.
+    /// Returns a list of strings.
     ///
     /// # Errors
     ///
@@ -205,20 +207,20 @@ impl<'a> Section<'a> {
         self.typed(key, "a list of strings", |value| value.as_array()?.iter().map(text).collect())
     }
 
-    /// The first of some names of one thing that is present; the first name if none is.
+    /// Returns the first of several alternative keys that is present, or the first key if none is.
     #[must_use]
     pub fn present<'k>(&self, keys: &[&'k str]) -> &'k str {
         let found = keys.iter().find(|key| self.value(key).is_some());
         found.or(keys.first()).copied().unwrap_or("")
     }
 
-    /// An error about a key that should have been there.
+    /// Returns an error about a required key that is absent.
     #[must_use]
     pub fn missing(&self, key: &str) -> Error {
         Error::malformed(self.path, format!("key `{}` is missing", self.full_key(key)))
     }
 
-    /// An error about a value that should have been `expected`.
+    /// Returns an error about a value that is not `expected`.
     #[must_use]
     pub fn wrong(&self, key: &str, expected: &str) -> Error {
         let found = self.map.get(key).map_or_else(|| "absent".to_owned(), short);
@@ -226,7 +228,7 @@ impl<'a> Section<'a> {
         Error::malformed(self.path, problem)
     }
 
-    /// An error about a well-formed value that this program cannot run, with the way out.
+    /// Returns an error about a well-formed value that this program cannot run, with advice.
     #[must_use]
     pub fn unsupported(&self, key: &str, advice: &str) -> Error {
         let found = self.map.get(key).map_or_else(|| "absent".to_owned(), short);
@@ -245,7 +247,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// A string; words in the place of numbers are none.
+/// Returns the string, unless it stands for a number such as `NaN`.
 fn text(value: &Value) -> Option<&str> {
     value.as_str().filter(|_| word(value).is_none())
 }
@@ -262,7 +264,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// A value as a message repeats it.
+/// Formats a value for a message.
 fn short(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("a list of {}", items.len()),

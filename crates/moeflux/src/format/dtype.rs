@@ -1,7 +1,7 @@
-//! The types of a file's values, and their sizes.
+//! The types of a tensor's values, and their sizes.
 //!
-//! **Invariant:** a type that is known has a size; of an unknown one nothing could be checked, so
-//! it is refused. More types are known than used: some belong to tensors that are skipped.
+//! **Invariant:** every known type has a size. An unknown type is refused, because its lengths
+//! cannot be checked. More types are known than used: some belong to tensors that are skipped.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde::de::{Deserialize, Deserializer, Visitor};
 use super::block_type::BlockType;
 use super::quoted;
 
-/// The type of a tensor's values, by its name in safetensors; blocks are of GGUF.
+/// The type of a tensor's values, by its name in safetensors. Block types are those of GGUF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DType {
@@ -58,7 +58,7 @@ pub enum DType {
     Block(BlockType),
 }
 
-/// Every known type of safetensors, with its name and the bits of a value.
+/// All types of safetensors, with name and bits per value.
 const DTYPES: [(DType, &str, u64); 20] = [
     (DType::F32, "F32", 32),
     (DType::F16, "F16", 16),
@@ -83,13 +83,13 @@ const DTYPES: [(DType, &str, u64); 20] = [
 ];
 
 impl DType {
-    /// The type of this name.
+    /// Returns the type with this name in safetensors.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         DTYPES.iter().find(|(_, known, _)| *known == name).map(|(dtype, ..)| *dtype)
     }
 
-    /// The name in safetensors; that of ggml for blocks.
+    /// Returns the name in safetensors, or ggml's name for blocks.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -98,7 +98,7 @@ impl DType {
         }
     }
 
-    /// Bits of one value; `None` where several share some.
+    /// Returns the bits of one value, or `None` for blocks.
     #[must_use]
     pub fn bits(self) -> Option<u64> {
         match self {

@@ -1,10 +1,10 @@
 //! The header of a safetensors file: names, types, shapes and byte ranges.
 //!
-//! **Invariant:** the tensors that come out cover the data of the file exactly, in order, without
-//! hole or overlap, and each has as many bytes as its shape and type ask for.
-//! A pure function of bytes and lengths, fuzzed. Our own parser and not the `safetensors` crate:
-//! that one wants the whole file in memory or mapped, and its errors do not name the tensor.
-//! Tensors' bytes are never read here.
+//! **Invariant:** the tensors returned cover the data of the file exactly, in order, without holes
+//! or overlaps, and the length of each matches its shape and type. The parser is a pure function of
+//! bytes and lengths, and is fuzzed. It replaces the `safetensors` crate, which needs the whole
+//! file in memory or mapped and whose errors do not name the tensor. Tensor data is never read
+//! here.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
@@ -18,44 +18,43 @@ use serde::de::{
 use super::dtype::DType;
 use super::{FETCH_AGAIN, Problem, quoted};
 
-/// The header's length stands before it.
+/// Length of the prefix, which holds the header's length.
 pub(super) const PREFIX_BYTES: u64 = 8;
 
 const METADATA_KEY: &str = "__metadata__";
 
-/// More dimensions than any tensor has; keeps a hostile shape from growing.
+/// Upper bound on dimensions. No tensor has more; it bounds a hostile shape.
 const RANK_MAX: usize = 8;
 
 /// One tensor of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderTensor {
-    /// Its name, as in the file.
+    /// Its name in the file.
     pub name: String,
     /// Type of the values.
     pub dtype: DType,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
-    /// First byte, from the end of the header.
+    /// Offset of its first byte from the end of the header.
     pub begin_bytes: u64,
-    /// Bytes of all values.
+    /// Length in bytes.
     pub len_bytes: u64,
 }
 
-/// What a header says.
+/// The contents of a header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// In order of their bytes.
+    /// Tensors in byte order.
     pub tensors: Vec<HeaderTensor>,
-    /// `__metadata__`.
+    /// Entries of `__metadata__`.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// Parses the bytes of a header, without the length before it, of a file that has `data_bytes`
-/// after it.
+/// Parses a header, given without its length prefix and followed by `data_bytes` in its file.
 ///
 /// # Errors
 ///
-/// [`Problem`] names the tensor and the bytes that are wrong.
+/// [`Problem`] says what is wrong and names the tensor.
 pub fn parse_header(header: &[u8], data_bytes: u64) -> Result<Header, Problem> {
     if header.first() != Some(&b'{') {
         let problem = "its header does not begin with `{`: this is not a safetensors file";
@@ -79,7 +78,7 @@ fn check_names(tensors: &[HeaderTensor]) -> Result<(), Problem> {
     }
 }
 
-/// Checks that tensors sorted by offset follow each other up to the end of the file.
+/// Checks that tensors sorted by offset are contiguous up to the end of the file.
 fn check_cover(tensors: &[HeaderTensor], data_at: u64, data_bytes: u64) -> Result<(), Problem> {
     let mut covered_bytes = 0;
     for tensor in tensors {
@@ -164,7 +163,7 @@ impl<'de> Visitor<'de> for MetadataSeed {
     }
 }
 
-/// Parses what the header says of one tensor.
+/// Parses the entry of one tensor.
 struct TensorSeed {
     name: String,
 }
@@ -224,7 +223,7 @@ impl<'de> Visitor<'de> for TensorSeed {
     }
 }
 
-/// Bytes of a tensor, if its range is as long as its shape asks for.
+/// Returns the length of a tensor in bytes if its range matches its shape and type.
 fn checked_len(dtype: DType, shape: &[usize], begin: u64, end: u64) -> Result<u64, Problem> {
     let n_bits = shape
         .iter()
@@ -250,7 +249,7 @@ fn checked_len(dtype: DType, shape: &[usize], begin: u64, end: u64) -> Result<u6
     Ok(len_bytes)
 }
 
-/// Dimensions, at most [`RANK_MAX`] of them.
+/// The dimensions of a tensor, at most [`RANK_MAX`].
 struct Shape(Vec<usize>);
 
 impl<'de> Deserialize<'de> for Shape {

@@ -1,7 +1,7 @@
-//! `model.safetensors.index.json`: which shard has which tensor.
+//! `model.safetensors.index.json`: maps each tensor to its shard.
 //!
-//! **Invariant:** every file is a plain name, so that an index cannot lead out of its folder, and
-//! no tensor is listed twice. Does not know whether the files exist.
+//! **Invariant:** every file is a plain name, so that an index cannot point outside its folder, and
+//! no tensor is listed twice. Whether the files exist is not checked here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -16,7 +16,7 @@ use super::{Problem, quoted};
 pub struct ShardIndex {
     /// Names of the files, sorted.
     pub files: Vec<String>,
-    /// By name, as in the file: which of `files`.
+    /// Index into `files` of each tensor, by its name in the file.
     pub tensors: BTreeMap<String, usize>,
 }
 
@@ -24,7 +24,7 @@ pub struct ShardIndex {
 ///
 /// # Errors
 ///
-/// [`Problem`] names what is malformed, double, or leads out of the folder.
+/// [`Problem`] names the entry that is malformed, duplicate, or outside the folder.
 pub fn parse_index(bytes: &[u8]) -> Result<ShardIndex, Problem> {
     let document: Document = serde_json::from_slice(bytes)
         .map_err(|error| Problem(format!("is not an index of shards: {error}")))?;
@@ -52,7 +52,7 @@ struct Document {
     weight_map: WeightMap,
 }
 
-/// Files in the order in which they appear.
+/// The entries of `weight_map`, with files in order of first appearance.
 struct WeightMap {
     files: Vec<String>,
     tensors: BTreeMap<String, usize>,
@@ -100,7 +100,7 @@ impl<'de> Visitor<'de> for WeightMapVisitor {
     }
 }
 
-/// Whether joining `name` to a folder stays in that folder, on every system.
+/// Returns whether joining `name` to a folder stays in that folder, on every system.
 fn is_plain_name(name: &str) -> bool {
     let has_separator = name.contains(['/', '\\', ':', '\0']);
     !has_separator && !matches!(name, "" | "." | "..")

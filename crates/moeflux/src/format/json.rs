@@ -1,25 +1,25 @@
-//! JSON as Python writes it, with `NaN`, `Infinity` and `-Infinity` in the place of numbers.
+//! JSON as Python writes it, where `NaN`, `Infinity` and `-Infinity` may stand for numbers.
 //!
-//! **Invariant:** such a value is kept as a text of its own that no getter takes for a number, a
-//! name or an absent key; what is JSON without these words is read as by `serde_json` alone, and
-//! its errors stay the same.
+//! **Invariant:** such a word is kept as a marked string that no getter takes for a number, a name
+//! or an absent key. JSON without these words is parsed exactly as by `serde_json`, with the same
+//! errors.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// The words, the longest first where one begins like another.
+/// The words. A longer word precedes its prefixes.
 const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
-/// Stands before a word in the place of a number: it means nothing in texts of any language, and is
-/// reserved for uses like this one.
+/// Marks a string that stands for one of [`WORDS`]. The character is a Unicode noncharacter,
+/// reserved for internal use: it has no meaning in any text.
 const MARK: char = '\u{fdd0}';
 
-/// Reads JSON.
+/// Parses JSON in which `NaN`, `Infinity` and `-Infinity` may stand for numbers.
 ///
 /// # Errors
 ///
-/// Where it is none.
+/// If the bytes are not JSON. The error is that of `serde_json`.
 pub fn parse_json(bytes: &[u8]) -> serde_json::Result<Value> {
     let error = match serde_json::from_slice(bytes) {
         Ok(value) => return Ok(value),
@@ -31,12 +31,13 @@ pub fn parse_json(bytes: &[u8]) -> serde_json::Result<Value> {
     }
 }
 
-/// The word that stands in the place of a number, if this is one.
+/// Returns the word if this value stands for one of [`WORDS`].
 pub(crate) fn word(value: &Value) -> Option<&str> {
     value.as_str()?.strip_prefix(MARK).filter(|it| WORDS.contains(it))
 }
 
-/// Writes a value as it was read, on several lines.
+/// Formats a value over several lines. `NaN`, `Infinity` and `-Infinity` are written as they were
+/// read.
 #[must_use]
 pub fn write_json(value: &Value) -> String {
     let mut text = format!("{value:#}\n");
@@ -46,11 +47,11 @@ pub fn write_json(value: &Value) -> String {
     text
 }
 
-/// The same text with a text for each word that stands alone; unchanged if there is none.
+/// Replaces each word in the place of a value by a marked string; borrows `json` if there is none.
 fn with_texts(json: &str) -> Cow<'_, str> {
     let mut changed = String::new();
     let (mut rest, mut is_in_text) = (json, false);
-    // Of what was read, what is not copied yet begins here.
+    // The input from here on is not copied yet.
     let mut kept = json;
     while let Some(first) = rest.chars().next() {
         let mut n_bytes = first.len_utf8();
@@ -79,8 +80,8 @@ fn with_texts(json: &str) -> Cow<'_, str> {
     Cow::Owned(changed)
 }
 
-/// A word at the start of a text, if a value ends behind it: it is no key and no part of a longer
-/// word.
+/// Returns the word at the start of a text if a value ends after it. A key or a part of a longer
+/// word does not match.
 fn word_at(text: &str) -> Option<&'static str> {
     let word = WORDS.into_iter().find(|word| text.starts_with(word))?;
     let behind = text.get(word.len()..)?.trim_start_matches([' ', '\t', '\r', '\n']);
@@ -113,7 +114,7 @@ mod tests {
         assert_eq!(word(at("/a/b/1")), more);
         assert_eq!((at("/a/b/0").as_f64(), at("/c").as_str()), (Some(0.0), Some("x")));
         assert_eq!(word(&parse_json(b" NaN ").unwrap()), nan);
-        // A text that only begins like one.
+        // Strings that begin with the mark but are not words.
         check_words("[\"\u{fdd0}\", \"\u{fdd0}nan\", NaN]", &[None, None, nan]);
     }
 

@@ -1,7 +1,7 @@
-//! Files to tables of contents: which tensors lie where, and what `config.json` says.
+//! Parses files into tables of contents: the place of each tensor and the keys of `config.json`.
 //!
-//! **Invariant:** every length, offset and count that comes out was checked against the file it
-//! describes. Nothing here reads a tensor's bytes or knows what a tensor means.
+//! **Invariant:** every length, offset and count returned was checked against the file it
+//! describes. Nothing here reads tensor data or knows the meaning of a tensor.
 #![deny(clippy::indexing_slicing)]
 
 mod block_type;
@@ -55,7 +55,7 @@ pub(crate) use whole::{read_into, read_range};
 
 use std::fmt;
 
-/// What is wrong with a file's bytes, in one line.
+/// A one-line description of an error in a file's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem(pub String);
 
@@ -67,10 +67,10 @@ impl fmt::Display for Problem {
 
 const FETCH_AGAIN: &str = "the download is incomplete, fetch it again";
 
-/// Characters of a hostile name or value that a message repeats.
+/// Maximum characters of an untrusted name or value that a message repeats.
 const QUOTED_CHARS_MAX: usize = 160;
 
-/// `text` in one printable line of bounded length.
+/// Returns `text` as one printable line of bounded length.
 fn quoted(text: &str) -> String {
     let mut line: String =
         text.chars().take(QUOTED_CHARS_MAX).flat_map(char::escape_debug).collect();

@@ -1,12 +1,12 @@
-//! The names that publishers give to the same tensor.
+//! Maps the tensor names of publishers to canonical names.
 //!
-//! **Invariant:** a name that no rule knows stays as it is, so that what nobody asks for is refused
-//! under the name that it has in its file.
+//! **Invariant:** a name that matches no rule is unchanged, so that an unexpected tensor is refused
+//! under the name in its file.
 
 use std::borrow::Cow;
 
-/// Parts of names, and what they are called here. One with a full stop at its end stands for all
-/// that begin so; the others stand at the end of a name.
+/// Parts of published names, and their canonical forms. A part that ends with a full stop matches
+/// anywhere in a name; the others match only at its end.
 const PARTS: [(&str, &str); 7] = [
     // mixtral and minimax_m2.
     (".block_sparse_moe.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"),
@@ -15,18 +15,18 @@ const PARTS: [(&str, &str); 7] = [
     (".mlp.router.gate.", ".mlp.gate."),
     (".mlp.expert_bias", ".mlp.gate.e_score_correction_bias"),
     (".mlp.shared_mlp.", ".mlp.shared_experts."),
-    // As transformers calls it within a model.
+    // As transformers names it within a model.
     (".mlp.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"),
     // gpt_oss.
     (".mlp.router.", ".mlp.gate."),
 ];
 
-/// The matrices of an expert of mixtral and minimax_m2, behind its number.
+/// The matrices of an expert of mixtral and minimax_m2. The name follows the expert's number.
 const OF_EXPERT: [(&str, &str); 3] =
     [("w1.", "gate_proj."), ("w2.", "down_proj."), ("w3.", "up_proj.")];
 
-/// The name a tensor has in a checkpoint of the language model alone: `model.layers.0...`,
-/// `model.embed_tokens.weight`, `model.norm.weight`, `lm_head.weight`.
+/// Returns the name that a tensor has in a checkpoint of the language model alone:
+/// `model.layers.0...`, `model.embed_tokens.weight`, `model.norm.weight`, `lm_head.weight`.
 #[must_use]
 pub(crate) fn canonical_name(name: &str) -> Cow<'_, str> {
     let name = match name.strip_prefix("model.language_model.") {

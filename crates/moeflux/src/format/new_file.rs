@@ -1,27 +1,27 @@
-//! The beginnings of files to come: the header of safetensors, and the index of several.
+//! Headers of safetensors files to be written, and the index of a set of them.
 //!
-//! **Invariant:** tensors lie one after another in the order given, without holes, so that
-//! [`crate::format::parse_header`] accepts what is written here.
+//! **Invariant:** tensors are laid out contiguously in the given order, so that
+//! [`crate::format::parse_header`] accepts the result.
 
 use serde_json::{Map, Value, json};
 
 use super::DType;
 
-/// A tensor of a file to come.
+/// A tensor of a file to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct NewTensor<'a> {
     /// Its name.
     pub name: &'a str,
-    /// How its values are stored.
+    /// Type of its values.
     pub dtype: DType,
     /// Its shape.
     pub shape: &'a [usize],
-    /// As many bytes as type and shape ask for.
+    /// Length in bytes. It must match type and shape.
     pub len_bytes: u64,
 }
 
-/// The header of a file, its length in front, padded so that the data begins at a multiple of
-/// `align`.
+/// Returns the header of a file with its length prefix, padded so that the data begins at a
+/// multiple of `align`.
 #[must_use]
 pub fn new_header(
     metadata: Map<String, Value>,
@@ -47,7 +47,8 @@ pub fn new_header(
     header
 }
 
-/// The index of several files: in which of them each tensor lies.
+/// Returns the index of a set of files, given the file of each tensor and the total size of all
+/// tensors.
 pub fn new_index<'a>(
     tensors: impl IntoIterator<Item = (&'a str, &'a str)>,
     total_bytes: u64,

@@ -1,7 +1,7 @@
-//! Rows of f32 to a NumPy file, one at a time.
+//! Writes rows of f32 to a NumPy file, one at a time.
 //!
-//! **Invariant:** a finished file has exactly the rows its header promises. Format 1.0, little
-//! endian, C order; knows nothing of what the numbers are.
+//! **Invariant:** a finished file has exactly the number of rows in its header. Format 1.0, little
+//! endian, C order.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -11,13 +11,13 @@ use moeflux_io::create_file;
 
 use crate::error::{Error, Result};
 
-/// NumPy aligns the data to this.
+/// Alignment of the data in NumPy files.
 const ALIGN: usize = 64;
 
-/// Magic, version and length, before the header's text.
+/// Length of magic, version and header length, which precede the header's text.
 const PREAMBLE_BYTES: usize = 10;
 
-/// A float32 matrix that is being written.
+/// A float32 matrix being written to a file.
 #[derive(Debug)]
 pub struct NpyWriter {
     file: BufWriter<File>,
@@ -53,7 +53,7 @@ impl NpyWriter {
             .map_err(Error::io("write", &self.path))
     }
 
-    /// Writes what is buffered.
+    /// Flushes the buffer.
     ///
     /// # Errors
     ///

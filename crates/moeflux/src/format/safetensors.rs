@@ -1,7 +1,7 @@
-//! A safetensors file's header, read and checked against the file's length.
+//! Reads the header of a safetensors file and checks it against the file's length.
 //!
-//! **Invariant:** nothing is allocated or read beyond what the file was seen to have. Tensors'
-//! bytes are not read.
+//! **Invariant:** no allocation or read exceeds the observed length of the file. Tensor data is not
+//! read.
 
 use std::path::Path;
 
@@ -14,30 +14,31 @@ use super::whole::{read_into, read_range};
 use super::{FETCH_AGAIN, Problem};
 use crate::error::{Error, Result};
 
-/// The limit of the reference implementation. A 397B checkpoint with one name per expert has 35 MB.
+/// Upper bound on a header, as in the reference implementation. A 397B checkpoint with one name per
+/// expert has 35 MB.
 pub(crate) const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// What a clone without LFS has in place of a large file begins so.
+/// The first bytes of a Git LFS pointer, which a clone without LFS has in place of a large file.
 const GIT_LFS_PREFIX: &[u8; 8] = b"version ";
 
-/// A header with its place in a file.
+/// A header and its position in a file.
 #[derive(Debug)]
 pub(super) struct FileHeader {
     pub(super) header: Header,
-    /// What a packed file says besides.
+    /// The description of a packed file.
     pub(super) packed: Option<PackedFile>,
-    /// First byte of the data.
+    /// Offset of the data.
     pub(super) data_at: u64,
-    /// Of the whole file.
+    /// Length of the whole file.
     pub(super) len_bytes: u64,
     /// XXH3 of the header's bytes.
     pub(super) hash: u64,
-    /// Of the file, if it was one.
+    /// Identity of the file; `None` if only the header's bytes were given.
     pub(super) identity: Option<FileIdentity>,
 }
 
 impl FileHeader {
-    /// Checks a header, given without its length, against the length of its file.
+    /// Checks a header, given without its length prefix, against the length of its file.
     pub(super) fn of_bytes(path: &Path, bytes: &[u8], len_bytes: u64) -> Result<Self> {
         let refused = |problem: Problem| Error::malformed(path, problem.0);
         let data_at = PREFIX_BYTES + bytes.len() as u64;
@@ -55,7 +56,7 @@ impl FileHeader {
     }
 }
 
-/// Whether a file says that it is packed.
+/// Returns whether a file is packed, according to its header.
 ///
 /// # Errors
 ///
@@ -72,7 +73,7 @@ pub(super) fn read_header(path: &Path) -> Result<FileHeader> {
     Ok(FileHeader { identity: Some(file.identity()), ..header })
 }
 
-/// The bytes of a header, without its length.
+/// Reads the bytes of a header, without its length prefix.
 pub(super) fn read_header_bytes(file: &ReadFile, path: &Path) -> Result<Vec<u8>> {
     let len_bytes = file.len_bytes();
     if len_bytes < PREFIX_BYTES {
@@ -106,8 +107,8 @@ pub(super) fn read_header_bytes(file: &ReadFile, path: &Path) -> Result<Vec<u8>>
     read_range(file, path, PREFIX_BYTES, header_bytes)
 }
 
-/// The bytes of a file's header, without its length: what a later run needs of a file that is gone
-/// by then.
+/// Reads the bytes of a file's header, without its length prefix. A later run needs them if the
+/// file is deleted by then.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
-//! One file of a checkpoint, opened again and again, and noticed when it is not the same any more.
+//! One file of a checkpoint, which is opened repeatedly and checked for changes.
 //!
-//! **Invariant:** what is opened here is the file whose header was read, by its identity and by its
-//! header: bytes of two models never mix.
+//! **Invariant:** the file opened here is the one whose header was read, by identity and by header,
+//! so that bytes of two models never mix.
 
 use std::path::{Path, PathBuf};
 
@@ -14,17 +14,17 @@ use crate::error::{Error, Result};
 /// One file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardFile {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
     /// Its length when it was opened.
     pub len_bytes: u64,
-    /// XXH3 of the header's bytes: tells one checkpoint from another of the same shapes.
+    /// XXH3 of the header's bytes: tells apart checkpoints of the same shapes.
     pub header_hash: u64,
-    /// First byte of the header: of safetensors, its length stands before it.
+    /// Offset of the header. In safetensors its length prefix precedes it.
     pub header_at: u64,
-    /// First byte after the header.
+    /// Offset of the first byte after the header.
     pub data_at: u64,
-    /// What it was before its header was read; `None` if only its header is known.
+    /// Identity of the file before its header was read; `None` if only its header is known.
     pub identity: Option<FileIdentity>,
 }
 
@@ -33,7 +33,7 @@ impl ShardFile {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if it is not the file any more whose header was read.
+    /// [`Error::Malformed`] if it is no longer the file whose header was read; [`Error::Io`].
     pub fn open(&self) -> Result<ReadFile> {
         let file = ReadFile::open(&self.path).map_err(Error::io("open", &self.path))?;
         self.check_identity(file.identity())?;
@@ -43,7 +43,7 @@ impl ShardFile {
         Ok(file)
     }
 
-    /// Compares the file with what was opened under its name.
+    /// Compares the identity of the original file with that of the file just opened.
     ///
     /// # Errors
     ///
@@ -53,22 +53,22 @@ impl ShardFile {
         before.check(now).map_err(|change| self.changed(&change))
     }
 
-    /// Compares the file with what has its name now.
+    /// Compares the identity of the original file with that of the file now at its path.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if they differ.
+    /// [`Error::Malformed`] if they differ, or if the file cannot be examined.
     pub fn check_unchanged(&self) -> Result<()> {
         let now = FileIdentity::of_path(&self.path);
         self.check_identity(now.map_err(|error| self.changed(&FileChange::Unreadable(error)))?)
     }
 
-    /// Checks that the file at `path` has the same length and header: a copy of this one, as far as
-    /// can be told without reading all of both.
+    /// Checks that the file at `path` has the same length and header. It is then taken for a copy
+    /// of this one, without reading either in full.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] that names `path`.
+    /// [`Error::Malformed`] with `path` if they differ; [`Error::Io`].
     pub fn check_copy(&self, path: &Path) -> Result<()> {
         let file = ReadFile::open(path).map_err(Error::io("open the mirror's", path))?;
         let (now, expected) = (file.len_bytes(), self.len_bytes);
@@ -89,7 +89,7 @@ impl ShardFile {
         Ok(())
     }
 
-    /// Whether a file as long as this one has the same header.
+    /// Returns whether a file of the same length has the same header.
     fn has_header(&self, file: &ReadFile, path: &Path) -> Result<bool> {
         let bytes = read_range(file, path, 0, self.data_at)?;
         let n_before = usize::try_from(self.header_at).unwrap_or(usize::MAX).min(bytes.len());

@@ -1,4 +1,4 @@
-//! Malformed files one by one, and random damage to sound ones.
+//! Individual malformed files, and random damage to valid ones.
 #![expect(clippy::indexing_slicing, reason = "a test that panics has failed, as it should")]
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const SOUND: &str = r#"{"__metadata__":{"format":"pt"},
     "none":{"dtype":"U8","shape":[0,7],"data_offsets":[28,28]},
     "scalar":{"data_offsets":[28,36],"note":[{"any":null}],"dtype":"I64","shape":[]}}  "#;
 
-/// A folder that goes away with the test.
+/// A folder that is deleted at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -31,12 +31,12 @@ impl Folder {
         self
     }
 
-    /// A shard of one-byte tensors.
+    /// Writes a shard of one-byte tensors.
     fn shard(&self, file: &str, tensors: &[&str]) -> &Self {
         self.write(file, shard(tensors))
     }
 
-    /// An index of (tensor, file).
+    /// Writes an index of (tensor, file) pairs.
     fn index(&self, entries: &[(&str, &str)]) -> &Self {
         let map: Vec<String> =
             entries.iter().map(|(tensor, file)| format!("\"{tensor}\":\"{file}\"")).collect();
@@ -54,7 +54,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A folder left behind in the system's place for such harms nothing.
+        // A leftover folder in the system's temporary directory is harmless.
         drop(std::fs::remove_dir_all(&self.0));
     }
 }
@@ -77,7 +77,7 @@ fn file(header: &str, data_bytes: usize) -> Vec<u8> {
     bytes
 }
 
-/// A small generator: the test's seed is its whole state.
+/// A small generator whose whole state is the test's seed.
 struct Random(u64);
 
 impl Random {
@@ -150,7 +150,7 @@ fn every_type_has_its_size() {
     assert_eq!(parse_header(header.as_bytes(), 3).unwrap().tensors[0].len_bytes, 3);
 }
 
-/// One byte per value from `begin` to `end`.
+/// Describes a tensor of one-byte values from `begin` to `end`.
 fn u8_at(begin: u64, end: u64) -> String {
     let n = end - begin;
     format!(r#"{{"dtype":"U8","shape":[{n}],"data_offsets":[{begin},{end}]}}"#)
@@ -405,7 +405,7 @@ fn damaged_headers_and_indices_never_panic() {
             assert!(index.tensors.values().all(|&file_idx| file_idx < index.files.len()));
         }
     }
-    // Else the damage is such that nothing behind the first checks was reached.
+    // Otherwise almost no damaged header gets past the first checks.
     assert!(n_sound > 100, "{n_sound}");
 }
 

@@ -1,7 +1,7 @@
-//! Small files, read whole.
+//! Reads whole small files.
 //!
-//! **Invariant:** what comes out is no longer than the caller's limit. Opening never waits, and
-//! only regular files are read.
+//! **Invariant:** no result is longer than the caller's limit. Opening never blocks, and only
+//! regular files are read.
 
 use std::path::Path;
 
@@ -9,17 +9,17 @@ use moeflux_io::{ReadError, ReadFile};
 
 use crate::error::{Error, Result, grouped};
 
-/// The bytes of a file that must not be longer than `bytes_max`.
+/// Reads a file of at most `bytes_max` bytes.
 ///
 /// # Errors
 ///
-/// [`Error::Io`]; [`Error::Malformed`] for a longer file.
+/// [`Error::Io`]; [`Error::Malformed`] if the file is longer.
 pub fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
     let file = ReadFile::open(path).map_err(Error::io("open", path))?;
     read_whole(&file, path, bytes_max)
 }
 
-/// The same for a file that may be absent. A link that leads nowhere is an error.
+/// Reads a file like [`read_file`]; `None` if it is absent. A dangling link is an error.
 ///
 /// # Errors
 ///
@@ -40,7 +40,7 @@ fn read_whole(file: &ReadFile, path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
     read_range(file, path, 0, len_bytes)
 }
 
-/// Reads `len_bytes` from `offset_bytes`; the caller has checked both against the file's length.
+/// Reads `len_bytes` at `offset_bytes`. The caller has checked both against the file's length.
 pub(crate) fn read_range(
     file: &ReadFile,
     path: &Path,
@@ -54,7 +54,7 @@ pub(crate) fn read_range(
     Ok(bytes)
 }
 
-/// Fills `target` from `offset_bytes`.
+/// Fills `target` with the bytes at `offset_bytes`.
 pub(crate) fn read_into(
     file: &ReadFile,
     path: &Path,

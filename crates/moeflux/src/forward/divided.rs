@@ -1,7 +1,8 @@
-//! A sparse layer of which each of several machines has some rows of every expert.
+//! Runs a sparse layer in which each of several machines has some rows of every expert.
 //!
-//! Up, exchange of inner values, down: wave by wave; behind the last an exchange of the sum.
-//! **Invariant:** whatever fails here, this rank meets the others where they wait for it.
+//! Each wave consists of up, an exchange of inner values, and down; an exchange of the sum follows
+//! the last wave. **Invariant:** if anything fails here, this rank joins the others in their next
+//! exchange.
 
 use std::hash::Hasher as _;
 
@@ -16,11 +17,11 @@ use crate::ids::{ExpertIdx, LayerIdx};
 use crate::ops::{Batch, Heads, Purpose};
 use crate::ranks::Stage;
 
-/// What a layer begins with.
+/// Result of the steps before the experts.
 struct Begun {
     /// All experts of the layer, ascending.
     experts: Vec<ExpertIdx>,
-    /// Of what all ranks should have alike.
+    /// Hash of values that must be equal on all ranks.
     hash: u64,
 }
 
@@ -44,7 +45,7 @@ pub(super) fn run_layer(
         let own = up(device, divided, group, wave);
         let n_uses = own.as_ref().map_or(0, |own| own.len() / divided.inner[group.rank()].len());
         let mut link = group.meet(stage, hash, own)?;
-        // Once in a layer.
+        // The hash is compared once per layer.
         hash = 0;
         for (rank, cols) in divided.inner.iter().enumerate() {
             if rank != link.place().rank {
@@ -63,7 +64,7 @@ pub(super) fn run_layer(
     device.backend.submit(&moe.combine, batch)
 }
 
-/// All that comes before the experts.
+/// Runs all steps before the experts.
 fn begin(
     model: &LoadedModel,
     (device, group): (&mut Device, &Group),
@@ -83,7 +84,7 @@ fn begin(
         hash_rows(device, (&view, batch.rows.len()), &mut hash)?;
     }
     let is_small = batch.is_answer() || batch.rows.len() <= N_ROWS_ANY_ORDER;
-    // What comes in any order comes in one wave.
+    // Experts may come in any order only within a single wave.
     let is_small = is_small && experts.len() <= group.n_wave;
     ask_for_experts(model, device, batch, (layer, is_small))?;
     device.backend.submit(&moe.shared, batch)?;
@@ -104,7 +105,7 @@ fn hash_rows(
     Ok(())
 }
 
-/// The own inner values of a wave.
+/// Computes this rank's inner values of a wave.
 fn up(
     device: &mut Device,
     divided: &DividedExperts,
@@ -122,7 +123,7 @@ fn up(
     read(&mut **backend, &WaveValues::Inner(own))
 }
 
-/// Completes the sum of all experts.
+/// Exchanges this rank's columns of the sum of all experts.
 fn share_sum(
     (device, n_rows): (&mut Device, usize),
     divided: &DividedExperts,

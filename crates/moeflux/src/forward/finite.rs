@@ -1,18 +1,17 @@
-//! Values that are not finite: noticed behind every step, and traced to the operation that made
-//! them.
+//! Detects non-finite values after every step and traces them to the operation that produced them.
 //!
 //! Damaged or overflowing weights give NaN or infinity somewhere. **Invariant:** none is lost on
-//! the way: operations keep NaN, and give it where an intermediate value overflows, so that the
-//! residual stream and the logits show it. So a step is judged by these alone, which costs next to
-//! nothing; where it fails, it is walked once more to name the place.
+//! the way: operations propagate NaN, and produce it if an intermediate value overflows, so it
+//! shows in the residual stream and the logits. Only these are checked after each step, which costs
+//! next to nothing; if a check fails, the step is repeated to find the place.
 
 use crate::error::{Error, Result};
 use crate::forward::{Device, LoadedModel, run_layer, stream};
 use crate::ids::LayerIdx;
 use crate::ops::{Batch, Heads, Plan};
 
-/// Refuses a step whose residual stream is not finite. Where that would have to be fetched from a
-/// device, logits are judged alone.
+/// Fails if a step's residual stream is not finite. On devices from which it would have to be
+/// fetched, only logits are checked.
 pub(super) fn check_stream(
     model: &LoadedModel,
     device: &mut Device,
@@ -24,8 +23,8 @@ pub(super) fn check_stream(
     Err(locate(model, device, batch))
 }
 
-/// The error about a step that gave a value which is not finite. What goes wrong on the way, a
-/// drive for example, leaves the place unknown.
+/// Returns the error for a step that produced a non-finite value. If the search fails, for example
+/// because of a drive, the place remains unknown.
 pub(super) fn locate(model: &LoadedModel, device: &mut Device, batch: &Batch<'_>) -> Error {
     match first_broken(model, device, batch) {
         Ok(place) => Error::NonFinite { place },
@@ -50,7 +49,7 @@ fn first_broken(model: &LoadedModel, device: &mut Device, batch: &Batch<'_>) -> 
     Ok("the logits".to_owned())
 }
 
-/// Comes to a layer once more, and runs its operations one by one.
+/// Computes up to a layer once more and runs its operations one by one.
 fn within_layer(
     model: &LoadedModel,
     device: &mut Device,
@@ -87,8 +86,8 @@ fn is_finite(device: &mut Device, view: &Heads, batch: &Batch<'_>) -> Result<boo
     Ok(true)
 }
 
-/// Whether none of the values is NaN or infinite.
+/// Returns whether none of the values is NaN or infinite.
 pub(super) fn all_finite(values: &[f32]) -> bool {
-    // Without a way out of the loop it takes many at once.
+    // Without an early exit the loop is vectorised.
     values.iter().fold(true, |is_whole, value| is_whole & value.is_finite())
 }

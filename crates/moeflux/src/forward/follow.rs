@@ -1,6 +1,7 @@
-//! A rank other than the first: it does to its device what rank 0 does to its own.
+//! A rank other than the first: it repeats on its device what rank 0 does on its own.
 //!
-//! **Invariant:** it meets the others wherever rank 0 does, and says there what went wrong here.
+//! **Invariant:** this rank takes part in every exchange of rank 0, and reports its own errors
+//! there.
 
 use std::collections::HashMap;
 
@@ -9,11 +10,12 @@ use crate::forward::{Device, LoadedModel, run_next_layer};
 use crate::ids::{LayerIdx, StateId};
 use crate::ranks::{Order, OwnedBatch};
 
-/// Does what rank 0 tells, until it says that the job is over.
+/// Carries out the orders of rank 0 until it ends the job.
 ///
 /// # Errors
 ///
-/// [`Error::Rank`] when ranks do not go on together; what makes going on impossible here.
+/// [`Error::Rank`] if the ranks cannot go on together; [`Error::Machine`] if an order is
+/// unreadable.
 ///
 /// # Panics
 ///
@@ -23,14 +25,14 @@ pub(crate) fn follow(model: &LoadedModel, device: &mut Device) -> Result<()> {
     let mut states = HashMap::new();
     let mut bytes = Vec::new();
     loop {
-        // Not held while waiting: nobody else has it, but a lock says what it protects.
+        // The lock is held while waiting: no other thread uses the link meanwhile.
         let order = group.link.lock().hear(&mut bytes)?;
         if order == Order::End {
             return Ok(());
         }
         match run(model, device, &mut states, order) {
             Ok(()) => {}
-            // All ranks have left the step; rank 0 knows what to do.
+            // All ranks have left the step; rank 0 decides what follows.
             Err(_) => group.link.lock().check()?,
         }
     }
@@ -120,7 +122,7 @@ fn run_layers(
         .try_for_each(|layer| run_next_layer(model, device, &batch, (LayerIdx(layer), end)))
 }
 
-/// Keeps a session that was made on all ranks.
+/// Stores a session that was created on all ranks; drops it if another rank failed.
 fn keep(
     device: &mut Device,
     states: &mut HashMap<StateId, StateId>,

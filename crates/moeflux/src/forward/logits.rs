@@ -1,19 +1,19 @@
-//! Logits of some rows, in memory that is kept from step to step.
+//! Logits of some rows, in memory that is reused from step to step.
 
 use std::ops::Range;
 
 use crate::ids::TokenId;
 
-/// What comes back of a wanted row.
+/// Logits of a wanted row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Logits<'a> {
     /// One logit per token of the vocabulary.
     All(&'a [f32]),
-    /// The best ones, best first; of equals the one of the lower token.
+    /// The largest logits, largest first; of equal logits the one of the lower token.
     Best(&'a [(TokenId, f32)]),
 }
 
-/// Logits of wanted rows, in the order in which they were asked for.
+/// Logits of wanted rows, in the order of the requests.
 #[derive(Debug, Default)]
 pub(crate) struct LogitRows {
     rows: Vec<Place>,
@@ -21,7 +21,7 @@ pub(crate) struct LogitRows {
     best: Vec<(TokenId, f32)>,
 }
 
-/// Where a row's logits are.
+/// Location of a row's logits.
 #[derive(Clone, Debug)]
 enum Place {
     All(Range<usize>),
@@ -29,7 +29,7 @@ enum Place {
 }
 
 impl LogitRows {
-    /// One row.
+    /// Returns the logits of one row.
     ///
     /// # Panics
     ///
@@ -46,7 +46,7 @@ impl LogitRows {
         self.truncate(0);
     }
 
-    /// Keeps the first rows only.
+    /// Keeps only the first rows.
     pub(crate) fn truncate(&mut self, n_rows: usize) {
         while self.rows.len() > n_rows {
             match self.rows.pop() {
@@ -57,7 +57,7 @@ impl LogitRows {
         }
     }
 
-    /// One more row, to be filled.
+    /// Appends a row, to be filled.
     pub(super) fn push_all(&mut self, n_logits: usize) -> &mut [f32] {
         let begin = self.all.len();
         self.all.resize(begin + n_logits, 0.0);
@@ -65,7 +65,7 @@ impl LogitRows {
         &mut self.all[begin..]
     }
 
-    /// One more row, of which these are the best.
+    /// Appends a row of which these are the largest logits.
     pub(super) fn push_best(&mut self, best: impl Iterator<Item = (TokenId, f32)>) {
         let begin = self.best.len();
         self.best.extend(best);

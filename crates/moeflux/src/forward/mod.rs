@@ -1,7 +1,7 @@
-//! Walks a batch of rows through a model's plans: the only place where computing waits for experts.
+//! Runs a batch of rows through a model's plans: the only place where computing waits for experts.
 //!
 //! plan -> routes -> lease -> plan, layer by layer. **Invariant:** the rows of a batch may belong
-//! to one session or to many; each row's result is the same in any company.
+//! to one session or to several; a row's result does not depend on the other rows.
 
 mod logits;
 mod finite;
@@ -27,23 +27,23 @@ use crate::ops::{Batch, Heads, Op, Purpose, Routes};
 use crate::ranks::{Link, OwnedBatch, SharedLink, Stage as Meeting, bytes_of};
 use crate::spec::{FfnSpec, ModelSpec};
 
-/// A model ready to run, apart from the device it runs on.
+/// A model ready to run, apart from the device.
 #[derive(Debug)]
 pub struct LoadedModel {
     /// Shapes and constants.
     pub spec: ModelSpec,
-    /// What to run.
+    /// Plans of the model.
     pub plan: ModelPlan,
-    /// Per layer: bytes of one routed expert, for those who count them; 0 where there are none.
+    /// Bytes of one routed expert in each layer, for statistics; 0 for layers without experts.
     pub expert_bytes: Vec<u64>,
-    /// Names these weights: a saved state belongs to one fingerprint.
+    /// Identifies these weights: a saved state belongs to one fingerprint.
     pub fingerprint: u64,
-    /// Where routes are written, if they are; `None` within once that has ended.
+    /// Writer of the trace of routes, if enabled; the inner `None` means that tracing has ended.
     pub trace: Option<Mutex<Option<TraceWriter>>>,
 }
 
 impl LoadedModel {
-    /// The shapes that a trace of this model's routes begins with.
+    /// Returns the header of a trace of this model's routes.
     #[must_use]
     pub fn trace_header(&self) -> TraceHeader {
         let layers =
@@ -67,40 +67,40 @@ impl LoadedModel {
     }
 }
 
-/// What a model runs on.
+/// The device and the resources that a model runs on.
 #[derive(Debug)]
 pub(crate) struct Device {
     /// Interprets the plans.
     pub backend: Box<dyn Backend>,
-    /// Brings the routed experts.
+    /// Provides the routed experts.
     pub experts: Experts,
-    /// One row of any buffer.
+    /// Scratch for one row of any buffer.
     pub row: Vec<f32>,
-    /// Slots that do without their memory.
+    /// Slots whose memory is lent.
     pub loans: Loans,
-    /// Prompts under way that have longer steps for memory of slots.
+    /// Number of running prompts with longer steps in memory lent by slots.
     pub n_borrowers: usize,
-    /// A step that waits between two layers.
+    /// A step that is paused between two layers.
     pub held: Option<Held>,
-    /// Where experts are divided over several machines.
+    /// Present if experts are divided among several machines.
     pub group: Option<Group>,
 }
 
-/// Slots whose memory others have.
+/// Slots whose memory is lent, by borrower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Loans {
     /// For longer steps of prompts.
     pub n_slots_of_prompts: usize,
-    /// For what sessions remember.
+    /// For the state of sessions.
     pub n_slots_of_sessions: usize,
 }
 
-/// Machines that have some rows each of every expert.
+/// Machines among which the rows of every expert are divided.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    /// What connects them.
+    /// The connection between them.
     pub link: SharedLink,
-    /// Experts that all of them can hold at once.
+    /// Number of experts that each of them can hold at once.
     pub n_wave: usize,
 }
 
@@ -138,7 +138,8 @@ impl Group {
 }
 
 impl Device {
-    /// Lends so many slots from now on; whether that could be. See [`Experts::lend`].
+    /// Sets the number of slots lent from now on. Returns whether that was possible: see
+    /// [`Experts::lend`].
     ///
     /// # Errors
     ///
@@ -153,41 +154,41 @@ impl Device {
     }
 }
 
-/// A step that waits between two layers.
+/// A step that is paused between two layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// Its rows.
+    /// Rows of the step.
     pub n_rows: usize,
-    /// Whether its first rows were exchanged, so that others can be computed in their place.
+    /// Whether its first rows were swapped out, so that others can be computed in their place.
     pub is_aside: bool,
 }
 
-/// How far a step has come.
+/// Progress of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepProgress {
-    /// Rows that are complete, of those fed in one call.
+    /// Rows completed, of those fed in one call.
     pub n_rows_done: usize,
-    /// Rows that are being computed, behind those.
+    /// Rows being computed, after those.
     pub n_rows_now: usize,
     /// Rows fed in one call.
     pub n_rows: usize,
-    /// Layers that the rows now computed have passed.
+    /// Layers completed for the rows being computed.
     pub n_layers_done: usize,
     /// Layers of the model.
     pub n_layers: usize,
 }
 
-/// Called after every layer; `Break` asks the work to stop.
+/// Called after every layer; `Break` requests cancellation.
 pub(crate) type Watch<'a> = dyn FnMut(StepProgress) -> ControlFlow<()> + 'a;
 
-/// Runs the next layer over the rows of `batch`: the first behind the embedding. In between other
-/// batches may run, if the rows of [`stream`] are as they were when this one goes on. Until the
-/// states of its sessions are committed, a batch can be begun again. Where there are several
-/// machines, the caller means to run the layers before `end` without a pause.
+/// Runs the next layer over the rows of `batch`; the first layer includes the embedding. Other
+/// batches may run in between if the rows of [`stream`] are restored before this one continues.
+/// Until the states of its sessions are committed, a batch can be restarted. With several machines,
+/// the caller intends to run the layers before `end` without a pause.
 ///
 /// # Errors
 ///
-/// What the device or the experts' store report.
+/// Errors of the device or of the expert store.
 pub(crate) fn run_next_layer(
     model: &LoadedModel,
     device: &mut Device,
@@ -228,7 +229,7 @@ fn run_layer_and_guess(
     guess_late(model, device, batch, next)
 }
 
-/// What all layers add to: all that a batch leaves from one layer to the next, but for states.
+/// Returns the residual stream: apart from states, all that a batch passes from layer to layer.
 #[must_use]
 pub(crate) fn stream(model: &LoadedModel) -> Heads {
     let Some(Op::Embed(embed)) = model.plan.embed.ops().first() else {
@@ -237,7 +238,7 @@ pub(crate) fn stream(model: &LoadedModel) -> Heads {
     embed.out
 }
 
-/// Whether experts may come in any order: outputs that wait for their turn take little memory.
+/// Returns whether experts may come in any order: the outputs kept for the sum take little memory.
 fn is_small(batch: &Batch<'_>) -> bool {
     batch.is_answer() || batch.rows.len() <= N_ROWS_ANY_ORDER
 }
@@ -291,7 +292,7 @@ fn run_experts(
     backend.submit(&moe.combine, batch)
 }
 
-/// Asks for the experts that a layer's router chose, and for those that the next one may choose.
+/// Requests the experts that a layer's router chose, and those that the next one may choose.
 fn ask_for_experts(
     model: &LoadedModel,
     device: &mut Device,
@@ -314,7 +315,7 @@ fn ask_for_experts(
     Ok(())
 }
 
-/// Lets a layer's router say beforehand what it would choose, where that is worth asking.
+/// Runs a layer's router ahead of its turn, if that is worthwhile. Returns whether it ran.
 fn ask(
     model: &LoadedModel,
     device: &mut Device,
@@ -329,8 +330,8 @@ fn ask(
     Ok(true)
 }
 
-/// The same once more, when the layer before is done: its own choice comes so soon behind that on a
-/// device which has to be waited for that this would only delay it.
+/// Guesses once more when the layer before is done. Does nothing on a remote device: the router
+/// itself follows so soon that waiting for the guess would only delay it.
 fn guess_late(
     model: &LoadedModel,
     device: &mut Device,
@@ -341,7 +342,7 @@ fn guess_late(
         return Ok(());
     }
     match (guess(device, (layer, Stage::Late)), &device.group) {
-        // The others do not know of it: they hear where all meet next.
+        // The other ranks do not know of this guess; they learn of the error at the next exchange.
         (Err(error), Some(group)) => {
             group.link.lock().defer(error);
             Ok(())
@@ -350,19 +351,19 @@ fn guess_late(
     }
 }
 
-/// Hears what a router said beforehand.
+/// Reads the guess of a router and passes it on.
 fn guess(device: &mut Device, (layer, stage): (LayerIdx, Stage)) -> Result<()> {
     let routes = device.backend.routes(Purpose::Guess)?;
     device.experts.guess((layer, stage), (&routes.experts, &routes.weights))
 }
 
 /// Computes the logits of the rows in [`Batch::outputs`], at most [`crate::ops::N_OUTPUTS_MAX`],
-/// behind the last layer; `logits` gets a row for each: all of its logits, or as many of the best
-/// as `n_best` says, where the others would have to be fetched from a device.
+/// after the last layer. Appends a row to `logits` for each: all of its logits, or only the
+/// `n_best` largest if all would have to be fetched from a device.
 ///
 /// # Errors
 ///
-/// What the device reports.
+/// Errors of the device; [`Error::NonFinite`] if a logit is not finite.
 pub(crate) fn run_head(
     model: &LoadedModel,
     device: &mut Device,
@@ -390,12 +391,12 @@ pub(crate) fn run_head(
                 let (values, tokens) = row.split_at(n_found);
                 let tokens = tokens.iter().map(|it| token_of(*it));
                 logits.push_best(tokens.zip(values.iter().copied()).take(n_best));
-                // They begin with what is no number, if there is any.
+                // NaN comes first, if there is any.
                 finite::all_finite(values)
             }
         };
         if !is_finite && device.group.is_some() {
-            // The other ranks take no part in this.
+            // The search for the place would need the other ranks, which do not take part here.
             return Err(Error::NonFinite { place: "the logits".to_owned() });
         }
         if !is_finite {
@@ -405,7 +406,8 @@ pub(crate) fn run_head(
     Ok(())
 }
 
-/// A token that a device names by a number: exact, since [`crate::ops::Best`] takes fewer columns.
+/// Returns the token that a device represents as a float: exact, because [`crate::ops::Best`] takes
+/// fewer than 2^24 columns.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,7 +1,7 @@
-//! An answer's mask, what it forces, and when the answer may end.
+//! The mask of an answer, the tokens it forces, and its permission to end.
 //!
-//! **Invariant:** the mask hears of every token that is taken, once and in order, and of no token
-//! that ends the answer.
+//! **Invariant:** the mask receives every accepted token once, in order, except a token that ends
+//! the answer.
 
 use std::collections::VecDeque;
 
@@ -10,15 +10,15 @@ use crate::ids::TokenId;
 use crate::sample::{Choice, LogitMask, Sampler};
 use crate::text::EndTokens;
 
-/// A mask that binds an answer.
+/// A mask with the tokens that it forces.
 pub(super) struct Bound<'a> {
     mask: Box<dyn LogitMask + 'a>,
-    /// Tokens that the mask forces and that were not taken yet.
+    /// Forced tokens that have not been taken yet.
     forced: VecDeque<TokenId>,
     scratch: Vec<TokenId>,
 }
 
-/// A mask that does not let an answer end before it may.
+/// A mask that forbids end tokens until the answer may end.
 struct Unfinished<'m> {
     mask: &'m mut dyn LogitMask,
     end_tokens: &'m EndTokens,
@@ -42,7 +42,7 @@ impl<'a> Bound<'a> {
         Self { mask, forced: VecDeque::new(), scratch: Vec::new() }
     }
 
-    /// Takes the token that has to come next, if the mask leaves no choice.
+    /// Takes the next token if the mask leaves no choice.
     pub(super) fn take_forced(&mut self) -> Result<Option<TokenId>> {
         if self.forced.is_empty() {
             self.scratch.clear();
@@ -57,7 +57,7 @@ impl<'a> Bound<'a> {
         Ok(token)
     }
 
-    /// Chooses a token that the mask allows, and takes it.
+    /// Chooses a token that the mask allows, and accepts it.
     pub(super) fn choose<'s>(
         &mut self,
         (sampler, end_tokens): (&'s mut Sampler, &EndTokens),
@@ -71,7 +71,7 @@ impl<'a> Bound<'a> {
         {
             self.mask.accept(choice.token);
         }
-        // It explains why no token was left, which is all that the sampler can say.
+        // The mask's own error explains why no token is left; the sampler's only says so.
         self.check()?;
         choice
     }

@@ -1,10 +1,10 @@
-//! A prompt becomes an answer, token by token: sample, decode, until something ends it.
+//! Generates an answer to a prompt, token by token: sample, decode, until something ends it.
 //!
-//! A [`Generation`] takes the logits behind a token and says which token is next, and which ones a
-//! mask forces behind it. The caller feeds them, alone or with others in one step;
+//! A [`Generation`] takes the logits of the last token and chooses the next token, and the tokens
+//! that a mask forces after it. The caller feeds them, alone or with other sessions in one step;
 //! [`Generation::run`] is the loop for one session.
-//! **Invariant:** the session holds the prompt and every token that was reported and fed; a token
-//! that ends the answer is neither. Knows no clock: who listens takes the time.
+//! **Invariant:** the session holds the prompt and every token that was reported and fed. A token
+//! that ends the answer is neither reported nor fed. Nothing here measures time; listeners do.
 
 mod bound;
 mod stream;
@@ -23,7 +23,7 @@ use crate::sample::{Choice, LogitMask, Sampler};
 use crate::session::{Feed, Session, StepOutput, Wanted, step};
 use crate::text::{EndTokens, SpecialText, StopStrings, TextStream, Tokenizer};
 
-/// One answer while it is made.
+/// One answer in progress.
 pub struct Generation<'a> {
     sampler: Sampler,
     bound: Option<Bound<'a>>,
@@ -32,32 +32,32 @@ pub struct Generation<'a> {
     cancel: Option<&'a AtomicBool>,
 }
 
-/// What an answer consists of so far.
+/// The answer so far.
 struct Told<'a> {
     stream: TextStream<'a>,
     stops: StopStrings,
     n_tokens: usize,
-    /// Of these, the tokens that the session does not hold yet.
+    /// The last of these, which the session does not hold yet.
     n_unfed: usize,
     n_tokens_max: usize,
-    /// Whether the model ended it; otherwise it may end inside a character.
+    /// Whether the model ended the answer; otherwise it may end inside a character.
     has_ended: bool,
 }
 
-/// What the logits behind a token gave.
+/// The result of choosing a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Chosen<'g> {
-    /// What was chosen; also a token that ends the answer.
+    /// The chosen token, which may end the answer.
     pub choice: Choice<'g>,
-    /// More of the answer's text that is certain.
+    /// The next part of the answer's text that is final.
     pub text: &'g str,
-    /// Why the answer ends here. Otherwise the chosen token is to be fed, with those that
-    /// [`Generation::take_forced`] gives behind it, and the logits behind the last are wanted.
+    /// Why the answer ends here. If `None`, the token must be fed, followed by the tokens from
+    /// [`Generation::take_forced`]; the logits of the last one are needed next.
     pub finish: Option<Finish>,
 }
 
-/// What happens on the way.
+/// Something that happens during [`Generation::run`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -68,38 +68,38 @@ pub enum Event<'a> {
     /// A token of the answer was chosen.
     #[non_exhaustive]
     Token {
-        /// Which.
+        /// The token.
         token: TokenId,
-        /// Its log-probability, where the sampler was asked for it.
+        /// Its log-probability, if the sampler is configured to compute it.
         logprob: Option<f32>,
-        /// The most likely tokens, where the sampler was asked for them.
+        /// The most likely tokens, if the sampler is configured to return them.
         top: &'a [(TokenId, f32)],
     },
-    /// More of the answer's text is certain.
+    /// The next part of the answer's text is final.
     Text(&'a str),
 }
 
-/// Hears of events; `Break` ends the answer. The text of a token that was heard of follows even so.
+/// Receives events. `Break` ends the answer; the text of a token that was reported still follows.
 pub type Listener<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
 
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finish {
-    /// The model ended it.
+    /// An end token was chosen.
     EndToken,
-    /// A stop string came up.
+    /// A stop string was found.
     StopString,
-    /// It has as many tokens as were asked for.
+    /// The maximum number of tokens was reached.
     Length,
-    /// The session has no room for more.
+    /// The session is full.
     ContextFull,
-    /// The listener asked for it.
+    /// The listener or the flag of [`Generation::cancelled_by`] cancelled it.
     Cancelled,
 }
 
 impl Finish {
-    /// One word for machines.
+    /// Returns the reason as one word for machines.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -124,7 +124,7 @@ impl fmt::Debug for Generation<'_> {
 }
 
 impl Told<'_> {
-    /// A token that does not end the answer by itself; why the answer ends with it, if it does.
+    /// Appends a token other than an end token. Returns why the answer ends with it, if it does.
     fn take(&mut self, token: TokenId, session: &Session) -> Option<Finish> {
         let n_before = session.tokens().len() + self.n_unfed;
         self.n_tokens += 1;
@@ -143,7 +143,7 @@ impl Told<'_> {
 }
 
 impl<'a> Generation<'a> {
-    /// An answer of at most this many tokens.
+    /// Creates a generation of at most `n_tokens_max` tokens.
     #[must_use]
     pub fn new(
         sampler: Sampler,
@@ -158,13 +158,15 @@ impl<'a> Generation<'a> {
         Self { sampler, bound: None, told, end_tokens, cancel: None }
     }
 
-    /// Forbids tokens. Where the mask forces one, that is taken: it draws no random number.
+    /// Restricts the choice to tokens that the mask allows. Forced tokens are taken without drawing
+    /// a random number.
     #[must_use]
     pub fn with_mask(self, mask: impl LogitMask + 'a) -> Self {
         Self { bound: Some(Bound::new(Box::new(mask))), ..self }
     }
 
-    /// Writes special tokens as they stand in the vocabulary; otherwise they have no text.
+    /// Includes special tokens in the text as they are written in the vocabulary. By default they
+    /// have no text.
     #[must_use]
     pub fn with_special_text(self) -> Self {
         let stream = self.told.stream.with_special(SpecialText::Shown);
@@ -177,25 +179,26 @@ impl<'a> Generation<'a> {
         Self { told: Told { stops, ..self.told }, ..self }
     }
 
-    /// Lets [`Generation::run`] end once the flag is set. It is looked at between layers.
+    /// Cancels the answer once the flag is set. It is checked between layers of the answer's
+    /// tokens; the prompt is cancelled only through the listener of [`Generation::run`].
     #[must_use]
     pub fn cancelled_by(self, flag: &'a AtomicBool) -> Self {
         Self { cancel: Some(flag), ..self }
     }
 
-    /// How many of the best logits [`Generation::accept`] needs; `None`: all of them.
+    /// Returns how many of the largest logits [`Generation::accept`] needs; `None` if all.
     #[must_use]
     pub fn n_best_needed(&self) -> Option<usize> {
-        // A mask may forbid any of the best.
+        // A mask may forbid any of the largest logits.
         self.sampler.n_best_needed().filter(|_| self.bound.is_none())
     }
 
-    /// Chooses a token by the logits behind the session's last one.
+    /// Chooses a token from the logits of the session's last one.
     ///
     /// # Errors
     ///
-    /// What sampling reports; [`Error::Input`] for the best logits alone where there is a mask, and
-    /// for a mask that failed.
+    /// Errors of sampling; [`Error::Input`] if there is a mask and not all logits are given, or if
+    /// the mask fails.
     pub fn accept(&mut self, logits: Logits<'_>, session: &Session) -> Result<Chosen<'_>> {
         let Self { sampler, bound, told, end_tokens, .. } = self;
         told.n_unfed = 0;
@@ -220,13 +223,13 @@ impl<'a> Generation<'a> {
         Ok(Chosen { choice, text: told.stops.text(), finish })
     }
 
-    /// The token that has to come behind those that were chosen and taken since the session grew:
-    /// to be fed with them, in one step or in several. `None` where the mask leaves a choice, and
-    /// where log-probabilities are asked for: the logits before each token are needed for these.
+    /// Returns the token that must follow those chosen and taken since the session grew. It is fed
+    /// with them, in one step or in several. Returns `None` if the mask leaves a choice, or if
+    /// log-probabilities are requested, which need the logits before each token.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] for a mask that failed.
+    /// [`Error::Input`] if the mask fails.
     pub fn take_forced(&mut self, session: &Session) -> Result<Option<Chosen<'_>>> {
         let Some(bound) = &mut self.bound else { return Ok(None) };
         if self.sampler.config().n_logprobs.is_some() {
@@ -242,21 +245,21 @@ impl<'a> Generation<'a> {
         Ok(Some(Chosen { choice, text: self.told.stops.text(), finish }))
     }
 
-    /// The stop string that ended the answer; asked before [`Generation::rest`].
+    /// Returns the stop string that ended the answer. Must be called before [`Generation::rest`].
     #[must_use]
     pub fn stopped(&self) -> Option<&str> {
         self.told.stops.stopped()
     }
 
-    /// Text that was held back, once the answer has ended. One that was cut inside a character ends
-    /// before it.
+    /// Returns the text that was held back, once the answer has ended. An answer that was cut
+    /// inside a character ends before that character.
     pub fn rest(&mut self) -> String {
         let Told { stream, stops, has_ended, .. } = &mut self.told;
         let rest = if *has_ended { stream.finish() } else { stream.finish_cut() };
         stops.push(rest).to_owned() + stops.finish()
     }
 
-    /// Feeds the prompt and generates the answer: its text.
+    /// Feeds the prompt, generates the answer, and returns its text.
     ///
     /// # Errors
     ///
@@ -272,11 +275,11 @@ impl<'a> Generation<'a> {
         Ok(answer)
     }
 
-    /// Feeds the prompt and generates the answer, which is heard of as it comes.
+    /// Feeds the prompt and generates the answer, reporting events to `listener` as they happen.
     ///
     /// # Errors
     ///
-    /// What feeding or sampling reports; being asked to stop is no error.
+    /// Errors of feeding or sampling. Cancellation is not an error.
     pub fn run(
         mut self,
         session: &mut Session,
@@ -289,7 +292,7 @@ impl<'a> Generation<'a> {
         };
         let rest = self.rest();
         if !rest.is_empty() {
-            // Whether to go on is no question any more.
+            // The answer has ended, so the reply does not matter.
             let _: ControlFlow<()> = listener(Event::Text(&rest));
         }
         Ok(finish)
@@ -326,7 +329,8 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// Takes what is forced behind a token; why the answer ends with that, if it does.
+    /// Takes the tokens that are forced after a token. Returns why the answer ends with them, if it
+    /// does.
     fn hear_forced(
         &mut self,
         session: &Session,
@@ -362,7 +366,8 @@ impl<'a> Generation<'a> {
     }
 }
 
-/// Tells of a token, which is to be fed unless the answer ends here: why it does.
+/// Reports a token and collects it in `tokens` to be fed. Returns why the answer ends with it, if
+/// it does.
 fn heard(
     chosen: Chosen<'_>,
     listener: &mut Listener<'_>,

@@ -1,6 +1,6 @@
-//! An answer as an iterator, for one session.
+//! Iterates over the answer of one session.
 //!
-//! **Invariant:** the tokens and texts of [`Generation::run`], in its order.
+//! **Invariant:** yields the tokens and texts of [`Generation::run`], in the same order.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,31 +10,31 @@ use crate::generate::{Chosen, Finish, Generation};
 use crate::ids::TokenId;
 use crate::session::{Session, StepOutput};
 
-/// A token of an answer with its text, or the end.
+/// A token of an answer with its text, or the end of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Generated {
     /// A token was chosen.
     Token {
-        /// Which.
+        /// The token.
         token: TokenId,
-        /// More of the answer's text that is certain.
+        /// The next part of the answer's text that is final.
         text: String,
     },
-    /// The answer ended: the last item.
+    /// The answer ended. This is the last item.
     End {
-        /// The end of its text, which had been held back.
+        /// The remaining text, which was held back.
         rest: String,
         /// Why it ended.
         finish: Finish,
     },
 }
 
-/// An answer while it is made: see [`Generation::stream`]. Behind an error there is nothing more.
+/// An answer in progress: see [`Generation::stream`]. An error is the last item.
 pub struct AnswerTokens<'a> {
     generation: Generation<'a>,
     session: &'a mut Session,
-    /// The prompt at first, then the tokens that the session does not hold yet.
+    /// First the prompt, then the tokens that the session does not hold yet.
     unfed: Vec<TokenId>,
     has_begun: bool,
     is_over: bool,
@@ -51,8 +51,9 @@ impl fmt::Debug for AnswerTokens<'_> {
 }
 
 impl<'a> Generation<'a> {
-    /// An iterator over the answer to a prompt: each call of `next` computes a step. Dropping it
-    /// ends the answer.
+    /// Returns an iterator over the answer to a prompt. A call of `next` computes a step if no
+    /// token is ready. Dropping the iterator ends the answer. Cancellation yields
+    /// [`Error::Cancelled`](crate::Error::Cancelled).
     #[must_use]
     pub fn stream(self, session: &'a mut Session, prompt: Vec<TokenId>) -> AnswerTokens<'a> {
         AnswerTokens {
@@ -102,7 +103,8 @@ impl AnswerTokens<'_> {
     }
 }
 
-/// Takes a token, which is to be fed unless the answer ends here: why it does.
+/// Collects a token to be fed, unless it is an end token. Returns why the answer ends with it, if
+/// it does.
 fn take(
     chosen: Chosen<'_>,
     unfed: &mut Vec<TokenId>,

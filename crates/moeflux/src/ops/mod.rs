@@ -1,7 +1,7 @@
 //! The vocabulary of computation: operations as plain data over named buffers.
 //!
-//! A [`Plan`] is a list of [`Op`]s built once per model. It knows neither how many rows a step
-//! has nor whose they are: that is the [`Batch`], given anew with every step.
+//! A [`Plan`] is a list of [`Op`]s built once per model. It is independent of the number of rows in
+//! a step and of their sessions: the [`Batch`] of each step gives those.
 //! **Invariant:** an op's fields are static facts of the model; nothing here computes.
 
 mod batch;
@@ -84,7 +84,7 @@ pub struct SelectRows {
     pub out: Heads,
 }
 
-/// `out = x / sqrt(mean(x^2) + epsilon) * gain`, per head; then `* silu(gate)` where there is one.
+/// `out = x / sqrt(mean(x^2) + epsilon) * gain`, per head; then `* silu(gate)` if there is a gate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RmsNorm {
     /// Input.
@@ -119,20 +119,20 @@ pub struct MatMul {
     pub bias: Option<VectorId>,
     /// One head of `in` columns.
     pub x: Heads,
-    /// One head of `out` columns; another buffer than `x`.
+    /// One head of `out` columns; a different buffer from `x`.
     pub out: Heads,
 }
 
-/// Which way a weight is applied.
+/// How a weight matrix is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Orientation {
-    /// `out[i] = sum over columns of weight[i][c] * x[c]`: a row makes an output.
+    /// `out[i] = sum over columns of weight[i][c] * x[c]`: each row produces an output.
     RowsToOut,
-    /// `out[c] = sum over rows of weight[i][c] * x[i]`: a row takes an input.
+    /// `out[c] = sum over rows of weight[i][c] * x[i]`: each row takes an input.
     RowsFromIn,
 }
 
-/// A product of its own for every head: head `h` uses the weight's rows
+/// A separate product for each head: head `h` uses the weight's rows
 /// `first_row + h * row_stride ..` `+ n_rows`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeadMatMul {
@@ -144,35 +144,35 @@ pub struct HeadMatMul {
     pub row_stride: usize,
     /// Rows of one head's matrix.
     pub n_rows: usize,
-    /// Which way the matrix is applied.
+    /// How the matrix is applied.
     pub orientation: Orientation,
     /// Input heads.
     pub x: Heads,
-    /// Output heads, as many; another buffer than `x`.
+    /// As many output heads; a different buffer from `x`.
     pub out: Heads,
 }
 
-/// Turns channel pairs by `position * frequency`, in place:
+/// Rotates channel pairs by `position * frequency`, in place:
 /// `(a, b) -> (a cos - b sin, a sin + b cos)`, cos and sin multiplied by `amplitude`.
-/// For a partial rope the heads' view covers only the channels that turn.
+/// For a partial rope the heads' view covers only the rotated channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// Input and output.
     pub x: Heads,
     /// `[head_dim / 2]` radians per position.
     pub frequencies: VectorId,
-    /// Which channels turn together.
+    /// Which channels form a pair.
     pub pairing: Pairing,
     /// YaRN's attention factor; 1 elsewhere.
     pub amplitude: f32,
 }
 
 /// Appends `k` and `v` to the layer's cache, then attends causally:
-/// `out = softmax(scale * q . k) v`, then `* sigmoid(gate)` where there is one.
+/// `out = softmax(scale * q . k) v`, then `* sigmoid(gate)` if there is a gate.
 /// Query head `h` uses key head `h / (q heads / k heads)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
-    /// Whose cache.
+    /// Layer of the cache.
     pub layer: LayerIdx,
     /// Queries.
     pub q: Heads,
@@ -184,20 +184,20 @@ pub struct Attention {
     pub gate: Option<Heads>,
     /// As many heads as `q`, with the dimension of `v`.
     pub out: Heads,
-    /// Multiplied to the scores.
+    /// Factor of the scores.
     pub scale: f32,
-    /// Only the last so many positions are seen.
+    /// Number of most recent positions that are seen; all if `None`.
     pub window: Option<usize>,
-    /// `[q heads]`: one more score per head that takes weight but gives no value.
+    /// `[q heads]`: an extra score per head that takes weight but contributes no value.
     pub sinks: Option<VectorId>,
 }
 
 /// Multi-head latent attention in absorbed form: appends `latent` and `k_rope` (one head each) to
-/// the layer's cache, then `out[h] = softmax(scale * (q_latent[h] . latent + q_rope[h] . k_rope))
-/// latent`.
+/// the layer's cache, then
+/// `out[h] = softmax(scale * (q_latent[h] . latent + q_rope[h] . k_rope)) latent`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MlaAttention {
-    /// Whose cache.
+    /// Layer of the cache.
     pub layer: LayerIdx,
     /// Queries in latent space.
     pub q_latent: Heads,
@@ -209,7 +209,7 @@ pub struct MlaAttention {
     pub k_rope: Heads,
     /// In latent space, as many heads as `q_latent`.
     pub out: Heads,
-    /// Multiplied to the scores.
+    /// Factor of the scores.
     pub scale: f32,
 }
 
@@ -217,7 +217,7 @@ pub struct MlaAttention {
 /// `n_taps - 1` inputs, oldest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CausalConv {
-    /// Whose state.
+    /// Layer of the state.
     pub layer: LayerIdx,
     /// One head of channels.
     pub x: Heads,
@@ -225,7 +225,7 @@ pub struct CausalConv {
     pub weight: VectorId,
     /// Taps per channel.
     pub n_taps: usize,
-    /// One head of channels; another buffer than `x`.
+    /// One head of channels; a different buffer from `x`.
     pub out: Heads,
 }
 
@@ -246,12 +246,12 @@ pub struct DeltaGates {
     pub beta: Heads,
 }
 
-/// The gated delta rule, token by token. Per value head, with the key head that `order` says and
+/// The gated delta rule, token by token. Per value head, with the key head given by `order` and
 /// state `S[value][key]`:
 /// `S *= decay; delta = (v - S k) * beta; S += delta k^T; out = S q`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatedDelta {
-    /// Whose state.
+    /// Layer of the state.
     pub layer: LayerIdx,
     /// Queries, normed and scaled.
     pub q: Heads,
@@ -265,12 +265,12 @@ pub struct GatedDelta {
     pub beta: Heads,
     /// Like `v`.
     pub out: Heads,
-    /// Which key head a value head has.
+    /// Mapping from value heads to key heads.
     pub order: HeadOrder,
 }
 
-/// `out = silu(gate) * up`. With a limit `l` as in gpt_oss: `gate` is cut to at most `l`, `up` to
-/// `-l ..= l`, and `out = gate * sigmoid(1.702 * gate) * (up + 1)`.
+/// `out = silu(gate) * up`. With a limit `l` as in gpt_oss: `gate` is clamped to at most `l`, `up`
+/// to `-l ..= l`, and `out = gate * sigmoid(1.702 * gate) * (up + 1)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwiGlu {
     /// Input to SiLU.
@@ -294,7 +294,7 @@ pub struct Add {
     pub out: Heads,
 }
 
-/// How a router turns logits into choices and weights. Ties: the lower index wins.
+/// How a router derives choices and weights from logits. On ties the lower index wins.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RouterKind {
     /// Softmax over all experts, then the `top_k` largest; `renormalise` divides their weights by
@@ -303,15 +303,15 @@ pub enum RouterKind {
         /// Whether the chosen weights are made to sum to 1.
         renormalise: bool,
     },
-    /// DeepSeek's noaux_tc: `s = sigmoid(logits)`; choice by `s + correction` among the
-    /// `n_groups_kept` groups whose two best choices have the largest sum (others count as minus
-    /// infinity); weights are `s` of the chosen.
+    /// DeepSeek's noaux_tc: `s = sigmoid(logits)`. Experts are chosen by `s + correction` among the
+    /// `n_groups_kept` groups whose two best choices have the largest sum (experts of other groups
+    /// count as minus infinity). Weights are `s` of the chosen.
     SigmoidGrouped {
         /// `[n_experts]`, used for the choice only.
         correction: VectorId,
         /// Groups of neighbouring experts.
         n_groups: usize,
-        /// Groups that take part.
+        /// Groups that remain eligible.
         n_groups_kept: usize,
         /// Whether weights are divided by (their sum + 1e-20).
         renormalise: bool,
@@ -320,36 +320,36 @@ pub enum RouterKind {
     },
 }
 
-/// Chooses `top_k` experts for each row: the backend's [`Routes`] of that purpose.
+/// Chooses `top_k` experts for each row. The result is the backend's [`Routes`] of that purpose.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
     /// One head of `n_experts` columns.
     pub logits: Heads,
-    /// How choices and weights are made.
+    /// How choices and weights are derived.
     pub kind: RouterKind,
     /// Experts per row.
     pub top_k: usize,
-    /// What the choice is for.
+    /// Purpose of the choice.
     pub purpose: Purpose,
 }
 
-/// What experts are chosen for.
+/// Purpose of a choice of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To be computed.
+    /// The experts are computed.
     Use,
-    /// To be read before they are asked for.
+    /// The experts are prefetched.
     Guess,
 }
 
 /// `down . swiglu(gate . x, up . x)` of each arrived expert, for the rows that chose it, with a
-/// bias added behind each product where there are some. In a plan that is submitted as a whole: of
-/// each expert that a row chose, from what the device holds.
-/// What comes out is for [`Combine`]: added up in `sum` as far as the experts came in the order of
-/// the sum, else kept by the backend for their turn.
+/// bias added after each product if there are biases. In a plan submitted whole, it covers each
+/// expert that a row chose, from device memory. The outputs are input to [`Combine`]: they are
+/// summed in `sum` as long as experts arrive in the order of the sum; otherwise the backend keeps
+/// them until they are due.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertFfn {
-    /// Whose experts.
+    /// Layer of the experts.
     pub layer: LayerIdx,
     /// One head of `hidden` columns.
     pub x: Heads,
@@ -357,43 +357,43 @@ pub struct ExpertFfn {
     pub sum: Heads,
     /// Clamp of gpt_oss: see [`SwiGlu`].
     pub limit: Option<f32>,
-    /// Added behind each product.
+    /// Added after each product.
     pub biases: Option<ExpertBiases>,
 }
 
-/// The first half of [`ExpertFfn`] where several machines have some rows each of every expert:
-/// `swiglu(gate . x, up . x)` of the own rows of gate and up. What comes out is kept by the
-/// backend, use by use, until the values of all machines are together: see
-/// [`crate::backend::Backend::begin_wave`].
+/// The first half of [`ExpertFfn`] where the rows of every expert are divided among machines:
+/// `swiglu(gate . x, up . x)` of this machine's rows of gate and up. The backend keeps the outputs,
+/// use by use, until those of all machines are complete: see
+/// [`crate::backend::ExpertWaves::begin_wave`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertUp {
     /// One head of `hidden` columns.
     pub x: Heads,
     /// Rows of gate and up of a whole expert.
     pub n_inner: usize,
-    /// The own ones.
+    /// Rows of this machine.
     pub rows: Range<usize>,
     /// Clamp of gpt_oss: see [`SwiGlu`].
     pub limit: Option<f32>,
-    /// Of whole experts.
+    /// Biases of whole experts.
     pub biases: Option<ExpertBiases>,
 }
 
-/// The second half: `down . inner` of the own rows of down, whose outputs are columns of `sum`, and
-/// which are added up there in the order of the sum.
+/// The second half: `down . inner` of this machine's rows of down. The outputs are columns of
+/// `sum`, where they are added up in the order of the sum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertDown {
-    /// One head: the own columns.
+    /// One head: the columns of this machine.
     pub sum: Heads,
     /// Rows of down of a whole expert.
     pub n_hidden: usize,
-    /// The own ones.
+    /// Rows of this machine.
     pub rows: Range<usize>,
-    /// Of whole experts.
+    /// Biases of whole experts.
     pub biases: Option<ExpertBiases>,
 }
 
-/// What is added behind the products of experts.
+/// Biases added after the products of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertBiases {
     /// `[n_experts, inner]`.
@@ -405,7 +405,7 @@ pub struct ExpertBiases {
 }
 
 impl ExpertBiases {
-    /// All of them, in the order of the products.
+    /// Returns the biases in the order of the products.
     #[must_use]
     pub const fn all(&self) -> [VectorId; 3] {
         [self.gate, self.up, self.down]
@@ -413,10 +413,10 @@ impl ExpertBiases {
 }
 
 /// `out = residual + (sum of weight * partial in ascending expert index + shared)`, where `shared`
-/// is multiplied by `sigmoid(shared_gate)` if there is one. All sums in that order.
+/// is multiplied by `sigmoid(shared_gate)` if there is one. All sums are in that order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Combine {
-    /// As [`ExpertFfn`] left it.
+    /// The sum that [`ExpertFfn`] left.
     pub sum: Heads,
     /// Output of the shared expert.
     pub shared: Option<Heads>,
@@ -428,23 +428,23 @@ pub struct Combine {
     pub out: Heads,
 }
 
-/// The largest values of a row, largest first, then the columns that they stand in, as numbers. Of
-/// equals, 0 and -0 among them, the one further left comes first. What is not a number is larger
-/// than all: who looks at the first sees that something broke.
+/// Finds the largest values of a row, largest first, followed by their columns as floats. Of equal
+/// values, 0 and -0 included, the one further left comes first. NaN ranks above all numbers, so the
+/// first value shows a failed computation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Best {
-    /// One head of fewer than 2^24 columns, which a number names exactly.
+    /// One head of fewer than 2^24 columns, so that a float represents each exactly.
     pub x: Heads,
-    /// One head: so many values, at most `N_BEST_MAX` and at most the columns of `x`, and as many
-    /// columns; another buffer than `x`.
+    /// One head: the values, at most `N_BEST_MAX` and at most the columns of `x`, then as many
+    /// columns; a different buffer from `x`.
     pub out: Heads,
 }
 
-/// Values that [`Best`] finds at most.
+/// Maximum number of values that [`Best`] finds.
 pub(crate) const N_BEST_MAX: usize = 64;
 
 impl Op {
-    /// Name for plans, profiles and test failures.
+    /// Returns the name for plans, profiles and test failures.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -471,7 +471,7 @@ impl Op {
         }
     }
 
-    /// The resident matrices that the op uses.
+    /// Returns the resident matrices that the op uses.
     #[must_use]
     pub fn matrices(&self) -> Vec<MatrixId> {
         match self {
@@ -482,7 +482,7 @@ impl Op {
         }
     }
 
-    /// The vectors that the op uses.
+    /// Returns the vectors that the op uses.
     #[must_use]
     pub fn vectors(&self) -> Vec<VectorId> {
         match self {
@@ -505,7 +505,7 @@ impl Op {
         }
     }
 
-    /// Every view of a buffer that the op reads or writes, outputs last.
+    /// Returns every view of a buffer that the op reads or writes, outputs last.
     #[must_use]
     pub fn heads(&self) -> Vec<Heads> {
         let with = |required: &[Heads], optional: &[Option<Heads>]| {

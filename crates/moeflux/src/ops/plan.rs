@@ -1,7 +1,7 @@
-//! A list of operations, printable, with a name of its own.
+//! A printable list of operations with a unique identity.
 //!
-//! **Invariant:** a plan never changes once it has its name, so that what is made of it once is
-//! found by the name alone.
+//! **Invariant:** a plan never changes after its id is assigned, so anything derived from it can be
+//! cached by id alone.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use crate::ops::{BufferSpec, Heads, Op, RowSet, Workspace};
 
-/// Names a plan and its copies, and nothing else for as long as anything keeps the name.
+/// Identifies a plan and its clones, and nothing else while any copy of the id exists.
 ///
-/// The name is a piece of memory of its own: what keeps a name keeps that piece, so no later plan
-/// gets the same one, and no counter of the whole process is needed.
+/// The id is an allocation: a copy keeps the allocation alive, so no later plan gets the same id,
+/// and no process-wide counter is needed.
 #[derive(Clone, Debug)]
 pub struct PlanId(Arc<()>);
 
@@ -38,7 +38,7 @@ pub struct Plan {
     ops: Vec<Op>,
 }
 
-/// Whether the same is done over the same rows, whatever the names.
+/// Compares rows and operations, and ignores ids.
 impl PartialEq for Plan {
     fn eq(&self, other: &Self) -> bool {
         self.rows == other.rows && self.ops == other.ops
@@ -46,38 +46,38 @@ impl PartialEq for Plan {
 }
 
 impl Plan {
-    /// A plan over all rows.
+    /// Creates a plan over all rows.
     #[must_use]
     pub fn new(ops: Vec<Op>) -> Self {
         Self::over(RowSet::All, ops)
     }
 
-    /// A plan over rows of one kind.
+    /// Creates a plan over rows of one kind.
     #[must_use]
     pub fn over(rows: RowSet, ops: Vec<Op>) -> Self {
         Self { id: PlanId(Arc::new(())), rows, ops }
     }
 
-    /// Its name, which its copies share.
+    /// Returns the id, which clones share.
     #[must_use]
     pub const fn id(&self) -> &PlanId {
         &self.id
     }
 
-    /// Which rows.
+    /// Returns the rows that the ops run over.
     #[must_use]
     pub const fn rows(&self) -> RowSet {
         self.rows
     }
 
-    /// What is done, in order.
+    /// Returns the operations, in order.
     #[must_use]
     pub fn ops(&self) -> &[Op] {
         &self.ops
     }
 
-    /// The plan as text, with the names of the workspace's buffers: one line per op, weights first,
-    /// then what it reads, what it writes last.
+    /// Returns the plan as text, with the names of the workspace's buffers: one line per op, with
+    /// weights first, then inputs, then outputs.
     #[must_use]
     pub fn listing<'a>(&'a self, workspace: &'a Workspace) -> impl fmt::Display + 'a {
         Listing { plan: self, buffers: workspace.buffers() }
@@ -90,7 +90,7 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    /// A buffer's name and, unless the view is the whole row, where the view lies in it.
+    /// Returns a buffer's name and, unless the view is the whole row, its columns.
     fn view(&self, heads: &Heads) -> String {
         let buffer = &self.buffers[heads.buffer.0];
         let mut text = buffer.name.to_owned();

@@ -1,11 +1,11 @@
-//! Where values lie: buffers of a workspace, views of their rows, and what a session remembers.
+//! Layout of values: buffers of a workspace, views of their rows, and the state of a session.
 
 use moeflux_kernels::CodeShape;
 
 use crate::ids::BufferId;
 
-/// Rows of buffers that hold output rows only. Logits are as wide as the vocabulary: a chunk of
-/// 512 rows of 248,320 would take 485 MiB, so that wanted logits are computed 16 rows at a time.
+/// Rows of buffers that hold only output rows. Logits are as wide as the vocabulary: a chunk of 512
+/// rows of 248,320 would take 485 MiB, so wanted logits are computed 16 rows at a time.
 pub const N_OUTPUTS_MAX: usize = 16;
 
 /// Which rows a plan's ops run over.
@@ -22,7 +22,7 @@ pub enum RowSet {
 /// `first_col + h * stride`. A plain row is one head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
-    /// Whose rows.
+    /// Buffer of the rows.
     pub buffer: BufferId,
     /// First column of head 0.
     pub first_col: usize,
@@ -35,20 +35,20 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// Columns of a row that heads cover, from column 0 to the end of the last head.
+    /// Returns the number of columns from column 0 to the end of the last head.
     #[must_use]
     pub const fn end_col(&self) -> usize {
         self.first_col + (self.n_heads - 1) * self.stride + self.head_dim
     }
 
-    /// The view's columns of head `head_idx` in a row.
+    /// Returns the columns of head `head_idx` in a row.
     #[must_use]
     pub const fn cols(&self, head_idx: usize) -> std::ops::Range<usize> {
         let first = self.first_col + head_idx * self.stride;
         first..first + self.head_dim
     }
 
-    /// The same columns as `n_heads` heads that follow each other, if the view is one head.
+    /// Splits a view of one head into `n_heads` adjacent heads that cover the same columns.
     ///
     /// # Panics
     ///
@@ -61,7 +61,7 @@ impl Heads {
         Self { n_heads, head_dim, stride: head_dim, ..self }
     }
 
-    /// Columns `first .. first + head_dim` of every head.
+    /// Narrows every head to its columns `first .. first + head_dim`.
     ///
     /// # Panics
     ///
@@ -73,19 +73,19 @@ impl Heads {
     }
 }
 
-/// One activation buffer: f32 values, so many per row.
+/// One activation buffer of f32 values, `n_cols` per row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferSpec {
-    /// Name for printed plans.
+    /// Name in printed plans.
     pub name: &'static str,
     /// Columns of a row.
     pub n_cols: usize,
-    /// Which rows it holds.
+    /// Which rows the buffer holds.
     pub rows: RowSet,
 }
 
 impl BufferSpec {
-    /// Rows of the buffer where a step has at most `n_rows_max`.
+    /// Returns the buffer's number of rows for steps of at most `n_rows_max`.
     #[must_use]
     pub const fn n_rows(&self, n_rows_max: usize) -> usize {
         match self.rows {
@@ -102,13 +102,13 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Reserves a buffer; asked again under the same name, it is shared and grows to the larger
-    /// width. Layers of different shapes thus share one workspace.
+    /// Reserves a buffer. A buffer requested again under the same name is shared and grows to the
+    /// larger width, so layers of different shapes share one workspace.
     pub fn buffer(&mut self, name: &'static str, n_cols: usize) -> Heads {
         self.reserve(name, n_cols, RowSet::All)
     }
 
-    /// Like [`Workspace::buffer`], for output rows only.
+    /// Reserves a buffer as [`Workspace::buffer`], for output rows only.
     pub fn output_buffer(&mut self, name: &'static str, n_cols: usize) -> Heads {
         self.reserve(name, n_cols, RowSet::Outputs)
     }
@@ -131,13 +131,13 @@ impl Workspace {
         }
     }
 
-    /// The buffers, indexed by [`BufferId`].
+    /// Returns the buffers, indexed by [`BufferId`].
     #[must_use]
     pub fn buffers(&self) -> &[BufferSpec] {
         &self.buffers
     }
 
-    /// Bytes of all buffers where a step has at most `n_rows` rows.
+    /// Returns the bytes of all buffers for steps of at most `n_rows` rows.
     #[must_use]
     pub fn bytes(&self, n_rows: usize) -> u64 {
         let values = self.buffers.iter().map(|buffer| buffer.n_cols * buffer.n_rows(n_rows));
@@ -145,9 +145,9 @@ impl Workspace {
     }
 }
 
-/// Where the values of one head's `S[value][key]` lie in a layer's state: in strips of 16 values,
-/// each `[key][value of the strip]`, the last strip as narrow as need be. So a strip is worked on
-/// for many tokens at once, with values side by side.
+/// Layout of one head's `S[value][key]` in a layer's state: strips of 16 values, each
+/// `[key][value of the strip]`; the last strip is only as wide as needed. A strip is processed for
+/// many tokens at a time, with its values side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaShape {
     /// Keys of a head.
@@ -160,7 +160,7 @@ impl DeltaShape {
     /// Values of a strip.
     pub const STRIP: usize = 16;
 
-    /// Place of `S[value_idx][key_idx]` in its head's state.
+    /// Returns the index of `S[value_idx][key_idx]` in its head's state.
     #[must_use]
     pub fn place(self, value_idx: usize, key_idx: usize) -> usize {
         let first = value_idx / Self::STRIP * Self::STRIP;
@@ -169,19 +169,19 @@ impl DeltaShape {
     }
 }
 
-/// How what is kept per position is stored. Recurrent state is f32 always.
+/// Storage type of state kept per position. Recurrent state is always f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvKind {
-    /// Single precision: as computed.
+    /// Single precision, as computed.
     F32,
-    /// Half precision, rounded to the nearest; beyond its range the largest of the same sign.
+    /// Half precision, rounded to nearest; values out of range become NaN.
     F16,
-    /// Codes of 8 bits, with a scale and a bias per group: see [`CodeShape`].
+    /// 8-bit codes, with a scale and a bias per group: see [`CodeShape`].
     Codes,
 }
 
 impl KvKind {
-    /// Name for people.
+    /// Returns the name for display.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -191,7 +191,7 @@ impl KvKind {
         }
     }
 
-    /// Bytes of one head of one position: its values or codes, scales and biases.
+    /// Returns the bytes of one head of one position: its values or codes, scales and biases.
     #[must_use]
     pub const fn part_bytes(self, head_dim: usize) -> [usize; 3] {
         match self {
@@ -201,14 +201,14 @@ impl KvKind {
         }
     }
 
-    /// Bytes of so many heads of one position.
+    /// Returns the bytes of `n_heads` heads of one position.
     const fn bytes(self, n_heads: usize, head_dim: usize) -> usize {
         let [values, scales, biases] = self.part_bytes(head_dim);
         n_heads * (values + scales + biases)
     }
 }
 
-/// What one layer remembers of a session.
+/// State that one layer keeps for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerState {
     /// Keys and values of every position.
@@ -227,7 +227,7 @@ pub enum LayerState {
         /// Values of one rotated key.
         rope_cols: usize,
     },
-    /// A state of fixed size into which all history is folded (gated DeltaNet).
+    /// A state of fixed size into which the whole history is folded (gated DeltaNet).
     Recurrent {
         /// Inputs kept for the convolution: taps - 1.
         conv_rows: usize,
@@ -239,7 +239,7 @@ pub enum LayerState {
 }
 
 impl LayerState {
-    /// Bytes kept per position; zero for a recurrent layer.
+    /// Returns the bytes kept per position; zero for a recurrent layer.
     #[must_use]
     pub const fn bytes_per_position(&self, kind: KvKind) -> usize {
         match *self {
@@ -253,13 +253,13 @@ impl LayerState {
         }
     }
 
-    /// Whether the layer folds its history.
+    /// Returns whether the layer folds its history.
     #[must_use]
     pub const fn is_recurrent(&self) -> bool {
         matches!(self, Self::Recurrent { .. })
     }
 
-    /// Bytes kept whatever the number of positions.
+    /// Returns the bytes kept regardless of the number of positions.
     #[must_use]
     pub const fn fixed_bytes(&self) -> u64 {
         match *self {
@@ -271,7 +271,7 @@ impl LayerState {
     }
 }
 
-/// What a session remembers, layer by layer.
+/// State kept for a session, layer by layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateSpec {
     /// Indexed by [`crate::ids::LayerIdx`].
@@ -279,20 +279,20 @@ pub struct StateSpec {
 }
 
 impl StateSpec {
-    /// Bytes that one more position takes.
+    /// Returns the bytes per position.
     #[must_use]
     pub fn bytes_per_position(&self, kind: KvKind) -> u64 {
         let bytes = self.layers.iter().map(|layer| layer.bytes_per_position(kind));
         bytes.sum::<usize>() as u64
     }
 
-    /// Bytes that a session takes before its first position.
+    /// Returns the bytes of a session without positions.
     #[must_use]
     pub fn fixed_bytes(&self) -> u64 {
         self.layers.iter().map(LayerState::fixed_bytes).sum()
     }
 
-    /// Whether some layer folds its history and cannot be cut.
+    /// Returns whether some layer folds its history and cannot be truncated.
     #[must_use]
     pub fn is_recurrent(&self) -> bool {
         self.layers.iter().any(LayerState::is_recurrent)

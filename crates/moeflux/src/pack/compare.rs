@@ -1,7 +1,7 @@
-//! A finished file of a pack, compared with what would be made of its source now.
+//! Compares a finished file of a pack with the result of packing its source again.
 //!
-//! **Invariant:** only what files that are still there would give is compared: what was made of
-//! files that the pack replaced cannot be of others.
+//! **Invariant:** only results of source files that still exist are compared: outputs of files that
+//! this pack replaced cannot come from other files.
 
 use moeflux_io::ReadFile;
 
@@ -14,11 +14,11 @@ use crate::pack::pipeline::in_order;
 use crate::pack::source::SourceFiles;
 use crate::pack::write::Steps;
 
-/// Compares a file under its name.
+/// Compares the file under its final name.
 ///
 /// # Errors
 ///
-/// [`Error::Malformed`] if it was made of other files; when a file cannot be read.
+/// [`Error::Malformed`] if it was made from other source files; if a file cannot be read.
 pub(super) fn compare(
     plan: &FilePlan,
     (files, folder): (&SourceFiles, &Folder),

@@ -1,7 +1,7 @@
-//! A piece of work to bytes.
+//! Executes a piece of work and returns its bytes.
 //!
-//! **Invariant:** pure but for reading; the results stand one after the other, as long as the job's
-//! places say.
+//! **Invariant:** pure apart from reading; results are concatenated, with the lengths of the job's
+//! destinations.
 
 use moeflux_kernels::{MatrixKind, MatrixLayout};
 
@@ -10,11 +10,11 @@ use crate::pack::file::{Job, Piece, Put};
 use crate::pack::quantise::{AffineTarget, quantise, store};
 use crate::pack::source::SourceFiles;
 
-/// Does a job.
+/// Executes a job.
 ///
 /// # Errors
 ///
-/// When the source cannot be read or has a value that cannot be quantised.
+/// If the source cannot be read or has a value that cannot be quantised.
 pub(super) fn compute(job: &Job, files: &SourceFiles) -> Result<Vec<u8>> {
     let mut out = vec![0; job.puts.iter().map(|put| Put::len(*put)).sum()];
     match &job.piece {
@@ -35,7 +35,7 @@ pub(super) fn compute(job: &Job, files: &SourceFiles) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Codes, scales and biases, or values.
+/// Writes quantised weights, scales and biases, or plain values.
 fn emit(values: &[f32], layout: MatrixLayout, out: &mut [u8]) {
     assert_eq!(values.len(), layout.n_rows * layout.n_cols, "values of {layout:?}");
     match layout.kind {
@@ -54,7 +54,7 @@ fn emit(values: &[f32], layout: MatrixLayout, out: &mut [u8]) {
     }
 }
 
-/// Rows of even places, then those of odd ones.
+/// Writes rows at even places, then those at odd places.
 fn take_apart(rows: &[u8], row_bytes: usize, out: &mut [u8]) {
     let (even, odd) = out.split_at_mut(rows.len() / 2);
     let targets = even.chunks_exact_mut(row_bytes).zip(odd.chunks_exact_mut(row_bytes));

@@ -1,6 +1,6 @@
-//! What is damaged, and how that is said.
+//! Damaged parts of a model and their messages.
 //!
-//! **Invariant:** a line each, with the file and its bytes.
+//! **Invariant:** each message is one line with the file and its bytes.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use moeflux_io::OneLine;
 
 use crate::ids::{ExpertIdx, LayerIdx};
 
-/// What is damaged.
+/// The part of a model that is damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DamagedPart {
     /// A routed expert.
@@ -18,7 +18,7 @@ pub enum DamagedPart {
     Tensor(String),
     /// A file's header or its checksums.
     Checksums,
-    /// A file of weights that is whole, but of another pack.
+    /// An intact weight file of another pack.
     Stranger,
     /// A small file: config, index, tokenizer, template.
     Document,
@@ -39,18 +39,18 @@ impl fmt::Display for DamagedPart {
     }
 }
 
-/// Bytes that are not what they should be.
+/// Damaged bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// What they belong to.
+    /// The part that they belong to.
     pub part: DamagedPart,
-    /// Where they are.
+    /// Path of the file.
     pub file: PathBuf,
-    /// The first of them.
+    /// Offset of the first byte.
     pub first_bytes: u64,
-    /// How many there are.
+    /// Number of bytes.
     pub len_bytes: u64,
-    /// How it is known.
+    /// The evidence of the damage.
     pub problem: String,
 }
 

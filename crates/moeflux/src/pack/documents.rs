@@ -1,8 +1,8 @@
-//! The small files beside the weights: copied, listed, and a config that says what the weights are.
+//! The small files beside the weights: copied documents, the index, and a config that describes the
+//! packed weights.
 //!
-//! **Invariant:** a config that is not changed is copied byte for byte. What quantised files the
-//! config described before is kept beside it, because tensors that are carried along may still be
-//! so.
+//! **Invariant:** an unmodified config is copied byte for byte. A quantised pack keeps the source's
+//! description of quantisation under another key, because extras may still be quantised that way.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,16 +19,16 @@ use crate::format::{
 use crate::pack::plan::Plan;
 use crate::spec::{QUANTISATION_KEY, QuantParams};
 
-/// Where quantisation is described: tools write both, some twice.
+/// Keys that describe quantisation: tools write either, and some write both.
 const QUANTISATION_KEYS: [&str; 2] = ["quantization", "quantization_config"];
 
-/// What the source's quantisation is called in the config of a quantised pack.
+/// Key of the source's quantisation in the config of a quantised pack.
 const SOURCE_KEY: &str = "source_quantization_config";
 
-/// The largest tokenizers have 30 MB. Anything larger is no document.
+/// Upper bound on a document. The largest tokenizers have 30 MB.
 pub(super) const DOCUMENT_BYTES_MAX: u64 = 128 << 20;
 
-/// Ends of names of weights in other formats, and of what is not whole.
+/// Suffixes of weights in other formats, and of incomplete files.
 const NO_DOCUMENTS: [&str; 16] = [
     ".safetensors",
     ".safetensors.index.json",
@@ -48,7 +48,7 @@ const NO_DOCUMENTS: [&str; 16] = [
     ".partial",
 ];
 
-/// Names of the files of a folder that belong to a model besides weights and config.
+/// Returns the names of a folder's files that belong to a model, except weights and config.
 ///
 /// # Errors
 ///
@@ -67,7 +67,7 @@ fn documents(dir: &Path) -> Result<Vec<String>> {
             || name == "config.json"
             || name == PACK_SUMS_NAME
             || NO_DOCUMENTS.iter().any(|end| name.ends_with(end));
-        // Follows links: a cache has nothing else.
+        // Follows links: all files of a cache are links.
         if is_other || entry.path().is_dir() {
             continue;
         }
@@ -80,18 +80,18 @@ fn documents(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The same for a GGUF file, which has everything in itself: others lie next to it that belong to
-/// other models. Only where its tokenizer is not known, one next to it counts.
+/// Returns the documents for a GGUF file. It is self-contained, and files next to it may belong to
+/// other models. Only `tokenizer.json` is included, for models whose tokenizer is not known.
 fn documents_beside_gguf(dir: &Path) -> Vec<String> {
     let name = "tokenizer.json";
     if dir.join(name).is_file() { vec![name.to_owned()] } else { Vec::new() }
 }
 
-/// The small files of a source with their checksums; where it has no config it is a GGUF file.
+/// Computes the checksums of a source's small files. A source without config is a GGUF file.
 ///
 /// # Errors
 ///
-/// When one cannot be read.
+/// If a file cannot be read.
 pub(super) fn sums_of(dir: &Path, has_config: bool) -> Result<BTreeMap<String, u64>> {
     let names = if has_config { documents(dir)? } else { documents_beside_gguf(dir) };
     let sum = |name: String| {
@@ -101,11 +101,11 @@ pub(super) fn sums_of(dir: &Path, has_config: bool) -> Result<BTreeMap<String, u
     names.into_iter().map(sum).collect()
 }
 
-/// The config of the pack.
+/// Returns the config of the pack.
 ///
 /// # Errors
 ///
-/// [`Error::Malformed`] if the source's is no object.
+/// [`Error::Malformed`] if the source's config is not a JSON object.
 pub(super) fn config(
     source: &str,
     path: &Path,
@@ -132,12 +132,12 @@ pub(super) fn config(
     Ok(write_json(&Value::Object(root)).into_bytes())
 }
 
-/// What stands in the place of config, tokenizer and template in the pack of a GGUF file: its keys,
-/// from the bytes before its data, and how matrices are quantised.
+/// Returns the metadata that replaces config, tokenizer and template in the pack of a GGUF file:
+/// the keys from the source's header, and the quantisation of matrices.
 ///
 /// # Errors
 ///
-/// [`Error::Malformed`] if these bytes are of no such file.
+/// [`Error::Malformed`] if `source` is not the header of a GGUF file.
 pub(super) fn gguf_metadata(
     source: &[u8],
     path: &Path,
@@ -170,9 +170,9 @@ fn take_quantisation(map: &mut Map<String, Value>) -> Option<Value> {
     second.or(first).filter(|value| !value.is_null())
 }
 
-/// The list of all files, so that a folder that was copied in part says so.
+/// Returns the index of all files, which reveals an incomplete copy of the folder.
 pub(super) fn index(plan: &Plan) -> Vec<u8> {
-    // The last tensor of each holds checksums.
+    // The last tensor of each file holds checksums.
     let tensors = plan.files.iter().flat_map(|file| {
         let tensors = &file.tensors[..file.tensors.len() - 1];
         tensors.iter().map(move |tensor| (file, tensor))

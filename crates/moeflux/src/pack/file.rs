@@ -1,4 +1,4 @@
-//! One file of a pack: its header, and the work that fills it, cut into pieces of bounded size.
+//! One file of a pack: its header, and the jobs that fill it, divided into pieces of bounded size.
 //!
 //! **Invariant:** the header is known before any data, so that a file can be recognised later;
 //! pieces cover the data exactly, and the bytes of each tensor and record come in order.
@@ -13,17 +13,17 @@ use crate::ids::ExpertIdx;
 use crate::pack::rows::FloatRows;
 use crate::weights::{ExpertBank, ExpertLayout, Extent, MatrixSpan, PartRole};
 
-/// A piece reads about so many bytes: large enough for a drive's full rate, small enough that many
-/// may be under way.
+/// Approximate bytes read per piece: large enough for a drive's full rate, small enough for many
+/// pieces in flight.
 pub(super) const PIECE_BYTES: usize = 2 << 20;
 
-/// Headers of files without records are padded to this.
+/// Alignment of the data in files without records.
 const HEADER_ALIGN: usize = 64;
 
-/// The header's length stands before it.
+/// Length of the prefix, which holds the header's length.
 const PREFIX_BYTES: usize = 8;
 
-/// A tensor that is written.
+/// A tensor to be written.
 #[derive(Clone, Debug)]
 pub(super) struct OutTensor {
     pub(super) name: String,
@@ -32,18 +32,18 @@ pub(super) struct OutTensor {
     pub(super) len_bytes: u64,
 }
 
-/// How tensors come to be.
+/// The conversion that makes one or three tensors.
 #[derive(Clone, Debug)]
 pub(super) enum Product {
-    /// One, as it is.
+    /// One tensor, copied.
     Copied(Extent),
-    /// A matrix in floats, or its codes, scales and biases.
+    /// A matrix as floats, or its quantised weights, scales and biases.
     Rows { rows: FloatRows, layout: MatrixLayout },
-    /// The same of some rows of each head.
+    /// The same for some rows of each head.
     Heads { rows: FloatRows, part: HeadPart, layout: MatrixLayout },
 }
 
-/// The heads of latent attention.
+/// The dimensions of heads in multi-head latent attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Heads {
     pub(super) n_heads: usize,
@@ -52,24 +52,24 @@ pub(super) struct Heads {
     pub(super) kv_rank: usize,
 }
 
-/// One of the two matrices that mlx-lm makes of `kv_b_proj`.
+/// One of the two matrices into which mlx-lm splits `kv_b_proj`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeadPart {
     pub(super) heads: Heads,
     pub(super) kind: HeadPartKind,
 }
 
-/// Which of the two.
+/// Selects one of the two matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeadPartKind {
-    /// `embed_q`: of each head the rows of the keys, transposed.
+    /// `embed_q`: the rows of each head's keys, transposed.
     Keys,
-    /// `unembed_out`: of each head the rows of the values.
+    /// `unembed_out`: the rows of each head's values.
     Values,
 }
 
 impl HeadPart {
-    /// Heads, rows and columns of the result.
+    /// Returns heads, rows and columns of the result.
     pub(super) fn shape(self) -> (usize, usize, usize) {
         let Heads { n_heads, nope_dim, v_dim, kv_rank } = self.heads;
         match self.kind {
@@ -78,72 +78,73 @@ impl HeadPart {
         }
     }
 
-    /// Rows of the result, all heads together.
+    /// Returns the rows of the result over all heads.
     pub(super) fn n_rows(self) -> usize {
         let (n_heads, n_rows, _) = self.shape();
         n_heads * n_rows
     }
 }
 
-/// How records come to be.
+/// The source and conversion of a file's records.
 #[derive(Clone, Debug)]
 pub(super) struct RecordPlan {
-    /// Where the experts are.
+    /// Source of the experts.
     pub(super) bank: ExpertBank,
-    /// Whether they are quantised, or copied.
+    /// Whether they are quantised or copied.
     pub(super) is_quantised: bool,
-    /// The record.
+    /// Layout of the record.
     pub(super) layout: ExpertLayout,
-    /// What the values of gate, up and down are rounded to before they are quantised.
+    /// Types to which gate, up and down are rounded before quantisation.
     pub(super) casts: [FloatKind; 3],
 }
 
-/// One file.
+/// The plan of one file.
 #[derive(Debug)]
 pub(super) struct FilePlan {
     pub(super) name: String,
-    /// Its beginning, with the length before it.
+    /// Header with its length prefix.
     pub(super) header: Vec<u8>,
-    /// In the order of their bytes; the last are the checksums.
+    /// Tensors in byte order; the last one holds the checksums.
     pub(super) tensors: Vec<OutTensor>,
     pub(super) content: Content,
 }
 
-/// What fills a file.
+/// The contents of a file.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// Each makes the next one or three tensors.
+    /// Each product makes the next one or three tensors.
     Tensors(Vec<Product>),
     /// Makes the first tensor.
     Records(Box<RecordPlan>),
 }
 
-/// A piece of work: what is made of what.
+/// A unit of work: the source bytes and their conversion.
 #[derive(Clone, Debug)]
 pub(super) enum Piece {
-    /// Bytes as they are.
+    /// Copies bytes.
     Copied(Extent),
-    /// Rows of so many bytes, an even number: those of even places, then those of odd ones.
+    /// Splits an even number of rows of `row_bytes` each: rows at even places first, then those at
+    /// odd places.
     Apart { extent: Extent, row_bytes: usize },
-    /// Rows of a matrix.
+    /// Converts rows of a matrix.
     Rows { rows: FloatRows, range: Range<usize>, layout: MatrixLayout },
-    /// Rows of a matrix that become columns.
+    /// Converts rows of a matrix that become columns.
     Columns { rows: FloatRows, range: Range<usize>, layout: MatrixLayout },
 }
 
-/// A piece and where its one or three results go.
+/// A piece and the destinations of its results.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) piece: Piece,
     pub(super) puts: Vec<Put>,
 }
 
-/// Where bytes go.
+/// The destination of some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
-    /// To a tensor.
+    /// A tensor in the file.
     Tensor { tensor_idx: usize, file_bytes: u64, len: usize },
-    /// To a record that is put together in memory.
+    /// A record that is assembled in memory.
     Record { expert: ExpertIdx, at: usize, len: usize },
 }
 
@@ -156,7 +157,7 @@ impl Put {
 }
 
 impl Piece {
-    /// Files of the source that it is made of, by index.
+    /// Returns the indices of the source files that are read.
     pub(super) fn sources(&self) -> impl Iterator<Item = usize> + use<> {
         let extents = match self {
             Self::Copied(extent) | Self::Apart { extent, .. } => [Some(*extent), None],
@@ -167,7 +168,7 @@ impl Piece {
 }
 
 impl FilePlan {
-    /// A file of tensors, whose name begins with `stem`.
+    /// Plans a file of tensors, with `stem` as the beginning of its name.
     pub(super) fn of_tensors(
         stem: &str,
         role: PackedRole,
@@ -186,7 +187,7 @@ impl FilePlan {
         Self { name, header, tensors, content: Content::Tensors(products) }
     }
 
-    /// A file of records.
+    /// Plans a file of records.
     pub(super) fn of_records(name: String, role: PackedRole, plan: RecordPlan, pack: u64) -> Self {
         let PackedRole::Experts(bank) = &role else { unreachable!("records are of experts") };
         let records = OutTensor {
@@ -201,24 +202,24 @@ impl FilePlan {
         Self { name, header, tensors, content: Content::Records(Box::new(plan)) }
     }
 
-    /// Bytes of the whole file.
+    /// Returns the length of the whole file.
     pub(super) fn len_bytes(&self) -> u64 {
         let data: u64 = self.tensors.iter().map(|tensor| tensor.len_bytes).sum();
         self.header.len() as u64 + data
     }
 
-    /// The header without the length before it: what checksums cover.
+    /// Returns the header without its length prefix, as checksums cover it.
     pub(super) fn header_text(&self) -> &[u8] {
         &self.header[PREFIX_BYTES..]
     }
 
-    /// First byte and length of the checksums.
+    /// Returns offset and length of the checksums.
     pub(super) fn sums_extent(&self) -> (u64, usize) {
         let n_bytes = (self.n_sums() + 1) * size_of::<u64>();
         (self.len_bytes() - n_bytes as u64, n_bytes)
     }
 
-    /// Records or tensors that have a checksum.
+    /// Returns the number of records or tensors that have a checksum.
     pub(super) fn n_sums(&self) -> usize {
         match &self.content {
             Content::Tensors(_) => self.tensors.len() - 1,
@@ -226,7 +227,7 @@ impl FilePlan {
         }
     }
 
-    /// Bytes of a record, padding included.
+    /// Returns the length of a record, padding included.
     pub(super) fn record_bytes(&self) -> usize {
         match &self.content {
             Content::Tensors(_) => 0,
@@ -234,7 +235,7 @@ impl FilePlan {
         }
     }
 
-    /// Where in the file a result goes.
+    /// Returns the offset of a destination in the file.
     pub(super) fn place(&self, put: Put) -> u64 {
         match put {
             Put::Tensor { file_bytes, .. } => file_bytes,
@@ -245,7 +246,7 @@ impl FilePlan {
         }
     }
 
-    /// First byte and length of what each checksum covers.
+    /// Returns offset and length of the range that each checksum covers.
     pub(super) fn summed(&self) -> Vec<(u64, u64)> {
         let data_at = self.header.len() as u64;
         match &self.content {
@@ -268,7 +269,7 @@ impl FilePlan {
         }
     }
 
-    /// Files of the source that this one needs, by index.
+    /// Returns the indices of the source files that this file needs.
     pub(super) fn sources(&self) -> Vec<usize> {
         let of_rows = |rows: &FloatRows| {
             [Some(rows.codes), rows.scales].into_iter().flatten().map(|it| it.file_idx).collect()
@@ -295,7 +296,7 @@ impl FilePlan {
         found
     }
 
-    /// The work, in the order in which results are written.
+    /// Returns the jobs in the order in which their results are written.
     pub(super) fn jobs(&self) -> Vec<Job> {
         let mut jobs = Vec::new();
         match &self.content {
@@ -332,7 +333,7 @@ impl Product {
         }
     }
 
-    /// `places`: index and first byte in the file of each tensor.
+    /// Adds jobs. `places` has index and offset in the file of each tensor.
     fn push_jobs(&self, places: &[(usize, u64)], jobs: &mut Vec<Job>) {
         let mut filled = [0_u64; 3];
         let mut push = |piece: Piece, lens: [usize; 3]| {
@@ -412,7 +413,7 @@ impl RecordPlan {
 }
 
 impl RecordPlan {
-    /// Rows that are inputs become columns.
+    /// Adds a job whose input rows become columns.
     fn push_turned(&self, expert: ExpertIdx, jobs: &mut Vec<Job>) {
         let ExpertLayout { gate, up, down } = self.layout;
         let targets = [&[gate, up][..], &[down]];
@@ -437,7 +438,7 @@ impl RecordPlan {
                 ats.into_iter().zip(part_lens(&target.layout)).collect::<Vec<_>>()
             };
             let places: Vec<_> = targets.iter().map(places).collect();
-            // Codes of all targets, then their scales, then their biases.
+            // Quantised weights of all targets, then their scales, then their biases.
             let puts = (0..n_parts(&layout)).flat_map(|part_idx| {
                 places.iter().map(move |of_target| {
                     let (at, len) = of_target[part_idx];
@@ -452,7 +453,7 @@ impl RecordPlan {
 }
 
 impl RecordPlan {
-    /// Parts as they are; rows of gate and up that take turns are taken apart.
+    /// Adds jobs that copy parts. Interleaved rows of gate and up are separated.
     fn push_copies(&self, expert: ExpertIdx, jobs: &mut Vec<Job>) {
         let ExpertLayout { gate, up, down } = self.layout;
         let places = |span: MatrixSpan| [span.codes_at, span.scales_at, span.biases_at];
@@ -480,7 +481,7 @@ impl RecordPlan {
     }
 }
 
-/// The jobs of a part whose rows go to two matrices in turns.
+/// Adds jobs for a part whose rows alternate between two matrices.
 fn push_apart(
     (expert, extent): (ExpertIdx, Extent),
     row_bytes: usize,
@@ -502,7 +503,7 @@ fn push_apart(
     }
 }
 
-/// The jobs of one matrix of a record.
+/// Adds the jobs of one matrix of a record.
 fn push_record_jobs(
     rows: &FloatRows,
     (expert, target): (ExpertIdx, MatrixSpan),
@@ -524,12 +525,12 @@ fn n_parts(layout: &MatrixLayout) -> usize {
     if matches!(layout.kind, MatrixKind::Affine(_)) { 3 } else { 1 }
 }
 
-/// Bytes of codes, scales and biases.
+/// Returns the bytes of quantised weights, scales and biases.
 fn part_lens(layout: &MatrixLayout) -> [usize; 3] {
     [layout.code_bytes(), layout.scale_bytes(), layout.bias_bytes()]
 }
 
-/// Runs of at most [`PIECE_BYTES`], with their lengths.
+/// Splits an extent into ranges of at most [`PIECE_BYTES`], with their lengths.
 fn pieces_of(extent: Extent) -> impl Iterator<Item = (Extent, usize)> {
     let n_pieces = extent.len_bytes.div_ceil(PIECE_BYTES as u64);
     (0..n_pieces).map(move |idx| {
@@ -541,8 +542,8 @@ fn pieces_of(extent: Extent) -> impl Iterator<Item = (Extent, usize)> {
     })
 }
 
-/// Rows that are read at once: at least one, of FP8 whole blocks; as floats no more than four times
-/// as many bytes as a piece has.
+/// Splits rows into ranges that are read together: at least one row, whole blocks of FP8, and at
+/// most four times a piece's bytes as floats.
 fn row_ranges(rows: &FloatRows, all: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let fitting = (PIECE_BYTES / rows.row_bytes().max(rows.layout.n_cols)).max(1);
     let step = match rows.layout.kind {
@@ -565,13 +566,13 @@ fn sums_tensor(stem: &str, n_sums: usize) -> OutTensor {
     }
 }
 
-/// A header padded so that data begins at a multiple of `align`.
+/// Returns a header padded so that the data begins at a multiple of `align`.
 fn header(tensors: &[OutTensor], role: &PackedRole, pack: u64, align: usize) -> Vec<u8> {
     let mut blocks = BTreeMap::new();
     let mut shapes = Vec::new();
     for tensor in tensors {
         let mut shape = tensor.shape.clone();
-        // Safetensors has no type for these: they stand there as bytes.
+        // Safetensors has no block types: the header lists these tensors as bytes.
         if let (DType::Block(block), Some(row)) = (tensor.dtype, shape.last_mut()) {
             blocks.insert(tensor.name.clone(), block);
             let n_bytes = *row as u64 / block.n_values() * block.n_bytes();

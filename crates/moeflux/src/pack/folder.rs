@@ -1,8 +1,8 @@
-//! The folder that a pack is written to: files that appear whole, or not at all.
+//! The target folder of a pack, where files appear atomically.
 //!
-//! **Invariant:** a file under its own name was synced before it got that name, and the folder
-//! after it; so whatever ends the process, a name means a whole file. What has no name yet ends in
-//! `.partial` and is written anew.
+//! **Invariant:** a file is synced before it is renamed to its final name, and the folder after
+//! that, so that a final name always means a complete file, however the process ends. Unfinished
+//! files end in `.partial` and are rewritten.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -12,20 +12,20 @@ use crate::error::{Error, Result};
 
 const PARTIAL: &str = ".partial";
 
-/// A folder that is being filled.
+/// A folder to which a pack is written.
 #[derive(Debug)]
 pub(super) struct Folder {
     dir: PathBuf,
-    /// Held as long as this process writes here.
+    /// Held while this process writes to the folder.
     _lock: Option<File>,
 }
 
 impl Folder {
-    /// Makes the folder, or takes the one that is there, for this process alone.
+    /// Opens the folder exclusively, and creates it if needed.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] if another process packs to it.
+    /// [`Error::Machine`] if another process packs to it; [`Error::Io`].
     pub(super) fn open(dir: &Path) -> Result<Self> {
         let is_new = !dir.exists();
         fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
@@ -37,22 +37,22 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where a file is, or will be.
+    /// Returns the final path of a file.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// Where it is written.
+    /// Returns the path at which a file is written.
     pub(super) fn partial(&self, name: &str) -> PathBuf {
         partial_path(&self.dir, name)
     }
 
-    /// Begins a file, or begins it again.
+    /// Creates a partial file, or truncates an existing one.
     ///
     /// # Errors
     ///
@@ -64,16 +64,16 @@ impl Folder {
         file.map_err(Error::io("create", &path))
     }
 
-    /// Waits until the drive has a file.
+    /// Waits until a file is on the drive.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`], also if the drive is full: some file systems say so only now.
+    /// [`Error::DiskFull`], because some file systems report a full drive only now; [`Error::Io`].
     pub(super) fn sync(&self, file: &File, name: &str) -> Result<()> {
         file.sync_all().map_err(|error| write_error(&self.partial(name), error))
     }
 
-    /// Gives a file that was synced its name, for good.
+    /// Durably renames a synced file to its final name.
     ///
     /// # Errors
     ///
@@ -84,11 +84,11 @@ impl Folder {
         sync_dir(&self.dir)
     }
 
-    /// Writes a small file, whole.
+    /// Atomically writes a small file.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`].
+    /// [`Error::DiskFull`], [`Error::Io`].
     pub(super) fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let mut file = self.create(name)?;
         file.write_all(bytes).map_err(|error| write_error(&self.partial(name), error))?;
@@ -96,7 +96,7 @@ impl Folder {
         self.publish(name)
     }
 
-    /// Removes a file, if it is there, for good.
+    /// Durably removes a file, if it exists.
     ///
     /// # Errors
     ///
@@ -112,12 +112,12 @@ impl Folder {
     }
 }
 
-/// Where a file is written before it gets its name.
+/// Returns the path at which a file is written before it is renamed.
 pub(super) fn partial_path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}{PARTIAL}"))
 }
 
-/// Names in a folder; none if it is not there.
+/// Returns the names in a folder; none if it does not exist.
 ///
 /// # Errors
 ///
@@ -137,7 +137,7 @@ pub(super) fn names(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What to say of a failed write.
+/// Returns the error for a failed write.
 pub(super) fn write_error(path: &Path, error: io::Error) -> Error {
     let is_full = matches!(
         error.kind(),
@@ -149,7 +149,7 @@ pub(super) fn write_error(path: &Path, error: io::Error) -> Error {
     Error::DiskFull { path: path.to_owned(), source: error.into() }
 }
 
-/// Folders can be locked and synced where they can be opened.
+/// Locking and syncing a folder needs an open handle, which only Unix provides.
 #[cfg(unix)]
 fn lock(dir: &Path) -> Result<Option<File>> {
     let opened = File::open(dir).map_err(Error::io("open", dir))?;
@@ -158,7 +158,7 @@ fn lock(dir: &Path) -> Result<Option<File>> {
             "another process packs to {}: wait until it has ended",
             dir.display()
         ))),
-        // Some network file systems have no locks.
+        // Some network file systems do not support locks.
         Err(fs::TryLockError::Error(_)) => Ok(None),
         Ok(()) => Ok(Some(opened)),
     }

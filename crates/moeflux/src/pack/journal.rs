@@ -1,9 +1,8 @@
-//! What an interrupted pack needs to go on: the source's config and headers, the options, and what
-//! tells its files from others. Of a GGUF file the header has all that a config says.
+//! The state that an interrupted pack needs to resume: the source's config and headers, the
+//! options, and the identity of its files. For a GGUF source the header replaces the config.
 //!
-//! **Invariant:** written before anything else and gone when all is done. The plan follows from it
-//! alone, so that a run goes on when files of the source are gone. What it says is checked as if it
-//! came from a stranger.
+//! **Invariant:** the journal is written first and deleted last. The plan follows from it alone, so
+//! that a run can resume after source files were deleted. Its contents are treated as untrusted.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
@@ -21,28 +20,29 @@ use crate::format::{
 use crate::spec::QuantParams;
 use crate::weights::{Extent, hash_of};
 
-/// The largest published ones have about 1 MB.
+/// Upper bound on a config. The largest published ones have about 1 MB.
 pub(super) const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 const FORMAT: &str = "moeflux-pack-journal";
-/// 1 knew a file of the source by its length, header and time of last change alone.
+/// Version 1 identified a source file only by its length, header and modification time.
 const VERSION: u64 = 2;
 
-/// Headers grow by their quotation marks, or to twice their length as digits.
+/// Upper bound on a journal. Headers grow by escaped quotation marks, or to twice their length as
+/// hexadecimal digits.
 const JOURNAL_BYTES_MAX: u64 = 4 * HEADER_BYTES_MAX;
 
-/// What is packed, and how.
+/// The source and the options of a pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Journal {
-    /// `None`: as it is.
+    /// Quantisation; `None` keeps all values.
     pub(super) params: Option<QuantParams>,
-    /// The source's `config.json`; `None`: it is a GGUF file.
+    /// The source's `config.json`; `None` for a GGUF file.
     pub(super) config: Option<String>,
-    /// In the order of their names.
+    /// Files in order of name.
     pub(super) files: Vec<JournalFile>,
-    /// Small files besides the config, with their checksums.
+    /// Checksums of the small files except the config, by name.
     pub(super) documents: BTreeMap<String, u64>,
-    /// Whether files are read back before they get their names.
+    /// Whether files are read back before they are renamed to their final names.
     pub(super) is_read_back: bool,
 }
 
@@ -51,32 +51,32 @@ pub(super) struct Journal {
 pub(super) struct JournalFile {
     pub(super) name: String,
     pub(super) len_bytes: u64,
-    /// When it was last written to, in nanoseconds since 1970, if the system says so.
+    /// Time of the last modification, in nanoseconds since 1970, if the system reports it.
     pub(super) modified_ns: Option<u64>,
-    /// Device and inode, or what the system has in their place.
+    /// Device and inode, or their equivalent.
     pub(super) number: Option<(u64, u64)>,
-    /// When its contents, names or rights last changed, in nanoseconds since 1970.
+    /// Time of the last change of contents, names or permissions, in nanoseconds since 1970.
     pub(super) changed_ns: Option<i64>,
-    /// The hash of some of its bytes.
+    /// Hash of some of its bytes.
     pub(super) sample: u64,
-    /// The header without the length before it.
+    /// The header without its length prefix.
     pub(super) header: Vec<u8>,
 }
 
 impl JournalFile {
-    /// Whether this is the same file, as far as the system tells: what has its length, header and
-    /// times may be a copy of another one.
+    /// Returns whether the system identifies this as the same file. Length, header and times alone
+    /// could be those of a copy of another file.
     fn is(&self, found: FileIdentity) -> bool {
         (self.number, self.changed_ns) == (Some(found.number), found.changed_ns)
     }
 }
 
 impl Journal {
-    /// Of a source that is complete.
+    /// Records a complete source.
     ///
     /// # Errors
     ///
-    /// When a header cannot be read.
+    /// If a file cannot be read, or is not the one whose header was read.
     pub(super) fn of_source(
         (checkpoint, runs): (&Checkpoint, &[Extent]),
         config: Option<String>,
@@ -107,7 +107,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if this program did not write it so.
+    /// [`Error::Malformed`] if it is not a valid journal of this version; [`Error::Io`].
     pub(super) fn read(path: &Path) -> Result<Self> {
         let bytes = read_file(path, JOURNAL_BYTES_MAX)?;
         Self::parse(&bytes).ok_or_else(|| {
@@ -173,7 +173,7 @@ impl Journal {
         (value.get("pack")?.as_str()? == format!("{:016x}", journal.pack())).then_some(journal)
     }
 
-    /// As it is stored.
+    /// Returns the journal in its stored form.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let file = |file: &JournalFile| {
             let JournalFile { name, len_bytes, modified_ns, number, changed_ns, sample, header } =
@@ -212,7 +212,7 @@ impl Journal {
         value.to_string().into_bytes()
     }
 
-    /// The table of contents that the source had.
+    /// Returns the source's table of contents.
     ///
     /// # Errors
     ///
@@ -226,8 +226,8 @@ impl Journal {
         }
     }
 
-    /// A number for source and options: the same for the same, another for a model of the same
-    /// geometry.
+    /// Returns an identifier of source and options. It is reproducible, and differs between models
+    /// of the same geometry.
     pub(super) fn pack(&self) -> u64 {
         let mut hash = XxHash3_64::new();
         let mut add = |bytes: &[u8]| {
@@ -246,11 +246,11 @@ impl Journal {
         hash.finish()
     }
 
-    /// Checks that the files which are still there are those that were begun with.
+    /// Checks that the source files that still exist are the original ones.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] naming the file that differs.
+    /// [`Error::Malformed`] with the file that differs; [`Error::Io`].
     pub(super) fn check_source(&self, source: &Path) -> Result<()> {
         for file in &self.files {
             let path = source.join(&file.name);
@@ -276,28 +276,28 @@ impl Journal {
         }
     }
 
-    /// Checks that the small files which are still there are those that were begun with.
+    /// Checks that the small files that still exist are the original ones.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] naming the file that differs, or is new.
+    /// [`Error::Malformed`] with the file that differs or is new.
     pub(super) fn check_documents(
         &self,
         source: &Path,
         found: &BTreeMap<String, u64>,
     ) -> Result<()> {
-        // Any other, such as a log, may have changed.
+        // Any other file, such as a log, may have changed.
         let of_model = found.iter().filter(|(name, _)| PackSums::are_of(name));
         let other = of_model.into_iter().find(|it| self.documents.get(it.0) != Some(it.1));
         other.map_or(Ok(()), |(name, _)| Err(is_another(&source.join(name))))
     }
 
-    /// By file: what it is now, if it is there and may be another than the one that was begun with,
-    /// though some of its bytes, which are compared, are the same.
+    /// Returns the present identity of each existing file that may not be the original one. Its
+    /// sampled bytes are compared and match.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] naming the file some of whose bytes differ.
+    /// [`Error::Malformed`] with the file whose sampled bytes differ; [`Error::Io`].
     pub(super) fn doubtful(
         &self,
         checkpoint: &Checkpoint,
@@ -307,7 +307,7 @@ impl Journal {
         for (file_idx, (file, shard)) in self.files.iter().zip(&checkpoint.files).enumerate() {
             let path = &shard.path;
             let opened = ReadFile::open_if_there(path).map_err(Error::io("open", path));
-            // What an interrupted deletion leaves is a link to nothing.
+            // An interrupted deletion leaves a dangling link.
             let opened = if path.exists() { opened? } else { None };
             let opened = opened.filter(|it| !file.is(it.identity()));
             if let Some(opened) = &opened
@@ -320,8 +320,7 @@ impl Journal {
         Ok(doubtful)
     }
 
-    /// Takes these files for those that were begun with. Nothing may be left of what was made of
-    /// others.
+    /// Records these files as the original ones. No output made from their predecessors may remain.
     pub(super) fn adopt(&mut self, found: &[Option<FileIdentity>]) {
         for (file, found) in self.files.iter_mut().zip(found) {
             if let Some(found) = found {
@@ -330,7 +329,7 @@ impl Journal {
         }
     }
 
-    /// What a file that is as long as it was has in the place of its header.
+    /// Reads the present header of a file whose length has not changed.
     fn header_of(&self, path: &Path, file: &JournalFile) -> Result<Vec<u8>> {
         match self.config {
             Some(_) => header_bytes(path),
@@ -367,7 +366,7 @@ fn modified_ns(identity: FileIdentity) -> Option<u64> {
     u64::try_from(since_1970.as_nanos()).ok()
 }
 
-/// What was packed before a change and what would be packed after it need not belong together.
+/// Outputs made before and after a change of the source may not be consistent.
 fn written_since(path: &Path, before_ns: u64) -> Error {
     let (seconds, rest_ns) = (before_ns / 1_000_000_000, before_ns % 1_000_000_000);
     let problem = format!(
@@ -383,7 +382,7 @@ fn text_of(path: &Path, bytes: Vec<u8>) -> Result<String> {
         .map_err(|_| Error::malformed(path, "its header is not UTF-8: it is damaged"))
 }
 
-/// Whether joining `name` to a folder stays in that folder, on every system.
+/// Returns whether joining `name` to a folder stays in that folder, on every system.
 fn is_plain_name(name: &str) -> bool {
     !name.contains(['/', '\\', ':', '\0']) && !matches!(name, "" | "." | "..")
 }

@@ -1,11 +1,11 @@
-//! A checkpoint to its packed form: one record per expert, checksums, and quantised if asked.
+//! Packs a checkpoint: one record per expert, with checksums, optionally quantised.
 //!
-//! A packed folder is a model like any other: `config.json` and tokenizer beside plain safetensors
-//! files, whose metadata says that they are packed (`crate::format`); of a GGUF file its keys stand
-//! in the place of both. **Invariant:** whatever ends
-//! a run, at any moment, no byte of the model is lost and the next run goes on; what comes out is
-//! the same, byte for byte, as of a run that nothing ended. Memory is at most
-//! [`WORKING_BYTES_MAX`], whatever the model, and what its headers take.
+//! A packed folder is a regular model: `config.json` and tokenizer next to plain safetensors files
+//! whose metadata marks them as packed (`crate::format`). For a GGUF source a file with its
+//! metadata replaces config and tokenizer. **Invariant:** if a run is interrupted at any moment, no
+//! byte of the model is lost and the next run resumes. The result is identical, byte for byte, to
+//! that of an uninterrupted run. Memory is at most [`WORKING_BYTES_MAX`] for any model, plus the
+//! size of its headers.
 
 mod folder;
 mod journal;
@@ -51,39 +51,39 @@ use plan::{Plan, Request};
 use source::SourceFiles;
 use write::Steps;
 
-/// More threads than this pack no faster than a drive writes.
+/// Upper bound on threads: beyond it a drive's write rate is the limit.
 pub(crate) const N_THREADS_MAX: usize = 16;
 
-/// Most memory that a run works in: one record of the largest size, and per thread a piece as
-/// stored, as floats (four times as many bytes of FP8), quantised, and two results that wait.
+/// Upper bound on working memory: one record of the largest size, and per thread a piece as stored,
+/// as floats (four times the bytes of FP8), quantised, and two results that wait.
 pub const WORKING_BYTES_MAX: usize =
     RECORD_BYTES_MAX + N_THREADS_MAX * (1 + 4 + 1 + 2) * file::PIECE_BYTES;
 
 const CONFIG_NAME: &str = "config.json";
 const INDEX_NAME: &str = "model.safetensors.index.json";
 
-/// What becomes of the source.
+/// The treatment of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceFate {
-    /// It stays as it is.
+    /// It is unchanged.
     Kept,
-    /// Its files of weights are deleted one by one, each as soon as all that it holds was written,
+    /// Its weight files are deleted one by one, each as soon as all its contents were written,
     /// synced and read back.
     Replaced,
 }
 
-/// How a checkpoint is packed.
+/// Options of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackOptions {
-    /// Quantise to MLX affine; `None`: every value as it is.
+    /// Quantise to MLX affine; `None` keeps all values.
     pub params: Option<QuantParams>,
-    /// What becomes of the source.
+    /// Treatment of the source.
     pub fate: SourceFate,
-    /// Threads that read and quantise; at most 16 are used.
+    /// Number of threads that read and quantise; at most 16 are used.
     pub n_threads: NonZeroUsize,
 }
 
-/// A pack that could be written: everything is planned, nothing is touched.
+/// A planned pack. Nothing has been written yet.
 #[derive(Debug)]
 pub struct Packing {
     source: PathBuf,
@@ -92,34 +92,35 @@ pub struct Packing {
     journal: Journal,
     plan: Plan,
     files: SourceFiles,
-    /// By file of the plan: whether an earlier run wrote it.
+    /// Whether an earlier run wrote each file of the plan.
     is_done: Vec<bool>,
-    /// Those of them that may be made of other files than the source has now, some of which are
-    /// gone.
+    /// Indices of written files that may come from other source files than the present ones, and
+    /// cannot be written again because some sources are gone.
     unsure: Vec<usize>,
-    /// By file of the source: what it is now, where that may be another than it was.
+    /// Present identity of each source file that may not be the original one.
     doubtful: Vec<Option<FileIdentity>>,
     is_resumed: bool,
 }
 
-/// What a run did.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackReport {
-    /// Files of weights in the pack.
+    /// Number of weight files in the pack.
     pub n_files: usize,
-    /// Their bytes.
+    /// Their total length.
     pub n_bytes: u64,
-    /// Files of the source that are gone.
+    /// Number of source files that no longer exist.
     pub n_replaced: usize,
 }
 
 impl Packing {
-    /// Reads the source's headers, or the journal of an interrupted run, and plans the pack.
+    /// Plans the pack from the source's headers, or from the journal of an interrupted run.
     ///
     /// # Errors
     ///
-    /// What is wrong with the source; if `target` has anything else in it than an interrupted pack
-    /// of the same source with the same options; if the source is packed or quantised already.
+    /// If the source is malformed, is already packed, or is already quantised and
+    /// [`PackOptions::params`] asks for quantisation; if `target` has anything in it other than an
+    /// interrupted pack of the same source with the same options.
     pub fn prepare(source: &Path, target: &Path, options: &PackOptions) -> Result<Self> {
         check_apart(source, target, options.fate)?;
         let folder = folder_of(source)?;
@@ -155,7 +156,7 @@ impl Packing {
         }
         let (is_done, unsure) = done(&plan, target, (&files, &doubtful))?;
         if !is_resumed {
-            // Its headers were read once for the table of contents, once for the journal.
+            // The headers were read twice: for the table of contents and for the journal.
             checkpoint.check_unchanged()?;
         }
         let packing = Self {
@@ -174,33 +175,33 @@ impl Packing {
         Ok(packing)
     }
 
-    /// Whether an earlier run was interrupted and this one goes on.
+    /// Returns whether this run resumes an interrupted one.
     #[must_use]
     pub fn is_resumed(&self) -> bool {
         self.is_resumed
     }
 
-    /// Bytes of weights in the whole pack.
+    /// Returns the bytes of weights in the whole pack.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
         self.plan.files.iter().map(FilePlan::len_bytes).sum()
     }
 
-    /// Bytes of weights that are still to be written.
+    /// Returns the bytes of weights that remain to be written.
     #[must_use]
     pub fn remaining_bytes(&self) -> u64 {
         let files = self.plan.files.iter().zip(&self.is_done);
         files.filter(|(_, is_done)| !**is_done).map(|(file, _)| file.len_bytes()).sum()
     }
 
-    /// Files of weights in the whole pack.
+    /// Returns the number of weight files in the whole pack.
     #[must_use]
     pub fn n_files(&self) -> usize {
         self.plan.files.len()
     }
 
-    /// Bytes that must be free where the pack is written: the most that is taken at any moment
-    /// before files of the source make room.
+    /// Returns the free space required at the target: the peak of bytes written minus bytes freed
+    /// by deleting source files.
     #[must_use]
     pub fn room_bytes(&self) -> u64 {
         let device = source::device_of(&self.target);
@@ -231,13 +232,13 @@ impl Packing {
         peak
     }
 
-    /// Writes the pack. `watch` hears of bytes written, and of bytes read back where the source is
-    /// replaced; it is asked before every change on the drive and may end the run, which a later
-    /// one then takes up.
+    /// Writes the pack. `watch` is told of bytes written, and of bytes read back if the source is
+    /// replaced. It is called before every change on the drive and may cancel the run, which a
+    /// later run can resume.
     ///
     /// # Errors
     ///
-    /// What is wrong with a file or the drive; [`Error::Cancelled`].
+    /// [`Error::Cancelled`]; an error of the source, a written file or the drive.
     pub fn run(mut self, watch: &mut Watch<'_>) -> Result<PackReport> {
         let is_replaced = self.options.fate == SourceFate::Replaced;
         let n_passes = if is_replaced { 2 } else { 1 };
@@ -294,8 +295,9 @@ impl Packing {
         Ok(())
     }
 
-    /// Removes or compares what may have been made of other files than the source has now, and only
-    /// then takes these for those that were begun with: the next run need not do it again.
+    /// Handles source files that may have been exchanged. Outputs made from them are removed, or
+    /// compared if they cannot be made again. Only then does the journal adopt the present files,
+    /// so that the next run need not repeat this.
     fn settle_doubts(
         &mut self,
         folder: &Folder,
@@ -320,8 +322,8 @@ impl Packing {
         folder.put(PACK_JOURNAL, &self.journal.to_bytes())
     }
 
-    /// Leaves word of what is begun. Where the source is to be replaced and an earlier run did not
-    /// read back what it wrote, that is made up for.
+    /// Writes the journal. If the source is to be replaced, files that an earlier run did not read
+    /// back are read back first.
     fn begin(&mut self, folder: &Folder, steps: &mut Steps<'_, '_>) -> Result<()> {
         let is_read_back = self.options.fate == SourceFate::Replaced;
         if is_read_back && !self.journal.is_read_back {
@@ -337,8 +339,8 @@ impl Packing {
         folder.put(PACK_JOURNAL, &self.journal.to_bytes())
     }
 
-    /// The table of contents, the checksums, then the config, or what a GGUF file had in its place:
-    /// it makes the folder a model.
+    /// Writes the index and the checksums, then the config or GGUF metadata, which completes the
+    /// model.
     fn finish(&self, folder: &Folder, steps: &mut Steps<'_, '_>) -> Result<PackReport> {
         steps.before()?;
         folder.put(INDEX_NAME, &documents::index(&self.plan))?;
@@ -372,7 +374,7 @@ impl Packing {
         })
     }
 
-    /// Files of the source all of whose bytes are in files that are done.
+    /// Returns the source files whose contents are all in finished files.
     fn disposable(&self, is_done: &[bool]) -> Vec<usize> {
         let mut is_needed = vec![false; self.journal.files.len()];
         for (file, _) in self.plan.files.iter().zip(is_done).filter(|(_, done)| !**done) {
@@ -381,7 +383,7 @@ impl Packing {
         (0..is_needed.len()).filter(|&shard_idx| !is_needed[shard_idx]).collect()
     }
 
-    /// Deletes what is not needed any more, if that was asked for.
+    /// Deletes source files that are no longer needed, if the source is to be replaced.
     fn dispose(&mut self, steps: &mut Steps<'_, '_>) -> Result<()> {
         if self.options.fate == SourceFate::Kept {
             return Ok(());
@@ -395,7 +397,7 @@ impl Packing {
         Ok(())
     }
 
-    /// Refuses to begin what would fail for want of a file.
+    /// Refuses to start if a required source file is missing.
     fn check_sources(&self) -> Result<()> {
         for (file, _) in self.plan.files.iter().zip(&self.is_done).filter(|(_, done)| !**done) {
             for shard_idx in file.sources() {
@@ -414,7 +416,7 @@ impl Packing {
     }
 }
 
-/// Whether a file under its name is what the plan asks for.
+/// Returns whether the file under its final name matches the plan.
 fn is_whole(plan: &FilePlan, target: &Path) -> Result<bool> {
     let path = target.join(&plan.name);
     let opened = ReadFile::open_if_there(&path).map_err(Error::io("open", &path))?;
@@ -431,11 +433,11 @@ fn is_whole(plan: &FilePlan, target: &Path) -> Result<bool> {
     Err(Error::malformed(&path, problem))
 }
 
-/// The folder that the source's files of weights lie in.
+/// Returns the folder of the source's weight files.
 fn folder_of(source: &Path) -> Result<PathBuf> {
     let file = match gguf_at(source)? {
         Some(file) => file,
-        // A file that an earlier run has replaced.
+        // A GGUF file that an earlier run deleted.
         None if !source.is_dir() && source.extension().is_some() => source.to_owned(),
         None => return Ok(source.to_owned()),
     };
@@ -443,7 +445,7 @@ fn folder_of(source: &Path) -> Result<PathBuf> {
     Ok(folder.unwrap_or(Path::new(".")).to_owned())
 }
 
-/// The config of a source, if it is no GGUF file, and its headers.
+/// Reads the config of a source, unless it is a GGUF file, and its headers.
 fn read_source(source: &Path) -> Result<(Option<String>, Checkpoint)> {
     let is_gguf = gguf_at(source)?.is_some() || source.join(PACK_METADATA).exists();
     let config = if is_gguf { None } else { Some(read_config(source)?) };
@@ -454,8 +456,8 @@ fn read_source(source: &Path) -> Result<(Option<String>, Checkpoint)> {
     Ok((config, checkpoint))
 }
 
-/// By file of the plan: whether an earlier run wrote it and it need not be made again; and those of
-/// these that may be of other files than the source has now, but cannot be made again.
+/// Returns, by file of the plan, whether an earlier run wrote it and it need not be written again;
+/// and the indices of those that may come from other source files but cannot be written again.
 fn done(
     plan: &Plan,
     target: &Path,
@@ -466,7 +468,7 @@ fn done(
         let sources = file.sources();
         let is_doubtful = sources.iter().any(|&shard_idx| doubtful[shard_idx].is_some());
         let can_be_made = sources.iter().all(|&shard_idx| files.is_there(shard_idx));
-        // What can be made again is, so that a pack is of one source.
+        // Files are written again if possible, so that a pack has a single source.
         is_done.push(is_whole(file, target)? && !(is_doubtful && can_be_made));
         if is_done[file_idx] && is_doubtful {
             unsure.push(file_idx);
@@ -475,7 +477,7 @@ fn done(
     Ok((is_done, unsure))
 }
 
-/// What the source is, and the type that its config gives to all weights.
+/// Returns the source's blueprint, and the type that its config declares for all weights.
 fn described(
     folder: &Path,
     config: Option<&str>,
@@ -492,13 +494,13 @@ fn described(
     Ok((Blueprint::of_parts(&raw, checkpoint)?, cast))
 }
 
-/// Refuses folders that lie in one another so that one of them would be lost.
+/// Refuses nested folders if one of them would be lost or mixed with other files.
 fn check_apart(source: &Path, target: &Path, fate: SourceFate) -> Result<()> {
     let absolute = |path: &Path| {
         let existing = fs::canonicalize(path).or_else(|_| std::path::absolute(path));
         existing.unwrap_or_else(|_| path.to_owned())
     };
-    // A folder that is not there yet is judged by its parent.
+    // A folder that does not exist yet is resolved through its parent.
     let resolved = |path: &Path| match (path.exists(), path.parent(), path.file_name()) {
         (false, Some(parent), Some(name)) if parent.exists() => absolute(parent).join(name),
         _ => absolute(path),
@@ -520,7 +522,7 @@ fn check_apart(source: &Path, target: &Path, fate: SourceFate) -> Result<()> {
     )))
 }
 
-/// Refuses a folder that has something in it.
+/// Refuses a folder that is not empty.
 fn check_vacant(target: &Path) -> Result<()> {
     let names = folder::names(target)?;
     let begun = format!("{PACK_JOURNAL}.partial");
@@ -536,7 +538,7 @@ fn check_vacant(target: &Path) -> Result<()> {
     Err(Error::Input(format!("{} has {what} (`{}`)", target.display(), OneLine::name(first))))
 }
 
-/// Refuses to go on otherwise than a pack was begun.
+/// Refuses to resume a pack with other options.
 fn check_options(journal: &Journal, options: &PackOptions, target: &Path) -> Result<()> {
     if journal.params == options.params {
         return Ok(());

@@ -1,7 +1,7 @@
-//! Jobs on several threads, their results on one, in order.
+//! Runs jobs on several threads and delivers their results on one, in order.
 //!
-//! **Invariant:** at most a window of jobs is under way or waiting, so that memory is bounded; the
-//! order of results is that of the jobs, whatever the threads do. The first failure ends all.
+//! **Invariant:** the number of jobs in flight or waiting is bounded by a window, which bounds
+//! memory; results are delivered in the order of the jobs. The first failure ends the run.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,15 +9,15 @@ use std::thread::Builder;
 
 use crate::error::Result;
 
-/// Results that may wait for an earlier one, per thread.
+/// Maximum results per thread that wait for an earlier one.
 const WINDOW_PER_THREAD: usize = 2;
 
-/// Computes all jobs on `n_threads` named threads; `sink` gets each with its result, on this
-/// thread.
+/// Computes all jobs on `n_threads` named threads. `sink` receives each job with its result on the
+/// calling thread.
 ///
 /// # Errors
 ///
-/// What a job or the sink says, the first in order.
+/// The first error of a job or the sink, in order of the jobs.
 pub(super) fn in_order<J: Sync>(
     jobs: &[J],
     n_threads: usize,
@@ -26,7 +26,7 @@ pub(super) fn in_order<J: Sync>(
 ) -> Result<()> {
     let queue = Queue::new(jobs.len(), n_threads * WINDOW_PER_THREAD);
     std::thread::scope(|scope| {
-        // However this ends, no thread may be left waiting.
+        // On every exit waiting threads must be woken.
         let _closing = Closing { queue: &queue, is_for_panics: false };
         let mut n_started = 0;
         for thread_idx in 0..n_threads.min(jobs.len()) {
@@ -35,7 +35,7 @@ pub(super) fn in_order<J: Sync>(
             n_started += usize::from(thread.spawn_scoped(scope, work).is_ok());
         }
         for (job_idx, job) in jobs.iter().enumerate() {
-            // No threads left in the system: slower, but it works.
+            // The system has no threads left: run the jobs here, which is slower.
             let result = if n_started == 0 { compute(job) } else { queue.result(job_idx) };
             sink(job, result?)?;
             queue.is_written(job_idx);
@@ -48,9 +48,9 @@ struct Queue {
     n_jobs: usize,
     window: usize,
     state: Mutex<State>,
-    /// Somebody may take a job, or should end.
+    /// Signals that a job may be taken or that the queue is closed.
     may_take: Condvar,
-    /// A result has come.
+    /// Signals a new result.
     has_result: Condvar,
 }
 
@@ -58,7 +58,7 @@ struct State {
     next: usize,
     n_written: usize,
     ready: BTreeMap<usize, Result<Vec<u8>>>,
-    /// Nobody waits for anything any more.
+    /// The run has ended; threads must not wait any longer.
     is_closed: bool,
 }
 
@@ -73,9 +73,9 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread's life.
+    /// Runs the loop of a worker thread.
     fn work(&self, compute: impl Fn(usize) -> Result<Vec<u8>>) {
-        // A panicking job would leave the sink waiting for its result.
+        // After a panic in a job the sink would wait for its result indefinitely.
         let _closing = Closing { queue: self, is_for_panics: true };
         while let Some(job_idx) = self.take() {
             let result = compute(job_idx);
@@ -115,10 +115,10 @@ impl Queue {
     }
 }
 
-/// Ends all waiting when it is dropped.
+/// Closes the queue when dropped, which ends all waits.
 struct Closing<'a> {
     queue: &'a Queue,
-    /// Only if the thread that drops it is panicking.
+    /// Close only if the dropping thread is panicking.
     is_for_panics: bool,
 }
 

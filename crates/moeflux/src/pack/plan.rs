@@ -1,9 +1,9 @@
-//! A checkpoint's table of contents to the files of a pack: every tensor's place, before a byte is
-//! read.
+//! Plans the files of a pack from a checkpoint's table of contents: the place of every tensor,
+//! before any data is read.
 //!
-//! **Invariant:** a pure function of config, headers and options, so that a later run makes the
-//! same plan from a journal, byte for byte. Every tensor of the source is in exactly one file:
-//! resident, in records, or carried along.
+//! **Invariant:** the plan is a pure function of config, headers and options, so that a later run
+//! derives the same plan from a journal, byte for byte. Every tensor of the source is in exactly
+//! one file: as a resident tensor, in records, or as an extra.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -24,44 +24,45 @@ use crate::weights::{
     dtype_of, params_of_mlx,
 };
 
-/// Files of tensors other than records are cut between tensors beyond this, so that an interrupted
+/// Target length of files without records. They are split between tensors, so that an interrupted
 /// run repeats little.
 const FILE_BYTES: u64 = 4 << 30;
 
-/// A record is put together in memory. Ten times the largest known; a larger one is refused.
+/// Upper bound on a record, because it is assembled in memory. It is ten times the largest known; a
+/// larger record is refused.
 pub(crate) const RECORD_BYTES_MAX: usize = 256 << 20;
 
 /// All files of a pack.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// In the order in which they are written.
+    /// Files in the order in which they are written.
     pub(super) files: Vec<FilePlan>,
-    /// By name as packed, of a GGUF file by canonical name: how matrices are quantised that do not
-    /// follow the default.
+    /// Quantisation of matrices that does not follow the default, by name in the pack; for a GGUF
+    /// source by canonical name.
     pub(super) overrides: Vec<(String, QuantParams)>,
 }
 
-/// What is packed, and how.
+/// The source and the options of a plan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub(super) blueprint: &'a Blueprint,
     pub(super) checkpoint: &'a Checkpoint,
-    /// `None`: as they are.
+    /// Quantisation; `None` keeps all values.
     pub(super) params: Option<QuantParams>,
-    /// What the config says that all weights are, as mlx-lm reads it.
+    /// The type that the config declares for all weights, as mlx-lm reads it.
     pub(super) cast: Option<FloatKind>,
-    /// The pack's number.
+    /// Identifier of the pack.
     pub(super) pack: u64,
 }
 
-/// A tensor's name without `.weight`.
+/// The name of a tensor without `.weight`.
 #[derive(Clone, Copy, Debug)]
 struct Base<'n> {
     canonical: &'n str,
     in_file: &'n str,
 }
 
-/// Tensors and what becomes of them, in the order of the source.
+/// Tensors to be written, at their place in the source, and the product that makes them.
 struct Item {
     at: (usize, u64),
     tensors: Vec<OutTensor>,
@@ -73,7 +74,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// If the source is quantised already and should be again; if a record is too large.
+    /// If the source is already quantised and should be quantised again; if a record is too large.
     pub(super) fn new(request: &Request<'_>) -> Result<Self> {
         let mut planner = Planner {
             request,
@@ -87,9 +88,9 @@ impl Plan {
 
 struct Planner<'a> {
     request: &'a Request<'a>,
-    /// Those that are not copied, by the canonical name of their weights.
+    /// Matrices that are not copied, by the canonical name of their weights.
     matrices: BTreeMap<String, &'a MatrixSource>,
-    /// Canonical names of tensors that others take in.
+    /// Canonical names of tensors that are merged into others.
     absorbed: HashSet<String>,
     overrides: Vec<(String, QuantParams)>,
 }
@@ -127,7 +128,7 @@ impl<'a> Planner<'a> {
 
     fn check_unquantised(&self) -> Result<()> {
         let Blueprint { manifest, .. } = self.request.blueprint;
-        // Models are trained with weights of MXFP4: other bits would lose what that gained.
+        // Models are trained with MXFP4 weights: requantising would lose the benefit.
         let is_affine = |layout: &MatrixLayout| {
             matches!(layout.kind, MatrixKind::Affine(_) | MatrixKind::Block(BlockKind::MXFP4_APART))
         };
@@ -149,7 +150,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Notes what becomes of a matrix when it is quantised.
+    /// Registers a matrix that must be converted.
     fn note(&mut self, matrix: &'a MatrixSource) {
         let is_fp8 = matches!(matrix.layout.kind, MatrixKind::Fp8(_));
         let is_split = matrix.name.ends_with(".self_attn.kv_b_proj");
@@ -166,11 +167,11 @@ impl<'a> Planner<'a> {
         params_of_mlx(blueprint.spec.family, base, n_cols, (*params)?)
     }
 
-    /// The type that mlx-lm would give a matrix before it quantises it.
+    /// Returns the type that mlx-lm gives a matrix before quantisation.
     fn cast(&self, stored: MatrixKind) -> FloatKind {
         self.request.cast.unwrap_or(match stored {
             MatrixKind::Float(kind) => kind,
-            // Bf16 has all values of the one, f16 more digits of the others.
+            // Bf16 represents all values of MXFP4; f16 keeps more digits of the other block types.
             MatrixKind::Fp8(_) | MatrixKind::Block(BlockKind::MXFP4) | MatrixKind::Affine(_) => {
                 FloatKind::Bf16
             }
@@ -198,7 +199,7 @@ impl<'a> Planner<'a> {
         let heads = self.heads(&matrix.name);
         let Some(heads) = heads else {
             let lead = entry.shape.split_last().map_or(&[][..], |(_, lead)| lead);
-            // A matrix of one row may have lost that dimension.
+            // A matrix with one row may be stored without that dimension.
             let lead = if lead.is_empty() { &[1][..] } else { lead };
             items.push(self.made(base, lead, rows, None)?);
             return Ok(());
@@ -216,7 +217,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// What a part of `kv_b_proj` is called, by canonical name and in the pack.
+    /// Returns the names of a part of `kv_b_proj`: the canonical name, and the name in the pack.
     fn names_of_part(&self, base: Base<'_>, module: &str) -> [String; 2] {
         let replaced = |name: &str| {
             let prefix = name.strip_suffix("kv_b_proj").unwrap_or(name);
@@ -232,7 +233,7 @@ impl<'a> Planner<'a> {
         [canonical, in_file]
     }
 
-    /// The heads of a `kv_b_proj`, which mlx-lm takes apart.
+    /// Returns the heads of a `kv_b_proj`, which mlx-lm splits.
     fn heads(&self, base: &str) -> Option<Heads> {
         let layer = base.strip_prefix("model.layers.")?.strip_suffix(".self_attn.kv_b_proj")?;
         let layer_idx: usize = layer.parse().ok()?;
@@ -247,7 +248,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A matrix that is made: quantised if its columns are whole groups, else in floats.
+    /// Plans a converted matrix: quantised if its columns are whole groups, otherwise in floats.
     fn made(
         &mut self,
         Base { canonical, in_file: base }: Base<'_>,
@@ -257,7 +258,7 @@ impl<'a> Planner<'a> {
     ) -> Result<Item> {
         let n_cols = part.map_or(rows.layout.n_cols, |part| part.shape().2);
         let params = self.params(canonical, n_cols);
-        // mlx-lm names those that it decides about, also where it decides for the default.
+        // mlx-lm lists the modules that it decides about, even where they follow the default.
         let is_gate = canonical.ends_with(".mlp.gate") || canonical.ends_with("shared_expert_gate");
         if let Some(params) = params.filter(|_| is_gate) {
             let name = if self.request.checkpoint.gguf.is_some() { canonical } else { base };
@@ -292,7 +293,7 @@ impl<'a> Planner<'a> {
         Ok(Item { at, tensors, product })
     }
 
-    /// The file of a layer's records.
+    /// Plans the file of a layer's records.
     fn bank(&self, bank: &ExpertBank) -> Result<FilePlan> {
         let matrices = [bank.layout.gate, bank.layout.up, bank.layout.down].map(|span| span.layout);
         let target = |name: &str, stored: MatrixLayout| {
@@ -368,7 +369,8 @@ impl Item {
     }
 }
 
-/// Items in their order in the source, in files of at most [`FILE_BYTES`] unless one is larger.
+/// Groups items by their order in the source into files of at most [`FILE_BYTES`]. A larger item
+/// has its own file.
 fn in_files(stem: &str, role: &PackedRole, mut items: Vec<Item>, pack: u64) -> Vec<FilePlan> {
     items.sort_by_key(|item| item.at);
     let mut files: Vec<Vec<Item>> = Vec::new();
@@ -403,7 +405,7 @@ fn norms_of(manifest: &Manifest) -> PackedNorms {
     }
 }
 
-/// Who uses a tensor.
+/// The use of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Resident,
@@ -411,9 +413,9 @@ enum Owner {
     Nobody,
 }
 
-/// Which places of the source's files are used by whom.
+/// The use of each place in the source's files.
 struct Owners {
-    /// First bytes of resident tensors and of banks' parts, by file.
+    /// Offsets of resident tensors and of the parts of banks, by file.
     used: BTreeMap<(usize, u64), Owner>,
 }
 
@@ -443,8 +445,8 @@ impl Owners {
         Self { used }
     }
 
-    /// Parts of several experts lie in one tensor: any place inside counts. A tensor without bytes
-    /// is used by nobody.
+    /// Returns the use of a tensor. Parts of several experts may lie in one tensor, so any place
+    /// inside it counts. A tensor without bytes is unused.
     fn of(&self, entry: &TensorEntry) -> Owner {
         let first = (entry.file_idx, entry.offset_bytes);
         let end = (entry.file_idx, entry.offset_bytes + entry.len_bytes);
@@ -452,7 +454,7 @@ impl Owners {
     }
 }
 
-/// What the config says that all weights are, where mlx-lm looks for it.
+/// Returns the type that the config declares for all weights, from the keys that mlx-lm reads.
 pub(super) fn config_cast(
     torch_dtype: Option<&str>,
     text_dtype: Option<&str>,

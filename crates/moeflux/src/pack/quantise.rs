@@ -1,22 +1,22 @@
-//! Rows of floats to MLX affine codes, scales and biases.
+//! Quantises rows of floats to MLX affine weights, scales and biases.
 //!
-//! **Invariant:** the same bits as mlx-lm on the CPU. All in f32: the scale spans the group, the
-//! end of larger magnitude becomes a code without error, codes are rounded with the scale before
-//! that is rounded to its stored type. Values are finite.
+//! **Invariant:** the result has the same bits as that of mlx-lm on the CPU. All arithmetic is in
+//! f32: the scale spans the group, the end of larger magnitude is represented exactly, and weights
+//! are quantised with the scale before it is rounded to its stored type. Values must be finite.
 
 use half::{bf16, f16};
 use moeflux_kernels::{Affine, FloatKind};
 
-/// Added to a number below 2^22 it leaves that number, rounded to even, in the lowest bits.
+/// Adding this to a number below 2^22 leaves that number, rounded to even, in the lowest bits.
 const ROUNDER: f32 = 12_582_912.0;
 
-/// The smallest scale, as mlx-lm has it.
+/// The smallest scale, as in mlx-lm.
 const SCALE_MIN: f32 = 1e-7;
 
-/// Codes that fill whole bytes whatever their bits.
+/// Quantised weights that fill whole bytes at any bit width.
 const CODES_PER_PACK: usize = 8;
 
-/// Where a quantised matrix goes: exactly as long as its values need.
+/// The destination of a quantised matrix. Lengths must match its values exactly.
 #[derive(Debug)]
 pub(super) struct AffineTarget<'a> {
     pub(super) codes: &'a mut [u8],
@@ -28,7 +28,7 @@ pub(super) struct AffineTarget<'a> {
 ///
 /// # Panics
 ///
-/// If lengths do not fit, or the bits do not exist.
+/// If lengths do not match, or the bit width is not supported.
 pub(super) fn quantise(values: &[f32], affine: Affine, target: AffineTarget<'_>) {
     match affine.bits {
         2 => quantise_bits::<2>(values, affine, target),
@@ -59,13 +59,13 @@ fn quantise_bits<const BITS: usize>(values: &[f32], affine: Affine, target: Affi
     }
 }
 
-/// The largest code.
+/// Returns the largest quantised value.
 #[expect(clippy::cast_precision_loss, reason = "at most 255")]
 const fn levels(bits: usize) -> f32 {
     ((1_u32 << bits) - 1) as f32
 }
 
-/// Eight lanes, so that the compiler keeps them in registers.
+/// Uses eight lanes, which the compiler keeps in registers.
 fn min_and_max(values: &[f32]) -> (f32, f32) {
     let mut min = [f32::INFINITY; 8];
     let mut max = [f32::NEG_INFINITY; 8];
@@ -88,8 +88,8 @@ fn scale_and_bias(values: &[f32], levels: f32) -> (f32, f32) {
     if code_of_zero == 0.0 { (scale, 0.0) } else { (edge / code_of_zero, edge) }
 }
 
-/// `(value - bias) / scale`, rounded, clamped and packed. The quotient is at most twice the largest
-/// code, far below what [`ROUNDER`] takes.
+/// Computes `(value - bias) / scale`, rounded, clamped and packed. The quotient is at most twice
+/// the largest quantised value, far below the limit of [`ROUNDER`].
 fn encode<const BITS: usize>(values: &[f32], (scale, bias): (f32, f32), codes: &mut [u8]) {
     let last = ROUNDER + levels(BITS);
     let packs = values.as_chunks::<CODES_PER_PACK>().0.iter().zip(codes.chunks_exact_mut(BITS));
@@ -106,7 +106,7 @@ fn encode<const BITS: usize>(values: &[f32], (scale, bias): (f32, f32), codes: &
     }
 }
 
-/// Rounds to the stored type.
+/// Stores a value, rounded to the stored type.
 pub(super) fn store(value: f32, kind: FloatKind, target: &mut [u8]) {
     match kind {
         FloatKind::F32 => target.copy_from_slice(&value.to_le_bytes()),
@@ -128,7 +128,7 @@ mod tests {
         value as u64
     }
 
-    /// The rule as it is written down, one value after the other.
+    /// The literal definition, one value at a time.
     fn by_definition(values: &[f32], bits: u32) -> (Vec<u64>, f32, f32) {
         let n_bins = ((1_u32 << bits) - 1) as f32;
         let min = values.iter().copied().fold(f32::INFINITY, f32::min);

@@ -1,7 +1,7 @@
-//! Rows of a stored matrix as f32, rounded as mlx-lm rounds them before it quantises.
+//! Reads rows of a stored matrix as f32, rounded as in mlx-lm before quantisation.
 //!
-//! **Invariant:** what comes out is finite. FP8 becomes bf16 first, then every value takes the type
-//! that the model's config names. Knows one matrix, never a model.
+//! **Invariant:** all values returned are finite. FP8 is rounded to bf16 first, then every value to
+//! the type that the model's config declares. Operates on single matrices.
 
 use std::ops::Range;
 
@@ -12,35 +12,35 @@ use crate::error::{Error, Result};
 use crate::pack::source::SourceFiles;
 use crate::weights::Extent;
 
-/// A matrix of floats, FP8 or blocks of GGUF in a source's files.
+/// A matrix of floats, FP8 or GGUF blocks in a source's files.
 #[derive(Clone, Debug)]
 pub(super) struct FloatRows {
-    /// For messages.
+    /// Name of the tensor, for messages.
     pub(super) name: String,
     /// Kind, rows and columns as stored.
     pub(super) layout: MatrixLayout,
-    /// All values.
+    /// Place of all values.
     pub(super) codes: Extent,
-    /// Of FP8.
+    /// Place of the scales of FP8.
     pub(super) scales: Option<Extent>,
-    /// The type that values are rounded to.
+    /// Type to which values are rounded.
     pub(super) cast: FloatKind,
 }
 
 impl FloatRows {
-    /// Bytes that one row is read from.
+    /// Returns the stored bytes per row.
     pub(super) fn row_bytes(&self) -> usize {
         self.layout.row_bytes()
     }
 
-    /// The values of some rows.
+    /// Loads the values of some rows.
     ///
     /// # Errors
     ///
-    /// When they cannot be read, or one is NaN or infinite.
+    /// If they cannot be read, or a value is NaN or infinite.
     pub(super) fn load(&self, files: &SourceFiles, rows: &Range<usize>) -> Result<Vec<f32>> {
         let n_cols = self.layout.n_cols;
-        // A block of FP8 begins at a multiple of its rows.
+        // FP8 blocks begin at multiples of their row count.
         let first = match self.layout.kind {
             MatrixKind::Fp8(fp8) => fp8.first_row_with(rows.start),
             MatrixKind::Float(_) | MatrixKind::Affine(_) | MatrixKind::Block(_) => rows.start,

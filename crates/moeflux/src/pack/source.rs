@@ -1,10 +1,11 @@
-//! The files that are packed: opened, read, and deleted once all that they hold is elsewhere.
+//! The source files of a pack: opened, read, and deleted once all their contents are packed.
 //!
-//! **Invariant:** a file that is there has the header that the plan was made from. Files may be
-//! missing: an earlier run may have replaced them; only reading from one is an error.
+//! **Invariant:** an existing file has the header from which the plan was made. Files may be
+//! missing, because an earlier run may have deleted them; only reading from a missing file is an
+//! error.
 //!
-//! A shard may be a link, as in the cache of Hugging Face, where it points from `snapshots` to
-//! `blobs`. Reading follows links; deleting one would free nothing, so that its target goes first.
+//! A shard may be a link, as in the cache of Hugging Face, where `snapshots` links to `blobs`.
+//! Reads follow links. Deleting a link frees no space, so its target is deleted first.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -15,7 +16,7 @@ use moeflux_io::{ReadError, ReadFile};
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, ShardFile};
 
-/// The shards of a checkpoint, those that are still there opened.
+/// The shards of a checkpoint. Those that still exist are open.
 #[derive(Debug)]
 pub(super) struct SourceFiles {
     shards: Vec<SourceShard>,
@@ -29,17 +30,16 @@ struct SourceShard {
     disposal: Disposal,
 }
 
-/// What deleting a shard takes and brings.
+/// The effects of deleting a shard.
 #[derive(Clone, Debug)]
 struct Disposal {
-    /// What the path points to, where it is a link.
+    /// Target of the path, if it is a link.
     target: Option<PathBuf>,
-    /// The file system that gains room, and how much; `None`: none does, because the file has other
-    /// names.
+    /// Space freed by deleting the file; `None` if the file has other hard links.
     freed: Option<Freed>,
 }
 
-/// Room that deleting a file makes. A file with holes takes less than its length.
+/// Space freed by deleting a file. A sparse file takes less than its length.
 #[derive(Clone, Copy, Debug)]
 struct Freed {
     device: u64,
@@ -47,11 +47,11 @@ struct Freed {
 }
 
 impl SourceFiles {
-    /// Opens what is there.
+    /// Opens the files that exist.
     ///
     /// # Errors
     ///
-    /// If a file is there and is not the one whose header is known.
+    /// If an existing file is not the one whose header is known.
     pub(super) fn open(checkpoint: &Checkpoint) -> Result<Self> {
         let shards: Result<_> = checkpoint.files.iter().map(SourceShard::open).collect();
         Ok(Self { shards: shards? })
@@ -61,7 +61,7 @@ impl SourceFiles {
     ///
     /// # Errors
     ///
-    /// When the file is gone, ends early or cannot be read.
+    /// If the file is missing, has changed or cannot be read.
     pub(super) fn read(&self, file_idx: usize, offset_bytes: u64, target: &mut [u8]) -> Result<()> {
         let shard = &self.shards[file_idx];
         let Some(file) = &shard.file else {
@@ -71,7 +71,8 @@ impl SourceFiles {
         };
         file.read_exact_at(offset_bytes, target).map_err(|error| match error {
             ReadError::Device { source, .. } => Error::io("read", &shard.path)(source),
-            // It was long enough when its header was checked: what became of it says more.
+            // The file was long enough when its header was checked, so its change is the better
+            // error.
             other => self.check_unchanged(file_idx).err().unwrap_or_else(|| {
                 let problem = format!("{other}: the file changed while it was packed");
                 Error::malformed(&shard.path, problem)
@@ -79,8 +80,8 @@ impl SourceFiles {
         })
     }
 
-    /// Refuses a file that was replaced or written to since its header was read: what was read of
-    /// it may be a mixture.
+    /// Refuses a file that was replaced or written to after its header was read: the bytes read may
+    /// be a mixture.
     ///
     /// # Errors
     ///
@@ -90,30 +91,30 @@ impl SourceFiles {
         if file.is_some() { shard.check_unchanged() } else { Ok(()) }
     }
 
-    /// Whether the file is there.
+    /// Returns whether the file exists.
     pub(super) fn is_there(&self, file_idx: usize) -> bool {
         self.shards[file_idx].file.is_some()
     }
 
-    /// Whether the name is still there and leads nowhere: an interrupted deletion.
+    /// Returns whether the path is a dangling link, which an interrupted deletion leaves.
     pub(super) fn is_dead_link(&self, file_idx: usize) -> bool {
         let path = &self.shards[file_idx].path;
         fs::symlink_metadata(path).is_ok() && !path.exists()
     }
 
-    /// Bytes that deleting a file gives back to this file system.
+    /// Returns the bytes that deleting a file frees on the file system `device`.
     pub(super) fn freed_bytes(&self, file_idx: usize, device: Option<u64>) -> u64 {
         let shard = &self.shards[file_idx];
         let freed = shard.disposal.freed.filter(|freed| Some(freed.device) == device);
         freed.filter(|_| shard.file.is_some()).map_or(0, |freed| freed.n_bytes)
     }
 
-    /// Refuses to delete what other folders may use.
+    /// Refuses to delete files that other folders may use.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] naming a link that leads elsewhere than a cache's `snapshots` to its
-    /// `blobs`, or that another snapshot has too.
+    /// [`Error::Input`] with the link. Only a link from a cache's `snapshots` to its `blobs` may be
+    /// deleted, and only if no other snapshot has it too.
     pub(super) fn check_deletable(&self) -> Result<()> {
         for shard in &self.shards {
             let Some(target) = &shard.disposal.target else { continue };
@@ -129,16 +130,16 @@ impl SourceFiles {
         Ok(())
     }
 
-    /// Deletes a file: what a link leads to first, so that an interruption leaves a dead link and
-    /// not a file without a name.
+    /// Deletes a file. The target of a link is deleted first, so that an interruption leaves a
+    /// dangling link and not a file without a name.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`]; as [`SourceFiles::check_unchanged`], then nothing is deleted.
+    /// [`Error::Io`]; as [`SourceFiles::check_unchanged`], in which case nothing is deleted.
     pub(super) fn delete(&mut self, file_idx: usize) -> Result<()> {
         self.check_unchanged(file_idx)?;
         let shard = &mut self.shards[file_idx];
-        // Its room is given back when nobody has it open.
+        // The space is freed only after all handles are closed.
         shard.file = None;
         if let Some(target) = &shard.disposal.target {
             remove(target)?;
@@ -150,10 +151,10 @@ impl SourceFiles {
 impl SourceShard {
     fn open(shard: &ShardFile) -> Result<Self> {
         let path = &shard.path;
-        // What an interrupted deletion leaves is a link to nothing.
+        // An interrupted deletion leaves a dangling link.
         let file = if path.exists() { Some(shard.open()?) } else { None };
         let disposal = Disposal::of(path)?;
-        // A run that goes on knows headers from its journal only.
+        // A resumed run knows headers only from its journal.
         let identity = shard.identity.or(file.as_ref().map(ReadFile::identity));
         let shard = ShardFile { identity, ..shard.clone() };
         Ok(Self { path: path.clone(), shard, file, disposal })
@@ -172,7 +173,7 @@ impl Disposal {
         if !metadata.is_symlink() {
             return Ok(Self { target: None, freed: freed_by(&metadata) });
         }
-        // A dead link is what an interrupted deletion leaves.
+        // A dangling link, left by an interrupted deletion.
         let Ok(target) = fs::canonicalize(path) else {
             return Ok(Self { target: None, freed: None });
         };
@@ -181,12 +182,12 @@ impl Disposal {
     }
 }
 
-/// What deleting a file frees, if that file has no other name.
+/// Returns the space that deleting a file frees, if it has no other hard link.
 #[cfg(unix)]
 fn freed_by(metadata: &fs::Metadata) -> Option<Freed> {
     use std::os::unix::fs::MetadataExt as _;
 
-    // The unit of the count, whatever the file system's blocks.
+    // `blocks` counts units of 512 bytes, independent of the file system's block size.
     let n_bytes = metadata.blocks().saturating_mul(512).min(metadata.len());
     (metadata.nlink() == 1).then(|| Freed { device: metadata.dev(), n_bytes })
 }
@@ -196,7 +197,7 @@ fn freed_by(_metadata: &fs::Metadata) -> Option<Freed> {
     None
 }
 
-/// The file system that a folder, or the first of its parents that is there, lies on.
+/// Returns the file system of a folder, or of its nearest existing parent.
 #[cfg(unix)]
 pub(super) fn device_of(dir: &Path) -> Option<u64> {
     use std::os::unix::fs::MetadataExt as _;
@@ -211,7 +212,7 @@ pub(super) fn device_of(_dir: &Path) -> Option<u64> {
     None
 }
 
-/// Why the target of a link must stay, if it must.
+/// Returns the reason why a link's target must be kept, if there is one.
 fn reason_to_keep(link: &Path, target: &Path) -> Result<Option<&'static str>> {
     let snapshot = link.parent().and_then(|dir| fs::canonicalize(dir).ok());
     let snapshots = snapshot.as_deref().and_then(Path::parent);

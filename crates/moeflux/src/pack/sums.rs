@@ -1,7 +1,7 @@
-//! The checksums that hold a pack together: written when it is finished, compared by `verify`, and
-//! written for packs that lack them.
+//! The checksums of a whole pack: written when it is finished, checked by `verify`, and added to
+//! packs that lack them.
 //!
-//! **Invariant:** they appear whole or not at all, and never before all that they are of.
+//! **Invariant:** the document is written atomically, and only after all the files that it covers.
 
 use std::path::Path;
 
@@ -15,11 +15,12 @@ use crate::pack::damage::{Damage, DamagedPart};
 use crate::pack::folder::{self, Folder};
 use crate::pack::plan::Plan;
 
-/// Those of a pack whose files have their names, all but its `description`, by name and contents.
+/// Computes the checksums of a pack whose files are all in place except its `description`, which is
+/// given by name and contents.
 ///
 /// # Errors
 ///
-/// When a file cannot be read.
+/// If a file cannot be read.
 pub(super) fn of_finished(
     (plan, pack): (&Plan, u64),
     folder: &Folder,
@@ -39,12 +40,12 @@ pub(super) fn of_finished(
     Ok(sums)
 }
 
-/// Writes the checksums of a pack that has none, or others because its small files were edited on
-/// purpose. What they are of should have been verified. Gives the names of the small files.
+/// Writes the checksums of a pack that has none, or whose small files were edited deliberately. The
+/// pack should have been verified first. Returns the names of the small files.
 ///
 /// # Errors
 ///
-/// [`Error::Input`] if the folder is no pack; when a file cannot be read or written.
+/// [`Error::Input`] if the folder is not a pack; if a file cannot be read or written.
 pub fn write_sums(dir: &Path) -> Result<Vec<String>> {
     let checkpoint = Checkpoint::open(dir)?;
     let Some(packed) = &checkpoint.packed else { return Err(not_packed(dir)) };
@@ -54,8 +55,8 @@ pub fn write_sums(dir: &Path) -> Result<Vec<String>> {
     Ok(sums.documents.into_keys().collect())
 }
 
-/// Whether a folder is a pack whose small files have no checksums, as far as its first file of
-/// weights tells.
+/// Returns whether a folder is a pack whose small files have no checksums, judged by its first
+/// weight file.
 #[must_use]
 pub fn lacks_sums(dir: &Path) -> bool {
     if !dir.is_dir() || dir.join(PACK_SUMS_NAME).exists() {
@@ -66,32 +67,32 @@ pub fn lacks_sums(dir: &Path) -> bool {
     first.is_some_and(|name| is_packed(&dir.join(name)).unwrap_or(false))
 }
 
-/// What small files of a pack are compared with.
+/// The reference for the small files of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Documents {
-    /// What was packed.
+    /// The checksums of the packed files.
     AsPacked,
-    /// Nothing: they were edited on purpose.
+    /// None: the files were edited deliberately.
     Accepted,
 }
 
-/// What the checksums of a folder say of it, before its weights are read.
+/// The checksums of a folder, and the damage found before weights are read.
 #[derive(Debug)]
 pub(super) struct Known {
-    /// `None`: there are none, or they are damaged.
+    /// The checksums; `None` if they are absent or damaged.
     sums: Option<PackSums>,
-    /// Whether there are others than are stored.
+    /// Whether the stored checksums are absent or do not match.
     is_outdated: bool,
-    /// Damaged checksums, and small files that are not as they were packed.
+    /// Damaged checksums, and small files that have changed since packing.
     pub(super) damages: Vec<Damage>,
 }
 
 impl Known {
-    /// Compares the small files of a folder.
+    /// Checks the small files of a folder.
     ///
     /// # Errors
     ///
-    /// When one cannot be read.
+    /// If a file cannot be read.
     pub(super) fn of_folder(dir: &Path, documents: Documents) -> Result<Self> {
         let mut damages = Vec::new();
         let sums = match PackSums::load(dir) {
@@ -115,22 +116,22 @@ impl Known {
         Ok(Self { sums, is_outdated, damages })
     }
 
-    /// Small files that have checksums.
+    /// Returns the number of small files that have checksums.
     pub(super) fn n_documents(&self) -> usize {
         self.sums.as_ref().map_or(0, |sums| sums.documents.len())
     }
 
-    /// Whether the checksums should be written where nothing is damaged.
+    /// Returns whether the checksums should be written if nothing is damaged.
     pub(super) fn needs_writing(&self) -> bool {
         self.is_outdated
     }
 
-    /// Compares the last checksums of the files of weights as well.
+    /// Compares the last checksums of the weight files as well.
     ///
     /// # Errors
     ///
-    /// As [`PackSums::strangers`]; [`Error::Input`] if small files are accepted of a model that is
-    /// not packed.
+    /// As [`PackSums::strangers`]; [`Error::Input`] for [`Documents::Accepted`] if the model is not
+    /// packed.
     pub(super) fn add_strangers(
         &mut self,
         checkpoint: &Checkpoint,

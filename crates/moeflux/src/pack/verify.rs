@@ -1,8 +1,8 @@
-//! Every byte of a model's files read once, and compared with what is known of it.
+//! Reads every byte of a model's files once and checks it.
 //!
-//! **Invariant:** a packed folder's records and tensors are compared with their checksums, as the
-//! drive has them now; of other checkpoints only what values cannot be is seen: NaN and infinity
-//! among scales and vectors. All damage is found in one run. Memory is a buffer per thread.
+//! **Invariant:** records and tensors of a packed folder are compared with their checksums,
+//! bypassing cached data. In other checkpoints only impossible values are detected: NaN and
+//! infinity among scales and vectors. One run finds all damage. Memory is one buffer per thread.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
@@ -24,45 +24,46 @@ use crate::pack::damage::{Damage, DamagedPart};
 use crate::pack::sums::{Documents, Known};
 use crate::weights::{ExpertBank, Finite, Manifest, Places, Progress, VectorSource, Watch};
 
-/// Read at once: large enough for a drive's full rate from a few threads.
+/// Bytes per read: large enough for a drive's full rate with a few threads.
 const CHUNK_BYTES: u64 = 8 << 20;
 
-/// Tensors without checksums are read in parts of this, so that all threads have work.
+/// Tensors without checksums are read in parts of this length, so that all threads have work.
 const PART_BYTES: u64 = 64 << 20;
 
-/// More threads than this read no faster.
+/// Upper bound on threads: more do not read faster.
 const N_THREADS_MAX: usize = 8;
 
-/// What could be compared.
+/// The extent of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
     /// Every byte has a checksum.
     Checksums,
-    /// There are no checksums: that all bytes can be read, and that scales and vectors are finite.
+    /// There are no checksums. The check covers only that all bytes can be read and that scales and
+    /// vectors are finite.
     FiniteOnly,
 }
 
-/// What a run found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// What could be compared.
+    /// Extent of the check.
     pub coverage: Coverage,
-    /// Bytes that were read.
+    /// Number of bytes read.
     pub n_bytes: u64,
-    /// Experts that were compared with checksums.
+    /// Number of experts compared with checksums.
     pub n_records: usize,
-    /// Other tensors that were read.
+    /// Number of other tensors read.
     pub n_tensors: usize,
-    /// Small files that were compared with checksums.
+    /// Number of small files compared with checksums.
     pub n_documents: usize,
-    /// Whether it is a pack whose small files have no checksums, or others that were accepted:
-    /// [`super::write_sums`] writes them.
+    /// Whether this is a pack whose small files have no checksums, or differ from them with
+    /// [`Documents::Accepted`]. [`super::write_sums`] writes new ones.
     pub needs_pack_sums: bool,
-    /// Small files, then in the order of files and bytes.
+    /// Damage of small files, then of weight files ordered by file and offset.
     pub damages: Vec<Damage>,
 }
 
-/// Bytes that are read in one go.
+/// A byte range that is checked as a whole.
 #[derive(Debug)]
 struct Unit {
     file_idx: usize,
@@ -76,30 +77,30 @@ struct Unit {
 /// Bytes of a unit that must be finite.
 #[derive(Clone, Copy, Debug)]
 struct Searched {
-    /// The first of them, in the unit.
+    /// Offset in the unit.
     first_bytes: u64,
     len_bytes: u64,
     finite: Finite,
-    /// Bytes of the same part before them.
+    /// Bytes of the same part in earlier units.
     skipped_bytes: u64,
 }
 
-/// Checks the model in a folder.
+/// Checks the model in a folder. Damage is part of the result, not an error, and so are small files
+/// that have changed since packing. If the model cannot be opened because of them, only they are
+/// reported.
 ///
 /// # Errors
 ///
-/// What is wrong with its config and headers, [`Error::Cancelled`]; damage of what they describe is
-/// no error but the answer, and so are small files that are not as they were packed: where nothing
-/// can be read without them, nothing else is.
+/// If config or headers are invalid, or a file cannot be opened; [`Error::Cancelled`].
 pub fn verify(dir: &Path, n_threads: usize, watch: &mut Watch<'_>) -> Result<Verified> {
     verify_with(dir, Documents::AsPacked, n_threads, watch)
 }
 
-/// The same; what small files must be is the caller's.
+/// Checks the model in a folder like [`verify`], with `documents` as the reference for small files.
 ///
 /// # Errors
 ///
-/// As [`verify`]; [`Error::Input`] if small files are accepted of a model that is not packed.
+/// As [`verify`]; [`Error::Input`] for [`Documents::Accepted`] if the model is not packed.
 pub fn verify_with(
     dir: &Path,
     documents: Documents,
@@ -151,7 +152,7 @@ pub fn verify_with(
 }
 
 impl Verified {
-    /// Of a pack of which nothing was read.
+    /// Returns the result for a pack of which nothing was read.
     fn nothing() -> Self {
         Self {
             coverage: Coverage::Checksums,
@@ -165,7 +166,8 @@ impl Verified {
     }
 }
 
-/// Types of the tensors that `weights` searches for what is not finite, by file and first byte.
+/// Returns the types of the tensors that `weights` checks for non-finite values, by file and
+/// offset.
 fn searched_tensors(manifest: &Manifest) -> BTreeMap<(usize, u64), Finite> {
     let mut kinds = BTreeMap::new();
     for matrix in &manifest.matrices {
@@ -222,7 +224,7 @@ fn plain_units(manifest: &Manifest, checkpoint: &Checkpoint) -> Vec<Unit> {
     units
 }
 
-/// A whole unit, or a part that begins where it begins.
+/// Returns a search over a whole unit, or over a part at its beginning.
 fn searched_all(len_bytes: u64, finite: Finite, skipped_bytes: u64) -> Searched {
     Searched { first_bytes: 0, len_bytes, finite, skipped_bytes }
 }
@@ -238,7 +240,7 @@ fn packed_units(
         let table = PackedTable::read((checkpoint, packed), file_idx, &files[file_idx])?;
         let table_at = table.first_bytes;
         if !table.is_whole {
-            // Then its last checksum says nothing of where it comes from.
+            // The last checksum of a damaged table says nothing about its origin.
             damages.retain(|it| it.part != DamagedPart::Stranger || it.file != shard.path);
             damages.push(Damage {
                 part: DamagedPart::Checksums,
@@ -310,7 +312,7 @@ fn push_tensors(
     }
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Run<'a> {
     checkpoint: &'a Checkpoint,
     files: &'a [ReadFile],
@@ -319,7 +321,7 @@ struct Run<'a> {
     is_stopped: AtomicBool,
 }
 
-/// What a thread tells.
+/// A message from a thread.
 enum News {
     Read(u64),
     Damaged(usize, Damage),
@@ -342,7 +344,7 @@ impl Run<'_> {
                 n_started += usize::from(thread.is_ok());
             }
             if n_started == 0 {
-                // No threads left in the system: slower, but it works.
+                // The system has no threads left: run here, which is slower.
                 self.work(&sender);
             }
             drop(sender);
@@ -397,7 +399,7 @@ impl Run<'_> {
                     len_bytes: unit.len_bytes,
                     problem,
                 };
-                // Nobody listens only if the listener has panicked.
+                // Sending fails only if the receiver has panicked.
                 drop(news.send(News::Damaged(unit_idx, damage)));
             }
         }
@@ -439,8 +441,8 @@ impl Run<'_> {
 }
 
 impl Unit {
-    /// Place in the file of the first value of this chunk, or of its block, that should be finite
-    /// and is not. Chunks and parts begin at multiples of a float's size.
+    /// Returns the offset in the file of the first value in this chunk, or of its block, that
+    /// should be finite and is not. Chunks and parts begin at multiples of a float's size.
     fn first_non_finite(&self, skipped: u64, chunk: &[u8]) -> Option<u64> {
         let end = skipped + chunk.len() as u64;
         let in_part = |part: &Searched| {

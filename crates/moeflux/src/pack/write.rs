@@ -1,7 +1,9 @@
-//! One file of a pack: its jobs done, its bytes and checksums written, and read back if asked.
+//! Writes one file of a pack: runs its jobs, writes bytes and checksums, and reads them back if
+//! requested.
 //!
-//! **Invariant:** a checksum is taken from memory before the bytes go to the drive, so that reading
-//! back compares the drive with what was meant. Memory is a window of pieces and one record.
+//! **Invariant:** checksums are computed from memory before the bytes are written, so that reading
+//! back compares the drive with the intended bytes. Memory is bounded by a window of pieces and one
+//! record.
 
 use std::fs::File;
 use std::hash::Hasher as _;
@@ -21,7 +23,7 @@ use crate::pack::pipeline::in_order;
 use crate::pack::source::SourceFiles;
 use crate::weights::{Progress, Watch};
 
-/// Counts bytes for a watcher, and asks it before each step whether to go on.
+/// Reports progress to a watcher, which may cancel before each step.
 pub(super) struct Steps<'s, 'w> {
     progress: Progress,
     watch: &'s mut Watch<'w>,
@@ -32,7 +34,7 @@ impl<'s, 'w> Steps<'s, 'w> {
         Self { progress: Progress { done_bytes: 0, total_bytes }, watch }
     }
 
-    /// So many bytes more are done.
+    /// Reports `n_bytes` more as done.
     pub(super) fn add(&mut self, n_bytes: u64) -> Result<()> {
         self.progress.done_bytes += n_bytes;
         match (self.watch)(self.progress) {
@@ -41,17 +43,17 @@ impl<'s, 'w> Steps<'s, 'w> {
         }
     }
 
-    /// Something is about to change on the drive.
+    /// Announces a change on the drive.
     pub(super) fn before(&mut self) -> Result<()> {
         self.add(0)
     }
 }
 
-/// Writes a file under its partial name and waits until the drive has it.
+/// Writes a file under its partial name and waits until it is on the drive.
 ///
 /// # Errors
 ///
-/// When the source cannot be read, the file cannot be written, or the watcher says so.
+/// If the source cannot be read or the file cannot be written; [`Error::Cancelled`].
 pub(super) fn write_file(
     plan: &FilePlan,
     (files, folder): (&SourceFiles, &Folder),
@@ -79,7 +81,7 @@ pub(super) fn write_file(
     folder.sync(&file, &plan.name)
 }
 
-/// By job: whether it completes a record.
+/// Returns for each job whether it completes a record.
 fn last_of_records(jobs: &[Job]) -> Vec<bool> {
     let expert = |job: &Job| match job.puts.first() {
         Some(Put::Record { expert, .. }) => Some(*expert),
@@ -97,11 +99,11 @@ struct Writer<'a, 's, 'w> {
     sums: Sums,
 }
 
-/// Checksums in the making.
+/// Checksums in progress.
 enum Sums {
-    /// By tensor.
+    /// One per tensor.
     Tensors(Vec<XxHash3_64>),
-    /// The record that is being put together, and the sums of those before it.
+    /// The record being assembled, and the checksums of those before it.
     Records { record: Vec<u8>, done: Vec<u64> },
 }
 
@@ -113,7 +115,7 @@ impl Sums {
         }
     }
 
-    /// The table as it is stored.
+    /// Returns the table in its stored form.
     fn finish(&self, plan: &FilePlan) -> Vec<u8> {
         let sums = match self {
             Self::Tensors(hashes) => hashes.iter().map(XxHash3_64::finish).collect(),
@@ -150,7 +152,7 @@ impl Writer<'_, '_, '_> {
         }
     }
 
-    /// Writes the record; its padding was zero from the start.
+    /// Writes the record. Its padding is always zero.
     fn put_record(&mut self, expert: ExpertIdx) -> Result<()> {
         let Sums::Records { record, done } = &mut self.sums else {
             unreachable!("a record in a file of records")
@@ -178,7 +180,7 @@ impl Writer<'_, '_, '_> {
 ///
 /// # Errors
 ///
-/// [`Error::Malformed`] with the bytes that differ.
+/// [`Error::Malformed`] with the bytes that differ; [`Error::Io`], [`Error::Cancelled`].
 pub(super) fn read_back(plan: &FilePlan, path: &Path, steps: &mut Steps<'_, '_>) -> Result<()> {
     let file = ReadFile::open(path).map_err(Error::io("open", path))?;
     file.forget_cached();

@@ -1,11 +1,11 @@
-//! What ranks tell each other of themselves before they load a model.
+//! Properties that ranks exchange before they load a model.
 
-/// What ranks tell each other of themselves before they load a model.
+/// Properties that a rank reports before it loads a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// Must be the same on all: what it is, its value.
+    /// Names and values that must be equal on all ranks.
     pub same: Vec<(&'static str, String)>,
-    /// The least of all ranks counts.
+    /// Numbers of which the minimum over all ranks applies.
     pub least: Vec<u64>,
 }
 
@@ -20,7 +20,7 @@ impl Hello {
         text.into_bytes()
     }
 
-    /// Names with values, and numbers.
+    /// Reads the names with values, and the numbers.
     pub(super) fn read(bytes: &[u8]) -> Option<(Pairs, Vec<u64>)> {
         let text = std::str::from_utf8(bytes).ok()?;
         let (same, least) = text.rsplit_once("\n\t")?;
@@ -31,10 +31,10 @@ impl Hello {
     }
 }
 
-/// What something is, and its value.
+/// Names with values.
 pub(super) type Pairs = Vec<(String, String)>;
 
-/// In what two ranks differ first.
+/// Describes the first difference between two ranks, if any.
 pub(super) fn difference(first: &[(String, String)], other: &[(String, String)]) -> Option<String> {
     let pairs = first.iter().zip(other);
     let found = pairs

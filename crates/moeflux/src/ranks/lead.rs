@@ -1,6 +1,6 @@
-//! The device of rank 0: what changes sessions there is told to the other ranks first.
+//! The device of rank 0: repeats each change of sessions on the other ranks.
 //!
-//! **Invariant:** a call works on all ranks, or on none that anybody can tell.
+//! **Invariant:** a call takes effect on all ranks, or has no observable effect on any.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::ops::{Batch, Plan, Purpose, Routes, StateSpec};
 use crate::ranks::link::SharedLink;
 use crate::ranks::order::Order;
 
-/// A backend whose states all ranks have.
+/// A backend whose sessions exist on all ranks.
 #[derive(Debug)]
 pub(crate) struct LeadBackend {
     inner: Box<dyn Backend>,
     link: SharedLink,
-    /// Marks that the last step had: none need no order.
+    /// Whether marks were ever set. Until then, setting none requires no order.
     has_marks: bool,
 }
 
@@ -32,7 +32,7 @@ impl LeadBackend {
         self.link.lock().agree(result)
     }
 
-    /// What cannot fail is told; if ranks are gone, the next call that can fail says so.
+    /// Sends an order that cannot fail. If ranks are gone, the next call that can fail reports it.
     fn tell(&self, order: &Order) {
         drop(self.link.lock().tell(order));
     }

@@ -1,7 +1,7 @@
-//! One rank's end of what connects all of them: exchanges with notes, errors that travel, orders.
+//! One rank's end of the connection: exchanges with headers, forwarded errors, orders.
 //!
-//! **Invariant:** once ranks do not agree about where they are or what they computed, nothing more
-//! is exchanged: whoever is asked afterwards gets the same error.
+//! **Invariant:** once ranks disagree about their stage or their results, nothing more is
+//! exchanged: every later call returns the same error.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,20 +17,20 @@ use crate::ranks::stats::{LinkStats, Waits};
 use crate::ranks::{Place, Ranks};
 use crate::weights::Shares;
 
-/// What an engine takes to be one of several ranks.
+/// Membership of an engine in a group of ranks.
 #[derive(Clone, Debug)]
 pub struct RankGroup {
     link: SharedLink,
-    /// What each rank has of every expert.
+    /// Each rank's share of every expert.
     pub shares: Shares,
 }
 
 impl RankGroup {
-    /// The rank that `ranks` says it is.
+    /// Creates the group from this rank's transport and the shares of all ranks.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] if there are not as many shares as ranks.
+    /// [`Error::Input`] if the numbers of shares and ranks differ.
     pub fn new(ranks: Box<dyn Ranks>, shares: Shares) -> Result<Self> {
         let (n_ranks, n_shares) = (ranks.place().n_ranks(), shares.n_ranks());
         if n_ranks != n_shares {
@@ -39,7 +39,7 @@ impl RankGroup {
         Ok(Self { link: SharedLink(Arc::new(Mutex::new(Link::new(ranks)))), shares })
     }
 
-    /// Who this is.
+    /// Returns the place of this rank.
     #[must_use]
     pub fn place(&self) -> Place {
         self.link.lock().place().clone()
@@ -49,32 +49,32 @@ impl RankGroup {
         &self.link
     }
 
-    /// The job is over because of this, on all ranks.
+    /// Ends the job on all ranks, for this reason.
     pub fn abort(&self, why: &str) {
         self.link.lock().ranks.abort(why);
     }
 
-    /// Whether ranks cannot go on together, which was said then.
+    /// Returns whether the ranks can no longer go on together. The callback has reported this.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.link.lock().broken.is_some()
     }
 
-    /// This rank cannot even begin to open the model: all ranks hear why.
+    /// Tells all ranks why this one cannot even begin to open the model.
     ///
     /// # Errors
     ///
-    /// Why, or what another rank says.
+    /// Always: this error, or that of another rank.
     pub fn refuse(&self, error: Error) -> Result<()> {
         self.link.lock().meet(Err(error)).map(drop)
     }
 
-    /// How long each of so many exchanges takes in which all ranks together give so many bytes;
-    /// all ranks must ask for the same.
+    /// Times `n_times` exchanges in which all ranks together send `n_bytes`. All ranks must call
+    /// this with the same arguments.
     ///
     /// # Errors
     ///
-    /// [`Error::Rank`].
+    /// [`Error::Rank`] if ranks do not answer or do not agree.
     pub fn time_exchanges(&self, n_bytes: usize, n_times: usize) -> Result<Vec<Duration>> {
         let mut link = self.link.lock();
         let own = vec![0; n_bytes / link.place().n_ranks()];
@@ -83,30 +83,31 @@ impl RankGroup {
             link.exchange(Stage::Start, 0, Ok(&own))?;
             Ok(link.ranks.now().saturating_sub(began))
         };
-        // The first one waits for ranks that are not here yet.
+        // The first exchange waits for ranks that have not arrived yet.
         exchange()?;
         (0..n_times).map(|_| exchange()).collect()
     }
 
-    /// What lets rank 0 say that it is there while it has no orders.
+    /// Returns a handle with which rank 0 sends keep-alives while it has no orders.
     #[must_use]
     pub fn heart(&self) -> Heart {
         Heart(Arc::downgrade(&self.link.0))
     }
 
-    /// When ranks cannot go on together, this says so; then the job is over, on all ranks.
+    /// Sets a callback for when the ranks cannot go on together. It receives the error; then the
+    /// job ends on all ranks.
     pub fn on_break(&self, say: Box<dyn Fn(&Error) + Send>) {
         self.link.lock().on_break = Some(OnBreak(say));
     }
 }
 
-/// The beat of a link, for as long as there is one.
+/// A handle that sends the keep-alives of a link while the link exists.
 #[derive(Clone, Debug)]
 pub struct Heart(Weak<Mutex<Link>>);
 
 impl Heart {
-    /// Says that rank 0 is there, unless it is busy with the others anyway; whether there is
-    /// anybody to hear it.
+    /// Sends a keep-alive, unless the link is in use anyway. Returns whether the link still exists
+    /// and works.
     pub fn beat(&self) -> bool {
         let Some(link) = self.0.upgrade() else { return false };
         let Ok(mut link) = link.try_lock() else { return true };
@@ -114,7 +115,7 @@ impl Heart {
     }
 }
 
-/// A link, for the device and for those who change its states.
+/// A link shared by the device and the code that changes its states.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedLink(Arc<Mutex<Link>>);
 
@@ -124,7 +125,7 @@ impl SharedLink {
     }
 }
 
-/// Where in a step an exchange stands.
+/// The point of a step at which an exchange takes place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// While the model is opened.
@@ -159,12 +160,12 @@ impl fmt::Display for Stage {
     }
 }
 
-/// Numbers as they travel.
+/// Encodes numbers for other ranks.
 pub(crate) fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|it| it.to_le_bytes()).collect()
 }
 
-/// Who says that nothing goes on.
+/// The callback for a broken link.
 struct OnBreak(Box<dyn Fn(&Error) + Send>);
 
 impl fmt::Debug for OnBreak {
@@ -173,23 +174,23 @@ impl fmt::Debug for OnBreak {
     }
 }
 
-/// One rank's end.
+/// One rank's end of the connection.
 #[derive(Debug)]
 pub(crate) struct Link {
     ranks: Box<dyn Ranks>,
     sequence: u64,
     own: Vec<u8>,
     from: Vec<Vec<u8>>,
-    /// What went wrong here since the last exchange.
+    /// An error on this rank since the last exchange.
     deferred: Option<Error>,
-    /// On rank 0: layers that were told to the others and have not been run.
+    /// On rank 0: layers that were sent to the others and have not run yet.
     open: Option<Range<usize>>,
-    /// Per layer: whether ranks meet there.
+    /// For each layer, whether ranks exchange values there.
     meets: Vec<bool>,
-    /// Why nothing goes on.
+    /// The rank and the problem that broke the link.
     broken: Option<(usize, String)>,
     on_break: Option<OnBreak>,
-    /// Whether a model was opened: a job runs one.
+    /// Whether a model was opened: a job runs only one.
     is_used: bool,
     stats: LinkStats,
     waits: Waits,
@@ -226,12 +227,12 @@ impl Link {
         self.stats.clone()
     }
 
-    /// So long computing has waited for the drive, in all.
+    /// Records the total time for which computing has waited for the drive.
     pub(crate) fn set_read_wait(&mut self, time: Duration) {
         self.waits.read = time;
     }
 
-    /// In which layers ranks meet.
+    /// Sets the layers in which ranks exchange values.
     pub(crate) fn set_meets(&mut self, meets: Vec<bool>) {
         self.meets = meets;
     }
@@ -240,18 +241,18 @@ impl Link {
         self.ranks.set_patience(factor);
     }
 
-    /// Keeps an error for the next exchange, where all hear of it.
+    /// Keeps an error for the next exchange, where all ranks learn of it.
     pub(crate) fn defer(&mut self, error: Error) {
         self.deferred.get_or_insert(error);
     }
 
-    /// All ranks give their values, or what went wrong; afterwards [`Link::values_of`] has those of
-    /// each. `hash` is of what all ranks have alike.
+    /// Exchanges values, or an error, with all ranks; afterwards [`Link::values_of`] returns those
+    /// of each. `hash` covers data that is equal on all ranks.
     ///
     /// # Errors
     ///
-    /// What went wrong here or on another rank; [`Error::Cancelled`] if rank 0 ends the step here;
-    /// [`Error::Rank`] if ranks do not agree or do not answer: nothing goes on then.
+    /// The error of this or of another rank; [`Error::Cancelled`] if rank 0 ends the step here;
+    /// [`Error::Rank`] if ranks disagree or do not answer, which breaks the link.
     pub(crate) fn exchange(&mut self, stage: Stage, hash: u64, own: Result<&[u8]>) -> Result<()> {
         let own = match self.deferred.take() {
             Some(error) => Err(error),
@@ -268,11 +269,11 @@ impl Link {
         self.first_error(stage)
     }
 
-    /// Ends the step that the others are in, if they are in one.
+    /// Ends the step that the others are in, if any.
     fn settle(&mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let Some(layer_idx) = open.into_iter().find(|it| self.meets[*it]) else { return Ok(()) };
-        // It is another place than theirs only in what the note says.
+        // The others may be at a later stage, but the stage of a stop is not compared.
         self.swap(Stage::Inner(LayerIdx(layer_idx)), 0, (Content::Stop, &[]))
     }
 
@@ -310,13 +311,13 @@ impl Link {
         }
     }
 
-    /// Whether all notes are of the same exchange and of the same numbers.
+    /// Checks that all headers are of the same exchange and stage, and that hashes are equal.
     fn compare(&mut self, stage: Stage, own: Note) -> Result<()> {
         let own_rank = self.place().rank;
         let mut notes = Vec::with_capacity(self.from.len());
         for rank in 0..self.from.len() {
             let message = if rank == own_rank { &self.own } else { &self.from[rank] };
-            // Those of this rank did not travel.
+            // This rank's own message was not transmitted.
             let is_whole = rank == own_rank || Note::is_whole(message);
             let Some((note, _)) = Note::read(message).filter(|_| is_whole) else {
                 let problem = format!("sent a message that arrived damaged, {stage}");
@@ -339,7 +340,7 @@ impl Link {
             let problem = format!("is at another place of the step, {stage}");
             return Err(self.break_off(rank, problem));
         }
-        // Who could not compute them gives no hash.
+        // A rank that failed to compute its values has no hash.
         let (ranks, with_values): (Vec<usize>, Vec<Note>) = notes
             .iter()
             .copied()
@@ -356,7 +357,7 @@ impl Link {
         Ok(())
     }
 
-    /// What the first rank says that went wrong, if one does.
+    /// Returns the error of the first other rank that reports one, or `Cancelled` after a stop.
     fn first_error(&mut self, stage: Stage) -> Result<()> {
         let own_rank = self.place().rank;
         for rank in (0..self.from.len()).filter(|rank| *rank != own_rank) {
@@ -383,11 +384,11 @@ impl Link {
         Note::read(&self.from[rank]).map_or(&[], |(_, payload)| payload)
     }
 
-    /// The numbers, so many, that another rank gave in the last exchange.
+    /// Returns the `n_floats` numbers that another rank sent in the last exchange.
     ///
     /// # Errors
     ///
-    /// [`Error::Rank`] if they are not so many.
+    /// [`Error::Rank`] if it sent a different number.
     pub(crate) fn floats_of(&mut self, rank: usize, n_floats: usize) -> Result<Vec<f32>> {
         let values = self.values_of(rank).chunks_exact(size_of::<f32>());
         if values.len() != n_floats || !values.remainder().is_empty() {
@@ -398,7 +399,8 @@ impl Link {
         Ok(values.map(|it| f32::from_le_bytes(it.try_into().expect("4 bytes"))).collect())
     }
 
-    /// Nothing goes on.
+    /// Breaks the link and returns the error. The first break calls the callback, if any, and then
+    /// ends the job.
     pub(crate) fn break_off(&mut self, rank: usize, problem: String) -> Error {
         let is_first = self.broken.is_none();
         self.broken.get_or_insert((rank, problem.clone()));
@@ -415,7 +417,7 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] if there was one already.
+    /// [`Error::Input`] if one was opened before.
     pub(crate) fn begin(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.is_used, true) {
             let problem = "the ranks of a job run one model: begin another job for another one";
@@ -424,18 +426,18 @@ impl Link {
         Ok(())
     }
 
-    /// Whether anything can go on.
+    /// Fails if the link is broken.
     pub(crate) fn check(&self) -> Result<()> {
         let Some((rank, problem)) = &self.broken else { return Ok(()) };
         let host = self.place().hosts.get(*rank).cloned().unwrap_or_default();
         Err(Error::Rank { rank: *rank, host, problem: problem.clone() })
     }
 
-    /// Says whether a call worked; it worked if it did on all ranks.
+    /// Exchanges whether a call succeeded; it succeeds only if it did on all ranks.
     ///
     /// # Errors
     ///
-    /// What went wrong on any.
+    /// The error of any rank.
     pub(crate) fn agree<T>(&mut self, result: Result<T>) -> Result<T> {
         self.agree_at(Stage::Agreed, result)
     }
@@ -450,23 +452,23 @@ impl Link {
         }
     }
 
-    /// Tells the others what rank 0 is about to do, after ending the step that they are in.
+    /// Sends an order of rank 0 to the others, after ending the step that they are in.
     ///
     /// # Errors
     ///
-    /// [`Error::Rank`].
+    /// [`Error::Rank`] if the link is or gets broken, or if a rank is gone.
     pub(crate) fn tell(&mut self, order: &Order) -> Result<()> {
         self.settle()?;
         self.check()?;
         self.ranks.tell(&order.to_bytes())
     }
 
-    /// Before rank 0 runs a layer: tells it to the others, with those up to `end`, unless they were
-    /// told.
+    /// Prepares a layer on rank 0: sends it and those before `end` to the others, unless that was
+    /// done before.
     ///
     /// # Errors
     ///
-    /// [`Error::Rank`].
+    /// As [`Link::tell`].
     pub(crate) fn begin_layer(
         &mut self,
         (first, end): (LayerIdx, LayerIdx),
@@ -479,17 +481,18 @@ impl Link {
         Ok(())
     }
 
-    /// After it: whether all ranks did it.
+    /// Ends a layer on rank 0. `is_done` says whether it succeeded, which is the same on all ranks.
     pub(crate) fn end_layer(&mut self, layer: LayerIdx, is_done: bool) {
         let open = self.open.take().filter(|_| is_done);
         self.open = open.map(|open| layer.0 + 1..open.end).filter(|open| !open.is_empty());
     }
 
-    /// The next order of rank 0.
+    /// Waits for the next order of rank 0.
     ///
     /// # Errors
     ///
-    /// [`Error::Rank`]; [`Error::Machine`] if it cannot be read.
+    /// [`Error::Rank`] if the link is or gets broken; [`Error::Machine`] if the order is
+    /// unreadable.
     pub(crate) fn hear(&mut self, bytes: &mut Vec<u8>) -> Result<Order> {
         self.check()?;
         bytes.clear();
@@ -500,11 +503,12 @@ impl Link {
         }
     }
 
-    /// All ranks say what they are: the least of each number.
+    /// Exchanges the properties of all ranks. Returns the minimum of each number.
     ///
     /// # Errors
     ///
-    /// [`Error::Rank`] for the first that differs from rank 0, by name; what went wrong on any.
+    /// [`Error::Rank`] for the first rank that differs from rank 0, with the name of the
+    /// difference; otherwise the error of any rank.
     pub(crate) fn meet(&mut self, own: Result<Hello>) -> Result<Vec<u64>> {
         let own = match own {
             Ok(hello) => hello.to_bytes(),
@@ -534,11 +538,12 @@ impl Link {
     }
 }
 
-/// The rank whose value is not that of most, rank 0 among equally many; `None` if all are equal.
+/// Returns the first rank whose value is not the most frequent one; `None` if all are equal. In a
+/// tie, the value of the lowest rank counts as the most frequent.
 fn odd_one<T: PartialEq>(notes: &[Note], value: impl Fn(&Note) -> T) -> Option<usize> {
     let values: Vec<T> = notes.iter().map(value).collect();
     let n_like = |it: &T| values.iter().filter(|other| *other == it).count();
-    // The first of the largest.
+    // The first of the most frequent values.
     let most = values.iter().rev().max_by_key(|it| n_like(it))?;
     values.iter().position(|it| it != most)
 }

@@ -1,9 +1,8 @@
-//! Ranks within one process, on threads, with a clock that is simulated: a network with delays and
-//! everything that goes wrong with one.
+//! Ranks on threads of one process, with a simulated clock: a network with delays and faults.
 //!
-//! **Invariant:** time passes only while all ranks wait; then it goes on to the moment at which the
-//! first of them has what it waits for, or has waited too long. So no test takes as long as what it
-//! simulates, and none hangs.
+//! **Invariant:** time advances only while all ranks wait, to the moment at which the first of them
+//! receives its message or times out. So tests do not take as long as the time they simulate, and
+//! none hangs.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,14 +11,14 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::ranks::{Place, Ranks};
 
-/// How a simulated network behaves.
+/// Properties of a simulated network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalSettings {
-    /// From sending a message to its arrival.
+    /// Time from sending a message to its arrival.
     pub delay: Duration,
-    /// And for each byte of it.
+    /// Additional time per byte.
     pub nanos_per_byte: u64,
-    /// How long a rank waits for others.
+    /// Timeout of a rank that waits for others.
     pub deadline: Duration,
 }
 
@@ -30,16 +29,16 @@ impl Default for LocalSettings {
     }
 }
 
-/// What goes wrong on a rank.
+/// A fault of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The process is gone.
+    /// The process dies.
     Death,
-    /// It does nothing for so long.
+    /// The rank stalls for this long.
     Stall(Duration),
-    /// What it sends is lost.
+    /// Its message is lost.
     Loss,
-    /// The bit of this number of its message arrives as another, counted from the end.
+    /// The bit with this index, counted from the end of its message, is flipped.
     Flip(u32),
 }
 
@@ -49,7 +48,7 @@ struct Message {
     bytes: Vec<u8>,
 }
 
-/// What is on its way from one rank to another: of exchanges, and orders.
+/// Messages in transit from one rank to another: values of exchanges, and orders.
 #[derive(Debug, Default)]
 struct Way {
     values: VecDeque<Message>,
@@ -58,13 +57,13 @@ struct Way {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
-    /// It computes.
+    /// It is computing.
     No,
-    /// For values of all others, until then.
+    /// For the values of all others, until this time.
     ForAll { until: Duration },
     /// For an order.
     ForOrder,
-    /// It is gone, and nobody was told.
+    /// The rank is gone, without notice to the others.
     Gone,
 }
 
@@ -74,7 +73,7 @@ struct State {
     /// `[from][to]`.
     ways: Vec<Vec<Way>>,
     waiting: Vec<Waiting>,
-    /// Per rank: at which of its exchanges what happens.
+    /// Per rank, the exchange at which a fault occurs.
     faults: Vec<Option<(u64, Fault)>>,
     n_exchanges: Vec<u64>,
 }
@@ -95,11 +94,11 @@ pub struct LocalRanks {
 }
 
 impl LocalRanks {
-    /// All ranks of a job; at its exchange of that number a rank has this fault.
+    /// Creates all ranks of a job. Each fault is given as rank, index of its exchange, and kind.
     ///
     /// # Panics
     ///
-    /// If there are none.
+    /// If `n_ranks` is 0.
     #[must_use]
     pub fn job(
         n_ranks: usize,
@@ -138,7 +137,7 @@ impl LocalRanks {
         Error::Rank { rank, host: self.place.hosts[rank].clone(), problem }
     }
 
-    /// Waits until what this rank waits for has come, or its time is over.
+    /// Waits until this rank has received what it waits for, or has timed out.
     fn wait<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -172,7 +171,7 @@ impl State {
         message.is_some_and(|it| it.arrives_at <= now)
     }
 
-    /// The first rank whose values a rank has not got.
+    /// Returns the first rank whose values this rank has not received.
     fn missing(&self, rank: usize) -> Option<usize> {
         (0..self.ways.len())
             .filter(|from| *from != rank)
@@ -185,7 +184,7 @@ impl State {
             Waiting::Gone => false,
             Waiting::ForAll { until } => self.missing(rank).is_none() || self.now >= until,
             Waiting::ForOrder => {
-                // What it sent before still comes.
+                // Orders sent before its end still arrive.
                 let next = self.ways[0][rank].orders.front();
                 let is_gone = self.waiting[0] == Waiting::Gone && next.is_none();
                 is_gone || Self::has_come(next, self.now)
@@ -193,7 +192,7 @@ impl State {
         }
     }
 
-    /// When a rank that waits has something to do, as far as is known.
+    /// Returns the time at which a waiting rank can proceed, as far as is known.
     fn next_of(&self, rank: usize) -> Option<Duration> {
         match self.waiting[rank] {
             Waiting::No | Waiting::Gone => None,
@@ -208,7 +207,7 @@ impl State {
         }
     }
 
-    /// Lets time pass if everybody waits; whether it did.
+    /// Advances the clock if all ranks wait. Returns whether it did.
     fn go_on(&mut self) -> bool {
         let ranks = 0..self.waiting.len();
         if ranks.clone().any(|rank| self.is_ready(rank)) {
@@ -310,7 +309,7 @@ impl Ranks for LocalRanks {
 }
 
 impl Drop for LocalRanks {
-    /// Nobody waits for who has left.
+    /// Marks the rank as gone, so that others do not wait for it.
     fn drop(&mut self) {
         let rank = self.place.rank;
         self.lock().waiting[rank] = Waiting::Gone;

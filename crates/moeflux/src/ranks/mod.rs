@@ -1,10 +1,10 @@
-//! Several machines that run one model: each has some rows of every expert, and all of the rest.
+//! Runs one model on several machines: each has some rows of every expert, and all other weights.
 //!
-//! Rank 0 is the engine that sessions use. What it does to its device it tells to the others first,
-//! as an [`Order`]; in each sparse layer all ranks exchange the values that they computed. What
-//! carries the bytes is a [`Ranks`]. **Invariant:** all ranks take part in every exchange, whatever
-//! went wrong on one of them: an error travels in the place of values, and all leave the step
-//! together. All ranks hold the same activations to the bit; each exchange compares them.
+//! Rank 0 is the engine that sessions use. It sends each operation on its device to the other ranks
+//! as an [`Order`]; in each sparse layer all ranks exchange the values that they computed. A
+//! [`Ranks`] carries the bytes. **Invariant:** all ranks take part in every exchange, even after an
+//! error on one of them: the error is sent instead of values, and all leave the step together. All
+//! ranks hold the same activations to the bit; each exchange compares their hashes.
 
 mod note;
 mod order;
@@ -27,38 +27,38 @@ use std::time::Duration;
 
 use crate::error::Result;
 
-/// One of the machines.
+/// The position of one machine among the ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Which, from 0.
+    /// Index of the rank, from 0.
     pub rank: usize,
-    /// The hosts of all, for messages.
+    /// Hosts of all ranks, for messages.
     pub hosts: Vec<String>,
 }
 
 impl Place {
-    /// How many there are.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn n_ranks(&self) -> usize {
         self.hosts.len()
     }
 }
 
-/// What carries bytes between the ranks of one job.
+/// The transport between the ranks of one job.
 pub trait Ranks: fmt::Debug + Send {
-    /// Who this is.
+    /// Returns the place of this rank.
     fn place(&self) -> &Place;
 
-    /// What time it is, for measurements.
+    /// Returns the current time, for measurements.
     fn now(&self) -> Duration;
 
-    /// Sends a message to all other ranks, and receives one of each of them: `from[r]` becomes that
-    /// of rank r; its own place stays as it is. All ranks call this in the same order. Waits for
-    /// others no longer than the deadline.
+    /// Sends a message to all other ranks and receives one from each: `from[r]` becomes that of
+    /// rank r; this rank's own entry is unchanged. All ranks call this in the same order. Waits for
+    /// others until the timeout.
     ///
     /// # Errors
     ///
-    /// [`crate::error::Error::Rank`] that names who did not answer.
+    /// [`crate::error::Error::Rank`] with a rank that did not answer.
     fn exchange(&mut self, own: &[u8], from: &mut [Vec<u8>]) -> Result<()>;
 
     /// Sends an order of rank 0 to all others, without waiting for them.
@@ -68,7 +68,7 @@ pub trait Ranks: fmt::Debug + Send {
     /// As [`Ranks::exchange`].
     fn tell(&mut self, order: &[u8]) -> Result<()>;
 
-    /// Says to all others that rank 0 is there, though it has no orders.
+    /// Sends a keep-alive from rank 0 to all others while it has no orders.
     ///
     /// # Errors
     ///
@@ -77,16 +77,16 @@ pub trait Ranks: fmt::Debug + Send {
         Ok(())
     }
 
-    /// The next order of rank 0, however long that takes while it beats.
+    /// Waits for the next order of rank 0, without limit while its keep-alives arrive.
     ///
     /// # Errors
     ///
     /// [`crate::error::Error::Rank`] if rank 0 is gone.
     fn hear(&mut self, order: &mut Vec<u8>) -> Result<()>;
 
-    /// Waits so many times longer from now on: ranks load a model at different rates.
+    /// Multiplies the timeout by `factor` from now on: ranks load a model at different rates.
     fn set_patience(&mut self, factor: u32);
 
-    /// The job is over because something cannot go on; never waits.
+    /// Ends the job after a fatal error; never waits.
     fn abort(&mut self, why: &str);
 }

@@ -1,6 +1,7 @@
-//! What stands in front of the values that ranks exchange, and errors in their place.
+//! The header of the messages that ranks exchange, and the encoding of errors sent instead of
+//! values.
 //!
-//! **Invariant:** whatever bytes come, they are read as a message or refused.
+//! **Invariant:** any bytes are either read as a message or refused.
 
 use std::hash::Hasher as _;
 
@@ -8,43 +9,43 @@ use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 
-/// Bytes of a note.
+/// Bytes of a header.
 pub(super) const NOTE_BYTES: usize = 48;
 
-/// What a message brings.
+/// The content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// Values.
     Values = 0,
-    /// Nothing: rank 0 ends the step here.
+    /// No payload: rank 0 ends the step here.
     Stop = 1,
-    /// An expert that could not be read: layer, expert, text.
+    /// The error of an expert that could not be read: layer, expert, text.
     Expert = 2,
     /// The text of another error.
     Failure = 3,
-    /// Values that are not finite: the place.
+    /// The place of values that are not finite.
     NonFinite = 4,
 }
 
-/// In front of each message.
+/// The header of each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Note {
-    /// Counts exchanges.
+    /// Sequence number of the exchange.
     pub sequence: u64,
-    /// What the sender's activations hash to.
+    /// Hash of the sender's activations.
     pub hash: u64,
-    /// Where in a step the sender is.
+    /// Stage of the step that the sender is at.
     pub stage: u32,
     pub content: Content,
     pub len_bytes: u64,
-    /// How long the sender waited for others in the exchange before.
+    /// Time that the sender waited for others in the previous exchange.
     pub waited_us: u32,
-    /// And since then for its drive.
+    /// Time since then that it waited for its drive.
     pub read_wait_us: u32,
 }
 
 impl Note {
-    /// The note and, behind it, the payload, with a sum of both.
+    /// Writes the header and the payload, with a checksum of both.
     pub(super) fn write(&self, payload: &[u8], out: &mut Vec<u8>) {
         debug_assert_eq!(self.len_bytes, payload.len() as u64);
         out.extend_from_slice(&self.sequence.to_le_bytes());
@@ -59,7 +60,7 @@ impl Note {
         out.extend_from_slice(payload);
     }
 
-    /// Whether a message arrived as it was sent.
+    /// Returns whether a message arrived undamaged.
     pub(super) fn is_whole(message: &[u8]) -> bool {
         message.split_at_checked(NOTE_BYTES).is_some_and(|(head, payload)| {
             let (head, sum) = head.split_at(NOTE_BYTES - 8);
@@ -67,7 +68,7 @@ impl Note {
         })
     }
 
-    /// The note of a message and what stands behind it; `None` if it is none.
+    /// Reads the header of a message and its payload; `None` if the message is invalid.
     pub(super) fn read(message: &[u8]) -> Option<(Self, &[u8])> {
         let (head, payload) = message.split_at_checked(NOTE_BYTES)?;
         let u64_at = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
@@ -100,7 +101,7 @@ fn sum_of(head: &[u8], payload: &[u8]) -> u64 {
     hash.finish()
 }
 
-/// An error as it travels.
+/// Encodes an error for other ranks.
 pub(super) fn write_error(error: &Error) -> (Content, Vec<u8>) {
     match error {
         Error::Expert { layer, expert, problem } => {
@@ -114,7 +115,7 @@ pub(super) fn write_error(error: &Error) -> (Content, Vec<u8>) {
     }
 }
 
-/// The error that a rank reports.
+/// Decodes the error that a rank reports.
 pub(super) fn read_error(
     content: Content,
     payload: &[u8],

@@ -1,6 +1,6 @@
-//! What rank 0 does to its device, so that the others do the same.
+//! The operations of rank 0 on its device, encoded so that other ranks repeat them.
 //!
-//! **Invariant:** an order that was written is read as itself; anything else is refused.
+//! **Invariant:** an encoded order is decoded to itself; anything else is refused.
 
 use crate::backend::StatePart;
 use crate::error::{Error, Result};
@@ -10,7 +10,7 @@ use crate::ops::{Batch, Row, RowKind, Segment};
 /// One call that changes a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Layers `first .. end` over these rows; all ranks meet in each sparse one.
+    /// Runs layers `first .. end` over these rows. All ranks exchange values in each sparse one.
     Layers {
         first: LayerIdx,
         end: LayerIdx,
@@ -51,11 +51,11 @@ pub(crate) enum Order {
         buffer: BufferId,
         n_rows: usize,
     },
-    /// The job is over.
+    /// Ends the job.
     End,
 }
 
-/// The rows of a step, without what only rank 0 needs.
+/// The rows of a step, without data that only rank 0 needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnedBatch {
     pub rows: Vec<Row>,
@@ -72,7 +72,7 @@ impl OwnedBatch {
     }
 }
 
-/// Writes numbers one behind the other.
+/// Writes a sequence of numbers.
 struct Writer(Vec<u8>);
 
 impl Writer {
@@ -85,7 +85,7 @@ impl Writer {
     }
 }
 
-/// Reads them.
+/// Reads a sequence of numbers.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -103,7 +103,7 @@ impl Reader<'_> {
         self.u64().map(StateId)
     }
 
-    /// A number of items of at least so many bytes each, which must be there.
+    /// Reads a number of items, and checks that at least `item_bytes` bytes are left for each.
     fn count(&mut self, item_bytes: usize) -> Option<usize> {
         let n = self.number()?;
         (n.checked_mul(item_bytes)? <= self.0.len()).then_some(n)
@@ -111,7 +111,7 @@ impl Reader<'_> {
 }
 
 impl Order {
-    /// The order as bytes.
+    /// Encodes the order.
     #[must_use]
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer(Vec::new());
@@ -166,11 +166,11 @@ impl Order {
         out.0
     }
 
-    /// The order that these bytes are.
+    /// Decodes an order.
     ///
     /// # Errors
     ///
-    /// [`Error::Machine`] if they are none.
+    /// [`Error::Machine`] if the bytes are not an order.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader(bytes);
         let order = read_order(&mut reader).filter(|_| reader.0.is_empty());

@@ -1,39 +1,39 @@
-//! How exchanges between ranks went, and who was waited for.
+//! Statistics of exchanges between ranks, and of the ranks that delayed them.
 
 use std::time::Duration;
 
-/// Steps of the counts by time within a factor of two.
+/// Buckets per factor of two in time.
 const STEPS_PER_OCTAVE: usize = 4;
 
-/// Times up to an hour.
+/// Number of buckets, enough for times up to an hour.
 const N_BUCKETS: usize = 32 * STEPS_PER_OCTAVE;
 
-/// What one rank's time went into, as far as it computed nothing.
+/// Time that one rank spent without computing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RankTimes {
-    /// In exchanges.
+    /// Time in exchanges.
     pub waited: Duration,
-    /// For its drive.
+    /// Time waiting for its drive.
     pub read_wait: Duration,
-    /// How much longer the others waited in exchanges in which this rank waited least: they waited
-    /// for it. The mean of the others.
+    /// Additional time that the others waited in exchanges in which this rank waited least: they
+    /// waited for this rank. Averaged over the others.
     pub awaited: Duration,
 }
 
-/// What the next note says of this rank's time.
+/// Times of this rank that the next header reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Waits {
-    /// In the last exchange.
+    /// Time in the last exchange.
     pub exchange: Duration,
-    /// For the drive, in all.
+    /// Total time waiting for the drive.
     pub read: Duration,
-    /// Of that, what notes have said.
+    /// The part of it that headers have reported.
     read_told: Duration,
 }
 
 impl Waits {
-    /// Both in microseconds, as far as they have not been told.
+    /// Returns both times in microseconds, as far as they have not been reported.
     pub(super) fn take(&mut self) -> (u32, u32) {
         let us = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
         let read = self.read.saturating_sub(self.read_told);
@@ -42,27 +42,27 @@ impl Waits {
     }
 }
 
-/// How exchanges went.
+/// Statistics of exchanges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkStats {
     /// Exchanges of values.
     pub n_exchanges: u64,
-    /// Bytes that this rank sent to each other one.
+    /// Bytes that this rank sent to each other rank.
     pub sent_bytes: u64,
-    /// Time that all exchanges took, waiting for slower ranks included.
+    /// Total time of exchanges, including waits for slower ranks.
     pub exchange_time: Duration,
-    /// Of each exchange the time of the rank that waited least: what messages took, without waiting
+    /// Sum over exchanges of the shortest wait of any rank: the time for messages, without waits
     /// for slower ranks. Known one exchange later.
     pub way_time: Duration,
-    /// Of each rank, as it says itself.
+    /// Times of each rank, as reported by itself.
     pub ranks: Vec<RankTimes>,
-    /// Exchanges by the time that they took here.
+    /// Number of exchanges by the time that they took here.
     n_by_time: Vec<u64>,
 }
 
 impl LinkStats {
-    /// Nothing yet.
+    /// Creates empty statistics.
     pub(super) fn of(n_ranks: usize) -> Self {
         Self {
             n_exchanges: 0,
@@ -82,7 +82,8 @@ impl LinkStats {
         self.n_by_time[bucket.min(N_BUCKETS - 1)] += 1;
     }
 
-    /// What each rank waited in the exchange before, and for its drive since then, in microseconds.
+    /// Counts how long each rank waited in the previous exchange, and for its drive since then, in
+    /// microseconds.
     pub(super) fn count_waits(&mut self, waits: impl Iterator<Item = (u32, u32)>) {
         let waits: Vec<(Duration, Duration)> = waits
             .map(|(waited, read)| [waited, read].map(|it| Duration::from_micros(it.into())).into())
@@ -99,7 +100,7 @@ impl LinkStats {
         self.ranks[last].awaited += longer / n_others.max(1);
     }
 
-    /// What was done since `before`, taken earlier from the same engine.
+    /// Returns the statistics since `before`, taken earlier from the same engine.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let ranks = self.ranks.iter().zip(&before.ranks).map(|(now, before)| RankTimes {
@@ -118,7 +119,7 @@ impl LinkStats {
         }
     }
 
-    /// Within so long this share of exchanges was over, up to a quarter more.
+    /// Returns a time within which `share` of the exchanges finished, at most a quarter too long.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
         #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
@@ -135,8 +136,7 @@ impl LinkStats {
     }
 }
 
-/// Where a time is counted: whole microseconds below 4, from there on four steps for each factor of
-/// two.
+/// Returns the bucket of a time: whole microseconds below 4, then four buckets per factor of two.
 fn bucket_of(us: u64) -> usize {
     match us {
         0..4 => usize::try_from(us).expect("less than 4"),
@@ -148,7 +148,7 @@ fn bucket_of(us: u64) -> usize {
     }
 }
 
-/// The first time, in microseconds, that is counted behind a bucket.
+/// Returns the end of a bucket in microseconds, exclusive.
 fn end_of(bucket: usize) -> u64 {
     match bucket {
         0..4 => bucket as u64 + 1,

@@ -1,6 +1,6 @@
-//! Adds the caller's bias to single logits.
+//! Adds the caller's bias to individual logits.
 //!
-//! **Invariant:** no logit becomes plus infinity or not a number.
+//! **Invariant:** no logit becomes plus infinity or NaN.
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;

@@ -1,20 +1,20 @@
-//! The tokens that may still be chosen, best first as far as anyone looked.
+//! The tokens that may still be chosen, sorted as far as they have been examined.
 //!
 //! **Invariant:** `entries[..n_sorted]` are the best, in descending logit and, among equals,
-//! ascending id. Either they stand for all tokens above minus infinity, or `entries` holds what is
-//! left, by ids where nothing is sorted.
-//! A vocabulary has 250,000 tokens and the best few hundred decide: only those are ever copied and
-//! sorted, by one pass over the logits, which otherwise would cost more than a small model's token.
+//! ascending id. Either they represent all tokens above minus infinity, or `entries` holds the
+//! remaining ones, in the order of ids while nothing is sorted. A vocabulary has 250,000 tokens and
+//! the best few hundred decide. Only those are copied and sorted, in one pass over the logits.
+//! Otherwise sampling would cost more than a token of a small model.
 
 use std::cmp::Ordering;
 
 use crate::ids::TokenId;
 use crate::sample::exp::{exp_negative, exp_negative_f32};
 
-/// How many entries the first look sorts; each further look sorts four times as many.
+/// Entries sorted at the first access; each further sort covers four times as many.
 const FIRST_LOOK: usize = 256;
 
-/// Logits that are compared with the least of the best ones at a time.
+/// Logits compared at a time with the lowest of the best ones.
 const N_AT_ONCE: usize = 32;
 
 /// A token and its logit.
@@ -24,39 +24,39 @@ pub(super) struct Candidate {
     pub(super) token: TokenId,
 }
 
-/// The index of a token's logit.
+/// Returns the index of a token's logit.
 pub(super) fn index(token: TokenId) -> usize {
     usize::try_from(token.0).expect("a token id fits a usize")
 }
 
-/// Memory that is reused for each token.
+/// Memory reused for each token.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scratch {
     entries: Vec<Candidate>,
 }
 
 impl Scratch {
-    /// Room for a whole vocabulary, so that no later token allocates.
+    /// Allocates for a whole vocabulary, so that no later token allocates.
     pub(super) fn new(vocab: usize) -> Self {
         Self { entries: Vec::with_capacity(vocab) }
     }
 }
 
-/// What is left to choose from.
+/// The tokens left to choose from.
 #[derive(Debug)]
 pub(super) struct Candidates<'s> {
-    /// Numbers or minus infinity.
+    /// Finite values or minus infinity.
     logits: &'s [f32],
     entries: &'s mut Vec<Candidate>,
     n_sorted: usize,
-    /// Whether nothing was cut: `entries` holds only what is sorted.
+    /// Whether nothing was removed; `entries` then holds only the sorted part.
     is_whole: bool,
     best_logit: f32,
     temperature: f32,
 }
 
 impl<'s> Candidates<'s> {
-    /// Every token whose logit is above minus infinity.
+    /// Starts with every token whose logit is above minus infinity.
     pub(super) fn of(scratch: &'s mut Scratch, logits: &'s [f32], temperature: f32) -> Self {
         scratch.entries.clear();
         Self {
@@ -69,7 +69,7 @@ impl<'s> Candidates<'s> {
         }
     }
 
-    /// The best of them all, and no other: best first, of equals the lower id.
+    /// Starts with the given best tokens only: best first, equal ones by ascending id.
     pub(super) fn of_best(
         scratch: &'s mut Scratch,
         best: &[(TokenId, f32)],
@@ -91,19 +91,19 @@ impl<'s> Candidates<'s> {
         self.best_logit == f32::NEG_INFINITY
     }
 
-    /// The highest logit of all.
+    /// Returns the highest logit of all.
     pub(super) fn best_logit(&self) -> f32 {
         self.best_logit
     }
 
-    /// The probability of an entry as a share of the best one's, at the set temperature.
+    /// Returns the probability of an entry relative to the best one, at the set temperature.
     pub(super) fn weight(&self, candidate: Candidate) -> f64 {
         weight_of(candidate.logit, self.best_logit, self.temperature)
     }
 
-    /// The sum of all weights. While nothing was cut, to some 1e-7 of itself; else of the entries
-    /// in their order: ids while nothing is sorted, else best first. Never a half-sorted order,
-    /// which the library's sort would decide.
+    /// Returns the sum of all weights. While nothing was removed, its relative error is about 1e-7.
+    /// Otherwise entries are summed in their order: by id while nothing is sorted, else best first.
+    /// The order is never half sorted, because the library's sort would then decide it.
     pub(super) fn total_weight(&self) -> f64 {
         if !self.is_whole {
             assert!(self.n_sorted == 0 || self.n_sorted == self.entries.len(), "half sorted");
@@ -112,7 +112,8 @@ impl<'s> Candidates<'s> {
         if self.is_empty() {
             return 0.0;
         }
-        // A lane for every place of a chunk, whatever the machine has: one order of additions.
+        // One lane per element of a chunk, whatever the vector width: the order of additions is
+        // fixed.
         let (best, temperature) = (self.best_logit, self.temperature);
         let weight = |logit: &f32| exp_negative_f32((logit - best) / temperature);
         let (chunks, rest) = self.logits.as_chunks::<N_AT_ONCE>();
@@ -130,7 +131,8 @@ impl<'s> Candidates<'s> {
         lanes.into_iter().chain(rest).sum()
     }
 
-    /// The entry at `rank` from the best, sorting as much as that needs; `None` behind the last.
+    /// Returns the entry at `rank`, counted from the best, and sorts as far as that needs; `None`
+    /// after the last.
     pub(super) fn ranked(&mut self, rank: usize) -> Option<Candidate> {
         if self.n_sorted <= rank {
             self.sort_first((self.n_sorted * 4).max(FIRST_LOOK).max(rank + 1));
@@ -146,7 +148,7 @@ impl<'s> Candidates<'s> {
         self.is_whole = false;
     }
 
-    /// Keeps entries with at least this weight. The order stays.
+    /// Keeps entries with at least this weight, in the same order.
     pub(super) fn keep_weights_from(&mut self, least: f64) {
         let (best, temperature) = (self.best_logit, self.temperature);
         let is_kept = |logit: f32| weight_of(logit, best, temperature) >= least;
@@ -182,12 +184,12 @@ impl<'s> Candidates<'s> {
     }
 }
 
-/// The probability of a logit as a share of the best one's.
+/// Returns the probability of a logit relative to the best one.
 fn weight_of(logit: f32, best: f32, temperature: f32) -> f64 {
     exp_negative((f64::from(logit) - f64::from(best)) / f64::from(temperature))
 }
 
-/// The highest of some logits, or minus infinity.
+/// Returns the highest of the logits; minus infinity if there are none.
 pub(super) fn highest(logits: &[f32]) -> f32 {
     let larger = |best: f32, logit: f32| if logit > best { logit } else { best };
     let mut lanes = [f32::NEG_INFINITY; N_AT_ONCE];
@@ -205,8 +207,8 @@ fn allowed(logits: &[f32]) -> impl Iterator<Item = Candidate> {
     all.filter(|candidate| candidate.logit > f32::NEG_INFINITY)
 }
 
-/// The best `n_wanted`, sorted. What is not above the least of the best so far is passed over: an
-/// equal one with a higher id comes behind it.
+/// Collects the best `n_wanted`, sorted. Logits not above the lowest of the best so far are
+/// skipped: among equals, a higher id ranks lower.
 fn take_best(logits: &[f32], n_wanted: usize, best: &mut Vec<Candidate>) {
     let n_wanted = n_wanted.min(logits.len());
     let n_max = (2 * n_wanted).max(4 * FIRST_LOOK);
@@ -232,9 +234,9 @@ fn take_best(logits: &[f32], n_wanted: usize, best: &mut Vec<Candidate>) {
     best.truncate(n_wanted);
 }
 
-/// A total order without equals, so that an unstable sort has one result.
+/// A total order without ties, so that an unstable sort has only one result.
 fn best_first(left: &Candidate, right: &Candidate) -> Ordering {
-    // Not `total_cmp`: 0 and -0 are equal here, and nothing is NaN.
+    // Not `total_cmp`: 0 and -0 are equal here, and there is no NaN.
     let by_logit = right.logit.partial_cmp(&left.logit).unwrap_or(Ordering::Equal);
     by_logit.then(left.token.cmp(&right.token))
 }

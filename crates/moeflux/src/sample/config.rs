@@ -1,21 +1,22 @@
-//! What a caller may ask of the sampler, and the ranges of it.
+//! The sampler's parameters and their ranges.
 //!
-//! **Invariant:** a config that passed `validate` has no value that makes a later step divide by
-//! zero, overflow to not-a-number or loop long. Knows no vocabulary and no model.
+//! **Invariant:** with a config that passed `validate`, no later step divides by zero, yields NaN,
+//! or loops for long. Independent of vocabulary and model.
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
-/// Most entries of `logit_bias`: each is one addition per token.
+/// Maximum entries of `logit_bias`: each costs one addition per token.
 pub(crate) const LOGIT_BIAS_MAX: usize = 65_536;
-/// Most log-probabilities per token: they are copied into every answer.
+/// Maximum log-probabilities per token: all are copied into every answer.
 pub const LOGPROBS_MAX: usize = 1_000;
-/// Largest size of a penalty or bias. Logits are tens, so more changes nothing; and far below the
-/// square root of the largest f32, so that a count times a penalty stays finite.
+/// Maximum magnitude of a penalty or bias. Logits are in the tens, so larger values would change
+/// nothing. It is far below the square root of the largest f32, so a count times a penalty stays
+/// finite.
 pub const PENALTY_MAX: f32 = 1e6;
 
-/// How the next token is chosen. Bias and penalties come first, then temperature,
-/// top-k, top-p and min-p.
+/// The parameters of sampling. Bias and penalties come first, then temperature, top-k, top-p and
+/// min-p.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SamplerConfig {
@@ -25,7 +26,7 @@ pub struct SamplerConfig {
     pub top_k: usize,
     /// Keeps the best tokens until their probability reaches this; 1 is off.
     pub top_p: f32,
-    /// Keeps tokens with at least this share of the best one's probability; 0 is off.
+    /// Keeps tokens with at least this fraction of the best token's probability; 0 is off.
     pub min_p: f32,
     /// Divides positive logits of seen tokens and multiplies negative ones; 1 is off.
     pub repetition_penalty: f32,
@@ -33,19 +34,19 @@ pub struct SamplerConfig {
     pub frequency_penalty: f32,
     /// Subtracted once from the logit of each seen token; 0 is off.
     pub presence_penalty: f32,
-    /// How many of the last history tokens count as seen; `None` is all.
+    /// Number of last history tokens that count as seen; `None` is all.
     pub penalty_window: Option<usize>,
-    /// Added to the logits of these tokens; several entries of one token add up.
+    /// Added to the logits of these tokens; several entries of one token are summed.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Start of the generator of random numbers.
+    /// Seed of the random number generator.
     pub seed: u64,
-    /// Report the chosen token's log-probability and those of this many best; `None` is off and
-    /// saves a pass over the vocabulary.
+    /// Reports the log-probabilities of the chosen token and of this many best ones; `None` is off
+    /// and saves a pass over the vocabulary.
     pub n_logprobs: Option<usize>,
 }
 
 impl SamplerConfig {
-    /// Always the best token; nothing else switched on.
+    /// Returns a config that always chooses the best token, with everything else off.
     #[must_use]
     pub fn greedy() -> Self {
         Self {
@@ -63,10 +64,10 @@ impl SamplerConfig {
         }
     }
 
-    /// Checks every value against its range.
+    /// Checks that every value is in its range.
     ///
     /// # Errors
-    /// The first value out of range, by name.
+    /// [`Error::Input`] that names the first value out of range.
     pub fn validate(&self) -> Result<()> {
         let checks = [
             ("temperature", self.temperature, 0.0, PENALTY_MAX),
@@ -92,7 +93,7 @@ impl SamplerConfig {
     }
 }
 
-/// NaN is in no range.
+/// NaN is outside of every range.
 fn in_range(name: &str, value: f32, low: f32, high: f32) -> Result<()> {
     if (low..=high).contains(&value) {
         return Ok(());

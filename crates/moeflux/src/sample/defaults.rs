@@ -1,10 +1,10 @@
-//! Reads how a model's makers want it sampled: `generation_config.json`.
+//! Reads a model's recommended sampling settings from `generation_config.json`.
 //!
-//! Greedy only where the file says `"do_sample": false`: chat models repeat themselves under
-//! greedy decoding, so a file without that key, and a folder without that file, mean sampling.
-//! A file that names no sampling value, and a folder without one, mean temperature 0.7 and
-//! top-p 0.95. A value that the file leaves out is off; transformers' own top-k of 50 is not
-//! invented for it. End tokens of the same file are not read here.
+//! Sampling is greedy only if the file says `"do_sample": false`. Chat models repeat themselves
+//! under greedy decoding, so a missing key or file means sampling. If the file is missing or sets
+//! no sampling value, temperature 0.7 and top-p 0.95 apply. Otherwise, a missing value is off; the
+//! top-k of 50 that transformers assumes is not added. End tokens of the same file are read
+//! elsewhere.
 
 use std::path::Path;
 
@@ -15,22 +15,22 @@ use crate::format::{parse_json, read_file_if_there, word};
 use crate::sample::config::SamplerConfig;
 
 const FILE: &str = "generation_config.json";
-/// Published ones have a few hundred bytes.
+/// Published files have a few hundred bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const TEMPERATURE: f32 = 0.7;
 const TOP_P: f32 = 0.95;
 
-/// A value of the file, or what is wrong with it.
+/// A value of the file, or the problem with it.
 type Parsed<T> = std::result::Result<T, String>;
 
-/// The makers' wishes; what they do not name is off.
+/// Recommended sampling settings; values that are not given are off.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplerDefaults {
     config: SamplerConfig,
 }
 
 impl Default for SamplerDefaults {
-    /// For a model without the file.
+    /// The settings for a model without the file.
     fn default() -> Self {
         let config =
             SamplerConfig { temperature: TEMPERATURE, top_p: TOP_P, ..SamplerConfig::greedy() };
@@ -39,10 +39,11 @@ impl Default for SamplerDefaults {
 }
 
 impl SamplerDefaults {
-    /// Reads a model's folder.
+    /// Reads the file in a model's folder.
     ///
     /// # Errors
-    /// A file that is no JSON object, a value of the wrong type or out of its range, by key.
+    /// [`Error::Malformed`] if the file is not a JSON object, or a value has the wrong type or is
+    /// out of range; it names the key. [`Error::Io`] if the file cannot be read.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         let Some(bytes) = read_file_if_there(&path, FILE_BYTES_MAX)? else {
@@ -53,15 +54,15 @@ impl SamplerDefaults {
         Self::from_json(&json).map_err(|problem| Error::malformed(&path, problem))
     }
 
-    /// Reads the parsed file.
+    /// Reads the settings from the parsed file.
     ///
     /// # Errors
-    /// A value of the wrong type or out of its range, by key.
+    /// [`Error::Malformed`] if a value has the wrong type or is out of range; it names the key.
     pub fn from_generation_config(json: &Value) -> Result<Self> {
         Self::from_values(Path::new(FILE), json)
     }
 
-    /// The same; the values stand in another file.
+    /// As [`Self::from_generation_config`], with values from the file at `path`.
     ///
     /// # Errors
     /// As [`Self::from_generation_config`].
@@ -93,7 +94,7 @@ impl SamplerDefaults {
         Ok(Self { config })
     }
 
-    /// A config with these values and a seed; the rest is off.
+    /// Returns a config with these values and a seed; everything else is off.
     #[must_use]
     pub fn config(&self, seed: u64) -> SamplerConfig {
         SamplerConfig { seed, ..self.config.clone() }
@@ -116,7 +117,7 @@ fn number(json: &Value, key: &str) -> Parsed<Option<f32>> {
     value.as_f64().map(|number| Some(number as f32)).ok_or_else(|| wrong(key, value, "a number"))
 }
 
-/// -1 is how some writers say that top-k is off.
+/// Some writers use -1 for "top-k is off".
 fn count(json: &Value, key: &str) -> Parsed<Option<usize>> {
     let Some(value) = given(json, key) else { return Ok(None) };
     if value.as_i64() == Some(-1) {

@@ -1,11 +1,11 @@
-//! Turns one number in [0, 1) into one of the candidates, by their weights, best first.
+//! Maps a number in [0, 1) to one of the candidates by their weights, best first.
 //!
 //! **Invariant:** a candidate of weight 0 is never drawn.
 
 use crate::ids::TokenId;
 use crate::sample::candidates::Candidates;
 
-/// The candidate at the share `unit` of the whole weight; none if there are no candidates.
+/// Returns the candidate at the fraction `unit` of the total weight; `None` if there are none.
 pub(super) fn pick(candidates: &mut Candidates<'_>, unit: f64) -> Option<TokenId> {
     let target = unit * candidates.total_weight();
     let mut reached = 0.0;
@@ -22,6 +22,7 @@ pub(super) fn pick(candidates: &mut Candidates<'_>, unit: f64) -> Option<TokenId
             break;
         }
     }
-    // The sum in another order may end a rounding short of the target: then the last one it is.
+    // This sum is in another order and may round to slightly less than the target; then the last
+    // candidate is chosen.
     last
 }

@@ -1,22 +1,22 @@
-//! Exponentials that are the same on every platform.
+//! Exponentials with the same result on every platform.
 //!
-//! **Invariant:** additions and multiplications only, in one order, so that a seed replays
-//! everywhere; the system's own `exp` differs in the last bit between systems.
+//! **Invariant:** additions and multiplications only, in a fixed order, so that a seed gives the
+//! same answer everywhere. The system's `exp` differs in the last bit between systems.
 
-/// ln 2 in two parts: the first has trailing zeros, so that a small integer times it is exact.
+/// ln 2 in two parts. The first has trailing zeros, so its product with a small integer is exact.
 const LN_2_HIGH: f64 = 0.693_147_180_369_123_8;
 const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
-/// Below this the result would be subnormal; such a weight is as good as 0.
+/// Below this the result would be subnormal; such a weight is treated as 0.
 const LEAST: f64 = -708.0;
-/// Terms of the series: the next one is below 1e-17 where it is used, |x| <= ln 2 / 2.
+/// Terms of the series. The next term is below 1e-17 in the range used, |x| <= ln 2 / 2.
 const N_TERMS: usize = 14;
 const INVERSE_FACTORIALS: [f64; N_TERMS] = inverse_factorials();
 
-/// Added to a number far below it, it leaves that number rounded to an integer, ties to even, in
-/// the last bits of the sum.
+/// Rounds to an integer: if a much smaller number is added, the last bits of the sum hold that
+/// number rounded, ties to even.
 const ROUNDS: f64 = 6_755_399_441_055_744.0;
 
-/// e to the power of `x`, for `x` up to 0. Without branches, so that a loop takes several at once.
+/// Returns e to the power of `x`, for `x` at most 0. Has no branches, so that loops are vectorised.
 #[inline]
 pub(super) fn exp_negative(x: f64) -> f64 {
     debug_assert!(x <= 0.0, "only for exponents up to 0");
@@ -28,22 +28,22 @@ pub(super) fn exp_negative(x: f64) -> f64 {
     for factor in INVERSE_FACTORIALS.iter().rev() {
         sum = sum * rest + factor;
     }
-    // 2 to the power of an integer from -1022 to 0, by its exponent bits.
+    // 2 to the power of an integer from -1022 to 0, built from its exponent bits.
     let scale = f64::from_bits(rounded.to_bits().wrapping_add(1023) << 52);
     if x < LEAST { 0.0 } else { sum * scale }
 }
 
-/// Those of f32: ln 2 in two parts, the least exponent, and what rounds.
+/// For f32: ln 2 in two parts, the smallest exponent, and the rounding constant.
 const LN_2_HIGH_F32: f32 = 0.693_359_4;
 const LN_2_LOW_F32: f32 = -2.121_944_4e-4;
 const LEAST_F32: f32 = -87.0;
 const ROUNDS_F32: f32 = 12_582_912.0;
-/// 1/7! to 1/2!: the next term is below 1e-8 where they are used, |x| <= ln 2 / 2.
+/// 1/7! to 1/2!. The next term is below 1e-8 in the range used, |x| <= ln 2 / 2.
 const TERMS_F32: [f32; 6] =
     [1.984_127e-4, 1.388_889e-3, 8.333_334e-3, 4.166_666_6e-2, 1.666_666_7e-1, 0.5];
 
-/// The same to some 1e-7 of itself, for sums over a whole vocabulary: the last bit of a logit of 20
-/// makes ten times as much.
+/// As [`exp_negative`], with a relative error of about 1e-7, for sums over a whole vocabulary. The
+/// last bit of a logit of 20 has ten times that effect.
 #[inline]
 pub(super) fn exp_negative_f32(x: f32) -> f32 {
     let bounded = if x < LEAST_F32 { LEAST_F32 } else { x };

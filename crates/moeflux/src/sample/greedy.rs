@@ -1,9 +1,9 @@
-//! The highest logit; among equal ones the lowest id.
+//! Chooses the highest logit; among equal ones the lowest id.
 
 use crate::ids::TokenId;
 use crate::sample::candidates::highest;
 
-/// The best token, or none if every logit is minus infinity or not a number.
+/// Returns the best token; `None` if every logit is minus infinity or NaN.
 pub(super) fn pick(logits: &[f32]) -> Option<TokenId> {
     let best = highest(logits);
     let is_best = |logit: &f32| *logit > f32::NEG_INFINITY && *logit >= best;

@@ -1,7 +1,7 @@
-//! Natural log-probabilities of the model's own logits.
+//! Computes natural log-probabilities of the model's own logits.
 //!
 //! **Invariant:** `top` is sorted best first, equal ones by ascending id. Sums are f64 in the order
-//! of ids. Knows nothing of bias, penalties or cuts: those say what the caller wanted.
+//! of ids. Independent of bias, penalties and filters, which express the caller's preferences.
 
 use crate::ids::TokenId;
 use crate::sample::candidates::{Candidates, Scratch, index};
@@ -14,12 +14,12 @@ pub(super) struct LogProbabilities {
 }
 
 impl LogProbabilities {
-    /// The best tokens of the last `take`.
+    /// Returns the best tokens of the last `take`.
     pub(super) fn top(&self) -> &[(TokenId, f32)] {
         &self.top
     }
 
-    /// Keeps the `n_top` best and returns the log-probability of `token`.
+    /// Stores the `n_top` best tokens and returns the log-probability of `token`.
     pub(super) fn take(&mut self, logits: &[f32], token: TokenId, n_top: usize) -> f32 {
         let mut ranked = Candidates::of(&mut self.scratch, logits, 1.0);
         let best = f64::from(ranked.best_logit());

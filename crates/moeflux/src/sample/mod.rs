@@ -1,15 +1,16 @@
-//! Turns the logits of one position into one token, in this order and no other:
-//! 1. **log-probabilities** of the model's own logits: what it thinks, whatever is asked of it;
-//! 2. **bias**, then **penalties** (repetition, frequency, presence): the order of transformers;
-//! 3. **mask**: last of what changes logits, so that nothing brings back a forbidden token;
-//! 4. **greedy**, if the temperature is 0, ends the chain: the best logit, of equals the lowest id;
-//! 5. **temperature**, **top-k**, **top-p**, **min-p**, as in transformers: the cuts see the
-//!    distribution that is drawn from, the nucleus is one of the k, and min-p compares with the
-//!    best token, which no cut removes;
-//! 6. **draw**: one number of the seeded generator, whatever the cuts left.
+//! Turns the logits of one position into one token, always in this order:
+//! 1. **log-probabilities** are taken from the model's own logits, before anything changes these.
+//! 2. **bias**, then **penalties** (repetition, frequency, presence), in the order of transformers.
+//! 3. **mask**. It is the last change to logits, so that nothing restores a forbidden token.
+//! 4. **greedy**, if the temperature is 0, ends the chain: the highest logit; among equals the
+//!    lowest id.
+//! 5. **temperature**, **top-k**, **top-p**, **min-p**, as in transformers. The filters see the
+//!    distribution that is drawn from. Top-p chooses among the k tokens of top-k. Min-p compares
+//!    with the best token, which no filter removes.
+//! 6. **draw** takes one number from the seeded generator, whatever the filters kept.
 //!
-//! **Invariant:** the token depends on logits, history, mask, config and the number of draws so
-//! far, and on nothing else; it is never a masked one. Knows no text.
+//! **Invariant:** the token depends only on logits, history, mask, config and the number of earlier
+//! draws. It is never a masked one. Independent of text.
 
 mod config;
 mod defaults;
@@ -35,30 +36,32 @@ use crate::sample::logprobs::LogProbabilities;
 use crate::sample::penalties::Penalties;
 use crate::sample::random::SplitMix64;
 
-/// Forbids tokens before one is chosen: a grammar, a list of banned words.
+/// Forbids tokens before one is chosen, for instance by a grammar or a list of banned words.
 pub trait LogitMask: Send {
-    /// Sets the logits of forbidden tokens to minus infinity. One logit per vocabulary entry.
+    /// Sets the logits of forbidden tokens to minus infinity. There is one logit per vocabulary
+    /// entry.
     fn apply(&mut self, logits: &mut [f32]);
 
-    /// Hears which token was chosen; of tokens that end the answer it does not hear.
+    /// Receives the chosen token. Not called for tokens that end the answer.
     fn accept(&mut self, token: TokenId) {
         let _ = token;
     }
 
-    /// Whether the answer may end here. Where it may not, tokens that end it are forbidden as well.
+    /// Returns whether the answer may end here. If not, end tokens are forbidden too.
     fn may_end(&self) -> bool {
         true
     }
 
-    /// Appends the tokens that have to come next, in order, as far as nothing else is allowed; none
-    /// where there is a choice. Whoever takes them lets this mask [`LogitMask::accept`] each in
-    /// turn. Whoever does not finds that [`LogitMask::apply`] leaves each of them alone.
+    /// Appends the tokens that must come next, in order, as long as each is the only one allowed;
+    /// none if there is a choice. A caller that takes them must call [`LogitMask::accept`] for each
+    /// in turn. For a caller that does not, [`LogitMask::apply`] allows each of them as the only
+    /// token.
     fn forced(&mut self, forced: &mut Vec<TokenId>) {
         let _ = forced;
     }
 
-    /// Why no token can be allowed any more, if something went wrong inside: it ends the answer
-    /// with an error.
+    /// Returns the reason why no token can be allowed any more, after an internal failure. The
+    /// answer then ends with an error.
     fn failure(&self) -> Option<&str> {
         None
     }
@@ -108,19 +111,19 @@ impl<M: LogitMask + ?Sized> LogitMask for Box<M> {
     }
 }
 
-/// What was chosen. Borrows from its sampler, so that a token costs no allocation.
+/// The chosen token. Borrows from its sampler, so that a token costs no allocation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Choice<'s> {
     /// The token.
     pub token: TokenId,
-    /// Its natural log-probability under the model's own logits, where the config asks for it.
+    /// Its natural log-probability under the model's own logits, if the config requests it.
     pub logprob: Option<f32>,
-    /// The most likely tokens of the model's own logits, best first.
+    /// The most likely tokens by the model's own logits, best first.
     pub top: &'s [(TokenId, f32)],
 }
 
-/// Scores given tokens by the model's own logits, as a [`Sampler`] scores those that it chooses.
+/// Scores given tokens by the model's own logits, as a [`Sampler`] scores the tokens it chooses.
 #[derive(Clone, Debug, Default)]
 pub struct Scorer {
     n_top: usize,
@@ -128,17 +131,17 @@ pub struct Scorer {
 }
 
 impl Scorer {
-    /// A scorer that names so many of the most likely tokens beside each, at most
+    /// Creates a scorer that also returns the `n_top` most likely tokens for each score, at most
     /// [`LOGPROBS_MAX`].
     #[must_use]
     pub fn new(n_top: usize) -> Self {
         Self { n_top: n_top.min(LOGPROBS_MAX), logprobs: LogProbabilities::default() }
     }
 
-    /// How likely a token is behind these logits.
+    /// Returns the log-probability of `token` under these logits.
     ///
     /// # Errors
-    /// A logit that is not a number or plus infinity, or a token outside of the vocabulary.
+    /// If a logit is NaN or plus infinity, or the token is outside of the vocabulary.
     pub fn score(&mut self, logits: &[f32], token: TokenId) -> Result<Choice<'_>> {
         check_logits(logits)?;
         check_token(logits, token)?;
@@ -147,7 +150,7 @@ impl Scorer {
     }
 }
 
-/// The chain with its memory: the generator's state and scratch that is reused for each token.
+/// The sampling chain with its state: the generator, and scratch memory reused for each token.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     config: SamplerConfig,
@@ -159,10 +162,10 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler for a model with `vocab` logits per position.
+    /// Creates a sampler for a model with `vocab` logits per position.
     ///
     /// # Errors
-    /// A value out of its range, or a bias on a token outside of the vocabulary.
+    /// If a value is out of range, or a bias applies to a token outside of the vocabulary.
     pub fn new(config: SamplerConfig, vocab: usize) -> Result<Self> {
         config.validate()?;
         bias::check(&config.logit_bias, vocab)?;
@@ -176,18 +179,18 @@ impl Sampler {
         })
     }
 
-    /// The config this sampler was made from.
+    /// Returns the config that this sampler was created from.
     #[must_use]
     pub fn config(&self) -> &SamplerConfig {
         &self.config
     }
 
-    /// Chooses the token after `history`. Penalties see what `history` holds (the last
-    /// `penalty_window` of it): give it prompt and answer, or the answer alone.
+    /// Chooses the token after `history`. Penalties apply to the tokens of `history` (to its last
+    /// `penalty_window`): pass prompt and answer, or the answer alone.
     ///
     /// # Errors
-    /// A logit that is not a number or plus infinity, a history token outside of the vocabulary,
-    /// or no token left after the mask.
+    /// If a logit is NaN or plus infinity, if a history token is outside of the vocabulary, or if
+    /// the mask leaves no token.
     pub fn sample(
         &mut self,
         logits: &[f32],
@@ -201,7 +204,7 @@ impl Sampler {
         self.penalties.apply(&self.config, history, &mut self.logits)?;
         if let Some(mask) = mask {
             mask.apply(&mut self.logits);
-            // It may have written anything: not-a-number forbids, and infinity is a large number.
+            // A mask may write anything: NaN forbids, and infinity is a large number.
             for logit in &mut self.logits {
                 *logit = if logit.is_nan() { f32::NEG_INFINITY } else { logit.min(f32::MAX) };
             }
@@ -220,7 +223,8 @@ impl Sampler {
         Ok(Choice { token, logprob, top: self.logprobs.top() })
     }
 
-    /// On how many of the best logits a choice without a mask depends; `None`: on all of them.
+    /// Returns how many of the largest logits determine a choice without a mask; `None` if all of
+    /// them do.
     #[must_use]
     pub fn n_best_needed(&self) -> Option<usize> {
         let config = &self.config;
@@ -231,10 +235,10 @@ impl Sampler {
         if config.temperature == 0.0 { Some(1) } else { Some(config.top_k).filter(|k| *k > 0) }
     }
 
-    /// A token that is given instead of chosen: it draws no random number.
+    /// Scores a token that is given instead of chosen. Draws no random number.
     ///
     /// # Errors
-    /// A logit that is not a number or plus infinity, or a token outside of the vocabulary.
+    /// If a logit is NaN or plus infinity, or the token is outside of the vocabulary.
     pub fn given(&mut self, logits: &[f32], token: TokenId) -> Result<Choice<'_>> {
         check_logits(logits)?;
         check_token(logits, token)?;
@@ -246,13 +250,13 @@ impl Sampler {
     }
 
     /// Chooses the token that [`Sampler::sample`] would choose without a mask, from the best logits
-    /// alone: [`Sampler::n_best_needed`] of them, best first, of equals the lower token.
+    /// alone: [`Sampler::n_best_needed`] of them, best first, equal ones by ascending id.
     ///
     /// # Errors
-    /// A logit that is not a number or plus infinity, or nothing but minus infinity.
+    /// If a logit is NaN or plus infinity, or all are minus infinity.
     ///
     /// # Panics
-    /// If the choice depends on more.
+    /// If the choice depends on more logits.
     pub fn sample_best(&mut self, best: &[(TokenId, f32)]) -> Result<Choice<'_>> {
         let n_needed = self.n_best_needed().expect("the best are enough");
         assert!(best.len() == n_needed.min(self.logits.len()), "as many as are needed");
@@ -273,7 +277,7 @@ impl Sampler {
     }
 }
 
-/// What the cuts leave of candidates, and one of those.
+/// Filters the candidates and draws one of the rest.
 fn drawn(
     mut candidates: Candidates<'_>,
     config: &SamplerConfig,
@@ -293,10 +297,10 @@ fn check_token(logits: &[f32], token: TokenId) -> Result<()> {
     Err(Error::Input(format!("token {} is not in the vocabulary of {n_logits}", token.0)))
 }
 
-/// One broken logit means that the model's arithmetic broke: a token chosen around it would be
-/// noise that looks like an answer.
+/// Rejects broken logits. A single one means that the model's arithmetic failed; a token chosen in
+/// spite of it would be noise that looks like an answer.
 fn check_logits(logits: &[f32]) -> Result<()> {
-    // Without a way out of the loop it takes many at once.
+    // A loop without an early exit is vectorised.
     if !logits.iter().fold(false, |is_any, logit| is_any | is_broken(*logit)) {
         return Ok(());
     }

@@ -1,14 +1,15 @@
-//! Lowers the logits of tokens that were seen: repetition, frequency, presence, in this order.
+//! Lowers the logits of seen tokens: repetition, frequency, presence, in this order.
 //!
-//! **Invariant:** between two calls every count is 0, so that a call costs the window and not the
-//! vocabulary. Minus infinity stays minus infinity; nothing becomes plus infinity or not a number.
+//! **Invariant:** between two calls every count is 0, so that a call costs time proportional to the
+//! window and not to the vocabulary. Minus infinity stays minus infinity; nothing becomes plus
+//! infinity or NaN.
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::sample::candidates::index;
 use crate::sample::config::SamplerConfig;
 
-/// Counts of seen tokens, reused for each call.
+/// Counts of seen tokens; the memory is reused for each call.
 #[derive(Clone, Debug)]
 pub(super) struct Penalties {
     counts: Vec<u32>,
@@ -43,7 +44,7 @@ impl Penalties {
             *count = count.saturating_add(1);
         }
         for token in window {
-            // Taking the count makes a token's second turn in the window do nothing.
+            // Taking the count makes later occurrences of the token in the window do nothing.
             let count = std::mem::take(&mut self.counts[index(*token)]);
             if count > 0 {
                 let logit = &mut logits[index(*token)];
@@ -54,7 +55,7 @@ impl Penalties {
     }
 }
 
-/// Whether no penalty changes anything.
+/// Returns whether no penalty has any effect.
 pub(super) fn is_off(config: &SamplerConfig) -> bool {
     let unit = 1.0..=1.0;
     unit.contains(&config.repetition_penalty)

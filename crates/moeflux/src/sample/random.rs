@@ -1,9 +1,9 @@
-//! A seeded generator of random numbers: `SplitMix64` (Steele, Lea and Flood, 2014).
+//! A seeded random number generator: `SplitMix64` (Steele, Lea and Flood, 2014).
 //!
-//! **Invariant:** integer arithmetic only, 64 bits of state, so that a seed gives the same numbers
-//! on every platform and for good. Not for secrets.
+//! **Invariant:** 64 bits of state and integer arithmetic only, so that a seed gives the same
+//! numbers on every platform and in every version. Not for cryptography.
 
-/// The generator's state: a counter that steps by the golden ratio.
+/// The generator's state: a counter that is incremented by the golden ratio.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SplitMix64 {
     state: u64,
@@ -22,7 +22,7 @@ impl SplitMix64 {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number in [0, 1) with 53 random bits, all that an f64 holds.
+    /// Returns a number in [0, 1) with 53 random bits, the precision of an f64.
     pub(super) fn next_f64(&mut self) -> f64 {
         const STEP: f64 = 1.0 / (1_u64 << 53) as f64;
         #[expect(clippy::cast_precision_loss, reason = "53 bits are exact")]

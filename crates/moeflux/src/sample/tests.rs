@@ -1,4 +1,5 @@
-//! The whole chain against hand-computed tables, a naive twin and counted frequencies.
+//! Compares the whole chain with hand-computed tables, a naive implementation and expected
+//! frequencies.
 
 use super::*;
 use crate::sample::candidates::index;
@@ -14,7 +15,7 @@ fn one(config: &SamplerConfig, logits: &[f32]) -> u32 {
     sampler.sample(logits, &[], None).unwrap().token.0
 }
 
-/// Every token that 2,000 draws reach, ascending.
+/// Returns every token that occurs in 2,000 draws, ascending.
 fn reached(config: &SamplerConfig, logits: &[f32]) -> Vec<u32> {
     let mut sampler = Sampler::new(config.clone(), logits.len()).unwrap();
     let mut tokens: Vec<u32> =
@@ -55,10 +56,10 @@ fn cuts_keep_what_a_hand_computes() {
     assert_eq!(reached(&SamplerConfig { top_p: 0.0, ..warm.clone() }, &logits), [3]);
     assert_eq!(reached(&SamplerConfig { min_p: 0.3, ..warm.clone() }, &logits), [0, 3]);
     assert_eq!(reached(&SamplerConfig { min_p: 1.0, ..warm.clone() }, &logits), [3]);
-    // After top-k the two left are 2/3 and 1/3: the best alone reaches 0.6.
+    // After top-k, the two left have 2/3 and 1/3: the best alone reaches 0.6.
     let both = SamplerConfig { top_k: 2, top_p: 0.6, ..warm.clone() };
     assert_eq!(reached(&both, &logits), [3]);
-    // At temperature 1/2 the weights are 16, 4, 1, 1 of 22: two reach 0.9, the shares are squared.
+    // At temperature 1/2 the weights are 16, 4, 1, 1 of 22: two reach 0.9, and ratios are squared.
     let cold = SamplerConfig { temperature: 0.5, top_p: 0.9, ..warm.clone() };
     assert_eq!(reached(&cold, &logits), [0, 3]);
     let cold = SamplerConfig { temperature: 0.5, min_p: 0.2, ..warm };
@@ -82,7 +83,7 @@ fn extremes() {
 #[test]
 fn bias_comes_before_penalties_and_the_mask_is_last() {
     let mut shaped = config(0.0);
-    // 1 + 3 = 4, halved to 2, below 2.5. Penalised first it would be 3.5, above.
+    // 1 + 3 = 4, halved to 2, is below 2.5. If penalised first, it would be 3.5 and above 2.5.
     shaped.logit_bias = vec![(TokenId(0), 1.0), (TokenId(0), 2.0)];
     shaped.repetition_penalty = 2.0;
     let mut sampler = Sampler::new(shaped, 3).unwrap();
@@ -194,11 +195,11 @@ fn frequencies_follow_the_probabilities() {
             (f64::from(*count) - expected).powi(2) / expected
         })
         .sum();
-    // 4 degrees of freedom: one honest generator in 1,000 is above 18.5.
+    // With 4 degrees of freedom, one correct generator in 1,000 exceeds 18.5.
     assert!(chi_square < 18.5, "{chi_square}: {counts:?}");
 }
 
-/// The chain as a textbook writes it: sort everything, then cut.
+/// A textbook implementation of the chain: sorts everything, then filters.
 fn naive(config: &SamplerConfig, logits: &[f32], unit: f64) -> u32 {
     let scaled = logits.iter().map(|logit| f64::from(*logit) / f64::from(config.temperature));
     let mut sorted: Vec<(f64, u32)> =
@@ -236,7 +237,7 @@ fn equals_the_naive_chain_on_random_inputs() {
         #[expect(clippy::cast_possible_truncation, reason = "rounds")]
         let mut unit = || random.next_f64() as f32;
         let vocab = [3_usize, 40, 700, 3_000, 9_000][case % 5];
-        // Coarse steps make ties; some entries are banned.
+        // Coarse steps produce ties; some entries are masked.
         let logits: Vec<f32> = (0..vocab)
             .map(|_| if unit() < 0.1 { BANNED } else { (unit() * 40.0).round() / 4.0 })
             .collect();
@@ -281,7 +282,7 @@ fn scratch_does_not_grow_after_the_first_token() {
     assert!(addresses[1..].iter().all(|address| *address == addresses[0]));
 }
 
-/// What a device would find: so many of the best, of equals the lower token first.
+/// Returns the best `n` logits as a device would: best first, equal ones by ascending id.
 fn best_of(logits: &[f32], n: usize) -> Vec<(TokenId, f32)> {
     let mut best: Vec<(TokenId, f32)> =
         (0..).zip(logits).map(|(id, logit)| (TokenId(id), *logit)).collect();
@@ -304,7 +305,8 @@ fn the_best_are_enough_where_they_say_so() {
         let mut of_best = of_all.clone();
         let n_best = of_all.n_best_needed().unwrap();
         for round in 0..50 {
-            // Few values, so that the cut falls between equals, and some that are never chosen.
+            // Few distinct values, so that the limit falls between equal ones, and some forbidden
+            // tokens.
             let logits: Vec<f32> = (0..300)
                 .map(|_| match (random.next_f64() * 12.0).floor() {
                     0.0 => BANNED,

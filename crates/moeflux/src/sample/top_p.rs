@@ -1,11 +1,11 @@
-//! Keeps the nucleus: the fewest best candidates whose probability reaches p.
+//! Keeps the nucleus: the smallest set of best candidates whose probability reaches p.
 //!
-//! **Invariant:** a candidate stays if those before it have less than p together (the rule of
-//! transformers), so that the best always stays.
+//! **Invariant:** a candidate stays if those before it have a total below p (the rule of
+//! transformers), so the best always stays.
 
 use crate::sample::candidates::Candidates;
 
-/// Cuts to the nucleus of `top_p`; 1 is off.
+/// Reduces the candidates to the nucleus of `top_p`; 1 is off.
 pub(super) fn keep(candidates: &mut Candidates<'_>, top_p: f32) {
     if top_p >= 1.0 || candidates.is_empty() {
         return;

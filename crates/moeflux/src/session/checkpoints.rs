@@ -1,9 +1,9 @@
-//! Places a session can go back to, in memory.
+//! Positions that a session can return to, in memory.
 //!
-//! Keys, values and latents of positions before a checkpoint stay where they are as long as the
-//! session keeps them, so that a checkpoint shares them and copies only recurrent state, whose size
-//! does not grow with the text. **Invariant:** every checkpoint's position is at most the session's
-//! length; at most `n_max` are kept, and making one more drops the least recently made or used.
+//! The session keeps the keys, values and latents before a checkpoint anyway, so a checkpoint
+//! shares them. It copies only recurrent state, whose size does not grow with the text.
+//! **Invariant:** a checkpoint's position is at most the session's length. At most `n_max` are
+//! kept; making another drops the least recently made or used.
 
 use std::sync::Arc;
 
@@ -16,29 +16,30 @@ use crate::ops::{LayerState, StateSpec};
 use crate::session::Session;
 use crate::session::growth::with_room;
 
-/// Checkpoints a session keeps unless told otherwise: a system prompt, a document, two turns.
+/// Default number of checkpoints per session: a system prompt, a document, two turns.
 pub const N_CHECKPOINTS_DEFAULT: usize = 4;
 
-/// The recurrent layers' state at one moment.
+/// A copy of the recurrent layers' state at one position.
 #[derive(Debug)]
 pub(super) struct RecurrentCopy {
     layers: Vec<(LayerIdx, Vec<u8>)>,
     _booking: Booking,
 }
 
-/// Memory for a [`RecurrentCopy`].
+/// Books memory for a [`RecurrentCopy`].
 pub(super) fn book_copy(room: &Arc<Room>, spec: &StateSpec) -> Result<Booking> {
     room.book(spec.fixed_bytes(), &|| "a copy of a session's recurrent state".to_owned())
 }
 
-/// Whether there is memory for so many of them.
+/// Fails if there is no memory for `n_copies` copies.
 pub(super) fn check_copies(room: &Arc<Room>, spec: &StateSpec, n_copies: usize) -> Result<()> {
     let n_bytes = spec.fixed_bytes().saturating_mul(n_copies as u64);
     room.check(n_bytes, &|| format!("{n_copies} copies of a session's recurrent state"))
 }
 
 impl RecurrentCopy {
-    /// Copies the recurrent layers of a session, or what its last step kept at a mark.
+    /// Copies the recurrent layers of a session, either its state or what its last step stored at a
+    /// mark.
     pub(super) fn of(
         backend: &mut dyn Backend,
         (state, mark_idx): (StateId, Option<usize>),
@@ -62,7 +63,7 @@ impl RecurrentCopy {
         Ok(Self { layers, _booking: booking })
     }
 
-    /// Overwrites the recurrent layers of a session, all or none of them.
+    /// Overwrites all recurrent layers of a session, or none.
     pub(super) fn put_back(&self, backend: &mut dyn Backend, state: StateId) -> Result<()> {
         for (layer, bytes) in &self.layers {
             backend.states_mut().write_state(
@@ -76,7 +77,8 @@ impl RecurrentCopy {
     }
 }
 
-/// Recurrent states of large models take hundreds of megabytes.
+/// Allocates zeroed bytes. Fails if memory is short: large models' states take hundreds of
+/// megabytes.
 fn zeroed_bytes(n_bytes: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(n_bytes).map_err(|_| {
@@ -103,7 +105,7 @@ impl Checkpoints {
         self.kept.iter().any(|(at, _)| *at == position)
     }
 
-    /// The recurrent layers' states at a position that has a checkpoint; none elsewhere.
+    /// Yields the states of recurrent layers at a position with a checkpoint; nothing elsewhere.
     pub(super) fn layers_at(&self, position: usize) -> impl Iterator<Item = &[u8]> {
         let kept = self.kept.iter().filter(move |(at, _)| *at == position);
         kept.flat_map(|(_, copy)| copy.layers.iter().map(|(_, bytes)| bytes.as_slice()))
@@ -113,7 +115,7 @@ impl Checkpoints {
         self.kept.clear();
     }
 
-    /// Drops those that lie after the session's new end.
+    /// Drops checkpoints past the session's new end.
     pub(super) fn drop_after(&mut self, len: usize) {
         self.kept.retain(|(at, _)| *at <= len);
     }
@@ -135,7 +137,7 @@ impl Checkpoints {
         self.kept.drain(..n_over);
     }
 
-    /// The checkpoint at `position`, now the most recently used.
+    /// Returns the checkpoint at `position` and marks it as the most recently used.
     fn touch(&mut self, position: usize) -> Option<&RecurrentCopy> {
         let idx = self.kept.iter().position(|(at, _)| *at == position)?;
         let entry = self.kept.remove(idx);
@@ -145,12 +147,13 @@ impl Checkpoints {
 }
 
 impl Session {
-    /// Makes a place to come back to. In a model with recurrent layers `position` must be the
-    /// session's end: earlier states are gone.
+    /// Makes a checkpoint at `position`. In a model with recurrent layers, it must be the session's
+    /// end: earlier states are gone.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] for a position that cannot be kept.
+    /// [`Error::Input`] if the position is invalid or no checkpoints are kept; [`Error::NoRoom`] if
+    /// memory is short; errors of the device.
     pub fn checkpoint(&mut self, position: usize) -> Result<()> {
         let runtime = Arc::clone(&self.runtime);
         self.checkpoint_on(&mut *runtime.lock()?, position)
@@ -176,18 +179,19 @@ impl Session {
         Ok(())
     }
 
-    /// Goes back to a checkpoint; later ones are dropped.
+    /// Returns to a checkpoint and drops later ones.
     ///
     /// # Errors
     ///
-    /// [`Error::NoCheckpoint`], or what the device reports.
+    /// [`Error::NoCheckpoint`] if there is none at `position`; errors of the device.
     pub fn restore(&mut self, position: usize) -> Result<()> {
         self.put_checkpoint(position, self.state)?;
         self.cut(position);
         Ok(())
     }
 
-    /// Gives a session's recurrent layers the states of a checkpoint of this one.
+    /// Overwrites a session's recurrent layers with the states of one of this session's
+    /// checkpoints.
     pub(super) fn put_checkpoint(&mut self, position: usize, state: StateId) -> Result<()> {
         let available = self.checkpoints.positions();
         let Some(copy) = self.checkpoints.touch(position) else {
@@ -196,19 +200,19 @@ impl Session {
         copy.put_back(self.runtime.lock()?.backend.as_mut(), state)
     }
 
-    /// Drops a checkpoint; without one at `position`, nothing happens.
+    /// Drops the checkpoint at `position`, if there is one.
     pub fn forget(&mut self, position: usize) {
         self.checkpoints.forget(position);
         self.give_back();
     }
 
-    /// Positions of all checkpoints, ascending.
+    /// Returns the positions of all checkpoints, ascending.
     #[must_use]
     pub fn checkpoints(&self) -> Vec<usize> {
         self.checkpoints.positions()
     }
 
-    /// Changes how many checkpoints are kept; the oldest surplus ones are dropped.
+    /// Sets the maximum number of checkpoints. Drops the least recently made or used beyond it.
     pub fn set_checkpoints_max(&mut self, n_max: usize) {
         self.checkpoints.n_max = n_max;
         let n_over = self.checkpoints.kept.len().saturating_sub(n_max);

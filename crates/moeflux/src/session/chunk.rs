@@ -1,4 +1,4 @@
-//! The rows of one step: which feed they come from, and which logits are wanted.
+//! The rows of one step, with the feeds that they come from and the wanted logits.
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use crate::ops::{Batch, Row, Segment};
 use crate::session::feed::{Feed, Wanted};
 use crate::session::output::OutputOf;
 
-/// Answers' rows that are computed beside a step that waits between two layers, in the place of its
-/// first rows.
+/// Maximum answer rows that can be computed while a step is paused between two layers. They take
+/// the place of its first rows.
 pub const N_ROWS_BESIDE: usize = 16;
 
 /// The rows of one feed.
@@ -25,12 +25,12 @@ pub(super) struct Chunk {
     segments: Vec<Segment>,
     pub(super) parts: Vec<Part>,
     outputs: Vec<usize>,
-    /// Of each of those: how many of the best logits are enough.
+    /// For each output, the number of largest logits that suffices.
     n_best: Vec<Option<usize>>,
 }
 
 impl Chunk {
-    /// Takes all rows of the feeds that nothing has happened to.
+    /// Takes all rows of the feeds that have not failed.
     pub(super) fn fill(&mut self, feeds: &[Feed<'_>]) {
         self.rows.clear();
         self.segments.clear();
@@ -68,7 +68,7 @@ impl Chunk {
         self.rows.is_empty()
     }
 
-    /// All rows.
+    /// Returns all rows.
     pub(super) fn batch(&self) -> Batch<'_> {
         Batch { rows: &self.rows, segments: &self.segments, outputs: &self.outputs }
     }
@@ -77,7 +77,7 @@ impl Chunk {
         &self.segments
     }
 
-    /// The same with some of the wanted outputs.
+    /// Returns all rows, with some of the wanted outputs.
     pub(super) fn batch_of(&self, outputs: Range<usize>) -> (Batch<'_>, &[Option<usize>]) {
         let n_best = &self.n_best[outputs.clone()];
         (Batch { outputs: &self.outputs[outputs], ..self.batch() }, n_best)

@@ -1,4 +1,4 @@
-//! Tokens for one session, as a part of a step.
+//! Tokens for one session, as part of a step.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,18 +7,18 @@ use crate::ids::TokenId;
 use crate::ops::RowKind;
 use crate::session::Session;
 
-/// Whose logits are wanted.
+/// The tokens whose logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// None: the tokens are only remembered.
+    /// No logits: the tokens only extend the session.
     None,
-    /// The last token's.
+    /// Logits of the last token.
     Last,
-    /// Every token's.
+    /// Logits of every token.
     All,
 }
 
-/// Tokens for one session, as a part of a step, and what becomes of them.
+/// Tokens for one session, as part of a step, and the outcome.
 #[derive(Debug)]
 pub struct Feed<'a> {
     pub(super) session: &'a mut Session,
@@ -32,62 +32,62 @@ pub struct Feed<'a> {
 }
 
 impl<'a> Feed<'a> {
-    /// Tokens that were there before the answer: a prompt, or a part of one. No logits are wanted.
+    /// Creates a feed of known tokens: a prompt, or part of one. No logits are wanted.
     pub fn prompt(session: &'a mut Session, tokens: &'a [TokenId]) -> Self {
         let (kind, wanted) = (RowKind::Prompt, Wanted::None);
         let (n_best, marks, cancel, failure) = (None, &[][..], None, None);
         Self { session, tokens, kind, wanted, n_best, marks, cancel, failure }
     }
 
-    /// The newest token of an answer. The logits of the next one are wanted.
+    /// Creates a feed of the newest token of an answer. Its logits are wanted.
     pub fn answer(session: &'a mut Session, token: &'a TokenId) -> Self {
         Self::answer_run(session, std::slice::from_ref(token))
     }
 
-    /// The newest tokens of an answer, where several are known at once. The logits behind the last
-    /// are wanted.
+    /// Creates a feed of the newest tokens of an answer, if several are known at once. The logits
+    /// of the last one are wanted.
     pub fn answer_run(session: &'a mut Session, tokens: &'a [TokenId]) -> Self {
         Self { kind: RowKind::Answer, wanted: Wanted::Last, ..Self::prompt(session, tokens) }
     }
 
-    /// Which logits come back.
+    /// Sets which logits are returned.
     #[must_use]
     pub fn wanting(self, wanted: Wanted) -> Self {
         Self { wanted, ..self }
     }
 
-    /// At least this many of the best logits are enough, where the others would have to be fetched
-    /// from a device: see [`crate::sample::Sampler::n_best_needed`].
+    /// Allows only the `n_best` largest logits to be returned if all would have to be fetched from
+    /// a device: see [`crate::sample::Sampler::n_best_needed`].
     #[must_use]
     pub fn best(self, n_best: Option<usize>) -> Self {
         Self { n_best, ..self }
     }
 
-    /// Makes checkpoints at these positions of the session, which are ascending and reached by this
-    /// feed.
+    /// Makes checkpoints at these positions of the session. They must ascend, and be after its
+    /// current end and at most at the end of this feed.
     #[must_use]
     pub fn checkpoints(self, positions: &'a [usize]) -> Self {
         Self { marks: positions, ..self }
     }
 
-    /// Leaves the session as it is once the flag is set, if there is one. It is looked at between
-    /// layers.
+    /// Leaves the session unchanged once the flag, if any, is set. It is checked between layers.
     #[must_use]
     pub fn cancelled_by(self, flag: Option<&'a AtomicBool>) -> Self {
         Self { cancel: flag, ..self }
     }
 
-    /// Why the tokens were not fed, once the step is over: the session is then as it was before.
+    /// Returns why the tokens were not fed, once the step is over. The session is then as it was
+    /// before.
     #[must_use]
     pub fn failure(&self) -> Option<&Error> {
         self.failure.as_ref()
     }
 
-    /// The same as a result, which is forgotten here.
+    /// Takes the failure out and returns it as a result.
     ///
     /// # Errors
     ///
-    /// What kept the tokens from being fed; [`Error::Cancelled`] if that was the flag.
+    /// The reason why the tokens were not fed; [`Error::Cancelled`] if the flag was set.
     pub fn outcome(&mut self) -> Result<()> {
         self.failure.take().map_or(Ok(()), Err)
     }
@@ -96,7 +96,7 @@ impl<'a> Feed<'a> {
         self.cancel.is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
 
-    /// Refuses what cannot be fed.
+    /// Fails if the feed is invalid.
     pub(super) fn check(&self) -> Result<()> {
         check_tokens(self.session, self.tokens, self.wanted)?;
         let n_held = self.session.tokens.len();
@@ -113,7 +113,7 @@ impl<'a> Feed<'a> {
     }
 }
 
-/// Refuses tokens that a session cannot take.
+/// Fails if the session cannot take these tokens.
 pub(super) fn check_tokens(session: &Session, tokens: &[TokenId], wanted: Wanted) -> Result<()> {
     let spec = &session.runtime.model().spec;
     if tokens.is_empty() && wanted != Wanted::None {
@@ -129,7 +129,7 @@ pub(super) fn check_tokens(session: &Session, tokens: &[TokenId], wanted: Wanted
     }
 }
 
-/// Refuses so many tokens more that they do not fit a session.
+/// Fails if `n_new` more tokens do not fit the session.
 pub(super) fn check_context(session: &Session, n_new: usize) -> Result<()> {
     let spec = &session.runtime.model().spec;
     let (context_max, limit) = (spec.context_max, spec.context_limit);

@@ -1,13 +1,13 @@
-//! Room for sessions that grow: slots give way, and come back when sessions end.
+//! Memory for growing sessions: slots are given up, and restored when sessions end.
 //!
-//! **Invariant:** slots have given their memory up before sessions may book it, here and back.
+//! **Invariant:** memory is freed on one side before the other may book it, in both directions.
 
 use crate::error::{Error, Result};
 use crate::forward::{Device, Loans};
 use crate::session::runtime::Runtime;
 
-/// Does something that takes memory for sessions, in one or more pieces. Where there is no room,
-/// slots make some first.
+/// Runs `work`, which books memory for sessions, once or several times. If memory is short, slots
+/// are lent first and `work` is repeated.
 pub(super) fn with_room<T>(
     runtime: &Runtime,
     device: &mut Device,
@@ -15,14 +15,14 @@ pub(super) fn with_room<T>(
 ) -> Result<T> {
     loop {
         match work(device) {
-            // Each time more slots are lent, so this ends.
+            // Each iteration lends more slots, so the loop ends.
             Err(Error::NoRoom { needed_bytes, .. }) if grow(runtime, device, needed_bytes)? => {}
             done => return done,
         }
     }
 }
 
-/// Whether slots made room for this much more.
+/// Lends slots for `n_bytes` more. Returns whether that succeeded.
 fn grow(runtime: &Runtime, device: &mut Device, n_bytes: u64) -> Result<bool> {
     let Some(room) = runtime.growth_room() else { return Ok(false) };
     let booked_bytes = device.backend.states().room().booked_bytes();
@@ -34,14 +34,14 @@ fn grow(runtime: &Runtime, device: &mut Device, n_bytes: u64) -> Result<bool> {
     }
 }
 
-/// Gives back to slots what sessions do without.
+/// Returns to slots the memory that sessions no longer need.
 pub(super) fn shrink(runtime: &Runtime, device: &mut Device) {
     let Some(room) = runtime.growth_room() else { return };
     let booked_bytes = device.backend.states().room().booked_bytes();
     match room.n_slots_lent(booked_bytes) {
         Some(n_slots) if n_slots < device.loans.n_slots_of_sessions => {
             device.backend.states().room().set_limit(Some(room.bytes(n_slots)));
-            // Slots that cannot be had back now come when there is memory again.
+            // Slots that cannot be allocated now are restored when there is memory again.
             drop(device.lend(Loans { n_slots_of_sessions: n_slots, ..device.loans }));
         }
         _ => {}

@@ -1,8 +1,9 @@
-//! Longer steps while a long prompt runs, in memory that slots lend.
+//! Longer steps for long prompts, in memory lent by slots.
 //!
-//! **Invariant:** memory is given up before other is taken, here and back; when the last of those
-//! that borrow is over, however it ended, all is as it was before the first. A session that feeds
-//! single tokens meanwhile has fewer slots, and the same bytes.
+//! **Invariant:** memory is freed before other memory is allocated, when borrowing and when
+//! returning. When the last borrower ends, in whatever way, the state before the first is restored.
+//! A session that feeds single tokens meanwhile has fewer slots, but its results are the same
+//! bytes.
 
 use std::sync::Arc;
 
@@ -11,14 +12,14 @@ use crate::error::Result;
 use crate::forward::{Device, Loans};
 use crate::session::runtime::Runtime;
 
-/// A long prompt has longer steps until this is dropped: see [`crate::Engine::longer_steps`].
+/// Longer steps for a long prompt until this is dropped: see [`crate::Engine::longer_steps`].
 #[derive(Debug)]
 pub struct LongerSteps {
     runtime: Arc<Runtime>,
 }
 
 impl LongerSteps {
-    /// Borrows for a prompt of this many rows; `None` where there is nothing to gain.
+    /// Borrows for a prompt of `n_rows` rows; returns `None` if there is nothing to gain.
     pub(crate) fn begin(runtime: &Arc<Runtime>, n_rows: usize) -> Result<Option<Self>> {
         let Some(room) = runtime.prompt_room() else { return Ok(None) };
         let _turn = runtime.workspace()?;
@@ -35,7 +36,7 @@ impl LongerSteps {
 
 impl Drop for LongerSteps {
     fn drop(&mut self) {
-        // A step of this thread that is under way gives the memory back when it ends.
+        // If this thread has a step in progress, the memory is returned when that step ends.
         let _turn = self.runtime.workspace().ok();
         let mut device = self.runtime.lock_to_clean_up();
         device.n_borrowers -= 1;
@@ -43,7 +44,7 @@ impl Drop for LongerSteps {
     }
 }
 
-/// Gives memory back that is not borrowed any more, unless a step is under way.
+/// Returns memory that is no longer borrowed, unless a step is in progress.
 pub(super) fn give_back(runtime: &Runtime, device: &mut Device) {
     if let Some(room) = runtime.prompt_room()
         && device.n_borrowers == 0
@@ -53,7 +54,8 @@ pub(super) fn give_back(runtime: &Runtime, device: &mut Device) {
     }
 }
 
-/// Whether steps may be longer now. Where another prompt has borrowed as much that is enough.
+/// Borrows for longer steps. Returns whether steps may be longer now, which includes the case that
+/// another prompt has already borrowed enough.
 fn borrow(device: &mut Device, division: Division, n_rows_usual: usize) -> Result<bool> {
     let Division { n_rows, n_slots_lent } = division;
     if n_rows <= device.backend.n_rows_max() {
@@ -70,8 +72,8 @@ fn borrow(device: &mut Device, division: Division, n_rows_usual: usize) -> Resul
     lent.map(|_| has_borrowed)
 }
 
-/// Slots that cannot be had back now come when there is memory again; a workspace that was made
-/// larger can be made smaller.
+/// Returns all borrowed memory. Slots that cannot be allocated now are restored when there is
+/// memory again; the workspace can always shrink back.
 fn give_all_back(device: &mut Device, n_rows_usual: usize) {
     let is_usual = device.backend.n_rows_max() == n_rows_usual;
     if is_usual || device.backend.set_rows_max(n_rows_usual).is_ok() {

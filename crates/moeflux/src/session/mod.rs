@@ -1,8 +1,8 @@
-//! One timeline of tokens: what was fed, what the device remembers of it, and ways back.
+//! A sequence of tokens with its state on the device, and checkpoints to return to.
 //!
-//! **Invariant:** `tokens` is exactly what the device's state holds. A step that fails or is
-//! cancelled leaves the session as it was before. Positions past the end are never read, so that
-//! cutting a cache is exact.
+//! **Invariant:** `tokens` matches the device's state exactly. A step that fails or is cancelled
+//! leaves the session as it was before. Positions past the end are never read, so truncating a
+//! cache is exact.
 
 mod turns;
 mod feed;
@@ -34,7 +34,7 @@ use crate::session::checkpoints::Checkpoints;
 use crate::session::feed::check_context;
 use crate::session::growth::{shrink, with_room};
 
-/// One timeline over an engine. Many may live at once, each on a thread of its own.
+/// One sequence of tokens on an engine. Several can exist at once, each on its own thread.
 #[derive(Debug)]
 pub struct Session {
     runtime: Arc<Runtime>,
@@ -42,17 +42,18 @@ pub struct Session {
     context: usize,
     tokens: Vec<TokenId>,
     checkpoints: Checkpoints,
-    /// The device still holds what was forgotten.
+    /// Whether the device still holds the state from before [`Session::clear`].
     is_reset_due: bool,
 }
 
 impl Session {
-    /// An empty session for up to `context` tokens, which takes memory for positions as it grows.
+    /// Creates an empty session for up to `context` tokens. Memory for positions is allocated as it
+    /// grows.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] if `context` is zero or more than the model was made for,
-    /// [`Error::NoRoom`] if memory for it cannot be had.
+    /// [`Error::Input`] if `context` is zero or larger than the model's; [`Error::NoRoom`] if
+    /// memory is short.
     pub fn new(runtime: Arc<Runtime>, context: usize) -> Result<Self> {
         let context_max = runtime.model().spec.context_max;
         if context == 0 || context > context_max {
@@ -70,12 +71,12 @@ impl Session {
         Ok(Self { runtime, state, context, tokens, checkpoints, is_reset_due: false })
     }
 
-    /// A session with the same tokens and the same context. Both share the memory of their common
-    /// past; checkpoints stay with this one.
+    /// Creates a session with the same tokens and context. Both share the memory of their common
+    /// history; checkpoints stay with this one.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`]; [`Error::Unsupported`] on devices that cannot share.
+    /// [`Error::NoRoom`] if memory is short; [`Error::Unsupported`] on devices that cannot share.
     pub fn fork(&mut self) -> Result<Self> {
         let runtime = Arc::clone(&self.runtime);
         let mut device = runtime.lock()?;
@@ -91,12 +92,12 @@ impl Session {
         Ok(Self { runtime, state, context, tokens, checkpoints, is_reset_due: false })
     }
 
-    /// The same, cut to its first `len` tokens: see [`Session::cut_point`].
+    /// Creates a fork that is cut to the first `len` tokens: see [`Session::cut_point`].
     ///
     /// # Errors
     ///
-    /// As [`Session::fork`]; [`Error::Input`] and [`Error::NoCheckpoint`] for a session that cannot
-    /// be cut there.
+    /// As [`Session::fork`]; [`Error::Input`] or [`Error::NoCheckpoint`] if the session cannot be
+    /// cut there.
     pub fn fork_at(&mut self, len: usize) -> Result<Self> {
         let n_tokens = self.tokens.len();
         if len > n_tokens {
@@ -112,8 +113,9 @@ impl Session {
         Ok(fork)
     }
 
-    /// The most of its first `len` tokens that the session, or a fork of it, can be cut to: all of
-    /// them, or in a model with recurrent layers those before its last checkpoint there.
+    /// Returns the largest length up to `len` that the session, or a fork of it, can be cut to. In
+    /// a model with recurrent layers, that is the last checkpoint there, unless `len` is the whole
+    /// session.
     #[must_use]
     pub fn cut_point(&self, len: usize) -> usize {
         let len = len.min(self.tokens.len());
@@ -123,12 +125,12 @@ impl Session {
         self.checkpoints().into_iter().rfind(|position| *position <= len).unwrap_or(0)
     }
 
-    /// Makes room for this many tokens more, so that feeding them cannot fail for want of it.
-    /// Feeding makes what room it needs, step by step.
+    /// Allocates memory for `n_tokens` more tokens, so that feeding them cannot fail for lack of
+    /// it. Otherwise feeding allocates memory step by step.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] if they are more than fit the context, [`Error::NoRoom`].
+    /// [`Error::Input`] if they do not fit the context; [`Error::NoRoom`] if memory is short.
     pub fn reserve(&mut self, n_tokens: usize) -> Result<()> {
         let begin = self.tokens.len();
         check_context(self, n_tokens)?;
@@ -138,26 +140,26 @@ impl Session {
         })
     }
 
-    /// What the session is made of.
+    /// Returns the tokens of the session.
     #[must_use]
     pub fn tokens(&self) -> &[TokenId] {
         &self.tokens
     }
 
-    /// Tokens that fit.
+    /// Returns the maximum number of tokens.
     #[must_use]
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Forgets everything, checkpoints too.
+    /// Removes all tokens and checkpoints.
     pub fn clear(&mut self) {
         self.is_reset_due = true;
         self.tokens.clear();
         self.checkpoints.clear();
     }
 
-    /// Lets the device forget as well, before it is asked for the state.
+    /// Resets the device's state if that is due, before the state is used.
     fn apply_reset(&mut self, device: &mut Device) {
         if std::mem::take(&mut self.is_reset_due) {
             device.backend.states_mut().reset_state(self.state);
@@ -168,8 +170,9 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::CannotTruncateRecurrentState`] where a recurrent layer has folded the rest in and
-    /// there is no checkpoint at `len`; [`Error::Input`] if the session is shorter.
+    /// [`Error::CannotTruncateRecurrentState`] if a recurrent layer has folded in later tokens and
+    /// there is no checkpoint at `len`; [`Error::Input`] if the session is shorter; errors of the
+    /// device.
     pub fn truncate(&mut self, len: usize) -> Result<()> {
         let n_tokens = self.tokens.len();
         if len > n_tokens {
@@ -196,14 +199,14 @@ impl Session {
         self.runtime.model().plan.state.is_recurrent()
     }
 
-    /// Shortens the timeline; the device's state must already fit.
+    /// Shortens the token list. The device's state must already match.
     fn cut(&mut self, len: usize) {
         self.tokens.truncate(len);
         self.checkpoints.drop_after(len);
         self.give_back();
     }
 
-    /// Gives back to experts what they lent for checkpoints that are gone.
+    /// Returns to experts the memory that they lent for dropped checkpoints.
     fn give_back(&self) {
         if self.runtime.growth_room().is_some() {
             shrink(&self.runtime, &mut self.runtime.lock_to_clean_up());

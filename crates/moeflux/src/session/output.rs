@@ -1,9 +1,9 @@
-//! What a step gives back.
+//! The output of a step.
 
 use crate::forward::{LogitRows, Logits};
 use crate::ids::Position;
 
-/// Which row a line of logits belongs to.
+/// The row that logits belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputOf {
     /// Index of the feed.
@@ -12,8 +12,8 @@ pub struct OutputOf {
     pub position: Position,
 }
 
-/// The logits of a step's wanted rows, in the order of the feeds. Kept from step to step, a token
-/// costs no allocation.
+/// The logits of a step's wanted rows, in the order of the feeds. When reused from step to step, it
+/// allocates nothing per token.
 #[derive(Debug, Default)]
 pub struct StepOutput {
     pub(super) rows: Vec<OutputOf>,
@@ -21,19 +21,19 @@ pub struct StepOutput {
 }
 
 impl StepOutput {
-    /// The rows and their logits.
+    /// Yields the rows and their logits.
     pub fn iter(&self) -> impl Iterator<Item = (OutputOf, Logits<'_>)> {
         self.rows.iter().enumerate().map(|(row_idx, of)| (*of, self.logits.row(row_idx)))
     }
 
-    /// The logits of a feed's last wanted row.
+    /// Returns the logits of a feed's last wanted row.
     #[must_use]
     pub fn last_of(&self, feed_idx: usize) -> Option<Logits<'_>> {
         let row_idx = self.rows.iter().rposition(|of| of.feed_idx == feed_idx)?;
         Some(self.logits.row(row_idx))
     }
 
-    /// Forgets the rows; their memory stays for others.
+    /// Removes the rows and keeps the memory for others.
     pub fn clear(&mut self) {
         self.rows.clear();
         self.logits.clear();

@@ -1,7 +1,7 @@
-//! A model together with the device it runs on: what the sessions of one engine share.
+//! A model and the device it runs on, shared by the sessions of one engine.
 //!
-//! **Invariant:** one piece of work uses the device at a time, in the order of asking, so that a
-//! long prompt of one session delays another's token by one chunk, not by the whole prompt.
+//! **Invariant:** one task uses the device at a time, in order of arrival. So a long prompt of one
+//! session delays another's token by one chunk, not by the whole prompt.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,27 +24,27 @@ pub struct Runtime {
     names: DeviceNames,
     turns: Arc<Turnstile>,
     device: Mutex<Device>,
-    /// Steps that may be held between two layers take turns at the workspace.
+    /// Turns at the workspace, for steps that may be paused between two layers.
     workspace: Arc<Turnstile>,
-    /// Lists of steps that are over, for the next ones: a token costs no allocation.
+    /// Lists of finished steps, reused by later ones, so that a token costs no allocation.
     chunks: Mutex<Vec<Chunk>>,
     outputs: Mutex<Vec<StepOutput>>,
-    /// None where slots lend nothing to prompts.
+    /// `None` if slots lend nothing to prompts.
     prompt_room: Option<PromptRoom>,
-    /// None where slots lend nothing to sessions.
+    /// `None` if slots lend nothing to sessions.
     growth_room: Option<GrowthRoom>,
-    /// What copies of recurrent state in the host's memory are booked from.
+    /// Budget from which copies of recurrent state in host memory are booked.
     copies: Arc<Room>,
 }
 
-/// The device, for one piece of work; the next in line has it afterwards.
+/// Exclusive access to the device for one task; dropping it passes the turn on.
 pub(crate) struct DeviceGuard<'a> {
     device: MutexGuard<'a, Device>,
     _turn: Turn,
 }
 
 impl Runtime {
-    /// A model on a device whose weights are those of the model.
+    /// Combines a model with a device that holds the model's weights.
     #[must_use]
     pub fn new(model: LoadedModel, backend: Box<dyn Backend>, experts: Experts) -> Self {
         let names = backend.names();
@@ -67,7 +67,7 @@ impl Runtime {
         }
     }
 
-    /// Makes this one of several ranks.
+    /// Makes this engine one of several ranks.
     #[must_use]
     pub(crate) fn with_group(self, group: Option<Group>) -> Self {
         let Some(group) = group else { return self };
@@ -78,7 +78,7 @@ impl Runtime {
         self
     }
 
-    /// Does what rank 0 tells until the job is over.
+    /// Carries out the orders of rank 0 until the job ends.
     ///
     /// # Errors
     ///
@@ -87,14 +87,14 @@ impl Runtime {
         follow(&self.model, &mut *self.lock()?)
     }
 
-    /// Lets long prompts borrow from slots.
+    /// Sets the memory that long prompts may borrow from slots.
     #[must_use]
     pub fn with_prompt_room(mut self, prompt_room: Option<PromptRoom>) -> Self {
         self.prompt_room = prompt_room;
         self
     }
 
-    /// Lets sessions have this much, which slots can add to.
+    /// Limits the memory of sessions to `session_bytes`, to which slots may add.
     #[must_use]
     pub fn with_session_room(
         mut self,
@@ -106,35 +106,35 @@ impl Runtime {
         self
     }
 
-    /// What slots can add to the room of sessions; `None` where that is nothing.
+    /// Returns how slots add to the memory of sessions; `None` if they do not.
     pub(super) fn growth_room(&self) -> Option<&GrowthRoom> {
         self.growth_room.as_ref()
     }
 
-    /// What copies of recurrent state in the host's memory are booked from.
+    /// Returns the budget from which copies of recurrent state in host memory are booked.
     pub(super) fn copies(&self) -> &Arc<Room> {
         &self.copies
     }
 
-    /// What long prompts may borrow; `None` where that is nothing.
+    /// Returns what long prompts may borrow; `None` if nothing.
     #[must_use]
     pub fn prompt_room(&self) -> Option<&PromptRoom> {
         self.prompt_room.as_ref()
     }
 
-    /// The model.
+    /// Returns the model.
     #[must_use]
     pub fn model(&self) -> &LoadedModel {
         &self.model
     }
 
-    /// What streaming has done so far; `None` where all experts are in memory.
+    /// Returns streaming statistics; `None` if all experts are in memory.
     #[must_use]
     pub fn stream_stats(&self) -> Option<StreamStats> {
         self.lock_to_clean_up().experts.stats()
     }
 
-    /// The memory that sessions share.
+    /// Returns the state of the memory that sessions share.
     #[must_use]
     pub fn session_room(&self) -> SessionRoom {
         let device = self.lock_to_clean_up();
@@ -147,23 +147,23 @@ impl Runtime {
         }
     }
 
-    /// The model, to change before anybody shares it.
+    /// Returns the model, to be changed before it is shared.
     pub(crate) fn model_mut(&mut self) -> &mut LoadedModel {
         &mut self.model
     }
 
-    /// What the device calls itself.
+    /// Returns the device's names.
     #[must_use]
     pub fn device_names(&self) -> DeviceNames {
         self.names
     }
 
-    /// The device, when it is this caller's turn.
+    /// Waits for a turn and returns the device.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if a panic once left the device in the middle of its work: its
-    /// buffers are then in no known state.
+    /// [`Error::Stopped`] if a panic interrupted the device's work earlier: its buffers are then in
+    /// an unknown state.
     pub(crate) fn lock(&self) -> Result<DeviceGuard<'_>> {
         let turn = self.turns.enter();
         match self.device.lock() {
@@ -174,18 +174,18 @@ impl Runtime {
         }
     }
 
-    /// The device for giving a session's room back, which works in any state.
+    /// Waits for a turn and returns the device, even after a panic, to free a session's memory.
     pub(crate) fn lock_to_clean_up(&self) -> DeviceGuard<'_> {
         let turn = self.turns.enter();
         let device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         DeviceGuard { device, _turn: turn }
     }
 
-    /// The workspace, for a step that may be held between two layers.
+    /// Waits for the workspace, for a step that may be paused between two layers.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] if this thread holds such a step already: it would wait for itself.
+    /// [`Error::Input`] if this thread already has such a step and would wait for itself.
     pub(super) fn workspace(&self) -> Result<Turn> {
         self.workspace.enter_once().ok_or_else(|| {
             Error::Input(format!(
@@ -195,22 +195,22 @@ impl Runtime {
         })
     }
 
-    /// Lists for a step.
+    /// Returns lists for a step.
     pub(super) fn take_chunk(&self) -> Chunk {
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
 
-    /// Keeps the lists of a step that is over.
+    /// Keeps the lists of a finished step for reuse.
     pub(super) fn keep_chunk(&self, chunk: Chunk) {
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner).push(chunk);
     }
 
-    /// Room for what a step gives back.
+    /// Returns an empty output for a step.
     pub(super) fn take_output(&self) -> StepOutput {
         self.outputs.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
 
-    /// Keeps that for the next step.
+    /// Keeps the output for reuse by the next step.
     pub(super) fn keep_output(&self, output: StepOutput) {
         self.outputs.lock().unwrap_or_else(PoisonError::into_inner).push(output);
     }

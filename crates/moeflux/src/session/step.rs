@@ -1,8 +1,8 @@
-//! One step: rows of one or many sessions, computed together, layer by layer.
+//! One step: rows of one or several sessions, computed together, layer by layer.
 //!
-//! **Invariant:** no session changes before the whole step is done, and then each at once. What
-//! fails or is cancelled for some sessions leaves these as they were; the others get the bytes that
-//! they would have got alone.
+//! **Invariant:** no session changes before the whole step is complete; then each changes
+//! atomically. A failure or cancellation that concerns some sessions leaves these unchanged; the
+//! others get the same bytes that they would get alone.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use crate::session::output::StepOutput;
 use crate::session::runtime::Runtime;
 use crate::session::turns::Turn;
 
-/// Feeds tokens to sessions of one engine in one step. What became of each feed is asked of it
-/// afterwards: see [`Feed::outcome`].
+/// Feeds tokens to sessions of one engine in one step. [`Feed::outcome`] returns the result of each
+/// feed afterwards.
 ///
 /// # Errors
 ///
-/// [`Error::Input`] for what cannot be fed, sessions of different engines, or more rows than a step
-/// takes; what concerns all of the feeds, such as a device that failed. All sessions are then as
-/// they were.
+/// [`Error::Input`] for invalid feeds, sessions of different engines, or more rows than a step
+/// takes; errors that concern all feeds, such as a failed device. All sessions are then as they
+/// were before.
 pub fn step(feeds: &mut [Feed<'_>], output: &mut StepOutput) -> Result<()> {
     output.clear();
     if feeds.is_empty() {
@@ -41,7 +41,7 @@ pub fn step(feeds: &mut [Feed<'_>], output: &mut StepOutput) -> Result<()> {
         return step.commit();
     }
     check(feeds)?;
-    // Without a turn at the workspace a step must not let go of the device between its layers.
+    // Without a turn at the workspace, a step must hold the device throughout.
     let mut step = StepUnderWay::begin_in_turn(feeds, None)?;
     let runtime = Arc::clone(&step.runtime);
     let device = &mut *runtime.lock()?;
@@ -51,7 +51,7 @@ pub fn step(feeds: &mut [Feed<'_>], output: &mut StepOutput) -> Result<()> {
     step.commit_on(device)
 }
 
-/// Refuses feeds that cannot share a step.
+/// Fails if the feeds cannot share a step.
 fn check(feeds: &[Feed<'_>]) -> Result<()> {
     for feed in feeds {
         if !Arc::ptr_eq(&feed.session.runtime, &feeds[0].session.runtime) {
@@ -63,8 +63,8 @@ fn check(feeds: &[Feed<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// A step that has begun. Between two layers it can wait: meanwhile other threads, and this one,
-/// may [`step`] up to [`N_ROWS_BESIDE`] rows of answers of other sessions. Dropped before
+/// A step in progress. It can be paused between two layers: other threads, and this one, may then
+/// [`step`] up to [`N_ROWS_BESIDE`] answer rows of other sessions. If dropped before
 /// [`StepUnderWay::commit`], it leaves all sessions as they were.
 #[derive(Debug)]
 pub struct StepUnderWay<'f, 's> {
@@ -73,16 +73,17 @@ pub struct StepUnderWay<'f, 's> {
     chunk: Chunk,
     n_layers_done: usize,
     n_outputs_done: usize,
-    /// Its turn at the workspace. Answers in [`step`] need none.
+    /// The turn at the workspace. Answers in [`step`] need none.
     turn: Option<Turn>,
 }
 
 impl<'f, 's> StepUnderWay<'f, 's> {
-    /// Begins a step, whatever its rows; waits for one of another thread that is under way.
+    /// Begins a step with any rows. Waits for a step of another thread to end.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] for what cannot be fed, or if this thread has a step under way already.
+    /// [`Error::Input`] for invalid feeds, more rows than a step takes, or if this thread has a
+    /// step in progress already.
     ///
     /// # Panics
     ///
@@ -93,7 +94,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         Self::begin_in_turn(feeds, Some(turn))
     }
 
-    /// The same for feeds that were checked, in a turn at the workspace.
+    /// As [`StepUnderWay::begin`], for feeds that were checked, in a turn at the workspace.
     pub(super) fn begin_in_turn(feeds: &'f mut [Feed<'s>], turn: Option<Turn>) -> Result<Self> {
         let runtime = Arc::clone(&feeds[0].session.runtime);
         let mut chunk = runtime.take_chunk();
@@ -122,8 +123,8 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         Ok(())
     }
 
-    /// Makes room for all rows, marks and checkpoints; feeds that there is none for are left out
-    /// before anything is computed.
+    /// Allocates memory for all rows, marks and checkpoints. Feeds for which it is short are left
+    /// out before anything is computed.
     fn reserve(&mut self, device: &mut Device) -> Result<()> {
         let spec = &self.runtime.model().plan.state;
         let mut is_whole = true;
@@ -151,7 +152,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         Ok(())
     }
 
-    /// How far it has come.
+    /// Returns the progress.
     #[must_use]
     pub fn progress(&self) -> StepProgress {
         let n_rows = self.chunk.rows.len();
@@ -164,12 +165,12 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         }
     }
 
-    /// Runs one layer; whether there are more. Feeds whose flag is set, and those with a row that
-    /// chose an expert which cannot be read, are left out from here on.
+    /// Runs one layer. Returns whether there are more. Feeds whose flag is set, or in which a row
+    /// chose an expert that cannot be read, are left out from then on.
     ///
     /// # Errors
     ///
-    /// What concerns all of the feeds.
+    /// Errors that concern all feeds.
     pub fn advance(&mut self) -> Result<bool> {
         self.turn.iter().for_each(Turn::take_over);
         let runtime = Arc::clone(&self.runtime);
@@ -186,7 +187,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
             return Ok(false);
         }
         let layer = LayerIdx(self.n_layers_done);
-        // A step that may wait between its layers says nothing of the next ones.
+        // A step that may be paused between layers does not announce the next ones.
         let end = match self.turn {
             Some(_) => LayerIdx(layer.0 + 1),
             None => LayerIdx(model.plan.layers.len()),
@@ -203,8 +204,8 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         Ok(!self.chunk.is_empty() && self.n_layers_done < model.plan.layers.len())
     }
 
-    /// Leaves out the feeds that were cancelled. The others begin again where that is less work
-    /// than taking the cancelled rows along to the end.
+    /// Leaves out cancelled feeds and restarts the others, if that is less work than continuing
+    /// with the cancelled rows.
     fn leave_out_cancelled(&mut self) {
         let parts = self.chunk.parts.iter();
         let cancelled = parts.filter(|part| self.feeds[part.feed_idx].is_cancelled());
@@ -226,7 +227,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         self.begin_again();
     }
 
-    /// Leaves out the feeds that chose an expert of the layer that was run last.
+    /// Leaves out the feeds with rows that chose this expert in the layer that ran last.
     fn leave_out_users(
         &mut self,
         device: &mut Device,
@@ -249,18 +250,18 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         Ok(())
     }
 
-    /// Begins again with the feeds that are left.
+    /// Restarts the step with the remaining feeds.
     fn begin_again(&mut self) {
         self.chunk.fill(self.feeds);
         self.n_layers_done = 0;
     }
 
-    /// Adds the logits of some more wanted rows to `output`; whether there were any. Behind the
-    /// last layer.
+    /// Appends the logits of further wanted rows to `output`. Returns whether there were any. Must
+    /// follow the last layer.
     ///
     /// # Errors
     ///
-    /// What concerns all of the feeds.
+    /// Errors that concern all feeds.
     pub fn next_logits(&mut self, output: &mut StepOutput) -> Result<bool> {
         let runtime = Arc::clone(&self.runtime);
         let device = &mut *runtime.lock()?;
@@ -268,7 +269,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         self.next_logits_on(device, output)
     }
 
-    /// Whether wanted rows are left whose logits have not been computed.
+    /// Returns whether logits of wanted rows remain to be computed.
     pub(super) fn has_more_logits(&self) -> bool {
         !self.chunk.is_empty() && self.n_outputs_done < self.chunk.n_outputs()
     }
@@ -292,18 +293,18 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         Ok(true)
     }
 
-    /// Ends the step: the sessions of all feeds that were not left out hold their tokens.
+    /// Completes the step: the sessions of all feeds that were not left out then hold their tokens.
     ///
     /// # Errors
     ///
-    /// When the device failed: each session then holds all of its tokens or is as it was.
+    /// If the device fails; each session then holds all of its tokens or is as it was before.
     ///
     /// # Panics
     ///
-    /// If layers are left.
+    /// If layers remain.
     pub fn commit(mut self) -> Result<()> {
         let runtime = Arc::clone(&self.runtime);
-        // The device is free again when this step is dropped, which needs it.
+        // The guard is dropped before the step, whose drop locks the device.
         let mut device = runtime.lock()?;
         let committed = self.commit_on(&mut device);
         drop(device);
@@ -316,19 +317,20 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         for part_idx in 0..self.chunk.parts.len() {
             self.commit_part(device, part_idx)?;
         }
-        // Checkpoints pushed older ones out, and marks of the step before are gone.
+        // New checkpoints replaced older ones, and the previous step's marks are gone.
         shrink(&self.runtime, device);
         Ok(())
     }
 
-    /// Ends the step for one feed. Where there is no room for its checkpoints it is left out.
+    /// Completes the step for one feed. If memory for its checkpoints is short, the feed is left
+    /// out.
     fn commit_part(&mut self, device: &mut Device, part_idx: usize) -> Result<()> {
         let part = &self.chunk.parts[part_idx];
         let feed = &mut self.feeds[part.feed_idx];
         let spec = &self.runtime.model().plan.state;
         let end = feed.session.tokens.len() + part.rows.len();
         let booked = with_room(&self.runtime, device, &mut |_| {
-            // All at once: slots give way for what an error names.
+            // All copies are checked together: slots are lent for the bytes that the error names.
             check_copies(self.runtime.copies(), spec, feed.marks.len())?;
             let copies = feed.marks.iter().map(|_| book_copy(self.runtime.copies(), spec));
             copies.collect::<Result<Vec<_>>>()
@@ -348,7 +350,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
             let copy = RecurrentCopy::of(backend, (state, Some(mark_idx)), spec, booking)?;
             copies.push((*position, copy));
         }
-        // From here on the tokens are fed, whatever becomes of a copy behind the last of them.
+        // From here on the tokens are fed, even if the copy after the last of them fails.
         backend.states_mut().commit_state(state);
         session.tokens.extend(self.chunk.rows[part.rows.clone()].iter().map(|row| row.token));
         copies.into_iter().for_each(|(position, copy)| session.checkpoints.keep(position, copy));
@@ -371,12 +373,12 @@ impl Drop for StepUnderWay<'_, '_> {
     }
 }
 
-/// Makes room for answers in the rows of a step that waits, if there is one.
+/// Swaps out the first rows of a paused step, if there is one, to compute answers in their place.
 fn set_aside(runtime: &Runtime, device: &mut Device) -> Result<()> {
     exchange(runtime.model(), device, true)
 }
 
-/// The step that waited goes on.
+/// Swaps the rows of a paused step back in before it continues.
 fn bring_back(runtime: &Runtime, device: &mut Device) -> Result<()> {
     exchange(runtime.model(), device, false)
 }

@@ -1,19 +1,19 @@
-//! Turns in the order of asking.
+//! A fair lock: turns are taken in order of arrival.
 //!
-//! **Invariant:** one turn at a time; whoever came first is next, so that a long prompt of one
-//! session delays another's token by one step, not by the whole prompt.
+//! **Invariant:** one turn at a time, in order of arrival. So a long prompt of one session delays
+//! another's token by one step, not by the whole prompt.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// What threads pass one by one.
+/// A gate that threads pass one at a time.
 #[derive(Debug, Default)]
 pub(super) struct Turnstile {
     tickets: Mutex<Tickets>,
     turned: Condvar,
 }
 
-/// Tickets are given out in order.
+/// Tickets, handed out in order.
 #[derive(Debug, Default)]
 struct Tickets {
     next: u64,
@@ -21,7 +21,7 @@ struct Tickets {
     holder: Option<ThreadId>,
 }
 
-/// A turn, until it is dropped.
+/// A turn, which ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct Turn(Arc<Turnstile>);
 
@@ -38,7 +38,7 @@ impl Turnstile {
         Turn(Arc::clone(self))
     }
 
-    /// The same; `None` if this thread has a turn already and would wait for itself.
+    /// Waits for a turn; returns `None` if this thread already has one and would wait for itself.
     pub(super) fn enter_once(self: &Arc<Self>) -> Option<Turn> {
         let tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         let is_mine = tickets.holder == Some(thread::current().id());
@@ -48,7 +48,7 @@ impl Turnstile {
 }
 
 impl Turn {
-    /// This thread has the turn from now on, whichever had it before.
+    /// Makes this thread the holder of the turn, whichever thread had it before.
     pub(super) fn take_over(&self) {
         let mut tickets = self.0.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.holder = Some(thread::current().id());

@@ -1,4 +1,4 @@
-//! Tokens of any number for one session: as many steps as they need, one after another.
+//! Feeds any number of tokens to one session, in as many steps as they need.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::session::output::{OutputOf, StepOutput};
 use crate::session::step::{StepUnderWay, step};
 
 impl Session {
-    /// Feeds tokens; `sink` gets the wanted logits, row by row. `watch` hears of every layer and
-    /// may end this: steps that were complete stay fed.
+    /// Feeds tokens; `sink` receives the wanted logits, row by row. `watch` is called after every
+    /// layer and may stop the feed: tokens of completed steps remain fed.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] for unknown tokens and a full context, before anything has changed;
-    /// [`Error::Cancelled`] when `watch` broke; what the step and `sink` report.
+    /// [`Error::Input`] for unknown tokens and for a full context, before anything has changed;
+    /// [`Error::Cancelled`] if `watch` breaks; errors of the step and of `sink`.
     pub fn feed(
         &mut self,
         tokens: &[TokenId],
@@ -39,9 +39,8 @@ impl Session {
         Ok(())
     }
 
-    /// Feeds a prompt whose last token is followed by a choice; `output` gets its logits, or at
-    /// least the `n_best` best where others would have to be fetched: see
-    /// [`crate::generate::Generation::n_best_needed`].
+    /// Feeds a prompt. `output` receives the logits of its last token, or at least the `n_best`
+    /// largest if all would have to be fetched: see [`crate::generate::Generation::n_best_needed`].
     ///
     /// # Errors
     ///
@@ -56,7 +55,7 @@ impl Session {
         self.feed_all(tokens, (Wanted::Last, n_best), watch, (output, &mut |_, _| Ok(())))
     }
 
-    /// Feeds tokens and returns the logits of the last.
+    /// Feeds tokens and returns the logits of the last one.
     ///
     /// # Errors
     ///
@@ -71,8 +70,8 @@ impl Session {
         Ok(last)
     }
 
-    /// Feeds the newest token of an answer; `output` gets the logits of the next one, or at least
-    /// the `n_best` best.
+    /// Feeds the newest token of an answer. `output` receives its logits, or at least the `n_best`
+    /// largest.
     ///
     /// # Errors
     ///
@@ -88,7 +87,7 @@ impl Session {
         feeds[0].outcome()
     }
 
-    /// Most rows of its answer in one step.
+    /// Returns the maximum rows of an answer in one step.
     #[cfg(feature = "text")]
     pub(crate) fn n_answer_rows_max(&self) -> Result<usize> {
         Ok(self.runtime.lock()?.backend.n_rows_max().min(N_ROWS_BESIDE))
@@ -103,13 +102,13 @@ impl Session {
     ) -> Result<()> {
         check_tokens(self, tokens, wanted)?;
         let runtime = Arc::clone(&self.runtime);
-        // Before slots lend memory to longer steps: sessions may need it.
+        // This comes before slots lend memory to longer steps, because sessions may need it.
         self.reserve(tokens.len())?;
         let longer = LongerSteps::begin(&runtime, tokens.len())?;
         let n_steps = |n_rows_max: usize| tokens.len().div_ceil(n_rows_max);
         let mut n_rows_done = 0;
         while n_rows_done < tokens.len() {
-            // In its turn, for as long as the step lasts, the workspace keeps its size.
+            // While this step has its turn, the size of the workspace does not change.
             let turn = runtime.workspace()?;
             let n_rows_max = runtime.lock()?.backend.n_rows_max();
             let n_rows_step = match longer {
@@ -136,10 +135,10 @@ impl Session {
     }
 }
 
-/// What gets logits as they come.
+/// Receives logits as they are computed.
 type LogitSink<'a> = dyn FnMut(OutputOf, Logits<'_>) -> Result<()> + 'a;
 
-/// One step with all its logits.
+/// Runs one step and passes on all of its logits.
 fn run(
     mut step: StepUnderWay<'_, '_>,
     watch: &mut Watch<'_>,
@@ -157,7 +156,7 @@ fn run(
         for (of, logits) in output.iter() {
             sink(of, logits)?;
         }
-        // The last ones stay.
+        // The last logits remain in `output`.
         if step.has_more_logits() {
             output.clear();
         }

@@ -1,18 +1,18 @@
-//! Grouped-query attention and gated DeltaNet, as the families' configs describe them.
+//! Parses grouped-query attention and gated DeltaNet from the families' configs.
 
 use super::config::Config;
 use super::rope_config::{self, RopeDefaults};
 use super::{AttentionBias, AttentionSpec, GatedDeltaSpec, HeadOrder, Pairing, QkNorm};
 use crate::error::Result;
 
-/// Taps of a convolution: known models have 4, and each tap is a row of state.
+/// Upper bound on taps of a convolution: known models have 4, and each tap is a row of state.
 const N_TAPS_MAX: usize = 64;
 
-/// What differs between the families' attentions.
+/// The traits in which the families' attentions differ.
 pub(super) struct AttentionTraits {
     pub(super) has_gate: bool,
     pub(super) norm: QkNorm,
-    /// What the flag under `bias_key` means.
+    /// Bias that the flag under `bias_key` enables.
     pub(super) bias: AttentionBias,
     pub(super) bias_key: &'static str,
     pub(super) has_bias_by_default: bool,
@@ -20,7 +20,7 @@ pub(super) struct AttentionTraits {
 }
 
 impl AttentionTraits {
-    /// No gate, no norms, whole heads turn, and a bias where `attention_bias` asks for one.
+    /// No gate, no norms, rope over whole heads, and a bias if `attention_bias` is set.
     pub(super) const fn plain(bias: AttentionBias) -> Self {
         Self {
             has_gate: false,
@@ -33,7 +33,7 @@ impl AttentionTraits {
     }
 }
 
-/// An attention without window or sinks.
+/// Parses an attention without window or sinks.
 pub(super) fn attention(
     config: &Config<'_>,
     traits: &AttentionTraits,
@@ -67,7 +67,7 @@ pub(super) fn gated_delta(config: &Config<'_>) -> Result<GatedDeltaSpec> {
     config.divides(("linear_num_key_heads", n_k_heads), ("linear_num_value_heads", n_v_heads))?;
     config.fits(("linear_num_key_heads", n_k_heads), ("linear_key_head_dim", k_dim))?;
     config.fits(("linear_num_value_heads", n_v_heads), ("linear_value_head_dim", v_dim))?;
-    // Values times keys of a head is the state that a session keeps.
+    // A session keeps a state of values times keys per head.
     config.fits(("linear_value_head_dim", v_dim), ("linear_key_head_dim", k_dim))?;
     let n_taps = config.width_or("linear_conv_kernel_dim", 4)?;
     if n_taps > N_TAPS_MAX {

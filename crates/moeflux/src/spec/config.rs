@@ -1,27 +1,27 @@
-//! A config with getters that know the limits of a model.
+//! A config with getters that enforce the limits of a model.
 //!
-//! **Invariant:** every number that leaves here is within its limit, so that products of two of
-//! them and a type's size fit into 64 bits and no table is built by a lie. Published keys and those
-//! that transformers 5 writes are both read.
+//! **Invariant:** every number returned is within its limit, so that products of two of them and a
+//! type's size fit into 64 bits, and a false number cannot inflate a table. Both the published keys
+//! and those that transformers 5 writes are read.
 
 use super::FfnSpec;
 use crate::error::{Error, Result};
 use crate::format::Section;
 
-/// A hundred times the most known.
+/// Upper bound on experts: a hundred times the largest known number.
 const N_EXPERTS_MAX: usize = 65_536;
-/// Of the residual stream, of all heads together and of an inner layer.
+/// Upper bound on the widths of the residual stream, of all heads together and of an inner layer.
 const WIDTH_MAX: usize = 1 << 20;
 
-/// A config with getters that know the limits of a model.
+/// A config with getters that enforce the limits of a model.
 pub(super) struct Config<'a> {
     pub(super) root: Section<'a>,
-    /// The language model's part.
+    /// Section of the language model.
     pub(super) text: Section<'a>,
 }
 
 impl Config<'_> {
-    /// A count from 1 to `max`.
+    /// Returns a required count from 1 to `max`.
     pub(super) fn count(&self, key: &str, max: usize) -> Result<usize> {
         self.checked(key, self.text.usize_at(key)?, max)
     }
@@ -33,22 +33,22 @@ impl Config<'_> {
         Err(self.text.wrong(key, &format!("an integer from 1 to {max}")))
     }
 
-    /// A width that must be there.
+    /// Returns a required width.
     pub(super) fn width(&self, key: &str) -> Result<usize> {
         self.count(key, WIDTH_MAX)
     }
 
-    /// A width with a default.
+    /// Returns a width with a default.
     pub(super) fn width_or(&self, key: &str, default: usize) -> Result<usize> {
         self.checked(key, self.text.usize_opt(key)?.unwrap_or(default), WIDTH_MAX)
     }
 
-    /// The number of routed experts, by the first of its names that is there.
+    /// Returns the number of routed experts, from the first of these keys that is present.
     pub(super) fn n_experts(&self, names: &[&str]) -> Result<usize> {
         self.count(self.text.present(names), N_EXPERTS_MAX)
     }
 
-    /// Experts per token.
+    /// Returns the number of experts per token.
     pub(super) fn top_k(&self, n_experts: usize) -> Result<usize> {
         let key = "num_experts_per_tok";
         let top_k = self.text.usize_at(key)?;
@@ -62,7 +62,7 @@ impl Config<'_> {
         Ok(self.text.bool_opt(key)?.unwrap_or(default))
     }
 
-    /// A number that is finite and above 0.
+    /// Returns a finite number above 0.
     #[expect(clippy::cast_possible_truncation, reason = "kernels compute in f32")]
     pub(super) fn positive_or(&self, key: &str, default: f64) -> Result<f32> {
         let value = self.text.f64_opt(key)?.unwrap_or(default) as f32;
@@ -81,7 +81,7 @@ impl Config<'_> {
         Err(self.text.wrong(part.0, &expected))
     }
 
-    /// Checks that `n` heads of `dim` channels are not wider than a layer may be.
+    /// Checks that `n` heads of `dim` channels are within the maximum width.
     pub(super) fn fits(&self, n: (&str, usize), dim: (&str, usize)) -> Result<()> {
         if n.1.checked_mul(dim.1).is_some_and(|width| width <= WIDTH_MAX) {
             return Ok(());
@@ -94,7 +94,8 @@ impl Config<'_> {
         Err(self.text.wrong(n.0, &expected))
     }
 
-    /// Which layers are of a kind of their own: by `layer_types`, else every `interval`-th is full.
+    /// Returns whether each layer has full attention: from `layer_types`, otherwise every
+    /// `interval`-th layer.
     pub(super) fn is_full_attention(&self, n_layers: usize) -> Result<Vec<bool>> {
         let Some(kinds) = self.text.str_list_opt("layer_types")? else {
             let key = "full_attention_interval";
@@ -111,7 +112,7 @@ impl Config<'_> {
         kinds.iter().map(is_full).collect()
     }
 
-    /// Refuses layers that look at a part of the context only.
+    /// Refuses layers that attend to only a part of the context.
     pub(super) fn all_full_attention(&self) -> Result<()> {
         if self.flag_or("use_sliding_window", false)? {
             let advice = "attention to a window of the context is not supported";
@@ -124,7 +125,7 @@ impl Config<'_> {
         }
     }
 
-    /// The window of each layer of a kind of its own: by `layer_types`, else of every other one.
+    /// Returns the window of each layer: from `layer_types`, otherwise every other layer has one.
     pub(super) fn windows(&self, n_layers: usize) -> Result<Vec<Option<usize>>> {
         let window = || self.count("sliding_window", usize::MAX);
         let Some(kinds) = self.text.str_list_opt("layer_types")? else {
@@ -140,7 +141,7 @@ impl Config<'_> {
         kinds.iter().map(of_kind).collect()
     }
 
-    /// The window of all layers, if there is one.
+    /// Returns the window of all layers, if there is one.
     pub(super) fn window_opt(&self) -> Result<Option<usize>> {
         let key = "sliding_window";
         self.text.value(key).map(|_| self.count(key, usize::MAX)).transpose()
@@ -160,13 +161,13 @@ impl Config<'_> {
         self.text.unsupported("layer_types", &advice)
     }
 
-    /// Which layers of the qwen families have experts.
+    /// Returns whether each layer has experts, in the qwen families.
     pub(super) fn is_sparse(&self, n_layers: usize) -> Result<Vec<bool>> {
         let key = "decoder_sparse_step";
         let step = self.checked(key, self.text.usize_opt(key)?.unwrap_or(1), usize::MAX)?;
         let mut is_sparse: Vec<bool> = (1..=n_layers).map(|nth| nth.is_multiple_of(step)).collect();
         for layer in self.text.usize_list_opt("mlp_only_layers")?.unwrap_or_default() {
-            // Numbers beyond the last layer mean nothing, as in transformers.
+            // As in transformers, indices past the last layer are ignored.
             if let Some(is_sparse) = is_sparse.get_mut(layer) {
                 *is_sparse = false;
             }
@@ -174,8 +175,8 @@ impl Config<'_> {
         Ok(is_sparse)
     }
 
-    /// Which layers have experts where the first ones are dense: by `mlp_layer_types`, else by
-    /// `first_k_dense_replace`.
+    /// Returns whether each layer has experts in families whose first layers are dense: from
+    /// `mlp_layer_types`, otherwise from `first_k_dense_replace`.
     pub(super) fn is_sparse_behind(
         &self,
         n_dense_by_default: usize,
@@ -196,7 +197,7 @@ impl Config<'_> {
         kinds.iter().map(is_sparse).collect()
     }
 
-    /// A dense layer of the published width.
+    /// Returns a dense layer of the published width.
     pub(super) fn dense_ffn(&self) -> Result<FfnSpec> {
         Ok(FfnSpec::Dense { inner: self.width("intermediate_size")? })
     }

@@ -1,5 +1,5 @@
-//! `deepseek_v3` and the families that are built like it, which differ in what their configs may
-//! leave out: latent attention, grouped sigmoid routing, dense first layers.
+//! `deepseek_v3` and related families, which differ in the defaults of their configs: multi-head
+//! latent attention, grouped sigmoid routing, dense first layers.
 
 use super::config::Config;
 use super::experts_config;
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::error::Result;
 
-/// What differs between the families with this router, where the config does not say.
+/// Defaults of the families with this router, for keys that the config omits.
 pub(super) struct RouterDefaults {
     pub(super) n_groups: usize,
     pub(super) n_groups_kept: usize,
@@ -85,7 +85,7 @@ fn to_f32(value: f64) -> f32 {
     value as f32
 }
 
-/// Dense layers first, then routed ones.
+/// Returns the feed-forwards of all layers: dense ones first, then routed ones.
 pub(super) fn ffns(
     config: &Config<'_>,
     defaults: &RouterDefaults,
@@ -133,7 +133,7 @@ fn router(
     config.divides(("n_group", n_groups), ("n_routed_experts", n_experts))?;
     let group = n_experts / n_groups;
     if group < 2 {
-        // A group's worth is the sum of its two best.
+        // The score of a group is the sum of its two best.
         return Err(config.text.wrong("n_group", "groups of at least 2 experts"));
     }
     let n_groups_kept = config.width_or("topk_group", defaults.n_groups_kept)?;

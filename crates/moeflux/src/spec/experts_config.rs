@@ -1,13 +1,14 @@
-//! Routed experts, as the families' configs describe them.
+//! Parses routed experts from the families' configs.
 
 use super::config::Config;
 use super::{Activation, FfnSpec, MoeSpec, RouterSpec, SharedExpertSpec};
 use crate::error::Result;
 
-/// Names of the number of routed experts in families with a softmax.
+/// Keys of the number of routed experts in families with a softmax router.
 const N_EXPERTS: [&str; 2] = ["num_experts", "num_local_experts"];
 
-/// Experts behind a softmax, without a shared one. `inner_key` has the width of an expert.
+/// Parses experts with a softmax router and without a shared expert. `inner_key` has the width of
+/// an expert.
 pub(super) fn softmax_experts(
     config: &Config<'_>,
     inner_key: &str,
@@ -25,8 +26,8 @@ pub(super) fn softmax_experts(
     })
 }
 
-/// Experts behind a sigmoid with a correction for the choice and without groups, whose weights
-/// are made to sum to `factor`.
+/// Parses experts with a sigmoid router, a correction bias for the selection and a single group.
+/// Their weights are normalised to sum to `factor`.
 pub(super) fn sigmoid_experts(
     config: &Config<'_>,
     inner_key: &str,
@@ -34,7 +35,7 @@ pub(super) fn sigmoid_experts(
     shared: Option<SharedExpertSpec>,
 ) -> Result<MoeSpec> {
     if config.n_experts(&N_EXPERTS)? < 2 {
-        // A group's worth is the sum of its two best.
+        // The score of a group is the sum of its two best.
         return Err(config.text.wrong(config.text.present(&N_EXPERTS), "at least 2"));
     }
     let router =
@@ -42,7 +43,7 @@ pub(super) fn sigmoid_experts(
     Ok(MoeSpec { router, shared, ..softmax_experts(config, inner_key, true)? })
 }
 
-/// The feed-forwards of all layers: routed experts, or dense ones of the published width.
+/// Returns the feed-forwards of all layers: routed experts, or dense ones of the published width.
 pub(super) fn ffns(config: &Config<'_>, is_sparse: &[bool], moe: &MoeSpec) -> Result<Vec<FfnSpec>> {
     let ffn = |is_sparse: &bool| match is_sparse {
         true => Ok(FfnSpec::Moe(moe.clone())),

@@ -1,4 +1,5 @@
-//! What every family's config has: sizes of the whole model, its end tokens, its quantisation.
+//! The part of a config that all families share: sizes of the whole model, end tokens,
+//! quantisation.
 //!
 //! **Invariant:** sizes are within the limits below.
 
@@ -10,12 +11,12 @@ use super::{
 use crate::error::Result;
 use crate::ids::TokenId;
 
-/// Forty times the deepest known.
+/// Upper bound on layers: forty times the largest known number.
 const N_LAYERS_MAX: usize = 4096;
 const VOCAB_MAX: usize = 1 << 24;
 const CONTEXT_MAX: usize = 1 << 30;
 
-/// What every family has.
+/// The part of a config that all families share.
 pub(super) struct Frame {
     pub(super) hidden: usize,
     pub(super) n_layers: usize,
@@ -45,7 +46,7 @@ impl Frame {
         })
     }
 
-    /// The same attention in every layer.
+    /// Builds a spec with the same attention in every layer.
     pub(super) fn with_attention(
         self,
         family: Family,
@@ -74,14 +75,14 @@ impl Frame {
     }
 }
 
-/// Of a model with an outer config, the outer one decides, as in transformers.
+/// Returns whether embeddings are tied. As in transformers, an outer config takes precedence.
 fn is_tied(config: &Config<'_>) -> Result<bool> {
     let key = "tie_word_embeddings";
     let outer = config.root.bool_opt(key)?;
     Ok(outer.or(config.text.bool_opt(key)?).unwrap_or(false))
 }
 
-/// One token or a list of them, in the language model's part or at the top.
+/// Returns the end tokens: one or a list, in the language model's section or at the top.
 fn eos(config: &Config<'_>) -> Result<Vec<TokenId>> {
     let key = "eos_token_id";
     let section = if config.text.value(key).is_some() { &config.text } else { &config.root };

@@ -1,4 +1,4 @@
-//! `glm4_moe`: plain attention with half of each head rotated, DeepSeek's router.
+//! `glm4_moe`: plain attention with half of each head rotated, and DeepSeek's router.
 
 use super::attention_config::{AttentionTraits, attention};
 use super::config::Config;

@@ -1,4 +1,4 @@
-//! `gpt_oss`: windows in every other layer, sinks, biases everywhere, a SwiGLU that is cut.
+//! `gpt_oss`: sliding windows in every other layer, sinks, biases everywhere, a clamped SwiGLU.
 
 use super::attention_config::{AttentionTraits, attention};
 use super::config::Config;
@@ -30,7 +30,7 @@ pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
     let moe = FfnSpec::Moe(MoeSpec {
         activation: activation(config)?,
         has_bias: true,
-        // The softmax of the chosen logits alone is that of all of them, made to sum to 1.
+        // A softmax over only the selected logits equals one over all, normalised to sum to 1.
         ..softmax_experts(config, "intermediate_size", true)?
     });
     let layer = |window| {

@@ -1,4 +1,4 @@
-//! `hy_v3`: normed queries and keys, a sigmoid router with a correction, a shared expert.
+//! `hy_v3`: normalised queries and keys, a sigmoid router with a correction bias, a shared expert.
 
 use super::attention_config::{AttentionTraits, attention};
 use super::config::Config;

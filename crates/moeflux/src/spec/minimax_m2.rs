@@ -1,5 +1,5 @@
-//! `minimax_m2`: queries and keys are normed as whole rows, a part of each head turns, and experts
-//! in every layer stand behind a sigmoid with a correction.
+//! `minimax_m2`: queries and keys normalised as whole rows, partial rope, and experts in every
+//! layer with a sigmoid router and a correction bias.
 
 use super::attention_config::{AttentionTraits, attention};
 use super::config::Config;
@@ -11,7 +11,7 @@ use crate::error::Result;
 
 pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
     let frame = Frame::parse(config, 1e-6)?;
-    // Configs say so by a key of their own.
+    // Configs declare these traits in separate keys.
     for (key, known) in [("scoring_func", "sigmoid"), ("qk_norm_type", "per_layer")] {
         if config.text.str_opt(key)?.is_some_and(|name| name != known) {
             return Err(config.text.unsupported(key, &format!("only \"{known}\" is supported")));
@@ -26,7 +26,7 @@ pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
     Ok(frame.with_attention(Family::MinimaxM2, &attention, ffns))
 }
 
-/// Published configs have the number of channels that turn.
+/// Returns the rotated fraction of a head. Published configs give the number of rotated channels.
 fn rotary_factor(config: &Config<'_>, hidden: usize) -> Result<f64> {
     let Some(n_rotated) = config.text.usize_opt("rotary_dim")? else { return Ok(1.0) };
     let n_heads = config.width("num_attention_heads")?;

@@ -1,5 +1,5 @@
-//! `mixtral` and `olmoe`: experts in every layer behind a softmax, as wide as a dense layer would
-//! be.
+//! `mixtral` and `olmoe`: experts in every layer with a softmax router. The inner width of an
+//! expert is under the key of a dense layer.
 
 use super::attention_config::{AttentionTraits, attention};
 use super::config::Config;

@@ -1,7 +1,7 @@
-//! What a model is: shapes and constants, valid by construction.
+//! The geometry of a model: shapes and constants, valid by construction.
 //!
-//! **Invariant:** a [`ModelSpec`] that exists was checked; nothing later asks whether a number of
-//! heads is zero or divides another. Knows nothing of files or tensors' names.
+//! **Invariant:** every existing [`ModelSpec`] was checked, so later code need not test whether a
+//! number of heads is zero or divides another. Knows nothing of files or tensor names.
 
 mod rope;
 mod config;
@@ -34,7 +34,7 @@ use moeflux_kernels::Fp8Spread;
 
 use crate::ids::TokenId;
 
-/// A family of published checkpoints: decides names of tensors and keys of the config.
+/// A family of published checkpoints. It determines tensor names and config keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Family {
@@ -75,7 +75,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// All families, with the name that their configs have in `model_type`.
+    /// All families, with their `model_type` in configs.
     pub const ALL: [(Self, &str); 17] = [
         (Self::Qwen3Moe, "qwen3_moe"),
         (Self::Qwen3Next, "qwen3_next"),
@@ -96,11 +96,11 @@ impl Family {
         (Self::Olmoe, "olmoe"),
     ];
 
-    /// The name that its configs have in `model_type`.
+    /// Returns the `model_type` in its configs.
     ///
     /// # Panics
     ///
-    /// Never: all families have one.
+    /// Never: `ALL` lists every family.
     #[must_use]
     pub fn name(self) -> &'static str {
         let row = Self::ALL.iter().find(|(family, _)| *family == self);
@@ -111,43 +111,43 @@ impl Family {
 /// A model's geometry and constants.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
-    /// Names of tensors follow from it.
+    /// Family, which determines tensor names.
     pub family: Family,
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Entries of the vocabulary, as rows of the embedding.
+    /// Entries of the vocabulary, which are the rows of the embedding.
     pub vocab: usize,
-    /// The longest context.
+    /// Maximum context.
     pub context_max: usize,
-    /// Why there is no longer one.
+    /// Reason for this maximum.
     pub context_limit: ContextLimit,
-    /// Of every RMS norm along `hidden`.
+    /// Epsilon of every RMS norm over `hidden`.
     pub norm_epsilon: f32,
-    /// The embedding is also the output matrix.
+    /// Whether the embedding is also the output matrix.
     pub tied_embeddings: bool,
-    /// The decoder, in order.
+    /// Decoder layers in order.
     pub layers: Vec<LayerSpec>,
-    /// Tokens that end a text, from `config.json`.
+    /// End-of-text tokens, from `config.json`.
     pub eos: Vec<TokenId>,
-    /// How the checkpoint says it was quantised.
+    /// Quantisation that the checkpoint declares.
     pub quantisation: Quantisation,
 }
 
-/// Why a context may not be longer.
+/// The reason why a context may not be longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContextLimit {
-    /// The model was made for so many positions.
+    /// The model was trained for this number of positions.
     Model,
-    /// Each position sees only as many others as an indexer chooses for it: up to so many
-    /// positions that is all of them, and the indexer is not computed.
+    /// Each position attends only to positions that an indexer selects. Up to this limit it would
+    /// select all of them, so it is not computed.
     Indexer {
-        /// What the model was made for.
+        /// Number of positions that the model was trained for.
         stated: usize,
     },
 }
 
 impl ContextLimit {
-    /// What follows "this model takes 2048 tokens at most" in messages.
+    /// Returns the clause that messages append to "this model takes 2048 tokens at most".
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -160,7 +160,7 @@ impl ContextLimit {
 }
 
 impl ModelSpec {
-    /// The same for contexts in which the indexer chooses every position.
+    /// Limits the context to `n_selected`, so that the indexer would select every position.
     pub(super) fn limited_to(self, n_selected: usize) -> Self {
         if self.context_max <= n_selected {
             return self;
@@ -169,13 +169,13 @@ impl ModelSpec {
         Self { context_max: n_selected, context_limit, ..self }
     }
 
-    /// Experts of each layer that a token uses, at most.
+    /// Returns the maximum number of routed experts per token in a layer.
     #[must_use]
     pub fn top_k_max(&self) -> usize {
         self.layers.iter().map(|layer| layer.ffn.top_k()).max().unwrap_or(0)
     }
 
-    /// Experts that every router names beforehand; 0 where routers differ in this.
+    /// Returns the number of experts that each router predicts; 0 if routers differ in it.
     #[must_use]
     pub fn n_named(&self) -> usize {
         let mut named = self.layers.iter().filter_map(|layer| match &layer.ffn {
@@ -190,13 +190,13 @@ impl ModelSpec {
 /// One decoder layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// What mixes positions.
+    /// Operator that mixes positions.
     pub mixer: MixerSpec,
-    /// What follows.
+    /// Feed-forward part.
     pub ffn: FfnSpec,
 }
 
-/// What mixes positions.
+/// The operator that mixes positions.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MixerSpec {
     /// Grouped-query softmax attention.
@@ -212,36 +212,36 @@ pub enum MixerSpec {
 pub struct AttentionSpec {
     /// Query heads.
     pub n_heads: usize,
-    /// Key and value heads; divides `n_heads`.
+    /// Key and value heads; their number divides `n_heads`.
     pub n_kv_heads: usize,
-    /// Channels of a head.
+    /// Channels per head.
     pub head_dim: usize,
     /// Position encoding.
     pub rope: RopeSpec,
-    /// `q_proj` also makes an output gate: per head `[q | gate]`.
+    /// Whether `q_proj` also produces an output gate: per head `[q | gate]`.
     pub has_gate: bool,
-    /// How queries and keys are normed.
+    /// Normalisation of queries and keys.
     pub norm: QkNorm,
-    /// Which projections have a bias.
+    /// Projections that have a bias.
     pub bias: AttentionBias,
-    /// Only the last so many positions are seen.
+    /// Sliding window: only this number of last positions is visible.
     pub window: Option<usize>,
-    /// Each head has one more score that takes weight but gives no value.
+    /// Whether each head has a sink: an extra score that takes weight but has no value.
     pub has_sinks: bool,
 }
 
-/// How queries and keys are normed before they turn.
+/// The normalisation of queries and keys before rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
-    /// Not at all.
+    /// No normalisation.
     None,
-    /// Each head by itself, all with the same gains.
+    /// Per head, with the same gains for all.
     Heads,
     /// All heads as one row.
     Row,
 }
 
-/// Which projections of an attention have a bias.
+/// The projections of an attention that have a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttentionBias {
     /// None.
@@ -255,31 +255,31 @@ pub enum AttentionBias {
 /// Gated DeltaNet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatedDeltaSpec {
-    /// Query and key heads; divides `n_v_heads`.
+    /// Query and key heads; their number divides `n_v_heads`.
     pub n_k_heads: usize,
     /// Value heads.
     pub n_v_heads: usize,
-    /// Channels of a query or key head.
+    /// Channels per query or key head.
     pub k_dim: usize,
-    /// Channels of a value head.
+    /// Channels per value head.
     pub v_dim: usize,
     /// Taps of the convolution.
     pub n_taps: usize,
-    /// Which key head a value head has.
+    /// Assignment of value heads to key heads.
     pub order: HeadOrder,
 }
 
-/// In which order value heads are stored that share key heads.
+/// The order of stored value heads, which share key heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadOrder {
-    /// Those of one key head after each other.
+    /// Value heads of the same key head are adjacent.
     Grouped,
-    /// One of each key head, again and again: GGUF files of qwen3_5_moe.
+    /// Value heads cycle through the key heads: GGUF files of qwen3_5_moe.
     Tiled,
 }
 
 impl HeadOrder {
-    /// The key head of a value head.
+    /// Returns the index of the key head of a value head.
     #[must_use]
     pub const fn key_head(self, head_idx: usize, n_heads: usize, n_key_heads: usize) -> usize {
         match self {
@@ -290,7 +290,7 @@ impl HeadOrder {
 }
 
 impl GatedDeltaSpec {
-    /// Channels of the convolution: queries, keys, values.
+    /// Returns the channels of the convolution: queries, keys and values.
     #[must_use]
     pub const fn conv_cols(&self) -> usize {
         2 * self.n_k_heads * self.k_dim + self.n_v_heads * self.v_dim
@@ -300,30 +300,30 @@ impl GatedDeltaSpec {
 /// Multi-head latent attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MlaSpec {
-    /// Heads.
+    /// Number of heads.
     pub n_heads: usize,
-    /// Rank of the queries' bottleneck; `None`: one direct projection.
+    /// Rank of the query bottleneck; `None` for a single direct projection.
     pub q_rank: Option<usize>,
     /// Rank of the latent.
     pub kv_rank: usize,
-    /// Channels of a head without position.
+    /// Channels per head without position.
     pub nope_dim: usize,
-    /// Channels of a head with position.
+    /// Channels per head with position.
     pub rope_dim: usize,
-    /// Channels of a value head.
+    /// Channels per value head.
     pub v_dim: usize,
     /// Position encoding of the `rope_dim` channels.
     pub rope: RopeSpec,
-    /// Multiplied to the scores, YaRN's part included.
+    /// Factor of the scores, YaRN's part included.
     pub scale: f32,
-    /// `q_a_proj`, `kv_a_proj_with_mqa` and `o_proj` have a bias.
+    /// Whether `q_a_proj`, `kv_a_proj_with_mqa` and `o_proj` have a bias.
     pub has_bias: bool,
 }
 
-/// What follows the mixer.
+/// The feed-forward part of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FfnSpec {
-    /// One SwiGLU of this inner width.
+    /// One SwiGLU.
     Dense {
         /// Inner width.
         inner: usize,
@@ -333,7 +333,7 @@ pub enum FfnSpec {
 }
 
 impl FfnSpec {
-    /// Routed experts that a token uses.
+    /// Returns the number of routed experts per token.
     #[must_use]
     pub fn top_k(&self) -> usize {
         match self {
@@ -346,25 +346,26 @@ impl FfnSpec {
 /// Routed experts and their router.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MoeSpec {
-    /// Routed experts.
+    /// Number of routed experts.
     pub n_experts: usize,
-    /// Experts per token: all of them are computed, always.
+    /// Experts per token. All of them are always computed.
     pub top_k: usize,
     /// Inner width of a routed expert.
     pub inner: usize,
-    /// How experts are chosen.
+    /// Selection of experts.
     pub router: RouterSpec,
-    /// Between the products of an expert.
+    /// Activation between the products of an expert.
     pub activation: Activation,
-    /// The router and all projections of routed experts have a bias.
+    /// Whether the router and all projections of routed experts have a bias.
     pub has_bias: bool,
-    /// The expert that every token uses.
+    /// Expert that every token uses.
     pub shared: Option<SharedExpertSpec>,
 }
 
 impl MoeSpec {
-    /// Experts that a router names when it is asked beforehand: half as many again as it chooses.
-    /// Of the model in the box these are 97 % of those that it then chooses.
+    /// Returns the number of experts that a router predicts ahead of time: one and a half times the
+    /// number that it selects. For the bundled demo model these include 97 % of the experts then
+    /// selected.
     #[must_use]
     pub fn n_named(&self) -> usize {
         let n_allowed = match self.router {
@@ -377,12 +378,12 @@ impl MoeSpec {
     }
 }
 
-/// What stands between the products of a feed-forward.
+/// The activation between the products of a feed-forward.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `silu(gate) * up`.
     SwiGlu,
-    /// That of gpt_oss: with `gate` at most the limit `l` and `up` within `-l ..= l`,
+    /// The activation of gpt_oss: with `gate` at most the limit `l` and `up` within `-l ..= l`,
     /// `gate * sigmoid(1.702 * gate) * (up + 1)`.
     Clamped {
         /// The limit.
@@ -391,7 +392,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The limit, if there is one.
+    /// Returns the limit, if there is one.
     #[must_use]
     pub const fn limit(self) -> Option<f32> {
         match self {
@@ -401,23 +402,23 @@ impl Activation {
     }
 }
 
-/// How experts are chosen and weighed.
+/// The selection and weighting of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RouterSpec {
-    /// Softmax over all, then the largest.
+    /// Softmax over all experts, then the largest are selected.
     Softmax {
-        /// Whether the chosen weights are made to sum to 1.
+        /// Whether the selected weights are normalised to sum to 1.
         renormalise: bool,
     },
-    /// Sigmoid with a correction for the choice, limited to groups (noaux_tc).
+    /// Sigmoid with a correction bias for the selection, limited to groups (noaux_tc).
     SigmoidGrouped {
-        /// Groups of neighbouring experts.
+        /// Number of groups of adjacent experts.
         n_groups: usize,
-        /// Groups that take part.
+        /// Number of groups from which experts are selected.
         n_groups_kept: usize,
-        /// Whether the chosen weights are made to sum to 1 before `factor`.
+        /// Whether the selected weights are normalised to sum to 1 before `factor`.
         renormalise: bool,
-        /// Applied to the weights.
+        /// Factor of the weights.
         factor: f32,
     },
 }
@@ -427,42 +428,42 @@ pub enum RouterSpec {
 pub struct SharedExpertSpec {
     /// Inner width.
     pub inner: usize,
-    /// Its output is multiplied by a sigmoid of its own.
+    /// Whether its output is multiplied by a separate sigmoid gate.
     pub is_gated: bool,
 }
 
-/// How a checkpoint says it was quantised.
+/// The quantisation that a checkpoint declares.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Quantisation {
-    /// What holds for tensors without an entry of their own; `None`: not quantised by MLX.
+    /// Parameters of tensors without an override; `None` if MLX did not quantise them.
     pub default: Option<QuantParams>,
-    /// By the tensor's canonical base name: `None` for tensors left unquantised.
+    /// Overrides by the tensor's canonical base name; `None` for tensors left unquantised.
     pub overrides: std::collections::BTreeMap<String, Option<QuantParams>>,
-    /// What tensors are stored in that were quantised otherwise.
+    /// Format of tensors that were quantised by other means.
     pub native: Option<NativeFormat>,
 }
 
 impl Quantisation {
-    /// Of a checkpoint that MLX did not quantise.
+    /// Describes a checkpoint that MLX did not quantise.
     pub(crate) fn of_native(native: NativeFormat) -> Self {
         Self { native: Some(native), ..Self::default() }
     }
 }
 
-/// A format that models are published in, besides MLX's affine codes. Which tensors are stored so
-/// follows from the types that they have in their file.
+/// A format of published models other than MLX affine quantisation. The tensors that have it are
+/// recognised by their types in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NativeFormat {
-    /// FP8 e4m3, with a scale for so much of a matrix.
+    /// FP8 e4m3, with one scale for each unit of [`Fp8Spread`].
     Fp8(Fp8Spread),
-    /// 4-bit floats under a power of two for each 32 columns.
+    /// 4-bit floats with a power-of-two scale for each 32 columns.
     Mxfp4,
-    /// Integers under a scale for each group of columns, as compressed-tensors packs them.
+    /// Integers with a scale for each group of columns, as compressed-tensors packs them.
     Ints(QuantParams),
 }
 
 impl NativeFormat {
-    /// In one word.
+    /// Returns the name in one word.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -490,10 +491,10 @@ impl fmt::Display for NativeFormat {
     }
 }
 
-/// Bits and group of an MLX affine tensor.
+/// Bit width and group size of an MLX affine tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantParams {
-    /// Bits of a code.
+    /// Bits per weight.
     pub bits: u8,
     /// Columns that share a scale.
     pub group: u8,

@@ -1,6 +1,6 @@
-//! `config.json` to a [`ModelSpec`]: which family it is.
+//! Parses `config.json` into a [`ModelSpec`], by family.
 //!
-//! **Invariant:** what is not known is refused by name.
+//! **Invariant:** an unknown family or feature is refused, and the error names it.
 
 use super::config::Config;
 use super::{
@@ -10,15 +10,16 @@ use super::{
 use crate::error::{Error, Result};
 use crate::format::RawConfig;
 
-/// A million times the largest known, and yet their bytes fit into 64 bits. Only experts can have
-/// more: four numbers of the config are multiplied for them.
+/// Upper bound on the values of all experts: a million times the largest known number, while their
+/// bytes still fit into 64 bits. Only experts can exceed it, because their size is a product of
+/// four numbers in the config.
 const EXPERT_VALUES_MAX: u128 = 1 << 60;
 
-/// Names of the number of routed experts.
+/// Keys of the number of routed experts.
 const EXPERT_COUNT_KEYS: [&str; 4] =
     ["num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"];
 
-/// Parts of the names of other families that have experts.
+/// Substrings of `model_type` in unsupported families that have experts.
 const MORE_SPARSE_TYPES: [&str; 16] = [
     "moe",
     "gpt_oss",
@@ -38,12 +39,12 @@ const MORE_SPARSE_TYPES: [&str; 16] = [
     "step3",
 ];
 
-/// `model_type` of language models whose family has another name.
+/// Additional `model_type` names of language models.
 const OTHER_NAMES: [(&str, Family); 2] =
     [("qwen3_5_moe_text", Family::Qwen35Moe), ("qwen3_vl_moe_text", Family::Qwen3VlMoe)];
 
 impl Family {
-    /// The family that a config names.
+    /// Returns the family of a `model_type`.
     fn of_type(model_type: &str) -> Option<Self> {
         let names = Self::ALL.into_iter().map(|(family, name)| (name, family));
         let mut rows = names.chain(OTHER_NAMES);
@@ -73,12 +74,12 @@ impl Family {
 }
 
 impl ModelSpec {
-    /// The model that a config describes.
+    /// Parses the model that a config describes.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] for a key that is missing or of an impossible value,
-    /// [`Error::Unsupported`] for a model or a feature that this program does not know.
+    /// [`Error::Malformed`] for a key that is missing or has an impossible value;
+    /// [`Error::Unsupported`] for a model or feature that is not supported.
     pub fn from_config(raw: &RawConfig) -> Result<Self> {
         let config = Config { root: raw.root(), text: raw.text()? };
         let Some(name) = config.root.str_opt("model_type")? else {
@@ -107,7 +108,7 @@ fn expert_values(spec: &ModelSpec) -> u128 {
 fn unknown_type(config: &Config<'_>) -> Error {
     let known = Family::ALL.map(|(_, name)| name).join(", ");
     let name = config.root.value("model_type").and_then(|it| it.as_str()).unwrap_or_default();
-    // Configs may leave out what is their family's default.
+    // Configs may omit values that are their family's defaults.
     let is_sparse = MORE_SPARSE_TYPES.iter().any(|part| name.contains(part))
         || EXPERT_COUNT_KEYS.iter().any(|key| config.text.value(key).is_some());
     let advice = if is_sparse {

@@ -1,4 +1,4 @@
-//! `qwen3_5_moe`: as `qwen3_next`, but every layer has experts and the router always normalises.
+//! `qwen3_5_moe`: like `qwen3_next`, but every layer has experts and the router always normalises.
 
 use super::config::Config;
 use super::frame::Frame;

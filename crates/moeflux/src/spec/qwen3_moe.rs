@@ -1,5 +1,5 @@
-//! `qwen3_moe` and the language model of `qwen3_vl_moe`: normed queries and keys, a softmax router,
-//! no shared expert.
+//! `qwen3_moe` and the language model of `qwen3_vl_moe`: normalised queries and keys, a softmax
+//! router, no shared expert.
 
 use super::attention_config::{AttentionTraits, attention};
 use super::config::Config;
@@ -20,7 +20,7 @@ pub(super) fn parse(config: &Config<'_>, family: Family) -> Result<ModelSpec> {
         ..AttentionTraits::plain(AttentionBias::QkvAndOut)
     };
     let attention = attention(config, &traits, frame.hidden)?;
-    // Of the one with pictures the config has no key for it.
+    // The config of the vision model has no such key.
     let renormalise = is_vl || config.flag_or("norm_topk_prob", false)?;
     let moe = softmax_experts(config, "moe_intermediate_size", renormalise)?;
     let ffns = ffns(config, &config.is_sparse(frame.n_layers)?, &moe)?;

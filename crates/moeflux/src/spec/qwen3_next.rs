@@ -1,4 +1,4 @@
-//! `qwen3_next`: gated DeltaNet with gated attention between, a gated shared expert.
+//! `qwen3_next`: gated DeltaNet interleaved with gated attention, and a gated shared expert.
 
 use super::attention_config::{AttentionTraits, attention, gated_delta};
 use super::config::Config;
@@ -23,7 +23,7 @@ pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
     Ok(frame.into_spec(Family::Qwen3Next, layers))
 }
 
-/// The mixers of a hybrid model, in order.
+/// Returns the mixers of a hybrid model, in order.
 pub(super) fn mixers(config: &Config<'_>, frame: &Frame) -> Result<Vec<MixerSpec>> {
     let traits = AttentionTraits {
         has_gate: true,
@@ -38,7 +38,7 @@ pub(super) fn mixers(config: &Config<'_>, frame: &Frame) -> Result<Vec<MixerSpec
     Ok(is_full.into_iter().map(mixer).collect())
 }
 
-/// Routed experts with a gated shared one.
+/// Returns routed experts with a gated shared expert.
 pub(super) fn moe(config: &Config<'_>, renormalise: bool) -> Result<FfnSpec> {
     let inner = config.width("shared_expert_intermediate_size")?;
     let shared = Some(SharedExpertSpec { inner, is_gated: true });

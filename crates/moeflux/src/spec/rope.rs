@@ -1,13 +1,13 @@
-//! Rotary position encoding: which channels turn, how fast, and how YaRN stretches it.
+//! Rotary position encoding: the channels that rotate, their frequencies, and YaRN scaling.
 //!
 //! Frequencies are computed in f64 and rounded once.
 
 use std::f64::consts::PI;
 
-/// Which channels of a head turn together.
+/// The pairs of channels in a head that rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
-    /// `i` and `i + n / 2` of the `n` channels that turn.
+    /// `i` and `i + n / 2` of the `n` rotated channels.
     Halves,
     /// `2 i` and `2 i + 1`.
     Neighbours,
@@ -18,54 +18,54 @@ pub enum Pairing {
 pub struct RopeSpec {
     /// Base of the frequencies.
     pub theta: f64,
-    /// The first so many channels of a head turn; even.
+    /// Number of rotated channels, from the first of a head; even.
     pub n_rotated: usize,
-    /// Which of them turn together.
+    /// Pairs of channels that rotate together.
     pub pairing: Pairing,
-    /// How it is stretched beyond the trained context.
+    /// Scaling beyond the trained context.
     pub scaling: RopeScaling,
 }
 
-/// How a rope is stretched beyond the trained context.
+/// The scaling of a rope beyond the trained context.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     None,
     /// All frequencies divided by the factor.
     Linear {
         /// The factor.
         factor: f64,
     },
-    /// Slow frequencies divided, fast ones kept, those between blended.
+    /// Low frequencies are divided, high ones are kept, and those between are blended.
     Yarn(YarnSpec),
 }
 
 /// YaRN's parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct YarnSpec {
-    /// Stretch.
+    /// Scaling factor.
     pub factor: f64,
-    /// Context of the training before the stretch.
+    /// Trained context before scaling.
     pub original_context: usize,
-    /// Channels that turn more often than this over the original context are kept.
+    /// Channels with more rotations than this over the original context are kept.
     pub beta_fast: f64,
-    /// Channels that turn less often than this are divided by the factor.
+    /// Channels with fewer rotations than this are divided by the factor.
     pub beta_slow: f64,
-    /// Applied to cos and sin.
+    /// Factor of cos and sin.
     pub amplitude: f64,
-    /// Whether the borders of the blend are rounded to whole channels.
+    /// Whether the limits of the blend are rounded to whole channels.
     pub is_truncated: bool,
 }
 
 impl RopeSpec {
-    /// Radians per position of each channel pair: `n_rotated / 2` values.
+    /// Returns the radians per position of each channel pair: `n_rotated / 2` values.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
     pub fn frequencies(&self) -> Vec<f32> {
         (0..self.n_rotated / 2).map(|pair| self.frequency(pair) as f32).collect()
     }
 
-    /// What cos and sin are multiplied by.
+    /// Returns the factor of cos and sin.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
     pub fn amplitude(&self) -> f32 {
@@ -90,7 +90,7 @@ impl RopeSpec {
 }
 
 impl YarnSpec {
-    /// The pairs between which frequencies are blended.
+    /// Returns the pairs between which frequencies are blended.
     fn blend_range(&self, theta: f64, n_rotated: usize) -> (f64, f64) {
         let pair_that_turns = |n_turns: f64| {
             let wavelength = self.original_context as f64 / (n_turns * 2.0 * PI);
@@ -105,13 +105,13 @@ impl YarnSpec {
         let first = first.max(0.0);
         let mut last = last.min(n_rotated as f64 - 1.0);
         if (last - first).abs() < f64::EPSILON {
-            // Keeps the ramp finite where both borders fall on one pair.
+            // Keeps the ramp finite if both limits fall on the same pair.
             last += 0.001;
         }
         (first, last)
     }
 
-    /// `0.1 * mscale * ln(factor) + 1`, the temperature of a stretch.
+    /// Returns `0.1 * mscale * ln(factor) + 1`, the temperature for a scaling factor.
     #[must_use]
     pub fn temperature(factor: f64, mscale: f64) -> f64 {
         if factor <= 1.0 { 1.0 } else { 0.1 * mscale * libm::log(factor) + 1.0 }

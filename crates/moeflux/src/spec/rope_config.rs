@@ -1,39 +1,41 @@
-//! The rope of a config, in both dialects: `rope_theta` and `rope_scaling` at the top, or all in
-//! `rope_parameters`.
+//! Parses the rope of a config, in both dialects: `rope_theta` and `rope_scaling` at the top, or
+//! all keys in `rope_parameters`.
 //!
-//! Follows transformers 5.23: a `rope_scaling` that is not empty replaces `rope_parameters` as a
-//! whole; keys inside go before keys at the top. Keys of multi-axis ropes change nothing for text.
+//! Follows transformers 5.23: a non-empty `rope_scaling` replaces `rope_parameters` as a whole;
+//! keys inside take precedence over keys at the top. Keys of multi-axis ropes have no effect on
+//! text.
 
 use super::config::Config;
 use super::{Pairing, RopeScaling, RopeSpec, YarnSpec};
 use crate::error::Result;
 use crate::format::Section;
 
-/// A stretch beyond this leaves no usable frequencies; no other parameter comes near it.
+/// Upper bound on a scaling factor: no usable frequencies remain beyond it. No other parameter
+/// comes near it.
 const FACTOR_MAX: f64 = 1e6;
 const BETA_FAST: f64 = 32.0;
 const BETA_SLOW: f64 = 1.0;
 
-/// What holds where the config does not say.
+/// Defaults for keys that the config omits.
 #[derive(Clone, Copy)]
 pub(super) struct RopeDefaults {
     /// Base of the frequencies.
     pub(super) theta: f64,
-    /// The part of a head that turns.
+    /// Fraction of a head that is rotated.
     pub(super) rotary_factor: f64,
 }
 
 impl RopeDefaults {
-    /// Of most families.
+    /// Defaults of most families.
     pub(super) const WHOLE: Self = Self { theta: 10_000.0, rotary_factor: 1.0 };
 }
 
-/// A rope whose pairing the family decides.
+/// A rope without its pairing, which the family determines.
 pub(super) struct ParsedRope {
     theta: f64,
     n_rotated: usize,
     scaling: RopeScaling,
-    /// What MLA multiplies its scores by, beside `head_dim^-0.5`.
+    /// Factor of the MLA scores besides `head_dim^-0.5`.
     pub(super) score_factor: f64,
 }
 
@@ -44,7 +46,7 @@ impl ParsedRope {
     }
 }
 
-/// Reads the rope of heads whose channels are given by a key and its value.
+/// Parses the rope of heads. The number of channels is given with its key.
 pub(super) fn parse(
     config: &Config<'_>,
     (head_dim_key, head_dim): (&str, usize),
@@ -72,7 +74,7 @@ pub(super) fn parse(
     Ok(ParsedRope { theta, n_rotated, scaling, score_factor: temperature * temperature })
 }
 
-/// Rounds down, as transformers does.
+/// Returns the number of rotated channels, rounded down as in transformers.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -82,7 +84,7 @@ fn rotated(head_dim: usize, rotary_factor: f64) -> usize {
     (head_dim as f64 * rotary_factor) as usize
 }
 
-/// Where a rope's keys are looked for.
+/// The sections that may have a rope's keys.
 struct RopeKeys<'a> {
     inside: Option<Section<'a>>,
     top: Section<'a>,
@@ -106,13 +108,13 @@ impl<'a> RopeKeys<'a> {
         Ok(Self { inside, top })
     }
 
-    /// Where `key` is: inside first.
+    /// Returns the section that has `key`. The inner one takes precedence.
     fn section(&self, key: &str) -> &Section<'a> {
         let has_key = |section: &&Section<'a>| section.value(key).is_some();
         self.inside.as_ref().filter(has_key).unwrap_or(&self.top)
     }
 
-    /// A finite number above `min`.
+    /// Returns a finite number above `min`.
     fn number(&self, key: &str, default: f64, min: f64) -> Result<f64> {
         let section = self.section(key);
         let value = section.f64_opt(key)?.unwrap_or(default);
@@ -122,7 +124,8 @@ impl<'a> RopeKeys<'a> {
         Err(section.wrong(key, &format!("a finite number above {min}")))
     }
 
-    /// A number that may only stand inside; so bounded that nothing computed from it overflows.
+    /// Returns a number that may only be in the inner section. Its bounds prevent overflow in later
+    /// arithmetic.
     fn inside_number(&self, key: &str) -> Result<Option<f64>> {
         let Some(inside) = &self.inside else { return Ok(None) };
         match inside.f64_opt(key)? {
@@ -133,10 +136,10 @@ impl<'a> RopeKeys<'a> {
         }
     }
 
-    /// The stretch and its factor.
+    /// Returns the scaling and its factor.
     fn scaling(&self) -> Result<(RopeScaling, f64)> {
         let Some(inside) = &self.inside else { return Ok((RopeScaling::None, 1.0)) };
-        // Older files say `type`.
+        // Older files use `type`.
         let key = inside.present(&["rope_type", "type"]);
         match inside.str_opt(key)? {
             None | Some("default" | "mrope") => Ok((RopeScaling::None, 1.0)),
@@ -172,7 +175,7 @@ impl<'a> RopeKeys<'a> {
             Some(factor) => factor,
             None => (context_max as f64 / original_context as f64).clamp(1.0, FACTOR_MAX),
         };
-        // 0 is absent for transformers, in all four.
+        // As in transformers, 0 means absent for all four keys.
         let non_zero = |key| Ok(self.inside_number(key)?.filter(|value| *value != 0.0));
         let beta_fast = non_zero("beta_fast")?.unwrap_or(BETA_FAST);
         let beta_slow = non_zero("beta_slow")?.unwrap_or(BETA_SLOW);
@@ -192,7 +195,7 @@ impl<'a> RopeKeys<'a> {
         })
     }
 
-    /// At the top it goes before the one inside, as in transformers.
+    /// Returns the original context. As in transformers, the key at the top takes precedence.
     fn original_context(&self, inside: &Section<'a>, context_max: usize) -> Result<usize> {
         let key = "original_max_position_embeddings";
         let section = if self.top.value(key).is_some() { &self.top } else { inside };

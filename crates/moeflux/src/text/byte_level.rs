@@ -1,12 +1,12 @@
 //! The alphabet of byte-level tokenizers, and the smallest tokenizer that uses it.
 //!
 //! GPT-2's tokenizer writes each byte as one printable character: printable ASCII and Latin-1 as
-//! themselves, the 68 others, in ascending order, as the characters from 256 on.
-//! **Invariant:** `byte_of` undoes `char_of` for all 256 bytes.
+//! themselves, the 68 others, in ascending order, as the characters from 256 on. **Invariant:**
+//! `byte_of` inverts `char_of` for all 256 bytes.
 
 use serde_json::{Value, json};
 
-/// Entries that a byte-level vocabulary starts with.
+/// Number of byte entries at the beginning of a byte-level vocabulary.
 pub const BYTE_TOKENS: usize = 256;
 
 /// The first character that stands for an unprintable byte.
@@ -16,7 +16,7 @@ fn is_printable(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff)
 }
 
-/// The character that stands for a byte.
+/// Returns the character that stands for a byte.
 pub(super) fn char_of(byte: u8) -> char {
     if is_printable(byte) {
         return char::from(byte);
@@ -26,7 +26,7 @@ pub(super) fn char_of(byte: u8) -> char {
     code.ok().and_then(char::from_u32).expect("at most 68 unprintable bytes")
 }
 
-/// The character of every byte.
+/// The characters of all bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Alphabet([char; 256]);
 
@@ -35,13 +35,13 @@ impl Alphabet {
         Self(std::array::from_fn(|byte| char_of(u8::try_from(byte).unwrap_or(u8::MAX))))
     }
 
-    /// A text with a character for each of its bytes.
+    /// Returns a text with one character for each byte of `text`.
     pub(super) fn text_of(&self, text: &str) -> String {
         text.bytes().map(|byte| self.0[usize::from(byte)]).collect()
     }
 }
 
-/// The byte that a character stands for.
+/// Returns the byte that a character stands for.
 pub(super) fn byte_of(character: char) -> Option<u8> {
     match u32::from(character) {
         0x100..=0x120 => u8::try_from(u32::from(character) - 0x100).ok(),
@@ -51,8 +51,8 @@ pub(super) fn byte_of(character: char) -> Option<u8> {
     }
 }
 
-/// A `tokenizer.json` with at most `vocab_size` entries: token n is byte n, and after the bytes
-/// come as many of `special` as fit. A vocabulary under 256 has only the first bytes.
+/// Builds a `tokenizer.json` with at most `vocab_size` entries: token n is byte n, followed by the
+/// entries of `special` that fit. A vocabulary below 256 has only the first bytes.
 #[must_use]
 pub fn byte_tokenizer_json(vocab_size: usize, special: &[&str]) -> Value {
     let n_bytes = vocab_size.min(BYTE_TOKENS);
@@ -91,7 +91,8 @@ pub fn byte_tokenizer_json(vocab_size: usize, special: &[&str]) -> Value {
     })
 }
 
-/// A `tokenizer_config.json` for it: the end token, if any, and a plain `ChatML` template.
+/// Builds the matching `tokenizer_config.json`: an optional end token and a plain `ChatML`
+/// template.
 #[must_use]
 pub fn byte_tokenizer_config_json(eos_token: Option<&str>) -> Value {
     json!({

@@ -1,8 +1,8 @@
-//! Which tokens end an answer: all that any of a checkpoint's files names.
+//! The tokens that end an answer: the union over all of a checkpoint's files.
 //!
-//! `config.json` (also its `text_config`), `generation_config.json` and the tokenizer's `eos_token`
-//! often disagree, the chat's end in one and the text's end in another: any of them ends.
-//! **Invariant:** ids ascend and do not repeat.
+//! `config.json` (including its `text_config`), `generation_config.json` and the tokenizer's
+//! `eos_token` often disagree: one names the end of a chat turn, another the end of the text. Any
+//! of them ends an answer. **Invariant:** ids are in ascending order and unique.
 
 use std::path::Path;
 
@@ -13,10 +13,11 @@ use crate::ids::TokenId;
 use crate::text::files::read_object;
 use crate::text::tokenizer::Tokenizer;
 
-/// What ends an answer and a call where a tokenizer has both; `<|end|>` ends a message only.
+/// The ends of an answer and of a call, in tokenizers that have both. `<|end|>` only ends a
+/// message.
 const HARMONY_ENDS: [&str; 2] = ["<|return|>", "<|call|>"];
 
-/// The tokens that end an answer; perhaps none.
+/// The tokens that end an answer. The set may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndTokens {
     tokens: Vec<TokenId>,
@@ -26,7 +27,7 @@ impl EndTokens {
     /// Reads a checkpoint's folder.
     ///
     /// # Errors
-    /// A file that cannot be read or parsed, or an `eos_token_id` that is no id or list of ids.
+    /// If a file cannot be read or parsed, or an `eos_token_id` is not an id or a list of ids.
     pub fn open(dir: &Path, tokenizer: &Tokenizer) -> Result<Self> {
         let mut tokens = Vec::new();
         for name in ["config.json", "generation_config.json"] {
@@ -38,7 +39,8 @@ impl EndTokens {
         }
         let named = tokenizer.special_tokens().role("eos_token");
         tokens.extend(named.and_then(|text| tokenizer.id_of(text)));
-        // A config may name one of them; behind a call, too, nothing comes but its result.
+        // A config may name only one of them. A call ends an answer too: only its result can
+        // follow.
         let harmony = HARMONY_ENDS.map(|text| tokenizer.id_of(text));
         if let [Some(answer), Some(call)] = harmony {
             tokens.extend([answer, call]);
@@ -46,7 +48,7 @@ impl EndTokens {
         Ok(Self::new(tokens))
     }
 
-    /// These tokens end an answer.
+    /// Creates the set from tokens in any order.
     #[must_use]
     pub fn new(mut tokens: Vec<TokenId>) -> Self {
         tokens.sort_unstable();
@@ -54,13 +56,13 @@ impl EndTokens {
         Self { tokens }
     }
 
-    /// Whether this token ends an answer.
+    /// Returns whether this token ends an answer.
     #[must_use]
     pub fn contains(&self, token: TokenId) -> bool {
         self.tokens.binary_search(&token).is_ok()
     }
 
-    /// All of them, ascending.
+    /// Returns all tokens, ascending.
     #[must_use]
     pub fn tokens(&self) -> &[TokenId] {
         &self.tokens

@@ -1,6 +1,6 @@
 //! Reads the small files beside a checkpoint's weights.
 //!
-//! **Invariant:** nothing longer than the caller's limit is read, whatever the file's length says.
+//! **Invariant:** no read exceeds the caller's limit, whatever the file's length.
 
 use std::hash::Hasher as _;
 use std::path::Path;
@@ -12,18 +12,17 @@ use twox_hash::XxHash3_64;
 use crate::error::{Error, Result};
 use crate::format::{DocumentSum, parse_json, read_file_if_there};
 
-/// Most bytes of a JSON file that configures something. The largest published ones, with
-/// thousands of added tokens, have about 2 MB. As a tree, a list of numbers takes 80 times as much
-/// memory.
+/// Maximum bytes of a JSON config file. The largest published ones, with thousands of added tokens,
+/// have about 2 MB. A list of numbers takes 80 times its length in memory as a tree.
 pub(super) const CONFIG_BYTES_MAX: u64 = 4 << 20;
 
-/// Most characters of a problem that quotes a file.
+/// Maximum characters of an error text that quotes a file.
 const PROBLEM_CHARS_MAX: usize = 300;
 
-/// Most characters of a word that a problem quotes before it says what is wrong.
+/// Maximum characters of a word quoted within an error text.
 const WORD_CHARS_MAX: usize = 60;
 
-/// Files of a folder that decide how text becomes tokens, and answers text.
+/// Files in a folder that determine how text is encoded and decoded.
 const TEXT_FILES: [&str; 7] = [
     "chat_template.jinja",
     "config.json",
@@ -34,7 +33,7 @@ const TEXT_FILES: [&str; 7] = [
     "tokenizer_config.json",
 ];
 
-/// Names the contents of a folder's files about text, and of a tokenizer that replaces its own.
+/// Hashes a folder's text-related files, and a tokenizer that replaces the folder's own.
 pub(crate) fn text_fingerprint(dir: &Path, tokenizer: Option<&Path>) -> Result<u64> {
     let mut hash = XxHash3_64::new();
     let own = TEXT_FILES.iter().map(|name| dir.join(name));
@@ -46,12 +45,12 @@ pub(crate) fn text_fingerprint(dir: &Path, tokenizer: Option<&Path>) -> Result<u
     Ok(hash.finish())
 }
 
-/// A problem as one line of bounded length, whatever it quotes.
+/// Returns a problem as one line of bounded length.
 pub(super) fn one_line(problem: &str) -> String {
     bounded(problem, PROBLEM_CHARS_MAX)
 }
 
-/// A word of a file, short enough to say something after it.
+/// Shortens a word of a file, so that an error text can continue after it.
 pub(super) fn shown(word: &str) -> String {
     bounded(word, WORD_CHARS_MAX)
 }
@@ -74,7 +73,7 @@ fn bounded(text: &str, n_chars_max: usize) -> String {
     line
 }
 
-/// The text of a file.
+/// Reads a file as text; `None` if it is absent.
 pub(super) fn read_text(path: &Path, bytes_max: u64) -> Result<Option<String>> {
     let Some(bytes) = read_file_if_there(path, bytes_max)? else { return Ok(None) };
     match String::from_utf8(bytes) {
@@ -86,7 +85,7 @@ pub(super) fn read_text(path: &Path, bytes_max: u64) -> Result<Option<String>> {
     }
 }
 
-/// The JSON object in a file.
+/// Reads the JSON object in a file; `None` if the file is absent.
 pub(super) fn read_object(path: &Path) -> Result<Option<Value>> {
     let Some(bytes) = read_file_if_there(path, CONFIG_BYTES_MAX)? else { return Ok(None) };
     let value =

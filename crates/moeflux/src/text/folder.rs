@@ -1,7 +1,7 @@
-//! Opens the tokenizer of a checkpoint's folder, whichever of its files has it.
+//! Opens the tokenizer of a checkpoint's folder, from whichever file has it.
 //!
-//! **Invariant:** `tokenizer.json` wins; a folder with other files only is an error that says which
-//! of them cannot be read.
+//! **Invariant:** `tokenizer.json` takes precedence. If a folder has only unsupported files, the
+//! error names one.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use crate::text::special::SpecialTokens;
 use crate::text::tokenizer::Tokenizer;
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`, or else `tiktoken.model`, and what `tokenizer_config.json` adds to
-    /// it, for a model with `vocab_rows` embedding rows.
+    /// Reads `tokenizer.json`, or otherwise `tiktoken.model`, and the additions in
+    /// `tokenizer_config.json`, for a model with `vocab_rows` embedding rows.
     ///
     /// # Errors
-    /// A file that is missing, too long or malformed; an added token whose id is not what its file
-    /// says; an id that has no embedding row; [`Error::UnknownTokenizer`].
+    /// If a file is missing, too long or malformed; if an added token does not get the id in its
+    /// file; if an id has no embedding row; [`Error::UnknownTokenizer`].
     pub fn open(dir: &Path, vocab_rows: usize) -> Result<Self> {
         let path = dir.join("tokenizer.json");
         if let Some(tokenizer) = Self::of_json(&path, || SpecialTokens::open(dir), vocab_rows)? {

@@ -1,29 +1,29 @@
-//! What a text may cost on its way to tokens, and whether they are still wanted.
+//! Limits on rendering and encoding a text, and cancellation.
 //!
-//! **Invariant:** a limit changes no token; past it there is an error.
+//! **Invariant:** a limit changes no token; exceeding it is an error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
 
-/// Says that work is not wanted any more, from any thread. Clones are one and the same.
+/// A flag that cancels work from any thread. Clones share the flag.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// The work may end.
+    /// Cancels the work.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody said so.
+    /// Returns whether the work was cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The same for work that breaks off.
+    /// Returns an error if the work was cancelled.
     ///
     /// # Errors
     /// [`Error::Cancelled`].
@@ -32,26 +32,26 @@ impl Cancel {
     }
 }
 
-/// How far a text is rendered and encoded.
+/// The limits on rendering and encoding a text.
 #[derive(Clone, Debug)]
 pub struct TextLimit {
-    /// Most bytes that a chat template writes, and of the values that it makes meanwhile.
+    /// Maximum bytes of a chat template's output, and of the values that it creates.
     pub n_bytes_max: usize,
-    /// Most tokens.
+    /// Maximum number of tokens.
     pub n_tokens_max: usize,
-    /// Asked now and then.
+    /// Cancellation flag, checked at intervals.
     pub cancel: Cancel,
 }
 
 impl Default for TextLimit {
-    /// To its end.
+    /// Sets no limits.
     fn default() -> Self {
         Self { n_bytes_max: usize::MAX, n_tokens_max: usize::MAX, cancel: Cancel::default() }
     }
 }
 
 impl PartialEq for TextLimit {
-    /// By its numbers.
+    /// Compares the limits, not the flag.
     fn eq(&self, other: &Self) -> bool {
         self.n_bytes_max == other.n_bytes_max && self.n_tokens_max == other.n_tokens_max
     }

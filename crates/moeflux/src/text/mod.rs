@@ -1,11 +1,11 @@
-//! Words to tokens and back.
+//! Tokenization, chat templates and stop conditions.
 //!
-//! `Tokenizer` and `ChatTemplate` read what a checkpoint's folder or the metadata of a GGUF file
-//! says; `TextStream` turns tokens into text that never breaks inside a character; `StopStrings`
-//! holds back what may become the end; `EndTokens` says which tokens are the end.
-//! `byte_tokenizer_json` makes a tokenizer for checkpoints that have none.
-//! **Invariant:** any token sequence and any text is accepted; what a file says wrongly is an
-//! error that names it. Knows no model, no sampler and no clock.
+//! `Tokenizer` and `ChatTemplate` read a checkpoint's folder or the metadata of a GGUF file.
+//! `TextStream` turns tokens into text that never ends inside a character. `StopStrings` holds back
+//! text that may become a stop string, and `EndTokens` lists the tokens that end an answer.
+//! `byte_tokenizer_json` creates a tokenizer for checkpoints without one. **Invariant:** any token
+//! sequence and any text is accepted; an invalid value in a file is an error that names it. Knows
+//! no model, no sampler and no clock.
 
 mod byte_level;
 mod files;

@@ -1,7 +1,7 @@
-//! Reads which tokens have a role: `tokenizer_config.json` and `special_tokens_map.json`.
+//! Reads the tokens with a role from `tokenizer_config.json` and `special_tokens_map.json`.
 //!
-//! **Invariant:** a role maps to the token's text; the first file wins. Knows no ids but those
-//! that the file itself lists.
+//! **Invariant:** a role maps to the token's text, and the first file takes precedence. Ids are
+//! known only for tokens that the file lists with them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(super) struct ListedToken {
     pub(super) special: bool,
 }
 
-/// The tokens that have a role, and the tokens listed with their ids.
+/// The tokens with a role, and the tokens that are listed with their ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
     roles: BTreeMap<&'static str, String>,
@@ -33,10 +33,10 @@ pub struct SpecialTokens {
 }
 
 impl SpecialTokens {
-    /// Reads a checkpoint's folder. Without the files nothing has a role.
+    /// Reads a checkpoint's folder. Without the files no token has a role.
     ///
     /// # Errors
-    /// A file that cannot be read or parsed, or a value of the wrong type, by key.
+    /// If a file cannot be read or parsed, or a value has the wrong type. The error names the key.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join("tokenizer_config.json");
         let mut tokens = Self { path: path.clone(), ..Self::default() };
@@ -56,7 +56,7 @@ impl SpecialTokens {
         Ok(tokens)
     }
 
-    /// What a file that is neither of the two says.
+    /// Creates the roles from a source other than the two files.
     pub(super) fn of_roles(
         path: &Path,
         roles: impl IntoIterator<Item = (&'static str, String)>,
@@ -66,13 +66,13 @@ impl SpecialTokens {
         Self { roles, add_bos, listed: Vec::new(), path: path.to_owned() }
     }
 
-    /// The text of the token in a role such as `bos_token`.
+    /// Returns the text of the token with a role such as `bos_token`.
     #[must_use]
     pub fn role(&self, role: &str) -> Option<&str> {
         self.roles.get(role).map(String::as_str)
     }
 
-    /// Every role with its token's text.
+    /// Returns every role with its token's text.
     pub fn roles(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.roles.iter().map(|(role, text)| (*role, text.as_str()))
     }

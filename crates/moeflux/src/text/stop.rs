@@ -1,17 +1,17 @@
-//! Cuts a text, as it comes, before the first of some strings.
+//! Cuts a streamed text before the first stop string.
 //!
-//! **Invariant:** how the text is divided into pieces does not matter. The string that ends first
-//! counts, and of several that end at one place the longest. Text that may still become a stop
-//! string waits, so that no part of one ever comes out. Knows no tokens.
+//! **Invariant:** the result does not depend on the division of the text into pieces. The stop
+//! string that ends first counts, and of several that end at the same place the longest. Text that
+//! may become a stop string is held back, so that no part of one is output. Knows no tokens.
 
 use crate::error::{Error, Result};
 
-/// Most stop strings of one request: each is compared at each byte.
+/// Maximum stop strings per request: each is compared at each byte.
 pub(crate) const STOP_STRINGS_MAX: usize = 16;
-/// Most bytes of one stop string: so much text may wait.
+/// Maximum bytes of a stop string, and thus of the text held back.
 pub const STOP_STRING_BYTES_MAX: usize = 1_024;
 
-/// The strings, and the text that waits.
+/// The stop strings, and the text held back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopStrings {
     strings: Vec<String>,
@@ -21,10 +21,10 @@ pub struct StopStrings {
 }
 
 impl StopStrings {
-    /// These strings end the text; an empty list never does.
+    /// Creates a filter for these stop strings. An empty list never stops.
     ///
     /// # Errors
-    /// Too many strings, or one that is empty or too long.
+    /// If there are too many strings, or one is empty or too long.
     pub fn new(strings: Vec<String>) -> Result<Self> {
         if strings.len() > STOP_STRINGS_MAX {
             let n_strings = strings.len();
@@ -43,7 +43,7 @@ impl StopStrings {
         Ok(Self { strings, waiting: String::new(), text: String::new(), stopped: None })
     }
 
-    /// The text that is certain to stand before any stop string. After a stop there is none.
+    /// Adds a piece. Returns the text that certainly precedes any stop string; empty after a stop.
     pub fn push(&mut self, piece: &str) -> &str {
         self.text.clear();
         if self.stopped.is_some() {
@@ -62,13 +62,14 @@ impl StopStrings {
         &self.text
     }
 
-    /// What the last push gave.
+    /// Returns the result of the last push.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What waited: the text is over, so it is no stop string. The next push starts anew.
+    /// Ends the text. Returns the text held back, which is not a stop string. The next push starts
+    /// a new text.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
         std::mem::swap(&mut self.text, &mut self.waiting);
@@ -76,13 +77,13 @@ impl StopStrings {
         &self.text
     }
 
-    /// The string that ended the text.
+    /// Returns the stop string that was found.
     #[must_use]
     pub fn stopped(&self) -> Option<&str> {
         self.stopped.map(|string| self.strings[string].as_str())
     }
 
-    /// Start of the first match that ends after `n_seen` bytes, and which string it is.
+    /// Returns start and index of the first match that ends after `n_seen` bytes.
     fn first_match(&self, n_seen: usize) -> Option<(usize, usize)> {
         let bytes = self.waiting.as_bytes();
         let ending_at = |end: usize| {
@@ -95,8 +96,8 @@ impl StopStrings {
         (n_seen + 1..=bytes.len()).find_map(ending_at)
     }
 
-    /// Length of the longest end of the waiting text that starts a stop string. Both are whole
-    /// characters, so it starts at one.
+    /// Returns the length of the longest suffix of the held text that is a prefix of a stop string.
+    /// Both consist of whole characters, so the suffix starts at a character.
     fn n_unfinished(&self) -> usize {
         let bytes = self.waiting.as_bytes();
         let unfinished = |string: &String| {
@@ -111,7 +112,7 @@ impl StopStrings {
 mod tests {
     use super::*;
 
-    /// Pieces and what must come out for each, with `finish` as the last.
+    /// Checks the output for each piece, and that of `finish`.
     fn check(strings: &[&str], steps: &[(&str, &str)], rest: &str, stopped: Option<&str>) {
         let strings = strings.iter().map(|string| (*string).to_owned()).collect();
         let mut stops = StopStrings::new(strings).unwrap();
@@ -148,7 +149,7 @@ mod tests {
         assert!(refused(vec!["x".repeat(1_025)]).contains("has 1025 bytes"));
     }
 
-    /// The definition, on the whole text.
+    /// The definition, applied to the whole text.
     fn naive(strings: &[String], text: &str) -> String {
         for end in 1..=text.len() {
             let matched = strings.iter().filter(|s| text.as_bytes()[..end].ends_with(s.as_bytes()));

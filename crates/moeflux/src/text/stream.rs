@@ -1,38 +1,37 @@
 //! Turns token ids, one at a time, into text that never ends inside a character.
 //!
-//! Byte-level tokens are bytes: what is no whole character yet waits. Tokens of other decoders
-//! mean different text beside different neighbours (a leading space, a byte written as `<0xE4>`),
-//! so the text of a short window is decoded with and without its newest tokens, and the difference
-//! is what came.
-//! **Invariant:** the pieces joined are the text of all tokens that are shown; any ids are
-//! accepted; a token costs the window, not the answer so far.
+//! Byte-level tokens are bytes; an incomplete character is held back. In other decoders the text of
+//! a token depends on its neighbours (a leading space, a byte written as `<0xE4>`), so a short
+//! window is decoded with and without its newest tokens, and the difference is the new text.
+//! **Invariant:** the concatenated pieces are the text of all shown tokens; any ids are accepted;
+//! the cost of a token depends on the window, not on the answer so far.
 
 use crate::ids::TokenId;
 use crate::text::tokenizer::Tokenizer;
 
-/// Bytes of the longest character in UTF-8.
+/// Maximum length of a character in UTF-8.
 const CHARACTER_BYTES_MAX: usize = 4;
-/// Most tokens that wait for a character to become whole: more means that the model writes no UTF-8
-/// and that waiting would never end.
+/// Maximum tokens that wait for a complete character. If there are more, the model does not write
+/// UTF-8 and waiting would never end.
 const WAITING_TOKENS_MAX: usize = 16;
 
-/// Whether special tokens become text.
+/// The treatment of special tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecialText {
-    /// They have none.
+    /// They are omitted.
     Hidden,
     /// They are written as in the vocabulary.
     Shown,
 }
 
-/// The text of one answer as it comes.
+/// The text of an answer during generation.
 #[derive(Clone, Debug)]
 pub struct TextStream<'t> {
     tokenizer: &'t Tokenizer,
     special: SpecialText,
-    /// Byte-level: bytes that are no whole character yet.
+    /// Byte-level decoders: bytes of an incomplete character.
     bytes: Vec<u8>,
-    /// Other decoders: tokens whose text is out, as context, then tokens that wait.
+    /// Other decoders: tokens already output, as context, then tokens held back.
     window: Vec<TokenId>,
     n_context: usize,
     /// The last piece.
@@ -40,7 +39,7 @@ pub struct TextStream<'t> {
 }
 
 impl<'t> TextStream<'t> {
-    /// An empty stream.
+    /// Creates an empty stream.
     #[must_use]
     pub fn new(tokenizer: &'t Tokenizer, special: SpecialText) -> Self {
         Self {
@@ -53,13 +52,13 @@ impl<'t> TextStream<'t> {
         }
     }
 
-    /// The same with another rule for special tokens.
+    /// Replaces the treatment of special tokens.
     #[must_use]
     pub(crate) fn with_special(self, special: SpecialText) -> Self {
         Self { special, ..self }
     }
 
-    /// The text that this token makes certain; often none.
+    /// Adds a token. Returns the text that is now certain, which is often empty.
     pub fn push(&mut self, token: TokenId) -> &str {
         self.text.clear();
         let hidden = self.special == SpecialText::Hidden && self.tokenizer.is_special(token);
@@ -73,11 +72,11 @@ impl<'t> TextStream<'t> {
         &self.text
     }
 
-    /// What still waited, with U+FFFD for what never became a character. The stream is then empty.
+    /// Returns the text held back, with U+FFFD for incomplete characters. The stream is then empty.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
         if !self.bytes.is_empty() {
-            // All that waits is the start of one character.
+            // The bytes held back are the start of one character.
             self.text.push(char::REPLACEMENT_CHARACTER);
             self.bytes.clear();
         }
@@ -89,7 +88,7 @@ impl<'t> TextStream<'t> {
         &self.text
     }
 
-    /// What still waited, for tokens that would have gone on: without the start of a character at
+    /// Returns the text held back when an answer was cut off, without an incomplete character at
     /// its end. The stream is then empty.
     pub fn finish_cut(&mut self) -> &str {
         self.bytes.clear();
@@ -108,14 +107,16 @@ impl<'t> TextStream<'t> {
         if all.ends_with(char::REPLACEMENT_CHARACTER) && !even_unfinished {
             return;
         }
-        // A decoder may change the end of the context when more follows: what is out stays out.
+        // More tokens may change the end of the decoded context; text already output is not
+        // revised.
         let new = all.strip_prefix(&before).unwrap_or_else(|| after_common(&all, &before));
         self.text.push_str(new);
         if !new.is_empty() {
             self.window.drain(..self.n_context);
             self.n_context = self.window.len();
         } else if even_unfinished {
-            // Tokens without text, without end: they are no context either.
+            // Drops tokens without text, which could otherwise accumulate and are no useful
+            // context.
             self.window.truncate(self.n_context);
         }
     }
@@ -131,9 +132,9 @@ fn after_common<'a>(all: &'a str, before: &str) -> &'a str {
     &all[n_common..]
 }
 
-/// Moves whole characters from `bytes` to `text`. Bytes that cannot start or go on a character
-/// become U+FFFD, one for each maximal run, as the standard library's lossy decoding does; an
-/// unfinished character stays.
+/// Moves whole characters from `bytes` to `text`. Bytes that cannot start or continue a character
+/// become U+FFFD, one per maximal run, as in the standard library's lossy decoding. An incomplete
+/// character remains.
 fn take_characters(bytes: &mut Vec<u8>, text: &mut String) {
     loop {
         let (n_valid, n_invalid) = match std::str::from_utf8(bytes) {

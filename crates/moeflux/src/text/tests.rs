@@ -1,4 +1,5 @@
-//! Tokenizer and stream on small tokenizers made here, against the library's own whole decoding.
+//! Tokenizer and stream on small generated tokenizers, compared with the library's decoding of
+//! whole texts.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use crate::ids::TokenId;
 use crate::text::byte_level::char_of;
 use crate::text::tokenizer::TEXT_BYTES_MAX;
 
-/// The pre-tokenizer's pattern of the Qwen family, and DeepSeek's two that differ most.
+/// The splitting pattern of the Qwen family, and the two of DeepSeek that differ most from it.
 const QWEN: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -20,7 +21,7 @@ const DEEPSEEK: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^
 ]*|\s*[
 ]+|\s+(?!\S)|\s+"##;
 
-/// A checkpoint's folder with a byte tokenizer, removed in the end.
+/// A checkpoint's folder with a byte tokenizer, deleted at the end.
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
@@ -66,7 +67,7 @@ fn merged() -> Value {
     for (id, piece) in (256..).zip(pieces) {
         json["model"]["vocab"][piece] = json!(id);
     }
-    // Two thirds of a character, and its last third with the next one's first.
+    // Two thirds of a character; the last third is a separate token.
     let halves: String = [0xe8, 0xaa].map(char_of).iter().collect();
     json["model"]["vocab"][&halves] = json!(262);
     let merges = ["h e", "l l", "he ll", "Ġ w", "o r", "Ġw or", "è ª"];
@@ -89,7 +90,7 @@ fn added(id: usize, content: &str, special: bool) -> Value {
         "normalized": false, "special": special})
 }
 
-/// The shape of sentencepiece files: words start with a mark, unknown bytes are tokens.
+/// The format of SentencePiece files: words start with a mark, and unknown bytes are tokens.
 fn sentencepiece() -> Value {
     let mut json = byte_tokenizer_json(256, &[]);
     let mut vocab = serde_json::Map::new();
@@ -149,7 +150,7 @@ fn published_pre_tokenizer_patterns_split_as_meant() {
         let text = "It's 12  spaces,\n\n \tand 語 ÉÀ! ";
         assert_eq!(tokenizer.decode(&tokenizer.encode(text).unwrap()), text, "{pattern}");
     }
-    // " w" is one token only where the space belongs to the word: the last of two.
+    // " w" is one token only if the space belongs to the word: the last of two.
     let tokenizer = open("spaces", &merged(), 300);
     assert_eq!(ids(&tokenizer.encode("  wo").unwrap()), [32, 259, 111]);
 }
@@ -237,7 +238,7 @@ fn a_text_above_the_limit_is_refused() {
     }
 }
 
-/// Seeded damage to a good file: an error or a tokenizer, never a panic.
+/// Seeded damage to a valid file yields an error or a tokenizer, never a panic.
 #[test]
 fn damaged_files_do_not_panic() {
     let folder = Folder::new("damaged", 300, &[]);
@@ -281,7 +282,7 @@ fn a_made_tokenizer_fits_any_vocabulary() {
     assert_eq!(ids(&tokenizer.encode("<think>\n").unwrap()), [258, 10]);
 }
 
-/// All pieces and the rest, each checked to be whole characters by being a `str`.
+/// Returns all pieces and the rest. Each is a `str`, hence whole characters.
 fn streamed(tokenizer: &Tokenizer, special: SpecialText, tokens: &[TokenId]) -> Vec<String> {
     let mut stream = TextStream::new(tokenizer, special);
     let mut pieces: Vec<String> =
@@ -354,7 +355,7 @@ fn any_tokens_give_the_text_of_the_whole() {
         let tokens: Vec<TokenId> = (0..n_tokens).map(|_| next()).collect();
         let pieces = streamed(&tokenizer, SpecialText::Shown, &tokens);
         assert_eq!(pieces.concat(), tokenizer.decode(&tokens), "{tokens:?}");
-        // Random fallback bytes are rarely text: here it is enough that nothing breaks.
+        // Random fallback bytes are rarely text; the test is only that nothing panics.
         streamed(&fallback, SpecialText::Hidden, &tokens);
     }
 }

@@ -1,10 +1,9 @@
-//! Reads `tiktoken.model`: tokens in base64 with their ranks, a line each, as Kimi publishes them.
+//! Reads `tiktoken.model`, as Kimi publishes it: one line per token, with base64 and rank.
 //!
-//! The file has neither the expression that splits a text nor the special tokens. The first follows
-//! from the program that the checkpoint names for its tokenizer (`recipes`), the others are those
-//! of `tokenizer_config.json` and reserved ones behind the ranks.
-//! **Invariant:** ranks are the numbers from 0 on, each once; a program that is not known is an
-//! error that names it.
+//! The file has neither the expression that splits a text nor the special tokens. The expression
+//! follows from the tokenizer program that the checkpoint names (`recipes`). The special tokens are
+//! those in `tokenizer_config.json` and reserved ones after the ranks. **Invariant:** ranks are the
+//! numbers from 0 on, each once; an unknown program is an error that names it.
 
 use std::path::Path;
 
@@ -20,33 +19,35 @@ use crate::text::pipeline::{AddedTokens, Declared, Model, Vocabulary};
 use crate::text::special::SpecialTokens;
 use crate::text::tokenizer::Tokenizer;
 
-/// Its name in a folder.
+/// Name of the file in a folder.
 pub(super) const NAME: &str = "tiktoken.model";
 
-/// Most bytes of the file; Kimi's has 2.8 MB.
+/// Maximum bytes of the file; Kimi's has 2.8 MB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Most tokens; Kimi's has 163,584.
+/// Maximum number of tokens; Kimi's file has 163,584.
 const TOKENS_MAX: usize = 1 << 19;
 
-/// Most bytes of a line: a token of the longest that a vocabulary takes, and its rank.
+/// Maximum bytes of a line: the longest token that a vocabulary accepts, and its rank.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
-/// Programs of tokenizers, by how `tokenizer_config.json` names them in `auto_map`, and the recipe
-/// that stands for each. Kimi's cuts texts of 400,000 characters, and runs of 25,000 without or of
-/// blanks, as its matcher fails on longer ones; here nothing is cut, so these have other tokens.
+/// Known tokenizer programs, by their names in `auto_map` of `tokenizer_config.json`, with the
+/// matching recipes. Kimi's program cuts texts at 400,000 characters, and runs of 25,000 characters
+/// without or of blanks, because its matcher fails on longer ones. Nothing is cut here, so the
+/// tokens of such texts differ.
 const PROGRAMS: [(&str, &str); 1] = [("tokenization_kimi.TikTokenTokenizer", "kimi-k2")];
 
-/// The class that Kimi's program defines, and what the types of its models begin with, for
-/// checkpoints without `auto_map`.
+/// The class that Kimi's program defines, and the prefix of its model types, for checkpoints
+/// without `auto_map`.
 const CLASS: &str = "TikTokenTokenizer";
 const MODEL_TYPE: &str = "kimi_";
 
-/// Ids behind the ranks that are special tokens, with or without a name.
+/// Number of ids after the ranks that are special tokens, with or without a name.
 const RESERVED: usize = 258;
 
 impl Tokenizer {
-    /// Reads `tiktoken.model` and `tokenizer_config.json`; `None` if the folder has no such file.
+    /// Reads `tiktoken.model` and `tokenizer_config.json`; `None` if the folder has no
+    /// `tiktoken.model`.
     pub(super) fn of_tiktoken(dir: &Path, vocab_rows: usize) -> Result<Option<Self>> {
         let path = dir.join(NAME);
         let Some(bytes) = read_file_if_there(&path, FILE_BYTES_MAX)? else { return Ok(None) };
@@ -61,7 +62,7 @@ impl Tokenizer {
     }
 }
 
-/// How the checkpoint's own program splits a text.
+/// Returns the recipe for the checkpoint's tokenizer program.
 fn recipe(dir: &Path) -> Result<&'static Recipe> {
     let config = read_object(&dir.join("tokenizer_config.json"))?.unwrap_or_default();
     let model = read_object(&dir.join("config.json"))?.unwrap_or_default();
@@ -70,7 +71,7 @@ fn recipe(dir: &Path) -> Result<&'static Recipe> {
     let class = config["tokenizer_class"].as_str();
     let kind = model["model_type"].as_str().unwrap_or_default();
     let known = match program {
-        // A name may have the repository in front of it.
+        // The repository may precede the name.
         Some(program) => {
             let program = program.rsplit("--").next().unwrap_or(program);
             PROGRAMS.iter().find(|(name, _)| *name == program).map(|(_, recipe)| *recipe)
@@ -87,7 +88,7 @@ fn recipe(dir: &Path) -> Result<&'static Recipe> {
     })
 }
 
-/// The bytes of all tokens, by rank.
+/// Parses the bytes of all tokens, by rank.
 fn tokens(file: &[u8]) -> std::result::Result<Vec<Vec<u8>>, String> {
     let lines = file.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     let lines = (1..).zip(lines).filter(|(_, line): &(usize, &[u8])| !line.is_empty());
@@ -112,7 +113,7 @@ fn tokens(file: &[u8]) -> std::result::Result<Vec<Vec<u8>>, String> {
             return Err(format!("line {number}: two tokens have rank {rank}"));
         }
     }
-    // As many ranks as places, none too large and none twice: all are there.
+    // There are as many ranks as tokens, none too large and none repeated, so all are present.
     Ok(tokens.into_iter().flatten().collect())
 }
 
@@ -125,7 +126,7 @@ fn parsed(line: &[u8]) -> Option<(Vec<u8>, usize)> {
     Some((token, rank.parse().ok().filter(|_| is_number)?))
 }
 
-/// Base64, with its padding.
+/// Decodes base64 with padding.
 fn decoded(text: &[u8]) -> Option<Vec<u8>> {
     let n_padding = text.iter().rev().take_while(|it| **it == b'=').count();
     if !text.len().is_multiple_of(4) || n_padding > 2 {
@@ -153,7 +154,7 @@ fn decoded(text: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Tokens merge in the order of the rank of what they become.
+/// Builds the model. Tokens merge in the order of the rank of the merged token.
 fn model(tokens: &[Vec<u8>]) -> std::result::Result<Model, String> {
     let text = |token: &Vec<u8>| token.iter().map(|byte| char_of(*byte)).collect::<String>();
     let texts: Vec<String> = tokens.iter().map(text).collect();
@@ -172,7 +173,7 @@ fn model(tokens: &[Vec<u8>]) -> std::result::Result<Model, String> {
     Ok(Model::of_bytes(vocabulary, merges, true))
 }
 
-/// The special tokens behind the ranks. Reserved ones that the model has no row for are left out.
+/// Returns the special tokens after the ranks. Reserved ones without an embedding row are omitted.
 fn added(
     special: &SpecialTokens,
     n_tokens: usize,

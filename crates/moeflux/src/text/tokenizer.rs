@@ -1,7 +1,7 @@
-//! Turns text into token ids and back, as `tokenizer.json` says.
+//! Encodes text to token ids and decodes them, as defined by `tokenizer.json`.
 //!
-//! **Invariant:** every id that comes out is below the model's number of embedding rows, and every
-//! added token has the id that its file gives it. Fewer tokens than rows is usual: checkpoints pad
+//! **Invariant:** every id returned is below the model's number of embedding rows, and every added
+//! token has the id in its file. There are usually fewer tokens than rows, because checkpoints pad
 //! their vocabulary. Knows no chat template and no stream.
 
 use std::collections::HashMap;
@@ -20,15 +20,15 @@ use crate::text::pipeline::{
 };
 use crate::text::special::SpecialTokens;
 
-/// Most bytes of `tokenizer.json`; the largest published ones have about 35 MB.
+/// Maximum bytes of `tokenizer.json`; the largest published ones have about 35 MB.
 pub(crate) const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
-/// Most bytes of one text, as long as its tokenizer may make it before it is split: far above any
-/// context, and a bound on the tokenizer's own tables.
+/// Maximum bytes of a text after normalisation: far above any context, and a bound on the
+/// tokenizer's own tables.
 pub(crate) const TEXT_BYTES_MAX: usize = 64 << 20;
 
-/// What a tokenizer of so many tokens takes of a process at most, as far as published ones go:
-/// texts by id and ids by text, and merges, of which a token has up to 2.3. Tables have a power of
-/// two of places, of which seven of eight are used; a short text takes what its allocator gives.
+/// Returns an upper bound on the memory of a tokenizer with `n_tokens` tokens, for published files:
+/// texts by id, ids by text, and up to 2.3 merges per token. Tables have a power-of-two capacity
+/// and are at most seven eighths full; a short text takes the allocator's minimum.
 #[must_use]
 pub fn tokenizer_bytes(n_tokens: usize) -> u64 {
     const TEXT_BYTES: u64 = 32;
@@ -56,17 +56,17 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json` of any name. What other files say of roles is given.
+    /// Reads a `tokenizer.json` with any name. `special` has the roles from other files.
     ///
     /// # Errors
-    /// A file that is missing, too long or malformed; an added token whose id is not what its file
-    /// says; an id that has no embedding row.
+    /// If the file is missing, too long or malformed; if an added token does not get the id in its
+    /// file; if an id has no embedding row.
     pub fn open_file(path: &Path, special: SpecialTokens, vocab_rows: usize) -> Result<Self> {
         let tokenizer = Self::of_json(path, || Ok(special), vocab_rows)?;
         tokenizer.ok_or_else(|| Error::malformed(path, "missing"))
     }
 
-    /// The same, if the file is there. Only then is it asked what other files say of roles.
+    /// Reads the file if it exists. `special` is called only then.
     pub(super) fn of_json(
         path: &Path,
         special: impl FnOnce() -> Result<SpecialTokens>,
@@ -78,7 +78,7 @@ impl Tokenizer {
         Self::of_pipeline(path, pipeline, special, vocab_rows).map(Some)
     }
 
-    /// A tokenizer of a pipeline that was read from `path`.
+    /// Creates a tokenizer from a pipeline that was read from `path`.
     pub(super) fn of_pipeline(
         path: &Path,
         pipeline: Pipeline,
@@ -118,28 +118,28 @@ impl Tokenizer {
         })
     }
 
-    /// One more than the largest token id.
+    /// Returns one more than the largest token id.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// The tokens that have a role.
+    /// Returns the tokens with a role.
     #[must_use]
     pub fn special_tokens(&self) -> &SpecialTokens {
         &self.special
     }
 
-    /// The ids of a text in which special tokens are written out, as a chat template writes them.
+    /// Encodes a text in which special tokens are written out, as in the output of a chat template.
     /// Nothing is added at either end.
     ///
     /// # Errors
-    /// A text that is too long, or that the tokenizer refuses.
+    /// If the text is too long, or the tokenizer refuses it.
     pub fn encode(&self, text: &str) -> Result<Vec<TokenId>> {
         self.encode_within(text, &TextLimit::default())
     }
 
-    /// The same as far as the limit allows.
+    /// Encodes a text like [`Self::encode`], within a limit.
     ///
     /// # Errors
     /// As [`Self::encode`]; [`Error::TooManyTokens`], [`Error::Cancelled`].
@@ -147,16 +147,16 @@ impl Tokenizer {
         self.encode_as((text, Markers::Tokens), limit)
     }
 
-    /// The ids of a bare prompt: as [`Self::encode`], with the tokens that the model wants at the
-    /// start of every text.
+    /// Encodes a bare prompt: like [`Self::encode`], with the tokens that the model expects around
+    /// every text.
     ///
     /// # Errors
-    /// A text that is too long, or that the tokenizer refuses.
+    /// If the text is too long, or the tokenizer refuses it.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<TokenId>> {
         self.encode_prompt_within(text, &TextLimit::default())
     }
 
-    /// The same as far as the limit allows, which counts the tokens of the text.
+    /// Encodes a prompt like [`Self::encode_prompt`]. The limit counts the tokens of `text` only.
     ///
     /// # Errors
     /// As [`Self::encode_within`].
@@ -171,10 +171,10 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The ids of a text from an untrusted source: what looks like a special token is text.
+    /// Encodes a text from an untrusted source: special tokens in it are treated as text.
     ///
     /// # Errors
-    /// A text that is too long, or that the tokenizer refuses.
+    /// If the text is too long, or the tokenizer refuses it.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<TokenId>> {
         self.encode_as((text, Markers::Text), &TextLimit::default())
     }
@@ -212,38 +212,39 @@ impl Tokenizer {
         Error::malformed(&self.path, one_line(&format!("cannot encode this text: {problem}")))
     }
 
-    /// The text of some tokens, special ones included. Ids without a token have no text; bytes
-    /// that are no UTF-8 become U+FFFD.
+    /// Decodes tokens, including special ones. Ids without a token have no text; bytes that are not
+    /// UTF-8 become U+FFFD.
     #[must_use]
     pub fn decode(&self, tokens: &[TokenId]) -> String {
         let ids: Vec<u32> = tokens.iter().map(|token| token.0).collect();
-        // The decoders of published tokenizers cannot fail; if one does, its pieces are better
+        // The decoders of published tokenizers cannot fail. If one does, its raw pieces are better
         // than no text.
         self.inner
             .decode(&ids, false)
             .unwrap_or_else(|_| ids.iter().filter_map(|id| self.inner.id_to_token(*id)).collect())
     }
 
-    /// The text of one token alone, or `None` if the id has no token.
+    /// Returns the text of a single token, or `None` if the id has no token.
     #[must_use]
     pub fn token_text(&self, token: TokenId) -> Option<String> {
         self.inner.id_to_token(token.0)?;
         Some(self.decode(&[token]))
     }
 
-    /// The id of a token by its exact text in the vocabulary: `<|im_end|>`.
+    /// Returns the id of a token by its exact text in the vocabulary: `<|im_end|>`.
     #[must_use]
     pub fn id_of(&self, text: &str) -> Option<TokenId> {
         self.inner.token_to_id(text).map(TokenId)
     }
 
-    /// Whether the token marks structure and is usually not shown.
+    /// Returns whether the token marks structure and is usually hidden.
     #[must_use]
     pub fn is_special(&self, token: TokenId) -> bool {
         self.is_special.get(&token.0).copied().unwrap_or(false)
     }
 
-    /// The bytes that a token stands for, whole characters or not; none if the id has no token.
+    /// Returns the bytes of a token, which need not be whole characters; none if the id has no
+    /// token.
     #[must_use]
     pub fn token_bytes(&self, token: TokenId) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -252,7 +253,7 @@ impl Tokenizer {
             return bytes;
         }
         let Some(piece) = self.inner.id_to_token(token.0) else { return bytes };
-        // SentencePiece's way: a byte as `<0xE4>`, a space as U+2581.
+        // The SentencePiece format: a byte as `<0xE4>`, a space as U+2581.
         let digits = piece.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
         match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
             Some(byte) => bytes.push(byte),
@@ -261,13 +262,13 @@ impl Tokenizer {
         bytes
     }
 
-    /// Whether each token is a string of bytes, whatever stands beside it.
+    /// Returns whether each token stands for the same bytes in any context.
     pub(super) fn is_byte_level(&self) -> bool {
         self.is_byte_level
     }
 
-    /// Appends the bytes of a byte-level token. As in the library, a token with a character
-    /// outside of the alphabet is its own text.
+    /// Appends the bytes of a byte-level token. As in the library, a token with a character outside
+    /// the alphabet stands for its own text.
     pub(super) fn append_bytes(&self, token: TokenId, bytes: &mut Vec<u8>) {
         let Some(piece) = self.inner.id_to_token(token.0) else { return };
         if piece.chars().all(|character| byte_of(character).is_some()) {
@@ -278,7 +279,7 @@ impl Tokenizer {
     }
 }
 
-/// Tokens that only `tokenizer_config.json` knows, as transformers adds them: in order of ids.
+/// Adds tokens that only `tokenizer_config.json` lists, in order of their ids as in transformers.
 fn add_listed(inner: &mut Inner, special: &SpecialTokens) -> Result<AddedTokens> {
     let missing = special.listed.iter().filter(|it| inner.token_to_id(&it.content).is_none());
     let missing = missing.map(|it| Declared {
@@ -348,7 +349,7 @@ mod tests {
         let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
         let tokens = tokenizer.encode(&"aab".repeat(200_000)).unwrap();
         assert!(tokens.iter().map(|it| it.0).eq([2, 1].repeat(200_000)));
-        // An odd number of bytes lies between two cuts, if `aa` is cut anywhere.
+        // If a cut fell inside `aa`, the odd number of bytes between two cuts would show it.
         let run = 128 << 10;
         assert_eq!(tokenizer.encode(&"a".repeat(run)).unwrap(), vec![TokenId(2); run / 2]);
         let error = tokenizer.encode(&"a".repeat(run + 1)).unwrap_err().to_string();

@@ -1,6 +1,6 @@
-//! The routed experts of a layer, in any of the three ways in which they are published, or packed.
+//! The routed experts of a layer, stored per expert, fused, stacked or packed.
 //!
-//! **Invariant:** all experts of a bank are stored alike, so that one layout serves them all.
+//! **Invariant:** all experts of a bank are stored alike, so one layout fits all of them.
 
 use moeflux_kernels::{MatrixKind, MatrixLayout};
 
@@ -17,7 +17,7 @@ use crate::weights::table::Table;
 /// Sizes of a layer's routed experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExpertShape {
-    /// How many.
+    /// Number of experts.
     pub n_experts: usize,
     /// Width of the residual stream.
     pub hidden: usize,
@@ -25,7 +25,7 @@ pub(crate) struct ExpertShape {
     pub inner: usize,
 }
 
-/// The experts that are asked for.
+/// The required experts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BankRequest<'n> {
     pub(super) layer: LayerIdx,
@@ -39,20 +39,20 @@ pub(super) struct BankRequest<'n> {
 /// One of the three matrices of an expert.
 #[derive(Clone, Copy, Debug)]
 struct Projection {
-    /// In names of tensors.
+    /// Its name in tensor names.
     name: &'static str,
     n_rows: usize,
     n_cols: usize,
 }
 
-/// One matrix of all experts, or two whose rows take turns.
+/// One matrix of all experts, or two whose rows are interleaved.
 #[derive(Debug)]
 struct BoundProjection {
-    /// Of one expert.
+    /// Layout for one expert.
     layout: MatrixLayout,
-    /// What stands before the names of parts in those of tensors, a period included: `gate_proj.`.
+    /// Prefix of the names of parts in messages, including a period: `gate_proj.`.
     name: String,
-    /// The same where one tensor has all experts.
+    /// The same prefix in tensor names, where one tensor holds all experts.
     tensor: Option<String>,
     names: PartNames,
     codes: Places,
@@ -61,7 +61,7 @@ struct BoundProjection {
 }
 
 impl BankRequest<'_> {
-    /// Takes the tensors of all experts.
+    /// Binds the tensors of all experts.
     pub(super) fn bind(
         &self,
         table: &mut Table<'_>,
@@ -109,7 +109,7 @@ impl BankRequest<'_> {
         }
     }
 
-    /// Records as `moeflux pack` writes them.
+    /// Binds records as `moeflux pack` writes them.
     fn packed(&self, found: &FoundBank<'_>, quantisation: &Quantisation) -> Result<ExpertBank> {
         let wanted = self.projections().map(|projection| {
             let Projection { name, n_rows, n_cols, .. } = projection;
@@ -146,7 +146,7 @@ impl BankRequest<'_> {
         ]
     }
 
-    /// `[n_experts, rows, cols]`, as MLX stacks them.
+    /// Binds `[n_experts, rows, cols]`, as MLX stacks them.
     fn stacked(
         &self,
         table: &mut Table<'_>,
@@ -164,8 +164,8 @@ impl BankRequest<'_> {
         Ok(self.of_all(stored, name, tensor))
     }
 
-    /// A matrix of all experts in one tensor; what stands before the names of its parts in messages
-    /// and in those of tensors.
+    /// Describes a matrix of all experts in one tensor. `name` and `tensor` are the prefixes of the
+    /// names of its parts, in messages and in tensor names.
     fn of_all(&self, stored: StoredMatrix, name: String, tensor: String) -> BoundProjection {
         let n_experts = self.shape.n_experts as u64;
         let strided = |extent: Extent| Places::Strided {
@@ -184,8 +184,8 @@ impl BankRequest<'_> {
         }
     }
 
-    /// `[n_experts, 2 * inner, hidden]`, whose even rows are gate's and whose odd rows are up's,
-    /// and `[n_experts, hidden, inner]`.
+    /// Binds `[n_experts, 2 * inner, hidden]`, whose even rows are gate's and whose odd rows are
+    /// up's, and `[n_experts, hidden, inner]`.
     fn interleaved(&self, table: &mut Table<'_>) -> Result<ExpertBank> {
         let ExpertShape { n_experts, hidden, inner } = self.shape;
         let mut bind = |name: &str, n_rows: usize, n_cols: usize| {
@@ -204,7 +204,7 @@ impl BankRequest<'_> {
         Ok(self.bank_of(layout, parts))
     }
 
-    /// A tensor per expert.
+    /// Binds one tensor per expert.
     fn each(
         &self,
         table: &mut Table<'_>,
@@ -236,7 +236,7 @@ impl BankRequest<'_> {
         })
     }
 
-    /// Names the expert whose kind is the rarest, if there are several kinds.
+    /// Checks that all experts are of one kind; the error names an expert of the rarest kind.
     fn check_alike(&self, projection: Projection, all: &[StoredMatrix]) -> Result<()> {
         let count = |kind: MatrixKind| all.iter().filter(|it| it.layout.kind == kind).count();
         if all.iter().all(|it| it.layout.kind == all[0].layout.kind) {
@@ -258,7 +258,7 @@ impl BankRequest<'_> {
         ))
     }
 
-    /// `[n_experts, 2 * inner, hidden]`, gate rows first, and `[n_experts, hidden, inner]`.
+    /// Binds `[n_experts, 2 * inner, hidden]`, gate rows first, and `[n_experts, hidden, inner]`.
     fn fused(
         &self,
         table: &mut Table<'_>,
@@ -292,14 +292,15 @@ impl BankRequest<'_> {
         ])
     }
 
-    /// `[n_experts, hidden, 2 * inner]`, gate columns first, and `[n_experts, inner, hidden]`.
+    /// Binds gate and up as `[n_experts, hidden, 2 * inner]`, gate columns first, and down as
+    /// `[n_experts, inner, hidden]`.
     fn input_first(&self, table: &mut Table<'_>, names: (&str, &str)) -> Result<ExpertBank> {
         let ExpertShape { n_experts, hidden, inner } = self.shape;
         let mut whole = |base: &str, n_rows: usize, n_cols: usize| {
             let wanted = Wanted { base, n_stack: Some(n_experts), n_rows, n_cols };
             wanted.check_size()?;
             let stored = StoredMatrix::whole(&wanted, &table.take(base)?)?;
-            // The tensor's name is whole.
+            // The tensor's name has no suffix.
             let names = PartNames { codes: "", ..PartNames::PLAIN };
             let stored = StoredMatrix { names, ..stored };
             Ok::<_, Error>(self.of_all(stored, base.to_owned(), base.to_owned()))
@@ -339,8 +340,8 @@ impl BankRequest<'_> {
     }
 }
 
-/// What stands before the names of matrices that hold all experts of a layer: of gpt_oss, mlx-lm
-/// writes another one.
+/// Returns the name prefix of matrices that hold all experts of a layer; for gpt_oss, mlx-lm uses a
+/// different one.
 pub(super) fn stacked_stem(table: &Table<'_>, prefix: &str) -> Option<String> {
     let name = |stem: &str| format!("{prefix}.{stem}.gate_proj.weight");
     let stem = match table.has(&name("switch_mlp")) {
@@ -351,7 +352,7 @@ pub(super) fn stacked_stem(table: &Table<'_>, prefix: &str) -> Option<String> {
     Some(format!("{prefix}.{stem}"))
 }
 
-/// What parts of packed records are called.
+/// Returns the names of parts in packed records.
 fn names_in_record(kind: MatrixKind) -> PartNames {
     match kind {
         MatrixKind::Affine(_) => {
@@ -364,7 +365,7 @@ fn names_in_record(kind: MatrixKind) -> PartNames {
     }
 }
 
-/// The parts that the matrix has, at their places in the record.
+/// Returns the parts that the matrix has, with their offsets in the record.
 fn parts_of(bound: BoundProjection, span: MatrixSpan) -> impl Iterator<Item = BankPart> {
     let layout = span.layout;
     let code = match layout.kind {

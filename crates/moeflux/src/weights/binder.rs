@@ -1,8 +1,8 @@
-//! A family's wishes, one tensor at a time, become a manifest.
+//! Binds the tensors that a family needs, one at a time, and builds a manifest.
 //!
-//! **Invariant:** when [`Binder::finish`] succeeds, every tensor of the checkpoint was bound
-//! once or skipped by name. A tensor asked for twice is our own mistake, a missing one or one of
-//! another shape is the checkpoint's. Knows names and shapes, never bytes.
+//! **Invariant:** when [`Binder::finish`] succeeds, every tensor of the checkpoint was bound once
+//! or skipped by name. Binding a tensor twice is a bug of the caller; a missing tensor, or one of
+//! another shape, is a fault of the checkpoint. Knows names and shapes, never bytes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,16 +23,16 @@ use crate::weights::manifest::{
 use crate::weights::stored::{StoredMatrix, unstacked};
 use crate::weights::table::Table;
 
-/// Where tensors come from.
+/// Source of tensors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
     /// Files.
     Checkpoint(&'a Checkpoint),
-    /// A checkpoint that does not exist: has whatever is asked for.
+    /// A synthetic checkpoint, which has any tensor that is requested.
     Imagined(Imagined),
 }
 
-/// Binds tensors to slots.
+/// Binds tensors to the matrices, vectors and experts of a model.
 #[derive(Debug)]
 pub(crate) struct Binder<'a> {
     spec: &'a ModelSpec,
@@ -45,25 +45,25 @@ pub(crate) struct Binder<'a> {
     splits: BTreeMap<String, Split>,
 }
 
-/// How gains of norms are stored.
+/// How the gains of norms are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Norms {
     /// As they are used.
     Plain,
-    /// Without the 1 that is added to them.
+    /// Reduced by 1, which is added when they are loaded.
     ZeroCentred,
 }
 
-/// A tensor whose rows go to several matrices.
+/// A tensor whose rows are divided among several matrices.
 #[derive(Debug)]
 struct Split {
     stored: StoredMatrix,
-    /// By row: whether some matrix has it.
+    /// By row: whether it was bound to a matrix.
     is_taken: Vec<bool>,
 }
 
 impl<'a> Binder<'a> {
-    /// Nothing bound yet.
+    /// Creates a binder with nothing bound yet.
     #[must_use]
     pub(crate) fn new(source: Source<'a>, spec: &'a ModelSpec) -> Self {
         let (table, quantisation, norms) = match source {
@@ -96,8 +96,8 @@ impl<'a> Binder<'a> {
         Self { spec, table, quantisation, norms, matrices, vectors, banks, splits }
     }
 
-    /// Whether there is a tensor of this full canonical name. An imagined checkpoint has what
-    /// MLX would have: `embed_q` and `unembed_out`, not `kv_b_proj`.
+    /// Returns whether there is a tensor with this full canonical name. A synthetic checkpoint has
+    /// the tensors that MLX would have: `embed_q` and `unembed_out`, not `kv_b_proj`.
     #[must_use]
     pub(crate) fn has(&self, tensor: &str) -> bool {
         self.table.has(tensor)
@@ -107,7 +107,7 @@ impl<'a> Binder<'a> {
     ///
     /// # Errors
     ///
-    /// [`crate::error::Error::Tensor`] if it is missing or of another shape or type.
+    /// [`crate::error::Error::Tensor`] if the matrix is missing or has another shape or type.
     pub(crate) fn matrix(&mut self, base: &str, n_rows: usize, n_cols: usize) -> Result<MatrixId> {
         let wanted = Wanted { base, n_stack: None, n_rows, n_cols };
         let stored = self.stored_matrix(&wanted)?;
@@ -115,7 +115,7 @@ impl<'a> Binder<'a> {
     }
 
     /// Binds some rows of a matrix `[n_rows, n_cols]`, in the given order. The same tensor may be
-    /// asked for again with other rows; in the end every row is used once.
+    /// bound again with other rows; in the end every row must be used once.
     ///
     /// # Errors
     ///
@@ -173,8 +173,8 @@ impl<'a> Binder<'a> {
         Ok(self.push_vector(VectorSource::Stored(stored)))
     }
 
-    /// Binds the gain of a norm; where the family centres them on zero and the checkpoint was not
-    /// converted yet, 1 is added when it is loaded.
+    /// Binds the gain of a norm. Where the family centres gains on zero and the checkpoint was not
+    /// converted, 1 is added when it is loaded.
     ///
     /// # Errors
     ///
@@ -187,7 +187,7 @@ impl<'a> Binder<'a> {
         Ok(self.push_vector(VectorSource::Stored(stored)))
     }
 
-    /// Binds the logarithms of how fast heads forget, which GGUF files have as `-exp(x)`.
+    /// Binds the logarithms of the heads' decay rates, which GGUF files store as `-exp(x)`.
     ///
     /// # Errors
     ///
@@ -205,12 +205,12 @@ impl<'a> Binder<'a> {
         self.push_vector(VectorSource::Constant(values))
     }
 
-    /// Binds the routed experts of a layer, whichever way they are stored. `prefix` is what
-    /// stands before `.experts` or `.switch_mlp`: `model.layers.3.mlp`. Layers ascend.
+    /// Binds the routed experts of a layer, however they are stored. `prefix` is the part of the
+    /// name before `.experts` or `.switch_mlp`: `model.layers.3.mlp`. Layers ascend.
     ///
     /// # Errors
     ///
-    /// As [`Binder::matrix`]; also if one expert is stored otherwise than the others.
+    /// As [`Binder::matrix`]; also if one expert is stored differently from the others.
     pub(crate) fn experts(
         &mut self,
         layer: LayerIdx,
@@ -226,7 +226,7 @@ impl<'a> Binder<'a> {
         Ok(())
     }
 
-    /// Binds what is added behind the products of the routed experts of a layer: gate, up, down.
+    /// Binds the biases added to the products of a layer's routed experts: gate, up, down.
     ///
     /// # Errors
     ///
@@ -258,11 +258,11 @@ impl<'a> Binder<'a> {
         Ok([gate, up, self.vector(&name("down_proj"), n_hidden)?])
     }
 
-    /// The manifest.
+    /// Returns the manifest.
     ///
     /// # Errors
     ///
-    /// [`crate::error::Error::Tensor`] naming a tensor that was not bound and that no rule skips.
+    /// [`crate::error::Error::Tensor`] for a tensor that was neither bound nor skipped by a rule.
     pub(crate) fn finish(self) -> Result<Manifest> {
         for (base, split) in &self.splits {
             let unused = split.is_taken.iter().position(|is_taken| !is_taken);
@@ -332,12 +332,12 @@ fn all_rows(n_rows: usize) -> Vec<Range<usize>> {
     std::iter::once(0..n_rows).collect()
 }
 
-/// FP8 scales belong to blocks of rows: a block must not be torn.
+/// Refuses rows that would split a block of rows that share an FP8 scale.
 fn check_fp8_rows(base: &str, layout: &MatrixLayout, rows: &[Range<usize>]) -> Result<()> {
     let MatrixKind::Fp8(fp8) = layout.kind else { return Ok(()) };
     let shared = match fp8.spread {
         Fp8Spread::Block { n_rows, .. } => usize::from(n_rows),
-        // One scale cannot be brought together from several places.
+        // A single scale cannot be assembled from several ranges.
         Fp8Spread::Matrix if rows.len() > 1 => layout.n_rows,
         Fp8Spread::Row | Fp8Spread::Matrix => return Ok(()),
     };
@@ -358,9 +358,9 @@ fn check_fp8_rows(base: &str, layout: &MatrixLayout, rows: &[Range<usize>]) -> R
     ))
 }
 
-/// Two families centre their norms on zero. What mlx-lm converted has the 1 already; it also
-/// turned the convolutions from `[channels, 1, taps]` to `[channels, taps, 1]`. A packed folder
-/// says which it is.
+/// Returns how gains of norms are stored. Two families centre their norms on zero. Conversion by
+/// mlx-lm has added the 1; it also transposed the convolutions from `[channels, 1, taps]` to
+/// `[channels, taps, 1]`, which reveals it. A packed folder states which it is.
 fn norms_of(spec: &ModelSpec, checkpoint: &Checkpoint) -> Norms {
     let tensors = &checkpoint.tensors;
     if let Some(packed) = &checkpoint.packed {
@@ -379,7 +379,7 @@ fn norms_of(spec: &ModelSpec, checkpoint: &Checkpoint) -> Norms {
     });
     for (_, entry) in convolutions {
         match entry.shape[1..] {
-            // One tap: both layouts look alike.
+            // With one tap, both layouts look alike.
             [1, 1] => {}
             [1, _] => return Norms::ZeroCentred,
             _ => return Norms::Plain,

@@ -1,5 +1,4 @@
-//! The files of a checkpoint while they are read, with progress, and the checks that only bytes
-//! allow.
+//! The open files of a checkpoint, with progress and the checks that need bytes.
 //!
 //! **Invariant:** only files whose headers were read are read from. Knows extents, never shapes.
 
@@ -12,47 +11,47 @@ use moeflux_kernels::{BlockKind, FloatKind, ScaleKind};
 use crate::error::{Error, Remedy, Result};
 use crate::format::{Checkpoint, ShardFile, SumUnit, Sums, read_into};
 
-/// Values are searched so many bytes at a time.
+/// Bytes of values that are searched at a time.
 const STRETCH_BYTES: usize = 4096;
 
-/// How far a load has come.
+/// Progress of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Bytes in memory.
+    /// Bytes in memory so far.
     pub done_bytes: u64,
-    /// Bytes in all.
+    /// Bytes in total.
     pub total_bytes: u64,
 }
 
-/// Is told how far a load has come; [`ControlFlow::Break`] cancels it.
+/// A callback for the progress of a load; [`ControlFlow::Break`] cancels the load.
 pub(crate) type Watch<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
 
-/// Whether the system may keep copies of what is read. They would count as this process's, where
-/// its memory is limited.
+/// Whether the system may cache what is read. Cached pages count towards this process where its
+/// memory is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
-    /// It may: the next start is faster.
+    /// They may stay cached: the next start is faster.
     Kept,
-    /// It is asked not to.
+    /// The system is asked to drop them.
     Dropped,
 }
 
-/// Counts bytes for a watcher.
+/// Counts bytes and reports them to a watcher.
 pub(crate) struct Meter<'m, 'w> {
     progress: Progress,
     watch: &'m mut Watch<'w>,
 }
 
 impl<'m, 'w> Meter<'m, 'w> {
-    /// Nothing done yet; says so to the watcher.
+    /// Creates a meter at 0 bytes and reports that to the watcher.
     pub(crate) fn new(total_bytes: u64, watch: &'m mut Watch<'w>) -> Result<Self> {
         let mut meter = Self { progress: Progress { done_bytes: 0, total_bytes }, watch };
         meter.add(0)?;
         Ok(meter)
     }
 
-    /// Counts some more.
+    /// Counts `n_bytes` more.
     pub(crate) fn add(&mut self, n_bytes: usize) -> Result<()> {
         self.progress.done_bytes += n_bytes as u64;
         match (self.watch)(self.progress) {
@@ -72,23 +71,23 @@ pub(crate) struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// Opens all files, and refuses those that are not what they were.
+    /// Opens all files, and refuses those that have changed since their headers were read.
     pub(crate) fn open(checkpoint: &'a Checkpoint) -> Result<Self> {
         let files = checkpoint.files.iter().map(ShardFile::open).collect::<Result<_>>()?;
         Ok(Self { checkpoint, files, sums: None, copies: Copies::Kept })
     }
 
-    /// The same, compared with these sums.
+    /// Returns these files with checksums to compare with.
     pub(crate) fn with_sums(self, sums: Option<&'a Sums>) -> Self {
         Self { sums, ..self }
     }
 
-    /// The same, with or without copies of what is read.
+    /// Returns these files with this caching of what is read.
     pub(crate) fn with_copies(self, copies: Copies) -> Self {
         Self { copies, ..self }
     }
 
-    /// What bytes are to be compared with.
+    /// Returns the checksums to compare with.
     pub(crate) fn sums(&self) -> Option<&'a Sums> {
         self.sums
     }
@@ -97,12 +96,12 @@ impl<'a> Files<'a> {
         &self.checkpoint.files[file_idx].path
     }
 
-    /// What has a byte of a file, for messages.
+    /// Returns the name of the tensor or section that contains a byte of a file, for messages.
     pub(crate) fn name_at(&self, file_idx: usize, at: u64) -> String {
         self.checkpoint.name_at(file_idx, at)
     }
 
-    /// The error about bytes that do not have their sum.
+    /// Returns the error about bytes that do not match their checksum.
     pub(crate) fn mismatch(
         &self,
         (file_idx, unit): (usize, SumUnit),
@@ -114,12 +113,13 @@ impl<'a> Files<'a> {
         Error::malformed(self.path(file_idx), format!("{name}: {how}"))
     }
 
-    /// Asks the system to read a file from the drive from now on.
+    /// Asks the system to drop its cached pages of a file, so that the next read comes from the
+    /// drive.
     pub(crate) fn forget_cached(&self, file_idx: usize) {
         self.files[file_idx].forget_cached();
     }
 
-    /// Fills `target`, as it comes.
+    /// Fills `target` without comparing or checking it.
     pub(crate) fn read(&self, file_idx: usize, at: u64, target: &mut [u8]) -> Result<()> {
         let file = &self.files[file_idx];
         read_into(file, self.path(file_idx), at, target)?;
@@ -130,19 +130,19 @@ impl<'a> Files<'a> {
     }
 }
 
-/// What of some bytes must be finite.
+/// Format of bytes whose values must be finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finite {
-    /// These floats.
+    /// Floats of this kind.
     Floats(FloatKind),
-    /// The factors of these blocks, and with them all values.
+    /// Blocks of this kind: their factors, and thereby all values, must be finite.
     Blocks(BlockKind),
     /// Exponents of powers of two.
     Exponents,
 }
 
 impl Finite {
-    /// What must be finite of such scales.
+    /// Returns the format of such scales.
     #[must_use]
     pub const fn of_scales(kind: ScaleKind) -> Self {
         match kind {
@@ -151,8 +151,9 @@ impl Finite {
         }
     }
 
-    /// The first value that is NaN or infinite, counted from the first byte of a part, of which
-    /// `bytes` begin `skipped` bytes behind that. Of a block it is the first value.
+    /// Returns the index of the first value that is NaN or infinite, counted from the start of a
+    /// part; `bytes` begin `skipped` bytes after that. In a block, it is the index of the block's
+    /// first value.
     pub(crate) fn first_bad(self, skipped: usize, bytes: &[u8]) -> Option<usize> {
         match self {
             Self::Floats(kind) => {
@@ -165,7 +166,7 @@ impl Finite {
         }
     }
 
-    /// Values in so many bytes.
+    /// Returns the number of values in `n_bytes`.
     pub(crate) fn n_values(self, n_bytes: usize) -> usize {
         match self {
             Self::Floats(kind) => n_bytes / kind.bytes(),
@@ -174,7 +175,7 @@ impl Finite {
         }
     }
 
-    /// First byte of a value, or of its block.
+    /// Returns the offset of the first byte of a value, or of its block.
     pub(crate) fn byte_of(self, value_idx: usize) -> usize {
         match self {
             Self::Floats(kind) => value_idx * kind.bytes(),
@@ -184,14 +185,14 @@ impl Finite {
     }
 }
 
-/// Which value of some little-endian floats is NaN or infinite, if one is.
+/// Returns the index of the first little-endian float that is NaN or infinite.
 pub(crate) fn first_non_finite(bytes: &[u8], kind: FloatKind) -> Option<usize> {
     // A float is not finite when all bits of its exponent are set.
     let is_bad_16 = |exponent: u16| {
         move |value: &[u8]| u16::from_le_bytes([value[0], value[1]]) & exponent == exponent
     };
-    // Experts are searched each time they come from the drive: many values at a time, and only a
-    // stretch that has a bad one value by value.
+    // Experts are searched each time they are read from the drive. To be fast, whole stretches are
+    // tested, and only a stretch with a bad value is searched value by value.
     let first_16 = |exponent: u16| {
         let has_bad = |stretch: &[u8]| {
             let bad = |value: &[u8; 2]| u16::from_le_bytes(*value) & exponent == exponent;
@@ -211,7 +212,7 @@ pub(crate) fn first_non_finite(bytes: &[u8], kind: FloatKind) -> Option<usize> {
     }
 }
 
-/// The error about a value that is not finite.
+/// Returns the error about a value that is not finite.
 pub(crate) fn part_error(tensor: &str, value_idx: u64) -> Error {
     let problem =
         format!("value {value_idx} is NaN or infinite: the file is damaged, fetch it again");

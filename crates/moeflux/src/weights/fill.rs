@@ -1,9 +1,9 @@
-//! Many runs of a checkpoint's bytes into memory, by a few threads, each run compared with its
-//! checksum where it has one.
+//! Reads many runs of a checkpoint's bytes into memory with a few threads, comparing each run with
+//! its checksum where it has one.
 //!
-//! **Invariant:** every target is filled whole and has been compared and searched, or there is an
-//! error. Bytes are hashed in the cache, right after they were read, so that a comparison costs no
-//! second walk over memory. Knows extents and scales, never shapes.
+//! **Invariant:** every target is filled completely, compared and checked, or there is an error.
+//! Bytes are hashed while they are in the cache, right after the read, so a comparison needs no
+//! second pass over memory. Knows extents and scales, never shapes.
 
 use std::hash::Hasher as _;
 use std::ops::Range;
@@ -20,38 +20,38 @@ use crate::ids::ExpertIdx;
 use crate::weights::files::{Files, Finite, Meter, part_error};
 use crate::weights::manifest::{BankPart, ExpertBank};
 
-/// Threads that read: one waits for the drive while another hashes.
+/// Reading threads: one waits for the drive while another hashes.
 const N_READERS: usize = 4;
 
-/// Read and hashed at a time: stays in a core's second cache.
+/// Bytes read and hashed at a time, which stay in a core's L2 cache.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What has no sum is cut into runs of this, so that all threads have work.
+/// Data without checksums is cut into runs of this size, so that all threads have work.
 const RUN_BYTES: usize = 16 << 20;
 
-/// A run whose sum is wrong is read so often again: a bit that was flipped on its way is right the
+/// Upper bound on rereads of a run whose checksum is wrong: a bit flipped in transfer is right the
 /// next time.
 const N_REREADS_MAX: u32 = 2;
 
-/// Bytes of a file and the memory that they go to.
+/// Bytes of a file and the memory to read them into.
 #[derive(Debug)]
 pub(crate) struct Segment<'a> {
     pub(crate) file_idx: usize,
-    /// First byte in the file.
+    /// Offset of the first byte in the file.
     pub(crate) at: u64,
     pub(crate) target: &'a mut [u8],
     pub(crate) searched: Searched<'a>,
 }
 
-/// What of a segment must be finite, and what it is called.
+/// The bytes of a segment that must be finite, and their name for messages.
 #[derive(Clone, Debug)]
 pub(crate) enum Searched<'a> {
-    /// Nothing: codes without factors of their own, and plain values, which are searched for by
-    /// what is computed with them.
+    /// Nothing: codes without factors of their own, and plain values, which the operations that use
+    /// them check.
     Nothing,
-    /// All of it: scales or blocks of a tensor, behind so many bytes of it.
+    /// The whole segment: scales or blocks of a tensor, after `skipped` bytes of it.
     Tensor { name: &'a str, finite: Finite, skipped: usize },
-    /// All of it: scales or blocks of one part of an expert, behind so many bytes of it.
+    /// The whole segment: scales or blocks of one part of an expert, after `skipped` bytes of it.
     Part { bank: &'a ExpertBank, part: &'a BankPart, expert: ExpertIdx, skipped: usize },
     /// The scales of a packed record, which is never cut.
     Record { bank: &'a ExpertBank, expert: ExpertIdx },
@@ -62,7 +62,7 @@ impl Segment<'_> {
         self.at + self.target.len() as u64
     }
 
-    /// The first `n_bytes`, and the rest.
+    /// Splits off the first `n_bytes`.
     fn split(self, n_bytes: usize) -> (Self, Self) {
         let Self { file_idx, at, target, searched } = self;
         let (first, rest) = target.split_at_mut(n_bytes);
@@ -102,15 +102,15 @@ impl Searched<'_> {
     }
 }
 
-/// Segments that are read in one go, in the order of their bytes, without overlaps.
+/// Segments that are read together, in the order of their bytes, without overlaps.
 #[derive(Debug)]
 struct Run<'a> {
-    /// All of whose bytes are read, if they have a sum.
+    /// The checksum's range, all of which is read, if there is one.
     unit: Option<SumUnit>,
     segments: Vec<Segment<'a>>,
 }
 
-/// Fills all segments by several threads; `meter` hears of their bytes.
+/// Fills all segments with several threads and reports their bytes to `meter`.
 pub(crate) fn fill(
     segments: Vec<Segment<'_>>,
     files: &Files<'_>,
@@ -125,7 +125,7 @@ pub(crate) fn fill(
         while !stop.load(Ordering::Relaxed) {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((run_idx, run)) = next else { return };
-            // Who listens no more has been cancelled.
+            // The receiver is gone if the load was cancelled.
             let mut tell = |n_bytes| {
                 news.send(n_bytes).ok();
             };
@@ -145,7 +145,7 @@ pub(crate) fn fill(
             n_started += usize::from(builder.spawn_scoped(scope, move || work(&sender)).is_ok());
         }
         if n_started == 0 {
-            // No threads left in the system: slower, but it works.
+            // The system cannot create a thread: slower, but it works.
             work(&sender);
         }
         drop(sender);
@@ -157,14 +157,14 @@ pub(crate) fn fill(
     failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), |(_, it)| Err(it))
 }
 
-/// Fills all segments by the calling thread.
+/// Fills all segments on the calling thread.
 pub(crate) fn fill_here(segments: Vec<Segment<'_>>, files: &Files<'_>) -> Result<()> {
     let mut scratch = Vec::new();
     let mut runs = runs(segments, files.sums()).into_iter();
     runs.try_for_each(|run| run.fill(files, &mut scratch, &mut |_| ()))
 }
 
-/// Cuts segments where sums begin and end, and puts those of one sum together.
+/// Cuts segments at the boundaries of checksum ranges, and groups those of one range.
 fn runs<'a>(segments: Vec<Segment<'a>>, sums: Option<&Sums>) -> Vec<Run<'a>> {
     let mut segments = segments;
     segments.retain(|segment| !segment.target.is_empty());
@@ -173,7 +173,7 @@ fn runs<'a>(segments: Vec<Segment<'a>>, sums: Option<&Sums>) -> Vec<Run<'a>> {
         return segments.into_iter().flat_map(|segment| pieces(segment, RUN_BYTES)).collect();
     };
     let mut runs: Vec<Run<'a>> = Vec::new();
-    // Bytes that several segments want are read, and compared, once for each of them.
+    // Bytes in several segments are read and compared once for each of them.
     while !segments.is_empty() {
         let mut again = Vec::new();
         for segment in segments {
@@ -195,7 +195,7 @@ fn runs<'a>(segments: Vec<Segment<'a>>, sums: Option<&Sums>) -> Vec<Run<'a>> {
             }
         }
         if !again.is_empty() {
-            // Whatever follows does not continue the last run.
+            // The segments that follow do not continue the last run.
             runs.push(Run { unit: None, segments: Vec::new() });
         }
         segments = again;
@@ -203,7 +203,7 @@ fn runs<'a>(segments: Vec<Segment<'a>>, sums: Option<&Sums>) -> Vec<Run<'a>> {
     runs
 }
 
-/// One segment in pieces of `n_bytes`; a record stays whole.
+/// Cuts a segment into pieces of `n_bytes`; a record stays whole.
 fn pieces(segment: Segment<'_>, n_bytes: usize) -> Vec<Run<'_>> {
     let is_whole = matches!(segment.searched, Searched::Record { .. });
     let mut runs = Vec::new();
@@ -217,7 +217,7 @@ fn pieces(segment: Segment<'_>, n_bytes: usize) -> Vec<Run<'_>> {
     runs
 }
 
-/// One segment in pieces that have one sum each, or none.
+/// Cuts a segment into pieces that have one checksum each, or none.
 fn summed<'a>(segment: Segment<'a>, sums: &Sums) -> Vec<Run<'a>> {
     let mut runs = Vec::new();
     let units = sums.overlapping(segment.file_idx, &(segment.at..segment.end()));
@@ -271,7 +271,7 @@ impl Run<'_> {
                     return Err(files.mismatch((file_idx, unit), found, n_reads));
                 }
                 Some(unit) if found != unit.sum => {
-                    // The system's copy would be wrong again.
+                    // The page cache would return the same wrong bytes.
                     files.forget_cached(file_idx);
                 }
                 _ => break,
@@ -280,7 +280,7 @@ impl Run<'_> {
         self.segments.iter().try_for_each(|segment| segment.searched.check(segment.target))
     }
 
-    /// Fills the segments once; answers the sum of the unit's bytes, if there is one.
+    /// Fills the segments once; returns the hash of the checksum's range, if there is one.
     fn read(
         &mut self,
         files: &Files<'_>,
@@ -311,7 +311,7 @@ impl Run<'_> {
     }
 }
 
-/// Hashes bytes of a unit that no segment wants.
+/// Hashes bytes of a checksum's range that belong to no segment.
 fn skip(
     files: &Files<'_>,
     (file_idx, range): (usize, Range<u64>),
@@ -349,7 +349,7 @@ mod tests {
         Sums::of(checkpoint).unwrap().unwrap()
     }
 
-    /// Runs of one tensor that overlap, leave gaps, and reach into the next tensor.
+    /// Runs of one tensor that overlap, leave gaps and extend into the next tensor.
     #[test]
     fn bytes_that_are_wanted_twice_come_twice_and_are_compared() {
         let mut tensors = Tensors::default();

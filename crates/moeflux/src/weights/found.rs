@@ -1,6 +1,6 @@
-//! What is asked for of a source, and what is found there.
+//! Tensors that a source is asked for, and those found there.
 //!
-//! **Invariant:** plain data and questions about it. Who asks, and who answers, is not known here.
+//! **Invariant:** plain data and queries on it, independent of the source and its user.
 
 use moeflux_kernels::{BlockKind, FloatKind, MatrixKind, MatrixLayout};
 
@@ -10,20 +10,20 @@ use crate::format::{BlockType, Checkpoint, DType, PackedBank, ShardFile, TensorE
 /// A run of bytes in one of a checkpoint's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Which of [`crate::format::Checkpoint::files`].
+    /// Index into [`crate::format::Checkpoint::files`].
     pub file_idx: usize,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset_bytes: u64,
     /// Number of bytes.
     pub len_bytes: u64,
 }
 
-/// A matrix that is asked for.
+/// A required matrix.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'n> {
-    /// Name without `.weight`: scales and overrides go by it.
+    /// Name without `.weight`, which scales and overrides also use.
     pub(super) base: &'n str,
-    /// Matrices in one tensor of three dimensions; `None`: a tensor of two.
+    /// Number of matrices in a tensor of three dimensions; `None` for a tensor of two.
     pub(super) n_stack: Option<usize>,
     pub(super) n_rows: usize,
     pub(super) n_cols: usize,
@@ -37,38 +37,37 @@ impl Wanted<'_> {
         layout.map(drop).map_err(|error| Error::tensor(self.base, error.to_string()))
     }
 
-    /// The shape of a part whose single matrix has `n_rows` and `n_cols`.
+    /// Returns the shape of a part whose single matrix has `n_rows` and `n_cols`.
     pub(super) fn shape(&self, n_rows: usize, n_cols: usize) -> Vec<usize> {
         self.n_stack.into_iter().chain([n_rows, n_cols]).collect()
     }
 }
 
-/// What is appended to a matrix's name for the tensors that are its parts; nothing for parts that
-/// its kind lacks.
+/// Suffixes of a matrix's name for the tensors of its parts; empty for parts that its kind lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartNames {
-    /// Of codes or values.
+    /// Suffix of codes or values.
     pub codes: &'static str,
-    /// Of scales.
+    /// Suffix of scales.
     pub scales: &'static str,
-    /// Of biases.
+    /// Suffix of biases.
     pub biases: &'static str,
 }
 
 impl PartNames {
-    /// Of matrices without scales.
+    /// Suffixes of a matrix without scales.
     pub const PLAIN: Self = Self { codes: "weight", scales: "", biases: "" };
 }
 
-/// A tensor that exists, or could.
+/// A tensor that exists, or could exist.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
-    /// As the source names it, for messages.
+    /// Name in the source, for messages.
     pub(super) name: String,
     pub(super) dtype: DType,
     pub(super) shape: Vec<usize>,
     pub(super) extent: Extent,
-    /// What asks for it, for messages.
+    /// File that states what is required, for messages.
     pub(super) described_by: &'static str,
 }
 
@@ -87,12 +86,12 @@ impl Found {
         }
     }
 
-    /// An error about this tensor.
+    /// Creates an error about this tensor.
     pub(super) fn error(&self, problem: impl Into<String>) -> Error {
         Error::tensor(&self.name, problem)
     }
 
-    /// The float type of the values, if they are floats that vectors and scales may have.
+    /// Returns the float type of the values, if it is one that vectors and scales may have.
     pub(super) fn float_kind(&self) -> Option<FloatKind> {
         match self.dtype {
             DType::F32 => Some(FloatKind::F32),
@@ -104,7 +103,7 @@ impl Found {
 
     /// Checks the shape.
     pub(super) fn expect_shape(&self, shape: &[usize]) -> Result<()> {
-        // A matrix of one row may have lost that dimension.
+        // A matrix of one row may lack that dimension.
         let is_row = matches!(shape, [1, n_cols] if self.shape == [*n_cols]);
         if self.shape == shape || is_row {
             return Ok(());
@@ -114,7 +113,7 @@ impl Found {
     }
 }
 
-/// A packed layer as it was found.
+/// A packed layer that was found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundBank<'a> {
     pub(super) file: &'a ShardFile,
@@ -122,7 +121,7 @@ pub(super) struct FoundBank<'a> {
     pub(super) bank: &'a PackedBank,
 }
 
-/// The type of a float's tensor.
+/// Returns the tensor type of a float.
 pub(crate) const fn dtype_of(kind: FloatKind) -> DType {
     match kind {
         FloatKind::F32 => DType::F32,
@@ -131,12 +130,12 @@ pub(crate) const fn dtype_of(kind: FloatKind) -> DType {
     }
 }
 
-/// The type of blocks that products take so; `None` for those that no GGUF file has.
+/// Returns the type of such blocks; `None` for those that no GGUF file has.
 pub(crate) fn block_type(kind: BlockKind) -> Option<BlockType> {
     BlockType::all().find(|block| block_kind(*block) == Some(kind))
 }
 
-/// How products take blocks of this type; `None` for those that no kernel reads.
+/// Returns the kernels' kind for blocks of this type; `None` for those that no kernel reads.
 #[must_use]
 pub fn block_kind(block: BlockType) -> Option<BlockKind> {
     Some(match block {

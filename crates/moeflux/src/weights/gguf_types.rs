@@ -1,26 +1,26 @@
-//! Which type each matrix of a GGUF file gets, as llama.cpp's quantiser decides.
+//! Chooses the type of each matrix of a GGUF file, as llama.cpp's quantiser does.
 //!
-//! **Invariant:** a row is whole blocks of its type. Knows names and widths, never values.
+//! **Invariant:** a row consists of whole blocks of its type. Knows names and widths, never values.
 
 use std::fmt;
 
 use crate::format::{BlockType, DType};
 use crate::weights::found::block_kind;
 
-/// What the matrices of a GGUF file are stored as.
+/// Storage types of the matrices of a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GgufTypes {
     /// One type, wherever its blocks fit.
     All(BlockType),
-    /// Q4_K, with Q6_K where llama.cpp's mix of the same name has it.
+    /// Q4_K, with Q6_K for the matrices to which llama.cpp's mix of the same name gives it.
     Q4KM,
 }
 
 const Q4_K_M: &str = "Q4_K_M";
 
 impl GgufTypes {
-    /// The types of this name, in any case, if they run here.
+    /// Returns the types of this name, ignoring case, if kernels support them.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         if name.eq_ignore_ascii_case(Q4_K_M) {
@@ -29,7 +29,7 @@ impl GgufTypes {
         BlockType::from_name(name).filter(|block| block_kind(*block).is_some()).map(Self::All)
     }
 
-    /// The type of a matrix with this canonical name, without `.weight`.
+    /// Returns the type of a matrix with this canonical name, without `.weight`.
     pub(super) fn of_matrix(self, base: &str, n_cols: usize, n_layers: usize) -> DType {
         if base.ends_with(".mlp.gate") || base.ends_with(".shared_expert_gate") {
             return DType::F32;
@@ -54,8 +54,8 @@ impl fmt::Display for GgufTypes {
     }
 }
 
-/// The head, and in the first and last eighth of the layers and every third between them the
-/// matrices that lose most.
+/// Returns whether a matrix gets Q6_K: the head; and the most sensitive matrices in the first and
+/// last eighth of the layers and every third layer in between.
 fn has_more_bits(base: &str, n_layers: usize) -> bool {
     if base == "lm_head" {
         return true;
@@ -72,7 +72,7 @@ fn is_down(base: &str) -> bool {
     base.ends_with(".down_proj")
 }
 
-/// What rows get that are no whole blocks of 256.
+/// Returns the type for rows that are not whole blocks of 256.
 fn narrow(block: BlockType) -> BlockType {
     match block {
         BlockType::Q4_K => BlockType::Q5_0,

@@ -1,8 +1,7 @@
-//! A checkpoint that does not exist, in MLX layout or as published: for sizes, and for random
-//! models.
+//! A synthetic checkpoint, in MLX layout or as published: for sizes, and for random models.
 //!
-//! **Invariant:** tensors follow each other without hole, in the order in which they were asked
-//! for; names, shapes and types are those that mlx-lm would write. Knows no values.
+//! **Invariant:** tensors are contiguous, in the order in which they were requested; names, shapes
+//! and types are those that mlx-lm would write. Knows no values.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +12,22 @@ use crate::spec::{Family, MixerSpec, ModelSpec, QuantParams};
 use crate::weights::found::{Extent, Found, Wanted, dtype_of};
 use crate::weights::gguf_types::GgufTypes;
 
-/// Rows and columns under a scale of FP8.
+/// Rows and columns that share an FP8 scale.
 const IMAGINED_BLOCK: usize = 128;
 
-/// How the matrices of an imagined checkpoint are stored.
+/// How the matrices of a synthetic checkpoint are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImaginedKind {
-    /// As mlx-lm quantises those whose columns are whole groups; what the config says of single
-    /// tensors counts.
+    /// As mlx-lm quantises matrices whose columns are whole groups; the config's overrides for
+    /// single tensors apply.
     Affine(QuantParams),
-    /// The same of routed experts, and all else without quantisation.
+    /// The same for routed experts; everything else without quantisation.
     AffineExperts(QuantParams),
     /// As published in FP8 blocks: all but embeddings, head, routers and gates.
     Fp8,
-    /// Routed experts in MXFP4, in the spelling of MLX, and all else without quantisation.
+    /// Routed experts in MXFP4, with MLX names; everything else without quantisation.
     Mxfp4,
-    /// Routed experts in integers as compressed-tensors packs them, one by one, and all else
+    /// Routed experts in integers as compressed-tensors packs them, one by one; everything else
     /// without quantisation.
     Ints(QuantParams),
     /// As published without quantisation.
@@ -37,32 +36,32 @@ pub enum ImaginedKind {
     Gguf(GgufTypes),
 }
 
-/// How an imagined checkpoint is stored.
+/// How a synthetic checkpoint is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Imagined {
-    /// Of matrices.
+    /// Storage of matrices.
     pub kind: ImaginedKind,
-    /// Of scales, biases, norms and everything unquantised.
+    /// Float type of scales, biases, norms and everything unquantised.
     pub scale: FloatKind,
 }
 
-/// What a tensor is for: decides which random values suit it.
+/// Purpose of a tensor, which determines suitable random values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImaginedRole {
     /// Packed codes of a quantised matrix.
     Codes(QuantisedRows),
-    /// Its scales.
+    /// Scales of a quantised matrix.
     Scales(QuantisedRows),
-    /// Its biases.
+    /// Biases of a quantised matrix.
     Biases(QuantisedRows),
-    /// Exponents of the powers of two that its codes of 4-bit floats are under.
+    /// Power-of-two exponents that scale the 4-bit floats of a matrix.
     Exponents {
         /// Inputs of the product.
         n_cols: usize,
     },
-    /// Scales of codes whose middle one is zero.
+    /// Scales of symmetric integers, whose middle code is zero.
     SymmetricScales(QuantisedRows),
-    /// The rows and columns of a matrix.
+    /// The rows and columns of a matrix, as values.
     Shape([usize; 2]),
     /// A matrix in floating point.
     Matrix {
@@ -76,18 +75,18 @@ pub enum ImaginedRole {
         /// Taps per channel.
         n_taps: usize,
     },
-    /// Logarithm of a decay's speed, per head.
+    /// Logarithm of a decay rate, per head.
     DecayLog,
-    /// A decay's speed below 0, per head.
+    /// Negated decay rate, per head.
     Decay,
-    /// Added to something: about 0.
+    /// A bias: about 0.
     Bias,
 }
 
-/// How the rows of a quantised matrix are made.
+/// Shape of the rows of a quantised matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantisedRows {
-    /// Bits and group.
+    /// Bits and group size.
     pub params: QuantParams,
     /// Inputs of the product.
     pub n_cols: usize,
@@ -96,37 +95,37 @@ pub struct QuantisedRows {
 /// One tensor that could be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImaginedTensor {
-    /// As mlx-lm, or a GGUF file, names it.
+    /// Name in an mlx-lm folder or in a GGUF file.
     pub name: String,
-    /// As the published model of the family names it, or mlx-lm.
+    /// Name in the family's published model, or in mlx-lm.
     pub canonical: String,
     /// Type of the values.
     pub dtype: DType,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
-    /// What it is for.
+    /// Purpose of the tensor.
     pub role: ImaginedRole,
     /// Bytes of all values.
     pub len_bytes: u64,
 }
 
-/// All that a writer needs besides values.
+/// Everything that a writer needs apart from the values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImaginedCheckpoint {
     /// How matrices without an override are stored.
     pub kind: ImaginedKind,
-    /// In the order in which they lie in the file.
+    /// Tensors in file order.
     pub tensors: Vec<ImaginedTensor>,
-    /// By base name as mlx-lm writes it: the entries of `quantization` besides the default.
+    /// By base name as mlx-lm writes it: the entries of `quantization` apart from the default.
     pub overrides: Vec<(String, QuantParams)>,
 }
 
-/// Makes up tensors as they are asked for.
+/// Creates tensors as they are requested.
 #[derive(Debug)]
 pub(super) struct Imagination<'a> {
     spec: &'a ModelSpec,
     imagined: Imagined,
-    /// By canonical name: those that nobody has taken yet.
+    /// By canonical name: tensors that have not been taken yet.
     untaken: BTreeMap<String, Found>,
     tensors: Vec<ImaginedTensor>,
     overrides: Vec<(String, QuantParams)>,
@@ -145,8 +144,7 @@ impl<'a> Imagination<'a> {
         }
     }
 
-    /// Whether mlx-lm would write a tensor of this canonical name, were it to be used, or a GGUF
-    /// file would have it.
+    /// Returns whether mlx-lm, or a GGUF file, would have a tensor of this canonical name.
     pub(super) fn would_have(&self, name: &str) -> bool {
         let is_gguf = matches!(self.imagined.kind, ImaginedKind::Gguf(_));
         let other_layouts: &[&str] = match self.spec.family {
@@ -164,26 +162,26 @@ impl<'a> Imagination<'a> {
             },
         };
         let is_tied_head = self.spec.tied_embeddings && name.starts_with("lm_head.");
-        // Each published spelling has its own place for experts.
+        // Each published format has its own names for experts.
         let is_loose = matches!(self.imagined.kind, ImaginedKind::Ints(_));
         let others = if is_loose { ".switch_mlp." } else { ".experts." };
         let is_other_expert = name.contains(others);
         !is_tied_head && !is_other_expert && !other_layouts.iter().any(|it| name.contains(it))
     }
 
-    /// The type of a tensor that was made up and not taken yet.
+    /// Returns the type of a tensor that was created and not taken yet.
     pub(super) fn dtype(&self, name: &str) -> Option<DType> {
         self.untaken.get(name).map(|found| found.dtype)
     }
 
     pub(super) fn take(&mut self, name: &str) -> Found {
         self.untaken.remove(name).unwrap_or_else(|| {
-            // Every path of the binder imagines what it takes.
+            // Every path of the binder creates what it takes.
             unreachable!("imagined tensor `{name}` is bound twice, or before it was imagined")
         })
     }
 
-    /// What was made up.
+    /// Returns the tensors created.
     pub(super) fn finish(self) -> ImaginedCheckpoint {
         assert!(self.untaken.is_empty(), "imagined, but not bound: {:?}", self.untaken.keys());
         ImaginedCheckpoint {
@@ -193,7 +191,7 @@ impl<'a> Imagination<'a> {
         }
     }
 
-    /// Adds the tensors of a matrix; answers how it is quantised, if it is.
+    /// Adds the tensors of a matrix; returns its quantisation, if it has any.
     pub(super) fn matrix(&mut self, wanted: &Wanted<'_>) -> Option<QuantParams> {
         let Wanted { base, n_stack, n_rows, n_cols } = *wanted;
         let params = self.params(base, n_cols);
@@ -259,7 +257,7 @@ impl<'a> Imagination<'a> {
         Some(params)
     }
 
-    /// Of a matrix in codes with scales and biases.
+    /// Returns the parameters of a matrix with codes, scales and biases.
     fn params(&self, base: &str, n_cols: usize) -> Option<QuantParams> {
         let default = match self.imagined.kind {
             ImaginedKind::Affine(default) => default,
@@ -275,7 +273,7 @@ impl<'a> Imagination<'a> {
         }
     }
 
-    /// Adds a vector of the shape that mlx-lm gives it, or converters to GGUF.
+    /// Adds a vector in the shape that mlx-lm, or a converter to GGUF, gives it.
     pub(super) fn vector(&mut self, tensor: &str, n_values: usize) {
         let float = dtype_of(self.imagined.scale);
         let is_gguf = matches!(self.imagined.kind, ImaginedKind::Gguf(_));
@@ -343,7 +341,7 @@ impl<'a> Imagination<'a> {
     }
 }
 
-/// Whether published FP8 checkpoints have a matrix of this canonical name in FP8.
+/// Returns whether published FP8 checkpoints store a matrix of this canonical name in FP8.
 fn is_fp8_published(base: &str) -> bool {
     const OTHERS: [&str; 7] = [
         "embed_tokens",
@@ -357,14 +355,15 @@ fn is_fp8_published(base: &str) -> bool {
     !OTHERS.iter().any(|it| base.ends_with(it))
 }
 
-/// Whether it would be stored in MXFP4: routed experts, if their columns are whole blocks.
+/// Returns whether a matrix would be stored in MXFP4: routed experts whose columns are whole
+/// blocks.
 fn is_mxfp4_published(base: &str, n_cols: usize) -> bool {
     base.contains(".switch_mlp.") && n_cols.is_multiple_of(BlockKind::MXFP4_APART.block_cols())
 }
 
-/// How mlx-lm quantises a matrix of this canonical name and width when it is told `default`: only
-/// if its columns are whole groups of that, routers and gates of shared experts of the qwen
-/// families with 8 bits, routers of the others not at all.
+/// Returns how mlx-lm quantises a matrix of this canonical name and width with the given `default`:
+/// only if its columns are whole groups. Routers and shared expert gates of the qwen families get 8
+/// bits, those of other families none.
 pub(crate) fn params_of_mlx(
     family: Family,
     base: &str,
@@ -393,7 +392,7 @@ mod tests {
     const Q4_PARAMS: QuantParams = QuantParams { bits: 4, group: 64 };
     const Q4: Imagined = Imagined { kind: ImaginedKind::Affine(Q4_PARAMS), scale: FloatKind::Bf16 };
 
-    /// Some of each kind of slot, as a family would bind them.
+    /// Binds some matrices, vectors and experts, as a family would.
     fn bind(source: Source<'_>, spec: &ModelSpec) -> Manifest {
         let mut binder = Binder::new(source, spec);
         let prefix = "model.layers.0";
@@ -401,7 +400,7 @@ mod tests {
         binder.matrix("model.embed_tokens", 256, 128).unwrap();
         binder.matrix(&format!("{prefix}.mlp.gate"), 4, 128).unwrap();
         binder.matrix(&format!("{prefix}.mlp.shared_expert_gate"), 1, 128).unwrap();
-        // Columns that are not whole groups stay in floating point.
+        // A matrix whose columns are not whole groups stays in floating point.
         binder.matrix(&format!("{prefix}.narrow"), 8, 96).unwrap();
         binder.stacked(&format!("{prefix}.self_attn.embed_q"), 3, 5, 64).unwrap();
         let fused = format!("{prefix}.fused");

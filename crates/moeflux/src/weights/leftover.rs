@@ -1,7 +1,7 @@
-//! Which tensors of a checkpoint may stay unused, and the error about the others.
+//! Decides which tensors of a checkpoint may stay unused, and reports the others as errors.
 //!
-//! **Invariant:** nothing is skipped but by a rule of this file: an unknown tensor means that the
-//! model would be computed wrongly.
+//! **Invariant:** nothing is skipped except by a rule in this file: an unknown tensor means that
+//! the model would be computed wrongly.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::format::{Checkpoint, TensorEntry};
 use crate::spec::{Family, ModelSpec};
 use crate::weights::manifest::{SkipReason, SkippedGroup};
 
-/// Layers after the last that may predict further tokens; published models have one.
+/// Upper bound on layers after the last that predict further tokens; published models have one.
 const MTP_LAYERS_MAX: usize = 8;
 
-/// Beginnings of names of image encoders and of heads that predict further tokens.
+/// Name prefixes of image encoders and of heads that predict further tokens.
 const PREFIXES: [(&str, SkipReason); 8] = [
     ("model.visual.", SkipReason::Vision),
     ("visual.", SkipReason::Vision),
@@ -65,7 +65,7 @@ pub(super) fn skipped(
     }
 }
 
-/// `is_stray`: nothing of the file is used.
+/// Returns the error about unknown tensors. `is_stray`: no tensor of the file is used.
 fn left_over(
     checkpoint: &Checkpoint,
     (first, n_others): (&TensorEntry, usize),
@@ -110,7 +110,8 @@ fn rule_for(name: &str, mtp_layers: &[String], spec: &ModelSpec) -> Option<(Skip
     if has_indexer && name.contains(".self_attn.indexer.") {
         return Some((SkipReason::Indexer, "*.self_attn.indexer.*".to_owned()));
     }
-    // Of packed integers, whose shapes were compared; those of records have no other use.
+    // Shapes of packed integers, which were compared; those of packed records serve no other
+    // purpose.
     if name.ends_with(".weight_shape") {
         return Some((SkipReason::Derived, "*.weight_shape".to_owned()));
     }
@@ -120,8 +121,8 @@ fn rule_for(name: &str, mtp_layers: &[String], spec: &ModelSpec) -> Option<(Skip
     None
 }
 
-/// Prefixes of layers after the last that join a hidden state with an embedding (`eh_proj`): a
-/// config with too few layers must not pass for such a checkpoint.
+/// Returns the prefixes of layers after the last that join a hidden state with an embedding
+/// (`eh_proj`). Without that test, a config with too few layers would pass for such a checkpoint.
 fn mtp_layers(tensors: &BTreeMap<String, TensorEntry>, spec: &ModelSpec) -> Vec<String> {
     let n_layers = spec.layers.len();
     (n_layers..n_layers + MTP_LAYERS_MAX)

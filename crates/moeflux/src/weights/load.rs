@@ -1,8 +1,8 @@
 //! Reads the resident tensors of a manifest into owned memory.
 //!
-//! **Invariant:** what comes out is whole and its scales, also those in blocks, and vectors are
-//! finite, or it is an error.
-//! Plain values and codes are not searched: a matrix of gigabytes is read at the drive's speed.
+//! **Invariant:** the result is complete, and its vectors and scales, including those in blocks,
+//! are finite; otherwise there is an error. Plain values and codes are not checked: a matrix of
+//! gigabytes is read at the drive's speed.
 
 use std::ops::Range;
 
@@ -21,16 +21,17 @@ use crate::weights::manifest::{
 };
 use crate::weights::resident::{OwnedMatrix, Weights};
 
-/// Reads the resident tensors, and compares them with `sums` where there are some.
+/// Reads the resident tensors, and compares them with `sums` if there are any.
 ///
 /// # Errors
 ///
-/// [`crate::error::Error::NoRoom`] before anything is allocated; when a file changed or cannot be
-/// read; when a scale or a vector is not finite; [`crate::error::Error::Cancelled`].
+/// [`crate::error::Error::NoRoom`] if memory is short, which is checked before anything is
+/// allocated; [`crate::error::Error::Cancelled`]; also when a file has changed or cannot be read,
+/// and when a scale or a vector is not finite.
 ///
 /// # Panics
 ///
-/// If the manifest is of an imagined checkpoint.
+/// If the manifest is of a synthetic checkpoint.
 pub fn load(
     manifest: &Manifest,
     checkpoint: &Checkpoint,
@@ -72,8 +73,8 @@ pub fn load(
     Ok(weights)
 }
 
-/// The first bytes of each part of the first and the last expert of each layer, at most `n_bytes`
-/// of each.
+/// Reads the first bytes of each part of the first and the last expert of each layer, at most
+/// `n_bytes` of each.
 ///
 /// # Errors
 ///
@@ -104,7 +105,7 @@ fn stored_bytes(manifest: &Manifest) -> u64 {
     matrices.sum::<u64>() + vectors.sum::<u64>()
 }
 
-/// Bytes of a vector as stored.
+/// Returns the stored bytes of a vector.
 fn vector_bytes(vector: &VectorSource) -> usize {
     match vector {
         VectorSource::Stored(stored) => stored.stored_bytes(),
@@ -115,14 +116,14 @@ fn vector_bytes(vector: &VectorSource) -> usize {
 /// One part of a matrix in a file.
 struct Part<'a> {
     name: &'a str,
-    /// `None`: the kind has no such part.
+    /// `None` if the kind has no such part.
     extent: Option<Extent>,
-    /// Of scales, biases and blocks, which are searched for what is not finite.
+    /// Format of scales, biases and blocks, which are checked for non-finite values.
     searched: Option<Finite>,
     target: &'a mut [u8],
 }
 
-/// Names of a matrix's codes, scales and biases in messages.
+/// Returns the names of a matrix's codes, scales and biases for messages.
 fn part_names(source: &MatrixSource) -> [String; 3] {
     let PartNames { codes, scales, biases } = source.parts;
     [codes, scales, biases].map(|part| format!("{}.{part}", source.name))
@@ -154,7 +155,7 @@ fn push_matrix<'a>(
     }
 }
 
-/// The wanted bytes of a part, one range after the other.
+/// Adds a segment for each range of a part's bytes, in order.
 fn push_part<'a>(
     part: Part<'a>,
     ranges: impl Iterator<Item = Range<usize>>,
@@ -200,7 +201,7 @@ fn values_of(stored: &StoredVector, bytes: &[u8]) -> Result<Vec<f32>> {
     }
 }
 
-/// Within an ulp of what the converter took the exponential of.
+/// Inverts the converter's `-exp(x)`, to within an ulp of `x`.
 #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
 fn log_of_negated(value: f32) -> f32 {
     libm::log(-f64::from(value)) as f32

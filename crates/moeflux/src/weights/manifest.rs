@@ -1,6 +1,6 @@
 //! Which bytes of a checkpoint make up which matrix, vector and expert.
 //!
-//! **Invariant:** every extent has the length that its layout asks for and lies inside its file as
+//! **Invariant:** every extent has the length that its layout requires and lies inside its file as
 //! it was when the header was read. Knows places, never bytes.
 
 use std::ops::Range;
@@ -14,12 +14,12 @@ use crate::weights::found::{Extent, PartNames};
 use crate::weights::imagined::ImaginedCheckpoint;
 use crate::weights::resident::ExpertLayout;
 
-/// A resident matrix and where it lies.
+/// A resident matrix and where it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MatrixSource {
     /// Canonical name without `.weight`.
     pub name: String,
-    /// The matrix in memory: only the chosen rows.
+    /// The matrix in memory: only the selected rows.
     pub layout: MatrixLayout,
     /// Rows of the stored tensor.
     pub stored_rows: usize,
@@ -31,7 +31,7 @@ pub struct MatrixSource {
     pub scales: Option<Extent>,
     /// All biases; `None` where the kind has none.
     pub biases: Option<Extent>,
-    /// What its tensors are called behind its name.
+    /// Suffixes of its tensors' names.
     pub parts: PartNames,
 }
 
@@ -45,7 +45,7 @@ pub enum VectorSource {
 }
 
 impl VectorSource {
-    /// Number of values.
+    /// Returns the number of values.
     #[must_use]
     pub fn n_values(&self) -> usize {
         match self {
@@ -60,20 +60,20 @@ impl VectorSource {
 pub struct StoredVector {
     /// Name of the tensor in its file.
     pub name: String,
-    /// How values are stored.
+    /// Type of the stored values.
     pub kind: FloatKind,
     /// Number of values.
     pub n_values: usize,
-    /// Which of those that are stored.
+    /// Which of the stored values belong to it.
     pub pick: Pick,
-    /// Where they are.
+    /// Where they are stored.
     pub extent: Extent,
-    /// What becomes of it when it is loaded.
+    /// Transformation applied when it is loaded.
     pub change: Change,
 }
 
 impl StoredVector {
-    /// Bytes of all that is stored.
+    /// Returns the bytes of all stored values.
     #[must_use]
     pub const fn stored_bytes(&self) -> usize {
         let n_stored = match self.pick {
@@ -87,39 +87,39 @@ impl StoredVector {
 /// Which of the stored values a vector has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pick {
-    /// All.
+    /// All values.
     All,
-    /// Every other one.
+    /// Every other value.
     EveryOther {
         /// 0 or 1.
         first: usize,
     },
 }
 
-/// What becomes of stored values when they are loaded, in f32.
+/// Transformation of stored values when they are loaded, in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing.
+    /// No change.
     None,
-    /// 1 is added: a norm that is stored around zero.
+    /// Adds 1, for a norm that is stored centred on zero.
     AddOne,
-    /// `ln(-x)`: what is stored as `-exp(x)`.
+    /// Computes `ln(-x)`, for values stored as `-exp(x)`.
     LogOfNegated,
 }
 
-/// What the values of a part are.
+/// Type of the values of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartRole {
     /// Codes or plain values.
     Codes,
     /// Scales or biases of this type.
     Scales(ScaleKind),
-    /// Blocks, which have their scales in themselves.
+    /// Blocks, which contain their scales.
     Blocks(BlockKind),
 }
 
 impl PartRole {
-    /// What of the part must be finite.
+    /// Returns the format of the part's values that must be finite, if there are any.
     #[must_use]
     pub const fn finite(self) -> Option<Finite> {
         match self {
@@ -130,45 +130,46 @@ impl PartRole {
     }
 }
 
-/// One part of all experts of a layer: the codes of their gates, the scales of their downs...
+/// One part of all experts of a layer, such as the codes of their gates or the scales of their
+/// downs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BankPart {
-    /// What it is called in messages: `gate_proj.scales`.
+    /// Name in messages: `gate_proj.scales`.
     pub name: String,
-    /// Canonical name of the tensor that has the part of all experts, if there is one.
+    /// Canonical name of the tensor that holds the part of all experts, if there is one.
     pub tensor: Option<String>,
-    /// What its values are.
+    /// Type of its values.
     pub role: PartRole,
-    /// First byte in the expert's record.
+    /// Offset in the expert's record.
     pub record_at: usize,
-    /// Bytes of one expert.
+    /// Bytes for one expert.
     pub len_bytes: usize,
-    /// Bytes of the expert's part that stand before these and are those of other ranks.
+    /// Bytes of the expert's part before these, which belong to other ranks.
     pub n_before_bytes: usize,
-    /// Bytes of the expert's part, those of other ranks among them.
+    /// Bytes of the expert's part, including those of other ranks.
     pub whole_bytes: usize,
-    /// Where each expert's bytes are.
+    /// Where each expert's bytes are stored.
     pub places: Places,
 }
 
-/// Where the bytes of each expert are.
+/// Where the bytes of each expert are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Places {
-    /// One tensor holds all experts.
+    /// At equal distances, in one tensor or in packed records.
     Strided {
-        /// Which file.
+        /// Index of the file.
         file_idx: usize,
-        /// First byte of expert 0.
+        /// Offset of expert 0.
         first_bytes: u64,
-        /// Bytes from one expert to the next.
+        /// Distance from one expert to the next.
         stride_bytes: u64,
     },
-    /// File and first byte, by expert.
+    /// File and offset, by expert.
     Each(Vec<(usize, u64)>),
 }
 
 impl BankPart {
-    /// Where the part of one expert is stored.
+    /// Returns where the part of one expert is stored.
     #[must_use]
     pub fn extent(&self, expert: ExpertIdx) -> Extent {
         let (file_idx, offset_bytes) = match &self.places {
@@ -181,19 +182,19 @@ impl BankPart {
     }
 }
 
-/// Where the experts of a packed layer lie: each in one piece, as it lies in memory.
+/// Where the experts of a packed layer are stored: each in one piece, with its layout in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
-    /// Which file.
+    /// Index of the file.
     pub file_idx: usize,
-    /// First byte of expert 0: a multiple of [`crate::format::RECORD_ALIGN`].
+    /// Offset of expert 0: a multiple of [`crate::format::RECORD_ALIGN`].
     pub first_bytes: u64,
-    /// Bytes from one expert to the next, padding included: a multiple of the same.
+    /// Distance from one expert to the next, including padding: a multiple of the same.
     pub record_bytes: usize,
 }
 
 impl Records {
-    /// The record of an expert, padding included.
+    /// Returns the extent of an expert's record, including padding.
     #[must_use]
     pub fn extent(&self, expert: ExpertIdx) -> Extent {
         let len_bytes = self.record_bytes as u64;
@@ -205,32 +206,32 @@ impl Records {
 /// The routed experts of one layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpertBank {
-    /// Whose.
+    /// The layer of these experts.
     pub layer: LayerIdx,
     /// Canonical prefix: `model.layers.3.mlp`.
     pub name: String,
     /// Number of experts.
     pub n_experts: usize,
-    /// The same for all of them.
+    /// Layout of each expert.
     pub layout: ExpertLayout,
-    /// Up to nine, in the order of the record; where rows of gate and up take turns, both are one.
+    /// Up to nine parts, in the order of the record; interleaved gate and up count as one matrix.
     pub parts: Vec<BankPart>,
-    /// Of a packed layer.
+    /// The records, for a packed layer.
     pub records: Option<Records>,
-    /// Rows of the stored matrices are inputs, and those of gate and up stand side by side: no
-    /// record can be read from there, but `pack` makes some.
+    /// Whether rows of the stored matrices are inputs, with those of gate and up side by side. No
+    /// record can be read from there, but `pack` creates records.
     pub is_input_first: bool,
 }
 
 impl ExpertBank {
-    /// Bytes of all experts as stored.
+    /// Returns the stored bytes of all experts.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
         self.layout.stored_bytes() * self.n_experts as u64
     }
 
-    /// The canonical tensor that has the part of an expert, and the place there of the
-    /// `value_idx`-th of its scales.
+    /// Returns the canonical name of the tensor that holds the part of an expert, and the index
+    /// there of the part's `value_idx`-th scale.
     #[must_use]
     pub fn scale_place(
         &self,
@@ -254,8 +255,8 @@ impl ExpertBank {
         }
     }
 
-    /// Refuses scales, biases and blocks of an expert that are not finite; `bytes` stand behind
-    /// `skipped` others of the part.
+    /// Refuses scales, biases and blocks of an expert that are not finite; `bytes` begin after
+    /// `skipped` bytes of the part.
     pub(crate) fn check_finite(
         &self,
         part: &BankPart,
@@ -272,14 +273,14 @@ impl ExpertBank {
         }
     }
 
-    /// Bytes of one expert in memory: a packed record lies there with its padding, which its sum
-    /// is of as well.
+    /// Returns the bytes of one expert in memory. A packed record keeps its padding, which its
+    /// checksum covers as well.
     #[must_use]
     pub fn record_bytes(&self) -> usize {
         self.records.map_or(self.layout.record_bytes(), |records| records.record_bytes)
     }
 
-    /// Bytes of all experts in memory.
+    /// Returns the bytes of all experts in memory.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.record_bytes() as u64 * self.n_experts as u64
@@ -293,46 +294,46 @@ pub enum SkipReason {
     Vision,
     /// They belong to a head that predicts further tokens.
     Mtp,
-    /// They choose what each position sees, which is everything in contexts as short as ours.
+    /// They select the positions that attention sees; contexts here are so short that it sees all.
     Indexer,
     /// They follow from other tensors or from the config.
     Derived,
 }
 
-/// Tensors that are not used, by a common name.
+/// Unused tensors whose names share a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SkippedGroup {
-    /// Why.
+    /// Why they are not used.
     pub reason: SkipReason,
     /// The common part of their names: `model.visual.*`.
     pub pattern: String,
-    /// How many.
+    /// Number of tensors.
     pub n_tensors: usize,
-    /// Their bytes.
+    /// Bytes of these tensors.
     pub n_bytes: u64,
 }
 
-/// Where a manifest's extents point.
+/// Where a manifest's extents point to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Into the files of a checkpoint.
     Checkpoint,
-    /// Into a file that could be written: its tensors, in order.
+    /// Into a file that could be written, with these tensors in order.
     Imagined(ImaginedCheckpoint),
 }
 
-/// A number of tensors of one kind and their bytes, as stored.
+/// The number and stored bytes of all matrices of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KindCount {
     /// How they are stored.
     pub kind: MatrixKind,
-    /// How many matrices; every matrix of every expert counts.
+    /// Number of matrices, counting every matrix of every expert.
     pub n_matrices: usize,
-    /// Their bytes, scales and biases included.
+    /// Bytes of these matrices, including scales and biases.
     pub n_bytes: u64,
 }
 
-/// Everything that is bound, and what was left aside.
+/// All that is bound, and what was skipped.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
     /// Indexed by [`MatrixId`].
@@ -341,32 +342,32 @@ pub struct Manifest {
     pub vectors: Vec<VectorSource>,
     /// The layers that have experts, ascending.
     pub banks: Vec<ExpertBank>,
-    /// What is not used.
+    /// Tensors that are not used.
     pub skipped: Vec<SkippedGroup>,
-    /// Where the extents point.
+    /// Where the extents point to.
     pub origin: Origin,
 }
 
 impl Manifest {
-    /// A matrix.
+    /// Returns a matrix.
     #[must_use]
     pub fn matrix(&self, id: MatrixId) -> &MatrixSource {
         &self.matrices[id.0]
     }
 
-    /// A vector.
+    /// Returns a vector.
     #[must_use]
     pub fn vector(&self, id: VectorId) -> &VectorSource {
         &self.vectors[id.0]
     }
 
-    /// The experts of a layer, if it has any.
+    /// Returns the experts of a layer, if it has any.
     #[must_use]
     pub fn bank(&self, layer: LayerIdx) -> Option<&ExpertBank> {
         self.banks.iter().find(|bank| bank.layer == layer)
     }
 
-    /// Bytes that matrices and vectors take in memory.
+    /// Returns the bytes of matrices and vectors in memory.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         let matrices = self.matrices.iter().map(|matrix| matrix.layout.total_bytes() as u64);
@@ -374,13 +375,13 @@ impl Manifest {
         matrices.sum::<u64>() + vectors.sum::<u64>()
     }
 
-    /// Bytes of all experts of all layers, as stored.
+    /// Returns the stored bytes of all experts of all layers.
     #[must_use]
     pub fn expert_bytes(&self) -> u64 {
         self.banks.iter().map(ExpertBank::stored_bytes).sum()
     }
 
-    /// Matrices by kind, the largest first.
+    /// Returns the matrices by kind, largest total first.
     #[must_use]
     pub fn kinds(&self) -> Vec<KindCount> {
         let mut counts: Vec<KindCount> = Vec::new();

@@ -2,8 +2,8 @@
 //! it.
 //!
 //! **Invariant:** a mirror that opens has the same headers, the same small files as far as it has
-//! any, and the same bytes at all places that are looked at; its files are still those when the
-//! model is open. Where there are checksums, each later read is compared with them besides.
+//! any, and the same bytes at all sampled places; its files are still the same once the model is
+//! open. Where there are checksums, each later read is compared with them as well.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use crate::weights::found::Extent;
 use crate::weights::manifest::Manifest;
 use crate::weights::samples::sampled;
 
-/// Drives answer so many small reads at once in little more time than one.
+/// Threads: drives serve this many small reads at once in little more time than one.
 const N_THREADS: usize = 8;
 
 /// The files of a mirror; none where there is no mirror.
@@ -32,7 +32,7 @@ impl Mirror {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] that names the first file that differs, and where; when a file cannot
+    /// [`Error::Malformed`] with the first file that differs and the place; also when a file cannot
     /// be read.
     pub(crate) fn open(checkpoint: &Checkpoint, manifest: &Manifest, dir: &Path) -> Result<Self> {
         let mut files = Vec::with_capacity(checkpoint.files.len());
@@ -53,11 +53,11 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Checks that the files of the model, and of its mirror, are still those that were compared.
+    /// Checks that the files of the model and of its mirror are still those that were compared.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] that names the file.
+    /// [`Error::Malformed`] with the file that changed.
     pub(crate) fn check_unchanged(&self, checkpoint: &Checkpoint) -> Result<()> {
         checkpoint.check_unchanged()?;
         self.files.iter().try_for_each(ShardFile::check_unchanged)
@@ -74,7 +74,7 @@ impl Mirror {
                 let run = runs.get(run_idx)?;
                 let their_file = &theirs[run.file_idx];
                 if let Err(error) = self.compare_run(*run, &ours, their_file, &mut buffers) {
-                    // Runs are handed out in order: those before this one are taken already.
+                    // Runs are taken in order, so all runs before this one are already taken.
                     next.store(runs.len(), Ordering::Relaxed);
                     return Some((run_idx, error));
                 }
@@ -83,7 +83,7 @@ impl Mirror {
         let first = std::thread::scope(|scope| {
             let start = |thread_idx: usize| {
                 let builder = Builder::new().name(format!("moeflux-mirror-{thread_idx}"));
-                // No threads left in the system: slower, but it works.
+                // None where the system cannot create a thread: slower, but it works.
                 builder.spawn_scoped(scope, work).ok()
             };
             let threads: Vec<_> = (1..N_THREADS.min(runs.len())).filter_map(start).collect();

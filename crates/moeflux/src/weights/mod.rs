@@ -1,4 +1,4 @@
-//! A model's tensors: which are bound to what, and the resident ones in memory.
+//! A model's tensors: how they are bound, and the resident ones in memory.
 //!
 //! **Invariant:** every tensor of a checkpoint is bound once, skipped by name, or an error.
 

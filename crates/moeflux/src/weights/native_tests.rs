@@ -1,4 +1,4 @@
-//! Binding and loading of the formats that models are published in, in every spelling.
+//! Binding and loading of published formats, in every variant.
 
 use std::ops::ControlFlow;
 
@@ -12,7 +12,7 @@ use crate::spec::{Family, ModelSpec, NativeFormat, QuantParams, Quantisation};
 
 const MXFP4: MatrixKind = MatrixKind::Block(BlockKind::MXFP4_APART);
 
-/// Binds `w`, and the matrix in memory.
+/// Binds and loads `w`; returns its kind and decoded values.
 fn loaded(tensors: &Tensors, (n_rows, n_cols): (usize, usize)) -> Result<(MatrixKind, Vec<f32>)> {
     let (_dir, checkpoint) = tensors.open();
     let spec = spec(Family::Qwen3Moe, 2);
@@ -34,7 +34,7 @@ fn refused(tensors: &Tensors, shape: (usize, usize), expected: &str) {
     assert!(error.contains(expected) && !error.contains('\n'), "{error}");
 }
 
-/// Names and types of codes and scales, and the codes in one value of the first.
+/// Names and types of codes and scales, and the number of codes in one value of the first tensor.
 const MXFP4_SPELLINGS: [([&str; 2], [&str; 2], usize); 3] = [
     (["w.weight_packed", "w.weight_scale"], ["U8", "U8"], 2),
     (["w.weight", "w.scale"], ["I8", "F8_E8M0"], 2),
@@ -54,14 +54,14 @@ fn mxfp4_is_the_same_in_every_spelling() {
         assert_eq!(kind, MXFP4, "{names:?}");
         all.push(values.iter().map(|it| it.to_bits()).collect::<Vec<_>>());
 
-        // The exponent that stands for no number.
+        // The exponent that encodes NaN.
         tensors.bytes_mut(names[1])[7] = 255;
         refused(&tensors, (3, 96), &format!("`{}`: value 7 is NaN or infinite", names[1]));
         tensors.bytes_mut(names[1])[7] = 254;
         refused(&tensors, (3, 64), "has shape");
     }
     assert!(all.iter().all(|it| it == &all[0]));
-    // The first byte's halves are codes 0 and 0, those of the second 5 and 2: 3 and 1.
+    // The halves of the first byte are codes 0 and 0, those of the second 5 and 2: 3 and 1.
     let first = [0.0_f32, 0.0, 3.0 / 2.0, 1.0 / 2.0].map(f32::to_bits);
     assert_eq!(all[0][..4], first);
 }
@@ -87,7 +87,8 @@ fn other_floats_of_4_bits_are_refused_by_what_they_have() {
     refused(&tensors, (4, 64), "has values of type I8 without a `scale`");
 }
 
-/// INT4 as compressed-tensors packs it: codes of 4 bits, 8 above what they stand for.
+/// Creates INT4 or INT8 as compressed-tensors packs it: each code is its value plus the middle
+/// code.
 fn packed_ints(bits: usize, scale: (&'static str, usize)) -> Tensors {
     let mut tensors = Tensors::default();
     tensors.add("w.weight_packed", "I32", &[3, 64 * bits / 32]);
@@ -174,7 +175,7 @@ fn integers_of_other_kinds_are_refused_with_a_way_out() {
     assert!(error.to_string().contains("`w.weight_scale`: value 3 is NaN"), "{error}");
 }
 
-/// Scales of FP8: their name, type and shape; what the config says; how the kind is called.
+/// Scales of FP8: their name, type and shape; the spread in the config; the name of the kind.
 #[test]
 fn fp8_scales_are_of_what_the_config_says() {
     let block = |n_rows, n_cols| Fp8Spread::Block { n_rows, n_cols };
@@ -225,7 +226,7 @@ fn fp8_scales_are_of_what_the_config_says() {
     refused(&tensors, (4, 4), "FP8 scales are F32, F16, BF16 or F8_E8M0");
 }
 
-/// Experts as gpt-oss has them: `m.experts.gate_up_proj_blocks` and the rest.
+/// Creates experts as gpt-oss stores them: `m.experts.gate_up_proj_blocks` and so on.
 fn take_turns(n_experts: usize, hidden: usize, inner: usize) -> Tensors {
     let mut tensors = Tensors::default();
     for (name, n_rows, n_cols) in
@@ -277,7 +278,7 @@ fn rows_of_gate_and_up_take_turns() {
     }
     assert_eq!(view.down.codes().len(), 96 * 16);
 
-    // A damaged scale is named by its tensor.
+    // The error about a damaged scale names its tensor.
     let part = &bank.parts[1];
     let mut bytes = record[part.record_at..][..part.len_bytes].to_vec();
     bank.check_finite(part, (ExpertIdx(1), 0), &bytes).unwrap();

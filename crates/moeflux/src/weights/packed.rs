@@ -1,8 +1,8 @@
-//! The records of a packed layer become a bank of experts.
+//! Turns the records of a packed layer into a bank of experts.
 //!
-//! **Invariant:** a record lies in its file as it will lie in memory: the layout that the file
+//! **Invariant:** a record has the same layout in its file as in memory: the layout that the file
 //! describes is compared with the one that follows from kinds and shapes, and those with what
-//! `config.json` asks for.
+//! `config.json` requires.
 
 use moeflux_kernels::{
     Affine, Biases, BlockKind, FloatKind, Fp8, Fp8Spread, MatrixKind, MatrixLayout, ScaleKind,
@@ -15,17 +15,17 @@ use crate::weights::found::{FoundBank, block_kind, block_type, dtype_of};
 use crate::weights::manifest::Records;
 use crate::weights::resident::{ExpertLayout, MatrixSpan};
 
-/// A matrix of a record that is asked for.
+/// A required matrix of a record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedMatrix {
-    /// In names of tensors: `gate_proj`.
+    /// Its name in tensor names: `gate_proj`.
     pub(super) name: &'static str,
     pub(super) n_rows: usize,
     pub(super) n_cols: usize,
 }
 
 impl FoundBank<'_> {
-    /// The layout of a record with these matrices, if it is what the file has.
+    /// Returns the layout of a record with these matrices; an error if the file has another.
     pub(super) fn layout(
         &self,
         n_experts: usize,
@@ -63,7 +63,7 @@ impl FoundBank<'_> {
         Ok(layout)
     }
 
-    /// Where the records lie.
+    /// Returns the location of the records.
     pub(super) fn records(&self) -> Records {
         Records {
             file_idx: self.file_idx,
@@ -116,7 +116,7 @@ impl FoundBank<'_> {
             .map_err(|error| self.wrong(name, &error.to_string()))
     }
 
-    /// Compares what the record says with what the config says, as for any other tensor.
+    /// Compares the record's parameters with those of the config, as for any other tensor.
     fn check_params(
         &self,
         name: &str,
@@ -143,7 +143,8 @@ impl FoundBank<'_> {
     }
 }
 
-/// The places of a matrix that a file names; a part that the kind lacks is where the last one is.
+/// Returns the offsets of a matrix's parts as a file states them; a missing part has the offset of
+/// the last one.
 fn places(span: &MatrixSpan) -> (usize, usize, usize) {
     match span.layout.kind {
         MatrixKind::Affine(Affine { biases: Biases::Stored, .. }) => {
@@ -154,7 +155,7 @@ fn places(span: &MatrixSpan) -> (usize, usize, usize) {
     }
 }
 
-/// What a file says of a matrix of a record.
+/// Returns the file's description of a matrix of a record.
 pub(crate) fn described(span: &MatrixSpan) -> PackedMatrix {
     let MatrixLayout { kind, n_rows, n_cols } = span.layout;
     let kind = match kind {

@@ -11,17 +11,17 @@ use moeflux_kernels::{Matrix, MatrixLayout};
 use crate::error::{Error, Remedy, Result};
 use crate::ids::{MatrixId, VectorId};
 
-/// Parts start on a cache line, so that rows of common widths do too.
+/// Parts start on a cache line, and so do rows of common widths.
 const PART_ALIGN: usize = 64;
 
-/// Where the parts of a matrix lie, from the first byte of its memory.
+/// Offsets of a matrix's parts from the first byte of its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixSpan {
     /// Kind and shape.
     pub layout: MatrixLayout,
-    /// Which of the rows that lie there are its own.
+    /// The rows stored there that belong to this matrix.
     pub rows: EveryRow,
-    /// First byte of the codes, of other rows too.
+    /// First byte of the codes, including those of other rows.
     pub codes_at: usize,
     /// First byte of the scales.
     pub scales_at: usize,
@@ -32,18 +32,18 @@ pub struct MatrixSpan {
 /// Rows at equal distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EveryRow {
-    /// The first one.
+    /// The first row.
     pub first: usize,
-    /// From one to the next: 1, unless those of another matrix lie between.
+    /// Distance from one row to the next: 1, unless rows of another matrix lie in between.
     pub step: usize,
 }
 
 impl EveryRow {
-    /// One after the other.
+    /// Consecutive rows.
     pub const ALL: Self = Self { first: 0, step: 1 };
-    /// The first of each two.
+    /// Rows 0, 2, 4 and so on.
     pub const EVEN: Self = Self { first: 0, step: 2 };
-    /// The second of each two.
+    /// Rows 1, 3, 5 and so on.
     pub const ODD: Self = Self { first: 1, step: 2 };
 }
 
@@ -58,7 +58,8 @@ impl MatrixSpan {
         (self.biases_at + self.layout.bias_bytes()).next_multiple_of(PART_ALIGN)
     }
 
-    /// All rows that lie there: those of this matrix, and of the one between whose rows they are.
+    /// Returns the span of all rows stored there: those of this matrix and of the one interleaved
+    /// with it.
     pub(super) fn whole(&self) -> Self {
         let n_rows = self.layout.n_rows * self.rows.step;
         let layout = MatrixLayout { n_rows, ..self.layout };
@@ -93,11 +94,11 @@ pub struct OwnedMatrix {
 }
 
 impl OwnedMatrix {
-    /// A matrix of zero bytes, to be filled.
+    /// Creates a matrix of zero bytes, to be filled.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`].
+    /// [`Error::NoRoom`] if memory cannot be allocated.
     pub fn zeroed(layout: MatrixLayout) -> Result<Self> {
         let span = MatrixSpan::new(layout, 0);
         let bytes = AlignedBytes::zeroed(span.end()).ok_or_else(|| {
@@ -107,7 +108,7 @@ impl OwnedMatrix {
         Ok(Self { span, bytes })
     }
 
-    /// Codes, scales and biases, to write.
+    /// Returns codes, scales and biases, for writing.
     pub fn parts_mut(&mut self) -> (&mut [u8], &mut [u8], &mut [u8]) {
         let layout = self.span.layout;
         let (head, biases) = self.bytes.split_at_mut(self.span.biases_at);
@@ -119,14 +120,14 @@ impl OwnedMatrix {
         )
     }
 
-    /// The matrix.
+    /// Returns the matrix.
     #[must_use]
     pub fn view(&self) -> Matrix<'_> {
         self.span.view(&self.bytes)
     }
 }
 
-/// How the matrices of one routed expert lie in one record.
+/// Layout of the matrices of one routed expert in one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertLayout {
     /// `[inner, hidden]`.
@@ -138,7 +139,7 @@ pub struct ExpertLayout {
 }
 
 impl ExpertLayout {
-    /// Gate, up and down after each other.
+    /// Creates a layout of gate, up and down, in that order.
     #[must_use]
     pub fn new(gate: MatrixLayout, up: MatrixLayout, down: MatrixLayout) -> Self {
         let gate = MatrixSpan::new(gate, 0);
@@ -147,12 +148,12 @@ impl ExpertLayout {
         Self { gate, up, down }
     }
 
-    /// A matrix whose even rows are gate's and whose odd rows are up's, and down. Scales and codes
-    /// of its kind belong to rows.
+    /// Creates a layout of one matrix whose even rows are gate's and whose odd rows are up's,
+    /// followed by down. Scales and codes of its kind must belong to single rows.
     ///
     /// # Panics
     ///
-    /// If the rows are odd in number.
+    /// If the number of rows is odd.
     #[must_use]
     pub fn interleaved(gate_up: MatrixLayout, down: MatrixLayout) -> Self {
         assert!(gate_up.n_rows.is_multiple_of(2), "as many rows of up as of gate");
@@ -163,24 +164,25 @@ impl ExpertLayout {
         Self { gate, up, down: MatrixSpan::new(down, both.end()) }
     }
 
-    /// Whether rows of gate and up take turns.
+    /// Returns whether rows of gate and up are interleaved.
     #[must_use]
     pub fn is_interleaved(&self) -> bool {
         self.gate.rows != EveryRow::ALL
     }
 
-    /// What is stored in one piece: gate, up and down, or the first two together.
+    /// Returns the matrices that are stored in one piece: gate, up and down, or gate and up
+    /// together.
     fn stored(&self) -> impl Iterator<Item = MatrixSpan> + use<> {
         let Self { gate, up, down } = *self;
         let up = if self.is_interleaved() { None } else { Some(up) };
         [Some(gate.whole()), up, Some(down)].into_iter().flatten()
     }
 
-    /// The same matrices with their parts at `starts`, in the order of the record.
+    /// Returns this layout with its parts at `starts`, in the order of the record.
     ///
     /// # Panics
     ///
-    /// If there are fewer places than parts.
+    /// If there are fewer starts than parts.
     #[must_use]
     pub fn moved(&self, starts: &mut impl Iterator<Item = usize>) -> Self {
         let mut next = |n_bytes: usize| match n_bytes {
@@ -203,7 +205,7 @@ impl ExpertLayout {
         Self { gate, up, down: moved(self.down) }
     }
 
-    /// Where its parts lie that have bytes, in the order of the record.
+    /// Returns the byte ranges of its non-empty parts, in the order of the record.
     pub fn parts(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         self.stored().flat_map(|span| {
             let layout = span.layout;
@@ -217,19 +219,19 @@ impl ExpertLayout {
         })
     }
 
-    /// Bytes of a record in memory.
+    /// Returns the bytes of a record in memory.
     #[must_use]
     pub fn record_bytes(&self) -> usize {
         self.down.end()
     }
 
-    /// Bytes of an expert as stored, without padding.
+    /// Returns the stored bytes of an expert, without padding.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
         [self.gate, self.up, self.down].iter().map(|span| span.layout.total_bytes() as u64).sum()
     }
 
-    /// The expert in a record.
+    /// Returns the expert in a record.
     #[must_use]
     pub fn view<'a>(&self, record: &'a [u8]) -> ExpertView<'a> {
         ExpertView {
@@ -240,7 +242,7 @@ impl ExpertLayout {
     }
 }
 
-/// The matrices of one routed expert, in memory.
+/// The matrices of one routed expert in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertView<'a> {
     /// `[inner, hidden]`.
@@ -251,7 +253,7 @@ pub struct ExpertView<'a> {
     pub down: Matrix<'a>,
 }
 
-/// The resident weights: everything that every token needs.
+/// The resident weights, which every token uses.
 #[derive(Debug, Default)]
 pub struct Weights {
     matrices: Vec<OwnedMatrix>,
@@ -271,19 +273,19 @@ impl Weights {
         VectorId(self.vectors.len() - 1)
     }
 
-    /// How many matrices and vectors there are.
+    /// Returns the numbers of matrices and vectors.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         (self.matrices.len(), self.vectors.len())
     }
 
-    /// A matrix.
+    /// Returns a matrix.
     #[must_use]
     pub fn matrix(&self, id: MatrixId) -> Matrix<'_> {
         self.matrices[id.0].view()
     }
 
-    /// A vector.
+    /// Returns a vector.
     #[must_use]
     pub fn vector(&self, id: VectorId) -> &[f32] {
         &self.vectors[id.0]

@@ -1,7 +1,8 @@
-//! Which bytes of a model's files are compared where reading all of them would take too long.
+//! Selects the bytes to compare where reading all of a model's files would take too long.
 //!
-//! **Invariant:** follows from headers alone, so that two copies of a model are looked at in the
-//! same places. The number of bytes is bounded, whatever the model; of a small one it is all.
+//! **Invariant:** the selection follows from headers alone, so two copies of a model are sampled in
+//! the same places. The number of bytes is bounded for every model; a small model is sampled in
+//! full.
 
 use std::hash::Hasher as _;
 use std::path::Path;
@@ -15,24 +16,24 @@ use crate::ids::ExpertIdx;
 use crate::weights::found::Extent;
 use crate::weights::manifest::{Manifest, VectorSource};
 
-/// Blocks of experts that are looked at. Two models that differ in one expert of a hundred go
+/// Number of expert blocks to sample. Two models that differ in one expert of a hundred go
 /// unnoticed once in 20,000 times.
 const N_EXPERT_BLOCKS: u64 = 1000;
 
-/// Bytes of resident tensors that are looked at, besides a block of each: read in well under a
-/// second from any drive that experts are streamed from.
+/// Upper bound on sampled bytes of resident tensors, apart from one block of each: any drive that
+/// experts are streamed from reads this in well under a second.
 const RESIDENT_BYTES_MAX: u64 = 64 << 20;
 
-/// What a drive reads at least.
+/// The smallest read of a drive.
 const BLOCK_BYTES: u64 = 4096;
 
-/// The places are the same in each run.
+/// Seed of the sampled places, which are the same in each run.
 const SEED: u64 = 0x6d6f_6566_6c75_7821;
 
-/// Long runs are given out in parts, so that they are read in bounded memory.
+/// Long runs are divided into parts of this size, so that they are read in bounded memory.
 const RUN_BYTES_MAX: u64 = 1 << 20;
 
-/// The bytes that are looked at, ascending, each once.
+/// Returns the sampled runs, ascending, each once.
 pub(crate) fn sampled(manifest: &Manifest) -> Vec<Extent> {
     let mut runs = resident(manifest);
     runs.extend(experts(manifest));
@@ -41,7 +42,7 @@ pub(crate) fn sampled(manifest: &Manifest) -> Vec<Extent> {
     runs
 }
 
-/// The hash of the bytes of one file among `runs`.
+/// Hashes the bytes of one file that are among `runs`.
 ///
 /// # Errors
 ///
@@ -62,7 +63,7 @@ fn place(extent: &Extent) -> (usize, u64, u64) {
     (extent.file_idx, extent.offset_bytes, extent.len_bytes)
 }
 
-/// All of short tensors, blocks of long ones.
+/// Samples resident tensors: all of short ones, blocks of long ones.
 fn resident(manifest: &Manifest) -> Vec<Extent> {
     let matrices = manifest.matrices.iter();
     let matrices = matrices.flat_map(|it| [Some(it.codes), it.scales, it.biases]).flatten();
@@ -82,8 +83,8 @@ fn resident(manifest: &Manifest) -> Vec<Extent> {
     tensors.iter().flat_map(|tensor| spread(*tensor, share_bytes)).collect()
 }
 
-/// A tensor that is no longer than its share; else blocks at equal distances, with the first and
-/// the last.
+/// Samples all of a tensor that is no longer than its share; otherwise blocks at equal distances,
+/// including the first and the last.
 fn spread(tensor: Extent, share_bytes: u64) -> Vec<Extent> {
     if tensor.len_bytes <= share_bytes.max(BLOCK_BYTES) {
         return cut(tensor).collect();
@@ -91,7 +92,7 @@ fn spread(tensor: Extent, share_bytes: u64) -> Vec<Extent> {
     let n_blocks = (share_bytes / BLOCK_BYTES).max(1);
     let last_at = tensor.len_bytes - BLOCK_BYTES;
     let block = |idx: u64| Extent {
-        // Tensors are shorter than 2^50 bytes, and blocks fewer than 2^14.
+        // Tensors are shorter than 2^50 bytes, and there are fewer than 2^14 blocks.
         offset_bytes: tensor.offset_bytes + last_at * idx / (n_blocks - 1).max(1),
         len_bytes: BLOCK_BYTES,
         ..tensor
@@ -107,7 +108,7 @@ fn cut(extent: Extent) -> impl Iterator<Item = Extent> {
     })
 }
 
-/// Blocks of experts anywhere, or all bytes of few small ones.
+/// Samples blocks of experts at pseudo-random places, or all bytes of a few small experts.
 fn experts(manifest: &Manifest) -> Vec<Extent> {
     let banks = &manifest.banks;
     let expert_bytes: Vec<u64> = banks

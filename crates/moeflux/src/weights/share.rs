@@ -1,8 +1,8 @@
-//! The part of every routed expert that one of several machines has: some rows of each matrix.
+//! Divides every routed expert among several machines: each has some rows of each matrix.
 //!
-//! Each output of a matrix is one product with a whole row, so that whoever has a row computes the
-//! same bits as who has all of them. **Invariant:** the parts of all ranks are all rows, each once;
-//! a part is an ordinary matrix, whose scales are those of the whole.
+//! Each output of a matrix is one product with a whole row, so a machine with some of the rows
+//! computes the same bits as one with all of them. **Invariant:** the parts of all ranks together
+//! are all rows, each once; a part is an ordinary matrix, with the scales of the whole.
 
 use std::ops::Range;
 
@@ -12,32 +12,32 @@ use crate::error::{Error, Result};
 use crate::weights::manifest::{BankPart, ExpertBank, Places};
 use crate::weights::resident::{ExpertLayout, MatrixSpan};
 
-/// Kernels compute so many rows at a time.
+/// Rows that kernels compute at a time.
 const ROWS_AT_ONCE: usize = 16;
 
-/// How rows are divided over ranks.
+/// How rows are divided among ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// What each rank has, in proportion to the others.
+    /// Share of each rank, relative to the others.
     weights: Vec<u32>,
 }
 
 impl Shares {
-    /// The same for each of so many ranks.
+    /// Creates equal shares for `n_ranks` ranks.
     ///
     /// # Panics
     ///
-    /// If there are none.
+    /// If `n_ranks` is 0.
     #[must_use]
     pub fn equal(n_ranks: usize) -> Self {
         Self::new(vec![1; n_ranks])
     }
 
-    /// In proportion to these.
+    /// Creates shares in proportion to `weights`.
     ///
     /// # Panics
     ///
-    /// If there are none, or if one is 0.
+    /// If there are no weights, or if one is 0.
     #[must_use]
     pub fn new(weights: Vec<u32>) -> Self {
         assert!(!weights.is_empty() && !weights.contains(&0), "each rank has a share: {weights:?}");
@@ -48,15 +48,15 @@ impl Shares {
         self.weights.windows(2).all(|pair| pair[0] == pair[1])
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn n_ranks(&self) -> usize {
         self.weights.len()
     }
 
-    /// Of so many rows those that a rank has, cut at multiples of [`ROWS_AT_ONCE`] where there are
-    /// enough of these, and of `per_scale` rows that share a scale; `None` if a rank would have
-    /// none.
+    /// Returns the rows of a rank, of `n_rows`. They are cut at multiples of [`ROWS_AT_ONCE`] where
+    /// there are enough of those, and of `per_scale` rows that share a scale. Returns `None` if a
+    /// rank would have no rows.
     fn rows(&self, (n_rows, per_scale): (usize, usize), rank: usize) -> Option<Range<usize>> {
         let units = [per_scale.max(ROWS_AT_ONCE), per_scale];
         units.into_iter().find_map(|unit| {
@@ -67,7 +67,8 @@ impl Shares {
         })
     }
 
-    /// Where the rows of a rank begin, in whole units; behind the last rank all rows end.
+    /// Returns the first row of a rank, in whole units; for the rank after the last, the number of
+    /// rows.
     fn cut(&self, n_rows: usize, unit: usize, rank: usize) -> usize {
         let sum = |weights: &[u32]| weights.iter().map(|it| u64::from(*it)).sum::<u64>();
         let (before, all) = (sum(&self.weights[..rank]), sum(&self.weights));
@@ -83,23 +84,23 @@ impl Shares {
 /// The rows that a rank has of each expert of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnRows {
-    /// Of gate and up.
+    /// Rows of gate and up.
     pub inner: Range<usize>,
-    /// Of down.
+    /// Rows of down.
     pub hidden: Range<usize>,
 }
 
 impl ExpertBank {
-    /// Which rows of each matrix a rank has.
+    /// Returns the rows of each matrix that a rank has.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the rows cannot be divided over so many ranks.
+    /// [`Error::Unsupported`] if the rows cannot be divided among this many ranks.
     pub fn rows_of(&self, shares: &Shares, rank: usize) -> Result<OwnRows> {
         let ExpertLayout { gate, up, down } = self.layout;
         let rows = |spans: [MatrixSpan; 2]| {
             let [MatrixLayout { n_rows, kind, .. }, _] = spans.map(|span| span.layout);
-            // Each a power of two: the larger one is a multiple of the other.
+            // Each is a power of two: the larger is a multiple of the smaller.
             let per_scale = spans.map(|span| rows_per_scale(span.layout)).into_iter().max();
             shares.rows((n_rows, per_scale.unwrap_or(1)), rank).ok_or_else(|| {
                 let (name, n_ranks) = (&self.name, shares.n_ranks());
@@ -115,7 +116,7 @@ impl ExpertBank {
         Ok(OwnRows { inner: rows([gate, up])?, hidden: rows([down, down])? })
     }
 
-    /// The rows of each matrix that a rank has, as experts of their own.
+    /// Returns the rows of each matrix that a rank has, as a bank of its own.
     ///
     /// # Errors
     ///
@@ -133,7 +134,7 @@ impl ExpertBank {
             ..layout
         };
         let (layout, stored) = if self.layout.is_interleaved() {
-            // A row of each in turn.
+            // Rows of gate and up alternate.
             let both = 2 * inner.start..2 * inner.end;
             let gate_up = gate.whole().layout;
             let layout = ExpertLayout::interleaved(cut(gate_up, &both), cut(down.layout, &hidden));
@@ -152,7 +153,8 @@ impl ExpertBank {
     }
 }
 
-/// Rows that cannot be parted, because they share a scale; one scale for all rows is no obstacle.
+/// Returns the rows that cannot be separated, because they share a scale. One scale for all rows is
+/// no obstacle.
 fn rows_per_scale(layout: MatrixLayout) -> usize {
     match layout.kind {
         MatrixKind::Fp8(fp8) if fp8.rows_per_scale() <= layout.n_rows => fp8.rows_per_scale(),
@@ -161,7 +163,7 @@ fn rows_per_scale(layout: MatrixLayout) -> usize {
 }
 
 impl BankPart {
-    /// Some bytes of it, at a place in a record.
+    /// Returns a byte range of this part, to be placed at `record_at`.
     fn cut(&self, piece: Range<usize>, record_at: usize) -> Self {
         let skipped = piece.start as u64;
         let places = match &self.places {

@@ -1,7 +1,7 @@
-//! The tensors of a source by name, and which of them were used.
+//! The tensors of a source by name, and which of them were taken.
 //!
-//! **Invariant:** a tensor is taken at most once. An imagined source makes tensors before they
-//! are taken, so that both are bound by the same code.
+//! **Invariant:** a tensor is taken at most once. A synthetic source creates tensors before they
+//! are taken, so both kinds are bound by the same code.
 
 use std::collections::HashSet;
 
@@ -14,9 +14,9 @@ use crate::weights::imagined::Imagination;
 /// Tensors by canonical name.
 #[derive(Debug)]
 pub(super) enum Table<'a> {
-    /// Those of a checkpoint, and the names that were taken; of packed layers the prefixes.
+    /// The tensors of a checkpoint, and the names taken; for packed layers, the prefixes.
     Stored { checkpoint: &'a Checkpoint, taken: HashSet<&'a str> },
-    /// Those that were made up so far.
+    /// The synthetic tensors created so far.
     Imagined(Imagination<'a>),
 }
 
@@ -32,13 +32,13 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Whether there is a tensor of this canonical name already: an imagined one only once it was
-    /// made up.
+    /// Returns whether there already is a tensor of this canonical name: a synthetic one only once
+    /// it was created.
     pub(super) fn has_stored(&self, name: &str) -> bool {
         self.dtype(name).is_some()
     }
 
-    /// The type of a tensor that is there already.
+    /// Returns the type of a tensor that already exists.
     pub(super) fn dtype(&self, name: &str) -> Option<DType> {
         match self {
             Self::Stored { checkpoint, .. } => checkpoint.tensors.get(name).map(|it| it.dtype),
@@ -50,12 +50,12 @@ impl<'a> Table<'a> {
         matches!(self, Self::Imagined(_))
     }
 
-    /// Whether tensors are as converters to GGUF leave them.
+    /// Returns whether the tensors are as converters to GGUF write them.
     pub(super) fn is_gguf(&self) -> bool {
         matches!(self, Self::Stored { checkpoint, .. } if checkpoint.gguf.is_some())
     }
 
-    /// The error about a tensor that should be there.
+    /// Returns the error about a missing tensor.
     pub(super) fn missing(&self, name: &str) -> Error {
         match self {
             Self::Stored { checkpoint, .. } => missing(checkpoint, name),
@@ -63,7 +63,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The tensor, which nobody may take again.
+    /// Takes a tensor; it cannot be taken again.
     pub(super) fn take(&mut self, name: &str) -> Result<Found> {
         match self {
             Self::Stored { checkpoint, taken } => {
@@ -77,7 +77,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The records of a packed layer, which nobody may take again.
+    /// Takes the records of a packed layer; they cannot be taken again.
     pub(super) fn take_bank(&mut self, prefix: &str) -> Option<FoundBank<'a>> {
         let Self::Stored { checkpoint, taken } = self else { return None };
         let packed = checkpoint.packed.as_ref()?;
@@ -87,7 +87,7 @@ impl<'a> Table<'a> {
         Some(FoundBank { file, file_idx: *file_idx, bank })
     }
 
-    /// Makes the tensors of a matrix up, if they are imagined, and notes how they are quantised.
+    /// Creates the tensors of a matrix if the source is synthetic, and records their quantisation.
     pub(super) fn imagine_matrix(&mut self, quantisation: &mut Quantisation, wanted: &Wanted<'_>) {
         if let Self::Imagined(imagination) = self {
             let params = imagination.matrix(wanted);

@@ -17,7 +17,7 @@ fn load_all(manifest: &Manifest, checkpoint: &Checkpoint) -> Result<Weights> {
     load(manifest, checkpoint, (None, Copies::Kept), &mut |_| ControlFlow::Continue(()))
 }
 
-/// Binds and finishes; the error if there is one.
+/// Binds and finishes; returns the error as text.
 fn bind_error(
     tensors: &Tensors,
     spec: &ModelSpec,
@@ -222,7 +222,8 @@ fn a_layer_too_many_is_not_taken_for_mtp() {
     assert!(error.contains("`model.layers.2.mlp.gate.weight`"), "{error}");
 }
 
-/// What `norm` and `vector` make of a stored 0.5, beside a convolution of this shape.
+/// Returns the values that `norm` and `vector` load for a stored 0.5, beside a convolution of this
+/// shape.
 fn norm_of(mut spec: ModelSpec, conv: &[usize], extra: &str) -> (f32, f32) {
     const CONV: &str = "model.layers.0.linear_attn.conv1d.weight";
     let mut tensors = Tensors::default();
@@ -470,7 +471,7 @@ fn loading_reports_all_bytes_and_can_be_cancelled() {
         ControlFlow::Continue(())
     };
     load(&manifest, &checkpoint, (None, Copies::Kept), watch).unwrap();
-    // Two tensors are read at once: either may be first.
+    // Two tensors are read concurrently: either may be first.
     assert!(seen == [0, 64, 76] || seen == [0, 12, 76], "{seen:?}");
     for n_calls in 0..3 {
         let mut n_left = n_calls;

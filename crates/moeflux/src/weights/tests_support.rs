@@ -1,4 +1,4 @@
-//! Tiny checkpoints on disk, for tests: a safetensors writer and values that tell bytes apart.
+//! Tiny checkpoints on disk, for tests: a safetensors writer, and values that distinguish bytes.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::spec::{
     RopeSpec,
 };
 
-/// A folder of its own that goes when it is dropped.
+/// A unique folder that is deleted when this is dropped.
 #[derive(Debug)]
 pub(crate) struct TestDir(pub(crate) PathBuf);
 
@@ -48,8 +48,8 @@ pub(crate) struct TestTensor {
 pub(crate) struct Tensors(pub(crate) Vec<TestTensor>);
 
 impl Tensors {
-    /// Adds a tensor whose bytes depend on its name, so that no two are alike. No 16 or 32 of
-    /// them are a float that is not finite: all bits of an exponent are never set.
+    /// Adds a tensor whose bytes depend on its name, so that no two are alike. No float in it is
+    /// non-finite: the bits of an exponent are never all set.
     pub(crate) fn add(&mut self, name: &str, dtype: &'static str, shape: &[usize]) -> &mut Self {
         let bits = match dtype {
             "F8_E4M3" | "F8_E8M0" | "U8" | "I8" => 8,
@@ -88,7 +88,7 @@ impl Tensors {
         self.add_bytes(name, dtype_name(kind), shape, bytes)
     }
 
-    /// Adds a tensor of these bytes.
+    /// Adds a tensor with these bytes.
     pub(crate) fn add_bytes(
         &mut self,
         name: &str,
@@ -124,14 +124,14 @@ impl Tensors {
         self.add(&format!("{base}.weight_scale_inv"), "F32", &blocks)
     }
 
-    /// The bytes of a tensor.
+    /// Returns the bytes of a tensor.
     pub(crate) fn bytes(&self, name: &str) -> &[u8] {
         let found = self.0.iter().find(|tensor| tensor.name == name);
         let Some(found) = found else { panic!("no tensor {name}") };
         &found.bytes
     }
 
-    /// The bytes of a tensor, to damage.
+    /// Returns the bytes of a tensor, for damaging them.
     pub(crate) fn bytes_mut(&mut self, name: &str) -> &mut Vec<u8> {
         &mut self.0.iter_mut().find(|tensor| tensor.name == name).unwrap().bytes
     }
@@ -157,7 +157,7 @@ impl Tensors {
         dir
     }
 
-    /// Writes and opens.
+    /// Writes the tensors and opens the checkpoint.
     pub(crate) fn open(&self) -> (TestDir, Checkpoint) {
         let dir = self.write();
         let checkpoint = Checkpoint::open(&dir.0).unwrap();
@@ -173,7 +173,7 @@ pub(crate) const fn dtype_name(kind: FloatKind) -> &'static str {
     }
 }
 
-/// A spec of so many layers; only what the binder looks at is meant.
+/// Returns a spec with `n_layers` layers; only the fields that the binder uses are meaningful.
 pub(crate) fn spec(family: Family, n_layers: usize) -> ModelSpec {
     let mixer = match family {
         Family::Qwen3Next | Family::Qwen35Moe => MixerSpec::GatedDelta(GatedDeltaSpec {
@@ -216,7 +216,7 @@ pub(crate) fn spec(family: Family, n_layers: usize) -> ModelSpec {
     }
 }
 
-/// A spec whose checkpoint is quantised.
+/// Returns a spec whose checkpoint is quantised.
 pub(crate) fn quantised(family: Family, bits: u8, group: u8) -> ModelSpec {
     let default = Some(QuantParams { bits, group });
     let quantisation = Quantisation { default, ..Quantisation::default() };

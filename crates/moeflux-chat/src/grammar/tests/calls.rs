@@ -1,4 +1,4 @@
-//! Calls in each format: names, arguments, several of them, and text around.
+//! Calls in each format: names, arguments, several calls, and surrounding text.
 
 use serde_json::json;
 
@@ -23,7 +23,7 @@ fn format(title: &str) -> &'static CallFormat {
     CallFormat::all().find(|it| it.title == title).unwrap()
 }
 
-/// With the markers of the format as special tokens, as tokens that are shown, and as text.
+/// Returns models with the markers of the format as special tokens, as visible tokens, and as text.
 fn models(format: &CallFormat) -> [Arc<ModelText>; 3] {
     let mut markers: Vec<&str> = format.markers().collect();
     markers.sort_unstable();
@@ -44,7 +44,7 @@ fn rules(tool_choice: ToolChoice) -> AnswerRules {
     AnswerRules { tool_choice, ..AnswerRules::default() }
 }
 
-/// A call of each format with two arguments, and one without.
+/// A call in each format with two arguments, and one without.
 const WRITTEN: [(&str, &str, &str); 11] = [
     (
         "hermes",
@@ -429,7 +429,7 @@ fn only_tools_that_are_allowed_are_called() {
     assert!(refusal.problem.contains("no tool `get` that may be called"), "{refusal}");
 }
 
-/// Of a call of `f` in the format of Qwen3-Coder.
+/// Writes a call of `f` in the format of Qwen3-Coder.
 fn tagged(parameters: &[(&str, &str)]) -> String {
     let written =
         |(name, value): &(&str, &str)| format!("<parameter={name}>\n{value}\n</parameter>\n");
@@ -503,7 +503,7 @@ fn a_part_of_a_schema_is_written_where_it_is_used() {
 
 #[test]
 fn tools_that_are_too_much_together_are_loosened() {
-    // Each has its values once for each parameter.
+    // Each tool contains its values once for each parameter.
     let large = |name: &str, n_parameters: usize| {
         let use_of_values = json!({"anyOf": [{"$ref": "#/$defs/e"}, {"type": "null"}]});
         let properties: serde_json::Map<String, Json> =

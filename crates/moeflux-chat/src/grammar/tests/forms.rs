@@ -1,4 +1,4 @@
-//! Schemas, grammars and expressions from the first token of an answer.
+//! Schemas, grammars and expressions, checked from the first token of an answer.
 
 use serde_json::json;
 
@@ -52,17 +52,17 @@ fn special_tokens_and_padding_are_never_in_an_answer() {
     let mut constraint = held(&model, AnswerForm::JsonObject);
     assert_eq!(offer(&mut constraint, &plain("{\"a"), N_LOGITS), Fate::Unfinished);
     let found = allowed(&mut constraint, N_LOGITS);
-    // A character that is not whole yet may begin with any byte that begins one.
+    // An unfinished character may begin with any byte that begins a character.
     assert!(found.contains(&TokenId(0xc3)) && found.contains(&TokenId(b'<'.into())));
     assert!(!found.contains(&TokenId(0xff)) && !found.contains(&TokenId(0x80)));
     let visible = TokenId(258);
     let beyond: Vec<_> = found.iter().filter(|it| it.0 > 255).collect();
     assert_eq!(beyond, [&visible], "neither the end, nor the special one, nor padding");
-    // Not in a string with the text of a special token either, and not where one token is forced.
+    // A string with the text of a special token does not allow it either, nor does a forced token.
     let regex = AnswerForm::Regex("<\\|special\\|>".to_owned());
     let mut constraint = held(&model, regex);
     assert_eq!(forced(&mut constraint), plain("<|special|>"));
-    // Rows that llguidance does not know of: free text and thoughts.
+    // Rows that llguidance does not know: free text and thoughts.
     let rules = AnswerRules { n_thought_tokens_max: Some(9), ..AnswerRules::default() };
     let grammars = Grammars::new(model, None);
     let mut constraint = grammars.constraint(&rules, &[], AnswerStart::Thought).unwrap().unwrap();
@@ -128,7 +128,7 @@ fn a_token_that_was_not_allowed_is_a_failure_and_not_a_panic() {
 
 #[test]
 fn limits_at_run_time_are_failures_of_the_answer() {
-    // Each further letter doubles the ways in which the text may have come about.
+    // Each further letter doubles the number of ways to parse the text.
     let grammar = "start: a\na: \"x\" | a a | a a a | a a a a";
     let model = model_of(&[], &[]);
     let mut constraint = held(&model, AnswerForm::Lark(grammar.to_owned()));
@@ -151,12 +151,12 @@ fn without_demands_there_is_nothing_to_hold() {
     is_shared(&grammars);
     let found = grammars.constraint(&AnswerRules::default(), &[], AnswerStart::Open).unwrap();
     assert!(found.is_none());
-    // Not a thought whose end was already written.
+    // A thought whose end was already written is not limited.
     let rules = AnswerRules { n_thought_tokens_max: Some(3), ..AnswerRules::default() };
     assert!(grammars.constraint(&rules, &[], AnswerStart::Text).unwrap().is_none());
 }
 
-/// llguidance names this one after a place in its code.
+/// llguidance's error for this grammar is a name from its code.
 #[test]
 fn a_grammar_that_cannot_be_written_is_refused_in_a_sentence() {
     let form = AnswerForm::Regex("a[^\\s\\S]".to_owned());

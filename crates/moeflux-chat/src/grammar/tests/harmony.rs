@@ -10,7 +10,7 @@ const NEXT: &str = "<|end|><|start|>assistant";
 const THOUGHT: &str = "<|channel|>analysis<|message|>I look.<|end|><|start|>assistant";
 const FINAL: &str = "<|channel|>final<|message|>";
 
-/// As gpt-oss: a call ends the answer.
+/// Like gpt-oss, where a call ends the answer.
 fn gpt_oss() -> Arc<ModelText> {
     model_with_ends(&HARMONY_MARKERS, &["<|return|>", "<|call|>"])
 }
@@ -142,7 +142,7 @@ fn thoughts_have_a_budget_over_all_messages() {
         let open = "<|channel|>analysis<|message|>";
         assert_ne!(offer(&mut constraint, &encode(&format!("{open}ab")), N_LOGITS), STOPPED);
         assert_eq!(forced(&mut constraint), []);
-        // The end counts as well, as it does in other formats.
+        // The end marker counts as well, as in other formats.
         assert_ne!(offer(&mut constraint, &encode("<|end|>"), N_LOGITS), STOPPED);
         assert_eq!(forced(&mut constraint), encode("<|start|>assistant"));
         for next in encode("<|start|>assistant") {
@@ -166,7 +166,7 @@ fn without_a_budget_there_are_no_thoughts() {
     let rules = AnswerRules { n_thought_tokens_max: Some(0), ..AnswerRules::default() };
     check(&rules, Open, "<|channel|>analysis<|message|>", STOPPED);
     check(&rules, Open, &format!("{FINAL}No."), Fate::Whole);
-    // Nor behind a text, where nobody would count them.
+    // Thoughts after a text are excluded as well, because they would not be counted.
     let later = format!("<|channel|>commentary<|message|>I look.{NEXT}");
     check(&rules, Open, &format!("{later}<|channel|>analysis<|message|>"), STOPPED);
     check(&rules, Open, &format!("{later}{FINAL}No."), Fate::Whole);

@@ -1,4 +1,4 @@
-//! What answers may be, token by token: thoughts, schemas, grammars, calls.
+//! Checks token by token which answers are allowed: thoughts, schemas, grammars, calls.
 
 mod calls;
 mod forms;
@@ -19,13 +19,13 @@ use serde_json::Value as Json;
 
 use super::*;
 
-/// Rows of the embedding: more than tokens, as checkpoints pad them.
+/// Rows of the embedding; checkpoints pad them beyond the number of tokens.
 const N_LOGITS: usize = 300;
-/// Ends answers. Token n below 256 is byte n.
+/// The token that ends answers. Token n below 256 is byte n.
 const END: TokenId = TokenId(256);
 const END_TEXT: &str = "<|im_end|>";
 
-/// A folder that is gone when the test is over.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -34,7 +34,7 @@ impl Drop for Folder {
     }
 }
 
-/// A model with a token per byte, then `<|im_end|>`, then these, which are special or not.
+/// Creates a model with a token per byte, then `<|im_end|>`, then these special and visible tokens.
 fn model_of(special: &[&str], visible: &[&str]) -> Arc<ModelText> {
     model_of_config(special, visible, &json!({}))
 }
@@ -61,7 +61,7 @@ fn model_of_config(special: &[&str], visible: &[&str], config: &Json) -> Arc<Mod
     Arc::new(ModelText::open(&folder.0, N_LOGITS).unwrap())
 }
 
-/// The same, which ends answers with these as well.
+/// Creates a model of which these tokens end answers as well.
 fn model_with_ends(special: &[&str], ends: &[&str]) -> Arc<ModelText> {
     let ids = ends.iter().map(|end| 257 + special.iter().position(|it| it == end).unwrap());
     model_of_config(special, &[], &json!({"eos_token_id": ids.collect::<Vec<_>>()}))
@@ -70,7 +70,7 @@ fn model_with_ends(special: &[&str], ends: &[&str]) -> Arc<ModelText> {
 /// Rows of the demo model's embedding.
 const DEMO_VOCAB: usize = 8_192;
 
-/// The model in the box: longer tokens, and markers of calls that are no tokens of their own.
+/// Opens the bundled model, which has longer tokens, and markers of calls that are not tokens.
 fn demo() -> Arc<ModelText> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux-demo/model");
     Arc::new(ModelText::open(&folder, DEMO_VOCAB).unwrap())
@@ -80,7 +80,7 @@ fn plain(text: &str) -> Vec<TokenId> {
     text.bytes().map(|byte| TokenId(byte.into())).collect()
 }
 
-/// The tokens that may come next.
+/// Returns the tokens that may come next.
 fn allowed(constraint: &mut Constraint, n_logits: usize) -> Vec<TokenId> {
     let mut logits = vec![0.0; n_logits];
     constraint.apply(&mut logits);
@@ -89,14 +89,14 @@ fn allowed(constraint: &mut Constraint, n_logits: usize) -> Vec<TokenId> {
     ids.filter(|(_, logit)| **logit > f32::NEG_INFINITY).map(|(token, _)| token).collect()
 }
 
-/// How an answer fared.
+/// The outcome of offering tokens to a constraint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
-    /// All was taken, and the answer may end there.
+    /// All tokens were accepted, and the answer may end there.
     Whole,
-    /// All was taken, and more must come.
+    /// All tokens were accepted, and the answer may not end yet.
     Unfinished,
-    /// So many tokens were taken.
+    /// A token was rejected after this number of accepted ones.
     Stopped(usize),
 }
 
@@ -125,7 +125,7 @@ fn text_of(model: &ModelText, tokens: &[TokenId]) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// A constraint on the form alone.
+/// Creates a constraint on the form alone.
 fn held(model: &Arc<ModelText>, form: AnswerForm) -> Constraint {
     let rules = AnswerRules { form, ..AnswerRules::default() };
     let grammars = Grammars::new(model.clone(), None);

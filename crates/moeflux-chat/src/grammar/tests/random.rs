@@ -1,12 +1,12 @@
-//! Answers of a model that likes every token alike: each is what it was held to, or too long.
+//! Answers of a model that chooses tokens uniformly: each one obeys its constraint, or is too long.
 
 use serde_json::json;
 
 use super::*;
 use crate::testing::{Random, n_seeds};
 
-/// An answer of at most so many tokens; `None` if it did not end. Forced tokens are taken together
-/// or one by one, as a coin falls.
+/// Generates an answer of at most `n_max` tokens; `None` if it did not end. Forced tokens are taken
+/// together or one by one, at random.
 fn answer(constraint: &mut Constraint, random: &mut Random, n_max: usize) -> Option<Vec<TokenId>> {
     let mut tokens = Vec::new();
     while tokens.len() < n_max {
@@ -32,7 +32,7 @@ fn answer(constraint: &mut Constraint, random: &mut Random, n_max: usize) -> Opt
     None
 }
 
-/// Schemas with the same few rules that [`is_valid`] knows.
+/// Tools whose schemas use only the keywords that [`is_valid`] implements.
 fn tools() -> Vec<Tool> {
     let of = |name: &str, properties: Json, required: &[&str]| {
         let schema = json!({"type": "object", "properties": properties, "required": required});
@@ -86,14 +86,14 @@ fn is_valid(value: &Json, schema: &Json) -> bool {
         && schema["required"].as_array().is_none_or(|names| names.iter().all(has))
 }
 
-/// Name and arguments of a call in Hermes's format.
+/// Returns name and arguments of a call in Hermes's format.
 fn hermes(text: &str) -> (String, Json) {
     let inner = text.strip_prefix("<tool_call>\n").and_then(|it| it.strip_suffix("\n</tool_call>"));
     let call: Json = serde_json::from_str(inner.unwrap()).unwrap();
     (call["name"].as_str().unwrap().to_owned(), call["arguments"].clone())
 }
 
-/// The same in the format of Qwen3-Coder.
+/// Returns name and arguments of a call in the format of Qwen3-Coder.
 fn qwen_xml(text: &str) -> (String, Json) {
     let inner = text.strip_prefix("<tool_call>\n<function=").unwrap();
     let (name, rest) = inner.split_once(">\n").unwrap();

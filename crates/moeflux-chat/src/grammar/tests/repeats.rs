@@ -1,4 +1,4 @@
-//! Answers that make a call again.
+//! Answers that repeat a call.
 
 use super::*;
 

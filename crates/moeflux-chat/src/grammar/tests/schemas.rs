@@ -1,4 +1,5 @@
-//! Keywords that are refused or without effect, references, limits, and schemas that explode.
+//! Keywords that are refused or without effect, references, limits, and schemas that expand too
+//! much.
 
 use serde_json::json;
 
@@ -167,7 +168,7 @@ fn references_are_followed_in_every_way_they_are_written() {
             (r#"{"a": 1, "d": {}}"#, false),
         ],
     );
-    // Cases that are told apart behind references, as pydantic writes them.
+    // Cases that differ only in their referenced schemas, as pydantic writes them.
     let case = |kind: &str| {
         json!({"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"],
             "additionalProperties": false})
@@ -215,7 +216,8 @@ fn names_that_are_written_with_escapes_do_not_pass_a_declared_property_by() {
     check(closed, &[(r#"{"ab": "\u001b"}"#, true)]);
 }
 
-/// Each refers twice to the next, with something beside it that makes a copy of it.
+/// Returns a schema whose definitions each refer twice to the next, with a sibling keyword that
+/// forces a copy.
 fn doubling(n_levels: usize) -> Json {
     let level = |idx: usize| {
         let next = json!({"$ref": format!("#/$defs/l{}", idx + 1), "minProperties": 1});
@@ -227,12 +229,12 @@ fn doubling(n_levels: usize) -> Json {
     json!({"$ref": "#/$defs/l0", "$defs": levels})
 }
 
-/// Each refers twice to the next.
+/// Returns a schema whose definitions each refer twice to the next.
 fn binary(n_levels: usize) -> Json {
     chain(n_levels, |next| json!({"type": "object", "properties": {"x": next, "y": next}}))
 }
 
-/// All that a schema demands, and the same again under other names.
+/// Returns a schema that demands the same twice, the second time under other names.
 fn twice(schema: &Json) -> Json {
     let text = schema["$defs"].to_string();
     let mut targets: Json = serde_json::from_str(&text).unwrap();
@@ -244,7 +246,7 @@ fn twice(schema: &Json) -> Json {
     json!({"allOf": [{"$ref": "#/$defs/l0"}, {"$ref": "#/$defs/m0"}], "$defs": targets})
 }
 
-/// Each refers to the next.
+/// Returns a schema whose definitions each refer to the next.
 fn chain(n_levels: usize, link: impl Fn(Json) -> Json) -> Json {
     let level = |idx: usize| link(json!({"$ref": format!("#/$defs/l{}", idx + 1)}));
     let mut levels: serde_json::Map<String, Json> =
@@ -253,7 +255,7 @@ fn chain(n_levels: usize, link: impl Fn(Json) -> Json) -> Json {
     json!({"$ref": "#/$defs/l0", "$defs": levels})
 }
 
-/// All of them, each of so many options.
+/// Returns a schema in which all parts apply, each with `n_options` options.
 fn product(n_parts: usize, n_options: usize) -> Json {
     let option = |part: usize, idx: usize| {
         let properties = json!({format!("p{part}"): {"const": idx}});
@@ -264,7 +266,8 @@ fn product(n_parts: usize, n_options: usize) -> Json {
     json!({"allOf": parts.collect::<Vec<_>>()})
 }
 
-/// Refers to one large part by pointers that differ: a tilde may be escaped or not.
+/// Returns a schema that refers to one large part by different pointers: a tilde may be escaped or
+/// not.
 fn spellings() -> Json {
     let spelling = |bits: usize| -> String {
         (0..6).map(|bit| if bits >> bit & 1 == 0 { "~" } else { "~0" }).collect()
@@ -274,7 +277,7 @@ fn spellings() -> Json {
     json!({"anyOf": options, "$defs": {"~~~~~~": {"const": "x".repeat(20_000)}}})
 }
 
-/// Refers so often to the last anchor of a large schema.
+/// Returns a schema with `n_references` references to the last anchor of a large schema.
 fn anchors(n_references: usize) -> Json {
     let mut options = vec![json!({"$ref": "#x"}); n_references];
     options.push(json!({"not": {}}));

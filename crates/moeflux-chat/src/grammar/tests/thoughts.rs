@@ -1,4 +1,4 @@
-//! Thoughts before the grammar, and their budget.
+//! Thoughts before the grammar, and their token limit.
 
 use serde_json::json;
 
@@ -23,7 +23,7 @@ fn tokens(model: &ModelText, text: &str) -> Vec<TokenId> {
     model.tokenizer().encode(text).unwrap()
 }
 
-/// With markers that are text, special tokens, and tokens that are shown.
+/// Returns models with the markers as text, as special tokens, and as visible tokens.
 fn models() -> [Arc<ModelText>; 3] {
     let markers = ["<think>", "</think>"];
     [model_of(&[], &[]), model_of(&markers, &[]), model_of(&[], &markers)]
@@ -73,7 +73,7 @@ fn a_token_may_end_the_thought_and_begin_the_grammar() {
     assert!(!found.contains(&with_letter));
     assert_eq!(offer(&mut begun(), &[with_digit, TokenId(b'2'.into())], N_LOGITS), Fate::Whole);
     assert_eq!(offer(&mut begun(), &[with_both], N_LOGITS), Fate::Whole);
-    // What is left of the blank space that the template writes.
+    // The rest of the whitespace that the template writes.
     let mut constraint = begun();
     constraint.accept(with_blank);
     assert_eq!(forced(&mut constraint), plain("\n"));
@@ -101,12 +101,12 @@ fn a_thought_that_is_long_enough_is_ended() {
             let (mut constraint, fate) = behind_thoughts(digits(), n_tokens, Open, "<think>");
             assert_eq!(fate, Fate::Unfinished);
             assert_eq!(offer(&mut constraint, &plain("12"), N_LOGITS), Fate::Whole);
-            // Without a grammar anything may follow.
+            // Without a grammar any text may follow.
             let (mut constraint, fate) = behind_thoughts(AnswerForm::Free, n_tokens, Thought, "");
             assert_eq!(fate, Fate::Whole);
             assert_eq!(offer(&mut constraint, &plain("any"), N_LOGITS), Fate::Whole);
         }
-        // One that ends by itself is not ended again.
+        // A thought that ends by itself is not ended again.
         let mut constraint = constraint(&model, digits(), Some(30), AnswerStart::Thought);
         let whole = tokens(&model, "short</think>\n\n12");
         assert_eq!(offer(&mut constraint, &whole, N_LOGITS), Fate::Whole);

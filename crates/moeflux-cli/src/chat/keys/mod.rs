@@ -1,6 +1,6 @@
-//! Keys one by one and without an echo, as each system gives them.
+//! Unbuffered keys without echo, on each system.
 //!
-//! Whoever waits for keys can be woken, so that one thread hears of keys and of answers.
+//! A wait for keys can be interrupted by a waker, so that one thread handles both keys and answers.
 
 #[cfg(unix)]
 mod unix;
@@ -19,10 +19,10 @@ pub(crate) enum Signals {
     Off,
 }
 
-/// What came of waiting.
+/// The result of a wait.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// In the sequences of Unix terminals.
+    /// Bytes as Unix terminals send them.
     Bytes(Vec<u8>),
     /// The terminal is gone.
     HungUp,

@@ -1,7 +1,7 @@
-//! Keys as a Unix terminal gives them.
+//! Keys from a Unix terminal.
 //!
-//! A pair of sockets wakes the thread that waits. **Invariant:** bytes that nothing waited for stay
-//! with the system.
+//! A pair of sockets wakes the waiting thread. **Invariant:** bytes are taken from the system only
+//! by a wait.
 
 use std::io::{Read as _, Write as _, stdin};
 use std::os::unix::net::UnixStream;
@@ -16,7 +16,7 @@ use rustix::termios::{
 
 use crate::chat::keys::{Found, Signals};
 
-/// Bytes of keys that are taken at once.
+/// Upper bound on the bytes taken at once.
 const N_BYTES_MAX: usize = 1024;
 
 /// A terminal that does not echo.
@@ -27,19 +27,19 @@ pub(crate) struct Keys {
     waker: Waker,
 }
 
-/// How a terminal was set.
+/// The settings of a terminal.
 #[derive(Clone, Debug)]
 pub(crate) struct Mode(Termios);
 
-/// Wakes whoever waits for keys.
+/// Wakes the thread that waits for keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Waker(Arc<UnixStream>);
 
 impl Keys {
-    /// `None` if the terminal cannot be set.
+    /// Returns `None` if the terminal cannot be configured.
     pub(crate) fn open() -> Option<Self> {
         let (woken, waker) = UnixStream::pair().ok()?;
-        // A byte that waits wakes as well as two: nobody has to wait to write one.
+        // One pending byte is enough to wake the thread, so writes need not block.
         woken.set_nonblocking(true).ok()?;
         waker.set_nonblocking(true).ok()?;
         let original = Mode(tcgetattr(stdin()).ok()?);
@@ -48,7 +48,7 @@ impl Keys {
         Some(keys)
     }
 
-    /// Keys are not echoed, and come at once.
+    /// Turns off echo and line buffering.
     pub(crate) fn set(&self, signals: Signals) -> Result<(), Errno> {
         let mut silent = self.original.0.clone();
         silent.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::IEXTEN);
@@ -66,7 +66,7 @@ impl Keys {
         self.original.clone()
     }
 
-    /// Waits for keys or to be woken, at most so long.
+    /// Waits up to `time` for keys or a wake-up.
     pub(crate) fn wait(&self, time: Duration) -> Found {
         let stdin = stdin();
         let mut ready =
@@ -77,10 +77,10 @@ impl Keys {
         }
         let [typed, woken] = ready.map(|it| it.revents());
         if !woken.is_empty() {
-            // What is read says nothing but that it is there.
+            // The content of the bytes is irrelevant.
             drop((&self.woken).read(&mut [0; N_BYTES_MAX]));
         }
-        // What cannot be waited for must not be read: that would wait without end.
+        // Reading without readiness would block forever.
         if !typed.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
             return Found::Nothing;
         }
@@ -99,15 +99,15 @@ impl Keys {
 
 impl Waker {
     pub(crate) fn wake(&self) {
-        // Where there is no room for a byte, one waits already.
+        // If the buffer is full, a wake-up is already pending.
         drop((&*self.0).write(&[0]));
     }
 }
 
 impl Mode {
-    /// Sets the terminal as it was.
+    /// Restores the original settings.
     pub(crate) fn restore(&self) {
-        // A terminal that is gone needs nothing.
+        // If the terminal is gone, there is nothing to restore.
         let _ = tcsetattr(stdin(), OptionalActions::Now, &self.0);
     }
 }

@@ -1,6 +1,6 @@
-//! Keys as a console of Windows gives them.
+//! Keys from a Windows console.
 //!
-//! **Invariant:** keys that nothing waited for stay with the console.
+//! **Invariant:** keys are taken from the console only by a wait.
 
 use std::io;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crossterm::terminal::{disable_raw_mode, enable_raw_mode};
 use crate::chat::keys::{Found, Signals};
 use crate::clock;
 
-/// A console cannot be waited for together with something else: it is asked this often.
+/// Polling interval: a console cannot be waited for together with another object.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Keys that are taken at once.
+/// Upper bound on the keys taken at once.
 const N_KEYS_MAX: usize = 1024;
 
 /// A console that does not echo.
@@ -25,22 +25,23 @@ pub(crate) struct Keys {
     waker: Waker,
 }
 
-/// How a console was set: crossterm keeps it.
+/// The settings of a console, which crossterm keeps.
 #[derive(Clone, Debug)]
 pub(crate) struct Mode;
 
-/// Wakes whoever waits for keys.
+/// Wakes the thread that waits for keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Waker(Arc<AtomicBool>);
 
 impl Keys {
-    /// `None` if there is no console.
+    /// Returns `None` if there is no console.
     pub(crate) fn open() -> Option<Self> {
         poll(Duration::ZERO).ok()?;
         Some(Self { waker: Waker(Arc::default()) })
     }
 
-    /// With signals on, a console is as it was found: it echoes only what is read as lines.
+    /// Sets the mode. With signals on, the console is in its original state, and echoes only line
+    /// input.
     #[expect(clippy::unused_self, reason = "there is a console")]
     pub(crate) fn set(&self, signals: Signals) -> io::Result<()> {
         match signals {
@@ -58,7 +59,7 @@ impl Keys {
         Mode
     }
 
-    /// Waits for keys or to be woken, at most so long.
+    /// Waits up to `time` for keys or a wake-up.
     pub(crate) fn wait(&self, time: Duration) -> Found {
         let began = clock::instant();
         loop {
@@ -82,15 +83,15 @@ impl Waker {
 }
 
 impl Mode {
-    /// Sets the console as it was.
+    /// Restores the original settings.
     #[expect(clippy::unused_self, reason = "crossterm keeps it")]
     pub(crate) fn restore(&self) {
-        // A console that is gone needs nothing.
+        // If the console is gone, there is nothing to restore.
         drop(disable_raw_mode());
     }
 }
 
-/// The keys that are there.
+/// Takes the pending keys.
 fn typed() -> Found {
     let mut bytes = Vec::new();
     for _ in 0..N_KEYS_MAX {
@@ -106,12 +107,12 @@ fn typed() -> Found {
     if bytes.is_empty() { Found::Nothing } else { Found::Bytes(bytes) }
 }
 
-/// A key as the bytes of a Unix terminal. Keys that move a cursor have no effect in an answer.
+/// Encodes a key as the bytes of a Unix terminal. Cursor keys have no effect during an answer.
 fn push(key: KeyEvent, bytes: &mut Vec<u8>) {
     if key.kind == KeyEventKind::Release {
         return;
     }
-    // With Alt as well it is AltGr, which writes letters.
+    // Together with Alt, it is AltGr, which types letters.
     let is_control =
         key.modifiers.contains(KeyModifiers::CONTROL) && !key.modifiers.contains(KeyModifiers::ALT);
     match key.code {

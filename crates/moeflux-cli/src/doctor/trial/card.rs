@@ -1,6 +1,6 @@
-//! How fast a GPU computes: with all of a model, with experts in the host's memory, and streamed.
+//! The speed of a GPU: with all of a model on the card, with experts in host memory, and streamed.
 //!
-//! **Invariant:** every time is finite, whatever noise says.
+//! **Invariant:** every time is finite, however noisy the measurement is.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -24,16 +24,17 @@ use crate::needs::{Needs, float};
 use crate::pace::Pace;
 use crate::progress::Bar;
 
-/// A GPU that was idle takes so long to its full speed, kernels compiled and clocks raised.
+/// Upper bound on the time in which an idle GPU reaches full speed, with kernels compiled and
+/// clocks raised.
 const GPU_WAKES_WITHIN: Duration = Duration::from_millis(1500);
 
-/// Those that `plan` tells of; experts of [`MANY`] get some 32 and 128 rows.
+/// The prompt lengths that `plan` reports; experts of [`MANY`] get about 32 and 128 rows.
 const PROMPTS_OF_GPU: [usize; 2] = [512, 2048];
 
-/// Of a GPU's experts, those on the card where the others are read from memory.
+/// The divisor for the share of experts on the card when the others are read from host memory.
 const NEAR_SHARE: u64 = 4;
 
-/// How fast a GPU computes.
+/// Measures a GPU.
 pub(crate) fn of_gpu(
     adapter: &Adapter,
     available_bytes: Option<u64>,
@@ -78,29 +79,29 @@ pub(crate) fn of_gpu(
     Ok(Card { computing, room_bytes, sees_host, is_for_auto })
 }
 
-/// A GPU that models are tried on.
+/// A GPU that trial models run on.
 struct OnGpu<'a> {
     gpu: &'a Arc<Gpu>,
     sees_host: bool,
     interrupt: &'a Interrupt,
 }
 
-/// What answers take of a GPU.
+/// The measured costs of answers.
 struct Answers {
     times: TokenTimes,
-    /// Of experts that are not on the card.
+    /// The rate for experts that are not on the card.
     far_bytes_per_s: f64,
     streamed_layer_s: f64,
 }
 
-/// What prompts take of a GPU.
+/// The measured costs of prompts.
 struct Prompts {
     near: PromptTimes,
     far_bytes_per_s: f64,
 }
 
 impl OnGpu<'_> {
-    /// A model with at most so many bytes on the card.
+    /// Returns a builder for a model with at most `memory_bytes` on the card.
     fn builder(&self, model: &TrialModel, memory_bytes: Option<u64>) -> Result<EngineBuilder> {
         let maker = GpuMaker::new(Arc::clone(self.gpu), memory_bytes).staging_f16();
         let [.., longest] = PROMPTS_OF_GPU;
@@ -110,13 +111,14 @@ impl OnGpu<'_> {
         }))
     }
 
-    /// Room for what an engine takes of the card besides experts, and for a share of those.
+    /// Returns the memory for everything that an engine puts on the card except experts, and for a
+    /// share of the experts.
     fn few_bytes(&self, engine: &Engine, needs: &Needs) -> u64 {
         let overhead_bytes = (64 << 20) - room_for_models(64 << 20);
         fixed_bytes(engine) + needs.experts_bytes() / NEAR_SHARE + overhead_bytes
     }
 
-    /// A token on a card that has all of a model.
+    /// Measures a token with all of a model on the card.
     fn token(&self, shape: Shape) -> Result<Token> {
         let model = TrialModel::write(shape, self.interrupt)?;
         let engine = self.builder(&model, None)?.load()?;
@@ -146,9 +148,9 @@ impl OnGpu<'_> {
         Ok(Answers { times, far_bytes_per_s, streamed_layer_s })
     }
 
-    /// What each layer takes besides when its experts are streamed.
+    /// Measures the additional time per layer when its experts are streamed.
     fn streamed_layer_s(&self, model: &TrialModel, memory_bytes: u64, far_s: f64) -> Result<f64> {
-        // All but one expert have a slot: what is read is little, and its time is known.
+        // All but one expert have a slot, so little is read and its time is known.
         let n_experts = usize::try_from(model.needs.n_experts()).unwrap_or(usize::MAX);
         let engine = self.builder(model, Some(memory_bytes))?;
         let engine = engine
@@ -182,19 +184,19 @@ impl OnGpu<'_> {
         let n_prompts = float(PROMPTS_OF_GPU.len() as u64);
         let far_bytes = n_prompts * (1.0 - near_share(&engine)) * float(needs.experts_bytes());
         let more_s = far_s.iter().sum::<f64>() - near_s.iter().sum::<f64>();
-        // Noise may say that they cost nothing, or that there are none.
+        // Noise may make far experts appear free, or absent.
         let most = near.bytes_per_s;
         let is_known = far_bytes > 0.0 && far_bytes / most < more_s;
         Ok(Prompts { near, far_bytes_per_s: if is_known { far_bytes / more_s } else { most } })
     }
 }
 
-/// Of the experts that were used, those on the card.
+/// Returns the share of used experts that were on the card.
 fn near_share(engine: &Engine) -> f64 {
     engine.tier_stats().as_ref().and_then(crate::tiers::near_share).unwrap_or(0.0)
 }
 
-/// What a model takes of a GPU besides experts.
+/// Returns the memory that a model takes on the GPU besides experts.
 fn fixed_bytes(engine: &Engine) -> u64 {
     let memory = engine.memory();
     memory.resident_bytes
@@ -203,7 +205,7 @@ fn fixed_bytes(engine: &Engine) -> u64 {
         + memory.session_bytes_per_position * CONTEXT.next_multiple_of(1024) as u64
 }
 
-/// A token of an answer: what it takes of a model, and how long.
+/// A token of an answer: the layers and bytes of the model that it uses, and its time.
 #[derive(Clone, Copy, Debug)]
 struct Token {
     n_layers: f64,
@@ -220,7 +222,7 @@ impl Token {
     }
 }
 
-/// Where the time of a token goes.
+/// The components of a token's time.
 #[derive(Clone, Copy, Debug)]
 struct TokenTimes {
     step_s: f64,
@@ -229,10 +231,10 @@ struct TokenTimes {
 }
 
 impl TokenTimes {
-    /// From models of one width and two depths, and from a wider one.
+    /// Solves for the components, given models of one width and two depths and a wider one.
     fn of(shallow: &Token, deep: &Token, wide: &Token) -> Self {
         let each_s = (deep.s - shallow.s) / (deep.n_layers - shallow.n_layers);
-        // Noise may say that a token or a layer costs nothing, or all.
+        // Noise may make a token or a layer appear to cost nothing, or everything.
         let step_s =
             (shallow.s - shallow.n_layers * each_s).clamp(0.0, 0.9 * shallow.s.min(wide.s));
         let [deep_s, wide_s] = [deep.s - step_s, wide.s - step_s];
@@ -266,7 +268,7 @@ mod tests {
         check_near(times.step_s, 1e-4);
         check_near(times.layer_s, 5e-5);
         check_near(times.bytes_per_s, 4e11);
-        // Nothing for a token or a layer.
+        // A token and a layer that cost nothing.
         let token = |n_layers: f64, n_bytes: f64| Token { n_layers, n_bytes, s: n_bytes / 4e11 };
         let times = TokenTimes::of(&token(2.0, 6e7), &token(12.0, 36e7), &token(2.0, 2.5e8));
         assert!(times.step_s < 1e-9 && times.layer_s < 1e-9, "{times:?}");

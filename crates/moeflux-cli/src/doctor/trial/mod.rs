@@ -1,10 +1,11 @@
-//! How fast this machine computes models: small random ones are run on the CPU and on a GPU.
+//! Measures how fast this machine computes models by running small random ones on the CPU and on a
+//! GPU.
 //!
-//! Answers take a time per token, per layer and per byte of weights, prompts a time per byte and a
-//! time per operation. Models of two depths and of two widths, and prompts of two lengths, tell
-//! each from the others. On a GPU a prompt's time depends on how many rows an expert gets, so its
-//! model has as many experts as real ones. **Invariant:** the models' folders are gone at the end,
-//! however it comes.
+//! Answers take a time per token, per layer and per byte of weights; prompts take a time per byte
+//! and a time per operation. Models of two depths and of two widths, and prompts of two lengths,
+//! separate these. On a GPU a prompt's time depends on how many rows an expert gets, so its model
+//! has as many experts as real ones. **Invariant:** the models' folders are removed on every exit
+//! path.
 
 mod model;
 mod run;
@@ -28,13 +29,13 @@ use crate::needs::{Needs, float};
 use crate::pace::Pace;
 use crate::progress::Bar;
 
-/// Less free memory has no room for a model that says anything.
+/// With less free memory, no meaningful trial model fits.
 const FREE_BYTES_MIN: u64 = 2 << 30;
 
-/// Lengths of prompts: on a CPU one step each, and experts get some 20 and 170 rows.
+/// Prompt lengths: on a CPU one step each, in which experts get about 20 and 170 rows.
 const PROMPTS_OF_CPU: [usize; 2] = [64, 512];
 
-/// How fast the CPU computes.
+/// Measures the CPU.
 pub(super) fn of_cpu(available_bytes: Option<u64>, interrupt: &Interrupt) -> Result<Pace> {
     check_free(available_bytes)?;
     let n_threads: NonZeroUsize = n_threads_default();
@@ -80,8 +81,8 @@ struct PromptTimes {
     operations_per_s: f64,
 }
 
-/// From the seconds of two lengths: what both have is for the weights, the rest is per token.
-/// Attention is counted apart.
+/// Derives rates from the seconds of two prompt lengths: the common part is the time for the
+/// weights, the rest is per token. Attention is subtracted first.
 fn prompt_times(
     needs: &Needs,
     lengths: [usize; 2],
@@ -93,7 +94,7 @@ fn prompt_times(
         |n: f64| float(needs.attention_operations) * n * n / 2.0 / attention_operations_per_s;
     let [short, long] = [0, 1].map(|idx| (seconds[idx] - attention(lengths[idx])).max(1e-9));
     let token_s = (long - short) / (lengths[1] - lengths[0]);
-    // Noise may say that a longer prompt costs nothing, or the weights.
+    // Noise may make a longer prompt, or the weights, appear to cost nothing.
     let token_s = token_s.clamp(0.3 * long / lengths[1], long / lengths[1]);
     let weights_s = (long - lengths[1] * token_s).max(0.02 * long);
     let weights_bytes = float(needs.resident.n_bytes() + needs.experts_bytes());
@@ -101,7 +102,7 @@ fn prompt_times(
     PromptTimes { bytes_per_s: weights_bytes / weights_s, operations_per_s: operations / token_s }
 }
 
-/// Whether a folder of a trial that was killed is there; it is removed.
+/// Removes folders left by trials that were killed.
 pub(super) fn remove_old(root: &Path) {
     let Ok(entries) = fs::read_dir(root) else { return };
     for entry in entries.flatten() {

@@ -1,6 +1,6 @@
-//! Random models to try a machine with.
+//! Random models for measuring a machine.
 //!
-//! **Invariant:** a model's folder is gone when it is dropped.
+//! **Invariant:** a model's folder is removed on drop.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,10 +15,10 @@ use crate::interrupt::Interrupt;
 use crate::needs::{Needs, float};
 use crate::synth::{self, SynthArgs};
 
-/// Tokens that sessions hold.
+/// The capacity of sessions in tokens.
 pub(super) const CONTEXT: usize = 2048;
 
-/// A geometry.
+/// The dimensions of a trial model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     name: &'static str,
@@ -29,20 +29,20 @@ pub(super) struct Shape {
     n_experts: u64,
 }
 
-/// Layers and experts as those of models with 30 billion weights.
+/// Layers and experts of the size found in models with 30 billion weights.
 pub(super) const SMALL: Shape =
     Shape { name: "small", hidden: 2048, inner: 768, n_heads: 32, n_layers: 4, n_experts: 24 };
 
-/// The same for GPUs: deep, as a token's own time is long for few layers.
+/// For GPUs: deep, because the fixed time of a token outweighs that of a few layers.
 pub(super) const DEEP: Shape = Shape { name: "deep", n_layers: 12, ..SMALL };
 
-/// And with few of the layers.
+/// For GPUs: few layers.
 pub(super) const SHALLOW: Shape = Shape { name: "shallow", n_layers: 2, ..SMALL };
 
-/// And for prompts.
+/// For prompts on GPUs: many experts.
 pub(super) const MANY: Shape = Shape { name: "many", n_layers: 2, n_experts: 128, ..SMALL };
 
-/// As those of models with 235 billion.
+/// Layers and experts of the size found in models with 235 billion weights.
 pub(super) const LARGE: Shape =
     Shape { name: "large", hidden: 4096, inner: 1536, n_heads: 64, n_layers: 2, n_experts: 12 };
 
@@ -74,7 +74,7 @@ impl Shape {
     }
 }
 
-/// A random model, which removes itself.
+/// A random model, whose folder is removed on drop.
 #[derive(Debug)]
 pub(super) struct TrialModel {
     root: PathBuf,

@@ -1,4 +1,4 @@
-//! Seconds of answers and prompts, over one session.
+//! Times answers and prompts in seconds, over one session.
 //!
 //! **Invariant:** the first round of each kind does not count.
 
@@ -18,10 +18,10 @@ use crate::stream::Stream;
 /// Tokens of each round of answers.
 const N_ANSWER_TOKENS: usize = 24;
 
-/// Rounds that count, after one that does not; fewer where they take long.
+/// Rounds that count, after a first that does not; fewer if they take long.
 const N_ROUNDS: usize = 5;
 
-/// Rounds of one kind end after this: a software driver takes seconds for each.
+/// Upper bound on the time for rounds of one kind: a software driver takes seconds for each.
 const ROUNDS_TIME: Duration = Duration::from_secs(2);
 
 /// One session over an engine.
@@ -36,7 +36,7 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub(super) fn new(engine: &Engine, interrupt: &'a Interrupt) -> Result<Self> {
-        // What is read beside a step would be measured with it.
+        // Reads during a step would distort its time.
         crate::model::read_rest(engine, interrupt)?;
         Ok(Self {
             session: engine.session(CONTEXT)?,
@@ -55,7 +55,7 @@ impl<'a> Run<'a> {
         (first..self.n_drawn).map(token).collect()
     }
 
-    /// Computes for so long before anything counts.
+    /// Computes for `time` to warm up before anything is measured.
     pub(super) fn wake(&mut self, time: Duration) -> Result<()> {
         let began = clock::instant();
         while began.elapsed() < time {
@@ -64,7 +64,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Seconds per token of an answer.
+    /// Returns the seconds per token of an answer.
     pub(super) fn answer_s(&mut self) -> Result<f64> {
         let seconds = self.rounds(N_ANSWER_TOKENS, |run, tokens| {
             for token in tokens {
@@ -79,7 +79,7 @@ impl<'a> Run<'a> {
         Ok(seconds / float(N_ANSWER_TOKENS as u64))
     }
 
-    /// Seconds of prompts of two lengths.
+    /// Returns the seconds for prompts of two lengths.
     pub(super) fn prompts_s(&mut self, lengths: [usize; 2]) -> Result<[f64; 2]> {
         Ok([self.prompt_s(lengths[0])?, self.prompt_s(lengths[1])?])
     }

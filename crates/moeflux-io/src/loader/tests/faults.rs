@@ -3,7 +3,7 @@
 use super::*;
 use crate::simulated::{Faults, NthFault};
 
-/// Rates from a seed: any mixture, none above one read in ten.
+/// Returns seeded rates: any mixture, none above one read in ten.
 fn transient(seed: u64) -> Faults {
     let mut numbers = Numbers(seed << 20);
     let mut rate = || if numbers.below(2) == 0 { 0 } else { numbers.below(100) as u32 };
@@ -47,11 +47,11 @@ fn transient_faults_end_with_the_right_bytes() {
     assert!(faults.iter().all(|&it| it > 300), "{faults:?}");
 }
 
-/// Places that cannot be read at all: an error that names them; with a healthy mirror, none.
+/// Some offsets cannot be read at all: the error names them. With a healthy mirror, there is none.
 #[test]
 fn lasting_faults_end_with_a_typed_error_or_with_the_mirrors_bytes() {
     let lossy: Fit = |drive, seed| drive.with_faults(Faults { n_lost: 30, ..transient(seed) });
-    // What is read in part on one drive goes on at a block of the other.
+    // A read that is partly done on one drive continues at a block of the other.
     let small_blocks: Fit = |drive, seed| {
         let faults = Faults { seed, n_lost: 200, n_short: 500, ..Faults::default() };
         drive.with_faults(faults).with_block(512)
@@ -107,7 +107,7 @@ fn where_both_drives_fail_the_error_says_so() {
     rig.check_nothing_leaked();
 }
 
-/// A job that waits for its next attempt is over at once when it is cancelled.
+/// A job that waits for its next attempt ends at once when it is cancelled.
 #[test]
 fn what_waits_for_another_attempt_can_be_cancelled() {
     let mut rig = rig_with(&contents(), Faults { n_lost: 1000, ..Faults::default() });
@@ -120,7 +120,7 @@ fn what_waits_for_another_attempt_can_be_cancelled() {
     rig.check_nothing_leaked();
 }
 
-/// The 1st, 2nd, 3rd ... read fails, once and for good, until the run has no such read.
+/// The 1st, 2nd, 3rd ... read fails, once and permanently, until the run has no such read.
 #[test]
 fn whichever_read_fails_the_others_arrive() {
     let contents = contents();
@@ -129,7 +129,7 @@ fn whichever_read_fails_the_others_arrive() {
         loop {
             let nth = NthFault { n, n_attempts };
             let mut rig = rig_with(&contents, Faults { nth: Some(nth), ..Faults::default() });
-            // No two parts share a place, so that the fault hits one read.
+            // No two parts share an offset, so that the fault affects one read.
             for id in 0..9 {
                 let part = |at: u64| (FileIdx(0), (id * 4 + at) * 81_920 + 5, 70_000);
                 rig.submit(id, Class::Demand, &[part(0), part(1), part(2), part(3)]);
@@ -162,7 +162,7 @@ fn rig_with(contents: &[Arc<[u8]>], faults: Faults) -> Rig {
     Rig { clock, ..rig }
 }
 
-/// A drive that never does anything but interrupt ends with an error all the same.
+/// A drive that only interrupts leads to an error in the end.
 #[test]
 fn endless_interruptions_have_an_end() {
     for faults in [
@@ -179,7 +179,7 @@ fn endless_interruptions_have_an_end() {
     }
 }
 
-/// Every read comes short: all arrive, a block at a time if need be.
+/// Every read is short: all data arrives, a block at a time if necessary.
 #[test]
 fn only_short_reads_still_arrive() {
     let mut rig = rig_with(&contents(), Faults { n_short: 1000, ..Faults::default() });
@@ -190,7 +190,8 @@ fn only_short_reads_still_arrive() {
     rig.check_nothing_leaked();
 }
 
-/// A drive that is away for longer than it is asked fails; when it is back, all is well.
+/// A drive that is absent for longer than it is retried fails; if it is back earlier, the job
+/// succeeds.
 #[test]
 fn a_drive_that_comes_back_is_waited_for() {
     for (n_attempts_away, is_ready) in [(5, true), (6, false)] {
@@ -223,8 +224,8 @@ fn a_seed_replays() {
     assert_ne!(trace(1).2, trace(2).2);
 }
 
-/// A bit that arrives wrong is for checksums to find: whoever reads anew says so and gets another
-/// answer, also from a certain drive.
+/// Wrong bits are left for checksums to find. A caller that reads again says so and gets another
+/// result, also from a specific drive.
 #[test]
 fn flipped_bits_come_through_and_a_reread_is_another_read() {
     let flipping: Fit =
@@ -258,7 +259,7 @@ fn flipped_bits_come_through_and_a_reread_is_another_read() {
     assert!((n_wrong / 4..n_wrong).contains(&n_mended), "{n_mended} of {n_wrong}");
 }
 
-/// Two drives share the work by their speed, and a dead one gets next to none of it.
+/// Two drives share the work according to their speed, and a dead one gets almost none.
 #[test]
 fn work_goes_where_it_is_done_sooner() {
     let share = |fits: &[Fit]| {

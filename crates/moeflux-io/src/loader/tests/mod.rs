@@ -1,4 +1,4 @@
-//! The loader over simulated drives: a rig, and what jobs promise when nothing goes wrong.
+//! Tests the loader over simulated drives: a rig, and the behaviour of jobs without faults.
 
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
@@ -20,7 +20,7 @@ const READ_BYTES: usize = 64 << 10;
 const SLOT_BYTES: usize = 512 << 10;
 const N_SLOTS: usize = 16;
 
-/// Files, memory, and a loader that reads from the ones into the other.
+/// Files, memory, and a loader that reads the files into the memory.
 struct Rig {
     contents: Vec<Arc<[u8]>>,
     memory: SlotMemory,
@@ -30,7 +30,7 @@ struct Rig {
     finished: Vec<Finished>,
 }
 
-/// How to make a drive of the rig from a healthy one.
+/// Makes a drive of the rig from a healthy one.
 type Fit = fn(SimulatedDrive, u64) -> SimulatedDrive;
 
 fn contents() -> Vec<Arc<[u8]>> {
@@ -55,7 +55,7 @@ impl Rig {
         Self { contents: contents.to_vec(), memory, clock, loader, jobs, finished }
     }
 
-    /// Over simulated drives, one for each `fit`.
+    /// Creates a rig over simulated drives, one for each `fit`.
     fn new(contents: &[Arc<[u8]>], seed: u64, fits: &[Fit]) -> Self {
         let clock = VirtualClock::default();
         let drive = |fit: &Fit| -> Box<dyn BlockRead> {
@@ -80,7 +80,7 @@ impl Rig {
         self.jobs.push((JobId(id), parts));
     }
 
-    /// Up to nine extents that fit a slot.
+    /// Returns up to nine extents that fit into a slot.
     fn random_extents(&self, numbers: &mut Numbers) -> Vec<(FileIdx, u64, usize)> {
         let n_parts = numbers.below(N_PARTS_MAX + 1);
         let part = |_| {
@@ -93,8 +93,8 @@ impl Rig {
         (0..n_parts).map(part).collect()
     }
 
-    /// Waits for all jobs, and gives the outcome of each, with its slot back. Ready ones have
-    /// the right bytes.
+    /// Waits for all jobs. Returns the outcome of each and frees its slot. Ready ones must have the
+    /// right bytes.
     fn finish(&mut self) -> Vec<(JobId, Outcome)> {
         let mut n_calls = 0;
         while self.loader.n_jobs() > 0 {
@@ -132,7 +132,7 @@ impl Rig {
         }
     }
 
-    /// The slab can be given back: nobody holds a piece or a slot of it.
+    /// Checks that the slab can be freed: there is no other handle to it or piece of it.
     fn check_nothing_leaked(mut self) {
         assert!(self.jobs.is_empty(), "{:?} did not come back", self.jobs);
         let (place, slab) = self.memory.slabs().next().unwrap();
@@ -193,7 +193,7 @@ fn parts_are_laid_out_one_after_the_other_as_in_their_files() {
     assert_eq!((places, laid.slot_bytes()), (vec![0, 10, 4106], 4108));
 }
 
-/// A part a little longer than one read becomes two of like size, not one and a rest.
+/// A part slightly longer than one read becomes two of similar size, not one and a small rest.
 #[test]
 fn parts_are_divided_evenly() {
     let mut rig = Rig::new(&contents(), 0, &[HEALTHY]);

@@ -1,8 +1,8 @@
-//! Which job is read first, and jobs that are promoted and cancelled.
+//! Tests the order in which jobs are read, and jobs that are promoted and cancelled.
 
 use super::*;
 
-/// A drive that carries out one read after the other, in the order of submission.
+/// Makes a drive that carries out one read after the other, in the order of submission.
 const ONE_BY_ONE: Fit = |drive, _| {
     let latency_more_max = Duration::ZERO;
     drive.with_pace(Pace { latency_more_max, ..Pace::default() })
@@ -25,7 +25,7 @@ fn demands_come_before_guesses_that_were_there_first() {
     for id in 8..14 {
         rig.submit(id, Class::Demand, &FOUR_READS);
     }
-    // Two guesses were in flight already, more may not be.
+    // Two guesses were in flight already; more are not allowed.
     assert_eq!(ids(&rig.finish()), [0, 1, 8, 9, 10, 11, 12, 13, 2, 3, 4, 5, 6, 7]);
     rig.check_nothing_leaked();
 }
@@ -54,7 +54,7 @@ fn a_promoted_guess_comes_before_the_others() {
     assert!(!rig.loader.promote(JobId(99)));
     assert_eq!(ids(&rig.finish()), [0, 1, 6, 2, 3, 4, 5, 7]);
     let counts = rig.loader.counts();
-    // Promoted on the way, its bytes are those of a demand.
+    // It was promoted before its bytes arrived, so they count for a demand.
     assert_eq!(counts.demand_bytes, 2 * READ_BYTES as u64);
     assert_eq!(counts.guess_bytes, 6 * READ_BYTES as u64);
     rig.check_nothing_leaked();
@@ -95,8 +95,8 @@ fn a_job_cancelled_before_it_began_comes_back_without_a_read() {
     rig.check_nothing_leaked();
 }
 
-/// Random jobs, promotions, cancels and waits over one drive or two with transient faults: each
-/// job comes back once, and is ready unless it was cancelled.
+/// Random jobs, promotions, cancels and waits over one or two drives with transient faults: each
+/// job is returned once, and is ready unless it was cancelled.
 #[test]
 fn any_sequence_of_calls_brings_every_job_back_once() {
     let contents = contents();
@@ -168,7 +168,7 @@ fn check_outcomes(
     }
 }
 
-/// Dropped in the middle of everything, a loader leaves memory that nobody writes to.
+/// A loader that is dropped with reads in flight leaves memory that nothing writes to.
 #[test]
 fn a_dropped_loader_lets_go_of_the_memory() {
     let mut rig = Rig::new(&contents(), 0, &[HEALTHY, HEALTHY]);

@@ -1,4 +1,4 @@
-//! Drives that are gone for a time or for good, as a whole.
+//! Tests drives that are absent as a whole, temporarily or permanently.
 
 use std::io;
 
@@ -7,7 +7,8 @@ use crate::block::End;
 use crate::direct::FileFacts;
 use crate::identity::FileChange;
 
-/// A simulated drive that fails whatever ends before a certain time; or whose calls all fail.
+/// A simulated drive that fails every read that ends before a certain time, or whose calls all
+/// fail.
 #[derive(Debug)]
 struct Outage {
     drive: SimulatedDrive,
@@ -72,7 +73,8 @@ impl BlockRead for Outage {
     fn slab_removed(&mut self, _: &Slab) {}
 }
 
-/// A rig whose first drive is away until a certain time, with a healthy mirror or without.
+/// Creates a rig whose first drive is absent until a certain time, with or without a healthy
+/// mirror.
 fn rig_away(contents: &[Arc<[u8]>], until: Duration, has_mirror: bool) -> Rig {
     let clock = VirtualClock::default();
     let drive = || {

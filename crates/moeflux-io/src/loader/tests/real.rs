@@ -1,4 +1,4 @@
-//! The loader over drives of the machine: right bytes, and files that change under it.
+//! Tests the loader over real drives: right bytes, and files that change while they are in use.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -40,7 +40,8 @@ impl Files {
         None
     }
 
-    /// A rig for every kind of drive and way of reading, alone and with a mirror of another kind.
+    /// Creates a rig for every kind of drive and way of reading, alone and with a mirror of another
+    /// kind.
     fn rigs(&self) -> Vec<Rig> {
         let mut rigs = Vec::new();
         for kinds in [&["threads"] as &[&str], &["io_uring"], &["io_uring", "threads"]] {
@@ -118,7 +119,7 @@ fn a_file_that_was_written_to_is_an_error_that_says_so() {
     bytes[77] ^= 1;
     let before = fs::metadata(&files.paths[0]).unwrap().modified().unwrap();
     files.folder.write("0", &bytes);
-    // Clocks of file systems may be coarse.
+    // File system clocks may be coarse.
     let file = File::options().write(true).open(&files.paths[0]).unwrap();
     file.set_modified(before + Duration::from_secs(1)).unwrap();
     for mut rig in rigs {
@@ -130,7 +131,7 @@ fn a_file_that_was_written_to_is_an_error_that_says_so() {
     }
 }
 
-/// A loader may live on a thread of its own.
+/// A loader can run on a thread of its own.
 #[test]
 fn a_loader_can_be_moved_to_another_thread() {
     let files = Files::new("loader-moved");

@@ -1,6 +1,7 @@
-//! Dot products (SDOT): four products of signed bytes summed in one instruction. All else is NEON.
+//! Dot products (SDOT): four products of signed bytes summed in one instruction. Everything else is
+//! NEON.
 //!
-//! Wide codes are made signed by taking 128 away; 128 times the activations is added again.
+//! Wide codes are made signed by subtracting 128; 128 times the activations is added again.
 //! **Invariant:** a [`Dotprod`] exists only inside the functions of this table.
 
 use std::arch::aarch64::{
@@ -44,7 +45,7 @@ fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32
     matmul(Dotprod(()), (product, lay_blocks), scratch, out);
 }
 
-/// The sums of rows, and what is to be taken from each of them: -128 times the activations.
+/// The sums of rows, and the excess to subtract from each of them: -128 times the activations.
 type Sums = (IntQuarters, int32x4_t);
 
 #[inline]
@@ -81,7 +82,7 @@ fn close<const WIDE: bool>(_: IntQuarters, ([a, b, c, d], excess): Sums) -> IntQ
     [vsubq_s32(a, excess), vsubq_s32(b, excess), vsubq_s32(c, excess), vsubq_s32(d, excess)]
 }
 
-/// Of each piece of columns: eight products in each lane.
+/// For each piece of columns: eight products in each lane.
 pub(super) type Products = [int32x4_t; 4];
 
 #[inline]
@@ -103,7 +104,7 @@ fn piece_products([low, high]: [uint8x16_t; 2], [even, odd]: [int8x16_t; 2]) -> 
     sdot(sums, signed::<false>(high), odd)
 }
 
-/// One lane for each of four.
+/// Merges four into one lane each.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn merge([a, b, c, d]: [Products; 4]) -> Products {
@@ -154,7 +155,8 @@ pub(super) fn join([a, b, c, d]: [Products; 4]) -> [IntQuarters; 4] {
     ]
 }
 
-/// Four rows of activations meet four columns of codes in sixteen sums, which stay in registers.
+/// Multiplies four rows of activations by four columns of codes into sixteen sums, which stay in
+/// registers.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot_laid<const WIDE: bool, const PICKS: usize>(
@@ -217,7 +219,7 @@ fn dot_some<const WIDE: bool, const PICKS: usize>(
     }
     let mut ints = [no_ints(); PICKS];
     for t in 0..PICKS {
-        // Each lane has summed other columns here.
+        // Each lane has summed different columns here.
         let excess = vdupq_n_s32(vaddvq_s32(sums[t].1));
         ints[t] = close::<WIDE>(no_ints(), (sums[t].0, excess));
     }
@@ -247,7 +249,7 @@ fn add_lane<const LANE: usize>(
     ]
 }
 
-/// Codes as signed bytes: less 128 if they are wide.
+/// Returns codes as signed bytes: minus 128 if they are wide.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn signed<const WIDE: bool>(codes: uint8x16_t) -> int8x16_t {

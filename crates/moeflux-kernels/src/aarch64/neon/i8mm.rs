@@ -1,8 +1,8 @@
-//! Products of unsigned with signed bytes: all codes as they are. All else is NEON.
+//! Products of unsigned with signed bytes: all codes unchanged. Everything else is NEON.
 //!
-//! One row of activations takes USDOT; tiles take USMMLA, which multiplies two rows of codes by two
-//! rows of activations, eight columns at a time.
-//! **Invariant:** an [`I8mm`] exists only inside the functions of this table.
+//! One row of activations uses USDOT; tiles use USMMLA, which multiplies two rows of codes by two
+//! rows of activations, eight columns at a time. **Invariant:** an [`I8mm`] exists only inside the
+//! functions of this table.
 
 use std::arch::aarch64::{
     float32x4_t, int8x16_t, int32x4_t, uint8x16_t, vdupq_n_s8, vdupq_n_s32, vreinterpretq_s8_s64,
@@ -36,7 +36,7 @@ pub(in crate::aarch64) fn table() -> Option<&'static KernelTable> {
     is_available.then_some(&TABLE)
 }
 
-/// Proof that the CPU has NEON and its products of bytes of both kinds.
+/// Proof that the CPU has NEON and its mixed-sign byte products.
 #[derive(Clone, Copy)]
 struct I8mm(());
 
@@ -50,7 +50,7 @@ fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32
     matmul(I8mm(()), (product, lay_blocks), scratch, out);
 }
 
-/// Tiles are laid down in an order of their own.
+/// Unpacks blocks; this table's tiles have their own order.
 #[target_feature(enable = "neon,i8mm")]
 fn lay_blocks(
     rows: &BlockMatrix<'_>,
@@ -102,7 +102,7 @@ fn piece_products([low, high]: [uint8x16_t; 2], [even, odd]: [int8x16_t; 2]) -> 
     usdot(usdot(vdupq_n_s32(0), low, even), high, odd)
 }
 
-/// Eight columns of two rows stand together.
+/// Stores codes so that eight columns of two rows are adjacent.
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
 fn lay(codes: &[ByteQuarters; 4], target: &mut [LaidQuads; 4]) {
@@ -116,7 +116,7 @@ fn lay(codes: &[ByteQuarters; 4], target: &mut [LaidQuads; 4]) {
     }
 }
 
-/// Words of `a` and `b` in turn.
+/// Interleaves the words of `a` and `b`.
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
 fn join_words(a: uint8x16_t, b: uint8x16_t) -> [uint8x16_t; 2] {
@@ -124,8 +124,8 @@ fn join_words(a: uint8x16_t, b: uint8x16_t) -> [uint8x16_t; 2] {
     [vreinterpretq_u8_u32(vzip1q_u32(a, b)), vreinterpretq_u8_u32(vzip2q_u32(a, b))]
 }
 
-/// Four rows of activations meet sixteen of codes in sixteen registers of sums. A single one goes
-/// twice: no more instructions than USDOT would take.
+/// Multiplies four rows of activations by sixteen of codes in sixteen registers of sums. A single
+/// row is computed twice, which takes no more instructions than USDOT.
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
 fn dot_laid<const WIDE: bool, const PICKS: usize>(
@@ -151,8 +151,8 @@ fn dot_laid<const WIDE: bool, const PICKS: usize>(
     ints
 }
 
-/// What two rows of activations give with rows `2 i` and `2 i + 1` of codes: by rows of codes, then
-/// of activations.
+/// The sums of two rows of activations with rows `2 i` and `2 i + 1` of codes: by rows of codes,
+/// then of activations.
 type PairSums = [int32x4_t; 8];
 
 #[inline]
@@ -187,7 +187,7 @@ fn dot_pairs<const PAIRS: usize>(
     ints
 }
 
-/// Sixteen columns of two rows, eight of both at a time.
+/// Loads sixteen columns of two rows, eight of both at a time.
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
 fn values_of_two(a: &[i8; 16], b: &[i8; 16]) -> [int8x16_t; 2] {
@@ -211,7 +211,7 @@ fn multiply_add(sums: PairSums, [low, high]: [ByteQuarters; 2], x: int8x16_t) ->
     ]
 }
 
-/// The sums of the first row of activations, then of the second.
+/// Returns the sums of the first row of activations, then of the second.
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
 fn by_activations([a, b, c, d, e, f, g, h]: PairSums) -> [IntQuarters; 2] {

@@ -1,9 +1,8 @@
 //! Integers of sixteen rows in four registers of four rows each.
 //!
 //! Sixteen bytes of rows `r`, `r + 4`, `r + 8` and `r + 12` are loaded together, and four such
-//! loads are transposed, register by register.
-//! **Invariant:** sums in 16 bits stay below 2^15: a half byte times an int8 is at most 15 * 127,
-//! and at most sixteen of them meet in a lane.
+//! loads are transposed, register by register. **Invariant:** sums in 16 bits stay below 2^15: a
+//! half byte times an int8 is at most 15 * 127, and a lane sums at most sixteen of them.
 
 use std::arch::aarch64::{
     float32x4_t, int8x16_t, int16x8_t, int32x4_t, uint8x16_t, uint32x4_t, vaddq_s32, vandq_u8,
@@ -208,8 +207,8 @@ pub(super) fn field_floats([a, b, c, d]: ByteQuarters, right: u32, mask: i32) ->
     ]
 }
 
-/// A byte of 0 stands for 2^-127: as a float, no exponent and the highest bit of the fraction. One
-/// of 255 stands for a NaN.
+/// A byte of 0 encodes 2^-127: as a float, no exponent and the highest bit of the fraction. A byte
+/// of 255 encodes NaN.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn half_powers([a, b, c, d]: ByteQuarters, right: u32) -> Quarters {
@@ -287,7 +286,7 @@ pub(super) fn prefetch<const NEAR: bool>(address: *const u8) {
     }
 }
 
-/// The four values in each word.
+/// Repeats the four values in each word.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn broadcast(values: [i8; 4]) -> int8x16_t {
@@ -296,7 +295,7 @@ pub(super) fn broadcast(values: [i8; 4]) -> int8x16_t {
     vreinterpretq_s8_s32(vdupq_n_s32(i32::from_le_bytes(bytes)))
 }
 
-/// Codes of a line: for each sixteen bytes, low halves and high halves.
+/// Returns the codes of a line: for each sixteen bytes, low halves and high halves.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn line_codes(line: &[u8; 64]) -> [[uint8x16_t; 2]; 4] {
@@ -310,7 +309,7 @@ fn both_halves(bytes: uint8x16_t) -> [uint8x16_t; 2] {
     [vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes)]
 }
 
-/// To the order of [`line_codes`].
+/// Reorders values to match [`line_codes`].
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn lay_values(x: &[i8; 128], target: &mut [i8; 128]) {
@@ -326,7 +325,7 @@ pub(super) fn lay_values(x: &[i8; 128], target: &mut [i8; 128]) {
     }
 }
 
-/// Values of a line in the order of [`line_codes`].
+/// Loads the values of a line in the order of [`line_codes`].
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn line_values(x: &[i8; 128]) -> [[int8x16_t; 2]; 4] {
@@ -345,7 +344,7 @@ fn load_words(values: &[i8; 16]) -> int32x4_t {
     vreinterpretq_s32_s8(load_values(values))
 }
 
-/// Of each piece of columns: four products in each lane.
+/// For each piece of columns: four products in each lane.
 pub(super) type Products = [int16x8_t; 4];
 
 #[inline]
@@ -370,7 +369,7 @@ fn piece_products([low, high]: [uint8x16_t; 2], [even, odd]: [int8x16_t; 2]) -> 
     vmlal_high_s8(sums, high, odd)
 }
 
-/// Two lanes for each of four: sixteen products in each, at most 16 * 15 * 127 < 2^15.
+/// Merges four into two lanes each, with sixteen products per lane: at most 16 * 15 * 127 < 2^15.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn merge([a, b, c, d]: [Products; 4]) -> Products {
@@ -430,7 +429,7 @@ fn join_piece([a, b, c, d]: [int16x8_t; 4]) -> IntQuarters {
 /// Products in 16 bits, four per row: two rows in a register.
 pub(super) type Shorts = [[int16x8_t; 2]; 4];
 
-/// Sums of the low and, where codes are wide, of the high halves of codes.
+/// Sums of the low halves of codes and, if codes are wide, of the high halves.
 pub(super) type Sums = [Shorts; 2];
 
 #[inline]
@@ -495,7 +494,7 @@ fn add_rows(ints: IntQuarters, sums: Shorts) -> IntQuarters {
     ]
 }
 
-/// Adds the sum of each four lanes. Two of them still fit 16 bits: 2 * 8 * 15 * 127 < 2^15.
+/// Adds the sum of each four lanes. Sums of two still fit 16 bits: 2 * 8 * 15 * 127 < 2^15.
 #[inline]
 #[target_feature(enable = "neon")]
 fn add_fours(ints: int32x4_t, [a, b]: [int16x8_t; 2]) -> int32x4_t {
@@ -510,7 +509,7 @@ pub(super) fn lay(codes: &[ByteQuarters; 4], target: &mut [LaidQuads; 4]) {
     }
 }
 
-/// One row of activations after the other: its sums in 16 bits leave no registers for more.
+/// Processes one row of activations at a time: its 16-bit sums leave no registers for more.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn dot_laid<const WIDE: bool, const PICKS: usize>(

@@ -62,7 +62,7 @@ fn store(vector: Quarters, lanes: &mut Lanes) {
     }
 }
 
-/// These CPUs notice when whole lines are written, and do not read them first.
+/// These CPUs detect writes of whole lines, and do not read them first.
 #[inline]
 #[target_feature(enable = "neon")]
 fn store_past_cache(vector: Quarters, lanes: &mut Lanes) {
@@ -112,13 +112,13 @@ fn fma(a: Quarters, b: Quarters, acc: Quarters) -> Quarters {
 #[target_feature(enable = "neon")]
 fn reduce4(vectors: [Quarters; 4]) -> float32x4_t {
     let [a, b, c, d] = vectors;
-    // Even lanes hold the sums, odd lanes the same once more.
+    // Even lanes hold the sums, odd lanes duplicate them.
     let ab = vpaddq_f32(to_two(a), to_two(b));
     let cd = vpaddq_f32(to_two(c), to_two(d));
     vuzp1q_f32(ab, cd)
 }
 
-/// Lanes `j` + `j + 8`, then + `j + 4`, then + `j + 2`: two sums, twice.
+/// Adds lanes `j` + `j + 8`, then + `j + 4`, then + `j + 2`: two sums, duplicated.
 #[inline]
 #[target_feature(enable = "neon")]
 fn to_two(vector: Quarters) -> float32x4_t {

@@ -1,4 +1,4 @@
-//! Some blocks of sixteen rows, and how a kind's codes and scales leave them.
+//! Some blocks of sixteen rows, and the unpacking of a kind's codes and scales.
 
 use crate::blocks::{Apart, BlockKind};
 use crate::int8::block::RowBlock;
@@ -12,22 +12,22 @@ pub(super) const SPAN_COLS: usize = 4 * PIECE;
 /// Columns of a large block.
 pub(super) const CHUNK_COLS_MAX: usize = 2 * SPAN_COLS;
 
-/// Groups of a chunk at most.
+/// Upper bound on the groups of a chunk.
 const CHUNK_GROUPS_MAX: usize = CHUNK_COLS_MAX / (PIECE / 2);
 
 /// A large block, or four small ones, of each of sixteen rows.
 pub(in crate::int8) struct Chunk<'a> {
     pub(super) rows: RowBlock<'a>,
-    /// The first byte of each row.
+    /// Offset of the first byte in each row.
     pub(super) at: usize,
-    /// Scales of blocks that have them apart.
+    /// Separately stored scales of blocks.
     pub(super) scales: RowBlock<'a>,
-    /// The first byte of those of each row.
+    /// Offset of the first scale byte in each row.
     pub(super) scales_at: usize,
 }
 
 impl<'a> Chunk<'a> {
-    /// Sixteen bytes of each row from a byte of the chunk, four at a time.
+    /// Returns sixteen bytes of each row from a byte of the chunk, four at a time.
     #[inline(always)]
     pub(super) fn quads<S: IntSimd>(&self, simd: S, at: usize) -> [S::Quads; 4] {
         simd.quads(&self.rows.pieces(self.at + at))
@@ -39,10 +39,10 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// What was made ready of a chunk.
+/// Preprocessed data of a chunk.
 #[repr(align(64))]
 pub(in crate::int8) struct Prepared {
-    /// For kinds whose codes do not come out of their bytes by vectors: sixteen rows of them.
+    /// Sixteen rows of codes, for kinds whose codes are not unpacked by vectors.
     pub(super) codes: [[u8; CHUNK_COLS_MAX]; LANES],
     /// Scales and biases of the groups.
     pub(super) scales: [[Lanes; 2]; CHUNK_GROUPS_MAX],
@@ -56,8 +56,7 @@ impl Prepared {
 /// Sixteen columns of sixteen rows, four at a time.
 pub(in crate::int8) type Half<S> = [<S as IntSimd>::Quads; 4];
 
-/// What is added to the values that codes of a kind stand for, to make them unsigned; nothing where
-/// groups have a bias.
+/// Returns the offset that makes a kind's signed codes unsigned; zero if groups have a bias.
 pub(in crate::int8) const fn offset(kind: BlockKind) -> u8 {
     match kind {
         BlockKind::Q4_1 | BlockKind::Q5_1 | BlockKind::Q2_K | BlockKind::Q4_K | BlockKind::Q5_K => {
@@ -74,7 +73,7 @@ pub(in crate::int8) const fn offset(kind: BlockKind) -> u8 {
     }
 }
 
-/// Whether codes of a kind have more than 4 bits, once they are unsigned.
+/// Returns whether codes of a kind have more than 4 bits, once they are unsigned.
 pub(in crate::int8) const fn is_wide(kind: BlockKind) -> bool {
     !matches!(
         kind,
@@ -82,22 +81,22 @@ pub(in crate::int8) const fn is_wide(kind: BlockKind) -> bool {
     )
 }
 
-/// Blocks of a chunk.
+/// Returns the blocks of a chunk.
 pub(super) const fn chunk_blocks(kind: BlockKind) -> usize {
     SPAN_COLS.div_ceil(kind.block_cols())
 }
 
-/// How codes of a kind leave their blocks by vectors.
+/// Unpacking of a kind's codes by vectors.
 pub(in crate::int8) trait BlockCodes {
     const KIND: BlockKind;
 
-    /// Whether the halves of a unit stand [`PIECE`] columns apart from each other.
+    /// Whether the halves of a unit are [`PIECE`] columns apart.
     const STRIDED: bool = false;
 
-    /// Makes a chunk's scales and biases ready, and whatever [`BlockCodes::unit`] wants.
+    /// Prepares a chunk's scales and biases, and other data for [`BlockCodes::unit`].
     fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared);
 
-    /// The codes of 64 columns.
+    /// Returns the codes of 64 columns.
     fn unit<S: IntSimd>(
         simd: S,
         chunk: &Chunk<'_>,
@@ -105,14 +104,14 @@ pub(in crate::int8) trait BlockCodes {
         unit: usize,
     ) -> [Half<S>; 4];
 
-    /// Which half of a span the `j`-th of a unit is.
+    /// Returns the half of a span that the `j`-th half of a unit is.
     #[inline(always)]
     fn place(unit: usize, j: usize) -> usize {
         if Self::STRIDED { 2 * j + unit % 2 } else { unit % 2 * 4 + j }
     }
 }
 
-/// 64 columns of codes that were prepared.
+/// Returns 64 columns of prepared codes.
 #[inline(always)]
 pub(super) fn prepared_unit<S: IntSimd>(simd: S, prepared: &Prepared, unit: usize) -> [Half<S>; 4] {
     let rows = RowBlock::new(prepared.codes.as_flattened(), (8, CHUNK_COLS_MAX), 0);
@@ -121,7 +120,7 @@ pub(super) fn prepared_unit<S: IntSimd>(simd: S, prepared: &Prepared, unit: usiz
     [chunk.quads(simd, 0), chunk.quads(simd, 16), chunk.quads(simd, 32), chunk.quads(simd, 48)]
 }
 
-/// Makes a chunk of any kind ready, without vectors.
+/// Prepares a chunk of any kind, without vectors.
 pub(super) fn prepare_any(kind: BlockKind, chunk: &Chunk<'_>, prepared: &mut Prepared) {
     let (block_cols, block_bytes) = (kind.block_cols(), kind.block_bytes());
     let n_groups = block_cols / kind.group_cols();

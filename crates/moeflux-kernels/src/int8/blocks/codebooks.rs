@@ -1,4 +1,4 @@
-//! The kinds that take their codes from codebooks: eight columns are a look-up in memory.
+//! The kinds with codebooks: eight columns are a lookup in memory.
 #![expect(non_camel_case_types, reason = "the names of kinds")]
 #![expect(clippy::needless_range_loop, reason = "iterators move arrays of vectors to memory")]
 
@@ -6,7 +6,7 @@ use super::chunk::{BlockCodes, Chunk, Half, Prepared, offset, prepared_unit};
 use crate::blocks::{BlockKind, IQ2_XXS_GRID, IQ3_XXS_GRID, SIGNS};
 use crate::int8::simd::IntSimd;
 
-/// What is added to eight magnitudes of IQ2_XXS, or of IQ3_XXS.
+/// Offset of eight magnitudes of IQ2_XXS, or of IQ3_XXS.
 const OFFSETS: u64 = u64::from_le_bytes([offset(BlockKind::IQ2_XXS); 8]);
 
 const _: () = assert!(offset(BlockKind::IQ3_XXS) == offset(BlockKind::IQ2_XXS), "one for both");
@@ -77,7 +77,7 @@ fn block_scale<S: IntSimd>(simd: S, chunk: &Chunk<'_>) -> S::Vector {
     simd.widened(&chunk.bytes::<2>(0).map(|it| u16::from_le_bytes(*it)))
 }
 
-/// A group's scale: half more than the highest 4 bits of its word, in units of `unit`.
+/// Stores a group's scale: the highest 4 bits of its word plus one half, in units of `unit`.
 #[inline(always)]
 fn store_scale<S: IntSimd>(
     simd: S,
@@ -91,7 +91,7 @@ fn store_scale<S: IntSimd>(
     simd.store(simd.mul(scale, factor), &mut prepared.scales[g][0]);
 }
 
-/// The codes of 32 columns: four times eight magnitudes, and seven signs for each.
+/// Stores the codes of 32 columns: four times eight magnitudes, and seven signs for each.
 #[inline(always)]
 fn store_piece(magnitudes: [u64; 4], signs: u32, target: &mut [u8; 32]) {
     let (eights, _) = target.as_chunks_mut::<8>();

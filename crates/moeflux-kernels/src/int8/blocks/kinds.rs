@@ -1,4 +1,4 @@
-//! The kinds: where their codes and scales lie.
+//! The kinds, with the location of their codes and scales.
 #![expect(non_camel_case_types, reason = "the names of kinds")]
 #![expect(clippy::needless_range_loop, reason = "iterators move arrays of vectors to memory")]
 
@@ -7,8 +7,8 @@ use crate::blocks::{BlockKind, E2M1_VALUES, IQ4_VALUES};
 use crate::int8::simd::{HalfKind, IntSimd};
 use crate::lanes::LANES;
 
-/// Evaluates an expression with the type `$K` of a kind that is known at run time only and that is
-/// among `$name`s, or else another expression.
+/// Evaluates an expression with the type `$K` of a kind known at run time if it is among the
+/// `$name`s, or else another expression.
 macro_rules! for_kind {
     ($kind:expr, $($name:ident)*, $K:ident => $body:expr, else $other:expr) => {
         match $kind {
@@ -22,7 +22,7 @@ macro_rules! for_kind {
 }
 pub(in crate::int8) use for_kind;
 
-/// Types that stand for kinds.
+/// Types that represent kinds.
 pub(in crate::int8) struct Q4_0;
 pub(in crate::int8) struct Q4_1;
 pub(in crate::int8) struct Q8_0;
@@ -141,7 +141,7 @@ impl BlockCodes for Q3_K {
         let high = chunk.quads(simd, 16 * (unit % 2));
         let mut halves = pairs(simd, chunk.quads(simd, 32 + 16 * unit));
         for j in 0..4 {
-            // From the bit of 128 columns and the j-th 32 of them to bit 2.
+            // Moves the bit of 128 columns and the j-th 32 of them to bit 2.
             let bit = shift(unit / 2 * 4 + j);
             let (right, left) = (bit.saturating_sub(2), 2_u32.saturating_sub(bit));
             for i in 0..4 {
@@ -170,7 +170,7 @@ impl BlockCodes for Q4_K {
 impl BlockCodes for Q5_K {
     const KIND: BlockKind = BlockKind::Q5_K;
 
-    /// The fifth bits, which all units share, are kept in the order of rows.
+    /// Stores the fifth bits, which all units share, in row order.
     #[inline(always)]
     fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
         six_bit_scales(simd, chunk, prepared);
@@ -193,7 +193,7 @@ impl BlockCodes for Q5_K {
         let (high, _) = prepared.codes.as_flattened().as_chunks::<64>();
         let mut halves = nibbles_of_64(simd, chunk, 48 + 32 * unit);
         for j in 0..4 {
-            // From the bit of 32 columns to bit 4.
+            // Moves the bit of 32 columns to bit 4.
             let bit = shift(2 * unit + j / 2);
             let (right, left) = (bit.saturating_sub(4), 4_u32.saturating_sub(bit));
             for i in 0..4 {
@@ -238,10 +238,10 @@ impl BlockCodes for Q6_K {
     }
 }
 
-/// IQ4's values, less the least of them.
+/// IQ4's values, minus the smallest.
 const IQ4_CODES: [u8; 16] = with_offset(IQ4_VALUES, offset(BlockKind::IQ4_NL));
 
-/// Twice the values of e2m1, less the least of them.
+/// Twice the values of e2m1, minus the smallest.
 const E2M1_CODES: [u8; 16] = with_offset(E2M1_VALUES, offset(BlockKind::MXFP4));
 
 const fn with_offset(values: [i8; 16], offset: u8) -> [u8; 16] {
@@ -321,7 +321,7 @@ impl BlockCodes for MXFP4_APART {
         }
     }
 
-    /// Activations stand in the order in which even and odd columns leave their bytes.
+    /// Activations have the order in which even and odd columns are unpacked from bytes.
     #[inline(always)]
     fn unit<S: IntSimd>(simd: S, chunk: &Chunk<'_>, _: &Prepared, unit: usize) -> [Half<S>; 4] {
         let (a, b) = (chunk.quads(simd, 32 * unit), chunk.quads(simd, 32 * unit + 16));
@@ -337,7 +337,7 @@ impl BlockCodes for MXFP4_APART {
     }
 }
 
-/// Four bytes of each row.
+/// Loads four bytes of each row.
 #[inline(always)]
 fn words<S: IntSimd>(simd: S, pieces: [&[u8; 4]; LANES]) -> S::Quads {
     let mut words = [0; 4 * LANES];
@@ -348,18 +348,18 @@ fn words<S: IntSimd>(simd: S, pieces: [&[u8; 4]; LANES]) -> S::Quads {
     simd.load_quads(&words)
 }
 
-/// A number of bits, as vectors want it.
+/// Converts a number of bits for vector shifts.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "at most 31")]
 const fn shift(n: usize) -> u32 {
     n as u32
 }
 
-/// Of two times sixteen bytes, the low halves, then the high ones.
+/// Unpacks, of two times sixteen bytes, the low halves, then the high ones.
 #[inline(always)]
 fn nibbles<S: IntSimd>(simd: S, chunk: &Chunk<'_>, [a, b]: [usize; 2]) -> [Half<S>; 4] {
     let (a, b) = (chunk.quads(simd, a), chunk.quads(simd, b));
-    // By an index everywhere: closures would be functions without the instruction set.
+    // Indexed loops everywhere: closures would be functions without the instruction set.
     let mut halves = [a; 4];
     for i in 0..4 {
         halves[0][i] = simd.low_halves(a[i]);
@@ -370,7 +370,7 @@ fn nibbles<S: IntSimd>(simd: S, chunk: &Chunk<'_>, [a, b]: [usize; 2]) -> [Half<
     halves
 }
 
-/// For each code the entry of a table.
+/// Looks up each code in a table.
 #[inline(always)]
 fn looked_up<S: IntSimd>(simd: S, table: &[u8; 16], mut halves: [Half<S>; 4]) -> [Half<S>; 4] {
     for half in &mut halves {
@@ -381,14 +381,14 @@ fn looked_up<S: IntSimd>(simd: S, table: &[u8; 16], mut halves: [Half<S>; 4]) ->
     halves
 }
 
-/// The low halves of 32 bytes, then the high ones.
+/// Unpacks the low halves of 32 bytes, then the high ones.
 #[inline(always)]
 fn nibbles_of_64<S: IntSimd>(simd: S, chunk: &Chunk<'_>, at: usize) -> [Half<S>; 4] {
     let [a, b, c, d] = nibbles(simd, chunk, [at, at + 16]);
     [a, c, b, d]
 }
 
-/// Codes of 2 bits: the lowest of each byte, then the next.
+/// Unpacks 2-bit codes: the lowest of each byte, then the next.
 #[inline(always)]
 fn pairs<S: IntSimd>(simd: S, bytes: Half<S>) -> [Half<S>; 4] {
     let mut halves = [bytes; 4];
@@ -400,7 +400,7 @@ fn pairs<S: IntSimd>(simd: S, bytes: Half<S>) -> [Half<S>; 4] {
     halves
 }
 
-/// The scales of four small blocks, which begin with them.
+/// Stores the scales of four small blocks, which begin with them.
 #[inline(always)]
 fn small_scales<const BYTES: usize, S: IntSimd>(
     simd: S,
@@ -413,7 +413,7 @@ fn small_scales<const BYTES: usize, S: IntSimd>(
     }
 }
 
-/// Sixteen scales of a byte each, less a number.
+/// Stores sixteen scales of one byte each, minus a number.
 #[inline(always)]
 fn byte_scales<S: IntSimd>(
     simd: S,
@@ -428,7 +428,7 @@ fn byte_scales<S: IntSimd>(
     }
 }
 
-/// The scales and biases of Q4_K and Q5_K.
+/// Stores the scales and biases of Q4_K and Q5_K.
 #[inline(always)]
 fn six_bit_scales<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
     let [first, low, middle, high] = chunk.quads(simd, 0);

@@ -1,4 +1,4 @@
-//! Sixteen rows of blocks, laid down in tiles.
+//! Unpacking of sixteen rows of blocks into tiles.
 
 use std::ops::Range;
 
@@ -19,14 +19,14 @@ pub(super) const HALF_COLS: usize = PIECE / 2;
 /// Columns of a unit.
 const UNIT_COLS: usize = 4 * HALF_COLS;
 
-/// Blocks of a chunk of small ones.
+/// Small blocks of a chunk.
 const TAIL_BLOCKS: usize = 4;
 
-/// Bytes of as many blocks of the largest small kind.
+/// Bytes of that many blocks of the largest small kind.
 const TAIL_BYTES: usize = TAIL_BLOCKS * 34;
 
-/// Lays some columns of blocks down, which begin with a chunk: a table's function, compiled once
-/// for all that takes tiles.
+/// Unpacks some columns of blocks, beginning with a chunk: a function of the table, compiled once
+/// for all code that uses tiles.
 pub(crate) type LayBlocks =
     unsafe fn(&BlockMatrix<'_>, Range<usize>, &mut Memory, (&mut Tile, &mut Scales));
 
@@ -38,7 +38,7 @@ pub(crate) struct BlockMatrix<'a> {
     pub(crate) first_row: usize,
 }
 
-/// Sixteen rows of a matrix of blocks whose codes are wide or not, and have biases or not.
+/// Sixteen rows of a matrix of blocks, by width of codes and presence of biases.
 #[derive(Clone, Copy)]
 pub(crate) struct BlockRows<'a, const WIDE: bool, const BIASED: bool> {
     rows: BlockMatrix<'a>,
@@ -46,7 +46,7 @@ pub(crate) struct BlockRows<'a, const WIDE: bool, const BIASED: bool> {
 }
 
 impl<'a, const WIDE: bool, const BIASED: bool> BlockRows<'a, WIDE, BIASED> {
-    /// `lay` is the table's.
+    /// Creates the rows from row 0; `lay` is the table's.
     pub(crate) fn new((matrix, kind): (Matrix<'a>, BlockKind), lay: LayBlocks) -> Self {
         Self { rows: BlockMatrix { matrix, kind, first_row: 0 }, lay }
     }
@@ -102,7 +102,7 @@ impl<const WIDE: bool, const BIASED: bool> Sixteen for BlockRows<'_, WIDE, BIASE
     }
 }
 
-/// What taking blocks apart needs.
+/// Scratch memory for unpacking blocks.
 pub(crate) struct Memory {
     pub(super) prepared: Prepared,
     pub(super) tail: Tail,
@@ -112,14 +112,14 @@ impl Memory {
     pub(super) const ZEROS: Self = Self { prepared: Prepared::ZEROS, tail: Tail::ZEROS };
 }
 
-/// The last blocks of sixteen rows, where they are fewer than make a chunk.
+/// The last blocks of sixteen rows, if they do not fill a chunk.
 pub(super) struct Tail {
     blocks: [[u8; TAIL_BYTES]; LANES],
     scales: [[u8; TAIL_BLOCKS]; LANES],
 }
 
 impl BlockMatrix<'_> {
-    /// The chunk from a column on; one that is not whole is filled up with zeros.
+    /// Returns the chunk from a column on; a partial one is padded with zeros.
     #[inline(always)]
     pub(super) fn chunk<'t>(
         &'t self,
@@ -133,7 +133,7 @@ impl BlockMatrix<'_> {
         };
         let row_bytes = layout.row_bytes();
         let rows = every(self.matrix.codes(), row_bytes);
-        // Known when this is compiled for a kind: others have no code for it.
+        // A constant for each kind: other kinds have no code for it.
         let scales = match kind.scale_bytes() {
             0 => RowBlock::new(&[], (8, 0), 0),
             _ => every(self.matrix.scales(), layout.scale_row_bytes()),
@@ -142,7 +142,7 @@ impl BlockMatrix<'_> {
         let at = block_idx * kind.block_bytes();
         let scales_at = block_idx * kind.scale_bytes();
         let chunk = Chunk { rows, at, scales, scales_at };
-        // One block is there, or the column would lie beyond the row.
+        // At least one block exists, or the column would be beyond the row.
         let n_blocks = chunk_blocks(kind);
         if n_blocks == 1 || at + n_blocks * kind.block_bytes() <= row_bytes {
             return chunk;
@@ -156,8 +156,8 @@ impl Tail {
     const ZEROS: Self =
         Self { blocks: [[0; TAIL_BYTES]; LANES], scales: [[0; TAIL_BLOCKS]; LANES] };
 
-    /// Takes the chunk by value: it would be kept in memory if its address were given away, and all
-    /// that is read of it with it.
+    /// Copies a partial chunk. Takes it by value: if its address escaped, it would be kept in
+    /// memory, and with it everything read from it.
     #[cold]
     fn fill(&mut self, chunk: Chunk<'_>) {
         for (r, (blocks, scales)) in self.blocks.iter_mut().zip(&mut self.scales).enumerate() {
@@ -174,7 +174,7 @@ impl Tail {
     }
 }
 
-/// Takes the bytes, and zeros behind them.
+/// Copies the bytes and pads with zeros.
 fn fill_up(target: &mut [u8], bytes: &[u8]) {
     target[..bytes.len()].copy_from_slice(bytes);
     target[bytes.len()..].fill(0);
@@ -235,7 +235,7 @@ fn lay_unit<K: BlockCodes, S: IntSimd>(
     }
 }
 
-/// Any kind, taken apart without vectors.
+/// Unpacks any kind without vectors.
 #[inline(always)]
 fn lay_any<S: IntSimd>(
     simd: S,
@@ -260,7 +260,7 @@ fn lay_any<S: IntSimd>(
 }
 
 impl Scales {
-    /// Takes the scales of a chunk, as far as it lies within the columns.
+    /// Copies the scales of a chunk, as far as it is within the columns.
     #[inline(always)]
     fn take(&mut self, kind: BlockKind, (col, n_cols): (usize, usize), prepared: &Prepared) {
         let n_groups = (n_cols - col) / kind.group_cols();
@@ -270,8 +270,8 @@ impl Scales {
 }
 
 impl Tile {
-    /// The columns of a span, sixteen at a time. There is room for whole spans, also where the row
-    /// ends within one.
+    /// Returns the columns of a span, sixteen at a time. There is space for whole spans, even if
+    /// the row ends within one.
     #[inline(always)]
     fn span(&mut self, col: usize) -> &mut [[[u8; 64]; 4]; SPAN_COLS / HALF_COLS] {
         let (halves, _) = self.quads.as_chunks_mut::<4>();

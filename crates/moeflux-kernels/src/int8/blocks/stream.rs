@@ -1,6 +1,6 @@
-//! One row of activations meets the codes of blocks as they leave memory.
+//! Product of one row of activations with the codes of blocks as they are read from memory.
 //!
-//! **Invariant:** an output's groups are added in ascending order, as everywhere.
+//! **Invariant:** an output's groups are added in ascending order, on every path.
 
 use super::chunk::{BlockCodes, Chunk, Half, Prepared, SPAN_COLS, chunk_blocks, is_wide, offset};
 use super::rows::{BlockMatrix, BlockRows, HALF_COLS, Memory};
@@ -15,12 +15,12 @@ use crate::lanes::{LANES, Lanes};
 /// Values of a span, sixteen at a time.
 type SpanValues = [[i8; HALF_COLS]; SPAN_COLS / HALF_COLS];
 
-/// Columns, and bytes of each row, of a chunk.
+/// Returns the columns of a chunk, and its bytes per row.
 const fn chunk_size(kind: BlockKind) -> (usize, usize) {
     (chunk_blocks(kind) * kind.block_cols(), chunk_blocks(kind) * kind.block_bytes())
 }
 
-/// `out[block of rows][row of the block]`, for a matrix of at least sixteen rows.
+/// Computes `out[block of rows][row of the block]`, for a matrix of at least sixteen rows.
 #[inline(always)]
 pub(in crate::int8) fn meet_one<K: BlockCodes, S: IntSimd>(
     simd: S,
@@ -61,8 +61,8 @@ fn meet_span<K: BlockCodes, S: IntSimd>(
     acc: S::Vector,
 ) -> S::Vector {
     let (from, to) = (span_byte(K::KIND, span), span_byte(K::KIND, span + 1));
-    // Models have rows of others between only for the kinds whose scales stand apart. Of another
-    // kind such rows are multiplied as well, but the request is for bytes of no use.
+    // Models interleave rows only for kinds whose scales are stored separately. Interleaved rows of
+    // other kinds are computed correctly, but the prefetched bytes are useless.
     if K::KIND.scale_bytes() > 0 {
         chunk.rows.prefetch_next_of_every(simd, chunk.at + from, to - from);
     } else {
@@ -87,7 +87,7 @@ fn meet_span<K: BlockCodes, S: IntSimd>(
     add_groups::<K, S>(simd, (&x.steps[first_group..], &x.sums[first_group..]), scales, &ints, acc)
 }
 
-/// The last values of a row, filled up with zeros.
+/// Returns the last values of a row, padded with zeros.
 #[cold]
 fn last_values(x: &[i8]) -> SpanValues {
     let mut values = [[0; HALF_COLS]; SPAN_COLS / HALF_COLS];
@@ -95,7 +95,7 @@ fn last_values(x: &[i8]) -> SpanValues {
     values
 }
 
-/// The first byte of a span of a chunk, or one near it.
+/// Returns the first byte of a span of a chunk, or one near it.
 const fn span_byte(kind: BlockKind, span: usize) -> usize {
     let (n_cols, n_bytes) = chunk_size(kind);
     n_bytes * span / (n_cols / SPAN_COLS)
@@ -112,7 +112,7 @@ fn meet_unit<K: BlockCodes, S: IntSimd>(
 ) {
     for j in 0..4 {
         let half = K::place(unit, j);
-        // Both halves of a larger group meet in one sum.
+        // Both halves of a larger group share one sum.
         let target = half * HALF_COLS / K::KIND.group_cols();
         ints[target] = if is_wide(K::KIND) {
             simd.dot_half::<true>(&codes[j], &x[half], ints[target])
@@ -122,7 +122,7 @@ fn meet_unit<K: BlockCodes, S: IntSimd>(
     }
 }
 
-/// Adds the groups of a span, or as many as the row has.
+/// Adds the groups of a span, as many as the row has.
 #[inline(always)]
 fn add_groups<K: BlockCodes, S: IntSimd>(
     simd: S,

@@ -92,7 +92,7 @@ fn high_bf16(words: __m256i) -> __m256 {
     _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(-0x1_0000)))
 }
 
-/// The values of f16 in the low halves of words whose high halves are zero.
+/// Converts f16 in the low halves of words whose high halves are zero.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn from_f16(words: __m256i) -> __m256 {
@@ -154,8 +154,8 @@ pub(super) fn field_floats([a, b]: IntPair, right: u32, mask: i32) -> [__m256; 2
     floats([_mm256_and_si256(a, mask), _mm256_and_si256(b, mask)])
 }
 
-/// A byte of 0 stands for 2^-127: as a float, no exponent and the highest bit of the fraction. One
-/// of 255 stands for a NaN.
+/// A byte of 0 encodes 2^-127: as a float, no exponent and the highest bit of the fraction. A byte
+/// of 255 encodes NaN.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn half_powers([a, b]: IntPair, right: u32) -> [__m256; 2] {
@@ -229,7 +229,7 @@ pub(super) fn broadcast([a, b, c, d]: [i8; 4]) -> __m256i {
     _mm256_set1_epi32(i32::from_le_bytes(bytes))
 }
 
-/// Codes of a line: for each half of its bytes, low halves and high halves of bytes.
+/// Returns the codes of a line: for each half of its bytes, low halves and high halves of bytes.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn line_codes(line: &[u8; 64]) -> [IntPair; 2] {
@@ -237,7 +237,7 @@ pub(super) fn line_codes(line: &[u8; 64]) -> [IntPair; 2] {
     [low_halves([a, _mm256_srli_epi16::<4>(a)]), low_halves([b, _mm256_srli_epi16::<4>(b)])]
 }
 
-/// To the order of [`line_codes`].
+/// Reorders values to match [`line_codes`].
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn lay_values(x: &[i8; 128], target: &mut [i8; 128]) {
@@ -318,8 +318,8 @@ pub(super) fn high_parts(a: __m256i, b: __m256i) -> __m256i {
     _mm256_permute2x128_si256::<0x31>(a, b)
 }
 
-/// Pairs of products in 16 bits: of the low and, where codes are wide, of the high halves of codes.
-/// Eight products of a half byte and an int8, twice, stay below 2^15.
+/// Pairs of products in 16 bits: of the low halves of codes and, if codes are wide, of the high
+/// halves. Eight products of a half byte and an int8, twice, stay below 2^15.
 pub(super) type Sums = [IntPair; 2];
 
 #[inline]

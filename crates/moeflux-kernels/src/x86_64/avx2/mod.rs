@@ -124,7 +124,7 @@ fn reduce4(vectors: [Pair; 4]) -> __m128 {
     quarter_sums([to_four(a), to_four(b), to_four(c), to_four(d)])
 }
 
-/// Lanes `j` + `j + 8`, then + `j + 4`.
+/// Adds lanes `j` + `j + 8`, then + `j + 4`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn to_four(vector: Pair) -> __m128 {
@@ -132,7 +132,7 @@ fn to_four(vector: Pair) -> __m128 {
     _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight))
 }
 
-/// Of each register: lanes `j` + `j + 2`, then + `j + 1`.
+/// Adds, in each register, lanes `j` + `j + 2`, then + `j + 1`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn quarter_sums([a, b, c, d]: [__m128; 4]) -> __m128 {

@@ -1,4 +1,4 @@
-//! AVX-VNNI: products of bytes summed in one instruction of 256 bits. All else is AVX2.
+//! AVX-VNNI: products of bytes summed in one instruction of 256 bits. Everything else is AVX2.
 //!
 //! **Invariant:** an [`AvxVnni`] exists only inside the functions of this table.
 

@@ -113,8 +113,8 @@ pub(super) fn field_floats(words: __m512i, right: u32, mask: i32) -> __m512 {
     _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(mask)))
 }
 
-/// A byte of 0 stands for 2^-127: as a float, no exponent and the highest bit of the fraction. One
-/// of 255 stands for a NaN.
+/// A byte of 0 encodes 2^-127: as a float, no exponent and the highest bit of the fraction. A byte
+/// of 255 encodes NaN.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn half_powers(words: __m512i, right: u32) -> __m512 {
@@ -184,7 +184,7 @@ pub(super) fn broadcast([a, b, c, d]: [i8; 4]) -> __m512i {
     _mm512_set1_epi32(i32::from_le_bytes(bytes))
 }
 
-/// Codes of a line: low halves of bytes, and high halves.
+/// Returns the codes of a line: low halves of bytes, and high halves.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn line_codes(line: &[u8; 64]) -> [__m512i; 2] {
@@ -192,7 +192,7 @@ pub(super) fn line_codes(line: &[u8; 64]) -> [__m512i; 2] {
     [low_halves(bytes), high_halves(bytes)]
 }
 
-/// To the order of [`line_codes`].
+/// Reorders values to match [`line_codes`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn lay_values(x: &[i8; 128], target: &mut [i8; 128]) {
@@ -260,8 +260,8 @@ pub(super) fn high_quarters(a: __m512i, b: __m512i) -> __m512i {
     _mm512_shuffle_i32x4::<0b11_10_11_10>(a, b)
 }
 
-/// Pairs of products in 16 bits: of the low and, where codes are wide, of the high halves of codes.
-/// Eight products of a half byte and an int8, twice, stay below 2^15.
+/// Pairs of products in 16 bits: of the low halves of codes and, if codes are wide, of the high
+/// halves. Eight products of a half byte and an int8, twice, stay below 2^15.
 pub(super) type Sums = [__m512i; 2];
 
 #[inline]

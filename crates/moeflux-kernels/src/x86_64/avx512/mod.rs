@@ -115,7 +115,7 @@ fn fma(a: __m512, b: __m512, acc: __m512) -> __m512 {
 fn reduce4([a, b, c, d]: [__m512; 4]) -> __m128 {
     let ab = low_and_high_halves(a, b);
     let cd = low_and_high_halves(c, d);
-    // Even 128-bit parts hold lanes 0..4 of each sum so far, odd ones lanes 4..8.
+    // Even 128-bit parts hold lanes 0..4 of each partial sum, odd ones lanes 4..8.
     let four = _mm512_add_ps(
         _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd),
         _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd),
@@ -126,7 +126,7 @@ fn reduce4([a, b, c, d]: [__m512; 4]) -> __m128 {
     _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one))
 }
 
-/// Lanes `j` + `j + 8` of `a`, then of `b`.
+/// Adds lanes `j` + `j + 8` of `a`, then of `b`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn low_and_high_halves(a: __m512, b: __m512) -> __m512 {

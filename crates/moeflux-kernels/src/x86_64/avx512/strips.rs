@@ -1,7 +1,7 @@
-//! Lays activations down in strips.
+//! Packing of activations into strips.
 //!
-//! A strip is sixteen picked rows: a line for every four columns, four bytes of each row in it.
-//! **Invariant:** rows that are missing in the last strip are zeros.
+//! A strip is sixteen picked rows: a line for every four columns, with four bytes of each row.
+//! **Invariant:** missing rows of the last strip are zeros.
 
 use std::arch::x86_64::{
     __m512i, _mm512_castsi512_ps, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi32,
@@ -16,17 +16,17 @@ use crate::lanes::LANES;
 /// Bytes of a line.
 const LINE: usize = size_of::<Line>();
 
-/// How the columns of a piece follow each other in a strip.
+/// Order of the columns of a piece in a strip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Columns {
     /// As in the rows.
     AsGiven,
-    /// Where codes have 4 bits, all even ones before all odd ones; for blocks that carry their own
+    /// For 4-bit codes, all even columns before all odd ones; for blocks that carry their own
     /// scales, a line of 64 columns for each row.
     OfTiles,
 }
 
-/// Lays picked rows down in strips of sixteen.
+/// Packs picked rows into strips of sixteen.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn lay_picks(rows: &IntRows, picks: &[usize], columns: Columns, laid: &mut LaidRows) {
@@ -51,8 +51,8 @@ pub(super) fn lay_picks(rows: &IntRows, picks: &[usize], columns: Columns, laid:
     laid.n_rows = picks.len();
 }
 
-/// Lays at most sixteen rows of activations down, filled up with zeros, and their steps and sums
-/// group by group.
+/// Packs at most sixteen rows of activations, padded with zeros, and their steps and sums group by
+/// group.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn lay_rows<const EVEN_ODD: bool>(rows: &[Row<'_>], tiles: &mut [Line], factors: &mut [Factors]) {
@@ -64,7 +64,7 @@ fn lay_rows<const EVEN_ODD: bool>(rows: &[Row<'_>], tiles: &mut [Line], factors:
         }
         let words = transposed(words);
         for (k, line) in tile.iter_mut().enumerate() {
-            // Of each piece, the quads of even columns come first.
+            // Within each piece, the quads of even columns come first.
             let from = if EVEN_ODD { k / 8 * 8 + k % 4 * 2 + k / 4 % 2 } else { k };
             store_line(words[from], line);
         }
@@ -72,8 +72,8 @@ fn lay_rows<const EVEN_ODD: bool>(rows: &[Row<'_>], tiles: &mut [Line], factors:
     lay_factors(rows, factors);
 }
 
-/// Lays at most sixteen rows of activations down as they are, 64 columns after the other, filled up
-/// with zeros.
+/// Copies at most sixteen rows of activations in column order, 64 columns at a time, padded with
+/// zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn lay_values(rows: &[Row<'_>], tiles: &mut [Line]) {
@@ -86,7 +86,7 @@ fn lay_values(rows: &[Row<'_>], tiles: &mut [Line]) {
     }
 }
 
-/// Lays the steps and sums of at most sixteen rows down, group by group.
+/// Transposes the steps and sums of at most sixteen rows, group by group.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn lay_factors(rows: &[Row<'_>], factors: &mut [Factors]) {
@@ -106,7 +106,7 @@ fn lay_factors(rows: &[Row<'_>], factors: &mut [Factors]) {
     }
 }
 
-/// Sixteen words of sixteen rows, word by word.
+/// Transposes sixteen words of sixteen rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
@@ -120,7 +120,7 @@ pub(super) fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
     [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
 }
 
-/// The first 64 bytes, or as many as there are.
+/// Loads the first 64 bytes, or as many as exist.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn load_bytes(bytes: &[i8]) -> __m512i {
@@ -129,7 +129,7 @@ fn load_bytes(bytes: &[i8]) -> __m512i {
     unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr()) }
 }
 
-/// The bits of the first sixteen values, or of as many as there are.
+/// Loads the bits of the first sixteen values, or of as many as exist.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn load_floats(values: &[f32]) -> __m512i {

@@ -1,4 +1,4 @@
-//! AVX-512 VNNI: products of bytes summed in one instruction. All else is AVX-512.
+//! AVX-512 VNNI: products of bytes summed in one instruction. Everything else is AVX-512.
 //!
 //! **Invariant:** an [`Avx512Vnni`] exists only inside the functions of this table.
 
@@ -30,7 +30,7 @@ pub(in crate::x86_64) fn table() -> Option<&'static KernelTable> {
 pub(super) struct Avx512Vnni(());
 
 impl Avx512Vnni {
-    /// The proof, for functions that enable the same features.
+    /// Returns the proof, for functions that enable the same features.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     pub(super) fn of_table() -> Self {
@@ -39,13 +39,13 @@ impl Avx512Vnni {
 }
 
 simd_by_functions!(Avx512Vnni, __m512, __m128, tile rows: 4);
-// Where one line is asked for per load, the first cache's list of what is on its way is full: a
-// Zen 4 reads half as fast so.
+// With one prefetched line per load, the list of outstanding requests of the first-level cache is
+// full: a Zen 4 then reads at half speed.
 int_simd_by_functions!(
     Avx512Vnni, __m512i, __m512i, __m512i, __m512i, strips: true, near bytes: 0
 );
 
-/// One row meets codes as they leave memory, and is taken as it is.
+/// Packs several rows. A single row is multiplied by the codes as they are read, without repacking.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 fn lay_inputs(rows: &IntRows, picks: &[usize], laid: &mut LaidRows) {
     if picks.len() > 1 {

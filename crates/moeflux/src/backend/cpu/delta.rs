@@ -1,7 +1,7 @@
 //! The ops of gated DeltaNet: convolution over time, gates, and the recurrence.
 //!
-//! **Invariant:** always token by token, so that a state does not depend on how tokens were cut
-//! into steps.
+//! **Invariant:** tokens are always processed one by one, so a state does not depend on how tokens
+//! were cut into steps.
 
 use std::ops::Range;
 
@@ -14,17 +14,17 @@ use crate::backend::cpu::{Common, Machine, Source, grown};
 use crate::backend::host::Buffers;
 use crate::ops::{Batch, CausalConv, DeltaGates, DeltaShape, GatedDelta, Heads, Segment};
 
-/// A value of the convolution counts as much as reading so many values.
+/// Cost of a value of the convolution, in values read.
 const CONV_COST: usize = 8;
 
 /// Tokens whose queries and keys are packed together: 64 KiB for 128 keys.
 const BLOCK_TOKENS: usize = 64;
 
-/// A session's recurrent state of at least this size is not in a cache any more when the next token
-/// comes: the weights of a model with such a state have passed through it.
+/// A session's recurrent state of at least this size has left the cache by the next token, because
+/// the model's weights have passed through the cache in between.
 const LARGE_STATE_BYTES: u64 = 4 << 20;
 
-/// Tasks per thread that the delta rule is cut into at least, where the state allows it.
+/// Minimum tasks per thread for the delta rule, if the state can be divided that far.
 const TASKS_PER_THREAD: usize = 4;
 
 impl Machine {
@@ -45,7 +45,8 @@ impl Machine {
             let segment = segment_of(batch, row_idx);
             let conv = &states.recurrent(segment.state, op.layer).conv;
             let (first_col, row_len) = (part_idx * COLS_PER_PART, out.len());
-            // Kept inputs and the segment's rows are one sequence: this row's begin at `at`.
+            // Kept inputs and the segment's rows form one sequence: this row's inputs begin at
+            // `at`.
             let at = row_idx - segment.rows.start;
             let n_old = n_kept.saturating_sub(at);
             let rows = |values, n_rows, stride| Rows { values, n_rows, row_len, stride };
@@ -64,7 +65,7 @@ impl Machine {
         self.keep_conv_inputs(op, batch);
     }
 
-    /// Leaves the last inputs of each segment in its state.
+    /// Stores the last inputs of each segment in its state.
     fn keep_conv_inputs(&mut self, op: &CausalConv, batch: &Batch<'_>) {
         let (n_cols, n_kept) = (op.x.head_dim, op.n_taps - 1);
         for segment in batch.segments {
@@ -85,13 +86,13 @@ impl Machine {
     pub(super) fn delta_gates(&mut self, op: &DeltaGates, n_rows: usize) {
         let weights = self.common.weights.clone();
         let (a_log, dt_bias) = (weights.vector(op.a_log), weights.vector(op.dt_bias));
-        // `beta` first: where `decay` takes the place of `a`, `b` is still whole.
+        // `beta` comes first: when `decay` overwrites `a`, `b` has already been read.
         let decay = RowOp::Decay { a_log, dt_bias };
         self.each_gate((&op.b, &op.beta), n_rows, &RowOp::Sigmoid);
         self.each_gate((&op.a, &op.decay), n_rows, &decay);
     }
 
-    /// `out = gate(x)`, row by row.
+    /// Computes `out = gate(x)`, row by row.
     fn each_gate(&mut self, (x, out_view): (&Heads, &Heads), n_rows: usize, gate: &RowOp<'_>) {
         let mut out = self.take_in_place((x, out_view), &[], n_rows);
         let source = Source::new(self.inputs(out_view.buffer), x, out_view);
@@ -110,7 +111,8 @@ impl Machine {
         let n_parts = parts_per_head(n_heads, v_dim, common.split.n_threads);
         let n_values = v_dim / n_parts;
         let row_values = n_heads * v_dim;
-        // Per segment [head, part, token, value]: heads are computed whole, rows are written whole.
+        // Per segment [head, part, token, value]: heads are computed whole, then rows written
+        // whole.
         let outputs = grown(&mut scratch.values, batch.rows.len() * row_values, 0.0);
         let walks = batch.segments.iter().flat_map(|segment| {
             segment.parts().enumerate().map(move |(part_idx, rows)| (segment, part_idx, rows))
@@ -146,14 +148,14 @@ impl Machine {
     }
 }
 
-/// The rows from mark to mark among which a row is.
+/// Returns the range of rows between marks that contains a row.
 fn part_of(segment: &Segment, row_idx: usize) -> Range<usize> {
     let part = segment.parts().find(|rows| rows.contains(&row_idx));
     part.expect("every row of a segment is in a part")
 }
 
-/// Parts of a head's state that are computed apart: more than one where heads are few. A part is
-/// at least two strips wide.
+/// Returns the number of parts that a head's state is divided into: several if there are few heads.
+/// A part is at least two strips wide.
 fn parts_per_head(n_heads: usize, v_dim: usize, n_threads: usize) -> usize {
     let mut n_parts = 1;
     while n_heads * n_parts < TASKS_PER_THREAD * n_threads
@@ -187,7 +189,8 @@ impl HeadPart<'_> {
         let v = buffers.get(op.v.buffer);
         let first_col = op.v.cols(head_idx).start + self.first_value;
         let mut worker = common.worker();
-        // Queries and keys of a block side by side: they are read once per strip of the state.
+        // Queries and keys of a block are packed side by side: they are read once per strip of the
+        // state.
         let packed = grown(&mut worker.values, BLOCK_TOKENS * (2 * k_dim + 2), 0.0);
         let (q, packed) = packed.split_at_mut(BLOCK_TOKENS * k_dim);
         let (k, packed) = packed.split_at_mut(BLOCK_TOKENS * k_dim);

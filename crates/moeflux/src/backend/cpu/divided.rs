@@ -1,8 +1,8 @@
-//! Experts of which this machine has some rows only: up, then, when the values of all machines are
-//! together, down.
+//! Experts of which this machine has only some rows. The up half runs first; the down half runs
+//! when the values of all machines are complete.
 //!
-//! **Invariant:** what is computed of a use or of a column is what a whole expert gives there, and
-//! columns are added up in ascending expert index, wave by wave.
+//! **Invariant:** each value equals that of a whole expert at the same place. Columns are summed in
+//! ascending expert index, wave by wave.
 
 use crate::backend::WaveValues;
 use crate::backend::cpu::Machine;

@@ -1,7 +1,7 @@
 //! Norms, rope, gates and sums: ops whose outputs each depend on few values.
 //!
-//! **Invariant:** sin and cos are those of the crate `libm`, in f64 and rounded once, so that no
-//! platform's library decides a bit; all else is the kernels' own.
+//! **Invariant:** sin and cos are those of the `libm` crate, in f64 and rounded once, so results do
+//! not depend on a platform's library. Everything else is computed by the kernels.
 
 use moeflux_kernels::{RopePairs, RowOp};
 
@@ -12,16 +12,16 @@ use crate::ids::Position;
 use crate::ops::{Add, Batch, Heads, L2Norm, RmsNorm, Rope, Row, SelectRows, SwiGlu};
 use crate::spec::Pairing;
 
-/// Columns of a plain row that one task takes at least.
+/// Minimum columns of a plain row per task.
 pub(super) const COLS_PER_PART: usize = 512;
 
-/// Values of heads that follow each other which one call takes at least, where there are so many.
+/// Minimum values of adjacent heads per call, if there are enough.
 const VALUES_PER_PART: usize = 2048;
 
-/// An exponential counts as much as reading so many values.
+/// Cost of an exponential, in values read.
 pub(super) const EXP_COST: usize = 4;
 
-/// Norms and turns count as much as reading so many values.
+/// Cost of norms and rotations, in values read.
 const NORM_COST: usize = 2;
 
 impl Machine {
@@ -97,11 +97,11 @@ impl Machine {
     pub(super) fn add(&mut self, op: &Add, n_rows: usize) {
         let table = self.common.table;
         let views = (&op.x, &op.y, &op.out);
-        // A factor of 1 makes this the plain addition, bit for bit.
+        // With a factor of 1 this is plain addition, bit for bit.
         self.two_inputs(views, n_rows, 1, &|x, y| table.axpy(1.0, y, x));
     }
 
-    /// `out = f(x, y)` by an `f` that works in place of `x`; `cost` is that of one value.
+    /// Computes `out = f(x, y)` with an `f` that works in place of `x`; `cost` is per value.
     fn two_inputs(
         &mut self,
         (x, y, out_view): (&Heads, &Heads, &Heads),
@@ -136,12 +136,12 @@ impl Machine {
 pub(super) struct HeadsOf<'a> {
     pub(super) view: &'a Heads,
     pub(super) n_rows: usize,
-    /// Of one value.
+    /// Cost per value.
     pub(super) cost: usize,
 }
 
 impl Common {
-    /// Calls `f(row, head, values)` for every head; small heads go many at a time.
+    /// Calls `f(row, head, values)` for every head; small heads are batched.
     pub(super) fn each_head(
         &self,
         buffer: &mut Buffer,
@@ -159,7 +159,7 @@ impl Common {
     }
 }
 
-/// Cosines and sines of one rope for the rows of a step: layers share them.
+/// Cosines and sines of one rope for the rows of a step. Layers share them.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     frequencies: Vec<f32>,
@@ -170,7 +170,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Those of a rope, computed where rows are others than last time.
+    /// Returns the table of a rope, computed anew if the positions changed since last time.
     fn of<'a>(
         known: &'a mut Vec<Self>,
         (frequencies, amplitude): (&[f32], f32),
@@ -199,7 +199,7 @@ impl Turns {
         self.values.clear();
         for row in rows {
             let position = row.position.0 as f32;
-            // The product is rounded to f32, as the models were trained.
+            // The product is rounded to f32, as in training.
             let first = self.values.len();
             let n_pairs = self.frequencies.len();
             self.values.resize(first + 2 * n_pairs, 0.0);
@@ -219,7 +219,7 @@ mod tests {
     use crate::ids::TokenId;
     use crate::spec::{Pairing, RopeScaling, RopeSpec};
 
-    /// FNV-1a over the bits.
+    /// Adds a value to an FNV-1a hash of the bits.
     fn add(hash: u64, value: f32) -> u64 {
         value
             .to_bits()

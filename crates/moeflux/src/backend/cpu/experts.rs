@@ -1,8 +1,8 @@
-//! Routed experts: those that have arrived, over the rows that chose them; and their sum.
+//! Routed experts: computes the arrived experts over the rows that chose them, and their sum.
 //!
 //! All experts of one call are computed together in two products: gate and up, then down.
 //! **Invariant:** an expert's output for a row depends on that row alone; the sum is taken in
-//! ascending expert index, whatever the order of arrival.
+//! ascending expert index, regardless of the order of arrival.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use crate::experts::{Arrived, Order};
 use crate::ids::{ExpertIdx, VectorId};
 use crate::ops::{Combine, ExpertBiases, ExpertFfn, Heads, Op, Plan, Routes};
 
-/// Blocks of outputs that are added to the sums at a time, where an expert has few uses.
+/// Blocks of outputs added to the sums at a time if an expert has few uses.
 const OUTPUT_BLOCKS_AT_ONCE: usize = 256;
 
 /// Scratch of the expert step; grows to the largest use and is kept.
@@ -28,39 +28,39 @@ pub(super) struct ExpertScratch {
     pub groups: Vec<Group>,
     /// Row of the step and rank of each use, expert by expert.
     pub uses: Vec<(usize, usize)>,
-    /// Rows of the uses.
+    /// Row of each use.
     rows: Vec<usize>,
     /// 0, 1, 2, ..
     identity: Vec<usize>,
     /// Inputs of down: one row per use.
     pub down_x: ReadyRows,
-    /// The same expert by expert, as the kernels want them.
+    /// The inputs of down, expert by expert, in the layout of the kernels.
     down_laid: Vec<LaidRows>,
     /// Per expert `[block of inner, use, value of the block]`.
     pub inner: Vec<f32>,
     /// Per expert `[block of hidden, use, value of the block]`.
     outputs: Vec<f32>,
-    /// Per row and rank: which use it is, if its expert has arrived.
+    /// For each row and rank, the index of the use, if its expert has arrived.
     uses_of_ranks: Vec<Option<usize>>,
-    /// `[row, rank, hidden]`: what waits for its turn in the sum.
+    /// `[row, rank, hidden]`: outputs that are not summed yet.
     partials: Vec<f32>,
-    /// Uses whose outputs are in the sum already.
+    /// Number of uses whose outputs are already in the sum.
     pub n_summed: usize,
-    /// The rows and ranks whose expert has arrived, as an index into `uses_of_ranks`, ascending.
+    /// The rows and ranks whose experts have arrived, as indices into `uses_of_ranks`, ascending.
     arrived_ranks: Vec<usize>,
-    /// Where experts are divided over machines.
+    /// The current wave of experts divided among machines.
     pub wave: Wave,
 }
 
 impl ExpertScratch {
-    /// A new choice: nothing is in the sum.
+    /// Resets the sum for a new route.
     pub(super) fn begin(&mut self) {
         self.n_summed = 0;
     }
 }
 
 impl ExpertScratch {
-    /// Makes the inputs of down ready, expert by expert: all threads meet all of them.
+    /// Prepares the inputs of down, expert by expert: all threads use all of them.
     fn lay_down(&mut self, common: &Common) {
         let Self { groups, identity, down_x, down_laid, .. } = self;
         if down_laid.len() < groups.len() {
@@ -77,10 +77,10 @@ impl ExpertScratch {
     }
 }
 
-/// Rows of gate and up that are computed.
+/// Rows of gate and up to compute.
 pub(super) struct Up<'a> {
     pub x: &'a Heads,
-    /// Of a whole expert: the first of these.
+    /// Index of the first row within a whole expert.
     pub first_row: usize,
     /// Rows of a whole expert.
     pub n_bias_rows: usize,
@@ -88,11 +88,11 @@ pub(super) struct Up<'a> {
     pub biases: Option<ExpertBiases>,
 }
 
-/// Rows of down that are computed.
+/// Rows of down to compute.
 pub(super) struct Down<'a> {
-    /// The columns that they add to.
+    /// The columns that the outputs are added to.
     pub sum: &'a Heads,
-    /// Of a whole expert: the first of these.
+    /// Index of the first row within a whole expert.
     pub first_row: usize,
     /// Rows of a whole expert.
     pub n_bias_rows: usize,
@@ -160,7 +160,7 @@ impl Machine {
         }
     }
 
-    /// `swiglu(gate . x, up . x)` of all uses of what has arrived, to `inner`.
+    /// Computes `swiglu(gate . x, up . x)` of all uses of the arrived experts into `inner`.
     pub(super) fn multiply_up(&mut self, op: &Up<'_>, arrived: &Arrived<'_>) {
         let n_rows = self.routes.experts.len() / self.routes.top_k;
         let Self { common, buffers, experts, ready, .. } = self;
@@ -197,8 +197,8 @@ impl Machine {
         });
     }
 
-    /// Where experts come in the order of the sum, each thread adds up its own columns, expert by
-    /// expert.
+    /// Sums the outputs of down. Experts arrive in the order of the sum, so each thread adds up its
+    /// own columns, expert by expert.
     pub(super) fn sum_down(&mut self, op: &Down<'_>, arrived: &Arrived<'_>, is_first: bool) {
         let Self { common, buffers, routes, experts, .. } = self;
         experts.lay_down(common);
@@ -239,7 +239,7 @@ impl Machine {
         });
     }
 
-    /// Where some are still to come, the outputs are kept for their turn in the sum.
+    /// Keeps the outputs of down for a later sum, because some experts are still to come.
     fn keep_partials(&mut self, op: &ExpertFfn, arrived: &Arrived<'_>) {
         let Self { common, experts, .. } = self;
         let (n_hidden, bias) = (op.sum.head_dim, op.biases.map(|biases| biases.down));
@@ -257,12 +257,12 @@ impl Machine {
         self.put_partials(n_hidden);
     }
 
-    /// Notes who uses the arrived experts.
+    /// Collects the uses of the arrived experts.
     pub(super) fn gather_uses(&mut self, arrived: &Arrived<'_>) {
         let ExpertScratch { groups, uses, rows, identity, .. } = &mut self.experts;
         groups.clear();
         groups.extend((0..arrived.len()).map(|arrived_idx| Group { arrived_idx, uses: 0..0 }));
-        // In the order of the sum.
+        // Groups are in the order of the sum.
         groups.sort_unstable_by_key(|group| arrived.expert(group.arrived_idx));
         uses.clear();
         for group in &mut *groups {
@@ -347,9 +347,8 @@ impl Machine {
 }
 
 impl Common {
-    /// Adds an expert's bias, if there is one, to some rows of its outputs,
-    /// `[block of rows][use][row of the block]`.
-    /// The vector has `n_rows` values for each expert.
+    /// Adds an expert's bias, if any, to some rows of its outputs,
+    /// `[block of rows][use][row of the block]`. The vector has `n_rows` values for each expert.
     fn add_bias(
         &self,
         (bias, expert): (Option<VectorId>, ExpertIdx),
@@ -389,7 +388,7 @@ fn add_uses(
     }
 }
 
-/// Rows of every arrived expert's matrix, whose outputs lie expert by expert as
+/// Rows of every arrived expert's matrix. Outputs are stored expert by expert as
 /// `[block of rows, use, row of the block]`.
 #[derive(Clone, Copy)]
 pub(super) struct ExpertRows<'a> {
@@ -418,7 +417,7 @@ impl ExpertRows<'_> {
             None => self.n_values(),
         };
         let n_items = groups.len() * n_blocks;
-        // Cut finely: experts differ in uses.
+        // Tasks are small, because experts differ in uses.
         let items = Items { n_items, align: 1, cost: 512 * ROWS_PER_BLOCK, place };
         common.split.ranges(out, &items, &|range, mut out| {
             let mut item = range.start;
@@ -436,7 +435,7 @@ impl ExpertRows<'_> {
         });
     }
 
-    /// The outputs of one use, row by row.
+    /// Copies the outputs of one use, in row order.
     pub(super) fn copy_use(&self, values: &[f32], use_idx: usize, out: &mut [f32]) {
         let group = &self.groups[self.groups.partition_point(|it| it.uses.end <= use_idx)];
         let first = group.uses.start * n_blocks(self.n_rows) * ROWS_PER_BLOCK;

@@ -1,7 +1,8 @@
 //! Products with resident matrices, and the embedding.
 //!
-//! Rows of a step go by in panels, so that scratch stays small. **Invariant:** an output belongs
-//! to one row of the matrix and one row of the step; neither panel nor thread changes its sum.
+//! Rows of a step are processed in panels, so that scratch stays small. **Invariant:** an output
+//! belongs to one row of the matrix and one row of the step; neither panel nor thread changes its
+//! sum.
 
 use std::ops::Range;
 
@@ -15,7 +16,7 @@ use crate::backend::cpu::{Common, Machine, Worker, grown};
 use crate::backend::host::Buffer;
 use crate::ops::{Batch, Embed, HeadMatMul, MatMul, Orientation};
 
-/// Blocks of matrix rows whose outputs are brought to their rows at a time, from the second cache.
+/// Blocks of matrix rows computed before their outputs, in the L2 cache, are copied to their rows.
 pub(super) const BLOCKS_AT_ONCE: usize = 8;
 
 impl Machine {
@@ -79,7 +80,7 @@ impl Machine {
     }
 }
 
-/// 0, 1, 2, ..
+/// Returns 0, 1, 2, ..
 fn identity(indices: &mut Vec<usize>, n: usize) -> &[usize] {
     indices.extend(indices.len()..n);
     &indices[..n]
@@ -94,7 +95,7 @@ struct PanelProduct<'a> {
 }
 
 impl PanelProduct<'_> {
-    /// The outputs of a single row.
+    /// Computes the outputs of a single row.
     fn run_one(&self, common: &Common, out: &mut [f32]) {
         let layout = self.matrix.layout();
         let place = |block_idx| block_idx * ROWS_PER_BLOCK;
@@ -108,7 +109,7 @@ impl PanelProduct<'_> {
         });
     }
 
-    /// The outputs of all rows, to their columns of a matrix, which begin at `first_col`.
+    /// Computes the outputs of all rows and writes them to columns of a matrix, from `first_col`.
     fn run(&self, common: &Common, (out, row_len): (&mut [f32], usize), first_col: usize) {
         let layout = self.matrix.layout();
         let n_rows = self.n_rows;
@@ -132,7 +133,7 @@ impl PanelProduct<'_> {
         });
     }
 
-    /// `out[block of matrix rows][panel row][row of the block]`.
+    /// Computes `out[block of matrix rows][panel row][row of the block]`.
     fn multiply(
         &self,
         kernels: (&KernelTable, &mut IntScratch),
@@ -151,11 +152,11 @@ impl PanelProduct<'_> {
     }
 }
 
-/// One row of `n_rows` out of blocks of columns.
+/// Copies one row of `n_rows` out of blocks of columns.
 pub(super) fn copy_row(blocks: &[f32], (row_idx, n_rows): (usize, usize), out: &mut [f32]) {
     let (blocks, _) = blocks.as_chunks::<ROWS_PER_BLOCK>();
     let mut blocks = blocks.iter().skip(row_idx).step_by(n_rows);
-    // Whole blocks have a length that the compiler knows: no calls.
+    // The length of whole blocks is known at compile time, which avoids calls to memcpy.
     let (whole, rest) = out.as_chunks_mut::<ROWS_PER_BLOCK>();
     whole.iter_mut().zip(&mut blocks).for_each(|(out, block)| *out = *block);
     if let Some(block) = blocks.next() {
@@ -209,7 +210,7 @@ impl HeadPanel<'_> {
         }
     }
 
-    /// Copies the outputs of all heads to where they belong.
+    /// Copies the outputs of all heads to their columns.
     fn put(&self, common: &Common, values: &[f32], out: &mut Buffer) {
         let (n_cols, n_rows, op) = (out.n_cols, self.rows.len(), self.op);
         let place = |i| i * n_cols;

@@ -1,7 +1,7 @@
-//! The CPU backend: plans over host memory, by dequantising kernels and a pool of threads.
+//! The CPU backend: runs plans over host memory, with dequantising kernels and a thread pool.
 //!
 //! **Invariant:** each output value is computed whole by one thread, in the order that
-//! `moeflux_kernels` and the ops state; so results do not depend on threads, on how rows are cut
+//! `moeflux_kernels` and the ops state. Results thus do not depend on threads, on how rows are cut
 //! into steps, or on which sessions share a step. Never waits for the disk.
 
 mod router;
@@ -45,7 +45,7 @@ use crate::weights::Weights;
 /// See [`DeviceNames::bits_version`].
 const BITS_VERSION: u32 = 1;
 
-/// Threads above this are a mistake: no machine has so many cores.
+/// Upper bound on threads. A larger number is a mistake: no machine has that many cores.
 const N_THREADS_MAX: usize = 4096;
 
 /// Runs plans on the CPU.
@@ -55,12 +55,12 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// A backend with buffers for `n_rows_max` rows and threads of its own.
+    /// Creates a backend with a thread pool and with buffers for `n_rows_max` rows.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] for no threads or absurdly many, [`Error::Unsupported`] if the system
-    /// refuses to start them.
+    /// [`Error::Input`] for zero threads or more than 4096; [`Error::Machine`] if the system fails
+    /// to start them.
     pub fn new(
         weights: Arc<Weights>,
         workspace: &Workspace,
@@ -95,14 +95,14 @@ impl CpuBackend {
         Ok(Self { machine })
     }
 
-    /// Computes with another arithmetic than f32.
+    /// Selects an arithmetic other than f32.
     #[must_use]
     pub fn with_arithmetic(mut self, arithmetic: Arithmetic) -> Self {
         self.machine.common.arithmetic = arithmetic;
         self
     }
 
-    /// Takes the kernels of another instruction set than the fastest. Results stay the same.
+    /// Selects the kernels of an instruction set other than the fastest. Results do not change.
     #[must_use]
     pub fn with_kernels(mut self, table: &'static KernelTable) -> Self {
         self.machine.common.table = table;
@@ -110,7 +110,7 @@ impl CpuBackend {
     }
 }
 
-/// Everything of the backend.
+/// State of the backend.
 #[derive(Debug)]
 struct Machine {
     common: Common,
@@ -124,14 +124,14 @@ struct Machine {
     experts: ExpertScratch,
 }
 
-/// What all threads share while an op runs.
+/// Parts shared by all threads while an op runs.
 #[derive(Debug)]
 struct Common {
     arithmetic: Arithmetic,
     table: &'static KernelTable,
     split: Split,
     weights: Arc<Weights>,
-    /// One per thread: locked by that thread alone, so never waited for.
+    /// One per thread, locked only by that thread, so never contended.
     workers: Vec<Mutex<Worker>>,
 }
 
@@ -154,9 +154,9 @@ struct Scratch {
     /// 0, 1, 2, ..
     identity: Vec<usize>,
     values: Vec<f32>,
-    /// Of every rope's frequencies, for the rows of the step at hand.
+    /// Rotation tables of each rope's frequencies, for the rows of the current step.
     turns: Vec<Turns>,
-    /// `[n_taps, channels]` by the vector that holds them as `[channels, n_taps]`.
+    /// `[n_taps, channels]`, keyed by the vector that holds them as `[channels, n_taps]`.
     taps: HashMap<VectorId, Vec<f32>>,
     attention: AttentionScratch,
 }
@@ -185,11 +185,11 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// The source of an op that works in place.
+/// The source of an op that may work in place.
 #[derive(Clone, Copy, Debug)]
 struct Source<'a> {
     inputs: Inputs<'a>,
-    /// None where the output has the values already.
+    /// `None` if the output already holds the values.
     x: Option<Heads>,
 }
 
@@ -198,7 +198,7 @@ impl<'a> Source<'a> {
         Self { inputs, x: (x != out).then_some(*x) }
     }
 
-    /// Copies values of a head from column `first_col` on, unless they are there.
+    /// Copies values of a head, starting at column `first_col`, unless they are there already.
     fn bring(&self, (row_idx, head_idx, first_col): (usize, usize, usize), out: &mut [f32]) {
         if let Some(x) = &self.x {
             let head = self.inputs.head(x, row_idx, head_idx);
@@ -207,7 +207,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// At least `len` values, whatever they are.
+/// Grows `values` to at least `len`; contents are unspecified.
 fn grown<T: Clone>(values: &mut Vec<T>, len: usize, filler: T) -> &mut [T] {
     if values.len() < len {
         values.resize(len, filler);
@@ -216,7 +216,8 @@ fn grown<T: Clone>(values: &mut Vec<T>, len: usize, filler: T) -> &mut [T] {
 }
 
 impl Machine {
-    /// Takes the buffer that an op writes; `reads` are the op's inputs.
+    /// Takes the buffer that an op writes. If `reads`, the op's inputs, include it, it is copied
+    /// first.
     fn take_output(&mut self, out: BufferId, reads: &[Heads], n_rows: usize) -> Buffer {
         if reads.iter().any(|heads| heads.buffer == out) {
             let source = self.buffers.get(out);
@@ -227,8 +228,8 @@ impl Machine {
         self.buffers.take(out)
     }
 
-    /// Like [`Machine::take_output`], for ops that work in place where `x` is `out` itself: then
-    /// `x` needs no copy. See [`Source`].
+    /// As [`Machine::take_output`], for ops that work in place if `x` is `out` itself: `x` then
+    /// needs no copy. See [`Source`].
     fn take_in_place(
         &mut self,
         (x, out): (&Heads, &Heads),
@@ -245,7 +246,7 @@ impl Machine {
         Inputs { buffers: &self.buffers, written, snapshot: &self.scratch.snapshot }
     }
 
-    /// Scratch goes with the workspace: it is as large as its largest use.
+    /// Resizes the workspace and drops scratch, which is as large as its largest use.
     fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
         self.ready = ReadyInputs::default();
         self.scratch = Scratch::default();

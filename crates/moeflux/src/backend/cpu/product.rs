@@ -1,8 +1,8 @@
 //! Products of rows of activations with matrices, in the backend's arithmetic.
 //!
-//! Outputs stand in blocks of sixteen matrix rows: `[block of rows][pick][row of the block]`.
-//! **Invariant:** an output belongs to one row of the matrix and one row of activations; how
-//! either is cut into parts does not change its sum.
+//! Outputs are in blocks of sixteen matrix rows: `[block of rows][pick][row of the block]`.
+//! **Invariant:** an output belongs to one row of the matrix and one row of activations; the way
+//! either is divided does not change its sum.
 
 use std::ops::Range;
 
@@ -17,37 +17,37 @@ use crate::backend::cpu::split::Items;
 use crate::backend::host::Buffers;
 use crate::ops::Heads;
 
-/// Rows of activations made ready for matrices of one kind; memory is kept.
+/// Rows of activations prepared for matrices of one kind; memory is kept.
 #[derive(Debug, Default)]
 pub(super) struct ReadyRows {
     are_ints: bool,
     floats: Activations,
     ints: IntRows,
-    /// All rows, panel by panel, as the kernels want them: matrices and threads share them.
+    /// All rows, panel by panel, in the layout of the kernels: matrices and threads share them.
     panels: Vec<LaidRows>,
     /// 0, 1, 2, ..
     identity: Vec<usize>,
 }
 
-/// Rows of a step that meet a matrix at a time: enough to make unpacking weights cheap, few enough
-/// that they stay in the second cache.
+/// Rows of a step multiplied with a matrix at a time: enough to amortise unpacking weights, few
+/// enough to stay in the L2 cache.
 pub(super) const PANEL_ROWS: usize = 128;
 
-/// Inputs of several products that were made ready and are kept while their buffer stays as it is:
-/// queries, keys and values are made of the same rows, and so are shared and routed experts.
+/// Prepared inputs, cached while their buffer is unchanged: queries, keys and values use the same
+/// rows, and so do shared and routed experts.
 #[derive(Debug, Default)]
 pub(super) struct ReadyInputs {
     entries: [(Option<Key>, ReadyRows); N_KEPT],
     next_entry: usize,
 }
 
-/// Laying a row down counts as much as touching so many values.
+/// Cost of laying out a row, in values touched.
 pub(super) const LAY_COST: usize = 512;
 
-/// As many ways to quantise as the matrices have that share an input.
+/// Number of entries: as many as the quantisation types of matrices that share an input.
 const N_KEPT: usize = 3;
 
-/// Which rows an entry was made of.
+/// The rows that an entry was prepared from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Key {
     x: Heads,
@@ -56,7 +56,7 @@ struct Key {
 }
 
 impl ReadyInputs {
-    /// The first `n_rows` rows of `x`, ready for matrices of this layout.
+    /// Returns the first `n_rows` rows of `x`, prepared for matrices of this layout.
     pub(super) fn of(
         &mut self,
         common: &Common,
@@ -68,7 +68,7 @@ impl ReadyInputs {
         &self.entries[entry_idx].1
     }
 
-    /// The same for matrices of two layouts.
+    /// Returns the same rows, prepared for matrices of two layouts.
     pub(super) fn of_both(
         &mut self,
         common: &Common,
@@ -78,12 +78,12 @@ impl ReadyInputs {
     ) -> [&ReadyRows; 2] {
         self.made(common, x, a, n_rows);
         let b = self.made(common, x, b, n_rows);
-        // Making the second may have cost the first, but not the other way round.
+        // Preparing the second may have evicted the first, but not the other way round.
         let a = self.made(common, x, a, n_rows);
         [&self.entries[a].1, &self.entries[b].1]
     }
 
-    /// Which entry has the rows.
+    /// Returns the index of the entry with the rows, which is prepared if missing.
     fn made(
         &mut self,
         common: &Common,
@@ -111,14 +111,14 @@ impl ReadyInputs {
     }
 }
 
-/// Blocks of a matrix's outputs.
+/// Returns the number of blocks of a matrix's outputs.
 pub(super) fn n_blocks(n_rows: usize) -> usize {
     n_rows.div_ceil(ROWS_PER_BLOCK)
 }
 
 impl ReadyRows {
-    /// Makes `n_rows` rows ready for matrices of this layout; `source` hands each row's values to
-    /// the function it is given.
+    /// Prepares `n_rows` rows for matrices of this layout. `source` passes each row's values to the
+    /// function that it receives.
     pub(super) fn prepare(
         &mut self,
         common: &Common,
@@ -147,7 +147,7 @@ impl ReadyRows {
         }
     }
 
-    /// The same, of a thread that is already one of many.
+    /// As [`ReadyRows::prepare`], on the calling thread alone.
     pub(super) fn prepare_alone(
         &mut self,
         common: &Common,
@@ -174,7 +174,7 @@ impl ReadyRows {
         }
     }
 
-    /// Makes panels of all rows ready, for [`ReadyRows::panel`].
+    /// Prepares panels of all rows, for [`ReadyRows::panel`].
     fn lay_panels(&mut self, common: &Common, n_rows: usize) {
         self.identity.extend(self.identity.len()..n_rows);
         if !self.are_ints {
@@ -193,7 +193,7 @@ impl ReadyRows {
         });
     }
 
-    /// A panel of the rows, ready for any number of products.
+    /// Returns a panel of the rows, prepared for any number of products.
     pub(super) fn panel(&self, panel_idx: usize, n_rows: usize) -> Picked<'_> {
         let picks = panel_of(&self.identity[..n_rows], panel_idx);
         if self.are_ints {
@@ -203,14 +203,14 @@ impl ReadyRows {
         }
     }
 
-    /// Makes some rows ready, for [`ReadyRows::laid`].
+    /// Prepares some rows, for [`ReadyRows::laid`].
     pub(super) fn lay(&self, table: &KernelTable, picks: &[usize], laid: &mut LaidRows) {
         if self.are_ints {
             table.lay(&self.ints, picks, laid);
         }
     }
 
-    /// The rows that [`ReadyRows::lay`] was given.
+    /// Returns the rows passed to [`ReadyRows::lay`].
     pub(super) fn laid<'a>(&'a self, picks: &'a [usize], laid: &'a LaidRows) -> Picked<'a> {
         if self.are_ints {
             Picked::Ints(laid.inputs(&self.ints, picks))
@@ -219,13 +219,13 @@ impl ReadyRows {
         }
     }
 
-    /// Whether these rows can meet a matrix of this layout.
+    /// Returns whether these rows can be multiplied with a matrix of this layout.
     pub(super) fn suit(&self, layout: MatrixLayout) -> bool {
         let MatrixLayout { kind, n_cols, .. } = layout;
         if self.are_ints { self.ints.suits(kind, n_cols) } else { self.floats.suits(kind, n_cols) }
     }
 
-    /// Some of these rows, ready for any number of products.
+    /// Prepares and returns some of these rows, for any number of products.
     pub(super) fn picked<'a>(
         &'a self,
         table: &KernelTable,
@@ -240,7 +240,7 @@ impl ReadyRows {
     }
 }
 
-/// The picks of a panel.
+/// Returns the picks of a panel.
 fn panel_of(picks: &[usize], panel_idx: usize) -> &[usize] {
     &picks[panel_idx * PANEL_ROWS..picks.len().min((panel_idx + 1) * PANEL_ROWS)]
 }
@@ -255,7 +255,7 @@ pub(super) enum Picked<'a> {
 }
 
 impl Picked<'_> {
-    /// Some rows of a matrix times these rows.
+    /// Multiplies some rows of a matrix with these rows.
     pub(super) fn multiply(
         &self,
         (table, scratch): (&KernelTable, &mut IntScratch),
@@ -269,7 +269,7 @@ impl Picked<'_> {
     }
 }
 
-/// Plain floats and FP8 have no kernels that take integers.
+/// Returns whether products take int8 activations. Plain floats and FP8 have no integer kernels.
 fn takes_ints(arithmetic: Arithmetic, kind: MatrixKind) -> bool {
     let has_codes = matches!(kind, MatrixKind::Affine(_) | MatrixKind::Block(_));
     arithmetic.rounds_activations() && has_codes

@@ -1,6 +1,6 @@
 //! Chooses experts: logits in, indices and weights out, ascending by index within a row.
 //!
-//! **Invariant:** ties go to the lower index; a row's choice depends on its own logits only.
+//! **Invariant:** ties go to the lower index; a row's choice depends only on its own logits.
 
 use moeflux_kernels::{KernelTable, RowOp};
 
@@ -8,7 +8,7 @@ use crate::backend::cpu::{Machine, Worker, grown};
 use crate::ids::ExpertIdx;
 use crate::ops::{Purpose, Route, RouterKind};
 
-/// DeepSeek's guard against a sum of zero.
+/// DeepSeek's guard against a zero sum.
 const SUM_EPSILON: f32 = 1e-20;
 
 impl Machine {
@@ -63,7 +63,8 @@ struct Router<'a> {
 }
 
 impl Router<'_> {
-    /// Weights of the softmax; its order is the order of the logits, so that these choose.
+    /// Computes softmax weights. Softmax preserves the order of the logits, so the choice uses the
+    /// logits.
     fn softmax(&mut self, renormalise: bool, (experts, weights): (&mut [ExpertIdx], &mut [f32])) {
         let Self { table, logits, values, best } = self;
         choose(best, logits, experts);
@@ -82,7 +83,7 @@ impl Router<'_> {
         weights.iter_mut().for_each(|it| *it /= sum);
     }
 
-    /// The choice counts corrections, the weights do not.
+    /// Computes sigmoid weights. Corrections affect the choice, not the weights.
     fn sigmoid(
         &mut self,
         correction: &[f32],
@@ -129,7 +130,7 @@ fn sum_of_two_best(group: &[f32]) -> f32 {
     best + second
 }
 
-/// The largest scores' indices, ascending.
+/// Writes the indices of the largest scores, ascending, to `experts`.
 fn choose(best: &mut Vec<usize>, scores: &[f32], experts: &mut [ExpertIdx]) {
     rank(best, scores, experts.len());
     best.sort_unstable();
@@ -138,9 +139,10 @@ fn choose(best: &mut Vec<usize>, scores: &[f32], experts: &mut [ExpertIdx]) {
     }
 }
 
-/// The indices of the `n` largest scores, best first; of equals the lower index.
+/// Writes the indices of the `n` largest scores to `best`, largest first; of equal scores the lower
+/// index first.
 ///
-/// One pass: a row has hundreds of scores, of which few ever stand among the best.
+/// One pass suffices: a row has hundreds of scores, few of which are ever among the best.
 fn rank(best: &mut Vec<usize>, scores: &[f32], n: usize) {
     assert!((1..=scores.len()).contains(&n), "{n} of {} scores", scores.len());
     best.clear();
@@ -159,10 +161,10 @@ fn rank(best: &mut Vec<usize>, scores: &[f32], n: usize) {
     }
 }
 
-/// Integers in the order of the scores, a total one: adding 0 makes the two zeros equal.
+/// Maps scores to integers in the same total order. Adding 0 makes the two zeros equal.
 #[expect(clippy::cast_possible_wrap, reason = "the same bits")]
 fn order(score: f32) -> i32 {
     let bits = (score + 0.0).to_bits() as i32;
-    // Of negative numbers the larger has the smaller magnitude.
+    // Of two negative numbers the larger has the smaller magnitude.
     bits ^ (bits >> 31 & i32::MAX)
 }

@@ -1,7 +1,7 @@
-//! Cuts work on one slice into ranges of items for the pool's threads.
+//! Splits work on a slice into ranges of items for the pool's threads.
 //!
-//! **Invariant:** every item is done by exactly one thread and owns its values, so the split never
-//! changes a result. Knows nothing of what the items are; allocates nothing.
+//! **Invariant:** exactly one thread processes an item and owns its values, so the split never
+//! changes a result. Independent of the kind of items; allocates nothing in steady state.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -11,16 +11,16 @@ use moeflux_threads::{Columns, Pool};
 use crate::backend::host::Buffer;
 use crate::ops::Heads;
 
-/// Work that touches fewer values in all is done by the caller at once.
+/// Minimum of values touched in total to use several threads: smaller work runs on the caller.
 const VALUES_SHARED_MIN: usize = 16384;
 
-/// Work below so many values is not worth being a task.
+/// Minimum number of values that a task touches.
 const VALUES_PER_TASK_MIN: usize = 4096;
 
-/// Tasks per thread: more of them even out threads that are late.
+/// Tasks per thread: several, to even out late threads.
 const TASKS_PER_THREAD: usize = 4;
 
-/// The threads, and how finely work is cut for them. What an item does may not split work again.
+/// The threads and the granularity of their work. Processing an item must not split work again.
 #[derive(Debug)]
 pub(super) struct Split {
     /// Threads of the pool.
@@ -29,7 +29,7 @@ pub(super) struct Split {
     cuts: Mutex<Cuts>,
 }
 
-/// Where the tasks of a section begin, in each slice; grows to the most tasks and is kept.
+/// Starts of a section's tasks in each slice. Grows to the largest number of tasks and is kept.
 #[derive(Debug, Default)]
 struct Cuts {
     first: Vec<usize>,
@@ -49,12 +49,12 @@ impl Split {
         Self { n_threads: pool.n_threads(), pool, cuts: Mutex::default() }
     }
 
-    /// The calling thread's index in the pool.
+    /// Returns the calling thread's index in the pool.
     pub(super) fn thread_idx(&self) -> usize {
         self.pool.thread_idx()
     }
 
-    /// Items per task, for items that each touch about `values_per_item` values.
+    /// Returns the items per task, for items that each touch about `values_per_item` values.
     fn grain(&self, n_items: usize, values_per_item: usize) -> usize {
         if self.n_threads == 1 || n_items.saturating_mul(values_per_item) < VALUES_SHARED_MIN {
             return n_items.max(1);
@@ -163,9 +163,9 @@ impl Split {
     }
 }
 
-/// Items that lie one after another in a slice.
+/// Items stored one after another in a slice.
 pub(super) struct Items<P> {
-    /// How many.
+    /// Number of items.
     pub(super) n_items: usize,
     /// Ranges begin at multiples of this.
     pub(super) align: usize,
@@ -187,7 +187,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Each part is so many heads that follow each other (the last may have fewer).
+    /// Divides a row into parts of `heads_per_part` adjacent heads (the last may have fewer).
     pub(super) fn heads(heads: &Heads, heads_per_part: usize) -> Self {
         let width = (heads_per_part - 1) * heads.stride + heads.head_dim;
         Self {
@@ -200,7 +200,7 @@ impl Parts {
         }
     }
 
-    /// Each part is so many columns of a plain row (the last may have fewer).
+    /// Divides a plain row into parts of `width` columns (the last may have fewer).
     pub(super) fn columns(row: &Heads, width: usize) -> Self {
         assert_eq!(row.n_heads, 1, "a plain row");
         Self {
@@ -213,12 +213,12 @@ impl Parts {
         }
     }
 
-    /// With another estimate of what a part costs, in values touched.
+    /// Sets the estimated cost of a part, in values touched.
     pub(super) fn with_cost(self, cost: usize) -> Self {
         Self { cost, ..self }
     }
 
-    /// Columns of a part.
+    /// Returns the columns of a part.
     pub(super) fn cols(&self, part_idx: usize) -> Range<usize> {
         let start = self.first_col + part_idx * self.stride;
         start..(start + self.width).min(self.end_col)

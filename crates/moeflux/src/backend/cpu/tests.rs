@@ -1,8 +1,8 @@
-//! Bit-identical results, however rows are cut into steps, work into threads and sessions into
-//! batches.
+//! Results are bit-identical regardless of the division of rows into steps, of work among threads
+//! and of sessions into batches.
 //!
-//! One small model with every kind of mixer runs the same text in many ways. What the ops mean is
-//! checked elsewhere, against the reference.
+//! One small model with every kind of mixer runs the same text in many ways. Other tests check the
+//! meaning of ops against the reference.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl Random {
             }
             _ => {
                 codes.iter_mut().for_each(|it| *it = (self.next() & 0xff) as u8);
-                // 0x2400 is 2^-6 in f16 and tiny in bf16; 0xbc00 makes biases negative.
+                // Scales are 2^-10 in f16 and 2^-6 in bf16; biases are negative.
                 let (scale, bias) =
                     if kind == Q8 { (0x1400_u16, 0xac00_u16) } else { (0x3c80, 0xbdf0) };
                 scales.chunks_exact_mut(2).for_each(|it| it.copy_from_slice(&scale.to_le_bytes()));
@@ -92,7 +92,7 @@ struct Model {
     experts: Vec<Vec<u8>>,
 }
 
-/// Adds weights and ops one after another.
+/// Adds weights and ops one by one.
 struct Maker {
     random: Random,
     weights: Weights,
@@ -305,7 +305,7 @@ impl Model {
         CpuBackend::new(self.weights.clone(), &self.workspace, TEXT_LEN, n_threads).unwrap()
     }
 
-    /// One step; returns each row's hidden values, and logits of the last row.
+    /// Runs one step. Returns each row's hidden values, with the last row's logits appended.
     fn step(&self, backend: &mut CpuBackend, parts: &[(StateId, &[Row])]) -> Vec<Vec<f32>> {
         let rows: Vec<Row> = parts.iter().flat_map(|(_, rows)| rows.to_vec()).collect();
         let mut segments = Vec::new();
@@ -320,7 +320,7 @@ impl Model {
         let outputs = [rows.len() - 1];
         let batch = Batch { rows: &rows, segments: &segments, outputs: &outputs };
         backend.submit(&self.mixer, &batch).unwrap();
-        // Experts arrive one by one, last first.
+        // Experts arrive one by one, in descending order.
         let mut union = backend.routes(Purpose::Use).unwrap().experts.clone();
         union.sort_unstable();
         union.dedup();
@@ -330,7 +330,7 @@ impl Model {
             backend.submit_experts(&self.expert, &Arrived::in_any_order(&one)).unwrap();
         }
         if union.len() == 3 {
-            // All at once gives the same again.
+            // Submitting all at once gives the same result.
             let all: Vec<_> = (0..N_EXPERTS)
                 .map(|i| ArrivedExpert {
                     expert: ExpertIdx(i),
@@ -357,7 +357,8 @@ impl Model {
         results
     }
 
-    /// A whole text in steps of `chunk` rows: hidden values of every row and the last logits.
+    /// Runs a text in steps of `chunk` rows. Returns hidden values of every row and the last
+    /// logits.
     fn run(&self, backend: &mut CpuBackend, text: &[Row], chunk: usize) -> Vec<Vec<f32>> {
         let state = backend.create_state(&self.state, TEXT_LEN).unwrap();
         let chunks = text.chunks(chunk);

@@ -1,6 +1,6 @@
-//! Inner values of the experts that are between two exchanges, use by use.
+//! Inner values of the experts between two exchanges, use by use.
 //!
-//! **Invariant:** uses follow each other expert by expert, ascending, then row by row.
+//! **Invariant:** uses are ordered by ascending expert, then by row.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::ids::ExpertIdx;
 /// The experts between two exchanges of values.
 #[derive(Debug, Default)]
 pub(super) struct Wave {
-    /// Ascending, each with its uses among those of the wave.
+    /// Ascending, each with the range of its uses within the wave.
     experts: Vec<(ExpertIdx, Range<usize>)>,
     pub n_inner: usize,
     /// `[use][inner]`, of whole experts.
@@ -17,7 +17,7 @@ pub(super) struct Wave {
 }
 
 impl Wave {
-    /// Begins with experts and their numbers of uses; how many uses there are.
+    /// Begins a wave of experts with their numbers of uses. Returns the total number of uses.
     pub(super) fn begin(
         &mut self,
         experts: impl Iterator<Item = (ExpertIdx, usize)>,
@@ -39,7 +39,7 @@ impl Wave {
         self.experts.last().map_or(0, |(_, uses)| uses.end)
     }
 
-    /// Where the uses of an expert begin.
+    /// Returns the index of an expert's first use.
     pub(super) fn first_use(&self, expert: ExpertIdx) -> usize {
         let found = self.experts.binary_search_by_key(&expert, |(it, _)| *it);
         let place = found.unwrap_or_else(|_| unreachable!("{expert:?} is not of this wave"));

@@ -1,6 +1,6 @@
 //! The activation buffers of a model.
 //!
-//! **Invariant:** sized at creation; nothing here computes.
+//! **Invariant:** sized at creation and by [`Buffers::set_rows_max`]; nothing here computes.
 
 use std::ops::{Deref, DerefMut};
 
@@ -11,15 +11,15 @@ use crate::error::{Error, Remedy, Result};
 use crate::ids::BufferId;
 use crate::ops::{Heads, Workspace};
 
-/// The activation buffers of a model, `n_rows_max` rows each.
+/// The activation buffers of a model, for steps of at most `n_rows_max` rows.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     workspace: Workspace,
     buffers: Vec<Buffer>,
     n_rows_max: usize,
-    /// How often each may have been written.
+    /// Number of times that each buffer may have been written.
     n_writes: Vec<u64>,
-    /// Rows that were exchanged with a buffer's first ones.
+    /// Rows swapped out by [`Buffers::exchange_rows`].
     aside: Vec<f32>,
 }
 
@@ -28,30 +28,30 @@ pub(crate) struct Buffers {
 pub(crate) struct Buffer {
     /// Columns of a row.
     pub n_cols: usize,
-    /// Row after row, in memory that goes back to the system with them: an allocator may keep what
-    /// slots are to have next.
+    /// Row after row, in memory that returns to the system when it is freed: an allocator might
+    /// keep memory that slots need next.
     pub values: Floats,
 }
 
 impl Buffer {
-    /// One row.
+    /// Returns one row.
     #[must_use]
     pub(crate) fn row(&self, row_idx: usize) -> &[f32] {
         &self.values[row_idx * self.n_cols..][..self.n_cols]
     }
 
-    /// One row, to write.
+    /// Returns one row, mutably.
     pub(crate) fn row_mut(&mut self, row_idx: usize) -> &mut [f32] {
         &mut self.values[row_idx * self.n_cols..][..self.n_cols]
     }
 }
 
 impl Buffers {
-    /// Zeroed buffers for steps of at most `n_rows_max` rows.
+    /// Creates zeroed buffers for steps of at most `n_rows_max` rows.
     ///
     /// # Panics
     ///
-    /// If the system has no room for them.
+    /// If the system lacks the memory.
     #[must_use]
     pub(crate) fn new(workspace: &Workspace, n_rows_max: usize) -> Self {
         let (n_writes, aside) = (vec![0; workspace.buffers().len()], Vec::new());
@@ -61,15 +61,15 @@ impl Buffers {
         buffers
     }
 
-    /// Zeroed buffers of another size instead of these, whose memory is given back before.
+    /// Replaces the buffers by zeroed ones of another size. The old memory is freed first.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`]: they have the size that they had then.
+    /// [`Error::NoRoom`] if memory is short; the buffers then have their previous size, zeroed.
     ///
     /// # Panics
     ///
-    /// If the system does not even give back what it got.
+    /// If not even the freed memory can be allocated again.
     pub(crate) fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
         self.n_writes.iter_mut().for_each(|n_writes| *n_writes += 1);
         if let Err(e) = self.fill(n_rows_max) {
@@ -93,25 +93,26 @@ impl Buffers {
         Ok(())
     }
 
-    /// How often a buffer may have been written: what was made of it is true while this stays.
+    /// Returns how often a buffer may have been written. Anything derived from it is valid while
+    /// this number is unchanged.
     #[must_use]
     pub(crate) fn n_writes(&self, id: BufferId) -> u64 {
         self.n_writes[id.0]
     }
 
-    /// A buffer.
+    /// Returns a buffer.
     #[must_use]
     pub(crate) fn get(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0]
     }
 
-    /// A buffer, to write.
+    /// Returns a buffer, mutably.
     pub(crate) fn get_mut(&mut self, id: BufferId) -> &mut Buffer {
         self.n_writes[id.0] += 1;
         &mut self.buffers[id.0]
     }
 
-    /// Exchanges the first rows of a buffer with those that were exchanged before, or zeros.
+    /// Swaps the first rows of a buffer with those swapped out before, or with zeros.
     pub(crate) fn exchange_rows(&mut self, id: BufferId, n_rows: usize) {
         self.n_writes[id.0] += 1;
         let Self { buffers, aside, .. } = self;
@@ -121,13 +122,13 @@ impl Buffers {
         values[..n_values].swap_with_slice(&mut aside[..n_values]);
     }
 
-    /// The values of one head of one row.
+    /// Returns the values of one head of one row.
     #[must_use]
     pub(crate) fn head(&self, heads: &Heads, row_idx: usize, head_idx: usize) -> &[f32] {
         &self.get(heads.buffer).row(row_idx)[heads.cols(head_idx)]
     }
 
-    /// The values of one head of one row, to write.
+    /// Returns the values of one head of one row, mutably.
     pub(crate) fn head_mut(
         &mut self,
         heads: &Heads,
@@ -137,38 +138,38 @@ impl Buffers {
         &mut self.get_mut(heads.buffer).row_mut(row_idx)[heads.cols(head_idx)]
     }
 
-    /// Takes a buffer out so that it can be written while others are read; give it back with
-    /// [`Buffers::put`].
+    /// Takes a buffer out, so that it can be written while others are read. [`Buffers::put`]
+    /// returns it.
     #[must_use]
     pub(crate) fn take(&mut self, id: BufferId) -> Buffer {
         let buffer = &mut self.buffers[id.0];
         Buffer { n_cols: buffer.n_cols, values: std::mem::take(&mut buffer.values) }
     }
 
-    /// Gives a buffer back.
+    /// Puts a buffer back.
     pub(crate) fn put(&mut self, id: BufferId, buffer: Buffer) {
         self.n_writes[id.0] += 1;
         self.buffers[id.0] = buffer;
     }
 }
 
-/// Zeroed values whose pages the system hands out when they are first written: a long context costs
+/// Zeroed values. The system allocates pages when they are first written, so a long context costs
 /// nothing until it is used.
 #[derive(Debug)]
 pub(crate) struct Floats(AlignedBytes);
 
 impl Floats {
-    /// `n_values` zeros, or `None` if there is no room.
+    /// Allocates `n_values` zeros; `None` if memory is short.
     #[must_use]
     pub(crate) fn zeroed(n_values: usize) -> Option<Self> {
         n_values.checked_mul(size_of::<f32>()).and_then(AlignedBytes::zeroed).map(Self)
     }
 
-    /// Begins with these values from now on; what is behind them is of no meaning.
+    /// Copies `values` to the front, growing if needed. Values after them are unspecified.
     ///
     /// # Panics
     ///
-    /// If the system has no room for them.
+    /// If the system lacks the memory.
     pub(crate) fn copy(&mut self, values: &[f32]) {
         if self.len() < values.len() {
             *self = Self::zeroed(values.len()).expect("memory for a copy of a step's activations");

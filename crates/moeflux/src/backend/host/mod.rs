@@ -1,4 +1,4 @@
-//! Buffers and states in host memory: what the reference and the CPU backend share.
+//! Buffers and states in host memory, shared by the reference and the CPU backend.
 
 mod buffers;
 mod states;

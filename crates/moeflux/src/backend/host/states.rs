@@ -1,6 +1,7 @@
-//! What layers remember of sessions.
+//! The state of sessions, layer by layer, in host memory.
 //!
-//! **Invariant:** all of it is booked; a recurrent layer's state changes only when it is committed.
+//! **Invariant:** all memory is booked; a recurrent layer's state changes only when it is
+//! committed.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,21 +17,21 @@ use crate::error::{Error, Remedy, Result};
 use crate::ids::{LayerIdx, StateId};
 use crate::ops::{KvKind, LayerState, StateSpec};
 
-/// What one layer remembers of one session.
+/// State of one layer in one session.
 #[derive(Debug)]
 pub(crate) enum LayerMemory {
-    /// Two values-per-position tables: keys and values, or latents and rotated keys.
+    /// Two tables of values per position: keys and values, or latents and rotated keys.
     Positions {
         /// Keys or latents.
         first: KvTable,
         /// Values or rotated keys.
         second: KvTable,
     },
-    /// Folded history: what it is and what a step makes of it, in turn.
+    /// Folded history, double-buffered: each commit swaps the state and the result of a step.
     Recurrent {
-        /// One of them is the state.
+        /// The state and the result of the next step.
         halves: Box<[Recurrent; 2]>,
-        /// What the last step kept at its marks.
+        /// State stored at the marks of the last step.
         marks: Vec<Recurrent>,
     },
 }
@@ -40,13 +41,13 @@ pub(crate) enum LayerMemory {
 pub(crate) struct Recurrent {
     /// `[taps - 1, channels]`, oldest first.
     pub conv: Floats,
-    /// Head after head, each as [`crate::ops::DeltaShape`] says.
+    /// Head after head, in the layout of [`crate::ops::DeltaShape`].
     pub delta: Floats,
     _booking: Booking,
 }
 
 impl Recurrent {
-    /// `None` if there is no room, which should have been looked at before.
+    /// Allocates zeroed state. Returns `None` if memory is short; callers check that beforehand.
     fn zeroed(state: &LayerState, room: &Arc<Room>) -> Option<Self> {
         let LayerState::Recurrent { conv_rows, conv_cols, delta_values } = *state else {
             unreachable!("only recurrent layers fold their history")
@@ -74,7 +75,7 @@ impl Recurrent {
 }
 
 impl LayerMemory {
-    /// Bytes that room for these positions takes beside what is there.
+    /// Returns the bytes to allocate for these positions.
     fn missing_bytes(&self, positions: &Range<usize>) -> usize {
         match self {
             Self::Positions { first, second } => {
@@ -85,12 +86,12 @@ impl LayerMemory {
     }
 }
 
-/// What all layers remember of one session.
+/// State of all layers in one session.
 #[derive(Debug)]
 struct State {
     spec: StateSpec,
     layers: Vec<LayerMemory>,
-    /// Which half of recurrent layers is the state.
+    /// Index of the half of recurrent layers that is the state.
     current: usize,
 }
 
@@ -103,18 +104,18 @@ pub(crate) struct States {
 }
 
 impl States {
-    /// What all of them are booked from.
+    /// Returns the budget from which all states are booked.
     #[must_use]
     pub(crate) fn room(&self) -> &Arc<Room> {
         &self.room
     }
 
-    /// A session of at most `context` positions, keys and values stored as `kind`: recurrent
-    /// layers are zeroed, positions get room by [`States::reserve`].
+    /// Creates a session of at most `context` positions, with keys and values stored as `kind`.
+    /// Recurrent layers are zeroed; [`States::reserve`] allocates positions.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`] if memory for recurrent layers cannot be had.
+    /// [`Error::NoRoom`] if memory for recurrent layers is short.
     pub(crate) fn create(
         &mut self,
         spec: &StateSpec,
@@ -147,12 +148,12 @@ impl States {
         Ok(self.insert(State { spec: spec.clone(), layers, current: 0 }))
     }
 
-    /// A session with the same past, whose memory of positions both share as long as neither
-    /// writes there.
+    /// Creates a session with the same history. Both share the memory of positions until one of
+    /// them writes there.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`] if memory for recurrent layers cannot be had.
+    /// [`Error::NoRoom`] if memory for recurrent layers is short.
     pub(crate) fn fork(&mut self, id: StateId) -> Result<StateId> {
         let State { spec, layers, current } = self.state(id);
         check_fixed(&self.room, spec, 2)?;
@@ -182,11 +183,11 @@ impl States {
         id
     }
 
-    /// Room for these positions, which are written next.
+    /// Allocates memory for these positions, which are written next.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`]: what was there stays.
+    /// [`Error::NoRoom`] if memory is short; existing contents are kept.
     pub(crate) fn reserve(&mut self, id: StateId, positions: &Range<usize>) -> Result<()> {
         let room = Arc::clone(&self.room);
         let State { layers, .. } = self.state_mut(id);
@@ -206,7 +207,7 @@ impl States {
         if has_room { Ok(()) } else { Err(not_given_for(what(), n_bytes as u64)) }
     }
 
-    /// Gives a session's room back.
+    /// Frees a session's memory.
     pub(crate) fn remove(&mut self, id: StateId) {
         self.states.remove(&id);
     }
@@ -222,17 +223,17 @@ impl States {
         }
     }
 
-    /// Makes what a step wrote of recurrent layers their state.
+    /// Commits the recurrent state that a step wrote.
     pub(crate) fn commit(&mut self, id: StateId) {
         let state = self.state_mut(id);
         state.current = 1 - state.current;
     }
 
-    /// Room for this many marks.
+    /// Allocates memory for `n_marks` marks and discards earlier ones.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`]: there are none then.
+    /// [`Error::NoRoom`] if memory is short; earlier marks are then lost as well.
     pub(crate) fn set_marks(&mut self, id: StateId, n_marks: usize) -> Result<()> {
         let room = Arc::clone(&self.room);
         let State { spec, layers, .. } = self.state_mut(id);
@@ -255,22 +256,22 @@ impl States {
         Ok(())
     }
 
-    /// One layer of a session.
+    /// Returns one layer of a session.
     #[must_use]
     pub(crate) fn layer(&self, id: StateId, layer: LayerIdx) -> &LayerMemory {
         &self.state(id).layers[layer.0]
     }
 
-    /// One layer of a session, to write.
+    /// Returns one layer of a session, mutably.
     pub(crate) fn layer_mut(&mut self, id: StateId, layer: LayerIdx) -> &mut LayerMemory {
         &mut self.state_mut(id).layers[layer.0]
     }
 
-    /// Folded history of a recurrent layer.
+    /// Returns the folded history of a recurrent layer.
     ///
     /// # Panics
     ///
-    /// For a layer that folds none.
+    /// If the layer is not recurrent.
     #[must_use]
     pub(crate) fn recurrent(&self, id: StateId, layer: LayerIdx) -> &Recurrent {
         let State { layers, current, .. } = self.state(id);
@@ -280,13 +281,13 @@ impl States {
         &halves[*current]
     }
 
-    /// Where a part of a step finds the folded history of a layer, and where it leaves it: the
-    /// first part finds the state, each other what the one before it left at its mark, and the last
-    /// leaves what may become the state.
+    /// Returns the folded history that a part of a step starts from, and the memory for its result.
+    /// The first part starts from the state, each other part from the preceding mark; the last part
+    /// writes the state to be committed, each other part its mark.
     ///
     /// # Panics
     ///
-    /// For a layer that folds none, and if there are fewer marks.
+    /// If the layer is not recurrent, or if there is memory for fewer marks.
     pub(crate) fn link(
         &mut self,
         id: StateId,
@@ -304,7 +305,7 @@ impl States {
         (found.last().unwrap_or(state), left.first_mut().unwrap_or(next))
     }
 
-    /// Bytes of the folded history of all layers.
+    /// Returns the bytes of the folded history of all layers.
     #[must_use]
     pub(crate) fn fixed_bytes(&self, id: StateId) -> u64 {
         self.state(id).spec.fixed_bytes()
@@ -318,7 +319,7 @@ impl States {
         self.states.get_mut(&id).expect("a state lives as long as its session")
     }
 
-    /// The folded history that a part is.
+    /// Returns the folded history that `part` denotes, if any.
     fn folded(&self, id: StateId, part: StatePart) -> Option<&Recurrent> {
         let State { layers, current, .. } = self.state(id);
         match (part, &layers[part.layer().0]) {
@@ -332,7 +333,7 @@ impl States {
         }
     }
 
-    /// Bytes of a part.
+    /// Returns the bytes of a part.
     #[must_use]
     pub(crate) fn part_bytes(&self, id: StateId, part: StatePart) -> usize {
         match (part, self.layer(id, part.layer())) {
@@ -343,7 +344,7 @@ impl States {
         }
     }
 
-    /// Copies a part out.
+    /// Copies a part to `target`.
     pub(crate) fn read(&self, id: StateId, part: StatePart, target: &mut [u8]) {
         match (part, self.layer(id, part.layer())) {
             (
@@ -361,7 +362,7 @@ impl States {
         }
     }
 
-    /// Overwrites a part; of recurrent layers that which [`States::commit`] makes their state.
+    /// Overwrites a part. Data of recurrent layers becomes their state with [`States::commit`].
     pub(crate) fn write(&mut self, id: StateId, part: StatePart, source: &[u8]) {
         let State { layers, current, .. } = self.state_mut(id);
         match (part, &mut layers[part.layer().0]) {
@@ -382,7 +383,7 @@ impl States {
 }
 
 impl StatePart {
-    /// Whose part.
+    /// Returns the layer of the part.
     #[must_use]
     pub const fn layer(self) -> LayerIdx {
         match self {
@@ -393,7 +394,7 @@ impl StatePart {
     }
 }
 
-/// Refuses so many copies of recurrent state that there is no room for.
+/// Fails if there is no memory for `n_copies` copies of recurrent state.
 fn check_fixed(room: &Room, spec: &StateSpec, n_copies: usize) -> Result<()> {
     let n_bytes = spec.fixed_bytes().saturating_mul(n_copies as u64);
     let what = || name_of_copies(n_copies);
@@ -405,8 +406,8 @@ fn name_of_copies(n_copies: usize) -> String {
     format!("{n_copies} copies of a session's recurrent state")
 }
 
-/// Memory that the system hands out on credit is only found missing when it is written: by then it
-/// is too late for an error.
+/// Fails if the system lacks the memory. With overcommit, a shortage shows only on the first write,
+/// too late for an error.
 fn check_available(n_bytes: u64, what: &dyn Fn() -> String) -> Result<()> {
     match moeflux_io::available_memory_bytes() {
         Some(available_bytes) if n_bytes > available_bytes => {
@@ -416,7 +417,7 @@ fn check_available(n_bytes: u64, what: &dyn Fn() -> String) -> Result<()> {
     }
 }
 
-/// The system did not hand out what it seemed to have.
+/// Returns the error for memory that the system did not provide although it seemed available.
 fn not_given(spec: &StateSpec, n_copies: usize) -> Error {
     let n_bytes = spec.fixed_bytes().saturating_mul(n_copies as u64);
     not_given_for(name_of_copies(n_copies), n_bytes)

@@ -30,7 +30,7 @@ impl ReferenceBackend {
         }
     }
 
-    /// One query head of one row over the positions in `seen`.
+    /// Computes one query head of one row over the positions in `seen`.
     fn attend(
         &mut self,
         op: &Attention,
@@ -107,12 +107,12 @@ impl<'a> Cache<'a> {
         Self { first, second }
     }
 
-    /// One head's keys (or latents) of the positions in `seen`.
+    /// Returns one head's keys (or latents) at the positions in `seen`.
     fn first(&self, seen: &Range<usize>, head_idx: usize) -> Vec<Vec<f64>> {
         vectors(self.first, seen, head_idx)
     }
 
-    /// One head's values (or rotated keys) of the positions in `seen`.
+    /// Returns one head's values (or rotated keys) at the positions in `seen`.
     fn second(&self, seen: &Range<usize>, head_idx: usize) -> Vec<Vec<f64>> {
         vectors(self.second, seen, head_idx)
     }
@@ -142,7 +142,7 @@ fn append(
     second.put(head_idx, position.0, value);
 }
 
-/// The weights of the scores; a sink takes its share and is left out of the result.
+/// Returns the weights of the scores. A sink takes its share but is not part of the result.
 fn softmax(scores: &[f64], sink: Option<f64>) -> Vec<f64> {
     let largest = scores.iter().chain(&sink).copied().fold(f64::NEG_INFINITY, f64::max);
     let mut weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
@@ -153,7 +153,7 @@ fn softmax(scores: &[f64], sink: Option<f64>) -> Vec<f64> {
     weights
 }
 
-/// The weighted sum of the values.
+/// Returns the weighted sum of the values.
 fn mixed(weights: &[f64], values: &[Vec<f64>]) -> Vec<f64> {
     let mut out = vec![0.0; values[0].len()];
     for (&weight, value) in weights.iter().zip(values) {
@@ -208,7 +208,7 @@ mod tests {
         assert_close(&rows[0], &[6.0, 0.0]);
         assert_close(&rows[1], &[10.0, 0.0]);
         assert_close(&rows[2], &[5.0, 12.0]);
-        // A window of 2 leaves 2/5, 3/5 to the last row.
+        // With a window of 2, the last row's weights are 2/5, 3/5.
         let rows = run(&fixture, Attention { window: Some(2), ..op });
         assert_close(&rows[1], &[10.0, 0.0]);
         assert_close(&rows[2], &[4.8, 14.4]);
@@ -257,7 +257,7 @@ mod tests {
         let out = fixture.workspace.buffer("out", 4).split(2);
         let layer = LayerIdx(0);
         let op = MlaAttention { layer, q_latent, q_rope, latent, k_rope, out, scale: 1.0 };
-        // Head 0 weighs by the latent: 1/3, 2/3; head 1 by the rope: 1/4, 3/4.
+        // Head 0 weights by the latent: 1/3, 2/3; head 1 by the rope: 1/4, 3/4.
         let rows = fixture.run(Op::MlaAttention(op), out);
         assert_close(&rows[0], &[0.0, 6.0, 0.0, 6.0]);
         let ln_2 = f64::from(LN_2);

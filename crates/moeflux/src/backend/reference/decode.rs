@@ -1,16 +1,16 @@
-//! Weights from their stored bytes to f32, a row at a time.
+//! Decodes stored weights to f32, one row at a time.
 //!
-//! **Invariant:** reads bytes at any address, and each value as its format's definition says:
-//! codes from the little-endian bit stream of their row; `code * scale + bias` in f32 with two
-//! roundings, as mlx computes it. Blocks that carry their own scales are taken apart by the scalar
-//! definition of the kernels, where every kind has a golden.
+//! **Invariant:** bytes may be at any address. Each value is computed as its format defines: codes
+//! from the little-endian bit stream of their row, `code * scale + bias` in f32 with two roundings,
+//! as mlx does. Blocks with scales of their own are decoded by the scalar kernel, where every kind
+//! has a golden test.
 
 use half::{bf16, f16};
 use moeflux_kernels::{
     Affine, Biases, FloatKind, Fp8Spread, Matrix, MatrixKind, ScaleKind, decode_row,
 };
 
-/// One row of a matrix.
+/// Decodes one row of a matrix.
 pub(super) fn row(matrix: &Matrix<'_>, row_idx: usize) -> Vec<f32> {
     let layout = matrix.layout();
     assert!(row_idx < layout.n_rows, "row {row_idx} of {layout:?}");
@@ -58,7 +58,7 @@ pub(super) fn row(matrix: &Matrix<'_>, row_idx: usize) -> Vec<f32> {
     }
 }
 
-/// The value at index `idx` of an array of floats.
+/// Returns the value at index `idx` of an array of floats.
 fn float(kind: FloatKind, bytes: &[u8], idx: usize) -> f32 {
     let at = &bytes[idx * kind.bytes()..][..kind.bytes()];
     match kind {
@@ -68,7 +68,7 @@ fn float(kind: FloatKind, bytes: &[u8], idx: usize) -> f32 {
     }
 }
 
-/// The code of a column: bit `b` of it is bit `col_idx * bits + b` of the row.
+/// Returns the code of a column: its bit `b` is bit `col_idx * bits + b` of the row.
 fn code(affine: Affine, codes: &[u8], col_idx: usize) -> u8 {
     let bits = usize::from(affine.bits);
     let at = col_idx * bits;
@@ -78,12 +78,13 @@ fn code(affine: Affine, codes: &[u8], col_idx: usize) -> u8 {
     low & (u8::MAX >> (8 - bits))
 }
 
-/// Eight bits of exponent (bias 127); all ones is NaN.
+/// Decodes eight bits of exponent (bias 127); all ones is NaN.
 fn power_of_two(exponent: u8) -> f32 {
     if exponent == 0xFF { f32::NAN } else { (f32::from(exponent) - 127.0).exp2() }
 }
 
-/// Sign, four bits of exponent (bias 7), three of mantissa; no infinities, all ones is NaN.
+/// Decodes a sign, four bits of exponent (bias 7) and three of mantissa. There are no infinities;
+/// all ones is NaN.
 fn fp8_e4m3(code: u8) -> f32 {
     let sign = if code & 0x80 == 0 { 1.0 } else { -1.0 };
     let exponent = code >> 3 & 0xF;

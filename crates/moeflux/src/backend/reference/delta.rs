@@ -1,7 +1,7 @@
-//! Gated DeltaNet: the convolution over time, the gates, and the delta rule token by token.
+//! Gated DeltaNet: convolution over time, gates, and the delta rule token by token.
 //!
-//! **Invariant:** a layer's state is f32 and rounded once per token, so that a session cut into
-//! steps anywhere gives the same values.
+//! **Invariant:** a layer's state is f32 and rounded once per token, so the values do not depend on
+//! how a session is cut into steps.
 
 use std::ops::Range;
 
@@ -68,7 +68,7 @@ impl ReferenceBackend {
         }
     }
 
-    /// One value head of one token, in the memory of a part of a step.
+    /// Computes one value head of one token, in the state of a part of a step.
     fn delta_head(
         &mut self,
         op: &GatedDelta,
@@ -103,7 +103,7 @@ impl ReferenceBackend {
     }
 }
 
-/// The parts between marks of all segments, each with its number in its segment.
+/// Yields the parts between marks of all segments, each with its index in its segment.
 fn parts<'a>(batch: &Batch<'a>) -> impl Iterator<Item = (&'a Segment, usize, Range<usize>)> {
     let of = |segment: &'a Segment| {
         segment.parts().enumerate().map(move |(part_idx, rows)| (segment, part_idx, rows))
@@ -111,7 +111,8 @@ fn parts<'a>(batch: &Batch<'a>) -> impl Iterator<Item = (&'a Segment, usize, Ran
     batch.segments.iter().flat_map(of)
 }
 
-/// `ln(1 + exp(x))`, in a form whose exponential cannot overflow: the same function, not a guard.
+/// Computes `ln(1 + exp(x))` in a form whose exponential cannot overflow: the same function, not a
+/// guard.
 fn softplus(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
@@ -153,7 +154,7 @@ mod tests {
         let a_log = fixture.vector(&[0.0, 0.0, 0.0, std::f32::consts::LN_2]);
         let dt_bias = fixture.vector(&[0.0, 1.0, 0.0, -1.0]);
         let op = Op::DeltaGates(DeltaGates { a, b, a_log, dt_bias, decay, beta });
-        // exp(-ln 2); exp(-100); nothing is forgotten; exp(-2 ln 2).
+        // exp(-ln 2); exp(-100); no decay; exp(-2 ln 2).
         assert_close(&fixture.run(op.clone(), decay)[0], &[0.5, 0.0, 1.0, 0.25]);
         assert_close(&fixture.run(op, beta)[0], &[0.5, 1.0, 0.0, 0.75]);
     }
@@ -200,7 +201,7 @@ mod tests {
         // Head 1: S = [-8, 0], then [-4, 0], then [-2, 0] + (2 + 2) k = [2, 0].
         let rows = delta_rows([0.5; 3], 1.0);
         assert_eq!(rows, [[8.0, -8.0], [12.0, -4.0], [6.0, 2.0]]);
-        // Half of each difference is taken: [4, 0]; [4, 2]; [4, 2] + (2 - 4) / 2 k = [3, 2].
+        // Half of each difference is applied: [4, 0]; [4, 2]; [4, 2] + (2 - 4) / 2 k = [3, 2].
         let rows = delta_rows([1.0; 3], 0.5);
         assert_eq!(rows, [[4.0, -4.0], [8.0, -4.0], [7.0, -1.0]]);
     }

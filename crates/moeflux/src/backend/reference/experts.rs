@@ -1,7 +1,7 @@
-//! Routed experts: each arrived expert over the rows that chose it, then the weighted sum.
+//! Routed experts: computes each arrived expert over the rows that chose it, then the weighted sum.
 //!
-//! **Invariant:** a partial lies at the expert's rank in its row, so that the sum's order does not
-//! depend on the order of arrival.
+//! **Invariant:** a partial is stored at the expert's rank in its row, so the order of the sum does
+//! not depend on the order of arrival.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ impl ReferenceBackend {
         expert: ExpertIdx,
         view: &ExpertView<'_>,
     ) {
-        // What travels is f32.
+        // Exchanged values are f32.
         let rounded = |row: &Vec<f64>| row.iter().map(|it| f64::from(rounded(*it))).collect();
         let inner: Vec<Vec<f64>> =
             self.uses_in_wave(expert).map(|use_idx| rounded(&self.inner[use_idx])).collect();
@@ -42,15 +42,15 @@ impl ReferenceBackend {
         self.keep_partials(expert, &outputs, (op.rows.start, op.n_hidden));
     }
 
-    /// Which uses of the wave are an expert's.
+    /// Returns the indices of an expert's uses in the wave.
     fn uses_in_wave(&self, expert: ExpertIdx) -> Range<usize> {
         let before = self.wave.iter().take_while(|it| **it < expert);
         let first = before.map(|it| self.routes.uses_of(*it).count()).sum();
         first..first + self.routes.uses_of(expert).count()
     }
 
-    /// `swiglu(gate . x, up . x)` for each row that chose the expert, of rows from `first_row` on
-    /// of matrices with so many.
+    /// Returns `swiglu(gate . x, up . x)` for each row that chose the expert. The view's gate and
+    /// up start at `first_row` of whole matrices of `n_inner` rows.
     fn inner_of(
         &self,
         (x, limit, biases): (&Heads, Option<f32>, Option<ExpertBiases>),
@@ -69,7 +69,7 @@ impl ReferenceBackend {
         gates.iter().zip(&ups).map(|(gate, up)| pointwise::swiglu(gate, up, limit)).collect()
     }
 
-    /// Keeps columns from `first_col` on of an expert's outputs for their turn in the sum.
+    /// Stores columns from `first_col` of an expert's outputs until they are summed.
     fn keep_partials(
         &mut self,
         expert: ExpertIdx,
@@ -84,8 +84,8 @@ impl ReferenceBackend {
         }
     }
 
-    /// The product of an expert's matrix with each input, and its bias: the matrix has the rows
-    /// from `first_row` on of the bias's so many.
+    /// Returns the product of an expert's matrix with each input, plus bias. The matrix starts at
+    /// `first_row` of the whole matrix, which has as many rows as the bias.
     fn products(
         &self,
         (matrix, bias, first_row): (&Matrix<'_>, Option<(VectorId, usize)>, usize),
@@ -134,7 +134,7 @@ impl ReferenceBackend {
     }
 }
 
-/// The product of a matrix with each input.
+/// Returns the product of a matrix with each input.
 fn products(matrix: &Matrix<'_>, inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let mut outputs = vec![Vec::new(); inputs.len()];
     for row_idx in 0..matrix.layout().n_rows {
@@ -167,8 +167,8 @@ mod tests {
         values.iter().flat_map(|value| value.to_le_bytes()).collect()
     }
 
-    /// Routes two rows to two of four experts each, feeds the experts in `order`, combines.
-    /// Expert `e` turns `[x, _]` into `silu(x) * 10^e` and `silu(x) * 10^e * 2`.
+    /// Routes two rows to two of four experts each, submits the experts in `order` and combines.
+    /// Expert `e` maps `[x, _]` to `silu(x) * 10^e` and `silu(x) * 10^e * 2`.
     fn combined(order: &[usize], shared: bool) -> Vec<Vec<f32>> {
         let mut fixture = Fixture::default();
         let logits =
@@ -208,7 +208,7 @@ mod tests {
             residual,
             out: residual,
         };
-        // The inputs are embedded again, the routes and partials stay.
+        // The inputs are embedded again; routes and partials remain.
         fixture.step(&mut backend, state, Op::Combine(op));
         (0..2).map(|row_idx| read(&mut backend, residual, row_idx)).collect()
     }
@@ -222,7 +222,7 @@ mod tests {
         for order in [[3, 1, 0], [1, 0, 3], [0, 3, 1]] {
             assert_eq!(combined(&order, false), rows, "order {order:?}");
         }
-        // An expert that nobody chose changes nothing.
+        // An expert that no row chose changes nothing.
         assert_eq!(combined(&[2, 3, 1, 0], false), rows);
     }
 

@@ -1,6 +1,6 @@
-//! What the reference's unit tests share: rows in, one op, rows out.
+//! Shared fixture of the reference's unit tests: rows in, one op, rows out.
 //!
-//! Inputs reach buffers as every model's do, through a table of embeddings: token = row.
+//! Inputs reach buffers as in every model, through an embedding table: token = row.
 
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// A fixture whose first row stands at this position.
+    /// Creates a fixture whose first row is at this position.
     pub(super) fn at(first_position: usize) -> Self {
         Self { first_position, ..Self::default() }
     }
 
-    /// A buffer that holds these rows when the op runs.
+    /// Adds a buffer that holds these rows when the op runs.
     pub(super) fn input<R: AsRef<[f32]>>(&mut self, name: &'static str, rows: &[R]) -> Heads {
         let rows: Vec<&[f32]> = rows.iter().map(AsRef::as_ref).collect();
         let table = self.matrix(&rows);
@@ -39,7 +39,7 @@ impl Fixture {
         out
     }
 
-    /// A resident matrix.
+    /// Adds a resident matrix.
     pub(super) fn matrix(&mut self, rows: &[&[f32]]) -> MatrixId {
         let kind = MatrixKind::Float(FloatKind::F32);
         let layout = MatrixLayout::new(kind, rows.len(), rows[0].len()).unwrap();
@@ -49,7 +49,7 @@ impl Fixture {
         self.weights_mut().push_matrix(matrix)
     }
 
-    /// A resident vector.
+    /// Adds a resident vector.
     pub(super) fn vector(&mut self, values: &[f32]) -> VectorId {
         self.weights_mut().push_vector(values.to_vec())
     }
@@ -58,14 +58,14 @@ impl Fixture {
         Arc::get_mut(&mut self.weights).expect("no backend lives while weights are added")
     }
 
-    /// The rows of `out` after one step with all rows, in a session of its own.
+    /// Returns the rows of `out` after one step over all rows, in a new session.
     pub(super) fn run(&self, op: Op, out: Heads) -> Vec<Vec<f32>> {
         let (mut backend, state) = self.backend();
         self.step(&mut backend, state, op);
         (0..self.n_rows).map(|row_idx| read(&mut backend, out, row_idx)).collect()
     }
 
-    /// The backend and a session, with all weights so far.
+    /// Creates the backend, with all weights so far, and a session.
     pub(super) fn backend(&self) -> (ReferenceBackend, StateId) {
         let weights = Arc::clone(&self.weights);
         let mut backend = ReferenceBackend::new(weights, &self.workspace, self.n_rows).unwrap();
@@ -92,14 +92,14 @@ impl Fixture {
     }
 }
 
-/// One row of a view of one head.
+/// Returns one row of a view of one head.
 pub(super) fn read(backend: &mut ReferenceBackend, out: Heads, row_idx: usize) -> Vec<f32> {
     let mut row = vec![0.0; out.end_col()];
     backend.read_row(out.buffer, row_idx, &mut row).unwrap();
     row[out.first_col..].to_vec()
 }
 
-/// Compares with numbers from paper, to six digits.
+/// Compares with values computed by hand, to six digits.
 pub(super) fn assert_close(values: &[f32], expected: &[f64]) {
     assert_eq!(values.len(), expected.len());
     let is_close = |(&value, &expected): (&f32, &f64)| {

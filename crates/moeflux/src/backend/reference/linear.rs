@@ -1,6 +1,6 @@
-//! Products with resident weights: rows of a table, matrices, a matrix per head.
+//! Products with resident weights: rows of a table, matrices, one matrix per head.
 //!
-//! **Invariant:** a weight's row is decoded once per op, whatever the number of rows.
+//! **Invariant:** a weight's row is decoded once per op, regardless of the number of rows.
 
 use super::{ReferenceBackend, decode, dot, rounded, store, widened};
 use crate::ops::{Batch, Embed, HeadMatMul, MatMul, Orientation};
@@ -45,7 +45,7 @@ impl ReferenceBackend {
         }
     }
 
-    /// The matrix of one head.
+    /// Returns the matrix of one head.
     fn head_rows(&self, op: &HeadMatMul, head_idx: usize) -> Vec<Vec<f64>> {
         let weight = self.weights.matrix(op.weight);
         let first_row = op.first_row + head_idx * op.row_stride;

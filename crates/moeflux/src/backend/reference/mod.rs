@@ -1,12 +1,12 @@
 //! The oracle: interprets plans as slowly and as obviously as the ops' definitions read.
 //!
-//! Inputs and outputs of an op are f32. Everything between them is f64: every sum is taken in
-//! plain ascending order and rounded to f32 once, where the op writes it, so that the oracle has
-//! no rounding of its own to excuse when another backend differs.
-//! **Invariant:** a row's values depend on its session's history alone, never on the other rows
-//! of the step or on how a session was cut into steps; no threads, no blocks, no cached weights.
-//! Rounds where the model's definition does and nowhere else: the angle of a rope, a router's
-//! scores, decoded weights.
+//! Inputs and outputs of an op are f32. Everything between them is f64: every sum is taken in plain
+//! ascending order and rounded to f32 once, where the op writes it. When another backend differs,
+//! the oracle thus has no rounding of its own to excuse.
+//! **Invariant:** a row's values depend only on its session's history, never on the other rows of
+//! the step or on how a session was cut into steps. There are no threads, blocks or cached weights.
+//! Intermediate values are rounded only where the model's definition rounds: the angle of a rope, a
+//! router's scores, decoded weights.
 
 mod attention;
 mod decode;
@@ -49,17 +49,18 @@ pub struct ReferenceBackend {
     partials: Vec<f32>,
     /// The experts of a wave, ascending.
     wave: Vec<ExpertIdx>,
-    /// What [`Op::ExpertUp`] gave for each use of the wave.
+    /// Output of [`Op::ExpertUp`] for each use in the wave.
     inner: Vec<Vec<f64>>,
     n_rows_max: usize,
 }
 
 impl ReferenceBackend {
-    /// A backend for a model's weights and workspace, and steps of at most `n_rows_max` rows.
+    /// Creates a backend for a model's weights and workspace, and for steps of at most `n_rows_max`
+    /// rows.
     ///
     /// # Errors
     ///
-    /// None today; other backends, made the same way, may lack room or a device.
+    /// None at present; the signature matches other backends, which may lack memory or a device.
     pub fn new(weights: Arc<Weights>, workspace: &Workspace, n_rows_max: usize) -> Result<Self> {
         Ok(Self {
             weights,
@@ -99,7 +100,7 @@ impl ReferenceBackend {
         }
     }
 
-    /// The values of one head of one row.
+    /// Returns the values of one head of one row.
     fn head(&self, heads: &Heads, row_idx: usize, head_idx: usize) -> Vec<f64> {
         widened(self.buffers.head(heads, row_idx, head_idx))
     }
@@ -271,7 +272,7 @@ impl ExpertWaves for ReferenceBackend {
     }
 }
 
-/// Whether an op asks for the batch's rows, not only for rows of a buffer.
+/// Returns whether an op uses the batch's rows, not only the rows of a buffer.
 fn is_positional(op: &Op) -> bool {
     matches!(
         op,
@@ -319,7 +320,7 @@ fn store(target: &mut [f32], values: &[f64]) {
     }
 }
 
-/// The sum of the products, in ascending order.
+/// Returns the sum of the products, in ascending order.
 fn dot(x: &[f64], y: &[f64]) -> f64 {
     assert_eq!(x.len(), y.len(), "both sides of a product are as long");
     let mut sum = 0.0;

@@ -1,4 +1,4 @@
-//! Ops that treat every row alone: selection, norms, rope, activations, sums.
+//! Ops that process each row independently: selection, norms, rope, activations, sums.
 //!
 //! **Invariant:** a head is read whole before it is written, so outputs may be inputs.
 
@@ -6,7 +6,7 @@ use super::{ReferenceBackend, dot, sigmoid, silu, widened};
 use crate::ops::{Add, Batch, L2Norm, RmsNorm, Rope, SelectRows, SwiGlu};
 use crate::spec::Pairing;
 
-/// Sharpness of gpt_oss's sigmoid.
+/// Factor inside gpt_oss's sigmoid.
 const LIMITED_SIGMOID_FACTOR: f64 = 1.702;
 
 impl ReferenceBackend {
@@ -61,8 +61,8 @@ impl ReferenceBackend {
                         Pairing::Halves => (pair_idx, pair_idx + n_pairs),
                         Pairing::Neighbours => (2 * pair_idx, 2 * pair_idx + 1),
                     };
-                    // The product is f32 in transformers: at position 100,000 its rounding
-                    // turns the pair by up to 0.004 and belongs to the model.
+                    // In transformers the product is f32: at position 100,000 its rounding changes
+                    // the angle by up to 0.004, and that is part of the model.
                     let angle = f64::from(row.position.0 as f32 * frequency);
                     let (sin, cos) = (angle.sin() * amplitude, angle.cos() * amplitude);
                     let (a, b) = (x[a_idx], x[b_idx]);
@@ -96,7 +96,7 @@ impl ReferenceBackend {
     }
 }
 
-/// `silu(gate) * up`, or gpt_oss's form under a limit.
+/// Returns `silu(gate) * up`, or gpt_oss's form under a limit.
 pub(super) fn swiglu(gate: &[f64], up: &[f64], limit: Option<f32>) -> Vec<f64> {
     assert_eq!(gate.len(), up.len(), "a gate per value");
     let pairs = gate.iter().zip(up);
@@ -104,7 +104,7 @@ pub(super) fn swiglu(gate: &[f64], up: &[f64], limit: Option<f32>) -> Vec<f64> {
         None => pairs.map(|(&gate, &up)| silu(gate) * up).collect(),
         Some(limit) => pairs
             .map(|(&gate, &up)| {
-                // Comparisons keep NaN, which `min` would lose.
+                // Comparisons propagate NaN; `min` would not.
                 let gate = if gate > limit { limit } else { gate };
                 let up = up.clamp(-limit, limit);
                 gate * sigmoid(LIMITED_SIGMOID_FACTOR * gate) * (up + 1.0)
@@ -149,7 +149,7 @@ mod tests {
     fn rope_turns_halves_and_neighbours() {
         let mut fixture = Fixture::at(1);
         let x = fixture.input("x", &[&[1.0, 2.0, 3.0, 4.0]; 2]);
-        // Position 1: a quarter turn of pair 0, none of pair 1; position 2: half a turn.
+        // Position 1: pair 0 rotates by a quarter turn, pair 1 not at all; position 2: half a turn.
         let frequencies = fixture.vector(&[std::f32::consts::FRAC_PI_2, 0.0]);
         let halves = Rope { x, frequencies, pairing: Pairing::Halves, amplitude: 1.0 };
         let rows = fixture.run(Op::Rope(halves.clone()), x);
@@ -192,7 +192,7 @@ mod tests {
             assert_close(&values, expected);
         };
         close(swiglu(&[0.0, 1.0, -1.0], &[5.0, 2.0, 2.0], None), &[0.0, 1.462_117, -0.537_883]);
-        // Gate cut above only: 7 and -9 stay, 8 becomes 7; up is cut on both sides.
+        // Gate is clamped from above only: 7 and -9 stay, 8 becomes 7. Up is clamped on both sides.
         let limited = swiglu(&[8.0, -9.0, 0.0], &[8.0, -8.0, 1.0], Some(7.0));
         let low = -9.0 / (1.0 + (1.702_f64 * 9.0).exp()) * -6.0;
         close(limited, &[56.0 / (1.0 + (-1.702_f64 * 7.0).exp()), low, 0.0]);

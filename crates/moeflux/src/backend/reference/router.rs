@@ -1,7 +1,7 @@
-//! Routers: logits to the experts of each row, ascending by index, and their weights.
+//! Routers: derive from logits the experts of each row, ascending by index, and their weights.
 //!
-//! **Invariant:** exactly `top_k` different experts per row; among equals the lower index is
-//! chosen. Choices compare f32 values, as transformers does: ties are the ties of f32.
+//! **Invariant:** each row has exactly `top_k` different experts; of equal values the lower index
+//! is chosen. Choices compare f32 values, as transformers does, so ties are ties of f32.
 
 use super::{ReferenceBackend, rounded, sigmoid, widened};
 use crate::ids::ExpertIdx;
@@ -46,7 +46,8 @@ impl ReferenceBackend {
     }
 }
 
-/// Softmax over all logits; its order is the order of the logits, so that these choose.
+/// Returns softmax weights. Softmax preserves the order of the logits, so the choice uses the
+/// logits.
 fn softmax_weights(logits: &[f32], chosen: &[usize], renormalise: bool) -> Vec<(usize, f64)> {
     let logits = widened(logits);
     let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -69,7 +70,7 @@ fn corrected(scores: &[f32], correction: &[f32]) -> Vec<f32> {
     scores.iter().zip(correction).map(|(score, correction)| score + correction).collect()
 }
 
-/// Leaves the `n_kept` groups whose two best choices have the largest sum.
+/// Keeps the `n_kept` groups whose two best choices have the largest sum.
 fn exclude_groups(choices: &mut [f32], n_groups: usize, n_kept: usize) {
     assert!(choices.len().is_multiple_of(n_groups), "groups are equal");
     let group_len = choices.len() / n_groups;
@@ -82,7 +83,7 @@ fn exclude_groups(choices: &mut [f32], n_groups: usize, n_kept: usize) {
     }
 }
 
-/// The scores of the chosen, without their corrections.
+/// Returns weights from the scores of the chosen, without their corrections.
 fn sigmoid_weights(
     scores: &[f32],
     chosen: &[usize],
@@ -96,7 +97,8 @@ fn sigmoid_weights(
     chosen.iter().map(|&expert_idx| (expert_idx, weight(expert_idx))).collect()
 }
 
-/// The indices of the `n` largest values, best first; among equals the lower index.
+/// Returns the indices of the `n` largest values, largest first; of equal values the lower index
+/// first.
 fn largest(values: &[f32], n: usize) -> Vec<usize> {
     let mut chosen: Vec<usize> = Vec::with_capacity(n);
     for _ in 0..n {
@@ -181,12 +183,11 @@ mod tests {
     #[test]
     fn groups_compete_by_their_two_best() {
         let mut fixture = Fixture::default();
-        // Group 1 has no single best expert but the largest sum of two.
+        // Group 1 lacks the single best expert but has the largest sum of two.
         let correction = [0.9, 0.0, 0.0, 0.6, 0.0, 0.6, 0.0, 0.8, 0.2];
         let mut op = grouped(&mut fixture, &[0.0; 9], &correction);
         assert_eq!(indices(&routes_of(&fixture, op.clone())), [3, 5]);
-        // Two groups are kept: 1, and of the tied groups 0 and 2 (0.5 + 0.5 + 1.0 and + 0.9) the
-        // better one.
+        // Two groups are kept: 1, and of 0 and 2 (scores 1.9 and 2.0) the better one, 2.
         op.top_k = 3;
         let RouterKind::SigmoidGrouped { n_groups_kept, .. } = &mut op.kind else {
             unreachable!("made above");
@@ -205,7 +206,7 @@ mod tests {
     #[test]
     fn excluded_groups_lose_to_negative_scores() {
         let mut fixture = Fixture::default();
-        // All choices are negative; a fill of zero would choose experts of excluded groups.
+        // All choices are negative; filling with zero would choose experts of excluded groups.
         let correction = [-9.0, -9.0, -9.0, -3.0, -4.0, -2.0, -8.0, -8.0, -8.0];
         let op = grouped(&mut fixture, &[0.0; 9], &correction);
         assert_eq!(indices(&routes_of(&fixture, op)), [3, 5]);

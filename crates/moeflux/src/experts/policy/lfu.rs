@@ -1,36 +1,38 @@
-//! The expert with the lowest rate of use leaves; a use counts half after a while.
+//! Evicts the expert with the lowest rate of use; the weight of a use decays over time.
 //!
-//! The counts are kept for all experts, also those that are not in memory: an expert that comes
-//! back is as warm as its history, and one that came once for a prompt is the first to go. Rows are
-//! the clock, so that a chunk of a prompt counts as its tokens would one by one.
-//! Frequency with decay as in LRFU (Lee et al., 2001), with the history of all keys, which are few.
+//! Counts are kept for all experts, including those not in memory: an expert that comes back has
+//! its whole history, and one used only once by a prompt is the first to go. The clock counts rows,
+//! so a chunk of a prompt counts as much as its tokens would one by one. Frequency with decay as in
+//! LRFU (Lee et al., 2001), with the history of all keys, which are few.
 
 use moeflux_io::SlotIdx;
 
 use super::{KeyIdx, PolicyShape};
 
-/// Mean uses of an expert in which an old use loses half of its weight: 24 tokens of the model in
-/// the box. Its text is best with 2 to 4 and its chats with 8 and more, all within 1.5 points;
-/// where routes drift more is too slow (Zipf, drifting, 1/4: 60, 58 and 51 with 4, 8 and 32).
+/// Half-life, in mean uses of an expert: 24 tokens of the bundled model. Its text is best with 2 to
+/// 4 and its chats with 8 and more, all within 1.5 points. Where routes drift, longer half-lives
+/// are too slow (Zipf, drifting, 1/4: 60, 58 and 51 with 4, 8 and 32).
 const HALF_LIFE_USES: f64 = 4.0;
 
-/// The weight of a use doubles each half-life; before it outgrows an f64 all are scaled down.
+/// The weight of a use doubles each half-life; before it overflows an f64, all are scaled down.
 const LOG2_WEIGHT_MAX: f64 = 512.0;
 
-/// A step counts as so many half-lives at most, and its uses as their share of that. Within a long
-/// step the layers already computed have its uses and the others not yet: were the rest to fade
-/// wholly, what comes next would leave first (short chats at 1/4: hits of prompts 21 and not 16 of
-/// 100, of answers 60 and not 57; at half of this 23 and 61, but a new subject is learnt later).
+/// Upper bound on the half-lives that a step counts for; its uses are scaled down accordingly.
+/// Within a long step, the layers already computed have their uses and the others do not yet: if
+/// the scores of those faded fully, the experts needed next would leave first (short chats at 1/4:
+/// hits of prompts 21 and not 16 of 100, of answers 60 and not 57; at half of this bound 23 and 61,
+/// but the policy adapts later to a new subject).
 const STEP_HALF_LIVES_MAX: f64 = 0.5;
 
 const NONE: usize = usize::MAX;
 
 /// Least frequently used, with decay. A slot is outside, held (in use or being filled) or idle.
 ///
-/// It was chosen by these hits of 100 demands while decoding (slots for 1/8, 1/4
-/// and 1/2 of the experts). The model in the box: its held-out text token by token, an answer of
-/// 1,234 tokens to 1,494, twenty short chats. Made up, 12 layers, 6 of 64 experts: by Zipf's law,
-/// the same with two experts of a layer changing places every 8th token, and uniform.
+/// Chosen by these hits per 100 demands while decoding, with slots for 1/8, 1/4 and 1/2 of the
+/// experts. The first three rows are the bundled model: its held-out text token by token, an answer
+/// of 1,234 tokens to 1,494, twenty short chats. The others are synthetic, with 12 layers and 6 of
+/// 64 experts: Zipf's law, the same with two experts of a layer swapped every 8th token, and
+/// uniform.
 ///
 /// | routes | lru | clock | s3-fifo | lfu | bound |
 /// |---|---|---|---|---|---|
@@ -41,38 +43,38 @@ const NONE: usize = usize::MAX;
 /// | Zipf, drifting | 27, 49, 74 | 29, 52, 75 | 41, 57, 77 | 44, 60, 78 | 59, 75, 90 |
 /// | uniform | 9, 20, 48 | 9, 20, 47 | 11, 21, 47 | 11, 23, 49 | 41, 58, 80 |
 ///
-/// The distance to the bound is what only the future tells: the best fixed set of experts, chosen
-/// with hindsight, hits 52, 60 and 63 with a quarter of the model in the box, and to know the next
-/// four layers exactly would add 1.5. Tried and lost there: a second, shorter memory (0.0), the
-/// distance of layers (+0.5), which experts follow which (+1.0 for a table of all pairs). Where
-/// experts change places at every token (Zipf) S3-FIFO is better by 2 to 6.
+/// The gap to the bound is knowledge of the future: the best fixed set of experts, chosen with
+/// hindsight, hits 52, 60 and 63 with a quarter of the bundled model, and exact knowledge of the
+/// next four layers would add 1.5. Tried without success on that model: a second, shorter memory
+/// (0.0), the distance of layers (+0.5), which experts follow which (+1.0 for a table of all
+/// pairs). Where experts are swapped at every token (Zipf), S3-FIFO is better by 2 to 6.
 #[derive(Debug)]
 pub(crate) struct Lfu {
     /// Per key: the sum of the weights of its uses.
     scores: Vec<f64>,
-    /// Of a use now in a step of few rows, as a power of two.
+    /// Weight of a use now in a step of few rows, as a power of two.
     log2_weight: f64,
-    /// Of a use in this step.
+    /// Weight of a use in this step.
     use_weight: f64,
     half_lives_per_row: f64,
     uses_per_row: f64,
-    /// What an expert in memory counts for beforehand in a step that uses nearly all: a mean share
-    /// of the step's uses. Else those of layers that are still to come would give way to those
-    /// that are over, each time round.
+    /// Score added to an expert in memory during a step that uses nearly all experts: a mean share
+    /// of the step's uses. Otherwise the experts of later layers would be evicted for those of
+    /// layers already computed, every time.
     credit: f64,
-    /// Per slot: whether it has that credit, until its use is known.
+    /// Per slot: whether it has that credit, which ends when its use is known.
     has_credit: Vec<bool>,
-    /// Per slot; meaningless where it is outside.
+    /// Per slot; unspecified where the slot is outside.
     keys: Vec<KeyIdx>,
-    /// Idle slots, a binary heap with the lowest score at its root. Weights grow and scores do
-    /// not fall, so that the order of idle slots never changes by itself.
+    /// Idle slots: a binary heap with the lowest score at its root. Weights grow and scores do not
+    /// fall, so the order of idle slots never changes by itself.
     heap: Vec<SlotIdx>,
-    /// Per slot: its place in the heap.
+    /// Per slot: its index in the heap.
     places: Vec<usize>,
 }
 
 impl Lfu {
-    /// Without experts.
+    /// Creates a policy without experts.
     pub(crate) fn new(shape: PolicyShape) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "counts of experts are far below 2^52")]
         let uses_per_row = shape.n_uses_per_row.max(1) as f64 / shape.n_keys.max(1) as f64;
@@ -97,7 +99,7 @@ impl Lfu {
         self.scores[self.keys[slot.0].0] + credit
     }
 
-    /// Gives credit to what is in memory, or takes back what is left of it.
+    /// Gives credit to the experts in memory, or removes what is left of it.
     fn set_credit(&mut self, credit: f64) {
         if credit <= 0.0 && self.credit <= 0.0 {
             return;
@@ -152,7 +154,7 @@ impl Lfu {
 }
 
 impl Lfu {
-    /// A step of so many rows begins: time passes by rows.
+    /// Begins a step of `n_rows` rows, which advance the clock.
     pub(crate) fn begin_step(&mut self, n_rows: usize) {
         #[expect(clippy::cast_precision_loss, reason = "rows of a step are far below 2^52")]
         let half_lives = n_rows.max(1) as f64 * self.half_lives_per_row;
@@ -171,20 +173,20 @@ impl Lfu {
         self.set_credit(if is_long { mean_uses * self.use_weight } else { 0.0 });
     }
 
-    /// An expert comes into an outside slot, because `n_uses` rows asked for it. It is held.
+    /// Puts an expert that `n_uses` rows requested into an outside slot. The slot is then held.
     pub(crate) fn admit(&mut self, slot: SlotIdx, key: KeyIdx, n_uses: u32) {
         self.keys[slot.0] = key;
         self.has_credit[slot.0] = false;
         self.count(key, n_uses);
     }
 
-    /// `n_uses` rows asked for the expert in a held slot.
+    /// Counts `n_uses` rows that requested the expert in a held slot.
     pub(crate) fn hit(&mut self, slot: SlotIdx, n_uses: u32) {
         self.has_credit[slot.0] = false;
         self.count(self.keys[slot.0], n_uses);
     }
 
-    /// An idle slot is no victim from now on.
+    /// Holds an idle slot: it is no longer a candidate for eviction.
     pub(crate) fn hold(&mut self, slot: SlotIdx) {
         let place = std::mem::replace(&mut self.places[slot.0], NONE);
         let last = self.heap.pop().expect("an idle slot is in the heap");
@@ -199,26 +201,26 @@ impl Lfu {
         }
     }
 
-    /// A held slot is idle from now on.
+    /// Makes a held slot idle.
     pub(crate) fn let_go(&mut self, slot: SlotIdx) {
         self.heap.push(slot);
         self.rise(self.heap.len() - 1, slot);
     }
 
-    /// The idle slot whose expert should leave; it stays until it is removed. `None` if none is
-    /// idle.
+    /// Returns the idle slot whose expert should leave; it stays until it is removed. Returns
+    /// `None` if no slot is idle.
     pub(crate) fn victim(&self) -> Option<SlotIdx> {
         self.heap.first().copied()
     }
 
-    /// The expert of a held or idle slot leaves; the slot is outside.
+    /// Removes the expert of a held or idle slot; the slot is then outside.
     pub(crate) fn remove(&mut self, slot: SlotIdx) {
         if self.places[slot.0] != NONE {
             self.hold(slot);
         }
     }
 
-    /// There are so many slots from now on. Those that go are outside already.
+    /// Sets the number of slots. Slots beyond it are already outside.
     pub(crate) fn resize(&mut self, n_slots: usize) {
         self.keys.resize(n_slots, KeyIdx(0));
         self.has_credit.resize(n_slots, false);

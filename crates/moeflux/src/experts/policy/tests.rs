@@ -1,4 +1,4 @@
-//! The policy against plain lists that are searched from end to end.
+//! Compares the policy with plain lists that are searched linearly.
 
 use moeflux_io::SlotIdx;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const N_KEYS: usize = 40;
 
-/// Xorshift: a seed repeats a run.
+/// Xorshift; the same seed gives the same sequence.
 struct Random(u64);
 
 impl Random {
@@ -25,10 +25,10 @@ enum At {
     Idle(usize),
 }
 
-/// What a rule would choose, from all that has happened.
+/// A model of the policy that derives scores from the whole history.
 struct Naive {
     slots: Vec<At>,
-    /// Per key: rows of the steps, begun so far, in which it was used.
+    /// Per key: its uses, each with the rows of all steps begun by then and the rows that used it.
     uses: Vec<Vec<(usize, u32)>>,
     n_rows: usize,
 }
@@ -37,7 +37,7 @@ impl Naive {
     fn score(&self, slot: SlotIdx) -> f64 {
         let (At::Held(key) | At::Idle(key)) = self.slots[slot.0] else { unreachable!() };
         let weights = self.uses[key].iter().map(|&(at_row, n_uses)| {
-            // One use per row on a mean: a half-life is four times as many rows as keys.
+            // With one use per row on average, a half-life is four times as many rows as keys.
             let half_lives = (self.n_rows - at_row) as f64 / (4.0 * N_KEYS as f64);
             f64::from(n_uses) * (-half_lives).exp2()
         });
@@ -45,8 +45,8 @@ impl Naive {
     }
 }
 
-/// Prompts that use all experts about equally, layer by layer: nearly as many as there are slots
-/// are still there the next time round.
+/// For prompts that use all experts about equally, layer by layer, nearly as many experts as there
+/// are slots are hit in the next round.
 #[test]
 fn what_a_long_step_still_needs_does_not_leave_for_what_it_has_used() {
     const N_SLOTS: usize = 16;
@@ -81,7 +81,7 @@ fn what_a_long_step_still_needs_does_not_leave_for_what_it_has_used() {
     assert!(10 * n_hits > 7 * n_most, "{n_hits} hits of {n_most}");
 }
 
-/// Random operations on a policy; `check` looks at each victim.
+/// Runs random operations on a policy; `check` receives each victim.
 fn run(seed: u64, check: impl Fn(&Naive, Option<SlotIdx>)) {
     let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
     let n_slots = 1 + random.below(12);
@@ -94,7 +94,7 @@ fn run(seed: u64, check: impl Fn(&Naive, Option<SlotIdx>)) {
         let n_uses = 1 + u32::try_from(random.below(3)).unwrap();
         match (random.below(8), naive.slots[slot.0]) {
             (0, _) => {
-                // Now and then long enough for weights to be scaled down.
+                // Long enough now and then for weights to be scaled down.
                 let n_rows = [1, 60][usize::from(random.below(10) == 0)];
                 policy.begin_step(n_rows);
                 naive.n_rows += n_rows;
@@ -175,7 +175,7 @@ fn weights_that_outgrow_a_float_are_scaled_down_in_order() {
         policy.admit(slot, KeyIdx(slot_idx), n_uses);
         policy.let_go(slot);
     }
-    // Half a half-life each, however many rows: some 1,000 half-lives in all.
+    // Half a half-life per step, however many rows: some 1,000 half-lives in all.
     for _ in 0..2000 {
         policy.begin_step(1 << 16);
         for slot in [0, 1, 2].map(SlotIdx) {

@@ -1,38 +1,38 @@
-//! Looking ahead: how far down the next router's ranking to read, and whether at all.
+//! Lookahead: how many ranks of the next router to prefetch, and whether to prefetch at all.
 //!
-//! The caller applies the next layer's own router to the residual stream, before and behind this
-//! layer's experts, and hands over the experts by rank. Each rank's worth is learned from what the
-//! layer then demands; the whole is judged by the waits it avoided and the reads it wasted, and
-//! stops itself where that is no gain.
-//! **Invariant:** pure and deterministic: all times are measured elsewhere and come in as numbers;
-//! nothing is allocated after the first steps. Knows ranks, never slots or files.
+//! The caller applies the next layer's own router to the residual stream, before and after this
+//! layer's experts, and passes on the experts by rank. The precision of each rank is learnt from
+//! what the layer then demands. Lookahead as a whole is judged by the waits it avoided and the
+//! reads it wasted, and disables itself where it is no gain. **Invariant:** pure and deterministic:
+//! times are measured elsewhere and passed in as numbers; nothing is allocated after the first
+//! steps. Knows ranks, never slots or files.
 //!
-//! The experts of the token before are right for a quarter to a third: known to be a loss. The next
-//! router is right for 88 % of the experts of the model in the box (heldout.txt), and names 97 %
-//! among half again as many.
+//! Guessing the experts of the previous token is right for a quarter to a third, which is a loss.
+//! The next router is right for 88 % of the experts of the bundled model (heldout.txt), and 97 %
+//! are among half again as many ranks.
 
 use crate::ids::{ExpertIdx, LayerIdx};
 
-/// Steps that are judged together: a token's luck is no reason to stop.
+/// Steps that are judged together, so that one token's chance does not decide.
 const WINDOW_STEPS: u32 = 32;
 
-/// Steps until it is tried again after it was no gain; doubled each time it still is none.
+/// Steps of the first pause after lookahead was no gain; doubled each time it still is none.
 const PAUSE_STEPS_MIN: u32 = 8 * WINDOW_STEPS;
 const PAUSE_STEPS_MAX: u32 = 512 * WINDOW_STEPS;
 
-/// One observation moves a rank's precision by this share: about as many are remembered.
+/// Weight of one observation in a rank's precision: about 64 observations are remembered.
 const PRECISION_STEP: f32 = 1.0 / 64.0;
 
-/// What nobody has seen yet counts as even chances, so that it is tried.
+/// Initial precision of a rank: even chances, so that it is tried.
 const PRECISION_BEFORE: f32 = 0.5;
 
-/// Rarer than this a read is heat, even on a drive with nothing else to do.
+/// Lower bound on precision: below it a read wastes power even on an idle drive.
 const PRECISION_MIN: f32 = 0.125;
 
-/// What looking ahead is made for.
+/// What lookahead is created for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LookAheadShape {
-    /// Layers of the model, dense ones too.
+    /// Layers of the model, including dense ones.
     pub n_layers: usize,
     /// Experts of the largest layer.
     pub n_experts_max: usize,
@@ -40,20 +40,20 @@ pub(crate) struct LookAheadShape {
     pub n_ranks: usize,
 }
 
-/// What a step's guesses came to, as measured.
+/// Measured results of a step's guesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StepCost {
-    /// Guessed experts that were in memory when they were asked for.
+    /// Guessed experts that were in memory when they were requested.
     pub n_ready: u64,
-    /// Guessed experts that were on their way then.
+    /// Guessed experts whose read was under way when they were requested.
     pub n_on_their_way: u64,
-    /// Guessed experts that left unused.
+    /// Guessed experts that were read and then not requested.
     pub n_wasted: u64,
-    /// Time of one expert at the rate at which the drive delivers them.
+    /// Time to read one expert at the drive's present rate.
     pub record_ns: u64,
-    /// Time that asking the next routers took.
+    /// Time spent running the next routers.
     pub ask_ns: u64,
-    /// Time for which reads on demand stood behind guesses.
+    /// Time for which demanded reads waited behind guesses.
     pub delay_ns: u64,
     /// Time for which computing waited for reads.
     pub wait_ns: u64,
@@ -64,31 +64,31 @@ pub(crate) struct StepCost {
 /// When a guess is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// While the experts of the layer before are on their way.
+    /// While the experts of the previous layer are being read.
     Early,
-    /// When that layer is done.
+    /// After the previous layer.
     Late,
 }
 
-/// How good the named experts were.
+/// Recall and precision of the named experts, as counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quality {
-    /// Experts that were asked for in layers with a guess.
+    /// Experts requested in layers with a guess.
     pub n_demanded: u64,
-    /// Experts that were named beforehand.
+    /// Experts named in advance.
     pub n_named: u64,
-    /// Of these, asked for.
+    /// Named experts that were then requested.
     pub n_right: u64,
 }
 
 impl Quality {
-    /// Share of the demanded that were named.
+    /// Returns the share of requested experts that were named.
     #[must_use]
     pub fn recall(&self) -> Option<f64> {
         share(self.n_right, self.n_demanded)
     }
 
-    /// Share of the named that were demanded.
+    /// Returns the share of named experts that were requested.
     #[must_use]
     pub fn precision(&self) -> Option<f64> {
         share(self.n_right, self.n_named)
@@ -102,7 +102,7 @@ fn share(part: u64, whole: u64) -> Option<f64> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// The rest of a window.
+    /// Within a window.
     On {
         n_steps_left: u32,
     },
@@ -111,37 +111,39 @@ enum Mode {
     },
 }
 
-/// Decides what is read ahead.
+/// Decides which experts to prefetch.
 #[derive(Debug)]
 pub(crate) struct LookAhead {
     shape: LookAheadShape,
     mode: Mode,
-    /// Of the next pause.
+    /// Steps of the next pause.
     pause_steps: u32,
     /// By [`Stage`].
     stages: [Ranking; 2],
-    /// Share of a step's time spent waiting, in the last window: so much of a wasted read delays
-    /// one that is needed.
+    /// Share of the steps' time spent waiting, in the last window. This share of a wasted read
+    /// delays one that is needed.
     busy_share: f32,
     ranked_layer: Option<LayerIdx>,
     n_named: usize,
-    /// Per expert: the last round that named it, and the last that asked for it.
+    /// Per expert: the last round that named it, and the last that requested it.
     named_in: Vec<u64>,
     demanded_in: Vec<u64>,
     round: u64,
     window: Window,
-    /// Of the window before.
+    /// Quality of the previous window.
     quality: Quality,
 }
 
-/// What a stage's guesses are worth.
+/// Precision of a stage's guesses.
 #[derive(Debug)]
 struct Ranking {
-    /// `[n_layers, n_ranks]`: share of the absent experts at a rank that were then asked for. Those
-    /// in memory are there because they are asked for often: with them in the sum a rank that is
-    /// right 70 times of 100 hides that 3 of 5 of its reads are wasted.
+    /// `[n_layers, n_ranks]`: share of the absent experts at a rank that were then requested.
+    /// Experts in memory are excluded: they are there because they are requested often, so
+    /// including them would let a rank that is right 70 times of 100 hide that 3 of 5 of its reads
+    /// are wasted.
     precision: Vec<f32>,
-    /// What the next layer's router named, and whether it was absent: `[n_rows, n_ranks]`.
+    /// `[n_rows, n_ranks]`: the experts that the next layer's router named, and whether each was
+    /// absent.
     named: Vec<(ExpertIdx, bool)>,
 }
 
@@ -154,11 +156,11 @@ struct Window {
 }
 
 impl LookAhead {
-    /// Begins with a window of trying.
+    /// Creates lookahead that is on for a first window.
     ///
     /// # Panics
     ///
-    /// If a router names nothing.
+    /// If a router names no experts.
     #[must_use]
     pub(crate) fn new(shape: LookAheadShape) -> Self {
         let LookAheadShape { n_layers, n_experts_max, n_ranks } = shape;
@@ -182,7 +184,7 @@ impl LookAhead {
         }
     }
 
-    /// Ranks that the next router should name for each row; 0: it need not be run.
+    /// Returns the ranks that the next router should name for each row; 0 if it need not be run.
     #[must_use]
     pub(crate) fn n_ranks(&self) -> usize {
         match self.mode {
@@ -191,13 +193,13 @@ impl LookAhead {
         }
     }
 
-    /// From what `layer`'s router would choose, `[n_rows, n_ranks]` with the most likely first in
-    /// each row, the experts worth a read, most likely first, each once; those in memory too, so
-    /// that they stay.
+    /// Selects the experts worth a read from `ranked`, the choices of `layer`'s router. These are
+    /// `[n_rows, n_ranks]`, most likely first in each row. `likely` receives each expert once, most
+    /// likely first, including those in memory, so that they stay.
     ///
     /// # Panics
     ///
-    /// If these are not whole rows.
+    /// If `ranked` does not consist of whole rows.
     pub(crate) fn choose(
         &mut self,
         (layer, stage): (LayerIdx, Stage),
@@ -230,7 +232,7 @@ impl LookAhead {
         self.n_named = likely.len();
     }
 
-    /// What a layer then asked for, ascending. Layers without a guess are passed over.
+    /// Records the experts that a layer then requested, ascending. Ignores layers without a guess.
     pub(crate) fn demanded(&mut self, layer: LayerIdx, experts: &[ExpertIdx]) {
         if self.ranked_layer.take() != Some(layer) {
             return;
@@ -254,7 +256,7 @@ impl LookAhead {
         }
     }
 
-    /// A step is over. At the end of a window it goes on if it was a gain.
+    /// Ends a step. At the end of a window, lookahead stays on if it was a gain.
     pub(crate) fn end_step(&mut self, cost: &StepCost) {
         self.ranked_layer = None;
         self.mode = match self.mode {
@@ -271,13 +273,13 @@ impl LookAhead {
         };
     }
 
-    /// Whether the next router is asked now.
+    /// Returns whether the next router is to be run now.
     #[must_use]
     pub(crate) fn is_on(&self) -> bool {
         self.n_ranks() > 0
     }
 
-    /// Recall and precision in the last whole window.
+    /// Returns recall and precision of the last whole window.
     #[must_use]
     pub(crate) fn quality(&self) -> Quality {
         self.quality
@@ -296,8 +298,8 @@ impl LookAhead {
         Mode::Off { n_steps_left }
     }
 
-    /// Below this a read costs more than it may save: right it saves a record's time, wrong it
-    /// costs as much for the share of the time in which others wait for the drive.
+    /// Returns the precision below which a read costs more than it may save. A right read saves the
+    /// time of a record; a wrong one costs as much, for the share of time in which others wait.
     fn precision_min(&self) -> f32 {
         (self.busy_share / (1.0 + self.busy_share)).max(PRECISION_MIN)
     }
@@ -306,7 +308,7 @@ impl LookAhead {
 impl Window {
     fn add(&mut self, cost: &StepCost) {
         let of = |n_records: u64| i128::from(cost.record_ns).saturating_mul(n_records.into());
-        // Half of a read was done, as a mean, when the demand came.
+        // On average, half of the read was done when the demand came.
         let avoided_ns = of(cost.n_ready).saturating_add(of(cost.n_on_their_way) / 2);
         let wait_ns = i128::from(cost.wait_ns.min(cost.step_ns));
         let step_ns = i128::from(cost.step_ns.max(1));

@@ -1,4 +1,4 @@
-//! Guessers of known worth: what is kept of a ranking, and when it stops.
+//! Guesses of known quality: which ranks are kept, and when lookahead stops.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn experts(indices: &[usize]) -> Vec<ExpertIdx> {
     indices.iter().copied().map(ExpertIdx).collect()
 }
 
-/// Guesses that all come right, or that all are wasted.
+/// Returns the cost of a step with this many right and wasted guesses.
 fn cost(n_ready: u64, n_wasted: u64) -> StepCost {
     let times = StepCost { record_ns: 1000, wait_ns: 5000, step_ns: 10_000, ..StepCost::default() };
     StepCost { n_ready, n_wasted, ..times }
@@ -48,7 +48,7 @@ fn a_rank_that_is_seldom_right_is_dropped_and_comes_back_when_it_is_right() {
     };
     assert_eq!(ask(&mut look, &[0, 1, 9], 100), experts(&[0, 1]));
     assert_eq!(ask(&mut look, &[0, 3], 100), experts(&[0, 3]));
-    // Other layers have a record of their own.
+    // Other layers have their own precision.
     look.choose((LayerIdx(1), Stage::Late), &ranked, &|_| true, &mut likely);
     assert_eq!(likely, ranked);
 }
@@ -74,7 +74,7 @@ fn what_is_in_memory_teaches_nothing_about_reads() {
     let ranked = experts(&[0, 1, 2, 3]);
     let mut likely = Vec::new();
     for _ in 0..200 {
-        // Ranks 0 and 1 are always asked for and always there; 2 and 3 are read in vain.
+        // Ranks 0 and 1 are always requested and always in memory; reads of 2 and 3 are wasted.
         look.choose((LayerIdx(0), Stage::Late), &ranked, &|expert| expert.0 > 1, &mut likely);
         look.demanded(LayerIdx(0), &experts(&[0, 1]));
     }
@@ -109,7 +109,7 @@ fn recall_and_precision_are_those_of_the_last_window() {
     for _ in 0..WINDOW_STEPS {
         look.choose((LayerIdx(1), Stage::Late), &experts(&[0, 1, 2, 3]), &|_| true, &mut likely);
         look.demanded(LayerIdx(1), &experts(&[0, 5]));
-        // A layer nobody guessed for does not count.
+        // A layer without a guess does not count.
         look.demanded(LayerIdx(2), &experts(&[0, 5]));
         look.end_step(&cost(1, 0));
     }
@@ -124,7 +124,7 @@ fn recall_and_precision_are_those_of_the_last_window() {
 #[test]
 fn it_stops_where_it_is_no_gain_and_tries_again_ever_more_rarely() {
     let mut look = LookAhead::new(SHAPE);
-    // 3 right save 3 records; 7 wrong cost half of their time.
+    // Three right guesses save 3 records; 7 wrong ones cost half of their time.
     let (good, bad) = (cost(3, 4), cost(3, 7));
     end_steps(&mut look, 10 * WINDOW_STEPS, &good);
     assert!(look.is_on() && look.n_ranks() == 4);
@@ -138,7 +138,7 @@ fn it_stops_where_it_is_no_gain_and_tries_again_ever_more_rarely() {
         assert!(look.is_on());
         pause_steps = (2 * pause_steps).min(PAUSE_STEPS_MAX);
     }
-    // One good window, and the next pause is short again.
+    // After one good window, the next pause is short again.
     end_steps(&mut look, WINDOW_STEPS, &good);
     end_steps(&mut look, WINDOW_STEPS, &bad);
     end_steps(&mut look, PAUSE_STEPS_MIN, &StepCost::default());

@@ -1,20 +1,20 @@
-//! What a policy could hit that knows the future: Belady's MIN over unions.
+//! The hits of a policy that knows the future: Belady's MIN over unions.
 //!
-//! Keeps what is needed soonest. What a block of decoding asks for is demanded together: if it fits
-//! it is whole in its slots while it is computed, so none of it makes room for the rest of it;
-//! among experts that the same later block needs it does not matter which leaves. **Invariant:** a
-//! bound for every order of work: of a prompt's block, or one that needs more slots than there are,
-//! all that is in memory is hit, and whatever of it is needed soonest stays.
+//! Keeps the experts that are needed soonest. A decode block demands all its experts together: if
+//! they fit, all are in slots while the block is computed, so none of them makes room for another.
+//! Among experts next needed by the same block, it does not matter which leaves. **Invariant:** an
+//! upper bound for every order of work: in a prompt's block, or one that needs more slots than
+//! there are, all experts in memory are hit, and those needed soonest stay.
 
 use std::collections::BinaryHeap;
 
 use super::Replayed;
 use crate::experts::trace::{StepKind, Trace, TraceBlock};
 
-/// Needed in no later block.
+/// Marks an expert that no later block needs.
 const NEVER: usize = usize::MAX;
 
-/// The best that any policy could do from an empty table.
+/// Returns the most that any policy could hit from an empty table.
 ///
 /// # Panics
 ///
@@ -41,7 +41,7 @@ pub fn bound(trace: &Trace, n_slots: usize) -> Replayed {
     replayed
 }
 
-/// The experts of each block, as numbers over all layers.
+/// Returns the experts of each block, numbered over all layers.
 fn keys(trace: &Trace, blocks: &[TraceBlock<'_>]) -> Vec<Vec<usize>> {
     let mut n_keys = 0;
     let starts = trace.header().layers.iter().map(|layer| {
@@ -56,7 +56,7 @@ fn keys(trace: &Trace, blocks: &[TraceBlock<'_>]) -> Vec<Vec<usize>> {
     blocks.iter().map(of_block).collect()
 }
 
-/// For each use of an expert, the block of its next.
+/// Returns, for each use of an expert, the block of its next use.
 fn next_blocks(keys: &[Vec<usize>], n_keys: usize) -> Vec<Vec<usize>> {
     let mut seen = vec![NEVER; n_keys];
     let mut next_blocks: Vec<Vec<usize>> = Vec::with_capacity(keys.len());
@@ -78,7 +78,7 @@ struct Memory {
     /// Per key, if it is held.
     held: Vec<Option<Use>>,
     n_held: usize,
-    /// The next block of each held key, the farthest first; older entries of a key stay behind.
+    /// The next block of each held key, farthest first; outdated entries of a key remain.
     farthest: BinaryHeap<(usize, usize)>,
 }
 
@@ -97,7 +97,7 @@ impl Memory {
         self.farthest.push((next_block, key));
     }
 
-    /// Lets go of what is needed last, but for the experts of `held_block`.
+    /// Evicts the keys needed last, except those of `held_block`.
     fn shrink(&mut self, n_slots: usize, held_block: usize) {
         let mut passed = Vec::new();
         while self.n_held > n_slots {

@@ -1,8 +1,8 @@
-//! A trace over a table of slots: what another budget would have hit.
+//! Replays a trace over a table of slots, to find the hits of another budget.
 //!
-//! Each block of a trace asks for its union at once, as a layer does; prompts, and what needs more
-//! slots than there are, are served in waves. Reads finish at once and guesses are off, so that
-//! hits depend on the policy alone. **Invariant:** it never hits more than [`bound()`] says.
+//! Each block of a trace requests its union at once, as a layer does. Prompts, and blocks that need
+//! more slots than there are, are served in waves. Reads finish at once and guesses are off, so
+//! hits depend on the policy alone. **Invariant:** never more hits than [`bound()`].
 
 mod bound;
 
@@ -19,12 +19,12 @@ pub struct Tally {
     pub n_hits: u64,
     /// Experts that had to be read.
     pub n_misses: u64,
-    /// Bytes of these.
+    /// Bytes of these reads.
     pub read_bytes: u64,
 }
 
 impl Tally {
-    /// Share of the demands that were hits; nothing where there were none.
+    /// Returns the share of demands that were hits; `None` where there were no demands.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts, for display")]
     pub fn hit_rate(&self) -> Option<f64> {
@@ -39,17 +39,17 @@ impl Tally {
     }
 }
 
-/// What a trace costs with a number of slots.
+/// Demands of a trace with a given number of slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// Reading prompts.
+    /// Demands of prefill.
     pub prefill: Tally,
-    /// Continuing them.
+    /// Demands of decoding.
     pub decode: Tally,
 }
 
 impl Replayed {
-    /// The part of a kind of step.
+    /// Returns the demands of one kind of step.
     #[must_use]
     pub fn tally(&self, kind: StepKind) -> &Tally {
         match kind {
@@ -68,7 +68,7 @@ impl Replayed {
     }
 }
 
-/// Runs a trace over a table that is empty at first.
+/// Replays a trace over a table that is empty at first.
 ///
 /// # Panics
 ///
@@ -106,7 +106,7 @@ pub fn replay(trace: &Trace, n_slots: usize) -> Replayed {
     replayed
 }
 
-/// All arrives, is computed and released.
+/// Marks all as loaded, then releases them.
 fn serve(table: &mut SlotTable, taken: &[Taken]) {
     for taken in taken.iter().filter(|taken| taken.found == Found::ToRead) {
         table.loaded(taken.slot);

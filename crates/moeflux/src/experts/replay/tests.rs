@@ -1,5 +1,5 @@
-//! Traces in one line: `a b*3 | c` is two blocks of one layer, `b` chosen by three rows; in what
-//! comes out a hit is a capital.
+//! Traces written as text: `a b*3 | c` is two blocks of one layer, `b` being chosen by three rows.
+//! In the output, hits are capitals.
 
 use super::*;
 use crate::experts::trace::{LayerShape, TraceHeader, TraceUse};
@@ -21,7 +21,8 @@ fn trace(text: &str) -> Trace {
     trace
 }
 
-/// The trace with capitals where a table hits that begins so many reads at a time.
+/// Replays a trace over a table that begins at most `n_reads_max` reads at a time; hits are
+/// capitals.
 fn hits((n_slots, n_reads_max): (usize, usize), text: &str) -> String {
     let shape = TableShape { n_experts: &[26], n_uses_per_row: 1, n_slots };
     let mut table = SlotTable::new(shape);
@@ -59,17 +60,17 @@ fn check(n_slots: usize, text: &str, expected: &str) {
 fn what_fits_is_kept() {
     check(3, "a b c | a b c | b", "a b c | A B C | B");
     check(1, "a | a | b | a", "a | A | b | a");
-    // A union larger than the pool is read in waves; what was there is hit first.
+    // A union larger than the pool is read in waves; experts in memory are hit first.
     check(2, "c d | a b c d", "c d | a b C D");
 }
 
 #[test]
 fn lfu_keeps_the_frequent_and_remembers_those_that_left() {
     check(2, "a | a | b | c | a | d | a", "a | A | b | c | A | d | A");
-    // c was used twice when b, used once, is looked at.
+    // c was used twice when b, used once, is compared with it.
     check(1, "a | b | a | b | a", "a | b | a | b | a");
     check(2, "a*9 | b | c | b | c | a", "a | b | c | b | c | A");
-    // What a chunk used often stays; what it used once goes first.
+    // An expert that a chunk used often stays; one used once leaves first.
     let found = hits((3, 1), "a*9 b c*9 d | a c");
     assert_eq!(found, "a b c d | A C");
 }
@@ -80,10 +81,10 @@ fn the_bound_knows_the_future() {
         (2, "a | b | c | a | b | c", 2),
         (2, "a | b | a | c | a | b", 2),
         (1, "a | a | b | a", 1),
-        // All of a block is held at once: a cannot stay beside b and c.
+        // All experts of a block are held at once: a cannot stay beside b and c.
         (2, "a | b c | a", 0),
         (3, "a | b c | a", 1),
-        // d e f need more than there is; a stays beside the slot through which they pass.
+        // d e f need more slots than there are; a stays beside the slot that they take in turn.
         (2, "a | d e f | a", 1),
         (2, "a b | a b c | a b", 4),
     ] {
@@ -93,12 +94,12 @@ fn the_bound_knows_the_future() {
     }
 }
 
-/// The fewest misses of any choice of victims, by trying all.
+/// Returns the fewest misses over all choices of victims, by exhaustive search.
 fn fewest_misses(blocks: &[u32], held: u32, n_slots: u32) -> u32 {
     let Some((&block, rest)) = blocks.split_first() else { return 0 };
     let n_misses = (block & !held).count_ones();
     let after = block | held;
-    // Each set that keeps the block and fits.
+    // Try each set that keeps the block and fits.
     let mut best = u32::MAX;
     let mut kept = after;
     loop {
@@ -112,7 +113,7 @@ fn fewest_misses(blocks: &[u32], held: u32, n_slots: u32) -> u32 {
     }
 }
 
-/// Xorshift: a seed repeats a run.
+/// Xorshift; the same seed gives the same sequence.
 fn random_bits(seed: &mut u64) -> u64 {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;
@@ -166,8 +167,8 @@ fn prompts_and_answers_are_counted_apart() {
     assert_eq!(Tally::default().hit_rate(), None);
 }
 
-/// Routes of 8 layers of 32 experts, 4 per token, low indices by far more often; each layer has an
-/// order of its own.
+/// Generates routes of 8 layers of 32 experts, 4 per token, in which low indices are far more
+/// frequent; each layer permutes them differently.
 fn skewed(seed: &mut u64, n_steps: usize) -> Trace {
     let layer = LayerShape { n_experts: 32, top_k: 4, record_bytes: 1 };
     let mut trace = Trace::empty(TraceHeader { fingerprint: 0, layers: vec![layer; 8] });
@@ -176,7 +177,7 @@ fn skewed(seed: &mut u64, n_steps: usize) -> Trace {
             let mut chosen = 0_u32;
             while chosen.count_ones() < 4 {
                 let (a, b) = (random_bits(seed) % 32, random_bits(seed) % 32);
-                // An odd factor: another order of the same experts.
+                // An odd factor permutes the experts.
                 chosen |= 1 << ((a * b / 32 * (2 * layer_idx + 1)) % 32);
             }
             let experts = (0..32).filter(|it| chosen >> it & 1 == 1);

@@ -1,9 +1,10 @@
-//! Reads all experts into memory on a thread of its own, while steps run.
+//! Loads all experts into memory on a background thread, while steps run.
 //!
-//! What a step waits for comes first; behind it the rest, one layer after the other from the one
-//! that the step will ask next. **Invariant:** each filling goes back once for each time it was
-//! handed in, with bytes that were compared and searched, or with the reason why not; the drive has
-//! work as long as there is any. Ends when all are there, or when nobody listens any more.
+//! Experts that a step waits for come first; the rest follows layer by layer, beginning with the
+//! layer that the step will request next. **Invariant:** each filling is returned once for each
+//! time it was handed in, with bytes that were checked, or with the reason for the failure; the
+//! drive has work as long as there is any. Ends when all experts are loaded or the receiver is
+//! gone.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use crate::experts::stream::{Flaw, N_REREADS_MAX, StreamBank};
 use crate::format::{ShardFile, Sums};
 use crate::ids::ExpertIdx;
 
-/// Wishes are heard so often while the drive is busy.
+/// Interval at which wishes are polled while the drive is busy.
 const TURN: Duration = Duration::from_micros(300);
 
 /// Experts that a step waits for.
@@ -31,7 +32,7 @@ pub(super) struct Wish {
     pub(super) experts: Vec<(ExpertIdx, Option<Filling>)>,
 }
 
-/// What has become of an expert, or of all.
+/// Result for one expert, or for all.
 #[derive(Debug)]
 pub(super) enum News {
     Ready {
@@ -43,46 +44,46 @@ pub(super) enum News {
         filling: Filling,
         problem: String,
     },
-    /// All are there, and whether their files are what they were.
+    /// All experts are loaded; an error if their files changed meanwhile.
     Whole(Result<()>),
     /// Nothing more can be read.
     Broken(String),
 }
 
-/// What it takes to read all experts.
+/// State of the thread that loads all experts.
 #[derive(Debug)]
 pub(super) struct Follower {
     pub(super) banks: Vec<StreamBank>,
     pub(super) files: Vec<ShardFile>,
     pub(super) sums: Option<Arc<Sums>>,
     pub(super) loader: Loader,
-    /// By bank and expert, where no read has begun.
+    /// By bank and expert: fillings whose read has not begun.
     pub(super) waiting: Vec<Vec<Option<Filling>>>,
-    /// Per bank: nobody waits before this expert.
+    /// Per bank: no expert before this one is waiting.
     pub(super) first_waiting: Vec<usize>,
-    /// The bank that is read when nobody wishes.
+    /// The bank to read while there are no wishes.
     pub(super) ahead: usize,
     pub(super) n_left: usize,
-    /// How often what was not as it should be was read again.
+    /// How often each faulty read was repeated.
     pub(super) n_rereads: HashMap<JobId, u32>,
     pub(super) wishes: Receiver<Wish>,
     pub(super) news: Sender<News>,
 }
 
 impl Follower {
-    /// Reads until all are there or nobody listens.
+    /// Reads until all experts are loaded or the receiver is gone.
     pub(super) fn run(mut self) {
         let mut finished = Vec::with_capacity(N_JOBS_USUAL);
         while self.hear() {
             self.go_on();
             if self.n_left == 0 {
                 let unchanged = self.files.iter().try_for_each(ShardFile::check_unchanged);
-                // Who listens no more has dropped the model.
+                // This fails if the model was dropped.
                 self.news.send(News::Whole(unchanged)).ok();
                 return;
             }
             if self.loader.n_jobs() == 0 {
-                // What is left could not be read: it is tried again when somebody wants it.
+                // The remaining experts could not be read: they are retried when one is requested.
                 let Ok(wish) = self.wishes.recv() else { return };
                 self.begin(wish);
             }
@@ -97,7 +98,7 @@ impl Follower {
         }
     }
 
-    /// Takes the wishes that there are; whether somebody listens.
+    /// Handles pending wishes; returns whether the sender still exists.
     fn hear(&mut self) -> bool {
         loop {
             match self.wishes.try_recv() {
@@ -118,7 +119,7 @@ impl Follower {
                     self.n_rereads.remove(&job_of(bank_idx, expert));
                     self.submit((bank_idx, expert), filling, Class::Demand);
                 }
-                // It may have arrived since.
+                // It may have arrived meanwhile.
                 None => {
                     let _ = self.loader.promote(job_of(bank_idx, expert));
                 }
@@ -126,7 +127,7 @@ impl Follower {
         }
     }
 
-    /// Gives the drive what nobody has wished for yet.
+    /// Submits reads of experts that no step has requested yet.
     fn go_on(&mut self) {
         while self.loader.n_jobs() < N_JOBS_USUAL {
             let Some((bank_idx, expert, filling)) = self.next_waiting() else { return };
@@ -159,7 +160,7 @@ impl Follower {
         self.loader.submit(job.again(Source::Any, n_rereads));
     }
 
-    /// Passes on what was read, or reads it again; whether somebody listens.
+    /// Reports what was read, or reads it again; returns whether the receiver still exists.
     fn settle(&mut self, finished: Finished) -> bool {
         let Finished { id, filling, outcome } = finished;
         let (bank_idx, SlotIdx(expert_idx)) = (bank_of(id), filling.slot());
@@ -175,7 +176,7 @@ impl Follower {
                         return self.news.send(News::Ready { bank_idx, filling }).is_ok();
                     }
                     Err(Flaw::Sum { file_idx, .. }) if n_rereads < N_REREADS_MAX => {
-                        // The system's copy would be wrong again.
+                        // The page cache would return the same wrong bytes.
                         let file = self.files[file_idx].open();
                         file.iter().for_each(moeflux_io::ReadFile::forget_cached);
                         self.read_again((bank_idx, expert), filling);
@@ -203,7 +204,7 @@ impl Follower {
     }
 }
 
-/// A job has the number of its bank, and of its expert in that.
+/// Returns the job id, which combines the bank and the expert in it.
 fn job_of(bank_idx: usize, expert: ExpertIdx) -> JobId {
     JobId((bank_idx as u64) << 32 | expert.0 as u64)
 }

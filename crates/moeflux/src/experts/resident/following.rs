@@ -1,7 +1,7 @@
-//! The thread that reads experts into memory, as those see it who compute with them.
+//! Handle of the thread that loads experts into memory.
 //!
-//! **Invariant:** the thread is joined when this is dropped; what went wrong on it is kept until
-//! somebody needs what it concerns.
+//! **Invariant:** the thread is joined when this is dropped; a failure on it is kept until an
+//! affected expert is requested.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use crate::format::{Checkpoint, Sums};
 use crate::ids::ExpertIdx;
 use crate::weights::ExpertBank;
 
-/// What nobody waits for is read as long as fewer bytes are in flight.
+/// Experts that no step waits for are submitted as long as fewer bytes are in flight.
 const BEHIND_BYTES: usize = 4 << 20;
 
-/// The thread and what it has said.
+/// The thread and what it has reported.
 #[derive(Debug)]
 pub(super) struct Following {
-    /// `None` when it shall end.
+    /// `None` once the thread is to end.
     wishes: Option<Sender<Wish>>,
     news: Receiver<News>,
     thread: Option<JoinHandle<()>>,
-    /// What could not be read.
+    /// Experts that could not be read.
     failed: Vec<Failure>,
-    /// Why no expert can be had any more.
+    /// Why no expert can be loaded any more.
     broken: Option<Broken>,
     clock: Arc<dyn Clock>,
     began_at: Duration,
@@ -51,23 +51,23 @@ enum Broken {
     Stopped(String),
 }
 
-/// What there was to hear.
+/// Summary of the reports received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard {
-    /// Experts that are there since.
+    /// Experts that have arrived.
     pub(super) n_ready: usize,
-    /// Their bytes, as stored.
+    /// Their stored bytes.
     pub(super) n_bytes: u64,
-    /// All are there, and their files are what they were.
+    /// Whether all experts are loaded and their files are unchanged.
     pub(super) is_whole: bool,
 }
 
 impl Following {
-    /// Begins to read the experts of `banks` to these fillings, by bank and expert.
+    /// Begins to read the experts of `banks` into these fillings, by bank and expert.
     ///
     /// # Errors
     ///
-    /// [`Error::Machine`] if the system makes no thread.
+    /// [`Error::Machine`] if the system cannot create a thread.
     pub(super) fn begin(
         banks: &[ExpertBank],
         (checkpoint, sums): (&Checkpoint, Option<&Arc<Sums>>),
@@ -78,7 +78,7 @@ impl Following {
         let (wishes, to_hear) = channel();
         let (to_tell, news) = channel();
         let settings = Settings { read_bytes: READ_BYTES, guess_bytes_max: BEHIND_BYTES };
-        // Copies of both would take twice the page cache.
+        // Caching the mirror too would take twice the page cache.
         let Drives { primary, clock, .. } = drives;
         let follower = Follower {
             banks: banks.iter().map(|it| StreamBank::new(it.clone(), sums.cloned())).collect(),
@@ -102,12 +102,12 @@ impl Following {
         Ok(Self { wishes, news, thread, failed, broken, clock, began_at })
     }
 
-    /// Time since it began.
+    /// Returns the time since loading began.
     pub(super) fn time(&self) -> Duration {
         self.clock.now().saturating_sub(self.began_at)
     }
 
-    /// Says that these are waited for. Those that could not be read are read again.
+    /// Gives these experts priority. Those that could not be read are read again.
     pub(super) fn wish(
         &mut self,
         (bank_idx, bank): (usize, &mut ResidentBank),
@@ -125,13 +125,13 @@ impl Following {
             (expert, failure.map(|_| bank.memory.begin_fill(SlotIdx(expert.0))))
         });
         let wish = Wish { bank_idx, experts: with_filling.collect() };
-        // A thread that has ended has said why, or is found to have said nothing.
+        // If the thread has ended, it has reported why, or `hear` notices that it did not.
         if let Some(wishes) = &self.wishes {
             wishes.send(wish).ok();
         }
     }
 
-    /// Wishes for all that could not be read.
+    /// Reads all failed experts again.
     pub(super) fn wish_failed(&mut self, banks: &mut [ResidentBank]) {
         let failed: Vec<_> = self.failed.iter().map(|it| (it.bank_idx, it.expert)).collect();
         for (bank_idx, expert) in failed {
@@ -139,11 +139,12 @@ impl Following {
         }
     }
 
-    /// The first of these that could not be read since it was wished for, or the first of all.
+    /// Checks that none of these experts, or none at all if `of` is `None`, has failed since it was
+    /// last wished for.
     ///
     /// # Errors
     ///
-    /// [`Error::Expert`].
+    /// [`Error::Expert`] for the first failure.
     pub(super) fn check(
         &self,
         banks: &[ResidentBank],
@@ -159,11 +160,11 @@ impl Following {
         Err(Error::Expert { layer, expert, problem: failure.problem.clone() })
     }
 
-    /// Takes what has arrived into `banks`, after waiting as told for something.
+    /// Moves experts that have arrived into `banks`, after waiting as `wait` says.
     ///
     /// # Errors
     ///
-    /// When nothing can be read any more.
+    /// [`Error::Drive`] or [`Error::Stopped`] once nothing can be read any more.
     pub(super) fn hear(&mut self, wait: Wait, banks: &mut [ResidentBank]) -> Result<Heard> {
         let mut heard = Heard::default();
         let mut next = match wait {

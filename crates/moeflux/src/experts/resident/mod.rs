@@ -1,9 +1,10 @@
 //! All experts of a model in memory, for models that fit.
 //!
-//! They are read behind an open model: what a step asks for first, the rest while nobody waits.
-//! **Invariant:** what is handed out is whole, and was compared with its checksum or searched; what
-//! cannot be read is an error for the step that needs it. When all experts are there, asking for
-//! some costs what it would if they had always been.
+//! They are loaded in the background after the model is opened: experts that a step requests first,
+//! the rest while no step waits. **Invariant:** an expert that is handed out is complete, and was
+//! compared with its checksum or checked for NaN; one that cannot be read is an error for the step
+//! that needs it. Once all experts are loaded, requests cost as much as if they had always been in
+//! memory.
 
 mod follower;
 mod following;
@@ -31,59 +32,62 @@ use following::Following;
 pub struct ResidentExperts {
     /// Ascending by layer.
     banks: Vec<ResidentBank>,
-    /// Index into `banks` of the layer that was asked for.
+    /// Index into `banks` of the requested layer.
     bank_idx: usize,
     order: Order,
-    /// Asked for and not yet given out; ascending, each once.
+    /// Requested and not yet handed out; ascending, each once.
     wanted: Vec<ExpertIdx>,
     given: Vec<ExpertIdx>,
-    /// Nothing is given out from here on; `None`: all is.
+    /// Experts from this one on are not handed out; `None`: all may be.
     wave_end: Option<ExpertIdx>,
-    /// Given out of this wave before `given`.
+    /// Handed out in this wave before `given`.
     held: Vec<ExpertIdx>,
-    /// Who reads; `None` when all are there.
+    /// The loading thread; `None` when all experts are loaded.
     following: Option<Box<Following>>,
     rest: RestStats,
 }
 
-/// How experts came that were read behind an open model.
+/// Progress of loading experts in the background.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RestStats {
     /// Experts of the model.
     pub n_experts: usize,
-    /// Those of them that are in memory.
+    /// Experts that are in memory.
     pub n_read: usize,
     /// Bytes of these.
     pub read_bytes: u64,
-    /// Bytes of all.
+    /// Bytes of all experts.
     pub total_bytes: u64,
     /// Time for which computing waited for them.
     pub read_wait: Duration,
-    /// Time that reading all of them took; `None` while some are missing.
+    /// Time that loading all of them took; `None` while some are missing.
     pub took: Option<Duration>,
 }
 
-/// The experts of one layer, record after record.
+/// The experts of one layer, in consecutive records.
 #[derive(Debug)]
 pub(super) struct ResidentBank {
     layer: LayerIdx,
     n_experts: usize,
     layout: ExpertLayout,
-    /// A slot for each.
+    /// One slot per expert.
     memory: SlotMemory,
 }
 
 impl ResidentExperts {
-    /// Begins to read all experts into memory, and compares them with `sums` where there are some.
+    /// Begins to load all experts into memory, comparing them with `sums` if there are any.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`] before anything is allocated; [`Error::Machine`].
+    /// [`Error::NoRoom`] if memory is short, which is checked before anything is allocated;
+    /// [`Error::Machine`] if the system cannot create a thread; [`Error::Malformed`] if a checksum
+    /// that covers several experts does not match; also when the files that hold such experts
+    /// cannot be opened or read.
     ///
     /// # Panics
     ///
-    /// If the manifest is of an imagined checkpoint, or a drive reads in blocks.
+    /// If the manifest is of a synthetic checkpoint, or the drive reads in blocks.
     pub fn follow(
         manifest: &Manifest,
         (checkpoint, sums): (&Checkpoint, Option<&Arc<Sums>>),
@@ -138,7 +142,8 @@ impl ResidentExperts {
         Ok(())
     }
 
-    /// What was asked for, as far as it is there; waits until some is. In one group where all is.
+    /// Returns requested experts that are in memory, in one group once all are; waits until there
+    /// are some.
     pub(super) fn next_ready(&mut self) -> Result<Option<(&ResidentBank, &[ExpertIdx], Order)>> {
         match self.wave_end {
             Some(_) => self.held.append(&mut self.given),
@@ -168,12 +173,12 @@ impl ResidentExperts {
         self.given.clear();
     }
 
-    /// Whether nothing that may be given out is wanted.
+    /// Returns whether no expert that may be handed out is wanted.
     fn is_wave_over(&self) -> bool {
         self.wanted.first().is_none_or(|first| self.wave_end.is_some_and(|end| *first >= end))
     }
 
-    /// Moves what is there to `given`; whether there is something.
+    /// Moves experts in memory to `given`; returns whether there are any.
     fn take_ready(&mut self) -> bool {
         let Self { banks, bank_idx, order, wanted, given, following, wave_end, .. } = self;
         let bank = &banks[*bank_idx];
@@ -203,7 +208,7 @@ impl ResidentExperts {
         Ok(())
     }
 
-    /// Takes what has arrived, after waiting as told.
+    /// Handles experts that have arrived, after waiting as `wait` says.
     fn hear(&mut self, wait: Wait) -> Result<()> {
         let Some(following) = &mut self.following else { return Ok(()) };
         let heard = following.hear(wait, &mut self.banks)?;
@@ -223,12 +228,13 @@ impl ResidentExperts {
         self.end_wave();
     }
 
-    /// Takes what arrives within `limit`; how far it has come, `None` when all is there. What could
-    /// not be read is read again if `again`.
+    /// Waits up to `limit` for experts to arrive. Returns the progress, `None` once all are loaded.
+    /// If `again`, experts that could not be read are read again.
     ///
     /// # Errors
     ///
-    /// [`Error::Expert`] for what cannot be read; when nothing can be read any more.
+    /// [`Error::Expert`] for an expert that cannot be read; [`Error::Drive`] or [`Error::Stopped`]
+    /// once nothing can be read any more.
     pub fn wait_for_rest(&mut self, limit: Duration, again: bool) -> Result<Option<Progress>> {
         if again {
             self.hear(Wait::Poll)?;
@@ -242,9 +248,9 @@ impl ResidentExperts {
         Ok(Some(Progress { done_bytes: read_bytes, total_bytes }))
     }
 
-    /// How they came, up to now.
+    /// Returns the progress up to now.
     pub(super) fn stats(&mut self) -> RestStats {
-        // What is wrong is told to who needs it.
+        // An error is reported to the request that needs the expert.
         drop(self.hear(Wait::Poll));
         self.rest
     }
@@ -276,8 +282,8 @@ impl ResidentBank {
     }
 }
 
-/// Compares the runs that belong to several experts with their sums: slices of a few bytes have
-/// one for all. Both this and who reads the experts read the system's one copy.
+/// Compares the runs that belong to several experts with their checksums: slices of a few bytes
+/// share one. This and the loading thread both read the page cache's one copy.
 fn check_shared(banks: &[ExpertBank], checkpoint: &Checkpoint, sums: &Arc<Sums>) -> Result<()> {
     let mut shared = BTreeMap::new();
     for bank in banks.iter().filter(|bank| bank.records.is_none()) {

@@ -1,10 +1,10 @@
-//! Reads that nobody has asked for yet: for single tokens what the next layer's router would
-//! choose now, for a prompt all that the next layer has.
+//! Reads experts before they are requested: for single tokens, those that the next layer's router
+//! would choose now; for a prompt, all of the next layer.
 //!
-//! That router is asked twice: while a layer's experts are on their way, so that the drive has
-//! work when the last of them are, and again behind the layer, when it knows more.
-//! **Invariant:** guesses begin when every demand has begun, and take slots that a demand would
-//! not miss; those that come to nothing are called off when that is known.
+//! The next router runs twice: while a layer's experts are on their way, so that the drive has work
+//! when the last of them has arrived, and again after the layer, when it is more accurate.
+//! **Invariant:** guesses begin after every demand has begun, and take slots that a demand would
+//! not miss; those that turn out wrong are cancelled as soon as that is known.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use crate::experts::stream::{Ahead, Order, Stream, job_of};
 use crate::experts::table::Guess;
 use crate::ids::{ExpertIdx, LayerIdx};
 
-/// From so many choices per expert on, a layer's rows together want nearly all: with 3 one in 20
-/// is left out.
+/// Choices per expert at which a layer's rows together need nearly all experts: with 3, one expert
+/// in 20 is left out.
 const N_CHOICES_PER_EXPERT: usize = 3;
 
-/// Slots are for what was asked for; guesses in flight take at most one of so many.
+/// Guesses in flight take at most one slot in this many; the other slots are for demands.
 const GUESS_SHARE: usize = 8;
 
 impl Ahead {
@@ -43,14 +43,14 @@ impl Ahead {
 }
 
 impl Stream {
-    /// Whether the next layer's router should be asked now.
+    /// Returns whether the next layer's router should be run now.
     pub(in crate::experts) fn is_asking(&mut self, is_small: bool) -> bool {
         let is_on = self.ahead.look.as_ref().is_some_and(LookAhead::is_on);
         self.ahead.step.asked_at = self.clock.now();
         is_on && is_small
     }
 
-    /// Begins to read what `layer` is likely to ask for: the experts of each row, with their
+    /// Begins to read the experts that `layer` is likely to request: those of each row, with their
     /// weights.
     pub(in crate::experts) fn guess(
         &mut self,
@@ -89,8 +89,8 @@ impl Stream {
         self.poll(Wait::Poll)
     }
 
-    /// Where a prompt's rows will want nearly all of the next layer, it is read in the order of the
-    /// file as soon as all of this one is under way.
+    /// Prefetches the next layer in file order, once all of this layer is under way and if the
+    /// prompt's rows will need nearly all of its experts.
     pub(super) fn read_ahead(&mut self) {
         let layer = self.request.layer;
         if !self.ahead.is_allowed || self.request.order != Order::Ascending {
@@ -130,7 +130,7 @@ impl Stream {
         self.ahead.guesses.clear();
     }
 
-    /// The choice of a layer is known: guesses that were wrong are called off.
+    /// Cancels wrong guesses, now that the layer's choice is known.
     pub(super) fn end_guessing(&mut self) {
         let layer = self.request.layer;
         if let Some(guessed_at) = self.ahead.guessed_at.take() {
@@ -156,7 +156,7 @@ impl Stream {
                 (false, true, _) => step.n_wasted += 1,
                 (true, false, true) => step.n_on_their_way += 1,
                 (false, false, true) => step.n_in_the_way += 1,
-                // Nothing came of it yet, and nothing was lost.
+                // Its read has not begun: nothing was gained or lost.
                 (_, false, false) => {}
             }
             if !is_right && !is_ready {
@@ -165,7 +165,7 @@ impl Stream {
         }
     }
 
-    /// As many experts as the drive brings until the next choice is known.
+    /// Returns the number of experts that the drive delivers until the next choice is known.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -178,8 +178,7 @@ impl Stream {
         n_experts.clamp(1, (self.table.n_slots() / GUESS_SHARE).max(1))
     }
 
-    /// What was guessed of the layer and is not likely any more: what is not yet read of it never
-    /// will be.
+    /// Cancels the layer's guesses that are no longer likely, as far as they are not yet read.
     fn call_off_unlikely(&mut self, layer: LayerIdx) {
         let Self { ahead, memory, loader, table, .. } = self;
         let Ahead { begun, begun_layer, likely, .. } = ahead;

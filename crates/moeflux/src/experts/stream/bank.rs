@@ -1,7 +1,7 @@
-//! Where a layer's experts lie in files, where in a slot, and whether what came is what was stored.
+//! Where a layer's experts lie in files and in a slot, and checks of what was read.
 //!
-//! **Invariant:** an expert's parts keep their order; a packed record lies in its slot as in its
-//! file, and is checked against its sum.
+//! **Invariant:** an expert's parts keep their order; a packed record has the same layout in its
+//! slot as in its file, and is compared with its checksum.
 
 use std::hash::Hasher as _;
 use std::path::PathBuf;
@@ -19,28 +19,29 @@ use crate::weights::{ExpertBank, ExpertLayout, Extent};
 #[derive(Debug)]
 pub(in crate::experts) struct StreamBank {
     pub(in crate::experts) bank: ExpertBank,
-    /// What bytes are compared with; none where none are known, or none shall be compared.
+    /// Checksums to compare with; `None` where none are known or none are to be compared.
     sums: Option<Arc<Sums>>,
-    /// How they lie for a device that reads slots.
+    /// Layout of the experts for a device that reads slots in place.
     pub(super) seen: Option<ExpertLayout>,
 }
 
-/// What is wrong with an expert that was read.
+/// A fault in an expert that was read.
 #[derive(Debug)]
 pub(in crate::experts) enum Flaw {
-    /// Not the bytes that were written: they may be right elsewhere, or the next time.
+    /// The bytes are not those that were written; another drive or another read may give the right
+    /// ones.
     Sum { file_idx: usize, unit: SumUnit, found: u64 },
-    /// As it is stored.
+    /// The stored data is invalid.
     Stored(Error),
 }
 
 impl StreamBank {
-    /// The experts of `bank`, to be compared with these sums, if any.
+    /// Wraps the experts of `bank`, to be compared with `sums` if there are any.
     pub(in crate::experts) fn new(bank: ExpertBank, sums: Option<Arc<Sums>>) -> Self {
         Self { sums, bank, seen: None }
     }
 
-    /// The parts of an expert and their places in a slot.
+    /// Returns the parts of an expert and their places in a slot.
     pub(super) fn lay_out(&self, expert: ExpertIdx, block_bytes: usize) -> Laid {
         assert!(expert.0 < self.bank.n_experts, "layer {} has no {expert:?}", self.bank.layer.0);
         let file_idx = |it: usize| FileIdx(u32::try_from(it).expect("files are counted in u32"));
@@ -57,8 +58,8 @@ impl StreamBank {
         }
     }
 
-    /// The parts of an expert and their places in its record, as it lies in memory: for drives
-    /// without blocks.
+    /// Returns the parts of an expert and their places in its record, laid out as in memory, for
+    /// drives without blocks.
     pub(in crate::experts) fn lay_out_record(&self, expert: ExpertIdx) -> Laid {
         match &self.bank.records {
             Some(_) => self.lay_out(expert, 1),
@@ -69,7 +70,7 @@ impl StreamBank {
         }
     }
 
-    /// How the matrices lie in a slot with these parts.
+    /// Returns the layout of the matrices in a slot with these parts.
     pub(super) fn layout(&self, laid: &Laid) -> ExpertLayout {
         match &self.bank.records {
             Some(_) => self.bank.layout,
@@ -80,7 +81,8 @@ impl StreamBank {
         }
     }
 
-    /// Runs that have a sum and only some of whose bytes are this expert's, with their files.
+    /// Returns the runs that have a checksum and belong to this expert only in part, with their
+    /// files.
     pub(in crate::experts) fn shared_units(&self, expert: ExpertIdx) -> Vec<(usize, SumUnit)> {
         let laid = self.lay_out(expert, 1);
         let mut shared = Vec::new();
@@ -94,7 +96,7 @@ impl StreamBank {
         shared
     }
 
-    /// Whether the bytes of a slot are the expert, whose parts lie there like this.
+    /// Checks that `bytes`, a slot whose parts are laid out as `laid`, are the expert's.
     pub(in crate::experts) fn check(
         &self,
         (expert, laid): (ExpertIdx, &Laid),
@@ -104,7 +106,7 @@ impl StreamBank {
             check_sums(sums, laid, bytes)?;
         }
         let checked: Result<()> = match self.bank.records {
-            // What has its sum is what was packed, and that was searched.
+            // A matching checksum proves the record as packed, and it was checked for NaN then.
             Some(_) if self.sums.is_some() => Ok(()),
             Some(_) => self.bank.parts.iter().try_for_each(|part| {
                 let bytes = &bytes[part.record_at..][..part.len_bytes];
@@ -120,7 +122,7 @@ impl StreamBank {
 }
 
 impl Flaw {
-    /// What to say of it, behind so many reads.
+    /// Returns the message for this fault after `n_reads` reads.
     pub(in crate::experts) fn describe(
         &self,
         paths: &[PathBuf],
@@ -138,8 +140,8 @@ impl Flaw {
     }
 }
 
-/// Compares all runs whose bytes are in a slot. A run of which a slot has only some, which a sum of
-/// many small slices is, cannot be compared.
+/// Compares all runs whose bytes are in a slot. A run only part of which is in the slot, such as
+/// one sum over many small slices, cannot be compared.
 fn check_sums(sums: &Sums, laid: &Laid, bytes: &[u8]) -> std::result::Result<(), Flaw> {
     for part in laid.parts() {
         let file_idx = part.file.0 as usize;
@@ -157,9 +159,10 @@ fn check_sums(sums: &Sums, laid: &Laid, bytes: &[u8]) -> std::result::Result<(),
     Ok(())
 }
 
-/// The sum of a run, which begins in a part and goes on in those that follow it in the file.
+/// Returns the checksum of a run that begins in a part and continues in the parts that follow it in
+/// the file; `None` if the slot does not hold all of it.
 fn sum_of(unit: &SumUnit, first: &Part, laid: &Laid, bytes: &[u8]) -> Option<u64> {
-    // Nearly always, and without an allocation.
+    // The usual case, without an allocation.
     let range = first.file_range();
     if unit.end_bytes() <= range.end {
         let skipped = usize::try_from(unit.first_bytes - range.start).ok()?;
@@ -180,13 +183,13 @@ fn sum_of(unit: &SumUnit, first: &Part, laid: &Laid, bytes: &[u8]) -> Option<u64
     Some(hash.finish())
 }
 
-/// The part that has a byte of a file.
+/// Returns the part that contains a byte of a file.
 fn part_at(laid: &Laid, file: FileIdx, at: u64) -> Option<&Part> {
     let has_it = |part: &&Part| part.file == file && part.file_range().contains(&at);
     laid.parts().iter().find(has_it)
 }
 
-/// Whether all bytes of a run are those of parts.
+/// Returns whether the parts cover all bytes of a run.
 fn covers(laid: &Laid, file: FileIdx, unit: &SumUnit) -> bool {
     let mut at = unit.first_bytes;
     while at < unit.end_bytes() {

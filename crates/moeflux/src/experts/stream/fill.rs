@@ -1,4 +1,4 @@
-//! Reads into slots: begun, checked when they are over, done again where that may help.
+//! Reads into slots: submitted, checked when they complete, repeated where that may help.
 
 use moeflux_io::{Class, Filling, Finished, Job, Outcome, SlotIdx, Source, Wait};
 
@@ -7,12 +7,12 @@ use crate::experts::stream::bank::Flaw;
 use crate::experts::stream::{Stream, job_of};
 use crate::ids::{ExpertIdx, LayerIdx};
 
-/// A record whose sum is wrong is read so often again: a bit that was flipped on its way is right
-/// the next time, one that was flipped where it lies is right on the mirror.
+/// Upper bound on rereads of a record whose checksum is wrong. A bit flipped in transfer is right
+/// the next time; one flipped on the medium is right on the mirror.
 pub(in crate::experts) const N_REREADS_MAX: u32 = 3;
 
 impl Stream {
-    /// Begins to read an expert into a slot that the table gave it.
+    /// Begins to read an expert into a slot that the table assigned.
     pub(super) fn begin_fill(
         &mut self,
         layer: LayerIdx,
@@ -41,7 +41,7 @@ impl Stream {
         self.loader.submit(job.again(source, n_rereads));
     }
 
-    /// Takes notice of what is over, after waiting as told.
+    /// Handles finished reads, after waiting as `wait` says.
     pub(super) fn poll(&mut self, wait: Wait) -> Result<()> {
         let mut finished = std::mem::take(&mut self.finished);
         let polled = self.loader.wait(wait, &mut finished);
@@ -87,13 +87,14 @@ impl Stream {
                     }
                 }
             }
-            // Somebody came to want it after it had been called off.
+            // It was requested after it had been cancelled.
             Outcome::Cancelled if is_wanted => {
                 self.submit((layer, expert), filling, Class::Demand);
                 return;
             }
             Outcome::Cancelled => String::new(),
-            // One drive gave a wrong sum and the other nothing: the first may be right next time.
+            // One drive gave a wrong checksum and the other failed: the first may be right next
+            // time.
             Outcome::Failed(_) if self.has_other_drive(slot) => {
                 self.read_again((layer, expert), filling);
                 return;
@@ -113,7 +114,7 @@ impl Stream {
         self.submit(expert, filling, Class::Demand);
     }
 
-    /// Whether another reread would ask another drive than this one did.
+    /// Returns whether another reread would use the other drive.
     fn has_other_drive(&self, slot: SlotIdx) -> bool {
         self.has_mirror && (1..N_REREADS_MAX).contains(&self.n_rereads[slot.0])
     }

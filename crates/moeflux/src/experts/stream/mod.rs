@@ -1,9 +1,10 @@
-//! Experts on a drive, as many of them in memory as there is room for.
+//! Experts on a drive, with as many of them in memory as there is room for.
 //!
-//! A layer's choice goes in: what is in memory comes out at once, the rest as it arrives, while
-//! further reads are under way. **Invariant:** a slot that was handed out is not used again before
-//! the next group is asked for; what was read is checked before it is handed out; a failed read is
-//! an error or is done again, never another result. Nothing is allocated once lists have grown.
+//! The caller requests the experts that a layer chose: those in memory are handed out at once, the
+//! rest as they arrive, while further reads are under way. **Invariant:** a slot that was handed
+//! out is not reused before the next group is requested; what was read is checked before it is
+//! handed out; a failed read is an error or is repeated, never a different result. Nothing is
+//! allocated once lists have grown.
 
 mod bank;
 mod fill;
@@ -47,53 +48,54 @@ pub use size::{SlotShape, slot_shape};
 pub(crate) use size::{record_shape, slab_bytes};
 pub use stats::StreamStats;
 
-/// Answers' rows, and a prompt's if they are at most this many, take what is in memory first, and
-/// keep outputs for their turn in the sum; with more rows keeping them would take more memory than
-/// waiting costs.
+/// Upper bound on prompt rows that take experts in any order, as decode rows always do: experts in
+/// memory come first, and outputs are kept until their turn in the sum. With more rows, keeping
+/// them would take more memory than the waits are worth.
 pub const N_ROWS_ANY_ORDER: usize = 16;
 
-/// Experts of a group when many are on their way: in between reads are begun anew.
+/// Upper bound on the experts of a group while others are on their way: new reads begin between
+/// groups.
 const N_GROUP_EXPERTS: usize = 8;
 
-/// Of one read; larger ones make no drive faster, and smaller ones spread over its channels.
+/// Bytes of one read; larger ones make no drive faster, and smaller ones spread over its channels.
 pub(in crate::experts) const READ_BYTES: usize = 512 << 10;
 
-/// A prompt has so many bytes under way, in so many experts at least.
+/// Bytes that a prompt has under way, in at least `N_WAVE_MIN` experts.
 const WAVE_BYTES: usize = 40 << 20;
 const N_WAVE_MIN: usize = 8;
 
-/// With fewer slots a prompt has too few reads under way beside what it keeps and computes.
+/// With fewer slots, a prompt has too few reads under way beside the experts it keeps and computes.
 pub(crate) const N_SLOTS_OF_PROMPT: usize = 64;
 
-/// While tokens are computed one by one, guesses are read as long as fewer bytes are in flight:
-/// with these a drive is busy, and what is demanded waits for few others.
+/// While tokens are computed one by one, guesses are submitted as long as fewer bytes are in
+/// flight. This many keep a drive busy, and demanded reads wait for few others.
 const GUESS_BYTES: usize = 4 << 20;
 
-/// What drives are wanted for.
+/// Purpose of opening drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadFor {
-    /// Experts that come and go.
+    /// Slots, whose experts come and go.
     Slots,
-    /// All experts, once. Through the page cache: the next start finds them there, and it has no
-    /// blocks, which records in memory do not keep to.
+    /// Reading all experts once. This uses the page cache: the next start finds them there, and it
+    /// needs no block alignment, which records in memory do not have.
     Memory,
 }
 
-/// Where bytes come from.
+/// The drives that experts are read from.
 #[derive(Debug)]
 pub struct Drives {
     /// The files of the checkpoint, in its order.
     pub primary: Box<dyn BlockRead>,
-    /// The same on another drive.
+    /// The same files on another drive.
     pub mirror: Option<Box<dyn BlockRead>>,
-    /// Whether the system keeps copies of what is read: then few slots are enough.
+    /// Whether the system caches what is read; if so, few slots suffice.
     pub caching: Caching,
-    /// What time it is there.
+    /// The clock of these drives.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Drives {
-    /// The largest block of their files.
+    /// Returns the largest block size of their files.
     #[must_use]
     pub fn block_bytes(&self) -> usize {
         let of_drive = |drive: &dyn BlockRead| {
@@ -105,25 +107,25 @@ impl Drives {
     }
 }
 
-/// Whose experts are streamed.
+/// A model whose experts are streamed.
 #[derive(Clone, Debug)]
 pub struct StreamModel<'a> {
-    /// Where they lie.
+    /// Where the experts lie in the files.
     pub manifest: &'a Manifest,
-    /// In which files.
+    /// The files.
     pub checkpoint: &'a Checkpoint,
-    /// What is read is compared with these, if any.
+    /// Checksums to compare with, if there are any.
     pub sums: Option<Arc<Sums>>,
-    /// Experts that a row chooses in each layer of the model; 0 in dense ones.
+    /// Experts that a row chooses in each layer; 0 in dense layers.
     pub top_k: &'a [usize],
-    /// Experts that a layer's router names beforehand.
+    /// Experts that a layer's router names in advance.
     pub n_ranks: usize,
 }
 
-/// How experts are streamed.
+/// Settings of streaming.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamConfig {
-    /// Experts in memory.
+    /// Number of experts in memory.
     pub n_slots: usize,
     /// Whether the next layer's experts may be guessed.
     pub looks_ahead: bool,
@@ -142,84 +144,84 @@ pub struct Stream {
     loader: Loader,
     clock: Arc<dyn Clock>,
     has_mirror: bool,
-    /// Slots that there should be, those lent among them.
+    /// Number of slots wanted, including those lent.
     n_slots_owned: usize,
     n_slots_lent: usize,
-    /// Per slot: how the matrices lie there.
+    /// Per slot: the layout of its matrices.
     layouts: Vec<ExpertLayout>,
-    /// Per slot: how often its expert was read in vain.
+    /// Per slot: how often the current expert was reread.
     n_rereads: Vec<u32>,
     request: Current,
     ahead: Ahead,
     pressure: Pressure,
     watch: MemoryWatch,
-    /// A device that reads slots where they lie.
+    /// A device that reads slots in place.
     sight: Option<Arc<dyn SlotSight>>,
-    /// What it has in its own memory.
+    /// Experts in that device's own memory.
     near: Near,
     finished: Vec<Finished>,
-    /// Why a demanded expert did not come.
+    /// Why a requested expert was not read.
     failure: Option<Error>,
-    /// A drive as a whole has failed.
+    /// Set when a drive as a whole has failed.
     is_broken: bool,
-    /// Of the checkpoint's files, for messages.
+    /// Paths of the checkpoint's files, for messages.
     paths: Vec<PathBuf>,
     sums: Option<Arc<Sums>>,
     stats: StreamStats,
 }
 
-/// What was asked for.
+/// The current request.
 #[derive(Debug, Default)]
 struct Current {
     layer: LayerIdx,
     order: Order,
     /// Per expert of the layer: rows that chose it.
     n_uses: Vec<u32>,
-    /// Neither in memory nor being read; ascending.
+    /// Experts neither in memory nor being read; ascending.
     wanted: Vec<Wanted>,
-    /// The first of these, when they are asked for.
+    /// The first of these, while the table is asked for slots.
     window: Vec<Wanted>,
     taken: Vec<Taken>,
-    /// Leased, not yet given out; ascending.
+    /// Experts with a lease, not yet handed out; ascending.
     pending: Vec<Placed>,
-    /// Given out.
+    /// The group handed out last.
     given: Vec<Placed>,
-    /// Whether these stay as they are until the next layer is asked for.
+    /// Whether that group stays valid until the next layer is requested.
     is_lasting: bool,
-    /// Given out before, and not over yet.
+    /// Experts handed out earlier and still in use.
     held: Vec<Placed>,
-    /// Nothing is given out from this expert on; `None`: all is.
+    /// Experts from this one on are not handed out; `None`: all may be.
     wave_end: Option<ExpertIdx>,
 }
 
-/// What is read before it is asked for.
+/// State of prefetching.
 #[derive(Debug)]
 struct Ahead {
-    /// Whether anything is read before it is asked for.
+    /// Whether anything may be prefetched.
     is_allowed: bool,
-    /// None if nothing is to be guessed from routers.
+    /// `None` if routers are not used for guessing.
     look: Option<LookAhead>,
-    /// What the next router named, most likely first in each row.
+    /// Experts that the next router named, most likely first in each row.
     ranked: Vec<ExpertIdx>,
     weighed: Vec<(ExpertIdx, f32)>,
     likely: Vec<ExpertIdx>,
     guesses: Vec<Guess>,
-    /// Being read, or read since the last choice.
+    /// Guesses that are being read, or were read since the last choice.
     begun: Vec<Guess>,
     begun_layer: LayerIdx,
-    /// When the drive last had nothing to do but what was guessed.
+    /// When the drive last had no work left but guesses.
     guessed_at: Option<Duration>,
-    /// From then to the next choice, of late.
+    /// Moving average of the time from then to the next choice.
     gap: Duration,
     step: stats::StepMeter,
 }
 
-/// A slot for a device to read, which stays as it is until the layer after is asked for.
+/// A slot that a device reads in place. It does not change until the next layer is requested.
 #[derive(Clone, Copy, Debug)]
 pub struct SeenSlot<'a> {
-    /// Where it lies.
+    /// The slab that contains it.
     pub slab: &'a Slab,
-    /// Which slot of the slab.
+    /// Its index in the slab.
     pub place: usize,
 }
 
@@ -258,11 +260,11 @@ impl<'a> Group<'a> {
 }
 
 impl Stream {
-    /// Slots, empty, and what it takes to fill them.
+    /// Creates empty slots and all that is needed to fill them.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`].
+    /// [`Error::NoRoom`] if memory for the slots cannot be allocated.
     ///
     /// # Panics
     ///
@@ -278,7 +280,7 @@ impl Stream {
             bank_of_layer[bank.layer.0] = Some(bank_idx);
         }
         let n_uses_per_row = top_k.iter().sum();
-        // The table grows with the memory.
+        // The table grows together with the memory.
         let table = TableShape { n_experts: &n_experts, n_uses_per_row, n_slots: 1 };
         let look = LookAheadShape {
             n_layers: top_k.len(),
@@ -321,9 +323,9 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Asks for the experts of a layer.
+    /// Requests the experts of a layer.
     pub(super) fn request(&mut self, request: &Request<'_>) -> Result<()> {
-        // The choice of this layer comes behind all that read the slots of the one before.
+        // This choice is known only once the device has finished with the previous layer's slots.
         self.end_moves();
         self.release_held();
         self.check_alive()?;
@@ -343,14 +345,14 @@ impl Stream {
         current.wanted.extend(uses.map(wanted));
         self.end_guessing();
         self.ask_near();
-        // What was guessed may have come meanwhile: it is checked while the rest is being read.
+        // Guesses may have arrived meanwhile: they are checked while the rest is being read.
         self.begin_reads();
         let polled = self.poll(Wait::Poll);
         self.ahead.step.asked_at = self.clock.now();
         polled
     }
 
-    /// Experts that have arrived, and in which order groups come; waits until there are some.
+    /// Returns experts that have arrived, and the order of groups; waits until there are some.
     pub(super) fn next_ready(&mut self) -> Result<Option<(Group<'_>, Order)>> {
         if self.request.is_lasting {
             let Current { given, held, .. } = &mut self.request;
@@ -372,7 +374,7 @@ impl Stream {
                 return Ok(None);
             }
             if self.loader.n_jobs() == 0 {
-                // What has arrived just now was guessed, and had the last slot.
+                // A guess that arrived just now held the last slot: try once more.
                 assert!(!has_tried, "reads are under way while experts are missing");
                 has_tried = true;
                 continue;
@@ -384,7 +386,7 @@ impl Stream {
         }
     }
 
-    /// Forgets what was asked for.
+    /// Drops the request.
     pub(super) fn give_up(&mut self) {
         self.release_given();
         self.release_held();
@@ -397,7 +399,7 @@ impl Stream {
         self.failure = None;
     }
 
-    /// Leases slots for what is wanted, as far as there is room, and begins to read.
+    /// Leases slots for wanted experts, as far as there is room, and begins to read them.
     fn begin_reads(&mut self) {
         let n_reads_max = match self.request.order {
             Order::Any => usize::MAX,
@@ -414,8 +416,8 @@ impl Stream {
         let Current { layer, order, wanted, window, taken, pending, given, held, .. } = request;
         let held = held.iter().chain(&*given);
         let n_pending = pending.iter().chain(held).filter(|it| it.slot().is_some()).count();
-        // In ascending order one that is in memory may have to wait for one that is not: there is
-        // a slot for each that is leased.
+        // In ascending order, an expert in memory may have to wait for one that is not, so no more
+        // are leased than there are slots.
         let n_window = match order {
             Order::Any => wanted.len(),
             Order::Ascending => wanted.len().min(table.n_slots().saturating_sub(n_pending)),
@@ -443,8 +445,8 @@ impl Stream {
         }
     }
 
-    /// Experts that a prompt has under way: enough for the drive, since each takes a slot from what
-    /// is kept.
+    /// Returns the experts that a prompt should have under way: just enough for the drive, since
+    /// each takes a slot from the experts that are kept.
     fn n_wave(&self) -> usize {
         let n_slots = WAVE_BYTES.div_ceil(self.memory.slot_bytes());
         n_slots.max(N_WAVE_MIN).min(self.table.n_wave_reads())
@@ -455,7 +457,7 @@ impl Stream {
         pending.filter(|it| !is_there(&self.memory, it)).count()
     }
 
-    /// Moves what may be computed now to `given`; whether there is something.
+    /// Moves experts that may be computed now to `given`; returns whether there are any.
     fn take_group(&mut self) -> bool {
         let Current { order, wanted, pending, given, wave_end, .. } = &mut self.request;
         let memory = &self.memory;
@@ -507,12 +509,12 @@ impl Stream {
     }
 }
 
-/// Whether an expert may be computed.
+/// Returns whether an expert may be computed now.
 fn is_there(memory: &SlotMemory, placed: &Placed) -> bool {
     placed.slot().is_none_or(|slot| memory.state(slot) == SlotState::Ready)
 }
 
-/// A slot is filled by one job at a time, which has its number.
+/// Returns the job id of a slot, which at most one job fills at a time.
 fn job_of(slot: SlotIdx) -> JobId {
     JobId(slot.0 as u64)
 }

@@ -1,8 +1,8 @@
-//! Experts that a device keeps in its own memory, and that need no slot here.
+//! Experts that a device keeps in its own memory and that need no slot here.
 //!
-//! What is used is brought there while there is room; then what is used much more takes the place
-//! of what is used least. **Invariant:** an expert lies in one memory: its slot is free as soon as
-//! the device is done with it, and what leaves the device is read from the drive again.
+//! Used experts are moved there while there is room; later, one that is used much more replaces the
+//! one used least. **Invariant:** an expert is in one memory only: its slot is free as soon as the
+//! device has copied it, and an expert that leaves the device is read from the drive again.
 
 use moeflux_io::SlotIdx;
 
@@ -11,39 +11,39 @@ use crate::experts::stream::{SeenSlot, Stream};
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::ExpertView;
 
-/// Experts that move for one layer at most: a copy delays what is computed behind it.
+/// Upper bound on moves per layer: a copy delays the work submitted after it.
 const N_MOVES_MAX: usize = 2;
 
-/// An expert takes another one's place for so many more uses: fewer may be chance.
+/// Lead in uses that an expert needs to replace another: a smaller one may be chance.
 const GAIN_MIN: u32 = 8;
 
-/// Half of all uses are forgotten after so many layers of steps.
+/// Use counts are halved after this many layer requests.
 const N_LAYERS_HALF: u32 = 4096;
 
-/// An expert that shall be brought to the device's memory.
+/// An expert to be copied to the device's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Move<'a> {
-    /// Where it lies.
+    /// The slot to copy from.
     pub from: SeenSlot<'a>,
     /// Its matrices there.
     pub view: ExpertView<'a>,
-    /// Whose it is.
+    /// Its layer.
     pub layer: LayerIdx,
     /// Its place on the device.
     pub to: usize,
 }
 
-/// All places on the device.
+/// All places in the device's memory.
 #[derive(Debug, Default)]
 pub(super) struct Near {
-    /// Who is there.
+    /// Per place: the expert there.
     places: Vec<Option<(LayerIdx, ExpertIdx)>>,
     n_free: usize,
     /// By layer and expert.
     experts: Vec<Vec<Known>>,
     n_layers_left: u32,
     n_moves_left: usize,
-    /// On their way there: their slots are leased until the device has been heard of again.
+    /// Experts being copied: their slots stay leased until the device has finished the layer.
     moving: Vec<(ExpertIdx, SlotIdx)>,
     pub(super) hits: u64,
 }
@@ -55,7 +55,7 @@ struct Known {
 }
 
 impl Near {
-    /// So many places, for layers of so many experts.
+    /// Creates `n_places` free places, for layers of `n_experts` experts each.
     pub(super) fn new(n_places: usize, n_experts: impl Iterator<Item = usize>) -> Self {
         Self {
             places: vec![None; n_places],
@@ -78,7 +78,7 @@ impl Near {
         self.experts.get(layer.0)?.get(expert.0)?.place
     }
 
-    /// A layer is asked for.
+    /// Counts a request for a layer.
     fn begin_layer(&mut self) {
         if self.places.is_empty() {
             return;
@@ -91,7 +91,7 @@ impl Near {
         }
     }
 
-    /// Somebody wants an expert: its place, if it has one.
+    /// Counts a use of an expert; returns its place, if it has one.
     fn ask(&mut self, layer: LayerIdx, expert: ExpertIdx) -> Option<usize> {
         let known = self.experts.get_mut(layer.0)?.get_mut(expert.0)?;
         known.n_uses = known.n_uses.saturating_add(1);
@@ -99,8 +99,9 @@ impl Near {
         known.place
     }
 
-    /// What is on its way may never come: a device that failed has done some of it, or nothing.
-    /// Nobody finds it there, and its slots stay leased until the device has been heard of again.
+    /// Forgets the moves under way: a device that failed has done some of them or none. Later
+    /// requests do not find the experts there, and their slots stay leased until the next layer is
+    /// requested.
     pub(super) fn give_up(&mut self, layer: LayerIdx) {
         for (expert, _) in &self.moving {
             let Some(place) = self.experts[layer.0][expert.0].place.take() else { continue };
@@ -109,7 +110,7 @@ impl Near {
         }
     }
 
-    /// A place for an expert, if it is worth one.
+    /// Returns a place for an expert, if it is used enough for one.
     fn take(&mut self, (layer, expert): (LayerIdx, ExpertIdx)) -> Option<usize> {
         let place = if self.n_free > 0 {
             self.n_free -= 1;
@@ -134,7 +135,7 @@ impl Near {
 }
 
 impl Stream {
-    /// Takes what the device has out of what is wanted.
+    /// Removes from `wanted` the experts that the device has.
     pub(super) fn ask_near(&mut self) {
         let Self { near, request, .. } = self;
         let (layer, pending) = (request.layer, &mut request.pending);
@@ -146,7 +147,7 @@ impl Stream {
         });
     }
 
-    /// What the device should bring to its own memory now, of what it was given.
+    /// Returns the next expert of the last group that the device should copy to its own memory.
     pub(in crate::experts) fn next_move(&mut self) -> Option<Move<'_>> {
         let Self { near, request, memory, layouts, .. } = self;
         if !request.is_lasting || near.n_moves_left == 0 {
@@ -170,7 +171,7 @@ impl Stream {
         Some(Move { from, view, layer, to })
     }
 
-    /// What was on its way to the device is there: its slots are free.
+    /// Frees the slots of completed moves.
     pub(super) fn end_moves(&mut self) {
         for (_, slot) in self.near.moving.drain(..) {
             self.table.release(slot);
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!(near.hits, 1);
         for n_uses in 1..=GAIN_MIN + 1 {
             assert_eq!(near.ask(LAYER, ExpertIdx(6)), None);
-            // Expert 3 was asked for once.
+            // Expert 3 was used once.
             let taken = near.take((LAYER, ExpertIdx(6)));
             assert_eq!(taken.is_some(), n_uses == 1 + GAIN_MIN, "after {n_uses} uses");
         }

@@ -1,4 +1,4 @@
-//! A checkpoint's files as drives.
+//! Opens a checkpoint's files as drives.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use crate::error::{Error, Result};
 use crate::experts::stream::Drives;
 use crate::format::Checkpoint;
 
-/// Reads in flight: between two calls of the loader a drive of several GB/s has enough to do.
+/// Reads in flight: enough to keep a drive of several GB/s busy between two calls of the loader.
 const DEPTH: usize = 64;
 
-/// Threads that read where the system has no better way.
+/// Reading threads where the system has no better interface.
 const N_THREADS: usize = if N_THREADS_MAX < 16 { N_THREADS_MAX } else { 16 };
 
 impl Drives {
-    /// The files of a checkpoint, read past the page cache or through it; `mirror` is a folder with
-    /// the same files.
+    /// Opens the files of a checkpoint, with direct reads or through the page cache; `mirror` is a
+    /// folder with the same files.
     ///
     /// # Errors
     ///
-    /// When a file cannot be opened, is not what it was when its header was read, or is not the
-    /// same on the mirror.
+    /// When a file cannot be opened, has changed since its header was read, or differs on the
+    /// mirror.
     pub fn open(checkpoint: &Checkpoint, caching: Caching, mirror: Option<&Path>) -> Result<Self> {
         let paths: Vec<PathBuf> = checkpoint.files.iter().map(|file| file.path.clone()).collect();
         let primary = drive_of(&paths, caching, &|shard_idx, file| {
@@ -40,7 +40,7 @@ impl Drives {
     }
 }
 
-/// Opens files as a drive; `check` judges each when it is open.
+/// Opens files as a drive; `check` validates each file after it is opened.
 fn drive_of(
     paths: &[PathBuf],
     caching: Caching,
@@ -56,7 +56,7 @@ fn drive_of(
     drive_over(open, DEPTH)
 }
 
-/// A drive of the best kind that the system has, over the files that `open` gives.
+/// Opens the best kind of drive that the system supports, over the files that `open` returns.
 pub(super) fn drive_over(
     open: impl Fn() -> Result<Vec<DriveFile>>,
     depth: usize,

@@ -1,4 +1,4 @@
-//! Where an expert lies that was asked for.
+//! Where a requested expert lies.
 
 use moeflux_io::SlotIdx;
 
@@ -7,13 +7,13 @@ use crate::ids::ExpertIdx;
 /// A place in one of two memories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A slot, which is leased.
+    /// A leased slot.
     Slot(SlotIdx),
-    /// A place in the device's own memory: no slot.
+    /// A place in the device's own memory; needs no slot.
     Device(usize),
 }
 
-/// An expert of the layer at hand that has a place.
+/// An expert of the current layer and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placed {
     pub(super) expert: ExpertIdx,
@@ -21,7 +21,7 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// Its slot; `None` on the device.
+    /// Returns its slot; `None` on the device.
     pub(super) const fn slot(self) -> Option<SlotIdx> {
         match self.place {
             Place::Slot(slot) => Some(slot),
@@ -29,7 +29,7 @@ impl Placed {
         }
     }
 
-    /// Its place on the device; `None` in a slot.
+    /// Returns its place on the device; `None` in a slot.
     pub(super) const fn near(self) -> Option<usize> {
         match self.place {
             Place::Slot(_) => None,

@@ -1,33 +1,34 @@
-//! How many slots there should be while others want memory too.
+//! Chooses the number of slots while other processes also need memory.
 //!
-//! **Invariant:** pure: times and looks come in as arguments. Slots are given up at once when
-//! memory is short and come back one step at a time when it has not been for a while; there are
-//! never fewer than the least, nor more than there were to begin with.
+//! **Invariant:** pure: times and memory readings are arguments. Slots are given up at once when
+//! memory is short, and come back one step at a time after it has been plentiful for a while; their
+//! number stays between the minimum and the initial maximum.
 
 use std::time::Duration;
 
 use moeflux_io::MemoryLook;
 
-/// Memory is looked at so often.
+/// Interval between memory readings.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Less than this, and the system begins to take memory from everybody.
+/// Available memory below which the system begins to reclaim memory from all processes.
 const AVAILABLE_BYTES_LOW: u64 = 192 << 20;
 
-/// With so much slots may come back.
+/// Available memory from which slots may come back.
 const AVAILABLE_BYTES_HIGH: u64 = 2 * AVAILABLE_BYTES_LOW;
 
-/// Somebody waits for memory for so many hundredths of a percent of the time.
+/// Shares of time in which some task waits for memory, in hundredths of a percent. From the first
+/// on, memory is short; below the second, it is plentiful.
 const STALLED_E4_HIGH: u32 = 1000;
 const STALLED_E4_LOW: u32 = 100;
 
-/// Memory has to be plentiful for so long before slots come back.
+/// Time for which memory must be plentiful before slots come back.
 const CALM: Duration = Duration::from_secs(5);
 
-/// One step is one part of so many of the slots.
+/// A step is one part in this many of the maximum number of slots.
 const STEP_SHARE: usize = 8;
 
-/// Decides on the number of slots.
+/// Decides the number of slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pressure {
     n_slots_most: usize,
@@ -37,35 +38,35 @@ pub(super) struct Pressure {
 }
 
 impl Pressure {
-    /// Between so many slots.
+    /// Creates a controller for this range of slots.
     pub(super) fn new(n_slots_least: usize, n_slots_most: usize) -> Self {
         let n_slots_least = n_slots_least.min(n_slots_most);
         let (looked_at, short_at) = (Duration::ZERO, Duration::ZERO);
         Self { n_slots_most, n_slots_least, looked_at, short_at }
     }
 
-    /// There should be no more than so many from now on.
+    /// Sets the maximum, and lowers the minimum to it if needed.
     pub(super) fn set_most(&mut self, n_slots: usize) {
         self.n_slots_most = n_slots;
         self.n_slots_least = self.n_slots_least.min(n_slots);
     }
 
-    /// There are never fewer than so many from now on, if there are so many.
+    /// Raises the minimum to `n_slots`, but not above the maximum.
     pub(super) fn set_least(&mut self, n_slots: usize) {
         self.n_slots_least = self.n_slots_least.max(n_slots).min(self.n_slots_most);
     }
 
-    /// There are never fewer.
+    /// Returns the minimum.
     pub(super) fn n_slots_least(&self) -> usize {
         self.n_slots_least
     }
 
-    /// Whether it is time to look.
+    /// Returns whether the next memory reading is due.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         now.saturating_sub(self.looked_at) >= LOOK_EVERY
     }
 
-    /// The slots that there should be, of `n_slots` now.
+    /// Returns the number of slots that there should be, given `n_slots` now.
     pub(super) fn decide(&mut self, n_slots: usize, look: MemoryLook, now: Duration) -> usize {
         self.looked_at = now;
         let step = (self.n_slots_most / STEP_SHARE).max(1);
@@ -104,7 +105,7 @@ mod tests {
         assert_eq!(pressure.decide(80, look(1000, 0), seconds(1)), 80);
         assert_eq!(pressure.decide(80, look(100, 0), seconds(2)), 70);
         assert_eq!(pressure.decide(70, look(1000, 1000), seconds(3)), 60);
-        // Neither short nor plentiful: nothing moves, and the calm begins anew.
+        // Neither short nor plentiful: nothing changes, and the calm period restarts.
         assert_eq!(pressure.decide(60, look(300, 0), seconds(7)), 60);
         assert_eq!(pressure.decide(60, look(1000, 0), seconds(11)), 60);
         assert_eq!(pressure.decide(60, look(1000, 0), seconds(12)), 70);

@@ -1,4 +1,4 @@
-//! Which way of reading is faster here for what nobody has in memory yet.
+//! Finds out which way of reading is faster on this machine for data that is not in memory.
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
@@ -9,19 +9,19 @@ use moeflux_io::{Caching, Probe, RealClock};
 use crate::error::{Error, Result};
 use crate::format::Checkpoint;
 
-/// Of each read.
+/// Bytes of each read.
 const READ_BYTES: usize = 1 << 20;
 
 /// Reads in flight.
 const N_IN_FLIGHT: usize = 16;
 
-/// Memory of a probe while it reads.
+/// Bytes of memory that a probe uses while it reads.
 pub const PROBE_BYTES: u64 = (READ_BYTES * N_IN_FLIGHT) as u64;
 
-/// The page cache has to be so much faster: what it holds it holds blindly.
+/// The page cache has to be faster by this factor, since it does not choose what it holds.
 const GAIN_MIN: f64 = 1.15;
 
-/// A probe of a checkpoint's files, the largest first; `seed` names the places.
+/// Creates a probe of a checkpoint's files, the largest first; `seed` selects the offsets.
 #[must_use]
 pub fn probe_of(checkpoint: &Checkpoint, seed: u64) -> Probe {
     let mut files: Vec<_> = checkpoint.files.iter().collect();
@@ -30,24 +30,24 @@ pub fn probe_of(checkpoint: &Checkpoint, seed: u64) -> Probe {
     Probe::new(paths, READ_BYTES, seed)
 }
 
-/// Bytes per second that the drive gives to this way of reading and to nobody else for so long; 0
-/// where the files are too short to tell.
+/// Returns the bytes per second that the drive delivers when only this way of reading is used, for
+/// up to `duration_max`; 0 where the files are too short to tell.
 ///
 /// # Errors
 ///
-/// When they cannot be read.
+/// [`Error::Drive`] when the files cannot be read.
 pub fn drive_speed(probe: &mut Probe, caching: Caching, duration_max: Duration) -> Result<f64> {
     let probed = probe.rate(caching, N_IN_FLIGHT, duration_max, &RealClock::new());
     let probed = probed.map_err(|source| Error::Drive(format!("the drive: {source}")))?;
     Ok(probed.map_or(0.0, |probed| probed.measured.bytes_per_s()))
 }
 
-/// The faster way of reading, each asked in turn for `duration_max` in all; direct reads if the
-/// files are too short to tell.
+/// Returns the faster way of reading, alternating between both for `duration_max` in all; direct
+/// reads if the files are too short to tell.
 ///
 /// # Errors
 ///
-/// When the checkpoint cannot be read.
+/// [`Error::Drive`] when the checkpoint cannot be read.
 pub fn choose_way(checkpoint: &Checkpoint, duration_max: Duration) -> Result<Caching> {
     let mut probe = probe_of(checkpoint, 1);
     let slice = duration_max / 4;

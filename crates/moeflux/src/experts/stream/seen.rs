@@ -1,7 +1,8 @@
-//! Slots that a device reads where they lie.
+//! Slots that a device reads in place.
 //!
-//! **Invariant:** in such slots all experts of a layer lie alike, each part where a device can load
-//! sixteen bytes at once. What was read in another way is moved before anybody sees it.
+//! **Invariant:** in such slots, all experts of a layer have the same layout, with each part
+//! aligned so that a device can load sixteen bytes at once. An expert read in another layout is
+//! rearranged before it is used.
 
 use std::fmt;
 
@@ -13,34 +14,34 @@ use crate::experts::stream::{Current, Order, Stream, slot_shape};
 use crate::ids::LayerIdx;
 use crate::weights::{ExpertBank, ExpertLayout};
 
-/// Devices load so many bytes at once.
+/// Bytes that devices load at once.
 const PART_ALIGN: usize = 16;
 
-/// Of so many slots one at most is kept for a device that reads a prompt's experts where they lie.
+/// A device reads a prompt's experts in place if they take at most one slot in this many.
 const LASTING_SHARE: usize = 2;
 
-/// A device's sight of slabs, which it takes as it needs them.
+/// A device's access to slabs, each mapped on first use.
 pub trait SlotSight: fmt::Debug + Send + Sync {
-    /// Nobody wants what lies in a slab any more. Whether the device does without it from now on:
-    /// if not, work that was given to it may still read there.
+    /// Releases a slab that is no longer needed. Returns whether the device has released it: if
+    /// not, submitted work may still read there.
     fn forget(&self, slab: &Slab) -> bool;
 
-    /// Experts that the device keeps in its own memory, each as it lies in a slot: see
-    /// [`crate::experts::stream::Move`].
+    /// Returns the number of experts that the device keeps in its own memory, each laid out as in a
+    /// slot: see [`crate::experts::stream::Move`].
     fn n_near(&self) -> usize;
 }
 
-/// How slots look to a device.
+/// Layout of slots for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenSlots {
-    /// By layer, where all of its experts can lie alike.
+    /// By layer, where all of its experts can have the same layout.
     pub layouts: Vec<(LayerIdx, ExpertLayout)>,
-    /// From one slot of a slab to the next.
+    /// Distance from one slot of a slab to the next.
     pub stride_bytes: usize,
 }
 
 impl SeenSlots {
-    /// Slots for the experts of `banks`, read in blocks of `block_bytes`.
+    /// Computes the layout of slots for the experts of `banks`, read in blocks of `block_bytes`.
     #[must_use]
     pub fn new(banks: &[ExpertBank], block_bytes: usize) -> Self {
         let seen = |bank: &ExpertBank| {
@@ -53,13 +54,13 @@ impl SeenSlots {
 }
 
 impl StreamBank {
-    /// How experts lie in slots that a device reads; `None` if it cannot.
+    /// Returns the layout of experts in slots that a device reads; `None` if it cannot.
     pub(super) fn seen_layout(&self, block_bytes: usize) -> Option<ExpertLayout> {
         let packed = self.bank.layout;
         if self.bank.records.is_some() {
             return Some(packed);
         }
-        // A device's kernels find rows of a matrix one after the other.
+        // Device kernels expect the rows of a matrix one after the other.
         if packed.is_interleaved() {
             return None;
         }
@@ -71,7 +72,7 @@ impl StreamBank {
         if is_aligned && layouts.iter().all(|it| *it == first) {
             return Some(first);
         }
-        // Parts move to the front, the first one first.
+        // Parts only move towards the front, the first part first.
         let can_move = |from: &ExpertLayout| {
             packed.parts().zip(from.parts()).all(|(to, from)| to.start <= from.start)
         };
@@ -80,7 +81,8 @@ impl StreamBank {
 }
 
 impl Stream {
-    /// Lets a device read slots where they lie, as [`SeenSlots`] says. Before anything is read.
+    /// Lets a device read slots in place, as [`SeenSlots`] describes. Called before anything is
+    /// read.
     pub fn show_to(&mut self, sight: std::sync::Arc<dyn SlotSight>) {
         let block_bytes = self.loader.block_bytes();
         for bank in &mut self.banks {
@@ -94,8 +96,8 @@ impl Stream {
         self.sight = Some(sight);
     }
 
-    /// Whether a device reads slots of this layer where they lie. Who waits for slots must not wait
-    /// for a device too: then there have to be enough for all that the layer asks for.
+    /// Returns whether a device reads slots of this layer in place. Waiting for slots must not mean
+    /// waiting for the device as well, so there have to be enough for all that the layer requests.
     pub(super) fn is_lasting(&self) -> bool {
         let Current { layer, order, n_uses, wanted, .. } = &self.request;
         if self.sight.is_none() || self.bank(*layer).seen.is_none() {
@@ -110,7 +112,7 @@ impl Stream {
         }
     }
 
-    /// What was read lies as a device wants it, from now on.
+    /// Rearranges the parts that were read into the layout for a device.
     pub(super) fn settle_parts(&mut self, filling: &mut Filling, seen: Option<ExpertLayout>) {
         let SlotIdx(slot_idx) = filling.slot();
         let from = self.layouts[slot_idx];

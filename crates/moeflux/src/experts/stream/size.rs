@@ -1,8 +1,7 @@
-//! How many slots there are: made from a number of bytes, given back and taken again while the
-//! model runs.
+//! The number of slots: derived from a number of bytes, and changed while the model runs.
 //!
-//! **Invariant:** memory is taken and given back in slabs; a slab goes only when none of its slots
-//! is in use. The number of slots changes what must be read, never what comes out.
+//! **Invariant:** memory is allocated and freed in slabs; a slab is freed only when none of its
+//! slots is in use. The number of slots affects what must be read, never the results.
 
 use moeflux_io::{Caching, FileIdx, SLOT_ALIGN, SlabIdx, SlotState, Wait, lay_out};
 
@@ -11,36 +10,36 @@ use crate::experts::stream::Stream;
 use crate::ids::ExpertIdx;
 use crate::weights::{ExpertBank, Extent};
 
-/// Of a slab where slots are many: the step in which memory is given back.
+/// Bytes of a slab where slots are many: the granularity in which memory is freed.
 const SLAB_BYTES: usize = 32 << 20;
 
-/// What a model's experts need of slots.
+/// Slot size for a model's experts, and their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotShape {
-    /// What the largest expert needs.
+    /// Bytes that the largest expert needs.
     pub slot_bytes: usize,
-    /// From one slot to the next.
+    /// Distance from one slot to the next.
     pub stride_bytes: usize,
     /// Experts of all layers.
     pub n_experts: usize,
 }
 
 impl SlotShape {
-    /// Slots that so many bytes have room for, no more than there are experts.
+    /// Returns the number of slots that fit in `n_bytes`, at most the number of experts.
     #[must_use]
     pub fn n_slots(&self, n_bytes: u64) -> usize {
         let n_slots = n_bytes / self.stride_bytes.max(1) as u64;
         usize::try_from(n_slots).unwrap_or(usize::MAX).min(self.n_experts)
     }
 
-    /// What so many slots take.
+    /// Returns the bytes of `n_slots` slots.
     #[must_use]
     pub fn bytes(&self, n_slots: usize) -> u64 {
         n_slots as u64 * self.stride_bytes as u64
     }
 }
 
-/// What the experts of `banks` need of slots that are read in blocks of `block_bytes`.
+/// Returns the slot size for the experts of `banks`, read in blocks of `block_bytes`.
 #[must_use]
 pub fn slot_shape(banks: &[ExpertBank], block_bytes: usize) -> SlotShape {
     let place = |extent: Extent| {
@@ -62,7 +61,7 @@ pub fn slot_shape(banks: &[ExpertBank], block_bytes: usize) -> SlotShape {
     SlotShape { slot_bytes, stride_bytes: slot_bytes.next_multiple_of(SLOT_ALIGN), n_experts }
 }
 
-/// What the experts of `banks` need of slots once `moeflux pack` has written them.
+/// Returns the slot size for the experts of `banks` once `moeflux pack` has written them.
 #[must_use]
 pub(crate) fn record_shape(banks: &[ExpertBank]) -> SlotShape {
     let slot_bytes = banks.iter().map(|bank| bank.layout.record_bytes()).max().unwrap_or(1);
@@ -70,17 +69,19 @@ pub(crate) fn record_shape(banks: &[ExpertBank]) -> SlotShape {
     SlotShape { slot_bytes, stride_bytes: slot_bytes.next_multiple_of(SLOT_ALIGN), n_experts }
 }
 
-/// Slabs for so many slots: a small pool is not made larger by rounding.
+/// Returns the slab size for `n_slots` slots, such that rounding does not enlarge a small pool
+/// much.
 pub(crate) fn slab_bytes(stride_bytes: usize, n_slots: usize) -> usize {
     (stride_bytes * n_slots / 8).clamp(stride_bytes, SLAB_BYTES.max(stride_bytes))
 }
 
 impl Stream {
-    /// Slots from now on. More are there at once; fewer as soon as what is in use is given back.
+    /// Sets the number of slots. More are available at once; fewer as soon as those in use are
+    /// released.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`]: there are as many as before then, or some more.
+    /// [`Error::NoRoom`] if memory cannot be allocated; the number of slots is unchanged.
     pub fn resize(&mut self, n_slots: usize) -> Result<()> {
         self.n_slots_owned = n_slots;
         let least = self.pressure.n_slots_least().min(n_slots);
@@ -89,11 +90,10 @@ impl Stream {
         self.change(n_slots)
     }
 
-    /// Does without so many slots from now on, whatever others have taken; see
-    /// [`crate::experts::Experts::lend`].
+    /// Lends the memory of `n_slots` slots; see [`crate::experts::Experts::lend`].
     pub(in crate::experts) fn lend(&mut self, n_slots: usize) -> Result<bool> {
         if self.caching == Caching::PageCache {
-            // Copies of the system give way by themselves.
+            // The page cache shrinks by itself.
             return Ok(true);
         }
         let n_before = self.n_slots_lent;
@@ -104,7 +104,7 @@ impl Stream {
         self.n_slots_lent = n_slots;
         self.pressure.set_most(self.n_slots_owned.saturating_sub(n_slots));
         self.change(n_now - n_slots)?;
-        // What is on its way to slots that go would keep their memory.
+        // Reads into closing slots would keep their memory.
         while self.table.n_closing() > 0 && self.loader.n_jobs() > 0 {
             self.poll(Wait::Any)?;
         }
@@ -112,13 +112,13 @@ impl Stream {
         Ok(true)
     }
 
-    /// Whether the system keeps copies of what is read.
+    /// Returns whether the system caches what is read.
     #[must_use]
     pub fn caching(&self) -> Caching {
         self.caching
     }
 
-    /// Slots whose memory is asked for and given back together.
+    /// Returns the number of slots whose memory is allocated and freed together.
     #[must_use]
     pub fn n_slots_per_slab(&self) -> usize {
         self.memory.n_slots_per_slab()
@@ -146,8 +146,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Gives slots up or takes them back, as memory is short or not. A system that has none left is
-    /// no error: there are as many slots as before then.
+    /// Gives slots up or adds some, as memory is short or not. Failing to allocate more is no
+    /// error: the number of slots then stays the same.
     pub(super) fn follow_pressure(&mut self) {
         let now = self.clock.now();
         if !self.pressure.is_due(now) {
@@ -162,7 +162,7 @@ impl Stream {
         self.give_slabs_back();
     }
 
-    /// Gives back the slabs behind the last slot, as far as they are not in use.
+    /// Frees the unused slabs after the last slot.
     pub(super) fn give_slabs_back(&mut self) {
         while self.memory.n_slots() >= self.table.n_slots() + self.memory.n_slots_per_slab() {
             let place = SlabIdx(self.memory.n_slabs() - 1);

@@ -1,4 +1,4 @@
-//! What streaming costs and brings: counted as it goes, summed up when asked.
+//! Statistics of streaming: counted as it runs, summed up on request.
 
 use std::time::Duration;
 
@@ -10,48 +10,48 @@ use crate::experts::stream::{GUESS_BYTES, Stream};
 /// What streaming has done since the model was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StreamStats {
-    /// Experts that have room in memory, that of a device among it.
+    /// Experts that fit in memory, including a device's own.
     pub n_slots: usize,
     /// Bytes of one slot.
     pub slot_bytes: usize,
     /// Experts of the model.
     pub n_experts: usize,
-    /// Experts that were in memory when they were asked for.
+    /// Experts that were in memory when they were requested.
     pub hits: u64,
-    /// Of these, in a device's own memory.
+    /// Hits in a device's own memory.
     pub near_hits: u64,
-    /// Experts whose read had begun when they were asked for.
+    /// Experts whose read was under way when they were requested.
     pub on_their_way: u64,
-    /// Experts whose read began when they were asked for.
+    /// Experts whose read began when they were requested.
     pub misses: u64,
-    /// Experts read before anybody asked.
+    /// Experts read as guesses.
     pub guesses: u64,
-    /// Of these, asked for later.
+    /// Guessed experts that were requested later.
     pub guesses_used: u64,
-    /// Bytes read because they were asked for.
+    /// Bytes read on demand.
     pub demand_bytes: u64,
-    /// Bytes read by guess that nobody had come to want by then.
+    /// Bytes read as guesses and not yet requested when they were read.
     pub guess_bytes: u64,
-    /// Records read again because their sum was wrong.
+    /// Records read again because their checksum was wrong.
     pub rereads: u64,
-    /// Reads that failed and were done again.
+    /// Failed reads that were repeated.
     pub retries: u64,
     /// Time for which computing waited for reads.
     pub read_wait: Duration,
-    /// Time with a read in flight, on the drive that had most.
+    /// Time with a read in flight, on the busier drive.
     pub read_busy: Duration,
-    /// Time spent on comparing what was read with its checksum or searching it for NaN.
+    /// Time spent comparing checksums or searching for NaN.
     pub check: Duration,
-    /// Time spent asking the next layers' routers.
+    /// Time spent running the next layers' routers.
     pub ask: Duration,
-    /// How reading is done: `io_uring`, `threads`.
+    /// Interface used for reading: `io_uring`, `threads`.
     pub drive: &'static str,
-    /// What the last window of looking ahead was worth.
+    /// Quality of guesses in the last window of lookahead.
     pub ahead: Quality,
 }
 
 impl StreamStats {
-    /// What was done since `before`, taken earlier from the same engine.
+    /// Returns what was done since `before`, taken earlier from the same engine.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -73,13 +73,13 @@ impl StreamStats {
         }
     }
 
-    /// Bytes that were read.
+    /// Returns the bytes read.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.demand_bytes + self.guess_bytes
     }
 
-    /// Bytes per second while something was being read.
+    /// Returns the bytes per second while something was being read.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "for display")]
     pub fn read_bytes_per_s(&self) -> Option<f64> {
@@ -88,27 +88,27 @@ impl StreamStats {
     }
 }
 
-/// The present step, to judge looking ahead by.
+/// Measurements of the current step, by which lookahead is judged.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StepMeter {
     pub(super) asked_at: Duration,
     pub(super) ask: Duration,
-    /// Guesses that were right, and in memory when they were asked for.
+    /// Right guesses that were in memory when they were requested.
     pub(super) n_ready: u64,
-    /// Right, and being read.
+    /// Right guesses that were being read then.
     pub(super) n_on_their_way: u64,
-    /// Wrong, and in memory.
+    /// Wrong guesses that were in memory.
     pub(super) n_wasted: u64,
-    /// Wrong, and being read.
+    /// Wrong guesses that were being read.
     pub(super) n_in_the_way: u64,
     began_at: Duration,
-    /// Whether it is a step of few rows or of answers'; there was none at first.
+    /// Whether it is a step of few rows or of decoding; `false` before the first step.
     is_small: bool,
     read_wait: Duration,
 }
 
 impl Stream {
-    /// A step begins.
+    /// Begins a step.
     pub(in crate::experts) fn begin_step(&mut self, n_rows: usize, is_small: bool) {
         self.end_step();
         if tracing::enabled!(Level::DEBUG) {
@@ -127,7 +127,7 @@ impl Stream {
         };
     }
 
-    /// Tells what was read up to here: one event for a step, none for a read.
+    /// Logs the totals so far: one event per step, none per read.
     fn report(&self) {
         let StreamStats { hits, misses, demand_bytes, guess_bytes, retries, rereads, .. } =
             self.stats();
@@ -153,12 +153,12 @@ impl Stream {
         });
     }
 
-    /// Time for which computing waited for reads so far.
+    /// Returns the time for which computing waited for reads so far.
     pub(in crate::experts) fn read_wait(&self) -> Duration {
         self.stats.read_wait
     }
 
-    /// What was done so far.
+    /// Returns the statistics so far.
     #[must_use]
     pub fn stats(&self) -> StreamStats {
         let table = self.table.counters();
@@ -191,7 +191,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Time of one expert at `speed` bytes per second; a billion of them where that is not known.
+/// Returns the time to read one expert at `speed` bytes per second; 1e9 where that is not known.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

@@ -1,13 +1,13 @@
-//! Experts that are needed twice: between the two times values travel between machines.
+//! Experts that are used twice, with values exchanged between machines in between.
 //!
-//! **Invariant:** what is given out of a wave keeps its slot until the wave ends, and a wave has at
-//! most as many experts as there are slots.
+//! **Invariant:** an expert handed out in a wave keeps its slot until the wave ends, and a wave has
+//! at most as many experts as there are slots.
 
 use crate::experts::stream::{Current, Group, Stream};
 use crate::ids::ExpertIdx;
 
 impl Stream {
-    /// There are slots for so many experts at least, however short memory is.
+    /// Keeps at least `n_experts` slots, however short memory is.
     pub(in crate::experts) fn hold_waves(&mut self, n_experts: usize) {
         self.pressure.set_least(n_experts);
     }
@@ -16,7 +16,7 @@ impl Stream {
         self.request.wave_end = Some(end);
     }
 
-    /// All that was given out of this wave.
+    /// Returns all experts handed out in this wave.
     pub(in crate::experts) fn wave(&mut self) -> Group<'_> {
         let Self { memory, layouts, request, .. } = self;
         let Current { given, held, .. } = request;
@@ -30,7 +30,7 @@ impl Stream {
         self.release_held();
     }
 
-    /// Whether nothing that may be given out is wanted or on its way.
+    /// Returns whether no expert that may be handed out is wanted or on its way.
     pub(super) fn is_wave_over(&self) -> bool {
         let Current { pending, wanted, wave_end, .. } = &self.request;
         let pending = pending.iter().map(|it| it.expert);

@@ -1,7 +1,7 @@
-//! Reads that nobody has asked for yet, and the slots they may have.
+//! Reads of experts that have not been requested yet, and the slots they may use.
 //!
-//! **Invariant:** a guess gets a free slot, that of an older guess that nobody used, or that of
-//! the policy's next victim; never one that is leased, loading or itself among the guessed.
+//! **Invariant:** a guess gets a free slot, that of an older unused guess, or that of the policy's
+//! next victim; never one that is leased, loading or guessed in the same round.
 
 use moeflux_io::SlotIdx;
 
@@ -10,8 +10,9 @@ use crate::experts::policy::KeyIdx;
 use crate::ids::{ExpertIdx, LayerIdx};
 
 impl SlotTable {
-    /// Slots for up to `n_max` of the experts that a layer may ask for next, most likely first;
-    /// those in memory or on their way need none. The caller begins to read what `guesses` gets.
+    /// Assigns slots to up to `n_max` of the experts that a layer may request next, most likely
+    /// first. Experts in memory or on their way need none. The caller begins to read those in
+    /// `guesses`.
     ///
     /// # Panics
     ///
@@ -45,7 +46,7 @@ impl SlotTable {
             self.counters.guesses += 1;
             guesses.push(Guess { expert, slot });
         }
-        // These are the coldest, and guessed: they are let go as if they had been used.
+        // These are the coldest, and guessed: they become idle again as if just used.
         while let Some(slot) = self.passed.pop() {
             self.policy.let_go(slot);
         }
@@ -62,7 +63,7 @@ impl SlotTable {
         Some(slot)
     }
 
-    /// The oldest unused guess that is not guessed again.
+    /// Returns the oldest unused guess that is not guessed again.
     fn stale_guess(&self) -> Option<SlotIdx> {
         let mut slot = self.unused.oldest()?;
         while self.slots[slot.0].guess_round == self.guess_round {
@@ -71,7 +72,7 @@ impl SlotTable {
         Some(slot)
     }
 
-    /// The policy's victim that is not guessed.
+    /// Returns the policy's first victim that is not guessed.
     fn coldest(&mut self) -> Option<SlotIdx> {
         loop {
             let slot = self.policy.victim()?;
@@ -83,7 +84,7 @@ impl SlotTable {
         }
     }
 
-    /// A demand asks for what was guessed.
+    /// Turns a guess into a demand.
     pub(super) fn use_guess(&mut self, slot: SlotIdx, key: KeyIdx, n_uses: u32) {
         debug_assert!(self.slots[slot.0].state != State::Free, "a guess is in its slot");
         self.n_guessed -= 1;
@@ -91,7 +92,7 @@ impl SlotTable {
         self.policy.admit(slot, key, n_uses);
     }
 
-    /// A guess leaves unused.
+    /// Counts a guess that leaves unused.
     pub(super) fn waste(&mut self) {
         self.n_guessed -= 1;
         self.counters.guesses_wasted += 1;

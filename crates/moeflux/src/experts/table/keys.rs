@@ -1,14 +1,14 @@
-//! An expert of a layer as one number.
+//! Numbers the experts of all layers.
 //!
 //! **Invariant:** numbers are dense, ascending by layer and expert.
 
 use crate::experts::policy::KeyIdx;
 use crate::ids::{ExpertIdx, LayerIdx};
 
-/// Where each layer's numbers begin.
+/// The first number of each layer.
 #[derive(Debug)]
 pub(super) struct Keys {
-    /// One more than there are layers: the last is the number of keys.
+    /// One entry more than there are layers: the last is the number of keys.
     starts: Vec<usize>,
 }
 
@@ -34,7 +34,8 @@ impl Keys {
     }
 
     pub(super) fn expert(&self, key: KeyIdx) -> (LayerIdx, ExpertIdx) {
-        // The last of those that begin there: dense layers begin where the next one does.
+        // The last layer that begins at or before the key: a dense layer begins where the next one
+        // does.
         let layer = self.starts.partition_point(|&start| start <= key.0) - 1;
         (LayerIdx(layer), ExpertIdx(key.0 - self.starts[layer]))
     }

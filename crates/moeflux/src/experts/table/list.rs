@@ -12,11 +12,11 @@ struct Link {
     newer: usize,
 }
 
-/// Who stands beside whom, for all lists over the same slots.
+/// The neighbours of each slot, for all lists over the same slots.
 #[derive(Debug, Default)]
 pub(super) struct Links(Vec<Link>);
 
-/// One list, from old to new.
+/// One list, from oldest to newest.
 #[derive(Debug)]
 pub(super) struct List {
     oldest: usize,
@@ -24,19 +24,19 @@ pub(super) struct List {
 }
 
 impl Links {
-    /// Slots that may be in a list.
+    /// Sets the number of slots that may be in a list.
     pub(super) fn resize(&mut self, n_slots: usize) {
         self.0.resize(n_slots, Link { older: NONE, newer: NONE });
     }
 }
 
 impl List {
-    /// Without slots.
+    /// Creates an empty list.
     pub(super) const fn new() -> Self {
         Self { oldest: NONE, newest: NONE }
     }
 
-    /// Puts a slot that is in no list at the new end.
+    /// Appends a slot that is in no list, as the newest.
     pub(super) fn push(&mut self, links: &mut Links, slot: SlotIdx) {
         links.0[slot.0] = Link { older: self.newest, newer: NONE };
         match self.newest {
@@ -46,7 +46,7 @@ impl List {
         self.newest = slot.0;
     }
 
-    /// Takes a slot of this list out.
+    /// Removes a slot of this list.
     pub(super) fn remove(&mut self, links: &mut Links, slot: SlotIdx) {
         let Link { older, newer } = links.0[slot.0];
         match older {
@@ -59,12 +59,12 @@ impl List {
         }
     }
 
-    /// The slot that has been here longest.
+    /// Returns the slot that has been in the list longest.
     pub(super) fn oldest(&self) -> Option<SlotIdx> {
         (self.oldest != NONE).then_some(SlotIdx(self.oldest))
     }
 
-    /// The slot that came after `slot`.
+    /// Returns the slot that was appended after `slot`.
     pub(super) fn newer(&self, links: &Links, slot: SlotIdx) -> Option<SlotIdx> {
         let newer = links.0[slot.0].newer;
         (newer != NONE).then_some(SlotIdx(newer))

@@ -1,10 +1,10 @@
-//! Which expert is in which slot: decides, and leaves reading to its caller.
+//! Which expert is in which slot. The table decides; its caller reads.
 //!
-//! Experts that are asked for become slots: found in memory, on their way, or to be read now.
-//! **Invariant:** an expert is in one slot at most; a slot with a lease or a read under way keeps
-//! its expert; guesses give way to demands, and hold at most half of the slots. Pure, the same for
-//! the same calls; allocates nothing per call once the caller's lists have grown. Knows slots and
-//! indices, never bytes or files.
+//! Requested experts are mapped to slots: in memory, on their way, or to be read now.
+//! **Invariant:** an expert is in at most one slot; a slot with a lease or a read under way keeps
+//! its expert; guesses give way to demands and hold at most half of the slots. Pure: the same calls
+//! give the same results. Calls allocate nothing once the caller's lists have grown. Knows slots
+//! and indices, never bytes or files.
 
 mod guess;
 mod keys;
@@ -19,31 +19,31 @@ use crate::ids::{ExpertIdx, LayerIdx};
 use keys::Keys;
 use list::{Links, List};
 
-/// A prompt's reads under way take one slot of so many: the rest keeps what it uses most.
+/// A prompt's reads under way take one slot in this many; the rest keep the experts it uses most.
 const WAVE_SHARE: usize = 8;
 
-/// Fewer reads leave a drive idle; in the pool of the model in the box 16 cost its short chats up
-/// to 4 hits of 100 while reading.
+/// Lower bound: fewer reads leave a drive idle. With 16, the short chats of the bundled model lost
+/// up to 4 hits of 100 during prefill.
 const N_WAVE_READS_MIN: usize = 8;
 
-/// More reads make no drive faster.
+/// Upper bound: more reads make no drive faster.
 const N_WAVE_READS_MAX: usize = 64;
 
-/// An expert that the rows of a step chose.
+/// An expert chosen by rows of the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Which of its layer.
+    /// Its index in the layer.
     pub expert: ExpertIdx,
-    /// Rows that chose it: what a prompt used most is what stays.
+    /// Rows that chose it: the experts that a prompt used most are the ones to stay.
     pub n_uses: u32,
 }
 
-/// How an expert that was asked for was found.
+/// Where a requested expert was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// It may be computed at once.
     InMemory,
-    /// A read that began earlier will bring it: a demand's from now on.
+    /// A read that began earlier will bring it. That read serves a demand from now on.
     OnItsWay,
     /// The caller must begin to read it.
     ToRead,
@@ -52,41 +52,41 @@ pub(crate) enum Found {
 /// An expert with a lease on its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// Which of its layer.
+    /// Its index in the layer.
     pub expert: ExpertIdx,
-    /// Where it is or will be.
+    /// The slot where it is or will be.
     pub slot: SlotIdx,
-    /// What the caller waits for.
+    /// What the caller has to wait for.
     pub found: Found,
 }
 
-/// An expert to be read although nobody has asked for it.
+/// An expert to be read before it is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Guess {
-    /// Which of its layer.
+    /// Its index in the layer.
     pub expert: ExpertIdx,
-    /// Where it will be.
+    /// The slot where it will be.
     pub slot: SlotIdx,
 }
 
-/// What has happened so far.
+/// Event counts since the table was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TableCounters {
-    /// Experts that were in memory when they were asked for, guessed ones too.
+    /// Experts that were in memory when they were requested, including guessed ones.
     pub hits: u64,
-    /// Experts whose read was under way when they were asked for.
+    /// Experts whose read was under way when they were requested.
     pub on_their_way: u64,
     /// Experts that had to be read.
     pub misses: u64,
-    /// Experts read by guess.
+    /// Experts read as guesses.
     pub guesses: u64,
-    /// Of these, asked for later.
+    /// Guessed experts that were requested later.
     pub guesses_used: u64,
-    /// Of these, gone before anybody asked.
+    /// Guessed experts that left before they were requested, including failed and cancelled reads.
     pub guesses_wasted: u64,
-    /// Experts that left for another.
+    /// Experts evicted from a slot.
     pub evictions: u64,
-    /// Reads that failed.
+    /// Reads that failed or were cancelled.
     pub failures: u64,
 }
 
@@ -101,7 +101,7 @@ enum State {
     Free,
     Loading(Cause),
     Ready(Cause),
-    /// The read failed; free when nobody holds a lease.
+    /// The read failed; the slot is free once it has no leases.
     Failed,
 }
 
@@ -109,9 +109,9 @@ enum State {
 struct Slot {
     state: State,
     n_leases: usize,
-    /// Whose; meaningless where the slot is free.
+    /// Its expert; unspecified where the slot is free.
     key: KeyIdx,
-    /// The last round of guessing that wanted this expert.
+    /// The last round of guessing that named this expert.
     guess_round: u64,
 }
 
@@ -119,41 +119,41 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct SlotTable {
     keys: Keys,
-    /// Per key.
+    /// Per key: its slot.
     slot_of: Vec<Option<SlotIdx>>,
     slots: Vec<Slot>,
-    /// Slots from here on are given up as soon as nobody uses them.
+    /// Slots from here on are given up as soon as they are unused.
     n_open: usize,
     /// Slots from `n_open` on that are not free yet.
     n_closing: usize,
     free: Vec<SlotIdx>,
     policy: Lfu,
-    /// Slots that the policy knows: more than `n_open` until the last is given up.
+    /// Slots that the policy knows: more than `n_open` until the last closing slot is given up.
     n_policy_slots: usize,
     links: Links,
-    /// Ready guesses that nobody has used.
+    /// Ready guesses that have not been used.
     unused: List,
-    /// These and the guesses under way.
+    /// All unused guesses, including those whose read is under way.
     n_guessed: usize,
     guess_round: u64,
-    /// Slots that are passed over while a guess looks for room.
+    /// Slots passed over while a guess looks for room.
     passed: Vec<SlotIdx>,
     counters: TableCounters,
 }
 
-/// What a table is made for.
+/// What a table is created for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TableShape<'a> {
     /// Routed experts of each layer; none in dense layers.
     pub n_experts: &'a [usize],
-    /// Experts that one token asks for, over all layers.
+    /// Experts that one token uses, over all layers.
     pub n_uses_per_row: usize,
-    /// Slots to begin with.
+    /// Initial number of slots.
     pub n_slots: usize,
 }
 
 impl SlotTable {
-    /// A table of free slots.
+    /// Creates a table of free slots.
     ///
     /// # Panics
     ///
@@ -184,19 +184,20 @@ impl SlotTable {
         table
     }
 
-    /// A step of so many rows begins: its layers follow in order.
+    /// Begins a step of `n_rows` rows; its layers follow in order.
     pub(crate) fn begin_step(&mut self, n_rows: usize) {
         self.policy.begin_step(n_rows);
     }
 
-    /// Leases slots for the experts of `wanted` (ascending, each once); `taken` gets them,
-    /// ascending. What is in memory or on its way is always given out; of the others up to
-    /// `n_reads_max` get slots, in ascending order, as long as there are any. Experts given out
-    /// leave `wanted`: if some stay, the caller computes and releases what it has, and asks again.
-    /// If nothing was given out, others hold all slots.
+    /// Leases slots for the experts of `wanted` (ascending, each once) and lists them in `taken`,
+    /// ascending. Experts in memory or on their way are always leased. Of the others, up to
+    /// `n_reads_max` get slots, in ascending order, as long as there is room. Leased experts are
+    /// removed from `wanted`: if some remain, the caller computes and releases what it has and
+    /// calls again. If nothing was leased, all slots are held by other leases and reads.
     ///
     /// A step of few rows takes all it can get. A prompt takes [`SlotTable::n_wave_reads`] at a
-    /// time: then what few of its rows use passes through few slots, and what many use stays.
+    /// time: experts that few of its rows use then pass through few slots, and those that many use
+    /// stay.
     ///
     /// # Panics
     ///
@@ -210,7 +211,7 @@ impl SlotTable {
     ) {
         assert!(wanted.is_sorted_by(|a, b| a.expert < b.expert), "experts ascend, each once");
         taken.clear();
-        // First, so that no miss takes the slot of an expert that is wanted too.
+        // First, so that no miss takes the slot of an expert that is also wanted.
         wanted.retain(|&wanted| {
             let key = self.keys.key(layer, wanted.expert);
             let Some(slot) = self.slot_of[key.0] else { return true };
@@ -233,17 +234,17 @@ impl SlotTable {
         taken.sort_unstable_by_key(|taken| taken.expert);
     }
 
-    /// Reads that a prompt should begin at a time.
+    /// Returns the reads that a prompt should have under way at a time.
     #[must_use]
     pub(crate) fn n_wave_reads(&self) -> usize {
         (self.n_open / WAVE_SHARE).clamp(N_WAVE_READS_MIN, N_WAVE_READS_MAX)
     }
 
-    /// The expert of a slot has arrived.
+    /// Marks the expert of a slot as arrived.
     ///
     /// # Panics
     ///
-    /// If none was on its way.
+    /// If the slot was not loading.
     pub(crate) fn loaded(&mut self, slot: SlotIdx) {
         let State::Loading(cause) = self.slots[slot.0].state else {
             unreachable!("{slot:?} was loading")
@@ -257,12 +258,12 @@ impl SlotTable {
         self.close(slot);
     }
 
-    /// The expert of a slot will not arrive: reading failed, or a guess was called off. Who asks
-    /// for it next begins anew. The slot is free when its leases are released.
+    /// Marks the read of a slot as failed or its guess as cancelled. The next request for the
+    /// expert begins a new read. The slot is free once its leases are released.
     ///
     /// # Panics
     ///
-    /// If none was on its way.
+    /// If the slot was not loading.
     pub(crate) fn failed(&mut self, slot: SlotIdx) {
         let Slot { state, n_leases, key, .. } = self.slots[slot.0];
         let State::Loading(cause) = state else { unreachable!("{slot:?} was loading") };
@@ -278,7 +279,7 @@ impl SlotTable {
         }
     }
 
-    /// Gives a lease back.
+    /// Releases a lease.
     ///
     /// # Panics
     ///
@@ -292,25 +293,25 @@ impl SlotTable {
                 self.close(slot);
             }
             (0, State::Failed) => self.set_free(slot),
-            // Others use it, or it is still on its way.
+            // Still leased by others, or still on its way.
             _ => {}
         }
     }
 
-    /// Nobody needs the expert of an idle slot here any more: the slot is free.
+    /// Evicts the expert of an idle slot, which is then free.
     ///
     /// # Panics
     ///
-    /// If it is in use.
+    /// If the slot is leased.
     pub(crate) fn forget(&mut self, slot: SlotIdx) {
-        // One that was given up is empty already.
+        // A slot that was given up is already empty.
         if matches!(self.slots[slot.0].state, State::Ready(_)) {
             self.evict(slot);
             self.set_free(slot);
         }
     }
 
-    /// The expert in a slot or on its way there.
+    /// Returns the expert in a slot or on its way there.
     #[must_use]
     pub(crate) fn expert_in(&self, slot: SlotIdx) -> Option<(LayerIdx, ExpertIdx)> {
         let found = self.slots.get(slot.0)?;
@@ -318,13 +319,13 @@ impl SlotTable {
             .then(|| self.keys.expert(found.key))
     }
 
-    /// Where an expert is or will be.
+    /// Returns the slot where an expert is or will be.
     #[must_use]
     pub(crate) fn slot_of(&self, layer: LayerIdx, expert: ExpertIdx) -> Option<SlotIdx> {
         self.slot_of[self.keys.key(layer, expert).0]
     }
 
-    /// What has happened so far.
+    /// Returns the counters.
     #[must_use]
     pub(crate) fn counters(&self) -> TableCounters {
         self.counters
@@ -362,7 +363,7 @@ impl SlotTable {
         }
     }
 
-    /// An empty slot for a demand.
+    /// Returns an empty slot for a demand, evicting an expert if needed.
     fn room(&mut self) -> Option<SlotIdx> {
         if let Some(slot) = self.free.pop() {
             return Some(slot);
@@ -372,7 +373,7 @@ impl SlotTable {
         Some(slot)
     }
 
-    /// Takes the expert out of an idle slot, which belongs to nobody then.
+    /// Evicts the expert of an idle slot and leaves the slot to the caller.
     fn evict(&mut self, slot: SlotIdx) {
         let Slot { state, n_leases, key, .. } = self.slots[slot.0];
         assert!(n_leases == 0, "{slot:?} has {n_leases} leases and is no victim");

@@ -1,6 +1,6 @@
-//! More slots and fewer, while work goes on.
+//! Grows and shrinks the table while work goes on.
 //!
-//! **Invariant:** a slot that is given up keeps its expert until nobody uses it; from then on it is
+//! **Invariant:** a slot that is given up keeps its expert until it is unused; from then on it is
 //! not used again before the table grows.
 
 use moeflux_io::SlotIdx;
@@ -9,23 +9,23 @@ use super::{Slot, SlotTable, State};
 use crate::experts::policy::KeyIdx;
 
 impl SlotTable {
-    /// Slots that may be used.
+    /// Returns the number of slots that may be used.
     #[must_use]
     pub(crate) fn n_slots(&self) -> usize {
         self.n_open
     }
 
-    /// Slots that were given up and are still in use: their memory must stay.
+    /// Returns the number of slots that were given up and are still in use: their memory must stay.
     #[must_use]
     pub(crate) fn n_closing(&self) -> usize {
         self.n_closing
     }
 
-    /// From now on there are `n_slots`, the new ones free. Slots being given up are used again.
+    /// Grows the table to `n_slots`; new slots are free. Slots being given up are used again.
     ///
     /// # Panics
     ///
-    /// If these are fewer than before.
+    /// If `n_slots` is below the current number.
     pub(crate) fn grow(&mut self, n_slots: usize) {
         assert!(n_slots >= self.n_open, "{n_slots} slots are fewer than {}", self.n_open);
         if n_slots > self.slots.len() {
@@ -52,19 +52,21 @@ impl SlotTable {
         self.settle();
     }
 
-    /// From now on only the first `n_slots` are used. What is idle in the others leaves at once,
-    /// what is leased or on its way later: [`SlotTable::n_closing`] says how many are left.
+    /// Restricts the table to the first `n_slots`. Idle experts in the other slots are evicted at
+    /// once, those leased or on their way later: [`SlotTable::n_closing`] tells how many slots
+    /// remain.
     ///
     /// # Panics
     ///
-    /// If none would be left, or these are more than before.
+    /// If `n_slots` is 0 or above the current number.
     pub(crate) fn shrink(&mut self, n_slots: usize) {
         assert!(n_slots > 0, "an expert is computed from a slot");
         assert!(n_slots <= self.n_open, "{n_slots} slots are more than {}", self.n_open);
         self.free.retain(|slot| slot.0 < n_slots);
         let closed = n_slots..self.n_open;
         self.n_open = n_slots;
-        // All are counted before the first is emptied: when none is left the policy is told.
+        // All are counted before the first is emptied: the policy is resized when the count reaches
+        // zero.
         let is_full = |&slot_idx: &usize| self.slots[slot_idx].state != State::Free;
         self.n_closing += closed.clone().filter(is_full).count();
         closed.for_each(|slot_idx| self.close(SlotIdx(slot_idx)));
@@ -80,13 +82,13 @@ impl SlotTable {
         }
     }
 
-    /// One slot less is being given up.
+    /// Counts one closing slot less.
     pub(super) fn closed(&mut self) {
         self.n_closing -= 1;
         self.settle();
     }
 
-    /// The policy hears of fewer slots when the last of the others is empty.
+    /// Resizes the policy once the last closing slot is empty.
     fn settle(&mut self) {
         if self.n_closing == 0 && self.n_policy_slots > self.n_open {
             self.policy.resize(self.n_open);

@@ -1,4 +1,4 @@
-//! Tables against a model that remembers everything in plain lists.
+//! Compares the table with a model that keeps everything in plain lists.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn wanted(experts: &[usize]) -> Vec<Wanted> {
     experts.iter().map(|&expert| Wanted { expert: ExpertIdx(expert), n_uses: 1 }).collect()
 }
 
-/// Xorshift: a seed repeats a run.
+/// Xorshift; the same seed gives the same sequence.
 struct Random(u64);
 
 impl Random {
@@ -23,7 +23,7 @@ impl Random {
         usize::try_from(self.0 >> 33).unwrap() % n
     }
 
-    /// Some of a layer's experts.
+    /// Returns a random subset of a layer's experts.
     fn some(&mut self, n_experts: usize) -> Vec<usize> {
         let share = 1 + self.below(4);
         (0..n_experts).filter(|_| self.below(4) < share).collect()
@@ -38,7 +38,7 @@ struct Seen {
     n_leases: usize,
 }
 
-/// What must be true, slot by slot.
+/// The expected state of each slot.
 struct Naive {
     slots: Vec<Option<Seen>>,
     n_open: usize,
@@ -65,7 +65,7 @@ impl Naive {
         self.slots.iter().filter(is_guess).count()
     }
 
-    /// Slots that a demand may be given.
+    /// Returns the number of slots that a demand may get.
     fn n_room(&self) -> usize {
         (0..self.n_open).filter(|&slot| self.slots[slot].is_none() || self.is_idle(slot)).count()
     }
@@ -160,7 +160,7 @@ impl Naive {
         assert_eq!(guesses, guesses_used + guesses_wasted + self.n_unused() as u64);
     }
 
-    /// One random operation.
+    /// Runs one random operation.
     fn step(&mut self, table: &mut SlotTable, random: &mut Random) {
         let layer = [1, 3][random.below(2)];
         let slot = random.below(self.slots.len());
@@ -224,7 +224,7 @@ fn random_operations_agree_with_plain_lists() {
     }
 }
 
-/// Serves a whole layer, wave by wave; answers the sizes of the waves.
+/// Serves a whole layer, wave by wave; returns the sizes of the waves.
 fn serve(table: &mut SlotTable, layer: usize, wanted: Vec<Wanted>) -> Vec<usize> {
     serve_by(table, layer, wanted, usize::MAX)
 }
@@ -254,7 +254,7 @@ fn serve_by(
 fn a_union_larger_than_the_pool_comes_in_waves_and_keeps_what_it_hits() {
     let mut table = table(4);
     serve(&mut table, 3, wanted(&[1, 7, 8]));
-    // The three that are there come first, with one slot for a miss; then four and one.
+    // The three in memory come first, with one slot for a miss; then four and one.
     assert_eq!(serve(&mut table, 3, wanted(&[0, 1, 2, 3, 4, 5, 6, 7, 8])), [4, 4, 1]);
     let TableCounters { hits, misses, .. } = table.counters();
     assert_eq!((hits, misses), (3, 9));
@@ -273,7 +273,7 @@ fn what_a_prompt_used_most_is_there_when_decoding_begins() {
         serve_by(&mut table, 1, of_chunk(&[40, 1, 2, 0, 35, 50]), 1);
         serve_by(&mut table, 3, of_chunk(&[3, 2, 1, 60, 3, 2, 4, 3, 50]), 1);
     }
-    // One slot is what the others passed through.
+    // The others passed through one slot.
     let hottest = [(1, 5), (3, 3), (3, 8), (1, 0)];
     for (layer, expert) in hottest {
         let slot = table.slot_of(LayerIdx(layer), ExpertIdx(expert));

@@ -1,10 +1,10 @@
-//! A routing trace: which experts each row chose, step by step and layer by layer, in a file.
+//! A routing trace: a file of the experts that each row chose, step by step and layer by layer.
 //!
-//! Header, blocks, end mark, all little endian. A block is one layer of one step: kind, layer,
-//! number of rows, the experts of each row in ascending order, a checksum that also covers the
-//! block's number, so that no block can be lost, doubled or moved unseen.
-//! **Invariant:** a file is read whole and valid, or refused with the place of the fault.
-//! Knows shapes and indices, never weights or tokens.
+//! It consists of a header, blocks and an end mark, all little endian. A block is one layer of one
+//! step: kind, layer, number of rows, the experts of each row in ascending order, and a checksum
+//! that also covers the block's number, so that a lost, duplicated or moved block is detected.
+//! **Invariant:** a file is read whole and valid, or refused with the location of the fault. Knows
+//! shapes and indices, never weights or tokens.
 
 mod read;
 mod write;
@@ -15,65 +15,66 @@ use crate::ids::LayerIdx;
 
 pub use write::TraceWriter;
 
-/// First bytes of a file.
+/// First bytes of the file.
 const MAGIC: [u8; 8] = *b"MOETRACE";
 
-/// The form that is written and read.
+/// Version of the format that is written and read.
 const VERSION: u32 = 1;
 
 /// More layers than any model has.
 pub(crate) const N_LAYERS_MAX: usize = 4096;
 
-/// An expert's index is written in two bytes.
+/// Upper bound that follows from writing an expert's index in two bytes.
 pub(crate) const N_EXPERTS_MAX: usize = 1 << 16;
 
-/// Experts of all layers: forty times those of the largest model. Who replays a trace has tables
-/// of so many, whatever else it holds; a few kB of header could claim a hundred million.
+/// Upper bound on the experts of all layers: forty times those of the largest model. Replaying a
+/// trace allocates tables of this size; without the bound a few kB of header could claim a hundred
+/// million.
 pub(crate) const N_ALL_EXPERTS_MAX: usize = 1 << 20;
 
 /// More experts per token than any model has.
 pub(crate) const TOP_K_MAX: usize = 1024;
 
-/// Rows of a step: as many as an engine takes.
+/// Upper bound on the rows of a step, as in the engine.
 pub const N_ROWS_MAX: usize = 1 << 16;
 
-/// About a quarter of a million tokens of a model with 600 experts per token.
+/// Size of about a quarter of a million tokens of a model with 600 experts per token.
 pub(crate) const FILE_BYTES_MAX: u64 = 512 << 20;
 
-/// What a model's layer says about its experts.
+/// Shape of the experts of one layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerShape {
     /// Routed experts; none in a dense layer.
     pub n_experts: usize,
-    /// Experts of each row.
+    /// Experts that each row chooses.
     pub top_k: usize,
-    /// Bytes of an expert as stored.
+    /// Stored bytes of an expert.
     pub record_bytes: u64,
 }
 
-/// Whose routes a trace has.
+/// The model whose routes a trace holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceHeader {
-    /// Names the model's weights.
+    /// Identifies the model's weights.
     pub fingerprint: u64,
     /// All layers of the model, dense ones too.
     pub layers: Vec<LayerShape>,
 }
 
 impl TraceHeader {
-    /// Routed experts of all layers.
+    /// Returns the number of routed experts of all layers.
     #[must_use]
     pub fn n_experts(&self) -> usize {
         self.layers.iter().map(|layer| layer.n_experts).sum()
     }
 
-    /// Experts that a token asks for, over all layers.
+    /// Returns the number of experts that a token uses, over all layers.
     #[must_use]
     pub fn n_uses_per_row(&self) -> usize {
         self.layers.iter().map(|layer| layer.top_k).sum()
     }
 
-    /// Bytes of a slot: the largest record.
+    /// Returns the bytes of a slot: the largest record.
     #[must_use]
     pub fn slot_bytes(&self) -> u64 {
         self.layers.iter().map(|layer| layer.record_bytes).max().unwrap_or(0)
@@ -83,35 +84,35 @@ impl TraceHeader {
         self.next_layer(LayerIdx(0))
     }
 
-    /// The first layer with experts from `from` on.
+    /// Returns the first layer with experts at or after `from`.
     fn next_layer(&self, from: LayerIdx) -> Option<LayerIdx> {
         let found = self.layers.iter().skip(from.0).position(|layer| layer.n_experts > 0);
         found.map(|skipped| LayerIdx(from.0 + skipped))
     }
 }
 
-/// What a step was for.
+/// Purpose of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
-    /// A chunk of a prompt is read.
+    /// Processes a chunk of a prompt.
     Prefill,
-    /// Each row continues its session by one token.
+    /// Continues each row's session by one token.
     Decode,
 }
 
-/// An expert that a step's layer asked for.
+/// An expert that a layer used in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceUse {
-    /// Which of its layer.
+    /// Its index in the layer.
     pub expert: u32,
     /// Rows that chose it.
     pub n_uses: u32,
 }
 
-/// What one layer of one step asked for.
+/// The experts that one layer used in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceBlock<'a> {
-    /// What the step was for.
+    /// Purpose of the step.
     pub kind: StepKind,
     /// Rows of the step.
     pub n_rows: usize,
@@ -121,7 +122,7 @@ pub struct TraceBlock<'a> {
     pub uses: &'a [TraceUse],
 }
 
-/// A trace in memory: the union of the rows per step and layer.
+/// A trace in memory: per step and layer, the union of the experts of its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     header: TraceHeader,
@@ -134,18 +135,18 @@ struct BlockHead {
     kind: StepKind,
     n_rows: usize,
     layer: LayerIdx,
-    /// Its uses begin where those of the block before it end.
+    /// End of its uses, which begin where those of the block before it end.
     uses_end: usize,
 }
 
 impl Trace {
-    /// A trace without steps, to which blocks are added.
+    /// Creates a trace without steps, to which blocks are added.
     #[must_use]
     pub fn empty(header: TraceHeader) -> Self {
         Self { header, blocks: Vec::new(), uses: Vec::new() }
     }
 
-    /// Adds a layer of a step.
+    /// Adds one layer of a step.
     ///
     /// # Panics
     ///
@@ -159,19 +160,19 @@ impl Trace {
         self.blocks.push(BlockHead { kind, n_rows, layer, uses_end: self.uses.len() });
     }
 
-    /// Whose routes these are.
+    /// Returns the model whose routes these are.
     #[must_use]
     pub fn header(&self) -> &TraceHeader {
         &self.header
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     #[must_use]
     pub fn n_blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// All blocks, in the order in which they were computed.
+    /// Returns all blocks, in the order in which they were computed.
     pub fn blocks(&self) -> impl DoubleEndedIterator<Item = TraceBlock<'_>> {
         (0..self.blocks.len()).map(|block_idx| self.block(block_idx))
     }
@@ -182,7 +183,7 @@ impl Trace {
         TraceBlock { kind, n_rows, layer, uses: &self.uses[uses_start..uses_end] }
     }
 
-    /// Rows of all steps of a kind.
+    /// Returns the total rows of the steps of this kind.
     #[must_use]
     pub fn n_rows(&self, kind: StepKind) -> usize {
         let first_layer = self.header.first_layer();
@@ -191,7 +192,7 @@ impl Trace {
     }
 }
 
-/// Codes of the kinds of blocks.
+/// Codes of block kinds.
 mod code {
     /// A chunk of a prompt.
     pub(super) const PREFILL: u8 = 1;
@@ -201,7 +202,7 @@ mod code {
     pub(super) const END: u8 = 0xff;
 }
 
-/// Checksum of the bytes of block `block_idx`; the header has no number of its own.
+/// Returns the checksum of block `block_idx`; the header, which has no number, uses `u64::MAX`.
 fn checksum(bytes: &[u8], block_idx: u64) -> [u8; 4] {
     let [a, b, c, d, ..] = XxHash3_64::oneshot_with_seed(block_idx, bytes).to_le_bytes();
     [a, b, c, d]

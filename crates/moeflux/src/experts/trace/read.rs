@@ -1,7 +1,7 @@
-//! Bytes to a trace.
+//! Parses a trace.
 //!
-//! **Invariant:** no length from the file is believed before it is compared with the bytes that
-//! are there; damage anywhere is found, and its place named.
+//! **Invariant:** no length from the file is used before it is compared with the bytes that are
+//! there; damage anywhere is detected and its location reported.
 
 use std::path::Path;
 
@@ -22,24 +22,24 @@ const LAYER_BYTES: usize = 16;
 /// Kind, layer and rows of a block.
 const BLOCK_HEAD_BYTES: usize = 8;
 
-/// A checksum.
+/// Checksum.
 const SUM_BYTES: usize = 4;
 
 impl Trace {
-    /// Reads a trace's file.
+    /// Reads the trace in a file.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`]; as [`Trace::parse`].
+    /// [`Error::Io`] when the file cannot be read; otherwise as [`Trace::parse`].
     pub fn open(path: &Path) -> Result<Self> {
         Self::parse(&read_file(path, FILE_BYTES_MAX)?, path)
     }
 
-    /// Takes a trace's bytes apart. `path` is for messages.
+    /// Parses the bytes of a trace. `path` is for messages.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] that names the byte where the bytes stop being a trace.
+    /// [`Error::Malformed`] with the byte offset of the fault.
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
         let mut cursor = Cursor { bytes, at: 0 };
         let parsed = header(&mut cursor).and_then(|header| {
@@ -55,7 +55,7 @@ impl Trace {
     }
 }
 
-/// What is wrong, and where.
+/// A problem and its offset.
 struct Fault {
     what: String,
     at: usize,
@@ -82,7 +82,7 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// What began at `start` and ends here, with its checksum behind it.
+    /// Checks the bytes from `start` up to here against the checksum that follows.
     fn check_sum(&mut self, start: usize, block_idx: u64) -> Parsed<()> {
         let bytes = &self.bytes[start..self.at];
         let found = self.take(SUM_BYTES, "a checksum")?;
@@ -133,13 +133,13 @@ fn header(cursor: &mut Cursor<'_>) -> Parsed<TraceHeader> {
 
 struct Reader {
     trace: Trace,
-    /// Per expert of a layer; zero between blocks.
+    /// Per expert of a layer: its uses in the current block; zero between blocks.
     n_uses: Vec<u32>,
     due: Option<(StepKind, usize, LayerIdx)>,
 }
 
 impl Reader {
-    /// Whether there was one: the end mark is none.
+    /// Reads a block; returns whether there was one. The end mark is none.
     fn block(&mut self, cursor: &mut Cursor<'_>) -> Parsed<bool> {
         let start = cursor.at;
         let head = cursor.take(BLOCK_HEAD_BYTES, "a block's head")?;
@@ -167,7 +167,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// Experts per row of a block that may stand here.
+    /// Returns the experts per row of a block, if it may appear here.
     fn top_k(&mut self, at: usize, found: (StepKind, usize, LayerIdx)) -> Parsed<usize> {
         let (kind, n_rows, layer) = found;
         let header = &self.trace.header;
@@ -182,7 +182,7 @@ impl Reader {
         Ok(header.layers[layer.0].top_k)
     }
 
-    /// Counts the uses of a block.
+    /// Counts the uses of a block and adds them to the trace.
     fn count(
         &mut self,
         rows: &[u8],

@@ -1,4 +1,4 @@
-//! What is written is read; what is damaged is refused with its place.
+//! A written trace reads back the same; a damaged one is refused with the location of the fault.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::*;
 use crate::error::Result;
 use crate::ids::ExpertIdx;
 
-/// A file that the test keeps a hand on.
+/// A writer whose bytes the test can still read.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -22,7 +22,7 @@ impl Write for Shared {
     }
 }
 
-/// A model with a dense layer in front and layers that differ.
+/// A model with a dense layer first and layers of different shapes.
 fn header() -> TraceHeader {
     let layer = |n_experts, top_k, record_bytes| LayerShape { n_experts, top_k, record_bytes };
     TraceHeader {
@@ -35,7 +35,7 @@ fn experts(indices: &[usize]) -> Vec<ExpertIdx> {
     indices.iter().copied().map(ExpertIdx).collect()
 }
 
-/// A prompt of three rows, a step that was broken off, a step.
+/// A prompt of three rows, an aborted step, a whole step.
 fn bytes() -> Vec<u8> {
     let file = Shared::default();
     let out = Box::new(file.clone());
@@ -107,13 +107,13 @@ fn every_cut_and_every_flipped_bit_is_refused() {
 #[test]
 fn a_block_that_is_lost_or_doubled_is_missed() {
     let whole = bytes();
-    // Head, rows and sum of the end mark and of the two blocks before it.
+    // Header, rows and checksum: of the end mark and of the two blocks before it.
     let (end, last, before) = (whole.len() - 12, whole.len() - 26, whole.len() - 42);
     check_refused(&[&whole[..last], &whole[end..]].concat(), "damaged");
     check_refused(&[&whole[..last], &whole[before..]].concat(), "damaged");
 }
 
-/// `damage` changes a header whose checksum is then made to fit.
+/// Applies `damage` to the header and recomputes its checksum.
 fn with_header(damage: impl Fn(&mut [u8])) -> Vec<u8> {
     let mut bytes = bytes();
     let len = 24 + 3 * 16;
@@ -166,7 +166,7 @@ fn a_small_file_cannot_claim_more_experts_than_any_model_has() {
     assert!(TraceWriter::new(out, Path::new("t"), header).is_err());
 }
 
-/// Xorshift: a seed repeats a run.
+/// Xorshift; the same seed gives the same sequence.
 fn random(seed: &mut u64) -> usize {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;

@@ -1,7 +1,7 @@
-//! Routes to bytes, as they come.
+//! Writes a trace while its routes are computed.
 //!
-//! **Invariant:** what is held back is one block and the buffer of the file; after the first large
-//! step nothing is allocated. A file without its end mark was cut short, and says so when read.
+//! **Invariant:** at most one block and the file's buffer are held back; nothing is allocated after
+//! the first large step. A file without its end mark is truncated, and refused when read.
 
 use std::fmt;
 use std::io::{BufWriter, Write};
@@ -14,14 +14,14 @@ use super::{
 use crate::error::{Error, Result};
 use crate::ids::{ExpertIdx, LayerIdx};
 
-/// A trace that is being written.
+/// A trace being written.
 pub struct TraceWriter {
     out: BufWriter<Box<dyn Write + Send>>,
     path: PathBuf,
     header: TraceHeader,
     block: Vec<u8>,
     n_blocks: u64,
-    /// The layer that a step under way goes on with.
+    /// The layer with which the step under way continues.
     due: Option<(StepKind, usize, LayerIdx)>,
 }
 
@@ -30,7 +30,8 @@ impl TraceWriter {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for a model beyond the form's limits; [`Error::Io`].
+    /// [`Error::Unsupported`] for a model beyond the format's limits; [`Error::Io`] when writing
+    /// fails.
     pub fn new(out: Box<dyn Write + Send>, path: &Path, header: TraceHeader) -> Result<Self> {
         check(&header)?;
         let block = header_bytes(&header);
@@ -39,17 +40,17 @@ impl TraceWriter {
         Ok(Self { out, path: path.to_owned(), header, block, n_blocks: 0, due: None })
     }
 
-    /// Writes what the rows of a step chose in a layer: `[n_rows, top_k]`, ascending in each row.
-    /// A step begins with the first layer that has experts and takes all such layers in order; one
-    /// that was broken off is followed by the first layer of the next.
+    /// Writes the experts that the rows of a step chose in a layer: `[n_rows, top_k]`, ascending in
+    /// each row. A step begins with the first layer that has experts and contains all such layers
+    /// in order. An aborted step is followed by the first layer of the next.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`].
+    /// [`Error::Io`] when writing fails.
     ///
     /// # Panics
     ///
-    /// If the layer is not due, or the experts are not those of whole rows.
+    /// If the layer is not due, or `experts` does not consist of whole rows.
     pub fn layer(&mut self, kind: StepKind, layer: LayerIdx, experts: &[ExpertIdx]) -> Result<()> {
         let shape = self.header.layers[layer.0];
         assert!(shape.n_experts > 0, "layer {} has no experts", layer.0);
@@ -73,11 +74,11 @@ impl TraceWriter {
         self.end_block()
     }
 
-    /// Writes the end mark and all that is buffered.
+    /// Writes the end mark and flushes the buffer.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`].
+    /// [`Error::Io`] when writing fails.
     pub fn finish(mut self) -> Result<()> {
         self.begin_block(code::END, LayerIdx(0), 0);
         self.end_block()?;

@@ -1,23 +1,23 @@
-//! Little-endian values of a file of which the first bytes are in memory.
+//! Reads little-endian values of a file whose first bytes are in memory.
 //!
-//! **Invariant:** nothing behind the end of the file is asked for, and nothing is allocated for
-//! more than what is in memory.
+//! **Invariant:** nothing past the end of the file is requested, and no allocation exceeds the
+//! bytes in memory.
 
 use crate::error::grouped;
 use crate::format::{FETCH_AGAIN, Problem, quoted};
 
-/// What every file begins with.
+/// The first bytes of every file.
 pub(super) const MAGIC: &[u8; 4] = b"GGUF";
 
-/// Tensors begin at multiples of this, unless a key says otherwise.
+/// Alignment of tensors, unless a key overrides it.
 pub(super) const ALIGNMENT: u64 = 32;
 
-/// Why a header could not be read from the bytes that there are.
+/// The reason why a header could not be read from the given bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It goes on behind them, but within the file.
+    /// The header extends past them, but not past the end of the file.
     Short,
-    /// It is wrong.
+    /// The header is malformed.
     Wrong(Problem),
 }
 
@@ -27,13 +27,13 @@ impl Stop {
     }
 }
 
-/// A place in a file.
+/// A position in a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a> {
     /// The first bytes of the file.
     bytes: &'a [u8],
     at: usize,
-    /// Of the whole file.
+    /// Length of the whole file.
     len_bytes: u64,
 }
 
@@ -42,12 +42,12 @@ impl<'a> Cursor<'a> {
         Self { bytes, at: 0, len_bytes }
     }
 
-    /// Bytes that were read.
+    /// Returns the number of bytes read so far.
     pub(super) fn at(&self) -> u64 {
         self.at as u64
     }
 
-    /// So many bytes; `what` they are is for messages.
+    /// Takes the next `n_bytes`. `what` describes them in messages.
     pub(super) fn take(&mut self, n_bytes: u64, what: &str) -> Result<&'a [u8], Stop> {
         self.check_room(n_bytes, what)?;
         let n_bytes = usize::try_from(n_bytes).map_err(|_| Stop::Short)?;
@@ -57,7 +57,7 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// Checks that the file has so many bytes from here on.
+    /// Checks that the file has at least `n_bytes` from here on.
     pub(super) fn check_room(&self, n_bytes: u64, what: &str) -> Result<(), Stop> {
         let room = self.len_bytes.saturating_sub(self.at());
         if n_bytes <= room {
@@ -75,8 +75,8 @@ impl<'a> Cursor<'a> {
         }))
     }
 
-    /// Room for `n` elements of at least `element_bytes` each: no more than the bytes in memory may
-    /// turn out to hold.
+    /// Returns a capacity for `n` elements of at least `element_bytes` each. It is at most the
+    /// number that the bytes in memory can hold.
     pub(super) fn capacity(&self, n: u64, element_bytes: u64) -> usize {
         let n_here = (self.bytes.len() - self.at) as u64 / element_bytes.max(1);
         usize::try_from(n.min(n_here)).unwrap_or(0)

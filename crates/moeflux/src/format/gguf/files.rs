@@ -1,7 +1,7 @@
-//! Which files a GGUF model lies in, and their headers.
+//! Finds the files of a GGUF model and reads their headers.
 //!
-//! **Invariant:** all parts of a split model are there, each at the place that its name says, or
-//! the error names the one that is not.
+//! **Invariant:** all parts of a split model are present and in the order of their names; otherwise
+//! the error names the missing or misplaced part.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use crate::error::{ByteCount, Error, Result};
 use crate::format::whole::read_range;
 use crate::format::{FETCH_AGAIN, quoted};
 
-/// As of safetensors. The largest vocabularies have 20 MB.
+/// Upper bound on a header, as for safetensors. The largest vocabularies have 20 MB.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// Read first, and four times as much each time that a header goes on.
+/// Length of the first read. It is quadrupled each time that the header extends further.
 const FIRST_BYTES: u64 = 1 << 20;
 
-/// Files of one model at most: forty times the most known.
+/// Upper bound on the files of one model: forty times the largest known number.
 const N_PARTS_MAX: usize = 99_999;
 
-/// One file with its header.
+/// A file and its header.
 #[derive(Debug)]
 pub(crate) struct GgufFile {
     pub(crate) path: PathBuf,
@@ -33,16 +33,16 @@ pub(crate) struct GgufFile {
     pub(crate) len_bytes: u64,
     /// XXH3 of all bytes before the data.
     pub(crate) hash: u64,
-    /// `None` if only its header is known.
+    /// Identity of the file; `None` if only its header is known.
     pub(crate) identity: Option<FileIdentity>,
 }
 
-/// The GGUF file that a path means: itself, or the only model of a folder without safetensors. In a
-/// folder of the hub it may lie in a folder of its own.
+/// Returns the GGUF file that a path refers to: the path itself, or the only model in a folder
+/// without safetensors. The model may be in a subfolder, as in repositories of the hub.
 ///
 /// # Errors
 ///
-/// [`Error::Malformed`] for a folder with several.
+/// [`Error::Malformed`] for a folder with several models; [`Error::Io`].
 pub fn gguf_at(path: &Path) -> Result<Option<PathBuf>> {
     if path.is_file() {
         return Ok(Some(path.to_owned()));
@@ -56,7 +56,7 @@ pub fn gguf_at(path: &Path) -> Result<Option<PathBuf>> {
             return Ok(None);
         }
         if entry.is_dir() {
-            // What cannot be listed has nothing to name.
+            // An unreadable subfolder is ignored.
             found.extend(entries(&entry).unwrap_or_default());
         } else {
             found.push(entry);
@@ -86,14 +86,15 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     entries.map(|entry| entry.map(|it| it.path()).map_err(Error::io("list", dir))).collect()
 }
 
-/// Whether a file of this name is a model or the first part of one, and not what reads pictures.
+/// Returns whether a file of this name is a model or its first part. Image encoders (`mmproj`) are
+/// excluded.
 fn is_model(name: &str) -> bool {
     let has_end = Path::new(name).extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"));
     let is_first = part_of(name).is_none_or(|part| part.number == 1);
     has_end && is_first && !name.starts_with('.') && !name.starts_with("mmproj")
 }
 
-/// The headers of the file at `path` and of those that belong to it, in order.
+/// Reads the headers of the file at `path` and of the other parts of its model, in order.
 pub(crate) fn read_all(path: &Path) -> Result<Vec<GgufFile>> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let Some(part) = part_of(&name) else {
@@ -134,7 +135,7 @@ pub(crate) fn read_all(path: &Path) -> Result<Vec<GgufFile>> {
     Ok(files)
 }
 
-/// The metadata of a file that has nothing else.
+/// Reads a file that has metadata and no tensors.
 pub(crate) fn read_metadata(path: &Path) -> Result<Metadata> {
     let file = read(path)?;
     if file.header.tensors.is_empty() {
@@ -144,7 +145,7 @@ pub(crate) fn read_metadata(path: &Path) -> Result<Metadata> {
     Err(Error::malformed(path, problem))
 }
 
-/// A name of a part: `NAME-00001-of-00003.gguf`.
+/// The name of a part: `NAME-00001-of-00003.gguf`.
 struct Part<'n> {
     stem: &'n str,
     number: usize,
@@ -175,7 +176,7 @@ fn split_count(metadata: &Metadata) -> u64 {
     metadata.count("split.count").unwrap_or(1)
 }
 
-/// Checks that a file is the part that its name says.
+/// Checks that the part number and count in a file match its name.
 fn check_part(file: &GgufFile, file_idx: usize, n_parts: usize) -> Result<()> {
     let metadata = &file.header.metadata;
     let found = (metadata.count("split.no").unwrap_or(0), split_count(metadata));
@@ -191,7 +192,7 @@ fn check_part(file: &GgufFile, file_idx: usize, n_parts: usize) -> Result<()> {
     Err(Error::malformed(&file.path, problem))
 }
 
-/// Checks that the parts have as many tensors as the first one says.
+/// Checks that the total number of tensors in all parts matches the metadata of the first part.
 fn check_tensors(files: &[GgufFile]) -> Result<()> {
     let Some(first) = files.first() else { return Ok(()) };
     let n_found: usize = files.iter().map(|file| file.header.tensors.len()).sum();
@@ -207,7 +208,7 @@ fn check_tensors(files: &[GgufFile]) -> Result<()> {
     }
 }
 
-/// The header of one file, whose tensors lie within it.
+/// Reads the header of one file and checks that the file is long enough for its tensors.
 fn read(path: &Path) -> Result<GgufFile> {
     let file = ReadFile::open(path).map_err(Error::io("open", path))?;
     let header = parse(&file, path)?;
@@ -217,9 +218,9 @@ fn read(path: &Path) -> Result<GgufFile> {
 }
 
 impl GgufFile {
-    /// A file whose header is known, and that is long enough for its tensors.
+    /// Creates a file from its header, and checks that it is long enough for its tensors.
     fn new(path: &Path, header: GgufHeader, len_bytes: u64) -> Result<Self> {
-        // A file without tensors may end before its data would be aligned.
+        // A file without tensors may end before the aligned start of its data.
         let data_at = header.data_at.min(len_bytes);
         if len_bytes < header.end_bytes && !header.tensors.is_empty() {
             let (found, whole) = (ByteCount(len_bytes), ByteCount(header.end_bytes));
@@ -234,7 +235,7 @@ impl GgufFile {
         Ok(Self { path: path.to_owned(), header, len_bytes, hash: 0, identity: None })
     }
 
-    /// The same of a file's first bytes.
+    /// Creates a file from its first bytes.
     pub(crate) fn of_bytes(path: &Path, bytes: &[u8], len_bytes: u64) -> Result<Self> {
         match parse_gguf(bytes, len_bytes) {
             Ok(header) => {

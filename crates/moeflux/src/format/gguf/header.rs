@@ -1,9 +1,9 @@
 //! The header of a GGUF file: metadata, and names, types, shapes and byte ranges of its tensors.
 //!
-//! **Invariant:** every count, length, offset and alignment that comes out was checked against the
-//! file's length; tensors follow each other without overlap, each in whole blocks of its type.
-//! A pure function of bytes and a length, fuzzed. Our own parser: crates that read GGUF allocate by
-//! what a file claims. Tensors' bytes are never read here.
+//! **Invariant:** every count, length, offset and alignment returned was checked against the file's
+//! length; tensors are in order without overlap, each in whole blocks of its type. The parser is a
+//! pure function of bytes and a length, and is fuzzed. Crates that read GGUF are not used because
+//! they allocate by counts that the file claims. Tensor data is never read here.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -16,40 +16,41 @@ use crate::format::header::HeaderTensor;
 use crate::format::{DType, FETCH_AGAIN, quoted};
 
 const ALIGNMENT_KEY: &str = "general.alignment";
-/// As ggml.
+/// Upper bound on dimensions, as in ggml.
 const RANK_MAX: u32 = 4;
-/// Far more than any drive or device asks for. All bytes before the data are read at every open, so
-/// that those between header and data must be few.
+/// Upper bound on the alignment, far above the needs of any drive or device. All bytes before the
+/// data are read at every open, so the padding after the header must be short.
 const ALIGNMENT_MAX: u64 = 1 << 20;
-/// Elements of an array: as many as a vocabulary may have, with two or three merges for each. An
-/// element of one byte takes eight in memory.
+/// Upper bound on elements of an array: enough for any vocabulary with two or three merges per
+/// entry. An element of one byte takes eight in memory.
 const ELEMENTS_MAX: u64 = 1 << 25;
-/// First byte of the keys: behind magic, version and two counts.
+/// Offset of the keys: after magic, version and two counts.
 const PAIRS_AT: u64 = 4 + 4 + 8 + 8;
-/// A key's length and type, and one byte.
+/// Minimum length of a key: its length and type, and one byte.
 const PAIR_BYTES_MIN: u64 = 8 + 4 + 1;
-/// A tensor's lengths of name and shape, type and offset.
+/// Minimum length of a tensor's entry: lengths of name and shape, type and offset.
 const TENSOR_BYTES_MIN: u64 = 8 + 4 + 4 + 8;
 
-/// What a GGUF header says.
+/// The contents of a GGUF header.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GgufHeader {
     /// Values by key.
     pub metadata: Metadata,
-    /// In order of their bytes; counted from `data_at`.
+    /// Tensors in byte order, with offsets from `data_at`.
     pub tensors: Vec<HeaderTensor>,
-    /// First byte of the data.
+    /// Offset of the data.
     pub data_at: u64,
-    /// End of the last tensor: bytes that the file must have.
+    /// End of the last tensor: the minimum length of the file.
     pub end_bytes: u64,
 }
 
-/// Parses the first `bytes` of a file of `len_bytes`. Whether the file reaches `end_bytes` is for
-/// the caller to say: of a split file the parts that are cut are counted together.
+/// Parses the first `bytes` of a file of `len_bytes`. The caller must check that the file reaches
+/// `end_bytes`; for a split file it can then report all truncated parts together.
 ///
 /// # Errors
 ///
-/// [`Stop::Short`] if the header goes on behind `bytes`; [`Stop::Wrong`] names key or tensor.
+/// [`Stop::Short`] if the header extends past `bytes`; [`Stop::Wrong`] with the key or tensor at
+/// fault.
 pub fn parse_gguf(bytes: &[u8], len_bytes: u64) -> Result<GgufHeader, Stop> {
     if len_bytes < MAGIC.len() as u64 {
         return Err(Stop::wrong(format!("has {len_bytes} of the bytes of a model: {FETCH_AGAIN}")));
@@ -79,7 +80,7 @@ pub fn parse_gguf(bytes: &[u8], len_bytes: u64) -> Result<GgufHeader, Stop> {
     Ok(GgufHeader { metadata, tensors, data_at, end_bytes })
 }
 
-/// The keys of a file, as they stand in its first bytes.
+/// Returns the keys in a file's first bytes, as they are stored.
 ///
 /// # Errors
 ///
@@ -209,7 +210,7 @@ const F64_TYPE: u32 = 12;
 enum Scalar {
     Bool(bool),
     Integer(i64),
-    /// Beyond the range of the others.
+    /// Beyond the range of `Integer`.
     Large(u64),
     Float(f64),
 }
@@ -252,7 +253,7 @@ fn tensor(cursor: &mut Cursor<'_>, tensor_idx: u64) -> Result<HeaderTensor, Stop
         let problem = format!("has {what} of {rank} dimensions, more than {RANK_MAX}");
         return Err(Stop::wrong(problem));
     }
-    // The first one is that of the values that lie next to each other.
+    // GGUF lists the innermost dimension first.
     let mut shape = Vec::new();
     for _ in 0..rank {
         let dim = cursor.u64(&what)?;
@@ -274,7 +275,7 @@ fn tensor(cursor: &mut Cursor<'_>, tensor_idx: u64) -> Result<HeaderTensor, Stop
     Ok(HeaderTensor { name, dtype, shape, begin_bytes, len_bytes })
 }
 
-/// Bytes of a tensor: whole blocks along each row.
+/// Returns the length of a tensor in bytes. Its rows must be whole blocks.
 fn len_of(dtype: DType, shape: &[usize], what: &str) -> Result<u64, Stop> {
     let (n_values, n_bytes) = block_of(dtype);
     let row = shape.last().map_or(1, |dim| *dim as u64);
@@ -300,7 +301,8 @@ fn check_names(tensors: &[HeaderTensor]) -> Result<(), Stop> {
     }
 }
 
-/// Checks that tensors sorted by offset are aligned and do not overlap; answers their last byte.
+/// Checks that tensors sorted by offset are aligned and do not overlap. Returns the end of the
+/// last.
 fn check_places(tensors: &[HeaderTensor], alignment: u64) -> Result<u64, Stop> {
     let mut end_bytes = 0;
     for tensor in tensors {

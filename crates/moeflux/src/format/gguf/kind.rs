@@ -1,7 +1,7 @@
-//! The types of a GGUF file's tensors by their numbers.
+//! Maps the type numbers of GGUF to types.
 //!
-//! **Invariant:** a type that is known has a size; of an unknown one nothing could be checked, so
-//! it is refused.
+//! **Invariant:** every known type has a size. An unknown type is refused, because its lengths
+//! cannot be checked.
 
 use crate::format::block_type::BlockType;
 use crate::format::dtype::DType;
@@ -18,13 +18,13 @@ const PLAIN: [(u32, DType); 8] = [
     (30, DType::Bf16),
 ];
 
-/// The type of this number.
+/// Returns the type with this number.
 pub(super) fn type_of(id: u32) -> Option<DType> {
     let plain = PLAIN.iter().find(|(known, _)| *known == id).map(|(_, dtype)| *dtype);
     plain.or_else(|| BlockType::of_id(id).map(DType::Block))
 }
 
-/// The number of a type; `None` for those that only safetensors have.
+/// Returns the number of a type; `None` for types that only safetensors has.
 pub(super) fn id_of(dtype: DType) -> Option<u32> {
     match dtype {
         DType::Block(block) => Some(block.id()),
@@ -32,7 +32,7 @@ pub(super) fn id_of(dtype: DType) -> Option<u32> {
     }
 }
 
-/// Values that share bytes, and their bytes.
+/// Returns the values per block and the bytes per block. A plain type has blocks of one value.
 pub(super) fn block_of(dtype: DType) -> (u64, u64) {
     match dtype {
         DType::Block(block) => (block.n_values(), block.n_bytes()),

@@ -1,7 +1,7 @@
-//! What a GGUF file says of itself: values by key.
+//! The metadata of a GGUF file: values by key.
 //!
-//! **Invariant:** integers of every width are one of two types, so that no reader depends on which
-//! width a converter chose. Knows nothing of what a key means.
+//! **Invariant:** integers of every width become one of two types, so that no reader depends on the
+//! width that a converter chose. The meaning of keys is not known here.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct Metadata {
 pub enum Value {
     /// `BOOL`.
     Bool(bool),
-    /// Any unsigned integer, and a signed one that is not negative.
+    /// An unsigned integer of any width, or a signed one that is not negative.
     U64(u64),
     /// A signed integer below 0.
     I64(i64),
@@ -24,9 +24,9 @@ pub enum Value {
     F64(f64),
     /// `STRING`.
     String(String),
-    /// An array of truth values.
+    /// An array of booleans.
     Bools(Vec<bool>),
-    /// An array of any integers.
+    /// An array of integers of any width.
     Integers(Vec<i64>),
     /// An array of `FLOAT32` or `FLOAT64`.
     Floats(Vec<f64>),
@@ -35,18 +35,18 @@ pub enum Value {
 }
 
 impl Metadata {
-    /// Forgets the keys of the tokenizer.
+    /// Drops the keys of the tokenizer.
     pub(crate) fn drop_text(&mut self) {
         self.values.retain(|key, _| !key.starts_with("tokenizer."));
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.values.get(key)
     }
 
-    /// The value of a key, if it is a string.
+    /// Returns the value of a key if it is a string.
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
@@ -55,7 +55,7 @@ impl Metadata {
         }
     }
 
-    /// The value of a key, if it is an integer that is not negative.
+    /// Returns the value of a key if it is a non-negative integer.
     #[must_use]
     pub fn count(&self, key: &str) -> Option<u64> {
         match self.get(key)? {
@@ -64,14 +64,14 @@ impl Metadata {
         }
     }
 
-    /// All keys with their values, in order of the keys.
+    /// Returns all keys with their values, ordered by key.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.values.iter().map(|(key, value)| (key.as_str(), value))
     }
 }
 
 impl Value {
-    /// What kind of value it is, for messages.
+    /// Returns the kind of the value, for messages.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {

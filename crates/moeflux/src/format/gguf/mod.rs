@@ -1,6 +1,6 @@
 //! GGUF files: metadata and a table of contents.
 //!
-//! **Invariant:** see [`crate::format`]. Knows versions 2 and 3, little-endian.
+//! **Invariant:** see [`crate::format`]. Supports versions 2 and 3, little-endian.
 
 mod kind;
 mod metadata;

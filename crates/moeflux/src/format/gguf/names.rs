@@ -1,7 +1,7 @@
-//! Names of tensors in GGUF files, and the canonical ones that mean the same.
+//! Maps tensor names of GGUF files to canonical names and back.
 //!
-//! **Invariant:** a name that is not in the table stays as it is, so that what nobody asks for is
-//! refused under the name that it has in its file.
+//! **Invariant:** a name that is not in the table is unchanged, so that an unexpected tensor is
+//! refused under the name in its file.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ const OF_MODEL: [(&str, &str); 3] = [
     ("output.weight", "lm_head.weight"),
 ];
 
-/// Behind `blk.N.` and behind `model.layers.N.`.
+/// Suffixes after `blk.N.`, and after `model.layers.N.`.
 const OF_LAYER: [(&str, &str); 59] = [
     ("attn_norm.weight", "input_layernorm.weight"),
     (FFN_NORM, "post_attention_layernorm.weight"),
@@ -33,14 +33,14 @@ const OF_LAYER: [(&str, &str); 59] = [
     ("attn_kv_a_mqa.weight", "self_attn.kv_a_proj_with_mqa.weight"),
     ("attn_kv_a_mqa.bias", "self_attn.kv_a_proj_with_mqa.bias"),
     ("attn_kv_a_norm.weight", "self_attn.kv_a_layernorm.weight"),
-    // Transposed by heads, as mlx-lm has them too.
+    // Transposed per head, as in mlx-lm.
     ("attn_k_b.weight", "self_attn.embed_q.weight"),
     ("attn_v_b.weight", "self_attn.unembed_out.weight"),
-    // Before files had the two above.
+    // Older files have this in place of the two above.
     ("attn_kv_b.weight", "self_attn.kv_b_proj.weight"),
     ("attn_qkv.weight", "linear_attn.in_proj_qkv.weight"),
     ("attn_gate.weight", "linear_attn.in_proj_z.weight"),
-    // Before files had the two above.
+    // Older files have these in place of the two above.
     ("ssm_in.weight", "linear_attn.in_proj_qkvz.weight"),
     ("ssm_ba.weight", "linear_attn.in_proj_ba.weight"),
     ("ssm_beta.weight", "linear_attn.in_proj_b.weight"),
@@ -75,11 +75,11 @@ const OF_LAYER: [(&str, &str); 59] = [
     ("ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight"),
     ("ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight"),
     ("ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight"),
-    // Marks a layer that predicts further tokens.
+    // Marks a layer for multi-token prediction.
     ("nextn.eh_proj.weight", "eh_proj.weight"),
 ];
 
-/// Some architectures have this name, others the one behind it in the table.
+/// Some architectures use this name, others `post_attention_norm.weight`.
 const FFN_NORM: &str = "ffn_norm.weight";
 const WITH_FFN_NORM: [&str; 10] = [
     "qwen3moe",
@@ -94,14 +94,14 @@ const WITH_FFN_NORM: [&str; 10] = [
     "olmoe",
 ];
 
-/// The shared expert of the families that gate it.
+/// The shared expert in families that gate it.
 const GATED: &str = "mlp.shared_expert.";
 const PLAIN: &str = "mlp.shared_experts.";
 
-/// What a matrix has besides codes when it was quantised anew.
+/// The tensors that a requantised matrix has besides its weights.
 const PARTS: [&str; 2] = ["scales", "biases"];
 
-/// The canonical name of a tensor.
+/// Returns the canonical name of a tensor.
 pub(crate) fn canonical<'n>(name: &'n str, architecture: &str) -> Cow<'n, str> {
     let base_and_part = name.rsplit_once('.').filter(|(_, part)| PARTS.contains(part));
     if let Some((base, part)) = base_and_part {
@@ -129,7 +129,7 @@ fn of_weight<'n>(name: &'n str, architecture: &str) -> Cow<'n, str> {
     })
 }
 
-/// The name that a GGUF file would have for a canonical one.
+/// Returns the name that a GGUF file has for a canonical name.
 pub(crate) fn in_gguf<'n>(canonical: &'n str, architecture: &str) -> Cow<'n, str> {
     if let Some((name, _)) = OF_MODEL.iter().find(|(_, known)| *known == canonical) {
         return Cow::Borrowed(name);

@@ -1,8 +1,8 @@
-//! The beginning of a GGUF file to come: its keys, and where its tensors will lie.
+//! The header of a GGUF file to be written: its keys and the places of its tensors.
 //!
-//! **Invariant:** tensors lie one after another in the order given, each at a multiple of the
-//! alignment, so that [`super::parse_gguf`] accepts what is written here. Values have the widths
-//! that llama.cpp asks for, which accepts no others.
+//! **Invariant:** tensors are laid out in the given order, each at a multiple of the alignment, so
+//! that [`super::parse_gguf`] accepts the result. Values must have the widths that llama.cpp
+//! expects, which accepts no others.
 
 use super::cursor::{ALIGNMENT, MAGIC};
 use super::kind::id_of;
@@ -10,7 +10,7 @@ use crate::format::NewTensor;
 
 const VERSION: u32 = 3;
 
-/// A value of a key to come.
+/// A value of a key to be written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(missing_docs, reason = "they are ggml's own types")]
 pub enum NewValue<'a> {
@@ -25,26 +25,26 @@ pub enum NewValue<'a> {
     Texts(&'a [String]),
 }
 
-/// Keys of a file to come, with their values.
+/// The keys of a file to be written, with their values.
 #[derive(Clone, Debug, Default)]
 pub struct NewPairs {
     bytes: Vec<u8>,
     n: u64,
 }
 
-/// A GGUF file before its tensors.
+/// The layout of a GGUF file to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewGguf {
     /// Everything before the first tensor.
     pub header: Vec<u8>,
-    /// First byte of each tensor in the file.
+    /// Offset of each tensor in the file.
     pub places: Vec<u64>,
-    /// Bytes of the whole file.
+    /// Length of the whole file.
     pub len_bytes: u64,
 }
 
 impl NewPairs {
-    /// These keys, as they stand in a file.
+    /// Wraps `n` keys in their stored form.
     pub(super) fn of_bytes(bytes: &[u8], n: u64) -> Self {
         Self { bytes: bytes.to_vec(), n }
     }
@@ -89,11 +89,11 @@ impl NewPairs {
     }
 }
 
-/// The file with these keys and tensors.
+/// Lays out a file with these keys and tensors.
 ///
 /// # Panics
 ///
-/// If a tensor has a type that GGUF files do not have.
+/// If a tensor has a type that GGUF lacks.
 #[must_use]
 pub fn new_gguf(pairs: &NewPairs, tensors: &[NewTensor<'_>]) -> NewGguf {
     let mut header = MAGIC.to_vec();
@@ -107,7 +107,7 @@ pub fn new_gguf(pairs: &NewPairs, tensors: &[NewTensor<'_>]) -> NewGguf {
         push_text(name, &mut header);
         let rank = u32::try_from(shape.len()).expect("a tensor has a few dimensions");
         header.extend_from_slice(&rank.to_le_bytes());
-        // The first one is that of the values that lie next to each other.
+        // GGUF lists the innermost dimension first.
         shape.iter().rev().for_each(|dim| header.extend_from_slice(&(*dim as u64).to_le_bytes()));
         let type_id = id_of(dtype).expect("a type of GGUF files");
         header.extend_from_slice(&type_id.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Headers of GGUF files, good and bad, and the files that they are in.
+//! Valid and malformed headers of GGUF files, and the files that contain them.
 #![expect(clippy::indexing_slicing, reason = "a test that panics has failed, as it should")]
 
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ fn values_of_every_type_come_out() {
     }
 }
 
-/// All bytes before the data are read at once.
+/// All bytes before the data are read at once, so padding must be bounded.
 #[test]
 fn an_alignment_that_leaves_room_for_a_file_is_refused() {
     for (alignment, is_right) in [(1_u64, true), (1 << 20, true), (1 << 21, false), (48, false)] {
@@ -71,7 +71,7 @@ fn an_array_that_would_grow_in_memory_is_refused() {
     let n = (1_u64 << 25) + 1;
     let array = [&0_u32.to_le_bytes()[..], &n.to_le_bytes()].concat();
     let made = Made::new().pair("long", 9, &array);
-    // Only its beginning needs to be there.
+    // Only the beginning of the array is present.
     let found = parse_gguf(&made.bytes(), 1 << 30);
     let Err(Stop::Wrong(problem)) = found else { panic!("{found:?}") };
     assert!(problem.0.contains("33554433 elements at key `long`"), "{problem}");
@@ -138,7 +138,7 @@ fn what_is_wrong_with_a_header_is_said_in_one_line() {
     assert!(problem.0.contains("beyond any file"), "{problem}");
 }
 
-/// A folder of its own.
+/// A temporary folder.
 struct Folder(PathBuf);
 
 impl Folder {

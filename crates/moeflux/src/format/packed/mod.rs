@@ -1,9 +1,9 @@
-//! What a packed file says of itself: its role, the place of its records and of its checksums.
+//! The description of a packed file: its role, and the places of its records and checksums.
 //!
-//! A packed file is plain safetensors; this is in its `__metadata__`, where it says by name that it
-//! is one. **Invariant:** records and sums that come out lie in tensors that the header has; a
-//! version or kind that is not known is refused by its name. Pure, fuzzed; does not know what a
-//! model needs.
+//! A packed file is plain safetensors; the description is in its `__metadata__`, where `format`
+//! identifies it. **Invariant:** the records and checksums returned lie in tensors of the header;
+//! an unknown version or kind is refused, and the error names it. The parser is pure and fuzzed,
+//! and does not know the tensors that a model requires.
 
 use std::collections::BTreeMap;
 
@@ -14,79 +14,81 @@ use super::dtype::DType;
 use super::header::{Header, HeaderTensor};
 use super::{Problem, quoted};
 
-/// Records begin at multiples of this: a multiple of every drive's block and every system's page.
+/// Records begin at multiples of this, which is a multiple of every drive's block and every
+/// system's page.
 pub const RECORD_ALIGN: usize = 16 << 10;
 
 /// The value of `format` in the metadata of a packed file.
 pub(crate) const PACKED_FORMAT: &str = "moeflux-packed";
 
-/// The version that is written, and the only one that is read.
+/// The version that is written, and the only one that can be read.
 pub(crate) const PACKED_VERSION: u32 = 1;
 
-/// Stands in a folder as long as its pack is not finished: then there is no `config.json` yet.
+/// Name of the journal. It exists while a pack is unfinished; the folder has no `config.json` until
+/// then.
 pub const PACK_JOURNAL: &str = "moeflux-pack.journal";
 
-/// Metadata of the GGUF file that a folder was packed from: stands in the place of `config.json`,
+/// Name of the metadata of the GGUF file that a folder was packed from. It replaces `config.json`,
 /// tokenizer and template.
 pub const PACK_METADATA: &str = "moeflux-metadata.gguf";
 
-/// Checksums of a pack's small files, and of the checksums in its files of weights.
+/// Name of the checksums of a pack's small files, and of the checksum tables in its weight files.
 pub const PACK_SUMS_NAME: &str = "moeflux-pack.json";
 
-/// How checksums are computed.
+/// Algorithm of the checksums.
 const SUM_KIND: &str = "xxh3-64";
 
 /// The three matrices of an expert.
 const PROJECTIONS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
-/// A packed file's own description.
+/// The description of a packed file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackedFile {
-    /// The same in all files of a pack, another in every other pack.
+    /// Identifier of the pack: the same in all its files, different in every other pack.
     pub pack: u64,
-    /// What it holds.
+    /// Contents of the file.
     pub role: PackedRole,
     /// Its checksums.
     pub sums: SumTable,
-    /// Tensors of blocks, which stand in the header as their bytes, by name.
+    /// Block types of the tensors that the header lists as bytes, by name.
     pub blocks: BTreeMap<String, BlockType>,
 }
 
-/// What a packed file holds.
+/// The contents of a packed file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PackedRole {
     /// Tensors that every token needs.
     Resident {
-        /// Whether gains of norms are stored as they are used, or around zero.
+        /// Storage of norm gains: as they are used, or around zero.
         norms: PackedNorms,
     },
     /// The routed experts of one layer.
     Experts(Box<PackedBank>),
-    /// Tensors that are carried along and not used.
+    /// Tensors that are kept but not used.
     Extras,
 }
 
-/// How gains of norms are stored.
+/// Storage of norm gains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackedNorms {
     /// As they are used.
     Plain,
-    /// Without the 1 that is added to them.
+    /// Without the 1 that is added before use.
     ZeroCentred,
 }
 
 /// One record per expert of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackedBank {
-    /// Whose: `model.layers.3.mlp`.
+    /// Canonical prefix of the layer: `model.layers.3.mlp`.
     pub prefix: String,
-    /// The tensor of records.
+    /// Name of the tensor of records.
     pub tensor: String,
     /// Number of records.
     pub n_experts: usize,
-    /// Bytes from one record to the next.
+    /// Stride of records in bytes.
     pub record_bytes: usize,
-    /// First byte of the first record, from the end of the header.
+    /// Offset of the first record from the end of the header.
     pub begin_bytes: u64,
     /// Gate, up and down.
     pub matrices: [PackedMatrix; 3],
@@ -95,62 +97,62 @@ pub struct PackedBank {
 /// One matrix in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedMatrix {
-    /// How it is stored.
+    /// Storage format.
     pub kind: PackedKind,
-    /// Outputs of the product.
+    /// Number of outputs of the product.
     pub n_rows: usize,
-    /// Inputs of the product.
+    /// Number of inputs of the product.
     pub n_cols: usize,
-    /// First byte of codes or values in the record.
+    /// Offset of the quantised weights or values in the record.
     pub codes_at: usize,
-    /// First byte of the scales.
+    /// Offset of the scales.
     pub scales_at: usize,
-    /// First byte of the biases.
+    /// Offset of the biases.
     pub biases_at: usize,
 }
 
-/// How a matrix of a record is stored.
+/// The storage format of a matrix in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackedKind {
-    /// MLX affine codes.
+    /// MLX affine quantisation.
     Affine {
-        /// Bits of a code.
+        /// Bits per weight.
         bits: u8,
         /// Columns that share a scale.
         group: u8,
-        /// Of scales and biases.
+        /// Type of scales and biases.
         scale: DType,
     },
-    /// Codes whose middle one is zero: with scales, without biases.
+    /// Quantised weights around a central zero: with scales, without biases.
     Symmetric {
-        /// Bits of a code.
+        /// Bits per weight.
         bits: u8,
         /// Columns that share a scale.
         group: u8,
-        /// Of scales.
+        /// Type of scales.
         scale: DType,
     },
     /// Plain values.
     Float(DType),
-    /// FP8 e4m3 codes under an F32 scale per 128 x 128 block.
+    /// FP8 e4m3 values with an F32 scale per 128 x 128 block.
     Fp8Block,
-    /// The same under other scales.
+    /// FP8 e4m3 values with other scales.
     Fp8 {
-        /// What shares a scale.
+        /// Values that share a scale.
         spread: PackedSpread,
-        /// Of scales: floats, or F8_E8M0.
+        /// Type of scales: a float type, or F8_E8M0.
         scale: DType,
     },
-    /// Blocks of a GGUF file.
+    /// Blocks of a GGUF type.
     Block(BlockType),
-    /// MXFP4 codes and the exponents of their blocks.
+    /// MXFP4 values and the exponents of their blocks.
     Mxfp4,
 }
 
-/// What shares a scale of FP8.
+/// The values that share a scale of FP8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackedSpread {
-    /// So many rows and columns.
+    /// A block of this many rows and columns.
     Block([u8; 2]),
     /// A row.
     Row,
@@ -158,23 +160,23 @@ pub enum PackedSpread {
     Matrix,
 }
 
-/// Where a file's checksums lie: XXH3-64 of each record of a file of experts, of each tensor of any
-/// other file in the order of their bytes; and last, one over the header and these sums.
+/// Place of a file's checksums: XXH3-64 of each record in a file of experts, or of each tensor in
+/// any other file, in byte order; the last one covers the header and the other checksums.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SumTable {
-    /// The tensor.
+    /// Name of the tensor of checksums.
     pub tensor: String,
-    /// First byte, from the end of the header.
+    /// Offset of its first byte from the end of the header.
     pub begin_bytes: u64,
-    /// Records or tensors that have one.
+    /// Number of records or tensors that have a checksum.
     pub n_sums: usize,
 }
 
-/// Reads the description of a packed file; `None` if the file does not say that it is packed.
+/// Parses the description of a packed file. Returns `None` if the file is not marked as packed.
 ///
 /// # Errors
 ///
-/// [`Problem`] names the key or tensor that is wrong.
+/// [`Problem`] names the key or tensor at fault.
 pub fn parse_packed(header: &Header) -> Result<Option<PackedFile>, Problem> {
     if header.metadata.get("format").map(String::as_str) != Some(PACKED_FORMAT) {
         return Ok(None);
@@ -223,7 +225,7 @@ pub fn parse_packed(header: &Header) -> Result<Option<PackedFile>, Problem> {
     Ok(Some(PackedFile { pack, role, sums, blocks }))
 }
 
-/// The shape that a tensor of blocks has, if these bytes of a row are whole blocks.
+/// Returns the shape in values of a tensor of blocks, if each row of bytes is whole blocks.
 fn shape_of_blocks(bytes_shape: &[usize], block: BlockType) -> Option<Vec<usize>> {
     let (row_bytes, outer) = bytes_shape.split_last()?;
     let (n_values, n_bytes) = (block.n_values(), block.n_bytes());
@@ -234,14 +236,14 @@ fn shape_of_blocks(bytes_shape: &[usize], block: BlockType) -> Option<Vec<usize>
 }
 
 impl PackedFile {
-    /// Type and shape of a tensor, where the header has its bytes.
+    /// Returns type and shape of a tensor of blocks, which the header lists as bytes.
     pub(super) fn blocks_of(&self, tensor: &HeaderTensor) -> Option<(DType, Vec<usize>)> {
         let block = *self.blocks.get(&tensor.name)?;
         Some((DType::Block(block), shape_of_blocks(&tensor.shape, block)?))
     }
 }
 
-/// The `__metadata__` of a packed file, with the tensors of blocks.
+/// Returns the `__metadata__` of a packed file. `blocks` are its tensors of blocks.
 #[must_use]
 pub fn packed_metadata(
     pack: u64,
@@ -353,7 +355,7 @@ fn parse_id(text: &str) -> Option<u64> {
     u64::from_str_radix(text, 16).ok().filter(|_| is_plain)
 }
 
-/// The metadata, with messages that name its keys.
+/// The metadata, with error messages that name its keys.
 struct Fields<'a> {
     metadata: &'a BTreeMap<String, String>,
 }
@@ -378,7 +380,7 @@ impl Fields<'_> {
             .ok_or_else(|| self.wrong("norms", "plain or zero-centred"))
     }
 
-    /// Tensors that hold blocks.
+    /// Parses the block types of tensors.
     fn blocks(&self, tensors: &[HeaderTensor]) -> Result<BTreeMap<String, BlockType>, Problem> {
         let Some(text) = self.metadata.get("blocks") else { return Ok(BTreeMap::new()) };
         let names: BTreeMap<String, String> = serde_json::from_str(text).map_err(|error| {
@@ -449,7 +451,7 @@ impl Fields<'_> {
     }
 }
 
-/// What the metadata says of one matrix.
+/// The metadata of one matrix.
 struct Matrix<'a> {
     name: &'a str,
     map: &'a Map<String, Value>,
@@ -475,7 +477,7 @@ impl Matrix<'_> {
         value.ok_or_else(|| self.missing(key, "a number below 256"))
     }
 
-    /// A place in the record, or its end.
+    /// Parses an offset in the record, which may be its end.
     fn place(&self, key: &str, record_bytes: usize) -> Result<usize, Problem> {
         let value = self.map.get(key).and_then(Value::as_u64);
         let value = value.and_then(|n| usize::try_from(n).ok()).filter(|&at| at <= record_bytes);
@@ -488,7 +490,7 @@ impl Matrix<'_> {
         dtype.ok_or_else(|| self.missing(key, "F32, F16 or BF16"))
     }
 
-    /// A type of scales.
+    /// Parses the type of scales.
     fn scale(&self) -> Result<DType, Problem> {
         let is_exponents = self.str_at("scales")? == DType::F8E8M0.name();
         if is_exponents { Ok(DType::F8E8M0) } else { self.float("scales") }

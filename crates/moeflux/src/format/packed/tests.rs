@@ -1,4 +1,4 @@
-//! Metadata of packed files, right and wrong.
+//! Valid and malformed metadata of packed files.
 
 use super::*;
 use crate::format::parse_header;

@@ -1,10 +1,11 @@
-//! `moeflux-sums.json`: the checksums of a folder that is not packed, as `moeflux doctor --deep`
-//! writes them.
+//! `moeflux-sums.json`: the checksums of a folder that is not packed, written by
+//! `moeflux doctor --deep`.
 //!
-//! JSON: `format` is `moeflux-sums`, `format_version` 2, `sums` `xxh3-64`; per file its name,
-//! length, the sum of its header, and by tensor the sums of its units, 16 hexadecimal digits each.
-//! **Invariant:** which bytes a sum is of follows from the file's header alone. `own` is the sum of
-//! all that is said, so that a damaged file of sums accuses nobody.
+//! JSON: `format` is `moeflux-sums`, `format_version` 2, `sums` `xxh3-64`. Each file has its name,
+//! its length, the sum of its header and, by tensor, the sums of its units, as 16 hexadecimal
+//! digits each. **Invariant:** the bytes that a sum covers follow from the file's header alone.
+//! `own` is the sum of the document's contents, so that a damaged document is not mistaken for
+//! damaged weights.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,39 +21,40 @@ use super::super::{Problem, quoted};
 use super::units::TensorUnit;
 use crate::error::{Error, Result};
 
-/// Its name in the folder of the model.
+/// Name of the document in the model's folder.
 pub const SUMS_FILE_NAME: &str = "moeflux-sums.json";
 
-/// A file of sums of the largest models is far below this.
+/// Upper bound on the document's length. The documents of the largest models are far shorter.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// 1 had one sum for many small slices, which cannot be compared where one of them is streamed.
+/// Version 1 had one sum for many small slices, which cannot be checked when a single slice is
+/// streamed.
 const VERSION: u64 = 2;
 
-/// What to do about a file of sums that is of no use.
+/// Advice for an unusable document.
 pub(super) const WAY_OUT: &str =
     "delete it and let `moeflux doctor --deep` write it again, if you trust the model's files";
 
-/// The sums of one file.
+/// Checksums of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileSums {
     /// Its length.
     pub len_bytes: u64,
-    /// Of its header.
+    /// Checksum of its header.
     pub header: u64,
-    /// By tensor, in the order of bytes.
+    /// Checksums by tensor, in byte order.
     pub tensors: BTreeMap<String, Vec<u64>>,
 }
 
-/// The sums of a checkpoint, by the names of its files.
+/// Checksums of a checkpoint, by file name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SumsDocument {
-    /// By name.
+    /// Checksums by file name.
     pub files: BTreeMap<String, FileSums>,
 }
 
 impl SumsDocument {
-    /// Of these units, in the order of [`super::tensor_units`].
+    /// Builds the document from `units` in the order of [`super::tensor_units`] and their sums.
     #[must_use]
     pub fn new(checkpoint: &Checkpoint, units: &[TensorUnit], sums: &[u64]) -> Self {
         let of_shard = |shard: &super::ShardFile| FileSums {
@@ -70,21 +72,21 @@ impl SumsDocument {
         Self { files: names.zip(files).collect() }
     }
 
-    /// Reads them; `None` if there is no such file.
+    /// Reads the document at `path`. Returns `None` if there is none.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`]; [`Error::Malformed`] for what is no file of sums, or a damaged one.
+    /// [`Error::Io`]; [`Error::Malformed`] if the file is not such a document, or is damaged.
     pub fn load(path: &Path) -> Result<Option<Self>> {
         let Some(bytes) = read_file_if_there(path, FILE_BYTES_MAX)? else { return Ok(None) };
         Self::parse(&bytes).map(Some).map_err(|problem| Error::malformed(path, problem.0))
     }
 
-    /// Parses a file's bytes.
+    /// Parses the bytes of a document.
     ///
     /// # Errors
     ///
-    /// [`Problem`] says what is wrong and what to do.
+    /// [`Problem`] says what is wrong and how to fix it.
     pub fn parse(bytes: &[u8]) -> std::result::Result<Self, Problem> {
         let damaged = |problem: &str| Problem(format!("{problem}; {WAY_OUT}"));
         let value: Value =
@@ -104,7 +106,7 @@ impl SumsDocument {
         Ok(sums)
     }
 
-    /// As it is stored.
+    /// Returns the document in its stored form.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let files = self.files.iter().map(|(name, file)| {
@@ -128,12 +130,12 @@ impl SumsDocument {
         })
     }
 
-    /// Gives the sum of each unit that it is asked for, in the order of
-    /// [`super::tensor_units`], if there is one.
+    /// Returns a function that looks up the sum of each unit, if there is one. It must be called
+    /// with the units in the order of [`super::tensor_units`].
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if the sums are of other files than the checkpoint's.
+    /// [`Error::Malformed`] if the sums do not belong to the checkpoint's files.
     pub(super) fn sums_of<'a>(
         &'a self,
         checkpoint: &Checkpoint,
@@ -156,7 +158,7 @@ impl SumsDocument {
             };
             files.push(sums);
         }
-        // Units of a tensor follow one another.
+        // The units of a tensor are consecutive.
         let mut last: Option<(usize, String, usize)> = None;
         Ok(move |unit: &TensorUnit| {
             let number = match &last {
@@ -190,7 +192,7 @@ impl SumsDocument {
         Some(Self { files })
     }
 
-    /// The sum of all that they say. Lengths keep neighbours apart.
+    /// Returns the checksum of the contents. Lengths are hashed too, to delimit adjacent fields.
     fn own(&self) -> u64 {
         let mut hash = XxHash3_64::new();
         let name_in = |hash: &mut XxHash3_64, name: &str| {
@@ -213,7 +215,7 @@ impl SumsDocument {
     }
 }
 
-/// The name of a file in its folder.
+/// Returns the last component of a path.
 pub(super) fn name_of(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
@@ -225,7 +227,7 @@ pub(super) fn hex(sum: u64) -> String {
     digits
 }
 
-/// Of 16 digits.
+/// Parses 16 lower-case hexadecimal digits.
 pub(super) fn number(digits: &[u8; 16]) -> Option<u64> {
     let is_digit = |it: &u8| matches!(it, b'0'..=b'9' | b'a'..=b'f');
     let text = std::str::from_utf8(digits).ok().filter(|_| digits.iter().all(is_digit))?;

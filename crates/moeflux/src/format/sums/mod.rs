@@ -1,7 +1,8 @@
-//! Checksums of a checkpoint's bytes, from its packed files or from a file beside them.
+//! Checksums of a checkpoint's bytes, read from its packed files or from a separate file.
 //!
-//! **Invariant:** a sum belongs to a run of bytes of one file; runs do not overlap and ascend. That
-//! the sums themselves are whole was checked before they come out. Reads no tensor's bytes.
+//! **Invariant:** each sum covers a range of bytes of one file; ranges do not overlap and are in
+//! ascending order. Sums are returned only after their own integrity was checked. Nothing here
+//! reads tensor data.
 
 mod units;
 mod document;
@@ -23,41 +24,41 @@ use super::shard::ShardFile;
 use super::whole::read_range;
 use crate::error::{Error, Result};
 
-/// A run of bytes of a file, and its XXH3-64.
+/// A range of bytes of a file, and its XXH3-64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SumUnit {
-    /// First byte.
+    /// Offset of the first byte.
     pub first_bytes: u64,
     /// Number of bytes.
     pub len_bytes: u64,
-    /// What they hash to.
+    /// XXH3-64 of these bytes.
     pub sum: u64,
 }
 
 impl SumUnit {
-    /// The byte after the last.
+    /// Returns the offset after the last byte.
     #[must_use]
     pub fn end_bytes(&self) -> u64 {
         self.first_bytes + self.len_bytes
     }
 }
 
-/// All checksums that are known of a checkpoint's files.
+/// All known checksums of a checkpoint's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sums {
-    /// Of each of [`Checkpoint::files`], ascending.
+    /// Ranges of each of [`Checkpoint::files`], ascending.
     by_file: Vec<Vec<SumUnit>>,
-    /// What finds all damage, for messages.
+    /// The command that lists all damage, for messages.
     advice: &'static str,
 }
 
 impl Sums {
-    /// Those of a packed folder, or of the file of sums of another model. `None` if there are
-    /// none.
+    /// Loads the checksums of a packed folder, or those in a model's separate sums file. Returns
+    /// `None` if there are none.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if the sums are damaged, or belong to other files.
+    /// [`Error::Malformed`] if the sums are damaged or belong to other files; [`Error::Io`].
     pub fn of(checkpoint: &Checkpoint) -> Result<Option<Self>> {
         if let Some(packed) = &checkpoint.packed {
             return Self::of_packed(checkpoint, packed).map(Some);
@@ -99,7 +100,7 @@ impl Sums {
         Ok(Self { by_file, advice: "`moeflux doctor --deep`" })
     }
 
-    /// The runs that have bytes in `range` of a file.
+    /// Returns the ranges that overlap `range` of a file.
     #[must_use]
     pub fn overlapping(&self, file_idx: usize, range: &Range<u64>) -> &[SumUnit] {
         let units = self.by_file.get(file_idx).map_or(&[][..], Vec::as_slice);
@@ -108,7 +109,7 @@ impl Sums {
         units.get(first..end).unwrap_or_default()
     }
 
-    /// What to say of a run whose bytes have another sum than they should.
+    /// Returns a message for a range whose bytes do not match their checksum.
     #[must_use]
     pub fn mismatch(&self, unit: &SumUnit, found: u64, n_reads: u32) -> String {
         let SumUnit { first_bytes, len_bytes, sum } = unit;
@@ -121,7 +122,7 @@ impl Sums {
 }
 
 impl Checkpoint {
-    /// Where the checksums of a model that is not packed are, if it has any.
+    /// Returns the path of the checksums of a model that is not packed. The file may be absent.
     #[must_use]
     pub fn sums_path(&self) -> PathBuf {
         if self.gguf.is_none() || self.packed.is_some() {
@@ -133,14 +134,14 @@ impl Checkpoint {
     }
 }
 
-/// The sums of one packed file, as it stores them.
+/// The checksums stored in one packed file.
 #[derive(Clone, Debug)]
 pub(crate) struct PackedTable {
-    /// By record of a file of experts, by tensor of another one.
+    /// One per record in a file of experts, one per tensor in any other file.
     pub(crate) units: Vec<SumUnit>,
-    /// First byte of the table.
+    /// Offset of the table.
     pub(crate) first_bytes: u64,
-    /// Whether header and sums have the sum that is stored of them.
+    /// Whether the stored checksum of header and sums matches.
     pub(crate) is_whole: bool,
 }
 
@@ -171,7 +172,7 @@ impl PackedTable {
     }
 }
 
-/// What the sums of a packed file are of, first byte and length, in their order.
+/// Returns first byte and length of each range that has a checksum, in the order of the checksums.
 fn summed_runs((checkpoint, packed): (&Checkpoint, &Packed), file_idx: usize) -> Vec<(u64, u64)> {
     let bank = packed.banks.values().find(|(bank_file_idx, _)| *bank_file_idx == file_idx);
     if let (Some((_, bank)), Some(shard)) = (bank, checkpoint.files.get(file_idx)) {
@@ -187,8 +188,8 @@ fn summed_runs((checkpoint, packed): (&Checkpoint, &Packed), file_idx: usize) ->
     runs
 }
 
-/// The sum that a packed file ends with: of its header, without the length before it, and of the
-/// sums before it.
+/// Computes the checksum at the end of a packed file: of the header without its length prefix,
+/// followed by the other checksums.
 pub(crate) fn own_sum(header_text: &[u8], sums: &[u8]) -> u64 {
     let mut hash = XxHash3_64::new();
     hash.write(header_text);

@@ -1,11 +1,12 @@
-//! `moeflux-pack.json`: the checksums of a pack's small files, and of the tables of checksums that
-//! its files of weights end with.
+//! `moeflux-pack.json`: the checksums of a pack's small files, and of the checksum tables at the
+//! end of its weight files.
 //!
-//! JSON: `format` is `moeflux-pack`, `format_version` 1, `sums` `xxh3-64`, `pack` the number that
-//! all files of weights have; `weights` has the last checksum of each of these files, by name, and
-//! `documents` length and checksum of each small file. **Invariant:** the last checksum of a file
-//! of weights is of all its other checksums, so that all bytes of the pack follow from this file.
-//! `own` is the sum of all that it says: where it is damaged, it accuses no other file.
+//! JSON: `format` is `moeflux-pack`, `format_version` 1, `sums` `xxh3-64`, `pack` the identifier in
+//! all weight files; `weights` maps the name of each of these files to its last checksum, and
+//! `documents` has length and checksum of each small file. **Invariant:** the last checksum of a
+//! weight file covers all its other checksums, so that this document vouches for every byte of the
+//! pack. `own` is the checksum of the document's contents, so that a damaged document is not
+//! mistaken for other damage.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
@@ -22,7 +23,7 @@ use super::super::{Problem, quoted};
 use super::document::{hex, name_of, number};
 use crate::error::{Error, Result};
 
-/// The small files that a model is run from. Any other, such as a licence, may change.
+/// The small files that a model needs to run. Any other file, such as a licence, may change.
 const DOCUMENT_NAMES: [&str; 14] = [
     "added_tokens.json",
     "chat_template.jinja",
@@ -40,19 +41,20 @@ const DOCUMENT_NAMES: [&str; 14] = [
     "vocab.json",
 ];
 
-/// The largest of them, tokenizers and the keys of GGUF files, have 30 MB.
+/// Upper bound on a small file. The largest, tokenizers and GGUF metadata, have 30 MB.
 const DOCUMENT_BYTES_MAX: u64 = 128 << 20;
 
-/// A name and a checksum for each file of weights: far below this.
+/// Upper bound on the document, which has a name and a checksum for each weight file and is far
+/// shorter.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 const FORMAT: &str = "moeflux-pack";
 const VERSION: u64 = 1;
 
-/// What to do where it is of no use itself.
+/// Advice for an unusable document.
 const WAY_OUT: &str = "copy it again, or delete it and run `moeflux verify`, which writes it again";
 
-/// What is known of a small file.
+/// Length and checksum of a small file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DocumentSum {
     /// Its length.
@@ -64,34 +66,34 @@ pub struct DocumentSum {
 /// The checksums of a pack's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackSums {
-    /// The number that all files of weights have.
+    /// Identifier of the pack, as in all its weight files.
     pub pack: u64,
-    /// By name: the last checksum in the file.
+    /// Last checksum of each weight file, by name.
     pub weights: BTreeMap<String, u64>,
-    /// By name.
+    /// Small files by name.
     pub documents: BTreeMap<String, DocumentSum>,
 }
 
-/// A small file that is not as it was packed.
+/// A small file that differs from the packed one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlteredDocument {
-    /// Where it is, or was.
+    /// Its path, also if it is missing.
     pub path: PathBuf,
-    /// Its length now; 0 where it is missing.
+    /// Its length now; 0 if it is missing.
     pub len_bytes: u64,
-    /// How it differs.
+    /// The difference.
     pub problem: String,
 }
 
 impl PackSums {
-    /// Whether a model is run from a small file of this name.
+    /// Returns whether a model needs the small file of this name to run.
     #[must_use]
     pub fn are_of(name: &str) -> bool {
         DOCUMENT_NAMES.contains(&name)
     }
 
-    /// Those of a folder; `None` if it has none: it is not packed, or was packed by a version of
-    /// moeflux that wrote none.
+    /// Loads the checksums of a folder. Returns `None` if it has none, because it is not packed or
+    /// was packed by a version of moeflux that did not write them.
     ///
     /// # Errors
     ///
@@ -105,11 +107,11 @@ impl PackSums {
         Self::parse(&bytes).map(Some).map_err(|problem| Error::malformed(&path, problem.0))
     }
 
-    /// Of the small files as they are now, and of the files of weights.
+    /// Computes the checksums of the small files as they are now, and of the weight files.
     ///
     /// # Errors
     ///
-    /// When a file cannot be read.
+    /// If a file cannot be read, or is not the one whose header was read.
     pub fn of_folder(checkpoint: &Checkpoint, packed: &Packed) -> Result<Self> {
         let mut sums = Self::of_documents(packed.pack, &checkpoint.dir)?;
         for (file_idx, shard) in checkpoint.files.iter().enumerate() {
@@ -118,11 +120,11 @@ impl PackSums {
         Ok(sums)
     }
 
-    /// Of the small files of a folder alone.
+    /// Computes the checksums of the small files of a folder, without weight files.
     ///
     /// # Errors
     ///
-    /// When one cannot be read.
+    /// If a file cannot be read.
     pub fn of_documents(pack: u64, dir: &Path) -> Result<Self> {
         let mut sums = Self { pack, ..Self::default() };
         for name in DOCUMENT_NAMES {
@@ -133,11 +135,11 @@ impl PackSums {
         Ok(sums)
     }
 
-    /// Parses a file's bytes.
+    /// Parses the bytes of a document.
     ///
     /// # Errors
     ///
-    /// [`Problem`] says what is wrong and what to do.
+    /// [`Problem`] says what is wrong and how to fix it.
     pub fn parse(bytes: &[u8]) -> std::result::Result<Self, Problem> {
         let wrong = |problem: &str| Problem(format!("{problem}; {WAY_OUT}"));
         let value: Value = serde_json::from_slice(bytes)
@@ -157,7 +159,7 @@ impl PackSums {
         Ok(sums)
     }
 
-    /// As it is stored.
+    /// Returns the document in its stored form.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let weights = self.weights.iter().map(|(name, sum)| (name.clone(), hex(*sum).into()));
@@ -177,11 +179,11 @@ impl PackSums {
         format!("{value:#}\n").into_bytes()
     }
 
-    /// The small files that are not as they were packed: others, missing, or new.
+    /// Returns the small files that have changed since packing: different, missing or new ones.
     ///
     /// # Errors
     ///
-    /// When one cannot be read.
+    /// If a file cannot be read.
     pub fn altered_documents(&self, dir: &Path) -> Result<Vec<AlteredDocument>> {
         let mut altered = Vec::new();
         for name in DOCUMENT_NAMES {
@@ -206,12 +208,12 @@ impl PackSums {
         Ok(altered)
     }
 
-    /// The first small file of `copy` that is not that of `dir`. One that is missing does not
-    /// differ.
+    /// Returns the first small file of `copy` that differs from the one in `dir`. A file missing
+    /// from `copy` does not count as different.
     ///
     /// # Errors
     ///
-    /// When one cannot be read.
+    /// If a file cannot be read.
     pub fn differing_document(dir: &Path, copy: &Path) -> Result<Option<PathBuf>> {
         for name in DOCUMENT_NAMES {
             let path = copy.join(name);
@@ -223,11 +225,11 @@ impl PackSums {
         Ok(None)
     }
 
-    /// Refuses the first small file that is not as it was packed.
+    /// Refuses the folder if a small file has changed since packing.
     ///
     /// # Errors
     ///
-    /// [`Error::Altered`] names it.
+    /// [`Error::Altered`] with the first such file; otherwise as [`PackSums::altered_documents`].
     pub fn check_documents(&self, dir: &Path) -> Result<()> {
         match self.altered_documents(dir)?.into_iter().next() {
             None => Ok(()),
@@ -235,12 +237,12 @@ impl PackSums {
         }
     }
 
-    /// The files of weights that were not packed with the others, with how they differ.
+    /// Returns index and difference of each weight file that was not packed with the others.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if these are the checksums of another pack, or of a folder that is not
-    /// packed; [`Error::Io`].
+    /// [`Error::Malformed`] if these checksums belong to another pack, if the folder is not packed,
+    /// or if a weight file is missing; [`Error::Io`].
     pub fn strangers(&self, checkpoint: &Checkpoint) -> Result<Vec<(usize, String)>> {
         let path = || checkpoint.dir.join(PACK_SUMS_NAME);
         let Some(packed) = &checkpoint.packed else {
@@ -279,11 +281,11 @@ impl PackSums {
         Ok(strangers)
     }
 
-    /// Refuses the first file of weights that was not packed with the others.
+    /// Refuses the first weight file that was not packed with the others.
     ///
     /// # Errors
     ///
-    /// As [`PackSums::strangers`], and for such a file.
+    /// As [`PackSums::strangers`]; [`Error::Malformed`] for such a file.
     pub fn check_weights(&self, checkpoint: &Checkpoint) -> Result<()> {
         match self.strangers(checkpoint)?.into_iter().next() {
             None => Ok(()),
@@ -316,7 +318,7 @@ impl PackSums {
         })
     }
 
-    /// The sum of all that is said. Lengths keep neighbours apart.
+    /// Returns the checksum of the contents. Lengths are hashed too, to delimit adjacent fields.
     fn own(&self) -> u64 {
         let mut hash = XxHash3_64::new();
         let mut add = |bytes: &[u8]| {
@@ -340,20 +342,20 @@ impl PackSums {
 }
 
 impl DocumentSum {
-    /// Of these bytes.
+    /// Computes length and checksum of `bytes`.
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Self {
         Self { len_bytes: bytes.len() as u64, sum: XxHash3_64::oneshot(bytes) }
     }
 
-    /// Of a file, if there is one.
+    /// Computes length and checksum of a file; `None` if it is absent.
     pub(crate) fn of_file(path: &Path) -> Result<Option<Self>> {
         let bytes = read_file_if_there(path, DOCUMENT_BYTES_MAX)?;
         Ok(bytes.map(|bytes| Self::of_bytes(&bytes)))
     }
 }
 
-/// The checksum that a packed file ends with: of its header and its other checksums.
+/// Reads the last checksum of a packed file, which covers its header and its other checksums.
 fn last_sum((checkpoint, packed): (&Checkpoint, &Packed), file_idx: usize) -> Result<u64> {
     let (Some(shard), Some(table)) = (checkpoint.files.get(file_idx), packed.sums.get(file_idx))
     else {

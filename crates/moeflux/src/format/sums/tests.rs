@@ -1,4 +1,4 @@
-//! Runs of bytes that have sums, and the file of sums.
+//! Ranges that have checksums, and the sums document.
 
 use std::collections::BTreeMap;
 

@@ -1,33 +1,33 @@
-//! Which runs of a checkpoint's bytes have a sum of their own in `moeflux-sums.json`.
+//! The byte ranges of a checkpoint that have separate checksums in `moeflux-sums.json`.
 //!
-//! **Invariant:** follows from headers alone, so that the file of sums need not say it.
+//! **Invariant:** the ranges follow from headers alone, so that the document need not store them.
 
 use super::super::checkpoint::{Checkpoint, TensorEntry};
 
-/// Longer tensors have a sum for each so many bytes, so that damage is found more closely and all
-/// threads have work.
+/// A longer tensor has a checksum for each `UNIT_BYTES`, which locates damage more precisely and
+/// gives all threads work.
 const UNIT_BYTES: u64 = 64 << 20;
 
-/// Slices of stacked experts have a sum each, so that one that is streamed can be compared alone.
-/// The slices of a convolution are shorter: their sums would be as large as they are.
+/// Each slice of stacked experts has a checksum, so that a streamed slice can be checked alone. The
+/// slices of a convolution are shorter than this: their checksums would be as large as the data.
 const SLICE_BYTES_MIN: u64 = 64;
 
-/// Bytes of a tensor that have one sum.
+/// A byte range of a tensor that has one checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorUnit {
-    /// Which of [`Checkpoint::files`].
+    /// Index into [`Checkpoint::files`].
     pub file_idx: usize,
-    /// First byte.
+    /// Offset of the first byte.
     pub first_bytes: u64,
     /// Number of bytes.
     pub len_bytes: u64,
     /// The tensor's name in its file.
     pub tensor: String,
-    /// Which of the tensor's slices, if it has any.
+    /// Index of the slice, if the tensor is divided into slices.
     pub slice: Option<u64>,
 }
 
-/// All units of a checkpoint, in the order of files and bytes.
+/// Returns all units of a checkpoint, ordered by file and offset.
 #[must_use]
 pub fn tensor_units(checkpoint: &Checkpoint) -> Vec<TensorUnit> {
     let mut units: Vec<TensorUnit> = checkpoint.tensors.values().flat_map(units_of).collect();

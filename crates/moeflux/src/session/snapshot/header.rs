@@ -1,4 +1,4 @@
-//! What a snapshot says before its bytes: whom it fits, and which positions it holds.
+//! The header of a snapshot: the engines that it fits, and the positions that it holds.
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -19,7 +19,7 @@ const SUM_BYTES: usize = 8;
 /// Tokens read at a time.
 const N_TOKENS_AT_ONCE: usize = 4096;
 
-/// Which positions a snapshot holds, and of which tokens.
+/// The positions that a snapshot holds, and their tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotHeader {
     first: usize,
@@ -31,19 +31,19 @@ impl SnapshotHeader {
         Self { first, tokens }
     }
 
-    /// The positions that it holds.
+    /// Returns the positions.
     #[must_use]
     pub fn positions(&self) -> Range<usize> {
         self.first..self.first + self.tokens.len()
     }
 
-    /// Their tokens.
+    /// Returns the tokens at the positions.
     #[must_use]
     pub fn tokens(&self) -> &[TokenId] {
         &self.tokens
     }
 
-    /// Bytes that follow the header.
+    /// Returns the number of bytes after the header.
     pub(super) fn n_bytes_behind(&self, runtime: &Runtime) -> usize {
         let spec = &runtime.model().plan.state;
         let kind = runtime.device_names().arithmetic.kv_kind();
@@ -64,11 +64,11 @@ impl SnapshotHeader {
         out.write_all(&sum.to_le_bytes())
     }
 
-    /// Reads a header and checks that it fits an engine, whose fields it has to repeat.
+    /// Reads a header and checks that it repeats the fields of this engine.
     ///
     /// # Errors
     ///
-    /// [`Error::SavedState`] that says what differs.
+    /// [`Error::SavedState`] with the field that differs.
     pub(crate) fn read(runtime: &Runtime, input: &mut dyn Read) -> Result<Self> {
         let mut input = Hashing::new(input);
         for field in fit(runtime) {
@@ -95,13 +95,13 @@ impl SnapshotHeader {
     }
 }
 
-/// Bytes that have to be the same, and what it means if they are not.
+/// Bytes that must be equal, and the error text if they are not.
 struct Field {
     bytes: Vec<u8>,
     problem: &'static str,
 }
 
-/// What a snapshot of this engine's sessions begins with.
+/// Returns the fields at the start of a snapshot of this engine's sessions.
 fn fit(runtime: &Runtime) -> [Field; 7] {
     let names = runtime.device_names();
     let field = |bytes: &[u8], problem| Field { bytes: bytes.to_vec(), problem };

@@ -1,4 +1,4 @@
-//! Positions of a session as bytes, taken from one session and put into another that they fit.
+//! Positions of a session as bytes, which other sessions with matching properties can load.
 //!
 //! ```text
 //! "MFXSTATE"  u32 version
@@ -9,9 +9,9 @@
 //! per piece of at most 1,024 positions: what each layer keeps of them, u64 xxh3 of the piece
 //! per recurrent layer its state behind the last position, then u64 xxh3 of these
 //! ```
-//! Little-endian. **Invariant:** what fits is known before anything behind the header is read, and
-//! no size is believed that does not follow from the model. A load that fails leaves the session as
-//! it was: positions past its end are not read until the last byte was right.
+//! Little-endian. **Invariant:** compatibility is checked before anything after the header is read,
+//! and no size is trusted that does not follow from the model. A failed load leaves the session as
+//! it was: positions past its end are not used until the last byte has been verified.
 
 mod sums;
 mod header;
@@ -33,7 +33,7 @@ use crate::session::growth::with_room;
 use crate::session::runtime::Runtime;
 use crate::session::snapshot::sums::{Hashed, Hashing, not_read, not_written};
 
-/// Positions of a session, and the recurrent state behind the last of them, in the host's memory.
+/// Positions of a session, and the recurrent state after the last of them, in host memory.
 #[derive(Debug)]
 pub struct Snapshot {
     header: SnapshotHeader,
@@ -41,28 +41,29 @@ pub struct Snapshot {
     _booking: Booking,
 }
 
-/// Read at a time of what somebody says is there.
+/// Bytes read at a time, so that a false length does not cause a large allocation.
 const READ_BYTES: usize = 1 << 20;
 
 impl Snapshot {
-    /// What it is a part of.
+    /// Returns the header.
     #[must_use]
     pub fn header(&self) -> &SnapshotHeader {
         &self.header
     }
 
-    /// The bytes, as [`crate::Engine::read_snapshot`] takes them.
+    /// Returns the bytes, in the format of [`crate::Engine::read_snapshot`].
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Reads one for sessions of an engine. Damage behind the header is found by
+    /// Reads a snapshot for sessions of an engine. Damage after the header is detected by
     /// [`Session::resume`].
     ///
     /// # Errors
     ///
-    /// [`Error::SavedState`] if it does not fit or ends early; [`Error::NoRoom`].
+    /// [`Error::SavedState`] if it does not fit or ends early; [`Error::NoRoom`] if memory is
+    /// short.
     pub(crate) fn read(runtime: &Runtime, input: &mut dyn Read) -> Result<Self> {
         let header = SnapshotHeader::read(runtime, input)?;
         let mut bytes = Vec::new();
@@ -79,11 +80,11 @@ impl Snapshot {
 }
 
 impl Session {
-    /// Takes a copy of some positions, and of the recurrent state behind the last of them.
+    /// Copies some positions, and the recurrent state after the last of them.
     ///
     /// # Errors
     ///
-    /// As [`Session::save_part`]; [`Error::NoRoom`].
+    /// As [`Session::save_part`]; [`Error::NoRoom`] if memory is short.
     pub fn snapshot(&mut self, positions: impl RangeBounds<usize>) -> Result<Snapshot> {
         let positions = self.positions_of(&positions);
         let header = self.header_of(&positions)?;
@@ -98,7 +99,7 @@ impl Session {
         Ok(Snapshot { header, bytes, _booking: booking })
     }
 
-    /// Goes on with the positions of a snapshot, of which the first is the session's next.
+    /// Continues with the positions of a snapshot, which must start at the session's end.
     ///
     /// # Errors
     ///
@@ -116,13 +117,13 @@ impl Session {
         self.save_part(.., out)
     }
 
-    /// Writes some positions of the session, and the recurrent state behind the last of them.
+    /// Writes some positions of the session, and the recurrent state after the last of them.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] for positions that the session does not have; [`Error::NoCheckpoint`] where
-    /// a model has recurrent layers and neither the session nor a checkpoint ends with the last
-    /// position; [`Error::SavedState`] if writing fails; what the device reports.
+    /// [`Error::Input`] for positions that the session does not have; [`Error::NoCheckpoint`] if
+    /// the model has recurrent layers and neither the session nor a checkpoint ends at the last
+    /// position; [`Error::SavedState`] if writing fails; errors of the device.
     pub fn save_part(
         &mut self,
         positions: impl RangeBounds<usize>,
@@ -156,15 +157,15 @@ impl Session {
         out.write_sum().map_err(not_written)
     }
 
-    /// Goes on with saved positions, of which the first is the session's next: a session that was
+    /// Continues with saved positions, which must start at the session's end: a session that was
     /// saved whole is loaded into an empty one.
     ///
     /// # Errors
     ///
     /// [`Error::SavedState`] if the bytes are damaged, of another model, backend, arithmetic or
-    /// version, or longer than the context; [`Error::Input`] if the session ends elsewhere than
-    /// where the saved positions begin; [`Error::NoRoom`]; what the device reports. The session is
-    /// then as it was.
+    /// version, or longer than the context; [`Error::Input`] if the session does not end where the
+    /// saved positions begin; [`Error::NoRoom`] if memory is short; errors of the device. The
+    /// session is then as it was before.
     pub fn load_state(&mut self, input: &mut dyn Read) -> Result<()> {
         let runtime = Arc::clone(&self.runtime);
         let header = SnapshotHeader::read(&runtime, input)?;
@@ -199,8 +200,8 @@ impl Session {
         Ok(())
     }
 
-    /// Reads some parts and their checksum. What is written before that was right is of no meaning
-    /// to the session.
+    /// Reads some parts and verifies their checksum. The session does not use the written parts
+    /// before that succeeds.
     fn load_parts(
         &self,
         parts: &mut dyn Iterator<Item = StatePart>,
@@ -225,7 +226,7 @@ impl Session {
         Ok(bytes)
     }
 
-    /// Positions that a range means; what there is not is refused later.
+    /// Resolves a range to positions. Callers check that they exist.
     fn positions_of(&self, range: &impl RangeBounds<usize>) -> Range<usize> {
         let begin = match range.start_bound() {
             Bound::Included(first) => *first,

@@ -1,4 +1,4 @@
-//! Checksums of what is written and read.
+//! Checksums of written and read bytes.
 
 use std::hash::Hasher as _;
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ pub(super) fn not_read(error: io::Error) -> Error {
     }
 }
 
-/// Hashes what it passes on.
+/// Hashes the bytes that it writes.
 pub(super) struct Hashed<'a> {
     out: &'a mut dyn Write,
     hash: XxHash3_64,
@@ -48,7 +48,7 @@ impl Write for Hashed<'_> {
     }
 }
 
-/// Hashes what it reads.
+/// Hashes the bytes that it reads.
 pub(super) struct Hashing<'a> {
     input: &'a mut dyn Read,
     hash: XxHash3_64,

@@ -1,6 +1,6 @@
-//! What each architecture's keys mean in the config of the family.
+//! Translates the keys of each architecture into the config of its family.
 //!
-//! Keys and what follows from their absence are those of llama.cpp, whose converters write them.
+//! Keys and their defaults are those of llama.cpp, whose converters write them.
 
 use serde_json::{Value as Json, json};
 
@@ -8,7 +8,7 @@ use super::keys::Keys;
 use crate::error::Result;
 use crate::format::{Checkpoint, Value};
 
-/// An architecture whose family runs here.
+/// An architecture whose family is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Architecture {
     Qwen3Moe,
@@ -44,16 +44,17 @@ const NAMES: [(&str, Architecture); 14] = [
     ("olmoe", Architecture::Olmoe),
 ];
 
-/// `expert_gating_func`.
+/// Values of `expert_gating_func`.
 pub(super) const SOFTMAX: u64 = 1;
 pub(super) const SIGMOID: u64 = 2;
-/// A softmax of the chosen logits alone: the same as one of all that is made to sum to 1.
+/// A softmax over only the selected logits equals one over all, normalised to sum to 1.
 pub(super) const SOFTMAX_OF_CHOSEN: u64 = 3;
 
-/// Converters store a tenth of YaRN's `mscale_all_dim` in f32: digits behind these are rounding.
+/// Precision of `mscale_all_dim`. Converters store a tenth of it in f32; further digits are
+/// rounding errors.
 const MSCALE_STEPS: f64 = 1e6;
 
-/// All names, for messages.
+/// Returns all names, for messages.
 pub(super) fn known_names() -> String {
     NAMES.map(|(name, _)| name).join(", ")
 }
@@ -77,7 +78,7 @@ impl Architecture {
         }
         rope(keys)?;
         if self == Self::GptOss {
-            // No key says so: the published models were trained like this.
+            // GGUF has no key for this; the published models were trained without rounding.
             keys.set("rope_scaling.truncate", false);
         }
         Ok(())
@@ -101,7 +102,7 @@ impl Architecture {
         sigmoid_experts(keys, if self == Self::GlmDsa { SIGMOID } else { SOFTMAX })
     }
 
-    /// What is not the same of architectures with grouped-query attention.
+    /// Translates the keys that differ between architectures with grouped-query attention.
     fn with_attention(self, keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
         let shared_inner = "expert_shared_feed_forward_length";
         match self {
@@ -163,11 +164,11 @@ const Q_BIAS: &str = "model.layers.0.self_attn.q_proj.bias";
 const Q_NORM: &str = "model.layers.0.self_attn.q_norm.weight";
 const KV_BIAS: &str = "model.layers.0.self_attn.kv_a_proj_with_mqa.bias";
 
-/// What every architecture has.
+/// Translates the keys that all architectures share.
 fn frame(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
     let n_layers = keys.count("block_count")?;
     let n_predicting = keys.count_opt("nextn_predict_layers")?.unwrap_or(0);
-    // The layers that predict further tokens are counted too.
+    // The block count includes layers for multi-token prediction.
     keys.set_from("num_hidden_layers", "block_count", n_layers.saturating_sub(n_predicting));
     keys.copy("max_position_embeddings", "context_length")?;
     keys.copy("hidden_size", "embedding_length")?;
@@ -191,7 +192,7 @@ fn frame(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
     Ok(())
 }
 
-/// Grouped-query attention.
+/// Translates grouped-query attention.
 fn attention(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
     let n_heads = keys.count("attention.head_count")?;
     keys.set_from("num_attention_heads", "attention.head_count", n_heads);
@@ -209,13 +210,13 @@ fn attention(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
     let hidden = keys.count("embedding_length")?;
     let width = width.unwrap_or_else(|| hidden.checked_div(n_heads).unwrap_or(0));
     let n_rotated = keys.count_opt("rope.dimension_count")?.unwrap_or(width);
-    // Half a channel more: the product with the width is rounded down to the count again.
+    // Half a channel is added, so that the product with the width rounds down to the exact count.
     let factor = (n_rotated as f64 + 0.5) / width.max(1) as f64;
     keys.set_from("partial_rotary_factor", "rope.dimension_count", factor);
     Ok(())
 }
 
-/// Gated DeltaNet, and which layers have it.
+/// Translates gated DeltaNet and the layers that have it.
 fn delta(keys: &mut Keys<'_>) -> Result<()> {
     keys.copy("linear_conv_kernel_dim", "ssm.conv_kernel")?;
     keys.copy("linear_key_head_dim", "ssm.state_size")?;
@@ -243,8 +244,8 @@ fn delta(keys: &mut Keys<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Latent attention. Older files have the widths of heads where newer ones have those of the
-/// latent.
+/// Translates multi-head latent attention. Older files have the widths of heads under keys that
+/// hold the widths of the latent in newer ones.
 fn mla(keys: &mut Keys<'_>) -> Result<()> {
     keys.copy("num_attention_heads", "attention.head_count")?;
     keys.copy_opt("q_lora_rank", "attention.q_lora_rank")?;
@@ -262,7 +263,7 @@ fn mla(keys: &mut Keys<'_>) -> Result<()> {
     Ok(())
 }
 
-/// mixtral and olmoe, whose experts are as wide as a dense layer would be.
+/// Translates mixtral and olmoe, whose experts have the width of a dense layer.
 fn plain_experts(keys: &mut Keys<'_>, is_mixtral: bool) -> Result<()> {
     keys.set("model_type", if is_mixtral { "mixtral" } else { "olmoe" });
     if keys.count_opt("expert_count")?.unwrap_or(0) == 0 {
@@ -273,14 +274,14 @@ fn plain_experts(keys: &mut Keys<'_>, is_mixtral: bool) -> Result<()> {
     softmax_experts(keys, silent)
 }
 
-/// What llama.cpp does with weights of experts where no key says it.
+/// The default of llama.cpp for the weights of experts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WhereSilent {
     Normalised,
     Plain,
 }
 
-/// Counts and widths of routed experts.
+/// Translates counts and widths of routed experts.
 fn experts(keys: &mut Keys<'_>) -> Result<()> {
     keys.copy("num_experts", "expert_count")?;
     keys.copy("num_experts_per_tok", "expert_used_count")?;
@@ -288,7 +289,7 @@ fn experts(keys: &mut Keys<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Which positions each one sees, up to a number of them all.
+/// Translates the limit of sparse attention: up to it, every position is visible.
 fn indexer(keys: &mut Keys<'_>) -> Result<()> {
     keys.copy("index_topk", "attention.indexer.top_k")?;
     let others = ["head_count", "key_length", "types"];
@@ -296,7 +297,7 @@ fn indexer(keys: &mut Keys<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Dense layers and the shared expert of hy_v3, which not every file has keys for.
+/// Translates the dense layers and the shared expert of hy_v3. Some files lack the keys.
 fn hy_layers(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
     let is_dense = |layer: &u64| {
         !checkpoint.tensors.contains_key(&format!("model.layers.{layer}.mlp.gate.weight"))
@@ -316,7 +317,7 @@ fn hy_layers(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
     Ok(())
 }
 
-/// Experts behind a softmax.
+/// Translates experts with a softmax router.
 fn softmax_experts(keys: &mut Keys<'_>, silent: WhereSilent) -> Result<()> {
     check_gate(keys, &[SOFTMAX, SOFTMAX_OF_CHOSEN], SOFTMAX)?;
     experts(keys)?;
@@ -335,7 +336,7 @@ fn softmax_experts(keys: &mut Keys<'_>, silent: WhereSilent) -> Result<()> {
     Ok(())
 }
 
-/// Experts behind a sigmoid with a correction, in groups.
+/// Translates experts with a sigmoid router, a correction bias and groups.
 fn sigmoid_experts(keys: &mut Keys<'_>, default_gate: u64) -> Result<()> {
     check_gate(keys, &[SIGMOID], default_gate)?;
     let n_experts = keys.count("expert_count")?;
@@ -346,7 +347,7 @@ fn sigmoid_experts(keys: &mut Keys<'_>, default_gate: u64) -> Result<()> {
     keys.copy_or("routed_scaling_factor", "expert_weights_scale", json!(1.0))?;
     keys.copy_or("n_shared_experts", "expert_shared_count", json!(0))?;
     keys.copy_or("first_k_dense_replace", "leading_dense_block_count", json!(0))?;
-    // Files of before groups were stored: of the published models DeepSeek V3 and R1 have groups.
+    // Older files lack groups: of the published models only DeepSeek V3 and R1 have them.
     let has_groups = default_gate == SOFTMAX && n_experts == 256;
     let (n_groups, n_kept) = if has_groups { (8, 4) } else { (1, 1) };
     keys.copy_or("n_group", "expert_group_count", json!(n_groups))?;
@@ -355,7 +356,7 @@ fn sigmoid_experts(keys: &mut Keys<'_>, default_gate: u64) -> Result<()> {
     Ok(())
 }
 
-/// Files have exactly 1 where nothing is scaled.
+/// Returns whether a factor is exactly 1, as files have it for unscaled values.
 fn is_one(factor: f64) -> bool {
     factor.to_bits() == 1_f64.to_bits()
 }
@@ -371,7 +372,7 @@ fn check_gate(keys: &mut Keys<'_>, known: &[u64], default: u64) -> Result<()> {
     Err(keys.refused(key, &advice))
 }
 
-/// How positions turn, and how that is stretched.
+/// Translates the rope and its scaling.
 fn rope(keys: &mut Keys<'_>) -> Result<()> {
     keys.copy_or("rope_theta", "rope.freq_base", json!(10_000.0))?;
     let kind = keys.text_opt("rope.scaling.type")?;
@@ -397,7 +398,7 @@ fn rope(keys: &mut Keys<'_>) -> Result<()> {
             keys.copy_opt(config_key, &format!("rope.scaling.{key}"))?;
         }
         if let Some(multiplier) = multiplier {
-            // Of the published models, `mscale` is the same.
+            // In the published models `mscale` has the same value.
             let mscale = (multiplier * 10.0 * MSCALE_STEPS).round() / MSCALE_STEPS;
             let key = "rope.scaling.yarn_log_multiplier";
             keys.set_from("rope_scaling.mscale_all_dim", key, mscale);

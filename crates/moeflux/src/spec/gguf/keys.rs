@@ -1,7 +1,7 @@
-//! The keys of an architecture, taken one by one into a config.
+//! Translates the keys of an architecture into a config.
 //!
-//! **Invariant:** in the end every key of the architecture was taken, or is known to change
-//! nothing.
+//! **Invariant:** at the end every key of the architecture was taken, or is known to have no
+//! effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,18 +11,18 @@ use serde_json::{Map, Number, Value as Json};
 use crate::error::{Error, Result};
 use crate::format::{Gguf, Metadata, RawConfig, Value};
 
-/// Change nothing of what is computed for text.
+/// Keys without effect on text.
 const WITHOUT_EFFECT: [&str; 4] =
     ["tensor_data_layout", "rope.dimension_sections", "rope.scaling.finetuned", "pooling_type"];
 
-/// Takes keys of a file.
+/// The keys of a file, and the config built from them.
 pub(super) struct Keys<'a> {
     path: &'a Path,
     metadata: &'a Metadata,
     architecture: &'a str,
     taken: BTreeSet<String>,
     config: Map<String, Json>,
-    /// By key of the config: that of the file.
+    /// Key in the file for each key of the config.
     names: BTreeMap<String, String>,
 }
 
@@ -38,7 +38,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The config, if no key is left over.
+    /// Returns the config, if every key was taken or has no effect.
     pub(super) fn into_config(self) -> Result<RawConfig> {
         let prefix = format!("{}.", self.architecture);
         let strange = self.metadata.entries().map(|(key, _)| key).find(|key| {
@@ -58,7 +58,7 @@ impl<'a> Keys<'a> {
         self.metadata
     }
 
-    /// The key of the architecture with its value.
+    /// Takes a key of the architecture. Returns its full name and its value.
     fn take(&mut self, key: &str) -> (String, Option<&'a Value>) {
         let full = format!("{}.{key}", self.architecture);
         let value = self.metadata.get(&full);
@@ -66,8 +66,8 @@ impl<'a> Keys<'a> {
         (full, value)
     }
 
-    /// The key as a number or a truth value of the config; a list must have one value throughout,
-    /// as files with a value per layer have them.
+    /// Takes a key as a value of the config. A list, as in files with a value per layer, must have
+    /// the same value throughout.
     pub(super) fn value(&mut self, key: &str) -> Result<Option<Json>> {
         let (full, value) = self.take(key);
         let Some(value) = value else { return Ok(None) };
@@ -90,7 +90,7 @@ impl<'a> Keys<'a> {
         json.map(Some).ok_or_else(wrong)
     }
 
-    /// Says that these keys of the file, if they are there, are expressed by others.
+    /// Marks keys as taken: other keys determine their values.
     pub(super) fn skip(&mut self, keys: &[&str]) {
         for key in keys {
             self.take(key);
@@ -130,19 +130,19 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Copies a key that must be there.
+    /// Copies a required key.
     pub(super) fn copy(&mut self, config_key: &str, key: &str) -> Result<()> {
         if self.copy_opt(config_key, key)? { Ok(()) } else { Err(self.missing(key)) }
     }
 
-    /// Copies a key; answers whether it is there.
+    /// Copies a key. Returns whether it is present.
     pub(super) fn copy_opt(&mut self, config_key: &str, key: &str) -> Result<bool> {
         let Some(value) = self.value(key)? else { return Ok(false) };
         self.set_from(config_key, key, value);
         Ok(true)
     }
 
-    /// Copies a key, or sets what holds without it.
+    /// Copies a key, or sets a default.
     pub(super) fn copy_or(&mut self, config_key: &str, key: &str, default: Json) -> Result<()> {
         if !self.copy_opt(config_key, key)? {
             self.set_from(config_key, key, default);
@@ -150,13 +150,13 @@ impl<'a> Keys<'a> {
         Ok(())
     }
 
-    /// Sets a key of the config that follows from one of the file.
+    /// Sets a key of the config that is derived from a key of the file.
     pub(super) fn set_from(&mut self, config_key: &str, key: &str, value: impl Into<Json>) {
         self.names.insert(config_key.to_owned(), self.full(key));
         self.set(config_key, value);
     }
 
-    /// Sets a key of the config; a dot leads into an object.
+    /// Sets a key of the config. A dot leads into an object.
     pub(super) fn set(&mut self, config_key: &str, value: impl Into<Json>) {
         let Some((outer, inner)) = config_key.split_once('.') else {
             self.config.insert(config_key.to_owned(), value.into());
@@ -176,13 +176,13 @@ impl<'a> Keys<'a> {
         Error::malformed(self.path, format!("key `{}` is missing", self.full(key)))
     }
 
-    /// An error about a key of the file that should have been `expected`.
+    /// Returns an error about a key of the file that is not `expected`.
     pub(super) fn wrong(&self, full_key: &str, expected: &str) -> Error {
         let found = self.metadata.get(full_key).map_or("absent", Value::kind);
         Error::malformed(self.path, format!("`{full_key}` is {found}; expected {expected}"))
     }
 
-    /// An error about a value that cannot be run.
+    /// Returns an error about a value that cannot be run.
     pub(super) fn refused(&self, key: &str, advice: &str) -> Error {
         self.unsupported(&self.full(key), advice)
     }

@@ -1,8 +1,8 @@
-//! The metadata of a GGUF file to a [`ModelSpec`]: translated into the config that the model was
-//! published with, which is parsed as any other.
+//! Parses the metadata of a GGUF file into a [`ModelSpec`]. The metadata is translated into the
+//! config that the model was published with, which is then parsed like any other.
 //!
-//! **Invariant:** what is not known is refused by name: architectures, and keys of an architecture,
-//! because they may change what is computed. Keys in messages are those of the file.
+//! **Invariant:** unknown architectures and unknown keys of an architecture are refused, because
+//! they may change the computation; the error names them. Keys in messages are those of the file.
 
 mod keys;
 mod architectures;
@@ -19,12 +19,12 @@ use crate::format::{Checkpoint, Gguf};
 use architectures::{Architecture, known_names};
 use keys::Keys;
 
-/// What a pack of a GGUF file says of matrices that were quantised to affine: the section
+/// Key under which the pack of a GGUF file describes requantised matrices: the section
 /// `quantization` of a `config.json`.
 pub(crate) const QUANTISATION_KEY: &str = "moeflux.quantization";
 
 impl ModelSpec {
-    /// The model that a GGUF file's metadata describe.
+    /// Parses the model that a GGUF file's metadata describes.
     ///
     /// # Errors
     ///
@@ -32,7 +32,7 @@ impl ModelSpec {
     ///
     /// # Panics
     ///
-    /// If the checkpoint is no GGUF file.
+    /// If the checkpoint is not a GGUF file.
     pub fn from_gguf(checkpoint: &Checkpoint) -> Result<Self> {
         let gguf = checkpoint.gguf.as_ref().expect("a GGUF file has metadata");
         let architecture = architecture(gguf)?;
@@ -52,7 +52,7 @@ impl ModelSpec {
                 (MixerSpec::GatedDelta(delta), Architecture::Qwen35Moe) => {
                     delta.order = HeadOrder::Tiled;
                 }
-                // Rows of queries and keys were reordered, for the other way to turn them.
+                // Rows of queries and keys were reordered for the other pairing.
                 (MixerSpec::Attention(attention), Architecture::Llama) => {
                     attention.rope.pairing = Pairing::Neighbours;
                 }
@@ -63,7 +63,7 @@ impl ModelSpec {
     }
 }
 
-/// Whether the metadata count experts, whatever the architecture is called.
+/// Returns whether the metadata has a non-zero expert count, for any architecture.
 fn has_experts(gguf: &Gguf) -> bool {
     let keys = gguf.metadata.entries().map(|(key, _)| key);
     keys.filter(|key| key.ends_with(".expert_count"))

@@ -1,8 +1,7 @@
-//! A [`ModelSpec`] to the keys of a GGUF file that describe it: the other direction of
-//! `architectures`.
+//! Converts a [`ModelSpec`] into the keys of a GGUF file: the inverse of `architectures`.
 //!
-//! **Invariant:** what these keys cannot say is refused, because the keys are read back and
-//! compared. Keys have the names and types that llama.cpp's converters write.
+//! **Invariant:** a model that these keys cannot describe is refused, because the keys are read
+//! back and compared. Keys have the names and types that llama.cpp's converters write.
 
 use std::path::Path;
 
@@ -15,17 +14,17 @@ use crate::spec::{
 
 use super::architectures::{SIGMOID, SOFTMAX};
 
-/// Of block formats; llama.cpp warns without it.
+/// Version of the block formats; llama.cpp warns if it is absent.
 const QUANTISATION_VERSION: u32 = 2;
 
-/// A scale of attention that is computed from a stored multiplier is this close to the original.
+/// Relative tolerance of an attention scale that is computed from a stored multiplier.
 const SCALE_TOLERANCE: f32 = 1e-6;
 
-/// Digits behind these of a multiplier that is computed from a scale are rounding.
+/// Precision of a multiplier computed from a scale; further digits are rounding errors.
 const MSCALE_STEPS: f64 = 1e4;
 
 impl Family {
-    /// `general.architecture` of its GGUF files.
+    /// Returns `general.architecture` of its GGUF files.
     #[must_use]
     pub fn gguf_architecture(self) -> &'static str {
         match self {
@@ -46,7 +45,7 @@ impl Family {
         }
     }
 
-    /// `tokenizer.ggml.pre` of its GGUF files.
+    /// Returns `tokenizer.ggml.pre` of its GGUF files.
     #[must_use]
     pub fn gguf_pre(self) -> &'static str {
         match self {
@@ -65,7 +64,7 @@ impl Family {
 }
 
 impl ModelSpec {
-    /// The keys of a GGUF file that has this model.
+    /// Returns the keys of a GGUF file with this model.
     #[must_use]
     pub fn gguf_pairs(&self) -> NewPairs {
         let architecture = self.family.gguf_architecture();
@@ -113,11 +112,11 @@ impl ModelSpec {
         keys.pairs
     }
 
-    /// Refuses a model that the keys of this file, which were made of it, do not describe.
+    /// Checks that the keys of a file made from this model describe it.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] that names the first layer that differs.
+    /// [`Error::Unsupported`] with the first layer that differs; as [`ModelSpec::from_gguf`].
     pub fn check_gguf(&self, path: &Path, checkpoint: &Checkpoint) -> Result<()> {
         let read = Self::from_gguf(checkpoint)?;
         let mut expected = self.clone().without_what_gguf_lacks();
@@ -157,7 +156,7 @@ fn dense_inner(ffn: &FfnSpec) -> Option<usize> {
     }
 }
 
-/// Numbers of a file are f32.
+/// Rounds parameters to f32, as files store them, and accepts a scale within tolerance.
 fn forget_rounding(expected: &mut MixerSpec, found: &mut MixerSpec) {
     let round = |rope: &mut RopeSpec| {
         let round = |value: &mut f64| *value = f64::from(to_f32(*value));
@@ -194,7 +193,7 @@ fn to_f32(value: f64) -> f32 {
     value as f32
 }
 
-/// Keys behind the name of an architecture.
+/// The keys of a file, prefixed with the name of the architecture.
 struct NewKeys {
     architecture: &'static str,
     pairs: NewPairs,
@@ -206,7 +205,7 @@ impl NewKeys {
     }
 
     fn count(&mut self, key: &str, value: usize) {
-        // A spec's sizes are far below this.
+        // A spec's sizes are far below the maximum.
         self.add(key, NewValue::U32(u32::try_from(value).unwrap_or(u32::MAX)));
     }
 
@@ -222,8 +221,8 @@ impl NewKeys {
         self.rope(&spec.rope, None);
     }
 
-    /// Pairs of channels that turn with time, height and width: all the same for text, but
-    /// llama.cpp does not open a file that does not say.
+    /// Adds the channel pairs that rotate with time, height and width. They are equivalent for
+    /// text, but llama.cpp refuses files without this key.
     fn sections(&mut self, n_pairs: usize) {
         let third = n_pairs / 3;
         let sections = [n_pairs - 2 * third, third, third, 0];
@@ -233,7 +232,7 @@ impl NewKeys {
 
     fn mla(&mut self, spec: &MlaSpec) {
         self.count("attention.head_count", spec.n_heads);
-        // What is kept of a position serves all heads.
+        // All heads share the cached state of a position.
         self.count("attention.head_count_kv", 1);
         if let Some(rank) = spec.q_rank {
             self.count("attention.q_lora_rank", rank);
@@ -247,8 +246,8 @@ impl NewKeys {
         self.rope(&spec.rope, Some(f64::from(spec.scale) / plain));
     }
 
-    /// `score_factor`: what the scores of latent attention are multiplied by, beside the root of
-    /// the width.
+    /// Adds the rope. `score_factor` is the factor of the scores in latent attention, besides the
+    /// root of the width.
     fn rope(&mut self, rope: &RopeSpec, score_factor: Option<f64>) {
         self.count("rope.dimension_count", rope.n_rotated);
         self.number("rope.freq_base", rope.theta);
@@ -285,7 +284,8 @@ impl NewKeys {
         self.count("ssm.inner_size", spec.n_v_heads * spec.v_dim);
     }
 
-    /// As an interval, which every version of llama.cpp reads, or by layer.
+    /// Adds the recurrent layers: as an interval if possible, which every version of llama.cpp
+    /// reads, otherwise by layer.
     fn recurrent_layers(&mut self, is_recurrent: &[bool]) {
         let interval = is_recurrent.iter().take_while(|it| **it).count() + 1;
         let mut layers = (1..).zip(is_recurrent);

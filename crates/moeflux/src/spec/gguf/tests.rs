@@ -1,4 +1,4 @@
-//! What metadata of GGUF files mean, and what is refused.
+//! Valid and refused metadata of GGUF files.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn whole(value: f32) -> Option<u32> {
     (value.fract() == 0.0).then_some(value as u32)
 }
 
-/// Keys of an architecture and their values, some changed.
+/// Parses the keys of an architecture with some values changed.
 fn spec_of(
     architecture: &str,
     keys: &[(&str, f32)],
@@ -91,7 +91,7 @@ fn widths_and_defaults_are_those_of_llama_cpp() {
     assert_eq!((attention.n_kv_heads, attention.head_dim), (2, 49));
     assert_eq!(moe.router, RouterSpec::Softmax { renormalise: true });
     assert!((attention.rope.theta - 10_000.0).abs() < 1e-9);
-    // Every count survives its way through a fraction of the width.
+    // Every count survives the conversion to a fraction of the width and back.
     for n in (2..=48_u8).step_by(2) {
         let changed = [("rope.dimension_count", Some(f32::from(n)))];
         let spec = spec_of("qwen3moe", &QWEN, &changed).unwrap();
@@ -134,7 +134,7 @@ fn heads_of_latent_attention_are_read_in_both_ways() {
     assert_eq!(widths(&older), (32, 16, 32));
 }
 
-/// No key says so.
+/// GGUF has no key for this.
 #[test]
 fn the_parts_of_gpt_oss_ropes_have_borders_that_are_not_rounded() {
     let scaled = [

@@ -1,7 +1,7 @@
-//! What compressed-tensors says of its weights: one scheme for all tensors that are quantised.
+//! Parses the quantisation of compressed-tensors: one scheme for all quantised tensors.
 //!
-//! **Invariant:** a scheme that comes out is one whose tensors can be read. Which tensors it holds
-//! for, `targets` and `ignore`, is not read: tensors that are quantised have types of their own.
+//! **Invariant:** every scheme returned is one whose tensors can be read. `targets` and `ignore`
+//! are not read, because quantised tensors are recognised by their types.
 
 use moeflux_kernels::Fp8Spread;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use super::{NativeFormat, QuantParams, Quantisation, WAY_OUT, block};
 use crate::error::Result;
 use crate::format::Section;
 
-/// Groups of tensors that are described; published models have one or two.
+/// Upper bound on groups of tensors that are read; published models have one or two.
 const GROUPS_MAX: usize = 64;
 
 pub(super) fn parse(section: &Section<'_>) -> Result<Quantisation> {
@@ -27,7 +27,7 @@ pub(super) fn parse(section: &Section<'_>) -> Result<Quantisation> {
     let mut schemes = Vec::new();
     for (name, _) in groups.entries().take(GROUPS_MAX) {
         let Some(group) = groups.section(name)? else { continue };
-        // A mixture says it in each group.
+        // Configs with mixed formats state it in each group.
         schemes.push(scheme(&group, group.str_opt("format")?.or(format))?);
     }
     match schemes.as_slice() {
@@ -42,7 +42,7 @@ pub(super) fn parse(section: &Section<'_>) -> Result<Quantisation> {
     }
 }
 
-/// What a group of tensors is stored in.
+/// Returns the format of a group of tensors.
 fn scheme(group: &Section<'_>, format: Option<&str>) -> Result<NativeFormat> {
     let Some(weights) = group.section("weights")? else {
         return Err(group.missing("weights"));

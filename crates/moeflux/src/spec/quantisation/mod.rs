@@ -1,8 +1,8 @@
-//! How a config says that its weights were quantised: by MLX, in FP8 blocks, in MXFP4, or by
+//! Parses the quantisation that a config declares: MLX affine, FP8 blocks, MXFP4, or
 //! compressed-tensors.
 //!
-//! **Invariant:** a kind that is not known is refused by its name. Does not know which tensors
-//! there are: what holds for one is looked up by its canonical name.
+//! **Invariant:** an unknown kind is refused, and the error names it. The tensors of the checkpoint
+//! are not known here; parameters are looked up by canonical name.
 
 mod compressed;
 
@@ -16,14 +16,14 @@ use super::{NativeFormat, QuantParams, Quantisation};
 use crate::error::{Error, Result};
 use crate::format::{Section, canonical_name};
 
-/// Keys of an MLX section that are not tensors.
+/// Keys of an MLX section that do not name tensors.
 const SETTINGS: [&str; 4] = ["group_size", "bits", "mode", "quant_method"];
 
 const WAY_OUT: &str = "use the published bf16, fp8 or mxfp4 files, or an MLX conversion to affine \
                        2 to 8 bits";
 
 pub(super) fn parse(config: &Config<'_>) -> Result<Quantisation> {
-    // MLX writes the same twice, and leaves a wrapper's own one inside.
+    // MLX writes the section twice, and leaves that of a wrapped model inside.
     let places = [
         (&config.root, "quantization"),
         (&config.root, "quantization_config"),
@@ -35,7 +35,7 @@ pub(super) fn parse(config: &Config<'_>) -> Result<Quantisation> {
             return match section.str_opt("quant_method")? {
                 None | Some("affine") => mlx(&section),
                 Some("fp8") => fp8(&section),
-                // Which tensors are stored so follows from their types.
+                // The tensors that have it are recognised by their types.
                 Some("mxfp4") => Ok(Quantisation::of_native(NativeFormat::Mxfp4)),
                 Some("compressed-tensors") => compressed::parse(&section),
                 Some(_) => Err(refused(&section, "quant_method")),
@@ -64,7 +64,7 @@ fn fp8(section: &Section<'_>) -> Result<Quantisation> {
     Ok(Quantisation::of_native(NativeFormat::Fp8(spread)))
 }
 
-/// Blocks of FP8, if there are such.
+/// Returns the FP8 blocks of these sizes, if they are supported.
 fn block(sizes: Option<&[usize]>) -> Option<Fp8Spread> {
     let size = |n: usize| u8::try_from(n).ok().filter(|n| matches!(n, 32 | 64 | 128));
     let &[n_rows, n_cols] = sizes? else { return None };
@@ -107,7 +107,7 @@ fn one_tensor(
     params(&tensor, bits, group)
 }
 
-/// Bits and group of affine codes; `None` of MXFP4, which has one of each.
+/// Returns bits and group of affine weights; `None` for MXFP4, whose values are fixed.
 fn params(section: &Section<'_>, bits: usize, group: usize) -> Result<Option<QuantParams>> {
     match section.str_opt("mode")? {
         None | Some("affine") => {}

@@ -1,4 +1,4 @@
-//! What each family's config means, next to what transformers makes of it.
+//! The configs of each family, compared with transformers.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Configs as published, changed key by key, and damaged at random.
+//! Published configs, changed key by key, and damaged at random.
 
 mod families;
 mod refused;
@@ -51,7 +51,7 @@ fn parse(config: &Value) -> Result<ModelSpec> {
     ModelSpec::from_config(&raw)
 }
 
-/// The config with one key (`a` or `a.b`) set, or removed by `ABSENT`.
+/// Returns the config with one key (`a` or `a.b`) set, or removed if the value is `ABSENT`.
 fn with(text: &str, key: &str, value: Value) -> Value {
     let mut config: Value = serde_json::from_str(text).unwrap();
     let (outer, inner) = key.split_once('.').map_or((None, key), |(o, i)| (Some(o), i));
@@ -107,7 +107,7 @@ fn attention_of(spec: &ModelSpec) -> &AttentionSpec {
     attention.unwrap()
 }
 
-/// One letter per layer: mixer, then `d`ense or `e`xperts.
+/// Returns letters per layer: the mixer, then `d`ense or `e`xperts.
 fn layers(spec: &ModelSpec) -> String {
     let letters = |layer: &LayerSpec| {
         let mixer = match layer.mixer {
@@ -349,7 +349,7 @@ fn published_formats_are_read_as_their_tools_write_them() {
     let spec = parse(&with(QWEN3, "quantization_config", ints)).unwrap();
     let params = QuantParams { bits: 4, group: 32 };
     assert_eq!(spec.quantisation, Quantisation::of_native(NativeFormat::Ints(params)));
-    // A router in affine codes among experts in MXFP4, and the other way round.
+    // An affine router among MXFP4 experts, and the other way round.
     let router = "model.layers.0.mlp.gate";
     let affine = json!({"bits": 8, "group_size": 64, "mode": "affine"});
     let four = json!({"bits": 4, "group_size": 32, "mode": "mxfp4"});
@@ -364,7 +364,7 @@ fn published_formats_are_read_as_their_tools_write_them() {
     }
 }
 
-/// A small generator: the test's seed is its whole state.
+/// A small generator whose whole state is the test's seed.
 struct Random(u64);
 
 impl Random {
@@ -375,7 +375,7 @@ impl Random {
         usize::try_from(self.0 >> 16).unwrap() % n
     }
 
-    /// Another value for one key, now and then in a nested object.
+    /// Changes the value of one key, sometimes in a nested object.
     fn damage(&mut self, config: &mut Value) {
         let hostile = [
             json!(null),

@@ -1,10 +1,10 @@
-//! Configs with one key changed to what cannot be.
+//! Configs with one key changed to an invalid value.
 
 use serde_json::{Value, json};
 
 use super::{ABSENT, DEEPSEEK, QWEN3, QWEN3_NEXT, QWEN35, parse, with};
 
-/// Changes one key of a config and wants the message to contain all of `expected`.
+/// Changes one key of a config and expects a message that contains all of `expected`.
 #[track_caller]
 fn refuses(text: &str, key: &str, value: Value, expected: &[&str]) {
     let message = parse(&with(text, key, value)).unwrap_err().to_string();
@@ -108,7 +108,7 @@ fn a_dense_model_is_called_one() {
             .contains("`model_type` is \"qwen3\": according to its config this is a dense model"),
         "{message}"
     );
-    // What a config leaves out is its family's default, and some of these have experts.
+    // Configs omit their family's defaults, and some of these families have experts.
     for sparse in ["dbrx", "jamba", "hunyuan_v1_moe", "deepseek_v4", "kimi_linear"] {
         config["model_type"] = json!(sparse);
         let message = parse(&config).unwrap_err().to_string();
@@ -159,7 +159,7 @@ fn other_quantisations_are_refused_by_name() {
     }
 }
 
-/// A section of compressed-tensors with these weights in its only group.
+/// Returns a section of compressed-tensors with these weights in its only group.
 fn compressed(format: &str, weights: &Value) -> Value {
     json!({"quant_method": "compressed-tensors", "format": format,
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}})

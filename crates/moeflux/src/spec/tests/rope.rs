@@ -1,4 +1,4 @@
-//! Ropes of configs against those of transformers.
+//! Ropes of configs compared with those of transformers.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::families::GPT_OSS;
 use super::{DEEPSEEK, GLM4, QWEN3, QWEN35, parse, rope_of};
 use crate::spec::MixerSpec;
 
-/// A rope computed by transformers 5.23.
+/// A rope as computed by transformers 5.23.
 struct Oracle {
     config: Value,
     n_rotated: usize,
@@ -82,7 +82,7 @@ fn ropes_are_those_of_transformers() {
         frequencies: [1.0, 0.617_445_7, 0.000_472_455_58, 2.530_587_2e-6],
         amplitude: 1.207_944_2,
     });
-    // With borders between its parts rounded, the middle would be 5.809e-4.
+    // If the limits of the blend were rounded, the middle value would be 5.809e-4.
     check_rope(&Oracle {
         config: with_rope(GPT_OSS, &[]),
         n_rotated: 64,

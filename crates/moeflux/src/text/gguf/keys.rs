@@ -1,7 +1,7 @@
-//! Values of a GGUF file's metadata by key and type.
+//! Reads a GGUF file's metadata by key and type.
 //!
-//! **Invariant:** a value of another type, and an array of another length than the vocabulary's, is
-//! an error that names the key.
+//! **Invariant:** a value of the wrong type, or an array whose length differs from the
+//! vocabulary's, is an error that names the key.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use crate::format::{Metadata, Value};
 use crate::text::files::{one_line, shown};
 
-/// How converters write that there is no such token: -1, or this as an unsigned number.
+/// An absent token, as converters write it: this unsigned number, or -1.
 const NO_TOKEN: u64 = 0xffff_ffff;
 
-/// The metadata of a file; errors begin with its name.
+/// The metadata of a file, with error messages that name it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keys<'a> {
     pub(super) path: &'a Path,
@@ -20,12 +20,12 @@ pub(super) struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    /// An error at a key.
+    /// Returns an error at a key.
     pub(super) fn refused(&self, key: &str, problem: impl AsRef<str>) -> Error {
         Error::malformed(self.path, one_line(&format!("`{}`: {}", shown(key), problem.as_ref())))
     }
 
-    /// A part of a tokenizer is not there.
+    /// Returns an error about a missing part of a tokenizer.
     pub(super) fn missing(&self, key: &str) -> Error {
         let problem = format!("`{key}` is missing");
         Error::UnknownTokenizer { path: self.path.to_owned(), problem }
@@ -76,7 +76,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// An index into a vocabulary of `n_tokens`.
+    /// Returns an index into a vocabulary of `n_tokens`.
     pub(super) fn token(&self, key: &str, n_tokens: usize) -> Result<Option<usize>> {
         let id = match self.metadata.get(key) {
             None | Some(Value::U64(NO_TOKEN) | Value::I64(-1)) => return Ok(None),
@@ -89,7 +89,7 @@ impl<'a> Keys<'a> {
         Ok(Some(id))
     }
 
-    /// Compares the length of an array with the vocabulary's.
+    /// Checks that the length of an array matches the vocabulary's.
     pub(super) fn check_len(&self, key: &str, len: usize, n_tokens: usize) -> Result<()> {
         if len == n_tokens {
             return Ok(());
@@ -98,7 +98,8 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// An empty array may have any type: writers guess it from the first element.
+/// Returns whether an array is empty. An empty array may have any type: writers infer it from the
+/// first element.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Bools(list) => list.is_empty(),

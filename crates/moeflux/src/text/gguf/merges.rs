@@ -1,45 +1,45 @@
-//! Merges that a file leaves out, from the texts of its tokens and how urgent each of them is.
+//! Derives merges that a file omits from the texts and priorities of its tokens.
 //!
-//! Any two tokens merge whose text together is a token. Tokens that are equally urgent are made in
-//! the order in which transformers makes them, so that the list is that of a `tokenizer.json`.
-//! **Invariant:** the bytes that are looked up are bounded, whatever the lengths of tokens.
+//! Two tokens merge if their concatenation is a token. Tokens of equal priority are ordered as in
+//! transformers, so that the list matches that of a `tokenizer.json`. **Invariant:** the number of
+//! bytes looked up is bounded, whatever the lengths of tokens.
 
 use std::cmp::Reverse;
 use std::ops::Range;
 
 use crate::text::pipeline::{MERGES_MAX, Merges, Vocabulary};
 
-/// Most bytes of texts that are looked up: the squares of all lengths. Of gpt-oss, which has runs
-/// of 256 characters, these are 32 MB.
+/// Maximum bytes looked up: the sum of the squares of all lengths. For gpt-oss, which has runs of
+/// 256 characters, these are 32 MB.
 const LOOKED_UP_BYTES_MAX: usize = 1 << 28;
 
-/// A token that may be cut in two.
+/// A token that may be split in two.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::text) struct Whole<'a> {
     pub(in crate::text) text: &'a str,
-    /// The greatest first.
+    /// Priority: the greatest first.
     pub(in crate::text) urgency: f64,
 }
 
-/// A cut of a token.
+/// A split of a token.
 struct Cut<'a> {
     whole: &'a Whole<'a>,
     ids: (u32, u32),
-    /// Bytes and characters before the cut; characters behind it.
+    /// Bytes and characters before the split; characters after it.
     at: usize,
     n_chars: (usize, usize),
 }
 
-/// How cuts of equally urgent tokens follow each other.
+/// The order of splits of tokens with equal priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::text) enum Ties {
-    /// In order of the tokens, then of the parts' ids.
+    /// By token, then by the ids of the parts.
     ById,
-    /// Long parts first, the left one before the right one; then as above.
+    /// Long parts first, the left part before the right one; then as above.
     LongPartsFirst,
 }
 
-/// The merges of all tokens, which come in ascending order of ids.
+/// Returns the merges of all tokens, which must be in ascending order of ids.
 pub(in crate::text) fn merges(
     wholes: &[Whole<'_>],
     vocabulary: &Vocabulary,

@@ -1,10 +1,10 @@
-//! Turns the metadata of a GGUF file into what a folder's small files say about text: tokenizer,
-//! tokens that have a role, tokens that end an answer, chat template, sampling.
+//! Reads the text-related metadata of a GGUF file: tokenizer, special tokens, end tokens, chat
+//! template and sampling parameters.
 //!
-//! A GGUF has the vocabulary, and instead of the steps that split a text a name for them
-//! (`recipes`). What comes out goes through the same checks as a `tokenizer.json`.
-//! **Invariant:** an unknown name, and a list that does not fit the others, is an error that names
-//! the key. A file without any tokens says nothing; it is an error where a tokenizer is asked for.
+//! A GGUF file has the vocabulary, but only a name for the steps that split a text (`recipes`). The
+//! result passes the same checks as a `tokenizer.json`. **Invariant:** an unknown name, or a list
+//! that does not match the others, is an error that names the key. A file without tokens is
+//! accepted, except where a tokenizer is required.
 
 mod keys;
 pub(super) mod recipes;
@@ -51,8 +51,8 @@ const ROLES: [(&str, &str); 7] = [
 
 const ENDS: [&str; 3] = [EOS, "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 
-/// Tokens that end an answer in every model that has them. A GGUF names one or two, where the
-/// `generation_config.json` that it was made from often lists more.
+/// Tokens that end an answer in every model that has them. A GGUF file names one or two; the
+/// `generation_config.json` of its source often lists more.
 const END_TEXTS: [&str; 14] = [
     "<|im_end|>",
     "<|endoftext|>",
@@ -70,7 +70,7 @@ const END_TEXTS: [&str; 14] = [
     "</s>",
 ];
 
-/// Keys of sampling, and their names in a `generation_config.json`.
+/// Keys of sampling parameters, and their names in a `generation_config.json`.
 const SAMPLING: [(&str, &str); 5] = [
     ("general.sampling.temp", "temperature"),
     ("general.sampling.top_k", "top_k"),
@@ -83,8 +83,8 @@ impl Tokenizer {
     /// Reads the metadata of the GGUF file at `path`, for a model with `vocab_rows` embedding rows.
     ///
     /// # Errors
-    /// [`Error::UnknownTokenizer`] for a name that is not known here; a list that is missing, or
-    /// does not fit the others; an id that has no embedding row.
+    /// [`Error::UnknownTokenizer`] for an unknown name; if a list is missing or does not match the
+    /// others; if an id has no embedding row.
     pub(crate) fn of_gguf(path: &Path, metadata: &Metadata, vocab_rows: usize) -> Result<Self> {
         let keys = Keys { path, metadata };
         let model = keys.text(MODEL)?.unwrap_or("none");
@@ -95,7 +95,7 @@ impl Tokenizer {
             other => return Err(unknown(&keys, MODEL, other)),
         };
         let listed = Listed::read(keys)?;
-        // Without them a text would be split as if it had no special tokens.
+        // Without types, special tokens in a text would be split like ordinary text.
         if keys.integers(TOKEN_TYPE)?.is_none() {
             return Err(keys.missing(TOKEN_TYPE));
         }
@@ -109,10 +109,10 @@ impl Tokenizer {
 }
 
 impl SpecialTokens {
-    /// Reads the metadata of the GGUF file at `path`. Without a vocabulary nothing has a role.
+    /// Reads the metadata of the GGUF file at `path`. Without a vocabulary no token has a role.
     ///
     /// # Errors
-    /// A value of the wrong type, or an id without a token.
+    /// If a value has the wrong type, or an id has no token.
     pub(crate) fn of_gguf(path: &Path, metadata: &Metadata) -> Result<Self> {
         let keys = Keys { path, metadata };
         match metadata.get(TOKENS) {
@@ -126,7 +126,7 @@ impl EndTokens {
     /// Reads the metadata of the GGUF file at `path`.
     ///
     /// # Errors
-    /// A value of the wrong type, or an id without a token.
+    /// If a value has the wrong type, or an id has no token.
     pub(crate) fn of_gguf(path: &Path, metadata: &Metadata) -> Result<Self> {
         let keys = Keys { path, metadata };
         if metadata.get(TOKENS).is_none() {
@@ -143,11 +143,11 @@ impl EndTokens {
     }
 }
 
-/// The chat templates of the GGUF file at `path` by name: `tokenizer.chat_template`, and one for
-/// tools beside it. None in a base model.
+/// Returns the chat templates of the GGUF file at `path` by name: `tokenizer.chat_template`, and
+/// possibly a separate one for tools. Base models have none.
 ///
 /// # Errors
-/// A value that is no string.
+/// If a value is not a string.
 pub(crate) fn gguf_templates(path: &Path, metadata: &Metadata) -> Result<Vec<(String, String)>> {
     let keys = Keys { path, metadata };
     let mut sources: Vec<(String, String)> = Vec::new();
@@ -160,10 +160,10 @@ pub(crate) fn gguf_templates(path: &Path, metadata: &Metadata) -> Result<Vec<(St
     Ok(sources)
 }
 
-/// How the makers want the model sampled, as a `generation_config.json` says it.
+/// Returns the recommended sampling parameters in the form of a `generation_config.json`.
 ///
 /// # Errors
-/// A value that is no number.
+/// If a value is not a finite number.
 pub(crate) fn gguf_generation_config(path: &Path, metadata: &Metadata) -> Result<Json> {
     let mut json = Map::new();
     for (key, name) in SAMPLING {
@@ -171,7 +171,7 @@ pub(crate) fn gguf_generation_config(path: &Path, metadata: &Metadata) -> Result
             None => continue,
             Some(Value::U64(value)) => json!(value),
             Some(Value::I64(value)) => json!(value),
-            // Most are stored as f32: 0.6 is meant, not 0.6000000238418579.
+            // Most are stored as f32: 0.6 is intended, not 0.6000000238418579.
             Some(Value::F64(value)) if value.is_finite() => json!(nearest(*value)),
             Some(Value::F64(value)) => {
                 return Err(Keys { path, metadata }.refused(key, format!("{value}")));
@@ -196,7 +196,7 @@ fn special_tokens(keys: &Keys<'_>, listed: &Listed<'_>) -> Result<SpecialTokens>
     for (role, key) in ROLES {
         roles.extend(listed.token(key)?.map(|(_, text)| (role, text.to_owned())));
     }
-    // As llama.cpp, for files that do not say.
+    // The default of llama.cpp for files without the key.
     let is_default = match keys.text(MODEL)? {
         Some("llama") => true,
         _ => keys.text(PRE)?.and_then(Recipe::named).is_some_and(|recipe| recipe.adds_bos),

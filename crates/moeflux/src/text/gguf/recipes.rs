@@ -1,8 +1,8 @@
-//! What `tokenizer.ggml.pre` stands for: how the original tokenizer of that name changes and splits
-//! a text, which a GGUF does not have.
+//! The meaning of `tokenizer.ggml.pre`: how the original tokenizer of that name normalises and
+//! splits a text, which a GGUF file does not contain.
 //!
-//! **Invariant:** an expression here is that of a published `tokenizer.json` (or of the tiktoken
-//! program, for Kimi), letter by letter; a name whose original was not seen is not here.
+//! **Invariant:** each expression is copied verbatim from a published `tokenizer.json` (for Kimi
+//! from the tiktoken program). A name whose original is not available has no recipe.
 
 use std::path::Path;
 
@@ -12,26 +12,27 @@ use serde_json::{Value, json};
 use crate::error::Result;
 use crate::text::pipeline::{AddedTokens, Model, Parts, Pipeline};
 
-/// How texts are split and pieces become tokens.
+/// The steps that normalise and split a text and merge its pieces into tokens.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::text) struct Recipe {
     names: &'static [&'static str],
     splits: &'static [&'static str],
     is_normalized: bool,
     pub(super) merging: Merging,
-    /// Whether a text begins with the token for that, if the file does not say.
+    /// Default for adding the begin-of-text token, for files without the key.
     pub(super) adds_bos: bool,
 }
 
-/// How the tokens of a piece are found.
+/// The method of merging a piece into tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Merging {
     /// By the file's merges.
     Listed,
-    /// A piece that is a token becomes this token, whatever the file's merges make of it.
+    /// A piece that is a token becomes that token, regardless of the merges.
     WholeFirst,
-    /// Whole pieces first, then as tiktoken: ids are ranks, any two tokens merge whose text is a
-    /// token, and the lowest id comes first. The file's own merges have one pair for each token.
+    /// Whole pieces first, then as in tiktoken: ids are ranks, two tokens merge if their
+    /// concatenation is a token, and the lowest id comes first. The file's own merges have only one
+    /// pair per token.
     Ranks,
 }
 
@@ -78,7 +79,7 @@ const DEEPSEEK_V3: [&str; 3] = [
     ),
 ];
 
-/// What most of them have.
+/// Defaults of most recipes.
 const PLAIN: Recipe = Recipe {
     names: &[],
     splits: &[],
@@ -118,13 +119,13 @@ impl Recipe {
         RECIPES.iter().find(|recipe| recipe.names.contains(&name))
     }
 
-    /// All names, for a message.
+    /// Returns all names, for a message.
     pub(super) fn names() -> String {
         let names: Vec<&str> = RECIPES.iter().flat_map(|recipe| recipe.names).copied().collect();
         names.join(", ")
     }
 
-    /// The tokenizer of these tokens; `model_key` says where in the file the model stands.
+    /// Builds the tokenizer with these tokens. `model_key` is the key of the model in the file.
     pub(in crate::text) fn pipeline(
         &self,
         path: &Path,
@@ -145,12 +146,12 @@ impl Recipe {
         Pipeline::build(path, parts)
     }
 
-    /// The part `normalizer` of the original.
+    /// Returns the original's `normalizer`.
     fn normalizer(&self) -> Option<Value> {
         self.is_normalized.then(|| json!({"type": "NFC"}))
     }
 
-    /// The part `pre_tokenizer` of the original.
+    /// Returns the original's `pre_tokenizer`.
     fn pre_tokenizer(&self) -> Value {
         let split = |expression: &&str| {
             json!({"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated",
@@ -162,19 +163,20 @@ impl Recipe {
     }
 }
 
-/// The step between bytes and the characters that stand for them.
+/// Returns the step that converts between bytes and the characters that stand for them.
 fn bytes() -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
         "use_regex": false})
 }
 
-/// Sentencepiece's way: spaces are letters, and one stands in front unless the file says otherwise.
+/// SentencePiece tokens: spaces are written as characters, and one is prepended unless the file
+/// disables it.
 pub(super) struct Pieces {
     pub(super) adds_space: bool,
 }
 
 impl Pieces {
-    /// The tokenizer of these tokens; `model_key` says where in the file the model stands.
+    /// Builds the tokenizer with these tokens. `model_key` is the key of the model in the file.
     pub(super) fn pipeline(
         &self,
         path: &Path,

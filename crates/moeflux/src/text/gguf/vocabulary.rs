@@ -1,7 +1,7 @@
-//! Turns the lists of tokens, their kinds, merges and scores into a model and its added tokens.
+//! Builds a model and its added tokens from the lists of tokens, types, merges and scores.
 //!
-//! **Invariant:** a token of the file keeps its id; one that stands for none (padding up to a round
-//! number) is left out.
+//! **Invariant:** a token keeps the id in its file. Padding entries, which fill the list up to a
+//! round number, are omitted.
 
 use std::collections::HashSet;
 
@@ -21,16 +21,16 @@ pub(super) const MERGES: &str = "tokenizer.ggml.merges";
 const SCORES: &str = "tokenizer.ggml.scores";
 const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
 
-/// What a token is for.
+/// The purpose of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Text, or a byte that no other token writes.
+    /// Text, or a byte without another token.
     Text,
-    /// Found in a text before it is split; marks structure.
+    /// Matched before a text is split; marks structure.
     Control,
-    /// Found in a text before it is split; is text.
+    /// Matched before a text is split; is text.
     Whole,
-    /// There is no such token.
+    /// An entry without a token.
     None,
 }
 
@@ -70,12 +70,12 @@ impl<'a> Listed<'a> {
         self.texts.len()
     }
 
-    /// The tokens that are found in a text before it is split, with their ids.
+    /// Returns the tokens that are matched before a text is split, with their ids.
     pub(super) fn added(&self) -> impl Iterator<Item = (u32, &'a str, Kind)> {
         self.all().filter(|(.., kind)| matches!(kind, Kind::Control | Kind::Whole))
     }
 
-    /// The token that a key names.
+    /// Returns the token that a key names.
     pub(super) fn token(&self, key: &str) -> Result<Option<(TokenId, &'a str)>> {
         let id = self.keys.token(key, self.n_tokens())?;
         let token = id.and_then(|id| Some((u32::try_from(id).ok()?, id)));
@@ -88,7 +88,7 @@ impl<'a> Listed<'a> {
         (0..=u32::MAX).zip(texts).map(|(id, (text, kind))| (id, text.as_str(), *kind))
     }
 
-    /// The model of a byte-level vocabulary.
+    /// Builds the model of a byte-level vocabulary.
     pub(super) fn byte_model(&self, recipe: &Recipe) -> Result<Model> {
         let (is_ranked, ignores_merges) =
             (recipe.merging == Merging::Ranks, recipe.merging != Merging::Listed);
@@ -113,7 +113,7 @@ impl<'a> Listed<'a> {
         Ok(Model::of_bytes(vocabulary, merges, ignores_merges))
     }
 
-    /// The model of a vocabulary of sentencepiece.
+    /// Builds the model of a SentencePiece vocabulary.
     pub(super) fn piece_model(&self) -> Result<Model> {
         let vocabulary = self.vocabulary(self.n_tokens())?;
         let merges = match self.keys.texts(MERGES)? {
@@ -131,11 +131,11 @@ impl<'a> Listed<'a> {
         Ok(Model::of_characters(vocabulary, merges, unknown))
     }
 
-    /// The added tokens of this vocabulary.
+    /// Returns the added tokens of this vocabulary.
     pub(super) fn added_tokens(&self) -> Result<AddedTokens> {
         AddedTokens::new(self.added().map(|(id, text, kind)| Declared {
             id,
-            // Found in the text as it was given, not as it is normalized.
+            // Matched in the original text, not in the normalised one.
             token: AddedToken::from(text, kind == Kind::Control).normalized(false),
         }))
         .map_err(|problem| self.keys.refused(TOKENS, problem))
@@ -151,7 +151,7 @@ impl<'a> Listed<'a> {
         Ok(vocabulary)
     }
 
-    /// Tokens that can be made of others.
+    /// Returns the tokens that can be merged from others.
     fn wholes(&self, urgency: impl Fn(u32) -> f64) -> Vec<Whole<'a>> {
         let texts = self.all().filter(|(.., kind)| *kind == Kind::Text);
         texts.map(|(id, text, _)| Whole { text, urgency: urgency(id) }).collect()
@@ -169,10 +169,11 @@ impl<'a> Listed<'a> {
         Ok(merges)
     }
 
-    /// Where a vocabulary ends of which a piece may be a token without any merge. Added tokens at
-    /// the end of the list do not belong to it: otherwise a piece that looks like one would become
-    /// it, also in a text of which nothing may become a special token. Before the end, or if their
-    /// ids have gaps, they have to belong to it, or the library would number them anew.
+    /// Returns the end of a vocabulary in which whole pieces become tokens without merges. Added
+    /// tokens at the end of the list are excluded: otherwise a piece with the text of one would
+    /// become it, even in a text in which special tokens must not be recognised. Added tokens
+    /// before the end, or after gaps in the ids, must be included, because the library would
+    /// renumber them.
     fn end_of_vocabulary(&self, listed: &[String]) -> usize {
         let is_text = |kind: &Kind| *kind == Kind::Text;
         let end = self.kinds.iter().rposition(is_text).map_or(0, |last| last + 1);
@@ -188,8 +189,8 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// Whether the vocabulary needs one of these tokens: it is a single character, or some merge makes
-/// it.
+/// Returns whether the vocabulary needs one of these tokens, because it is a single character or
+/// the result of a merge.
 fn are_needed(tokens: &[String], merges: &[String]) -> bool {
     let wanted: HashSet<&str> = tokens.iter().map(String::as_str).collect();
     let firsts: HashSet<char> = tokens.iter().filter_map(|token| token.chars().next()).collect();
@@ -207,7 +208,8 @@ fn are_needed(tokens: &[String], merges: &[String]) -> bool {
         })
 }
 
-/// What converters write where a model has rows without tokens, as older ones did without a type.
+/// Returns whether an entry is padding. Converters fill rows without tokens with it; older ones set
+/// no type.
 fn is_padding(text: &str, id: usize) -> bool {
     let number = text.strip_prefix("[PAD").and_then(|rest| rest.strip_suffix(']'));
     number.and_then(|number| number.parse().ok()) == Some(id)

@@ -1,10 +1,10 @@
 //! Runs a pattern's program over a text and counts its steps.
 //!
-//! It tries branches in order and goes back where one fails, as the expression's author expects.
-//! A run of characters from which nothing led on is remembered: `\s+$` would otherwise try each
-//! space of a long run with all the spaces behind it.
-//! **Invariant:** matches ascend and do not overlap, on characters' bounds; every operation, every
-//! character and every way back takes a step of the budget.
+//! Branches are tried in order, with backtracking on failure, as the expression's author expects.
+//! Runs of characters from which every continuation failed are remembered: otherwise `\s+$` would
+//! try each space of a long run with all the spaces after it. **Invariant:** matches are in
+//! ascending order and do not overlap, on character boundaries; every operation, character and
+//! backtrack takes a step of the budget.
 
 use std::cell::Cell;
 
@@ -12,24 +12,24 @@ use tokenizers::Offsets;
 
 use crate::text::pattern::{Op, Pattern, Place};
 
-/// Steps that any text has.
+/// Step budget of any text, independent of its length.
 const STEPS_MIN: usize = 4 << 20;
-/// More steps for each byte. Published expressions take 5 to 20, the worst texts for them 60.
+/// Additional steps per byte. Published expressions take 5 to 20, the worst texts for them 60.
 const STEPS_PER_BYTE: usize = 256;
-/// Most ways back that are remembered: 160 MB. Published expressions have a few at a time.
+/// Maximum backtracking points: 160 MB. Published expressions have a few at a time.
 const WAYS_BACK_MAX: usize = 4 << 20;
 
-/// The steps that are left for one text and all patterns that split it.
+/// The remaining steps for one text and all patterns that split it.
 #[derive(Debug)]
 pub(in crate::text) struct Steps(Cell<usize>);
 
 impl Steps {
-    /// The steps of a text of which nothing is known yet.
+    /// Creates the budget of a text before its length is known.
     pub(in crate::text) fn new() -> Self {
         Self(Cell::new(STEPS_MIN))
     }
 
-    /// More steps, for so many bytes of the text.
+    /// Adds steps for `n_bytes` of the text.
     pub(in crate::text) fn add_bytes(&self, n_bytes: usize) {
         self.0.set(self.0.get().saturating_add(n_bytes.saturating_mul(STEPS_PER_BYTE)));
     }
@@ -44,7 +44,8 @@ impl Steps {
 }
 
 impl Pattern {
-    /// All matches, each from where the last one ended. An empty one right behind another is none.
+    /// Returns all matches, each from the end of the previous one. An empty match directly after
+    /// another is skipped.
     pub(in crate::text) fn matches<'a>(&'a self, text: &'a str, steps: &'a Steps) -> Matches<'a> {
         let dead = vec![None; self.ops.len()];
         let run = Run { pattern: self, text, steps, ways: Vec::new(), dead };
@@ -52,10 +53,10 @@ impl Pattern {
     }
 }
 
-/// Matches that are found one by one, so that those of a long text are never kept.
+/// Finds matches one at a time, so that those of a long text are never stored.
 pub(in crate::text) struct Matches<'a> {
     run: Run<'a>,
-    /// Where to search next; `None` when the text is over.
+    /// Start of the next search; `None` at the end of the text.
     start: Option<usize>,
     last_end: Option<usize>,
 }
@@ -89,14 +90,14 @@ impl Iterator for Matches<'_> {
     }
 }
 
-/// What to try when the present way fails.
+/// A backtracking point: the alternative to try if the present path fails.
 #[derive(Clone, Copy)]
 enum Way {
     Branch {
         op: usize,
         at: usize,
     },
-    /// A greedy run from `start` to `end`, given up to `at`, down to `least`.
+    /// A greedy run from `start` to `end`, reduced to `at`, at least to `least`.
     Fewer {
         op: usize,
         start: usize,
@@ -104,7 +105,7 @@ enum Way {
         least: usize,
         at: usize,
     },
-    /// A lazy run at `at` that may take `n_more`.
+    /// A lazy run at `at` that may take `n_more` characters.
     More {
         op: usize,
         at: usize,
@@ -117,12 +118,12 @@ struct Run<'a> {
     text: &'a str,
     steps: &'a Steps,
     ways: Vec<Way>,
-    /// For a greedy run: from where to where it was tried with all its ends, in vain.
+    /// Range of each greedy run in which all ends were tried and failed.
     dead: Vec<Option<(usize, usize)>>,
 }
 
 impl Run<'_> {
-    /// Where the first way from an operation to its `Accept` ends, if there is one.
+    /// Returns the end of the first path from an operation to its `Accept`, if there is one.
     fn from(&mut self, op: usize, at: usize) -> Result<Option<usize>, String> {
         let n_ways = self.ways.len();
         let mut next = Some((op, at));
@@ -203,7 +204,7 @@ impl Run<'_> {
         Ok(Some((op + 1, end)))
     }
 
-    /// The next way back, or none if the one that was taken up leads nowhere.
+    /// Resumes at the last backtracking point; `None` if it leads nowhere.
     fn back(&mut self) -> Result<Option<(usize, usize)>, String> {
         Ok(match self.ways.pop() {
             None => None,
@@ -245,7 +246,7 @@ impl Run<'_> {
         self.pattern.sets[set].contains(character).then(|| at + character.len_utf8())
     }
 
-    /// Where a run of at most `n_max` characters ends, and how many it has.
+    /// Returns end and length of a run of at most `n_max` characters.
     fn after_many(&self, set: usize, at: usize, n_max: usize) -> Result<(usize, usize), String> {
         let set = &self.pattern.sets[set];
         let (mut end, mut n_taken) = (at, 0);

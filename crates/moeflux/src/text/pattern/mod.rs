@@ -1,11 +1,11 @@
-//! Turns the regular expression of a `tokenizer.json` into a small program, and a text into the
-//! places where it matches.
+//! Compiles the regular expression of a `tokenizer.json` into a small program, and finds its
+//! matches in a text.
 //!
-//! The expression is read by the parser of fancy-regex, which the tokenizers library uses too, so
-//! that both understand the same. Its matcher is not used: the library takes its giving up in the
-//! middle of a text for the end of the matches, and looking ahead costs it nothing that it counts.
-//! **Invariant:** a program has at most `OPS_MAX` operations; a search either finds what
-//! leftmost-first matching finds, or says that its steps are used up. Knows no tokens.
+//! Expressions are parsed by fancy-regex, as in the tokenizers library, so that both agree on their
+//! meaning. Its matcher is not used: if it gives up in the middle of a text, the library takes this
+//! for the end of the matches, and its step limit does not count lookahead. **Invariant:** a
+//! program has at most `OPS_MAX` operations; a search either finds the leftmost-first matches, or
+//! reports that its steps are used up. Knows no tokens.
 
 mod matcher;
 mod sets;
@@ -16,15 +16,15 @@ use crate::text::pattern::sets::{Set, Sets};
 
 pub(super) use crate::text::pattern::matcher::Steps;
 
-/// Most bytes of an expression. The longest published one, a list of letters, has 1.5 kB.
+/// Maximum bytes of an expression. The longest published one, a list of letters, has 1.5 kB.
 const EXPRESSION_BYTES_MAX: usize = 8 << 10;
-/// Most operations of a program; the published ones have about 60.
+/// Maximum operations of a program; the published ones have about 60.
 const OPS_MAX: usize = 4096;
-/// Most visits of an expression's nodes while it is compiled: repetitions of nothing emit nothing.
+/// Maximum visits of nodes during compilation: repetitions of an empty expression emit nothing.
 const VISITS_MAX: usize = 1 << 16;
-/// Largest number in `{2,5}`; the published ones have 3. Each try may walk that far.
+/// Maximum number in `{2,5}`; the published ones have 3. Each attempt may consume that many.
 const REPEAT_MAX: usize = 1000;
-/// How deep groups may nest: compiling and looking around recurse.
+/// Maximum nesting of groups: compilation and lookaround recurse.
 const DEPTH_MAX: usize = 64;
 
 /// A compiled expression.
@@ -34,46 +34,46 @@ pub(super) struct Pattern {
     sets: Vec<Set>,
 }
 
-/// One operation; places are indices into the program.
+/// An operation. Targets are indices into the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
-    /// One character of a set.
+    /// Matches one character of a set.
     Set(usize),
-    /// As many characters of a set as possible, from `min` to `max`, then fewer, in this order.
+    /// Matches as many characters of a set as possible, up to `max`, then fewer, down to `min`.
     Greedy {
         set: usize,
         min: usize,
         max: usize,
     },
-    /// `min` characters of a set, then more, up to `max`, in this order.
+    /// Matches `min` characters of a set, then more, up to `max`.
     Lazy {
         set: usize,
         min: usize,
         max: usize,
     },
-    /// `first` is tried before `second`.
+    /// Tries `first` before `second`.
     Split {
         first: usize,
         second: usize,
     },
     Jump(usize),
-    /// The operations up to `end` match from here on; nothing is consumed.
+    /// Succeeds if the operations up to `end` match from here on; consumes nothing.
     Ahead {
         is_wanted: bool,
         end: usize,
     },
-    /// They match from `n_chars` before.
+    /// Succeeds if they match from `n_chars` before.
     Behind {
         is_wanted: bool,
         n_chars: usize,
         end: usize,
     },
-    /// Their first match is consumed; no other is tried.
+    /// Consumes their first match; no other is tried.
     Atomic {
         end: usize,
     },
     Assert(Place),
-    /// The end of a program, or of what stands inside the three above.
+    /// Ends a program, or the operations inside the three above.
     Accept,
 }
 
@@ -83,7 +83,8 @@ enum Place {
     EndText,
     StartLine,
     EndLine,
-    /// Between a character of words and another, or not so. The set is that of words.
+    /// A boundary between a word character and another, or its absence. The set is that of word
+    /// characters.
     WordBoundary {
         is_wanted: bool,
         set: usize,
@@ -94,7 +95,8 @@ impl Pattern {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// Why it cannot be: its syntax, its size, or something that published files do not use.
+    /// If its syntax is invalid, it is too large, or it uses a feature that published files do not
+    /// use.
     pub(super) fn new(expression: &str) -> Result<Self, String> {
         if expression.len() > EXPRESSION_BYTES_MAX {
             return Err(format!(
@@ -109,10 +111,10 @@ impl Pattern {
         Ok(Self { ops: compiler.ops, sets: compiler.sets.into_vec() })
     }
 
-    /// Matches a text as it is.
+    /// Compiles a pattern that matches a literal text.
     ///
     /// # Errors
-    /// A text that is empty or too long.
+    /// If the text is empty or too long.
     pub(super) fn literal(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("a pattern without characters".to_owned());
@@ -274,7 +276,7 @@ impl Compiler {
         }
     }
 
-    /// The set of an expression that matches one character whatever stands around it.
+    /// Returns the set of an expression that matches one character in any context.
     fn set_of(&mut self, expr: &Expr) -> Result<Option<usize>, String> {
         match expr {
             Expr::Any { newline: true } => self.sets.class("(?s:.)", false).map(Some),
@@ -299,7 +301,7 @@ struct Times {
     is_greedy: bool,
 }
 
-/// The fewest characters that an expression matches.
+/// Returns the minimum number of characters that an expression matches.
 fn least(expr: &Expr) -> usize {
     match expr {
         Expr::Any { .. } | Expr::Delegate { .. } => 1,
@@ -312,7 +314,7 @@ fn least(expr: &Expr) -> usize {
     }
 }
 
-/// The number of characters that an expression always matches, if there is one.
+/// Returns the number of characters that an expression matches, if it is fixed.
 fn exact(expr: &Expr) -> Option<usize> {
     match expr {
         Expr::Empty | Expr::Assertion(_) | Expr::LookAround(..) => Some(0),

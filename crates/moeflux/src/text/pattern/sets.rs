@@ -1,13 +1,14 @@
 //! Sets of characters, each compiled once per expression.
 //!
-//! **Invariant:** ranges ascend and do not touch; what is below 128 is also in a bit mask.
+//! **Invariant:** ranges are in ascending order and do not touch; characters below 128 are also in
+//! a bit mask.
 
 use std::collections::HashMap;
 
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, HirKind};
 
-/// Most sets of an expression; the published ones have about 15. Folding case in a large class
+/// Maximum sets of an expression; the published ones have about 15. Case folding of a large class
 /// takes milliseconds.
 const SETS_MAX: usize = 128;
 
@@ -38,7 +39,7 @@ impl Set {
     }
 }
 
-/// The sets of an expression that is being compiled.
+/// The sets of an expression during compilation.
 #[derive(Default)]
 pub(super) struct Sets {
     sets: Vec<Set>,
@@ -50,12 +51,12 @@ impl Sets {
         self.sets
     }
 
-    /// The set of one character, with its other cases if `ignores_case`.
+    /// Adds the set of one character, with its other cases if `ignores_case`.
     pub(super) fn character(&mut self, it: char, ignores_case: bool) -> Result<usize, String> {
         self.class(&fancy_regex::escape(&it.to_string()), ignores_case)
     }
 
-    /// The set of an expression for one character: `[^\s\p{L}]`, `\d`, `.`.
+    /// Adds the set of an expression for one character: `[^\s\p{L}]`, `\d`, `.`.
     pub(super) fn class(&mut self, source: &str, ignores_case: bool) -> Result<usize, String> {
         let key = (source.to_owned(), ignores_case);
         if let Some(place) = self.places.get(&key) {

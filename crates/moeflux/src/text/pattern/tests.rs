@@ -1,8 +1,8 @@
-//! Patterns against fancy-regex: the published expressions, and expressions made at random.
+//! Patterns compared with fancy-regex: published expressions and random ones.
 
 use super::*;
 
-/// The expressions of published tokenizers, by the families that have them.
+/// The expressions of published tokenizers, with the families that use them.
 const PUBLISHED: [&str; 14] = [
     // GPT-2, GPT-NeoX, OLMoE.
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
@@ -51,7 +51,7 @@ const PUBLISHED: [&str; 14] = [
     // DeepSeek V2.
     r"\s+$",
     r"\s?[A-Za-zµÀ-ÖØ-öø-ƺ]+",
-    // Digits in groups of three, from the right.
+    // Groups digits in threes, from the right.
     r"\d{1,3}(?=(?:\d{3})*\b)|\D+",
     r"(?<=\p{Ll})(?=\p{Lu})",
     r" ?[^(\s|[.,!?…。，、।۔،])]+",
@@ -88,7 +88,7 @@ fn theirs(expression: &str, text: &str) -> Result<Vec<(usize, usize)>, String> {
     places.collect::<Result<_, _>>().map_err(|error| error.to_string())
 }
 
-/// A generator of numbers below a bound, from a seed.
+/// Returns a seeded generator of numbers below a bound.
 fn random(mut seed: u64) -> impl FnMut(usize) -> usize {
     move |bound| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -142,7 +142,8 @@ fn expressions_made_at_random_match_as_in_the_library() {
         let expression = made(&mut next, 3);
         for _ in 0..6 {
             let text: String = (0..next(14)).map(|_| letters[next(letters.len())]).collect();
-            // What either refuses is not compared: ours knows fewer expressions, theirs gives up.
+            // Expressions that either side refuses are skipped: ours supports fewer, theirs gives
+            // up.
             let (Ok(ours), Ok(theirs)) = (ours(&expression, &text), theirs(&expression, &text))
             else {
                 continue;

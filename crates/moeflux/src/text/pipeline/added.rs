@@ -1,7 +1,7 @@
-//! Tokens that are found in a text before it is split, and have an id each.
+//! Tokens with fixed ids that are matched in a text before it is split.
 //!
-//! **Invariant:** after `check`, contents and ids are different, and an id that the vocabulary has
-//! is that of the same text. The library numbers these tokens itself: `add_to` compares.
+//! **Invariant:** after `check`, contents and ids are unique, and an id in the vocabulary has the
+//! same text there. The library numbers these tokens itself; `add_to` compares the result.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,12 +17,12 @@ use crate::text::files::{one_line, shown};
 use crate::text::pipeline::Inner;
 use crate::text::pipeline::model::{TOKEN_BYTES_MAX, TOKEN_ID_MAX, Vocabulary};
 
-/// Most added tokens. Most files have some dozens; those with codes of images have thousands.
+/// Maximum added tokens. Most files have a few dozen; those with image codes have thousands.
 const ADDED_TOKENS_MAX: usize = 1 << 16;
-/// Most bytes of their contents together: the automaton that finds them has a state for each.
+/// Maximum bytes of their contents together: the matching automaton has a state for each.
 const ADDED_BYTES_MAX: usize = 1 << 20;
 
-/// A token with the id that its file gives it.
+/// A token and its id in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(in crate::text) struct Declared {
     pub(in crate::text) id: u32,
@@ -30,7 +30,7 @@ pub(in crate::text) struct Declared {
     pub(in crate::text) token: AddedToken,
 }
 
-/// The added tokens of a file, by ascending id.
+/// The added tokens of a file, in ascending order of ids.
 #[derive(Clone, Debug, Default)]
 pub(in crate::text) struct AddedTokens {
     tokens: Vec<Declared>,
@@ -38,7 +38,7 @@ pub(in crate::text) struct AddedTokens {
 }
 
 impl AddedTokens {
-    /// Checks tokens for themselves: their number, sizes, and that none repeats.
+    /// Checks the tokens without a vocabulary: number, sizes, and uniqueness.
     pub(in crate::text) fn new(
         tokens: impl IntoIterator<Item = Declared>,
     ) -> std::result::Result<Self, String> {
@@ -92,7 +92,7 @@ impl AddedTokens {
         self.tokens.iter()
     }
 
-    /// Compares the tokens with the vocabulary.
+    /// Checks the tokens against the vocabulary.
     pub(super) fn check(&self, vocabulary: &Vocabulary) -> std::result::Result<(), String> {
         for Declared { id, token } in &self.tokens {
             let same_text = vocabulary.id_of(&token.content);
@@ -108,7 +108,7 @@ impl AddedTokens {
         Ok(())
     }
 
-    /// Adds the tokens that are not there yet, and compares what ids they got.
+    /// Adds the tokens that the library does not have yet, and checks the ids that they get.
     pub(in crate::text) fn add_to(&self, path: &Path, inner: &mut Inner) -> Result<()> {
         let refused = |problem: String| Error::malformed(path, one_line(&problem));
         let mut found = HashMap::new();
@@ -139,8 +139,8 @@ impl AddedTokens {
     }
 }
 
-/// What the library will look for. Refuses what it would look for in vain, or again and again in
-/// the same spaces.
+/// Returns the text that the library will search for. Refuses a text that cannot be found, or that
+/// would be searched for repeatedly in the same spaces.
 fn found_text(token: &AddedToken, inner: &Inner) -> std::result::Result<String, String> {
     let mut text = NormalizedString::from(token.content.as_str());
     if let Some(normalizer) = inner.get_normalizer().filter(|_| token.normalized) {

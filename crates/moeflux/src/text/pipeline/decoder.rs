@@ -1,4 +1,4 @@
-//! Turns `decoder` into the library's steps from the texts of tokens to the text of all.
+//! Parses `decoder` into the library's steps, which turn the texts of tokens into one text.
 //!
 //! **Invariant:** no step fails or panics, and all together multiply a text at most `GROWTH_MAX`
 //! times.
@@ -16,17 +16,17 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use crate::text::pipeline::pre_tokenizer::{MetaspaceText, metaspace};
 use crate::text::pipeline::{PatternText, add_step, multiplied, part, replaced};
 
-/// The steps, if there are any.
+/// The decoding steps, if there are any.
 pub(super) struct Decoder {
     pub(super) steps: Option<Sequence>,
-    /// Whether tokens are written in the alphabet of bytes and nothing else is done to them.
+    /// Whether tokens are written in the byte alphabet and there is no other step.
     pub(super) is_byte_level: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(tag = "type")]
 enum Step {
-    // What its fields say concerns encoding.
+    // Its fields concern encoding only.
     ByteLevel,
     ByteFallback,
     Fuse,
@@ -36,7 +36,7 @@ enum Step {
     Sequence { decoders: Vec<Step> },
 }
 
-/// Reads the part.
+/// Parses the part.
 pub(super) fn read(json: Option<&RawValue>) -> Result<Decoder, String> {
     let mut steps = Vec::new();
     let mut growth = 1;
@@ -59,7 +59,7 @@ fn add(steps: &mut Vec<DecoderWrapper>, growth: &mut usize, step: Step) -> Resul
             *growth = multiplied(*growth, factor)?;
             Replace::new(pattern, content).map_err(|error| error.to_string())?.into()
         }
-        // The library cuts more than a token has, if it is told to.
+        // With `stop` the library would cut more characters than a token has.
         Step::Strip { stop: 1.., .. } => {
             return Err("cutting characters from the end of tokens is not supported".to_owned());
         }

@@ -1,9 +1,9 @@
-//! Encodes a text from its beginning to its end, one piece after the other.
+//! Encodes a text from beginning to end, one piece at a time.
 //!
-//! The library keeps every piece of a text until all are tokens, which takes some hundred bytes
-//! for each byte. **Invariant:** the tokens are those of the library. Beside the tokens, a text
-//! takes what its normalizer makes of it and what marks its bytes, some times its own length, and
-//! at most what `words` allows for one piece.
+//! The library stores every piece of a text until all are encoded, which takes some hundred bytes
+//! for each byte. **Invariant:** the tokens are those of the library. Memory besides the tokens is
+//! that of the normalised text and of its form in the byte alphabet, a small multiple of the text's
+//! length, and at most the limit of `words` for one piece.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use crate::text::pipeline::normalizer::Changes;
 use crate::text::pipeline::pre_tokenizer::{Part, PreTokenizers};
 use crate::text::pipeline::words::{Pairs, Stopped, Words};
 
-/// Tokens between two questions whether to go on.
+/// Number of tokens between checks for cancellation.
 const TOKENS_BETWEEN_QUESTIONS: usize = 1_024;
 
-/// All that stands before the model.
+/// All steps before the model.
 #[derive(Debug)]
 pub(in crate::text) struct Encoder {
     finders: [Finder; 2],
@@ -30,20 +30,20 @@ pub(in crate::text) struct Encoder {
     pairs: Pairs,
 }
 
-/// What looks like an added token.
+/// The treatment of text that looks like an added token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::text) enum Markers {
-    /// Is one.
+    /// It becomes the token.
     Tokens,
-    /// Is text.
+    /// It is text.
     Text,
 }
 
 impl Encoder {
-    /// An encoder of these parts.
+    /// Creates an encoder from its parts.
     ///
     /// # Errors
-    /// Added tokens that cannot be searched for.
+    /// If the added tokens cannot be searched for.
     pub(in crate::text) fn new(
         added: &BTreeMap<u32, AddedToken>,
         changes: Changes,
@@ -53,7 +53,7 @@ impl Encoder {
         Ok(Self { finders, changes, splits, pairs: Pairs::default() })
     }
 
-    /// The tokens of a text.
+    /// Encodes a text.
     pub(in crate::text) fn encode(
         &self,
         bpe: &BPE,
@@ -85,7 +85,7 @@ impl Encoder {
     }
 }
 
-/// A text while it is encoded.
+/// The state of encoding one text.
 struct Run<'a> {
     encoder: &'a Encoder,
     words: Words<'a>,
@@ -101,7 +101,7 @@ impl Run<'_> {
         check(&self.tokens, (self.limit, &mut self.ask_at))
     }
 
-    /// A part of the text without tokens that are looked for in the text as it is.
+    /// Encodes a section without tokens that are matched before normalisation.
     fn normalized(&mut self, text: &str, (start, end): (usize, usize)) -> Result<(), Stopped> {
         let [_, afterwards] = &self.encoder.finders;
         let normal = self.encoder.changes.apply(&text[start..end]);

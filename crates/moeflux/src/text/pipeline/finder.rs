@@ -1,7 +1,7 @@
-//! Finds added tokens in a text, as the library does, one at a time.
+//! Finds added tokens in a text one at a time, as the library does.
 //!
-//! **Invariant:** what lies between two tokens and the tokens come in order; nothing is kept of
-//! what was found.
+//! **Invariant:** tokens and the text between them are delivered in order, and no matches are
+//! stored.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,28 +11,28 @@ use tokenizers::AddedToken;
 use crate::text::pattern::{Pattern, Steps};
 use crate::text::pipeline::normalizer::Changes;
 
-/// The added tokens that are looked for together.
+/// The added tokens that are searched for together.
 pub(in crate::text) struct Finder {
     automaton: Option<DoubleArrayAhoCorasick<u32>>,
     tokens: HashMap<u32, AddedToken>,
     word: Pattern,
 }
 
-/// A part of a text.
+/// A section of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::text) enum Section {
-    /// From here to there.
+    /// The text between two offsets.
     Text(usize, usize),
     /// An added token.
     Token(u32),
 }
 
 impl Finder {
-    /// A finder of those tokens that are looked for before a text is normalized, and of those that
-    /// are looked for afterwards.
+    /// Creates a finder for the tokens that are matched before normalisation, and one for those
+    /// that are matched after it.
     ///
     /// # Errors
-    /// What the automaton says.
+    /// If the automaton cannot be built.
     pub(in crate::text) fn pair(
         tokens: &BTreeMap<u32, AddedToken>,
         changes: &Changes,
@@ -45,7 +45,7 @@ impl Finder {
         Ok([Self::new(of(false), |token| token.content.clone())?, Self::new(of(true), text)?])
     }
 
-    /// A finder of tokens that are written so.
+    /// Creates a finder for tokens in the form that `text` returns.
     fn new(
         tokens: HashMap<u32, AddedToken>,
         text: impl Fn(&AddedToken) -> String,
@@ -57,10 +57,10 @@ impl Finder {
         Ok(Self { automaton, tokens, word: Pattern::new(r"\w")? })
     }
 
-    /// Goes through the sections of a text.
+    /// Delivers the sections of a text.
     ///
     /// # Errors
-    /// What `take` says.
+    /// An error of `take`.
     pub(in crate::text) fn sections<E>(
         &self,
         text: &str,
@@ -78,7 +78,7 @@ impl Finder {
                 continue;
             }
             if token.lstrip {
-                // The token before may have taken these spaces.
+                // The previous token may have taken these spaces.
                 let from = end.min(start);
                 start = (from + text[from..start].trim_end().len()).max(end);
             }

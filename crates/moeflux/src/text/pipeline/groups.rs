@@ -1,15 +1,15 @@
-//! Puts matches and what lies between them together into pieces, as the library's `split` does.
+//! Combines matches and the text between them into pieces, like the library's `split`.
 //!
-//! **Invariant:** one range is kept at most, whatever the text; knows no text and no pattern.
+//! **Invariant:** at most one range is held back. Works on ranges; knows no text and no pattern.
 
 use tokenizers::Offsets;
 use tokenizers::tokenizer::SplitDelimiterBehavior as Behavior;
 
-/// Pieces while they are put together.
+/// The state of combining ranges into pieces.
 #[derive(Debug)]
 pub(super) struct Groups {
     behavior: Behavior,
-    /// What the next range may still join.
+    /// Range that the next one may still join.
     held: Option<Offsets>,
     is_last_match: bool,
 }
@@ -19,7 +19,7 @@ impl Groups {
         Self { behavior, held: None, is_last_match: false }
     }
 
-    /// Adds the range behind the last one. What comes out can change no more.
+    /// Adds the range after the previous one. A range that is returned is final.
     pub(super) fn add(&mut self, range: Offsets, is_match: bool) -> Option<Offsets> {
         let is_last_match = std::mem::replace(&mut self.is_last_match, is_match);
         let joins = match self.behavior {
@@ -38,7 +38,7 @@ impl Groups {
         }
     }
 
-    /// The last piece.
+    /// Returns the last piece.
     pub(super) fn end(&mut self) -> Option<Offsets> {
         self.held.take()
     }
@@ -68,7 +68,7 @@ mod tests {
         found.into_iter().map(|(start, end)| &text[start..end]).collect()
     }
 
-    /// Every text of `a` and `-` against the library, which keeps all matches.
+    /// Compares all texts of `a` and `-` with the library, which stores all matches.
     #[test]
     fn pieces_are_those_of_the_library() {
         let behaviors = [

@@ -1,11 +1,10 @@
-//! Turns the bytes of a `tokenizer.json`, or parts that another file gave, into the parts of a
-//! tokenizer: what published files use, within limits, and nothing else.
+//! Builds a tokenizer from the bytes of a `tokenizer.json`, or from parts of another file. Only the
+//! features of published files are supported, within limits.
 //!
-//! The tokenizers library trusts its file: some parts panic on the wrong numbers, some multiply
-//! any text, some draw at random. So the file is read here, part by part, and the library gets
-//! parts that were made from checked values, never the file.
-//! **Invariant:** what comes out neither panics nor grows a text more than `GROWTH_MAX` times, and
-//! gives the same tokens each time; what is not known here is an error that names it.
+//! The tokenizers library trusts its file: some parts panic on wrong numbers, some multiply any
+//! text, some are random. So each part is parsed here, and the library gets parts built from
+//! checked values, never the file. **Invariant:** the result does not panic, multiplies a text at
+//! most `GROWTH_MAX` times, and is deterministic; an unknown feature is an error that names it.
 
 mod model;
 mod added;
@@ -38,40 +37,40 @@ pub(super) use crate::text::pipeline::model::{MERGES_MAX, Merges, Model, Vocabul
 pub(super) use crate::text::pipeline::post_processor::Around;
 pub(super) use crate::text::pipeline::words::Stopped;
 
-/// Most bytes of JSON in one of the four parts around the model. The largest published ones, with
-/// lists of letters in their expressions, have 5 kB.
+/// Maximum bytes of JSON in each of the four parts around the model. The largest published ones,
+/// with lists of letters in their expressions, have 5 kB.
 const PART_BYTES_MAX: usize = 64 << 10;
-/// Most steps in a part, those of sequences in sequences together; the published ones have 10.
+/// Maximum steps in a part, nested sequences included; the published ones have 10.
 const STEPS_MAX: usize = 16;
-/// How often a text may be multiplied by all that is replaced in it. A space becomes the three
-/// bytes of U+2581 in published files, a tab four spaces; one that is put in front counts as well.
+/// Maximum factor by which all replacements together multiply a text. In published files a space
+/// becomes the three bytes of U+2581, and a tab four spaces; a prepended text counts too.
 const GROWTH_MAX: usize = 16;
-/// Most bytes of a text that is searched for, put in its place or put in front.
+/// Maximum bytes of a text that is searched for, inserted or prepended.
 const REPLACEMENT_BYTES_MAX: usize = 256;
 
-/// The library's tokenizer, of parts that were checked: it decodes, and knows the added tokens.
-/// What comes before its model is done by an [`Encoder`].
+/// The library's tokenizer, built from checked parts. It decodes, and has the added tokens. An
+/// [`Encoder`] performs all steps before the model.
 pub(super) type Inner =
     TokenizerImpl<BPE, Normalizers, PreTokenizerWrapper, PostProcessorWrapper, Decoders>;
 
-/// All that a file says.
+/// The parsed contents of a file.
 #[derive(Debug)]
 pub(super) struct Pipeline {
     pub(super) inner: Inner,
     pub(super) changes: Changes,
     pub(super) splits: Option<PreTokenizers>,
     pub(super) added: AddedTokens,
-    /// The tokens that are put around a text.
+    /// Tokens added around a text.
     pub(super) around: Around,
-    /// Whether each token is a string of bytes, whatever stands beside it.
+    /// Whether each token stands for the same bytes in any context.
     pub(super) is_byte_level: bool,
-    /// How many bytes one byte of text may become before it is split.
+    /// Maximum factor by which a text grows before it is split.
     pub(super) growth: usize,
     pub(super) largest_id: u32,
 }
 
-/// The file. Keys that are not here have no bearing on what one text means: `truncation` and
-/// `padding` fit texts into a batch.
+/// The file. Other keys do not affect the encoding of a single text: `truncation` and `padding` fit
+/// texts into a batch.
 #[derive(Deserialize)]
 struct File<'a> {
     version: Option<String>,
@@ -89,7 +88,7 @@ struct File<'a> {
     model: Option<Model>,
 }
 
-/// What a file says of each part, before the parts are compared with each other.
+/// The parts of a file, before they are checked against each other.
 pub(super) struct Parts<'a> {
     pub(super) normalizer: Option<&'a RawValue>,
     pub(super) pre_tokenizer: Option<&'a RawValue>,
@@ -97,12 +96,12 @@ pub(super) struct Parts<'a> {
     pub(super) decoder: Option<&'a RawValue>,
     pub(super) added: AddedTokens,
     pub(super) model: Model,
-    /// Where in the file the model stands.
+    /// Key of the model in the file.
     pub(super) model_key: &'static str,
 }
 
 impl Pipeline {
-    /// Reads a file's bytes, and drops them before the library's tables are made.
+    /// Parses a file's bytes, and frees them before the library's tables are built.
     pub(super) fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self> {
         let refused = |problem: String| Error::malformed(path, one_line(&problem));
         let file: File<'_> = serde_json::from_slice(&bytes)
@@ -131,7 +130,7 @@ impl Pipeline {
         )
     }
 
-    /// Makes a tokenizer of what was read.
+    /// Builds a tokenizer from its parts.
     pub(super) fn build(path: &Path, parts: Parts<'_>) -> Result<Self> {
         let Parts { added, model, model_key, .. } = parts;
         let refused = |problem: String| Error::malformed(path, one_line(&problem));
@@ -166,14 +165,14 @@ impl Pipeline {
     }
 }
 
-/// A pattern as the files write it.
+/// A pattern in its JSON form.
 #[derive(Deserialize)]
 enum PatternText {
     String(String),
     Regex(String),
 }
 
-/// A part's JSON, if the file has one that is no longer than a part may be.
+/// Parses a part's JSON, if present and within its limit.
 fn part<'a, T: Deserialize<'a>>(
     json: Option<&'a RawValue>,
 ) -> std::result::Result<Option<T>, String> {
@@ -184,7 +183,7 @@ fn part<'a, T: Deserialize<'a>>(
     serde_json::from_str(json).map(Some).map_err(|error| error.to_string())
 }
 
-/// Adds a step to a part that has room for it.
+/// Adds a step to a part, within its limit.
 fn add_step<T>(steps: &mut Vec<T>, step: T) -> std::result::Result<(), String> {
     if steps.len() >= STEPS_MAX {
         return Err(format!("more than {STEPS_MAX} steps"));
@@ -193,7 +192,7 @@ fn add_step<T>(steps: &mut Vec<T>, step: T) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// The text that a replacement looks for and how often it multiplies a text.
+/// Returns the text that a replacement searches for, and the factor by which it multiplies a text.
 fn replaced(pattern: PatternText, content: &str) -> std::result::Result<(String, usize), String> {
     let PatternText::String(text) = pattern else {
         return Err("replacing the matches of an expression is not supported".to_owned());
@@ -208,7 +207,7 @@ fn replaced(pattern: PatternText, content: &str) -> std::result::Result<(String,
     Ok((text, growth))
 }
 
-/// The bytes of a text in the longer of its forms: a step behind may normalize what one puts in.
+/// Returns the length of a text in its longer form: a later step may normalise the inserted text.
 fn longest_form(text: &str) -> usize {
     let mut form = NormalizedString::from(text);
     form.nfkd();
@@ -225,7 +224,7 @@ fn check_length(text: &str) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// What a text grows by when it is multiplied once more.
+/// Multiplies a growth factor, within its limit.
 fn multiplied(growth: usize, factor: usize) -> std::result::Result<usize, String> {
     let product = growth.saturating_mul(factor);
     if product > GROWTH_MAX {

@@ -1,9 +1,8 @@
-//! Turns `model` into the library's byte-pair encoder.
+//! Parses `model` into the library's byte-pair encoder.
 //!
-//! Settings for training, such as `dropout`, are not read: with them a text would have other
-//! tokens each time.
-//! **Invariant:** every text of the vocabulary has an id of its own, and what two tokens merge into
-//! is one of them.
+//! Settings for training, such as `dropout`, are ignored: they would make encoding random.
+//! **Invariant:** every text of the vocabulary has a unique id, and the result of every merge is in
+//! the vocabulary.
 
 use std::fmt;
 
@@ -14,17 +13,17 @@ use tokenizers::models::bpe::{BPE, Vocab};
 use crate::ids::TokenId;
 use crate::text::files::shown;
 
-/// Most tokens of a vocabulary; the largest published ones have 262,144.
+/// Maximum tokens of a vocabulary; the largest published ones have 262,144.
 const TOKENS_MAX: usize = 1 << 19;
-/// Largest id: a table of bits over all ids is small.
+/// Maximum id. It keeps a bit table over all ids small.
 pub(super) const TOKEN_ID_MAX: u32 = (1 << 22) - 1;
-/// Most bytes of a token; published runs of spaces and dashes have up to 1,024. A model that
-/// repeats the longest one writes that much at each step.
+/// Maximum bytes of a token; published runs of spaces and dashes have up to 1,024. A model that
+/// repeats the longest token writes that much at each step.
 pub(super) const TOKEN_BYTES_MAX: usize = 4096;
-/// Most merges; the largest published files have 514,906.
+/// Maximum merges; the largest published files have 514,906.
 pub(in crate::text) const MERGES_MAX: usize = 1 << 20;
 
-/// The model as its file has it.
+/// The model in its JSON form.
 #[derive(Deserialize)]
 pub(in crate::text) struct Model {
     #[serde(rename = "type")]
@@ -39,22 +38,22 @@ pub(in crate::text) struct Model {
     ignore_merges: Option<bool>,
 }
 
-/// Tokens by their text.
+/// Token ids by text.
 #[derive(Default)]
 pub(in crate::text) struct Vocabulary {
     ids: Vocab,
     used: Vec<u64>,
 }
 
-/// Pairs of tokens that become one, the most urgent first.
+/// Pairs of tokens that merge, in order of priority.
 #[derive(Default)]
 pub(in crate::text) struct Merges(Vec<(String, String)>);
 
 struct Merge(Option<(String, String)>);
 
 impl Model {
-    /// Tokens that are written in the alphabet of bytes. If `ignores_merges`, a piece that is a
-    /// token becomes this token whatever the merges make of it.
+    /// Creates a model whose tokens are written in the byte alphabet. If `ignores_merges`, a piece
+    /// that is a token becomes that token, regardless of the merges.
     pub(in crate::text) fn of_bytes(
         vocab: Vocabulary,
         merges: Merges,
@@ -73,8 +72,9 @@ impl Model {
         }
     }
 
-    /// Tokens that are written in characters. A character without a token becomes its bytes if
-    /// these have tokens (`<0xE4>`), and otherwise, with its neighbours, `unknown`.
+    /// Creates a model whose tokens are written in characters. A character without a token becomes
+    /// its bytes if these have tokens (`<0xE4>`); otherwise a run of such characters becomes
+    /// `unknown`.
     pub(in crate::text) fn of_characters(
         vocab: Vocabulary,
         merges: Merges,
@@ -88,7 +88,7 @@ impl Model {
         &self.vocab
     }
 
-    /// The library's model.
+    /// Builds the library's model.
     pub(super) fn build(self) -> Result<BPE, String> {
         if let Some(kind) = self.kind.filter(|kind| kind != "BPE") {
             return Err(format!("type `{}` is not supported; BPE is", shown(&kind)));
@@ -126,7 +126,7 @@ impl Model {
         }
         let mut builder = BPE::builder()
             .vocab_and_merges(ids, self.merges.0)
-            // The library's would keep up to 84 MB for each thread, for words that were made so.
+            // The library's cache would keep up to 84 MB per thread, for words chosen to fill it.
             .cache_capacity(0)
             .fuse_unk(self.fuse_unk.unwrap_or(false))
             .byte_fallback(self.byte_fallback.unwrap_or(false))
@@ -148,7 +148,7 @@ impl Vocabulary {
         self.used.get(word).is_some_and(|word| word & bit != 0)
     }
 
-    /// Zero in an empty vocabulary, of which no model is made.
+    /// Returns the largest id; zero for an empty vocabulary, of which no model is built.
     pub(super) fn largest_id(&self) -> u32 {
         self.ids.values().copied().max().unwrap_or(0)
     }
@@ -156,7 +156,7 @@ impl Vocabulary {
     /// Adds a token.
     ///
     /// # Errors
-    /// One token too many, a token or an id beyond its limit, or one that is there already.
+    /// If there are too many tokens, a token or an id exceeds its limit, or one is a duplicate.
     pub(in crate::text) fn insert(&mut self, text: String, id: u32) -> Result<(), String> {
         if self.ids.len() >= TOKENS_MAX {
             return Err(format!("a vocabulary of more than {TOKENS_MAX} tokens"));
@@ -184,10 +184,10 @@ impl Vocabulary {
 }
 
 impl Merges {
-    /// Adds the least urgent one so far.
+    /// Adds a merge with the lowest priority so far.
     ///
     /// # Errors
-    /// One too many.
+    /// If there are too many.
     pub(in crate::text) fn push(&mut self, left: String, right: String) -> Result<(), String> {
         if self.0.len() >= MERGES_MAX {
             return Err(format!("more than {MERGES_MAX}"));
@@ -197,7 +197,7 @@ impl Merges {
     }
 }
 
-/// The two tokens of a merge that is written as one text.
+/// Splits a merge that is written as one text into its two tokens.
 pub(in crate::text) fn merge_of(text: &str) -> Option<(String, String)> {
     let mut words = text.split(' ');
     match (words.next(), words.next(), words.next()) {
@@ -206,7 +206,7 @@ pub(in crate::text) fn merge_of(text: &str) -> Option<(String, String)> {
     }
 }
 
-/// The word and the bit of an id in a table of bits.
+/// Returns word and bit of an id in a bit table.
 fn place(id: u32) -> (usize, u64) {
     (usize::try_from(id / 64).unwrap_or(usize::MAX), 1 << (id % 64))
 }
@@ -280,7 +280,7 @@ impl<'de> Visitor<'de> for MergePair {
     }
 
     fn visit_str<E: serde::de::Error>(self, pair: &str) -> Result<Merge, E> {
-        // The first line of a merges file, which some converters kept.
+        // The first line of a merges file, which some converters keep.
         if pair.starts_with("#version") {
             return Ok(Merge(None));
         }

@@ -1,9 +1,9 @@
-//! Turns `normalizer` into steps that change a text before it is split.
+//! Parses `normalizer` into steps that change a text before it is split.
 //!
-//! The library's steps keep 16 bytes for each byte, so that places can be told; here a text is a
-//! text. The library gets its own steps for the added tokens.
-//! **Invariant:** all steps together multiply a text at most `growth` times, besides what Unicode's
-//! own forms do (a ligature of 3 bytes may become 33).
+//! The library's steps keep 16 bytes for each byte to track offsets; the steps here work on plain
+//! text. The library gets its own steps for the added tokens. **Invariant:** all steps together
+//! multiply a text at most `growth` times, apart from Unicode normalisation (a ligature of 3 bytes
+//! may become 33).
 
 use std::borrow::Cow;
 
@@ -17,9 +17,9 @@ use crate::text::pipeline::{
     PatternText, add_step, check_length, longest_form, multiplied, part, replaced,
 };
 
-/// The steps, if there are any, and how often they multiply a text.
+/// The steps, if there are any, and their growth factor.
 pub(super) struct Normalizer {
-    /// As the library wants them.
+    /// Steps for the library.
     pub(super) steps: Option<Sequence>,
     pub(super) changes: Changes,
     pub(super) growth: usize,
@@ -37,7 +37,7 @@ enum Change {
     Replace { from: String, to: String },
 }
 
-/// A form of Unicode.
+/// A Unicode normalisation form.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Nfc,
@@ -70,7 +70,7 @@ enum Step {
     },
 }
 
-/// Reads the part.
+/// Parses the part.
 pub(super) fn read(json: Option<&RawValue>) -> Result<Normalizer, String> {
     let mut reader = Reader { steps: Vec::new(), changes: Vec::new(), growth: 1 };
     if let Some(step) = part::<Step>(json)? {
@@ -95,7 +95,7 @@ impl Reader {
             Step::Nfkc => (NFKC.into(), Change::Form(Form::Nfkc)),
             Step::Nfkd => (NFKD.into(), Change::Form(Form::Nfkd)),
             Step::Lowercase => (Lowercase.into(), Change::Lowercase),
-            // The library loses count of its characters when nothing is put in front.
+            // The library miscounts characters if the prepended text is empty.
             Step::Prepend { prepend } if prepend.is_empty() => return Ok(()),
             Step::Prepend { prepend } => {
                 check_length(&prepend)?;
@@ -121,7 +121,7 @@ impl Reader {
 }
 
 impl Changes {
-    /// A text after all steps.
+    /// Applies all steps to a text.
     pub(in crate::text) fn apply<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = Cow::Borrowed(text);
         for change in &self.0 {
@@ -134,16 +134,16 @@ impl Changes {
 }
 
 impl Change {
-    /// What it makes of a text, unless that stays as it is.
+    /// Applies the step. Returns `None` if the text is unchanged.
     fn apply(&self, text: &str) -> Option<String> {
         match self {
-            // ASCII is in every form already.
+            // ASCII is in every normalisation form already.
             Self::Form(_) if text.is_ascii() => None,
             Self::Form(Form::Nfc) => Some(text.nfc().map(|(character, _)| character).collect()),
             Self::Form(Form::Nfd) => Some(text.nfd().map(|(character, _)| character).collect()),
             Self::Form(Form::Nfkc) => Some(text.nfkc().map(|(character, _)| character).collect()),
             Self::Form(Form::Nfkd) => Some(text.nfkd().map(|(character, _)| character).collect()),
-            // By characters: the language's own function knows where a word ends.
+            // By character: `str::to_lowercase` depends on word boundaries.
             Self::Lowercase => Some(text.chars().flat_map(char::to_lowercase).collect()),
             Self::Prepend(_) if text.is_empty() => None,
             Self::Prepend(prefix) => Some(format!("{prefix}{text}")),

@@ -1,7 +1,7 @@
-//! Turns `post_processor` into the tokens that are put around a text.
+//! Parses `post_processor` into the tokens that are added around a text.
 //!
-//! **Invariant:** each of them is a token of the vocabulary with the id that it has there. Knows
-//! no pairs of texts, and nothing of the offsets that some of these parts adjust.
+//! **Invariant:** each token has the id of its text in the vocabulary. Pairs of texts, and the
+//! offsets that some of these parts adjust, are not supported.
 
 use std::collections::HashMap;
 
@@ -14,10 +14,10 @@ use crate::text::pipeline::added::AddedTokens;
 use crate::text::pipeline::model::Vocabulary;
 use crate::text::pipeline::part;
 
-/// Most tokens on either side; the published ones have one.
+/// Maximum tokens on either side; the published ones have one.
 const AROUND_MAX: usize = 64;
 
-/// The tokens before and behind a text.
+/// The tokens before and after a text.
 #[derive(Clone, Debug, Default)]
 pub(in crate::text) struct Around {
     pub(in crate::text) before: Vec<TokenId>,
@@ -48,7 +48,7 @@ struct Special {
     tokens: Vec<String>,
 }
 
-/// Reads the part.
+/// Parses the part.
 pub(super) fn read(json: Option<&RawValue>) -> Result<Around, String> {
     let mut around = Around::default();
     if let Some(step) = part::<Step>(json)? {
@@ -73,7 +73,7 @@ impl Around {
         }
     }
 
-    /// Puts tokens around what is there: the first list before it, the second one behind it.
+    /// Adds tokens around the present ones: the first list before them, the second after them.
     fn put(&mut self, [before, behind]: &[Vec<(String, u32)>; 2]) -> Result<(), String> {
         let ids = |tokens: &[(String, u32)]| tokens.iter().map(|(_, id)| TokenId(*id)).collect();
         let mut outer: Vec<TokenId> = ids(before);
@@ -88,7 +88,7 @@ impl Around {
         Ok(())
     }
 
-    /// Compares the tokens with the vocabulary.
+    /// Checks the tokens against the vocabulary.
     pub(super) fn check(&self, vocabulary: &Vocabulary, added: &AddedTokens) -> Result<(), String> {
         for (id, text) in &self.texts {
             let known = added.id_of(text).or_else(|| vocabulary.id_of(text));
@@ -105,7 +105,7 @@ impl Around {
     }
 }
 
-/// The tokens before and behind the text in a template.
+/// Returns the tokens before and after the text in a template.
 fn template(
     pieces: Vec<Piece>,
     special: &HashMap<String, Special>,

@@ -1,9 +1,9 @@
-//! Turns `pre_tokenizer` into steps that split a text into the pieces that become tokens.
+//! Parses `pre_tokenizer` into steps that split a text into pieces.
 //!
-//! The steps are those of the library, which keeps all pieces of a text, with some hundred bytes
-//! for each; here one piece at a time goes through all steps.
-//! **Invariant:** one step at most turns bytes into characters, and one marks spaces: each of them
-//! multiplies a text. All searches in one text share one budget.
+//! The steps match those of the library, which stores all pieces of a text at some hundred bytes
+//! each; here each piece passes through all steps before the next. **Invariant:** at most one step
+//! turns bytes into characters, and at most one marks spaces, because each multiplies a text. All
+//! searches in a text share one budget.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ use crate::text::pattern::{Pattern, Steps};
 use crate::text::pipeline::groups::Groups;
 use crate::text::pipeline::{PatternText, add_step, part};
 
-/// The expression of GPT-2, which a byte-level step has where it names none.
+/// The expression of GPT-2, the default of a byte-level step.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 /// The expression of the library's step `Whitespace`.
@@ -37,7 +37,7 @@ enum Step {
         behavior: SplitDelimiterBehavior,
         is_inverted: bool,
     },
-    /// Characters that are told by what they are.
+    /// Characters matched by a predicate.
     Characters {
         is_match: fn(char) -> bool,
         behavior: SplitDelimiterBehavior,
@@ -152,7 +152,7 @@ fn add(steps: &mut Vec<Step>, text: StepText) -> Result<(), String> {
     add_step(steps, step)
 }
 
-/// As the library reads it: an older key decides where a newer one is missing.
+/// Builds a metaspace step. As in the library, the older key applies if the newer one is missing.
 pub(super) fn metaspace(text: &MetaspaceText) -> Result<Metaspace, String> {
     let scheme = match (text.add_prefix_space, text.prepend_scheme) {
         (Some(false), None | Some(PrependScheme::Never)) => PrependScheme::Never,
@@ -168,22 +168,22 @@ fn is_punctuation(character: char) -> bool {
     character.is_ascii_punctuation() || character.is_punctuation()
 }
 
-/// A part of a text on its way through the steps.
+/// A part of a text between steps.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::text) struct Part<'a> {
     pub(in crate::text) text: &'a str,
-    /// Whether the whole text begins with it.
+    /// Whether it is at the beginning of the whole text.
     pub(in crate::text) is_first: bool,
 }
 
-/// Takes the pieces that come out, in order; breaks off with an error of its own.
+/// Receives the resulting pieces in order. It may stop with an error of its own.
 pub(in crate::text) type Take<'a, E> = dyn FnMut(&str) -> Result<(), E> + 'a;
 
 impl PreTokenizers {
     /// Splits a part of a text by all steps.
     ///
     /// # Errors
-    /// An expression that takes too many steps; what `take` says.
+    /// If an expression takes too many steps; an error of `take`.
     pub(in crate::text) fn split<E: From<String>>(
         &self,
         part: Part<'_>,
@@ -258,7 +258,8 @@ fn split<E: From<String>>(
             if !step.get_split() {
                 return split(later, part, steps, take);
             }
-            // A mark begins a piece with what comes behind it; one before another is a piece.
+            // A mark begins a piece with the text after it; a mark before another mark is a
+            // separate piece.
             let mut start = 0;
             for (at, _) in text.match_indices(mark).filter(|(at, _)| *at > 0) {
                 split(later, part.at((start, at)), steps, take)?;
@@ -270,7 +271,7 @@ fn split<E: From<String>>(
 }
 
 impl Step {
-    /// Whether it treats the beginning of the text in another way.
+    /// Returns whether the step treats the beginning of the text differently.
     fn marks_first(&self) -> bool {
         matches!(self, Self::Metaspace(step) if step.prepend_scheme == PrependScheme::First)
     }
@@ -282,11 +283,11 @@ impl<'a> Part<'a> {
     }
 }
 
-/// A search for the places where a text is split.
+/// A search for the places at which a text is split.
 struct Search<'a> {
     pattern: &'a Pattern,
     behavior: SplitDelimiterBehavior,
-    /// Whether the text between matches counts as the match.
+    /// Whether the text between matches is treated as the match.
     is_inverted: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Pieces of a text become tokens.
+//! Encodes pieces of a text into tokens.
 //!
 //! The library's encoder takes up to 130 bytes for each byte of a piece. **Invariant:** it never
-//! gets more than `WORD_BYTES_MAX` at once: a longer piece is cut where no token of the vocabulary
-//! has both characters beside each other, so that nothing merges across the cut.
+//! gets more than `WORD_BYTES_MAX` at once. A longer piece is cut between two characters that are
+//! not adjacent in any token of the vocabulary, so that nothing merges across the cut.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -12,31 +12,31 @@ use tokenizers::models::bpe::BPE;
 
 use crate::ids::TokenId;
 
-/// Pieces that are longer are cut where that is possible.
+/// Length from which pieces are cut if possible.
 const CUT_BYTES: usize = 2 << 10;
-/// The longest piece without a place for a cut: with it, the encoder takes 17 MB.
+/// Maximum length of a piece that cannot be cut: the encoder takes 17 MB for it.
 const WORD_BYTES_MAX: usize = 128 << 10;
-/// Of pieces longer than this, one is encoded at a time, whatever the number of threads.
+/// Length from which pieces are encoded one at a time, across all threads.
 const LONG_BYTES: usize = 16 << 10;
-/// Most pairs of characters of a vocabulary; those of a large one have some 100,000. A vocabulary
-/// with more counts as one that has every pair.
+/// Maximum pairs of characters in a vocabulary; a large one has some 100,000. A vocabulary with
+/// more is treated as having every pair.
 const PAIRS_MAX: usize = 1 << 20;
-/// Words whose tokens are remembered while a text is encoded, and the longest of them.
+/// Maximum words whose tokens are cached while a text is encoded, and the longest of them.
 const KNOWN_MAX: usize = 4_096;
 const KNOWN_BYTES_MAX: usize = 32;
 
-/// Why a text has no tokens.
+/// The reason why a text was not encoded.
 #[derive(Debug)]
 pub(in crate::text) enum Stopped {
-    /// There are more than there may be.
+    /// It has more tokens than allowed.
     TooMany,
-    /// They are not wanted any more.
+    /// It was cancelled.
     Unwanted,
-    /// A word of it is so long that its encoding would take too much.
+    /// A word of it is so long that encoding it would take too much memory.
     Long {
-        /// Its length.
+        /// Its length in bytes.
         n_bytes: usize,
-        /// The longest that there may be.
+        /// The maximum.
         n_bytes_max: usize,
     },
     /// It cannot be encoded.
@@ -49,19 +49,19 @@ impl From<String> for Stopped {
     }
 }
 
-/// What texts that are encoded at the same time share.
+/// The state shared by texts that are encoded concurrently.
 #[derive(Debug, Default)]
 pub(in crate::text) struct Pairs {
-    /// Pairs of characters that stand beside each other in a token. They are gathered when the
-    /// first long piece comes.
+    /// Pairs of adjacent characters in tokens, collected when the first long piece is cut.
     pairs: OnceLock<Option<HashSet<(char, char)>>>,
     /// Held while a very long piece is encoded.
     long: Mutex<()>,
 }
 
 impl Pairs {
-    /// Whether nothing merges across the place between these characters: no token has them beside
-    /// each other, and each is a token, so that it is neither bytes nor a part of what is unknown.
+    /// Returns whether nothing merges across the boundary between these characters: no token has
+    /// them adjacent, and each is a token, so that it is neither split into bytes nor part of an
+    /// unknown run.
     fn part(&self, bpe: &BPE, (before, behind): (char, char)) -> bool {
         let pairs = self.pairs.get_or_init(|| gathered(bpe));
         let is_token = |it: char| bpe.token_to_id(it.encode_utf8(&mut [0; 4])).is_some();
@@ -87,7 +87,7 @@ fn gathered(bpe: &BPE) -> Option<HashSet<(char, char)>> {
     Some(pairs)
 }
 
-/// What is remembered while one text is encoded.
+/// The encoder of one text, with a cache.
 pub(in crate::text) struct Words<'a> {
     bpe: &'a BPE,
     pairs: &'a Pairs,
@@ -99,10 +99,10 @@ impl<'a> Words<'a> {
         Self { bpe, pairs, known: HashMap::new() }
     }
 
-    /// Appends the tokens of a piece, word by word; `go_on` hears of each.
+    /// Appends the tokens of a piece, word by word, and calls `go_on` after each.
     ///
     /// # Errors
-    /// A piece that is too long; what the library or `go_on` says.
+    /// If a piece is too long; an error of the library or of `go_on`.
     pub(in crate::text) fn encode(
         &mut self,
         piece: &str,
@@ -120,7 +120,7 @@ impl<'a> Words<'a> {
         go_on(tokens)
     }
 
-    /// The first place for a cut behind enough of a text.
+    /// Returns the first place for a cut after a minimum length.
     fn cut(&self, text: &str) -> Option<usize> {
         let mut characters = text.char_indices().skip_while(|(at, _)| *at < CUT_BYTES / 2);
         let (_, mut before) = characters.next()?;

@@ -1,7 +1,7 @@
-//! What the library's functions may cost, from their arguments.
+//! The charges for the library's functions, computed from their arguments.
 //!
-//! **Invariant:** a charge is at least the work, and the room at least twice the result: the
-//! library makes a text and then copies it into a value.
+//! **Invariant:** a charge is at least the work, and the requested memory at least twice the
+//! result: the library creates a text and then copies it into a value.
 
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
@@ -12,12 +12,13 @@ use crate::text::template::values::{depth, n_items, walk};
 /// Charges a call with these arguments, the value first.
 pub(super) type Charge = fn(&Meter, &[Value]) -> Result<(), Error>;
 
-/// Most bytes that a value prints as. In a list, a byte of text may be an escape of four.
+/// Returns an upper bound on the printed length of a value. In a list, a byte of text may become an
+/// escape of four.
 fn print_bytes(value: &Value) -> u64 {
     value.as_str().map_or_else(|| walk(value).saturating_mul(4), |text| units(text.len()))
 }
 
-/// Most bytes of a number without a width; making them takes long.
+/// Maximum bytes of a number without a width; such numbers are slow to print.
 const FIELD_BYTES_MAX: u64 = 2000;
 
 fn first(args: &[Value]) -> &Value {
@@ -28,21 +29,21 @@ fn sum(args: &[Value], of: fn(&Value) -> u64) -> u64 {
     args.iter().fold(0, |sum, arg| sum.saturating_add(of(arg)))
 }
 
-/// Looks at a number, a flag or a key.
+/// Charges a function that inspects a number, a flag or a key.
 pub(super) fn few(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     meter.work(args.iter().skip(1).fold(0, |sum, arg| sum.saturating_add(walk(arg))))?;
     let text_bytes = first(args).as_str().map_or(0, str::len);
     meter.work(2 * units(text_bytes))
 }
 
-/// Prints its arguments.
+/// Charges a function that prints its arguments.
 pub(super) fn text(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     let bytes = sum(args, print_bytes);
     meter.work(bytes.saturating_mul(4))?;
     meter.room(bytes.saturating_mul(2))
 }
 
-/// Makes letters large or small: at most three times the bytes, for a few scripts.
+/// Charges a function that changes case: at most three times the bytes, in a few scripts.
 pub(super) fn letters(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     let bytes = sum(args, print_bytes);
     let is_ascii = first(args).as_str().is_some_and(str::is_ascii);
@@ -50,14 +51,14 @@ pub(super) fn letters(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     meter.room(bytes.saturating_mul(if is_ascii { 2 } else { 6 }))
 }
 
-/// Writes `&#x27;` for a quote.
+/// Charges an escaping function, which writes `&#x27;` for a quote.
 pub(super) fn escaped(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     let bytes = sum(args, print_bytes);
     meter.work(bytes.saturating_mul(12))?;
     meter.room(bytes.saturating_mul(12))
 }
 
-/// Visits items, keys or characters, and makes a list of them.
+/// Charges a function that visits items, keys or characters and lists them.
 pub(super) fn items(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     let n_items = n_items(first(args));
     let is_text = first(args).as_str().is_some();
@@ -65,7 +66,7 @@ pub(super) fn items(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     meter.room(n_items.saturating_mul(64))
 }
 
-/// Takes a text apart, at most at each character.
+/// Charges a function that splits a text, at most at each character.
 pub(super) fn pieces(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     text(meter, args)?;
     let Some(text) = first(args).as_str() else { return Ok(()) };
@@ -75,11 +76,11 @@ pub(super) fn pieces(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     };
     let n_pieces = units(n_pieces);
     meter.work(n_pieces.saturating_mul(60))?;
-    // A short piece lies in its value; a longer one has a header.
+    // A short piece is stored inline in its value; a longer one has a header.
     meter.room(n_pieces.saturating_mul(64).saturating_add(units(text.len())))
 }
 
-/// Cuts from both ends what a set of characters contains.
+/// Charges a function that trims a set of characters from both ends.
 pub(super) fn trimmed(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     text(meter, args)?;
     let n_characters = args.get(1).map_or(1, n_items).max(1);
@@ -87,7 +88,7 @@ pub(super) fn trimmed(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     if n_characters > 1000 { Err(refused("more than 1000 characters to trim")) } else { Ok(()) }
 }
 
-/// Compares each item with others, by a copy in small letters.
+/// Charges a function that compares each item with others, through lowercase copies.
 pub(super) fn sorted(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     items(meter, args)?;
     let value = first(args);
@@ -98,17 +99,17 @@ pub(super) fn sorted(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     meter.room(walk(value).saturating_mul(2).min(n_items(value).saturating_mul(256).max(1 << 20)))
 }
 
-/// Makes as many groups as asked for, or fills the last one.
+/// Charges a function that creates the requested number of groups, or fills the last one.
 pub(super) fn groups(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     items(meter, args)?;
     let count = args.get(1).and_then(|count| u64::try_from(count.clone()).ok()).unwrap_or(0);
-    // Each group is a list: at most one for each item, or as many as asked for.
+    // Each group is a list. There is at most one per item, or the requested number.
     let n_groups = count.saturating_add(n_items(first(args)));
     meter.work(n_groups.saturating_mul(200))?;
     meter.room(n_groups.saturating_mul(128))
 }
 
-/// Writes as many blanks before each line as asked for.
+/// Charges a function that inserts the requested number of blanks before each line.
 pub(super) fn indent(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     text(meter, args)?;
     let width = args.get(1).and_then(|given| match given.kind() {
@@ -124,7 +125,7 @@ pub(super) fn indent(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     meter.room(bytes.saturating_mul(3))
 }
 
-/// Writes a value over many lines, deeper parts further to the right.
+/// Charges a function that prints a value over many lines, indented by depth.
 pub(super) fn indented(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     let value = first(args);
     let factor = 8_u64.saturating_add(depth(value).saturating_mul(4));
@@ -134,13 +135,13 @@ pub(super) fn indented(meter: &Meter, args: &[Value]) -> Result<(), Error> {
 }
 
 pub(super) fn rounded(meter: &Meter, args: &[Value]) -> Result<(), Error> {
-    // Digits are made and read back, up to 1,074 of them.
+    // Up to 1,074 digits are printed and parsed again.
     meter.work(8000)?;
     few(meter, args)
 }
 
-/// Fills a pattern: its text, its arguments as often as it has fields, and its widths, which are
-/// numbers in it or, for `*`, among the arguments.
+/// Charges a function that fills a pattern: its text, its arguments once per field, and its widths,
+/// which are numbers in the pattern or, for `*`, among the arguments.
 pub(super) fn format(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     let pattern = first(args).as_str().unwrap_or_default();
     let n_fields = units(pattern.bytes().filter(|byte| matches!(byte, b'%' | b'{')).count());
@@ -152,7 +153,7 @@ pub(super) fn format(meter: &Meter, args: &[Value]) -> Result<(), Error> {
         let number = |arg: &Value| i64::try_from(arg.clone()).map_or(0, i64::unsigned_abs);
         widths = args.iter().skip(1).fold(widths, |sum, arg| sum.saturating_add(number(arg)));
     }
-    // A filling character has up to four bytes, and each field may escape what it prints.
+    // A fill character has up to four bytes, and each field may escape its contents.
     let fields = longest.saturating_add(FIELD_BYTES_MAX).saturating_mul(n_fields).saturating_mul(4);
     let bytes = widths.saturating_mul(4).saturating_add(fields);
     let bytes = bytes.saturating_add(units(pattern.len()));
@@ -165,7 +166,7 @@ fn longest_named(named: &Value) -> u64 {
     keys.filter_map(|key| named.get_item(&key).ok()).map(|it| print_bytes(&it)).max().unwrap_or(0)
 }
 
-/// The sum of all numbers in a text.
+/// Returns the sum of all numbers in a text.
 fn numbers_in(text: &str) -> u64 {
     let (mut sum, mut number) = (0_u64, 0_u64);
     for byte in text.bytes() {

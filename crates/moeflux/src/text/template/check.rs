@@ -1,24 +1,24 @@
-//! Looks at a template's tokens before it is parsed.
+//! Checks a template's tokens before it is parsed.
 //!
-//! **Invariant:** what passes can be parsed, compiled and dropped by recursion on
-//! [`render::STACK_BYTES`]. The parser bounds brackets and blocks itself; operators, attributes,
-//! filters and `elif` in a row make a tree as deep as they are many, which is bounded here.
+//! **Invariant:** a template that passes can be parsed, compiled and dropped recursively on
+//! [`render::STACK_BYTES`]. The parser bounds brackets and blocks itself; sequences of operators,
+//! attributes, filters and `elif` make a tree as deep as they are long, which is bounded here.
 //!
 //! [`render::STACK_BYTES`]: super::render::STACK_BYTES
 
 use minijinja::machinery::{Token, Tokenizer};
 use minijinja::syntax::SyntaxConfig;
 
-/// Most tokens of a template. Published ones of 30 KB have up to 8,000.
+/// Maximum tokens of a template. Published ones of 30 KB have up to 8,000.
 const TOKENS_MAX: usize = 100_000;
-/// Most tokens between `{{` and `}}`, or `{%` and `%}`.
+/// Maximum tokens between `{{` and `}}`, or `{%` and `%}`.
 const TAG_TOKENS_MAX: usize = 4096;
-/// Most bytes of a line: the tokenizer counts columns in 16 bits, and adds one in an error.
+/// Maximum bytes of a line: the tokenizer counts columns in 16 bits, and adds one in an error.
 const LINE_BYTES_MAX: usize = 65_000;
-/// Most `elif` in one `if`.
+/// Maximum number of `elif` in one `if`.
 const ELIF_MAX: usize = 500;
 
-/// Why a template is not compiled, and where.
+/// The reason why a template is not compiled, and its line.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) line: u16,
@@ -31,7 +31,7 @@ impl Refusal {
     }
 }
 
-/// Refuses what is too long in a row. Errors of the tokenizer are left to the parser.
+/// Refuses sequences that are too long. Tokenizer errors are left to the parser.
 pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), Refusal> {
     let long = source.split('\n').position(|line| line.len() > LINE_BYTES_MAX);
     if let Some(index) = long {

@@ -1,8 +1,9 @@
-//! The filters, each charged before it works.
+//! The filters, each charged in advance.
 //!
-//! Most are the library's, behind a charge that follows from their arguments. Those that call
-//! other filters by name, or whose cost shows only as they go, are here.
-//! **Invariant:** a name with a colon is no filter to a template: those are `compile`'s operators.
+//! Most are the library's, with a charge computed from their arguments. Filters that call other
+//! filters by name, or whose cost is known only during execution, are implemented here.
+//! **Invariant:** templates cannot use a name with a colon as a filter: such names are `compile`'s
+//! operators.
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
@@ -20,10 +21,10 @@ use crate::text::template::meter::{Meter, refused, units};
 use crate::text::template::operators::{self, CALL_WORK, each};
 use crate::text::template::values::{self, Sequence, is_loop, keep, walk};
 
-/// A filter of ours.
+/// A filter implemented here.
 type Own = fn(&Meter, &mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
 
-/// What it costs to find a filter or a test by its name and to call it.
+/// Work of looking up and calling a filter or test by name.
 const NAMED_CALL_WORK: u64 = 250;
 
 const OWN: [(&str, Own); 11] = [
@@ -117,7 +118,7 @@ fn begin(meter: &Meter, args: Rest<ValueOrKwargs>) -> Result<Vec<Value>, Error> 
     Ok(args)
 }
 
-/// The value at `a.b.0` inside another.
+/// Returns the value at a path such as `a.b.0` inside another.
 fn attribute(meter: &Meter, value: &Value, path: &Value) -> Result<Value, Error> {
     let Some(path) = path.as_str() else { return operators::item(meter, value, path) };
     let mut part = value.clone();
@@ -131,7 +132,7 @@ fn attribute(meter: &Meter, value: &Value, path: &Value) -> Result<Value, Error>
     Ok(part)
 }
 
-/// What `select` and its relatives keep.
+/// The selection of `select` and its relatives.
 struct Pick {
     by_attribute: bool,
     kept: bool,
@@ -257,7 +258,7 @@ fn join(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
     joined(meter, &parts, &joiner.unwrap_or_else(|| Value::from("")))
 }
 
-/// Values as they print, with another between them.
+/// Concatenates the printed forms of values, with another value between them.
 pub(super) fn joined(meter: &Meter, parts: &[Value], joiner: &Value) -> Result<Value, Error> {
     meter.room(16 * units(parts.len()))?;
     let mut all = Vec::with_capacity(2 * parts.len());
@@ -270,7 +271,8 @@ pub(super) fn joined(meter: &Meter, parts: &[Value], joiner: &Value) -> Result<V
     operators::joined(meter, &all)
 }
 
-/// Without a set of characters, a text with nothing to cut is not copied: contents are long.
+/// Trims a text. Without a set of characters, a text with nothing to trim is not copied, because
+/// contents are long.
 fn trim(meter: &Meter, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     if let [value] = args
         && let Some(text) = value.as_str()
@@ -290,7 +292,7 @@ fn replace(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
     replaced(meter, &value, from, to, usize::MAX)
 }
 
-/// A text with the first occurrences of another replaced.
+/// Replaces at most `n_max` occurrences of `from` in a text.
 pub(super) fn replaced(
     meter: &Meter,
     value: &Value,
@@ -310,7 +312,7 @@ pub(super) fn replaced(
     meter.text(text.replacen(from, to, n_max))
 }
 
-/// Groups in the order of their attribute; each knows its `grouper` and its `list`.
+/// Groups items by an attribute, in its order. Each group has a `grouper` and a `list`.
 fn groupby(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
     let (value, path, options): (&Value, Option<Value>, Kwargs) = from_args(args)?;
     let path = path.map_or_else(|| options.get::<Value>("attribute"), Ok)?;

@@ -1,4 +1,5 @@
-//! The functions and tests of templates, and what `compile` calls in place of instructions.
+//! The functions and tests of templates, and the functions that `compile` calls instead of
+//! instructions.
 
 use std::sync::Arc;
 
@@ -10,13 +11,13 @@ use crate::text::template::operators::{self, CALL_WORK, compare};
 use crate::text::template::python;
 use crate::text::template::values::{self, Namespace, Sequence, walk};
 
-/// Marks an error as the template's own words, which need no introduction by the library.
+/// Prefix of an error in the template's own words, to which the library's description is not added.
 pub(super) const REFUSAL: &str = "the template refuses: ";
-/// Most characters of a template's own words: an error shows fewer.
+/// Maximum characters of a template's own error text; an error shows fewer.
 const REFUSAL_CHARS_MAX: usize = 1000;
-/// Most items of a range.
+/// Maximum items of a range.
 const RANGE_MAX: i128 = 100_000;
-/// What a macro's call costs, and what it keeps for each name that it takes from around it.
+/// Work of a macro call, and memory for each name that it captures from its surroundings.
 const MACRO_WORK: u64 = 1000;
 const MACRO_ARG_WORK: u64 = 300;
 const CLOSURE_NAME_BYTES: u64 = 256;
@@ -41,7 +42,7 @@ const BINARY: [(&str, Binary); 12] = [
     ("op:ge", |meter, a, b| compare(meter, a, b, |a, b| a >= b)),
 ];
 
-/// Tests by other names.
+/// Aliases of tests.
 const COMPARISONS: [(&str, &str); 17] = [
     ("eq", "op:eq"),
     ("equalto", "op:eq"),
@@ -184,7 +185,7 @@ fn range(meter: &Meter, first: i64, end: Option<i64>, step: Option<i64>) -> Resu
     )
 }
 
-/// The pairs of a map, if one is given, and of the arguments with names.
+/// Returns the pairs of a map, if one is given, and of the named arguments.
 fn pairs(args: &[Value]) -> Result<Vec<(Value, Value)>, Error> {
     let (given, named): (Option<&Value>, Kwargs) = from_args(args)?;
     let mut pairs = Vec::new();
@@ -241,7 +242,7 @@ fn add_tests(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
     ];
     for (name, function) in library {
         let own = Arc::clone(meter);
-        // A test that asks what a value is looks at no more than its text; arguments are printed.
+        // A type test inspects at most its text; other tests may print their arguments.
         let looks_inside = ["endingwith", "startingwith", "lower", "upper", "filter", "test"];
         let is_deep = looks_inside.contains(&name);
         let test = move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {

@@ -1,7 +1,8 @@
-//! `tojson` as transformers defines it: Python's `json.dumps`, non-ASCII text as it is.
+//! `tojson` as transformers defines it: Python's `json.dumps` without escaping non-ASCII text.
 //!
-//! **Invariant:** the text is byte for byte Python's, spaces after separators included: models were
-//! trained on it. minijinja's own filter escapes `<`, `>` and `&` for web pages.
+//! **Invariant:** the text equals Python's byte for byte, including spaces after separators,
+//! because models were trained on it. minijinja's own filter escapes `<`, `>` and `&` for web
+//! pages.
 
 use std::fmt::Write as _;
 
@@ -11,9 +12,9 @@ use minijinja::{Error, ErrorKind, Value};
 use crate::text::template::meter::{Meter, units};
 use crate::text::template::values::walk;
 
-/// Deepest nesting; the messages themselves are parsed with the same limit.
+/// Maximum nesting; messages are parsed with the same limit.
 const DEPTH_MAX: usize = 128;
-/// Work of a value, and of a byte of a string.
+/// Work per value, and per byte of a string.
 const VALUE_WORK: u64 = 60;
 const STRING_WORK: u64 = 4;
 
@@ -71,7 +72,7 @@ impl Writer<'_> {
             return Err(refused("nested too deeply"));
         }
         self.meter.work(VALUE_WORK)?;
-        // The longest number, and what stands around an item on its line.
+        // The longest number, and the separators and indentation around an item.
         self.reserve(400 + self.between.len() + self.after_key.len() + self.line_bytes(depth))?;
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
@@ -117,7 +118,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Keys are strings; Python writes other simple keys as their JSON in quotes.
+    /// Writes a key. Like Python, it writes simple keys other than strings as their JSON in quotes.
     fn key(&mut self, key: &Value) -> Result<(), Error> {
         match key.kind() {
             ValueKind::String => self.string(key.as_str().unwrap_or_default())?,
@@ -145,12 +146,12 @@ impl Writer<'_> {
         self.out.push(bracket);
     }
 
-    /// Bytes of a line's beginning and of the next closing bracket's.
+    /// Returns the length of the indentation of a line and of the next closing bracket.
     fn line_bytes(&self, depth: usize) -> usize {
         self.indent.map_or(0, |indent| 2 * (indent.len() * (depth + 1) + 1))
     }
 
-    /// Asks for room before the text grows.
+    /// Requests memory before the text grows.
     fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
         self.meter.work(units(bytes) / 4)?;
         let wanted = self.out.len() + bytes;
@@ -169,7 +170,7 @@ impl Writer<'_> {
     }
 
     fn string(&mut self, text: &str) -> Result<(), Error> {
-        // Escapes are rare: room for the text, then for what it has grown by.
+        // Escapes are rare: the estimate is the text's length plus the growth by escapes.
         self.meter.work(units(text.len()).saturating_mul(STRING_WORK))?;
         let n_escaped = text.chars().filter(|it| is_escaped(*it, self.is_ascii)).count();
         self.reserve(text.len() + 12 * n_escaped + 2)?;
@@ -199,8 +200,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Python's shortest text of a float: an exponent of two digits at least, from 1e16 on and
-    /// below 1e-4.
+    /// Writes a float in Python's shortest form: with an exponent of at least two digits from 1e16
+    /// on and below 1e-4.
     fn float(&mut self, number: f64) {
         if number.is_nan() {
             return self.out.push_str("NaN");

@@ -1,9 +1,9 @@
-//! Counts what a rendering does and holds, in units that do not depend on the machine.
+//! Meters the work and memory of a rendering, in units that do not depend on the machine.
 //!
-//! Work is charged before it is done, about one unit per nanosecond. Bytes are those that live at
-//! the same time: lists and maps give theirs back when they are dropped; long texts are watched by
-//! weak references, which tell how many still live when room gets short.
-//! **Invariant:** past a limit every charge fails, so a template cannot go on by ignoring an error.
+//! Work is charged in advance, at about one unit per nanosecond. Bytes are those in use at the same
+//! time: lists and maps release theirs when dropped; long texts are tracked by weak references,
+//! which reveal how many are still alive when memory runs short. **Invariant:** after a limit is
+//! exceeded every charge fails, so a template cannot continue by ignoring an error.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,18 +13,18 @@ use minijinja::{Error, ErrorKind, Value};
 use crate::text::limit::TextLimit;
 use crate::text::template::OUTPUT_BYTES_MAX;
 
-/// Most work of one rendering, half a second to a second. A message takes thousands of units, and
-/// up to five per byte of its text, so that the longest output is within it.
+/// Maximum work of one rendering, half a second to a second. A message takes thousands of units,
+/// and up to five per byte of its text, so that the longest output is within the limit.
 pub(super) const WORK_MAX: u64 = 500_000_000;
-/// Most bytes of values that live at the same time, beside the messages and the output: with both
-/// of these as long as they may be, the process grows by 256 MB at most.
+/// Maximum bytes of live values, besides messages and output. With both of these at their maximum
+/// the process grows by at most 256 MB.
 pub(super) const VALUES_BYTES_MAX: u64 = 96 << 20;
 
-/// Texts from this length on are watched; shorter ones count where a list holds them.
+/// Minimum length of tracked texts. Shorter ones are counted where a list holds them.
 const WATCHED_BYTES_MIN: usize = 128;
-/// How much may be made between two looks at what still lives: each look visits all watched texts.
+/// Bytes created between two sweeps, each of which visits all tracked texts.
 const SWEEP_BYTES: u64 = 16 << 20;
-/// Work of a look at one watched text.
+/// Work per tracked text in a sweep.
 const SWEEP_WORK: u64 = 10;
 
 /// The counts of one rendering.
@@ -42,14 +42,14 @@ struct Texts {
     watched: Vec<(Weak<str>, u64)>,
     watched_bytes: u64,
     sweep_at_bytes: u64,
-    /// Bytes in each capture that is open, innermost last.
+    /// Bytes in each open capture, innermost last.
     captures: Vec<u64>,
     captured_bytes: u64,
     output_bytes: u64,
     is_full: bool,
 }
 
-/// A container's bytes, counted as long as it lives.
+/// The bytes of a container, counted while it is alive.
 #[derive(Debug)]
 pub(super) struct Held {
     count: Arc<AtomicU64>,
@@ -62,12 +62,12 @@ impl Drop for Held {
     }
 }
 
-/// A number of bytes or items as a charge.
+/// Converts a number of bytes or items into a charge.
 pub(super) fn units(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// A template's mistake, or a limit, in words.
+/// Returns an error about a mistake of the template, or a limit.
 pub(super) fn refused(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, why.into())
 }
@@ -87,7 +87,7 @@ impl Meter {
         self.texts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Most bytes of the text.
+    /// Returns the maximum bytes of the output.
     pub(super) fn output_bytes_max(&self) -> usize {
         OUTPUT_BYTES_MAX.min(self.limit.n_bytes_max)
     }
@@ -101,9 +101,9 @@ impl Meter {
         refused(format!("more than {n_bytes_max} bytes of values at the same time"))
     }
 
-    /// Charges work that is about to be done.
+    /// Charges work in advance.
     pub(super) fn work(&self, amount: u64) -> Result<(), Error> {
-        // Saturating: a sum that wrapped would begin anew.
+        // Saturates: a sum that wrapped would start over.
         let before = self.work.load(Ordering::Relaxed);
         let after = before.saturating_add(amount);
         self.work.store(after, Ordering::Relaxed);
@@ -118,13 +118,13 @@ impl Meter {
         Ok(())
     }
 
-    /// Whether a rendering that seems to have succeeded passed a limit on the way.
+    /// Checks that a rendering that appears to have succeeded did not exceed a limit.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.work(0)?;
         if self.texts().is_full { Err(self.too_large()) } else { Ok(()) }
     }
 
-    /// Asks for room for values that are about to be made.
+    /// Requests memory for values that are about to be created.
     pub(super) fn room(&self, bytes: u64) -> Result<(), Error> {
         self.room_in(&mut self.texts(), bytes)
     }
@@ -149,14 +149,14 @@ impl Meter {
         Ok(())
     }
 
-    /// A text as a value, watched if it is long.
+    /// Converts a text into a value, and tracks it if it is long.
     pub(super) fn text(&self, text: String) -> Result<Value, Error> {
         let value = Value::from(text);
         self.watch(&value)?;
         Ok(value)
     }
 
-    /// Counts a long text that is a value already.
+    /// Tracks a long text that is already a value.
     pub(super) fn watch(&self, value: &Value) -> Result<(), Error> {
         let Some(bytes) = value.as_str().map(str::len) else { return Ok(()) };
         if bytes < WATCHED_BYTES_MIN {
@@ -165,7 +165,7 @@ impl Meter {
         let Some(text) = value.to_str() else { return Ok(()) };
         let mut texts = self.texts();
         self.room_in(&mut texts, units(bytes))?;
-        // The second count of the same text ends with the first: only the bytes are too many.
+        // A text that is tracked twice is only counted too high, and both entries expire together.
         texts.watched.push((Arc::downgrade(&text), units(bytes)));
         texts.watched_bytes += units(bytes);
         Ok(())
@@ -178,19 +178,19 @@ impl Meter {
         Ok(Held { count: Arc::clone(&self.containers_bytes), bytes })
     }
 
-    /// Counts bytes that live until the rendering ends.
+    /// Counts bytes until the rendering ends.
     pub(super) fn hold_for_good(&self, bytes: u64) -> Result<(), Error> {
         self.room(bytes)?;
         self.containers_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Counts a container that is there before the template: no room is asked for.
+    /// Returns a count of zero bytes, for a container that exists before the rendering.
     pub(super) fn hold_nothing(&self) -> Held {
         Held { count: Arc::clone(&self.containers_bytes), bytes: 0 }
     }
 
-    /// What is written from now on is kept as a value.
+    /// Starts a capture: subsequent output is kept as a value.
     pub(super) fn begin_capture(&self) {
         self.texts().captures.push(0);
     }

@@ -1,11 +1,12 @@
-//! Turns a conversation into the text that the model was trained on, by the checkpoint's template.
+//! Renders a conversation into the text format that the model was trained on, with the checkpoint's
+//! template.
 //!
-//! Templates are Jinja as transformers sets it up: blocks trimmed on both sides, loop controls, a
-//! few functions more. minijinja parses them and runs instructions that `compile` makes; Python's
-//! string methods, `tojson` and `strftime_now` are added here.
-//! **Invariant:** a template is a stranger's program: rendering ends in a text or in one line that
-//! names the template's line and the reason, soon and in bounded memory, the same on every machine.
-//! Knows no tokenizer, reads no clock.
+//! Templates are Jinja as configured by transformers: blocks trimmed on both sides, loop controls,
+//! some additional functions. minijinja parses them and runs instructions that `compile` generates;
+//! Python's string methods, `tojson` and `strftime_now` are added here. **Invariant:** a template
+//! is untrusted code: rendering ends in a text or in a one-line error with the template's line and
+//! the reason, in bounded time and memory, with the same result on every machine. Knows no
+//! tokenizer, reads no clock.
 
 mod check;
 mod compile;
@@ -32,12 +33,12 @@ use crate::text::limit::TextLimit;
 use crate::text::special::SpecialTokens;
 use crate::text::template::meter::{Meter, WORK_MAX};
 
-/// Most bytes of a template; published ones have up to 30 KB.
+/// Maximum bytes of a template; published ones have up to 30 KB.
 pub(crate) const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
-/// Most bytes of a rendered conversation: what the tokenizer takes.
+/// Maximum bytes of a rendered conversation, which is the tokenizer's limit.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 20;
-/// Most instructions of one rendering. A message takes a few hundred, so this is far above any
-/// conversation, and about a second.
+/// Maximum instructions of one rendering. A message takes a few hundred, so the limit is far above
+/// any conversation; it takes about a second.
 pub(crate) const FUEL_MAX: u64 = 20_000_000;
 
 const DEFAULT: &str = "default";
@@ -46,20 +47,20 @@ const TOOL_USE: &str = "tool_use";
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    /// `system`, `user`, `assistant`, `tool`, or what the template knows beside these.
+    /// `system`, `user`, `assistant`, `tool`, or another role that the template supports.
     pub role: String,
-    /// A string; a list of parts; or null beside tool calls.
+    /// A string, a list of parts, or null if there are tool calls.
     pub content: Json,
-    /// What the assistant thought, apart from its answer.
+    /// Reasoning of the assistant, separate from its answer.
     pub reasoning: Option<String>,
-    /// The assistant's tool calls, in the shape that the template expects.
+    /// Tool calls of the assistant, in the form that the template expects.
     pub tool_calls: Option<Json>,
     /// Other keys: `name`, `tool_call_id`.
     pub extra: Map<String, Json>,
 }
 
 impl Message {
-    /// A message of plain text.
+    /// Creates a message of plain text.
     #[must_use]
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self {
@@ -71,7 +72,7 @@ impl Message {
         }
     }
 
-    /// The keys that templates read. Reasoning has two names, as transformers gives it.
+    /// Returns the keys that templates read. Reasoning has two names, as in transformers.
     fn to_value(&self, meter: &Meter) -> std::result::Result<Value, minijinja::Error> {
         let mut entries = vec![
             ("role", Value::from(self.role.as_str())),
@@ -96,25 +97,25 @@ impl Message {
     }
 }
 
-/// What a template is told beside the messages.
+/// The variables of a template besides the messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TemplateOptions {
-    /// End with the start of the assistant's turn.
+    /// Whether to end with the start of the assistant's turn.
     pub add_generation_prompt: bool,
-    /// Whether to think, for templates that ask; `None` leaves it to the template.
+    /// Whether to enable thinking, for templates that support it; `None` leaves it to the template.
     pub enable_thinking: Option<bool>,
-    /// The list of tools, in the shape of the `OpenAI` API.
+    /// List of tools, in the form of the `OpenAI` API.
     pub tools: Option<Json>,
-    /// Seconds since 1970 of the caller's wall clock (its offset from UTC added), for templates
-    /// that write the date.
+    /// Local time of the caller in seconds since 1970 (UTC offset added), for templates that write
+    /// the date.
     pub now_seconds: Option<i64>,
-    /// More variables; they win over the tokens of the tokenizer's config.
+    /// Additional variables; they override the tokens of the tokenizer's config.
     pub extra: Map<String, Json>,
-    /// What the text and the values for it may take.
+    /// Limits on the text and on the values created for it.
     pub limit: TextLimit,
 }
 
-/// A checkpoint's chat template, which has been compiled once without an error.
+/// A checkpoint's chat template, which is known to compile.
 #[derive(Debug)]
 pub struct ChatTemplate {
     default: String,
@@ -124,11 +125,11 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Reads `chat_template.jinja`, else `chat_template.json`, else the `chat_template` of
-    /// `tokenizer_config.json`. `None` if there is none: a base model.
+    /// Reads `chat_template.jinja`, otherwise `chat_template.json`, otherwise the `chat_template`
+    /// of `tokenizer_config.json`. Returns `None` if there is none, as in a base model.
     ///
     /// # Errors
-    /// A file that cannot be read, or a template that does not parse, by line.
+    /// If a file cannot be read, or a template does not parse. The error has the line.
     pub fn open(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join("chat_template.jinja");
         if let Some(source) = read_text(&path, TEMPLATE_BYTES_MAX)? {
@@ -145,24 +146,25 @@ impl ChatTemplate {
         Ok(None)
     }
 
-    /// Compiles a template's text; `path` is its name in errors.
+    /// Compiles a template's text. `path` is its name in errors.
     ///
     /// # Errors
-    /// A template that does not parse, by line.
+    /// If the template does not parse. The error has the line.
     pub fn from_source(path: &Path, source: &str, special: SpecialTokens) -> Result<Self> {
         Self::compile(path, vec![(DEFAULT.to_owned(), source.to_owned())], special)
     }
 
-    /// Whether these characters stand anywhere in the template: a marker that its model knows.
+    /// Returns whether the template contains `marker`, so that its model knows it.
     #[must_use]
     pub fn mentions(&self, marker: &str) -> bool {
         [Some(&self.default), self.tool_use.as_ref()].iter().flatten().any(|it| it.contains(marker))
     }
 
-    /// The text of a conversation.
+    /// Renders a conversation.
     ///
     /// # Errors
-    /// What the template itself refuses, a construct that fails, or a limit: with line and reason.
+    /// If the template refuses the conversation, a construct fails, or a limit is exceeded. The
+    /// error has line and reason.
     pub fn render(&self, messages: &[Message], options: &TemplateOptions) -> Result<String> {
         self.render_within(WORK_MAX, messages, options)
     }
@@ -202,17 +204,17 @@ impl ChatTemplate {
         for (role, text) in self.special.roles() {
             variables.push((role.to_owned(), Value::from(text)));
         }
-        // Later pairs win.
+        // Later pairs take precedence.
         for (key, value) in &options.extra {
             variables.push((key.clone(), values::from_json(meter, value)?));
         }
         Ok(variables)
     }
 
-    /// Compiles templates by name, of which those named `default` and `tool_use` are used.
+    /// Compiles named templates. Those named `default` and `tool_use` are used.
     ///
     /// # Errors
-    /// One that is too long, or does not parse, by line.
+    /// If a template is too long or does not parse. The error has the line.
     pub(crate) fn of_sources(
         path: &Path,
         sources: Vec<(String, String)>,
@@ -245,7 +247,7 @@ impl ChatTemplate {
     }
 }
 
-/// A template by name: one string is the default; a list names each.
+/// Returns the templates by name: a string is the default template, a list names each.
 fn sources(path: &Path, json: &Json) -> Result<Option<Vec<(String, String)>>> {
     let wrong = || {
         Error::malformed(path, "`chat_template` is neither a string nor a list of {name, template}")
@@ -266,8 +268,8 @@ fn sources(path: &Path, json: &Json) -> Result<Option<Vec<(String, String)>>> {
     Ok(Some(list.into_iter().filter(|(name, _)| name == DEFAULT || name == TOOL_USE).collect()))
 }
 
-/// `{% generation %}` marks what the assistant wrote, for training; to everyone else it is a block
-/// that is always there.
+/// Replaces `{% generation %}` blocks by unconditional ones. They mark the assistant's text for
+/// training and have no effect on rendering.
 fn without_generation_tags(source: &str) -> String {
     let mut result = String::with_capacity(source.len());
     let mut rest = source;

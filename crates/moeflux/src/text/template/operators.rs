@@ -1,8 +1,8 @@
-//! The operators whose cost depends on lengths, as functions that charge before they work.
+//! The operators whose cost depends on lengths, as functions that charge in advance.
 //!
-//! `compile` calls them where the library would use instructions of its own.
-//! **Invariant:** results are those of Python on the values a template can have, and are lists,
-//! maps and watched texts of ours.
+//! `compile` calls them where the library would use its own instructions. **Invariant:** results
+//! are those of Python for the values of templates, and consist of the lists, maps and tracked
+//! texts of this module's parent.
 
 use std::fmt::{self, Write as _};
 use std::ops::ControlFlow;
@@ -13,12 +13,12 @@ use minijinja::{Error, Value};
 use crate::text::template::meter::{Meter, refused, units};
 use crate::text::template::values::{self, Sequence, items, keep, n_items, sequence_kind, walk};
 
-/// What a call of a function costs, whatever it does.
+/// Base work of a function call.
 pub(super) const CALL_WORK: u64 = 200;
-/// What an operator costs on short values.
+/// Work of an operator on short values.
 const NUMBER_WORK: u64 = 50;
 
-/// A text that counts what is written to it.
+/// A text that charges the meter as it grows.
 struct Counted<'a> {
     meter: &'a Meter,
     text: String,
@@ -35,12 +35,12 @@ impl fmt::Write for Counted<'_> {
     }
 }
 
-/// What printing a value costs.
+/// Returns the work of printing a value.
 fn print_work(value: &Value) -> u64 {
     walk(value).saturating_mul(4)
 }
 
-/// Appends values as they print, then gives the whole.
+/// Concatenates the printed forms of values.
 pub(super) fn joined(meter: &Meter, parts: &[&Value]) -> Result<Value, Error> {
     let mut bytes = 0;
     for part in parts {
@@ -69,7 +69,7 @@ fn print(counted: &mut Counted<'_>, value: &Value) -> Result<(), Error> {
     Ok(())
 }
 
-/// Two numbers of one kind.
+/// Two numbers of the same kind.
 enum Numbers {
     Integers(i128, i128),
     Floats(f64, f64),
@@ -85,7 +85,7 @@ fn numbers(a: &Value, b: &Value) -> Option<Numbers> {
     if is_float(a) || is_float(b) {
         let float = |value: &Value| -> Option<f64> {
             match integer(value) {
-                // Rounded, as Python does.
+                // Rounded, as in Python.
                 #[expect(clippy::cast_precision_loss, reason = "the sum is a float anyway")]
                 Some(integer) if !is_float(value) => Some(integer as f64),
                 _ => f64::try_from(value.clone()).ok(),
@@ -162,14 +162,14 @@ pub(super) fn concat(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Error
     joined(meter, &[a, b])
 }
 
-/// Charges a comparison, which walks as far as the shorter value goes.
+/// Charges a comparison, which visits at most the shorter value.
 fn charge_comparison(meter: &Meter, a: &Value, b: &Value) -> Result<(), Error> {
     if values::is_loop(a) || values::is_loop(b) {
         return Err(refused("a loop variable cannot be compared"));
     }
     match (a.as_str(), b.as_str()) {
         (Some(a), Some(b)) => meter.work(units(a.len().min(b.len())) / 8 + NUMBER_WORK),
-        // The walk visits keys and items by dynamic calls.
+        // The comparison visits keys and items by dynamic calls.
         _ => meter.work(walk(a).min(walk(b)).saturating_mul(6)),
     }
 }
@@ -189,7 +189,7 @@ pub(super) fn is_same(meter: &Meter, a: &Value, b: &Value) -> Result<bool, Error
     Ok(a == b)
 }
 
-/// `a in b`.
+/// Evaluates `a in b`.
 pub(super) fn contained(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Error> {
     if let Some(text) = b.as_str() {
         let part = match a.as_str() {
@@ -220,19 +220,19 @@ pub(super) fn contained(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Er
     }
 }
 
-/// `value[key]`.
+/// Evaluates `value[key]`.
 pub(super) fn item(meter: &Meter, value: &Value, key: &Value) -> Result<Value, Error> {
     let text_bytes = value.as_str().map_or(0, |text| 2 * units(text.len()));
     meter.work(NUMBER_WORK + text_bytes + walk(key))?;
     value.get_item(key)
 }
 
-/// What a slice asks for, with `None` for what it leaves out.
+/// Returns a bound of a slice; `None` if it is omitted.
 fn bound(value: &Value) -> Result<Option<i64>, Error> {
     if value.is_none() { Ok(None) } else { i64::try_from(value.clone()).map(Some) }
 }
 
-/// `value[start:stop:step]`, as Python defines it.
+/// Evaluates `value[start:stop:step]`, as in Python.
 pub(super) fn slice(meter: &Meter, value: &Value, bounds: [&Value; 3]) -> Result<Value, Error> {
     let [start, stop, step] = bounds.map(bound);
     let (start, stop, step) = (start?, stop?, step?.unwrap_or(1));
@@ -276,7 +276,7 @@ pub(super) fn slice(meter: &Meter, value: &Value, bounds: [&Value; 3]) -> Result
     }
 }
 
-/// The first index of a slice, and how many follow in its direction.
+/// Returns the first index of a slice, and the number of items in its direction.
 fn chosen(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (usize, usize) {
     let length = i128::try_from(length).unwrap_or(i128::MAX);
     let step = i128::from(step);
@@ -292,7 +292,7 @@ fn chosen(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (u
     (usize::try_from(first).unwrap_or(0), usize::try_from(count).unwrap_or(0))
 }
 
-/// What a loop walks over.
+/// Charges a loop, and returns the value to iterate over.
 pub(super) fn iterated(meter: &Meter, value: &Value) -> Result<Value, Error> {
     meter.work(CALL_WORK)?;
     if let Some(text) = value.as_str() {
@@ -305,7 +305,7 @@ pub(super) fn iterated(meter: &Meter, value: &Value) -> Result<Value, Error> {
     Ok(value.clone())
 }
 
-/// What `{% set a, b = value %}` takes apart.
+/// Checks the value that `{% set a, b = value %}` unpacks.
 pub(super) fn unpacked(meter: &Meter, value: &Value, count: &Value) -> Result<Value, Error> {
     meter.work(2 * NUMBER_WORK)?;
     let n_items = value.as_object().and_then(|object| object.enumerator_len());
@@ -317,7 +317,7 @@ pub(super) fn unpacked(meter: &Meter, value: &Value, count: &Value) -> Result<Va
     }
 }
 
-/// A part of a text; the whole is not copied.
+/// Returns a part of a text. If it is the whole text, it is not copied.
 pub(super) fn part(meter: &Meter, value: &Value, part: &str) -> Result<Value, Error> {
     if value.as_str().is_some_and(|text| text.len() == part.len()) {
         return Ok(value.clone());
@@ -327,7 +327,7 @@ pub(super) fn part(meter: &Meter, value: &Value, part: &str) -> Result<Value, Er
     meter.text(part.to_owned())
 }
 
-/// Visits what a value consists of: items, keys or characters.
+/// Visits the elements of a value: items, keys or characters.
 pub(super) fn each(
     meter: &Meter,
     value: &Value,

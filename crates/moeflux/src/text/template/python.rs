@@ -1,7 +1,7 @@
-//! Methods and tests of Python that templates use and minijinja does not have.
+//! Python's methods and tests that templates use and minijinja lacks.
 //!
-//! **Invariant:** a method that is here behaves as Python's on the values a template can have;
-//! all others are those of minijinja's own Python set. Each is charged before it works.
+//! **Invariant:** a method implemented here behaves like Python's for the values of templates; all
+//! others are those of minijinja's own Python set. Each is charged in advance.
 
 use std::ops::ControlFlow;
 
@@ -14,7 +14,7 @@ use crate::text::template::meter::{Meter, refused, units};
 use crate::text::template::operators::{CALL_WORK, each, is_same, part};
 use crate::text::template::values::{self, is_loop, keep, n_items, walk};
 
-/// `value.name(args)`.
+/// Evaluates `value.name(args)`.
 pub(super) fn method(
     meter: &Meter,
     state: &mut State<'_, '_>,
@@ -39,7 +39,7 @@ pub(super) fn method(
     charge(name)(meter, &whole)?;
     let result = minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args);
     match result {
-        // A function or a macro that a map or a namespace holds.
+        // A function or macro in a map or namespace.
         Err(error) if error.kind() == ErrorKind::UnknownMethod => {
             let held = value.as_object().and_then(|object| object.get_value_by_str(name));
             match held {
@@ -54,7 +54,7 @@ pub(super) fn method(
     }
 }
 
-/// What a method of the library may cost.
+/// Returns the charge for a method of the library.
 fn charge(name: &str) -> charges::Charge {
     match name {
         "upper" | "lower" | "title" | "capitalize" => charges::letters,
@@ -73,7 +73,7 @@ fn loop_method(
     name: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
-    // The loop would hold itself, or what holds it.
+    // Otherwise the loop would hold itself, directly or indirectly.
     let is_held = |arg: &Value| is_loop(arg) || arg.is_kwargs();
     if args.is_empty() || args.iter().any(is_held) {
         return Err(refused(format!("loop.{name}: needs values that are not loop variables")));
@@ -231,7 +231,7 @@ fn not_found(what: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("index: {what} not found"))
 }
 
-/// Jinja's test: what has a length and items, so strings and mappings too.
+/// Jinja's test for values with a length and items, which include strings and mappings.
 pub(super) fn is_sequence(value: &Value) -> bool {
     matches!(
         value.kind(),
@@ -239,7 +239,7 @@ pub(super) fn is_sequence(value: &Value) -> bool {
     )
 }
 
-/// Jinja's test: what a loop accepts, so strings too.
+/// Jinja's test for values that a loop accepts, which include strings.
 pub(super) fn is_iterable(value: &Value) -> bool {
     value.kind() == ValueKind::Iterable || is_sequence(value)
 }

@@ -1,8 +1,8 @@
-//! Compiles and renders on a thread of its own.
+//! Compiles and renders templates on a separate thread.
 //!
-//! A template is compiled anew for each rendering, which is a small part of it: its instructions
-//! borrow from its text, and nothing else has to hold both.
-//! **Invariant:** whatever recursion the limits allow fits on [`STACK_BYTES`].
+//! A template is compiled for each rendering, which is a small part of the work. Its instructions
+//! borrow from its text, and compiling anew avoids a structure that holds both. **Invariant:** any
+//! recursion that the limits allow fits on [`STACK_BYTES`].
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,22 +23,22 @@ use crate::text::template::meter::Meter;
 use crate::text::template::values::walk;
 use crate::text::template::{FUEL_MAX, OUTPUT_BYTES_MAX, filters, functions};
 
-/// The stack of the thread. The deepest tree has some 4,000 levels, of a few KB each in a build
-/// without optimisation, and the deepest calls take as much; only pages in use take memory.
+/// Stack size of the thread. The deepest tree has some 4,000 levels, of a few KB each in an
+/// unoptimised build, and the deepest calls take as much; only touched pages take memory.
 pub(super) const STACK_BYTES: usize = 32 << 20;
 
-/// Most characters of a reason in an error.
+/// Maximum characters of a reason in an error.
 const REASON_CHARS_MAX: usize = 300;
 
-/// What it costs to write a short value.
+/// Work of writing a short value.
 const EMIT_WORK: u64 = 40;
 
-/// Whether a template can be compiled.
+/// Checks that a template compiles.
 pub(super) fn try_compile(path: &Path, source: &str) -> Result<()> {
     on_thread(path, || instructions(path, source).map(|_| ()))
 }
 
-/// The text that a template writes, with the variables that `variables` makes.
+/// Renders a template with the variables that `variables` returns.
 pub(super) fn render<F>(
     path: &Path,
     source: &str,
@@ -76,7 +76,7 @@ where
     Ok(text)
 }
 
-/// Runs what recurses as deep as a template says.
+/// Runs code whose recursion depth depends on a template.
 fn on_thread<T: Send>(path: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let builder = thread::Builder::new().name("chat template".into()).stack_size(STACK_BYTES);
@@ -130,7 +130,7 @@ fn emit(meter: &Meter, output: &mut Output<'_>, value: &Value) -> std::result::R
     }
 }
 
-/// Charges what a value prints.
+/// Charges the meter for the printed form of a value.
 struct Written<'a, 'o> {
     meter: &'a Meter,
     output: &'a mut Output<'o>,
@@ -147,7 +147,7 @@ impl std::fmt::Write for Written<'_, '_> {
     }
 }
 
-/// One line: file, line of the template, reason.
+/// Builds a one-line error from file, line of the template and reason.
 fn failed(path: &Path, (error, output_bytes_max): (&Fault, usize)) -> Error {
     let mut reason = match error.kind() {
         ErrorKind::OutOfFuel => format!("more than {FUEL_MAX} instructions; an endless loop?"),
@@ -173,7 +173,7 @@ fn failed(path: &Path, (error, output_bytes_max): (&Fault, usize)) -> Error {
     Error::malformed(path, format!("chat template{line}: {reason}"))
 }
 
-/// Whether a character stays on its line and leaves the direction of the others alone.
+/// Returns whether a character neither breaks the line nor changes the text direction.
 fn is_plain(character: char) -> bool {
     !moeflux_io::is_harmful(character)
 }

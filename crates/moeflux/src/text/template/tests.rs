@@ -1,4 +1,4 @@
-//! Templates and single constructs against the text that Python's jinja2 gave (`cases/make.py`).
+//! Templates and single constructs compared with the output of Python's jinja2 (`cases/make.py`).
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ const TEMPLATES: [(&str, &str); 8] = [
     ("hunyuan_3", include_str!("cases/hunyuan_3.jinja")),
 ];
 
-/// A folder of its own for one test, removed in the end.
+/// A temporary folder for one test, deleted at the end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -100,7 +100,7 @@ fn conversations_are_byte_for_byte_those_of_python() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// `%` between strings: minijinja has no such operator, published templates do without it.
+/// `%` between strings: minijinja lacks this operator, and published templates do not use it.
 const KNOWN_DIFFERENCES: [&str; 1] = ["{{ \"%s\" % 'z' }}"];
 
 #[test]

@@ -1,6 +1,6 @@
-//! `strftime_now`: the date in the format that a template asks for, from a time it is given.
+//! `strftime_now`: formats a given time as a template requests.
 //!
-//! **Invariant:** no clock is read, so that a rendering can be repeated. Names are English, as in
+//! **Invariant:** no clock is read, so that a rendering is reproducible. Names are English, as in
 //! the C locale. Years 1 to 9999.
 
 use std::fmt::Write as _;
@@ -31,11 +31,11 @@ const WEEKDAYS: [&str; 7] =
 const SECONDS_MIN: i64 = -62_135_596_800;
 const SECONDS_MAX: i64 = 253_402_300_799;
 
-/// The function as a value, for a time or for none.
+/// Returns the function as a value. Without a time it returns an error.
 pub(super) fn strftime_now(meter: &Arc<Meter>, now_seconds: Option<i64>) -> Value {
     let meter = Arc::clone(meter);
     Value::from_function(move |format: &str| -> Result<Value, Error> {
-        // Two bytes of a format are at most ten of a date.
+        // Two bytes of a format become at most ten of a date.
         meter.work(units(format.len()).saturating_mul(200))?;
         meter.room(units(format.len()).saturating_mul(12))?;
         let refused = |why: &str| Error::new(ErrorKind::InvalidOperation, why.to_owned());
@@ -82,7 +82,7 @@ fn date(now: i64) -> Date {
         let past = year - 1;
         past * 365 + past.div_euclid(4) - past.div_euclid(100) + past.div_euclid(400) - 719_162
     };
-    // The guess is early from 1970 on and late before it, by less than a year in each 300.
+    // The estimate is early from 1970 on and late before it, by less than one year in 300.
     while days < first(year) {
         year -= 1;
     }
@@ -99,7 +99,7 @@ fn date(now: i64) -> Date {
     Date { year, month, day: day + 1, day_of_year: day_of_year + 1, weekday }
 }
 
-/// `None` for a directive that is not here.
+/// Formats a time; `None` for an unsupported directive.
 fn strftime(format: &str, now: i64) -> Option<String> {
     let date = date(now);
     let second = now.rem_euclid(DAY_SECONDS);

@@ -1,8 +1,8 @@
-//! The lists, maps and namespaces that templates handle.
+//! The lists, maps and namespaces of templates.
 //!
-//! Each knows how deep it is and what it costs to walk, so that a charge needs no walk.
-//! **Invariant:** a value is at most [`DEPTH_MAX`] deep and holds no namespace and no loop
-//! variable, so there are no cycles: it can be printed, compared and dropped by recursion.
+//! Each stores its depth and the cost of a walk over it, so that a charge needs no walk.
+//! **Invariant:** a value is at most [`DEPTH_MAX`] deep and contains no namespace and no loop
+//! variable, so there are no cycles, and recursion can print, compare and drop it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -15,18 +15,18 @@ use serde_json::Value as Json;
 
 use crate::text::template::meter::{Held, Meter, refused, units};
 
-/// Deepest nesting. Messages are parsed with a limit of 128; a template wraps these a little.
+/// Maximum nesting. Messages are parsed with a limit of 128; a template adds a few levels.
 pub(super) const DEPTH_MAX: u32 = 160;
 
-/// What walking over a value without parts costs.
+/// Work of visiting a value without parts.
 const LEAF_WORK: u64 = 16;
 const LIST_ENTRY_BYTES: u64 = 32;
 const MAP_ENTRY_BYTES: u64 = 96;
-/// Most names of a namespace.
+/// Maximum names of a namespace.
 const NAMES_MAX: usize = 1000;
 
-/// How deep a value is, and what one walk over all of it costs. Parts that occur twice count
-/// twice, since walks visit them twice.
+/// The depth of a value, and the cost of one walk over all of it. Parts that occur twice count
+/// twice, because walks visit them twice.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     depth: u32,
@@ -94,7 +94,7 @@ impl Object for List {
 
 #[derive(Debug)]
 pub(super) struct Map {
-    /// A map of the library, with its order and its hashing.
+    /// A map of the library, which provides order and hashing.
     inner: DynObject,
     shape: Shape,
     _held: Held,
@@ -118,7 +118,7 @@ impl Object for Map {
     }
 }
 
-/// What `namespace()` makes: the only value that changes.
+/// The result of `namespace()`, the only mutable value.
 #[derive(Debug, Default)]
 pub(super) struct Namespace {
     values: Mutex<BTreeMap<String, Value>>,
@@ -154,7 +154,7 @@ impl Namespace {
     }
 }
 
-/// Whether a value is the variable of a loop, which changes and holds its neighbours.
+/// Returns whether a value is a loop variable, which is mutable and holds its neighbours.
 pub(super) fn is_loop(value: &Value) -> bool {
     value.as_object().is_some_and(|object| {
         !is_own(object) && object.repr() == ObjectRepr::Map && {
@@ -169,7 +169,7 @@ fn is_own(object: &DynObject) -> bool {
         || object.downcast_ref::<Namespace>().is_some()
 }
 
-/// What a walk over the whole value costs: its bytes of text, and something for each part.
+/// Returns the cost of a walk over the whole value: its bytes of text, and a constant per part.
 pub(super) fn walk(value: &Value) -> u64 {
     if let Some(text) = value.as_str() {
         return LEAF_WORK + units(text.len());
@@ -189,7 +189,7 @@ pub(super) fn walk(value: &Value) -> u64 {
     }
 }
 
-/// How deep a value is; 0 if it has no parts.
+/// Returns the depth of a value; 0 if it has no parts.
 pub(super) fn depth(value: &Value) -> u64 {
     let Some(object) = value.as_object() else { return 0 };
     let shape = object
@@ -199,7 +199,7 @@ pub(super) fn depth(value: &Value) -> u64 {
     shape.map_or(1, |shape| u64::from(shape.depth))
 }
 
-/// The number of items, characters or entries.
+/// Returns the number of items or entries, or the bytes of a text.
 pub(super) fn n_items(value: &Value) -> u64 {
     match value.as_str() {
         Some(text) => units(text.len()),
@@ -207,11 +207,11 @@ pub(super) fn n_items(value: &Value) -> u64 {
     }
 }
 
-/// The shape of a value that a container or a namespace is about to hold.
+/// Returns the shape of a value that a container or a namespace is about to hold.
 fn shape(value: &Value) -> Result<Shape, Error> {
     let leaf = |bytes| Shape { depth: 0, walk: walk(value), bytes };
     if let Some(text) = value.as_str() {
-        // Longer texts are counted by themselves.
+        // Longer texts are counted separately.
         return Ok(leaf(units(text.len()).min(128) + 16));
     }
     let Some(object) = value.as_object() else { return Ok(leaf(0)) };
@@ -224,7 +224,7 @@ fn shape(value: &Value) -> Result<Shape, Error> {
     } else if is_loop(value) {
         Err(refused("a loop variable cannot be held by a value"))
     } else if matches!(object.repr(), ObjectRepr::Map | ObjectRepr::Plain) && !value.is_kwargs() {
-        Ok(leaf(0)) // A function or a macro: they have no parts that are values.
+        Ok(leaf(0)) // Functions and macros have no parts that are values.
     } else {
         Err(refused("a value of this kind cannot be held by another"))
     }
@@ -247,7 +247,7 @@ fn shape_of(parts: &[Value], own_bytes: u64) -> Result<Shape, Error> {
     Ok(whole)
 }
 
-/// A list of items that exist; its bytes are counted.
+/// Creates a list and counts its bytes.
 pub(super) fn list(meter: &Meter, items: Vec<Value>) -> Result<Value, Error> {
     sequence(meter, items, Sequence::List)
 }
@@ -259,7 +259,7 @@ pub(super) fn sequence(meter: &Meter, items: Vec<Value>, kind: Sequence) -> Resu
     Ok(Value::from_object(List { items, kind, shape, _held: held }))
 }
 
-/// A map; of equal keys the last wins.
+/// Creates a map. Of equal keys the last takes precedence.
 pub(super) fn map(meter: &Meter, pairs: Vec<(Value, Value)>) -> Result<Value, Error> {
     let n_pairs = units(pairs.len());
     meter.work(200 + 120 * n_pairs)?;
@@ -282,12 +282,12 @@ fn map_of(pairs: impl Iterator<Item = (Value, Value)>, shape: Shape, held: Held)
     Value::from_object(Map { inner, shape, _held: held })
 }
 
-/// The kind of a sequence, `None` for other values.
+/// Returns the kind of a sequence; `None` for other values.
 pub(super) fn sequence_kind(value: &Value) -> Option<Sequence> {
     Some(value.downcast_object_ref::<List>()?.kind)
 }
 
-/// The items of a list or tuple.
+/// Returns the items of a list or tuple.
 pub(super) fn items(value: &Value) -> Option<&[Value]> {
     Some(&value.downcast_object_ref::<List>()?.items)
 }
@@ -296,7 +296,8 @@ pub(super) fn is_map(value: &Value) -> bool {
     value.downcast_object_ref::<Map>().is_some()
 }
 
-/// A value that the library made, as one of ours: iterators become lists, long texts are watched.
+/// Converts a value of the library into one of this module: iterators become lists, long texts are
+/// tracked.
 pub(super) fn keep(meter: &Meter, value: Value) -> Result<Value, Error> {
     keep_at(meter, value, 0)
 }
@@ -310,7 +311,7 @@ fn keep_at(meter: &Meter, value: Value, level: u32) -> Result<Value, Error> {
     if is_own(object) {
         return Ok(value);
     }
-    // What the library returns is at most pairs in groups in a list.
+    // The library returns at most pairs in groups in a list.
     if level > 4 {
         return Err(refused("a value of this kind cannot be held by another"));
     }
@@ -337,7 +338,7 @@ fn keep_at(meter: &Meter, value: Value, level: u32) -> Result<Value, Error> {
     }
 }
 
-/// A message's JSON. It is there whatever the template does, so its bytes are not counted.
+/// Converts a message's JSON. Its bytes are not counted, because they exist before the rendering.
 pub(super) fn from_json(meter: &Meter, json: &Json) -> Result<Value, Error> {
     from_json_at(meter, json, 0)
 }
@@ -364,14 +365,14 @@ fn from_json_at(meter: &Meter, json: &Json, level: u32) -> Result<Value, Error> 
     })
 }
 
-/// A list that is there whatever the template does.
+/// Creates a list that exists before the rendering; its bytes are not counted.
 pub(super) fn given(meter: &Meter, items: Vec<Value>) -> Result<Value, Error> {
     let shape = shape_of(&items, 0)?;
     let held = meter.hold_nothing();
     Ok(Value::from_object(List { items, kind: Sequence::List, shape, _held: held }))
 }
 
-/// A map that is there whatever the template does.
+/// Creates a map that exists before the rendering; its bytes are not counted.
 pub(super) fn given_map(
     meter: &Meter,
     keys: Vec<Value>,

@@ -1,5 +1,5 @@
-//! FP8 in the spellings of transformers (`weight_scale_inv`), compressed-tensors (`weight_scale`)
-//! and DeepSeek V4 (`scale`): all multiply.
+//! Binds FP8 with the scale names of transformers (`weight_scale_inv`), compressed-tensors
+//! (`weight_scale`) and DeepSeek V4 (`scale`). All are multipliers.
 
 use moeflux_kernels::{Fp8, Fp8Spread, MatrixKind, ScaleKind};
 
@@ -10,17 +10,17 @@ use crate::spec::{NativeFormat, Quantisation};
 use crate::weights::found::{Found, PartNames, Wanted};
 use crate::weights::table::Table;
 
-/// What scales are called, the first of them that is there.
+/// Names of scales; the first that exists is used.
 const SCALES: [&str; 3] = ["weight_scale_inv", "weight_scale", "scale"];
 
-/// `weight` F8_E4M3 `[rows, cols]`, and scales of what the config says that shares one.
+/// Binds `weight` F8_E4M3 `[rows, cols]` and its scales; the config states what shares a scale.
 pub(super) fn bind(
     table: &mut Table<'_>,
     quantisation: &Quantisation,
     wanted: &Wanted<'_>,
     weight: &Found,
 ) -> Result<StoredMatrix> {
-    // Published experts have a tensor each; imagined ones are stacked, with the same bytes.
+    // Published experts have one tensor each; synthetic ones are stacked, with the same bytes.
     if wanted.n_stack.is_some() && !table.is_imagined() {
         return Err(weight.error("is FP8 in three dimensions, which is not supported"));
     }
@@ -53,7 +53,7 @@ fn check_shape(wanted: &Wanted<'_>, fp8: Fp8, weight: &Found, scales: &Found) ->
     let n_rows = wanted.n_rows.div_ceil(fp8.rows_per_scale());
     let n_cols = fp8.scales_per_row(wanted.n_cols);
     let shape = wanted.shape(n_rows, n_cols);
-    // Where a dimension has one scale, some tools leave it out.
+    // Where a dimension has one scale, some tools omit the dimension.
     let of_rows = wanted.n_stack.is_none() && n_cols == 1 && scales.shape == [n_rows];
     let of_all = fp8.spread == Fp8Spread::Matrix && scales.shape.iter().all(|n| *n == 1);
     if scales.shape == shape || of_rows || of_all && wanted.n_stack.is_none() {

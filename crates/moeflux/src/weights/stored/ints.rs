@@ -1,5 +1,5 @@
-//! Integers of compressed-tensors, which stand for multiples of a scale: affine codes whose middle
-//! one is zero, without biases.
+//! Binds integers of compressed-tensors, which are multiples of a scale: affine codes whose middle
+//! code is zero, without biases.
 
 use moeflux_kernels::{Affine, MatrixKind};
 
@@ -12,11 +12,11 @@ use crate::weights::table::Table;
 
 const NAMES: PartNames = PartNames { codes: "weight_packed", scales: "weight_scale", biases: "" };
 
-/// What weights that are stored otherwise are told.
+/// Advice in errors about weights that are stored in another way.
 const WAY_OUT: &str = "use the published bf16 files, or an MLX conversion to affine codes";
 
-/// `weight_packed` I32 `[rows, cols * bits / 32]`, `weight_scale` `[rows, cols / group]`, and
-/// `weight_shape`, which is what shapes of packed tensors do not tell.
+/// Binds `weight_packed` I32 `[rows, cols * bits / 32]`, `weight_scale` `[rows, cols / group]` and
+/// `weight_shape`, which gives the shape that a packed tensor does not.
 pub(super) fn compressed(
     table: &mut Table<'_>,
     quantisation: &Quantisation,
@@ -63,7 +63,8 @@ pub(super) fn compressed(
     Ok(StoredMatrix { layout, codes, scales, biases: None, names: NAMES })
 }
 
-/// Takes the two numbers, which packed codes do without: their shapes were compared.
+/// Takes `weight_shape` and checks its form. Its two numbers are not needed: the shapes of the
+/// packed tensors were compared.
 fn check_shape(table: &mut Table<'_>, wanted: &Wanted<'_>) -> Result<()> {
     let name = format!("{}.weight_shape", wanted.base);
     if !table.has_stored(&name) {

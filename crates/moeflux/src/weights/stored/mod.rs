@@ -1,7 +1,8 @@
-//! What kind of matrix the tensors under one name make, and where its parts lie.
+//! Determines the kind of a matrix from the tensors under one name, and where its parts are stored.
 //!
-//! **Invariant:** a [`StoredMatrix`] has parts of exactly the lengths its kind and shape ask for.
-//! The file decides the kind by its types, `config.json` only the bits and groups of packed codes.
+//! **Invariant:** a [`StoredMatrix`] has parts of exactly the lengths that its kind and shape
+//! require. The file's types determine the kind, `config.json` only the bits and groups of packed
+//! codes.
 
 mod fp8;
 mod ints;
@@ -17,10 +18,10 @@ use crate::weights::table::Table;
 
 pub(super) use mxfp4::of_gpt_oss;
 
-/// A matrix, or a stack of them, as stored.
+/// A matrix, or a stack of matrices, as stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoredMatrix {
-    /// Of a single matrix of the stack.
+    /// Layout of a single matrix of the stack.
     pub(super) layout: MatrixLayout,
     pub(super) codes: Extent,
     pub(super) scales: Option<Extent>,
@@ -29,7 +30,7 @@ pub(super) struct StoredMatrix {
 }
 
 impl StoredMatrix {
-    /// Takes the tensors `base.weight` and what belongs to it.
+    /// Binds the tensor `base.weight` and those that belong to it.
     pub(super) fn bind(
         table: &mut Table<'_>,
         quantisation: &Quantisation,
@@ -50,7 +51,7 @@ impl StoredMatrix {
         }
     }
 
-    /// One tensor that has all: floats, or blocks with scales of their own.
+    /// Binds one tensor with all values: floats, or blocks that contain their scales.
     pub(super) fn whole(wanted: &Wanted<'_>, weight: &Found) -> Result<Self> {
         let kind = kind_of(weight)?;
         weight.expect_shape(&wanted.shape(wanted.n_rows, wanted.n_cols))?;
@@ -84,7 +85,7 @@ impl StoredMatrix {
     }
 }
 
-/// What compressed-tensors packs: the type of the codes says how.
+/// Binds a matrix packed by compressed-tensors; the type of the codes determines the format.
 fn compressed(
     table: &mut Table<'_>,
     quantisation: &Quantisation,
@@ -130,7 +131,7 @@ fn params_of(quantisation: &Quantisation, base: &str, weight: &Found) -> Result<
     })
 }
 
-/// Checks the width of packed codes, and says which bits would fit.
+/// Checks the width of packed codes; the error states which bits would fit.
 fn check_packed(wanted: &Wanted<'_>, params: QuantParams, weight: &Found) -> Result<()> {
     let n_bits = wanted.n_cols * usize::from(params.bits);
     let is_packed = n_bits.is_multiple_of(32);
@@ -158,7 +159,7 @@ fn check_packed(wanted: &Wanted<'_>, params: QuantParams, weight: &Found) -> Res
     }))
 }
 
-/// Checks the scales, and says which groups would fit.
+/// Checks the scales; the error states which groups would fit.
 fn check_scales(wanted: &Wanted<'_>, params: QuantParams, scales: &Found) -> Result<FloatKind> {
     let Some(kind) = scales.float_kind() else {
         return Err(scales.error(format!(
@@ -198,7 +199,7 @@ fn layout_of(wanted: &Wanted<'_>, kind: MatrixKind, weight: &Found) -> Result<Ma
     Ok(layout)
 }
 
-/// The same matrices as one of all their rows.
+/// Returns the layout of the stacked matrices as one matrix with all their rows.
 pub(super) fn unstacked(layout: MatrixLayout, n_stack: usize, base: &str) -> Result<MatrixLayout> {
     let n_rows = layout.n_rows.saturating_mul(n_stack);
     MatrixLayout::new(layout.kind, n_rows, layout.n_cols)

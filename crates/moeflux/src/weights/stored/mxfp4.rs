@@ -1,5 +1,5 @@
-//! MXFP4 in four spellings of one thing: codes of 4 bits, two in a byte, even columns below; and
-//! for each 32 columns the exponent of a power of two.
+//! Binds MXFP4 in four equivalent formats: 4-bit codes, two in a byte, even columns in the low
+//! half; and for each 32 columns the exponent of a power of two.
 
 use moeflux_kernels::{BlockKind, MatrixKind};
 
@@ -11,11 +11,11 @@ use crate::weights::table::Table;
 
 const KIND: BlockKind = BlockKind::MXFP4_APART;
 
-/// What other quantisations in the place of this one are told.
+/// Advice in errors about other quantisations stored where MXFP4 would be.
 const WAY_OUT: &str = "of 4-bit floats, MXFP4 is supported: codes of 4 bits in U8, and an exponent \
                        for each 32 columns in U8 or F8_E8M0";
 
-/// Of compressed-tensors: `weight_packed` U8 `[rows, cols / 2]`, `weight_scale`.
+/// Binds the format of compressed-tensors: `weight_packed` U8 `[rows, cols / 2]`, `weight_scale`.
 pub(super) fn compressed(
     table: &mut Table<'_>,
     wanted: &Wanted<'_>,
@@ -26,7 +26,7 @@ pub(super) fn compressed(
     bound(table, wanted, (codes, 2), names)
 }
 
-/// Of DeepSeek: `weight` I8 `[rows, cols / 2]`, `scale`.
+/// Binds the format of DeepSeek: `weight` I8 `[rows, cols / 2]`, `scale`.
 pub(super) fn of_deepseek(
     table: &mut Table<'_>,
     wanted: &Wanted<'_>,
@@ -38,14 +38,14 @@ pub(super) fn of_deepseek(
     bound(table, wanted, (codes, 2), PartNames { scales: "scale", ..PartNames::PLAIN })
 }
 
-/// Whether the scales are bytes and there are no biases: which of MLX's modes without biases it is
-/// follows from the shapes.
+/// Returns whether the scales are bytes and there are no biases. Which of MLX's modes without
+/// biases it is follows from the shapes.
 pub(super) fn is_of_mlx(table: &Table<'_>, base: &str) -> bool {
     let has_bytes = table.dtype(&format!("{base}.scales")) == Some(DType::U8);
     has_bytes && !table.has_stored(&format!("{base}.biases"))
 }
 
-/// Of MLX: `weight` U32 `[rows, cols / 8]`, `scales`.
+/// Binds the format of MLX: `weight` U32 `[rows, cols / 8]`, `scales`.
 pub(super) fn of_mlx(
     table: &mut Table<'_>,
     wanted: &Wanted<'_>,
@@ -54,7 +54,7 @@ pub(super) fn of_mlx(
     bound(table, wanted, (codes, 8), PartNames { scales: "scales", ..PartNames::PLAIN })
 }
 
-/// Of gpt-oss: `blocks` U8 `[rows, cols / 32, 16]`, `scales`, whose names are not made of `base`.
+/// Binds the format of gpt-oss: `{base}_blocks` U8 `[rows, cols / 32, 16]`, `{base}_scales`.
 pub(in crate::weights) fn of_gpt_oss(
     table: &mut Table<'_>,
     wanted: &Wanted<'_>,
@@ -78,7 +78,7 @@ pub(in crate::weights) fn of_gpt_oss(
     })
 }
 
-/// Takes the scales; `n_packed` codes are a value of the tensor of codes.
+/// Binds codes and scales; each value of the tensor of codes holds `n_packed` codes.
 fn bound(
     table: &mut Table<'_>,
     wanted: &Wanted<'_>,

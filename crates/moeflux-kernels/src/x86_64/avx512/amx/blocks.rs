@@ -1,10 +1,9 @@
 //! Products of tiles with blocks that carry their own scales.
 //!
-//! Codes meet activations the other way round than those of affine matrices: they are laid down as
-//! vectors take them, four columns of sixteen rows in a line, and such lines are a tile's second
-//! operand. So outputs stand as everywhere, a matrix row in each lane.
-//! **Invariant:** each sum takes its groups in ascending order, each by the same operations as
-//! everywhere.
+//! The operands are swapped compared with affine matrices: codes are stored in the form for
+//! vectors, four columns of sixteen rows in a line, and such lines are a tile's second operand. So
+//! outputs have the usual order, a matrix row in each lane. **Invariant:** each sum takes its
+//! groups in ascending order, each by the same operations as in all other tables.
 
 use super::super::integers::load_ints;
 use super::super::vnni::Avx512Vnni;
@@ -18,13 +17,13 @@ use crate::int8::{
 use crate::lanes::{LANES, Lanes};
 use crate::upcoming::Upcoming;
 
-/// Blocks of matrix rows, and strips of activations, that meet at a time.
+/// Blocks of matrix rows, and strips of activations, that are multiplied at a time.
 const SIDE: usize = 2;
 
-/// Groups whose products are made before they are added.
+/// Groups whose products are computed before they are added.
 const GROUPS: usize = 2;
 
-/// The product, with tiles that have the shapes for its groups.
+/// Computes the product, with tiles shaped for its groups.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
 pub(super) fn multiply_blocks<T: TileUnit>(
     unit: &mut T,
@@ -41,7 +40,7 @@ pub(super) fn multiply_blocks<T: TileUnit>(
     }
 }
 
-/// `out[block of rows][pick][row of the block]`.
+/// Computes `out[block of rows][pick][row of the block]`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
 fn meet_all<R: Sixteen, T: TileUnit>(
@@ -78,8 +77,7 @@ fn meet_all<R: Sixteen, T: TileUnit>(
     }
 }
 
-/// Some columns of one block of sixteen matrix rows, or of two, and products that were not added
-/// yet.
+/// Some columns of one block of sixteen matrix rows, or of two, and products not yet added.
 struct Blocks<R: Sixteen> {
     tiles: [Tile; SIDE],
     scales: [Scales; SIDE],
@@ -105,7 +103,7 @@ impl<R: Sixteen> Blocks<R> {
         }
     }
 
-    /// The columns meet all strips.
+    /// Multiplies the columns by all strips.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
     fn meet<T: TileUnit>(
@@ -145,7 +143,7 @@ impl<R: Sixteen> Blocks<R> {
         }
     }
 
-    /// Adds the products of some groups: of all blocks with some strips from `first_strip`.
+    /// Adds the products of some groups, of all blocks with some strips from `first_strip`.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
     fn add_all(
@@ -159,7 +157,7 @@ impl<R: Sixteen> Blocks<R> {
             let first_row = (first_strip + s) * LANES;
             for (b, out) in out.chunks_mut(n_rows).enumerate() {
                 let out = &mut out[first_row..n_rows.min(first_row + LANES)];
-                // One group where their number is odd.
+                // A single group if their number is odd.
                 if n_groups == GROUPS {
                     self.add::<GROUPS>((b, s), strip, first_group, correction, out);
                 } else {
@@ -169,7 +167,7 @@ impl<R: Sixteen> Blocks<R> {
         }
     }
 
-    /// The products of one group of these columns.
+    /// Computes the products of one group of these columns.
     #[inline(always)]
     fn multiply<T: TileUnit>(
         &mut self,
@@ -225,7 +223,7 @@ impl<R: Sixteen> Blocks<R> {
         let some = self.scales[block].values[first_group..].first_chunk::<N>();
         let factors = strip.factors[first..].first_chunk::<N>();
         let (Some(scales), Some(factors)) = (some, factors) else { unreachable!("groups") };
-        // At most a strip has: the bound spares checks.
+        // The upper bound of a strip, which removes bounds checks.
         for (m, out) in out.iter_mut().take(LANES).enumerate() {
             let mut acc = load(out);
             for g in 0..N {
@@ -248,7 +246,7 @@ struct Strip<'a> {
 }
 
 impl Strip<'_> {
-    /// The columns of a group of the tiles.
+    /// Returns the columns of a group of the tiles.
     #[inline(always)]
     fn rows(&self, group_idx: usize) -> TileRows {
         let col = self.first_col + group_idx * self.group;

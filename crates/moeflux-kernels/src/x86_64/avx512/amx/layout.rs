@@ -1,8 +1,8 @@
-//! Lays matrix codes down as tiles want them.
+//! Conversion of matrix codes to the form of tiles.
 //!
 //! A tile of codes is 64 columns of sixteen matrix rows, a line of 64 bytes for each row.
-//! **Invariant:** the columns of a piece stand as in a strip of activations for tiles: even ones
-//! before odd ones where codes have 4 bits, ascending otherwise.
+//! **Invariant:** the columns of a piece have the same order as in a strip of activations for
+//! tiles: even ones before odd ones if codes have 4 bits, ascending otherwise.
 
 use std::arch::x86_64::{
     _mm256_loadu_si256, _mm512_castsi256_si512, _mm512_gf2p8affine_epi64_epi8, _mm512_set_epi64,
@@ -14,7 +14,7 @@ use super::super::strips::store_line;
 use crate::int8::{Line, PIECE, RowBlock, take_apart};
 use crate::lanes::LANES;
 
-/// Lays 4-bit codes down, from byte `at` of each row.
+/// Converts 4-bit codes, from byte `at` of each row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
 pub(super) fn lay_nibbles(rows: &RowBlock<'_>, at: usize, tiles: &mut [Line]) {
@@ -37,7 +37,7 @@ pub(super) fn lay_nibbles(rows: &RowBlock<'_>, at: usize, tiles: &mut [Line]) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
 fn lay_tile(pieces: [&[u8; PIECE]; LANES], tile: &mut [Line; LANES]) {
-    // As matrices over bits: the low, or the high half of a byte, in its low half.
+    // As matrices over bits: move the low, or the high half of a byte, to its low half.
     const LOW: i64 = 0x0102_0408_0000_0000;
     const HIGH: i64 = 0x1020_4080_0000_0000;
     let halves = _mm512_set_epi64(HIGH, HIGH, LOW, LOW, HIGH, HIGH, LOW, LOW);
@@ -50,7 +50,7 @@ fn lay_tile(pieces: [&[u8; PIECE]; LANES], tile: &mut [Line; LANES]) {
     }
 }
 
-/// Lays some pieces of codes of any width down, a byte each.
+/// Converts some pieces of codes of any width to a byte each.
 pub(super) fn lay_any(rows: &RowBlock<'_>, pieces: Range<usize>, tiles: &mut [Line]) {
     let piece_bytes = rows.bits * PIECE / 8;
     for (i, piece_idx) in pieces.enumerate() {

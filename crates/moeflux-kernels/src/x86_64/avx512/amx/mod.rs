@@ -1,10 +1,10 @@
 //! AMX int8: products of tiles, sixteen matrix rows with sixteen rows of activations.
 //!
-//! A tile's sums belong to one group; they are turned into floats and added to the sums so far,
+//! A tile's sums belong to one group. They are converted to floats and added to the sums so far,
 //! which costs as much as the tiles themselves. So the unit fills a small square of tiles, of two
 //! blocks of matrix rows with two strips of activations, for a few groups, and then all are added.
-//! All else is AVX-512 VNNI. **Invariant:** lanes are rows of activations here; outputs are turned
-//! round at the end.
+//! Everything else is AVX-512 VNNI. **Invariant:** lanes are rows of activations here; outputs are
+//! transposed at the end.
 
 mod layout;
 mod tiles;
@@ -30,7 +30,7 @@ use layout::{lay_any, lay_nibbles};
 use square::{GROUPS, Products, SIDE, Side, Strip, add_square};
 use tiles::{Amx, LINE, TILE_BYTES, TileRows, TileUnit};
 
-/// Fewer rows of activations leave most of a tile empty: vectors are faster.
+/// Minimum rows of activations: fewer leave most of a tile empty, and vectors are faster.
 const PICKS_MIN: usize = 4;
 
 static TABLE: KernelTable = KernelTable { name: "amx", lay_inputs, int_matmul, ..KERNELS };
@@ -67,7 +67,7 @@ fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32
     }
 }
 
-/// The table as it would be on a CPU with the unit: tests run it wherever there are its vectors.
+/// Returns the table as on a CPU with the unit. Tests run it on every CPU that has its vectors.
 #[cfg(any(test, feature = "emulated"))]
 pub(crate) fn emulated() -> Option<&'static KernelTable> {
     static TABLE: KernelTable = KernelTable {
@@ -105,7 +105,7 @@ fn int_matmul_emulated(product: &IntProduct<'_>, scratch: &mut IntScratch, out: 
     }
 }
 
-/// The product, with tiles that have the shapes for its groups.
+/// Computes the product, with tiles shaped for its groups.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
 fn multiply<T: TileUnit>(
     unit: &mut T,
@@ -158,13 +158,13 @@ fn multiply<T: TileUnit>(
 /// One block of sixteen matrix rows, or two.
 struct Blocks<'a> {
     codes: [Option<RowBlock<'a>>; SIDE],
-    /// Of all groups, block by block.
+    /// Scales of all groups, block by block.
     scales: &'a [[Lanes; 2]],
     row_bytes: usize,
 }
 
 impl Blocks<'_> {
-    /// The blocks meet all strips of activations: `sums[block][strip]`.
+    /// Multiplies the blocks by all strips of activations: `sums[block][strip]`.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
     fn meet<T: TileUnit>(
@@ -212,7 +212,7 @@ impl Blocks<'_> {
     }
 }
 
-/// Brings some columns of sixteen matrix rows into the order of tiles.
+/// Converts some columns of sixteen matrix rows to tile order.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
 fn prepared(rows: &RowBlock<'_>, cols: &Range<usize>, lines: &mut [Line]) -> TileRows {
@@ -229,7 +229,7 @@ fn prepared(rows: &RowBlock<'_>, cols: &Range<usize>, lines: &mut [Line]) -> Til
     TileRows { first: lines.as_ptr().cast(), stride: LINE, step: TILE_BYTES }
 }
 
-/// From sixteen activations of each matrix row to sixteen matrix rows of each activation.
+/// Transposes sixteen activations of each matrix row to sixteen matrix rows of each activation.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn turn_round(sums: &Square, out: &mut [Lanes]) {

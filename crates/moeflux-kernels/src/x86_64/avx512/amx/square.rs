@@ -1,7 +1,7 @@
-//! A square of tiles: what the unit multiplies in one go, and how that is added up.
+//! A square of tiles: the unit of multiplication, and the accumulation of its results.
 //!
 //! **Invariant:** each sum takes its groups in ascending order, each by the same two operations as
-//! everywhere.
+//! in all other tables.
 
 use std::arch::x86_64::{_mm512_cvtepi32_ps, _mm512_load_si512, _mm512_setzero_ps};
 
@@ -13,40 +13,40 @@ use crate::lanes::{LANES, Lanes};
 /// Blocks of matrix rows, and strips of activations.
 pub(super) const SIDE: usize = 2;
 
-/// Groups at a time: their products take 8 KiB. More of them crowd the first cache, which cost a
-/// fifth with four groups and two strips, and fewer load and store the sums so far more often.
+/// Groups at a time: their products take 8 KiB. More of them crowd the first-level cache (four
+/// groups and two strips were a fifth slower), and fewer load and store the sums so far more often.
 pub(super) const GROUPS: usize = 2;
 
 /// Matrix rows that are added at a time: their sums stay in registers.
 const ROWS: usize = 4;
 
-/// Some groups of sixteen matrix rows, ready for the unit.
+/// Some groups of sixteen matrix rows, prepared for the unit.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Side<'a> {
-    /// Codes, from the first of the groups.
+    /// Codes, from the first group on.
     pub(super) codes: TileRows,
     /// Scales and biases.
     pub(super) scales: &'a [[Lanes; 2]],
 }
 
-/// Some groups of sixteen rows of activations, ready for the unit.
+/// Some groups of sixteen rows of activations, prepared for the unit.
 #[derive(Clone, Copy)]
 pub(super) struct Strip<'a> {
-    /// Values, from the first of the groups.
+    /// Values, from the first group on.
     pub(super) values: *const u8,
     /// Steps and sums.
     pub(super) factors: &'a [Factors],
 }
 
-/// Products by block, strip and group: memory that the unit fills and the vectors empty. It is made
-/// once, as clearing it would take as long as filling it.
+/// Products by block, strip and group: memory that the unit fills and the vectors read. Created
+/// once, since clearing it would take as long as filling it.
 pub(super) struct Products([[[Sums; GROUPS]; SIDE]; SIDE]);
 
 impl Products {
     pub(super) const ZEROS: Self = Self([const { [const { [Sums::ZEROS; GROUPS] }; SIDE] }; SIDE]);
 }
 
-/// Adds what some groups of at most [`GROUPS`] give: `sums[block][strip]`.
+/// Adds the results of at most [`GROUPS`] groups to `sums[block][strip]`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn add_square<T: TileUnit>(
@@ -75,7 +75,7 @@ pub(super) fn add_square<T: TileUnit>(
     }
 }
 
-/// The products of one group.
+/// Computes the products of one group.
 #[inline(always)]
 fn multiply<T: TileUnit>(
     unit: &mut T,

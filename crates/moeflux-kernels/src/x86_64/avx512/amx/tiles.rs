@@ -1,15 +1,15 @@
-//! The tile unit: whether it may be used, its shapes, and one product of tiles.
+//! The tile unit: permission to use it, its shapes, and one product of tiles.
 //!
-//! The compiler has no names for these instructions yet, so they are written out. It never uses
-//! tiles itself: what one statement leaves in them, the next one finds.
-//! **Invariant:** tiles are given back when [`Configured`] is dropped, so that a thread
-//! that sleeps has no more state than others.
+//! The compiler has no intrinsics for these instructions yet, so they are written as assembly. It
+//! never uses tiles itself: the contents persist from one statement to the next. **Invariant:**
+//! tiles are released when [`Configured`] is dropped, so that a sleeping thread has no additional
+//! state.
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use std::sync::OnceLock;
 
-/// Bytes of a tile's row, as laid down in memory.
+/// Bytes of a tile's row, as stored in memory.
 pub(super) const LINE: usize = 64;
 
 /// Bytes of a whole tile.
@@ -24,33 +24,33 @@ impl Sums {
     pub(super) const ZEROS: Self = Self([[0; 16]; 16]);
 }
 
-/// What multiplies tiles: two of codes with two of activations, into four of sums.
+/// A unit that multiplies tiles: two of codes with two of activations, into four of sums.
 pub(super) trait TileUnit {
     /// Sets all sums to zero.
     fn clear(&mut self);
 
-    /// Takes sixteen rows of codes.
+    /// Loads sixteen rows of codes.
     ///
     /// # Safety
     ///
-    /// As many bytes of each row as the tiles are deep can be read.
+    /// The tile's depth in bytes must be readable in each row.
     unsafe fn load_codes<const I: usize>(&mut self, rows: TileRows);
 
-    /// Takes sixteen rows of activations, laid down.
+    /// Loads sixteen rows of activations, in tile order.
     ///
     /// # Safety
     ///
-    /// A tile can be read from `first`.
+    /// A tile must be readable from `first`.
     unsafe fn load_values<const I: usize>(&mut self, first: *const u8);
 
     /// Adds the products of two tiles.
     fn multiply<const CODES: usize, const VALUES: usize>(&mut self);
 
-    /// Adds the products of two tiles with their operands' signs the other way round: the tile of
+    /// Adds the products of two tiles with the signs of the operands swapped: the tile of
     /// [`TileUnit::load_codes`] has signed bytes, that of [`TileUnit::load_values`] unsigned ones.
     fn multiply_turned<const CODES: usize, const VALUES: usize>(&mut self);
 
-    /// Gives sums out.
+    /// Stores sums.
     fn store<const CODES: usize, const VALUES: usize>(&mut self, sums: &mut Sums);
 }
 
@@ -59,9 +59,9 @@ pub(super) trait TileUnit {
 pub(super) struct TileRows {
     /// The first row of the first tile.
     pub(super) first: *const u8,
-    /// Bytes from row to row.
+    /// Distance between rows, in bytes.
     pub(super) stride: usize,
-    /// Bytes from tile to tile.
+    /// Distance between tiles, in bytes.
     pub(super) step: usize,
 }
 
@@ -76,14 +76,14 @@ impl Default for TileRows {
 pub(super) struct Amx(());
 
 impl Amx {
-    /// The unit, if the CPU and the system let this process use it.
+    /// Returns the unit, if the CPU and the system let this process use it.
     pub(super) fn get() -> Option<Self> {
         static IS_USABLE: OnceLock<bool> = OnceLock::new();
         let is_usable = *IS_USABLE.get_or_init(|| cpu_has_it() && system_saves_it() && ask());
         is_usable.then_some(Self(()))
     }
 
-    /// Gives tiles the shapes that groups of `group` columns want, until the answer is dropped.
+    /// Sets the shapes of tiles for groups of `group` columns, until the result is dropped.
     #[inline(always)]
     pub(super) fn configured(self, group: usize) -> Configured {
         let config = Config::of(group);
@@ -95,13 +95,13 @@ impl Amx {
     }
 }
 
-/// While it lives, tiles have shapes.
+/// Guard of the tile configuration.
 #[derive(Debug)]
 pub(super) struct Configured(());
 
 impl Drop for Configured {
     fn drop(&mut self) {
-        // SAFETY: the tiles were configured by whoever made this value.
+        // SAFETY: the creator of this value configured the tiles.
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
     }
 }
@@ -193,7 +193,7 @@ impl TileUnit for Amx {
     }
 }
 
-/// Shapes of the eight tiles: what `ldtilecfg` reads.
+/// Shapes of the eight tiles, as read by `ldtilecfg`.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -216,7 +216,7 @@ impl Config {
     }
 }
 
-/// Columns of a tile: 64, or one group where that is less.
+/// Returns the columns of a tile: 64, or one group if that is less.
 fn depth(group: usize) -> u16 {
     match group {
         16 => 16,
@@ -225,7 +225,7 @@ fn depth(group: usize) -> u16 {
     }
 }
 
-/// CPUID: tiles, int8 products, and a palette of eight tiles of sixteen rows of 64 bytes.
+/// Checks CPUID: tiles, int8 products, and a palette of eight tiles of sixteen rows of 64 bytes.
 fn cpu_has_it() -> bool {
     const TILE: u32 = 1 << 24;
     const INT8: u32 = 1 << 25;
@@ -240,7 +240,7 @@ fn cpu_has_it() -> bool {
     palette.ebx == 8 << 16 | 64 && palette.ecx & 0xffff == 16
 }
 
-/// XCR0: the system keeps tiles when threads change.
+/// Checks XCR0: the system preserves tiles across context switches.
 fn system_saves_it() -> bool {
     const TILES: u64 = 0b11 << 17;
     if !is_x86_feature_detected!("xsave") {
@@ -250,7 +250,7 @@ fn system_saves_it() -> bool {
     unsafe { _xgetbv(0) & TILES == TILES }
 }
 
-/// Asks Linux, once per process, for the room that tiles need in each thread's state.
+/// Requests from Linux, once per process, the space for tiles in each thread's state.
 #[cfg(target_os = "linux")]
 fn ask() -> bool {
     const ARCH_PRCTL: usize = 158;
@@ -272,13 +272,13 @@ fn ask() -> bool {
     answer == 0
 }
 
-/// Other systems have ways of their own, which nobody has tried yet.
+/// Returns `false`: the methods of other systems are untested.
 #[cfg(not(target_os = "linux"))]
 fn ask() -> bool {
     false
 }
 
-/// The same without the unit, so that all around it is tested on every CPU.
+/// An emulation of the unit, to test the surrounding code on every CPU.
 #[cfg(any(test, feature = "emulated"))]
 pub(super) struct Emulated {
     depth: usize,

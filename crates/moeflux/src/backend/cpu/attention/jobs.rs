@@ -1,8 +1,8 @@
-//! A step's attention cut into jobs: some rows by some heads that share a head of the cache, over
-//! one span of positions or over all that the rows see.
+//! Divides a step's attention into jobs. A job covers some rows and some heads that share a cache
+//! head, over one span of positions or over all that the rows see.
 //!
 //! **Invariant:** every row and head is in the jobs of one group, whose spans together are all that
-//! the row sees, ascending. How work is cut follows threads and shapes; results do not.
+//! the row sees, ascending. The division depends on threads and shapes; results do not.
 
 use std::ops::Range;
 
@@ -13,25 +13,25 @@ use crate::backend::cpu::attention::{Form, SPAN};
 use crate::ids::StateId;
 use crate::ops::Batch;
 
-/// Queries of one job: with their outputs they share a core's second cache with a block.
+/// Maximum queries of a job: with their outputs they share a core's L2 cache with a block.
 const N_QUERIES_MAX: usize = 64;
 
-/// Rows of one job at most: each needs passes of its own where it begins or stops to see.
+/// Maximum rows of a job: each row needs separate passes where its visible range begins or ends.
 const N_ROWS_MAX: usize = 32;
 
-/// Heads of one job at most.
+/// Maximum heads of a job.
 const N_HEADS_MAX: usize = 32;
 
-/// Fewer heads than this read the cache anew for too little work.
+/// Minimum heads per group: with fewer, too little work is done per read of the cache.
 const N_HEADS_MIN: usize = 4;
 
-/// Jobs per thread, so that late threads can be helped.
+/// Jobs per thread, so that other threads can take over work of late ones.
 const N_JOBS_PER_THREAD: usize = 4;
 
-/// Values beside each query's outputs: the maximum and the sum.
+/// Values stored with each query's outputs: the maximum and the sum.
 const N_STATS: usize = 2;
 
-/// One piece of work, and where its results lie.
+/// A unit of work and the place of its results.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) state: StateId,
@@ -44,25 +44,25 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Rows by heads, row by row.
+    /// Returns rows times heads. Queries are ordered by row.
     pub(super) fn n_queries(&self) -> usize {
         self.rows.len() * self.n_heads
     }
 }
 
-/// Where a row's jobs are: of group `g` from `first_job + g * n_parts`.
+/// Location of a row's jobs: those of group `g` start at `first_job + g * n_parts`.
 #[derive(Clone, Copy, Debug)]
 struct RowPlace {
     first_job: usize,
     n_parts: usize,
 }
 
-/// How heads are grouped and rows blocked.
+/// Grouping of heads and blocking of rows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shape {
     heads_per_group: usize,
     rows_per_block: usize,
-    /// Jobs take all spans, one after another.
+    /// Whether a job covers all spans, one after another.
     takes_all_spans: bool,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    /// Cuts a step for so many threads.
+    /// Divides a step for `n_threads` threads.
     pub(super) fn cut(&mut self, form: &Form<'_>, batch: &Batch<'_>, n_threads: usize) {
         self.jobs.clear();
         self.rows.clear();
@@ -123,34 +123,34 @@ impl Jobs {
         }
     }
 
-    /// In the order of their places.
+    /// Returns the jobs, in the order of their places.
     pub(super) fn all(&self) -> &[Job] {
         &self.jobs
     }
 
-    /// Values of all results.
+    /// Returns the number of values of all results.
     pub(super) fn n_values(&self) -> usize {
         self.n_values
     }
 
-    /// Where a job's results begin; of one past the last, where they end.
+    /// Returns the start of a job's results. For the index past the last job, returns the end.
     pub(super) fn place(&self, job_idx: usize) -> usize {
         self.jobs.get(job_idx).map_or(self.n_values, |job| job.place)
     }
 
-    /// Values that a job reads of the cache, about.
+    /// Returns the approximate number of cache values that a job reads.
     pub(super) fn cost(&self, form: &Form<'_>) -> usize {
         let n_spans = if self.shape.takes_all_spans { self.n_spans_max } else { 1 };
         n_spans * SPAN * (form.entries[0].head_dim + form.entries[1].head_dim)
     }
 
-    /// Values that merging one row's head reads, about.
+    /// Returns the approximate number of values read to merge one head of one row.
     pub(super) fn merge_cost(&self, form: &Form<'_>) -> usize {
         let n_parts = if self.shape.takes_all_spans { 1 } else { self.n_spans_max };
         n_parts * form.out.head_dim
     }
 
-    /// What the jobs found of one head of one row, in ascending order of spans.
+    /// Returns the jobs' results for one head of one row, in ascending order of spans.
     pub(super) fn parts<'a>(
         &'a self,
         form: &Form<'_>,
@@ -173,7 +173,7 @@ impl Jobs {
     }
 }
 
-/// A job's results: outputs, maxima, sums.
+/// Splits a job's results into outputs, maxima and sums.
 pub(super) fn split_results(
     results: &mut [f32],
     n_queries: usize,
@@ -191,7 +191,8 @@ impl Shape {
             rows_per_block: 1,
             takes_all_spans: false,
         };
-        // More threads than groups: rather read the cache twice than leave them idle.
+        // With more threads than groups, it is better to read the cache twice than to leave threads
+        // idle.
         while shape.heads_per_group > N_HEADS_MIN
             && n_rows * n_spans * shape.n_groups(form) < n_threads
         {
@@ -202,13 +203,13 @@ impl Shape {
         let largest = (N_QUERIES_MAX / shape.heads_per_group).clamp(1, N_ROWS_MAX);
         shape.rows_per_block = fair.clamp(1, largest);
         let blocks = batch.segments.iter().map(|it| it.rows.len().div_ceil(shape.rows_per_block));
-        // Results per span take memory: they are for steps of few rows.
+        // Results per span take memory, so they are for steps of few rows.
         let n_jobs = blocks.sum::<usize>() * n_groups;
         shape.takes_all_spans = n_threads == 1 || n_jobs >= 2 * n_threads;
         shape
     }
 
-    /// Groups of one head of the cache.
+    /// Returns the groups per cache head.
     fn groups_per_key_head(&self, form: &Form<'_>) -> usize {
         form.sharers().div_ceil(self.heads_per_group)
     }
@@ -217,7 +218,7 @@ impl Shape {
         form.entries[0].n_heads * self.groups_per_key_head(form)
     }
 
-    /// The heads of a group.
+    /// Returns the heads of a group.
     fn heads(&self, form: &Form<'_>, group_idx: usize) -> Range<usize> {
         let n_groups = self.groups_per_key_head(form);
         let key_head = group_idx / n_groups;
@@ -232,7 +233,7 @@ impl Shape {
     }
 }
 
-/// The spans that some rows of one session see.
+/// Returns the spans that some rows of one session see.
 fn spans_of(form: &Form<'_>, batch: &Batch<'_>, rows: Range<usize>) -> Range<usize> {
     let positions = || batch.rows[rows.clone()].iter().map(|row| row.position.0);
     let first = positions().map(|position| form.first_seen(position)).min().unwrap_or(0);

@@ -1,18 +1,17 @@
-//! Results over spans of positions, merged in ascending order.
+//! Merges results over spans of positions in ascending order.
 //!
-//! **Invariant:** spans of which a row sees nothing leave no trace, so that it does not matter
-//! whether they were visited.
+//! **Invariant:** a span of which a row sees nothing has no effect, whether or not it was visited.
 
 use moeflux_kernels::{KernelTable, Running};
 
-/// A softmax over some positions and its weighted values, not yet divided by the sum.
+/// A softmax over some positions and the weighted values, not yet divided by the sum.
 #[derive(Clone, Copy)]
 pub(super) struct Part<'a> {
     pub(super) running: Running,
     pub(super) values: &'a [f32],
 }
 
-/// Adds `part` to what `out` holds under `total`.
+/// Merges `part` into `out` and `total`.
 pub(super) fn add(table: &KernelTable, total: &mut Running, out: &mut [f32], part: Part<'_>) {
     if part.running.is_empty() {
         return;
@@ -26,7 +25,7 @@ pub(super) fn add(table: &KernelTable, total: &mut Running, out: &mut [f32], par
     table.axpy(factor, part.values, out);
 }
 
-/// The merged spans, then the sink, divided by the sum.
+/// Merges the spans, then the sink, and divides by the sum.
 pub(super) fn finish(
     table: &KernelTable,
     parts: &mut dyn Iterator<Item = Part<'_>>,
@@ -44,8 +43,8 @@ pub(super) fn finish(
     out.iter_mut().for_each(|it| *it /= total.sum);
 }
 
-/// Brings `total` and `out` to the larger maximum of both and adds the other sum; returns what the
-/// other's values are to be multiplied with.
+/// Rescales `total` and `out` to the larger of both maxima and adds the other sum. Returns the
+/// factor for the other's values.
 fn rebased(table: &KernelTable, total: &mut Running, other: Running, out: &mut [f32]) -> f32 {
     let max = if other.max > total.max { other.max } else { total.max };
     let mut factors = [total.max, other.max];

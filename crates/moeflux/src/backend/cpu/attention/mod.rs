@@ -1,12 +1,12 @@
 //! Softmax attention over a session's cache: grouped heads, and the latent form.
 //!
-//! **The order of sums**, of each row and query head on its own: positions come in spans of 512
-//! counted from position 0, a span in blocks of 64 counted likewise. A block takes part with the
-//! positions that the row sees; its scores, exponentials and weighted values are summed as
-//! `moeflux_kernels` states. A span begins from nothing and takes its blocks in ascending order;
-//! then the spans are merged in ascending order, and a sink comes last.
-//! **Invariant:** a result depends on the row's position alone, not on how work is cut into jobs:
-//! so a long context spreads over many threads, and many queries share what is read of a block.
+//! **The order of sums**, separately for each row and query head: positions are divided into spans
+//! of 512 counted from position 0, and each span into blocks of 64 counted likewise. A block
+//! contributes the positions that the row sees; its scores, exponentials and weighted values are
+//! summed as `moeflux_kernels` states. A span starts empty and takes its blocks in ascending order.
+//! Then the spans are merged in ascending order, and a sink comes last.
+//! **Invariant:** a result depends only on the row's position, not on the division into jobs. So a
+//! long context spreads over many threads, and many queries share each block that is read.
 
 mod merge;
 mod jobs;
@@ -25,25 +25,25 @@ use crate::ops::{Attention, Batch, Heads, MlaAttention, Segment};
 
 pub(super) use crate::backend::cpu::attention::task::TaskScratch;
 
-/// Positions of one span: enough that merging costs little beside them.
+/// Positions per span: enough that merging is comparatively cheap.
 const SPAN: usize = 512;
 
 /// Scratch of one op; grows to the largest use and is kept.
 #[derive(Debug, Default)]
 pub(super) struct AttentionScratch {
     jobs: Jobs,
-    /// Of all jobs, as [`jobs::Job::place`] says.
+    /// Results of all jobs, placed by [`jobs::Job::place`].
     results: Vec<f32>,
 }
 
-/// What both forms of attention have in common.
+/// The common description of both forms of attention.
 struct Form<'a> {
     layer: LayerIdx,
-    /// What is multiplied with the first table of the cache, and with the second.
+    /// Queries multiplied with the first and with the second table of the cache.
     queries: [Option<&'a Heads>; 2],
     /// New entries of the two tables.
     entries: [&'a Heads; 2],
-    /// Which table holds the values.
+    /// Index of the table that holds the values.
     values: usize,
     out: &'a Heads,
     scale: f32,
@@ -75,18 +75,18 @@ impl<'a> Form<'a> {
         }
     }
 
-    /// Heads of queries that share a head of the cache.
+    /// Returns the number of query heads that share a cache head.
     fn sharers(&self) -> usize {
         self.out.n_heads / self.entries[0].n_heads
     }
 
-    /// The first position that a row sees.
+    /// Returns the first position that a row sees.
     fn first_seen(&self, position: usize) -> usize {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window))
     }
 }
 
-/// The segment that a row belongs to.
+/// Returns the segment of a row.
 pub(super) fn segment_of<'a>(batch: &Batch<'a>, row_idx: usize) -> &'a Segment {
     let segments = batch.segments;
     &segments[segments.partition_point(|segment| segment.rows.end <= row_idx)]
@@ -171,7 +171,7 @@ impl Machine {
     }
 }
 
-/// What happens after all positions.
+/// Steps after the sum over all positions.
 struct Finish<'a> {
     sinks: Option<VectorId>,
     gate: Option<&'a Heads>,

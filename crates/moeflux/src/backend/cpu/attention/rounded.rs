@@ -1,7 +1,8 @@
-//! Queries that meet codes: rounded to int8 once per job, then multiplied like any rows of
+//! Queries against quantised keys: rounded to int8 once per job, then multiplied like any rows of
 //! activations.
 //!
-//! **Invariant:** a query is rounded alone, and a score belongs to one query and one position.
+//! **Invariant:** each query is rounded separately, and a score belongs to one query and one
+//! position.
 
 use std::ops::Range;
 
@@ -23,7 +24,7 @@ pub(super) struct RoundedScratch {
     part: PartScratch,
 }
 
-/// What single products need.
+/// Scratch of single products.
 #[derive(Debug, Default)]
 struct PartScratch {
     /// Some queries of a job.
@@ -42,17 +43,17 @@ pub(super) struct RoundedQueries<'a> {
     part: &'a mut PartScratch,
 }
 
-/// What is done with scores.
+/// How scores are stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// They replace what is there.
+    /// They replace the existing values.
     Over,
-    /// They are added to it.
+    /// They are added to the existing values.
     Onto,
 }
 
 impl<'a> RoundedQueries<'a> {
-    /// Rounds queries, which have whole groups of columns.
+    /// Rounds queries, whose rows have whole groups of columns.
     pub(super) fn new(
         table: &'static KernelTable,
         shape: CodeShape,
@@ -70,8 +71,8 @@ impl<'a> RoundedQueries<'a> {
         Self { table, rows, picks, all: table.lay(rows, picks, laid), part }
     }
 
-    /// `scores[query][position]` of some queries and some rows of codes; a row of scores has
-    /// [`BLOCK_POSITIONS`] places.
+    /// Computes `scores[query][position]` of some queries and some rows of codes. A row of scores
+    /// has [`BLOCK_POSITIONS`] places.
     pub(super) fn scores(
         &mut self,
         (matrix, rows): (Matrix<'_>, Range<usize>),

@@ -1,7 +1,7 @@
-//! One job of attention: its queries side by side, block by block.
+//! Runs one job of attention: its queries side by side, block by block.
 //!
-//! **Invariant:** rows that see the same positions of a block go through the kernels together;
-//! that changes no result, because each query's sums are its own. Queries that meet codes are
+//! **Invariant:** rows that see the same positions of a block go through the kernels together. That
+//! changes no result, because each query has separate sums. Queries against quantised keys are
 //! rounded once per job.
 
 use std::ops::Range;
@@ -25,7 +25,7 @@ use crate::ops::{Batch, Heads};
 pub(in crate::backend::cpu) struct TaskScratch {
     /// `[queries, key dim]`, for each table of the cache.
     queries: [Vec<f32>; 2],
-    /// The same, where the cache holds codes.
+    /// The same queries, rounded, if the cache is quantised.
     rounded: [RoundedScratch; 2],
     /// `[queries, BLOCK_POSITIONS]`.
     scores: Vec<f32>,
@@ -33,11 +33,11 @@ pub(in crate::backend::cpu) struct TaskScratch {
     factors: Vec<f32>,
     /// `[queries]`.
     running: Vec<Running>,
-    /// `[queries, value dim]`: of the span at hand.
+    /// `[queries, value dim]`, for the current span.
     values: Vec<f32>,
 }
 
-/// What all jobs of a step read.
+/// Inputs of all jobs of a step.
 pub(super) struct Task<'a> {
     pub(super) form: &'a Form<'a>,
     pub(super) batch: &'a Batch<'a>,
@@ -91,7 +91,7 @@ impl Task<'_> {
         }
     }
 
-    /// Copies a job's queries side by side and rounds those that meet codes.
+    /// Copies a job's queries side by side and rounds those for quantised keys.
     fn lay_queries<'a>(
         &self,
         job: &Job,
@@ -112,7 +112,7 @@ impl Task<'_> {
         rounded
     }
 
-    /// Copies a job's queries side by side, filled up with zeros.
+    /// Copies a job's queries side by side, padded with zeros.
     fn pack(&self, job: &Job, heads: &Heads, (values, row_len): (&mut [f32], usize)) {
         for (query, values) in values.chunks_exact_mut(row_len).enumerate() {
             let row_idx = job.rows.start + query / job.n_heads;
@@ -123,7 +123,7 @@ impl Task<'_> {
         }
     }
 
-    /// The blocks of one span, from nothing.
+    /// Computes the blocks of one span, starting empty.
     fn span(&self, job: &Job, span: usize, cache: &Cache<'_>, at_hand: &mut AtHand<'_>) {
         at_hand.running.fill(Running::EMPTY);
         at_hand.values.fill(0.0);
@@ -148,7 +148,7 @@ impl Task<'_> {
         }
     }
 
-    /// Some queries over some positions of a block.
+    /// Computes some queries over some positions of a block.
     fn block(
         &self,
         cache: &Cache<'_>,
@@ -158,7 +158,7 @@ impl Task<'_> {
     ) {
         let form = self.form;
         let scores = &mut at_hand.scores[..queries.len() * BLOCK_POSITIONS];
-        // Latents have just been read as keys.
+        // Latents have just been read as keys, so only other values are prefetched.
         let values = cache.rows(form.values, &positions);
         let next = (form.values != 0).then_some(values);
         self.score(cache, (&queries, &positions, next), (&mut at_hand.rounded, &mut *scores));
@@ -177,7 +177,7 @@ impl Task<'_> {
         self.table.add_weighted(&sum, &mut at_hand.values[queries.start * dim..queries.end * dim]);
     }
 
-    /// Products of queries with keys.
+    /// Computes the products of queries with keys.
     fn score(
         &self,
         cache: &Cache<'_>,
@@ -207,13 +207,13 @@ impl Task<'_> {
     }
 }
 
-/// What a job reads.
+/// Inputs of a job.
 struct Cache<'a> {
     tables: [&'a KvTable; 2],
-    /// Of the tables.
+    /// Head of the tables.
     head_idx: usize,
     queries: &'a [Vec<f32>; 2],
-    /// Positions that some query sees end here.
+    /// End of the positions that some query sees.
     end: usize,
 }
 
@@ -236,12 +236,12 @@ impl<'a> Cache<'a> {
     }
 }
 
-/// What a job writes on its way.
+/// Working memory of a job.
 struct AtHand<'a> {
     scores: &'a mut [f32],
     factors: &'a mut [f32],
     running: &'a mut [Running],
     values: &'a mut [f32],
-    /// Where the cache holds codes.
+    /// Present if the cache is quantised.
     rounded: [Option<RoundedQueries<'a>>; 2],
 }

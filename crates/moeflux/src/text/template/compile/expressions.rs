@@ -1,4 +1,4 @@
-//! Expressions, with the operators of `operators` in place of the machine's own.
+//! Compiles expressions, with the functions of `operators` instead of the machine's instructions.
 
 use minijinja::Value;
 use minijinja::machinery::ast::{
@@ -9,9 +9,9 @@ use minijinja::machinery::{Instruction, Span};
 use crate::text::template::check::Refusal;
 use crate::text::template::compile::{Compiled, Compiler, local_id};
 
-/// Most arguments of one call.
+/// Maximum arguments of one call.
 const ARGS_MAX: usize = 255;
-/// Holds the middle of `a < b < c`; no template can write this name.
+/// Variable for the middle of `a < b < c`; templates cannot write this name.
 const MIDDLE: &str = "op:middle";
 
 impl<'s> Compiler<'s> {
@@ -87,7 +87,7 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    /// A container of the values of expressions.
+    /// Emits a container of the values of expressions.
     fn built<'e>(
         &mut self,
         name: &'static str,
@@ -142,13 +142,13 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    /// An instruction that works on numbers only, so its cost has a bound.
+    /// Emits an instruction that works only on numbers, so its cost is bounded.
     fn plain(&mut self, instruction: Instruction<'s>, span: Span) -> Compiled {
         self.emit(instruction, span);
         Ok(())
     }
 
-    /// `a < b < c`: each but the first and the last is compared on both sides.
+    /// Compiles `a < b < c`: each operand but the first and the last is compared on both sides.
     fn comparisons(&mut self, compare: &Spanned<Compare<'s>>) -> Compiled {
         let span = compare.span();
         self.expression(&compare.expr)?;
@@ -217,8 +217,8 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    /// Puts arguments behind the `n_before` values that are on the stack, those with names last, in
-    /// one value. Gives the number of values.
+    /// Pushes arguments above the `n_before` values on the stack. Named ones come last, in one
+    /// value. Returns the total number of values.
     fn args(
         &mut self,
         args: &[CallArg<'s>],

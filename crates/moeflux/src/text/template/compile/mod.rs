@@ -1,9 +1,10 @@
-//! Turns a parsed template into instructions of the library's machine.
+//! Compiles a parsed template into instructions of the library's machine.
 //!
-//! The library's own generator is not used: it computes constants while it compiles (`'x' * 10**8`)
-//! and uses instructions that nobody can charge. Here whatever makes or walks something long is a
-//! call of a function in `operators`, under a name that no template can write.
-//! **Invariant:** frames and captures are closed on every way out of them, `break` included.
+//! The library's own generator is not used: it evaluates constants during compilation
+//! (`'x' * 10**8`) and uses instructions whose cost cannot be metered. Here every operation that
+//! creates or walks something long is a call of a function in `operators`, under a name that
+//! templates cannot write. **Invariant:** frames and captures are closed on every exit, including
+//! `break`.
 
 mod expressions;
 mod names;
@@ -15,19 +16,20 @@ use minijinja::syntax::SyntaxConfig;
 
 use crate::text::template::check::Refusal;
 
-/// Most assignments of a template: each may keep a value in each of a few hundred frames.
+/// Maximum assignments of a template: each may keep a value in each of a few hundred frames.
 const STORES_MAX: usize = 2000;
-/// Loops and `with` around an instruction: a name is looked up in all of their frames.
+/// Maximum loops and `with` blocks around an instruction: a lookup searches the frames of all of
+/// them.
 const FRAMES_MAX: usize = 10;
 
-/// The machine remembers the functions of so many names, and looks up the others.
+/// Number of function names that the machine caches; others are looked up.
 const REMEMBERED_MAX: usize = 50;
 
 /// Flags of the machine, which does not export them.
 const LOOP_HAS_VARIABLE: u8 = 1;
 const MACRO_HAS_CALLER: u8 = 2;
 
-/// What has to be closed where a loop is left early.
+/// A construct that must be closed when a loop is left early.
 enum Open {
     Loop { iterate: u32, leave: Vec<u32> },
     Frame,
@@ -36,7 +38,7 @@ enum Open {
 
 struct Compiler<'s> {
     code: Instructions<'s>,
-    /// The index of the next instruction.
+    /// Index of the next instruction.
     next: u32,
     open: Vec<Open>,
     n_stores: usize,
@@ -47,7 +49,7 @@ struct Compiler<'s> {
 
 type Compiled = Result<(), Refusal>;
 
-/// The instructions of a template.
+/// Compiles a template into instructions.
 pub(super) fn compile<'s>(
     template: &Stmt<'s>,
     name: &'s str,
@@ -66,7 +68,8 @@ pub(super) fn compile<'s>(
     Ok(compiler.code)
 }
 
-/// The instruction's argument has a type that the library does not export: taken from a template.
+/// Returns a `BeginCapture` instruction. The library does not export the type of its argument, so
+/// it is copied from the compilation of a small template.
 fn begin_capture() -> Instruction<'static> {
     let syntax = SyntaxConfig::default();
     let tree = parse("{% set x %}{% endset %}", "", syntax).expect("a template in this source");
@@ -92,13 +95,13 @@ impl<'s> Compiler<'s> {
         self.emit(Instruction::LoadConst(value.into()), span);
     }
 
-    /// A call of a function in `operators` on the topmost values.
+    /// Emits a call of a function in `operators` on the topmost values.
     fn operator(&mut self, name: &'static str, n_args: u16, span: Span) {
         let id = local_id(&mut self.filter_ids, name);
         self.emit(Instruction::ApplyFilter(name, Some(n_args), id), span);
     }
 
-    /// Sets where the jump at `from` goes.
+    /// Sets the target of the jump at `from`.
     fn land(&mut self, from: u32, target: u32) {
         match self.code.get_mut(from) {
             Some(
@@ -199,7 +202,8 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    /// A loop with a condition is two: the first collects what the second visits.
+    /// Compiles a loop. A loop with a condition becomes two: the first collects the items that the
+    /// second visits.
     fn for_loop(&mut self, each: &Spanned<ForLoop<'s>>) -> Compiled {
         let span = each.iter.span();
         if each.recursive {
@@ -311,7 +315,7 @@ impl<'s> Compiler<'s> {
         self.emit(Instruction::PopFrame, span);
     }
 
-    /// Leaves what the statements write on the stack.
+    /// Captures the output of statements on the stack.
     fn capture(&mut self, body: &[Stmt<'s>], span: Span) -> Compiled {
         self.operator("op:begin_capture", 0, span);
         self.emit(Instruction::DiscardTop, span);
@@ -366,7 +370,7 @@ impl<'s> Compiler<'s> {
         targets.iter().try_for_each(|target| self.assign(target))
     }
 
-    /// Leaves a macro on the stack. Its body stands in place, jumped over.
+    /// Leaves a macro on the stack. Its body is emitted in place, and a jump skips it.
     fn declare(&mut self, declared: &Spanned<Macro<'s>>) -> Compiled {
         let span = declared.span();
         let outside = std::mem::take(&mut self.open);
@@ -425,7 +429,7 @@ fn unsupported(tag: &str, span: Span) -> Refusal {
     Refusal::new(span.start_line, format!("chat templates have no `{tag}`"))
 }
 
-/// The place where the machine remembers a function.
+/// Returns the index of a function in the machine's cache.
 fn local_id<'s>(ids: &mut Vec<&'s str>, name: &'s str) -> u8 {
     let known = ids.iter().position(|known| *known == name);
     if known.is_none() && ids.len() < REMEMBERED_MAX {

@@ -1,12 +1,12 @@
-//! The names that a macro's body mentions, which it takes from where it is defined.
+//! The names that a macro's body mentions, which are captured where it is defined.
 //!
-//! More than it needs: a name that the body assigns itself hides what was taken.
+//! The set may be too large: a name that the body assigns itself hides the captured one.
 
 use std::collections::BTreeSet;
 
 use minijinja::machinery::ast::{CallArg, Expr, Macro, Stmt};
 
-/// All names but the macro's own parameters.
+/// Returns all names except the macro's own parameters.
 pub(super) fn mentioned<'s>(of: &Macro<'s>) -> BTreeSet<&'s str> {
     let mut names = Names(BTreeSet::new());
     names.statements(&of.body);

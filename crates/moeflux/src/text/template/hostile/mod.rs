@@ -1,9 +1,10 @@
-//! Templates that try to hang, flood or overflow: each ends in one line or in the right text.
+//! Templates that try to hang, flood or overflow: each ends in a one-line error or in the correct
+//! text.
 //!
-//! `cases.json` has a name, a template, and how it ends: a part of the error, or the number of
-//! bytes that are right. `@[N|text]@` stands for N times the text. `tools/check/templates.sh` runs
-//! the same cases in processes of their own, with limits on time and memory; here the limit on
-//! work is lower, so that the whole takes seconds.
+//! `cases.json` has a name, a template and the expected result: a part of the error, or the length
+//! of the text in bytes. `@[N|text]@` stands for N copies of the text. `tools/check/templates.sh`
+//! runs the same cases in separate processes with limits on time and memory; here the work limit is
+//! lower, so that all cases take seconds.
 
 use serde_json::json;
 
@@ -11,7 +12,7 @@ use super::*;
 
 const CASES: &str = include_str!("cases.json");
 const WORK_MAX: u64 = 20_000_000;
-/// The longest error: a path, a line, and a reason of 300 characters.
+/// Maximum length of an error: a path, a line, and a reason of 300 characters.
 const ERROR_BYTES_MAX: usize = 1500;
 
 fn expanded(template: &str) -> String {
@@ -37,7 +38,7 @@ fn render(source: &str) -> Result<String> {
     template.render_within(WORK_MAX, &messages, &options)
 }
 
-/// How a case ended wrongly, if it did.
+/// Returns how the result of a case differs from the expected one, if it does.
 fn wrong(case: &Json) -> Option<String> {
     let name = case[0].as_str().unwrap();
     let got = render(&expanded(case[1].as_str().unwrap()));
@@ -45,7 +46,7 @@ fn wrong(case: &Json) -> Option<String> {
         (Ok(text), _, Some(n_bytes)) => u64::try_from(text.len()).unwrap() == n_bytes,
         (Err(error), Some(end), _) => {
             let error = error.to_string();
-            // The lower limit on work may come before what ends it otherwise.
+            // The lower work limit may be reached before the expected error.
             let is_limit = error.contains("more than ");
             error.starts_with("t.jinja: chat template")
                 && error.lines().count() == 1
