@@ -51,17 +51,7 @@ const COMPUTED: [&str; 2] = ["crates/moeflux/src/", "crates/moeflux-kernels/src/
 const NOT_COMPUTED: [&str; 3] = ["/backend/reference/", "/tests/", "/tests.rs"];
 
 /// The places that may use a name.
-const HOMES: [(&str, &str); 5] = [
-    ("SystemTime::now", "crates/moeflux-cli/src/clock.rs"),
-    // The engine's suite of operations, in the tests of a crate that the engine does not know.
-    ("#[path", "crates/moeflux-gpu/tests/it/main.rs"),
-    // Whether there is a GPU, which the tests of the command ask, too.
-    ("#[path", "crates/moeflux-cli/tests/it/main.rs"),
-    // The hub of the tests, for other programs and for measurements.
-    ("#[path", "crates/moeflux-hub/examples/hub.rs"),
-    // Folders of a test's own.
-    ("#[path", "crates/moeflux-schedule/tests/it/main.rs"),
-];
+const HOMES: [(&str, &str); 1] = [("SystemTime::now", "crates/moeflux-cli/src/clock.rs")];
 
 /// Code with such names.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
