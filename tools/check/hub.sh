@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 cargo build --quiet --locked --release --bin moeflux
-cargo build --quiet --locked --release --package moeflux-hub --example hub
+cargo build --quiet --locked --release --package moeflux-testing --features hub --example hub
 built=$(realpath "${CARGO_TARGET_DIR:-target}/release")
 tools=${MOEFLUX_HUB_CHECK:-$PWD/target/hub-check}
 [ -x "$tools/bin/python" ] || python3 -m venv "$tools"

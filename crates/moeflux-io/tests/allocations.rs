@@ -4,7 +4,6 @@
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +12,7 @@ use moeflux_io::{
     BlockRead, Caching, Class, DriveFile, FileIdx, Finished, Job, JobId, Laid, Loader, Outcome,
     RealClock, Settings, SlotIdx, SlotMemory, ThreadsDrive, Wait, lay_out,
 };
+use moeflux_testing::temp_dir::TempDir;
 
 struct Counting(AtomicU64);
 
@@ -101,12 +101,11 @@ fn open(path: &Path) -> Vec<DriveFile> {
 
 #[test]
 fn a_warm_loader_allocates_nothing() {
-    let path = std::env::temp_dir().join(format!("moeflux-io-{}-allocations", std::process::id()));
-    fs::write(&path, vec![7; 2 << 20]).unwrap();
+    let dir = TempDir::new();
+    let path = dir.write("drive", vec![7; 2 << 20]);
     check("threads", Box::new(ThreadsDrive::new(open(&path), 2, 8).unwrap()));
     #[cfg(target_os = "linux")]
     if let Ok(drive) = moeflux_io::UringDrive::new(open(&path), 8) {
         check("io_uring", Box::new(drive));
     }
-    fs::remove_file(&path).unwrap();
 }

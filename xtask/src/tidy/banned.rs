@@ -52,18 +52,7 @@ const COMPUTED: [&str; 2] = ["crates/moeflux/src/", "crates/moeflux-kernels/src/
 const NOT_COMPUTED: [&str; 3] = ["/backend/reference/", "/tests/", "/tests.rs"];
 
 /// Files that may use a name.
-const HOMES: [(&str, &str); 5] = [
-    ("SystemTime::now", "crates/moeflux-cli/src/clock.rs"),
-    // Shares the engine's suite of operations with the tests of a crate that the engine does not
-    // know.
-    ("#[path", "crates/moeflux-gpu/tests/it/main.rs"),
-    // Shares the detection of a GPU with the tests of the command.
-    ("#[path", "crates/moeflux-cli/tests/it/main.rs"),
-    // Shares the hub of the tests with other programs and measurements.
-    ("#[path", "crates/moeflux-hub/examples/hub.rs"),
-    // Shares the temporary directories of tests.
-    ("#[path", "crates/moeflux-schedule/tests/it/main.rs"),
-];
+const HOMES: [(&str, &str); 1] = [("SystemTime::now", "crates/moeflux-cli/src/clock.rs")];
 
 /// Finds code with such names.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {

@@ -6,7 +6,10 @@
 use crate::tidy::Finding;
 use crate::tidy::tree::{File, Tree};
 
-const ALLOWED: [(&str, &[&str]); 17] = [
+/// Every crate may use it in its tests, and none elsewhere.
+const TESTING: &str = "moeflux-testing";
+
+const ALLOWED: [(&str, &[&str]); 18] = [
     ("moeflux-io", &[]),
     // Only for its benchmark, which reads memory with the layout of weights.
     ("moeflux-kernels", &["moeflux-io"]),
@@ -38,6 +41,7 @@ const ALLOWED: [(&str, &[&str]); 17] = [
     // moeflux-chat and the demo model are for its example.
     ("moeflux-schedule", &["moeflux", "moeflux-chat", "moeflux-demo"]),
     ("moeflux-server", &["moeflux", "moeflux-chat", "moeflux-schedule", "moeflux-wire"]),
+    (TESTING, &["moeflux", "moeflux-gpu", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-wire", &["moeflux", "moeflux-chat"]),
     ("moeflux-fuzz", &["moeflux-fuzz-targets"]),
     ("moeflux-fuzz-targets", &["moeflux", "moeflux-chat"]),
@@ -58,9 +62,13 @@ fn check_manifest(file: &File) -> Vec<Finding> {
         let message = format!("crate `{name}` is not in the table of xtask/src/tidy/edges.rs");
         return vec![Finding::new(&file.path, 1, message)];
     };
-    let is_refused = |(_, used): &(usize, &str)| !allowed.contains(used) && is_ours(used);
-    let finding = |(line_number, used)| {
-        Finding::new(&file.path, line_number, format!("`{name}` may not depend on `{used}`"))
+    let is_refused = |it: &Dependency<'_>| match it.name {
+        TESTING => !it.is_for_tests,
+        used => !allowed.contains(&used) && is_ours(used),
+    };
+    let finding = |it: Dependency<'_>| {
+        let message = format!("`{name}` may not depend on `{}`", it.name);
+        Finding::new(&file.path, it.line_number, message)
     };
     dependencies(&file.text).into_iter().filter(is_refused).map(finding).collect()
 }
@@ -75,9 +83,15 @@ fn package_name(manifest: &str) -> Option<&str> {
     line.split('"').nth(1)
 }
 
-/// Returns the names of dependencies with their lines; for a renamed one, the package's name.
-fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
-    let mut is_inside = false;
+struct Dependency<'a> {
+    line_number: usize,
+    /// The package's name, if it is renamed.
+    name: &'a str,
+    is_for_tests: bool,
+}
+
+fn dependencies(manifest: &str) -> Vec<Dependency<'_>> {
+    let (mut is_inside, mut is_for_tests) = (false, false);
     let mut found = Vec::new();
     for (line_idx, line) in manifest.lines().enumerate() {
         let line = line.trim();
@@ -85,12 +99,14 @@ fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
             let header = header.trim_end_matches(']');
             let (kind, name) = header.rsplit_once('.').unwrap_or((header, ""));
             is_inside = header.ends_with("dependencies") || kind.ends_with("dependencies");
+            is_for_tests = header.contains("dev-dependencies");
             if kind.ends_with("dependencies") {
-                found.push((line_idx + 1, name));
+                found.push(Dependency { line_number: line_idx + 1, name, is_for_tests });
             }
         } else if is_inside {
             let key = line.split(['=', '.', ' ']).next().unwrap_or_default();
-            found.push((line_idx + 1, package(line).unwrap_or(key)));
+            let name = package(line).unwrap_or(key);
+            found.push(Dependency { line_number: line_idx + 1, name, is_for_tests });
         }
     }
     found
@@ -123,6 +139,17 @@ mod tests {
             &[],
         );
         check_text("[workspace.dependencies]\nmoeflux = { path = \"x\" }\n", &[]);
+    }
+
+    #[test]
+    fn what_tests_share_is_for_tests() {
+        let manifest =
+            |kind| format!("[package]\nname = \"moeflux-io\"\n[{kind}]\n{TESTING} = {{}}");
+        check_text(&manifest("dev-dependencies"), &[]);
+        check_text(
+            &manifest("dependencies"),
+            &[(4, "`moeflux-io` may not depend on `moeflux-testing`")],
+        );
     }
 
     #[test]

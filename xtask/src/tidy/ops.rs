@@ -7,7 +7,8 @@ use crate::tidy::lex;
 use crate::tidy::tree::{File, Tree};
 
 const OPS: &str = "crates/moeflux/src/ops/mod.rs";
-const PLACES: [&str; 2] = ["crates/moeflux/src/backend/reference/", "crates/moeflux/tests/it/ops"];
+const PLACES: [&str; 2] =
+    ["crates/moeflux/src/backend/reference/", "crates/moeflux-testing/src/ops/"];
 
 /// Finds variants of `Op` that are missing in one of the places.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
@@ -58,8 +59,11 @@ mod tests {
     #[track_caller]
     fn check_places(reference: &str, suite: &str, expected: &[(usize, &str)]) {
         let reference = ("crates/moeflux/src/backend/reference/a.rs", reference);
-        let found =
-            check(&Tree::of(&[(OPS, ENUM), reference, ("crates/moeflux/tests/it/ops.rs", suite)]));
+        let found = check(&Tree::of(&[
+            (OPS, ENUM),
+            reference,
+            ("crates/moeflux-testing/src/ops/a.rs", suite),
+        ]));
         let found: Vec<(usize, &str)> =
             found.iter().map(|finding| (finding.line_number, finding.message.as_str())).collect();
         assert_eq!(found, expected);
@@ -72,7 +76,7 @@ mod tests {
 
     #[test]
     fn missing_ops_fail() {
-        let suite = "`Op::Mul` is not in crates/moeflux/tests/it/ops";
+        let suite = "`Op::Mul` is not in crates/moeflux-testing/src/ops/";
         check_places("Op::Add Op::Mul", "Op::Add // Op::Mul", &[(6, suite)]);
         let reference = "`Op::Add` is not in crates/moeflux/src/backend/reference/";
         check_places("Op::Addition Op::Mul", "Op::Add Op::Mul", &[(4, reference)]);

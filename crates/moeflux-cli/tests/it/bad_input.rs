@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{TempDir, check_fails, golden, stdout_of};
+use crate::support::{ModelDir, check_fails, golden, stdout_of};
 
 const CASE: &str = "mlx-qwen3_moe-q4-g32-bf16";
 const SHARD: &str = "model.safetensors";
 
 /// `logits` on the damaged case must fail with these words.
 #[track_caller]
-fn check(dir: &TempDir, words: &[&str]) {
+fn check(dir: &ModelDir, words: &[&str]) {
     let out = dir.file("out.npy");
     let (model, out) = (dir.path().to_str().unwrap(), out.to_str().unwrap());
     check_fails(&["logits", "--model", model, "--tokens", "1,2,3", "--out", out], words);
@@ -23,7 +23,7 @@ fn tensor_names(header: &Value) -> Vec<String> {
 
 #[test]
 fn a_folder_above_a_model() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     std::fs::remove_file(dir.file("config.json")).unwrap();
     check(&dir, &["has no config.json", "a model is a GGUF file, or the folder"]);
     // As the cache of Hugging Face has it.
@@ -35,7 +35,7 @@ fn a_folder_above_a_model() {
 
 #[test]
 fn a_file_in_place_of_a_folder() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     let gguf = dir.file("model-Q4_K_M.gguf");
     std::fs::write(&gguf, b"GGUF\x03\0\0\0").unwrap();
     std::fs::copy(&gguf, dir.file("model.bin")).unwrap();
@@ -65,7 +65,7 @@ fn replaced(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
 
 #[test]
 fn a_gguf_file_that_is_no_model() {
-    let dir = TempDir::of_case("gguf-qwen3moe-q8");
+    let dir = ModelDir::of_case("gguf-qwen3moe-q8");
     let bytes = std::fs::read(dir.file("model.gguf")).unwrap();
     let clip = std::fs::read(golden("../fuzz/corpus/gguf/kinds")).unwrap();
     let part = golden("gguf-qwen35moe/model-00002-of-00002.gguf");
@@ -99,7 +99,7 @@ fn a_gguf_file_that_is_no_model() {
 
 #[test]
 fn a_pack_that_is_not_finished() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     std::fs::remove_file(dir.file("config.json")).unwrap();
     std::fs::write(dir.file("moeflux-pack.journal"), "{}").unwrap();
     check(&dir, &["holds a pack that is not finished", "moeflux pack"]);
@@ -107,7 +107,7 @@ fn a_pack_that_is_not_finished() {
 
 #[test]
 fn a_file_of_something_else_beside_the_model() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     std::fs::remove_file(dir.file("model.safetensors.index.json")).unwrap();
     let header = br#"{"lora_A.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
     let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 4]].concat();
@@ -128,7 +128,7 @@ fn memory_without_a_unit() {
 /// What a process takes differs from run to run.
 #[test]
 fn the_least_memory_that_an_error_names_is_enough() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     let model = dir.file("model");
     let model = model.to_str().unwrap();
     let run = |memory: &str| {
@@ -147,7 +147,7 @@ fn the_least_memory_that_an_error_names_is_enough() {
 
 #[test]
 fn a_truncated_file() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     let bytes = std::fs::read(dir.file(SHARD)).unwrap();
     std::fs::write(dir.file(SHARD), &bytes[..bytes.len() - 100]).unwrap();
     check(&dir, &[SHARD, "incomplete"]);
@@ -155,7 +155,7 @@ fn a_truncated_file() {
 
 #[test]
 fn a_file_cut_inside_its_header() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     let bytes = std::fs::read(dir.file(SHARD)).unwrap();
     for len in [0, 5, 8, 100] {
         std::fs::write(dir.file(SHARD), &bytes[..len]).unwrap();
@@ -165,7 +165,7 @@ fn a_file_cut_inside_its_header() {
 
 #[test]
 fn a_header_length_that_lies() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     let mut bytes = std::fs::read(dir.file(SHARD)).unwrap();
     bytes[..8].copy_from_slice(&u64::MAX.to_le_bytes());
     std::fs::write(dir.file(SHARD), &bytes).unwrap();
@@ -174,7 +174,7 @@ fn a_header_length_that_lies() {
 
 #[test]
 fn overlapping_tensors() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     dir.edit_header(SHARD, |header| {
         let names = tensor_names(header);
         let first = header[&names[0]]["data_offsets"][0].as_u64().unwrap();
@@ -186,7 +186,7 @@ fn overlapping_tensors() {
 
 #[test]
 fn a_shape_beyond_all_numbers() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     dir.edit_header(SHARD, |header| {
         let name = tensor_names(header).remove(0);
         header[&name]["shape"] = json!([u64::MAX, u64::MAX]);
@@ -196,7 +196,7 @@ fn a_shape_beyond_all_numbers() {
 
 #[test]
 fn a_config_that_does_not_fit_the_tensors() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     dir.edit_json("config.json", |config| config["moe_intermediate_size"] = json!(96));
     check(&dir, &["model.layers.1.mlp", "96"]);
 }
@@ -212,7 +212,7 @@ fn an_absurd_config() {
         ("vocab_size", json!(1_u64 << 60)),
         ("num_key_value_heads", json!(3)),
     ] {
-        let dir = TempDir::of_case(CASE);
+        let dir = ModelDir::of_case(CASE);
         dir.edit_json("config.json", |config| config[key] = value);
         check(&dir, &["config.json", key]);
     }
@@ -220,28 +220,28 @@ fn an_absurd_config() {
 
 #[test]
 fn an_unknown_family() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     dir.edit_json("config.json", |config| config["model_type"] = json!("llama"));
     check(&dir, &["llama", "qwen3_moe"]);
 }
 
 #[test]
 fn a_config_that_is_not_json() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     std::fs::write(dir.file("config.json"), "{\"model_type\": ").unwrap();
     check(&dir, &["config.json"]);
 }
 
 #[test]
 fn a_missing_shard() {
-    let dir = TempDir::of_case("mlx-qwen3_5_moe-q4-g64-bf16");
+    let dir = ModelDir::of_case("mlx-qwen3_5_moe-q4-g64-bf16");
     std::fs::remove_file(dir.file("model-00002-of-00002.safetensors")).unwrap();
     check(&dir, &["model-00002-of-00002.safetensors"]);
 }
 
 #[test]
 fn an_index_that_points_outside() {
-    let dir = TempDir::of_case("mlx-qwen3_5_moe-q4-g64-bf16");
+    let dir = ModelDir::of_case("mlx-qwen3_5_moe-q4-g64-bf16");
     dir.edit_json("model.safetensors.index.json", |index| {
         let map = index["weight_map"].as_object_mut().unwrap();
         *map.values_mut().next().unwrap() = json!("../../../etc/passwd");
@@ -251,7 +251,7 @@ fn an_index_that_points_outside() {
 
 #[test]
 fn a_scale_that_is_not_a_number() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     let (header, mut data) = dir.split_safetensors(SHARD);
     let name = "model.layers.1.self_attn.q_proj.scales";
     let at = usize::try_from(header[name]["data_offsets"][0].as_u64().unwrap()).unwrap();
@@ -264,7 +264,7 @@ fn a_scale_that_is_not_a_number() {
 
 #[test]
 fn a_tensor_too_many_and_one_too_few() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     let name = "model.layers.0.self_attn.q_norm.weight";
     dir.edit_header(SHARD, |header| {
         let tensor = header.as_object_mut().unwrap().remove(name).unwrap();
@@ -272,7 +272,7 @@ fn a_tensor_too_many_and_one_too_few() {
     });
     check(&dir, &[name]);
 
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     dir.edit_header(SHARD, |header| {
         let tensor = json!({"dtype": "F32", "shape": [0], "data_offsets": [0, 0]});
         header["model.layers.0.self_attn.mystery.weight"] = tensor;
@@ -282,14 +282,14 @@ fn a_tensor_too_many_and_one_too_few() {
 
 #[test]
 fn quantisation_that_is_not_what_it_says() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     dir.edit_json("config.json", |config| {
         config["quantization"]["bits"] = json!(8);
         config["quantization_config"]["bits"] = json!(8);
     });
     check(&dir, &["8", "4"]);
 
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     dir.edit_json("config.json", |config| {
         config["quantization"]["mode"] = json!("mxfp4");
         config["quantization_config"]["mode"] = json!("mxfp4");
@@ -299,7 +299,7 @@ fn quantisation_that_is_not_what_it_says() {
 
 #[test]
 fn a_folder_without_a_model() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     check(&dir, &["config.json"]);
     let missing = dir.file("nowhere");
     let missing = missing.to_str().unwrap();
@@ -309,7 +309,7 @@ fn a_folder_without_a_model() {
 
 #[test]
 fn a_folder_where_a_file_should_be() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     std::fs::remove_file(dir.file(SHARD)).unwrap();
     std::fs::create_dir(dir.file(SHARD)).unwrap();
     check(&dir, &[SHARD]);
@@ -317,7 +317,7 @@ fn a_folder_where_a_file_should_be() {
 
 #[test]
 fn tokens_that_do_not_exist_or_do_not_fit() {
-    let dir = TempDir::of_case(CASE);
+    let dir = ModelDir::of_case(CASE);
     let out = dir.file("out.npy");
     let model = dir.path().to_str().unwrap();
     let fails = |tokens: &str, more: &[&str], words: &[&str]| {
@@ -331,7 +331,7 @@ fn tokens_that_do_not_exist_or_do_not_fit() {
 
 #[test]
 fn numbers_of_python_that_are_not_finite_are_read() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     let model = dir.file("model");
     let config = std::fs::read_to_string(dir.file("model/config.json")).unwrap();
     let with = |more: &str| {

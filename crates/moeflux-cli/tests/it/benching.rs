@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{TempDir, golden, moeflux, stdout_of};
+use crate::support::{ModelDir, golden, moeflux, stdout_of};
 
 /// One with recurrent layers, whose context can only be come back to, and one without.
 const CASES: [&str; 2] = ["mlx-qwen3_5_moe-q4-g64-bf16", "deepseek_v3-bf16"];
@@ -104,7 +104,7 @@ fn arithmetic_instructions_and_backend_are_as_asked() {
 
 #[test]
 fn the_table_has_a_line_for_each_part() {
-    let dir = TempDir::of_bytes_case();
+    let dir = ModelDir::of_bytes_case();
     let model = dir.path().to_str().unwrap();
     let args = ["bench", "--model", model, "--prompt-tokens", "4", "--repeat", "2"];
     let table = stdout_of(&[&args[..], &["--gen-tokens", "2"]].concat());

@@ -5,7 +5,7 @@ use std::process::Output;
 use serde_json::{Value, json};
 
 use crate::serving::Served;
-use crate::support::{TempDir, check_fails, moeflux};
+use crate::support::{ModelDir, check_fails, moeflux};
 
 const WEATHER: &str = "I'm flying out to Paris tomorrow, what's it like outside there?";
 const CALL: &str = r#"{"name": "get_weather", "arguments": {"city": "Paris"}}"#;
@@ -39,8 +39,8 @@ fn schema() -> Value {
 }
 
 /// A folder with these files, by name.
-fn folder(files: &[(&str, &Value)]) -> TempDir {
-    let dir = TempDir::new();
+fn folder(files: &[(&str, &Value)]) -> ModelDir {
+    let dir = ModelDir::new();
     for (name, value) in files {
         std::fs::write(dir.file(name), value.to_string()).unwrap();
     }
@@ -48,7 +48,7 @@ fn folder(files: &[(&str, &Value)]) -> TempDir {
 }
 
 /// A chat, where `@name` is a file of the folder.
-fn args(dir: &TempDir, more: &[&str]) -> Vec<String> {
+fn args(dir: &ModelDir, more: &[&str]) -> Vec<String> {
     let path = |name| dir.file(name).to_str().unwrap().to_owned();
     let more = more.iter().map(|it| it.strip_prefix('@').map_or_else(|| (*it).to_owned(), path));
     ["generate", "--chat"].into_iter().map(str::to_owned).chain(more).collect()
@@ -58,7 +58,7 @@ fn run(args: &[String]) -> Output {
     moeflux(&args.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-fn asked(dir: &TempDir, more: &[&str]) -> String {
+fn asked(dir: &ModelDir, more: &[&str]) -> String {
     let is_greedy = !more.contains(&"--temp");
     let greedy: &[&str] = if is_greedy { &["--temp", "0"] } else { &[] };
     let output = run(&args(dir, &[more, greedy].concat()));
@@ -67,7 +67,7 @@ fn asked(dir: &TempDir, more: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn object(dir: &TempDir, more: &[&str]) -> Value {
+fn object(dir: &ModelDir, more: &[&str]) -> Value {
     serde_json::from_str(&asked(dir, &[more, &["--json"]].concat())).unwrap()
 }
 
@@ -235,7 +235,7 @@ fn a_call_that_was_cut_is_named_and_not_printed() {
 
 /// It must fail before it looks for a model, unless it needs that.
 #[track_caller]
-fn refused(dir: &TempDir, more: &[&str], words: &[&str]) {
+fn refused(dir: &ModelDir, more: &[&str], words: &[&str]) {
     let args = args(dir, &[&["x"], more].concat());
     check_fails(&args.iter().map(String::as_str).collect::<Vec<_>>(), words);
 }

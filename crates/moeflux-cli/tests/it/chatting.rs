@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::support::{TempDir, check_fails, moeflux};
+use crate::support::{ModelDir, check_fails, moeflux};
 
 const QUESTION: &str = "What does Vec::push do?";
 const ANSWER: &str = "Appends an element to the back of a collection.";
@@ -73,7 +73,7 @@ fn a_second_turn_reads_only_what_is_new() {
 
 #[test]
 fn a_conversation_is_saved_loaded_and_taken_back() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let file = |name: &str| dir.file(name).to_str().unwrap().to_owned();
     let (saved, again) = (file("saved.json"), file("again.json"));
     let lines = format!("/system Be terse.\n{QUESTION}\nWhy?\n/undo\n/save {saved}\n");
@@ -101,7 +101,7 @@ fn a_conversation_is_saved_loaded_and_taken_back() {
 
 #[test]
 fn calls_wait_for_results_that_are_typed() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let weather = json!({"type": "object", "properties": {"city": {"type": "string"}},
         "required": ["city"]});
     let tool = json!({"type": "function", "function": {"name": "get_weather",
@@ -144,7 +144,7 @@ fn what_fails_is_a_line_and_ends_a_chat_that_nobody_types() {
 
 #[test]
 fn another_model_goes_on_with_the_conversation() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     let model = dir.file("model");
     let template = "{% for message in messages %}{{ message.content }} {% endfor %}";
     std::fs::write(model.join("chat_template.jinja"), template).unwrap();

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{TempDir, check_fails, golden, moeflux, read_npy, stdout_of};
+use crate::support::{ModelDir, check_fails, golden, moeflux, read_npy, stdout_of};
 
 /// One case of every family.
 const FAMILIES: [&str; 6] = [
@@ -42,13 +42,13 @@ fn spellings_of_other_programs_and_wrong_numbers_are_told_ours() {
     assert!(page.ends_with("* `moeflux pull openai/gpt-oss-20b` downloads it\n"), "{page}");
     // Its repository was not looked up.
     assert!(!stdout_of(&["plan", "hy3", "--ram", "512G"]).contains("moeflux pull"));
-    let dir = TempDir::of_case("gguf-qwen35moe");
+    let dir = ModelDir::of_case("gguf-qwen35moe");
     check_fails(&["eval", "--file", dir.path().to_str().unwrap()], &["is a model: --model"]);
 }
 
 #[test]
 fn a_gguf_file_is_taken_as_a_folder_is() {
-    let dir = TempDir::of_case("gguf-qwen35moe");
+    let dir = ModelDir::of_case("gguf-qwen35moe");
     let path = dir.file("model-00002-of-00002.gguf");
     let (file, folder) = (path.to_str().unwrap(), dir.path().to_str().unwrap());
     let logits = |model: &str, name: &str| {
@@ -84,7 +84,7 @@ fn a_gguf_file_is_taken_as_a_folder_is() {
 #[test]
 fn logits_are_the_same_file_for_any_chunk_and_close_to_the_golden_ones() {
     for name in FAMILIES {
-        let dir = TempDir::new();
+        let dir = ModelDir::new();
         let model = golden(name);
         let tokens = std::fs::read(model.join("tokens.json")).unwrap();
         let tokens: Vec<u32> = serde_json::from_slice(&tokens).unwrap();
@@ -117,7 +117,7 @@ fn logits_are_the_same_file_for_any_chunk_and_close_to_the_golden_ones() {
 #[cfg(unix)]
 #[test]
 fn a_pipe_or_link_is_written_through_and_not_replaced() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let model = golden("qwen3_moe-f32");
     let link = dir.file("link.npy");
     std::os::unix::fs::symlink(dir.file("file.npy"), &link).unwrap();
@@ -136,7 +136,7 @@ fn a_pipe_or_link_is_written_through_and_not_replaced() {
 
 #[test]
 fn values_out_of_range_are_wrong_use() {
-    let dir = TempDir::of_bytes_case();
+    let dir = ModelDir::of_bytes_case();
     let model = dir.path().to_str().unwrap();
     let text = dir.file("text");
     std::fs::write(&text, "some text").unwrap();
@@ -238,7 +238,7 @@ fn a_shell_completes_commands_options_and_models() {
     use std::process::Command;
 
     let script = stdout_of(&["completions", "bash"]);
-    let cache = TempDir::new();
+    let cache = ModelDir::new();
     std::fs::create_dir_all(cache.path().join("models--some--Qwen9-MoE/snapshots")).unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_moeflux")).parent().unwrap();
     let program = program.display();

@@ -13,7 +13,7 @@ use moeflux::sample::SamplerConfig;
 use moeflux::{Engine, Event, Message, ModelText, Session, TemplateOptions};
 use serde_json::{Value, json};
 
-use crate::support::{TempDir, moeflux_in, stdout_in};
+use crate::support::{ModelDir, moeflux_in, stdout_in};
 
 /// Of 20, as the model's card promises.
 const N_RIGHT_MIN: usize = 16;
@@ -106,7 +106,7 @@ fn requests_that_a_tool_answers() {
 
 #[test]
 fn the_first_commands_need_no_model() {
-    let cache = TempDir::new();
+    let cache = ModelDir::new();
     let page = stdout_in(&cache, &["inspect"]);
     assert!(page.starts_with("qwen3_5_moe\n1 file, 8.25 MB"), "{page}");
     let question = "What does Vec::push do?";
@@ -125,7 +125,7 @@ fn the_first_commands_need_no_model() {
 #[test]
 fn every_command_that_takes_a_model_names_the_default() {
     for command in ["generate", "logits", "eval", "inspect"] {
-        let help = stdout_in(&TempDir::new(), &[command, "--help"]);
+        let help = stdout_in(&ModelDir::new(), &[command, "--help"]);
         let words: Vec<&str> = help.split_whitespace().collect();
         assert!(words.join(" ").contains("[default: the demo model]"), "{help}");
     }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::support::{TempDir, moeflux, stdout_of};
+use crate::support::{ModelDir, moeflux, stdout_of};
 
 /// Moves the cursor, rings, sets a colour by a C1 control, turns letters around, ends a line.
 const EVIL: &str = "\x1b[2J\x07\u{9b}31m\u{202e}\n";
@@ -31,7 +31,7 @@ fn check_fails(args: &[&str], words: &[&str]) {
 
 #[test]
 fn a_name_of_a_surplus_tensor_is_cut_and_harmless() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     let (_, data) = dir.split_safetensors("model/model.safetensors");
     let mut bytes = fs::read(dir.file("model/model.safetensors")).unwrap();
     bytes.extend([0; 4]);
@@ -57,7 +57,7 @@ fn a_name_of_a_surplus_tensor_is_cut_and_harmless() {
 
 #[test]
 fn what_configs_and_paths_say_is_harmless() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let config = dir.file("config.json");
     for (key, value) in [
         ("model_type", json!(EVIL.to_owned() + &"x".repeat(1 << 20))),
@@ -79,7 +79,7 @@ fn what_configs_and_paths_say_is_harmless() {
 
 #[test]
 fn branches_and_folders_in_lists_are_harmless() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let commit = "0123456789abcdef0123456789abcdef01234567";
     let model = dir.file("hub/models--a--b");
     fs::create_dir_all(model.join("snapshots").join(commit)).unwrap();
@@ -108,8 +108,8 @@ fn branches_and_folders_in_lists_are_harmless() {
 }
 
 /// A model that says bytes, most of them no text.
-fn noisy() -> TempDir {
-    let dir = TempDir::synthetic();
+fn noisy() -> ModelDir {
+    let dir = ModelDir::synthetic();
     dir.edit_json("small.json", |config| config["vocab_size"] = 300.into());
     let (config, out) = (dir.file("small.json"), dir.file("noisy"));
     stdout_of(&["synth", "--config", config.to_str().unwrap(), "--out", out.to_str().unwrap()]);

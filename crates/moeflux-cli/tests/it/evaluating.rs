@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{TempDir, check_fails, read_npy, stdout_of};
+use crate::support::{ModelDir, check_fails, read_npy, stdout_of};
 
 const VOCAB: usize = 256;
 
@@ -10,7 +10,7 @@ const VOCAB: usize = 256;
 const TEXT: &str = "h\u{e9}llo w\u{f6}rld \u{20ac} \u{1f600}!";
 
 /// Nats of all tokens of a window from index `first` on.
-fn nats(dir: &TempDir, window: &[u8], first: usize) -> f64 {
+fn nats(dir: &ModelDir, window: &[u8], first: usize) -> f64 {
     let list: Vec<String> = window.iter().map(u8::to_string).collect();
     let out = dir.file("window.npy");
     let (model, out_name) = (dir.path().to_str().unwrap(), out.to_str().unwrap());
@@ -24,7 +24,7 @@ fn nats(dir: &TempDir, window: &[u8], first: usize) -> f64 {
     predicted.sum()
 }
 
-fn eval(dir: &TempDir, more: &[&str]) -> Value {
+fn eval(dir: &ModelDir, more: &[&str]) -> Value {
     std::fs::write(dir.file("text"), TEXT).unwrap();
     let (model, text) = (dir.path().to_str().unwrap().to_owned(), dir.file("text"));
     let args = ["eval", "--json", "--model", &model, "--file", text.to_str().unwrap()];
@@ -44,7 +44,7 @@ fn check(result: &Value, n_predicted: usize, nats: f64) {
 
 #[test]
 fn numbers_are_those_of_the_logits() {
-    let dir = TempDir::of_bytes_case();
+    let dir = ModelDir::of_bytes_case();
     let bytes = TEXT.as_bytes();
     let result = eval(&dir, &[]);
     assert_eq!(result["window_tokens"], 2048);
@@ -60,7 +60,7 @@ fn numbers_are_those_of_the_logits() {
 
 #[test]
 fn the_start_token_begins_each_window_and_is_not_scored() {
-    let dir = TempDir::of_bytes_case();
+    let dir = ModelDir::of_bytes_case();
     let config = r#"{"add_bos_token": true, "bos_token": "a"}"#;
     std::fs::write(dir.file("tokenizer_config.json"), config).unwrap();
     let windows = TEXT.as_bytes().chunks(4).map(|part| [b"a", part].concat());
@@ -70,7 +70,7 @@ fn the_start_token_begins_each_window_and_is_not_scored() {
 
 #[test]
 fn overlapping_windows_score_each_token_once_with_more_context() {
-    let dir = TempDir::of_bytes_case();
+    let dir = ModelDir::of_bytes_case();
     let bytes = TEXT.as_bytes();
     let result = eval(&dir, &["--context", "8", "--stride", "3"]);
     assert_eq!((&result["window_tokens"], &result["stride_tokens"]), (&8.into(), &3.into()));
@@ -85,7 +85,7 @@ fn overlapping_windows_score_each_token_once_with_more_context() {
 
 #[test]
 fn documents_are_scored_alone_with_their_ends() {
-    let dir = TempDir::of_bytes_case();
+    let dir = ModelDir::of_bytes_case();
     let documents = TEXT.as_bytes().split_inclusive(|byte| *byte == b'w');
     let windows: Vec<_> = documents.map(|document| [b"w", document].concat()).collect();
     assert_eq!(windows.len(), 2);
@@ -103,7 +103,7 @@ fn documents_are_scored_alone_with_their_ends() {
 
 #[test]
 fn backends_agree_and_chunks_change_nothing() {
-    let dir = TempDir::of_bytes_case();
+    let dir = ModelDir::of_bytes_case();
     let alone = eval(&dir, &["--precise"]);
     for chunk in ["1", "3", "64"] {
         let both = eval(&dir, &["--precise", "--compare-backend", "reference", "--chunk", chunk]);
@@ -115,7 +115,7 @@ fn backends_agree_and_chunks_change_nothing() {
 
 #[test]
 fn a_text_without_predictions_is_refused() {
-    let dir = TempDir::of_bytes_case();
+    let dir = ModelDir::of_bytes_case();
     let (model, text) = (dir.path().to_str().unwrap(), dir.file("text"));
     let args = ["eval", "--model", model, "--file", text.to_str().unwrap()];
     std::fs::write(&text, "x").unwrap();

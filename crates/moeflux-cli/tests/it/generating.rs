@@ -5,22 +5,22 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::support::{TempDir, check_fails, moeflux, stdout_of};
+use crate::support::{ModelDir, check_fails, moeflux, stdout_of};
 
-fn command(dir: &TempDir, more: &[&str]) -> Command {
+fn command(dir: &ModelDir, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
     command.arg("generate").args(more).arg("--model").arg(dir.file("model"));
     command
 }
 
-fn answer(dir: &TempDir, more: &[&str]) -> Value {
+fn answer(dir: &ModelDir, more: &[&str]) -> Value {
     let model = dir.file("model");
     let args = ["generate", "Once upon a time", "--json", "--model", model.to_str().unwrap()];
     serde_json::from_str(&stdout_of(&[&args[..], more].concat())).unwrap()
 }
 
 /// Options that keep the model from ending by itself.
-fn endless(dir: &TempDir) -> Vec<String> {
+fn endless(dir: &ModelDir) -> Vec<String> {
     let bytes = std::fs::read(dir.file("model/generation_config.json")).unwrap();
     let config: Value = serde_json::from_slice(&bytes).unwrap();
     let ids = config["eos_token_id"].as_array().unwrap();
@@ -29,7 +29,7 @@ fn endless(dir: &TempDir) -> Vec<String> {
 
 #[test]
 fn the_first_commands_of_the_readme() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     let first = answer(&dir, &["-n", "12", "--seed", "7", "--stats"]);
     let again = answer(&dir, &["-n", "12", "--seed", "7"]);
     assert_eq!((&first["text"], &first["tokens"]), (&again["text"], &again["tokens"]));
@@ -54,14 +54,14 @@ fn the_first_commands_of_the_readme() {
 
 #[test]
 fn more_tokens_than_a_number_holds_are_as_many_as_fit() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     let answer = answer(&dir, &["-n", "18446744073709551615", "--context", "20"]);
     assert!(answer["finish"] == "context" || answer["finish"] == "end", "{answer}");
 }
 
 #[test]
 fn the_last_of_a_repeated_option_counts_and_lists_grow() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     let expected = answer(&dir, &["-n", "4", "--seed", "3"]);
     let found = answer(&dir, &["-n", "9", "--seed", "1", "-n", "4", "--seed", "3"]);
     assert_eq!(found["tokens"], expected["tokens"]);
@@ -74,7 +74,7 @@ fn the_last_of_a_repeated_option_counts_and_lists_grow() {
 
 #[test]
 fn a_prompt_may_be_in_a_file() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     std::fs::write(dir.file("prompt.txt"), "Hello").unwrap();
     std::fs::write(dir.file("bad.txt"), b"Hel\xfflo").unwrap();
     let (model, prompt) = (dir.file("model"), dir.file("prompt.txt"));
@@ -97,7 +97,7 @@ fn a_prompt_may_be_in_a_file() {
 
 #[test]
 fn a_mirror_that_nothing_is_read_from_is_named() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     let mirror = dir.file("model");
     let note = |more: &[&str]| {
         let args = [&["Hello", "-n", "2", "--mirror", mirror.to_str().unwrap()][..], more].concat();
@@ -111,7 +111,7 @@ fn a_mirror_that_nothing_is_read_from_is_named() {
 
 #[test]
 fn a_mirror_of_another_seed_is_refused_in_one_line() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     let config = dir.file("model").join("config.json");
     let mirror = dir.file("mirror");
     let [config, mirror] = [&config, &mirror].map(|path| path.to_str().unwrap());
@@ -128,7 +128,7 @@ fn a_mirror_of_another_seed_is_refused_in_one_line() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_the_answer_and_keeps_it() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     let mut generate = command(&dir, &["Hello", "-n", "190000", "--stats"]);
     generate.args(endless(&dir)).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = generate.spawn().unwrap();
@@ -152,7 +152,7 @@ fn ctrl_c_ends_the_answer_and_keeps_it() {
 #[cfg(target_os = "linux")] // which alone has the device
 #[test]
 fn a_lost_output_is_an_error() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     for more in [&["Hello", "-n", "4"][..], &["Hello", "-n", "4", "--json"]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = command(&dir, more).stdout(full).output().unwrap();
@@ -166,7 +166,7 @@ fn a_lost_output_is_an_error() {
 #[cfg(unix)]
 #[test]
 fn a_reader_who_left_is_no_error() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     let mut generate = command(&dir, &["Hello", "-n", "190000"]);
     generate.args(endless(&dir)).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = generate.spawn().unwrap();
@@ -177,7 +177,7 @@ fn a_reader_who_left_is_no_error() {
 
 #[test]
 fn a_prompt_that_is_no_text_is_refused() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     for (bytes, words) in [(&b"ab\xff"[..], "at byte 2"), (b"", "the prompt is empty")] {
         let mut generate = command(&dir, &["-"]);
         generate.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -194,7 +194,7 @@ fn a_prompt_that_is_no_text_is_refused() {
 
 #[test]
 fn what_the_folder_says_wrongly_is_named() {
-    let dir = TempDir::synthetic();
+    let dir = ModelDir::synthetic();
     let model = dir.file("model");
     let args = ["generate", "x", "--model", model.to_str().unwrap()];
     let name = "model/generation_config.json";
@@ -210,7 +210,7 @@ fn what_the_folder_says_wrongly_is_named() {
 
 #[test]
 fn a_chat_has_earlier_messages_and_a_beginning_of_its_answer() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let file = dir.file("messages.json");
     let path = file.to_str().unwrap();
     let greedy = ["--chat", "--temp", "0"];

@@ -9,7 +9,7 @@ use moeflux::provider::text::byte_tokenizer_json;
 use serde_json::{Value, json};
 
 use crate::serving::Served;
-use crate::support::{TempDir, check_fails, stdout_of};
+use crate::support::{ModelDir, check_fails, stdout_of};
 
 const VOCAB: usize = 512;
 
@@ -17,7 +17,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-fn file_of(dir: &TempDir) -> PathBuf {
+fn file_of(dir: &ModelDir) -> PathBuf {
     dir.file("model/model.gguf")
 }
 
@@ -28,7 +28,7 @@ fn answer(model: &Path, more: &[&str]) -> Value {
 
 #[test]
 fn text_and_conversations_follow_the_metadata() {
-    let dir = TempDir::synthetic_gguf();
+    let dir = ModelDir::synthetic_gguf();
     let file = file_of(&dir);
     let plain = answer(&file, &["--stats"]);
     assert_eq!(plain["stats"]["prompt_tokens"], 4, "{plain}");
@@ -47,7 +47,7 @@ fn text_and_conversations_follow_the_metadata() {
 
 #[test]
 fn a_pack_answers_as_its_file_and_has_checksums() {
-    let dir = TempDir::synthetic_gguf();
+    let dir = ModelDir::synthetic_gguf();
     let (file, packed) = (file_of(&dir), dir.file("packed"));
     let said = stdout_of(&["verify", text(&file)]);
     let advice = format!("no checksums: `moeflux doctor --deep {}` writes some now", text(&file));
@@ -81,7 +81,7 @@ fn with_unknown_pre(file: &Path) {
 
 #[test]
 fn a_tokenizer_json_helps_where_the_name_is_not_known() {
-    let dir = TempDir::synthetic_gguf();
+    let dir = ModelDir::synthetic_gguf();
     let file = file_of(&dir);
     let expected = answer(&file, &[])["tokens"].clone();
     with_unknown_pre(&file);
@@ -101,7 +101,7 @@ fn a_tokenizer_json_helps_where_the_name_is_not_known() {
 
 #[test]
 fn a_server_names_the_file_and_answers() {
-    let dir = TempDir::synthetic_gguf();
+    let dir = ModelDir::synthetic_gguf();
     let file = file_of(&dir);
     let served = Served::start(&["--port", "0", "--model", text(&file)], &[]);
     let listed = served.json("GET /v1/models", &json!({}));

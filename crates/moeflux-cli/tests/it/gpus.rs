@@ -1,10 +1,10 @@
 //! `--backend` and `--gpu`: what is there computes, what is not is named.
 
+use moeflux_testing::needs_gpu;
 use serde_json::{Value, json};
 
-use crate::needs_gpu::needs_gpu;
 use crate::serving::Served;
-use crate::support::{TempDir, check_fails, golden, moeflux, read_npy, stdout_of};
+use crate::support::{ModelDir, check_fails, golden, moeflux, read_npy, stdout_of};
 
 const NAME: &str = "qwen3_moe-f32";
 const TOKENS: &str = "1,2,3,4,5,6,7,8";
@@ -12,7 +12,7 @@ const TOKENS: &str = "1,2,3,4,5,6,7,8";
 #[test]
 fn a_gpu_is_chosen_by_its_number_and_computes_the_same() {
     needs_gpu!();
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let model = golden(NAME);
     let logits = |file: &str, device: &[&str]| {
         let out = dir.file(file);
@@ -34,7 +34,7 @@ fn a_gpu_is_chosen_by_its_number_and_computes_the_same() {
 fn what_is_not_there_is_one_line_and_auto_goes_on() {
     needs_gpu!();
     let model = golden(NAME);
-    let out = TempDir::new();
+    let out = ModelDir::new();
     let file = out.file("out.npy");
     let args = [
         "logits",
@@ -74,7 +74,7 @@ fn answers_of_a_gpu_are_bound_from_their_first_token() {
 #[test]
 fn the_doctor_lists_gpus_with_their_limits() {
     needs_gpu!();
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let folder = dir.path().to_str().unwrap();
     let text = stdout_of(&["doctor", folder, "--file-size", "16M", "--json"]);
     let report: Value = serde_json::from_str(&text).unwrap();
@@ -115,7 +115,7 @@ fn options_of_a_gpu_mean_a_gpu() {
 #[test]
 fn drivers_say_nothing_about_the_desktop() {
     needs_gpu!();
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let mut doctor = std::process::Command::new(env!("CARGO_BIN_EXE_moeflux"));
     doctor.args(["doctor", "--json"]).arg(dir.path());
     crate::support::set_cache(&mut doctor, dir.path());

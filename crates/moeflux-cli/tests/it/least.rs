@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::{TempDir, moeflux_in, stdout_in, stdout_of};
+use crate::support::{ModelDir, moeflux_in, stdout_in, stdout_of};
 
 /// A `tokenizer.json` of so many tokens, all but the bytes made by merges, as published ones are.
 fn large_tokenizer(n_tokens: usize) -> String {
@@ -31,7 +31,7 @@ fn large_tokenizer(n_tokens: usize) -> String {
 
 #[test]
 fn the_least_memory_counts_a_vocabulary() {
-    let (cache, dir) = (TempDir::new(), TempDir::new());
+    let (cache, dir) = (ModelDir::new(), ModelDir::new());
     let config = serde_json::json!({
         "model_type": "qwen3_moe", "vocab_size": 151_936, "hidden_size": 64,
         "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,

@@ -14,17 +14,12 @@ mod generating;
 mod gguf;
 mod gpus;
 mod least;
-#[path = "../../../moeflux-gpu/tests/it/needs_gpu.rs"]
-mod needs_gpu;
 mod packing;
 #[cfg(unix)]
 mod pages;
 mod pipes;
 mod planning;
 mod pulling;
-#[expect(dead_code, reason = "the tests of the library use the rest")]
-#[path = "../../../moeflux-hub/tests/it/server/mod.rs"]
-mod server;
 mod serving;
 mod support;
 #[cfg(unix)]

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::support::{TempDir, check_fails, golden, moeflux, stdout_of};
+use crate::support::{ModelDir, check_fails, golden, moeflux, stdout_of};
 
 /// All files of a folder.
 fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -36,7 +36,7 @@ fn wait(duration: Duration) {
 
 #[test]
 fn a_killed_pack_goes_on_and_ends_the_same() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let whole = dir.file("whole");
     let case = golden("qwen3_next-bf16-wide");
     let options = ["--bits", "4", "--group", "32"];
@@ -44,7 +44,7 @@ fn a_killed_pack_goes_on_and_ends_the_same() {
     let expected = contents(&whole);
     let mut n_killed = 0;
     for nth in 0..12 {
-        let source = TempDir::of_case("qwen3_next-bf16-wide");
+        let source = ModelDir::of_case("qwen3_next-bf16-wide");
         let target = dir.file(&format!("killed-{nth}"));
         let command = ["pack", text(source.path()), text(&target), "--replace"];
         let command = [&command[..], &options].concat();
@@ -69,7 +69,7 @@ fn a_killed_pack_goes_on_and_ends_the_same() {
 
 #[test]
 fn a_pack_is_a_model() {
-    let dir = TempDir::of_bytes_case();
+    let dir = ModelDir::of_bytes_case();
     let target = dir.file("packed");
     let said =
         stdout_of(&["pack", text(dir.path()), text(&target), "--bits", "8", "--threads", "1"]);
@@ -84,7 +84,7 @@ fn a_pack_is_a_model() {
 
 #[test]
 fn damage_is_a_line_each_and_a_failure() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let target = dir.file("packed");
     stdout_of(&["pack", text(&golden("mlx-glm4_moe-q5-g64-f32")), text(&target)]);
     let experts = target.join("experts-00001.safetensors");
@@ -115,7 +115,7 @@ fn damage_is_a_line_each_and_a_failure() {
 
 #[test]
 fn edited_and_missing_checksums_of_small_files_have_a_way_out() {
-    let dir = TempDir::of_bytes_case();
+    let dir = ModelDir::of_bytes_case();
     let target = dir.file("packed");
     stdout_of(&["pack", text(dir.path()), text(&target)]);
     let generate = ["generate", "--model", text(&target), "-n", "3", "--temp", "0", "ab"];
@@ -152,7 +152,7 @@ fn what_has_no_checksums_says_so() {
 
 #[test]
 fn wrong_folders_are_refused_in_one_line() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let case = golden("qwen3_moe-f32");
     check_fails(&["pack", text(&dir.file("none")), text(&dir.file("out"))], &["none"]);
     check_fails(&["verify", text(&dir.file("none"))], &["none"]);

@@ -12,8 +12,9 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use crate::server::{Access, Contents, File, HubServer};
-use crate::support::TempDir;
+use moeflux_testing::hub::{Access, Contents, File, HubServer};
+
+use crate::support::ModelDir;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
@@ -79,7 +80,7 @@ fn is_indented_command(text: &str) -> bool {
 
 /// A place where a page's commands run.
 struct Place {
-    dir: TempDir,
+    dir: ModelDir,
     hub: HubServer,
     server: Option<Served>,
 }
@@ -101,7 +102,7 @@ impl Drop for Served {
 
 impl Place {
     fn new() -> Self {
-        let dir = TempDir::new();
+        let dir = ModelDir::new();
         let hub = HubServer::new();
         let model = moeflux_demo::unpack(dir.path()).unwrap();
         let mut files = vec![File::new("README.md", Contents::new(b"# A model"))];
@@ -111,7 +112,7 @@ impl Place {
             files.push(File::new(&name, Contents::new(&fs::read(&path).unwrap())));
         }
         hub.put(MODEL, Access::Open, COMMIT, &files);
-        let made = TempDir::synthetic_gguf();
+        let made = ModelDir::synthetic_gguf();
         let gguf = Contents::new(&fs::read(made.file("model/model.gguf")).unwrap());
         hub.put(GGUF.0, Access::Open, COMMIT, &[File::new(GGUF.1, gguf)]);
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::TempDir;
+use crate::support::ModelDir;
 
 /// Longer than any command below takes on the slowest machine; a pipe makes one wait for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -43,8 +43,8 @@ fn make_pipe(path: &Path) {
 }
 
 /// A model with every file that a command may look for.
-fn whole_model() -> TempDir {
-    let dir = TempDir::of_bytes_case();
+fn whole_model() -> ModelDir {
+    let dir = ModelDir::of_bytes_case();
     let text = r#"{"chat_template": "{{ messages[0].content }}"}"#;
     std::fs::write(dir.file("tokenizer_config.json"), text).unwrap();
     std::fs::write(dir.file("generation_config.json"), "{}").unwrap();
@@ -53,7 +53,7 @@ fn whole_model() -> TempDir {
 
 #[test]
 fn no_command_waits_for_a_pipe() {
-    let out = TempDir::new();
+    let out = ModelDir::new();
     let [npy, packed, text] =
         ["out.npy", "packed", "text"].map(|it| out.file(it).to_str().unwrap().to_owned());
     std::fs::write(&text, "some text").unwrap();
@@ -98,7 +98,7 @@ fn no_command_waits_for_a_pipe() {
 
 #[test]
 fn files_that_are_named_are_no_pipes_either() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let pipe = dir.file("pipe");
     make_pipe(&pipe);
     let pipe = pipe.to_str().unwrap();

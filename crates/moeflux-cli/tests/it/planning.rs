@@ -7,7 +7,7 @@ use std::thread::{Builder, JoinHandle};
 
 use serde_json::Value;
 
-use crate::support::{TempDir, check_fails, golden, moeflux, moeflux_in, stdout_in, stdout_of};
+use crate::support::{ModelDir, check_fails, golden, moeflux, moeflux_in, stdout_in, stdout_of};
 
 const CONFIG: &str = "qwen3.5-397b-a17b.json";
 const SHARD: &str = "model.safetensors";
@@ -27,14 +27,14 @@ fn unbroken(text: &str) -> String {
 }
 
 /// `doctor` on a small temporary file.
-fn doctor<'a>(dir: &'a TempDir, more: &[&'a str]) -> Vec<&'a str> {
+fn doctor<'a>(dir: &'a ModelDir, more: &[&'a str]) -> Vec<&'a str> {
     let dir = dir.path().to_str().unwrap();
     [&["doctor", dir, "--file-size", "4M", "--trials", "none"], more].concat()
 }
 
 #[test]
 fn a_plan_of_a_config_says_what_it_needs_and_what_it_assumed() {
-    let cache = TempDir::new();
+    let cache = ModelDir::new();
     let config = config();
     let plan = ["plan", &config, "--bits", "4", "--group", "64", "--memory", "64G"];
     let page = stdout_in(&cache, &plan);
@@ -67,7 +67,7 @@ fn a_memory_too_small_ends_with_one_line() {
 
 #[test]
 fn models_known_by_name_are_listed_and_described() {
-    let cache = TempDir::new();
+    let cache = ModelDir::new();
     let page = stdout_in(&cache, &["plan", "--ram", "64G"]);
     for words in ["memory    68.72 GB", "Kimi-K2 (1T-A32B)", "FP8", "4 bits"] {
         assert!(page.contains(words), "`{words}` is not in\n{page}");
@@ -91,7 +91,7 @@ fn models_known_by_name_are_listed_and_described() {
 
 #[test]
 fn pages_fit_a_terminal() {
-    let cache = TempDir::new();
+    let cache = ModelDir::new();
     for args in [
         &["plan", "--ram", "64G"][..],
         &["plan", "--ram", "64G", "--gpu-memory", "24G"],
@@ -117,14 +117,14 @@ fn a_gpu_without_room_for_what_every_token_needs_is_refused() {
     let page = stdout_of(&["plan", "--ram", "64G", "--gpu-memory", "100M"]);
     assert!(page.contains("needs 873.89 MB of GPU memory at least"), "{page}");
     assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let model = model_with_large_experts(&dir);
     let words = ["--gpu-memory allows 1.05 MB (1,048,576 bytes)", "that every token needs are "];
     check_fails(&["generate", "x", "--model", &model, "--gpu-memory", "1M"], &words);
 }
 
 /// Two layers of four experts of 18 MB, of which each token uses two.
-fn model_with_large_experts(dir: &TempDir) -> String {
+fn model_with_large_experts(dir: &ModelDir) -> String {
     let config = serde_json::json!({
         "model_type": "qwen3_moe", "vocab_size": 512, "hidden_size": 1024,
         "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8,
@@ -142,7 +142,7 @@ fn model_with_large_experts(dir: &TempDir) -> String {
 
 #[test]
 fn the_least_memory_is_the_least_that_works() {
-    let (cache, dir) = (TempDir::new(), TempDir::new());
+    let (cache, dir) = (ModelDir::new(), ModelDir::new());
     let model = model_with_large_experts(&dir);
     let plan = json(&stdout_in(&cache, &["plan", &model, "--json"]));
     let [least, slot, all] =
@@ -173,7 +173,7 @@ fn the_least_memory_is_the_least_that_works() {
 
 #[test]
 fn a_trace_narrows_what_is_expected() {
-    let (cache, dir) = (TempDir::new(), TempDir::new());
+    let (cache, dir) = (ModelDir::new(), ModelDir::new());
     let model = model_with_large_experts(&dir);
     let trace = dir.file("routes.trace").to_str().unwrap().to_owned();
     let bench = ["bench", "--model", &model, "--backend", "cpu", "--prompt-tokens", "0"];
@@ -236,7 +236,7 @@ fn wrong_uses_of_plan_and_doctor_are_explained() {
 
 #[test]
 fn what_the_doctor_measures_the_plan_knows() {
-    let (cache, dir) = (TempDir::new(), TempDir::new());
+    let (cache, dir) = (ModelDir::new(), ModelDir::new());
     let dir_name = dir.path().to_str().unwrap();
     // Other tests use the machine.
     let doctor = ["doctor", dir_name, "--file-size", "4M", "--even-if-busy", "--json"];
@@ -303,7 +303,7 @@ impl Drop for Burners {
 #[cfg(target_os = "linux")]
 #[test]
 fn figures_of_a_busy_machine_are_shown_and_not_kept() {
-    let (cache, dir) = (TempDir::new(), TempDir::new());
+    let (cache, dir) = (ModelDir::new(), ModelDir::new());
     let file = cache.path().join("moeflux/measured-1.json");
     let source = || {
         let plan = json(&stdout_in(&cache, &["plan", "qwen3-30b-a3b", "--json"]));
@@ -336,7 +336,7 @@ fn figures_of_a_busy_machine_are_shown_and_not_kept() {
 
 #[test]
 fn cards_are_planned_by_their_names() {
-    let cache = TempDir::new();
+    let cache = ModelDir::new();
     let plan = |more: &[&str]| {
         let args = ["plan", "qwen3-30b-a3b", "--ram", "32G", "--gpu"];
         unbroken(&stdout_in(&cache, &[&args[..], more].concat()))
@@ -372,7 +372,7 @@ fn cards_are_planned_by_their_names() {
 
 #[test]
 fn unrelated_files_in_a_folder_are_not_one_model() {
-    let (cache, dir) = (TempDir::new(), TempDir::new());
+    let (cache, dir) = (ModelDir::new(), ModelDir::new());
     for (name, case) in [("a.gguf", "gguf-qwen3moe-k"), ("b.gguf", "gguf-qwen3moe-q8")] {
         std::fs::copy(golden(case).join("model.gguf"), dir.file(name)).unwrap();
         std::fs::File::options()
@@ -398,7 +398,7 @@ fn unrelated_files_in_a_folder_are_not_one_model() {
 
 #[test]
 fn a_page_of_the_doctor_names_machine_drive_and_model() {
-    let (cache, dir) = (TempDir::new(), TempDir::of_case("mlx-qwen3_moe-q4-g32-bf16"));
+    let (cache, dir) = (ModelDir::new(), ModelDir::of_case("mlx-qwen3_moe-q4-g32-bf16"));
     let page = unbroken(&stdout_in(&cache, &doctor(&dir, &[])));
     for words in [
         "machine cpu ",
@@ -420,7 +420,7 @@ fn a_page_of_the_doctor_names_machine_drive_and_model() {
 
 #[test]
 fn damage_of_a_checkpoint_in_place_is_found_by_a_later_deep_look() {
-    let (cache, dir) = (TempDir::new(), TempDir::of_case("mlx-qwen3_moe-q4-g32-bf16"));
+    let (cache, dir) = (ModelDir::new(), ModelDir::of_case("mlx-qwen3_moe-q4-g32-bf16"));
     let args = doctor(&dir, &["--deep"]);
     let first = unbroken(&stdout_in(&cache, &args));
     assert!(first.contains("checksums written to "), "{first}");
@@ -471,7 +471,7 @@ fn damage_of_a_checkpoint_in_place_is_found_by_a_later_deep_look() {
 
 #[test]
 fn stacked_experts_are_told_apart_and_packs_have_their_own_sums() {
-    let (cache, dir) = (TempDir::new(), TempDir::synthetic());
+    let (cache, dir) = (ModelDir::new(), ModelDir::synthetic());
     let model = dir.file("model");
     let model = model.to_str().unwrap();
     let sums = dir.file("elsewhere.json");

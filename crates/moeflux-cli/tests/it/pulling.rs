@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use moeflux_testing::hub::{Access, Contents, Fault, File, HubServer};
 use serde_json::Value;
 
-use crate::server::{Access, Contents, Fault, File, HubServer};
-use crate::support::TempDir;
+use crate::support::ModelDir;
 
 const ID: &str = "owner/model";
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// A hub, and a home that is empty.
 struct Bench {
     server: HubServer,
-    home: TempDir,
+    home: ModelDir,
 }
 
 impl Bench {
@@ -28,12 +28,12 @@ impl Bench {
     fn new(files: &[File]) -> Self {
         let server = HubServer::new();
         server.put(ID, Access::Open, COMMIT, files);
-        Self { server, home: TempDir::new() }
+        Self { server, home: ModelDir::new() }
     }
 
     /// With a model that can be run.
     fn with_model() -> Self {
-        let made = TempDir::synthetic();
+        let made = ModelDir::synthetic();
         let mut files = vec![File::new("README.md", Contents::new(b"# A model"))];
         for entry in std::fs::read_dir(made.file("model")).unwrap() {
             let path = entry.unwrap().path();
@@ -108,7 +108,7 @@ fn said(child: &mut Child) -> (Option<i32>, String) {
 
 #[test]
 fn a_kind_of_gguf_file_is_pulled_and_run_by_name() {
-    let made = TempDir::synthetic_gguf();
+    let made = ModelDir::synthetic_gguf();
     let gguf = std::fs::read(made.file("model/model.gguf")).unwrap();
     let file = |name: &str| File::new(name, Contents::new(&gguf));
     let other = File::new("mmproj-F16.gguf", Contents::new(b"GGUF"));

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::support::{TempDir, check_fails, moeflux, stdout_of};
+use crate::support::{ModelDir, check_fails, moeflux, stdout_of};
 
 /// A server of the demo model, killed at the end.
 pub(crate) struct Served {
@@ -133,7 +133,7 @@ fn prompts_are_logged_only_on_request() {
 
 #[test]
 fn what_cannot_work_is_refused_before_anything_listens() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let file = dir.file("keys");
     let keys = file.to_str().unwrap();
     let port = ["serve", "--port", "0"];
@@ -167,7 +167,7 @@ fn a_port_that_is_taken_is_named() {
 
 #[test]
 fn echoed_log_probabilities_are_those_of_eval() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let (text, out) = (dir.file("text"), dir.file("logprobs"));
     let words = "A slice is a view into a block of memory represented as a pointer and a length.";
     std::fs::write(&text, words).unwrap();

@@ -2,33 +2,23 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use moeflux::provider::text::byte_tokenizer_json;
+use moeflux_testing::temp_dir::TempDir;
 use serde_json::Value;
 
-/// A folder of its own, removed at the end.
-pub(crate) struct TempDir(PathBuf);
+/// A folder of a test's own with the files of a model, or with none.
+pub(crate) struct ModelDir(TempDir);
 
-impl TempDir {
+impl ModelDir {
     /// An empty folder.
     pub(crate) fn new() -> Self {
-        static N_MADE: AtomicU32 = AtomicU32::new(0);
-        let n_made = N_MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("moeflux-cli-{}-{n_made}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(TempDir::new())
     }
 
     /// A copy of a golden case.
     pub(crate) fn of_case(name: &str) -> Self {
-        let dir = Self::new();
-        for entry in std::fs::read_dir(golden(name)).unwrap() {
-            let entry = entry.unwrap();
-            std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
-        }
-        dir
+        Self(TempDir::copy_of(&golden(name)))
     }
 
     /// A copy of a golden case with 256 tokens, each of them a byte.
@@ -78,12 +68,12 @@ impl TempDir {
 
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     /// A file in it.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.file(name)
     }
 
     /// Rewrites a JSON file in it.
@@ -119,12 +109,6 @@ impl TempDir {
     }
 }
 
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
-
 /// A golden case's folder.
 pub(crate) fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden").join(name)
@@ -152,7 +136,7 @@ pub(crate) fn set_cache(command: &mut Command, dir: &Path) {
 }
 
 /// Runs the binary with this folder as the user's cache.
-pub(crate) fn moeflux_in(cache: &TempDir, args: &[&str]) -> Output {
+pub(crate) fn moeflux_in(cache: &ModelDir, args: &[&str]) -> Output {
     let mut command = command();
     set_cache(&mut command, cache.path());
     command.args(args).output().unwrap()
@@ -174,7 +158,7 @@ pub(crate) fn stdout_of(args: &[&str]) -> String {
 }
 
 /// As [`stdout_of`], with this folder as the user's cache.
-pub(crate) fn stdout_in(cache: &TempDir, args: &[&str]) -> String {
+pub(crate) fn stdout_in(cache: &ModelDir, args: &[&str]) -> String {
     success(moeflux_in(cache, args), args)
 }
 

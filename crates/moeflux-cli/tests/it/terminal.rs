@@ -11,7 +11,7 @@ use pty_process::Size;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
-use crate::support::TempDir;
+use crate::support::ModelDir;
 
 /// Rows of the screen.
 const N_ROWS: u16 = 24;
@@ -154,13 +154,13 @@ impl Drop for Held {
 
 /// A model whose answers are noise, come slowly, and go on until they are stopped.
 struct Endless {
-    dir: TempDir,
+    dir: ModelDir,
     args: Vec<String>,
 }
 
 impl Endless {
     fn new() -> Self {
-        let dir = TempDir::synthetic();
+        let dir = ModelDir::synthetic();
         let model = dir.file("model");
         std::fs::write(model.join("chat_template.jinja"), TEMPLATE).unwrap();
         let generation = std::fs::read(model.join("generation_config.json")).unwrap();
@@ -282,7 +282,7 @@ fn a_message_that_was_sent_ahead_follows_the_answer() {
 
 #[test]
 fn several_lines_are_one_message() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let saved = dir.file("saved.json");
     let mut held = Held::demo(&["-n", "4"], 80, &[]);
     for keys in [
@@ -308,7 +308,7 @@ fn several_lines_are_one_message() {
 
 #[test]
 fn answers_are_taken_back_made_again_saved_and_loaded() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let saved = dir.file("saved.json");
     let mut held = Held::demo(&[], 80, &[]);
     held.ask(QUESTION, ANSWER);
@@ -363,7 +363,7 @@ fn a_question_without_an_answer_is_back_in_the_prompt() {
 
 #[test]
 fn results_of_calls_are_asked_for() {
-    let dir = TempDir::new();
+    let dir = ModelDir::new();
     let weather = json!({"name": "get_weather", "description": "Get the weather of a city.",
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}},
             "required": ["city"]}});
@@ -446,7 +446,7 @@ fn without_colours_there_is_plain_text() {
 #[test]
 fn what_the_model_writes_does_nothing_to_the_terminal() {
     // Each byte is a token: control characters among them are as likely as letters.
-    let dir = TempDir::of_bytes_case();
+    let dir = ModelDir::of_bytes_case();
     std::fs::write(dir.file("chat_template.jinja"), TEMPLATE).unwrap();
     let model = dir.path().to_str().unwrap();
     let args = ["--model", model, "--no-history", "-n", "200", "--temp", "1", "--seed", "1"];
@@ -518,7 +518,7 @@ fn a_process_that_is_asked_to_end_leaves_the_terminal_as_it_was() {
 #[test]
 fn what_was_typed_is_remembered_for_this_user_alone() {
     use std::os::unix::fs::PermissionsExt as _;
-    let cache = TempDir::new();
+    let cache = ModelDir::new();
     let path = cache.path().to_str().unwrap();
     let variables = [("XDG_CACHE_HOME", path), ("HOME", path)];
     let mut held = Held::at_prompt(&["--temp", "0"], 80, &variables);

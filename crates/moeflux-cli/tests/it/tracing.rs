@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use crate::support::{TempDir, check_fails, golden, stdout_of};
+use crate::support::{ModelDir, check_fails, golden, stdout_of};
 
 /// Two layers of eight experts, two of each layer for a token.
 const CASE: &str = "mlx-qwen3_moe-q4-g32-bf16";
 
 #[test]
 fn prompts_and_answers_are_told_apart() {
-    let (model, dir) = (golden(CASE), TempDir::new());
+    let (model, dir) = (golden(CASE), ModelDir::new());
     let trace = dir.file("routes");
     let (model, trace) = (model.to_str().unwrap(), trace.to_str().unwrap());
     // One run more, which does not count.

@@ -15,9 +15,9 @@ use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
 use moeflux_gpu::kernels::BLOCKS;
 use moeflux_kernels::{BlockKind, MatrixKind, MatrixLayout, decode_row};
+use moeflux_testing::cases::{Case, golden_dir};
+use moeflux_testing::needs_gpu;
 
-use crate::cases::{Case, golden_dir};
-use crate::needs_gpu::needs_gpu;
 use crate::support::{ExpertsAt, config_of, gpu};
 
 /// Golden cases with kinds of blocks that kernels do not read.

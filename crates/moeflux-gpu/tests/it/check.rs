@@ -1,11 +1,11 @@
 //! What a sound device computes of the layers of models.
 
 use moeflux::provider::model::{Headers, Model};
+use moeflux_testing::needs_gpu;
 use std::path::Path;
 
 use moeflux_gpu::check::differences;
 
-use crate::needs_gpu::needs_gpu;
 use crate::support::gpu;
 
 /// One of each way to attend, to route and to store weights.

@@ -14,9 +14,9 @@ use moeflux::provider::weights::{OwnedMatrix, Weights};
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
 use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
+use moeflux_testing::cases::Case;
+use moeflux_testing::needs_gpu;
 
-use crate::cases::Case;
-use crate::needs_gpu::needs_gpu;
 use crate::support::{ExpertsAt, gpu, open};
 
 const N_BEST: usize = 20;

@@ -11,13 +11,13 @@ use moeflux::provider::error::{Error, Result};
 use moeflux::provider::forward::StepProgress;
 use moeflux::provider::session::{Session, Wanted};
 use moeflux_io::{FaultSwitch, Faults, NthFault};
+use moeflux_testing::cases::{Case, Distance};
+use moeflux_testing::drives::{Simulated, is_right, packed, transient};
+use moeflux_testing::needs_gpu;
+use moeflux_testing::random::seeds;
+use moeflux_testing::temp_dir::TempDir;
 
-use crate::cases::{Case, Distance};
-use crate::drives::{Simulated, is_right, packed, transient};
-use crate::needs_gpu::needs_gpu;
-use crate::random::seeds;
 use crate::support::{BLOCK_BYTES, ExpertsAt, config_of, open};
-use crate::temp_dir::TempDir;
 
 /// Slots that kernels read, with places on the card or without; slots that are copied; so few that
 /// steps of some rows have to take turns.

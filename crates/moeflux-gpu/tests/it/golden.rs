@@ -9,10 +9,10 @@ use moeflux::provider::forward::StepProgress;
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::session::Wanted;
+use moeflux_testing::cases::{Case, Distance, case_names, feed_all};
+use moeflux_testing::needs_gpu;
 
 use crate::blocks::REFUSED_CASES;
-use crate::cases::{Case, Distance, case_names, feed_all};
-use crate::needs_gpu::needs_gpu;
 use crate::support::{ExpertsAt, open};
 
 /// A case with recurrent layers, one with plain attention, one with latents.

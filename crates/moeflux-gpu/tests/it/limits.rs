@@ -7,9 +7,10 @@ use moeflux::provider::ops::{LayerState, StateSpec, Workspace};
 use moeflux::provider::weights::Weights;
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
+use moeflux_testing::cases::{Case, Distance, feed_all};
+use moeflux_testing::needs_gpu;
+use moeflux_testing::temp_dir::TempDir;
 
-use crate::cases::{Case, Distance, feed_all};
-use crate::needs_gpu::needs_gpu;
 use crate::support::{ExpertsAt, gpu, open, open_kept};
 
 #[test]
@@ -50,7 +51,8 @@ fn too_long_a_context_is_refused_in_one_line() {
 #[test]
 fn kernels_that_were_kept_are_the_same() {
     needs_gpu!();
-    let folder = std::env::temp_dir().join(format!("moeflux-kernels-{}", std::process::id()));
+    let dir = TempDir::new();
+    let folder = dir.file("kernels");
     let case = Case::load("qwen3_moe-f32");
     let run = || feed_all(&mut open_kept(&case.dir, &folder).session(64).unwrap(), &case.tokens);
     let first = run();
@@ -62,5 +64,4 @@ fn kernels_that_were_kept_are_the_same() {
         std::fs::write(file.unwrap().path(), b"not kernels").unwrap();
     }
     assert!(run() == first, "a broken file");
-    std::fs::remove_dir_all(&folder).ok();
 }

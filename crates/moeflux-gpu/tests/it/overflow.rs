@@ -1,11 +1,11 @@
 //! Weights that are finite and too large: an error that names the place, wherever experts are.
 
 use moeflux::provider::error::Error;
+use moeflux_testing::cases::{Case, fill_tensor, try_feed_all};
+use moeflux_testing::needs_gpu;
+use moeflux_testing::temp_dir::TempDir;
 
-use crate::cases::{Case, fill_tensor, try_feed_all};
-use crate::needs_gpu::needs_gpu;
 use crate::support::{ExpertsAt, open};
-use crate::temp_dir::TempDir;
 
 const PLACES: [ExpertsAt; 3] = [ExpertsAt::Device, ExpertsAt::Both(45), ExpertsAt::Files(4)];
 

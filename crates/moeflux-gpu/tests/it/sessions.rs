@@ -15,9 +15,9 @@ use moeflux::provider::weights::{OwnedMatrix, Weights};
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
 use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
+use moeflux_testing::needs_gpu;
+use moeflux_testing::random::Rng;
 
-use crate::needs_gpu::needs_gpu;
-use crate::random::Rng;
 use crate::support::gpu;
 
 const N_TOKENS: usize = 64;

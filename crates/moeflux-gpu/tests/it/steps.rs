@@ -3,9 +3,9 @@
 use moeflux::provider::engine::EngineSpec;
 use moeflux::provider::forward::Logits;
 use moeflux::provider::session::{Feed, StepOutput, StepUnderWay, Wanted, step};
+use moeflux_testing::cases::{Case, Distance, feed_all};
+use moeflux_testing::needs_gpu;
 
-use crate::cases::{Case, Distance, feed_all};
-use crate::needs_gpu::needs_gpu;
 use crate::support::{ExpertsAt, open};
 
 const CASES: [&str; 2] = ["mlx-qwen3_5_moe-q4-g64-bf16", "deepseek_v3-bf16"];

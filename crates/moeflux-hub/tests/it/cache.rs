@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use moeflux_hub::State;
+use moeflux_testing::hub::{Access, Contents, File};
 
-use crate::server::{Access, Contents, File};
 use crate::support::{Bench, FIRST, ID, SECOND, line, model, model_bytes, pull, tree, weights};
 
 /// Two revisions that share all but one file.

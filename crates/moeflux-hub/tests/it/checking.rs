@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use moeflux_hub::{Choice, Hub, Presence, Settings, Stop, Trust};
+use moeflux_testing::hub::{Access, Contents, Fault, File as Served};
 
-use crate::server::{Access, Contents, Fault, File as Served};
 use crate::support::{Bench, FIRST, ID, PIECE, line, model, model_bytes, pull, weights};
 
 /// Changes a bit in the middle, and nothing else.

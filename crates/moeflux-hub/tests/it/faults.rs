@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use moeflux_io::{Clock as _, RealClock};
+use moeflux_testing::hub::{Access, Contents, Fault, File, Seen};
 
-use crate::server::{Access, Contents, Fault, File, Seen};
 use crate::support::{Bench, FIRST, ID, PIECE, line, model, weights};
 
 /// The download gets the right bytes whatever goes wrong.

@@ -5,5 +5,4 @@ mod cache;
 mod checking;
 mod faults;
 mod pulling;
-mod server;
 mod support;

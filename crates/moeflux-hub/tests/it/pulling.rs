@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use moeflux_hub::{Choice, Hub, Settings, Stop, Trust};
+use moeflux_testing::hub::{Access, Contents, Fault, File};
 
-use crate::server::{Access, Contents, Fault, File};
 use crate::support::{
     Bench, FIRST, ID, PIECE, SECOND, line, model, model_bytes, pull, tree, weights,
 };

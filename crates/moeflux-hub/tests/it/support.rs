@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use moeflux_hub::{
     Cache, Choice, Error, Glob, Hub, Pace, Pulled, Remote, Result, Settings, Stop, Token, Trust,
 };
-
-use crate::server::{Access, Contents, File, HubServer};
+use moeflux_testing::hub::{Access, Contents, File, HubServer};
+use moeflux_testing::temp_dir::TempDir;
 
 /// The repository of most tests.
 pub(crate) const ID: &str = "owner/model";
@@ -29,6 +28,7 @@ pub(crate) const PIECE: u64 = 8 << 10;
 pub(crate) struct Bench {
     pub(crate) server: HubServer,
     pub(crate) root: PathBuf,
+    _dir: TempDir,
 }
 
 impl Bench {
@@ -40,10 +40,8 @@ impl Bench {
     }
 
     pub(crate) fn empty() -> Self {
-        static N_MADE: AtomicU32 = AtomicU32::new(0);
-        let n_made = N_MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("moeflux-hub-{}-{n_made}", std::process::id());
-        Self { server: HubServer::new(), root: std::env::temp_dir().join(name) }
+        let dir = TempDir::new();
+        Self { server: HubServer::new(), root: dir.file("hub"), _dir: dir }
     }
 
     pub(crate) fn settings(&self) -> Settings {
@@ -105,12 +103,6 @@ impl Bench {
             !names.iter().any(|it| it.contains("incomplete") || it.ends_with(".tmp")),
             "{names:?}"
         );
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.root));
     }
 }
 

@@ -1,22 +1,6 @@
 //! The examples of this crate and of `moeflux-chat`, which show how a program asks.
 
-use std::path::PathBuf;
-use std::process::Command;
-
-/// What an example prints. `cargo test --workspace` builds it beside this test.
-fn printed(name: &str) -> String {
-    let tests = std::env::current_exe().unwrap();
-    let profile: PathBuf = tests.ancestors().nth(2).unwrap().to_owned();
-    let example = profile.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
-    let output = Command::new(&example).output();
-    let output = output.unwrap_or_else(|error| {
-        let example = example.display();
-        unreachable!("{example}: {error}; build it: cargo build --workspace --examples")
-    });
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name}: {stderr}");
-    String::from_utf8(output.stdout).unwrap()
-}
+use moeflux_testing::examples::printed;
 
 #[test]
 fn a_conversation_in_company_gets_the_answer_that_it_gets_alone() {

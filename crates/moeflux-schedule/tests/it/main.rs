@@ -10,5 +10,3 @@ mod reuse;
 mod rooms;
 mod scripts;
 mod support;
-#[path = "../../../moeflux/tests/it/temp_dir.rs"]
-mod temp_dir;

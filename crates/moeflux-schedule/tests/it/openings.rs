@@ -9,9 +9,9 @@ use moeflux::Engine;
 use moeflux::provider::config::Configure;
 use moeflux::provider::model::Model;
 use moeflux_schedule::{Job, Options, Service, State};
+use moeflux_testing::temp_dir::TempDir;
 
 use crate::support::{ATTENTION, Asked, wait_until};
-use crate::temp_dir::TempDir;
 
 const CONTEXT: usize = 400;
 

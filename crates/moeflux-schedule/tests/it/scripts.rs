@@ -1,68 +1,47 @@
 //! Random scripts of jobs: alone, in company, behind a cancelled one, paused, from reuse or cold,
 //! each answer has the same bits; and no job goes on from the prompt of another owner.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use moeflux::TokenId;
 use moeflux_schedule::{Job, KeptLimits, Options, Owner, Service};
+use moeflux_testing::random::{Rng, seeds};
 
 use crate::support::{ATTENTION, Asked, CountingMasks, Heard, RECURRENT, Subject, wait_until};
 
 const CONTEXT: usize = 300;
 
-/// Seeds in `./test.sh`; with `MOEFLUX_SEEDS` more in proportion, as in the engine's own suites.
-#[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
-fn seeds() -> Range<u64> {
-    const USUAL: u64 = 200;
-    const N_SEEDS: u64 = 50;
-    let wanted = std::env::var("MOEFLUX_SEEDS").map_or(USUAL, |it| it.parse().expect("a number"));
-    0..N_SEEDS * wanted.max(USUAL) / USUAL
+fn is_one_of(rng: &mut Rng, n: usize) -> bool {
+    rng.below(n) == 0
 }
 
-/// The SplitMix64 generator.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        usize::try_from((mixed ^ (mixed >> 31)) % n as u64).unwrap()
-    }
-
-    fn is_one_of(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    fn tokens(&mut self, n_tokens_max: usize) -> Vec<TokenId> {
-        let n_tokens = 1 + self.below(n_tokens_max);
-        (0..n_tokens).map(|_| TokenId(u32::try_from(3 + self.below(150)).unwrap())).collect()
-    }
+/// At least one token of those that the models know.
+fn tokens(rng: &mut Rng, n_tokens_max: usize) -> Vec<TokenId> {
+    let n_tokens = 1 + rng.below(n_tokens_max);
+    (0..n_tokens).map(|_| TokenId(u32::try_from(3 + rng.below(150)).unwrap())).collect()
 }
 
 /// A job that begins like one before, or like none.
 fn job(subject: &Subject, rng: &mut Rng, histories: &[Vec<TokenId>]) -> Job {
     let mut prompt = Vec::new();
-    if !histories.is_empty() && !rng.is_one_of(4) {
+    if !histories.is_empty() && !is_one_of(rng, 4) {
         let history = &histories[rng.below(histories.len())];
-        let n_tokens = if rng.is_one_of(2) { history.len() } else { rng.below(history.len() + 1) };
+        let n_tokens = if is_one_of(rng, 2) { history.len() } else { rng.below(history.len() + 1) };
         prompt.extend_from_slice(&history[..n_tokens]);
     }
-    prompt.extend(rng.tokens(60));
+    prompt.extend(tokens(rng, 60));
     prompt.truncate(CONTEXT - 30);
     let n_tokens_max = rng.below(16);
     let mut job = subject.job(prompt, n_tokens_max);
     job.split_points = (0..rng.below(3)).map(|_| rng.below(job.prompt.len() + 1)).collect();
     job.owner = Owner(rng.below(2));
-    job.n_answers = if rng.is_one_of(5) { 3 } else { 1 };
+    job.n_answers = if is_one_of(rng, 5) { 3 } else { 1 };
     job.sampling.seed = rng.below(1000) as u64;
-    job.scores_prompt = rng.is_one_of(8);
-    if rng.is_one_of(3) {
+    job.scores_prompt = is_one_of(rng, 8);
+    if is_one_of(rng, 3) {
         (job.sampling.temperature, job.sampling.n_logprobs) = (0.0, None);
     }
-    if rng.is_one_of(3) {
+    if is_one_of(rng, 3) {
         job.masks = Some(Arc::new(CountingMasks));
     }
     job
@@ -92,8 +71,8 @@ impl Round {
     /// Some are paused until all others have ended, and some are given up.
     fn run(service: &Service, jobs: Vec<Job>, rng: &mut Rng) -> Self {
         let mut asked: Vec<_> = jobs.into_iter().map(|job| Asked::new(service, job)).collect();
-        let paused: Vec<bool> = asked.iter().map(|_| rng.is_one_of(4)).collect();
-        let given_up: Vec<bool> = asked.iter().map(|_| rng.is_one_of(4)).collect();
+        let paused: Vec<bool> = asked.iter().map(|_| is_one_of(rng, 4)).collect();
+        let given_up: Vec<bool> = asked.iter().map(|_| is_one_of(rng, 4)).collect();
         for (idx, asked) in asked.iter_mut().enumerate() {
             (0..rng.below(500)).for_each(|_| std::thread::yield_now());
             asked.set_ready(service, !paused[idx]);
@@ -115,7 +94,7 @@ impl Round {
 }
 
 fn run(subject: &Subject, seed: u64) {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let mut options = Options::new(CONTEXT);
     options.n_sessions = 1 + rng.below(8);
     options.kept = KeptLimits { n_sessions: rng.below(4), n_states: rng.below(5), n_bytes: None };
@@ -157,7 +136,7 @@ fn run(subject: &Subject, seed: u64) {
 
 #[test]
 fn answers_are_the_same_whatever_happened_before_and_beside_them() {
-    for seed in seeds() {
+    for seed in seeds(50) {
         run(if seed % 2 == 0 { &RECURRENT } else { &ATTENTION }, seed);
     }
 }

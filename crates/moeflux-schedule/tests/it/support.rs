@@ -14,8 +14,7 @@ use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
 use moeflux::sample::{LogitMask, SamplerConfig};
 use moeflux::{Engine, EngineBuilder, Error, Finish, ModelText, ReadWay, StopStrings, TokenId};
 use moeflux_schedule::{Event, Job, Masks, Missed, Options, Owner, Scored, Service, Sink, Ticket};
-
-use crate::temp_dir::TempDir;
+use moeflux_testing::temp_dir::TempDir;
 
 /// Far more than any test takes: a test that waits for ever says so.
 const PATIENCE: Duration = Duration::from_secs(120);

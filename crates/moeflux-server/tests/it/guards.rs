@@ -183,19 +183,15 @@ mod unix {
     use std::io::{Read, Write};
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::{UnixListener, UnixStream};
-    use std::path::PathBuf;
+
+    use moeflux_testing::temp_dir::TempDir;
 
     use super::*;
 
-    fn path(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("mf-{}-{name}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        folder.join("s")
-    }
-
     #[test]
     fn a_socket_in_the_file_system_is_its_users_alone() {
-        let path = path("own");
+        let dir = TempDir::new();
+        let path = dir.file("s");
         // What a server leaves that was killed.
         drop(UnixListener::bind(&path).unwrap());
         let mut server = Running::with(|wanted| {
@@ -220,12 +216,12 @@ mod unix {
         let problem = Server::bind(config()).unwrap_err().to_string();
         assert!(problem.contains("is there and is no socket"), "{problem}");
         assert_eq!(fs::read(&path).unwrap(), b"a file");
-        fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 
     #[test]
     fn the_file_of_another_server_is_left_alone() {
-        let path = path("other");
+        let dir = TempDir::new();
+        let path = dir.file("s");
         let config =
             || Config { unix: Some(path.clone()), addresses: Vec::new(), ..Config::default() };
         let server = Server::bind(config()).unwrap();
@@ -235,6 +231,5 @@ mod unix {
         assert!(path.exists());
         drop(other);
         assert!(!path.exists());
-        fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 }

@@ -3,6 +3,7 @@
 //! The result is a request, or a failure of the client that names a field; never a panic.
 
 use moeflux_chat::Turn;
+use moeflux_testing::random::Rng;
 use moeflux_wire::{FailureKind, Prompt};
 use serde_json::{Value as Json, json};
 
@@ -159,25 +160,15 @@ fn many_blocks_are_one_text() {
     assert_eq!(text.len(), 2 * n - 1);
 }
 
-/// Numbers below a bound, from a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        usize::try_from(self.0 >> 33).unwrap() % n
-    }
-}
-
 /// A body with a few bytes changed, left out, repeated, or put elsewhere.
-fn damaged(body: &[u8], random: &mut Random) -> Vec<u8> {
+fn damaged(body: &[u8], rng: &mut Rng) -> Vec<u8> {
     const BYTES: &[u8] = b"{}[]\",:\\0-9.eEtfn \n\x00\x7f\xff";
     let mut body = body.to_vec();
-    for _ in 0..=random.below(3) {
-        let at = random.below(body.len());
-        let end = body.len().min(at + 1 + random.below(20));
-        match random.below(4) {
-            0 => body[at] = BYTES[random.below(BYTES.len())],
+    for _ in 0..=rng.below(3) {
+        let at = rng.below(body.len());
+        let end = body.len().min(at + 1 + rng.below(20));
+        match rng.below(4) {
+            0 => body[at] = BYTES[rng.below(BYTES.len())],
             1 if end - at < body.len() => drop(body.drain(at..end)),
             2 => {
                 let part = body[at..end].to_vec();
@@ -185,7 +176,7 @@ fn damaged(body: &[u8], random: &mut Random) -> Vec<u8> {
             }
             _ => {
                 let part = body[at..end].to_vec();
-                let to = random.below(body.len());
+                let to = rng.below(body.len());
                 body.splice(to..to, part);
             }
         }
@@ -195,11 +186,11 @@ fn damaged(body: &[u8], random: &mut Random) -> Vec<u8> {
 
 #[test]
 fn damaged_bodies_are_read_or_refused() {
-    let mut random = Random(22);
+    let mut rng = Rng::new(22);
     let (mut n_read, mut n_refused) = (0, 0);
     for (name, api, body) in requests() {
         for _ in 0..1_000 {
-            let damaged = damaged(&body, &mut random);
+            let damaged = damaged(&body, &mut rng);
             match parse(&api, &damaged) {
                 Ok(_) => n_read += 1,
                 Err(failure) => {

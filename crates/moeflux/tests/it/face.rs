@@ -1,8 +1,6 @@
 //! What a program sees of the crate: handles that may move between threads, and the examples.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
-use std::process::Command;
 
 use moeflux::provider::config::EngineConfig;
 use moeflux::provider::model::Model;
@@ -12,8 +10,8 @@ use moeflux::{
     ChatTemplate, Engine, EngineBuilder, Error, Event, Generation, Message, ModelText, Session,
     Snapshot, StopStrings, TextStream, Tokenizer,
 };
-
-use crate::temp_dir::TempDir;
+use moeflux_testing::examples::printed;
+use moeflux_testing::temp_dir::TempDir;
 
 #[test]
 fn handles_may_be_sent() {
@@ -37,21 +35,6 @@ fn handles_may_be_sent() {
     fn is_sync<T: Sync>() {}
     is_sync::<Engine>();
     is_sync::<ModelText>();
-}
-
-/// What an example prints. `cargo test` builds it beside this test.
-fn printed(name: &str) -> String {
-    let tests = std::env::current_exe().unwrap();
-    let profile: PathBuf = tests.ancestors().nth(2).unwrap().to_owned();
-    let example = profile.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
-    let output = Command::new(&example).output();
-    let output = output.unwrap_or_else(|error| {
-        let example = example.display();
-        unreachable!("{example}: {error}; build it: cargo build --workspace --examples")
-    });
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name}: {stderr}");
-    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]

@@ -21,8 +21,7 @@ use moeflux::provider::ops::{Batch, Plan, Purpose, Routes, StateSpec};
 use moeflux::provider::session::{Feed, Runtime, Session, StepOutput, step};
 use moeflux::provider::weights::{self, Copies};
 use moeflux_io::Caching;
-
-use crate::cases::{Case, feed_all};
+use moeflux_testing::cases::{Case, feed_all};
 
 /// Fails one call, counted from when the fuse is lit; 0 never fails.
 #[derive(Clone, Debug, Default)]
@@ -330,7 +329,7 @@ fn a_panic_in_a_step_is_not_drift() {
 fn a_state_of_a_twin_is_refused() {
     // Same names, shapes and sizes, other experts: as a fine-tuned model of the same family.
     let case = Case::load("qwen3_next-bf16");
-    let twin = crate::temp_dir::TempDir::copy_of(&case.dir);
+    let twin = moeflux_testing::temp_dir::TempDir::copy_of(&case.dir);
     for entry in std::fs::read_dir(twin.path()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "safetensors") {

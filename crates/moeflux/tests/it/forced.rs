@@ -8,10 +8,10 @@ use moeflux::provider::generate::{Event, Finish, Generation};
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::sample::{LogitMask, Sampler, SamplerConfig};
 use moeflux::provider::text::{EndTokens, StopStrings, Tokenizer, byte_tokenizer_json};
+use moeflux_testing::cases::golden_dir;
+use moeflux_testing::temp_dir::TempDir;
 
-use crate::cases::golden_dir;
 use crate::support::open;
-use crate::temp_dir::TempDir;
 
 const PROMPT: [TokenId; 5] = [TokenId(72), TokenId(101), TokenId(108), TokenId(108), TokenId(111)];
 

@@ -11,8 +11,8 @@ use moeflux::provider::generate::{Event, Finish, Generation};
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::sample::{LogitMask, Sampler, SamplerConfig};
 use moeflux::provider::text::{EndTokens, StopStrings, Tokenizer, byte_tokenizer_json};
+use moeflux_testing::cases::golden_dir;
 
-use crate::cases::golden_dir;
 use crate::support::open;
 
 /// Has 256 tokens: with a byte tokenizer, each is a byte.

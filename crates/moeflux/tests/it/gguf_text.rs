@@ -2,9 +2,8 @@
 
 use moeflux::provider::text::byte_tokenizer_json;
 use moeflux::{Engine, Error, Model, Remedy, TokenId};
-
-use crate::cases::golden_dir;
-use crate::temp_dir::TempDir;
+use moeflux_testing::cases::golden_dir;
+use moeflux_testing::temp_dir::TempDir;
 
 const VOCAB: usize = 128;
 

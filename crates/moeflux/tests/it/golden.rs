@@ -8,8 +8,8 @@ use moeflux::provider::engine::Engine;
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::model::Model;
 use moeflux_kernels::{KernelTable, available};
+use moeflux_testing::cases::{Case, Distance, case_names, feed_all};
 
-use crate::cases::{Case, Distance, case_names, feed_all};
 use crate::support::{config, open, open_with};
 
 /// Runs every case on a backend and names those that are too far off.

@@ -18,12 +18,12 @@ use moeflux::provider::ids::{ExpertIdx, TokenId};
 use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::pack::{PackOptions, Packing, SourceFate, verify};
 use moeflux::provider::weights::{Progress, block_kind};
+use moeflux_testing::cases::{Case, golden_dir, try_feed_all};
+use moeflux_testing::temp_dir::TempDir;
 use twox_hash::XxHash3_64;
 
-use crate::cases::{Case, golden_dir, try_feed_all};
 use crate::packing::{AS_IT_IS, flip, pack, quantised};
 use crate::support::config;
-use crate::temp_dir::TempDir;
 
 /// A layer of gated DeltaNet, rows of two matrices side by side, shared experts, two files.
 const CASE: &str = "mlx-qwen3_5_moe-q4-g64-bf16";

@@ -1,8 +1,6 @@
 //! Tests of the engine through its public interface, in one binary: one link instead of many.
 #![cfg(test)]
 
-mod cases;
-mod drives;
 mod face;
 mod failures;
 mod forced;
@@ -14,7 +12,6 @@ mod ops;
 mod overflow;
 mod packing;
 mod plans;
-mod random;
 mod ranks;
 mod scripts;
 mod sessions;
@@ -23,5 +20,3 @@ mod spellings;
 mod steps;
 mod streaming;
 mod support;
-mod temp_dir;
-mod under_test;

@@ -9,10 +9,10 @@ use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Error;
 use moeflux::provider::model::Model;
 use moeflux::provider::session::Wanted;
+use moeflux_testing::cases::{Case, fill_tensor, try_feed_all};
+use moeflux_testing::temp_dir::TempDir;
 
-use crate::cases::{Case, fill_tensor, try_feed_all};
 use crate::support::config;
-use crate::temp_dir::TempDir;
 
 /// All ways of computing on the host.
 fn ways() -> Vec<(String, EngineConfig)> {

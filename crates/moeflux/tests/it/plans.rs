@@ -6,8 +6,7 @@ use std::path::Path;
 
 use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::weights::Shares;
-
-use crate::cases::golden_dir;
+use moeflux_testing::cases::golden_dir;
 
 /// A case of each family, and both forms of latent attention.
 const CASES: [&str; 7] = [

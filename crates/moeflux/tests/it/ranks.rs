@@ -17,11 +17,11 @@ use moeflux::provider::model::Model;
 use moeflux::provider::ranks::{LocalRanks, LocalSettings, RankFault, RankGroup};
 use moeflux::provider::session::{Feed, Session, StepOutput, Wanted, step};
 use moeflux::provider::weights::Shares;
+use moeflux_testing::cases::{Case, case_names, try_feed_all};
+use moeflux_testing::random::{Rng, seeds};
+use moeflux_testing::temp_dir::TempDir;
 
-use crate::cases::{Case, case_names, try_feed_all};
-use crate::random::{Rng, seeds};
 use crate::support::config;
-use crate::temp_dir::TempDir;
 
 type Bits = Vec<Vec<u32>>;
 

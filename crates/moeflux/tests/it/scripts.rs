@@ -15,12 +15,12 @@ use moeflux::provider::session::{
     Feed, N_ROWS_BESIDE, Session, Snapshot, StepOutput, StepUnderWay, Wanted, step,
 };
 use moeflux_io::Faults;
+use moeflux_testing::cases::Case;
+use moeflux_testing::drives::{Simulated, packed, transient};
+use moeflux_testing::random::{Rng, seeds};
+use moeflux_testing::temp_dir::TempDir;
 
-use crate::cases::Case;
-use crate::drives::{Simulated, packed, transient};
-use crate::random::{Rng, seeds};
 use crate::support::{config, open_as};
-use crate::temp_dir::TempDir;
 
 /// One of each family that differs in how it attends or routes.
 const FAMILIES: [&str; 6] = [

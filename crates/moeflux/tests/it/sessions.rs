@@ -9,8 +9,8 @@ use moeflux::provider::error::Error;
 use moeflux::provider::forward::Logits;
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::session::{Feed, StepOutput, Wanted, step};
+use moeflux_testing::cases::{Case, feed_all};
 
-use crate::cases::{Case, feed_all};
 use crate::support::{open, open_as};
 
 /// A case with recurrent layers, one with plain attention, one with latents, one with windows and

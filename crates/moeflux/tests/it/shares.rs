@@ -11,8 +11,7 @@ use moeflux::provider::kernels::{
 };
 use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::weights::{ExpertBank, PartRole, Shares};
-
-use crate::cases::{case_names, golden_dir};
+use moeflux_testing::cases::{case_names, golden_dir};
 
 /// Divisions that are tried: equal ones, and some in which ranks have more and less.
 fn divisions() -> Vec<Shares> {

@@ -10,12 +10,12 @@ use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::format::{Checkpoint, DType, NewTensor, new_header};
 use moeflux::provider::model::Model;
+use moeflux_testing::cases::{Case, feed_all};
+use moeflux_testing::temp_dir::TempDir;
 use serde_json::{Map, Value, json};
 
-use crate::cases::{Case, feed_all};
 use crate::packing::{AS_IT_IS, logits, pack, verified};
 use crate::support::config;
-use crate::temp_dir::TempDir;
 
 /// Spelled as compressed-tensors does.
 const CASE: &str = "qwen3_moe-mxfp4";

@@ -11,11 +11,11 @@ use moeflux::provider::forward::Logits;
 use moeflux::provider::ids::{ExpertIdx, TokenId};
 use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::session::{Feed, Session, StepOutput, StepUnderWay, Wanted, step};
+use moeflux_testing::cases::{Case, feed_all, golden_dir};
+use moeflux_testing::temp_dir::TempDir;
 
-use crate::cases::{Case, feed_all, golden_dir};
 use crate::packing::{AS_IT_IS, flip, pack};
 use crate::support::open;
-use crate::temp_dir::TempDir;
 
 /// A case with recurrent layers, one with plain attention, one with latents.
 const CASES: [&str; 4] = ["qwen3_next-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16", "gguf-gpt-oss"];

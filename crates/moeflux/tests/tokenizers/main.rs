@@ -19,9 +19,10 @@ mod probe;
 mod tiktoken;
 
 use std::io::BufRead;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use moeflux::provider::text::Tokenizer;
+use moeflux_testing::temp_dir::TempDir;
 
 use crate::cases::{Case, Expected};
 
@@ -66,7 +67,7 @@ fn all_cases() -> Vec<Case> {
 }
 
 fn check_all() {
-    let dir = Folder::new();
+    let dir = TempDir::new();
     let cases = all_cases();
     let mut names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
     names.sort_unstable();
@@ -75,12 +76,12 @@ fn check_all() {
     assert!(cases.len() >= 100, "{} cases", cases.len());
     let mut wrong = Vec::new();
     for case in &cases {
-        case.write(&dir.0);
-        let outcome = probe::open(&dir.0);
+        case.write(dir.path());
+        let outcome = probe::open(dir.path());
         match (&case.expected, &outcome) {
             (Expected::Works, Ok(_)) => {}
             (Expected::Refused(part), Err(line)) if line.contains(part) => {
-                probe::check_line(&dir.0, line);
+                probe::check_line(dir.path(), line);
             }
             _ => {
                 wrong.push(format!("{}: {:?} expected, but {outcome:?}", case.name, case.expected));
@@ -88,10 +89,10 @@ fn check_all() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    families::check(&dir.0);
-    let n_odd = families::check_odd(&dir.0);
-    let (n_pres, n_gguf) = gguf::check(&dir.0);
-    let n_lines = tiktoken::check(&dir.0);
+    families::check(dir.path());
+    let n_odd = families::check_odd(dir.path());
+    let (n_pres, n_gguf) = gguf::check(dir.path());
+    let n_lines = tiktoken::check(dir.path());
     println!(
         "{} cases, {} families, {n_odd} odd pipelines; GGUF: {n_gguf} cases, {n_pres} pipelines; \
          tiktoken: {n_lines}",
@@ -126,22 +127,5 @@ fn time(path: &Path) {
     match path.is_dir() {
         true => milliseconds(&|| Tokenizer::open(path, usize::MAX).unwrap()),
         false => milliseconds(&|| gguf::open(path).unwrap()),
-    }
-}
-
-/// A folder that is removed in the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        let dir = std::env::temp_dir().join(format!("moeflux-tokenizers-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        Self(dir)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).unwrap();
     }
 }

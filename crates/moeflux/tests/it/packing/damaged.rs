@@ -8,10 +8,10 @@ use moeflux::provider::format::{Checkpoint, PACK_SUMS_NAME};
 use moeflux::provider::ids::ExpertIdx;
 use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::pack::{Coverage, DamagedPart};
+use moeflux_testing::cases::golden_dir;
+use moeflux_testing::temp_dir::TempDir;
 
 use super::{AS_IT_IS, edit_config, pack, quantised, verified};
-use crate::cases::golden_dir;
-use crate::temp_dir::TempDir;
 
 /// Flips one bit of a file.
 pub(crate) fn flip(path: &Path, at: usize) {

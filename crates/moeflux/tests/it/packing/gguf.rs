@@ -9,10 +9,10 @@ use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::pack::{Coverage, PackOptions, SourceFate};
 use moeflux::provider::text::byte_tokenizer_json;
 use moeflux::provider::weights::Extent;
+use moeflux_testing::cases::{case_names, golden_dir};
+use moeflux_testing::temp_dir::TempDir;
 
 use super::{AS_IT_IS, bytes_of, contents, flip, pack, quantised, verified};
-use crate::cases::{case_names, golden_dir};
-use crate::temp_dir::TempDir;
 
 fn gguf_case_names() -> Vec<String> {
     let mut names = case_names();

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use moeflux::provider::config::BackendKind;
 use moeflux::provider::error::Error;
+use moeflux_testing::cases::{Case, Distance, feed_all, golden_dir};
+use moeflux_testing::temp_dir::TempDir;
 
 use super::{AS_IT_IS, pack, quantised, verified};
-use crate::cases::{Case, Distance, feed_all, golden_dir};
 use crate::support::{open, open_with};
-use crate::temp_dir::TempDir;
 
 const NAME: &str = "input-first/qwen3_vl_moe-bf16";
 

@@ -24,11 +24,11 @@ use moeflux::provider::pack::{
 };
 use moeflux::provider::spec::{ModelSpec, QuantParams};
 use moeflux::provider::weights::Extent;
+use moeflux_testing::cases::{Case, case_names, feed_all, golden_dir};
+use moeflux_testing::temp_dir::TempDir;
 use serde_json::Value;
 
-use crate::cases::{Case, case_names, feed_all, golden_dir};
 use crate::support::open;
-use crate::temp_dir::TempDir;
 
 pub(crate) const AS_IT_IS: PackOptions =
     PackOptions { params: None, fate: SourceFate::Kept, n_threads: NonZeroUsize::new(2).unwrap() };

@@ -8,10 +8,10 @@ use moeflux::provider::error::Result;
 use moeflux::provider::format::Checkpoint;
 use moeflux::provider::model::Model;
 use moeflux::provider::pack::{PackOptions, PackReport, Packing, SourceFate};
+use moeflux_testing::cases::golden_dir;
+use moeflux_testing::temp_dir::TempDir;
 
 use super::{AS_IT_IS, contents, flip, pack, pack_until, quantised};
-use crate::cases::golden_dir;
-use crate::temp_dir::TempDir;
 
 /// A copy whose files all have the same time, as those of archives and image layers do.
 fn archived(case: &str) -> TempDir {

@@ -15,11 +15,11 @@ use moeflux::provider::pack::{
     DamagedPart, Documents, Verified, lacks_sums, verify_with, write_sums,
 };
 use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
+use moeflux_testing::cases::golden_dir;
+use moeflux_testing::temp_dir::TempDir;
 
 use super::{AS_IT_IS, contents, edit_config, flip, pack, quantised, verified};
-use crate::cases::golden_dir;
 use crate::support::config;
-use crate::temp_dir::TempDir;
 
 const VOCAB: usize = 256;
 

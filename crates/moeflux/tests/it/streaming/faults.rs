@@ -11,12 +11,12 @@ use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Result;
 use moeflux::provider::session::{Session, Wanted};
 use moeflux_io::{Faults, NthFault};
+use moeflux_testing::cases::Case;
+use moeflux_testing::drives::{Simulated, is_right, packed, transient};
+use moeflux_testing::random::seeds;
+use moeflux_testing::temp_dir::TempDir;
 
-use crate::cases::Case;
-use crate::drives::{Simulated, is_right, packed, transient};
-use crate::random::seeds;
 use crate::support::{config, open_as};
-use crate::temp_dir::TempDir;
 
 const N_SLOTS: usize = 7;
 /// More rows than take part in an arbitrary order, and then single ones.

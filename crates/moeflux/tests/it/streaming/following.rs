@@ -19,13 +19,13 @@ use moeflux_io::{
     BlockRead, Caching, Completion, Faults, FileChange, FileFacts, FileIdx, NthFault, Read, Slab,
     Wait,
 };
+use moeflux_testing::cases::{Case, case_names, try_feed_all};
+use moeflux_testing::drives::{Simulated, is_right, transient};
+use moeflux_testing::random::seeds;
+use moeflux_testing::temp_dir::TempDir;
 
 use super::faults::{meddle, run, stacked_subjects};
-use crate::cases::{Case, case_names, try_feed_all};
-use crate::drives::{Simulated, is_right, transient};
-use crate::random::seeds;
 use crate::support::config;
-use crate::temp_dir::TempDir;
 
 const MOMENT: Duration = Duration::from_micros(50);
 

@@ -17,8 +17,7 @@ use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::session::{Feed, Runtime, Session, StepOutput, Wanted, step};
 use moeflux::provider::weights::{self, Copies};
 use moeflux_io::Caching;
-
-use crate::cases::{Case, feed_all};
+use moeflux_testing::cases::{Case, feed_all};
 
 const N_SLOTS: usize = 16;
 const CONTEXT: usize = 32;

@@ -21,8 +21,7 @@ use moeflux::provider::ops::{Batch, Plan, Purpose, Routes};
 use moeflux::provider::session::{Runtime, Session, Wanted};
 use moeflux::provider::weights::{self, Copies};
 use moeflux_io::Caching;
-
-use crate::cases::{Case, case_names, feed_all};
+use moeflux_testing::cases::{Case, case_names, feed_all};
 
 const N_ROWS: usize = 8;
 const N_SLOTS: usize = 16;

@@ -7,11 +7,11 @@ use moeflux::provider::config::StreamingConfig;
 use moeflux::provider::format::Checkpoint;
 use moeflux::provider::ids::ExpertIdx;
 use moeflux::provider::model::{Headers, Model};
+use moeflux_testing::cases::{Case, golden_dir};
+use moeflux_testing::temp_dir::TempDir;
 
 use super::{open, run};
-use crate::cases::{Case, golden_dir};
 use crate::packing::{AS_IT_IS, flip, pack};
-use crate::temp_dir::TempDir;
 
 const CASE: &str = "qwen3_5_moe-bf16";
 

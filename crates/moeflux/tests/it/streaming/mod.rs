@@ -16,8 +16,8 @@ use moeflux::provider::config::{BackendKind, EngineConfig, ReadWay, StreamingCon
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Result;
 use moeflux::provider::model::Model;
+use moeflux_testing::cases::{Case, case_names, feed_all};
 
-use crate::cases::{Case, case_names, feed_all};
 use crate::support::config;
 
 /// An engine with so many experts in memory; none: with all of them.

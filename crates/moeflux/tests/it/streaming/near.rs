@@ -12,8 +12,7 @@ use moeflux::provider::experts::{Experts, Request};
 use moeflux::provider::ids::{ExpertIdx, LayerIdx};
 use moeflux::provider::model::{Headers, Model};
 use moeflux_io::{Caching, Slab};
-
-use crate::cases::Case;
+use moeflux_testing::cases::Case;
 
 /// A device that sees every slot, and has so many places of its own.
 #[derive(Debug)]

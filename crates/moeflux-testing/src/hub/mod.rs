@@ -18,15 +18,16 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub(crate) use files::{Contents, File};
+pub use files::{Contents, File};
 
 /// Who may read a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub enum Access {
+    /// Every client.
     Open,
-    /// With this token only.
+    /// Clients with this token.
     Gated(&'static str),
-    /// Nobody else knows that it is there.
+    /// Clients with this token; for others it does not exist.
     Private(&'static str),
 }
 
@@ -39,33 +40,38 @@ struct Repo {
 
 /// A request that came.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub struct Seen {
     /// Whether it came to the server of large files.
-    pub(crate) is_elsewhere: bool,
-    pub(crate) method: String,
-    /// Without what is behind a `?`.
-    pub(crate) path: String,
+    pub is_elsewhere: bool,
+    /// `GET` or `HEAD`.
+    pub method: String,
+    /// Without the query.
+    pub path: String,
     query: String,
-    pub(crate) range: Option<(u64, u64)>,
-    pub(crate) token: Option<String>,
+    /// The bytes that it asks for, from the first to the last.
+    pub range: Option<(u64, u64)>,
+    /// The token that it carries.
+    pub token: Option<String>,
 }
 
 /// What goes wrong with an answer.
 #[derive(Clone, Debug)]
-pub(crate) enum Fault {
+pub enum Fault {
+    /// Nothing goes wrong.
     Nothing,
+    /// Another status, with these headers.
     Status(u16, &'static [(&'static str, &'static str)]),
-    /// The connection ends after so many bytes.
+    /// The connection ends after this number of bytes.
     Cut(u64),
-    /// Nothing comes any more after so many bytes.
+    /// The answer stalls after this number of bytes.
     Silence(u64),
-    /// A pause after each part of so many bytes.
+    /// A pause after each part of this number of bytes.
     Slow(u64, Duration),
-    /// One byte, at this place of the file, is another.
+    /// The byte at this offset of the file is wrong.
     Flip(u64),
-    /// All of the file, whatever is asked for.
+    /// The whole file, whatever range is asked for.
     IgnoreRange,
-    /// The end of `Content-Range` is a lie.
+    /// The total length in `Content-Range` is this one.
     Total(u64),
     /// `Content-Encoding: gzip`.
     Encoded,
@@ -90,19 +96,21 @@ struct Shared {
 }
 
 /// A hub on this machine, which ends when it is dropped.
-pub(crate) struct HubServer {
+#[expect(missing_debug_implementations, reason = "it holds a closure")]
+pub struct HubServer {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl HubServer {
     /// A hub without repositories, at any port.
-    pub(crate) fn new() -> Self {
+    #[expect(clippy::new_without_default, reason = "it starts threads")]
+    pub fn new() -> Self {
         Self::at(0)
     }
 
     /// A hub at a port.
-    pub(crate) fn at(port: u16) -> Self {
+    pub fn at(port: u16) -> Self {
         let listeners = [port, 0].map(|it| TcpListener::bind(("127.0.0.1", it)).unwrap());
         let shared = Arc::new(Shared {
             addresses: [0, 1].map(|idx: usize| listeners[idx].local_addr().unwrap()),
@@ -127,12 +135,12 @@ impl HubServer {
     }
 
     /// Its address.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}", self.shared.addresses[0])
     }
 
     /// A repository, or one with other files than before.
-    pub(crate) fn put(&self, id: &str, access: Access, commit: &str, files: &[File]) {
+    pub fn put(&self, id: &str, access: Access, commit: &str, files: &[File]) {
         let mut repos = self.shared.repos.lock().unwrap();
         let new = || Repo { access, refs: BTreeMap::new(), commits: BTreeMap::new() };
         let repo = repos.entry(id.to_owned()).or_insert_with(new);
@@ -142,37 +150,37 @@ impl HubServer {
 
     /// What goes wrong: the hook is asked with each request for bytes of a file, and with how many
     /// came for the same path before.
-    pub(crate) fn faults(&self, hook: impl Fn(&Seen, usize) -> Fault + Send + 'static) {
+    pub fn faults(&self, hook: impl Fn(&Seen, usize) -> Fault + Send + 'static) {
         *self.shared.hook.lock().unwrap() = Box::new(hook);
     }
 
     /// Entries of a page of a tree.
-    pub(crate) fn set_page(&self, n_entries: usize) {
+    pub fn set_page(&self, n_entries: usize) {
         *self.shared.page.lock().unwrap() = n_entries;
     }
 
     /// Addresses that were given out so far are worth nothing any more.
-    pub(crate) fn expire(&self) {
+    pub fn expire(&self) {
         self.shared.signature.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Bytes of files that were sent, since this was asked last.
-    pub(crate) fn take_n_bytes(&self) -> u64 {
+    pub fn take_n_bytes(&self) -> u64 {
         self.shared.n_bytes.swap(0, Ordering::SeqCst)
     }
 
     /// Bytes of files that were sent.
-    pub(crate) fn n_bytes(&self) -> u64 {
+    pub fn n_bytes(&self) -> u64 {
         self.shared.n_bytes.load(Ordering::SeqCst)
     }
 
     /// Connections that were made, to both servers.
-    pub(crate) fn n_connections(&self) -> u64 {
+    pub fn n_connections(&self) -> u64 {
         self.shared.n_connections.load(Ordering::SeqCst)
     }
 
     /// The requests that came since this was asked last.
-    pub(crate) fn take_seen(&self) -> Vec<Seen> {
+    pub fn take_seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.shared.seen.lock().unwrap())
     }
 }

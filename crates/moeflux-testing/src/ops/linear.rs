@@ -5,7 +5,8 @@ use moeflux_kernels::{Affine, FloatKind, Fp8, MatrixKind};
 
 use super::case::{Case, CaseBuilder};
 use super::{Arithmetic, Maker};
-use crate::random::{Rng, all_kinds, fitting_cols};
+use crate::matrices::{all_kinds, fitting_cols};
+use crate::random::Rng;
 
 /// Kinds of weights, each once: `all_kinds` has as many.
 const N_KINDS: u64 = 66;
@@ -238,7 +239,12 @@ pub(super) fn head_product(mut builder: CaseBuilder, kind: MatrixKind, gives_row
     builder.finish(vec![Op::HeadMatMul(op)])
 }
 
-#[test]
-fn there_are_as_many_kinds_as_cases_ask_for() {
-    assert_eq!(u64::try_from(all_kinds().len()), Ok(N_KINDS));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_as_many_kinds_as_cases_ask_for() {
+        assert_eq!(u64::try_from(all_kinds().len()), Ok(N_KINDS));
+    }
 }

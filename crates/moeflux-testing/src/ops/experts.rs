@@ -8,7 +8,8 @@ use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 
 use super::case::{Case, CaseBuilder, ExpertRecord, Experts, layout};
 use super::{Arithmetic, Maker};
-use crate::random::{Rng, all_kinds};
+use crate::matrices::all_kinds;
+use crate::random::Rng;
 
 pub(super) const MAKERS: &[Maker] = &[
     Maker {

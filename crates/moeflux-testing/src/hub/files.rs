@@ -6,34 +6,31 @@ use std::sync::Arc;
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use serde_json::{Value, json};
 
+use crate::random::Rng;
+
 /// Files from this size on are large ones.
 const LARGE_BYTES: u64 = 10_000;
 
 /// Of noise, what is repeated: another length than that of pieces, so that no two are alike.
 const BLOCK_BYTES: usize = (1 << 20) + 4099;
 
-/// The contents of a file: a block, again and again.
-#[derive(Clone)]
-pub(crate) struct Contents {
+/// The contents of a file: one block, repeated.
+#[derive(Clone, Debug)]
+pub struct Contents {
     block: Arc<[u8]>,
     n_bytes: u64,
 }
 
 impl Contents {
-    pub(crate) fn new(bytes: &[u8]) -> Self {
+    /// These bytes.
+    pub fn new(bytes: &[u8]) -> Self {
         Self { block: bytes.into(), n_bytes: bytes.len() as u64 }
     }
 
-    /// Bytes without a pattern.
-    pub(crate) fn noise(seed: u64, n_bytes: u64) -> Self {
+    /// Random bytes.
+    pub fn noise(seed: u64, n_bytes: u64) -> Self {
         let n_block = usize::try_from(n_bytes).unwrap().clamp(1, BLOCK_BYTES);
-        let mut state = seed.wrapping_mul(2).wrapping_add(1);
-        let mut block = Vec::with_capacity(n_block);
-        while block.len() < n_block {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            block.push(u8::try_from(state >> 56).unwrap());
-        }
-        Self { block: block.into(), n_bytes }
+        Self { block: Rng::new(seed).bytes(n_block).into(), n_bytes }
     }
 
     /// The bytes of a range, in parts.
@@ -51,27 +48,28 @@ impl Contents {
         })
     }
 
-    /// All of it.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    /// All bytes.
+    pub fn bytes(&self) -> Vec<u8> {
         self.parts(0, self.n_bytes).collect::<Vec<_>>().concat()
     }
 }
 
 /// A file of a repository.
-#[derive(Clone)]
-pub(crate) struct File {
+#[derive(Clone, Debug)]
+pub struct File {
     pub(super) path: String,
     pub(super) contents: Contents,
     pub(super) is_large: bool,
-    /// Git's name of what git has.
+    /// Git's hash of the file, or of the pointer to a large one.
     pub(super) oid: String,
     pub(super) sha256: String,
-    /// What the hub says instead of its length.
+    /// The length that the hub states.
     listed_bytes: u64,
 }
 
 impl File {
-    pub(crate) fn new(path: &str, contents: Contents) -> Self {
+    /// A file that is listed with its own length.
+    pub fn new(path: &str, contents: Contents) -> Self {
         let n_bytes = contents.n_bytes;
         let is_large = n_bytes >= LARGE_BYTES || path.ends_with(".safetensors");
         let mut sha256 = Context::new(&SHA256);
@@ -88,25 +86,28 @@ impl File {
         Self { path: path.to_owned(), contents, is_large, oid, sha256, listed_bytes }
     }
 
-    /// The same, with a length that is not its own.
-    pub(crate) fn listed_with(self, listed_bytes: u64) -> Self {
+    /// The same file, listed with another length.
+    pub fn listed_with(self, listed_bytes: u64) -> Self {
         Self { listed_bytes, ..self }
     }
 
-    pub(crate) fn path(&self) -> &str {
+    /// Its path in the repository.
+    pub fn path(&self) -> &str {
         &self.path
     }
 
-    pub(crate) fn n_bytes(&self) -> u64 {
+    /// Its real length.
+    pub fn n_bytes(&self) -> u64 {
         self.contents.n_bytes
     }
 
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    /// Its contents.
+    pub fn bytes(&self) -> Vec<u8> {
         self.contents.bytes()
     }
 
-    /// By what the cache names it.
-    pub(crate) fn etag(&self) -> &str {
+    /// The name of its blob in the cache.
+    pub fn etag(&self) -> &str {
         if self.is_large { &self.sha256 } else { &self.oid }
     }
 

@@ -3,10 +3,10 @@
 //! A case is a function of its maker and a seed: weights, shapes, sessions with a history. Every
 //! backend must agree with the reference within a stated error, with itself exactly however the
 //! tokens are cut into steps and whichever kernels it takes, and must not remember what it should
-//! not. Each binary that this is part of says which backends are under test.
+//! not. A [`Suite`] names the backends under test; `test_ops!` makes its tests.
 
-mod attention;
 mod case;
+mod attention;
 mod delta;
 mod experts;
 mod linear;
@@ -15,24 +15,22 @@ mod pointwise;
 mod router;
 mod run;
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use moeflux::provider::backend::Backend;
 use moeflux::provider::backend::reference::ReferenceBackend;
 use moeflux::provider::error::Result;
-use moeflux::provider::ops::{LayerState, Workspace};
+use moeflux::provider::ops::Workspace;
 use moeflux::provider::weights::Weights;
-use moeflux_kernels::KernelTable;
+use moeflux_kernels::{BlockKind, KernelTable};
 
 use crate::random::{Rng, seeds};
-use crate::under_test::BACKENDS;
 use case::Case;
 use run::{Outcome, Run, Schedule, nmse, steps};
 
 /// What the others are compared with.
-pub(crate) const REFERENCE: BackendUnderTest = BackendUnderTest {
+pub const REFERENCE: BackendUnderTest = BackendUnderTest {
     name: "reference",
     make: |weights, (workspace, n_rows_max), _| {
         Ok(Box::new(ReferenceBackend::new(weights, workspace, n_rows_max)?))
@@ -45,32 +43,34 @@ pub(crate) const REFERENCE: BackendUnderTest = BackendUnderTest {
 };
 
 /// A backend and what is asked of it.
-#[derive(Clone, Copy)]
-pub(crate) struct BackendUnderTest {
-    pub(crate) name: &'static str,
-    pub(crate) make: Make,
+#[derive(Clone, Copy, Debug)]
+pub struct BackendUnderTest {
+    /// Its name in messages.
+    pub name: &'static str,
+    /// Makes it.
+    pub make: Make,
     /// Largest normalised mean square error against the reference.
-    pub(crate) limit: fn(Arithmetic) -> f64,
+    pub limit: fn(Arithmetic) -> f64,
     /// Whether the same tokens in other steps must give the same bits of outputs, routes and
     /// states; else outputs may differ as much as from the reference, as on devices that sum in an
     /// order that depends on the shape.
-    pub(crate) is_exact: bool,
+    pub is_exact: bool,
     /// Whether it takes kernels of the CPU, all of which must give the same.
-    pub(crate) has_tables: bool,
+    pub has_tables: bool,
     /// Which cases it is asked to run.
-    pub(crate) covers: fn(&Maker) -> bool,
+    pub covers: fn(&Maker) -> bool,
     /// Of so many cases one is also run in other steps, saved, restored and reset: a case takes
     /// seconds on a driver that computes in software.
-    pub(crate) steps_of_one_in: u64,
+    pub steps_of_one_in: u64,
 }
 
 /// How a backend is made: for a workspace and so many rows, by these kernels if it takes any.
-pub(crate) type Make =
+pub type Make =
     fn(Arc<Weights>, (&Workspace, usize), &'static KernelTable) -> Result<Box<dyn Backend>>;
 
 /// What an op's error comes from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Arithmetic {
+pub enum Arithmetic {
     /// Values are copied, or are sums of two values: one rounding, the same everywhere.
     Copy,
     /// Values go through a few operations and functions.
@@ -100,11 +100,12 @@ fn limit_of_f32(arithmetic: Arithmetic) -> f64 {
 }
 
 /// Makes cases of one kind.
-pub(crate) struct Maker {
+#[derive(Debug)]
+pub struct Maker {
     /// The op under test, as [`moeflux::provider::ops::Op::name`] calls it.
-    pub(crate) op: &'static str,
+    pub op: &'static str,
     /// What is special about the cases.
-    pub(crate) what: &'static str,
+    pub what: &'static str,
     n_cases: u64,
     arithmetic: Arithmetic,
     make: fn(u64) -> Case,
@@ -112,35 +113,139 @@ pub(crate) struct Maker {
 
 impl Maker {
     /// Every op that its cases run.
-    pub(crate) fn op_names(&self) -> Vec<&'static str> {
+    pub fn op_names(&self) -> Vec<&'static str> {
         (self.make)(0).op_names()
     }
 }
 
-/// The makers of all topics, and a test of each topic.
-macro_rules! topics {
-    ($($test:ident: $topic:ident;)*) => {
-        fn makers() -> impl Iterator<Item = &'static Maker> {
-            [$($topic::MAKERS),*].into_iter().flatten()
+/// The backends that a program of tests compares with the reference.
+pub trait Suite: 'static {
+    /// The backends.
+    const BACKENDS: &'static [BackendUnderTest];
+    /// The kinds of blocks that all of them read.
+    const BLOCK_KINDS: &'static [BlockKind];
+}
+
+/// A group of ops.
+#[derive(Clone, Copy, Debug)]
+pub enum Topic {
+    /// Products with weights, and rows of tables.
+    Products,
+    /// Element by element, and norms.
+    Pointwise,
+    /// Attention over keys and values or latents.
+    Attention,
+    /// Gated delta rules.
+    Delta,
+    /// Choices of experts.
+    Routers,
+    /// Products with experts.
+    Experts,
+    /// Products with blocks that carry their own scales, as GGUF files have them.
+    Blocks,
+    /// Experts in such blocks.
+    ExpertsInBlocks,
+}
+
+impl Topic {
+    const ALL: [Self; 8] = [
+        Self::Products,
+        Self::Pointwise,
+        Self::Attention,
+        Self::Delta,
+        Self::Routers,
+        Self::Experts,
+        Self::Blocks,
+        Self::ExpertsInBlocks,
+    ];
+
+    fn makers<S: Suite>(self) -> &'static [Maker] {
+        match self {
+            Self::Products => linear::MAKERS,
+            Self::Pointwise => pointwise::MAKERS,
+            Self::Attention => attention::MAKERS,
+            Self::Delta => delta::MAKERS,
+            Self::Routers => router::MAKERS,
+            Self::Experts => experts::MAKERS,
+            Self::Blocks => blocks::products::<S>(),
+            Self::ExpertsInBlocks => blocks::experts_in_blocks::<S>(),
+        }
+    }
+
+    /// Checks every case of the topic on every backend. All checks of one case run in a row,
+    /// because devices compile kernels for each.
+    pub fn check<S: Suite>(self) {
+        for backend in S::BACKENDS {
+            for_each_case(backend, self.makers::<S>().iter(), |which, case| {
+                let expected = REFERENCE.run(case, Schedule::AtOnce);
+                let outcome = backend.run(case, Schedule::Random(which.seed));
+                let limit = (backend.limit)(which.maker.arithmetic);
+                assert_close(which, "against the reference", &outcome, &expected, limit);
+                if !which.seed.is_multiple_of(backend.steps_of_one_in) {
+                    return;
+                }
+                backend.check_steps(which, case, &outcome);
+                if !case.state.layers.is_empty() {
+                    backend.check_state(which, case, &outcome);
+                }
+            });
+        }
+    }
+}
+
+/// The tests of a [`Suite`]: one for each topic, and one for the CPU's kernel tables.
+#[macro_export]
+macro_rules! test_ops {
+    ($suite:ty) => {
+        #[test]
+        fn products() {
+            $crate::ops::Topic::Products.check::<$suite>();
         }
 
-        $(
-            #[test]
-            fn $test() {
-                check_topic($topic::MAKERS);
-            }
-        )*
+        #[test]
+        fn values_and_norms() {
+            $crate::ops::Topic::Pointwise.check::<$suite>();
+        }
+
+        #[test]
+        fn attentions() {
+            $crate::ops::Topic::Attention.check::<$suite>();
+        }
+
+        #[test]
+        fn delta_rules() {
+            $crate::ops::Topic::Delta.check::<$suite>();
+        }
+
+        #[test]
+        fn routers() {
+            $crate::ops::Topic::Routers.check::<$suite>();
+        }
+
+        #[test]
+        fn routed_experts() {
+            $crate::ops::Topic::Experts.check::<$suite>();
+        }
+
+        #[test]
+        fn products_with_blocks() {
+            $crate::ops::Topic::Blocks.check::<$suite>();
+        }
+
+        #[test]
+        fn experts_in_blocks() {
+            $crate::ops::Topic::ExpertsInBlocks.check::<$suite>();
+        }
+
+        #[test]
+        fn every_table_gives_the_bits_of_the_best() {
+            $crate::ops::check_tables::<$suite>();
+        }
     };
 }
 
-topics! {
-    products: linear;
-    values_and_norms: pointwise;
-    attentions: attention;
-    delta_rules: delta;
-    routers: router;
-    routed_experts: experts;
-    blocks_of_files: blocks;
+fn makers<S: Suite>() -> impl Iterator<Item = &'static Maker> {
+    Topic::ALL.into_iter().flat_map(Topic::makers::<S>)
 }
 
 /// Says which case failed, and how to see it again.
@@ -269,26 +374,6 @@ fn worst_of<'a>(
     })
 }
 
-/// Every case of a topic, on every backend. All that is asked of a case is asked at once, while its
-/// kernels are there: devices compile some for each.
-fn check_topic(makers: &'static [Maker]) {
-    for backend in BACKENDS {
-        for_each_case(backend, makers.iter(), |which, case| {
-            let expected = REFERENCE.run(case, Schedule::AtOnce);
-            let outcome = backend.run(case, Schedule::Random(which.seed));
-            let limit = (backend.limit)(which.maker.arithmetic);
-            assert_close(which, "against the reference", &outcome, &expected, limit);
-            if !which.seed.is_multiple_of(backend.steps_of_one_in) {
-                return;
-            }
-            backend.check_steps(which, case, &outcome);
-            if !case.state.layers.is_empty() {
-                backend.check_state(which, case, &outcome);
-            }
-        });
-    }
-}
-
 /// All tables but the best, which the other tests take: those of this CPU, and those of units that
 /// it may lack, done by other means.
 fn other_tables() -> impl Iterator<Item = &'static KernelTable> {
@@ -297,10 +382,10 @@ fn other_tables() -> impl Iterator<Item = &'static KernelTable> {
     tables.filter(move |table| table.name() != best)
 }
 
-#[test]
-fn every_table_gives_the_bits_of_the_best() {
-    for backend in BACKENDS.iter().filter(|it| it.has_tables) {
-        for_each_case(backend, makers(), |which, case| {
+/// Checks that all kernel tables give the bits of the best one.
+pub fn check_tables<S: Suite>() {
+    for backend in S::BACKENDS.iter().filter(|it| it.has_tables) {
+        for_each_case(backend, makers::<S>(), |which, case| {
             let expected = backend.run(case, Schedule::AtOnce);
             for table in other_tables() {
                 let mut device = backend.backend_by(table, case);
@@ -316,44 +401,64 @@ fn every_table_gives_the_bits_of_the_best() {
     }
 }
 
-#[test]
-fn every_op_has_a_case() {
-    let covered: BTreeSet<&str> = makers().map(|maker| maker.op).collect();
-    let source = include_str!("../../../src/ops/mod.rs");
-    // The arms of `Op::name`: `Self::MatMul(_) => "matmul",`.
-    let arms = source.lines().filter(|line| line.contains("(_) => \""));
-    let names: BTreeSet<&str> = arms.filter_map(|line| line.split('"').nth(1)).collect();
-    assert!(names.len() >= 17, "the arms of Op::name were found: {names:?}");
-    assert_eq!(covered, names, "makers on the left, ops on the right");
-    for maker in makers() {
-        let ops = maker.op_names();
-        assert!(ops.contains(&maker.op), "{} ({}) runs {ops:?}", maker.op, maker.what);
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use moeflux::provider::ops::LayerState;
+
+    use super::*;
+
+    struct Every;
+
+    impl Suite for Every {
+        const BACKENDS: &'static [BackendUnderTest] = &[REFERENCE];
+        const BLOCK_KINDS: &'static [BlockKind] = &BlockKind::ALL;
     }
-}
 
-#[test]
-fn cases_have_history_and_company() {
-    let is_stateful = |case: &Case| !case.state.layers.is_empty();
-    let cases = || makers().flat_map(|maker| (0..maker.n_cases).map(maker.make));
-    let n_with = |what: &dyn Fn(&Case) -> bool| cases().filter(|case| what(case)).count();
-    assert!(n_with(&|case| is_stateful(case) && case.sessions.len() > 1) >= 20);
-    assert!(n_with(&|case| is_stateful(case) && case.n_tokens() > 256) >= 2);
-    let has_kind =
-        |case: &Case, wanted: fn(&LayerState) -> bool| case.state.layers.iter().any(wanted);
-    assert!(n_with(&|case| has_kind(case, |it| matches!(it, LayerState::Latent { .. }))) > 4);
-}
+    #[test]
+    fn every_op_has_a_case() {
+        let covered: BTreeSet<&str> = makers::<Every>().map(|maker| maker.op).collect();
+        let source = include_str!("../../../moeflux/src/ops/mod.rs");
+        // The arms of `Op::name`: `Self::MatMul(_) => "matmul",`.
+        let arms = source.lines().filter(|line| line.contains("(_) => \""));
+        let names: BTreeSet<&str> = arms.filter_map(|line| line.split('"').nth(1)).collect();
+        assert!(names.len() >= 17, "the arms of Op::name were found: {names:?}");
+        assert_eq!(covered, names, "makers on the left, ops on the right");
+        for maker in makers::<Every>() {
+            let ops = maker.op_names();
+            assert!(ops.contains(&maker.op), "{} ({}) runs {ops:?}", maker.op, maker.what);
+        }
+    }
 
-#[test]
-fn the_measure_sees_what_differs() {
-    let error = |values: &[f32], expected: &[f32]| nmse(values.iter(), expected.iter());
-    let same = error(&[1.0, f32::INFINITY, f32::NAN], &[1.0, f32::INFINITY, f32::NAN]);
-    assert!(same <= 0.0, "equal values differ by {same}");
-    assert!((error(&[3.0, 4.5], &[3.0, 4.0]) - 0.01).abs() < 1e-12);
-    for (value, expected) in
-        [(f32::NAN, 1.0), (1.0, f32::NAN), (f32::INFINITY, 1.0), (1.0, f32::INFINITY), (1.0, 0.0)]
-    {
-        let error = error(&[value], &[expected]);
-        let is_small = error <= 1e9;
-        assert!(!is_small, "{value} for {expected}: {error}");
+    #[test]
+    fn cases_have_history_and_company() {
+        let is_stateful = |case: &Case| !case.state.layers.is_empty();
+        let cases = || makers::<Every>().flat_map(|maker| (0..maker.n_cases).map(maker.make));
+        let n_with = |what: &dyn Fn(&Case) -> bool| cases().filter(|case| what(case)).count();
+        assert!(n_with(&|case| is_stateful(case) && case.sessions.len() > 1) >= 20);
+        assert!(n_with(&|case| is_stateful(case) && case.n_tokens() > 256) >= 2);
+        let has_kind =
+            |case: &Case, wanted: fn(&LayerState) -> bool| case.state.layers.iter().any(wanted);
+        assert!(n_with(&|case| has_kind(case, |it| matches!(it, LayerState::Latent { .. }))) > 4);
+    }
+
+    #[test]
+    fn the_measure_sees_what_differs() {
+        let error = |values: &[f32], expected: &[f32]| nmse(values.iter(), expected.iter());
+        let same = error(&[1.0, f32::INFINITY, f32::NAN], &[1.0, f32::INFINITY, f32::NAN]);
+        assert!(same <= 0.0, "equal values differ by {same}");
+        assert!((error(&[3.0, 4.5], &[3.0, 4.0]) - 0.01).abs() < 1e-12);
+        for (value, expected) in [
+            (f32::NAN, 1.0),
+            (1.0, f32::NAN),
+            (f32::INFINITY, 1.0),
+            (1.0, f32::INFINITY),
+            (1.0, 0.0),
+        ] {
+            let error = error(&[value], &[expected]);
+            let is_small = error <= 1e9;
+            assert!(!is_small, "{value} for {expected}: {error}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Tests that need a GPU, on a machine that has none: they are skipped, and say so.
+//! Tests that need a GPU: on a machine without one they end at once and say so.
 
 use std::io::{Write as _, stderr};
 use std::sync::OnceLock;
@@ -9,26 +9,27 @@ const NONE: &str = "no adapter for Vulkan, Metal or DX12 was found. On Linux, \
     `apt-get install mesa-vulkan-drivers libvulkan1` installs one in software.";
 
 /// Ends a test where there is no GPU.
+#[macro_export]
 macro_rules! needs_gpu {
     () => {
-        if !$crate::needs_gpu::has_gpu() {
+        if !$crate::gpu::has_gpu(env!("CARGO_PKG_NAME")) {
             return;
         }
     };
 }
-pub(crate) use needs_gpu;
 
-/// Whether there is an adapter, a software driver being one. The first to ask where there is none
-/// tells the user, or fails if `MOEFLUX_REQUIRE_GPU` is set, as `./test.sh` does.
-pub(crate) fn has_gpu() -> bool {
+/// Whether there is an adapter, possibly a software driver. Where there is none, the first call
+/// says that tests of `crate_name` are skipped, or panics if `MOEFLUX_REQUIRE_GPU` is set, as in
+/// `./test.sh`.
+pub fn has_gpu(crate_name: &str) -> bool {
     static HAS_GPU: OnceLock<bool> = OnceLock::new();
     *HAS_GPU.get_or_init(|| {
         let is_there = !adapters().is_empty();
         assert!(is_there || !is_required(), "MOEFLUX_REQUIRE_GPU is set, and {NONE}");
         if !is_there {
-            // Not by `eprintln!`: the harness shows what that prints for tests that fail only.
-            let program = env!("CARGO_PKG_NAME");
-            writeln!(stderr(), "\n{program}: SKIPPED every test that needs a GPU: {NONE}").unwrap();
+            // Not by `eprintln!`: the harness shows its text for failed tests only.
+            let line = format!("\n{crate_name}: SKIPPED every test that needs a GPU: {NONE}\n");
+            stderr().write_all(line.as_bytes()).unwrap();
         }
         is_there
     })

@@ -21,7 +21,7 @@ use moeflux_io::{
 use crate::temp_dir::TempDir;
 
 /// Faults that go away when a read is repeated.
-pub(crate) fn transient(seed: u64) -> Faults {
+pub fn transient(seed: u64) -> Faults {
     Faults {
         seed,
         n_short: 120,
@@ -35,7 +35,7 @@ pub(crate) fn transient(seed: u64) -> Faults {
 }
 
 /// The packed form of a checkpoint, whose records have checksums.
-pub(crate) fn packed(dir: &Path) -> TempDir {
+pub fn packed(dir: &Path) -> TempDir {
     let packed = TempDir::new();
     let options =
         PackOptions { params: None, fate: SourceFate::Kept, n_threads: NonZeroUsize::MIN };
@@ -46,26 +46,28 @@ pub(crate) fn packed(dir: &Path) -> TempDir {
 
 /// A checkpoint on simulated drives.
 #[derive(Clone, Debug)]
-pub(crate) struct Simulated<'a> {
-    pub(crate) dir: &'a Path,
-    pub(crate) faults: Faults,
+pub struct Simulated<'a> {
+    /// The checkpoint.
+    pub dir: &'a Path,
+    /// Of the first drive.
+    pub faults: Faults,
     /// Of the mirror, if there is one.
-    pub(crate) mirror: Option<Faults>,
+    pub mirror: Option<Faults>,
     /// Exchanges the faults of the first drive.
-    pub(crate) switch: FaultSwitch,
+    pub switch: FaultSwitch,
     /// Of both.
-    pub(crate) block_bytes: usize,
+    pub block_bytes: usize,
 }
 
 impl<'a> Simulated<'a> {
     /// On one drive with these faults.
-    pub(crate) fn new(dir: &'a Path, faults: Faults) -> Self {
+    pub fn new(dir: &'a Path, faults: Faults) -> Self {
         let (switch, block_bytes) = (FaultSwitch::default(), BLOCK_BYTES);
         Self { dir, faults, mirror: None, switch, block_bytes }
     }
 
     /// An engine over it.
-    pub(crate) fn open(&self, config: &EngineConfig) -> Engine {
+    pub fn open(&self, config: &EngineConfig) -> Engine {
         let Self { dir, faults, mirror, switch, block_bytes } = self.clone();
         let clock = VirtualClock::default();
         let maker = SimulatedDrives { faults, mirror, switch, block_bytes, clock };
@@ -109,7 +111,7 @@ impl DriveMaker for SimulatedDrives {
 }
 
 /// Whether what came out is what should, or else an error that names expert, layer, file and bytes.
-pub(crate) fn is_right<T: PartialEq>(outcome: &Result<T>, expected: &T, what: &str) -> bool {
+pub fn is_right<T: PartialEq>(outcome: &Result<T>, expected: &T, what: &str) -> bool {
     match outcome {
         Ok(found) => {
             assert!(found == expected, "{what}: other logits");

@@ -10,18 +10,19 @@ use moeflux::provider::ids::TokenId;
 use moeflux::provider::session::{Session, Wanted};
 
 /// A golden case: a tiny checkpoint and the logits that another implementation computes for it.
-pub(crate) struct Case {
+#[derive(Debug)]
+pub struct Case {
     /// Its folder.
-    pub(crate) dir: PathBuf,
+    pub dir: PathBuf,
     /// What is fed.
-    pub(crate) tokens: Vec<TokenId>,
+    pub tokens: Vec<TokenId>,
     /// `[n_tokens, vocab]`.
-    pub(crate) logits: Vec<Vec<f32>>,
+    pub logits: Vec<Vec<f32>>,
 }
 
 impl Case {
     /// The case of this name.
-    pub(crate) fn load(name: &str) -> Self {
+    pub fn load(name: &str) -> Self {
         let dir = golden_dir().join(name);
         let tokens = read_tokens(&dir.join("tokens.json"));
         let logits = read_npy(&dir.join("logits.npy"));
@@ -30,7 +31,7 @@ impl Case {
     }
 
     /// The model in the box on a held-out page, with the logits of every 32nd token alone.
-    pub(crate) fn demo() -> (Self, usize) {
+    pub fn demo() -> (Self, usize) {
         let dir = golden_dir().join("../crates/moeflux-demo/model");
         let tokens = read_tokens(&golden_dir().join("demo-tokens.json"));
         let logits = read_npy(&golden_dir().join("demo-logits.npy"));
@@ -40,7 +41,7 @@ impl Case {
 }
 
 /// Names of all golden cases that run as they are, sorted.
-pub(crate) fn case_names() -> Vec<String> {
+pub fn case_names() -> Vec<String> {
     let entries = std::fs::read_dir(golden_dir()).unwrap();
     let is_case = |entry: &DirEntry| entry.path().join("tokens.json").exists();
     let folders = entries.map(|entry| entry.unwrap()).filter(is_case);
@@ -51,17 +52,21 @@ pub(crate) fn case_names() -> Vec<String> {
 }
 
 /// The repository's `golden/`.
-pub(crate) fn golden_dir() -> PathBuf {
+pub fn golden_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden")
 }
 
-/// Feeds tokens and collects all their logits.
-pub(crate) fn feed_all(session: &mut Session, tokens: &[TokenId]) -> Vec<Vec<f32>> {
+/// Feeds tokens and collects all their logits; panics if that fails.
+pub fn feed_all(session: &mut Session, tokens: &[TokenId]) -> Vec<Vec<f32>> {
     try_feed_all(session, tokens).unwrap()
 }
 
-/// The same, where that may fail.
-pub(crate) fn try_feed_all(session: &mut Session, tokens: &[TokenId]) -> Result<Vec<Vec<f32>>> {
+/// Feeds tokens and collects all their logits.
+///
+/// # Errors
+///
+/// Those of [`Session::feed`].
+pub fn try_feed_all(session: &mut Session, tokens: &[TokenId]) -> Result<Vec<Vec<f32>>> {
     let mut rows = Vec::new();
     let watch = &mut |_| ControlFlow::Continue(());
     session.feed(tokens, Wanted::All, watch, &mut |_, logits| {
@@ -72,7 +77,7 @@ pub(crate) fn try_feed_all(session: &mut Session, tokens: &[TokenId]) -> Result<
 }
 
 /// Writes a value to all places of a tensor.
-pub(crate) fn fill_tensor(dir: &Path, name: &str, value: f32) {
+pub fn fill_tensor(dir: &Path, name: &str, value: f32) {
     let checkpoint = Checkpoint::open(dir).unwrap();
     let entry = checkpoint.tensors.get(name).expect(name);
     let path = &checkpoint.files[entry.file_idx].path;
@@ -115,22 +120,22 @@ fn read_npy(path: &Path) -> Vec<Vec<f32>> {
 
 /// How far logits are from a reference.
 #[derive(Debug)]
-pub(crate) struct Distance {
+pub struct Distance {
     /// Largest absolute difference.
-    pub(crate) max_abs: f64,
+    pub max_abs: f64,
     /// Sum of squared differences by sum of squared references.
-    pub(crate) nmse: f64,
+    pub nmse: f64,
     /// Share of rows whose largest logit is the same.
-    pub(crate) top1: f64,
+    pub top1: f64,
     /// Mean share of the 20 largest that are the same.
-    pub(crate) top20: f64,
+    pub top20: f64,
     /// Mean KL(reference || tested).
-    pub(crate) kl: f64,
+    pub kl: f64,
 }
 
 impl Distance {
     /// The distance of `tested` from `reference`.
-    pub(crate) fn between(tested: &[Vec<f32>], reference: &[Vec<f32>]) -> Self {
+    pub fn between(tested: &[Vec<f32>], reference: &[Vec<f32>]) -> Self {
         assert_eq!(tested.len(), reference.len(), "rows");
         let n_rows = reference.len() as f64;
         let (mut max_abs, mut error, mut norm) = (0.0_f64, 0.0, 0.0);
@@ -162,7 +167,7 @@ impl Distance {
 
     /// What exceeds the limits for f32 arithmetic. Independent implementations differ by 2e-6 to
     /// 3e-5 (once 1.8e-4) and NMSE 3e-13 to 5e-12 (once 3e-11).
-    pub(crate) fn beyond_f32_limits(&self) -> Option<String> {
+    pub fn beyond_f32_limits(&self) -> Option<String> {
         let is_within = self.max_abs <= 5e-4
             && self.nmse <= 1e-9
             && self.top1 >= 1.0

@@ -11,7 +11,8 @@ use moeflux::provider::ops::{Embed, Heads, LayerState, Op, Plan, RowSet, StateSp
 use moeflux::provider::weights::{ExpertView, OwnedMatrix, Weights};
 use moeflux_kernels::{FloatKind, Matrix, MatrixKind, MatrixLayout};
 
-use crate::random::{Rng, matrix_parts};
+use crate::matrices::matrix_parts;
+use crate::random::Rng;
 
 /// A session of a case: its tokens are `first_token ..` `+ n_tokens`.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! The backends of the engine that the suite of ops runs on, and how far each may be off.
+//! The suite of ops on the engine's backends, and how far each may be off.
 
 use std::sync::Arc;
 
@@ -8,14 +8,19 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ops::Workspace;
 use moeflux::provider::weights::Weights;
 use moeflux_kernels::{BlockKind, KernelTable};
+use moeflux_testing::ops::{Arithmetic, BackendUnderTest, REFERENCE, Suite};
 
-use crate::ops::{Arithmetic, BackendUnderTest, REFERENCE};
+/// The backends of the engine, which read blocks of all kinds.
+struct Engine;
 
-/// The blocks that they all read.
-pub(crate) const BLOCK_KINDS: &[BlockKind] = &BlockKind::ALL;
+impl Suite for Engine {
+    const BACKENDS: &'static [BackendUnderTest] = BACKENDS;
+    const BLOCK_KINDS: &'static [BlockKind] = &BlockKind::ALL;
+}
 
-/// The backends under test.
-pub(crate) const BACKENDS: &[BackendUnderTest] = &[
+moeflux_testing::test_ops!(Engine);
+
+const BACKENDS: &[BackendUnderTest] = &[
     REFERENCE,
     BackendUnderTest {
         name: "cpu",

@@ -1,84 +1,14 @@
-//! Random numbers and weights from a seed: the same on every machine, so that a failure's seed
-//! is all that is needed to see it again.
-
-use std::ops::Range;
+//! Random weights from a seed, in every kind of storage.
 
 use half::{bf16, f16};
 use moeflux_kernels::{
     Affine, Biases, BlockKind, FloatKind, Fp8, Fp8Spread, MatrixKind, MatrixLayout, ScaleKind,
 };
 
-/// Seeds of a suite that draws `n` of them in `./test.sh`. With `MOEFLUX_SEEDS`, a suite that draws
-/// 200 draws so many instead, and others more in proportion.
-#[expect(clippy::disallowed_methods, reason = "a test's own variable: see TESTING.md")]
-pub(crate) fn seeds(n: u64) -> Range<u64> {
-    const USUAL: u64 = 200;
-    let wanted = std::env::var("MOEFLUX_SEEDS").map_or(USUAL, |it| it.parse().expect("a number"));
-    0..(n * wanted.max(USUAL)).div_ceil(USUAL)
-}
-
-/// The SplitMix64 generator.
-#[derive(Debug)]
-pub(crate) struct Rng {
-    state: u64,
-}
-
-impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self { state: seed }
-    }
-
-    pub(crate) fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number in `0 .. n`.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        let rest = self.bits() % u64::try_from(n).expect("a small count");
-        usize::try_from(rest).expect("less than a count")
-    }
-
-    /// A number in `first ..= last`.
-    pub(crate) fn between(&mut self, first: usize, last: usize) -> usize {
-        first + self.below(last - first + 1)
-    }
-
-    pub(crate) fn coin(&mut self) -> bool {
-        self.below(2) == 1
-    }
-
-    pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len())]
-    }
-
-    /// A number in `0.0 .. 1.0`, of 24 bits.
-    pub(crate) fn fraction(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / (1_u32 << 24) as f32
-    }
-
-    /// Mean 0, variance 1, within a few deviations.
-    pub(crate) fn normal(&mut self) -> f32 {
-        // The sum of 12 fractions has variance 1.
-        (0..12).map(|_| self.fraction()).sum::<f32>() - 6.0
-    }
-
-    pub(crate) fn normals(&mut self, n: usize, factor: f32) -> Vec<f32> {
-        (0..n).map(|_| self.normal() * factor).collect()
-    }
-
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
-        for idx in (1..items.len()).rev() {
-            items.swap(idx, self.below(idx + 1));
-        }
-    }
-}
+use crate::random::Rng;
 
 /// Every way that weights can be stored but in blocks that carry their own scales.
-pub(crate) fn all_kinds() -> Vec<MatrixKind> {
+pub fn all_kinds() -> Vec<MatrixKind> {
     const FLOATS: [FloatKind; 3] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
     let mut kinds: Vec<MatrixKind> = FLOATS.map(MatrixKind::Float).to_vec();
     let block = |(n_rows, n_cols)| Fp8Spread::Block { n_rows, n_cols };
@@ -106,7 +36,7 @@ pub(crate) fn all_kinds() -> Vec<MatrixKind> {
 }
 
 /// A number of columns near `n_cols` that rows of this kind can have.
-pub(crate) fn fitting_cols(kind: MatrixKind, n_cols: usize) -> usize {
+pub fn fitting_cols(kind: MatrixKind, n_cols: usize) -> usize {
     match kind {
         MatrixKind::Affine(affine) => n_cols.next_multiple_of(usize::from(affine.group)),
         MatrixKind::Block(block) => n_cols.next_multiple_of(block.block_cols()),
@@ -115,7 +45,7 @@ pub(crate) fn fitting_cols(kind: MatrixKind, n_cols: usize) -> usize {
 }
 
 /// Codes, scales and biases whose products with normal inputs are about normal.
-pub(crate) fn matrix_parts(rng: &mut Rng, layout: MatrixLayout) -> [Vec<u8>; 3] {
+pub fn matrix_parts(rng: &mut Rng, layout: MatrixLayout) -> [Vec<u8>; 3] {
     let factor = 1.0 / (layout.n_cols as f32).sqrt();
     let n_values = layout.n_rows * layout.n_cols;
     match layout.kind {

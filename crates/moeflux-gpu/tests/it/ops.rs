@@ -1,4 +1,4 @@
-//! The GPU backend as the suite of ops sees it.
+//! The suite of ops on the GPU backend.
 
 use std::sync::Arc;
 
@@ -10,16 +10,22 @@ use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::{GpuConfig, Matrices};
 use moeflux_gpu::kernels::BLOCKS;
 use moeflux_kernels::BlockKind;
+use moeflux_testing::gpu;
+use moeflux_testing::ops::{BackendUnderTest, REFERENCE, Suite};
 
-use crate::needs_gpu::has_gpu;
-use crate::ops::{BackendUnderTest, REFERENCE};
-use crate::support::gpu;
+use crate::support;
 
-/// The blocks that it reads.
-pub(crate) const BLOCK_KINDS: &[BlockKind] = &BLOCKS;
+/// The GPU backend, with everything that the adapter has and with the least.
+struct Gpu;
 
-/// The backends under test: with all that the adapter has, and with the least.
-pub(crate) const BACKENDS: &[BackendUnderTest] = &[
+impl Suite for Gpu {
+    const BACKENDS: &'static [BackendUnderTest] = BACKENDS;
+    const BLOCK_KINDS: &'static [BlockKind] = &BLOCKS;
+}
+
+moeflux_testing::test_ops!(Gpu);
+
+const BACKENDS: &[BackendUnderTest] = &[
     BackendUnderTest {
         name: "gpu",
         make: |weights, sizes, _| made(weights, sizes, GpuConfig::default()),
@@ -40,7 +46,9 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         // Each factor has a relative error of at most 2^-11, squared 2.4e-7.
         limit: |_| 1e-5,
         // Without a unit, its kernels are those of the backend above.
-        covers: |maker| rounds(maker.op) && has_gpu() && gpu().facts().matrix_edge.is_some(),
+        covers: |maker| {
+            rounds(maker.op) && has_gpu() && support::gpu().facts().matrix_edge.is_some()
+        },
         ..REFERENCE
     },
     BackendUnderTest {
@@ -53,7 +61,9 @@ pub(crate) const BACKENDS: &[BackendUnderTest] = &[
         steps_of_one_in: 4,
         limit: |_| 1e-5,
         // Where the adapter has a unit, the backend above has tested all that is around it.
-        covers: |maker| rounds(maker.op) && has_gpu() && gpu().facts().matrix_edge.is_none(),
+        covers: |maker| {
+            rounds(maker.op) && has_gpu() && support::gpu().facts().matrix_edge.is_none()
+        },
         ..REFERENCE
     },
     BackendUnderTest {
@@ -75,7 +85,11 @@ fn made(
     config: GpuConfig,
 ) -> Result<Box<dyn Backend>> {
     let config = GpuConfig { expert_bytes_max: 8 << 20, ..config };
-    Ok(Box::new(GpuBackend::new(gpu(), &weights, workspace, n_rows_max, config)?))
+    Ok(Box::new(GpuBackend::new(support::gpu(), &weights, workspace, n_rows_max, config)?))
+}
+
+fn has_gpu() -> bool {
+    gpu::has_gpu(env!("CARGO_PKG_NAME"))
 }
 
 /// Whether an op has other kernels without subgroups, or is fused with others.

@@ -7,14 +7,10 @@
 
 #![expect(clippy::print_stdout, reason = "its address is all that it says")]
 
-#[expect(dead_code, clippy::unwrap_used, reason = "it is a part of the tests, which use the rest")]
-#[path = "../tests/it/server/mod.rs"]
-mod server;
-
 use std::io::Read as _;
 use std::path::Path;
 
-use server::{Access, Contents, File, HubServer};
+use moeflux_testing::hub::{Access, Contents, File, HubServer};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
