@@ -15,7 +15,9 @@ use crate::backend::cpu::CpuBackend;
 use crate::backend::reference::ReferenceBackend;
 use crate::backend::{Backend, DeviceNames, TierStats};
 use crate::blueprint::Blueprint;
-use crate::budget::{self, GrowthRoom, Layout, Memory, Placement, PromptRoom, SessionRoom};
+use crate::budget::{
+    self, Layout, Memory, Placement, PromptTerms, SessionRoom, SessionTerms, SlotLender,
+};
 use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
 use crate::error::{Error, Result};
 use crate::experts::stream::{
@@ -177,18 +179,15 @@ impl Engine {
         // Bytes read before a change and bytes read after it do not make one model.
         mirror.check_unchanged(&checkpoint)?;
         let expert_bytes = expert_bytes(&manifest, spec.layers.len());
-        // Another rank might not be able to lend the same slots.
-        let lends = config.ranks.is_none();
-        let prompt_room = prompt_room(&experts, (&spec, &plan), config, &layout);
-        let growth_room = growth_room(&experts, &spec, config, &layout);
+        let lender = slot_lender(&experts, (&spec, &plan), config, &layout);
         let group = group_of(config, agreed);
         if let Some(Group { link, .. }) = &group {
             backend = at_rank(backend, link, &plan);
         }
         let model = LoadedModel { spec, plan, expert_bytes, fingerprint, trace: None };
         let runtime = Runtime::new(model, backend, experts)
-            .with_prompt_room(prompt_room.filter(|_| lends))
-            .with_session_room(layout.session_room_bytes, growth_room.filter(|_| lends))
+            .with_session_bytes(layout.session_room_bytes)
+            .with_lender(lender)
             .with_group(group);
         Ok(Self {
             dir: dir.to_owned(),
@@ -323,9 +322,9 @@ impl Engine {
     /// Returns the rows of a step in a prompt of `n_tokens` tokens, if no other prompt is read.
     #[must_use]
     pub fn n_rows_of_prompt(&self, n_tokens: usize) -> usize {
-        let room = self.runtime.prompt_room();
-        let n_slots_gone = self.runtime.lock_to_clean_up().loans.n_slots_of_sessions;
-        let division = room.and_then(|room| room.division(n_tokens, n_slots_gone));
+        let n_slots_lent = self.runtime.lock_to_clean_up().loans.n_slots_of_sessions;
+        let lender = self.runtime.lender();
+        let division = lender.and_then(|lender| lender.division(n_tokens, n_slots_lent));
         division.map_or(self.n_rows_max, |division| division.n_rows)
     }
 
@@ -507,62 +506,41 @@ fn streamed(
     Stream::open(&model, drives, &config)
 }
 
-/// Returns what a long prompt may borrow. `None` if all experts are in memory or the length of
-/// steps is configured, and on devices, whose workspace is not in the same memory as the slots.
-fn prompt_room(
+/// Returns the slots that can lend memory to prompts and sessions; `None` on devices, whose memory
+/// is not that of slots, and on several ranks, where another one might not be able to lend as much.
+fn slot_lender(
     experts: &Experts,
     (spec, plan): (&ModelSpec, &ModelPlan),
     config: &EngineConfig,
     layout: &Layout,
-) -> Option<PromptRoom> {
+) -> Option<SlotLender> {
     let (Experts::Streaming(stream), Placement::Streaming { n_slots }) =
         (experts, layout.placement)
     else {
         return None;
     };
-    if config.device.is_some() || config.n_rows_max.is_some() {
+    if config.device.is_some() || config.ranks.is_some() {
         return None;
     }
     let stats = stream.stats();
-    // With the page cache, the pool keeps its slots; lending leaves memory to the system.
+    // With the page cache the pool keeps its slots, and only memory left to the system is lent.
     let is_direct = stream.caching() == Caching::Direct;
-    let n_slots_kept = if is_direct { 0 } else { stats.n_slots };
-    Some(PromptRoom {
+    let n_slots_min = spec.top_k_max().max(if is_direct { 0 } else { stats.n_slots });
+    // A configured length of steps is kept.
+    let prompts = config.n_rows_max.is_none().then(|| PromptTerms {
         workspace: plan.workspace.clone(),
         n_rows: layout.n_rows_max,
-        n_slots,
-        slot_bytes: stats.slot_bytes as u64,
-        n_slots_at_once: if is_direct { stream.n_slots_per_slab() } else { 1 },
-        n_slots_least: N_SLOTS_OF_PROMPT.max(spec.top_k_max()).max(n_slots_kept),
+        n_slots_min: n_slots_min.max(N_SLOTS_OF_PROMPT),
         n_experts: stats.n_experts,
-    })
-}
-
-/// Returns what growing sessions may borrow; `None` on devices, where sessions and slots are in
-/// different memories.
-fn growth_room(
-    experts: &Experts,
-    spec: &ModelSpec,
-    config: &EngineConfig,
-    layout: &Layout,
-) -> Option<GrowthRoom> {
-    let (Experts::Streaming(stream), Placement::Streaming { n_slots }) =
-        (experts, layout.placement)
-    else {
-        return None;
-    };
-    if config.device.is_some() {
-        return None;
-    }
-    let stats = stream.stats();
-    let is_direct = stream.caching() == Caching::Direct;
-    let n_slots_kept = if is_direct { 0 } else { stats.n_slots };
-    Some(GrowthRoom {
-        session_bytes: layout.session_room_bytes?,
+    });
+    let sessions =
+        layout.session_room_bytes.map(|session_bytes| SessionTerms { session_bytes, n_slots_min });
+    Some(SlotLender {
         n_slots,
         slot_bytes: stats.slot_bytes as u64,
         n_slots_at_once: if is_direct { stream.n_slots_per_slab() } else { 1 },
-        n_slots_least: spec.top_k_max().max(n_slots_kept),
+        prompts,
+        sessions,
     })
 }
 

@@ -223,8 +223,8 @@ pub mod config {
 /// Division of memory between the parts of a model.
 pub mod budget {
     pub use crate::budget::{
-        Division, GrowthRoom, Host, Layout, Memory, Placement, PromptRoom, UNSAID_BYTES,
-        n_experts_of_wave, step_bytes,
+        Division, Host, Layout, Memory, Placement, PromptTerms, SessionTerms, SlotLender,
+        UNSAID_BYTES, n_experts_of_wave, step_bytes,
     };
 }
 

@@ -7,7 +7,7 @@
 
 use moeflux::Error;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::budget::{Layout, Placement, PromptRoom, n_experts_of_wave};
+use moeflux::provider::budget::{Layout, Placement, SlotLender, n_experts_of_wave};
 
 use super::gives::{End, Gives};
 use super::routes::Routes;
@@ -264,10 +264,10 @@ impl Case<'_> {
     /// Forecasts a prompt in steps as the engine makes them: on a CPU, a long prompt borrows memory
     /// of experts, and each expert is read once for a step.
     fn prompt(&self, layout: &Layout, n_tokens: u64) -> Prompt {
-        let room = PromptRoom::planned(layout, self.blueprint);
-        let room = room.filter(|_| !self.gives.is_on_card() && self.gives.job.is_none());
+        let lender = SlotLender::planned(layout, self.blueprint);
+        let lender = lender.filter(|_| !self.gives.is_on_card() && self.gives.job.is_none());
         let n_rows_prompt = usize::try_from(n_tokens).unwrap_or(usize::MAX);
-        let division = room.and_then(|room| room.division(n_rows_prompt, 0));
+        let division = lender.and_then(|lender| lender.division(n_rows_prompt, 0));
         let n_rows = division.map_or(layout.n_rows_max, |it| it.n_rows) as u64;
         let n_lent = division.map_or(0, |it| it.n_slots_lent) as u64;
         let n_passes = n_tokens.div_ceil(n_rows.max(1));

@@ -5,13 +5,11 @@
 //! is too small is refused with the minimum that works.
 
 mod layout;
-mod prompt;
-mod growth;
+mod lender;
 
-pub use growth::{GrowthRoom, SessionRoom};
 pub(crate) use layout::PAGE_CACHE_SHARE;
 pub use layout::{Host, Layout, Memory, n_experts_of_wave, step_bytes};
-pub use prompt::{Division, PromptRoom};
+pub use lender::{Division, PromptTerms, SessionRoom, SessionTerms, SlotLender};
 
 use crate::config::Budget;
 use crate::error::{Error, Need, Remedy, Result};

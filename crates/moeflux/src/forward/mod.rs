@@ -76,7 +76,7 @@ pub(crate) struct Device {
     pub experts: Experts,
     /// Scratch for one row of any buffer.
     pub row: Vec<f32>,
-    /// Slots whose memory is lent.
+    /// Slots whose memory is lent, by borrower.
     pub loans: Loans,
     /// Number of running prompts with longer steps in memory lent by slots.
     pub n_borrowers: usize,
@@ -89,9 +89,9 @@ pub(crate) struct Device {
 /// Slots whose memory is lent, by borrower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Loans {
-    /// For longer steps of prompts.
+    /// To prompts, for longer steps.
     pub n_slots_of_prompts: usize,
-    /// For the state of sessions.
+    /// To sessions, for keys, values and states.
     pub n_slots_of_sessions: usize,
 }
 
@@ -138,8 +138,7 @@ impl Group {
 }
 
 impl Device {
-    /// Sets the number of slots lent from now on. Returns whether that was possible: see
-    /// [`Experts::lend`].
+    /// Changes what slots lend. Returns whether that was possible: see [`Experts::lend`].
     ///
     /// # Errors
     ///

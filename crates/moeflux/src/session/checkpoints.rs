@@ -14,7 +14,7 @@ use crate::forward::Device;
 use crate::ids::{LayerIdx, StateId};
 use crate::ops::{LayerState, StateSpec};
 use crate::session::Session;
-use crate::session::growth::with_room;
+use crate::session::loans::with_room;
 
 /// Default number of checkpoints per session: a system prompt, a document, two turns.
 pub const N_CHECKPOINTS_DEFAULT: usize = 4;
@@ -203,7 +203,7 @@ impl Session {
     /// Drops the checkpoint at `position`, if there is one.
     pub fn forget(&mut self, position: usize) {
         self.checkpoints.forget(position);
-        self.give_back();
+        self.shrink();
     }
 
     /// Returns the positions of all checkpoints, ascending.
@@ -218,7 +218,7 @@ impl Session {
         let n_over = self.checkpoints.kept.len().saturating_sub(n_max);
         self.checkpoints.kept.drain(..n_over);
         if n_over > 0 {
-            self.give_back();
+            self.shrink();
         }
     }
 }

@@ -9,9 +9,8 @@ mod feed;
 mod output;
 mod chunk;
 mod runtime;
-mod growth;
+mod loans;
 mod checkpoints;
-mod longer;
 mod step;
 mod whole;
 mod snapshot;
@@ -19,7 +18,7 @@ mod snapshot;
 pub use checkpoints::N_CHECKPOINTS_DEFAULT;
 pub use chunk::N_ROWS_BESIDE;
 pub use feed::{Feed, Wanted};
-pub use longer::LongerSteps;
+pub use loans::LongerSteps;
 pub use output::{OutputOf, StepOutput};
 pub use runtime::Runtime;
 pub use snapshot::{Snapshot, SnapshotHeader};
@@ -32,7 +31,7 @@ use crate::forward::Device;
 use crate::ids::{StateId, TokenId};
 use crate::session::checkpoints::Checkpoints;
 use crate::session::feed::check_context;
-use crate::session::growth::{shrink, with_room};
+use crate::session::loans::{shrink, with_room};
 
 /// One sequence of tokens on an engine. Several can exist at once, each on its own thread.
 #[derive(Debug)]
@@ -203,12 +202,12 @@ impl Session {
     fn cut(&mut self, len: usize) {
         self.tokens.truncate(len);
         self.checkpoints.drop_after(len);
-        self.give_back();
+        self.shrink();
     }
 
-    /// Returns to experts the memory that they lent for dropped checkpoints.
-    fn give_back(&self) {
-        if self.runtime.growth_room().is_some() {
+    /// Returns the memory of dropped checkpoints to slots.
+    fn shrink(&self) {
+        if self.runtime.lender().is_some() {
             shrink(&self.runtime, &mut self.runtime.lock_to_clean_up());
         }
     }

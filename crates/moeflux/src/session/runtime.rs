@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::room::Room;
 use crate::backend::{Backend, DeviceNames};
-use crate::budget::{GrowthRoom, PromptRoom, SessionRoom};
+use crate::budget::{SessionRoom, SlotLender};
 use crate::error::{Error, Result};
 use crate::experts::Experts;
 use crate::experts::stream::StreamStats;
@@ -29,10 +29,8 @@ pub struct Runtime {
     /// Lists of finished steps, reused by later ones, so that a token costs no allocation.
     chunks: Mutex<Vec<Chunk>>,
     outputs: Mutex<Vec<StepOutput>>,
-    /// `None` if slots lend nothing to prompts.
-    prompt_room: Option<PromptRoom>,
-    /// `None` if slots lend nothing to sessions.
-    growth_room: Option<GrowthRoom>,
+    /// `None` if slots lend no memory.
+    lender: Option<SlotLender>,
     /// Budget from which copies of recurrent state in host memory are booked.
     copies: Arc<Room>,
 }
@@ -61,8 +59,7 @@ impl Runtime {
             workspace: Arc::default(),
             chunks: Mutex::default(),
             outputs: Mutex::default(),
-            prompt_room: None,
-            growth_room: None,
+            lender: None,
             copies,
         }
     }
@@ -87,28 +84,18 @@ impl Runtime {
         follow(&self.model, &mut *self.lock()?)
     }
 
-    /// Sets the memory that long prompts may borrow from slots.
+    /// Limits the memory of sessions, while they borrow nothing.
     #[must_use]
-    pub fn with_prompt_room(mut self, prompt_room: Option<PromptRoom>) -> Self {
-        self.prompt_room = prompt_room;
-        self
-    }
-
-    /// Limits the memory of sessions to `session_bytes`, to which slots may add.
-    #[must_use]
-    pub fn with_session_room(
-        mut self,
-        session_bytes: Option<u64>,
-        growth_room: Option<GrowthRoom>,
-    ) -> Self {
+    pub fn with_session_bytes(self, session_bytes: Option<u64>) -> Self {
         self.lock_to_clean_up().backend.states().room().set_limit(session_bytes);
-        self.growth_room = growth_room;
         self
     }
 
-    /// Returns how slots add to the memory of sessions; `None` if they do not.
-    pub(super) fn growth_room(&self) -> Option<&GrowthRoom> {
-        self.growth_room.as_ref()
+    /// Lets prompts and sessions borrow the memory of slots.
+    #[must_use]
+    pub fn with_lender(mut self, lender: Option<SlotLender>) -> Self {
+        self.lender = lender;
+        self
     }
 
     /// Returns the budget from which copies of recurrent state in host memory are booked.
@@ -116,10 +103,10 @@ impl Runtime {
         &self.copies
     }
 
-    /// Returns what long prompts may borrow; `None` if nothing.
+    /// Returns the slots that can lend memory; `None` if none can.
     #[must_use]
-    pub fn prompt_room(&self) -> Option<&PromptRoom> {
-        self.prompt_room.as_ref()
+    pub fn lender(&self) -> Option<&SlotLender> {
+        self.lender.as_ref()
     }
 
     /// Returns the model.
@@ -139,10 +126,10 @@ impl Runtime {
     pub fn session_room(&self) -> SessionRoom {
         let device = self.lock_to_clean_up();
         let room = device.backend.states().room();
-        let growth = self.growth_room.as_ref();
+        let most_bytes = self.lender.as_ref().and_then(SlotLender::session_bytes_max);
         SessionRoom {
             booked_bytes: room.booked_bytes(),
-            limit_bytes: growth.map(GrowthRoom::most_bytes).or_else(|| room.limit_bytes()),
+            limit_bytes: most_bytes.or_else(|| room.limit_bytes()),
             n_slots_lent: device.loans.n_slots_of_sessions,
         }
     }

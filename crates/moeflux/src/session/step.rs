@@ -13,8 +13,7 @@ use crate::ops::{N_OUTPUTS_MAX, Purpose, RowKind};
 use crate::session::checkpoints::{RecurrentCopy, book_copy, check_copies};
 use crate::session::chunk::{Chunk, N_ROWS_BESIDE};
 use crate::session::feed::Feed;
-use crate::session::growth::{shrink, with_room};
-use crate::session::longer::give_back;
+use crate::session::loans::{end_longer_steps, shrink, with_room};
 use crate::session::output::StepOutput;
 use crate::session::runtime::Runtime;
 use crate::session::turns::Turn;
@@ -368,7 +367,7 @@ impl Drop for StepUnderWay<'_, '_> {
         if self.turn.is_some() {
             let mut device = self.runtime.lock_to_clean_up();
             device.held = None;
-            give_back(&self.runtime, &mut device);
+            end_longer_steps(&self.runtime, &mut device);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::session::Session;
 #[cfg(feature = "text")]
 use crate::session::chunk::N_ROWS_BESIDE;
 use crate::session::feed::{Feed, Wanted, check_tokens};
-use crate::session::longer::LongerSteps;
+use crate::session::loans::LongerSteps;
 use crate::session::output::{OutputOf, StepOutput};
 use crate::session::step::{StepUnderWay, step};
 

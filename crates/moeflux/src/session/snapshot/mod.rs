@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::ids::LayerIdx;
 use crate::ops::{LayerState, StateSpec};
 use crate::session::Session;
-use crate::session::growth::with_room;
+use crate::session::loans::with_room;
 use crate::session::runtime::Runtime;
 use crate::session::snapshot::sums::{Hashed, Hashing, not_read, not_written};
 

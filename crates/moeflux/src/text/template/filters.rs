@@ -345,7 +345,7 @@ fn groupby(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
     for group in keyed.chunk_by(|a, b| a.0.cmp(&b.0) == Ordering::Equal) {
         let mut pairs = group.iter().filter_map(|(_, pair)| values::items(pair));
         let members = pairs.clone().filter_map(|pair| pair.get(1).cloned()).collect();
-        let grouper = pairs.next_back().and_then(|pair| pair.first().cloned()).unwrap_or_default();
+        let grouper = pairs.next().and_then(|pair| pair.first().cloned()).unwrap_or_default();
         let members = values::list(meter, members)?;
         groups.push(values::sequence(meter, vec![grouper, members], Sequence::Group)?);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::backend::cpu::CpuBackend;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::budget::GrowthRoom;
+use moeflux::provider::budget::{SessionTerms, SlotLender};
 use moeflux::provider::error::Error;
 use moeflux::provider::experts::Experts;
 use moeflux::provider::experts::stream::{Drives, Stream, StreamConfig, StreamModel};
@@ -45,12 +45,12 @@ fn runtime_of(case: &Case, caching: Caching, is_limited: bool) -> Arc<Runtime> {
     let stream = Stream::open(&model, drives, &config).unwrap();
     let per_position = plan.state.bytes_per_position(Arithmetic::Int8.kv_kind());
     let session_bytes = 2 * plan.state.fixed_bytes() + per_position * CONTEXT as u64;
-    let room = GrowthRoom {
-        session_bytes,
+    let lender = SlotLender {
         n_slots: N_SLOTS,
         slot_bytes: session_bytes.div_ceil(3),
         n_slots_at_once: stream.n_slots_per_slab(),
-        n_slots_least: N_SLOTS - 6,
+        prompts: None,
+        sessions: Some(SessionTerms { session_bytes, n_slots_min: N_SLOTS - 6 }),
     };
     let model = LoadedModel {
         expert_bytes: vec![0; spec.layers.len()],
@@ -60,8 +60,8 @@ fn runtime_of(case: &Case, caching: Caching, is_limited: bool) -> Arc<Runtime> {
         trace: None,
     };
     let runtime = Runtime::new(model, Box::new(backend), Experts::Streaming(Box::new(stream)));
-    let room = is_limited.then_some(room);
-    Arc::new(runtime.with_session_room(room.map(|room| room.session_bytes), room))
+    let runtime = runtime.with_session_bytes(is_limited.then_some(session_bytes));
+    Arc::new(runtime.with_lender(is_limited.then_some(lender)))
 }
 
 fn n_slots(runtime: &Runtime) -> usize {

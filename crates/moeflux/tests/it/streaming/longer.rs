@@ -10,7 +10,7 @@ use moeflux::provider::backend::{
     Arithmetic, Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates,
 };
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::budget::{Division, PromptRoom, step_bytes};
+use moeflux::provider::budget::{Division, PromptTerms, SlotLender, step_bytes};
 use moeflux::provider::error::{Error, Result};
 use moeflux::provider::experts::stream::{Drives, Stream, StreamConfig, StreamModel};
 use moeflux::provider::experts::{Arrived, Experts};
@@ -147,14 +147,14 @@ fn runtime_of(case: &Case, caching: Caching, n_lent: Option<u64>) -> Option<(Arc
     let stream = Stream::open(&model, drives, &config).unwrap();
     let more_bytes =
         step_bytes(plan.workspace.bytes(N_PROMPT)) - step_bytes(plan.workspace.bytes(N_ROWS));
-    let room = n_lent.map(|n_lent| PromptRoom {
-        workspace: plan.workspace.clone(),
-        n_rows: N_ROWS,
+    let workspace = plan.workspace.clone();
+    let prompts = PromptTerms { workspace, n_rows: N_ROWS, n_slots_min: 10, n_experts: 1000 };
+    let lender = n_lent.map(|n_lent| SlotLender {
         n_slots: N_SLOTS,
         slot_bytes: more_bytes.div_ceil(n_lent),
         n_slots_at_once: stream.n_slots_per_slab(),
-        n_slots_least: 10,
-        n_experts: 1000,
+        prompts: Some(prompts),
+        sessions: None,
     });
     let told = Told::default();
     let backend = Box::new(Watched { inner, told: told.clone() });
@@ -166,7 +166,7 @@ fn runtime_of(case: &Case, caching: Caching, n_lent: Option<u64>) -> Option<(Arc
         trace: None,
     };
     let experts = Experts::Streaming(Box::new(stream));
-    Some((Arc::new(Runtime::new(model, backend, experts).with_prompt_room(room)), told))
+    Some((Arc::new(Runtime::new(model, backend, experts).with_lender(lender)), told))
 }
 
 /// The prompt at once, then the rest token by token.
@@ -217,7 +217,7 @@ fn longer_steps_give_the_same_bits_and_everything_comes_back() {
 fn progress_tells_how_long_a_step_is() {
     let case = Case::load("qwen3_5_moe-bf16");
     let (runtime, told) = runtime_of(&case, Caching::Direct, Some(6)).unwrap();
-    let division = runtime.prompt_room().unwrap().division(N_PROMPT, 0);
+    let division = runtime.lender().unwrap().division(N_PROMPT, 0);
     assert_eq!(division, Some(Division { n_rows: N_PROMPT, n_slots_lent: 6 }));
     let mut session = Session::new(runtime, 60).unwrap();
     let mut feed = |n_tokens: usize| {

@@ -102,7 +102,7 @@ EXPRESSIONS = r"""
 {% macro f(a, b=2, c='z') %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ f(1) }}|{{ f(1, c='q') }}|{{ f(1, 5) | length }}|{% macro g() %}[{{ caller() }}]{% endmacro %}{% call g() %}in{% endcall %}
 {% if x.n == 1 %}a{% elif x.n == 3 %}b{% else %}c{% endif %}|{{ 'y' if x.t else 'n' }}|{{ x.missing | default('d') }}|{{ '' | default('d', true) }}|{{ x.none | default('d') }}|{{ x.none | d('e', true) }}
 {{ x.s | trim }}|{{ x.s | length }}|{{ x.u | length }}|{{ 'a<b' | escape }}|{{ 'a b' | replace(' ', '_') }}|{{ 'x' | indent(2, true) }}|{{ 'a\nb' | indent(2) }}|{{ x.f | round | int }}|{{ x.list | sum }}|{{ x.list | max }}
-{{ '%s-%d' | format('a', 3) }}|{{ '%.2f' | format(1.5) }}|{{ '{} {}'.format('a', 1) }}|{{ "%s" % 'z' }}|{{ x.words | unique | list }}|{{ x.nested | groupby('r') | length if false else '' }}|{{ 'a' 'b' }}
+{{ '%s-%d' | format('a', 3) }}|{{ '%.2f' | format(1.5) }}|{{ '{} {}'.format('a', 1) }}|{{ "%s" % 'z' }}|{{ x.words | unique | list }}|{{ x.nested | groupby('r') | length if false else '' }}|{% for g in [{'k': 'X', 'v': 1}, {'k': 'a', 'v': 2}, {'k': 'x', 'v': 3}] | groupby('k') %}{{ g.grouper }}{{ g.list | length }}{% endfor %}|{% for key, items in [{'k': 'b'}, {'k': 'B'}, {}] | groupby('k', case_sensitive=true, default='z') %}{{ key }}{{ items }}{% endfor %}|{{ 'a' 'b' }}
 {{ strftime_now('%d %b %Y') }}|{{ strftime_now('%Y-%m-%d') }}|{% generation %}kept {{ x.n }}{% endgeneration %}|{%- generation -%} a {%- endgeneration -%} |{# comment #}
 {% raw %}{{ raw }}{% endraw %}|{{ dict(a=1, b='c') }}|{% with z = 5 %}{{ z }}{% endwith %}|{% filter upper %}up{% endfilter %}|{{ x['n'] }}|{{ x["list"][0] }}|{{ {'a': {'b': 1}}.a.b }}|{{ x.words[0].upper() }}
     {% if true %}
