@@ -5,10 +5,10 @@
 //!
 //! | part | feature |
 //! |---|---|
-//! | [`temp_dir`], [`random`], [`examples`] | |
-//! | [`cases`], [`drives`], [`matrices`], [`ops`] | `engine` |
-//! | [`gpu`] | `gpu` |
-//! | [`hub`] | `hub` |
+//! | `temp_dir`, `random`, `examples` | |
+//! | `cases`, `drives`, `matrices`, `ops` | `engine` |
+//! | `gpu` | `gpu` |
+//! | `hub` | `hub` |
 
 #![expect(
     clippy::unwrap_used,
