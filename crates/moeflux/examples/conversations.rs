@@ -18,7 +18,9 @@ struct Only(Vec<TokenId>);
 impl LogitMask for Only {
     fn apply(&mut self, logits: &mut [f32]) {
         let tokens = (0..).map(TokenId).zip(logits);
-        tokens.filter(|(token, _)| !self.0.contains(token)).for_each(|(_, it)| *it = f32::MIN);
+        tokens
+            .filter(|(token, _)| !self.0.contains(token))
+            .for_each(|(_, it)| *it = f32::NEG_INFINITY);
     }
 }
 

@@ -13,7 +13,7 @@ pub use stream::{AnswerTokens, Generated};
 
 use std::fmt;
 use std::ops::ControlFlow;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
 use crate::forward::{Logits, StepProgress};
@@ -179,8 +179,8 @@ impl<'a> Generation<'a> {
         Self { told: Told { stops, ..self.told }, ..self }
     }
 
-    /// Cancels the answer once the flag is set. It is checked between layers of the answer's
-    /// tokens; the prompt is cancelled only through the listener of [`Generation::run`].
+    /// Cancels the answer once the flag is set. It is checked between the layers of a step, while
+    /// the prompt is read and while the answer is computed.
     #[must_use]
     pub fn cancelled_by(self, flag: &'a AtomicBool) -> Self {
         Self { cancel: Some(flag), ..self }
@@ -306,7 +306,11 @@ impl<'a> Generation<'a> {
     ) -> Result<Finish> {
         let n_best = self.n_best_needed();
         let mut output = StepOutput::default();
-        let watch = &mut |progress| listener(Event::Reading(progress));
+        let cancel = self.cancel;
+        let watch = &mut |progress| match is_set(cancel) {
+            true => ControlFlow::Break(()),
+            false => listener(Event::Reading(progress)),
+        };
         session.feed_to_choose(prompt, n_best, watch, &mut output)?;
         if listener(Event::PromptRead).is_break() {
             return Ok(Finish::Cancelled);
@@ -364,6 +368,10 @@ impl<'a> Generation<'a> {
         }
         Ok(())
     }
+}
+
+fn is_set(flag: Option<&AtomicBool>) -> bool {
+    flag.is_some_and(|it| it.load(Ordering::Relaxed))
 }
 
 /// Reports a token and collects it in `tokens` to be fed. Returns why the answer ends with it, if

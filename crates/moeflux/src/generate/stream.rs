@@ -4,9 +4,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::ControlFlow;
 
-use crate::error::Result;
-use crate::generate::{Chosen, Finish, Generation};
+use crate::error::{Error, Result};
+use crate::generate::{Chosen, Finish, Generation, is_set};
 use crate::ids::TokenId;
 use crate::session::{Session, StepOutput};
 
@@ -52,8 +53,8 @@ impl fmt::Debug for AnswerTokens<'_> {
 
 impl<'a> Generation<'a> {
     /// Returns an iterator over the answer to a prompt. A call of `next` computes a step if no
-    /// token is ready. Dropping the iterator ends the answer. Cancellation yields
-    /// [`Error::Cancelled`](crate::Error::Cancelled).
+    /// token is ready. Dropping the iterator ends the answer; cancelling it yields
+    /// [`Generated::End`] with [`Finish::Cancelled`].
     #[must_use]
     pub fn stream(self, session: &'a mut Session, prompt: Vec<TokenId>) -> AnswerTokens<'a> {
         AnswerTokens {
@@ -75,7 +76,11 @@ impl AnswerTokens<'_> {
             self.generation.feed(self.session, &self.unfed, &mut self.output)?;
         } else {
             self.has_begun = true;
-            let watch = &mut |_| std::ops::ControlFlow::Continue(());
+            let cancel = self.generation.cancel;
+            let watch = &mut |_| match is_set(cancel) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            };
             self.session.feed_to_choose(&self.unfed, n_best, watch, &mut self.output)?;
             if self.generation.told.n_tokens_max == 0 {
                 self.end(Finish::Length);
@@ -123,9 +128,13 @@ impl Iterator for AnswerTokens<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.ready.is_empty() && !self.is_over {
-            if let Err(error) = self.advance() {
-                self.is_over = true;
-                return Some(Err(error));
+            match self.advance() {
+                Ok(()) => {}
+                Err(Error::Cancelled) => self.end(Finish::Cancelled),
+                Err(error) => {
+                    self.is_over = true;
+                    return Some(Err(error));
+                }
             }
         }
         self.ready.pop_front().map(Ok)

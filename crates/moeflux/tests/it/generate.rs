@@ -1,9 +1,9 @@
 //! Answers: how they end, what is heard on the way, what the session holds afterwards.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use moeflux::Generated;
 use moeflux::provider::config::BackendKind;
 use moeflux::provider::engine::Engine;
 use moeflux::provider::forward::Logits;
@@ -12,6 +12,7 @@ use moeflux::provider::ids::TokenId;
 use moeflux::provider::sample::{LogitMask, Sampler, SamplerConfig};
 use moeflux::provider::text::{EndTokens, StopStrings, Tokenizer, byte_tokenizer_json};
 use moeflux_testing::cases::golden_dir;
+use moeflux_testing::temp_dir::TempDir;
 
 use crate::support::open;
 
@@ -56,13 +57,6 @@ impl LogitMask for Script {
 struct Stage {
     engine: Engine,
     tokenizer: Tokenizer,
-    dir: PathBuf,
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.dir));
-    }
 }
 
 /// What is asked of one answer.
@@ -106,16 +100,11 @@ const PROMPT: [TokenId; 5] = [TokenId(72), TokenId(101), TokenId(108), TokenId(1
 
 impl Stage {
     fn new() -> Self {
-        static N_MADE: AtomicU32 = AtomicU32::new(0);
-        let serial = N_MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("moeflux-generate-{}-{serial}", std::process::id());
-        let dir = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&dir).unwrap();
-        let json = byte_tokenizer_json(256, &[]).to_string();
-        std::fs::write(dir.join("tokenizer.json"), json).unwrap();
-        let tokenizer = Tokenizer::open(Path::new(&dir), 256).unwrap();
+        let dir = TempDir::new();
+        dir.write("tokenizer.json", byte_tokenizer_json(256, &[]).to_string());
+        let tokenizer = Tokenizer::open(dir.path(), 256).unwrap();
         let engine = open(&golden_dir().join(CASE), BackendKind::Cpu, 4);
-        Self { engine, tokenizer, dir }
+        Self { engine, tokenizer }
     }
 
     fn run(&self, asked: &Asked<'_>) -> Heard {
@@ -309,6 +298,25 @@ fn any_event_may_end_it() {
     assert_eq!(heard.finish, Finish::Cancelled);
     assert_eq!((heard.text.as_str(), heard.tokens.len()), ("a", 1));
     assert_eq!(heard.held, PROMPT);
+}
+
+#[test]
+fn the_flag_cancels_the_prompt_too() {
+    let stage = Stage::new();
+    let (flag, end_tokens) = (AtomicBool::new(true), EndTokens::new(Vec::new()));
+    let generation = || {
+        let sampler = Sampler::new(SamplerConfig::greedy(), 256).unwrap();
+        Generation::new(sampler, &stage.tokenizer, &end_tokens, 4).cancelled_by(&flag)
+    };
+    let mut session = stage.engine.session(64).unwrap();
+    let finish = generation().run(&mut session, &PROMPT, &mut |_| ControlFlow::Continue(()));
+    assert_eq!(finish.unwrap(), Finish::Cancelled);
+    let mut answer = generation().stream(&mut session, PROMPT.to_vec());
+    let end = answer.next().unwrap().unwrap();
+    assert!(matches!(end, Generated::End { finish: Finish::Cancelled, .. }), "{end:?}");
+    assert!(answer.next().is_none());
+    drop(answer);
+    assert!(session.tokens().is_empty());
 }
 
 #[test]
