@@ -39,8 +39,9 @@ fn check_free(dir: &Path, free_bytes: u64, n_files: usize, n_bytes: u64) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
-    use crate::test_dir::TestDir;
 
     #[test]
     fn a_disk_too_small_is_refused_with_numbers() {
@@ -58,7 +59,7 @@ mod tests {
 
     #[test]
     fn free_space_is_known_for_folders_that_are_not_there_yet() {
-        let temp = TestDir::new("free");
+        let temp = TempDir::new();
         assert!(free_disk_bytes(&temp.path().join("not/yet")).is_some_and(|free| free > 0));
         let error = check_room(temp.path(), 1, 1 << 60).unwrap_err();
         assert!(matches!(error, Error::NoRoom { .. }), "{error}");

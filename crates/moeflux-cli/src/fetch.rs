@@ -66,8 +66,7 @@ fn place(path: &Path, cache: &Cache) -> Outcome<Place> {
         if hidden.is_some_and(|it| it.id.as_str().contains('/') && cache.has(&it.id)) {
             let path = path.display();
             print::aside(&format!(
-                "note: {path} is a path here, and is used; a model of this name is in the cache, \
-                 too"
+                "note: using the path {path}; a model of this name is in the cache, too"
             ));
         }
         return Ok(Place::Path);
@@ -109,12 +108,13 @@ fn pull(wanted: &Wanted, yes: bool) -> Outcome<Option<ExitCode>> {
 mod tests {
     use std::fs;
 
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
-    use crate::test_dir::TestDir;
 
     #[test]
     fn a_name_is_a_path_a_model_in_the_cache_or_one_of_the_hub() {
-        let dir = TestDir::new("fetch");
+        let dir = TempDir::new();
         let cache = Cache::new(dir.path());
         let wanted = |text: &str| text.parse::<Wanted>().unwrap();
         let found = |text: &str| place(Path::new(text), &cache).unwrap();
@@ -129,6 +129,6 @@ mod tests {
         assert_eq!(found("qwen3-30b-a3b"), Place::Cache(wanted(repository)));
         assert_eq!(found(repository), Place::Path);
         let error = place(Path::new("qwen3"), &cache).unwrap_err().to_string();
-        assert!(error.contains("means several models"), "{error}");
+        assert!(error.contains("is ambiguous"), "{error}");
     }
 }

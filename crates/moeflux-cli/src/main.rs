@@ -65,8 +65,6 @@ mod pull;
 mod list;
 mod rm;
 mod completions;
-#[cfg(test)]
-mod test_dir;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -89,13 +87,13 @@ struct Cli {
 /// One thing to do.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Continue a prompt, and print the text as it comes
+    /// Continue a prompt and print the text as it is generated
     Generate(generate::GenerateArgs),
-    /// Talk with a model in the terminal; answers come as they are computed
+    /// Chat with a model in the terminal; answers appear as they are computed
     Chat(chat::ChatArgs),
     /// Serve a model over HTTP, to clients of the OpenAI and Anthropic APIs
     Serve(serve::ServeArgs),
-    /// Download a model from the Hugging Face hub, to the cache that other tools use, too
+    /// Download a model from the Hugging Face hub to the cache shared with other tools
     Pull(pull::PullArgs),
     /// List the models in the cache of the Hugging Face hub
     List(list::ListArgs),
@@ -107,19 +105,19 @@ enum Command {
     Eval(eval::EvalArgs),
     /// Measure how fast a model reads prompts and generates answers
     Bench(bench::BenchArgs),
-    /// Compute from a routing trace the hit rates of other memory budgets and policies
+    /// Compute hit rates for other memory budgets and policies from a routing trace
     Replay(replay::ReplayArgs),
     /// Show the geometry and sizes of a model, from its headers or a config only
     Inspect(inspect::InspectArgs),
-    /// Estimate, before a download, what a model needs of a machine and how fast it will be
+    /// Estimate, before a download, what a model needs and how fast it will run
     Plan(plan::PlanArgs),
     /// Describe this machine and measure its drive, CPU and GPU, with advice on problems
     Doctor(doctor::DoctorArgs),
-    /// Create a checkpoint of a given geometry with random weights, for tests; its text is noise
+    /// Create a checkpoint of a given geometry with random weights, for tests; it generates noise
     Synth(synth::SynthArgs),
     /// Rewrite a checkpoint so that each expert is read in one piece, with checksums; can quantise
     Pack(pack::PackArgs),
-    /// Read every byte of a model, and compare it with its checksums if it has some
+    /// Read every byte of a model and compare it with its checksums, if it has any
     Verify(verify::VerifyArgs),
     /// Print a script that lets a shell complete commands, options and names of models
     Completions(completions::CompletionsArgs),

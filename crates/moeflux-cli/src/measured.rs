@@ -189,7 +189,7 @@ impl Measured {
         }
         let n_checks = of("gpu_checks").and_then(Value::as_object).map_or(0, Map::len);
         if n_checks > 0 {
-            lines.push(format!("what {n_checks} checks of a GPU found"));
+            lines.push(format!("the results of {n_checks} GPU checks"));
         }
         lines
     }
@@ -322,12 +322,13 @@ pub(crate) fn ago(age_s: i64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
-    use crate::test_dir::TestDir;
 
     #[test]
     fn what_was_measured_is_found_again_on_the_same_machine_only() {
-        let dir = TestDir::new("measured");
+        let dir = TempDir::new();
         let file = dir.path().join("new/measured.json");
         let load = |machine: &str| Measured::load_from(file.clone(), machine.to_owned());
         let mut measured = load("this");
@@ -353,7 +354,7 @@ mod tests {
 
     #[test]
     fn what_is_doubtful_says_so_and_all_can_be_forgotten() {
-        let dir = TestDir::new("measured-forgotten");
+        let dir = TempDir::new();
         let file = dir.path().join("measured.json");
         let load = |machine: &str| Measured::load_from(file.clone(), machine.to_owned());
         let mut measured = load("other");
@@ -382,7 +383,7 @@ mod tests {
 
     #[test]
     fn what_is_no_such_file_is_as_good_as_none() {
-        let dir = TestDir::new("measured-bad");
+        let dir = TempDir::new();
         let file = dir.path().join("measured.json");
         let rates = |entry: &str| format!("{{\"this\": {{\"memory\": {entry}, \"drives\": 7}}}}");
         for text in [

@@ -73,12 +73,13 @@ impl Drop for OutFile {
 
 #[cfg(test)]
 mod tests {
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
-    use crate::test_dir::TestDir;
 
     #[test]
     fn two_results_never_share_a_name_on_the_way() {
-        let dir = TestDir::new("out-file");
+        let dir = TempDir::new();
         let path = |name: &str| dir.path().join(name);
         let [one, two] = ["a.bin", "a.npy"].map(|name| OutFile::new(&path(name)).unwrap());
         assert_eq!(one.path(), path("a.bin.partial"));
@@ -94,7 +95,7 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn links_stay_and_devices_are_written_through() {
-        let dir = TestDir::new("out-link");
+        let dir = TempDir::new();
         let path = |name: &str| dir.path().join(name);
         std::fs::write(path("file"), "old").unwrap();
         std::os::unix::fs::symlink(path("file"), path("link")).unwrap();

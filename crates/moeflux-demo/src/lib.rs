@@ -87,11 +87,15 @@ fn is_there(path: &Path, bytes: &[u8]) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
 
     #[test]
     fn the_folder_has_every_file_and_mends_itself() {
-        let root = std::env::temp_dir().join(format!("moeflux-demo-{}", std::process::id()));
+        let temp = TempDir::new();
+        let root = temp.path().to_owned();
         let dir = unpack(&root).unwrap();
         let mut damaged = FILES[0].bytes.to_vec();
         damaged[4_000_000] ^= 1;
@@ -103,7 +107,6 @@ mod tests {
             assert!(fs::read(dir.join(file.name)).unwrap() == file.bytes, "{}", file.name);
         }
         assert_eq!(fs::read_dir(&dir).unwrap().count(), FILES.len());
-        fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

@@ -300,7 +300,7 @@ fn digits(
 
 fn is_written(path: &Path) -> Error {
     let path = path.display();
-    Error::Cache(format!("{path}: changes while it is read: end the program that writes it"))
+    Error::Cache(format!("{path}: changed while being read: stop the program that writes to it"))
 }
 
 #[cfg(test)]
@@ -309,12 +309,13 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::SystemTime;
 
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
 
     /// Returns a model's folder with one file, its path, and its expected contents.
-    fn with_file(name: &str) -> (Folder, PathBuf, Expected) {
-        let root = std::env::temp_dir().join(format!("moeflux-hub-{name}-{}", std::process::id()));
-        let folder = Folder::new(&root, &"a/b".parse().unwrap());
+    fn with_file(temp: &TempDir) -> (Folder, PathBuf, Expected) {
+        let folder = Folder::new(temp.path(), &"a/b".parse().unwrap());
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         let expected = Expected { blob: BlobId::sha256(abc).unwrap(), n_bytes: 3 };
         fs::create_dir_all(folder.blobs()).unwrap();
@@ -325,7 +326,8 @@ mod tests {
 
     #[test]
     fn a_file_that_changes_while_it_is_read_is_not_judged() {
-        let (folder, path, expected) = with_file("check-changes");
+        let temp = TempDir::new();
+        let (folder, path, expected) = with_file(&temp);
         let (checks, stop, n_reads) = (Checks::default(), Stop::default(), AtomicUsize::new(0));
         let change = |n_changes: usize| {
             let (n_reads, path) = (&n_reads, &path);
@@ -341,15 +343,15 @@ mod tests {
             checks.find_out_counted(&folder, (&path, &expected), &stop, &change(n_changes))
         };
         let error = find_out(N_CHANGES_MAX).unwrap_err().to_string();
-        assert!(error.contains("changes while it is read"), "{error}");
+        assert!(error.contains("changed while being read"), "{error}");
         assert_eq!(n_reads.swap(0, Ordering::Relaxed), N_CHANGES_MAX);
         assert_eq!(find_out(N_CHANGES_MAX - 1).unwrap(), Condition::Sound);
-        fs::remove_dir_all(folder.root()).unwrap();
     }
 
     #[test]
     fn the_end_is_obeyed_and_a_failure_ends_all() {
-        let (folder, path, expected) = with_file("check-ends");
+        let temp = TempDir::new();
+        let (folder, path, expected) = with_file(&temp);
         let stop = Stop::default();
         stop.set();
         let files = [(path, expected)];
@@ -358,7 +360,6 @@ mod tests {
         };
         assert!(matches!(run(&stop), Err(Error::Cancelled)));
         assert!(run(&Stop::default()).is_ok());
-        fs::remove_dir_all(folder.root()).unwrap();
 
         let n_run = AtomicUsize::new(0);
         let jobs = (0..100).map(|idx| {

@@ -125,6 +125,9 @@ pub(crate) fn pieces(path: &Path, cut: Cut) -> Result<Vec<(usize, u64)>> {
 
 #[cfg(test)]
 mod tests {
+
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
 
     const CUT: Cut = Cut { n_bytes: 25, piece_bytes: 10 };
@@ -140,7 +143,8 @@ mod tests {
 
     #[test]
     fn a_list_is_read_as_far_as_it_is_sound() {
-        let dir = std::env::temp_dir().join(format!("moeflux-hub-journal-{}", std::process::id()));
+        let temp = TempDir::new();
+        let dir = temp.path().to_owned();
         let path = dir.join("list");
         let mut journal = Journal::begin(&path, CUT, &[(2, 7)]).unwrap();
         journal.add(0, 0xabc).unwrap();
@@ -159,6 +163,5 @@ mod tests {
         check("moeflux-pieces 2 25 10\n0 1\n", &[]);
         check("", &[]);
         assert_eq!(pieces(&dir.join("none"), CUT).unwrap(), []);
-        std::fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -139,11 +139,15 @@ pub(crate) fn settle(folder: &Folder, files: &[Stamp], stop: &Stop) -> Result<bo
 
 #[cfg(test)]
 mod tests {
+
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
 
     #[test]
     fn a_mark_vouches_for_a_file_until_anything_of_it_changes() {
-        let root = std::env::temp_dir().join(format!("moeflux-hub-mark-{}", std::process::id()));
+        let temp = TempDir::new();
+        let root = temp.path().to_owned();
         let folder = Folder::new(&root, &"a/b".parse().unwrap());
         let blob = BlobId::git(&"0a".repeat(20)).unwrap();
         let stamp =
@@ -181,12 +185,12 @@ mod tests {
             std::fs::write(folder.mark(&blob), wrong).unwrap();
             assert!(!vouches(&folder, &blob, &last), "{:.60}", wrong);
         }
-        std::fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
     fn a_clock_that_stands_still_is_given_up() {
-        let root = std::env::temp_dir().join(format!("moeflux-hub-clock-{}", std::process::id()));
+        let temp = TempDir::new();
+        let root = temp.path().to_owned();
         let folder = Folder::new(&root, &"a/b".parse().unwrap());
         std::fs::create_dir_all(folder.dir()).unwrap();
         std::fs::write(root.join("file"), "x").unwrap();
@@ -203,6 +207,5 @@ mod tests {
         std::fs::remove_dir_all(folder.marks()).unwrap();
         std::fs::write(folder.marks(), "a file").unwrap();
         assert!(!settle(&folder, &[now], &Stop::default()).unwrap());
-        std::fs::remove_dir_all(root).unwrap();
     }
 }

@@ -241,12 +241,13 @@ mod tests {
     use std::fs;
     use std::time::Duration;
 
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
-    use crate::testing::TempFolder;
 
     #[test]
     fn both_ways_read_the_same_bytes_and_say_how() {
-        let folder = TempFolder::new("direct-same");
+        let folder = TempDir::new();
         let bytes: Vec<u8> = (0..20_001u32).map(|it| (it * 7 % 251) as u8).collect();
         let path = folder.write("f", &bytes);
         for asked in [Caching::Direct, Caching::PageCache] {
@@ -272,7 +273,7 @@ mod tests {
 
     #[test]
     fn what_is_no_file_is_refused() {
-        let folder = TempFolder::new("direct-none");
+        let folder = TempDir::new();
         for caching in [Caching::Direct, Caching::PageCache] {
             DriveFile::open(folder.path(), caching).unwrap_err();
             let error = DriveFile::open(&folder.path().join("none"), caching).unwrap_err();
@@ -282,8 +283,8 @@ mod tests {
 
     #[test]
     fn changes_are_noticed() {
-        let folder = TempFolder::new("direct-changes");
-        let path = folder.write("f", &[1; 5000]);
+        let folder = TempDir::new();
+        let path = folder.write("f", [1; 5000]);
         let open = || DriveFile::open(&path, Caching::Direct).unwrap();
         let file = open();
         fs::write(&path, [1; 4999]).unwrap();

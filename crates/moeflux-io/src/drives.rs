@@ -1,16 +1,18 @@
 //! Tests the common behaviour of all kinds of drives against the bytes of real files.
-#![expect(clippy::cast_possible_truncation, reason = "small numbers")]
+#![expect(clippy::cast_possible_truncation, reason = "small rng")]
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+use moeflux_testing::random::Rng;
+use moeflux_testing::temp_dir::TempDir;
 
 use crate::block::{BlockRead, Completion, End, FileIdx, Read, Wait};
 use crate::clock::VirtualClock;
 use crate::direct::{Caching, DriveFile};
 use crate::simulated::{SimulatedDrive, SimulatedFile};
 use crate::slots::{Filling, SlotIdx, SlotMemory};
-use crate::testing::{Numbers, TempFolder};
 use crate::threads::ThreadsDrive;
 
 /// Lengths of the files in every test's folder.
@@ -18,17 +20,17 @@ const LENGTHS: [usize; 5] = [0, 1, 4096, 300_000, (1 << 20) + 77];
 const SLOT_BYTES: usize = 1 << 20;
 
 struct Bench {
-    folder: TempFolder,
+    folder: TempDir,
     contents: Vec<Vec<u8>>,
     paths: Vec<PathBuf>,
 }
 
 impl Bench {
-    fn new(name: &str) -> Self {
-        let folder = TempFolder::new(name);
-        let mut numbers = Numbers(7);
-        let contents: Vec<Vec<u8>> = LENGTHS.iter().map(|&it| numbers.bytes(it)).collect();
-        let write = |(number, bytes): (usize, &Vec<u8>)| folder.write(&number.to_string(), bytes);
+    fn new() -> Self {
+        let folder = TempDir::new();
+        let mut rng = Rng::new(7);
+        let contents: Vec<Vec<u8>> = LENGTHS.iter().map(|&it| rng.bytes(it)).collect();
+        let write = |(number, bytes): (usize, &Vec<u8>)| folder.write(number.to_string(), bytes);
         let paths = contents.iter().enumerate().map(write).collect();
         Self { folder, contents, paths }
     }
@@ -90,18 +92,18 @@ fn complete_all(drive: &mut dyn BlockRead) -> Vec<Completion> {
 /// Random ranges of all files, including ranges beyond their ends.
 #[test]
 fn reads_give_the_files_bytes_and_stop_at_their_ends() {
-    let bench = Bench::new("drives-bytes");
+    let bench = Bench::new();
     for (name, mut drive) in bench.drives(8) {
-        let mut numbers = Numbers(11);
+        let mut rng = Rng::new(11);
         let (mut memory, mut fillings) = memory_for(&mut *drive, 8);
         for _ in 0..40 {
             let mut wanted = Vec::new();
             for (tag, filling) in (0u64..).zip(&mut fillings) {
                 filling.restart();
-                let file = numbers.below(LENGTHS.len());
+                let file = rng.below(LENGTHS.len());
                 let block = drive.file(FileIdx(file as u32)).block_bytes;
-                let offset = numbers.below(LENGTHS[file] + 5000) / block * block;
-                let len_bytes = (1 + numbers.below(SLOT_BYTES)).next_multiple_of(block);
+                let offset = rng.below(LENGTHS[file] + 5000) / block * block;
+                let len_bytes = (1 + rng.below(SLOT_BYTES)).next_multiple_of(block);
                 let piece = filling.take(0..len_bytes.min(SLOT_BYTES));
                 let n_bytes = LENGTHS[file].saturating_sub(offset).min(piece.len_bytes());
                 wanted.push((file, offset, n_bytes));
@@ -127,7 +129,7 @@ fn reads_give_the_files_bytes_and_stop_at_their_ends() {
 
 #[test]
 fn a_read_goes_on_behind_what_is_kept() {
-    let bench = Bench::new("drives-kept");
+    let bench = Bench::new();
     for (name, mut drive) in bench.drives(1) {
         let (mut memory, mut fillings) = memory_for(&mut *drive, 1);
         let mut piece = fillings[0].take(0..16_384);
@@ -147,7 +149,7 @@ fn a_read_goes_on_behind_what_is_kept() {
 
 #[test]
 fn waiting_ends_with_time_or_a_completion() {
-    let bench = Bench::new("drives-waiting");
+    let bench = Bench::new();
     for (name, mut drive) in bench.drives(2) {
         let mut done = Vec::new();
         for wait in [Wait::Poll, Wait::Any, Wait::AtMost(Duration::from_millis(2))] {
@@ -170,7 +172,7 @@ fn waiting_ends_with_time_or_a_completion() {
 /// has ended.
 #[test]
 fn polling_alone_brings_completions_even_on_another_thread() {
-    let bench = Bench::new("drives-polling");
+    let bench = Bench::new();
     for (name, mut drive) in bench.drives(4) {
         let (mut memory, mut fillings) = memory_for(&mut *drive, 4);
         std::thread::scope(|scope| {
@@ -205,9 +207,9 @@ fn polling_alone_brings_completions_even_on_another_thread() {
 /// and its memory can be used for the next.
 #[test]
 fn cancelled_reads_come_back_once() {
-    let bench = Bench::new("drives-cancel");
+    let bench = Bench::new();
     for (name, mut drive) in bench.drives(8) {
-        let mut numbers = Numbers(3);
+        let mut rng = Rng::new(3);
         let (mut memory, mut fillings) = memory_for(&mut *drive, 8);
         let mut n_cancelled = 0;
         for round in 0..60u64 {
@@ -216,13 +218,13 @@ fn cancelled_reads_come_back_once() {
                 let piece = filling.take(0..SLOT_BYTES / 2);
                 let tag = round * 8 + number;
                 drive.submit(Read { tag, file: FileIdx(4), offset_bytes: 0, attempt: 0, piece });
-                if numbers.below(3) == 0 {
+                if rng.below(3) == 0 {
                     drive.cancel(tag);
                 }
             }
             drive.flush().unwrap();
             for number in 0..8 {
-                if numbers.below(3) == 0 {
+                if rng.below(3) == 0 {
                     drive.cancel(round * 8 + number);
                 }
             }
@@ -246,7 +248,7 @@ fn cancelled_reads_come_back_once() {
 
 #[test]
 fn what_was_not_flushed_can_be_cancelled_for_certain() {
-    let bench = Bench::new("drives-unflushed");
+    let bench = Bench::new();
     for (name, mut drive) in bench.drives(2) {
         let (mut memory, mut fillings) = memory_for(&mut *drive, 2);
         for (tag, filling) in (0u64..).zip(&mut fillings) {
@@ -267,7 +269,7 @@ fn what_was_not_flushed_can_be_cancelled_for_certain() {
 /// A drive is dropped with reads queued and in flight: all of their memory is free again.
 #[test]
 fn a_dropped_drive_lets_go_of_everything() {
-    let bench = Bench::new("drives-drop");
+    let bench = Bench::new();
     for flushed in [0, 3, 8] {
         for (name, mut drive) in bench.drives(8) {
             let (mut memory, mut fillings) = memory_for(&mut *drive, 8);
@@ -290,7 +292,7 @@ fn a_dropped_drive_lets_go_of_everything() {
 
 #[test]
 fn facts_of_files_are_told_and_changes_noticed() {
-    let bench = Bench::new("drives-facts");
+    let bench = Bench::new();
     let drives = bench.drives(1);
     for (name, drive) in &drives {
         assert_eq!((drive.n_files(), drive.depth()), (LENGTHS.len(), 1), "{name}");
@@ -303,7 +305,7 @@ fn facts_of_files_are_told_and_changes_noticed() {
             drive.check_unchanged(FileIdx(number)).unwrap();
         }
     }
-    bench.folder.write("3", &[0; 10]);
+    bench.folder.write("3", [0; 10]);
     for (name, drive) in &drives {
         let is_noticed = drive.check_unchanged(FileIdx(3)).is_err();
         assert_eq!(is_noticed, drive.name() != "simulated", "{name}");
@@ -313,7 +315,7 @@ fn facts_of_files_are_told_and_changes_noticed() {
 /// The file system's error for an unaligned read is passed on.
 #[test]
 fn errors_of_the_system_come_through() {
-    let bench = Bench::new("drives-errors");
+    let bench = Bench::new();
     for (name, mut drive) in bench.drives(1) {
         if drive.file(FileIdx(4)).block_bytes == 1 {
             continue;

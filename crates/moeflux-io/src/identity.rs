@@ -90,7 +90,7 @@ impl fmt::Display for FileChange {
                 f,
                 "had {was_bytes} bytes when it was opened and has {is_bytes} now: open it again"
             ),
-            Self::Written => write!(f, "was written to since it was opened: open it again"),
+            Self::Written => write!(f, "was modified after it was opened: open it again"),
             Self::Unreadable(source) => write!(f, "can no longer be examined: {source}"),
         }
     }
@@ -153,7 +153,7 @@ fn explained(path: &Path, error: io::Error) -> io::Error {
     match fs::read_link(path) {
         Ok(target) => io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("is a link to {}, which is not there", target.display()),
+            format!("is a link to {}, which does not exist", target.display()),
         ),
         Err(_) => error,
     }
@@ -294,12 +294,13 @@ mod system {
 mod tests {
     use std::time::Duration;
 
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
-    use crate::testing::TempFolder;
 
     #[test]
     fn changes_are_told_apart() {
-        let folder = TempFolder::new("identity-changes");
+        let folder = TempDir::new();
         let path = folder.write("f", b"0123456789");
         let look = || FileIdentity::of_path(&path).unwrap();
         let before = look();
@@ -327,7 +328,7 @@ mod tests {
     #[test]
     #[cfg(unix)]
     fn times_that_are_set_back_leave_a_trace() {
-        let folder = TempFolder::new("identity-times");
+        let folder = TempDir::new();
         let path = folder.write("f", b"0123456789");
         let before = FileIdentity::of_path(&path).unwrap();
         // The clock of the file system is coarse: until its next step, the change is invisible.
@@ -348,7 +349,7 @@ mod tests {
     fn a_file_that_another_program_holds_is_tried_again() {
         use std::os::windows::fs::OpenOptionsExt as _;
 
-        let folder = TempFolder::new("identity-held");
+        let folder = TempDir::new();
         let path = folder.write("f", b"0123456789");
         let hold = || File::options().read(true).share_mode(0).open(&path).unwrap();
         let held = hold();
@@ -366,7 +367,7 @@ mod tests {
     #[test]
     #[cfg(unix)]
     fn only_regular_files_are_opened_and_nothing_waits() {
-        let folder = TempFolder::new("identity-kinds");
+        let folder = TempDir::new();
         let pipe = folder.path().join("pipe");
         // rustix provides `mkfifo` only on some systems; the command exists on all.
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -390,11 +391,11 @@ mod tests {
     #[test]
     #[cfg(unix)]
     fn a_link_that_leads_nowhere_is_not_an_absent_file() {
-        let folder = TempFolder::new("identity-links");
+        let folder = TempDir::new();
         let (link, gone) = (folder.path().join("link"), folder.path().join("gone"));
         std::os::unix::fs::symlink("nowhere", &link).unwrap();
         let error = open_regular(&link, 0).unwrap_err();
-        assert_eq!(error.to_string(), "is a link to nowhere, which is not there");
+        assert_eq!(error.to_string(), "is a link to nowhere, which does not exist");
         assert_ne!(error.kind(), io::ErrorKind::NotFound);
         assert_eq!(open_regular(&gone, 0).unwrap_err().kind(), io::ErrorKind::NotFound);
     }

@@ -69,6 +69,7 @@ fn at_end(error: io::Error) -> io::Result<usize> {
 
 #[cfg(test)]
 mod tests {
+    use moeflux_testing::temp_dir::TempDir;
     use windows_sys::Wdk::Storage::FileSystem::{
         FILE_MODE_INFORMATION, FILE_SYNCHRONOUS_IO_ALERT, FILE_SYNCHRONOUS_IO_NONALERT,
         FileModeInformation, NtQueryInformationFile,
@@ -77,7 +78,6 @@ mod tests {
 
     use super::*;
     use crate::identity::open_regular;
-    use crate::testing::TempFolder;
 
     /// Returns whether the system serialises reads of the file.
     fn is_synchronous(file: &File) -> bool {
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_system_may_do_reads_side_by_side() {
-        let folder = TempFolder::new("overlapped-mode");
+        let folder = TempDir::new();
         let path = folder.write("f", b"0123456789");
         assert!(is_synchronous(&open_regular(&path, 0).unwrap().0));
         assert!(!is_synchronous(&open_regular(&path, FILE_FLAG_OVERLAPPED).unwrap().0));
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn reads_give_what_there_is() {
-        let folder = TempFolder::new("overlapped-reads");
+        let folder = TempDir::new();
         let file = open_regular(&folder.write("f", b"0123456789"), FILE_FLAG_OVERLAPPED).unwrap().0;
         let check = |offset_bytes: u64, expected: &[u8]| {
             let mut target = [0; 4];
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn errors_are_those_of_the_system() {
-        let folder = TempFolder::new("overlapped-errors");
+        let folder = TempDir::new();
         let path = folder.write("f", b"0123456789");
         let file = File::create(&path).unwrap();
         assert_eq!(

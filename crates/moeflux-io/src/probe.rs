@@ -139,9 +139,10 @@ fn open(file: DriveFile, n_in_flight: usize) -> io::Result<Box<dyn BlockRead>> {
 
 #[cfg(test)]
 mod tests {
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
     use crate::clock::RealClock;
-    use crate::testing::TempFolder;
 
     const LONG: Duration = Duration::from_secs(1000);
 
@@ -158,8 +159,8 @@ mod tests {
 
     #[test]
     fn files_are_used_up_in_turn_before_a_place_comes_again() {
-        let folder = TempFolder::new("probe-turn");
-        let files = vec![folder.write("a", &[1; 40_960]), folder.write("b", &[2; 20_480])];
+        let folder = TempDir::new();
+        let files = vec![folder.write("a", [1; 40_960]), folder.write("b", [2; 20_480])];
         for caching in [Caching::Direct, Caching::PageCache] {
             let mut probe = Probe::new(files.clone(), 4096, 1);
             let (mut n_reads, mut n_fresh) = (0, 0);
@@ -178,8 +179,8 @@ mod tests {
 
     #[test]
     fn a_file_that_was_used_up_is_read_again() {
-        let folder = TempFolder::new("probe-again");
-        let mut probe = Probe::new(vec![folder.write("a", &[1; 12_288])], 4096, 1);
+        let folder = TempDir::new();
+        let mut probe = Probe::new(vec![folder.write("a", [1; 12_288])], 4096, 1);
         // Three reads end with the third query of the clock or the last offset.
         for nth in 0..10 {
             let four = Duration::from_millis(4);
@@ -190,8 +191,8 @@ mod tests {
 
     #[test]
     fn nothing_to_read_is_no_rate() {
-        let folder = TempFolder::new("probe-none");
-        let short = vec![folder.write("short", &[1; 100]), folder.write("empty", &[])];
+        let folder = TempDir::new();
+        let short = vec![folder.write("short", [1; 100]), folder.write("empty", [])];
         for files in [Vec::new(), short] {
             let mut probe = Probe::new(files, 4096, 1);
             let clock = RealClock::new();

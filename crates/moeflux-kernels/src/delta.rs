@@ -395,10 +395,12 @@ fn store_all<S: Simd, T: Strip, const W: usize>(
 
 #[cfg(test)]
 mod tests {
+    use moeflux_testing::random::Rng;
+
     use super::*;
     use crate::available;
     use crate::fused::Fused as _;
-    use crate::tests::{NMSE_MAX, Random, nmse, same_bits};
+    use crate::tests::{NMSE_MAX, nmse, same_bits};
 
     /// Key dimension, value dimension, tokens.
     const SHAPES: [(usize, usize, usize); 8] = [
@@ -425,14 +427,14 @@ mod tests {
     }
 
     impl Tokens {
-        fn random(random: &mut Random, (k_dim, v_dim, n): (usize, usize, usize)) -> Self {
-            let mut gates = |n: usize| (0..n).map(|_| random.unit().abs()).collect();
+        fn random(rng: &mut Rng, (k_dim, v_dim, n): (usize, usize, usize)) -> Self {
+            let mut gates = |n: usize| (0..n).map(|_| rng.unit().abs()).collect();
             let (mut decay, beta): (Vec<f32>, _) = (gates(n), gates(n));
             decay[n / 2] = 0.0;
             let keys_max = (k_dim as f32).sqrt();
-            let mut keys = || random.values(n * (k_dim + 3)).iter().map(|x| x / keys_max).collect();
+            let mut keys = || rng.units(n * (k_dim + 3)).iter().map(|x| x / keys_max).collect();
             let (q, k) = (keys(), keys());
-            Self { n, k_dim, v_dim, q, k, v: random.values(n * (v_dim + 5)), decay, beta }
+            Self { n, k_dim, v_dim, q, k, v: rng.units(n * (v_dim + 5)), decay, beta }
         }
 
         /// Returns some tokens over some values.
@@ -510,11 +512,11 @@ mod tests {
 
     #[test]
     fn the_delta_rule_is_as_stated() {
-        let mut random = Random(30);
+        let mut rng = Rng::new(30);
         for shape in SHAPES {
-            let tokens = Tokens::random(&mut random, shape);
+            let tokens = Tokens::random(&mut rng, shape);
             let (k_dim, v_dim, n) = shape;
-            let before = random.values(k_dim * v_dim);
+            let before = rng.units(k_dim * v_dim);
             let mut after = before.clone();
             let (mut stated, mut exact) = (vec![0.0; n * v_dim], vec![0.0; n * v_dim]);
             for (value_idx, row) in after.chunks_mut(k_dim).enumerate() {
@@ -540,11 +542,11 @@ mod tests {
 
     #[test]
     fn a_state_that_stays_gives_the_bits_of_one_that_changes() {
-        let mut random = Random(32);
+        let mut rng = Rng::new(32);
         for shape in SHAPES {
             let (k_dim, v_dim, n) = shape;
-            let tokens = Tokens::random(&mut random, shape);
-            let before = random.values(k_dim * v_dim);
+            let tokens = Tokens::random(&mut rng, shape);
+            let before = rng.units(k_dim * v_dim);
             for (table, n) in available().iter().flat_map(|it| [(it, 1), (it, n)]) {
                 let mut changed = before.clone();
                 let mut expected = vec![0.0; n * v_dim];
@@ -568,10 +570,10 @@ mod tests {
 
     #[test]
     fn cuts_in_time_and_in_values_change_nothing() {
-        let mut random = Random(31);
+        let mut rng = Rng::new(31);
         let (k_dim, v_dim, n) = (24, 83, 9);
-        let tokens = Tokens::random(&mut random, (k_dim, v_dim, n));
-        let before = random.values(k_dim * v_dim);
+        let tokens = Tokens::random(&mut rng, (k_dim, v_dim, n));
+        let before = rng.units(k_dim * v_dim);
         for table in available() {
             let (mut whole, mut cut) = (before.clone(), before.clone());
             let mut out = vec![0.0; n * v_dim];

@@ -176,8 +176,8 @@ fn away_from_zero(value: f32) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::Random;
     use crate::{MatrixLayout, decode_row};
+    use moeflux_testing::random::Rng;
 
     /// Rounds a vector and decodes it again.
     fn kept(values: &[f32]) -> Vec<f32> {
@@ -223,13 +223,13 @@ mod tests {
 
     #[test]
     fn errors_are_at_most_half_a_code() {
-        let mut random = Random(60);
+        let mut rng = Rng::new(60);
         for n_values in [1, 31, 32, 64, 70, 256] {
             let group = usize::from(CodeShape::of(n_values).group);
             for factor in [1e-20, 1e-3, 1.0, 300.0, 1e20] {
-                let offset = random.unit() * factor;
+                let offset = rng.unit() * factor;
                 let values: Vec<f32> =
-                    random.values(n_values).iter().map(|it| it * factor + offset).collect();
+                    rng.units(n_values).iter().map(|it| it * factor + offset).collect();
                 let kept = kept(&values);
                 let groups = values.chunks(group).zip(kept.chunks(group));
                 groups.for_each(|(values, kept)| check_errors(values, kept));

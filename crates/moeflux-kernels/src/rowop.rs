@@ -336,9 +336,11 @@ fn combine<S: Simd>(
 
 #[cfg(test)]
 mod tests {
+    use moeflux_testing::random::Rng;
+
     use super::*;
     use crate::fused::Fused as _;
-    use crate::tests::{NMSE_MAX, Random, nmse, same_bits, scalar, tree};
+    use crate::tests::{NMSE_MAX, nmse, same_bits, scalar, tree};
     use crate::{KernelTable, available};
 
     const LENGTHS: [usize; 14] = [1, 2, 15, 16, 17, 48, 63, 64, 65, 128, 200, 300, 512, 1030];
@@ -370,9 +372,9 @@ mod tests {
 
     #[test]
     fn norms_are_as_stated() {
-        let mut random = Random(20);
+        let mut rng = Rng::new(20);
         for n in LENGTHS {
-            let (x, gain) = (random.values(n), random.values(n));
+            let (x, gain) = (rng.units(n), rng.units(n));
             let factor = 1.0 / (stated_squares(&x) / n as f32 + 1e-6).sqrt();
             let stated: Vec<f32> = x.iter().zip(&gain).map(|(x, gain)| x * factor * gain).collect();
             check(&RowOp::RmsNorm { gain: &gain, epsilon: 1e-6 }, &x, &stated);
@@ -390,10 +392,10 @@ mod tests {
 
     #[test]
     fn ropes_turn_pairs() {
-        let mut random = Random(21);
+        let mut rng = Rng::new(21);
         for n_pairs in [1, 3, 8, 16, 17, 32, 64, 100] {
-            let x = random.values(2 * n_pairs);
-            let (cosines, sines) = (random.values(n_pairs), random.values(n_pairs));
+            let x = rng.units(2 * n_pairs);
+            let (cosines, sines) = (rng.units(n_pairs), rng.units(n_pairs));
             for pairs in [RopePairs::Halves, RopePairs::Neighbours] {
                 let mut stated = x.clone();
                 for i in 0..n_pairs {
@@ -411,10 +413,10 @@ mod tests {
 
     #[test]
     fn gates_are_the_same_for_any_length() {
-        let mut random = Random(22);
+        let mut rng = Rng::new(22);
         let edges = [0.0, -0.0, 1e-42, 100.0, -100.0, f32::MAX, f32::NAN, f32::INFINITY];
         for n in LENGTHS {
-            let [mut x, gate, a, b] = [(); 4].map(|()| random.values(n));
+            let [mut x, gate, a, b] = [(); 4].map(|()| rng.units(n));
             x.iter_mut().step_by(5).zip(edges.iter().cycle()).for_each(|(x, &edge)| *x = edge);
             let ops = [
                 RowOp::Sigmoid,
@@ -453,12 +455,12 @@ mod tests {
 
     #[test]
     fn convolutions_are_as_stated() {
-        let mut random = Random(23);
+        let mut rng = Rng::new(23);
         for n in LENGTHS {
             for (n_old, n_new) in [(0, 4), (1, 3), (3, 1), (4, 0), (0, 1), (0, 0), (7, 2)] {
                 let n_taps = n_old + n_new;
                 let [old, new, taps] =
-                    [n_old, n_new, n_taps].map(|n_rows| random.values(n_rows * (n + 3)));
+                    [n_old, n_new, n_taps].map(|n_rows| rng.units(n_rows * (n + 3)));
                 let op = RowOp::Convolution {
                     kept: rows(&old, n_old, n),
                     new: rows(&new, n_new, n),
@@ -480,12 +482,12 @@ mod tests {
 
     #[test]
     fn experts_are_summed_in_order() {
-        let mut random = Random(24);
+        let mut rng = Rng::new(24);
         for n in LENGTHS {
             for n_partials in [0, 1, 2, 10] {
-                let partials = random.values(n_partials * (n + 3));
-                let (weights, shared) = (random.values(n_partials), random.values(n));
-                let residual = random.values(n);
+                let partials = rng.units(n_partials * (n + 3));
+                let (weights, shared) = (rng.units(n_partials), rng.units(n));
+                let residual = rng.units(n);
                 for shared in [None, Some((0.3, shared.as_slice()))] {
                     let partials = rows(&partials, n_partials, n);
                     let mut stated = vec![0.0; n];
@@ -514,10 +516,10 @@ mod tests {
 
     #[test]
     fn blocks_are_added_as_a_row() {
-        let mut random = Random(25);
+        let mut rng = Rng::new(25);
         for n in LENGTHS {
             let n_blocks = n.div_ceil(LANES);
-            let (blocks, before) = (random.values(n_blocks * (LANES + 3)), random.values(n));
+            let (blocks, before) = (rng.units(n_blocks * (LANES + 3)), rng.units(n));
             let blocks = rows(&blocks, n_blocks, LANES);
             let row: Vec<f32> = (0..n_blocks).flat_map(|i| blocks.row(i).to_vec()).collect();
             let mut stated = before.clone();

@@ -111,32 +111,34 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
 
     /// A temporary folder with programs, libraries and processes for a test.
-    struct Machine(PathBuf);
+    struct Machine {
+        root: PathBuf,
+        _temp: TempDir,
+    }
 
     impl Machine {
-        fn new(name: &str) -> Self {
-            let root =
-                std::env::temp_dir().join(format!("moeflux-mpi-{name}-{}", std::process::id()));
-            drop(fs::remove_dir_all(&root));
-            fs::create_dir_all(&root).unwrap();
+        fn new() -> Self {
+            let temp = TempDir::new();
             // Temporary folders may be links.
-            Self(root.canonicalize().unwrap())
+            Self { root: temp.path().canonicalize().unwrap(), _temp: temp }
         }
 
         /// Creates a program, and a folder for libraries next to it.
         fn install(&self, prefix: &str, program: &str, libraries: &str) -> PathBuf {
-            let program = self.0.join(prefix).join("bin").join(program);
+            let program = self.root.join(prefix).join("bin").join(program);
             fs::create_dir_all(program.parent().unwrap()).unwrap();
-            fs::create_dir_all(self.0.join(prefix).join(libraries)).unwrap();
+            fs::create_dir_all(self.root.join(prefix).join(libraries)).unwrap();
             fs::write(&program, "").unwrap();
             program
         }
 
         fn process(&self, number: u32, parent: u32, program: &Path) {
-            let dir = self.0.join("proc").join(number.to_string());
+            let dir = self.root.join("proc").join(number.to_string());
             fs::create_dir_all(&dir).unwrap();
             fs::write(dir.join("stat"), format!("{number} (a) b) R 1) S {parent} 1 1\n")).unwrap();
             symlink(program, dir.join("exe")).unwrap();
@@ -145,25 +147,20 @@ mod tests {
         fn folders(&self, variables: &[(&str, &str)]) -> Vec<String> {
             let variable = |name: &str| {
                 let found = variables.iter().find(|(it, _)| *it == name)?;
-                Some(found.1.replace('@', self.0.to_str().unwrap()).into())
+                Some(found.1.replace('@', self.root.to_str().unwrap()).into())
             };
-            let processes = self.0.join("proc");
+            let processes = self.root.join("proc");
             let known = Known { library: None, processes: &processes, variable: &variable };
             let found = known.folders();
-            let below = found.iter().map(|it| it.strip_prefix(&self.0).unwrap().to_str().unwrap());
+            let below =
+                found.iter().map(|it| it.strip_prefix(&self.root).unwrap().to_str().unwrap());
             below.map(str::to_owned).collect()
-        }
-    }
-
-    impl Drop for Machine {
-        fn drop(&mut self) {
-            drop(fs::remove_dir_all(&self.0));
         }
     }
 
     #[test]
     fn the_launcher_is_a_parent_behind_shells() {
-        let machine = Machine::new("parents");
+        let machine = Machine::new();
         let own = std::process::id();
         let shell = machine.install("usr", "bash", "lib");
         let proxy = machine.install("env", "hydra_pmi_proxy", "lib");
@@ -184,7 +181,7 @@ mod tests {
 
     #[test]
     fn launchers_say_where_they_were_installed() {
-        let machine = Machine::new("variables");
+        let machine = Machine::new();
         machine.install("open", "prterun", "lib");
         machine.install("intel", "x", "lib/release");
         let variables = [("OPAL_PREFIX", "@/open"), ("I_MPI_ROOT", "@/intel"), ("PMIX_PREFIX", "")];
@@ -196,13 +193,13 @@ mod tests {
 
     #[test]
     fn odd_processes_end_the_search() {
-        let machine = Machine::new("odd");
+        let machine = Machine::new();
         let own = std::process::id();
         let launcher = machine.install("env", "mpirun", "lib");
         // A process that is its own parent: the limit ends the search.
         machine.process(own, own, &launcher);
         let known =
-            Known { library: None, processes: &machine.0.join("proc"), variable: &|_| None };
+            Known { library: None, processes: &machine.root.join("proc"), variable: &|_| None };
         assert_eq!(known.parents(own).len(), N_PARENTS_MAX);
         assert_eq!(machine.folders(&[]), ["env/lib"]);
         fs::remove_file(&launcher).unwrap();
@@ -213,9 +210,9 @@ mod tests {
         assert_eq!(parent_of("12 (a) (b)) S 7 12 12"), Some(7));
         // Links to a launcher are resolved to its real location.
         fs::write(&launcher, "").unwrap();
-        fs::create_dir_all(machine.0.join("links")).unwrap();
-        symlink(&launcher, machine.0.join("links/mpiexec")).unwrap();
-        fs::remove_dir_all(machine.0.join("proc")).unwrap();
+        fs::create_dir_all(machine.root.join("links")).unwrap();
+        symlink(&launcher, machine.root.join("links/mpiexec")).unwrap();
+        fs::remove_dir_all(machine.root.join("proc")).unwrap();
         assert_eq!(machine.folders(&[("PATH", "@/links")]), ["env/lib"]);
     }
 }

@@ -133,8 +133,8 @@ impl Mpi {
             format!(" in {} or", searched.join(", "))
         };
         Err(Error::Machine(format!(
-            "a launcher started this process, but its MPI library was not found{searched} where \
-             the system looks: set MOEFLUX_MPI to its path ({first})"
+            "a launcher started this process, but its MPI library was not found{searched} in the \
+             system's library path: set MOEFLUX_MPI to its path ({first})"
         )))
     }
 
@@ -151,7 +151,10 @@ impl Mpi {
             found.ok().map(|it| it.into_raw() as usize)
         };
         let constants = abi.constants(&address).ok_or_else(|| {
-            Error::Machine(format!("{}: is no {abi:?} library of MPI", path.display()))
+            Error::Machine(format!(
+                "{}: is not an MPI library with the {abi:?} interface",
+                path.display()
+            ))
         })?;
         macro_rules! function {
             ($name:literal) => {
@@ -189,8 +192,7 @@ impl Mpi {
     /// Creates the error for a library that belongs to another launcher.
     pub(crate) fn foreign(&self, why: &str) -> Error {
         Error::Machine(format!(
-            "{why}, but {} ({}) belongs to another MPI; set MOEFLUX_MPI to the library of the \
-             launcher",
+            "{why}; {} ({}) belongs to another MPI: set MOEFLUX_MPI to the library of the launcher",
             self.path.display(),
             self.version()
         ))
@@ -209,7 +211,7 @@ impl Mpi {
         self.check("MPI_Comm_set_errhandler", code)?;
         if provided < serialized {
             return Err(Error::Machine(format!(
-                "{} lets only one thread of a program call it",
+                "{} supports calls from one thread only",
                 self.path.display()
             )));
         }
@@ -364,11 +366,15 @@ fn int(number: usize) -> Result<c_int> {
 
 #[cfg(test)]
 mod tests {
+
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
 
     #[test]
     fn what_lies_beside_the_launcher_is_tried_first() {
-        let root = std::env::temp_dir().join(format!("moeflux-mpi-tried-{}", std::process::id()));
+        let temp = TempDir::new();
+        let root = temp.path().to_owned();
         let folders = ["one", "two", "none"].map(|it| root.join(it));
         for (folder, name) in [(0, "libmpi.so.12"), (1, "libmpi_abi.so.1"), (1, "libmpi.so.40")] {
             std::fs::create_dir_all(&folders[folder]).unwrap();
@@ -384,8 +390,8 @@ mod tests {
         assert_eq!(found.len(), 2 + names(Kind::Hydra).len());
         // These files are empty.
         let said = Mpi::open(None, Kind::OpenMpi, &folders[1..2]).unwrap_err().to_string();
-        let words = format!("was not found in {} or where the system", folders[1].display());
+        let words =
+            format!("was not found in {} or in the system's library path", folders[1].display());
         assert!(said.contains(&words) && said.contains("set MOEFLUX_MPI"), "{said}");
-        std::fs::remove_dir_all(root).unwrap();
     }
 }

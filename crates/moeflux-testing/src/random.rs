@@ -70,6 +70,17 @@ impl Rng {
         (self.bits() >> 40) as f32 / (1_u32 << 24) as f32
     }
 
+    /// A multiple of 0.001 in `-1.0 ..= 1.0`.
+    #[expect(clippy::cast_precision_loss, reason = "small numbers fit")]
+    pub fn unit(&mut self) -> f32 {
+        (self.bits() % 2001) as f32 / 1000.0 - 1.0
+    }
+
+    /// `n` of [`Rng::unit`].
+    pub fn units(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.unit()).collect()
+    }
+
     /// A number of mean 0 and variance 1, within a few deviations.
     pub fn normal(&mut self) -> f32 {
         // The sum of 12 fractions has variance 1.

@@ -2,6 +2,7 @@
 //! sampled text, and the difference between them are known by construction.
 
 use moeflux::{TokenId, Tokenizer};
+use moeflux_testing::random::{Rng, seeds};
 use serde_json::{Map, Value as Json, json};
 
 use super::tests::{TEMPLATES, format_named, options};
@@ -9,7 +10,7 @@ use crate::calls::format::{ArgumentsForm, CallFormat};
 use crate::conversation::{Assistant, Call, Conversation, Tool, ToolResult, Turn};
 use crate::format::ChatFormat;
 use crate::replay::{Replays, Sampled};
-use crate::testing::{Random, byte_tokenizer, n_seeds};
+use crate::testing::byte_tokenizer;
 use crate::thoughts::ThoughtFormat;
 
 /// The difference between a sampled answer and the text that the template writes for it.
@@ -68,59 +69,59 @@ fn tools() -> Vec<Tool> {
     vec![tool("f"), tool("look_up")]
 }
 
-fn random_answer(random: &mut Random, n_calls_before: usize) -> Assistant {
-    let thoughts = [None, None, Some("Which?"), Some("a\n\nb é {\"a\": 1}")][random.next(4)];
-    let text = random.one(&["", "I look.", "So:\n\n1. é <b>", "{\"a\": 1}"]);
-    let n_calls = random.next(4).min(if text.is_empty() { 3 } else { 2 });
-    let call = |call_idx: usize, random: &mut Random| {
-        let name = random.one(&["f", "look_up"]);
+fn random_answer(rng: &mut Rng, n_calls_before: usize) -> Assistant {
+    let thoughts = [None, None, Some("Which?"), Some("a\n\nb é {\"a\": 1}")][rng.below(4)];
+    let text = rng.pick(&["", "I look.", "So:\n\n1. é <b>", "{\"a\": 1}"]);
+    let n_calls = rng.below(4).min(if text.is_empty() { 3 } else { 2 });
+    let call = |call_idx: usize, rng: &mut Rng| {
+        let name = rng.pick(&["f", "look_up"]);
         let mut arguments = Map::new();
-        arguments.insert("a".into(), json!(random.next(100)));
-        arguments.insert("b".into(), json!(random.one(&["x y", "é\n \"q\"", "", " {} "])));
-        if random.next(2) == 0 {
+        arguments.insert("a".into(), json!(rng.below(100)));
+        arguments.insert("b".into(), json!(rng.pick(&["x y", "é\n \"q\"", "", " {} "])));
+        if rng.below(2) == 0 {
             arguments.insert("c".into(), json!({"k": [1, "a b"], "z": null}));
         }
         let id = format!("functions.{name}:{}", n_calls_before + call_idx);
         Call { id, name: name.into(), arguments }
     };
-    let mut calls: Vec<Call> = (0..n_calls).map(|idx| call(idx, random)).collect();
+    let mut calls: Vec<Call> = (0..n_calls).map(|idx| call(idx, rng)).collect();
     let text = if text.is_empty() && calls.is_empty() { "Yes." } else { text };
-    if random.next(4) > 0 {
+    if rng.below(4) > 0 {
         calls.truncate(2);
     }
     Assistant { thoughts: thoughts.map(str::to_owned), text: text.to_owned(), calls }
 }
 
 /// Writes the same JSON with other whitespace and another order of keys.
-fn respelled(value: &Json, random: &mut Random) -> String {
-    let blank = |random: &mut Random| random.one(&["", " ", "\n", "  "]).to_owned();
+fn respelled(value: &Json, rng: &mut Rng) -> String {
+    let blank = |rng: &mut Rng| rng.pick(&["", " ", "\n", "  "]).to_owned();
     match value {
         Json::Object(members) => {
             let mut keys: Vec<&String> = members.keys().collect();
-            let n_turned = random.next(keys.len().max(1));
+            let n_turned = rng.below(keys.len().max(1));
             keys.rotate_left(n_turned);
             let mut text = "{".to_owned();
             for (idx, key) in keys.into_iter().enumerate() {
                 let comma = if idx > 0 { "," } else { "" };
-                let (a, b) = (blank(random), blank(random));
-                let value = respelled(&members[key], random);
+                let (a, b) = (blank(rng), blank(rng));
+                let value = respelled(&members[key], rng);
                 text += &format!("{comma}{a}{}:{b}{value}", Json::from(key.as_str()));
             }
-            text + &blank(random) + "}"
+            text + &blank(rng) + "}"
         }
         Json::Array(values) => {
-            let values: Vec<String> = values.iter().map(|it| respelled(it, random)).collect();
-            format!("[{}{}]", blank(random), values.join(&format!(",{}", blank(random))))
+            let values: Vec<String> = values.iter().map(|it| respelled(it, rng)).collect();
+            format!("[{}{}]", blank(rng), values.join(&format!(",{}", blank(rng))))
         }
         other => other.to_string(),
     }
 }
 
 /// Writes a call with other whitespace and another order of keys.
-fn respelled_call(format: &CallFormat, call: &Call, place: usize, random: &mut Random) -> String {
+fn respelled_call(format: &CallFormat, call: &Call, place: usize, rng: &mut Rng) -> String {
     let mut turned = call.clone();
     let mut keys: Vec<String> = call.arguments.keys().cloned().collect();
-    let n_turned = random.next(keys.len().max(1));
+    let n_turned = rng.below(keys.len().max(1));
     keys.rotate_left(n_turned);
     turned.arguments =
         keys.into_iter().map(|key| (key.clone(), call.arguments[&key].clone())).collect();
@@ -128,7 +129,7 @@ fn respelled_call(format: &CallFormat, call: &Call, place: usize, random: &mut R
     let (whole, empty) = (one(&turned), Call { arguments: Map::new(), ..call.clone() });
     let whole = match format.arguments {
         ArgumentsForm::Json => {
-            let arguments = respelled(&Json::Object(call.arguments.clone()), random);
+            let arguments = respelled(&Json::Object(call.arguments.clone()), rng);
             one(&empty).replacen("{}", &arguments, 1)
         }
         ArgumentsForm::Tagged(_) => whole,
@@ -142,16 +143,16 @@ fn written(
     format: &CallFormat,
     calls: &[Call],
     (n_before, difference): (usize, Difference),
-    random: &mut Random,
+    rng: &mut Rng,
 ) -> (String, String) {
     let faithful = format.written(calls, n_before).unwrap_or_default();
     let sampled = match difference {
         Difference::Spelling if !calls.is_empty() => {
             let each = calls.iter().zip(n_before..);
             let each: Vec<String> =
-                each.map(|(it, place)| respelled_call(format, it, place, random)).collect();
+                each.map(|(it, place)| respelled_call(format, it, place, rng)).collect();
             let between = if format.between_calls.trim().is_empty() {
-                random.one(&["", "\n", "\n\n"])
+                rng.pick(&["", "\n", "\n\n"])
             } else {
                 format.between_calls
             };
@@ -221,17 +222,17 @@ impl<'a> Talk<'a> {
     }
 
     /// Samples an answer and sends it back.
-    fn go_on(&mut self, random: &mut Random) -> Outcome {
+    fn go_on(&mut self, rng: &mut Rng) -> Outcome {
         let options = options();
         let (replays, tokenizer) = (Some(&self.replays), self.tokenizer);
         let prepared =
             self.format.prepare(&self.conversation, &options, tokenizer, replays).unwrap();
         let prompt = self.format.prompt(&self.conversation, &options).unwrap().text;
-        let answer = random_answer(random, self.n_calls);
-        let difference = DIFFERENCES[random.next(DIFFERENCES.len())];
+        let answer = random_answer(rng, self.n_calls);
+        let difference = DIFFERENCES[rng.below(DIFFERENCES.len())];
         let format = self.format.call_format().unwrap();
         let (calls, sampled_calls) =
-            written(format, &answer.calls, (self.n_calls, difference), random);
+            written(format, &answer.calls, (self.n_calls, difference), rng);
         let between =
             if answer.text.is_empty() || calls.is_empty() { "" } else { format.behind_text };
         let text = match difference {
@@ -337,11 +338,11 @@ fn replays_change_only_the_spelling_of_calls() {
     let tokenizer = tokenizer();
     for (name, _) in TEMPLATES {
         let mut n_replayed = 0;
-        for seed in 0..n_seeds(20) {
-            let mut random = Random(seed);
+        for seed in seeds(20) {
+            let mut rng = Rng::new(seed);
             let mut talk = Talk::new(name, &tokenizer);
             for _ in 0..3 {
-                let Outcome { difference, spelling, is_replayed } = talk.go_on(&mut random);
+                let Outcome { difference, spelling, is_replayed } = talk.go_on(&mut rng);
                 let may_be = spelling != Spelling::Other;
                 assert!(may_be || !is_replayed, "{name}, seed {seed}: {difference:?}");
                 n_replayed += usize::from(is_replayed && spelling == Spelling::OtherCalls);

@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
-use moeflux::provider::text::{SpecialTokens, byte_tokenizer_json};
+use moeflux::provider::text::SpecialTokens;
 use serde_json::json;
 
 use super::*;
 use crate::answer_reader::HiddenMarkers;
 use crate::conversation::{Assistant, Call, Tool, ToolResult};
+use crate::testing::byte_tokenizer;
 
 const CASES: &str = include_str!("cases.json");
 pub(super) const TEMPLATES: [(&str, &str); 8] = [
@@ -228,17 +229,14 @@ fn what_cannot_be_rendered_is_refused_by_name() {
     };
     let going_on = |turns| Conversation { ending: Ending::Continue, ..said(turns) };
     let problem = refused("qwen3", &going_on(vec![user("A")]), &options());
-    assert_eq!(problem, "only a last turn of the assistant can go on");
+    assert_eq!(problem, "only a final assistant turn can be continued");
     let call = Call::from_text("c".into(), "f".into(), "{}");
     let called = Assistant { calls: vec![call], ..Assistant::default() };
     let problem = refused("qwen3", &going_on(vec![Turn::Assistant(called)]), &options());
-    assert_eq!(problem, "a turn of the assistant that ends with calls cannot go on");
+    assert_eq!(problem, "an assistant turn with tool calls cannot be continued");
     let thought = going_on(vec![user("A"), assistant(Some("I"), "")]);
     let problem = refused("kimi_k2", &thought, &options());
-    assert!(
-        problem.starts_with("the chat template changes the assistant's last turn"),
-        "{problem}"
-    );
+    assert!(problem.starts_with("the chat template alters the last assistant turn"), "{problem}");
     assert!(refused("qwen3_5", &said(Vec::new()), &options()).contains("No messages provided."));
     for name in OWN_VARIABLES {
         let mut options = options();
@@ -289,16 +287,10 @@ fn the_demo_model_has_a_format() {
 
 #[test]
 fn markers_that_are_not_shown_are_known_by_their_tokens() {
-    let folder = std::env::temp_dir().join(format!("moeflux-chat-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
     let glm = format_named("glm4_moe").call_format().unwrap();
     let mut shown: Vec<&str> = ThoughtFormat::usual().markers();
     shown.extend(glm.markers());
-    let n_tokens = 256 + shown.len();
-    let tokenizer = byte_tokenizer_json(n_tokens, &shown).to_string();
-    std::fs::write(folder.join("tokenizer.json"), tokenizer).unwrap();
-    let tokenizer = Tokenizer::open(&folder, n_tokens).unwrap();
-    std::fs::remove_dir_all(&folder).unwrap();
+    let tokenizer = byte_tokenizer(&shown);
     let markers = HiddenMarkers::of(&tokenizer, ThoughtFormat::usual());
     let texts = [256, 257, 65].map(|id| markers.text(TokenId(id)));
     assert_eq!(texts, [Some("<think>"), Some("</think>"), None]);

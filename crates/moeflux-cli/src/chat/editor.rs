@@ -275,8 +275,9 @@ impl Helper for Completion {}
 mod tests {
     use std::fs;
 
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
-    use crate::test_dir::TestDir;
 
     #[track_caller]
     fn check(input: &str, expected: &[&str]) {
@@ -319,7 +320,7 @@ mod tests {
 
     #[test]
     fn names_that_do_something_to_a_terminal_are_not_completed() {
-        let dir = TestDir::new("completion");
+        let dir = TempDir::new();
         let evil =
             ["a\x1b[2J.json", "a\x07.json", "a\u{9b}31m.json", "a\u{202e}nosj.", "a\nb.json"];
         let is_possible = |name: &&&str| fs::write(dir.path().join(name), "").is_ok();

@@ -130,13 +130,13 @@ fn tool(tool: &Tool) -> Value {
 #[cfg(test)]
 mod tests {
     use moeflux_chat::ToolResult;
+    use moeflux_testing::temp_dir::TempDir;
 
     use super::*;
-    use crate::test_dir::TestDir;
 
     #[test]
     fn what_was_saved_is_loaded() {
-        let dir = TestDir::new("chat-file");
+        let dir = TempDir::new();
         let file = dir.path().join("talk.json");
         let call = Call::from_text("c".into(), "f".into(), r#"{"b": [1, 2.5], "a": "\n"}"#);
         let answer = |thoughts: Option<&str>, text: &str, calls: &[Call]| {
@@ -185,11 +185,11 @@ mod tests {
 
     #[test]
     fn what_is_no_conversation_is_refused_by_name() {
-        let dir = TestDir::new("chat-bad");
+        let dir = TempDir::new();
         let file = dir.path().join("bad.json");
         for (text, problem) in [
             ("", "is not JSON"),
-            ("7", "has no list of messages"),
+            ("7", "is neither a list of messages"),
             ("[]", "is empty"),
             (r#"[{"role": "bard", "content": ""}]"#, "messages[0].role"),
         ] {

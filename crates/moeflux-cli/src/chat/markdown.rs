@@ -275,6 +275,8 @@ fn number(rest: &str, indent: usize, is_whole: bool) -> Start {
 
 #[cfg(test)]
 mod tests {
+    use moeflux_testing::random::Rng;
+
     use super::*;
 
     /// Formats styles: `[b:..]` bold, `[i:..]` italic, `[c:..]` code, `[d:..]` dim.
@@ -496,12 +498,11 @@ mod tests {
             "\u{201c}*aa*\u{201d}",
             "bb's",
         ];
-        let mut random = 7_u64;
+        let mut rng = Rng::new(7);
         for n_lines in 0..2000 {
             let mut text = if n_lines % 5 == 0 { "## ".to_owned() } else { "A ".to_owned() };
             for _ in 0..5 {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                text = text + pieces[(random >> 33) as usize % pieces.len()] + " ";
+                text = text + rng.pick(&pieces) + " ";
             }
             let text = text.trim_end().to_owned() + "\n";
             assert_eq!(shown(&rendered(&[&text])), shown(&parsed(&text)), "{text:?}");
@@ -512,12 +513,11 @@ mod tests {
     fn no_character_is_lost_but_markers() {
         let words =
             ["*", "**", "_", "`", "```", "\n", "# ", "- ", "1. ", "> ", "a", " ", "\\", "\u{e9}"];
-        let mut random = 1_u64;
+        let mut rng = Rng::new(1);
         for _ in 0..2000 {
             let mut text = String::new();
             for _ in 0..12 {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                text += words[(random >> 33) as usize % words.len()];
+                text += rng.pick(&words);
             }
             let whole = rendered(&[&text]);
             let letters: Vec<String> = text.chars().map(String::from).collect();

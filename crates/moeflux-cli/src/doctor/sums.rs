@@ -64,16 +64,16 @@ mod tests {
     use std::fs;
 
     use moeflux::provider::format::{FileSums, SUMS_FILE_NAME};
+    use moeflux_testing::temp_dir::TempDir;
 
     use super::*;
-    use crate::test_dir::TestDir;
 
     #[test]
     fn what_is_written_is_read_again() {
         let tensors = BTreeMap::from([("a \"quoted\"".to_owned(), vec![0, u64::MAX])]);
         let file = FileSums { len_bytes: 77, header: 5, tensors };
         let sums = SumsDocument { files: BTreeMap::from([("model.safetensors".to_owned(), file)]) };
-        let dir = TestDir::new("sums");
+        let dir = TempDir::new();
         let path = dir.path().join(SUMS_FILE_NAME);
         assert_eq!(SumsDocument::load(&path).unwrap(), None);
         Unwritten::begin(&path).unwrap().finish(&sums).unwrap();

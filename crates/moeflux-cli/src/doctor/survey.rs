@@ -291,8 +291,9 @@ impl Drop for TemporaryFile {
 
 #[cfg(test)]
 mod tests {
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
-    use crate::test_dir::TestDir;
 
     fn way(rates: &[f64]) -> Way {
         Way { caching: Caching::Direct, drive: "threads", bytes_per_s: rates.to_vec() }
@@ -319,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_folder_without_a_model_is_measured_and_left_as_it_was() {
-        let dir = TestDir::new("survey");
+        let dir = TempDir::new();
         fs::write(dir.path().join("tiny.safetensors"), [0; 100]).unwrap();
         let survey = survey(&folder(dir.path()), 6 << 20, &Interrupt::never()).unwrap();
         assert_eq!(survey.subject, Subject::Temporary(6 << 20));
@@ -332,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_models_own_files_are_read_and_nothing_is_written() {
-        let dir = TestDir::new("survey-own");
+        let dir = TempDir::new();
         for (name, n_mebibytes) in [("a.safetensors", 3), ("b.safetensors", 5), ("c.txt", 9)] {
             fs::write(dir.path().join(name), vec![7; n_mebibytes << 20]).unwrap();
         }
@@ -348,7 +349,7 @@ mod tests {
 
     #[test]
     fn places_that_cannot_be_measured_are_named() {
-        let dir = TestDir::new("survey-none");
+        let dir = TempDir::new();
         let missing = dir.path().join("none");
         let error = survey(&folder(&missing), 8 << 20, &Interrupt::never()).unwrap_err();
         assert!(error.to_string().contains("none"), "{error}");

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use moeflux_testing::temp_dir::TempDir;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::test_dir::TestDir;
 
 fn published(name: &str) -> PathBuf {
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux/tests/data/configs");
@@ -69,7 +69,7 @@ fn a_page_for_people_has_exact_and_rounded_bytes() {
 
 #[test]
 fn a_bare_config_takes_its_own_quantisation_unless_told() {
-    let temp = TestDir::new("own");
+    let temp = TempDir::new();
     let path = temp.path().join("any.json");
     let text = fs::read_to_string(published("q3moe-2g.json")).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();
@@ -94,7 +94,7 @@ fn what_cannot_be_inspected_is_refused_with_the_way_out() {
         assert!(parts.iter().all(|part| line.contains(part)), "{line}");
         assert!(!line.contains('\n'), "{line}");
     };
-    let temp = TestDir::new("refused");
+    let temp = TempDir::new();
     let dir = args(temp.path());
     check(&dir, &["config.json"]);
     let config = temp.path().join("config.json");

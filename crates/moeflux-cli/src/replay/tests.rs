@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use moeflux::provider::experts::trace::{LayerShape, StepKind, TraceHeader, TraceWriter};
 use moeflux::provider::ids::{ExpertIdx, LayerIdx};
+use moeflux_testing::temp_dir::TempDir;
 use serde_json::Value;
 
 use super::*;
 use crate::failure::Failure;
-use crate::test_dir::TestDir;
 
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
@@ -50,7 +50,7 @@ fn args(file: &Path) -> ReplayArgs {
     ReplayArgs { file: file.to_owned(), slots: vec![8, 4, 4], svg: None, json: false }
 }
 
-fn write(dir: &TestDir, bytes: &[u8]) -> PathBuf {
+fn write(dir: &TempDir, bytes: &[u8]) -> PathBuf {
     let path = dir.path().join("a&b.trace");
     std::fs::write(&path, bytes).unwrap();
     path
@@ -61,7 +61,7 @@ fn write(dir: &TestDir, bytes: &[u8]) -> PathBuf {
 /// known, there are 4, 2, 3 and 3.
 #[test]
 fn a_page_has_hits_and_bytes_of_answers_and_prompts() {
-    let dir = TestDir::new("replay");
+    let dir = TempDir::new();
     let path = write(&dir, &trace_bytes(4));
     let page = run(&args(&path)).unwrap();
     let expected = format!(
@@ -96,7 +96,7 @@ prompt: read per token
 
 #[test]
 fn json_has_the_same_numbers() {
-    let dir = TestDir::new("replay-json");
+    let dir = TempDir::new();
     let path = write(&dir, &trace_bytes(4));
     let args = ReplayArgs { json: true, ..args(&path) };
     let value: Value = serde_json::from_str(&run(&args).unwrap()).unwrap();
@@ -113,7 +113,7 @@ fn json_has_the_same_numbers() {
 
 #[test]
 fn the_drawing_has_every_curve_both_axes_and_no_foreign_markup() {
-    let dir = TestDir::new("replay-svg");
+    let dir = TempDir::new();
     for n_decoded in [4, 0] {
         let path = write(&dir, &trace_bytes(n_decoded));
         let svg = dir.path().join("out.svg");
@@ -137,7 +137,7 @@ fn the_drawing_has_every_curve_both_axes_and_no_foreign_markup() {
 
 #[test]
 fn without_budgets_all_shares_are_tried() {
-    let dir = TestDir::new("replay-shares");
+    let dir = TempDir::new();
     let path = write(&dir, &trace_bytes(1));
     let trace = Trace::open(&path).unwrap();
     let args = ReplayArgs { slots: Vec::new(), ..args(&path) };
@@ -146,7 +146,7 @@ fn without_budgets_all_shares_are_tried() {
 
 #[test]
 fn what_cannot_be_replayed_is_said_in_one_line() {
-    let dir = TestDir::new("replay-bad");
+    let dir = TempDir::new();
     let whole = trace_bytes(1);
     let path = write(&dir, &whole[..whole.len() - 1]);
     let fails = |args: &ReplayArgs| match run(args) {

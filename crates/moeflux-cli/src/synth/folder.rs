@@ -122,8 +122,9 @@ pub(super) fn check_vacant(dir: &Path) -> Result<()> {
 mod tests {
     use std::io::Write as _;
 
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
-    use crate::test_dir::TestDir;
 
     fn names(dir: &Path) -> Vec<String> {
         let entries = fs::read_dir(dir).unwrap();
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn files_get_their_names_at_the_end() {
-        let temp = TestDir::new("names");
+        let temp = TempDir::new();
         let dir = temp.path().join("a/b");
         let mut folder = NewFolder::create(&dir).unwrap();
         for name in ["x", "config.json"] {
@@ -149,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_ends_early_leaves_nothing() {
-        let temp = TestDir::new("early");
+        let temp = TempDir::new();
         let mut folder = NewFolder::create(&temp.path().join("a/b")).unwrap();
         folder.file("x").unwrap();
         drop(folder);
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_folder_with_files_is_refused_and_kept() {
-        let temp = TestDir::new("kept");
+        let temp = TempDir::new();
         fs::write(temp.path().join("mine"), "x").unwrap();
         let error = NewFolder::create(temp.path()).unwrap_err().to_string();
         assert!(error.contains("`mine`") && error.contains("another folder"), "{error}");

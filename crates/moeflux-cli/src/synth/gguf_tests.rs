@@ -8,12 +8,12 @@ use moeflux::provider::model::Headers;
 use moeflux::provider::spec::{HeadOrder, MixerSpec, Quantisation};
 use moeflux::provider::weights::block_kind;
 use moeflux::{Engine, Model, ModelText, TokenId};
+use moeflux_testing::temp_dir::TempDir;
 
 use super::tests::*;
 use super::*;
-use crate::test_dir::TestDir;
 
-fn gguf_args(temp: &TestDir, config: &Value, types: &str) -> SynthArgs {
+fn gguf_args(temp: &TempDir, config: &Value, types: &str) -> SynthArgs {
     SynthArgs { gguf: GgufTypes::from_name(types), ..args(temp, config) }
 }
 
@@ -31,7 +31,7 @@ fn plain(mut spec: ModelSpec) -> ModelSpec {
 #[test]
 fn every_family_becomes_a_gguf_file_of_the_same_geometry() {
     for config in families() {
-        let temp = TestDir::new("gguf-family");
+        let temp = TempDir::new();
         let args = gguf_args(&temp, &config, "Q4_0");
         let said = synth(&args).unwrap();
         assert!(said.contains("as GGUF in Q4_0"), "{said}");
@@ -54,7 +54,7 @@ fn every_type_runs_and_has_weights_of_zero_mean() {
     config["num_hidden_layers"] = json!(1);
     let all = BlockType::all().filter_map(|it| GgufTypes::from_name(it.name()));
     for types in all.chain(GgufTypes::from_name("Q4_K_M")) {
-        let temp = TestDir::new("gguf-type");
+        let temp = TempDir::new();
         let args = gguf_args(&temp, &config, &types.to_string());
         synth(&args).unwrap();
         let checkpoint = Checkpoint::open(&args.out).unwrap();
@@ -87,7 +87,7 @@ fn weights(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
 
 #[test]
 fn parts_and_threads_do_not_change_a_value() {
-    let temps = [TestDir::new("gguf-one"), TestDir::new("gguf-many")];
+    let temps = [TempDir::new(), TempDir::new()];
     let config = qwen3_5_moe();
     let one = SynthArgs { threads: NonZeroUsize::new(1), ..gguf_args(&temps[0], &config, "Q5_1") };
     let many = SynthArgs {
@@ -109,7 +109,7 @@ fn parts_and_threads_do_not_change_a_value() {
 #[test]
 fn the_metadata_have_tokenizer_template_and_sampling() {
     for config in families() {
-        let temp = TestDir::new("gguf-text");
+        let temp = TempDir::new();
         let args = gguf_args(&temp, &config, "Q8_0");
         synth(&args).unwrap();
         let file: PathBuf = gguf_at(&args.out).unwrap().unwrap();
@@ -125,7 +125,7 @@ fn the_metadata_have_tokenizer_template_and_sampling() {
 
 #[test]
 fn a_geometry_without_keys_is_refused_before_a_byte_is_written() {
-    let temp = TestDir::new("gguf-refused");
+    let temp = TempDir::new();
     let mut config = qwen3_moe();
     config["mlp_only_layers"] = json!([1]);
     let args = gguf_args(&temp, &config, "Q8_0");

@@ -6,10 +6,10 @@ use std::path::Path;
 use moeflux::provider::format::Checkpoint;
 use moeflux::provider::model::Headers;
 use moeflux::{Error, Model, TokenId, Tokenizer};
+use moeflux_testing::temp_dir::TempDir;
 use serde_json::Map;
 
 use super::*;
-use crate::test_dir::TestDir;
 
 /// Returns a config with the keys that all families share.
 fn config(model_type: &str, more: Value) -> Value {
@@ -86,7 +86,7 @@ pub(super) fn families() -> [Value; 8] {
     ]
 }
 
-pub(super) fn args(temp: &TestDir, config: &Value) -> SynthArgs {
+pub(super) fn args(temp: &TempDir, config: &Value) -> SynthArgs {
     let path = temp.path().join("given.json");
     fs::write(&path, config.to_string()).unwrap();
     SynthArgs {
@@ -144,7 +144,7 @@ pub(super) fn assert_close(found: f32, expected: f32, tolerance: f32) {
 #[test]
 fn every_family_binds_with_nothing_left_over() {
     for config in families() {
-        let temp = TestDir::new("family");
+        let temp = TempDir::new();
         let args = args(&temp, &config);
         let said = synth(&args).unwrap();
         assert!(said.contains("moeflux generate --model"), "{said}");
@@ -166,7 +166,7 @@ fn every_family_binds_with_nothing_left_over() {
 fn every_quantisation_binds() {
     for bits in [2, 3, 4, 5, 6, 8] {
         for group in [32, 64, 128] {
-            let temp = TestDir::new("quantisation");
+            let temp = TempDir::new();
             let args = SynthArgs { bits, group, ..args(&temp, &qwen3_5_moe()) };
             synth(&args).unwrap();
             let (made, _) = Model::open(&args.out).unwrap().into_parts();
@@ -184,7 +184,7 @@ fn published_formats_of_experts_bind_and_are_checked() {
         (ExpertFormat::Affine, "q4g32", 32),
     ] {
         for config in families() {
-            let temp = TestDir::new("experts");
+            let temp = TempDir::new();
             let args = SynthArgs { experts: Some(format), group, ..args(&temp, &config) };
             let said = synth(&args).unwrap();
             assert!(said.contains("with experts in"), "{said}");
@@ -204,7 +204,7 @@ fn published_formats_of_experts_bind_and_are_checked() {
 
 #[test]
 fn shards_and_threads_do_not_change_a_value() {
-    let temps = [TestDir::new("one"), TestDir::new("two"), TestDir::new("other")];
+    let temps = [TempDir::new(), TempDir::new(), TempDir::new()];
     let config = qwen3_5_moe();
     let one = SynthArgs { threads: NonZeroUsize::new(1), ..args(&temps[0], &config) };
     let many =
@@ -225,7 +225,7 @@ fn shards_and_threads_do_not_change_a_value() {
 
 #[test]
 fn weights_have_zero_mean_and_keep_activations_level() {
-    let temp = TestDir::new("mean");
+    let temp = TempDir::new();
     let args = args(&temp, &qwen3_moe());
     synth(&args).unwrap();
     let checkpoint = Checkpoint::open(&args.out).unwrap();
@@ -257,7 +257,7 @@ fn weights_have_zero_mean_and_keep_activations_level() {
 #[test]
 fn keys_of_delta_layers_resemble_queries() {
     let resemblance = |config: &Value, base: &str, q: usize, k: usize| {
-        let temp = TestDir::new("keys");
+        let temp = TempDir::new();
         let args = args(&temp, config);
         synth(&args).unwrap();
         let checkpoint = Checkpoint::open(&args.out).unwrap();
@@ -277,7 +277,7 @@ fn keys_of_delta_layers_resemble_queries() {
 
 #[test]
 fn what_is_refused_leaves_nothing() {
-    let temp = TestDir::new("refused");
+    let temp = TempDir::new();
     let args = args(&temp, &qwen3_moe());
     let nothing = |error: Error, part: &str| {
         let line = error.to_string();
@@ -321,7 +321,7 @@ fn what_is_refused_leaves_nothing() {
 
 #[test]
 fn the_config_keeps_what_it_said_and_says_how_it_is_quantised() {
-    let temp = TestDir::new("config");
+    let temp = TempDir::new();
     let args = args(&temp, &qwen3_5_moe());
     synth(&args).unwrap();
     let read = |name: &str| -> Map<String, Value> {
@@ -342,7 +342,7 @@ fn the_config_keeps_what_it_said_and_says_how_it_is_quantised() {
 
 #[test]
 fn the_tokenizer_fits_the_vocabulary_and_shows_every_token() {
-    let temp = TestDir::new("tokenizer");
+    let temp = TempDir::new();
     let args = args(&temp, &qwen3_moe());
     synth(&args).unwrap();
     let tokenizer = Tokenizer::open(&args.out, 320).unwrap();

@@ -80,11 +80,15 @@ fn write(path: &Path, data: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
 
     #[test]
     fn only_a_whole_file_is_read() {
-        let folder = std::env::temp_dir().join(format!("moeflux-kept-{}", std::process::id()));
+        let temp = TempDir::new();
+        let folder = temp.path().to_owned();
         let path = folder.join("kernels");
         assert_eq!(read(&path), None, "there is no file");
         write(&path, b"compiled").unwrap();
@@ -103,6 +107,5 @@ mod tests {
             fs::write(&path, bytes).unwrap();
             assert_eq!(read(&path), None, "byte {changed} changed");
         }
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

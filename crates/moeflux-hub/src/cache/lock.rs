@@ -51,17 +51,20 @@ fn share(file: &File) {
 
 #[cfg(test)]
 mod tests {
+
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
 
     #[test]
     fn a_lock_is_held_once() {
-        let dir = std::env::temp_dir().join(format!("moeflux-hub-lock-{}", std::process::id()));
+        let temp = TempDir::new();
+        let dir = temp.path().to_owned();
         let path = dir.join("a/b.lock");
         let held = Lock::try_take(&path).unwrap();
         assert!(held.is_some());
         assert!(Lock::try_take(&path).unwrap().is_none());
         drop(held);
         assert!(Lock::try_take(&path).unwrap().is_some());
-        std::fs::remove_dir_all(dir).unwrap();
     }
 }

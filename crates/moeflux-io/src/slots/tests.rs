@@ -1,11 +1,12 @@
 //! Compares slots with a naive model, and checks that every misuse is caught.
-#![expect(clippy::cast_possible_truncation, reason = "small numbers")]
+#![expect(clippy::cast_possible_truncation, reason = "small rng")]
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use moeflux_testing::random::Rng;
+
 use super::*;
-use crate::testing::Numbers;
 
 fn memory_of(n_slabs: usize) -> SlotMemory {
     let mut memory = SlotMemory::new(1000, 3 * SLOT_ALIGN);
@@ -76,20 +77,20 @@ struct Model {
 }
 
 fn run_against_model(seed: u64) {
-    let mut numbers = Numbers(seed << 32);
+    let mut rng = Rng::new(seed << 32);
     let mut memory = memory_of(0);
     let mut model = Model::default();
     for _ in 0..if cfg!(miri) { 60 } else { 400 } {
-        step(&mut memory, &mut model, &mut numbers);
+        step(&mut memory, &mut model, &mut rng);
         check(&memory, &model, seed);
     }
 }
 
-fn step(memory: &mut SlotMemory, model: &mut Model, numbers: &mut Numbers) {
+fn step(memory: &mut SlotMemory, model: &mut Model, rng: &mut Rng) {
     let n_places = model.slabs.len();
-    let slot = numbers.below(3 * n_places.max(1));
+    let slot = rng.below(3 * n_places.max(1));
     let is_there = model.slabs.get(slot / 3) == Some(&true);
-    match numbers.below(10) {
+    match rng.below(10) {
         0 if n_places < 8 || model.slabs.contains(&false) => {
             let place = memory.grow().unwrap().0;
             let expected = model.slabs.iter().position(|it| !it).unwrap_or(n_places);
@@ -108,8 +109,8 @@ fn step(memory: &mut SlotMemory, model: &mut Model, numbers: &mut Numbers) {
         }
         2..=5 if is_there && !model.filling.contains_key(&slot) => {
             let mut filling = memory.begin_fill(SlotIdx(slot));
-            let value = numbers.next() as u8;
-            let cut = numbers.below(1001);
+            let value = rng.bits() as u8;
+            let cut = rng.below(1001);
             let mut second = None;
             for range in [0..cut, cut..1000] {
                 let mut piece = filling.take(range);
@@ -124,7 +125,7 @@ fn step(memory: &mut SlotMemory, model: &mut Model, numbers: &mut Numbers) {
         6..=9 => {
             if let Some((filling, value)) = model.filling.remove(&slot) {
                 assert_eq!(filling.bytes()[..1000], [value; 1000]);
-                if numbers.below(4) == 0 {
+                if rng.below(4) == 0 {
                     memory.abandon(filling);
                 } else {
                     memory.finish(filling);

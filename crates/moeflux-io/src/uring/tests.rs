@@ -1,8 +1,10 @@
 //! Tests behaviour specific to io_uring: refusals, and registered slabs.
 
+use moeflux_testing::random::Rng;
+use moeflux_testing::temp_dir::TempDir;
+
 use super::*;
 use crate::slots::{SLOT_ALIGN, SlabIdx, SlotIdx, SlotMemory};
-use crate::testing::{Numbers, TempFolder};
 
 /// Returns a drive; `None` if this kernel provides no io_uring. The refusal must then be a typed
 /// one, the same each time.
@@ -62,24 +64,24 @@ fn marks_of_reads_are_taken_apart_again() {
 /// its slot.
 #[test]
 fn slabs_come_and_go_and_reads_never_land_in_old_memory() {
-    let folder = TempFolder::new("uring-slabs");
-    let mut numbers = Numbers(5);
-    let bytes = numbers.bytes(64 * SLOT_ALIGN);
+    let folder = TempDir::new();
+    let mut rng = Rng::new(5);
+    let bytes = rng.bytes(64 * SLOT_ALIGN);
     let path = folder.write("f", &bytes);
     let files = vec![DriveFile::open(&path, Caching::Direct).unwrap()];
     let Some(mut drive) = drive_or_typed_refusal(files, 4) else { return };
     let mut memory = SlotMemory::new(SLOT_ALIGN, 2 * SLOT_ALIGN);
     for round in 0..200u64 {
-        if memory.n_slabs() < 2 || (memory.n_slabs() < 6 && numbers.below(2) == 0) {
+        if memory.n_slabs() < 2 || (memory.n_slabs() < 6 && rng.below(2) == 0) {
             let place = memory.grow().unwrap();
-            if numbers.below(4) > 0 {
+            if rng.below(4) > 0 {
                 drive.slab_added(memory.slab(place).unwrap());
             }
         }
         let places: Vec<SlabIdx> = memory.slabs().map(|(place, _)| place).collect();
-        let place = places[numbers.below(places.len())];
+        let place = places[rng.below(places.len())];
         let slot = SlotIdx(memory.slots_of(place).start + usize::from(round % 2 == 1));
-        let unit = numbers.below(64);
+        let unit = rng.below(64);
         let mut filling = memory.begin_fill(slot);
         let piece = filling.take(0..SLOT_ALIGN);
         let offset_bytes = (unit * SLOT_ALIGN) as u64;
@@ -91,7 +93,7 @@ fn slabs_come_and_go_and_reads_never_land_in_old_memory() {
         memory.finish(filling);
         let expected = &bytes[unit * SLOT_ALIGN..(unit + 1) * SLOT_ALIGN];
         assert!(memory.bytes(slot) == expected, "round {round}");
-        if numbers.below(3) == 0 {
+        if rng.below(3) == 0 {
             let slab = memory.slab(place).unwrap().clone();
             drive.slab_removed(&slab);
             drop(slab);

@@ -1,9 +1,10 @@
 //! Attention kernels: every table against the stated order, and that against f64.
 
 use half::f16;
+use moeflux_testing::random::Rng;
 
 use crate::fused::Fused as _;
-use crate::tests::{NMSE_MAX, Random, nmse, same_bits, scalar, tree};
+use crate::tests::{NMSE_MAX, nmse, same_bits, scalar, tree};
 use crate::{
     Admission, BLOCK_POSITIONS, CodeShape, Kept, KeptRows, KernelTable, Matrix, MatrixLayout, Rows,
     Running, ScorePart, Scores, WeightedRows, available, round_to_f16,
@@ -29,9 +30,9 @@ struct Cache {
 
 impl Cache {
     /// Returns values that half precision holds exactly.
-    fn random(n_rows: usize, row_len: usize, random: &mut Random) -> Self {
+    fn random(n_rows: usize, row_len: usize, rng: &mut Rng) -> Self {
         let stride = row_len + 5;
-        let values = random.values(n_rows * stride);
+        let values = rng.units(n_rows * stride);
         let mut halves = vec![0; values.len()];
         round_to_f16(&values, &mut halves);
         let wide = halves.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect();
@@ -113,11 +114,11 @@ impl Meeting {
 
 #[test]
 fn scores_are_as_stated() {
-    let mut random = Random(20);
+    let mut rng = Rng::new(20);
     for n_cols in COLS {
         for n_positions in POSITIONS {
-            let keys = Cache::random(n_positions, n_cols, &mut random);
-            let meeting = Meeting { queries: random.values(8 * (n_cols + 3)), keys };
+            let keys = Cache::random(n_positions, n_cols, &mut rng);
+            let meeting = Meeting { queries: rng.units(8 * (n_cols + 3)), keys };
             QUERIES.into_iter().for_each(|n_queries| meeting.check(n_queries));
         }
     }
@@ -125,9 +126,9 @@ fn scores_are_as_stated() {
 
 #[test]
 fn parts_of_scores_are_added_in_their_order() {
-    let mut random = Random(21);
-    let (latents, ropes) = (Cache::random(37, 80, &mut random), Cache::random(37, 24, &mut random));
-    let (wide, narrow) = (random.values(5 * 80), random.values(5 * 24));
+    let mut rng = Rng::new(21);
+    let (latents, ropes) = (Cache::random(37, 80, &mut rng), Cache::random(37, 24, &mut rng));
+    let (wide, narrow) = (rng.units(5 * 80), rng.units(5 * 24));
     each_table(|table, kind_idx, what| {
         let queries = |values, row_len| Rows { values, n_rows: 5, row_len, stride: row_len };
         let parts = [
@@ -191,14 +192,14 @@ impl Mix {
 
 #[test]
 fn weighted_sums_are_as_stated() {
-    let mut random = Random(22);
+    let mut rng = Rng::new(22);
     for n_cols in COLS {
         for n_positions in POSITIONS {
             let mix = Mix {
-                values: Cache::random(n_positions, n_cols, &mut random),
-                weights: random.values(8 * BLOCK_POSITIONS),
-                factors: random.values(8),
-                before: random.values(8 * n_cols),
+                values: Cache::random(n_positions, n_cols, &mut rng),
+                weights: rng.units(8 * BLOCK_POSITIONS),
+                factors: rng.units(8),
+                before: rng.units(8 * n_cols),
             };
             QUERIES.into_iter().for_each(|n_queries| mix.check(n_queries));
         }
@@ -216,7 +217,7 @@ struct Codes {
 const N_BEFORE: usize = 3;
 
 impl Codes {
-    fn random(n_rows: usize, n_values: usize, random: &mut Random) -> Self {
+    fn random(n_rows: usize, n_values: usize, rng: &mut Rng) -> Self {
         let shape = CodeShape::of(n_values);
         let n_rows = n_rows + N_BEFORE;
         let layout = MatrixLayout::new(shape.kind(), n_rows, shape.n_cols).unwrap();
@@ -225,7 +226,7 @@ impl Codes {
         let [code_bytes, factor_bytes, _] = shape.part_bytes();
         let factors = scales.chunks_mut(factor_bytes).zip(biases.chunks_mut(factor_bytes));
         for (codes, (scales, biases)) in codes.chunks_mut(code_bytes).zip(factors) {
-            shape.round(&random.values(n_values), codes, [scales, biases]);
+            shape.round(&rng.units(n_values), codes, [scales, biases]);
         }
         Self { parts, layout, n_values }
     }
@@ -268,10 +269,10 @@ impl Codes {
         (sum + stated_dot(weights, &biases), wide)
     }
 
-    fn check(&self, n_queries: usize, random: &mut Random) {
+    fn check(&self, n_queries: usize, rng: &mut Rng) {
         let (n_positions, n_cols) = (self.rows().n_rows, self.n_values);
-        let weights = random.values(n_queries * BLOCK_POSITIONS);
-        let (factors, before) = (random.values(n_queries), random.values(n_queries * n_cols));
+        let weights = rng.units(n_queries * BLOCK_POSITIONS);
+        let (factors, before) = (rng.units(n_queries), rng.units(n_queries * n_cols));
         let outputs = (0..n_queries).flat_map(|r| (0..n_cols).map(move |col| (r, col)));
         let (stated, exact): (Vec<f32>, Vec<f64>) = outputs
             .map(|(r, col)| {
@@ -294,12 +295,12 @@ impl Codes {
 
 #[test]
 fn weighted_sums_of_codes_are_as_stated() {
-    let mut random = Random(25);
+    let mut rng = Rng::new(25);
     for n_cols in COLS {
         for n_positions in POSITIONS {
-            let codes = Codes::random(n_positions, n_cols, &mut random);
+            let codes = Codes::random(n_positions, n_cols, &mut rng);
             for n_queries in QUERIES.into_iter().chain([19]) {
-                codes.check(n_queries, &mut random);
+                codes.check(n_queries, &mut rng);
             }
         }
     }
@@ -325,10 +326,10 @@ fn admitted(table: &KernelTable, n_positions: usize, scores: &[f32]) -> (Vec<f32
 
 #[test]
 fn admitted_scores_are_weights() {
-    let mut random = Random(23);
+    let mut rng = Rng::new(23);
     for n_positions in [1, 15, 16, 17, 64] {
         let scores: Vec<f32> =
-            random.values(3 * BLOCK_POSITIONS).iter().map(|score| score * 20.0).collect();
+            rng.units(3 * BLOCK_POSITIONS).iter().map(|score| score * 20.0).collect();
         let (weights, running) = admitted(scalar(), n_positions, &scores);
         let before = [(f64::NEG_INFINITY, 0.0), (1e3, 2.0), (-3.0, 5.0)];
         for (r, (max, sum)) in before.into_iter().enumerate() {
@@ -358,11 +359,11 @@ fn admitted_scores_are_weights() {
 
 #[test]
 fn admission_is_the_same_everywhere() {
-    let mut random = Random(24);
+    let mut rng = Rng::new(24);
     let edges = [0.0, -0.0, f32::NAN, 1e38, -1e38, 1e-42, f32::NEG_INFINITY, f32::INFINITY];
     for n_positions in [0, 1, 15, 16, 17, 33, 64] {
         for n_edges in 0..=edges.len() {
-            let mut scores = random.values(3 * BLOCK_POSITIONS);
+            let mut scores = rng.units(3 * BLOCK_POSITIONS);
             for (i, &edge) in edges[..n_edges].iter().enumerate() {
                 scores[i * 23] = edge;
             }

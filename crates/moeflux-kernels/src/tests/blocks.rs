@@ -1,23 +1,24 @@
 //! Blocks against the results of `gguf.quants` of the package `gguf` for the same bytes.
 
 use half::f16;
+use moeflux_testing::random::Rng;
 
+use super::same_bits;
 use super::strided::{float_product, int_product};
-use super::{Random, same_bits};
 use crate::blocks::Apart;
 use crate::{
     BlockKind, LayoutError, Matrix, MatrixKind, MatrixLayout, available, decode_row, emulated,
 };
 
-/// Returns random codes with scales of either sign, some of them zero.
-pub(super) fn random_blocks(kind: BlockKind, n_blocks: usize, random: &mut Random) -> Vec<u8> {
+/// Returns rng codes with scales of either sign, some of them zero.
+pub(super) fn random_blocks(kind: BlockKind, n_blocks: usize, rng: &mut Rng) -> Vec<u8> {
     let places = if kind == BlockKind::MXFP4 { &[] } else { kind.factors_at() };
     let mut blocks = Vec::new();
     for _ in 0..n_blocks {
-        let bytes = (0..kind.block_bytes()).map(|_| random.bits().to_le_bytes()[0]);
+        let bytes = (0..kind.block_bytes()).map(|_| rng.bits().to_le_bytes()[0]);
         let mut block: Vec<u8> = bytes.collect();
         for &at in places {
-            let scale = if random.bits().is_multiple_of(16) { 0.0 } else { random.unit() * 0.1 };
+            let scale = if rng.bits().is_multiple_of(16) { 0.0 } else { rng.unit() * 0.1 };
             block[at..at + 2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
         }
         if kind == BlockKind::MXFP4 {
@@ -29,8 +30,8 @@ pub(super) fn random_blocks(kind: BlockKind, n_blocks: usize, random: &mut Rando
 }
 
 /// Returns the scales of blocks that store them separately.
-pub(super) fn random_scales(kind: BlockKind, n_blocks: usize, random: &mut Random) -> Vec<u8> {
-    let scales = (0..n_blocks * kind.scale_bytes()).map(|_| random.bits().to_le_bytes()[0]);
+pub(super) fn random_scales(kind: BlockKind, n_blocks: usize, rng: &mut Rng) -> Vec<u8> {
+    let scales = (0..n_blocks * kind.scale_bytes()).map(|_| rng.bits().to_le_bytes()[0]);
     scales.map(|exponent| 110 + exponent % 16).collect()
 }
 
@@ -95,9 +96,9 @@ fn scales_apart_make_the_same_weights_and_the_same_products() {
     decode_row(&Matrix::new(layout, &codes, &scales, &[]), 0, &mut out);
     same_bits(&out, &weights(BlockKind::MXFP4, &blocks), "weights");
 
-    let mut random = Random(18);
+    let mut rng = Rng::new(18);
     for (n_rows, n_blocks, n_picks) in [(1, 1, 1), (5, 3, 1), (37, 5, 1), (33, 9, 3), (17, 4, 19)] {
-        let mut blocks = random_blocks(BlockKind::MXFP4, n_rows * n_blocks, &mut random);
+        let mut blocks = random_blocks(BlockKind::MXFP4, n_rows * n_blocks, &mut rng);
         // Some of the smallest and the largest powers of two.
         for (i, block) in blocks.chunks_exact_mut(17).enumerate().filter(|(i, _)| i % 7 == 3) {
             block[0] = [0, 1, 2, 253, 254][i % 5];
@@ -107,7 +108,7 @@ fn scales_apart_make_the_same_weights_and_the_same_products() {
             |kind| MatrixLayout::new(MatrixKind::Block(kind), n_rows, 32 * n_blocks).unwrap();
         let whole = Matrix::new(layout(BlockKind::MXFP4), &blocks, &[], &[]);
         let apart = Matrix::new(layout(BlockKind::MXFP4_APART), &codes, &scales, &[]);
-        let x: Vec<_> = (0..n_picks).map(|_| random.values(32 * n_blocks)).collect();
+        let x: Vec<_> = (0..n_picks).map(|_| rng.units(32 * n_blocks)).collect();
         for table in available().into_iter().chain(emulated()) {
             for product in [int_product, float_product] {
                 let [whole, apart] = [whole, apart].map(|matrix| product(table, matrix, &x));
@@ -170,10 +171,10 @@ fn rows_are_whole_blocks() {
 
 #[test]
 fn blocks_that_are_not_finite_are_found_from_any_byte_on() {
-    let mut random = Random(17);
+    let mut rng = Rng::new(17);
     for kind in BlockKind::ALL {
         let (n_blocks, block_bytes) = (4, kind.block_bytes());
-        let blocks = random_blocks(kind, n_blocks, &mut random);
+        let blocks = random_blocks(kind, n_blocks, &mut rng);
         assert_eq!(kind.first_non_finite(0, &blocks), None, "{kind}");
         for &factor_at in kind.factors_at() {
             for value in [f16::NAN, f16::INFINITY, f16::NEG_INFINITY] {

@@ -1,6 +1,8 @@
 //! Int8 products against the arithmetic stated in the module's documentation, and against f64.
 
-use super::{Random, Stored, affine_kinds, blocks, nmse, same_bits};
+use moeflux_testing::random::Rng;
+
+use super::{Stored, affine_kinds, blocks, nmse, same_bits};
 use crate::cpu::Fetching;
 use crate::fused::Fused as _;
 use crate::{
@@ -131,14 +133,14 @@ fn check_product(stored: &Stored, x: &[Vec<f32>]) -> Vec<f32> {
 
 #[test]
 fn products_are_as_stated() {
-    let mut random = Random(21);
+    let mut rng = Rng::new(21);
     for kind in affine_kinds() {
         let group = group_of(kind);
         let sizes = [(1, 1, 3), (6, 5, 4), (16, 9, 3), (37, 1, 35), (50, 1408 / group, 3)];
         for (n_rows, n_groups, n_picks) in sizes.into_iter().chain([(17, 2176 / group, 18)]) {
             let n_cols = n_groups * group;
-            let stored = Stored::random(kind, n_rows, n_cols, &mut random);
-            let x: Vec<_> = (0..n_picks).map(|_| random.values(n_cols)).collect();
+            let stored = Stored::random(kind, n_rows, n_cols, &mut rng);
+            let x: Vec<_> = (0..n_picks).map(|_| rng.units(n_cols)).collect();
             check_product(&stored, &x);
         }
     }
@@ -146,15 +148,15 @@ fn products_are_as_stated() {
 
 #[test]
 fn products_with_blocks_are_as_stated() {
-    let mut random = Random(25);
+    let mut rng = Rng::new(25);
     for kind in BlockKind::ALL {
         let small = [(1, 1, 3), (6, 5, 4), (16, 3, 3), (37, 2, 35), (50, 17, 3), (17, 70, 18)];
         let large = [(1, 1, 3), (6, 2, 4), (37, 1, 35), (50, 3, 18)];
         let sizes = if kind.block_cols() == 32 { &small[..] } else { &large };
         for &(n_rows, n_blocks, n_picks) in sizes {
             let n_cols = n_blocks * kind.block_cols();
-            let stored = Stored::random(MatrixKind::Block(kind), n_rows, n_cols, &mut random);
-            let x: Vec<_> = (0..n_picks).map(|_| random.values(n_cols)).collect();
+            let stored = Stored::random(MatrixKind::Block(kind), n_rows, n_cols, &mut rng);
+            let x: Vec<_> = (0..n_picks).map(|_| rng.units(n_cols)).collect();
             check_product(&stored, &x);
         }
     }
@@ -164,7 +166,7 @@ fn products_with_blocks_are_as_stated() {
 fn extreme_blocks() {
     for kind in BlockKind::ALL {
         let n_cols = 2 * kind.block_cols();
-        let mut stored = Stored::random(MatrixKind::Block(kind), 16, n_cols, &mut Random(26));
+        let mut stored = Stored::random(MatrixKind::Block(kind), 16, n_cols, &mut Rng::new(26));
         let mut x = vec![vec![1.0; n_cols], vec![-1.0; n_cols], vec![0.0; n_cols]];
         x.push((0..n_cols).map(|col| if col % 40 == 3 { f32::NAN } else { 0.5 }).collect());
         // Scales of the largest and of subnormal numbers, and codes with all halves equal.
@@ -184,11 +186,11 @@ fn extreme_blocks() {
 
 #[test]
 fn rounding_costs_what_its_step_says() {
-    let mut random = Random(22);
+    let mut rng = Rng::new(22);
     for bits in [4, 8] {
         let kind = MatrixKind::Affine(Affine::new(bits, 64, FloatKind::F32));
-        let stored = Stored::random(kind, 48, 2048, &mut random);
-        let x = vec![random.values(2048)];
+        let stored = Stored::random(kind, 48, 2048, &mut rng);
+        let x = vec![rng.units(2048)];
         let actual = check_product(&stored, &x);
         let exact: Vec<f64> = (1..48)
             .map(|row| {
@@ -203,10 +205,10 @@ fn rounding_costs_what_its_step_says() {
 
 #[test]
 fn rounding_costs_the_same_with_blocks() {
-    let mut random = Random(27);
+    let mut rng = Rng::new(27);
     for kind in BlockKind::ALL {
-        let stored = Stored::random(MatrixKind::Block(kind), 48, 2048, &mut random);
-        let x = vec![random.values(2048)];
+        let stored = Stored::random(MatrixKind::Block(kind), 48, 2048, &mut rng);
+        let x = vec![rng.units(2048)];
         let actual = check_product(&stored, &x);
         let exact: Vec<f64> = (1..48)
             .map(|row| {
@@ -223,7 +225,7 @@ fn rounding_costs_the_same_with_blocks() {
 fn largest_sums_stay_exact() {
     for bits in [4, 8] {
         let kind = MatrixKind::Affine(Affine::new(bits, 128, FloatKind::F32));
-        let mut stored = Stored::random(kind, 16, 256, &mut Random(23));
+        let mut stored = Stored::random(kind, 16, 256, &mut Rng::new(23));
         stored.codes.fill(0xff);
         check_product(&stored, &[vec![1.0; 256], vec![-1.0; 256]]);
     }
@@ -232,8 +234,8 @@ fn largest_sums_stay_exact() {
 #[test]
 fn edge_values_of_activations() {
     let kind = MatrixKind::Affine(Affine::new(4, 32, FloatKind::F16));
-    let mut random = Random(24);
-    let stored = Stored::random(kind, 16, 96, &mut random);
+    let mut rng = Rng::new(24);
+    let stored = Stored::random(kind, 16, 96, &mut rng);
     let mut edges = vec![
         vec![0.0; 96],
         vec![-0.0; 96],
@@ -243,7 +245,7 @@ fn edge_values_of_activations() {
         vec![f32::NAN; 96],
     ];
     for odd in [f32::NEG_INFINITY, f32::NAN, 1e30, 2.0_f32.powi(-100), 2.0_f32.powi(-101)] {
-        let mut x = random.values(96);
+        let mut x = rng.units(96);
         x[40] = odd;
         edges.push(x);
     }

@@ -9,6 +9,7 @@ mod strided;
 mod symmetric;
 
 use half::{bf16, f16};
+use moeflux_testing::random::Rng;
 
 use crate::blocks::{half_power, power};
 use crate::format::group_cols;
@@ -25,26 +26,6 @@ pub(crate) const NMSE_MAX: f64 = 1e-12;
 
 const FLOATS: [FloatKind; 3] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
 
-/// A generator that gives the same numbers for a seed on every machine.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub(crate) fn unit(&mut self) -> f32 {
-        (self.bits() % 2001) as f32 / 1000.0 - 1.0
-    }
-
-    pub(crate) fn values(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| self.unit()).collect()
-    }
-}
-
 /// A matrix whose parts are at odd addresses.
 struct Stored {
     layout: MatrixLayout,
@@ -54,41 +35,41 @@ struct Stored {
 }
 
 impl Stored {
-    fn random(kind: MatrixKind, n_rows: usize, n_cols: usize, random: &mut Random) -> Self {
+    fn random(kind: MatrixKind, n_rows: usize, n_cols: usize, rng: &mut Rng) -> Self {
         let layout = MatrixLayout::new(kind, n_rows, n_cols).unwrap();
         let mut stored = Self { layout, codes: vec![0], scales: vec![0], biases: vec![0] };
         match kind {
             MatrixKind::Float(float) => {
-                let values = random.values(n_rows * n_cols);
+                let values = rng.units(n_rows * n_cols);
                 values.iter().for_each(|&it| push(&mut stored.codes, float, it));
             }
             MatrixKind::Fp8(fp8) => {
                 // 0x7f and 0xff are NaN.
                 let code = |bits: u64| if bits & 0x7f == 0x7f { 0x7e } else { (bits & 0xff) as u8 };
-                stored.codes.extend((0..n_rows * n_cols).map(|_| code(random.bits())));
+                stored.codes.extend((0..n_rows * n_cols).map(|_| code(rng.bits())));
                 let n_scales = layout.scale_bytes() / fp8.scale.bytes();
                 match fp8.scale {
                     ScaleKind::Float(float) => {
-                        let scales = random.values(n_scales);
+                        let scales = rng.units(n_scales);
                         scales.iter().for_each(|&it| push(&mut stored.scales, float, it));
                     }
                     ScaleKind::E8m0 => {
-                        let exponents = (0..n_scales).map(|_| 120 + (random.bits() % 16) as u8);
+                        let exponents = (0..n_scales).map(|_| 120 + (rng.bits() % 16) as u8);
                         stored.scales.extend(exponents);
                     }
                 }
             }
             MatrixKind::Affine(affine) => {
-                stored.codes.extend((0..layout.code_bytes()).map(|_| (random.bits() & 0xff) as u8));
+                stored.codes.extend((0..layout.code_bytes()).map(|_| (rng.bits() & 0xff) as u8));
                 for part in [&mut stored.scales, &mut stored.biases] {
-                    let values = random.values(layout.scale_bytes() / affine.scale.bytes());
+                    let values = rng.units(layout.scale_bytes() / affine.scale.bytes());
                     values.iter().for_each(|&it| push(part, affine.scale, it));
                 }
             }
             MatrixKind::Block(block) => {
                 let n_blocks = layout.code_bytes() / block.block_bytes();
-                stored.codes.extend(blocks::random_blocks(block, n_blocks, random));
-                stored.scales.extend(blocks::random_scales(block, n_blocks, random));
+                stored.codes.extend(blocks::random_blocks(block, n_blocks, rng));
+                stored.scales.extend(blocks::random_scales(block, n_blocks, rng));
             }
         }
         stored
@@ -330,11 +311,11 @@ fn check_product(stored: &Stored, x: &[Vec<f32>]) {
 
 #[test]
 fn affine_products_are_as_stated() {
-    let mut random = Random(1);
+    let mut rng = Rng::new(1);
     for kind in affine_kinds() {
         for (n_rows, n_cols) in [(1, 128), (6, 640), (9, 384)] {
-            let stored = Stored::random(kind, n_rows, n_cols, &mut random);
-            let x: Vec<_> = (0..6).map(|_| random.values(n_cols)).collect();
+            let stored = Stored::random(kind, n_rows, n_cols, &mut rng);
+            let x: Vec<_> = (0..6).map(|_| rng.units(n_cols)).collect();
             check_product(&stored, &x);
         }
     }
@@ -342,22 +323,22 @@ fn affine_products_are_as_stated() {
 
 #[test]
 fn one_group_is_enough() {
-    let mut random = Random(2);
+    let mut rng = Rng::new(2);
     for kind in affine_kinds() {
-        let stored = Stored::random(kind, 17, group_cols(kind), &mut random);
-        check_product(&stored, &[random.values(group_cols(kind))]);
+        let stored = Stored::random(kind, 17, group_cols(kind), &mut rng);
+        check_product(&stored, &[rng.units(group_cols(kind))]);
     }
 }
 
 #[test]
 fn ragged_floats_and_fp8_are_as_stated() {
-    let mut random = Random(3);
+    let mut rng = Rng::new(3);
     let kinds = FLOATS.map(MatrixKind::Float).into_iter().chain(fp8_kinds());
     for kind in kinds {
         for n_cols in [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257, 511, 513, 600] {
             let n_rows = if n_cols == 129 { 131 } else { 5 };
-            let stored = Stored::random(kind, n_rows, n_cols, &mut random);
-            let x: Vec<_> = (0..5).map(|_| random.values(n_cols)).collect();
+            let stored = Stored::random(kind, n_rows, n_cols, &mut rng);
+            let x: Vec<_> = (0..5).map(|_| rng.units(n_cols)).collect();
             check_product(&stored, &x);
         }
     }
@@ -365,13 +346,13 @@ fn ragged_floats_and_fp8_are_as_stated() {
 
 #[test]
 fn products_with_blocks_are_as_stated() {
-    let mut random = Random(10);
+    let mut rng = Rng::new(10);
     for kind in block_kinds() {
         let MatrixKind::Block(block) = kind else { unreachable!("block kinds only") };
         for n_blocks in [1, 3] {
             let n_cols = n_blocks * block.block_cols();
-            let stored = Stored::random(kind, 5, n_cols, &mut random);
-            let x: Vec<_> = (0..5).map(|_| random.values(n_cols)).collect();
+            let stored = Stored::random(kind, 5, n_cols, &mut rng);
+            let x: Vec<_> = (0..5).map(|_| rng.units(n_cols)).collect();
             check_product(&stored, &x);
         }
     }
@@ -379,22 +360,22 @@ fn products_with_blocks_are_as_stated() {
 
 #[test]
 fn more_than_4096_columns() {
-    let mut random = Random(4);
+    let mut rng = Rng::new(4);
     let q4 = MatrixKind::Affine(Affine::new(4, 64, FloatKind::Bf16));
     for kind in [q4, FP8, MatrixKind::Float(FloatKind::F16)] {
-        let stored = Stored::random(kind, 5, 4096 + 64 * 5, &mut random);
-        let x: Vec<_> = (0..5).map(|_| random.values(4096 + 64 * 5)).collect();
+        let stored = Stored::random(kind, 5, 4096 + 64 * 5, &mut rng);
+        let x: Vec<_> = (0..5).map(|_| rng.units(4096 + 64 * 5)).collect();
         check_product(&stored, &x);
     }
 }
 
 #[test]
 fn edge_values_of_activations() {
-    let mut random = Random(5);
+    let mut rng = Rng::new(5);
     let q4 = MatrixKind::Affine(Affine::new(4, 32, FloatKind::F32));
     let edges = [0.0, -0.0, f32::MIN_POSITIVE, 1e-42, -1e-45, f32::MAX, f32::MIN, f32::INFINITY];
     for kind in [q4, FP8, MatrixKind::Float(FloatKind::F32)] {
-        let stored = Stored::random(kind, 5, 96, &mut random);
+        let stored = Stored::random(kind, 5, 96, &mut rng);
         let x: Vec<Vec<f32>> = edges.iter().map(|&edge| vec![edge; 96]).collect();
         for table in available() {
             let activations = prepared(table, kind, &x);
@@ -413,14 +394,14 @@ fn edge_values_of_activations() {
 
 #[test]
 fn transposed_products_are_as_stated() {
-    let mut random = Random(6);
+    let mut rng = Rng::new(6);
     let kinds = affine_kinds().chain(FLOATS.map(MatrixKind::Float)).chain(fp8_kinds());
     for kind in kinds.chain(block_kinds()) {
         let is_ragged = matches!(kind, MatrixKind::Float(_) | MatrixKind::Fp8(_));
         let n_cols = if is_ragged { 700 } else { 768 };
-        let stored = Stored::random(kind, 11, n_cols, &mut random);
+        let stored = Stored::random(kind, 11, n_cols, &mut rng);
         let (rows, cols, stride) = (2..11, 128..n_cols - 32, 13);
-        let x = random.values(3 * stride);
+        let x = rng.units(3 * stride);
         let product = TransposedProduct {
             matrix: stored.matrix(),
             rows: rows.clone(),
@@ -451,11 +432,11 @@ fn transposed_products_are_as_stated() {
 
 #[test]
 fn decoded_rows_have_two_roundings() {
-    let mut random = Random(7);
+    let mut rng = Rng::new(7);
     let kinds = affine_kinds().chain(FLOATS.map(MatrixKind::Float)).chain(fp8_kinds());
     for kind in kinds {
         let n_cols = if matches!(kind, MatrixKind::Affine(_)) { 384 } else { 333 };
-        let stored = Stored::random(kind, 3, n_cols, &mut random);
+        let stored = Stored::random(kind, 3, n_cols, &mut rng);
         for row in 0..3 {
             let mut out = vec![f32::NAN; n_cols];
             decode_row(&stored.matrix(), row, &mut out);
@@ -487,12 +468,12 @@ fn every_small_float_decodes() {
 
 #[test]
 fn vector_kernels_are_the_same_everywhere() {
-    let mut random = Random(8);
+    let mut rng = Rng::new(8);
     let edges = [0.0, -0.0, 1e-42, -1e-45, 1e38, -1e38, f32::MIN_POSITIVE];
     for n in [1, 3, 15, 16, 17, 64, 65, 128, 200, 4100] {
-        let mut x = random.values(n);
+        let mut x = rng.units(n);
         x.iter_mut().step_by(5).zip(edges.iter().cycle()).for_each(|(x, &edge)| *x = edge);
-        let rows = random.values(7 * (n + 3));
+        let rows = rng.units(7 * (n + 3));
         let rows = Rows { values: &rows, n_rows: 7, row_len: n, stride: n + 3 };
         let run = |table: &KernelTable| {
             let mut out = vec![table.dot(&x, rows.row(1))];
@@ -513,9 +494,9 @@ fn vector_kernels_are_the_same_everywhere() {
 
 #[test]
 fn vector_kernels_are_right() {
-    let mut random = Random(9);
+    let mut rng = Rng::new(9);
     for n in [5, 16, 100, 256] {
-        let (x, y) = (random.values(n), random.values(n));
+        let (x, y) = (rng.units(n), rng.units(n));
         let exact: f64 = x.iter().zip(&y).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
         assert!((f64::from(scalar().dot(&x, &y)) - exact).abs() < 1e-5);
         let mut out = x.clone();

@@ -1,6 +1,8 @@
 //! Views of every second row: the same bits as matrices with contiguous rows.
 
-use super::{FLOATS, Random, Stored, block_kinds, same_bits};
+use moeflux_testing::random::Rng;
+
+use super::{FLOATS, Stored, block_kinds, same_bits};
 use crate::{
     Activations, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, Matrix, MatrixKind,
     MatrixLayout, Product, Rows, TransposedProduct, available, decode_row, emulated,
@@ -68,7 +70,7 @@ fn view(stored: &Stored, first: usize) -> Matrix<'_> {
 
 #[test]
 fn every_second_row_is_a_matrix() {
-    let mut random = Random(40);
+    let mut rng = Rng::new(40);
     let kinds = block_kinds().chain(FLOATS.map(MatrixKind::Float));
     for kind in kinds {
         let block_cols = match kind {
@@ -79,8 +81,8 @@ fn every_second_row_is_a_matrix() {
             [(1, 1, 1), (5, 3, 1), (16, 1, 2), (37, 5, 3), (35, 2, 19)]
         {
             let n_cols = n_blocks * block_cols;
-            let stored = Stored::random(kind, 2 * n_rows, n_cols, &mut random);
-            let x: Vec<_> = (0..n_picks).map(|_| random.values(n_cols)).collect();
+            let stored = Stored::random(kind, 2 * n_rows, n_cols, &mut rng);
+            let x: Vec<_> = (0..n_picks).map(|_| rng.units(n_cols)).collect();
             for first in [0, 1] {
                 let (apart, view) = (taken_apart(&stored, first), view(&stored, first));
                 let apart = apart.matrix();

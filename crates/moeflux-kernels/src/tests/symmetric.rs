@@ -1,9 +1,10 @@
 //! Affine codes without biases: the same bits as with the biases that their scales imply stored.
 
 use half::{bf16, f16};
+use moeflux_testing::random::Rng;
 
 use super::strided::same_matrices;
-use super::{Random, Stored, float_at, push, symmetric_kinds};
+use super::{Stored, float_at, push, symmetric_kinds};
 use crate::{Affine, Biases, FloatKind, Matrix, MatrixKind, MatrixLayout};
 
 /// Returns the same matrix with its biases stored.
@@ -21,19 +22,19 @@ fn with_biases(stored: &Stored, affine: Affine) -> Stored {
 
 #[test]
 fn implied_biases_are_those_that_could_be_stored() {
-    let mut random = Random(50);
+    let mut rng = Rng::new(50);
     for affine in symmetric_kinds() {
         let group = usize::from(affine.group);
         let sizes = [(1, 1, 1), (5, 3, 1), (37, 5, 1), (33, 9, 3), (17, 11, 19)];
         for (n_rows, n_groups, n_picks) in sizes {
             let n_cols = n_groups * group;
             let kind = MatrixKind::Affine(affine);
-            let mut stored = Stored::random(kind, n_rows, n_cols, &mut random);
+            let mut stored = Stored::random(kind, n_rows, n_cols, &mut rng);
             extreme_scales(&mut stored, affine.scale);
             assert_eq!(stored.layout.bias_bytes(), 0);
             let whole = with_biases(&stored, affine);
             let (implied, whole) = (matrix(&stored), whole.matrix());
-            let x: Vec<_> = (0..n_picks).map(|_| random.values(n_cols)).collect();
+            let x: Vec<_> = (0..n_picks).map(|_| rng.units(n_cols)).collect();
             let what = format!("{kind} {:?} {n_rows} x {n_cols}, {n_picks} rows", affine.scale);
             same_matrices(implied, whole, &x, &what);
         }

@@ -1,8 +1,10 @@
 //! Individual malformed files, and random damage to valid ones.
 #![expect(clippy::indexing_slicing, reason = "a test that panics has failed, as it should")]
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::Path;
+
+use moeflux_testing::random::Rng;
+use moeflux_testing::temp_dir::TempDir;
 
 use super::*;
 use crate::error::Error;
@@ -13,21 +15,16 @@ const SOUND: &str = r#"{"__metadata__":{"format":"pt"},
     "none":{"dtype":"U8","shape":[0,7],"data_offsets":[28,28]},
     "scalar":{"data_offsets":[28,36],"note":[{"any":null}],"dtype":"I64","shape":[]}}  "#;
 
-/// A folder that is deleted at the end of the test.
-struct Folder(PathBuf);
+/// A model's folder, deleted at the end of the test.
+struct Folder(TempDir);
 
 impl Folder {
     fn new() -> Self {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("moeflux-format-{}-{nth}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(TempDir::new())
     }
 
     fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> &Self {
-        std::fs::write(self.0.join(name), bytes).unwrap();
+        self.0.write(name, bytes);
         self
     }
 
@@ -46,16 +43,9 @@ impl Folder {
 
     #[track_caller]
     fn refuses(&self, expected: &str) {
-        let message = Checkpoint::open(&self.0).unwrap_err().to_string();
+        let message = Checkpoint::open(self.0.path()).unwrap_err().to_string();
         assert!(message.contains(expected), "`{message}` does not say `{expected}`");
         assert!(!message.contains('\n'), "{message}");
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // A leftover folder in the system's temporary directory is harmless.
-        drop(std::fs::remove_dir_all(&self.0));
     }
 }
 
@@ -77,48 +67,36 @@ fn file(header: &str, data_bytes: usize) -> Vec<u8> {
     bytes
 }
 
-/// A small generator whose whole state is the test's seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 16).unwrap() % n
-    }
-
-    fn damage(&mut self, bytes: &mut Vec<u8>) {
-        const PIECES: [&[u8]; 12] = [
-            b"18446744073709551615",
-            b"-1",
-            b"1e400",
-            b"0",
-            b"[",
-            b"{",
-            b"\"",
-            b"null",
-            b"\\u0000",
-            b"\xff",
-            b"9223372036854775808",
-            b"4294967296",
-        ];
-        for _ in 0..=self.below(3) {
-            let at = self.below(bytes.len());
-            let end = (at + self.below(20)).min(bytes.len());
-            match self.below(4) {
-                0 => bytes[at] = u8::try_from(self.below(256)).unwrap(),
-                1 => drop(bytes.drain(at..end)),
-                2 => drop(bytes.splice(at..at, PIECES[self.below(PIECES.len())].iter().copied())),
-                _ => {
-                    let piece = bytes[at..end].to_vec();
-                    let to = self.below(bytes.len());
-                    drop(bytes.splice(to..to, piece));
-                }
+fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {
+    const PIECES: [&[u8]; 12] = [
+        b"18446744073709551615",
+        b"-1",
+        b"1e400",
+        b"0",
+        b"[",
+        b"{",
+        b"\"",
+        b"null",
+        b"\\u0000",
+        b"\xff",
+        b"9223372036854775808",
+        b"4294967296",
+    ];
+    for _ in 0..=rng.below(3) {
+        let at = rng.below(bytes.len());
+        let end = (at + rng.below(20)).min(bytes.len());
+        match rng.below(4) {
+            0 => bytes[at] = u8::try_from(rng.below(256)).unwrap(),
+            1 => drop(bytes.drain(at..end)),
+            2 => drop(bytes.splice(at..at, PIECES[rng.below(PIECES.len())].iter().copied())),
+            _ => {
+                let piece = bytes[at..end].to_vec();
+                let to = rng.below(bytes.len());
+                drop(bytes.splice(to..to, piece));
             }
-            if bytes.is_empty() {
-                bytes.push(b'{');
-            }
+        }
+        if bytes.is_empty() {
+            bytes.push(b'{');
         }
     }
 }
@@ -266,7 +244,7 @@ fn a_hostile_prefix_is_refused_before_anything_is_allocated() {
     folder.write(name, [0xff; 64]).refuses("more than the limit of 100000000");
     let mut cut = 5000_u64.to_le_bytes().to_vec();
     cut.extend(b"{}");
-    folder.write(name, cut).refuses("ends at byte 10, but its header reaches to byte 5008");
+    folder.write(name, cut).refuses("ends at byte 10, but its header extends to byte 5008");
     folder
         .write(name, "version https://git-lfs.github.com/spec/v1\noid sha256:0")
         .refuses("git lfs pull");
@@ -274,7 +252,7 @@ fn a_hostile_prefix_is_refused_before_anything_is_allocated() {
     let wanted = whole.len();
     folder
         .write(name, &whole[..wanted - 1])
-        .refuses(&format!("ends at byte {}, its header wants {wanted}", wanted - 1));
+        .refuses(&format!("ends at byte {}, but its header requires {wanted}", wanted - 1));
 }
 
 #[test]
@@ -282,7 +260,7 @@ fn one_file_is_a_checkpoint() {
     let folder = Folder::new();
     folder.shard("model.safetensors", &["model.language_model.norm.weight", "lm_head.weight"]);
     folder.shard("._model.safetensors", &["rubbish"]);
-    let checkpoint = Checkpoint::open(&folder.0).unwrap();
+    let checkpoint = Checkpoint::open(folder.0.path()).unwrap();
     let names: Vec<&str> = checkpoint.tensors.keys().map(String::as_str).collect();
     assert_eq!(names, ["lm_head.weight", "model.norm.weight"]);
     let entry = &checkpoint.tensors["lm_head.weight"];
@@ -299,7 +277,7 @@ fn the_header_hash_tells_checkpoints_apart() {
     let hash_of = |tensors: &[&str]| {
         let folder = Folder::new();
         folder.shard("model.safetensors", tensors);
-        Checkpoint::open(&folder.0).unwrap().files[0].header_hash
+        Checkpoint::open(folder.0.path()).unwrap().files[0].header_hash
     };
     assert_eq!(hash_of(&["a", "b"]), hash_of(&["a", "b"]));
     assert_ne!(hash_of(&["a", "b"]), hash_of(&["a", "c"]));
@@ -311,7 +289,7 @@ fn shards_of_an_index_are_one_checkpoint() {
     folder.shard("2.safetensors", &["b", "c"]).shard("1.safetensors", &["a"]);
     folder.shard("consolidated.safetensors", &["a", "b", "c"]);
     folder.index(&[("c", "2.safetensors"), ("b", "2.safetensors"), ("a", "1.safetensors")]);
-    let checkpoint = Checkpoint::open(&folder.0).unwrap();
+    let checkpoint = Checkpoint::open(folder.0.path()).unwrap();
     let places: Vec<_> =
         checkpoint.tensors.iter().map(|(name, entry)| (name.as_str(), entry.file_idx)).collect();
     assert_eq!(places, [("a", 0), ("b", 1), ("c", 1)]);
@@ -322,7 +300,7 @@ fn shards_of_an_index_are_one_checkpoint() {
 fn without_an_index_all_files_belong_together() {
     let folder = Folder::new();
     folder.shard("b.safetensors", &["y"]).shard("a.safetensors", &["x"]);
-    let checkpoint = Checkpoint::open(&folder.0).unwrap();
+    let checkpoint = Checkpoint::open(folder.0.path()).unwrap();
     assert_eq!(checkpoint.tensors["y"].file_idx, 1);
     folder.shard("c.safetensors", &["x"]);
     folder.refuses("tensor `x`: is in `a.safetensors` and in `c.safetensors`");
@@ -352,8 +330,8 @@ fn two_names_of_one_tensor_are_refused() {
     let folder = Folder::new();
     folder.shard("m.safetensors", &["model.norm.weight", "language_model.model.norm.weight"]);
     folder.refuses(
-        "tensor `language_model.model.norm.weight`: of `m.safetensors` means the same as \
-         `model.norm.weight` of `m.safetensors`",
+        "tensor `language_model.model.norm.weight`: in `m.safetensors` has the same canonical name \
+         as `model.norm.weight` in `m.safetensors`",
     );
 }
 
@@ -389,18 +367,18 @@ fn malformed_indices_are_refused() {
 #[test]
 fn damaged_headers_and_indices_never_panic() {
     let index = r#"{"metadata":{"total_size":3},"weight_map":{"a":"1.safetensors","b":"2"}}"#;
-    let mut random = Random(0x5eed_0001);
+    let mut rng = Rng::new(0x5eed_0001);
     let mut n_sound = 0;
     for _ in 0..20_000 {
         let mut bytes = SOUND.as_bytes().to_vec();
-        random.damage(&mut bytes);
+        damage(&mut rng, &mut bytes);
         if let Ok(header) = parse_header(&bytes, 36) {
             n_sound += 1;
             let covered: u64 = header.tensors.iter().map(|tensor| tensor.len_bytes).sum();
             assert_eq!(covered, 36);
         }
         let mut bytes = index.as_bytes().to_vec();
-        random.damage(&mut bytes);
+        damage(&mut rng, &mut bytes);
         if let Ok(index) = parse_index(&bytes) {
             assert!(index.tensors.values().all(|&file_idx| file_idx < index.files.len()));
         }
@@ -412,7 +390,7 @@ fn damaged_headers_and_indices_never_panic() {
 #[test]
 fn a_matrix_is_written_as_numpy_reads_it() {
     let folder = Folder::new();
-    let path = folder.0.join("x.npy");
+    let path = folder.0.file("x.npy");
     let mut writer = NpyWriter::create(&path, 2, 3).unwrap();
     writer.write_row(&[1.0, -2.0, 0.5]).unwrap();
     writer.write_row(&[f32::NAN, 0.0, 1e-40]).unwrap();

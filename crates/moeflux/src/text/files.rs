@@ -98,12 +98,15 @@ pub(super) fn read_object(path: &Path) -> Result<Option<Value>> {
 
 #[cfg(test)]
 mod tests {
+
+    use moeflux_testing::temp_dir::TempDir;
+
     use super::*;
 
     #[test]
     fn limits_and_bad_contents() {
-        let dir = std::env::temp_dir().join(format!("moeflux-files-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        let temp = TempDir::new();
+        let dir = temp.path().to_owned();
         let path = dir.join("x.json");
         std::fs::write(&path, b"12345").unwrap();
         assert_eq!(read_text(&path, 5).unwrap().unwrap(), "12345");
@@ -117,6 +120,5 @@ mod tests {
         assert_eq!(one_line("a\nb\u{1b}[1m\u{202e}"), "a\\nb\\u{1b}[1m\\u{202e}");
         assert_eq!(one_line(&"x".repeat(1000)).len(), 302);
         assert!(read_text(&path, 9).unwrap_err().to_string().ends_with("not UTF-8 at byte 2"));
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

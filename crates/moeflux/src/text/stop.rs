@@ -110,6 +110,8 @@ impl StopStrings {
 
 #[cfg(test)]
 mod tests {
+    use moeflux_testing::random::Rng;
+
     use super::*;
 
     /// Checks the output for each piece, and that of `finish`.
@@ -162,11 +164,8 @@ mod tests {
 
     #[test]
     fn equals_the_definition_for_any_division_into_pieces() {
-        let mut random = 0x5eed_u64;
-        let mut below = |n: usize| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            usize::try_from(random >> 33).unwrap() % n
-        };
+        let mut rng = Rng::new(0x5eed);
+        let mut below = |n: usize| rng.below(n);
         let alphabet = ["a", "b", "é", "語"];
         for _ in 0..3_000 {
             let mut word =

@@ -1,8 +1,10 @@
 //! Tokenizer and stream on small generated tokenizers, compared with the library's decoding of
 //! whole texts.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use moeflux_testing::random::Rng;
+use moeflux_testing::temp_dir::TempDir;
 use serde_json::{Value, json};
 
 use super::*;
@@ -22,13 +24,11 @@ const DEEPSEEK: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^
 ]+|\s+(?!\S)|\s+"##;
 
 /// A checkpoint's folder with a byte tokenizer, deleted at the end.
-pub(super) struct Folder(PathBuf);
+pub(super) struct Folder(TempDir);
 
 impl Folder {
-    pub(super) fn new(name: &str, vocab_size: usize, special: &[&str]) -> Self {
-        let dir = std::env::temp_dir().join(format!("moeflux-text-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let folder = Self(dir);
+    pub(super) fn new(vocab_size: usize, special: &[&str]) -> Self {
+        let folder = Self(TempDir::new());
         folder.write("tokenizer.json", &byte_tokenizer_json(vocab_size, special).to_string());
         let config = byte_tokenizer_config_json(special.first().copied());
         folder.write("tokenizer_config.json", &config.to_string());
@@ -36,11 +36,11 @@ impl Folder {
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     pub(super) fn write(&self, name: &str, contents: &str) {
-        std::fs::write(self.0.join(name), contents).unwrap();
+        self.0.write(name, contents);
     }
 
     fn refused(&self, vocab_rows: usize) -> String {
@@ -48,14 +48,8 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).unwrap();
-    }
-}
-
-fn open(name: &str, tokenizer: &Value, rows: usize) -> Tokenizer {
-    let folder = Folder::new(name, 300, &["<|im_end|>"]);
+fn open(tokenizer: &Value, rows: usize) -> Tokenizer {
+    let folder = Folder::new(300, &["<|im_end|>"]);
     folder.write("tokenizer.json", &tokenizer.to_string());
     Tokenizer::open(folder.path(), rows).unwrap()
 }
@@ -121,7 +115,7 @@ fn ids(tokens: &[TokenId]) -> Vec<u32> {
 
 #[test]
 fn text_becomes_the_ids_that_the_merges_give() {
-    let tokenizer = open("ids", &merged(), 300);
+    let tokenizer = open(&merged(), 300);
     assert_eq!(tokenizer.vocab_size(), 267);
     let encoded = |text| ids(&tokenizer.encode(text).unwrap());
     assert_eq!(encoded("hello world"), [258, 111, 261, 108, 100]);
@@ -146,18 +140,18 @@ fn published_pre_tokenizer_patterns_split_as_meant() {
     for pattern in [QWEN, CJK, DEEPSEEK, r"\p{N}{1,3}", r"\s?\p{L}+", r"\s?[^\s\p{L}\p{N}]+"] {
         let mut json = merged();
         json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!(pattern);
-        let tokenizer = open("pattern", &json, 300);
+        let tokenizer = open(&json, 300);
         let text = "It's 12  spaces,\n\n \tand 語 ÉÀ! ";
         assert_eq!(tokenizer.decode(&tokenizer.encode(text).unwrap()), text, "{pattern}");
     }
     // " w" is one token only if the space belongs to the word: the last of two.
-    let tokenizer = open("spaces", &merged(), 300);
+    let tokenizer = open(&merged(), 300);
     assert_eq!(ids(&tokenizer.encode("  wo").unwrap()), [32, 259, 111]);
 }
 
 #[test]
 fn a_long_run_of_one_character_is_no_trouble() {
-    let tokenizer = open("run", &merged(), 300);
+    let tokenizer = open(&merged(), 300);
     for text in [" ", "h", "\n", "!", "語"].map(|character| character.repeat(100_000)) {
         let tokens = tokenizer.encode(&format!("{text}x")).unwrap();
         assert_eq!(tokenizer.decode(&tokens), format!("{text}x"));
@@ -166,7 +160,7 @@ fn a_long_run_of_one_character_is_no_trouble() {
 
 #[test]
 fn the_start_token_is_added_once_where_the_config_asks() {
-    let folder = Folder::new("bos", 300, &["<s>"]);
+    let folder = Folder::new(300, &["<s>"]);
     folder.write("tokenizer_config.json", r#"{"bos_token": "<s>", "add_bos_token": true}"#);
     let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
     assert_eq!(ids(&tokenizer.encode_prompt("a").unwrap()), [256, 97]);
@@ -180,7 +174,7 @@ fn the_start_token_is_added_once_where_the_config_asks() {
 
 #[test]
 fn tokens_that_only_the_config_lists_are_added() {
-    let folder = Folder::new("listed", 258, &["<a>", "<b>"]);
+    let folder = Folder::new(258, &["<a>", "<b>"]);
     let listed = |id: &str| {
         format!(r#"{{"added_tokens_decoder": {{"{id}": {{"content": "<c>", "special": true}}}}}}"#)
     };
@@ -194,7 +188,7 @@ fn tokens_that_only_the_config_lists_are_added() {
 
 #[test]
 fn folders_that_cannot_be_used_say_why() {
-    let folder = Folder::new("bad", 300, &["<|im_end|>"]);
+    let folder = Folder::new(300, &["<|im_end|>"]);
     assert_eq!(
         folder.refused(256).split(": ").skip(1).collect::<Vec<_>>().join(": "),
         "the largest token id is 256, but the model has 256 embedding rows: this tokenizer \
@@ -231,7 +225,7 @@ fn folders_that_cannot_be_used_say_why() {
 
 #[test]
 fn a_text_above_the_limit_is_refused() {
-    let tokenizer = open("limit", &merged(), 300);
+    let tokenizer = open(&merged(), 300);
     let long = "x".repeat(TEXT_BYTES_MAX + 1);
     for refused in [tokenizer.encode(&long), tokenizer.encode_plain(&long)] {
         assert!(refused.unwrap_err().to_string().contains("the limit is 67108864"));
@@ -241,16 +235,15 @@ fn a_text_above_the_limit_is_refused() {
 /// Seeded damage to a valid file yields an error or a tokenizer, never a panic.
 #[test]
 fn damaged_files_do_not_panic() {
-    let folder = Folder::new("damaged", 300, &[]);
-    let mut random = 0x0bad_u64;
+    let folder = Folder::new(300, &[]);
+    let mut rng = Rng::new(0x0bad);
     for good in [merged(), sentencepiece()] {
         let good = good.to_string().into_bytes();
         for _ in 0..250 {
             let mut bytes = good.clone();
             for _ in 0..3 {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let place = usize::try_from(random >> 33).unwrap() % bytes.len();
-                bytes[place] = b"0,:\"{}[]x"[usize::try_from(random >> 20 & 0xff).unwrap() % 9];
+                let place = rng.below(bytes.len());
+                bytes[place] = rng.pick(b"0,:\"{}[]x");
             }
             std::fs::write(folder.path().join("tokenizer.json"), &bytes).unwrap();
             if let Ok(tokenizer) = Tokenizer::open(folder.path(), usize::MAX) {
@@ -265,12 +258,12 @@ fn damaged_files_do_not_panic() {
 fn a_made_tokenizer_fits_any_vocabulary() {
     let special = ["<|im_start|>", "<|im_end|>", "<think>"];
     for vocab_size in [1, 100, 256, 257, 259, 1_000] {
-        let folder = Folder::new(&format!("made{vocab_size}"), vocab_size, &special);
+        let folder = Folder::new(vocab_size, &special);
         let tokenizer = Tokenizer::open(folder.path(), vocab_size).unwrap();
         assert_eq!(tokenizer.vocab_size(), vocab_size.min(259));
         assert!(ChatTemplate::open(folder.path()).unwrap().is_some());
     }
-    let folder = Folder::new("chatml", 300, &special);
+    let folder = Folder::new(300, &special);
     let template = ChatTemplate::open(folder.path()).unwrap().unwrap();
     let options = TemplateOptions { add_generation_prompt: true, ..TemplateOptions::default() };
     let messages = [Message::new("system", "S"), Message::new("user", "U")];
@@ -293,7 +286,7 @@ fn streamed(tokenizer: &Tokenizer, special: SpecialText, tokens: &[TokenId]) -> 
 
 #[test]
 fn characters_wait_until_they_are_whole() {
-    let tokenizer = open("whole", &merged(), 300);
+    let tokenizer = open(&merged(), 300);
     let check = |tokens: &[u32], expected: &[&str]| {
         let tokens: Vec<TokenId> = tokens.iter().copied().map(TokenId).collect();
         assert_eq!(streamed(&tokenizer, SpecialText::Hidden, &tokens), expected);
@@ -319,7 +312,7 @@ fn characters_wait_until_they_are_whole() {
 
 #[test]
 fn spaces_of_sentencepiece_tokens_come_out_once() {
-    let tokenizer = open("pieces", &sentencepiece(), 300);
+    let tokenizer = open(&sentencepiece(), 300);
     let check = |text: &str| {
         let tokens = tokenizer.encode(text).unwrap();
         assert_eq!(streamed(&tokenizer, SpecialText::Hidden, &tokens).concat(), text);
@@ -343,15 +336,12 @@ fn spaces_of_sentencepiece_tokens_come_out_once() {
 
 #[test]
 fn any_tokens_give_the_text_of_the_whole() {
-    let tokenizer = open("any", &merged(), 300);
-    let fallback = open("any2", &sentencepiece(), 300);
-    let mut random = 0x70_6b_u64;
+    let tokenizer = open(&merged(), 300);
+    let fallback = open(&sentencepiece(), 300);
+    let mut rng = Rng::new(0x70_6b);
     for _ in 0..2_000 {
-        let mut next = || {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            TokenId(u32::try_from(random >> 33).unwrap() % 290)
-        };
-        let n_tokens = next().0 % 60;
+        let n_tokens = rng.below(60);
+        let mut next = || TokenId(u32::try_from(rng.below(290)).unwrap());
         let tokens: Vec<TokenId> = (0..n_tokens).map(|_| next()).collect();
         let pieces = streamed(&tokenizer, SpecialText::Shown, &tokens);
         assert_eq!(pieces.concat(), tokenizer.decode(&tokens), "{tokens:?}");
@@ -362,7 +352,7 @@ fn any_tokens_give_the_text_of_the_whole() {
 
 #[test]
 fn bytes_that_never_become_text_do_not_wait_for_ever() {
-    let tokenizer = open("never", &sentencepiece(), 300);
+    let tokenizer = open(&sentencepiece(), 300);
     let pieces = streamed(&tokenizer, SpecialText::Hidden, &[TokenId(0xe8); 100]);
     assert!(pieces[..40].iter().any(|piece| !piece.is_empty()), "{pieces:?}");
 }

@@ -1,10 +1,8 @@
 //! Tiny checkpoints on disk, for tests: a safetensors writer, and values that distinguish bytes.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use half::{bf16, f16};
 use moeflux_kernels::FloatKind;
+use moeflux_testing::temp_dir::TempDir;
 
 use crate::format::Checkpoint;
 use crate::spec::{
@@ -12,27 +10,6 @@ use crate::spec::{
     LayerSpec, MixerSpec, ModelSpec, Pairing, QkNorm, QuantParams, Quantisation, RopeScaling,
     RopeSpec,
 };
-
-/// A unique folder that is deleted when this is dropped.
-#[derive(Debug)]
-pub(crate) struct TestDir(pub(crate) PathBuf);
-
-impl TestDir {
-    pub(crate) fn new() -> Self {
-        static N_MADE: AtomicUsize = AtomicUsize::new(0);
-        let number = N_MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("moeflux-weights-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for TestDir {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
 
 /// A tensor to write.
 #[derive(Clone, Debug)]
@@ -137,7 +114,7 @@ impl Tensors {
     }
 
     /// Writes one file. The header's length is odd, so that tensors start at any address.
-    pub(crate) fn write(&self) -> TestDir {
+    pub(crate) fn write(&self) -> TempDir {
         let mut entries = Vec::new();
         let mut data = Vec::new();
         for TestTensor { name, dtype, shape, bytes } in &self.0 {
@@ -151,16 +128,16 @@ impl Tensors {
         if header.len().is_multiple_of(2) {
             header.push(' ');
         }
-        let dir = TestDir::new();
+        let dir = TempDir::new();
         let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat();
-        std::fs::write(dir.0.join("model.safetensors"), file).unwrap();
+        dir.write("model.safetensors", file);
         dir
     }
 
     /// Writes the tensors and opens the checkpoint.
-    pub(crate) fn open(&self) -> (TestDir, Checkpoint) {
+    pub(crate) fn open(&self) -> (TempDir, Checkpoint) {
         let dir = self.write();
-        let checkpoint = Checkpoint::open(&dir.0).unwrap();
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
         (dir, checkpoint)
     }
 }

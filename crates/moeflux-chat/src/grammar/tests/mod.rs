@@ -8,13 +8,13 @@ mod repeats;
 mod schemas;
 mod thoughts;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
 use moeflux::sample::LogitMask;
 use moeflux::{ModelText, TokenId};
+use moeflux_testing::temp_dir::TempDir;
 use serde_json::Value as Json;
 
 use super::*;
@@ -25,26 +25,13 @@ const N_LOGITS: usize = 300;
 const END: TokenId = TokenId(256);
 const END_TEXT: &str = "<|im_end|>";
 
-/// A folder that is removed on drop.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
-
 /// Creates a model with a token per byte, then `<|im_end|>`, then these special and visible tokens.
 fn model_of(special: &[&str], visible: &[&str]) -> Arc<ModelText> {
     model_of_config(special, visible, &json!({}))
 }
 
 fn model_of_config(special: &[&str], visible: &[&str], config: &Json) -> Arc<ModelText> {
-    static N_FOLDERS: AtomicUsize = AtomicUsize::new(0);
-    let idx = N_FOLDERS.fetch_add(1, Ordering::Relaxed);
-    let name = format!("moeflux-grammar-{}-{idx}", std::process::id());
-    let folder = Folder(std::env::temp_dir().join(name));
-    std::fs::create_dir_all(&folder.0).unwrap();
+    let folder = TempDir::new();
     let added: Vec<&str> = [END_TEXT].iter().chain(special).chain(visible).copied().collect();
     let mut tokenizer = byte_tokenizer_json(N_LOGITS, &added);
     for token in
@@ -52,13 +39,11 @@ fn model_of_config(special: &[&str], visible: &[&str], config: &Json) -> Arc<Mod
     {
         token["special"] = Json::Bool(false);
     }
-    let write = |name: &str, json: &Json| {
-        std::fs::write(folder.0.join(name), json.to_string()).unwrap();
-    };
-    write("tokenizer.json", &tokenizer);
-    write("config.json", config);
-    write("tokenizer_config.json", &byte_tokenizer_config_json(Some(END_TEXT)));
-    Arc::new(ModelText::open(&folder.0, N_LOGITS).unwrap())
+    folder.write("tokenizer.json", tokenizer.to_string());
+    folder.write("config.json", config.to_string());
+    let tokenizer_config = byte_tokenizer_config_json(Some(END_TEXT));
+    folder.write("tokenizer_config.json", tokenizer_config.to_string());
+    Arc::new(ModelText::open(folder.path(), N_LOGITS).unwrap())
 }
 
 /// Creates a model of which these tokens end answers as well.

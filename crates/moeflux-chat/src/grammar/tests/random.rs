@@ -1,16 +1,16 @@
 //! Answers of a model that chooses tokens uniformly: each one obeys its constraint, or is too long.
 
+use moeflux_testing::random::{Rng, seeds};
 use serde_json::json;
 
 use super::*;
-use crate::testing::{Random, n_seeds};
 
 /// Generates an answer of at most `n_max` tokens; `None` if it did not end. Forced tokens are taken
 /// together or one by one, at random.
-fn answer(constraint: &mut Constraint, random: &mut Random, n_max: usize) -> Option<Vec<TokenId>> {
+fn answer(constraint: &mut Constraint, rng: &mut Rng, n_max: usize) -> Option<Vec<TokenId>> {
     let mut tokens = Vec::new();
     while tokens.len() < n_max {
-        if random.next(2) == 0 {
+        if rng.below(2) == 0 {
             for token in forced(constraint) {
                 constraint.accept(token);
                 tokens.push(token);
@@ -21,7 +21,7 @@ fn answer(constraint: &mut Constraint, random: &mut Random, n_max: usize) -> Opt
             found.retain(|it| *it != END);
         }
         assert!(!found.is_empty(), "a way on behind {tokens:?}");
-        let token = found[random.next(found.len())];
+        let token = found[rng.below(found.len())];
         if token == END {
             return Some(tokens);
         }
@@ -115,14 +115,14 @@ fn check(title: &str, parse: fn(&str) -> (String, Json)) {
     let format = CallFormat::all().find(|it| it.title == title).unwrap();
     let markers: Vec<&str> = format.markers().collect();
     let mut n_ended = 0;
-    let n = n_seeds(200);
+    let n = seeds(200).end;
     for model in [model_of(&[], &[]), model_of(&[], &markers)] {
         let grammars = Grammars::new(model.clone(), Some(format));
         let tools = tools();
         for seed in 0..n / 2 {
-            let mut random = Random(seed);
-            let choice = match random.next(3) {
-                0 => ToolChoice::Named(tools[random.next(3)].name.clone()),
+            let mut rng = Rng::new(seed);
+            let choice = match rng.below(3) {
+                0 => ToolChoice::Named(tools[rng.below(3)].name.clone()),
                 _ => ToolChoice::Required,
             };
             let rules = AnswerRules {
@@ -133,7 +133,7 @@ fn check(title: &str, parse: fn(&str) -> (String, Json)) {
             };
             let mut constraint =
                 grammars.constraint(&rules, &tools, AnswerStart::Thought).unwrap().unwrap();
-            let Some(tokens) = answer(&mut constraint, &mut random, 400) else { continue };
+            let Some(tokens) = answer(&mut constraint, &mut rng, 400) else { continue };
             n_ended += 1;
             let bytes: Vec<u8> =
                 tokens.iter().flat_map(|it| model.tokenizer().token_bytes(*it)).collect();
@@ -165,15 +165,15 @@ fn answers_of_a_schema_are_valid() {
     let grammars = Grammars::new(model.clone(), None);
     let schemas: Vec<Json> = tools().into_iter().map(|tool| tool.parameters).collect();
     let mut n_ended = 0;
-    let n = n_seeds(200);
+    let n = seeds(200).end;
     for seed in 0..n {
-        let mut random = Random(seed);
-        let mut schema = schemas[random.next(schemas.len())].clone();
+        let mut rng = Rng::new(seed);
+        let mut schema = schemas[rng.below(schemas.len())].clone();
         schema["additionalProperties"] = Json::Bool(false);
         let form = AnswerForm::JsonSchema(schema.clone());
         let rules = AnswerRules { form, ..AnswerRules::default() };
         let mut constraint = grammars.constraint(&rules, &[], AnswerStart::Text).unwrap().unwrap();
-        let Some(tokens) = answer(&mut constraint, &mut random, 400) else { continue };
+        let Some(tokens) = answer(&mut constraint, &mut rng, 400) else { continue };
         n_ended += 1;
         let text = text_of(&model, &tokens);
         let value = serde_json::from_str(&text).unwrap();

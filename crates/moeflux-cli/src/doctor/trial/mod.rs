@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn only_old_trials_are_removed() {
-        let dir = crate::test_dir::TestDir::new("trials");
+        let dir = moeflux_testing::temp_dir::TempDir::new();
         fs::create_dir(dir.path().join("trial-small-1")).unwrap();
         fs::create_dir(dir.path().join("other")).unwrap();
         remove_old(dir.path());

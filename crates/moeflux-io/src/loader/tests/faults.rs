@@ -5,8 +5,8 @@ use crate::simulated::{Faults, NthFault};
 
 /// Returns seeded rates: any mixture, none above one read in ten.
 fn transient(seed: u64) -> Faults {
-    let mut numbers = Numbers(seed << 20);
-    let mut rate = || if numbers.below(2) == 0 { 0 } else { numbers.below(100) as u32 };
+    let mut rng = Rng::new(seed << 20);
+    let mut rate = || if rng.below(2) == 0 { 0 } else { rng.below(100) as u32 };
     let (n_short, n_interrupted, n_again) = (rate(), rate(), rate());
     let (n_failed, n_away) = (rate() / 3, rate());
     let n_attempts_away = 1 + (seed % 4) as u32;
@@ -15,10 +15,10 @@ fn transient(seed: u64) -> Faults {
 }
 
 fn run(rig: &mut Rig, seed: u64) -> Vec<(JobId, Outcome)> {
-    let mut numbers = Numbers(seed << 32);
+    let mut rng = Rng::new(seed << 32);
     for id in 0..12 {
-        let extents = rig.random_extents(&mut numbers);
-        let class = if numbers.below(3) == 0 { Class::Guess } else { Class::Demand };
+        let extents = rig.random_extents(&mut rng);
+        let class = if rng.below(3) == 0 { Class::Guess } else { Class::Demand };
         rig.submit(id, class, &extents);
     }
     rig.finish()

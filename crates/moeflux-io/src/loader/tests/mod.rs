@@ -1,14 +1,15 @@
 //! Tests the loader over simulated drives: a rig, and the behaviour of jobs without faults.
 
-#![expect(clippy::cast_possible_truncation, reason = "small numbers")]
+#![expect(clippy::cast_possible_truncation, reason = "small rng")]
 
 use std::sync::Arc;
+
+use moeflux_testing::random::{Rng, seeds};
 
 use super::*;
 use crate::clock::VirtualClock;
 use crate::simulated::{Pace, SimulatedDrive, SimulatedFile};
 use crate::slots::{SlotIdx, SlotMemory};
-use crate::testing::{Numbers, seeds};
 
 mod faults;
 mod order;
@@ -34,8 +35,8 @@ struct Rig {
 type Fit = fn(SimulatedDrive, u64) -> SimulatedDrive;
 
 fn contents() -> Vec<Arc<[u8]>> {
-    let mut numbers = Numbers(1);
-    LENGTHS.iter().map(|&it| numbers.bytes(it).into()).collect()
+    let mut rng = Rng::new(1);
+    LENGTHS.iter().map(|&it| rng.bytes(it).into()).collect()
 }
 
 impl Rig {
@@ -81,14 +82,14 @@ impl Rig {
     }
 
     /// Returns up to nine extents that fit into a slot.
-    fn random_extents(&self, numbers: &mut Numbers) -> Vec<(FileIdx, u64, usize)> {
-        let n_parts = numbers.below(N_PARTS_MAX + 1);
+    fn random_extents(&self, rng: &mut Rng) -> Vec<(FileIdx, u64, usize)> {
+        let n_parts = rng.below(N_PARTS_MAX + 1);
         let part = |_| {
-            let file = numbers.below(self.contents.len());
+            let file = rng.below(self.contents.len());
             let len_bytes = self.contents[file].len();
-            let offset = numbers.below(len_bytes + 1);
+            let offset = rng.below(len_bytes + 1);
             let longest = (len_bytes - offset).min((SLOT_BYTES - 9 * 8192) / n_parts.max(1));
-            (FileIdx(file as u32), offset as u64, numbers.below(longest + 1))
+            (FileIdx(file as u32), offset as u64, rng.below(longest + 1))
         };
         (0..n_parts).map(part).collect()
     }
@@ -156,11 +157,11 @@ fn parts_at_any_offset_arrive_whatever_the_block() {
         &[|drive, _| drive.with_block(1), HEALTHY],
     ];
     for (seed, fits) in (0..50).flat_map(|seed| fits.map(|it| (seed, it))) {
-        let mut numbers = Numbers(seed << 32);
+        let mut rng = Rng::new(seed << 32);
         let mut rig = Rig::new(&contents, seed, fits);
         for id in 0..16 {
-            let extents = rig.random_extents(&mut numbers);
-            let class = if numbers.below(2) == 0 { Class::Demand } else { Class::Guess };
+            let extents = rig.random_extents(&mut rng);
+            let class = if rng.below(2) == 0 { Class::Demand } else { Class::Guess };
             rig.submit(id, class, &extents);
         }
         let outcomes = rig.finish();

@@ -114,15 +114,15 @@ fn run_against_model(contents: &[Arc<[u8]>], seed: u64) {
     };
     let fits: &[Fit] = if seed.is_multiple_of(2) { &[faulty] } else { &[faulty, faulty] };
     let mut rig = Rig::new(contents, seed, fits);
-    let mut numbers = Numbers(seed << 32);
+    let mut rng = Rng::new(seed << 32);
     let (mut under_way, mut cancelled) = (Vec::new(), Vec::new());
     let mut next_id = 0;
     for step in 0..150 {
-        let some = numbers.below(under_way.len().max(1));
-        match numbers.below(8) {
+        let some = rng.below(under_way.len().max(1));
+        match rng.below(8) {
             0..=2 if under_way.len() < 16 => {
-                let class = if numbers.below(3) == 0 { Class::Demand } else { Class::Guess };
-                let extents = rig.random_extents(&mut numbers);
+                let class = if rng.below(3) == 0 { Class::Demand } else { Class::Guess };
+                let extents = rig.random_extents(&mut rng);
                 rig.submit(next_id, class, &extents);
                 under_way.push(next_id);
                 next_id += 1;
@@ -133,7 +133,7 @@ fn run_against_model(contents: &[Arc<[u8]>], seed: u64) {
             }
             5 => rig.loader.wait(Wait::Any, &mut rig.finished).unwrap(),
             6 => {
-                let limit = Duration::from_micros(numbers.below(2000) as u64);
+                let limit = Duration::from_micros(rng.below(2000) as u64);
                 rig.loader.wait(Wait::AtMost(limit), &mut rig.finished).unwrap();
             }
             7 if step % 40 == 0 => {

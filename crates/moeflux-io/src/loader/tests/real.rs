@@ -3,22 +3,23 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 
+use moeflux_testing::temp_dir::TempDir;
+
 use super::*;
 use crate::clock::RealClock;
 use crate::direct::{Caching, DriveFile};
-use crate::testing::TempFolder;
 use crate::threads::ThreadsDrive;
 
 struct Files {
-    folder: TempFolder,
+    folder: TempDir,
     contents: Vec<Arc<[u8]>>,
     paths: Vec<PathBuf>,
 }
 
 impl Files {
-    fn new(name: &str) -> Self {
-        let folder = TempFolder::new(name);
-        let write = |(number, bytes): (usize, &Arc<[u8]>)| folder.write(&number.to_string(), bytes);
+    fn new() -> Self {
+        let folder = TempDir::new();
+        let write = |(number, bytes): (usize, &Arc<[u8]>)| folder.write(number.to_string(), bytes);
         let contents = contents();
         let paths = contents.iter().enumerate().map(write).collect();
         Self { folder, contents, paths }
@@ -59,18 +60,18 @@ impl Files {
 
 #[test]
 fn every_drive_brings_the_files_bytes() {
-    let files = Files::new("loader-bytes");
+    let files = Files::new();
     for mut rig in files.rigs() {
-        let mut numbers = Numbers(17);
+        let mut rng = Rng::new(17);
         for round in 0..30 {
             for id in 0..16 {
-                let extents = rig.random_extents(&mut numbers);
-                let class = if numbers.below(2) == 0 { Class::Demand } else { Class::Guess };
+                let extents = rig.random_extents(&mut rng);
+                let class = if rng.below(2) == 0 { Class::Demand } else { Class::Guess };
                 rig.submit(round * 16 + id, class, &extents);
             }
             rig.loader.poll(&mut rig.finished).unwrap();
             for id in 0..16 {
-                if numbers.below(8) == 0 {
+                if rng.below(8) == 0 {
                     rig.loader.cancel(JobId(round * 16 + id));
                 }
             }
@@ -85,7 +86,7 @@ fn every_drive_brings_the_files_bytes() {
 #[test]
 fn a_file_that_was_cut_is_an_error_that_says_so() {
     for is_cut_before_reading in [true, false] {
-        let files = Files::new(&format!("loader-cut-{is_cut_before_reading}"));
+        let files = Files::new();
         let rigs = files.rigs();
         let cut = || File::options().write(true).open(&files.paths[0]).unwrap().set_len(4096 * 5);
         if is_cut_before_reading {
@@ -113,7 +114,7 @@ fn a_file_that_was_cut_is_an_error_that_says_so() {
 
 #[test]
 fn a_file_that_was_written_to_is_an_error_that_says_so() {
-    let files = Files::new("loader-written");
+    let files = Files::new();
     let rigs = files.rigs();
     let mut bytes = files.contents[0].to_vec();
     bytes[77] ^= 1;
@@ -126,7 +127,7 @@ fn a_file_that_was_written_to_is_an_error_that_says_so() {
         rig.submit(0, Class::Demand, &[(FileIdx(1), 0, 10), (FileIdx(0), 4096, 10)]);
         let (_, outcome) = rig.finish().remove(0);
         let Outcome::Failed(error) = outcome else { panic!("{outcome:?}") };
-        assert!(error.to_string().contains("written to"), "{error}");
+        assert!(error.to_string().contains("was modified after"), "{error}");
         rig.check_nothing_leaked();
     }
 }
@@ -134,7 +135,7 @@ fn a_file_that_was_written_to_is_an_error_that_says_so() {
 /// A loader can run on a thread of its own.
 #[test]
 fn a_loader_can_be_moved_to_another_thread() {
-    let files = Files::new("loader-moved");
+    let files = Files::new();
     for mut rig in files.rigs() {
         rig.submit(0, Class::Demand, &[(FileIdx(0), 5, 300_000)]);
         rig.loader.poll(&mut rig.finished).unwrap();

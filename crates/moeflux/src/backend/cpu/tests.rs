@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout, available, by_name};
+use moeflux_testing::random::Rng;
 
 use crate::backend::cpu::CpuBackend;
 use crate::backend::{Arithmetic, Backend, SessionStates};
@@ -35,44 +36,31 @@ const Q4: MatrixKind = MatrixKind::Affine(Affine::new(4, 64, FloatKind::Bf16));
 const Q8: MatrixKind = MatrixKind::Affine(Affine::new(8, 32, FloatKind::F16));
 const F32: MatrixKind = MatrixKind::Float(FloatKind::F32);
 
-struct Random(u32);
+fn random_matrix(rng: &mut Rng, kind: MatrixKind, n_rows: usize, n_cols: usize) -> OwnedMatrix {
+    let layout = MatrixLayout::new(kind, n_rows, n_cols).unwrap();
+    let mut matrix = OwnedMatrix::zeroed(layout).unwrap();
+    fill(rng, kind, matrix.parts_mut());
+    matrix
+}
 
-impl Random {
-    fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        self.0 >> 8
-    }
-
-    fn unit(&mut self) -> f32 {
-        (self.next() % 2001) as f32 / 1000.0 - 1.0
-    }
-
-    fn matrix(&mut self, kind: MatrixKind, n_rows: usize, n_cols: usize) -> OwnedMatrix {
-        let mut matrix =
-            OwnedMatrix::zeroed(MatrixLayout::new(kind, n_rows, n_cols).unwrap()).unwrap();
-        self.fill(kind, matrix.parts_mut());
-        matrix
-    }
-
-    fn fill(
-        &mut self,
-        kind: MatrixKind,
-        (codes, scales, biases): (&mut [u8], &mut [u8], &mut [u8]),
-    ) {
-        match kind {
-            MatrixKind::Float(_) => {
-                for value in codes.chunks_exact_mut(4) {
-                    value.copy_from_slice(&(self.unit() * 0.1).to_le_bytes());
-                }
+fn fill(
+    rng: &mut Rng,
+    kind: MatrixKind,
+    (codes, scales, biases): (&mut [u8], &mut [u8], &mut [u8]),
+) {
+    match kind {
+        MatrixKind::Float(_) => {
+            for value in codes.chunks_exact_mut(4) {
+                value.copy_from_slice(&(rng.unit() * 0.1).to_le_bytes());
             }
-            _ => {
-                codes.iter_mut().for_each(|it| *it = (self.next() & 0xff) as u8);
-                // Scales are 2^-10 in f16 and 2^-6 in bf16; biases are negative.
-                let (scale, bias) =
-                    if kind == Q8 { (0x1400_u16, 0xac00_u16) } else { (0x3c80, 0xbdf0) };
-                scales.chunks_exact_mut(2).for_each(|it| it.copy_from_slice(&scale.to_le_bytes()));
-                biases.chunks_exact_mut(2).for_each(|it| it.copy_from_slice(&bias.to_le_bytes()));
-            }
+        }
+        _ => {
+            codes.iter_mut().for_each(|it| *it = rng.byte());
+            // Scales are 2^-10 in f16 and 2^-6 in bf16; biases are negative.
+            let (scale, bias) =
+                if kind == Q8 { (0x1400_u16, 0xac00_u16) } else { (0x3c80, 0xbdf0) };
+            scales.chunks_exact_mut(2).for_each(|it| it.copy_from_slice(&scale.to_le_bytes()));
+            biases.chunks_exact_mut(2).for_each(|it| it.copy_from_slice(&bias.to_le_bytes()));
         }
     }
 }
@@ -94,7 +82,7 @@ struct Model {
 
 /// Adds weights and ops one by one.
 struct Maker {
-    random: Random,
+    rng: Rng,
     weights: Weights,
     workspace: Workspace,
     ops: Vec<Op>,
@@ -102,12 +90,12 @@ struct Maker {
 
 impl Maker {
     fn matrix(&mut self, kind: MatrixKind, n_rows: usize, n_cols: usize) -> MatrixId {
-        let matrix = self.random.matrix(kind, n_rows, n_cols);
+        let matrix = random_matrix(&mut self.rng, kind, n_rows, n_cols);
         self.weights.push_matrix(matrix)
     }
 
     fn vector(&mut self, len: usize) -> VectorId {
-        let values = (0..len).map(|_| 1.0 + 0.3 * self.random.unit()).collect();
+        let values = (0..len).map(|_| 1.0 + 0.3 * self.rng.unit()).collect();
         self.weights.push_vector(values)
     }
 
@@ -234,7 +222,7 @@ impl Maker {
 
 fn model() -> Model {
     let mut maker = Maker {
-        random: Random(1),
+        rng: Rng::new(1),
         weights: Weights::default(),
         workspace: Workspace::default(),
         ops: Vec::new(),
@@ -273,7 +261,7 @@ fn model() -> Model {
     let layout = |n_rows, n_cols| MatrixLayout::new(Q4, n_rows, n_cols).unwrap();
     let layout =
         ExpertLayout::new(layout(INNER, HIDDEN), layout(INNER, HIDDEN), layout(HIDDEN, INNER));
-    let mut random = maker.random;
+    let mut rng = maker.rng;
     let experts = (0..N_EXPERTS).map(|_| {
         let mut record = vec![0; layout.record_bytes()];
         for span in [layout.gate, layout.up, layout.down] {
@@ -281,7 +269,7 @@ fn model() -> Model {
             let (codes, scales) = head.split_at_mut(span.scales_at);
             let codes = &mut codes[span.codes_at..][..span.layout.code_bytes()];
             let scales = &mut scales[..span.layout.scale_bytes()];
-            random.fill(Q4, (codes, scales, &mut biases[..span.layout.bias_bytes()]));
+            fill(&mut rng, Q4, (codes, scales, &mut biases[..span.layout.bias_bytes()]));
         }
         record
     });
@@ -372,9 +360,9 @@ impl Model {
 }
 
 fn text(seed: u32, len: usize) -> Vec<Row> {
-    let mut random = Random(seed);
-    let token = |random: &mut Random| TokenId(random.next() % N_TOKENS);
-    (0..len).map(|i| Row { token: token(&mut random), position: Position(i) }).collect()
+    let mut rng = Rng::new(seed.into());
+    let mut token = || TokenId(u32::try_from(rng.bits() % u64::from(N_TOKENS)).unwrap());
+    (0..len).map(|i| Row { token: token(), position: Position(i) }).collect()
 }
 
 fn bits(results: &[Vec<f32>]) -> Vec<Vec<u32>> {

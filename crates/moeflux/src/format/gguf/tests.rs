@@ -1,8 +1,9 @@
 //! Valid and malformed headers of GGUF files, and the files that contain them.
 #![expect(clippy::indexing_slicing, reason = "a test that panics has failed, as it should")]
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::Path;
+
+use moeflux_testing::temp_dir::TempDir;
 
 use super::made::{Made, text};
 use super::*;
@@ -118,7 +119,7 @@ fn what_is_wrong_with_a_header_is_said_in_one_line() {
             ),
             "array of arrays at key `a`",
         ),
-        ("alignment", Made::new().u32("general.alignment", 24), "no power of two"),
+        ("alignment", Made::new().u32("general.alignment", 24), "not a power of two"),
         ("type", Made::new().tensor("t", &[32], 139, 0).data(32), "`t` of type 139"),
         ("rank", Made::new().tensor("t", &[1; 5], 0, 0).data(32), "5 dimensions"),
         ("ragged", Made::new().tensor("t", &[48], 8, 0).data(64), "blocks of 32 of Q8_0"),
@@ -135,33 +136,7 @@ fn what_is_wrong_with_a_header_is_said_in_one_line() {
     }
     let huge = Made::new().tensor("t", &[1 << 31, 1 << 31, 1 << 31], 0, 0);
     let Err(Stop::Wrong(problem)) = parsed(&huge.bytes()) else { panic!("huge") };
-    assert!(problem.0.contains("beyond any file"), "{problem}");
-}
-
-/// A temporary folder.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("moeflux-gguf-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, bytes).unwrap();
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
+    assert!(problem.0.contains("larger than any file"), "{problem}");
 }
 
 #[track_caller]
@@ -172,7 +147,7 @@ fn check_refused(path: &Path, expected: &str) {
 
 #[test]
 fn a_file_that_is_cut_says_how_much_there_is() {
-    let folder = Folder::new();
+    let folder = TempDir::new();
     let made = Made::new().string("general.architecture", "x").tensor("t", &[1024], 0, 0);
     let bytes = made.data(4096).bytes();
     let whole = folder.write("whole.gguf", &bytes);
@@ -183,10 +158,10 @@ fn a_file_that_is_cut_says_how_much_there_is() {
     check_refused(&cut, "within its header");
     check_refused(&folder.write("none.gguf", b""), "is empty");
     check_refused(&folder.write("page.gguf", b"<html>"), "does not begin with `GGUF`");
-    let few = "has 2 of the bytes of a model: the download is incomplete";
+    let few = "has only 2 bytes: the download is incomplete";
     check_refused(&folder.write("two.gguf", b"GG"), few);
     check_refused(
-        &folder.0,
+        folder.path(),
         "holds 6 GGUF models: name one of them, such as `cut.gguf` or `header.gguf`",
     );
 }
@@ -195,14 +170,14 @@ fn a_file_that_is_cut_says_how_much_there_is() {
 fn a_part_with_the_last_number_there_is_does_not_overflow() {
     let made = Made::new().string("general.architecture", "qwen3moe").u32("split.count", 2);
     let made = made.pair("split.no", 10, &u64::MAX.to_le_bytes());
-    let folder = Folder::new();
-    let path = folder.write("one.gguf", &made.bytes());
+    let folder = TempDir::new();
+    let path = folder.write("one.gguf", made.bytes());
     check_refused(&path, "of 2 of a split file");
 }
 
 #[test]
 fn parts_of_a_split_file_are_found_by_any_of_their_names() {
-    let folder = Folder::new();
+    let folder = TempDir::new();
     let part = |number: u32, n: u32, n_tensors: u32| {
         let made = if number == 0 {
             Made::new().string("general.architecture", "x").u32("split.tensors.count", n_tensors)
@@ -214,23 +189,26 @@ fn parts_of_a_split_file_are_found_by_any_of_their_names() {
     };
     let name = |number: u32| format!("m-{number:05}-of-00003.gguf");
     for number in 0..3 {
-        folder.write(&name(number + 1), &part(number, 3, 3));
+        folder.write(name(number + 1), part(number, 3, 3));
     }
-    for path in [folder.0.join(name(1)), folder.0.join(name(3)), folder.0.clone()] {
+    for path in [folder.file(name(1)), folder.file(name(3)), folder.path().to_owned()] {
         let checkpoint = Checkpoint::open(&path).unwrap();
         assert_eq!((checkpoint.files.len(), checkpoint.tensors.len()), (3, 3));
-        assert_eq!(checkpoint.dir, folder.0.join(name(1)));
+        assert_eq!(checkpoint.dir, folder.file(name(1)));
     }
-    folder.write(&name(1), &part(0, 3, 4));
-    check_refused(&folder.0, "says that all its parts have 4 tensors, and they have 3");
-    folder.write(&name(2), &part(2, 3, 3));
-    check_refused(&folder.0, "says that it is part 3 of 3");
-    std::fs::remove_file(folder.0.join(name(2))).unwrap();
+    folder.write(name(1), part(0, 3, 4));
+    check_refused(folder.path(), "declares 4 tensors in all parts, but they have 3");
+    folder.write(name(2), part(2, 3, 3));
+    check_refused(folder.path(), "says that it is part 3 of 3");
+    std::fs::remove_file(folder.file(name(2))).unwrap();
     check_refused(
-        &folder.0.join(name(3)),
+        &folder.file(name(3)),
         "is part 3 of 3 of a split file, and 1 of these is missing, the first is \
          `m-00002-of-00003.gguf`: fetch it to the same folder",
     );
-    let renamed = folder.write("renamed.gguf", &part(1, 3, 3));
-    check_refused(&renamed, "is part 2 of 3 of a split file, and its name does not say");
+    let renamed = folder.write("renamed.gguf", part(1, 3, 3));
+    check_refused(
+        &renamed,
+        "is part 2 of 3 of a split file, and its name does not identify the others",
+    );
 }

@@ -1,7 +1,6 @@
 //! Templates and single constructs compared with the output of Python's jinja2 (`cases/make.py`).
 
-use std::path::PathBuf;
-
+use moeflux_testing::temp_dir::TempDir;
 use serde_json::json;
 
 use super::*;
@@ -19,28 +18,19 @@ const TEMPLATES: [(&str, &str); 8] = [
 ];
 
 /// A temporary folder for one test, deleted at the end.
-struct Folder(PathBuf);
+struct Folder(TempDir);
 
 impl Folder {
-    fn new(name: &str) -> Self {
-        let folder =
-            std::env::temp_dir().join(format!("moeflux-template-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
+    fn new() -> Self {
+        Self(TempDir::new())
     }
 
     fn write(&self, name: &str, contents: &str) {
-        std::fs::write(self.0.join(name), contents).unwrap();
+        self.0.write(name, contents);
     }
 
     fn opened(&self) -> ChatTemplate {
-        ChatTemplate::open(&self.0).unwrap().unwrap()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).unwrap();
+        ChatTemplate::open(self.0.path()).unwrap().unwrap()
     }
 }
 
@@ -127,8 +117,8 @@ fn constructs_are_those_of_python() {
 
 #[test]
 fn the_first_of_three_places_wins() {
-    let folder = Folder::new("places");
-    assert!(ChatTemplate::open(&folder.0).unwrap().is_none());
+    let folder = Folder::new();
+    assert!(ChatTemplate::open(folder.0.path()).unwrap().is_none());
     let config =
         json!({"chat_template": "config {{ bos_token }}", "bos_token": {"content": "<s>"}});
     folder.write("tokenizer_config.json", &config.to_string());
@@ -142,7 +132,7 @@ fn the_first_of_three_places_wins() {
 
 #[test]
 fn a_list_of_templates_has_a_default_and_one_for_tools() {
-    let folder = Folder::new("list");
+    let folder = Folder::new();
     let list = json!({"chat_template": [
         {"name": "default", "template": "plain"},
         {"name": "tool_use", "template": "{{ tools | length }} tools"},
@@ -159,7 +149,7 @@ fn a_list_of_templates_has_a_default_and_one_for_tools() {
         (json!({"chat_template": []}), "no chat template is named `default`"),
     ] {
         folder.write("tokenizer_config.json", &json.to_string());
-        let error = ChatTemplate::open(&folder.0).unwrap_err().to_string();
+        let error = ChatTemplate::open(folder.0.path()).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }
 }
@@ -187,9 +177,9 @@ fn limits_end_a_template() {
     assert!(error(endless).contains("more than 20000000 instructions"), "{}", error(endless));
     let long = "{% set s = 'x' * 1000000 %}{% for a in range(99) %}{{ s }}{% endfor %}";
     assert!(error(long).contains("more than 67108864 bytes of text"), "{}", error(long));
-    let folder = Folder::new("long");
+    let folder = Folder::new();
     folder.write("chat_template.jinja", &" ".repeat((1 << 20) + 1));
-    let error = ChatTemplate::open(&folder.0).unwrap_err().to_string();
+    let error = ChatTemplate::open(folder.0.path()).unwrap_err().to_string();
     assert!(error.contains("the limit of 1,048,576 "), "{error}");
 }
 
