@@ -78,7 +78,7 @@ impl ModelArgs {
             (Some(name @ (BackendName::Cpu | BackendName::Reference)), Some(option)) => {
                 let name = name.to_possible_value().map(|it| it.get_name().to_owned());
                 let name = name.unwrap_or_default();
-                let problem = format!("{option} means a GPU, and --backend {name} uses none");
+                let problem = format!("{option} selects a GPU, but --backend {name} uses none");
                 Err(Failure::Usage(problem))
             }
             (None | Some(BackendName::Auto), Some(_)) => Ok(BackendName::Gpu),
@@ -106,23 +106,22 @@ impl ModelArgs {
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct ModelArgs {
     /// Folder with config.json, *.safetensors and tokenizer.json, a GGUF file, or a model of the
-    /// Hugging Face hub: OWNER/NAME, with :QUANT for a kind of its GGUF files and @REVISION. A path
-    /// that exists means itself. What is not here is downloaded if you agree [default: the demo
-    /// model]
+    /// Hugging Face hub: OWNER/NAME, optionally with :QUANT for a kind of its GGUF files and
+    /// @REVISION. An existing path takes precedence. A missing model is downloaded after you
+    /// confirm [default: the demo model]
     #[arg(long, value_name = "DIR|FILE.gguf|OWNER/NAME[:QUANT]")]
     pub(crate) model: Option<PathBuf>,
-    /// Download the model without asking, if it is not here
+    /// Download a missing model without asking
     #[arg(long, short = 'y')]
     pub(crate) yes: bool,
-    /// tokenizer.json to use in the place of the model's own, for a GGUF file whose tokenizer is
-    /// not known
+    /// tokenizer.json to use instead of the model's own, for a GGUF file with an unknown tokenizer
     #[arg(long, value_name = "FILE")]
     pub(crate) tokenizer: Option<PathBuf>,
     /// Backend that runs the model [default: auto; gpu with --gpu or --gpu-memory]
     #[arg(long, value_enum)]
     backend: Option<BackendName>,
-    /// GPU to use: its number in `moeflux doctor`, or a part of its name [default: the first one
-    /// that is not a software driver]
+    /// GPU to use: its number in `moeflux doctor`, or part of its name [default: the first one that
+    /// is not a software driver]
     #[arg(long, value_name = "NAME|INDEX")]
     pub(crate) gpu: Option<String>,
     /// GPU memory that the model may use [default: auto, as much as the GPU can spare]
@@ -137,7 +136,7 @@ pub(crate) struct ModelArgs {
     /// Use the kernels of another instruction set; results stay the same
     #[arg(long, value_name = "NAME", hide = true)]
     pub(crate) isa: Option<String>,
-    /// Write which experts each token chose, for `moeflux replay`
+    /// Write the experts that each token chose to this file, for `moeflux replay`
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
     /// Number of compute threads [default: one per physical performance core]
@@ -154,13 +153,13 @@ pub(crate) struct ModelArgs {
     /// How to read experts that do not fit into memory
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) io: IoName,
-    /// Folder on a second drive with the same files; reads are spread over both drives. At the
-    /// start it is compared with the model's folder: headers, small files, parts of all resident
-    /// tensors and 1,000 blocks of experts; where there are checksums, so is each read
+    /// Folder on a second drive with the same files; reads are spread over both drives. On start,
+    /// it is compared with the model's folder: headers, small files, parts of all resident tensors
+    /// and 1,000 blocks of experts; each read is also compared with its checksum, if there is one
     #[arg(long, value_name = "DIR")]
     pub(crate) mirror: Option<PathBuf>,
     /// Whether to compare weights with their checksums as they are read. Packed folders have
-    /// checksums, and so do folders for which `moeflux doctor --deep` has written some
+    /// checksums, and so do folders for which `moeflux doctor --deep` has written them
     #[arg(long, value_enum, default_value = "on")]
     pub(crate) checksums: Checksums,
     /// Maximum number of experts in memory, whatever --memory says
@@ -182,12 +181,11 @@ const RANK_TIMEOUT: Duration = Duration::from_secs(30);
 /// How processes of an MPI launcher run a model together.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RankArgs {
-    /// Processes of an MPI launcher that run the model together; 1: each by itself
+    /// Number of processes of an MPI launcher that run the model together; 1: each runs by itself
     /// [default: as many as the launcher started]
     #[arg(id = "ranks", long, value_name = "N", value_parser = ranges::ranks)]
     pub(crate) n_ranks: Option<NonZeroUsize>,
-    /// Parts of every expert that ranks have, in proportion to each other, as 2,1,1
-    /// [default: equal]
+    /// Relative shares of every expert that the ranks have, for example 2,1,1 [default: equal]
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = ranges::rank_share)]
     pub(crate) shares: Vec<NonZeroU32>,
     /// Seconds that a rank waits for the others before all give up

@@ -22,7 +22,7 @@ pub(crate) enum Default {
 pub(crate) fn confirm(question: &str, default: Default) -> Outcome<bool> {
     let (stdin, mut stderr) = (std::io::stdin(), std::io::stderr());
     if !stdin.is_terminal() || !stderr.is_terminal() {
-        let problem = format!("{question} There is no terminal to ask on: --yes answers yes");
+        let problem = format!("{question} No terminal to ask on: pass --yes to confirm");
         return Err(Failure::Usage(problem));
     }
     let choice = if default == Default::Yes { "[Y/n]" } else { "[y/N]" };

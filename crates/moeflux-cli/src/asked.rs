@@ -35,36 +35,36 @@ pub(crate) struct Asked {
     /// File with the text to continue
     #[arg(long, value_name = "FILE", conflicts_with = "prompt", group = "asked")]
     prompt_file: Option<PathBuf>,
-    /// Format the prompt with the model's chat template, as a message of the user; an empty think
-    /// block before the answer is not printed
+    /// Format the prompt with the model's chat template, as a user message; an empty think block
+    /// before the answer is not printed
     #[arg(long)]
     pub(crate) chat: bool,
     /// System message before the prompt
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
     /// JSON file with earlier messages, as `messages` of the OpenAI API, or with an object that
-    /// also has `tools`, `tool_choice` or `response_format`; options take the place of these
+    /// also has `tools`, `tool_choice` or `response_format`; options override these
     #[arg(long, value_name = "FILE", requires = "chat", group = "asked")]
     messages: Option<PathBuf>,
     /// Beginning of the answer, which the model continues
     #[arg(long, value_name = "TEXT", requires = "chat")]
     prefill: Option<String>,
-    /// Request an answer with reasoning from the template. Without it, there is none in front of
-    /// an answer to --schema or a forced call
+    /// Ask the template for an answer with reasoning. Without this option, there is none before an
+    /// answer to --schema or a forced call
     #[arg(long, requires = "chat", conflicts_with = "no_think")]
     think: bool,
-    /// Request an answer without reasoning from the template
+    /// Ask the template for an answer without reasoning
     #[arg(long, requires = "chat")]
     no_think: bool,
     /// JSON file with the tools that the answer may call, as `tools` of the OpenAI API; a call is
     /// printed as one line of JSON
     #[arg(long, value_name = "FILE", requires = "chat")]
     tools: Option<PathBuf>,
-    /// Whether the answer calls tools: auto, none, required, or the name of the one that it calls
-    /// [default: auto]
+    /// Whether the answer calls tools: auto, none, required, or the name of the tool that it must
+    /// call [default: auto]
     #[arg(long, value_name = "CHOICE", requires = "chat")]
     tool_choice: Option<String>,
-    /// JSON file with the JSON schema that the answer follows, behind its thoughts
+    /// JSON file with the JSON schema that the answer follows, after its thoughts
     // A grammar constrains the generated text, not a given beginning.
     #[arg(long, value_name = "FILE", requires = "chat", conflicts_with = "prefill")]
     schema: Option<PathBuf>,
@@ -92,7 +92,7 @@ impl Asked {
             let without_effect = without_effect.collect::<Vec<_>>().join(", ");
             if !without_effect.is_empty() {
                 let names = OneLine::message(&without_effect);
-                print::aside(&format!("note: {}: without effect: {names}", path.display()));
+                print::aside(&format!("note: {}: no effect here: {names}", path.display()));
             }
         }
         let Conversation { mut turns, tools, .. } = *conversation;
@@ -184,11 +184,11 @@ impl Asked {
         limit: &TextLimit,
     ) -> Result<PreparedPrompt> {
         if !chat.has_template() {
-            let problem = "this model has no chat template: leave --chat out";
+            let problem = "this model has no chat template: omit --chat";
             return Err(Error::Unsupported(problem.to_owned()));
         }
         if !chat.reads_calls() && !asked.rules.callable(&asked.conversation.tools).is_empty() {
-            print::aside("note: calls stay text: the chat template writes none in a known way");
+            print::aside("note: tool calls stay text: the chat template has no known call format");
         }
         let options = ChatOptions {
             thinking: (self.think || self.no_think).then_some(self.think),
@@ -221,7 +221,10 @@ pub(crate) fn read_messages(path: &Path) -> Result<Map<String, Value>> {
     match read_json(path)? {
         Value::Object(body) => Ok(body),
         messages @ Value::Array(_) => Ok(object("messages", messages)),
-        _ => Err(Error::malformed(path, "has no list of messages, and no object with `messages`")),
+        _ => {
+            let problem = "is neither a list of messages nor an object with `messages`";
+            Err(Error::malformed(path, problem))
+        }
     }
 }
 
@@ -233,7 +236,10 @@ pub(crate) fn read_tools(path: &Path) -> Result<Value> {
     };
     match found {
         Value::Array(tools) => Ok(tools.into_iter().map(of_chat_completions).collect()),
-        _ => Err(Error::malformed(path, "has no list of tools, and no object with `tools`")),
+        _ => {
+            let problem = "is neither a list of tools nor an object with a list in `tools`";
+            Err(Error::malformed(path, problem))
+        }
     }
 }
 
@@ -259,11 +265,11 @@ fn of_chat_completions(tool: Value) -> Value {
 fn read_schema(path: &Path) -> Result<Value> {
     let schema = read_json(path)?;
     if !schema.is_object() {
-        return Err(Error::malformed(path, "is no JSON schema: expected an object"));
+        return Err(Error::malformed(path, "is not a JSON schema: expected an object"));
     }
     // `schema` is not a keyword: it would leave the answer unconstrained.
     if schema.get("schema").is_some_and(Value::is_object) {
-        let problem = "has its schema in `schema`: put that alone into the file";
+        let problem = "wraps the schema in `schema`: the file must contain only the schema";
         return Err(Error::malformed(path, problem));
     }
     Ok(schema)

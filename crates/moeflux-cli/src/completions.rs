@@ -23,7 +23,7 @@ const VARIABLE: &str = "MOEFLUX_COMPLETE";
 /// What `moeflux completions` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CompletionsArgs {
-    /// For which shell
+    /// Shell that the script is for
     #[arg(value_enum)]
     shell: Shell,
 }

@@ -132,7 +132,7 @@ fn auto(blueprint: &Blueprint, context: usize) -> Option<Adapter> {
     } else {
         print::aside(&format!(
             "note: computing on the CPU: the model needs {needed}, {name} has room for {room}; \
-             --backend gpu uses it for a part"
+             --backend gpu uses it for part of the model"
         ));
     }
     fits.then_some(adapter)

@@ -112,7 +112,7 @@ const TEXT_BYTES_MAX: u64 = 1 << 30;
 fn read_text(args: &EvalArgs) -> Result<String> {
     let is_model = model::has_weights(&args.file)? || args.file.join("config.json").is_file();
     if is_model {
-        let problem = "is a model: --model names it, and --file a text to evaluate";
+        let problem = "is a model: pass it with --model, and a text to evaluate with --file";
         return Err(Error::malformed(&args.file, problem));
     }
     let bytes = read_file(&args.file, TEXT_BYTES_MAX)?;
@@ -284,8 +284,8 @@ impl Scores {
         let kl = terms.sum::<f64>();
         if !kl.is_finite() {
             return Err(Error::Input(format!(
-                "the distance of the two backends for token {} at position {position} of its \
-                 window is {kl}: one of them computed an invalid value",
+                "the KL divergence between the two backends for token {} at position {position} \
+                 of its window is {kl}: one of them computed an invalid value",
                 next.0
             )));
         }

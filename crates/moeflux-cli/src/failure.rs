@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn a_remedy_is_followed_by_its_options() {
         let said = |remedy| Failure::from(Error::no_room("x", 5, remedy)).to_string();
-        let smaller = "x: needs 5 bytes; smaller steps need less (--chunk)";
+        let smaller = "x: needs 5 bytes; use smaller steps (--chunk)";
         assert_eq!(said(Remedy::SmallerSteps), smaller);
         assert!(said(Remedy::LargerBudget).ends_with(" (--context, --chunk, --memory)"));
         assert_eq!(said(Remedy::FreeMemory), "x: needs 5 bytes; close other programs");

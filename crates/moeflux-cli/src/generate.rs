@@ -50,8 +50,7 @@ pub(crate) struct GenerateArgs {
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = ranges::stop)]
     stop: Vec<String>,
-    /// Also print special tokens and an empty think block, and calls of tools as the model writes
-    /// them
+    /// Also print special tokens and an empty think block, and tool calls as the model writes them
     #[arg(long)]
     special: bool,
     /// Print speed, memory and time to the first token on stderr
@@ -334,11 +333,11 @@ impl<'a> Output<'a> {
         let way_out = if finish == Finish::Length { "; -n allows more tokens" } else { "" };
         for name in &self.cut_calls {
             let name = OneLine::name(name);
-            print::aside(&format!("note: a call of `{name}` was cut and is not printed{way_out}"));
+            print::aside(&format!("note: an incomplete call of `{name}` was not printed{way_out}"));
         }
         if self.cut_calls.is_empty() && self.is_bound && finish != Finish::EndToken {
             print::aside(&format!(
-                "note: the answer was cut, perhaps in the middle of JSON{way_out}"
+                "note: the answer was cut off, perhaps in the middle of JSON{way_out}"
             ));
         }
     }

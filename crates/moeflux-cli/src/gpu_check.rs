@@ -32,14 +32,16 @@ pub(crate) fn check(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<()> {
         Some(found) => found,
         None => {
             print::aside(&format!(
-                "note: checking {} with the layers of this model, once",
+                "note: checking {} once with the layers of this model",
                 facts.name
             ));
             let begin = clock::instant();
             let found = checked(gpu, blueprint)?;
             let seconds = begin.elapsed().as_secs_f64();
             if found.is_empty() {
-                print::aside(&format!("note: checked in {seconds:.1} s: as on the CPU"));
+                print::aside(&format!(
+                    "note: checked in {seconds:.1} s: same results as on the CPU"
+                ));
             }
             found
         }
@@ -50,7 +52,7 @@ pub(crate) fn check(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<()> {
 fn verdict(name: &str, differences: &[String]) -> Result<()> {
     let Some(first) = differences.first() else { return Ok(()) };
     let problem = format!(
-        "its results are not those of the CPU ({first}); `moeflux doctor --gpu-check MODEL` prints \
+        "its results differ from the CPU's ({first}); `moeflux doctor --gpu-check MODEL` prints \
          all differences"
     );
     Err(Error::Device { device: name.to_owned(), problem, remedy: Some(Remedy::Cpu) })
@@ -68,7 +70,7 @@ pub(crate) fn checked(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<Vec<Strin
     let mut measured = Measured::load();
     measured.set_gpu_check(&key_of(gpu.facts(), blueprint), &found);
     if let Err(error) = measured.save() {
-        print::aside(&format!("note: the check is not remembered: {error}"));
+        print::aside(&format!("note: cannot save the result of the check: {error}"));
     }
     Ok(found)
 }
@@ -87,7 +89,7 @@ mod tests {
         assert!(verdict("X 100", &[]).is_ok());
         let refused = verdict("X 100", &["layer 3: 1 of 150 rows differ".into(), "b".into()]);
         let said = refused.unwrap_err().to_string();
-        let expected = "X 100: its results are not those of the CPU (layer 3: 1 of 150 rows \
+        let expected = "X 100: its results differ from the CPU's (layer 3: 1 of 150 rows \
                         differ); `moeflux doctor --gpu-check MODEL` prints all differences";
         assert!(said.starts_with(expected), "{said}");
     }

@@ -86,7 +86,7 @@ fn repo_lines(repo: &Repo) -> Vec<String> {
     let size = ByteCount(repo.n_bytes).rounded();
     let partial = match repo.incomplete_bytes {
         0 => String::new(),
-        n_bytes => format!(", {} of it of files that are not whole", ByteCount(n_bytes).rounded()),
+        n_bytes => format!(", {} of it in incomplete files", ByteCount(n_bytes).rounded()),
     };
     let mut lines = vec![format!("{}: {size}{partial}", repo.id)];
     lines.extend(repo.snapshots.iter().map(|snapshot| {

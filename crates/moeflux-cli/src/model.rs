@@ -228,8 +228,8 @@ fn memory_note(budget: Budget, free: Option<u64>, total: Option<u64>) -> Option<
         (Budget::Auto, None, _) => {
             let memory = binary(UNSAID_BYTES);
             Some(format!(
-                "note: this system does not say how much memory is free: {memory} are used at \
-                 most; --memory SIZE sets it"
+                "note: this system does not report free memory; using at most {memory} (--memory \
+                 SIZE sets it)"
             ))
         }
         (Budget::Bytes(n_bytes), _, Some(total)) if n_bytes > total => Some(format!(
@@ -356,7 +356,7 @@ impl FilesOf {
         if let Some(mirror) = args.mirror.as_ref().filter(|_| engine.read_way().is_none()) {
             let mirror = mirror.display();
             print::aside(&format!(
-                "note: nothing is read from the mirror {mirror}: all experts have room in memory"
+                "note: the mirror {mirror} is not used: all experts fit in memory"
             ));
         }
         if lacks_sums(&self.dir) {
@@ -439,7 +439,7 @@ mod tests {
     fn a_budget_is_remarked_on_where_the_system_does_not_bear_it_out() {
         let gib = 1 << 30;
         let unknown = memory_note(Budget::Auto, None, None).unwrap();
-        assert!(unknown.contains("4.00 GiB are used at most"), "{unknown}");
+        assert!(unknown.contains("using at most 4.00 GiB"), "{unknown}");
         let beyond = memory_note(Budget::Bytes(99 * gib), Some(gib), Some(2 * gib)).unwrap();
         assert_eq!(beyond, "note: --memory 99.00 GiB is more than this machine has: 2.00 GiB");
         assert_eq!(memory_note(Budget::Bytes(2 * gib), None, Some(2 * gib)), None);

@@ -70,7 +70,7 @@ impl Network {
         let names: Vec<&str> = KNOWN.iter().map(|it| it.0).collect();
         let refused = || {
             format!(
-                "give {}, or microseconds and 10^9 bytes per second, as 50,1.1",
+                "give {}, or microseconds and 10^9 bytes per second, such as 50,1.1",
                 names.join(", ")
             )
         };

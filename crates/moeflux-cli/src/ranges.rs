@@ -125,7 +125,9 @@ pub(crate) fn memory(text: &str) -> Parsed<u64> {
     if n_bytes < BUDGET_BYTES_MIN {
         let number = text.trim().trim_end_matches(|it: char| !it.is_ascii_digit());
         let meant = if n_bytes == 0 { "24" } else { number };
-        return Err(format!("{n_bytes} bytes are too few for any model; for gigabytes, {meant}G"));
+        return Err(format!(
+            "{n_bytes} bytes are too few for any model; for gigabytes, write {meant}G"
+        ));
     }
     Ok(n_bytes)
 }

@@ -11,11 +11,11 @@ use crate::hub;
 /// What `moeflux rm` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RmArgs {
-    /// A model that `moeflux list` shows, and a branch, a tag or a commit of it [default: all of
-    /// the model]
+    /// A model that `moeflux list` shows, optionally with a branch, tag or commit [default: the
+    /// whole model]
     #[arg(value_name = "OWNER/NAME[@REVISION]", value_parser = hub::wanted)]
     wanted: Wanted,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short = 'y')]
     yes: bool,
 }
@@ -38,9 +38,9 @@ pub(crate) fn run(args: &RmArgs) -> Outcome<String> {
     }
     let left = match removal.n_revisions_left() {
         0 => String::new(),
-        1 => "; another revision of the model stays".to_owned(),
-        n_left => format!("; {n_left} other revisions of the model stay"),
+        1 => "; another revision of the model remains".to_owned(),
+        n_left => format!("; {n_left} other revisions of the model remain"),
     };
     let freed_bytes = removal.run()?;
-    Ok(format!("{wanted} is removed, {} are free again{left}", ByteCount(freed_bytes)))
+    Ok(format!("{wanted} was removed, {} were freed{left}", ByteCount(freed_bytes)))
 }

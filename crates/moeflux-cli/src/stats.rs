@@ -243,7 +243,7 @@ fn rest_line(rest: &RestStats) -> String {
         format!("{:.2} s after the other weights", it.as_secs_f64())
     });
     let wait = read_wait.as_secs_f64();
-    format!("experts   {n_read} of {n_experts} in memory {when}, {wait:.2} s waited for")
+    format!("experts   {n_read} of {n_experts} in memory {when}, waited {wait:.2} s")
 }
 
 fn session_bytes(engine: &Engine, context: usize) -> u64 {

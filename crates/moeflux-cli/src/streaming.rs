@@ -46,12 +46,12 @@ pub(crate) fn lines(stats: &StreamStats) -> Vec<String> {
     let rate = stats.read_bytes_per_s().map_or("-".to_owned(), |it| format!("{:.2}", it / 1e9));
     vec![
         format!(
-            "experts   {} of {} in memory; {} of {n_asked} asked for were there{near}, \
-             {} on their way",
+            "experts   {} of {} in memory; {} of {n_asked} requested were there{near}, \
+             {} being read",
             stats.n_slots, stats.n_experts, stats.hits, stats.on_their_way
         ),
         format!(
-            "drive     {} read by {} at {rate} GB/s, {:.2} s waited for{repeated}",
+            "drive     {} read by {} at {rate} GB/s, waited {:.2} s{repeated}",
             binary(stats.read_bytes()),
             stats.drive,
             stats.read_wait.as_secs_f64()

@@ -26,7 +26,7 @@ pub(crate) fn line(stats: &TierStats) -> String {
         None => place,
         Some(share) => {
             let (percent, moved) = (share * 100.0, stats.swaps);
-            format!("{place}; {percent:.0} % of uses there, {moved} brought there for others")
+            format!("{place}; {percent:.0} % of uses there, {moved} moved there to replace others")
         }
     }
 }
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(line(&stats), "experts   1.00 GiB on the device, 3.00 GiB read from memory");
         assert!(json(&stats)["near_share"].is_null());
         let later = TierStats { near_uses: 30, uses: 120, swaps: 7, ..stats };
-        let words = "; 25 % of uses there, 7 brought there for others";
+        let words = "; 25 % of uses there, 7 moved there to replace others";
         assert!(line(&since(&later, &stats)).ends_with(words));
         assert_eq!(since(&later, &later), stats);
     }

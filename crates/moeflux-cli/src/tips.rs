@@ -29,7 +29,7 @@ const OPTIONS: [(&str, &str); 22] = [
     ("--parallel", SESSIONS),
     ("--api-key", "'--api-key-file FILE' names a file with the keys here, one per line"),
     ("--vram", "'--vram' is spelled '--gpu-memory' here"),
-    ("-v", "'-V' shows the version, '--stats' more of a run"),
+    ("-v", "'-V' shows the version, '--stats' the speed of a run"),
 ];
 
 const SESSIONS: &str = "'moeflux serve --sessions N' computes N answers at a time";
@@ -37,14 +37,14 @@ const SESSIONS: &str = "'moeflux serve --sessions N' computes N answers at a tim
 const NO_CPU_LAYERS: &str = "there is no number of layers for the CPU: experts go where there is \
                              room, and '--gpu-memory SIZE' and '--memory SIZE' limit it";
 
-const NO_LAYERS: &str = "there is no number of layers for the GPU: '--gpu-memory SIZE' limits what \
-                         the model takes of it, and '--backend cpu' leaves it out";
+const NO_LAYERS: &str = "there is no number of layers for the GPU: '--gpu-memory SIZE' limits its \
+                         memory for the model, and '--backend cpu' does not use it";
 
 const HUB: &str = "'--model OWNER/NAME:QUANT' names a model of the hub here, and asks to download \
                    what is missing";
 
 const HUB_FILE: &str = "'moeflux pull OWNER/NAME --file FILE.gguf' downloads one file, and \
-                        '--model OWNER/NAME' means it";
+                        '--model OWNER/NAME' uses it";
 
 /// Commands of these programs.
 const COMMANDS: [(&str, &str); 12] = [
@@ -66,7 +66,7 @@ const COMMANDS: [(&str, &str); 12] = [
             lists the models that are here",
     ),
     ("search", "'moeflux plan' lists models that run here; others are found on huggingface.co"),
-    ("stop", "Ctrl-C ends 'moeflux serve'; running answers are finished first"),
+    ("stop", "Ctrl-C stops 'moeflux serve'; running answers are finished first"),
     ("version", "'moeflux --version' shows the version"),
 ];
 
@@ -86,9 +86,7 @@ pub(crate) fn of(args: &[String]) -> Option<Cow<'static, str>> {
     let by_option = MODEL_BY_OPTION.contains(&command.as_str());
     if let Some(model) = args.get(1).filter(|it| by_option && !it.starts_with('-')) {
         let model = OneLine::name(model);
-        return Some(
-            format!("the model has an option: 'moeflux {command} --model {model}'").into(),
-        );
+        return Some(format!("the model is an option: 'moeflux {command} --model {model}'").into());
     }
     if let Some(tip) = of_model(command, args.get(1..).unwrap_or_default()) {
         return Some(tip.into());
@@ -107,18 +105,18 @@ fn of_model(command: &str, args: &[String]) -> Option<String> {
     let is_option = |arg: &String| arg.starts_with('-');
     match (command, args) {
         ("generate", [first, second, ..]) if !is_option(first) && !is_option(second) => {
-            Some("the prompt is one argument: put it into quotes".to_owned())
+            Some("the prompt is one argument: put it in quotes".to_owned())
         }
         ("eval", [text, ..]) if !is_option(text) => {
-            Some(format!("the text has an option: 'moeflux eval --file {}'", OneLine::name(text)))
+            Some(format!("the text is an option: 'moeflux eval --file {}'", OneLine::name(text)))
         }
         ("plan" | "inspect" | "verify" | "pack" | "doctor", args) => {
             let at = args.iter().position(|arg| arg == "--model")?;
             let model = OneLine::name(args.get(at + 1)?);
-            Some(format!("the model has no option here: 'moeflux {command} {model}'"))
+            Some(format!("the model is not an option here: 'moeflux {command} {model}'"))
         }
         (_, args) if args.windows(2).any(|it| it == ["--backend", "cuda"]) => {
-            Some("'--backend gpu' uses a card of any maker, and needs no CUDA".to_owned())
+            Some("'--backend gpu' uses a card of any vendor and needs no CUDA".to_owned())
         }
         (model, []) if model.contains([':', '/']) => {
             Some(format!("'moeflux chat --model {}' talks with a model", OneLine::name(model)))
@@ -130,7 +128,7 @@ fn of_model(command: &str, args: &[String]) -> Option<String> {
 /// Returns the tip for `-p` with this command; most have none.
 fn prompt_of(command: &str) -> Option<&'static str> {
     match command {
-        "generate" => Some("the prompt has no option: 'moeflux generate PROMPT --model MODEL'"),
+        "generate" => Some("the prompt is not an option: 'moeflux generate PROMPT --model MODEL'"),
         "chat" => Some("a chat has no prompt: 'moeflux generate PROMPT --model MODEL' answers one"),
         "bench" => Some("'--prompt-tokens N' is the length of the prompt here"),
         "serve" => Some("'--port N' is the server's port here"),

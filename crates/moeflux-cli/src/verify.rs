@@ -25,7 +25,7 @@ use crate::ranges;
 /// What `moeflux verify` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VerifyArgs {
-    /// Folder of the model, a GGUF file, or an OWNER/NAME in the hub's cache
+    /// Folder of the model, a GGUF file, or OWNER/NAME in the hub's cache
     #[arg(value_name = "DIR|FILE.gguf|OWNER/NAME[:QUANT]")]
     pub(crate) dir: PathBuf,
     /// Number of threads that read [default: all cores, at most 8]
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &VerifyArgs, interrupt: &Interrupt) -> Outcome {
             if verified.needs_pack_sums { complete(&dir, args.accept_edits) } else { Ok(()) }
         }
         n_damages => Err(Error::Input(format!(
-            "{}: {n_damages} damaged in {} that were read: copy these files again{}{}",
+            "{}: {n_damages} damaged in {} read: copy these files again{}{}",
             args.dir.display(),
             ByteCount(verified.n_bytes),
             match verified.coverage {
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &VerifyArgs, interrupt: &Interrupt) -> Outcome {
                 Coverage::FiniteOnly => "",
             },
             if verified.damages.iter().any(is_of_small_files) {
-                "; --accept-edits takes small files as they are"
+                "; --accept-edits accepts small files as they are"
             } else {
                 ""
             }

@@ -280,9 +280,9 @@ fn not_found(wanted: Option<&str>, names: &[String]) -> Error {
     let device = wanted.map_or("GPU".to_owned(), |wanted| format!("GPU {wanted:?}"));
     let problem = match (names.is_empty(), wanted) {
         (true, _) => "no driver for Vulkan, Metal or DX12 was found".to_owned(),
-        (false, Some(_)) => format!("not found; there is {there}"),
+        (false, Some(_)) => format!("not found; available: {there}"),
         (false, None) => {
-            format!("no GPU with a driver for Vulkan or Metal found; there is {there}")
+            format!("no GPU with a driver for Vulkan or Metal found; available: {there}")
         }
     };
     let remedy = (!names.is_empty()).then_some(Remedy::AnotherDevice);
@@ -443,12 +443,12 @@ mod tests {
         let names = ["X (discrete, vulkan)".to_owned()];
         assert_eq!(
             not_found(Some("Y"), &names).to_string(),
-            "GPU \"Y\": not found; there is 0: X (discrete, vulkan); name another one"
+            "GPU \"Y\": not found; available: 0: X (discrete, vulkan); choose another device"
         );
         assert_eq!(
             not_found(None, &names).to_string(),
-            "GPU: no GPU with a driver for Vulkan or Metal found; there is 0: X (discrete, \
-             vulkan); name another one"
+            "GPU: no GPU with a driver for Vulkan or Metal found; available: 0: X (discrete, \
+             vulkan); choose another device"
         );
         assert_eq!(
             not_found(None, &[]).to_string(),

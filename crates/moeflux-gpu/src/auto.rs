@@ -43,7 +43,7 @@ pub fn auto() -> Result<Auto> {
     let all = adapters();
     let refused = all.iter().find_map(|it| refusal(it.facts()));
     let Some(adapter) = all.into_iter().find(|it| is_for_auto(it.facts())) else {
-        let none = || "this machine has no GPU of its own".to_owned();
+        let none = || "this machine has no dedicated GPU".to_owned();
         return Ok(Auto::Cpu(refused.unwrap_or_else(none)));
     };
     let maker = GpuMaker::new(Gpu::open(&adapter)?, None).staging_f16().checked();
@@ -55,7 +55,9 @@ fn refusal(facts: &AdapterFacts) -> Option<String> {
     not_for_auto(facts).map(|reason| match reason {
         NotTaken::Lacks(lacks) => format!("{name} cannot be used: {lacks}"),
         NotTaken::SecondChoice => {
-            format!("{name} has no driver for Vulkan; through {api} it is used by name only")
+            format!(
+                "{name} has no driver for Vulkan; it is used through {api} only if selected by name"
+            )
         }
     })
 }
@@ -120,7 +122,8 @@ mod tests {
         let lacking = AdapterFacts { lacks: Some("it is too old".into()), ..card.clone() };
         assert_eq!(refusal(&lacking).as_deref(), Some("X 100 cannot be used: it is too old"));
         let other = AdapterFacts { api: "dx12", ..card };
-        let expected = "X 100 has no driver for Vulkan; through dx12 it is used by name only";
+        let expected =
+            "X 100 has no driver for Vulkan; it is used through dx12 only if selected by name";
         assert_eq!(refusal(&other).as_deref(), Some(expected));
         // An adapter that shares the CPU's memory is not expected to be selected.
         let shared = AdapterFacts { kind: AdapterKind::Integrated, ..other };

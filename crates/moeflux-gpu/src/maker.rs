@@ -136,7 +136,7 @@ impl DeviceMaker for GpuMaker {
             None => Ok(()),
             Some(first) => Err(Error::Device {
                 device: self.gpu.facts().name.clone(),
-                problem: format!("its results are not those of the CPU ({first})"),
+                problem: format!("its results differ from the CPU's ({first})"),
                 remedy: Some(Remedy::Cpu),
             }),
         }
@@ -186,5 +186,5 @@ pub fn of_cpu_only(mut kinds: impl Iterator<Item = MatrixKind>) -> Option<Matrix
 /// Returns the error text for such a kind.
 #[must_use]
 pub fn for_cpu_only(kind: MatrixKind) -> String {
-    format!("weights in {kind} are computed on the CPU only, not on a GPU")
+    format!("{kind} weights are supported only on the CPU")
 }

@@ -142,7 +142,7 @@ mod tests {
         let mut values: Vec<f32> = expected.iter().map(|value| value * 1.0005).collect();
         assert!(is_close(&values, &expected), "rounding");
         values[123] = f32::NAN;
-        assert!(!is_close(&values, &expected), "no number");
+        assert!(!is_close(&values, &expected), "NaN");
         values[123] = 40.0;
         assert!(!is_close(&values, &expected), "a wrong value");
         assert!(!is_close(&[0.0; 4], &[0.0; 4]), "nothing was computed");

@@ -152,7 +152,7 @@ impl Client {
             }
         }
         let at = host(&url);
-        let problem = format!("{at}: more than {N_REDIRECTS_MAX} redirects, which is a circle");
+        let problem = format!("{at}: more than {N_REDIRECTS_MAX} redirects (redirect loop)");
         Err(Trouble::Final(Error::Answer(problem)))
     }
 
@@ -180,7 +180,7 @@ impl Client {
         }
         let problem = match error {
             ureq::Error::Timeout(_) => {
-                format!("{}: silent for {} s", host(url), self.pace.silence.as_secs_f32())
+                format!("{}: no response for {} s", host(url), self.pace.silence.as_secs_f32())
             }
             _ => format!("{}: {error}", host(url)),
         };
@@ -226,7 +226,7 @@ impl Client {
         };
         let status = answer.status;
         if matches!(status, 408 | 425 | 429 | 500..) {
-            let problem = format!("{}: answers {status}", host(&answer.url));
+            let problem = format!("{} returned status {status}", host(&answer.url));
             let asked = seconds_asked(&header("retry-after"), &header("ratelimit"));
             return Trouble::Passing { problem, asked: asked.map(Duration::from_secs) };
         }
@@ -257,7 +257,7 @@ impl Client {
             }
             ("EntryNotFound", _) => format!("{id} has no file {path} at {}", wanted.revision()),
             (_, 401) if has_token => format!(
-                "{endpoint} does not know {id}, or does not take the token for it: check the \
+                "{endpoint} does not know {id}, or does not accept the token for it: check the \
                  name, and HF_TOKEN{said}"
             ),
             (_, 401) => format!(
@@ -268,7 +268,9 @@ impl Client {
                 "{endpoint} does not know {id} at the revision {}: check the name{said}",
                 wanted.revision()
             ),
-            (_, status) => format!("{endpoint} answers {status} to a request for {wanted}{said}"),
+            (_, status) => {
+                format!("{endpoint} returned status {status} to a request for {wanted}{said}")
+            }
         })
     }
 

@@ -23,7 +23,7 @@ pub(crate) fn read_if_there(path: &Path, n_bytes_max: u64) -> Result<Option<Vec<
     let n_bytes = file.len_bytes();
     if n_bytes > n_bytes_max {
         let path = path.display();
-        let problem = format!("{path}: has {n_bytes} bytes, where {n_bytes_max} are the most");
+        let problem = format!("{path}: has {n_bytes} bytes; the limit is {n_bytes_max}");
         return Err(Error::Cache(problem));
     }
     let mut bytes = vec![0; usize::try_from(n_bytes).unwrap_or(usize::MAX)];

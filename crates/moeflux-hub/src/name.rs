@@ -157,7 +157,7 @@ impl FromStr for Wanted {
             let is_short = revision.len() <= REVISION_CHARS_MAX;
             if !is_short || file_path(revision).is_err() {
                 return Err(Error::Asked(format!(
-                    "`{}` is not a revision: write a branch, a tag or a commit behind the @",
+                    "`{}` is not a revision: write a branch, a tag or a commit after the @",
                     revision.escape_debug()
                 )));
             }

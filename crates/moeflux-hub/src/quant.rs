@@ -63,7 +63,7 @@ impl FromStr for Quant {
             return Ok(Self(text.to_owned()));
         }
         Err(Error::Asked(format!(
-            "`{}` is not a kind of GGUF file: write one behind the colon, such as Q4_K_M",
+            "`{}` is not a kind of GGUF file: write one after the colon, such as Q4_K_M",
             text.escape_debug()
         )))
     }

@@ -138,7 +138,7 @@ impl Hub {
             let n_bytes = listing.get(path).map_or(0, |it| it.n_bytes);
             if n_bytes > FILE_BYTES_MAX {
                 let problem = format!("{}: {path} is listed with {n_bytes} bytes", wanted.id);
-                return Err(Error::Answer(problem + ", which no file has"));
+                return Err(Error::Answer(problem + ", which is implausible"));
             }
         }
         Ok(Remote { wanted: wanted.clone(), commit, listing, chosen })
@@ -184,7 +184,7 @@ impl Hub {
             } else if n_pages == N_PAGES_MAX && following.is_some() {
                 Some(format!("has more than {N_PAGES_MAX} pages"))
             } else if n_added == 0 && following.is_some() {
-                Some(format!("goes on behind page {n_pages}, which is empty"))
+                Some(format!("continues after the empty page {n_pages}"))
             } else {
                 None
             };

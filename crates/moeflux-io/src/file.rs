@@ -150,7 +150,7 @@ impl fmt::Display for ReadError {
         match self {
             Self::UnexpectedEof { offset_bytes, wanted_bytes, available_bytes } => write!(
                 f,
-                "the file ends early: wanted {wanted_bytes} bytes at offset {offset_bytes}, \
+                "unexpected end of file: requested {wanted_bytes} bytes at offset {offset_bytes}, \
                  got {available_bytes}"
             ),
             Self::Device { offset_bytes, source } => {

@@ -34,8 +34,6 @@ mod loader;
 mod measure;
 mod probe;
 #[cfg(test)]
-mod testing;
-#[cfg(test)]
 mod drives;
 
 pub use aligned::AlignedBytes;

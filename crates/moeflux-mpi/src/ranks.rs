@@ -60,7 +60,7 @@ impl MpiRanks {
         let (rank, n_ranks) = mpi.place()?;
         if n_ranks != launcher.n_ranks {
             let n_started = launcher.n_ranks;
-            let why = format!("of {n_started} processes that were started {n_ranks} can be seen");
+            let why = format!("only {n_ranks} of {n_started} started processes are visible");
             return Err(mpi.foreign(&why));
         }
         let place = Place { rank, hosts: vec![String::from("?"); n_ranks] };
@@ -125,7 +125,7 @@ impl MpiRanks {
             if waited > deadline {
                 let awaited = if missing.is_empty() { &unsent } else { &missing };
                 let rank = self.silent_one(awaited)?;
-                let problem = format!("has not answered for {} s", deadline.as_secs_f64());
+                let problem = format!("did not respond within {} s", deadline.as_secs_f64());
                 return Err(self.error(rank, problem));
             }
             self.pause(waited);
@@ -245,7 +245,7 @@ impl Ranks for MpiRanks {
             }
             let waited = now.saturating_sub(began);
             if waited > deadline {
-                let problem = format!("has not answered for {} s", deadline.as_secs_f64());
+                let problem = format!("did not respond within {} s", deadline.as_secs_f64());
                 return Err(self.error(0, problem));
             }
             self.pause(waited);

@@ -118,8 +118,8 @@ impl DropReason {
         match self {
             Self::Count => "more sessions than --keep-sessions",
             Self::Bytes => "more bytes than --keep-memory",
-            Self::Answers => "answers needed their memory",
-            Self::Experts => "experts are worth more in their memory",
+            Self::Answers => "running answers needed the memory",
+            Self::Experts => "experts make better use of the memory",
         }
     }
 }
@@ -257,13 +257,13 @@ impl fmt::Display for Refusal {
         match self {
             Self::QueueFull { n_waiting, retry_after } => write!(
                 f,
-                "{n_waiting} jobs wait already: try again in {} s",
+                "the queue is full ({n_waiting} jobs): try again in {} s",
                 retry_after.as_secs().max(1)
             ),
             Self::TooLong { n_prompt_tokens, n_answer_tokens, n_context } => write!(
                 f,
-                "{n_prompt_tokens} tokens and {n_answer_tokens} of an answer do not fit into a \
-                 context of {n_context}"
+                "{n_prompt_tokens} tokens of the prompt and {n_answer_tokens} of the answer do not \
+                 fit into a context of {n_context}"
             ),
             Self::Closed => f.write_str("the service takes no more jobs"),
             Self::Invalid(error) => fmt::Display::fmt(error, f),

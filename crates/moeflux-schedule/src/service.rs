@@ -173,7 +173,11 @@ impl Service {
         match self.commands.send(Command::Submit(Box::new(submitted))) {
             Ok(()) => Ok(ticket),
             // The thread has panicked.
-            Err(_) => Err(Refusal::Closed),
+            Err(_) => {
+                self.shared.n_waiting.fetch_sub(1, Ordering::Relaxed);
+                self.shared.n_open.fetch_sub(1, Ordering::Relaxed);
+                Err(Refusal::Closed)
+            }
         }
     }
 
@@ -302,7 +306,7 @@ fn check(job: &Job, text: &ModelText, context: usize) -> std::result::Result<(),
         return invalid("the prompt is empty".to_owned());
     }
     if job.n_answers == 0 {
-        return invalid("no answers are asked for".to_owned());
+        return invalid("the number of answers is 0".to_owned());
     }
     // One token is enough: clients often request more than fits, and answers end at the context.
     let n_answer_tokens = n_asked.min(1);
@@ -312,7 +316,7 @@ fn check(job: &Job, text: &ModelText, context: usize) -> std::result::Result<(),
     let vocab = text.vocab();
     if let Some(at) = job.prompt.iter().position(|token| token.0 as usize >= vocab) {
         let token = job.prompt[at].0;
-        return invalid(format!("token {token} at place {at} is not in the vocabulary of {vocab}"));
+        return invalid(format!("token {token} at index {at} is not in the vocabulary of {vocab}"));
     }
     let sampling = job.sampling.clone();
     text.generation(sampling, 1).map(drop).map_err(Refusal::Invalid)
@@ -403,8 +407,8 @@ impl Thread {
         if *self.fingerprint.get_or_insert(found) == found {
             return Ok(engine);
         }
-        let problem = "holds another model than when it was opened first: start the program again \
-                       to run the new model";
+        let problem = "contains a different model from the one opened at the start: restart the \
+                       program to use the new model";
         Err(Error::malformed(engine.dir(), problem))
     }
 

@@ -22,7 +22,7 @@ pub(crate) struct Told(pub(crate) Box<dyn Sink>);
 impl Drop for Told {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let problem = "the scheduler broke a promise of this program: please report it";
+            let problem = "internal error in the scheduler: please report it";
             self.0.put(Event::Failed(Error::Stopped(problem.to_owned())));
         }
     }

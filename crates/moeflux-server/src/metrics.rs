@@ -62,7 +62,7 @@ pub(crate) fn text(
     own(&mut page, stats);
     model_memory(&mut page, stats);
     streamed(&mut page, stats);
-    let help = "Earlier answers in prompts that stood there as they were sampled.";
+    let help = "Answers in histories that were replayed as sampled.";
     page.counter("moeflux:replayed_turns_total", help, n_replayed);
     connected(&mut page, *connections);
     page.text
@@ -70,17 +70,17 @@ pub(crate) fn text(
 
 fn connected(page: &mut Page, connections: ConnectionCounts) {
     let ConnectionCounts { n_open, n_accepted, n_displaced, n_refused } = connections;
-    page.gauge("moeflux:connections", "Connections that are open.", count(n_open));
-    page.counter("moeflux:connections_total", "Connections that were accepted.", n_accepted);
-    let help = "Connections that ended because others needed their places.";
+    page.gauge("moeflux:connections", "Open connections.", count(n_open));
+    page.counter("moeflux:connections_total", "Accepted connections.", n_accepted);
+    let help = "Connections closed to make room for others.";
     page.counter("moeflux:connections_displaced_total", help, n_displaced);
-    let help = "Connections of addresses that had their share.";
+    let help = "Connections refused because their address had reached its limit.";
     page.counter("moeflux:connections_refused_total", help, n_refused);
 }
 
 fn requests(page: &mut Page, stats: &Stats) {
-    page.gauge("vllm:num_requests_running", "Requests that are worked on.", count(stats.n_running));
-    page.gauge("vllm:num_requests_waiting", "Requests that wait.", count(stats.n_waiting));
+    page.gauge("vllm:num_requests_running", "Requests in progress.", count(stats.n_running));
+    page.gauge("vllm:num_requests_waiting", "Requests in the queue.", count(stats.n_waiting));
     let ends = [
         ("stop", stats.n_ended + stats.n_stopped),
         ("length", stats.n_cut),
@@ -88,7 +88,7 @@ fn requests(page: &mut Page, stats: &Stats) {
         ("error", stats.n_failed),
     ];
     let name = "vllm:request_success_total";
-    page.begin(name, "Answers that ended, by how.", "counter");
+    page.begin(name, "Finished answers, by outcome.", "counter");
     for (reason, n_answers) in ends {
         page.value(name, &format!(",finished_reason=\"{reason}\""), n_answers);
     }
@@ -98,7 +98,7 @@ fn refused(page: &mut Page, refusals: &RefusalCounts) {
     let name = "moeflux:requests_refused_total";
     page.begin(
         name,
-        "Requests that were refused or failed before their response, by the reason.",
+        "Requests that were refused or failed before their response, by reason.",
         "counter",
     );
     for (reason, n_requests) in refusals.named() {
@@ -108,16 +108,16 @@ fn refused(page: &mut Page, refusals: &RefusalCounts) {
 
 fn tokens(page: &mut Page, stats: &Stats) {
     let n_prompt = stats.n_prompt_tokens;
-    page.counter("vllm:prompt_tokens_total", "Tokens of prompts.", n_prompt);
+    page.counter("vllm:prompt_tokens_total", "Prompt tokens.", n_prompt);
     let n_answer = stats.n_answer_tokens;
-    page.counter("vllm:generation_tokens_total", "Tokens of answers.", n_answer);
-    let help = "Tokens of prompts that were looked for in sessions.";
+    page.counter("vllm:generation_tokens_total", "Answer tokens.", n_answer);
+    let help = "Prompt tokens looked up in sessions.";
     page.counter("vllm:prefix_cache_queries_total", help, n_prompt);
-    let help = "Tokens of prompts that a session had.";
+    let help = "Prompt tokens found in a session.";
     page.counter("vllm:prefix_cache_hits_total", help, stats.n_cached_tokens);
-    let help = "Tokens of a prompt.";
+    let help = "Prompt tokens per request.";
     page.histogram("vllm:request_prompt_tokens", help, &stats.prompt_tokens);
-    let help = "Tokens of an answer.";
+    let help = "Tokens per answer.";
     page.histogram("vllm:request_generation_tokens", help, &stats.answer_tokens);
 }
 
@@ -136,9 +136,9 @@ fn times(page: &mut Page, stats: &Stats) {
 }
 
 fn own(page: &mut Page, stats: &Stats) {
-    let help = "Sessions that are kept for prompts that go on from them.";
+    let help = "Sessions kept for later prompts.";
     page.gauge("moeflux:sessions_kept", help, count(stats.n_kept));
-    page.gauge("moeflux:sessions_kept_bytes", "Bytes that these take.", stats.kept_bytes);
+    page.gauge("moeflux:sessions_kept_bytes", "Bytes of kept sessions.", stats.kept_bytes);
     let by_reason = [
         ("moeflux:sessions_dropped_total", "Kept sessions that were dropped.", &stats.n_dropped),
         ("moeflux:prompts_read_again_total", "Prompts whose session was dropped.", &stats.n_missed),
@@ -149,29 +149,29 @@ fn own(page: &mut Page, stats: &Stats) {
             page.value(name, &format!(",reason=\"{}\"", reason.name()), n_sessions);
         }
     }
-    let help = "Bytes that all sessions take.";
+    let help = "Bytes of all sessions.";
     page.gauge("moeflux:session_bytes", help, stats.room.booked_bytes);
     if let Some(limit_bytes) = stats.room.limit_bytes {
-        let help = "Bytes that all sessions can have at most.";
+        let help = "Upper bound on the bytes of all sessions.";
         page.gauge("moeflux:session_bytes_limit", help, limit_bytes);
     }
-    let help = "Answers that have given their places to others until their clients read on.";
+    let help = "Answers parked until their clients read again.";
     page.gauge("moeflux:answers_parked", help, count(stats.n_parked));
     page.counter("moeflux:answer_steps_total", "Steps of answers.", stats.n_steps);
-    let help = "Tokens of answers that a grammar left no choice for.";
+    let help = "Answer tokens determined by a grammar.";
     page.counter("moeflux:forced_tokens_total", help, stats.n_forced_tokens);
 }
 
 fn model_memory(page: &mut Page, stats: &Stats) {
-    let help = "How often the model was loaded.";
+    let help = "Number of model loads.";
     page.counter("moeflux:model_loads_total", help, stats.n_loads);
-    let help = "How often the model gave its memory back.";
+    let help = "Number of model unloads.";
     page.counter("moeflux:model_unloads_total", help, stats.n_unloads);
     let Some(memory) = &stats.memory else { return };
-    let help = "Memory that this process may take; process_resident_memory_bytes is beside it.";
+    let help = "Upper bound on this process's memory; compare process_resident_memory_bytes.";
     page.gauge("moeflux:memory_budget_bytes", help, memory.budget_bytes);
     let name = "moeflux:model_memory_bytes";
-    page.begin(name, "Memory that the model was given, by use.", "gauge");
+    page.begin(name, "Memory of the model, by use.", "gauge");
     let uses = [
         ("resident", memory.resident_bytes),
         ("experts", memory.expert_bytes),
@@ -184,18 +184,18 @@ fn model_memory(page: &mut Page, stats: &Stats) {
 
 fn streamed(page: &mut Page, stats: &Stats) {
     let Some(stream) = &stats.stream else { return };
-    let help = "Bytes of experts that were read from drives.";
+    let help = "Bytes of experts read from drives.";
     let n_bytes = stream.demand_bytes + stream.guess_bytes;
     page.counter("moeflux:drive_read_bytes_total", help, n_bytes);
     let name = "moeflux:experts_total";
-    page.begin(name, "Experts that were asked for, by where they were.", "counter");
+    page.begin(name, "Experts requested, by location.", "counter");
     for (place, n_experts) in
         [("memory", stream.hits), ("on_the_way", stream.on_their_way), ("drive", stream.misses)]
     {
         page.value(name, &format!(",place=\"{place}\""), n_experts);
     }
     let name = "moeflux:drive_wait_seconds_total";
-    page.begin(name, "Time for which computing waited for drives.", "counter");
+    page.begin(name, "Time spent waiting for drives.", "counter");
     page.value(name, "", stream.read_wait.as_secs_f64());
 }
 
@@ -261,7 +261,7 @@ mod tests {
     fn each_name_is_described_before_its_values() {
         let counts = (&ConnectionCounts::default(), &RefusalCounts::default());
         let text = text("a\"b", &Stats::default(), counts, 0);
-        assert!(text.contains("# HELP moeflux:connections Connections that are open.\n"), "{text}");
+        assert!(text.contains("# HELP moeflux:connections Open connections.\n"), "{text}");
         let mut described = "";
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# HELP ") {

@@ -17,15 +17,15 @@ pub(crate) fn text() -> String {
     let n_open = fs::read_dir("/proc/self/fd").ok().map(Iterator::count);
     let status = read("/proc/self/status");
     written(&[
-        ("cpu_seconds_total", "Time that this process computed.", cpu(&read("/proc/self/stat"))),
+        ("cpu_seconds_total", "CPU time of this process.", cpu(&read("/proc/self/stat"))),
         ("resident_memory_bytes", "Memory of this process.", memory()),
-        ("virtual_memory_bytes", "Addresses of this process.", bytes(&status, "VmSize:")),
+        ("virtual_memory_bytes", "Virtual memory of this process.", bytes(&status, "VmSize:")),
         // One of them is the directory that is read here.
-        ("open_fds", "Files and sockets that are open.", n_open.map(|it| float(it, 1))),
-        ("max_fds", "Files and sockets that may be open.", max_fds(&read("/proc/self/limits"))),
+        ("open_fds", "Open files and sockets.", n_open.map(|it| float(it, 1))),
+        ("max_fds", "Upper bound on open files and sockets.", max_fds(&read("/proc/self/limits"))),
         (
             "start_time_seconds",
-            "When this process began, in seconds since 1970.",
+            "Start time of this process, in seconds since 1970.",
             start(&read("/proc/self/stat"), &read("/proc/stat")),
         ),
     ])

@@ -29,12 +29,12 @@ impl TempDir {
     }
 
     /// The path of a file in the folder, which need not exist.
-    pub fn file(&self, name: &str) -> PathBuf {
+    pub fn file(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path().join(name)
     }
 
     /// Writes a file in the folder and returns its path.
-    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+    pub fn write(&self, name: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.file(name);
         std::fs::write(&path, contents).unwrap();
         path

@@ -75,7 +75,7 @@ fn by_word(path: &str, choice: &str, tools: &[Tool]) -> Result<ToolChoice, Failu
 
 fn required(path: &str, tools: &[Tool]) -> Result<ToolChoice, Failure> {
     if tools.is_empty() {
-        return Err(Failure::invalid(path, "needs `tools`: there is none to call"));
+        return Err(Failure::invalid(path, "needs `tools`: no tool is available"));
     }
     Ok(ToolChoice::Required)
 }
@@ -199,7 +199,7 @@ fn end(inner: Option<Fields>, ignored: &mut Ignored) {
 }
 
 fn no_such(path: &str, name: &str) -> Failure {
-    Failure::invalid(path, format!("`{}` is none of the `tools`", shortened(name)))
+    Failure::invalid(path, format!("`{}` is not one of the `tools`", shortened(name)))
 }
 
 #[cfg(test)]
@@ -282,9 +282,9 @@ mod tests {
         refused(beside("any", json!([named("f")])), "`tool_choice.mode`: `any` is not supported");
         refused(beside("required", json!([{"type": "mcp"}])), "`tool_choice.tools`: names no tool");
         let unknown = beside("auto", json!([named("f"), named("g")]));
-        refused(unknown, "`tool_choice.tools[1].function.name`: `g` is none of the `tools`");
+        refused(unknown, "`tool_choice.tools[1].function.name`: `g` is not one of the `tools`");
         let unknown = beside("auto", json!([{"type": "namespace", "name": "g"}]));
-        refused(unknown, "`tool_choice.tools[0].name`: `g` is none of the `tools`");
+        refused(unknown, "`tool_choice.tools[0].name`: `g` is not one of the `tools`");
     }
 
     #[test]
@@ -295,15 +295,15 @@ mod tests {
         refused(json!({"type": "web_search"}), "`tool_choice.type`: `web_search` is not");
         refused(json!({"type": "function"}), "`tool_choice.name`: is missing");
         let unknown = json!({"type": "function", "function": {"name": "g"}});
-        refused(unknown, "`tool_choice.function.name`: `g` is none of the `tools`");
+        refused(unknown, "`tool_choice.function.name`: `g` is not one of the `tools`");
         let run = json!({"type": "function", "name": "run"});
         refused(run, "`tool_choice.name`: `run` is in several groups: add `namespace`");
         let run = json!({"type": "function", "name": "run", "namespace": "x"});
-        refused(run, "`tool_choice.name`: `run` is none of the `tools`");
+        refused(run, "`tool_choice.name`: `run` is not one of the `tools`");
         let problem = openai(json!("required"), &[]).unwrap_err();
-        assert_eq!(problem, "`tool_choice`: needs `tools`: there is none to call");
+        assert_eq!(problem, "`tool_choice`: needs `tools`: no tool is available");
         let problem = openai(json!({"type": "function", "name": "f"}), &[]).unwrap_err();
-        assert_eq!(problem, "`tool_choice.name`: `f` is none of the `tools`");
+        assert_eq!(problem, "`tool_choice.name`: `f` is not one of the `tools`");
     }
 
     #[test]
@@ -325,9 +325,9 @@ mod tests {
         assert_eq!(choice(several), Ok((ToolChoice::Required, false)));
         assert_eq!(choice(json!({"type": "tool", "name": "f"})), Ok((call("f"), false)));
         let problem = found(json!({"type": "any"}), &[]).unwrap_err();
-        assert_eq!(problem, "`tool_choice.type`: needs `tools`: there is none to call");
+        assert_eq!(problem, "`tool_choice.type`: needs `tools`: no tool is available");
         let problem = choice(json!({"type": "tool", "name": "g"})).unwrap_err();
-        assert_eq!(problem, "`tool_choice.name`: `g` is none of the `tools`");
+        assert_eq!(problem, "`tool_choice.name`: `g` is not one of the `tools`");
         let problem = choice(json!({"type": "function"})).unwrap_err();
         assert!(problem.starts_with("`tool_choice.type`: `function` is not supported"));
         let wrong = json!({"type": "any", "disable_parallel_tool_use": 1});

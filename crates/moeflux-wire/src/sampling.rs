@@ -88,7 +88,7 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<(TokenId, f32)>, Failure> {
     }
     let bias = |(token, bias): (&String, &Json)| {
         let path = format!("{path}.{token}");
-        let id = token.parse().map_err(|_| Failure::invalid(&path, "is no id of a token"))?;
+        let id = token.parse().map_err(|_| Failure::invalid(&path, "is not the id of a token"))?;
         Ok((TokenId(id), number_in(&path, bias, -PENALTY_MAX..=PENALTY_MAX)?))
     };
     biases.iter().map(bias).collect()
@@ -144,8 +144,10 @@ mod tests {
         assert!(refused(json!({"top_p": 1.5})).starts_with("`top_p`: expected a number from 0"));
         assert!(refused(json!({"top_k": -2})).contains("from 0 to 2147483648, or -1, got -2"));
         assert!(refused(json!({"seed": 1.5})).starts_with("`seed`: expected a whole number"));
-        assert!(refused(json!({"logit_bias": {"x": 1}})).starts_with("`logit_bias.x`: is no id"));
-        assert!(refused(json!({"logit_bias": {"4294967296": 1}})).contains("is no id"));
+        assert!(
+            refused(json!({"logit_bias": {"x": 1}})).starts_with("`logit_bias.x`: is not the id")
+        );
+        assert!(refused(json!({"logit_bias": {"4294967296": 1}})).contains("is not the id"));
         assert!(refused(json!({"logit_bias": {"5": "a"}})).starts_with("`logit_bias.5`: expected"));
         for (key, _) in REFUSED {
             let problem = refused(json!({key: "x"}));

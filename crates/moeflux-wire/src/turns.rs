@@ -92,7 +92,7 @@ impl Turns {
             Some(_) => false,
         };
         if goes_on == Some(true) && !may_go_on {
-            let problem = "the last message is not a text of the assistant that could go on";
+            let problem = "the last message is not an assistant text that can be continued";
             return Err(Failure::invalid("continue_final_message", problem));
         }
         let is_continued = may_go_on && goes_on != Some(false);

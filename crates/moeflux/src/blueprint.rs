@@ -50,7 +50,7 @@ impl Blueprint {
 
     /// Returns the error for a folder with an unfinished pack: its config is written last.
     pub(crate) fn unfinished(dir: &Path) -> Option<Error> {
-        let problem = "holds a pack that is not finished: repeat the `moeflux pack` that began it";
+        let problem = "contains an unfinished pack: run the same `moeflux pack` again";
         let is_unfinished = dir.join(PACK_JOURNAL).exists() && !dir.join("config.json").exists();
         is_unfinished.then(|| Error::malformed(dir, problem))
     }

@@ -54,7 +54,10 @@ const REST_TURN: Duration = Duration::from_millis(5);
 pub fn kernels_named(isa: &str) -> Result<&'static KernelTable> {
     moeflux_kernels::by_name(isa).ok_or_else(|| {
         let names: Vec<_> = moeflux_kernels::available().iter().map(|it| it.name()).collect();
-        Error::Input(format!("this CPU has no kernels {isa:?}; it has {}", names.join(", ")))
+        Error::Input(format!(
+            "this CPU does not support {isa:?} kernels; available: {}",
+            names.join(", ")
+        ))
     })
 }
 
@@ -87,10 +90,10 @@ impl Engine {
         match &loaded {
             Ok(engine) => {
                 let Memory { resident_bytes, expert_bytes, workspace_bytes, .. } = engine.memory;
-                tracing::info!(resident_bytes, expert_bytes, workspace_bytes, "the model is open");
+                tracing::info!(resident_bytes, expert_bytes, workspace_bytes, "model opened");
             }
             // The caller receives the error and reports it to its user.
-            Err(error) => tracing::debug!(%error, fault = ?error.fault(), "the model was refused"),
+            Err(error) => tracing::debug!(%error, fault = ?error.fault(), "cannot open the model"),
         }
         loaded
     }
@@ -206,7 +209,9 @@ impl Engine {
     /// [`Error::Input`] once a session has been created; [`Error::Io`] if writing fails.
     pub fn begin_trace(&mut self, out: Box<dyn Write + Send>, path: &Path) -> Result<()> {
         let Some(runtime) = Arc::get_mut(&mut self.runtime) else {
-            return Err(Error::Input("a trace begins before the first session".to_owned()));
+            return Err(Error::Input(
+                "begin the trace before creating the first session".to_owned(),
+            ));
         };
         let model = runtime.model_mut();
         let writer = TraceWriter::new(out, path, model.trace_header())?;
@@ -232,7 +237,7 @@ impl Engine {
     /// As [`Session::new`].
     pub fn session(&self, context: usize) -> Result<Session> {
         let session = Session::new(Arc::clone(&self.runtime), context);
-        session.inspect_err(|error| tracing::warn!(%error, context, "a session was refused"))
+        session.inspect_err(|error| tracing::warn!(%error, context, "cannot create a session"))
     }
 
     /// Carries out the commands of rank 0 on any other rank, until the engine of rank 0 is dropped.

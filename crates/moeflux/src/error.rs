@@ -84,7 +84,7 @@ pub enum Error {
     },
     /// An operation computed NaN or infinity: the weights are damaged, or too large for the
     /// arithmetic.
-    #[error("{}: gives values that are NaN or infinite: {}", Said(place), Remedy::SoundWeights)]
+    #[error("{}: produced NaN or infinite values: {}", Said(place), Remedy::SoundWeights)]
     NonFinite {
         /// The layer and the operation.
         place: String,
@@ -110,7 +110,7 @@ pub enum Error {
     },
     /// The disk filled up while a file was being written.
     #[error(
-        "the disk became full while {} was written ({source}): free some space and try again",
+        "the disk filled up while writing {} ({source}): free some space and try again",
         Named(path)
     )]
     DiskFull {
@@ -131,7 +131,7 @@ pub enum Error {
     Stopped(String),
     /// A recurrent layer cannot remove its last tokens.
     #[error(
-        "cannot cut {len} tokens to {wanted}: the model's recurrent layers keep no history; \
+        "cannot truncate {len} tokens to {wanted}: the model's recurrent layers keep no history; \
          take a checkpoint at {wanted} beforehand, or clear and feed the tokens again"
     )]
     CannotTruncateRecurrentState {
@@ -252,18 +252,16 @@ impl fmt::Display for Remedy {
             Self::FreeMemory => "close other programs",
             Self::FreeDisk => "free some space, or name another place",
             Self::SmallerModel => "close other programs, or use a smaller model or fewer bits",
-            Self::SmallerSteps => "smaller steps need less",
-            Self::ShorterContext => "a shorter context needs less",
-            Self::FewerSessions => "end other sessions, or give a larger budget",
+            Self::SmallerSteps => "use smaller steps",
+            Self::ShorterContext => "use a shorter context",
+            Self::FewerSessions => "end other sessions, or set a larger budget",
             Self::FewerCheckpoints => "keep fewer checkpoints",
             Self::SmallerBudget => {
-                "close other programs, or give a smaller budget: experts are then streamed"
+                "close other programs, or set a smaller budget, so that experts are streamed"
             }
-            Self::LargerBudget => {
-                "a shorter context, smaller steps or a larger budget is the way out"
-            }
+            Self::LargerBudget => "use a shorter context, smaller steps or a larger budget",
             Self::Cpu => "the CPU backend has no such limit",
-            Self::AnotherDevice => "name another one",
+            Self::AnotherDevice => "choose another device",
             Self::SoundWeights => {
                 "the weights are damaged, or too large for this arithmetic (f32 takes more)"
             }
@@ -303,7 +301,7 @@ struct Room<'a> {
 impl fmt::Display for Room<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (idx, need) in self.needs.iter().enumerate() {
-            let before = if idx == 0 { ", that is " } else { ", " };
+            let before = if idx == 0 { ": " } else { ", " };
             write!(f, "{before}{} for {}", ByteCount(need.n_bytes).rounded(), need.of)?;
         }
         match self.available_bytes {
@@ -528,7 +526,7 @@ mod tests {
     #[test]
     fn room_names_what_there_is_and_the_parts() {
         let error = Error::no_room("a step", 2_000, Remedy::SmallerSteps);
-        let text = "a step: needs 2.00 kB (2,000 bytes); smaller steps need less";
+        let text = "a step: needs 2.00 kB (2,000 bytes); use smaller steps";
         assert_eq!(error.to_string(), text);
         assert_eq!((error.fault(), error.remedy()), (Fault::Machine, Some(Remedy::SmallerSteps)));
         let error = Error::NoRoom {
@@ -538,8 +536,8 @@ mod tests {
             needs: vec![Need::new("a step", 10), Need::new("experts", 20)],
             remedy: Remedy::FreeMemory,
         };
-        let text = "the model: needs 30 bytes, that is 10 bytes for a step, 20 bytes for experts; \
-                    20 bytes are available; close other programs";
+        let text = "the model: needs 30 bytes: 10 bytes for a step, 20 bytes for experts; 20 bytes \
+                    are available; close other programs";
         assert_eq!(error.to_string(), text);
     }
 

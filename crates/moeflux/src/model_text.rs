@@ -103,8 +103,8 @@ impl ModelText {
         if is_same {
             return Ok(());
         }
-        let problem = "its tokenizer, chat template or config is another one than when it was \
-                       opened first: start the program again to run the new model";
+        let problem = "its tokenizer, chat template or config has changed since it was opened: \
+                       restart the program to use the new files";
         Err(Error::malformed(&self.path, problem))
     }
 
@@ -236,7 +236,7 @@ impl ModelText {
             return Err(Error::Unsupported(problem));
         };
         if messages.is_empty() {
-            return Err(Error::Input("there are no messages: give at least one".to_owned()));
+            return Err(Error::Input("the conversation has no messages".to_owned()));
         }
         let options = TemplateOptions { add_generation_prompt: true, ..options.clone() };
         self.tokenizer.encode(&template.render(messages, &options)?)
@@ -263,7 +263,7 @@ fn check_end_tokens(path: &Path, source: &str, end_tokens: &EndTokens, vocab: us
         None => Ok(()),
         Some(token) => Err(Error::malformed(
             path,
-            format!("{source} names token {}, and the vocabulary has {vocab}", token.0),
+            format!("{source} names token {}, but the vocabulary has only {vocab} tokens", token.0),
         )),
     }
 }

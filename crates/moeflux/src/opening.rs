@@ -79,8 +79,7 @@ fn divide(
     group: &RankGroup,
 ) -> Result<Vec<ExpertBank>> {
     if config.device.is_some() || config.backend == BackendKind::Reference {
-        let problem = "a model over several machines is computed on their CPUs, not on other \
-                       devices";
+        let problem = "a model distributed over several machines runs only on their CPUs";
         return Err(Error::Unsupported(problem.to_owned()));
     }
     blueprint.divide(&group.shares, group.place().rank)

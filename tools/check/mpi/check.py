@@ -14,7 +14,7 @@ from jobs import RANK, command
 
 MOEFLUX, TOOLS, RUNS = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3])
 GOLDEN = pathlib.Path("golden")
-REFUSALS = ["cannot be divided over", "inputs as rows"]
+REFUSALS = ["cannot be divided among", "inputs as rows"]
 
 
 def run(mpi, n_ranks, args, **kwargs):
@@ -81,8 +81,8 @@ def refusals(out):
         code, output = run(mpi, 4, per_rank(out, mpi, isas, usual))
         expect(code == 0 and npy.read_bytes() == alone.read_bytes(), f"instruction sets: {output}")
         cases = [
-            ([(2, usual.replace(str(model), str(other)))], "rank 2 (", "has another model"),
-            ([(1, usual + " --precise")], "rank 1 (", "has another arithmetic: f32"),
+            ([(2, usual.replace(str(model), str(other)))], "rank 2 (", "model differs"),
+            ([(1, usual + " --precise")], "rank 1 (", "arithmetic differs: f32"),
             ([(3, usual.replace(str(model), "/nowhere"))], "rank 3 (", "there is no such folder"),
         ]
         for ranks, who, what in cases:
@@ -211,7 +211,7 @@ def corruption():
             output, _ = job.communicate(timeout=60)
             lines = ours(output)
             expect(job.returncode != 0 and len(lines) == 1, f"{mpi}: {output}")
-            expect("rank 1 (" in lines[0] and "computed other numbers" in lines[0], lines[0])
+            expect("rank 1 (" in lines[0] and "computed different values" in lines[0], lines[0])
             print(f"{mpi}: a bit of a weight in the memory of rank 1: {lines[0]}", flush=True)
         finally:
             if job.poll() is None:
@@ -227,7 +227,7 @@ def ends():
                 took, rank, output = end_one(mpi, how, seed)
                 times.append(took)
                 if how == "stop":
-                    expect(f"rank {rank} (" in output and "has not answered for 2 s" in output,
+                    expect(f"rank {rank} (" in output and "did not respond within 2 s" in output,
                            f"{mpi}, rank {rank} stopped: {output}")
             times.sort()
             print(f"{mpi}: {RUNS} jobs with a rank that is sent {how}: all ranks gone after "

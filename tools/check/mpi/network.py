@@ -153,7 +153,7 @@ def cut(mpi, agent, out):
     ip("-n", SPACES[1], "link", "set", LINK, "up")
     lines = [line for line in said.read_text().splitlines() if line.startswith("error: ")]
     expect(len(lines) == 1, f"{mpi}: {said.read_text()}")
-    expect(re.search(r"rank \d \(.*has not answered for 2 s", lines[0]), f"{mpi}: {lines}")
+    expect(re.search(r"rank \d \(.*did not respond within 2 s", lines[0]), f"{mpi}: {lines}")
     expect(took <= 7, f"{mpi}: {took} s")
     print(f"{mpi}: all ranks are gone {took:.2f} s after the link, {launcher}: {lines[0]}", flush=True)
 

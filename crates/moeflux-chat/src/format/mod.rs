@@ -124,7 +124,7 @@ impl ChatFormat {
     ) -> Result<String> {
         if let Some(name) = OWN_VARIABLES.iter().find(|it| options.variables.contains_key(**it)) {
             return Err(Error::Input(format!(
-                "the template's variable `{name}` follows from the conversation: leave it out"
+                "the template's variable `{name}` is set from the conversation: remove it"
             )));
         }
         let continued = match conversation.ending {
@@ -162,7 +162,7 @@ impl ChatFormat {
         if dress.late_system == LateSystem::System {
             let is_left_out = |late: &&str| !text.contains(late.trim());
             if messages::late_system(conversation).any(|late| is_left_out(&late)) {
-                let problem = "the chat template leaves out a system message behind other turns";
+                let problem = "the chat template drops a system message that follows other turns";
                 return Err(Error::Unsupported(problem.to_owned()));
             }
         }
@@ -222,9 +222,9 @@ fn continued(conversation: &Conversation) -> Result<Continued> {
             Ok(if only_thinks { Continued::Thoughts } else { Continued::Text })
         }
         Some(Turn::Assistant(_)) => {
-            Err(Error::Input("a turn of the assistant that ends with calls cannot go on".into()))
+            Err(Error::Input("an assistant turn with tool calls cannot be continued".into()))
         }
-        _ => Err(Error::Input("only a last turn of the assistant can go on".into())),
+        _ => Err(Error::Input("only a final assistant turn can be continued".into())),
     }
 }
 
@@ -244,8 +244,7 @@ fn mark(message: &mut Message, continued: Continued) -> String {
 fn cut(mut text: String, wanted: &str) -> Result<String> {
     let marked = text.rfind(MARK.trim_end()).filter(|_| text.contains(wanted.trim()));
     let Some(at) = marked else {
-        let problem =
-            "the chat template changes the assistant's last turn, so that it cannot go on";
+        let problem = "the chat template alters the last assistant turn, so it cannot be continued";
         return Err(Error::Unsupported(problem.to_owned()));
     };
     let is_trimmed = !text[at..].starts_with(MARK);

@@ -265,7 +265,7 @@ fn parts_of<'s>(keyword: &str, value: &'s Json) -> Vec<(Option<&'s String>, &'s 
 
 /// Returns the error for a schema that is too deep.
 pub(crate) fn too_deep() -> String {
-    format!("the schema has more than {DEPTH_MAX} schemas in each other, references included")
+    format!("the schema has schemas nested more than {DEPTH_MAX} deep, references included")
 }
 
 /// Counts the values in a value.

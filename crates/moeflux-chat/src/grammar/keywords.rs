@@ -127,12 +127,12 @@ pub(crate) fn check_type(value: &Json) -> Kept {
         Json::Array(types) => !types.is_empty() && types.iter().all(is_type),
         one => is_type(one),
     };
-    if is_known { Kept::As(value.clone()) } else { Kept::Never(format!("{value} is no type")) }
+    if is_known { Kept::As(value.clone()) } else { Kept::Never(format!("{value} is not a type")) }
 }
 
 pub(crate) fn check_values(value: &Json) -> Kept {
     match inexact(value) {
-        Some(number) => Kept::Never(format!("{number} is beyond the exact numbers")),
+        Some(number) => Kept::Never(format!("{number} is too large to be represented exactly")),
         None => Kept::As(value.clone()),
     }
 }
@@ -155,7 +155,7 @@ pub(crate) fn check_number(value: &Json) -> Kept {
     match value {
         // The booleans are draft 4's flags for an exclusive bound.
         Json::Number(_) | Json::Bool(_) => check_values(value),
-        _ => Kept::Never(format!("{value} is no number")),
+        _ => Kept::Never(format!("{value} is not a number")),
     }
 }
 
@@ -169,7 +169,7 @@ pub(crate) fn check_count(value: &Json) -> Kept {
             Kept::As(json!(count))
         }
         Some(_) => Kept::Never(format!("{value} is above {COUNT_MAX}")),
-        None => Kept::Never(format!("{value} is no count")),
+        None => Kept::Never(format!("{value} is not a count")),
     }
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn check_pattern(value: &Json) -> Kept {
     match translated {
         Some(Ok(pattern)) => Kept::As(Json::String(pattern)),
         Some(Err(problem)) => Kept::Never(format!("the expression has {problem}")),
-        None => Kept::Never("it is no text".to_owned()),
+        None => Kept::Never("it is not a string".to_owned()),
     }
 }
 
@@ -210,14 +210,18 @@ pub(crate) fn check_format(around: &Map<String, Json>, value: &Json) -> Kept {
         Some(format) if FORMATS.contains(&format) => Kept::As(value.clone()),
         _ => {
             let known: Vec<_> = TIMES.into_iter().chain(FORMATS).collect();
-            Kept::Never(format!("{value} is none of {}", known.join(", ")))
+            Kept::Never(format!("{value} is not one of {}", known.join(", ")))
         }
     }
 }
 
 pub(crate) fn check_required(value: &Json) -> Kept {
     let is_list = value.as_array().is_some_and(|it| it.iter().all(Json::is_string));
-    if is_list { Kept::As(value.clone()) } else { Kept::Never("it is no list of names".to_owned()) }
+    if is_list {
+        Kept::As(value.clone())
+    } else {
+        Kept::Never("it is not a list of names".to_owned())
+    }
 }
 
 /// llguidance counts a property with a duplicate name twice, which must not satisfy a minimum count
@@ -231,7 +235,7 @@ pub(crate) fn check_least(around: &Map<String, Json>, value: &Json) -> Kept {
         Kept::As(count) => match count.as_u64().unwrap_or(0) {
             least if least <= n_required => Kept::Dropped,
             1 => Kept::As(count),
-            _ => Kept::Never("more than the required properties".to_owned()),
+            _ => Kept::Never("it exceeds the number of required properties".to_owned()),
         },
         other => other,
     }

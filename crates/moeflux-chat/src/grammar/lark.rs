@@ -64,7 +64,7 @@ fn check_nesting(grammar: &str) -> Result<(), String> {
             _ => {}
         }
         if depth > NESTING_MAX {
-            return Err(format!("it has more than {NESTING_MAX} brackets in each other"));
+            return Err(format!("it has brackets nested more than {NESTING_MAX} deep"));
         }
     }
     Ok(())

@@ -181,8 +181,8 @@ impl Grammars {
         }
         let model = self.model()?;
         if body.is_bound() && !model.vocabulary.has_end() {
-            let problem = "the model has no token that ends an answer, so that none can be held to \
-                           a grammar";
+            let problem =
+                "the model has no token that ends an answer, so no grammar can be enforced";
             return Err(Refusal { part: RulePart::Model, problem: problem.to_owned() });
         }
         let closing = model.vocabulary.encode(&self.thought_end, true);
@@ -318,14 +318,15 @@ impl Grammars {
         let tools: Vec<&Tool> = offered.iter().filter(is_allowed).filter(is_named).collect();
         match (self.calls, choice) {
             (None, _) if is_demanded => Err(refused(
-                "this model's chat template writes no calls in a known way: none can be demanded"
+                "this model's chat template has no known tool-call format: a call cannot be \
+                 required"
                     .to_owned(),
             )),
             (Some(_), ToolChoice::Named(name)) if tools.is_empty() => {
                 Err(refused(format!("there is no tool `{name}` that may be called")))
             }
             (Some(_), _) if tools.is_empty() && is_demanded => {
-                Err(refused("a call is demanded, but there are no tools to call".to_owned()))
+                Err(refused("a call is required, but no tool is available".to_owned()))
             }
             (None, _) => Ok(None),
             (Some(_), _) if offered.is_empty() => Ok(None),

@@ -36,9 +36,9 @@ impl Multiples {
     /// # Errors
     /// The reason why it cannot be enforced together with the earlier ones.
     pub(crate) fn add(&mut self, value: &Json) -> Result<(), String> {
-        let Some(number) = value.as_f64() else { return Err(format!("{value} is no number")) };
+        let Some(number) = value.as_f64() else { return Err(format!("{value} is not a number")) };
         if number <= 0.0 {
-            return Err(format!("{value} is not above 0"));
+            return Err(format!("{value} is not greater than 0"));
         }
         let divisor = Divisor::of(number).filter(|it| it.fits());
         let divisor = divisor.ok_or_else(|| {
@@ -139,9 +139,9 @@ mod tests {
         check(json!(1e-8), Ok(()));
         check(json!(7e-9), Err("too many digits"));
         check(json!(5e-324), Err("too many digits"));
-        check(json!(0), Err("not above 0"));
-        check(json!(-2), Err("not above 0"));
-        check(json!("2"), Err("no number"));
+        check(json!(0), Err("not greater than 0"));
+        check(json!(-2), Err("not greater than 0"));
+        check(json!("2"), Err("not a number"));
     }
 
     #[test]

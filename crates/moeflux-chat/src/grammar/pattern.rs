@@ -31,7 +31,7 @@ const LINE_ENDS: &str = r"\n\r\u{2028}\u{2029}";
 pub(crate) fn translate(pattern: &str) -> Result<String, String> {
     if pattern.len() > PATTERN_BYTES_MAX {
         let n_bytes = pattern.len();
-        return Err(format!("{n_bytes} bytes long; the limit is {PATTERN_BYTES_MAX}"));
+        return Err(format!("{n_bytes} bytes; the limit is {PATTERN_BYTES_MAX}"));
     }
     let mut reader = Reader { rest: pattern.chars().peekable(), sizes: vec![Size::default()] };
     let mut out = String::with_capacity(pattern.len() + 16);
@@ -40,7 +40,7 @@ pub(crate) fn translate(pattern: &str) -> Result<String, String> {
     }
     let n_states = reader.sizes.iter().fold(0, |sum: u64, it| sum.saturating_add(it.whole()));
     if n_states > REPETITIONS_MAX {
-        return Err(format!("counts of together more than {REPETITIONS_MAX} repetitions"));
+        return Err(format!("more than {REPETITIONS_MAX} repetitions in total"));
     }
     Ok(out)
 }
@@ -122,9 +122,9 @@ impl Reader<'_> {
         }
         match (self.rest.next(), self.rest.peek()) {
             (Some(':'), _) => out.push_str("?:"),
-            (Some('='), _) => return Err("a look ahead `(?=`".to_owned()),
-            (Some('!'), _) => return Err("a look ahead `(?!`".to_owned()),
-            (Some('<'), Some('=' | '!')) => return Err("a look behind `(?<`".to_owned()),
+            (Some('='), _) => return Err("a lookahead `(?=`".to_owned()),
+            (Some('!'), _) => return Err("a lookahead `(?!`".to_owned()),
+            (Some('<'), Some('=' | '!')) => return Err("a lookbehind `(?<`".to_owned()),
             (Some('<'), _) => {
                 // The name of a group has no use here.
                 while self.rest.next().ok_or("a group without an end")? != '>' {}
@@ -237,14 +237,14 @@ impl Reader<'_> {
     /// Reads a character with this number of hexadecimal digits.
     fn code(&mut self, n_digits: usize) -> Result<char, String> {
         let code = self.hex(n_digits)?;
-        char::from_u32(code).ok_or_else(|| format!("half of a character, `\\u{code:04X}`"))
+        char::from_u32(code).ok_or_else(|| format!("a lone surrogate, `\\u{code:04X}`"))
     }
 
     fn hex(&mut self, n_digits: usize) -> Result<u32, String> {
         let digits: String = self.rest.by_ref().take(n_digits).collect();
         let is_hex = digits.len() == n_digits && digits.bytes().all(|it| it.is_ascii_hexdigit());
         let code = u32::from_str_radix(&digits, 16).ok().filter(|_| is_hex);
-        code.ok_or_else(|| format!("an escape with `{digits}` in the place of digits"))
+        code.ok_or_else(|| format!("an escape with `{digits}` instead of digits"))
     }
 
     /// Reads the text after `\u`: four digits, two times four, or any number in braces.
@@ -256,13 +256,13 @@ impl Reader<'_> {
         }
         let high = self.hex(4)?;
         if !(0xd800..0xdc00).contains(&high) {
-            return char::from_u32(high).ok_or_else(|| format!("half of a character, {high:04X}"));
+            return char::from_u32(high).ok_or_else(|| format!("a lone surrogate, {high:04X}"));
         }
         let is_pair = self.rest.next() == Some('\\') && self.rest.next() == Some('u');
         let low = if is_pair { self.hex(4)? } else { 0 };
         let pair = char::decode_utf16([high, low].map(|it| u16::try_from(it).unwrap_or(0)));
         let mut pair = pair.filter_map(Result::ok);
-        pair.next().filter(|_| low != 0).ok_or_else(|| format!("half of a character, {high:04X}"))
+        pair.next().filter(|_| low != 0).ok_or_else(|| format!("a lone surrogate, {high:04X}"))
     }
 
     fn control(&mut self) -> Result<char, String> {
@@ -369,16 +369,16 @@ mod tests {
             let problem = translate(pattern).unwrap_err();
             assert!(problem.contains(expected), "{pattern}: {problem}");
         };
-        check("(?=a)", "look ahead");
-        check("(?!a)", "look ahead");
-        check("(?<=a)", "look behind");
+        check("(?=a)", "lookahead");
+        check("(?!a)", "lookahead");
+        check("(?<=a)", "lookbehind");
         check("(?i)a", "flags");
         check(r"\bword", "`\\b`");
         check(r"(a)\1", "`\\1`");
         check(r"\k<a>", "`\\k`");
         check(r"\a", "`\\a`");
-        check(r"\ud83d", "half of a character");
-        check(r"\ud83dx", "half of a character");
+        check(r"\ud83d", "lone surrogate");
+        check(r"\ud83dx", "lone surrogate");
         check("[a", "without an end");
         check("a\\", "at its end");
         check("(a{200}){200}", "repetitions");

@@ -9,9 +9,9 @@ use std::fmt;
 /// Maximum length of a reported error in characters.
 const CHARACTERS_MAX: usize = 300;
 
-const NOTHING_FITS: &str = "no token can come next: what the grammar demands here cannot be \
+const NOTHING_FITS: &str = "no token can come next: what the grammar requires here cannot be \
                             written with this model's vocabulary";
-const TOO_MUCH: &str = "the regular expressions are too much work: make them shorter";
+const TOO_MUCH: &str = "the regular expressions are too complex: make them shorter";
 
 /// Beginnings of errors, and their replacements. Each `{}` stands for the next number in the error;
 /// surplus numbers are dropped.
@@ -24,7 +24,7 @@ const TOLD: [(&str, &str); 15] = [
     (
         "Current row has",
         "the grammar reads the text up to here in {} ways, and the limit is {}: make it less \
-         ambiguous, and let rules that repeat themselves begin with themselves",
+         ambiguous, and write recursive rules left-recursively",
     ),
     (
         "Too many items",
@@ -36,7 +36,7 @@ const TOLD: [(&str, &str); 15] = [
     ("initial lexer configuration (grammar) too big", TOO_MUCH),
     ("too many expressions constructed", TOO_MUCH),
     ("too many states", "the regular expressions have {} states or more: make them shorter"),
-    ("DNF too large", "the conditions are too much work: use fewer of them"),
+    ("DNF too large", "the conditions are too complex: use fewer of them"),
     (
         "grammar size (number of symbols) too big",
         "the grammar has more than {} symbols: make it smaller",

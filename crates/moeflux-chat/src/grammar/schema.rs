@@ -155,7 +155,7 @@ impl<'s> Cleaner<'s> {
         let keywords = match schema {
             Json::Bool(_) => return Ok(schema.clone()),
             Json::Object(keywords) => keywords,
-            _ => return Err(format!("the schema at {} is no object", path.shown())),
+            _ => return Err(format!("the schema at {} is not an object", path.shown())),
         };
         if path.steps.len() > 2 * DEPTH_MAX {
             return Err(growth::too_deep());
@@ -255,7 +255,7 @@ impl<'s> Cleaner<'s> {
 
     fn list(&mut self, keyword: &str, value: &Json, path: &mut Path) -> Result<Kept, String> {
         let Json::Array(schemas) = value else {
-            return Ok(Kept::Never("it is no list of schemas".to_owned()));
+            return Ok(Kept::Never("it is not a list of schemas".to_owned()));
         };
         if keyword != "oneOf" {
             return Ok(Kept::As(self.schemas(schemas, path)?));
@@ -293,7 +293,7 @@ impl<'s> Cleaner<'s> {
         if self.n_copied_bytes > COPIED_BYTES_MAX {
             return Err(format!(
                 "the schema has more than {COPIED_BYTES_MAX} bytes when its references are written \
-                 out: use fewer of them, or `anyOf` in the place of `oneOf`"
+                 out: use fewer of them, or `anyOf` instead of `oneOf`"
             ));
         }
         Ok(())
@@ -302,7 +302,7 @@ impl<'s> Cleaner<'s> {
     /// Cleans schemas that are listed by name.
     fn named(&mut self, value: &Json, n_max: usize, path: &mut Path) -> Result<Kept, String> {
         let Json::Object(schemas) = value else {
-            return Ok(Kept::Never("it is no object of schemas".to_owned()));
+            return Ok(Kept::Never("it is not an object of schemas".to_owned()));
         };
         if schemas.len() > n_max {
             return Err(format!(
@@ -322,7 +322,7 @@ impl<'s> Cleaner<'s> {
 
     fn reference(&mut self, value: &Json) -> Kept {
         let Some(reference) = value.as_str() else {
-            return Kept::Never("it is no text".to_owned());
+            return Kept::Never("it is not a string".to_owned());
         };
         let Some(fragment) = fragment(reference).filter(|it| self.target(it).is_some()) else {
             return Kept::Never(format!("there is no `{reference}` in the schema itself"));
@@ -361,8 +361,8 @@ pub(crate) fn explained(schema: &Json, problem: &str) -> String {
     let mut places = Vec::new();
     find_places(schema, "oneOf", String::new(), &mut places);
     format!(
-        "the schema's keyword `oneOf` at {} cannot be enforced: its cases are not told apart by \
-         their types, or by constants of a required property; use `anyOf`",
+        "the schema's keyword `oneOf` at {} cannot be enforced: its cases cannot be \
+         distinguished by their types or by constants of a required property; use `anyOf`",
         places.join(" or ")
     )
 }

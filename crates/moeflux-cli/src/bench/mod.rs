@@ -55,10 +55,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "C", value_parser = ranges::whole, default_value = "0")]
     #[arg(allow_negative_numbers = true)]
     context_tokens: usize,
-    /// Answers that are computed together, each in a session of its own; prompts are read alone
+    /// Number of answers that are computed together, each in its own session; prompts are read one
+    /// at a time
     #[arg(long, value_name = "N", value_parser = ranges::sessions, default_value = "1")]
     sessions: NonZeroUsize,
-    /// Number of measured runs, after one that does not count
+    /// Number of measured runs, after one warm-up run
     #[arg(long, value_name = "R", value_parser = ranges::repeat, default_value = "3")]
     repeat: NonZeroUsize,
     /// Seed for the random tokens
@@ -138,7 +139,7 @@ fn check_sessions(n_sessions: usize, engine: &Engine) -> Outcome {
         return Ok(());
     }
     Err(Failure::Usage(format!(
-        "--sessions {n_sessions} are more than a step takes here: {n_rows_max} (--chunk)"
+        "--sessions {n_sessions} exceeds the {n_rows_max} rows of a step (see --chunk)"
     )))
 }
 

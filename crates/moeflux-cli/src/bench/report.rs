@@ -192,7 +192,7 @@ impl Report<'_> {
                 n_rows_max
             ),
             format!(
-                "runs      {} after one that does not count, each after {} tokens of context",
+                "runs      {} after one warm-up run, each after {} tokens of context",
                 args.repeat, args.context_tokens
             ),
             format!(
@@ -219,7 +219,7 @@ impl Report<'_> {
         }
         for (name, runs) in [("prefill", &self.prefill), ("decode", &self.decode)] {
             if let Some(stats) = &runs.stream {
-                lines.push(format!("\n{name}, all runs that count"));
+                lines.push(format!("\n{name}, all measured runs"));
                 lines.extend(streaming::lines(stats).iter().flat_map(|line| labelled(line)));
             }
         }
@@ -228,7 +228,7 @@ impl Report<'_> {
         }
         for (name, runs) in [("prefill", &self.prefill), ("decode", &self.decode)] {
             if let Some(times) = self.rank_times(runs) {
-                lines.push(format!("\n{name}, all runs that count"));
+                lines.push(format!("\n{name}, all measured runs"));
                 lines.extend(times.lines());
             }
         }

@@ -209,7 +209,7 @@ impl Asking<'_> {
                 _ => {}
             }
             if began.elapsed() > PATIENCE {
-                let line = "stopping; Ctrl-C once more ends the chat".to_owned();
+                let line = "stopping; press Ctrl-C again to end the chat".to_owned();
                 self.set_foot(Some(line))?;
             }
         }

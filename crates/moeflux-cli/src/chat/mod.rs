@@ -51,18 +51,17 @@ pub(crate) struct ChatArgs {
     /// System message
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// JSON file with a conversation to go on with, as `messages` of the OpenAI API; /save writes
-    /// one
+    /// JSON file with a conversation to continue, as `messages` of the OpenAI API; /save writes one
     #[arg(long, value_name = "FILE")]
     messages: Option<PathBuf>,
     /// JSON file with the tools that answers may call, as `tools` of the OpenAI API. No tool is run
-    /// by itself: you are asked for the result of each call
+    /// automatically: you are asked for the result of each call
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
-    /// Request answers with reasoning from the template
+    /// Ask the template for answers with reasoning
     #[arg(long, conflicts_with = "no_think")]
     think: bool,
-    /// Request answers without reasoning from the template
+    /// Ask the template for answers without reasoning
     #[arg(long)]
     no_think: bool,
     /// Maximum number of tokens of an answer [default: as many as the context has room for]
@@ -76,7 +75,7 @@ pub(crate) struct ChatArgs {
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = ranges::stop)]
     stop: Vec<String>,
-    /// Do not keep what is typed in a history file in the user's cache folder
+    /// Do not save what you type in a history file in the user's cache folder
     #[arg(long)]
     no_history: bool,
     // Last, because its help heading applies to all options that follow.

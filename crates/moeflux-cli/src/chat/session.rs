@@ -111,7 +111,7 @@ impl Chat {
         self.wishes.enter(Stage::Prompt);
         let opened = self.opened.insert(opened?);
         if !opened.chat.reads_calls() && !self.talk.tools().is_empty() {
-            self.note("calls stay text: the chat template writes none in a known way")?;
+            self.note("tool calls stay text: the chat template has no known call format")?;
         }
         Ok(())
     }
@@ -203,10 +203,10 @@ impl Chat {
             return Ok(());
         }
         if self.talk.is_unanswered() {
-            return self.note("/regenerate asks again");
+            return self.note("/regenerate tries again");
         }
         let is_back = self.is_question_back;
-        self.note(if is_back { "Enter asks again" } else { "the question is in the history" })
+        self.note(if is_back { "Enter tries again" } else { "the question is in the history" })
     }
 
     fn ask(&mut self) -> Outcome {
@@ -261,10 +261,10 @@ impl Chat {
     fn report(&mut self, ended: &Ended, cut_calls: &[String], took: &Took) -> Outcome {
         for name in cut_calls {
             let name = OneLine::name(name);
-            self.note(&format!("a call of `{name}` was cut and is left out"))?;
+            self.note(&format!("an incomplete call of `{name}` was dropped"))?;
         }
         match ended {
-            Ended::Finished(Finish::Length) => self.note("-n ended the answer")?,
+            Ended::Finished(Finish::Length) => self.note("the answer reached the -n limit")?,
             Ended::Finished(Finish::ContextFull) => {
                 let context = self.opened.as_ref().map_or(0, |it| it.service.context());
                 self.note(&format!(
@@ -355,7 +355,7 @@ impl Chat {
             return Err(Error::Input("there is no conversation to save yet".into()).into());
         }
         let is_other = self.file.as_deref() != Some(&path) && path.is_file();
-        let question = format!("{} exists: write over it? [y/N] ", path.display());
+        let question = format!("{} exists: overwrite it? [y/N] ", path.display());
         let own = match is_other && self.terminal.is_edited() && self.agrees(&question)? {
             true => Some(path.clone()),
             false => self.file.clone(),
@@ -398,7 +398,7 @@ impl Chat {
             return Err(failure);
         }
         let name = self.opened.as_ref().map_or_else(String::new, |opened| opened.name.clone());
-        self.confirm(&format!("{name} goes on with the conversation"))
+        self.confirm(&format!("continuing with {name}"))
     }
 
     fn stats(&mut self) -> Outcome {
@@ -459,7 +459,7 @@ impl Chat {
     pub(crate) fn offer_tools(&mut self, path: &Path) -> Outcome {
         self.talk.set_tools(file::tools(path)?);
         if self.opened.as_ref().is_some_and(|opened| !opened.chat.reads_calls()) {
-            self.note("calls stay text: the chat template writes none in a known way")?;
+            self.note("tool calls stay text: the chat template has no known call format")?;
         }
         Ok(())
     }

@@ -92,7 +92,7 @@ impl Took {
         let per_s = self.tokens_per_s().map_or("-".to_owned(), |rate| format!("{rate:.1}"));
         let mut lines = vec![
             format!(
-                "prompt    {} tokens, {} of them kept from before; {} s to the first token",
+                "prompt    {} tokens, {} of them cached; {} s to the first token",
                 self.n_prompt_tokens,
                 self.n_cached_tokens,
                 seconds(self.first.map(|first| first.duration_since(self.asked)))
@@ -175,11 +175,8 @@ mod tests {
         assert!(line.contains("99 % of experts in memory") && line.len() < 80, "{line}");
         assert!(took.line(40).len() < 40);
         let lines = took.lines(4096);
-        assert_eq!(
-            lines[0],
-            "prompt    9 tokens, 8 of them kept from before; 0.00 s to the first token"
-        );
+        assert_eq!(lines[0], "prompt    9 tokens, 8 of them cached; 0.00 s to the first token");
         assert_eq!(lines[2], "context   10010 of 4096 tokens");
-        assert_eq!(lines[3], "dropped   7 kept tokens: answers needed their memory");
+        assert_eq!(lines[3], "dropped   7 kept tokens: running answers needed the memory");
     }
 }

@@ -16,8 +16,8 @@ pub(super) fn text(facts: &AdapterFacts) -> String {
     let mut parts = vec![facts.to_string()];
     parts.extend(facts.memory_bytes.map(|n_bytes| format!("memory {}", binary(n_bytes))));
     parts.push(format!("the host's memory {}", facts.host_memory.name()));
-    parts.push(format!("buffers of {}", binary(facts.buffer_bytes_max)));
-    parts.push(format!("seen at once {}", binary(facts.binding_bytes_max)));
+    parts.push(format!("max buffer {}", binary(facts.buffer_bytes_max)));
+    parts.push(format!("max binding {}", binary(facts.binding_bytes_max)));
     parts.push(match facts.subgroup_sizes {
         Some((least, most)) if least == most => format!("subgroups of {least}"),
         Some((least, most)) => format!("subgroups of {least} to {most}"),
@@ -76,7 +76,7 @@ mod tests {
             lacks: None,
         };
         let line = "X 100 (discrete, vulkan, x 1.2), memory 80.00 GiB, the host's memory seen, \
-                    buffers of 4.00 GiB, seen at once 2.00 GiB, subgroups of 32, f16, matrices of \
+                    max buffer 4.00 GiB, max binding 2.00 GiB, subgroups of 32, f16, matrices of \
                     16 x 16";
         assert_eq!(text(&facts), line);
         let other = AdapterFacts {

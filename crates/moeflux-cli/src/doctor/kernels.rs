@@ -45,7 +45,7 @@ pub(super) fn check(wanted: Option<&str>, dir: &Path) -> Outcome {
         let found = gpu_check::checked(&gpu, blueprint)?;
         let seconds = begin.elapsed().as_secs_f64();
         if found.is_empty() {
-            print::line(&format!("{name}: as on the CPU, {seconds:.1} s"))?;
+            print::line(&format!("{name}: same as on the CPU, {seconds:.1} s"))?;
             continue;
         }
         n_off += 1;

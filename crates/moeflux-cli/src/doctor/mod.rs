@@ -58,7 +58,7 @@ pub(crate) enum TrialsOf {
     All,
     /// The CPU
     Cpu,
-    /// Nothing: `moeflux plan` goes on with earlier figures, or assumes some
+    /// Nothing: `moeflux plan` keeps earlier figures, or assumes some
     None,
 }
 
@@ -87,20 +87,20 @@ pub(crate) struct DoctorArgs {
     /// space
     #[arg(long, value_name = "SIZE", value_parser = ranges::probe_size, default_value = "1G")]
     pub(crate) file_size: u64,
-    /// GPU to measure: its number in the list, or a part of its name [default: the first one that
-    /// is not a software driver]
+    /// GPU to measure: its number in the list, or part of its name [default: the first one that is
+    /// not a software driver]
     #[arg(long, value_name = "NAME|INDEX")]
     pub(crate) gpu: Option<String>,
-    /// Compare what the GPU computes of the layers of the model in DIR, or of three known models if
-    /// DIR has none, with what the CPU computes, and print all that differs; measure nothing
+    /// Compare the results of the GPU and the CPU for layers of the model in DIR, or of three known
+    /// models if DIR has none, and print all differences; measure nothing
     #[arg(long, conflicts_with_all = ["deep", "json"])]
     pub(crate) gpu_check: bool,
-    /// What is measured by running small random models, which take up to 1 GB in the cache folder
-    /// while they are there
+    /// What to measure by running small random models, which temporarily take up to 1 GB in the
+    /// cache folder
     #[arg(long, value_enum, value_name = "WHAT", default_value = "all")]
     pub(crate) trials: TrialsOf,
-    /// Let `moeflux plan` count with these figures even if other programs used the machine
-    /// meanwhile; otherwise it goes on with earlier ones
+    /// Let `moeflux plan` use these figures even if other programs used the machine meanwhile;
+    /// otherwise it keeps earlier ones
     #[arg(long)]
     pub(crate) even_if_busy: bool,
     /// Forget all that was measured on this machine, and measure nothing
@@ -242,7 +242,7 @@ fn remember(report: &Report) -> Measured {
         measured.set_card(card);
     }
     if let Err(error) = measured.save() {
-        print::aside(&format!("note: `moeflux plan` will not know these figures: {error}"));
+        print::aside(&format!("note: cannot save these figures for `moeflux plan`: {error}"));
     }
     measured
 }
@@ -293,7 +293,7 @@ fn trials(args: &DoctorArgs, system: &System, interrupt: &Interrupt) -> Result<T
 fn model_here(dir: &Path, measured: &Measured) -> Option<std::result::Result<ModelHere, String>> {
     let has = |name: &str| dir.join(name).is_file();
     let gguf = match gguf_at(dir) {
-        Err(error) => return Some(Err(format!("no model here was looked at: {error}"))),
+        Err(error) => return Some(Err(format!("no model here was examined: {error}"))),
         Ok(gguf) => gguf,
     };
     let is_described = has("config.json") || has(PACK_METADATA) || gguf.is_some();

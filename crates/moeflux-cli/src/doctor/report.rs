@@ -101,7 +101,7 @@ impl Report {
 
     fn model_verdict(&self, model: &ModelHere) -> String {
         let dir = self.dir.display();
-        let more = format!("`moeflux plan {dir}` says more");
+        let more = format!("`moeflux plan {dir}` shows details");
         match &model.expected {
             Ok(forecast) => {
                 let (speed, bound) = (first_tokens(forecast), forecast.answer.low.bound.name());
@@ -110,7 +110,7 @@ impl Report {
             }
             Err(least_bytes) => {
                 let least = ByteCount(*least_bytes).rounded();
-                format!("the model here needs {least} of memory at least; {more}")
+                format!("the model here needs at least {least} of memory; {more}")
             }
         }
     }
@@ -135,12 +135,12 @@ impl Report {
         match &self.kept {
             Kept::Good => {}
             Kept::Doubtful(busy) => warnings.push(format!(
-                "the machine was busy ({busy}): these figures are too low; `moeflux plan` counts \
-                 with them, as --even-if-busy asks"
+                "the machine was busy ({busy}): these figures are too low; `moeflux plan` uses \
+                 them, as --even-if-busy requests"
             )),
             Kept::Nothing(busy) => warnings.push(format!(
                 "the machine was busy ({busy}): these figures are too low, so `moeflux plan` does \
-                 not count with them; measure again when it is idle (--even-if-busy keeps them)"
+                 not use them; measure again when it is idle (--even-if-busy keeps them)"
             )),
         }
         if system.kernels == "scalar" {
@@ -159,7 +159,7 @@ impl Report {
         // Only Linux is expected to have one.
         let is_linux = cfg!(target_os = "linux");
         if let Some(problem) = system.ring_problem.as_ref().filter(|_| is_linux) {
-            warnings.push(format!("{problem}; threads read instead"));
+            warnings.push(format!("{problem}; reading with threads instead"));
         }
         let limit = match system.lock_limit {
             Some(LockLimit::Bytes(limit)) if !system.is_root => limit,
@@ -191,7 +191,7 @@ impl Report {
         let kind = mount.map_or("?", |mount| mount.kind.as_str());
         if self.place.is_network() {
             warnings.push(format!(
-                "{kind} comes over a network or through a program: copy the model to a drive of \
+                "{kind} is read over a network or through a program: copy the model to a drive of \
                  this machine"
             ));
         } else if self.place.is_memory() {
@@ -411,14 +411,14 @@ mod tests {
         ill.system.group = None;
         let turning = BlockDevice { is_rotational: Some(true), ..BlockDevice::default() };
         ill.place.device = Some(turning);
-        let words = ["busy", "vector", "madvise", "threads read", "1.07 GB", "network", "rotates"];
-        let is_of_system = |it: &&str| cfg!(target_os = "linux") || *it != "threads read";
+        let words = ["busy", "vector", "madvise", "with threads", "1.07 GB", "network", "rotates"];
+        let is_of_system = |it: &&str| cfg!(target_os = "linux") || *it != "with threads";
         let words: Vec<&str> = words.into_iter().filter(is_of_system).collect();
         check_warnings(&ill, &words);
         check_warnings(&report(survey(Some(0.5e9), 0.2e9), "ext4"), &["0.50 GB/s is slow"]);
         let mut busy = report(survey(Some(4e9), 2e9), "ext4");
         busy.kept = Kept::Doubtful("load 9.0 on 2 cores".into());
-        check_warnings(&busy, &["counts with them, as --even-if-busy asks"]);
+        check_warnings(&busy, &["uses them, as --even-if-busy requests"]);
 
         let mut locked = report(survey(Some(4e9), 2e9), "ext4");
         locked.system.lock_limit = Some(LockLimit::Bytes(8 << 20));

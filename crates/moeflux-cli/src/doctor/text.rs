@@ -87,7 +87,7 @@ fn machine(report: &Report) -> Vec<String> {
     if cfg!(target_os = "linux") {
         lines.extend(LABELS.row("io_uring", system.ring_problem.as_deref().unwrap_or("works")));
     }
-    let root = if system.is_root { ", which does not hold for root" } else { "" };
+    let root = if system.is_root { ", which does not apply to root" } else { "" };
     let locked = system.lock_limit.map(|limit| match limit {
         LockLimit::Bytes(n_bytes) => format!("{} at most{root}", binary(n_bytes)),
         LockLimit::Unlimited => "no limit".to_owned(),
@@ -166,14 +166,14 @@ fn drive(report: &Report) -> Vec<String> {
         Subject::Folder(n_files, n_bytes) => {
             let files = if n_files == 1 { "file" } else { "files" };
             let size = ByteCount(n_bytes).rounded();
-            format!("{n_files} {files} with weights, {size}, not one model that runs")
+            format!("{n_files} {files} with weights, {size}, no runnable model")
         }
         Subject::Temporary(n_bytes) => {
             format!("a temporary file of {}, just written", ByteCount(n_bytes).rounded())
         }
     };
     if survey.is_repeated {
-        subject.push_str("; some places came again");
+        subject.push_str("; some places were read again");
     }
     lines.extend(LABELS.row("read from", &subject));
     lines

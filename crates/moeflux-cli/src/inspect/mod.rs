@@ -26,10 +26,11 @@ pub(crate) struct InspectArgs {
     /// demo model]
     #[arg(value_name = "DIR|FILE.gguf|CONFIG.json|OWNER/NAME[:QUANT]|NAME")]
     pub(crate) path: Option<PathBuf>,
-    /// Bits per weight, without weights only: 2, 3, 4, 5, 6 or 8 [default: as the config says]
+    /// Bits per weight, for a config without weights: 2, 3, 4, 5, 6 or 8 [default: as in the
+    /// config]
     #[arg(long, value_parser = parse_bits)]
     pub(crate) bits: Option<u8>,
-    /// Weights per scale, without weights only: 32, 64 or 128 [default: as the config says]
+    /// Weights per scale, for a config without weights: 32, 64 or 128 [default: as in the config]
     #[arg(long, value_parser = parse_group)]
     pub(crate) group: Option<u8>,
     /// Print JSON
@@ -69,7 +70,7 @@ fn of_weights(dir: &Path, args: &InspectArgs) -> Outcome<Report> {
                  or inspect {config}"
             )
         } else {
-            format!("--bits and --group need a config.json, and {path} is none: leave them out")
+            format!("--bits and --group need a config.json, and {path} is not one: leave them out")
         }));
     }
     if config.is_file() && !model::has_weights(dir)? {

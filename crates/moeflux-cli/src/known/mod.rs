@@ -261,13 +261,13 @@ pub(crate) fn unclear(path: &Path) -> Option<Error> {
         not_yet(&lower).or_else(|| alike(&lower)).or_else(|| match several.as_slice() {
             [] => unnamed_family(&lower),
             [nearest] => Some(format!(
-                "no model is known by this name; the nearest is {}: name that, or a folder or \
+                "no known model has this name; the nearest is {}: give that name, a folder or \
              OWNER/NAME",
                 nearest.name
             )),
             several => {
                 let names: Vec<&str> = several.iter().map(|known| known.name).collect();
-                Some(format!("means several models: name one of {}", names.join(", ")))
+                Some(format!("is ambiguous; use one of {}", names.join(", ")))
             }
         })?;
     Some(Error::malformed(path, problem))
@@ -307,7 +307,7 @@ fn alike(lower: &str) -> Option<String> {
 fn unnamed_family(lower: &str) -> Option<String> {
     let (_, family) = UNNAMED_FAMILIES.iter().find(|(word, _)| lower.contains(word))?;
     Some(format!(
-        "moeflux runs {family}, but none of its models is known by name: download one with \
+        "moeflux runs {family}, but knows none of its models by name: download one with \
          `moeflux pull OWNER/NAME`, or give the path of its config.json"
     ))
 }
@@ -317,7 +317,7 @@ pub(crate) fn unknown(path: &Path) -> Error {
     unclear(path).unwrap_or_else(|| {
         let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
         let problem = format!(
-            "there is no such file or folder, and it is none of the models known by name: {}",
+            "there is no such file or folder, and no known model has this name; known models: {}",
             names.join(", ")
         );
         Error::malformed(path, problem)
@@ -359,9 +359,9 @@ mod tests {
             ("zai-org/GLM-4.6", "GLM-4.6 has the shape of GLM-4.5:"),
             ("deepseek-r1", "`moeflux plan DeepSeek-V3`"),
             ("glm-4.5-a", "the nearest is GLM-4.5-Air"),
-            ("qwen3-coder", "name one of Qwen3-Coder-30B-A3B, Qwen3-Coder-480B-A35B"),
-            ("mixtral", "runs Mixtral, but none"),
-            ("OLMoE-1B-7B", "runs OLMoE, but none"),
+            ("qwen3-coder", "use one of Qwen3-Coder-30B-A3B, Qwen3-Coder-480B-A35B"),
+            ("mixtral", "runs Mixtral, but knows none"),
+            ("OLMoE-1B-7B", "runs OLMoE, but knows none"),
         ] {
             assert_eq!(named(Path::new(text)), None, "{text}");
             assert!(said(text).contains(words), "{text}: {}", said(text));
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn several_models_are_listed_and_those_that_do_not_run_yet_are_named() {
         let said = |text| unclear(Path::new(text)).unwrap().to_string();
-        assert!(said("qwen3").contains("name one of Qwen3-30B-A3B, Qwen3-Coder-30B-A3B"));
+        assert!(said("qwen3").contains("use one of Qwen3-30B-A3B, Qwen3-Coder-30B-A3B"));
         for (text, name) in [
             ("Qwen3.8-Flash-Next", "Qwen3.8-Flash-Next"),
             ("google/gemma-4-26B-A4B", "Gemma"),

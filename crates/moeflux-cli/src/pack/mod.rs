@@ -34,8 +34,8 @@ pub(crate) struct PackArgs {
     #[arg(value_name = "DST")]
     pub(crate) target: PathBuf,
     /// Quantise to this number of bits, as mlx-lm does: 2, 3, 4, 5, 6 or 8 [default: 4 if --group
-    /// is given; without both options, every weight stays as it is]. The blocks of a GGUF file lose
-    /// by it
+    /// is given; with neither option, every weight stays as it is]. The blocks of a GGUF file lose
+    /// precision
     #[arg(long, value_parser = parse_bits)]
     pub(crate) bits: Option<u8>,
     /// Weights per scale when quantising: 32, 64 or 128 [default: 64 if --bits is given]
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &PackArgs, interrupt: &Interrupt) -> Outcome<String> {
     disk::check_room(&args.target, packing.n_files() + 1, packing.room_bytes())?;
     if packing.is_resumed() {
         print::aside(&format!(
-            "continuing an interrupted pack: {} of {} are still to be written",
+            "continuing an interrupted pack: {} of {} remain to be written",
             ByteCount(packing.remaining_bytes()).rounded(),
             ByteCount(packing.total_bytes()).rounded()
         ));

@@ -34,9 +34,9 @@ pub(super) fn advice(report: &Report<'_>) -> Vec<String> {
     }
     let least = |n_bytes: u64| format!("{} ({})", typed(n_bytes), ByteCount(n_bytes).rounded());
     advice.push(match report.least_bytes_of_cpu {
-        None => format!("the least that works: --memory {}", least(*least_bytes)),
+        None => format!("minimum: --memory {}", least(*least_bytes)),
         Some(of_cpu) => format!(
-            "the least that works: --memory {} without the GPU, --memory {} beside it",
+            "minimum: --memory {} without the GPU, --memory {} with it",
             least(of_cpu),
             least(*least_bytes)
         ),
@@ -57,7 +57,7 @@ fn limited_context(report: &Report<'_>) -> Option<String> {
     let spec = &report.plan.subject.blueprint.spec;
     let ContextLimit::Indexer { stated } = spec.context_limit else { return None };
     Some(format!(
-        "the context has {} tokens at most{}; the model was made for {}",
+        "the context is limited to {} tokens{}; the model was made for {}",
         grouped(spec.context_max as u64),
         spec.context_limit.reason(),
         grouped(stated as u64)

@@ -178,7 +178,7 @@ pub(crate) fn named(name: &str) -> Result<&'static KnownCard, String> {
         let near: Vec<&str> = CARDS.iter().filter(has_all).map(|card| card.name).collect();
         let all: Vec<&str> = CARDS.iter().map(|card| card.name).collect();
         let (what, names) = match near.is_empty() || told.is_empty() {
-            true => ("known are", all),
+            true => ("known cards:", all),
             false => ("there is", near),
         };
         format!(
@@ -237,7 +237,7 @@ mod tests {
         let error = |name| named(name).unwrap_err();
         assert!(error("4060").ends_with("describe another one"), "{}", error("4060"));
         assert!(error("4060").contains("there is RTX 4060 Ti 16G."), "{}", error("4060"));
-        assert!(error("Voodoo 2").contains("known are RTX 3060 12G, "), "{}", error("Voodoo 2"));
+        assert!(error("Voodoo 2").contains("known cards: RTX 3060 12G, "), "{}", error("Voodoo 2"));
         // A different size is a different card.
         for name in ["", " ", "rtx", "RTX 3060 8G", "\u{660}", "1\n2"] {
             error(name);

@@ -111,7 +111,7 @@ impl Row {
         let begun = format!("{name:<24}{:<6} {weights:>7}", self.stored);
         match &self.expected {
             Expected::TooLarge { least_bytes, of } => {
-                format!("{begun}   needs {} of {of} at least", ByteCount(*least_bytes).rounded())
+                format!("{begun}   needs at least {} of {of}", ByteCount(*least_bytes).rounded())
             }
             Expected::Runs { share, answer, prompt, bound, .. } => {
                 let share = format!("{:.0} %", 100.0 * share);

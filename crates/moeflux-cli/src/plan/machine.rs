@@ -223,7 +223,7 @@ impl PlanMachine {
         let Some(bytes) = self.memory_bytes() else {
             return "unknown: this system does not report it; give --ram SIZE".to_owned();
         };
-        let left = if self.leaves_a_part() { "; 1/16 is left to others" } else { "" };
+        let left = if self.leaves_a_part() { "; 1/16 is left for other programs" } else { "" };
         let (rounded, source) = (ByteCount(bytes).rounded(), self.budget_source);
         format!("{rounded} ({}), {source}{left}", binary(bytes))
     }
@@ -261,7 +261,7 @@ fn doubts(told: &Told, measured: &Measured, drive_key: Option<&str>) -> Vec<Stri
     });
     doubts.extend(slowest.filter(|times| *times > DOUBTFUL_SHARE).map(|times| {
         format!(
-            "what was measured of the CPU is {times:.0} times less than usual for its cores; if \
+            "the measured CPU rate is {times:.0} times lower than usual for its cores; if \
              the machine was busy then, `moeflux doctor` measures again, and `moeflux doctor \
              --forget` removes the figures"
         )
@@ -396,8 +396,8 @@ fn card_computer(told: &Told, room_bytes: u64, here: Option<Card>) -> Computer {
         (None, Some(known)) => (SHARE_OF_CARD * known.memory_bytes_per_s(), known.text()),
         (None, None) => (
             SHARE_OF_CARD * usual_bytes_per_s(room_bytes),
-            "as usual cards of this size: --gpu NAME or --gpu-gbps says more, `moeflux doctor` \
-             measures one"
+            "as for usual cards of this size: --gpu NAME or --gpu-gbps is more precise, \
+             `moeflux doctor` measures one"
                 .to_owned(),
         ),
     };

@@ -52,7 +52,7 @@ fn several_machines_hold_and_read_a_part_each_and_exchange_values() {
     // 2,048 rows, 128 of which share scales.
     let v3 =
         PlanArgs { path: Some("DeepSeek-V3".into()), bits: None, group: None, ..ranks(17, "1g") };
-    assert!(refusal(&v3).contains("cannot be divided over 17 machines"), "{}", refusal(&v3));
+    assert!(refusal(&v3).contains("cannot be divided among 17 machines"), "{}", refusal(&v3));
 }
 
 #[test]

@@ -45,40 +45,40 @@ pub(crate) const CONTEXT_DEFAULT: usize = 4096;
 /// What `moeflux plan` is told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlanArgs {
-    /// One of the models that are known by name, or a part of its name, a config.json, the folder
-    /// or GGUF file of a model, or OWNER/NAME of one that `moeflux pull` downloaded [default: all
-    /// known models, a line each]
+    /// Name of a known model, or part of it; a config.json; the folder or GGUF file of a model; or
+    /// OWNER/NAME of one that `moeflux pull` downloaded [default: all known models, one per line]
     #[arg(value_name = "NAME|CONFIG.json|DIR|FILE.gguf|OWNER/NAME[:QUANT]")]
     pub(crate) path: Option<PathBuf>,
-    /// Bits per weight, of what has no weights here: 2, 3, 4, 5, 6 or 8 [default: as the config
-    /// says]
+    /// Bits per weight, for a model without weights here: 2, 3, 4, 5, 6 or 8 [default: as in the
+    /// config]
     #[arg(long, value_parser = parse_bits)]
     pub(crate) bits: Option<u8>,
-    /// Weights per scale, of what has no weights here: 32, 64 or 128 [default: as the config says]
+    /// Weights per scale, for a model without weights here: 32, 64 or 128 [default: as in the
+    /// config]
     #[arg(long, value_parser = parse_group)]
     pub(crate) group: Option<u8>,
-    /// Memory of another machine, for example 64G; a sixteenth of it is left to others [default:
-    /// the memory that is available on this machine now]
+    /// Memory of another machine, for example 64G; a sixteenth of it is left for other programs
+    /// [default: the memory that is available on this machine now]
     #[arg(long, value_name = "SIZE", value_parser = ranges::memory)]
     pub(crate) ram: Option<u64>,
     /// Memory that the whole process may use, as in the commands that run a model
     #[arg(long, value_name = "SIZE", value_parser = ranges::memory, conflicts_with = "ram")]
     pub(crate) memory: Option<u64>,
-    /// A GPU by its name, for example "RTX 3090": its memory, the rate of that memory and its link
-    /// to the host are those that its vendor states. Any other name lists those that are known
+    /// GPU to plan for, for example "RTX 3090": its memory, memory rate and link to the host are
+    /// the vendor's figures. An unknown name lists the known ones
     #[arg(long, value_name = "NAME", value_parser = cards::named)]
     pub(crate) gpu: Option<&'static KnownCard>,
-    /// Memory of a GPU that a model may use; it computes, and reads experts without room there from
-    /// memory. 0: no GPU [default: the GPU that `moeflux doctor` measured, for a model that fits
-    /// there]
+    /// GPU memory that a model may use; the GPU computes, and reads experts that do not fit there
+    /// from the host's memory. 0: no GPU [default: the GPU that `moeflux doctor` measured, if the
+    /// model fits there]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) gpu_memory: Option<u64>,
-    /// What answers read of a GPU's memory, in 10^9 bytes per second [default: measured by
-    /// `moeflux doctor`, or six tenths of what the vendor of --gpu states, or of what usual cards
-    /// with as much memory have]
+    /// Rate at which answers read GPU memory, in 10^9 bytes per second [default: measured by
+    /// `moeflux doctor`, or six tenths of the vendor's figure for --gpu, or of the usual figure for
+    /// cards with as much memory]
     #[arg(long, value_name = "X", value_parser = ranges::gbps)]
     pub(crate) gpu_gbps: Option<f64>,
-    /// Cores of another machine, of the same kind as this one's
+    /// Number of cores of another machine, of the same kind as this one's
     #[arg(long, value_name = "N", value_parser = ranges::threads)]
     pub(crate) cores: Option<NonZeroUsize>,
     /// Operations per second of all cores together, in 10^9, when they read a prompt [default:
@@ -93,11 +93,11 @@ pub(crate) struct PlanArgs {
     /// measured, or 60]
     #[arg(long, value_name = "X", value_parser = ranges::gbps)]
     pub(crate) mem_gbps: Option<f64>,
-    /// Routing trace of this model, written by --trace of a command that runs it: tells how often
+    /// Routing trace of this model, written with --trace by a command that runs it: shows how often
     /// experts are found in memory
     #[arg(long, value_name = "FILE", requires = "path")]
     pub(crate) trace: Option<PathBuf>,
-    /// Machines like this one that run the model together under an MPI launcher
+    /// Number of machines like this one that run the model together under an MPI launcher
     #[arg(
         long,
         value_name = "N",
@@ -105,8 +105,8 @@ pub(crate) struct PlanArgs {
         conflicts_with_all = ["gpu_memory", "gpu"]
     )]
     pub(crate) ranks: Option<NonZeroUsize>,
-    /// What connects them: 1g, 10g, 25g-rdma, tb5, or microseconds of a message and 10^9 bytes per
-    /// second, as 50,1.1 [default: 10g]
+    /// Network between them: 1g, 10g, 25g-rdma, tb5, or the time of a message in microseconds and
+    /// 10^9 bytes per second, such as 50,1.1 [default: 10g]
     #[arg(long, value_name = "NETWORK", value_parser = Network::parse, requires = "ranks")]
     pub(crate) network: Option<Network>,
     /// Tokens per session [default: 4096, or the model's limit if that is lower]
@@ -206,7 +206,7 @@ fn all_known(args: &PlanArgs) -> Outcome<String> {
     lines.push(String::new());
     let note = "tokens per second, from low to high: answers at the beginning of a session, and a \
                 prompt of 512 tokens; weights that do not fit are read from the drive. `moeflux \
-                plan NAME` says more; --ram, --gpu and others (`moeflux help plan`) describe \
+                plan NAME` shows details; --ram, --gpu and others (`moeflux help plan`) describe \
                 another machine";
     lines.extend(point(note));
     lines.extend(machine.doubts.iter().flat_map(|it| point(&format!("warning: {it}"))));
@@ -235,7 +235,8 @@ pub(crate) fn expectation(config: Vec<u8>, drive_key: Option<&str>) -> Option<St
     };
     let drive = format!("{:.2} GB/s", machine.drive.value / 1e9);
     Some(format!(
-        "{packed}{speed}, with {memory} of memory and a drive of {drive}; `moeflux plan` says more"
+        "{packed}{speed}, with {memory} of memory and a drive of {drive}; `moeflux plan` shows \
+         details"
     ))
 }
 

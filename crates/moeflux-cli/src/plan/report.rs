@@ -168,15 +168,15 @@ impl<'a> Plan<'a> {
     fn without_gpu(&self, gives: &Gives) -> Option<String> {
         let card = self.machine.card.as_ref().filter(|_| gives.card.is_none())?;
         if self.subject.weights_bytes < crate::device::SMALL_BYTES {
-            return Some("the model is too small for a GPU to be taken by itself".to_owned());
+            return Some("the model is too small to use a GPU by default".to_owned());
         }
         let problem = crate::device::check_kinds(&self.subject.blueprint).err();
         Some(problem.map_or_else(
             || {
                 let room = ByteCount(card.gives.room_bytes).rounded();
                 format!(
-                    "the model does not fit on it ({room}); `moeflux plan --gpu-memory SIZE` tells \
-                     what it gives for a part, --backend gpu of other commands uses it"
+                    "the model does not fit on it ({room}); `moeflux plan --gpu-memory SIZE` plans \
+                     its use for part of the model, and --backend gpu of other commands uses it"
                 )
             },
             |problem| problem.to_string(),
@@ -208,8 +208,8 @@ impl<'a> Plan<'a> {
             (None, _) => "there is less".to_owned(),
         };
         Error::Input(format!(
-            "{} needs at least {needed}, that is {}; {there}: more memory (--ram, --memory), a \
-             shorter context (--context) or {bits} is the way out",
+            "{} needs at least {needed}: {}; {there}; use more memory (--ram, --memory), a shorter \
+             context (--context) or {bits}",
             self.subject.name,
             parts.join(", ")
         ))

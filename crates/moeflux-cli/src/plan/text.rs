@@ -30,8 +30,8 @@ const RANGE_WIDTH: usize = 15;
 const ENDS_OF_RATES: &str = "Low: rates below those above. High: rates above them.";
 
 /// Explains both ends if some experts are on a GPU and others in memory.
-const ENDS_OF_PLACES: &str = "Low: rates below those above, experts used alike. High: rates above \
-                              them, routing as skewed as the demo model's.";
+const ENDS_OF_PLACES: &str = "Low: rates below those above, experts used equally. High: rates \
+                              above them, routing as skewed as the demo model's.";
 
 /// Explains both ends if experts are read from the drive.
 const ENDS: &str = "Low: rates below those above, little overlap of reading and computing, routing \
@@ -63,7 +63,7 @@ fn title(report: &Report<'_>) -> String {
         format!("\nover {} machines, each with some rows of every expert", job.n_ranks)
     });
     match subject.stored() {
-        Some(stored) => format!("{} as it would be in {stored}: {bytes}{over}", subject.name),
+        Some(stored) => format!("{} stored in {stored}: {bytes}{over}", subject.name),
         None => format!("{}: {bytes}{over}", subject.name),
     }
 }
@@ -90,10 +90,10 @@ fn memory(report: &Report<'_>) -> Vec<String> {
     }
     lines.push(SIZES.size("all of it", report.all_bytes));
     match report.least_bytes_of_cpu {
-        None => lines.push(SIZES.size("the least that works", report.least_bytes)),
+        None => lines.push(SIZES.size("minimum", report.least_bytes)),
         Some(of_cpu) => {
-            lines.push(SIZES.size("the least without the GPU", of_cpu));
-            lines.push(SIZES.size("the least beside this GPU", report.least_bytes));
+            lines.push(SIZES.size("minimum without the GPU", of_cpu));
+            lines.push(SIZES.size("minimum with this GPU", report.least_bytes));
         }
     }
     lines

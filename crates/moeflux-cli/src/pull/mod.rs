@@ -36,8 +36,8 @@ const N_LISTED_MAX: usize = 12;
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PullArgs {
-    /// A repository of the Hugging Face hub, or a link of its pages; of one with GGUF files the
-    /// kind that is wanted, such as Q4_K_M; and a branch, a tag or a commit [default: main]
+    /// A repository of the Hugging Face hub, or a link to one of its pages; for one with GGUF
+    /// files, the kind to download, such as Q4_K_M; and a branch, tag or commit [default: main]
     #[arg(value_name = "OWNER/NAME[:QUANT][@REVISION]", value_parser = wanted)]
     wanted: Wanted,
     /// Download the files that match, for example '*Q4_K_M*.gguf', instead of those that moeflux
@@ -45,14 +45,14 @@ pub(crate) struct PullArgs {
     /// stands for any text, ? for a character. May be given several times
     #[arg(long = "file", value_name = "GLOB", value_parser = glob)]
     files: Vec<Glob>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short = 'y')]
     yes: bool,
-    /// Say what would be downloaded, and download nothing
+    /// Show what would be downloaded, but download nothing
     #[arg(long)]
     dry_run: bool,
-    /// Hash all files that are here, also those that moeflux wrote or hashed before and that have
-    /// not changed since
+    /// Hash all files that are here, including those that moeflux wrote or hashed before and that
+    /// have not changed since
     #[arg(long)]
     check: bool,
     /// Number of connections, 1 to 64
@@ -122,7 +122,7 @@ pub(crate) fn run(args: &PullArgs) -> Outcome<String> {
     drop(shown);
     match pulled {
         Err(moeflux_hub::Error::Cancelled) => Err(Failure::Interrupted(format!(
-            "cancelled; what arrived is kept, and `moeflux pull {}` continues",
+            "cancelled; what arrived is kept, and `moeflux pull {}` resumes",
             args.wanted
         ))),
         other => {
@@ -130,8 +130,8 @@ pub(crate) fn run(args: &PullArgs) -> Outcome<String> {
             let is_wished = hub.settings().has_no_links;
             if pulled.fetched_bytes > 0 && !is_wished && !has_links(&remote, &pulled.dir) {
                 print::aside(
-                    "note: no links can be made in this folder: each revision has files of its \
-                     own, and what two of them share is stored twice",
+                    "note: links cannot be created in this folder: each revision has its own \
+                     files, and those that two of them share are stored twice",
                 );
             }
             Ok(summary(&remote, &pulled, offer.runs()))

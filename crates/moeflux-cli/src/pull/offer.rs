@@ -95,10 +95,9 @@ impl Offer {
 fn damaged(paths: &[String]) -> Option<String> {
     let first = OneLine::name(paths.first()?);
     Some(match paths.len() - 1 {
-        0 => format!("{first}: does not have the hash that the hub lists, and is fetched again"),
+        0 => format!("{first}: does not match the hub's hash and will be fetched again"),
         n_more => format!(
-            "{first} and {n_more} more: do not have the hashes that the hub lists, and are fetched \
-             again"
+            "{first} and {n_more} more: do not match the hub's hashes and will be fetched again"
         ),
     })
 }

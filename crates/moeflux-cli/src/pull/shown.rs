@@ -44,7 +44,7 @@ impl Shown {
         let Progress { total_bytes, done_bytes, is_waiting, .. } = progress;
         if is_waiting && !self.said_waiting {
             self.said_waiting = true;
-            print::aside("another process downloads some of these files: waiting for it");
+            print::aside("another process is downloading some of these files: waiting for it");
         }
         if std::io::stderr().is_terminal() {
             let new = || Bar::bytes_from(self.doing, total_bytes, done_bytes);

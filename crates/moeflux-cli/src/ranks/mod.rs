@@ -53,7 +53,7 @@ pub(crate) fn join(args: &RankArgs) -> Outcome<Option<RankGroup>> {
         (Some(1), _) | (None, None) => return no_shares(args),
         (Some(n), None) => {
             return Err(Failure::Usage(format!(
-                "--ranks {n}: no MPI launcher started this process: begin with `mpirun -n {n}`"
+                "--ranks {n}: no MPI launcher started this process: start it with `mpirun -n {n}`"
             )));
         }
         (Some(n), Some(found)) if found.n_ranks != n => {
@@ -104,7 +104,7 @@ fn found() -> Option<Launcher> {
 fn no_shares(args: &RankArgs) -> Outcome<Option<RankGroup>> {
     match args.shares.is_empty() {
         true => Ok(None),
-        false => Err(Failure::Usage("--shares are for several ranks".to_owned())),
+        false => Err(Failure::Usage("--shares needs several ranks".to_owned())),
     }
 }
 
@@ -131,7 +131,7 @@ fn end_unless(has_begun: Receiver<()>, (rank, time): (usize, Duration)) {
         if has_begun.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
             let seconds = time.as_secs();
             print::aside(&format!(
-                "error: rank {rank}: MPI has not begun for {seconds} s: a rank is missing"
+                "error: rank {rank}: MPI did not start within {seconds} s: a rank is missing"
             ));
             end_process();
         }

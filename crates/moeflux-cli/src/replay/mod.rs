@@ -25,7 +25,8 @@ pub(crate) struct ReplayArgs {
     /// Routing trace that --trace wrote
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Numbers of experts that fit into memory, separated by commas [default: 1/16 of all to all]
+    /// Numbers of experts that fit into memory, separated by commas [default: from 1/16 of all
+    /// experts to all]
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = n_slots)]
     slots: Vec<usize>,
     /// Write a chart of the hit rates over memory to this file
@@ -44,7 +45,7 @@ pub(crate) struct ReplayArgs {
 pub(crate) fn run(args: &ReplayArgs) -> Outcome<String> {
     let trace = Trace::open(&args.file)?;
     if trace.n_blocks() == 0 {
-        let problem = "has no steps: record it while text is read or written";
+        let problem = "has no steps: record it while a model runs";
         return Err(Error::malformed(&args.file, problem).into());
     }
     let report = Report::new(&args.file, &trace, &budgets(args, &trace));

@@ -13,7 +13,7 @@ use crate::print;
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people
+    /// Readable text
     Text,
     /// One object per line
     Json,

@@ -49,43 +49,43 @@ const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What `moeflux serve` is told.
 #[derive(Debug, Args)]
-#[command(after_help = "Every option can also be given as an environment variable: \
-    --api-key-file as MOEFLUX_API_KEY_FILE. What is typed wins.")]
+#[command(after_help = "Every option can also be set by an environment variable, such as \
+    MOEFLUX_API_KEY_FILE for --api-key-file. The command line takes precedence.")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// Address to listen on. Others than this machine's own need --api-key-file
+    /// Address to listen on; any but a loopback address needs --api-key-file
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,
-    /// Port to listen on; 0 takes one that is free
+    /// Port to listen on; 0 picks a free one
     #[arg(long, value_name = "N", value_parser = ranges::port, default_value = "8080")]
     port: u16,
     /// Also listen on a Unix socket, which only this user can open
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
-    /// File with the keys that clients may use, one per line [default: no key is asked for]
+    /// File with the keys that clients may use, one per line [default: no key is required]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Name of this machine that clients may use in addresses, beside its own; may be given several
-    /// times
+    /// Name of this machine that clients may use in addresses, in addition to its own; may be given
+    /// several times
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     allowed_host: Vec<String>,
     /// Web page origin that may use the server from a browser, for example http://localhost:3000,
     /// or * for all; may be given several times
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', value_parser = ranges::origin)]
     allowed_origin: Vec<String>,
-    /// Prompts and answers that are computed at the same time
+    /// Number of prompts and answers that are computed at the same time
     #[arg(long, value_name = "N", value_parser = ranges::sessions, default_value = "4")]
     sessions: NonZeroUsize,
     /// Memory for conversations that wait for their next turn, within --memory [default: what
-    /// running answers leave, unless experts save more time in it]
+    /// running answers leave free, unless experts make better use of it]
     #[arg(long, value_name = "SIZE", value_parser = ranges::kept_bytes)]
     keep_memory: Option<u64>,
-    /// Conversations that are kept for their next turn; 0 keeps none
+    /// Number of conversations that are kept for their next turn; 0 keeps none
     #[arg(long, value_name = "N", value_parser = ranges::queue, default_value = "64")]
     keep_sessions: usize,
-    /// Requests that may wait beyond those; more get status 429
+    /// Number of requests that may wait for a free session; any more get status 429
     #[arg(long, value_name = "N", value_parser = ranges::queue, default_value = "64")]
     queue: usize,
     /// Maximum number of tokens of a prompt and its answer together [default: 65536, or the model's
@@ -99,24 +99,24 @@ pub(crate) struct ServeArgs {
     /// Refuse requests that name another model
     #[arg(long)]
     strict_model: bool,
-    /// Read answers in a history as the client tells them, and not as they were sampled
+    /// Read earlier answers as the client sends them, not as they were sampled
     #[arg(long)]
     no_replay: bool,
-    /// Let clients with different keys go on from each other's prompts: faster where many ask with
-    /// the same instructions, but a client can learn what others asked
+    /// Let clients with different keys share cached prompts and answers: faster if many send the
+    /// same instructions, but a client can learn what others asked
     #[arg(long)]
     cache_shared: bool,
-    /// Give the model's memory back after so long without a request (90s, 10m, 2h); the next
-    /// request loads it again
+    /// Free the model's memory after this time without a request (90s, 10m, 2h); the next request
+    /// loads the model again
     #[arg(long, value_name = "TIME", value_parser = ranges::time)]
     unload_after: Option<Duration>,
-    /// How long running answers may go on after Ctrl-C or SIGTERM
+    /// How long running answers may continue after Ctrl-C or SIGTERM
     #[arg(long, value_name = "TIME", value_parser = ranges::time, default_value = "30s")]
     drain: Duration,
-    /// Log lines on stderr
+    /// Format of the log lines on stderr
     #[arg(long, value_enum, default_value = "text")]
     log: LogFormat,
-    /// Also log what is asked
+    /// Also log prompts
     #[arg(long)]
     log_prompts: bool,
 }
@@ -193,7 +193,7 @@ fn config(args: &ServeArgs, account_bytes: usize) -> Outcome<Config> {
     let addresses: Vec<SocketAddr> = addresses.collect();
     if let Some(open) = addresses.iter().find(|it| !it.ip().is_loopback() && keys.is_empty()) {
         let problem = format!(
-            "others can reach {open}, so that clients need a key: give a file with --api-key-file"
+            "others can reach {open}, so clients need a key: give a file with --api-key-file"
         );
         return Err(Error::Input(problem).into());
     }
@@ -266,7 +266,7 @@ fn said(args: &ServeArgs, name: &str, (addresses, context): (&[SocketAddr], usiz
     let mut places: Vec<String> = addresses.iter().map(|it| format!("http://{it}")).collect();
     places.extend(args.unix.iter().map(|path| format!("unix:{}", path.display())));
     format!(
-        "serving {name} at {} ({} sessions of up to {context} tokens); Ctrl-C ends it",
+        "serving {name} at {} ({} sessions of up to {context} tokens); press Ctrl-C to stop",
         places.join(" and "),
         args.sessions
     )

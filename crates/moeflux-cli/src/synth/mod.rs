@@ -53,12 +53,12 @@ pub(crate) struct SynthArgs {
     #[arg(long, default_value_t = GROUP_DEFAULT, value_parser = parse_group)]
     pub(crate) group: u8,
     /// Write a GGUF file instead, with matrices of this type: Q4_K_M (a mix), Q8_0, Q4_K, MXFP4 or
-    /// another one that runs
+    /// another type that moeflux runs
     #[arg(long, value_name = "TYPE", value_parser = parse_types)]
     #[arg(conflicts_with_all = ["bits", "group"])]
     pub(crate) gguf: Option<GgufTypes>,
     /// Write routed experts in a format that models are published in, and all else in bf16: mxfp4,
-    /// int4, int8, or affine with 4 bits as MLX has it
+    /// int4, int8, or affine with 4 bits as in MLX
     #[arg(long, value_name = "FORMAT", value_parser = parse_experts)]
     #[arg(conflicts_with_all = ["bits", "gguf"])]
     pub(crate) experts: Option<ExpertFormat>,

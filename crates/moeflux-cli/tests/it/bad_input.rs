@@ -84,7 +84,7 @@ fn a_gguf_file_that_is_no_model() {
         ("key.gguf", "key `qwen3moe.block_count` is missing"),
         ("own.gguf", "`qwen3moe.logit_scale_of_all`: this key is not known"),
         ("tensor.gguf", "`blk.1.attn_q.weight`: is missing: the file is incomplete"),
-        ("mmproj.gguf", "reads pictures (mmproj), not the model"),
+        ("mmproj.gguf", "vision encoder of a model (mmproj), not the model"),
         ("x-00002-of-00002.gguf", "the first is `x-00001-of-00002.gguf`: fetch it"),
     ] {
         let path = dir.file(name);
@@ -102,7 +102,7 @@ fn a_pack_that_is_not_finished() {
     let dir = ModelDir::of_case(CASE);
     std::fs::remove_file(dir.file("config.json")).unwrap();
     std::fs::write(dir.file("moeflux-pack.journal"), "{}").unwrap();
-    check(&dir, &["holds a pack that is not finished", "moeflux pack"]);
+    check(&dir, &["contains an unfinished pack", "moeflux pack"]);
 }
 
 #[test]
@@ -112,7 +112,14 @@ fn a_file_of_something_else_beside_the_model() {
     let header = br#"{"lora_A.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
     let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 4]].concat();
     std::fs::write(dir.file("adapter_model.safetensors"), bytes).unwrap();
-    check(&dir, &["lora_A.weight", "in `adapter_model.safetensors`", "move the file away"]);
+    check(
+        &dir,
+        &[
+            "lora_A.weight",
+            "in `adapter_model.safetensors`",
+            "remove the file if it does not belong",
+        ],
+    );
 }
 
 #[test]

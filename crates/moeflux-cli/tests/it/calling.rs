@@ -148,7 +148,8 @@ fn an_answer_follows_its_schema() {
     check(thought.rsplit("</think>").next().unwrap());
     assert!(thought.starts_with("<think>\n"), "{thought}");
     let output = run(&args(&dir, &[question, "--schema", "@schema", "--temp", "0", "-n", "9"]));
-    let said = "note: the answer was cut, perhaps in the middle of JSON; -n allows more tokens\n";
+    let said = "note: the answer was cut off, perhaps in the middle of JSON; \
+                -n allows more tokens\n";
     assert_eq!(String::from_utf8(output.stderr).unwrap(), said);
     // Beside tools the answer is a call or the form.
     let both = ["--schema", "@schema", "--tools", "@tools"];
@@ -224,7 +225,7 @@ fn a_call_that_was_cut_is_named_and_not_printed() {
     let more = [&more[..], &["--temp", "0", "-n", &n_tokens]].concat();
     let output = run(&args(&dir, &more));
     let stderr = String::from_utf8(output.stderr).unwrap();
-    let said = "note: a call of `get_weather` was cut and is not printed; -n allows more tokens\n";
+    let said = "note: an incomplete call of `get_weather` was not printed; -n allows more tokens\n";
     assert_eq!((output.status.code(), stderr.as_str()), (Some(0), said));
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "\n");
     let output = run(&args(&dir, &[&more[..], &["--json"]].concat()));
@@ -277,18 +278,18 @@ fn files_that_are_no_tools_or_no_schema_are_refused_by_name() {
         }
     }
     let tools = |name, words| refused(&dir, &["--tools", name, "--model", "/nonexistent"], words);
-    tools("@number", &["number", "has no list of tools"]);
-    tools("@object", &["object", "has no list of tools"]);
+    tools("@number", &["number", "is neither a list of tools"]);
+    tools("@object", &["object", "is neither a list of tools"]);
     tools("@numbers", &["numbers", "`tools[0]`: expected an object, got 5"]);
     tools("@nameless", &["nameless", "`tools[0].function.name`: is missing"]);
     tools("@web", &["web", "`tools[0].type`: `web_search` is not supported"]);
     tools("@deep", &[]);
-    refused(&dir, &["--messages", "@number"], &["number", "has no list of messages"]);
-    refused(&dir, &["--messages", "@chooses"], &["chooses", "`other` is none of the `tools`"]);
+    refused(&dir, &["--messages", "@number"], &["number", "is neither a list of messages"]);
+    refused(&dir, &["--messages", "@chooses"], &["chooses", "`other` is not one of the `tools`"]);
     for name in ["@number", "@list"] {
         refused(&dir, &["--schema", name, "--model", "/nonexistent"], &["expected an object"]);
     }
-    refused(&dir, &["--schema", "@wrapped"], &["wrapped", "has its schema in `schema`"]);
+    refused(&dir, &["--schema", "@wrapped"], &["wrapped", "wraps the schema in `schema`"]);
     refused(&dir, &["--schema", "@not"], &["`not` at /properties/a/not cannot be enforced"]);
     refused(&dir, &["--schema", "@type"], &["type", "`type` at /type cannot be enforced"]);
     let words = ["asks", "`response_format.json_schema.schema`", "`uniqueItems`"];
@@ -307,7 +308,7 @@ fn options_that_contradict_each_other_are_wrong_use() {
         (
             &["generate", "x", "--chat"],
             &["--tools", "@tools", "--tool-choice", "other"],
-            "--tool-choice: `other` is none of the `tools`",
+            "--tool-choice: `other` is not one of the `tools`",
         ),
         (
             &["generate", "x", "--chat"],
@@ -339,6 +340,6 @@ fn what_has_no_effect_in_a_tool_is_told() {
     let output = run(&args(&dir, &["x", "--tools", "@anthropic", "-n", "1"]));
     let stderr = String::from_utf8(output.stderr).unwrap();
     let said = stderr.lines().next().unwrap();
-    assert!(said.starts_with("note: ") && said.contains("anthropic: without effect: "), "{said}");
+    assert!(said.starts_with("note: ") && said.contains("anthropic: no effect here: "), "{said}");
     assert!(said.ends_with(": tools[].function.input_schema"), "{said}");
 }

@@ -62,8 +62,8 @@ fn a_second_turn_reads_only_what_is_new() {
     let printed = answers(&[], &format!("{QUESTION}\n/stats\nWhy?\n/stats\n"));
     let (first, second) = printed.split_once("context").unwrap();
     let n_first = number(first, " tokens, ");
-    assert_eq!(number(first, " of them kept from before"), 0, "{printed}");
-    let n_kept = number(second, " of them kept from before");
+    assert_eq!(number(first, " of them cached"), 0, "{printed}");
+    let n_kept = number(second, " of them cached");
     // All of the first prompt but its last token, where a state is kept. The answer began with an
     // empty thought, which the template does not write into a history.
     assert!((n_first - 1..=n_first).contains(&n_kept), "{printed}");

@@ -43,7 +43,10 @@ fn spellings_of_other_programs_and_wrong_numbers_are_told_ours() {
     // Its repository was not looked up.
     assert!(!stdout_of(&["plan", "hy3", "--ram", "512G"]).contains("moeflux pull"));
     let dir = ModelDir::of_case("gguf-qwen35moe");
-    check_fails(&["eval", "--file", dir.path().to_str().unwrap()], &["is a model: --model"]);
+    check_fails(
+        &["eval", "--file", dir.path().to_str().unwrap()],
+        &["is a model: pass it with --model"],
+    );
 }
 
 #[test]
@@ -57,7 +60,7 @@ fn a_gguf_file_is_taken_as_a_folder_is() {
         std::fs::read(out).unwrap()
     };
     assert!(logits(file, "a.npy") == logits(folder, "b.npy"));
-    for (command, words) in [("inspect", "qwen35moe"), ("plan", "the least that works")] {
+    for (command, words) in [("inspect", "qwen35moe"), ("plan", "minimum: --memory ")] {
         let page = stdout_of(&[command, file]);
         assert!(page.contains(words), "{page}");
     }

@@ -126,7 +126,7 @@ fn reports_of_a_file_name_its_types_and_what_gpus_cannot_compute() {
     assert_eq!(first_lines("mixtral-bf16"), "not quantised");
     assert_eq!(first_lines("gpt_oss-mxfp4"), "MXFP4, 17 matrices otherwise");
     let file = golden("gguf-qwen3moe-k/model.gguf");
-    let words = ["are computed on the CPU only, not on a GPU"];
+    let words = ["weights are supported only on the CPU"];
     check_fails(&["plan", text(&file), "--ram", "64G", "--gpu", "RTX 3090"], &words);
     check_fails(&["bench", "--model", text(&file), "--backend", "gpu"], &words);
     let file = golden("gguf-qwen3moe-gpu/model.gguf");

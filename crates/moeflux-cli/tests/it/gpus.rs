@@ -46,7 +46,7 @@ fn what_is_not_there_is_one_line_and_auto_goes_on() {
         file.to_str().unwrap(),
     ];
     let wrong = ["--backend", "gpu", "--gpu", "no such GPU"];
-    check_fails(&[&args[..], &wrong].concat(), &["no such GPU", "not found; there is 0: "]);
+    check_fails(&[&args[..], &wrong].concat(), &["no such GPU", "not found; available: 0: "]);
     let output = moeflux(&[&args[..], &["--backend", "auto"]].concat());
     assert!(output.status.success());
     // A machine with a card says nothing.
@@ -100,13 +100,13 @@ fn options_of_a_gpu_mean_a_gpu() {
     assert_eq!(computed_on(&[&short[..], &["--gpu", "0", "--backend", "auto"]].concat()), "gpu");
     assert_eq!(computed_on(&short), "cpu", "a small model");
     let wrong = [&args[..], &["--gpu", "no such GPU"]].concat();
-    check_fails(&wrong, &["no such GPU", "not found; there is 0: "]);
+    check_fails(&wrong, &["no such GPU", "not found; available: 0: "]);
     for option in [["--gpu", "0"], ["--gpu-memory", "1G"]] {
         let args = [&args[..], &["--backend", "cpu"], &option].concat();
         let output = moeflux(&args);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{stderr}");
-        let expected = format!("{} means a GPU, and --backend cpu uses none", option[0]);
+        let expected = format!("{} selects a GPU, but --backend cpu uses none", option[0]);
         assert!(stderr.contains(&expected), "{stderr}");
     }
 }

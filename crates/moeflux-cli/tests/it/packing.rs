@@ -156,7 +156,7 @@ fn wrong_folders_are_refused_in_one_line() {
     let case = golden("qwen3_moe-f32");
     check_fails(&["pack", text(&dir.file("none")), text(&dir.file("out"))], &["none"]);
     check_fails(&["verify", text(&dir.file("none"))], &["none"]);
-    check_fails(&["pack", text(&case), text(&case)], &["a folder of its own"]);
+    check_fails(&["pack", text(&case), text(&case)], &["a pack needs its own folder"]);
     let quantised = golden("mlx-qwen3_moe-q4-g32-bf16");
     let out = dir.file("out");
     let args = ["pack", text(&quantised), text(&out), "--bits", "3"];

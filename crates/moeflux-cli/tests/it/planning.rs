@@ -39,14 +39,14 @@ fn a_plan_of_a_config_says_what_it_needs_and_what_it_assumed() {
     let plan = ["plan", &config, "--bits", "4", "--group", "64", "--memory", "64G"];
     let page = stdout_in(&cache, &plan);
     for words in [
-        "qwen3_5_moe as it would be in 4 bits: ",
+        "qwen3_5_moe stored in 4 bits: ",
         "weights that every token uses         5,584,514,944     5.58 GB     5.20 GiB",
         "600 of them for a token             4,246,732,800     4.25 GB     3.96 GiB",
         "memory    68.72 GB (64.00 GiB), from --memory",
         "drive     reads 3.00 GB/s, assumed: `moeflux doctor` measures it",
         "answer, at the beginning",
         "Low: ",
-        "the least that works: --memory ",
+        "minimum: --memory ",
     ] {
         assert!(page.contains(words), "`{words}` is not in\n{page}");
     }
@@ -83,10 +83,10 @@ fn models_known_by_name_are_listed_and_described() {
     }
     check_fails(
         &["plan", "qwen3"],
-        &["means several models", "Qwen3-30B-A3B, Qwen3-Coder-30B-A3B, "],
+        &["is ambiguous; use one of ", "Qwen3-30B-A3B, Qwen3-Coder-30B-A3B, "],
     );
     check_fails(&["plan", "Qwen3.8-Flash-Next"], &["does not run Qwen3.8-Flash-Next yet"]);
-    check_fails(&["plan", "Qwen9"], &["none of the models known by name: gpt-oss-20b"]);
+    check_fails(&["plan", "Qwen9"], &["known models: gpt-oss-20b"]);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn wrong_uses_of_plan_and_doctor_are_explained() {
         (&["plan", &config, "--context", "262145"], "give 1 to 262144"),
         (&["plan", &config, "--ram", "lots"], "is not a size"),
         (&["plan", "--ram", "0"], "0 bytes are too few for any model"),
-        (&["plan", "--memory", "64"], "for gigabytes, 64G"),
+        (&["plan", "--memory", "64"], "for gigabytes, write 64G"),
         (&["plan", &config, "--bits", "7"], "choose one of"),
         (&["plan", case, "--bits", "4"], "leave them out"),
         (&["plan", "--trace", "x"], "required"),
@@ -311,10 +311,10 @@ fn figures_of_a_busy_machine_are_shown_and_not_kept() {
     };
     let burners = Burners::start();
     let page = unbroken(&stdout_in(&cache, &doctor(&dir, &[])));
-    assert!(page.contains("too low, so `moeflux plan` does not count with them"), "{page}");
+    assert!(page.contains("too low, so `moeflux plan` does not use them"), "{page}");
     assert!(!file.exists() && source().starts_with("assumed"), "{}", source());
     let kept = unbroken(&stdout_in(&cache, &doctor(&dir, &["--even-if-busy"])));
-    assert!(kept.contains("counts with them, as --even-if-busy asks"), "{kept}");
+    assert!(kept.contains("uses them, as --even-if-busy requests"), "{kept}");
     let before = std::fs::read(&file).unwrap();
     stdout_in(&cache, &doctor(&dir, &[]));
     assert_eq!(std::fs::read(&file).unwrap(), before, "earlier figures stay");
@@ -365,7 +365,7 @@ fn cards_are_planned_by_their_names() {
     let output = moeflux_in(&cache, &["plan", "--gpu", "Voodoo"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert!(stderr.contains("known are RTX 3060 12G, RTX 3070, "), "{stderr}");
+    assert!(stderr.contains("known cards: RTX 3060 12G, RTX 3070, "), "{stderr}");
     let output = moeflux_in(&cache, &["plan", "--gpu", "3090", "--ranks", "2"]);
     assert_eq!(output.status.code(), Some(2));
 }
@@ -383,8 +383,8 @@ fn unrelated_files_in_a_folder_are_not_one_model() {
     }
     let page = unbroken(&stdout_in(&cache, &doctor(&dir, &[])));
     for words in [
-        "read from 2 files with weights, 10.49 MB, not one model that runs",
-        "* no model here was looked at: ",
+        "read from 2 files with weights, 10.49 MB, no runnable model",
+        "* no model here was examined: ",
         "holds 2 GGUF models",
     ] {
         assert!(page.contains(words), "`{words}` is not in\n{page}");

@@ -220,7 +220,7 @@ fn ctrl_c_stops_an_answer_and_the_next_goes_on_from_it() {
         held.wait_for("tokens/s");
     }
     held.keys("/stats\r");
-    held.wait_for("kept from before");
+    held.wait_for("of them cached");
     let contents = held.contents();
     let stats = contents.lines().find(|line| line.starts_with("prompt ")).unwrap();
     let numbers: Vec<usize> = stats.split(' ').filter_map(|word| word.parse().ok()).collect();
@@ -274,8 +274,8 @@ fn a_message_that_was_sent_ahead_follows_the_answer() {
     held.keys("hello\r");
     held.wait_until("an answer", |held| held.contents().lines().count() > 4);
     held.keys("/stats\r");
-    held.wait_for("note: -n ended the answer");
-    held.wait_for("kept from before");
+    held.wait_for("note: the answer reached the -n limit");
+    held.wait_for("of them cached");
     held.wait_for_prompt();
     held.leave();
 }
@@ -292,7 +292,7 @@ fn several_lines_are_one_message() {
         "\"\"\"one\rtwo\"\"\"\r",
     ] {
         held.keys(keys);
-        held.wait_for("note: -n ended the answer");
+        held.wait_for("note: the answer reached the -n limit");
         held.wait_for_prompt();
         held.keys("\x0c");
         held.wait_until("an empty screen", |held| !held.contents().contains("note"));
@@ -327,7 +327,7 @@ fn answers_are_taken_back_made_again_saved_and_loaded() {
     let other = dir.file("other.json");
     std::fs::write(&other, "mine").unwrap();
     held.keys(&format!("/save {}\r", other.display()));
-    held.wait_for("write over it? [y/N]");
+    held.wait_for("overwrite it? [y/N]");
     held.ask("n", "name another one");
     assert_eq!(std::fs::read_to_string(&other).unwrap(), "mine");
     held.keys(&format!("/save {}\r", other.display()));
@@ -352,7 +352,7 @@ fn a_question_without_an_answer_is_back_in_the_prompt() {
     // The question is longer than the screen, so that lines above it may be gone.
     held.wait_until("an error", |held| {
         let written = String::from_utf8_lossy(&held.written);
-        written.contains("/undo or /clear makes room") && written.contains("Enter asks again")
+        written.contains("/undo or /clear makes room") && written.contains("Enter tries again")
     });
     held.wait_until("the question", |held| held.contents().trim_end().ends_with("word"));
     held.keys("\x15");
@@ -411,7 +411,7 @@ fn a_drive_that_fails_is_a_line_and_the_question_stays() {
     }
     held.keys("hello\r");
     held.wait_for("error: ");
-    held.wait_for("note: Enter asks again");
+    held.wait_for("note: Enter tries again");
     held.wait_until("the question", |held| {
         let contents = held.contents();
         let last = contents.lines().last().unwrap_or_default();
@@ -480,7 +480,7 @@ fn ctrl_c_once_more_ends_a_step_that_takes_long() {
     held.keys(&format!("\x1b[200~{long}\x1b[201~\r"));
     held.wait_for("reading ");
     held.keys("\x03");
-    held.wait_for("stopping; Ctrl-C once more ends the chat");
+    held.wait_for("stopping; press Ctrl-C again to end the chat");
     held.keys("\x03");
     assert_eq!(held.end().code(), Some(130));
 }

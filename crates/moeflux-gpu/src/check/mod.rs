@@ -52,9 +52,9 @@ impl Way {
     const fn name(self) -> &'static str {
         match self {
             Self::Device => "experts on the GPU",
-            Self::Both => "half of the experts in the host's memory",
+            Self::Both => "half of the experts in host memory",
             Self::Copied => "experts copied to the GPU",
-            Self::Seen => "experts read in the host's slots",
+            Self::Seen => "experts read directly from host slots",
         }
     }
 }

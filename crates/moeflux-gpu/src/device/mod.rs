@@ -159,7 +159,7 @@ impl Gpu {
     pub fn begin_profile(&self) -> Result<()> {
         let needed = wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
         if !self.device.features().contains(needed) {
-            return Err(self.error("its driver has no timestamps between kernels"));
+            return Err(self.error("its driver does not support timestamps between kernels"));
         }
         *lock(&self.profile) = Some(Profile::new());
         Ok(())
@@ -278,14 +278,14 @@ impl Gpu {
             false => self.limits.max_buffer_size,
         };
         if size > largest {
-            return Err(no_room(format!("{what} in one buffer"), Some(largest)));
+            return Err(no_room(format!("{what} as one buffer"), Some(largest)));
         }
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let descriptor =
             wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation };
         let buffer = self.device.create_buffer(&descriptor);
         match block_on(scope.pop()) {
-            Some(_) => Err(no_room(format!("{what} in the memory left"), None)),
+            Some(_) => Err(no_room(format!("{what} in the remaining memory"), None)),
             None => self.check().map(|()| buffer),
         }
     }
@@ -406,7 +406,7 @@ impl Gpu {
     fn polled(&self, poll: wgpu::PollType) -> Result<()> {
         let polled = self.device.poll(poll);
         self.check()?;
-        polled.map_err(|e| self.error(&format!("waiting for it failed: {e}")))?;
+        polled.map_err(|e| self.error(&format!("waiting for the device failed: {e}")))?;
         Ok(())
     }
 }

@@ -250,7 +250,7 @@ impl DeviceExperts {
         let n_per_buffer = self.buffer_bytes_max.min(bank::BUFFER_BYTES_MAX) / slot_bytes;
         if n_per_buffer == 0 {
             let problem =
-                format!("an expert has {slot_bytes} bytes, more than its kernels can address");
+                format!("an expert of {slot_bytes} bytes exceeds what its kernels can address");
             return Err(gpu.error(&problem));
         }
         let division = Division::new(n_experts, slot_bytes, (near_bytes, n_per_buffer));

@@ -278,7 +278,7 @@ impl Form {
     ) -> Result<()> {
         if self.value_fours > N_LANES_MAX {
             let problem = format!(
-                "supports attention with at most {} columns of values, and layer {} has {}",
+                "supports attention with at most {} value columns, but layer {} has {}",
                 4 * N_LANES_MAX,
                 layer.0,
                 4 * self.value_fours

@@ -188,7 +188,7 @@ pub(super) fn rows_few(route: RouteShape) -> u32 {
 
 /// Returns the location of the experts' outputs: a head of `hidden` columns per rank.
 pub(super) fn partials(compiler: &mut Compiler<'_>, hidden: usize) -> Result<View> {
-    ranks(compiler, "what experts gave", hidden)
+    ranks(compiler, "expert outputs", hidden)
 }
 
 /// Returns the location of the results of gate and up, the input of down: a head per rank.

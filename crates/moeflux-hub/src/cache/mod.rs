@@ -90,7 +90,7 @@ impl Cache {
             return Err(Error::Cache(format!("{} is not in the cache {root}", wanted.id)));
         }
         let Some(commit) = commit(&folder, wanted)? else {
-            let problem = format!("{wanted} is not in the cache {root}, or not whole");
+            let problem = format!("{wanted} is not in the cache {root}, or is incomplete");
             return Err(Error::Cache(problem));
         };
         let dir = folder.snapshot(&commit);
@@ -100,7 +100,8 @@ impl Cache {
                 None => Ok(dir),
             },
             Some(missing) => {
-                Err(Error::Cache(format!("{wanted} is not whole: in {}, {missing}", dir.display())))
+                let dir = dir.display();
+                Err(Error::Cache(format!("{wanted} is incomplete: in {dir}, {missing}")))
             }
         }
     }
@@ -139,7 +140,7 @@ fn gguf(dir: &Path, wanted: &Wanted, quant: &Quant) -> Result<PathBuf> {
     match (models.as_slice(), found.first()) {
         ([_], Some(first)) => Ok(dir.join(first)),
         ([one, other, ..], _) => Err(Error::Cache(format!(
-            "{wanted} means several files of {}, such as {one} and {other}: name the path of one",
+            "{wanted} matches several files of {}, such as {one} and {other}: name the path of one",
             dir.display()
         ))),
         _ => Err(Error::Cache(format!("{wanted} is not in {}", dir.display()))),

@@ -133,7 +133,7 @@ fn locks(folder: &Folder, wanted: &Wanted) -> Result<Vec<Lock>> {
     for name in names(folder.locks())?.iter().filter(|it| it.ends_with(".lock")) {
         let Some(lock) = Lock::try_take(&folder.locks().join(name))? else {
             let problem =
-                format!("{wanted} is being downloaded by another process: end that first");
+                format!("{wanted} is being downloaded by another process: stop that process first");
             return Err(Error::Cache(problem));
         };
         locks.push(lock);

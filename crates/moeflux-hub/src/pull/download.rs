@@ -203,9 +203,9 @@ impl Download {
             state.hasher = Some(before);
             state.pieces[idx] = Piece::Missing;
             state.n_lost += 1;
-            if state.n_lost > N_LOST_MAX {
+            if state.n_lost == N_LOST_MAX {
                 let path = self.path.display();
-                let problem = format!("{path}: reads are not what was written {N_LOST_MAX} times");
+                let problem = format!("{path}: {N_LOST_MAX} reads did not return what was written");
                 return Err(Error::Cache(problem + ": check the drive and the memory"));
             }
             return Ok(Hashed { digits: None, lost_bytes: self.cut.len_bytes(idx) });

@@ -56,7 +56,8 @@ impl Pull<'_> {
                 Err(Trouble::Refused(refusal)) if !refusal.is_of_hub => {
                     download.set_source(None);
                     let path = &download.job.paths[0];
-                    let problem = format!("{path}: the server of files answers {}", refusal.status);
+                    let problem =
+                        format!("{path}: the file server returned status {}", refusal.status);
                     tries.wait(&problem, None)?;
                 }
                 Err(Trouble::Refused(refusal)) => {
@@ -187,10 +188,7 @@ impl Pull<'_> {
             None => Ok(()),
             Some(encoding) => Err(self.wrong(
                 download,
-                &format!(
-                    "arrives in the encoding `{}`, which was not asked for",
-                    encoding.escape_debug()
-                ),
+                &format!("was sent in the unrequested encoding `{}`", encoding.escape_debug()),
             )),
         }
     }
@@ -200,7 +198,8 @@ impl Pull<'_> {
         let text = headers.get("content-range").and_then(|it| it.to_str().ok());
         let range = text.and_then(|it| it.strip_prefix("bytes "));
         let Some((range, total)) = range.and_then(|it| it.split_once('/')) else {
-            return Err(self.wrong(download, "arrives in part, and the server does not say which"));
+            let problem = "was sent as a partial response without a valid Content-Range";
+            return Err(self.wrong(download, problem));
         };
         if let Ok(total) = total.parse::<u64>() {
             self.check_total(download, total)?;
@@ -209,7 +208,7 @@ impl Pull<'_> {
         if begin == Some(first) {
             return Ok(());
         }
-        let problem = format!("was asked for from byte {first}, and arrives as {range}");
+        let problem = format!("was requested from byte {first}, but sent as {range}");
         Err(self.wrong(download, &problem))
     }
 
@@ -224,7 +223,7 @@ impl Pull<'_> {
         if total == listed {
             return Ok(());
         }
-        let problem = format!("is listed with {listed} bytes, and the server has {total}");
+        let problem = format!("is listed with {listed} bytes, but the server has {total}");
         Err(self.wrong(download, &problem))
     }
 

@@ -353,7 +353,7 @@ impl Pull<'_> {
             self.done_bytes.fetch_sub(job.n_bytes, Ordering::Relaxed);
             self.queue.closed(download);
             return Err(Error::Damaged(format!(
-                "{}: {} arrived with the {} {digits}, where the hub lists {}: it was removed; try \
+                "{}: {} arrived with the {} {digits}, but the hub lists {}: it was removed; try \
                  again",
                 self.remote.wanted(),
                 job.paths[0],

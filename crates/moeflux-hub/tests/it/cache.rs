@@ -46,7 +46,7 @@ fn models_are_listed_with_what_is_missing() {
     // Without a listing the index tells as much.
     std::fs::remove_dir_all(bench.dir().join("trees")).unwrap();
     let said = line(bench.cache().find(&ID.parse().unwrap()));
-    assert!(said.contains("not whole") && said.contains(weights(2).path()), "{said}");
+    assert!(said.contains("incomplete") && said.contains(weights(2).path()), "{said}");
 }
 
 #[test]

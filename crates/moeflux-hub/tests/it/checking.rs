@@ -169,7 +169,7 @@ fn what_is_damaged_does_not_look_whole_while_it_is_mended() {
     });
     assert!(line(bench.pull(ID)).contains("given up"));
     let said = line(bench.cache().find(&ID.parse().unwrap()));
-    assert!(said.contains("not whole") && said.contains(weights(1).path()), "{said}");
+    assert!(said.contains("incomplete") && said.contains(weights(1).path()), "{said}");
     bench.server.faults(|_, _| Fault::Nothing);
     assert_eq!(bench.pull(ID).unwrap().fetched_bytes, 100_000);
     check_whole(&bench);

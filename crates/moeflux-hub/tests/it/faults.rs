@@ -74,7 +74,7 @@ fn who_is_asked_to_wait_waits() {
         if is_first { Fault::Status(429, &[("Retry-After", "1")]) } else { Fault::Nothing }
     });
     assert!(clock.now() >= Duration::from_secs(1));
-    check_fails(&["answers 429", "asks to wait for 3600 s"], |seen, _| match seen.is_elsewhere {
+    check_fails(&["status 429", "asks to wait for 3600 s"], |seen, _| match seen.is_elsewhere {
         true => Fault::Status(429, &[("RateLimit", "\"api\";r=0;t=3599")]),
         false => Fault::Nothing,
     });
@@ -82,10 +82,10 @@ fn who_is_asked_to_wait_waits() {
 
 #[test]
 fn a_server_that_stays_away_is_given_up() {
-    check_fails(&["answers 502", "given up after 12 attempts"], |seen, _| {
+    check_fails(&["status 502", "given up after 12 attempts"], |seen, _| {
         if seen.is_elsewhere { Fault::Status(502, &[]) } else { Fault::Nothing }
     });
-    check_fails(&["answers 500", "given up after 4 attempts"], |seen, _| {
+    check_fails(&["status 500", "given up after 4 attempts"], |seen, _| {
         if seen.path.contains("/tree/") { Fault::Status(500, &[]) } else { Fault::Nothing }
     });
     let bench = Bench::new();
@@ -169,16 +169,16 @@ fn a_server_without_ranges_sends_each_file_once() {
 
 #[test]
 fn lengths_that_are_lies_are_told() {
-    check_fails(&["is listed with 100000 bytes, and the server has 99999"], |seen, _| {
+    check_fails(&["is listed with 100000 bytes, but the server has 99999"], |seen, _| {
         if seen.is_elsewhere { Fault::Total(99_999) } else { Fault::Nothing }
     });
     check_fails(&["the encoding `gzip`"], |seen, _| {
         if seen.is_elsewhere { Fault::Encoded } else { Fault::Nothing }
     });
     for (listed, words) in [
-        (99_000, "and the server has 100000"),
-        (u64::MAX, "which no file has"),
-        (1 << 41, "and the server has 100000"),
+        (99_000, "but the server has 100000"),
+        (u64::MAX, "which is implausible"),
+        (1 << 41, "but the server has 100000"),
     ] {
         let bench = Bench::empty();
         let mut files = model();
@@ -231,7 +231,7 @@ fn a_list_of_files_has_limits() {
         (small(1001), 1, "has more than 1000 pages"),
         (long(65), 8, "has more than 67108864 bytes"),
         (long(17), 100, "an answer of more than 16777216 bytes"),
-        (small(3), 0, "goes on behind page 1, which is empty"),
+        (small(3), 0, "continues after the empty page 1"),
     ] {
         let bench = Bench::empty();
         bench.server.put(ID, Access::Open, FIRST, &files);

@@ -108,7 +108,7 @@ fn files_are_chosen_by_patterns() {
     let pulled = pull(&bench.hub(), ID, &["*.gguf", "README*"]).unwrap();
     assert_eq!(pulled.fetched_bytes, 50_000 + 10);
     assert_eq!(bench.read(FIRST, "q/x-Q4.gguf").len(), 50_000);
-    assert!(line(bench.cache().find(&ID.parse().unwrap())).contains("not whole"));
+    assert!(line(bench.cache().find(&ID.parse().unwrap())).contains("incomplete"));
     let remote = bench.hub().look(&ID.parse().unwrap(), &Choice::Usual).unwrap();
     assert_eq!(remote.ggufs().map(|(path, _)| path).collect::<Vec<_>>(), ["q/x-Q4.gguf"]);
     bench.pull(ID).unwrap();

@@ -69,7 +69,7 @@ impl fmt::Display for LoadError {
             ),
             Self::Changed { path, change } => write!(f, "{}: the file {change}", path.display()),
             Self::Drive { name, source } => {
-                write!(f, "reading with {name} no longer works: {source}")
+                write!(f, "reading with {name} failed: {source}")
             }
         }
     }

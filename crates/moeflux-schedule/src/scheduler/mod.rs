@@ -136,7 +136,7 @@ impl<'e> Scheduler<'e> {
         };
         self.answers.give_to_experts();
         if self.answers.is_stopped {
-            let problem = "the engine stopped in the middle of a step; it is opened again";
+            let problem = "the engine failed during a step and is being reopened";
             self.fail_all(&Error::Stopped(problem.to_owned()));
         }
         self.answers.publish(self.answers.jobs.len(), is_alone);

@@ -144,7 +144,7 @@ fn what_cannot_run_is_refused_at_once() {
     let strange = TokenId(u32::try_from(vocab).unwrap());
     match refusal(DEMO.job(vec![TokenId(5), strange], 1)) {
         Refusal::Invalid(Error::Input(problem)) => {
-            let expected = format!("token {vocab} at place 1 is not in the vocabulary of {vocab}");
+            let expected = format!("token {vocab} at index 1 is not in the vocabulary of {vocab}");
             assert_eq!(problem, expected);
         }
         other => panic!("{other:?}"),

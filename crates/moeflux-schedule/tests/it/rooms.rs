@@ -109,7 +109,7 @@ fn nobody_waits_for_a_thread_that_broke_down() {
     job.masks = Some(Arc::new(Broken));
     for asked in [Asked::new(&service, job), running] {
         let heard = asked.wait_for("the failure", |heard| heard.failure.is_some());
-        assert!(heard.failure.is_some_and(|it| it.contains("broke a promise")));
+        assert!(heard.failure.is_some_and(|it| it.contains("internal error in the scheduler")));
     }
     wait_until("its state", || service.state() == State::Broken);
     let refused = service.submit(endless(tokens(20), 5), Box::new(Nobody)).unwrap_err();

@@ -126,7 +126,7 @@ impl Part {
             _ => {
                 let (needed, all) = (ByteCount(n_bytes as u64), ByteCount(self.n_bytes() as u64));
                 let problem = format!(
-                    "{what} can take {needed}; the memory for {} is {all}: send less, or give the \
+                    "{what} may need {needed}; the memory for {} is {all}: send less, or give the \
                      server more memory",
                     self.name
                 );
@@ -140,7 +140,8 @@ impl Part {
         let (needed, free) = (ByteCount(n_bytes as u64), ByteCount(n_free as u64));
         let all = ByteCount(self.n_bytes() as u64);
         let problem = format!(
-            "{what} can take {needed}, and of the {all} for {} {free} are free: try again later",
+            "{what} may need {needed}, but only {free} of the {all} for {} are free: try again \
+             later",
             self.name
         );
         let failure = Failure::new(FailureKind::Unavailable, problem);
@@ -172,8 +173,8 @@ mod tests {
         let mut first = message(part, 1).await.unwrap();
         part.add(&mut first, "more", 2 << 10).unwrap();
         let error = message(part, (1 << 10) + 1).await.unwrap_err();
-        let expected = "a test can take 1.03 kB (1,025 bytes), and of the 4.10 kB (4,096 bytes) \
-                        for bodies of requests 1.02 kB (1,024 bytes) are free: try again later";
+        let expected = "a test may need 1.03 kB (1,025 bytes), but only 1.02 kB (1,024 bytes) of \
+                        the 4.10 kB (4,096 bytes) for bodies of requests are free: try again later";
         assert_eq!(error, expected);
         let last = message(part, 1 << 10).await.unwrap();
         assert!(part.add(&mut first, "more", 1).is_err());

@@ -86,7 +86,7 @@ pub(crate) async fn read(
         }
         Err(_) => {
             let seconds = limit.as_secs_f64();
-            let problem = format!("the body was not whole after {seconds} s: send it faster");
+            let problem = format!("the body was incomplete after {seconds} s: send it faster");
             Err(Failure::new(FailureKind::Invalid, problem).into())
         }
     }
@@ -143,7 +143,7 @@ async fn piece(body: &mut Body, pause: Duration) -> Result<Option<axum::body::By
         let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
         let Ok(frame) = timeout(pause, frame).await else {
             let seconds = pause.as_secs_f64();
-            let problem = format!("the body did not go on for {seconds} s");
+            let problem = format!("no more of the body arrived for {seconds} s");
             return Err(Failure::new(FailureKind::Invalid, problem));
         };
         match frame {

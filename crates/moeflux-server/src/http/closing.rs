@@ -116,7 +116,8 @@ impl HttpBody for Asked {
         }
         let mut state = self.exchange.state();
         if state.is_closed {
-            return Poll::Ready(Some(Err("the client closed the connection within it".into())));
+            let problem = "the client closed the connection before the end of the body";
+            return Poll::Ready(Some(Err(problem.into())));
         }
         state.reader = Some(context.waker().clone());
         Poll::Pending

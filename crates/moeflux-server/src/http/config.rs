@@ -194,8 +194,8 @@ impl ApiKeys {
             }
             if line.len() > KEY_BYTES_MAX || !line.bytes().all(|it| it.is_ascii_graphic()) {
                 return Err(Error::Input(format!(
-                    "line {} is no API key: a key has at most {KEY_BYTES_MAX} visible characters \
-                     of ASCII",
+                    "line {} is not an API key: a key has at most {KEY_BYTES_MAX} visible ASCII \
+                     characters",
                     line_idx + 1
                 )));
             }
@@ -268,9 +268,9 @@ mod tests {
     #[test]
     fn what_is_no_key_is_refused_by_its_line() {
         let problem = |text: &str| ApiKeys::from_lines(text).unwrap_err().to_string();
-        assert!(problem("a\nb c").starts_with("line 2 is no API key: "));
-        assert!(problem("k\u{e9}y").starts_with("line 1 is no API key: "));
-        assert!(problem(&"k".repeat(KEY_BYTES_MAX + 1)).starts_with("line 1 is no API key: "));
+        assert!(problem("a\nb c").starts_with("line 2 is not an API key: "));
+        assert!(problem("k\u{e9}y").starts_with("line 1 is not an API key: "));
+        assert!(problem(&"k".repeat(KEY_BYTES_MAX + 1)).starts_with("line 1 is not an API key: "));
         assert!(ApiKeys::from_lines(&"k".repeat(KEY_BYTES_MAX)).is_ok());
         assert!(ApiKeys::from_lines(&"k\n".repeat(N_KEYS_MAX)).is_ok());
         assert!(problem(&"k\n".repeat(N_KEYS_MAX + 1)).contains("1025 API keys are too many"));

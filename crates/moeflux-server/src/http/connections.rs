@@ -135,7 +135,7 @@ impl Connections {
         tracing::warn!(target: "moeflux::server", "a connection was not accepted: {error}");
         if error.raw_os_error().is_some_and(|code| OUT_OF_DESCRIPTORS.contains(&code)) {
             let n_places = self.places.lower();
-            let line = format!("from now on there are {n_places} connections at most");
+            let line = format!("connections are now limited to {n_places}");
             tracing::warn!(target: "moeflux::server", "{line}");
         }
         sleep(REFUSED_PAUSE).await;
@@ -149,7 +149,8 @@ impl Connections {
                 tokio::spawn(self.clone().connection(stream, router.clone(), seat));
             }
             Some(Seated::Refused) => {
-                tracing::debug!(target: "moeflux::server", "{peer:?} has its share of connections");
+                let line = format!("{peer:?} has reached its limit of connections");
+                tracing::debug!(target: "moeflux::server", "{line}");
             }
             None => {}
         }

@@ -148,7 +148,7 @@ async fn prepare(
         Ok((Prepared { planned, writer, is_streamed, ignored, kept_bytes }, reading))
     };
     let (prepared, reading) = beside(shared, prepare).await?;
-    let what = "the prompt of this request with what waits for its client";
+    let what = "the prompt of this request and its pending output";
     let kept = shared.common.account.kept.take(what, prepared.kept_bytes, wait).await?;
     drop(reading);
     Ok((prepared, kept))
@@ -162,7 +162,7 @@ pub(crate) async fn beside<T: Send + 'static>(
 ) -> Result<T, Failure> {
     let shared = Arc::clone(shared);
     let broken = |_| {
-        let problem = "the request broke a promise of this program: please report it";
+        let problem = "internal error in preparing the request: please report it";
         Failure::new(FailureKind::Internal, problem)
     };
     let cancel = Cancel::default();

@@ -162,7 +162,8 @@ impl Guard {
             return Ok(());
         }
         let way_in = self.common.config.ways_in.host;
-        let problem = format!("the host `{}` is no name of this server: {way_in}", shown(name));
+        let name = shown(name);
+        let problem = format!("the host `{name}` is not an allowed name of this server: {way_in}");
         Err(Failure::new(FailureKind::Forbidden, problem))
     }
 
@@ -237,7 +238,7 @@ fn check_origin(headers: &HeaderMap, host: Option<&str>, way_in: &str) -> Result
     if place.is_some() && place == host {
         return Ok(());
     }
-    let problem = format!("pages of the origin `{}` may not ask: {way_in}", shown(&origin));
+    let problem = format!("the origin `{}` is not allowed: {way_in}", shown(&origin));
     Err(Failure::new(FailureKind::Forbidden, problem))
 }
 

@@ -109,11 +109,11 @@ impl UnixSocket {
         use std::os::unix::net::UnixStream;
         match std::fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
-                let problem = "is there and is no socket: name another path, or remove it";
+                let problem = "exists and is not a socket: name another path, or remove it";
                 return Err(Error::malformed(path, problem));
             }
             Ok(_) if UnixStream::connect(path).is_ok() => {
-                let problem = "another server listens there: stop it, or name another path";
+                let problem = "another server is listening there: stop it, or name another path";
                 return Err(Error::Machine(format!("{}: {problem}", path.display())));
             }
             _ => {}

@@ -169,7 +169,7 @@ impl Models {
     /// An unusable chat template; [`Error::Input`] before the server runs.
     pub fn serve(&self, served: Served) -> Result<()> {
         let Some(current) = self.0.get() else {
-            return Err(Error::Input("the server does not run yet".to_owned()));
+            return Err(Error::Input("the server is not running yet".to_owned()));
         };
         let common = Arc::clone(&current.get().common);
         current.set(Shared::new(common, served)?);

@@ -131,7 +131,7 @@ pub(crate) async fn model(
 ) -> Result<Response<Body>, Failure> {
     let (mut parts, _) = request.into_parts();
     let Ok(Path(name)) = Path::<String>::from_request_parts(&mut parts, &()).await else {
-        let problem = "the name of the model is no UTF-8";
+        let problem = "the name of the model is not valid UTF-8";
         return Err(Failure::new(FailureKind::NotFound, problem));
     };
     shared.check_name(Some(&name))?;
@@ -197,7 +197,7 @@ pub(crate) fn document() -> Response<Body> {
 /// Identifies the server to people who open it in a browser.
 pub(crate) fn index(shared: &Shared) -> Response<Body> {
     let line = format!(
-        "moeflux {} serves {}; /openapi.json says what can be asked\n",
+        "moeflux {} serves {}; see /openapi.json for the API\n",
         env!("CARGO_PKG_VERSION"),
         shared.name()
     );

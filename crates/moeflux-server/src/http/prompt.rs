@@ -126,7 +126,10 @@ fn check_template(shared: &Shared) -> Result<(), Failure> {
 
 fn check_not_empty(tokens: &[TokenId]) -> Result<(), Failure> {
     if tokens.is_empty() {
-        return Err(Failure::invalid("messages", "the template makes an empty prompt of these"));
+        return Err(Failure::invalid(
+            "messages",
+            "the chat template turns these into an empty prompt",
+        ));
     }
     Ok(())
 }
@@ -165,7 +168,7 @@ fn ask(
     if !conversation.tools.is_empty() && !shared.chat.reads_calls() {
         shared
             .common
-            .note("calls of tools come back as text: the chat template writes none that is known");
+            .note("tool calls are returned as text: the chat template uses no known call format");
     }
     let prompt = shared.chat.ask(conversation, &request.rules, options);
     let prompt = prompt.map_err(|error| refused(request, error))?;
@@ -221,7 +224,7 @@ fn read(
     };
     let tokens = tokens.map_err(|error| failure_of(&error))?;
     if tokens.is_empty() {
-        return Err(Failure::invalid(path, "has no tokens: give a text to go on with"));
+        return Err(Failure::invalid(path, "has no tokens: give a text to continue"));
     }
     Ok(tokens)
 }

@@ -61,7 +61,7 @@ impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::QueueFull { n_waiting, retry_after } => {
-                let message = format!("{n_waiting} requests wait already: try again later");
+                let message = format!("the queue is full ({n_waiting} requests): try again later");
                 let failure = Failure::new(FailureKind::TooMany, message);
                 Self { failure, retry_after: Some(retry_after) }
             }

@@ -136,7 +136,7 @@ fn a_body_that_ends_early_is_refused() {
         let mut client = half_closed(&server, &asked[..n_bytes]);
         let found = response(&mut client);
         assert_eq!(found.status, 400);
-        assert!(found.text().contains("closed the connection within it"), "{}", found.text());
+        assert!(found.text().contains("closed the connection before the end"), "{}", found.text());
         assert!(client.is_closed());
     }
 }

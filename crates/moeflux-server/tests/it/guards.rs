@@ -28,7 +28,8 @@ fn a_page_that_was_pointed_here_is_refused_by_its_host() {
         assert_eq!(status(host), 403, "{host}");
     }
     let refused = server.ask(&request("GET", "/v1/models", "host: evil.example:80\r\n", ""));
-    let expected = "the host `evil.example` is no name of this server: allow it by its name";
+    let expected =
+        "the host `evil.example` is not an allowed name of this server: allow it by its name";
     assert_eq!(refused.json()["error"]["message"], expected);
     let absolute = b"GET http://evil.example/ HTTP/1.1\r\nhost: localhost\r\n\r\n";
     assert_eq!(server.ask(absolute).status, 403);
@@ -97,8 +98,7 @@ fn pages_may_ask_only_from_listed_origins() {
     let refused = ask(&server, "https://page.example");
     assert_eq!(refused.status, 403);
     assert_eq!(refused.header("access-control-allow-origin"), None);
-    let expected =
-        "pages of the origin `https://page.example` may not ask: allow the origin by its name";
+    let expected = "the origin `https://page.example` is not allowed: allow the origin by its name";
     assert_eq!(refused.json()["error"]["message"], expected);
     assert_eq!(ask(&server, "null").status, 403);
     assert_eq!(ask(&server, "http://localhost").status, 200, "its own page");
@@ -208,13 +208,13 @@ mod unix {
         let config =
             || Config { unix: Some(path.clone()), addresses: Vec::new(), ..Config::default() };
         let problem = Server::bind(config()).unwrap_err().to_string();
-        assert!(problem.contains("another server listens there"), "{problem}");
+        assert!(problem.contains("another server is listening there"), "{problem}");
         server.stop();
         server.join();
         assert!(!path.exists());
         fs::write(&path, "a file").unwrap();
         let problem = Server::bind(config()).unwrap_err().to_string();
-        assert!(problem.contains("is there and is no socket"), "{problem}");
+        assert!(problem.contains("exists and is not a socket"), "{problem}");
         assert_eq!(fs::read(&path).unwrap(), b"a file");
     }
 

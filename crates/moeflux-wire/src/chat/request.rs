@@ -213,7 +213,7 @@ pub(crate) fn template_variables(fields: &mut Fields) -> Result<Map<String, Json
     match OWN_VARIABLES.iter().find(|name| variables.contains_key(**name)) {
         None => Ok(variables),
         Some(name) => {
-            let problem = "follows from the conversation: leave it out";
+            let problem = "is set from the conversation: remove it";
             Err(Failure::invalid(&format!("{path}.{name}"), problem))
         }
     }

@@ -103,7 +103,7 @@ fn prompts(fields: &mut Fields) -> Result<Vec<PromptText>, Failure> {
         PromptText::Tokens(tokens) => tokens.is_empty(),
     };
     if found.is_empty() || found.iter().any(is_empty) {
-        return Err(Failure::invalid(&path, "is empty: give a text to go on with"));
+        return Err(Failure::invalid(&path, "is empty: give a text to continue"));
     }
     if fields.flag("add_special_tokens")? == Some(false) {
         return Ok(found.into_iter().map(PromptText::bare).collect());

@@ -42,7 +42,7 @@ fn chat_completions() {
         (json!({"top_logprobs": 1}), "`top_logprobs`: needs `logprobs`: true"),
         (json!({"stop": vec!["x"; 17]}), "`stop`: 17 stop strings are too many; the limit is 16"),
         (json!({"tool_choice": "required"}), "`tool_choice`: needs `tools`"),
-        (json!({"tool_choice": function}), "`tool_choice.function.name`: `f` is none of the"),
+        (json!({"tool_choice": function}), "`tool_choice.function.name`: `f` is not one of the"),
         (json!({"parallel_tool_calls": 1}), "`parallel_tool_calls`: expected true or false"),
         (json!({"response_format": {"type": "xml"}}), "`response_format.type`: `xml` is not"),
         (json!({"response_format": "json"}), "`response_format`: expected an object, got a string"),
@@ -71,7 +71,7 @@ fn chat_completions() {
         (part(json!({"type": "input_audio"})), "`messages[1].content[0].type`: `input_audio` is"),
         (part(json!({"type": "file"})), "`messages[1].content[0].type`: `file` is not supported"),
         (json!({"chat_template_kwargs": {"tools": []}}), "`chat_template_kwargs.tools`: follows"),
-        (json!({"logit_bias": {"a\nb": 1}}), "`logit_bias.a b`: is no id of a token"),
+        (json!({"logit_bias": {"a\nb": 1}}), "`logit_bias.a b`: is not the id of a token"),
         (json!({"tools": [{"type": "mcp"}]}), "`tools[0].type`: `mcp` is not supported"),
         (json!({"tools": many(&function)}), "`tools`: 1025 tools are too many; the limit is 1024"),
         (
@@ -148,7 +148,7 @@ fn responses() {
         ),
         (
             json!({"tool_choice": {"type": "custom", "name": "f"}}),
-            "`tool_choice.name`: `f` is none of the `tools`",
+            "`tool_choice.name`: `f` is not one of the `tools`",
         ),
         (json!({"reasoning": {"effort": 1}}), "`reasoning.effort`: expected a string, got 1"),
         (item(image), "`input[0].content[0].type`: `input_image` is not supported"),
@@ -195,7 +195,7 @@ fn messages_of_anthropic() {
         (json!({"tool_choice": {"type": "any"}}), "`tool_choice.type`: needs `tools`"),
         (
             json!({"tool_choice": {"type": "tool", "name": "f"}}),
-            "`tool_choice.name`: `f` is none of the `tools`",
+            "`tool_choice.name`: `f` is not one of the `tools`",
         ),
         (
             json!({"tool_choice": {"type": "any"}, "tools": [{"name": "f"}],

@@ -308,9 +308,7 @@ fn check_rows(n_rows_max: usize) -> Result<()> {
     if n_rows_max <= N_ROWS_MAX {
         return Ok(());
     }
-    Err(Error::Input(format!(
-        "{n_rows_max} rows in one step are too many; at most {N_ROWS_MAX} are computed together"
-    )))
+    Err(Error::Input(format!("{n_rows_max} rows per step exceed the maximum of {N_ROWS_MAX}")))
 }
 
 /// Returns the bytes of a step with this workspace, including scratch for the widest use of it.

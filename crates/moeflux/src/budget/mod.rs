@@ -193,8 +193,8 @@ fn check(needs: &Needs, experts: &ExpertNeeds, budget_bytes: u64) -> Result<()> 
         needed_bytes: least_bytes + PROGRAM_MARGIN_BYTES,
         available_bytes: Some(budget_bytes),
         needs: [
-            Need::new("what every token needs", needs.resident_bytes),
-            Need::new("a step", needs.workspace_bytes),
+            Need::new("weights that every token uses", needs.resident_bytes),
+            Need::new("activations of one step", needs.workspace_bytes),
             Need::new(format!("{} tokens of context", needs.n_positions), needs.session_bytes),
             Need::new("experts", least_expert_bytes),
         ]

@@ -348,8 +348,8 @@ impl Checkpoint {
         }
         if packed.pack != file.pack {
             let problem = format!(
-                "is of another pack ({:016x}) than the files before it ({:016x}): copy the whole \
-                 folder again",
+                "belongs to a different pack ({:016x}) than the preceding files ({:016x}): copy \
+                 the whole folder again",
                 file.pack, packed.pack
             );
             return Err(Error::malformed(path, problem));
@@ -361,7 +361,7 @@ impl Checkpoint {
             PackedRole::Resident { norms } => {
                 if packed.norms.replace(norms).is_some_and(|others| others != norms) {
                     let problem =
-                        "stores norms in another way than the files before it: it is damaged";
+                        "stores norms differently from the preceding files: it is damaged";
                     return Err(Error::malformed(path, problem));
                 }
             }
@@ -441,8 +441,8 @@ fn double(files: &[ShardFile], first: &TensorEntry, second: &TensorEntry) -> Err
         )
     } else {
         format!(
-            "of `{second_file}` means the same as `{}` of `{first_file}`: remove the file that \
-             does not belong to this model",
+            "in `{second_file}` has the same canonical name as `{}` in `{first_file}`: remove the \
+             file that does not belong to this model",
             quoted(&first.name)
         )
     };

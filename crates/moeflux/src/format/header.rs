@@ -73,7 +73,7 @@ pub fn parse_header(header: &[u8], data_bytes: u64) -> Result<Header, Problem> {
 fn check_names(tensors: &[HeaderTensor]) -> Result<(), Problem> {
     let mut names = HashSet::with_capacity(tensors.len());
     match tensors.iter().find(|tensor| !names.insert(tensor.name.as_str())) {
-        Some(twice) => Err(Problem(format!("its header has `{}` twice", quoted(&twice.name)))),
+        Some(twice) => Err(Problem(format!("its header lists `{}` twice", quoted(&twice.name)))),
         None => Ok(()),
     }
 }
@@ -100,7 +100,7 @@ fn check_cover(tensors: &[HeaderTensor], data_at: u64, data_bytes: u64) -> Resul
     match covered_bytes.cmp(&data_bytes) {
         Ordering::Equal => Ok(()),
         Ordering::Greater => Err(Problem(format!(
-            "ends at byte {ends_at}, its header wants {wanted_end}: {FETCH_AGAIN}"
+            "ends at byte {ends_at}, but its header requires {wanted_end}: {FETCH_AGAIN}"
         ))),
         Ordering::Less => Err(Problem(format!(
             "ends at byte {ends_at}, its last tensor at {wanted_end}: the bytes between them \

@@ -100,7 +100,7 @@ pub(super) fn read_header_bytes(file: &ReadFile, path: &Path) -> Result<Vec<u8>>
     let data_at = PREFIX_BYTES + header_bytes;
     if data_at > len_bytes {
         let problem = format!(
-            "ends at byte {len_bytes}, but its header reaches to byte {data_at}: {FETCH_AGAIN}"
+            "ends at byte {len_bytes}, but its header extends to byte {data_at}: {FETCH_AGAIN}"
         );
         return Err(Error::malformed(path, problem));
     }

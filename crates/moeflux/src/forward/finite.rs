@@ -28,7 +28,9 @@ pub(super) fn check_stream(
 pub(super) fn locate(model: &LoadedModel, device: &mut Device, batch: &Batch<'_>) -> Error {
     match first_broken(model, device, batch) {
         Ok(place) => Error::NonFinite { place },
-        Err(error) => Error::NonFinite { place: format!("a place that cannot be found ({error})") },
+        Err(error) => {
+            Error::NonFinite { place: format!("an unknown place (search failed: {error})") }
+        }
     }
 }
 

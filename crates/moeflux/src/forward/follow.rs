@@ -46,7 +46,7 @@ fn run(
 ) -> Result<()> {
     let find = |states: &HashMap<StateId, StateId>, state: StateId| {
         let found = states.get(&state).copied();
-        found.ok_or_else(|| Error::Machine(format!("rank 0 names an unknown session {}", state.0)))
+        found.ok_or_else(|| Error::Machine(format!("rank 0 refers to unknown session {}", state.0)))
     };
     match order {
         Order::Layers { first, end, batch } => {
@@ -111,7 +111,7 @@ fn run_layers(
     let n_layers = model.plan.layers.len();
     if first.0 >= end.0 || end.0 > n_layers || batch.rows.len() > device.backend.n_rows_max() {
         return Err(Error::Machine(format!(
-            "rank 0 asks for layers {} to {} over {} rows",
+            "rank 0 requested invalid layers {}..{} over {} rows",
             first.0,
             end.0,
             batch.rows.len()

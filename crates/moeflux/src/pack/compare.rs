@@ -38,9 +38,8 @@ pub(super) fn compare(
             let mut stored = vec![0; made.len()];
             read_into(&file, &path, plan.place(*put), &mut stored)?;
             if stored != made {
-                let problem = "was made of other files than those that the source has now, and \
-                               what else it was made of is gone: put back the files that the \
-                               interrupted pack began with";
+                let problem = "was made from source files that have since changed, and others are \
+                               gone: restore the files that the interrupted pack began with";
                 return Err(Error::malformed(&path, problem));
             }
         }

@@ -145,7 +145,7 @@ pub(super) fn gguf_metadata(
     plan: &Plan,
 ) -> Result<Vec<u8>> {
     let mut pairs =
-        pairs_of(source).map_err(|_| Error::malformed(path, "is no GGUF file any more"))?;
+        pairs_of(source).map_err(|_| Error::malformed(path, "is no longer a GGUF file"))?;
     if let Some(params) = params {
         let section = Value::Object(quantisation(params, plan)).to_string();
         pairs.add(QUANTISATION_KEY, NewValue::Text(&section));

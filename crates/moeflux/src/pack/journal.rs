@@ -339,7 +339,7 @@ impl Journal {
 }
 
 fn is_another(path: &Path) -> Error {
-    let problem = "is not the file that the interrupted pack began with: put that one back, or \
+    let problem = "is not the file that the interrupted pack began with: restore the original, or \
                    pack to another folder";
     Error::malformed(path, problem)
 }

@@ -281,12 +281,12 @@ impl Packing {
                 if !PackSums::are_of(name) {
                     continue;
                 }
-                let problem = "is missing, and was there when the pack began: put it back, then \
+                let problem = "is missing, but was present when packing began: put it back, then \
                                repeat the command";
                 return Err(Error::malformed(&path, problem));
             };
             if PackSums::are_of(name) && DocumentSum::of_bytes(&bytes).sum != *sum {
-                let problem = "was written to while it was packed: pack again to another folder";
+                let problem = "changed while it was being packed: pack again to another folder";
                 return Err(Error::malformed(&path, problem));
             }
             steps.before()?;
@@ -507,7 +507,7 @@ fn check_apart(source: &Path, target: &Path, fate: SourceFate) -> Result<()> {
     };
     let (from, to) = (resolved(source), resolved(target));
     let problem = if from == to {
-        "a pack is a folder of its own"
+        "a pack needs its own folder"
     } else if from.starts_with(&to) {
         "the pack would be mixed with other files"
     } else if to.starts_with(&from) && fate == SourceFate::Replaced {

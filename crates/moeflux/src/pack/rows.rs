@@ -66,8 +66,8 @@ impl FloatRows {
             Some(value_idx) => Err(Error::tensor(
                 &self.name,
                 format!(
-                    "value {} is NaN or infinite and cannot be quantised: the file is damaged, \
-                     fetch it again",
+                    "value {} is NaN or infinite and cannot be quantised: the file is damaged; \
+                     download it again",
                     rows.start * n_cols + value_idx
                 ),
             )),

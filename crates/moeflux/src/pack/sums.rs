@@ -156,6 +156,6 @@ impl Known {
 }
 
 fn not_packed(dir: &Path) -> Error {
-    let problem = "is not packed, so that its small files have no checksums";
+    let problem = "is not packed, so its small files have no checksums";
     Error::Input(format!("{} {problem}", dir.display()))
 }

@@ -247,7 +247,7 @@ fn packed_units(
                 file: shard.path.clone(),
                 first_bytes: 0,
                 len_bytes: shard.data_at,
-                problem: format!("they, or the checksums from byte {table_at}, were changed"),
+                problem: format!("the header or the checksums at byte {table_at} were modified"),
             });
         }
         let sums: Vec<u64> = table.units.iter().map(|unit| unit.sum).collect();

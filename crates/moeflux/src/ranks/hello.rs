@@ -40,9 +40,9 @@ pub(super) fn difference(first: &[(String, String)], other: &[(String, String)])
     let found = pairs
         .into_iter()
         .find(|(a, b)| a != b)
-        .map(|((name, a), (_, b))| format!("has another {name}: {b}, on rank 0 {a}"));
+        .map(|((name, a), (_, b))| format!("{name} differs: {b}, but {a} on rank 0"));
     let differs = first.len() != other.len();
-    found.or_else(|| differs.then(|| "speaks another version of moeflux".to_owned()))
+    found.or_else(|| differs.then(|| "runs a different version of moeflux".to_owned()))
 }
 
 #[cfg(test)]
@@ -60,6 +60,6 @@ mod tests {
         assert_eq!(least, [3, 4]);
         assert_eq!(difference(&first, &read(&hello("ab")).0), None);
         let text = difference(&first, &read(&hello("cd")).0);
-        assert_eq!(text.as_deref(), Some("has another model: cd, on rank 0 ab"));
+        assert_eq!(text.as_deref(), Some("model differs: cd, but ab on rank 0"));
     }
 }

@@ -69,7 +69,7 @@ impl Backend for LeadBackend {
     }
 
     fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
-        let problem = "the length of steps is that of all ranks, and stays";
+        let problem = "the step size is fixed for all ranks";
         Err(Error::Unsupported(format!("steps of {n_rows_max} rows: {problem}")))
     }
 

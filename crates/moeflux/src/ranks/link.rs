@@ -320,7 +320,7 @@ impl Link {
             // This rank's own message was not transmitted.
             let is_whole = rank == own_rank || Note::is_whole(message);
             let Some((note, _)) = Note::read(message).filter(|_| is_whole) else {
-                let problem = format!("sent a message that arrived damaged, {stage}");
+                let problem = format!("sent a corrupted message, {stage}");
                 return Err(self.break_off(rank, problem));
             };
             notes.push(note);
@@ -328,7 +328,7 @@ impl Link {
         self.stats.count_waits(notes.iter().map(|it| (it.waited_us, it.read_wait_us)));
         if let Some(rank) = odd_one(&notes, |it| it.sequence) {
             let problem = format!(
-                "is in exchange {}, the others in {}, {stage}: it computed something else",
+                "is at exchange {}, the others at {}, {stage}: ranks are out of step",
                 notes[rank].sequence, own.sequence
             );
             return Err(self.break_off(rank, problem));
@@ -337,7 +337,7 @@ impl Link {
             return Ok(());
         }
         if let Some(rank) = odd_one(&notes, |it| it.stage) {
-            let problem = format!("is at another place of the step, {stage}");
+            let problem = format!("is at a different stage of the step, {stage}");
             return Err(self.break_off(rank, problem));
         }
         // A rank that failed to compute its values has no hash.
@@ -350,7 +350,8 @@ impl Link {
         if let Some(odd_idx) = odd_one(&with_values, |it| it.hash) {
             let rank = ranks[odd_idx];
             let problem = format!(
-                "computed other numbers than the others, {stage}: its memory or its build differs"
+                "computed different values from the other ranks, {stage}: its memory or its build \
+                 differs"
             );
             return Err(self.break_off(rank, problem));
         }
@@ -370,7 +371,7 @@ impl Link {
                     return Err(match read_error(content, payload, (rank, host)) {
                         Ok(error) => error,
                         Err(_) => {
-                            let problem = format!("sent an error that cannot be read, {stage}");
+                            let problem = format!("sent an unreadable error, {stage}");
                             self.break_off(rank, problem)
                         }
                     });
@@ -393,7 +394,7 @@ impl Link {
         let values = self.values_of(rank).chunks_exact(size_of::<f32>());
         if values.len() != n_floats || !values.remainder().is_empty() {
             let n_bytes = self.values_of(rank).len();
-            let problem = format!("sent {n_bytes} bytes in the place of {n_floats} numbers");
+            let problem = format!("sent {n_bytes} bytes instead of {n_floats} values");
             return Err(self.break_off(rank, problem));
         }
         Ok(values.map(|it| f32::from_le_bytes(it.try_into().expect("4 bytes"))).collect())
@@ -420,7 +421,7 @@ impl Link {
     /// [`Error::Input`] if one was opened before.
     pub(crate) fn begin(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.is_used, true) {
-            let problem = "the ranks of a job run one model: begin another job for another one";
+            let problem = "a job runs one model: start a new job for another model";
             return Err(Error::Input(problem.to_owned()));
         }
         Ok(())
@@ -526,7 +527,7 @@ impl Link {
             let hello = Hello::read(hello);
             let problem = match (&first, &hello) {
                 (Some(first), Some(hello)) => difference(&first.0, &hello.0),
-                _ => Some("speaks another version of moeflux".to_owned()),
+                _ => Some("runs a different version of moeflux".to_owned()),
             };
             if let Some(problem) = problem {
                 return Err(self.break_off(rank, problem));

@@ -242,7 +242,7 @@ impl Ranks for LocalRanks {
             Some(Fault::Death) => {
                 state.waiting[rank] = Waiting::Gone;
                 self.hub.changed.notify_all();
-                return Err(self.error(rank, "is gone".to_owned()));
+                return Err(self.error(rank, "has exited".to_owned()));
             }
             Some(Fault::Stall(time)) => sent_at += time,
             Some(Fault::Flip(bit)) => {
@@ -262,7 +262,7 @@ impl Ranks for LocalRanks {
         let mut state = self.wait(state, Waiting::ForAll { until });
         if let Some(missing) = state.missing(rank) {
             let seconds = (self.settings.deadline * self.patience).as_secs_f64();
-            return Err(self.error(missing, format!("has not answered for {seconds} s")));
+            return Err(self.error(missing, format!("did not respond within {seconds} s")));
         }
         let now = state.now;
         for (other, target) in from.iter_mut().enumerate().filter(|(other, _)| *other != rank) {
@@ -293,7 +293,7 @@ impl Ranks for LocalRanks {
                 order.extend(message.bytes);
                 Ok(())
             }
-            None => Err(self.error(0, "is gone".to_owned())),
+            None => Err(self.error(0, "has exited".to_owned())),
         }
     }
 

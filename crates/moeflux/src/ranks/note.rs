@@ -134,7 +134,7 @@ pub(super) fn read_error(
                 bytes.and_then(|it| usize::try_from(u64::from_le_bytes(it)).ok())
             };
             let (Some(layer), Some(expert)) = (number(0), number(8)) else {
-                let problem = "sent an error that cannot be read".to_owned();
+                let problem = "sent an unreadable error".to_owned();
                 return Err(Error::Rank { rank, host: host.to_owned(), problem });
             };
             let problem = format!("rank {rank} ({host}): {}", text(&payload[16..]));

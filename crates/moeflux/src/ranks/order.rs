@@ -175,7 +175,7 @@ impl Order {
         let mut reader = Reader(bytes);
         let order = read_order(&mut reader).filter(|_| reader.0.is_empty());
         order.ok_or_else(|| {
-            let problem = format!("an order of {} bytes from rank 0 cannot be read", bytes.len());
+            let problem = format!("cannot decode a {}-byte order from rank 0", bytes.len());
             Error::Machine(problem)
         })
     }

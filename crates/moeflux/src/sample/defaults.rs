@@ -124,7 +124,7 @@ fn count(json: &Value, key: &str) -> Parsed<Option<usize>> {
         return Ok(Some(0));
     }
     let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
-    count.map(Some).ok_or_else(|| wrong(key, value, "a whole number from 0"))
+    count.map(Some).ok_or_else(|| wrong(key, value, "a whole number of 0 or more"))
 }
 
 fn boolean(json: &Value, key: &str) -> Parsed<Option<bool>> {

@@ -108,7 +108,7 @@ fn nothing_to_choose_from_is_an_error() {
             sampler.sample(logits, &[], Some(&mut mask)).unwrap_err().to_string()
         };
         assert!(
-            refused(&[f32::NAN; 3], vec![]).contains("token 0 of 3 logits (NaN): gives values")
+            refused(&[f32::NAN; 3], vec![]).contains("token 0 of 3 logits (NaN): produced NaN")
         );
         assert!(refused(&[0.0, f32::INFINITY, 0.0], vec![]).contains("token 1 of 3 logits (inf)"));
         assert!(refused(&[BANNED; 3], vec![]).contains("0 of 3 logits are finite before"));
@@ -337,7 +337,7 @@ fn what_looks_at_all_logits_says_so() {
 fn broken_logits_among_the_best_are_named() {
     let mut sampler = Sampler::new(config(0.0), 9).unwrap();
     let error = sampler.sample_best(&[(TokenId(4), f32::NAN)]).unwrap_err().to_string();
-    assert!(error.contains("token 4 of 9 logits (NaN): gives"), "{error}");
+    assert!(error.contains("token 4 of 9 logits (NaN): produced"), "{error}");
     let error = sampler.sample_best(&[(TokenId(4), BANNED)]).unwrap_err().to_string();
     assert!(error.contains("no token is left"), "{error}");
 }

@@ -163,7 +163,7 @@ impl Session {
         let len = self.tokens.len();
         if position > len || (position < len && self.is_recurrent()) {
             return Err(Error::Input(format!(
-                "cannot keep position {position}: the session stands at {len}"
+                "cannot make a checkpoint at {position}: the session is at {len}"
             )));
         }
         if self.checkpoints.n_max == 0 {

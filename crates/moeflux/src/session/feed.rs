@@ -104,7 +104,7 @@ impl<'a> Feed<'a> {
         let is_ascending = self.marks.is_sorted_by(|a, b| a < b);
         if !is_ascending || self.marks.iter().any(|it| *it <= n_held || *it > end) {
             return Err(Error::Input(format!(
-                "cannot keep positions {:?}: they have to ascend from {} to {end}",
+                "invalid checkpoint positions {:?}: must ascend within {} to {end}",
                 self.marks,
                 n_held + 1
             )));
@@ -123,7 +123,7 @@ pub(super) fn check_tokens(session: &Session, tokens: &[TokenId], wanted: Wanted
     match tokens.iter().position(|token| token.0 as usize >= spec.vocab) {
         None => Ok(()),
         Some(at) => Err(Error::Input(format!(
-            "token {} at place {at} is not in the vocabulary of {}",
+            "token {} at index {at} is not in the vocabulary of {}",
             tokens[at].0, spec.vocab
         ))),
     }
@@ -138,7 +138,7 @@ pub(super) fn check_context(session: &Session, n_new: usize) -> Result<()> {
         return Ok(());
     }
     let way_out = if n_new <= context_max - n_held {
-        format!("a context of up to {context_max} can be asked for")
+        format!("contexts of up to {context_max} are possible")
     } else {
         format!("this model takes {context_max} at most{}: shorten the text", limit.reason())
     };

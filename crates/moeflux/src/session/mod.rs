@@ -175,7 +175,7 @@ impl Session {
     pub fn truncate(&mut self, len: usize) -> Result<()> {
         let n_tokens = self.tokens.len();
         if len > n_tokens {
-            return Err(Error::Input(format!("cannot cut {n_tokens} tokens to {len}")));
+            return Err(Error::Input(format!("cannot truncate {n_tokens} tokens to {len}")));
         }
         if len == n_tokens {
             return Ok(());

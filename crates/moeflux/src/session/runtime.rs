@@ -155,9 +155,9 @@ impl Runtime {
         let turn = self.turns.enter();
         match self.device.lock() {
             Ok(device) => Ok(DeviceGuard { device, _turn: turn }),
-            Err(_) => Err(Error::Stopped(
-                "a panic stopped this engine in the middle of a step: open it again".into(),
-            )),
+            Err(_) => {
+                Err(Error::Stopped("a panic interrupted a step: open the engine again".into()))
+            }
         }
     }
 
@@ -176,8 +176,8 @@ impl Runtime {
     pub(super) fn workspace(&self) -> Result<Turn> {
         self.workspace.enter_once().ok_or_else(|| {
             Error::Input(format!(
-                "this thread has a step under way: finish or drop it before a step that is not \
-                 at most {N_ROWS_BESIDE} rows of answers"
+                "this thread has a step in progress: finish or drop it before starting a step \
+                 other than at most {N_ROWS_BESIDE} answer rows"
             ))
         })
     }

@@ -57,7 +57,7 @@ fn check(feeds: &[Feed<'_>]) -> Result<()> {
             let problem = "sessions of different engines cannot share a step";
             return Err(Error::Input(problem.into()));
         }
-        feed.check().inspect_err(|error| tracing::warn!(%error, "tokens were refused"))?;
+        feed.check().inspect_err(|error| tracing::warn!(%error, "tokens rejected"))?;
     }
     Ok(())
 }
@@ -108,7 +108,8 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         let mut device = runtime.lock()?;
         let (n_rows, n_rows_max) = (self.chunk.rows.len(), device.backend.n_rows_max());
         if n_rows > n_rows_max {
-            let problem = format!("{n_rows} rows in one step: this engine takes {n_rows_max}");
+            let problem =
+                format!("{n_rows} rows exceed this engine's maximum of {n_rows_max} per step");
             return Err(Error::Input(problem));
         }
         tracing::debug!(n_rows, n_feeds = self.feeds.len(), "a step begins");

@@ -64,7 +64,7 @@ fn mla(config: &Config<'_>) -> Result<MlaSpec> {
     let scale = libm::pow((nope_dim + rope_dim) as f64, -0.5) * rope.score_factor;
     let rope = rope.with_pairing(pairing);
     if rope.n_rotated != rope_dim {
-        let advice = "a part of `qk_rope_head_dim` without position is not supported";
+        let advice = "partial rotation of `qk_rope_head_dim` is not supported";
         return Err(config.text.unsupported("partial_rotary_factor", advice));
     }
     Ok(MlaSpec {

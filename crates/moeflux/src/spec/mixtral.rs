@@ -27,7 +27,7 @@ pub(super) fn parse_mixtral(config: &Config<'_>) -> Result<ModelSpec> {
 pub(super) fn parse_olmoe(config: &Config<'_>) -> Result<ModelSpec> {
     let frame = Frame::parse(config, 1e-5)?;
     if config.text.value("clip_qkv").is_some() {
-        let advice = "queries, keys and values that are cut are not supported";
+        let advice = "clipped queries, keys and values are not supported";
         return Err(config.text.unsupported("clip_qkv", advice));
     }
     let bias = AttentionBias::QkvAndOut;

@@ -90,14 +90,14 @@ mod tests {
 
     #[test]
     fn the_union_of_all_files() {
-        let folder = Folder::new("eos", 300, &["<|im_end|>", "<|endoftext|>"]);
+        let folder = Folder::new(300, &["<|im_end|>", "<|endoftext|>"]);
         let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
         folder.write("config.json", r#"{"eos_token_id": 7, "text_config": {"eos_token_id": 3}}"#);
         folder.write("generation_config.json", r#"{"eos_token_id": [257, 7]}"#);
         let ends = EndTokens::open(folder.path(), &tokenizer).unwrap();
         assert_eq!(ends.tokens(), [3, 7, 256, 257].map(TokenId));
         assert!(ends.contains(TokenId(257)) && !ends.contains(TokenId(4)));
-        let folder_of_two = Folder::new("eos-harmony", 300, &["<|return|>", "<|end|>", "<|call|>"]);
+        let folder_of_two = Folder::new(300, &["<|return|>", "<|end|>", "<|call|>"]);
         let tokenizer_of_two = Tokenizer::open(folder_of_two.path(), 300).unwrap();
         let ends = EndTokens::open(folder_of_two.path(), &tokenizer_of_two).unwrap();
         assert_eq!(ends.tokens(), [256, 258].map(TokenId));

@@ -190,7 +190,7 @@ impl Tokenizer {
             Stopped::TooMany => Error::TooManyTokens { n_tokens_max: limit.n_tokens_max },
             Stopped::Unwanted => Error::Cancelled,
             Stopped::Long { n_bytes, n_bytes_max } => Error::Input(format!(
-                "a word of {n_bytes} bytes, which no token lets divide, is too long; the limit is \
+                "a word of {n_bytes} bytes that cannot be split is too long; the limit is \
                  {n_bytes_max}"
             )),
             Stopped::Refused(problem) => self.refused(&problem),
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn bytes_of_tokens_are_the_bytes_of_the_text() {
-        let folder = Folder::new("token-bytes", 300, &["<|im_end|>"]);
+        let folder = Folder::new(300, &["<|im_end|>"]);
         let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
         let text = "h\u{e9} \u{1f600}<|im_end|>\n";
         let tokens = tokenizer.encode(text).unwrap();
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_text_is_encoded_as_far_as_its_limit() {
-        let folder = Folder::new("token-limit", 300, &["<|im_end|>"]);
+        let folder = Folder::new(300, &["<|im_end|>"]);
         let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
         let limit = TextLimit { n_tokens_max: 10, ..TextLimit::default() };
         assert_eq!(tokenizer.encode_within("0123456789", &limit).unwrap().len(), 10);
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn long_words_are_cut_where_nothing_merges() {
-        let folder = Folder::new("token-words", 300, &[]);
+        let folder = Folder::new(300, &[]);
         let model = json!({"type": "BPE", "vocab": {"a": 0, "b": 1, "aa": 2}, "merges": ["a a"]});
         let whole = json!({"version": "1.0", "added_tokens": [], "normalizer": null,
             "pre_tokenizer": null, "post_processor": null, "decoder": null, "model": model});

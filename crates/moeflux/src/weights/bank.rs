@@ -252,8 +252,8 @@ impl BankRequest<'_> {
                 self.prefix, projection.name, all[expert_idx].names.codes
             ),
             format!(
-                "is stored as {odd} and other experts of its layer as {usual}: experts of a \
-                 layer must be stored alike"
+                "is stored as {odd}, but other experts of its layer as {usual}: they must use the \
+                 same format"
             ),
         ))
     }

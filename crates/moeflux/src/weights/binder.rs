@@ -297,7 +297,7 @@ impl<'a> Binder<'a> {
         let n_found = found.shape.iter().try_fold(1_usize, |n, &size| n.checked_mul(size));
         if n_found != Some(n_values) {
             let (shape, asking) = (&found.shape, found.described_by);
-            let problem = format!("has shape {shape:?}, but {asking} asks for {n_values} values");
+            let problem = format!("has shape {shape:?}, but {asking} requires {n_values} values");
             return Err(found.error(problem));
         }
         let n_bytes = (n_values * kind.bytes()) as u64;
@@ -351,8 +351,8 @@ fn check_fp8_rows(base: &str, layout: &MatrixLayout, rows: &[Range<usize>]) -> R
     Err(Error::tensor(
         format!("{base}.weight"),
         format!(
-            "is FP8 in blocks of {shared} rows, which rows {}..{} would split: such heads are \
-             not supported in FP8",
+            "is FP8 in blocks of {shared} rows, but rows {}..{} would split a block, which is not \
+             supported",
             torn.start, torn.end
         ),
     ))

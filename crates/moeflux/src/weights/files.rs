@@ -215,7 +215,7 @@ pub(crate) fn first_non_finite(bytes: &[u8], kind: FloatKind) -> Option<usize> {
 /// Returns the error about a value that is not finite.
 pub(crate) fn part_error(tensor: &str, value_idx: u64) -> Error {
     let problem =
-        format!("value {value_idx} is NaN or infinite: the file is damaged, fetch it again");
+        format!("value {value_idx} is NaN or infinite: the file is damaged; download it again");
     Error::tensor(tensor, problem)
 }
 

@@ -109,7 +109,7 @@ impl Found {
             return Ok(());
         }
         let (found, asking) = (&self.shape, self.described_by);
-        Err(self.error(format!("has shape {found:?}, but {asking} asks for {shape:?}")))
+        Err(self.error(format!("has shape {found:?}, but {asking} requires {shape:?}")))
     }
 }
 

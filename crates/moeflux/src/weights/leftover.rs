@@ -35,8 +35,8 @@ pub(super) fn skipped(
     let tensors = &checkpoint.tensors;
     for (prefix, (_, bank)) in checkpoint.packed.iter().flat_map(|packed| &packed.banks) {
         if !taken.contains(prefix.as_str()) {
-            let problem = "holds experts of a layer that has none in config.json: config.json \
-                           belongs to another model";
+            let problem = "holds experts for a layer without experts in config.json: config.json \
+                           may belong to another model";
             return Err(Error::tensor(&bank.tensor, problem));
         }
     }
@@ -78,8 +78,7 @@ fn left_over(
     let path = checkpoint.files.get(first.file_idx).map(|file| file.path.as_path());
     let file = path.and_then(Path::file_name).unwrap_or_default().display();
     let advice = if is_stray {
-        "no other tensor of that file is either: move the file away if it does not belong to this \
-         model"
+        "nor is any other tensor of that file: remove the file if it does not belong to this model"
     } else {
         "without it the model would be computed wrongly"
     };

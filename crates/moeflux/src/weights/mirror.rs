@@ -122,8 +122,8 @@ impl Mirror {
 fn differs(path: &Path, how: &str, original: &Path) -> Error {
     let original = original.display();
     let problem = format!(
-        "of the mirror is not a copy of {original}: {how}, so that it is of another model or \
-         damaged; copy the model's folder to the mirror again"
+        "of the mirror is not a copy of {original}: {how}; it is damaged or belongs to another \
+         model: copy the model's folder to the mirror again"
     );
     Error::malformed(path, problem)
 }

@@ -292,9 +292,9 @@ fn rows_of_gate_and_up_take_turns() {
 fn experts_that_take_turns_must_have_the_shapes_of_the_config() {
     let spec = spec(Family::Qwen3Moe, 2);
     for (sizes, expected) in [
-        ((4, 96, 32), "asks for [3, 64, 3, 16]"),
-        ((3, 64, 32), "asks for [3, 64, 3, 16]"),
-        ((3, 96, 64), "asks for [3, 64, 3, 16]"),
+        ((4, 96, 32), "requires [3, 64, 3, 16]"),
+        ((3, 64, 32), "requires [3, 64, 3, 16]"),
+        ((3, 96, 64), "requires [3, 64, 3, 16]"),
     ] {
         let tensors = take_turns(sizes.0, sizes.1, sizes.2);
         let (_dir, checkpoint) = tensors.open();

@@ -35,7 +35,7 @@ impl FoundBank<'_> {
         let bank = self.bank;
         if bank.n_experts != n_experts {
             let problem = format!(
-                "has {} records, but config.json asks for {n_experts} experts",
+                "has {} records, but config.json requires {n_experts} experts",
                 bank.n_experts
             );
             return Err(Error::tensor(&bank.tensor, problem));
@@ -81,7 +81,7 @@ impl FoundBank<'_> {
         let WantedMatrix { name, n_rows, n_cols } = wanted;
         if (found.n_rows, found.n_cols) != (n_rows, n_cols) {
             let problem = format!(
-                "has shape [{}, {}], but config.json asks for [{n_rows}, {n_cols}]",
+                "has shape [{}, {}], but config.json requires [{n_rows}, {n_cols}]",
                 found.n_rows, found.n_cols
             );
             return Err(self.wrong(name, &problem));
@@ -130,11 +130,12 @@ impl FoundBank<'_> {
         }
         let said = match said {
             Some(QuantParams { bits, group }) => format!("{bits} bits in groups of {group}"),
-            None => "nothing of it".to_owned(),
+            None => "no quantisation".to_owned(),
         };
         let QuantParams { bits, group } = found;
-        let problem =
-            format!("has {bits} bits in groups of {group}; config.json says {said} for `{base}`");
+        let problem = format!(
+            "has {bits} bits in groups of {group}; config.json specifies {said} for `{base}`"
+        );
         Err(self.wrong(name, &problem))
     }
 

@@ -106,7 +106,7 @@ impl ExpertBank {
                 let (name, n_ranks) = (&self.name, shares.n_ranks());
                 let is_equal = shares.are_equal();
                 Error::Unsupported(format!(
-                    "{name}: expert matrices of {n_rows} rows in {kind} cannot be divided over \
+                    "{name}: expert matrices of {n_rows} rows in {kind} cannot be divided among \
                      {n_ranks} machines{}: use fewer{}",
                     if is_equal { "" } else { " in these shares" },
                     if is_equal { "" } else { ", or more equal shares" }

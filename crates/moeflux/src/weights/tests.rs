@@ -127,7 +127,7 @@ fn wrong_shapes_say_what_would_fit() {
     let mut tensors = Tensors::default();
     tensors.add("w.weight", "BF16", &[4, 6]);
     let error = matrix_error(&tensors, &spec(Family::Qwen3Moe, 2), 6, 4);
-    assert!(error.contains("has shape [4, 6], but config.json asks for [6, 4]"), "{error}");
+    assert!(error.contains("has shape [4, 6], but config.json requires [6, 4]"), "{error}");
     let error = matrix_error(&tensors, &spec(Family::Qwen3Moe, 2), 4, 0);
     assert!(error.contains("has no values"), "{error}");
 
@@ -302,7 +302,7 @@ fn vectors_of_any_shape_and_type_are_widened() {
         assert_eq!(weights.vector(vector), values);
         assert_eq!(weights.vector(constant), [3.0]);
         let error = bind_error(&tensors, &spec, |binder| binder.vector("v", 5).map(drop));
-        assert!(error.contains("has shape [2, 3, 1], but config.json asks for 5 values"));
+        assert!(error.contains("has shape [2, 3, 1], but config.json requires 5 values"));
     }
 }
 
@@ -370,7 +370,7 @@ fn rows_of_fp8_move_in_whole_blocks() {
     let error = bind_error(&tensors, &spec, |binder| {
         binder.matrix_rows("w", 384, 130, vec![0..64, 64..128]).map(drop)
     });
-    assert!(error.contains("blocks of 128 rows, which rows 0..64 would split"), "{error}");
+    assert!(error.contains("blocks of 128 rows, but rows 0..64 would split a block"), "{error}");
 }
 
 #[test]
@@ -444,7 +444,7 @@ fn a_file_cut_after_its_header_was_read_is_an_error() {
     let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
     binder.matrix("w", 4, 4).unwrap();
     let manifest = binder.finish().unwrap();
-    let path = dir.0.join("model.safetensors");
+    let path = dir.file("model.safetensors");
     let len = std::fs::metadata(&path).unwrap().len();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len - 3).unwrap();
     let error = load_all(&manifest, &checkpoint).unwrap_err().to_string();

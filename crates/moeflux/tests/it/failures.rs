@@ -320,7 +320,7 @@ fn a_panic_in_a_step_is_not_drift() {
     fuse.light(0);
     for session in [&mut session, &mut other] {
         let message = session.feed_last(&case.tokens[..1]).unwrap_err().to_string();
-        assert!(message.contains("open it again"), "{message}");
+        assert!(message.contains("open the engine again"), "{message}");
         session.clear();
     }
 }

@@ -134,7 +134,7 @@ fn all_goldens_have_the_bits_of_one_process() {
                 }
                 (_, Err(error)) => {
                     let text = error.to_string();
-                    let is_known = text.contains("cannot be divided over")
+                    let is_known = text.contains("cannot be divided among")
                         || text.contains("stored with inputs as rows");
                     assert!(is_known, "{name}: {n_ranks} ranks: {text}");
                     assert!(others.iter().all(Result::is_err), "{name}: all ranks refuse");
@@ -223,7 +223,7 @@ fn ranks_that_differ_are_refused_by_name() {
     let work = |engine: &Engine| logits(engine, &case.tokens);
     let (together, others) = job((&case.dir, &Shares::equal(3)), &config_of, QUIET, work);
     let text = together.unwrap_err().to_string();
-    assert_eq!(text, "rank 2 (host-2): has another arithmetic: f32, on rank 0 int8");
+    assert_eq!(text, "rank 2 (host-2): arithmetic differs: f32, but int8 on rank 0");
     for other in others {
         assert_eq!(other.unwrap_err().to_string(), text);
     }

@@ -358,7 +358,7 @@ fn bad_feeds_change_nothing_and_say_why() {
     };
     check(&[], "the prompt is empty");
     check(&tokens[..3], "do not fit a context of 10");
-    check(&[TokenId(0), TokenId(vocab)], &format!("token {vocab} at place 1"));
+    check(&[TokenId(0), TokenId(vocab)], &format!("token {vocab} at index 1"));
     assert!(engine.session(0).is_err());
     assert!(engine.session(usize::MAX).is_err());
 }

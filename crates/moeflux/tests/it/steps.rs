@@ -85,11 +85,14 @@ fn a_thread_does_not_wait_for_its_own_step() {
     let mut feeds = [Feed::prompt(&mut one, &tokens[..20])];
     let waiting = StepUnderWay::begin(&mut feeds).unwrap();
     let error = two.feed_last(&tokens[..5]).unwrap_err();
-    assert!(matches!(error, Error::Input(_)) && error.to_string().contains("under way"), "{error}");
+    assert!(
+        matches!(error, Error::Input(_)) && error.to_string().contains("a step in progress"),
+        "{error}"
+    );
     // Answers that are held between layers themselves would be computed in the same place.
     let error =
         StepUnderWay::begin(&mut [Feed::answer(&mut two, &tokens[0])]).map(|_| ()).unwrap_err();
-    assert!(error.to_string().contains("under way"), "{error}");
+    assert!(error.to_string().contains("a step in progress"), "{error}");
     step(&mut [Feed::answer(&mut two, &tokens[0])], &mut StepOutput::default()).unwrap();
     two.clear();
     // Sessions may come and go meanwhile.

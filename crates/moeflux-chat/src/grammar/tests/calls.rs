@@ -390,8 +390,8 @@ fn what_cannot_be_demanded_is_refused() {
         assert!(refusal.problem.contains(expected), "{refusal}");
     };
     let hermes = Some(format("hermes"));
-    refused(None, ToolChoice::Required, &tools(), "no calls in a known way");
-    refused(hermes, ToolChoice::Required, &[], "there are no tools");
+    refused(None, ToolChoice::Required, &tools(), "no known tool-call format");
+    refused(hermes, ToolChoice::Required, &[], "no tool is available");
     refused(hermes, ToolChoice::Named("other".into()), &tools(), "there is no tool `other`");
     let grammars = Grammars::new(model, None);
     let found = grammars.constraint(&rules(ToolChoice::None), &tools(), AnswerStart::Text);

@@ -163,6 +163,6 @@ fn a_grammar_that_cannot_be_written_is_refused_in_a_sentence() {
     let rules = AnswerRules { form, ..AnswerRules::default() };
     let grammars = Grammars::new(model_of(&[], &[]), None);
     let refused = grammars.constraint(&rules, &[], AnswerStart::Text).unwrap_err().problem;
-    let told = "no token can come next: what the grammar demands here cannot be written";
+    let told = "no token can come next: what the grammar requires here cannot be written";
     assert!(refused.contains(told), "{refused}");
 }

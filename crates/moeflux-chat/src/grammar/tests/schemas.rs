@@ -297,18 +297,18 @@ fn schemas_that_explode_are_refused_on_a_small_stack_and_soon() {
         deep = json!({"items": deep});
     }
     let cases = [
-        (doubling(40), "in each other"),
+        (doubling(40), "nested more than"),
         (twice(&binary(20)), "steps to write out"),
         (doubling(14), "parts when"),
         (product(20, 4), "parts when"),
         (product(2, 500), "parts when"),
-        (chain(1_000, |next| json!({"allOf": [next]})), "in each other"),
-        (chain(1_000, |next| json!({"items": next})), "in each other"),
-        (chain(1_000, |next| next), "in each other"),
+        (chain(1_000, |next| json!({"allOf": [next]})), "nested more than"),
+        (chain(1_000, |next| json!({"items": next})), "nested more than"),
+        (chain(1_000, |next| next), "nested more than"),
         (chain(30, |next| json!({"oneOf": [next.clone(), next]})), "references are written out"),
         (spellings(), "references are written out"),
         (anchors(12_000), "keyword `not`"),
-        (deep, "in each other"),
+        (deep, "nested more than"),
         (many(500), "the limit is 400"),
         (json!({"patternProperties": patterns}), "the limit is 16"),
         (json!({"description": "x".repeat(300_000)}), "bytes; the limit is 262144"),
@@ -378,7 +378,7 @@ fn grammars_of_clients_have_limits() {
     let lark = |text: &str| AnswerForm::Lark(text.to_owned());
     let regex = |text: &str| AnswerForm::Regex(text.to_owned());
     check(lark(&format!("start: \"{}\"", "x".repeat(70_000))), "the limit is 65536");
-    check(lark(&format!("start: {}\"a\"{}", "(".repeat(100), ")".repeat(100))), "in each other");
+    check(lark(&format!("start: {}\"a\"{}", "(".repeat(100), ")".repeat(100))), "nested more than");
     let rules: String = (0..600).map(|idx| format!("r{idx}: r{}\n", idx + 1)).collect();
     check(lark(&format!("start: r0\n{rules}r600: \"a\"")), "602 rules; the limit is 500");
     check(lark("start: missing"), "missing");
@@ -388,5 +388,5 @@ fn grammars_of_clients_have_limits() {
     check(regex("("), "");
     check(regex("(?=a)b"), "");
     check(regex(&"a".repeat(20_000)), "the limit is 16384");
-    check(regex(&"(".repeat(100)), "in each other");
+    check(regex(&"(".repeat(100)), "nested more than");
 }

@@ -46,7 +46,7 @@ pub(crate) fn of_gpu(
     gpu.keep_pipelines(&cache::folder());
     let room_bytes = facts.room_bytes().unwrap_or(0);
     if room_bytes == 0 {
-        return Err(Error::Input(format!("{} does not say how much memory it has", facts.name)));
+        return Err(Error::Input(format!("{} does not report its memory size", facts.name)));
     }
     let sees_host = facts.host_memory == HostMemory::Seen;
     let trial = OnGpu { gpu: &gpu, sees_host, interrupt };

@@ -69,7 +69,7 @@ impl CpuBackend {
     ) -> Result<Self> {
         if !(1..=N_THREADS_MAX).contains(&n_threads) {
             return Err(Error::Input(format!(
-                "{n_threads} threads asked for; between 1 and {N_THREADS_MAX} are possible"
+                "{n_threads} threads requested; must be between 1 and {N_THREADS_MAX}"
             )));
         }
         let pool = Pool::new(n_threads).map_err(|error| {

@@ -194,7 +194,7 @@ impl Follower {
         };
         let layer = self.banks[bank_idx].bank.layer.0;
         let error = Error::Expert { layer, expert: expert_idx, problem: problem.clone() };
-        tracing::warn!(%error, "an expert was not read");
+        tracing::warn!(%error, "failed to read an expert");
         self.news.send(News::Failed { bank_idx, filling, problem }).is_ok()
     }
 

@@ -96,7 +96,7 @@ impl Following {
         let began_at = clock.now();
         let thread = Builder::new().name("moeflux-follow".to_owned());
         let thread = thread.spawn(move || follower.run()).map_err(|error| {
-            Error::Machine(format!("the system makes no thread that reads experts: {error}"))
+            Error::Machine(format!("cannot start the thread that loads experts: {error}"))
         })?;
         let (wishes, thread, failed, broken) = (Some(wishes), Some(thread), Vec::new(), None);
         Ok(Self { wishes, news, thread, failed, broken, clock, began_at })
@@ -178,7 +178,7 @@ impl Following {
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) if heard.is_whole => break,
                 Err(RecvTimeoutError::Disconnected) => {
-                    let problem = "the thread that reads experts has ended: open the model again";
+                    let problem = "the thread that loads experts has ended: open the model again";
                     self.broken = Some(Broken::Stopped(problem.to_owned()));
                 }
             }

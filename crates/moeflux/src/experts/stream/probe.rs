@@ -38,7 +38,8 @@ pub fn probe_of(checkpoint: &Checkpoint, seed: u64) -> Probe {
 /// [`Error::Drive`] when the files cannot be read.
 pub fn drive_speed(probe: &mut Probe, caching: Caching, duration_max: Duration) -> Result<f64> {
     let probed = probe.rate(caching, N_IN_FLIGHT, duration_max, &RealClock::new());
-    let probed = probed.map_err(|source| Error::Drive(format!("the drive: {source}")))?;
+    let probed = probed
+        .map_err(|source| Error::Drive(format!("cannot measure the drive's speed: {source}")))?;
     Ok(probed.map_or(0.0, |probed| probed.measured.bytes_per_s()))
 }
 

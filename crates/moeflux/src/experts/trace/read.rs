@@ -76,7 +76,7 @@ impl<'a> Cursor<'a> {
     fn take(&mut self, n_bytes: usize, what: &str) -> Parsed<&'a [u8]> {
         let rest = &self.bytes[self.at..];
         let Some(taken) = rest.get(..n_bytes) else {
-            return fault(self.bytes.len(), format!("cut short: {what} is not whole"));
+            return fault(self.bytes.len(), format!("truncated: {what} is incomplete"));
         };
         self.at += n_bytes;
         Ok(taken)
@@ -96,16 +96,16 @@ impl<'a> Cursor<'a> {
 fn header(cursor: &mut Cursor<'_>) -> Parsed<TraceHeader> {
     let preamble = cursor.take(PREAMBLE_BYTES, "the header")?;
     if preamble[..8] != MAGIC {
-        return fault(0, "is not a routing trace: no magic");
+        return fault(0, "is not a routing trace: wrong magic number");
     }
     let version = u32_at(preamble, 8);
     if version != VERSION {
-        let what = format!("has version {version}, and this program reads {VERSION}: the number");
+        let what = format!("unsupported version {version}, expected {VERSION},");
         return fault(8, what);
     }
     let n_layers = u32_at(preamble, 12) as usize;
     if n_layers > N_LAYERS_MAX {
-        return fault(12, format!("{n_layers} layers, and at most {N_LAYERS_MAX} are known,"));
+        return fault(12, format!("{n_layers} layers exceed the limit of {N_LAYERS_MAX},"));
     }
     let table_at = cursor.at;
     let table = cursor.take(n_layers * LAYER_BYTES, "the table of layers")?;
@@ -114,7 +114,8 @@ fn header(cursor: &mut Cursor<'_>) -> Parsed<TraceHeader> {
         let (n_experts, top_k) = (u32_at(bytes, 0) as usize, u32_at(bytes, 4) as usize);
         let is_known = n_experts <= N_EXPERTS_MAX && top_k <= n_experts.min(TOP_K_MAX);
         if !is_known || (n_experts == 0) != (top_k == 0) {
-            let what = format!("layer {layer_idx} cannot have {top_k} of {n_experts} experts,");
+            let what =
+                format!("layer {layer_idx}: invalid choice of {top_k} of {n_experts} experts,");
             return fault(table_at + layer_idx * LAYER_BYTES, what);
         }
         Ok(LayerShape { n_experts, top_k, record_bytes: u64_at(bytes, 8) })
@@ -124,8 +125,7 @@ fn header(cursor: &mut Cursor<'_>) -> Parsed<TraceHeader> {
     let header = TraceHeader { fingerprint: u64_at(preamble, 16), layers };
     let n_experts = header.n_experts();
     if n_experts > N_ALL_EXPERTS_MAX {
-        let what =
-            format!("{n_experts} experts in all, and at most {N_ALL_EXPERTS_MAX} are known,");
+        let what = format!("{n_experts} experts in total exceed the limit of {N_ALL_EXPERTS_MAX},");
         return fault(table_at, what);
     }
     Ok(header)
@@ -148,18 +148,22 @@ impl Reader {
         let n_rows = u32_at(head, 4) as usize;
         let is_end = kind_code == code::END && layer.0 == 0 && n_rows == 0;
         let kind = match kind_code {
-            _ if zero != 0 => return fault(start + 1, "damaged: not zero"),
+            _ if zero != 0 => return fault(start + 1, "damaged: a reserved byte is not zero"),
             code::PREFILL => StepKind::Prefill,
             code::DECODE => StepKind::Decode,
             code::END if is_end => StepKind::Decode,
-            other => return fault(start, format!("damaged: no block has the kind {other},")),
+            other => return fault(start, format!("damaged: unknown block kind {other},")),
         };
         let top_k = if is_end { 0 } else { self.top_k(start, (kind, n_rows, layer))? };
         let rows = cursor.take(n_rows * top_k * 2, "a block")?;
         cursor.check_sum(start, self.trace.blocks.len() as u64)?;
         if is_end {
             let is_last = cursor.at == cursor.bytes.len();
-            return if is_last { Ok(false) } else { fault(cursor.at, "more after the end mark") };
+            return if is_last {
+                Ok(false)
+            } else {
+                fault(cursor.at, "trailing data after the end mark")
+            };
         }
         let rows_at = start + BLOCK_HEAD_BYTES;
         self.count(rows, (rows_at, top_k, self.trace.header.layers[layer.0].n_experts))?;
@@ -173,7 +177,7 @@ impl Reader {
         let header = &self.trace.header;
         let is_first = header.first_layer() == Some(layer);
         if self.due != Some(found) && !is_first {
-            return fault(at, format!("damaged: layer {} is not due", layer.0));
+            return fault(at, format!("damaged: layer {} is out of order", layer.0));
         }
         if !(1..=N_ROWS_MAX).contains(&n_rows) {
             return fault(at + 4, format!("damaged: a step of {n_rows} rows"));
@@ -193,7 +197,7 @@ impl Reader {
             let expert = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
             before = before.filter(|_| !idx.is_multiple_of(top_k));
             if expert >= n_experts || before.is_some_and(|before| before >= expert) {
-                let what = format!("damaged: a row cannot have expert {expert}");
+                let what = format!("damaged: expert {expert} is out of range or out of order");
                 return fault(rows_at + 2 * idx, what);
             }
             before = Some(expert);

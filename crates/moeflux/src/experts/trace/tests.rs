@@ -93,7 +93,7 @@ fn reads_what_was_written() {
 fn every_cut_and_every_flipped_bit_is_refused() {
     let whole = bytes();
     for len in 0..whole.len() {
-        check_refused(&whole[..len], "cut short");
+        check_refused(&whole[..len], "truncated: ");
     }
     let mut damaged = whole.clone();
     for bit_idx in 0..8 * whole.len() {
@@ -101,7 +101,7 @@ fn every_cut_and_every_flipped_bit_is_refused() {
         check_refused(&damaged, "at byte ");
         damaged[bit_idx / 8] = whole[bit_idx / 8];
     }
-    check_refused(&[&whole[..], &[0]].concat(), "more after the end mark");
+    check_refused(&[&whole[..], &[0]].concat(), "trailing data after the end mark");
 }
 
 #[test]
@@ -125,17 +125,17 @@ fn with_header(damage: impl Fn(&mut [u8])) -> Vec<u8> {
 
 #[test]
 fn lies_with_a_fitting_checksum_are_refused_before_anything_is_made_for_them() {
-    check_refused(b"not a trace, but long enough to be one", "no magic");
-    check_refused(&with_header(|it| it[8] = 2), "has version 2");
-    check_refused(&with_header(|it| it[15] = 0x7f), "layers, and at most 4096");
-    check_refused(&with_header(|it| it[13] = 1), "cut short");
-    check_refused(&with_header(|it| it[24 + 16 + 3] = 1), "layer 1 cannot have");
-    check_refused(&with_header(|it| it[24 + 32 + 4] = 9), "layer 2 cannot have 9 of 8");
-    check_refused(&with_header(|it| it[24 + 32 + 4] = 0), "layer 2 cannot have 0 of 8");
+    check_refused(b"not a trace, but long enough to be one", "wrong magic number");
+    check_refused(&with_header(|it| it[8] = 2), "unsupported version 2");
+    check_refused(&with_header(|it| it[15] = 0x7f), "layers exceed the limit of 4096");
+    check_refused(&with_header(|it| it[13] = 1), "truncated: ");
+    check_refused(&with_header(|it| it[24 + 16 + 3] = 1), "layer 1: invalid choice of");
+    check_refused(&with_header(|it| it[24 + 32 + 4] = 9), "layer 2: invalid choice of 9 of 8");
+    check_refused(&with_header(|it| it[24 + 32 + 4] = 0), "layer 2: invalid choice of 0 of 8");
     let first_block = 24 + 3 * 16 + 4;
     let mut bytes = bytes();
     bytes[first_block + 4..][..4].copy_from_slice(&65_536_u32.to_le_bytes());
-    check_refused(&bytes, "cut short");
+    check_refused(&bytes, "truncated: ");
     bytes[first_block + 4..][..4].copy_from_slice(&u32::MAX.to_le_bytes());
     check_refused(&bytes, "a step of 4294967295 rows");
 }
@@ -156,10 +156,7 @@ fn a_small_file_cannot_claim_more_experts_than_any_model_has() {
         file
     };
     assert_eq!(parse(&file_of(16)).unwrap().header().n_experts(), N_ALL_EXPERTS_MAX);
-    check_refused(
-        &file_of(17),
-        "1114112 experts in all, and at most 1048576 are known, at byte 24",
-    );
+    check_refused(&file_of(17), "1114112 experts in total exceed the limit of 1048576, at byte 24");
     let out = Box::new(Shared::default());
     let layer = LayerShape { n_experts: 1 << 16, top_k: 1, record_bytes: 7 };
     let header = TraceHeader { fingerprint: 0, layers: vec![layer; 17] };

@@ -103,9 +103,9 @@ pub(crate) fn read_all(path: &Path) -> Result<Vec<GgufFile>> {
         if n_parts > 1 {
             let number = file.header.metadata.count("split.no").unwrap_or(0).saturating_add(1);
             let problem = format!(
-                "is part {number} of {n_parts} of a split file, and its name does not say how the \
-                 others are called: give all of them the names that they were published under, \
-                 such as NAME-{number:05}-of-{n_parts:05}.gguf"
+                "is part {number} of {n_parts} of a split file, and its name does not identify the \
+                 others: give all of them the names that they were published under, such as \
+                 NAME-{number:05}-of-{n_parts:05}.gguf"
             );
             return Err(Error::malformed(path, problem));
         }
@@ -199,8 +199,8 @@ fn check_tensors(files: &[GgufFile]) -> Result<()> {
     match first.header.metadata.count("split.tensors.count") {
         Some(n) if n != n_found as u64 => {
             let problem = format!(
-                "says that all its parts have {n} tensors, and they have {n_found}: they do not \
-                 belong together, fetch them again"
+                "declares {n} tensors in all parts, but they have {n_found}: they do not belong \
+                 together, download them again"
             );
             Err(Error::malformed(&first.path, problem))
         }

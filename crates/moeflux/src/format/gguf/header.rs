@@ -53,7 +53,7 @@ pub struct GgufHeader {
 /// fault.
 pub fn parse_gguf(bytes: &[u8], len_bytes: u64) -> Result<GgufHeader, Stop> {
     if len_bytes < MAGIC.len() as u64 {
-        return Err(Stop::wrong(format!("has {len_bytes} of the bytes of a model: {FETCH_AGAIN}")));
+        return Err(Stop::wrong(format!("has only {len_bytes} bytes: {FETCH_AGAIN}")));
     }
     let mut cursor = Cursor::new(bytes, len_bytes);
     if cursor.array::<4>("its first bytes")? != *MAGIC {
@@ -76,7 +76,7 @@ pub fn parse_gguf(bytes: &[u8], len_bytes: u64) -> Result<GgufHeader, Stop> {
     tensors.sort_by_key(|tensor| (tensor.begin_bytes, tensor.len_bytes));
     let data_bytes = check_places(&tensors, alignment)?;
     let end_bytes = data_at.checked_add(data_bytes);
-    let end_bytes = end_bytes.ok_or_else(|| Stop::wrong("has tensors beyond any file"))?;
+    let end_bytes = end_bytes.ok_or_else(|| Stop::wrong("has tensors larger than any file"))?;
     Ok(GgufHeader { metadata, tensors, data_at, end_bytes })
 }
 
@@ -99,12 +99,12 @@ fn check_version(version: u32) -> Result<(), Stop> {
     match version {
         2 | 3 => Ok(()),
         1 => Err(Stop::wrong(
-            "is GGUF of version 1, of 2023, which is not supported: convert the model again",
+            "is GGUF version 1 (2023), which is not supported: convert the model again",
         )),
         _ if version & 0xffff == 0 && version != 0 => Err(Stop::wrong(
             "is a big-endian GGUF file, which is not supported: use the little-endian one",
         )),
-        _ => Err(Stop::wrong(format!("is GGUF of version {version}; versions 2 and 3 are known"))),
+        _ => Err(Stop::wrong(format!("is GGUF version {version}; versions 2 and 3 are supported"))),
     }
 }
 
@@ -131,7 +131,7 @@ fn alignment(metadata: &Metadata) -> Result<u64, Stop> {
         None => Ok(ALIGNMENT),
         Some(Value::U64(value)) if value.is_power_of_two() && *value <= ALIGNMENT_MAX => Ok(*value),
         Some(_) => Err(Stop::wrong(format!(
-            "has a `{ALIGNMENT_KEY}` that is no power of two up to {ALIGNMENT_MAX}"
+            "has a `{ALIGNMENT_KEY}` that is not a power of two up to {ALIGNMENT_MAX}"
         ))),
     }
 }
@@ -290,7 +290,8 @@ fn len_of(dtype: DType, shape: &[usize], what: &str) -> Result<u64, Stop> {
     let n_rows = outer.clone().try_fold(1_u64, |n, &dim| n.checked_mul(dim as u64));
     let len_bytes = (row / n_values).checked_mul(n_bytes);
     let len_bytes = len_bytes.zip(n_rows).and_then(|(row, n_rows)| row.checked_mul(n_rows));
-    len_bytes.ok_or_else(|| Stop::wrong(format!("has {what} of shape {shape:?}, beyond any file")))
+    len_bytes
+        .ok_or_else(|| Stop::wrong(format!("has {what} of shape {shape:?}, larger than any file")))
 }
 
 fn check_names(tensors: &[HeaderTensor]) -> Result<(), Stop> {
@@ -320,8 +321,9 @@ fn check_places(tensors: &[HeaderTensor], alignment: u64) -> Result<u64, Stop> {
             )));
         }
         let end = begin_bytes.checked_add(tensor.len_bytes);
-        end_bytes =
-            end.ok_or_else(|| Stop::wrong(format!("has tensor `{name}` beyond any file")))?;
+        end_bytes = end.ok_or_else(|| {
+            Stop::wrong(format!("has tensors up to `{name}` that are larger than any file"))
+        })?;
     }
     Ok(end_bytes)
 }

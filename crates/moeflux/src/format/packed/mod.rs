@@ -401,7 +401,7 @@ impl Fields<'_> {
                 it.dtype == DType::U8 && shape_of_blocks(&it.shape, block).is_some()
             });
             if !is_whole {
-                return Err(wrong("and no tensor of U8 that has whole blocks has that name"));
+                return Err(wrong("but there is no U8 tensor of that name with whole blocks"));
             }
             blocks.insert(name, block);
         }

@@ -84,7 +84,11 @@ fn each_wrong_key_is_named() {
     refused("role", Some("extras"), "U64 [2]");
     refused("blocks", Some("{"), "`blocks` of its metadata is malformed");
     refused("blocks", Some(r#"{"records":"Q9_K"}"#), "`records` as \"Q9_K\", a type that");
-    refused("blocks", Some(r#"{"other":"Q8_0"}"#), "`other` as \"Q8_0\", and no tensor");
+    refused(
+        "blocks",
+        Some(r#"{"other":"Q8_0"}"#),
+        "`other` as \"Q8_0\", but there is no U8 tensor",
+    );
     refused("blocks", Some(r#"{"records":"Q8_0"}"#), "whole blocks");
     refused("record", Some("{"), "not JSON");
     refused("record", Some("[]"), "gate_proj");

@@ -93,7 +93,7 @@ impl SumsDocument {
             serde_json::from_slice(bytes).map_err(|error| damaged(&format!("{error}")))?;
         let field = |key: &str| value.get(key).unwrap_or(&Value::Null);
         if field("format") != "moeflux-sums" || field("sums") != "xxh3-64" {
-            return Err(damaged("is not a file of checksums by `moeflux doctor --deep`"));
+            return Err(damaged("is not a checksum file written by `moeflux doctor --deep`"));
         }
         if field("format_version") != VERSION {
             let version = quoted(&field("format_version").to_string());

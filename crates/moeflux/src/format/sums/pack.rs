@@ -146,7 +146,7 @@ impl PackSums {
             .map_err(|error| wrong(&format!("is damaged: {}", quoted(&error.to_string()))))?;
         let field = |key: &str| value.get(key).unwrap_or(&Value::Null);
         if field("format") != FORMAT || field("sums") != "xxh3-64" {
-            return Err(wrong("is not the file of a pack's checksums"));
+            return Err(wrong("is not a pack checksum file"));
         }
         if field("format_version") != VERSION {
             let version = quoted(&field("format_version").to_string());
@@ -200,7 +200,7 @@ impl PackSums {
                     packed.len_bytes
                 ),
                 (None, Some(_)) => "is missing, but belongs to the pack".to_owned(),
-                (Some(_), None) => "was not there when the model was packed".to_owned(),
+                (Some(_), None) => "did not exist when the model was packed".to_owned(),
             };
             let len_bytes = found.map_or(0, |found| found.len_bytes);
             altered.push(AlteredDocument { path, len_bytes, problem });
@@ -252,7 +252,7 @@ impl PackSums {
         };
         if packed.pack != self.pack {
             let problem = format!(
-                "is of another pack ({}) than the files of weights ({}); {WAY_OUT}",
+                "belongs to a different pack ({}) than the weight files ({}); {WAY_OUT}",
                 hex(self.pack),
                 hex(packed.pack)
             );

@@ -83,7 +83,7 @@ impl SnapshotHeader {
         let end = first.checked_add(n_tokens).filter(|end| *end <= spec.context_max as u64);
         if end.is_none() {
             return Err(Error::SavedState(format!(
-                "it holds {n_tokens} tokens from position {first}, and its model takes {}",
+                "it holds {n_tokens} tokens from position {first}, but the model supports {}",
                 spec.context_max
             )));
         }
@@ -115,7 +115,7 @@ fn fit(runtime: &Runtime) -> [Field; 7] {
             "it was computed by a version of moeflux whose results differ in the last bits",
         ),
         field(&runtime.model().fingerprint.to_le_bytes(), "it belongs to another model"),
-        field(&geometry(&runtime.model().plan.state.layers), "its layers have other shapes"),
+        field(&geometry(&runtime.model().plan.state.layers), "its layer shapes differ"),
     ]
 }
 

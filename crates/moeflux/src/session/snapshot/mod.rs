@@ -172,7 +172,7 @@ impl Session {
         let positions = header.positions();
         if positions.end > self.context {
             return Err(Error::SavedState(format!(
-                "it ends with token {}, this session has room for {}",
+                "it ends at token {}, but this session's context is {}",
                 positions.end, self.context
             )));
         }

@@ -14,7 +14,7 @@ pub(super) fn not_written(error: io::Error) -> Error {
 pub(super) fn not_read(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => {
-            Error::SavedState("it ends early: it is cut or not a saved session".to_owned())
+            Error::SavedState("unexpected end: truncated, or not a saved session".to_owned())
         }
         _ => Error::SavedState(format!("cannot read: {error}")),
     }
@@ -65,7 +65,7 @@ impl<'a> Hashing<'a> {
         if self.hash.finish() == u64::from_le_bytes(sum) {
             return Ok(());
         }
-        Err(Error::SavedState("its checksum does not fit: it is damaged".into()))
+        Err(Error::SavedState("checksum mismatch: the data is damaged".into()))
     }
 }
 

@@ -200,7 +200,7 @@ fn attention(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
     let width = keys.count_opt("attention.key_length")?;
     let value_width = keys.count_opt("attention.value_length")?;
     if value_width != width && value_width.is_some() {
-        let advice = "values that are not as wide as keys are not supported";
+        let advice = "different widths of values and keys are not supported";
         return Err(keys.refused("attention.value_length", advice));
     }
     if let Some(width) = width {
@@ -367,8 +367,8 @@ fn check_gate(keys: &mut Keys<'_>, known: &[u64], default: u64) -> Result<()> {
     if known.contains(&gate) {
         return Ok(());
     }
-    let name = if known.contains(&SIGMOID) { "2, a sigmoid" } else { "1, a softmax" };
-    let advice = format!("is {gate}; of this architecture, only {name}, is supported");
+    let name = if known.contains(&SIGMOID) { "2 (sigmoid)" } else { "1 (softmax)" };
+    let advice = format!("is {gate}; only {name} is supported for this architecture");
     Err(keys.refused(key, &advice))
 }
 

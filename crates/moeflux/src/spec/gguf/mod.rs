@@ -77,8 +77,8 @@ fn architecture(gguf: &Gguf) -> Result<Architecture> {
         return Ok(known);
     }
     let what = if name == "clip" {
-        "is the part of a model that reads pictures (mmproj), not the model: name the GGUF file of \
-         the model itself; moeflux reads text only"
+        "is the vision encoder of a model (mmproj), not the model: name the GGUF file of the model \
+         itself; moeflux reads text only"
             .to_owned()
     } else {
         let name = name.escape_debug().to_string();

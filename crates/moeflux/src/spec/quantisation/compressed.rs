@@ -48,7 +48,7 @@ fn scheme(group: &Section<'_>, format: Option<&str>) -> Result<NativeFormat> {
         return Err(group.missing("weights"));
     };
     let refused = |key: &str| {
-        weights.unsupported(key, &format!("this way to quantise is not supported; {WAY_OUT}"))
+        weights.unsupported(key, &format!("this quantisation scheme is not supported; {WAY_OUT}"))
     };
     let bits = weights.usize_at("num_bits")?;
     let strategy = weights.str_opt("strategy")?;

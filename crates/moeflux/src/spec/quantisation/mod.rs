@@ -112,8 +112,8 @@ fn params(section: &Section<'_>, bits: usize, group: usize) -> Result<Option<Qua
     match section.str_opt("mode")? {
         None | Some("affine") => {}
         Some("mxfp4") if (bits, group) == (4, 32) => return Ok(None),
-        Some("mxfp4") if bits != 4 => return Err(section.wrong("bits", "4, as MXFP4 has them")),
-        Some("mxfp4") => return Err(section.wrong("group_size", "32, as MXFP4 has them")),
+        Some("mxfp4") if bits != 4 => return Err(section.wrong("bits", "4, as required by MXFP4")),
+        Some("mxfp4") => return Err(section.wrong("group_size", "32, as required by MXFP4")),
         Some(_) => return Err(refused(section, "mode")),
     }
     let bits = u8::try_from(bits).ok().filter(|bits| matches!(bits, 2 | 3 | 4 | 5 | 6 | 8));

@@ -136,8 +136,16 @@ fn other_quantisations_are_refused_by_name() {
             "is \"e5m2\"",
         ),
         (mlx, json!({"bits": 4, "group_size": 32, "mode": "nvfp4"}), "\"nvfp4\""),
-        (mlx, json!({"bits": 8, "group_size": 32, "mode": "mxfp4"}), "expected 4, as MXFP4"),
-        (mlx, json!({"bits": 4, "group_size": 64, "mode": "mxfp4"}), "expected 32, as MXFP4"),
+        (
+            mlx,
+            json!({"bits": 8, "group_size": 32, "mode": "mxfp4"}),
+            "expected 4, as required by MXFP4",
+        ),
+        (
+            mlx,
+            json!({"bits": 4, "group_size": 64, "mode": "mxfp4"}),
+            "expected 32, as required by MXFP4",
+        ),
         (mlx, json!({"bits": 4}), "key `quantization.group_size` is missing"),
         (mlx, json!({"bits": 7, "group_size": 64}), "2, 3, 4, 5, 6 or 8"),
         (mlx, json!({"bits": 260, "group_size": 64}), "2, 3, 4, 5, 6 or 8"),

@@ -50,12 +50,12 @@ pub(in crate::text) fn merges(
     for whole in wholes {
         n_bytes = n_bytes.saturating_add(whole.text.len().saturating_mul(whole.text.len()));
         if n_bytes > LOOKED_UP_BYTES_MAX {
-            return Err("tokens that are too long to be cut everywhere".to_owned());
+            return Err("tokens that are too long to split at every position".to_owned());
         }
         let from = cuts.len();
         cut(whole, vocabulary, &mut cuts);
         if cuts.len() > MERGES_MAX {
-            return Err(format!("tokens that can be cut in more than {MERGES_MAX} ways"));
+            return Err(format!("tokens that have more than {MERGES_MAX} splits"));
         }
         cuts[from..].sort_by_key(|cut: &Cut<'_>| cut.ids);
     }

@@ -161,7 +161,7 @@ impl<'a> Listed<'a> {
         let mut merges = Merges::default();
         for (place, text) in listed.iter().enumerate() {
             let merge = merge_of(text).ok_or_else(|| {
-                let problem = format!("merge {place}, `{}`, is not of two tokens", shown(text));
+                let problem = format!("merge {place}, `{}`, does not have two tokens", shown(text));
                 self.keys.refused(MERGES, problem)
             })?;
             merges.push(merge.0, merge.1).map_err(|problem| self.keys.refused(MERGES, problem))?;

@@ -205,7 +205,7 @@ impl Compiler {
         let Times { min, max, is_greedy } = times;
         let is_bounded = max != usize::MAX;
         if min > REPEAT_MAX || is_bounded && max > REPEAT_MAX || min > max {
-            return Err(format!("a repetition of more than {REPEAT_MAX}, or of none"));
+            return Err(format!("a repetition count above {REPEAT_MAX}, or an empty range"));
         }
         if let Some(set) = self.set_of(child)? {
             let op = match is_greedy {

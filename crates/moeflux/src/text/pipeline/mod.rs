@@ -198,7 +198,7 @@ fn replaced(pattern: PatternText, content: &str) -> std::result::Result<(String,
         return Err("replacing the matches of an expression is not supported".to_owned());
     };
     if text.is_empty() {
-        return Err("replacing nothing with something".to_owned());
+        return Err("a replacement with an empty pattern".to_owned());
     }
     for text in [text.as_str(), content] {
         check_length(text)?;

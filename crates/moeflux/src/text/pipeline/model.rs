@@ -284,7 +284,7 @@ impl<'de> Visitor<'de> for MergePair {
         if pair.starts_with("#version") {
             return Ok(Merge(None));
         }
-        let merge = merge_of(pair).ok_or_else(|| E::custom("a merge that is not of two tokens"))?;
+        let merge = merge_of(pair).ok_or_else(|| E::custom("a merge must have two tokens"))?;
         Ok(Merge(Some(merge)))
     }
 
@@ -293,7 +293,7 @@ impl<'de> Visitor<'de> for MergePair {
             (pair.next_element()?, pair.next_element()?, pair.next_element::<String>()?);
         match (left, right, end) {
             (Some(left), Some(right), None) => Ok(Merge(Some((left, right)))),
-            _ => Err(A::Error::custom("a merge that is not of two tokens")),
+            _ => Err(A::Error::custom("a merge must have two tokens")),
         }
     }
 }

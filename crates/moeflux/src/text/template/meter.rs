@@ -113,7 +113,7 @@ impl Meter {
             return Err(refused(format!("more than {max} {reason}")));
         }
         if self.limit.cancel.is_cancelled() {
-            return Err(refused("the text is not wanted any more"));
+            return Err(refused("rendering was cancelled"));
         }
         Ok(())
     }

@@ -82,7 +82,7 @@ fn on_thread<T: Send>(path: &Path, work: impl FnOnce() -> Result<T> + Send) -> R
         let builder = thread::Builder::new().name("chat template".into()).stack_size(STACK_BYTES);
         let thread = builder.spawn_scoped(scope, work);
         let thread = thread.map_err(Error::io("start a thread for", path))?;
-        let stopped = |_| Err(Error::malformed(path, "chat template: its engine gave up"));
+        let stopped = |_| Err(Error::malformed(path, "chat template: its engine panicked"));
         thread.join().unwrap_or_else(stopped)
     })
 }

@@ -24,8 +24,8 @@ pub(super) fn compressed(
     codes: &Found,
 ) -> Result<StoredMatrix> {
     for (part, problem) in [
-        ("weight_zero_point", "zeros other than the middle code are not supported"),
-        ("weight_g_idx", "columns that were sorted by their activations are not supported"),
+        ("weight_zero_point", "zero points other than the middle code are not supported"),
+        ("weight_g_idx", "activation-order quantisation (g_idx) is not supported"),
     ] {
         let name = format!("{}.{part}", wanted.base);
         if table.has_stored(&name) {

@@ -73,7 +73,7 @@ impl StoredMatrix {
         let scale = check_scales(wanted, params, &scales)?;
         if (biases.dtype, &biases.shape) != (scales.dtype, &scales.shape) {
             return Err(biases.error(format!(
-                "is {} {:?}, but the scales are {} {:?}: they should be alike",
+                "is {} {:?}, but the scales are {} {:?}: they must match",
                 biases.dtype, biases.shape, scales.dtype, scales.shape
             )));
         }
@@ -124,7 +124,7 @@ fn params_of(quantisation: &Quantisation, base: &str, weight: &Found) -> Result<
     params.ok_or_else(|| {
         weight.error(match quantisation.native {
             Some(NativeFormat::Mxfp4) => {
-                "is packed U32, but its scales are not those of mxfp4, which config.json asks for"
+                "is packed U32, but its scales are not those of mxfp4, which config.json requires"
             }
             _ => "is packed U32, but config.json does not describe its quantisation",
         })

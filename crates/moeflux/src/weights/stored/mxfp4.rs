@@ -12,8 +12,8 @@ use crate::weights::table::Table;
 const KIND: BlockKind = BlockKind::MXFP4_APART;
 
 /// Advice in errors about other quantisations stored where MXFP4 would be.
-const WAY_OUT: &str = "of 4-bit floats, MXFP4 is supported: codes of 4 bits in U8, and an exponent \
-                       for each 32 columns in U8 or F8_E8M0";
+const WAY_OUT: &str = "the only supported 4-bit float format is MXFP4: codes of 4 bits in U8, and \
+                       an exponent for each 32 columns in U8 or F8_E8M0";
 
 /// Binds the format of compressed-tensors: `weight_packed` U8 `[rows, cols / 2]`, `weight_scale`.
 pub(super) fn compressed(
@@ -100,7 +100,7 @@ fn check_scales(wanted: &Wanted<'_>, scales: &Found) -> Result<()> {
         return Ok(());
     }
     let found = &scales.shape;
-    Err(scales.error(format!("has shape {found:?}, but MXFP4 asks for {shape:?}; {WAY_OUT}")))
+    Err(scales.error(format!("has shape {found:?}, but MXFP4 requires {shape:?}; {WAY_OUT}")))
 }
 
 fn check_type(found: &Found, known: &[DType]) -> Result<()> {

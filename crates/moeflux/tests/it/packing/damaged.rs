@@ -121,13 +121,13 @@ fn a_folder_that_is_no_pack_any_more_is_refused_in_one_line() {
     refused(&edit(r#""role":"experts""#, r#""role":"exports""#), "`role`");
     refused(&edit(r#"kind\":\"float"#, r#"kind\":\"nvfp4"#), "\"nvfp4\"");
     refused(&edit(r#"codes_at\":0"#, r#"codes_at\":8"#), "wrong offset");
-    refused(&edit(r#"shape\":[16"#, r#"shape\":[17"#), "config.json asks for [16, 48]");
+    refused(&edit(r#"shape\":[16"#, r#"shape\":[17"#), "config.json requires [16, 48]");
     refused(&edit("model.layers.1.mlp\"", "model.layers.7.mlp\""), "experts");
     refused(&|dir| std::fs::remove_file(dir.join(experts)).unwrap(), "fetch them again");
     let mixed = |dir: &Path| {
         std::fs::copy(other.path().join(experts), dir.join(experts)).map(drop).unwrap();
     };
-    refused(&mixed, "another pack");
+    refused(&mixed, "a different pack");
     let stranger = |dir: &Path| {
         let from = golden_dir().join("qwen3_moe-f32/model.safetensors");
         std::fs::copy(from, dir.join("model.safetensors")).map(drop).unwrap();
@@ -140,7 +140,7 @@ fn a_folder_that_is_no_pack_any_more_is_refused_in_one_line() {
         as_before(dir);
         edit_config(dir, |config| config["quantization"]["bits"] = 8.into());
     };
-    refused(&bits, "config.json says 8 bits");
+    refused(&bits, "config.json specifies 8 bits");
     let experts = |dir: &Path| {
         as_before(dir);
         edit_config(dir, |config| config["num_experts"] = 15.into());

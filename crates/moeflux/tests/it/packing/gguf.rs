@@ -74,7 +74,7 @@ fn a_file_is_packed_by_its_name_and_replaced() {
     let options = PackOptions { fate: SourceFate::Replaced, ..AS_IT_IS };
     assert!(super::pack_until(&file, &target, &options, 40).is_err());
     let error = Model::open(&target).unwrap_err().to_string();
-    assert!(error.contains("not finished"), "{error}");
+    assert!(error.contains("an unfinished pack"), "{error}");
     assert_eq!(pack(&file, &target, &options).unwrap().n_replaced, 1);
     assert!(!file.exists());
     assert!(contents(&target) == contents(expected.path()));

@@ -432,7 +432,7 @@ fn what_cannot_be_packed_is_refused_in_one_line() {
     let quantised_case = golden_dir().join("mlx-qwen3_moe-q4-g32-bf16");
     let target = TempDir::new();
     refused(&quantised_case, target.path(), &quantised(4, 64), "quantised already");
-    refused(&case, &case, &AS_IT_IS, "a folder of its own");
+    refused(&case, &case, &AS_IT_IS, "a pack needs its own folder");
     let source = TempDir::copy_of(&case);
     let replaced = PackOptions { fate: SourceFate::Replaced, ..AS_IT_IS };
     refused(source.path(), &source.path().join("packed"), &replaced, "another folder");

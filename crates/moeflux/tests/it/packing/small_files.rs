@@ -122,7 +122,7 @@ fn a_small_file_that_came_or_went_is_refused() {
     pack(&golden_dir().join("qwen3_moe-bf16"), without.path(), &AS_IT_IS).unwrap();
     std::fs::copy(&path, without.path().join("chat_template.jinja")).unwrap();
     let line = Model::open(without.path()).unwrap_err().to_string();
-    assert!(line.contains("was not there when the model was packed"), "{line}");
+    assert!(line.contains("did not exist when the model was packed"), "{line}");
 }
 
 #[test]

@@ -171,7 +171,11 @@ fn merges() -> Vec<Case> {
         ("merge-unknown-whole", Refused("`tokenizer.ggml.merges`: "), with(&["h h"])),
         ("merge-long", Refused("merge 1 makes a token"), with(&["hehe hehe"])),
         ("ranked-without-merges", Works, small("kimi-k2", &["he"]).without(MERGES)),
-        ("ranked-quadratic", Refused("too long to be cut everywhere"), small("kimi-k2", &long)),
+        (
+            "ranked-quadratic",
+            Refused("too long to split at every position"),
+            small("kimi-k2", &long),
+        ),
         ("ranked-many", Works, small("kimi-k2", &long[..300])),
         ("ignores-merges", Works, small("glm4", &["he"]).texts(MERGES, &["h e"])),
     ]
@@ -197,7 +201,7 @@ fn pieces() -> Vec<Case> {
             Refused("true, which is not supported"),
             pieces().flag("tokenizer.ggml.remove_extra_whitespaces", true),
         ),
-        ("spaces-quadratic", Refused("too long to be cut everywhere"), spaces(700)),
+        ("spaces-quadratic", Refused("too long to split at every position"), spaces(700)),
         ("spaces", Works, spaces(100)),
     ]
 }
