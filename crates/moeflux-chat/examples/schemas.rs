@@ -23,7 +23,7 @@ const DEMO_VOCAB: usize = 8_192;
 const ORDERS_MAX: usize = 720;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct SuiteCounts {
     n_held: usize,
     n_refused: usize,
     n_valid_taken: usize,
@@ -32,7 +32,7 @@ struct Counts {
     n_invalid_taken: usize,
 }
 
-impl Counts {
+impl SuiteCounts {
     fn add(&mut self, other: Self) {
         self.n_held += other.n_held;
         self.n_refused += other.n_refused;
@@ -55,7 +55,7 @@ impl Counts {
     }
 }
 
-struct Suite {
+struct SchemaSuite {
     text: Arc<ModelText>,
     grammars: Grammars,
     /// The number of schemas by the text of the refusal, without its place.
@@ -68,9 +68,9 @@ fn main() -> ExitCode {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux-demo/model");
     let text = Arc::new(ModelText::open(&model, DEMO_VOCAB).expect("the demo model"));
     let grammars = Grammars::new(text.clone(), None);
-    let mut suite = Suite { text, grammars, refusals: BTreeMap::new(), taken: Vec::new() };
+    let mut suite = SchemaSuite { text, grammars, refusals: BTreeMap::new(), taken: Vec::new() };
     for folder in std::env::args().skip(1) {
-        let mut total = Counts::default();
+        let mut total = SuiteCounts::default();
         for path in files(Path::new(&folder)) {
             let counts = suite.file(&path);
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -97,18 +97,18 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-impl Suite {
-    fn file(&mut self, path: &Path) -> Counts {
+impl SchemaSuite {
+    fn file(&mut self, path: &Path) -> SuiteCounts {
         let bytes = std::fs::read(path).expect("a readable file");
         let groups: Json = serde_json::from_slice(&bytes).expect("a file of the suite");
-        let mut counts = Counts::default();
+        let mut counts = SuiteCounts::default();
         for group in groups.as_array().into_iter().flatten() {
             self.group(group, path, &mut counts);
         }
         counts
     }
 
-    fn group(&mut self, group: &Json, path: &Path, counts: &mut Counts) {
+    fn group(&mut self, group: &Json, path: &Path, counts: &mut SuiteCounts) {
         let schema = &group["schema"];
         let form = AnswerForm::JsonSchema(schema.clone());
         let rules = AnswerRules { form, ..AnswerRules::default() };

@@ -8,8 +8,8 @@ use moeflux::{Finish, TokenId};
 
 use crate::answer_reader::{AnswerReader, HiddenMarkers};
 use crate::conversation::{Assistant, Call};
-use crate::piece::{Piece, Stage};
-use crate::replay::{PromptKey, Sampled};
+use crate::piece::{AnswerPiece, AnswerStage};
+use crate::replay::{PromptKey, SampledAnswer};
 
 /// A part of an answer, emitted once it is certain. Calls are counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,14 +68,14 @@ pub struct Answer {
     tokens: Vec<TokenId>,
     n_thought_tokens: usize,
     /// Whether a part cannot be represented in a history.
-    is_strange: bool,
+    is_unreplayable: bool,
     finish: Option<Finish>,
-    replay: Option<ReplayPlace>,
+    replay: Option<ReplayKey>,
 }
 
 /// The owner and key under which an answer is kept for later histories.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ReplayPlace {
+pub(crate) struct ReplayKey {
     pub(crate) owner: usize,
     pub(crate) key: PromptKey,
 }
@@ -98,8 +98,8 @@ pub struct FinishedAnswer {
 /// An answer with its sampled tokens, for [`crate::Chat::keep`].
 #[derive(Clone, Debug)]
 pub struct KeptAnswer {
-    pub(crate) place: ReplayPlace,
-    pub(crate) sampled: Sampled,
+    pub(crate) replay_key: ReplayKey,
+    pub(crate) sampled: SampledAnswer,
 }
 
 impl Answer {
@@ -117,14 +117,14 @@ impl Answer {
             cut_calls: Vec::new(),
             tokens: Vec::new(),
             n_thought_tokens: 0,
-            is_strange: false,
+            is_unreplayable: false,
             finish: None,
             replay: None,
         }
     }
 
     /// Sets the owner and key under which the answer is kept for later histories.
-    pub(crate) fn kept_at(self, replay: Option<ReplayPlace>) -> Self {
+    pub(crate) fn kept_at(self, replay: Option<ReplayKey>) -> Self {
         Self { replay, ..self }
     }
 
@@ -133,7 +133,7 @@ impl Answer {
         let before = self.reader.stage();
         let pieces = self.reader.push(self.markers.text(token).unwrap_or(text));
         self.tokens.push(token);
-        if before == Stage::Thought || self.reader.stage() == Stage::Thought {
+        if before == AnswerStage::Thought || self.reader.stage() == AnswerStage::Thought {
             self.n_thought_tokens += 1;
         }
         self.parts(pieces)
@@ -158,7 +158,7 @@ impl Answer {
 
     /// Returns the stage that the answer has reached.
     #[must_use]
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> AnswerStage {
         self.reader.stage()
     }
 
@@ -195,10 +195,10 @@ impl Answer {
     /// Takes the answer for later histories, after [`Answer::end`]; `None` if it must not be kept.
     pub fn take_kept(&mut self) -> Option<KeptAnswer> {
         let is_whole =
-            self.finish == Some(Finish::EndToken) && !self.is_strange && self.call.is_none();
-        let place = self.replay.take().filter(|_| is_whole)?;
-        let sampled = Sampled { answer: self.said.clone(), tokens: self.tokens.clone() };
-        Some(KeptAnswer { place, sampled })
+            self.finish == Some(Finish::EndToken) && !self.is_unreplayable && self.call.is_none();
+        let replay_key = self.replay.take().filter(|_| is_whole)?;
+        let sampled = SampledAnswer { answer: self.said.clone(), tokens: self.tokens.clone() };
+        Some(KeptAnswer { replay_key, sampled })
     }
 
     /// Returns the whole answer, after [`Answer::end`].
@@ -209,41 +209,41 @@ impl Answer {
         FinishedAnswer { said, cut_calls, n_tokens: tokens.len(), n_thought_tokens, kept }
     }
 
-    fn parts(&mut self, pieces: Vec<Piece>) -> Vec<AnswerPart> {
+    fn parts(&mut self, pieces: Vec<AnswerPiece>) -> Vec<AnswerPart> {
         pieces.into_iter().filter_map(|piece| self.part(piece)).collect()
     }
 
-    fn part(&mut self, piece: Piece) -> Option<AnswerPart> {
+    fn part(&mut self, piece: AnswerPiece) -> Option<AnswerPart> {
         match piece {
-            Piece::Thought(text) => {
+            AnswerPiece::Thought(text) => {
                 self.said.thoughts.get_or_insert_default().push_str(&text);
                 Some(AnswerPart::Thought(text))
             }
-            Piece::Text(text) => {
-                self.is_strange |= !self.said.calls.is_empty() && !text.trim().is_empty();
+            AnswerPiece::Text(text) => {
+                self.is_unreplayable |= !self.said.calls.is_empty() && !text.trim().is_empty();
                 self.said.text.push_str(&text);
                 Some(AnswerPart::Text(text))
             }
-            Piece::Call { name, .. } => {
+            AnswerPiece::Call { name, .. } => {
                 let call_idx = self.n_calls;
                 self.n_calls += 1;
                 self.call = Some((name.clone(), String::new()));
                 Some(AnswerPart::CallBegun { call_idx, id: self.call_id(call_idx), name })
             }
-            Piece::Arguments(text) => {
+            AnswerPiece::Arguments(text) => {
                 let (_, arguments) = self.call.as_mut()?;
                 arguments.push_str(&text);
                 Some(AnswerPart::CallArguments { call_idx: self.n_calls - 1, text })
             }
-            Piece::CallEnd => {
+            AnswerPiece::CallEnd => {
                 let (name, arguments) = self.call.take()?;
                 let call_idx = self.n_calls - 1;
                 let call = Call::from_text(self.call_id(call_idx), name.clone(), &arguments);
                 self.said.calls.push(call);
                 Some(AnswerPart::CallEnded { call_idx, name, arguments })
             }
-            Piece::CallCut => {
-                self.is_strange = true;
+            AnswerPiece::CallCut => {
+                self.is_unreplayable = true;
                 let (name, _) = self.call.take()?;
                 self.cut_calls.push(name.clone());
                 Some(AnswerPart::CallCut { call_idx: self.n_calls - 1, name })
@@ -262,29 +262,29 @@ mod tests {
     use crate::answer_reader::AnswerStart;
     use crate::thoughts::ThoughtFormat;
 
-    fn call(name: &str) -> Piece {
-        Piece::Call { name: name.into(), id: None }
+    fn call(name: &str) -> AnswerPiece {
+        AnswerPiece::Call { name: name.into(), id: None }
     }
 
     fn answer() -> Answer {
         let reader = AnswerReader::new(AnswerStart::Open, ThoughtFormat::usual());
-        let replays = crate::replay::Replays::new(0);
-        let place = ReplayPlace { owner: 0, key: replays.key(&[], AnswerStart::Open) };
-        Answer::new(reader, HiddenMarkers::default(), "c").kept_at(Some(place))
+        let replays = crate::replay::ReplayCache::new(0);
+        let replay_key = ReplayKey { owner: 0, key: replays.key(&[], AnswerStart::Open) };
+        Answer::new(reader, HiddenMarkers::default(), "c").kept_at(Some(replay_key))
     }
 
     #[test]
     fn what_was_said_is_what_the_parts_say() {
         let mut answer = answer();
         let parts = answer.parts(vec![
-            Piece::Thought("T".into()),
-            Piece::Text("a".into()),
-            Piece::Text("b".into()),
+            AnswerPiece::Thought("T".into()),
+            AnswerPiece::Text("a".into()),
+            AnswerPiece::Text("b".into()),
             call("f"),
-            Piece::Arguments("{\"a\":".into()),
-            Piece::Arguments(" 1.50}".into()),
-            Piece::CallEnd,
-            Piece::Text("\n".into()),
+            AnswerPiece::Arguments("{\"a\":".into()),
+            AnswerPiece::Arguments(" 1.50}".into()),
+            AnswerPiece::CallEnd,
+            AnswerPiece::Text("\n".into()),
         ]);
         let begun = AnswerPart::CallBegun { call_idx: 0, id: "c_0".into(), name: "f".into() };
         let arguments = "{\"a\": 1.50}".to_owned();
@@ -299,14 +299,14 @@ mod tests {
 
     #[test]
     fn what_has_no_place_in_a_history_is_not_kept() {
-        let whole = || vec![call("f"), Piece::CallEnd];
-        let cut = || vec![call("f"), Piece::Arguments("{".into()), Piece::CallCut];
+        let whole = || vec![call("f"), AnswerPiece::CallEnd];
+        let cut = || vec![call("f"), AnswerPiece::Arguments("{".into()), AnswerPiece::CallCut];
         for (pieces, finish) in [
-            ([whole(), vec![Piece::Text("x".into())]].concat(), Finish::EndToken),
+            ([whole(), vec![AnswerPiece::Text("x".into())]].concat(), Finish::EndToken),
             (cut(), Finish::EndToken),
             ([cut(), whole()].concat(), Finish::EndToken),
-            (vec![Piece::Text("x".into())], Finish::StopString),
-            (vec![Piece::Text("x".into())], Finish::Cancelled),
+            (vec![AnswerPiece::Text("x".into())], Finish::StopString),
+            (vec![AnswerPiece::Text("x".into())], Finish::Cancelled),
             (whole(), Finish::Length),
         ] {
             let mut answer = answer();
@@ -314,7 +314,7 @@ mod tests {
             answer.end("", finish);
             assert!(answer.finished().kept.is_none(), "{pieces:?}");
             let is_cut = parts.iter().any(|it| matches!(it, AnswerPart::CallCut { .. }));
-            assert_eq!(is_cut, pieces.contains(&Piece::CallCut));
+            assert_eq!(is_cut, pieces.contains(&AnswerPiece::CallCut));
         }
     }
 

@@ -12,12 +12,12 @@ use moeflux::{TokenId, Tokenizer};
 
 use crate::calls::format::CallFormat;
 use crate::calls::reader::CallReader;
-use crate::calls::scan::{self, Coming};
-use crate::channels::header::Says;
+use crate::calls::scan::{self, StreamState};
+use crate::channels::header::MessageKind;
 use crate::channels::reader::ChannelReader;
 use crate::conversation::Tool;
-use crate::piece::{Piece, Stage};
-use crate::repeats::Repeats;
+use crate::piece::{AnswerPiece, AnswerStage};
+use crate::repeats::RepeatFilter;
 use crate::thoughts::{Opening, ThoughtFormat};
 
 /// The state in which an answer begins, as determined by the end of the prompt.
@@ -80,12 +80,13 @@ impl HiddenMarkers {
 /// Splits the text of an answer into pieces.
 #[derive(Clone, Debug)]
 pub struct AnswerReader {
-    reader: Reader,
-    repeats: Repeats,
+    reader: LayoutReader,
+    repeats: RepeatFilter,
 }
 
+/// The reader for the layout of the answer.
 #[derive(Clone, Debug)]
-enum Reader {
+enum LayoutReader {
     ThoughtFirst(Box<ThoughtReader>),
     Messages(ChannelReader),
 }
@@ -94,19 +95,20 @@ enum Reader {
 #[derive(Clone, Debug)]
 struct ThoughtReader {
     thoughts: &'static ThoughtFormat,
-    state: State,
+    state: ThoughtState,
     /// Text that may still become a marker, or whitespace that may belong to one.
-    held: String,
+    buffer: String,
     /// The reader of everything after the thought, if tools are offered.
     calls: Option<CallReader>,
 }
 
+/// The position of a [`ThoughtReader`] in its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ThoughtState {
     MayOpen,
     BeforeThought,
     InThought,
-    BehindThought,
+    AfterThought,
     InText,
 }
 
@@ -118,32 +120,32 @@ impl AnswerReader {
         let reader = if thoughts.next().is_some() {
             let within = match start {
                 AnswerStart::Open => None,
-                AnswerStart::Thought => Some(Says::Thought),
-                AnswerStart::Text => Some(Says::Text),
+                AnswerStart::Thought => Some(MessageKind::Thought),
+                AnswerStart::Text => Some(MessageKind::Text),
             };
-            Reader::Messages(ChannelReader::new(within))
+            LayoutReader::Messages(ChannelReader::new(within))
         } else {
             let state = match start {
-                AnswerStart::Open => State::MayOpen,
-                AnswerStart::Thought => State::BeforeThought,
-                AnswerStart::Text => State::InText,
+                AnswerStart::Open => ThoughtState::MayOpen,
+                AnswerStart::Thought => ThoughtState::BeforeThought,
+                AnswerStart::Text => ThoughtState::InText,
             };
-            let (held, calls) = (String::new(), None);
-            Reader::ThoughtFirst(Box::new(ThoughtReader { thoughts, state, held, calls }))
+            let (buffer, calls) = (String::new(), None);
+            LayoutReader::ThoughtFirst(Box::new(ThoughtReader { thoughts, state, buffer, calls }))
         };
-        Self { reader, repeats: Repeats::default() }
+        Self { reader, repeats: RepeatFilter::default() }
     }
 
     /// Also reads calls of these tools in this format.
     #[must_use]
     pub fn with_calls(self, format: &'static CallFormat, tools: &[Tool]) -> Self {
         let reader = match self.reader {
-            Reader::ThoughtFirst(mut reader) => {
+            LayoutReader::ThoughtFirst(mut reader) => {
                 let calls = || CallReader::new(format, tools).with_whole_json();
                 reader.calls = (!tools.is_empty()).then(calls);
-                Reader::ThoughtFirst(reader)
+                LayoutReader::ThoughtFirst(reader)
             }
-            Reader::Messages(reader) => Reader::Messages(reader.with_calls(tools)),
+            LayoutReader::Messages(reader) => LayoutReader::Messages(reader.with_calls(tools)),
         };
         Self { reader, ..self }
     }
@@ -152,11 +154,11 @@ impl AnswerReader {
     #[must_use]
     pub fn with_json_text(self) -> Self {
         let reader = match self.reader {
-            Reader::ThoughtFirst(mut reader) => {
+            LayoutReader::ThoughtFirst(mut reader) => {
                 reader.calls = reader.calls.map(CallReader::without_whole_json);
-                Reader::ThoughtFirst(reader)
+                LayoutReader::ThoughtFirst(reader)
             }
-            messages @ Reader::Messages(_) => messages,
+            messages @ LayoutReader::Messages(_) => messages,
         };
         Self { reader, ..self }
     }
@@ -167,32 +169,34 @@ impl AnswerReader {
     #[must_use]
     pub fn with_calls_max(self, n_calls_max: usize) -> Self {
         let reader = match self.reader {
-            Reader::ThoughtFirst(mut reader) => {
+            LayoutReader::ThoughtFirst(mut reader) => {
                 reader.calls = reader.calls.map(|calls| calls.with_calls_max(n_calls_max));
-                Reader::ThoughtFirst(reader)
+                LayoutReader::ThoughtFirst(reader)
             }
-            Reader::Messages(reader) => Reader::Messages(reader.with_calls_max(n_calls_max)),
+            LayoutReader::Messages(reader) => {
+                LayoutReader::Messages(reader.with_calls_max(n_calls_max))
+            }
         };
         Self { reader, ..self }
     }
 
     /// Returns the stage that the answer has reached.
     #[must_use]
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> AnswerStage {
         match &self.reader {
-            Reader::ThoughtFirst(reader) => reader.stage(),
-            Reader::Messages(reader) => reader.stage(),
+            LayoutReader::ThoughtFirst(reader) => reader.stage(),
+            LayoutReader::Messages(reader) => reader.stage(),
         }
     }
 
     /// Takes text and returns the pieces that became certain, in order.
-    pub fn push(&mut self, text: &str) -> Vec<Piece> {
+    pub fn push(&mut self, text: &str) -> Vec<AnswerPiece> {
         let mut pieces = Vec::new();
         match &mut self.reader {
-            Reader::ThoughtFirst(reader) => reader.push(text, &mut pieces),
-            Reader::Messages(reader) => reader.push(text, &mut pieces),
+            LayoutReader::ThoughtFirst(reader) => reader.push(text, &mut pieces),
+            LayoutReader::Messages(reader) => reader.push(text, &mut pieces),
         }
-        self.repeats.without(pieces)
+        self.repeats.filter(pieces)
     }
 
     /// Returns whether a call was repeated with the same arguments. The repetition and everything
@@ -204,117 +208,125 @@ impl AnswerReader {
 
     /// Returns the remaining pieces after the model ended its answer. A call that only lacks its
     /// end is complete.
-    pub fn finish(&mut self) -> Vec<Piece> {
-        self.end(Coming::End)
+    pub fn finish(&mut self) -> Vec<AnswerPiece> {
+        self.end(StreamState::End)
     }
 
     /// Returns the remaining pieces after a limit or a stop sequence ended the answer. An
     /// incomplete call stays incomplete, because the continuation of its last value is unknown.
-    pub fn finish_cut(&mut self) -> Vec<Piece> {
-        self.end(Coming::Cut)
+    pub fn finish_cut(&mut self) -> Vec<AnswerPiece> {
+        self.end(StreamState::Cut)
     }
 
-    fn end(&mut self, coming: Coming) -> Vec<Piece> {
+    fn end(&mut self, stream: StreamState) -> Vec<AnswerPiece> {
         let pieces = match &mut self.reader {
-            Reader::ThoughtFirst(reader) => reader.end(coming),
-            Reader::Messages(reader) => {
+            LayoutReader::ThoughtFirst(reader) => reader.end(stream),
+            LayoutReader::Messages(reader) => {
                 let mut pieces = Vec::new();
-                reader.finish(coming, &mut pieces);
+                reader.finish(stream, &mut pieces);
                 pieces
             }
         };
-        self.repeats.without(pieces)
+        self.repeats.filter(pieces)
     }
 }
 
 impl ThoughtReader {
-    fn stage(&self) -> Stage {
+    fn stage(&self) -> AnswerStage {
         match self.state {
-            State::MayOpen => Stage::Start,
-            State::BeforeThought | State::InThought => Stage::Thought,
-            State::BehindThought => Stage::BehindThought,
-            State::InText if self.calls.as_ref().is_some_and(CallReader::is_in_call) => Stage::Call,
-            State::InText => Stage::Text,
+            ThoughtState::MayOpen => AnswerStage::Start,
+            ThoughtState::BeforeThought | ThoughtState::InThought => AnswerStage::Thought,
+            ThoughtState::AfterThought => AnswerStage::AfterThought,
+            ThoughtState::InText if self.calls.as_ref().is_some_and(CallReader::is_in_call) => {
+                AnswerStage::Call
+            }
+            ThoughtState::InText => AnswerStage::Text,
         }
     }
 
-    fn push(&mut self, text: &str, pieces: &mut Vec<Piece>) {
-        self.held.push_str(text);
+    fn push(&mut self, text: &str, pieces: &mut Vec<AnswerPiece>) {
+        self.buffer.push_str(text);
         while let Some(next) = self.step(pieces) {
             self.state = next;
         }
     }
 
-    fn end(&mut self, coming: Coming) -> Vec<Piece> {
+    fn end(&mut self, stream: StreamState) -> Vec<AnswerPiece> {
         let mut pieces = Vec::new();
-        let held = std::mem::take(&mut self.held);
+        let buffer = std::mem::take(&mut self.buffer);
         match (self.state, &mut self.calls) {
-            (State::BehindThought, _) => {}
-            (State::MayOpen | State::InText, Some(calls)) => {
-                calls.push(&held, &mut pieces);
-                calls.finish(coming, &mut pieces);
+            (ThoughtState::AfterThought, _) => {}
+            (ThoughtState::MayOpen | ThoughtState::InText, Some(calls)) => {
+                calls.push(&buffer, &mut pieces);
+                calls.finish(stream, &mut pieces);
             }
-            (State::MayOpen | State::InText, None) => pieces.extend(some(Piece::Text, &held)),
-            (State::BeforeThought, _) => pieces.extend(some(Piece::Thought, held.trim())),
-            (State::InThought, _) => pieces.extend(some(Piece::Thought, held.trim_end())),
+            (ThoughtState::MayOpen | ThoughtState::InText, None) => {
+                pieces.extend(some(AnswerPiece::Text, &buffer));
+            }
+            (ThoughtState::BeforeThought, _) => {
+                pieces.extend(some(AnswerPiece::Thought, buffer.trim()));
+            }
+            (ThoughtState::InThought, _) => {
+                pieces.extend(some(AnswerPiece::Thought, buffer.trim_end()));
+            }
         }
         pieces
     }
 
-    /// Consumes what the current state allows from the held text. Returns the next state if there
-    /// may be more to consume.
-    fn step(&mut self, pieces: &mut Vec<Piece>) -> Option<State> {
+    /// Consumes what the current state allows from the buffered text. Returns the next state if
+    /// there may be more to consume.
+    fn step(&mut self, pieces: &mut Vec<AnswerPiece>) -> Option<ThoughtState> {
         match self.state {
-            State::MayOpen => self.open(),
-            State::BeforeThought => {
+            ThoughtState::MayOpen => self.open(),
+            ThoughtState::BeforeThought => {
                 self.drop_blank();
-                (!self.held.is_empty()).then_some(State::InThought)
+                (!self.buffer.is_empty()).then_some(ThoughtState::InThought)
             }
-            State::InThought => self.think(pieces),
-            State::BehindThought => {
+            ThoughtState::InThought => self.think(pieces),
+            ThoughtState::AfterThought => {
                 self.drop_blank();
-                (!self.held.is_empty()).then_some(State::InText)
+                (!self.buffer.is_empty()).then_some(ThoughtState::InText)
             }
-            State::InText => {
-                let text = std::mem::take(&mut self.held);
+            ThoughtState::InText => {
+                let text = std::mem::take(&mut self.buffer);
                 match &mut self.calls {
                     Some(calls) => calls.push(&text, pieces),
-                    None => pieces.extend(some(Piece::Text, &text)),
+                    None => pieces.extend(some(AnswerPiece::Text, &text)),
                 }
                 None
             }
         }
     }
 
-    fn open(&mut self) -> Option<State> {
-        let (n_bytes, state) = match self.thoughts.opening(&self.held) {
+    fn open(&mut self) -> Option<ThoughtState> {
+        let (n_bytes, state) = match self.thoughts.opening(&self.buffer) {
             Opening::Unknown => return None,
-            Opening::Opened(n_bytes) => (n_bytes, State::BeforeThought),
-            Opening::Closed(n_bytes) => (n_bytes, State::BehindThought),
-            Opening::None => (0, State::InText),
+            Opening::Opened(n_bytes) => (n_bytes, ThoughtState::BeforeThought),
+            Opening::Closed(n_bytes) => (n_bytes, ThoughtState::AfterThought),
+            Opening::None => (0, ThoughtState::InText),
         };
-        self.held.drain(..n_bytes);
+        self.buffer.drain(..n_bytes);
         Some(state)
     }
 
-    fn think(&mut self, pieces: &mut Vec<Piece>) -> Option<State> {
-        let end = self.held.find(self.thoughts.close);
-        let n_unfinished = || scan::n_unfinished(&self.held, self.thoughts.close);
-        let n_certain = end.unwrap_or_else(|| self.held.len() - n_unfinished());
-        let n_settled = scan::n_settled(&self.held[..n_certain]);
-        pieces.extend(some(Piece::Thought, &self.held[..n_settled]));
+    fn think(&mut self, pieces: &mut Vec<AnswerPiece>) -> Option<ThoughtState> {
+        let end = self.buffer.find(self.thoughts.close);
+        let n_unfinished = || scan::n_unfinished(&self.buffer, self.thoughts.close);
+        let n_certain = end.unwrap_or_else(|| self.buffer.len() - n_unfinished());
+        let n_settled = scan::n_settled(&self.buffer[..n_certain]);
+        pieces.extend(some(AnswerPiece::Thought, &self.buffer[..n_settled]));
         let n_read = end.map_or(n_settled, |end| end + self.thoughts.close.len());
-        self.held.drain(..n_read);
-        end.map(|_| State::BehindThought)
+        self.buffer.drain(..n_read);
+        end.map(|_| ThoughtState::AfterThought)
     }
 
     fn drop_blank(&mut self) {
-        let n_blank = self.held.len() - self.held.trim_start().len();
-        self.held.drain(..n_blank);
+        let n_blank = self.buffer.len() - self.buffer.trim_start().len();
+        self.buffer.drain(..n_blank);
     }
 }
 
-fn some(kind: fn(String) -> Piece, text: &str) -> Option<Piece> {
+fn some(kind: fn(String) -> AnswerPiece, text: &str) -> Option<AnswerPiece> {
     (!text.is_empty()).then(|| kind(text.to_owned()))
 }
 
@@ -337,16 +349,16 @@ mod tests {
     }
 
     fn read(mut reader: AnswerReader, pieces: &[&str]) -> (String, String) {
-        let mut found: Vec<Piece> = pieces.iter().flat_map(|it| reader.push(it)).collect();
+        let mut found: Vec<AnswerPiece> = pieces.iter().flat_map(|it| reader.push(it)).collect();
         found.extend(reader.finish());
         let (mut thought, mut text) = (String::new(), String::new());
         for piece in found {
             match piece {
-                Piece::Thought(it) => {
+                AnswerPiece::Thought(it) => {
                     assert!(text.is_empty(), "a thought behind text");
                     thought.push_str(&it);
                 }
-                Piece::Text(it) => text.push_str(&it),
+                AnswerPiece::Text(it) => text.push_str(&it),
                 other => panic!("no tool is called: {other:?}"),
             }
         }
@@ -405,8 +417,8 @@ mod tests {
         check(Text, "  a ", "", "  a ");
         let blank = " ".repeat(BLANK_BYTES_MAX);
         check(Open, &format!("{blank}<think>a</think>b"), "a", "b");
-        let behind = format!("{blank} <think>a</think>b");
-        check(Open, &behind, "", &behind);
+        let after = format!("{blank} <think>a</think>b");
+        check(Open, &after, "", &after);
     }
 
     #[test]
@@ -432,18 +444,18 @@ mod tests {
     #[test]
     fn it_knows_how_far_the_answer_has_come() {
         let mut reader = AnswerReader::new(AnswerStart::Open, &THINK);
-        let mut stage_behind = |text: &str| {
+        let mut stage_after = |text: &str| {
             reader.push(text);
             reader.stage()
         };
-        assert_eq!(stage_behind(" <thi"), Stage::Start);
-        assert_eq!(stage_behind("nk>"), Stage::Thought);
-        assert_eq!(stage_behind("a</thi"), Stage::Thought);
-        assert_eq!(stage_behind("nk>"), Stage::BehindThought);
-        assert_eq!(stage_behind("\n\n"), Stage::BehindThought);
-        assert_eq!(stage_behind("b"), Stage::Text);
-        assert_eq!(AnswerReader::new(AnswerStart::Thought, &THINK).stage(), Stage::Thought);
-        assert_eq!(AnswerReader::new(AnswerStart::Text, &THINK).stage(), Stage::Text);
+        assert_eq!(stage_after(" <thi"), AnswerStage::Start);
+        assert_eq!(stage_after("nk>"), AnswerStage::Thought);
+        assert_eq!(stage_after("a</thi"), AnswerStage::Thought);
+        assert_eq!(stage_after("nk>"), AnswerStage::AfterThought);
+        assert_eq!(stage_after("\n\n"), AnswerStage::AfterThought);
+        assert_eq!(stage_after("b"), AnswerStage::Text);
+        assert_eq!(AnswerReader::new(AnswerStart::Thought, &THINK).stage(), AnswerStage::Thought);
+        assert_eq!(AnswerReader::new(AnswerStart::Text, &THINK).stage(), AnswerStage::Text);
     }
 
     #[test]
@@ -452,31 +464,34 @@ mod tests {
         let answer = format!("<think>\nI call {call}.\n</think>\n\n{call}\n");
         let reader = || AnswerReader::new(AnswerStart::Open, &THINK).with_calls(&HERMES, &[tool()]);
         let expected = [
-            Piece::Thought(format!("I call {call}.")),
-            Piece::Call { name: "f".into(), id: None },
-            Piece::Arguments("{}".into()),
-            Piece::CallEnd,
+            AnswerPiece::Thought(format!("I call {call}.")),
+            AnswerPiece::Call { name: "f".into(), id: None },
+            AnswerPiece::Arguments("{}".into()),
+            AnswerPiece::CallEnd,
         ];
         let mut whole = reader();
         assert_eq!(whole.push(&answer), expected);
         assert_eq!(whole.finish(), []);
         let mut stages = reader();
-        let mut stage_behind = |text: &str| {
+        let mut stage_after = |text: &str| {
             stages.push(text);
             stages.stage()
         };
-        assert_eq!(stage_behind(&answer[..answer.len() - call.len() - 1]), Stage::BehindThought);
-        assert_eq!(stage_behind("<tool_call>\n{\"name\": \"f\", "), Stage::Text);
-        assert_eq!(stage_behind("\"arguments\": {"), Stage::Call);
-        assert_eq!(stage_behind("}}\n</tool_call>\n"), Stage::Call);
-        assert_eq!(stage_behind("And"), Stage::Text);
+        assert_eq!(
+            stage_after(&answer[..answer.len() - call.len() - 1]),
+            AnswerStage::AfterThought
+        );
+        assert_eq!(stage_after("<tool_call>\n{\"name\": \"f\", "), AnswerStage::Text);
+        assert_eq!(stage_after("\"arguments\": {"), AnswerStage::Call);
+        assert_eq!(stage_after("}}\n</tool_call>\n"), AnswerStage::Call);
+        assert_eq!(stage_after("And"), AnswerStage::Text);
     }
 
     #[test]
     fn nothing_is_a_call_where_no_tool_is_offered() {
         let answer = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n";
         let mut reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(&HERMES, &[]);
-        assert_eq!(reader.push(answer), [Piece::Text(answer.into())]);
+        assert_eq!(reader.push(answer), [AnswerPiece::Text(answer.into())]);
         assert_eq!(reader.finish(), []);
     }
 
@@ -490,8 +505,9 @@ mod tests {
             let mut reader = reader.with_calls_max(n_calls_max);
             let mut pieces = reader.push(answer);
             pieces.extend(reader.finish());
-            let n_calls = pieces.iter().filter(|it| **it == Piece::CallEnd).count();
-            let text = |piece| if let Piece::Text(text) = piece { text } else { String::new() };
+            let n_calls = pieces.iter().filter(|it| **it == AnswerPiece::CallEnd).count();
+            let text =
+                |piece| if let AnswerPiece::Text(text) = piece { text } else { String::new() };
             (n_calls, pieces.into_iter().map(text).collect::<String>())
         };
         let (other, argued) = (line.replace("{}", "{\"a\": 1}"), call.replace("{}", "{\"a\": 1}"));
@@ -508,7 +524,7 @@ mod tests {
         let reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(&KIMI_K2, &[tool()]);
         let mut reader = reader.with_calls_max(1);
         assert_eq!(reader.push(&section).len(), 3);
-        assert_eq!(reader.push(missing), [Piece::Text(missing.to_owned())]);
+        assert_eq!(reader.push(missing), [AnswerPiece::Text(missing.to_owned())]);
     }
 
     #[test]
@@ -525,10 +541,10 @@ mod tests {
             pieces.extend(reader.push("a\u{e9}"));
             let mut written = String::new();
             for piece in &pieces[1..] {
-                let Piece::Arguments(text) = piece else { panic!("{piece:?}") };
+                let AnswerPiece::Arguments(text) = piece else { panic!("{piece:?}") };
                 written.push_str(text);
             }
-            assert_eq!(pieces[0], Piece::Call { name: "f".into(), id: None });
+            assert_eq!(pieces[0], AnswerPiece::Call { name: "f".into(), id: None });
             assert_eq!(written, "{\"input\": \"a\u{e9}", "{}", format.title);
         }
     }

@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use moeflux::{Error, Model, ModelText, Result, TokenId};
 
-use crate::answer::{KeptAnswer, ReplayPlace};
+use crate::answer::{KeptAnswer, ReplayKey};
 use crate::answer_reader::{AnswerStart, HiddenMarkers};
 use crate::conversation::{Conversation, Tool};
 use crate::format::{ChatFormat, ChatPrompt};
-use crate::grammar::{Constraint, Grammars, Refusal};
+use crate::grammar::{Constraint, Grammars, RuleError};
 use crate::options::ChatOptions;
-use crate::prepared::{PreparedPrompt, Reading};
-use crate::replay::{Prepared, Replays};
+use crate::prepared::{PreparedPrompt, ReaderSettings};
+use crate::replay::{ReplayCache, TokenizedPrompt};
 use crate::rules::{AnswerForm, AnswerRules, ToolChoice};
 use crate::thoughts::ThoughtFormat;
 
@@ -32,7 +32,7 @@ pub struct Chat {
     format: Option<ChatFormat>,
     grammars: Grammars,
     /// One cache for each owner; empty if histories are always tokenized from text.
-    replays: Vec<Mutex<Replays>>,
+    replays: Vec<Mutex<ReplayCache>>,
 }
 
 /// The reason why [`Chat::ask`] made no prompt.
@@ -42,7 +42,7 @@ pub enum AskError {
     /// The template or the tokenizer rejects the conversation.
     Prompt(Error),
     /// A rule cannot be enforced.
-    Rules(Refusal),
+    Rules(RuleError),
 }
 
 impl fmt::Display for AskError {
@@ -85,7 +85,7 @@ impl Chat {
     #[must_use]
     pub fn with_replays(self, n_bytes: usize, n_owners: usize) -> Self {
         let n_owners = if n_bytes == 0 { 0 } else { n_owners };
-        let of_owner = |_| Mutex::new(Replays::new(n_bytes / n_owners));
+        let of_owner = |_| Mutex::new(ReplayCache::new(n_bytes / n_owners));
         Self { replays: (0..n_owners).map(of_owner).collect(), ..self }
     }
 
@@ -133,10 +133,10 @@ impl Chat {
         let (start, thoughts) = (prepared.start, format.thought_format());
         let mask = self.mask(&rules, &tools, start)?;
         let n_replayed = prepared.n_replayed();
-        let Prepared { tokens, split_points, key, .. } = prepared;
-        let replay = key.map(|key| ReplayPlace { owner: options.owner, key });
-        let reading = Arc::new(self.reading(&rules, tools, (start, thoughts)));
-        Ok(PreparedPrompt { tokens, split_points, mask, n_replayed, reading, replay })
+        let TokenizedPrompt { tokens, split_points, key, .. } = prepared;
+        let replay = key.map(|key| ReplayKey { owner: options.owner, key });
+        let reader_settings = Arc::new(self.reader_settings(&rules, tools, (start, thoughts)));
+        Ok(PreparedPrompt { tokens, split_points, mask, n_replayed, reader_settings, replay })
     }
 
     /// Prepares a text to be continued as it is, without a template, thoughts or calls.
@@ -151,9 +151,9 @@ impl Chat {
     ) -> std::result::Result<PreparedPrompt, AskError> {
         let (start, thoughts) = (AnswerStart::Text, ThoughtFormat::usual());
         let mask = self.mask(rules, &[], start)?;
-        let reading = Arc::new(self.reading(rules, Vec::new(), (start, thoughts)));
+        let reader_settings = Arc::new(self.reader_settings(rules, Vec::new(), (start, thoughts)));
         let (split_points, replay) = (Vec::new(), None);
-        Ok(PreparedPrompt { tokens, split_points, mask, n_replayed: 0, reading, replay })
+        Ok(PreparedPrompt { tokens, split_points, mask, n_replayed: 0, reader_settings, replay })
     }
 
     /// Returns the tokens of a prompt that will not be answered.
@@ -182,7 +182,7 @@ impl Chat {
 
     /// Keeps an answer until it comes back as part of a history.
     pub fn keep(&self, answer: KeptAnswer) {
-        let KeptAnswer { place: ReplayPlace { owner, key }, sampled } = answer;
+        let KeptAnswer { replay_key: ReplayKey { owner, key }, sampled } = answer;
         if let Some(replays) = self.replays.get(owner) {
             replays.lock().unwrap_or_else(PoisonError::into_inner).keep(key, sampled);
         }
@@ -198,7 +198,7 @@ impl Chat {
         format: &ChatFormat,
         conversation: &Conversation,
         options: &ChatOptions,
-    ) -> Result<Prepared> {
+    ) -> Result<TokenizedPrompt> {
         let kept = self.replays.get(options.owner);
         let lock = || kept.map(|it| it.lock().unwrap_or_else(PoisonError::into_inner));
         // A clone, which shares the answers, so that the lock is not held while a template is
@@ -207,7 +207,7 @@ impl Chat {
         let tokenizer = self.text.tokenizer();
         let prepared = format.prepare(conversation, options, tokenizer, replays.as_ref())?;
         if let Some(mut replays) = lock().filter(|_| prepared.n_replayed() > 0) {
-            replays.used(&prepared);
+            replays.touch(&prepared);
         }
         Ok(prepared)
     }
@@ -222,12 +222,12 @@ impl Chat {
         Ok(constraint.map_err(AskError::Rules)?.map(Arc::new))
     }
 
-    fn reading(
+    fn reader_settings(
         &self,
         rules: &AnswerRules,
         tools: Vec<Tool>,
         (start, thoughts): (AnswerStart, &'static ThoughtFormat),
-    ) -> Reading {
+    ) -> ReaderSettings {
         let tokenizer = self.text.tokenizer();
         let may_call = !tools.is_empty() && rules.tool_choice != ToolChoice::None;
         let format = self.format.as_ref().and_then(ChatFormat::call_format);
@@ -239,6 +239,6 @@ impl Chat {
         };
         let n_calls_max = if rules.is_one_call { 1 } else { usize::MAX };
         let has_form = rules.form != AnswerForm::Free;
-        Reading { start, thoughts, markers, calls, n_calls_max, has_form }
+        ReaderSettings { start, thoughts, markers, calls, n_calls_max, has_form }
     }
 }

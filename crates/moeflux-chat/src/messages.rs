@@ -2,8 +2,9 @@
 //!
 //! Templates agree on most keys and differ in some: some refuse or drop a system message that is
 //! not the first, some take the arguments of a call as a table and others as text, and some refuse
-//! thoughts alongside text and calls, or tools without a description. A [`Dress`] is one choice for
-//! each of these differences. Other expectations can be read from the template: [`Expected`].
+//! thoughts alongside text and calls, or tools without a description. A [`TemplateVariant`] is one
+//! choice for each of these differences. Other needs can be read from the template:
+//! [`TemplateNeeds`].
 //! **Invariant:** system turns at the start are merged into one message.
 
 use std::collections::HashMap;
@@ -15,18 +16,18 @@ use crate::calls::format::CallFormat;
 use crate::calls::told::{named_id, python_json};
 use crate::conversation::{Assistant, Call, Conversation, Tool, Turn};
 
-/// Which variant to use where templates disagree.
+/// A way to write messages: one choice for each point on which templates disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Dress {
+pub(crate) struct TemplateVariant {
     pub(crate) late_system: LateSystem,
     pub(crate) undescribed: Undescribed,
-    pub(crate) said: SaidAs,
+    pub(crate) call_text: CallTextAs,
     pub(crate) arguments: ArgumentsAs,
 }
 
-/// Expectations that can be read from a template.
+/// What a template needs, as far as its source shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Expected {
+pub(crate) struct TemplateNeeds {
     /// The prefix of call ids, for templates that state a call's name only in its id.
     pub(crate) named_ids: Option<&'static str>,
     /// Whether missing text alongside calls is null. Otherwise it is an empty string, because some
@@ -37,16 +38,16 @@ pub(crate) struct Expected {
 }
 
 /// Ways in which a template tests for null.
-const NULL_ASKED: [&str; 3] = ["content'] is none", "content\"] is none", "content is none"];
+const NULL_TESTS: [&str; 3] = ["content'] is none", "content\"] is none", "content is none"];
 
 /// Ways in which a template loops over all calls of a message.
 const ALL_CALLS: [&str; 3] =
     ["in message.tool_calls", "in message['tool_calls']", "in message[\"tool_calls\"]"];
 
-impl Expected {
+impl TemplateNeeds {
     pub(crate) fn of(template: &ChatTemplate) -> Self {
         let named_ids = CallFormat::of(template).and_then(CallFormat::id_prefix);
-        let null_text = NULL_ASKED.iter().any(|asked| template.mentions(asked));
+        let null_text = NULL_TESTS.iter().any(|test| template.mentions(test));
         let single_calls = template.mentions("message.tool_calls[0]")
             && !ALL_CALLS.iter().any(|all| template.mentions(all));
         Self { named_ids, null_text, single_calls }
@@ -73,7 +74,7 @@ pub(crate) enum Undescribed {
 
 /// Text alongside thoughts and calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SaidAs {
+pub(crate) enum CallTextAs {
     Text,
     /// It is appended to the thoughts.
     Thought,
@@ -87,7 +88,7 @@ pub(crate) enum ArgumentsAs {
 }
 
 /// Returns the variants that make a difference for this conversation, most faithful first.
-pub(crate) fn dresses(conversation: &Conversation) -> Vec<Dress> {
+pub(crate) fn template_variants(conversation: &Conversation) -> Vec<TemplateVariant> {
     let calling = conversation.turns.iter().filter_map(|turn| match turn {
         Turn::Assistant(assistant) => Some(assistant).filter(|it| !it.calls.is_empty()),
         _ => None,
@@ -101,23 +102,29 @@ pub(crate) fn dresses(conversation: &Conversation) -> Vec<Dress> {
         if has_late { &[LateSystem::System, LateSystem::User] } else { &[LateSystem::System] };
     let arguments: &[ArgumentsAs] =
         if has_calls { &[ArgumentsAs::Object, ArgumentsAs::Text] } else { &[ArgumentsAs::Object] };
-    let said: &[SaidAs] = if has_all { &[SaidAs::Text, SaidAs::Thought] } else { &[SaidAs::Text] };
+    let call_text: &[CallTextAs] =
+        if has_all { &[CallTextAs::Text, CallTextAs::Thought] } else { &[CallTextAs::Text] };
     let undescribed: &[Undescribed] = if has_undescribed {
         &[Undescribed::Absent, Undescribed::Empty]
     } else {
         &[Undescribed::Absent]
     };
-    let mut dresses = Vec::new();
+    let mut variants = Vec::new();
     for &late_system in late {
         for &undescribed in undescribed {
-            for &said in said {
+            for &call_text in call_text {
                 for &arguments in arguments {
-                    dresses.push(Dress { late_system, undescribed, said, arguments });
+                    variants.push(TemplateVariant {
+                        late_system,
+                        undescribed,
+                        call_text,
+                        arguments,
+                    });
                 }
             }
         }
     }
-    dresses
+    variants
 }
 
 /// Returns the texts of system turns that are not at the start.
@@ -132,8 +139,8 @@ pub(crate) fn late_system(conversation: &Conversation) -> impl Iterator<Item = &
 /// Converts a conversation to messages.
 pub(crate) fn messages(
     conversation: &Conversation,
-    dress: Dress,
-    expected: Expected,
+    variant: TemplateVariant,
+    needs: TemplateNeeds,
 ) -> Vec<Message> {
     let turns = &conversation.turns;
     let n_first = turns.iter().take_while(|turn| matches!(turn, Turn::System(_))).count();
@@ -143,30 +150,33 @@ pub(crate) fn messages(
     if n_first > 0 {
         messages.push(Message::new("system", first.join("\n\n")));
     }
-    let mut told = Told { dress, expected, calls: HashMap::new(), n_calls: 0 };
+    let mut builder = MessageBuilder { variant, needs, calls: HashMap::new(), n_calls: 0 };
     let mut rest = others;
-    while let [turn, behind @ ..] = rest {
-        rest = behind;
+    while let [turn, after @ ..] = rest {
+        rest = after;
         match turn {
-            Turn::Assistant(turn) if expected.single_calls && turn.calls.len() > 1 => {
+            Turn::Assistant(turn) if needs.single_calls && turn.calls.len() > 1 => {
                 let is_result = |turn: &&Turn| matches!(turn, Turn::Tool(_));
-                let (results, behind) =
-                    behind.split_at(behind.iter().take_while(is_result).count());
-                rest = behind;
-                told.one_by_one(turn, results, &mut messages);
+                let (results, after) = after.split_at(after.iter().take_while(is_result).count());
+                rest = after;
+                builder.one_by_one(turn, results, &mut messages);
             }
-            turn => messages.push(told.message(turn)),
+            turn => messages.push(builder.message(turn)),
         }
     }
     messages
 }
 
 /// Returns the index of the message for a turn that is not one of the system turns at the start.
-pub(crate) fn place_of(conversation: &Conversation, turn_idx: usize, expected: Expected) -> usize {
+pub(crate) fn message_idx_of(
+    conversation: &Conversation,
+    turn_idx: usize,
+    needs: TemplateNeeds,
+) -> usize {
     let is_first = |turn: &&Turn| matches!(turn, Turn::System(_));
     let n_first = conversation.turns.iter().take_while(is_first).count();
     let n_more = |turn: &Turn| match turn {
-        Turn::Assistant(turn) if expected.single_calls => turn.calls.len().saturating_sub(1),
+        Turn::Assistant(turn) if needs.single_calls => turn.calls.len().saturating_sub(1),
         _ => 0,
     };
     let n_more: usize = conversation.turns[..turn_idx].iter().map(n_more).sum();
@@ -180,20 +190,20 @@ fn system_text(turn: &Turn) -> Option<&str> {
     }
 }
 
-/// Converts turns one after another.
-struct Told<'a> {
-    dress: Dress,
-    expected: Expected,
+/// Builds the messages of a conversation, turn after turn.
+struct MessageBuilder<'a> {
+    variant: TemplateVariant,
+    needs: TemplateNeeds,
     /// The tool's name and the id in the message, by the id that the client knows.
     calls: HashMap<&'a str, (&'a str, String)>,
     n_calls: usize,
 }
 
-impl<'a> Told<'a> {
+impl<'a> MessageBuilder<'a> {
     fn message(&mut self, turn: &'a Turn) -> Message {
         match turn {
             Turn::System(text) => {
-                let is_kept = self.dress.late_system == LateSystem::System;
+                let is_kept = self.variant.late_system == LateSystem::System;
                 Message::new(if is_kept { "system" } else { "user" }, text)
             }
             Turn::User(text) => Message::new("user", text),
@@ -216,17 +226,17 @@ impl<'a> Told<'a> {
         let mut message = Message::new("assistant", &assistant.text);
         message.reasoning.clone_from(&assistant.thoughts);
         if !assistant.calls.is_empty() {
-            let mut is_said = !assistant.text.is_empty();
+            let mut has_text = !assistant.text.is_empty();
             if let Some(thoughts) = message.reasoning.as_mut().filter(|it| !it.is_empty())
-                && is_said
-                && self.dress.said == SaidAs::Thought
+                && has_text
+                && self.variant.call_text == CallTextAs::Thought
             {
                 thoughts.push_str("\n\n");
                 thoughts.push_str(&assistant.text);
                 message.content = Json::from("");
-                is_said = false;
+                has_text = false;
             }
-            if !is_said && self.expected.null_text {
+            if !has_text && self.needs.null_text {
                 message.content = Json::Null;
             }
             message.tool_calls = Some(assistant.calls.iter().map(|it| self.call(it)).collect());
@@ -246,16 +256,16 @@ impl<'a> Told<'a> {
             _ => false,
         };
         let mut message = self.assistant(turn);
-        let told = message.tool_calls.take();
-        let mut told = told.iter().filter_map(Json::as_array).flatten().cloned();
+        let tool_calls = message.tool_calls.take();
+        let mut tool_calls = tool_calls.iter().filter_map(Json::as_array).flatten().cloned();
         for (call_idx, call) in turn.calls.iter().enumerate() {
             let mut one = Message::new("assistant", "");
             if call_idx == 0 {
                 one = message.clone();
-            } else if self.expected.null_text {
+            } else if self.needs.null_text {
                 one.content = Json::Null;
             }
-            one.tool_calls = Some(told.by_ref().take(1).collect());
+            one.tool_calls = Some(tool_calls.by_ref().take(1).collect());
             messages.push(one);
             // A result belongs to at most one call: the first with its id.
             let is_first = |result: &Turn| {
@@ -272,30 +282,30 @@ impl<'a> Told<'a> {
     }
 
     fn call(&mut self, call: &'a Call) -> Json {
-        let id = match self.expected.named_ids {
+        let id = match self.needs.named_ids {
             Some(prefix) => named_id(prefix, call, self.n_calls),
             None => call.id.clone(),
         };
         let arguments = Json::Object(call.arguments.clone());
-        let arguments = match self.dress.arguments {
+        let arguments = match self.variant.arguments {
             ArgumentsAs::Object => arguments,
             ArgumentsAs::Text => Json::String(python_json(&arguments)),
         };
         let function = json!({"name": call.name, "arguments": arguments});
-        let told = json!({"id": id, "type": "function", "function": function});
+        let tool_call = json!({"id": id, "type": "function", "function": function});
         self.calls.insert(&call.id, (&call.name, id));
         self.n_calls += 1;
-        told
+        tool_call
     }
 }
 
 /// Returns the tools in the shape of the `OpenAI` API, which templates print; `None` if there are
 /// none.
-pub(crate) fn tools(tools: &[Tool], dress: Dress) -> Option<Json> {
+pub(crate) fn tools(tools: &[Tool], variant: TemplateVariant) -> Option<Json> {
     let tool = |tool: &Tool| {
         let mut function = Map::new();
         function.insert("name".into(), tool.name.as_str().into());
-        let none = (dress.undescribed == Undescribed::Empty).then_some("");
+        let none = (variant.undescribed == Undescribed::Empty).then_some("");
         if let Some(description) = tool.description.as_deref().or(none) {
             function.insert("description".into(), description.into());
         }

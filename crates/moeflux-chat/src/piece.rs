@@ -1,9 +1,9 @@
 //! The parts of an answer as they become certain, and the reading stage.
 
-/// A part of an answer.
+/// A part of an answer, as [`crate::AnswerReader`] returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Piece {
+pub enum AnswerPiece {
     /// Part of the thought before the answer.
     Thought(String),
     /// Part of the answer's text.
@@ -28,13 +28,13 @@ pub enum Piece {
 
 /// The stage that the reader of an answer has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum AnswerStage {
     /// At the start; a thought may still come first.
     Start,
     /// In a thought.
     Thought,
     /// After a thought, with only whitespace since.
-    BehindThought,
+    AfterThought,
     /// In the text.
     Text,
     /// In a call, or right after one.

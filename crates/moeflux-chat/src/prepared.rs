@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use moeflux::TokenId;
 
-use crate::answer::{Answer, ReplayPlace};
+use crate::answer::{Answer, ReplayKey};
 use crate::answer_reader::{AnswerReader, AnswerStart, HiddenMarkers};
 use crate::calls::format::CallFormat;
 use crate::conversation::Tool;
@@ -26,13 +26,13 @@ pub struct PreparedPrompt {
     pub mask: Option<Arc<Constraint>>,
     /// Earlier answers whose sampled tokens are part of the prompt.
     pub n_replayed: usize,
-    pub(crate) reading: Arc<Reading>,
-    pub(crate) replay: Option<ReplayPlace>,
+    pub(crate) reader_settings: Arc<ReaderSettings>,
+    pub(crate) replay: Option<ReplayKey>,
 }
 
 /// The settings for reading answers.
 #[derive(Clone, Debug)]
-pub(crate) struct Reading {
+pub(crate) struct ReaderSettings {
     pub(crate) start: AnswerStart,
     pub(crate) thoughts: &'static ThoughtFormat,
     pub(crate) markers: HiddenMarkers,
@@ -43,7 +43,7 @@ pub(crate) struct Reading {
     pub(crate) has_form: bool,
 }
 
-impl Reading {
+impl ReaderSettings {
     pub(crate) fn reader(&self) -> AnswerReader {
         let reader = AnswerReader::new(self.start, self.thoughts);
         let Some((format, tools)) = &self.calls else { return reader };
@@ -57,14 +57,15 @@ impl PreparedPrompt {
     /// number.
     #[must_use]
     pub fn answer(&self, call_stem: &str) -> Answer {
-        let answer = Answer::new(self.reading.reader(), self.reading.markers, call_stem);
+        let answer =
+            Answer::new(self.reader_settings.reader(), self.reader_settings.markers, call_stem);
         answer.kept_at(self.replay.clone())
     }
 
     /// Returns the state in which the answers begin.
     #[must_use]
     pub fn start(&self) -> AnswerStart {
-        self.reading.start
+        self.reader_settings.start
     }
 
     /// Replaces the tokens by those of another text whose answers follow the same rules.

@@ -5,43 +5,44 @@
 //! nothing after it. Everything else is passed on unchanged, and held back only while it may still
 //! be a repetition. Whitespace between the tokens of a JSON object is ignored.
 
-use crate::piece::Piece;
+use crate::piece::AnswerPiece;
 
-/// The calls of an answer so far.
+/// Drops repeated calls of an answer; holds its calls so far.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Repeats {
-    whole: Vec<Call>,
-    begun: Option<Call>,
+pub(crate) struct RepeatFilter {
+    completed: Vec<SeenCall>,
+    current: Option<SeenCall>,
     /// Whether the current call is held back.
-    is_held: bool,
+    is_held_back: bool,
     is_over: bool,
 }
 
+/// A call of the answer, as far as it is known.
 #[derive(Clone, Debug)]
-struct Call {
+struct SeenCall {
     name: String,
     id: Option<String>,
     arguments: String,
     /// The arguments without insignificant whitespace.
-    meant: Meant,
+    normalised: NormalisedArguments,
 }
 
 /// Arguments in the form in which they are compared.
 #[derive(Clone, Debug, Default)]
-struct Meant {
+struct NormalisedArguments {
     text: String,
     is_in_string: bool,
     is_escaped: bool,
 }
 
-impl Repeats {
+impl RepeatFilter {
     /// Returns whether a call was repeated.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
 
     /// Returns these pieces without repetitions.
-    pub(crate) fn without(&mut self, pieces: Vec<Piece>) -> Vec<Piece> {
+    pub(crate) fn filter(&mut self, pieces: Vec<AnswerPiece>) -> Vec<AnswerPiece> {
         let mut left = Vec::with_capacity(pieces.len());
         for piece in pieces {
             if self.is_over {
@@ -52,73 +53,78 @@ impl Repeats {
         left
     }
 
-    fn take(&mut self, piece: Piece, left: &mut Vec<Piece>) {
+    fn take(&mut self, piece: AnswerPiece, left: &mut Vec<AnswerPiece>) {
         match piece {
-            Piece::Call { name, id } => {
-                let call = Call { name, id, arguments: String::new(), meant: Meant::default() };
-                self.is_held = self.may_repeat(&call);
-                self.begun = Some(call.clone());
-                if !self.is_held {
-                    left.push(Piece::Call { name: call.name, id: call.id });
+            AnswerPiece::Call { name, id } => {
+                let call = SeenCall {
+                    name,
+                    id,
+                    arguments: String::new(),
+                    normalised: NormalisedArguments::default(),
+                };
+                self.is_held_back = self.may_repeat(&call);
+                self.current = Some(call.clone());
+                if !self.is_held_back {
+                    left.push(AnswerPiece::Call { name: call.name, id: call.id });
                 }
             }
-            Piece::Arguments(text) => {
-                let Some(mut call) = self.begun.take() else { return };
+            AnswerPiece::Arguments(text) => {
+                let Some(mut call) = self.current.take() else { return };
                 call.arguments.push_str(&text);
-                call.meant.push(&text);
-                if !self.is_held {
-                    left.push(Piece::Arguments(text));
+                call.normalised.push(&text);
+                if !self.is_held_back {
+                    left.push(AnswerPiece::Arguments(text));
                 } else if !self.may_repeat(&call) {
-                    self.is_held = false;
+                    self.is_held_back = false;
                     left.extend(call.pieces());
                 }
-                self.begun = Some(call);
+                self.current = Some(call);
             }
-            Piece::CallEnd => {
-                let Some(call) = self.begun.take() else { return };
-                if self.is_held && self.whole.iter().any(|it| it.is_same(&call)) {
+            AnswerPiece::CallEnd => {
+                let Some(call) = self.current.take() else { return };
+                if self.is_held_back && self.completed.iter().any(|it| it.is_same(&call)) {
                     self.is_over = true;
                     return;
                 }
-                self.let_go(&call, left);
-                left.push(Piece::CallEnd);
-                self.whole.push(call);
+                self.release(&call, left);
+                left.push(AnswerPiece::CallEnd);
+                self.completed.push(call);
             }
-            Piece::CallCut => {
-                if let Some(call) = self.begun.take() {
-                    self.let_go(&call, left);
+            AnswerPiece::CallCut => {
+                if let Some(call) = self.current.take() {
+                    self.release(&call, left);
                 }
-                left.push(Piece::CallCut);
+                left.push(AnswerPiece::CallCut);
             }
             other => left.push(other),
         }
     }
 
-    fn let_go(&mut self, call: &Call, left: &mut Vec<Piece>) {
-        if std::mem::take(&mut self.is_held) {
+    fn release(&mut self, call: &SeenCall, left: &mut Vec<AnswerPiece>) {
+        if std::mem::take(&mut self.is_held_back) {
             left.extend(call.pieces());
         }
     }
 
-    fn may_repeat(&self, call: &Call) -> bool {
-        let begins = |it: &Call| it.meant.text.starts_with(&call.meant.text);
-        self.whole.iter().any(|it| it.name == call.name && begins(it))
+    fn may_repeat(&self, call: &SeenCall) -> bool {
+        let begins = |it: &SeenCall| it.normalised.text.starts_with(&call.normalised.text);
+        self.completed.iter().any(|it| it.name == call.name && begins(it))
     }
 }
 
-impl Call {
+impl SeenCall {
     fn is_same(&self, other: &Self) -> bool {
-        self.name == other.name && self.meant.text == other.meant.text
+        self.name == other.name && self.normalised.text == other.normalised.text
     }
 
-    fn pieces(&self) -> impl Iterator<Item = Piece> {
-        let call = Piece::Call { name: self.name.clone(), id: self.id.clone() };
+    fn pieces(&self) -> impl Iterator<Item = AnswerPiece> {
+        let call = AnswerPiece::Call { name: self.name.clone(), id: self.id.clone() };
         let arguments = Some(self.arguments.clone()).filter(|it| !it.is_empty());
-        std::iter::once(call).chain(arguments.map(Piece::Arguments))
+        std::iter::once(call).chain(arguments.map(AnswerPiece::Arguments))
     }
 }
 
-impl Meant {
+impl NormalisedArguments {
     fn push(&mut self, text: &str) {
         for c in text.chars() {
             let is_json = self.text.is_empty() || self.text.starts_with('{');
@@ -136,27 +142,27 @@ impl Meant {
 mod tests {
     use super::*;
 
-    fn call(name: &str, arguments: &[&str]) -> Vec<Piece> {
-        let mut pieces = vec![Piece::Call { name: name.into(), id: None }];
-        pieces.extend(arguments.iter().map(|it| Piece::Arguments((*it).to_owned())));
-        pieces.push(Piece::CallEnd);
+    fn call(name: &str, arguments: &[&str]) -> Vec<AnswerPiece> {
+        let mut pieces = vec![AnswerPiece::Call { name: name.into(), id: None }];
+        pieces.extend(arguments.iter().map(|it| AnswerPiece::Arguments((*it).to_owned())));
+        pieces.push(AnswerPiece::CallEnd);
         pieces
     }
 
     #[test]
     fn a_call_that_is_made_again_ends_the_answer() {
-        let mut repeats = Repeats::default();
+        let mut repeats = RepeatFilter::default();
         let first = call("f", &["{\"a\": ", "1}"]);
-        assert_eq!(repeats.without(first.clone()), first);
+        assert_eq!(repeats.filter(first.clone()), first);
         let other = call("g", &["{\"a\": ", "1}"]);
-        assert_eq!(repeats.without(other.clone()), other);
+        assert_eq!(repeats.filter(other.clone()), other);
         // It differs only at its end, and is passed on in one piece.
-        let late = repeats.without(call("f", &["{\"a\": ", "12}"]));
+        let late = repeats.filter(call("f", &["{\"a\": ", "12}"]));
         assert_eq!(late, call("f", &["{\"a\": 12}"]));
         assert!(!repeats.is_over());
-        assert_eq!(repeats.without(call("f", &["{\"a\"", ": 1}"])), []);
+        assert_eq!(repeats.filter(call("f", &["{\"a\"", ": 1}"])), []);
         assert!(repeats.is_over());
-        assert_eq!(repeats.without(vec![Piece::Text("so".into())]), []);
+        assert_eq!(repeats.filter(vec![AnswerPiece::Text("so".into())]), []);
     }
 
     #[test]
@@ -168,18 +174,18 @@ mod tests {
             ("{\"a\": \"\\\\\" }", "{\"a\": \"\\\\\"}", true),
             ("free text", "freetext", false),
         ] {
-            let mut repeats = Repeats::default();
-            repeats.without(call("f", &[one]));
-            let found = repeats.without(call("f", &[other]));
+            let mut repeats = RepeatFilter::default();
+            repeats.filter(call("f", &[one]));
+            let found = repeats.filter(call("f", &[other]));
             assert_eq!((found.is_empty(), repeats.is_over()), (is_same, is_same), "{other}");
         }
     }
 
     #[test]
     fn half_a_call_comes_out() {
-        let mut repeats = Repeats::default();
-        repeats.without(call("f", &["{}"]));
-        let cut = vec![Piece::Call { name: "f".into(), id: None }, Piece::CallCut];
-        assert_eq!(repeats.without(cut.clone()), cut);
+        let mut repeats = RepeatFilter::default();
+        repeats.filter(call("f", &["{}"]));
+        let cut = vec![AnswerPiece::Call { name: "f".into(), id: None }, AnswerPiece::CallCut];
+        assert_eq!(repeats.filter(cut.clone()), cut);
     }
 }

@@ -19,11 +19,11 @@ use crate::conversation::{Assistant, Call};
 
 /// The sampled tokens of answers, least recently used first. A clone shares the answers.
 #[derive(Clone, Debug)]
-pub(crate) struct Replays {
+pub(crate) struct ReplayCache {
     n_bytes_max: usize,
     n_bytes: usize,
     random: RandomState,
-    entries: VecDeque<Arc<Kept>>,
+    entries: VecDeque<Arc<CachedAnswer>>,
 }
 
 /// Identifies the prompt that an answer belongs to.
@@ -37,7 +37,7 @@ pub(crate) struct PromptKey {
 
 /// An answer and its sampled tokens.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Sampled {
+pub(crate) struct SampledAnswer {
     /// The content as the client received it.
     pub answer: Assistant,
     /// All tokens except the one that ended the answer.
@@ -46,15 +46,15 @@ pub(crate) struct Sampled {
 
 /// An answer that may come back.
 #[derive(Debug)]
-pub(crate) struct Kept {
-    content: u64,
+pub(crate) struct CachedAnswer {
+    content_hash: u64,
     pub(crate) prompt: PromptKey,
-    pub(crate) sampled: Sampled,
+    pub(crate) sampled: SampledAnswer,
 }
 
 /// A conversation's prompt in tokens.
 #[derive(Clone, Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct TokenizedPrompt {
     /// The tokens of the prompt.
     pub tokens: Vec<TokenId>,
     /// The state in which the answer begins.
@@ -64,17 +64,17 @@ pub(crate) struct Prepared {
     /// The key under which answers to this prompt are kept, if they are.
     pub key: Option<PromptKey>,
     /// The answers whose sampled tokens are part of the prompt.
-    pub(crate) replayed: Vec<Arc<Kept>>,
+    pub(crate) replayed: Vec<Arc<CachedAnswer>>,
 }
 
-impl Prepared {
+impl TokenizedPrompt {
     /// Returns the number of turns whose tokens are the sampled ones.
     pub(crate) fn n_replayed(&self) -> usize {
         self.replayed.len()
     }
 }
 
-impl Replays {
+impl ReplayCache {
     /// Creates an empty store of at most about `n_bytes_max` bytes.
     pub(crate) fn new(n_bytes_max: usize) -> Self {
         let (random, entries) = (RandomState::new(), VecDeque::new());
@@ -96,13 +96,14 @@ impl Replays {
     }
 
     /// Keeps an answer to a prompt, and evicts the oldest ones to stay within the limit.
-    pub(crate) fn keep(&mut self, prompt: PromptKey, sampled: Sampled) {
-        let kept = Kept { content: self.content_of(&sampled.answer), prompt, sampled };
-        if kept.n_bytes() > self.n_bytes_max {
+    pub(crate) fn keep(&mut self, prompt: PromptKey, sampled: SampledAnswer) {
+        let cached =
+            CachedAnswer { content_hash: self.content_hash(&sampled.answer), prompt, sampled };
+        if cached.n_bytes() > self.n_bytes_max {
             return;
         }
-        self.n_bytes += kept.n_bytes();
-        self.entries.push_back(Arc::new(kept));
+        self.n_bytes += cached.n_bytes();
+        self.entries.push_back(Arc::new(cached));
         while self.n_bytes > self.n_bytes_max {
             let oldest = self.entries.pop_front().expect("what takes bytes is there");
             self.n_bytes -= oldest.n_bytes();
@@ -110,24 +111,25 @@ impl Replays {
     }
 
     /// Returns the answers that match a turn, newest first.
-    pub(crate) fn find(&self, turn: &Assistant) -> Vec<Arc<Kept>> {
-        let content = self.content_of(turn);
-        let entries = self.entries.iter().rev().filter(|kept| kept.content == content);
-        entries.filter(|kept| is_same_turn(turn, &kept.sampled.answer)).cloned().collect()
+    pub(crate) fn find(&self, turn: &Assistant) -> Vec<Arc<CachedAnswer>> {
+        let content_hash = self.content_hash(turn);
+        let entries =
+            self.entries.iter().rev().filter(|cached| cached.content_hash == content_hash);
+        entries.filter(|cached| is_same_turn(turn, &cached.sampled.answer)).cloned().collect()
     }
 
     /// Marks the answers that came back in a prompt as most recently used.
-    pub(crate) fn used(&mut self, prompt: &Prepared) {
-        for kept in &prompt.replayed {
-            if let Some(idx) = self.entries.iter().position(|it| Arc::ptr_eq(it, kept)) {
+    pub(crate) fn touch(&mut self, prompt: &TokenizedPrompt) {
+        for cached in &prompt.replayed {
+            if let Some(idx) = self.entries.iter().position(|it| Arc::ptr_eq(it, cached)) {
                 self.entries.remove(idx);
-                self.entries.push_back(Arc::clone(kept));
+                self.entries.push_back(Arc::clone(cached));
             }
         }
     }
 
     /// Hashes the id of the first call, or the text of an answer without calls.
-    fn content_of(&self, answer: &Assistant) -> u64 {
+    fn content_hash(&self, answer: &Assistant) -> u64 {
         let mut hasher = self.random.build_hasher();
         match answer.calls.first() {
             Some(call) => (true, &call.id).hash(&mut hasher),
@@ -137,9 +139,9 @@ impl Replays {
     }
 }
 
-impl Kept {
+impl CachedAnswer {
     fn n_bytes(&self) -> usize {
-        let Sampled { answer, tokens, .. } = &self.sampled;
+        let SampledAnswer { answer, tokens, .. } = &self.sampled;
         let of_call = |call: &Call| call.id.len() + call.name.len() + json_bytes(&call.arguments);
         let thoughts = answer.thoughts.as_ref().map_or(0, String::len);
         let texts = answer.text.len() + thoughts + answer.calls.iter().map(of_call).sum::<usize>();
@@ -165,7 +167,7 @@ fn value_bytes(value: &Json) -> usize {
 /// Returns whether a turn of a history has the content of an answer. Thoughts are compared
 /// separately, where the template shows them.
 fn is_same_turn(turn: &Assistant, answer: &Assistant) -> bool {
-    is_same_said(turn, answer) && has_same_ids(turn, answer)
+    is_same_content(turn, answer) && has_same_ids(turn, answer)
 }
 
 fn has_same_ids(turn: &Assistant, answer: &Assistant) -> bool {
@@ -173,7 +175,7 @@ fn has_same_ids(turn: &Assistant, answer: &Assistant) -> bool {
 }
 
 /// Returns whether text and calls are the same, except for whitespace around the text and for ids.
-pub(crate) fn is_same_said(a: &Assistant, b: &Assistant) -> bool {
+pub(crate) fn is_same_content(a: &Assistant, b: &Assistant) -> bool {
     let is_same_call =
         |(a, b): (&Call, &Call)| a.name == b.name && are_same_members(&a.arguments, &b.arguments);
     a.text.trim() == b.text.trim()
@@ -213,13 +215,13 @@ mod tests {
         Assistant { thoughts: None, text: text.to_owned(), calls }
     }
 
-    fn sampled(answer: Assistant) -> Sampled {
-        Sampled { answer, tokens: vec![TokenId(1); 10] }
+    fn sampled(answer: Assistant) -> SampledAnswer {
+        SampledAnswer { answer, tokens: vec![TokenId(1); 10] }
     }
 
     #[test]
     fn an_answer_is_found_by_what_it_said() {
-        let mut replays = Replays::new(1 << 20);
+        let mut replays = ReplayCache::new(1 << 20);
         let key = replays.key(&[TokenId(5)], AnswerStart::Text);
         let said = answer("Text", &[("c1", json!({"a": 1, "b": [2.0, {"c": "x"}]}))]);
         replays.keep(key.clone(), sampled(said));
@@ -240,24 +242,24 @@ mod tests {
 
     #[test]
     fn what_was_not_used_for_longest_is_forgotten() {
-        let one = Kept {
-            content: 0,
-            prompt: Replays::new(0).key(&[], AnswerStart::Text),
+        let one = CachedAnswer {
+            content_hash: 0,
+            prompt: ReplayCache::new(0).key(&[], AnswerStart::Text),
             sampled: sampled(answer("0", &[])),
         };
-        let mut replays = Replays::new(3 * one.n_bytes());
+        let mut replays = ReplayCache::new(3 * one.n_bytes());
         for text in ["0", "1", "2", "3"] {
             let key = replays.key(&[], AnswerStart::Text);
             replays.keep(key, sampled(answer(text, &[])));
             let replayed = replays.find(&answer("0", &[]));
             let (start, key) = (AnswerStart::Text, None);
             let (tokens, split_points) = (Vec::new(), Vec::new());
-            replays.used(&Prepared { tokens, start, split_points, key, replayed });
+            replays.touch(&TokenizedPrompt { tokens, start, split_points, key, replayed });
         }
         let is_kept = |text: &&str| !replays.find(&answer(text, &[])).is_empty();
         let left: Vec<&str> = ["0", "1", "2", "3"].into_iter().filter(is_kept).collect();
         assert_eq!(left, ["0", "2", "3"]);
-        let mut none = Replays::new(10);
+        let mut none = ReplayCache::new(10);
         none.keep(none.key(&[], AnswerStart::Text), sampled(answer("0", &[])));
         assert!(none.find(&answer("0", &[])).is_empty());
     }

@@ -19,12 +19,12 @@ pub struct ThoughtFormat {
     /// The marker after a thought.
     pub(crate) close: &'static str,
     /// The structure of the whole answer.
-    pub(crate) layout: Layout,
+    pub(crate) layout: AnswerLayout,
 }
 
 /// The structure of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub(crate) enum AnswerLayout {
     /// At most one thought, then text.
     ThoughtFirst,
     /// Messages that are thoughts or texts; `next` follows each but the last.
@@ -36,7 +36,7 @@ pub(crate) const THINK: ThoughtFormat = ThoughtFormat {
     title: "think",
     open: "<think>",
     close: "</think>",
-    layout: Layout::ThoughtFirst,
+    layout: AnswerLayout::ThoughtFirst,
 };
 
 /// The tags of [`THINK`] with a suffix: Hunyuan 3.
@@ -44,7 +44,7 @@ pub(crate) const THINK_OPENSOURCE: ThoughtFormat = ThoughtFormat {
     title: "think_opensource",
     open: "<think:opensource>",
     close: "</think:opensource>",
-    layout: Layout::ThoughtFirst,
+    layout: AnswerLayout::ThoughtFirst,
 };
 
 /// Channels: gpt-oss.
@@ -52,7 +52,7 @@ pub(crate) const HARMONY: ThoughtFormat = ThoughtFormat {
     title: "harmony",
     open: "<|channel|>analysis<|message|>",
     close: "<|end|>",
-    layout: Layout::Messages { next: "<|start|>assistant" },
+    layout: AnswerLayout::Messages { next: "<|start|>assistant" },
 };
 
 /// All markers of harmony, which are tokens in its tokenizer.
@@ -109,16 +109,16 @@ impl ThoughtFormat {
     /// has several.
     pub(crate) fn next(&self) -> Option<&'static str> {
         match self.layout {
-            Layout::ThoughtFirst => None,
-            Layout::Messages { next } => Some(next),
+            AnswerLayout::ThoughtFirst => None,
+            AnswerLayout::Messages { next } => Some(next),
         }
     }
 
     /// Returns all markers that a tokenizer may have as tokens.
     pub(crate) fn markers(&self) -> Vec<&'static str> {
         match self.layout {
-            Layout::ThoughtFirst => vec![self.open, self.close],
-            Layout::Messages { .. } => HARMONY_MARKERS.to_vec(),
+            AnswerLayout::ThoughtFirst => vec![self.open, self.close],
+            AnswerLayout::Messages { .. } => HARMONY_MARKERS.to_vec(),
         }
     }
 

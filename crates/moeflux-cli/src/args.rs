@@ -9,7 +9,7 @@ use moeflux::provider::config::BackendKind;
 use moeflux::provider::ranks::RankGroup;
 use moeflux::{Arithmetic, Budget};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::network::Delay;
 use crate::ranges;
 
@@ -68,7 +68,7 @@ pub(crate) enum KvBits {
 
 impl ModelArgs {
     /// Returns the backend. Options that name a GPU imply it.
-    pub(crate) fn backend(&self) -> Outcome<BackendName> {
+    pub(crate) fn backend(&self) -> CommandResult<BackendName> {
         let gpu_option = match (&self.gpu, &self.gpu_memory) {
             (Some(_), _) => Some("--gpu"),
             (None, Some(_)) => Some("--gpu-memory"),
@@ -79,7 +79,7 @@ impl ModelArgs {
                 let name = name.to_possible_value().map(|it| it.get_name().to_owned());
                 let name = name.unwrap_or_default();
                 let problem = format!("{option} selects a GPU, but --backend {name} uses none");
-                Err(Failure::Usage(problem))
+                Err(CommandFailure::Usage(problem))
             }
             (None | Some(BackendName::Auto), Some(_)) => Ok(BackendName::Gpu),
             (name, _) => Ok(name.unwrap_or(BackendName::Auto)),

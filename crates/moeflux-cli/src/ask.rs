@@ -5,11 +5,11 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use moeflux::Error;
 use moeflux_io::OneLine;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 
 /// The meaning of Enter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Default {
+pub(crate) enum DefaultAnswer {
     Yes,
     No,
 }
@@ -18,14 +18,14 @@ pub(crate) enum Default {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if there is no terminal.
-pub(crate) fn confirm(question: &str, default: Default) -> Outcome<bool> {
+/// [`CommandFailure::Usage`] if there is no terminal.
+pub(crate) fn confirm(question: &str, default: DefaultAnswer) -> CommandResult<bool> {
     let (stdin, mut stderr) = (std::io::stdin(), std::io::stderr());
     if !stdin.is_terminal() || !stderr.is_terminal() {
         let problem = format!("{question} No terminal to ask on: pass --yes to confirm");
-        return Err(Failure::Usage(problem));
+        return Err(CommandFailure::Usage(problem));
     }
-    let choice = if default == Default::Yes { "[Y/n]" } else { "[y/N]" };
+    let choice = if default == DefaultAnswer::Yes { "[Y/n]" } else { "[y/N]" };
     let asked =
         write!(stderr, "{} {choice} ", OneLine::message(question)).and_then(|()| stderr.flush());
     let mut line = String::new();
@@ -36,9 +36,9 @@ pub(crate) fn confirm(question: &str, default: Default) -> Outcome<bool> {
 }
 
 /// Returns whether a typed line means yes.
-pub(crate) fn means_yes(line: &str, default: Default) -> bool {
+pub(crate) fn means_yes(line: &str, default: DefaultAnswer) -> bool {
     match line.trim().to_ascii_lowercase().as_str() {
-        "" => default == Default::Yes,
+        "" => default == DefaultAnswer::Yes,
         answer => answer == "y" || answer == "yes",
     }
 }
@@ -50,11 +50,17 @@ mod tests {
     #[test]
     fn only_yes_is_yes() {
         for line in ["y\n", "Y", "yes\r\n", " YES "] {
-            assert!(means_yes(line, Default::No) && means_yes(line, Default::Yes), "{line}");
+            assert!(
+                means_yes(line, DefaultAnswer::No) && means_yes(line, DefaultAnswer::Yes),
+                "{line}"
+            );
         }
         for line in ["n\n", "no", "q", "yess", "0"] {
-            assert!(!means_yes(line, Default::No) && !means_yes(line, Default::Yes), "{line}");
+            assert!(
+                !means_yes(line, DefaultAnswer::No) && !means_yes(line, DefaultAnswer::Yes),
+                "{line}"
+            );
         }
-        assert!(means_yes("\n", Default::Yes) && !means_yes("\n", Default::No));
+        assert!(means_yes("\n", DefaultAnswer::Yes) && !means_yes("\n", DefaultAnswer::No));
     }
 }

@@ -10,14 +10,14 @@ use clap::{ArgGroup, Args};
 use moeflux::{Error, Result, TextLimit};
 use moeflux_chat::{
     AnswerForm, AnswerRules, AskError, Assistant, Chat, ChatOptions, Conversation, Ending,
-    PreparedPrompt, Refusal, RulePart, ToolChoice, Turn,
+    PreparedPrompt, RuleError, RulePart, ToolChoice, Turn,
 };
 use moeflux_io::OneLine;
 use moeflux_wire::{Prompt, Request, chat};
 use serde_json::{Map, Value, json};
 
 use crate::clock;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::in_file::read_file;
 use crate::print;
 
@@ -28,7 +28,7 @@ const PROMPT_BYTES_MAX: u64 = 64 << 20;
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("asked").required(true).multiple(true))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
-pub(crate) struct Asked {
+pub(crate) struct PromptArgs {
     /// Text to continue; `-` reads it from stdin
     #[arg(group = "asked")]
     prompt: Option<String>,
@@ -72,16 +72,16 @@ pub(crate) struct Asked {
 
 /// A conversation, and the rules for its answer.
 #[derive(Debug)]
-pub(crate) struct AskedChat {
+pub(crate) struct ConversationRequest {
     conversation: Conversation,
     rules: AnswerRules,
     /// The field of `--messages` that gave the form of the answer, if `--schema` did not.
     form_field: Option<String>,
 }
 
-impl Asked {
+impl PromptArgs {
     /// Reads the files named by the arguments.
-    pub(crate) fn chat(&self) -> Outcome<AskedChat> {
+    pub(crate) fn chat(&self) -> CommandResult<ConversationRequest> {
         let schema = self.schema.as_deref().map(read_schema).transpose()?;
         let Request { prompt, rules, form_field, ignored, .. } = self.request()?;
         let Prompt::Chat(conversation, _) = prompt else {
@@ -92,7 +92,7 @@ impl Asked {
             let without_effect = without_effect.collect::<Vec<_>>().join(", ");
             if !without_effect.is_empty() {
                 let names = OneLine::message(&without_effect);
-                print::aside(&format!("note: {}: no effect here: {names}", path.display()));
+                print::stderr_line(&format!("note: {}: no effect here: {names}", path.display()));
             }
         }
         let Conversation { mut turns, tools, .. } = *conversation;
@@ -107,19 +107,19 @@ impl Asked {
             if matches!(rules.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
                 let problem = "--schema: a call is forced (`tool_choice`), which cannot be \
                                combined with a schema: leave one of them out";
-                return Err(Failure::Usage(problem.to_owned()));
+                return Err(CommandFailure::Usage(problem.to_owned()));
             }
             rules.form = AnswerForm::JsonSchema(schema);
         }
         // Reasoning is controlled by options, not by the file.
         rules.n_thought_tokens_max = None;
         let conversation = Conversation { turns, tools, ending };
-        Ok(AskedChat { conversation, rules, form_field })
+        Ok(ConversationRequest { conversation, rules, form_field })
     }
 
     /// Returns everything but the beginning and the end of the conversation, as a client would send
     /// it to a server.
-    fn request(&self) -> Outcome<Request> {
+    fn request(&self) -> CommandResult<Request> {
         let mut body = match &self.messages {
             Some(path) => read_messages(path)?,
             None => object("messages", json!([])),
@@ -147,7 +147,7 @@ impl Asked {
     }
 
     /// Returns the error for a refused field, with its source.
-    fn refused(&self, failure: &moeflux_wire::Failure) -> Failure {
+    fn refused(&self, failure: &moeflux_wire::Failure) -> CommandFailure {
         let message = failure.message.as_str();
         let field = failure.field.as_deref().unwrap_or_default();
         let name = field.split(['.', '[']).next().unwrap_or_default();
@@ -155,7 +155,7 @@ impl Asked {
             ("tools", Some(path), ..) => Error::malformed(path, message).into(),
             ("tool_choice", _, Some(_), _) => {
                 let problem = message.strip_prefix(&format!("`{field}`: ")).unwrap_or(message);
-                Failure::Usage(format!("--tool-choice: {problem}"))
+                CommandFailure::Usage(format!("--tool-choice: {problem}"))
             }
             (.., Some(path)) => Error::malformed(path, message).into(),
             (.., None) => Error::Input(message.to_owned()).into(),
@@ -180,15 +180,17 @@ impl Asked {
     pub(crate) fn prepare(
         &self,
         chat: &Chat,
-        asked: &AskedChat,
+        request: &ConversationRequest,
         limit: &TextLimit,
     ) -> Result<PreparedPrompt> {
         if !chat.has_template() {
             let problem = "this model has no chat template: omit --chat";
             return Err(Error::Unsupported(problem.to_owned()));
         }
-        if !chat.reads_calls() && !asked.rules.callable(&asked.conversation.tools).is_empty() {
-            print::aside("note: tool calls stay text: the chat template has no known call format");
+        if !chat.reads_calls() && !request.rules.callable(&request.conversation.tools).is_empty() {
+            print::stderr_line(
+                "note: tool calls stay text: the chat template has no known call format",
+            );
         }
         let options = ChatOptions {
             thinking: (self.think || self.no_think).then_some(self.think),
@@ -196,17 +198,17 @@ impl Asked {
             limit: limit.clone(),
             ..ChatOptions::default()
         };
-        chat.ask(&asked.conversation, &asked.rules, &options).map_err(|error| match error {
+        chat.ask(&request.conversation, &request.rules, &options).map_err(|error| match error {
             AskError::Prompt(error) => error,
-            AskError::Rules(refusal) => self.unheld(refusal, asked),
+            AskError::Rules(error) => self.unenforceable(error, request),
             other => Error::Unsupported(other.to_string()),
         })
     }
 
     /// Returns the error for a rule that cannot be enforced, with its source.
-    fn unheld(&self, refusal: Refusal, asked: &AskedChat) -> Error {
-        let Refusal { part, problem, .. } = refusal;
-        match (part, &self.schema, &self.messages, &asked.form_field) {
+    fn unenforceable(&self, error: RuleError, request: &ConversationRequest) -> Error {
+        let RuleError { part, problem, .. } = error;
+        match (part, &self.schema, &self.messages, &request.form_field) {
             (RulePart::Form, Some(path), ..) => Error::malformed(path, problem),
             (RulePart::Form, None, Some(path), Some(field)) => {
                 Error::malformed(path, format!("`{field}`: {problem}"))

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::{RawConfig, parse_json, read_file};
 use moeflux::provider::spec::{ModelSpec, NativeFormat, QuantParams};
-use moeflux::provider::weights::{ImaginedCheckpoint, ImaginedKind};
+use moeflux::provider::weights::{SyntheticCheckpoint, SyntheticKind};
 use moeflux::{Error, Result};
 use serde_json::{Map, Value, json};
 
@@ -68,15 +68,15 @@ impl BareConfig {
     /// # Errors
     ///
     /// Fails if the config is invalid.
-    pub(crate) fn published_kind(&self) -> Result<ImaginedKind> {
+    pub(crate) fn published_kind(&self) -> Result<SyntheticKind> {
         let raw = RawConfig::parse(&self.path, &self.bytes)?;
         let quantisation = ModelSpec::from_config(&raw)?.quantisation;
         Ok(match (quantisation.default, quantisation.native) {
-            (Some(params), _) => ImaginedKind::Affine(params),
-            (None, Some(NativeFormat::Fp8(_))) => ImaginedKind::Fp8,
-            (None, Some(NativeFormat::Mxfp4)) => ImaginedKind::Mxfp4,
-            (None, Some(NativeFormat::Ints(params))) => ImaginedKind::Ints(params),
-            (None, None) => ImaginedKind::Float,
+            (Some(params), _) => SyntheticKind::Affine(params),
+            (None, Some(NativeFormat::Fp8(_))) => SyntheticKind::Fp8,
+            (None, Some(NativeFormat::Mxfp4)) => SyntheticKind::Mxfp4,
+            (None, Some(NativeFormat::Ints(params))) => SyntheticKind::Ints(params),
+            (None, None) => SyntheticKind::Float,
         })
     }
 
@@ -85,10 +85,10 @@ impl BareConfig {
     /// # Errors
     ///
     /// Fails if the config is invalid.
-    pub(crate) fn kind(&self, bits: Option<u8>, group: Option<u8>) -> Result<ImaginedKind> {
+    pub(crate) fn kind(&self, bits: Option<u8>, group: Option<u8>) -> Result<SyntheticKind> {
         match (bits, group) {
             (None, None) => self.published_kind(),
-            (bits, group) => Ok(ImaginedKind::Affine(QuantParams {
+            (bits, group) => Ok(SyntheticKind::Affine(QuantParams {
                 bits: bits.unwrap_or(BITS_DEFAULT),
                 group: group.unwrap_or(GROUP_DEFAULT),
             })),
@@ -101,11 +101,11 @@ impl BareConfig {
     /// # Errors
     ///
     /// Fails if the config is invalid.
-    pub(crate) fn blueprint(&self, kind: ImaginedKind) -> Result<Blueprint> {
+    pub(crate) fn blueprint(&self, kind: SyntheticKind) -> Result<Blueprint> {
         let is_published = self.published_kind().is_ok_and(|published| published == kind);
         let raw =
             if is_published { RawConfig::parse(&self.path, &self.bytes)? } else { self.raw()? };
-        Blueprint::imagined(&raw, kind)
+        Blueprint::synthetic(&raw, kind)
     }
 
     /// Returns the model stored in this way, regardless of the config's quantisation.
@@ -113,8 +113,8 @@ impl BareConfig {
     /// # Errors
     ///
     /// Fails if the config is invalid.
-    pub(crate) fn blueprint_as(&self, kind: ImaginedKind) -> Result<Blueprint> {
-        Blueprint::imagined(&self.raw()?, kind)
+    pub(crate) fn blueprint_as(&self, kind: SyntheticKind) -> Result<Blueprint> {
+        Blueprint::synthetic(&self.raw()?, kind)
     }
 
     /// Returns the model type in the config.
@@ -123,16 +123,16 @@ impl BareConfig {
     }
 
     /// Returns the config of a checkpoint stored in this way.
-    pub(crate) fn quantised(&self, kind: ImaginedKind, checkpoint: &ImaginedCheckpoint) -> Value {
+    pub(crate) fn quantised(&self, kind: SyntheticKind, checkpoint: &SyntheticCheckpoint) -> Value {
         match kind {
-            ImaginedKind::Affine(params) | ImaginedKind::AffineExperts(params) => {
+            SyntheticKind::Affine(params) | SyntheticKind::AffineExperts(params) => {
                 self.of_mlx(params, "affine", checkpoint)
             }
-            ImaginedKind::Mxfp4 => {
+            SyntheticKind::Mxfp4 => {
                 self.of_mlx(QuantParams { bits: 4, group: 32 }, "mxfp4", checkpoint)
             }
-            ImaginedKind::Ints(params) => self.of_ints(params),
-            ImaginedKind::Fp8 | ImaginedKind::Float | ImaginedKind::Gguf(_) => {
+            SyntheticKind::Ints(params) => self.of_ints(params),
+            SyntheticKind::Fp8 | SyntheticKind::Float | SyntheticKind::Gguf(_) => {
                 Value::Object(self.root.clone())
             }
         }
@@ -151,7 +151,7 @@ impl BareConfig {
         Value::Object(root)
     }
 
-    fn of_mlx(&self, params: QuantParams, mode: &str, checkpoint: &ImaginedCheckpoint) -> Value {
+    fn of_mlx(&self, params: QuantParams, mode: &str, checkpoint: &SyntheticCheckpoint) -> Value {
         let entry = |params: QuantParams| json!({"group_size": params.group, "bits": params.bits});
         let mut section = Map::new();
         section.insert("group_size".to_owned(), json!(params.group));

@@ -13,7 +13,7 @@ use clap_complete::engine::{
 use clap_complete::env::{CompleteEnv, Shells};
 use moeflux_hub::Cache;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::hub;
 use crate::known::KNOWN;
 
@@ -42,16 +42,16 @@ enum Shell {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if the shell is unknown.
-pub(crate) fn complete(command: fn() -> Command) -> Outcome<bool> {
+/// [`CommandFailure::Usage`] if the shell is unknown.
+pub(crate) fn complete(command: fn() -> Command) -> CommandResult<bool> {
     let env = CompleteEnv::with_factory(|| with_models(command())).var(VARIABLE);
     let dir = env::current_dir().ok();
     let done = env.try_complete(env::args_os(), dir.as_deref());
-    done.map_err(|error| Failure::Usage(format!("{VARIABLE}: {}", error.kind())))
+    done.map_err(|error| CommandFailure::Usage(format!("{VARIABLE}: {}", error.kind())))
 }
 
 /// Returns the script that enables completion in a shell.
-pub(crate) fn run(args: &CompletionsArgs) -> Outcome<String> {
+pub(crate) fn run(args: &CompletionsArgs) -> CommandResult<String> {
     let shell = args.shell.to_possible_value().map(|it| it.get_name().to_owned());
     let shells = Shells::builtins();
     let shell = shell.as_deref().and_then(|name| shells.completer(name));
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &CompletionsArgs) -> Outcome<String> {
 
 /// Sources of the names of models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Names {
+enum NameSource {
     /// Models of the hub's cache.
     Cached,
     /// Published models that are known by name.
@@ -76,12 +76,12 @@ enum Names {
 
 /// Returns whether an argument accepts folders and which names, according to its `value_name` in
 /// the help.
-fn taken(command: &str, value_name: &str) -> (bool, &'static [Names]) {
+fn taken(command: &str, value_name: &str) -> (bool, &'static [NameSource]) {
     let mut parts = value_name.split('|');
-    let names: &[Names] = match command {
-        "pull" => &[Names::Repositories],
-        _ if parts.any(|part| part == "NAME") => &[Names::Cached, Names::Known],
-        _ => &[Names::Cached],
+    let names: &[NameSource] = match command {
+        "pull" => &[NameSource::Repositories],
+        _ if parts.any(|part| part == "NAME") => &[NameSource::Cached, NameSource::Known],
+        _ => &[NameSource::Cached],
     };
     (value_name.contains("DIR"), names)
 }
@@ -103,11 +103,11 @@ fn with_models(command: Command) -> Command {
     })
 }
 
-fn candidates((is_path, names): (bool, &[Names]), typed: &OsStr) -> Vec<CompletionCandidate> {
+fn candidates((is_path, names): (bool, &[NameSource]), typed: &OsStr) -> Vec<CompletionCandidate> {
     let names = names.iter().flat_map(|names| match names {
-        Names::Cached => cached(),
-        Names::Known => KNOWN.iter().map(|it| it.name.to_owned()).collect(),
-        Names::Repositories => {
+        NameSource::Cached => cached(),
+        NameSource::Known => KNOWN.iter().map(|it| it.name.to_owned()).collect(),
+        NameSource::Repositories => {
             KNOWN.iter().filter_map(|it| Some(it.repository()?.to_string())).collect()
         }
     });
@@ -156,10 +156,10 @@ mod tests {
     #[test]
     fn what_is_offered_is_what_the_help_says() {
         let of_generate = taken("generate", "DIR|FILE.gguf|OWNER/NAME[:QUANT]");
-        assert_eq!(of_generate, (true, &[Names::Cached][..]));
+        assert_eq!(of_generate, (true, &[NameSource::Cached][..]));
         let of_pull = taken("pull", "OWNER/NAME[:QUANT][@REVISION]");
-        assert_eq!(of_pull, (false, &[Names::Repositories][..]));
+        assert_eq!(of_pull, (false, &[NameSource::Repositories][..]));
         let of_plan = taken("plan", "NAME|CONFIG.json|DIR|OWNER/NAME[:QUANT]");
-        assert_eq!(of_plan, (true, &[Names::Cached, Names::Known][..]));
+        assert_eq!(of_plan, (true, &[NameSource::Cached, NameSource::Known][..]));
     }
 }

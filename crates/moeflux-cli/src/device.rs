@@ -10,9 +10,9 @@ use moeflux::provider::config::DeviceMaker;
 use moeflux::provider::model::Headers;
 use moeflux::{Budget, ByteCount, Error, Model, Result};
 use moeflux_gpu::adapter::{Adapter, AdapterFacts, adapters, choose};
-use moeflux_gpu::auto::{NotTaken, is_for_auto, not_for_auto};
+use moeflux_gpu::auto::{AutoRejection, auto_rejection, is_for_auto};
 use moeflux_gpu::device::Gpu;
-use moeflux_gpu::maker::{GpuMaker, for_cpu_only, of_cpu_only};
+use moeflux_gpu::maker::{GpuMaker, cpu_only_message, first_cpu_only_kind};
 
 use crate::args::{BackendName, ModelArgs};
 use crate::gpu_check;
@@ -25,13 +25,13 @@ use crate::quiet::without_noise;
 pub(crate) const SMALL_BYTES: u64 = 512 << 20;
 
 /// A model, and the tokens that its sessions hold on a device.
-pub(crate) type Candidate<'a> = (&'a Model, usize);
+pub(crate) type ModelWithContext<'a> = (&'a Model, usize);
 
 /// Returns the device of a backend; `None` for the CPU.
 pub(crate) fn of(
     backend: BackendName,
     args: &ModelArgs,
-    (model, context): Candidate<'_>,
+    (model, context): ModelWithContext<'_>,
 ) -> Result<Option<Arc<dyn DeviceMaker>>> {
     match backend {
         BackendName::Cpu | BackendName::Reference => Ok(None),
@@ -45,7 +45,7 @@ pub(crate) fn of(
             let blueprint = model.blueprint();
             let Some(adapter) = auto(blueprint, context) else { return Ok(None) };
             let made = maker(&adapter, args, blueprint);
-            Ok(made.map_err(|error| say_fallback(&error)).ok())
+            Ok(made.map_err(|error| note_fallback(&error)).ok())
         }
     }
 }
@@ -56,8 +56,8 @@ pub(crate) fn falls_back(error: &Error) -> bool {
 }
 
 /// Prints that the CPU is used, and why.
-pub(crate) fn say_fallback(error: &Error) {
-    print::aside(&format!("note: computing on the CPU: {error}"));
+pub(crate) fn note_fallback(error: &Error) {
+    print::stderr_line(&format!("note: computing on the CPU: {error}"));
 }
 
 /// Refuses a model that no GPU can compute, and one whose resident weights exceed `--gpu-memory`.
@@ -78,8 +78,8 @@ fn check_model(args: &ModelArgs, blueprint: &Blueprint) -> Result<()> {
 /// [`Error::Unsupported`] with the name of the kind.
 pub(crate) fn check_kinds(blueprint: &Blueprint) -> Result<()> {
     let kinds = blueprint.manifest.kinds();
-    let of_cpu = of_cpu_only(kinds.iter().map(|count| count.kind));
-    of_cpu.map_or(Ok(()), |kind| Err(Error::Unsupported(for_cpu_only(kind))))
+    let of_cpu = first_cpu_only_kind(kinds.iter().map(|count| count.kind));
+    of_cpu.map_or(Ok(()), |kind| Err(Error::Unsupported(cpu_only_message(kind))))
 }
 
 fn maker(
@@ -88,7 +88,7 @@ fn maker(
     blueprint: &Blueprint,
 ) -> Result<Arc<dyn DeviceMaker>> {
     let gpu = Gpu::open(adapter)?;
-    gpu.keep_pipelines(&crate::cache::folder());
+    gpu.cache_pipelines(&crate::cache::folder());
     gpu_check::check(&gpu, blueprint)?;
     let memory_bytes = match args.gpu_memory {
         None | Some(Budget::Auto) => None,
@@ -110,13 +110,13 @@ fn auto(blueprint: &Blueprint, context: usize) -> Option<Adapter> {
     let found = all.into_iter().find(|it| is_for_auto(it.facts()));
     let Some(adapter) = found else {
         if let Some(refused) = refused {
-            print::aside(&format!("note: computing on the CPU: {refused}"));
+            print::stderr_line(&format!("note: computing on the CPU: {refused}"));
         }
         return None;
     };
     let name = &adapter.facts().name;
     if let Err(error) = check_kinds(blueprint) {
-        print::aside(&format!("note: computing on the CPU, not on {name}: {error}"));
+        print::stderr_line(&format!("note: computing on the CPU, not on {name}: {error}"));
         return None;
     }
     let needed_bytes = needs.all_bytes_on_device(context as u64);
@@ -125,12 +125,12 @@ fn auto(blueprint: &Blueprint, context: usize) -> Option<Adapter> {
     let fits = room.0 >= needed_bytes;
     let (needed, room) = (needed.rounded(), room.rounded());
     if fits {
-        print::aside(&format!(
+        print::stderr_line(&format!(
             "note: computing on {name}: the model fits there ({needed} of {room}); --backend cpu \
              computes on the CPU"
         ));
     } else {
-        print::aside(&format!(
+        print::stderr_line(&format!(
             "note: computing on the CPU: the model needs {needed}, {name} has room for {room}; \
              --backend gpu uses it for part of the model"
         ));
@@ -141,11 +141,11 @@ fn auto(blueprint: &Blueprint, context: usize) -> Option<Adapter> {
 /// Explains why a card is not used.
 fn refusal(facts: &AdapterFacts) -> Option<String> {
     let AdapterFacts { name, api, .. } = facts;
-    Some(match not_for_auto(facts)? {
-        NotTaken::SecondChoice => {
+    Some(match auto_rejection(facts)? {
+        AutoRejection::SecondChoice => {
             format!("{name} has no driver for Vulkan; --gpu '{name}' uses it through {api}")
         }
-        NotTaken::Lacks(lacks) => format!("{name} cannot be used: {lacks}"),
+        AutoRejection::Lacks(lacks) => format!("{name} cannot be used: {lacks}"),
         _ => format!("{name} cannot be used"),
     })
 }

@@ -16,14 +16,14 @@ use moeflux::{Engine, Error, Model, Result, Session, TokenId, Tokenizer};
 use serde_json::json;
 
 use crate::args::{BackendName, ModelArgs};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::interrupt::Interrupt;
 use crate::logprobs::Logprobs;
 use crate::model;
 use crate::print;
 use crate::progress::{Bar, tokens_done};
 use crate::ranges;
-use crate::windows::{Cut, Windows};
+use crate::windows::{TextWindows, WindowParams};
 
 /// Default tokens of a window: perplexities are comparable only for equal windows.
 const WINDOW_DEFAULT: usize = 2048;
@@ -67,7 +67,7 @@ pub(crate) struct EvalArgs {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &EvalArgs) -> Outcome {
+pub(crate) fn run(args: &EvalArgs) -> CommandResult {
     let interrupt = Interrupt::listen();
     let text = read_text(args)?;
     let opened = model::open(&args.model)?;
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
         None => None,
     };
     let logprobs = args.logprobs.as_deref().map(Logprobs::create).transpose()?;
-    let mut run = Run {
+    let mut run = EvalRun {
         logprobs,
         session: engine.session(longest)?,
         other: other.as_ref().map(|other| other.session(longest)).transpose()?,
@@ -94,12 +94,12 @@ pub(crate) fn run(args: &EvalArgs) -> Outcome {
         bar: Bar::tokens("evaluating", windows.lens().sum()),
         n_done: 0,
         interrupt: &interrupt,
-        scores: Scores::default(),
+        scores: EvalScores::default(),
     };
     for window in &windows.windows {
         run.window(&windows.tokens(window), window.first_predicted)?;
     }
-    let Run { scores, bar, logprobs, .. } = run;
+    let EvalRun { scores, bar, logprobs, .. } = run;
     logprobs.map_or(Ok(()), Logprobs::finish)?;
     drop(bar);
     engine.end_trace()?;
@@ -127,31 +127,31 @@ fn cut(
     args: &EvalArgs,
     opened: &Model,
     (tokenizer, text): (&Tokenizer, &str),
-) -> Outcome<(Windows, usize)> {
+) -> CommandResult<(TextWindows, usize)> {
     let context = model::context_for(opened, args.context, WINDOW_DEFAULT)?;
     let prefix = tokenizer.encode_prompt("")?;
     let n_needed = prefix.len().max(1) + 1;
     if context < n_needed {
-        return Err(Failure::Usage(format!(
+        return Err(CommandFailure::Usage(format!(
             "windows of {context} predict nothing: --context must be {n_needed} or more"
         )));
     }
     let n_room = context - prefix.len();
     let stride = args.stride.map_or(n_room, NonZeroUsize::get);
     if stride > n_room {
-        return Err(Failure::Usage(format!(
+        return Err(CommandFailure::Usage(format!(
             "--stride {stride} skips tokens: a window holds only {n_room} tokens of the text"
         )));
     }
     let unknown =
-        |text| Failure::Usage(format!("--separator `{text}` is not a token of this model"));
+        |text| CommandFailure::Usage(format!("--separator `{text}` is not a token of this model"));
     let separator = args.separator.as_ref();
     let separator =
         separator.map(|text| tokenizer.id_of(text).ok_or_else(|| unknown(text))).transpose()?;
     let mut tokens = tokenizer.encode(text)?;
     tokens.truncate(args.limit.unwrap_or(usize::MAX));
     let n_least = n_needed - prefix.len();
-    let windows = Windows::of(&tokens, Cut { prefix, separator, context, stride });
+    let windows = TextWindows::of(&tokens, WindowParams { prefix, separator, context, stride });
     if windows.windows.is_empty() {
         let problem = format!("tokens: {}, and at least {n_least} are needed", tokens.len());
         return Err(Error::malformed(&args.file, problem).into());
@@ -161,8 +161,8 @@ fn cut(
     Ok((windows, n_bytes))
 }
 
-/// State of the evaluation.
-struct Run<'a> {
+/// The evaluation while it runs.
+struct EvalRun<'a> {
     logprobs: Option<Logprobs>,
     session: Session,
     other: Option<Session>,
@@ -171,10 +171,10 @@ struct Run<'a> {
     bar: Bar,
     n_done: u64,
     interrupt: &'a Interrupt,
-    scores: Scores,
+    scores: EvalScores,
 }
 
-impl Run<'_> {
+impl EvalRun<'_> {
     fn window(&mut self, window: &[TokenId], first_predicted: usize) -> Result<()> {
         self.session.clear();
         if let Some(logprobs) = &mut self.logprobs {
@@ -242,7 +242,7 @@ impl Run<'_> {
 
 /// Sums over predicted tokens.
 #[derive(Debug, Default)]
-struct Scores {
+struct EvalScores {
     n_predicted: usize,
     nats: f64,
     n_compared: usize,
@@ -250,7 +250,7 @@ struct Scores {
     kl: f64,
 }
 
-impl Scores {
+impl EvalScores {
     /// Adds a token; `next` is the predicted token and its position in its window.
     fn add(&mut self, logits: &[f32], (position, next): (usize, TokenId)) -> Result<()> {
         let nats = log_sum_exp(logits) - f64::from(logits[next.0 as usize]);
@@ -317,10 +317,10 @@ fn top(logits: &[f32]) -> usize {
 fn report(
     args: &EvalArgs,
     engine: &Engine,
-    scores: &Scores,
-    (windows, n_bytes): (&Windows, usize),
+    scores: &EvalScores,
+    (windows, n_bytes): (&TextWindows, usize),
 ) -> String {
-    let Cut { context, stride, .. } = windows.cut;
+    let WindowParams { context, stride, .. } = windows.params;
     let n_documents = windows.n_documents;
     let mean = |sum: f64, n: usize| sum / n as f64;
     let perplexity = mean(scores.nats, scores.n_predicted).exp();
@@ -369,14 +369,14 @@ mod tests {
 
     #[test]
     fn equal_logits_cost_the_logarithm_of_the_vocabulary() {
-        let mut scores = Scores::default();
+        let mut scores = EvalScores::default();
         scores.add(&[3.0; 8], (1, TokenId(5))).unwrap();
         assert!((scores.nats - 8.0_f64.ln()).abs() < 1e-12);
     }
 
     #[test]
     fn a_distribution_has_no_distance_from_itself() {
-        let mut scores = Scores::default();
+        let mut scores = EvalScores::default();
         let logits = [0.5, -1.0, 2.0, 2.0];
         scores.compare(&logits, &logits, (1, TokenId(0))).unwrap();
         assert!(scores.kl.abs() < 1e-15);
@@ -386,14 +386,14 @@ mod tests {
     #[test]
     fn kl_of_a_hand_computed_pair() {
         // p = (1/2, 1/2), q = (3/4, 1/4): KL(p || q) = ln 2 - ln 3 / 2.
-        let mut scores = Scores::default();
+        let mut scores = EvalScores::default();
         scores.compare(&[3.0_f32.ln(), 0.0], &[0.0, 0.0], (1, TokenId(0))).unwrap();
         assert!((scores.kl - (2.0_f64.ln() - 3.0_f64.ln() / 2.0)).abs() < 1e-7);
     }
 
     #[test]
     fn what_is_no_number_is_named() {
-        let mut scores = Scores::default();
+        let mut scores = EvalScores::default();
         for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let error = scores.add(&[0.0, broken], (7, TokenId(1))).unwrap_err().to_string();
             assert!(error.contains("token 1 at position 7"), "{error}");

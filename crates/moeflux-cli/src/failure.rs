@@ -11,7 +11,7 @@ use moeflux_io::OneLine;
 
 /// Why a command failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum CommandFailure {
     /// The command line can never work.
     Usage(String),
     /// The command was understood and failed.
@@ -24,9 +24,9 @@ pub(crate) enum Failure {
 pub(crate) const EXIT_CODE_OF_INTERRUPT: u8 = 130;
 
 /// The result of a command.
-pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+pub(crate) type CommandResult<T = ()> = Result<T, CommandFailure>;
 
-impl Failure {
+impl CommandFailure {
     /// An interruption without further explanation.
     pub(crate) fn interrupted() -> Self {
         Self::Interrupted("interrupted".to_owned())
@@ -58,7 +58,7 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(problem) | Self::Interrupted(problem) => {
@@ -85,7 +85,7 @@ fn options(remedy: Remedy) -> &'static str {
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for CommandFailure {
     fn from(error: Error) -> Self {
         if matches!(error, Error::Cancelled) { Self::interrupted() } else { Self::Failed(error) }
     }
@@ -98,9 +98,9 @@ mod tests {
     #[test]
     fn a_failure_is_one_harmless_line() {
         for failure in [
-            Failure::Usage("a\x1b[2J\nb\u{202e}".to_owned()),
-            Failure::Interrupted("a\x1b[2J\nb\u{202e}".to_owned()),
-            Failure::Failed(Error::Input("a\x1b[2J\nb\u{202e}".to_owned())),
+            CommandFailure::Usage("a\x1b[2J\nb\u{202e}".to_owned()),
+            CommandFailure::Interrupted("a\x1b[2J\nb\u{202e}".to_owned()),
+            CommandFailure::Failed(Error::Input("a\x1b[2J\nb\u{202e}".to_owned())),
         ] {
             assert_eq!(failure.to_string(), "a\\u{1b}[2J\\nb\\u{202e}");
         }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_remedy_is_followed_by_its_options() {
-        let said = |remedy| Failure::from(Error::no_room("x", 5, remedy)).to_string();
+        let said = |remedy| CommandFailure::from(Error::no_room("x", 5, remedy)).to_string();
         let smaller = "x: needs 5 bytes; use smaller steps (--chunk)";
         assert_eq!(said(Remedy::SmallerSteps), smaller);
         assert!(said(Remedy::LargerBudget).ends_with(" (--context, --chunk, --memory)"));

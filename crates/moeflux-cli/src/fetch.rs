@@ -8,23 +8,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use moeflux::Error;
-use moeflux_hub::{Cache, Wanted};
+use moeflux_hub::{Cache, ModelRef};
 
 use crate::args::ModelArgs;
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::hub;
 use crate::known;
 use crate::print;
 
 /// The location of a model.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum ModelLocation {
     /// The argument is a path, or will be refused as one.
     Path,
     /// In the cache, under this name.
-    Cache(Wanted),
+    Cache(ModelRef),
     /// Not present; the hub may have it under this name.
-    Hub(Wanted),
+    Hub(ModelRef),
 }
 
 /// Makes `--model` denote a model that is present, if possible. Returns the exit code of a failed
@@ -33,17 +33,17 @@ enum Place {
 /// # Errors
 ///
 /// Fails with a suggestion for a download, or if the name is ambiguous or unknown.
-pub(crate) fn missing(args: &mut ModelArgs) -> Outcome<Option<ExitCode>> {
+pub(crate) fn missing(args: &mut ModelArgs) -> CommandResult<Option<ExitCode>> {
     let Some(path) = args.model.clone() else { return Ok(None) };
     let settings = hub::settings()?;
     let cache = Cache::new(&settings.cache);
-    let wanted = match place(&path, &cache)? {
-        Place::Path => return Ok(None),
-        Place::Cache(wanted) => {
+    let wanted = match locate(&path, &cache)? {
+        ModelLocation::Path => return Ok(None),
+        ModelLocation::Cache(wanted) => {
             args.model = Some(PathBuf::from(wanted.to_string()));
             return Ok(None);
         }
-        Place::Hub(wanted) => wanted,
+        ModelLocation::Hub(wanted) => wanted,
     };
     let is_asked = stdin().is_terminal() && stderr().is_terminal();
     if !args.yes && !is_asked {
@@ -54,39 +54,47 @@ pub(crate) fn missing(args: &mut ModelArgs) -> Outcome<Option<ExitCode>> {
         );
         return Err(Error::malformed(&path, problem).into());
     }
-    print::aside(&format!("{} is not here: asking the hub for {wanted}", path.display()));
+    print::stderr_line(&format!("{} is not here: asking the hub for {wanted}", path.display()));
     args.model = Some(PathBuf::from(wanted.to_string()));
     pull(&wanted, args.yes)
 }
 
-fn place(path: &Path, cache: &Cache) -> Outcome<Place> {
+fn locate(path: &Path, cache: &Cache) -> CommandResult<ModelLocation> {
     let named = hub::named(path);
     if path.exists() {
-        let hidden = path.to_str().and_then(|it| it.parse::<Wanted>().ok());
+        let hidden = path.to_str().and_then(|it| it.parse::<ModelRef>().ok());
         if hidden.is_some_and(|it| it.id.as_str().contains('/') && cache.has(&it.id)) {
             let path = path.display();
-            print::aside(&format!(
+            print::stderr_line(&format!(
                 "note: using the path {path}; a model of this name is in the cache, too"
             ));
         }
-        return Ok(Place::Path);
+        return Ok(ModelLocation::Path);
     }
     if let Some(wanted) = named {
         // A partial download is reported when the model is opened.
-        return Ok(if cache.has(&wanted.id) { Place::Path } else { Place::Hub(wanted) });
+        return Ok(if cache.has(&wanted.id) {
+            ModelLocation::Path
+        } else {
+            ModelLocation::Hub(wanted)
+        });
     }
     if let Some(unclear) = known::unclear(path) {
         return Err(unclear.into());
     }
-    let Some(wanted) = known::named(path).and_then(known::Known::repository) else {
-        return Ok(Place::Path);
+    let Some(wanted) = known::named(path).and_then(known::KnownModel::repository) else {
+        return Ok(ModelLocation::Path);
     };
-    Ok(if cache.has(&wanted.id) { Place::Cache(wanted) } else { Place::Hub(wanted) })
+    Ok(if cache.has(&wanted.id) {
+        ModelLocation::Cache(wanted)
+    } else {
+        ModelLocation::Hub(wanted)
+    })
 }
 
 /// Runs `moeflux pull`, which describes the download and asks. A separate process, so that Ctrl-C
 /// affects only the download.
-fn pull(wanted: &Wanted, yes: bool) -> Outcome<Option<ExitCode>> {
+fn pull(wanted: &ModelRef, yes: bool) -> CommandResult<Option<ExitCode>> {
     let program = std::env::current_exe();
     let program = program.map_err(|error| Error::Input(format!("cannot find moeflux: {error}")))?;
     let mut command = Command::new(program);
@@ -116,19 +124,19 @@ mod tests {
     fn a_name_is_a_path_a_model_in_the_cache_or_one_of_the_hub() {
         let dir = TempDir::new();
         let cache = Cache::new(dir.path());
-        let wanted = |text: &str| text.parse::<Wanted>().unwrap();
-        let found = |text: &str| place(Path::new(text), &cache).unwrap();
+        let wanted = |text: &str| text.parse::<ModelRef>().unwrap();
+        let found = |text: &str| locate(Path::new(text), &cache).unwrap();
         let repository = "mlx-community/Qwen3-30B-A3B-4bit";
-        assert_eq!(found("src"), Place::Path);
-        assert_eq!(found("./nowhere"), Place::Path);
-        assert_eq!(found("nowhere.gguf"), Place::Path);
-        assert_eq!(found("a/b:Q4_K_M"), Place::Hub(wanted("a/b:Q4_K_M")));
-        assert_eq!(found("https://hf.co/a/b"), Place::Hub(wanted("a/b")));
-        assert_eq!(found("qwen3-30b-a3b"), Place::Hub(wanted(repository)));
+        assert_eq!(found("src"), ModelLocation::Path);
+        assert_eq!(found("./nowhere"), ModelLocation::Path);
+        assert_eq!(found("nowhere.gguf"), ModelLocation::Path);
+        assert_eq!(found("a/b:Q4_K_M"), ModelLocation::Hub(wanted("a/b:Q4_K_M")));
+        assert_eq!(found("https://hf.co/a/b"), ModelLocation::Hub(wanted("a/b")));
+        assert_eq!(found("qwen3-30b-a3b"), ModelLocation::Hub(wanted(repository)));
         fs::create_dir(dir.path().join("models--mlx-community--Qwen3-30B-A3B-4bit")).unwrap();
-        assert_eq!(found("qwen3-30b-a3b"), Place::Cache(wanted(repository)));
-        assert_eq!(found(repository), Place::Path);
-        let error = place(Path::new("qwen3"), &cache).unwrap_err().to_string();
+        assert_eq!(found("qwen3-30b-a3b"), ModelLocation::Cache(wanted(repository)));
+        assert_eq!(found(repository), ModelLocation::Path);
+        let error = locate(Path::new("qwen3"), &cache).unwrap_err().to_string();
         assert!(error.contains("is ambiguous"), "{error}");
     }
 }

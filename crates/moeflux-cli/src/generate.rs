@@ -15,10 +15,10 @@ use moeflux_io::OneLine;
 use serde_json::{Value, json};
 
 use crate::args::ModelArgs;
-use crate::asked::{Asked, AskedChat};
+use crate::asked::{ConversationRequest, PromptArgs};
 use crate::clock;
-use crate::failure::{Failure, Outcome};
-use crate::harmless::Harmless;
+use crate::failure::{CommandFailure, CommandResult};
+use crate::harmless::Sanitizer;
 use crate::interrupt::Interrupt;
 use crate::model;
 use crate::print;
@@ -28,15 +28,15 @@ use crate::sampling::SamplingArgs;
 use crate::screen::code::CodeLines;
 use crate::screen::style::{Span, Style};
 use crate::screen::{Screen, device};
-use crate::shown::{Part, Shown, ShownCall};
-use crate::stats::Stats;
+use crate::shown::{AnswerFormatter, OutputPart, PrintedCall};
+use crate::stats::GenerateStats;
 
 /// What `moeflux generate` is told.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
-    asked: Asked,
+    asked: PromptArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Maximum number of tokens to generate
@@ -68,11 +68,11 @@ pub(crate) struct GenerateArgs {
 }
 
 /// Runs the command. Everything that can be refused is refused before the weights are read.
-pub(crate) fn run(args: &GenerateArgs) -> Outcome {
+pub(crate) fn run(args: &GenerateArgs) -> CommandResult {
     let interrupt = Interrupt::listen();
     let stops = StopStrings::new(args.stop.clone())
-        .map_err(|error| Failure::Usage(format!("--stop: {error}")))?;
-    let prompt = Prompt::read(&args.asked)?;
+        .map_err(|error| CommandFailure::Usage(format!("--stop: {error}")))?;
+    let prompt = GenerateInput::read(&args.asked)?;
     let opened = model::open(&args.model)?;
     let text = opened.text()?;
     let limit = TextLimit { n_tokens_max: opened.context_max(), ..TextLimit::default() };
@@ -103,36 +103,37 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
     let answer = prepared.filter(|_| !args.special).map(|prompt| prompt.answer("call"));
     let how = (text.tokenizer(), answer, is_bound);
     let mut output = Output::new(args, how, (load, tokens.len(), &engine));
-    let finish = generation.run(&mut session, &tokens, &mut |event| output.hear(event, &interrupt));
+    let finish =
+        generation.run(&mut session, &tokens, &mut |event| output.on_event(event, &interrupt));
     // Also after an interrupted run: the routes recorded until then are useful.
     engine.end_trace()?;
     let finish = finish?;
     output.end(&engine, (seed, context), finish)?;
     if finish == Finish::Cancelled && interrupt.is_set() {
-        return Err(Failure::interrupted());
+        return Err(CommandFailure::interrupted());
     }
     Ok(())
 }
 
 /// The input, before there is a model.
-enum Prompt {
+enum GenerateInput {
     Text(String),
-    Chat(AskedChat),
+    Chat(ConversationRequest),
 }
 
-impl Prompt {
-    fn read(asked: &Asked) -> Outcome<Self> {
-        if asked.chat {
-            return Ok(Self::Chat(asked.chat()?));
+impl GenerateInput {
+    fn read(args: &PromptArgs) -> CommandResult<Self> {
+        if args.chat {
+            return Ok(Self::Chat(args.chat()?));
         }
         // Without a chat there are no messages, and a prompt is required.
-        Ok(Self::Text(asked.text()?.unwrap_or_default()))
+        Ok(Self::Text(args.text()?.unwrap_or_default()))
     }
 
     /// Returns the tokens for the model, and the requirements of a conversation's answer.
     fn tokens(
         &self,
-        asked: &Asked,
+        args: &PromptArgs,
         opened: &Model,
         limit: &TextLimit,
     ) -> Result<(Vec<TokenId>, Option<PreparedPrompt>)> {
@@ -141,7 +142,7 @@ impl Prompt {
             Self::Chat(chat) => {
                 // There is only one answer, so none is replayed.
                 let model = Chat::open(opened)?.with_replays(0, 0);
-                let mut prepared = asked.prepare(&model, chat, limit)?;
+                let mut prepared = args.prepare(&model, chat, limit)?;
                 Ok((std::mem::take(&mut prepared.tokens), Some(prepared)))
             }
         }
@@ -155,20 +156,20 @@ struct Output<'a> {
     engine: &'a Engine,
     /// `None` if the text is printed unchanged.
     answer: Option<Answer>,
-    shown: Shown,
+    formatter: AnswerFormatter,
     screen: Screen<Stdout>,
-    harmless: Harmless,
+    sanitizer: Sanitizer,
     code: CodeLines,
     text: String,
     /// Only if they are printed at the end.
-    calls: Vec<ShownCall>,
+    calls: Vec<PrintedCall>,
     /// Names of tools whose calls were cut short.
     cut_calls: Vec<String>,
     /// Whether rules constrain the answer.
     is_bound: bool,
     tokens: Vec<TokenId>,
     logprobs: Vec<Value>,
-    stats: Stats,
+    stats: GenerateStats,
     reading: Option<Bar>,
     output: Result<()>,
 }
@@ -184,9 +185,9 @@ impl<'a> Output<'a> {
             tokenizer,
             engine,
             answer,
-            shown: Shown::default(),
+            formatter: AnswerFormatter::default(),
             screen: Screen::new(stdout(), device::abilities(), device::n_columns()),
-            harmless: Harmless::default(),
+            sanitizer: Sanitizer::default(),
             code: CodeLines::default(),
             text: String::new(),
             calls: Vec::new(),
@@ -194,13 +195,13 @@ impl<'a> Output<'a> {
             is_bound,
             tokens: Vec::new(),
             logprobs: Vec::new(),
-            stats: Stats::start(load, n_prompt_tokens),
+            stats: GenerateStats::start(load, n_prompt_tokens),
             reading: None,
             output: Ok(()),
         }
     }
 
-    fn hear(&mut self, event: Event<'_>, interrupt: &Interrupt) -> ControlFlow<()> {
+    fn on_event(&mut self, event: Event<'_>, interrupt: &Interrupt) -> ControlFlow<()> {
         match event {
             Event::Reading(progress) => {
                 let bar = || Bar::tokens("reading", progress.n_rows);
@@ -236,16 +237,16 @@ impl<'a> Output<'a> {
     }
 
     fn write(&mut self, parts: Vec<AnswerPart>) {
-        for part in self.shown.parts(parts) {
+        for part in self.formatter.parts(parts) {
             match part {
-                Part::Text(text) => self.write_text(&text),
-                Part::Call(call) if self.args.json => self.calls.push(call),
-                Part::Call(call) => {
+                OutputPart::Text(text) => self.write_text(&text),
+                OutputPart::Call(call) if self.args.json => self.calls.push(call),
+                OutputPart::Call(call) => {
                     let is_line_start = self.text.is_empty() || self.text.ends_with('\n');
                     let before = if is_line_start { "" } else { "\n" };
                     self.write_text(&format!("{before}{}\n", call.line()));
                 }
-                Part::CutCall(name) => self.cut_calls.push(name),
+                OutputPart::CutCall(name) => self.cut_calls.push(name),
             }
         }
     }
@@ -253,7 +254,7 @@ impl<'a> Output<'a> {
     fn write_text(&mut self, text: &str) {
         self.text.push_str(text);
         let shown = match self.screen.is_terminal() {
-            true => self.harmless.push(text),
+            true => self.sanitizer.push(text),
             false => text.to_owned(),
         };
         self.show(&shown);
@@ -282,20 +283,20 @@ impl<'a> Output<'a> {
             let held = answer.end("", finish);
             self.write(held);
         }
-        let rest = self.harmless.finish();
+        let rest = self.sanitizer.finish();
         self.show(rest);
         std::mem::replace(&mut self.output, Ok(()))?;
         if self.args.json {
             print::line(&self.json(engine, (seed, context), finish).to_string())?;
-            self.tell_what_was_cut(finish);
+            self.note_omissions(finish);
             return Ok(());
         }
         if !self.text.ends_with('\n') {
             self.screen.text(&[Span::new(Style::PLAIN, "\n")])?;
         }
-        self.tell_what_was_cut(finish);
+        self.note_omissions(finish);
         if finish == Finish::ContextFull {
-            print::aside(&format!(
+            print::stderr_line(&format!(
                 "note: the context of {context} tokens is full; --context sets it"
             ));
         }
@@ -307,7 +308,7 @@ impl<'a> Output<'a> {
 
     /// Returns the hosts of the ranks, if there are any.
     fn hosts(&self) -> Vec<String> {
-        self.args.model.group.as_ref().map_or_else(Vec::new, |group| group.place().hosts)
+        self.args.model.group.as_ref().map_or_else(Vec::new, |group| group.topology().hosts)
     }
 
     fn json(&self, engine: &Engine, (seed, context): (u64, usize), finish: Finish) -> Value {
@@ -323,20 +324,22 @@ impl<'a> Output<'a> {
             object["logprobs"] = json!(self.logprobs);
         }
         if !self.calls.is_empty() {
-            object["calls"] = self.calls.iter().map(ShownCall::json).collect();
+            object["calls"] = self.calls.iter().map(PrintedCall::json).collect();
         }
         object
     }
 
     /// Notes omissions on stderr, since a reader of the JSON on stdout must know about them.
-    fn tell_what_was_cut(&self, finish: Finish) {
+    fn note_omissions(&self, finish: Finish) {
         let way_out = if finish == Finish::Length { "; -n allows more tokens" } else { "" };
         for name in &self.cut_calls {
             let name = OneLine::name(name);
-            print::aside(&format!("note: an incomplete call of `{name}` was not printed{way_out}"));
+            print::stderr_line(&format!(
+                "note: an incomplete call of `{name}` was not printed{way_out}"
+            ));
         }
         if self.cut_calls.is_empty() && self.is_bound && finish != Finish::EndToken {
-            print::aside(&format!(
+            print::stderr_line(&format!(
                 "note: the answer was cut off, perhaps in the middle of JSON{way_out}"
             ));
         }

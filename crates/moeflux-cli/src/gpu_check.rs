@@ -9,11 +9,11 @@ use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::error::Remedy;
 use moeflux::{Error, Result};
 use moeflux_gpu::adapter::{AdapterFacts, AdapterKind};
-use moeflux_gpu::check::{differences, name_of_layers};
+use moeflux_gpu::check::{differences, layers_fingerprint};
 use moeflux_gpu::device::Gpu;
 
 use crate::clock;
-use crate::measured::Measured;
+use crate::measured::Measurements;
 use crate::print;
 
 /// Checks a GPU with the layers of a model, unless this was done before with the same driver and
@@ -27,11 +27,11 @@ pub(crate) fn check(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<()> {
     if facts.kind == AdapterKind::Software {
         return Ok(());
     }
-    let known = Measured::load().gpu_check(&key_of(facts, blueprint));
+    let known = Measurements::load().gpu_check(&key_of(facts, blueprint));
     let found = match known {
         Some(found) => found,
         None => {
-            print::aside(&format!(
+            print::stderr_line(&format!(
                 "note: checking {} once with the layers of this model",
                 facts.name
             ));
@@ -39,7 +39,7 @@ pub(crate) fn check(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<()> {
             let found = checked(gpu, blueprint)?;
             let seconds = begin.elapsed().as_secs_f64();
             if found.is_empty() {
-                print::aside(&format!(
+                print::stderr_line(&format!(
                     "note: checked in {seconds:.1} s: same results as on the CPU"
                 ));
             }
@@ -67,17 +67,17 @@ pub(crate) fn checked(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<Vec<Strin
     let found = differences(gpu, blueprint)?;
     let found: Vec<String> = found.iter().map(ToString::to_string).collect();
     // Loaded again because the check took a while.
-    let mut measured = Measured::load();
+    let mut measured = Measurements::load();
     measured.set_gpu_check(&key_of(gpu.facts(), blueprint), &found);
     if let Err(error) = measured.save() {
-        print::aside(&format!("note: cannot save the result of the check: {error}"));
+        print::stderr_line(&format!("note: cannot save the result of the check: {error}"));
     }
     Ok(found)
 }
 
 /// Returns the adapter with its driver, this version, and the layers.
 fn key_of(facts: &AdapterFacts, blueprint: &Blueprint) -> String {
-    format!("{facts}, {}, {:016x}", env!("CARGO_PKG_VERSION"), name_of_layers(blueprint))
+    format!("{facts}, {}, {:016x}", env!("CARGO_PKG_VERSION"), layers_fingerprint(blueprint))
 }
 
 #[cfg(test)]

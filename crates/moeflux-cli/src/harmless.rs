@@ -6,12 +6,12 @@
 
 /// A filter for text written to a terminal.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Harmless {
+pub(crate) struct Sanitizer {
     /// The last character was a carriage return, which belongs to a newline if one follows.
     holds_return: bool,
 }
 
-impl Harmless {
+impl Sanitizer {
     /// Adds text. Returns the part that is now decided.
     pub(crate) fn push(&mut self, text: &str) -> String {
         let mut shown = String::with_capacity(text.len());
@@ -34,8 +34,8 @@ impl Harmless {
 }
 
 /// Filters a whole text.
-pub(crate) fn harmless(text: &str) -> String {
-    let mut filter = Harmless::default();
+pub(crate) fn sanitized(text: &str) -> String {
+    let mut filter = Sanitizer::default();
     let shown = filter.push(text);
     shown + filter.finish()
 }
@@ -63,8 +63,8 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: &str) {
-        assert_eq!(harmless(text), expected);
-        let mut filter = Harmless::default();
+        assert_eq!(sanitized(text), expected);
+        let mut filter = Sanitizer::default();
         let mut by_letters = String::new();
         for letter in text.chars() {
             by_letters += &filter.push(letter.encode_utf8(&mut [0; 4]));
@@ -86,6 +86,6 @@ mod tests {
     fn no_control_character_comes_out() {
         let all: String = (0..=0x2100).filter_map(char::from_u32).collect();
         let is_allowed = |letter: char| !letter.is_control() || letter == '\n' || letter == '\t';
-        assert!(harmless(&all).chars().all(is_allowed));
+        assert!(sanitized(&all).chars().all(is_allowed));
     }
 }

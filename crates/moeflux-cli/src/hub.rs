@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 use moeflux::provider::format::RawConfig;
 use moeflux::provider::spec::ModelSpec;
 use moeflux::{Error, Result};
-use moeflux_hub::{Cache, RepoId, Settings, Wanted};
+use moeflux_hub::{Cache, ModelRef, RepoId, Settings};
 
 use crate::cache;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 
 /// Extensions of files, as opposed to names of models on the hub.
 const FILE_ENDS: [&str; 3] = ["json", "safetensors", "gguf"];
 
 /// Reads the settings from the environment variables of `huggingface_hub`.
-pub(crate) fn settings() -> Outcome<Settings> {
+pub(crate) fn settings() -> CommandResult<Settings> {
     let variable =
         |name: &str| cache::variable(name).and_then(|it| it.into_os_string().into_string().ok());
     Ok(Settings::from_environment(&variable)?)
 }
 
-impl From<moeflux_hub::Error> for Failure {
+impl From<moeflux_hub::Error> for CommandFailure {
     fn from(error: moeflux_hub::Error) -> Self {
         use moeflux_hub::Error as Hub;
         match error {
@@ -35,13 +35,13 @@ impl From<moeflux_hub::Error> for Failure {
 }
 
 /// Parses `OWNER/NAME[:QUANT][@REVISION]`, or a link of the hub's pages.
-pub(crate) fn wanted(text: &str) -> std::result::Result<Wanted, String> {
-    text.parse::<Wanted>().map_err(|error| error.to_string())
+pub(crate) fn wanted(text: &str) -> std::result::Result<ModelRef, String> {
+    text.parse::<ModelRef>().map_err(|error| error.to_string())
 }
 
 /// Parses the same for a download, which requires an owner: every model on the hub has one, so a
 /// bare name would not be found.
-pub(crate) fn wanted_of_owner(text: &str) -> std::result::Result<Wanted, String> {
+pub(crate) fn wanted_of_owner(text: &str) -> std::result::Result<ModelRef, String> {
     let wanted = wanted(text)?;
     match wanted.id.to_string().contains('/') {
         true => Ok(wanted),
@@ -71,7 +71,7 @@ pub(crate) fn found(path: &Path) -> Result<PathBuf> {
 
 /// Parses a path that does not exist but could be a name on the hub:
 /// `OWNER/NAME[:QUANT][@REVISION]`, or a link.
-pub(crate) fn named(path: &Path) -> Option<Wanted> {
+pub(crate) fn named(path: &Path) -> Option<ModelRef> {
     let text = path.to_str()?;
     if text.starts_with("https://") || text.starts_with("http://") || text.starts_with("hf.co/") {
         return text.parse().ok();

@@ -14,7 +14,7 @@ use crate::print;
 
 /// Signals within this time count as one request: `timeout -s INT` sends to the process and to its
 /// group at once. It is shorter than any deliberate second Ctrl-C.
-const ONE_WISH: Duration = Duration::from_millis(500);
+const SAME_REQUEST_TIME: Duration = Duration::from_millis(500);
 
 /// A flag that Ctrl-C sets.
 #[derive(Clone, Debug)]
@@ -32,20 +32,20 @@ impl Interrupt {
     }
 
     /// Listens, and passes on the first request at once; a later one ends the process.
-    pub(crate) fn listen_and(mut pass_on: impl FnMut(Wish) + Send + 'static) -> Self {
+    pub(crate) fn listen_and(mut on_request: impl FnMut(StopRequest) + Send + 'static) -> Self {
         let flag = Arc::new(AtomicBool::new(false));
         let shared = Arc::clone(&flag);
         let mut first = None;
-        let listening = on_each_wish(move |wish| {
+        let listening = on_each_stop_request(move |request| {
             if !shared.swap(true, Ordering::Relaxed) {
-                pass_on(wish);
+                on_request(request);
             }
             let now = clock::instant();
-            if is_another_wish(*first.get_or_insert(now), now) {
+            if is_separate_request(*first.get_or_insert(now), now) {
                 Self::end_process();
             }
         });
-        Self::heard(flag, listening)
+        Self::with_listener(flag, listening)
     }
 
     /// Ends the process as Ctrl-C does without a handler.
@@ -54,21 +54,21 @@ impl Interrupt {
         std::process::exit(EXIT_CODE_OF_INTERRUPT.into());
     }
 
-    /// Listens, and passes on each request; the process ends only if `pass_on` ends it.
-    pub(crate) fn listen_to_each(mut pass_on: impl FnMut() + Send + 'static) -> Self {
+    /// Listens, and passes on each request; the process ends only if `on_request` ends it.
+    pub(crate) fn listen_to_each(mut on_request: impl FnMut() + Send + 'static) -> Self {
         let flag = Arc::new(AtomicBool::new(false));
         let shared = Arc::clone(&flag);
         let mut last = None;
-        let listening = on_each_wish(move |_| {
+        let listening = on_each_stop_request(move |_| {
             let now = clock::instant();
-            let is_new = last.is_none_or(|last| is_another_wish(last, now));
+            let is_new = last.is_none_or(|last| is_separate_request(last, now));
             last = Some(now);
             shared.store(true, Ordering::Relaxed);
             if is_new {
-                pass_on();
+                on_request();
             }
         });
-        Self::heard(flag, listening)
+        Self::with_listener(flag, listening)
     }
 
     /// Clears the flag after a request was carried out.
@@ -76,9 +76,9 @@ impl Interrupt {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    fn heard(flag: Arc<AtomicBool>, listening: Result<(), Box<dyn Error>>) -> Self {
+    fn with_listener(flag: Arc<AtomicBool>, listening: Result<(), Box<dyn Error>>) -> Self {
         if let Err(error) = listening {
-            print::aside(&format!("note: Ctrl-C cannot be caught here: {error}"));
+            print::stderr_line(&format!("note: Ctrl-C cannot be caught here: {error}"));
         }
         Self(flag)
     }
@@ -101,9 +101,9 @@ impl Interrupt {
 
 /// The urgency of a request to end the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum StopRequest {
     /// The process may take its time.
-    Asked,
+    Graceful,
     /// The system ends the process within seconds in any case: its console, the user's session or
     /// the system itself ends.
     #[cfg_attr(not(windows), expect(dead_code, reason = "Windows alone says so"))]
@@ -112,15 +112,19 @@ pub(crate) enum Wish {
 
 /// Calls the handler for each signal that requests the end, on a separate thread.
 #[cfg(not(windows))]
-fn on_each_wish(mut handler: impl FnMut(Wish) + Send + 'static) -> Result<(), Box<dyn Error>> {
-    Ok(ctrlc::set_handler(move || handler(Wish::Asked))?)
+fn on_each_stop_request(
+    mut handler: impl FnMut(StopRequest) + Send + 'static,
+) -> Result<(), Box<dyn Error>> {
+    Ok(ctrlc::set_handler(move || handler(StopRequest::Graceful))?)
 }
 
 /// Calls the handler for each of Ctrl-C, Ctrl-Break, and the end of the console, of the user's
 /// session and of the system, on a separate thread. After the last three, Windows ends the process
 /// when the console handler returns, or after some seconds; tokio's handler does not return.
 #[cfg(windows)]
-fn on_each_wish(mut handler: impl FnMut(Wish) + Send + 'static) -> Result<(), Box<dyn Error>> {
+fn on_each_stop_request(
+    mut handler: impl FnMut(StopRequest) + Send + 'static,
+) -> Result<(), Box<dyn Error>> {
     use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_logoff, ctrl_shutdown};
 
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -132,11 +136,11 @@ fn on_each_wish(mut handler: impl FnMut(Wish) + Send + 'static) -> Result<(), Bo
     let listen = async move {
         loop {
             handler(tokio::select! {
-                _ = keys.recv() => Wish::Asked,
-                _ = breaks.recv() => Wish::Asked,
-                _ = closes.recv() => Wish::Forced,
-                _ = logoffs.recv() => Wish::Forced,
-                _ = shutdowns.recv() => Wish::Forced,
+                _ = keys.recv() => StopRequest::Graceful,
+                _ = breaks.recv() => StopRequest::Graceful,
+                _ = closes.recv() => StopRequest::Forced,
+                _ = logoffs.recv() => StopRequest::Forced,
+                _ = shutdowns.recv() => StopRequest::Forced,
             });
         }
     };
@@ -145,8 +149,8 @@ fn on_each_wish(mut handler: impl FnMut(Wish) + Send + 'static) -> Result<(), Bo
     Ok(())
 }
 
-fn is_another_wish(first: Instant, now: Instant) -> bool {
-    now.duration_since(first) > ONE_WISH
+fn is_separate_request(first: Instant, now: Instant) -> bool {
+    now.duration_since(first) > SAME_REQUEST_TIME
 }
 
 #[cfg(test)]
@@ -154,10 +158,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_that_come_together_are_one_wish() {
+    fn signals_that_come_together_are_one_request() {
         let first = clock::instant();
-        assert!(!is_another_wish(first, first));
-        assert!(!is_another_wish(first, first + ONE_WISH));
-        assert!(is_another_wish(first, first + ONE_WISH * 2));
+        assert!(!is_separate_request(first, first));
+        assert!(!is_separate_request(first, first + SAME_REQUEST_TIME));
+        assert!(is_separate_request(first, first + SAME_REQUEST_TIME * 2));
     }
 }

@@ -12,7 +12,7 @@ use moeflux_hub::{Cache, Repo, Snapshot, State};
 use moeflux_io::OneLine;
 use serde_json::{Value, json};
 
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::hub::{described, settings};
 
 /// Published configs have at most 1 MB.
@@ -27,7 +27,7 @@ pub(crate) struct ListArgs {
 }
 
 /// A revision, and whether it can be run.
-struct Row<'a> {
+struct SnapshotRow<'a> {
     snapshot: &'a Snapshot,
     runs: Result<String, String>,
 }
@@ -37,7 +37,7 @@ struct Row<'a> {
 /// # Errors
 ///
 /// Fails if the cache cannot be read.
-pub(crate) fn run(args: &ListArgs) -> Outcome<String> {
+pub(crate) fn run(args: &ListArgs) -> CommandResult<String> {
     let settings = settings()?;
     let repos = Cache::new(&settings.cache).repos()?;
     if args.json {
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &ListArgs) -> Outcome<String> {
 }
 
 /// Determines whether a revision can be run, and why not.
-fn row(snapshot: &Snapshot) -> Row<'_> {
+fn row(snapshot: &Snapshot) -> SnapshotRow<'_> {
     let config =
         moeflux::provider::format::read_file(&snapshot.dir.join("config.json"), CONFIG_BYTES_MAX);
     let runs = match (&snapshot.state, config) {
@@ -68,7 +68,7 @@ fn row(snapshot: &Snapshot) -> Row<'_> {
             described(&config).map_err(|error| format!("moeflux cannot run it: {error}"))
         }
     };
-    Row { snapshot, runs }
+    SnapshotRow { snapshot, runs }
 }
 
 /// Like [`described`], for a folder with a GGUF file.
@@ -90,7 +90,7 @@ fn repo_lines(repo: &Repo) -> Vec<String> {
     };
     let mut lines = vec![format!("{}: {size}{partial}", repo.id)];
     lines.extend(repo.snapshots.iter().map(|snapshot| {
-        let Row { snapshot, runs } = row(snapshot);
+        let SnapshotRow { snapshot, runs } = row(snapshot);
         let refs: Vec<String> =
             snapshot.refs.iter().map(|it| OneLine::name(it).to_string()).collect();
         let refs = if refs.is_empty() { "-".to_owned() } else { refs.join(" ") };
@@ -106,7 +106,7 @@ fn repo_lines(repo: &Repo) -> Vec<String> {
 
 fn repo_json(repo: &Repo) -> Value {
     let revision = |snapshot: &Snapshot| {
-        let Row { snapshot, runs } = row(snapshot);
+        let SnapshotRow { snapshot, runs } = row(snapshot);
         let (state, n_missing) = match &snapshot.state {
             State::Whole => ("whole", 0),
             State::Missing { n_files, .. } => ("incomplete", *n_files),

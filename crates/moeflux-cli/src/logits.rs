@@ -9,7 +9,7 @@ use moeflux::provider::format::NpyWriter;
 use moeflux::step::Wanted;
 
 use crate::args::ModelArgs;
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::interrupt::Interrupt;
 use crate::model;
 use crate::out_file::OutFile;
@@ -38,7 +38,7 @@ pub(crate) struct LogitsArgs {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &LogitsArgs) -> Outcome {
+pub(crate) fn run(args: &LogitsArgs) -> CommandResult {
     let interrupt = Interrupt::listen();
     let opened = model::open(&args.model)?;
     let context = model::context_for(&opened, args.context, args.tokens.len())?;

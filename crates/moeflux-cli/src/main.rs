@@ -73,7 +73,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use moeflux::provider::ranks::RankGroup;
 
 use crate::args::{ModelArgs, RankArgs};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::interrupt::Interrupt;
 
 /// Runs Mixture-of-Experts language models, including those larger than memory
@@ -81,12 +81,12 @@ use crate::interrupt::Interrupt;
 #[command(name = "moeflux", version, about, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 /// One thing to do.
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Continue a prompt and print the text as it is generated
     Generate(generate::GenerateArgs),
     /// Chat with a model in the terminal; answers appear as they are computed
@@ -133,24 +133,24 @@ fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(error) => return refuse(&error),
     };
-    if matches!(command, Command::Serve(_)) {
-        signals::outlive();
+    if matches!(command, CliCommand::Serve(_)) {
+        signals::block_nonterminating();
     }
     let joined = command.ranks().map_or(Ok(None), |args| ranks::join(&args));
     let group = match joined {
         Ok(group) => group,
-        Err(failure) if ranks::speaks() => return fail(&failure),
+        Err(failure) if ranks::reports_errors() => return fail(&failure),
         Err(failure) => {
-            ranks::let_rank_0_speak();
+            ranks::let_rank_0_report();
             return failure.exit_code();
         }
     };
     if let Some(group) = &group {
-        if group.place().rank > 0 {
+        if group.topology().rank > 0 {
             if follow(&mut command, group) {
                 return ExitCode::SUCCESS;
             }
-            ranks::let_rank_0_speak();
+            ranks::let_rank_0_report();
             return ExitCode::FAILURE;
         }
         lead(&mut command, group);
@@ -174,7 +174,7 @@ fn main() -> ExitCode {
 }
 
 /// Executes the steps of rank 0. Returns whether all went well.
-fn follow(command: &mut Command, group: &RankGroup) -> bool {
+fn follow(command: &mut CliCommand, group: &RankGroup) -> bool {
     match command.model() {
         Some(args) => {
             args.group = Some(group.clone());
@@ -185,12 +185,12 @@ fn follow(command: &mut Command, group: &RankGroup) -> bool {
 }
 
 /// Passes the other ranks to the command of rank 0.
-fn lead(command: &mut Command, group: &RankGroup) {
+fn lead(command: &mut CliCommand, group: &RankGroup) {
     match command {
-        Command::Doctor(args) => args.group = Some(group.clone()),
+        CliCommand::Doctor(args) => args.group = Some(group.clone()),
         other => {
             if let Some(args) = other.model() {
-                ranks::keep_beating(group, &args.ranks);
+                ranks::send_heartbeats(group, &args.ranks);
                 args.group = Some(group.clone());
             }
         }
@@ -198,8 +198,8 @@ fn lead(command: &mut Command, group: &RankGroup) {
 }
 
 /// Prints the failure. Returns the exit code.
-fn fail(failure: &Failure) -> ExitCode {
-    print::aside(failure.line().trim_end());
+fn fail(failure: &CommandFailure) -> ExitCode {
+    print::stderr_line(failure.line().trim_end());
     failure.exit_code()
 }
 
@@ -219,15 +219,15 @@ fn refuse(error: &clap::Error) -> ExitCode {
     // clap parses `-hf` as `-h`, and would print the help.
     let is_refused = error.use_stderr() || args.iter().any(|it| it == "-hf");
     if let Some(tip) = tips::of(&args).filter(|_| is_refused) {
-        return fail(&Failure::Usage(tip.into_owned()));
+        return fail(&CommandFailure::Usage(tip.into_owned()));
     }
     if let Some(variable) = environment::source_of(error, &args) {
-        print::aside(&format!("note: the value comes from the variable {variable}"));
+        print::stderr_line(&format!("note: the value comes from the variable {variable}"));
     }
     let is_evil = |it: OsString| it.to_string_lossy().contains(moeflux_io::is_harmful);
     if error.use_stderr() && std::env::args_os().any(is_evil) {
         // A script may pass on untrusted names. Escaping them loses the colours.
-        print::aside(error.render().to_string().trim_end());
+        print::stderr_line(error.render().to_string().trim_end());
     } else {
         // If printing fails, there is no way to report it.
         drop(error.print());
@@ -235,7 +235,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
 }
 
-impl Command {
+impl CliCommand {
     /// Returns how ranks run the command, if they run it together.
     fn ranks(&mut self) -> Option<RankArgs> {
         match self {
@@ -258,27 +258,27 @@ impl Command {
     }
 }
 
-fn run(command: Command) -> Outcome {
+fn run(command: CliCommand) -> CommandResult {
     match command {
-        Command::Generate(args) => generate::run(&args),
-        Command::Chat(args) => chat::run(&args),
-        Command::Serve(args) => serve::run(&args),
-        Command::Logits(args) => logits::run(&args),
-        Command::Eval(args) => eval::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Replay(args) => Ok(print::line(&replay::run(&args)?)?),
-        Command::Inspect(args) => Ok(print::line(&inspect::run(&args)?)?),
-        Command::Doctor(args) => doctor::run(&args, &Interrupt::listen()),
-        Command::Plan(args) => Ok(print::line(&plan::run(&args)?)?),
-        Command::Synth(args) => {
+        CliCommand::Generate(args) => generate::run(&args),
+        CliCommand::Chat(args) => chat::run(&args),
+        CliCommand::Serve(args) => serve::run(&args),
+        CliCommand::Logits(args) => logits::run(&args),
+        CliCommand::Eval(args) => eval::run(&args),
+        CliCommand::Bench(args) => bench::run(&args),
+        CliCommand::Replay(args) => Ok(print::line(&replay::run(&args)?)?),
+        CliCommand::Inspect(args) => Ok(print::line(&inspect::run(&args)?)?),
+        CliCommand::Doctor(args) => doctor::run(&args, &Interrupt::listen()),
+        CliCommand::Plan(args) => Ok(print::line(&plan::run(&args)?)?),
+        CliCommand::Synth(args) => {
             let interrupt = Interrupt::listen();
             Ok(print::line(&synth::run(&args, interrupt.flag())?)?)
         }
-        Command::Pack(args) => Ok(print::line(&pack::run(&args, &Interrupt::listen())?)?),
-        Command::Verify(args) => verify::run(&args, &Interrupt::listen()),
-        Command::Pull(args) => Ok(print::line(&pull::run(&args)?)?),
-        Command::List(args) => Ok(print::line(&list::run(&args)?)?),
-        Command::Rm(args) => Ok(print::line(&rm::run(&args)?)?),
-        Command::Completions(args) => Ok(print::line(&completions::run(&args)?)?),
+        CliCommand::Pack(args) => Ok(print::line(&pack::run(&args, &Interrupt::listen())?)?),
+        CliCommand::Verify(args) => verify::run(&args, &Interrupt::listen()),
+        CliCommand::Pull(args) => Ok(print::line(&pull::run(&args)?)?),
+        CliCommand::List(args) => Ok(print::line(&list::run(&args)?)?),
+        CliCommand::Rm(args) => Ok(print::line(&rm::run(&args)?)?),
+        CliCommand::Completions(args) => Ok(print::line(&completions::run(&args)?)?),
     }
 }

@@ -15,7 +15,7 @@ use crate::cache;
 use crate::clock;
 use crate::machine::Machine;
 use crate::out_file::OutFile;
-use crate::pace::Pace;
+use crate::pace::ComputeProfile;
 
 /// A later format uses another name.
 const FILE_NAME: &str = "measured-1.json";
@@ -25,7 +25,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A rate and when it was measured.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Rate {
+pub(crate) struct MeasuredRate {
     /// As measured.
     pub(crate) bytes_per_s: f64,
     /// The file system; empty for memory.
@@ -38,8 +38,8 @@ pub(crate) struct Rate {
 
 /// The measured speed of a computing device.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Computing {
-    pub(crate) pace: Pace,
+pub(crate) struct MeasuredDevice {
+    pub(crate) profile: ComputeProfile,
     /// The kernels of the CPU, or the name of the GPU.
     pub(crate) name: String,
     /// Age in seconds.
@@ -48,14 +48,14 @@ pub(crate) struct Computing {
     pub(crate) is_doubtful: bool,
 }
 
-impl Rate {
+impl MeasuredRate {
     /// Returns the text that follows `measured by`.
     pub(crate) fn when(&self) -> String {
         when(self.age_s, self.is_doubtful)
     }
 }
 
-impl Computing {
+impl MeasuredDevice {
     /// Returns the text that follows `measured by`.
     pub(crate) fn when(&self) -> String {
         when(self.age_s, self.is_doubtful)
@@ -69,8 +69,8 @@ fn when(age_s: i64, is_doubtful: bool) -> String {
 
 /// A GPU of this machine.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Card {
-    pub(crate) computing: Computing,
+pub(crate) struct MeasuredCard {
+    pub(crate) computing: MeasuredDevice,
     /// Bytes that a model may use there.
     pub(crate) room_bytes: u64,
     /// Whether its kernels can read host memory.
@@ -81,7 +81,7 @@ pub(crate) struct Card {
 
 /// All measurements of this machine.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Measured {
+pub(crate) struct Measurements {
     file: PathBuf,
     machine: String,
     root: Map<String, Value>,
@@ -89,7 +89,7 @@ pub(crate) struct Measured {
     is_doubtful: bool,
 }
 
-impl Measured {
+impl Measurements {
     /// Loads the kept measurements.
     pub(crate) fn load() -> Self {
         Self::load_from(cache::folder().join(FILE_NAME), Machine::here().key())
@@ -105,12 +105,12 @@ impl Measured {
     }
 
     /// Returns the rate of memory.
-    pub(crate) fn memory(&self) -> Option<Rate> {
+    pub(crate) fn memory(&self) -> Option<MeasuredRate> {
         rate("", self.root.get(&self.machine)?.get("memory")?)
     }
 
     /// Returns the rate of a file system's drive, or, without a key, of the drive measured last.
-    pub(crate) fn drive(&self, key: Option<&str>) -> Option<Rate> {
+    pub(crate) fn drive(&self, key: Option<&str>) -> Option<MeasuredRate> {
         let drives = self.root.get(&self.machine)?.get("drives")?.as_object()?;
         if let Some(exact) = key.and_then(|key| rate(key, drives.get(key)?)) {
             return Some(exact);
@@ -121,14 +121,14 @@ impl Measured {
     }
 
     /// Returns the speed of the CPU with these kernels.
-    pub(crate) fn cpu(&self, kernels: &str) -> Option<Computing> {
+    pub(crate) fn cpu(&self, kernels: &str) -> Option<MeasuredDevice> {
         computing_of(self.root.get(&self.machine)?.get("cpu")?).filter(|it| it.name == kernels)
     }
 
     /// Returns the GPU that was measured last.
-    pub(crate) fn card(&self) -> Option<Card> {
+    pub(crate) fn card(&self) -> Option<MeasuredCard> {
         let entry = self.root.get(&self.machine)?.get("gpu")?;
-        Some(Card {
+        Some(MeasuredCard {
             computing: computing_of(entry)?,
             room_bytes: entry.get("room_bytes")?.as_u64()?,
             sees_host: entry.get("sees_host")?.as_bool()?,
@@ -148,7 +148,7 @@ impl Measured {
     }
 
     /// Marks all later entries as measured on a busy machine.
-    pub(crate) fn doubt(&mut self) {
+    pub(crate) fn mark_doubtful(&mut self) {
         self.is_doubtful = true;
     }
 
@@ -159,11 +159,13 @@ impl Measured {
 
     /// Removes all entries of this machine. Returns a line about each.
     pub(crate) fn forget(&mut self) -> Vec<String> {
-        let gbps = |rate: &Rate| format!("{:.2} GB/s, {}", rate.bytes_per_s / 1e9, ago(rate.age_s));
-        let computing = |it: &Computing| {
-            let Computing { pace, name, age_s, .. } = it;
-            let answers = pace.answer_bytes_per_s / 1e9;
-            let prompts = pace.prompt_operations_per_s / 1e9;
+        let gbps = |rate: &MeasuredRate| {
+            format!("{:.2} GB/s, {}", rate.bytes_per_s / 1e9, ago(rate.age_s))
+        };
+        let computing = |it: &MeasuredDevice| {
+            let MeasuredDevice { profile, name, age_s, .. } = it;
+            let answers = profile.answer_bytes_per_s / 1e9;
+            let prompts = profile.prompt_operations_per_s / 1e9;
             format!(
                 "{name}: answers read {answers:.1} GB/s, prompts take {prompts:.0} GOP/s, {}",
                 ago(*age_s)
@@ -195,14 +197,14 @@ impl Measured {
     }
 
     /// Sets the speed of the CPU with these kernels.
-    pub(crate) fn set_cpu(&mut self, kernels: &str, pace: &Pace) {
-        let entry = self.computing_entry(kernels, pace);
+    pub(crate) fn set_cpu(&mut self, kernels: &str, profile: &ComputeProfile) {
+        let entry = self.computing_entry(kernels, profile);
         self.machine_entry()["cpu"] = entry;
     }
 
     /// Sets the GPU.
-    pub(crate) fn set_card(&mut self, card: &Card) {
-        let mut entry = self.computing_entry(&card.computing.name, &card.computing.pace);
+    pub(crate) fn set_card(&mut self, card: &MeasuredCard) {
+        let mut entry = self.computing_entry(&card.computing.name, &card.computing.profile);
         entry["room_bytes"] = json!(card.room_bytes);
         entry["sees_host"] = json!(card.sees_host);
         entry["is_for_auto"] = json!(card.is_for_auto);
@@ -240,8 +242,8 @@ impl Measured {
         machine["ways"][model] = json!(way_name(way));
     }
 
-    fn computing_entry(&self, name: &str, pace: &Pace) -> Value {
-        self.entry(json!({"name": name, "pace": pace.json()}))
+    fn computing_entry(&self, name: &str, profile: &ComputeProfile) -> Value {
+        self.entry(json!({"name": name, "pace": profile.json()}))
     }
 
     /// Adds the time and the circumstances of the measurement.
@@ -284,21 +286,21 @@ fn way_name(way: ReadWay) -> &'static str {
     }
 }
 
-fn computing_of(entry: &Value) -> Option<Computing> {
+fn computing_of(entry: &Value) -> Option<MeasuredDevice> {
     let (age_s, is_doubtful) = measured_at(entry)?;
-    Some(Computing {
-        pace: Pace::of_json(entry.get("pace")?)?,
+    Some(MeasuredDevice {
+        profile: ComputeProfile::of_json(entry.get("pace")?)?,
         name: entry.get("name")?.as_str()?.to_owned(),
         age_s,
         is_doubtful,
     })
 }
 
-fn rate(of: &str, entry: &Value) -> Option<Rate> {
+fn rate(of: &str, entry: &Value) -> Option<MeasuredRate> {
     let bytes_per_s = entry.get("bytes_per_s")?.as_f64()?;
     let is_rate = bytes_per_s.is_finite() && bytes_per_s >= 1.0;
     let (age_s, is_doubtful) = measured_at(entry)?;
-    is_rate.then(|| Rate { bytes_per_s, of: of.to_owned(), age_s, is_doubtful })
+    is_rate.then(|| MeasuredRate { bytes_per_s, of: of.to_owned(), age_s, is_doubtful })
 }
 
 /// Returns the age, and whether the machine was busy.
@@ -330,7 +332,7 @@ mod tests {
     fn what_was_measured_is_found_again_on_the_same_machine_only() {
         let dir = TempDir::new();
         let file = dir.path().join("new/measured.json");
-        let load = |machine: &str| Measured::load_from(file.clone(), machine.to_owned());
+        let load = |machine: &str| Measurements::load_from(file.clone(), machine.to_owned());
         let mut measured = load("this");
         assert!(measured.memory().is_none() && measured.drive(None).is_none());
         measured.set_memory(2.5e10);
@@ -356,14 +358,14 @@ mod tests {
     fn what_is_doubtful_says_so_and_all_can_be_forgotten() {
         let dir = TempDir::new();
         let file = dir.path().join("measured.json");
-        let load = |machine: &str| Measured::load_from(file.clone(), machine.to_owned());
+        let load = |machine: &str| Measurements::load_from(file.clone(), machine.to_owned());
         let mut measured = load("other");
         measured.set_memory(1e9);
         measured.save().unwrap();
         let mut measured = load("this");
         assert_eq!(measured.forget(), [""; 0]);
         measured.set_memory(6e10);
-        measured.doubt();
+        measured.mark_doubtful();
         measured.set_drive("/dev/a ext4", 2e9);
         measured.set_way("/models/a", ReadWay::Direct);
         assert_eq!(measured.memory().unwrap().when(), "`moeflux doctor` just now");
@@ -395,7 +397,7 @@ mod tests {
             rates("\"fast\""),
         ] {
             fs::write(&file, &text).unwrap();
-            let mut measured = Measured::load_from(file.clone(), "this".to_owned());
+            let mut measured = Measurements::load_from(file.clone(), "this".to_owned());
             assert!(measured.memory().is_none() && measured.drive(None).is_none(), "{text}");
             measured.set_memory(1e9);
             measured.set_drive("d", 1e9);

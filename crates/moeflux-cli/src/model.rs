@@ -19,10 +19,10 @@ use moeflux_io::{ReadFile, available_memory_bytes, create_file, total_memory_byt
 use crate::args::{BackendName, Checksums, IoName, ModelArgs};
 use crate::cache;
 use crate::device;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::hub;
 use crate::interrupt::Interrupt;
-use crate::measured::Measured;
+use crate::measured::Measurements;
 use crate::print;
 use crate::progress::Bar;
 use crate::size::binary;
@@ -31,7 +31,7 @@ use crate::size::binary;
 /// folder of the built-in model.
 pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf> {
     let path = path_or_config(given)?;
-    match path.is_file() && has_end(&path, "json") && !begins_as_gguf(&path) {
+    match path.is_file() && has_extension(&path, "json") && !begins_as_gguf(&path) {
         true => Err(Error::malformed(&path, name_its_folder(&path))),
         false => Ok(path),
     }
@@ -42,7 +42,7 @@ pub(crate) fn path_or_config(given: Option<&Path>) -> Result<PathBuf> {
     match given {
         Some(path) => {
             let path = hub::found(path)?;
-            check_there(&path)?;
+            check_is_model(&path)?;
             Ok(path)
         }
         None => {
@@ -53,11 +53,11 @@ pub(crate) fn path_or_config(given: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// Refuses a path that is not a model, such as a parent folder, and explains how to name one.
-fn check_there(path: &Path) -> Result<()> {
+fn check_is_model(path: &Path) -> Result<()> {
     const WHAT: &str =
         "a model is a GGUF file, or the folder with its config.json and *.safetensors";
     check_named(path)?;
-    if path.is_file() || !path.is_dir() && has_end(path, "json") || gguf_at(path)?.is_some() {
+    if path.is_file() || !path.is_dir() && has_extension(path, "json") || gguf_at(path)?.is_some() {
         return Ok(());
     }
     match path.metadata() {
@@ -87,18 +87,18 @@ pub(crate) fn check_named(path: &Path) -> Result<()> {
     if path.exists() && !path.is_file() && !path.is_dir() {
         return ReadFile::open(path).map(drop).map_err(Error::io("open", path));
     }
-    let is_named_as_file = ["safetensors", "gguf"].iter().any(|it| has_end(path, it));
+    let is_named_as_file = ["safetensors", "gguf"].iter().any(|it| has_extension(path, it));
     if path.is_dir() || !(path.is_file() || is_named_as_file) {
         return Ok(());
     }
-    let problem = if has_end(path, "json") || begins_as_gguf(path) {
+    let problem = if has_extension(path, "json") || begins_as_gguf(path) {
         return Ok(());
-    } else if has_end(path, "gguf") {
+    } else if has_extension(path, "gguf") {
         if path.is_file() {
             return Checkpoint::open(path).map(drop);
         }
         "there is no such file".to_owned()
-    } else if has_end(path, "safetensors") {
+    } else if has_extension(path, "safetensors") {
         name_its_folder(path)
     } else {
         "is a file: a model is a GGUF file, or the folder with its config.json and *.safetensors"
@@ -116,8 +116,8 @@ fn name_its_folder(path: &Path) -> String {
     format!("is one file of a model: name its folder {}", folder_of(path).display())
 }
 
-fn has_end(path: &Path, end: &str) -> bool {
-    path.extension().is_some_and(|it| it.eq_ignore_ascii_case(end))
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|it| it.eq_ignore_ascii_case(extension))
 }
 
 fn begins_as_gguf(path: &Path) -> bool {
@@ -160,7 +160,7 @@ pub(crate) fn open(args: &ModelArgs) -> Result<Model> {
 
 /// The tokens that all sessions together will hold, and the memory for other purposes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct MemoryReservation {
     /// On the CPU, where growing sessions take memory from experts.
     pub(crate) at_first: usize,
     /// On a device, where that is not possible.
@@ -169,7 +169,7 @@ pub(crate) struct Held {
     pub(crate) beside_bytes: u64,
 }
 
-impl From<usize> for Held {
+impl From<usize> for MemoryReservation {
     fn from(context: usize) -> Self {
         Self { at_first: context, at_most: context, beside_bytes: 0 }
     }
@@ -179,25 +179,25 @@ impl From<usize> for Held {
 pub(crate) fn load(
     model: Model,
     args: &ModelArgs,
-    held: impl Into<Held>,
+    reservation: impl Into<MemoryReservation>,
     interrupt: &Interrupt,
-) -> Outcome<Engine> {
-    Ok(load_traced(args.backend()?, (model, held.into()), args, interrupt)?)
+) -> CommandResult<Engine> {
+    Ok(load_traced(args.backend()?, (model, reservation.into()), args, interrupt)?)
 }
 
 /// Loads a model on this backend, with a trace if requested.
 pub(crate) fn load_traced(
     backend: BackendName,
-    (model, held): (Model, Held),
+    (model, reservation): (Model, MemoryReservation),
     args: &ModelArgs,
     interrupt: &Interrupt,
 ) -> Result<Engine> {
     let Some(path) = &args.trace else {
-        return load_on(backend, (model, held), args, interrupt);
+        return load_on(backend, (model, reservation), args, interrupt);
     };
     // Before the weights are read, so that an unusable path is refused at once.
     let file = create_file(path).map_err(Error::io("create", path))?;
-    let mut engine = load_on(backend, (model, held), args, interrupt)?;
+    let mut engine = load_on(backend, (model, reservation), args, interrupt)?;
     engine.begin_trace(Box::new(file), path)?;
     Ok(engine)
 }
@@ -244,7 +244,7 @@ fn memory_note(budget: Budget, free: Option<u64>, total: Option<u64>) -> Option<
 /// Loads a model on this backend, regardless of `--backend`, without a trace.
 pub(crate) fn load_on(
     backend: BackendName,
-    (model, held): (Model, Held),
+    (model, reservation): (Model, MemoryReservation),
     args: &ModelArgs,
     interrupt: &Interrupt,
 ) -> Result<Engine> {
@@ -252,37 +252,41 @@ pub(crate) fn load_on(
         (Some(_), BackendName::Auto) => BackendName::Cpu,
         _ => backend,
     };
-    let mut config = config(backend, args, held)?;
-    config.device = device::of(backend, args, (&model, held.at_most))?;
+    let mut config = config(backend, args, reservation)?;
+    config.device = device::of(backend, args, (&model, reservation.at_most))?;
     if config.device.is_some() {
-        config.streaming.context = held.at_most;
+        config.streaming.context = reservation.at_most;
     }
-    let files = FilesOf::new(&model, args);
+    let files = ModelFiles::new(&model, args);
     if let Some(way) = files.way_known {
         config.streaming.way = way;
     }
     if let Some(note) = memory_note(args.memory, available_memory_bytes(), total_memory_bytes()) {
-        print::aside(&note);
+        print::stderr_line(&note);
     }
     let may_fall_back = config.device.is_some() && backend == BackendName::Auto;
     let spare = may_fall_back.then(|| model.clone());
     let loaded = match (load_with_bar(model, &config, interrupt), spare) {
         (Err(error), Some(model)) if device::falls_back(&error) => {
-            device::say_fallback(&error);
+            device::note_fallback(&error);
             config.device = None;
-            config.streaming.context = held.at_first;
+            config.streaming.context = reservation.at_first;
             load_with_bar(model, &config, interrupt)
         }
         (loaded, _) => loaded,
     };
     if let Ok(engine) = &loaded {
         files.remember_way(engine);
-        files.tell(args, engine);
+        files.print_notes(args, engine);
     }
     loaded
 }
 
-fn config(backend: BackendName, args: &ModelArgs, held: Held) -> Result<EngineConfig> {
+fn config(
+    backend: BackendName,
+    args: &ModelArgs,
+    reservation: MemoryReservation,
+) -> Result<EngineConfig> {
     if let Some(mirror) = args.mirror.as_deref().filter(|it| !it.is_dir()) {
         return Err(Error::malformed(mirror, "--mirror: there is no such folder"));
     }
@@ -300,11 +304,11 @@ fn config(backend: BackendName, args: &ModelArgs, held: Held) -> Result<EngineCo
         n_rows_max: args.chunk,
         streaming: StreamingConfig {
             budget: args.memory,
-            beside_bytes: held.beside_bytes,
-            context: held.at_first,
+            beside_bytes: reservation.beside_bytes,
+            context: reservation.at_first,
             way,
             mirror: args.mirror.clone(),
-            looks_ahead: !args.no_look_ahead,
+            prefetches: !args.no_look_ahead,
             checks_sums: args.checksums == Checksums::On,
             n_slots_max: args.slots.map(NonZeroUsize::get),
             ..StreamingConfig::default()
@@ -323,21 +327,21 @@ fn load_with_bar(model: Model, config: &EngineConfig, interrupt: &Interrupt) -> 
 }
 
 /// The files of a model while it is loaded.
-struct FilesOf {
+struct ModelFiles {
     dir: PathBuf,
     /// Key of the model for the measured way of reading; `None` if `--io` selects the way.
     key: Option<String>,
     way_known: Option<ReadWay>,
 }
 
-impl FilesOf {
+impl ModelFiles {
     fn new(model: &Model, args: &ModelArgs) -> Self {
         let dir = &model.checkpoint().dir;
         let key = (args.io == IoName::Auto).then(|| {
             let dir = dunce::canonicalize(dir).unwrap_or_else(|_| dir.clone());
             dir.to_string_lossy().into_owned()
         });
-        let way_known = key.as_deref().and_then(|key| Measured::load().way(key));
+        let way_known = key.as_deref().and_then(|key| Measurements::load().way(key));
         Self { dir: model.path().to_owned(), key, way_known }
     }
 
@@ -345,23 +349,23 @@ impl FilesOf {
     /// again next time.
     fn remember_way(&self, engine: &Engine) {
         if let (Some(key), None, Some(way)) = (&self.key, self.way_known, engine.read_way()) {
-            let mut measured = Measured::load();
+            let mut measured = Measurements::load();
             measured.set_way(key, way);
             drop(measured.save());
         }
     }
 
     /// Prints notes about files that are not read in the expected way.
-    fn tell(&self, args: &ModelArgs, engine: &Engine) {
+    fn print_notes(&self, args: &ModelArgs, engine: &Engine) {
         if let Some(mirror) = args.mirror.as_ref().filter(|_| engine.read_way().is_none()) {
             let mirror = mirror.display();
-            print::aside(&format!(
+            print::stderr_line(&format!(
                 "note: the mirror {mirror} is not used: all experts fit in memory"
             ));
         }
         if lacks_sums(&self.dir) {
             let dir = self.dir.display();
-            print::aside(&format!(
+            print::stderr_line(&format!(
                 "note: config, tokenizer and template of the pack {dir} have no checksums: \
                  `moeflux verify {dir}` writes them"
             ));
@@ -389,7 +393,7 @@ pub(crate) fn context_for(
     model: &Model,
     asked: Option<NonZeroUsize>,
     n_tokens: usize,
-) -> Outcome<usize> {
+) -> CommandResult<usize> {
     context_within(model.spec(), asked, n_tokens)
 }
 
@@ -398,10 +402,10 @@ pub(crate) fn context_within(
     spec: &ModelSpec,
     asked: Option<NonZeroUsize>,
     n_tokens: usize,
-) -> Outcome<usize> {
+) -> CommandResult<usize> {
     let context_max = spec.context_max;
     match asked.map(NonZeroUsize::get) {
-        Some(context) if context > context_max => Err(Failure::Usage(format!(
+        Some(context) if context > context_max => Err(CommandFailure::Usage(format!(
             "--context {context} is more than this model takes: give 1 to {context_max}{}",
             spec.context_limit.reason()
         ))),

@@ -6,7 +6,7 @@
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::step_bytes;
 use moeflux::provider::config::N_ROWS_DEFAULT;
-use moeflux::provider::families::DividedExperts;
+use moeflux::provider::families::ShardedExperts;
 use moeflux::provider::ids::MatrixId;
 use moeflux::provider::ops::{KvKind, Op};
 use moeflux::provider::spec::MixerSpec;
@@ -40,36 +40,36 @@ impl SparseLayer {
     }
 }
 
-/// The products for a token.
+/// The cost of matrix products for a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Load {
+pub(crate) struct ProductCost {
     /// Weights that are read, as stored.
     pub(crate) n_bytes: u64,
     /// Multiplications and additions.
     pub(crate) n_operations: u64,
 }
 
-/// The products by kind of kernel: a CPU multiplies quantised weights as integers, other weights in
+/// The costs by kind of kernel: a CPU multiplies quantised weights as integers, other weights in
 /// f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Work {
+pub(crate) struct ProductCosts {
     /// Affine quantisation and blocks; the bytes include vectors.
-    pub(crate) codes: Load,
+    pub(crate) codes: ProductCost,
     /// FP8.
-    pub(crate) floats: Load,
+    pub(crate) floats: ProductCost,
     /// Unquantised weights.
-    pub(crate) plain: Load,
+    pub(crate) plain: ProductCost,
 }
 
-impl Work {
+impl ProductCosts {
     fn add(&mut self, layout: &MatrixLayout, times: u64, n_bytes: u64) {
-        let load = match layout.kind {
+        let cost = match layout.kind {
             MatrixKind::Affine(_) | MatrixKind::Block(_) => &mut self.codes,
             MatrixKind::Fp8(_) => &mut self.floats,
             MatrixKind::Float(_) => &mut self.plain,
         };
-        load.n_bytes += times * n_bytes;
-        load.n_operations += times * 2 * n_values(layout);
+        cost.n_bytes += times * n_bytes;
+        cost.n_operations += times * 2 * n_values(layout);
     }
 
     /// Returns the bytes of all kinds.
@@ -89,12 +89,12 @@ pub(crate) struct Needs {
     /// Weights that stay in memory.
     pub(crate) resident_bytes: u64,
     /// The part of these that a token uses: all but the other rows of an embedding table.
-    pub(crate) resident: Work,
+    pub(crate) resident: ProductCosts,
     /// The part of that which is used only for tokens whose logits are requested: in a prompt, the
     /// last one.
-    pub(crate) head: Work,
+    pub(crate) head: ProductCosts,
     /// The routed experts that a token uses.
-    pub(crate) routed: Work,
+    pub(crate) routed: ProductCosts,
     /// The layers with experts.
     pub(crate) sparse_layers: Vec<SparseLayer>,
     /// Number of layers.
@@ -121,17 +121,17 @@ impl Needs {
         let Blueprint { spec, plan, manifest, .. } = blueprint;
         let sparse_layer = |bank: &ExpertBank| {
             let moe = plan.layers[bank.layer.0].moe.as_ref();
-            let divided = moe.and_then(|moe| moe.divided.as_ref());
-            let n_hidden = |it: &DividedExperts| it.sums.iter().map(|cols| cols.head_dim).sum();
+            let sharded = moe.and_then(|moe| moe.sharded.as_ref());
+            let n_hidden = |it: &ShardedExperts| it.sums.iter().map(|cols| cols.head_dim).sum();
             SparseLayer {
                 n_experts: bank.n_experts as u64,
                 top_k: spec.layers[bank.layer.0].ffn.top_k() as u64,
                 expert_bytes: bank.layout.stored_bytes(),
-                n_inner: divided.map_or(0, |it| it.n_inner) as u64,
-                n_hidden: divided.map_or(0, n_hidden) as u64,
+                n_inner: sharded.map_or(0, |it| it.n_inner) as u64,
+                n_hidden: sharded.map_or(0, n_hidden) as u64,
             }
         };
-        let mut routed = Work::default();
+        let mut routed = ProductCosts::default();
         for bank in &manifest.banks {
             for span in [bank.layout.gate, bank.layout.up, bank.layout.down] {
                 let n_bytes = span.layout.total_bytes() as u64;
@@ -142,8 +142,8 @@ impl Needs {
         let sum = |of: fn(&MixerSpec) -> u64| spec.layers.iter().map(|it| of(&it.mixer)).sum();
         Self {
             resident_bytes: manifest.resident_bytes(),
-            resident: resident_work(blueprint),
-            head: head_work(blueprint),
+            resident: resident_costs(blueprint),
+            head: head_costs(blueprint),
             routed,
             sparse_layers: manifest.banks.iter().map(sparse_layer).collect(),
             n_layers: spec.layers.len() as u64,
@@ -223,9 +223,9 @@ impl Needs {
     }
 }
 
-/// Returns the work that every token causes. An embedding table that is also the output matrix is
+/// Returns the costs that every token causes. An embedding table that is also the output matrix is
 /// read completely; of any other, one row is read.
-fn resident_work(blueprint: &Blueprint) -> Work {
+fn resident_costs(blueprint: &Blueprint) -> ProductCosts {
     let Blueprint { plan, manifest, .. } = blueprint;
     let table = plan.embed.ops().iter().find_map(|op| match op {
         Op::Embed(embed) => Some(embed.table),
@@ -233,30 +233,30 @@ fn resident_work(blueprint: &Blueprint) -> Work {
     });
     let is_head = |table| plan.head.ops().iter().flat_map(Op::matrices).any(|used| used == table);
     let table = table.filter(|table| !is_head(*table));
-    let mut work = Work::default();
+    let mut costs = ProductCosts::default();
     let mut matrix_bytes = 0;
     for (matrix_idx, matrix) in manifest.matrices.iter().enumerate() {
         let n_bytes = matrix.layout.total_bytes() as u64;
         matrix_bytes += n_bytes;
         if table == Some(MatrixId(matrix_idx)) {
-            work.codes.n_bytes += n_bytes / (matrix.layout.n_rows as u64).max(1);
+            costs.codes.n_bytes += n_bytes / (matrix.layout.n_rows as u64).max(1);
         } else {
-            work.add(&matrix.layout, 1, n_bytes);
+            costs.add(&matrix.layout, 1, n_bytes);
         }
     }
-    work.codes.n_bytes += manifest.resident_bytes() - matrix_bytes;
-    work
+    costs.codes.n_bytes += manifest.resident_bytes() - matrix_bytes;
+    costs
 }
 
-/// Returns the work of turning a row into logits.
-fn head_work(blueprint: &Blueprint) -> Work {
+/// Returns the costs of turning a row into logits.
+fn head_costs(blueprint: &Blueprint) -> ProductCosts {
     let Blueprint { plan, manifest, .. } = blueprint;
-    let mut work = Work::default();
+    let mut costs = ProductCosts::default();
     for matrix in plan.head.ops().iter().flat_map(Op::matrices) {
         let layout = &manifest.matrices[matrix.0].layout;
-        work.add(layout, 1, layout.total_bytes() as u64);
+        costs.add(layout, 1, layout.total_bytes() as u64);
     }
-    work
+    costs
 }
 
 /// Returns the operations for scores and sums, a multiplication and an addition for each channel of

@@ -40,7 +40,7 @@ pub(crate) struct Delay {
 
 /// Machines that run a model together.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Job {
+pub(crate) struct Cluster {
     /// The number of machines.
     pub(crate) n_ranks: u32,
     pub(crate) network: Network,
@@ -118,7 +118,7 @@ impl Network {
     }
 }
 
-impl Job {
+impl Cluster {
     /// Returns the network over which `n_ranks` machines exchange the first number of bytes in the
     /// first time, and the second number in the second time.
     pub(crate) fn network_of(n_ranks: u32, [first, second]: [(f64, Duration); 2]) -> Network {
@@ -162,10 +162,10 @@ mod tests {
 
     #[test]
     fn an_exchange_takes_its_way_its_messages_and_its_bytes() {
-        let job = Job { n_ranks: 4, network: Network::new(50e-6, 1e9) };
-        let us = 1e6 * job.exchange_s(40_000.0, false);
+        let cluster = Cluster { n_ranks: 4, network: Network::new(50e-6, 1e9) };
+        let us = 1e6 * cluster.exchange_s(40_000.0, false);
         // 50, 3 messages, and 3 x (10,000 + 48) bytes.
         assert!((us - (50.0 + 15.0 + 30.144)).abs() < 1e-6, "{us}");
-        assert!((1e6 * job.exchange_s(40_000.0, true) - 1.5 * us).abs() < 1e-6);
+        assert!((1e6 * cluster.exchange_s(40_000.0, true) - 1.5 * us).abs() < 1e-6);
     }
 }

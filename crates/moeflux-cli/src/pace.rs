@@ -5,9 +5,9 @@
 
 use serde_json::{Value, json};
 
-/// Rates and times of a CPU or a GPU.
+/// The speed of a CPU or a GPU: rates, and times that a token or a layer takes in addition.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Pace {
+pub(crate) struct ComputeProfile {
     /// Bytes of quantised weights that an answer reads, per second.
     pub(crate) answer_bytes_per_s: f64,
     /// The same for FP8.
@@ -47,7 +47,7 @@ const NAMES: [&str; 11] = [
     "far_prompt_bytes_per_s",
 ];
 
-impl Pace {
+impl ComputeProfile {
     /// Returns the fields for a file.
     pub(crate) fn json(&self) -> Value {
         json!({
@@ -91,7 +91,7 @@ impl Pace {
         })
     }
 
-    /// Returns a pace that is `factor` times as fast.
+    /// Returns the profile of a device that is `factor` times as fast.
     pub(crate) fn times(&self, factor: f64) -> Self {
         Self {
             answer_bytes_per_s: self.answer_bytes_per_s * factor,
@@ -113,7 +113,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    const PACE: Pace = Pace {
+    const PROFILE: ComputeProfile = ComputeProfile {
         answer_bytes_per_s: 3e10,
         answer_float_bytes_per_s: 4e10,
         answer_plain_bytes_per_s: 5e10,
@@ -129,16 +129,16 @@ mod tests {
 
     #[test]
     fn a_file_gives_what_was_written_or_nothing() {
-        assert_eq!(Pace::of_json(&PACE.json()), Some(PACE));
+        assert_eq!(ComputeProfile::of_json(&PROFILE.json()), Some(PROFILE));
         for (name, bad) in [
             ("answer_bytes_per_s", json!(0)),
             ("layer_s", json!(-1e-9)),
             ("prompt_operations_per_s", json!("fast")),
             ("far_bytes_per_s", Value::Null),
         ] {
-            let mut file = PACE.json();
+            let mut file = PROFILE.json();
             file[name] = bad;
-            assert_eq!(Pace::of_json(&file), None, "{name}");
+            assert_eq!(ComputeProfile::of_json(&file), None, "{name}");
         }
     }
 }

@@ -41,13 +41,13 @@ pub(crate) struct BlockDevice {
 
 /// The location of a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Volume {
     /// `None` if there is no mount table.
     pub(crate) mount: Option<Mount>,
     pub(crate) device: Option<BlockDevice>,
 }
 
-impl Place {
+impl Volume {
     /// Examines an existing path.
     pub(crate) fn of(path: &Path) -> Self {
         let mount = mount_of(path);

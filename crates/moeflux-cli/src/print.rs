@@ -12,35 +12,35 @@ use std::io::{ErrorKind, Write};
 use moeflux::{Error, Result};
 use moeflux_io::is_harmful;
 
-/// Whether the output still has a reader.
+/// Whether standard output still has a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum ReaderState {
     /// It has one, as far as is known.
-    Reads,
+    Present,
     /// The reader is gone, as with `head`.
-    Left,
+    Gone,
 }
 
 /// Prints lines, with harmful characters escaped. It is not an error if the reader is gone.
 pub(crate) fn line(text: &str) -> Result<()> {
-    piece(&format!("{}\n", written_out(text))).map(|_| ())
+    piece(&format!("{}\n", escaped(text))).map(|_| ())
 }
 
-/// Prints a message that is not a result, with harmful characters escaped.
+/// Prints a message that is not a result on stderr, with harmful characters escaped.
 #[expect(clippy::print_stderr, reason = "what a command says besides its result goes there")]
-pub(crate) fn aside(text: &str) {
-    eprintln!("{}", written_out(text));
+pub(crate) fn stderr_line(text: &str) {
+    eprintln!("{}", escaped(text));
 }
 
 /// Escapes harmful characters as in JSON, so that JSON keeps its meaning.
-pub(crate) fn written_out(text: &str) -> Cow<'_, str> {
-    let is_written_out = |letter: char| is_harmful(letter) && !matches!(letter, '\n' | '\t');
-    if !text.contains(is_written_out) {
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    let is_escaped = |letter: char| is_harmful(letter) && !matches!(letter, '\n' | '\t');
+    if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
-        if is_written_out(letter) {
+        if is_escaped(letter) {
             for unit in letter.encode_utf16(&mut [0; 2]) {
                 // Writing to a string cannot fail.
                 let _infallible = write!(shown, "\\u{unit:04x}");
@@ -53,13 +53,13 @@ pub(crate) fn written_out(text: &str) -> Cow<'_, str> {
 }
 
 /// Prints text unchanged, and flushes it.
-pub(crate) fn piece(text: &str) -> Result<Reader> {
+pub(crate) fn piece(text: &str) -> Result<ReaderState> {
     let mut stdout = std::io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
     match written {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Left),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ReaderState::Gone),
         Err(error) => Err(Error::Input(format!("cannot write to stdout: {error}"))),
-        Ok(()) => Ok(Reader::Reads),
+        Ok(()) => Ok(ReaderState::Present),
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
             ("\x1b[2J\x07\r", "\\u001b[2J\\u0007\\u000d"),
             ("\u{9b}31m\u{202e}x\u{e0041}", "\\u009b31m\\u202ex\\udb40\\udc41"),
         ] {
-            assert_eq!(written_out(text), expected);
+            assert_eq!(escaped(text), expected);
         }
     }
 
@@ -83,7 +83,7 @@ mod tests {
         let all: String = (0..=0x11_0000).filter_map(char::from_u32).collect();
         let value = serde_json::json!({ "a": all });
         for text in [value.to_string(), format!("{value:#}")] {
-            let shown = written_out(&text);
+            let shown = escaped(&text);
             assert!(!shown.contains(|it| is_harmful(it) && it != '\n'));
             assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
         }

@@ -16,21 +16,21 @@ pub(crate) fn without_noise<T>(work: impl FnOnce() -> T) -> T {
 /// Runs work that loads drivers.
 #[cfg(target_os = "linux")]
 pub(crate) fn without_noise<T>(work: impl FnOnce() -> T) -> T {
-    let held = Held::begin();
+    let capture = StderrCapture::begin();
     let result = work();
-    drop(held);
+    drop(capture);
     result
 }
 
 /// Redirects stderr to memory.
 #[cfg(target_os = "linux")]
-struct Held {
+struct StderrCapture {
     stderr: std::os::fd::OwnedFd,
     written: std::fs::File,
 }
 
 #[cfg(target_os = "linux")]
-impl Held {
+impl StderrCapture {
     /// Returns `None` if the system has no such memory: then lines are printed as usual.
     fn begin() -> Option<Self> {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
@@ -42,7 +42,7 @@ impl Held {
 }
 
 #[cfg(target_os = "linux")]
-impl Drop for Held {
+impl Drop for StderrCapture {
     fn drop(&mut self) {
         use std::io::{Read as _, Seek as _};
 
@@ -55,7 +55,7 @@ impl Drop for Held {
         }
         let text = String::from_utf8_lossy(&text);
         for line in text.lines().filter(|line| !line.contains(NOISE)) {
-            crate::print::aside(line);
+            crate::print::stderr_line(line);
         }
     }
 }

@@ -34,10 +34,10 @@ const GBPS_MIN: f32 = 0.001;
 const GBPS_MAX: f32 = 100_000.0;
 
 /// The result of a parser.
-type Parsed<T> = Result<T, String>;
+type ParseResult<T> = Result<T, String>;
 
 /// Parses `--threads`.
-pub(crate) fn threads(text: &str) -> Parsed<NonZeroUsize> {
+pub(crate) fn threads(text: &str) -> ParseResult<NonZeroUsize> {
     count(text, N_THREADS_MAX)
 }
 
@@ -45,34 +45,34 @@ pub(crate) fn threads(text: &str) -> Parsed<NonZeroUsize> {
 const N_RANKS_MAX: usize = 256;
 
 /// Parses `--ranks`.
-pub(crate) fn ranks(text: &str) -> Parsed<NonZeroUsize> {
+pub(crate) fn ranks(text: &str) -> ParseResult<NonZeroUsize> {
     count(text, N_RANKS_MAX)
 }
 
 /// Parses one of `--shares`.
-pub(crate) fn rank_share(text: &str) -> Parsed<NonZeroU32> {
+pub(crate) fn rank_share(text: &str) -> ParseResult<NonZeroU32> {
     let share = count(text, 1 << 20)?;
     NonZeroU32::try_from(share).map_err(|error| error.to_string())
 }
 
 /// Parses `--rank-timeout`; more than an hour is a typing error.
-pub(crate) fn rank_timeout(text: &str) -> Parsed<Duration> {
+pub(crate) fn rank_timeout(text: &str) -> ParseResult<Duration> {
     let seconds = count(text, 3600)?;
     Ok(Duration::from_secs(seconds.get() as u64))
 }
 
 /// Parses `--rank-delay`.
-pub(crate) fn rank_delay(text: &str) -> Parsed<Delay> {
+pub(crate) fn rank_delay(text: &str) -> ParseResult<Delay> {
     Network::parse(text).map(|network| network.delay())
 }
 
 /// Parses `--connections`.
-pub(crate) fn connections(text: &str) -> Parsed<NonZeroUsize> {
+pub(crate) fn connections(text: &str) -> ParseResult<NonZeroUsize> {
     count(text, moeflux_hub::N_CONNECTIONS_MAX)
 }
 
 /// Parses `--chunk`.
-pub(crate) fn chunk(text: &str) -> Parsed<NonZeroUsize> {
+pub(crate) fn chunk(text: &str) -> ParseResult<NonZeroUsize> {
     count(text, N_ROWS_MAX)
 }
 
@@ -80,12 +80,12 @@ pub(crate) fn chunk(text: &str) -> Parsed<NonZeroUsize> {
 const N_JOBS_MAX: usize = 65_536;
 
 /// Parses `--sessions`.
-pub(crate) fn sessions(text: &str) -> Parsed<NonZeroUsize> {
+pub(crate) fn sessions(text: &str) -> ParseResult<NonZeroUsize> {
     count(text, N_JOBS_MAX)
 }
 
 /// Parses `--queue`.
-pub(crate) fn queue(text: &str) -> Parsed<usize> {
+pub(crate) fn queue(text: &str) -> ParseResult<usize> {
     if text == "0" { Ok(0) } else { sessions(text).map(NonZeroUsize::get) }
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn queue(text: &str) -> Parsed<usize> {
 const SECONDS_MAX: u64 = 366 * 24 * 3600;
 
 /// Parses a time: `90`, `90s`, `10m`, `2h`.
-pub(crate) fn time(text: &str) -> Parsed<Duration> {
+pub(crate) fn time(text: &str) -> ParseResult<Duration> {
     let text = text.trim();
     let (number, factor) = match text.char_indices().next_back() {
         Some((at, 's')) => (&text[..at], 1),
@@ -112,7 +112,7 @@ pub(crate) fn time(text: &str) -> Parsed<Duration> {
 const BUDGET_BYTES_MIN: u64 = 1 << 20;
 
 /// Parses `--memory`.
-pub(crate) fn budget(text: &str) -> Parsed<Budget> {
+pub(crate) fn budget(text: &str) -> ParseResult<Budget> {
     if text == "auto" {
         return Ok(Budget::Auto);
     }
@@ -120,7 +120,7 @@ pub(crate) fn budget(text: &str) -> Parsed<Budget> {
 }
 
 /// Parses `--ram`, and `--memory` without `auto`.
-pub(crate) fn memory(text: &str) -> Parsed<u64> {
+pub(crate) fn memory(text: &str) -> ParseResult<u64> {
     let n_bytes = size::parse(text)?;
     if n_bytes < BUDGET_BYTES_MIN {
         let number = text.trim().trim_end_matches(|it: char| !it.is_ascii_digit());
@@ -133,66 +133,66 @@ pub(crate) fn memory(text: &str) -> Parsed<u64> {
 }
 
 /// Parses `--keep-memory`: 0 keeps nothing.
-pub(crate) fn kept_bytes(text: &str) -> Parsed<u64> {
+pub(crate) fn kept_bytes(text: &str) -> ParseResult<u64> {
     if text.trim() == "0" { Ok(0) } else { memory(text) }
 }
 
 /// Parses `--slots`.
-pub(crate) fn slots(text: &str) -> Parsed<NonZeroUsize> {
+pub(crate) fn slots(text: &str) -> ParseResult<NonZeroUsize> {
     count(text, N_SLOTS_MAX)
 }
 
 /// Parses `--repeat`.
-pub(crate) fn repeat(text: &str) -> Parsed<NonZeroUsize> {
+pub(crate) fn repeat(text: &str) -> ParseResult<NonZeroUsize> {
     count(text, N_RUNS_MAX)
 }
 
 /// Parses `--temp`.
-pub(crate) fn temperature(text: &str) -> Parsed<f32> {
+pub(crate) fn temperature(text: &str) -> ParseResult<f32> {
     number(text, 0.0..=PENALTY_MAX)
 }
 
 /// Parses a probability.
-pub(crate) fn share(text: &str) -> Parsed<f32> {
+pub(crate) fn share(text: &str) -> ParseResult<f32> {
     number(text, 0.0..=1.0)
 }
 
 /// Parses a divisor of logits.
-pub(crate) fn factor(text: &str) -> Parsed<f32> {
+pub(crate) fn factor(text: &str) -> ParseResult<f32> {
     number(text, 1.0 / PENALTY_MAX..=PENALTY_MAX)
 }
 
 /// Parses a rate in GB/s, 10^9 bytes.
-pub(crate) fn gbps(text: &str) -> Parsed<f64> {
+pub(crate) fn gbps(text: &str) -> ParseResult<f64> {
     number(text, GBPS_MIN..=GBPS_MAX).map(f64::from)
 }
 
 /// Parses an addend to logits.
-pub(crate) fn penalty(text: &str) -> Parsed<f32> {
+pub(crate) fn penalty(text: &str) -> ParseResult<f32> {
     number(text, -PENALTY_MAX..=PENALTY_MAX)
 }
 
 /// Parses `--logit-bias`.
-pub(crate) fn bias(text: &str) -> Parsed<(TokenId, f32)> {
+pub(crate) fn bias(text: &str) -> ParseResult<(TokenId, f32)> {
     let (token, bias) = text.split_once('=').ok_or("write TOKEN_ID=NUMBER, as in 17=-2.5")?;
     Ok((token_id(token)?, penalty(bias)?))
 }
 
 /// Parses a token id, optionally surrounded by blanks, as in lists.
-pub(crate) fn token_id(text: &str) -> Parsed<TokenId> {
+pub(crate) fn token_id(text: &str) -> ParseResult<TokenId> {
     let trimmed = text.trim();
     let parsed = trimmed.parse().map(TokenId);
     parsed.map_err(|_| format!("token id `{trimmed}`: give a number from 0 to {}", u32::MAX))
 }
 
 /// Parses `--logprobs`.
-pub(crate) fn logprobs(text: &str) -> Parsed<usize> {
+pub(crate) fn logprobs(text: &str) -> ParseResult<usize> {
     let parsed = text.parse().ok().filter(|n| *n <= LOGPROBS_MAX);
     parsed.ok_or_else(|| format!("give a number from 0 to {LOGPROBS_MAX}"))
 }
 
 /// Parses `--stop`.
-pub(crate) fn stop(text: &str) -> Parsed<String> {
+pub(crate) fn stop(text: &str) -> ParseResult<String> {
     if (1..=STOP_STRING_BYTES_MAX).contains(&text.len()) {
         return Ok(text.to_owned());
     }
@@ -200,7 +200,7 @@ pub(crate) fn stop(text: &str) -> Parsed<String> {
 }
 
 /// Parses `--shard-size`.
-pub(crate) fn shard_size(text: &str) -> Parsed<u64> {
+pub(crate) fn shard_size(text: &str) -> ParseResult<u64> {
     let n_bytes = size::parse(text)?;
     if n_bytes < SHARD_BYTES_MIN {
         return Err(format!("files of {n_bytes} bytes are too small: give 1M or more"));
@@ -209,7 +209,7 @@ pub(crate) fn shard_size(text: &str) -> Parsed<u64> {
 }
 
 /// Parses `--file-size` of a drive's measurement.
-pub(crate) fn probe_size(text: &str) -> Parsed<u64> {
+pub(crate) fn probe_size(text: &str) -> ParseResult<u64> {
     let n_bytes = size::parse(text)?;
     if n_bytes < PROBE_BYTES_MIN {
         return Err(format!(
@@ -220,38 +220,38 @@ pub(crate) fn probe_size(text: &str) -> Parsed<u64> {
 }
 
 /// Parses a number of tokens of at least one. The upper limit depends on the model.
-pub(crate) fn tokens(text: &str) -> Parsed<NonZeroUsize> {
+pub(crate) fn tokens(text: &str) -> ParseResult<NonZeroUsize> {
     text.parse().map_err(|_| "give a number of tokens, 1 or more".to_owned())
 }
 
 /// Parses a number that may be 0, without an upper limit.
-pub(crate) fn whole(text: &str) -> Parsed<usize> {
+pub(crate) fn whole(text: &str) -> ParseResult<usize> {
     text.parse().map_err(|_| "give a whole number, 0 or more".to_owned())
 }
 
 /// Parses `--seed`.
-pub(crate) fn seed(text: &str) -> Parsed<u64> {
+pub(crate) fn seed(text: &str) -> ParseResult<u64> {
     text.parse().map_err(|_| format!("give a whole number from 0 to {}", u64::MAX))
 }
 
 /// Parses `--port`.
-pub(crate) fn port(text: &str) -> Parsed<u16> {
+pub(crate) fn port(text: &str) -> ParseResult<u16> {
     text.parse().map_err(|_| format!("give a whole number from 0 to {}", u16::MAX))
 }
 
-fn count(text: &str, max: usize) -> Parsed<NonZeroUsize> {
+fn count(text: &str, max: usize) -> ParseResult<NonZeroUsize> {
     let parsed = text.parse::<NonZeroUsize>().ok().filter(|n| n.get() <= max);
     parsed.ok_or_else(|| format!("give a number from 1 to {max}"))
 }
 
-fn number(text: &str, range: RangeInclusive<f32>) -> Parsed<f32> {
+fn number(text: &str, range: RangeInclusive<f32>) -> ParseResult<f32> {
     // NaN is in no range.
     let parsed = text.parse().ok().filter(|n| range.contains(n));
     parsed.ok_or_else(|| format!("give a number from {} to {}", range.start(), range.end()))
 }
 
 /// Parses the origin of a web page as browsers write it, or `*` for all.
-pub(crate) fn origin(text: &str) -> Parsed<String> {
+pub(crate) fn origin(text: &str) -> ParseResult<String> {
     let rest = text.split_once("://").map(|(_, rest)| rest);
     match rest.is_some_and(|rest| !rest.is_empty() && !rest.contains('/')) || text == "*" {
         true => Ok(text.to_owned()),

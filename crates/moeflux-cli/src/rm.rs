@@ -2,10 +2,10 @@
 
 use clap::Args;
 use moeflux::{ByteCount, Error};
-use moeflux_hub::{Cache, Wanted};
+use moeflux_hub::{Cache, ModelRef};
 
 use crate::ask::{self, confirm};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::hub;
 
 /// What `moeflux rm` is told.
@@ -14,7 +14,7 @@ pub(crate) struct RmArgs {
     /// A model that `moeflux list` shows, optionally with a branch, tag or commit [default: the
     /// whole model]
     #[arg(value_name = "OWNER/NAME[@REVISION]", value_parser = hub::wanted)]
-    wanted: Wanted,
+    wanted: ModelRef,
     /// Do not ask for confirmation
     #[arg(long, short = 'y')]
     yes: bool,
@@ -25,15 +25,15 @@ pub(crate) struct RmArgs {
 /// # Errors
 ///
 /// Fails if it does not exist or must not be removed.
-pub(crate) fn run(args: &RmArgs) -> Outcome<String> {
+pub(crate) fn run(args: &RmArgs) -> CommandResult<String> {
     let wanted = &args.wanted;
     if let Some(quant) = wanted.quant() {
         let problem = format!("`rm` removes whole revisions: leave out `:{quant}`");
-        return Err(Failure::Usage(problem));
+        return Err(CommandFailure::Usage(problem));
     }
     let removal = Cache::new(&hub::settings()?.cache).removal(wanted)?;
     let question = format!("Remove {wanted}, {}?", ByteCount(removal.n_bytes()).rounded());
-    if !args.yes && !confirm(&question, ask::Default::No)? {
+    if !args.yes && !confirm(&question, ask::DefaultAnswer::No)? {
         return Err(Error::Input("nothing was removed".to_owned()).into());
     }
     let left = match removal.n_revisions_left() {

@@ -7,24 +7,24 @@
 use moeflux_chat::AnswerPart;
 use serde_json::{Value, json};
 
-/// A part of the output.
+/// A part of the printed answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum OutputPart {
     Text(String),
-    Call(ShownCall),
+    Call(PrintedCall),
     /// An incomplete call of this tool, which must not be executed.
     CutCall(String),
 }
 
-/// A call of a tool.
+/// A call of a tool, as it is printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ShownCall {
+pub(crate) struct PrintedCall {
     name: String,
     /// JSON, as the model wrote it.
     arguments: String,
 }
 
-impl ShownCall {
+impl PrintedCall {
     /// Returns the call as a line of JSON. Numbers keep the digits that the model wrote.
     pub(crate) fn line(&self) -> String {
         let arguments = match self.arguments.trim() {
@@ -44,32 +44,32 @@ impl ShownCall {
     }
 }
 
-/// The state of an answer being shown.
+/// Turns the parts of an answer into text to print.
 #[derive(Debug, Default)]
-pub(crate) struct Shown {
+pub(crate) struct AnswerFormatter {
     is_in_thought: bool,
 }
 
-impl Shown {
+impl AnswerFormatter {
     /// Returns the output for these parts.
-    pub(crate) fn parts(&mut self, parts: Vec<AnswerPart>) -> Vec<Part> {
+    pub(crate) fn parts(&mut self, parts: Vec<AnswerPart>) -> Vec<OutputPart> {
         let mut shown = Vec::new();
         for part in parts {
             match part {
-                AnswerPart::Thought(text) => self.say(true, &text, &mut shown),
-                AnswerPart::Text(text) => self.say(false, &text, &mut shown),
-                AnswerPart::CallBegun { .. } => self.say(false, "", &mut shown),
+                AnswerPart::Thought(text) => self.push_text(true, &text, &mut shown),
+                AnswerPart::Text(text) => self.push_text(false, &text, &mut shown),
+                AnswerPart::CallBegun { .. } => self.push_text(false, "", &mut shown),
                 AnswerPart::CallEnded { name, arguments, .. } => {
-                    shown.push(Part::Call(ShownCall { name, arguments }));
+                    shown.push(OutputPart::Call(PrintedCall { name, arguments }));
                 }
-                AnswerPart::CallCut { name, .. } => shown.push(Part::CutCall(name)),
+                AnswerPart::CallCut { name, .. } => shown.push(OutputPart::CutCall(name)),
                 _ => {}
             }
         }
         shown
     }
 
-    fn say(&mut self, is_thought: bool, text: &str, parts: &mut Vec<Part>) {
+    fn push_text(&mut self, is_thought: bool, text: &str, parts: &mut Vec<OutputPart>) {
         let marker = match (self.is_in_thought, is_thought) {
             (false, true) => "<think>\n",
             (true, false) => "\n</think>\n\n",
@@ -80,8 +80,8 @@ impl Shown {
     }
 }
 
-fn text_part(text: &str) -> Part {
-    Part::Text(text.to_owned())
+fn text_part(text: &str) -> OutputPart {
+    OutputPart::Text(text.to_owned())
 }
 
 #[cfg(test)]
@@ -92,9 +92,9 @@ mod tests {
     use super::*;
 
     /// Joins the texts of these parts; panics on any other part.
-    fn joined(parts: Vec<Part>) -> String {
+    fn joined(parts: Vec<OutputPart>) -> String {
         let text = |part| match part {
-            Part::Text(text) => text,
+            OutputPart::Text(text) => text,
             other => panic!("no text: {other:?}"),
         };
         parts.into_iter().map(text).collect()
@@ -104,7 +104,7 @@ mod tests {
     fn check(start: AnswerStart, texts: &[&str], expected: &str) {
         let reader = AnswerReader::new(start, ThoughtFormat::usual());
         let mut answer = Answer::new(reader, HiddenMarkers::default(), "c");
-        let mut shown = Shown::default();
+        let mut shown = AnswerFormatter::default();
         let mut found: String =
             texts.iter().map(|it| joined(shown.parts(answer.text(it)))).collect();
         found += &joined(shown.parts(answer.end("", Finish::EndToken)));
@@ -136,7 +136,7 @@ mod tests {
             let (name, arguments) = (name.to_owned(), arguments.to_owned());
             AnswerPart::CallEnded { call_idx, name, arguments }
         };
-        let mut shown = Shown::default();
+        let mut shown = AnswerFormatter::default();
         let thought = vec![AnswerPart::Thought("T".into()), begun(0, "f")];
         assert_eq!(joined(shown.parts(thought)), "<think>\nT\n</think>\n\n");
         let rest = vec![
@@ -147,8 +147,12 @@ mod tests {
             begun(2, "h"),
             AnswerPart::CallCut { call_idx: 2, name: "h".into() },
         ];
-        let [Part::Call(f), Part::Text(text), Part::Call(g), Part::CutCall(h)] =
-            &shown.parts(rest)[..]
+        let [
+            OutputPart::Call(f),
+            OutputPart::Text(text),
+            OutputPart::Call(g),
+            OutputPart::CutCall(h),
+        ] = &shown.parts(rest)[..]
         else {
             panic!("a call, a text, a call, half a call")
         };
@@ -156,7 +160,7 @@ mod tests {
         assert_eq!((f.line().as_str(), text.as_str(), h.as_str()), (expected, "x", "h"));
         assert_eq!(f.json(), json!({"name": "f", "arguments": {"a": 1.5, "b": "\n"}}));
         assert_eq!(g.line(), r#"{"name": "g\n", "arguments": {}}"#);
-        let huge = ShownCall { name: "f".into(), arguments: "{\"a\": 1e999}".into() };
+        let huge = PrintedCall { name: "f".into(), arguments: "{\"a\": 1e999}".into() };
         assert_eq!(huge.json()["arguments"], "{\"a\": 1e999}");
     }
 }

@@ -10,7 +10,7 @@ use nix::sys::signal::{SigSet, Signal};
 
 /// Signals that do not end a server.
 #[cfg(unix)]
-const OUTLIVED: [Signal; 6] = [
+const NONTERMINATING: [Signal; 6] = [
     Signal::SIGUSR1,
     Signal::SIGUSR2,
     Signal::SIGALRM,
@@ -21,11 +21,11 @@ const OUTLIVED: [Signal; 6] = [
 
 /// Blocks these signals from now on. It must be called before any thread is started, since running
 /// threads are not affected.
-pub(crate) fn outlive() {
+pub(crate) fn block_nonterminating() {
     #[cfg(unix)]
     {
         let mut set = SigSet::empty();
-        OUTLIVED.iter().for_each(|it| set.add(*it));
+        NONTERMINATING.iter().for_each(|it| set.add(*it));
         // If the system does not allow that, the signals end the process as by default.
         let _blocked = set.thread_block();
     }

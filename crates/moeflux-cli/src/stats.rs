@@ -14,14 +14,14 @@ use crate::clock;
 use crate::fold::labelled;
 use crate::machine::package_energy_uj;
 use crate::print;
-use crate::ranks::times::Times;
+use crate::ranks::times::RankBreakdown;
 use crate::size::binary;
 use crate::streaming;
 use crate::tiers;
 
-/// Times of one answer.
+/// Times and costs of the answer of `moeflux generate`.
 #[derive(Debug)]
-pub(crate) struct Stats {
+pub(crate) struct GenerateStats {
     load: Duration,
     started: Instant,
     n_prompt_tokens: usize,
@@ -45,7 +45,7 @@ struct TokenCost {
     stream: Option<StreamStats>,
 }
 
-impl Stats {
+impl GenerateStats {
     /// Starts the clock, with the model loaded and the prompt about to be processed.
     pub(crate) fn start(load: Duration, n_prompt_tokens: usize) -> Self {
         Self {
@@ -68,14 +68,14 @@ impl Stats {
         self.prompt_read = Some(self.started.elapsed());
     }
 
-    /// Records a token. The cost of each is kept if `is_told` says that they are reported
+    /// Records a token. The cost of each is kept if `is_reported` says that they are reported
     /// individually.
-    pub(crate) fn token(&mut self, engine: &Engine, is_told: bool) {
+    pub(crate) fn token(&mut self, engine: &Engine, is_reported: bool) {
         let now = self.started.elapsed();
         if self.n_tokens == 0 {
             self.ranks_at_first = engine.rank_stats();
         }
-        if is_told {
+        if is_reported {
             let stream = engine.stream_stats();
             let before = self.stream.take().unwrap_or_default();
             let cost = stream.as_ref().map(|stream| stream.since(&before));
@@ -106,10 +106,10 @@ impl Stats {
     }
 
     /// Returns the times of ranks since the first token, which comes with the prompt.
-    fn rank_times(&self, engine: &Engine, hosts: &[String]) -> Option<Times> {
+    fn rank_times(&self, engine: &Engine, hosts: &[String]) -> Option<RankBreakdown> {
         let stats = engine.rank_stats()?.since(self.ranks_at_first.as_ref()?);
         let took = self.last_token.checked_sub(self.first_token?)?;
-        Times::new(hosts, stats, (took, self.n_tokens - 1))
+        RankBreakdown::new(hosts, stats, (took, self.n_tokens - 1))
     }
 
     /// Returns the statistics as JSON.
@@ -170,23 +170,23 @@ impl Stats {
         };
         let memory = engine.memory();
         let DeviceNames { backend, arithmetic, isa, .. } = engine.device_names();
-        say(&format!(
+        print_labelled(&format!(
             "load      {} s, then {} s to the first token",
             seconds(Some(self.load)),
             seconds(self.first_token)
         ));
-        say(&format!(
+        print_labelled(&format!(
             "prompt    {} tokens, {} tokens/s",
             self.n_prompt_tokens,
             per_s(self.prefill_tokens_per_s())
         ));
-        say(&format!(
+        print_labelled(&format!(
             "answer    {} tokens, {} tokens/s, ended by {}",
             self.n_tokens,
             per_s(self.decode_tokens_per_s()),
             finish.name()
         ));
-        say(&format!(
+        print_labelled(&format!(
             "memory    {} resident, {} experts, {} workspace, {} for {context} tokens; peak {}",
             binary(memory.resident_bytes),
             binary(memory.expert_bytes),
@@ -195,19 +195,19 @@ impl Stats {
             process_peak_bytes().map_or("unknown".to_owned(), binary)
         ));
         if let Some(rest) = engine.rest_stats().filter(|it| it.n_experts > 0) {
-            say(&rest_line(&rest));
+            print_labelled(&rest_line(&rest));
         }
         if let Some(tiers) = engine.tier_stats() {
-            say(&tiers::line(&tiers));
+            print_labelled(&tiers::line(&tiers));
         }
         for line in engine.stream_stats().iter().flat_map(streaming::lines) {
-            say(&line);
+            print_labelled(&line);
         }
-        for line in self.rank_times(engine, hosts).iter().flat_map(Times::lines) {
-            print::aside(&line);
+        for line in self.rank_times(engine, hosts).iter().flat_map(RankBreakdown::lines) {
+            print::stderr_line(&line);
         }
         let arithmetic = arithmetic.name();
-        say(&format!("computed  on {backend} in {arithmetic} ({isa}), seed {seed}"));
+        print_labelled(&format!("computed  on {backend} in {arithmetic} ({isa}), seed {seed}"));
     }
 }
 
@@ -230,9 +230,9 @@ impl TokenCost {
 }
 
 /// Prints a line on stderr.
-fn say(line: &str) {
+fn print_labelled(line: &str) {
     for line in labelled(line) {
-        print::aside(&line);
+        print::stderr_line(&line);
     }
 }
 

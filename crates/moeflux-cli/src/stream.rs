@@ -4,7 +4,7 @@
 
 /// The numbers of one name with one seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stream {
+pub(crate) struct RandomStream {
     start: u64,
 }
 
@@ -14,7 +14,7 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Bits of the small numbers that make up a normal value or a sign.
 const PART_BITS: u32 = 16;
 
-impl Stream {
+impl RandomStream {
     pub(crate) fn new(seed: u64, name: &str) -> Self {
         let start = name.bytes().fold(mixed(seed.wrapping_add(STEP)), |state, byte| {
             mixed(state ^ u64::from(byte)).wrapping_add(STEP)
@@ -72,23 +72,25 @@ mod tests {
             4_593_380_528_125_082_431,
             16_408_922_859_458_223_821_u64,
         ];
-        let stream = Stream { start: 1_234_567 };
+        let stream = RandomStream { start: 1_234_567 };
         let drawn: Vec<u64> = (1..=5).map(|idx| stream.word(idx)).collect();
         assert_eq!(drawn, published);
     }
 
     #[test]
     fn names_and_seeds_lead_to_other_numbers() {
-        let base = Stream::new(1, "a.b");
-        for other in [Stream::new(2, "a.b"), Stream::new(1, "a.c"), Stream::new(1, "b.a")] {
+        let base = RandomStream::new(1, "a.b");
+        for other in
+            [RandomStream::new(2, "a.b"), RandomStream::new(1, "a.c"), RandomStream::new(1, "b.a")]
+        {
             assert_ne!(base.word(0), other.word(0));
         }
-        assert_eq!(base, Stream::new(1, "a.b"));
+        assert_eq!(base, RandomStream::new(1, "a.b"));
     }
 
     #[test]
     fn has_the_moments_it_promises() {
-        let stream = Stream::new(3, "moments");
+        let stream = RandomStream::new(3, "moments");
         let n = 1 << 16;
         let mean = |draw: &dyn Fn(u64) -> f32| {
             (0..n).map(|idx| f64::from(draw(idx))).sum::<f64>() / n as f64

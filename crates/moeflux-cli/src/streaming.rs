@@ -12,7 +12,7 @@ pub(crate) fn json(stats: &StreamStats) -> Value {
         "expert_slot_bytes": stats.slot_bytes,
         "experts": stats.n_experts,
         "expert_hits": stats.hits,
-        "expert_hits_on_device": stats.near_hits,
+        "expert_hits_on_device": stats.device_hits,
         "expert_on_their_way": stats.on_their_way,
         "expert_misses": stats.misses,
         "expert_bytes_read": stats.read_bytes(),
@@ -34,7 +34,7 @@ pub(crate) fn json(stats: &StreamStats) -> Value {
 /// Returns lines of text: where experts came from, and the time spent waiting for them.
 pub(crate) fn lines(stats: &StreamStats) -> Vec<String> {
     let n_asked = stats.hits + stats.on_their_way + stats.misses;
-    let near = match stats.near_hits {
+    let near = match stats.device_hits {
         0 => String::new(),
         n_near => format!(" ({n_near} on the device)"),
     };

@@ -14,7 +14,7 @@ use moeflux::provider::pack::{
 };
 use moeflux::{ByteCount, Error};
 
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::model;
@@ -42,7 +42,7 @@ pub(crate) struct VerifyArgs {
 /// # Errors
 ///
 /// Fails if the config or headers are invalid, or if something is damaged.
-pub(crate) fn run(args: &VerifyArgs, interrupt: &Interrupt) -> Outcome {
+pub(crate) fn run(args: &VerifyArgs, interrupt: &Interrupt) -> CommandResult {
     let n_threads = args.threads.unwrap_or_else(machine::n_cores).get();
     let mut bar = None;
     let dir = model::path(Some(&args.dir))?;
@@ -85,7 +85,7 @@ fn is_of_small_files(damage: &Damage) -> bool {
 }
 
 /// Writes the checksums of small files. A pack that is read-only counts as verified all the same.
-fn complete(dir: &Path, was_asked: bool) -> Outcome {
+fn complete(dir: &Path, was_asked: bool) -> CommandResult {
     match write_sums(dir) {
         Ok(names) => {
             let path = dir.join(PACK_SUMS_NAME);
@@ -96,7 +96,7 @@ fn complete(dir: &Path, was_asked: bool) -> Outcome {
         Err(error) if was_asked => Err(error.into()),
         Err(error) => {
             let lacking = "checksums of the small files, which this pack lacks";
-            print::aside(&format!("note: {lacking}: {error}"));
+            print::stderr_line(&format!("note: {lacking}: {error}"));
             Ok(())
         }
     }

@@ -8,9 +8,9 @@ use std::ops::Range;
 
 use moeflux::TokenId;
 
-/// How a text is cut.
+/// How a text is cut into windows.
 #[derive(Clone, Debug)]
-pub(crate) struct Cut {
+pub(crate) struct WindowParams {
     /// Tokens that begin each window and are not part of the text.
     pub(crate) prefix: Vec<TokenId>,
     /// The token that ends documents, which share no window.
@@ -23,11 +23,11 @@ pub(crate) struct Cut {
 
 /// A text cut into windows.
 #[derive(Debug)]
-pub(crate) struct Windows {
-    /// The parameters of the cut.
-    pub(crate) cut: Cut,
+pub(crate) struct TextWindows {
+    /// How it was cut.
+    pub(crate) params: WindowParams,
     /// Windows that predict something.
-    pub(crate) windows: Vec<Window>,
+    pub(crate) windows: Vec<TextWindow>,
     /// Parts of the text that share no window.
     pub(crate) n_documents: usize,
     /// The documents one after the other, each with the token before its first, if any.
@@ -36,28 +36,29 @@ pub(crate) struct Windows {
 
 /// One window.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct TextWindow {
     /// The range of tokens after the prefix.
     span: Range<usize>,
     /// Index of the first predicted token, counting the prefix.
     pub(crate) first_predicted: usize,
 }
 
-impl Windows {
+impl TextWindows {
     /// Cuts a text. A context must hold the prefix and a prediction, a stride must not skip any
     /// token.
-    pub(crate) fn of(text: &[TokenId], cut: Cut) -> Self {
-        let n_room = cut.context.checked_sub(cut.prefix.len()).expect("a context holds the prefix");
-        assert!((1..=n_room).contains(&cut.stride), "windows of {n_room} skip or stand still");
-        let mut all = Self { cut, windows: Vec::new(), n_documents: 0, tokens: Vec::new() };
-        match all.cut.separator {
+    pub(crate) fn of(text: &[TokenId], params: WindowParams) -> Self {
+        let n_room =
+            params.context.checked_sub(params.prefix.len()).expect("a context holds the prefix");
+        assert!((1..=n_room).contains(&params.stride), "windows of {n_room} skip or stand still");
+        let mut all = Self { params, windows: Vec::new(), n_documents: 0, tokens: Vec::new() };
+        match all.params.separator {
             None => all.add_document(text, n_room),
             Some(separator) => {
                 let documents = text.split_inclusive(|token| *token == separator);
                 // A separator at the start of a text ends nothing.
                 for document in documents.filter(|document| **document != [separator]) {
                     // A model without a start token has seen the separator there.
-                    let lead = Some(separator).filter(|_| all.cut.prefix.is_empty());
+                    let lead = Some(separator).filter(|_| all.params.prefix.is_empty());
                     let document: Vec<TokenId> =
                         lead.into_iter().chain(document.to_vec()).collect();
                     all.add_document(&document, n_room);
@@ -68,7 +69,7 @@ impl Windows {
     }
 
     fn add_document(&mut self, document: &[TokenId], n_room: usize) {
-        let n_prefix = self.cut.prefix.len();
+        let n_prefix = self.params.prefix.len();
         let n_unpredicted = usize::from(n_prefix == 0);
         let first = self.tokens.len();
         self.tokens.extend_from_slice(document);
@@ -79,22 +80,22 @@ impl Windows {
             let n_known = n_done.max(start + n_unpredicted) - start;
             if start + n_known < end {
                 let span = first + start..first + end;
-                self.windows.push(Window { span, first_predicted: n_prefix + n_known });
+                self.windows.push(TextWindow { span, first_predicted: n_prefix + n_known });
             }
             n_done = end;
-            start += self.cut.stride;
+            start += self.params.stride;
         }
     }
 
     /// Returns a window's tokens, including the prefix.
-    pub(crate) fn tokens(&self, window: &Window) -> Vec<TokenId> {
-        [&self.cut.prefix[..], &self.tokens[window.span.clone()]].concat()
+    pub(crate) fn tokens(&self, window: &TextWindow) -> Vec<TokenId> {
+        [&self.params.prefix[..], &self.tokens[window.span.clone()]].concat()
     }
 
     /// Returns the predicted tokens, in order.
     pub(crate) fn predicted(&self) -> impl Iterator<Item = TokenId> {
-        let n_prefix = self.cut.prefix.len();
-        let tokens_of = move |window: &Window| {
+        let n_prefix = self.params.prefix.len();
+        let tokens_of = move |window: &TextWindow| {
             let first = window.span.start + window.first_predicted - n_prefix;
             self.tokens[first..window.span.end].iter().copied()
         };
@@ -103,7 +104,7 @@ impl Windows {
 
     /// Returns the number of tokens of each window, including the prefix.
     pub(crate) fn lens(&self) -> impl Iterator<Item = usize> {
-        self.windows.iter().map(|window| self.cut.prefix.len() + window.span.len())
+        self.windows.iter().map(|window| self.params.prefix.len() + window.span.len())
     }
 }
 
@@ -122,13 +123,17 @@ mod tests {
         check_cut(text, cut(&[], None, (context, stride)), expected);
     }
 
-    fn cut(prefix: &[u32], separator: Option<u32>, (context, stride): (usize, usize)) -> Cut {
-        Cut { prefix: tokens(prefix), separator: separator.map(TokenId), context, stride }
+    fn cut(
+        prefix: &[u32],
+        separator: Option<u32>,
+        (context, stride): (usize, usize),
+    ) -> WindowParams {
+        WindowParams { prefix: tokens(prefix), separator: separator.map(TokenId), context, stride }
     }
 
     #[track_caller]
-    fn check_cut(text: &[u32], cut: Cut, expected: &[(&[u32], &[u32])]) {
-        let all = Windows::of(&tokens(text), cut);
+    fn check_cut(text: &[u32], params: WindowParams, expected: &[(&[u32], &[u32])]) {
+        let all = TextWindows::of(&tokens(text), params);
         let mut found = Vec::new();
         for window in &all.windows {
             let mut known = all.tokens(window);

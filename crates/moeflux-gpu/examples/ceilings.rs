@@ -42,7 +42,7 @@ fn main() -> Result<()> {
     let wanted = std::env::args().nth(1);
     let gpu = Gpu::open(&choose(wanted.as_deref())?)?;
     println!("{}", gpu.facts());
-    let bench = Bench { device: gpu.device(), queue: gpu.queue() };
+    let bench = DeviceBench { device: gpu.device(), queue: gpu.queue() };
     let near = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
     // Buffers mapped for reading are in host memory.
     let pinned = near | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
@@ -56,12 +56,12 @@ fn main() -> Result<()> {
     bench.answers("submission and answer, after 2 ms of rest", Duration::from_millis(2))
 }
 
-struct Bench<'a> {
+struct DeviceBench<'a> {
     device: &'a wgpu::Device,
     queue: &'a wgpu::Queue,
 }
 
-impl Bench<'_> {
+impl DeviceBench<'_> {
     fn buffer(&self, size: u64, usage: wgpu::BufferUsages) -> wgpu::Buffer {
         let descriptor =
             wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false };

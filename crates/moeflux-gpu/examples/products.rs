@@ -162,7 +162,7 @@ fn experts(
     let mut ops = Vec::new();
     for layer in (0..N_LAYERS).map(LayerIdx) {
         let kind = RouterKind::Softmax { renormalise: true };
-        ops.push(Op::Route(Route { logits, kind, top_k, purpose: Purpose::Use }));
+        ops.push(Op::Route(Route { logits, kind, top_k, purpose: Purpose::Compute }));
         ops.push(Op::ExpertFfn(ExpertFfn { layer, x, sum, limit: None, biases: None }));
         let (shared, shared_gate, residual, out) = (None, None, x, sum);
         ops.push(Op::Combine(Combine { sum, shared, shared_gate, residual, out }));

@@ -179,7 +179,7 @@ pub fn room_of_card(memory_bytes: u64) -> u64 {
 pub(crate) const N_BUFFERS_MIN: u32 = 8;
 /// Bytes of a kernel's parameters.
 pub(crate) const PARAM_BYTES_MAX: u32 = 128;
-/// Limits that every adapter of the last ten years meets; weights are cut into pieces of this size.
+/// Limits that every adapter of the last ten years meets; weights are cut into slices of this size.
 const BINDING_BYTES_MIN: u64 = 64 << 20;
 const WORKGROUP_BYTES_MIN: u32 = 16 << 10;
 pub(crate) const N_INVOCATIONS_MIN: u32 = 256;
@@ -218,7 +218,7 @@ pub fn adapters() -> Vec<Adapter> {
         let info = inner.get_info();
         (Adapter { facts: facts_of(&inner), inner }, (info.vendor, info.device))
     });
-    let mut adapters = each_once(found.collect(), |it| &it.facts);
+    let mut adapters = without_duplicates(found.collect(), |it| &it.facts);
     adapters.sort_by_key(|it| {
         (it.facts.lacks.is_some(), it.facts.is_second_choice(), it.facts.kind.rank())
     });
@@ -227,7 +227,10 @@ pub fn adapters() -> Vec<Adapter> {
 
 /// Removes the second API of each card that the first one can use. Cards are identified by vendor
 /// and device number. Two cards of one model appear twice in both APIs.
-fn each_once<T>(found: Vec<(T, (u32, u32))>, facts: impl Fn(&T) -> &AdapterFacts) -> Vec<T> {
+fn without_duplicates<T>(
+    found: Vec<(T, (u32, u32))>,
+    facts: impl Fn(&T) -> &AdapterFacts,
+) -> Vec<T> {
     let is_second = |it: &T| facts(it).is_second_choice();
     let is_usable = |it: &T| facts(it).lacks.is_none();
     let first = found.iter().filter(|(it, _)| !is_second(it) && is_usable(it));
@@ -246,7 +249,7 @@ fn each_once<T>(found: Vec<(T, (u32, u32))>, facts: impl Fn(&T) -> &AdapterFacts
 pub fn choose(wanted: Option<&str>) -> Result<Adapter> {
     let mut adapters = adapters();
     let names: Vec<String> = adapters.iter().map(|it| it.facts.to_string()).collect();
-    let found = place_of(wanted, &adapters.iter().map(|it| &it.facts).collect::<Vec<_>>());
+    let found = index_of(wanted, &adapters.iter().map(|it| &it.facts).collect::<Vec<_>>());
     let Some(place) = found else {
         return Err(not_found(wanted, &names));
     };
@@ -261,7 +264,7 @@ pub fn choose(wanted: Option<&str>) -> Result<Adapter> {
     }
 }
 
-fn place_of(wanted: Option<&str>, adapters: &[&AdapterFacts]) -> Option<usize> {
+fn index_of(wanted: Option<&str>, adapters: &[&AdapterFacts]) -> Option<usize> {
     let Some(wanted) = wanted else {
         let is_usual =
             |it: &&AdapterFacts| it.kind != AdapterKind::Software && !it.is_second_choice();
@@ -411,12 +414,12 @@ mod tests {
             (Some("LLVMpipe"), Some(1)),
             (Some("radeon"), None),
         ] {
-            assert_eq!(place_of(wanted, &all), expected, "{wanted:?}");
+            assert_eq!(index_of(wanted, &all), expected, "{wanted:?}");
         }
-        assert_eq!(place_of(None, &all[1..]), None, "a software driver is asked for by name");
+        assert_eq!(index_of(None, &all[1..]), None, "a software driver is asked for by name");
         let second = AdapterFacts { api: "dx12", ..facts("X", AdapterKind::Discrete) };
-        assert_eq!(place_of(None, &[&second]), None, "so is the second interface to a card");
-        assert_eq!(place_of(Some("x"), &[&second]), Some(0));
+        assert_eq!(index_of(None, &[&second]), None, "so is the second interface to a card");
+        assert_eq!(index_of(Some("x"), &[&second]), Some(0));
     }
 
     #[test]
@@ -433,7 +436,7 @@ mod tests {
             (card("a", "vulkan", None), (1, 1)),
             (card("c, too old", "vulkan", Some("it is too old")), (2, 1)),
         ];
-        let left = each_once(found, |it| it);
+        let left = without_duplicates(found, |it| it);
         let names: Vec<&str> = left.iter().map(|it| it.name.as_str()).collect();
         assert_eq!(names, ["b by DX12", "c by DX12", "a", "c, too old"]);
     }

@@ -52,9 +52,9 @@ pub fn auto() -> Result<Auto> {
 
 fn refusal(facts: &AdapterFacts) -> Option<String> {
     let AdapterFacts { name, api, .. } = facts;
-    not_for_auto(facts).map(|reason| match reason {
-        NotTaken::Lacks(lacks) => format!("{name} cannot be used: {lacks}"),
-        NotTaken::SecondChoice => {
+    auto_rejection(facts).map(|reason| match reason {
+        AutoRejection::Lacks(lacks) => format!("{name} cannot be used: {lacks}"),
+        AutoRejection::SecondChoice => {
             format!(
                 "{name} has no driver for Vulkan; it is used through {api} only if selected by name"
             )
@@ -65,7 +65,7 @@ fn refusal(facts: &AdapterFacts) -> Option<String> {
 /// Reason why a card is not selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NotTaken {
+pub enum AutoRejection {
     /// It lacks a required feature, named here.
     Lacks(String),
     /// It has no driver for the preferred API.
@@ -74,11 +74,11 @@ pub enum NotTaken {
 
 /// Returns the reason why a card is not selected, or `None` if it is selected or is no card.
 #[must_use]
-pub fn not_for_auto(facts: &AdapterFacts) -> Option<NotTaken> {
+pub fn auto_rejection(facts: &AdapterFacts) -> Option<AutoRejection> {
     match &facts.lacks {
         _ if !is_card(facts) => None,
-        Some(lacks) => Some(NotTaken::Lacks(lacks.clone())),
-        None => facts.is_second_choice().then_some(NotTaken::SecondChoice),
+        Some(lacks) => Some(AutoRejection::Lacks(lacks.clone())),
+        None => facts.is_second_choice().then_some(AutoRejection::SecondChoice),
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
             has_timestamps: true,
             lacks: None,
         };
-        assert!(is_for_auto(&card) && not_for_auto(&card).is_none());
+        assert!(is_for_auto(&card) && auto_rejection(&card).is_none());
         let lacking = AdapterFacts { lacks: Some("it is too old".into()), ..card.clone() };
         assert_eq!(refusal(&lacking).as_deref(), Some("X 100 cannot be used: it is too old"));
         let other = AdapterFacts { api: "dx12", ..card };
@@ -127,8 +127,8 @@ mod tests {
         assert_eq!(refusal(&other).as_deref(), Some(expected));
         // An adapter that shares the CPU's memory is not expected to be selected.
         let shared = AdapterFacts { kind: AdapterKind::Integrated, ..other };
-        assert!(not_for_auto(&shared).is_none() && !is_for_auto(&shared));
+        assert!(auto_rejection(&shared).is_none() && !is_for_auto(&shared));
         let of_apple = AdapterFacts { api: "metal", ..shared };
-        assert!(not_for_auto(&of_apple).is_none() && is_for_auto(&of_apple));
+        assert!(auto_rejection(&of_apple).is_none() && is_for_auto(&of_apple));
     }
 }

@@ -17,7 +17,7 @@ use crate::memory::weights::{DeviceMatrix, DeviceWeights};
 use crate::memory::workspace::DeviceWorkspace;
 use crate::params::{Params, View, narrow};
 use crate::shader::Shader;
-use crate::step::{Axis, Grid, Over, Step};
+use crate::step::{Axis, DispatchStep, Grid, Over};
 
 /// Shape of the last router's output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) struct SlotMatrix {
 
 /// Layout of an expert in its slot. Slot `s` begins at word `s * n_words` of the bound buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SlotShape {
+pub(crate) struct ExpertSlotLayout {
     /// `[inner, hidden]`.
     pub(crate) gate: SlotMatrix,
     /// `[inner, hidden]`.
@@ -56,18 +56,18 @@ pub(crate) struct SlotShape {
 
 /// Compiles one plan.
 #[derive(Debug)]
-pub(crate) struct Compiler<'a> {
+pub(crate) struct PlanCompiler<'a> {
     pub(crate) gpu: &'a Gpu,
     pub(crate) config: &'a GpuConfig,
     pub(crate) weights: &'a DeviceWeights,
     pub(crate) workspace: &'a mut DeviceWorkspace,
-    pub(crate) slots: &'a HashMap<LayerIdx, SlotShape>,
+    pub(crate) slots: &'a HashMap<LayerIdx, ExpertSlotLayout>,
     pub(crate) route: RouteShape,
     pub(crate) guess: Option<(View, RouteShape)>,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<DispatchStep>,
 }
 
-impl Compiler<'_> {
+impl PlanCompiler<'_> {
     /// Returns the device. Its limits and features determine which kernel is used.
     #[must_use]
     pub(crate) fn gpu(&self) -> &Gpu {
@@ -115,7 +115,7 @@ impl Compiler<'_> {
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the layout of the layer's experts is unknown.
-    pub(crate) fn slot_shape(&self, layer: LayerIdx) -> Result<SlotShape> {
+    pub(crate) fn slot_layout(&self, layer: LayerIdx) -> Result<ExpertSlotLayout> {
         self.slots.get(&layer).copied().ok_or_else(|| {
             Error::Unsupported(format!("no experts of layer {} are on the device", layer.0))
         })
@@ -159,7 +159,7 @@ impl Compiler<'_> {
         name: &'static str,
         n_cols: usize,
     ) -> Result<View> {
-        let rows = self.workspace.place(heads.buffer).rows;
+        let rows = self.workspace.activation(heads.buffer).rows;
         self.workspace.scratch(self.gpu, name, (narrow(n_cols), rows))
     }
 
@@ -173,9 +173,9 @@ impl Compiler<'_> {
         shader: &Shader,
         params: &impl Params,
         grid: Grid,
-    ) -> Result<&mut Step> {
+    ) -> Result<&mut DispatchStep> {
         let pipeline = self.gpu.pipeline(shader);
-        self.steps.push(Step {
+        self.steps.push(DispatchStep {
             name: shader.name(),
             pipeline,
             params: params.words(),

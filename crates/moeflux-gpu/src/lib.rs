@@ -13,7 +13,7 @@
 //! queue when routes, logits or a state must be read back, or when enough is recorded.
 //!
 //! A dispatch over states computes parts (`memory::batches`). A part is a run of consecutive rows
-//! of one session, with its position, its list of pieces and its copies of the recurrent state. All
+//! of one session, with its position, its list of pages and its copies of the recurrent state. All
 //! parts that use the same kernel share one dispatch. The kernel, and the number of splits that a
 //! part's positions are divided into, depend on the part alone, so the result bits do too.
 //!
@@ -31,8 +31,8 @@
 //!   matrices are cut by rows. Blocks of GGUF files may begin at any byte. Their codebooks precede
 //!   the norms and biases (`memory::codebooks`).
 //! * Each layer's states have two buffers for all sessions: keys and values, or latents and rotated
-//!   keys, or convolution and delta state. Sessions own pieces of 256 positions, and copies of
-//!   recurrent states; a list per session names its pieces. Sessions that exceed one binding get
+//!   keys, or convolution and delta state. Sessions own pages of 256 positions, and copies of
+//!   recurrent states; a list per session names its pages. Sessions that exceed one binding get
 //!   further buffers (`memory::states`).
 //! * Experts are in slots. A table in device memory maps each expert to its slot in the bound
 //!   buffer, or to none. So kernels do not know whether an expert is stored permanently or has just

@@ -34,14 +34,14 @@ pub struct GpuMaker {
     memory_bytes: Option<u64>,
     arithmetic: Arithmetic,
     sees_host: bool,
-    sees_slots: bool,
+    maps_slots: bool,
     expert_buffer_bytes_max: u64,
-    checks: Checks,
+    checks: CheckPolicy,
 }
 
 /// Whether a GPU is compared with the CPU before it runs a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Checks {
+enum CheckPolicy {
     None,
     BeforeEachModel,
 }
@@ -56,16 +56,16 @@ impl GpuMaker {
             memory_bytes,
             arithmetic: Arithmetic::F32,
             sees_host,
-            sees_slots: true,
+            maps_slots: true,
             expert_buffer_bytes_max: u64::MAX,
-            checks: Checks::None,
+            checks: CheckPolicy::None,
         }
     }
 
     /// Compares the GPU with the CPU before each model, on random layers of the same kinds.
     #[must_use]
     pub fn checked(self) -> Self {
-        Self { checks: Checks::BeforeEachModel, ..self }
+        Self { checks: CheckPolicy::BeforeEachModel, ..self }
     }
 
     /// Keeps experts that do not fit on the device in host memory, even if both memories are the
@@ -80,7 +80,7 @@ impl GpuMaker {
     /// For tests.
     #[must_use]
     pub fn copying_slots(self) -> Self {
-        Self { sees_slots: false, ..self }
+        Self { maps_slots: false, ..self }
     }
 
     /// Lets products of many rows round weights and activations to half precision if that is faster
@@ -129,7 +129,7 @@ impl DeviceMaker for GpuMaker {
     }
 
     fn check(&self, blueprint: &Blueprint) -> Result<()> {
-        if self.checks == Checks::None {
+        if self.checks == CheckPolicy::None {
             return Ok(());
         }
         match differences(&self.gpu, blueprint)?.first() {
@@ -149,14 +149,14 @@ impl DeviceMaker for GpuMaker {
         if let Some(expert_bytes) = parts.expert_bytes {
             config.expert_bytes_max = expert_bytes;
         }
-        if parts.far_bytes > 0 {
+        if parts.host_bytes > 0 {
             config.tiers = Tiers::DeviceAndHost;
         }
         let gpu = Arc::clone(&self.gpu);
         let (workspace, n_rows_max) = (&parts.plan.workspace, parts.n_rows_max);
         let mut backend = GpuBackend::new(gpu, parts.weights, workspace, n_rows_max, config)?;
-        if let Some(slots) = parts.slots.filter(|_| self.sees_slots) {
-            backend.see_slots(slots)?;
+        if let Some(slots) = parts.slots.filter(|_| self.maps_slots) {
+            backend.map_slots(slots)?;
         }
         backend.prepare(parts.plan, parts.experts)?;
         self.gpu.save_pipelines();
@@ -172,19 +172,19 @@ fn check_kinds(parts: &DeviceParts<'_>) -> Result<()> {
         .experts
         .iter()
         .flat_map(|(_, expert)| [expert.gate, expert.up, expert.down].map(|span| span.layout.kind));
-    match of_cpu_only(resident.chain(of_experts)) {
+    match first_cpu_only_kind(resident.chain(of_experts)) {
         None => Ok(()),
-        Some(kind) => Err(Error::Unsupported(for_cpu_only(kind))),
+        Some(kind) => Err(Error::Unsupported(cpu_only_message(kind))),
     }
 }
 
 /// Returns the first kind of weights that no kernel reads. Such a model runs on the CPU only.
-pub fn of_cpu_only(mut kinds: impl Iterator<Item = MatrixKind>) -> Option<MatrixKind> {
+pub fn first_cpu_only_kind(mut kinds: impl Iterator<Item = MatrixKind>) -> Option<MatrixKind> {
     kinds.find(|kind| !kernels::reads(*kind))
 }
 
 /// Returns the error text for such a kind.
 #[must_use]
-pub fn for_cpu_only(kind: MatrixKind) -> String {
+pub fn cpu_only_message(kind: MatrixKind) -> String {
     format!("{kind} weights are supported only on the CPU")
 }

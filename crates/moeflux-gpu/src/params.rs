@@ -29,7 +29,7 @@ pub(crate) fn narrow(n: usize) -> u32 {
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// A value that takes whole words of parameters.
-pub(crate) trait Field {
+pub(crate) trait ParamField {
     /// Number of words.
     const N_WORDS: usize;
 
@@ -37,7 +37,7 @@ pub(crate) trait Field {
     fn push(&self, words: &mut Vec<u32>);
 }
 
-impl Field for u32 {
+impl ParamField for u32 {
     const N_WORDS: usize = 1;
 
     fn push(&self, words: &mut Vec<u32>) {
@@ -45,7 +45,7 @@ impl Field for u32 {
     }
 }
 
-impl Field for f32 {
+impl ParamField for f32 {
     const N_WORDS: usize = 1;
 
     fn push(&self, words: &mut Vec<u32>) {
@@ -53,7 +53,7 @@ impl Field for f32 {
     }
 }
 
-impl Field for View {
+impl ParamField for View {
     const N_WORDS: usize = 3;
 
     fn push(&self, words: &mut Vec<u32>) {
@@ -65,7 +65,7 @@ impl Field for View {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WgslStruct(pub(crate) &'static str);
 
-/// Parameters of a kernel, after the [`crate::step::Step`]'s own four words.
+/// Parameters of a kernel, after the [`crate::step::DispatchStep`]'s own four words.
 pub(crate) trait Params {
     /// The same fields in WGSL, after `step: Step`. The types have the same names there.
     const WGSL: WgslStruct;
@@ -88,7 +88,7 @@ macro_rules! params {
 
         impl $crate::params::Params for $name {
             const WGSL: $crate::params::WgslStruct = {
-                let n_bytes = 4 * (4 $(+ <$kind as $crate::params::Field>::N_WORDS)+);
+                let n_bytes = 4 * (4 $(+ <$kind as $crate::params::ParamField>::N_WORDS)+);
                 assert!(n_bytes <= $crate::adapter::PARAM_BYTES_MAX as usize, "too many fields");
                 $crate::params::WgslStruct(concat!(
                     "struct Params {\n    step: Step,\n",
@@ -99,7 +99,7 @@ macro_rules! params {
 
             fn words(&self) -> Vec<u32> {
                 let mut words = Vec::new();
-                $($crate::params::Field::push(&self.$field, &mut words);)+
+                $($crate::params::ParamField::push(&self.$field, &mut words);)+
                 words
             }
         }

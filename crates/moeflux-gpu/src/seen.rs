@@ -9,18 +9,18 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// A slab as kernels see it.
+/// A slab that the driver imported, as a buffer of kernels.
 #[derive(Debug)]
-pub(crate) struct SeenSlab {
+pub(crate) struct ImportedSlab {
     pub(crate) buffer: wgpu::Buffer,
     /// Whether the driver's claim has ended.
-    pub(crate) is_gone: Arc<AtomicBool>,
+    pub(crate) is_released: Arc<AtomicBool>,
 }
 
 #[cfg(target_vendor = "apple")]
-pub(crate) use metal::{can_see, memory_bytes, open, see};
+pub(crate) use metal::{can_import_slabs, import_slab, memory_bytes, open};
 #[cfg(not(target_vendor = "apple"))]
-pub(crate) use vulkan::{can_see, memory_bytes, open, see};
+pub(crate) use vulkan::{can_import_slabs, import_slab, memory_bytes, open};
 
 /// The Vulkan implementation.
 #[cfg(not(target_vendor = "apple"))]
@@ -36,7 +36,7 @@ mod vulkan {
     use wgpu::hal::api::Vulkan;
     use wgpu::hal::vulkan::{Buffer, CreateDeviceCallbackArgs};
 
-    use super::SeenSlab;
+    use super::ImportedSlab;
 
     const NAME: &CStr = extension::NAME;
 
@@ -77,7 +77,7 @@ mod vulkan {
     }
 
     /// Returns whether a device was opened with support for slab import.
-    pub(crate) fn can_see(device: &wgpu::Device) -> bool {
+    pub(crate) fn can_import_slabs(device: &wgpu::Device) -> bool {
         // SAFETY: what is seen of the driver's device is used here and not kept.
         let inner = unsafe { device.as_hal::<Vulkan>() };
         inner.is_some_and(|inner| inner.enabled_device_extensions().contains(&NAME))
@@ -85,16 +85,16 @@ mod vulkan {
 
     /// Imports a slab as a buffer that kernels read and copies come from; `None` if the driver
     /// refuses.
-    pub(crate) fn see(device: &wgpu::Device, slab: &Slab) -> Option<SeenSlab> {
-        let imported = import(device, slab)?;
-        let (raw, is_gone) = (imported.buffer, Arc::new(AtomicBool::new(false)));
-        let told = Arc::clone(&is_gone);
-        let let_go = Box::new(move || {
+    pub(crate) fn import_slab(device: &wgpu::Device, slab: &Slab) -> Option<ImportedSlab> {
+        let imported = import_memory(device, slab)?;
+        let (raw, is_released) = (imported.buffer, Arc::new(AtomicBool::new(false)));
+        let released = Arc::clone(&is_released);
+        let release = Box::new(move || {
             drop(imported);
-            told.store(true, Ordering::Release);
+            released.store(true, Ordering::Release);
         });
         // SAFETY: what was imported lives as long as the callback, which the buffer outlives.
-        let inner = unsafe { Buffer::from_raw_externally_owned(raw, let_go) };
+        let inner = unsafe { Buffer::from_raw_externally_owned(raw, release) };
         let descriptor = wgpu::BufferDescriptor {
             label: Some("slots in the host's memory"),
             size: slab.len_bytes() as u64,
@@ -104,11 +104,11 @@ mod vulkan {
         // SAFETY: made on this device with this size and these usages; a slab is written from the
         // beginning, with zeros.
         let buffer = unsafe { device.create_buffer_from_hal::<Vulkan>(inner, &descriptor) };
-        Some(SeenSlab { buffer, is_gone })
+        Some(ImportedSlab { buffer, is_released })
     }
 
     /// The driver's objects for a slab.
-    struct Imported {
+    struct ImportedMemory {
         device: ash::Device,
         buffer: vk::Buffer,
         memory: vk::DeviceMemory,
@@ -116,7 +116,7 @@ mod vulkan {
         _slab: Slab,
     }
 
-    impl Drop for Imported {
+    impl Drop for ImportedMemory {
         fn drop(&mut self) {
             // SAFETY: made on this device, which its buffers keep; nothing uses it any more.
             unsafe { self.device.destroy_buffer(self.buffer, None) };
@@ -125,7 +125,7 @@ mod vulkan {
         }
     }
 
-    fn import(device: &wgpu::Device, slab: &Slab) -> Option<Imported> {
+    fn import_memory(device: &wgpu::Device, slab: &Slab) -> Option<ImportedMemory> {
         // SAFETY: what is seen of the driver's device is used here; functions of it are kept no
         // longer than a buffer of it.
         let inner = unsafe { device.as_hal::<Vulkan>() }?;
@@ -143,9 +143,9 @@ mod vulkan {
         }
         let host = extension::Device::new(instance, &device);
         let ask = host.fp().get_memory_host_pointer_properties_ext;
-        let mut seen = vk::MemoryHostPointerPropertiesEXT::default();
+        let mut host_types = vk::MemoryHostPointerPropertiesEXT::default();
         // SAFETY: the extension is there, or the slab would not have been shown; the slab is there.
-        unsafe { ask(device.handle(), HOST, address.cast(), &mut seen) }.result().ok()?;
+        unsafe { ask(device.handle(), HOST, address.cast(), &mut host_types) }.result().ok()?;
         let n_bytes = n_bytes as u64;
         let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(HOST);
         let usage = vk::BufferUsageFlags::STORAGE_BUFFER | vk::BufferUsageFlags::TRANSFER_SRC;
@@ -154,7 +154,7 @@ mod vulkan {
         let buffer = unsafe { device.create_buffer(&info.push_next(&mut external), None) }.ok()?;
         // SAFETY: made just now.
         let needs = unsafe { device.get_buffer_memory_requirements(buffer) };
-        let kinds = needs.memory_type_bits & seen.memory_type_bits;
+        let kinds = needs.memory_type_bits & host_types.memory_type_bits;
         let memory = (kinds != 0 && needs.size <= n_bytes).then(|| {
             let mut pointer = vk::ImportMemoryHostPointerInfoEXT::default().handle_type(HOST);
             pointer.p_host_pointer = address.cast();
@@ -169,7 +169,7 @@ mod vulkan {
             unsafe { device.destroy_buffer(buffer, None) };
             return None;
         };
-        let imported = Imported { device, buffer, memory, _slab: slab.clone() };
+        let imported = ImportedMemory { device, buffer, memory, _slab: slab.clone() };
         // SAFETY: both were made above, and the buffer lies nowhere yet.
         unsafe { imported.device.bind_buffer_memory(buffer, memory, 0) }.ok()?;
         Some(imported)
@@ -192,7 +192,7 @@ mod metal {
     use wgpu::hal::api::Metal;
     use wgpu::hal::metal::Device;
 
-    use super::SeenSlab;
+    use super::ImportedSlab;
 
     /// Page size of Apple's processors: imported memory begins and ends on a page boundary.
     const PAGE_BYTES: usize = 16 << 10;
@@ -214,7 +214,7 @@ mod metal {
     }
 
     /// Returns whether the device shares the CPU's memory.
-    pub(crate) fn can_see(device: &wgpu::Device) -> bool {
+    pub(crate) fn can_import_slabs(device: &wgpu::Device) -> bool {
         // SAFETY: what is seen of the driver's device is read here and not kept.
         let inner = unsafe { device.as_hal::<Metal>() };
         inner.is_some_and(|inner| inner.raw_device().hasUnifiedMemory())
@@ -222,17 +222,17 @@ mod metal {
 
     /// Imports a slab as a buffer that kernels read and copies come from; `None` if the driver
     /// refuses.
-    pub(crate) fn see(device: &wgpu::Device, slab: &Slab) -> Option<SeenSlab> {
+    pub(crate) fn import_slab(device: &wgpu::Device, slab: &Slab) -> Option<ImportedSlab> {
         let (address, n_bytes) = (slab.address(), slab.len_bytes());
         if !address.addr().get().is_multiple_of(PAGE_BYTES) || !n_bytes.is_multiple_of(PAGE_BYTES) {
             return None;
         }
-        let is_gone = Arc::new(AtomicBool::new(false));
-        let (told, kept) = (Arc::clone(&is_gone), slab.clone());
-        let let_go = RcBlock::new(move |_: NonNull<c_void>, _: usize| {
+        let is_released = Arc::new(AtomicBool::new(false));
+        let (released, kept) = (Arc::clone(&is_released), slab.clone());
+        let release = RcBlock::new(move |_: NonNull<c_void>, _: usize| {
             // The slab lives at least as long as the block, which the buffer holds.
             let _slab = &kept;
-            told.store(true, Ordering::Release);
+            released.store(true, Ordering::Release);
         });
         // SAFETY: what is seen of the driver's device is used here and not kept.
         let inner = unsafe { device.as_hal::<Metal>() }?;
@@ -244,7 +244,7 @@ mod metal {
                 address.cast(),
                 n_bytes,
                 options,
-                Some(&let_go),
+                Some(&release),
             )
         }?;
         let descriptor = wgpu::BufferDescriptor {
@@ -258,6 +258,6 @@ mod metal {
         // SAFETY: made on this device with this size; a slab is written from the beginning, with
         // zeros.
         let buffer = unsafe { device.create_buffer_from_hal::<Metal>(inner, &descriptor) };
-        Some(SeenSlab { buffer, is_gone })
+        Some(ImportedSlab { buffer, is_released })
     }
 }

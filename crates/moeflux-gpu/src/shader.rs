@@ -11,20 +11,20 @@ use crate::adapter::PARAM_BYTES_MAX;
 use crate::config::Tiers;
 use crate::params::WgslStruct;
 
-/// Positions in a piece of a layer's state. Sessions grow by pieces: small sessions waste little,
+/// Positions in a page of a layer's state. Sessions grow by pages: small sessions waste little,
 /// and the lists of large ones stay short.
-pub(crate) const PIECE_POSITIONS: usize = 256;
+pub(crate) const PAGE_POSITIONS: usize = 256;
 
 /// Element type with which a kernel accesses a buffer of 4-byte values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Lanes {
+pub(crate) enum VectorWidth {
     /// `array<f32>` or `array<u32>`.
     One,
     /// `array<vec4<f32>>` or `array<vec4<u32>>`.
     Four,
 }
 
-impl Lanes {
+impl VectorWidth {
     fn of(self, scalar: &str) -> String {
         match self {
             Self::One => format!("array<{scalar}>"),
@@ -44,28 +44,28 @@ enum WeightGroup {
 
 /// Bind groups of a kernel besides group 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Groups {
+pub(crate) struct BindGroups {
     weights: Option<WeightGroup>,
-    /// Group 2: `first` and `second` of a layer's state, and the pieces of sessions.
+    /// Group 2: `first` and `second` of a layer's state, and the pages of sessions.
     has_state: bool,
 }
 
 /// The value of a constant.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Const {
+pub(crate) enum ShaderConstant {
     /// An integer.
     Whole(u32),
     /// A boolean.
     Truth(bool),
 }
 
-impl From<u32> for Const {
+impl From<u32> for ShaderConstant {
     fn from(value: u32) -> Self {
         Self::Whole(value)
     }
 }
 
-impl From<bool> for Const {
+impl From<bool> for ShaderConstant {
     fn from(value: bool) -> Self {
         Self::Truth(value)
     }
@@ -77,13 +77,13 @@ pub(crate) struct Shader {
     name: &'static str,
     params: WgslStruct,
     source: &'static str,
-    consts: Vec<(&'static str, Const)>,
-    pieces: Vec<&'static str>,
-    workspace: Lanes,
-    vectors: Lanes,
-    weights: Option<Lanes>,
+    consts: Vec<(&'static str, ShaderConstant)>,
+    fragments: Vec<&'static str>,
+    workspace: VectorWidth,
+    vectors: VectorWidth,
+    weights: Option<VectorWidth>,
     tiers: Tiers,
-    state: Option<Lanes>,
+    state: Option<VectorWidth>,
     /// First lines of the text.
     enables: &'static str,
 }
@@ -110,9 +110,9 @@ impl Shader {
             params,
             source,
             consts: Vec::new(),
-            pieces: Vec::new(),
-            workspace: Lanes::One,
-            vectors: Lanes::One,
+            fragments: Vec::new(),
+            workspace: VectorWidth::One,
+            vectors: VectorWidth::One,
             weights: None,
             tiers: Tiers::Device,
             state: None,
@@ -122,29 +122,29 @@ impl Shader {
 
     /// Adds `const NAME: u32 = value;` or `bool`.
     #[must_use]
-    pub(crate) fn with(mut self, name: &'static str, value: impl Into<Const>) -> Self {
+    pub(crate) fn with(mut self, name: &'static str, value: impl Into<ShaderConstant>) -> Self {
         self.consts.push((name, value.into()));
         self
     }
 
     /// Adds a shared fragment before the kernel's own text.
     #[must_use]
-    pub(crate) fn piece(mut self, piece: &'static str) -> Self {
-        self.pieces.push(piece);
+    pub(crate) fn fragment(mut self, fragment: &'static str) -> Self {
+        self.fragments.push(fragment);
         self
     }
 
     /// Sets the element type of `ws`; single values by default.
     #[must_use]
-    pub(crate) const fn workspace(mut self, lanes: Lanes) -> Self {
-        self.workspace = lanes;
+    pub(crate) const fn workspace(mut self, width: VectorWidth) -> Self {
+        self.workspace = width;
         self
     }
 
     /// Sets the element type of `vectors`; single values by default.
     #[must_use]
-    pub(crate) const fn vectors(mut self, lanes: Lanes) -> Self {
-        self.vectors = lanes;
+    pub(crate) const fn vectors(mut self, width: VectorWidth) -> Self {
+        self.vectors = width;
         self
     }
 
@@ -170,8 +170,8 @@ impl Shader {
 
     /// Binds `weights`.
     #[must_use]
-    pub(crate) const fn weights(mut self, lanes: Lanes) -> Self {
-        self.weights = Some(lanes);
+    pub(crate) const fn weights(mut self, width: VectorWidth) -> Self {
+        self.weights = Some(width);
         self
     }
 
@@ -184,8 +184,8 @@ impl Shader {
 
     /// Binds `first` and `second` of a layer's state.
     #[must_use]
-    pub(crate) const fn state(mut self, lanes: Lanes) -> Self {
-        self.state = Some(lanes);
+    pub(crate) const fn state(mut self, width: VectorWidth) -> Self {
+        self.state = Some(width);
         self
     }
 
@@ -197,13 +197,13 @@ impl Shader {
 
     /// Returns the kernel's bind groups.
     #[must_use]
-    pub(crate) const fn groups(&self) -> Groups {
+    pub(crate) const fn groups(&self) -> BindGroups {
         let weights = match (self.weights, self.tiers) {
             (None, _) => None,
             (Some(_), Tiers::Device) => Some(WeightGroup::Alone),
             (Some(_), Tiers::DeviceAndHost) => Some(WeightGroup::Tiers),
         };
-        Groups { weights, has_state: self.state.is_some() }
+        BindGroups { weights, has_state: self.state.is_some() }
     }
 
     /// Returns the complete text.
@@ -212,8 +212,8 @@ impl Shader {
         let mut text = self.enables.to_owned();
         for (name, value) in &self.consts {
             let line = match value {
-                Const::Whole(value) => format!("const {name}: u32 = {value}u;\n"),
-                Const::Truth(value) => format!("const {name}: bool = {value};\n"),
+                ShaderConstant::Whole(value) => format!("const {name}: u32 = {value}u;\n"),
+                ShaderConstant::Truth(value) => format!("const {name}: bool = {value};\n"),
             };
             text += &line;
         }
@@ -229,28 +229,28 @@ impl Shader {
         bind(0, 2, "read_write", "routes", "array<vec2<u32>>");
         bind(0, 3, "read", "slots", "array<u32>");
         bind(0, 4, "read", "vectors", &self.vectors.of("f32"));
-        if let Some(lanes) = self.weights {
-            bind(1, 0, "read", "weights", &lanes.of("u32"));
+        if let Some(width) = self.weights {
+            bind(1, 0, "read", "weights", &width.of("u32"));
             if self.tiers == Tiers::DeviceAndHost {
-                bind(1, 1, "read", "far", &lanes.of("u32"));
+                bind(1, 1, "read", "far", &width.of("u32"));
                 bind(1, 2, "read_write", "uses", "array<atomic<u32>>");
             }
         }
-        if let Some(lanes) = self.state {
-            bind(2, 0, "read_write", "first", &lanes.of("f32"));
-            bind(2, 1, "read_write", "second", &lanes.of("f32"));
-            bind(2, 2, "read", "pieces", "array<u32>");
+        if let Some(width) = self.state {
+            bind(2, 0, "read_write", "first", &width.of("f32"));
+            bind(2, 1, "read_write", "second", &width.of("f32"));
+            bind(2, 2, "read", "pages", "array<u32>");
         }
         text += self.params.0;
         text += "var<immediate> params: Params;\n";
         text += COMMON;
         text += match self.workspace {
-            Lanes::One => VALUES,
-            Lanes::Four => VALUES_OF_QUADS,
+            VectorWidth::One => VALUES,
+            VectorWidth::Four => VALUES_OF_QUADS,
         };
         text += match self.vectors {
-            Lanes::One => VECTORS,
-            Lanes::Four => VECTORS_OF_QUADS,
+            VectorWidth::One => VECTORS,
+            VectorWidth::Four => VECTORS_OF_QUADS,
         };
         text += match (self.weights, self.tiers) {
             (None, _) => "",
@@ -258,11 +258,11 @@ impl Shader {
             (Some(_), Tiers::DeviceAndHost) => STORED_IN_TIERS,
         };
         if self.state.is_some() {
-            let _ = writeln!(text, "const PIECE: u32 = {PIECE_POSITIONS}u;");
+            let _ = writeln!(text, "const PAGE: u32 = {PAGE_POSITIONS}u;");
             text += PARTS;
         }
-        for piece in &self.pieces {
-            text += piece;
+        for fragment in &self.fragments {
+            text += fragment;
         }
         text += self.source;
         text
@@ -280,7 +280,7 @@ pub(crate) struct Layouts {
     pub(crate) tiers: wgpu::BindGroupLayout,
     /// Group 2.
     pub(crate) state: wgpu::BindGroupLayout,
-    pipelines: Mutex<HashMap<Groups, Arc<wgpu::PipelineLayout>>>,
+    pipelines: Mutex<HashMap<BindGroups, Arc<wgpu::PipelineLayout>>>,
 }
 
 impl Layouts {
@@ -312,7 +312,11 @@ impl Layouts {
     }
 
     /// Returns the layout of pipelines with these groups.
-    pub(crate) fn of(&self, device: &wgpu::Device, groups: Groups) -> Arc<wgpu::PipelineLayout> {
+    pub(crate) fn of(
+        &self,
+        device: &wgpu::Device,
+        groups: BindGroups,
+    ) -> Arc<wgpu::PipelineLayout> {
         let mut known = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         let made = known.entry(groups).or_insert_with(|| {
             let mut layouts = vec![

@@ -9,17 +9,17 @@ use std::sync::Arc;
 
 use moeflux::provider::ids::LayerIdx;
 
-use crate::device::pipeline::Pipeline;
+use crate::device::pipeline::KernelPipeline;
 
 /// Workgroups along one axis: `times * ceil(rows / per_rows) + more`, or `times`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct GridExtent {
     times: u32,
     per_rows: Option<u32>,
     more: u32,
 }
 
-impl Extent {
+impl GridExtent {
     /// Returns a constant extent.
     #[must_use]
     pub(crate) const fn fixed(n: u32) -> Self {
@@ -58,18 +58,18 @@ impl Extent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grid {
     /// `workgroup_id.x`.
-    pub(crate) x: Extent,
+    pub(crate) x: GridExtent,
     /// `workgroup_id.y`.
-    pub(crate) y: Extent,
+    pub(crate) y: GridExtent,
     /// `workgroup_id.z`.
-    pub(crate) z: Extent,
+    pub(crate) z: GridExtent,
 }
 
 impl Grid {
     /// Returns a grid of two axes.
     #[must_use]
-    pub(crate) const fn new(x: Extent, y: Extent) -> Self {
-        Self { x, y, z: Extent::fixed(1) }
+    pub(crate) const fn new(x: GridExtent, y: GridExtent) -> Self {
+        Self { x, y, z: GridExtent::fixed(1) }
     }
 }
 
@@ -85,7 +85,7 @@ pub(crate) enum Axis {
 pub(crate) const SPLITS_OF_SEEN: [(u32, u32); 4] = [(128, 1), (512, 16), (1024, 32), (2048, 64)];
 
 /// Division of positions among workgroups. Consecutive steps with equal splits run one after the
-/// other for a lot of parts, whose results are stored side by side.
+/// other for a chunk of parts, whose results are stored side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Splits {
     /// Upper bound on splits, for any number of positions.
@@ -144,14 +144,14 @@ impl Over {
 
 /// Number of buffers that hold the experts of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Buffers {
+pub(crate) enum BufferCount {
     /// All in one.
     One,
     /// In two or more.
     Several,
 }
 
-impl Buffers {
+impl BufferCount {
     const fn of(n_buffers: usize) -> Self {
         if n_buffers == 1 { Self::One } else { Self::Several }
     }
@@ -159,10 +159,10 @@ impl Buffers {
 
 /// One dispatch.
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
+pub(crate) struct DispatchStep {
     /// Name of the kernel.
     pub(crate) name: &'static str,
-    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) pipeline: Arc<KernelPipeline>,
     /// Parameters without the four words of the batch.
     pub(crate) params: Vec<u32>,
     pub(crate) grid: Grid,
@@ -179,10 +179,10 @@ pub(crate) struct Step {
     /// Whether the step merges splits. Otherwise it produces them, along z.
     pub(crate) merges: bool,
     /// If set, the step runs only if the layer's experts are in this many buffers.
-    pub(crate) among: Option<(LayerIdx, Buffers)>,
+    pub(crate) among: Option<(LayerIdx, BufferCount)>,
 }
 
-impl Step {
+impl DispatchStep {
     /// Binds an arena as `weights`.
     pub(crate) fn weights(&mut self, arena: usize) -> &mut Self {
         self.weights = Some(arena);
@@ -220,14 +220,14 @@ impl Step {
     }
 
     /// Runs the step only if the experts of a layer are in this many buffers.
-    pub(crate) fn among(&mut self, layer: LayerIdx, buffers: Buffers) -> &mut Self {
+    pub(crate) fn among(&mut self, layer: LayerIdx, buffers: BufferCount) -> &mut Self {
         self.among = Some((layer, buffers));
         self
     }
 
     /// Returns whether the step applies, given the number of expert buffers per layer.
-    pub(crate) fn finds(&self, n_buffers: impl Fn(LayerIdx) -> usize) -> bool {
-        self.among.is_none_or(|(layer, buffers)| Buffers::of(n_buffers(layer)) == buffers)
+    pub(crate) fn applies(&self, n_buffers: impl Fn(LayerIdx) -> usize) -> bool {
+        self.among.is_none_or(|(layer, buffers)| BufferCount::of(n_buffers(layer)) == buffers)
     }
 
     /// Returns the workgroups for `n_rows` rows.
@@ -250,7 +250,8 @@ impl Step {
         }
     }
 
-    /// Returns the number of leading steps that run for one lot of parts before the next lot.
+    /// Returns the number of leading steps that run for one chunk of parts before the next
+    /// chunk.
     pub(crate) fn n_together(&self, steps: &[Self]) -> usize {
         let is_along = |it: &&Self| it.splits == self.splits && it.n_rows == self.n_rows;
         if self.splits.is_none() { 1 } else { steps.iter().take_while(is_along).count() }
@@ -259,14 +260,14 @@ impl Step {
 
 /// Words that a batch adds to the parameters of a dispatch: see `Step` in `common.wgsl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct BatchParams {
     pub(crate) first_row: u32,
     pub(crate) n_rows: u32,
     pub(crate) batch_at: u32,
     pub(crate) place: u32,
 }
 
-impl Head {
+impl BatchParams {
     pub(crate) const fn words(self) -> [u32; 4] {
         [self.first_row, self.n_rows, self.batch_at, self.place]
     }
@@ -290,13 +291,13 @@ mod tests {
     #[test]
     fn a_grid_follows_from_the_rows() {
         for (extent, n_rows, expected) in [
-            (Extent::fixed(7), 100, 7),
-            (Extent::rows(1), 5, 5),
-            (Extent::rows(16), 16, 1),
-            (Extent::rows(16), 17, 2),
-            (Extent::rows_times(3, 4), 9, 9),
-            (Extent::rows(4), 0, 0),
-            (Extent::rows_times(3, 4).and(5), 9, 14),
+            (GridExtent::fixed(7), 100, 7),
+            (GridExtent::rows(1), 5, 5),
+            (GridExtent::rows(16), 16, 1),
+            (GridExtent::rows(16), 17, 2),
+            (GridExtent::rows_times(3, 4), 9, 9),
+            (GridExtent::rows(4), 0, 0),
+            (GridExtent::rows_times(3, 4).and(5), 9, 14),
         ] {
             assert_eq!(extent.of(n_rows), expected, "{extent:?} of {n_rows}");
         }

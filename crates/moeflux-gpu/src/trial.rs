@@ -20,7 +20,7 @@ use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 use crate::backend::GpuBackend;
 use crate::config::{GpuConfig, Matrices};
 use crate::device::Gpu;
-use crate::values::{Values, relative_error};
+use crate::values::{WeightGenerator, relative_error};
 
 /// Input tiles have 64 and 128 rows: some are whole, some partial.
 const N_ROWS: usize = 150;
@@ -37,7 +37,7 @@ const ERROR_MAX: f64 = 1e-2;
 ///
 /// [`moeflux::Error::Device`] or [`moeflux::Error::NoRoom`], as the device reports.
 pub(crate) fn matrices_agree(gpu: &Arc<Gpu>, matrices: Matrices) -> Result<bool> {
-    let layer = Layer::new()?;
+    let layer = TrialLayer::new()?;
     let plain = GpuConfig { arithmetic: Arithmetic::F32, ..GpuConfig::default() };
     let expected = layer.outputs(gpu, plain.clone())?;
     let staged = GpuConfig { arithmetic: Arithmetic::F16Staged, matrices, ..plain };
@@ -51,7 +51,7 @@ fn is_close(values: &[f32], expected: &[f32]) -> bool {
 }
 
 /// A product of many rows, and routed experts over them.
-struct Layer {
+struct TrialLayer {
     weights: Weights,
     workspace: Workspace,
     plan: Plan,
@@ -59,9 +59,9 @@ struct Layer {
     expert: [OwnedMatrix; 3],
 }
 
-impl Layer {
+impl TrialLayer {
     fn new() -> Result<Self> {
-        let mut values = Values::new(1);
+        let mut values = WeightGenerator::new(1);
         let (mut weights, mut workspace) = (Weights::default(), Workspace::default());
         let float = |n_cols| MatrixLayout {
             kind: MatrixKind::Float(FloatKind::F32),
@@ -82,7 +82,7 @@ impl Layer {
         let [product, sum, out] =
             ["product", "sum", "out"].map(|name| workspace.buffer(name, WIDTH));
         let router = RouterKind::Softmax { renormalise: true };
-        let route = Route { logits, kind: router, top_k: TOP_K, purpose: Purpose::Use };
+        let route = Route { logits, kind: router, top_k: TOP_K, purpose: Purpose::Compute };
         let (shared, shared_gate, residual) = (None, None, x);
         let plan = Plan::new(vec![
             embed,

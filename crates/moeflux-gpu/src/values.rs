@@ -28,11 +28,11 @@ pub(crate) fn relative_error(values: &[f32], expected: &[f32]) -> f64 {
     (error / size).sqrt()
 }
 
-/// A pseudorandom number generator.
+/// A pseudorandom generator of weights.
 #[derive(Debug)]
-pub(crate) struct Values(u64);
+pub(crate) struct WeightGenerator(u64);
 
-impl Values {
+impl WeightGenerator {
     pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -190,7 +190,7 @@ mod tests {
         });
         for kind in blocks.into_iter().chain(floats).chain(affine) {
             let layout = MatrixLayout { kind, n_rows: 4, n_cols: 1024 };
-            let matrix = Values::new(7).matrix(layout).unwrap();
+            let matrix = WeightGenerator::new(7).matrix(layout).unwrap();
             let mut row = vec![0.0; 1024];
             let mut squares = 0.0;
             for row_idx in 0..4 {

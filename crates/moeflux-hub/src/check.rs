@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use moeflux_io::ReadFile;
 
-use crate::cache::Folder;
+use crate::cache::ModelFolder;
 use crate::error::{Error, Result};
 use crate::file;
-use crate::hash::{BlobId, Expected};
+use crate::hash::{BlobId, ExpectedBlob};
 use crate::mark::{self, Stamp};
-use crate::stop::Stop;
+use crate::stop::StopFlag;
 
 /// The size of reads for hashing.
 const HASH_BYTES: usize = 1 << 20;
@@ -32,12 +32,12 @@ const N_THREADS_MAX: usize = 8;
 const N_CHANGES_MAX: usize = 3;
 
 /// The interval between calls of a watcher.
-const WATCH_EVERY: Duration = Duration::from_millis(100);
+const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The progress of a download or a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Progress {
+pub struct PullProgress {
     /// The number of requested bytes.
     pub total_bytes: u64,
     /// The number of those bytes that are done.
@@ -71,22 +71,22 @@ pub(crate) enum Condition {
 #[derive(Clone, Copy, Debug)]
 struct Unhashed<'a> {
     path: &'a Path,
-    expected: &'a Expected,
+    expected: &'a ExpectedBlob,
     stamp: Stamp,
     /// Whether a later change would be detected.
     can_be_marked: bool,
 }
 
-/// The known conditions of files in a cache.
+/// Verifies the files of a cache by their hashes, and remembers the results.
 #[derive(Debug, Default)]
-pub(crate) struct Checks {
+pub(crate) struct Verifier {
     trust: Trust,
     /// Whether a file with this stamp has these contents.
     known: Mutex<BTreeMap<(BlobId, Stamp), bool>>,
     hashed_bytes: AtomicU64,
 }
 
-impl Checks {
+impl Verifier {
     pub(crate) fn new(trust: Trust) -> Self {
         Self { trust, ..Self::default() }
     }
@@ -101,7 +101,12 @@ impl Checks {
     }
 
     /// Returns the known condition of the file at a path, without reading it.
-    pub(crate) fn look(&self, folder: &Folder, path: &Path, expected: &Expected) -> Condition {
+    pub(crate) fn known_condition(
+        &self,
+        folder: &ModelFolder,
+        path: &Path,
+        expected: &ExpectedBlob,
+    ) -> Condition {
         let stamp = Stamp::of(path).filter(|it| it.len_bytes == expected.n_bytes);
         let Some(stamp) = stamp else { return Condition::Absent };
         match self.known().get(&(expected.blob.clone(), stamp)) {
@@ -109,7 +114,7 @@ impl Checks {
             Some(false) => return Condition::Damaged,
             None => {}
         }
-        if self.trust == Trust::Marks && mark::vouches(folder, &expected.blob, &stamp) {
+        if self.trust == Trust::Marks && mark::is_valid(folder, &expected.blob, &stamp) {
             return Condition::Sound;
         }
         Condition::Unknown(stamp)
@@ -121,40 +126,47 @@ impl Checks {
     ///
     /// [`Error::Io`] if the file cannot be opened; [`Error::Cache`] if it is being written;
     /// [`Error::Cancelled`].
-    pub(crate) fn find_out(
+    pub(crate) fn verify(
         &self,
-        folder: &Folder,
+        folder: &ModelFolder,
         path: &Path,
-        expected: &Expected,
-        stop: &Stop,
+        expected: &ExpectedBlob,
+        stop: &StopFlag,
     ) -> Result<Condition> {
-        self.find_out_counted(folder, (path, expected), stop, &|_| ())
+        self.verify_counted(folder, (path, expected), stop, &|_| ())
     }
 
-    fn find_out_counted(
+    fn verify_counted(
         &self,
-        folder: &Folder,
-        (path, expected): (&Path, &Expected),
-        stop: &Stop,
+        folder: &ModelFolder,
+        (path, expected): (&Path, &ExpectedBlob),
+        stop: &StopFlag,
         count: &(dyn Fn(u64) + Sync),
     ) -> Result<Condition> {
         for _ in 0..N_CHANGES_MAX {
-            let Condition::Unknown(stamp) = self.look(folder, path, expected) else { break };
-            let can_be_marked = mark::settle(folder, &[stamp], stop)?;
+            let Condition::Unknown(stamp) = self.known_condition(folder, path, expected) else {
+                break;
+            };
+            let can_be_marked = mark::wait_for_clock(folder, &[stamp], stop)?;
             let unhashed = Unhashed { path, expected, stamp, can_be_marked };
             self.hash(folder, &unhashed, stop, count)?;
         }
-        match self.look(folder, path, expected) {
+        match self.known_condition(folder, path, expected) {
             Condition::Unknown(_) => Err(is_written(path)),
             condition => Ok(condition),
         }
     }
 
     /// Records that this process wrote the file at a path. Returns its stamp.
-    pub(crate) fn vouch(&self, folder: &Folder, path: &Path, expected: &Expected) -> Option<Stamp> {
+    pub(crate) fn record_written(
+        &self,
+        folder: &ModelFolder,
+        path: &Path,
+        expected: &ExpectedBlob,
+    ) -> Option<Stamp> {
         let stamp = Stamp::of(path).filter(|it| it.len_bytes == expected.n_bytes)?;
         self.known().insert((expected.blob.clone(), stamp), true);
-        if file::reach_drive(path) {
+        if file::flush_to_drive(path) {
             mark::add(folder, &expected.blob, &stamp);
         }
         Some(stamp)
@@ -164,17 +176,17 @@ impl Checks {
     ///
     /// # Errors
     ///
-    /// As [`Checks::find_out`].
-    pub(crate) fn run(
+    /// As [`Verifier::verify`].
+    pub(crate) fn verify_all(
         &self,
-        folder: &Folder,
-        files: &[(PathBuf, Expected)],
-        stop: &Stop,
-        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        folder: &ModelFolder,
+        files: &[(PathBuf, ExpectedBlob)],
+        stop: &StopFlag,
+        watch: &mut dyn FnMut(PullProgress) -> ControlFlow<()>,
     ) -> Result<()> {
         let mut unknown = BTreeMap::new();
         for (path, expected) in files {
-            if let Condition::Unknown(stamp) = self.look(folder, path, expected) {
+            if let Condition::Unknown(stamp) = self.known_condition(folder, path, expected) {
                 // A file and the links to it count once.
                 unknown.entry((expected.blob.clone(), stamp)).or_insert((path, expected));
             }
@@ -184,7 +196,7 @@ impl Checks {
         }
         let stamps: Vec<Stamp> = unknown.keys().map(|(_, stamp)| *stamp).collect();
         let total_bytes = stamps.iter().map(|it| it.len_bytes).sum();
-        let can_be_marked = mark::settle(folder, &stamps, stop)?;
+        let can_be_marked = mark::wait_for_clock(folder, &stamps, stop)?;
         let done_bytes = AtomicU64::new(0);
         let count = |n_bytes| {
             done_bytes.fetch_add(n_bytes, Ordering::Relaxed);
@@ -192,20 +204,20 @@ impl Checks {
         let jobs = unknown.into_iter().map(|((_, stamp), (path, expected))| {
             let unhashed = Unhashed { path, expected, stamp, can_be_marked };
             let count = &count;
-            move |stop: &Stop| self.hash(folder, &unhashed, stop, count)
+            move |stop: &StopFlag| self.hash(folder, &unhashed, stop, count)
         });
         run_all(jobs.collect(), stop, &mut || {
             let done_bytes = done_bytes.load(Ordering::Relaxed);
-            watch(Progress { total_bytes, done_bytes, is_waiting: false })
+            watch(PullProgress { total_bytes, done_bytes, is_waiting: false })
         })
     }
 
     /// Hashes a file and records the result, unless the file changed meanwhile.
     fn hash(
         &self,
-        folder: &Folder,
+        folder: &ModelFolder,
         file: &Unhashed<'_>,
-        stop: &Stop,
+        stop: &StopFlag,
         count: &(dyn Fn(u64) + Sync),
     ) -> Result<()> {
         let Unhashed { path, expected, stamp, can_be_marked } = *file;
@@ -218,7 +230,7 @@ impl Checks {
         }
         let is_sound = digits.as_deref() == Some(expected.blob.digits());
         self.known().insert((expected.blob.clone(), stamp), is_sound);
-        if is_sound && can_be_marked && file::reach_drive(path) {
+        if is_sound && can_be_marked && file::flush_to_drive(path) {
             mark::add(folder, &expected.blob, &stamp);
         }
         Ok(())
@@ -226,16 +238,16 @@ impl Checks {
 }
 
 /// Runs jobs on several threads, and periodically asks `watch` whether to continue.
-fn run_all<J: FnOnce(&Stop) -> Result<()> + Send>(
+fn run_all<J: FnOnce(&StopFlag) -> Result<()> + Send>(
     jobs: Vec<J>,
-    stop: &Stop,
+    stop: &StopFlag,
     watch: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<()> {
     let n_cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let n_threads = jobs.len().min(n_cores).min(N_THREADS_MAX);
     let jobs = Mutex::new(jobs.into_iter());
     // The failure of one job stops the others.
-    let ours = stop.narrower();
+    let ours = stop.child();
     let (sender, receiver) = mpsc::channel();
     std::thread::scope(|scope| {
         for idx in 0..n_threads {
@@ -258,7 +270,7 @@ fn run_all<J: FnOnce(&Stop) -> Result<()> + Send>(
         drop(sender);
         let mut failure = None;
         loop {
-            match receiver.recv_timeout(WATCH_EVERY) {
+            match receiver.recv_timeout(WATCH_INTERVAL) {
                 Ok(error) => drop(failure.get_or_insert(error)),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -275,8 +287,8 @@ fn run_all<J: FnOnce(&Stop) -> Result<()> + Send>(
 /// Returns the hash of a file; `None` if the drive does not return its bytes.
 fn digits(
     path: &Path,
-    expected: &Expected,
-    stop: &Stop,
+    expected: &ExpectedBlob,
+    stop: &StopFlag,
     count: &dyn Fn(u64),
 ) -> Result<Option<String>> {
     let file = ReadFile::open(path).map_err(Error::io("read", path))?;
@@ -314,10 +326,10 @@ mod tests {
     use super::*;
 
     /// Returns a model's folder with one file, its path, and its expected contents.
-    fn with_file(temp: &TempDir) -> (Folder, PathBuf, Expected) {
-        let folder = Folder::new(temp.path(), &"a/b".parse().unwrap());
+    fn with_file(temp: &TempDir) -> (ModelFolder, PathBuf, ExpectedBlob) {
+        let folder = ModelFolder::new(temp.path(), &"a/b".parse().unwrap());
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        let expected = Expected { blob: BlobId::sha256(abc).unwrap(), n_bytes: 3 };
+        let expected = ExpectedBlob { blob: BlobId::sha256(abc).unwrap(), n_bytes: 3 };
         fs::create_dir_all(folder.blobs()).unwrap();
         let path = folder.blob(&expected.blob);
         fs::write(&path, "abc").unwrap();
@@ -328,7 +340,8 @@ mod tests {
     fn a_file_that_changes_while_it_is_read_is_not_judged() {
         let temp = TempDir::new();
         let (folder, path, expected) = with_file(&temp);
-        let (checks, stop, n_reads) = (Checks::default(), Stop::default(), AtomicUsize::new(0));
+        let (verifier, stop, n_reads) =
+            (Verifier::default(), StopFlag::default(), AtomicUsize::new(0));
         let change = |n_changes: usize| {
             let (n_reads, path) = (&n_reads, &path);
             move |_| {
@@ -339,37 +352,39 @@ mod tests {
                 }
             }
         };
-        let find_out = |n_changes| {
-            checks.find_out_counted(&folder, (&path, &expected), &stop, &change(n_changes))
+        let verify = |n_changes| {
+            verifier.verify_counted(&folder, (&path, &expected), &stop, &change(n_changes))
         };
-        let error = find_out(N_CHANGES_MAX).unwrap_err().to_string();
+        let error = verify(N_CHANGES_MAX).unwrap_err().to_string();
         assert!(error.contains("changed while being read"), "{error}");
         assert_eq!(n_reads.swap(0, Ordering::Relaxed), N_CHANGES_MAX);
-        assert_eq!(find_out(N_CHANGES_MAX - 1).unwrap(), Condition::Sound);
+        assert_eq!(verify(N_CHANGES_MAX - 1).unwrap(), Condition::Sound);
     }
 
     #[test]
     fn the_end_is_obeyed_and_a_failure_ends_all() {
         let temp = TempDir::new();
         let (folder, path, expected) = with_file(&temp);
-        let stop = Stop::default();
+        let stop = StopFlag::default();
         stop.set();
         let files = [(path, expected)];
-        let run = |stop: &Stop| {
-            Checks::default().run(&folder, &files, stop, &mut |_| ControlFlow::Continue(()))
-        };
+        let run =
+            |stop: &StopFlag| {
+                Verifier::default()
+                    .verify_all(&folder, &files, stop, &mut |_| ControlFlow::Continue(()))
+            };
         assert!(matches!(run(&stop), Err(Error::Cancelled)));
-        assert!(run(&Stop::default()).is_ok());
+        assert!(run(&StopFlag::default()).is_ok());
 
         let n_run = AtomicUsize::new(0);
         let jobs = (0..100).map(|idx| {
             let n_run = &n_run;
-            move |stop: &Stop| {
+            move |stop: &StopFlag| {
                 n_run.fetch_add(1, Ordering::Relaxed);
                 if idx == 0 { Err(Error::Cache("first".to_owned())) } else { stop.check() }
             }
         });
-        let ran = run_all(jobs.collect(), &Stop::default(), &mut || ControlFlow::Continue(()));
+        let ran = run_all(jobs.collect(), &StopFlag::default(), &mut || ControlFlow::Continue(()));
         let said = ran.unwrap_err().to_string();
         assert!(said == "first" || said == "cancelled", "{said}");
     }

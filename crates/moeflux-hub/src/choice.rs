@@ -2,7 +2,7 @@
 
 use crate::glob::Glob;
 use crate::listing::Listing;
-use crate::name::Wanted;
+use crate::name::ModelRef;
 use crate::quant::Quant;
 
 /// Files besides weights: the configuration of the model and its tokenizer.
@@ -31,9 +31,9 @@ const TEMPLATES: &str = "additional_chat_templates/";
 /// The prefix of a second copy of the weights, under the names of their original publisher.
 const DUPLICATES: &str = "consolidated";
 
-/// A choice of files.
+/// The files of a repository that are to be downloaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum FileSelection {
     /// The files for running a model in safetensors.
     Usual,
     /// GGUF files of this kind.
@@ -42,13 +42,13 @@ pub enum Choice {
     Matching(Vec<Glob>),
 }
 
-impl From<&Wanted> for Choice {
-    fn from(wanted: &Wanted) -> Self {
-        wanted.quant().map_or(Self::Usual, |quant| Self::Quant(quant.clone()))
+impl From<&ModelRef> for FileSelection {
+    fn from(model: &ModelRef) -> Self {
+        model.quant().map_or(Self::Usual, |quant| Self::Quant(quant.clone()))
     }
 }
 
-impl Choice {
+impl FileSelection {
     /// Returns the paths of the chosen files, sorted.
     #[must_use]
     pub fn of<'a>(&self, listing: &'a Listing) -> Vec<&'a str> {
@@ -110,7 +110,7 @@ mod tests {
             ("x-Q4_K_M.gguf", 1),
         ]);
         assert_eq!(
-            Choice::Usual.of(&listing),
+            FileSelection::Usual.of(&listing),
             [
                 "additional_chat_templates/tool.jinja",
                 "chat_template.jinja",
@@ -124,12 +124,12 @@ mod tests {
             ]
         );
         let globs = ["*Q4*", "README.md"].map(|it| Glob::new(it).unwrap()).to_vec();
-        assert_eq!(Choice::Matching(globs).of(&listing), ["README.md", "x-Q4_K_M.gguf"]);
+        assert_eq!(FileSelection::Matching(globs).of(&listing), ["README.md", "x-Q4_K_M.gguf"]);
     }
 
     #[test]
     fn weights_under_their_first_name_are_taken_where_there_are_no_others() {
         let listing = Listing::of(&[("config.json", 1), ("consolidated.safetensors", 1)]);
-        assert_eq!(Choice::Usual.of(&listing).len(), 2);
+        assert_eq!(FileSelection::Usual.of(&listing).len(), 2);
     }
 }

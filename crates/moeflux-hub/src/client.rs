@@ -10,41 +10,41 @@ use ureq::http::{HeaderMap, Uri};
 use ureq::{Agent, Body};
 
 use crate::error::{Error, Result};
-use crate::name::Wanted;
-use crate::settings::{Pace, Settings, Token};
-use crate::stop::Stop;
+use crate::name::ModelRef;
+use crate::settings::{HubTimeouts, Settings, Token};
+use crate::stop::StopFlag;
 
 /// Maximum number of redirects; longer chains are treated as a loop.
 const N_REDIRECTS_MAX: usize = 10;
 
 /// Maximum number of attempts at a metadata request without receiving a byte.
-pub(crate) const N_TRIES_ASKING: u32 = 4;
+pub(crate) const N_TRIES_METADATA: u32 = 4;
 
 /// Maximum number of attempts at a transfer without receiving a byte. Since a transfer may have
 /// lasted for hours, the waits take four minutes in all.
-pub(crate) const N_TRIES_FETCHING: u32 = 12;
+pub(crate) const N_TRIES_TRANSFER: u32 = 12;
 
 /// Maximum number of bytes that are read from an unneeded body, because a connection can be reused
 /// only after the body's end.
 const DRAINED_BYTES_MAX: u64 = 64 << 10;
 
 /// Maximum length in characters of a quoted message of the hub.
-const SAID_CHARS_MAX: usize = 200;
+const MESSAGE_CHARS_MAX: usize = 200;
 
 /// The client of a hub.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     agent: Agent,
     endpoint: String,
-    home: Option<Origin>,
+    endpoint_origin: Option<UrlOrigin>,
     token: Option<Token>,
-    pace: Pace,
-    stop: Stop,
+    timeouts: HubTimeouts,
+    stop: StopFlag,
 }
 
-/// Scheme, host and port.
+/// The origin of an address: scheme, host and port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Origin {
+struct UrlOrigin {
     is_tls: bool,
     host: String,
     port: u16,
@@ -52,7 +52,7 @@ struct Origin {
 
 /// The successful result of a request.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HubResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Body,
@@ -62,22 +62,22 @@ pub(crate) struct Answer {
 
 /// The unsuccessful result of a request.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum RequestError {
     /// A retry may succeed.
-    Passing {
+    Transient {
         problem: String,
         /// The time to wait that the server asks for.
-        asked: Option<Duration>,
+        retry_after: Option<Duration>,
     },
     /// The server refuses.
-    Refused(Refusal),
+    Refused(ErrorResponse),
     /// A retry is pointless.
-    Final(Error),
+    Fatal(Error),
 }
 
 /// A status other than success or redirect.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct ErrorResponse {
     pub(crate) status: u16,
     /// The hub's code for the problem.
     code: String,
@@ -88,8 +88,8 @@ pub(crate) struct Refusal {
 
 impl Client {
     /// Creates a client for `n_connections` concurrent requests.
-    pub(crate) fn new(settings: &Settings, n_connections: usize, stop: &Stop) -> Self {
-        let silence = Some(settings.pace.silence);
+    pub(crate) fn new(settings: &Settings, n_connections: usize, stop: &StopFlag) -> Self {
+        let idle = Some(settings.timeouts.idle);
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -98,21 +98,21 @@ impl Client {
             .accept_encoding("identity")
             .max_idle_connections(2 * n_connections)
             .max_idle_connections_per_host(n_connections)
-            .timeout_resolve(silence)
-            .timeout_connect(silence)
-            .timeout_recv_response(silence)
-            .timeout_per_read(silence)
-            .timeout_per_write(silence)
+            .timeout_resolve(idle)
+            .timeout_connect(idle)
+            .timeout_recv_response(idle)
+            .timeout_per_read(idle)
+            .timeout_per_write(idle)
             .build();
         let agent = Agent::new_with_config(config);
         let hook = agent.clone();
         stop.on_set(move || hook.clone().shutdown());
         Self {
             agent,
-            home: settings.endpoint.parse().ok().as_ref().and_then(Origin::of),
+            endpoint_origin: settings.endpoint.parse().ok().as_ref().and_then(UrlOrigin::of),
             endpoint: settings.endpoint.clone(),
             token: settings.token.clone(),
-            pace: settings.pace,
+            timeouts: settings.timeouts,
             stop: stop.clone(),
         }
     }
@@ -128,7 +128,7 @@ impl Client {
     }
 
     /// Returns the stop flag of this client.
-    pub(crate) fn stop(&self) -> &Stop {
+    pub(crate) fn stop(&self) -> &StopFlag {
         &self.stop
     }
 
@@ -137,50 +137,50 @@ impl Client {
         &self,
         url: &str,
         range: Option<(u64, u64)>,
-    ) -> std::result::Result<Answer, Trouble> {
+    ) -> std::result::Result<HubResponse, RequestError> {
         let mut url = url.to_owned();
         for _ in 0..N_REDIRECTS_MAX {
-            self.stop.check().map_err(Trouble::Final)?;
-            let mut answer = self.get_here(&url, range)?;
-            if !matches!(answer.status, 200..=299) {
-                drain(&mut answer.body.as_reader());
+            self.stop.check().map_err(RequestError::Fatal)?;
+            let mut response = self.get_here(&url, range)?;
+            if !matches!(response.status, 200..=299) {
+                drain(&mut response.body.as_reader());
             }
-            match answer.status {
-                200..=299 => return Ok(answer),
-                301 | 302 | 303 | 307 | 308 => url = self.redirected(&answer)?,
-                _ => return Err(self.trouble(&answer)),
+            match response.status {
+                200..=299 => return Ok(response),
+                301 | 302 | 303 | 307 | 308 => url = self.redirected(&response)?,
+                _ => return Err(self.request_error(&response)),
             }
         }
         let at = host(&url);
         let problem = format!("{at}: more than {N_REDIRECTS_MAX} redirects (redirect loop)");
-        Err(Trouble::Final(Error::Answer(problem)))
+        Err(RequestError::Fatal(Error::Answer(problem)))
     }
 
     fn get_here(
         &self,
         url: &str,
         range: Option<(u64, u64)>,
-    ) -> std::result::Result<Answer, Trouble> {
+    ) -> std::result::Result<HubResponse, RequestError> {
         let mut request = self.agent.get(url);
         if let Some((first, last)) = range {
             request = request.header("Range", format!("bytes={first}-{last}"));
         }
-        if let Some(token) = self.token.as_ref().filter(|_| self.is_home(url)) {
+        if let Some(token) = self.token.as_ref().filter(|_| self.is_endpoint(url)) {
             request = request.header("Authorization", format!("Bearer {}", token.secret()));
         }
-        let response = request.call().map_err(|error| self.failed(url, &error))?;
+        let response = request.call().map_err(|error| self.transport_error(url, &error))?;
         let (parts, body) = response.into_parts();
         let (status, headers) = (parts.status.as_u16(), parts.headers);
-        Ok(Answer { status, headers, body, url: url.to_owned() })
+        Ok(HubResponse { status, headers, body, url: url.to_owned() })
     }
 
-    fn failed(&self, url: &str, error: &ureq::Error) -> Trouble {
+    fn transport_error(&self, url: &str, error: &ureq::Error) -> RequestError {
         if self.stop.is_set() {
-            return Trouble::Final(Error::Cancelled);
+            return RequestError::Fatal(Error::Cancelled);
         }
         let problem = match error {
             ureq::Error::Timeout(_) => {
-                format!("{}: no response for {} s", host(url), self.pace.silence.as_secs_f32())
+                format!("{}: no response for {} s", host(url), self.timeouts.idle.as_secs_f32())
             }
             _ => format!("{}: {error}", host(url)),
         };
@@ -193,83 +193,86 @@ impl Client {
                 | ureq::Error::Tls(_)
         );
         if is_final {
-            return Trouble::Final(Error::Network(problem));
+            return RequestError::Fatal(Error::Network(problem));
         }
-        Trouble::Passing { problem, asked: None }
+        RequestError::Transient { problem, retry_after: None }
     }
 
-    fn is_home(&self, url: &str) -> bool {
-        let origin = url.parse().ok().as_ref().and_then(Origin::of);
-        origin.is_some() && origin == self.home
+    fn is_endpoint(&self, url: &str) -> bool {
+        let origin = url.parse().ok().as_ref().and_then(UrlOrigin::of);
+        origin.is_some() && origin == self.endpoint_origin
     }
 
-    fn redirected(&self, answer: &Answer) -> std::result::Result<String, Trouble> {
-        let from = &answer.url;
-        let to = answer.headers.get("location").and_then(|it| it.to_str().ok());
+    fn redirected(&self, response: &HubResponse) -> std::result::Result<String, RequestError> {
+        let from = &response.url;
+        let to = response.headers.get("location").and_then(|it| it.to_str().ok());
         let to = to.and_then(|it| joined(from, it));
         let Some(to) = to else {
             let problem = format!("{}: redirects to nowhere", host(from));
-            return Err(Trouble::Final(Error::Answer(problem)));
+            return Err(RequestError::Fatal(Error::Answer(problem)));
         };
         if from.starts_with("https:") && !to.starts_with("https:") {
             let problem = format!("{}: redirects to {} without TLS", host(from), host(&to));
-            return Err(Trouble::Final(Error::Answer(problem)));
+            return Err(RequestError::Fatal(Error::Answer(problem)));
         }
         Ok(to)
     }
 
-    fn trouble(&self, answer: &Answer) -> Trouble {
+    fn request_error(&self, response: &HubResponse) -> RequestError {
         let header = |name: &str| {
-            let text = answer.headers.get(name).and_then(|it| it.to_str().ok());
-            let said = text.unwrap_or_default().chars().filter(|it| !it.is_control());
-            said.take(SAID_CHARS_MAX).collect::<String>()
+            let text = response.headers.get(name).and_then(|it| it.to_str().ok());
+            let printable = text.unwrap_or_default().chars().filter(|it| !it.is_control());
+            printable.take(MESSAGE_CHARS_MAX).collect::<String>()
         };
-        let status = answer.status;
+        let status = response.status;
         if matches!(status, 408 | 425 | 429 | 500..) {
-            let problem = format!("{} returned status {status}", host(&answer.url));
-            let asked = seconds_asked(&header("retry-after"), &header("ratelimit"));
-            return Trouble::Passing { problem, asked: asked.map(Duration::from_secs) };
+            let problem = format!("{} returned status {status}", host(&response.url));
+            let retry_after = retry_after_seconds(&header("retry-after"), &header("ratelimit"));
+            return RequestError::Transient {
+                problem,
+                retry_after: retry_after.map(Duration::from_secs),
+            };
         }
-        Trouble::Refused(Refusal {
+        RequestError::Refused(ErrorResponse {
             status,
             code: header("x-error-code"),
             message: header("x-error-message"),
-            is_of_hub: self.is_home(&answer.url),
+            is_of_hub: self.is_endpoint(&response.url),
         })
     }
 
-    /// Returns the error for a refusal.
-    pub(crate) fn refused(&self, wanted: &Wanted, path: &str, refusal: &Refusal) -> Error {
-        let Refusal { status, code, message, .. } = refusal;
-        let (id, endpoint) = (&wanted.id, &self.endpoint);
-        let said = if message.is_empty() { String::new() } else { format!(" ({message})") };
+    /// Returns the error for an error response.
+    pub(crate) fn refused(&self, model: &ModelRef, path: &str, response: &ErrorResponse) -> Error {
+        let ErrorResponse { status, code, message, .. } = response;
+        let (id, endpoint) = (&model.id, &self.endpoint);
+        let suffix = if message.is_empty() { String::new() } else { format!(" ({message})") };
         let has_token = self.has_token();
         Error::Refused(match (code.as_str(), status) {
             ("GatedRepo", _) | (_, 403) => {
                 let token = if has_token { "a token that may read it" } else { "your token" };
                 format!(
                     "{id} is gated: accept its terms at {endpoint}/{id} and set HF_TOKEN to \
-                     {token}{said}"
+                     {token}{suffix}"
                 )
             }
             ("RevisionNotFound", _) => {
-                format!("{id} has no revision {}: {endpoint}/{id} lists them", wanted.revision())
+                format!("{id} has no revision {}: {endpoint}/{id} lists them", model.revision())
             }
-            ("EntryNotFound", _) => format!("{id} has no file {path} at {}", wanted.revision()),
+            ("EntryNotFound", _) => format!("{id} has no file {path} at {}", model.revision()),
             (_, 401) if has_token => format!(
                 "{endpoint} does not know {id}, or does not accept the token for it: check the \
-                 name, and HF_TOKEN{said}"
+                 name, and HF_TOKEN{suffix}"
             ),
             (_, 401) => format!(
                 "{endpoint} does not know {id}, or it is private: check the name, or set \
-                 HF_TOKEN{said}"
+                 HF_TOKEN{suffix}"
             ),
             (_, 404) => format!(
-                "{endpoint} does not know {id} at the revision {}: check the name{said}",
-                wanted.revision()
+                "{endpoint} does not know {id} at the revision {}: check the name{suffix}",
+                model.revision()
             ),
             (_, status) => {
-                format!("{endpoint} returned status {status} to a request for {wanted}{said}")
+                format!("{endpoint} returned status {status} to a request for {model}{suffix}")
             }
         })
     }
@@ -283,33 +286,35 @@ impl Client {
     /// [`Error::Answer`] if the answer is too large or a redirect is invalid; [`Error::Cancelled`].
     pub(crate) fn read(
         &self,
-        wanted: &Wanted,
+        model: &ModelRef,
         url: &str,
         n_bytes_max: u64,
     ) -> Result<(Vec<u8>, Option<String>)> {
-        let mut tries = Tries::new(self, N_TRIES_ASKING);
+        let mut tries = Retries::new(self, N_TRIES_METADATA);
         loop {
-            let got = self.get(url, None).and_then(|answer| {
-                let next = next_page(&answer);
-                let mut body = answer.body;
+            let got = self.get(url, None).and_then(|response| {
+                let next = next_page(&response);
+                let mut body = response.body;
                 let bytes = body.with_config().limit(n_bytes_max).read_to_vec();
                 match bytes {
                     Err(ureq::Error::BodyExceedsLimit(_)) => {
                         let at = host(url);
                         let problem = format!("{at}: an answer of more than {n_bytes_max} bytes");
-                        Err(Trouble::Final(Error::Answer(problem)))
+                        Err(RequestError::Fatal(Error::Answer(problem)))
                     }
-                    Err(error) => Err(self.failed(url, &error)),
+                    Err(error) => Err(self.transport_error(url, &error)),
                     Ok(bytes) => Ok((bytes, next)),
                 }
             });
             match got {
                 Ok(found) => return Ok(found),
-                Err(Trouble::Refused(refusal)) => {
-                    return Err(self.refused(wanted, "", &refusal));
+                Err(RequestError::Refused(response)) => {
+                    return Err(self.refused(model, "", &response));
                 }
-                Err(Trouble::Final(error)) => return Err(error),
-                Err(Trouble::Passing { problem, asked }) => tries.wait(&problem, asked)?,
+                Err(RequestError::Fatal(error)) => return Err(error),
+                Err(RequestError::Transient { problem, retry_after }) => {
+                    tries.wait(&problem, retry_after)?;
+                }
             }
         }
     }
@@ -317,20 +322,20 @@ impl Client {
 
 /// Retries with exponential backoff.
 #[derive(Debug)]
-pub(crate) struct Tries {
+pub(crate) struct Retries {
     n_made: u32,
     n_max: u32,
-    pace: Pace,
-    stop: Stop,
+    timeouts: HubTimeouts,
+    stop: StopFlag,
 }
 
-impl Tries {
+impl Retries {
     pub(crate) fn new(client: &Client, n_max: u32) -> Self {
-        Self { n_made: 0, n_max, pace: client.pace, stop: client.stop.clone() }
+        Self { n_made: 0, n_max, timeouts: client.timeouts, stop: client.stop.clone() }
     }
 
     /// Resets the number of attempts, because data arrived.
-    pub(crate) fn progressed(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.n_made = 0;
     }
 
@@ -340,21 +345,21 @@ impl Tries {
     ///
     /// [`Error::Network`] after too many attempts, or if the server asks for too long a wait;
     /// [`Error::Cancelled`].
-    pub(crate) fn wait(&mut self, problem: &str, asked: Option<Duration>) -> Result<()> {
-        let Pace { first_wait, longest_wait, longest_asked, .. } = self.pace;
+    pub(crate) fn wait(&mut self, problem: &str, retry_after: Option<Duration>) -> Result<()> {
+        let HubTimeouts { first_wait, longest_wait, longest_retry_after, .. } = self.timeouts;
         self.n_made += 1;
         if self.n_made >= self.n_max {
             let n_made = self.n_made;
             let problem = format!("{problem}; given up after {n_made} attempts: try again later");
             return Err(Error::Network(problem));
         }
-        if let Some(asked) = asked.filter(|it| *it > longest_asked) {
-            let seconds = asked.as_secs();
+        if let Some(retry_after) = retry_after.filter(|it| *it > longest_retry_after) {
+            let seconds = retry_after.as_secs();
             let problem = format!("{problem}, and asks to wait for {seconds} s: try again then");
             return Err(Error::Network(problem));
         }
         let doubled = first_wait.saturating_mul(1 << (self.n_made - 1).min(20));
-        self.stop.wait(asked.unwrap_or_else(|| doubled.min(longest_wait)))
+        self.stop.wait(retry_after.unwrap_or_else(|| doubled.min(longest_wait)))
     }
 }
 
@@ -364,7 +369,7 @@ pub(crate) fn drain(body: &mut dyn Read) {
     drop(std::io::copy(&mut body.take(DRAINED_BYTES_MAX), &mut std::io::sink()));
 }
 
-impl Origin {
+impl UrlOrigin {
     fn of(uri: &Uri) -> Option<Self> {
         let is_tls = uri.scheme_str()? == "https";
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
@@ -399,20 +404,20 @@ fn joined(from: &str, to: &str) -> Option<String> {
         let (folder, _) = path.rsplit_once('/').unwrap_or((path, ""));
         format!("{scheme}://{folder}/{to}")
     };
-    joined.parse::<Uri>().ok().as_ref().and_then(Origin::of)?;
+    joined.parse::<Uri>().ok().as_ref().and_then(UrlOrigin::of)?;
     Some(joined)
 }
 
 /// Returns the address in `<https://..>; rel="next"`.
-fn next_page(answer: &Answer) -> Option<String> {
-    let links = answer.headers.get("link")?.to_str().ok()?;
+fn next_page(response: &HubResponse) -> Option<String> {
+    let links = response.headers.get("link")?.to_str().ok()?;
     let next = links.split(',').find(|it| it.contains("rel=\"next\""))?;
     let target = next.split_once('<')?.1.split_once('>')?.0;
-    joined(&answer.url, target)
+    joined(&response.url, target)
 }
 
 /// Returns the seconds from `Retry-After`, or until the rate limit resets: `"api";r=0;t=55`.
-fn seconds_asked(retry_after: &str, rate_limit: &str) -> Option<u64> {
+fn retry_after_seconds(retry_after: &str, rate_limit: &str) -> Option<u64> {
     let field = |name: &str| {
         let fields = rate_limit.split(';').map(str::trim);
         fields.filter_map(|it| it.strip_prefix(name)).find_map(|it| it.parse::<u64>().ok())
@@ -455,7 +460,7 @@ mod tests {
 
     #[test]
     fn an_origin_is_scheme_host_and_port() {
-        let of = |url: &str| Origin::of(&url.parse().unwrap()).unwrap();
+        let of = |url: &str| UrlOrigin::of(&url.parse().unwrap()).unwrap();
         assert_eq!(of("https://Hub.co/a"), of("https://hub.co:443/b"));
         assert_eq!(of("https://hub.co@evil.co/").host, "evil.co");
         for other in ["http://hub.co", "https://hub.co:444", "https://hub.co.evil.co"] {
@@ -473,7 +478,7 @@ mod tests {
             ("-1", "", None),
             ("", "", None),
         ] {
-            assert_eq!(seconds_asked(retry_after, rate_limit), expected);
+            assert_eq!(retry_after_seconds(retry_after, rate_limit), expected);
         }
     }
 

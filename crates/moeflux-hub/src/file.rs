@@ -1,6 +1,6 @@
 //! Reads and writes small files, and bytes at offsets.
 //!
-//! **Invariant:** a file that [`put`] writes is complete, even for concurrent readers.
+//! **Invariant:** a file that [`write_atomic`] writes is complete, even for concurrent readers.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -33,10 +33,10 @@ pub(crate) fn read_if_there(path: &Path, n_bytes_max: u64) -> Result<Option<Vec<
 }
 
 /// Writes a small file, replacing any old one.
-pub(crate) fn put(path: &Path, bytes: &[u8]) -> Result<()> {
-    static N_PUT: AtomicU64 = AtomicU64::new(0);
+pub(crate) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+    static N_WRITTEN: AtomicU64 = AtomicU64::new(0);
     make_parent(path)?;
-    let serial = N_PUT.fetch_add(1, Ordering::Relaxed);
+    let serial = N_WRITTEN.fetch_add(1, Ordering::Relaxed);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!("{name}.{}-{serial}.tmp", std::process::id()));
     let mut file = File::create(&temporary).map_err(Error::io("create", &temporary))?;
@@ -50,7 +50,7 @@ pub(crate) fn put(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Waits until the drive has stored a file, because after a power failure a mark must not be valid
 /// for a file that never reached the drive. Returns whether it has; on Windows a file that is open
 /// for reading cannot be flushed.
-pub(crate) fn reach_drive(path: &Path) -> bool {
+pub(crate) fn flush_to_drive(path: &Path) -> bool {
     cfg!(windows) || ReadFile::open(path).and_then(|it| it.sync_data()).is_ok()
 }
 

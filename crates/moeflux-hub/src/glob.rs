@@ -13,11 +13,12 @@ const N_CHARS_MAX: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob {
     text: String,
-    parts: Vec<Part>,
+    tokens: Vec<GlobToken>,
 }
 
+/// An element of a pattern, which matches one character or any text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum GlobToken {
     Any,
     One,
     Char(char),
@@ -37,21 +38,21 @@ impl Glob {
             return Err(Error::Asked(problem));
         }
         let chars: Vec<char> = text.chars().collect();
-        let mut parts = Vec::with_capacity(n_chars);
+        let mut tokens = Vec::with_capacity(n_chars);
         let mut at = 0;
         while at < chars.len() {
-            let (part, n_taken) = part(&chars[at..]);
+            let (token, n_taken) = token(&chars[at..]);
             // Consecutive stars are equivalent to one.
-            if part != Part::Any || parts.last() != Some(&Part::Any) {
-                parts.push(part);
+            if token != GlobToken::Any || tokens.last() != Some(&GlobToken::Any) {
+                tokens.push(token);
             }
             at += n_taken;
         }
         // `folder/` matches everything below it.
         if text.ends_with('/') {
-            parts.push(Part::Any);
+            tokens.push(GlobToken::Any);
         }
-        Ok(Self { text: text.to_owned(), parts })
+        Ok(Self { text: text.to_owned(), tokens })
     }
 
     /// Returns the pattern as it was written.
@@ -67,14 +68,14 @@ impl Glob {
         // The positions in the path that the parts so far can reach.
         let mut reached = vec![false; chars.len() + 1];
         reached[0] = true;
-        for part in &self.parts {
-            if *part == Part::Any {
+        for token in &self.tokens {
+            if *token == GlobToken::Any {
                 let first = reached.iter().position(|it| *it).unwrap_or(reached.len());
                 reached[first..].fill(true);
                 continue;
             }
             for at in (0..chars.len()).rev() {
-                reached[at + 1] = reached[at] && part.takes(chars[at]);
+                reached[at + 1] = reached[at] && token.takes(chars[at]);
             }
             reached[0] = false;
         }
@@ -82,7 +83,7 @@ impl Glob {
     }
 }
 
-impl Part {
+impl GlobToken {
     fn takes(&self, it: char) -> bool {
         match self {
             Self::Any | Self::One => true,
@@ -95,17 +96,17 @@ impl Part {
 }
 
 /// Parses the first part of a non-empty pattern. Returns it with the number of its characters.
-fn part(chars: &[char]) -> (Part, usize) {
+fn token(chars: &[char]) -> (GlobToken, usize) {
     match chars[0] {
-        '*' => (Part::Any, 1),
-        '?' => (Part::One, 1),
-        '[' => class(chars).unwrap_or((Part::Char('['), 1)),
-        it => (Part::Char(it), 1),
+        '*' => (GlobToken::Any, 1),
+        '?' => (GlobToken::One, 1),
+        '[' => class(chars).unwrap_or((GlobToken::Char('['), 1)),
+        it => (GlobToken::Char(it), 1),
     }
 }
 
 /// Parses `[a-c]`; `None` if it is not closed, in which case `[` is a literal.
-fn class(chars: &[char]) -> Option<(Part, usize)> {
+fn class(chars: &[char]) -> Option<(GlobToken, usize)> {
     let is_negated = chars.get(1) == Some(&'!');
     let begin = if is_negated { 2 } else { 1 };
     // A `]` right at the beginning is a member of the set.
@@ -124,7 +125,7 @@ fn class(chars: &[char]) -> Option<(Part, usize)> {
             }
         }
     }
-    Some((Part::Class { is_negated, ranges }, begin + len + 1))
+    Some((GlobToken::Class { is_negated, ranges }, begin + len + 1))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(crate) enum BlobId {
 
 /// The expected contents: their hash and length.
 #[derive(Clone, Debug)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedBlob {
     pub(crate) blob: BlobId,
     pub(crate) n_bytes: u64,
 }

@@ -24,12 +24,12 @@ const N_PIECES_MAX: u64 = 1 << 18;
 
 /// The division of a file into pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct PieceLayout {
     n_bytes: u64,
     piece_bytes: u64,
 }
 
-impl Cut {
+impl PieceLayout {
     /// Divides a file of `n_bytes` into pieces of `piece_bytes`, or longer ones if there would be
     /// too many.
     pub(crate) fn new(n_bytes: u64, piece_bytes: u64) -> Self {
@@ -76,12 +76,12 @@ impl Journal {
     /// # Errors
     ///
     /// [`Error::Io`].
-    pub(crate) fn begin(path: &Path, cut: Cut, pieces: &[(usize, u64)]) -> Result<Self> {
-        let mut text = cut.head() + "\n";
+    pub(crate) fn begin(path: &Path, layout: PieceLayout, pieces: &[(usize, u64)]) -> Result<Self> {
+        let mut text = layout.head() + "\n";
         for (idx, sum) in pieces {
             text.push_str(&line(*idx, *sum));
         }
-        file::put(path, text.as_bytes())?;
+        file::write_atomic(path, text.as_bytes())?;
         let file = File::options().append(true).open(path).map_err(Error::io("open", path))?;
         Ok(Self { file })
     }
@@ -101,11 +101,11 @@ fn line(idx: usize, sum: u64) -> String {
 }
 
 /// Reads the pieces in a list, with their checksums; empty if the list is for another division.
-pub(crate) fn pieces(path: &Path, cut: Cut) -> Result<Vec<(usize, u64)>> {
+pub(crate) fn pieces(path: &Path, layout: PieceLayout) -> Result<Vec<(usize, u64)>> {
     let bytes = file::read_if_there(path, LIST_BYTES_MAX)?.unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     let mut lines = text.split_inclusive('\n');
-    if lines.next().is_none_or(|head| head.trim_end() != cut.head()) {
+    if lines.next().is_none_or(|head| head.trim_end() != layout.head()) {
         return Ok(Vec::new());
     }
     let piece = |line: &str| {
@@ -115,7 +115,7 @@ pub(crate) fn pieces(path: &Path, cut: Cut) -> Result<Vec<(usize, u64)>> {
         Some((idx.parse().ok()?, sum))
     };
     let mut pieces: Vec<(usize, u64)> = lines.filter_map(piece).collect();
-    pieces.retain(|(idx, _)| *idx < cut.n_pieces());
+    pieces.retain(|(idx, _)| *idx < layout.n_pieces());
     // The last line for a piece counts, because it was fetched again.
     pieces.reverse();
     pieces.sort_by_key(|(idx, _)| *idx);
@@ -130,15 +130,15 @@ mod tests {
 
     use super::*;
 
-    const CUT: Cut = Cut { n_bytes: 25, piece_bytes: 10 };
+    const LAYOUT: PieceLayout = PieceLayout { n_bytes: 25, piece_bytes: 10 };
 
     #[test]
     fn a_file_is_cut_without_gaps() {
-        assert_eq!(CUT.n_pieces(), 3);
-        assert_eq!([0, 1, 2].map(|idx| CUT.range(idx)), [(0, 10), (10, 20), (20, 25)]);
-        assert_eq!(Cut::new(0, 10).n_pieces(), 0);
-        assert_eq!(Cut::new(10, 10).n_pieces(), 1);
-        assert_eq!(Cut::new(u64::MAX, 0).n_pieces(), 1 << 18);
+        assert_eq!(LAYOUT.n_pieces(), 3);
+        assert_eq!([0, 1, 2].map(|idx| LAYOUT.range(idx)), [(0, 10), (10, 20), (20, 25)]);
+        assert_eq!(PieceLayout::new(0, 10).n_pieces(), 0);
+        assert_eq!(PieceLayout::new(10, 10).n_pieces(), 1);
+        assert_eq!(PieceLayout::new(u64::MAX, 0).n_pieces(), 1 << 18);
     }
 
     #[test]
@@ -146,22 +146,22 @@ mod tests {
         let temp = TempDir::new();
         let dir = temp.path().to_owned();
         let path = dir.join("list");
-        let mut journal = Journal::begin(&path, CUT, &[(2, 7)]).unwrap();
+        let mut journal = Journal::begin(&path, LAYOUT, &[(2, 7)]).unwrap();
         journal.add(0, 0xabc).unwrap();
         journal.add(2, 8).unwrap();
         // A folder with an open file cannot be removed on Windows.
         drop(journal);
-        assert_eq!(pieces(&path, CUT).unwrap(), [(0, 0xabc), (2, 8)]);
+        assert_eq!(pieces(&path, LAYOUT).unwrap(), [(0, 0xabc), (2, 8)]);
         let text = std::fs::read_to_string(&path).unwrap();
         let check = |text: &str, expected: &[(usize, u64)]| {
             std::fs::write(&path, text).unwrap();
-            assert_eq!(pieces(&path, CUT).unwrap(), expected, "{text:?}");
+            assert_eq!(pieces(&path, LAYOUT).unwrap(), expected, "{text:?}");
         };
         check(&text[..text.len() - 1], &[(0, 0xabc), (2, 7)]);
         check(&format!("{text}9 1\n-1 2\nx\n1 \n1 zz\n"), &[(0, 0xabc), (2, 8)]);
         check("moeflux-pieces 1 25 11\n0 1\n", &[]);
         check("moeflux-pieces 2 25 10\n0 1\n", &[]);
         check("", &[]);
-        assert_eq!(pieces(&dir.join("none"), CUT).unwrap(), []);
+        assert_eq!(pieces(&dir.join("none"), LAYOUT).unwrap(), []);
     }
 }

@@ -4,7 +4,7 @@
 //! name; incomplete files end in `.incomplete`. A token is only sent to the endpoint's own host.
 //! Handles HTTP, files and hashes, never tensors or models.
 //!
-//! A [`Hub`] lists a repository's files ([`Hub::look`]) and downloads the chosen ones
+//! A [`Hub`] lists a repository's files ([`Hub::resolve`]) and downloads the chosen ones
 //! ([`Hub::pull`]). A [`Cache`] lists cached models ([`Cache::repos`]), locates one
 //! ([`Cache::find`]), and removes them ([`Cache::removal`]). The layout is that of the Python
 //! package `huggingface_hub`, whose locks are respected:
@@ -41,14 +41,14 @@ mod remote;
 mod pull;
 
 pub use cache::{Cache, Removal, Repo, Snapshot, State};
-pub use check::{Progress, Trust};
-pub use choice::Choice;
+pub use check::{PullProgress, Trust};
+pub use choice::FileSelection;
 pub use error::{Error, Result};
 pub use glob::Glob;
-pub use listing::{Listed, Listing};
-pub use name::{RepoId, Wanted};
+pub use listing::{Listing, RepoFile};
+pub use name::{ModelRef, RepoId};
 pub use pull::{N_CONNECTIONS_MAX, PIECE_BYTES, Pulled};
 pub use quant::Quant;
 pub use remote::{Hub, Presence, Remote};
-pub use settings::{Pace, Settings, Token};
-pub use stop::Stop;
+pub use settings::{HubTimeouts, Settings, Token};
+pub use stop::StopFlag;

@@ -7,7 +7,7 @@ const HOSTS: [&str; 3] = ["huggingface.co", "hf.co", "www.huggingface.co"];
 
 /// The parts of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Link<'a> {
+pub(crate) struct HubLink<'a> {
     /// `OWNER/NAME`, possibly with `:QUANT`.
     pub(crate) name: &'a str,
     pub(crate) revision: Option<&'a str>,
@@ -16,7 +16,7 @@ pub(crate) struct Link<'a> {
 
 /// Parses `https://huggingface.co/OWNER/NAME/...` and `hf.co/OWNER/NAME`; `None` if the text is not
 /// a link to the hub.
-pub(crate) fn of(text: &str) -> Option<Link<'_>> {
+pub(crate) fn of(text: &str) -> Option<HubLink<'_>> {
     let schemes = ["https://", "http://", ""];
     let path = schemes.iter().find_map(|scheme| {
         let rest = text.strip_prefix(scheme)?;
@@ -26,13 +26,13 @@ pub(crate) fn of(text: &str) -> Option<Link<'_>> {
     let path = path.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
     let is_model = !["datasets/", "spaces/"].iter().any(|it| path.starts_with(it));
     let Some((at, _)) = path.match_indices('/').nth(1).filter(|_| is_model) else {
-        return Some(Link { name: path, revision: None, file: None });
+        return Some(HubLink { name: path, revision: None, file: None });
     };
     let (name, mut rest) = (&path[..at], path[at + 1..].splitn(3, '/'));
     let is_of_files =
         rest.next().is_some_and(|it| ["tree", "blob", "resolve", "raw"].contains(&it));
     let revision = rest.next().filter(|_| is_of_files);
-    Some(Link { name, revision, file: rest.next().filter(|_| is_of_files) })
+    Some(HubLink { name, revision, file: rest.next().filter(|_| is_of_files) })
 }
 
 #[cfg(test)]
@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn pasted_links_name_a_model() {
         let check = |text: &str, name, revision, file| {
-            assert_eq!(of(text), Some(Link { name, revision, file }), "{text}");
+            assert_eq!(of(text), Some(HubLink { name, revision, file }), "{text}");
         };
         check("https://huggingface.co/a/b", "a/b", None, None);
         check("http://HuggingFace.co/a/b/", "a/b", None, None);

@@ -8,33 +8,33 @@ use std::collections::BTreeMap;
 use moeflux_io::OneLine;
 use serde::{Deserialize, Serialize};
 
-use crate::hash::{BlobId, Expected};
+use crate::hash::{BlobId, ExpectedBlob};
 
 /// The version of the cache's format for listings.
 const FORMAT_VERSION: u32 = 1;
 
 /// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct RepoFile {
     /// The length of the file.
     pub n_bytes: u64,
     pub(crate) blob: BlobId,
-    kept: Kept,
+    tree_entry: TreeEntry,
 }
 
 /// The files of a commit, by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing(BTreeMap<String, Listed>);
+pub struct Listing(BTreeMap<String, RepoFile>);
 
 impl Listing {
     /// Returns the files, by path.
-    pub fn files(&self) -> impl Iterator<Item = (&str, &Listed)> {
+    pub fn files(&self) -> impl Iterator<Item = (&str, &RepoFile)> {
         self.0.iter().map(|(path, file)| (path.as_str(), file))
     }
 
     /// Returns a file.
     #[must_use]
-    pub fn get(&self, path: &str) -> Option<&Listed> {
+    pub fn get(&self, path: &str) -> Option<&RepoFile> {
         self.0.get(path)
     }
 
@@ -44,28 +44,30 @@ impl Listing {
     ///
     /// The problem with the page.
     pub(crate) fn add_page(&mut self, bytes: &[u8]) -> Result<usize, String> {
-        let page: Vec<Entry> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let page: Vec<PageEntry> =
+            serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let n_entries = page.len();
         for entry in page.into_iter().filter(|entry| entry.kind == "file") {
             let lfs = entry.lfs;
-            let kept = Kept {
+            let tree_entry = TreeEntry {
                 size: entry.size,
                 blob_id: entry.oid,
                 lfs_sha256: lfs.as_ref().map(|it| it.oid.clone()),
                 lfs_size: lfs.map(|it| it.size),
                 xet_hash: entry.xet_hash,
             };
-            let listed = Listed::new(kept)
+            let repo_file = RepoFile::new(tree_entry)
                 .ok_or_else(|| format!("the hash of `{}` is none", OneLine::name(&entry.path)))?;
-            self.0.insert(entry.path, listed);
+            self.0.insert(entry.path, repo_file);
         }
         Ok(n_entries)
     }
 
     /// Formats the listing for the cache.
-    pub(crate) fn to_kept(&self) -> Vec<u8> {
-        let files = self.0.iter().map(|(path, file)| (path.clone(), file.kept.clone())).collect();
-        let tree = KeptTree { format_version: FORMAT_VERSION, files };
+    pub(crate) fn to_cached(&self) -> Vec<u8> {
+        let files =
+            self.0.iter().map(|(path, file)| (path.clone(), file.tree_entry.clone())).collect();
+        let tree = CachedTree { format_version: FORMAT_VERSION, files };
         let mut bytes = Vec::new();
         let format = serde_json::ser::PrettyFormatter::with_indent(b" ");
         let mut writer = serde_json::Serializer::with_formatter(&mut bytes, format);
@@ -74,38 +76,41 @@ impl Listing {
     }
 
     /// Parses a listing from the cache; `None` if its format is unknown or invalid.
-    pub(crate) fn of_kept(bytes: &[u8]) -> Option<Self> {
-        let tree: KeptTree = serde_json::from_slice(bytes).ok()?;
+    pub(crate) fn of_cached(bytes: &[u8]) -> Option<Self> {
+        let tree: CachedTree = serde_json::from_slice(bytes).ok()?;
         if tree.format_version != FORMAT_VERSION {
             return None;
         }
-        let files = tree.files.into_iter().map(|(path, kept)| Some((path, Listed::new(kept)?)));
+        let files = tree
+            .files
+            .into_iter()
+            .map(|(path, tree_entry)| Some((path, RepoFile::new(tree_entry)?)));
         files.collect::<Option<_>>().map(Self)
     }
 }
 
-impl Listed {
+impl RepoFile {
     /// Returns the expected contents.
-    pub(crate) fn expected(&self) -> Expected {
-        Expected { blob: self.blob.clone(), n_bytes: self.n_bytes }
+    pub(crate) fn expected(&self) -> ExpectedBlob {
+        ExpectedBlob { blob: self.blob.clone(), n_bytes: self.n_bytes }
     }
 
-    fn new(kept: Kept) -> Option<Self> {
-        let git = BlobId::git(&kept.blob_id)?;
-        Some(match &kept.lfs_sha256 {
+    fn new(tree_entry: TreeEntry) -> Option<Self> {
+        let git = BlobId::git(&tree_entry.blob_id)?;
+        Some(match &tree_entry.lfs_sha256 {
             Some(digits) => Self {
-                n_bytes: kept.lfs_size.unwrap_or(kept.size),
+                n_bytes: tree_entry.lfs_size.unwrap_or(tree_entry.size),
                 blob: BlobId::sha256(digits)?,
-                kept,
+                tree_entry,
             },
-            None => Self { n_bytes: kept.size, blob: git, kept },
+            None => Self { n_bytes: tree_entry.size, blob: git, tree_entry },
         })
     }
 }
 
 /// An entry of the hub's answer; folders are entries as well.
 #[derive(Debug, Deserialize)]
-struct Entry {
+struct PageEntry {
     #[serde(rename = "type")]
     kind: String,
     path: String,
@@ -126,13 +131,14 @@ struct Lfs {
 
 /// A listing in the cache, as `huggingface_hub` writes it.
 #[derive(Debug, Deserialize, Serialize)]
-struct KeptTree {
+struct CachedTree {
     format_version: u32,
-    files: BTreeMap<String, Kept>,
+    files: BTreeMap<String, TreeEntry>,
 }
 
+/// A file in such a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-struct Kept {
+struct TreeEntry {
     size: u64,
     blob_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -180,9 +186,9 @@ mod tests {
         assert_eq!((large.n_bytes, large.blob.kind()), (5_000_000_000, "SHA-256"));
         let small = listing.get("sub/config.json").unwrap();
         assert_eq!((small.n_bytes, small.blob.kind()), (391, "git SHA-1"));
-        let kept = listing.to_kept();
-        assert_eq!(Listing::of_kept(&kept), Some(listing));
-        let text = String::from_utf8(kept).unwrap();
+        let cached = listing.to_cached();
+        assert_eq!(Listing::of_cached(&cached), Some(listing));
+        let text = String::from_utf8(cached).unwrap();
         let expected = "{\n \"format_version\": 1,\n \"files\": {\n  \"model.safetensors\": {\n   \
                         \"size\": 5,\n   \"blob_id\": ";
         assert!(text.starts_with(expected), "{text}");
@@ -199,7 +205,7 @@ mod tests {
         assert!(add(hash).unwrap_err().contains("hash of `x`"));
         assert!(add(r#"[{"type": "file", "path": "x", "size": -1}]"#).is_err());
         for text in ["", "[]", r#"{"format_version": 2, "files": {}}"#] {
-            assert_eq!(Listing::of_kept(text.as_bytes()), None);
+            assert_eq!(Listing::of_cached(text.as_bytes()), None);
         }
     }
 }

@@ -10,11 +10,11 @@ use std::fs::Metadata;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::cache::Folder;
+use crate::cache::ModelFolder;
 use crate::error::Result;
 use crate::file;
 use crate::hash::BlobId;
-use crate::stop::Stop;
+use crate::stop::StopFlag;
 
 /// The first line of a mark, which identifies its format.
 const HEAD: &str = "moeflux-mark 1";
@@ -82,12 +82,12 @@ impl Stamp {
 }
 
 /// Returns whether a mark is valid for a file with this stamp.
-pub(crate) fn vouches(folder: &Folder, blob: &BlobId, stamp: &Stamp) -> bool {
+pub(crate) fn is_valid(folder: &ModelFolder, blob: &BlobId, stamp: &Stamp) -> bool {
     lines(&folder.mark(blob)).contains(&stamp.line())
 }
 
 /// Records that a file has the right contents.
-pub(crate) fn add(folder: &Folder, blob: &BlobId, stamp: &Stamp) {
+pub(crate) fn add(folder: &ModelFolder, blob: &BlobId, stamp: &Stamp) {
     let path = folder.mark(blob);
     let mut lines = lines(&path);
     if lines.contains(&stamp.line()) {
@@ -97,7 +97,7 @@ pub(crate) fn add(folder: &Folder, blob: &BlobId, stamp: &Stamp) {
     lines.drain(..n_old);
     lines.push(stamp.line());
     // If this fails, the file is hashed again.
-    drop(file::put(&path, (HEAD.to_owned() + "\n" + &lines.concat()).as_bytes()));
+    drop(file::write_atomic(&path, (HEAD.to_owned() + "\n" + &lines.concat()).as_bytes()));
 }
 
 fn lines(path: &Path) -> Vec<String> {
@@ -116,14 +116,18 @@ fn lines(path: &Path) -> Vec<String> {
 /// # Errors
 ///
 /// [`Error::Cancelled`](crate::Error::Cancelled).
-pub(crate) fn settle(folder: &Folder, files: &[Stamp], stop: &Stop) -> Result<bool> {
+pub(crate) fn wait_for_clock(
+    folder: &ModelFolder,
+    files: &[Stamp],
+    stop: &StopFlag,
+) -> Result<bool> {
     let Some(youngest) = files.iter().map(|it| it.changed_ns).max() else { return Ok(true) };
     let path = folder.marks().join(format!("clock-{}", std::process::id()));
     let mut wait = FIRST_WAIT;
     let mut has_passed = false;
     for _ in 0..N_WAITS_MAX {
         // If nothing can be written here, neither can a mark.
-        if file::put(&path, b"").is_err() {
+        if file::write_atomic(&path, b"").is_err() {
             break;
         }
         has_passed = Stamp::of(&path).is_some_and(|it| it.changed_ns > youngest);
@@ -148,14 +152,14 @@ mod tests {
     fn a_mark_vouches_for_a_file_until_anything_of_it_changes() {
         let temp = TempDir::new();
         let root = temp.path().to_owned();
-        let folder = Folder::new(&root, &"a/b".parse().unwrap());
+        let folder = ModelFolder::new(&root, &"a/b".parse().unwrap());
         let blob = BlobId::git(&"0a".repeat(20)).unwrap();
         let stamp =
             Stamp { len_bytes: 1, device: 2, inode: 3, modified_ns: -4, changed_ns: 1 << 80 };
-        assert!(!vouches(&folder, &blob, &stamp));
+        assert!(!is_valid(&folder, &blob, &stamp));
         add(&folder, &blob, &stamp);
-        assert!(vouches(&folder, &blob, &stamp));
-        assert!(!vouches(&folder, &BlobId::git(&"0b".repeat(20)).unwrap(), &stamp));
+        assert!(is_valid(&folder, &blob, &stamp));
+        assert!(!is_valid(&folder, &BlobId::git(&"0b".repeat(20)).unwrap(), &stamp));
         for other in [
             Stamp { len_bytes: 0, ..stamp },
             Stamp { device: 0, ..stamp },
@@ -163,14 +167,14 @@ mod tests {
             Stamp { modified_ns: 0, ..stamp },
             Stamp { changed_ns: 0, ..stamp },
         ] {
-            assert!(!vouches(&folder, &blob, &other), "{other:?}");
+            assert!(!is_valid(&folder, &blob, &other), "{other:?}");
         }
         // Of many files with the same contents, the last ones are kept.
         for inode in 0..N_FILES_MAX as u64 {
             add(&folder, &blob, &Stamp { inode: 100 + inode, ..stamp });
         }
-        assert!(!vouches(&folder, &blob, &stamp));
-        assert!(vouches(&folder, &blob, &Stamp { inode: 100, ..stamp }));
+        assert!(!is_valid(&folder, &blob, &stamp));
+        assert!(is_valid(&folder, &blob, &Stamp { inode: 100, ..stamp }));
         assert_eq!(lines(&folder.mark(&blob)).len(), N_FILES_MAX);
 
         // A mark in an unknown format is valid for nothing.
@@ -183,7 +187,7 @@ mod tests {
             &(text.clone() + &" ".repeat(usize::try_from(MARK_BYTES_MAX).unwrap())),
         ] {
             std::fs::write(folder.mark(&blob), wrong).unwrap();
-            assert!(!vouches(&folder, &blob, &last), "{:.60}", wrong);
+            assert!(!is_valid(&folder, &blob, &last), "{:.60}", wrong);
         }
     }
 
@@ -191,21 +195,21 @@ mod tests {
     fn a_clock_that_stands_still_is_given_up() {
         let temp = TempDir::new();
         let root = temp.path().to_owned();
-        let folder = Folder::new(&root, &"a/b".parse().unwrap());
+        let folder = ModelFolder::new(&root, &"a/b".parse().unwrap());
         std::fs::create_dir_all(folder.dir()).unwrap();
         std::fs::write(root.join("file"), "x").unwrap();
         let now = Stamp::of(&root.join("file")).unwrap();
-        let stop = Stop::default();
-        assert!(settle(&folder, &[], &stop).unwrap());
-        assert!(settle(&folder, &[now], &stop).unwrap());
+        let stop = StopFlag::default();
+        assert!(wait_for_clock(&folder, &[], &stop).unwrap());
+        assert!(wait_for_clock(&folder, &[now], &stop).unwrap());
         let later = Stamp { changed_ns: i128::MAX, ..now };
-        assert!(!settle(&folder, &[now, later], &stop).unwrap());
+        assert!(!wait_for_clock(&folder, &[now, later], &stop).unwrap());
         assert_eq!(std::fs::read_dir(folder.marks()).unwrap().count(), 0);
         stop.set();
-        assert!(settle(&folder, &[later], &stop).is_err());
+        assert!(wait_for_clock(&folder, &[later], &stop).is_err());
         // If nothing can be written, there is no wait.
         std::fs::remove_dir_all(folder.marks()).unwrap();
         std::fs::write(folder.marks(), "a file").unwrap();
-        assert!(!settle(&folder, &[now], &Stop::default()).unwrap());
+        assert!(!wait_for_clock(&folder, &[now], &StopFlag::default()).unwrap());
     }
 }

@@ -97,7 +97,7 @@ impl fmt::Display for RepoId {
 /// A repository at a revision, and possibly a kind of its GGUF files:
 /// `OWNER/NAME[:QUANT][@REVISION]`, or a link to one of the hub's pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ModelRef {
     /// The repository.
     pub id: RepoId,
     quant: Option<Quant>,
@@ -105,7 +105,7 @@ pub struct Wanted {
     revision: Option<String>,
 }
 
-impl Wanted {
+impl ModelRef {
     /// Creates the name of a repository at its default revision, `main`.
     #[must_use]
     pub fn main(id: RepoId) -> Self {
@@ -137,7 +137,7 @@ impl Wanted {
     }
 }
 
-impl FromStr for Wanted {
+impl FromStr for ModelRef {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -166,7 +166,7 @@ impl FromStr for Wanted {
     }
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for ModelRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.id)?;
         if let Some(quant) = &self.quant {
@@ -251,17 +251,14 @@ mod tests {
 
     #[test]
     fn a_revision_is_what_stands_behind_the_at() {
-        let wanted: Wanted = "a/b".parse().unwrap();
-        assert_eq!((wanted.revision(), wanted.named_revision()), ("main", None));
-        let wanted: Wanted = "a/b@refs/pr/1".parse().unwrap();
-        assert_eq!(
-            (wanted.revision(), wanted.to_string().as_str()),
-            ("refs/pr/1", "a/b@refs/pr/1")
-        );
+        let model: ModelRef = "a/b".parse().unwrap();
+        assert_eq!((model.revision(), model.named_revision()), ("main", None));
+        let model: ModelRef = "a/b@refs/pr/1".parse().unwrap();
+        assert_eq!((model.revision(), model.to_string().as_str()), ("refs/pr/1", "a/b@refs/pr/1"));
         for text in ["a/b:Q4_K_M", "a/b:UD-IQ2_M@v1"] {
-            let wanted: Wanted = text.parse().unwrap();
-            assert_eq!(wanted.to_string(), text);
-            assert!(wanted.quant().is_some());
+            let model: ModelRef = text.parse().unwrap();
+            assert_eq!(model.to_string(), text);
+            assert!(model.quant().is_some());
         }
         for (link, name) in [
             ("https://huggingface.co/a/b/tree/main", "a/b"),
@@ -269,7 +266,7 @@ mod tests {
             ("hf.co/a/b:Q4_K_M", "a/b:Q4_K_M"),
             ("https://huggingface.co/a/b/resolve/main/config.json?download=true", "a/b"),
         ] {
-            assert_eq!(link.parse::<Wanted>().unwrap().to_string(), name, "{link}");
+            assert_eq!(link.parse::<ModelRef>().unwrap().to_string(), name, "{link}");
         }
         for text in [
             "a/b:",
@@ -282,10 +279,10 @@ mod tests {
             "https://huggingface.co/datasets/a/b",
             "hf.co/a/b/tree/../x",
         ] {
-            assert!(text.parse::<Wanted>().is_err(), "{text}");
+            assert!(text.parse::<ModelRef>().is_err(), "{text}");
         }
         for text in ["a/b@", "a/b@../x", "a/b@/x", "a/b@x\\y", "a/b@x@y:z", "@main"] {
-            assert!(text.parse::<Wanted>().is_err(), "{text}");
+            assert!(text.parse::<ModelRef>().is_err(), "{text}");
         }
     }
 

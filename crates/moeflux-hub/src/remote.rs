@@ -7,17 +7,17 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use crate::cache::{Cache, Folder};
-use crate::check::{Checks, Condition, Progress, Trust};
-use crate::choice::{Choice, is_gguf, is_weights};
+use crate::cache::{Cache, ModelFolder};
+use crate::check::{Condition, PullProgress, Trust, Verifier};
+use crate::choice::{FileSelection, is_gguf, is_weights};
 use crate::client::{Client, quoted};
 use crate::error::{Error, Result};
 use crate::file;
-use crate::journal::{self, Cut};
-use crate::listing::{Listed, Listing};
-use crate::name::{Wanted, file_path, is_commit};
+use crate::journal::{self, PieceLayout};
+use crate::listing::{Listing, RepoFile};
+use crate::name::{ModelRef, file_path, is_commit};
 use crate::settings::Settings;
-use crate::stop::Stop;
+use crate::stop::StopFlag;
 
 /// Maximum size of the hub's information on a revision. It has some kilobytes, or some hundred with
 /// a model card.
@@ -50,15 +50,15 @@ const FILE_BYTES_MAX: u64 = 1 << 42;
 pub struct Hub {
     settings: Settings,
     cache: Cache,
-    stop: Stop,
+    stop: StopFlag,
     client: Client,
-    checks: Checks,
+    verifier: Verifier,
 }
 
 /// A repository at a commit, with the chosen files.
 #[derive(Clone, Debug)]
 pub struct Remote {
-    wanted: Wanted,
+    model: ModelRef,
     commit: String,
     listing: Listing,
     chosen: Vec<String>,
@@ -86,10 +86,10 @@ pub struct Presence {
 impl Hub {
     /// Creates a hub with these settings; `stop` ends its operations.
     #[must_use]
-    pub fn new(settings: Settings, trust: Trust, stop: Stop) -> Self {
+    pub fn new(settings: Settings, trust: Trust, stop: StopFlag) -> Self {
         let client = Client::new(&settings, 1, &stop);
-        let (cache, checks) = (Cache::new(&settings.cache), Checks::new(trust));
-        Self { cache, settings, stop, client, checks }
+        let (cache, verifier) = (Cache::new(&settings.cache), Verifier::new(trust));
+        Self { cache, settings, stop, client, verifier }
     }
 
     /// Returns the cache for downloaded files.
@@ -104,16 +104,16 @@ impl Hub {
         &self.settings
     }
 
-    pub(crate) fn stop(&self) -> &Stop {
+    pub(crate) fn stop(&self) -> &StopFlag {
         &self.stop
     }
 
-    pub(crate) fn checks(&self) -> &Checks {
-        &self.checks
+    pub(crate) fn verifier(&self) -> &Verifier {
+        &self.verifier
     }
 
-    pub(crate) fn folder(&self, remote: &Remote) -> Folder {
-        self.cache.folder(&remote.wanted.id)
+    pub(crate) fn folder(&self, remote: &Remote) -> ModelFolder {
+        self.cache.folder(&remote.model.id)
     }
 
     /// Requests the contents of a repository, and chooses files.
@@ -123,35 +123,35 @@ impl Hub {
     /// [`Error::Network`] if the hub cannot be reached or must not be used; [`Error::Refused`] if
     /// it denies access; [`Error::Answer`] if its answer is invalid; [`Error::Io`] or
     /// [`Error::Cache`] if a cached listing cannot be read; [`Error::Cancelled`].
-    pub fn look(&self, wanted: &Wanted, choice: &Choice) -> Result<Remote> {
+    pub fn resolve(&self, model: &ModelRef, selection: &FileSelection) -> Result<Remote> {
         if self.settings.is_offline {
             let problem = format!(
-                "HF_HUB_OFFLINE is set, so {wanted} cannot be downloaded: unset it, or set it to 0"
+                "HF_HUB_OFFLINE is set, so {model} cannot be downloaded: unset it, or set it to 0"
             );
             return Err(Error::Network(problem));
         }
-        let commit = self.commit(wanted)?;
-        let listing = self.listing(wanted, &commit)?;
-        let chosen: Vec<String> = choice.of(&listing).into_iter().map(str::to_owned).collect();
+        let commit = self.commit(model)?;
+        let listing = self.listing(model, &commit)?;
+        let chosen: Vec<String> = selection.of(&listing).into_iter().map(str::to_owned).collect();
         for path in &chosen {
-            file_path(path).map_err(|error| Error::Answer(format!("{}: {error}", wanted.id)))?;
+            file_path(path).map_err(|error| Error::Answer(format!("{}: {error}", model.id)))?;
             let n_bytes = listing.get(path).map_or(0, |it| it.n_bytes);
             if n_bytes > FILE_BYTES_MAX {
-                let problem = format!("{}: {path} is listed with {n_bytes} bytes", wanted.id);
+                let problem = format!("{}: {path} is listed with {n_bytes} bytes", model.id);
                 return Err(Error::Answer(problem + ", which is implausible"));
             }
         }
-        Ok(Remote { wanted: wanted.clone(), commit, listing, chosen })
+        Ok(Remote { model: model.clone(), commit, listing, chosen })
     }
 
-    fn commit(&self, wanted: &Wanted) -> Result<String> {
-        let revision = wanted.revision();
+    fn commit(&self, model: &ModelRef) -> Result<String> {
+        let revision = model.revision();
         if is_commit(revision) {
             return Ok(revision.to_owned());
         }
-        let (endpoint, id) = (self.client.endpoint(), &wanted.id);
+        let (endpoint, id) = (self.client.endpoint(), &model.id);
         let url = format!("{endpoint}/api/models/{id}/revision/{}", quoted(revision, false));
-        let (bytes, _) = self.client.read(wanted, &url, INFO_BYTES_MAX)?;
+        let (bytes, _) = self.client.read(model, &url, INFO_BYTES_MAX)?;
         let info: serde_json::Value = serde_json::from_slice(&bytes)
             .map_err(|error| not_a_hub(endpoint, &error.to_string()))?;
         let commit = info.get("sha").and_then(serde_json::Value::as_str);
@@ -160,18 +160,18 @@ impl Hub {
     }
 
     /// Returns the listing from the cache, or from the hub page by page.
-    fn listing(&self, wanted: &Wanted, commit: &str) -> Result<Listing> {
-        let kept = self.cache.folder(&wanted.id).tree(commit);
-        let kept = file::read_if_there(&kept, TREE_BYTES_MAX)?;
-        if let Some(listing) = kept.and_then(|it| Listing::of_kept(&it)) {
+    fn listing(&self, model: &ModelRef, commit: &str) -> Result<Listing> {
+        let cached = self.cache.folder(&model.id).tree(commit);
+        let cached = file::read_if_there(&cached, TREE_BYTES_MAX)?;
+        if let Some(listing) = cached.and_then(|it| Listing::of_cached(&it)) {
             return Ok(listing);
         }
-        let (endpoint, id) = (self.client.endpoint(), &wanted.id);
+        let (endpoint, id) = (self.client.endpoint(), &model.id);
         let url = format!("{endpoint}/api/models/{id}/tree/{commit}?recursive=true&expand=false");
         let (mut listing, mut next) = (Listing::default(), Some(url));
         let (mut n_pages, mut n_entries, mut n_bytes) = (0, 0, 0);
         while let Some(url) = next {
-            let (bytes, following) = self.client.read(wanted, &url, PAGE_BYTES_MAX)?;
+            let (bytes, following) = self.client.read(model, &url, PAGE_BYTES_MAX)?;
             let added = listing.add_page(&bytes);
             let n_added = added.map_err(|problem| not_a_hub(endpoint, &problem))?;
             n_pages += 1;
@@ -201,18 +201,18 @@ impl Hub {
     ///
     /// # Errors
     ///
-    /// As [`Hub::look`]; [`Error::Damaged`] if its hash differs from the listed one.
+    /// As [`Hub::resolve`]; [`Error::Damaged`] if its hash differs from the listed one.
     pub fn config(&self, remote: &Remote) -> Result<Option<Vec<u8>>> {
         const NAME: &str = "config.json";
-        let Some(listed) = remote.listing.get(NAME) else { return Ok(None) };
+        let Some(repo_file) = remote.listing.get(NAME) else { return Ok(None) };
         let folder = self.folder(remote);
         let is_it = |bytes: &[u8]| {
-            let mut hasher = listed.blob.hasher(bytes.len() as u64);
+            let mut hasher = repo_file.blob.hasher(bytes.len() as u64);
             hasher.update(bytes);
-            hasher.finish() == listed.blob.digits()
+            hasher.finish() == repo_file.blob.digits()
         };
-        for path in [folder.file(&remote.commit, NAME)?, folder.blob(&listed.blob)] {
-            if file::len_bytes(&path) == Some(listed.n_bytes) {
+        for path in [folder.file(&remote.commit, NAME)?, folder.blob(&repo_file.blob)] {
+            if file::len_bytes(&path) == Some(repo_file.n_bytes) {
                 let bytes = file::read_if_there(&path, CONFIG_BYTES_MAX)?;
                 if bytes.as_ref().is_some_and(|it| is_it(it)) {
                     return Ok(bytes);
@@ -220,18 +220,18 @@ impl Hub {
             }
         }
         let url = self.url(remote, NAME);
-        let (bytes, _) = self.client.read(&remote.wanted, &url, CONFIG_BYTES_MAX)?;
+        let (bytes, _) = self.client.read(&remote.model, &url, CONFIG_BYTES_MAX)?;
         if is_it(&bytes) {
             return Ok(Some(bytes));
         }
-        let id = &remote.wanted.id;
+        let id = &remote.model.id;
         let problem = format!("{id}: {NAME} does not have the hash that the hub lists for it");
         Err(Error::Damaged(problem + ": try again"))
     }
 
     /// Returns the address of a file.
     pub(crate) fn url(&self, remote: &Remote, path: &str) -> String {
-        let (endpoint, id) = (self.client.endpoint(), &remote.wanted.id);
+        let (endpoint, id) = (self.client.endpoint(), &remote.model.id);
         format!("{endpoint}/{id}/resolve/{}/{}", remote.commit, quoted(path, true))
     }
 
@@ -245,38 +245,38 @@ impl Hub {
         &self,
         remote: &Remote,
         piece_bytes: u64,
-        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        watch: &mut dyn FnMut(PullProgress) -> ControlFlow<()>,
     ) -> Result<Presence> {
         let folder = self.folder(remote);
         let mut files = Vec::new();
-        for (path, listed) in remote.chosen() {
-            for place in [folder.file(&remote.commit, path)?, folder.blob(&listed.blob)] {
-                files.push((place, listed.expected()));
+        for (path, repo_file) in remote.chosen() {
+            for place in [folder.file(&remote.commit, path)?, folder.blob(&repo_file.blob)] {
+                files.push((place, repo_file.expected()));
             }
         }
-        let before_bytes = self.checks.hashed_bytes();
-        self.checks.run(&folder, &files, &self.stop, watch)?;
+        let before_bytes = self.verifier.hashed_bytes();
+        self.verifier.verify_all(&folder, &files, &self.stop, watch)?;
         let mut presence = Presence {
-            hashed_bytes: self.checks.hashed_bytes() - before_bytes,
+            hashed_bytes: self.verifier.hashed_bytes() - before_bytes,
             ..Presence::default()
         };
         let mut counted = BTreeSet::new();
-        for (path, listed) in remote.chosen() {
-            let n_bytes = listed.n_bytes;
+        for (path, repo_file) in remote.chosen() {
+            let n_bytes = repo_file.n_bytes;
             presence.n_files += 1;
-            let condition = self.condition(&folder, remote, path, listed)?;
+            let condition = self.condition(&folder, remote, path, repo_file)?;
             let is_here = condition == Condition::Sound;
             presence.n_files_here += usize::from(is_here);
             if condition == Condition::Damaged {
                 presence.damaged.push(path.to_owned());
             }
             // Files with the same contents are fetched once.
-            if !counted.insert(&listed.blob) {
+            if !counted.insert(&repo_file.blob) {
                 continue;
             }
             presence.n_bytes += n_bytes;
             presence.here_bytes +=
-                if is_here { n_bytes } else { pieces_bytes(&folder, listed, piece_bytes)? };
+                if is_here { n_bytes } else { pieces_bytes(&folder, repo_file, piece_bytes)? };
         }
         Ok(presence)
     }
@@ -284,37 +284,37 @@ impl Hub {
     /// Returns the better condition of a file of the snapshot and of its blob.
     fn condition(
         &self,
-        folder: &Folder,
+        folder: &ModelFolder,
         remote: &Remote,
         path: &str,
-        listed: &Listed,
+        repo_file: &RepoFile,
     ) -> Result<Condition> {
-        let find_out =
-            |place: &Path| self.checks.find_out(folder, place, &listed.expected(), &self.stop);
-        let shown = find_out(&folder.file(&remote.commit, path)?)?;
-        if shown == Condition::Sound {
-            return Ok(shown);
+        let verify =
+            |place: &Path| self.verifier.verify(folder, place, &repo_file.expected(), &self.stop);
+        let in_snapshot = verify(&folder.file(&remote.commit, path)?)?;
+        if in_snapshot == Condition::Sound {
+            return Ok(in_snapshot);
         }
-        let blob = find_out(&folder.blob(&listed.blob))?;
-        Ok(if blob == Condition::Absent { shown } else { blob })
+        let blob = verify(&folder.blob(&repo_file.blob))?;
+        Ok(if blob == Condition::Absent { in_snapshot } else { blob })
     }
 }
 
 /// Returns the number of bytes that are present of an incomplete blob.
-fn pieces_bytes(folder: &Folder, listed: &Listed, piece_bytes: u64) -> Result<u64> {
-    let cut = Cut::new(listed.n_bytes, piece_bytes);
-    let pieces = match folder.partial(&listed.blob).is_file() {
-        true => journal::pieces(&folder.pieces(&listed.blob), cut)?,
+fn pieces_bytes(folder: &ModelFolder, repo_file: &RepoFile, piece_bytes: u64) -> Result<u64> {
+    let layout = PieceLayout::new(repo_file.n_bytes, piece_bytes);
+    let pieces = match folder.partial(&repo_file.blob).is_file() {
+        true => journal::pieces(&folder.pieces(&repo_file.blob), layout)?,
         false => Vec::new(),
     };
-    Ok(pieces.iter().map(|(idx, _)| cut.len_bytes(*idx)).sum())
+    Ok(pieces.iter().map(|(idx, _)| layout.len_bytes(*idx)).sum())
 }
 
 impl Remote {
     /// Returns the requested repository and revision.
     #[must_use]
-    pub fn wanted(&self) -> &Wanted {
-        &self.wanted
+    pub fn model(&self) -> &ModelRef {
+        &self.model
     }
 
     /// Returns the commit of the listing.
@@ -330,7 +330,7 @@ impl Remote {
     }
 
     /// Returns the chosen files, by path.
-    pub fn chosen(&self) -> impl Iterator<Item = (&str, &Listed)> {
+    pub fn chosen(&self) -> impl Iterator<Item = (&str, &RepoFile)> {
         self.chosen.iter().filter_map(|path| Some((path.as_str(), self.listing.get(path)?)))
     }
 
@@ -341,7 +341,7 @@ impl Remote {
     }
 
     /// Returns the weights in the format of llama.cpp, by path.
-    pub fn ggufs(&self) -> impl Iterator<Item = (&str, &Listed)> {
+    pub fn ggufs(&self) -> impl Iterator<Item = (&str, &RepoFile)> {
         self.listing.files().filter(|(path, _)| is_gguf(path))
     }
 }

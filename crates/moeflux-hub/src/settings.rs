@@ -34,30 +34,30 @@ pub struct Settings {
     /// Whether files are put into snapshots instead of links.
     pub has_no_links: bool,
     /// Timeouts and retry waits.
-    pub pace: Pace,
+    pub timeouts: HubTimeouts,
 }
 
 /// Timeouts and retry waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct HubTimeouts {
     /// The timeout for the next byte or a connection.
-    pub silence: Duration,
+    pub idle: Duration,
     /// The wait before the first retry; each further retry waits twice as long.
     pub first_wait: Duration,
     /// The longest wait between attempts.
     pub longest_wait: Duration,
     /// The longest wait that a hub may ask for.
-    pub longest_asked: Duration,
+    pub longest_retry_after: Duration,
 }
 
-impl Default for Pace {
+impl Default for HubTimeouts {
     fn default() -> Self {
         Self {
-            silence: Duration::from_secs(30),
+            idle: Duration::from_secs(30),
             first_wait: Duration::from_secs(1),
             longest_wait: Duration::from_secs(30),
             // The hub counts requests in windows of five minutes.
-            longest_asked: Duration::from_secs(330),
+            longest_retry_after: Duration::from_secs(330),
         }
     }
 }
@@ -121,15 +121,15 @@ impl Settings {
             None => token_file.as_deref().map(token_of).transpose()?.flatten(),
         };
         let seconds = get("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|it| it.parse::<u32>().ok());
-        let silence = seconds.filter(|it| *it > 0).map(|it| Duration::from_secs(it.into()));
-        let pace = Pace::default();
+        let idle = seconds.filter(|it| *it > 0).map(|it| Duration::from_secs(it.into()));
+        let timeouts = HubTimeouts::default();
         Ok(Self {
             cache,
             endpoint: endpoint(get("HF_ENDPOINT").as_deref().unwrap_or(ENDPOINT))?,
             token,
             is_offline: is_true("HF_HUB_OFFLINE") || is_true("TRANSFORMERS_OFFLINE"),
             has_no_links: is_true("HF_HUB_DISABLE_SYMLINKS"),
-            pace: Pace { silence: silence.unwrap_or(pace.silence), ..pace },
+            timeouts: HubTimeouts { idle: idle.unwrap_or(timeouts.idle), ..timeouts },
         })
     }
 }
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(settings(&[cache, ("HF_TOKEN", " ")]).unwrap().token, None);
         let offline = |value| settings(&[cache, ("HF_HUB_OFFLINE", value)]).unwrap().is_offline;
         assert!(offline("1") && offline("true") && !offline("0") && !offline("no"));
-        let paced = settings(&[cache, ("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).unwrap().pace;
-        assert_eq!(paced.silence, Duration::from_secs(7));
+        let paced = settings(&[cache, ("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).unwrap().timeouts;
+        assert_eq!(paced.idle, Duration::from_secs(7));
     }
 }

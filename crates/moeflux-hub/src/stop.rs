@@ -11,18 +11,20 @@ use crate::error::{Error, Result};
 
 /// A stop flag that any thread may set.
 #[derive(Clone, Default)]
-pub struct Stop(Arc<Shared>);
+pub struct StopFlag(Arc<StopState>);
 
-type Hook = Box<dyn Fn() + Send>;
+/// A function that runs when the flag is set.
+type StopHook = Box<dyn Fn() + Send>;
 
+/// The state that all clones of a flag share.
 #[derive(Default)]
-struct Shared {
+struct StopState {
     is_set: AtomicBool,
-    hooks: Mutex<Vec<Hook>>,
+    hooks: Mutex<Vec<StopHook>>,
     changed: Condvar,
 }
 
-impl Stop {
+impl StopFlag {
     /// Sets the flag: waits end at once, transfers soon.
     pub fn set(&self) {
         self.0.is_set.store(true, Ordering::Relaxed);
@@ -41,11 +43,11 @@ impl Stop {
     }
 
     /// Creates a flag that is also set when this one is, but can be set on its own.
-    pub(crate) fn narrower(&self) -> Self {
-        let narrower = Self::default();
-        let inner = narrower.clone();
+    pub(crate) fn child(&self) -> Self {
+        let child = Self::default();
+        let inner = child.clone();
         self.on_set(move || inner.set());
-        narrower
+        child
     }
 
     /// Returns whether the flag is set.
@@ -76,7 +78,7 @@ impl Stop {
     }
 }
 
-impl fmt::Debug for Stop {
+impl fmt::Debug for StopFlag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Stop").field(&self.is_set()).finish()
     }

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use moeflux_io::{
-    BlockRead, Caching, DriveFile, FileIdx, Load, Offsets, RealClock, ThreadsDrive, measure,
+    BlockRead, Caching, DriveFile, FileIdx, ReadLoad, RealClock, ScatteredOffsets, ThreadsDrive,
+    measure,
 };
 
 const DEPTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
@@ -29,11 +30,11 @@ fn main() -> io::Result<()> {
     let ways = [Caching::Direct, Caching::PageCache];
     for (round, caching) in (0..number(3, 1) as u64).flat_map(|it| ways.map(|way| (it, way))) {
         let file = DriveFile::open(path, caching)?;
-        let mut offsets = Offsets::new(file.len_bytes(), read_bytes, round);
+        let mut offsets = ScatteredOffsets::new(file.len_bytes(), read_bytes, round);
         for kind in ["io_uring", "threads"] {
             print!("{:24}", format!("{kind}, {:?}", file.caching()));
             for n_in_flight in DEPTHS {
-                let load = Load { file: FileIdx(0), read_bytes, n_in_flight, duration_max };
+                let load = ReadLoad { file: FileIdx(0), read_bytes, n_in_flight, duration_max };
                 let rate = measure_fresh(kind, &file, load, &mut offsets)?;
                 print!("{:7.2}", rate.unwrap_or(f64::NAN) / 1e9);
             }
@@ -47,8 +48,8 @@ fn main() -> io::Result<()> {
 fn measure_fresh(
     kind: &str,
     file: &DriveFile,
-    load: Load,
-    offsets: &mut Offsets,
+    load: ReadLoad,
+    offsets: &mut ScatteredOffsets,
 ) -> io::Result<Option<f64>> {
     let Some(mut drive) = open(kind, file.path(), file.caching(), load.n_in_flight)? else {
         return Ok(None);
@@ -58,7 +59,7 @@ fn measure_fresh(
     let mut measured = measure(&mut *drive, load, offsets, &clock)?;
     if measured.elapsed < load.duration_max {
         // The places are used up: once more from the first.
-        *offsets = Offsets::new(file.len_bytes(), load.read_bytes, 1000);
+        *offsets = ScatteredOffsets::new(file.len_bytes(), load.read_bytes, 1000);
         file.drop_copies();
         measured = measure(&mut *drive, load, offsets, &clock)?;
     }

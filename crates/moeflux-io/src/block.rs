@@ -19,7 +19,7 @@ pub struct FileIdx(pub u32);
 
 /// A request: fill the rest of `piece` from `offset_bytes` of `file`.
 #[derive(Debug)]
-pub struct Read {
+pub struct ReadRequest {
     /// Returned with the completion; no two reads in flight have the same tag.
     pub tag: u64,
     /// The file to read.
@@ -34,18 +34,18 @@ pub struct Read {
 
 /// A completed read.
 #[derive(Debug)]
-pub struct Completion {
+pub struct ReadCompletion {
     /// The tag of the request.
     pub tag: u64,
     /// The piece of the request. The caller records how much of it to keep.
     pub piece: Piece,
     /// The outcome.
-    pub end: End,
+    pub outcome: ReadOutcome,
 }
 
 /// The outcome of a read.
 #[derive(Debug)]
-pub enum End {
+pub enum ReadOutcome {
     /// This many bytes were written; 0 if the file ends before them.
     Read(usize),
     /// The system's error; the piece's contents are unspecified.
@@ -98,7 +98,7 @@ pub trait BlockRead: fmt::Debug + Send {
     /// # Panics
     ///
     /// If `depth` reads are in flight already.
-    fn submit(&mut self, read: Read);
+    fn submit(&mut self, read: ReadRequest);
 
     /// Passes all submitted reads to the system.
     ///
@@ -113,7 +113,7 @@ pub trait BlockRead: fmt::Debug + Send {
     /// # Errors
     ///
     /// As [`BlockRead::flush`].
-    fn complete(&mut self, wait: Wait, done: &mut Vec<Completion>) -> io::Result<()>;
+    fn complete(&mut self, wait: Wait, done: &mut Vec<ReadCompletion>) -> io::Result<()>;
 
     /// Requests that the read with `tag` ends soon. It completes in any case, possibly as if it had
     /// not been cancelled.

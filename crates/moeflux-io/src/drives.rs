@@ -8,7 +8,7 @@ use std::time::Duration;
 use moeflux_testing::random::Rng;
 use moeflux_testing::temp_dir::TempDir;
 
-use crate::block::{BlockRead, Completion, End, FileIdx, Read, Wait};
+use crate::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
 use crate::clock::VirtualClock;
 use crate::direct::{Caching, DriveFile};
 use crate::simulated::{SimulatedDrive, SimulatedFile};
@@ -19,13 +19,13 @@ use crate::threads::ThreadsDrive;
 const LENGTHS: [usize; 5] = [0, 1, 4096, 300_000, (1 << 20) + 77];
 const SLOT_BYTES: usize = 1 << 20;
 
-struct Bench {
+struct DriveFixture {
     folder: TempDir,
     contents: Vec<Vec<u8>>,
     paths: Vec<PathBuf>,
 }
 
-impl Bench {
+impl DriveFixture {
     fn new() -> Self {
         let folder = TempDir::new();
         let mut rng = Rng::new(7);
@@ -64,22 +64,22 @@ impl Bench {
 
 fn memory_for(drive: &mut dyn BlockRead, n_slots: usize) -> (SlotMemory, Vec<Filling>) {
     let mut memory = SlotMemory::new(SLOT_BYTES, n_slots * SLOT_BYTES);
-    let place = memory.grow().unwrap();
-    drive.slab_added(memory.slab(place).unwrap());
+    let slab_idx = memory.grow().unwrap();
+    drive.slab_added(memory.slab(slab_idx).unwrap());
     let fillings = (0..n_slots).map(|it| memory.begin_fill(SlotIdx(it))).collect();
     (memory, fillings)
 }
 
 fn give_back(drive: &mut dyn BlockRead, memory: &mut SlotMemory, fillings: Vec<Filling>) {
     fillings.into_iter().for_each(|it| memory.abandon(it));
-    let (place, slab) = memory.slabs().next().unwrap();
+    let (slab_idx, slab) = memory.slabs().next().unwrap();
     let slab = slab.clone();
     drive.slab_removed(&slab);
     drop(slab);
-    memory.shrink(place);
+    memory.shrink(slab_idx);
 }
 
-fn complete_all(drive: &mut dyn BlockRead) -> Vec<Completion> {
+fn complete_all(drive: &mut dyn BlockRead) -> Vec<ReadCompletion> {
     let mut done = Vec::new();
     while drive.n_in_flight() > 0 {
         let n_before = done.len();
@@ -92,8 +92,8 @@ fn complete_all(drive: &mut dyn BlockRead) -> Vec<Completion> {
 /// Random ranges of all files, including ranges beyond their ends.
 #[test]
 fn reads_give_the_files_bytes_and_stop_at_their_ends() {
-    let bench = Bench::new();
-    for (name, mut drive) in bench.drives(8) {
+    let fixture = DriveFixture::new();
+    for (name, mut drive) in fixture.drives(8) {
         let mut rng = Rng::new(11);
         let (mut memory, mut fillings) = memory_for(&mut *drive, 8);
         for _ in 0..40 {
@@ -108,18 +108,18 @@ fn reads_give_the_files_bytes_and_stop_at_their_ends() {
                 let n_bytes = LENGTHS[file].saturating_sub(offset).min(piece.len_bytes());
                 wanted.push((file, offset, n_bytes));
                 let (file, offset_bytes) = (FileIdx(file as u32), offset as u64);
-                drive.submit(Read { tag, file, offset_bytes, attempt: 0, piece });
+                drive.submit(ReadRequest { tag, file, offset_bytes, attempt: 0, piece });
             }
             assert_eq!(drive.n_in_flight(), 8);
             let done = complete_all(&mut *drive);
             assert_eq!(done.len(), 8, "{name}");
-            for Completion { tag, end, .. } in done {
+            for ReadCompletion { tag, outcome, .. } in done {
                 let (file, offset, n_bytes) = wanted[tag as usize];
-                let End::Read(read_bytes) = end else { panic!("{name}: {end:?}") };
+                let ReadOutcome::Read(read_bytes) = outcome else { panic!("{name}: {outcome:?}") };
                 assert_eq!(read_bytes, n_bytes, "{name}: file {file}, offset {offset}");
             }
             for (filling, (file, offset, n_bytes)) in fillings.iter().zip(wanted) {
-                let expected = bench.contents[file].iter().skip(offset).take(n_bytes);
+                let expected = fixture.contents[file].iter().skip(offset).take(n_bytes);
                 assert!(filling.bytes().iter().take(n_bytes).eq(expected), "{name}: file {file}");
             }
         }
@@ -129,28 +129,28 @@ fn reads_give_the_files_bytes_and_stop_at_their_ends() {
 
 #[test]
 fn a_read_goes_on_behind_what_is_kept() {
-    let bench = Bench::new();
-    for (name, mut drive) in bench.drives(1) {
+    let fixture = DriveFixture::new();
+    for (name, mut drive) in fixture.drives(1) {
         let (mut memory, mut fillings) = memory_for(&mut *drive, 1);
         let mut piece = fillings[0].take(0..16_384);
         piece.rest_mut().fill(0xaa);
         piece.keep(8192);
         let (file, offset_bytes) = (FileIdx(3), 8192);
-        drive.submit(Read { tag: 5, file, offset_bytes, attempt: 0, piece });
+        drive.submit(ReadRequest { tag: 5, file, offset_bytes, attempt: 0, piece });
         let done = complete_all(&mut *drive).pop().unwrap();
-        assert!(matches!(done.end, End::Read(8192)), "{name}");
+        assert!(matches!(done.outcome, ReadOutcome::Read(8192)), "{name}");
         drop(done);
         let bytes = &fillings[0].bytes()[..16_384];
         assert_eq!(bytes[..8192], [0xaa; 8192], "{name}");
-        assert_eq!(bytes[8192..], bench.contents[3][8192..16_384], "{name}");
+        assert_eq!(bytes[8192..], fixture.contents[3][8192..16_384], "{name}");
         give_back(&mut *drive, &mut memory, fillings);
     }
 }
 
 #[test]
 fn waiting_ends_with_time_or_a_completion() {
-    let bench = Bench::new();
-    for (name, mut drive) in bench.drives(2) {
+    let fixture = DriveFixture::new();
+    for (name, mut drive) in fixture.drives(2) {
         let mut done = Vec::new();
         for wait in [Wait::Poll, Wait::Any, Wait::AtMost(Duration::from_millis(2))] {
             drive.complete(wait, &mut done).unwrap();
@@ -158,11 +158,11 @@ fn waiting_ends_with_time_or_a_completion() {
         assert!(done.is_empty(), "{name}");
         let (mut memory, mut fillings) = memory_for(&mut *drive, 1);
         let piece = fillings[0].take(0..4096);
-        drive.submit(Read { tag: 1, file: FileIdx(2), offset_bytes: 0, attempt: 0, piece });
+        drive.submit(ReadRequest { tag: 1, file: FileIdx(2), offset_bytes: 0, attempt: 0, piece });
         while done.is_empty() {
             drive.complete(Wait::AtMost(Duration::from_secs(5)), &mut done).unwrap();
         }
-        assert!(matches!(done[0].end, End::Read(4096)), "{name}");
+        assert!(matches!(done[0].outcome, ReadOutcome::Read(4096)), "{name}");
         drop(done);
         give_back(&mut *drive, &mut memory, fillings);
     }
@@ -172,15 +172,15 @@ fn waiting_ends_with_time_or_a_completion() {
 /// has ended.
 #[test]
 fn polling_alone_brings_completions_even_on_another_thread() {
-    let bench = Bench::new();
-    for (name, mut drive) in bench.drives(4) {
+    let fixture = DriveFixture::new();
+    for (name, mut drive) in fixture.drives(4) {
         let (mut memory, mut fillings) = memory_for(&mut *drive, 4);
         std::thread::scope(|scope| {
             let submit = || {
                 for (tag, filling) in (0u64..).zip(&mut fillings) {
                     let piece = filling.take(0..SLOT_BYTES);
                     let (file, offset_bytes) = (FileIdx(4), 0);
-                    drive.submit(Read { tag, file, offset_bytes, attempt: 0, piece });
+                    drive.submit(ReadRequest { tag, file, offset_bytes, attempt: 0, piece });
                 }
                 drive.flush().unwrap();
             };
@@ -193,9 +193,12 @@ fn polling_alone_brings_completions_even_on_another_thread() {
             drive.complete(wait, &mut done).unwrap();
             std::hint::spin_loop();
         }
-        for Completion { end, .. } in &done {
+        for ReadCompletion { outcome, .. } in &done {
             // A kernel may cancel the reads of a thread that ends.
-            assert!(matches!(end, End::Read(SLOT_BYTES) | End::Cancelled), "{name}: {end:?}");
+            assert!(
+                matches!(outcome, ReadOutcome::Read(SLOT_BYTES) | ReadOutcome::Cancelled),
+                "{name}: {outcome:?}"
+            );
         }
         assert_eq!(done.len(), 4, "{name}");
         drop(done);
@@ -207,8 +210,8 @@ fn polling_alone_brings_completions_even_on_another_thread() {
 /// and its memory can be used for the next.
 #[test]
 fn cancelled_reads_come_back_once() {
-    let bench = Bench::new();
-    for (name, mut drive) in bench.drives(8) {
+    let fixture = DriveFixture::new();
+    for (name, mut drive) in fixture.drives(8) {
         let mut rng = Rng::new(3);
         let (mut memory, mut fillings) = memory_for(&mut *drive, 8);
         let mut n_cancelled = 0;
@@ -217,7 +220,13 @@ fn cancelled_reads_come_back_once() {
                 filling.restart();
                 let piece = filling.take(0..SLOT_BYTES / 2);
                 let tag = round * 8 + number;
-                drive.submit(Read { tag, file: FileIdx(4), offset_bytes: 0, attempt: 0, piece });
+                drive.submit(ReadRequest {
+                    tag,
+                    file: FileIdx(4),
+                    offset_bytes: 0,
+                    attempt: 0,
+                    piece,
+                });
                 if rng.below(3) == 0 {
                     drive.cancel(tag);
                 }
@@ -229,11 +238,11 @@ fn cancelled_reads_come_back_once() {
                 }
             }
             let mut tags = Vec::new();
-            for Completion { tag, end, .. } in complete_all(&mut *drive) {
-                match end {
-                    End::Read(n_bytes) => assert_eq!(n_bytes, SLOT_BYTES / 2, "{name}"),
-                    End::Cancelled => n_cancelled += 1,
-                    End::Failed(error) => panic!("{name}: {error}"),
+            for ReadCompletion { tag, outcome, .. } in complete_all(&mut *drive) {
+                match outcome {
+                    ReadOutcome::Read(n_bytes) => assert_eq!(n_bytes, SLOT_BYTES / 2, "{name}"),
+                    ReadOutcome::Cancelled => n_cancelled += 1,
+                    ReadOutcome::Failed(error) => panic!("{name}: {error}"),
                 }
                 drive.cancel(tag);
                 tags.push(tag);
@@ -248,19 +257,22 @@ fn cancelled_reads_come_back_once() {
 
 #[test]
 fn what_was_not_flushed_can_be_cancelled_for_certain() {
-    let bench = Bench::new();
-    for (name, mut drive) in bench.drives(2) {
+    let fixture = DriveFixture::new();
+    for (name, mut drive) in fixture.drives(2) {
         let (mut memory, mut fillings) = memory_for(&mut *drive, 2);
         for (tag, filling) in (0u64..).zip(&mut fillings) {
             let piece = filling.take(0..4096);
-            drive.submit(Read { tag, file: FileIdx(3), offset_bytes: 0, attempt: 0, piece });
+            drive.submit(ReadRequest { tag, file: FileIdx(3), offset_bytes: 0, attempt: 0, piece });
         }
         drive.cancel(0);
         drive.cancel(77);
-        for Completion { tag, end, .. } in complete_all(&mut *drive) {
-            let is_cancelled = matches!(end, End::Cancelled);
+        for ReadCompletion { tag, outcome, .. } in complete_all(&mut *drive) {
+            let is_cancelled = matches!(outcome, ReadOutcome::Cancelled);
             // The simulated drive starts reads without a flush.
-            assert!(is_cancelled == (tag == 0) || drive.name() == "simulated", "{name}: {end:?}");
+            assert!(
+                is_cancelled == (tag == 0) || drive.name() == "simulated",
+                "{name}: {outcome:?}"
+            );
         }
         give_back(&mut *drive, &mut memory, fillings);
     }
@@ -269,13 +281,19 @@ fn what_was_not_flushed_can_be_cancelled_for_certain() {
 /// A drive is dropped with reads queued and in flight: all of their memory is free again.
 #[test]
 fn a_dropped_drive_lets_go_of_everything() {
-    let bench = Bench::new();
+    let fixture = DriveFixture::new();
     for flushed in [0, 3, 8] {
-        for (name, mut drive) in bench.drives(8) {
+        for (name, mut drive) in fixture.drives(8) {
             let (mut memory, mut fillings) = memory_for(&mut *drive, 8);
             for (tag, filling) in (0u64..).zip(&mut fillings) {
                 let piece = filling.take(0..SLOT_BYTES);
-                drive.submit(Read { tag, file: FileIdx(4), offset_bytes: 0, attempt: 0, piece });
+                drive.submit(ReadRequest {
+                    tag,
+                    file: FileIdx(4),
+                    offset_bytes: 0,
+                    attempt: 0,
+                    piece,
+                });
                 if tag + 1 == flushed {
                     drive.flush().unwrap();
                 }
@@ -283,8 +301,8 @@ fn a_dropped_drive_lets_go_of_everything() {
             drive.cancel(7);
             drop(drive);
             fillings.into_iter().for_each(|it| memory.abandon(it));
-            let (place, _) = memory.slabs().next().unwrap();
-            memory.shrink(place);
+            let (slab_idx, _) = memory.slabs().next().unwrap();
+            memory.shrink(slab_idx);
             assert_eq!(memory.n_slabs(), 0, "{name}");
         }
     }
@@ -292,20 +310,20 @@ fn a_dropped_drive_lets_go_of_everything() {
 
 #[test]
 fn facts_of_files_are_told_and_changes_noticed() {
-    let bench = Bench::new();
-    let drives = bench.drives(1);
+    let fixture = DriveFixture::new();
+    let drives = fixture.drives(1);
     for (name, drive) in &drives {
         assert_eq!((drive.n_files(), drive.depth()), (LENGTHS.len(), 1), "{name}");
         for (number, &len_bytes) in (0..).zip(&LENGTHS) {
             let file = drive.file(FileIdx(number));
             assert_eq!(
                 (file.path, file.len_bytes),
-                (&*bench.paths[number as usize], len_bytes as u64)
+                (&*fixture.paths[number as usize], len_bytes as u64)
             );
             drive.check_unchanged(FileIdx(number)).unwrap();
         }
     }
-    bench.folder.write("3", [0; 10]);
+    fixture.folder.write("3", [0; 10]);
     for (name, drive) in &drives {
         let is_noticed = drive.check_unchanged(FileIdx(3)).is_err();
         assert_eq!(is_noticed, drive.name() != "simulated", "{name}");
@@ -315,16 +333,18 @@ fn facts_of_files_are_told_and_changes_noticed() {
 /// The file system's error for an unaligned read is passed on.
 #[test]
 fn errors_of_the_system_come_through() {
-    let bench = Bench::new();
-    for (name, mut drive) in bench.drives(1) {
+    let fixture = DriveFixture::new();
+    for (name, mut drive) in fixture.drives(1) {
         if drive.file(FileIdx(4)).block_bytes == 1 {
             continue;
         }
         let (mut memory, mut fillings) = memory_for(&mut *drive, 1);
         let piece = fillings[0].take(1..4096);
-        drive.submit(Read { tag: 0, file: FileIdx(4), offset_bytes: 3, attempt: 0, piece });
+        drive.submit(ReadRequest { tag: 0, file: FileIdx(4), offset_bytes: 3, attempt: 0, piece });
         let done = complete_all(&mut *drive).pop().unwrap();
-        let End::Failed(error) = &done.end else { panic!("{name}: {:?}", done.end) };
+        let ReadOutcome::Failed(error) = &done.outcome else {
+            panic!("{name}: {:?}", done.outcome)
+        };
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{name}");
         drop(done);
         give_back(&mut *drive, &mut memory, fillings);
@@ -341,6 +361,6 @@ fn a_drive_takes_no_more_than_its_depth() {
     for tag in 0..2 {
         let piece = fillings[0].take(tag * 4096..(tag + 1) * 4096);
         let tag = tag as u64;
-        drive.submit(Read { tag, file: FileIdx(0), offset_bytes: 0, attempt: 0, piece });
+        drive.submit(ReadRequest { tag, file: FileIdx(0), offset_bytes: 0, attempt: 0, piece });
     }
 }

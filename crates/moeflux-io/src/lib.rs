@@ -37,26 +37,28 @@ mod probe;
 mod drives;
 
 pub use aligned::AlignedBytes;
-pub use block::{BlockRead, Completion, End, FileIdx, Read, Wait};
+pub use block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
 pub use clock::{Clock, RealClock, VirtualClock};
 pub use control_group::{ControlGroup, tightest_control_group};
 pub use direct::{BLOCK_BYTES, Caching, DriveFile, FileFacts};
 pub use file::{ReadError, ReadFile};
 pub use identity::{FileChange, FileIdentity, create_file, rename};
 pub use loader::{
-    Class, Counts, Finished, Job, JobId, Laid, LaneCounts, LoadError, Loader,
-    N_FAILURES_BEFORE_MIRROR, N_FAILURES_MAX, N_INTERRUPTIONS_MAX, N_JOBS_USUAL, N_PARTS_MAX,
-    Outcome, Part, Settings, Source, lay_out,
+    DriveChoice, FilePart, FinishedLoad, LaneCounts, LoadError, LoadId, LoadJob, LoadOutcome,
+    LoadPriority, Loader, LoaderCounts, LoaderSettings, N_FAILURES_BEFORE_MIRROR, N_FAILURES_MAX,
+    N_INTERRUPTIONS_MAX, N_JOBS_USUAL, N_PARTS_MAX, SlotLayout, lay_out,
 };
-pub use measure::{Load, Measured, Offsets, measure};
+pub use measure::{ReadLoad, ReadMeasurement, ScatteredOffsets, measure};
 pub use memory::{FREED_BYTES_KEPT, give_back_freed_memory, trim_freed_memory};
 pub use mounts::{Mount, mount_of, mounts};
 pub use one_line::{MESSAGE_CHARS_MAX, NAME_CHARS_MAX, OneLine, is_harmful};
-pub use probe::{Probe, Probed};
-pub use simulated::{Contents, FaultSwitch, Faults, NthFault, Pace, SimulatedDrive, SimulatedFile};
+pub use probe::{Probe, ProbeResult};
+pub use simulated::{
+    DriveSpeed, FaultSwitch, Faults, FileContents, NthFault, SimulatedDrive, SimulatedFile,
+};
 pub use slots::{Filling, Piece, SLOT_ALIGN, Slab, SlabIdx, SlotIdx, SlotMemory, SlotState};
 pub use system::{
-    MemoryLook, MemoryWatch, available_memory_bytes, free_disk_bytes, process_memory_bytes,
+    MemoryPressure, MemoryWatch, available_memory_bytes, free_disk_bytes, process_memory_bytes,
     process_peak_bytes, processor_name, total_memory_bytes,
 };
 pub use threads::{N_THREADS_MAX, ThreadsDrive};

@@ -1,20 +1,20 @@
 //! Measures how fast a drive reads, with a number of reads in flight, at offsets that are never
 //! read twice.
 //!
-//! **Invariant:** an [`Offsets`] yields each offset of its file once, so that no cache of the
-//! system or the drive can inflate the result. The drive does nothing else meanwhile.
+//! **Invariant:** a [`ScatteredOffsets`] yields each offset of its file once, so that no cache of
+//! the system or the drive can inflate the result. The drive does nothing else meanwhile.
 
 use std::io;
 use std::time::Duration;
 
-use crate::block::{BlockRead, Completion, End, FileIdx, Read, Wait};
+use crate::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
 use crate::clock::Clock;
 use crate::mix::mixed;
 use crate::slots::{Piece, SLOT_ALIGN, SlotIdx, SlotMemory};
 
 /// Offsets in a file, in scattered order, each once.
 #[derive(Clone, Copy, Debug)]
-pub struct Offsets {
+pub struct ScatteredOffsets {
     unit_bytes: u64,
     n_units: u64,
     first: u64,
@@ -22,7 +22,7 @@ pub struct Offsets {
     n_given: u64,
 }
 
-impl Offsets {
+impl ScatteredOffsets {
     /// Creates the offsets of all whole `unit_bytes` in a file of `len_bytes`, in an order that
     /// `seed` determines.
     ///
@@ -43,7 +43,7 @@ impl Offsets {
     }
 }
 
-impl Iterator for Offsets {
+impl Iterator for ScatteredOffsets {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
@@ -63,7 +63,7 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
 
 /// The reads of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct ReadLoad {
     /// The file.
     pub file: FileIdx,
     /// Size of each read; a multiple of the file's block.
@@ -76,7 +76,7 @@ pub struct Load {
 
 /// Result of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured {
+pub struct ReadMeasurement {
     /// Bytes read.
     pub read_bytes: u64,
     /// Number of reads.
@@ -85,7 +85,7 @@ pub struct Measured {
     pub elapsed: Duration,
 }
 
-impl Measured {
+impl ReadMeasurement {
     /// Returns the bytes per second.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a figure to look at")]
@@ -105,19 +105,19 @@ impl Measured {
 /// If `n_in_flight` is 0 or more than the drive's depth.
 pub fn measure(
     drive: &mut dyn BlockRead,
-    load: Load,
-    offsets: &mut Offsets,
+    load: ReadLoad,
+    offsets: &mut ScatteredOffsets,
     clock: &dyn Clock,
-) -> io::Result<Measured> {
-    let Load { read_bytes, n_in_flight, .. } = load;
+) -> io::Result<ReadMeasurement> {
+    let ReadLoad { read_bytes, n_in_flight, .. } = load;
     assert!((1..=drive.depth()).contains(&n_in_flight), "reads in flight within the depth");
     let mut memory =
         SlotMemory::new(read_bytes, n_in_flight * read_bytes.next_multiple_of(SLOT_ALIGN));
-    let place = memory.grow().ok_or(io::ErrorKind::OutOfMemory)?;
-    let slab = memory.slab(place).expect("it was just made").clone();
+    let slab_idx = memory.grow().ok_or(io::ErrorKind::OutOfMemory)?;
+    let slab = memory.slab(slab_idx).expect("it was just made").clone();
     drive.slab_added(&slab);
     let mut fillings: Vec<_> =
-        memory.slots_of(place).map(|slot| memory.begin_fill(SlotIdx(slot))).collect();
+        memory.slots_of(slab_idx).map(|slot| memory.begin_fill(SlotIdx(slot))).collect();
     let mut pieces: Vec<Piece> = fillings.iter_mut().map(|it| it.take(0..read_bytes)).collect();
     for piece in &mut pieces {
         // Pages that were never accessed would be allocated during the measurement.
@@ -133,14 +133,14 @@ pub fn measure(
 
 fn run(
     drive: &mut dyn BlockRead,
-    load: Load,
-    offsets: &mut Offsets,
+    load: ReadLoad,
+    offsets: &mut ScatteredOffsets,
     clock: &dyn Clock,
     mut pieces: Vec<Piece>,
-) -> io::Result<Measured> {
-    let Load { file, duration_max, .. } = load;
+) -> io::Result<ReadMeasurement> {
+    let ReadLoad { file, duration_max, .. } = load;
     let began = clock.now();
-    let mut measured = Measured { read_bytes: 0, n_reads: 0, elapsed: Duration::ZERO };
+    let mut measured = ReadMeasurement { read_bytes: 0, n_reads: 0, elapsed: Duration::ZERO };
     let mut failure = None;
     let mut done = Vec::with_capacity(pieces.len());
     let mut tag = 0;
@@ -148,7 +148,7 @@ fn run(
         let is_over = failure.is_some() || clock.now() - began >= duration_max;
         while !is_over && !pieces.is_empty() {
             let (Some(offset_bytes), Some(piece)) = (offsets.next(), pieces.pop()) else { break };
-            drive.submit(Read { tag, file, offset_bytes, attempt: 0, piece });
+            drive.submit(ReadRequest { tag, file, offset_bytes, attempt: 0, piece });
             tag += 1;
         }
         if drive.n_in_flight() == 0 {
@@ -156,14 +156,14 @@ fn run(
             return failure.map_or(Ok(measured), Err);
         }
         drive.complete(Wait::Any, &mut done)?;
-        for Completion { piece, end, .. } in done.drain(..) {
-            match end {
-                End::Read(n_bytes) => {
+        for ReadCompletion { piece, outcome, .. } in done.drain(..) {
+            match outcome {
+                ReadOutcome::Read(n_bytes) => {
                     measured.read_bytes += n_bytes as u64;
                     measured.n_reads += 1;
                 }
-                End::Failed(error) => failure = Some(error),
-                End::Cancelled => {}
+                ReadOutcome::Failed(error) => failure = Some(error),
+                ReadOutcome::Cancelled => {}
             }
             pieces.push(piece);
         }
@@ -176,15 +176,15 @@ mod tests {
 
     use super::*;
     use crate::clock::VirtualClock;
-    use crate::simulated::{Faults, Pace, SimulatedDrive, SimulatedFile};
+    use crate::simulated::{DriveSpeed, Faults, SimulatedDrive, SimulatedFile};
 
     #[test]
     fn every_place_comes_once() {
         for (len_bytes, seed) in [(0, 1), (4095, 1), (4096, 2), (4096 * 17, 3), (4096 * 1000, 4)] {
-            let all: Vec<u64> = Offsets::new(len_bytes, 4096, seed).collect();
-            let places: HashSet<u64> = all.iter().copied().collect();
+            let all: Vec<u64> = ScatteredOffsets::new(len_bytes, 4096, seed).collect();
+            let distinct: HashSet<u64> = all.iter().copied().collect();
             assert_eq!(all.len() as u64, len_bytes / 4096);
-            assert_eq!(places.len(), all.len());
+            assert_eq!(distinct.len(), all.len());
             assert!(all.iter().all(|it| it % 4096 == 0 && it + 4096 <= len_bytes));
         }
     }
@@ -194,14 +194,16 @@ mod tests {
         let clock = VirtualClock::default();
         let file = SimulatedFile::of("f", vec![0; 64 << 20]);
         let latency = Duration::from_micros(500);
-        let pace = Pace { latency_min: latency, latency_more_max: latency, bytes_per_s: 1 << 30 };
+        let speed =
+            DriveSpeed { latency_min: latency, latency_more_max: latency, bytes_per_s: 1 << 30 };
         let files = vec![file];
-        let mut drive = SimulatedDrive::new(files, 8, clock.clone()).with_pace(pace);
-        let mut offsets = Offsets::new(64 << 20, 1 << 20, 1);
+        let mut drive = SimulatedDrive::new(files, 8, clock.clone()).with_speed(speed);
+        let mut offsets = ScatteredOffsets::new(64 << 20, 1 << 20, 1);
         let mut rates = Vec::new();
         for n_in_flight in [1, 8] {
             let duration_max = Duration::from_millis(20);
-            let load = Load { file: FileIdx(0), read_bytes: 1 << 20, n_in_flight, duration_max };
+            let load =
+                ReadLoad { file: FileIdx(0), read_bytes: 1 << 20, n_in_flight, duration_max };
             let measured = measure(&mut drive, load, &mut offsets, &clock).unwrap();
             assert_eq!(measured.read_bytes, measured.n_reads << 20);
             rates.push(measured.bytes_per_s() / f64::from(1 << 30));
@@ -218,13 +220,13 @@ mod tests {
             SimulatedDrive::new(vec![file], 4, clock.clone()).with_faults(faults)
         };
         let duration_max = Duration::from_secs(1000);
-        let load = Load { file: FileIdx(0), read_bytes: 4096, n_in_flight: 4, duration_max };
-        let mut offsets = Offsets::new(40_960, 4096, 1);
+        let load = ReadLoad { file: FileIdx(0), read_bytes: 4096, n_in_flight: 4, duration_max };
+        let mut offsets = ScatteredOffsets::new(40_960, 4096, 1);
         let mut healthy = drive(Faults::default());
         let measured = measure(&mut healthy, load, &mut offsets, &clock).unwrap();
         assert_eq!((measured.n_reads, offsets.next()), (10, None));
 
-        let mut offsets = Offsets::new(40_960, 4096, 1);
+        let mut offsets = ScatteredOffsets::new(40_960, 4096, 1);
         let mut broken = drive(Faults { n_lost: 1000, ..Faults::default() });
         measure(&mut broken, load, &mut offsets, &clock).unwrap_err();
         assert_eq!(broken.n_in_flight(), 0);

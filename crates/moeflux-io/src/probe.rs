@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::block::{BlockRead, FileIdx};
 use crate::clock::Clock;
 use crate::direct::{Caching, DriveFile};
-use crate::measure::{Load, Measured, Offsets, measure};
+use crate::measure::{ReadLoad, ReadMeasurement, ScatteredOffsets, measure};
 use crate::threads::{N_THREADS_MAX, ThreadsDrive};
 
 /// Files to read, and the offsets that are left.
@@ -20,16 +20,16 @@ pub struct Probe {
     files: Vec<PathBuf>,
     read_bytes: usize,
     file_at: usize,
-    offsets: Option<Offsets>,
+    offsets: Option<ScatteredOffsets>,
     n_passes: u64,
     seed: u64,
 }
 
 /// Result for one way of reading.
 #[derive(Clone, Copy, Debug)]
-pub struct Probed {
+pub struct ProbeResult {
     /// Bytes, reads and time.
-    pub measured: Measured,
+    pub measured: ReadMeasurement,
     /// The kind of drive that read: `io_uring` or `threads`.
     pub drive: &'static str,
     /// The way in use, which is not the requested one where the file system reads only through the
@@ -69,10 +69,10 @@ impl Probe {
         n_in_flight: usize,
         duration_max: Duration,
         clock: &dyn Clock,
-    ) -> io::Result<Option<Probed>> {
+    ) -> io::Result<Option<ProbeResult>> {
         assert!(n_in_flight > 0, "a read in flight");
         let n_in_flight = n_in_flight.min(N_THREADS_MAX);
-        let mut sum: Option<Probed> = None;
+        let mut sum: Option<ProbeResult> = None;
         if self.files.is_empty() {
             return Ok(None);
         }
@@ -86,14 +86,15 @@ impl Probe {
             let file = DriveFile::open(&self.files[self.file_at], caching)?;
             let (seed, read_bytes) = (self.seed + self.n_passes, self.read_bytes);
             let len_bytes = file.len_bytes();
-            let offsets = self.offsets.get_or_insert(Offsets::new(len_bytes, read_bytes, seed));
+            let offsets =
+                self.offsets.get_or_insert(ScatteredOffsets::new(len_bytes, read_bytes, seed));
             file.drop_copies();
             let caching = file.caching();
             let mut drive = open(file, n_in_flight)?;
-            let load = Load { file: FileIdx(0), read_bytes, n_in_flight, duration_max: left };
+            let load = ReadLoad { file: FileIdx(0), read_bytes, n_in_flight, duration_max: left };
             let measured = measure(&mut *drive, load, offsets, clock)?;
             let is_repeated = self.n_passes > 0;
-            let probed = Probed { measured, drive: drive.name(), caching, is_repeated };
+            let probed = ProbeResult { measured, drive: drive.name(), caching, is_repeated };
             sum = Some(sum.map_or(probed, |before| before.and(probed)));
             if measured.elapsed < left {
                 self.next_file();
@@ -112,9 +113,9 @@ impl Probe {
     }
 }
 
-impl Probed {
+impl ProbeResult {
     fn and(self, later: Self) -> Self {
-        let measured = Measured {
+        let measured = ReadMeasurement {
             read_bytes: self.measured.read_bytes + later.measured.read_bytes,
             n_reads: self.measured.n_reads + later.measured.n_reads,
             elapsed: self.measured.elapsed + later.measured.elapsed,

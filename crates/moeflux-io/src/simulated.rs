@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::block::{BlockRead, Completion, End, FileIdx, Read, Wait};
+use crate::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
 use crate::clock::{Clock, VirtualClock};
 use crate::direct::{BLOCK_BYTES, FileFacts};
 use crate::identity::FileChange;
@@ -18,7 +18,7 @@ use crate::mix::mixed;
 use crate::slots::{Piece, Slab};
 
 /// Writes a file's bytes from an offset on; called only for ranges within the file.
-pub type Contents = dyn Fn(u64, &mut [u8]) + Send + Sync;
+pub type FileContents = dyn Fn(u64, &mut [u8]) + Send + Sync;
 
 /// A file of a simulated drive.
 #[derive(Clone)]
@@ -28,7 +28,7 @@ pub struct SimulatedFile {
     /// Its length.
     pub len_bytes: u64,
     /// Its contents.
-    pub contents: Arc<Contents>,
+    pub contents: Arc<FileContents>,
 }
 
 impl SimulatedFile {
@@ -93,10 +93,10 @@ impl Faults {
 /// Replaces the faults of a drive that other code owns by now. Reads in flight are subject to the
 /// new ones.
 #[derive(Clone, Debug, Default)]
-pub struct FaultSwitch(Arc<Mutex<Switched>>);
+pub struct FaultSwitch(Arc<Mutex<SwitchState>>);
 
 #[derive(Debug, Default)]
-struct Switched {
+struct SwitchState {
     /// Not yet taken over by the drive.
     faults: Option<Faults>,
     n_reads: u64,
@@ -105,7 +105,7 @@ struct Switched {
 impl FaultSwitch {
     /// Sets the faults, from the next read on, which is number 0.
     pub fn set(&self, faults: Faults) {
-        *self.lock() = Switched { faults: Some(faults), n_reads: 0 };
+        *self.lock() = SwitchState { faults: Some(faults), n_reads: 0 };
     }
 
     /// Returns the number of reads submitted since.
@@ -114,14 +114,14 @@ impl FaultSwitch {
         self.lock().n_reads
     }
 
-    fn lock(&self) -> MutexGuard<'_, Switched> {
+    fn lock(&self) -> MutexGuard<'_, SwitchState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Speed of the drive.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct DriveSpeed {
     /// Minimum duration of a read.
     pub latency_min: Duration,
     /// Maximum addition to it, chosen by the seed.
@@ -130,7 +130,7 @@ pub struct Pace {
     pub bytes_per_s: u64,
 }
 
-impl Default for Pace {
+impl Default for DriveSpeed {
     fn default() -> Self {
         Self {
             latency_min: Duration::from_micros(80),
@@ -146,30 +146,30 @@ pub struct SimulatedDrive {
     files: Vec<SimulatedFile>,
     block_bytes: usize,
     depth: usize,
-    pace: Pace,
+    speed: DriveSpeed,
     faults: Faults,
     switch: FaultSwitch,
     clock: VirtualClock,
     /// Time at which the drive will have transferred everything requested.
     free_at: Duration,
-    in_flight: Vec<Pending>,
+    in_flight: Vec<PendingRead>,
     n_submitted: u64,
     /// File and offset affected by [`Faults::nth`].
-    nth_place: Option<(FileIdx, u64)>,
+    nth_read: Option<(FileIdx, u64)>,
     n_faults: u64,
 }
 
 #[derive(Debug)]
-struct Pending {
+struct PendingRead {
     due: Duration,
-    read: Read,
+    read: ReadRequest,
     is_cancelled: bool,
     is_nth: bool,
 }
 
 /// The simulated outcome of a read.
-enum Fate {
-    Well,
+enum SimulatedOutcome {
+    Whole,
     Short,
     Flipped,
     Failed(io::ErrorKind),
@@ -185,14 +185,14 @@ impl SimulatedDrive {
             files,
             block_bytes: BLOCK_BYTES,
             depth,
-            pace: Pace::default(),
+            speed: DriveSpeed::default(),
             faults: Faults::default(),
             switch: FaultSwitch::default(),
             clock,
             free_at: Duration::ZERO,
             in_flight: Vec::with_capacity(depth),
             n_submitted: 0,
-            nth_place: None,
+            nth_read: None,
             n_faults: 0,
         }
     }
@@ -211,8 +211,8 @@ impl SimulatedDrive {
 
     /// Sets the speed.
     #[must_use]
-    pub fn with_pace(self, pace: Pace) -> Self {
-        Self { pace, ..self }
+    pub fn with_speed(self, speed: DriveSpeed) -> Self {
+        Self { speed, ..self }
     }
 
     /// Sets the block size.
@@ -227,76 +227,76 @@ impl SimulatedDrive {
         self.n_faults
     }
 
-    fn number(&self, read: &Read, purpose: u64) -> u64 {
-        let place = [u64::from(read.file.0), read.offset_bytes, u64::from(read.attempt)];
-        mixed(&[self.faults.seed, purpose, place[0], place[1], place[2]])
+    fn number(&self, read: &ReadRequest, purpose: u64) -> u64 {
+        let location = [u64::from(read.file.0), read.offset_bytes, u64::from(read.attempt)];
+        mixed(&[self.faults.seed, purpose, location[0], location[1], location[2]])
     }
 
-    fn fate(&self, read: &Read) -> Fate {
+    fn simulate(&self, read: &ReadRequest) -> SimulatedOutcome {
         let faults = &self.faults;
-        let of_place = [faults.seed, u64::from(read.file.0)];
+        let of_file = [faults.seed, u64::from(read.file.0)];
         let region = read.offset_bytes / Faults::AWAY_REGION_BYTES;
         let hits = |number: u64, rate: u32| number % 1000 < u64::from(rate);
-        if hits(mixed(&[of_place[0], of_place[1], 1, region]), faults.n_away)
+        if hits(mixed(&[of_file[0], of_file[1], 1, region]), faults.n_away)
             && read.attempt < faults.n_attempts_away
         {
-            return Fate::Away;
+            return SimulatedOutcome::Away;
         }
-        if hits(mixed(&[of_place[0], of_place[1], 2, read.offset_bytes]), faults.n_lost) {
-            return Fate::Lost;
+        if hits(mixed(&[of_file[0], of_file[1], 2, read.offset_bytes]), faults.n_lost) {
+            return SimulatedOutcome::Lost;
         }
         let number = self.number(read, 3) % 1000;
         let mut end = 0;
         let rates = [
-            (faults.n_short, Fate::Short),
-            (faults.n_interrupted, Fate::Failed(io::ErrorKind::Interrupted)),
-            (faults.n_again, Fate::Failed(io::ErrorKind::WouldBlock)),
-            (faults.n_failed, Fate::Lost),
-            (faults.n_flipped, Fate::Flipped),
+            (faults.n_short, SimulatedOutcome::Short),
+            (faults.n_interrupted, SimulatedOutcome::Failed(io::ErrorKind::Interrupted)),
+            (faults.n_again, SimulatedOutcome::Failed(io::ErrorKind::WouldBlock)),
+            (faults.n_failed, SimulatedOutcome::Lost),
+            (faults.n_flipped, SimulatedOutcome::Flipped),
         ];
-        for (rate, fate) in rates {
+        for (rate, simulated) in rates {
             end += u64::from(rate);
             if number < end {
-                return fate;
+                return simulated;
             }
         }
-        Fate::Well
+        SimulatedOutcome::Whole
     }
 
     /// Takes over new faults from the switch.
-    fn hear(&mut self) {
+    fn take_new_faults(&mut self) {
         let mut switched = self.switch.lock();
         switched.n_reads += 1;
         if let Some(faults) = switched.faults.take() {
             self.faults = faults;
-            (self.n_submitted, self.nth_place) = (0, None);
+            (self.n_submitted, self.nth_read) = (0, None);
         }
     }
 
     /// Carries out a read.
-    fn read(&mut self, pending: Pending) -> Completion {
-        let Pending { read, is_cancelled, is_nth, .. } = pending;
-        let fate = if is_nth { Fate::Lost } else { self.fate(&read) };
+    fn read(&mut self, pending: PendingRead) -> ReadCompletion {
+        let PendingRead { read, is_cancelled, is_nth, .. } = pending;
+        let simulated = if is_nth { SimulatedOutcome::Lost } else { self.simulate(&read) };
         let number = self.number(&read, 4);
-        let Read { tag, file, offset_bytes, mut piece, .. } = read;
+        let ReadRequest { tag, file, offset_bytes, mut piece, .. } = read;
         if is_cancelled {
-            return Completion { tag, piece, end: End::Cancelled };
+            return ReadCompletion { tag, piece, outcome: ReadOutcome::Cancelled };
         }
-        self.n_faults += u64::from(!matches!(fate, Fate::Well));
-        let end = if !self.is_aligned(offset_bytes, &piece) {
-            End::Failed(io::ErrorKind::InvalidInput.into())
+        self.n_faults += u64::from(!matches!(simulated, SimulatedOutcome::Whole));
+        let outcome = if !self.is_aligned(offset_bytes, &piece) {
+            ReadOutcome::Failed(io::ErrorKind::InvalidInput.into())
         } else {
-            match fate {
-                Fate::Failed(kind) => End::Failed(kind.into()),
-                Fate::Lost => End::Failed(io::Error::other("simulated EIO")),
-                Fate::Away => End::Failed(io::Error::other("simulated ENODEV")),
-                Fate::Well | Fate::Short | Fate::Flipped => {
-                    let n_bytes = self.copy(file, offset_bytes, &mut piece, &fate, number);
-                    End::Read(n_bytes)
+            match simulated {
+                SimulatedOutcome::Failed(kind) => ReadOutcome::Failed(kind.into()),
+                SimulatedOutcome::Lost => ReadOutcome::Failed(io::Error::other("simulated EIO")),
+                SimulatedOutcome::Away => ReadOutcome::Failed(io::Error::other("simulated ENODEV")),
+                SimulatedOutcome::Whole | SimulatedOutcome::Short | SimulatedOutcome::Flipped => {
+                    let n_bytes = self.copy(file, offset_bytes, &mut piece, &simulated, number);
+                    ReadOutcome::Read(n_bytes)
                 }
             }
         };
-        Completion { tag, piece, end }
+        ReadCompletion { tag, piece, outcome }
     }
 
     fn is_aligned(&self, offset_bytes: u64, piece: &Piece) -> bool {
@@ -306,11 +306,18 @@ impl SimulatedDrive {
             && piece.rest_address().addr().is_multiple_of(block)
     }
 
-    fn copy(&self, file: FileIdx, at: u64, piece: &mut Piece, fate: &Fate, number: u64) -> usize {
+    fn copy(
+        &self,
+        file: FileIdx,
+        at: u64,
+        piece: &mut Piece,
+        simulated: &SimulatedOutcome,
+        number: u64,
+    ) -> usize {
         let file = &self.files[file.0 as usize];
         let there = usize::try_from(file.len_bytes.saturating_sub(at)).unwrap_or(usize::MAX);
         let mut n_bytes = piece.rest_bytes().min(there);
-        if matches!(fate, Fate::Short) {
+        if matches!(simulated, SimulatedOutcome::Short) {
             let n_blocks = n_bytes / self.block_bytes;
             // At least one block: a read of 0 bytes would mean the end of the file.
             let kept = 1 + below(number, n_blocks.saturating_sub(1).max(1));
@@ -323,14 +330,14 @@ impl SimulatedDrive {
         }
         let target = &mut piece.rest_mut()[..n_bytes];
         (file.contents)(at, target);
-        if matches!(fate, Fate::Flipped) {
+        if matches!(simulated, SimulatedOutcome::Flipped) {
             target[below(number, n_bytes)] ^= 1 << (number >> 61);
         }
         n_bytes
     }
 
     /// Completes the reads that are due, earliest first.
-    fn take_due(&mut self, done: &mut Vec<Completion>) {
+    fn take_due(&mut self, done: &mut Vec<ReadCompletion>) {
         while let Some(at) =
             self.earliest().filter(|&at| self.in_flight[at].due <= self.clock.now())
         {
@@ -376,17 +383,17 @@ impl BlockRead for SimulatedDrive {
         Ok(())
     }
 
-    fn submit(&mut self, read: Read) {
+    fn submit(&mut self, read: ReadRequest) {
         assert!(self.in_flight.len() < self.depth, "at most `depth` reads are in flight");
-        self.hear();
-        let place = (read.file, read.offset_bytes);
+        self.take_new_faults();
+        let location = (read.file, read.offset_bytes);
         if self.faults.nth.is_some_and(|nth| nth.n == self.n_submitted) {
-            self.nth_place = Some(place);
+            self.nth_read = Some(location);
         }
         self.n_submitted += 1;
         let n_attempts = self.faults.nth.map_or(0, |nth| nth.n_attempts);
-        let is_nth = self.nth_place == Some(place) && read.attempt < n_attempts;
-        let Pace { latency_min, latency_more_max, bytes_per_s } = self.pace;
+        let is_nth = self.nth_read == Some(location) && read.attempt < n_attempts;
+        let DriveSpeed { latency_min, latency_more_max, bytes_per_s } = self.speed;
         let more_ns = latency_more_max.as_nanos().max(1);
         let more_ns = u128::from(self.number(&read, 5)) % more_ns;
         let more = Duration::from_nanos(u64::try_from(more_ns).unwrap_or(0));
@@ -394,14 +401,14 @@ impl BlockRead for SimulatedDrive {
         let passing = Duration::from_nanos(n_bytes.saturating_mul(1_000_000_000) / bytes_per_s);
         self.free_at = self.free_at.max(self.clock.now()) + passing;
         let due = self.free_at + latency_min + more;
-        self.in_flight.push(Pending { due, read, is_cancelled: false, is_nth });
+        self.in_flight.push(PendingRead { due, read, is_cancelled: false, is_nth });
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    fn complete(&mut self, wait: Wait, done: &mut Vec<Completion>) -> io::Result<()> {
+    fn complete(&mut self, wait: Wait, done: &mut Vec<ReadCompletion>) -> io::Result<()> {
         let n_before = done.len();
         self.take_due(done);
         if done.len() > n_before {
@@ -425,7 +432,7 @@ impl BlockRead for SimulatedDrive {
         // The drive delivers reads that are almost complete.
         let found = self.in_flight.iter_mut().find(|it| it.read.tag == tag);
         if let Some(pending) = found
-            && pending.due > self.clock.now() + self.pace.latency_min
+            && pending.due > self.clock.now() + self.speed.latency_min
         {
             pending.is_cancelled = true;
             pending.due = self.clock.now();

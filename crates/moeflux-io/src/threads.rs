@@ -10,7 +10,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use crate::block::{BlockRead, Completion, End, FileIdx, Read, Wait};
+use crate::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
 use crate::direct::{DriveFile, FileFacts};
 use crate::identity::FileChange;
 use crate::slots::Slab;
@@ -20,30 +20,30 @@ pub const N_THREADS_MAX: usize = 256;
 
 /// A drive that reads with threads.
 pub struct ThreadsDrive {
-    shared: Arc<Shared>,
+    shared: Arc<DriveState>,
     threads: Vec<JoinHandle<()>>,
     depth: usize,
     n_in_flight: usize,
-    unflushed: Vec<Read>,
+    unflushed: Vec<ReadRequest>,
 }
 
-struct Shared {
+struct DriveState {
     files: Vec<DriveFile>,
-    queues: Mutex<Queues>,
+    queues: Mutex<ReadQueues>,
     /// Signals that there is work, or that the threads are to end.
     has_work: Condvar,
     /// Signals a completion.
     has_done: Condvar,
 }
 
-struct Queues {
-    waiting: VecDeque<Read>,
-    done: Vec<Completion>,
+struct ReadQueues {
+    waiting: VecDeque<ReadRequest>,
+    done: Vec<ReadCompletion>,
     is_ending: bool,
 }
 
-impl Shared {
-    fn queues(&self) -> MutexGuard<'_, Queues> {
+impl DriveState {
+    fn queues(&self) -> MutexGuard<'_, ReadQueues> {
         // No code that holds the lock can panic half-way.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,8 +64,8 @@ impl ThreadsDrive {
         assert!((1..=N_THREADS_MAX).contains(&n_threads), "1 to {N_THREADS_MAX} threads");
         assert!(depth >= n_threads, "work for every thread");
         let waiting = VecDeque::with_capacity(depth);
-        let queues = Queues { waiting, done: Vec::with_capacity(depth), is_ending: false };
-        let shared = Shared {
+        let queues = ReadQueues { waiting, done: Vec::with_capacity(depth), is_ending: false };
+        let shared = DriveState {
             files,
             queues: Mutex::new(queues),
             has_work: Condvar::new(),
@@ -84,7 +84,7 @@ impl ThreadsDrive {
 }
 
 /// The main loop of a thread.
-fn work(shared: &Shared) {
+fn work(shared: &DriveState) {
     let mut queues = shared.queues();
     loop {
         if queues.is_ending {
@@ -95,14 +95,14 @@ fn work(shared: &Shared) {
             continue;
         };
         drop(queues);
-        let Read { tag, file, offset_bytes, mut piece, .. } = read;
+        let ReadRequest { tag, file, offset_bytes, mut piece, .. } = read;
         let result = shared.files[file.0 as usize].read_at(offset_bytes, piece.rest_mut());
-        let end = match result {
-            Ok(n_bytes) => End::Read(n_bytes),
-            Err(error) => End::Failed(error),
+        let outcome = match result {
+            Ok(n_bytes) => ReadOutcome::Read(n_bytes),
+            Err(error) => ReadOutcome::Failed(error),
         };
         queues = shared.queues();
-        queues.done.push(Completion { tag, piece, end });
+        queues.done.push(ReadCompletion { tag, piece, outcome });
         shared.has_done.notify_one();
     }
 }
@@ -132,7 +132,7 @@ impl BlockRead for ThreadsDrive {
         self.shared.files[file.0 as usize].check_unchanged()
     }
 
-    fn submit(&mut self, read: Read) {
+    fn submit(&mut self, read: ReadRequest) {
         assert!(self.n_in_flight < self.depth, "at most `depth` reads are in flight");
         self.n_in_flight += 1;
         self.unflushed.push(read);
@@ -149,9 +149,9 @@ impl BlockRead for ThreadsDrive {
         Ok(())
     }
 
-    fn complete(&mut self, wait: Wait, done: &mut Vec<Completion>) -> io::Result<()> {
+    fn complete(&mut self, wait: Wait, done: &mut Vec<ReadCompletion>) -> io::Result<()> {
         self.flush()?;
-        let is_empty = |queues: &mut Queues| queues.done.is_empty();
+        let is_empty = |queues: &mut ReadQueues| queues.done.is_empty();
         let queues = self.shared.queues();
         let mut queues = match wait {
             Wait::Poll => queues,
@@ -180,8 +180,8 @@ impl BlockRead for ThreadsDrive {
                 unflushed.map(|at| self.unflushed.remove(at))
             }
         };
-        if let Some(Read { tag, piece, .. }) = read {
-            queues.done.push(Completion { tag, piece, end: End::Cancelled });
+        if let Some(ReadRequest { tag, piece, .. }) = read {
+            queues.done.push(ReadCompletion { tag, piece, outcome: ReadOutcome::Cancelled });
         }
     }
 

@@ -9,15 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use moeflux_io::{
-    BlockRead, Caching, Class, DriveFile, FileIdx, Finished, Job, JobId, Laid, Loader, Outcome,
-    RealClock, Settings, SlotIdx, SlotMemory, ThreadsDrive, Wait, lay_out,
+    BlockRead, Caching, DriveFile, FileIdx, FinishedLoad, LoadId, LoadJob, LoadOutcome,
+    LoadPriority, Loader, LoaderSettings, RealClock, SlotIdx, SlotLayout, SlotMemory, ThreadsDrive,
+    Wait, lay_out,
 };
 use moeflux_testing::temp_dir::TempDir;
 
-struct Counting(AtomicU64);
+struct CountingAllocator(AtomicU64);
 
 // SAFETY: all is passed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.0.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's promises are those that are asked for.
@@ -31,24 +32,24 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static COUNTING: Counting = Counting(AtomicU64::new(0));
+static COUNTING: CountingAllocator = CountingAllocator(AtomicU64::new(0));
 
 const N_SLOTS: u32 = 16;
 
-struct Rig {
+struct AllocationRig {
     loader: Loader,
     memory: SlotMemory,
-    parts: Vec<Laid>,
-    finished: Vec<Finished>,
+    parts: Vec<SlotLayout>,
+    finished: Vec<FinishedLoad>,
 }
 
-impl Rig {
+impl AllocationRig {
     fn new(drive: Box<dyn BlockRead>) -> Self {
-        let settings = Settings { read_bytes: 64 << 10, guess_bytes_max: 256 << 10 };
+        let settings = LoaderSettings { read_bytes: 64 << 10, prefetch_bytes_max: 256 << 10 };
         let mut loader = Loader::new(drive, None, settings, Arc::new(RealClock::new()));
         let mut memory = SlotMemory::new(512 << 10, N_SLOTS as usize * (512 << 10));
-        let place = memory.grow().unwrap();
-        loader.slab_added(memory.slab(place).unwrap());
+        let slab_idx = memory.grow().unwrap();
+        loader.slab_added(memory.slab(slab_idx).unwrap());
         let layout = |job: u64| {
             let extents =
                 [0, 1, 2].map(|part| (FileIdx(0), job * 70_001 + part * 300_000, 120_000));
@@ -58,32 +59,33 @@ impl Rig {
         Self { loader, memory, parts, finished: Vec::with_capacity(N_SLOTS as usize) }
     }
 
-    /// Jobs into all slots, some of them guesses, some promoted, some cancelled.
+    /// Jobs into all slots, some of them prefetches, some promoted, some cancelled.
     fn run(&mut self) {
         for slot in 0..N_SLOTS {
             let filling = self.memory.begin_fill(SlotIdx(slot as usize));
-            let class = if slot % 2 == 0 { Class::Demand } else { Class::Guess };
+            let priority =
+                if slot % 2 == 0 { LoadPriority::Demand } else { LoadPriority::Prefetch };
             let parts = self.parts[slot as usize].parts();
-            self.loader.submit(Job::new(JobId(u64::from(slot)), class, filling, parts));
+            self.loader.submit(LoadJob::new(LoadId(u64::from(slot)), priority, filling, parts));
         }
         self.loader.poll(&mut self.finished).unwrap();
-        self.loader.promote(JobId(7));
-        self.loader.cancel(JobId(9));
+        self.loader.promote(LoadId(7));
+        self.loader.cancel(LoadId(9));
         while self.loader.n_jobs() > 0 {
             self.loader.wait(Wait::Any, &mut self.finished).unwrap();
         }
-        for Finished { filling, outcome, .. } in self.finished.drain(..) {
+        for FinishedLoad { filling, outcome, .. } in self.finished.drain(..) {
             match outcome {
-                Outcome::Ready => self.memory.finish(filling),
-                Outcome::Cancelled => self.memory.abandon(filling),
-                Outcome::Failed(error) => panic!("{error}"),
+                LoadOutcome::Ready => self.memory.finish(filling),
+                LoadOutcome::Cancelled => self.memory.abandon(filling),
+                LoadOutcome::Failed(error) => panic!("{error}"),
             }
         }
     }
 }
 
 fn check(name: &str, drive: Box<dyn BlockRead>) {
-    let mut rig = Rig::new(drive);
+    let mut rig = AllocationRig::new(drive);
     for _ in 0..20 {
         rig.run();
     }

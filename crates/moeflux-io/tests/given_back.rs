@@ -36,8 +36,8 @@ fn wait_for_pins(bytes_max: usize) {
     assert!(pinned_bytes <= bytes_max, "{pinned_bytes}, at most {bytes_max}");
 }
 
-fn touch(memory: &mut SlotMemory, place: SlabIdx) {
-    for slot in memory.slots_of(place).map(SlotIdx) {
+fn touch(memory: &mut SlotMemory, slab_idx: SlabIdx) {
+    for slot in memory.slots_of(slab_idx).map(SlotIdx) {
         let mut filling = memory.begin_fill(slot);
         filling.take(0..memory.slot_bytes()).rest_mut().fill(1);
         memory.finish(filling);
@@ -50,30 +50,30 @@ fn shrinking_takes_pages_from_the_process() {
     let mut memory = SlotMemory::new(1 << 20, SLAB_BYTES);
     let before = resident_bytes();
     for _ in 0..4 {
-        let place = memory.grow().unwrap();
-        touch(&mut memory, place);
+        let slab_idx = memory.grow().unwrap();
+        touch(&mut memory, slab_idx);
         if let Some(drive) = &mut drive {
-            drive.slab_added(memory.slab(place).unwrap());
+            drive.slab_added(memory.slab(slab_idx).unwrap());
         }
     }
     let full = resident_bytes();
     let n_registered = drive.as_ref().map_or(0, UringDrive::n_registered_slabs);
     println!("{n_registered} slabs registered, {} bytes pinned", status_bytes("VmPin"));
     assert!(full - before >= 4 * SLAB_BYTES - SLACK_BYTES, "{before} to {full}");
-    for place in [SlabIdx(1), SlabIdx(2)] {
+    for slab_idx in [SlabIdx(1), SlabIdx(2)] {
         if let Some(drive) = &mut drive {
-            drive.slab_removed(memory.slab(place).unwrap());
+            drive.slab_removed(memory.slab(slab_idx).unwrap());
         }
-        memory.shrink(place);
+        memory.shrink(slab_idx);
     }
     let n_registered = drive.as_ref().map_or(0, UringDrive::n_registered_slabs);
     wait_for_pins(n_registered * SLAB_BYTES);
     let shrunk = resident_bytes();
     assert!(full - shrunk >= 2 * SLAB_BYTES - SLACK_BYTES, "{full} to {shrunk}");
     // The place is free for the next slab, whose slots are empty.
-    let place = memory.grow().unwrap();
-    assert_eq!(place, SlabIdx(1));
-    touch(&mut memory, place);
+    let slab_idx = memory.grow().unwrap();
+    assert_eq!(slab_idx, SlabIdx(1));
+    touch(&mut memory, slab_idx);
     assert_eq!(memory.bytes(SlotIdx(0))[0], 1);
     drop(drive);
     wait_for_pins(0);

@@ -8,8 +8,8 @@
 use std::process::ExitCode;
 
 use moeflux_kernels::{
-    Activations, Affine, BlockKind, FloatKind, IntProduct, IntRows, IntScratch, KernelTable,
-    LaidRows, Matrix, MatrixKind, MatrixLayout, Product, by_name,
+    Activations, Affine, BlockKind, FloatKind, FloatProduct, IntProduct, IntRows, IntScratch,
+    KernelTable, Matrix, MatrixKind, MatrixLayout, RepackedRows, by_name,
 };
 
 /// Outputs and inputs: small, because valgrind is slow; whole blocks of every kernel.
@@ -58,7 +58,7 @@ fn multiply_floats(table: &KernelTable, matrix: Matrix<'_>, n_products: usize) {
     x.fill(table, 0, &activations(layout.n_cols));
     let mut out = vec![0.0; layout.n_rows];
     for _ in 0..n_products {
-        let product = Product { matrix, rows: 0..layout.n_rows, x: &x, picks: &[0] };
+        let product = FloatProduct { matrix, rows: 0..layout.n_rows, x: &x, picks: &[0] };
         table.matmul(&product, &mut out);
         std::hint::black_box(&out);
     }
@@ -67,12 +67,12 @@ fn multiply_floats(table: &KernelTable, matrix: Matrix<'_>, n_products: usize) {
 fn multiply_integers(table: &KernelTable, matrix: Matrix<'_>, n_products: usize) {
     let layout = matrix.layout();
     let (mut x, mut scratch) = (IntRows::new(), IntScratch::default());
-    let mut laid = LaidRows::default();
+    let mut repacked = RepackedRows::default();
     x.reshape(layout.kind, 1, layout.n_cols);
     x.fill(table, 0, &activations(layout.n_cols));
     let mut out = vec![0.0; layout.n_rows];
     for _ in 0..n_products {
-        let x = table.lay(&x, &[0], &mut laid);
+        let x = table.repack(&x, &[0], &mut repacked);
         let product = IntProduct { matrix, rows: 0..layout.n_rows, x };
         table.int_matmul(&product, &mut scratch, &mut out);
         std::hint::black_box(&out);

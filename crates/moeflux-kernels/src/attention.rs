@@ -7,11 +7,11 @@
 
 use std::ops::Range;
 
-use crate::kept::{Kept, KeptRows};
+use crate::kept::{CachedRows, CachedValues};
 use crate::lanes::{LANES, Lanes, Simd, larger, padded};
 use crate::rounding::from_f16;
-use crate::upcoming::Upcoming;
-use crate::vector::{Rows, exp_shifted};
+use crate::upcoming::Prefetcher;
+use crate::vector::{StridedRows, exp_shifted};
 
 /// Positions of one block: the length of a row of scores.
 pub const BLOCK_POSITIONS: usize = 64;
@@ -24,30 +24,30 @@ const PASS_POSITIONS: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct ScorePart<'a> {
     /// `[n_queries, key dim]`.
-    pub queries: Rows<'a>,
+    pub queries: StridedRows<'a>,
     /// `[n_positions, key dim]`.
-    pub keys: KeptRows<'a>,
+    pub keys: CachedRows<'a>,
 }
 
 /// All products of a score: see [`crate::KernelTable::scores`].
 #[derive(Clone, Copy, Debug)]
-pub struct Scores<'a> {
+pub struct ScoreInputs<'a> {
     /// Parts, summed in this order.
     pub parts: &'a [ScorePart<'a>],
     /// Rows to prefetch for the next call.
-    pub next: Option<KeptRows<'a>>,
+    pub next: Option<CachedRows<'a>>,
 }
 
 /// State of an online softmax over the positions seen so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Running {
+pub struct SoftmaxState {
     /// Largest score.
     pub max: f32,
     /// Sum of `exp(score - max)`.
     pub sum: f32,
 }
 
-impl Running {
+impl SoftmaxState {
     /// State before any position.
     pub const EMPTY: Self = Self { max: f32::NEG_INFINITY, sum: 0.0 };
 
@@ -59,9 +59,9 @@ impl Running {
     }
 }
 
-/// Scores that a softmax takes in: see [`crate::KernelTable::admit`].
+/// Scores that a softmax takes in: see [`crate::KernelTable::update_softmax`].
 #[derive(Debug)]
-pub struct Admission<'a> {
+pub struct SoftmaxUpdate<'a> {
     /// `[n_queries, BLOCK_POSITIONS]`: scores, then weights.
     pub scores: &'a mut [f32],
     /// Valid positions of each row.
@@ -69,16 +69,16 @@ pub struct Admission<'a> {
     /// Factor applied to the scores first.
     pub scale: f32,
     /// `[n_queries]`.
-    pub running: &'a mut [Running],
+    pub states: &'a mut [SoftmaxState],
     /// `[n_queries]`: factor for the previous sums.
     pub factors: &'a mut [f32],
 }
 
 impl ScorePart<'_> {
     pub(crate) fn check(&self, out: &[f32]) {
-        let Rows { values, n_rows, row_len, stride } = self.queries;
+        let StridedRows { values, n_rows, row_len, stride } = self.queries;
         self.keys.check(BLOCK_POSITIONS);
-        let are_codes = matches!(self.keys.values, Kept::Codes { .. });
+        let are_codes = matches!(self.keys.values, CachedValues::Codes { .. });
         assert!(!are_codes, "scores of codes are products with a matrix");
         assert_eq!(row_len, self.keys.row_len, "a query is as long as a key");
         assert_eq!(out.len(), n_rows * BLOCK_POSITIONS, "a row of scores per query");
@@ -87,9 +87,9 @@ impl ScorePart<'_> {
     }
 }
 
-impl Admission<'_> {
+impl SoftmaxUpdate<'_> {
     pub(crate) fn check(&self) {
-        let n_queries = self.running.len();
+        let n_queries = self.states.len();
         assert!(self.n_positions <= BLOCK_POSITIONS, "{} positions in a block", self.n_positions);
         assert_eq!(self.scores.len(), n_queries * BLOCK_POSITIONS, "a row of scores per query");
         assert_eq!(self.factors.len(), n_queries, "a factor per query");
@@ -97,7 +97,7 @@ impl Admission<'_> {
 }
 
 /// Storage type of cached values.
-pub(crate) trait Stored: Copy {
+pub(crate) trait CacheElement: Copy {
     const ZERO: Self;
 
     fn lanes<S: Simd>(simd: S, values: &[Self; LANES]) -> S::Vector;
@@ -105,7 +105,7 @@ pub(crate) trait Stored: Copy {
     fn value(self) -> f32;
 }
 
-impl Stored for f32 {
+impl CacheElement for f32 {
     const ZERO: Self = 0.0;
 
     #[inline(always)]
@@ -120,7 +120,7 @@ impl Stored for f32 {
 }
 
 /// The bits of half precision.
-impl Stored for u16 {
+impl CacheElement for u16 {
     const ZERO: Self = 0;
 
     #[inline(always)]
@@ -135,7 +135,7 @@ impl Stored for u16 {
 }
 
 /// Codes, without their scale and bias.
-impl Stored for u8 {
+impl CacheElement for u8 {
     const ZERO: Self = 0;
 
     #[inline(always)]
@@ -149,18 +149,18 @@ impl Stored for u8 {
     }
 }
 
-/// [`KeptRows`] of a known kind.
+/// [`CachedRows`] of a known kind.
 #[derive(Clone, Copy)]
-pub(crate) struct Table<'a, K> {
+pub(crate) struct TypedRows<'a, K> {
     pub(crate) values: &'a [K],
     pub(crate) n_rows: usize,
     pub(crate) row_len: usize,
     pub(crate) stride: usize,
 }
 
-impl<'a, K> Table<'a, K> {
+impl<'a, K> TypedRows<'a, K> {
     #[inline(always)]
-    pub(crate) fn new(rows: &KeptRows<'_>, values: &'a [K]) -> Self {
+    pub(crate) fn new(rows: &CachedRows<'_>, values: &'a [K]) -> Self {
         Self { values, n_rows: rows.n_rows, row_len: rows.row_len, stride: rows.stride }
     }
 
@@ -171,90 +171,90 @@ impl<'a, K> Table<'a, K> {
 }
 
 #[inline(always)]
-pub(crate) fn scores<S: Simd>(simd: S, scores: &Scores<'_>, out: &mut [f32]) {
+pub(crate) fn scores<S: Simd>(simd: S, scores: &ScoreInputs<'_>, out: &mut [f32]) {
     for (part_idx, part) in scores.parts.iter().enumerate() {
-        let base = if part_idx == 0 { Base::Zero } else { Base::Out };
+        let initial = if part_idx == 0 { InitialSum::Zero } else { InitialSum::Out };
         let part = (part, scores.next.filter(|_| part_idx == 0));
         match part.0.keys.values {
-            Kept::F32(values) => {
-                score_part(simd, part, &Table::new(&part.0.keys, values), (base, out));
+            CachedValues::F32(values) => {
+                score_part(simd, part, &TypedRows::new(&part.0.keys, values), (initial, out));
             }
-            Kept::F16(values) => {
-                score_part(simd, part, &Table::new(&part.0.keys, values), (base, out));
+            CachedValues::F16(values) => {
+                score_part(simd, part, &TypedRows::new(&part.0.keys, values), (initial, out));
             }
-            Kept::Codes { .. } => {}
+            CachedValues::Codes { .. } => {}
         }
     }
 }
 
 /// Initial value of a sum.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Base {
+enum InitialSum {
     Zero,
     Out,
 }
 
 #[inline(always)]
-fn score_part<S: Simd, K: Stored>(
+fn score_part<S: Simd, K: CacheElement>(
     simd: S,
-    (part, next): (&ScorePart<'_>, Option<KeptRows<'_>>),
-    keys: &Table<'_, K>,
-    (base, out): (Base, &mut [f32]),
+    (part, next): (&ScorePart<'_>, Option<CachedRows<'_>>),
+    keys: &TypedRows<'_, K>,
+    (initial, out): (InitialSum, &mut [f32]),
 ) {
     let n_queries = part.queries.n_rows;
     let n_chunks = keys.row_len.div_ceil(LANES);
     let n_steps = n_queries.div_ceil(S::SQUARE) * (keys.n_rows / 4) * n_chunks;
-    let mut upcoming = Upcoming::new(next.as_ref(), n_steps);
+    let mut prefetcher = Prefetcher::new(next.as_ref(), n_steps);
     for first in (0..keys.n_rows).step_by(PASS_POSITIONS) {
         let positions = first..keys.n_rows.min(first + PASS_POSITIONS);
-        let pass = Pass { queries: &part.queries, keys, positions, base };
+        let pass = ScorePass { queries: &part.queries, keys, positions, initial };
         let mut query = 0;
         while S::SQUARE >= 4 && query + 4 <= n_queries {
-            pass.run::<S, 4, 4>(simd, query, (&mut upcoming, out));
+            pass.run::<S, 4, 4>(simd, query, (&mut prefetcher, out));
             query += 4;
         }
         while query + 2 <= n_queries {
             if S::SQUARE >= 4 {
-                pass.run::<S, 2, 4>(simd, query, (&mut upcoming, out));
+                pass.run::<S, 2, 4>(simd, query, (&mut prefetcher, out));
             } else {
-                pass.run::<S, 2, 2>(simd, query, (&mut upcoming, out));
+                pass.run::<S, 2, 2>(simd, query, (&mut prefetcher, out));
             }
             query += 2;
         }
         if query < n_queries {
-            pass.run::<S, 1, 4>(simd, query, (&mut upcoming, out));
+            pass.run::<S, 1, 4>(simd, query, (&mut prefetcher, out));
         }
     }
 }
 
 /// A pass of some positions over all queries.
-struct Pass<'a, K> {
-    queries: &'a Rows<'a>,
-    keys: &'a Table<'a, K>,
+struct ScorePass<'a, K> {
+    queries: &'a StridedRows<'a>,
+    keys: &'a TypedRows<'a, K>,
     positions: Range<usize>,
-    base: Base,
+    initial: InitialSum,
 }
 
-impl<K: Stored> Pass<'_, K> {
+impl<K: CacheElement> ScorePass<'_, K> {
     /// Scores `Q` queries from `first_query`, `P` positions at a time.
     #[inline(always)]
     fn run<S: Simd, const Q: usize, const P: usize>(
         &self,
         simd: S,
         first_query: usize,
-        (upcoming, out): (&mut Upcoming, &mut [f32]),
+        (prefetcher, out): (&mut Prefetcher, &mut [f32]),
     ) {
         let queries: [&[f32]; Q] = std::array::from_fn(|r| self.queries.row(first_query + r));
         let out = &mut out[first_query * BLOCK_POSITIONS..];
         let Range { start: mut position, end } = self.positions;
         while position + P <= end {
             let keys: [&[K]; P] = std::array::from_fn(|p| self.keys.row(position + p));
-            let sums = dots(simd, &queries, &keys, upcoming);
+            let sums = dots(simd, &queries, &keys, prefetcher);
             self.put(&sums, position, out);
             position += P;
         }
         while position < end {
-            let sums = dots(simd, &queries, &[self.keys.row(position)], upcoming);
+            let sums = dots(simd, &queries, &[self.keys.row(position)], prefetcher);
             self.put(&sums, position, out);
             position += 1;
         }
@@ -269,7 +269,7 @@ impl<K: Stored> Pass<'_, K> {
     ) {
         for (sums, out) in sums.iter().zip(out.chunks_exact_mut(BLOCK_POSITIONS)) {
             for (sum, out) in sums.iter().zip(&mut out[position..][..P]) {
-                *out = if self.base == Base::Out { *out + sum } else { *sum };
+                *out = if self.initial == InitialSum::Out { *out + sum } else { *sum };
             }
         }
     }
@@ -277,11 +277,11 @@ impl<K: Stored> Pass<'_, K> {
 
 /// Returns the dot product of each query with each key.
 #[inline(always)]
-fn dots<S: Simd, K: Stored, const Q: usize, const P: usize>(
+fn dots<S: Simd, K: CacheElement, const Q: usize, const P: usize>(
     simd: S,
     queries: &[&[f32]; Q],
     keys: &[&[K]; P],
-    upcoming: &mut Upcoming,
+    prefetcher: &mut Prefetcher,
 ) -> [[f32; P]; Q] {
     let zero = simd.splat(0.0);
     let mut lanes = [[zero; P]; Q];
@@ -289,7 +289,7 @@ fn dots<S: Simd, K: Stored, const Q: usize, const P: usize>(
     let q: [&[Lanes]; Q] = std::array::from_fn(|r| &queries[r].as_chunks().0[..n_chunks]);
     let k: [&[[K; LANES]]; P] = std::array::from_fn(|p| &keys[p].as_chunks().0[..n_chunks]);
     for c in 0..n_chunks {
-        upcoming.step();
+        prefetcher.step();
         let k: [S::Vector; P] = std::array::from_fn(|p| K::lanes(simd, &k[p][c]));
         for r in 0..Q {
             let q = simd.load(&q[r][c]);
@@ -322,26 +322,26 @@ fn dots<S: Simd, K: Stored, const Q: usize, const P: usize>(
 
 /// Pads at most 16 values with zeros.
 #[inline(always)]
-fn filled<K: Stored>(values: &[K]) -> [K; LANES] {
+fn filled<K: CacheElement>(values: &[K]) -> [K; LANES] {
     let mut lanes = [K::ZERO; LANES];
     lanes[..values.len()].copy_from_slice(values);
     lanes
 }
 
 #[inline(always)]
-pub(crate) fn admit<S: Simd>(simd: S, admission: &mut Admission<'_>) {
-    let Admission { scores, n_positions, scale, running, factors } = admission;
-    for (query, running) in running.iter_mut().enumerate() {
+pub(crate) fn update_softmax<S: Simd>(simd: S, update: &mut SoftmaxUpdate<'_>) {
+    let SoftmaxUpdate { scores, n_positions, scale, states, factors } = update;
+    for (query, state) in states.iter_mut().enumerate() {
         let scores = &mut scores[query * BLOCK_POSITIONS..][..*n_positions];
-        let max = larger(scale_and_max(simd, scores, *scale), running.max);
-        factors[query] = running.max - max;
-        running.max = max;
+        let max = larger(scale_and_max(simd, scores, *scale), state.max);
+        factors[query] = state.max - max;
+        state.max = max;
     }
     exp_shifted(simd, factors, 0.0);
-    for (query, running) in running.iter_mut().enumerate() {
+    for (query, state) in states.iter_mut().enumerate() {
         let scores = &mut scores[query * BLOCK_POSITIONS..][..*n_positions];
-        let sum = exp_shifted(simd, scores, running.max);
-        running.sum = running.sum * factors[query] + sum;
+        let sum = exp_shifted(simd, scores, state.max);
+        state.sum = state.sum * factors[query] + sum;
     }
 }
 

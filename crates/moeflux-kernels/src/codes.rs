@@ -7,19 +7,19 @@ use crate::lanes::{LANES, Simd};
 use crate::rounding::{exact, from_bf16, from_f16};
 
 /// Storage format of values.
-pub(crate) trait Codes {
+pub(crate) trait ValueFormat {
     /// Bytes of sixteen values.
     const BYTES: usize;
 
-    /// Decodes sixteen values from exactly [`Codes::BYTES`] bytes.
+    /// Decodes sixteen values from exactly [`ValueFormat::BYTES`] bytes.
     fn unpack<S: Simd>(simd: S, bytes: &[u8]) -> S::Vector;
 }
 
 /// Unsigned codes of `BITS` bits, in one little-endian stream.
-pub(crate) struct Packed<const BITS: u32>;
+pub(crate) struct PackedCodes<const BITS: u32>;
 
 /// Unsigned codes of 8 bits.
-pub(crate) struct Bytes;
+pub(crate) struct ByteCodes;
 
 /// IEEE single precision.
 pub(crate) struct F32;
@@ -33,7 +33,7 @@ pub(crate) struct Bf16;
 /// FP8 e4m3: no infinity, NaN if all lower bits are set.
 pub(crate) struct E4m3;
 
-impl<const BITS: u32> Codes for Packed<BITS> {
+impl<const BITS: u32> ValueFormat for PackedCodes<BITS> {
     const BYTES: usize = 2 * BITS as usize;
 
     #[inline(always)]
@@ -45,7 +45,7 @@ impl<const BITS: u32> Codes for Packed<BITS> {
     }
 }
 
-impl Codes for Bytes {
+impl ValueFormat for ByteCodes {
     const BYTES: usize = LANES;
 
     #[inline(always)]
@@ -55,7 +55,7 @@ impl Codes for Bytes {
     }
 }
 
-impl Codes for F32 {
+impl ValueFormat for F32 {
     const BYTES: usize = 4 * LANES;
 
     #[inline(always)]
@@ -69,7 +69,7 @@ impl Codes for F32 {
     }
 }
 
-impl Codes for F16 {
+impl ValueFormat for F16 {
     const BYTES: usize = 2 * LANES;
 
     #[inline(always)]
@@ -83,7 +83,7 @@ impl Codes for F16 {
     }
 }
 
-impl Codes for Bf16 {
+impl ValueFormat for Bf16 {
     const BYTES: usize = 2 * LANES;
 
     #[inline(always)]
@@ -97,7 +97,7 @@ impl Codes for Bf16 {
     }
 }
 
-impl Codes for E4m3 {
+impl ValueFormat for E4m3 {
     const BYTES: usize = LANES;
 
     #[inline(always)]

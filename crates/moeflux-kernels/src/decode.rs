@@ -4,8 +4,8 @@
 //! **Invariant:** affine is `code * scale + bias` in two roundings; FP8 is `value * scale` in one;
 //! blocks that carry their own scales give `code * scale`, which is exact, or that plus a bias.
 
-use crate::blocks::{Apart, BlockKind, power};
-use crate::codes::{Bf16, Bytes, Codes, E4m3, F16, F32, Packed};
+use crate::blocks::{BlockKind, DecodedBlock, power};
+use crate::codes::{Bf16, ByteCodes, E4m3, F16, F32, PackedCodes, ValueFormat};
 use crate::format::{FloatKind, Fp8Spread, Matrix, MatrixKind, ScaleKind, group_cols};
 use crate::lanes::{LANES, Lanes, Portable, Simd};
 use crate::rounding::{from_bf16, from_f16};
@@ -133,12 +133,12 @@ pub(crate) fn unpack_cols<S: Simd>(
         MatrixKind::Float(FloatKind::Bf16) => unpack::<Bf16, S>(simd, row, first_col, out),
         MatrixKind::Fp8(_) => unpack::<E4m3, S>(simd, row, first_col, out),
         MatrixKind::Affine(affine) => match affine.bits {
-            2 => unpack::<Packed<2>, S>(simd, row, first_col, out),
-            3 => unpack::<Packed<3>, S>(simd, row, first_col, out),
-            4 => unpack::<Packed<4>, S>(simd, row, first_col, out),
-            5 => unpack::<Packed<5>, S>(simd, row, first_col, out),
-            6 => unpack::<Packed<6>, S>(simd, row, first_col, out),
-            _ => unpack::<Bytes, S>(simd, row, first_col, out),
+            2 => unpack::<PackedCodes<2>, S>(simd, row, first_col, out),
+            3 => unpack::<PackedCodes<3>, S>(simd, row, first_col, out),
+            4 => unpack::<PackedCodes<4>, S>(simd, row, first_col, out),
+            5 => unpack::<PackedCodes<5>, S>(simd, row, first_col, out),
+            6 => unpack::<PackedCodes<6>, S>(simd, row, first_col, out),
+            _ => unpack::<ByteCodes, S>(simd, row, first_col, out),
         },
         MatrixKind::Block(kind) => {
             let row = (row, matrix.scale_row(row_idx));
@@ -156,7 +156,7 @@ fn decode_blocks(
     mut out: &mut [f32],
 ) {
     let (block_cols, group_cols) = (kind.block_cols(), kind.group_cols());
-    let mut apart = Apart::ZEROS;
+    let mut decoded = DecodedBlock::ZEROS;
     let mut skipped = first_col % block_cols;
     let blocks = row.chunks_exact(kind.block_bytes()).enumerate();
     for (block_idx, block) in blocks.skip(first_col / block_cols) {
@@ -164,14 +164,14 @@ fn decode_blocks(
             return;
         }
         let n_scales = kind.scale_bytes();
-        apart.take(kind, block, &scales[block_idx * n_scales..][..n_scales]);
+        decoded.decode(kind, block, &scales[block_idx * n_scales..][..n_scales]);
         let cols = skipped..block_cols.min(skipped + out.len());
         let (now, later) = out.split_at_mut(cols.len());
         for (col, weight) in cols.zip(now) {
             let group_idx = col / group_cols;
-            let product = f32::from(apart.codes[col]) * apart.scales[group_idx];
+            let product = f32::from(decoded.codes[col]) * decoded.scales[group_idx];
             let is_biased = kind.has_biases();
-            *weight = if is_biased { product + apart.biases[group_idx] } else { product };
+            *weight = if is_biased { product + decoded.biases[group_idx] } else { product };
         }
         (out, skipped) = (later, 0);
     }
@@ -179,7 +179,7 @@ fn decode_blocks(
 }
 
 #[inline(always)]
-fn unpack<C: Codes, S: Simd>(simd: S, row: &[u8], first_col: usize, out: &mut [Lanes]) {
+fn unpack<C: ValueFormat, S: Simd>(simd: S, row: &[u8], first_col: usize, out: &mut [Lanes]) {
     let bytes = &row[first_col / LANES * C::BYTES..];
     let n_whole = (bytes.len() / C::BYTES).min(out.len());
     let (whole, rest) = out.split_at_mut(n_whole);

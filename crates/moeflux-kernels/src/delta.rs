@@ -7,17 +7,17 @@
 //! no heads.
 
 use crate::lanes::{LANES, Lanes, Simd, padded};
-use crate::vector::Rows;
+use crate::vector::StridedRows;
 
 /// Tokens of one head: see [`crate::KernelTable::delta_rule`].
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaRun<'a> {
     /// Queries, `[key dim]` per token.
-    pub q: Rows<'a>,
+    pub q: StridedRows<'a>,
     /// Keys, `[key dim]` per token.
-    pub k: Rows<'a>,
+    pub k: StridedRows<'a>,
     /// Values of this part of the state, per token.
-    pub v: Rows<'a>,
+    pub v: StridedRows<'a>,
     /// Factor by which the state decays, per token.
     pub decay: &'a [f32],
     /// Fraction of the difference that is written, per token.
@@ -42,13 +42,13 @@ impl DeltaRun<'_> {
 
     /// Returns whether the state bypasses the cache. Lines that are written once and were not read
     /// are not worth caching.
-    fn goes_past_cache(&self) -> bool {
+    fn bypasses_cache(&self) -> bool {
         self.is_large && self.before.is_some() && self.v.n_rows == 1
     }
 }
 
 /// Some values of the state, by key.
-trait Strip {
+trait StateStrip {
     /// Returns the values of the strip.
     fn width(&self) -> usize;
 
@@ -63,7 +63,7 @@ trait Strip {
 }
 
 /// Sixteen values.
-impl Strip for &mut [Lanes] {
+impl StateStrip for &mut [Lanes] {
     #[inline(always)]
     fn width(&self) -> usize {
         LANES
@@ -91,12 +91,12 @@ impl Strip for &mut [Lanes] {
 }
 
 /// Fewer than sixteen values.
-struct Narrow<'a> {
+struct NarrowStrip<'a> {
     values: &'a mut [f32],
     width: usize,
 }
 
-impl Strip for Narrow<'_> {
+impl StateStrip for NarrowStrip<'_> {
     #[inline(always)]
     fn width(&self) -> usize {
         self.width
@@ -126,30 +126,30 @@ impl Strip for Narrow<'_> {
 }
 
 /// Source of the state that a token reads.
-trait Found<S: Simd, T: Strip, const W: usize> {
+trait StateSource<S: Simd, T: StateStrip, const W: usize> {
     fn load(&self, simd: S, strips: &[T; W], key_idx: usize) -> [S::Vector; W];
 }
 
 /// The state left by the previous token.
-struct Left;
+struct LastState;
 
 /// The state before the first token of a run, in place and not yet decayed.
-struct Undecayed<V>(V);
+struct UndecayedState<V>(V);
 
 /// The same in strips of another state.
-struct UndecayedElsewhere<'a, V, const W: usize> {
+struct UndecayedCopy<'a, V, const W: usize> {
     strips: [&'a [f32]; W],
     decay: V,
 }
 
-impl<S: Simd, T: Strip, const W: usize> Found<S, T, W> for Left {
+impl<S: Simd, T: StateStrip, const W: usize> StateSource<S, T, W> for LastState {
     #[inline(always)]
     fn load(&self, simd: S, strips: &[T; W], key_idx: usize) -> [S::Vector; W] {
         load_all(simd, strips, key_idx)
     }
 }
 
-impl<S: Simd, T: Strip, const W: usize> Found<S, T, W> for Undecayed<S::Vector> {
+impl<S: Simd, T: StateStrip, const W: usize> StateSource<S, T, W> for UndecayedState<S::Vector> {
     #[inline(always)]
     fn load(&self, simd: S, strips: &[T; W], key_idx: usize) -> [S::Vector; W] {
         let mut s = load_all(simd, strips, key_idx);
@@ -160,7 +160,9 @@ impl<S: Simd, T: Strip, const W: usize> Found<S, T, W> for Undecayed<S::Vector> 
     }
 }
 
-impl<S: Simd, T: Strip, const W: usize> Found<S, T, W> for UndecayedElsewhere<'_, S::Vector, W> {
+impl<S: Simd, T: StateStrip, const W: usize> StateSource<S, T, W>
+    for UndecayedCopy<'_, S::Vector, W>
+{
     #[inline(always)]
     fn load(&self, simd: S, strips: &[T; W], key_idx: usize) -> [S::Vector; W] {
         let mut s = [self.decay; W];
@@ -203,19 +205,19 @@ pub(crate) fn delta_rule<S: Simd>(simd: S, run: &DeltaRun<'_>, state: &mut [f32]
             let strips = [part.as_chunks_mut::<LANES>().0];
             all_tokens(simd, run, (before.map(|it| [it]), strips), (first, out));
         } else {
-            let strips = [Narrow { values: part, width }];
+            let strips = [NarrowStrip { values: part, width }];
             all_tokens(simd, run, (before.map(|it| [it]), strips), (first, out));
         }
         first += width;
     }
-    if run.goes_past_cache() {
+    if run.bypasses_cache() {
         simd.drain();
     }
 }
 
 /// Processes all tokens over `W` strips, which begin with value `first`.
 #[inline(always)]
-fn all_tokens<S: Simd, T: Strip, const W: usize>(
+fn all_tokens<S: Simd, T: StateStrip, const W: usize>(
     simd: S,
     run: &DeltaRun<'_>,
     (before, strips): (Option<[&[f32]; W]>, [T; W]),
@@ -227,9 +229,9 @@ fn all_tokens<S: Simd, T: Strip, const W: usize>(
             // One check instead of one per key in the loops.
             let n_values: [usize; W] = std::array::from_fn(|w| strips[w].width() * run.k.row_len);
             assert!((0..W).all(|w| before[w].len() == n_values[w]), "a state for every key");
-            walk(simd, run, (UndecayedElsewhere { strips: before, decay }, strips), out);
+            process_tokens(simd, run, (UndecayedCopy { strips: before, decay }, strips), out);
         }
-        None => walk(simd, run, (Undecayed(decay), strips), out),
+        None => process_tokens(simd, run, (UndecayedState(decay), strips), out),
     }
 }
 
@@ -237,14 +239,14 @@ fn all_tokens<S: Simd, T: Strip, const W: usize>(
 /// written and its output computed, the state decays for the next token and is multiplied by its
 /// key. Before the first token the state is only read, twice, so that it is written once.
 #[inline(always)]
-fn walk<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize>(
+fn process_tokens<S: Simd, T: StateStrip, F: StateSource<S, T, W>, const W: usize>(
     simd: S,
     run: &DeltaRun<'_>,
-    (found, mut strips): (F, [T; W]),
+    (source, mut strips): (F, [T; W]),
     (first, out): (usize, &mut [f32]),
 ) {
     let (n_tokens, n_values) = (run.v.n_rows, run.v.row_len);
-    let mut held = meet(simd, &strips, &found, run.k.row(0));
+    let mut recalled = multiply_state(simd, &strips, &source, run.k.row(0));
     for token_idx in 0..n_tokens {
         let v = &run.v.row(token_idx)[first..];
         let beta = simd.splat(run.beta[token_idx]);
@@ -252,24 +254,24 @@ fn walk<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize>(
         let mut deltas = [beta; W];
         for w in 0..W {
             // Minus one times a number is exact: this is the difference, rounded once.
-            let difference = simd.fma(held[w], minus, lanes_at(simd, &strips[w], v, w));
+            let difference = simd.fma(recalled[w], minus, lanes_at(simd, &strips[w], v, w));
             deltas[w] = simd.mul(difference, beta);
         }
         let token = (run.q.row(token_idx), run.k.row(token_idx), deltas);
         let sums;
         if token_idx + 1 < n_tokens {
             let next = (run.k.row(token_idx + 1), run.decay[token_idx + 1]);
-            (sums, held) = if token_idx == 0 {
-                write_and_go_on(simd, (&mut strips, &found), token, next)
+            (sums, recalled) = if token_idx == 0 {
+                write_and_continue(simd, (&mut strips, &source), token, next)
             } else {
-                write_and_go_on(simd, (&mut strips, &Left), token, next)
+                write_and_continue(simd, (&mut strips, &LastState), token, next)
             };
-        } else if run.goes_past_cache() {
-            sums = write_last::<S, T, F, W, true>(simd, (&mut strips, &found), token);
+        } else if run.bypasses_cache() {
+            sums = write_last::<S, T, F, W, true>(simd, (&mut strips, &source), token);
         } else if token_idx == 0 {
-            sums = write_last::<S, T, F, W, false>(simd, (&mut strips, &found), token);
+            sums = write_last::<S, T, F, W, false>(simd, (&mut strips, &source), token);
         } else {
-            sums = write_last::<S, T, Left, W, false>(simd, (&mut strips, &Left), token);
+            sums = write_last::<S, T, LastState, W, false>(simd, (&mut strips, &LastState), token);
         }
         let out = &mut out[token_idx * n_values + first..];
         for w in 0..W {
@@ -282,74 +284,74 @@ fn walk<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize>(
 }
 
 #[inline(always)]
-fn lanes_at<S: Simd>(simd: S, strip: &impl Strip, values: &[f32], w: usize) -> S::Vector {
+fn lanes_at<S: Simd>(simd: S, strip: &impl StateStrip, values: &[f32], w: usize) -> S::Vector {
     simd.load(&padded(&values[w * LANES..][..strip.width()]))
 }
 
 /// Returns `S k` of the state that was read.
 #[inline(always)]
-fn meet<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize>(
+fn multiply_state<S: Simd, T: StateStrip, F: StateSource<S, T, W>, const W: usize>(
     simd: S,
     strips: &[T; W],
-    found: &F,
+    source: &F,
     k: &[f32],
 ) -> [S::Vector; W] {
-    spare_checks(strips, k.len());
-    let mut held = [simd.splat(0.0); W];
+    check_keys(strips, k.len());
+    let mut recalled = [simd.splat(0.0); W];
     for (key_idx, &k) in k.iter().enumerate() {
         let k = simd.splat(k);
-        let s = found.load(simd, strips, key_idx);
+        let s = source.load(simd, strips, key_idx);
         for w in 0..W {
-            held[w] = simd.fma(s[w], k, held[w]);
+            recalled[w] = simd.fma(s[w], k, recalled[w]);
         }
     }
-    held
+    recalled
 }
 
 /// Computes `S += delta k^T` and `S q`; then `S *= decay` and `S k` for the next token. Returns
 /// both products.
 #[inline(always)]
-fn write_and_go_on<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize>(
+fn write_and_continue<S: Simd, T: StateStrip, F: StateSource<S, T, W>, const W: usize>(
     simd: S,
-    (strips, found): (&mut [T; W], &F),
+    (strips, source): (&mut [T; W], &F),
     (q, k, deltas): (&[f32], &[f32], [S::Vector; W]),
     (next_k, next_decay): (&[f32], f32),
 ) -> ([S::Vector; W], [S::Vector; W]) {
-    spare_checks(strips, q.len());
+    check_keys(strips, q.len());
     let decay = simd.splat(next_decay);
     let zero = simd.splat(0.0);
-    let (mut sums, mut held) = ([zero; W], [zero; W]);
+    let (mut sums, mut recalled) = ([zero; W], [zero; W]);
     for (key_idx, ((&q, &k), &next_k)) in q.iter().zip(k).zip(next_k).enumerate() {
         let (q, k, next_k) = (simd.splat(q), simd.splat(k), simd.splat(next_k));
-        let mut s = found.load(simd, strips, key_idx);
+        let mut s = source.load(simd, strips, key_idx);
         for w in 0..W {
             s[w] = simd.fma(deltas[w], k, s[w]);
             sums[w] = simd.fma(s[w], q, sums[w]);
             s[w] = simd.mul(s[w], decay);
-            held[w] = simd.fma(s[w], next_k, held[w]);
+            recalled[w] = simd.fma(s[w], next_k, recalled[w]);
         }
         store_all(simd, strips, key_idx, s);
     }
-    (sums, held)
+    (sums, recalled)
 }
 
-/// Computes `S += delta k^T`; returns `S q`.
+/// Computes `S += delta k^T`, with non-temporal stores if `NT`; returns `S q`.
 #[inline(always)]
-fn write_last<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize, const PAST_CACHE: bool>(
+fn write_last<S: Simd, T: StateStrip, F: StateSource<S, T, W>, const W: usize, const NT: bool>(
     simd: S,
-    (strips, found): (&mut [T; W], &F),
+    (strips, source): (&mut [T; W], &F),
     (q, k, deltas): (&[f32], &[f32], [S::Vector; W]),
 ) -> [S::Vector; W] {
-    spare_checks(strips, q.len());
+    check_keys(strips, q.len());
     let mut sums = [simd.splat(0.0); W];
     for (key_idx, (&q, &k)) in q.iter().zip(k).enumerate() {
         let (q, k) = (simd.splat(q), simd.splat(k));
-        let mut s = found.load(simd, strips, key_idx);
+        let mut s = source.load(simd, strips, key_idx);
         for w in 0..W {
             s[w] = simd.fma(deltas[w], k, s[w]);
             sums[w] = simd.fma(s[w], q, sums[w]);
         }
-        if PAST_CACHE {
+        if NT {
             for (strip, vector) in strips.iter_mut().zip(s) {
                 strip.store_past_cache(simd, key_idx, vector);
             }
@@ -362,14 +364,14 @@ fn write_last<S: Simd, T: Strip, F: Found<S, T, W>, const W: usize, const PAST_C
 
 /// One check instead of one per key in the loops.
 #[inline(always)]
-fn spare_checks(strips: &[impl Strip], n_keys: usize) {
+fn check_keys(strips: &[impl StateStrip], n_keys: usize) {
     assert!(strips.iter().all(|strip| strip.n_keys() >= n_keys), "a state for every key");
 }
 
 /// Loads all strips before any store: strips are a multiple of 4 KiB apart, and a load waits for a
 /// store whose address has the same low bits.
 #[inline(always)]
-fn load_all<S: Simd, T: Strip, const W: usize>(
+fn load_all<S: Simd, T: StateStrip, const W: usize>(
     simd: S,
     strips: &[T; W],
     key_idx: usize,
@@ -382,7 +384,7 @@ fn load_all<S: Simd, T: Strip, const W: usize>(
 }
 
 #[inline(always)]
-fn store_all<S: Simd, T: Strip, const W: usize>(
+fn store_all<S: Simd, T: StateStrip, const W: usize>(
     simd: S,
     strips: &mut [T; W],
     key_idx: usize,
@@ -399,7 +401,7 @@ mod tests {
 
     use super::*;
     use crate::available;
-    use crate::fused::Fused as _;
+    use crate::fused::FusedMultiplyAdd as _;
     use crate::tests::{NMSE_MAX, nmse, same_bits};
 
     /// Key dimension, value dimension, tokens.
@@ -445,12 +447,13 @@ mod tests {
             row_len: usize,
         ) -> DeltaRun<'_> {
             let stride = self.k_dim + 3;
-            let rows = |values| Rows { values, n_rows: tokens.len(), row_len: self.k_dim, stride };
+            let rows =
+                |values| StridedRows { values, n_rows: tokens.len(), row_len: self.k_dim, stride };
             let v_stride = self.v_dim + 5;
             DeltaRun {
                 q: rows(&self.q[tokens.start * stride..]),
                 k: rows(&self.k[tokens.start * stride..]),
-                v: Rows {
+                v: StridedRows {
                     values: &self.v[tokens.start * v_stride + first..],
                     n_rows: tokens.len(),
                     row_len,

@@ -5,11 +5,11 @@
 //! the bits of the instruction, for every input; NaN stays NaN.
 
 /// Returns `factor * self + addend`, rounded once.
-pub(crate) trait Fused {
+pub(crate) trait FusedMultiplyAdd {
     fn fused(self, factor: f32, addend: f32) -> f32;
 }
 
-impl Fused for f32 {
+impl FusedMultiplyAdd for f32 {
     #[inline(always)]
     fn fused(self, factor: f32, addend: f32) -> f32 {
         if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {

@@ -18,7 +18,7 @@ const CODE_MAX: f32 = 255.0;
 
 /// Keys or values as stored in a cache.
 #[derive(Clone, Copy, Debug)]
-pub enum Kept<'a> {
+pub enum CachedValues<'a> {
     /// Single precision.
     F32(&'a [f32]),
     /// Bits of half precision: see [`crate::round_to_f16`].
@@ -34,9 +34,9 @@ pub enum Kept<'a> {
 
 /// Positions of a cache.
 #[derive(Clone, Copy, Debug)]
-pub struct KeptRows<'a> {
+pub struct CachedRows<'a> {
     /// Values from the first one of the first position on.
-    pub values: Kept<'a>,
+    pub values: CachedValues<'a>,
     /// Number of positions.
     pub n_rows: usize,
     /// Values of one position.
@@ -45,16 +45,16 @@ pub struct KeptRows<'a> {
     pub stride: usize,
 }
 
-impl KeptRows<'_> {
+impl CachedRows<'_> {
     /// Checks that all positions exist.
     pub(crate) fn check(&self, n_rows_max: usize) {
         assert!(self.n_rows <= n_rows_max, "{} positions in a block", self.n_rows);
         assert!(self.row_len <= self.stride, "positions do not overlap");
         let (first, len) = match self.values {
-            Kept::F32(values) => (0, values.len()),
-            Kept::F16(values) => (0, values.len()),
-            Kept::Codes { matrix, first_row } => {
-                assert!(is_kept(matrix.layout().kind), "codes as a cache keeps them");
+            CachedValues::F32(values) => (0, values.len()),
+            CachedValues::F16(values) => (0, values.len()),
+            CachedValues::Codes { matrix, first_row } => {
+                assert!(is_cached_kind(matrix.layout().kind), "codes as a cache keeps them");
                 assert_eq!(matrix.layout().n_cols, self.stride, "a row per position");
                 (first_row * self.stride, matrix.codes().len())
             }
@@ -65,7 +65,7 @@ impl KeptRows<'_> {
     }
 }
 
-fn is_kept(kind: MatrixKind) -> bool {
+fn is_cached_kind(kind: MatrixKind) -> bool {
     matches!(kind, MatrixKind::Affine(Affine { bits: 8, scale: FloatKind::Bf16, .. }))
 }
 

@@ -4,7 +4,7 @@
 //! **Invariant:** every implementation gives the bits of [`Portable`]; all functions are always
 //! inlined into a function that enables the features.
 
-use crate::fused::Fused as _;
+use crate::fused::FusedMultiplyAdd as _;
 use crate::rounding::from_f16;
 
 /// Lanes of a sum.

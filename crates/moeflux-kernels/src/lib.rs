@@ -75,7 +75,7 @@ mod dispatch;
 mod tests;
 
 pub use activations::{Activations, RowShape};
-pub use attention::{Admission, BLOCK_POSITIONS, Running, ScorePart, Scores};
+pub use attention::{BLOCK_POSITIONS, ScoreInputs, ScorePart, SoftmaxState, SoftmaxUpdate};
 pub use blocks::{BlockKind, E2M1_VALUES, IQ2_XXS_GRID, IQ3_XXS_GRID, IQ4_VALUES};
 pub use decode::decode_row;
 pub use delta::DeltaRun;
@@ -86,11 +86,13 @@ pub use format::{
     Affine, Biases, FloatKind, Fp8, Fp8Spread, LayoutError, Matrix, MatrixKind, MatrixLayout,
     ScaleKind,
 };
-pub use int8::{IntInputs, IntProduct, IntRowShape, IntRows, IntScratch, LaidRows, QuantisedRow};
-pub use kept::{CodeShape, Kept, KeptRows};
-pub use product::{Product, ROWS_PER_BLOCK, TransposedProduct};
+pub use int8::{
+    IntInputs, IntProduct, IntRowShape, IntRows, IntScratch, QuantisedRow, RepackedRows,
+};
+pub use kept::{CachedRows, CachedValues, CodeShape};
+pub use product::{FloatProduct, ROWS_PER_BLOCK, TransposedProduct};
 pub use rounding::round_to_f16;
 pub use rowop::{RopePairs, RowOp};
 pub use table::KernelTable;
-pub use vector::Rows;
+pub use vector::StridedRows;
 pub use weighted::WeightedRows;

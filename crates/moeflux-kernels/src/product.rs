@@ -10,7 +10,7 @@ use crate::activations::Activations;
 use crate::decode::{biases, scales, unpack_cols};
 use crate::format::{Matrix, MatrixKind, group_cols};
 use crate::lanes::{LANES, Lanes, Simd};
-use crate::vector::Rows;
+use crate::vector::StridedRows;
 
 /// Columns unpacked at a time: whole groups of every kind; four rows of them fit the first-level
 /// cache.
@@ -29,7 +29,7 @@ const BLOCK_GROUPS: usize = BLOCK_COLS / 32;
 
 /// `matrix . x` for some rows of both.
 #[derive(Clone, Debug)]
-pub struct Product<'a> {
+pub struct FloatProduct<'a> {
     /// The weights.
     pub matrix: Matrix<'a>,
     /// Rows of the matrix: outputs.
@@ -50,10 +50,10 @@ pub struct TransposedProduct<'a> {
     /// Columns of the matrix: outputs. The first is a multiple of 128.
     pub cols: Range<usize>,
     /// One input per row of `rows`, for each row of activations.
-    pub x: Rows<'a>,
+    pub x: StridedRows<'a>,
 }
 
-impl Product<'_> {
+impl FloatProduct<'_> {
     /// Returns the number of output values: whole blocks.
     #[must_use]
     pub fn n_outputs(&self) -> usize {
@@ -81,13 +81,13 @@ impl TransposedProduct<'_> {
 }
 
 /// Some rows of one block, unpacked.
-struct Block {
+struct UnpackedBlock {
     values: [[Lanes; BLOCK_CHUNKS]; ROWS],
     scales: [[f32; BLOCK_GROUPS]; ROWS],
     biases: [[f32; BLOCK_GROUPS]; ROWS],
 }
 
-impl Block {
+impl UnpackedBlock {
     #[inline(always)]
     fn new() -> Self {
         Self {
@@ -120,12 +120,12 @@ impl Block {
 
 /// Computes `out[block of rows][pick][row of the block]`, a few rows at a time.
 #[inline(always)]
-pub(crate) fn matmul<S: Simd>(simd: S, product: &Product<'_>, out: &mut [f32]) {
+pub(crate) fn matmul<S: Simd>(simd: S, product: &FloatProduct<'_>, out: &mut [f32]) {
     let n_picks = product.picks.len();
     if n_picks == 0 {
         return;
     }
-    let mut block = Block::new();
+    let mut block = UnpackedBlock::new();
     out.fill(0.0);
     for (i, first_row) in product.rows.clone().step_by(ROWS).enumerate() {
         let first_lane = i * ROWS % LANES;
@@ -149,14 +149,14 @@ pub(crate) fn matmul<S: Simd>(simd: S, product: &Product<'_>, out: &mut [f32]) {
 #[inline(always)]
 fn all_picks<S: Simd, const CHUNKS: usize>(
     simd: S,
-    product: &Product<'_>,
-    block: &Block,
+    product: &FloatProduct<'_>,
+    block: &UnpackedBlock,
     (cols, (first_lane, out)): (Range<usize>, (usize, &mut [Lanes])),
 ) {
     let (quads, singles) = product.picks.as_chunks::<4>();
     let (quad_outs, single_outs) = out.split_at_mut(4 * quads.len());
     for (picks, out) in quads.iter().zip(quad_outs.as_chunks_mut::<4>().0) {
-        let x = picks.map(|pick| Inputs::<CHUNKS>::new(product, pick, &cols));
+        let x = picks.map(|pick| BlockInputs::<CHUNKS>::new(product, pick, &cols));
         for first_row in (0..ROWS).step_by(S::TILE_ROWS) {
             let rows = (first_row, first_lane);
             if S::TILE_ROWS == ROWS {
@@ -167,7 +167,7 @@ fn all_picks<S: Simd, const CHUNKS: usize>(
         }
     }
     for (&pick, out) in singles.iter().zip(single_outs) {
-        let x = Inputs::<CHUNKS>::new(product, pick, &cols);
+        let x = BlockInputs::<CHUNKS>::new(product, pick, &cols);
         let (fours, _) = out.as_chunks_mut::<ROWS>();
         add_column(simd, block, &x, &mut fours[first_lane / ROWS]);
     }
@@ -175,15 +175,15 @@ fn all_picks<S: Simd, const CHUNKS: usize>(
 
 /// The part of one row of activations that a block covers.
 #[derive(Clone, Copy)]
-struct Inputs<'a, const CHUNKS: usize> {
+struct BlockInputs<'a, const CHUNKS: usize> {
     groups: &'a [[Lanes; CHUNKS]],
     /// One per group, or none.
     sums: &'a [f32],
 }
 
-impl<'a, const CHUNKS: usize> Inputs<'a, CHUNKS> {
+impl<'a, const CHUNKS: usize> BlockInputs<'a, CHUNKS> {
     #[inline(always)]
-    fn new(product: &Product<'a>, pick: usize, cols: &Range<usize>) -> Self {
+    fn new(product: &FloatProduct<'a>, pick: usize, cols: &Range<usize>) -> Self {
         let (chunks, _) = product.x.row(pick)[cols.clone()].as_chunks::<LANES>();
         let (groups, _) = chunks.as_chunks::<CHUNKS>();
         let sums = product.x.sums(pick);
@@ -198,8 +198,8 @@ impl<'a, const CHUNKS: usize> Inputs<'a, CHUNKS> {
 #[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
 fn add_tile<S: Simd, const R: usize, const CHUNKS: usize>(
     simd: S,
-    block: &Block,
-    x: &[Inputs<'_, CHUNKS>; 4],
+    block: &UnpackedBlock,
+    x: &[BlockInputs<'_, CHUNKS>; 4],
     ((first_row, first_lane), out): ((usize, usize), &mut [Lanes; 4]),
 ) {
     let lane = first_lane + first_row;
@@ -248,8 +248,8 @@ fn add_tile<S: Simd, const R: usize, const CHUNKS: usize>(
 #[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
 fn add_column<S: Simd, const CHUNKS: usize>(
     simd: S,
-    block: &Block,
-    x: &Inputs<'_, CHUNKS>,
+    block: &UnpackedBlock,
+    x: &BlockInputs<'_, CHUNKS>,
     out: &mut [f32; ROWS],
 ) {
     let zero = simd.splat(0.0);
@@ -283,7 +283,7 @@ pub(crate) fn matmul_transposed<S: Simd>(
 ) {
     let kind = product.matrix.layout().kind;
     out.fill(0.0);
-    let mut block = Block::new();
+    let mut block = UnpackedBlock::new();
     for first_col in product.cols.clone().step_by(BLOCK_COLS) {
         let cols = first_col..product.cols.end.min(first_col + BLOCK_COLS);
         let whole = cols.start..cols.start + cols.len().next_multiple_of(group_cols(kind));
@@ -296,7 +296,7 @@ pub(crate) fn matmul_transposed<S: Simd>(
     }
 }
 
-impl Block {
+impl UnpackedBlock {
     /// Converts codes to weights.
     #[inline(always)]
     fn decode<S: Simd>(&mut self, simd: S, kind: MatrixKind, n_cols: usize) {
@@ -321,7 +321,7 @@ impl Block {
 fn add_rows<S: Simd>(
     simd: S,
     product: &TransposedProduct<'_>,
-    block: &Block,
+    block: &UnpackedBlock,
     (rows, cols, out): (Range<usize>, Range<usize>, &mut [f32]),
 ) {
     let out_cols = product.cols.len();

@@ -5,7 +5,7 @@
 
 use crate::gates;
 use crate::lanes::{LANES, Lanes, Simd, padded};
-use crate::vector::Rows;
+use crate::vector::StridedRows;
 
 /// An operation over one row, in place: see [`crate::KernelTable::apply`].
 #[derive(Clone, Copy, Debug)]
@@ -64,11 +64,11 @@ pub enum RowOp<'a> {
     /// `x = silu(sum of tap * input)`, by `fma` from +0, oldest input first.
     Convolution {
         /// The first inputs, oldest first.
-        kept: Rows<'a>,
+        kept: StridedRows<'a>,
         /// The inputs after them.
-        new: Rows<'a>,
+        new: StridedRows<'a>,
         /// One row of taps per input.
-        taps: Rows<'a>,
+        taps: StridedRows<'a>,
     },
     /// `x = (sum of weight * partial + gate * shared) + x`, the sum by `fma` from +0.
     Combine {
@@ -77,7 +77,7 @@ pub enum RowOp<'a> {
         /// One per partial.
         weights: &'a [f32],
         /// Rows as long as the values.
-        partials: Rows<'a>,
+        partials: StridedRows<'a>,
         /// Gate and values.
         shared: Option<(f32, &'a [f32])>,
     },
@@ -87,7 +87,7 @@ pub enum RowOp<'a> {
         /// Weight of the row.
         weight: f32,
         /// Blocks; the last may extend beyond the values.
-        blocks: Rows<'a>,
+        blocks: StridedRows<'a>,
     },
 }
 
@@ -234,7 +234,12 @@ fn block(values: &[f32], first: usize) -> &[Lanes; CHUNKS] {
 }
 
 #[inline(always)]
-fn convolution<S: Simd>(simd: S, inputs: [&Rows<'_>; 2], taps: &Rows<'_>, out: &mut [f32]) {
+fn convolution<S: Simd>(
+    simd: S,
+    inputs: [&StridedRows<'_>; 2],
+    taps: &StridedRows<'_>,
+    out: &mut [f32],
+) {
     let (blocks, rest) = out.as_chunks_mut::<BLOCK>();
     let first_rest = blocks.len() * BLOCK;
     for (block_idx, out) in blocks.iter_mut().enumerate() {
@@ -269,7 +274,7 @@ fn convolution<S: Simd>(simd: S, inputs: [&Rows<'_>; 2], taps: &Rows<'_>, out: &
 }
 
 #[inline(always)]
-fn add_blocks<S: Simd>(simd: S, weight: f32, blocks: &Rows<'_>, values: &mut [f32]) {
+fn add_blocks<S: Simd>(simd: S, weight: f32, blocks: &StridedRows<'_>, values: &mut [f32]) {
     let (chunks, rest) = values.as_chunks_mut::<LANES>();
     let n_chunks = chunks.len();
     let weights = simd.splat(weight);
@@ -288,7 +293,7 @@ fn add_blocks<S: Simd>(simd: S, weight: f32, blocks: &Rows<'_>, values: &mut [f3
 fn combine<S: Simd>(
     simd: S,
     sum: Option<&[f32]>,
-    (weights, partials): (&[f32], &Rows<'_>),
+    (weights, partials): (&[f32], &StridedRows<'_>),
     shared: Option<(f32, &[f32])>,
     values: &mut [f32],
 ) {
@@ -339,7 +344,7 @@ mod tests {
     use moeflux_testing::random::Rng;
 
     use super::*;
-    use crate::fused::Fused as _;
+    use crate::fused::FusedMultiplyAdd as _;
     use crate::tests::{NMSE_MAX, nmse, same_bits, scalar, tree};
     use crate::{KernelTable, available};
 
@@ -449,8 +454,8 @@ mod tests {
         }
     }
 
-    fn rows(values: &[f32], n_rows: usize, row_len: usize) -> Rows<'_> {
-        Rows { values, n_rows, row_len, stride: row_len + 3 }
+    fn rows(values: &[f32], n_rows: usize, row_len: usize) -> StridedRows<'_> {
+        StridedRows { values, n_rows, row_len, stride: row_len + 3 }
     }
 
     #[test]
@@ -501,7 +506,7 @@ mod tests {
                     let mut sum = vec![0.0; n];
                     let first = weights.iter().enumerate().take(n_first);
                     first.for_each(|(i, &it)| scalar().axpy(it, partials.row(i), &mut sum));
-                    let partials = Rows {
+                    let partials = StridedRows {
                         values: &partials.values[n_first * partials.stride..],
                         n_rows: n_partials - n_first,
                         ..partials

@@ -3,26 +3,28 @@
 //! **Invariant:** a table is available only if the CPU has its features; lengths are checked here,
 //! once per call, so that kernels need not.
 
-use crate::attention::{Admission, Scores};
+use crate::attention::{ScoreInputs, SoftmaxUpdate};
 use crate::delta::DeltaRun;
-use crate::int8::{IntInputs, IntProduct, IntRows, IntScratch, LaidRows, Order, QuantisedRow};
-use crate::product::{Product, TransposedProduct};
+use crate::int8::{
+    IntInputs, IntProduct, IntRows, IntScratch, QuantisedRow, RepackedRows, ValueOrder,
+};
+use crate::product::{FloatProduct, TransposedProduct};
 use crate::rowop::RowOp;
 use crate::weighted::WeightedRows;
 
 /// The kernels of one instruction set. All tables give the same bits.
 pub struct KernelTable {
     pub(crate) name: &'static str,
-    pub(crate) matmul: unsafe fn(&Product<'_>, &mut [f32]),
+    pub(crate) matmul: unsafe fn(&FloatProduct<'_>, &mut [f32]),
     pub(crate) matmul_transposed: unsafe fn(&TransposedProduct<'_>, &mut [f32]),
-    pub(crate) lay_inputs: unsafe fn(&IntRows, &[usize], &mut LaidRows),
+    pub(crate) repack_inputs: unsafe fn(&IntRows, &[usize], &mut RepackedRows),
     pub(crate) int_matmul: unsafe fn(&IntProduct<'_>, &mut IntScratch, &mut [f32]),
-    pub(crate) quantise: unsafe fn(&[f32], Order, QuantisedRow<'_>),
+    pub(crate) quantise: unsafe fn(&[f32], ValueOrder, QuantisedRow<'_>),
     pub(crate) group_sums: unsafe fn(&[f32], usize, &mut [f32]),
     pub(crate) dot: unsafe fn(&[f32], &[f32]) -> f32,
     pub(crate) axpy: unsafe fn(f32, &[f32], &mut [f32]),
-    pub(crate) scores: unsafe fn(&Scores<'_>, &mut [f32]),
-    pub(crate) admit: unsafe fn(&mut Admission<'_>),
+    pub(crate) scores: unsafe fn(&ScoreInputs<'_>, &mut [f32]),
+    pub(crate) update_softmax: unsafe fn(&mut SoftmaxUpdate<'_>),
     pub(crate) add_weighted: unsafe fn(&WeightedRows<'_>, &mut [f32]),
     pub(crate) exp_shifted: unsafe fn(&mut [f32], f32) -> f32,
     pub(crate) delta_rule: unsafe fn(&DeltaRun<'_>, &mut [f32], &mut [f32]),
@@ -44,14 +46,14 @@ macro_rules! kernel_table {
             name: $name,
             matmul,
             matmul_transposed,
-            lay_inputs,
+            repack_inputs,
             int_matmul,
             quantise,
             group_sums,
             dot,
             axpy,
             scores,
-            admit,
+            update_softmax,
             add_weighted,
             exp_shifted,
             delta_rule,
@@ -59,7 +61,7 @@ macro_rules! kernel_table {
         };
 
         $(#[target_feature(enable = $features)])?
-        fn matmul(product: &$crate::product::Product<'_>, out: &mut [f32]) {
+        fn matmul(product: &$crate::product::FloatProduct<'_>, out: &mut [f32]) {
             $crate::product::matmul($simd, product, out);
         }
 
@@ -68,7 +70,12 @@ macro_rules! kernel_table {
             $crate::product::matmul_transposed($simd, product, out);
         }
 
-        fn lay_inputs(_: &$crate::int8::IntRows, _: &[usize], _: &mut $crate::int8::LaidRows) {}
+        fn repack_inputs(
+            _: &$crate::int8::IntRows,
+            _: &[usize],
+            _: &mut $crate::int8::RepackedRows,
+        ) {
+        }
 
         $(#[target_feature(enable = $features)])?
         fn int_matmul(
@@ -76,23 +83,23 @@ macro_rules! kernel_table {
             scratch: &mut $crate::int8::IntScratch,
             out: &mut [f32],
         ) {
-            $crate::int8::matmul($simd, (product, lay_blocks), scratch, out);
+            $crate::int8::matmul($simd, (product, unpack_blocks), scratch, out);
         }
 
         $(#[target_feature(enable = $features)])?
-        fn lay_blocks(
+        fn unpack_blocks(
             rows: &$crate::int8::BlockMatrix<'_>,
             cols: std::ops::Range<usize>,
-            memory: &mut $crate::int8::Memory,
-            laid: (&mut $crate::int8::Tile, &mut $crate::int8::Scales),
+            scratch: &mut $crate::int8::BlockScratch,
+            target: (&mut $crate::int8::CodeTile, &mut $crate::int8::TileScales),
         ) {
-            $crate::int8::lay_blocks($simd, rows, cols, memory, laid);
+            $crate::int8::unpack_blocks($simd, rows, cols, scratch, target);
         }
 
         $(#[target_feature(enable = $features)])?
         fn quantise(
             x: &[f32],
-            order: $crate::int8::Order,
+            order: $crate::int8::ValueOrder,
             row: $crate::int8::QuantisedRow<'_>,
         ) {
             $crate::int8::quantise(x, order, row);
@@ -114,13 +121,13 @@ macro_rules! kernel_table {
         }
 
         $(#[target_feature(enable = $features)])?
-        fn scores(scores: &$crate::attention::Scores<'_>, out: &mut [f32]) {
+        fn scores(scores: &$crate::attention::ScoreInputs<'_>, out: &mut [f32]) {
             $crate::attention::scores($simd, scores, out);
         }
 
         $(#[target_feature(enable = $features)])?
-        fn admit(admission: &mut $crate::attention::Admission<'_>) {
-            $crate::attention::admit($simd, admission);
+        fn update_softmax(update: &mut $crate::attention::SoftmaxUpdate<'_>) {
+            $crate::attention::update_softmax($simd, update);
         }
 
         $(#[target_feature(enable = $features)])?
@@ -159,7 +166,7 @@ impl KernelTable {
     /// # Panics
     ///
     /// If shapes do not match.
-    pub fn matmul(&self, product: &Product<'_>, out: &mut [f32]) {
+    pub fn matmul(&self, product: &FloatProduct<'_>, out: &mut [f32]) {
         product.check(out);
         // SAFETY: the CPU has the table's features (see `available`); shapes are checked above.
         unsafe { (self.matmul)(product, out) }
@@ -176,22 +183,22 @@ impl KernelTable {
         unsafe { (self.matmul_transposed)(product, out) }
     }
 
-    /// Prepares some rows for products of this table; `laid` provides memory.
+    /// Prepares some rows for products of this table; `repacked` provides memory.
     ///
     /// # Panics
     ///
     /// If a row is out of range.
-    pub fn lay<'a>(
+    pub fn repack<'a>(
         &self,
         rows: &'a IntRows,
         picks: &'a [usize],
-        laid: &'a mut LaidRows,
+        repacked: &'a mut RepackedRows,
     ) -> IntInputs<'a> {
         assert!(picks.iter().all(|&pick| pick < rows.n_rows()), "picked rows");
-        laid.n_rows = 0;
+        repacked.n_rows = 0;
         // SAFETY: as in `matmul`.
-        unsafe { (self.lay_inputs)(rows, picks, laid) };
-        IntInputs { rows, picks, laid }
+        unsafe { (self.repack_inputs)(rows, picks, repacked) };
+        IntInputs { rows, picks, repacked }
     }
 
     /// Computes `out[block of rows][pick][row of the block]` in int8 arithmetic; missing rows of
@@ -207,7 +214,7 @@ impl KernelTable {
     }
 
     /// Rounds a row whose lengths match.
-    pub(crate) fn quantise(&self, x: &[f32], order: Order, row: QuantisedRow<'_>) {
+    pub(crate) fn quantise(&self, x: &[f32], order: ValueOrder, row: QuantisedRow<'_>) {
         // SAFETY: as in `matmul`.
         unsafe { (self.quantise)(x, order, row) }
     }
@@ -252,7 +259,7 @@ impl KernelTable {
     /// # Panics
     ///
     /// If shapes do not match.
-    pub fn scores(&self, scores: &Scores<'_>, out: &mut [f32]) {
+    pub fn scores(&self, scores: &ScoreInputs<'_>, out: &mut [f32]) {
         scores.parts.iter().for_each(|part| part.check(out));
         // SAFETY: as in `matmul`.
         unsafe { (self.scores)(scores, out) }
@@ -264,10 +271,10 @@ impl KernelTable {
     /// # Panics
     ///
     /// If shapes do not match.
-    pub fn admit(&self, admission: &mut Admission<'_>) {
-        admission.check();
+    pub fn update_softmax(&self, update: &mut SoftmaxUpdate<'_>) {
+        update.check();
         // SAFETY: as in `matmul`.
-        unsafe { (self.admit)(admission) }
+        unsafe { (self.update_softmax)(update) }
     }
 
     /// Computes `out[query] = out[query] * factor[query]`, then

@@ -5,13 +5,13 @@
 //! changes speed, never a result.
 
 use crate::cpu::prefetch;
-use crate::kept::{Kept, KeptRows};
+use crate::kept::{CachedRows, CachedValues};
 
 /// Size of a cache line.
 const LINE_BYTES: usize = 64;
 
 /// Lines of some rows that are not yet prefetched.
-pub(crate) struct Upcoming {
+pub(crate) struct Prefetcher {
     address: *const u8,
     n_left: usize,
     lines_per_row: usize,
@@ -21,16 +21,16 @@ pub(crate) struct Upcoming {
     lines_per_step: usize,
 }
 
-impl Upcoming {
+impl Prefetcher {
     /// Spreads the prefetching of rows over `n_steps` steps.
     #[inline(always)]
-    pub(crate) fn new(rows: Option<&KeptRows<'_>>, n_steps: usize) -> Self {
-        let Some(rows) = rows else { return Self::nothing() };
+    pub(crate) fn new(rows: Option<&CachedRows<'_>>, n_steps: usize) -> Self {
+        let Some(rows) = rows else { return Self::none() };
         let (address, value_bytes) = match rows.values {
-            Kept::F32(values) => (values.as_ptr().cast::<u8>(), size_of::<f32>()),
-            Kept::F16(values) => (values.as_ptr().cast::<u8>(), size_of::<u16>()),
+            CachedValues::F32(values) => (values.as_ptr().cast::<u8>(), size_of::<f32>()),
+            CachedValues::F16(values) => (values.as_ptr().cast::<u8>(), size_of::<u16>()),
             // Scales and biases are few, and adjacent.
-            Kept::Codes { matrix, first_row } => {
+            CachedValues::Codes { matrix, first_row } => {
                 (matrix.codes().as_ptr().wrapping_add(first_row * rows.stride), size_of::<u8>())
             }
         };
@@ -48,7 +48,7 @@ impl Upcoming {
 
     /// Spreads the prefetching of `n_bytes` bytes over `n_steps` steps. The address may be invalid.
     #[inline(always)]
-    pub(crate) fn stretch(address: *const u8, n_bytes: usize, n_steps: usize) -> Self {
+    pub(crate) fn range(address: *const u8, n_bytes: usize, n_steps: usize) -> Self {
         let n_left = n_bytes.div_ceil(LINE_BYTES);
         let lines_per_step = n_left.div_ceil(n_steps.max(1));
         let (lines_per_row, left_in_row) = (n_left, n_left);
@@ -57,7 +57,7 @@ impl Upcoming {
 
     /// Does the same for `n` ranges at equal distances.
     #[inline(always)]
-    pub(crate) fn stretches(
+    pub(crate) fn ranges(
         address: *const u8,
         (n, n_bytes): (usize, usize),
         stride: usize,
@@ -77,7 +77,7 @@ impl Upcoming {
 
     /// Prefetches nothing.
     #[inline(always)]
-    pub(crate) fn nothing() -> Self {
+    pub(crate) fn none() -> Self {
         Self {
             address: std::ptr::null(),
             n_left: 0,

@@ -7,7 +7,7 @@ use crate::lanes::{LANES, Simd, padded};
 
 /// Rows of f32 within a larger buffer.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
+pub struct StridedRows<'a> {
     /// Values from the first one of the first row on.
     pub values: &'a [f32],
     /// Number of rows.
@@ -18,7 +18,7 @@ pub struct Rows<'a> {
     pub stride: usize,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> StridedRows<'a> {
     /// Returns one row.
     #[inline(always)]
     #[must_use]

@@ -6,12 +6,12 @@
 
 use std::ops::Range;
 
-use crate::attention::{BLOCK_POSITIONS, Stored, Table};
+use crate::attention::{BLOCK_POSITIONS, CacheElement, TypedRows};
 use crate::format::{Matrix, MatrixKind};
-use crate::kept::{Kept, KeptRows};
+use crate::kept::{CachedRows, CachedValues};
 use crate::lanes::{LANES, Simd};
 use crate::rounding::from_bf16;
-use crate::upcoming::Upcoming;
+use crate::upcoming::Prefetcher;
 use crate::vector::dot_lanes;
 
 /// Weights and the values they belong to: see [`crate::KernelTable::add_weighted`].
@@ -22,9 +22,9 @@ pub struct WeightedRows<'a> {
     /// `[n_queries]`: factors applied to the outputs first.
     pub factors: &'a [f32],
     /// `[n_positions, value dim]`.
-    pub rows: KeptRows<'a>,
+    pub rows: CachedRows<'a>,
     /// Rows to prefetch for the next call.
-    pub next: Option<KeptRows<'a>>,
+    pub next: Option<CachedRows<'a>>,
 }
 
 impl WeightedRows<'_> {
@@ -40,13 +40,15 @@ impl WeightedRows<'_> {
 pub(crate) fn add_weighted<S: Simd>(simd: S, sum: &WeightedRows<'_>, out: &mut [f32]) {
     let cols = 0..sum.rows.row_len;
     match sum.rows.values {
-        Kept::F32(values) => {
-            add_table(simd, sum, &Table::new(&sum.rows, values), (cols, out));
+        CachedValues::F32(values) => {
+            add_table(simd, sum, &TypedRows::new(&sum.rows, values), (cols, out));
         }
-        Kept::F16(values) => {
-            add_table(simd, sum, &Table::new(&sum.rows, values), (cols, out));
+        CachedValues::F16(values) => {
+            add_table(simd, sum, &TypedRows::new(&sum.rows, values), (cols, out));
         }
-        Kept::Codes { matrix, first_row } => add_codes(simd, sum, (&matrix, first_row), out),
+        CachedValues::Codes { matrix, first_row } => {
+            add_codes(simd, sum, (&matrix, first_row), out);
+        }
     }
 }
 
@@ -70,7 +72,7 @@ fn add_codes<S: Simd>(
 ) {
     let MatrixKind::Affine(affine) = matrix.layout().kind else { return };
     let (group, n_cols) = (usize::from(affine.group), sum.rows.row_len);
-    let codes = Table::new(&sum.rows, &matrix.codes()[first_row * sum.rows.stride..]);
+    let codes = TypedRows::new(&sum.rows, &matrix.codes()[first_row * sum.rows.stride..]);
     let mut factors = [[[0.0; BLOCK_POSITIONS]; GROUPS]; 2];
     let mut next = sum.next;
     for (group_idx, first_col) in (0..n_cols).step_by(group).enumerate() {
@@ -92,7 +94,7 @@ fn add_codes<S: Simd>(
 fn add_group<S: Simd>(
     simd: S,
     sum: &WeightedRows<'_>,
-    (codes, [scales, biases]): (&Table<'_, u8>, [&PerPosition; 2]),
+    (codes, [scales, biases]): (&TypedRows<'_, u8>, [&PerPosition; 2]),
     (cols, out): (Range<usize>, &mut [f32]),
 ) {
     let mut scaled = [[0.0; BLOCK_POSITIONS]; SCALED_QUERIES];
@@ -150,10 +152,10 @@ fn by_position(
     let n_groups = values.len() / matrix.layout().n_rows;
     let values = &values[rows.start * n_groups..rows.end * n_groups];
     match n_groups {
-        1 => turned::<1>(values, out),
-        2 => turned::<2>(values, out),
-        4 => turned::<4>(values, out),
-        8 => turned::<8>(values, out),
+        1 => transpose_all::<1>(values, out),
+        2 => transpose_all::<2>(values, out),
+        4 => transpose_all::<4>(values, out),
+        8 => transpose_all::<8>(values, out),
         _ => {
             let n_groups_now = GROUPS.min(n_groups - first_group);
             for (position, values) in values.chunks_exact(n_groups).enumerate() {
@@ -167,7 +169,7 @@ fn by_position(
 
 /// Does the same for all of `G` groups.
 #[inline(always)]
-fn turned<const G: usize>(values: &[[u8; 2]], out: &mut [PerPosition; GROUPS]) {
+fn transpose_all<const G: usize>(values: &[[u8; 2]], out: &mut [PerPosition; GROUPS]) {
     let (rows, _) = values.as_chunks::<G>();
     for (group_idx, out) in out.iter_mut().take(G).enumerate() {
         for (out, row) in out.iter_mut().zip(rows) {
@@ -178,25 +180,25 @@ fn turned<const G: usize>(values: &[[u8; 2]], out: &mut [PerPosition; GROUPS]) {
 
 /// Adds some columns of all positions.
 #[inline(always)]
-fn add_table<S: Simd, K: Stored>(
+fn add_table<S: Simd, K: CacheElement>(
     simd: S,
     sum: &WeightedRows<'_>,
-    table: &Table<'_, K>,
+    table: &TypedRows<'_, K>,
     (cols, out): (Range<usize>, &mut [f32]),
 ) {
     let n_tiles = sum.factors.len().div_ceil(S::SQUARE) * cols.len().div_ceil(S::SQUARE * LANES);
-    let mut upcoming = Upcoming::new(sum.next.as_ref(), n_tiles * table.n_rows);
+    let mut prefetcher = Prefetcher::new(sum.next.as_ref(), n_tiles * table.n_rows);
     let mut col = cols.start;
     while S::SQUARE >= 4 && col + 4 * LANES <= cols.end {
-        add_cols::<S, K, 4>(simd, sum, table, (col, out), &mut upcoming);
+        add_cols::<S, K, 4>(simd, sum, table, (col, out), &mut prefetcher);
         col += 4 * LANES;
     }
     while S::SQUARE < 4 && col + 2 * LANES <= cols.end {
-        add_cols::<S, K, 2>(simd, sum, table, (col, out), &mut upcoming);
+        add_cols::<S, K, 2>(simd, sum, table, (col, out), &mut prefetcher);
         col += 2 * LANES;
     }
     while col + LANES <= cols.end {
-        add_cols::<S, K, 1>(simd, sum, table, (col, out), &mut upcoming);
+        add_cols::<S, K, 1>(simd, sum, table, (col, out), &mut prefetcher);
         col += LANES;
     }
     for (query, out) in out.chunks_exact_mut(table.row_len.max(1)).enumerate() {
@@ -212,37 +214,37 @@ fn add_table<S: Simd, K: Stored>(
 
 /// Adds `C` chunks of columns from `col`, for all queries.
 #[inline(always)]
-fn add_cols<S: Simd, K: Stored, const C: usize>(
+fn add_cols<S: Simd, K: CacheElement, const C: usize>(
     simd: S,
     sum: &WeightedRows<'_>,
-    table: &Table<'_, K>,
+    table: &TypedRows<'_, K>,
     (col, out): (usize, &mut [f32]),
-    upcoming: &mut Upcoming,
+    prefetcher: &mut Prefetcher,
 ) {
     let n_queries = sum.factors.len();
     let mut query = 0;
     while S::SQUARE >= 4 && query + 4 <= n_queries {
-        add_tile::<S, K, 4, C>(simd, sum, table, (query, col, out), upcoming);
+        add_tile::<S, K, 4, C>(simd, sum, table, (query, col, out), prefetcher);
         query += 4;
     }
     while query + 2 <= n_queries {
-        add_tile::<S, K, 2, C>(simd, sum, table, (query, col, out), upcoming);
+        add_tile::<S, K, 2, C>(simd, sum, table, (query, col, out), prefetcher);
         query += 2;
     }
     if query < n_queries {
-        add_tile::<S, K, 1, C>(simd, sum, table, (query, col, out), upcoming);
+        add_tile::<S, K, 1, C>(simd, sum, table, (query, col, out), prefetcher);
     }
 }
 
 /// Adds `C` chunks of columns from `col` for `Q` queries from `first_query`.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "indices name registers of several arrays")]
-fn add_tile<S: Simd, K: Stored, const Q: usize, const C: usize>(
+fn add_tile<S: Simd, K: CacheElement, const Q: usize, const C: usize>(
     simd: S,
     sum: &WeightedRows<'_>,
-    table: &Table<'_, K>,
+    table: &TypedRows<'_, K>,
     (first_query, col, out): (usize, usize, &mut [f32]),
-    upcoming: &mut Upcoming,
+    prefetcher: &mut Prefetcher,
 ) {
     let n_cols = table.row_len;
     let n_positions = table.n_rows;
@@ -257,7 +259,7 @@ fn add_tile<S: Simd, K: Stored, const Q: usize, const C: usize>(
         }
     }
     for position in 0..n_positions {
-        upcoming.step();
+        prefetcher.step();
         let row = &table.values[position * table.stride + col..][..C * LANES];
         let values: [S::Vector; C] = std::array::from_fn(|c| K::lanes(simd, &row.as_chunks().0[c]));
         for r in 0..Q {

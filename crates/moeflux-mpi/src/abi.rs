@@ -17,7 +17,7 @@ pub(crate) enum Abi {
 
 /// Handles and the thread level of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Constants {
+pub(crate) struct AbiConstants {
     pub world: usize,
     pub byte: usize,
     pub errors_return: usize,
@@ -28,18 +28,18 @@ pub(crate) struct Constants {
 impl Abi {
     /// Returns the constants. In Open MPI, handles are addresses, which `address` looks up; `None`
     /// if one is missing.
-    pub(crate) fn constants(self, address: &dyn Fn(&str) -> Option<usize>) -> Option<Constants> {
+    pub(crate) fn constants(self, address: &dyn Fn(&str) -> Option<usize>) -> Option<AbiConstants> {
         Some(match self {
             Self::Standard => {
-                Constants { world: 0x101, byte: 0x247, errors_return: 0x143, serialized: 2048 }
+                AbiConstants { world: 0x101, byte: 0x247, errors_return: 0x143, serialized: 2048 }
             }
-            Self::OpenMpi => Constants {
+            Self::OpenMpi => AbiConstants {
                 world: address("ompi_mpi_comm_world")?,
                 byte: address("ompi_mpi_byte")?,
                 errors_return: address("ompi_mpi_errors_return")?,
                 serialized: 2,
             },
-            Self::Mpich => Constants {
+            Self::Mpich => AbiConstants {
                 world: 0x4400_0000,
                 byte: 0x4c00_010d,
                 errors_return: 0x5400_0001,

@@ -116,12 +116,12 @@ mod tests {
     use super::*;
 
     /// A temporary folder with programs, libraries and processes for a test.
-    struct Machine {
+    struct TestMachine {
         root: PathBuf,
         _temp: TempDir,
     }
 
-    impl Machine {
+    impl TestMachine {
         fn new() -> Self {
             let temp = TempDir::new();
             // Temporary folders may be links.
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_launcher_is_a_parent_behind_shells() {
-        let machine = Machine::new();
+        let machine = TestMachine::new();
         let own = std::process::id();
         let shell = machine.install("usr", "bash", "lib");
         let proxy = machine.install("env", "hydra_pmi_proxy", "lib");
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn launchers_say_where_they_were_installed() {
-        let machine = Machine::new();
+        let machine = TestMachine::new();
         machine.install("open", "prterun", "lib");
         machine.install("intel", "x", "lib/release");
         let variables = [("OPAL_PREFIX", "@/open"), ("I_MPI_ROOT", "@/intel"), ("PMIX_PREFIX", "")];
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn odd_processes_end_the_search() {
-        let machine = Machine::new();
+        let machine = TestMachine::new();
         let own = std::process::id();
         let launcher = machine.install("env", "mpirun", "lib");
         // A process that is its own parent: the limit ends the search.

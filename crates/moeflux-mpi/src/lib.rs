@@ -3,7 +3,7 @@
 //!
 //! One binary works with Open MPI, MPICH and all implementations with the same interfaces, and
 //! building it needs none of them. **Invariant:** without a launcher, nothing is opened. Every wait
-//! has a deadline, except in MPI's own calls; a rank waits for orders as long as keep-alives
+//! has a deadline, except in MPI's own calls; a rank waits for commands as long as keep-alives
 //! arrive.
 
 mod launcher;

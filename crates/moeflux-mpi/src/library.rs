@@ -17,7 +17,7 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use moeflux::{Error, Result};
 
-use crate::abi::{Abi, Constants, names, of_name};
+use crate::abi::{Abi, AbiConstants, names, of_name};
 use crate::launcher::Kind;
 
 unsafe extern "C" {
@@ -37,46 +37,46 @@ const STATUS_BYTES: usize = 128;
 /// Upper bound on the length of a name or version.
 const TEXT_BYTES: usize = 16 << 10;
 
-type InitThread = unsafe extern "C" fn(*const c_void, *const c_void, c_int, *mut c_int) -> c_int;
-type CommInt = unsafe extern "C" fn(usize, *mut c_int) -> c_int;
-type SetHandler = unsafe extern "C" fn(usize, usize) -> c_int;
-type Text = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
-type Send =
+type InitThreadFn = unsafe extern "C" fn(*const c_void, *const c_void, c_int, *mut c_int) -> c_int;
+type CommIntFn = unsafe extern "C" fn(usize, *mut c_int) -> c_int;
+type SetHandlerFn = unsafe extern "C" fn(usize, usize) -> c_int;
+type TextFn = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
+type SendFn =
     unsafe extern "C" fn(*const c_void, c_int, usize, c_int, c_int, usize, *mut usize) -> c_int;
-type Receive =
+type ReceiveFn =
     unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, usize, *mut usize) -> c_int;
-type Probe = unsafe extern "C" fn(c_int, c_int, usize, *mut c_int, *mut Status) -> c_int;
-type Count = unsafe extern "C" fn(*const Status, usize, *mut c_int) -> c_int;
-type Test = unsafe extern "C" fn(*mut usize, *mut c_int, *mut Status) -> c_int;
-type Abort = unsafe extern "C" fn(usize, c_int) -> c_int;
-type Finalize = unsafe extern "C" fn() -> c_int;
+type ProbeFn = unsafe extern "C" fn(c_int, c_int, usize, *mut c_int, *mut MpiStatus) -> c_int;
+type CountFn = unsafe extern "C" fn(*const MpiStatus, usize, *mut c_int) -> c_int;
+type TestFn = unsafe extern "C" fn(*mut usize, *mut c_int, *mut MpiStatus) -> c_int;
+type AbortFn = unsafe extern "C" fn(usize, c_int) -> c_int;
+type FinalizeFn = unsafe extern "C" fn() -> c_int;
 
 /// A call's information on a message; opaque, only MPI reads it.
 #[repr(C, align(16))]
-struct Status([u8; STATUS_BYTES]);
+struct MpiStatus([u8; STATUS_BYTES]);
 
 #[derive(Clone, Copy, Debug)]
 struct Functions {
-    init_thread: InitThread,
-    comm_rank: CommInt,
-    comm_size: CommInt,
-    set_handler: SetHandler,
-    version: Text,
-    processor_name: Text,
-    isend: Send,
-    irecv: Receive,
-    iprobe: Probe,
-    get_count: Count,
-    test: Test,
-    abort: Abort,
-    finalize: Finalize,
+    init_thread: InitThreadFn,
+    comm_rank: CommIntFn,
+    comm_size: CommIntFn,
+    set_handler: SetHandlerFn,
+    version: TextFn,
+    processor_name: TextFn,
+    isend: SendFn,
+    irecv: ReceiveFn,
+    iprobe: ProbeFn,
+    get_count: CountFn,
+    test: TestFn,
+    abort: AbortFn,
+    finalize: FinalizeFn,
 }
 
 /// An initialised MPI library.
 #[derive(Debug)]
 pub(crate) struct Mpi {
     functions: Functions,
-    constants: Constants,
+    constants: AbiConstants,
     path: PathBuf,
     /// Never closed: its threads may still run.
     _library: ManuallyDrop<Library>,
@@ -183,14 +183,14 @@ impl Mpi {
         // initialisation if the launcher is not theirs.
         let version = mpi.version();
         if !kind.may_launch(&version) {
-            return Err(mpi.foreign(&format!("{kind} started this process")));
+            return Err(mpi.wrong_library_error(&format!("{kind} started this process")));
         }
         mpi.init()?;
         Ok(mpi)
     }
 
     /// Creates the error for a library that belongs to another launcher.
-    pub(crate) fn foreign(&self, why: &str) -> Error {
+    pub(crate) fn wrong_library_error(&self, why: &str) -> Error {
         Error::Machine(format!(
             "{why}; {} ({}) belongs to another MPI: set MOEFLUX_MPI to the library of the launcher",
             self.path.display(),
@@ -199,7 +199,7 @@ impl Mpi {
     }
 
     fn init(&self) -> Result<()> {
-        let Constants { world, errors_return, serialized, .. } = self.constants;
+        let AbiConstants { world, errors_return, serialized, .. } = self.constants;
         let mut provided = 0;
         let none = ptr::null();
         // SAFETY: no command-line arguments are passed; the level is written to an int.
@@ -238,7 +238,7 @@ impl Mpi {
         self.text(self.functions.processor_name)
     }
 
-    fn text(&self, function: Text) -> String {
+    fn text(&self, function: TextFn) -> String {
         let mut bytes = vec![0_u8; TEXT_BYTES];
         let mut n_bytes = 0;
         // SAFETY: the buffer is larger than any interface's limit for these texts, and the text
@@ -253,8 +253,8 @@ impl Mpi {
     }
 
     /// Returns the rank of this process and the number of ranks.
-    pub(crate) fn place(&self) -> Result<(usize, usize)> {
-        let number = |function: CommInt, name: &str| {
+    pub(crate) fn rank_and_size(&self) -> Result<(usize, usize)> {
+        let number = |function: CommIntFn, name: &str| {
             let mut number = 0;
             // SAFETY: the handle is a constant of this interface; the result is an int.
             let code = unsafe { function(self.constants.world, &raw mut number) };
@@ -268,7 +268,7 @@ impl Mpi {
     /// Starts sending a message.
     pub(crate) fn send(&self, bytes: Arc<Vec<u8>>, (to, tag): (usize, c_int)) -> Result<Transfer> {
         let (n_bytes, to) = (int(bytes.len())?, int(to)?);
-        let Constants { world, byte, .. } = self.constants;
+        let AbiConstants { world, byte, .. } = self.constants;
         let data = bytes.as_ptr();
         let (sent, received) = (Some(bytes), Vec::new());
         let mut transfer = Transfer { request: 0, sent, received, is_done: false };
@@ -282,8 +282,8 @@ impl Mpi {
 
     /// Returns the length of the next message from a rank, if one has arrived.
     pub(crate) fn probe(&self, (from, tag): (usize, c_int)) -> Result<Option<usize>> {
-        let Constants { world, byte, .. } = self.constants;
-        let mut status = Status([0; STATUS_BYTES]);
+        let AbiConstants { world, byte, .. } = self.constants;
+        let mut status = MpiStatus([0; STATUS_BYTES]);
         let (from, mut has_come) = (int(from)?, 0);
         let status = &raw mut status;
         // SAFETY: the status is larger than any interface writes.
@@ -309,7 +309,7 @@ impl Mpi {
         buffer.clear();
         buffer.resize(n_bytes, 0);
         let (n_bytes, from) = (int(n_bytes)?, int(from)?);
-        let Constants { world, byte, .. } = self.constants;
+        let AbiConstants { world, byte, .. } = self.constants;
         let data = buffer.as_mut_ptr();
         let (sent, received) = (None, buffer);
         let mut transfer = Transfer { request: 0, sent, received, is_done: false };
@@ -328,7 +328,7 @@ impl Mpi {
         if transfer.is_done {
             return Ok(true);
         }
-        let (mut is_done, mut status) = (0, Status([0; STATUS_BYTES]));
+        let (mut is_done, mut status) = (0, MpiStatus([0; STATUS_BYTES]));
         let request = &raw mut transfer.request;
         // SAFETY: MPI created the request, and it is not done.
         let code = unsafe { (self.functions.test)(request, &raw mut is_done, &raw mut status) };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moeflux::provider::io::{Clock, RealClock};
-use moeflux::provider::ranks::{Place, Ranks};
+use moeflux::provider::ranks::{RankTopology, Ranks};
 use moeflux::{Error, Result};
 
 use crate::beside::Known;
@@ -16,7 +16,7 @@ use crate::launcher::Launcher;
 use crate::library::{Mpi, Transfer};
 
 const TAG_VALUES: c_int = 1;
-const TAG_ORDERS: c_int = 2;
+const TAG_COMMANDS: c_int = 2;
 const TAG_HOSTS: c_int = 3;
 const TAG_SIGNS: c_int = 4;
 
@@ -38,12 +38,12 @@ const IDLE_NAP: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct MpiRanks {
     mpi: Mpi,
-    place: Place,
+    topology: RankTopology,
     clock: RealClock,
     timeout: Duration,
-    patience: u32,
+    timeout_factor: u32,
     /// Orders that have not been sent completely.
-    orders: Vec<Transfer>,
+    commands: Vec<Transfer>,
     is_over: bool,
 }
 
@@ -57,17 +57,18 @@ impl MpiRanks {
     /// launcher started; [`Error::Rank`] if a rank does not answer.
     pub fn start(launcher: &Launcher, known: Known<'_>, timeout: Duration) -> Result<Self> {
         let mpi = Mpi::open(known.library, launcher.kind, &known.folders())?;
-        let (rank, n_ranks) = mpi.place()?;
+        let (rank, n_ranks) = mpi.rank_and_size()?;
         if n_ranks != launcher.n_ranks {
             let n_started = launcher.n_ranks;
             let why = format!("only {n_ranks} of {n_started} started processes are visible");
-            return Err(mpi.foreign(&why));
+            return Err(mpi.wrong_library_error(&why));
         }
-        let place = Place { rank, hosts: vec![String::from("?"); n_ranks] };
-        let (clock, patience) = (RealClock::new(), 1);
-        let orders = Vec::new();
-        let mut ranks = Self { mpi, place, clock, timeout, patience, orders, is_over: false };
-        ranks.meet()?;
+        let topology = RankTopology { rank, hosts: vec![String::from("?"); n_ranks] };
+        let (clock, timeout_factor) = (RealClock::new(), 1);
+        let commands = Vec::new();
+        let mut ranks =
+            Self { mpi, topology, clock, timeout, timeout_factor, commands, is_over: false };
+        ranks.exchange_hosts()?;
         Ok(ranks)
     }
 
@@ -77,18 +78,18 @@ impl MpiRanks {
         self.mpi.version()
     }
 
-    fn meet(&mut self) -> Result<()> {
+    fn exchange_hosts(&mut self) -> Result<()> {
         let host = self.mpi.host();
-        let mut hosts = vec![Vec::new(); self.place.n_ranks()];
+        let mut hosts = vec![Vec::new(); self.topology.n_ranks()];
         self.swap(host.as_bytes(), &mut hosts, TAG_HOSTS)?;
-        hosts[self.place.rank] = host.into_bytes();
+        hosts[self.topology.rank] = host.into_bytes();
         let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
-        self.place.hosts = hosts.iter().map(text).collect();
+        self.topology.hosts = hosts.iter().map(text).collect();
         Ok(())
     }
 
     fn swap(&self, own: &[u8], from: &mut [Vec<u8>], tag: c_int) -> Result<()> {
-        let others = (0..from.len()).filter(|rank| *rank != self.place.rank);
+        let others = (0..from.len()).filter(|rank| *rank != self.topology.rank);
         let others: Vec<usize> = others.collect();
         let own = Arc::new(own.to_vec());
         let sends = others.iter().map(|to| self.mpi.send(Arc::clone(&own), (*to, tag)));
@@ -97,7 +98,7 @@ impl MpiRanks {
         let mut missing = others.clone();
         let mut began = self.clock.now();
         let mut looked = began;
-        let deadline = self.timeout * self.patience;
+        let deadline = self.timeout * self.timeout_factor;
         loop {
             // If this process was suspended itself, it cannot conclude that others did not answer.
             let now = self.clock.now();
@@ -107,7 +108,7 @@ impl MpiRanks {
             looked = now;
             let mut left = Vec::with_capacity(missing.len());
             for rank in missing {
-                if !self.receive(&mut receiving[rank], &mut from[rank], (rank, tag))? {
+                if !self.poll_receive(&mut receiving[rank], &mut from[rank], (rank, tag))? {
                     left.push(rank);
                 }
             }
@@ -124,7 +125,7 @@ impl MpiRanks {
             let waited = self.clock.now().saturating_sub(began);
             if waited > deadline {
                 let awaited = if missing.is_empty() { &unsent } else { &missing };
-                let rank = self.silent_one(awaited)?;
+                let rank = self.unresponsive_rank(awaited)?;
                 let problem = format!("did not respond within {} s", deadline.as_secs_f64());
                 return Err(self.error(rank, problem));
             }
@@ -134,9 +135,9 @@ impl MpiRanks {
 
     /// Determines which of the awaited ranks is inactive: the others are waiting too, and send a
     /// sign now.
-    fn silent_one(&self, awaited: &[usize]) -> Result<usize> {
+    fn unresponsive_rank(&self, awaited: &[usize]) -> Result<usize> {
         let sign = Arc::new(vec![0]);
-        let others = (0..self.place.n_ranks()).filter(|rank| *rank != self.place.rank);
+        let others = (0..self.topology.n_ranks()).filter(|rank| *rank != self.topology.rank);
         let signs = others.map(|to| self.mpi.send(Arc::clone(&sign), (to, TAG_SIGNS)));
         let mut signs: Vec<Transfer> = signs.collect::<Result<_>>()?;
         let mut silent = awaited.to_vec();
@@ -160,7 +161,7 @@ impl MpiRanks {
     }
 
     /// Continues receiving a message from a rank. Returns whether it is complete.
-    fn receive(
+    fn poll_receive(
         &self,
         receiving: &mut Option<Transfer>,
         target: &mut Vec<u8>,
@@ -188,14 +189,14 @@ impl MpiRanks {
     }
 
     fn error(&self, rank: usize, problem: String) -> Error {
-        Error::Rank { rank, host: self.place.hosts[rank].clone(), problem }
+        Error::Rank { rank, host: self.topology.hosts[rank].clone(), problem }
     }
 
-    fn forget_what_has_left(&mut self) -> Result<()> {
-        let mut orders = std::mem::take(&mut self.orders);
-        for mut order in orders.drain(..) {
-            if !self.mpi.is_done(&mut order)? {
-                self.orders.push(order);
+    fn drop_sent_commands(&mut self) -> Result<()> {
+        let mut commands = std::mem::take(&mut self.commands);
+        for mut command in commands.drain(..) {
+            if !self.mpi.is_done(&mut command)? {
+                self.commands.push(command);
             }
         }
         Ok(())
@@ -203,8 +204,8 @@ impl MpiRanks {
 }
 
 impl Ranks for MpiRanks {
-    fn place(&self) -> &Place {
-        &self.place
+    fn topology(&self) -> &RankTopology {
+        &self.topology
     }
 
     fn now(&self) -> Duration {
@@ -215,28 +216,28 @@ impl Ranks for MpiRanks {
         self.swap(own, from, TAG_VALUES)
     }
 
-    fn tell(&mut self, order: &[u8]) -> Result<()> {
-        self.forget_what_has_left()?;
-        let order = Arc::new(order.to_vec());
-        for rank in 1..self.place.n_ranks() {
-            let sent = self.mpi.send(Arc::clone(&order), (rank, TAG_ORDERS))?;
-            self.orders.push(sent);
+    fn broadcast(&mut self, command: &[u8]) -> Result<()> {
+        self.drop_sent_commands()?;
+        let command = Arc::new(command.to_vec());
+        for rank in 1..self.topology.n_ranks() {
+            let sent = self.mpi.send(Arc::clone(&command), (rank, TAG_COMMANDS))?;
+            self.commands.push(sent);
         }
-        self.forget_what_has_left()
+        self.drop_sent_commands()
     }
 
-    /// Sends an empty order, which is a keep-alive.
-    fn beat(&mut self) -> Result<()> {
-        self.tell(&[])
+    /// Sends an empty command, which is a keep-alive.
+    fn keep_alive(&mut self) -> Result<()> {
+        self.broadcast(&[])
     }
 
-    fn hear(&mut self, order: &mut Vec<u8>) -> Result<()> {
+    fn receive(&mut self, command: &mut Vec<u8>) -> Result<()> {
         let mut receiving = None;
         let mut began = self.clock.now();
-        let deadline = self.timeout * self.patience;
+        let deadline = self.timeout * self.timeout_factor;
         loop {
-            let has_come = self.receive(&mut receiving, order, (0, TAG_ORDERS))?;
-            if has_come && !order.is_empty() {
+            let has_come = self.poll_receive(&mut receiving, command, (0, TAG_COMMANDS))?;
+            if has_come && !command.is_empty() {
                 return Ok(());
             }
             let now = self.clock.now();
@@ -252,8 +253,8 @@ impl Ranks for MpiRanks {
         }
     }
 
-    fn set_patience(&mut self, factor: u32) {
-        self.patience = factor;
+    fn set_timeout_factor(&mut self, factor: u32) {
+        self.timeout_factor = factor;
     }
 
     /// Some MPI implementations end the process here, others return.
@@ -265,12 +266,12 @@ impl Ranks for MpiRanks {
 }
 
 impl Drop for MpiRanks {
-    /// Waits until all orders are sent, then finalises MPI together with the other ranks.
+    /// Waits until all commands are sent, then finalises MPI together with the other ranks.
     fn drop(&mut self) {
         let began = self.clock.now();
-        while !self.is_over && !self.orders.is_empty() {
+        while !self.is_over && !self.commands.is_empty() {
             let waited = self.clock.now().saturating_sub(began);
-            if self.forget_what_has_left().is_err() || waited > self.timeout {
+            if self.drop_sent_commands().is_err() || waited > self.timeout {
                 break;
             }
             self.pause(waited);

@@ -12,85 +12,85 @@ use moeflux::step::{Feed, Logits, StepOutput, Wanted, step};
 use moeflux::{Chosen, Engine, Error, Finish, Generation, ModelText, Result, Session, TokenId};
 
 use crate::job::{Event, Job, Owner, Scored};
-use crate::kept::Kept;
-use crate::line::Line;
+use crate::kept::SessionCache;
+use crate::line::DecodeState;
 use crate::parked::{Parked, Unparked};
-use crate::shared::Shared;
-use crate::tracked::{End, JobId, Jobs};
-use crate::worth::Slots;
+use crate::shared::SharedState;
+use crate::tracked::{EndedAnswer, JobId, RunningJobs};
+use crate::worth::ExpertSlots;
 
 /// During an answer, a model with recurrent layers saves a checkpoint every so often, in tokens.
-const MARK_EVERY: usize = 512;
+const CHECKPOINT_EVERY: usize = 512;
 
 /// References that all parts of the scheduler need.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'e> {
     pub(crate) engine: &'e Engine,
     pub(crate) text: &'e ModelText,
-    pub(crate) shared: &'e Shared,
+    pub(crate) shared: &'e SharedState,
     pub(crate) clock: &'e dyn Clock,
 }
 
-/// An answer that has a session.
-struct Answer<'e> {
-    line: Line<'e>,
+/// An answer that has a session and takes part in steps.
+struct RunningAnswer<'e> {
+    decode: DecodeState<'e>,
     session: Session,
     n_best: Option<usize>,
-    /// The number of its line's tokens that the next step feeds.
+    /// The number of its pending tokens that the next step feeds.
     n_rows: usize,
     /// The positions at which the next step saves checkpoints.
-    marks: Vec<usize>,
+    checkpoints: Vec<usize>,
     /// The error because of which its session cannot grow.
     shortage: Option<Error>,
 }
 
 /// Answers to one prompt that have no session yet.
-struct Branches<'e> {
+struct UnstartedAnswers<'e> {
     job: JobId,
     /// The session of the prompt.
-    trunk: Session,
-    lines: Vec<Line<'e>>,
+    prompt_session: Session,
+    decodes: Vec<DecodeState<'e>>,
     has_begun: bool,
 }
 
 /// All answers, their jobs, and the sessions that remain when they end.
 pub(crate) struct Answers<'e> {
     context: Context<'e>,
-    pub(crate) jobs: Jobs,
-    pub(crate) kept: Kept,
-    running: Vec<Answer<'e>>,
+    pub(crate) jobs: RunningJobs,
+    pub(crate) session_cache: SessionCache,
+    running: Vec<RunningAnswer<'e>>,
     parked: Parked<'e>,
-    branches: Vec<Branches<'e>>,
+    unstarted: Vec<UnstartedAnswers<'e>>,
     output: StepOutput,
     /// Total wait of steps for drives, and total tokens of answers, at the last [`Self::publish`].
-    shown: (Duration, u64),
+    published: (Duration, u64),
     /// The engine no longer works.
     pub(crate) is_stopped: bool,
 }
 
 impl<'e> Answers<'e> {
-    pub(crate) fn new(context: Context<'e>, kept: Kept) -> Self {
+    pub(crate) fn new(context: Context<'e>, session_cache: SessionCache) -> Self {
         Self {
             context,
-            jobs: Jobs::default(),
-            kept,
+            jobs: RunningJobs::default(),
+            session_cache,
             running: Vec::new(),
             parked: Parked::default(),
-            branches: Vec::new(),
+            unstarted: Vec::new(),
             output: StepOutput::default(),
-            shown: (Duration::ZERO, context.shared.stats().n_answer_tokens),
+            published: (Duration::ZERO, context.shared.stats().n_answer_tokens),
             is_stopped: false,
         }
     }
 
-    /// Returns the number of answers that have places.
+    /// Returns the number of answers that have session slots.
     pub(crate) fn n_running(&self) -> usize {
         self.running.len()
     }
 
     /// Returns the sessions of running answers, for prompts with the same start.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = (Owner, &Session)> {
-        self.running.iter().map(|answer| (self.jobs.owner(answer.line.job), &answer.session))
+        self.running.iter().map(|answer| (self.jobs.owner(answer.decode.job), &answer.session))
     }
 
     pub(crate) fn session_mut(&mut self, idx: usize) -> &mut Session {
@@ -99,20 +99,25 @@ impl<'e> Answers<'e> {
 
     /// Begins the answers to a prompt that was read. They get sessions as these become free.
     pub(crate) fn begin(&mut self, job: JobId, session: Session, logits: Logits<'_>) {
-        let mut lines = Vec::new();
+        let mut decodes = Vec::new();
         let asked = &self.jobs.of(job).job;
         let (owner, n_answers, split_points) =
             (asked.owner, asked.n_answers, asked.split_points.clone());
         for answer_idx in 0..n_answers {
             match self.first_token((job, answer_idx), &session, logits) {
-                Ok(line) => lines.extend(line),
+                Ok(decode) => decodes.extend(decode),
                 Err(error) => self.jobs.fail(job, error, self.context.shared),
             }
         }
-        if lines.is_empty() {
-            self.kept.put(owner, session, &split_points);
+        if decodes.is_empty() {
+            self.session_cache.put(owner, session, &split_points);
         } else {
-            self.branches.push(Branches { job, trunk: session, lines, has_begun: false });
+            self.unstarted.push(UnstartedAnswers {
+                job,
+                prompt_session: session,
+                decodes,
+                has_begun: false,
+            });
         }
     }
 
@@ -122,21 +127,21 @@ impl<'e> Answers<'e> {
         (job, answer_idx): (JobId, usize),
         session: &Session,
         logits: Logits<'_>,
-    ) -> Result<Option<Line<'e>>> {
+    ) -> Result<Option<DecodeState<'e>>> {
         let asked = &self.jobs.of(job).job;
         let n_tokens_max = asked.n_tokens_max;
         let generation = self.context.generation(asked, answer_idx)?;
         let (tokens, token_at) = (Vec::new(), self.context.clock.now());
-        let mut line = Line { job, answer_idx, generation, tokens, n_tokens: 0, token_at };
+        let mut decode = DecodeState { job, answer_idx, generation, tokens, n_tokens: 0, token_at };
         let finish = if n_tokens_max == Some(0) {
             Some(Finish::Length)
         } else {
-            self.choose(&mut line, session, logits)?
+            self.choose(&mut decode, session, logits)?
         };
         match finish {
-            None => Ok(Some(line)),
+            None => Ok(Some(decode)),
             Some(finish) => {
-                self.end_line(line, finish);
+                self.end_answer(decode, finish);
                 Ok(None)
             }
         }
@@ -146,54 +151,54 @@ impl<'e> Answers<'e> {
     /// answer ends here.
     fn choose(
         &mut self,
-        line: &mut Line<'e>,
+        decode: &mut DecodeState<'e>,
         session: &Session,
         logits: Logits<'_>,
     ) -> Result<Option<Finish>> {
-        let answer_idx = line.answer_idx;
-        let chosen = line.generation.accept(logits, session)?;
+        let answer_idx = decode.answer_idx;
+        let chosen = decode.generation.accept(logits, session)?;
         if chosen.finish == Some(Finish::EndToken) {
             if chosen.choice.logprob.is_some() {
                 let token = scored(&chosen.choice);
-                self.jobs.end_token(line.job, Event::EndToken { answer_idx, token });
+                self.jobs.end_token(decode.job, Event::EndToken { answer_idx, token });
             }
             return Ok(Some(Finish::EndToken));
         }
-        let (token, event) = told(answer_idx, &chosen);
+        let (token, event) = token_event(answer_idx, &chosen);
         let mut finish = chosen.finish;
-        self.tell(line, token, event);
+        self.report_token(decode, token, event);
         while finish.is_none() {
-            let Some(chosen) = line.generation.take_forced(session)? else { break };
+            let Some(chosen) = decode.generation.take_forced(session)? else { break };
             if chosen.finish == Some(Finish::EndToken) {
                 return Ok(chosen.finish);
             }
-            let (token, event) = told(answer_idx, &chosen);
+            let (token, event) = token_event(answer_idx, &chosen);
             finish = chosen.finish;
             self.context.shared.stats().n_forced_tokens += 1;
-            self.tell(line, token, event);
+            self.report_token(decode, token, event);
         }
         Ok(finish)
     }
 
-    fn tell(&mut self, line: &mut Line<'e>, token: TokenId, event: Event) {
-        line.tokens.push(token);
-        line.n_tokens += 1;
+    fn report_token(&mut self, decode: &mut DecodeState<'e>, token: TokenId, event: Event) {
+        decode.tokens.push(token);
+        decode.n_tokens += 1;
         let (now, shared) = (self.context.clock.now(), self.context.shared);
         {
             let mut stats = shared.stats();
             stats.n_answer_tokens += 1;
-            if line.n_tokens > 1 {
-                stats.between_tokens.add_time(now.saturating_sub(line.token_at));
+            if decode.n_tokens > 1 {
+                stats.between_tokens.add_time(now.saturating_sub(decode.token_at));
             }
         }
-        line.token_at = now;
-        self.jobs.token(line.job, event, now, shared);
+        decode.token_at = now;
+        self.jobs.token(decode.job, event, now, shared);
     }
 
     /// Gives a session to the first answer of a prompt. Returns whether there was such an answer,
     /// and memory for it. `is_read`: a prompt is being read.
     pub(crate) fn start_first(&mut self, is_read: bool) -> bool {
-        let is_new = |branches: &Branches<'_>| !branches.has_begun;
+        let is_new = |unstarted: &UnstartedAnswers<'_>| !unstarted.has_begun;
         self.start_where(is_new, is_read)
     }
 
@@ -202,46 +207,46 @@ impl<'e> Answers<'e> {
         self.start_where(|_| true, is_read)
     }
 
-    fn start_where(&mut self, is_wanted: fn(&Branches<'_>) -> bool, is_read: bool) -> bool {
+    fn start_where(&mut self, is_wanted: fn(&UnstartedAnswers<'_>) -> bool, is_read: bool) -> bool {
         let jobs = &self.jobs;
-        let is_next = |it: &Branches<'_>| is_wanted(it) && jobs.of(it.job).is_ready();
-        self.branches.iter().position(is_next).is_some_and(|idx| self.start(idx, is_read))
+        let is_next = |it: &UnstartedAnswers<'_>| is_wanted(it) && jobs.of(it.job).is_ready();
+        self.unstarted.iter().position(is_next).is_some_and(|idx| self.start(idx, is_read))
     }
 
-    /// Whether an answer could begin or resume if it had a place.
-    pub(crate) fn wants_place(&self) -> bool {
+    /// Whether an answer could begin or resume if it had a session slot.
+    pub(crate) fn wants_session_slot(&self) -> bool {
         let is_ready = |job| self.jobs.of(job).is_ready();
-        self.branches.iter().any(|it| is_ready(it.job))
-            || self.parked.has_any(|line| is_ready(line.job))
+        self.unstarted.iter().any(|it| is_ready(it.job))
+            || self.parked.has_any(|decode| is_ready(decode.job))
     }
 
     /// Parks an answer whose client takes no tokens. Returns whether there was one.
     pub(crate) fn park_one(&mut self) -> bool {
         let jobs = &self.jobs;
-        let is_paused = |it: &Answer<'_>| !jobs.of(it.line.job).is_ready();
+        let is_paused = |it: &RunningAnswer<'_>| !jobs.of(it.decode.job).is_ready();
         let Some(idx) = self.running.iter().position(is_paused) else { return false };
-        let Answer { line, session, .. } = self.running.remove(idx);
-        self.parked.put(line, session);
+        let RunningAnswer { decode, session, .. } = self.running.remove(idx);
+        self.parked.put(decode, session);
         true
     }
 
     /// Takes a parked answer whose client takes tokens again.
     pub(crate) fn unpark(&mut self) -> Option<Unparked<'e>> {
         let jobs = &self.jobs;
-        self.parked.unpark(|line| jobs.of(line.job).is_ready())
+        self.parked.unpark(|decode| jobs.of(decode.job).is_ready())
     }
 
-    /// Gives a place to an answer that was parked with its session.
-    pub(crate) fn place(&mut self, line: Line<'e>, session: Session) {
-        self.running.push(Answer::new(line, session));
+    /// Resumes an answer that was parked with its session.
+    pub(crate) fn resume_with_session(&mut self, decode: DecodeState<'e>, session: Session) {
+        self.running.push(RunningAnswer::new(decode, session));
     }
 
     /// Resumes a parked answer whose tokens were read again.
-    pub(crate) fn go_on(&mut self, of: (JobId, usize), session: Session, logits: Logits<'_>) {
-        let Some(mut line) = self.parked.take_read(of) else { return };
-        line.tokens.clear();
-        let chosen = self.choose(&mut line, &session, logits);
-        self.take_up(Answer::new(line, session), chosen);
+    pub(crate) fn resume(&mut self, of: (JobId, usize), session: Session, logits: Logits<'_>) {
+        let Some(mut decode) = self.parked.take_recomputed(of) else { return };
+        decode.tokens.clear();
+        let chosen = self.choose(&mut decode, &session, logits);
+        self.take_up(RunningAnswer::new(decode, session), chosen);
     }
 
     /// Parks an answer again because its tokens were not read completely.
@@ -251,103 +256,106 @@ impl<'e> Answers<'e> {
 
     /// Fails an answer whose tokens cannot be read.
     pub(crate) fn fail_parked(&mut self, of: (JobId, usize), error: Error) {
-        if let Some(line) = self.parked.take_read(of) {
-            self.jobs.fail(line.job, error, self.context.shared);
+        if let Some(decode) = self.parked.take_recomputed(of) {
+            self.jobs.fail(decode.job, error, self.context.shared);
         }
     }
 
     /// Drops a session whose tokens can be read again: a kept one, that of a parked answer, or that
     /// of an answer that waits for its client. Returns whether there was one.
-    pub(crate) fn give_up_one(&mut self) -> bool {
-        self.kept.give_up_one()
-            || self.parked.give_up_session()
-            || self.park_one() && self.parked.give_up_session()
-            || self.give_up_trunk()
+    pub(crate) fn evict_one(&mut self) -> bool {
+        self.session_cache.evict_one()
+            || self.parked.evict_session()
+            || self.park_one() && self.parked.evict_session()
+            || self.evict_prompt_session()
     }
 
     /// Drops the session of a prompt whose answers wait for their client.
-    fn give_up_trunk(&mut self) -> bool {
+    fn evict_prompt_session(&mut self) -> bool {
         let jobs = &self.jobs;
-        let is_paused = |it: &Branches<'_>| !jobs.of(it.job).is_ready();
-        let Some(idx) = self.branches.iter().position(is_paused) else { return false };
-        let Branches { trunk, lines, .. } = self.branches.remove(idx);
-        for line in lines {
-            self.parked.put_tokens(line, trunk.tokens().to_vec());
+        let is_paused = |it: &UnstartedAnswers<'_>| !jobs.of(it.job).is_ready();
+        let Some(idx) = self.unstarted.iter().position(is_paused) else { return false };
+        let UnstartedAnswers { prompt_session, decodes, .. } = self.unstarted.remove(idx);
+        for decode in decodes {
+            self.parked.put_tokens(decode, prompt_session.tokens().to_vec());
         }
         true
     }
 
-    /// Returns the number of answers with places whose clients take no tokens.
+    /// Returns the number of answers with session slots whose clients take no tokens.
     pub(crate) fn n_paused(&self) -> usize {
-        self.running.iter().filter(|it| !self.jobs.of(it.line.job).is_ready()).count()
+        self.running.iter().filter(|it| !self.jobs.of(it.decode.job).is_ready()).count()
     }
 
-    /// Returns the bytes of the sessions that [`Self::give_up_one`] can drop.
-    pub(crate) fn bytes_to_give_up(&self) -> u64 {
+    /// Returns the bytes of the sessions that [`Self::evict_one`] can drop.
+    pub(crate) fn evictable_bytes(&self) -> u64 {
         let is_paused = |job| !self.jobs.of(job).is_ready();
-        let running = self.running.iter().filter(|it| is_paused(it.line.job));
-        let trunks = self.branches.iter().filter(|it| is_paused(it.job)).map(|it| &it.trunk);
-        let sessions = running.map(|it| &it.session).chain(trunks).chain(self.parked.sessions());
-        self.kept.bytes() + self.kept.bytes_of(sessions)
+        let running = self.running.iter().filter(|it| is_paused(it.decode.job));
+        let prompt_sessions =
+            self.unstarted.iter().filter(|it| is_paused(it.job)).map(|it| &it.prompt_session);
+        let sessions =
+            running.map(|it| &it.session).chain(prompt_sessions).chain(self.parked.sessions());
+        self.session_cache.bytes() + self.session_cache.bytes_of(sessions)
     }
 
-    /// Starts one answer of these branches. The first answer starts last: it continues in the
+    /// Starts one answer of this prompt. The first answer starts last: it continues in the
     /// prompt's own session, with the checkpoints to which later prompts can go back.
     fn start(&mut self, idx: usize, is_read: bool) -> bool {
-        let mut branches = self.branches.remove(idx);
-        let line = branches.lines.pop().expect("answers without a session are at least one");
-        if branches.lines.is_empty() {
-            self.running.push(Answer::new(line, branches.trunk));
+        let mut unstarted = self.unstarted.remove(idx);
+        let decode = unstarted.decodes.pop().expect("answers without a session are at least one");
+        if unstarted.decodes.is_empty() {
+            self.running.push(RunningAnswer::new(decode, unstarted.prompt_session));
             return true;
         }
         let forked = loop {
-            match branches.trunk.fork() {
-                Err(Error::NoRoom { .. }) if self.give_up_one() => {}
+            match unstarted.prompt_session.fork() {
+                Err(Error::NoRoom { .. }) if self.evict_one() => {}
                 forked => break forked,
             }
         };
         let mut has_started = true;
         match forked {
             Ok(session) => {
-                branches.has_begun = true;
-                self.running.push(Answer::new(line, session));
+                unstarted.has_begun = true;
+                self.running.push(RunningAnswer::new(decode, session));
             }
             // Other answers will end and leave room.
             Err(Error::NoRoom { .. }) if is_read || !self.running.is_empty() => {
-                branches.lines.push(line);
+                unstarted.decodes.push(decode);
                 has_started = false;
             }
-            Err(error) => self.jobs.fail(line.job, error, self.context.shared),
+            Err(error) => self.jobs.fail(decode.job, error, self.context.shared),
         }
-        self.branches.insert(idx.min(self.branches.len()), branches);
+        self.unstarted.insert(idx.min(self.unstarted.len()), unstarted);
         has_started
     }
 
     /// Ends cancelled answers. Returns whether there were any.
     pub(crate) fn drop_cancelled(&mut self) -> bool {
         let jobs = &self.jobs;
-        let is_cancelled =
-            |line: &Line<'_>| jobs.of(line.job).flags.is_answer_cancelled(line.answer_idx);
-        let running = self.running.extract_if(.., |answer| is_cancelled(&answer.line));
-        let mut gone: Vec<_> = running.map(|it| (it.line, Some(it.session))).collect();
+        let is_cancelled = |decode: &DecodeState<'_>| {
+            jobs.of(decode.job).flags.is_answer_cancelled(decode.answer_idx)
+        };
+        let running = self.running.extract_if(.., |answer| is_cancelled(&answer.decode));
+        let mut gone: Vec<_> = running.map(|it| (it.decode, Some(it.session))).collect();
         gone.extend(self.parked.extract(is_cancelled));
-        for branches in &mut self.branches {
-            let lines = branches.lines.extract_if(.., |line| is_cancelled(line));
-            gone.extend(lines.map(|line| (line, None)));
+        for unstarted in &mut self.unstarted {
+            let decodes = unstarted.decodes.extract_if(.., |decode| is_cancelled(decode));
+            gone.extend(decodes.map(|decode| (decode, None)));
         }
-        let mut trunks = Vec::new();
-        for branches in self.branches.extract_if(.., |it| it.lines.is_empty()) {
-            trunks.push((branches.job, branches.trunk));
+        let mut prompt_sessions = Vec::new();
+        for unstarted in self.unstarted.extract_if(.., |it| it.decodes.is_empty()) {
+            prompt_sessions.push((unstarted.job, unstarted.prompt_session));
         }
-        for (job, trunk) in trunks {
-            self.keep(job, trunk);
+        for (job, prompt_session) in prompt_sessions {
+            self.keep(job, prompt_session);
         }
         let has_any = !gone.is_empty();
-        for (line, session) in gone {
+        for (decode, session) in gone {
             if let Some(session) = session {
-                self.keep_answer(&line, session);
+                self.keep_answer(&decode, session);
             }
-            self.end_line(line, Finish::Cancelled);
+            self.end_answer(decode, Finish::Cancelled);
         }
         has_any
     }
@@ -360,7 +368,7 @@ impl<'e> Answers<'e> {
         let ready = self.running.extract_if(.., |answer| answer.is_ready(jobs));
         // Answers that are left over come first in the next step: those that took part move to the
         // end.
-        let mut stepping: Vec<Answer<'e>> = ready.take(n_rows_max).collect();
+        let mut stepping: Vec<RunningAnswer<'e>> = ready.take(n_rows_max).collect();
         if stepping.is_empty() {
             return has_dropped;
         }
@@ -373,13 +381,13 @@ impl<'e> Answers<'e> {
                 for (feed_idx, (answer, outcome)) in stepping.into_iter().zip(outcomes).enumerate()
                 {
                     let logits = outcome.map(|()| output.last_of(feed_idx));
-                    self.hear(answer, logits);
+                    self.take_logits(answer, logits);
                 }
                 self.output = output;
             }
             Err(error) => {
                 for answer in stepping {
-                    self.jobs.fail(answer.line.job, error.clone(), self.context.shared);
+                    self.jobs.fail(answer.decode.job, error.clone(), self.context.shared);
                 }
                 self.is_stopped |= matches!(error, Error::Stopped(_));
             }
@@ -387,15 +395,15 @@ impl<'e> Answers<'e> {
         true
     }
 
-    fn hear(&mut self, mut answer: Answer<'e>, logits: Result<Option<Logits<'_>>>) {
+    fn take_logits(&mut self, mut answer: RunningAnswer<'e>, logits: Result<Option<Logits<'_>>>) {
         if logits.is_ok() {
-            answer.line.tokens.drain(..answer.n_rows);
+            answer.decode.tokens.drain(..answer.n_rows);
         }
         let chosen = match logits {
-            Ok(Some(logits)) => self.choose(&mut answer.line, &answer.session, logits),
+            Ok(Some(logits)) => self.choose(&mut answer.decode, &answer.session, logits),
             // Some of its tokens wait for the next step.
             Ok(None) => Ok(None),
-            Err(Error::NoRoom { .. }) if self.give_up_one() => Ok(None),
+            Err(Error::NoRoom { .. }) if self.evict_one() => Ok(None),
             Err(error @ Error::NoRoom { .. }) => {
                 answer.shortage = Some(error);
                 Ok(None)
@@ -406,14 +414,14 @@ impl<'e> Answers<'e> {
     }
 
     /// Continues an answer or ends it.
-    fn take_up(&mut self, answer: Answer<'e>, chosen: Result<Option<Finish>>) {
+    fn take_up(&mut self, answer: RunningAnswer<'e>, chosen: Result<Option<Finish>>) {
         match chosen {
             Ok(None) => self.running.push(answer),
             Ok(Some(finish)) => {
-                self.keep_answer(&answer.line, answer.session);
-                self.end_line(answer.line, finish);
+                self.keep_answer(&answer.decode, answer.session);
+                self.end_answer(answer.decode, finish);
             }
-            Err(error) => self.jobs.fail(answer.line.job, error, self.context.shared),
+            Err(error) => self.jobs.fail(answer.decode.job, error, self.context.shared),
         }
     }
 
@@ -435,11 +443,11 @@ impl<'e> Answers<'e> {
     /// Fails the last of the answers that wait for memory, to leave its memory to the others.
     /// Called when nothing else can free memory.
     pub(crate) fn fail_one_short(&mut self) {
-        let is_short = |answer: &Answer<'_>| answer.shortage.is_some();
+        let is_short = |answer: &RunningAnswer<'_>| answer.shortage.is_some();
         if let Some(idx) = self.running.iter().rposition(is_short) {
             let answer = self.running.remove(idx);
             let error = answer.shortage.expect("it is short");
-            self.jobs.fail(answer.line.job, error, self.context.shared);
+            self.jobs.fail(answer.decode.job, error, self.context.shared);
             drop(answer.session);
             self.try_again();
         }
@@ -447,38 +455,41 @@ impl<'e> Answers<'e> {
 
     /// Ends all answers with an error.
     pub(crate) fn fail_all(&mut self, error: &Error) {
-        let running = std::mem::take(&mut self.running).into_iter().map(|answer| answer.line);
-        let branches = std::mem::take(&mut self.branches).into_iter().flat_map(|it| it.lines);
-        let parked = self.parked.extract(|_| true).into_iter().map(|(line, _)| line);
-        for line in running.chain(branches).chain(parked) {
-            self.jobs.fail(line.job, error.clone(), self.context.shared);
+        let running = std::mem::take(&mut self.running).into_iter().map(|answer| answer.decode);
+        let unstarted = std::mem::take(&mut self.unstarted).into_iter().flat_map(|it| it.decodes);
+        let parked = self.parked.extract(|_| true).into_iter().map(|(decode, _)| decode);
+        for decode in running.chain(unstarted).chain(parked) {
+            self.jobs.fail(decode.job, error.clone(), self.context.shared);
         }
     }
 
-    fn end_line(&mut self, line: Line<'e>, finish: Finish) {
-        let Line { job, answer_idx, mut generation, n_tokens, .. } = line;
+    fn end_answer(&mut self, decode: DecodeState<'e>, finish: Finish) {
+        let DecodeState { job, answer_idx, mut generation, n_tokens, .. } = decode;
         let stopped = generation.stopped().map(str::to_owned);
         let rest = generation.rest();
-        let end = End { answer_idx, finish, stopped, rest, n_tokens };
+        let ended = EndedAnswer { answer_idx, finish, stopped, rest, n_tokens };
         let at = (self.context.clock.now(), self.context.drive_bytes());
-        self.jobs.end(job, end, at, self.context.shared);
+        self.jobs.end(job, ended, at, self.context.shared);
     }
 
     /// Keeps the session of a job's first answer: of several answers to a prompt, that is the one
     /// that conversations continue.
-    fn keep_answer(&mut self, line: &Line<'e>, session: Session) {
-        if line.answer_idx == 0 {
-            self.keep(line.job, session);
+    fn keep_answer(&mut self, decode: &DecodeState<'e>, session: Session) {
+        if decode.answer_idx == 0 {
+            self.keep(decode.job, session);
         }
     }
 
     /// Drops kept sessions while their memory is worth more to experts.
-    pub(crate) fn give_to_experts(&mut self) {
+    pub(crate) fn yield_to_experts(&mut self) {
         let engine = self.context.engine;
-        while self.kept.n_sessions() > 0 && engine.session_room().n_slots_lent > 0 {
+        while self.session_cache.n_sessions() > 0 && engine.session_room().n_slots_lent > 0 {
             let Some(stream) = engine.stream_stats() else { return };
             let n_missing = stream.n_experts.saturating_sub(stream.n_slots);
-            if !self.kept.give_up_for(Slots { slot_bytes: stream.slot_bytes, n_missing }) {
+            if !self
+                .session_cache
+                .evict_for(ExpertSlots { slot_bytes: stream.slot_bytes, n_missing })
+            {
                 return;
             }
         }
@@ -493,15 +504,16 @@ impl<'e> Answers<'e> {
         stats.n_running = n_running;
         stats.n_parked = self.parked.len();
         stats.n_waiting = shared.n_waiting.load(Ordering::Relaxed);
-        (stats.n_kept, stats.kept_bytes) = (self.kept.n_sessions(), self.kept.bytes());
-        let dropped = self.kept.take_n_dropped();
+        (stats.n_kept, stats.kept_bytes) =
+            (self.session_cache.n_sessions(), self.session_cache.bytes());
+        let dropped = self.session_cache.take_n_dropped();
         stats.n_dropped.iter_mut().zip(dropped).for_each(|(sum, n_more)| *sum += n_more);
         let wait = stream.as_ref().map_or(Duration::ZERO, |it| it.read_wait);
-        let shown = std::mem::replace(&mut self.shown, (wait, stats.n_answer_tokens));
-        let n_more = usize::try_from(stats.n_answer_tokens - shown.1).unwrap_or(usize::MAX);
+        let published = std::mem::replace(&mut self.published, (wait, stats.n_answer_tokens));
+        let n_more = usize::try_from(stats.n_answer_tokens - published.1).unwrap_or(usize::MAX);
         if is_alone && n_more > 0 {
-            self.kept.rates.add_answers(wait.saturating_sub(shown.0), n_more);
-            self.kept.rates.set_answer(stats.answer_tokens.mean());
+            self.session_cache.rates.add_answers(wait.saturating_sub(published.0), n_more);
+            self.session_cache.rates.set_answer(stats.answer_tokens.mean());
         }
         (stats.stream, stats.room) = (stream, room);
     }
@@ -509,7 +521,7 @@ impl<'e> Answers<'e> {
     /// Keeps a session of a job that has not ended.
     pub(crate) fn keep(&mut self, job: JobId, session: Session) {
         let job = &self.jobs.of(job).job;
-        self.kept.put(job.owner, session, &job.split_points);
+        self.session_cache.put(job.owner, session, &job.split_points);
     }
 }
 
@@ -533,40 +545,40 @@ impl<'e> Context<'e> {
     }
 }
 
-impl<'e> Answer<'e> {
-    fn new(line: Line<'e>, session: Session) -> Self {
-        let n_best = line.generation.n_best_needed();
-        Self { line, session, n_best, n_rows: 0, marks: Vec::new(), shortage: None }
+impl<'e> RunningAnswer<'e> {
+    fn new(decode: DecodeState<'e>, session: Session) -> Self {
+        let n_best = decode.generation.n_best_needed();
+        Self { decode, session, n_best, n_rows: 0, checkpoints: Vec::new(), shortage: None }
     }
 
-    fn is_ready(&self, jobs: &Jobs) -> bool {
-        self.shortage.is_none() && jobs.of(self.line.job).is_ready()
+    fn is_ready(&self, jobs: &RunningJobs) -> bool {
+        self.shortage.is_none() && jobs.of(self.decode.job).is_ready()
     }
 
     fn feed(&mut self) -> Feed<'_> {
         let begin = self.session.tokens().len();
-        self.marks.clear();
+        self.checkpoints.clear();
         let ends = begin + 1..=begin + self.n_rows;
-        self.marks.extend(ends.filter(|end| end.is_multiple_of(MARK_EVERY)));
-        let is_last = self.n_rows == self.line.tokens.len();
+        self.checkpoints.extend(ends.filter(|end| end.is_multiple_of(CHECKPOINT_EVERY)));
+        let is_last = self.n_rows == self.decode.tokens.len();
         let wanted = if is_last { Wanted::Last } else { Wanted::None };
-        let feed = Feed::answer_run(&mut self.session, &self.line.tokens[..self.n_rows]);
-        feed.wanting(wanted).best(self.n_best).checkpoints(&self.marks)
+        let feed = Feed::answer_run(&mut self.session, &self.decode.tokens[..self.n_rows]);
+        feed.wanting(wanted).best(self.n_best).checkpoints(&self.checkpoints)
     }
 }
 
 /// Gives each answer one row, and the remaining rows to answers with more tokens.
-fn share_rows(answers: &mut [Answer<'_>], n_rows_max: usize) {
+fn share_rows(answers: &mut [RunningAnswer<'_>], n_rows_max: usize) {
     let mut n_left = n_rows_max.saturating_sub(answers.len());
     for answer in answers {
-        let n_more = n_left.min(answer.line.tokens.len() - 1);
+        let n_more = n_left.min(answer.decode.tokens.len() - 1);
         answer.n_rows = 1 + n_more;
         n_left -= n_more;
     }
 }
 
 /// Returns a token and its event.
-fn told(answer_idx: usize, chosen: &Chosen<'_>) -> (TokenId, Event) {
+fn token_event(answer_idx: usize, chosen: &Chosen<'_>) -> (TokenId, Event) {
     let token = scored(&chosen.choice);
     (token.token, Event::Token { answer_idx, token, text: chosen.text.to_owned() })
 }
@@ -576,8 +588,8 @@ fn scored(choice: &Choice<'_>) -> Scored {
 }
 
 /// Runs one step; returns the outcome for each answer.
-fn feed(answers: &mut [Answer<'_>], output: &mut StepOutput) -> Result<Vec<Result<()>>> {
-    let mut feeds: Vec<Feed<'_>> = answers.iter_mut().map(Answer::feed).collect();
+fn feed(answers: &mut [RunningAnswer<'_>], output: &mut StepOutput) -> Result<Vec<Result<()>>> {
+    let mut feeds: Vec<Feed<'_>> = answers.iter_mut().map(RunningAnswer::feed).collect();
     step(&mut feeds, output)?;
     Ok(feeds.iter_mut().map(Feed::outcome).collect())
 }

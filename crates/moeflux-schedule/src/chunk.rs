@@ -10,8 +10,8 @@ use moeflux::Result;
 use moeflux::step::{Feed, StepOutput, StepUnderWay};
 
 use crate::answers::Context;
-use crate::reading::{Pace, Reading};
-use crate::scores::Scores;
+use crate::reading::{Prefill, PrefillProgress};
+use crate::scores::PromptScorer;
 
 /// Upper bound on the time that prompts or answers may be ahead of each other.
 const AHEAD_MAX: Duration = Duration::from_millis(500);
@@ -42,7 +42,7 @@ impl Balance {
 }
 
 /// A step of prompts, and the work that runs between its layers.
-pub(crate) struct Chunk<'c, 'e> {
+pub(crate) struct PrefillChunk<'c, 'e> {
     pub(crate) context: Context<'e>,
     pub(crate) output: &'c mut StepOutput,
     /// No other prompt waits to be read.
@@ -53,36 +53,40 @@ pub(crate) struct Chunk<'c, 'e> {
 }
 
 /// The results of a step of prompts: for each prompt its outcome, and its scores where requested.
-pub(crate) struct ChunkEnd {
+pub(crate) struct ChunkOutcome {
     pub(crate) outcomes: Vec<Result<()>>,
-    pub(crate) scores: Vec<Option<Scores>>,
+    pub(crate) scores: Vec<Option<PromptScorer>>,
     /// Engine time that the step took.
     pub(crate) spent: Duration,
 }
 
-/// The parts of a prompt that stay visible while its session is in a step.
-struct Seen {
-    pace: Pace,
+/// A prompt of the step: what stays visible of it while its session is in the step.
+struct ChunkMember {
+    progress_handle: PrefillProgress,
     n_rows: usize,
     /// Takes the prompt out of the step.
-    is_out: AtomicBool,
+    is_removed: AtomicBool,
 }
 
-impl Chunk<'_, '_> {
+impl PrefillChunk<'_, '_> {
     /// Runs a step with the next rows of the prompts; scores some of them.
     pub(crate) fn run(
         self,
-        chosen: &mut [(Reading, usize)],
-        mut scores: Vec<Option<Scores>>,
-    ) -> Result<ChunkEnd> {
-        let mut seen = Vec::new();
-        for (reading, n_rows) in &*chosen {
-            let is_out = AtomicBool::new(false);
-            seen.push(Seen { pace: reading.pace(), n_rows: *n_rows, is_out });
+        chosen: &mut [(Prefill, usize)],
+        mut scores: Vec<Option<PromptScorer>>,
+    ) -> Result<ChunkOutcome> {
+        let mut members = Vec::new();
+        for (prefill, n_rows) in &*chosen {
+            let is_removed = AtomicBool::new(false);
+            members.push(ChunkMember {
+                progress_handle: prefill.progress_handle(),
+                n_rows: *n_rows,
+                is_removed,
+            });
         }
         let mut feeds: Vec<Feed<'_>> = Vec::new();
-        for ((reading, n_rows), seen) in chosen.iter_mut().zip(&seen) {
-            feeds.push(reading.feed(*n_rows).cancelled_by(Some(&seen.is_out)));
+        for ((prefill, n_rows), member) in chosen.iter_mut().zip(&members) {
+            feeds.push(prefill.feed(*n_rows).cancelled_by(Some(&member.is_removed)));
         }
         let mut step = StepUnderWay::begin(&mut feeds)?;
         let mut spent = Duration::ZERO;
@@ -93,24 +97,29 @@ impl Chunk<'_, '_> {
             let of_layer = self.context.clock.now().saturating_sub(before);
             spent += of_layer;
             let progress = step.progress();
-            self.look_at(&seen, (progress.n_layers_done, progress.n_layers), is_alone);
+            self.update_members(&members, (progress.n_layers_done, progress.n_layers), is_alone);
             is_alone = (self.between_layers)(of_layer);
         }
         take_logits(&mut step, self.output, &mut scores)?;
         step.commit()?;
         let outcomes = feeds.iter_mut().map(Feed::outcome).collect();
-        Ok(ChunkEnd { outcomes, scores, spent })
+        Ok(ChunkOutcome { outcomes, scores, spent })
     }
 
     /// Reports the progress of the prompts and takes cancelled ones out of the step.
-    fn look_at(&self, seen: &[Seen], (n_layers_done, n_layers): (usize, usize), is_alone: bool) {
+    fn update_members(
+        &self,
+        members: &[ChunkMember],
+        (n_layers_done, n_layers): (usize, usize),
+        is_alone: bool,
+    ) {
         let now = self.context.clock.now();
         let is_nearly_done = is_alone && 2 * n_layers_done > n_layers;
         let is_over = self.context.shared.is_cancelled.load(Ordering::Relaxed);
-        for Seen { pace, n_rows, is_out } in seen {
-            pace.tell(n_rows * n_layers_done / n_layers, now);
-            if is_over || pace.is_cancelled() && !is_nearly_done {
-                is_out.store(true, Ordering::Relaxed);
+        for ChunkMember { progress_handle, n_rows, is_removed } in members {
+            progress_handle.report(n_rows * n_layers_done / n_layers, now);
+            if is_over || progress_handle.is_cancelled() && !is_nearly_done {
+                is_removed.store(true, Ordering::Relaxed);
             }
         }
     }
@@ -120,7 +129,7 @@ impl Chunk<'_, '_> {
 fn take_logits(
     step: &mut StepUnderWay<'_, '_>,
     output: &mut StepOutput,
-    scores: &mut [Option<Scores>],
+    scores: &mut [Option<PromptScorer>],
 ) -> Result<()> {
     output.clear();
     let is_scored = scores.iter().any(Option::is_some);

@@ -202,7 +202,7 @@ pub trait Sink: Send {
     fn put(&mut self, event: Event);
 
     /// Whether it can take more tokens now. Until then, the job's answers wait and others use their
-    /// places. Call [`crate::Service::wake`] when it can again.
+    /// session slots. Call [`crate::Service::wake`] when it can again.
     fn is_ready(&self) -> bool {
         true
     }

@@ -7,8 +7,8 @@ use moeflux::{Generation, TokenId};
 
 use crate::tracked::JobId;
 
-/// The generation of one answer, and its tokens that are still to be fed.
-pub(crate) struct Line<'e> {
+/// The decoding state of one answer: its generation, and its tokens that are still to be fed.
+pub(crate) struct DecodeState<'e> {
     pub(crate) job: JobId,
     pub(crate) answer_idx: usize,
     pub(crate) generation: Generation<'e>,

@@ -6,19 +6,19 @@
 
 use std::time::Duration;
 
-use crate::reading::ReadingId;
+use crate::reading::PrefillId;
 
 /// The oldest prompt, and how far others are ahead of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Precedence {
-    oldest: Option<ReadingId>,
+    oldest: Option<PrefillId>,
     /// Engine time of others since it became the oldest, less its own since it began.
     ahead_ns: i128,
 }
 
 impl Precedence {
     /// Sets the oldest prompt and the engine time that it has used.
-    pub(crate) fn set_oldest(&mut self, oldest: Option<(ReadingId, Duration)>) {
+    pub(crate) fn set_oldest(&mut self, oldest: Option<(PrefillId, Duration)>) {
         let (id, spent) = oldest.map_or((None, Duration::ZERO), |(id, spent)| (Some(id), spent));
         if self.oldest != id {
             *self = Self { oldest: id, ahead_ns: -ns(spent) };
@@ -26,13 +26,13 @@ impl Precedence {
     }
 
     /// Records engine time spent on these prompts.
-    pub(crate) fn add(&mut self, ids: impl IntoIterator<Item = ReadingId>, spent: Duration) {
+    pub(crate) fn add(&mut self, ids: impl IntoIterator<Item = PrefillId>, spent: Duration) {
         let is_its_own = ids.into_iter().any(|id| Some(id) == self.oldest);
         self.ahead_ns += if is_its_own { -ns(spent) } else { ns(spent) };
     }
 
     /// Returns the oldest prompt if others have had their share before it.
-    pub(crate) fn due(&self) -> Option<ReadingId> {
+    pub(crate) fn due(&self) -> Option<PrefillId> {
         self.oldest.filter(|_| self.ahead_ns > 0)
     }
 }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::tracked::JobId;
 
-    const fn id(job: u64) -> ReadingId {
+    const fn id(job: u64) -> PrefillId {
         (JobId(job), None)
     }
 

@@ -9,25 +9,25 @@ use moeflux::step::{Feed, LongerSteps, Wanted};
 use moeflux::{Session, TokenId};
 
 use crate::shared::JobFlags;
-use crate::tracked::{JobId, Tracked};
+use crate::tracked::{JobId, RunningJob};
 
 /// Upper bound on the checkpoints that reading a prompt saves.
-const N_MARKS_MAX: usize = 4;
+const N_CHECKPOINTS_MAX: usize = 4;
 
 /// A job, and the answer that resumes after the tokens; `None`: they are the job's prompt.
-pub(crate) type ReadingId = (JobId, Option<usize>);
+pub(crate) type PrefillId = (JobId, Option<usize>);
 
-/// The parts of a reading that other prompts need to know.
+/// What other prompts need to know of a prefill.
 #[derive(Clone, Debug)]
 pub(crate) struct Outline {
     pub(crate) prompt: Arc<[TokenId]>,
     /// Positions of the checkpoints that others can go back to, ascending.
-    marks: Vec<usize>,
+    checkpoints: Vec<usize>,
     n_cached: usize,
 }
 
-/// A prompt whose first tokens are in a session.
-pub(crate) struct Reading {
+/// A prompt that is being read: its first tokens are in a session.
+pub(crate) struct Prefill {
     pub(crate) job: JobId,
     /// The answer that resumes after these tokens; `None`: this is the job's prompt.
     pub(crate) resumes: Option<usize>,
@@ -45,7 +45,7 @@ pub(crate) struct Reading {
     longer: Option<LongerSteps>,
 }
 
-/// The parameters of a reading besides its session.
+/// The parameters of a prefill besides its session.
 pub(crate) struct Terms {
     /// The number of best logits that its first token needs; `None`: all.
     pub(crate) n_best: Option<usize>,
@@ -53,45 +53,45 @@ pub(crate) struct Terms {
     pub(crate) begun_at: Duration,
 }
 
-impl Reading {
-    pub(crate) fn new(id: JobId, tracked: &Tracked, session: Session, terms: Terms) -> Self {
-        let job = &tracked.job;
+impl Prefill {
+    pub(crate) fn new(id: JobId, running_job: &RunningJob, session: Session, terms: Terms) -> Self {
+        let job = &running_job.job;
         let prompt = job.prompt.as_slice().into();
         let scores = job.scores_prompt;
-        Self { scores, ..Self::of_tokens(id, tracked, (prompt, session), terms) }
+        Self { scores, ..Self::of_tokens(id, running_job, (prompt, session), terms) }
     }
 
     /// Reads the tokens of an answer that resumes after them.
     pub(crate) fn again(
         of: (JobId, usize),
-        tracked: &Tracked,
+        running_job: &RunningJob,
         read: (Arc<[TokenId]>, Session),
         terms: Terms,
     ) -> Self {
         let (id, answer_idx) = of;
-        Self { resumes: Some(answer_idx), ..Self::of_tokens(id, tracked, read, terms) }
+        Self { resumes: Some(answer_idx), ..Self::of_tokens(id, running_job, read, terms) }
     }
 
     fn of_tokens(
         id: JobId,
-        tracked: &Tracked,
+        running_job: &RunningJob,
         (prompt, session): (Arc<[TokenId]>, Session),
         terms: Terms,
     ) -> Self {
-        let job = &tracked.job;
+        let job = &running_job.job;
         let n_cached = session.tokens().len();
         let last = prompt.len() - 1;
-        let mut marks: Vec<usize> = job.split_points.iter().copied().chain([last]).collect();
-        marks.retain(|position| *position > n_cached && *position <= last);
-        marks.sort_unstable();
-        marks.dedup();
-        marks.drain(..marks.len().saturating_sub(N_MARKS_MAX));
+        let mut checkpoints: Vec<usize> = job.split_points.iter().copied().chain([last]).collect();
+        checkpoints.retain(|position| *position > n_cached && *position <= last);
+        checkpoints.sort_unstable();
+        checkpoints.dedup();
+        checkpoints.drain(..checkpoints.len().saturating_sub(N_CHECKPOINTS_MAX));
         let Terms { n_best, longer, begun_at } = terms;
         Self {
             job: id,
             resumes: None,
-            flags: Arc::clone(&tracked.flags),
-            outline: Outline { prompt, marks, n_cached },
+            flags: Arc::clone(&running_job.flags),
+            outline: Outline { prompt, checkpoints, n_cached },
             session,
             service: Duration::ZERO,
             is_short_of_room: false,
@@ -102,7 +102,7 @@ impl Reading {
         }
     }
 
-    pub(crate) fn id(&self) -> ReadingId {
+    pub(crate) fn id(&self) -> PrefillId {
         (self.job, self.resumes)
     }
 
@@ -136,10 +136,10 @@ impl Reading {
     }
 
     /// Cancels the remaining checkpoints. Returns whether there were any.
-    pub(crate) fn drop_marks(&mut self) -> bool {
+    pub(crate) fn drop_checkpoints(&mut self) -> bool {
         let n_done = self.n_done();
-        let makes_difference = self.outline.marks.iter().any(|position| *position > n_done);
-        self.outline.marks.clear();
+        let makes_difference = self.outline.checkpoints.iter().any(|position| *position > n_done);
+        self.outline.checkpoints.clear();
         makes_difference
     }
 
@@ -160,23 +160,23 @@ impl Reading {
     ) -> Feed<'s> {
         let begin = self.session.tokens().len();
         let end = begin + n_rows;
-        let Outline { prompt, marks, .. } = &self.outline;
+        let Outline { prompt, checkpoints, .. } = &self.outline;
         let wanted = match (self.scores, end == prompt.len()) {
             (true, _) => Wanted::All,
             (false, true) => Wanted::Last,
             (false, false) => Wanted::None,
         };
-        let first = marks.partition_point(|position| *position <= begin);
-        let last = marks.partition_point(|position| *position <= end);
+        let first = checkpoints.partition_point(|position| *position <= begin);
+        let last = checkpoints.partition_point(|position| *position <= end);
         feed(&mut self.session, &prompt[begin..end])
             .wanting(wanted)
             .best(self.n_best)
-            .checkpoints(&marks[first..last])
+            .checkpoints(&checkpoints[first..last])
     }
 
     /// Returns a handle that reports progress while the session is in a step.
-    pub(crate) fn pace(&self) -> Pace {
-        Pace {
+    pub(crate) fn progress_handle(&self) -> PrefillProgress {
+        PrefillProgress {
             flags: Arc::clone(&self.flags),
             resumes: self.resumes,
             begun_at: self.begun_at,
@@ -195,13 +195,13 @@ impl Outline {
             return n_shared;
         }
         let cached = (self.n_cached <= n_shared).then_some(self.n_cached);
-        let marks = self.marks.iter().copied().filter(|position| *position <= n_shared);
-        marks.chain(cached).max().unwrap_or(0)
+        let checkpoints = self.checkpoints.iter().copied().filter(|position| *position <= n_shared);
+        checkpoints.chain(cached).max().unwrap_or(0)
     }
 }
 
-/// Reports the progress of a prompt while a step with it is running.
-pub(crate) struct Pace {
+/// A handle that reports the progress of a prompt while a step with it is running.
+pub(crate) struct PrefillProgress {
     flags: Arc<JobFlags>,
     resumes: Option<usize>,
     begun_at: Duration,
@@ -210,14 +210,14 @@ pub(crate) struct Pace {
     n_total: usize,
 }
 
-impl Pace {
+impl PrefillProgress {
     /// Whether the answers that need it are cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.flags.are_cancelled(self.resumes)
     }
 
     /// Reports progress as if `n_more` further tokens had been read.
-    pub(crate) fn tell(&self, n_more: usize, now: Duration) {
+    pub(crate) fn report(&self, n_more: usize, now: Duration) {
         // The prompt of a resumed answer was read before.
         if self.resumes.is_some() {
             return;

@@ -11,13 +11,13 @@ use moeflux::{Result, TokenId};
 use crate::job::Scored;
 
 /// Scores the tokens of a prompt, in order, as its logits arrive.
-pub(crate) struct Scores {
+pub(crate) struct PromptScorer {
     scorer: Scorer,
     prompt: Arc<[TokenId]>,
     list: Vec<Scored>,
 }
 
-impl Scores {
+impl PromptScorer {
     /// Lists `n_top` alternatives beside each token. The first token of a prompt has no score,
     /// because no logits precede it.
     pub(crate) fn new(prompt: Arc<[TokenId]>, n_top: usize, is_first: bool) -> Self {

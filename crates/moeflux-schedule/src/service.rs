@@ -16,10 +16,10 @@ use moeflux::{Engine, Error, ModelText, Result, STACK_BYTES};
 use crate::answers::Context;
 use crate::job::{Job, Progress, Refusal, Sink};
 use crate::kept::KeptLimits;
-use crate::scheduler::{Limits, Scheduler};
-use crate::shared::{JobFlags, Shared, State};
+use crate::scheduler::{Scheduler, SchedulerLimits};
+use crate::shared::{JobFlags, SharedState, State};
 use crate::stats::Stats;
-use crate::tracked::{Submitted, Told};
+use crate::tracked::{SinkGuard, SubmittedJob};
 
 /// Opens the engine: at the start, and again after it was unloaded.
 pub type Open = dyn FnMut() -> Result<Engine> + Send;
@@ -57,8 +57,8 @@ impl Options {
 
 /// An engine that answers jobs on its own thread. Dropping it ends all jobs.
 pub struct Service {
-    commands: Sender<Command>,
-    shared: Arc<Shared>,
+    commands: Sender<ServiceCommand>,
+    shared: Arc<SharedState>,
     text: Arc<ModelText>,
     clock: Arc<dyn Clock>,
     options: Options,
@@ -71,11 +71,12 @@ pub struct Service {
 #[must_use = "a job whose ticket is dropped is given up"]
 pub struct Ticket {
     flags: Arc<JobFlags>,
-    commands: Sender<Command>,
+    commands: Sender<ServiceCommand>,
 }
 
-enum Command {
-    Submit(Box<Submitted>),
+/// A message to the service's thread.
+enum ServiceCommand {
+    Submit(Box<SubmittedJob>),
     /// Wakes the thread, because state that it reads has changed.
     Look,
 }
@@ -87,7 +88,7 @@ impl fmt::Debug for Service {
     }
 }
 
-impl fmt::Debug for Command {
+impl fmt::Debug for ServiceCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Submit(_) => "Submit",
@@ -105,16 +106,16 @@ impl Service {
     pub fn start(open: Box<Open>, text: Arc<ModelText>, options: Options) -> Result<Self> {
         let clock = Arc::clone(&options.clock);
         let (commands, received) = channel();
-        let (tell_opened, opened) = channel();
-        let shared = Arc::new(Shared::new());
-        let thread = Thread {
+        let (report_opened, opened) = channel();
+        let shared = Arc::new(SharedState::new());
+        let thread = ServiceThread {
             open,
             text: Arc::clone(&text),
             options: options.clone(),
             clock: Arc::clone(&clock),
             shared: Arc::clone(&shared),
             received,
-            opened: Some(tell_opened),
+            opened: Some(report_opened),
             fingerprint: None,
         };
         // The thread computes its part of every step, so it needs the engine's stack size.
@@ -166,11 +167,12 @@ impl Service {
         let flags = Arc::new(JobFlags::new(job.n_answers, job.prompt.len()));
         let ticket = Ticket { flags: Arc::clone(&flags), commands: self.commands.clone() };
         let at = self.clock.now();
-        let sink = Told(sink);
-        let (has_begun, n_scores_told, n_overtaken) = (false, 0, 0);
-        let submitted = Submitted { job, sink, flags, at, has_begun, n_scores_told, n_overtaken };
+        let sink = SinkGuard(sink);
+        let (has_begun, n_scores_reported, n_overtaken) = (false, 0, 0);
+        let submitted =
+            SubmittedJob { job, sink, flags, at, has_begun, n_scores_reported, n_overtaken };
         self.shared.n_waiting.fetch_add(1, Ordering::Relaxed);
-        match self.commands.send(Command::Submit(Box::new(submitted))) {
+        match self.commands.send(ServiceCommand::Submit(Box::new(submitted))) {
             Ok(()) => Ok(ticket),
             // The thread has panicked.
             Err(_) => {
@@ -210,7 +212,7 @@ impl Service {
 
     /// Wakes the scheduler after a sink became ready again.
     pub fn wake(&self) {
-        drop(self.commands.send(Command::Look));
+        drop(self.commands.send(ServiceCommand::Look));
     }
 
     /// Returns the state of the engine.
@@ -287,14 +289,14 @@ impl Ticket {
     /// Cancels one of the answers.
     pub fn cancel_one(&self, answer_idx: usize) {
         self.flags.cancel_one(answer_idx);
-        drop(self.commands.send(Command::Look));
+        drop(self.commands.send(ServiceCommand::Look));
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.flags.cancel();
-        drop(self.commands.send(Command::Look));
+        drop(self.commands.send(ServiceCommand::Look));
     }
 }
 
@@ -323,13 +325,13 @@ fn check(job: &Job, text: &ModelText, context: usize) -> std::result::Result<(),
 }
 
 /// The state of the service's thread.
-struct Thread {
+struct ServiceThread {
     open: Box<Open>,
     text: Arc<ModelText>,
     options: Options,
     clock: Arc<dyn Clock>,
-    shared: Arc<Shared>,
-    received: Receiver<Command>,
+    shared: Arc<SharedState>,
+    received: Receiver<ServiceCommand>,
     /// Reports the first opening of the engine to [`Service::wait_until_open`].
     opened: Option<Sender<Result<()>>>,
     /// The fingerprint of the model that was opened first.
@@ -337,9 +339,9 @@ struct Thread {
 }
 
 /// Marks the service as broken if the thread panics, so that no caller waits for it.
-struct BreakdownIsTold(Arc<Shared>);
+struct PanicGuard(Arc<SharedState>);
 
-impl Drop for BreakdownIsTold {
+impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.set_state(State::Broken);
@@ -350,7 +352,7 @@ impl Drop for BreakdownIsTold {
 
 /// Why an engine was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Closed {
+enum CloseReason {
     Idle,
     /// The model's files changed after it was opened.
     Outdated,
@@ -358,9 +360,9 @@ enum Closed {
     Stopped,
 }
 
-impl Thread {
+impl ServiceThread {
     fn run(mut self) {
-        let _told = BreakdownIsTold(Arc::clone(&self.shared));
+        let _guard = PanicGuard(Arc::clone(&self.shared));
         let mut first = Vec::new();
         loop {
             self.shared.set_state(State::Loading);
@@ -368,13 +370,13 @@ impl Thread {
                 Ok(engine) => {
                     self.shared.stats().count_load(engine.memory());
                     self.shared.set_state(State::Ready);
-                    self.tell_opened(Ok(()));
+                    self.report_opened(Ok(()));
                     let closed;
                     (closed, first) = self.serve(&engine, first);
                     tracing::info!(?closed, "the engine is closed");
                     drop(engine);
                     self.shared.stats().count_unload();
-                    if closed == Closed::Stopped {
+                    if closed == CloseReason::Stopped {
                         return;
                     }
                     self.shared.set_state(State::Unloaded);
@@ -386,7 +388,7 @@ impl Thread {
                     }
                     self.shared.set_state(State::Broken);
                     self.refuse(std::mem::take(&mut first), &error);
-                    self.tell_opened(Err(error));
+                    self.report_opened(Err(error));
                 }
             }
             if !first.is_empty() {
@@ -412,7 +414,7 @@ impl Thread {
         Err(Error::malformed(engine.dir(), problem))
     }
 
-    fn tell_opened(&mut self, opened: Result<()>) {
+    fn report_opened(&mut self, opened: Result<()>) {
         if let Some(waiting) = self.opened.take() {
             // No caller has to wait for it.
             drop(waiting.send(opened));
@@ -420,10 +422,10 @@ impl Thread {
     }
 
     /// Refuses the jobs that arrived while opening the engine failed.
-    fn refuse(&self, first: Vec<Submitted>, error: &Error) {
+    fn refuse(&self, first: Vec<SubmittedJob>, error: &Error) {
         let mut jobs = first;
         while let Ok(command) = self.received.try_recv() {
-            if let Command::Submit(submitted) = command {
+            if let ServiceCommand::Submit(submitted) = command {
                 jobs.push(*submitted);
             }
         }
@@ -431,14 +433,14 @@ impl Thread {
     }
 
     /// Waits for the job that reopens the engine. Returns `None` at the end of the service.
-    fn next_job(&self) -> Option<Submitted> {
+    fn next_job(&self) -> Option<SubmittedJob> {
         while !self.shared.is_stopped.load(Ordering::Relaxed) {
             match self.received.recv() {
-                Ok(Command::Submit(submitted)) if submitted.flags.are_all_cancelled() => {
+                Ok(ServiceCommand::Submit(submitted)) if submitted.flags.are_all_cancelled() => {
                     submitted.drop_waiting(None, &self.shared);
                 }
-                Ok(Command::Submit(submitted)) => return Some(*submitted),
-                Ok(Command::Look) => {}
+                Ok(ServiceCommand::Submit(submitted)) => return Some(*submitted),
+                Ok(ServiceCommand::Look) => {}
                 Err(_) => return None,
             }
         }
@@ -447,11 +449,11 @@ impl Thread {
 
     /// Runs jobs until the engine is closed. Returns the reason, and the jobs that are left for the
     /// next engine.
-    fn serve(&self, engine: &Engine, first: Vec<Submitted>) -> (Closed, Vec<Submitted>) {
+    fn serve(&self, engine: &Engine, first: Vec<SubmittedJob>) -> (CloseReason, Vec<SubmittedJob>) {
         let (text, shared, clock) = (&*self.text, &*self.shared, &*self.clock);
         let context = Context { engine, text, shared, clock };
         let Options { n_sessions, context: n_context, kept, .. } = self.options;
-        let limits = Limits { n_sessions: n_sessions.max(1), context: n_context, kept };
+        let limits = SchedulerLimits { n_sessions: n_sessions.max(1), context: n_context, kept };
         let mut scheduler = Scheduler::new(context, limits);
         first.into_iter().for_each(|submitted| scheduler.push(submitted));
         let mut has_worked = true;
@@ -468,25 +470,25 @@ impl Thread {
             has_worked = scheduler.turn(&mut || self.next_submitted());
             if scheduler.is_stopped() {
                 scheduler.close();
-                return (Closed::Failed, Vec::new());
+                return (CloseReason::Failed, Vec::new());
             }
             if let Some(waiting) = scheduler.take_waiting() {
                 scheduler.close();
-                return (Closed::Outdated, waiting);
+                return (CloseReason::Outdated, waiting);
             }
         }
     }
 
     /// Takes all pending commands; waits for the first one if `is_asleep`.
-    fn receive(&self, scheduler: &mut Scheduler<'_>, is_asleep: bool) -> Option<Closed> {
+    fn receive(&self, scheduler: &mut Scheduler<'_>, is_asleep: bool) -> Option<CloseReason> {
         let mut next = if is_asleep { self.wait(scheduler.is_idle()) } else { self.poll() };
         loop {
             if self.shared.is_stopped.load(Ordering::Relaxed) {
-                return Some(Closed::Stopped);
+                return Some(CloseReason::Stopped);
             }
             match next {
-                Ok(Command::Submit(submitted)) => scheduler.push(*submitted),
-                Ok(Command::Look) => {}
+                Ok(ServiceCommand::Submit(submitted)) => scheduler.push(*submitted),
+                Ok(ServiceCommand::Look) => {}
                 Err(closed) => return closed,
             }
             next = self.poll();
@@ -494,32 +496,32 @@ impl Thread {
     }
 
     /// Returns a job that arrived during a step.
-    fn next_submitted(&self) -> Option<Submitted> {
+    fn next_submitted(&self) -> Option<SubmittedJob> {
         loop {
             match self.received.try_recv() {
-                Ok(Command::Submit(submitted)) => return Some(*submitted),
-                Ok(Command::Look) => {}
+                Ok(ServiceCommand::Submit(submitted)) => return Some(*submitted),
+                Ok(ServiceCommand::Look) => {}
                 Err(_) => return None,
             }
         }
     }
 
     /// Returns a pending command.
-    fn poll(&self) -> std::result::Result<Command, Option<Closed>> {
+    fn poll(&self) -> std::result::Result<ServiceCommand, Option<CloseReason>> {
         self.received.try_recv().map_err(|error| match error {
             TryRecvError::Empty => None,
-            TryRecvError::Disconnected => Some(Closed::Stopped),
+            TryRecvError::Disconnected => Some(CloseReason::Stopped),
         })
     }
 
     /// Waits for the next command.
-    fn wait(&self, is_idle: bool) -> std::result::Result<Command, Option<Closed>> {
+    fn wait(&self, is_idle: bool) -> std::result::Result<ServiceCommand, Option<CloseReason>> {
         match self.options.unload_after.filter(|_| is_idle) {
             Some(time) => self.received.recv_timeout(time).map_err(|error| match error {
-                RecvTimeoutError::Timeout => Some(Closed::Idle),
-                RecvTimeoutError::Disconnected => Some(Closed::Stopped),
+                RecvTimeoutError::Timeout => Some(CloseReason::Idle),
+                RecvTimeoutError::Disconnected => Some(CloseReason::Stopped),
             }),
-            None => self.received.recv().map_err(|_| Some(Closed::Stopped)),
+            None => self.received.recv().map_err(|_| Some(CloseReason::Stopped)),
         }
     }
 }

@@ -26,9 +26,9 @@ pub enum State {
     Closed,
 }
 
-/// State of all jobs.
+/// The state of all jobs, shared by the thread and its users.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     stats: Mutex<Stats>,
     state: Mutex<State>,
     /// Jobs that were accepted and have not ended.
@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     pub(crate) is_stopped: AtomicBool,
 }
 
-impl Shared {
+impl SharedState {
     pub(crate) fn new() -> Self {
         Self {
             stats: Mutex::default(),

@@ -10,16 +10,16 @@ use std::time::Duration;
 use moeflux::{Error, Finish};
 
 use crate::job::{Event, Job, Missed, Owner, Scored, Sink, Times};
-use crate::shared::{JobFlags, Shared};
+use crate::shared::{JobFlags, SharedState};
 
 /// Identifies a job; ids follow the order in which jobs begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct JobId(pub(crate) u64);
 
 /// The sink of a job that has not ended. If the thread panics, dropping it reports a failure.
-pub(crate) struct Told(pub(crate) Box<dyn Sink>);
+pub(crate) struct SinkGuard(pub(crate) Box<dyn Sink>);
 
-impl Drop for Told {
+impl Drop for SinkGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let problem = "internal error in the scheduler: please report it";
@@ -28,49 +28,49 @@ impl Drop for Told {
     }
 }
 
-/// A job on its way to the thread.
-pub(crate) struct Submitted {
+/// A job on its way to the thread, or waiting for its turn.
+pub(crate) struct SubmittedJob {
     pub(crate) job: Job,
-    pub(crate) sink: Told,
+    pub(crate) sink: SinkGuard,
     pub(crate) flags: Arc<JobFlags>,
     /// When it was submitted.
     pub(crate) at: Duration,
     /// It had begun before, and was put back in favour of others.
     pub(crate) has_begun: bool,
     /// Scores of its prompt that were reported then.
-    pub(crate) n_scores_told: usize,
+    pub(crate) n_scores_reported: usize,
     /// Later jobs that began before it.
     pub(crate) n_overtaken: usize,
 }
 
 /// A job that has begun.
-pub(crate) struct Tracked {
+pub(crate) struct RunningJob {
     pub(crate) job: Job,
     pub(crate) flags: Arc<JobFlags>,
-    sink: Told,
+    sink: SinkGuard,
     submitted_at: Duration,
     begun_at: Duration,
     first_token_at: Option<Duration>,
     /// Bytes that had been read from drives when it began.
     drive_bytes_before: u64,
     n_open: usize,
-    n_scores_told: usize,
+    n_scores_reported: usize,
     /// Scores that were already reported and are computed again, as its prompt is read again.
-    n_scores_again: usize,
+    n_scores_repeated: usize,
     /// No more events are reported.
     is_silent: bool,
 }
 
 /// All jobs that have begun.
 #[derive(Default)]
-pub(crate) struct Jobs {
-    jobs: BTreeMap<JobId, Tracked>,
+pub(crate) struct RunningJobs {
+    jobs: BTreeMap<JobId, RunningJob>,
     n_begun: u64,
     n_ended: u64,
 }
 
 /// How an answer ended.
-pub(crate) struct End {
+pub(crate) struct EndedAnswer {
     pub(crate) answer_idx: usize,
     pub(crate) finish: Finish,
     pub(crate) stopped: Option<String>,
@@ -78,16 +78,16 @@ pub(crate) struct End {
     pub(crate) n_tokens: usize,
 }
 
-impl Jobs {
+impl RunningJobs {
     /// Begins a job.
     pub(crate) fn begin(
         &mut self,
-        submitted: Submitted,
+        submitted: SubmittedJob,
         (n_cached_tokens, missed): (usize, Option<Missed>),
         (now, drive_bytes_before): (Duration, u64),
-        shared: &Shared,
+        shared: &SharedState,
     ) -> JobId {
-        let Submitted { job, mut sink, flags, at, has_begun, n_scores_told, .. } = submitted;
+        let SubmittedJob { job, mut sink, flags, at, has_begun, n_scores_reported, .. } = submitted;
         shared.n_waiting.fetch_sub(1, Ordering::Relaxed);
         let (n_prompt_tokens, n_open) = (job.prompt.len(), job.n_answers);
         flags.set_progress(n_cached_tokens, None);
@@ -104,7 +104,7 @@ impl Jobs {
         let (submitted_at, begun_at, first_token_at) = (at, now, None);
         let id = JobId(self.n_begun);
         self.n_begun += 1;
-        let tracked = Tracked {
+        let running_job = RunningJob {
             job,
             flags,
             sink,
@@ -113,11 +113,11 @@ impl Jobs {
             first_token_at,
             drive_bytes_before,
             n_open,
-            n_scores_told,
-            n_scores_again: n_scores_told,
+            n_scores_reported,
+            n_scores_repeated: n_scores_reported,
             is_silent: false,
         };
-        self.jobs.insert(id, tracked);
+        self.jobs.insert(id, running_job);
         id
     }
 
@@ -125,7 +125,7 @@ impl Jobs {
         self.jobs.len()
     }
 
-    pub(crate) fn of(&self, id: JobId) -> &Tracked {
+    pub(crate) fn of(&self, id: JobId) -> &RunningJob {
         &self.jobs[&id]
     }
 
@@ -133,7 +133,7 @@ impl Jobs {
         self.of(id).job.owner
     }
 
-    fn of_mut(&mut self, id: JobId) -> &mut Tracked {
+    fn of_mut(&mut self, id: JobId) -> &mut RunningJob {
         self.jobs.get_mut(&id).expect("a job is there until its last answer has ended")
     }
 
@@ -145,26 +145,26 @@ impl Jobs {
 
     /// Reports scores of a prompt, without those that were reported before it was put back.
     pub(crate) fn scored(&mut self, id: JobId, mut scores: Vec<Scored>) {
-        let tracked = self.of_mut(id);
-        let n_again = tracked.n_scores_again.min(scores.len());
+        let running_job = self.of_mut(id);
+        let n_again = running_job.n_scores_repeated.min(scores.len());
         scores.drain(..n_again);
-        tracked.n_scores_again -= n_again;
-        tracked.n_scores_told += scores.len();
+        running_job.n_scores_repeated -= n_again;
+        running_job.n_scores_reported += scores.len();
         if !scores.is_empty() {
-            tracked.put(Event::PromptScores(scores));
+            running_job.put(Event::PromptScores(scores));
         }
     }
 
     /// Reports a token.
-    pub(crate) fn token(&mut self, id: JobId, event: Event, now: Duration, shared: &Shared) {
-        let tracked = self.of_mut(id);
-        if tracked.first_token_at.is_none() {
-            tracked.first_token_at = Some(now);
+    pub(crate) fn token(&mut self, id: JobId, event: Event, now: Duration, shared: &SharedState) {
+        let running_job = self.of_mut(id);
+        if running_job.first_token_at.is_none() {
+            running_job.first_token_at = Some(now);
             let mut stats = shared.stats();
-            stats.first_token.add_time(now.saturating_sub(tracked.submitted_at));
-            stats.prompt.add_time(now.saturating_sub(tracked.begun_at));
+            stats.first_token.add_time(now.saturating_sub(running_job.submitted_at));
+            stats.prompt.add_time(now.saturating_sub(running_job.begun_at));
         }
-        tracked.put(event);
+        running_job.put(event);
     }
 
     /// Reports the token that ends an answer.
@@ -176,80 +176,80 @@ impl Jobs {
     pub(crate) fn end(
         &mut self,
         id: JobId,
-        end: End,
+        ended: EndedAnswer,
         (now, drive_bytes): (Duration, u64),
-        shared: &Shared,
+        shared: &SharedState,
     ) {
-        let tracked = self.of_mut(id);
-        let End { answer_idx, finish, stopped, rest, n_tokens } = end;
-        let first_token_at = tracked.first_token_at.unwrap_or(now);
+        let running_job = self.of_mut(id);
+        let EndedAnswer { answer_idx, finish, stopped, rest, n_tokens } = ended;
+        let first_token_at = running_job.first_token_at.unwrap_or(now);
         let times = Times {
-            queued: tracked.begun_at.saturating_sub(tracked.submitted_at),
-            prompt: first_token_at.saturating_sub(tracked.begun_at),
+            queued: running_job.begun_at.saturating_sub(running_job.submitted_at),
+            prompt: first_token_at.saturating_sub(running_job.begun_at),
             answer: now.saturating_sub(first_token_at),
-            drive_bytes: drive_bytes.saturating_sub(tracked.drive_bytes_before),
+            drive_bytes: drive_bytes.saturating_sub(running_job.drive_bytes_before),
         };
         {
             let mut stats = shared.stats();
             stats.count_end(finish);
             if finish != Finish::Cancelled {
                 stats.answer.add_time(times.answer);
-                stats.whole.add_time(now.saturating_sub(tracked.submitted_at));
+                stats.whole.add_time(now.saturating_sub(running_job.submitted_at));
                 stats.answer_tokens.add_count(n_tokens);
             }
         }
         if finish != Finish::Cancelled {
-            tracked.put(Event::Finished { answer_idx, finish, stopped, rest, times });
+            running_job.put(Event::Finished { answer_idx, finish, stopped, rest, times });
         }
         self.close_one(id, shared);
     }
 
     /// Fails an answer, and with it the job: its other answers report nothing more.
-    pub(crate) fn fail(&mut self, id: JobId, error: Error, shared: &Shared) {
-        let tracked = self.of_mut(id);
-        if !tracked.is_silent {
+    pub(crate) fn fail(&mut self, id: JobId, error: Error, shared: &SharedState) {
+        let running_job = self.of_mut(id);
+        if !running_job.is_silent {
             shared.stats().n_failed += 1;
-            tracked.put(Event::Failed(error));
-            tracked.is_silent = true;
-            tracked.flags.cancel();
+            running_job.put(Event::Failed(error));
+            running_job.is_silent = true;
+            running_job.flags.cancel();
         }
         self.close_one(id, shared);
     }
 
     /// Fails a job none of whose answers has begun.
-    pub(crate) fn fail_whole(&mut self, id: JobId, error: Error, shared: &Shared) {
+    pub(crate) fn fail_whole(&mut self, id: JobId, error: Error, shared: &SharedState) {
         self.of_mut(id).n_open = 1;
         self.fail(id, error, shared);
     }
 
     /// Ends a cancelled job none of whose answers has begun.
-    pub(crate) fn cancel_whole(&mut self, id: JobId, shared: &Shared) {
+    pub(crate) fn cancel_whole(&mut self, id: JobId, shared: &SharedState) {
         self.of_mut(id).n_open = 1;
         shared.stats().n_cancelled += 1;
         self.close_one(id, shared);
     }
 
-    fn close_one(&mut self, id: JobId, shared: &Shared) {
+    fn close_one(&mut self, id: JobId, shared: &SharedState) {
         self.n_ended += 1;
-        let tracked = self.of_mut(id);
-        tracked.n_open -= 1;
-        if tracked.n_open == 0 {
+        let running_job = self.of_mut(id);
+        running_job.n_open -= 1;
+        if running_job.n_open == 0 {
             self.jobs.remove(&id);
             shared.n_open.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Returns a job whose prompt was not read completely to the queue.
-    pub(crate) fn take_back(&mut self, id: JobId, shared: &Shared) -> Submitted {
-        let tracked = self.jobs.remove(&id).expect("a job is there until it is taken back");
+    pub(crate) fn take_back(&mut self, id: JobId, shared: &SharedState) -> SubmittedJob {
+        let running_job = self.jobs.remove(&id).expect("a job is there until it is taken back");
         self.n_ended += 1;
         shared.n_waiting.fetch_add(1, Ordering::Relaxed);
-        let Tracked { job, flags, sink, submitted_at: at, n_scores_told, .. } = tracked;
-        Submitted { job, sink, flags, at, has_begun: true, n_scores_told, n_overtaken: 0 }
+        let RunningJob { job, flags, sink, submitted_at: at, n_scores_reported, .. } = running_job;
+        SubmittedJob { job, sink, flags, at, has_begun: true, n_scores_reported, n_overtaken: 0 }
     }
 }
 
-impl Tracked {
+impl RunningJob {
     /// Whether its sink takes tokens now.
     pub(crate) fn is_ready(&self) -> bool {
         self.sink.0.is_ready()
@@ -262,9 +262,9 @@ impl Tracked {
     }
 }
 
-impl Submitted {
+impl SubmittedJob {
     /// Drops a waiting job: without an error it was cancelled, with one it failed.
-    pub(crate) fn drop_waiting(mut self, error: Option<Error>, shared: &Shared) {
+    pub(crate) fn drop_waiting(mut self, error: Option<Error>, shared: &SharedState) {
         shared.n_waiting.fetch_sub(1, Ordering::Relaxed);
         shared.n_open.fetch_sub(1, Ordering::Relaxed);
         match error {

@@ -12,32 +12,32 @@ const N_TOKENS_REMEMBERED: f64 = 4096.0;
 
 /// Seconds per token, as a decaying average.
 #[derive(Clone, Copy, Debug, Default)]
-struct Rate {
+struct TokenRate {
     seconds: f64,
     n_tokens: f64,
 }
 
 /// Measured speeds of the engine.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rates {
+pub(crate) struct EngineRates {
     /// Time to read a prompt.
-    prompt: Rate,
+    prompt: TokenRate,
     /// Time spent waiting for drives during answers.
-    wait: Rate,
+    wait: TokenRate,
     /// Mean tokens per answer.
     n_answer_tokens: Option<f64>,
 }
 
 /// The expert slots that streaming could use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slots {
+pub(crate) struct ExpertSlots {
     /// Bytes per slot.
     pub(crate) slot_bytes: usize,
     /// Experts without a slot.
     pub(crate) n_missing: usize,
 }
 
-impl Rate {
+impl TokenRate {
     fn add(&mut self, time: Duration, n_tokens: usize) {
         let n_tokens = as_f64(n_tokens as u64);
         if self.n_tokens + n_tokens > N_TOKENS_REMEMBERED {
@@ -53,7 +53,7 @@ impl Rate {
     }
 }
 
-impl Rates {
+impl EngineRates {
     /// Records the time that reading prompt tokens took.
     pub(crate) fn add_prompt(&mut self, time: Duration, n_tokens: usize) {
         self.prompt.add(time, n_tokens);
@@ -78,7 +78,7 @@ impl Rates {
 
     /// Returns the value of one more slot during an answer. Filling all missing slots would save
     /// the whole waiting time; each counts an equal part.
-    pub(crate) fn of_slot(&self, slots: Slots) -> f64 {
+    pub(crate) fn of_slot(&self, slots: ExpertSlots) -> f64 {
         let n_tokens = self.n_answer_tokens.unwrap_or(N_ANSWER_TOKENS_ASSUMED);
         let saved = self.wait.per_token() * n_tokens / as_f64(slots.n_missing.max(1) as u64);
         saved / as_f64(slots.slot_bytes.max(1) as u64)
@@ -94,8 +94,8 @@ fn as_f64(n: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn rates() -> Rates {
-        let mut rates = Rates::default();
+    fn rates() -> EngineRates {
+        let mut rates = EngineRates::default();
         rates.add_prompt(Duration::from_secs(20), 2_000);
         rates.add_answers(Duration::from_secs(6), 200);
         rates
@@ -108,14 +108,14 @@ mod tests {
         let worth = rates.of_session(19_000, 380_000_000, 0);
         assert!((worth * 380e6 - 190.0).abs() < 1e-6, "{worth}");
         assert!((rates.of_session(19_000, 380_000_000, 3) * 4.0 - worth).abs() < 1e-12);
-        let unknown = Rates::default().of_session(19_000, 380_000_000, 0);
+        let unknown = EngineRates::default().of_session(19_000, 380_000_000, 0);
         assert!(unknown.abs() < 1e-12, "nothing is known before a prompt was read");
     }
 
     #[test]
     fn a_slot_is_worth_the_waits_that_it_saves() {
         let mut rates = rates();
-        let slots = Slots { slot_bytes: 1 << 20, n_missing: 1_000 };
+        let slots = ExpertSlots { slot_bytes: 1 << 20, n_missing: 1_000 };
         // 30 ms for each of 256 tokens, divided among 1,000 slots.
         let seconds = rates.of_slot(slots) * f64::from(1 << 20);
         assert!((seconds - 0.00768).abs() < 1e-9, "{seconds}");
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn old_measurements_count_less() {
-        let mut rates = Rates::default();
+        let mut rates = EngineRates::default();
         rates.add_prompt(Duration::from_secs(100), 4_000);
         for _ in 0..20 {
             rates.add_prompt(Duration::from_secs(1), 1_000);

@@ -10,7 +10,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use moeflux_testing::hub::{Access, Contents, File, HubServer};
+use moeflux_testing::hub::{Access, HostedContents, HubFile, HubServer};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
@@ -28,13 +28,13 @@ fn main() {
     drop(std::io::stdin().read_to_end(&mut Vec::new()));
 }
 
-fn noise(n_bytes: u64) -> Vec<File> {
-    let config = File::new("config.json", Contents::new(b"{}"));
-    vec![config, File::new("model.safetensors", Contents::noise(1, n_bytes))]
+fn noise(n_bytes: u64) -> Vec<HubFile> {
+    let config = HubFile::new("config.json", HostedContents::new(b"{}"));
+    vec![config, HubFile::new("model.safetensors", HostedContents::noise(1, n_bytes))]
 }
 
 /// Returns the files below a folder.
-fn folder(dir: &Path, prefix: &str) -> Vec<File> {
+fn folder(dir: &Path, prefix: &str) -> Vec<HubFile> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -43,7 +43,7 @@ fn folder(dir: &Path, prefix: &str) -> Vec<File> {
             files.extend(folder(&path, &format!("{prefix}{name}/")));
         } else {
             let bytes = std::fs::read(&path).expect("a file");
-            files.push(File::new(&format!("{prefix}{name}"), Contents::new(&bytes)));
+            files.push(HubFile::new(&format!("{prefix}{name}"), HostedContents::new(&bytes)));
         }
     }
     files

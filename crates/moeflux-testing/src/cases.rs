@@ -11,7 +11,7 @@ use moeflux::provider::session::{Session, Wanted};
 
 /// A golden case: a tiny checkpoint and the logits that another implementation computes for it.
 #[derive(Debug)]
-pub struct Case {
+pub struct GoldenCase {
     /// Its folder.
     pub dir: PathBuf,
     /// What is fed.
@@ -20,7 +20,7 @@ pub struct Case {
     pub logits: Vec<Vec<f32>>,
 }
 
-impl Case {
+impl GoldenCase {
     /// The case of this name.
     pub fn load(name: &str) -> Self {
         let dir = golden_dir().join(name);
@@ -30,7 +30,7 @@ impl Case {
         Self { dir, tokens, logits }
     }
 
-    /// The model in the box on a held-out page, with the logits of every 32nd token alone.
+    /// The demo model on a held-out page, with the logits of every 32nd token alone.
     pub fn demo() -> (Self, usize) {
         let dir = golden_dir().join("../crates/moeflux-demo/model");
         let tokens = read_tokens(&golden_dir().join("demo-tokens.json"));

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use moeflux::provider::config::{DriveMaker, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::{Error, Result};
-use moeflux::provider::experts::stream::{Drives, ReadFor};
+use moeflux::provider::experts::stream::{Drives, ReadPurpose};
 use moeflux::provider::format::Checkpoint;
 use moeflux::provider::model::Model;
-use moeflux::provider::pack::{PackOptions, Packing, SourceFate};
+use moeflux::provider::pack::{PackOptions, Packing, SourceHandling};
 use moeflux_io::{
     BLOCK_BYTES, BlockRead, Caching, FaultSwitch, Faults, SimulatedDrive, SimulatedFile,
     VirtualClock,
@@ -38,7 +38,7 @@ pub fn transient(seed: u64) -> Faults {
 pub fn packed(dir: &Path) -> TempDir {
     let packed = TempDir::new();
     let options =
-        PackOptions { params: None, fate: SourceFate::Kept, n_threads: NonZeroUsize::MIN };
+        PackOptions { params: None, handling: SourceHandling::Kept, n_threads: NonZeroUsize::MIN };
     let packing = Packing::prepare(dir, packed.path(), &options).unwrap();
     packing.run(&mut |_| ControlFlow::Continue(())).unwrap();
     packed
@@ -46,7 +46,7 @@ pub fn packed(dir: &Path) -> TempDir {
 
 /// A checkpoint on simulated drives.
 #[derive(Clone, Debug)]
-pub struct Simulated<'a> {
+pub struct SimulatedCheckpoint<'a> {
     /// The checkpoint.
     pub dir: &'a Path,
     /// Of the first drive.
@@ -59,7 +59,7 @@ pub struct Simulated<'a> {
     pub block_bytes: usize,
 }
 
-impl<'a> Simulated<'a> {
+impl<'a> SimulatedCheckpoint<'a> {
     /// On one drive with these faults.
     pub fn new(dir: &'a Path, faults: Faults) -> Self {
         let (switch, block_bytes) = (FaultSwitch::default(), BLOCK_BYTES);
@@ -90,14 +90,14 @@ struct SimulatedDrives {
 }
 
 impl DriveMaker for SimulatedDrives {
-    fn open(&self, checkpoint: &Checkpoint, read_for: ReadFor) -> Result<Drives> {
+    fn open(&self, checkpoint: &Checkpoint, read_for: ReadPurpose) -> Result<Drives> {
         let drive = |faults: Faults| {
             let files = checkpoint.files.iter().map(|file| {
                 let bytes = std::fs::read(&file.path).unwrap();
                 SimulatedFile::of(&file.path.to_string_lossy(), bytes)
             });
             let drive = SimulatedDrive::new(files.collect(), 8, self.clock.clone());
-            let block_bytes = if read_for == ReadFor::Memory { 1 } else { self.block_bytes };
+            let block_bytes = if read_for == ReadPurpose::Memory { 1 } else { self.block_bytes };
             drive.with_faults(faults).with_block(block_bytes)
         };
         let mirror = self.mirror.map(drive);

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle, Thread, ThreadId, available_parallelism, current, park};
 
 use crate::section::Section;
-use crate::waiting::{Padded, Spin};
+use crate::waiting::{CachePadded, Spin};
 
 /// Stack size of a compute thread, as large as that of a process's main thread: unoptimised kernels
 /// keep every intermediate sum on the stack.
@@ -22,7 +22,7 @@ pub const STACK_BYTES: usize = 8 << 20;
 /// Threads for parallel sections. Dropping it ends and joins them.
 #[derive(Debug)]
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     workers: Vec<JoinHandle<()>>,
     /// Of the workers, in the order of their indices.
     worker_ids: Vec<ThreadId>,
@@ -44,11 +44,11 @@ impl Pool {
     pub fn new(n_threads: usize) -> io::Result<Self> {
         assert_ne!(n_threads, 0, "the caller is a thread of the pool");
         let n_cores = available_parallelism().map_or(1, NonZeroUsize::get);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             section: Section::new(),
             spin: if n_threads > n_cores { Spin::Crowded } else { Spin::Alone },
-            n_parked: Padded(AtomicUsize::new(0)),
-            beds: (1..n_threads).map(|_| Padded(Bed::default())).collect(),
+            n_parked: CachePadded(AtomicUsize::new(0)),
+            park_states: (1..n_threads).map(|_| CachePadded(ParkState::default())).collect(),
             is_ending: AtomicBool::new(false),
         });
         let is_busy = AtomicBool::new(false);
@@ -100,7 +100,7 @@ impl Pool {
     /// With the panic of a task, after all running tasks have ended; tasks that had not begun are
     /// skipped. If a section is already running, from a task of this pool or by another thread.
     pub fn run(&self, n_tasks: usize, f: &(impl Fn(usize, usize) + Sync)) {
-        let _busy = Busy::new(&self.is_busy);
+        let _guard = BusyGuard::new(&self.is_busy);
         if self.workers.is_empty() || n_tasks <= 1 {
             (0..n_tasks).for_each(|task_idx| f(0, task_idx));
             return;
@@ -132,9 +132,9 @@ impl Drop for Pool {
 }
 
 /// The right to run a section.
-struct Busy<'a>(&'a AtomicBool);
+struct BusyGuard<'a>(&'a AtomicBool);
 
-impl<'a> Busy<'a> {
+impl<'a> BusyGuard<'a> {
     /// `Acquire` and `Release`: the effects of the last section are visible to the next, on any
     /// thread.
     fn new(is_busy: &'a AtomicBool) -> Self {
@@ -144,7 +144,7 @@ impl<'a> Busy<'a> {
     }
 }
 
-impl Drop for Busy<'_> {
+impl Drop for BusyGuard<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -152,34 +152,34 @@ impl Drop for Busy<'_> {
 
 /// State shared by the pool's owner and the workers.
 #[derive(Debug)]
-struct Shared {
+struct PoolState {
     section: Section,
     spin: Spin,
-    /// Parked workers: each worker increments this itself; the thread that clears `Bed::is_taken`
-    /// decrements it.
-    n_parked: Padded<AtomicUsize>,
-    beds: Box<[Padded<Bed>]>,
+    /// Parked workers: each worker increments this itself; the thread that clears
+    /// `ParkState::is_parked` decrements it.
+    n_parked: CachePadded<AtomicUsize>,
+    park_states: Box<[CachePadded<ParkState>]>,
     is_ending: AtomicBool,
 }
 
 /// Parking state of a worker.
 #[derive(Debug, Default)]
-struct Bed {
+struct ParkState {
     /// Whether the worker is parked, or about to be.
-    is_taken: AtomicBool,
-    /// Set before `is_taken` is set for the first time.
+    is_parked: AtomicBool,
+    /// Set before `is_parked` is set for the first time.
     thread: OnceLock<Thread>,
 }
 
-impl Shared {
+impl PoolState {
     /// The main loop of a worker.
     fn serve(&self, thread_idx: usize) {
-        let bed = &self.beds[thread_idx - 1].0;
-        bed.thread.get_or_init(current);
+        let park_state = &self.park_states[thread_idx - 1].0;
+        park_state.thread.get_or_init(current);
         // `Relaxed`: no other read depends on it.
         while !self.is_ending.load(Ordering::Relaxed) {
             if !self.spin.until(|| self.section.has_work()) {
-                self.park(bed);
+                self.park(park_state);
                 if self.section.has_more_work() {
                     self.wake_one();
                 }
@@ -192,26 +192,26 @@ impl Shared {
     }
 
     /// Parks until there is work or the pool ends.
-    fn park(&self, bed: &Bed) {
+    fn park(&self, park_state: &ParkState) {
         // First increment the count, then check for work: `Section::run` does these in the opposite
         // order.
         self.n_parked.0.fetch_add(1, Ordering::SeqCst);
-        bed.is_taken.store(true, Ordering::SeqCst);
+        park_state.is_parked.store(true, Ordering::SeqCst);
         while !self.section.has_work() && !self.is_ending.load(Ordering::SeqCst) {
-            if !bed.is_taken.load(Ordering::SeqCst) {
+            if !park_state.is_parked.load(Ordering::SeqCst) {
                 return;
             }
             park();
         }
-        self.leave(bed);
+        self.mark_awake(park_state);
     }
 
     /// Wakes a parked worker, if there is one. Only one thread wakes each worker.
     fn wake_one(&self) {
-        for Padded(bed) in &self.beds {
+        for CachePadded(park_state) in &self.park_states {
             // Check before swapping: a load leaves the cache line shared.
-            if bed.is_taken.load(Ordering::SeqCst) && self.leave(bed) {
-                if let Some(thread) = bed.thread.get() {
+            if park_state.is_parked.load(Ordering::SeqCst) && self.mark_awake(park_state) {
+                if let Some(thread) = park_state.thread.get() {
                     thread.unpark();
                 }
                 return;
@@ -220,11 +220,11 @@ impl Shared {
     }
 
     /// Marks a worker as not parked. Returns whether it was marked as parked.
-    fn leave(&self, bed: &Bed) -> bool {
-        let was_taken = bed.is_taken.swap(false, Ordering::SeqCst);
-        if was_taken {
+    fn mark_awake(&self, park_state: &ParkState) -> bool {
+        let was_parked = park_state.is_parked.swap(false, Ordering::SeqCst);
+        if was_parked {
             self.n_parked.0.fetch_sub(1, Ordering::SeqCst);
         }
-        was_taken
+        was_parked
     }
 }

@@ -1,9 +1,9 @@
 //! A parallel section: tasks that any thread may claim, and the number of unfinished ones.
 //!
 //! **Invariant:** while a thread holds a claimed task that it has not reported, `unfinished` is
-//! above 0, the section's caller waits, and the job and everything it borrows stay valid. A late
-//! worker finds nothing to claim and accesses nothing. So the caller waits only for threads that
-//! hold tasks, never for a thread that has not begun.
+//! above 0, the section's caller waits, and the closure and everything it borrows stay valid. A
+//! late worker finds nothing to claim and accesses nothing. So the caller waits only for threads
+//! that hold tasks, never for a thread that has not begun.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -12,11 +12,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::waiting::{Padded, Spin};
+use crate::waiting::{CachePadded, Spin};
 
 /// A section's closure with its type erased.
 #[derive(Clone, Copy, Debug)]
-struct Job {
+struct ErasedClosure {
     data: *const (),
     call: unsafe fn(*const (), usize, usize),
     n_tasks: usize,
@@ -35,22 +35,22 @@ unsafe fn call<F: Fn(usize, usize) + Sync>(data: *const (), thread_idx: usize, t
 
 /// Written by the caller between sections, read by threads that hold a task.
 #[derive(Debug)]
-struct JobCell(UnsafeCell<Job>);
+struct ClosureCell(UnsafeCell<ErasedClosure>);
 
 // SAFETY: the target of `data` is `Sync` (`Section::run` requires it), so any thread may use it.
-unsafe impl Send for JobCell {}
+unsafe impl Send for ClosureCell {}
 
 // SAFETY: `Section` orders every read after the write before it and before the next write.
-unsafe impl Sync for JobCell {}
+unsafe impl Sync for ClosureCell {}
 
 /// The state shared by the caller and the workers; reused for one section after another.
 #[derive(Debug)]
 pub(crate) struct Section {
     /// Unclaimed tasks. Only the caller increases this.
-    unclaimed: Padded<AtomicUsize>,
+    unclaimed: CachePadded<AtomicUsize>,
     /// Tasks not yet reported as done.
-    unfinished: Padded<AtomicUsize>,
-    job: JobCell,
+    unfinished: CachePadded<AtomicUsize>,
+    closure: ClosureCell,
     has_panicked: AtomicBool,
     payloads: Mutex<Vec<Box<dyn Any + Send>>>,
     /// Whether the caller is parked, or about to be.
@@ -62,9 +62,9 @@ pub(crate) struct Section {
 impl Section {
     pub(crate) fn new() -> Self {
         Self {
-            unclaimed: Padded(AtomicUsize::new(0)),
-            unfinished: Padded(AtomicUsize::new(0)),
-            job: JobCell(UnsafeCell::new(Job {
+            unclaimed: CachePadded(AtomicUsize::new(0)),
+            unfinished: CachePadded(AtomicUsize::new(0)),
+            closure: ClosureCell(UnsafeCell::new(ErasedClosure {
                 data: ptr::null(),
                 call: call::<fn(usize, usize)>,
                 n_tasks: 0,
@@ -102,17 +102,17 @@ impl Section {
         spin: Spin,
         wake: impl FnOnce(),
     ) {
-        let job = Job { data: ptr::from_ref(f).cast(), call: call::<F>, n_tasks };
+        let closure = ErasedClosure { data: ptr::from_ref(f).cast(), call: call::<F>, n_tasks };
         // SAFETY: no thread reads this: a reader holds a task, so the previous section would not be
         // over. The `Release` of its readers in `report` synchronised with `Acquire` in `finish`,
         // and the pool's `Acquire` when the pool was claimed made that visible to this thread.
-        unsafe { *self.job.0.get() = job };
+        unsafe { *self.closure.0.get() = closure };
         // Visible to claiming threads through the next store.
         self.unfinished.0.store(n_tasks, Ordering::Relaxed);
-        // `Release`, for claiming threads: makes `job` and `unfinished` visible to them. `SeqCst`,
-        // for parking threads: a worker counts itself as parked and then loads `unclaimed`; `wake`
-        // loads that count after this store. In the single order of these four operations, one of
-        // the two sees the other.
+        // `Release`, for claiming threads: makes `closure` and `unfinished` visible to them.
+        // `SeqCst`, for parking threads: a worker counts itself as parked and then loads
+        // `unclaimed`; `wake` loads that count after this store. In the single order of these four
+        // operations, one of the two sees the other.
         self.unclaimed.0.store(n_tasks, Ordering::SeqCst);
         wake();
         let n_taken = self.work(0);
@@ -129,15 +129,15 @@ impl Section {
     pub(crate) fn work(&self, thread_idx: usize) -> usize {
         let Some(mut n_left) = self.claim() else { return 0 };
         // SAFETY: this thread holds a task, so no thread writes; its claim acquired the last write.
-        let job = unsafe { *self.job.0.get() };
+        let closure = unsafe { *self.closure.0.get() };
         let mut n_taken = 0;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 n_taken += 1;
                 // SAFETY: `data` is the `F` that `call` was created for, and `run` has not
                 // returned: this thread has not reported its tasks.
-                unsafe { (job.call)(job.data, thread_idx, job.n_tasks - n_left) };
-                // The tasks held keep the section open, so the next task is of the same job.
+                unsafe { (closure.call)(closure.data, thread_idx, closure.n_tasks - n_left) };
+                // The tasks held keep the section open, so the next task is of the same section.
                 let Some(n) = self.claim() else { return };
                 n_left = n;
             }
@@ -173,7 +173,7 @@ impl Section {
         None
     }
 
-    /// Reports a worker's tasks as done. The job must not be accessed afterwards.
+    /// Reports a worker's tasks as done. The closure must not be accessed afterwards.
     pub(crate) fn report(&self, n_tasks: usize) {
         // `Release`, for the caller: what the tasks wrote. `SeqCst`, with the load after it and the
         // pair in `finish`: either this thread sees that the caller waits, or the caller sees 0.

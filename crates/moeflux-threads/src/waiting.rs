@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(50);
 
 /// Checks between two readings of the clock.
-const LOOKS_PER_READING: usize = 32;
+const CHECKS_PER_CLOCK_READ: usize = 32;
 
 /// A value alone on its cache lines. Aligned to 128 bytes, because `x86_64` fetches lines in pairs,
 /// and lines of some `aarch64` processors have this length.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Padded<T>(pub(crate) T);
+pub(crate) struct CachePadded<T>(pub(crate) T);
 
 /// How to spin.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ impl Spin {
     pub(crate) fn until(self, is_ready: impl Fn() -> bool) -> bool {
         let mut start = None;
         loop {
-            for _ in 0..LOOKS_PER_READING {
+            for _ in 0..CHECKS_PER_CLOCK_READ {
                 if is_ready() {
                     return true;
                 }

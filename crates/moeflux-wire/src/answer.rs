@@ -1,14 +1,14 @@
 //! Converts the sampled tokens of one answer to events.
 //!
 //! **Invariant:** every token except the one that ends the answer is counted once, as thought or
-//! not. The tokens listed in [`Event::Text`] are those of the text, in order, whether the text
-//! comes with them or later, followed by the token that ended the answer. Tokens of thoughts, of
-//! the whitespace after them, of message headers and of calls are not listed.
+//! not. The tokens listed in [`ResponseEvent::Text`] are those of the text, in order, whether the
+//! text comes with them or later, followed by the token that ended the answer. Tokens of thoughts,
+//! of the whitespace after them, of message headers and of calls are not listed.
 
 use moeflux::{TokenId, Tokenizer};
-use moeflux_chat::{Answer, AnswerPart, KeptAnswer, Stage};
+use moeflux_chat::{Answer, AnswerPart, AnswerStage, KeptAnswer};
 
-use crate::event::{Event, Reason, TokenLogprob, TokenText, Usage};
+use crate::event::{Reason, ResponseEvent, TokenLogprob, TokenText, Usage};
 
 /// A token, its log-probability if requested, and the most likely tokens at its position.
 pub type Score<'a> = (TokenId, Option<f32>, &'a [(TokenId, f32)]);
@@ -32,7 +32,12 @@ impl AnswerEvents {
     }
 
     /// Returns the events for a token that does not end the answer; `text` became certain with it.
-    pub fn chosen(&mut self, tokenizer: &Tokenizer, token: Score<'_>, text: &str) -> Vec<Event> {
+    pub fn chosen(
+        &mut self,
+        tokenizer: &Tokenizer,
+        token: Score<'_>,
+        text: &str,
+    ) -> Vec<ResponseEvent> {
         let (id, logprob, _) = token;
         let score = logprob.is_some().then(|| scored(tokenizer, token));
         self.token(id, text, score)
@@ -51,13 +56,13 @@ impl AnswerEvents {
     }
 
     /// Ends the answer, with the text that the engine held back.
-    pub fn end(&mut self, rest: &str, reason: Reason) -> Vec<Event> {
+    pub fn end(&mut self, rest: &str, reason: Reason) -> Vec<ResponseEvent> {
         let parts = self.answer.end(rest, reason.finish());
         let mut events = self.events(parts);
         let tokens = std::mem::take(&mut self.waiting);
-        let is_in_text = matches!(self.answer.stage(), Stage::Start | Stage::Text);
+        let is_in_text = matches!(self.answer.stage(), AnswerStage::Start | AnswerStage::Text);
         if !tokens.is_empty() && is_in_text && !self.answer.is_in_call() {
-            events.push(Event::Text { index: self.index, text: String::new(), tokens });
+            events.push(ResponseEvent::Text { index: self.index, text: String::new(), tokens });
         }
         let reason = match reason {
             // An answer with a cut call must not pass for a complete one.
@@ -70,7 +75,7 @@ impl AnswerEvents {
             n_thought_tokens: self.answer.n_thought_tokens(),
             ..self.usage
         };
-        events.push(Event::Finished { index: self.index, reason, usage });
+        events.push(ResponseEvent::Finished { index: self.index, reason, usage });
         events
     }
 
@@ -79,41 +84,49 @@ impl AnswerEvents {
         self.answer.take_kept()
     }
 
-    fn token(&mut self, token: TokenId, text: &str, score: Option<TokenLogprob>) -> Vec<Event> {
+    fn token(
+        &mut self,
+        token: TokenId,
+        text: &str,
+        score: Option<TokenLogprob>,
+    ) -> Vec<ResponseEvent> {
         let before = self.answer.stage();
         self.waiting.extend(score);
         let parts = self.answer.token(token, text);
         let stage = self.answer.stage();
         let events = self.events(parts);
-        let is_text = !matches!(stage, Stage::Thought | Stage::BehindThought | Stage::Header);
+        let is_text = !matches!(
+            stage,
+            AnswerStage::Thought | AnswerStage::AfterThought | AnswerStage::Header
+        );
         // The last marker of a header is not part of the following text.
-        if self.answer.is_in_call() || !is_text || before == Stage::Header {
+        if self.answer.is_in_call() || !is_text || before == AnswerStage::Header {
             self.waiting.clear();
         }
         events
     }
 
-    fn events(&mut self, parts: Vec<AnswerPart>) -> Vec<Event> {
+    fn events(&mut self, parts: Vec<AnswerPart>) -> Vec<ResponseEvent> {
         parts.into_iter().filter_map(|part| self.event(part)).collect()
     }
 
-    fn event(&mut self, part: AnswerPart) -> Option<Event> {
+    fn event(&mut self, part: AnswerPart) -> Option<ResponseEvent> {
         let index = self.index;
         match part {
-            AnswerPart::Thought(text) => Some(Event::Thought { index, text }),
+            AnswerPart::Thought(text) => Some(ResponseEvent::Thought { index, text }),
             AnswerPart::Text(text) => {
-                Some(Event::Text { index, text, tokens: std::mem::take(&mut self.waiting) })
+                Some(ResponseEvent::Text { index, text, tokens: std::mem::take(&mut self.waiting) })
             }
             AnswerPart::CallBegun { call_idx, id, name } => {
-                Some(Event::CallBegun { index, call_idx, id, name })
+                Some(ResponseEvent::CallBegun { index, call_idx, id, name })
             }
             AnswerPart::CallArguments { call_idx, text } => {
-                Some(Event::CallArguments { index, call_idx, text })
+                Some(ResponseEvent::CallArguments { index, call_idx, text })
             }
             AnswerPart::CallEnded { call_idx, .. } => {
                 // The tokens of its closing marker.
                 self.waiting.clear();
-                Some(Event::CallEnded { index, call_idx })
+                Some(ResponseEvent::CallEnded { index, call_idx })
             }
             AnswerPart::CallCut { .. } => {
                 self.waiting.clear();
@@ -184,17 +197,17 @@ mod tests {
         }
         events.extend(answer.end(rest, Reason::End));
         let usage = Usage { n_answer_tokens, n_thought_tokens, ..PROMPT };
-        let last = Event::Finished { index: 3, reason: Reason::End, usage };
+        let last = ResponseEvent::Finished { index: 3, reason: Reason::End, usage };
         assert_eq!(events.pop(), Some(last));
         let shown: Vec<String> = events.iter().map(shown).collect();
         assert_eq!(shown, expected);
     }
 
     /// Formats a thought in brackets, and a text with its token ids.
-    fn shown(event: &Event) -> String {
+    fn shown(event: &ResponseEvent) -> String {
         match event {
-            Event::Thought { index: 3, text } => format!("({text})"),
-            Event::Text { index: 3, text, tokens } => {
+            ResponseEvent::Thought { index: 3, text } => format!("({text})"),
+            ResponseEvent::Text { index: 3, text, tokens } => {
                 let ids = tokens.iter().map(|it| it.token.token.0.to_string());
                 format!("{text} {}", ids.collect::<Vec<_>>().join(","))
             }
@@ -255,26 +268,27 @@ mod tests {
     #[test]
     fn calls_have_numbers_and_ids() {
         let mut answer = calling();
-        let begun = |call_idx, id: &str, name: &str| Event::CallBegun {
+        let begun = |call_idx, id: &str, name: &str| ResponseEvent::CallBegun {
             index: 3,
             call_idx,
             id: id.into(),
             name: name.into(),
         };
-        let arguments = |call_idx| Event::CallArguments { index: 3, call_idx, text: "{}".into() };
+        let arguments =
+            |call_idx| ResponseEvent::CallArguments { index: 3, call_idx, text: "{}".into() };
         let expected = [
-            Event::Text { index: 3, text: "T".into(), tokens: Vec::new() },
+            ResponseEvent::Text { index: 3, text: "T".into(), tokens: Vec::new() },
             begun(0, "call_a_3_0", "f"),
             arguments(0),
-            Event::CallEnded { index: 3, call_idx: 0 },
+            ResponseEvent::CallEnded { index: 3, call_idx: 0 },
             begun(1, "call_a_3_1", "g"),
             arguments(1),
-            Event::CallEnded { index: 3, call_idx: 1 },
+            ResponseEvent::CallEnded { index: 3, call_idx: 1 },
         ];
         let text = format!("T{}{}", call("f"), call("g"));
         assert_eq!(answer.token(TokenId(1), &text, None), expected);
         let reason_of = |answer: &AnswerEvents, reason| match answer.clone().end("", reason).pop() {
-            Some(Event::Finished { reason, .. }) => reason,
+            Some(ResponseEvent::Finished { reason, .. }) => reason,
             other => panic!("not the end: {other:?}"),
         };
         assert_eq!(reason_of(&answer, Reason::Length), Reason::Length);

@@ -5,7 +5,7 @@
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use crate::event::Progress;
+use crate::event::PromptProgress;
 
 /// The last event of `OpenAI`'s older dialects.
 pub(crate) const DONE: &[u8] = b"data: [DONE]\n\n";
@@ -16,7 +16,7 @@ const OTHER_LINE_ENDS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
 /// Writes an event without a name.
 pub(crate) fn data(json: &Json, out: &mut Vec<u8>) {
     out.extend_from_slice(b"data: ");
-    whole(json, out);
+    body(json, out);
     out.extend_from_slice(b"\n\n");
 }
 
@@ -28,15 +28,15 @@ pub(crate) fn named(json: &Json, out: &mut Vec<u8>) {
 }
 
 /// Writes a comment with the progress, which clients skip.
-pub(crate) fn comment(progress: Progress, out: &mut Vec<u8>) {
-    let Progress { n_done, n_total, seconds_left } = progress;
+pub(crate) fn comment(progress: PromptProgress, out: &mut Vec<u8>) {
+    let PromptProgress { n_done, n_total, seconds_left } = progress;
     let left = seconds_left.map_or_else(String::new, |it| format!(", {it} s left"));
     out.extend_from_slice(format!(": {n_done} of {n_total} tokens read{left}\n\n").as_bytes());
 }
 
 /// Returns the progress as JSON for an event.
-pub(crate) fn progress(progress: Progress) -> Json {
-    let Progress { n_done, n_total, seconds_left } = progress;
+pub(crate) fn progress(progress: PromptProgress) -> Json {
+    let PromptProgress { n_done, n_total, seconds_left } = progress;
     json!({"tokens_read": n_done, "tokens": n_total, "seconds_left": seconds_left})
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn blank(out: &mut Vec<u8>) {
 }
 
 /// Writes a body.
-pub(crate) fn whole(json: &impl Serialize, out: &mut Vec<u8>) {
+pub(crate) fn body(json: &impl Serialize, out: &mut Vec<u8>) {
     let text = serde_json::to_string(json).expect("keys are strings");
     if !text.contains(OTHER_LINE_ENDS) {
         return out.extend_from_slice(text.as_bytes());
@@ -82,8 +82,8 @@ mod tests {
     #[test]
     fn signs_of_life() {
         let mut out = Vec::new();
-        comment(Progress { n_done: 1, n_total: 2, seconds_left: None }, &mut out);
-        comment(Progress { n_done: 1, n_total: 2, seconds_left: Some(9) }, &mut out);
+        comment(PromptProgress { n_done: 1, n_total: 2, seconds_left: None }, &mut out);
+        comment(PromptProgress { n_done: 1, n_total: 2, seconds_left: Some(9) }, &mut out);
         blank(&mut out);
         let expected = ": 1 of 2 tokens read\n\n: 1 of 2 tokens read, 9 s left\n\n\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);

@@ -11,19 +11,19 @@ use serde_json::Value as Json;
 
 /// Tools that are not plain functions, by the names that the model knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kinds {
+pub(crate) struct ToolKinds {
     kinds: BTreeMap<String, ToolKind>,
 }
 
 /// The client's name for a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct ClientTool {
     pub(crate) name: String,
     pub(crate) namespace: Option<String>,
     pub(crate) is_custom: bool,
 }
 
-impl Kinds {
+impl ToolKinds {
     /// Collects the kinds of the offered tools.
     pub(crate) fn of(tools: &[Tool]) -> Self {
         let others = tools.iter().filter(|tool| tool.kind != ToolKind::Function);
@@ -31,7 +31,7 @@ impl Kinds {
     }
 
     /// Returns the client's name for the tool with this name in the model.
-    pub(crate) fn target(&self, name: &str) -> Target {
+    pub(crate) fn client_tool(&self, name: &str) -> ClientTool {
         let (name, namespace, is_custom) = match self.kinds.get(name) {
             Some(ToolKind::Member { namespace, name, is_custom }) => {
                 (name.as_str(), Some(namespace.clone()), *is_custom)
@@ -39,7 +39,7 @@ impl Kinds {
             Some(ToolKind::Custom) => (name, None, true),
             _ => (name, None, false),
         };
-        Target { name: name.to_owned(), namespace, is_custom }
+        ClientTool { name: name.to_owned(), namespace, is_custom }
     }
 }
 
@@ -49,13 +49,13 @@ pub(crate) enum Arguments {
     /// JSON; true once there are arguments.
     Json(bool),
     /// The text inside the JSON, for a custom tool.
-    Input(Input),
+    Input(InputDecoder),
 }
 
 impl Arguments {
     /// Creates the converter for a call of this tool.
-    pub(crate) fn new(target: &Target) -> Self {
-        if target.is_custom { Self::Input(Input::default()) } else { Self::Json(false) }
+    pub(crate) fn new(client_tool: &ClientTool) -> Self {
+        if client_tool.is_custom { Self::Input(InputDecoder::default()) } else { Self::Json(false) }
     }
 
     /// Takes more arguments and returns the output for the client, which may be empty.
@@ -81,87 +81,88 @@ impl Arguments {
 
 /// Extracts the text from `{"input": "text"}` while it arrives.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Input {
-    stage: Stage,
+pub(crate) struct InputDecoder {
+    stage: InputStage,
     /// Input that is not decoded yet; for arguments of another form, all of it.
-    held: String,
+    pending: String,
 }
 
+/// Where an [`InputDecoder`] is in the arguments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum InputStage {
     #[default]
-    Before,
+    BeforeText,
     InText,
-    Behind,
+    AfterText,
     /// The arguments have another form and are parsed when complete.
-    Other,
+    OtherForm,
 }
 
 /// The tokens before the text; whitespace may separate any two of them.
 const OPENING: [&str; 4] = ["{", "\"input\"", ":", "\""];
 
-impl Input {
+impl InputDecoder {
     fn push(&mut self, text: &str) -> String {
-        self.held.push_str(text);
-        if self.stage == Stage::Before {
+        self.pending.push_str(text);
+        if self.stage == InputStage::BeforeText {
             self.open();
         }
         match self.stage {
-            Stage::InText => self.text(),
-            Stage::Behind => {
-                self.held.clear();
+            InputStage::InText => self.text(),
+            InputStage::AfterText => {
+                self.pending.clear();
                 String::new()
             }
-            Stage::Before | Stage::Other => String::new(),
+            InputStage::BeforeText | InputStage::OtherForm => String::new(),
         }
     }
 
     /// Returns the rest. If arguments of another form have an `input`, it is the text; otherwise
     /// they are returned unchanged.
     fn end(&mut self) -> String {
-        let held = std::mem::take(&mut self.held);
-        if matches!(self.stage, Stage::InText | Stage::Behind) {
+        let pending = std::mem::take(&mut self.pending);
+        if matches!(self.stage, InputStage::InText | InputStage::AfterText) {
             return String::new();
         }
-        match serde_json::from_str::<Json>(&held) {
+        match serde_json::from_str::<Json>(&pending) {
             Ok(Json::Object(map)) if map.is_empty() => String::new(),
             Ok(json) => match json.get("input") {
                 Some(Json::String(text)) => text.clone(),
-                _ => held,
+                _ => pending,
             },
-            Err(_) => held,
+            Err(_) => pending,
         }
     }
 
     fn open(&mut self) {
-        let mut rest = self.held.as_str();
+        let mut rest = self.pending.as_str();
         for part in OPENING {
             rest = rest.trim_start();
             match rest.strip_prefix(part) {
                 Some(more) => rest = more,
                 None if part.starts_with(rest) => return,
                 None => {
-                    self.stage = Stage::Other;
+                    self.stage = InputStage::OtherForm;
                     return;
                 }
             }
         }
-        self.held = rest.to_owned();
-        self.stage = Stage::InText;
+        self.pending = rest.to_owned();
+        self.stage = InputStage::InText;
     }
 
     /// Decodes up to the end of the text, or up to an incomplete escape.
     fn text(&mut self) -> String {
         let mut text = String::new();
         let mut n_taken = 0;
-        while let Some(character) = self.held[n_taken..].chars().next() {
+        while let Some(character) = self.pending[n_taken..].chars().next() {
             match character {
                 '"' => {
-                    self.stage = Stage::Behind;
-                    n_taken = self.held.len();
+                    self.stage = InputStage::AfterText;
+                    n_taken = self.pending.len();
                 }
                 '\\' => {
-                    let Some((decoded, n_bytes)) = escape(&self.held[n_taken..]) else { break };
+                    let Some((decoded, n_bytes)) = escape(&self.pending[n_taken..]) else { break };
                     text.push(decoded);
                     n_taken += n_bytes;
                 }
@@ -171,7 +172,7 @@ impl Input {
                 }
             }
         }
-        self.held.drain(..n_taken);
+        self.pending.drain(..n_taken);
         text
     }
 }
@@ -227,8 +228,8 @@ mod tests {
     use super::*;
 
     fn joined(pieces: &[&str]) -> String {
-        let target = Target { name: "f".into(), namespace: None, is_custom: true };
-        let mut arguments = Arguments::new(&target);
+        let client_tool = ClientTool { name: "f".into(), namespace: None, is_custom: true };
+        let mut arguments = Arguments::new(&client_tool);
         let mut text: String = pieces.iter().map(|piece| arguments.push(piece)).collect();
         text.push_str(&arguments.end());
         text
@@ -281,9 +282,9 @@ mod tests {
 
     #[test]
     fn no_arguments_are_an_empty_object() {
-        let target = Kinds::default().target("f");
-        assert_eq!(Arguments::new(&target).end(), "{}");
-        let mut arguments = Arguments::new(&target);
+        let client_tool = ToolKinds::default().client_tool("f");
+        assert_eq!(Arguments::new(&client_tool).end(), "{}");
+        let mut arguments = Arguments::new(&client_tool);
         assert_eq!(arguments.push("{\"a\":"), "{\"a\":");
         assert_eq!(arguments.push(""), "");
         assert_eq!(arguments.end(), "");
@@ -293,16 +294,16 @@ mod tests {
     fn tools_have_the_names_that_the_client_gave_them() {
         let tool = Tool::custom("run".into(), None);
         let function = Tool::function("f".into(), None, None);
-        let kinds = Kinds::of(&[function.clone(), tool.clone(), tool.member_of("shell")]);
-        let target = |name: &str, namespace: Option<&str>, is_custom| Target {
+        let kinds = ToolKinds::of(&[function.clone(), tool.clone(), tool.member_of("shell")]);
+        let client_tool = |name: &str, namespace: Option<&str>, is_custom| ClientTool {
             name: name.into(),
             namespace: namespace.map(str::to_owned),
             is_custom,
         };
-        assert_eq!(kinds.target("f"), target("f", None, false));
-        assert_eq!(kinds.target("run"), target("run", None, true));
-        assert_eq!(kinds.target("shell__run"), target("run", Some("shell"), true));
-        assert_eq!(kinds.target("unknown"), target("unknown", None, false));
-        assert_eq!(Kinds::of(&[function]), Kinds::default());
+        assert_eq!(kinds.client_tool("f"), client_tool("f", None, false));
+        assert_eq!(kinds.client_tool("run"), client_tool("run", None, true));
+        assert_eq!(kinds.client_tool("shell__run"), client_tool("run", Some("shell"), true));
+        assert_eq!(kinds.client_tool("unknown"), client_tool("unknown", None, false));
+        assert_eq!(ToolKinds::of(&[function]), ToolKinds::default());
     }
 }

@@ -1,18 +1,19 @@
 //! Events while a request is served, common to all dialects.
 //!
-//! **Invariant:** [`Event::Begun`] comes first; in each answer, thoughts come before text and
-//! calls, which come in any order, and [`Event::Finished`] comes last; [`Event::Failed`] is the
-//! last of all. The events of a call are not interleaved with others of its answer, and a call
-//! without [`Event::CallEnded`] was cut.
+//! **Invariant:** [`ResponseEvent::Begun`] comes first; in each answer, thoughts come before text
+//! and calls, which come in any order, and [`ResponseEvent::Finished`] comes last;
+//! [`ResponseEvent::Failed`] is the last of all. The events of a call are not interleaved with
+//! others of its answer, and a call without [`ResponseEvent::CallEnded`] was cut.
 
 use moeflux::{Finish, TokenId};
 
 use crate::failure::Failure;
 
-/// An event. Answers are counted from 0: those of the first prompt, then those of the next.
+/// What happens while a request is served. Answers are counted from 0: those of the first prompt,
+/// then those of the next.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Event {
+pub enum ResponseEvent {
     /// The request is admitted.
     Begun {
         /// Tokens of all prompts.
@@ -21,7 +22,7 @@ pub enum Event {
         n_cached_tokens: usize,
     },
     /// A keep-alive, for clients with short timeouts.
-    Alive(Progress),
+    KeepAlive(PromptProgress),
     /// More of an answer's thoughts.
     Thought {
         /// The index of the answer.
@@ -81,7 +82,7 @@ pub enum Event {
 
 /// Progress in processing the prompts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct PromptProgress {
     /// The number of processed tokens.
     pub n_done: usize,
     /// The number of tokens to process.
@@ -199,7 +200,7 @@ pub struct TokenLogprob {
 }
 
 /// Turns events into the bytes of a response.
-pub trait Writer: Send {
+pub trait EventWriter: Send {
     /// Appends the bytes for this event; none if the client waits for the whole answer.
-    fn write(&mut self, event: &Event, out: &mut Vec<u8>);
+    fn write(&mut self, event: &ResponseEvent, out: &mut Vec<u8>);
 }

@@ -89,7 +89,7 @@ impl FailureKind {
 
     /// Returns whether the server is at fault, so that any other request would fail as well.
     #[must_use]
-    pub fn is_ours(self) -> bool {
+    pub fn is_server_fault(self) -> bool {
         matches!(self, Self::Internal | Self::Unavailable)
     }
 
@@ -174,7 +174,7 @@ impl Failure {
 
     /// Creates a failure for a prompt that is longer than the context and was not read to its end.
     #[must_use]
-    pub fn beyond(n_context: usize) -> Self {
+    pub fn beyond_context(n_context: usize) -> Self {
         let message = format!(
             "prompt is too long: {} tokens > {n_context} maximum, and it was read no further: this \
              model's maximum context length is {n_context} tokens",

@@ -149,7 +149,7 @@ impl Fields {
         range: RangeInclusive<usize>,
     ) -> Result<Option<usize>, Failure> {
         let Some(value) = self.take(key) else { return Ok(None) };
-        let number = whole(&value).and_then(|it| usize::try_from(it).ok());
+        let number = integer(&value).and_then(|it| usize::try_from(it).ok());
         let wanted = || format!("a whole number from {} to {}", range.start(), range.end());
         let number = number.filter(|it| range.contains(it));
         number.map(Some).ok_or_else(|| wrong(&self.path(key), &wanted(), &value))
@@ -225,7 +225,7 @@ pub(crate) fn number_in(
 }
 
 /// Returns an integer, including the float notation of some clients: `1e3`, `16.0`.
-pub(crate) fn whole(value: &Json) -> Option<u64> {
+pub(crate) fn integer(value: &Json) -> Option<u64> {
     let of_float = || {
         let float = value.as_f64().filter(|it| it.fract() == 0.0 && (0.0..=WHOLE_MAX).contains(it));
         #[expect(

@@ -14,15 +14,15 @@ use crate::fields::{Fields, Ignored, element, unsupported, wrong};
 const N_CHOICES_MAX: usize = 1_024;
 
 /// Names of vLLM's fields: at the top level, and inside `structured_outputs`.
-const FIELDS: [(&str, &str, Kind); 3] = [
-    ("guided_json", "json", Kind::Json),
-    ("guided_regex", "regex", Kind::Regex),
-    ("guided_grammar", "grammar", Kind::Lark),
+const FIELDS: [(&str, &str, FormLanguage); 3] = [
+    ("guided_json", "json", FormLanguage::Json),
+    ("guided_regex", "regex", FormLanguage::Regex),
+    ("guided_grammar", "grammar", FormLanguage::Lark),
 ];
 
-/// The language of a form.
+/// The language in which a form is written.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum FormLanguage {
     Json,
     Regex,
     Lark,
@@ -37,24 +37,24 @@ pub(crate) enum SchemaAt {
     Beside,
 }
 
-/// The form of a request, and the path of its field.
+/// The form that a request asks for, and the path of its field.
 #[derive(Debug, Default)]
-pub(crate) struct Form {
+pub(crate) struct RequestedForm {
     pub(crate) found: Option<(String, AnswerForm)>,
 }
 
-impl Form {
+impl RequestedForm {
     /// Reads the form from the fields that all dialects share.
     pub(crate) fn of(fields: &mut Fields, ignored: &mut Ignored) -> Result<Self, Failure> {
         let mut form = Self::default();
         form.grammar(fields, ignored)?;
-        for (key, _, kind) in FIELDS {
-            form.field(fields, key, kind)?;
+        for (key, _, language) in FIELDS {
+            form.field(fields, key, language)?;
         }
         form.choice(fields, "guided_choice")?;
         if let Some(mut outputs) = fields.object("structured_outputs")? {
-            for (_, key, kind) in FIELDS {
-                form.field(&mut outputs, key, kind)?;
+            for (_, key, language) in FIELDS {
+                form.field(&mut outputs, key, language)?;
             }
             form.choice(&mut outputs, "choice")?;
             if outputs.flag("json_object")? == Some(true) {
@@ -112,25 +112,30 @@ impl Form {
         let path = fields.path("grammar");
         let mut grammar = match fields.take("grammar") {
             None => return Ok(()),
-            Some(Json::String(text)) => return self.text(&path, Kind::Lark, text),
+            Some(Json::String(text)) => return self.text(&path, FormLanguage::Lark, text),
             Some(json @ Json::Object(_)) => Fields::of(path, json)?,
             Some(other) => return Err(wrong(&path, "a string or an object", &other)),
         };
         let key = if grammar.has("syntax") { "syntax" } else { "type" };
-        let (kind, path, text) = definition(&mut grammar, key)?;
+        let (language, path, text) = definition(&mut grammar, key)?;
         grammar.end(ignored);
-        self.text(&path, kind, text)
+        self.text(&path, language, text)
     }
 
-    fn field(&mut self, fields: &mut Fields, key: &str, kind: Kind) -> Result<(), Failure> {
+    fn field(
+        &mut self,
+        fields: &mut Fields,
+        key: &str,
+        language: FormLanguage,
+    ) -> Result<(), Failure> {
         let path = fields.path(key);
-        match (kind, fields.take(key)) {
+        match (language, fields.take(key)) {
             (_, None) => Ok(()),
-            (_, Some(Json::String(text))) => self.text(&path, kind, text),
-            (Kind::Json, Some(schema @ Json::Object(_))) => {
+            (_, Some(Json::String(text))) => self.text(&path, language, text),
+            (FormLanguage::Json, Some(schema @ Json::Object(_))) => {
                 self.set(path, AnswerForm::JsonSchema(schema))
             }
-            (Kind::Json, Some(other)) => Err(wrong(&path, "an object", &other)),
+            (FormLanguage::Json, Some(other)) => Err(wrong(&path, "an object", &other)),
             (_, Some(other)) => Err(wrong(&path, "a string", &other)),
         }
     }
@@ -149,18 +154,18 @@ impl Form {
 
     /// Sets a form given as text. Empty text means no form, because some clients fill in every
     /// field.
-    fn text(&mut self, path: &str, kind: Kind, text: String) -> Result<(), Failure> {
+    fn text(&mut self, path: &str, language: FormLanguage, text: String) -> Result<(), Failure> {
         if text.is_empty() {
             return Ok(());
         }
-        let form = match kind {
-            Kind::Regex => AnswerForm::Regex(text),
-            Kind::Lark if is_gbnf(&text) => {
+        let form = match language {
+            FormLanguage::Regex => AnswerForm::Regex(text),
+            FormLanguage::Lark if is_gbnf(&text) => {
                 let problem = "is GBNF, which is not supported: write it in Lark";
                 return Err(Failure::invalid(path, problem));
             }
-            Kind::Lark => AnswerForm::Lark(text),
-            Kind::Json => match serde_json::from_str(&text) {
+            FormLanguage::Lark => AnswerForm::Lark(text),
+            FormLanguage::Json => match serde_json::from_str(&text) {
                 Ok(schema @ Json::Object(_)) => AnswerForm::JsonSchema(schema),
                 Ok(other) => return Err(wrong(path, "an object", &other)),
                 Err(error) => {
@@ -201,25 +206,25 @@ pub(crate) fn of_custom_tool(
         }
         other => return Err(unsupported(&format.path("type"), other, "use text or grammar")),
     };
-    let (kind, _, text) = definition(&mut grammar, "syntax")?;
+    let (language, _, text) = definition(&mut grammar, "syntax")?;
     grammar.end(ignored);
-    Ok(Some(match kind {
-        Kind::Regex => AnswerForm::Regex(text),
-        Kind::Json | Kind::Lark => AnswerForm::Lark(text),
+    Ok(Some(match language {
+        FormLanguage::Regex => AnswerForm::Regex(text),
+        FormLanguage::Json | FormLanguage::Lark => AnswerForm::Lark(text),
     }))
 }
 
 /// Returns the language of a grammar, from the field `key`, and the path and content of its text.
-fn definition(grammar: &mut Fields, key: &str) -> Result<(Kind, String, String), Failure> {
-    let kind = match grammar.required_string(key)?.as_str() {
-        "lark" => Kind::Lark,
-        "regex" => Kind::Regex,
+fn definition(grammar: &mut Fields, key: &str) -> Result<(FormLanguage, String, String), Failure> {
+    let language = match grammar.required_string(key)?.as_str() {
+        "lark" => FormLanguage::Lark,
+        "regex" => FormLanguage::Regex,
         other => return Err(unsupported(&grammar.path(key), other, "use lark or regex")),
     };
     grammar.drop_known(&["type"]);
     let key = if grammar.has("grammar") { "grammar" } else { "definition" };
     let text = grammar.required_string(key)?;
-    Ok((kind, grammar.path(key), text))
+    Ok((language, grammar.path(key), text))
 }
 
 /// Returns whether a rule is defined as in llama.cpp's grammars; Lark uses a single colon there.
@@ -264,7 +269,7 @@ mod tests {
     fn found(body: Json) -> Result<Option<(String, AnswerForm)>, String> {
         let mut fields = Fields::of(String::new(), body).unwrap();
         let mut ignored = Ignored::default();
-        let form = Form::of(&mut fields, &mut ignored).and_then(|mut form| {
+        let form = RequestedForm::of(&mut fields, &mut ignored).and_then(|mut form| {
             form.format(&mut fields, ("response_format", SchemaAt::Nested), &mut ignored)?;
             form.format(&mut fields, ("format", SchemaAt::Beside), &mut ignored)?;
             Ok(form)

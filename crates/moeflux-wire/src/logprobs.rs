@@ -36,7 +36,7 @@ fn entry(token: &TokenText, logprob: f32) -> Json {
 
 /// The table of Completions, with one column per token.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Columns {
+pub(crate) struct LogprobColumns {
     tokens: Vec<Json>,
     logprobs: Vec<Json>,
     top: Vec<Json>,
@@ -45,7 +45,7 @@ pub(crate) struct Columns {
     offset: usize,
 }
 
-impl Columns {
+impl LogprobColumns {
     /// Appends tokens.
     pub(crate) fn push(&mut self, tokens: &[TokenLogprob]) {
         for it in tokens {

@@ -8,7 +8,7 @@ const SECONDS_PER_DAY: u64 = 86_400;
 
 /// A served model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Model {
+pub struct ModelEntry {
     /// The name for clients.
     pub id: String,
     /// The time when it was opened, in seconds since 1970.
@@ -17,7 +17,7 @@ pub struct Model {
     pub n_context: usize,
 }
 
-impl Model {
+impl ModelEntry {
     /// Returns the response to a request for one model.
     #[must_use]
     pub fn json(&self) -> Json {
@@ -39,11 +39,11 @@ impl Model {
 
 /// Returns the response to a request for the list.
 #[must_use]
-pub fn list(models: &[Model]) -> Json {
+pub fn list(models: &[ModelEntry]) -> Json {
     let ids = || models.iter().map(|model| model.id.as_str());
     json!({
         "object": "list",
-        "data": models.iter().map(Model::json).collect::<Vec<_>>(),
+        "data": models.iter().map(ModelEntry::json).collect::<Vec<_>>(),
         "has_more": false,
         "first_id": ids().next(),
         "last_id": ids().next_back(),
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_list_suits_both_kinds_of_clients() {
-        let model = Model { id: "m".into(), created_s: 0, n_context: 4096 };
+        let model = ModelEntry { id: "m".into(), created_s: 0, n_context: 4096 };
         let found = list(&[model]);
         assert_eq!((&found["first_id"], &found["last_id"]), (&json!("m"), &json!("m")));
         assert_eq!(found["data"][0]["max_model_len"], 4096);

@@ -120,7 +120,7 @@ impl Sampling {
 /// Values that the caller supplies for a response, so that it needs neither a clock nor random
 /// numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct ResponseHead {
     /// A unique id; each dialect adds its own prefix.
     pub id: String,
     /// Seconds since 1970.

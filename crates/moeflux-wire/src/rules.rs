@@ -5,14 +5,14 @@
 use moeflux_chat::{AnswerRules, ToolChoice};
 
 use crate::failure::Failure;
-use crate::form::Form;
+use crate::form::RequestedForm;
 
 /// Combines a tool choice with a form. Returns the rules and the path of the field that gave the
 /// form. A form constrains the text of an answer, and an answer with a forced call may have no
 /// text, so the two cannot be combined.
 pub(crate) fn rules(
     choice: AnswerRules,
-    form: Form,
+    form: RequestedForm,
     n_thought_tokens_max: Option<usize>,
 ) -> Result<(AnswerRules, Option<String>), Failure> {
     let rules = AnswerRules { n_thought_tokens_max, ..choice };
@@ -34,7 +34,7 @@ mod tests {
     fn a_forced_call_has_no_form() {
         let found = |tool_choice| {
             let choice = AnswerRules { tool_choice, ..AnswerRules::default() };
-            let form = Form { found: Some(("grammar".into(), AnswerForm::JsonObject)) };
+            let form = RequestedForm { found: Some(("grammar".into(), AnswerForm::JsonObject)) };
             rules(choice, form, Some(5)).map_err(|failure| failure.message)
         };
         let expected = AnswerRules {

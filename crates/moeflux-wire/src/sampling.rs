@@ -8,7 +8,7 @@ use moeflux::{StopStrings, TokenId};
 use serde_json::Value as Json;
 
 use crate::failure::Failure;
-use crate::fields::{Fields, element, number_in, whole, wrong};
+use crate::fields::{Fields, element, integer, number_in, wrong};
 use crate::request::Sampling;
 
 /// Maximum number of answers to a prompt, as in the API of `OpenAI`.
@@ -64,7 +64,7 @@ fn top_k(fields: &mut Fields) -> Result<Option<usize>, Failure> {
         None => Ok(None),
         Some(value) if value.as_i64() == Some(-1) => Ok(Some(0)),
         Some(value) => {
-            let number = whole(&value).and_then(|it| usize::try_from(it).ok());
+            let number = integer(&value).and_then(|it| usize::try_from(it).ok());
             let number = number.filter(|it| *it <= TOP_K_MAX);
             let wanted = format!("a whole number from 0 to {TOP_K_MAX}, or -1");
             let problem = || wrong(&fields.path("top_k"), &wanted, &value);

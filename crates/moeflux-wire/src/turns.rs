@@ -81,9 +81,9 @@ impl Turns {
         self,
         path: &str,
         tools: Vec<Tool>,
-        goes_on: Option<bool>,
+        continues: Option<bool>,
     ) -> Result<Conversation, Failure> {
-        let may_go_on = match self.turns.last() {
+        let can_continue = match self.turns.last() {
             None => return Err(Failure::invalid(path, "is empty: there is nothing to answer")),
             Some(Turn::Assistant(last)) => {
                 let has_words = !last.text.is_empty() || last.thoughts.is_some();
@@ -91,11 +91,11 @@ impl Turns {
             }
             Some(_) => false,
         };
-        if goes_on == Some(true) && !may_go_on {
+        if continues == Some(true) && !can_continue {
             let problem = "the last message is not an assistant text that can be continued";
             return Err(Failure::invalid("continue_final_message", problem));
         }
-        let is_continued = may_go_on && goes_on != Some(false);
+        let is_continued = can_continue && continues != Some(false);
         let ending = if is_continued { Ending::Continue } else { Ending::Answer };
         Ok(Conversation { turns: self.turns, tools, ending })
     }
@@ -159,10 +159,10 @@ mod tests {
 
     #[test]
     fn a_last_text_goes_on_unless_told_otherwise() {
-        let ending = |fill: fn(&mut Turns), goes_on| {
+        let ending = |fill: fn(&mut Turns), continues| {
             let mut turns = Turns::default();
             fill(&mut turns);
-            let conversation = turns.conversation("messages", Vec::new(), goes_on);
+            let conversation = turns.conversation("messages", Vec::new(), continues);
             conversation.map(|it| it.ending).map_err(|it| it.message)
         };
         let user: fn(&mut Turns) = |turns| turns.push(Turn::User("A".into()));

@@ -12,10 +12,10 @@ use moeflux::{Engine, Generation, Message, Model, Result, Session};
 
 const QUESTIONS: [&str; 4] = ["What is a slice?", "Is Vec growable?", "What is Rc?", "What is u8?"];
 
-/// Allows only these tokens.
-struct Only(Vec<TokenId>);
+/// A mask that allows only these tokens.
+struct AllowedTokens(Vec<TokenId>);
 
-impl LogitMask for Only {
+impl LogitMask for AllowedTokens {
     fn apply(&mut self, logits: &mut [f32]) {
         let tokens = (0..).map(TokenId).zip(logits);
         tokens
@@ -26,9 +26,9 @@ impl LogitMask for Only {
 
 /// A session, its answer, the tokens to feed next (the prompt, the newest token, nothing at the
 /// end), and the answer's text.
-struct Chat<'t>(Session, Generation<'t>, Vec<TokenId>, String);
+struct RunningChat<'t>(Session, Generation<'t>, Vec<TokenId>, String);
 
-impl Chat<'_> {
+impl RunningChat<'_> {
     fn feed(&mut self) -> Feed<'_> {
         match self.0.tokens().len() {
             0 => Feed::prompt(&mut self.0, &self.2).wanting(Wanted::Last),
@@ -37,7 +37,7 @@ impl Chat<'_> {
     }
 
     /// Chooses the next token from the logits of the feed, unless the feed was cancelled.
-    fn hear(&mut self, output: &StepOutput, feed_idx: usize) -> Result<()> {
+    fn choose_token(&mut self, output: &StepOutput, feed_idx: usize) -> Result<()> {
         let Some(logits) = output.last_of(feed_idx) else { return Ok(()) };
         let chosen = self.1.accept(logits, &self.0)?;
         self.3.push_str(chosen.text);
@@ -51,11 +51,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let (text, mut output) = (model.text()?, StepOutput::default());
     let engine = Engine::builder(model).load()?;
     let generation = |n_tokens_max| text.generation(SamplerConfig::greedy(), n_tokens_max);
-    let mut yes_or_no = Only(text.tokenizer().encode_plain("YesNo")?);
+    let mut yes_or_no = AllowedTokens(text.tokenizer().encode_plain("YesNo")?);
     let mut chats = Vec::new();
     for question in QUESTIONS {
         let prompt = text.chat_prompt(&[Message::new("user", question)])?;
-        chats.push(Chat(engine.session(1024)?, generation(24)?, prompt, String::new()));
+        chats.push(RunningChat(engine.session(1024)?, generation(24)?, prompt, String::new()));
     }
     chats[1].1 = generation(1)?.with_mask(&mut yes_or_no);
     // The prompts share a step. The last one is cancelled after the first layer.
@@ -68,10 +68,10 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     }
     while prompts.next_logits(&mut output)? {}
     prompts.commit()?;
-    chats.iter_mut().enumerate().try_for_each(|(idx, chat)| chat.hear(&output, idx))?;
+    chats.iter_mut().enumerate().try_for_each(|(idx, chat)| chat.choose_token(&output, idx))?;
     assert!(chats[3].0.tokens().is_empty(), "it was cancelled");
     let (fork, next, answer) = (chats[0].0.fork()?, chats[0].2.clone(), chats[0].3.clone());
-    chats.push(Chat(fork, generation(23)?, next, answer));
+    chats.push(RunningChat(fork, generation(23)?, next, answer));
     let saved = chats[2].0.snapshot(..)?;
     chats[2].0 = engine.session(1024)?;
     chats[2].0.resume(&engine.read_snapshot(&mut saved.as_bytes())?)?;
@@ -79,7 +79,10 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         let mut running: Vec<_> = chats.iter_mut().filter(|chat| !chat.2.is_empty()).collect();
         let mut feeds: Vec<Feed<'_>> = running.iter_mut().map(|chat| chat.feed()).collect();
         step(&mut feeds, &mut output)?;
-        running.iter_mut().enumerate().try_for_each(|(idx, chat)| chat.hear(&output, idx))?;
+        running
+            .iter_mut()
+            .enumerate()
+            .try_for_each(|(idx, chat)| chat.choose_token(&output, idx))?;
     }
     chats.iter().for_each(|chat| println!("{}", chat.3.replace('\n', " ")));
     Ok(())

@@ -12,8 +12,8 @@ use moeflux::{
 const QUESTIONS: [&str; 3] =
     ["What is a trait object?", "What does a slice hold?", "What does Vec::push do?"];
 
-/// One conversation.
-struct Chat<'t> {
+/// One of the conversations that share steps.
+struct ConcurrentChat<'t> {
     session: Session,
     generation: Generation<'t>,
     /// Tokens to feed next: first the prompt, then the newest token of the answer.
@@ -22,7 +22,7 @@ struct Chat<'t> {
     is_over: bool,
 }
 
-impl<'t> Chat<'t> {
+impl<'t> ConcurrentChat<'t> {
     fn begin(engine: &Engine, text: &'t ModelText, question: &str) -> Result<Self> {
         let options =
             TemplateOptions { enable_thinking: Some(false), ..TemplateOptions::default() };
@@ -47,7 +47,7 @@ impl<'t> Chat<'t> {
     }
 
     /// Chooses the next token from the logits of the feed.
-    fn hear(&mut self, output: &StepOutput, feed_idx: usize) -> Result<()> {
+    fn choose_token(&mut self, output: &StepOutput, feed_idx: usize) -> Result<()> {
         let logits = output.last_of(feed_idx).expect("each feed wants logits");
         let chosen = self.generation.accept(logits, &self.session)?;
         self.answer.push_str(chosen.text);
@@ -62,11 +62,12 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     let model = Model::open(dir)?;
     let text = model.text()?;
     let engine = Engine::builder(model).context(QUESTIONS.len() * 1024).load()?;
-    let chats = QUESTIONS.iter().map(|question| Chat::begin(&engine, &text, question));
+    let chats = QUESTIONS.iter().map(|question| ConcurrentChat::begin(&engine, &text, question));
     let mut chats = chats.collect::<Result<Vec<_>>>()?;
     let mut output = StepOutput::default();
     loop {
-        let mut running: Vec<&mut Chat<'_>> = chats.iter_mut().filter(|it| !it.is_over).collect();
+        let mut running: Vec<&mut ConcurrentChat<'_>> =
+            chats.iter_mut().filter(|it| !it.is_over).collect();
         if running.is_empty() {
             break;
         }
@@ -76,7 +77,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
             feed.outcome()?;
         }
         for (feed_idx, chat) in running.iter_mut().enumerate() {
-            chat.hear(&output, feed_idx)?;
+            chat.choose_token(&output, feed_idx)?;
         }
     }
     for (question, chat) in QUESTIONS.iter().zip(&mut chats) {

@@ -14,7 +14,9 @@ use crate::error::{Error, Result};
 use crate::families::{self, ModelPlan};
 use crate::format::{Checkpoint, PACK_JOURNAL, PACK_METADATA, RawConfig, gguf_at};
 use crate::spec::{FfnSpec, ModelSpec};
-use crate::weights::{Binder, ExpertBank, Imagined, ImaginedKind, Manifest, Shares, Source};
+use crate::weights::{
+    Binder, ExpertBank, Manifest, Shares, SyntheticFormat, SyntheticKind, TensorSource,
+};
 
 /// A model before its weights are read.
 #[derive(Clone, Debug)]
@@ -44,7 +46,8 @@ impl Blueprint {
         let raw = RawConfig::open(path).map_err(|error| Self::unfinished(path).unwrap_or(error))?;
         let spec = ModelSpec::from_config(&raw)?;
         let checkpoint = Checkpoint::open(path)?;
-        let blueprint = Self::bind((spec, model_type(&raw)), Source::Checkpoint(&checkpoint))?;
+        let blueprint =
+            Self::bind((spec, model_type(&raw)), TensorSource::Checkpoint(&checkpoint))?;
         Ok((blueprint, checkpoint))
     }
 
@@ -68,7 +71,7 @@ impl Blueprint {
         let spec = ModelSpec::from_gguf(checkpoint)?;
         let architecture = checkpoint.gguf.as_ref().map(|gguf| gguf.architecture.clone());
         let model_type = architecture.unwrap_or_default();
-        Self::bind((spec, model_type), Source::Checkpoint(checkpoint))
+        Self::bind((spec, model_type), TensorSource::Checkpoint(checkpoint))
     }
 
     /// Builds the blueprint from a config and the headers of a checkpoint.
@@ -78,7 +81,7 @@ impl Blueprint {
     /// If the config, the headers, or the tensors they name are invalid.
     pub fn of_parts(raw: &RawConfig, checkpoint: &Checkpoint) -> Result<Self> {
         let named = (ModelSpec::from_config(raw)?, model_type(raw));
-        Self::bind(named, Source::Checkpoint(checkpoint))
+        Self::bind(named, TensorSource::Checkpoint(checkpoint))
     }
 
     /// Builds the blueprint that the model of `raw` would have if it were stored as `kind`.
@@ -86,22 +89,22 @@ impl Blueprint {
     /// # Errors
     ///
     /// If the config is invalid.
-    pub fn imagined(raw: &RawConfig, kind: ImaginedKind) -> Result<Self> {
+    pub fn synthetic(raw: &RawConfig, kind: SyntheticKind) -> Result<Self> {
         let spec = ModelSpec::from_config(raw)?;
         let scale = match kind {
-            ImaginedKind::Gguf(_) => FloatKind::F32,
-            ImaginedKind::Affine(_)
-            | ImaginedKind::AffineExperts(_)
-            | ImaginedKind::Fp8
-            | ImaginedKind::Mxfp4
-            | ImaginedKind::Ints(_)
-            | ImaginedKind::Float => FloatKind::Bf16,
+            SyntheticKind::Gguf(_) => FloatKind::F32,
+            SyntheticKind::Affine(_)
+            | SyntheticKind::AffineExperts(_)
+            | SyntheticKind::Fp8
+            | SyntheticKind::Mxfp4
+            | SyntheticKind::Ints(_)
+            | SyntheticKind::Float => FloatKind::Bf16,
         };
-        let imagined = Imagined { kind, scale };
-        Self::bind((spec, model_type(raw)), Source::Imagined(imagined))
+        let format = SyntheticFormat { kind, scale };
+        Self::bind((spec, model_type(raw)), TensorSource::Synthetic(format))
     }
 
-    fn bind((spec, model_type): (ModelSpec, String), source: Source<'_>) -> Result<Self> {
+    fn bind((spec, model_type): (ModelSpec, String), source: TensorSource<'_>) -> Result<Self> {
         let mut binder = Binder::new(source, &spec);
         let plan = families::build(&spec, &mut binder)?;
         let manifest = binder.finish()?;
@@ -113,10 +116,10 @@ impl Blueprint {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the rows cannot be divided in these shares.
-    pub fn divide(&mut self, shares: &Shares, rank: usize) -> Result<Vec<ExpertBank>> {
+    /// [`Error::Unsupported`] if the rows cannot be sharded in these shares.
+    pub fn shard(&mut self, shares: &Shares, rank: usize) -> Result<Vec<ExpertBank>> {
         let banks = &self.manifest.banks;
-        self.plan.divide(banks, shares, rank)?;
+        self.plan.shard(banks, shares, rank)?;
         let parts = banks.iter().map(|bank| bank.part_of(shares, rank)).collect::<Result<_>>()?;
         Ok(std::mem::replace(&mut self.manifest.banks, parts))
     }

@@ -10,7 +10,7 @@ use moeflux_kernels::KernelTable;
 use crate::backend::{Arithmetic, Backend};
 use crate::blueprint::Blueprint;
 use crate::error::Result;
-use crate::experts::stream::{Drives, ReadFor, SeenSlots};
+use crate::experts::stream::{Drives, MappedSlots, ReadPurpose};
 use crate::families::ModelPlan;
 use crate::format::Checkpoint;
 use crate::ids::LayerIdx;
@@ -103,9 +103,9 @@ pub struct DeviceParts<'a> {
     /// Bytes on the device that routed experts may take; `None` if unknown.
     pub expert_bytes: Option<u64>,
     /// Bytes of further routed experts that will stay in host memory.
-    pub far_bytes: u64,
+    pub host_bytes: u64,
     /// Layout of the slots with the experts to compute, where experts are streamed.
-    pub slots: Option<&'a SeenSlots>,
+    pub slots: Option<&'a MappedSlots>,
 }
 
 /// Memory that an engine may use.
@@ -138,7 +138,7 @@ pub trait DriveMaker: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// If a file cannot be opened.
-    fn open(&self, checkpoint: &Checkpoint, read_for: ReadFor) -> Result<Drives>;
+    fn open(&self, checkpoint: &Checkpoint, read_for: ReadPurpose) -> Result<Drives>;
 }
 
 /// How much memory there is, and how experts that do not fit are read.
@@ -158,7 +158,7 @@ pub struct StreamingConfig {
     /// A folder on another drive that holds the same files.
     pub mirror: Option<PathBuf>,
     /// Whether experts may be prefetched.
-    pub looks_ahead: bool,
+    pub prefetches: bool,
     /// Whether everything read from the weights is verified each time, where there are checksums:
     /// in packed folders, and where `moeflux doctor --deep` has written some.
     pub checks_sums: bool,
@@ -175,7 +175,7 @@ impl Default for StreamingConfig {
             way: ReadWay::default(),
             drives: None,
             mirror: None,
-            looks_ahead: true,
+            prefetches: true,
             checks_sums: true,
             n_slots_max: None,
         }

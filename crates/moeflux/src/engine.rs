@@ -16,32 +16,32 @@ use crate::backend::reference::ReferenceBackend;
 use crate::backend::{Backend, DeviceNames, TierStats};
 use crate::blueprint::Blueprint;
 use crate::budget::{
-    self, Layout, Memory, Placement, PromptTerms, SessionRoom, SessionTerms, SlotLender,
+    self, Memory, MemoryLayout, Placement, PromptTerms, SessionRoom, SessionTerms, SlotLender,
 };
 use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
 use crate::error::{Error, Result};
 use crate::experts::stream::{
-    Drives, N_SLOTS_OF_PROMPT, ReadFor, SeenSlots, Stream, StreamConfig, StreamModel, StreamStats,
-    choose_way,
+    Drives, ExpertStream, MappedSlots, N_SLOTS_OF_PROMPT, ReadPurpose, StreamConfig, StreamModel,
+    StreamStats, choose_way,
 };
 use crate::experts::trace::TraceWriter;
 use crate::experts::{Experts, ResidentExperts, RestStats, for_each_expert};
 use crate::families::ModelPlan;
-use crate::format::{Checkpoint, ShardFile, Sums};
-use crate::forward::{Group, LoadedModel};
+use crate::format::{Checkpoint, CheckpointSums, ShardFile};
+use crate::forward::{LoadedModel, ShardGroup};
 use crate::ids::LayerIdx;
 use crate::model::Model;
-use crate::opening::{Agreed, Described, describe, fingerprint, meet};
-use crate::ranks::{Hello, LeadBackend, LinkStats, SharedLink};
+use crate::opening::{AgreedLimits, DescribedModel, describe, fingerprint, handshake};
+use crate::ranks::{Hello, LeaderBackend, LinkStats, SharedLink};
 use crate::session::{LongerSteps, Runtime, Session, Snapshot, SnapshotHeader};
 use crate::spec::{MixerSpec, ModelSpec};
-use crate::weights::{self, Copies, ExpertLayout, Manifest, Progress, Weights};
+use crate::weights::{self, ExpertLayout, Manifest, PageCaching, Progress, Weights};
 
 /// Time in which the two ways of reading are compared.
 pub const PROBE_TIME: Duration = Duration::from_millis(1600);
 
 /// Factor on the timeout of ranks while they load a model.
-const LOAD_PATIENCE: u32 = 20;
+const LOAD_TIMEOUT_FACTOR: u32 = 20;
 
 /// How long [`Engine::read_rest`] holds the device before it lets others use it.
 const REST_TURN: Duration = Duration::from_millis(5);
@@ -109,52 +109,54 @@ impl Engine {
         let Some(group) = &config.ranks else {
             return Self::load_described(&dir, (config, None), described?, watch);
         };
-        let (described, agreed) = meet(group, config, described)?;
+        let (described, agreed) = handshake(group, config, described)?;
         let loaded = Self::load_described(&dir, (config, Some(agreed)), described, watch);
         // Ranks load at different speeds.
-        group.link().lock().set_patience(LOAD_PATIENCE);
+        group.link().lock().set_timeout_factor(LOAD_TIMEOUT_FACTOR);
         let fingerprint = |engine: &Self| format!("{:016x}", engine.runtime.model().fingerprint);
         let same = |engine: Self| (vec![("weights", fingerprint(&engine))], engine);
         let (hello, loaded) = match loaded.map(same) {
             Ok((same, engine)) => (Ok(Hello { same, least: Vec::new() }), Some(engine)),
             Err(error) => (Err(error), None),
         };
-        let met = group.link().lock().meet(hello);
-        group.link().lock().set_patience(1);
-        met?;
+        let compared = group.link().lock().handshake(hello);
+        group.link().lock().set_timeout_factor(1);
+        compared?;
         Ok(loaded.expect("what could not be loaded was an error for all"))
     }
 
     /// Reads the weights of a described model, as far as its layout keeps them in memory.
     fn load_described(
         dir: &Path,
-        (config, agreed): (&EngineConfig, Option<Agreed>),
-        described: Described,
+        (config, agreed): (&EngineConfig, Option<AgreedLimits>),
+        described: DescribedModel,
         watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self> {
-        let Described { blueprint, whole_banks, checkpoint, mirror, .. } = described;
-        let Described { header_fingerprint, mut layout, .. } = described;
+        let DescribedModel { blueprint, whole_banks, checkpoint, mirror, .. } = described;
+        let DescribedModel { header_fingerprint, mut layout, .. } = described;
         if let Some(agreed) = agreed {
             layout.n_rows_max = agreed.n_rows_max;
         }
         let is_streaming = matches!(layout.placement, Placement::Streaming { .. });
-        let copies = if is_streaming { Copies::Dropped } else { Copies::Kept };
-        let sums = if config.streaming.checks_sums { Sums::of(&checkpoint)? } else { None };
+        let page_caching = if is_streaming { PageCaching::Dropped } else { PageCaching::Kept };
+        let sums =
+            if config.streaming.checks_sums { CheckpointSums::of(&checkpoint)? } else { None };
         let sums = sums.map(Arc::new);
         let Blueprint { spec, plan, manifest, .. } = blueprint;
-        let mut watch = both_loads(&layout, &manifest, watch);
-        let weights = weights::load(&manifest, &checkpoint, (sums.as_deref(), copies), &mut watch)?;
+        let mut watch = combined_progress(&layout, &manifest, watch);
+        let weights =
+            weights::load(&manifest, &checkpoint, (sums.as_deref(), page_caching), &mut watch)?;
         // Of the whole model, so that several ranks can resume a state saved by one machine.
         let whole = whole_banks.map(|banks| Manifest { banks, ..manifest.clone() });
         let whole = whole.as_ref().unwrap_or(&manifest);
         let fingerprint = fingerprint(header_fingerprint, (whole, &weights), &checkpoint)?;
         let layouts: Vec<_> = manifest.banks.iter().map(|it| (it.layer, it.layout)).collect();
         let mut slot_drives =
-            is_streaming.then(|| drives(config, &checkpoint, ReadFor::Slots)).transpose()?;
+            is_streaming.then(|| drives(config, &checkpoint, ReadPurpose::Slots)).transpose()?;
         let slots = slot_drives.as_ref();
-        let slots = slots.map(|it| SeenSlots::new(&manifest.banks, it.block_bytes()));
+        let slots = slots.map(|it| MappedSlots::new(&manifest.banks, it.block_bytes()));
         let parts = (weights, &plan, layouts.as_slice());
-        let mut backend = backend_of(config, parts, (&layout, slots.as_ref()))?;
+        let mut backend = create_backend(config, parts, (&layout, slots.as_ref()))?;
         let n_rows_max = backend.n_rows_max();
         let experts = match layout.placement {
             Placement::OnDevice { .. } => {
@@ -166,16 +168,16 @@ impl Engine {
                 Experts::OnDevice
             }
             Placement::Resident => {
-                let drives = drives(config, &checkpoint, ReadFor::Memory)?;
+                let drives = drives(config, &checkpoint, ReadPurpose::Memory)?;
                 let source = (&checkpoint, sums.as_ref());
-                Experts::Resident(ResidentExperts::follow(&manifest, source, drives)?)
+                Experts::Resident(ResidentExperts::load_in_background(&manifest, source, drives)?)
             }
             Placement::Streaming { n_slots } => {
                 let drives = slot_drives.take().expect("what is streamed has drives");
                 let source = (&checkpoint, sums);
                 let mut stream = streamed((&spec, &manifest), source, drives, (n_slots, config))?;
-                let sight = backend.tiers().and_then(|tiers| tiers.slot_sight());
-                sight.into_iter().for_each(|sight| stream.show_to(sight));
+                let mapping = backend.tiers().and_then(|tiers| tiers.slot_mapping());
+                mapping.into_iter().for_each(|mapping| stream.share_with_device(mapping));
                 Experts::Streaming(Box::new(stream))
             }
         };
@@ -184,8 +186,8 @@ impl Engine {
         let expert_bytes = expert_bytes(&manifest, spec.layers.len());
         let lender = slot_lender(&experts, (&spec, &plan), config, &layout);
         let group = group_of(config, agreed);
-        if let Some(Group { link, .. }) = &group {
-            backend = at_rank(backend, link, &plan);
+        if let Some(ShardGroup { link, .. }) = &group {
+            backend = wrap_for_rank(backend, link, &plan);
         }
         let model = LoadedModel { spec, plan, expert_bytes, fingerprint, trace: None };
         let runtime = Runtime::new(model, backend, experts)
@@ -327,10 +329,10 @@ impl Engine {
     /// Returns the rows of a step in a prompt of `n_tokens` tokens, if no other prompt is read.
     #[must_use]
     pub fn n_rows_of_prompt(&self, n_tokens: usize) -> usize {
-        let n_slots_lent = self.runtime.lock_to_clean_up().loans.n_slots_of_sessions;
+        let n_slots_lent = self.runtime.lock_to_clean_up().lent.n_slots_of_sessions;
         let lender = self.runtime.lender();
-        let division = lender.and_then(|lender| lender.division(n_tokens, n_slots_lent));
-        division.map_or(self.n_rows_max, |division| division.n_rows)
+        let prompt_steps = lender.and_then(|lender| lender.prompt_steps(n_tokens, n_slots_lent));
+        prompt_steps.map_or(self.n_rows_max, |prompt_steps| prompt_steps.n_rows)
     }
 
     /// Lets a prompt of `n_tokens` tokens borrow memory from experts for longer steps, because each
@@ -362,7 +364,7 @@ impl Engine {
     /// once nothing can be read any more; [`Error::Cancelled`].
     pub fn read_rest(&self, watch: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<()> {
         let mut again = true;
-        while let Some(progress) = self.runtime.lock()?.experts.wait_for_rest(REST_TURN, again)? {
+        while let Some(progress) = self.runtime.lock()?.experts.wait_for_load(REST_TURN, again)? {
             again = false;
             if watch(progress).is_break() {
                 return Err(Error::Cancelled);
@@ -375,7 +377,7 @@ impl Engine {
     /// or are on a device.
     #[must_use]
     pub fn rest_stats(&self) -> Option<RestStats> {
-        self.runtime.lock_to_clean_up().experts.rest_stats()
+        self.runtime.lock_to_clean_up().experts.load_stats()
     }
 
     /// Returns streaming statistics; `None` where experts are not streamed.
@@ -431,13 +433,13 @@ impl EngineSpec for Engine {
 }
 
 /// Opens the drives that experts are read from.
-fn drives(config: &EngineConfig, checkpoint: &Checkpoint, read_for: ReadFor) -> Result<Drives> {
+fn drives(config: &EngineConfig, checkpoint: &Checkpoint, read_for: ReadPurpose) -> Result<Drives> {
     let StreamingConfig { way, drives, mirror, .. } = &config.streaming;
     if let Some(maker) = drives {
         return maker.open(checkpoint, read_for);
     }
     let caching = match way {
-        _ if read_for == ReadFor::Memory => {
+        _ if read_for == ReadPurpose::Memory => {
             return Drives::open(checkpoint, Caching::PageCache, None);
         }
         ReadWay::Direct => Caching::Direct,
@@ -448,19 +450,23 @@ fn drives(config: &EngineConfig, checkpoint: &Checkpoint, read_for: ReadFor) -> 
 }
 
 /// Returns the ranks that run the model together, if there are several.
-fn group_of(config: &EngineConfig, agreed: Option<Agreed>) -> Option<Group> {
-    let (group, Agreed { n_wave, .. }) = config.ranks.as_ref().zip(agreed)?;
-    Some(Group { link: group.link().clone(), n_wave })
+fn group_of(config: &EngineConfig, agreed: Option<AgreedLimits>) -> Option<ShardGroup> {
+    let (group, AgreedLimits { n_chunk_experts, .. }) = config.ranks.as_ref().zip(agreed)?;
+    Some(ShardGroup { link: group.link().clone(), n_chunk_experts })
 }
 
 /// Wraps the backend of rank 0, which passes each operation on to the other ranks.
-fn at_rank(backend: Box<dyn Backend>, link: &SharedLink, plan: &ModelPlan) -> Box<dyn Backend> {
-    let meets = plan.layers.iter().map(|layer| layer.moe.is_some());
-    link.lock().set_meets(meets.collect());
-    if !link.lock().is_lead() {
+fn wrap_for_rank(
+    backend: Box<dyn Backend>,
+    link: &SharedLink,
+    plan: &ModelPlan,
+) -> Box<dyn Backend> {
+    let exchanging_layers = plan.layers.iter().map(|layer| layer.moe.is_some());
+    link.lock().set_exchanging_layers(exchanging_layers.collect());
+    if !link.lock().is_leader() {
         return backend;
     }
-    Box::new(LeadBackend::new(backend, link.clone()))
+    Box::new(LeaderBackend::new(backend, link.clone()))
 }
 
 /// Returns the bytes of one routed expert for each layer.
@@ -473,8 +479,8 @@ fn expert_bytes(manifest: &Manifest, n_layers: usize) -> Vec<u64> {
 }
 
 /// Combines the progress of two loads that follow each other and each report from zero.
-fn both_loads(
-    layout: &Layout,
+fn combined_progress(
+    layout: &MemoryLayout,
     manifest: &Manifest,
     watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> impl FnMut(Progress) -> ControlFlow<()> {
@@ -496,19 +502,20 @@ fn both_loads(
 /// Creates a stream that reads experts from drives into `n_slots` slots.
 fn streamed(
     (spec, manifest): (&ModelSpec, &Manifest),
-    (checkpoint, sums): (&Checkpoint, Option<Arc<Sums>>),
+    (checkpoint, sums): (&Checkpoint, Option<Arc<CheckpointSums>>),
     drives: Drives,
     (n_slots, config): (usize, &EngineConfig),
-) -> Result<Stream> {
+) -> Result<ExpertStream> {
     let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
-    let StreamingConfig { looks_ahead, .. } = config.streaming;
-    let model = StreamModel { manifest, checkpoint, sums, top_k: &top_k, n_ranks: spec.n_named() };
+    let StreamingConfig { prefetches, .. } = config.streaming;
+    let model =
+        StreamModel { manifest, checkpoint, sums, top_k: &top_k, n_ranks: spec.n_predicted() };
     let n_slots = match drives.caching {
         Caching::Direct => n_slots,
         Caching::PageCache => (n_slots / budget::PAGE_CACHE_SHARE).max(spec.top_k_max()),
     };
-    let config = StreamConfig { n_slots, looks_ahead };
-    Stream::open(&model, drives, &config)
+    let config = StreamConfig { n_slots, prefetches };
+    ExpertStream::open(&model, drives, &config)
 }
 
 /// Returns the slots that can lend memory to prompts and sessions; `None` on devices, whose memory
@@ -517,7 +524,7 @@ fn slot_lender(
     experts: &Experts,
     (spec, plan): (&ModelSpec, &ModelPlan),
     config: &EngineConfig,
-    layout: &Layout,
+    layout: &MemoryLayout,
 ) -> Option<SlotLender> {
     let (Experts::Streaming(stream), Placement::Streaming { n_slots }) =
         (experts, layout.placement)
@@ -549,14 +556,14 @@ fn slot_lender(
     })
 }
 
-fn backend_of(
+fn create_backend(
     config: &EngineConfig,
     (weights, plan, experts): (Weights, &ModelPlan, &[(LayerIdx, ExpertLayout)]),
-    (layout, slots): (&Layout, Option<&SeenSlots>),
+    (layout, slots): (&MemoryLayout, Option<&MappedSlots>),
 ) -> Result<Box<dyn Backend>> {
     let (workspace, n_rows_max) = (&plan.workspace, layout.n_rows_max);
     if let Some(device) = &config.device {
-        let (expert_bytes, far_bytes) =
+        let (expert_bytes, host_bytes) =
             (layout.device_expert_bytes, layout.memory.far_expert_bytes);
         let weights = &weights;
         return device.make(&DeviceParts {
@@ -565,7 +572,7 @@ fn backend_of(
             n_rows_max,
             experts,
             expert_bytes,
-            far_bytes,
+            host_bytes,
             slots,
         });
     }

@@ -19,7 +19,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The system refused an operation on a file.
-    #[error("cannot {action} {}: {}", Named(path), Said(&source.to_string()))]
+    #[error("cannot {action} {}: {}", OneLinePath(path), OneLineText(&source.to_string()))]
     Io {
         /// The operation: "read", "create".
         action: &'static str,
@@ -29,7 +29,7 @@ pub enum Error {
         source: Arc<io::Error>,
     },
     /// The contents of a file do not follow its format.
-    #[error("{}: {}", Named(path), Said(problem))]
+    #[error("{}: {}", OneLinePath(path), OneLineText(problem))]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum Error {
         problem: String,
     },
     /// A file has no tokenizer, or one that this program does not support.
-    #[error("{}: {}; {}", Named(path), Said(problem), Remedy::TokenizerFile)]
+    #[error("{}: {}; {}", OneLinePath(path), OneLineText(problem), Remedy::TokenizerFile)]
     UnknownTokenizer {
         /// The file.
         path: PathBuf,
@@ -45,7 +45,7 @@ pub enum Error {
         problem: String,
     },
     /// A small file of a pack differs from the one that was packed.
-    #[error("{}: {}; {}", Named(path), Said(problem), Remedy::AcceptedEdits)]
+    #[error("{}: {}; {}", OneLinePath(path), OneLineText(problem), Remedy::AcceptedEdits)]
     Altered {
         /// The file.
         path: PathBuf,
@@ -53,7 +53,7 @@ pub enum Error {
         problem: String,
     },
     /// A tensor is missing, superfluous, or of the wrong shape.
-    #[error("tensor `{}`: {}", OneLine::name(name), Said(problem))]
+    #[error("tensor `{}`: {}", OneLine::name(name), OneLineText(problem))]
     Tensor {
         /// Its name in the checkpoint.
         name: String,
@@ -61,7 +61,7 @@ pub enum Error {
         problem: String,
     },
     /// A routed expert could not be read from its drive.
-    #[error("expert {expert} of layer {layer}: {}", Said(problem))]
+    #[error("expert {expert} of layer {layer}: {}", OneLineText(problem))]
     Expert {
         /// Its layer.
         layer: usize,
@@ -71,10 +71,10 @@ pub enum Error {
         problem: String,
     },
     /// The model or option is well-formed, but this program does not support it.
-    #[error("{}", Said(.0))]
+    #[error("{}", OneLineText(.0))]
     Unsupported(String),
     /// The caller's tokens, text or parameters cannot be used.
-    #[error("{}", Said(.0))]
+    #[error("{}", OneLineText(.0))]
     Input(String),
     /// A text has more tokens than the caller allows; the rest was not encoded.
     #[error("the text has more than {n_tokens_max} tokens, which is the limit: shorten it")]
@@ -84,7 +84,7 @@ pub enum Error {
     },
     /// An operation computed NaN or infinity: the weights are damaged, or too large for the
     /// arithmetic.
-    #[error("{}: produced NaN or infinite values: {}", Said(place), Remedy::SoundWeights)]
+    #[error("{}: produced NaN or infinite values: {}", OneLineText(place), Remedy::SoundWeights)]
     NonFinite {
         /// The layer and the operation.
         place: String,
@@ -92,9 +92,9 @@ pub enum Error {
     /// Memory or disk space is insufficient.
     #[error(
         "{}: needs {}{}; {remedy}",
-        Said(what),
+        OneLineText(what),
         ByteCount(*needed_bytes),
-        Room { available_bytes: *available_bytes, needs }
+        SizeBreakdown { available_bytes: *available_bytes, needs }
     )]
     NoRoom {
         /// What was to be stored.
@@ -111,7 +111,7 @@ pub enum Error {
     /// The disk filled up while a file was being written.
     #[error(
         "the disk filled up while writing {} ({source}): free some space and try again",
-        Named(path)
+        OneLinePath(path)
     )]
     DiskFull {
         /// The file.
@@ -120,14 +120,14 @@ pub enum Error {
         source: Arc<io::Error>,
     },
     /// The system refused something other than a file or memory: a thread, a lock.
-    #[error("{}", Said(.0))]
+    #[error("{}", OneLineText(.0))]
     Machine(String),
     /// A drive has failed: nothing can be read from it any more.
-    #[error("{}", Said(.0))]
+    #[error("{}", OneLineText(.0))]
     Drive(String),
     /// The engine has stopped, after a panic or because its files were replaced while it read them.
     /// All of its sessions are lost, and it has to be opened again.
-    #[error("{}", Said(.0))]
+    #[error("{}", OneLineText(.0))]
     Stopped(String),
     /// A recurrent layer cannot remove its last tokens.
     #[error(
@@ -149,10 +149,10 @@ pub enum Error {
         available: Vec<usize>,
     },
     /// A saved state does not belong to this model, or is damaged.
-    #[error("saved state: {}", Said(.0))]
+    #[error("saved state: {}", OneLineText(.0))]
     SavedState(String),
     /// A device other than the CPU failed, or does not exist.
-    #[error("{}: {}{}", OneLine::name(device), Said(problem), Behind(*remedy))]
+    #[error("{}: {}{}", OneLine::name(device), OneLineText(problem), RemedySuffix(*remedy))]
     Device {
         /// The device's own name, or the name by which it was requested.
         device: String,
@@ -162,7 +162,7 @@ pub enum Error {
         remedy: Option<Remedy>,
     },
     /// One of the machines that run a model together failed, or does not respond.
-    #[error("rank {rank} ({}): {}", OneLine::name(host), Said(problem))]
+    #[error("rank {rank} ({}): {}", OneLine::name(host), OneLineText(problem))]
     Rank {
         /// Its index.
         rank: usize,
@@ -177,18 +177,18 @@ pub enum Error {
 }
 
 /// A problem's text, which may quote files or other programs, as one line.
-struct Said<'a>(&'a str);
+struct OneLineText<'a>(&'a str);
 
-impl fmt::Display for Said<'_> {
+impl fmt::Display for OneLineText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         OneLine::message(self.0).fmt(f)
     }
 }
 
 /// A path as one line; others may have named its folders.
-struct Named<'a>(&'a Path);
+struct OneLinePath<'a>(&'a Path);
 
-impl fmt::Display for Named<'_> {
+impl fmt::Display for OneLinePath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         OneLine::message(&self.0.to_string_lossy()).fmt(f)
     }
@@ -293,12 +293,12 @@ impl Need {
 }
 
 /// The parts of a size for which there is no room, and the available bytes, as text.
-struct Room<'a> {
+struct SizeBreakdown<'a> {
     available_bytes: Option<u64>,
     needs: &'a [Need],
 }
 
-impl fmt::Display for Room<'_> {
+impl fmt::Display for SizeBreakdown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (idx, need) in self.needs.iter().enumerate() {
             let before = if idx == 0 { ": " } else { ", " };
@@ -312,9 +312,9 @@ impl fmt::Display for Room<'_> {
 }
 
 /// A remedy after a problem, if there is one.
-struct Behind(Option<Remedy>);
+struct RemedySuffix(Option<Remedy>);
 
-impl fmt::Display for Behind {
+impl fmt::Display for RemedySuffix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
     }

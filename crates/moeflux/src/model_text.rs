@@ -26,12 +26,12 @@ pub struct ModelText {
     end_tokens: EndTokens,
     sampling: SamplerDefaults,
     vocab: usize,
-    origin: Origin,
+    origin: TextOrigin,
 }
 
 /// What the text was read from; used to detect later changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Origin {
+enum TextOrigin {
     /// Files of a folder with a hash of their contents, and the tokenizer that replaces the
     /// folder's own.
     Files { fingerprint: u64, tokenizer: Option<PathBuf> },
@@ -85,7 +85,7 @@ impl ModelText {
         let text = Self::of_gguf(&gguf.path, &gguf.metadata, tokenizer, vocab)?;
         let header = files.iter().find(|file| file.path == gguf.path);
         Ok(Self {
-            origin: header.map_or(Origin::Metadata, |it| Origin::Header(it.header_hash)),
+            origin: header.map_or(TextOrigin::Metadata, |it| TextOrigin::Header(it.header_hash)),
             ..text
         })
     }
@@ -94,11 +94,11 @@ impl ModelText {
     /// headers of a model's files.
     pub(crate) fn check_same(&self, headers: &[u64]) -> Result<()> {
         let is_same = match &self.origin {
-            Origin::Files { fingerprint, tokenizer } => {
+            TextOrigin::Files { fingerprint, tokenizer } => {
                 text_fingerprint(&self.path, tokenizer.as_deref())? == *fingerprint
             }
-            Origin::Header(hash) => headers.contains(hash),
-            Origin::Metadata => true,
+            TextOrigin::Header(hash) => headers.contains(hash),
+            TextOrigin::Metadata => true,
         };
         if is_same {
             return Ok(());
@@ -110,7 +110,7 @@ impl ModelText {
 
     fn of_folder(dir: &Path, tokenizer: Option<&Path>, vocab: usize) -> Result<Self> {
         let fingerprint = text_fingerprint(dir, tokenizer)?;
-        let origin = Origin::Files { fingerprint, tokenizer: tokenizer.map(Path::to_owned) };
+        let origin = TextOrigin::Files { fingerprint, tokenizer: tokenizer.map(Path::to_owned) };
         let tokenizer = match tokenizer {
             Some(json) => Tokenizer::open_file(json, SpecialTokens::open(dir)?, vocab)?,
             None => Tokenizer::open(dir, vocab)?,
@@ -147,7 +147,7 @@ impl ModelText {
         let sampling =
             SamplerDefaults::from_values(path, &gguf_generation_config(path, metadata)?)?;
         let templates = Templates::Here(gguf_templates(path, metadata)?);
-        let (path, origin) = (path.to_owned(), Origin::Metadata);
+        let (path, origin) = (path.to_owned(), TextOrigin::Metadata);
         Ok(Self { path, templates, tokenizer, end_tokens, sampling, vocab, origin })
     }
 

@@ -10,7 +10,7 @@ use moeflux_kernels::Matrix;
 use twox_hash::XxHash3_64;
 
 use crate::blueprint::Blueprint;
-use crate::budget::{Layout, Placement, n_experts_of_wave};
+use crate::budget::{MemoryLayout, Placement, n_experts_of_chunk};
 use crate::config::{BackendKind, EngineConfig};
 use crate::error::{Error, Result};
 use crate::format::Checkpoint;
@@ -24,7 +24,7 @@ use crate::weights::{self, ExpertBank, Manifest, Mirror, Weights};
 const FINGERPRINT_BYTES: usize = 4096;
 
 /// A model as described by its headers and the configuration, before anything is read.
-pub(crate) struct Described {
+pub(crate) struct DescribedModel {
     pub blueprint: Blueprint,
     /// The whole experts of the files, if the blueprint holds a rank's part of them.
     pub whole_banks: Option<Vec<ExpertBank>>,
@@ -32,18 +32,18 @@ pub(crate) struct Described {
     /// Used where experts are streamed.
     pub mirror: Mirror,
     pub header_fingerprint: u64,
-    pub layout: Layout,
+    pub layout: MemoryLayout,
 }
 
 /// The limits that all ranks share.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Agreed {
+pub(crate) struct AgreedLimits {
     pub n_rows_max: usize,
     /// Experts that are distributed between two exchanges.
-    pub n_wave: usize,
+    pub n_chunk_experts: usize,
 }
 
-pub(crate) fn describe(model: Model, config: &EngineConfig) -> Result<Described> {
+pub(crate) fn describe(model: Model, config: &EngineConfig) -> Result<DescribedModel> {
     let dir = model.path().to_owned();
     let (mut blueprint, mut checkpoint) = model.into_parts();
     // A program that needs the text has read it by now.
@@ -58,22 +58,22 @@ pub(crate) fn describe(model: Model, config: &EngineConfig) -> Result<Described>
     let header_fingerprint = blueprint.header_fingerprint(&checkpoint);
     let whole_banks = match &config.ranks {
         None => None,
-        Some(group) => Some(divide(&mut blueprint, config, group)?),
+        Some(group) => Some(shard(&mut blueprint, config, group)?),
     };
     // Until then, memory freed after reading tokenizer and headers counts as used by this process.
     trim_freed_memory();
-    let layout = Layout::new(&blueprint, config)?;
+    let layout = MemoryLayout::new(&blueprint, config)?;
     let mirror = match (&config.streaming.mirror, layout.placement) {
         (Some(dir), Placement::Streaming { .. }) => {
             Mirror::open(&checkpoint, &blueprint.manifest, dir)?
         }
         _ => Mirror::default(),
     };
-    Ok(Described { blueprint, whole_banks, checkpoint, mirror, header_fingerprint, layout })
+    Ok(DescribedModel { blueprint, whole_banks, checkpoint, mirror, header_fingerprint, layout })
 }
 
 /// Keeps only a rank's part of every expert. Returns the whole experts.
-fn divide(
+fn shard(
     blueprint: &mut Blueprint,
     config: &EngineConfig,
     group: &RankGroup,
@@ -82,19 +82,19 @@ fn divide(
         let problem = "a model distributed over several machines runs only on their CPUs";
         return Err(Error::Unsupported(problem.to_owned()));
     }
-    blueprint.divide(&group.shares, group.place().rank)
+    blueprint.shard(&group.shares, group.topology().rank)
 }
 
 /// Checks that all ranks run the same model in the same way, and agrees on the minimum of their
 /// limits.
-pub(crate) fn meet(
+pub(crate) fn handshake(
     group: &RankGroup,
     config: &EngineConfig,
-    described: Result<Described>,
-) -> Result<(Described, Agreed)> {
+    described: Result<DescribedModel>,
+) -> Result<(DescribedModel, AgreedLimits)> {
     group.link().lock().begin()?;
-    let hello = |described: &Described| {
-        let Described { blueprint, layout, header_fingerprint, .. } = described;
+    let hello = |described: &DescribedModel| {
+        let DescribedModel { blueprint, layout, header_fingerprint, .. } = described;
         Hello {
             same: vec![
                 ("version of moeflux", env!("CARGO_PKG_VERSION").to_owned()),
@@ -109,15 +109,15 @@ pub(crate) fn meet(
         Ok(described) => (Ok(hello(&described)), Some(described)),
         Err(error) => (Err(error), None),
     };
-    let least = group.link().lock().meet(hello)?;
+    let least = group.link().lock().handshake(hello)?;
     let least = least.into_iter().map(|it| usize::try_from(it).unwrap_or(usize::MAX));
     let &[n_rows_max, n_held] = &*least.collect::<Vec<_>>() else {
         unreachable!("two numbers of each rank were compared")
     };
     let described = described.expect("what could not be described was an error for all");
     let top_k = described.blueprint.spec.top_k_max();
-    let n_wave = n_experts_of_wave(n_held, top_k);
-    Ok((described, Agreed { n_rows_max, n_wave }))
+    let n_chunk_experts = n_experts_of_chunk(n_held, top_k);
+    Ok((described, AgreedLimits { n_rows_max, n_chunk_experts }))
 }
 
 /// Refuses experts whose rows are inputs: an expert would have to be transposed on every read.

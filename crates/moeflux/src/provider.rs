@@ -24,14 +24,14 @@ pub mod error {
 /// Model files and their headers.
 pub mod format {
     pub use crate::format::{
-        AlteredDocument, BlockType, Checkpoint, DType, DocumentSum, FileSums, Gguf, GgufHeader,
-        Header, HeaderTensor, Metadata, NewGguf, NewPairs, NewTensor, NewValue, NpyWriter,
-        PACK_JOURNAL, PACK_METADATA, PACK_SUMS_NAME, PackSums, Packed, PackedBank, PackedFile,
-        PackedKind, PackedMatrix, PackedNorms, PackedRole, PackedSpread, Problem, RECORD_ALIGN,
-        RawConfig, SUMS_FILE_NAME, Section, ShardFile, ShardIndex, Stop, SumTable, SumUnit, Sums,
-        SumsDocument, TensorEntry, TensorUnit, Value, gguf_at, new_gguf, new_header, new_index,
-        packed_metadata, parse_gguf, parse_header, parse_index, parse_json, parse_packed,
-        read_file, tensor_units, write_json,
+        AlteredDocument, BlockType, Checkpoint, CheckpointSums, ConfigSection, DType, DocumentSum,
+        FileSums, Gguf, GgufHeader, GgufHeaderError, HeaderTensor, Metadata, MetadataValue,
+        NewGguf, NewPairs, NewTensor, NewValue, NpyWriter, PACK_JOURNAL, PACK_METADATA,
+        PACK_SUMS_NAME, PackSums, PackedBank, PackedFile, PackedFolder, PackedKind, PackedMatrix,
+        PackedNorms, PackedRole, PackedSpread, ParseError, RECORD_ALIGN, RawConfig, SUMS_FILE_NAME,
+        SafetensorsHeader, ShardFile, ShardIndex, SumTable, SumUnit, SumsDocument, TensorEntry,
+        TensorUnit, gguf_at, new_gguf, new_header, new_index, packed_metadata, parse_gguf,
+        parse_header, parse_index, parse_json, parse_packed, read_file, tensor_units, write_json,
     };
 }
 
@@ -48,24 +48,25 @@ pub mod spec {
 /// Tensors: their locations, and those in memory.
 pub mod weights {
     pub use crate::weights::{
-        BankPart, Change, Copies, EveryRow, ExpertBank, ExpertLayout, ExpertView, Extent, Finite,
-        GgufTypes, ImaginedCheckpoint, ImaginedKind, ImaginedRole, ImaginedTensor, KindCount,
-        Manifest, MatrixSource, MatrixSpan, Origin, OwnRows, OwnedMatrix, PartNames, PartRole,
-        Pick, Places, Progress, QuantisedRows, Records, Shares, SkipReason, SkippedGroup,
-        StoredVector, VectorSource, Weights, block_kind, load,
+        BankPart, ExpertBank, ExpertLayout, ExpertOffsets, ExpertView, FileExtent, FiniteFormat,
+        GgufTypes, KindCount, Manifest, ManifestOrigin, MatrixSource, MatrixSpan, OwnRows,
+        OwnedMatrix, PageCaching, PartNames, PartRole, Progress, QuantisedRows, Records, RowStride,
+        Shares, SkipReason, SkippedGroup, StoredVector, SyntheticCheckpoint, SyntheticKind,
+        SyntheticRole, SyntheticTensor, ValueSelection, ValueTransform, VectorSource, Weights,
+        block_kind, load,
     };
 }
 
 /// The routed experts of a model.
 pub mod experts {
     pub use crate::experts::{
-        Arrived, ArrivedExpert, Experts, Order, Request, ResidentExperts, RestStats, SlotExperts,
-        for_each_expert,
+        ArrivalOrder, Arrived, ArrivedExpert, ExpertRequest, Experts, ResidentExperts, RestStats,
+        SlotExperts, for_each_expert,
     };
 
     /// Prediction of the next experts.
     pub mod predict {
-        pub use crate::experts::predict::{Quality, Stage};
+        pub use crate::experts::predict::{GuessStage, Quality};
     }
 
     /// Replay of a trace under other budgets.
@@ -76,9 +77,9 @@ pub mod experts {
     /// Experts that are read from drives.
     pub mod stream {
         pub use crate::experts::stream::{
-            Drives, Move, N_ROWS_ANY_ORDER, PROBE_BYTES, ReadFor, SeenSlot, SeenSlots, SlotShape,
-            SlotSight, Stream, StreamConfig, StreamModel, StreamStats, choose_way, drive_speed,
-            probe_of, slot_shape,
+            DeviceMove, Drives, ExpertStream, MappedSlot, MappedSlots, N_ROWS_ANY_ORDER,
+            PROBE_BYTES, ReadPurpose, SlotMapping, SlotShape, StreamConfig, StreamModel,
+            StreamStats, choose_way, drive_speed, probe_of, slot_shape,
         };
     }
 
@@ -93,24 +94,24 @@ pub mod experts {
 /// The operations of a plan.
 pub mod ops {
     pub use crate::ops::{
-        Add, Attention, Batch, Best, BufferSpec, CausalConv, Combine, DeltaGates, DeltaShape,
-        Embed, ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, GatedDelta, HeadMatMul, Heads,
-        KvKind, L2Norm, LayerState, MatMul, MlaAttention, N_OUTPUTS_MAX, Op, Orientation, Plan,
-        PlanId, Purpose, RmsNorm, Rope, Route, RouterKind, Routes, Row, RowKind, RowSet, Segment,
-        SelectRows, StateSpec, SwiGlu, Workspace,
+        Add, Attention, Batch, BufferSpec, CausalConv, Combine, DeltaGates, DeltaShape, Embed,
+        ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, GatedDelta, HeadMatMul, Heads, KvKind,
+        L2Norm, LayerState, MatMul, MlaAttention, N_OUTPUTS_MAX, Op, Orientation, Plan, PlanId,
+        Purpose, RmsNorm, Rope, Route, RouterKind, Routes, Row, RowKind, RowSet, Segment,
+        SelectRows, StateSpec, SwiGlu, TopK, Workspace,
     };
 }
 
 /// Backends, which run plans.
 pub mod backend {
     pub use crate::backend::{
-        Arithmetic, Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates, StatePart,
-        TierStats, WaveValues,
+        Arithmetic, Backend, DeviceNames, ExpertSharding, ExpertTiers, SessionStates, ShardValues,
+        StatePart, TierStats,
     };
 
     /// Memory budget from which sessions book.
     pub mod room {
-        pub use crate::backend::room::{Booking, Room};
+        pub use crate::backend::room::{Booking, SessionBudget};
     }
 
     /// The backend for CPUs.
@@ -126,7 +127,7 @@ pub mod backend {
 
 /// Plans of a model.
 pub mod families {
-    pub use crate::families::{DividedExperts, LayerPlan, ModelPlan, MoePlan};
+    pub use crate::families::{LayerPlan, ModelPlan, MoePlan, ShardedExperts};
 }
 
 /// Everything that headers say about a model.
@@ -142,7 +143,7 @@ pub mod model {
 /// The packed format.
 pub mod pack {
     pub use crate::pack::{
-        Coverage, Damage, DamagedPart, Documents, PackOptions, PackReport, Packing, SourceFate,
+        Coverage, Damage, DamagedPart, Documents, PackOptions, PackReport, Packing, SourceHandling,
         Verified, WORKING_BYTES_MAX, lacks_sums, verify, verify_with, write_sums,
     };
 }
@@ -150,7 +151,8 @@ pub mod pack {
 /// Several machines that run one model.
 pub mod ranks {
     pub use crate::ranks::{
-        Heart, LinkStats, LocalRanks, LocalSettings, Place, RankFault, RankGroup, RankTimes, Ranks,
+        KeepAlive, LinkStats, LocalRanks, LocalSettings, RankFault, RankGroup, RankTimes,
+        RankTopology, Ranks,
     };
 }
 
@@ -223,8 +225,8 @@ pub mod config {
 /// Division of memory between the parts of a model.
 pub mod budget {
     pub use crate::budget::{
-        Division, Host, Layout, Memory, Placement, PromptTerms, SessionTerms, SlotLender,
-        UNSAID_BYTES, n_experts_of_wave, step_bytes,
+        Host, Memory, MemoryLayout, Placement, PromptSteps, PromptTerms, SessionTerms, SlotLender,
+        UNSAID_BYTES, n_experts_of_chunk, step_bytes,
     };
 }
 

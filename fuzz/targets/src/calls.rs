@@ -3,7 +3,7 @@
 //! The first byte of an input chooses the format (`0`: the first). The second chooses whether a
 //! limit ended the answer, and how thoughts are distinguished from text. The rest is the answer.
 
-use moeflux_chat::{AnswerReader, AnswerStart, CallFormat, Piece, ThoughtFormat, Tool};
+use moeflux_chat::{AnswerPiece, AnswerReader, AnswerStart, CallFormat, ThoughtFormat, Tool};
 use serde_json::{Map, Value as Json, json};
 
 /// Markers that never occur in the text of a harmony answer.
@@ -29,7 +29,8 @@ fn check(input: &[u8], tools: &[Tool]) {
     let answer = String::from_utf8_lossy(answer);
     let read = |parts: &[&str]| {
         let mut reader = AnswerReader::new(AnswerStart::Open, thoughts).with_calls(format, tools);
-        let mut pieces: Vec<Piece> = parts.iter().flat_map(|part| reader.push(part)).collect();
+        let mut pieces: Vec<AnswerPiece> =
+            parts.iter().flat_map(|part| reader.push(part)).collect();
         pieces.extend(if is_cut { reader.finish_cut() } else { reader.finish() });
         joined(pieces)
     };
@@ -45,25 +46,31 @@ fn check(input: &[u8], tools: &[Tool]) {
 }
 
 /// Joins consecutive pieces of one kind.
-fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
-    let mut all: Vec<Piece> = Vec::new();
+fn joined(pieces: Vec<AnswerPiece>) -> Vec<AnswerPiece> {
+    let mut all: Vec<AnswerPiece> = Vec::new();
     for piece in pieces {
         match (all.last_mut(), piece) {
-            (Some(Piece::Text(last)), Piece::Text(text))
-            | (Some(Piece::Thought(last)), Piece::Thought(text))
-            | (Some(Piece::Arguments(last)), Piece::Arguments(text)) => last.push_str(&text),
+            (Some(AnswerPiece::Text(last)), AnswerPiece::Text(text))
+            | (Some(AnswerPiece::Thought(last)), AnswerPiece::Thought(text))
+            | (Some(AnswerPiece::Arguments(last)), AnswerPiece::Arguments(text)) => {
+                last.push_str(&text);
+            }
             (_, piece) => all.push(piece),
         }
     }
     all
 }
 
-fn check_pieces(pieces: &[Piece], (answer, thoughts): (&str, &ThoughtFormat), tools: &[Tool]) {
+fn check_pieces(
+    pieces: &[AnswerPiece],
+    (answer, thoughts): (&str, &ThoughtFormat),
+    tools: &[Tool],
+) {
     let mut rest = answer;
     let mut arguments = None;
     for piece in pieces {
         match piece {
-            Piece::Thought(text) | Piece::Text(text) => {
+            AnswerPiece::Thought(text) | AnswerPiece::Text(text) => {
                 assert!(arguments.is_none(), "text in a call");
                 if thoughts.title == "harmony" {
                     // Messages of one kind are joined, and their markers dropped.
@@ -74,23 +81,23 @@ fn check_pieces(pieces: &[Piece], (answer, thoughts): (&str, &ThoughtFormat), to
                 let at = rest.find(text).expect("a part of the answer");
                 rest = &rest[at + text.len()..];
             }
-            Piece::Call { name, .. } => {
+            AnswerPiece::Call { name, .. } => {
                 assert!(tools.iter().any(|tool| tool.name == *name), "{name} is not offered");
                 let before = arguments.replace(String::new());
                 assert!(before.is_none(), "a call in a call");
             }
-            Piece::Arguments(text) => {
+            AnswerPiece::Arguments(text) => {
                 arguments.as_mut().expect("arguments belong to a call").push_str(text);
             }
-            Piece::CallEnd => {
+            AnswerPiece::CallEnd => {
                 let arguments = arguments.take().expect("a call began");
                 let object: Result<Map<String, Json>, _> = serde_json::from_str(&arguments);
                 assert!(object.is_ok(), "no object: {arguments}");
             }
-            Piece::CallCut => {
+            AnswerPiece::CallCut => {
                 arguments.take().expect("a call began");
             }
-            other => assert!(matches!(other, Piece::CallEnd), "an unknown piece: {other:?}"),
+            other => assert!(matches!(other, AnswerPiece::CallEnd), "an unknown piece: {other:?}"),
         }
     }
     assert!(arguments.is_none(), "a call without an end");

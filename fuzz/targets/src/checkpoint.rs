@@ -8,7 +8,7 @@ use std::path::Path;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::{Checkpoint, RawConfig};
 use moeflux::provider::ids::ExpertIdx;
-use moeflux::provider::weights::{Extent, VectorSource};
+use moeflux::provider::weights::{FileExtent, VectorSource};
 use serde_json::Value;
 
 use crate::support::check_refusal;
@@ -44,7 +44,7 @@ pub(crate) fn check(input: &[u8]) {
 
 /// Checks that all bound data lies inside its file.
 pub(crate) fn check_blueprint(blueprint: &Blueprint, checkpoint: &Checkpoint) {
-    let check_extent = |extent: &Extent| {
+    let check_extent = |extent: &FileExtent| {
         let file = &checkpoint.files[extent.file_idx];
         let end = extent.offset_bytes.checked_add(extent.len_bytes).expect("a place in a file");
         assert!(file.data_at <= extent.offset_bytes && end <= file.len_bytes, "{extent:?}");

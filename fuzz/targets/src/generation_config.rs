@@ -6,17 +6,17 @@ use moeflux::provider::sample::{Sampler, SamplerDefaults};
 use moeflux::provider::text::{EndTokens, Tokenizer};
 use serde_json::json;
 
-use crate::support::{Folder, check_refusal};
+use crate::support::{TempFolder, check_refusal};
 
 pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
-    let folder = Folder::new("generation-config");
+    let folder = TempFolder::new("generation-config");
     folder
         .write("tokenizer.json", br#"{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}"#);
     let tokenizer = Tokenizer::open(folder.path(), 1).expect("a tokenizer of one token");
     move |input| check(&folder, &tokenizer, input)
 }
 
-fn check(folder: &Folder, tokenizer: &Tokenizer, input: &[u8]) {
+fn check(folder: &TempFolder, tokenizer: &Tokenizer, input: &[u8]) {
     folder.write("generation_config.json", input);
     match EndTokens::open(folder.path(), tokenizer) {
         Ok(ends) => assert!(ends.tokens().is_sorted_by(|a, b| a < b)),

@@ -27,9 +27,9 @@ mod trace;
 /// Checks one input after another; panics if moeflux violates a guarantee.
 pub type Check = Box<dyn FnMut(&[u8]) + Send>;
 
-/// One kind of file.
+/// The fuzz target of one kind of file.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct FuzzTarget {
     /// Also the name of its directory in `fuzz/corpus` and of its program in `fuzz/programs`.
     pub name: &'static str,
     /// Prepares the state that inputs share: a directory, a model, a conversation.
@@ -37,25 +37,25 @@ pub struct Target {
 }
 
 /// All kinds, by name.
-pub const TARGETS: [Target; 18] = [
-    Target { name: "calls", make: || Box::new(calls::checker()) },
-    Target { name: "chat_template", make: || Box::new(chat_template::checker()) },
-    Target { name: "checkpoint", make: || Box::new(checkpoint::check) },
-    Target { name: "config_json", make: || Box::new(config_json::check) },
-    Target { name: "generation_config", make: || Box::new(generation_config::checker()) },
-    Target { name: "gguf", make: || Box::new(gguf::check) },
-    Target { name: "gguf_text", make: || Box::new(gguf_text::check) },
-    Target { name: "index_json", make: || Box::new(index_json::check) },
-    Target { name: "pack_journal", make: || Box::new(pack_journal::checker()) },
-    Target { name: "pack_sums", make: || Box::new(pack_sums::check) },
-    Target { name: "packed_metadata", make: || Box::new(packed_metadata::check) },
-    Target { name: "safetensors_header", make: || Box::new(safetensors_header::check) },
-    Target { name: "saved_state", make: || Box::new(saved_state::checker()) },
-    Target { name: "sums", make: || Box::new(sums::check) },
-    Target { name: "tiktoken_model", make: || Box::new(tiktoken_model::checker()) },
-    Target { name: "tokenizer_config", make: || Box::new(tokenizer_config::checker()) },
-    Target { name: "tokenizer_json", make: || Box::new(tokenizer_json::checker()) },
-    Target { name: "trace", make: || Box::new(trace::check) },
+pub const TARGETS: [FuzzTarget; 18] = [
+    FuzzTarget { name: "calls", make: || Box::new(calls::checker()) },
+    FuzzTarget { name: "chat_template", make: || Box::new(chat_template::checker()) },
+    FuzzTarget { name: "checkpoint", make: || Box::new(checkpoint::check) },
+    FuzzTarget { name: "config_json", make: || Box::new(config_json::check) },
+    FuzzTarget { name: "generation_config", make: || Box::new(generation_config::checker()) },
+    FuzzTarget { name: "gguf", make: || Box::new(gguf::check) },
+    FuzzTarget { name: "gguf_text", make: || Box::new(gguf_text::check) },
+    FuzzTarget { name: "index_json", make: || Box::new(index_json::check) },
+    FuzzTarget { name: "pack_journal", make: || Box::new(pack_journal::checker()) },
+    FuzzTarget { name: "pack_sums", make: || Box::new(pack_sums::check) },
+    FuzzTarget { name: "packed_metadata", make: || Box::new(packed_metadata::check) },
+    FuzzTarget { name: "safetensors_header", make: || Box::new(safetensors_header::check) },
+    FuzzTarget { name: "saved_state", make: || Box::new(saved_state::checker()) },
+    FuzzTarget { name: "sums", make: || Box::new(sums::check) },
+    FuzzTarget { name: "tiktoken_model", make: || Box::new(tiktoken_model::checker()) },
+    FuzzTarget { name: "tokenizer_config", make: || Box::new(tokenizer_config::checker()) },
+    FuzzTarget { name: "tokenizer_json", make: || Box::new(tokenizer_json::checker()) },
+    FuzzTarget { name: "trace", make: || Box::new(trace::check) },
 ];
 
 /// Returns the check of a target.

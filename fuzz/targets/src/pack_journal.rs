@@ -12,21 +12,21 @@ use std::path::{Component, Path};
 
 use moeflux::provider::format::PACK_JOURNAL;
 use moeflux::provider::io::FileIdentity;
-use moeflux::provider::pack::{PackOptions, Packing, SourceFate};
+use moeflux::provider::pack::{PackOptions, Packing, SourceHandling};
 use moeflux::provider::spec::QuantParams;
 use serde_json::{Value, json};
 use twox_hash::XxHash3_64;
 
-use crate::support::{Folder, check_refusal};
+use crate::support::{TempFolder, check_refusal};
 
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
-    let (source, target) = (Folder::new("pack-source"), Folder::new("pack-target"));
+    let (source, target) = (TempFolder::new("pack-source"), TempFolder::new("pack-target"));
     move |input| check(source.path(), &target, input)
 }
 
-fn check(source: &Path, target: &Folder, input: &[u8]) {
+fn check(source: &Path, target: &TempFolder, input: &[u8]) {
     let Ok(mut journal) = serde_json::from_slice::<Value>(input) else { return };
     for name in names(source) {
         fs::remove_file(source.join(name)).expect("a file of ours");
@@ -45,7 +45,8 @@ fn check(source: &Path, target: &Folder, input: &[u8]) {
 
     let (bits, group) = (small(&journal, "bits"), small(&journal, "group_size"));
     let params = (bits != 0).then_some(QuantParams { bits, group });
-    let options = PackOptions { params, fate: SourceFate::Kept, n_threads: NonZeroUsize::MIN };
+    let options =
+        PackOptions { params, handling: SourceHandling::Kept, n_threads: NonZeroUsize::MIN };
     match Packing::prepare(source, target.path(), &options) {
         Ok(packing) => {
             assert!(packing.is_resumed() && packing.n_files() > 0);

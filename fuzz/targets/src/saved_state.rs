@@ -26,7 +26,8 @@ const MODELS: [&str; 3] = ["qwen3_moe-f32", "deepseek_v3_yarn-f32", "qwen3_next-
 const CONTEXT: usize = 4;
 const SUM_BYTES: usize = 8;
 
-struct Rig {
+/// A session of a model, and files saved from it.
+struct SessionFixture {
     session: Session,
     /// By number of tokens.
     files: Vec<SavedFile>,
@@ -41,46 +42,46 @@ struct SavedFile {
 }
 
 pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
-    let mut rigs = MODELS.map(rig);
-    move |input| check(&mut rigs, input)
+    let mut fixtures = MODELS.map(fixture);
+    move |input| check(&mut fixtures, input)
 }
 
-fn check(rigs: &mut [Rig], input: &[u8]) {
+fn check(fixtures: &mut [SessionFixture], input: &[u8]) {
     let Some((&how, rest)) = input.split_first() else { return };
-    let rig = &mut rigs[usize::from(how >> 4 & 7) % MODELS.len()];
+    let fixture = &mut fixtures[usize::from(how >> 4 & 7) % MODELS.len()];
     let bytes = match how & 7 {
         0 => rest.to_vec(),
-        n => edited(&rig.files[usize::from(n) % rig.files.len()], rest, how & 8 != 0),
+        n => edited(&fixture.files[usize::from(n) % fixture.files.len()], rest, how & 8 != 0),
     };
     // Any valid file can be loaded again.
-    rig.session.clear();
-    rig.session.load_state(&mut &rig.files[1].bytes[..]).expect("what was saved");
+    fixture.session.clear();
+    fixture.session.load_state(&mut &fixture.files[1].bytes[..]).expect("what was saved");
     let is_behind = bytes.len().is_multiple_of(2);
     if !is_behind {
-        rig.session.clear();
+        fixture.session.clear();
     }
-    let before = saved(&mut rig.session);
-    if let Err(error) = rig.session.load_state(&mut &bytes[..]) {
+    let before = saved(&mut fixture.session);
+    if let Err(error) = fixture.session.load_state(&mut &bytes[..]) {
         check_refusal(&error);
-        assert!(saved(&mut rig.session) == before, "a refused load changed the session");
+        assert!(saved(&mut fixture.session) == before, "a refused load changed the session");
         return;
     }
     if !is_behind {
         // The reader may continue with the bytes that follow.
-        let again = saved(&mut rig.session);
+        let again = saved(&mut fixture.session);
         assert!(bytes.starts_with(&again), "what was loaded is saved again");
     }
-    assert!(rig.session.tokens().iter().all(|token| token.0 < rig.n_rows));
+    assert!(fixture.session.tokens().iter().all(|token| token.0 < fixture.n_rows));
     if how & 128 == 0 {
         return;
     }
-    match rig.session.feed_last(&[TokenId(0)]) {
-        Ok(logits) => assert_eq!(logits.len(), rig.n_rows as usize),
+    match fixture.session.feed_last(&[TokenId(0)]) {
+        Ok(logits) => assert_eq!(logits.len(), fixture.n_rows as usize),
         Err(error) => check_refusal(&error),
     }
 }
 
-fn rig(name: &str) -> Rig {
+fn fixture(name: &str) -> SessionFixture {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden").join(name);
     let config = EngineConfig {
         ranks: None,
@@ -102,7 +103,7 @@ fn rig(name: &str) -> Rig {
         files.push(file_of(&engine, &mut session));
     }
     let n_rows = u32::try_from(engine.spec().vocab).expect("a small vocabulary");
-    Rig { session, files, n_rows }
+    SessionFixture { session, files, n_rows }
 }
 
 fn file_of(engine: &Engine, session: &mut Session) -> SavedFile {

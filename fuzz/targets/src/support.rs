@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 /// A directory of this process, removed when dropped. libFuzzer programs end without dropping
 /// anything: `tools/check/fuzz.sh` removes their directories.
 #[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct TempFolder(PathBuf);
 
-impl Folder {
+impl TempFolder {
     /// Creates an empty directory.
     pub(crate) fn new(name: &str) -> Self {
         let name = format!("moeflux-fuzz-{}-{name}", std::process::id());
@@ -29,7 +29,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.0).ok();
     }

@@ -4,7 +4,7 @@
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::text::Tokenizer;
 
-use crate::support::{Folder, check_refusal};
+use crate::support::{TempFolder, check_refusal};
 
 const N_ROWS: usize = 4096;
 
@@ -12,7 +12,7 @@ const N_ROWS: usize = 4096;
 const TEXT: &str = "Hello  world\n\t'll 1234[BOS]<|reserved_token_300|> \u{e9}e\u{301}\u{6211}\0";
 
 pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
-    let folder = Folder::new("tiktoken-model");
+    let folder = TempFolder::new("tiktoken-model");
     folder.write(
         "tokenizer_config.json",
         br#"{"auto_map": {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", null]},
@@ -21,7 +21,7 @@ pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
     move |input| check(&folder, input)
 }
 
-fn check(folder: &Folder, input: &[u8]) {
+fn check(folder: &TempFolder, input: &[u8]) {
     folder.write("tiktoken.model", input);
     let tokenizer = match Tokenizer::open(folder.path(), N_ROWS) {
         Ok(tokenizer) => tokenizer,

@@ -3,12 +3,12 @@
 
 use moeflux::provider::text::{ChatTemplate, EndTokens, SpecialTokens, Tokenizer};
 
-use crate::support::{Folder, check_refusal};
+use crate::support::{TempFolder, check_refusal};
 
 const N_ROWS: usize = 64;
 
 pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
-    let folder = Folder::new("tokenizer-config");
+    let folder = TempFolder::new("tokenizer-config");
     folder.write(
         "tokenizer.json",
         br#"{"version": "1.0", "added_tokens": [{"id": 2, "content": "<s>", "single_word": false,
@@ -18,7 +18,7 @@ pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
     move |input| check(&folder, input)
 }
 
-fn check(folder: &Folder, input: &[u8]) {
+fn check(folder: &TempFolder, input: &[u8]) {
     folder.write("tokenizer_config.json", input);
     if let Err(error) = ChatTemplate::open(folder.path()) {
         check_refusal(&error);

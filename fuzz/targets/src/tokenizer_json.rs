@@ -3,7 +3,7 @@
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::text::Tokenizer;
 
-use crate::support::{Folder, check_refusal};
+use crate::support::{TempFolder, check_refusal};
 
 const N_ROWS: usize = 4096;
 
@@ -11,11 +11,11 @@ const N_ROWS: usize = 4096;
 const TEXT: &str = "Hello  world\n\t'll 1234<|im_end|> \u{e9}e\u{301}\u{fb01}\u{3042}\u{1f600}\0";
 
 pub(crate) fn checker() -> impl FnMut(&[u8]) + Send {
-    let folder = Folder::new("tokenizer");
+    let folder = TempFolder::new("tokenizer");
     move |input| check(&folder, input)
 }
 
-fn check(folder: &Folder, input: &[u8]) {
+fn check(folder: &TempFolder, input: &[u8]) {
     folder.write("tokenizer.json", input);
     let tokenizer = match Tokenizer::open(folder.path(), N_ROWS) {
         Ok(tokenizer) => tokenizer,

@@ -71,8 +71,8 @@ fn check_target(name: &str) {
         let stem = file.file_stem().unwrap().to_str().unwrap();
         check_input(&mut check, input, &format!("{name}-{stem}"));
         for seed in seeds(1000) {
-            let mut chance = Chance { rng: Rng(seed), words: &words, inputs: &inputs };
-            check_input(&mut check, &chance.changed(input), &format!("{name}-{stem}-{seed}"));
+            let mut mutator = InputMutator { rng: Rng(seed), words: &words, inputs: &inputs };
+            check_input(&mut check, &mutator.changed(input), &format!("{name}-{stem}-{seed}"));
         }
     }
 }
@@ -92,13 +92,13 @@ fn check_input(check: &mut Check, input: &[u8], what: &str) {
 }
 
 /// Changes inputs in the ways of libFuzzer.
-struct Chance<'a> {
+struct InputMutator<'a> {
     rng: Rng,
     words: &'a [Vec<u8>],
     inputs: &'a [Vec<u8>],
 }
 
-impl Chance<'_> {
+impl InputMutator<'_> {
     fn changed(&mut self, input: &[u8]) -> Vec<u8> {
         let mut bytes = input.to_vec();
         for _ in 0..=self.rng.below(3) {

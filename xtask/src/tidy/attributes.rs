@@ -2,14 +2,14 @@
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
-use crate::tidy::tree::{File, Tree};
+use crate::tidy::tree::{SourceFile, Tree};
 
 /// Finds skipped tests, and silenced lints without a reason.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.rust().flat_map(check_file).collect()
 }
 
-fn check_file(file: &File) -> Vec<Finding> {
+fn check_file(file: &SourceFile) -> Vec<Finding> {
     let code = &file.code;
     let mut findings = Vec::new();
     let opening = |mark| code.match_indices(mark).map(move |(at, _)| at + str::len(mark) - 1);

@@ -5,7 +5,7 @@
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
-use crate::tidy::tree::{File, Tree};
+use crate::tidy::tree::{SourceFile, Tree};
 
 const BANNED: [(&str, &str); 12] = [
     ("unwrap_or_else(|| panic!", "a typed error, or `expect` with the promise that holds"),
@@ -59,7 +59,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.rust().flat_map(check_file).collect()
 }
 
-fn check_file(file: &File) -> Vec<Finding> {
+fn check_file(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, instead) in BANNED {
         if HOMES.contains(&(name, file.path.as_str())) {
@@ -75,7 +75,7 @@ fn check_file(file: &File) -> Vec<Finding> {
     findings
 }
 
-fn functions_of_the_platform(file: &File) -> Vec<Finding> {
+fn functions_of_the_platform(file: &SourceFile) -> Vec<Finding> {
     let is_computed = COMPUTED.iter().any(|start| file.path.starts_with(start))
         && !NOT_COMPUTED.iter().any(|part| file.path.contains(part));
     if !is_computed {

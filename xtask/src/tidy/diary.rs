@@ -5,7 +5,7 @@
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
-use crate::tidy::tree::{File, Tree};
+use crate::tidy::tree::{SourceFile, Tree};
 
 const LATER: [&str; 4] = ["FIXME", "TODO", "XXX", "HACK"];
 const CHAPTERS: [&str; 2] = ["phase", "phases"];
@@ -16,7 +16,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.files.iter().flat_map(check_file).collect()
 }
 
-fn check_file(file: &File) -> Vec<Finding> {
+fn check_file(file: &SourceFile) -> Vec<Finding> {
     let scripts = [".sh", ".py", ".toml", ".yml"];
     let is_script = scripts.iter().any(|ending| file.path.ends_with(ending));
     let comments = if is_script { &file.text } else { &file.comments };

@@ -4,7 +4,7 @@
 //! crate that is not in the table is a finding, so that adding one is a decision.
 
 use crate::tidy::Finding;
-use crate::tidy::tree::{File, Tree};
+use crate::tidy::tree::{SourceFile, Tree};
 
 /// Every crate may use it in its tests, and none elsewhere.
 const TESTING: &str = "moeflux-testing";
@@ -56,7 +56,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     manifests.filter(|file| file.path.ends_with(".toml")).flat_map(check_manifest).collect()
 }
 
-fn check_manifest(file: &File) -> Vec<Finding> {
+fn check_manifest(file: &SourceFile) -> Vec<Finding> {
     let Some(name) = package_name(&file.text) else { return Vec::new() };
     let Some((_, allowed)) = ALLOWED.iter().find(|(it, _)| *it == name) else {
         let message = format!("crate `{name}` is not in the table of xtask/src/tidy/edges.rs");

@@ -4,7 +4,7 @@
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
-use crate::tidy::tree::{File, Tree};
+use crate::tidy::tree::{SourceFile, Tree};
 
 /// Paths that must not name `moeflux::provider`.
 const USERS: [&str; 11] = [
@@ -29,7 +29,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.rust().flat_map(check_file).collect()
 }
 
-fn check_file(file: &File) -> Vec<Finding> {
+fn check_file(file: &SourceFile) -> Vec<Finding> {
     let is_user = USERS.iter().any(|start| file.path.starts_with(start))
         && !TESTS.iter().any(|part| file.path.contains(part));
     if !is_user {

@@ -3,18 +3,18 @@
 //! Generated data ([`DATA_FOLDERS`]) is exempt: its size is bounded where it is made.
 
 use crate::tidy::Finding;
-use crate::tidy::tree::{DATA_FOLDERS, File, Tree};
+use crate::tidy::tree::{DATA_FOLDERS, SourceFile, Tree};
 
 const N_BYTES_MAX: u64 = 100_000;
 const N_COLUMNS_MAX: usize = 100;
 
 /// Finds files that are too large or too wide, or that have foreign line ends.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let is_data = |file: &&File| DATA_FOLDERS.iter().any(|it| file.path.starts_with(it));
+    let is_data = |file: &&SourceFile| DATA_FOLDERS.iter().any(|it| file.path.starts_with(it));
     tree.files.iter().filter(|file| !is_data(file)).flat_map(check_file).collect()
 }
 
-fn check_file(file: &File) -> Vec<Finding> {
+fn check_file(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     if file.n_bytes > N_BYTES_MAX {
         let message = format!("{} bytes, at most {N_BYTES_MAX}", file.n_bytes);

@@ -5,7 +5,7 @@
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
-use crate::tidy::tree::{File, Tree};
+use crate::tidy::tree::{SourceFile, Tree};
 
 /// Crates that are not programs.
 const LIBRARIES: [&str; 7] = [
@@ -23,11 +23,11 @@ const DEEP: &str = "`moeflux doctor --deep`";
 
 /// Finds literals of libraries that contain an option.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let is_of_library = |file: &&File| LIBRARIES.iter().any(|it| file.path.starts_with(it));
+    let is_of_library = |file: &&SourceFile| LIBRARIES.iter().any(|it| file.path.starts_with(it));
     tree.rust().filter(is_of_library).flat_map(check_file).collect()
 }
 
-fn check_file(file: &File) -> Vec<Finding> {
+fn check_file(file: &SourceFile) -> Vec<Finding> {
     let text = file.text.replace(DEEP, &" ".repeat(DEEP.len()));
     let finding = |(at, _): (usize, &str)| {
         let option = text[at + 2..].chars().next().is_some_and(|it| it.is_ascii_lowercase());

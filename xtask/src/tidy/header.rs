@@ -3,7 +3,7 @@
 //! The root of a crate may have more lines: its header is the crate's documentation.
 
 use crate::tidy::Finding;
-use crate::tidy::tree::{File, Tree};
+use crate::tidy::tree::{SourceFile, Tree};
 
 const N_LINES_MAX: usize = 15;
 
@@ -12,7 +12,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.files.iter().filter(|file| file.is_source()).filter_map(check_file).collect()
 }
 
-fn check_file(file: &File) -> Option<Finding> {
+fn check_file(file: &SourceFile) -> Option<Finding> {
     let mark = if file.is_rust() { "//!" } else { "//" };
     let header = file.text.lines().take_while(|line| line.starts_with(mark));
     let n_lines = header.count();

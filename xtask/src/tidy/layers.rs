@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use crate::tidy::Finding;
 use crate::tidy::lex;
 use crate::tidy::paths::{self, Child, NamedPath};
-use crate::tidy::tree::{File, Tree};
+use crate::tidy::tree::{SourceFile, Tree};
 
 const ENGINE: &str = "crates/moeflux/src/lib.rs";
 
@@ -42,7 +42,7 @@ type ModulePath<'a> = Vec<&'a str>;
 
 /// A module with its own file.
 struct Module<'a> {
-    file: &'a File,
+    file: &'a SourceFile,
     children: Vec<Child<'a>>,
     paths: Vec<NamedPath<'a>>,
 }
@@ -56,7 +56,7 @@ impl<'a> Crate<'a> {
     fn new(tree: &'a Tree, root: &'a str) -> Self {
         let folder = &root[..=root.rfind('/').unwrap_or_default()];
         let files = tree.under(folder).filter(|file| file.is_rust());
-        let module = |file: &'a File| {
+        let module = |file: &'a SourceFile| {
             let own = module_path(&file.path[folder.len()..]);
             let children = paths::children(&file.code);
             let paths = paths::paths(&file.code, &own);

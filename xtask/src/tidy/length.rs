@@ -4,8 +4,8 @@
 //! exception is exactly as large as the file needs, so that it shrinks with the file.
 
 use crate::tidy::Finding;
-use crate::tidy::numbers::{self, Entry};
-use crate::tidy::tree::{File, Tree};
+use crate::tidy::numbers::{self, RecordedNumber};
+use crate::tidy::tree::{SourceFile, Tree};
 
 const RATCHET: &str = "xtask/ratchet.txt";
 const LIMITS: [(&str, usize); 2] = [("code", 500), ("all", 600)];
@@ -29,11 +29,11 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-fn measure(file: &File, kind: &str) -> usize {
+fn measure(file: &SourceFile, kind: &str) -> usize {
     if kind == "code" { file.n_code_lines } else { file.text.lines().count() }
 }
 
-fn slack(tree: &Tree, entry: &Entry) -> Option<Finding> {
+fn slack(tree: &Tree, entry: &RecordedNumber) -> Option<Finding> {
     let finding = |message: String| Some(Finding::new(RATCHET, entry.line_number, message));
     let (path, kind) = entry.name.rsplit_once(' ').unwrap_or((&entry.name, ""));
     let limit = LIMITS.iter().find(|(it, _)| *it == kind);

@@ -14,8 +14,9 @@ pub(super) struct Views {
     pub(super) n_code_lines: usize,
 }
 
+/// The kind of the text that a byte belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum SpanKind {
     Code,
     Comment,
     Literal,
@@ -25,8 +26,8 @@ enum Kind {
 pub(super) fn split(text: &str) -> Views {
     let kinds = kinds(text.as_bytes());
     Views {
-        code: view(text, &kinds, Kind::Code),
-        comments: view(text, &kinds, Kind::Comment),
+        code: view(text, &kinds, SpanKind::Code),
+        comments: view(text, &kinds, SpanKind::Comment),
         n_code_lines: n_code_lines(text, &kinds),
     }
 }
@@ -71,7 +72,7 @@ pub(super) fn bracketed(code: &str, open_at: usize) -> &str {
     &code[open_at + 1..]
 }
 
-fn view(text: &str, kinds: &[Kind], wanted: Kind) -> String {
+fn view(text: &str, kinds: &[SpanKind], wanted: SpanKind) -> String {
     let keep = |(at, character): (usize, char)| {
         if character == '\n' || kinds[at] == wanted {
             character.to_string()
@@ -82,21 +83,21 @@ fn view(text: &str, kinds: &[Kind], wanted: Kind) -> String {
     text.char_indices().map(keep).collect()
 }
 
-fn n_code_lines(text: &str, kinds: &[Kind]) -> usize {
+fn n_code_lines(text: &str, kinds: &[SpanKind]) -> usize {
     let mut at = 0;
     let mut n = 0;
     for line in text.split_inclusive('\n') {
         let mut bytes = line.bytes().zip(&kinds[at..]);
         n += usize::from(
-            bytes.any(|(byte, &kind)| kind != Kind::Comment && !byte.is_ascii_whitespace()),
+            bytes.any(|(byte, &kind)| kind != SpanKind::Comment && !byte.is_ascii_whitespace()),
         );
         at += line.len();
     }
     n
 }
 
-fn kinds(bytes: &[u8]) -> Vec<Kind> {
-    let mut kinds = vec![Kind::Code; bytes.len()];
+fn kinds(bytes: &[u8]) -> Vec<SpanKind> {
+    let mut kinds = vec![SpanKind::Code; bytes.len()];
     let mut at = 0;
     while at < bytes.len() {
         let (kind, len) = token(bytes, at);
@@ -108,20 +109,20 @@ fn kinds(bytes: &[u8]) -> Vec<Kind> {
 }
 
 /// Returns the kind and length of the token at `at`.
-fn token(bytes: &[u8], at: usize) -> (Kind, usize) {
+fn token(bytes: &[u8], at: usize) -> (SpanKind, usize) {
     let rest = &bytes[at..];
     match rest[0] {
-        b'/' if rest.starts_with(b"//") => (Kind::Comment, line_len(rest)),
-        b'/' if rest.starts_with(b"/*") => (Kind::Comment, block_comment_len(rest)),
-        b'"' => (Kind::Literal, quoted_len(rest, b'"')),
-        b'\'' => char_len(rest).map_or((Kind::Code, 1), |len| (Kind::Literal, len)),
+        b'/' if rest.starts_with(b"//") => (SpanKind::Comment, line_len(rest)),
+        b'/' if rest.starts_with(b"/*") => (SpanKind::Comment, block_comment_len(rest)),
+        b'"' => (SpanKind::Literal, quoted_len(rest, b'"')),
+        b'\'' => char_len(rest).map_or((SpanKind::Code, 1), |len| (SpanKind::Literal, len)),
         byte if is_word_byte(byte) => {
             let word_len = rest.iter().position(|&it| !is_word_byte(it)).unwrap_or(rest.len());
             let is_raw = matches!(&rest[..word_len], b"r" | b"br" | b"cr");
             let raw = is_raw.then(|| raw_string_len(&rest[word_len..])).flatten();
-            raw.map_or((Kind::Code, word_len), |len| (Kind::Literal, word_len + len))
+            raw.map_or((SpanKind::Code, word_len), |len| (SpanKind::Literal, word_len + len))
         }
-        _ => (Kind::Code, 1),
+        _ => (SpanKind::Code, 1),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::tidy::tree::Tree;
 
 /// A recorded number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct RecordedNumber {
     /// Its subject.
     pub(super) name: String,
     /// The number.
@@ -17,7 +17,7 @@ pub(super) struct Entry {
 }
 
 /// Reads the entries of the file at `path`, with findings for unreadable lines.
-pub(super) fn read(tree: &Tree, path: &str) -> (Vec<Entry>, Vec<Finding>) {
+pub(super) fn read(tree: &Tree, path: &str) -> (Vec<RecordedNumber>, Vec<Finding>) {
     let mut entries = Vec::new();
     let mut findings = Vec::new();
     let text = tree.get(path).map_or("", |file| &file.text);
@@ -26,7 +26,7 @@ pub(super) fn read(tree: &Tree, path: &str) -> (Vec<Entry>, Vec<Finding>) {
         let line_number = line_idx + 1;
         match (content, entry(content)) {
             ("", _) => {}
-            (_, Some((name, value))) => entries.push(Entry { name, value, line_number }),
+            (_, Some((name, value))) => entries.push(RecordedNumber { name, value, line_number }),
             _ => findings.push(Finding::new(path, line_number, "expected `name number`")),
         }
     }
@@ -46,7 +46,10 @@ mod tests {
     fn entries_are_read_and_nonsense_is_found() {
         let tree = Tree::of(&[("n.txt", "# why\n\na.rs 12 # so\nb.rs\n")]);
         let (entries, findings) = read(&tree, "n.txt");
-        assert_eq!(entries, [Entry { name: "a.rs".to_owned(), value: 12, line_number: 3 }]);
+        assert_eq!(
+            entries,
+            [RecordedNumber { name: "a.rs".to_owned(), value: 12, line_number: 3 }]
+        );
         assert_eq!(findings, [Finding::new("n.txt", 4, "expected `name number`")]);
     }
 

@@ -4,7 +4,7 @@
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
-use crate::tidy::tree::{File, Tree};
+use crate::tidy::tree::{SourceFile, Tree};
 
 const OPENS: [&str; 3] = ["File::open(", "fs::read(", "fs::read_to_string("];
 
@@ -36,7 +36,7 @@ fn is_shipped(path: &str) -> bool {
     path.starts_with("crates/") && path.contains("/src/") && !is_test && !HOMES.contains(&path)
 }
 
-fn check_file(file: &File) -> Vec<Finding> {
+fn check_file(file: &SourceFile) -> Vec<Finding> {
     let end = file.code.find("#[cfg(test)]\nmod tests {").unwrap_or(file.code.len());
     let code = &file.code[..end];
     let mut findings = Vec::new();

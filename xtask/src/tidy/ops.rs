@@ -4,7 +4,7 @@
 
 use crate::tidy::Finding;
 use crate::tidy::lex;
-use crate::tidy::tree::{File, Tree};
+use crate::tidy::tree::{SourceFile, Tree};
 
 const OPS: &str = "crates/moeflux/src/ops/mod.rs";
 const PLACES: [&str; 2] =
@@ -20,7 +20,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     for (at, variant) in variants {
         let name = format!("Op::{variant}");
         for place in PLACES {
-            let is_named = |file: &File| lex::words(&file.code, &name).next().is_some();
+            let is_named = |file: &SourceFile| lex::words(&file.code, &name).next().is_some();
             if !tree.under(place).any(is_named) {
                 let message = format!("`{name}` is not in {place}");
                 findings.push(Finding::new(OPS, lex::line_number(&file.code, at), message));
@@ -30,7 +30,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-fn variants(file: &File) -> Option<Vec<(usize, &str)>> {
+fn variants(file: &SourceFile) -> Option<Vec<(usize, &str)>> {
     let open_at = file.code.find("pub enum Op {")? + "pub enum Op ".len();
     let body = lex::bracketed(&file.code, open_at);
     let mut found = Vec::new();

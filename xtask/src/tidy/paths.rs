@@ -52,15 +52,15 @@ fn declared(line: &str) -> Option<&str> {
 /// at an enclosing module, or, in a `use`, at a child.
 pub(super) fn paths<'a>(code: &'a str, own: &[&'a str]) -> Vec<NamedPath<'a>> {
     let children = children(code);
-    let mut reader = Reader::new(code);
-    let mut blocks: Vec<Block<'_>> = Vec::new();
+    let mut reader = PathReader::new(code);
+    let mut blocks: Vec<CodeBlock<'_>> = Vec::new();
     while let Some(token) = reader.token(0) {
         let inline = blocks.iter().filter_map(|block| block.module);
         let module = || own.iter().copied().chain(inline).collect();
         match token {
             "{" => {
                 let module = (reader.before(2) == "mod").then(|| reader.before(1));
-                blocks.push(Block { module, is_test: reader.is_test });
+                blocks.push(CodeBlock { module, is_test: reader.is_test });
             }
             // Code after a block is test code only if the block is inside test code.
             "}" => {
@@ -114,14 +114,15 @@ fn tokens(code: &str) -> Vec<(usize, &str)> {
 }
 
 /// Code between braces.
-struct Block<'a> {
+struct CodeBlock<'a> {
     /// The name of the inline module, if it is one.
     module: Option<&'a str>,
     /// Whether it is for tests only.
     is_test: bool,
 }
 
-struct Reader<'a> {
+/// Reads the paths in code, token by token.
+struct PathReader<'a> {
     tokens: Vec<(usize, &'a str)>,
     at: usize,
     is_use: bool,
@@ -129,7 +130,7 @@ struct Reader<'a> {
     found: Vec<NamedPath<'a>>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> PathReader<'a> {
     fn new(code: &'a str) -> Self {
         let found = Vec::new();
         Self { tokens: tokens(code), at: 0, is_use: false, is_test: false, found }

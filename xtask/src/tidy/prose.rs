@@ -4,7 +4,7 @@
 //! they cannot be wrapped. So are the records of measurements, which are not edited later.
 
 use crate::tidy::Finding;
-use crate::tidy::tree::{File, Tree};
+use crate::tidy::tree::{SourceFile, Tree};
 
 const N_COLUMNS_MAX: usize = 100;
 const RECORDS: &str = "benches/record/";
@@ -13,11 +13,12 @@ const INDENT: &str = "    ";
 
 /// Finds lines of prose that are too wide.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let is_prose = |file: &&File| file.path.ends_with(".md") && !file.path.starts_with(RECORDS);
+    let is_prose =
+        |file: &&SourceFile| file.path.ends_with(".md") && !file.path.starts_with(RECORDS);
     tree.files.iter().filter(is_prose).flat_map(check_file).collect()
 }
 
-fn check_file(file: &File) -> Vec<Finding> {
+fn check_file(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut fence = None;
     // Indented code cannot interrupt a paragraph.

@@ -14,9 +14,9 @@ use crate::tidy::lex;
 pub(super) const DATA_FOLDERS: [&str; 3] =
     ["golden/", "fuzz/corpus/", "crates/moeflux-demo/model/"];
 
-/// One file.
+/// One file of the repository.
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct SourceFile {
     /// Its path, relative to the root.
     pub(super) path: String,
     /// Its size.
@@ -31,7 +31,7 @@ pub(super) struct File {
     pub(super) n_code_lines: usize,
 }
 
-impl File {
+impl SourceFile {
     fn new(path: &str, n_bytes: u64, text: String) -> Self {
         let is_source = [".rs", ".wgsl"].iter().any(|ending| path.ends_with(ending));
         let views = lex::split(if is_source { &text } else { "" });
@@ -66,7 +66,7 @@ impl File {
 #[derive(Debug)]
 pub(super) struct Tree {
     /// Sorted by path.
-    pub(super) files: Vec<File>,
+    pub(super) files: Vec<SourceFile>,
 }
 
 impl Tree {
@@ -90,29 +90,29 @@ impl Tree {
     #[cfg(test)]
     pub(super) fn of(files: &[(&str, &str)]) -> Self {
         let file = |&(path, text): &(&str, &str)| {
-            File::new(path, u64::try_from(text.len()).unwrap(), text.to_owned())
+            SourceFile::new(path, u64::try_from(text.len()).unwrap(), text.to_owned())
         };
         Self { files: files.iter().map(file).collect() }
     }
 
     /// Returns the file at `path`.
-    pub(super) fn get(&self, path: &str) -> Option<&File> {
+    pub(super) fn get(&self, path: &str) -> Option<&SourceFile> {
         self.files.iter().find(|file| file.path == path)
     }
 
     /// Returns the files whose paths begin with `prefix`.
-    pub(super) fn under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a File> {
+    pub(super) fn under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a SourceFile> {
         self.files.iter().filter(move |file| file.path.starts_with(prefix))
     }
 
     /// Returns all Rust files.
-    pub(super) fn rust(&self) -> impl Iterator<Item = &File> {
+    pub(super) fn rust(&self) -> impl Iterator<Item = &SourceFile> {
         self.files.iter().filter(|file| file.is_rust())
     }
 }
 
 /// Reads a file. Returns `None` for a link, and for a file that git lists but that is gone.
-fn read_file(root: &Path, path: &str) -> Result<Option<File>, String> {
+fn read_file(root: &Path, path: &str) -> Result<Option<SourceFile>, String> {
     let full = root.join(path);
     let Ok(metadata) = fs::symlink_metadata(&full) else { return Ok(None) };
     if !metadata.is_file() {
@@ -123,7 +123,7 @@ fn read_file(root: &Path, path: &str) -> Result<Option<File>, String> {
     let bytes = if is_data { Ok(Vec::new()) } else { fs::read(&full) };
     let bytes = bytes.map_err(|error| format!("cannot read {path}: {error}"))?;
     let text = String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
-    Ok(Some(File::new(path, metadata.len(), text.unwrap_or_default())))
+    Ok(Some(SourceFile::new(path, metadata.len(), text.unwrap_or_default())))
 }
 
 fn listed_by_git(root: &Path) -> Option<Vec<String>> {
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn a_stem_is_a_name_without_folder_and_ending() {
         let tree = Tree::of(&[("a/b.rs", ""), ("c/d.e.txt", "")]);
-        let stems: Vec<&str> = tree.files.iter().map(File::stem).collect();
+        let stems: Vec<&str> = tree.files.iter().map(SourceFile::stem).collect();
         assert_eq!(stems, ["b", "d"]);
     }
 

@@ -6,7 +6,7 @@
 use crate::tidy::Finding;
 use crate::tidy::lex;
 use crate::tidy::numbers;
-use crate::tidy::tree::{File, Tree};
+use crate::tidy::tree::{SourceFile, Tree};
 
 const WALLS: [&str; 5] = [
     "crates/moeflux-gpu/",
@@ -19,7 +19,7 @@ const COUNTS: &str = "xtask/unsafe.txt";
 
 /// Finds uses in other crates or without a reason, and counts that differ.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let uses: Vec<(&File, usize)> = tree
+    let uses: Vec<(&SourceFile, usize)> = tree
         .rust()
         .flat_map(|file| lex::words(&file.code, "unsafe").map(move |at| (file, at)))
         .collect();
@@ -47,7 +47,7 @@ fn needs_reason(from_use: &str) -> bool {
 }
 
 /// Whether the comment above the statement around `line_idx` gives a reason.
-fn has_reason(file: &File, line_idx: usize) -> bool {
+fn has_reason(file: &SourceFile, line_idx: usize) -> bool {
     let code: Vec<&str> = file.code.lines().collect();
     let comments: Vec<&str> = file.comments.lines().collect();
     if comments[line_idx].contains("SAFETY:") {
@@ -67,7 +67,7 @@ fn has_reason(file: &File, line_idx: usize) -> bool {
     false
 }
 
-fn check_counts(tree: &Tree, uses: &[(&File, usize)]) -> Vec<Finding> {
+fn check_counts(tree: &Tree, uses: &[(&SourceFile, usize)]) -> Vec<Finding> {
     let (entries, mut findings) = numbers::read(tree, COUNTS);
     for wall in WALLS {
         let name = wall.trim_end_matches('/').trim_start_matches("crates/");

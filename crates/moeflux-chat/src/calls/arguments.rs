@@ -3,10 +3,10 @@
 //! **Invariant:** once they are complete, the output is one JSON object.
 
 use crate::calls::format::CallFormat;
-use crate::calls::head::{self, Begun, Head};
-use crate::calls::json::{self, JsonReader, Progress};
-use crate::calls::scan::{self, Coming, Found, Miss, Scan};
-use crate::calls::tagged::{Outcome, Place, TaggedReader};
+use crate::calls::head::{self, ArgumentsStart, CallHead};
+use crate::calls::json::{self, JsonProgress, JsonReader};
+use crate::calls::scan::{self, Scan, ScanError, ScanResult, StreamState};
+use crate::calls::tagged::{ArgumentsContext, ArgumentsOutcome, TaggedReader};
 
 /// Reads the arguments of one call.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub(crate) enum ArgumentsReader {
 pub(crate) struct QuotedReader {
     json: JsonReader,
     /// The beginning of an escape.
-    held: String,
+    buffer: String,
     /// Whether the content of the string is not escaped.
     is_raw: bool,
 }
@@ -32,16 +32,19 @@ pub(crate) struct QuotedReader {
 impl ArgumentsReader {
     /// Creates a reader for the text after this head. Returns it with the beginning of the object,
     /// or `None` if there are no arguments.
-    pub(crate) fn new(head: &Head, begun: Begun) -> Option<(Self, &'static str)> {
+    pub(crate) fn new(
+        head: &CallHead,
+        arguments_start: ArgumentsStart,
+    ) -> Option<(Self, &'static str)> {
         let json = JsonReader::new();
-        match begun {
-            Begun::Empty => None,
-            Begun::Object => Some((Self::Json(json), "")),
-            Begun::Quoted => {
-                let quoted = QuotedReader { json, held: String::new(), is_raw: false };
+        match arguments_start {
+            ArgumentsStart::Empty => None,
+            ArgumentsStart::Object => Some((Self::Json(json), "")),
+            ArgumentsStart::Quoted => {
+                let quoted = QuotedReader { json, buffer: String::new(), is_raw: false };
                 Some((Self::Quoted(quoted), ""))
             }
-            Begun::Tagged => Some((Self::Tagged(TaggedReader::new(head.format)?), "{")),
+            ArgumentsStart::Tagged => Some((Self::Tagged(TaggedReader::new(head.format)?), "{")),
         }
     }
 
@@ -49,13 +52,13 @@ impl ArgumentsReader {
     pub(crate) fn step(
         &mut self,
         text: &str,
-        place: &Place<'_>,
+        context: &ArgumentsContext<'_>,
         out: &mut String,
-    ) -> (usize, Outcome) {
+    ) -> (usize, ArgumentsOutcome) {
         match self {
-            Self::Tagged(tagged) => tagged.step(text, place, out),
-            Self::Json(json) => json_step(json, text, place, out),
-            Self::Quoted(quoted) => quoted.step(text, place.coming, out),
+            Self::Tagged(tagged) => tagged.step(text, context, out),
+            Self::Json(json) => json_step(json, text, context, out),
+            Self::Quoted(quoted) => quoted.step(text, context.stream, out),
         }
     }
 
@@ -73,82 +76,87 @@ impl ArgumentsReader {
 pub(crate) fn json_step(
     json: &mut JsonReader,
     text: &str,
-    place: &Place<'_>,
+    context: &ArgumentsContext<'_>,
     out: &mut String,
-) -> (usize, Outcome) {
+) -> (usize, ArgumentsOutcome) {
     for (at, next) in text.char_indices() {
         if !json.is_in_text() {
-            match ends_here(Scan::new(&text[at..], place.coming), place) {
-                Ok(()) if json.close(out) => return (at, Outcome::Done),
-                Ok(()) => return (at, Outcome::Broken),
-                Err(Miss::Partial) => return (at, Outcome::Wait),
-                Err(Miss::No) => {}
+            match ends_here(Scan::new(&text[at..], context.stream), context) {
+                Ok(()) if json.close(out) => return (at, ArgumentsOutcome::Done),
+                Ok(()) => return (at, ArgumentsOutcome::Broken),
+                Err(ScanError::Incomplete) => return (at, ArgumentsOutcome::Wait),
+                Err(ScanError::Mismatch) => {}
             }
         }
         match json.push(next, out) {
-            Progress::More => {}
-            Progress::Done => return (at + next.len_utf8(), Outcome::Done),
-            Progress::Broken => return (at, Outcome::Broken),
+            JsonProgress::More => {}
+            JsonProgress::Done => return (at + next.len_utf8(), ArgumentsOutcome::Done),
+            JsonProgress::Broken => return (at, ArgumentsOutcome::Broken),
         }
     }
-    (text.len(), Outcome::Wait)
+    (text.len(), ArgumentsOutcome::Wait)
 }
 
-fn ends_here(scan: Scan<'_>, place: &Place<'_>) -> Found<()> {
+fn ends_here(scan: Scan<'_>, context: &ArgumentsContext<'_>) -> ScanResult<()> {
     const FENCE: &str = "```";
-    scan::any([marker_here(scan, place.format), { scan }.literal(FENCE)])
+    scan::any([marker_here(scan, context.format), { scan }.literal(FENCE)])
 }
 
 /// Checks for a marker of a call or a section at this place.
-pub(crate) fn marker_here(mut scan: Scan<'_>, format: &CallFormat) -> Found<()> {
+pub(crate) fn marker_here(mut scan: Scan<'_>, format: &CallFormat) -> ScanResult<()> {
     let around = [head::closers(format), head::openers(format)];
     scan.one_of(around.as_flattened()).map(|_| ())
 }
 
 impl QuotedReader {
     /// Reads up to the closing quote. Once the JSON is complete, the quote may be missing.
-    fn step(&mut self, text: &str, coming: Coming, out: &mut String) -> (usize, Outcome) {
+    fn step(
+        &mut self,
+        text: &str,
+        stream: StreamState,
+        out: &mut String,
+    ) -> (usize, ArgumentsOutcome) {
         for (at, next) in text.char_indices() {
-            if self.json.is_done() && self.held.is_empty() {
+            if self.json.is_done() && self.buffer.is_empty() {
                 match next {
-                    '"' => return (at + 1, Outcome::Done),
+                    '"' => return (at + 1, ArgumentsOutcome::Done),
                     '\\' if !self.is_raw => {}
                     _ if next.is_whitespace() => continue,
-                    _ => return (at, Outcome::Done),
+                    _ => return (at, ArgumentsOutcome::Done),
                 }
             }
-            if self.push(next, out) == Progress::Broken {
-                return (at, Outcome::Broken);
+            if self.push(next, out) == JsonProgress::Broken {
+                return (at, ArgumentsOutcome::Broken);
             }
         }
-        let is_over = self.json.is_done() && self.held.is_empty() && coming != Coming::More;
-        (text.len(), if is_over { Outcome::Done } else { Outcome::Wait })
+        let is_over = self.json.is_done() && self.buffer.is_empty() && stream != StreamState::More;
+        (text.len(), if is_over { ArgumentsOutcome::Done } else { ArgumentsOutcome::Wait })
     }
 
-    fn push(&mut self, next: char, out: &mut String) -> Progress {
+    fn push(&mut self, next: char, out: &mut String) -> JsonProgress {
         if self.is_raw {
             return self.json.push(next, out);
         }
-        if self.held.is_empty() && next != '\\' {
+        if self.buffer.is_empty() && next != '\\' {
             // The string ends before its JSON does, so its content is not escaped.
             self.is_raw = next == '"';
             return self.json.push(next, out);
         }
-        self.held.push(next);
-        let Some((text, n_read)) = json::decoded(&self.held) else { return Progress::More };
-        let rest = self.held.split_off(n_read);
-        self.held.clear();
+        self.buffer.push(next);
+        let Some((text, n_read)) = json::decoded(&self.buffer) else { return JsonProgress::More };
+        let rest = self.buffer.split_off(n_read);
+        self.buffer.clear();
         for decoded in text.chars() {
             let progress = match self.json.is_done() {
-                true if decoded.is_whitespace() => Progress::More,
-                true => Progress::Broken,
+                true if decoded.is_whitespace() => JsonProgress::More,
+                true => JsonProgress::Broken,
                 false => self.json.push(decoded, out),
             };
-            if progress == Progress::Broken {
-                return Progress::Broken;
+            if progress == JsonProgress::Broken {
+                return JsonProgress::Broken;
             }
         }
-        let is_read = rest.chars().all(|it| self.push(it, out) != Progress::Broken);
-        if is_read { Progress::More } else { Progress::Broken }
+        let is_read = rest.chars().all(|it| self.push(it, out) != JsonProgress::Broken);
+        if is_read { JsonProgress::More } else { JsonProgress::Broken }
     }
 }

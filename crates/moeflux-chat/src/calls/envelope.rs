@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
 
-use crate::calls::json::{self, JsonReader, Progress};
+use crate::calls::json::{self, JsonProgress, JsonReader};
 use crate::conversation::Tool;
 
 /// Keys without meaning for a call.
@@ -80,11 +80,11 @@ fn among(mut members: Members, tool: &Tool) -> Option<String> {
     let is_declared = |key: &str| declared.is_some_and(|it| it.contains_key(key));
     members.retain(|(key, _)| is_declared(key) || !EMPTY_KEYS.contains(&key.as_str()));
     let mut object = "{".to_owned();
-    for (place, (key, value)) in members.iter().enumerate() {
+    for (idx, (key, value)) in members.iter().enumerate() {
         if !is_declared(key) {
             return None;
         }
-        object.push_str(if place == 0 { "" } else { ", " });
+        object.push_str(if idx == 0 { "" } else { ", " });
         json::push_text(key, &mut object);
         object.extend([": ", value.get()]);
     }
@@ -96,7 +96,7 @@ fn from_text(text: &str) -> Option<String> {
         return Some("{}".to_owned());
     }
     let (mut reader, mut value) = (JsonReader::new(), String::new());
-    let is_read = text.chars().all(|next| reader.push(next, &mut value) != Progress::Broken);
+    let is_read = text.chars().all(|next| reader.push(next, &mut value) != JsonProgress::Broken);
     let value = value.trim();
     (is_read && reader.is_done() && value.starts_with('{')).then(|| value.to_owned())
 }

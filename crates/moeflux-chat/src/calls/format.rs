@@ -1,8 +1,8 @@
 //! The ways to write calls, as the literals that chat templates write.
 //!
 //! The calls of a turn are `before_calls`, then the calls with `between_calls` between each two,
-//! then `behind_calls`. A call is `before_call`, `before_name`, the name, `behind_name`, the
-//! arguments, `behind_arguments`, `behind_call`. **Invariant:** the concatenation of these literals
+//! then `after_calls`. A call is `before_call`, `before_name`, the name, `after_name`, the
+//! arguments, `after_arguments`, `after_call`. **Invariant:** the concatenation of these literals
 //! is the text that the template writes, including whitespace; [`str::trim`] turns a literal into a
 //! marker. Independent of tools.
 
@@ -15,7 +15,7 @@ pub struct CallFormat {
     /// A name for tests and error messages.
     pub title: &'static str,
     /// Between the text of a turn and its calls.
-    pub(crate) behind_text: &'static str,
+    pub(crate) after_text: &'static str,
     /// Other texts that may begin a call. An answer that is held to rules must not contain them.
     pub(crate) others: &'static [&'static str],
     /// Before the first call; empty if the calls of a turn have no common frame.
@@ -27,17 +27,17 @@ pub struct CallFormat {
     /// The form of the name.
     pub(crate) name: NameForm,
     /// Between the name and the arguments.
-    pub(crate) behind_name: &'static str,
+    pub(crate) after_name: &'static str,
     /// The form of the arguments.
     pub(crate) arguments: ArgumentsForm,
-    /// After the arguments, before `behind_call`.
-    pub(crate) behind_arguments: &'static str,
+    /// After the arguments, before `after_call`.
+    pub(crate) after_arguments: &'static str,
     /// After each call.
-    pub(crate) behind_call: &'static str,
+    pub(crate) after_call: &'static str,
     /// Between a call and the next one.
     pub(crate) between_calls: &'static str,
     /// After the last call; empty if the calls of a turn have no common frame.
-    pub(crate) behind_calls: &'static str,
+    pub(crate) after_calls: &'static str,
 }
 
 /// The form of a name.
@@ -65,9 +65,9 @@ pub(crate) struct Tags {
     /// Before the name of a parameter.
     pub(crate) before_key: &'static str,
     /// Between the name of a parameter and its value.
-    pub(crate) behind_key: &'static str,
+    pub(crate) after_key: &'static str,
     /// After the value.
-    pub(crate) behind_value: &'static str,
+    pub(crate) after_value: &'static str,
     /// The form of scalar values other than strings. Strings are written raw, objects and arrays as
     /// JSON.
     pub(crate) scalars: Scalars,
@@ -85,40 +85,40 @@ pub(crate) enum Scalars {
 /// A JSON object between `<tool_call>` and `</tool_call>`: Hermes, Qwen 2.5 and 3.
 pub(crate) const HERMES: CallFormat = CallFormat {
     title: "hermes",
-    behind_text: "\n",
+    after_text: "\n",
     others: &[],
     before_calls: "",
     before_call: "<tool_call>\n",
     before_name: "{\"name\": \"",
     name: NameForm::Plain,
-    behind_name: "\", \"arguments\": ",
+    after_name: "\", \"arguments\": ",
     arguments: ArgumentsForm::Json,
-    behind_arguments: "}",
-    behind_call: "\n</tool_call>",
+    after_arguments: "}",
+    after_call: "\n</tool_call>",
     between_calls: "\n",
-    behind_calls: "",
+    after_calls: "",
 };
 
 /// Tags that contain the names of function and parameters: Qwen3-Coder, Qwen 3.5 and 3.6.
 pub(crate) const QWEN_XML: CallFormat = CallFormat {
     title: "qwen_xml",
-    behind_text: "\n\n",
+    after_text: "\n\n",
     others: &[],
     before_calls: "",
     before_call: "<tool_call>\n",
     before_name: "<function=",
     name: NameForm::Plain,
-    behind_name: ">\n",
+    after_name: ">\n",
     arguments: ArgumentsForm::Tagged(Tags {
         before_key: "<parameter=",
-        behind_key: ">\n",
-        behind_value: "\n</parameter>\n",
+        after_key: ">\n",
+        after_value: "\n</parameter>\n",
         scalars: Scalars::Json,
     }),
-    behind_arguments: "</function>",
-    behind_call: "\n</tool_call>",
+    after_arguments: "</function>",
+    after_call: "\n</tool_call>",
     between_calls: "\n",
-    behind_calls: "",
+    after_calls: "",
 };
 
 /// As [`QWEN_XML`], by templates that format numbers, booleans and null with Python.
@@ -126,8 +126,8 @@ pub(crate) const QWEN_XML_PYTHON: CallFormat = CallFormat {
     title: "qwen_xml_python",
     arguments: ArgumentsForm::Tagged(Tags {
         before_key: "<parameter=",
-        behind_key: ">\n",
-        behind_value: "\n</parameter>\n",
+        after_key: ">\n",
+        after_value: "\n</parameter>\n",
         scalars: Scalars::Python,
     }),
     ..QWEN_XML
@@ -136,26 +136,26 @@ pub(crate) const QWEN_XML_PYTHON: CallFormat = CallFormat {
 /// Fenced JSON after the name, in a section: `DeepSeek` V3 and R1.
 pub(crate) const DEEPSEEK_V3: CallFormat = CallFormat {
     title: "deepseek_v3",
-    behind_text: "",
+    after_text: "",
     others: &[],
     before_calls: "<｜tool▁calls▁begin｜>",
     before_call: "<｜tool▁call▁begin｜>",
     before_name: "function<｜tool▁sep｜>",
     name: NameForm::Plain,
-    behind_name: "\n```json\n",
+    after_name: "\n```json\n",
     arguments: ArgumentsForm::Json,
-    behind_arguments: "\n```",
-    behind_call: "<｜tool▁call▁end｜>",
+    after_arguments: "\n```",
+    after_call: "<｜tool▁call▁end｜>",
     between_calls: "\n",
-    behind_calls: "<｜tool▁calls▁end｜>",
+    after_calls: "<｜tool▁calls▁end｜>",
 };
 
 /// As [`DEEPSEEK_V3`] without fence and type: `DeepSeek` V3.1.
 pub(crate) const DEEPSEEK_V3_1: CallFormat = CallFormat {
     title: "deepseek_v3_1",
     before_name: "",
-    behind_name: "<｜tool▁sep｜>",
-    behind_arguments: "",
+    after_name: "<｜tool▁sep｜>",
+    after_arguments: "",
     between_calls: "",
     ..DEEPSEEK_V3
 };
@@ -163,51 +163,51 @@ pub(crate) const DEEPSEEK_V3_1: CallFormat = CallFormat {
 /// JSON after an id that contains the name, in a section: Kimi K2.
 pub(crate) const KIMI_K2: CallFormat = CallFormat {
     title: "kimi_k2",
-    behind_text: "",
+    after_text: "",
     others: &[],
     before_calls: "<|tool_calls_section_begin|>",
     before_call: "<|tool_call_begin|>",
     before_name: "functions.",
     name: NameForm::Numbered,
-    behind_name: "<|tool_call_argument_begin|>",
+    after_name: "<|tool_call_argument_begin|>",
     arguments: ArgumentsForm::Json,
-    behind_arguments: "",
-    behind_call: "<|tool_call_end|>",
+    after_arguments: "",
+    after_call: "<|tool_call_end|>",
     between_calls: "",
-    behind_calls: "<|tool_calls_section_end|>",
+    after_calls: "<|tool_calls_section_end|>",
 };
 
 /// Tags around keys and values, after the name: GLM-4.5 and 4.6.
 pub(crate) const GLM_4_5: CallFormat = CallFormat {
     title: "glm_4_5",
-    behind_text: "\n",
+    after_text: "\n",
     others: &[],
     before_calls: "",
     before_call: "<tool_call>",
     before_name: "",
     name: NameForm::Plain,
-    behind_name: "\n",
+    after_name: "\n",
     arguments: ArgumentsForm::Tagged(Tags {
         before_key: "<arg_key>",
-        behind_key: "</arg_key>\n<arg_value>",
-        behind_value: "</arg_value>\n",
+        after_key: "</arg_key>\n<arg_value>",
+        after_value: "</arg_value>\n",
         scalars: Scalars::Json,
     }),
-    behind_arguments: "",
-    behind_call: "</tool_call>",
+    after_arguments: "",
+    after_call: "</tool_call>",
     between_calls: "\n",
-    behind_calls: "",
+    after_calls: "",
 };
 
 /// As [`GLM_4_5`] without line breaks: GLM-4.7.
 pub(crate) const GLM_4_7: CallFormat = CallFormat {
     title: "glm_4_7",
-    behind_text: "",
-    behind_name: "",
+    after_text: "",
+    after_name: "",
     arguments: ArgumentsForm::Tagged(Tags {
         before_key: "<arg_key>",
-        behind_key: "</arg_key><arg_value>",
-        behind_value: "</arg_value>",
+        after_key: "</arg_key><arg_value>",
+        after_value: "</arg_value>",
         scalars: Scalars::Json,
     }),
     between_calls: "",
@@ -217,63 +217,63 @@ pub(crate) const GLM_4_7: CallFormat = CallFormat {
 /// Tags that contain the names of function and parameters, in a section: `MiniMax` M2.
 pub(crate) const MINIMAX_M2: CallFormat = CallFormat {
     title: "minimax_m2",
-    behind_text: "\n",
+    after_text: "\n",
     others: &[],
     before_calls: "<minimax:tool_call>\n",
     before_call: "<invoke name=\"",
     before_name: "",
     name: NameForm::Plain,
-    behind_name: "\">\n",
+    after_name: "\">\n",
     arguments: ArgumentsForm::Tagged(Tags {
         before_key: "<parameter name=\"",
-        behind_key: "\">",
-        behind_value: "</parameter>\n",
+        after_key: "\">",
+        after_value: "</parameter>\n",
         scalars: Scalars::Json,
     }),
-    behind_arguments: "",
-    behind_call: "</invoke>\n",
+    after_arguments: "",
+    after_call: "</invoke>\n",
     between_calls: "",
-    behind_calls: "</minimax:tool_call>",
+    after_calls: "</minimax:tool_call>",
 };
 
 /// As [`GLM_4_5`], with a suffix in all tags, in a section: Hunyuan 3.
 pub(crate) const HUNYUAN_3: CallFormat = CallFormat {
     title: "hunyuan_3",
-    behind_text: "",
+    after_text: "",
     others: &[],
     before_calls: "<tool_calls:opensource>\n",
     before_call: "<tool_call:opensource>",
     before_name: "",
     name: NameForm::Plain,
-    behind_name: "<tool_sep:opensource>\n",
+    after_name: "<tool_sep:opensource>\n",
     arguments: ArgumentsForm::Tagged(Tags {
         before_key: "<arg_key:opensource>",
-        behind_key: "</arg_key:opensource>\n<arg_value:opensource>",
-        behind_value: "</arg_value:opensource>\n",
+        after_key: "</arg_key:opensource>\n<arg_value:opensource>",
+        after_value: "</arg_value:opensource>\n",
         scalars: Scalars::Json,
     }),
-    behind_arguments: "",
-    behind_call: "</tool_call:opensource>\n",
+    after_arguments: "",
+    after_call: "</tool_call:opensource>\n",
     between_calls: "",
-    behind_calls: "</tool_calls:opensource>",
+    after_calls: "</tool_calls:opensource>",
 };
 
 /// A message to the tool: gpt-oss. Its template writes the recipient in front of the channel; this
 /// is the order that the model itself prefers.
 pub(crate) const HARMONY: CallFormat = CallFormat {
     title: "harmony",
-    behind_text: "<|end|><|start|>assistant",
+    after_text: "<|end|><|start|>assistant",
     others: &["<|start|>assistant to=", "<|channel|>analysis to=", "<|channel|>final to="],
     before_calls: "",
     before_call: "<|channel|>commentary to=",
     before_name: "functions.",
     name: NameForm::Plain,
-    behind_name: " <|constrain|>json<|message|>",
+    after_name: " <|constrain|>json<|message|>",
     arguments: ArgumentsForm::Json,
-    behind_arguments: "",
-    behind_call: "<|call|>",
+    after_arguments: "",
+    after_call: "<|call|>",
     between_calls: "<|start|>assistant",
-    behind_calls: "",
+    after_calls: "",
 };
 
 /// Each format with the strings that identify a template of it, most specific first.
@@ -319,13 +319,13 @@ impl CallFormat {
     /// Returns all markers in angle brackets, which a tokenizer may have as tokens; there may be
     /// duplicates.
     pub fn markers(&self) -> impl Iterator<Item = &'static str> {
-        let around = [self.before_calls, self.before_call, self.before_name, self.behind_name];
-        let behind = [self.behind_arguments, self.behind_call, self.behind_calls];
+        let around = [self.before_calls, self.before_call, self.before_name, self.after_name];
+        let after = [self.after_arguments, self.after_call, self.after_calls];
         let tags = match self.arguments {
             ArgumentsForm::Json => [""; 3],
-            ArgumentsForm::Tagged(tags) => [tags.before_key, tags.behind_key, tags.behind_value],
+            ArgumentsForm::Tagged(tags) => [tags.before_key, tags.after_key, tags.after_value],
         };
-        let literals = around.into_iter().chain(tags).chain(behind);
+        let literals = around.into_iter().chain(tags).chain(after);
         let pieces = literals.flat_map(|literal| literal.split_inclusive('>'));
         pieces.filter_map(|piece| Some(&piece[piece.find('<')?..])).filter(|it| it.ends_with('>'))
     }

@@ -5,7 +5,7 @@
 //! no call begins before it is certain that arguments follow.
 
 use crate::calls::format::{self, ArgumentsForm, CallFormat, NameForm};
-use crate::calls::scan::{self, Found, Miss, Scan};
+use crate::calls::scan::{self, Scan, ScanError, ScanResult};
 use crate::conversation::Tool;
 
 /// Maximum number of opening markers in a row; more are text.
@@ -16,20 +16,20 @@ const DIGITS_MAX: usize = 20;
 
 /// The beginning of a call.
 #[derive(Clone, Debug)]
-pub(crate) struct Head {
+pub(crate) struct CallHead {
     /// The format of the rest.
     pub(crate) format: &'static CallFormat,
     /// Its length in bytes.
     pub(crate) n_bytes: usize,
     /// The text that follows it.
-    pub(crate) body: Body,
+    pub(crate) body: CallBody,
 }
 
 /// The text that follows the beginning of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Body {
+pub(crate) enum CallBody {
     /// The arguments of this call.
-    Arguments(Named, Begun),
+    Arguments(CalledTool, ArgumentsStart),
     /// JSON that has the name and the arguments in an unusual order, or contains several calls.
     Envelope {
         /// Whether an opening marker came before.
@@ -39,7 +39,7 @@ pub(crate) enum Body {
 
 /// The tool that is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct CalledTool {
     /// The index of the tool among those offered.
     pub(crate) tool_idx: usize,
     /// The model's own id for the call.
@@ -48,7 +48,7 @@ pub(crate) struct Named {
 
 /// The beginning of the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begun {
+pub(crate) enum ArgumentsStart {
     /// With the bracket of an object.
     Object,
     /// Inside a string that contains the object, after its quote.
@@ -61,14 +61,14 @@ pub(crate) enum Begun {
 
 /// What is known before the name is read.
 #[derive(Clone, Copy, Debug)]
-struct Before {
+struct HeadContext {
     is_marked: bool,
     is_line_start: bool,
 }
 
 /// Returns the markers that end a call or a section of calls.
 pub(crate) fn closers(format: &CallFormat) -> [&'static str; 2] {
-    [format.behind_call.trim(), format.behind_calls.trim()]
+    [format.after_call.trim(), format.after_calls.trim()]
 }
 
 /// Returns the markers that begin a section of calls or a call.
@@ -87,26 +87,28 @@ pub(crate) fn find(
     tools: &[Tool],
     start: Scan<'_>,
     is_line_start: bool,
-) -> Found<Head> {
+) -> ScanResult<CallHead> {
     let mut scan = start;
-    let before = Before { is_marked: take_openers(format, &mut scan)?, is_line_start };
-    let others = if before.is_marked { alternatives(format) } else { &[] };
+    let context = HeadContext { is_marked: take_openers(format, &mut scan)?, is_line_start };
+    let others = if context.is_marked { alternatives(format) } else { &[] };
     for &format in std::iter::once(&format).chain(others) {
-        match head(format, tools, scan, before) {
-            Ok((body, end)) => return Ok(Head { format, n_bytes: start.until(end).len(), body }),
-            Err(Miss::Partial) => return Err(Miss::Partial),
-            Err(Miss::No) => {}
+        match head(format, tools, scan, context) {
+            Ok((body, end)) => {
+                return Ok(CallHead { format, n_bytes: start.until(end).len(), body });
+            }
+            Err(ScanError::Incomplete) => return Err(ScanError::Incomplete),
+            Err(ScanError::Mismatch) => {}
         }
     }
-    Err(Miss::No)
+    Err(ScanError::Mismatch)
 }
 
-fn take_openers(format: &CallFormat, scan: &mut Scan<'_>) -> Found<bool> {
+fn take_openers(format: &CallFormat, scan: &mut Scan<'_>) -> ScanResult<bool> {
     for n_taken in 0..OPENERS_MAX {
         match scan.one_of(&openers(format)) {
             Ok(_) => scan.blank()?,
-            Err(Miss::No) => return Ok(n_taken > 0),
-            Err(Miss::Partial) => return Err(Miss::Partial),
+            Err(ScanError::Mismatch) => return Ok(n_taken > 0),
+            Err(ScanError::Incomplete) => return Err(ScanError::Incomplete),
         }
     }
     Ok(true)
@@ -128,23 +130,23 @@ fn head<'a>(
     format: &CallFormat,
     tools: &[Tool],
     scan: Scan<'a>,
-    before: Before,
-) -> Found<(Body, Scan<'a>)> {
+    context: HeadContext,
+) -> ScanResult<(CallBody, Scan<'a>)> {
     if has_envelope(format) {
-        return envelope(tools, scan, before);
+        return envelope(tools, scan, context);
     }
     let mut scan = scan;
     let start = scan;
     let prefix = format.before_name.trim();
-    let is_telling = prefix.starts_with('<');
+    let is_distinctive = prefix.starts_with('<');
     let has_prefix = prefix.is_empty() || scan.may_take(prefix)?;
-    let is_allowed = if before.is_marked {
-        has_prefix || !is_telling
+    let is_allowed = if context.is_marked {
+        has_prefix || !is_distinctive
     } else {
-        has_prefix && (is_telling || before.is_line_start)
+        has_prefix && (is_distinctive || context.is_line_start)
     };
     if !is_allowed {
-        return Err(Miss::No);
+        return Err(ScanError::Mismatch);
     }
     scan.blank()?;
     one_tool(tools, |tool_idx, tool| {
@@ -155,60 +157,64 @@ fn head<'a>(
         }
         let end_of_id = scan;
         scan.blank()?;
-        let begun = match format.arguments {
-            ArgumentsForm::Json => json_begins(format, &mut scan, before)?,
+        let arguments_start = match format.arguments {
+            ArgumentsForm::Json => json_begins(format, &mut scan, context)?,
             ArgumentsForm::Tagged(_) => tags_begin(format, &mut scan)?,
         };
         let id =
             (format.name == NameForm::Numbered).then(|| start.until(end_of_id).trim().to_owned());
-        Ok((Body::Arguments(Named { tool_idx, id }, begun), scan))
+        Ok((CallBody::Arguments(CalledTool { tool_idx, id }, arguments_start), scan))
     })
 }
 
 /// Returns the match of the tool with the longest name.
-fn one_tool<T>(tools: &[Tool], find: impl Fn(usize, &Tool) -> Found<T>) -> Found<T> {
-    let mut best: Found<(usize, T)> = Err(Miss::No);
+fn one_tool<T>(tools: &[Tool], find: impl Fn(usize, &Tool) -> ScanResult<T>) -> ScanResult<T> {
+    let mut best: ScanResult<(usize, T)> = Err(ScanError::Mismatch);
     for (tool_idx, tool) in tools.iter().enumerate().filter(|(_, it)| !it.name.is_empty()) {
         let n_best = best.as_ref().map_or(0, |(n_bytes, _)| *n_bytes);
         match find(tool_idx, tool) {
             Ok(found) if tool.name.len() > n_best => best = Ok((tool.name.len(), found)),
-            Ok(_) | Err(Miss::No) => {}
-            Err(Miss::Partial) => return Err(Miss::Partial),
+            Ok(_) | Err(ScanError::Mismatch) => {}
+            Err(ScanError::Incomplete) => return Err(ScanError::Incomplete),
         }
     }
     best.map(|(_, found)| found)
 }
 
-fn json_begins(format: &CallFormat, scan: &mut Scan<'_>, before: Before) -> Found<Begun> {
+fn json_begins(
+    format: &CallFormat,
+    scan: &mut Scan<'_>,
+    context: HeadContext,
+) -> ScanResult<ArgumentsStart> {
     const FENCE: &str = "```";
-    let behind = format.behind_name.trim();
-    let has_behind = match behind.strip_prefix(FENCE) {
+    let after = format.after_name.trim();
+    let has_after = match after.strip_prefix(FENCE) {
         Some(language) if scan.may_take(FENCE)? => {
             scan.may_take(language)?;
             true
         }
         Some(_) => false,
-        None => scan.may_take(behind)?,
+        None => scan.may_take(after)?,
     };
-    if !has_behind && !before.is_marked {
-        return Err(Miss::No);
+    if !has_after && !context.is_marked {
+        return Err(ScanError::Mismatch);
     }
     scan.blank()?;
     let [call, calls] = closers(format);
-    let ends = [format.behind_arguments.trim(), call, calls];
-    let is_over = if has_behind { { *scan }.one_of(&ends) } else { Err(Miss::No) };
-    scan::any([is_over.map(|_| Begun::Empty), object_begins(scan)])
+    let ends = [format.after_arguments.trim(), call, calls];
+    let is_over = if has_after { { *scan }.one_of(&ends) } else { Err(ScanError::Mismatch) };
+    scan::any([is_over.map(|_| ArgumentsStart::Empty), object_begins(scan)])
 }
 
 /// Takes the beginning of an object, of a string that contains an object, or of empty arguments.
-fn object_begins(scan: &mut Scan<'_>) -> Found<Begun> {
+fn object_begins(scan: &mut Scan<'_>) -> ScanResult<ArgumentsStart> {
     let mut ahead = *scan;
     match ahead.one_of(&["{", "\"", "null"])? {
-        0 => return Ok(Begun::Object),
+        0 => return Ok(ArgumentsStart::Object),
         2 => {
             ahead.end_of_word()?;
             *scan = ahead;
-            return Ok(Begun::Empty);
+            return Ok(ArgumentsStart::Empty);
         }
         _ => {}
     }
@@ -216,36 +222,40 @@ fn object_begins(scan: &mut Scan<'_>) -> Found<Begun> {
     ahead.blank()?;
     if ahead.one_of(&["{", "\""])? == 1 {
         *scan = ahead;
-        return Ok(Begun::Empty);
+        return Ok(ArgumentsStart::Empty);
     }
-    Ok(Begun::Quoted)
+    Ok(ArgumentsStart::Quoted)
 }
 
-fn tags_begin(format: &CallFormat, scan: &mut Scan<'_>) -> Found<Begun> {
-    let ArgumentsForm::Tagged(tags) = format.arguments else { return Err(Miss::No) };
-    let behind = format.behind_name.trim();
-    if !behind.is_empty() {
-        scan.literal(behind)?;
+fn tags_begin(format: &CallFormat, scan: &mut Scan<'_>) -> ScanResult<ArgumentsStart> {
+    let ArgumentsForm::Tagged(tags) = format.arguments else { return Err(ScanError::Mismatch) };
+    let after = format.after_name.trim();
+    if !after.is_empty() {
+        scan.literal(after)?;
         scan.blank()?;
     }
-    let next = [tags.before_key, format.behind_arguments, format.behind_call].map(str::trim);
+    let next = [tags.before_key, format.after_arguments, format.after_call].map(str::trim);
     let mut ahead = *scan;
     ahead.one_of(&[&next[..], &openers(format)].concat())?;
-    Ok(Begun::Tagged)
+    Ok(ArgumentsStart::Tagged)
 }
 
-fn envelope<'a>(tools: &[Tool], mut scan: Scan<'a>, before: Before) -> Found<(Body, Scan<'a>)> {
+fn envelope<'a>(
+    tools: &[Tool],
+    mut scan: Scan<'a>,
+    context: HeadContext,
+) -> ScanResult<(CallBody, Scan<'a>)> {
     let start = scan;
-    let body = Body::Envelope { is_marked: before.is_marked };
-    if !before.is_marked && !before.is_line_start {
-        return Err(Miss::No);
+    let body = CallBody::Envelope { is_marked: context.is_marked };
+    if !context.is_marked && !context.is_line_start {
+        return Err(ScanError::Mismatch);
     }
     match name_begins(&mut scan) {
         Ok(()) => {}
-        Err(Miss::No) if before.is_marked && (start.is_at("{") || start.is_at("[")) => {
+        Err(ScanError::Mismatch) if context.is_marked && (start.is_at("{") || start.is_at("[")) => {
             return Ok((body, start));
         }
-        Err(miss) => return Err(miss),
+        Err(error) => return Err(error),
     }
     let (tool_idx, mut scan) = one_tool(tools, |tool_idx, tool| {
         let mut scan = scan;
@@ -253,21 +263,21 @@ fn envelope<'a>(tools: &[Tool], mut scan: Scan<'a>, before: Before) -> Found<(Bo
         scan.literal("\"")?;
         Ok((tool_idx, scan))
     })?;
-    if !before.is_marked {
+    if !context.is_marked {
         return Ok((body, start));
     }
     match members_begin(&mut scan) {
         // Since there is a key for the arguments, only an object counts as arguments.
-        Ok(begun @ (Begun::Object | Begun::Quoted)) => {
-            Ok((Body::Arguments(Named { tool_idx, id: None }, begun), scan))
+        Ok(arguments_start @ (ArgumentsStart::Object | ArgumentsStart::Quoted)) => {
+            Ok((CallBody::Arguments(CalledTool { tool_idx, id: None }, arguments_start), scan))
         }
-        Err(Miss::Partial) => Err(Miss::Partial),
+        Err(ScanError::Incomplete) => Err(ScanError::Incomplete),
         _ => Ok((body, start)),
     }
 }
 
 /// Takes `{"name": "`.
-fn name_begins(scan: &mut Scan<'_>) -> Found<()> {
+fn name_begins(scan: &mut Scan<'_>) -> ScanResult<()> {
     for literal in ["{", "\"name\"", ":"] {
         scan.literal(literal)?;
         scan.blank()?;
@@ -276,7 +286,7 @@ fn name_begins(scan: &mut Scan<'_>) -> Found<()> {
 }
 
 /// Takes `, "arguments": `.
-fn members_begin(scan: &mut Scan<'_>) -> Found<Begun> {
+fn members_begin(scan: &mut Scan<'_>) -> ScanResult<ArgumentsStart> {
     scan.blank()?;
     scan.literal(",")?;
     scan.blank()?;

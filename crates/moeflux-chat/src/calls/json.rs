@@ -14,9 +14,9 @@ const DEPTH_MAX: usize = 100;
 /// Maximum length of a word in bytes. At most 767 digits of a number affect its value.
 const WORD_BYTES_MAX: usize = 1024;
 
-/// The effect of a character.
+/// The progress of a value after a character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum JsonProgress {
     /// The value continues.
     More,
     /// The value ended with this character.
@@ -30,14 +30,15 @@ pub(crate) enum Progress {
 pub(crate) struct JsonReader {
     /// The closing brackets of what is open.
     open: Vec<char>,
-    state: State,
+    state: JsonState,
     /// Text that is not certain yet: a word, the beginning of an escape, or a comma and the
     /// whitespace after it.
-    held: String,
+    buffer: String,
 }
 
+/// What a [`JsonReader`] expects next, or is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum JsonState {
     /// Expects a value.
     Value,
     /// Expects a value or the end of the array.
@@ -46,7 +47,7 @@ enum State {
     Key,
     Colon,
     /// Expects a comma or a closing bracket.
-    Behind {
+    After {
         is_blank: bool,
     },
     /// In a string.
@@ -64,37 +65,37 @@ enum State {
 impl JsonReader {
     /// Creates a reader of a value that has not begun.
     pub(crate) fn new() -> Self {
-        Self { open: Vec::new(), state: State::Value, held: String::new() }
+        Self { open: Vec::new(), state: JsonState::Value, buffer: String::new() }
     }
 
     /// Creates a reader of the rest of an object, after the value of a member.
-    pub(crate) fn behind_member() -> Self {
-        Self { open: vec!['}'], state: State::Behind { is_blank: false }, held: String::new() }
+    pub(crate) fn after_member() -> Self {
+        Self { open: vec!['}'], state: JsonState::After { is_blank: false }, buffer: String::new() }
     }
 
     /// Returns whether the next character belongs to a string.
     pub(crate) fn is_in_text(&self) -> bool {
-        matches!(self.state, State::Text { .. })
+        matches!(self.state, JsonState::Text { .. })
     }
 
     /// Returns whether the value is complete.
     pub(crate) fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == JsonState::Done
     }
 
     /// Takes a character and appends the text that became certain to `out`.
-    pub(crate) fn push(&mut self, next: char, out: &mut String) -> Progress {
+    pub(crate) fn push(&mut self, next: char, out: &mut String) -> JsonProgress {
         match self.state {
-            State::Text { is_key, quote } => self.text(next, (is_key, quote), out),
-            State::Word { .. } if is_word(next) => {
-                self.held.push(next);
-                if self.held.len() > WORD_BYTES_MAX {
-                    return Progress::Broken;
+            JsonState::Text { is_key, quote } => self.text(next, (is_key, quote), out),
+            JsonState::Word { .. } if is_word(next) => {
+                self.buffer.push(next);
+                if self.buffer.len() > WORD_BYTES_MAX {
+                    return JsonProgress::Broken;
                 }
             }
-            State::Word { is_key } => {
+            JsonState::Word { is_key } => {
                 return match self.end_word(is_key, out) {
-                    Progress::More => self.push(next, out),
+                    JsonProgress::More => self.push(next, out),
                     other => other,
                 };
             }
@@ -106,92 +107,94 @@ impl JsonReader {
     /// Ends the input: closes the open brackets if nothing else is missing. Returns whether the
     /// value is complete.
     pub(crate) fn close(&mut self, out: &mut String) -> bool {
-        if let State::Word { is_key: false } = self.state
-            && self.end_word(false, out) == Progress::Broken
+        if let JsonState::Word { is_key: false } = self.state
+            && self.end_word(false, out) == JsonProgress::Broken
         {
             return false;
         }
         let is_closable = match self.state {
-            State::Element | State::Key | State::Behind { .. } => true,
-            State::Done => return true,
+            JsonState::Element | JsonState::Key | JsonState::After { .. } => true,
+            JsonState::Done => return true,
             _ => false,
         };
         if is_closable {
-            self.held.clear();
+            self.buffer.clear();
             out.extend(self.open.drain(..).rev());
-            self.state = State::Done;
+            self.state = JsonState::Done;
         }
         is_closable
     }
 
-    fn progress(&self) -> Progress {
-        if self.is_done() { Progress::Done } else { Progress::More }
+    fn progress(&self) -> JsonProgress {
+        if self.is_done() { JsonProgress::Done } else { JsonProgress::More }
     }
 
-    fn between(&mut self, next: char, out: &mut String) -> Progress {
+    fn between(&mut self, next: char, out: &mut String) -> JsonProgress {
         if next.is_whitespace() {
             // JSON allows four kinds of whitespace.
             let blank = if matches!(next, '\n' | '\r' | '\t') { next } else { ' ' };
-            if self.held.is_empty() {
+            if self.buffer.is_empty() {
                 out.push(blank);
             } else {
-                self.held.push(blank);
+                self.buffer.push(blank);
             }
-            if let State::Behind { is_blank } = &mut self.state {
+            if let JsonState::After { is_blank } = &mut self.state {
                 *is_blank = true;
             }
             return self.progress();
         }
         let is_in_object = self.open.last() == Some(&'}');
         match (self.state, next) {
-            (State::Value | State::Element, '{' | '[') => return self.nest(next, out),
-            (State::Value | State::Element, '"' | '\'') => self.begin_text(false, next, out),
-            (State::Key, '"' | '\'') => self.begin_text(true, next, out),
-            (State::Value | State::Element | State::Key, _) if is_word(next) => {
-                out.push_str(&std::mem::take(&mut self.held));
-                self.held.push(next);
-                self.state = State::Word { is_key: self.state == State::Key };
+            (JsonState::Value | JsonState::Element, '{' | '[') => return self.nest(next, out),
+            (JsonState::Value | JsonState::Element, '"' | '\'') => {
+                self.begin_text(false, next, out);
             }
-            (State::Colon, ':') => {
+            (JsonState::Key, '"' | '\'') => self.begin_text(true, next, out),
+            (JsonState::Value | JsonState::Element | JsonState::Key, _) if is_word(next) => {
+                out.push_str(&std::mem::take(&mut self.buffer));
+                self.buffer.push(next);
+                self.state = JsonState::Word { is_key: self.state == JsonState::Key };
+            }
+            (JsonState::Colon, ':') => {
                 out.push(':');
-                self.state = State::Value;
+                self.state = JsonState::Value;
             }
-            (State::Behind { .. }, ',') => {
-                self.held.push(',');
-                self.state = if is_in_object { State::Key } else { State::Element };
+            (JsonState::After { .. }, ',') => {
+                self.buffer.push(',');
+                self.state = if is_in_object { JsonState::Key } else { JsonState::Element };
             }
-            (State::Behind { is_blank: true }, '"') if is_in_object => {
+            (JsonState::After { is_blank: true }, '"') if is_in_object => {
                 out.push(',');
                 self.begin_text(true, next, out);
             }
-            (State::Behind { .. } | State::Key | State::Element, '}' | ']') => {
+            (JsonState::After { .. } | JsonState::Key | JsonState::Element, '}' | ']') => {
                 return self.close_bracket(next, out);
             }
-            _ => return Progress::Broken,
+            _ => return JsonProgress::Broken,
         }
-        Progress::More
+        JsonProgress::More
     }
 
-    fn nest(&mut self, bracket: char, out: &mut String) -> Progress {
+    fn nest(&mut self, bracket: char, out: &mut String) -> JsonProgress {
         if self.open.len() == DEPTH_MAX {
-            return Progress::Broken;
+            return JsonProgress::Broken;
         }
-        out.push_str(&std::mem::take(&mut self.held));
+        out.push_str(&std::mem::take(&mut self.buffer));
         out.push(bracket);
         let (closing, state) =
-            if bracket == '{' { ('}', State::Key) } else { (']', State::Element) };
+            if bracket == '{' { ('}', JsonState::Key) } else { (']', JsonState::Element) };
         self.open.push(closing);
         self.state = state;
-        Progress::More
+        JsonProgress::More
     }
 
-    /// Closes a bracket and those opened after it. A held comma is surplus and dropped.
-    fn close_bracket(&mut self, bracket: char, out: &mut String) -> Progress {
+    /// Closes a bracket and those opened after it. A buffered comma is surplus and dropped.
+    fn close_bracket(&mut self, bracket: char, out: &mut String) -> JsonProgress {
         let Some(place) = self.open.iter().rposition(|it| *it == bracket) else {
-            return Progress::Broken;
+            return JsonProgress::Broken;
         };
-        out.push_str(self.held.trim_start_matches(','));
-        self.held.clear();
+        out.push_str(self.buffer.trim_start_matches(','));
+        self.buffer.clear();
         out.extend(self.open.drain(place..).rev());
         self.end_value();
         self.progress()
@@ -199,41 +202,41 @@ impl JsonReader {
 
     fn end_value(&mut self) {
         let is_done = self.open.is_empty();
-        self.state = if is_done { State::Done } else { State::Behind { is_blank: false } };
+        self.state = if is_done { JsonState::Done } else { JsonState::After { is_blank: false } };
     }
 
-    fn end_word(&mut self, is_key: bool, out: &mut String) -> Progress {
-        let word = std::mem::take(&mut self.held);
+    fn end_word(&mut self, is_key: bool, out: &mut String) -> JsonProgress {
+        let word = std::mem::take(&mut self.buffer);
         if is_key {
             out.extend(["\"", &word, "\""]);
-            self.state = State::Colon;
-            return Progress::More;
+            self.state = JsonState::Colon;
+            return JsonProgress::More;
         }
-        let Some(value) = literal(&word) else { return Progress::Broken };
+        let Some(value) = literal(&word) else { return JsonProgress::Broken };
         out.push_str(&value);
         self.end_value();
         self.progress()
     }
 
     fn begin_text(&mut self, is_key: bool, quote: char, out: &mut String) {
-        out.push_str(&std::mem::take(&mut self.held));
+        out.push_str(&std::mem::take(&mut self.buffer));
         out.push('"');
-        self.state = State::Text { is_key, quote };
+        self.state = JsonState::Text { is_key, quote };
     }
 
     fn text(&mut self, next: char, (is_key, quote): (bool, char), out: &mut String) {
-        if !self.held.is_empty() {
-            self.held.push(next);
-            let Some((settled, n_bytes)) = escape(&self.held) else { return };
-            let rest = self.held.split_off(n_bytes);
-            out.push_str(settled.unwrap_or(&self.held));
-            self.held.clear();
+        if !self.buffer.is_empty() {
+            self.buffer.push(next);
+            let Some((settled, n_bytes)) = escape(&self.buffer) else { return };
+            let rest = self.buffer.split_off(n_bytes);
+            out.push_str(settled.unwrap_or(&self.buffer));
+            self.buffer.clear();
             rest.chars().for_each(|it| self.text(it, (is_key, quote), out));
         } else if next == '\\' {
-            self.held.push(next);
+            self.buffer.push(next);
         } else if next == quote {
             out.push('"');
-            if is_key { self.state = State::Colon } else { self.end_value() }
+            if is_key { self.state = JsonState::Colon } else { self.end_value() }
         } else {
             push_escaped(next, out);
         }
@@ -296,8 +299,8 @@ fn number(word: &str) -> Option<String> {
         return None;
     }
     let zero = if digits.starts_with('.') { "0" } else { "" };
-    let behind = if digits.ends_with('.') { "0" } else { "" };
-    let number = format!("{sign}{zero}{digits}{behind}");
+    let after = if digits.ends_with('.') { "0" } else { "" };
+    let number = format!("{sign}{zero}{digits}{after}");
     matches!(serde_json::from_str(&number), Ok(Json::Number(_))).then_some(number)
 }
 
@@ -313,14 +316,14 @@ fn escape(text: &str) -> Option<(Option<&'static str>, usize)> {
         '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' => (None, 2),
         '\'' => (Some("'"), 2),
         'u' => match unit(text) {
-            Unit::More => return None,
-            Unit::None => MALFORMED,
-            Unit::Character => (None, UNICODE_BYTES),
-            Unit::Low => LONELY,
-            Unit::High => match second() {
-                Unit::More => return None,
-                Unit::Low => (None, 2 * UNICODE_BYTES),
-                _ => LONELY,
+            Utf16Unit::More => return None,
+            Utf16Unit::None => MALFORMED,
+            Utf16Unit::Character => (None, UNICODE_BYTES),
+            Utf16Unit::Low => LONE_SURROGATE,
+            Utf16Unit::High => match second() {
+                Utf16Unit::More => return None,
+                Utf16Unit::Low => (None, 2 * UNICODE_BYTES),
+                _ => LONE_SURROGATE,
             },
         },
         _ => MALFORMED,
@@ -328,10 +331,10 @@ fn escape(text: &str) -> Option<(Option<&'static str>, usize)> {
 }
 
 /// Half of a surrogate pair, which parsers refuse.
-const LONELY: (Option<&str>, usize) = (Some("\u{fffd}"), UNICODE_BYTES);
+const LONE_SURROGATE: (Option<&str>, usize) = (Some("\u{fffd}"), UNICODE_BYTES);
 
 /// The meaning of the escape at the start of a text.
-enum Unit {
+enum Utf16Unit {
     /// A character.
     Character,
     /// The first half of a surrogate pair.
@@ -344,19 +347,19 @@ enum Unit {
     More,
 }
 
-fn unit(text: &str) -> Unit {
+fn unit(text: &str) -> Utf16Unit {
     const START: &str = "\\u";
     let Some(digits) = text.strip_prefix(START) else {
-        return if START.starts_with(text) { Unit::More } else { Unit::None };
+        return if START.starts_with(text) { Utf16Unit::More } else { Utf16Unit::None };
     };
     let n_digits = digits.bytes().take(4).take_while(u8::is_ascii_hexdigit).count();
     if n_digits < 4 {
-        return if n_digits == digits.len() { Unit::More } else { Unit::None };
+        return if n_digits == digits.len() { Utf16Unit::More } else { Utf16Unit::None };
     }
     match u32::from_str_radix(&digits[..4], 16) {
-        Ok(0xd800..=0xdbff) => Unit::High,
-        Ok(0xdc00..=0xdfff) => Unit::Low,
-        _ => Unit::Character,
+        Ok(0xd800..=0xdbff) => Utf16Unit::High,
+        Ok(0xdc00..=0xdfff) => Utf16Unit::Low,
+        _ => Utf16Unit::Character,
     }
 }
 
@@ -368,7 +371,7 @@ mod tests {
     fn read(text: &str) -> (String, Option<bool>) {
         let (mut reader, mut out) = (JsonReader::new(), String::new());
         for next in text.chars() {
-            if reader.push(next, &mut out) == Progress::Broken {
+            if reader.push(next, &mut out) == JsonProgress::Broken {
                 return (out, None);
             }
         }

@@ -1,13 +1,13 @@
 //! Looks ahead in text that is still arriving.
 //!
-//! **Invariant:** any result but [`Miss::Partial`] stays the same, whatever text follows.
+//! **Invariant:** any result but [`ScanError::Incomplete`] stays the same, whatever text follows.
 
 /// Maximum length of whitespace around markers; longer whitespace is text.
 pub(crate) const BLANK_BYTES_MAX: usize = 64;
 
-/// What may follow the known text.
+/// Whether more text may follow the known text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Coming {
+pub(crate) enum StreamState {
     /// Possibly more text.
     More,
     /// Nothing: the model ended its answer.
@@ -18,26 +18,27 @@ pub(crate) enum Coming {
 
 /// The reason why something was not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Miss {
+pub(crate) enum ScanError {
     /// The text differs.
-    No,
+    Mismatch,
     /// More text may complete it.
-    Partial,
+    Incomplete,
 }
 
-pub(crate) type Found<T> = Result<T, Miss>;
+/// The result of a scan.
+pub(crate) type ScanResult<T> = Result<T, ScanError>;
 
 /// A position in a text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scan<'a> {
     rest: &'a str,
-    coming: Coming,
+    stream: StreamState,
 }
 
 impl<'a> Scan<'a> {
     /// Creates a scan at the start of this text.
-    pub(crate) fn new(rest: &'a str, coming: Coming) -> Self {
-        Self { rest, coming }
+    pub(crate) fn new(rest: &'a str, stream: StreamState) -> Self {
+        Self { rest, stream }
     }
 
     /// Returns the text between this position and a later one.
@@ -56,83 +57,83 @@ impl<'a> Scan<'a> {
     }
 
     /// Takes this text.
-    pub(crate) fn literal(&mut self, literal: &str) -> Found<()> {
+    pub(crate) fn literal(&mut self, literal: &str) -> ScanResult<()> {
         if let Some(rest) = self.rest.strip_prefix(literal) {
             self.rest = rest;
             return Ok(());
         }
-        let may_come = self.coming == Coming::More && literal.starts_with(self.rest);
-        Err(if may_come { Miss::Partial } else { Miss::No })
+        let may_come = self.stream == StreamState::More && literal.starts_with(self.rest);
+        Err(if may_come { ScanError::Incomplete } else { ScanError::Mismatch })
     }
 
     /// Takes the first of these texts that stands here; empty ones never match.
-    pub(crate) fn one_of(&mut self, literals: &[&str]) -> Found<usize> {
-        let mut miss = Miss::No;
+    pub(crate) fn one_of(&mut self, literals: &[&str]) -> ScanResult<usize> {
+        let mut error = ScanError::Mismatch;
         for (idx, literal) in literals.iter().enumerate().filter(|(_, it)| !it.is_empty()) {
             match self.literal(literal) {
                 Ok(()) => return Ok(idx),
-                Err(Miss::Partial) => miss = Miss::Partial,
-                Err(Miss::No) => {}
+                Err(ScanError::Incomplete) => error = ScanError::Incomplete,
+                Err(ScanError::Mismatch) => {}
             }
         }
-        Err(miss)
+        Err(error)
     }
 
     /// Takes one of these characters.
-    pub(crate) fn one_character(&mut self, characters: &[char]) -> Found<()> {
+    pub(crate) fn one_character(&mut self, characters: &[char]) -> ScanResult<()> {
         match self.rest.strip_prefix(characters) {
             Some(rest) => self.rest = rest,
-            None if self.rest.is_empty() && self.coming == Coming::More => {
-                return Err(Miss::Partial);
+            None if self.rest.is_empty() && self.stream == StreamState::More => {
+                return Err(ScanError::Incomplete);
             }
-            None => return Err(Miss::No),
+            None => return Err(ScanError::Mismatch),
         }
         Ok(())
     }
 
     /// Takes a text if it stands here. Returns whether it did.
-    pub(crate) fn may_take(&mut self, literal: &str) -> Found<bool> {
+    pub(crate) fn may_take(&mut self, literal: &str) -> ScanResult<bool> {
         match self.literal(literal) {
             Ok(()) => Ok(true),
-            Err(Miss::No) => Ok(false),
-            Err(Miss::Partial) => Err(Miss::Partial),
+            Err(ScanError::Mismatch) => Ok(false),
+            Err(ScanError::Incomplete) => Err(ScanError::Incomplete),
         }
     }
 
     /// Takes whitespace.
-    pub(crate) fn blank(&mut self) -> Found<()> {
+    pub(crate) fn blank(&mut self) -> ScanResult<()> {
         let rest = self.rest.trim_start();
         if self.rest.len() - rest.len() > BLANK_BYTES_MAX {
-            return Err(Miss::No);
+            return Err(ScanError::Mismatch);
         }
         self.rest = rest;
         Ok(())
     }
 
     /// Takes at most `n_max` digits.
-    pub(crate) fn digits(&mut self, n_max: usize) -> Found<()> {
+    pub(crate) fn digits(&mut self, n_max: usize) -> ScanResult<()> {
         let rest = self.rest.trim_start_matches(|it: char| it.is_ascii_digit());
         if self.rest.len() - rest.len() > n_max {
-            return Err(Miss::No);
+            return Err(ScanError::Mismatch);
         }
         self.rest = rest;
         Ok(())
     }
 
     /// Checks that a word ends here.
-    pub(crate) fn end_of_word(self) -> Found<()> {
+    pub(crate) fn end_of_word(self) -> ScanResult<()> {
         match self.rest.chars().next() {
-            Some(next) if next.is_alphanumeric() || next == '_' => Err(Miss::No),
-            None if self.coming == Coming::More => Err(Miss::Partial),
+            Some(next) if next.is_alphanumeric() || next == '_' => Err(ScanError::Mismatch),
+            None if self.stream == StreamState::More => Err(ScanError::Incomplete),
             _ => Ok(()),
         }
     }
 
     /// Takes one of these texts after whitespace, or the end of the answer.
-    pub(crate) fn ends_with(&mut self, literals: &[&str]) -> Found<()> {
+    pub(crate) fn ends_with(&mut self, literals: &[&str]) -> ScanResult<()> {
         self.blank()?;
-        match (self.rest, self.coming) {
-            ("", Coming::End) => Ok(()),
+        match (self.rest, self.stream) {
+            ("", StreamState::End) => Ok(()),
             _ => self.one_of(literals).map(|_| ()),
         }
     }
@@ -155,14 +156,14 @@ pub(crate) fn n_unfinished(text: &str, marker: &str) -> usize {
 }
 
 /// Combines several results of which at most one can be a match.
-pub(crate) fn any<T>(found: impl IntoIterator<Item = Found<T>>) -> Found<T> {
-    let mut miss = Miss::No;
+pub(crate) fn any<T>(found: impl IntoIterator<Item = ScanResult<T>>) -> ScanResult<T> {
+    let mut error = ScanError::Mismatch;
     for found in found {
         match found {
             Ok(found) => return Ok(found),
-            Err(Miss::Partial) => miss = Miss::Partial,
-            Err(Miss::No) => {}
+            Err(ScanError::Incomplete) => error = ScanError::Incomplete,
+            Err(ScanError::Mismatch) => {}
         }
     }
-    Err(miss)
+    Err(error)
 }

@@ -21,7 +21,7 @@ pub(crate) fn fits(schema: &Json, arguments: &str) -> bool {
         let is_known = property.is_some() || declared.is_none() || is_open(schema);
         let listed = property.and_then(|it| it.get("enum")).and_then(Json::as_array);
         is_known
-            && Kinds::of_parameter(schema, name).has_kind_of(value)
+            && ValueKinds::of_parameter(schema, name).has_kind_of(value)
             && listed.is_none_or(|values| values.contains(value))
     })
 }
@@ -30,7 +30,7 @@ pub(crate) fn fits(schema: &Json, arguments: &str) -> bool {
 fn is_open(schema: &Json) -> bool {
     ["allOf", "anyOf", "oneOf", "$ref", "patternProperties", "additionalProperties"]
         .iter()
-        .any(|it| schema.get(*it).is_some_and(|said| said != &Json::Bool(false)))
+        .any(|it| schema.get(*it).is_some_and(|value| value != &Json::Bool(false)))
 }
 
 /// Maximum number of schema parts that are read for one parameter, because references may form
@@ -40,11 +40,11 @@ const PARTS_MAX: usize = 1000;
 /// The number of list values, or of bytes of a reference, that count as one more part.
 const ENTRIES_PER_PART: usize = 64;
 
-/// A set of kinds.
+/// A set of kinds of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kinds(u8);
+pub(crate) struct ValueKinds(u8);
 
-impl Kinds {
+impl ValueKinds {
     const NONE: Self = Self(0);
     const NULL: Self = Self(1);
     const BOOLEAN: Self = Self(2);
@@ -60,7 +60,7 @@ impl Kinds {
         let Some(declared) = declared.or(schema.get("additionalProperties")) else {
             return Self::ANY;
         };
-        Search { root: schema, n_left: PARTS_MAX }.kinds(declared).unwrap_or(Self::ANY)
+        KindSearch { root: schema, n_left: PARTS_MAX }.kinds(declared).unwrap_or(Self::ANY)
     }
 
     /// Returns whether strings are the only kind; then a value is not parsed.
@@ -85,13 +85,13 @@ impl Kinds {
 
     /// Returns the names of the kinds in schemas; `number` includes integers.
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
-        const NAMES: [(&str, Kinds); 6] = [
-            ("null", Kinds::NULL),
-            ("boolean", Kinds::BOOLEAN),
-            ("number", Kinds::NUMBER),
-            ("string", Kinds::TEXT),
-            ("array", Kinds::ARRAY),
-            ("object", Kinds::OBJECT),
+        const NAMES: [(&str, ValueKinds); 6] = [
+            ("null", ValueKinds::NULL),
+            ("boolean", ValueKinds::BOOLEAN),
+            ("number", ValueKinds::NUMBER),
+            ("string", ValueKinds::TEXT),
+            ("array", ValueKinds::ARRAY),
+            ("object", ValueKinds::OBJECT),
         ];
         NAMES.into_iter().filter(move |(_, kind)| self.has(*kind)).map(|(name, _)| name)
     }
@@ -132,17 +132,18 @@ impl Kinds {
     }
 }
 
-struct Search<'a> {
+/// A search for the kinds that a schema allows, of bounded work.
+struct KindSearch<'a> {
     root: &'a Json,
     n_left: usize,
 }
 
-impl<'a> Search<'a> {
+impl<'a> KindSearch<'a> {
     /// Returns `None` if the limit is exceeded. A contradictory schema allows everything.
-    fn kinds(&mut self, schema: &'a Json) -> Option<Kinds> {
+    fn kinds(&mut self, schema: &'a Json) -> Option<ValueKinds> {
         self.count(0)?;
-        let Some(schema) = schema.as_object() else { return Some(Kinds::ANY) };
-        let mut kinds = Kinds::ANY;
+        let Some(schema) = schema.as_object() else { return Some(ValueKinds::ANY) };
+        let mut kinds = ValueKinds::ANY;
         if let Some(reference) = schema.get("$ref").and_then(Json::as_str) {
             self.count(reference.len())?;
             if let Some(found) = self.referenced(reference) {
@@ -152,21 +153,21 @@ impl<'a> Search<'a> {
         match schema.get("type") {
             Some(Json::Array(names)) => {
                 self.count(names.len())?;
-                kinds = kinds.and(union(names, Kinds::named));
+                kinds = kinds.and(union(names, ValueKinds::named));
             }
-            Some(name) => kinds = kinds.and(Kinds::named(name)),
+            Some(name) => kinds = kinds.and(ValueKinds::named(name)),
             None => kinds = kinds.and(implied(schema)),
         }
         if let Some(Json::Array(values)) = schema.get("enum") {
             self.count(values.len())?;
-            kinds = kinds.and(union(values, Kinds::of));
+            kinds = kinds.and(union(values, ValueKinds::of));
         }
         if let Some(value) = schema.get("const") {
-            kinds = kinds.and(Kinds::of(value));
+            kinds = kinds.and(ValueKinds::of(value));
         }
         for key in ["anyOf", "oneOf"] {
             if let Some(Json::Array(parts)) = schema.get(key) {
-                let mut allowed = Kinds::NONE;
+                let mut allowed = ValueKinds::NONE;
                 for part in parts {
                     allowed = allowed.or(self.kinds(part)?);
                 }
@@ -177,9 +178,9 @@ impl<'a> Search<'a> {
             kinds = kinds.and(self.kinds(part)?);
         }
         if schema.get("nullable") == Some(&Json::Bool(true)) {
-            kinds = kinds.or(Kinds::NULL);
+            kinds = kinds.or(ValueKinds::NULL);
         }
-        Some(if kinds == Kinds::NONE { Kinds::ANY } else { kinds })
+        Some(if kinds == ValueKinds::NONE { ValueKinds::ANY } else { kinds })
     }
 
     /// Counts a part, or the entries of one.
@@ -195,18 +196,18 @@ impl<'a> Search<'a> {
     }
 }
 
-fn union(values: &[Json], kinds: impl Fn(&Json) -> Kinds) -> Kinds {
-    values.iter().map(kinds).fold(Kinds::NONE, Kinds::or)
+fn union(values: &[Json], kinds: impl Fn(&Json) -> ValueKinds) -> ValueKinds {
+    values.iter().map(kinds).fold(ValueKinds::NONE, ValueKinds::or)
 }
 
 /// Returns the kinds implied by a schema without a type.
-fn implied(schema: &serde_json::Map<String, Json>) -> Kinds {
+fn implied(schema: &serde_json::Map<String, Json>) -> ValueKinds {
     if schema.contains_key("properties") {
-        Kinds::OBJECT
+        ValueKinds::OBJECT
     } else if schema.contains_key("items") {
-        Kinds::ARRAY
+        ValueKinds::ARRAY
     } else {
-        Kinds::ANY
+        ValueKinds::ANY
     }
 }
 
@@ -217,38 +218,41 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(parameter: &Json, expected: Kinds) {
+    fn check(parameter: &Json, expected: ValueKinds) {
         let schema = json!({
             "properties": {"p": parameter},
             "$defs": {"text": {"type": "string"}, "circle": {"$ref": "#/$defs/circle"},
                 "burst": {"anyOf": [{"$ref": "#/$defs/burst"}, {"$ref": "#/$defs/burst"}]}},
         });
-        assert_eq!(Kinds::of_parameter(&schema, "p"), expected, "{parameter}");
+        assert_eq!(ValueKinds::of_parameter(&schema, "p"), expected, "{parameter}");
     }
 
     #[test]
     fn schemas_say_which_kinds_they_allow() {
-        check(&json!({"type": "string"}), Kinds::TEXT);
-        check(&json!({"type": "integer"}), Kinds::NUMBER);
-        check(&json!({"type": ["string", "null"]}), Kinds::TEXT.or(Kinds::NULL));
-        check(&json!({"type": "string", "nullable": true}), Kinds::TEXT.or(Kinds::NULL));
-        check(&json!({"enum": ["a", "b"]}), Kinds::TEXT);
-        check(&json!({"enum": ["a", 1]}), Kinds::TEXT.or(Kinds::NUMBER));
-        check(&json!({"const": true}), Kinds::BOOLEAN);
-        check(&json!({"properties": {}}), Kinds::OBJECT);
-        check(&json!({"items": {}}), Kinds::ARRAY);
+        check(&json!({"type": "string"}), ValueKinds::TEXT);
+        check(&json!({"type": "integer"}), ValueKinds::NUMBER);
+        check(&json!({"type": ["string", "null"]}), ValueKinds::TEXT.or(ValueKinds::NULL));
+        check(&json!({"type": "string", "nullable": true}), ValueKinds::TEXT.or(ValueKinds::NULL));
+        check(&json!({"enum": ["a", "b"]}), ValueKinds::TEXT);
+        check(&json!({"enum": ["a", 1]}), ValueKinds::TEXT.or(ValueKinds::NUMBER));
+        check(&json!({"const": true}), ValueKinds::BOOLEAN);
+        check(&json!({"properties": {}}), ValueKinds::OBJECT);
+        check(&json!({"items": {}}), ValueKinds::ARRAY);
         let either = json!([{"type": "array"}, {"type": "null"}]);
-        check(&json!({"anyOf": either}), Kinds::ARRAY.or(Kinds::NULL));
-        check(&json!({"oneOf": either}), Kinds::ARRAY.or(Kinds::NULL));
-        check(&json!({"allOf": [{"minLength": 1}, {"$ref": "#/$defs/text"}]}), Kinds::TEXT);
-        check(&json!({"$ref": "#/$defs/text", "default": ""}), Kinds::TEXT);
+        check(&json!({"anyOf": either}), ValueKinds::ARRAY.or(ValueKinds::NULL));
+        check(&json!({"oneOf": either}), ValueKinds::ARRAY.or(ValueKinds::NULL));
+        check(&json!({"allOf": [{"minLength": 1}, {"$ref": "#/$defs/text"}]}), ValueKinds::TEXT);
+        check(&json!({"$ref": "#/$defs/text", "default": ""}), ValueKinds::TEXT);
     }
 
     #[test]
     fn long_lists_count_as_many_parts() {
         let values = |n: usize| vec![json!("a"); n];
-        check(&json!({"enum": values(50_000)}), Kinds::TEXT);
-        check(&json!({"allOf": [{"enum": values(50_000)}, {"enum": values(50_000)}]}), Kinds::ANY);
+        check(&json!({"enum": values(50_000)}), ValueKinds::TEXT);
+        check(
+            &json!({"allOf": [{"enum": values(50_000)}, {"enum": values(50_000)}]}),
+            ValueKinds::ANY,
+        );
     }
 
     #[test]
@@ -287,16 +291,16 @@ mod tests {
             json!({"$ref": "#/$defs/circle"}),
             json!({"$ref": "#/$defs/burst"}),
         ] {
-            check(&schema, Kinds::ANY);
+            check(&schema, ValueKinds::ANY);
         }
     }
 
     #[test]
     fn parameters_that_are_not_declared_are_additional() {
-        let kinds = |schema: Json| Kinds::of_parameter(&schema, "p");
-        assert_eq!(kinds(json!({"additionalProperties": {"type": "string"}})), Kinds::TEXT);
-        assert_eq!(kinds(json!({"additionalProperties": false})), Kinds::ANY);
-        assert_eq!(kinds(json!({"properties": {"q": {"type": "string"}}})), Kinds::ANY);
-        assert_eq!(kinds(Json::Null), Kinds::ANY);
+        let kinds = |schema: Json| ValueKinds::of_parameter(&schema, "p");
+        assert_eq!(kinds(json!({"additionalProperties": {"type": "string"}})), ValueKinds::TEXT);
+        assert_eq!(kinds(json!({"additionalProperties": false})), ValueKinds::ANY);
+        assert_eq!(kinds(json!({"properties": {"q": {"type": "string"}}})), ValueKinds::ANY);
+        assert_eq!(kinds(Json::Null), ValueKinds::ANY);
     }
 }

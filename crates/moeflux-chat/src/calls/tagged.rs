@@ -9,10 +9,10 @@
 use serde_json::Value as Json;
 
 use crate::calls::format::{ArgumentsForm, CallFormat, Scalars, Tags};
-use crate::calls::head::{self, Body};
-use crate::calls::json::{self, JsonReader, Progress};
-use crate::calls::scan::{self, Coming, Found, Miss, Scan};
-use crate::calls::schema::Kinds;
+use crate::calls::head::{self, CallBody};
+use crate::calls::json::{self, JsonProgress, JsonReader};
+use crate::calls::scan::{self, Scan, ScanError, ScanResult, StreamState};
+use crate::calls::schema::ValueKinds;
 use crate::conversation::Tool;
 
 /// Maximum length of a key; a longer one is unrelated text.
@@ -20,7 +20,7 @@ const KEY_BYTES_MAX: usize = 256;
 
 /// The context in which arguments are read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct ArgumentsContext<'a> {
     /// The format of the call.
     pub(crate) format: &'static CallFormat,
     /// The offered tools.
@@ -28,12 +28,12 @@ pub(crate) struct Place<'a> {
     /// The index of the called tool.
     pub(crate) tool_idx: usize,
     /// What may follow the known text.
-    pub(crate) coming: Coming,
+    pub(crate) stream: StreamState,
 }
 
-/// The result of a step.
+/// The result of a step of reading arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ArgumentsOutcome {
     /// The text after it can be read now.
     Again,
     /// More text is needed.
@@ -48,23 +48,24 @@ pub(crate) enum Outcome {
 #[derive(Clone, Debug)]
 pub(crate) struct TaggedReader {
     tags: Tags,
-    state: State,
+    state: TaggedState,
     keys: Vec<String>,
 }
 
+/// The position of a [`TaggedReader`] in the arguments.
 #[derive(Clone, Debug)]
-enum State {
+enum TaggedState {
     Between,
     Key,
     /// After the tag, before the first character.
-    ValueBegins(Kinds),
-    Value(Value),
+    ValueBegins(ValueKinds),
+    Value(TaggedValue),
 }
 
 /// A value that is being read.
 #[derive(Clone, Debug)]
-struct Value {
-    kinds: Kinds,
+struct TaggedValue {
+    kinds: ValueKinds,
     /// Text that waits for the end; `None` once the value is known to be a string.
     waiting: Option<String>,
     /// The JSON reader of a value that can only be JSON, while it is valid.
@@ -78,39 +79,41 @@ impl TaggedReader {
     /// tags.
     pub(crate) fn new(format: &CallFormat) -> Option<Self> {
         let ArgumentsForm::Tagged(tags) = format.arguments else { return None };
-        Some(Self { tags, state: State::Between, keys: Vec::new() })
+        Some(Self { tags, state: TaggedState::Between, keys: Vec::new() })
     }
 
     /// Returns the number of settled bytes of the text, and the outcome.
     pub(crate) fn step(
         &mut self,
         text: &str,
-        place: &Place<'_>,
+        context: &ArgumentsContext<'_>,
         out: &mut String,
-    ) -> (usize, Outcome) {
+    ) -> (usize, ArgumentsOutcome) {
         match &mut self.state {
-            State::Between => self.between(text, place, out),
-            State::Key => self.key(text, place, out),
-            State::ValueBegins(kinds) => {
-                if text.is_empty() && place.coming == Coming::More {
-                    return (0, Outcome::Wait);
+            TaggedState::Between => self.between(text, context, out),
+            TaggedState::Key => self.key(text, context, out),
+            TaggedState::ValueBegins(kinds) => {
+                if text.is_empty() && context.stream == StreamState::More {
+                    return (0, ArgumentsOutcome::Wait);
                 }
                 let kinds = *kinds;
-                let is_broken = self.tags.behind_key.ends_with('\n') && text.starts_with('\n');
-                self.state = State::Value(Value::new(kinds, self.tags.scalars, out));
-                (usize::from(is_broken), Outcome::Again)
+                let is_broken = self.tags.after_key.ends_with('\n') && text.starts_with('\n');
+                self.state = TaggedState::Value(TaggedValue::new(kinds, self.tags.scalars, out));
+                (usize::from(is_broken), ArgumentsOutcome::Again)
             }
-            State::Value(_) => self.value(text, place, out),
+            TaggedState::Value(_) => self.value(text, context, out),
         }
     }
 
     /// Ends the arguments where the model ended its answer. Returns whether they are complete.
     pub(crate) fn close(&mut self, rest: &str, format: &CallFormat, out: &mut String) -> bool {
         match &mut self.state {
-            State::Between => {}
-            State::Key => return false,
-            State::ValueBegins(kinds) => Value::new(*kinds, self.tags.scalars, out).end(out),
-            State::Value(value) => {
+            TaggedState::Between => {}
+            TaggedState::Key => return false,
+            TaggedState::ValueBegins(kinds) => {
+                TaggedValue::new(*kinds, self.tags.scalars, out).end(out);
+            }
+            TaggedState::Value(value) => {
                 let rest = without_half_tag(rest, &self.tags, format);
                 value.take(without_break(rest, &self.tags), out);
                 value.end(out);
@@ -120,63 +123,80 @@ impl TaggedReader {
         true
     }
 
-    fn between(&mut self, text: &str, place: &Place<'_>, out: &mut String) -> (usize, Outcome) {
-        let start = Scan::new(text, place.coming);
+    fn between(
+        &mut self,
+        text: &str,
+        context: &ArgumentsContext<'_>,
+        out: &mut String,
+    ) -> (usize, ArgumentsOutcome) {
+        let start = Scan::new(text, context.stream);
         let mut scan = start;
-        let own = [self.tags.before_key, place.format.behind_arguments].map(str::trim);
-        let next = [&own[..], &around(place.format)].concat();
+        let own = [self.tags.before_key, context.format.after_arguments].map(str::trim);
+        let next = [&own[..], &around(context.format)].concat();
         match scan.blank().and_then(|()| scan.one_of(&next)) {
             Ok(0) => {
-                self.state = State::Key;
-                (start.until(scan).len(), Outcome::Again)
+                self.state = TaggedState::Key;
+                (start.until(scan).len(), ArgumentsOutcome::Again)
             }
             Ok(idx) => {
                 out.push('}');
                 let is_own = idx < own.len();
-                (if is_own { start.until(scan).len() } else { 0 }, Outcome::Done)
+                (if is_own { start.until(scan).len() } else { 0 }, ArgumentsOutcome::Done)
             }
-            Err(Miss::No) if !text.trim().is_empty() => (0, Outcome::Broken),
-            Err(_) => (0, Outcome::Wait),
+            Err(ScanError::Mismatch) if !text.trim().is_empty() => (0, ArgumentsOutcome::Broken),
+            Err(_) => (0, ArgumentsOutcome::Wait),
         }
     }
 
     /// Reads a key up to its tag or, if that is missing, up to the end of its line.
-    fn key(&mut self, text: &str, place: &Place<'_>, out: &mut String) -> (usize, Outcome) {
+    fn key(
+        &mut self,
+        text: &str,
+        context: &ArgumentsContext<'_>,
+        out: &mut String,
+    ) -> (usize, ArgumentsOutcome) {
         let (first, second) = key_ends(&self.tags);
         let ends = [first, second, "\n"];
         let ends = ends.iter().filter(|it| !it.is_empty());
         let found = ends.filter_map(|end| Some((text.find(end)?, *end))).min();
         let Some((n_bytes, end)) = found.filter(|(n_bytes, _)| *n_bytes <= KEY_BYTES_MAX) else {
             let is_long = text.len() > KEY_BYTES_MAX + first.len();
-            return (0, if is_long { Outcome::Broken } else { Outcome::Wait });
+            return (0, if is_long { ArgumentsOutcome::Broken } else { ArgumentsOutcome::Wait });
         };
         let n_read = n_bytes + if end == "\n" { 0 } else { end.len() };
-        let mut scan = Scan::new(&text[n_read..], place.coming);
+        let mut scan = Scan::new(&text[n_read..], context.stream);
         if !second.is_empty() && end != second {
             let start = scan;
             match scan.blank().and_then(|()| scan.literal(second)) {
                 Ok(()) => {}
-                Err(Miss::Partial) => return (0, Outcome::Wait),
-                Err(Miss::No) => scan = start,
+                Err(ScanError::Incomplete) => return (0, ArgumentsOutcome::Wait),
+                Err(ScanError::Mismatch) => scan = start,
             }
         }
         let key = text[..n_bytes].trim();
         // For a duplicate key, parsers disagree on the value.
         if key.is_empty() || self.keys.iter().any(|it| it == key) {
-            return (0, Outcome::Broken);
+            return (0, ArgumentsOutcome::Broken);
         }
         out.push_str(if self.keys.is_empty() { "" } else { ", " });
         json::push_text(key, out);
         out.push_str(": ");
-        let kinds = Kinds::of_parameter(&place.tools[place.tool_idx].parameters, key);
+        let kinds = ValueKinds::of_parameter(&context.tools[context.tool_idx].parameters, key);
         self.keys.push(key.to_owned());
-        self.state = State::ValueBegins(kinds);
-        let start = Scan::new(text, place.coming);
-        (start.until(scan).len(), Outcome::Again)
+        self.state = TaggedState::ValueBegins(kinds);
+        let start = Scan::new(text, context.stream);
+        (start.until(scan).len(), ArgumentsOutcome::Again)
     }
 
-    fn value(&mut self, text: &str, place: &Place<'_>, out: &mut String) -> (usize, Outcome) {
-        let State::Value(value) = &mut self.state else { return (0, Outcome::Broken) };
+    fn value(
+        &mut self,
+        text: &str,
+        context: &ArgumentsContext<'_>,
+        out: &mut String,
+    ) -> (usize, ArgumentsOutcome) {
+        let TaggedState::Value(value) = &mut self.state else {
+            return (0, ArgumentsOutcome::Broken);
+        };
         let mut n_settled = text.len();
         let (mut json, mut n_read) = (value.json.clone(), 0);
         for (at, _) in text.match_indices('<') {
@@ -184,32 +204,32 @@ impl TaggedReader {
             read_on(&mut json, &text[n_read..at]);
             n_read = at;
             // JSON strings contain no line breaks, so after one the tag is real.
-            let has_break = self.tags.behind_value.starts_with('\n');
+            let has_break = self.tags.after_value.starts_with('\n');
             let is_in_text = json.as_ref().is_some_and(JsonReader::is_in_text);
             if is_in_text && has_break && !is_line_start {
                 continue;
             }
-            let rest = Scan::new(&text[at..], place.coming);
-            match value_ends(rest, &self.tags, &self.keys, place, is_line_start) {
+            let rest = Scan::new(&text[at..], context.stream);
+            match value_ends(rest, &self.tags, &self.keys, context, is_line_start) {
                 Ok(n_bytes) => {
                     value.take(without_break(&text[..at], &self.tags), out);
                     value.end(out);
-                    self.state = State::Between;
-                    return (at + n_bytes, Outcome::Again);
+                    self.state = TaggedState::Between;
+                    return (at + n_bytes, ArgumentsOutcome::Again);
                 }
-                Err(Miss::Partial) => {
+                Err(ScanError::Incomplete) => {
                     n_settled = at;
                     break;
                 }
-                Err(Miss::No) => {}
+                Err(ScanError::Mismatch) => {}
             }
         }
-        if place.coming == Coming::End {
-            n_settled = n_settled.min(without_half_tag(text, &self.tags, place.format).len());
+        if context.stream == StreamState::End {
+            n_settled = n_settled.min(without_half_tag(text, &self.tags, context.format).len());
         }
         let settled = without_break(&text[..n_settled], &self.tags);
         value.take(settled, out);
-        (settled.len(), Outcome::Wait)
+        (settled.len(), ArgumentsOutcome::Wait)
     }
 }
 
@@ -223,19 +243,19 @@ fn around(format: &CallFormat) -> [&'static str; 5] {
 
 /// Returns the markers between a key and its value; the second is empty if there is only one.
 fn key_ends(tags: &Tags) -> (&'static str, &'static str) {
-    let end = tags.behind_key.find('>').map_or(tags.behind_key.len(), |at| at + 1);
-    (tags.behind_key[..end].trim(), tags.behind_key[end..].trim())
+    let end = tags.after_key.find('>').map_or(tags.after_key.len(), |at| at + 1);
+    (tags.after_key[..end].trim(), tags.after_key[end..].trim())
 }
 
 fn without_break<'a>(text: &'a str, tags: &Tags) -> &'a str {
-    let is_written = tags.behind_value.starts_with('\n');
+    let is_written = tags.after_value.starts_with('\n');
     text.strip_suffix('\n').filter(|_| is_written).unwrap_or(text)
 }
 
 /// Removes an unfinished closing tag from the end of the answer.
 fn without_half_tag<'a>(text: &'a str, tags: &Tags, format: &CallFormat) -> &'a str {
     let [call, calls] = head::closers(format);
-    let ends = [tags.behind_value.trim(), format.behind_arguments.trim(), call, calls];
+    let ends = [tags.after_value.trim(), format.after_arguments.trim(), call, calls];
     let half = text.rfind('<').map_or("", |at| &text[at..]);
     // A single bracket may be anything.
     let is_half = half.len() > 1 && ends.iter().any(|end| end.starts_with(half));
@@ -247,7 +267,7 @@ fn without_half_tag<'a>(text: &'a str, tags: &Tags, format: &CallFormat) -> &'a 
 fn read_on(json: &mut Option<JsonReader>, text: &str) {
     let mut out = String::new();
     let mut is_read = |json: &mut JsonReader| {
-        text.chars().all(|next| json.push(next, &mut out) != Progress::Broken)
+        text.chars().all(|next| json.push(next, &mut out) != JsonProgress::Broken)
     };
     if json.as_mut().is_some_and(|it| !is_read(it)) {
         *json = None;
@@ -259,17 +279,17 @@ fn value_ends(
     start: Scan<'_>,
     tags: &Tags,
     keys: &[String],
-    place: &Place<'_>,
+    context: &ArgumentsContext<'_>,
     is_line_start: bool,
-) -> Found<usize> {
-    let Place { format, tools, tool_idx, coming: _ } = *place;
-    let [close, next] = [tags.behind_value, tags.before_key].map(str::trim);
-    let end = format.behind_arguments.trim();
+) -> ScanResult<usize> {
+    let ArgumentsContext { format, tools, tool_idx, stream: _ } = *context;
+    let [close, next] = [tags.after_value, tags.before_key].map(str::trim);
+    let end = format.after_arguments.trim();
     let [call, calls, section, opener, prefix] = around(format);
-    let behind = |marker: &str, followers: &[&str]| {
+    let after = |marker: &str, followers: &[&str]| {
         let mut scan = start;
         if marker.is_empty() {
-            return Err(Miss::No);
+            return Err(ScanError::Mismatch);
         }
         scan.literal(marker)?;
         let end_of_marker = scan;
@@ -277,9 +297,9 @@ fn value_ends(
         Ok(start.until(end_of_marker).len())
     };
     // Without its own closing tag, a value ends before the tag that should follow it.
-    let missing = |found: Found<usize>| found.map(|_| 0);
+    let missing = |found: ScanResult<usize>| found.map(|_| 0);
     let next_parameter = || {
-        let is_allowed = is_line_start || !tags.behind_value.starts_with('\n');
+        let is_allowed = is_line_start || !tags.after_value.starts_with('\n');
         let mut scan = start;
         scan.literal(next)?;
         let declared = tools[tool_idx].parameters.get("properties").and_then(Json::as_object);
@@ -294,21 +314,21 @@ fn value_ends(
     let next_call = || {
         { start }.one_of(&[section, opener])?;
         match head::find(format, tools, start, false)?.body {
-            Body::Arguments(..) => Ok(0),
-            Body::Envelope { .. } => Err(Miss::No),
+            CallBody::Arguments(..) => Ok(0),
+            CallBody::Envelope { .. } => Err(ScanError::Mismatch),
         }
     };
     scan::any([
-        behind(close, &[next, end, call, calls, section, opener, prefix]),
-        missing(behind(end, &[call, calls, section, opener, prefix])),
-        missing(behind(call, &[calls, section, opener])),
+        after(close, &[next, end, call, calls, section, opener, prefix]),
+        missing(after(end, &[call, calls, section, opener, prefix])),
+        missing(after(call, &[calls, section, opener])),
         next_parameter(),
         next_call(),
     ])
 }
 
-impl Value {
-    fn new(kinds: Kinds, scalars: Scalars, out: &mut String) -> Self {
+impl TaggedValue {
+    fn new(kinds: ValueKinds, scalars: Scalars, out: &mut String) -> Self {
         let waiting = if kinds.is_text() { None } else { Some(String::new()) };
         if waiting.is_none() {
             out.push('"');
@@ -351,7 +371,7 @@ fn nulls(scalars: Scalars) -> &'static [&'static str] {
 }
 
 /// Appends the value of a text where these kinds are allowed; a string if it has no other meaning.
-fn push_value(text: &str, (kinds, scalars): (Kinds, Scalars), out: &mut String) {
+fn push_value(text: &str, (kinds, scalars): (ValueKinds, Scalars), out: &mut String) {
     let trimmed = text.trim();
     let value = if kinds.is_text_or_null() {
         nulls(scalars).contains(&text).then(|| "null".to_owned())
@@ -381,6 +401,6 @@ fn push_value(text: &str, (kinds, scalars): (Kinds, Scalars), out: &mut String) 
 /// Parses and repairs a value that is not a string.
 fn repaired(text: &str) -> Option<String> {
     let (mut reader, mut value) = (JsonReader::new(), String::new());
-    let is_read = text.chars().all(|next| reader.push(next, &mut value) != Progress::Broken);
+    let is_read = text.chars().all(|next| reader.push(next, &mut value) != JsonProgress::Broken);
     (is_read && reader.close(&mut value)).then_some(value)
 }

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use crate::answer_reader::{AnswerReader, AnswerStart};
 use crate::calls::format::CallFormat;
 use crate::conversation::Tool;
-use crate::piece::Piece;
+use crate::piece::AnswerPiece;
 use crate::thoughts::THINK;
 
 const CASES: [(&str, &str); 8] = [
@@ -34,37 +34,37 @@ fn format(title: &str) -> &'static CallFormat {
 /// Returns the result of reading in the notation of the cases.
 fn read(format: &'static CallFormat, parts: &[&str], is_cut: bool) -> Vec<String> {
     let mut reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(format, &tools());
-    let mut pieces: Vec<Piece> = parts.iter().flat_map(|it| reader.push(it)).collect();
+    let mut pieces: Vec<AnswerPiece> = parts.iter().flat_map(|it| reader.push(it)).collect();
     pieces.extend(if is_cut { reader.finish_cut() } else { reader.finish() });
     let mut found = Vec::new();
     let (mut text, mut call, mut arguments) = (String::new(), None, String::new());
     let quoted = |text: &str| Json::from(text).to_string();
     for piece in pieces {
         match piece {
-            Piece::Text(it) => text.push_str(&it),
-            Piece::Call { name, id } => {
+            AnswerPiece::Text(it) => text.push_str(&it),
+            AnswerPiece::Call { name, id } => {
                 if !text.is_empty() {
                     found.push(format!("text {}", quoted(&std::mem::take(&mut text))));
                 }
                 assert!(call.is_none(), "a call in a call");
                 call = Some((name, id.map(|it| it + " ").unwrap_or_default()));
             }
-            Piece::Arguments(it) => {
+            AnswerPiece::Arguments(it) => {
                 assert!(call.is_some(), "arguments without a call");
                 arguments.push_str(&it);
             }
-            Piece::CallEnd => {
+            AnswerPiece::CallEnd => {
                 let object: Result<serde_json::Map<String, Json>, _> =
                     serde_json::from_str(&arguments);
                 assert!(object.is_ok(), "no object: {arguments}");
                 let (name, id) = call.take().unwrap();
                 found.push(format!("call {name} {id}{}", std::mem::take(&mut arguments)));
             }
-            Piece::CallCut => {
+            AnswerPiece::CallCut => {
                 let (name, _) = call.take().unwrap();
                 found.push(format!("cut {name} {}", quoted(&std::mem::take(&mut arguments))));
             }
-            Piece::Thought(it) => panic!("a thought: {it}"),
+            AnswerPiece::Thought(it) => panic!("a thought: {it}"),
         }
     }
     assert!(call.is_none(), "a call does not end");
@@ -159,10 +159,10 @@ fn no_more_is_held_than_may_be_a_call() {
     let hermes = format("hermes");
     let mut reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(hermes, &tools());
     assert_eq!(reader.push("```json\n{\"na"), []);
-    assert_eq!(reader.push("ture\": 1"), [Piece::Text("```json\n{\"nature\": 1".into())]);
+    assert_eq!(reader.push("ture\": 1"), [AnswerPiece::Text("```json\n{\"nature\": 1".into())]);
     let mut reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(hermes, &tools());
     let begun = format!("```json\n{{\"name\": \"{}", "x".repeat(256 << 10));
-    assert_eq!(reader.push(&begun), [Piece::Text(begun.clone())]);
+    assert_eq!(reader.push(&begun), [AnswerPiece::Text(begun.clone())]);
 }
 
 #[test]

@@ -5,11 +5,11 @@ use serde_json::Value as Json;
 use crate::conversation::Call;
 
 /// Returns an id that contains the call's name. Templates write the id that they are given, which
-/// contains the name only if the model itself chose it; `place` is the index of the call in the
+/// contains the name only if the model itself chose it; `call_idx` is the index of the call in the
 /// conversation.
-pub(crate) fn named_id(prefix: &str, call: &Call, place: usize) -> String {
+pub(crate) fn named_id(prefix: &str, call: &Call, call_idx: usize) -> String {
     let name = format!("{prefix}{}", call.name);
-    if is_numbered(&call.id, &name) { call.id.clone() } else { format!("{name}:{place}") }
+    if is_numbered(&call.id, &name) { call.id.clone() } else { format!("{name}:{call_idx}") }
 }
 
 fn is_numbered(id: &str, name: &str) -> bool {

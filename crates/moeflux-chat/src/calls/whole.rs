@@ -1,18 +1,18 @@
 //! Finds a call in an answer that consists of a single JSON object, bare or fenced.
 //!
 //! Models write this if their template shows tools but they were trained on another kind of calls;
-//! all Qwen2.5-Coder models do. **Invariant:** held text may still become a call, and is bounded;
-//! any other text in the answer makes all of it text. Independent of markers.
+//! all Qwen2.5-Coder models do. **Invariant:** buffered text may still become a call, and is
+//! bounded; any other text in the answer makes all of it text. Independent of markers.
 
 use crate::calls::envelope;
-use crate::calls::json::{JsonReader, Progress};
-use crate::calls::scan::{Coming, Found, Miss, Scan};
+use crate::calls::json::{JsonProgress, JsonReader};
+use crate::calls::scan::{Scan, ScanError, ScanResult, StreamState};
 use crate::calls::schema;
 use crate::conversation::Tool;
 
-/// Maximum length of held text, above the longest file that a model writes in one call; a longer
-/// answer is text.
-const HELD_BYTES_MAX: usize = 256 << 10;
+/// Maximum length of buffered text, above the longest file that a model writes in one call; a
+/// longer answer is text.
+const BUFFER_BYTES_MAX: usize = 256 << 10;
 
 /// Possible first keys of a call.
 const FIRST_KEYS: [&str; 5] =
@@ -43,36 +43,40 @@ impl WholeReader {
         &mut self,
         answer: &str,
         tools: &[Tool],
-        coming: Coming,
-    ) -> Found<(usize, String)> {
-        if answer.len() > HELD_BYTES_MAX || coming == Coming::Cut {
-            return Err(Miss::No);
+        stream: StreamState,
+    ) -> ScanResult<(usize, String)> {
+        if answer.len() > BUFFER_BYTES_MAX || stream == StreamState::Cut {
+            return Err(ScanError::Mismatch);
         }
         let object = match &mut self.object {
             Some(object) => object,
-            None => self.object.insert(begin(Scan::new(answer, coming))?),
+            None => self.object.insert(begin(Scan::new(answer, stream))?),
         };
         let rest = object.json_at(answer)?;
-        let mut scan = Scan::new(rest, coming);
+        let mut scan = Scan::new(rest, stream);
         if object.is_fenced {
             scan.ends_with(&[FENCE])?;
         }
         scan.blank()?;
-        if coming == Coming::More {
-            return if scan.is_at_end() { Err(Miss::Partial) } else { Err(Miss::No) };
+        if stream == StreamState::More {
+            return if scan.is_at_end() {
+                Err(ScanError::Incomplete)
+            } else {
+                Err(ScanError::Mismatch)
+            };
         }
         if !scan.is_at_end() {
-            return Err(Miss::No);
+            return Err(ScanError::Mismatch);
         }
-        let calls = envelope::calls(&object.value, tools).ok_or(Miss::No)?;
-        let [(tool_idx, arguments)] = <[_; 1]>::try_from(calls).map_err(|_| Miss::No)?;
+        let calls = envelope::calls(&object.value, tools).ok_or(ScanError::Mismatch)?;
+        let [(tool_idx, arguments)] = <[_; 1]>::try_from(calls).map_err(|_| ScanError::Mismatch)?;
         let fits = schema::fits(&tools[tool_idx].parameters, &arguments);
-        if fits { Ok((tool_idx, arguments)) } else { Err(Miss::No) }
+        if fits { Ok((tool_idx, arguments)) } else { Err(ScanError::Mismatch) }
     }
 }
 
 /// Takes the start of an object.
-fn begin(start: Scan<'_>) -> Found<Object> {
+fn begin(start: Scan<'_>) -> ScanResult<Object> {
     let mut scan = start;
     scan.blank()?;
     let is_fenced = scan.may_take(FENCE)?;
@@ -89,17 +93,17 @@ fn begin(start: Scan<'_>) -> Found<Object> {
 
 impl Object {
     /// Returns the text after the object.
-    fn json_at<'a>(&mut self, answer: &'a str) -> Found<&'a str> {
+    fn json_at<'a>(&mut self, answer: &'a str) -> ScanResult<&'a str> {
         let Self { json, at, value, .. } = self;
         for next in answer[*at..].chars() {
             if json.is_done() {
                 break;
             }
-            if json.push(next, value) == Progress::Broken {
-                return Err(Miss::No);
+            if json.push(next, value) == JsonProgress::Broken {
+                return Err(ScanError::Mismatch);
             }
             *at += next.len_utf8();
         }
-        if json.is_done() { Ok(&answer[*at..]) } else { Err(Miss::Partial) }
+        if json.is_done() { Ok(&answer[*at..]) } else { Err(ScanError::Incomplete) }
     }
 }

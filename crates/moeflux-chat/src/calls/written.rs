@@ -14,19 +14,19 @@ impl CallFormat {
     #[must_use]
     pub(crate) fn written(&self, calls: &[Call], n_before: usize) -> Option<String> {
         let texts = calls.iter().zip(n_before..);
-        let texts: Vec<String> = texts.map(|(call, place)| self.one(call, place)).collect();
+        let texts: Vec<String> = texts.map(|(call, call_idx)| self.one(call, call_idx)).collect();
         let between = texts.join(self.between_calls);
-        let text = format!("{}{between}{}", self.before_calls, self.behind_calls);
+        let text = format!("{}{between}{}", self.before_calls, self.after_calls);
         (!texts.is_empty()).then_some(text)
     }
 
-    fn one(&self, call: &Call, place: usize) -> String {
+    fn one(&self, call: &Call, call_idx: usize) -> String {
         let mut text = self.before_call.to_owned();
         match self.id_prefix() {
-            Some(prefix) => text.push_str(&named_id(prefix, call, place)),
+            Some(prefix) => text.push_str(&named_id(prefix, call, call_idx)),
             None => text.extend([self.before_name, &call.name]),
         }
-        text.push_str(self.behind_name);
+        text.push_str(self.after_name);
         match self.arguments {
             ArgumentsForm::Json => {
                 text.push_str(&python_json(&Json::Object(call.arguments.clone())));
@@ -34,11 +34,11 @@ impl CallFormat {
             ArgumentsForm::Tagged(tags) => {
                 for (key, value) in &call.arguments {
                     let value = tagged(value, tags);
-                    text.extend([tags.before_key, key, tags.behind_key, &value, tags.behind_value]);
+                    text.extend([tags.before_key, key, tags.after_key, &value, tags.after_value]);
                 }
             }
         }
-        text + self.behind_arguments + self.behind_call
+        text + self.after_arguments + self.after_call
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
     use crate::answer_reader::{AnswerReader, AnswerStart};
     use crate::calls::format::NameForm;
     use crate::conversation::Tool;
-    use crate::piece::Piece;
+    use crate::piece::AnswerPiece;
     use crate::thoughts::{HARMONY, THINK};
 
     /// The calls of version 3.1 of a template, in this project's own wording.
@@ -149,9 +149,9 @@ mod tests {
             let mut read: Vec<(String, String)> = Vec::new();
             for piece in pieces {
                 match piece {
-                    Piece::Call { name, .. } => read.push((name, String::new())),
-                    Piece::Arguments(text) => read.last_mut().unwrap().1.push_str(&text),
-                    Piece::CallEnd => {}
+                    AnswerPiece::Call { name, .. } => read.push((name, String::new())),
+                    AnswerPiece::Arguments(text) => read.last_mut().unwrap().1.push_str(&text),
+                    AnswerPiece::CallEnd => {}
                     other => panic!("{}: {other:?}", format.title),
                 }
             }
@@ -184,7 +184,7 @@ mod tests {
             let mut pieces = reader.push(&format.written(&[call], 0).unwrap());
             pieces.extend(reader.finish());
             let text =
-                |piece| if let Piece::Arguments(text) = piece { text } else { String::new() };
+                |piece| if let AnswerPiece::Arguments(text) = piece { text } else { String::new() };
             let read: String = pieces.into_iter().map(text).collect();
             assert_eq!(serde_json::from_str::<Json>(&read).unwrap(), written, "{}", format.title);
         }

@@ -5,7 +5,7 @@
 //! channel. **Invariant:** text that cannot begin a header is never one, however much of it is
 //! known.
 
-use crate::calls::scan::{BLANK_BYTES_MAX, Coming, Found, Miss, Scan};
+use crate::calls::scan::{BLANK_BYTES_MAX, Scan, ScanError, ScanResult, StreamState};
 
 pub(crate) const START: &str = "<|start|>";
 pub(crate) const CHANNEL: &str = "<|channel|>";
@@ -23,55 +23,56 @@ const WORDS_MAX: usize = 6;
 
 /// A parsed header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct ChannelHeader {
     /// Its length in bytes.
     pub(crate) n_bytes: usize,
     /// The kind of the message.
-    pub(crate) says: Says,
+    pub(crate) kind: MessageKind,
     /// The recipient, if it is a tool.
     pub(crate) recipient: Option<String>,
 }
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Says {
+pub(crate) enum MessageKind {
     Thought,
     Text,
     /// The message of another author, in an answer that does not stop at its own end.
-    NotOurs,
+    Foreign,
 }
 
-/// The place where a header is expected.
+/// The position at which a header is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spot {
+pub(crate) enum HeaderPosition {
     /// At the start of an answer, after the role.
     Start,
     /// After the end of a message.
-    Behind,
+    After,
     /// In a message without an end marker; the header must have a known channel or role.
     Within,
 }
 
-/// Returns the header at the start of this text; [`Miss::Partial`] while the text may become one.
-pub(crate) fn find(text: &str, spot: Spot) -> Found<Header> {
+/// Returns the header at the start of this text; [`ScanError::Incomplete`] while the text may
+/// become one.
+pub(crate) fn find(text: &str, position: HeaderPosition) -> ScanResult<ChannelHeader> {
     let rest = text.trim_start();
     if text.len() - rest.len() > BLANK_BYTES_MAX {
-        return Err(Miss::No);
+        return Err(ScanError::Mismatch);
     }
-    let begins: &[&str] = match spot {
-        Spot::Start => &[START, CHANNEL, CONSTRAIN, MESSAGE, "to="],
-        Spot::Behind | Spot::Within => &[START, CHANNEL],
+    let begins: &[&str] = match position {
+        HeaderPosition::Start => &[START, CHANNEL, CONSTRAIN, MESSAGE, "to="],
+        HeaderPosition::After | HeaderPosition::Within => &[START, CHANNEL],
     };
-    Scan::new(rest, Coming::More).one_of(begins)?;
+    Scan::new(rest, StreamState::More).one_of(begins)?;
     let end = rest.find(MESSAGE);
     let header = &rest[..end.unwrap_or(rest.len() - n_unfinished(rest))];
     if header.len() > HEADER_BYTES_MAX || !is_plausible(header) {
-        return Err(Miss::No);
+        return Err(ScanError::Mismatch);
     }
-    let end = end.ok_or(Miss::Partial)?;
-    let (says, recipient) = parsed(header, spot).ok_or(Miss::No)?;
+    let end = end.ok_or(ScanError::Incomplete)?;
+    let (kind, recipient) = parsed(header, position).ok_or(ScanError::Mismatch)?;
     let n_bytes = text.len() - rest.len() + end + MESSAGE.len();
-    Ok(Header { n_bytes, says, recipient })
+    Ok(ChannelHeader { n_bytes, kind, recipient })
 }
 
 /// Returns whether this may be a header or its beginning: a few words between the right markers.
@@ -93,34 +94,34 @@ pub(crate) fn n_unfinished(text: &str) -> usize {
     if markers.iter().any(is_begun) { tail.len() } else { 0 }
 }
 
-fn parsed(header: &str, spot: Spot) -> Option<(Says, Option<String>)> {
+fn parsed(header: &str, position: HeaderPosition) -> Option<(MessageKind, Option<String>)> {
     let (has_role, rest) = match header.strip_prefix(START) {
         Some(rest) => (true, rest),
         None => (false, header),
     };
-    let (front, behind) = match rest.split_once(CHANNEL) {
-        Some((front, behind)) => (front, Some(behind)),
+    let (front, after) = match rest.split_once(CHANNEL) {
+        Some((front, after)) => (front, Some(after)),
         None => (rest, None),
     };
     let (role, to_in_front) = words(front, has_role)?;
-    let (channel, to_behind) = match behind {
-        Some(behind) => words(behind, true)?,
+    let (channel, to_after) = match after {
+        Some(after) => words(after, true)?,
         None => (None, None),
     };
-    let says = match channel.as_deref() {
-        Some("analysis") => Some(Says::Thought),
-        Some("commentary" | "final") => Some(Says::Text),
+    let kind = match channel.as_deref() {
+        Some("analysis") => Some(MessageKind::Thought),
+        Some("commentary" | "final") => Some(MessageKind::Text),
         _ => None,
     };
     let is_ours = role.as_deref().is_none_or(|it| it == "assistant");
     let is_role = matches!(role.as_deref(), Some("assistant" | "user" | "system" | "developer"));
-    if spot == Spot::Within && says.is_none() && !is_role {
+    if position == HeaderPosition::Within && kind.is_none() && !is_role {
         return None;
     }
-    let recipient = to_behind.or(to_in_front);
+    let recipient = to_after.or(to_in_front);
     let recipient = recipient.filter(|it| !matches!(it.as_str(), "assistant" | "user" | "all"));
-    let says = if is_ours { says.unwrap_or(Says::Text) } else { Says::NotOurs };
-    Some((says, recipient.filter(|_| is_ours)))
+    let kind = if is_ours { kind.unwrap_or(MessageKind::Text) } else { MessageKind::Foreign };
+    Some((kind, recipient.filter(|_| is_ours)))
 }
 
 /// Splits a text into its first word, if `has_first`, and the recipient. Apart from these it may

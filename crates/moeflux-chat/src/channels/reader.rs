@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use crate::calls::format::HARMONY;
 use crate::calls::reader::CallReader;
-use crate::calls::scan::{Coming, Miss};
+use crate::calls::scan::{ScanError, StreamState};
 use crate::channels::header::{
-    self, CALL, CHANNEL, CONSTRAIN, END, Header, RETURN, START, Says, Spot,
+    self, CALL, CHANNEL, CONSTRAIN, ChannelHeader, END, HeaderPosition, MessageKind, RETURN, START,
 };
 use crate::conversation::Tool;
-use crate::piece::{Piece, Stage};
+use crate::piece::{AnswerPiece, AnswerStage};
 use crate::thoughts::HARMONY_MARKERS;
 
 /// The separator of two messages of the same kind.
@@ -30,33 +30,36 @@ pub(crate) struct ChannelReader {
     tools: Arc<[Tool]>,
     /// The number of calls that may still begin.
     n_calls_left: usize,
-    state: State,
+    state: ChannelState,
     /// Text that is not settled yet.
-    held: String,
+    buffer: String,
     /// Whether any text, and any thought, was emitted.
-    has_said: Said,
+    has_emitted: EmittedKinds,
     /// Whether nothing of this message was emitted yet.
     is_new: bool,
 }
 
+/// Whether pieces of these kinds were emitted.
 #[derive(Clone, Copy, Debug, Default)]
-struct Said {
+struct EmittedKinds {
     text: bool,
     thought: bool,
 }
 
+/// The position of a [`ChannelReader`] in its answer.
 #[derive(Clone, Debug)]
-enum State {
+enum ChannelState {
     /// Before the first header.
     Start,
-    In(Message),
-    /// The held text begins with a marker that ends this message if a header follows.
-    Break(Message),
+    In(ChannelMessage),
+    /// The buffered text begins with a marker that ends this message if a header follows.
+    Break(ChannelMessage),
 }
 
+/// A message of the answer.
 #[derive(Clone, Debug)]
-enum Message {
-    Plain(Says),
+enum ChannelMessage {
+    Plain(MessageKind),
     Call(Box<CallMessage>),
 }
 
@@ -65,7 +68,7 @@ enum Message {
 struct CallMessage {
     reader: CallReader,
     /// The kind of the message if it turns out not to be a call.
-    otherwise: Says,
+    fallback_kind: MessageKind,
     /// Its whole text, until the call begins.
     body: String,
     has_begun: bool,
@@ -75,10 +78,18 @@ struct CallMessage {
 
 impl ChannelReader {
     /// Creates a reader of an answer that begins with a header, or within a message.
-    pub(crate) fn new(within: Option<Says>) -> Self {
-        let state = within.map_or(State::Start, |says| State::In(Message::Plain(says)));
-        let (held, has_said) = (String::new(), Said::default());
-        Self { tools: Arc::new([]), n_calls_left: usize::MAX, state, held, has_said, is_new: true }
+    pub(crate) fn new(within: Option<MessageKind>) -> Self {
+        let state = within
+            .map_or(ChannelState::Start, |kind| ChannelState::In(ChannelMessage::Plain(kind)));
+        let (buffer, has_emitted) = (String::new(), EmittedKinds::default());
+        Self {
+            tools: Arc::new([]),
+            n_calls_left: usize::MAX,
+            state,
+            buffer,
+            has_emitted,
+            is_new: true,
+        }
     }
 
     /// Also reads calls of these tools.
@@ -91,91 +102,93 @@ impl ChannelReader {
         Self { n_calls_left: n_calls_max, ..self }
     }
 
-    pub(crate) fn stage(&self) -> Stage {
+    pub(crate) fn stage(&self) -> AnswerStage {
         match &self.state {
-            State::Start if !self.held.contains("|>") => Stage::Start,
-            State::Start | State::Break(_) => Stage::Header,
-            State::In(Message::Call(_)) => Stage::Call,
-            State::In(Message::Plain(Says::Thought)) => Stage::Thought,
-            State::In(Message::Plain(Says::Text)) => Stage::Text,
-            State::In(Message::Plain(Says::NotOurs)) => Stage::Header,
+            ChannelState::Start if !self.buffer.contains("|>") => AnswerStage::Start,
+            ChannelState::Start | ChannelState::Break(_) => AnswerStage::Header,
+            ChannelState::In(ChannelMessage::Call(_)) => AnswerStage::Call,
+            ChannelState::In(ChannelMessage::Plain(MessageKind::Thought)) => AnswerStage::Thought,
+            ChannelState::In(ChannelMessage::Plain(MessageKind::Text)) => AnswerStage::Text,
+            ChannelState::In(ChannelMessage::Plain(MessageKind::Foreign)) => AnswerStage::Header,
         }
     }
 
     /// Takes text and appends the pieces that became certain.
-    pub(crate) fn push(&mut self, text: &str, pieces: &mut Vec<Piece>) {
-        self.held.push_str(text);
+    pub(crate) fn push(&mut self, text: &str, pieces: &mut Vec<AnswerPiece>) {
+        self.buffer.push_str(text);
         while self.step(pieces) {}
     }
 
     /// Ends the answer and appends the remaining pieces.
-    pub(crate) fn finish(&mut self, coming: Coming, pieces: &mut Vec<Piece>) {
-        let held = std::mem::take(&mut self.held);
-        match std::mem::replace(&mut self.state, State::Start) {
-            State::In(Message::Plain(says)) => self.say(says, &held, pieces),
+    pub(crate) fn finish(&mut self, stream: StreamState, pieces: &mut Vec<AnswerPiece>) {
+        let buffer = std::mem::take(&mut self.buffer);
+        match std::mem::replace(&mut self.state, ChannelState::Start) {
+            ChannelState::In(ChannelMessage::Plain(kind)) => self.emit(kind, &buffer, pieces),
             // Half a header has no content; without a marker it is not a header.
-            State::Start if !held.contains("|>") => self.say(Says::Text, &held, pieces),
-            State::In(Message::Call(mut call)) => {
-                if call.push(&held, pieces) {
-                    self.end_call(*call, coming, pieces);
+            ChannelState::Start if !buffer.contains("|>") => {
+                self.emit(MessageKind::Text, &buffer, pieces);
+            }
+            ChannelState::In(ChannelMessage::Call(mut call)) => {
+                if call.push(&buffer, pieces) {
+                    self.end_call(*call, stream, pieces);
                 } else {
-                    self.say(call.otherwise, &call.body, pieces);
+                    self.emit(call.fallback_kind, &call.body, pieces);
                 }
             }
-            State::Break(Message::Call(call)) => {
-                let is_ended = [END, RETURN].iter().any(|it| held.starts_with(it));
-                self.end_call(*call, if is_ended { Coming::End } else { coming }, pieces);
+            ChannelState::Break(ChannelMessage::Call(call)) => {
+                let is_ended = [END, RETURN].iter().any(|it| buffer.starts_with(it));
+                self.end_call(*call, if is_ended { StreamState::End } else { stream }, pieces);
             }
-            State::Break(Message::Plain(says)) if coming == Coming::End => {
+            ChannelState::Break(ChannelMessage::Plain(kind)) if stream == StreamState::End => {
                 // The message mentions a marker. After the end of a message, the marker began
                 // another one.
-                let is_ended = [END, RETURN, CALL].iter().any(|it| held.starts_with(it));
-                let text = held.replace(START, "").replace(CHANNEL, "").replace(CONSTRAIN, "");
-                self.say(says, if is_ended { "" } else { &text }, pieces);
+                let is_ended = [END, RETURN, CALL].iter().any(|it| buffer.starts_with(it));
+                let text = buffer.replace(START, "").replace(CHANNEL, "").replace(CONSTRAIN, "");
+                self.emit(kind, if is_ended { "" } else { &text }, pieces);
             }
-            State::Start | State::Break(Message::Plain(_)) => {}
+            ChannelState::Start | ChannelState::Break(ChannelMessage::Plain(_)) => {}
         }
     }
 
-    /// Settles the beginning of the held text. Returns whether there may be more to settle.
-    fn step(&mut self, pieces: &mut Vec<Piece>) -> bool {
-        match std::mem::replace(&mut self.state, State::Start) {
-            State::Start => self.start(),
-            State::In(Message::Plain(says)) => self.plain(says, pieces),
-            State::In(Message::Call(call)) => self.call(call, pieces),
-            State::Break(message) => self.at_break(message, pieces),
+    /// Settles the beginning of the buffered text. Returns whether there may be more to settle.
+    fn step(&mut self, pieces: &mut Vec<AnswerPiece>) -> bool {
+        match std::mem::replace(&mut self.state, ChannelState::Start) {
+            ChannelState::Start => self.start(),
+            ChannelState::In(ChannelMessage::Plain(kind)) => self.plain(kind, pieces),
+            ChannelState::In(ChannelMessage::Call(call)) => self.call(call, pieces),
+            ChannelState::Break(message) => self.at_break(message, pieces),
         }
     }
 
     fn start(&mut self) -> bool {
-        match header::find(&self.held, Spot::Start) {
+        match header::find(&self.buffer, HeaderPosition::Start) {
             Ok(header) => self.begin(&header, 0),
-            Err(Miss::Partial) => return false,
-            Err(Miss::No) => {
-                let n_blank = self.held.len() - self.held.trim_start().len();
-                if let Some((0, marker)) = first_of(&self.held[n_blank..], &HARMONY_MARKERS) {
-                    self.held.drain(..n_blank + marker.len());
+            Err(ScanError::Incomplete) => return false,
+            Err(ScanError::Mismatch) => {
+                let n_blank = self.buffer.len() - self.buffer.trim_start().len();
+                if let Some((0, marker)) = first_of(&self.buffer[n_blank..], &HARMONY_MARKERS) {
+                    self.buffer.drain(..n_blank + marker.len());
                 }
-                self.state = State::In(Message::Plain(Says::Text));
+                self.state = ChannelState::In(ChannelMessage::Plain(MessageKind::Text));
             }
         }
         true
     }
 
-    fn plain(&mut self, says: Says, pieces: &mut Vec<Piece>) -> bool {
+    fn plain(&mut self, kind: MessageKind, pieces: &mut Vec<AnswerPiece>) -> bool {
         let (n_settled, marker) = self.next_marker();
-        let text: String = self.held.drain(..n_settled).collect();
-        self.say(says, &text, pieces);
-        let message = Message::Plain(says);
+        let text: String = self.buffer.drain(..n_settled).collect();
+        self.emit(kind, &text, pieces);
+        let message = ChannelMessage::Plain(kind);
         match marker {
             None => {
-                self.state = State::In(message);
+                self.state = ChannelState::In(message);
                 return false;
             }
-            Some(marker) if BREAKS.contains(&marker) => self.state = State::Break(message),
+            Some(marker) if BREAKS.contains(&marker) => self.state = ChannelState::Break(message),
             Some(marker) => {
-                self.held.drain(..marker.len());
-                self.state = State::In(message);
+                self.buffer.drain(..marker.len());
+                self.state = ChannelState::In(message);
             }
         }
         true
@@ -183,93 +196,103 @@ impl ChannelReader {
 
     /// Arguments may mention markers, so until they are complete, only the end of a message ends
     /// them.
-    fn call(&mut self, mut call: Box<CallMessage>, pieces: &mut Vec<Piece>) -> bool {
+    fn call(&mut self, mut call: Box<CallMessage>, pieces: &mut Vec<AnswerPiece>) -> bool {
         let (n_settled, marker) = self.next_marker();
-        let text: String = self.held.drain(..n_settled).collect();
+        let text: String = self.buffer.drain(..n_settled).collect();
         if !self.push_call(&mut call, &text, pieces) {
             return true;
         }
         let Some(marker) = marker else {
-            self.state = State::In(Message::Call(call));
+            self.state = ChannelState::In(ChannelMessage::Call(call));
             return false;
         };
         let breaks: &[&str] = if call.is_over { &BREAKS } else { &[END, RETURN] };
         if breaks.contains(&marker) {
-            self.state = State::Break(Message::Call(call));
+            self.state = ChannelState::Break(ChannelMessage::Call(call));
         } else {
             self.pass_marker(call, marker.len(), pieces);
         }
         true
     }
 
-    /// Passes a marker at the start of the held text that does not act as one here.
-    fn pass_marker(&mut self, mut call: Box<CallMessage>, n_bytes: usize, pieces: &mut Vec<Piece>) {
-        let marker: String = self.held.drain(..n_bytes).collect();
+    /// Passes a marker at the start of the buffered text that does not act as one here.
+    fn pass_marker(
+        &mut self,
+        mut call: Box<CallMessage>,
+        n_bytes: usize,
+        pieces: &mut Vec<AnswerPiece>,
+    ) {
+        let marker: String = self.buffer.drain(..n_bytes).collect();
         if call.is_over || self.push_call(&mut call, &marker, pieces) {
-            self.state = State::In(Message::Call(call));
+            self.state = ChannelState::In(ChannelMessage::Call(call));
         }
     }
 
     /// Returns the number of bytes before the next marker, and that marker if it is complete.
     fn next_marker(&self) -> (usize, Option<&'static str>) {
-        match first_of(&self.held, &HARMONY_MARKERS) {
+        match first_of(&self.buffer, &HARMONY_MARKERS) {
             Some((at, marker)) => (at, Some(marker)),
-            None => (self.held.len() - header::n_unfinished(&self.held), None),
+            None => (self.buffer.len() - header::n_unfinished(&self.buffer), None),
         }
     }
 
     /// Takes text. Returns whether the message still may be a call; otherwise its text is read
     /// again.
-    fn push_call(&mut self, call: &mut CallMessage, text: &str, pieces: &mut Vec<Piece>) -> bool {
+    fn push_call(
+        &mut self,
+        call: &mut CallMessage,
+        text: &str,
+        pieces: &mut Vec<AnswerPiece>,
+    ) -> bool {
         let is_call = call.push(text, pieces);
         if !is_call {
             self.n_calls_left += 1;
-            self.held.insert_str(0, &call.body);
-            self.state = State::In(Message::Plain(call.otherwise));
+            self.buffer.insert_str(0, &call.body);
+            self.state = ChannelState::In(ChannelMessage::Plain(call.fallback_kind));
         }
         is_call
     }
 
-    fn at_break(&mut self, message: Message, pieces: &mut Vec<Piece>) -> bool {
+    fn at_break(&mut self, message: ChannelMessage, pieces: &mut Vec<AnswerPiece>) -> bool {
         let ends = [END, RETURN, CALL];
-        let n_end = ends.iter().find(|it| self.held.starts_with(**it)).map_or(0, |it| it.len());
-        let spot = if n_end > 0 { Spot::Behind } else { Spot::Within };
-        match header::find(&self.held[n_end..], spot) {
+        let n_end = ends.iter().find(|it| self.buffer.starts_with(**it)).map_or(0, |it| it.len());
+        let position = if n_end > 0 { HeaderPosition::After } else { HeaderPosition::Within };
+        match header::find(&self.buffer[n_end..], position) {
             Ok(header) => {
-                if let Message::Call(call) = message {
-                    self.end_call(*call, Coming::End, pieces);
+                if let ChannelMessage::Call(call) = message {
+                    self.end_call(*call, StreamState::End, pieces);
                 }
                 self.begin(&header, n_end);
             }
-            Err(Miss::Partial) => {
-                self.state = State::Break(message);
+            Err(ScanError::Incomplete) => {
+                self.state = ChannelState::Break(message);
                 return false;
             }
-            Err(Miss::No) => {
-                let marker = BREAKS.iter().find(|it| self.held.starts_with(**it));
+            Err(ScanError::Mismatch) => {
+                let marker = BREAKS.iter().find(|it| self.buffer.starts_with(**it));
                 let n_bytes = marker.expect("what is held begins with a marker").len();
                 match message {
-                    Message::Plain(says) => {
-                        self.held.drain(..n_bytes);
-                        self.state = State::In(Message::Plain(says));
+                    ChannelMessage::Plain(kind) => {
+                        self.buffer.drain(..n_bytes);
+                        self.state = ChannelState::In(ChannelMessage::Plain(kind));
                     }
-                    Message::Call(call) => self.pass_marker(call, n_bytes, pieces),
+                    ChannelMessage::Call(call) => self.pass_marker(call, n_bytes, pieces),
                 }
             }
         }
         true
     }
 
-    fn begin(&mut self, header: &Header, n_before: usize) {
-        self.held.drain(..n_before + header.n_bytes);
+    fn begin(&mut self, header: &ChannelHeader, n_before: usize) {
+        self.buffer.drain(..n_before + header.n_bytes);
         self.is_new = true;
         let tool = header.recipient.as_deref().and_then(|it| self.tool(it));
         let message = match tool.filter(|_| self.n_calls_left > 0) {
-            Some(tool) => Message::Call(Box::new(CallMessage::new(tool, header.says))),
-            None => Message::Plain(header.says),
+            Some(tool) => ChannelMessage::Call(Box::new(CallMessage::new(tool, header.kind))),
+            None => ChannelMessage::Plain(header.kind),
         };
-        self.n_calls_left -= usize::from(matches!(message, Message::Call(_)));
-        self.state = State::In(message);
+        self.n_calls_left -= usize::from(matches!(message, ChannelMessage::Call(_)));
+        self.state = ChannelState::In(message);
     }
 
     fn tool(&self, recipient: &str) -> Option<&Tool> {
@@ -277,46 +300,52 @@ impl ChannelReader {
         self.tools.iter().find(|it| !it.name.is_empty() && it.name == bare)
     }
 
-    fn end_call(&mut self, mut call: CallMessage, coming: Coming, pieces: &mut Vec<Piece>) {
-        if !call.finish(coming, pieces) {
+    fn end_call(
+        &mut self,
+        mut call: CallMessage,
+        stream: StreamState,
+        pieces: &mut Vec<AnswerPiece>,
+    ) {
+        if !call.finish(stream, pieces) {
             self.n_calls_left += 1;
-            self.say(call.otherwise, &call.body, pieces);
+            self.emit(call.fallback_kind, &call.body, pieces);
         }
     }
 
-    fn say(&mut self, says: Says, text: &str, pieces: &mut Vec<Piece>) {
-        let has_said = match says {
-            Says::Thought => &mut self.has_said.thought,
-            Says::Text => &mut self.has_said.text,
-            Says::NotOurs => return,
+    fn emit(&mut self, kind: MessageKind, text: &str, pieces: &mut Vec<AnswerPiece>) {
+        let has_emitted = match kind {
+            MessageKind::Thought => &mut self.has_emitted.thought,
+            MessageKind::Text => &mut self.has_emitted.text,
+            MessageKind::Foreign => return,
         };
         if text.is_empty() {
             return;
         }
-        let is_apart = std::mem::replace(has_said, true) && std::mem::take(&mut self.is_new);
+        let is_apart = std::mem::replace(has_emitted, true) && std::mem::take(&mut self.is_new);
         self.is_new = false;
         let text = format!("{}{text}", if is_apart { BETWEEN } else { "" });
-        match (pieces.last_mut(), says) {
-            (Some(Piece::Thought(last)), Says::Thought) | (Some(Piece::Text(last)), Says::Text) => {
+        match (pieces.last_mut(), kind) {
+            (Some(AnswerPiece::Thought(last)), MessageKind::Thought)
+            | (Some(AnswerPiece::Text(last)), MessageKind::Text) => {
                 last.push_str(&text);
             }
-            (_, Says::Thought) => pieces.push(Piece::Thought(text)),
-            _ => pieces.push(Piece::Text(text)),
+            (_, MessageKind::Thought) => pieces.push(AnswerPiece::Thought(text)),
+            _ => pieces.push(AnswerPiece::Text(text)),
         }
     }
 }
 
 impl CallMessage {
-    fn new(tool: &Tool, otherwise: Says) -> Self {
+    fn new(tool: &Tool, fallback_kind: MessageKind) -> Self {
         let tools = std::slice::from_ref(tool);
         let mut reader = CallReader::new(&HARMONY, tools).with_calls_max(1);
-        let head = [HARMONY.before_call, HARMONY.before_name, &tool.name, HARMONY.behind_name];
+        let head = [HARMONY.before_call, HARMONY.before_name, &tool.name, HARMONY.after_name];
         reader.push(&head.concat(), &mut Vec::new());
-        Self { reader, otherwise, body: String::new(), has_begun: false, is_over: false }
+        Self { reader, fallback_kind, body: String::new(), has_begun: false, is_over: false }
     }
 
     /// Takes text. Returns whether the message still may be a call.
-    fn push(&mut self, text: &str, pieces: &mut Vec<Piece>) -> bool {
+    fn push(&mut self, text: &str, pieces: &mut Vec<AnswerPiece>) -> bool {
         if !self.has_begun {
             self.body.push_str(text);
         }
@@ -326,24 +355,25 @@ impl CallMessage {
     }
 
     /// Ends the message or the answer. An empty message is a call without arguments.
-    fn finish(&mut self, coming: Coming, pieces: &mut Vec<Piece>) -> bool {
+    fn finish(&mut self, stream: StreamState, pieces: &mut Vec<AnswerPiece>) -> bool {
         let mut new = Vec::new();
-        if !self.has_begun && coming == Coming::End {
+        if !self.has_begun && stream == StreamState::End {
             self.reader.push(CALL, &mut new);
         }
-        self.reader.finish(coming, &mut new);
+        self.reader.finish(stream, &mut new);
         self.take(new, pieces)
     }
 
-    fn take(&mut self, new: Vec<Piece>, pieces: &mut Vec<Piece>) -> bool {
+    fn take(&mut self, new: Vec<AnswerPiece>, pieces: &mut Vec<AnswerPiece>) -> bool {
         if !self.has_begun {
             match new.first() {
                 None => return true,
-                Some(Piece::Call { .. }) => self.has_begun = true,
+                Some(AnswerPiece::Call { .. }) => self.has_begun = true,
                 Some(_) => return false,
             }
         }
-        self.is_over |= new.iter().any(|it| matches!(it, Piece::CallEnd | Piece::CallCut));
+        self.is_over |=
+            new.iter().any(|it| matches!(it, AnswerPiece::CallEnd | AnswerPiece::CallCut));
         pieces.extend(new);
         true
     }

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use crate::answer_reader::{AnswerReader, AnswerStart};
 use crate::calls::format;
 use crate::conversation::Tool;
-use crate::piece::{Piece, Stage};
+use crate::piece::{AnswerPiece, AnswerStage};
 use crate::thoughts::HARMONY;
 
 const CASES: &str = include_str!("cases.txt");
@@ -23,34 +23,34 @@ fn reader(start: AnswerStart) -> AnswerReader {
     AnswerReader::new(start, &HARMONY).with_calls(&format::HARMONY, &tools())
 }
 
-fn read(mut reader: AnswerReader, parts: &[&str], is_cut: bool) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = parts.iter().flat_map(|it| reader.push(it)).collect();
+fn read(mut reader: AnswerReader, parts: &[&str], is_cut: bool) -> Vec<AnswerPiece> {
+    let mut pieces: Vec<AnswerPiece> = parts.iter().flat_map(|it| reader.push(it)).collect();
     pieces.extend(if is_cut { reader.finish_cut() } else { reader.finish() });
     pieces
 }
 
 /// Formats pieces in the notation of the cases.
-fn told(pieces: Vec<Piece>) -> String {
+fn formatted(pieces: Vec<AnswerPiece>) -> String {
     let mut lines: Vec<(&str, String)> = Vec::new();
     let mut say = |kind: &'static str, text: &str| match lines.last_mut() {
-        Some((last, told)) if *last == kind && kind != "call" => told.push_str(text),
+        Some((last, formatted)) if *last == kind && kind != "call" => formatted.push_str(text),
         _ => lines.push((kind, text.to_owned())),
     };
     let mut call = None;
     for piece in pieces {
         match piece {
-            Piece::Thought(text) => say("thought", &text),
-            Piece::Text(text) => say("text", &text),
-            Piece::Call { name, .. } => call = Some((name, String::new())),
-            Piece::Arguments(text) => call.as_mut().unwrap().1.push_str(&text),
-            Piece::CallEnd => {
+            AnswerPiece::Thought(text) => say("thought", &text),
+            AnswerPiece::Text(text) => say("text", &text),
+            AnswerPiece::Call { name, .. } => call = Some((name, String::new())),
+            AnswerPiece::Arguments(text) => call.as_mut().unwrap().1.push_str(&text),
+            AnswerPiece::CallEnd => {
                 let (name, arguments) = call.take().unwrap();
                 let object: Result<serde_json::Map<String, Json>, _> =
                     serde_json::from_str(&arguments);
                 assert!(object.is_ok(), "no object: {arguments}");
                 say("call", &format!("{name} {arguments}"));
             }
-            Piece::CallCut => {
+            AnswerPiece::CallCut => {
                 let (name, arguments) = call.take().unwrap();
                 say("cut", &format!("{name} {}", Json::from(arguments)));
             }
@@ -76,7 +76,7 @@ fn ways(text: &str) -> Vec<Vec<&str>> {
 #[track_caller]
 fn check(start: AnswerStart, text: &str, expected: &str, is_cut: bool) {
     for parts in ways(text) {
-        assert_eq!(told(read(reader(start), &parts, is_cut)), expected, "{parts:?}");
+        assert_eq!(formatted(read(reader(start), &parts, is_cut)), expected, "{parts:?}");
     }
 }
 
@@ -105,53 +105,55 @@ fn an_answer_may_begin_within_a_message() {
 fn nothing_is_a_call_where_no_tool_is_offered_or_no_more_may_be_called() {
     let one = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>";
     let without = AnswerReader::new(AnswerStart::Open, &HARMONY);
-    assert_eq!(told(read(without, &[one], false)), "text \"{}\"");
+    assert_eq!(formatted(read(without, &[one], false)), "text \"{}\"");
     let two = format!("{one}<|start|>assistant{one}");
     let one_call = reader(AnswerStart::Open).with_calls_max(1);
-    assert_eq!(told(read(one_call, &[&two], false)), "call now {}\ntext \"{}\"");
+    assert_eq!(formatted(read(one_call, &[&two], false)), "call now {}\ntext \"{}\"");
     // A message that turned out not to be a call leaves room for one.
     let none = format!("<|channel|>commentary to=functions.now<|message|>No<|end|>{one}");
     let one_call = reader(AnswerStart::Open).with_calls_max(1);
-    assert_eq!(told(read(one_call, &[&none], false)), "text \"No\"\ncall now {}");
+    assert_eq!(formatted(read(one_call, &[&none], false)), "text \"No\"\ncall now {}");
 }
 
 #[test]
 fn text_and_arguments_come_before_their_end() {
     let mut reader = reader(AnswerStart::Open);
     assert_eq!(reader.push("<|channel|>final<|message|>"), []);
-    assert_eq!(reader.push("So <"), [Piece::Text("So ".into())]);
-    assert_eq!(reader.push("3"), [Piece::Text("<3".into())]);
+    assert_eq!(reader.push("So <"), [AnswerPiece::Text("So ".into())]);
+    assert_eq!(reader.push("3"), [AnswerPiece::Text("<3".into())]);
     let head = "<|end|><|start|>assistant<|channel|>commentary to=functions.write<|message|>";
     assert_eq!(reader.push(head), []);
-    let begun =
-        [Piece::Call { name: "write".into(), id: None }, Piece::Arguments("{\"path\": \"a".into())];
+    let begun = [
+        AnswerPiece::Call { name: "write".into(), id: None },
+        AnswerPiece::Arguments("{\"path\": \"a".into()),
+    ];
     assert_eq!(reader.push("{\"path\": \"a"), begun);
-    assert_eq!(reader.push("b"), [Piece::Arguments("b".into())]);
+    assert_eq!(reader.push("b"), [AnswerPiece::Arguments("b".into())]);
 }
 
 #[test]
 fn it_knows_how_far_the_answer_has_come() {
     let mut reader = reader(AnswerStart::Open);
-    let mut stage_behind = |text: &str| {
+    let mut stage_after = |text: &str| {
         reader.push(text);
         reader.stage()
     };
     for (text, stage) in [
-        ("", Stage::Start),
-        ("<|channel|>", Stage::Header),
-        ("analysis", Stage::Header),
-        ("<|message|>", Stage::Thought),
-        ("Hm", Stage::Thought),
-        ("<|end|>", Stage::Header),
-        ("<|start|>assistant<|channel|>commentary", Stage::Header),
-        ("<|message|>", Stage::Text),
-        ("So", Stage::Text),
-        ("<|end|><|start|>assistant<|channel|>commentary to=functions.now", Stage::Header),
-        ("<|message|>", Stage::Call),
-        ("{}", Stage::Call),
-        ("<|end|><|start|>user<|message|>Hi", Stage::Header),
+        ("", AnswerStage::Start),
+        ("<|channel|>", AnswerStage::Header),
+        ("analysis", AnswerStage::Header),
+        ("<|message|>", AnswerStage::Thought),
+        ("Hm", AnswerStage::Thought),
+        ("<|end|>", AnswerStage::Header),
+        ("<|start|>assistant<|channel|>commentary", AnswerStage::Header),
+        ("<|message|>", AnswerStage::Text),
+        ("So", AnswerStage::Text),
+        ("<|end|><|start|>assistant<|channel|>commentary to=functions.now", AnswerStage::Header),
+        ("<|message|>", AnswerStage::Call),
+        ("{}", AnswerStage::Call),
+        ("<|end|><|start|>user<|message|>Hi", AnswerStage::Header),
     ] {
-        assert_eq!(stage_behind(text), stage, "{text}");
+        assert_eq!(stage_after(text), stage, "{text}");
     }
 }
 

@@ -1,9 +1,9 @@
 //! Renders a conversation as the prompt of its next answer, with the model's chat template.
 //!
 //! If a template refuses one way of writing a conversation, others are tried
-//! ([`crate::messages::Dress`]), so a client need not know the template. A text to be continued is
-//! marked, rendered and cut at the mark, as in transformers. [`ChatFormat::parts`] predicts where
-//! later prompts diverge from this one.
+//! ([`crate::messages::TemplateVariant`]), so a client need not know the template. A text to be
+//! continued is marked, rendered and cut at the mark, as in transformers. [`ChatFormat::parts`]
+//! predicts where later prompts diverge from this one.
 //! **Invariant:** instructions after the first turns appear in the prompt, or there is an error;
 //! the prompt is a function of template, conversation and options.
 
@@ -19,7 +19,7 @@ use serde_json::{Map, Value as Json};
 use crate::answer_reader::AnswerStart;
 use crate::calls::format::CallFormat;
 use crate::conversation::{Conversation, Ending, Turn};
-use crate::messages::{self, Dress, Expected, LateSystem};
+use crate::messages::{self, LateSystem, TemplateNeeds, TemplateVariant};
 use crate::options::{ChatOptions, OWN_VARIABLES};
 use crate::thoughts::ThoughtFormat;
 
@@ -33,7 +33,7 @@ pub struct ChatFormat {
     template: ChatTemplate,
     thoughts: &'static ThoughtFormat,
     has_thoughts: bool,
-    expected: Expected,
+    needs: TemplateNeeds,
 }
 
 /// A rendered conversation.
@@ -84,8 +84,8 @@ impl ChatFormat {
     pub fn new(template: ChatTemplate) -> Self {
         let found = ThoughtFormat::of(&template);
         let (thoughts, has_thoughts) = (found.unwrap_or(ThoughtFormat::usual()), found.is_some());
-        let expected = Expected::of(&template);
-        Self { template, thoughts, has_thoughts, expected }
+        let needs = TemplateNeeds::of(&template);
+        Self { template, thoughts, has_thoughts, needs }
     }
 
     /// Returns the format in which the template writes tool calls; `None` if it writes no known
@@ -132,8 +132,8 @@ impl ChatFormat {
             Ending::Answer | Ending::Closed => None,
         };
         let mut first_problem = None;
-        for dress in messages::dresses(conversation) {
-            match self.render(conversation, options, (dress, continued), marks) {
+        for variant in messages::template_variants(conversation) {
+            match self.render(conversation, options, (variant, continued), marks) {
                 Ok(text) => return Ok(text),
                 Err(Error::Cancelled) => return Err(Error::Cancelled),
                 Err(problem) => first_problem.get_or_insert(problem),
@@ -146,20 +146,21 @@ impl ChatFormat {
         &self,
         conversation: &Conversation,
         options: &ChatOptions,
-        (dress, continued): (Dress, Option<Continued>),
+        (variant, continued): (TemplateVariant, Option<Continued>),
         marks: &[(usize, String)],
     ) -> Result<String> {
-        let mut messages = messages::messages(conversation, dress, self.expected);
+        let mut messages = messages::messages(conversation, variant, self.needs);
         for (turn_idx, mark) in marks {
-            let message = &mut messages[messages::place_of(conversation, *turn_idx, self.expected)];
+            let message =
+                &mut messages[messages::message_idx_of(conversation, *turn_idx, self.needs)];
             message.content = Json::from(mark.as_str());
             message.tool_calls = None;
         }
         let last = messages.last_mut().zip(continued);
         let wanted = last.map(|(message, continued)| mark(message, continued));
-        let options = template_options(conversation, options, dress);
+        let options = template_options(conversation, options, variant);
         let text = self.template.render(&messages, &options)?;
-        if dress.late_system == LateSystem::System {
+        if variant.late_system == LateSystem::System {
             let is_left_out = |late: &&str| !text.contains(late.trim());
             if messages::late_system(conversation).any(|late| is_left_out(&late)) {
                 let problem = "the chat template drops a system message that follows other turns";
@@ -197,7 +198,7 @@ impl ChatFormat {
 fn template_options(
     conversation: &Conversation,
     options: &ChatOptions,
-    dress: Dress,
+    variant: TemplateVariant,
 ) -> TemplateOptions {
     let mut extra = Map::new();
     if let Some(thinking) = options.thinking {
@@ -207,7 +208,7 @@ fn template_options(
     TemplateOptions {
         add_generation_prompt: conversation.ending == Ending::Answer,
         enable_thinking: options.thinking,
-        tools: messages::tools(&conversation.tools, dress),
+        tools: messages::tools(&conversation.tools, variant),
         now_seconds: options.now_seconds,
         extra,
         limit: options.limit.clone(),

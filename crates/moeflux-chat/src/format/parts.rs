@@ -89,7 +89,7 @@ mod tests {
         parts.into_iter().map(|n_bytes| prompt[..n_bytes].to_owned()).collect()
     }
 
-    fn said(text: &str) -> Turn {
+    fn assistant(text: &str) -> Turn {
         Turn::Assistant(Assistant { text: text.to_owned(), ..Assistant::default() })
     }
 
@@ -101,7 +101,7 @@ mod tests {
         let first = format!("{instructions}Why?<|im_end|>\n<|im_start|>assistant\n");
         let found = parts("qwen3", vec![system.clone(), ask("Why?")]);
         assert_eq!(found, [instructions, first.as_str()]);
-        let turns = vec![system, ask("Why?"), said("So."), ask("How?")];
+        let turns = vec![system, ask("Why?"), assistant("So."), ask("How?")];
         let found = parts("qwen3_5", turns);
         assert_eq!(found[0], instructions);
         let question = format!("{first}So.<|im_end|>\n<|im_start|>user\n");

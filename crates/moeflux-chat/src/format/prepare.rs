@@ -15,17 +15,17 @@ use crate::answer_reader::{AnswerReader, AnswerStart};
 use crate::conversation::{Assistant, Call, Conversation, Ending, Tool, Turn};
 use crate::format::ChatFormat;
 use crate::options::ChatOptions;
-use crate::piece::{Piece, Stage};
-use crate::replay::{Kept, Prepared, Replays, is_same_said};
+use crate::piece::{AnswerPiece, AnswerStage};
+use crate::replay::{CachedAnswer, ReplayCache, TokenizedPrompt, is_same_content};
 
 /// Kept answers that may replace a turn.
-struct Candidate {
+struct ReplayCandidate {
     turn_idx: usize,
-    kept: Vec<Arc<Kept>>,
+    answers: Vec<Arc<CachedAnswer>>,
 }
 
 /// A rendered text in tokens.
-struct Rendered<'a> {
+struct RenderedPrompt<'a> {
     text: &'a str,
     tokens: Vec<TokenId>,
     /// The end of each token in the text. Empty if the tokens do not spell the text.
@@ -34,17 +34,17 @@ struct Rendered<'a> {
 
 /// A prompt under construction.
 struct Assembly<'a> {
-    rendered: Rendered<'a>,
+    rendered: RenderedPrompt<'a>,
     tokens: Vec<TokenId>,
     /// The number of tokens of the rendered text that are in the prompt or replaced.
     n_taken: usize,
     /// Runs of tokens of the rendered text, each with the number of prompt tokens before it.
     literals: Vec<(Range<usize>, usize)>,
-    replayed: Vec<Arc<Kept>>,
+    replayed: Vec<Arc<CachedAnswer>>,
 }
 
 /// Reads back answers of a conversation with these tools.
-struct ReadBack<'a> {
+struct AnswerParser<'a> {
     format: &'a ChatFormat,
     tools: &'a [Tool],
 }
@@ -61,24 +61,24 @@ impl ChatFormat {
         conversation: &Conversation,
         options: &ChatOptions,
         tokenizer: &Tokenizer,
-        replays: Option<&Replays>,
-    ) -> Result<Prepared> {
+        replays: Option<&ReplayCache>,
+    ) -> Result<TokenizedPrompt> {
         let text = self.marked(conversation, options, &[])?;
         let candidates = candidates(conversation, replays);
         let places = self.places(conversation, options, (&text, &candidates));
-        let mut assembly = Assembly::new(Rendered::new(&text, (tokenizer, &options.limit))?);
+        let mut assembly = Assembly::new(RenderedPrompt::new(&text, (tokenizer, &options.limit))?);
         if let Some(replays) = replays {
-            let read_back = ReadBack { format: self, tools: &conversation.tools };
+            let parser = AnswerParser { format: self, tools: &conversation.tools };
             for (candidate, place) in candidates.iter().zip(&places) {
-                let mut fitting = candidate.kept.iter();
+                let mut fitting = candidate.answers.iter();
                 let replays = (replays, tokenizer);
-                fitting.any(|kept| assembly.replay(kept, place, &read_back, replays));
+                fitting.any(|cached| assembly.replay(cached, place, &parser, replays));
             }
         }
         assembly.take_rest();
         let parts = self.parts(conversation, options, &text);
         let start = self.start(conversation, &text);
-        Ok(Prepared {
+        Ok(TokenizedPrompt {
             split_points: assembly.split_points(&parts),
             start,
             key: replays.map(|it| it.key(&assembly.tokens, start)),
@@ -93,7 +93,7 @@ impl ChatFormat {
         &self,
         conversation: &Conversation,
         options: &ChatOptions,
-        (text, candidates): (&str, &[Candidate]),
+        (text, candidates): (&str, &[ReplayCandidate]),
     ) -> Vec<Range<usize>> {
         if candidates.is_empty() {
             return Vec::new();
@@ -105,13 +105,13 @@ impl ChatFormat {
         let mut places = Vec::new();
         let mut end = 0;
         for (idx, (_, mark)) in marks.iter().enumerate() {
-            let Some((before, behind)) = rest.split_once(mark.as_str()) else { break };
+            let Some((before, tail)) = rest.split_once(mark.as_str()) else { break };
             if !text[end..].starts_with(before) {
                 break;
             }
             let begin = end + before.len();
-            let next = marks.get(idx + 1).and_then(|(_, mark)| behind.split_once(mark.as_str()));
-            let after = next.map_or(behind, |(after, _)| after);
+            let next = marks.get(idx + 1).and_then(|(_, mark)| tail.split_once(mark.as_str()));
+            let after = next.map_or(tail, |(after, _)| after);
             let found = if next.is_some() {
                 text[begin..].find(after).filter(|_| !after.is_empty())
             } else {
@@ -119,21 +119,21 @@ impl ChatFormat {
             };
             let Some(n_bytes) = found else { break };
             places.push(begin..begin + n_bytes);
-            (rest, end) = (behind, begin + n_bytes);
+            (rest, end) = (tail, begin + n_bytes);
         }
         places
     }
 }
 
 /// Returns the turns whose sampled tokens are known.
-fn candidates(conversation: &Conversation, replays: Option<&Replays>) -> Vec<Candidate> {
+fn candidates(conversation: &Conversation, replays: Option<&ReplayCache>) -> Vec<ReplayCandidate> {
     let Some(replays) = replays else { return Vec::new() };
     let n_turns = conversation.turns.len() - usize::from(conversation.ending == Ending::Continue);
     let turns = conversation.turns[..n_turns].iter().enumerate();
     let candidate = |(turn_idx, turn): (usize, &Turn)| match turn {
         Turn::Assistant(turn) => {
-            let kept = replays.find(turn);
-            (!kept.is_empty()).then_some(Candidate { turn_idx, kept })
+            let answers = replays.find(turn);
+            (!answers.is_empty()).then_some(ReplayCandidate { turn_idx, answers })
         }
         _ => None,
     };
@@ -145,7 +145,7 @@ fn mark_of(turn_idx: usize) -> String {
     format!("\u{b6}\u{a4}REPLAYED_TURN_{turn_idx}\u{a4}\u{b6}")
 }
 
-impl<'a> Rendered<'a> {
+impl<'a> RenderedPrompt<'a> {
     fn new(text: &'a str, (tokenizer, limit): (&Tokenizer, &TextLimit)) -> Result<Self> {
         let tokens = tokenizer.encode_within(text, limit)?;
         let mut bytes = Vec::with_capacity(text.len());
@@ -180,7 +180,7 @@ impl<'a> Rendered<'a> {
 }
 
 impl<'a> Assembly<'a> {
-    fn new(rendered: Rendered<'a>) -> Self {
+    fn new(rendered: RenderedPrompt<'a>) -> Self {
         Self {
             rendered,
             tokens: Vec::new(),
@@ -193,12 +193,12 @@ impl<'a> Assembly<'a> {
     /// Replaces a turn by an answer if it fits there. Returns whether it does.
     fn replay(
         &mut self,
-        kept: &Arc<Kept>,
+        cached: &Arc<CachedAnswer>,
         place: &Range<usize>,
-        read_back: &ReadBack<'_>,
-        (replays, tokenizer): (&Replays, &Tokenizer),
+        parser: &AnswerParser<'_>,
+        (replays, tokenizer): (&ReplayCache, &Tokenizer),
     ) -> bool {
-        let Kept { prompt, sampled, .. } = &**kept;
+        let CachedAnswer { prompt, sampled, .. } = &**cached;
         // The number of further tokens up to the end of the answer's prompt.
         let n_more = prompt.n_tokens.checked_sub(self.tokens.len());
         let Some(begin) = n_more.map(|n_more| self.n_taken + n_more) else { return false };
@@ -211,15 +211,15 @@ impl<'a> Assembly<'a> {
         if begin > end || begin_at > place.start || end_at != place.end {
             return false;
         }
-        let written = Spelled {
+        let written = TokenizedText {
             text: &self.rendered.text[begin_at..end_at],
             tokens: &self.rendered.tokens[begin..end],
         };
         let bytes: Vec<u8> =
             sampled.tokens.iter().flat_map(|token| tokenizer.token_bytes(*token)).collect();
         let Ok(text) = std::str::from_utf8(&bytes) else { return false };
-        let spelled = Spelled { text, tokens: &sampled.tokens };
-        if !read_back.is_same(&written, &spelled, (prompt.start, tokenizer)) {
+        let spelled = TokenizedText { text, tokens: &sampled.tokens };
+        if !parser.is_same(&written, &spelled, (prompt.start, tokenizer)) {
             return false;
         }
         let before = [&self.tokens[..], &self.rendered.tokens[self.n_taken..begin]].concat();
@@ -230,7 +230,7 @@ impl<'a> Assembly<'a> {
         self.tokens = before;
         self.tokens.extend_from_slice(&sampled.tokens);
         self.n_taken = end;
-        self.replayed.push(Arc::clone(kept));
+        self.replayed.push(Arc::clone(cached));
         true
     }
 
@@ -259,32 +259,32 @@ impl<'a> Assembly<'a> {
 }
 
 /// A text and its tokens.
-struct Spelled<'a> {
+struct TokenizedText<'a> {
     text: &'a str,
     tokens: &'a [TokenId],
 }
 
 /// An answer as returned by a reader.
-struct Said {
+struct ParsedAnswer {
     answer: Assistant,
-    stage: Stage,
+    stage: AnswerStage,
 }
 
-impl ReadBack<'_> {
+impl AnswerParser<'_> {
     /// Returns whether an answer differs from the template's text only in the whitespace and key
     /// order of its calls.
     fn is_same(
         &self,
-        written: &Spelled<'_>,
-        sampled: &Spelled<'_>,
+        written: &TokenizedText<'_>,
+        sampled: &TokenizedText<'_>,
         (start, tokenizer): (AnswerStart, &Tokenizer),
     ) -> bool {
         if written.tokens == sampled.tokens {
             return true;
         }
-        let all = |text: &str| self.said(text, start, |reader| reader.finish());
+        let all = |text: &str| self.parse(text, start, |reader| reader.finish());
         let (of_written, of_sampled) = (all(written.text).answer, all(sampled.text).answer);
-        if of_sampled.calls.is_empty() || !is_same_spelled(&of_written, &of_sampled) {
+        if of_sampled.calls.is_empty() || !is_same_answer(&of_written, &of_sampled) {
             return false;
         }
         if n_of_each_byte(written.text) != n_of_each_byte(sampled.text) {
@@ -304,24 +304,24 @@ impl ReadBack<'_> {
         start: AnswerStart,
         whole: &Assistant,
     ) -> bool {
-        let Said { answer, stage } = self.said(same, start, |_| Vec::new());
-        let is_behind_thoughts = match stage {
+        let ParsedAnswer { answer, stage } = self.parse(same, start, |_| Vec::new());
+        let is_after_thoughts = match stage {
             // An empty thought may still come.
-            Stage::Start => !self.format.thought_format().is_in(rest),
-            Stage::Thought => false,
+            AnswerStage::Start => !self.format.thought_format().is_in(rest),
+            AnswerStage::Thought => false,
             _ => true,
         };
-        is_behind_thoughts
+        is_after_thoughts
             && answer.thoughts == whole.thoughts
             && answer.text.trim_end() == whole.text.trim_end()
     }
 
-    fn said(
+    fn parse(
         &self,
         text: &str,
         start: AnswerStart,
-        end: impl FnOnce(&mut AnswerReader) -> Vec<Piece>,
-    ) -> Said {
+        end: impl FnOnce(&mut AnswerReader) -> Vec<AnswerPiece>,
+    ) -> ParsedAnswer {
         let mut reader = AnswerReader::new(start, self.format.thought_format());
         if let Some(format) = self.format.call_format() {
             reader = reader.with_calls(format, self.tools);
@@ -329,40 +329,40 @@ impl ReadBack<'_> {
         let mut pieces = reader.push(text);
         let stage = reader.stage();
         pieces.extend(end(&mut reader));
-        Said { answer: said_in(pieces), stage }
+        ParsedAnswer { answer: collect_pieces(pieces), stage }
     }
 }
 
 /// Collects thoughts, text and complete calls. The model's own call ids are part of the spelling
 /// and ignored.
-fn said_in(pieces: Vec<Piece>) -> Assistant {
-    let mut said = Assistant::default();
+fn collect_pieces(pieces: Vec<AnswerPiece>) -> Assistant {
+    let mut answer = Assistant::default();
     let mut call: Option<(String, String)> = None;
     for piece in pieces {
         match piece {
-            Piece::Thought(text) => said.thoughts.get_or_insert_default().push_str(&text),
-            Piece::Text(text) => said.text.push_str(&text),
-            Piece::Call { name, .. } => call = Some((name, String::new())),
-            Piece::Arguments(text) => {
+            AnswerPiece::Thought(text) => answer.thoughts.get_or_insert_default().push_str(&text),
+            AnswerPiece::Text(text) => answer.text.push_str(&text),
+            AnswerPiece::Call { name, .. } => call = Some((name, String::new())),
+            AnswerPiece::Arguments(text) => {
                 if let Some((_, arguments)) = &mut call {
                     arguments.push_str(&text);
                 }
             }
-            Piece::CallEnd => {
+            AnswerPiece::CallEnd => {
                 let whole = call.take();
-                said.calls.extend(
+                answer.calls.extend(
                     whole.map(|(name, arguments)| Call::from_text(String::new(), name, &arguments)),
                 );
             }
-            Piece::CallCut => {}
+            AnswerPiece::CallCut => {}
         }
     }
-    said
+    answer
 }
 
 /// Returns whether two answers have the same thoughts, text and calls.
-fn is_same_spelled(a: &Assistant, b: &Assistant) -> bool {
-    a.thoughts == b.thoughts && is_same_said(a, b)
+fn is_same_answer(a: &Assistant, b: &Assistant) -> bool {
+    a.thoughts == b.thoughts && is_same_content(a, b)
 }
 
 /// Counts each byte except whitespace.
@@ -381,7 +381,7 @@ mod tests {
     use super::*;
     use crate::conversation::ToolResult;
     use crate::format::tests::{TEMPLATES, format_named, options};
-    use crate::replay::Sampled;
+    use crate::replay::SampledAnswer;
     use crate::testing::byte_tokenizer;
 
     /// Creates a tokenizer of bytes and the markers of a format.
@@ -404,29 +404,35 @@ mod tests {
     }
 
     /// A conversation over several turns whose answers are kept.
-    struct Talk {
+    struct ReplayHarness {
         format: ChatFormat,
         tokenizer: Tokenizer,
-        replays: Replays,
+        replays: ReplayCache,
         conversation: Conversation,
-        fed: Vec<TokenId>,
+        session_tokens: Vec<TokenId>,
     }
 
-    impl Talk {
+    impl ReplayHarness {
         fn new(name: &str) -> Self {
             let turns = vec![Turn::User("Look.".into())];
             let conversation = Conversation { turns, tools: tools(), ..Conversation::default() };
-            let (format, replays) = (format_named(name), Replays::new(1 << 20));
-            Self { format, tokenizer: tokenizer(), replays, conversation, fed: Vec::new() }
+            let (format, replays) = (format_named(name), ReplayCache::new(1 << 20));
+            Self {
+                format,
+                tokenizer: tokenizer(),
+                replays,
+                conversation,
+                session_tokens: Vec::new(),
+            }
         }
 
-        fn prepare(&self) -> Prepared {
+        fn prepare(&self) -> TokenizedPrompt {
             let (conversation, replays) = (&self.conversation, Some(&self.replays));
             self.format.prepare(conversation, &options(), &self.tokenizer, replays).unwrap()
         }
 
         /// Keeps an answer with whitespace before its calls that no template writes.
-        fn answer(&mut self, prepared: Prepared, answer: &Assistant) {
+        fn answer(&mut self, prepared: TokenizedPrompt, answer: &Assistant) {
             let thoughts = match &answer.thoughts {
                 Some(thoughts) if prepared.start == AnswerStart::Thought => {
                     format!("{thoughts}\n\n</think>")
@@ -438,14 +444,14 @@ mod tests {
             let written = written.map_or_else(String::new, |written| format!(" \n{written}"));
             let text = format!("{thoughts}{}{written}", answer.text);
             let tokens = self.tokenizer.encode(&text).unwrap();
-            self.fed = [&prepared.tokens[..], &tokens].concat();
-            let sampled = Sampled { answer: answer.clone(), tokens };
+            self.session_tokens = [&prepared.tokens[..], &tokens].concat();
+            let sampled = SampledAnswer { answer: answer.clone(), tokens };
             self.replays.keep(prepared.key.unwrap(), sampled);
         }
 
         /// Appends this turn, as the client sends it, and the turn after it.
-        fn tell(&mut self, turn: Assistant, behind: Turn) -> Prepared {
-            self.conversation.turns.extend([Turn::Assistant(turn), behind]);
+        fn send_back(&mut self, turn: Assistant, after: Turn) -> TokenizedPrompt {
+            self.conversation.turns.extend([Turn::Assistant(turn), after]);
             self.prepare()
         }
     }
@@ -457,26 +463,31 @@ mod tests {
     /// Runs a call, its result, an answer and a question. Returns the number of replayed turns
     /// after the result and after the question.
     fn replayed(name: &str, (thoughts, text): (Option<&str>, &str)) -> [usize; 2] {
-        let mut talk = Talk::new(name);
-        let prepared = talk.prepare();
+        let mut harness = ReplayHarness::new(name);
+        let prepared = harness.prepare();
         assert_eq!(prepared.n_replayed(), 0);
         let first = call("c0", r#"{"b": "x", "a": 1}"#);
-        talk.answer(prepared, &assistant(thoughts, text, vec![first]));
+        harness.answer(prepared, &assistant(thoughts, text, vec![first]));
         // The keys have another order.
-        let told = call("c0", r#"{"a": 1, "b": "x"}"#);
-        let second = talk.tell(assistant(thoughts, text, vec![told]), result("c0"));
+        let returned = call("c0", r#"{"a": 1, "b": "x"}"#);
+        let second = harness.send_back(assistant(thoughts, text, vec![returned]), result("c0"));
         if second.n_replayed() > 0 {
-            assert!(second.tokens.starts_with(&talk.fed), "{name}");
-            let rest = talk.tokenizer.decode(&second.tokens[talk.fed.len()..]);
+            assert!(second.tokens.starts_with(&harness.session_tokens), "{name}");
+            let rest = harness.tokenizer.decode(&second.tokens[harness.session_tokens.len()..]);
             assert!(rest.contains('R') && !rest.contains("tool_call>"), "{name}: {rest}");
             let last = *second.split_points.last().unwrap();
-            let is_behind = last > talk.fed.len() && last <= second.tokens.len();
-            assert!(is_behind || thoughts.is_some(), "{name}: {last}");
+            let is_after = last > harness.session_tokens.len() && last <= second.tokens.len();
+            assert!(is_after || thoughts.is_some(), "{name}: {last}");
         }
         let n_then = second.n_replayed();
-        talk.answer(second, &assistant(None, "It is R.", Vec::new()));
-        let third = talk.tell(assistant(None, "It is R.", Vec::new()), Turn::User("So?".into()));
-        assert_eq!(third.tokens.starts_with(&talk.fed), third.n_replayed() == n_then + 1, "{name}");
+        harness.answer(second, &assistant(None, "It is R.", Vec::new()));
+        let third =
+            harness.send_back(assistant(None, "It is R.", Vec::new()), Turn::User("So?".into()));
+        assert_eq!(
+            third.tokens.starts_with(&harness.session_tokens),
+            third.n_replayed() == n_then + 1,
+            "{name}"
+        );
         [n_then, third.n_replayed()]
     }
 
@@ -500,15 +511,15 @@ mod tests {
     #[test]
     fn what_differs_is_not_replayed() {
         let first = assistant(None, "I look.", vec![call("c0", r#"{"a": 1}"#)]);
-        let check = |change: &dyn Fn(&mut Talk, &mut Assistant)| {
-            let mut talk = Talk::new("qwen3");
-            let prepared = talk.prepare();
-            talk.answer(prepared, &first);
+        let check = |change: &dyn Fn(&mut ReplayHarness, &mut Assistant)| {
+            let mut harness = ReplayHarness::new("qwen3");
+            let prepared = harness.prepare();
+            harness.answer(prepared, &first);
             let mut turn = first.clone();
-            change(&mut talk, &mut turn);
-            let prepared = talk.tell(turn, result("c0"));
-            let plain = talk.format.prompt(&talk.conversation, &options()).unwrap();
-            let plain = plain.tokens(&talk.tokenizer).unwrap();
+            change(&mut harness, &mut turn);
+            let prepared = harness.send_back(turn, result("c0"));
+            let plain = harness.format.prompt(&harness.conversation, &options()).unwrap();
+            let plain = plain.tokens(&harness.tokenizer).unwrap();
             assert_eq!(prepared.tokens == plain, prepared.n_replayed() == 0);
             prepared.n_replayed()
         };
@@ -517,23 +528,30 @@ mod tests {
         assert_eq!(check(&|_, turn| turn.calls[0] = call("c0", r#"{"a": 2}"#)), 0);
         assert_eq!(check(&|_, turn| turn.calls[0] = call("c1", r#"{"a": 1}"#)), 0);
         assert_eq!(check(&|_, turn| turn.thoughts = Some("Hm.".into())), 0);
-        assert_eq!(check(&|talk, _| talk.conversation.turns[0] = Turn::User("Lock.".into())), 0);
-        assert_eq!(check(&|talk, _| talk.conversation.turns[0] = Turn::User("Look!!".into())), 0);
-        assert_eq!(check(&|talk, _| talk.replays = Replays::new(1 << 20)), 0);
+        assert_eq!(
+            check(&|harness, _| harness.conversation.turns[0] = Turn::User("Lock.".into())),
+            0
+        );
+        assert_eq!(
+            check(&|harness, _| harness.conversation.turns[0] = Turn::User("Look!!".into())),
+            0
+        );
+        assert_eq!(check(&|harness, _| harness.replays = ReplayCache::new(1 << 20)), 0);
     }
 
     #[test]
     fn without_replays_the_tokens_are_those_of_the_text() {
         for (name, _) in TEMPLATES {
-            let mut talk = Talk::new(name);
-            talk.conversation.turns.push(Turn::Assistant(assistant(None, "A", Vec::new())));
-            talk.conversation.turns.push(Turn::User("B".into()));
-            let prepared = talk.prepare();
-            let plain = talk.format.prompt(&talk.conversation, &options()).unwrap();
-            assert_eq!(prepared.tokens, plain.tokens(&talk.tokenizer).unwrap());
+            let mut harness = ReplayHarness::new(name);
+            harness.conversation.turns.push(Turn::Assistant(assistant(None, "A", Vec::new())));
+            harness.conversation.turns.push(Turn::User("B".into()));
+            let prepared = harness.prepare();
+            let plain = harness.format.prompt(&harness.conversation, &options()).unwrap();
+            assert_eq!(prepared.tokens, plain.tokens(&harness.tokenizer).unwrap());
             assert_eq!((prepared.start, prepared.n_replayed()), (plain.start, 0));
-            let (conversation, options) = (&talk.conversation, &options());
-            let off = talk.format.prepare(conversation, options, &talk.tokenizer, None).unwrap();
+            let (conversation, options) = (&harness.conversation, &options());
+            let off =
+                harness.format.prepare(conversation, options, &harness.tokenizer, None).unwrap();
             assert_eq!((off.tokens, off.split_points), (prepared.tokens, prepared.split_points));
             assert_eq!(off.key, None);
         }

@@ -9,19 +9,19 @@ use super::tests::{TEMPLATES, format_named, options};
 use crate::calls::format::{ArgumentsForm, CallFormat};
 use crate::conversation::{Assistant, Call, Conversation, Tool, ToolResult, Turn};
 use crate::format::ChatFormat;
-use crate::replay::{Replays, Sampled};
+use crate::replay::{ReplayCache, SampledAnswer};
 use crate::testing::byte_tokenizer;
 use crate::thoughts::ThoughtFormat;
 
 /// The difference between a sampled answer and the text that the template writes for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Difference {
+enum AnswerDifference {
     None,
     /// Whitespace and the order of keys in calls.
     Spelling,
     EmptyThought,
     BlankBeforeText,
-    BlankBehindText,
+    BlankAfterText,
     BlankInThought,
     Number,
     Escape,
@@ -33,23 +33,23 @@ enum Difference {
     Tokens,
 }
 
-const DIFFERENCES: [Difference; 16] = [
-    Difference::None,
-    Difference::Spelling,
-    Difference::Spelling,
-    Difference::Spelling,
-    Difference::Spelling,
-    Difference::EmptyThought,
-    Difference::BlankBeforeText,
-    Difference::BlankBehindText,
-    Difference::BlankInThought,
-    Difference::Number,
-    Difference::Escape,
-    Difference::ThoughtsLeftOut,
-    Difference::StrayMarker,
-    Difference::OtherArguments,
-    Difference::OtherText,
-    Difference::Tokens,
+const DIFFERENCES: [AnswerDifference; 16] = [
+    AnswerDifference::None,
+    AnswerDifference::Spelling,
+    AnswerDifference::Spelling,
+    AnswerDifference::Spelling,
+    AnswerDifference::Spelling,
+    AnswerDifference::EmptyThought,
+    AnswerDifference::BlankBeforeText,
+    AnswerDifference::BlankAfterText,
+    AnswerDifference::BlankInThought,
+    AnswerDifference::Number,
+    AnswerDifference::Escape,
+    AnswerDifference::ThoughtsLeftOut,
+    AnswerDifference::StrayMarker,
+    AnswerDifference::OtherArguments,
+    AnswerDifference::OtherText,
+    AnswerDifference::Tokens,
 ];
 
 fn tokenizer() -> Tokenizer {
@@ -118,14 +118,14 @@ fn respelled(value: &Json, rng: &mut Rng) -> String {
 }
 
 /// Writes a call with other whitespace and another order of keys.
-fn respelled_call(format: &CallFormat, call: &Call, place: usize, rng: &mut Rng) -> String {
+fn respelled_call(format: &CallFormat, call: &Call, call_idx: usize, rng: &mut Rng) -> String {
     let mut turned = call.clone();
     let mut keys: Vec<String> = call.arguments.keys().cloned().collect();
     let n_turned = rng.below(keys.len().max(1));
     keys.rotate_left(n_turned);
     turned.arguments =
         keys.into_iter().map(|key| (key.clone(), call.arguments[&key].clone())).collect();
-    let one = |call: &Call| format.written(std::slice::from_ref(call), place).unwrap();
+    let one = |call: &Call| format.written(std::slice::from_ref(call), call_idx).unwrap();
     let (whole, empty) = (one(&turned), Call { arguments: Map::new(), ..call.clone() });
     let whole = match format.arguments {
         ArgumentsForm::Json => {
@@ -135,31 +135,31 @@ fn respelled_call(format: &CallFormat, call: &Call, place: usize, rng: &mut Rng)
         ArgumentsForm::Tagged(_) => whole,
     };
     let inner = whole.strip_prefix(format.before_calls).unwrap();
-    inner.strip_suffix(format.behind_calls).unwrap().to_owned()
+    inner.strip_suffix(format.after_calls).unwrap().to_owned()
 }
 
 /// Writes calls as the template does, and as they may have been sampled.
 fn written(
     format: &CallFormat,
     calls: &[Call],
-    (n_before, difference): (usize, Difference),
+    (n_before, difference): (usize, AnswerDifference),
     rng: &mut Rng,
 ) -> (String, String) {
     let faithful = format.written(calls, n_before).unwrap_or_default();
     let sampled = match difference {
-        Difference::Spelling if !calls.is_empty() => {
+        AnswerDifference::Spelling if !calls.is_empty() => {
             let each = calls.iter().zip(n_before..);
             let each: Vec<String> =
-                each.map(|(it, place)| respelled_call(format, it, place, rng)).collect();
+                each.map(|(it, call_idx)| respelled_call(format, it, call_idx, rng)).collect();
             let between = if format.between_calls.trim().is_empty() {
                 rng.pick(&["", "\n", "\n\n"])
             } else {
                 format.between_calls
             };
-            format!("{}{}{}", format.before_calls, each.join(between), format.behind_calls)
+            format!("{}{}{}", format.before_calls, each.join(between), format.after_calls)
         }
-        Difference::Number => respell_number(&faithful, calls),
-        Difference::Escape => faithful.replace('\u{e9}', "\\u00e9"),
+        AnswerDifference::Number => respell_number(&faithful, calls),
+        AnswerDifference::Escape => faithful.replace('\u{e9}', "\\u00e9"),
         _ => faithful.clone(),
     };
     (faithful, sampled)
@@ -182,10 +182,10 @@ fn results(answer: &Assistant) -> Vec<Turn> {
 }
 
 /// A conversation over several turns.
-struct Talk<'a> {
+struct RandomHarness<'a> {
     format: ChatFormat,
     tokenizer: &'a Tokenizer,
-    replays: Replays,
+    replays: ReplayCache,
     conversation: Conversation,
     /// Sampled texts, each with the text that the template writes instead.
     spelled: Vec<(String, String)>,
@@ -193,8 +193,8 @@ struct Talk<'a> {
 }
 
 /// The outcome for an answer that came back.
-struct Outcome {
-    difference: Difference,
+struct ReplayOutcome {
+    difference: AnswerDifference,
     spelling: Spelling,
     is_replayed: bool,
 }
@@ -208,11 +208,12 @@ enum Spelling {
     Other,
 }
 
-impl<'a> Talk<'a> {
+impl<'a> RandomHarness<'a> {
     fn new(name: &str, tokenizer: &'a Tokenizer) -> Self {
         let turns = vec![Turn::User("Look.".into())];
         let conversation = Conversation { turns, tools: tools(), ..Conversation::default() };
-        let (format, replays, spelled) = (format_named(name), Replays::new(1 << 20), Vec::new());
+        let (format, replays, spelled) =
+            (format_named(name), ReplayCache::new(1 << 20), Vec::new());
         Self { format, tokenizer, replays, conversation, spelled, n_calls: 0 }
     }
 
@@ -222,7 +223,7 @@ impl<'a> Talk<'a> {
     }
 
     /// Samples an answer and sends it back.
-    fn go_on(&mut self, rng: &mut Rng) -> Outcome {
+    fn step(&mut self, rng: &mut Rng) -> ReplayOutcome {
         let options = options();
         let (replays, tokenizer) = (Some(&self.replays), self.tokenizer);
         let prepared =
@@ -234,36 +235,38 @@ impl<'a> Talk<'a> {
         let (calls, sampled_calls) =
             written(format, &answer.calls, (self.n_calls, difference), rng);
         let between =
-            if answer.text.is_empty() || calls.is_empty() { "" } else { format.behind_text };
+            if answer.text.is_empty() || calls.is_empty() { "" } else { format.after_text };
         let text = match difference {
-            Difference::BlankBeforeText => format!("\n {}", answer.text),
-            Difference::BlankBehindText if calls.is_empty() => format!("{} \n", answer.text),
-            Difference::StrayMarker => format!("{}<|im_start|>", answer.text),
+            AnswerDifference::BlankBeforeText => format!("\n {}", answer.text),
+            AnswerDifference::BlankAfterText if calls.is_empty() => format!("{} \n", answer.text),
+            AnswerDifference::StrayMarker => format!("{}<|im_start|>", answer.text),
             _ => answer.text.clone(),
         };
         let body = format!("{}{between}{calls}", answer.text);
         let head = self.head_before(&prompt, &answer, &body);
         let thought = match (&answer.thoughts, difference) {
-            (None, Difference::EmptyThought) if head.is_empty() => {
+            (None, AnswerDifference::EmptyThought) if head.is_empty() => {
                 let ThoughtFormat { open, close, .. } = self.format.thought_format();
                 format!("{open}\n\n{close}\n\n")
             }
-            (None, Difference::EmptyThought) => String::new(),
-            (Some(it), Difference::BlankInThought) => head.replacen(it, &format!("{it} \n"), 1),
+            (None, AnswerDifference::EmptyThought) => String::new(),
+            (Some(it), AnswerDifference::BlankInThought) => {
+                head.replacen(it, &format!("{it} \n"), 1)
+            }
             _ => head.clone(),
         };
         let faithful = format!("{head}{body}");
         let sampled = format!("{thought}{text}{between}{sampled_calls}");
         let tokens = match difference {
-            Difference::Tokens => tokenizer.encode_plain(&sampled).unwrap(),
+            AnswerDifference::Tokens => tokenizer.encode_plain(&sampled).unwrap(),
             _ => tokenizer.encode(&sampled).unwrap(),
         };
         let is_same = sampled == faithful && tokens == tokenizer.encode(&faithful).unwrap();
         let is_in_calls = match difference {
-            Difference::Spelling => true,
-            Difference::Tokens => !calls.is_empty() && thought.is_empty(),
+            AnswerDifference::Spelling => true,
+            AnswerDifference::Tokens => !calls.is_empty() && thought.is_empty(),
             // Whitespace right before a call is part of it.
-            Difference::BlankBeforeText => !calls.is_empty() && answer.text.is_empty(),
+            AnswerDifference::BlankBeforeText => !calls.is_empty() && answer.text.is_empty(),
             _ => false,
         };
         let spelling = match (is_same, is_in_calls) {
@@ -272,40 +275,40 @@ impl<'a> Talk<'a> {
             (false, false) => Spelling::Other,
         };
         let n_before = prepared.n_replayed();
-        self.replays.keep(prepared.key.unwrap(), Sampled { answer: answer.clone(), tokens });
-        self.tell(answer, difference);
+        self.replays.keep(prepared.key.unwrap(), SampledAnswer { answer: answer.clone(), tokens });
+        self.send_back(answer, difference);
         self.spelled.push((sampled, faithful));
         let is_replayed = self.check() > n_before;
-        Outcome { difference, spelling, is_replayed }
+        ReplayOutcome { difference, spelling, is_replayed }
     }
 
     /// Returns the text that the template writes between a prompt and the text and calls of its
     /// answer: the thoughts with their markers.
     fn head_before(&self, prompt: &str, answer: &Assistant, body: &str) -> String {
-        let mut told = self.conversation.clone();
-        told.turns.push(Turn::Assistant(answer.clone()));
-        told.turns.extend(results(answer));
-        let told = self.format.prompt(&told, &options()).unwrap().text;
-        let behind = told.strip_prefix(prompt).and_then(|behind| behind.split_once(body));
-        behind.map_or_else(String::new, |(head, _)| head.to_owned())
+        let mut history = self.conversation.clone();
+        history.turns.push(Turn::Assistant(answer.clone()));
+        history.turns.extend(results(answer));
+        let history = self.format.prompt(&history, &options()).unwrap().text;
+        let after = history.strip_prefix(prompt).and_then(|after| after.split_once(body));
+        after.map_or_else(String::new, |(head, _)| head.to_owned())
     }
 
     /// Sends back the answer as the client received it, or a modified one.
-    fn tell(&mut self, mut answer: Assistant, difference: Difference) {
+    fn send_back(&mut self, mut answer: Assistant, difference: AnswerDifference) {
         match difference {
-            Difference::ThoughtsLeftOut => answer.thoughts = None,
-            Difference::OtherText => answer.text.push('!'),
-            Difference::OtherArguments => {
+            AnswerDifference::ThoughtsLeftOut => answer.thoughts = None,
+            AnswerDifference::OtherText => answer.text.push('!'),
+            AnswerDifference::OtherArguments => {
                 for call in &mut answer.calls {
                     call.arguments.insert("a".into(), json!(1000));
                 }
             }
             _ => {}
         }
-        let behind = results(&answer);
+        let after = results(&answer);
         self.n_calls += answer.calls.len();
         self.conversation.turns.push(Turn::Assistant(answer));
-        self.conversation.turns.extend(behind);
+        self.conversation.turns.extend(after);
     }
 
     /// Checks that the prompt with replays equals the one without except for the spelling of calls.
@@ -317,8 +320,8 @@ impl<'a> Talk<'a> {
         let (found, plain) = (prepare(Some(&self.replays)), prepare(None));
         let mut text = self.text_of(&found.tokens);
         let mut at = 0;
-        for kept in &found.replayed {
-            let sampled = self.text_of(&kept.sampled.tokens);
+        for cached in &found.replayed {
+            let sampled = self.text_of(&cached.sampled.tokens);
             let (_, faithful) = self.spelled.iter().find(|(it, _)| *it == sampled).unwrap();
             let begin = at + text[at..].find(&sampled).unwrap();
             text.replace_range(begin..begin + sampled.len(), faithful);
@@ -340,9 +343,9 @@ fn replays_change_only_the_spelling_of_calls() {
         let mut n_replayed = 0;
         for seed in seeds(20) {
             let mut rng = Rng::new(seed);
-            let mut talk = Talk::new(name, &tokenizer);
+            let mut harness = RandomHarness::new(name, &tokenizer);
             for _ in 0..3 {
-                let Outcome { difference, spelling, is_replayed } = talk.go_on(&mut rng);
+                let ReplayOutcome { difference, spelling, is_replayed } = harness.step(&mut rng);
                 let may_be = spelling != Spelling::Other;
                 assert!(may_be || !is_replayed, "{name}, seed {seed}: {difference:?}");
                 n_replayed += usize::from(is_replayed && spelling == Spelling::OtherCalls);

@@ -100,7 +100,7 @@ fn prompts_are_those_of_transformers() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-fn said(turns: Vec<Turn>) -> Conversation {
+fn conversation_of(turns: Vec<Turn>) -> Conversation {
     Conversation { turns, ..Conversation::default() }
 }
 
@@ -125,7 +125,7 @@ fn check(name: &str, conversation: &Conversation, expected: &str) {
 
 #[test]
 fn system_turns_at_the_start_are_one() {
-    let turns = said(vec![system("A"), system("B"), user("C")]);
+    let turns = conversation_of(vec![system("A"), system("B"), user("C")]);
     let expected = "<|im_start|>system\nA\n\nB<|im_end|>\n<|im_start|>user\nC<|im_end|>\n\
                     <|im_start|>assistant\n";
     check("qwen3", &turns, expected);
@@ -134,7 +134,7 @@ fn system_turns_at_the_start_are_one() {
 
 #[test]
 fn a_late_system_turn_keeps_its_role_where_the_template_takes_it() {
-    let turns = said(vec![user("A"), system("B"), user("C")]);
+    let turns = conversation_of(vec![user("A"), system("B"), user("C")]);
     let with = |role: &str| {
         format!(
             "<|im_start|>user\nA<|im_end|>\n<|im_start|>{role}\nB<|im_end|>\n\
@@ -154,7 +154,7 @@ fn arguments_are_text_where_the_template_asks_for_it() {
     let call = Call::from_text("c1".into(), "f".into(), r#"{"a": 1}"#);
     let called = Assistant { thoughts: None, text: String::new(), calls: vec![call] };
     let result = ToolResult { call_id: "c1".into(), name: None, text: "R".into() };
-    let turns = said(vec![user("A"), Turn::Assistant(called), Turn::Tool(result)]);
+    let turns = conversation_of(vec![user("A"), Turn::Assistant(called), Turn::Tool(result)]);
     let source = "{% for m in messages %}{% if m.tool_calls %}\
                   {{ m.tool_calls[0].function.name + m.tool_calls[0].function.arguments }}\
                   {% else %}{{ m.name }}{{ m.content }};{% endif %}{% endfor %}";
@@ -162,7 +162,7 @@ fn arguments_are_text_where_the_template_asks_for_it() {
     assert_eq!(found.text, "A;f{\"a\": 1}fR;");
     let malformed = Call::from_text("c1".into(), "f".into(), "{\"a\": ");
     let called = Assistant { thoughts: None, text: String::new(), calls: vec![malformed] };
-    let turns = said(vec![user("A"), Turn::Assistant(called)]);
+    let turns = conversation_of(vec![user("A"), Turn::Assistant(called)]);
     for (name, _) in TEMPLATES {
         format_named(name).prompt(&turns, &options()).unwrap();
     }
@@ -174,7 +174,13 @@ fn called_twice() -> Conversation {
     let called = |id| Turn::Assistant(Assistant { calls: vec![call(id)], ..Assistant::default() });
     let result =
         |id: &str| Turn::Tool(ToolResult { call_id: id.into(), name: None, text: "R".into() });
-    said(vec![user("A"), called("call_x"), result("call_x"), called("call_y"), result("call_y")])
+    conversation_of(vec![
+        user("A"),
+        called("call_x"),
+        result("call_x"),
+        called("call_y"),
+        result("call_y"),
+    ])
 }
 
 #[test]
@@ -198,7 +204,7 @@ fn no_text_beside_calls_is_null_where_the_template_asks_for_it() {
 fn a_prompt_says_what_the_answer_begins_with() {
     use AnswerStart::{Open, Text, Thought};
     let start = |name: &str, turns: Vec<Turn>, (ending, thinking)| {
-        let conversation = Conversation { ending, ..said(turns) };
+        let conversation = Conversation { ending, ..conversation_of(turns) };
         let options = ChatOptions { thinking, ..options() };
         format_named(name).prompt(&conversation, &options).unwrap().start
     };
@@ -217,7 +223,7 @@ fn a_prompt_says_what_the_answer_begins_with() {
     assert_eq!(going_on(Some(""), ""), Open);
     let opened = vec![user("A"), assistant(None, "<think>I")];
     assert_eq!(start("glm4_moe", vec![user("A")], new(Some(false))), Open);
-    let conversation = Conversation { ending: Ending::Continue, ..said(opened) };
+    let conversation = Conversation { ending: Ending::Continue, ..conversation_of(opened) };
     let found = format_of("{{ messages[1].content }}</think>");
     assert_eq!(found.prompt(&conversation, &options()).unwrap().start, Thought);
 }
@@ -227,7 +233,7 @@ fn what_cannot_be_rendered_is_refused_by_name() {
     let refused = |name: &str, conversation: &Conversation, options: &ChatOptions| {
         format_named(name).prompt(conversation, options).unwrap_err().to_string()
     };
-    let going_on = |turns| Conversation { ending: Ending::Continue, ..said(turns) };
+    let going_on = |turns| Conversation { ending: Ending::Continue, ..conversation_of(turns) };
     let problem = refused("qwen3", &going_on(vec![user("A")]), &options());
     assert_eq!(problem, "only a final assistant turn can be continued");
     let call = Call::from_text("c".into(), "f".into(), "{}");
@@ -237,11 +243,14 @@ fn what_cannot_be_rendered_is_refused_by_name() {
     let thought = going_on(vec![user("A"), assistant(Some("I"), "")]);
     let problem = refused("kimi_k2", &thought, &options());
     assert!(problem.starts_with("the chat template alters the last assistant turn"), "{problem}");
-    assert!(refused("qwen3_5", &said(Vec::new()), &options()).contains("No messages provided."));
+    assert!(
+        refused("qwen3_5", &conversation_of(Vec::new()), &options())
+            .contains("No messages provided.")
+    );
     for name in OWN_VARIABLES {
         let mut options = options();
         options.variables.insert(name.to_owned(), json!([]));
-        let problem = refused("qwen3", &said(vec![user("A")]), &options);
+        let problem = refused("qwen3", &conversation_of(vec![user("A")]), &options);
         assert!(problem.starts_with(&format!("the template's variable `{name}`")), "{problem}");
     }
 }
@@ -251,17 +260,17 @@ fn variables_and_wishes_reach_the_template() {
     let format = format_of("{{ enable_thinking }} {{ thinking }} {{ effort }} {{ bos_token }}");
     let mut options = ChatOptions { thinking: Some(false), ..options() };
     options.variables.insert("effort".into(), json!("low"));
-    let found = format.prompt(&said(vec![user("A")]), &options).unwrap();
+    let found = format.prompt(&conversation_of(vec![user("A")]), &options).unwrap();
     assert_eq!(found.text, "False False low <s>");
     options.variables.insert("thinking".into(), json!(true));
-    let found = format.prompt(&said(vec![user("A")]), &options).unwrap();
+    let found = format.prompt(&conversation_of(vec![user("A")]), &options).unwrap();
     assert_eq!(found.text, "False True low <s>");
 }
 
 #[test]
 fn the_mark_in_a_users_text_does_no_harm() {
     let turns = vec![user(MARK), assistant(None, MARK)];
-    let conversation = Conversation { ending: Ending::Continue, ..said(turns) };
+    let conversation = Conversation { ending: Ending::Continue, ..conversation_of(turns) };
     let found = format_named("kimi_k2").prompt(&conversation, &options()).unwrap();
     assert!(found.text.ends_with(&format!("assistant<|im_middle|>{MARK}")), "{}", found.text);
 }
@@ -274,7 +283,7 @@ fn the_demo_model_has_a_format() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux-demo/model");
     let model = ModelText::open(&folder, DEMO_VOCAB).unwrap();
     let format = ChatFormat::open(&model).unwrap().unwrap();
-    let found = format.prompt(&said(vec![user("A")]), &ChatOptions::default()).unwrap();
+    let found = format.prompt(&conversation_of(vec![user("A")]), &ChatOptions::default()).unwrap();
     let message = Message::new("user", "A");
     assert_eq!(found.tokens(model.tokenizer()).unwrap(), model.chat_prompt(&[message]).unwrap());
     assert_eq!(found.start, AnswerStart::Open);
@@ -306,7 +315,7 @@ fn markers_that_are_not_shown_are_known_by_their_tokens() {
 #[test]
 fn gpt_oss_begins_with_a_role_or_within_a_message() {
     let prompt = |turns: Vec<Turn>, ending| {
-        let conversation = Conversation { ending, ..said(turns) };
+        let conversation = Conversation { ending, ..conversation_of(turns) };
         format_named("gpt_oss").prompt(&conversation, &options()).unwrap()
     };
     let new = prompt(vec![user("A")], Ending::Answer);
@@ -337,7 +346,7 @@ fn gpt_oss_is_told_one_call_at_a_time() {
     };
     let turns = vec![user("A"), Turn::Assistant(called), result("2", "G"), result("1", "F")];
     let tools = vec![Tool::function("f".into(), None, None)];
-    let conversation = Conversation { tools, ..said(turns) };
+    let conversation = Conversation { tools, ..conversation_of(turns) };
     let found = format_named("gpt_oss").prompt(&conversation, &options()).unwrap().text;
     let expected = "<|start|>user<|message|>A<|end|>\
         <|start|>assistant<|channel|>analysis<|message|>R\n\nT<|end|>\
@@ -355,7 +364,7 @@ fn gpt_oss_is_told_one_call_at_a_time() {
 fn an_effort_reaches_the_template() {
     let mut options = options();
     options.variables.insert("reasoning_effort".into(), json!("high"));
-    let conversation = said(vec![user("A")]);
+    let conversation = conversation_of(vec![user("A")]);
     let found = format_named("gpt_oss").prompt(&conversation, &options).unwrap();
     assert!(found.text.contains("\n\nReasoning: high\n\n"), "{}", found.text);
     let found = format_named("hunyuan_3").prompt(&conversation, &options).unwrap();

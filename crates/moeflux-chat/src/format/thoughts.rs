@@ -28,8 +28,8 @@ impl ChatFormat {
         let turns = vec![Turn::User(TEXT.to_owned()), Turn::Assistant(last)];
         let conversation = Conversation { turns, tools: Vec::new(), ending: Ending::Closed };
         let prompt = self.prompt(&conversation, &ChatOptions::default()).ok()?;
-        let (_, behind) = prompt.text.split_once(THOUGHTS)?;
-        let (between, _) = behind.split_once(TEXT)?;
+        let (_, after) = prompt.text.split_once(THOUGHTS)?;
+        let (between, _) = after.split_once(TEXT)?;
         let is_end = between.trim() == self.thoughts.close;
         is_end.then(|| between.to_owned())
     }

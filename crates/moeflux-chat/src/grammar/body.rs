@@ -1,7 +1,7 @@
 //! The constraint on an answer after its thoughts.
 //!
-//! **Invariant:** a token that [`Body::apply`] allowed is accepted by [`Body::accept`]. Independent
-//! of thoughts.
+//! **Invariant:** a token that [`BodyConstraint::apply`] allowed is accepted by
+//! [`BodyConstraint::accept`]. Independent of thoughts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,42 +10,42 @@ use llguidance::Matcher;
 use moeflux::TokenId;
 
 use crate::grammar::marker::{Marker, Matched};
-use crate::grammar::model::{Model, forbid_all_but};
+use crate::grammar::model::{GrammarModel, forbid_all_but};
 use crate::grammar::problems::sentence;
 
-/// The rest of an answer.
+/// The constraint on the rest of an answer.
 #[derive(Clone)]
-pub(crate) enum Body {
+pub(crate) enum BodyConstraint {
     /// Any text.
     Free,
     /// Any text except calls, which follow a grammar or are forbidden.
-    Watched(Watched),
+    Watched(WatchedText),
     /// A call, and the text state to return to after it.
-    Call(Box<Matcher>, Watched),
+    Call(Box<Matcher>, WatchedText),
     /// A grammar up to its end.
     Bound(Box<Matcher>),
 }
 
 /// Text that is searched for the opening marker of a call.
 #[derive(Clone, Default)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedText {
     /// The opening marker of calls, and the grammar after it.
-    calls: Option<(Watch, Box<Matcher>)>,
+    calls: Option<(MarkerWatch, Box<Matcher>)>,
     /// Markers that must not be written.
-    forbidden: Vec<Watch>,
-    behind_call: BehindCall,
+    forbidden: Vec<MarkerWatch>,
+    after_call: AfterCall,
 }
 
 /// A marker, and the length of its prefix that the text ends with.
 #[derive(Clone)]
-struct Watch {
+struct MarkerWatch {
     marker: Arc<Marker>,
     matched: Matched,
 }
 
 /// The text that may follow a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum BehindCall {
+pub(crate) enum AfterCall {
     /// Any text, and more calls.
     #[default]
     Calls,
@@ -56,9 +56,9 @@ pub(crate) enum BehindCall {
 }
 
 /// A call at its start, with the text that already belongs to it.
-type Begun<'t> = (Box<Matcher>, &'t [u8]);
+type CallStart<'t> = (Box<Matcher>, &'t [u8]);
 
-impl fmt::Debug for Body {
+impl fmt::Debug for BodyConstraint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Free => "Free",
@@ -69,7 +69,7 @@ impl fmt::Debug for Body {
     }
 }
 
-impl Watch {
+impl MarkerWatch {
     fn new(marker: Arc<Marker>) -> Self {
         Self { marker, matched: Matched::default() }
     }
@@ -79,10 +79,10 @@ impl Watch {
     }
 }
 
-impl Watched {
+impl WatchedText {
     /// Creates text without these markers.
     pub(crate) fn without(markers: impl IntoIterator<Item = Arc<Marker>>) -> Self {
-        let forbidden = markers.into_iter().map(Watch::new).collect();
+        let forbidden = markers.into_iter().map(MarkerWatch::new).collect();
         Self { forbidden, ..Self::default() }
     }
 
@@ -91,19 +91,19 @@ impl Watched {
         self,
         opener: Arc<Marker>,
         call: Matcher,
-        behind_call: BehindCall,
+        after_call: AfterCall,
     ) -> Self {
-        Self { calls: Some((Watch::new(opener), Box::new(call))), behind_call, ..self }
+        Self { calls: Some((MarkerWatch::new(opener), Box::new(call))), after_call, ..self }
     }
 
     /// Forbids one more marker.
     pub(crate) fn and_without(mut self, marker: Arc<Marker>) -> Self {
-        self.forbidden.push(Watch::new(marker));
+        self.forbidden.push(MarkerWatch::new(marker));
         self
     }
 
     /// Takes text that precedes the answer.
-    pub(crate) fn begin_behind(&mut self, text: &str) {
+    pub(crate) fn begin_after(&mut self, text: &str) {
         let opener = self.calls.as_mut().map(|(opener, _)| opener);
         for watch in self.forbidden.iter_mut().chain(opener) {
             watch.push(text.as_bytes());
@@ -112,16 +112,16 @@ impl Watched {
 
     /// Forbids tokens that complete a forbidden marker, and tokens that complete the opening marker
     /// of calls with a rest that cannot begin a call.
-    fn apply(&mut self, model: &Model, logits: &mut [f32]) {
+    fn apply(&mut self, model: &GrammarModel, logits: &mut [f32]) {
         let mut forbid = |token: TokenId| {
             if let Some(logit) = logits.get_mut(token.0 as usize) {
                 *logit = f32::NEG_INFINITY;
             }
         };
-        for Watch { marker, matched } in &self.forbidden {
+        for MarkerWatch { marker, matched } in &self.forbidden {
             marker.completions(*matched, &model.vocabulary).for_each(|(token, _)| forbid(token));
         }
-        if let Some((Watch { marker, matched }, call)) = &mut self.calls {
+        if let Some((MarkerWatch { marker, matched }, call)) = &mut self.calls {
             for (token, rest) in marker.completions(*matched, &model.vocabulary) {
                 if !may_begin(call, model, rest) {
                     forbid(token);
@@ -132,7 +132,7 @@ impl Watched {
 
     /// Takes text. Returns the call that begins in it, with the bytes that already belong to the
     /// call.
-    fn push<'t>(&mut self, bytes: &'t [u8]) -> Result<Option<Begun<'t>>, String> {
+    fn push<'t>(&mut self, bytes: &'t [u8]) -> Result<Option<CallStart<'t>>, String> {
         for watch in &mut self.forbidden {
             if watch.push(bytes).is_some() {
                 return Err("a marker where none is allowed".to_owned());
@@ -140,31 +140,31 @@ impl Watched {
         }
         let Some((opener, call)) = &mut self.calls else { return Ok(None) };
         let Some(end) = opener.push(bytes) else { return Ok(None) };
-        let begun = (call.clone(), &bytes[end..]);
-        if self.behind_call == BehindCall::Text
+        let start = (call.clone(), &bytes[end..]);
+        if self.after_call == AfterCall::Text
             && let Some((opener, _)) = self.calls.take()
         {
             self.forbidden.push(opener);
         }
-        Ok(Some(begun))
+        Ok(Some(start))
     }
 }
 
-impl Body {
+impl BodyConstraint {
     /// Returns whether the answer is incomplete before this body ends.
     pub(crate) fn is_bound(&self) -> bool {
         matches!(self, Self::Bound(_))
     }
 
     /// Takes text that precedes the answer.
-    pub(crate) fn begin_behind(&mut self, text: &str) {
+    pub(crate) fn begin_after(&mut self, text: &str) {
         if let Self::Watched(watched) = self {
-            watched.begin_behind(text);
+            watched.begin_after(text);
         }
     }
 
     /// Masks the forbidden tokens in `logits`.
-    pub(crate) fn apply(&mut self, model: &Model, logits: &mut [f32]) -> Result<(), String> {
+    pub(crate) fn apply(&mut self, model: &GrammarModel, logits: &mut [f32]) -> Result<(), String> {
         match self {
             Self::Free => model.vocabulary.forbid_padding(logits),
             Self::Watched(watched) => {
@@ -181,7 +181,7 @@ impl Body {
     }
 
     /// Takes a token.
-    pub(crate) fn accept(&mut self, model: &Model, token: TokenId) -> Result<(), String> {
+    pub(crate) fn accept(&mut self, model: &GrammarModel, token: TokenId) -> Result<(), String> {
         match self {
             Self::Call(matcher, _) | Self::Bound(matcher) => {
                 matcher.consume_token(token.0).map_err(|error| sentence(&error))?;
@@ -195,7 +195,11 @@ impl Body {
     }
 
     /// Takes the rest of a token that began elsewhere.
-    pub(crate) fn accept_bytes(&mut self, model: &Model, bytes: &[u8]) -> Result<(), String> {
+    pub(crate) fn accept_bytes(
+        &mut self,
+        model: &GrammarModel,
+        bytes: &[u8],
+    ) -> Result<(), String> {
         match self {
             Self::Free => Ok(()),
             Self::Watched(watched) => {
@@ -215,7 +219,7 @@ impl Body {
     }
 
     /// Returns whether the rest of a token that began elsewhere is allowed.
-    pub(crate) fn may_take(&mut self, model: &Model, rest: &[u8]) -> bool {
+    pub(crate) fn may_take(&mut self, model: &GrammarModel, rest: &[u8]) -> bool {
         match self {
             Self::Free => true,
             Self::Watched(_) => self.clone().accept_bytes(model, rest).is_ok(),
@@ -225,7 +229,7 @@ impl Body {
 
     fn leave_call(&mut self) {
         if let Self::Call(matcher, watched) = self
-            && watched.behind_call != BehindCall::End
+            && watched.after_call != AfterCall::End
             && matcher.is_stopped()
             && !matcher.is_error()
         {
@@ -258,7 +262,7 @@ impl Body {
     }
 }
 
-fn may_begin(matcher: &mut Matcher, model: &Model, rest: &[u8]) -> bool {
+fn may_begin(matcher: &mut Matcher, model: &GrammarModel, rest: &[u8]) -> bool {
     if rest.is_empty() {
         return true;
     }

@@ -16,7 +16,7 @@ use moeflux::{ModelText, Tokenizer};
 use serde_json::{Map, Value as Json, json};
 
 use crate::calls::format::{ArgumentsForm, CallFormat, NameForm, Scalars, Tags};
-use crate::calls::schema::Kinds;
+use crate::calls::schema::ValueKinds;
 use crate::conversation::Tool;
 use crate::grammar::growth::{TARGET, TARGETS};
 use crate::grammar::keywords::OWN_OPTIONS;
@@ -37,31 +37,31 @@ const NUMBER: &str = "/0|[1-9][0-9]{0,3}/";
 
 /// A tool and the cleaned schema of its arguments.
 #[derive(Clone, Debug)]
-pub(crate) struct Offered<'t> {
+pub(crate) struct OfferedTool<'t> {
     tool: &'t Tool,
     schema: Json,
     /// Whether the schema is the tool's own.
-    is_held: bool,
+    is_strict: bool,
 }
 
-impl<'t> Offered<'t> {
+impl<'t> OfferedTool<'t> {
     pub(crate) fn new(tool: &'t Tool) -> Self {
         let closed = closed(&tool.parameters);
         match schema::prepare(&closed, Unenforced::LeftOut) {
-            Ok(schema) => Self { tool, schema, is_held: true },
-            Err(_) => Self { tool, schema: any_object(), is_held: false },
+            Ok(schema) => Self { tool, schema, is_strict: true },
+            Err(_) => Self { tool, schema: any_object(), is_strict: false },
         }
     }
 
     /// Allows any arguments for the tool.
     pub(crate) fn loosen(&mut self) {
         self.schema = any_object();
-        self.is_held = false;
+        self.is_strict = false;
     }
 
     /// Returns whether the arguments must follow the tool's schema.
-    pub(crate) fn is_held(&self) -> bool {
-        self.is_held
+    pub(crate) fn is_strict(&self) -> bool {
+        self.is_strict
     }
 }
 
@@ -89,19 +89,19 @@ fn closed(parameters: &Json) -> Json {
 
 /// The calls that a grammar covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
+pub(crate) enum CallScope {
     /// All calls of a turn, with their first marker.
     Turn,
     /// The calls after the first marker of a turn; a single call if the calls have no common frame.
-    BehindOpener,
+    AfterOpener,
 }
 
 /// Loosens tools, largest first, until the rules of all take at most [`RULES_BYTES_MAX`].
-pub(crate) fn fit(format: &CallFormat, tools: &mut [Offered<'_>], text: &ModelText) {
+pub(crate) fn fit(format: &CallFormat, tools: &mut [OfferedTool<'_>], text: &ModelText) {
     let markers = markers(format, text.tokenizer());
-    let n_bytes = |(idx, tool): (usize, &Offered<'_>)| {
+    let n_bytes = |(idx, tool): (usize, &OfferedTool<'_>)| {
         let is_end = ends_answer(format, text);
-        let mut writer = Writer { markers: markers.clone(), is_end, rules: String::new() };
+        let mut writer = RuleWriter { markers: markers.clone(), is_end, rules: String::new() };
         writer.call(format, format.before_call, (idx, tool));
         (writer.rules.len(), idx)
     };
@@ -119,28 +119,28 @@ pub(crate) fn fit(format: &CallFormat, tools: &mut [Offered<'_>], text: &ModelTe
 /// Writes the rules of a grammar; the first is `calls`.
 pub(crate) fn rules(
     format: &CallFormat,
-    tools: &[Offered<'_>],
-    (extent, is_one_call): (Extent, bool),
+    tools: &[OfferedTool<'_>],
+    (scope, is_one_call): (CallScope, bool),
     text: &ModelText,
 ) -> String {
     let is_end = ends_answer(format, text);
     let markers = markers(format, text.tokenizer());
-    let mut writer = Writer { markers, is_end, rules: String::new() };
+    let mut writer = RuleWriter { markers, is_end, rules: String::new() };
     let has_section = !format.before_calls.is_empty();
     let (mut before_calls, mut before_call) = (format.before_calls, format.before_call);
-    if extent == Extent::BehindOpener {
+    if scope == CallScope::AfterOpener {
         let first = if has_section { &mut before_calls } else { &mut before_call };
         let at = first.find(format.opener()).expect("the opener is a part of it");
         *first = &first[at + format.opener().len()..];
     }
-    let is_one_call = is_one_call || is_end || (extent == Extent::BehindOpener && !has_section);
+    let is_one_call = is_one_call || is_end || (scope == CallScope::AfterOpener && !has_section);
     let more = if is_one_call {
         String::new()
     } else {
         format!("({}call)*", writer.text(format.between_calls))
     };
-    let (before, behind) = (writer.text(before_calls), writer.text(format.behind_calls));
-    writer.rule("calls", &format!("{before}call {more} {behind}"));
+    let (before, after) = (writer.text(before_calls), writer.text(format.after_calls));
+    writer.rule("calls", &format!("{before}call {more} {after}"));
     let names: Vec<String> = (0..tools.len()).map(|idx| format!("call_{idx}")).collect();
     writer.rule("call", &names.join(" | "));
     for (idx, tool) in tools.iter().enumerate() {
@@ -152,44 +152,49 @@ pub(crate) fn rules(
 /// Writes a text for a grammar; markers that are tokens are written as ids.
 pub(crate) fn written(text: &str, markers: &[&'static str], tokenizer: &Tokenizer) -> String {
     let markers = tokens_of(markers.iter().copied(), tokenizer);
-    Writer { markers, is_end: false, rules: String::new() }.text(text)
+    RuleWriter { markers, is_end: false, rules: String::new() }.text(text)
 }
 
 /// Returns whether the text after a call is a token that ends the answer. Such a token does not
 /// appear in the grammar.
 pub(crate) fn ends_answer(format: &CallFormat, text: &ModelText) -> bool {
-    let end = text.tokenizer().id_of(format.behind_call.trim());
+    let end = text.tokenizer().id_of(format.after_call.trim());
     end.is_some_and(|it| text.end_tokens().contains(&it))
 }
 
 /// Returns the markers of a format that are tokens.
-fn markers(format: &CallFormat, tokenizer: &Tokenizer) -> Vec<Marker> {
+fn markers(format: &CallFormat, tokenizer: &Tokenizer) -> Vec<MarkerToken> {
     tokens_of(format.markers(), tokenizer)
 }
 
-fn tokens_of(markers: impl Iterator<Item = &'static str>, tokenizer: &Tokenizer) -> Vec<Marker> {
+fn tokens_of(
+    markers: impl Iterator<Item = &'static str>,
+    tokenizer: &Tokenizer,
+) -> Vec<MarkerToken> {
     let marker = |text| {
         let token = tokenizer.id_of(text)?;
-        Some(Marker { text, id: token.0, is_special: tokenizer.is_special(token) })
+        Some(MarkerToken { text, id: token.0, is_special: tokenizer.is_special(token) })
     };
     markers.filter_map(marker).collect()
 }
 
+/// A marker that is a token of the model.
 #[derive(Clone, Copy, Debug)]
-struct Marker {
+struct MarkerToken {
     text: &'static str,
     id: u32,
     is_special: bool,
 }
 
-struct Writer {
-    markers: Vec<Marker>,
+/// Writes the rules of a grammar.
+struct RuleWriter {
+    markers: Vec<MarkerToken>,
     /// Whether the answer ends after a call.
     is_end: bool,
     rules: String,
 }
 
-impl Writer {
+impl RuleWriter {
     fn rule(&mut self, name: &str, body: &str) {
         writeln!(self.rules, "{name}: {body}").expect("a text takes any text");
     }
@@ -202,17 +207,22 @@ impl Writer {
         match places.min_by_key(|(at, _)| *at) {
             None if text.is_empty() => String::new(),
             None => literal(text),
-            Some((at, Marker { text: marker, id, .. })) => {
-                let behind = self.text(&text[at + marker.len()..]);
-                format!("{}<[{id}]> {behind}", self.text(&text[..at]))
+            Some((at, MarkerToken { text: marker, id, .. })) => {
+                let after = self.text(&text[at + marker.len()..]);
+                format!("{}<[{id}]> {after}", self.text(&text[..at]))
             }
         }
     }
 
-    fn call(&mut self, format: &CallFormat, before_call: &str, (idx, tool): (usize, &Offered<'_>)) {
+    fn call(
+        &mut self,
+        format: &CallFormat,
+        before_call: &str,
+        (idx, tool): (usize, &OfferedTool<'_>),
+    ) {
         let name = match format.arguments {
             // Escaped for JSON, if it stands between quotes.
-            ArgumentsForm::Json if format.behind_name.starts_with('"') => {
+            ArgumentsForm::Json if format.after_name.starts_with('"') => {
                 let quoted = Json::from(tool.tool.name.as_str()).to_string();
                 quoted[1..quoted.len() - 1].to_owned()
             }
@@ -220,14 +230,14 @@ impl Writer {
         };
         let before = format!("{before_call}{}{name}", format.before_name);
         let head = match format.name {
-            NameForm::Plain => self.text(&format!("{before}{}", format.behind_name)),
+            NameForm::Plain => self.text(&format!("{before}{}", format.after_name)),
             NameForm::Numbered => {
-                let behind = self.text(format.behind_name);
-                format!("{}{NUMBER} {behind}", self.text(&format!("{before}:")))
+                let after = self.text(format.after_name);
+                format!("{}{NUMBER} {after}", self.text(&format!("{before}:")))
             }
         };
-        let behind_call = if self.is_end { "" } else { format.behind_call };
-        let tail = self.text(&format!("{}{behind_call}", format.behind_arguments));
+        let after_call = if self.is_end { "" } else { format.after_call };
+        let tail = self.text(&format!("{}{after_call}", format.after_arguments));
         self.rule(&format!("call_{idx}"), &format!("{head}arguments_{idx} {tail}"));
         match format.arguments {
             ArgumentsForm::Json => {
@@ -237,11 +247,11 @@ impl Writer {
         }
     }
 
-    fn tagged(&mut self, tags: Tags, (idx, tool): (usize, &Offered<'_>)) {
+    fn tagged(&mut self, tags: Tags, (idx, tool): (usize, &OfferedTool<'_>)) {
         let schema = &tool.schema;
         let Some(properties) = schema.get("properties").and_then(Json::as_object) else {
             let key =
-                format!("{}{ANY_KEY} {}", self.text(tags.before_key), self.text(tags.behind_key));
+                format!("{}{ANY_KEY} {}", self.text(tags.before_key), self.text(tags.after_key));
             self.raw(tags, &format!("raw_{idx}"), "/(?s:.*)/");
             self.rule(&format!("arguments_{idx}"), &format!("({key}raw_{idx})*"));
             return;
@@ -251,8 +261,8 @@ impl Writer {
         let mut all = Vec::new();
         for (at, (name, property)) in properties.iter().enumerate() {
             let rule = format!("value_{idx}_{at}");
-            let key = self.text(&format!("{}{name}{}", tags.before_key, tags.behind_key));
-            let kinds = Kinds::of_parameter(&tool.tool.parameters, name);
+            let key = self.text(&format!("{}{name}{}", tags.before_key, tags.after_key));
+            let kinds = ValueKinds::of_parameter(&tool.tool.parameters, name);
             self.value(tags, &rule, (property, schema, kinds));
             // This is too large already and will be loosened.
             if self.rules.len() - n_before > RULES_BYTES_MAX {
@@ -266,16 +276,21 @@ impl Writer {
     }
 
     /// Writes a value and the text after it. `kinds` are the kinds by which it will be parsed.
-    fn value(&mut self, tags: Tags, rule: &str, (property, root, kinds): (&Json, &Json, Kinds)) {
+    fn value(
+        &mut self,
+        tags: Tags,
+        rule: &str,
+        (property, root, kinds): (&Json, &Json, ValueKinds),
+    ) {
         let property = resolved(property, root);
-        let behind = self.text(tags.behind_value);
+        let after = self.text(tags.after_value);
         if kinds.has_text() {
             let texts = texts(property, tags.scalars);
             if texts.is_empty() {
                 self.raw(tags, rule, &body(property, kinds));
             } else {
                 let texts: Vec<String> = texts.iter().map(|it| literal(it)).collect();
-                self.rule(rule, &format!("({}) {behind}", texts.join(" | ")));
+                self.rule(rule, &format!("({}) {after}", texts.join(" | ")));
             }
             return;
         }
@@ -292,30 +307,30 @@ impl Writer {
         if !others.is_empty() {
             cases.push(format!("%json {}", narrowed(property, root, &others)));
         }
-        self.rule(rule, &format!("{rule}_is {behind}"));
+        self.rule(rule, &format!("{rule}_is {after}"));
         self.rule(&format!("{rule}_is"), &cases.join(" | "));
     }
 
     /// Writes raw text that ends with the closing tag and does not contain it.
     fn raw(&mut self, tags: Tags, rule: &str, body: &str) {
-        let marker = tags.behind_value.trim();
+        let marker = tags.after_value.trim();
         let terminal = rule.to_uppercase();
         if self.markers.iter().any(|it| it.text == marker && it.is_special) {
-            let at = tags.behind_value.find(marker).expect("a part of it");
-            let (before, behind) = tags.behind_value.split_at(at);
+            let at = tags.after_value.find(marker).expect("a part of it");
+            let (before, after) = tags.after_value.split_at(at);
             let before = if before.is_empty() { String::new() } else { literal(before) };
             self.rule(&terminal, &format!("{body} {before}"));
-            let behind = self.text(behind);
-            self.rule(rule, &format!("{terminal} {behind}"));
+            let after = self.text(after);
+            self.rule(rule, &format!("{terminal} {after}"));
             return;
         }
-        let end = tags.behind_value.find(marker).expect("a part of it") + marker.len();
-        let (suffix, behind) = tags.behind_value.split_at(end);
+        let end = tags.after_value.find(marker).expect("a part of it") + marker.len();
+        let (suffix, after) = tags.after_value.split_at(end);
         let without = marker.replace('/', "\\/");
         self.rule(&terminal, &format!("{body} & ~/(?s:.*){without}(?s:.*)/"));
         self.rule(&format!("{rule}_is[suffix={}]", literal(suffix).trim()), &terminal);
-        let behind = self.text(behind);
-        self.rule(rule, &format!("{rule}_is {behind}"));
+        let after = self.text(after);
+        self.rule(rule, &format!("{rule}_is {after}"));
     }
 }
 
@@ -352,7 +367,7 @@ fn texts(schema: &Json, scalars: Scalars) -> Vec<String> {
 }
 
 /// Returns raw text of a length that the schema allows.
-fn body(schema: &Json, kinds: Kinds) -> String {
+fn body(schema: &Json, kinds: ValueKinds) -> String {
     let count = |name: &str| schema.get(name).and_then(Json::as_u64).filter(|_| kinds.is_text());
     match (count("minLength"), count("maxLength")) {
         (None, None) => "/(?s:.*)/".to_owned(),

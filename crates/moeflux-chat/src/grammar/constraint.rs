@@ -18,9 +18,9 @@ use moeflux::TokenId;
 use moeflux::sample::LogitMask;
 
 use crate::answer_reader::{AnswerReader, AnswerStart};
-use crate::grammar::body::Body;
+use crate::grammar::body::BodyConstraint;
 use crate::grammar::marker::Matched;
-use crate::grammar::model::{Model, forbid_all_but_one};
+use crate::grammar::model::{GrammarModel, forbid_all_but_one};
 use crate::thoughts::{Opening, ThoughtFormat};
 
 /// The constraint on one answer. A mask for [`moeflux::Generation::with_mask`].
@@ -30,11 +30,11 @@ use crate::thoughts::{Opening, ThoughtFormat};
 /// text that is not forced. They depend only on the tokens so far.
 #[derive(Clone)]
 pub struct Constraint {
-    model: Arc<Model>,
-    reached: Reached,
-    /// At its start, except in [`Reached::Body`].
-    body: Body,
-    thoughts: Thoughts,
+    model: Arc<GrammarModel>,
+    phase: ConstraintPhase,
+    /// At its start, except in [`ConstraintPhase::Body`].
+    body: BodyConstraint,
+    thoughts: ThoughtConstraint,
     n_thought_tokens: usize,
     /// Tokens that must come next.
     pending: VecDeque<TokenId>,
@@ -48,22 +48,22 @@ pub struct Constraint {
 
 /// The constraint on thoughts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Thoughts {
+pub(crate) struct ThoughtConstraint {
     pub(crate) n_tokens_max: Option<usize>,
     /// Tokens that end a thought, as the template writes it.
     pub(crate) closing: Vec<TokenId>,
     /// The text of the closing after its marker: whitespace, or the start of the next message.
-    pub(crate) behind: String,
+    pub(crate) after: String,
 }
 
 /// The stage that the answer has reached.
 #[derive(Clone)]
-enum Reached {
+enum ConstraintPhase {
     /// A thought may still come first: the text so far, and the body if it can continue from there.
-    Start(Vec<u8>, Option<Body>),
+    Start(Vec<u8>, Option<BodyConstraint>),
     Thought(Matched),
     /// Forced text after the end of a thought is still to come.
-    Behind,
+    After,
     Body,
 }
 
@@ -78,22 +78,22 @@ impl fmt::Debug for Constraint {
 
 impl Constraint {
     pub(crate) fn new(
-        model: Arc<Model>,
+        model: Arc<GrammarModel>,
         start: AnswerStart,
-        mut body: Body,
-        thoughts: Thoughts,
+        mut body: BodyConstraint,
+        thoughts: ThoughtConstraint,
     ) -> Self {
         if let Some(next) = model.thoughts.next().filter(|_| start != AnswerStart::Text) {
-            body.begin_behind(next);
+            body.begin_after(next);
         }
-        let reached = match start {
-            AnswerStart::Thought => Reached::Thought(Matched::default()),
-            AnswerStart::Open | AnswerStart::Text => Reached::Body,
+        let phase = match start {
+            AnswerStart::Thought => ConstraintPhase::Thought(Matched::default()),
+            AnswerStart::Open | AnswerStart::Text => ConstraintPhase::Body,
         };
         let (n_thought_tokens, pending, failure) = (0, VecDeque::new(), None);
         let mut new = Self {
             model,
-            reached,
+            phase,
             body,
             thoughts,
             n_thought_tokens,
@@ -136,9 +136,9 @@ impl Constraint {
     fn begin(&mut self) {
         let is_message = self.model.thoughts.next().is_some();
         // If thoughts are messages, one is opened only if it may have a token.
-        self.reached = match is_message && self.is_thought_over() {
-            true => Reached::Body,
-            false => Reached::Start(Vec::new(), Some(self.body.clone())),
+        self.phase = match is_message && self.is_thought_over() {
+            true => ConstraintPhase::Body,
+            false => ConstraintPhase::Start(Vec::new(), Some(self.body.clone())),
         };
     }
 
@@ -148,7 +148,7 @@ impl Constraint {
 
     /// Forces the end of a thought that has reached its limit.
     fn force_close(&mut self) {
-        if matches!(self.reached, Reached::Thought(_))
+        if matches!(self.phase, ConstraintPhase::Thought(_))
             && self.is_thought_over()
             && self.pending.is_empty()
         {
@@ -157,15 +157,15 @@ impl Constraint {
     }
 
     fn find_may_end(&mut self) -> bool {
-        match &mut self.reached {
-            Reached::Start(_, body) => body.as_mut().is_some_and(Body::may_end),
-            Reached::Thought(_) | Reached::Behind => !self.body.is_bound(),
-            Reached::Body => self.body.may_end(),
+        match &mut self.phase {
+            ConstraintPhase::Start(_, body) => body.as_mut().is_some_and(BodyConstraint::may_end),
+            ConstraintPhase::Thought(_) | ConstraintPhase::After => !self.body.is_bound(),
+            ConstraintPhase::Body => self.body.may_end(),
         }
     }
 
     fn find_pending(&mut self) -> Result<(), String> {
-        if self.pending.is_empty() && matches!(self.reached, Reached::Body) {
+        if self.pending.is_empty() && matches!(self.phase, ConstraintPhase::Body) {
             self.pending.extend(self.body.forced()?);
         }
         Ok(())
@@ -181,10 +181,10 @@ impl Constraint {
             forbid_all_but_one(*token, logits);
             return Ok(());
         }
-        let Self { model, reached, body, .. } = self;
-        match reached {
-            Reached::Start(text, alive) => apply_at_start(model, (text, alive), logits)?,
-            Reached::Thought(matched) => {
+        let Self { model, phase, body, .. } = self;
+        match phase {
+            ConstraintPhase::Start(text, alive) => apply_at_start(model, (text, alive), logits)?,
+            ConstraintPhase::Thought(matched) => {
                 model.vocabulary.forbid_padding(logits);
                 for (token, rest) in model.close.completions(*matched, &model.vocabulary) {
                     let rest = rest.trim_ascii_start();
@@ -194,8 +194,8 @@ impl Constraint {
                     }
                 }
             }
-            Reached::Behind => {}
-            Reached::Body => body.apply(model, logits)?,
+            ConstraintPhase::After => {}
+            ConstraintPhase::Body => body.apply(model, logits)?,
         }
         Ok(())
     }
@@ -209,8 +209,8 @@ impl Constraint {
         }
         let model = self.model.clone();
         let bytes = model.vocabulary.bytes(token);
-        match &mut self.reached {
-            Reached::Start(text, alive) => {
+        match &mut self.phase {
+            ConstraintPhase::Start(text, alive) => {
                 text.extend_from_slice(bytes);
                 let is_taken = alive.as_mut().is_some_and(|it| it.accept(&model, token).is_ok());
                 if !is_taken {
@@ -218,15 +218,15 @@ impl Constraint {
                 }
                 self.find_thought()?;
             }
-            Reached::Thought(_) => self.think(bytes)?,
-            Reached::Behind if !is_pending => {
+            ConstraintPhase::Thought(_) => self.think(bytes)?,
+            ConstraintPhase::After if !is_pending => {
                 return Err(format!("token {} is not the one that was forced", token.0));
             }
-            Reached::Behind => {}
-            Reached::Body => self.body.accept(&model, token)?,
+            ConstraintPhase::After => {}
+            ConstraintPhase::Body => self.body.accept(&model, token)?,
         }
-        if matches!(self.reached, Reached::Behind) && self.pending.is_empty() {
-            self.begin_behind_thought();
+        if matches!(self.phase, ConstraintPhase::After) && self.pending.is_empty() {
+            self.begin_after_thought();
         }
         self.force_close();
         self.look_for_repeats(bytes);
@@ -236,12 +236,12 @@ impl Constraint {
 
     /// At the start: checks whether the text has become a thought or something else.
     fn find_thought(&mut self) -> Result<(), String> {
-        let Reached::Start(text, alive) = &mut self.reached else { return Ok(()) };
+        let ConstraintPhase::Start(text, alive) = &mut self.phase else { return Ok(()) };
         match opening(self.model.thoughts, text) {
             Opening::Unknown => Ok(()),
             Opening::Opened(n_bytes) => {
                 let rest = text[n_bytes..].to_vec();
-                self.reached = Reached::Thought(Matched::default());
+                self.phase = ConstraintPhase::Thought(Matched::default());
                 self.push_thought(&rest)
             }
             Opening::Closed(n_bytes) => {
@@ -251,7 +251,7 @@ impl Constraint {
             Opening::None => {
                 let alive = alive.take();
                 self.body = alive.ok_or("the answer begins with what its grammar forbids")?;
-                self.reached = Reached::Body;
+                self.phase = ConstraintPhase::Body;
                 Ok(())
             }
         }
@@ -263,7 +263,7 @@ impl Constraint {
     }
 
     fn push_thought(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let Reached::Thought(matched) = &mut self.reached else { return Ok(()) };
+        let ConstraintPhase::Thought(matched) = &mut self.phase else { return Ok(()) };
         match self.model.close.push(matched, bytes) {
             Some(end) => self.leave_thought(&bytes[end..]),
             None => Ok(()),
@@ -275,26 +275,26 @@ impl Constraint {
         let text = rest.trim_ascii_start();
         if !text.is_empty() {
             self.pending.clear();
-            self.reached = Reached::Body;
+            self.phase = ConstraintPhase::Body;
             return self.body.accept_bytes(&self.model.clone(), text);
         }
         // Before a grammar, the text of the template is forced, because the grammar has no other
         // place for it. The start of a message is always the same.
         let is_message = self.model.thoughts.next().is_some();
         if self.pending.is_empty() && (self.body.is_bound() || is_message) {
-            let behind = self.thoughts.behind.as_bytes().strip_prefix(rest).unwrap_or_default();
-            let behind = std::str::from_utf8(behind).expect("what is behind a thought is ASCII");
-            self.pending.extend(self.model.vocabulary.encode(behind, is_message));
+            let after = self.thoughts.after.as_bytes().strip_prefix(rest).unwrap_or_default();
+            let after = std::str::from_utf8(after).expect("what is behind a thought is ASCII");
+            self.pending.extend(self.model.vocabulary.encode(after, is_message));
         }
-        self.reached = Reached::Behind;
+        self.phase = ConstraintPhase::After;
         if self.pending.is_empty() {
-            self.begin_behind_thought();
+            self.begin_after_thought();
         }
         Ok(())
     }
 
-    fn begin_behind_thought(&mut self) {
-        self.reached = Reached::Body;
+    fn begin_after_thought(&mut self) {
+        self.phase = ConstraintPhase::Body;
         if self.model.thoughts.next().is_some() {
             self.begin();
         }
@@ -363,8 +363,8 @@ fn opening(thoughts: &ThoughtFormat, bytes: &[u8]) -> Opening {
 
 /// Allows the body's tokens and those that open a thought.
 fn apply_at_start(
-    model: &Model,
-    (text, alive): (&[u8], &mut Option<Body>),
+    model: &GrammarModel,
+    (text, alive): (&[u8], &mut Option<BodyConstraint>),
     logits: &mut [f32],
 ) -> Result<(), String> {
     let opening = opening_tokens(model, text);
@@ -381,7 +381,10 @@ fn apply_at_start(
 }
 
 /// Returns the tokens that continue the start of a thought, without whitespace in front of it.
-fn opening_tokens<'m>(model: &'m Model, text: &'m [u8]) -> impl Iterator<Item = TokenId> + 'm {
+fn opening_tokens<'m>(
+    model: &'m GrammarModel,
+    text: &'m [u8],
+) -> impl Iterator<Item = TokenId> + 'm {
     let rest = model.thoughts.open.as_bytes().strip_prefix(text).unwrap_or_default();
     let n_ids = u32::try_from(model.vocabulary.trie().vocab_size()).unwrap_or(u32::MAX);
     (0..n_ids).map(TokenId).filter(move |token| {
@@ -392,6 +395,6 @@ fn opening_tokens<'m>(model: &'m Model, text: &'m [u8]) -> impl Iterator<Item = 
 
 /// Returns whether a token completes the marker, with only whitespace after it.
 fn is_opened(rest: &[u8], token: &[u8]) -> bool {
-    let behind = token.strip_prefix(rest).filter(|_| !rest.is_empty());
-    behind.is_some_and(|it| it.trim_ascii_start().is_empty())
+    let after = token.strip_prefix(rest).filter(|_| !rest.is_empty());
+    after.is_some_and(|it| it.trim_ascii_start().is_empty())
 }

@@ -38,8 +38,8 @@ const N_KINDS: u64 = 6;
 /// One line that says which limit is exceeded.
 pub(crate) fn check(schema: &Json) -> Result<(), String> {
     let mut estimate = Estimate { root: schema, targets: BTreeMap::new(), n_steps: 0 };
-    let shape = estimate.schema(schema, 0)?;
-    let mut n_nodes = shape.n_nodes;
+    let size = estimate.schema(schema, 0)?;
+    let mut n_nodes = size.n_nodes;
     for target in estimate.targets.values().flatten() {
         n_nodes = n_nodes.saturating_add(target.n_nodes);
     }
@@ -53,20 +53,20 @@ pub(crate) fn check(schema: &Json) -> Result<(), String> {
 }
 
 /// Some keywords of a schema.
-type Plain<'s> = BTreeMap<&'s str, &'s Json>;
+type PlainKeywords<'s> = BTreeMap<&'s str, &'s Json>;
 
 /// The size of a schema.
 #[derive(Debug)]
-struct Shape {
+struct SchemaSize {
     n_cases: u64,
     n_nodes: u64,
     depth: usize,
-    properties: BTreeMap<String, Rc<Shape>>,
+    properties: BTreeMap<String, Rc<SchemaSize>>,
     /// The target, if the schema is nothing but a reference.
-    target: Option<Rc<Shape>>,
+    target: Option<Rc<SchemaSize>>,
 }
 
-impl Shape {
+impl SchemaSize {
     fn leaf(n_cases: u64) -> Self {
         Self { n_cases, n_nodes: n_cases, depth: 1, properties: BTreeMap::new(), target: None }
     }
@@ -75,7 +75,7 @@ impl Shape {
 struct Estimate<'s> {
     root: &'s Json,
     /// Targets of references; `None` while one is being estimated.
-    targets: BTreeMap<&'s str, Option<Rc<Shape>>>,
+    targets: BTreeMap<&'s str, Option<Rc<SchemaSize>>>,
     n_steps: usize,
 }
 
@@ -97,11 +97,11 @@ impl<'s> Estimate<'s> {
     /// Visits keywords in llguidance's own order, which determines its recursion depth: a reference
     /// is followed where it comes first, and keywords for one kind of values wait until one that
     /// applies to all.
-    fn schema(&mut self, schema: &'s Json, depth: usize) -> Result<Rc<Shape>, String> {
+    fn schema(&mut self, schema: &'s Json, depth: usize) -> Result<Rc<SchemaSize>, String> {
         self.step(depth)?;
-        let Some(keywords) = schema.as_object() else { return Ok(Rc::new(Shape::leaf(1))) };
+        let Some(keywords) = schema.as_object() else { return Ok(Rc::new(SchemaSize::leaf(1))) };
         let mut whole = None;
-        let mut plain = Plain::new();
+        let mut plain = PlainKeywords::new();
         for (keyword, value) in keywords {
             if !FOR_ALL_KINDS.contains(&keyword.as_str()) {
                 plain.insert(keyword.as_str(), value);
@@ -114,9 +114,11 @@ impl<'s> Estimate<'s> {
             let part = match (keyword.as_str(), value) {
                 ("anyOf" | "oneOf", Json::Array(options)) => self.options(options, depth)?,
                 ("enum", Json::Array(values)) => {
-                    Rc::new(Shape::leaf(values.iter().map(n_parts).sum()))
+                    Rc::new(SchemaSize::leaf(values.iter().map(n_parts).sum()))
                 }
-                ("const", value) => Rc::new(Shape { n_nodes: n_parts(value), ..Shape::leaf(1) }),
+                ("const", value) => {
+                    Rc::new(SchemaSize { n_nodes: n_parts(value), ..SchemaSize::leaf(1) })
+                }
                 ("allOf", Json::Array(parts)) => {
                     for part in parts {
                         let part = self.schema(part, depth + 1)?;
@@ -133,17 +135,17 @@ impl<'s> Estimate<'s> {
             let part = self.plain(keywords, &plain, depth)?;
             whole = Some(self.joined(whole, part, depth)?);
         }
-        Ok(whole.unwrap_or_else(|| Rc::new(Shape::leaf(1))))
+        Ok(whole.unwrap_or_else(|| Rc::new(SchemaSize::leaf(1))))
     }
 
     /// Estimates some of the keywords that describe values of one kind.
     fn plain(
         &mut self,
         around: &Map<String, Json>,
-        keywords: &Plain<'s>,
+        keywords: &PlainKeywords<'s>,
         depth: usize,
-    ) -> Result<Rc<Shape>, String> {
-        let mut shape = Shape::leaf(1);
+    ) -> Result<Rc<SchemaSize>, String> {
+        let mut size = SchemaSize::leaf(1);
         let (kinds, n_kinds) = match around.get("type") {
             Some(Json::Array(kinds)) => {
                 let kinds: Vec<&str> = kinds.iter().filter_map(Json::as_str).collect();
@@ -163,18 +165,18 @@ impl<'s> Estimate<'s> {
         let parts = names.filter_map(|name| Some(parts_of(name, keywords.get(name)?)));
         for (name, part) in parts.flatten() {
             let part = self.schema(part, depth + 1)?;
-            shape.add(&part);
+            size.add(&part);
             if let Some(name) = name {
-                shape.properties.insert(name.clone(), part);
+                size.properties.insert(name.clone(), part);
             }
         }
         // Not counted as cases, because different kinds exclude each other.
-        shape.n_nodes = shape.n_nodes.saturating_add(n_kinds);
-        Ok(Rc::new(shape))
+        size.n_nodes = size.n_nodes.saturating_add(n_kinds);
+        Ok(Rc::new(size))
     }
 
-    fn options(&mut self, options: &'s [Json], depth: usize) -> Result<Rc<Shape>, String> {
-        let mut sum = Shape { n_cases: 0, ..Shape::leaf(1) };
+    fn options(&mut self, options: &'s [Json], depth: usize) -> Result<Rc<SchemaSize>, String> {
+        let mut sum = SchemaSize { n_cases: 0, ..SchemaSize::leaf(1) };
         for option in options {
             let option = self.schema(option, depth + 1)?;
             sum.add(&option);
@@ -187,31 +189,31 @@ impl<'s> Estimate<'s> {
     }
 
     /// Estimates a reference, which llguidance keeps until it meets a sibling.
-    fn reference(&mut self, reference: &'s str, depth: usize) -> Result<Rc<Shape>, String> {
+    fn reference(&mut self, reference: &'s str, depth: usize) -> Result<Rc<SchemaSize>, String> {
         match self.targets.get(reference) {
-            Some(Some(shape)) if depth + shape.depth > DEPTH_MAX => return Err(too_deep()),
+            Some(Some(size)) if depth + size.depth > DEPTH_MAX => return Err(too_deep()),
             Some(_) => {}
             None => {
                 let name = reference.strip_prefix(TARGET).unwrap_or_default();
                 let target = self.root.get(TARGETS).and_then(|it| it.get(name));
                 let target = target.expect("a cleaned schema has what it refers to");
                 self.targets.insert(reference, None);
-                let shape = self.schema(target, depth + 1)?;
-                self.targets.insert(reference, Some(shape));
+                let size = self.schema(target, depth + 1)?;
+                self.targets.insert(reference, Some(size));
             }
         }
         // Without a shape it refers to itself.
         let target = self.targets.get(reference).and_then(Clone::clone);
         let depth = target.as_ref().map_or(1, |it| it.depth + 1);
-        Ok(Rc::new(Shape { target, depth, ..Shape::leaf(1) }))
+        Ok(Rc::new(SchemaSize { target, depth, ..SchemaSize::leaf(1) }))
     }
 
     fn joined(
         &mut self,
-        whole: Option<Rc<Shape>>,
-        part: Rc<Shape>,
+        whole: Option<Rc<SchemaSize>>,
+        part: Rc<SchemaSize>,
         depth: usize,
-    ) -> Result<Rc<Shape>, String> {
+    ) -> Result<Rc<SchemaSize>, String> {
         match whole {
             None => Ok(part),
             Some(whole) => self.both(&whole, &part, depth),
@@ -219,9 +221,14 @@ impl<'s> Estimate<'s> {
     }
 
     /// Combines two schemas: each case of one with each of the other.
-    fn both(&mut self, a: &Rc<Shape>, b: &Rc<Shape>, depth: usize) -> Result<Rc<Shape>, String> {
+    fn both(
+        &mut self,
+        a: &Rc<SchemaSize>,
+        b: &Rc<SchemaSize>,
+        depth: usize,
+    ) -> Result<Rc<SchemaSize>, String> {
         self.step(depth)?;
-        let opened = |it: &Rc<Shape>| it.target.clone().unwrap_or_else(|| it.clone());
+        let opened = |it: &Rc<SchemaSize>| it.target.clone().unwrap_or_else(|| it.clone());
         if a.target.is_some() || b.target.is_some() {
             return self.both(&opened(a), &opened(b), depth + 1);
         }
@@ -239,11 +246,11 @@ impl<'s> Estimate<'s> {
             properties.insert(name.clone(), both);
         }
         let depth = a.depth.max(b.depth) + 1;
-        Ok(Rc::new(Shape { n_cases, n_nodes, depth, properties, target: None }))
+        Ok(Rc::new(SchemaSize { n_cases, n_nodes, depth, properties, target: None }))
     }
 }
 
-impl Shape {
+impl SchemaSize {
     /// Adds the size of a part.
     fn add(&mut self, part: &Self) {
         self.n_nodes = self.n_nodes.saturating_add(part.n_nodes);

@@ -42,7 +42,7 @@ const TIME: &str = concat!(
 const TYPES: [&str; 7] = ["null", "boolean", "number", "integer", "string", "array", "object"];
 
 /// Keywords that only describe, and names for references.
-pub(crate) const SILENT: [&str; 20] = [
+pub(crate) const ANNOTATIONS: [&str; 20] = [
     "$anchor",
     "$comment",
     "$defs",
@@ -66,7 +66,7 @@ pub(crate) const SILENT: [&str; 20] = [
 ];
 
 /// Keywords that no grammar here enforces.
-pub(crate) const REFUSED: [&str; 17] = [
+pub(crate) const UNSUPPORTED: [&str; 17] = [
     "not",
     "if",
     "then",
@@ -87,14 +87,14 @@ pub(crate) const REFUSED: [&str; 17] = [
 ];
 
 /// The treatment of a keyword.
-pub(crate) enum Kept {
-    As(Json),
+pub(crate) enum CleanedKeyword {
+    Kept(Json),
     /// Kept as another keyword.
     Renamed(&'static str, Json),
     /// Dropped, because it has no effect.
     Dropped,
     /// Cannot be enforced, for this reason.
-    Never(String),
+    Unenforceable(String),
 }
 
 /// Returns whether a keyword demands nothing with this value, or next to these siblings.
@@ -121,19 +121,25 @@ pub(crate) fn has_no_effect(around: &Map<String, Json>, keyword: &str, value: &J
     }
 }
 
-pub(crate) fn check_type(value: &Json) -> Kept {
+pub(crate) fn check_type(value: &Json) -> CleanedKeyword {
     let is_type = |it: &Json| it.as_str().is_some_and(|it| TYPES.contains(&it));
     let is_known = match value {
         Json::Array(types) => !types.is_empty() && types.iter().all(is_type),
         one => is_type(one),
     };
-    if is_known { Kept::As(value.clone()) } else { Kept::Never(format!("{value} is not a type")) }
+    if is_known {
+        CleanedKeyword::Kept(value.clone())
+    } else {
+        CleanedKeyword::Unenforceable(format!("{value} is not a type"))
+    }
 }
 
-pub(crate) fn check_values(value: &Json) -> Kept {
+pub(crate) fn check_values(value: &Json) -> CleanedKeyword {
     match inexact(value) {
-        Some(number) => Kept::Never(format!("{number} is too large to be represented exactly")),
-        None => Kept::As(value.clone()),
+        Some(number) => CleanedKeyword::Unenforceable(format!(
+            "{number} is too large to be represented exactly"
+        )),
+        None => CleanedKeyword::Kept(value.clone()),
     }
 }
 
@@ -151,91 +157,101 @@ fn inexact(value: &Json) -> Option<&Json> {
     }
 }
 
-pub(crate) fn check_number(value: &Json) -> Kept {
+pub(crate) fn check_number(value: &Json) -> CleanedKeyword {
     match value {
         // The booleans are draft 4's flags for an exclusive bound.
         Json::Number(_) | Json::Bool(_) => check_values(value),
-        _ => Kept::Never(format!("{value} is not a number")),
+        _ => CleanedKeyword::Unenforceable(format!("{value} is not a number")),
     }
 }
 
-pub(crate) fn check_count(value: &Json) -> Kept {
+pub(crate) fn check_count(value: &Json) -> CleanedKeyword {
     // A number such as 2.0 is as valid as 2.
     let count = value.as_f64().filter(|it| it.fract() == 0.0 && *it >= 0.0);
     match count {
         Some(count) if count <= COUNT_MAX as f64 => {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
             let count = count as u64;
-            Kept::As(json!(count))
+            CleanedKeyword::Kept(json!(count))
         }
-        Some(_) => Kept::Never(format!("{value} is above {COUNT_MAX}")),
-        None => Kept::Never(format!("{value} is not a count")),
+        Some(_) => CleanedKeyword::Unenforceable(format!("{value} is above {COUNT_MAX}")),
+        None => CleanedKeyword::Unenforceable(format!("{value} is not a count")),
     }
 }
 
-pub(crate) fn check_pattern(value: &Json) -> Kept {
+pub(crate) fn check_pattern(value: &Json) -> CleanedKeyword {
     let translated = value.as_str().map(pattern::translate);
     match translated {
-        Some(Ok(pattern)) => Kept::As(Json::String(pattern)),
-        Some(Err(problem)) => Kept::Never(format!("the expression has {problem}")),
-        None => Kept::Never("it is not a string".to_owned()),
+        Some(Ok(pattern)) => CleanedKeyword::Kept(Json::String(pattern)),
+        Some(Err(problem)) => {
+            CleanedKeyword::Unenforceable(format!("the expression has {problem}"))
+        }
+        None => CleanedKeyword::Unenforceable("it is not a string".to_owned()),
     }
 }
 
-pub(crate) fn translate_names(schemas: Map<String, Json>) -> Kept {
+pub(crate) fn translate_names(schemas: Map<String, Json>) -> CleanedKeyword {
     let mut translated = Map::new();
     for (name, schema) in schemas {
         match pattern::translate(&name) {
             Ok(same) if translated.contains_key(&same) => {
-                return Kept::Never(format!("`{name}` means the same as another one"));
+                return CleanedKeyword::Unenforceable(format!(
+                    "`{name}` means the same as another one"
+                ));
             }
             Ok(name) => translated.insert(name, schema),
-            Err(problem) => return Kept::Never(format!("`{name}` has {problem}")),
+            Err(problem) => {
+                return CleanedKeyword::Unenforceable(format!("`{name}` has {problem}"));
+            }
         };
     }
-    Kept::As(Json::Object(translated))
+    CleanedKeyword::Kept(Json::Object(translated))
 }
 
-pub(crate) fn check_format(around: &Map<String, Json>, value: &Json) -> Kept {
+pub(crate) fn check_format(around: &Map<String, Json>, value: &Json) -> CleanedKeyword {
     let is_of_strings = match around.get("type") {
         Some(Json::String(one)) => one == "string",
         Some(Json::Array(types)) => types.iter().any(|it| it == "string"),
         _ => true,
     };
     match value.as_str() {
-        _ if !is_of_strings => Kept::Dropped,
-        Some("date") => Kept::Renamed("pattern", json!(format!("^{DATE}$"))),
-        Some("time") => Kept::Renamed("pattern", json!(format!("^{TIME}$"))),
-        Some("date-time") => Kept::Renamed("pattern", json!(format!("^{DATE}[tT]{TIME}$"))),
-        Some(format) if FORMATS.contains(&format) => Kept::As(value.clone()),
+        _ if !is_of_strings => CleanedKeyword::Dropped,
+        Some("date") => CleanedKeyword::Renamed("pattern", json!(format!("^{DATE}$"))),
+        Some("time") => CleanedKeyword::Renamed("pattern", json!(format!("^{TIME}$"))),
+        Some("date-time") => {
+            CleanedKeyword::Renamed("pattern", json!(format!("^{DATE}[tT]{TIME}$")))
+        }
+        Some(format) if FORMATS.contains(&format) => CleanedKeyword::Kept(value.clone()),
         _ => {
             let known: Vec<_> = TIMES.into_iter().chain(FORMATS).collect();
-            Kept::Never(format!("{value} is not one of {}", known.join(", ")))
+            CleanedKeyword::Unenforceable(format!("{value} is not one of {}", known.join(", ")))
         }
     }
 }
 
-pub(crate) fn check_required(value: &Json) -> Kept {
+pub(crate) fn check_required(value: &Json) -> CleanedKeyword {
     let is_list = value.as_array().is_some_and(|it| it.iter().all(Json::is_string));
     if is_list {
-        Kept::As(value.clone())
+        CleanedKeyword::Kept(value.clone())
     } else {
-        Kept::Never("it is not a list of names".to_owned())
+        CleanedKeyword::Unenforceable("it is not a list of names".to_owned())
     }
 }
 
 /// llguidance counts a property with a duplicate name twice, which must not satisfy a minimum count
 /// of properties.
-pub(crate) fn check_least(around: &Map<String, Json>, value: &Json) -> Kept {
+pub(crate) fn check_min_properties(around: &Map<String, Json>, value: &Json) -> CleanedKeyword {
     let n_required = around.get("required").and_then(Json::as_array).map_or(0, |names| {
         let names: BTreeSet<_> = names.iter().filter_map(Json::as_str).collect();
         names.len() as u64
     });
     match check_count(value) {
-        Kept::As(count) => match count.as_u64().unwrap_or(0) {
-            least if least <= n_required => Kept::Dropped,
-            1 => Kept::As(count),
-            _ => Kept::Never("it exceeds the number of required properties".to_owned()),
+        CleanedKeyword::Kept(count) => match count.as_u64().unwrap_or(0) {
+            least if least <= n_required => CleanedKeyword::Dropped,
+            1 => CleanedKeyword::Kept(count),
+            _ => CleanedKeyword::Unenforceable(
+                "it exceeds the number of required properties".to_owned(),
+            ),
         },
         other => other,
     }

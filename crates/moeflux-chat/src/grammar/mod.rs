@@ -1,7 +1,7 @@
 //! Grammars of answers: from the rules of a request to a mask of tokens.
 //!
 //! [`Grammars`] belongs to a model and is shared by its answers. It turns [`AnswerRules`] into a
-//! [`Constraint`], or into a [`Refusal`] that names the rule that cannot be enforced and the
+//! [`Constraint`], or into a [`RuleError`] that names the rule that cannot be enforced and the
 //! reason.
 //! * `schema` cleans a client's schema, with the help of `keywords`, `pattern`, `multiples` and
 //!   `growth`.
@@ -40,11 +40,11 @@ use crate::answer_reader::{AnswerReader, AnswerStart};
 use crate::calls::format::CallFormat;
 use crate::conversation::Tool;
 use crate::format::ChatFormat;
-use crate::grammar::body::{BehindCall, Body, Watched};
-use crate::grammar::calls::{Extent, Offered};
-use crate::grammar::constraint::Thoughts;
+use crate::grammar::body::{AfterCall, BodyConstraint, WatchedText};
+use crate::grammar::calls::{CallScope, OfferedTool};
+use crate::grammar::constraint::ThoughtConstraint;
 use crate::grammar::marker::Marker;
-use crate::grammar::model::{Author, LEXER_STATES_MAX, Model};
+use crate::grammar::model::{Author, GrammarModel, LEXER_STATES_MAX};
 use crate::grammar::schema::Unenforced;
 use crate::rules::{AnswerForm, AnswerRules, ToolChoice};
 use crate::thoughts::ThoughtFormat;
@@ -63,20 +63,20 @@ pub enum RulePart {
 
 /// The reason why the rules of an answer cannot be enforced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RuleError {
     /// The rule at fault.
     pub part: RulePart,
     /// One line, with a way out.
     pub problem: String,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.problem)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for RuleError {}
 
 /// The end of a thought, where the template does not show it.
 const THOUGHT_END: &str = "\n</think>\n\n";
@@ -99,7 +99,7 @@ pub struct Grammars {
     thoughts: &'static ThoughtFormat,
     thought_end: String,
     n_lexer_states: usize,
-    model: OnceLock<Result<Arc<Model>, String>>,
+    model: OnceLock<Result<Arc<GrammarModel>, String>>,
 }
 
 /// Upper bound on the memory of a model's tables per token of the vocabulary, during construction
@@ -159,39 +159,39 @@ impl Grammars {
     /// Builds the tables of the model now.
     ///
     /// # Errors
-    /// A [`Refusal`] of [`RulePart::Model`] if llguidance cannot use the model's vocabulary.
-    pub fn prepare(&self) -> Result<(), Refusal> {
+    /// A [`RuleError`] of [`RulePart::Model`] if llguidance cannot use the model's vocabulary.
+    pub fn prepare(&self) -> Result<(), RuleError> {
         self.model().map(drop)
     }
 
     /// Creates the constraint for an answer; `None` if the rules demand nothing.
     ///
     /// # Errors
-    /// A [`Refusal`] that names the rule that cannot be enforced, and the reason.
+    /// A [`RuleError`] that names the rule that cannot be enforced, and the reason.
     pub fn constraint(
         &self,
         rules: &AnswerRules,
         tools: &[Tool],
         start: AnswerStart,
-    ) -> Result<Option<Constraint>, Refusal> {
+    ) -> Result<Option<Constraint>, RuleError> {
         let Some(body) = self.body(rules, tools, start)? else { return Ok(None) };
         let n_tokens_max = rules.n_thought_tokens_max.filter(|_| start != AnswerStart::Text);
-        if matches!(body, Body::Free) && n_tokens_max.is_none() {
+        if matches!(body, BodyConstraint::Free) && n_tokens_max.is_none() {
             return Ok(None);
         }
         let model = self.model()?;
         if body.is_bound() && !model.vocabulary.has_end() {
             let problem =
                 "the model has no token that ends an answer, so no grammar can be enforced";
-            return Err(Refusal { part: RulePart::Model, problem: problem.to_owned() });
+            return Err(RuleError { part: RulePart::Model, problem: problem.to_owned() });
         }
         let closing = model.vocabulary.encode(&self.thought_end, true);
         let close = self.thoughts.close;
         let at = self.thought_end.find(close).map_or(0, |at| at + close.len());
-        let behind = self.thought_end[at..].to_owned();
-        let is_written = behind.trim_ascii().is_empty() || self.thoughts.next().is_some();
-        let behind = if is_written { behind } else { String::new() };
-        let thoughts = Thoughts { n_tokens_max, closing, behind };
+        let after = self.thought_end[at..].to_owned();
+        let is_written = after.trim_ascii().is_empty() || self.thoughts.next().is_some();
+        let after = if is_written { after } else { String::new() };
+        let thoughts = ThoughtConstraint { n_tokens_max, closing, after };
         let constraint = Constraint::new(model, start, body, thoughts);
         // In an answer of another form, text that looks like a call may be legitimate.
         let is_free = rules.form == AnswerForm::Free && rules.tool_choice != ToolChoice::None;
@@ -204,14 +204,14 @@ impl Grammars {
         }))
     }
 
-    fn model(&self) -> Result<Arc<Model>, Refusal> {
+    fn model(&self) -> Result<Arc<GrammarModel>, RuleError> {
         let make = || {
-            let model = Model::new(self.text.clone(), self.thoughts, self.calls)?;
+            let model = GrammarModel::new(self.text.clone(), self.thoughts, self.calls)?;
             Ok(Arc::new(model.with_lexer_states(self.n_lexer_states)))
         };
         let model = self.model.get_or_init(make);
         let refused =
-            |problem: &String| Refusal { part: RulePart::Model, problem: problem.clone() };
+            |problem: &String| RuleError { part: RulePart::Model, problem: problem.clone() };
         model.as_ref().map(Arc::clone).map_err(refused)
     }
 
@@ -222,51 +222,55 @@ impl Grammars {
         rules: &AnswerRules,
         tools: &[Tool],
         start: AnswerStart,
-    ) -> Result<Option<Body>, Refusal> {
+    ) -> Result<Option<BodyConstraint>, RuleError> {
         let form = form(&rules.form).map_err(refused_form)?;
-        let form = form.map(|grammar| Form { grammar, front: self.front_of_form(start) });
-        let choice = self.choice(rules, tools)?;
-        let bound = |matcher| Ok(Some(Body::Bound(Box::new(matcher))));
-        match (form, choice) {
+        let form = form.map(|grammar| FormGrammar { grammar, front: self.front_of_form(start) });
+        let call_constraint = self.call_constraint(rules, tools)?;
+        let bound = |matcher| Ok(Some(BodyConstraint::Bound(Box::new(matcher))));
+        match (form, call_constraint) {
             (None, None) if self.thoughts.next().is_none() => {
-                Ok(rules.n_thought_tokens_max.map(|_| Body::Free))
+                Ok(rules.n_thought_tokens_max.map(|_| BodyConstraint::Free))
             }
             (None, None) => {
                 let is_limited = rules.n_thought_tokens_max.is_some();
                 let watched = is_limited.then(|| self.watched(rules, false)).transpose()?;
-                Ok(watched.map(Body::Watched))
+                Ok(watched.map(BodyConstraint::Watched))
             }
-            (Some(form), None | Some(Choice::Forbidden)) => {
+            (Some(form), None | Some(CallConstraint::Forbidden)) => {
                 bound(self.matcher_of_form(form, &rules.form)?)
             }
-            (None, Some(Choice::Forbidden)) => {
+            (None, Some(CallConstraint::Forbidden)) => {
                 let watched = self.watched(rules, true)?.and_without(self.opener()?);
-                Ok(Some(Body::Watched(watched)))
+                Ok(Some(BodyConstraint::Watched(watched)))
             }
-            (None, Some(Choice::Free(asked))) => {
-                let asked =
-                    Asked { is_one_call: rules.is_one_call, extent: Extent::BehindOpener, ..asked };
-                let call = self.matcher_of_calls(&asked, None, Author::Ours)?;
-                let behind_call = if calls::ends_answer(asked.format, &self.text) {
-                    BehindCall::End
+            (None, Some(CallConstraint::Free(requested))) => {
+                let requested = RequestedCalls {
+                    is_one_call: rules.is_one_call,
+                    scope: CallScope::AfterOpener,
+                    ..requested
+                };
+                let call = self.matcher_of_calls(&requested, None, Author::Ours)?;
+                let after_call = if calls::ends_answer(requested.format, &self.text) {
+                    AfterCall::End
                 } else if rules.is_one_call {
-                    BehindCall::Text
+                    AfterCall::Text
                 } else {
-                    BehindCall::Calls
+                    AfterCall::Calls
                 };
                 let watched = self.watched(rules, true)?;
-                let watched = watched.with_calls(self.opener()?, call, behind_call);
-                Ok(Some(Body::Watched(watched)))
+                let watched = watched.with_calls(self.opener()?, call, after_call);
+                Ok(Some(BodyConstraint::Watched(watched)))
             }
-            (form, Some(Choice::Free(asked) | Choice::Demanded(asked))) => {
-                let front = self.front_of_calls(asked.format, start);
-                let asked = Asked { is_one_call: rules.is_one_call, front, ..asked };
-                let form = form.filter(|_| !asked.is_demanded);
+            (form, Some(CallConstraint::Free(requested) | CallConstraint::Demanded(requested))) => {
+                let front = self.front_of_calls(requested.format, start);
+                let requested =
+                    RequestedCalls { is_one_call: rules.is_one_call, front, ..requested };
+                let form = form.filter(|_| !requested.is_demanded);
                 if let Some(form) = &form {
                     // Its own errors must not be blamed on the tools.
                     self.matcher_of_form(form.clone(), &rules.form)?;
                 }
-                bound(self.matcher_of_calls(&asked, form, author(&rules.form))?)
+                bound(self.matcher_of_calls(&requested, form, author(&rules.form))?)
             }
         }
     }
@@ -274,9 +278,9 @@ impl Grammars {
     /// Creates text without calls that bypass the grammar. If thoughts are limited and are
     /// messages, it also excludes further thoughts, because thoughts after a text would not be
     /// counted.
-    fn watched(&self, rules: &AnswerRules, has_calls: bool) -> Result<Watched, Refusal> {
+    fn watched(&self, rules: &AnswerRules, has_calls: bool) -> Result<WatchedText, RuleError> {
         let model = self.model()?;
-        let watched = Watched::without(model.others.iter().filter(|_| has_calls).cloned());
+        let watched = WatchedText::without(model.others.iter().filter(|_| has_calls).cloned());
         let is_limited = rules.n_thought_tokens_max.is_some() && self.thoughts.next().is_some();
         Ok(if is_limited { watched.and_without(model.open.clone()) } else { watched })
     }
@@ -291,22 +295,22 @@ impl Grammars {
     /// Returns the text before calls.
     fn front_of_calls(&self, format: &CallFormat, start: AnswerStart) -> String {
         let is_within = self.thoughts.next().is_some() && start == AnswerStart::Text;
-        let front = if is_within { format.behind_text } else { "" };
+        let front = if is_within { format.after_text } else { "" };
         calls::written(front, &self.thoughts.markers(), self.text.tokenizer())
     }
 
-    fn opener(&self) -> Result<Arc<Marker>, Refusal> {
+    fn opener(&self) -> Result<Arc<Marker>, RuleError> {
         Ok(self.model()?.opener.clone().expect("the format of calls is known"))
     }
 
     /// Returns the constraint on calls; `None` if there is none.
-    fn choice<'t>(
+    fn call_constraint<'t>(
         &self,
         rules: &AnswerRules,
         offered: &'t [Tool],
-    ) -> Result<Option<Choice<'t>>, Refusal> {
+    ) -> Result<Option<CallConstraint<'t>>, RuleError> {
         let choice = &rules.tool_choice;
-        let refused = |problem: String| Refusal { part: RulePart::ToolChoice, problem };
+        let refused = |problem: String| RuleError { part: RulePart::ToolChoice, problem };
         let is_demanded = matches!(choice, ToolChoice::Required | ToolChoice::Named(_));
         let is_allowed = |tool: &&Tool| {
             rules.allowed.as_ref().is_none_or(|allowed| allowed.contains(&tool.name))
@@ -331,22 +335,27 @@ impl Grammars {
             (None, _) => Ok(None),
             (Some(_), _) if offered.is_empty() => Ok(None),
             (Some(_), choice) if *choice == ToolChoice::None || tools.is_empty() => {
-                Ok(Some(Choice::Forbidden))
+                Ok(Some(CallConstraint::Forbidden))
             }
             (Some(format), _) => {
-                let offered = tools.into_iter().map(Offered::new).collect();
-                let (extent, is_one_call, front) = (Extent::Turn, false, String::new());
-                let asked = Asked { format, offered, extent, front, is_one_call, is_demanded };
-                Ok(Some(if is_demanded { Choice::Demanded(asked) } else { Choice::Free(asked) }))
+                let offered = tools.into_iter().map(OfferedTool::new).collect();
+                let (scope, is_one_call, front) = (CallScope::Turn, false, String::new());
+                let requested =
+                    RequestedCalls { format, offered, scope, front, is_one_call, is_demanded };
+                Ok(Some(if is_demanded {
+                    CallConstraint::Demanded(requested)
+                } else {
+                    CallConstraint::Free(requested)
+                }))
             }
         }
     }
 
     fn matcher_of_form(
         &self,
-        Form { grammar, front }: Form,
+        FormGrammar { grammar, front }: FormGrammar,
         form: &AnswerForm,
-    ) -> Result<llguidance::Matcher, Refusal> {
+    ) -> Result<llguidance::Matcher, RuleError> {
         let grammars = if front.is_empty() {
             vec![grammar]
         } else {
@@ -362,29 +371,30 @@ impl Grammars {
     /// are too much, every tool does.
     fn matcher_of_calls(
         &self,
-        asked: &Asked<'_>,
-        form: Option<Form>,
+        requested: &RequestedCalls<'_>,
+        form: Option<FormGrammar>,
         author: Author,
-    ) -> Result<llguidance::Matcher, Refusal> {
+    ) -> Result<llguidance::Matcher, RuleError> {
         let model = self.model()?;
-        let matcher = |offered: &[Offered<'_>], form: Option<&Form>| {
-            let extent = (asked.extent, asked.is_one_call);
-            let rules = calls::rules(asked.format, offered, extent, &self.text);
+        let matcher = |offered: &[OfferedTool<'_>], form: Option<&FormGrammar>| {
+            let scope = (requested.scope, requested.is_one_call);
+            let rules = calls::rules(requested.format, offered, scope, &self.text);
             let or_form = form.map(|form| format!(" | {} @{FORM}", form.front));
             let or_form = or_form.unwrap_or_default();
-            let start = format!("start: {} calls{or_form}\n", asked.front);
+            let start = format!("start: {} calls{or_form}\n", requested.front);
             let calls = GrammarWithLexer::from_lark(format!("{start}{rules}"));
             let form = form.map(|form| form.grammar.clone());
             model.matcher(std::iter::once(calls).chain(form).collect(), author)
         };
-        let mut offered = asked.offered.clone();
-        calls::fit(asked.format, &mut offered, &self.text);
+        let mut offered = requested.offered.clone();
+        calls::fit(requested.format, &mut offered, &self.text);
         if let Ok(matcher) = matcher(&offered, form.as_ref()) {
             return Ok(matcher);
         }
-        let held: Vec<&mut Offered<'_>> = offered.iter_mut().filter(|it| it.is_held()).collect();
-        if held.len() <= TRIED_TOOLS_MAX {
-            for tool in held {
+        let strict: Vec<&mut OfferedTool<'_>> =
+            offered.iter_mut().filter(|it| it.is_strict()).collect();
+        if strict.len() <= TRIED_TOOLS_MAX {
+            for tool in strict {
                 if matcher(std::slice::from_ref(tool), None).is_err() {
                     tool.loosen();
                 }
@@ -393,8 +403,8 @@ impl Grammars {
                 return Ok(matcher);
             }
         }
-        offered.iter_mut().for_each(Offered::loosen);
-        matcher(&offered, form.as_ref()).map_err(|problem| Refusal {
+        offered.iter_mut().for_each(OfferedTool::loosen);
+        matcher(&offered, form.as_ref()).map_err(|problem| RuleError {
             part: RulePart::ToolChoice,
             problem: format!("no grammar can be made of the tools: {problem}; offer fewer"),
         })
@@ -402,33 +412,33 @@ impl Grammars {
 }
 
 /// The constraint on calls.
-enum Choice<'t> {
+enum CallConstraint<'t> {
     Forbidden,
-    Free(Asked<'t>),
-    Demanded(Asked<'t>),
+    Free(RequestedCalls<'t>),
+    Demanded(RequestedCalls<'t>),
 }
 
-/// The calls of a grammar.
-struct Asked<'t> {
+/// The calls that a grammar must allow.
+struct RequestedCalls<'t> {
     format: &'static CallFormat,
-    offered: Vec<Offered<'t>>,
-    extent: Extent,
+    offered: Vec<OfferedTool<'t>>,
+    scope: CallScope,
     /// The text before the calls.
     front: String,
     is_one_call: bool,
     is_demanded: bool,
 }
 
-/// The form of an answer's text.
+/// The grammar of the form of an answer's text.
 #[derive(Clone)]
-struct Form {
+struct FormGrammar {
     grammar: GrammarWithLexer,
     /// The text before the form.
     front: String,
 }
 
-fn refused_form(problem: String) -> Refusal {
-    Refusal { part: RulePart::Form, problem }
+fn refused_form(problem: String) -> RuleError {
+    RuleError { part: RulePart::Form, problem }
 }
 
 /// Returns the author of a form's grammar.

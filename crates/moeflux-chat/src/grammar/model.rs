@@ -47,7 +47,7 @@ pub(crate) enum Author {
 }
 
 /// A model as seen by grammars.
-pub(crate) struct Model {
+pub(crate) struct GrammarModel {
     pub(crate) vocabulary: Arc<Vocabulary>,
     factory: ParserFactory,
     n_lexer_states: usize,
@@ -62,7 +62,7 @@ pub(crate) struct Model {
     pub(crate) others: Vec<Arc<Marker>>,
 }
 
-impl fmt::Debug for Model {
+impl fmt::Debug for GrammarModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Model");
         shown.field("vocabulary", &self.vocabulary).field("opener", &self.opener);
@@ -70,7 +70,7 @@ impl fmt::Debug for Model {
     }
 }
 
-impl Model {
+impl GrammarModel {
     /// # Errors
     /// The reason why llguidance cannot use the vocabulary.
     pub(crate) fn new(

@@ -33,7 +33,8 @@ pub(crate) fn translate(pattern: &str) -> Result<String, String> {
         let n_bytes = pattern.len();
         return Err(format!("{n_bytes} bytes; the limit is {PATTERN_BYTES_MAX}"));
     }
-    let mut reader = Reader { rest: pattern.chars().peekable(), sizes: vec![Size::default()] };
+    let mut reader =
+        PatternReader { rest: pattern.chars().peekable(), sizes: vec![GroupSize::default()] };
     let mut out = String::with_capacity(pattern.len() + 16);
     while let Some(character) = reader.rest.next() {
         reader.translate_one(character, &mut out)?;
@@ -45,21 +46,22 @@ pub(crate) fn translate(pattern: &str) -> Result<String, String> {
     Ok(out)
 }
 
-struct Reader<'p> {
+/// Reads an expression and counts its characters.
+struct PatternReader<'p> {
     rest: Peekable<Chars<'p>>,
     /// The sizes of the whole expression and of the open groups, outermost first.
-    sizes: Vec<Size>,
+    sizes: Vec<GroupSize>,
 }
 
 /// The number of characters that a group counts.
 #[derive(Clone, Copy, Debug, Default)]
-struct Size {
+struct GroupSize {
     before: u64,
     /// The size of the last part, to which a following repetition applies.
     last: u64,
 }
 
-impl Size {
+impl GroupSize {
     fn whole(self) -> u64 {
         self.before.saturating_add(self.last)
     }
@@ -74,20 +76,20 @@ enum Escaped {
     Property(String),
 }
 
-impl Reader<'_> {
+impl PatternReader<'_> {
     fn translate_one(&mut self, character: char, out: &mut String) -> Result<(), String> {
         match character {
             '{' => {
                 self.repetition(out);
                 return Ok(());
             }
-            '(' => self.sizes.push(Size::default()),
+            '(' => self.sizes.push(GroupSize::default()),
             ')' => self.leave_group(),
             '^' | '$' | '|' | '*' | '+' | '?' => {}
             _ => self.add_part(1),
         }
         match character {
-            '\\' => match self.escaped(Place::Outside)? {
+            '\\' => match self.escaped(EscapeContext::Outside)? {
                 Escaped::One(character) => push_literal(character, out),
                 Escaped::Set(set, is_negated) => push_class(set, is_negated, out),
                 Escaped::Property(property) => out.push_str(&property),
@@ -103,13 +105,13 @@ impl Reader<'_> {
 
     fn add_part(&mut self, n_states: u64) {
         let size = self.sizes.last_mut().expect("the whole expression is never left");
-        *size = Size { before: size.whole(), last: n_states };
+        *size = GroupSize { before: size.whole(), last: n_states };
     }
 
     fn leave_group(&mut self) {
         // A surplus bracket is an error that the compiler of the expression reports.
         if self.sizes.len() > 1 {
-            let group = self.sizes.pop().map_or(0, Size::whole);
+            let group = self.sizes.pop().map_or(0, GroupSize::whole);
             self.add_part(group);
         }
     }
@@ -171,7 +173,7 @@ impl Reader<'_> {
             };
             let Escaped::One(first) = first else {
                 push_members(&first, out);
-                self.behind_class(out)?;
+                self.after_class(out)?;
                 continue;
             };
             let mut ahead = self.rest.clone();
@@ -192,7 +194,7 @@ impl Reader<'_> {
     }
 
     /// A dash after a class does not begin a range, nor does the member after it.
-    fn behind_class(&mut self, out: &mut String) -> Result<(), String> {
+    fn after_class(&mut self, out: &mut String) -> Result<(), String> {
         if self.rest.next_if_eq(&'-').is_none() {
             return Ok(());
         }
@@ -205,11 +207,15 @@ impl Reader<'_> {
     }
 
     fn member(&mut self, character: char) -> Result<Escaped, String> {
-        if character == '\\' { self.escaped(Place::Class) } else { Ok(Escaped::One(character)) }
+        if character == '\\' {
+            self.escaped(EscapeContext::Class)
+        } else {
+            Ok(Escaped::One(character))
+        }
     }
 
     /// Reads the text after `\`.
-    fn escaped(&mut self, place: Place) -> Result<Escaped, String> {
+    fn escaped(&mut self, context: EscapeContext) -> Result<Escaped, String> {
         let character = self.rest.next().ok_or("a `\\` at its end")?;
         Ok(match character {
             'd' => Escaped::Set(DIGIT, false),
@@ -223,7 +229,7 @@ impl Reader<'_> {
             'r' => Escaped::One('\r'),
             'f' => Escaped::One('\u{c}'),
             'v' => Escaped::One('\u{b}'),
-            'b' if place == Place::Class => Escaped::One('\u{8}'),
+            'b' if context == EscapeContext::Class => Escaped::One('\u{8}'),
             'x' => Escaped::One(self.code(2)?),
             'u' => Escaped::One(self.unicode()?),
             'c' => Escaped::One(self.control()?),
@@ -285,8 +291,9 @@ impl Reader<'_> {
     }
 }
 
+/// Where an escape stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum EscapeContext {
     Outside,
     Class,
 }

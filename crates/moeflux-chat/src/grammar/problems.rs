@@ -15,7 +15,7 @@ const TOO_MUCH: &str = "the regular expressions are too complex: make them short
 
 /// Beginnings of errors, and their replacements. Each `{}` stands for the next number in the error;
 /// surplus numbers are dropped.
-const TOLD: [(&str, &str); 15] = [
+const REPLACEMENTS: [(&str, &str); 15] = [
     ("NoExtension", NOTHING_FITS),
     ("NoExtensionBias", NOTHING_FITS),
     ("LexerTooComplex", TOO_MUCH),
@@ -55,14 +55,16 @@ pub(crate) fn sentence(error: &impl fmt::Display) -> String {
         true => problem.starts_with(start),
         false => problem == start,
     };
-    let told = TOLD.iter().find(|(start, _)| is_meant(start));
-    let told = told.map_or_else(|| line.to_owned(), |(_, told)| with_numbers(told, problem));
-    told.chars().take(CHARACTERS_MAX).collect()
+    let replacement = REPLACEMENTS.iter().find(|(start, _)| is_meant(start));
+    let replacement = replacement
+        .map_or_else(|| line.to_owned(), |(_, replacement)| with_numbers(replacement, problem));
+    replacement.chars().take(CHARACTERS_MAX).collect()
 }
 
-fn with_numbers(told: &str, problem: &str) -> String {
+fn with_numbers(replacement: &str, problem: &str) -> String {
     let numbers = problem.split(|it: char| !it.is_ascii_digit()).filter(|it| !it.is_empty());
-    numbers.fold(told.to_owned(), |told, number| told.replacen("{}", number, 1))
+    numbers
+        .fold(replacement.to_owned(), |replacement, number| replacement.replacen("{}", number, 1))
 }
 
 #[cfg(test)]

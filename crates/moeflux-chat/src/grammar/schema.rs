@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde_json::{Map, Value as Json, json};
 
 use crate::grammar::growth::{self, DEPTH_MAX, FOR_ALL_KINDS, TARGET, TARGETS};
-use crate::grammar::keywords::{self, Kept, OWN_OPTIONS, REFUSED, SILENT};
+use crate::grammar::keywords::{self, ANNOTATIONS, CleanedKeyword, OWN_OPTIONS, UNSUPPORTED};
 use crate::grammar::multiples::Multiples;
 
 /// Maximum size of one schema in bytes. All tool schemas of an agent together are smaller.
@@ -56,8 +56,8 @@ pub(crate) fn prepare(schema: &Json, unenforced: Unenforced) -> Result<Json, Str
              descriptions, or split it"
         ));
     }
-    let mut survey = Survey::default();
-    survey.look_at(schema);
+    let mut survey = SchemaSurvey::default();
+    survey.visit(schema);
     let mut cleaner = Cleaner {
         root: schema,
         unenforced,
@@ -68,7 +68,7 @@ pub(crate) fn prepare(schema: &Json, unenforced: Unenforced) -> Result<Json, Str
         multiples: Multiples::new(survey.has_references),
         has_open_object: false,
     };
-    let mut cleaned = match cleaner.schema(schema, &mut Path::default())? {
+    let mut cleaned = match cleaner.schema(schema, &mut SchemaPath::default())? {
         Json::Bool(true) => json!({}),
         Json::Bool(false) => return Err("the schema allows no value at all".to_owned()),
         cleaned => cleaned,
@@ -77,7 +77,7 @@ pub(crate) fn prepare(schema: &Json, unenforced: Unenforced) -> Result<Json, Str
     while let Some((fragment, name)) = cleaner.waiting.pop_front() {
         let target = cleaner.target(&fragment).expect("it was found when it was named");
         cleaner.count_copy(target)?;
-        targets.insert(name, cleaner.schema(target, &mut Path::of(&fragment))?);
+        targets.insert(name, cleaner.schema(target, &mut SchemaPath::of(&fragment))?);
     }
     if let Json::Object(keywords) = &mut cleaned
         && !targets.is_empty()
@@ -110,11 +110,11 @@ fn options(has_open_object: bool) -> Json {
 
 /// A place in a schema.
 #[derive(Clone, Debug, Default)]
-struct Path {
+struct SchemaPath {
     steps: Vec<String>,
 }
 
-impl Path {
+impl SchemaPath {
     /// Returns the path of a reference's target. For an anchor, the path begins with the anchor.
     fn of(fragment: &str) -> Self {
         let steps = match fragment.strip_prefix('/') {
@@ -126,7 +126,7 @@ impl Path {
     }
 
     /// Formats the path as a JSON pointer; the root is `/`.
-    fn shown(&self) -> String {
+    fn pointer(&self) -> String {
         let escaped = |step: &String| step.replace('~', "~0").replace('/', "~1");
         format!("/{}", self.steps.iter().map(escaped).collect::<Vec<_>>().join("/"))
     }
@@ -151,11 +151,11 @@ struct Cleaner<'s> {
 }
 
 impl<'s> Cleaner<'s> {
-    fn schema(&mut self, schema: &Json, path: &mut Path) -> Result<Json, String> {
+    fn schema(&mut self, schema: &Json, path: &mut SchemaPath) -> Result<Json, String> {
         let keywords = match schema {
             Json::Bool(_) => return Ok(schema.clone()),
             Json::Object(keywords) => keywords,
-            _ => return Err(format!("the schema at {} is not an object", path.shown())),
+            _ => return Err(format!("the schema at {} is not an object", path.pointer())),
         };
         if path.steps.len() > 2 * DEPTH_MAX {
             return Err(growth::too_deep());
@@ -166,14 +166,14 @@ impl<'s> Cleaner<'s> {
         for (keyword, value) in keywords {
             path.steps.push(keyword.clone());
             match self.keyword(keywords, (keyword, value), path)? {
-                Kept::As(value) => {
+                CleanedKeyword::Kept(value) => {
                     cleaned.insert(keyword.clone(), value);
                 }
-                Kept::Renamed(keyword, value) => demands.push((keyword, value)),
-                Kept::Dropped => {}
-                Kept::Never(_) if self.unenforced == Unenforced::LeftOut => {}
-                Kept::Never(reason) => {
-                    let place = path.shown();
+                CleanedKeyword::Renamed(keyword, value) => demands.push((keyword, value)),
+                CleanedKeyword::Dropped => {}
+                CleanedKeyword::Unenforceable(_) if self.unenforced == Unenforced::LeftOut => {}
+                CleanedKeyword::Unenforceable(reason) => {
+                    let place = path.pointer();
                     return Err(format!(
                         "the schema's keyword `{keyword}` at {place} cannot be enforced: {reason}"
                     ));
@@ -185,9 +185,9 @@ impl<'s> Cleaner<'s> {
             add_demand(&mut cleaned, keyword, value);
         }
         // llguidance evaluates keywords before such a keyword without those after it.
-        let (behind, mut ordered): (Map<_, _>, Map<_, _>) =
+        let (after, mut ordered): (Map<_, _>, Map<_, _>) =
             cleaned.into_iter().partition(|(name, _)| FOR_ALL_KINDS.contains(&name.as_str()));
-        ordered.extend(behind);
+        ordered.extend(after);
         Ok(Json::Object(ordered))
     }
 
@@ -195,55 +195,59 @@ impl<'s> Cleaner<'s> {
         &mut self,
         around: &Map<String, Json>,
         (keyword, value): (&str, &Json),
-        path: &mut Path,
-    ) -> Result<Kept, String> {
+        path: &mut SchemaPath,
+    ) -> Result<CleanedKeyword, String> {
         Ok(match keyword {
-            "$id" if path.steps.len() > 1 => {
-                Kept::Never("references below it would be relative to it".to_owned())
+            "$id" if path.steps.len() > 1 => CleanedKeyword::Unenforceable(
+                "references below it would be relative to it".to_owned(),
+            ),
+            _ if ANNOTATIONS.contains(&keyword) => CleanedKeyword::Dropped,
+            _ if keywords::has_no_effect(around, keyword, value) => CleanedKeyword::Dropped,
+            _ if UNSUPPORTED.contains(&keyword) => {
+                CleanedKeyword::Unenforceable("leave it out".to_owned())
             }
-            _ if SILENT.contains(&keyword) => Kept::Dropped,
-            _ if keywords::has_no_effect(around, keyword, value) => Kept::Dropped,
-            _ if REFUSED.contains(&keyword) => Kept::Never("leave it out".to_owned()),
             "$ref" => self.reference(value),
             "type" => keywords::check_type(value),
             "enum" | "const" => keywords::check_values(value),
             "pattern" => keywords::check_pattern(value),
             "format" => keywords::check_format(around, value),
             "required" => keywords::check_required(value),
-            "minProperties" => keywords::check_least(around, value),
+            "minProperties" => keywords::check_min_properties(around, value),
             "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
                 keywords::check_number(value)
             }
             "multipleOf" => match self.multiples.add(value) {
-                Ok(()) => Kept::As(value.clone()),
-                Err(reason) => Kept::Never(reason),
+                Ok(()) => CleanedKeyword::Kept(value.clone()),
+                Err(reason) => CleanedKeyword::Unenforceable(reason),
             },
             "minLength" | "maxLength" | "minItems" | "maxItems" | "maxProperties" => {
                 keywords::check_count(value)
             }
-            "additionalItems" if !around.get("items").is_some_and(Json::is_array) => Kept::Dropped,
+            "additionalItems" if !around.get("items").is_some_and(Json::is_array) => {
+                CleanedKeyword::Dropped
+            }
             "items" | "additionalItems" | "additionalProperties" => {
-                Kept::As(self.one_or_more(value, path)?)
+                CleanedKeyword::Kept(self.one_or_more(value, path)?)
             }
             "prefixItems" | "allOf" | "anyOf" | "oneOf" => self.list(keyword, value, path)?,
             "properties" => self.named(value, PROPERTIES_MAX, path)?,
             "patternProperties" => match self.named(value, PATTERNS_MAX, path)? {
-                Kept::As(Json::Object(schemas)) => keywords::translate_names(schemas),
+                CleanedKeyword::Kept(Json::Object(schemas)) => keywords::translate_names(schemas),
                 other => other,
             },
             // An unknown keyword only describes.
-            _ => Kept::Dropped,
+            _ => CleanedKeyword::Dropped,
         })
     }
 
-    fn one_or_more(&mut self, value: &Json, path: &mut Path) -> Result<Json, String> {
+    fn one_or_more(&mut self, value: &Json, path: &mut SchemaPath) -> Result<Json, String> {
         match value {
             Json::Array(schemas) => self.schemas(schemas, path),
             schema => self.schema(schema, path),
         }
     }
 
-    fn schemas(&mut self, schemas: &[Json], path: &mut Path) -> Result<Json, String> {
+    fn schemas(&mut self, schemas: &[Json], path: &mut SchemaPath) -> Result<Json, String> {
         let mut cleaned = Vec::with_capacity(schemas.len());
         for (idx, schema) in schemas.iter().enumerate() {
             path.steps.push(idx.to_string());
@@ -253,15 +257,20 @@ impl<'s> Cleaner<'s> {
         Ok(Json::Array(cleaned))
     }
 
-    fn list(&mut self, keyword: &str, value: &Json, path: &mut Path) -> Result<Kept, String> {
+    fn list(
+        &mut self,
+        keyword: &str,
+        value: &Json,
+        path: &mut SchemaPath,
+    ) -> Result<CleanedKeyword, String> {
         let Json::Array(schemas) = value else {
-            return Ok(Kept::Never("it is not a list of schemas".to_owned()));
+            return Ok(CleanedKeyword::Unenforceable("it is not a list of schemas".to_owned()));
         };
         if keyword != "oneOf" {
-            return Ok(Kept::As(self.schemas(schemas, path)?));
+            return Ok(CleanedKeyword::Kept(self.schemas(schemas, path)?));
         }
         if self.unenforced == Unenforced::LeftOut {
-            return Ok(Kept::Renamed("anyOf", self.schemas(schemas, path)?));
+            return Ok(CleanedKeyword::Renamed("anyOf", self.schemas(schemas, path)?));
         }
         // llguidance distinguishes cases by their visible keywords; it does not follow references.
         let mut cleaned = Vec::with_capacity(schemas.len());
@@ -274,13 +283,13 @@ impl<'s> Cleaner<'s> {
             cleaned.push(self.schema(opened.unwrap_or(schema), path)?);
             path.steps.pop();
         }
-        Ok(Kept::As(Json::Array(cleaned)))
+        Ok(CleanedKeyword::Kept(Json::Array(cleaned)))
     }
 
     /// Returns the target of a case that is nothing but a reference.
     fn opened(&self, schema: &Json) -> Option<&'s Json> {
         let keywords = schema.as_object()?;
-        let is_bare = keywords.keys().all(|it| it == "$ref" || SILENT.contains(&it.as_str()));
+        let is_bare = keywords.keys().all(|it| it == "$ref" || ANNOTATIONS.contains(&it.as_str()));
         let reference = keywords.get("$ref").filter(|_| is_bare)?.as_str()?;
         let target = self.target(&fragment(reference)?)?;
         let is_direct = target.as_object().is_some_and(|it| !it.contains_key("$ref"));
@@ -300,14 +309,19 @@ impl<'s> Cleaner<'s> {
     }
 
     /// Cleans schemas that are listed by name.
-    fn named(&mut self, value: &Json, n_max: usize, path: &mut Path) -> Result<Kept, String> {
+    fn named(
+        &mut self,
+        value: &Json,
+        n_max: usize,
+        path: &mut SchemaPath,
+    ) -> Result<CleanedKeyword, String> {
         let Json::Object(schemas) = value else {
-            return Ok(Kept::Never("it is not an object of schemas".to_owned()));
+            return Ok(CleanedKeyword::Unenforceable("it is not an object of schemas".to_owned()));
         };
         if schemas.len() > n_max {
             return Err(format!(
                 "the schema's keyword at {} has {} entries; the limit is {n_max}",
-                path.shown(),
+                path.pointer(),
                 schemas.len()
             ));
         }
@@ -317,15 +331,17 @@ impl<'s> Cleaner<'s> {
             cleaned.insert(name.clone(), self.schema(schema, path)?);
             path.steps.pop();
         }
-        Ok(Kept::As(Json::Object(cleaned)))
+        Ok(CleanedKeyword::Kept(Json::Object(cleaned)))
     }
 
-    fn reference(&mut self, value: &Json) -> Kept {
+    fn reference(&mut self, value: &Json) -> CleanedKeyword {
         let Some(reference) = value.as_str() else {
-            return Kept::Never("it is not a string".to_owned());
+            return CleanedKeyword::Unenforceable("it is not a string".to_owned());
         };
         let Some(fragment) = fragment(reference).filter(|it| self.target(it).is_some()) else {
-            return Kept::Never(format!("there is no `{reference}` in the schema itself"));
+            return CleanedKeyword::Unenforceable(format!(
+                "there is no `{reference}` in the schema itself"
+            ));
         };
         let n_names = self.names.len();
         let name = self.names.entry(fragment.clone()).or_insert_with(|| {
@@ -333,7 +349,7 @@ impl<'s> Cleaner<'s> {
             self.waiting.push_back((fragment, name.clone()));
             name
         });
-        Kept::As(Json::String(format!("{TARGET}{name}")))
+        CleanedKeyword::Kept(Json::String(format!("{TARGET}{name}")))
     }
 
     /// Returns the schema of the document with this pointer or anchor.
@@ -398,24 +414,24 @@ fn add_demand(cleaned: &mut Map<String, Json>, keyword: &str, value: &Json) {
 
 /// Facts about a whole document that are needed beforehand.
 #[derive(Debug, Default)]
-struct Survey<'s> {
+struct SchemaSurvey<'s> {
     /// Schemas by anchor; the first for a duplicate anchor. Collected once, because a search for
     /// each reference would take quadratic time.
     anchors: BTreeMap<&'s str, &'s Json>,
     has_references: bool,
 }
 
-impl<'s> Survey<'s> {
-    fn look_at(&mut self, value: &'s Json) {
+impl<'s> SchemaSurvey<'s> {
+    fn visit(&mut self, value: &'s Json) {
         match value {
             Json::Object(members) => {
                 if let Some(anchor) = members.get("$anchor").and_then(Json::as_str) {
                     self.anchors.entry(anchor).or_insert(value);
                 }
                 self.has_references |= members.contains_key("$ref");
-                members.values().for_each(|it| self.look_at(it));
+                members.values().for_each(|it| self.visit(it));
             }
-            Json::Array(members) => members.iter().for_each(|it| self.look_at(it)),
+            Json::Array(members) => members.iter().for_each(|it| self.visit(it)),
             _ => {}
         }
     }

@@ -24,16 +24,16 @@ use moeflux_io::{Caching, FREED_BYTES_KEPT, Probe, give_back_freed_memory};
 
 use crate::args::{IoName, ModelArgs};
 use crate::clock;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::interrupt::Interrupt;
 use crate::model;
 use crate::print;
 use crate::progress::{Bar, tokens_done};
 use crate::ranges;
 use crate::stats::rate;
-use crate::stream::Stream;
+use crate::stream::RandomStream;
 use crate::tiers;
-use report::{ModelFacts, Report};
+use report::{BenchReport, ModelFacts};
 
 /// Number of logits that `generate` requests for greedy sampling: a GPU returns one.
 const AS_GREEDY: usize = 1;
@@ -75,7 +75,7 @@ pub(crate) struct BenchArgs {
 const DRIVE_TIME: Duration = Duration::from_millis(250);
 
 /// Runs the command.
-pub(crate) fn run(args: &BenchArgs) -> Outcome {
+pub(crate) fn run(args: &BenchArgs) -> CommandResult {
     let interrupt = Interrupt::listen();
     let opened = model::open(&args.model)?;
     let context = context_needed(args, opened.spec())?;
@@ -86,11 +86,12 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     let n_kept = context.saturating_mul(n_sessions);
     // Otherwise memory freed by one run would stay with the process during the next.
     give_back_freed_memory();
-    let held = model::Held { beside_bytes: PROBE_BYTES + FREED_BYTES_KEPT, ..n_kept.into() };
-    let engine = model::load(opened, &args.model, held, &interrupt)?;
+    let reservation =
+        model::MemoryReservation { beside_bytes: PROBE_BYTES + FREED_BYTES_KEPT, ..n_kept.into() };
+    let engine = model::load(opened, &args.model, reservation, &interrupt)?;
     check_sessions(n_sessions, &engine)?;
     model::read_rest(&engine, &interrupt)?;
-    let mut bench = Bench {
+    let mut bench = BenchRun {
         sessions: (0..n_sessions).map(|_| engine.session(context)).collect::<Result<_>>()?,
         tokens,
         n_context_tokens: args.context_tokens,
@@ -108,16 +109,16 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         output: StepOutput::default(),
     };
     bench.fill_context()?;
-    let prefill = bench.runs(args.repeat, args.prompt_tokens, Bench::prefill)?;
+    let prefill = bench.runs(args.repeat, args.prompt_tokens, BenchRun::prefill)?;
     let n_gen_tokens = args.gen_tokens.saturating_mul(n_sessions);
-    let decode = bench.runs(args.repeat, n_gen_tokens, Bench::decode)?;
+    let decode = bench.runs(args.repeat, n_gen_tokens, BenchRun::decode)?;
     if interrupt.is_set() && prefill.rates.is_empty() && decode.rates.is_empty() {
-        return Err(Failure::interrupted());
+        return Err(CommandFailure::interrupted());
     }
     let drive_speeds = std::mem::take(&mut bench.drive_speeds);
     drop(bench);
     engine.end_trace()?;
-    let report = Report {
+    let report = BenchReport {
         args,
         facts: &facts,
         device: engine.device_names(),
@@ -129,32 +130,32 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
     };
     let text = if args.json { report.json().to_string() } else { report.table() };
     print::line(&text)?;
-    if interrupt.is_set() { Err(Failure::interrupted()) } else { Ok(()) }
+    if interrupt.is_set() { Err(CommandFailure::interrupted()) } else { Ok(()) }
 }
 
 /// Refuses more sessions than fit in a step.
-fn check_sessions(n_sessions: usize, engine: &Engine) -> Outcome {
+fn check_sessions(n_sessions: usize, engine: &Engine) -> CommandResult {
     let n_rows_max = engine.n_rows_max();
     if n_sessions <= n_rows_max {
         return Ok(());
     }
-    Err(Failure::Usage(format!(
+    Err(CommandFailure::Usage(format!(
         "--sessions {n_sessions} exceeds the {n_rows_max} rows of a step (see --chunk)"
     )))
 }
 
 /// Returns the tokens that a session must hold.
-fn context_needed(args: &BenchArgs, spec: &ModelSpec) -> Outcome<usize> {
+fn context_needed(args: &BenchArgs, spec: &ModelSpec) -> CommandResult<usize> {
     let context_max = spec.context_max;
     let n_longest = args.prompt_tokens.max(args.gen_tokens);
     if n_longest == 0 {
-        return Err(Failure::Usage(
+        return Err(CommandFailure::Usage(
             "nothing to measure: --prompt-tokens and --gen-tokens are both 0".into(),
         ));
     }
     let needed = args.context_tokens.checked_add(n_longest);
     needed.filter(|needed| *needed <= context_max).ok_or_else(|| {
-        Failure::Usage(format!(
+        CommandFailure::Usage(format!(
             "--context-tokens {} and {n_longest} tokens after them are more than this model \
              takes: {context_max}{}",
             args.context_tokens,
@@ -173,14 +174,14 @@ fn n_tokens_in_all(args: &BenchArgs) -> usize {
 
 /// An endless sequence of tokens that differs between runs.
 struct RandomTokens {
-    stream: Stream,
+    stream: RandomStream,
     n_drawn: u64,
     vocab: usize,
 }
 
 impl RandomTokens {
     fn new(seed: u64, vocab: usize) -> Self {
-        Self { stream: Stream::new(seed, "bench"), n_drawn: 0, vocab }
+        Self { stream: RandomStream::new(seed, "bench"), n_drawn: 0, vocab }
     }
 
     fn draw(&mut self, n: usize) -> Vec<TokenId> {
@@ -195,8 +196,8 @@ impl RandomTokens {
     }
 }
 
-/// The state of the benchmark.
-struct Bench<'a> {
+/// The benchmark while it runs.
+struct BenchRun<'a> {
     /// For answers that are computed together; prompts use the first.
     sessions: Vec<Session>,
     tokens: RandomTokens,
@@ -227,7 +228,7 @@ struct Runs {
     n_tokens: usize,
 }
 
-impl Bench<'_> {
+impl BenchRun<'_> {
     /// Fills the context that every run starts from; computed only once, because it may be long.
     fn fill_context(&mut self) -> Result<()> {
         if self.n_context_tokens == 0 {

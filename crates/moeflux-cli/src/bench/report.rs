@@ -15,7 +15,7 @@ use super::{BenchArgs, Runs};
 use crate::fold::labelled;
 use crate::machine::Machine;
 use crate::model;
-use crate::ranks::times::Times;
+use crate::ranks::times::RankBreakdown;
 use crate::size::binary;
 use crate::stats::median;
 use crate::streaming;
@@ -58,7 +58,7 @@ impl ModelFacts {
 
 /// The results and the conditions of a benchmark.
 #[derive(Debug)]
-pub(super) struct Report<'a> {
+pub(super) struct BenchReport<'a> {
     pub(super) args: &'a BenchArgs,
     pub(super) facts: &'a ModelFacts,
     pub(super) device: DeviceNames,
@@ -72,7 +72,7 @@ pub(super) struct Report<'a> {
     pub(super) drive_speeds: Vec<f64>,
 }
 
-impl Report<'_> {
+impl BenchReport<'_> {
     /// Returns the report as JSON.
     pub(super) fn json(&self) -> Value {
         let Self { args, facts, device, n_rows_max, .. } = self;
@@ -122,9 +122,9 @@ impl Report<'_> {
         report
     }
 
-    fn rank_times(&self, runs: &Runs) -> Option<Times> {
-        let hosts = self.args.model.group.as_ref()?.place().hosts;
-        Times::new(&hosts, runs.ranks.clone()?, (runs.took, runs.n_tokens))
+    fn rank_times(&self, runs: &Runs) -> Option<RankBreakdown> {
+        let hosts = self.args.model.group.as_ref()?.topology().hosts;
+        RankBreakdown::new(&hosts, runs.ranks.clone()?, (runs.took, runs.n_tokens))
     }
 
     /// Returns the tokens per second of each of the sessions that answer together.

@@ -13,15 +13,15 @@ use moeflux_chat::{
 };
 use moeflux_schedule::{Event, Job, Masks, Progress, Refusal, Sink, Ticket};
 
-use crate::chat::display::Display;
-use crate::chat::opened::Opened;
-use crate::chat::status::Took;
-use crate::chat::talk::Talk;
-use crate::chat::terminal::{Heard, Terminal, Waker};
-use crate::chat::typed::Typed;
-use crate::chat::wishes::{Stage, Wishes};
+use crate::chat::display::AnswerDisplay;
+use crate::chat::opened::ChatModel;
+use crate::chat::status::AnswerStats;
+use crate::chat::talk::Transcript;
+use crate::chat::terminal::{ChatEvent, Terminal, TerminalWaker};
+use crate::chat::typed::TypeAhead;
+use crate::chat::wishes::{ChatActivity, SignalState};
 use crate::clock;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::progress::Bar;
 use crate::sampling::SamplingArgs;
 use crate::screen::{Screen, cut_start, device};
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 /// Settings for answers.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct AnswerSettings {
     pub(crate) sampling: SamplingArgs,
     pub(crate) n_tokens_max: Option<usize>,
     pub(crate) stops: StopStrings,
@@ -44,44 +44,44 @@ pub(crate) struct Settings {
     pub(crate) n_asked: u64,
 }
 
-/// Everything needed for one answer.
-pub(crate) struct Asking<'a> {
-    pub(crate) opened: &'a Opened,
-    pub(crate) talk: &'a Talk,
-    pub(crate) settings: &'a Settings,
+/// One request to the model, with everything that it needs.
+pub(crate) struct AnswerRun<'a> {
+    pub(crate) loaded: &'a ChatModel,
+    pub(crate) transcript: &'a Transcript,
+    pub(crate) settings: &'a AnswerSettings,
     pub(crate) terminal: &'a Terminal,
     pub(crate) screen: &'a mut Screen<Stdout>,
-    pub(crate) typed: &'a mut Typed,
-    pub(crate) wishes: &'a Wishes,
+    pub(crate) type_ahead: &'a mut TypeAhead,
+    pub(crate) signals: &'a SignalState,
 }
 
 /// How an answer ended.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum AnswerEnd {
     Finished(Finish),
     /// The user stopped it.
     Stopped,
-    Failed(Failure),
+    Failed(CommandFailure),
 }
 
 /// The result of one request to the model.
 #[derive(Debug)]
 pub(crate) struct Reply {
     /// `None` if the answer is empty.
-    pub(crate) said: Option<Assistant>,
-    pub(crate) ended: Ended,
+    pub(crate) message: Option<Assistant>,
+    pub(crate) ended: AnswerEnd,
     /// Names of tools whose calls were cut short.
     pub(crate) cut_calls: Vec<String>,
-    pub(crate) took: Took,
+    pub(crate) stats: AnswerStats,
 }
 
 /// Forwards events of a job and wakes the terminal.
-struct Passed {
+struct EventForwarder {
     events: Sender<Event>,
-    waker: Waker,
+    waker: TerminalWaker,
 }
 
-impl Sink for Passed {
+impl Sink for EventForwarder {
     fn put(&mut self, event: Event) {
         // The receiver may be gone.
         drop(self.events.send(event));
@@ -90,41 +90,42 @@ impl Sink for Passed {
 }
 
 /// An answer in progress.
-struct Coming {
+struct PendingAnswer {
     answer: Answer,
-    display: Display,
-    took: Took,
+    display: AnswerDisplay,
+    stats: AnswerStats,
     asked: Instant,
     /// The progress bar where there is no footer.
     bar: Option<Bar>,
 }
 
-impl Asking<'_> {
+impl AnswerRun<'_> {
     /// Requests the next answer and shows it.
-    pub(crate) fn run(mut self) -> Outcome<Reply> {
+    pub(crate) fn run(mut self) -> CommandResult<Reply> {
         let prompt = self.prepare()?;
-        let answer = prompt.answer(&self.talk.call_stem());
+        let answer = prompt.answer(&self.transcript.call_id_prefix());
         let job = self.job(prompt);
-        let took = Took::begin(job.prompt.len(), &self.opened.service.stats());
+        let stats = AnswerStats::begin(job.prompt.len(), &self.loaded.service.stats());
         let asked = clock::instant();
-        let mut coming = Coming { answer, display: Display::default(), took, asked, bar: None };
-        let (events, heard) = channel();
-        let sink = Box::new(Passed { events, waker: self.terminal.waker() });
-        self.wishes.enter(Stage::Answering);
-        let ticket = self.opened.service.submit(job, sink);
+        let mut pending =
+            PendingAnswer { answer, display: AnswerDisplay::default(), stats, asked, bar: None };
+        let (events, receiver) = channel();
+        let sink = Box::new(EventForwarder { events, waker: self.terminal.waker() });
+        self.signals.enter(ChatActivity::Answering);
+        let ticket = self.loaded.service.submit(job, sink);
         let ticket = ticket.map_err(refused)?;
-        let ended = self.hear(&heard, ticket, &mut coming)?;
-        self.end(coming, ended)
+        let ended = self.receive(&receiver, ticket, &mut pending)?;
+        self.end(pending, ended)
     }
 
-    fn prepare(&self) -> Outcome<PreparedPrompt> {
+    fn prepare(&self) -> CommandResult<PreparedPrompt> {
         let options = ChatOptions {
             thinking: self.settings.thinking,
             now_seconds: Some(clock::seconds_since_1970()),
             ..ChatOptions::default()
         };
-        let conversation = self.talk.conversation();
-        let prompt = self.opened.chat.ask(&conversation, &AnswerRules::default(), &options);
+        let conversation = self.transcript.conversation();
+        let prompt = self.loaded.chat.ask(&conversation, &AnswerRules::default(), &options);
         Ok(prompt.map_err(|error| match error {
             AskError::Prompt(error) => error,
             other => Error::Unsupported(other.to_string()),
@@ -132,8 +133,8 @@ impl Asking<'_> {
     }
 
     fn job(&self, prompt: PreparedPrompt) -> Job {
-        let Settings { sampling, n_tokens_max, stops, n_asked, .. } = self.settings;
-        let mut sampling = sampling.config(self.opened.chat.text());
+        let AnswerSettings { sampling, n_tokens_max, stops, n_asked, .. } = self.settings;
+        let mut sampling = sampling.config(self.loaded.chat.text());
         sampling.seed = sampling.seed.wrapping_add(*n_asked);
         Job {
             split_points: prompt.split_points,
@@ -144,53 +145,57 @@ impl Asking<'_> {
         }
     }
 
-    fn hear(
+    fn receive(
         &mut self,
         events: &Receiver<Event>,
         ticket: Ticket,
-        coming: &mut Coming,
-    ) -> Outcome<Ended> {
+        pending: &mut PendingAnswer,
+    ) -> CommandResult<AnswerEnd> {
         loop {
             let mut stops = false;
             match self.terminal.wait(events, TICK) {
-                Heard::Event(event) => {
-                    if let Some(ended) = self.event(event, coming)? {
+                ChatEvent::Event(event) => {
+                    if let Some(ended) = self.event(event, pending)? {
                         return Ok(ended);
                     }
                 }
-                Heard::Typed(bytes) => stops = self.typed.push(&bytes),
-                Heard::HungUp => self.end_process(),
-                Heard::Over => return Ok(Ended::Failed(stopped())),
-                Heard::Quiet => {}
+                ChatEvent::Keys(bytes) => stops = self.type_ahead.push(&bytes),
+                ChatEvent::HungUp => self.end_process(),
+                ChatEvent::Closed => return Ok(AnswerEnd::Failed(stopped())),
+                ChatEvent::Nothing => {}
             }
-            if stops || self.wishes.is_wished() || !self.screen.has_reader() {
+            if stops || self.signals.is_stop_requested() || !self.screen.has_reader() {
                 drop(ticket);
                 self.wait_for_end()?;
-                return Ok(Ended::Stopped);
+                return Ok(AnswerEnd::Stopped);
             }
-            self.refresh(coming, ticket.progress())?;
+            self.refresh(pending, ticket.progress())?;
         }
     }
 
     /// Handles an event of the job. Returns how the answer ended, if it did.
-    fn event(&mut self, event: Event, coming: &mut Coming) -> Outcome<Option<Ended>> {
-        let Coming { answer, display, took, .. } = coming;
+    fn event(
+        &mut self,
+        event: Event,
+        pending: &mut PendingAnswer,
+    ) -> CommandResult<Option<AnswerEnd>> {
+        let PendingAnswer { answer, display, stats, .. } = pending;
         let parts = match event {
             Event::Begun { n_cached_tokens, missed } => {
-                (took.n_cached_tokens, took.missed) = (n_cached_tokens, missed);
+                (stats.n_cached_tokens, stats.missed) = (n_cached_tokens, missed);
                 return Ok(None);
             }
             Event::Token { token, text, .. } => {
-                coming.bar = None;
-                took.token();
+                pending.bar = None;
+                stats.token();
                 answer.token(token.token, &text)
             }
             Event::Finished { finish, rest, .. } => {
                 let parts = answer.end(&rest, finish);
                 display.show(parts, self.screen)?;
-                return Ok(Some(Ended::Finished(finish)));
+                return Ok(Some(AnswerEnd::Finished(finish)));
             }
-            Event::Failed(error) => return Ok(Some(Ended::Failed(error.into()))),
+            Event::Failed(error) => return Ok(Some(AnswerEnd::Failed(error.into()))),
             _ => return Ok(None),
         };
         display.show(parts, self.screen)?;
@@ -198,19 +203,19 @@ impl Asking<'_> {
     }
 
     /// Waits for the current step to end. A second Ctrl-C ends the process instead.
-    fn wait_for_end(&mut self) -> Outcome {
-        self.wishes.enter(Stage::Stopping);
+    fn wait_for_end(&mut self) -> CommandResult {
+        self.signals.enter(ChatActivity::Stopping);
         let (_sender, nothing) = channel();
         let began = clock::instant();
-        while !self.opened.service.is_idle() {
+        while !self.loaded.service.is_idle() {
             match self.terminal.wait(&nothing, TICK / 10) {
-                Heard::Typed(bytes) if self.typed.push(&bytes) => self.end_process(),
-                Heard::HungUp => self.end_process(),
+                ChatEvent::Keys(bytes) if self.type_ahead.push(&bytes) => self.end_process(),
+                ChatEvent::HungUp => self.end_process(),
                 _ => {}
             }
             if began.elapsed() > PATIENCE {
                 let line = "stopping; press Ctrl-C again to end the chat".to_owned();
-                self.set_foot(Some(line))?;
+                self.set_footer(Some(line))?;
             }
         }
         Ok(())
@@ -218,51 +223,52 @@ impl Asking<'_> {
 
     fn end_process(&mut self) -> ! {
         // If the screen cannot be written to, there is no last line to end.
-        drop(self.screen.set_foot(Vec::new()));
+        drop(self.screen.set_footer(Vec::new()));
         drop(self.screen.end_line());
-        self.wishes.end_process()
+        self.signals.end_process()
     }
 
-    fn refresh(&mut self, coming: &mut Coming, progress: Progress) -> Outcome {
-        let is_slow = coming.answer.n_tokens() == 0 && coming.asked.elapsed() > PATIENCE;
+    fn refresh(&mut self, pending: &mut PendingAnswer, progress: Progress) -> CommandResult {
+        let is_slow = pending.answer.n_tokens() == 0 && pending.asked.elapsed() > PATIENCE;
         if is_slow && !self.screen.is_terminal() {
-            let bar = coming.bar.get_or_insert_with(|| Bar::tokens("reading", progress.n_total));
+            let bar = pending.bar.get_or_insert_with(|| Bar::tokens("reading", progress.n_total));
             bar.set(progress.n_done as u64);
         }
-        self.set_foot(is_slow.then(|| reading(progress)))
+        self.set_footer(is_slow.then(|| reading(progress)))
     }
 
     /// Shows the current activity and the typed text in the footer.
-    fn set_foot(&mut self, line: Option<String>) -> Outcome {
-        if !self.screen.has_foot() {
+    fn set_footer(&mut self, line: Option<String>) -> CommandResult {
+        if !self.screen.has_footer() {
             return Ok(());
         }
         self.screen.set_columns(device::n_columns());
-        let end = if self.typed.is_whole() { "  (sent next)" } else { "" };
+        let end = if self.type_ahead.is_whole() { "  (sent next)" } else { "" };
         let n_columns = self.screen.n_columns().saturating_sub(3 + end.len());
-        let typed = self.typed.last_line();
+        let typed = self.type_ahead.last_line();
         let typed = typed.map(|line| format!("> {}{end}", cut_start(line, n_columns)));
-        let end = self.typed.is_end().then(|| "> (the chat ends after this answer)".to_owned());
+        let end =
+            self.type_ahead.is_end().then(|| "> (the chat ends after this answer)".to_owned());
         let typed = typed.or(end);
-        Ok(self.screen.set_foot(line.into_iter().chain(typed).collect())?)
+        Ok(self.screen.set_footer(line.into_iter().chain(typed).collect())?)
     }
 
-    fn end(self, coming: Coming, ended: Ended) -> Outcome<Reply> {
-        let Coming { mut answer, mut display, mut took, bar, .. } = coming;
+    fn end(self, pending: PendingAnswer, ended: AnswerEnd) -> CommandResult<Reply> {
+        let PendingAnswer { mut answer, mut display, mut stats, bar, .. } = pending;
         drop(bar);
-        if !matches!(ended, Ended::Finished(_)) {
+        if !matches!(ended, AnswerEnd::Finished(_)) {
             let rest = answer.end("", Finish::Cancelled);
             display.show(rest, self.screen)?;
         }
-        self.screen.set_foot(Vec::new())?;
+        self.screen.set_footer(Vec::new())?;
         display.end(self.screen)?;
-        took.end(&self.opened.service.stats());
-        let is_said = answer.n_tokens() > 0 || matches!(ended, Ended::Finished(_));
+        stats.end(&self.loaded.service.stats());
+        let is_answered = answer.n_tokens() > 0 || matches!(ended, AnswerEnd::Finished(_));
         let FinishedAnswer { said, cut_calls, kept, .. } = answer.finished();
         if let Some(kept) = kept {
-            self.opened.chat.keep(kept);
+            self.loaded.chat.keep(kept);
         }
-        Ok(Reply { said: is_said.then_some(said), ended, cut_calls, took })
+        Ok(Reply { message: is_answered.then_some(said), ended, cut_calls, stats })
     }
 }
 
@@ -277,7 +283,7 @@ fn reading(progress: Progress) -> String {
     format!("reading {n_done} of {n_total} tokens{}", left.unwrap_or_default())
 }
 
-fn refused(refusal: Refusal) -> Failure {
+fn refused(refusal: Refusal) -> CommandFailure {
     let problem = match refusal {
         Refusal::TooLong { n_prompt_tokens, n_context, .. } => format!(
             "the conversation has {n_prompt_tokens} tokens, and the context holds {n_context} with \
@@ -289,7 +295,7 @@ fn refused(refusal: Refusal) -> Failure {
     Error::Input(problem).into()
 }
 
-fn stopped() -> Failure {
+fn stopped() -> CommandFailure {
     let problem = "the engine has stopped: /model with the name of a model opens it again";
     Error::Stopped(problem.to_owned()).into()
 }

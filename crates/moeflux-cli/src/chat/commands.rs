@@ -32,9 +32,9 @@ pub(crate) enum Argument {
     OptionalFile(&'static str),
 }
 
-/// A command.
+/// A command of the chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Command {
+pub(crate) struct ChatCommand {
     pub(crate) name: &'static str,
     pub(crate) argument: Argument,
     help: &'static str,
@@ -42,15 +42,15 @@ pub(crate) struct Command {
 }
 
 /// All commands, sorted by name.
-pub(crate) const COMMANDS: [Command; 12] = {
+pub(crate) const COMMANDS: [ChatCommand; 12] = {
     use Argument::{File, None, Optional, OptionalFile};
     const fn command(
         name: &'static str,
         argument: Argument,
         help: &'static str,
         action: Action,
-    ) -> Command {
-        Command { name, argument, help, action }
+    ) -> ChatCommand {
+        ChatCommand { name, argument, help, action }
     }
     [
         command("clear", None, "forget the conversation; the system message stays", Action::Clear),
@@ -83,27 +83,27 @@ after Enter, it is sent as soon as the answer has ended.";
 
 /// The interpretation of a typed line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Typed<'t> {
+pub(crate) enum ChatInput<'t> {
     Message(&'t str),
     Command(Action, &'t str),
     /// No command has this name.
     Unknown(&'t str),
     /// A required argument is missing, or there is one too many.
-    Misused(Command),
+    Misused(ChatCommand),
 }
 
 /// Distinguishes commands from messages.
-pub(crate) fn parse(text: &str) -> Typed<'_> {
-    let Some(rest) = text.strip_prefix('/') else { return Typed::Message(text) };
+pub(crate) fn parse(text: &str) -> ChatInput<'_> {
+    let Some(rest) = text.strip_prefix('/') else { return ChatInput::Message(text) };
     let (name, argument) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     let is_name = |it: &str| it == "?" || it.chars().all(|letter| letter.is_ascii_alphabetic());
     // `/usr/bin` and `/* a comment */` are messages; a lone slash is a command half typed.
     if !is_name(name) {
-        return Typed::Message(text);
+        return ChatInput::Message(text);
     }
     let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name);
     let Some(command) = COMMANDS.iter().find(|it| it.name == name) else {
-        return Typed::Unknown(name);
+        return ChatInput::Unknown(name);
     };
     let argument = argument.trim();
     let is_right = match command.argument {
@@ -111,10 +111,14 @@ pub(crate) fn parse(text: &str) -> Typed<'_> {
         Argument::File => !argument.is_empty(),
         Argument::Optional(_) | Argument::OptionalFile(_) => true,
     };
-    if is_right { Typed::Command(command.action, argument) } else { Typed::Misused(*command) }
+    if is_right {
+        ChatInput::Command(command.action, argument)
+    } else {
+        ChatInput::Misused(*command)
+    }
 }
 
-impl Command {
+impl ChatCommand {
     /// Returns the command with its argument's placeholder, as shown in the help.
     pub(crate) fn usage(&self) -> String {
         let argument = match self.argument {
@@ -130,8 +134,9 @@ impl Command {
 pub(crate) fn help() -> String {
     let usages = COMMANDS.map(|command| command.usage());
     let n_columns = usages.iter().map(String::len).max().unwrap_or(0);
-    let line =
-        |(usage, command): (&String, &Command)| format!("{usage:n_columns$}  {}\n", command.help);
+    let line = |(usage, command): (&String, &ChatCommand)| {
+        format!("{usage:n_columns$}  {}\n", command.help)
+    };
     let lines: String = usages.iter().zip(&COMMANDS).map(line).collect();
     format!("{lines}\n{KEYS}")
 }
@@ -142,20 +147,20 @@ mod tests {
 
     #[test]
     fn commands_are_told_from_messages() {
-        assert_eq!(parse("/help"), Typed::Command(Action::Help, ""));
-        assert_eq!(parse("/help "), Typed::Command(Action::Help, ""));
-        let system = Typed::Command(Action::System, "You are\n terse.");
+        assert_eq!(parse("/help"), ChatInput::Command(Action::Help, ""));
+        assert_eq!(parse("/help "), ChatInput::Command(Action::Help, ""));
+        let system = ChatInput::Command(Action::System, "You are\n terse.");
         assert_eq!(parse("/system  You are\n terse. "), system);
-        assert_eq!(parse("/think"), Typed::Command(Action::Think, ""));
-        assert_eq!(parse("/?"), Typed::Command(Action::Help, ""));
-        assert_eq!(parse("/bye"), Typed::Command(Action::Quit, ""));
-        assert_eq!(parse("/hlep me"), Typed::Unknown("hlep"));
-        assert_eq!(parse("/"), Typed::Unknown(""));
-        assert_eq!(parse("/Help"), Typed::Unknown("Help"));
-        assert!(matches!(parse("/save"), Typed::Misused(it) if it.usage() == "/save FILE"));
-        assert!(matches!(parse("/undo 2"), Typed::Misused(it) if it.usage() == "/undo"));
+        assert_eq!(parse("/think"), ChatInput::Command(Action::Think, ""));
+        assert_eq!(parse("/?"), ChatInput::Command(Action::Help, ""));
+        assert_eq!(parse("/bye"), ChatInput::Command(Action::Quit, ""));
+        assert_eq!(parse("/hlep me"), ChatInput::Unknown("hlep"));
+        assert_eq!(parse("/"), ChatInput::Unknown(""));
+        assert_eq!(parse("/Help"), ChatInput::Unknown("Help"));
+        assert!(matches!(parse("/save"), ChatInput::Misused(it) if it.usage() == "/save FILE"));
+        assert!(matches!(parse("/undo 2"), ChatInput::Misused(it) if it.usage() == "/undo"));
         for message in ["hello", " /help", "/usr/bin is", "/* a */", "//", "", "a /help", "/1"] {
-            assert_eq!(parse(message), Typed::Message(message));
+            assert_eq!(parse(message), ChatInput::Message(message));
         }
     }
 

@@ -10,7 +10,7 @@ use moeflux_chat::{AnswerPart, Call};
 use serde_json::{Value, json};
 
 use crate::chat::markdown::Markdown;
-use crate::harmless::Harmless;
+use crate::harmless::Sanitizer;
 use crate::screen::Screen;
 use crate::screen::style::{Span, Style};
 
@@ -19,13 +19,13 @@ const THOUGHT_MARKERS: [&str; 2] = ["<think>\n", "\n</think>"];
 
 /// An answer on its way to the screen.
 #[derive(Debug, Default)]
-pub(crate) struct Display {
-    harmless: Harmless,
+pub(crate) struct AnswerDisplay {
+    sanitizer: Sanitizer,
     markdown: Markdown,
     is_in_thought: bool,
 }
 
-impl Display {
+impl AnswerDisplay {
     /// Shows the next parts of the answer.
     pub(crate) fn show<W: Write>(
         &mut self,
@@ -56,7 +56,7 @@ impl Display {
         let has_styles = screen.has_styles();
         let marker = if self.is_in_thought || has_styles { "" } else { THOUGHT_MARKERS[0] };
         self.is_in_thought = true;
-        let text = if screen.is_terminal() { self.harmless.push(text) } else { text.to_owned() };
+        let text = if screen.is_terminal() { self.sanitizer.push(text) } else { text.to_owned() };
         screen.text(&[Span::new(Style::PLAIN, marker), Span::new(Style::DIM, &text)])
     }
 
@@ -65,7 +65,7 @@ impl Display {
         if !screen.is_terminal() {
             return screen.text(&[Span::new(Style::PLAIN, text)]);
         }
-        let text = self.harmless.push(text);
+        let text = self.sanitizer.push(text);
         if !screen.has_styles() {
             return screen.text(&[Span::new(Style::PLAIN, &text)]);
         }
@@ -76,7 +76,7 @@ impl Display {
         if !std::mem::take(&mut self.is_in_thought) {
             return Ok(());
         }
-        let rest = self.harmless.finish();
+        let rest = self.sanitizer.finish();
         let marker = if screen.has_styles() { "" } else { THOUGHT_MARKERS[1] };
         screen.text(&[Span::new(Style::DIM, rest), Span::new(Style::PLAIN, marker)])?;
         screen.text(&[Span::new(Style::PLAIN, "\n\n")])
@@ -89,7 +89,7 @@ impl Display {
             let marker = if screen.has_styles() { "" } else { THOUGHT_MARKERS[1] };
             screen.text(&[Span::new(Style::PLAIN, marker)])?;
         }
-        let rest = self.harmless.finish();
+        let rest = self.sanitizer.finish();
         let mut spans = self.markdown.push(rest);
         spans.extend(self.markdown.finish());
         screen.text(&spans)?;
@@ -110,7 +110,7 @@ mod tests {
     fn shown(parts: Vec<AnswerPart>, abilities: Option<Abilities>) -> String {
         let mut written = Vec::new();
         let mut screen = Screen::new(&mut written, abilities, 80);
-        let mut display = Display::default();
+        let mut display = AnswerDisplay::default();
         display.show(parts, &mut screen).unwrap();
         display.end(&mut screen).unwrap();
         String::from_utf8(written).unwrap()

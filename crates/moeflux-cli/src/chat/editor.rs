@@ -21,7 +21,7 @@ use rustyline::{
 
 use crate::cache;
 use crate::chat::commands::{Argument, COMMANDS};
-use crate::harmless::harmless;
+use crate::harmless::sanitized;
 
 /// Enclose a message of several lines.
 const QUOTES: &str = "\"\"\"";
@@ -40,7 +40,7 @@ const MESSAGE_BYTES_MAX: u64 = 64 << 20;
 
 /// The result of reading a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum InputLine {
     Text(String),
     /// Ctrl-C.
     Interrupted,
@@ -50,13 +50,13 @@ pub(crate) enum Line {
 
 /// The source of lines.
 pub(crate) enum Editor {
-    Edited(Box<Edited>),
-    Plain(Prompts),
+    Interactive(Box<LineEditor>),
+    Plain(PromptTarget),
 }
 
 /// The destination of prompts for plain lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Prompts {
+pub(crate) enum PromptTarget {
     /// Prompts are not shown.
     Nowhere,
     Stdout,
@@ -64,37 +64,37 @@ pub(crate) enum Prompts {
 }
 
 /// An interactive line editor.
-pub(crate) struct Edited {
-    editor: rustyline::Editor<Completion, FileHistory>,
+pub(crate) struct LineEditor {
+    editor: rustyline::Editor<CommandCompleter, FileHistory>,
     /// `None` if no history is kept.
     history: Option<PathBuf>,
 }
 
 impl Editor {
     /// Creates an editor on the terminal.
-    pub(crate) fn edited(keeps_history: bool) -> Result<Self> {
+    pub(crate) fn interactive(keeps_history: bool) -> Result<Self> {
         let config = Config::builder().max_history_size(HISTORY_MAX).map_err(failed)?;
         let config = config.history_ignore_dups(true).map_err(failed)?.build();
         let mut editor = rustyline::Editor::with_config(config).map_err(failed)?;
-        editor.set_helper(Some(Completion(FilenameCompleter::new())));
+        editor.set_helper(Some(CommandCompleter(FilenameCompleter::new())));
         let enter = |modifiers| KeyEvent(KeyCode::Enter, modifiers);
         editor.bind_sequence(enter(Modifiers::ALT), EventHandler::Simple(Cmd::Newline));
-        let goes_on = EventHandler::Conditional(Box::new(GoesOn));
+        let goes_on = EventHandler::Conditional(Box::new(EnterHandler));
         editor.bind_sequence(enter(Modifiers::NONE), goes_on);
         let history = keeps_history.then(|| cache::folder().join("chat-history"));
         if let Some(path) = &history {
             // A missing or damaged file leaves the history empty.
             drop(editor.load_history(path));
         }
-        Ok(Self::Edited(Box::new(Edited { editor, history })))
+        Ok(Self::Interactive(Box::new(LineEditor { editor, history })))
     }
 
     /// Reads the next message. `initial` is already in the line and can be edited.
-    pub(crate) fn read(&mut self, prompt: &str, initial: &str) -> Result<Line> {
+    pub(crate) fn read(&mut self, prompt: &str, initial: &str) -> Result<InputLine> {
         match self {
-            Self::Edited(edited) => edited.read(prompt, initial),
-            Self::Plain(prompts) => {
-                prompts.show(prompt)?;
+            Self::Interactive(editor) => editor.read(prompt, initial),
+            Self::Plain(target) => {
+                target.show(prompt)?;
                 plain(&mut stdin().lock())
             }
         }
@@ -102,17 +102,17 @@ impl Editor {
 
     /// Adds a message that was typed elsewhere to the history.
     pub(crate) fn remember(&mut self, text: &str) {
-        if let Self::Edited(edited) = self {
-            edited.remember(text);
+        if let Self::Interactive(editor) = self {
+            editor.remember(text);
         }
     }
 }
 
-impl Edited {
-    fn read(&mut self, prompt: &str, initial: &str) -> Result<Line> {
+impl LineEditor {
+    fn read(&mut self, prompt: &str, initial: &str) -> Result<InputLine> {
         let mut text = String::new();
         // A question in a loaded conversation may come from an untrusted author.
-        let mut line = self.editor.readline_with_initial(prompt, (&harmless(initial), ""));
+        let mut line = self.editor.readline_with_initial(prompt, (&sanitized(initial), ""));
         loop {
             match line {
                 Ok(more) if more.ends_with('\\') && !more.starts_with(QUOTES) => {
@@ -122,13 +122,13 @@ impl Edited {
                 Ok(more) => {
                     text.push_str(&more);
                     self.remember(&text);
-                    return Ok(Line::Text(unquoted(&text).to_owned()));
+                    return Ok(InputLine::Text(unquoted(&text).to_owned()));
                 }
-                Err(ReadlineError::Interrupted) => return Ok(Line::Interrupted),
+                Err(ReadlineError::Interrupted) => return Ok(InputLine::Interrupted),
                 // A system error: the terminal is gone.
-                Err(ReadlineError::Eof | ReadlineError::Io(_)) => return Ok(Line::End),
+                Err(ReadlineError::Eof | ReadlineError::Io(_)) => return Ok(InputLine::End),
                 #[cfg(unix)]
-                Err(ReadlineError::Errno(_)) => return Ok(Line::End),
+                Err(ReadlineError::Errno(_)) => return Ok(InputLine::End),
                 Err(error) => return Err(failed(error)),
             }
             line = self.editor.readline(MORE);
@@ -151,7 +151,7 @@ fn failed(error: ReadlineError) -> Error {
     Error::Input(format!("cannot read from the terminal: {error}"))
 }
 
-impl Prompts {
+impl PromptTarget {
     fn show(self, prompt: &str) -> Result<()> {
         let written = match self {
             Self::Nowhere => Ok(()),
@@ -163,7 +163,7 @@ impl Prompts {
 }
 
 /// Reads a message of one line, or of several lines between quotes or with trailing backslashes.
-fn plain(input: &mut dyn BufRead) -> Result<Line> {
+fn plain(input: &mut dyn BufRead) -> Result<InputLine> {
     let mut text = String::new();
     let mut input = input.take(MESSAGE_BYTES_MAX);
     loop {
@@ -176,7 +176,7 @@ fn plain(input: &mut dyn BufRead) -> Result<Line> {
             return Err(Error::Input(problem));
         }
         if n_bytes == 0 && text.is_empty() {
-            return Ok(Line::End);
+            return Ok(InputLine::End);
         }
         // Blank lines do not end a message between quotes. They are skipped so that many of them do
         // not cause the whole text to be scanned again for each.
@@ -186,7 +186,7 @@ fn plain(input: &mut dyn BufRead) -> Result<Line> {
         }
         let message = text.trim_end_matches(['\r', '\n']);
         if !text.ends_with('\n') || n_bytes == 0 || !is_open(message) {
-            return Ok(Line::Text(unquoted(message).to_owned()));
+            return Ok(InputLine::Text(unquoted(message).to_owned()));
         }
         if !text.starts_with(QUOTES) {
             text.truncate(message.len() - 1);
@@ -210,9 +210,9 @@ fn unquoted(text: &str) -> &str {
 }
 
 /// Handles Enter inside quotes.
-struct GoesOn;
+struct EnterHandler;
 
-impl ConditionalEventHandler for GoesOn {
+impl ConditionalEventHandler for EnterHandler {
     fn handle(&self, _: &Event, _: RepeatCount, _: bool, at: &EventContext<'_>) -> Option<Cmd> {
         let goes_on = at.line().starts_with(QUOTES) && is_open(at.line());
         goes_on.then_some(Cmd::Newline)
@@ -220,9 +220,9 @@ impl ConditionalEventHandler for GoesOn {
 }
 
 /// Completes commands, and paths after commands that take one.
-struct Completion(FilenameCompleter);
+struct CommandCompleter(FilenameCompleter);
 
-impl Completer for Completion {
+impl Completer for CommandCompleter {
     type Candidate = Pair;
 
     fn complete(
@@ -261,15 +261,15 @@ fn commands(begin: &str) -> Vec<Pair> {
     found.map(|name| Pair { display: name.trim_end().to_owned(), replacement: name }).collect()
 }
 
-impl Hinter for Completion {
+impl Hinter for CommandCompleter {
     type Hint = String;
 }
 
-impl Highlighter for Completion {}
+impl Highlighter for CommandCompleter {}
 
-impl Validator for Completion {}
+impl Validator for CommandCompleter {}
 
-impl Helper for Completion {}
+impl Helper for CommandCompleter {}
 
 #[cfg(test)]
 mod tests {
@@ -283,9 +283,13 @@ mod tests {
     fn check(input: &str, expected: &[&str]) {
         let mut bytes = input.as_bytes();
         for text in expected {
-            assert_eq!(plain(&mut bytes).unwrap(), Line::Text((*text).to_owned()), "{input:?}");
+            assert_eq!(
+                plain(&mut bytes).unwrap(),
+                InputLine::Text((*text).to_owned()),
+                "{input:?}"
+            );
         }
-        assert_eq!(plain(&mut bytes).unwrap(), Line::End, "{input:?}");
+        assert_eq!(plain(&mut bytes).unwrap(), InputLine::End, "{input:?}");
     }
 
     #[test]
@@ -328,7 +332,7 @@ mod tests {
         assert!(n_made > 0 || cfg!(windows));
         fs::write(dir.path().join("a \u{e9}.json"), "").unwrap();
         let line = format!("/load {}", dir.path().join("a").display());
-        let completion = Completion(FilenameCompleter::new());
+        let completion = CommandCompleter(FilenameCompleter::new());
         let history = FileHistory::new();
         let (_, found) = completion.complete(&line, line.len(), &Context::new(&history)).unwrap();
         let shown: Vec<&str> = found.iter().map(|it| it.display.as_str()).collect();

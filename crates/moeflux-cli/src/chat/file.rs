@@ -11,7 +11,7 @@ use moeflux_wire::{Prompt, chat};
 use serde_json::{Map, Value, json};
 
 use crate::asked;
-use crate::chat::talk::Talk;
+use crate::chat::talk::Transcript;
 use crate::out_file::OutFile;
 
 /// Parses a typed path as shells do: in quotes, with backslashes before blanks (except where
@@ -40,15 +40,15 @@ fn unescaped(typed: &str) -> String {
 }
 
 /// Writes a conversation. `own` is the file that it was last written to or read from.
-pub(crate) fn save(talk: &Talk, path: &Path, own: Option<&Path>) -> Result<()> {
+pub(crate) fn save(transcript: &Transcript, path: &Path, own: Option<&Path>) -> Result<()> {
     if own != Some(path) && path.is_file() {
         let problem = "exists and is not the file of this conversation: name another one";
         return Err(Error::malformed(path, problem));
     }
     let mut body = Map::new();
-    body.insert("messages".to_owned(), talk.turns().iter().filter_map(message).collect());
-    if !talk.tools().is_empty() {
-        body.insert("tools".to_owned(), talk.tools().iter().map(tool).collect());
+    body.insert("messages".to_owned(), transcript.turns().iter().filter_map(message).collect());
+    if !transcript.tools().is_empty() {
+        body.insert("tools".to_owned(), transcript.tools().iter().map(tool).collect());
     }
     let out = OutFile::new(path)?;
     let text = format!("{:#}\n", Value::Object(body));
@@ -155,16 +155,20 @@ mod tests {
         let function =
             Tool::function("f".into(), Some("F".into()), Some(json!({"type": "object"})));
         let custom = Tool::custom("g".into(), None);
-        let mut talk = Talk::default();
-        talk.replace(Conversation { turns, tools: vec![function, custom], ..Default::default() });
-        save(&talk, &file, None).unwrap();
-        let mut loaded = Talk::default();
+        let mut transcript = Transcript::default();
+        transcript.replace(Conversation {
+            turns,
+            tools: vec![function, custom],
+            ..Default::default()
+        });
+        save(&transcript, &file, None).unwrap();
+        let mut loaded = Transcript::default();
         loaded.replace(load(&file).unwrap());
-        assert_eq!(loaded, talk);
-        assert_eq!(tools(&file).unwrap(), talk.tools());
-        let refused = save(&talk, &file, Some(dir.path())).unwrap_err().to_string();
+        assert_eq!(loaded, transcript);
+        assert_eq!(tools(&file).unwrap(), transcript.tools());
+        let refused = save(&transcript, &file, Some(dir.path())).unwrap_err().to_string();
         assert!(refused.contains("name another one"), "{refused}");
-        save(&talk, &file, Some(&file)).unwrap();
+        save(&transcript, &file, Some(&file)).unwrap();
     }
 
     #[test]

@@ -9,9 +9,9 @@ use crate::screen::style::{Span, Style, add};
 /// Upper bound on the bytes held while waiting for the end of markup: about three lines.
 pub(crate) const HELD_BYTES_MAX: usize = 240;
 
-/// The first part of a text.
+/// The first part of a text, with or without markup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next<'t> {
+pub(crate) enum InlineToken<'t> {
     /// Plain text.
     Plain(&'t str),
     /// A run of marks too long for a marker. Marks that follow belong to the run, and are text too.
@@ -24,33 +24,37 @@ pub(crate) enum Next<'t> {
 
 /// Classifies the start of a non-empty text that follows `before` in the same line. `is_end`: the
 /// line ends after the text.
-pub(crate) fn next(text: &str, before: Option<char>, is_end: bool) -> Next<'_> {
+pub(crate) fn next_token(text: &str, before: Option<char>, is_end: bool) -> InlineToken<'_> {
     let first = text.chars().next().expect("there is text");
     match first {
         '\\' => escape(text, is_end),
         '`' | '*' | '_' => {
             let run = run_of(text, first);
             if run.len() > HELD_BYTES_MAX {
-                return Next::Run(run);
+                return InlineToken::Run(run);
             }
             if run.len() == text.len() && !is_end {
-                return Next::Unknown;
+                return InlineToken::Unknown;
             }
             // Held text longer than this is plain text, regardless of what has come since.
             let window = &text[..text.floor_char_boundary(HELD_BYTES_MAX)];
             let is_all = is_end || window.len() < text.len();
             match end_of(window, (first, run.len()), before, is_all) {
-                End::At(end) => {
+                ClosingMarker::At(end) => {
                     let (inner, marker_bytes) = (&text[run.len()..end], run.len());
-                    Next::Marked { style: style_of(first, marker_bytes), inner, marker_bytes }
+                    InlineToken::Marked {
+                        style: style_of(first, marker_bytes),
+                        inner,
+                        marker_bytes,
+                    }
                 }
-                End::None => Next::Plain(run),
-                End::Unknown => Next::Unknown,
+                ClosingMarker::None => InlineToken::Plain(run),
+                ClosingMarker::Unknown => InlineToken::Unknown,
             }
         }
         _ => {
             let end = text.find(['\\', '`', '*', '_']).unwrap_or(text.len());
-            Next::Plain(&text[..end])
+            InlineToken::Plain(&text[..end])
         }
     }
 }
@@ -59,16 +63,16 @@ pub(crate) fn next(text: &str, before: Option<char>, is_end: bool) -> Next<'_> {
 pub(crate) fn render(text: &str, style: Style, spans: &mut Vec<Span>) {
     let (mut rest, mut before) = (text, None);
     while !rest.is_empty() {
-        let n_bytes = match next(rest, before, true) {
-            Next::Plain(plain) | Next::Run(plain) => {
+        let n_bytes = match next_token(rest, before, true) {
+            InlineToken::Plain(plain) | InlineToken::Run(plain) => {
                 add(spans, style, plain);
                 plain.len()
             }
-            Next::Marked { style: inner_style, inner, marker_bytes } => {
+            InlineToken::Marked { style: inner_style, inner, marker_bytes } => {
                 render_marked((inner_style, inner), style, spans);
                 inner.len() + 2 * marker_bytes
             }
-            Next::Unknown => unreachable!("at the end all is known"),
+            InlineToken::Unknown => unreachable!("at the end all is known"),
         };
         before = rest[..n_bytes].chars().next_back();
         rest = &rest[n_bytes..];
@@ -89,11 +93,11 @@ pub(crate) fn render_marked((style, inner): (Style, &str), base: Style, spans: &
 }
 
 /// Handles a backslash: it is shown, and the mark after it is plain text.
-fn escape(text: &str, is_end: bool) -> Next<'_> {
+fn escape(text: &str, is_end: bool) -> InlineToken<'_> {
     match text[1..].chars().next() {
-        None if !is_end => Next::Unknown,
-        Some(escaped) if escaped.is_ascii_punctuation() => Next::Plain(&text[..2]),
-        _ => Next::Plain(&text[..1]),
+        None if !is_end => InlineToken::Unknown,
+        Some(escaped) if escaped.is_ascii_punctuation() => InlineToken::Plain(&text[..2]),
+        _ => InlineToken::Plain(&text[..1]),
     }
 }
 
@@ -107,15 +111,15 @@ fn style_of(marker: char, n_markers: usize) -> Style {
 }
 
 /// The end of the inner text of a pair.
-enum End {
+enum ClosingMarker {
     At(usize),
     None,
     Unknown,
 }
 
 /// Finds the end of the markup that a run of markers at the start of a text opens.
-fn end_of(text: &str, run: (char, usize), before: Option<char>, is_all: bool) -> End {
-    let unknown = if is_all { End::None } else { End::Unknown };
+fn end_of(text: &str, run: (char, usize), before: Option<char>, is_all: bool) -> ClosingMarker {
+    let unknown = if is_all { ClosingMarker::None } else { ClosingMarker::Unknown };
     let (marker, n_markers) = run;
     if n_markers >= text.len() {
         return unknown;
@@ -124,7 +128,7 @@ fn end_of(text: &str, run: (char, usize), before: Option<char>, is_all: bool) ->
         return end_of_code(text, n_markers, is_all);
     }
     if n_markers > 3 || !opens(marker, before, text[n_markers..].chars().next()) {
-        return End::None;
+        return ClosingMarker::None;
     }
     let mut at = n_markers;
     while let Some(found) = text[at..].find(['\\', '`', marker]) {
@@ -137,20 +141,20 @@ fn end_of(text: &str, run: (char, usize), before: Option<char>, is_all: bool) ->
         if rest.starts_with('`') {
             let n_ticks = run_of(rest, '`').len();
             match end_of_code(rest, n_ticks, is_all) {
-                End::At(end) => at += end + n_ticks,
-                End::None => at += n_ticks,
+                ClosingMarker::At(end) => at += end + n_ticks,
+                ClosingMarker::None => at += n_ticks,
                 // An apparent end may turn out to be part of code.
-                End::Unknown => return End::Unknown,
+                ClosingMarker::Unknown => return ClosingMarker::Unknown,
             }
             continue;
         }
         let n_found = run_of(rest, marker).len();
         let behind = rest[n_found..].chars().next();
         if behind.is_none() && !is_all {
-            return End::Unknown;
+            return ClosingMarker::Unknown;
         }
         if n_found == n_markers && closes(marker, text[..at].chars().next_back(), behind) {
-            return End::At(at);
+            return ClosingMarker::At(at);
         }
         at += n_found;
     }
@@ -158,20 +162,20 @@ fn end_of(text: &str, run: (char, usize), before: Option<char>, is_all: bool) ->
 }
 
 /// Finds the end of the code that `n_ticks` backticks at the start of a text open.
-fn end_of_code(text: &str, n_ticks: usize, is_all: bool) -> End {
+fn end_of_code(text: &str, n_ticks: usize, is_all: bool) -> ClosingMarker {
     let mut at = n_ticks;
     while let Some(found) = text[at..].find('`') {
         at += found;
         let n_found = run_of(&text[at..], '`').len();
         if at + n_found == text.len() && !is_all {
-            return End::Unknown;
+            return ClosingMarker::Unknown;
         }
         if n_found == n_ticks {
-            return End::At(at);
+            return ClosingMarker::At(at);
         }
         at += n_found;
     }
-    if is_all { End::None } else { End::Unknown }
+    if is_all { ClosingMarker::None } else { ClosingMarker::Unknown }
 }
 
 fn opens(marker: char, before: Option<char>, behind: Option<char>) -> bool {

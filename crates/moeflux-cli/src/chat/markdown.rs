@@ -6,7 +6,7 @@
 //! character that is not such a marker is output once and in order. However long a line is, at most
 //! [`HELD_BYTES_MAX`] of it and the last piece are scanned again.
 
-use crate::chat::inline::{self, HELD_BYTES_MAX, Next};
+use crate::chat::inline::{self, HELD_BYTES_MAX, InlineToken};
 use crate::screen::style::{Span, Style, add};
 
 /// Upper bound on the digits of a list number.
@@ -25,7 +25,7 @@ const FENCE_MARKS_MIN: usize = 3;
 /// The state of an answer being rendered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Markdown {
-    place: Place,
+    position: LinePosition,
     fence: Option<Fence>,
     /// Text whose markup is undecided.
     held: String,
@@ -40,7 +40,7 @@ pub(crate) struct Markdown {
 
 /// The position in a line at which the held text begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum LinePosition {
     #[default]
     Start,
     /// After the marks at the start of the line, with this base style.
@@ -57,7 +57,7 @@ struct Fence {
 }
 
 /// The start of a line.
-enum Start {
+enum LineStart {
     /// Bytes of a marker and its style; text follows.
     Marker(usize, Style),
     /// A heading, whose marks are left out.
@@ -74,17 +74,17 @@ impl Markdown {
     /// Adds text. Returns the spans that are now decided.
     pub(crate) fn push(&mut self, text: &str) -> Vec<Span> {
         self.held.push_str(text);
-        self.settle(false)
+        self.take_decided(false)
     }
 
     /// Ends the text and returns the remaining spans.
     pub(crate) fn finish(&mut self) -> Vec<Span> {
-        let spans = self.settle(true);
+        let spans = self.take_decided(true);
         *self = Self::default();
         spans
     }
 
-    fn settle(&mut self, is_over: bool) -> Vec<Span> {
+    fn take_decided(&mut self, is_over: bool) -> Vec<Span> {
         let mut spans = Vec::new();
         let held = std::mem::take(&mut self.held);
         let mut rest = held.as_str();
@@ -98,7 +98,7 @@ impl Markdown {
             if line_end == Some(0) {
                 add(&mut spans, Style::PLAIN, "\n");
                 rest = &rest[1..];
-                (self.place, self.before, self.run) = (Place::Start, None, None);
+                (self.position, self.before, self.run) = (LinePosition::Start, None, None);
                 line_end = self.line_end(rest);
             }
         }
@@ -124,26 +124,28 @@ impl Markdown {
     /// Renders the decided start of the rest of a line. Returns its length, or `None` if nothing is
     /// decided.
     fn take(&mut self, line: &str, is_whole: bool, spans: &mut Vec<Span>) -> Option<usize> {
-        match (self.place, self.fence) {
-            (Place::Start, Some(fence)) => self.take_in_fence(fence, (line, is_whole), spans),
-            (Place::Start, None) => self.take_start(line, is_whole, spans),
-            (Place::Inside(_), _) if line.is_empty() => Some(0),
-            (Place::Inside(style), _) => {
+        match (self.position, self.fence) {
+            (LinePosition::Start, Some(fence)) => {
+                self.take_in_fence(fence, (line, is_whole), spans)
+            }
+            (LinePosition::Start, None) => self.take_start(line, is_whole, spans),
+            (LinePosition::Inside(_), _) if line.is_empty() => Some(0),
+            (LinePosition::Inside(style), _) => {
                 if let Some(n_bytes) = self.take_run(line, style, spans) {
                     return Some(n_bytes);
                 }
-                let n_bytes = match inline::next(line, self.before, is_whole) {
-                    Next::Unknown => return None,
-                    Next::Plain(text) => {
+                let n_bytes = match inline::next_token(line, self.before, is_whole) {
+                    InlineToken::Unknown => return None,
+                    InlineToken::Plain(text) => {
                         add(spans, style, text);
                         text.len()
                     }
-                    Next::Run(run) => {
+                    InlineToken::Run(run) => {
                         add(spans, style, run);
                         self.run = run.chars().next();
                         run.len()
                     }
-                    Next::Marked { style: inner_style, inner, marker_bytes } => {
+                    InlineToken::Marked { style: inner_style, inner, marker_bytes } => {
                         inline::render_marked((inner_style, inner), style, spans);
                         inner.len() + 2 * marker_bytes
                     }
@@ -151,7 +153,7 @@ impl Markdown {
                 self.before = line[..n_bytes].chars().next_back();
                 Some(n_bytes)
             }
-            (Place::Code, _) => {
+            (LinePosition::Code, _) => {
                 add(spans, Style::CODE, line);
                 Some(line.len())
             }
@@ -172,33 +174,33 @@ impl Markdown {
 
     fn take_start(&mut self, line: &str, is_whole: bool, spans: &mut Vec<Span>) -> Option<usize> {
         let start = start_of(line, is_whole);
-        if !matches!(start, Start::Quote(_)) {
+        if !matches!(start, LineStart::Quote(_)) {
             // Of a quote, only the first mark was scanned, and another may follow.
             self.searched(line.len());
         }
         let n_bytes = match start {
-            Start::Unknown => return None,
-            Start::Text => 0,
-            Start::Heading(n_bytes) => {
-                self.place = Place::Inside(Style::BOLD);
+            LineStart::Unknown => return None,
+            LineStart::Text => 0,
+            LineStart::Heading(n_bytes) => {
+                self.position = LinePosition::Inside(Style::BOLD);
                 return Some(n_bytes);
             }
-            Start::Marker(n_bytes, style) => {
+            LineStart::Marker(n_bytes, style) => {
                 add(spans, style, &line[..n_bytes]);
                 n_bytes
             }
-            Start::Quote(n_bytes) => {
+            LineStart::Quote(n_bytes) => {
                 add(spans, Style::DIM, &line[..n_bytes]);
                 return Some(n_bytes);
             }
-            Start::Fence(fence) => {
+            LineStart::Fence(fence) => {
                 self.fence = Some(fence);
-                self.place = Place::Code;
+                self.position = LinePosition::Code;
                 add(spans, Style::DIM, line);
                 return Some(line.len());
             }
         };
-        self.place = Place::Inside(Style::PLAIN);
+        self.position = LinePosition::Inside(Style::PLAIN);
         self.before = line[..n_bytes].chars().next_back();
         Some(n_bytes)
     }
@@ -218,58 +220,62 @@ impl Markdown {
         if ends {
             self.fence = None;
         }
-        self.place = Place::Code;
+        self.position = LinePosition::Code;
         add(spans, if ends { Style::DIM } else { Style::CODE }, line);
         Some(line.len())
     }
 }
 
 /// Classifies the start of a line.
-fn start_of(line: &str, is_whole: bool) -> Start {
+fn start_of(line: &str, is_whole: bool) -> LineStart {
     let rest = line.trim_start_matches([' ', '\t']);
     let indent = line.len() - rest.len();
     if indent > HELD_BYTES_MAX {
-        return Start::Text;
+        return LineStart::Text;
     }
     let Some(first) = rest.chars().next() else {
-        return if is_whole { Start::Text } else { Start::Unknown };
+        return if is_whole { LineStart::Text } else { LineStart::Unknown };
     };
     if first == '>' {
-        return Start::Quote(indent + 1);
+        return LineStart::Quote(indent + 1);
     }
     let run = rest.len() - rest.trim_start_matches(first).len();
     let is_run_only = run == rest.len() && !is_whole;
     let is_before_blank = rest[run..].starts_with([' ', '\t']);
     match first {
-        '#' if run > HEADING_MARKS_MAX || indent > HEADING_INDENT_MAX => Start::Text,
-        '#' if is_run_only => Start::Unknown,
-        '#' if is_before_blank => Start::Heading(indent + run + 1),
-        '-' | '+' | '*' if run == 1 && is_run_only => Start::Unknown,
-        '-' | '+' | '*' if run == 1 && is_before_blank => Start::Marker(indent + 1, Style::BOLD),
-        '`' | '~' if run < FENCE_MARKS_MIN && is_run_only => Start::Unknown,
+        '#' if run > HEADING_MARKS_MAX || indent > HEADING_INDENT_MAX => LineStart::Text,
+        '#' if is_run_only => LineStart::Unknown,
+        '#' if is_before_blank => LineStart::Heading(indent + run + 1),
+        '-' | '+' | '*' if run == 1 && is_run_only => LineStart::Unknown,
+        '-' | '+' | '*' if run == 1 && is_before_blank => {
+            LineStart::Marker(indent + 1, Style::BOLD)
+        }
+        '`' | '~' if run < FENCE_MARKS_MIN && is_run_only => LineStart::Unknown,
         '`' | '~' if run >= FENCE_MARKS_MIN => {
             // Inline code may begin with as many marks.
             let is_inside = first == '`' && rest[run..].contains('`');
             match is_inside || line.len() > HELD_BYTES_MAX {
-                true => Start::Text,
-                false if is_whole => Start::Fence(Fence { mark: first, n_marks: run }),
-                false => Start::Unknown,
+                true => LineStart::Text,
+                false if is_whole => LineStart::Fence(Fence { mark: first, n_marks: run }),
+                false => LineStart::Unknown,
             }
         }
         '0'..='9' => number(rest, indent, is_whole),
-        _ => Start::Text,
+        _ => LineStart::Text,
     }
 }
 
 /// Recognises a list number: digits, a full stop or closing bracket, and a blank.
-fn number(rest: &str, indent: usize, is_whole: bool) -> Start {
+fn number(rest: &str, indent: usize, is_whole: bool) -> LineStart {
     let n_digits = rest.len() - rest.trim_start_matches(|it: char| it.is_ascii_digit()).len();
     let mut behind = rest[n_digits..].chars();
     match (behind.next(), behind.next()) {
-        _ if n_digits > LIST_DIGITS_MAX => Start::Text,
-        (None, _) | (Some('.' | ')'), None) if !is_whole => Start::Unknown,
-        (Some('.' | ')'), Some(' ' | '\t')) => Start::Marker(indent + n_digits + 1, Style::BOLD),
-        _ => Start::Text,
+        _ if n_digits > LIST_DIGITS_MAX => LineStart::Text,
+        (None, _) | (Some('.' | ')'), None) if !is_whole => LineStart::Unknown,
+        (Some('.' | ')'), Some(' ' | '\t')) => {
+            LineStart::Marker(indent + n_digits + 1, Style::BOLD)
+        }
+        _ => LineStart::Text,
     }
 }
 

@@ -30,11 +30,11 @@ use clap::Args;
 use moeflux::StopStrings;
 
 use crate::args::ModelArgs;
-use crate::chat::asking::Settings;
-use crate::chat::editor::{Editor, Prompts};
-use crate::chat::session::Chat;
+use crate::chat::asking::AnswerSettings;
+use crate::chat::editor::{Editor, PromptTarget};
+use crate::chat::session::TerminalChat;
 use crate::chat::terminal::Terminal;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::ranges;
 use crate::sampling::SamplingArgs;
 
@@ -84,14 +84,14 @@ pub(crate) struct ChatArgs {
 }
 
 /// Runs the command. Everything that can be refused is refused before the weights are read.
-pub(crate) fn run(args: &ChatArgs) -> Outcome {
+pub(crate) fn run(args: &ChatArgs) -> CommandResult {
     if args.model.trace.is_some() {
         let problem = "--trace: a chat writes no trace; `moeflux generate` does";
-        return Err(Failure::Usage(problem.to_owned()));
+        return Err(CommandFailure::Usage(problem.to_owned()));
     }
     let stops = StopStrings::new(args.stop.clone())
-        .map_err(|error| Failure::Usage(format!("--stop: {error}")))?;
-    let settings = Settings {
+        .map_err(|error| CommandFailure::Usage(format!("--stop: {error}")))?;
+    let settings = AnswerSettings {
         sampling: args.sampling.clone(),
         n_tokens_max: args.n_tokens,
         stops,
@@ -100,18 +100,18 @@ pub(crate) fn run(args: &ChatArgs) -> Outcome {
     };
     let terminal = Terminal::open();
     let editor = match (terminal.is_edited(), terminal.is_typed, terminal.abilities) {
-        (true, ..) => Editor::edited(!args.no_history)?,
-        (false, true, Some(_)) => Editor::Plain(Prompts::Stdout),
-        (false, true, None) => Editor::Plain(Prompts::Stderr),
-        (false, false, _) => Editor::Plain(Prompts::Nowhere),
+        (true, ..) => Editor::interactive(!args.no_history)?,
+        (false, true, Some(_)) => Editor::Plain(PromptTarget::Stdout),
+        (false, true, None) => Editor::Plain(PromptTarget::Stderr),
+        (false, false, _) => Editor::Plain(PromptTarget::Nowhere),
     };
     let model = (args.model.clone(), args.context);
-    let mut chat = Chat::new(model, settings, (terminal, editor));
+    let mut chat = TerminalChat::new(model, settings, (terminal, editor));
     if let Some(path) = &args.messages {
         chat.load(path)?;
     }
     if let Some(text) = &args.system {
-        chat.talk.set_system(Some(text.clone()));
+        chat.transcript.set_system(Some(text.clone()));
     }
     if let Some(path) = &args.tools {
         chat.offer_tools(path)?;

@@ -11,16 +11,16 @@ use moeflux_chat::Chat;
 use moeflux_schedule::{Options, Service};
 
 use crate::args::ModelArgs;
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::hub;
 use crate::interrupt::Interrupt;
-use crate::model::{self, Held};
+use crate::model::{self, MemoryReservation};
 
 /// The default length of a conversation in tokens, if the model supports as many.
 const CONTEXT_OF_CHATS: usize = 65_536;
 
-/// A loaded model.
-pub(crate) struct Opened {
+/// A loaded model to chat with.
+pub(crate) struct ChatModel {
     /// As given by the user; `None` for the built-in model.
     pub(crate) named: Option<PathBuf>,
     pub(crate) dir: PathBuf,
@@ -30,7 +30,7 @@ pub(crate) struct Opened {
 }
 
 /// A model whose headers were read.
-pub(crate) struct Checked {
+pub(crate) struct CheckedModel {
     named: Option<PathBuf>,
     model: Model,
     name: String,
@@ -38,13 +38,13 @@ pub(crate) struct Checked {
     context: usize,
 }
 
-impl Checked {
+impl CheckedModel {
     /// Checks a folder or a GGUF file, or the built-in model.
     pub(crate) fn new(
         named: Option<&Path>,
         args: &ModelArgs,
         context: Option<NonZeroUsize>,
-    ) -> Outcome<Self> {
+    ) -> CommandResult<Self> {
         // The options belong to the model of the command line, not to one that is named later.
         let model = match named == args.model.as_deref() {
             true => model::open(args)?,
@@ -64,18 +64,20 @@ impl Checked {
     }
 
     /// Reads the weights, with a progress bar.
-    pub(crate) fn open(self, args: &ModelArgs, interrupt: &Interrupt) -> Outcome<Opened> {
+    pub(crate) fn open(self, args: &ModelArgs, interrupt: &Interrupt) -> CommandResult<ChatModel> {
         let Self { named, model, name, chat, context } = self;
         let dir = model.path().to_owned();
         let mut options = Options::new(context);
         options.n_sessions = 1;
         options.n_queue = 1;
-        let held = Held { at_first: context.min(CONTEXT_DEFAULT), ..context.into() };
+        let reservation =
+            MemoryReservation { at_first: context.min(CONTEXT_DEFAULT), ..context.into() };
         let backend = args.backend()?;
         let (args, interrupt) = (args.clone(), interrupt.clone());
-        let load = move |model| model::load_traced(backend, (model, held), &args, &interrupt);
+        let load =
+            move |model| model::load_traced(backend, (model, reservation), &args, &interrupt);
         let service = Service::start(model::loader(model, load), Arc::clone(chat.text()), options)?;
         service.wait_until_open()?;
-        Ok(Opened { named, dir, name, chat, service })
+        Ok(ChatModel { named, dir, name, chat, service })
     }
 }

@@ -20,7 +20,7 @@ const N_COLUMNS_MAX: usize = 80;
 
 /// The statistics of an answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Took {
+pub(crate) struct AnswerStats {
     asked: Instant,
     /// The time of the first token and of the last.
     first: Option<Instant>,
@@ -34,7 +34,7 @@ pub(crate) struct Took {
     stream: Option<StreamStats>,
 }
 
-impl Took {
+impl AnswerStats {
     /// Starts the measurement, for a prompt of this length.
     pub(crate) fn begin(n_prompt_tokens: usize, stats: &Stats) -> Self {
         Self {
@@ -159,7 +159,7 @@ mod tests {
             ..StreamStats::default()
         };
         let now = clock::instant();
-        let took = Took {
+        let stats = AnswerStats {
             asked: now,
             first: Some(now),
             last: Some(now + Duration::from_secs(1)),
@@ -170,11 +170,11 @@ mod tests {
             before: None,
             stream: Some(stream),
         };
-        let line = took.line(200);
+        let line = stats.line(200);
         assert!(line.starts_with("10000.0 tokens/s, "), "{line}");
         assert!(line.contains("99 % of experts in memory") && line.len() < 80, "{line}");
-        assert!(took.line(40).len() < 40);
-        let lines = took.lines(4096);
+        assert!(stats.line(40).len() < 40);
+        let lines = stats.lines(4096);
         assert_eq!(lines[0], "prompt    9 tokens, 8 of them cached; 0.00 s to the first token");
         assert_eq!(lines[2], "context   10010 of 4096 tokens");
         assert_eq!(lines[3], "dropped   7 kept tokens: running answers needed the memory");

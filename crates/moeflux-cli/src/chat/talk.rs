@@ -7,16 +7,16 @@ use moeflux_chat::{Assistant, Call, Conversation, Ending, Tool, ToolResult, Turn
 
 /// The turns so far, and the tools on offer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Talk {
+pub(crate) struct Transcript {
     turns: Vec<Turn>,
     tools: Vec<Tool>,
 }
 
-impl Talk {
+impl Transcript {
     /// Returns the first line of the last question, and the last `n_lines` lines of its answer.
-    pub(crate) fn end(&self, n_lines: usize) -> (Option<&str>, String) {
-        let said = |turn: &Turn| matches!(turn, Turn::User(_));
-        let at = self.turns.iter().rposition(said).unwrap_or(0);
+    pub(crate) fn tail(&self, n_lines: usize) -> (Option<&str>, String) {
+        let is_user = |turn: &Turn| matches!(turn, Turn::User(_));
+        let at = self.turns.iter().rposition(is_user).unwrap_or(0);
         let question = self.turns.get(at).and_then(|turn| match turn {
             Turn::User(text) => text.trim().lines().next(),
             _ => None,
@@ -73,8 +73,8 @@ impl Talk {
     }
 
     /// Adds a user message, or the result of the next open call.
-    pub(crate) fn say(&mut self, text: String) {
-        let turn = match self.open_call() {
+    pub(crate) fn add_input(&mut self, text: String) {
+        let turn = match self.pending_call() {
             None => Turn::User(text),
             Some(Call { id, name, .. }) => {
                 let (call_id, name) = (id.clone(), Some(name.clone()));
@@ -85,12 +85,12 @@ impl Talk {
     }
 
     /// Adds the model's answer.
-    pub(crate) fn answer(&mut self, answer: Assistant) {
+    pub(crate) fn add_answer(&mut self, answer: Assistant) {
         self.turns.push(Turn::Assistant(answer));
     }
 
     /// Returns the next call that has no result yet.
-    pub(crate) fn open_call(&self) -> Option<&Call> {
+    pub(crate) fn pending_call(&self) -> Option<&Call> {
         let is_result = |turn: &&Turn| matches!(turn, Turn::Tool(_));
         let n_results = self.turns.iter().rev().take_while(is_result).count();
         match self.turns.iter().rev().nth(n_results) {
@@ -102,7 +102,7 @@ impl Talk {
     /// Returns whether the model speaks next.
     pub(crate) fn is_unanswered(&self) -> bool {
         let is_asked = matches!(self.turns.last(), Some(Turn::User(_) | Turn::Tool(_)));
-        is_asked && self.open_call().is_none()
+        is_asked && self.pending_call().is_none()
     }
 
     /// Removes and returns a question at the end that has no answer.
@@ -137,7 +137,7 @@ impl Talk {
     }
 
     /// Returns a prefix for the ids of the next answer's calls that no other id has.
-    pub(crate) fn call_stem(&self) -> String {
+    pub(crate) fn call_id_prefix(&self) -> String {
         let mut number = self.turns.len();
         loop {
             let begin = format!("call_{number}_");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     /// Formats roles and texts.
-    fn shown(talk: &Talk) -> String {
+    fn shown(transcript: &Transcript) -> String {
         let turn = |turn: &Turn| match turn {
             Turn::System(text) => format!("s:{text} "),
             Turn::User(text) => format!("u:{text} "),
@@ -176,103 +176,103 @@ mod tests {
             Turn::Tool(result) => format!("t:{}={} ", result.call_id, result.text),
             _ => unreachable!("there is no other"),
         };
-        talk.turns().iter().map(turn).collect::<String>().trim_end().to_owned()
+        transcript.turns().iter().map(turn).collect::<String>().trim_end().to_owned()
     }
 
-    fn talk() -> Talk {
-        let mut talk = Talk::default();
-        talk.set_system(Some("S".to_owned()));
+    fn transcript() -> Transcript {
+        let mut transcript = Transcript::default();
+        transcript.set_system(Some("S".to_owned()));
         for (question, answer) in [("q", "x"), ("r", "y")] {
-            talk.say(question.to_owned());
-            assert!(talk.is_unanswered());
-            talk.answer(said(answer, &[]));
+            transcript.add_input(question.to_owned());
+            assert!(transcript.is_unanswered());
+            transcript.add_answer(said(answer, &[]));
         }
-        talk
+        transcript
     }
 
     #[test]
     fn what_was_said_can_be_taken_back() {
-        let mut talk = talk();
-        assert_eq!(shown(&talk), "s:S u:q a:x u:r a:y");
-        assert!(talk.take_back_answer());
-        assert_eq!(shown(&talk), "s:S u:q a:x u:r");
-        assert!(talk.take_back_answer(), "it is not answered yet");
-        assert_eq!(talk.withdraw().as_deref(), Some("r"));
-        assert_eq!(talk.withdraw(), None);
-        assert_eq!(talk.undo().as_deref(), Some("q"));
-        assert_eq!(talk.undo(), None);
-        assert!(!talk.take_back_answer());
-        assert_eq!(shown(&talk), "s:S");
-        let mut talk = self::talk();
-        talk.clear();
-        assert_eq!(shown(&talk), "s:S");
+        let mut transcript = transcript();
+        assert_eq!(shown(&transcript), "s:S u:q a:x u:r a:y");
+        assert!(transcript.take_back_answer());
+        assert_eq!(shown(&transcript), "s:S u:q a:x u:r");
+        assert!(transcript.take_back_answer(), "it is not answered yet");
+        assert_eq!(transcript.withdraw().as_deref(), Some("r"));
+        assert_eq!(transcript.withdraw(), None);
+        assert_eq!(transcript.undo().as_deref(), Some("q"));
+        assert_eq!(transcript.undo(), None);
+        assert!(!transcript.take_back_answer());
+        assert_eq!(shown(&transcript), "s:S");
+        let mut transcript = self::transcript();
+        transcript.clear();
+        assert_eq!(shown(&transcript), "s:S");
     }
 
     #[test]
     fn instructions_are_replaced() {
-        let mut talk = talk();
-        talk.set_system(Some("T".to_owned()));
-        assert_eq!(shown(&talk), "s:T u:q a:x u:r a:y");
+        let mut transcript = transcript();
+        transcript.set_system(Some("T".to_owned()));
+        assert_eq!(shown(&transcript), "s:T u:q a:x u:r a:y");
         let more = vec![Turn::System("A".into()), Turn::System("B".into())];
-        talk.replace(Conversation { turns: more, ..Conversation::default() });
-        assert_eq!(talk.system().as_deref(), Some("A\n\nB"));
-        talk.set_system(None);
-        assert_eq!((talk.system(), shown(&talk).as_str()), (None, ""));
+        transcript.replace(Conversation { turns: more, ..Conversation::default() });
+        assert_eq!(transcript.system().as_deref(), Some("A\n\nB"));
+        transcript.set_system(None);
+        assert_eq!((transcript.system(), shown(&transcript).as_str()), (None, ""));
     }
 
     #[test]
     fn calls_get_their_results_in_order() {
-        let mut talk = Talk::default();
-        talk.say("q".to_owned());
-        assert_eq!(talk.call_stem(), "call_1");
-        talk.answer(said("", &["call_1_0", "b"]));
-        let open = |talk: &Talk| talk.open_call().map(|call| call.id.clone());
-        assert_eq!(open(&talk).as_deref(), Some("call_1_0"));
-        talk.say("1".to_owned());
-        assert_eq!(open(&talk).as_deref(), Some("b"));
-        assert!(!talk.is_unanswered());
-        talk.say("2".to_owned());
-        assert!(open(&talk).is_none() && talk.is_unanswered());
-        assert_eq!(shown(&talk), "u:q a: t:call_1_0=1 t:b=2");
-        assert_eq!(talk.withdraw(), None, "results are no question");
-        let mut again = talk.clone();
+        let mut transcript = Transcript::default();
+        transcript.add_input("q".to_owned());
+        assert_eq!(transcript.call_id_prefix(), "call_1");
+        transcript.add_answer(said("", &["call_1_0", "b"]));
+        let open = |transcript: &Transcript| transcript.pending_call().map(|call| call.id.clone());
+        assert_eq!(open(&transcript).as_deref(), Some("call_1_0"));
+        transcript.add_input("1".to_owned());
+        assert_eq!(open(&transcript).as_deref(), Some("b"));
+        assert!(!transcript.is_unanswered());
+        transcript.add_input("2".to_owned());
+        assert!(open(&transcript).is_none() && transcript.is_unanswered());
+        assert_eq!(shown(&transcript), "u:q a: t:call_1_0=1 t:b=2");
+        assert_eq!(transcript.withdraw(), None, "results are no question");
+        let mut again = transcript.clone();
         assert!(again.take_back_answer(), "the model speaks next as it is");
-        assert_eq!(again, talk);
-        talk.answer(said("x", &[]));
-        assert!(talk.take_back_answer());
-        assert_eq!(shown(&talk), "u:q a: t:call_1_0=1 t:b=2");
-        assert_eq!(talk.undo().as_deref(), Some("q"));
-        assert_eq!(shown(&talk), "");
+        assert_eq!(again, transcript);
+        transcript.add_answer(said("x", &[]));
+        assert!(transcript.take_back_answer());
+        assert_eq!(shown(&transcript), "u:q a: t:call_1_0=1 t:b=2");
+        assert_eq!(transcript.undo().as_deref(), Some("q"));
+        assert_eq!(shown(&transcript), "");
     }
 
     #[test]
     fn an_answer_that_waits_for_results_can_be_taken_back() {
-        let mut talk = Talk::default();
-        talk.say("q".to_owned());
-        talk.answer(said("", &["a", "b"]));
-        talk.say("1".to_owned());
-        assert!(talk.take_back_answer());
-        assert_eq!(shown(&talk), "u:q");
+        let mut transcript = Transcript::default();
+        transcript.add_input("q".to_owned());
+        transcript.add_answer(said("", &["a", "b"]));
+        transcript.add_input("1".to_owned());
+        assert!(transcript.take_back_answer());
+        assert_eq!(shown(&transcript), "u:q");
     }
 
     #[test]
     fn ids_are_new() {
-        let mut talk = Talk::default();
-        talk.say("q".to_owned());
-        talk.answer(said("", &["call_2_0"]));
-        assert_eq!(talk.call_stem(), "call_3");
+        let mut transcript = Transcript::default();
+        transcript.add_input("q".to_owned());
+        transcript.add_answer(said("", &["call_2_0"]));
+        assert_eq!(transcript.call_id_prefix(), "call_3");
     }
 
     #[test]
     fn the_end_is_the_last_question_and_the_last_lines_of_its_answer() {
-        let mut talk = Talk::default();
-        assert_eq!(talk.end(2), (None, String::new()));
-        talk.say("One?\nmore".to_owned());
-        assert_eq!(talk.end(2), (Some("One?"), String::new()));
-        talk.answer(Assistant { text: "a\nb\nc\n".to_owned(), ..Assistant::default() });
-        assert_eq!(talk.end(3), (Some("One?"), "a\nb\nc".to_owned()));
-        assert_eq!(talk.end(2), (Some("One?"), "...\nb\nc".to_owned()));
-        talk.say("Two?".to_owned());
-        assert_eq!(talk.end(2), (Some("Two?"), String::new()));
+        let mut transcript = Transcript::default();
+        assert_eq!(transcript.tail(2), (None, String::new()));
+        transcript.add_input("One?\nmore".to_owned());
+        assert_eq!(transcript.tail(2), (Some("One?"), String::new()));
+        transcript.add_answer(Assistant { text: "a\nb\nc\n".to_owned(), ..Assistant::default() });
+        assert_eq!(transcript.tail(3), (Some("One?"), "a\nb\nc".to_owned()));
+        assert_eq!(transcript.tail(2), (Some("One?"), "...\nb\nc".to_owned()));
+        transcript.add_input("Two?".to_owned());
+        assert_eq!(transcript.tail(2), (Some("Two?"), String::new()));
     }
 }

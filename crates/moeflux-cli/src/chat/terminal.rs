@@ -11,22 +11,22 @@ use std::time::Duration;
 
 use moeflux_schedule::Event;
 
-use crate::chat::keys::{self, Found, Keys, Signals};
+use crate::chat::keys::{self, KeyInput, KeyReader, Signals};
 use crate::screen::{Abilities, device};
 
-/// What happened during a wait.
+/// What the chat waits for: an event of the job, or keys.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum ChatEvent {
     /// An event of the job.
     Event(Event),
     /// Bytes of keys.
-    Typed(Vec<u8>),
+    Keys(Vec<u8>),
     /// The terminal is gone.
     HungUp,
     /// The job sends no more events.
-    Over,
+    Closed,
     /// Nothing, or something that is noticed elsewhere.
-    Quiet,
+    Nothing,
 }
 
 /// The terminal of the conversation.
@@ -36,19 +36,19 @@ pub(crate) struct Terminal {
     pub(crate) is_typed: bool,
     /// `None` if stdout is not a terminal.
     pub(crate) abilities: Option<Abilities>,
-    keys: Option<Keys>,
+    keys: Option<KeyReader>,
 }
 
 /// Wakes the thread that waits for keys.
 #[derive(Clone, Debug)]
-pub(crate) struct Waker {
-    waker: Option<keys::Waker>,
+pub(crate) struct TerminalWaker {
+    waker: Option<keys::KeyWaker>,
 }
 
 /// Restores the terminal's original state.
 #[derive(Clone, Debug)]
 pub(crate) struct Restorer {
-    mode: Option<keys::Mode>,
+    mode: Option<keys::TerminalMode>,
 }
 
 impl Terminal {
@@ -60,7 +60,7 @@ impl Terminal {
             // Without input there is no footer.
             abilities.moves_cursor &= is_typed;
         }
-        let keys = abilities.filter(|it| it.moves_cursor).and_then(|_| Keys::open());
+        let keys = abilities.filter(|it| it.moves_cursor).and_then(|_| KeyReader::open());
         Self { is_typed, abilities, keys }
     }
 
@@ -91,44 +91,44 @@ impl Terminal {
         self.keys.is_some()
     }
 
-    pub(crate) fn waker(&self) -> Waker {
-        Waker { waker: self.keys.as_ref().map(Keys::waker) }
+    pub(crate) fn waker(&self) -> TerminalWaker {
+        TerminalWaker { waker: self.keys.as_ref().map(KeyReader::waker) }
     }
 
     pub(crate) fn restorer(&self) -> Restorer {
-        Restorer { mode: self.keys.as_ref().map(Keys::mode) }
+        Restorer { mode: self.keys.as_ref().map(KeyReader::mode) }
     }
 
     /// Waits up to `time` for the next event or key.
-    pub(crate) fn wait(&self, events: &Receiver<Event>, time: Duration) -> Heard {
+    pub(crate) fn wait(&self, events: &Receiver<Event>, time: Duration) -> ChatEvent {
         if let Some(keys) = &self.keys {
             return wait_with(keys, events, time);
         }
         match events.recv_timeout(time) {
-            Ok(event) => Heard::Event(event),
-            Err(RecvTimeoutError::Timeout) => Heard::Quiet,
-            Err(RecvTimeoutError::Disconnected) => Heard::Over,
+            Ok(event) => ChatEvent::Event(event),
+            Err(RecvTimeoutError::Timeout) => ChatEvent::Nothing,
+            Err(RecvTimeoutError::Disconnected) => ChatEvent::Closed,
         }
     }
 }
 
 /// Checks keys first, so that a fast answer does not delay them.
-fn wait_with(keys: &Keys, events: &Receiver<Event>, time: Duration) -> Heard {
+fn wait_with(keys: &KeyReader, events: &Receiver<Event>, time: Duration) -> ChatEvent {
     let typed = |time| match keys.wait(time) {
-        Found::Bytes(bytes) => Some(Heard::Typed(bytes)),
-        Found::HungUp => Some(Heard::HungUp),
-        Found::Nothing => None,
+        KeyInput::Bytes(bytes) => Some(ChatEvent::Keys(bytes)),
+        KeyInput::HungUp => Some(ChatEvent::HungUp),
+        KeyInput::Nothing => None,
     };
     let event = || match events.try_recv() {
-        Ok(event) => Some(Heard::Event(event)),
+        Ok(event) => Some(ChatEvent::Event(event)),
         Err(TryRecvError::Empty) => None,
-        Err(TryRecvError::Disconnected) => Some(Heard::Over),
+        Err(TryRecvError::Disconnected) => Some(ChatEvent::Closed),
     };
-    let heard = typed(Duration::ZERO).or_else(event).or_else(|| typed(time)).or_else(event);
-    heard.unwrap_or(Heard::Quiet)
+    let found = typed(Duration::ZERO).or_else(event).or_else(|| typed(time)).or_else(event);
+    found.unwrap_or(ChatEvent::Nothing)
 }
 
-impl Waker {
+impl TerminalWaker {
     pub(crate) fn wake(&self) {
         if let Some(waker) = &self.waker {
             waker.wake();

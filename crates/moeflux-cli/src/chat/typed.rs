@@ -20,20 +20,20 @@ const ESCAPE: u8 = 0x1b;
 const BACKSPACES: [u8; 2] = [0x08, 0x7f];
 const ENTERS: [u8; 2] = [b'\r', b'\n'];
 
-/// A message being typed.
+/// The message that is typed while an answer is generated.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Typed {
+pub(crate) struct TypeAhead {
     text: String,
     is_whole: bool,
     is_end: bool,
-    sequence: Sequence,
+    sequence: EscapeSequence,
     /// The first bytes of an incomplete character.
     letter: Vec<u8>,
 }
 
 /// The position within a key's escape sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Sequence {
+enum EscapeSequence {
     #[default]
     None,
     Escape,
@@ -43,7 +43,7 @@ enum Sequence {
     Long,
 }
 
-impl Typed {
+impl TypeAhead {
     /// Processes bytes of keys. Returns whether Ctrl-C was among them.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
         let mut stops = false;
@@ -81,33 +81,35 @@ impl Typed {
 
     fn byte(&mut self, byte: u8) -> bool {
         match (self.sequence, byte) {
-            (Sequence::Escape, b'[') => self.sequence = Sequence::Long,
-            (Sequence::Escape, b'O') => self.sequence = Sequence::Last,
-            (Sequence::Escape, _) => {
-                self.sequence = Sequence::None;
+            (EscapeSequence::Escape, b'[') => self.sequence = EscapeSequence::Long,
+            (EscapeSequence::Escape, b'O') => self.sequence = EscapeSequence::Last,
+            (EscapeSequence::Escape, _) => {
+                self.sequence = EscapeSequence::None;
                 if ENTERS.contains(&byte) {
                     self.add('\n');
                 }
             }
-            (Sequence::Last, _) | (Sequence::Long, 0x40..=0x7e) => self.sequence = Sequence::None,
-            (Sequence::Long, _) => {}
-            (Sequence::None, CTRL_C) => return true,
-            (Sequence::None, CTRL_D) => self.is_end |= self.text.is_empty(),
-            (Sequence::None, ESCAPE) => self.sequence = Sequence::Escape,
-            (Sequence::None, _) if ENTERS.contains(&byte) => self.enter(),
-            (Sequence::None, _) if BACKSPACES.contains(&byte) => self.edit(|text| {
+            (EscapeSequence::Last, _) | (EscapeSequence::Long, 0x40..=0x7e) => {
+                self.sequence = EscapeSequence::None;
+            }
+            (EscapeSequence::Long, _) => {}
+            (EscapeSequence::None, CTRL_C) => return true,
+            (EscapeSequence::None, CTRL_D) => self.is_end |= self.text.is_empty(),
+            (EscapeSequence::None, ESCAPE) => self.sequence = EscapeSequence::Escape,
+            (EscapeSequence::None, _) if ENTERS.contains(&byte) => self.enter(),
+            (EscapeSequence::None, _) if BACKSPACES.contains(&byte) => self.edit(|text| {
                 text.pop();
             }),
-            (Sequence::None, CTRL_U) => self.edit(|text| {
+            (EscapeSequence::None, CTRL_U) => self.edit(|text| {
                 text.truncate(text.rfind('\n').map_or(0, |at| at + 1));
             }),
-            (Sequence::None, CTRL_W) => self.edit(|text| {
+            (EscapeSequence::None, CTRL_W) => self.edit(|text| {
                 let rest = text.trim_end_matches(' ');
                 text.truncate(rest.rfind([' ', '\n']).map_or(0, |at| at + 1));
             }),
-            (Sequence::None, b'\t') => self.add(' '),
-            (Sequence::None, 0..0x20) => {}
-            (Sequence::None, _) => self.letter(byte),
+            (EscapeSequence::None, b'\t') => self.add(' '),
+            (EscapeSequence::None, 0..0x20) => {}
+            (EscapeSequence::None, _) => self.letter(byte),
         }
         false
     }
@@ -160,10 +162,10 @@ mod tests {
 
     #[track_caller]
     fn check(keys: &str, text: &str, is_whole: bool) {
-        let mut typed = Typed::default();
-        assert!(!typed.push(keys.as_bytes()), "{keys:?}");
-        assert_eq!(typed.take(), (text.to_owned(), is_whole), "{keys:?}");
-        let mut by_bytes = Typed::default();
+        let mut type_ahead = TypeAhead::default();
+        assert!(!type_ahead.push(keys.as_bytes()), "{keys:?}");
+        assert_eq!(type_ahead.take(), (text.to_owned(), is_whole), "{keys:?}");
+        let mut by_bytes = TypeAhead::default();
         keys.bytes().for_each(|byte| assert!(!by_bytes.push(&[byte])));
         assert_eq!(by_bytes.take(), (text.to_owned(), is_whole), "{keys:?} by bytes");
     }
@@ -198,26 +200,26 @@ mod tests {
         check("a\x1b[A\x1b[1;5Cb\x1bOPc\x1bxd\x04\x1ae", "abcde", false);
         check("\x1b[200~two\rlines\x1b[201~", "two\nlines", false);
         check("a\tb", "a b", false);
-        let mut typed = Typed::default();
-        typed.push(b"a\xff\xc3b");
-        assert_eq!(typed.take().0, "a");
-        typed.push(b"\xc3(x");
-        assert_eq!(typed.take().0, "x");
+        let mut type_ahead = TypeAhead::default();
+        type_ahead.push(b"a\xff\xc3b");
+        assert_eq!(type_ahead.take().0, "a");
+        type_ahead.push(b"\xc3(x");
+        assert_eq!(type_ahead.take().0, "x");
     }
 
     #[test]
     fn ctrl_c_is_told_and_what_was_typed_stays() {
-        let mut typed = Typed::default();
-        assert!(typed.push(b"ab\x03c"));
-        assert_eq!(typed.last_line(), Some("abc"));
+        let mut type_ahead = TypeAhead::default();
+        assert!(type_ahead.push(b"ab\x03c"));
+        assert_eq!(type_ahead.last_line(), Some("abc"));
     }
 
     #[test]
     fn ctrl_d_ends_the_chat_unless_something_is_typed() {
         let is_end = |keys: &str| {
-            let mut typed = Typed::default();
-            typed.push(keys.as_bytes());
-            typed.is_end()
+            let mut type_ahead = TypeAhead::default();
+            type_ahead.push(keys.as_bytes());
+            type_ahead.is_end()
         };
         assert!(is_end("\x04") && is_end("ab\x15\x04") && is_end("\x04\r"));
         assert!(!is_end("") && !is_end("ab\x04") && !is_end("ab\r\x04") && !is_end("\x04a"));
@@ -225,12 +227,16 @@ mod tests {
 
     #[test]
     fn there_is_a_limit() {
-        let mut typed = Typed::default();
-        typed.push(&vec![b'x'; TEXT_BYTES_MAX + 9]);
-        assert_eq!(typed.last_line().map(str::len), Some(SHOWN_BYTES_MAX));
-        assert_eq!(typed.take().0.len(), TEXT_BYTES_MAX);
-        typed.push("\u{e9}".repeat(SHOWN_BYTES_MAX).as_bytes());
-        typed.push(b"x");
-        assert_eq!(typed.last_line().map(str::len), Some(SHOWN_BYTES_MAX - 1), "whole letters");
+        let mut type_ahead = TypeAhead::default();
+        type_ahead.push(&vec![b'x'; TEXT_BYTES_MAX + 9]);
+        assert_eq!(type_ahead.last_line().map(str::len), Some(SHOWN_BYTES_MAX));
+        assert_eq!(type_ahead.take().0.len(), TEXT_BYTES_MAX);
+        type_ahead.push("\u{e9}".repeat(SHOWN_BYTES_MAX).as_bytes());
+        type_ahead.push(b"x");
+        assert_eq!(
+            type_ahead.last_line().map(str::len),
+            Some(SHOWN_BYTES_MAX - 1),
+            "whole letters"
+        );
     }
 }

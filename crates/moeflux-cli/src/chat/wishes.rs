@@ -1,4 +1,4 @@
-//! The effect of signals at each stage of a conversation.
+//! The effect of signals during each activity of a conversation.
 //!
 //! Where Ctrl-C arrives as a key, a signal is a request by the system to end the process.
 //! **Invariant:** a second request always ends the process, and leaves the terminal as it was
@@ -7,14 +7,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::chat::terminal::{Restorer, Terminal, Waker};
+use crate::chat::terminal::{Restorer, Terminal, TerminalWaker};
 use crate::failure::EXIT_CODE_OF_INTERRUPT;
 use crate::interrupt::Interrupt;
 
 /// The activity of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Stage {
+pub(crate) enum ChatActivity {
     /// Reads a model: a signal cancels that.
     Loading,
     /// Waits for input: a signal ends the process.
@@ -28,33 +28,34 @@ pub(crate) enum Stage {
 
 /// The signal handling of this process.
 #[derive(Clone, Debug)]
-pub(crate) struct Wishes {
+pub(crate) struct SignalState {
     pub(crate) interrupt: Interrupt,
-    stage: Arc<AtomicU8>,
+    activity: Arc<AtomicU8>,
     restorer: Restorer,
 }
 
-impl Wishes {
-    /// Starts to listen, in the loading stage.
+impl SignalState {
+    /// Starts to listen, as while loading.
     pub(crate) fn listen(terminal: &Terminal) -> Self {
-        let stage = Arc::new(AtomicU8::new(Stage::Loading as u8));
+        let activity = Arc::new(AtomicU8::new(ChatActivity::Loading as u8));
         let (restorer, waker) = (terminal.restorer(), terminal.waker());
-        let heard = Heard { stage: Arc::clone(&stage), restorer: restorer.clone(), waker };
+        let handler =
+            SignalHandler { activity: Arc::clone(&activity), restorer: restorer.clone(), waker };
         let has_keys = terminal.has_keys();
-        let interrupt = Interrupt::listen_to_each(move || heard.wish(has_keys));
-        Self { interrupt, stage, restorer }
+        let interrupt = Interrupt::listen_to_each(move || handler.on_signal(has_keys));
+        Self { interrupt, activity, restorer }
     }
 
-    /// Enters a stage.
-    pub(crate) fn enter(&self, stage: Stage) {
-        if stage != Stage::Stopping {
+    /// Begins an activity.
+    pub(crate) fn enter(&self, activity: ChatActivity) {
+        if activity != ChatActivity::Stopping {
             self.interrupt.clear();
         }
-        self.stage.store(stage as u8, Ordering::Relaxed);
+        self.activity.store(activity as u8, Ordering::Relaxed);
     }
 
     /// Returns whether the current activity should stop.
-    pub(crate) fn is_wished(&self) -> bool {
+    pub(crate) fn is_stop_requested(&self) -> bool {
         self.interrupt.is_set()
     }
 
@@ -65,21 +66,21 @@ impl Wishes {
 }
 
 /// State of the thread that receives signals.
-struct Heard {
-    stage: Arc<AtomicU8>,
+struct SignalHandler {
+    activity: Arc<AtomicU8>,
     restorer: Restorer,
-    waker: Waker,
+    waker: TerminalWaker,
 }
 
-impl Heard {
-    fn wish(&self, has_keys: bool) {
-        let stops = |stage: Stage| {
-            let (now, then) = (stage as u8, Stage::Stopping as u8);
+impl SignalHandler {
+    fn on_signal(&self, has_keys: bool) {
+        let stops = |activity: ChatActivity| {
+            let (now, then) = (activity as u8, ChatActivity::Stopping as u8);
             let swapped =
-                self.stage.compare_exchange(now, then, Ordering::Relaxed, Ordering::Relaxed);
+                self.activity.compare_exchange(now, then, Ordering::Relaxed, Ordering::Relaxed);
             swapped.is_ok()
         };
-        if stops(Stage::Loading) || !has_keys && stops(Stage::Answering) {
+        if stops(ChatActivity::Loading) || !has_keys && stops(ChatActivity::Answering) {
             self.waker.wake();
         } else {
             end_process(&self.restorer);

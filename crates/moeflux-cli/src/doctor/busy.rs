@@ -18,13 +18,13 @@ const N_TICKS_MIN: u64 = 50;
 
 /// CPU time since the system booted: in total, in use, and used by this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ticks {
+struct CpuTicks {
     all: u64,
     used: u64,
     own: u64,
 }
 
-impl Ticks {
+impl CpuTicks {
     fn now() -> Option<Self> {
         let [all, own] = machine::cpu_times()?;
         Self::of(&all, &own)
@@ -58,20 +58,20 @@ impl Ticks {
 /// Observes each part of a measurement separately: a short part may be disturbed while the average
 /// is not.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Watch {
-    before: Option<Ticks>,
+pub(super) struct LoadMonitor {
+    before: Option<CpuTicks>,
     share_max: Option<f64>,
 }
 
-impl Watch {
+impl LoadMonitor {
     /// Starts the first part.
     pub(super) fn begin() -> Self {
-        Self { before: Ticks::now(), share_max: None }
+        Self { before: CpuTicks::now(), share_max: None }
     }
 
     /// Ends a part and starts the next.
     pub(super) fn part(self) -> Self {
-        let now = Ticks::now();
+        let now = CpuTicks::now();
         let share = now.zip(self.before).and_then(|(now, before)| now.share_of_others(before));
         let share_max = match (self.share_max, share) {
             (Some(a), Some(b)) => Some(a.max(b)),
@@ -88,14 +88,14 @@ impl Watch {
 
 /// The load caused by other programs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Others {
+pub(super) struct OtherLoad {
     /// The share of all cores, in the worst part of the measurement.
     pub(super) share: Option<f64>,
     /// Runnable threads in the minute before, and the cores of this process.
     pub(super) load: Option<(f64, usize)>,
 }
 
-impl Others {
+impl OtherLoad {
     /// Describes the load if the machine was busy.
     pub(super) fn busy(&self) -> Option<String> {
         match (self.share, self.load) {
@@ -117,8 +117,8 @@ mod tests {
 
     #[test]
     fn what_linux_counts_is_read() {
-        let ticks = Ticks::of(STAT, OWN).unwrap();
-        assert_eq!(ticks, Ticks { all: 966, used: 136, own: 76 });
+        let ticks = CpuTicks::of(STAT, OWN).unwrap();
+        assert_eq!(ticks, CpuTicks { all: 966, used: 136, own: 76 });
         for (stat, own) in [
             ("", OWN),
             (STAT, ""),
@@ -127,14 +127,14 @@ mod tests {
             ("cpu  18446744073709551615 1 1 1 1 1 1 1", OWN),
             (STAT, "1 (x) R 1 1 1 1 1 1 1 1 1 1 -1 x"),
         ] {
-            assert_eq!(Ticks::of(stat, own), None, "{stat:?} {own:?}");
+            assert_eq!(CpuTicks::of(stat, own), None, "{stat:?} {own:?}");
         }
     }
 
     #[test]
     fn what_the_process_used_itself_is_no_load() {
-        let before = Ticks { all: 1000, used: 100, own: 50 };
-        let share = |all, used, own| Ticks { all, used, own }.share_of_others(before);
+        let before = CpuTicks { all: 1000, used: 100, own: 50 };
+        let share = |all, used, own| CpuTicks { all, used, own }.share_of_others(before);
         assert_eq!(share(2000, 600, 550), Some(0.0));
         assert_eq!(share(2000, 900, 550), Some(0.3));
         // Inconsistent clocks, and intervals that are too short.
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_load_counts_only_where_nothing_better_is_known() {
-        let busy = |share, load| Others { share, load }.busy();
+        let busy = |share, load| OtherLoad { share, load }.busy();
         let load = Some((4.26, 2));
         assert_eq!(busy(Some(0.1), load), None, "it ended before");
         let words = busy(Some(0.6), None).unwrap();

@@ -19,7 +19,7 @@ use moeflux_io::ReadFile;
 use serde_json::{Value, json};
 use twox_hash::XxHash3_64;
 
-use super::sums::{Unwritten, name_of};
+use super::sums::{ChecksumFile, name_of};
 use crate::interrupt::Interrupt;
 use crate::progress::Bar;
 
@@ -31,7 +31,7 @@ const N_THREADS_MAX: usize = 8;
 
 /// The reference that a model was compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Compared {
+pub(super) enum ChecksumSource {
     /// The checksums of a packed folder.
     Packed,
     /// The checksums of an earlier run, in this file.
@@ -40,28 +40,28 @@ pub(super) enum Compared {
     Nothing(PathBuf),
 }
 
-/// The result of the check.
+/// The result of reading every byte of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Deep {
-    pub(super) compared: Compared,
+pub(super) struct DeepReport {
+    pub(super) compared: ChecksumSource,
     pub(super) n_bytes: u64,
     pub(super) n_sums: usize,
     /// One line for each.
     pub(super) damages: Vec<String>,
 }
 
-impl Deep {
+impl DeepReport {
     /// Returns the message for an undamaged model.
     pub(super) fn summary(&self) -> String {
         let (n_bytes, n_sums) = (ByteCount(self.n_bytes), self.n_sums);
         match &self.compared {
-            Compared::Packed => {
+            ChecksumSource::Packed => {
                 format!("{n_bytes}: {n_sums} experts and tensors match their checksums")
             }
-            Compared::Earlier(file) => {
+            ChecksumSource::Earlier(file) => {
                 format!("{n_bytes}: all {n_sums} checksums match those of {}", file.display())
             }
-            Compared::Nothing(file) => format!(
+            ChecksumSource::Nothing(file) => format!(
                 "{n_bytes} read; {n_sums} checksums written to {}: the same command will find \
                  later changes, but not earlier damage",
                 file.display()
@@ -72,9 +72,9 @@ impl Deep {
     /// Returns the result as JSON.
     pub(super) fn json(&self) -> Value {
         let (compared, file) = match &self.compared {
-            Compared::Packed => ("packed", None),
-            Compared::Earlier(file) => ("earlier", Some(file.display().to_string())),
-            Compared::Nothing(file) => ("nothing", Some(file.display().to_string())),
+            ChecksumSource::Packed => ("packed", None),
+            ChecksumSource::Earlier(file) => ("earlier", Some(file.display().to_string())),
+            ChecksumSource::Nothing(file) => ("nothing", Some(file.display().to_string())),
         };
         json!({
             "compared_with": compared,
@@ -94,12 +94,12 @@ impl Deep {
 /// Fails if the headers or the file of sums are invalid, and with [`Error::Cancelled`]. Damage is
 /// part of the result rather than an error, unless there are no sums yet: unreadable data has no
 /// checksum.
-pub(super) fn deep(
+pub(super) fn deep_check(
     dir: &Path,
     sums_path: Option<&Path>,
     n_threads: usize,
     interrupt: &Interrupt,
-) -> Result<Deep> {
+) -> Result<DeepReport> {
     let n_threads = n_threads.clamp(1, N_THREADS_MAX);
     let checkpoint = Checkpoint::open(dir)?;
     if checkpoint.packed.is_some() {
@@ -108,10 +108,11 @@ pub(super) fn deep(
     let sums_path = &sums_path.map_or_else(|| checkpoint.sums_path(), Path::to_owned);
     let units = tensor_units(&checkpoint);
     let earlier = SumsDocument::load(sums_path)?;
-    let unwritten = if earlier.is_none() { Some(Unwritten::begin(sums_path)?) } else { None };
+    let checksum_file =
+        if earlier.is_none() { Some(ChecksumFile::begin(sums_path)?) } else { None };
     let files = open(&checkpoint)?;
     let n_bytes = units.iter().map(|unit| unit.len_bytes).sum();
-    let run = Run {
+    let run = ChecksumRun {
         files: &files,
         units: &units,
         next: AtomicUsize::new(0),
@@ -122,30 +123,30 @@ pub(super) fn deep(
     let n_sums = units.len();
     if let Some(earlier) = earlier {
         let damages = compare(&checkpoint, &earlier, &units, &found);
-        let compared = Compared::Earlier(sums_path.to_owned());
-        return Ok(Deep { compared, n_bytes, n_sums, damages });
+        let compared = ChecksumSource::Earlier(sums_path.to_owned());
+        return Ok(DeepReport { compared, n_bytes, n_sums, damages });
     }
     let mut all = Vec::with_capacity(found.len());
     for (unit, sum) in units.iter().zip(found) {
         let path = &checkpoint.files[unit.file_idx].path;
         all.push(sum.map_err(|problem| Error::malformed(path, place(unit, &problem)))?);
     }
-    if let Some(unwritten) = unwritten {
-        unwritten.finish(&SumsDocument::new(&checkpoint, &units, &all))?;
+    if let Some(checksum_file) = checksum_file {
+        checksum_file.finish(&SumsDocument::new(&checkpoint, &units, &all))?;
     }
-    let compared = Compared::Nothing(sums_path.to_owned());
-    Ok(Deep { compared, n_bytes, n_sums, damages: Vec::new() })
+    let compared = ChecksumSource::Nothing(sums_path.to_owned());
+    Ok(DeepReport { compared, n_bytes, n_sums, damages: Vec::new() })
 }
 
-fn packed(dir: &Path, n_threads: usize, interrupt: &Interrupt) -> Result<Deep> {
+fn packed(dir: &Path, n_threads: usize, interrupt: &Interrupt) -> Result<DeepReport> {
     let mut bar = None;
     let verified = verify(dir, n_threads, &mut |progress| {
         let bar = bar.get_or_insert_with(|| Bar::bytes("reading all", progress.total_bytes));
         bar.set(progress.done_bytes);
         interrupt.poll()
     })?;
-    Ok(Deep {
-        compared: Compared::Packed,
+    Ok(DeepReport {
+        compared: ChecksumSource::Packed,
         n_bytes: verified.n_bytes,
         n_sums: verified.n_records + verified.n_tensors,
         damages: verified.damages.iter().map(ToString::to_string).collect(),
@@ -174,13 +175,13 @@ fn place(unit: &TensorUnit, problem: &str) -> String {
 }
 
 /// The checksum of a unit, or why it cannot be read.
-type Found = std::result::Result<u64, String>;
+type UnitChecksum = std::result::Result<u64, String>;
 
 fn compare(
     checkpoint: &Checkpoint,
     earlier: &SumsDocument,
     units: &[TensorUnit],
-    found: &[Found],
+    found: &[UnitChecksum],
 ) -> Vec<String> {
     let mut damages = Vec::new();
     let mut known = Vec::new();
@@ -227,18 +228,23 @@ fn compare(
     damages
 }
 
-/// State shared by the threads.
-struct Run<'a> {
+/// A run over all units of a checkpoint, shared by the threads.
+struct ChecksumRun<'a> {
     files: &'a [ReadFile],
     units: &'a [TensorUnit],
     next: AtomicUsize,
     stop: AtomicBool,
 }
 
-impl Run<'_> {
+impl ChecksumRun<'_> {
     /// Returns the checksum of every unit, in order.
-    fn all(&self, n_threads: usize, n_bytes: u64, interrupt: &Interrupt) -> Result<Vec<Found>> {
-        let mut found: Vec<Found> = vec![Ok(0); self.units.len()];
+    fn all(
+        &self,
+        n_threads: usize,
+        n_bytes: u64,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<UnitChecksum>> {
+        let mut found: Vec<UnitChecksum> = vec![Ok(0); self.units.len()];
         let bar = Bar::bytes("reading all", n_bytes);
         let (sender, receiver) = channel();
         std::thread::scope(|scope| {
@@ -264,7 +270,7 @@ impl Run<'_> {
         if interrupt.is_set() { Err(Error::Cancelled) } else { Ok(found) }
     }
 
-    fn work(&self, sender: &Sender<(usize, Found)>) {
+    fn work(&self, sender: &Sender<(usize, UnitChecksum)>) {
         let mut chunk = vec![0_u8; CHUNK_BYTES];
         while !self.stop.load(Ordering::Relaxed) {
             let unit_idx = self.next.fetch_add(1, Ordering::Relaxed);
@@ -278,7 +284,7 @@ impl Run<'_> {
     }
 }
 
-fn sum(file: &ReadFile, unit: &TensorUnit, chunk: &mut [u8]) -> Found {
+fn sum(file: &ReadFile, unit: &TensorUnit, chunk: &mut [u8]) -> UnitChecksum {
     let mut hash = XxHash3_64::new();
     let mut done_bytes = 0;
     while done_bytes < unit.len_bytes {

@@ -8,7 +8,7 @@ use moeflux::Result;
 use moeflux::provider::ranks::RankGroup;
 use serde_json::{Value, json};
 
-use crate::network::{Job, Network};
+use crate::network::{Cluster, Network};
 use crate::size::binary;
 
 /// Bytes of an exchange, over all ranks.
@@ -19,7 +19,7 @@ const N_TIMES: usize = 200;
 
 /// The times of exchanges of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Exchange {
+struct ExchangeTimes {
     n_bytes: u32,
     median: Duration,
     /// The 99th percentile.
@@ -30,7 +30,7 @@ struct Exchange {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Exchanges {
     hosts: Vec<String>,
-    by_size: Vec<Exchange>,
+    by_size: Vec<ExchangeTimes>,
 }
 
 /// Measures together with all other ranks.
@@ -43,10 +43,10 @@ pub(crate) fn measure(group: &RankGroup) -> Result<Exchanges> {
         let mut times = group.time_exchanges(n_bytes as usize, N_TIMES)?;
         times.sort_unstable();
         let at = |percent: usize| times[(times.len() - 1) * percent / 100];
-        Ok(Exchange { n_bytes, median: at(50), last: at(99) })
+        Ok(ExchangeTimes { n_bytes, median: at(50), last: at(99) })
     });
     let by_size = by_size.into_iter().collect::<Result<_>>()?;
-    Ok(Exchanges { hosts: group.place().hosts, by_size })
+    Ok(Exchanges { hosts: group.topology().hosts, by_size })
 }
 
 impl Exchanges {
@@ -54,12 +54,12 @@ impl Exchanges {
     fn network(&self) -> Network {
         let [first, .., last] = &*self.by_size else { unreachable!("there are five sizes") };
         let ends = [first, last].map(|it| (f64::from(it.n_bytes), it.median));
-        Job::network_of(u32::try_from(self.hosts.len()).unwrap_or(u32::MAX), ends)
+        Cluster::network_of(u32::try_from(self.hosts.len()).unwrap_or(u32::MAX), ends)
     }
 
     /// Returns the figures as JSON.
     pub(super) fn json(&self) -> Value {
-        let exchange = |it: &Exchange| {
+        let exchange = |it: &ExchangeTimes| {
             json!({
                 "bytes": it.n_bytes,
                 "median_s": it.median.as_secs_f64(),
@@ -102,10 +102,10 @@ mod tests {
     #[test]
     fn a_network_is_found_again_by_what_its_exchanges_take() {
         let network = Network::new(50e-6, 1.1e9);
-        let job = Job { n_ranks: 4, network };
+        let cluster = Cluster { n_ranks: 4, network };
         let by_size = SIZES.map(|n_bytes| {
-            let median = Duration::from_secs_f64(job.exchange_s(n_bytes.into(), false));
-            Exchange { n_bytes, median, last: 2 * median }
+            let median = Duration::from_secs_f64(cluster.exchange_s(n_bytes.into(), false));
+            ExchangeTimes { n_bytes, median, last: 2 * median }
         });
         let hosts = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
         let exchanges = Exchanges { hosts, by_size: by_size.to_vec() };

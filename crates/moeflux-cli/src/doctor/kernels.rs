@@ -7,14 +7,14 @@ use std::path::Path;
 
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::model::Headers;
-use moeflux::provider::weights::ImaginedKind;
+use moeflux::provider::weights::SyntheticKind;
 use moeflux::{Error, Model, Result};
 use moeflux_gpu::adapter::choose;
 use moeflux_gpu::device::Gpu;
 
 use crate::clock;
 use crate::device::check_kinds;
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::gpu_check;
 use crate::known;
 use crate::model;
@@ -30,10 +30,10 @@ const KNOWN: [&str; 3] = ["gpt-oss-20b", "GLM-4.7-Flash", "Qwen3.6-35B-A3B"];
 /// # Errors
 ///
 /// [`Error::Device`] if a result differs; errors of the GPU or of the model's files.
-pub(super) fn check(wanted: Option<&str>, dir: &Path) -> Outcome {
+pub(super) fn check(wanted: Option<&str>, dir: &Path) -> CommandResult {
     let models = match model::has_weights(dir)? {
         true => vec![(dir.display().to_string(), Model::open(dir)?.into_parts().0)],
-        false => KNOWN.iter().map(|name| imagined(name)).collect::<Result<_>>()?,
+        false => KNOWN.iter().map(|name| synthetic(name)).collect::<Result<_>>()?,
     };
     models.iter().try_for_each(|(_, blueprint)| check_kinds(blueprint))?;
     let adapter = without_noise(|| choose(wanted))?;
@@ -61,11 +61,11 @@ pub(super) fn check(wanted: Option<&str>, dir: &Path) -> Outcome {
 }
 
 /// Returns the blueprint of a known model, quantised as published or else to four bits.
-fn imagined(name: &str) -> Result<(String, Blueprint)> {
+fn synthetic(name: &str) -> Result<(String, Blueprint)> {
     let known = known::named(Path::new(name)).expect("the name of a known model");
     let config = known.config()?;
     let kind = match config.published_kind()? {
-        ImaginedKind::Float => PACKED,
+        SyntheticKind::Float => PACKED,
         published => published,
     };
     Ok((known.name.to_owned(), config.blueprint(kind)?))

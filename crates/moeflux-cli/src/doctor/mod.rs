@@ -30,25 +30,25 @@ use moeflux::{Error, Model, Result};
 use moeflux_gpu::adapter::{AdapterFacts, AdapterKind, adapters, choose};
 
 use crate::cache;
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::fold::point;
 use crate::hub;
 use crate::interrupt::Interrupt;
 use crate::machine;
-use crate::measured::Measured;
+use crate::measured::Measurements;
 use crate::model;
-use crate::place::{self, Place};
+use crate::place::{self, Volume};
 use crate::plan::CONTEXT_DEFAULT;
-use crate::plan::machine::{PlanMachine, Told};
-use crate::plan::report::{Plan, Subject};
-use crate::plan::routes::Routes;
+use crate::plan::machine::{MachineOverrides, PlanMachine};
+use crate::plan::report::{PlanQuery, PlannedModel};
+use crate::plan::routes::RoutingSource;
 use crate::print;
 use crate::quiet::without_noise;
 use crate::ranges;
-use busy::{Others, Watch};
-use deep::deep;
-use report::{Kept, ModelHere, Report, Trials};
-use survey::{Files, survey};
+use busy::{LoadMonitor, OtherLoad};
+use deep::deep_check;
+use report::{DoctorReport, KeptFigures, ModelHere, Trials};
+use survey::{CandidateFiles, drive_rates};
 use system::System;
 
 /// What small random models are run on.
@@ -119,7 +119,7 @@ pub(crate) struct DoctorArgs {
 /// # Errors
 ///
 /// Fails if the folder is unusable or the model is damaged, and with [`Error::Cancelled`].
-pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
+pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> CommandResult {
     if args.forget {
         return Ok(print::line(&forget()?)?);
     }
@@ -164,7 +164,7 @@ pub(crate) fn run(args: &DoctorArgs, interrupt: &Interrupt) -> Outcome {
 
 /// Deletes the figures of this machine. Returns a message with their names and the file.
 fn forget() -> Result<String> {
-    let mut measured = Measured::load();
+    let mut measured = Measurements::load();
     let forgotten = measured.forget();
     let file = measured.file().display().to_string();
     if forgotten.is_empty() {
@@ -176,39 +176,39 @@ fn forget() -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Report> {
+fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<DoctorReport> {
     // The other ranks measure exchanges first, too.
     let exchanges = args.group.as_ref().map(exchanges::measure).transpose()?;
     let system = System::here();
     // First, so that problems with the model or with the path for its checksums are reported at
     // once.
     let deep = match args.deep {
-        true => Some(deep(&dir, args.sums.as_deref(), machine::n_cores().get(), interrupt)?),
+        true => Some(deep_check(&dir, args.sums.as_deref(), machine::n_cores().get(), interrupt)?),
         false => None,
     };
-    let watch = Watch::begin();
+    let monitor = LoadMonitor::begin();
     let memory_bytes_per_s = memory::rate(system.machine.n_cores(), system.available_bytes);
-    let survey = match survey(&files_at(&dir), args.file_size, interrupt) {
+    let drive_rates = match drive_rates(&files_at(&dir), args.file_size, interrupt) {
         Err(Error::Cancelled) => return Err(Error::Cancelled),
         other => other.map_err(|error| error.to_string()),
     };
-    let watch = watch.part();
+    let monitor = monitor.part();
     let trials = trials(args, &system, interrupt)?;
     let load = system.load.map(|load| (load, system.machine.n_cores()));
-    let others = Others { share: watch.part().share_max(), load };
-    let kept = match (others.busy(), args.even_if_busy) {
-        (None, _) => Kept::Good,
-        (Some(busy), true) => Kept::Doubtful(busy),
-        (Some(busy), false) => Kept::Nothing(busy),
+    let other_load = OtherLoad { share: monitor.part().share_max(), load };
+    let kept = match (other_load.busy(), args.even_if_busy) {
+        (None, _) => KeptFigures::Good,
+        (Some(busy), true) => KeptFigures::Doubtful(busy),
+        (Some(busy), false) => KeptFigures::Nothing(busy),
     };
-    let mut report = Report {
-        place: Place::of(&dir),
+    let mut report = DoctorReport {
+        volume: Volume::of(&dir),
         gpus: gpu::here(),
         dir,
         system,
         memory_bytes_per_s,
         trials,
-        survey,
+        drive_rates,
         kept,
         model: None,
         deep,
@@ -221,40 +221,41 @@ fn examine(args: &DoctorArgs, dir: PathBuf, interrupt: &Interrupt) -> Result<Rep
 
 /// Keeps the figures for `plan`, unless other programs used the machine. Returns all figures known
 /// then.
-fn remember(report: &Report) -> Measured {
-    let mut measured = Measured::load();
+fn remember(report: &DoctorReport) -> Measurements {
+    let mut measured = Measurements::load();
     match report.kept {
-        Kept::Good => {}
-        Kept::Doubtful(_) => measured.doubt(),
-        Kept::Nothing(_) => return measured,
+        KeptFigures::Good => {}
+        KeptFigures::Doubtful(_) => measured.mark_doubtful(),
+        KeptFigures::Nothing(_) => return measured,
     }
     if let Some(rate) = report.memory_bytes_per_s {
         measured.set_memory(rate);
     }
-    let best = report.survey.as_ref().ok().and_then(|it| it.best()).map(survey::Way::rate);
+    let best =
+        report.drive_rates.as_ref().ok().and_then(|it| it.best()).map(survey::AccessMethod::rate);
     if let Some(rate) = best.filter(|rate| *rate > 0.0) {
         measured.set_drive(&place::key(&report.dir), rate);
     }
-    if let Some(Ok(pace)) = &report.trials.cpu {
-        measured.set_cpu(report.system.kernels, pace);
+    if let Some(Ok(profile)) = &report.trials.cpu {
+        measured.set_cpu(report.system.kernels, profile);
     }
     if let Some(Ok(card)) = &report.trials.card {
         measured.set_card(card);
     }
     if let Err(error) = measured.save() {
-        print::aside(&format!("note: cannot save these figures for `moeflux plan`: {error}"));
+        print::stderr_line(&format!("note: cannot save these figures for `moeflux plan`: {error}"));
     }
     measured
 }
 
 /// Returns the files of the model at a path, or the weight files in a folder without a model.
-fn files_at(path: &Path) -> Files {
+fn files_at(path: &Path) -> CandidateFiles {
     let folder = if path.is_dir() { path } else { model::folder_of(path) };
     let own = Model::open(path).ok().map(|model| {
         let files = &model.checkpoint().files;
         files.iter().map(|file| (file.path.clone(), file.len_bytes)).collect()
     });
-    Files { folder: folder.to_owned(), of_model: own }
+    CandidateFiles { folder: folder.to_owned(), of_model: own }
 }
 
 /// Measures the CPU, and a GPU if there is one. Failures are part of the result.
@@ -263,11 +264,11 @@ fn trials(args: &DoctorArgs, system: &System, interrupt: &Interrupt) -> Result<T
         return Ok(Trials::default());
     }
     trial::remove_old(&cache::folder());
-    let told = |result: Result<_>| match result {
+    let reported = |result: Result<_>| match result {
         Err(Error::Cancelled) => Err(Error::Cancelled),
         other => Ok(other.map_err(|error| error.to_string())),
     };
-    let cpu = told(trial::of_cpu(system.available_bytes, interrupt))?;
+    let cpu = reported(trial::of_cpu(system.available_bytes, interrupt))?;
     let adapter = match &args.gpu {
         _ if args.trials == TrialsOf::Cpu => None,
         Some(_) => Some(without_noise(|| choose(args.gpu.as_deref()))?),
@@ -290,7 +291,10 @@ fn trials(args: &DoctorArgs, system: &System, interrupt: &Interrupt) -> Result<T
 }
 
 /// Describes the model in a folder, if there is one.
-fn model_here(dir: &Path, measured: &Measured) -> Option<std::result::Result<ModelHere, String>> {
+fn model_here(
+    dir: &Path,
+    measured: &Measurements,
+) -> Option<std::result::Result<ModelHere, String>> {
     let has = |name: &str| dir.join(name).is_file();
     let gguf = match gguf_at(dir) {
         Err(error) => return Some(Err(format!("no model here was examined: {error}"))),
@@ -300,12 +304,18 @@ fn model_here(dir: &Path, measured: &Measured) -> Option<std::result::Result<Mod
     let has_model = is_described && model::has_weights(dir).unwrap_or(false);
     has_model.then(|| {
         let (blueprint, _) = Model::open(dir).map_err(unrunnable)?.into_parts();
-        let subject = Subject::new(String::new(), blueprint, None);
-        let context = subject.needs.context_max.min(CONTEXT_DEFAULT as u64);
-        let machine = PlanMachine::here(&Told::default(), measured, Some(&place::key(dir)));
-        let plan = Plan { subject: &subject, machine: &machine, context, routes: &Routes::Unknown };
-        let n_experts = subject.needs.n_experts();
-        match plan.report() {
+        let planned = PlannedModel::new(String::new(), blueprint, None);
+        let context = planned.needs.context_max.min(CONTEXT_DEFAULT as u64);
+        let machine =
+            PlanMachine::here(&MachineOverrides::default(), measured, Some(&place::key(dir)));
+        let query = PlanQuery {
+            planned: &planned,
+            machine: &machine,
+            context,
+            routes: &RoutingSource::Unknown,
+        };
+        let n_experts = planned.needs.n_experts();
+        match query.report() {
             Ok(report) => Ok(ModelHere { n_experts, expected: Ok(report.forecast) }),
             Err(Error::NoRoom { needed_bytes, .. }) => {
                 Ok(ModelHere { n_experts, expected: Err(needed_bytes) })

@@ -12,8 +12,8 @@ use std::time::Duration;
 use moeflux::STACK_BYTES;
 use moeflux_io::AlignedBytes;
 use moeflux_kernels::{
-    Activations, Affine, FloatKind, Fp8, IntProduct, IntRows, IntScratch, KernelTable, LaidRows,
-    Matrix, MatrixKind, MatrixLayout, Product,
+    Activations, Affine, FloatKind, FloatProduct, Fp8, IntProduct, IntRows, IntScratch,
+    KernelTable, Matrix, MatrixKind, MatrixLayout, RepackedRows,
 };
 
 use crate::clock;
@@ -42,7 +42,7 @@ const KINDS: [MatrixKind; 3] =
 
 /// Rates of products with one row and with many.
 #[derive(Clone, Copy, Debug)]
-struct Rates {
+struct ProductRates {
     /// Weights read, with one row of activations.
     bytes_per_s: f64,
     /// Multiplications and additions, with many rows.
@@ -71,7 +71,7 @@ pub(super) fn float_rates(table: &'static KernelTable, n_threads: NonZeroUsize) 
     }
 }
 
-fn rates(table: &'static KernelTable, kind: MatrixKind, n_threads: usize) -> Rates {
+fn rates(table: &'static KernelTable, kind: MatrixKind, n_threads: usize) -> ProductRates {
     let (n_outputs, n_cols) = SHAPE;
     let layout = MatrixLayout::new(kind, n_outputs, n_cols).expect("whole groups and blocks");
     let matrices_per_s = |n_rows: usize| {
@@ -89,7 +89,7 @@ fn rates(table: &'static KernelTable, kind: MatrixKind, n_threads: usize) -> Rat
         };
         (0..N_ROUNDS).map(|_| round()).fold(0.0, f64::max)
     };
-    Rates {
+    ProductRates {
         bytes_per_s: matrices_per_s(1) * float(layout.total_bytes() as u64),
         operations_per_s: matrices_per_s(N_ROWS) * float((2 * n_outputs * n_cols * N_ROWS) as u64),
     }
@@ -124,7 +124,7 @@ struct Multiplier {
     floats: Activations,
     codes: IntRows,
     scratch: IntScratch,
-    laid: LaidRows,
+    repacked: RepackedRows,
 }
 
 impl Multiplier {
@@ -147,19 +147,19 @@ impl Multiplier {
             floats,
             codes,
             scratch: IntScratch::default(),
-            laid: LaidRows::default(),
+            repacked: RepackedRows::default(),
         }
     }
 
     fn multiply(&mut self, matrix: Matrix<'_>) {
-        let Self { table, picks, out, floats, codes, scratch, laid } = self;
+        let Self { table, picks, out, floats, codes, scratch, repacked } = self;
         let layout = matrix.layout();
         let rows = 0..layout.n_rows;
         if matches!(layout.kind, MatrixKind::Affine(_)) {
-            let x = table.lay(codes, picks, laid);
+            let x = table.repack(codes, picks, repacked);
             table.int_matmul(&IntProduct { matrix, rows, x }, scratch, out);
         } else {
-            table.matmul(&Product { matrix, rows, x: floats, picks }, out);
+            table.matmul(&FloatProduct { matrix, rows, x: floats, picks }, out);
         }
         black_box(&*out);
     }

@@ -9,16 +9,16 @@ use moeflux_gpu::adapter::AdapterFacts;
 use moeflux_io::Caching;
 use serde_json::{Value, json};
 
-use super::deep::Deep;
+use super::deep::DeepReport;
 use super::exchanges::Exchanges;
 use super::gpu;
-use super::survey::{DEPTH_ENOUGH, DEPTHS, Survey, Way};
+use super::survey::{AccessMethod, DEPTH_ENOUGH, DEPTHS, DriveRates};
 use super::system::{LockLimit, System};
-use crate::measured::Card;
-use crate::pace::Pace;
-use crate::place::Place;
+use crate::measured::MeasuredCard;
+use crate::pace::ComputeProfile;
+use crate::place::Volume;
 use crate::plan::advice::first_tokens;
-use crate::plan::forecast::{Forecast, Places};
+use crate::plan::forecast::{ExpertLocations, Forecast};
 use crate::plan::report::forecast_json;
 
 /// Below this rate, every miss is slow.
@@ -48,13 +48,13 @@ pub(super) struct ModelHere {
 /// such device.
 #[derive(Debug, Default)]
 pub(super) struct Trials {
-    pub(super) cpu: Option<Result<Pace, String>>,
-    pub(super) card: Option<Result<Card, String>>,
+    pub(super) cpu: Option<Result<ComputeProfile, String>>,
+    pub(super) card: Option<Result<MeasuredCard, String>>,
 }
 
 /// Which of the figures `moeflux plan` is to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum KeptFigures {
     /// All of them.
     Good,
     /// All of them as requested, although other programs used the machine.
@@ -63,32 +63,32 @@ pub(super) enum Kept {
     Nothing(String),
 }
 
-/// All findings.
+/// All findings of the doctor.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct DoctorReport {
     pub(super) dir: PathBuf,
     pub(super) system: System,
     /// In the order of `--gpu`.
     pub(super) gpus: Vec<AdapterFacts>,
     pub(super) memory_bytes_per_s: Option<f64>,
     pub(super) trials: Trials,
-    pub(super) place: Place,
+    pub(super) volume: Volume,
     /// The drive's figures, or why there are none.
-    pub(super) survey: Result<Survey, String>,
-    pub(super) kept: Kept,
+    pub(super) drive_rates: Result<DriveRates, String>,
+    pub(super) kept: KeptFigures,
     /// The model, or a sentence on why it cannot be run; `None` if there is none.
     pub(super) model: Option<Result<ModelHere, String>>,
-    pub(super) deep: Option<Deep>,
+    pub(super) deep: Option<DeepReport>,
     /// Exchanges with other ranks.
     pub(super) exchanges: Option<Exchanges>,
 }
 
-impl Report {
+impl DoctorReport {
     /// Explains the figures.
     pub(super) fn verdict(&self) -> Vec<String> {
         let mut verdict = Vec::new();
-        if let Ok(survey) = &self.survey {
-            verdict.extend(drive_verdict(survey));
+        if let Ok(drive_rates) = &self.drive_rates {
+            verdict.extend(drive_verdict(drive_rates));
         }
         match &self.model {
             Some(Ok(model)) => verdict.push(self.model_verdict(model)),
@@ -105,7 +105,7 @@ impl Report {
         match &model.expected {
             Ok(forecast) => {
                 let (speed, bound) = (first_tokens(forecast), forecast.answer.low.bound.name());
-                let experts = experts(&forecast.places, model.n_experts);
+                let experts = experts(&forecast.placement, model.n_experts);
                 format!("the model here: {speed}, bound by the {bound}, with {experts}; {more}")
             }
             Err(least_bytes) => {
@@ -118,8 +118,8 @@ impl Report {
     /// Lists what needs attention.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = self.system_warnings();
-        match &self.survey {
-            Ok(survey) => warnings.extend(self.drive_warnings(survey)),
+        match &self.drive_rates {
+            Ok(drive_rates) => warnings.extend(self.drive_warnings(drive_rates)),
             Err(problem) => warnings.push(format!("the drive was not measured: {problem}")),
         }
         let problems = [("CPU", cpu_problem(&self.trials)), ("GPU", card_problem(&self.trials))];
@@ -133,12 +133,12 @@ impl Report {
         let system = &self.system;
         let mut warnings = Vec::new();
         match &self.kept {
-            Kept::Good => {}
-            Kept::Doubtful(busy) => warnings.push(format!(
+            KeptFigures::Good => {}
+            KeptFigures::Doubtful(busy) => warnings.push(format!(
                 "the machine was busy ({busy}): these figures are too low; `moeflux plan` uses \
                  them, as --even-if-busy requests"
             )),
-            Kept::Nothing(busy) => warnings.push(format!(
+            KeptFigures::Nothing(busy) => warnings.push(format!(
                 "the machine was busy ({busy}): these figures are too low, so `moeflux plan` does \
                  not use them; measure again when it is idle (--even-if-busy keeps them)"
             )),
@@ -185,36 +185,36 @@ impl Report {
         warnings
     }
 
-    fn drive_warnings(&self, survey: &Survey) -> Vec<String> {
+    fn drive_warnings(&self, drive_rates: &DriveRates) -> Vec<String> {
         let mut warnings = Vec::new();
-        let mount = self.place.mount.as_ref();
+        let mount = self.volume.mount.as_ref();
         let kind = mount.map_or("?", |mount| mount.kind.as_str());
-        if self.place.is_network() {
+        if self.volume.is_network() {
             warnings.push(format!(
                 "{kind} is read over a network or through a program: copy the model to a drive of \
                  this machine"
             ));
-        } else if self.place.is_memory() {
+        } else if self.volume.is_memory() {
             warnings.push(format!(
                 "{kind} is in memory: these figures are not those of a drive, and its files take \
                  memory that experts could use"
             ));
-        } else if survey.direct_block_bytes.is_none() && cfg!(target_os = "linux") {
+        } else if drive_rates.direct_block_bytes.is_none() && cfg!(target_os = "linux") {
             warnings.push(format!(
                 "{kind} does not support direct reads: experts are read through the page cache, \
                  which costs memory and time"
             ));
         }
-        let rate = survey.best().map_or(0.0, Way::rate);
+        let rate = drive_rates.best().map_or(0.0, AccessMethod::rate);
         // Virtual drives also report that they rotate.
-        let turns = self.place.device.as_ref().is_some_and(|it| it.is_rotational == Some(true));
+        let turns = self.volume.device.as_ref().is_some_and(|it| it.is_rotational == Some(true));
         let gbps = rate / 1e9;
         if turns && rate < TURNING_BYTES_PER_S {
             warnings.push(format!(
                 "{gbps:.2} GB/s, and the drive reports that it rotates: experts are read in \
                  random order, so keep models on a solid-state drive"
             ));
-        } else if rate < SLOW_BYTES_PER_S && !self.place.is_memory() {
+        } else if rate < SLOW_BYTES_PER_S && !self.volume.is_memory() {
             warnings.push(format!(
                 "{gbps:.2} GB/s is slow for a drive: keep models on an NVMe drive, which reads 3 \
                  to 14"
@@ -225,8 +225,9 @@ impl Report {
 
     /// Returns the findings as JSON.
     pub(super) fn json(&self) -> Value {
-        let mount = self.place.mount.as_ref();
-        let device = self.place.device.as_ref();
+        let mount = self.volume.mount.as_ref();
+        let device = self.volume.device.as_ref();
+        let cpu = self.trials.cpu.as_ref().and_then(|it| it.as_ref().ok());
         let card = self.trials.card.as_ref().and_then(|it| it.as_ref().ok());
         let model = self.model.as_ref().map(|model| match model {
             Ok(model) => json!({
@@ -242,8 +243,8 @@ impl Report {
             "system": self.system.json(),
             "gpus": self.gpus.iter().map(gpu::json).collect::<Vec<_>>(),
             "memory_bytes_per_s": self.memory_bytes_per_s,
-            "cpu_pace": self.trials.cpu.as_ref().and_then(|it| it.as_ref().ok()).map(Pace::json),
-            "gpu_pace": card.map(|it| it.computing.pace.json()),
+            "cpu_pace": cpu.map(ComputeProfile::json),
+            "gpu_pace": card.map(|it| it.computing.profile.json()),
             "gpu_measured": card.map(|it| it.computing.name.as_str()),
             "file_system": mount.map(|it| it.kind.as_str()),
             "mount_point": mount.map(|it| it.point.display().to_string()),
@@ -256,16 +257,16 @@ impl Report {
                 "read_ahead_bytes": it.read_ahead_bytes,
                 "is_rotational": it.is_rotational,
             })),
-            "drive": self.survey.as_ref().ok().map(Survey::json),
-            "drive_problem": self.survey.as_ref().err(),
+            "drive": self.drive_rates.as_ref().ok().map(DriveRates::json),
+            "drive_problem": self.drive_rates.as_ref().err(),
             "model": model,
-            "deep": self.deep.as_ref().map(Deep::json),
+            "deep": self.deep.as_ref().map(DeepReport::json),
             "ranks": self.exchanges.as_ref().map(Exchanges::json),
             "busy": match &self.kept {
-                Kept::Good => None,
-                Kept::Doubtful(busy) | Kept::Nothing(busy) => Some(busy),
+                KeptFigures::Good => None,
+                KeptFigures::Doubtful(busy) | KeptFigures::Nothing(busy) => Some(busy),
             },
-            "is_kept": !matches!(self.kept, Kept::Nothing(_)),
+            "is_kept": !matches!(self.kept, KeptFigures::Nothing(_)),
             "verdict": self.verdict(),
             "warnings": self.warnings(),
         })
@@ -273,13 +274,13 @@ impl Report {
 }
 
 /// Describes the placement of the experts, in shares.
-fn experts(places: &Places, n_experts: u64) -> String {
+fn experts(placement: &ExpertLocations, n_experts: u64) -> String {
     let percent = |n: u64| {
         let share = crate::needs::float(n) / crate::needs::float(n_experts.max(1));
         format!("{:.0} % of its experts", 100.0 * share)
     };
-    let memory = format!("{} in the memory that is free now", percent(places.in_memory));
-    match (places.on_card, places.in_memory) {
+    let memory = format!("{} in the memory that is free now", percent(placement.in_memory));
+    match (placement.on_card, placement.in_memory) {
         (0, _) => memory,
         (n, 0) => format!("{} on the GPU", percent(n)),
         (n, _) => format!("{} on the GPU and {memory}", percent(n)),
@@ -294,14 +295,14 @@ fn card_problem(trials: &Trials) -> Option<&String> {
     trials.card.as_ref()?.as_ref().err()
 }
 
-fn drive_verdict(survey: &Survey) -> Option<String> {
-    let best = survey.best().filter(|way| way.rate() > 0.0)?;
+fn drive_verdict(drive_rates: &DriveRates) -> Option<String> {
+    let best = drive_rates.best().filter(|method| method.rate() > 0.0)?;
     let gbps = |rate: f64| format!("{:.2} GB/s", rate / 1e9);
     let [.., deepest] = DEPTHS;
     let enough =
         format!("{}, the median of {DEPTH_ENOUGH} to {deepest} in flight", gbps(best.rate()));
-    let ways = (survey.way(Caching::Direct), survey.way(Caching::PageCache));
-    let (Some(direct), Some(cached)) = ways else {
+    let methods = (drive_rates.method(Caching::Direct), drive_rates.method(Caching::PageCache));
+    let (Some(direct), Some(cached)) = methods else {
         return Some(format!("the drive reads {enough}, through the page cache"));
     };
     let ratio = direct.rate() / cached.rate().max(1.0);
@@ -318,28 +319,28 @@ fn drive_verdict(survey: &Survey) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::survey::Subject;
+    use crate::doctor::survey::ProbedFiles;
     use crate::doctor::system::HugePages;
     use crate::place::BlockDevice;
     use moeflux_io::Mount;
 
-    fn survey(direct: Option<f64>, cached: f64) -> Survey {
-        let way = |caching, drive, rate: f64| Way {
+    fn drive_rates(direct: Option<f64>, cached: f64) -> DriveRates {
+        let method = |caching, drive, rate: f64| AccessMethod {
             caching,
             drive,
             bytes_per_s: [0.5, 0.9, 0.96, 1.1, 1.0, 1.0].map(|it| it * rate).to_vec(),
         };
-        let direct = direct.map(|best| way(Caching::Direct, "io_uring", best));
-        let cached = way(Caching::PageCache, "threads", cached);
-        Survey {
-            subject: Subject::Temporary(1 << 30),
+        let direct = direct.map(|best| method(Caching::Direct, "io_uring", best));
+        let cached = method(Caching::PageCache, "threads", cached);
+        DriveRates {
+            probed: ProbedFiles::Temporary(1 << 30),
             direct_block_bytes: direct.is_some().then_some(512),
-            ways: direct.into_iter().chain([cached]).collect(),
+            methods: direct.into_iter().chain([cached]).collect(),
             is_repeated: false,
         }
     }
 
-    fn report(survey: Survey, kind: &str) -> Report {
+    fn report(drive_rates: DriveRates, kind: &str) -> DoctorReport {
         let mut system = System::here();
         system.kernels = "avx2";
         system.huge_pages = HugePages::default();
@@ -355,16 +356,16 @@ mod tests {
             source: "/dev/x".into(),
             options: "rw".into(),
         };
-        let place = Place { mount: Some(mount), device: None };
-        Report {
+        let volume = Volume { mount: Some(mount), device: None };
+        DoctorReport {
             dir: "/data".into(),
             system,
             gpus: Vec::new(),
             memory_bytes_per_s: Some(3e10),
             trials: Trials::default(),
-            place,
-            survey: Ok(survey),
-            kept: Kept::Good,
+            volume,
+            drive_rates: Ok(drive_rates),
+            kept: KeptFigures::Good,
             model: None,
             deep: None,
             exchanges: None,
@@ -379,14 +380,14 @@ mod tests {
             (Some(2e9), 2.1e9, "equally fast here: 2.10 GB/s, the median of 4 to 32 in flight"),
             (None, 2e9, "reads 2.00 GB/s, the median of 4 to 32 in flight, through the page cache"),
         ] {
-            let verdict = report(survey(direct, cached), "ext4").verdict();
+            let verdict = report(drive_rates(direct, cached), "ext4").verdict();
             assert_eq!(verdict.len(), 1);
             assert!(verdict[0].contains(words), "{verdict:?}");
         }
     }
 
     #[track_caller]
-    fn check_warnings(report: &Report, expected: &[&str]) {
+    fn check_warnings(report: &DoctorReport, expected: &[&str]) {
         let warnings = report.warnings();
         assert_eq!(warnings.len(), expected.len(), "{warnings:?}");
         for (warning, words) in warnings.iter().zip(expected) {
@@ -397,39 +398,41 @@ mod tests {
 
     #[test]
     fn a_machine_in_order_has_no_warnings() {
-        check_warnings(&report(survey(Some(4e9), 2e9), "ext4"), &[]);
+        check_warnings(&report(drive_rates(Some(4e9), 2e9), "ext4"), &[]);
     }
 
     #[test]
     fn each_trouble_has_its_line() {
-        let mut ill = report(survey(Some(0.3e9), 0.2e9), "nfs4");
-        ill.kept = Kept::Nothing("load 1000.0 on 2 cores".into());
+        let mut ill = report(drive_rates(Some(0.3e9), 0.2e9), "nfs4");
+        ill.kept = KeptFigures::Nothing("load 1000.0 on 2 cores".into());
         ill.system.kernels = "scalar";
         ill.system.huge_pages.transparent = Some("never".into());
         ill.system.ring_problem = Some("io_uring is forbidden here".into());
         ill.system.available_bytes = Some(1 << 30);
         ill.system.group = None;
         let turning = BlockDevice { is_rotational: Some(true), ..BlockDevice::default() };
-        ill.place.device = Some(turning);
+        ill.volume.device = Some(turning);
         let words = ["busy", "vector", "madvise", "with threads", "1.07 GB", "network", "rotates"];
         let is_of_system = |it: &&str| cfg!(target_os = "linux") || *it != "with threads";
         let words: Vec<&str> = words.into_iter().filter(is_of_system).collect();
         check_warnings(&ill, &words);
-        check_warnings(&report(survey(Some(0.5e9), 0.2e9), "ext4"), &["0.50 GB/s is slow"]);
-        let mut busy = report(survey(Some(4e9), 2e9), "ext4");
-        busy.kept = Kept::Doubtful("load 9.0 on 2 cores".into());
+        check_warnings(&report(drive_rates(Some(0.5e9), 0.2e9), "ext4"), &["0.50 GB/s is slow"]);
+        let mut busy = report(drive_rates(Some(4e9), 2e9), "ext4");
+        busy.kept = KeptFigures::Doubtful("load 9.0 on 2 cores".into());
         check_warnings(&busy, &["uses them, as --even-if-busy requests"]);
 
-        let mut locked = report(survey(Some(4e9), 2e9), "ext4");
+        let mut locked = report(drive_rates(Some(4e9), 2e9), "ext4");
         locked.system.lock_limit = Some(LockLimit::Bytes(8 << 20));
         locked.system.is_root = false;
         check_warnings(&locked, &["memlock"]);
         locked.system.is_root = true;
         check_warnings(&locked, &[]);
 
-        check_warnings(&report(survey(None, 2e9), "tmpfs"), &["in memory"]);
-        let unmeasured =
-            Report { survey: Err("no room".into()), ..report(survey(None, 2e9), "ext4") };
+        check_warnings(&report(drive_rates(None, 2e9), "tmpfs"), &["in memory"]);
+        let unmeasured = DoctorReport {
+            drive_rates: Err("no room".into()),
+            ..report(drive_rates(None, 2e9), "ext4")
+        };
         check_warnings(&unmeasured, &["was not measured: no room"]);
         assert_eq!(unmeasured.json()["drive_problem"], "no room");
     }

@@ -15,12 +15,12 @@ use crate::out_file::OutFile;
 /// A file of sums to be written. It is created before anything is read, so that an unusable path is
 /// refused at once.
 #[derive(Debug)]
-pub(super) struct Unwritten {
+pub(super) struct ChecksumFile {
     out: OutFile,
     file: File,
 }
 
-impl Unwritten {
+impl ChecksumFile {
     /// Creates the file for this path, under a temporary name.
     ///
     /// # Errors
@@ -76,13 +76,13 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path().join(SUMS_FILE_NAME);
         assert_eq!(SumsDocument::load(&path).unwrap(), None);
-        Unwritten::begin(&path).unwrap().finish(&sums).unwrap();
+        ChecksumFile::begin(&path).unwrap().finish(&sums).unwrap();
         assert_eq!(SumsDocument::load(&path).unwrap(), Some(sums));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         SumsDocument::load(dir.path()).unwrap_err();
-        drop(Unwritten::begin(&dir.path().join("other")).unwrap());
+        drop(ChecksumFile::begin(&dir.path().join("other")).unwrap());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-        let error = Unwritten::begin(&dir.path().join("no/where")).unwrap_err().to_string();
+        let error = ChecksumFile::begin(&dir.path().join("no/where")).unwrap_err().to_string();
         assert!(error.contains("--sums FILE"), "{error}");
     }
 }

@@ -18,7 +18,7 @@ use crate::interrupt::Interrupt;
 use crate::print;
 use crate::progress::Bar;
 use crate::stats::median;
-use crate::stream::Stream;
+use crate::stream::RandomStream;
 
 /// Reads in flight, one column each.
 pub(super) const DEPTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
@@ -46,7 +46,7 @@ const WRITE_BYTES: usize = 4 << 20;
 
 /// The figures of one access method.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Way {
+pub(super) struct AccessMethod {
     /// The requested caching.
     pub(super) caching: Caching,
     /// `io_uring` or `threads`.
@@ -55,7 +55,7 @@ pub(super) struct Way {
     pub(super) bytes_per_s: Vec<f64>,
 }
 
-impl Way {
+impl AccessMethod {
     /// Returns the rate with enough reads in flight: the median of those figures, since the drive
     /// may have been unusually fast or busy during any one of them.
     pub(super) fn rate(&self) -> f64 {
@@ -84,7 +84,7 @@ impl Way {
 
 /// The files that were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Subject {
+pub(super) enum ProbedFiles {
     /// The number of a model's files, and their bytes.
     Model(usize, u64),
     /// The number of weight files in a folder that is not a runnable model, and their bytes.
@@ -93,56 +93,56 @@ pub(super) enum Subject {
     Temporary(u64),
 }
 
-/// The files to read.
+/// The files that may be read.
 #[derive(Clone, Debug)]
-pub(super) struct Files {
+pub(super) struct CandidateFiles {
     pub(super) folder: PathBuf,
     /// The files of the model there with their lengths, if there is one.
     pub(super) of_model: Option<Vec<(PathBuf, u64)>>,
 }
 
-/// A drive's figures.
+/// The read rates of a drive, for each access method.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Survey {
-    pub(super) subject: Subject,
+pub(super) struct DriveRates {
+    pub(super) probed: ProbedFiles,
     /// Direct reads first, if available.
-    pub(super) ways: Vec<Way>,
+    pub(super) methods: Vec<AccessMethod>,
     /// Whether offsets were read again, so that the drive's own cache may have helped.
     pub(super) is_repeated: bool,
     /// Alignment of direct reads; `None` if there are no direct reads.
     pub(super) direct_block_bytes: Option<usize>,
 }
 
-impl Survey {
+impl DriveRates {
     /// Returns the fastest access method.
-    pub(super) fn best(&self) -> Option<&Way> {
-        self.ways.iter().max_by(|a, b| a.rate().total_cmp(&b.rate()))
+    pub(super) fn best(&self) -> Option<&AccessMethod> {
+        self.methods.iter().max_by(|a, b| a.rate().total_cmp(&b.rate()))
     }
 
     /// Returns the access method with this requested caching.
-    pub(super) fn way(&self, caching: Caching) -> Option<&Way> {
-        self.ways.iter().find(|way| way.caching == caching)
+    pub(super) fn method(&self, caching: Caching) -> Option<&AccessMethod> {
+        self.methods.iter().find(|method| method.caching == caching)
     }
 
     /// Returns the figures as JSON.
     pub(super) fn json(&self) -> Value {
-        let ways = self.ways.iter().map(|way| {
+        let methods = self.methods.iter().map(|method| {
             json!({
-                "caching": match way.caching {
+                "caching": match method.caching {
                     Caching::Direct => "direct",
                     Caching::PageCache => "page-cache",
                 },
-                "drive": way.drive,
-                "bytes_per_s": way.bytes_per_s,
-                "rate_bytes_per_s": way.rate(),
-                "n_in_flight_enough": way.depth_enough(),
+                "drive": method.drive,
+                "bytes_per_s": method.bytes_per_s,
+                "rate_bytes_per_s": method.rate(),
+                "n_in_flight_enough": method.depth_enough(),
             })
         });
-        let (n_files, n_bytes, is_temporary) = match self.subject {
-            Subject::Model(n_files, n_bytes) | Subject::Folder(n_files, n_bytes) => {
+        let (n_files, n_bytes, is_temporary) = match self.probed {
+            ProbedFiles::Model(n_files, n_bytes) | ProbedFiles::Folder(n_files, n_bytes) => {
                 (n_files, n_bytes, false)
             }
-            Subject::Temporary(n_bytes) => (1, n_bytes, true),
+            ProbedFiles::Temporary(n_bytes) => (1, n_bytes, true),
         };
         json!({
             "n_files": n_files,
@@ -150,7 +150,7 @@ impl Survey {
             "is_temporary_file": is_temporary,
             "read_bytes": READ_BYTES,
             "n_in_flight": DEPTHS,
-            "ways": ways.collect::<Vec<_>>(),
+            "ways": methods.collect::<Vec<_>>(),
             "is_repeated": self.is_repeated,
             "direct_block_bytes": self.direct_block_bytes,
         })
@@ -164,22 +164,26 @@ impl Survey {
 ///
 /// [`Error::Io`] if reading or writing fails, [`Error::NoRoom`] if a temporary file does not fit,
 /// [`Error::Cancelled`].
-pub(super) fn survey(files: &Files, file_bytes: u64, interrupt: &Interrupt) -> Result<Survey> {
+pub(super) fn drive_rates(
+    files: &CandidateFiles,
+    file_bytes: u64,
+    interrupt: &Interrupt,
+) -> Result<DriveRates> {
     let dir = files.folder.as_path();
-    let (mut own, subject): (_, fn(usize, u64) -> Subject) = match &files.of_model {
-        Some(own) => (own.clone(), Subject::Model),
-        None => (own_files(dir)?, Subject::Folder),
+    let (mut own, probed): (_, fn(usize, u64) -> ProbedFiles) = match &files.of_model {
+        Some(own) => (own.clone(), ProbedFiles::Model),
+        None => (own_files(dir)?, ProbedFiles::Folder),
     };
     own.sort_by_key(|(_, len_bytes)| std::cmp::Reverse(*len_bytes));
     let own_bytes = own.iter().map(|(_, len_bytes)| len_bytes).sum();
     if own_bytes >= OWN_FILES_BYTES_MIN.min(file_bytes) {
-        let subject = subject(own.len(), own_bytes);
+        let probed = probed(own.len(), own_bytes);
         let files = own.into_iter().map(|(path, _)| path).collect();
-        return measure(subject, files, interrupt);
+        return measure(probed, files, interrupt);
     }
     let temporary = TemporaryFile::write(dir, file_bytes, interrupt)?;
-    let subject = Subject::Temporary(temporary.len_bytes);
-    measure(subject, vec![temporary.path.clone()], interrupt)
+    let probed = ProbedFiles::Temporary(temporary.len_bytes);
+    measure(probed, vec![temporary.path.clone()], interrupt)
 }
 
 /// Lists the weight files in a folder, regardless of the model they belong to.
@@ -195,7 +199,7 @@ fn own_files(dir: &Path) -> Result<Vec<(PathBuf, u64)>> {
     Ok(files)
 }
 
-fn measure(subject: Subject, files: Vec<PathBuf>, interrupt: &Interrupt) -> Result<Survey> {
+fn measure(probed: ProbedFiles, files: Vec<PathBuf>, interrupt: &Interrupt) -> Result<DriveRates> {
     let first = files.first().cloned().unwrap_or_default();
     let direct = DriveFile::open(&first, Caching::Direct).map_err(Error::io("read", &first))?;
     let is_direct = direct.caching() == Caching::Direct;
@@ -203,25 +207,26 @@ fn measure(subject: Subject, files: Vec<PathBuf>, interrupt: &Interrupt) -> Resu
     drop(direct);
     let all = [Caching::Direct, Caching::PageCache];
     let cachings = if is_direct { &all[..] } else { &all[1..] };
-    let empty = |caching: &Caching| Way { caching: *caching, drive: "", bytes_per_s: Vec::new() };
-    let mut ways: Vec<Way> = cachings.iter().map(empty).collect();
+    let empty =
+        |caching: &Caching| AccessMethod { caching: *caching, drive: "", bytes_per_s: Vec::new() };
+    let mut methods: Vec<AccessMethod> = cachings.iter().map(empty).collect();
     let mut probe = Probe::new(files, READ_BYTES, u64::from(std::process::id()));
-    let bar = Bar::steps("measuring the drive", DEPTHS.len() * ways.len());
+    let bar = Bar::steps("measuring the drive", DEPTHS.len() * methods.len());
     let (clock, mut is_repeated) = (RealClock::new(), false);
     for depth in DEPTHS {
-        for way in &mut ways {
+        for method in &mut methods {
             if interrupt.is_set() {
                 return Err(Error::Cancelled);
             }
-            let probed = probe.rate(way.caching, depth, DURATION, &clock);
-            let Some(probed) = probed.map_err(Error::io("read", &first))? else { continue };
-            way.drive = probed.drive;
-            way.bytes_per_s.push(probed.measured.bytes_per_s());
-            is_repeated |= probed.is_repeated;
+            let sample = probe.rate(method.caching, depth, DURATION, &clock);
+            let Some(sample) = sample.map_err(Error::io("read", &first))? else { continue };
+            method.drive = sample.drive;
+            method.bytes_per_s.push(sample.measured.bytes_per_s());
+            is_repeated |= sample.is_repeated;
             bar.add(1);
         }
     }
-    Ok(Survey { subject, ways, is_repeated, direct_block_bytes })
+    Ok(DriveRates { probed, methods, is_repeated, direct_block_bytes })
 }
 
 /// A file that is removed on drop.
@@ -242,7 +247,7 @@ impl TemporaryFile {
             return Err(Error::no_room(what, needed_bytes, Remedy::FreeDisk));
         }
         let path = dir.join(format!(".moeflux-doctor-{}.tmp", std::process::id()));
-        print::aside(&format!(
+        print::stderr_line(&format!(
             "note: {} has too few weights for a measurement; writing {} to a temporary file, \
              which is deleted at the end",
             dir.display(),
@@ -258,7 +263,7 @@ impl TemporaryFile {
         let mut file = File::create_new(&path).map_err(failed)?;
         let temporary = Self { path, len_bytes };
         let bar = Bar::bytes("writing", len_bytes);
-        let stream = Stream::new(u64::from(std::process::id()), "doctor");
+        let stream = RandomStream::new(u64::from(std::process::id()), "doctor");
         let (mut n_written, mut n_words) = (0, 0);
         let mut block = vec![0_u8; WRITE_BYTES];
         while n_written < len_bytes {
@@ -284,7 +289,7 @@ impl TemporaryFile {
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
-            print::aside(&format!("note: cannot delete {}: {error}", self.path.display()));
+            print::stderr_line(&format!("note: cannot delete {}: {error}", self.path.display()));
         }
     }
 }
@@ -295,8 +300,8 @@ mod tests {
 
     use super::*;
 
-    fn way(rates: &[f64]) -> Way {
-        Way { caching: Caching::Direct, drive: "threads", bytes_per_s: rates.to_vec() }
+    fn method(rates: &[f64]) -> AccessMethod {
+        AccessMethod { caching: Caching::Direct, drive: "threads", bytes_per_s: rates.to_vec() }
     }
 
     #[test]
@@ -309,23 +314,23 @@ mod tests {
             (&[3.0, 2.9, 2.0, 9.0, 2.1, 2.2], 2.15, 1),
             (&[], 0.0, 1),
         ] {
-            assert_eq!(way(rates).depth_enough(), depth, "{rates:?}");
-            assert!((way(rates).rate() - rate).abs() < 1e-9, "{rates:?}");
+            assert_eq!(method(rates).depth_enough(), depth, "{rates:?}");
+            assert!((method(rates).rate() - rate).abs() < 1e-9, "{rates:?}");
         }
     }
 
-    fn folder(path: &Path) -> Files {
-        Files { folder: path.to_owned(), of_model: None }
+    fn folder(path: &Path) -> CandidateFiles {
+        CandidateFiles { folder: path.to_owned(), of_model: None }
     }
 
     #[test]
     fn a_folder_without_a_model_is_measured_and_left_as_it_was() {
         let dir = TempDir::new();
         fs::write(dir.path().join("tiny.safetensors"), [0; 100]).unwrap();
-        let survey = survey(&folder(dir.path()), 6 << 20, &Interrupt::never()).unwrap();
-        assert_eq!(survey.subject, Subject::Temporary(6 << 20));
-        assert!(survey.is_repeated, "6 places");
-        let page_cache = survey.way(Caching::PageCache).unwrap();
+        let drive_rates = drive_rates(&folder(dir.path()), 6 << 20, &Interrupt::never()).unwrap();
+        assert_eq!(drive_rates.probed, ProbedFiles::Temporary(6 << 20));
+        assert!(drive_rates.is_repeated, "6 places");
+        let page_cache = drive_rates.method(Caching::PageCache).unwrap();
         assert_eq!(page_cache.bytes_per_s.len(), DEPTHS.len());
         assert!(page_cache.rate() > 0.0);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
@@ -337,13 +342,13 @@ mod tests {
         for (name, n_mebibytes) in [("a.safetensors", 3), ("b.safetensors", 5), ("c.txt", 9)] {
             fs::write(dir.path().join(name), vec![7; n_mebibytes << 20]).unwrap();
         }
-        let all = survey(&folder(dir.path()), 8 << 20, &Interrupt::never()).unwrap();
-        assert_eq!(all.subject, Subject::Folder(2, 8 << 20));
+        let all = drive_rates(&folder(dir.path()), 8 << 20, &Interrupt::never()).unwrap();
+        assert_eq!(all.probed, ProbedFiles::Folder(2, 8 << 20));
         // Other files in the folder are not part of the model.
         let own = vec![(dir.path().join("b.safetensors"), 5 << 20)];
-        let files = Files { of_model: Some(own), ..folder(dir.path()) };
-        let own = survey(&files, 5 << 20, &Interrupt::never()).unwrap();
-        assert_eq!(own.subject, Subject::Model(1, 5 << 20));
+        let files = CandidateFiles { of_model: Some(own), ..folder(dir.path()) };
+        let own = drive_rates(&files, 5 << 20, &Interrupt::never()).unwrap();
+        assert_eq!(own.probed, ProbedFiles::Model(1, 5 << 20));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
     }
 
@@ -351,10 +356,10 @@ mod tests {
     fn places_that_cannot_be_measured_are_named() {
         let dir = TempDir::new();
         let missing = dir.path().join("none");
-        let error = survey(&folder(&missing), 8 << 20, &Interrupt::never()).unwrap_err();
+        let error = drive_rates(&folder(&missing), 8 << 20, &Interrupt::never()).unwrap_err();
         assert!(error.to_string().contains("none"), "{error}");
         let error =
-            survey(&folder(dir.path()), FILE_BYTES_MIN - 1, &Interrupt::never()).unwrap_err();
+            drive_rates(&folder(dir.path()), FILE_BYTES_MIN - 1, &Interrupt::never()).unwrap_err();
         assert!(matches!(error, Error::NoRoom { .. }), "{error}");
     }
 }

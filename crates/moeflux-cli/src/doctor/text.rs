@@ -6,12 +6,12 @@ use moeflux::ByteCount;
 use moeflux::provider::error::grouped;
 
 use super::gpu;
-use super::report::Report;
-use super::survey::{DEPTHS, Subject, Survey, Way};
+use super::report::DoctorReport;
+use super::survey::{AccessMethod, DEPTHS, DriveRates, ProbedFiles};
 use super::system::{LockLimit, System};
 use crate::fold::point;
-use crate::measured::Computing;
-use crate::pace::Pace;
+use crate::measured::MeasuredDevice;
+use crate::pace::ComputeProfile;
 use crate::page::Labels;
 use crate::size::binary;
 
@@ -22,13 +22,13 @@ const LABELS: Labels = Labels(14);
 const WAY_WIDTH: usize = 26;
 
 /// Renders the report, without a newline at its end.
-pub(super) fn render(report: &Report) -> String {
+pub(super) fn render(report: &DoctorReport) -> String {
     let mut lines = machine(report);
     lines.push(String::new());
     lines.extend(drive(report));
-    if let Ok(survey) = &report.survey {
+    if let Ok(drive_rates) = &report.drive_rates {
         lines.push(String::new());
-        lines.extend(rates(survey));
+        lines.extend(rates(drive_rates));
     }
     if let Some(exchanges) = &report.exchanges {
         lines.push(String::new());
@@ -43,7 +43,7 @@ pub(super) fn render(report: &Report) -> String {
     lines.join("\n")
 }
 
-fn machine(report: &Report) -> Vec<String> {
+fn machine(report: &DoctorReport) -> Vec<String> {
     let system = &report.system;
     let mut lines = vec!["machine".to_owned()];
     let cpu = format!("{}, {} cores", system.machine.cpu(), system.machine.n_cores());
@@ -73,11 +73,11 @@ fn machine(report: &Report) -> Vec<String> {
         let text = format!("{:.1} GB/s read by all cores", rate / 1e9);
         lines.extend(LABELS.row("memory rate", &text));
     }
-    if let Some(Ok(pace)) = &report.trials.cpu {
-        lines.extend(LABELS.row("computing", &computing(pace)));
-        let floats = pace.prompt_float_operations_per_s / 1e9;
-        let read = pace.answer_float_bytes_per_s / 1e9;
-        let plain = pace.answer_plain_bytes_per_s / 1e9;
+    if let Some(Ok(profile)) = &report.trials.cpu {
+        lines.extend(LABELS.row("computing", &computing(profile)));
+        let floats = profile.prompt_float_operations_per_s / 1e9;
+        let read = profile.answer_float_bytes_per_s / 1e9;
+        let plain = profile.answer_plain_bytes_per_s / 1e9;
         let text = format!(
             "with FP8: {read:.1} GB/s of weights, {floats:.0} GOP/s; with bf16: {plain:.1} GB/s"
         );
@@ -97,10 +97,11 @@ fn machine(report: &Report) -> Vec<String> {
     lines
         .extend(gpus.flat_map(|(idx, facts)| LABELS.row(&format!("gpu {idx}"), &gpu::text(facts))));
     if let Some(Ok(card)) = &report.trials.card {
-        let Computing { pace, name, .. } = &card.computing;
-        lines.extend(LABELS.row("computing", &format!("on {name}: {}", computing(pace))));
-        let [far, prompts] = [pace.far_bytes_per_s, pace.far_prompt_bytes_per_s].map(|it| it / 1e9);
-        let times = [pace.step_s, pace.layer_s, pace.streamed_layer_s];
+        let MeasuredDevice { profile, name, .. } = &card.computing;
+        lines.extend(LABELS.row("computing", &format!("on {name}: {}", computing(profile))));
+        let [far, prompts] =
+            [profile.far_bytes_per_s, profile.far_prompt_bytes_per_s].map(|it| it / 1e9);
+        let times = [profile.step_s, profile.layer_s, profile.streamed_layer_s];
         let [step, layer, streamed] = times.map(|it| it * 1e6);
         let text = format!(
             "{step:.0} us more for a token, {layer:.0} for each layer, {streamed:.0} if its \
@@ -112,8 +113,9 @@ fn machine(report: &Report) -> Vec<String> {
     lines
 }
 
-fn computing(pace: &Pace) -> String {
-    let [answers, prompts] = [pace.answer_bytes_per_s / 1e9, pace.prompt_operations_per_s / 1e9];
+fn computing(profile: &ComputeProfile) -> String {
+    let [answers, prompts] =
+        [profile.answer_bytes_per_s / 1e9, profile.prompt_operations_per_s / 1e9];
     format!("answers read {answers:.1} GB/s of weights, prompts take {prompts:.0} GOP/s")
 }
 
@@ -132,13 +134,13 @@ fn huge_pages(system: &System) -> Option<String> {
     Some(format!("transparent: {mode}{}", reserved.unwrap_or_default()))
 }
 
-fn drive(report: &Report) -> Vec<String> {
+fn drive(report: &DoctorReport) -> Vec<String> {
     let mut lines = vec![format!("drive of {}", report.dir.display())];
-    if let Some(mount) = &report.place.mount {
+    if let Some(mount) = &report.volume.mount {
         let text = format!("{} of {} at {}", mount.kind, mount.source, mount.point.display());
         lines.extend(LABELS.row("file system", &text));
     }
-    if let Some(device) = &report.place.device {
+    if let Some(device) = &report.volume.device {
         let mut facts = vec![device.name.clone()];
         facts.extend(device.model.clone());
         let sizes = [
@@ -152,40 +154,40 @@ fn drive(report: &Report) -> Vec<String> {
         facts.extend(sizes);
         lines.extend(LABELS.row("device", &facts.join(", ")));
     }
-    let Ok(survey) = &report.survey else { return lines };
-    let direct = match survey.direct_block_bytes {
+    let Ok(drive_rates) = &report.drive_rates else { return lines };
+    let direct = match drive_rates.direct_block_bytes {
         Some(bytes) => format!("at multiples of {}", binary(bytes as u64)),
         None => "not on this file system".to_owned(),
     };
     lines.extend(LABELS.row("direct reads", &direct));
-    let mut subject = match survey.subject {
-        Subject::Model(n_files, n_bytes) => {
+    let mut probed = match drive_rates.probed {
+        ProbedFiles::Model(n_files, n_bytes) => {
             let files = if n_files == 1 { "file" } else { "files" };
             format!("{n_files} {files} of the model, {}", ByteCount(n_bytes).rounded())
         }
-        Subject::Folder(n_files, n_bytes) => {
+        ProbedFiles::Folder(n_files, n_bytes) => {
             let files = if n_files == 1 { "file" } else { "files" };
             let size = ByteCount(n_bytes).rounded();
             format!("{n_files} {files} with weights, {size}, no runnable model")
         }
-        Subject::Temporary(n_bytes) => {
+        ProbedFiles::Temporary(n_bytes) => {
             format!("a temporary file of {}, just written", ByteCount(n_bytes).rounded())
         }
     };
-    if survey.is_repeated {
-        subject.push_str("; some places were read again");
+    if drive_rates.is_repeated {
+        probed.push_str("; some places were read again");
     }
-    lines.extend(LABELS.row("read from", &subject));
+    lines.extend(LABELS.row("read from", &probed));
     lines
 }
 
-fn rates(survey: &Survey) -> Vec<String> {
+fn rates(drive_rates: &DriveRates) -> Vec<String> {
     let cells = |cells: Vec<String>| cells.iter().map(|it| format!("{it:>8}")).collect::<String>();
     let depths = DEPTHS.iter().map(ToString::to_string).collect();
     let mut lines = vec![format!("{:<WAY_WIDTH$}{}", "GB/s by reads in flight", cells(depths))];
-    lines.extend(survey.ways.iter().map(|way: &Way| {
-        let rates = way.bytes_per_s.iter().map(|rate| format!("{:.2}", rate / 1e9)).collect();
-        format!("  {:<width$}{}", way.name(), cells(rates), width = WAY_WIDTH - 2)
+    lines.extend(drive_rates.methods.iter().map(|method: &AccessMethod| {
+        let rates = method.bytes_per_s.iter().map(|rate| format!("{:.2}", rate / 1e9)).collect();
+        format!("  {:<width$}{}", method.name(), cells(rates), width = WAY_WIDTH - 2)
     }));
     lines
 }

@@ -13,10 +13,10 @@ use moeflux::provider::model::Headers;
 use moeflux::{Error, Model};
 
 use crate::bare_config::{BareConfig, parse_bits, parse_group};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::known;
 use crate::model;
-use report::{Files, Report};
+use report::{InspectReport, InspectedFiles};
 
 /// What `moeflux inspect` is told.
 #[derive(Args, Clone, Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct InspectArgs {
 /// # Errors
 ///
 /// Fails if the config, the headers or the arguments are invalid.
-pub(crate) fn run(args: &InspectArgs) -> Outcome<String> {
+pub(crate) fn run(args: &InspectArgs) -> CommandResult<String> {
     let located = args.path.as_deref().map(known::located).transpose()?;
     if let Some(known) = located.as_deref().and_then(known::named) {
         return Ok(shown(&of_config(&known.config()?, args)?, args));
@@ -55,15 +55,15 @@ pub(crate) fn run(args: &InspectArgs) -> Outcome<String> {
     Ok(shown(&report, args))
 }
 
-fn shown(report: &Report, args: &InspectArgs) -> String {
+fn shown(report: &InspectReport, args: &InspectArgs) -> String {
     if args.json { format!("{:#}", report.to_json()) } else { text::render(report) }
 }
 
-fn of_weights(dir: &Path, args: &InspectArgs) -> Outcome<Report> {
+fn of_weights(dir: &Path, args: &InspectArgs) -> CommandResult<InspectReport> {
     let config = dir.join("config.json");
     if args.bits.is_some() || args.group.is_some() {
         let path = dir.display();
-        return Err(Failure::Usage(if dir.is_dir() {
+        return Err(CommandFailure::Usage(if dir.is_dir() {
             let config = config.display();
             format!(
                 "--bits and --group need a config.json, and {path} is a folder: leave them out, \
@@ -79,17 +79,17 @@ fn of_weights(dir: &Path, args: &InspectArgs) -> Outcome<Report> {
         return Err(Error::malformed(dir, problem).into());
     }
     let (blueprint, checkpoint) = Model::open(dir)?.into_parts();
-    let files = Files {
+    let files = InspectedFiles {
         n_files: checkpoint.files.len(),
         n_bytes: checkpoint.files.iter().map(|file| file.len_bytes).sum(),
         is_packed: checkpoint.packed.is_some(),
     };
-    Ok(Report::new(&blueprint, &blueprint.model_type, Some(files)))
+    Ok(InspectReport::new(&blueprint, &blueprint.model_type, Some(files)))
 }
 
-fn of_config(config: &BareConfig, args: &InspectArgs) -> Outcome<Report> {
+fn of_config(config: &BareConfig, args: &InspectArgs) -> CommandResult<InspectReport> {
     let blueprint = config.blueprint(config.kind(args.bits, args.group)?)?;
-    Ok(Report::new(&blueprint, config.model_type(), None))
+    Ok(InspectReport::new(&blueprint, config.model_type(), None))
 }
 
 #[cfg(test)]

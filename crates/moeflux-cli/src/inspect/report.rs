@@ -11,7 +11,7 @@ use moeflux::provider::spec::{
     RopeScaling, RouterSpec,
 };
 use moeflux::provider::weights::{
-    ImaginedKind, Manifest, Origin, SkipReason, SkippedGroup, VectorSource,
+    Manifest, ManifestOrigin, SkipReason, SkippedGroup, SyntheticKind, VectorSource,
 };
 use moeflux_kernels::{Biases, BlockKind, Fp8, MatrixKind};
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ pub(super) const KV8_KIND: KvKind = Arithmetic::Int8Kv8.kv_kind();
 
 /// The files of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Files {
+pub(super) struct InspectedFiles {
     pub(super) n_files: usize,
     pub(super) n_bytes: u64,
     /// Whether `moeflux pack` wrote them.
@@ -36,7 +36,7 @@ pub(super) struct Files {
 
 /// A number of items, and their bytes as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Count {
+pub(super) struct TensorCount {
     pub(super) what: String,
     pub(super) n: usize,
     pub(super) n_bytes: u64,
@@ -48,14 +48,14 @@ pub(super) struct Quantised {
     pub(super) default: Option<QuantParams>,
     pub(super) native: Option<NativeFormat>,
     /// The kind of most bytes, if neither of the above is known.
-    pub(super) mostly: Option<Mostly>,
+    pub(super) mostly: Option<MainKind>,
     /// Matrices stored in another way.
     pub(super) n_otherwise: usize,
 }
 
 /// The kind that most bytes are stored in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mostly {
+pub(super) struct MainKind {
     pub(super) kind: String,
     /// Its percentage of all bytes of matrices.
     pub(super) percent: u64,
@@ -65,11 +65,11 @@ pub(super) struct Mostly {
 
 /// Everything that is printed about a model.
 #[derive(Clone, Debug)]
-pub(super) struct Report {
+pub(super) struct InspectReport {
     pub(super) family: &'static str,
     pub(super) model_type: String,
     /// `None` if the model does not exist and the report describes what it would be.
-    pub(super) files: Option<Files>,
+    pub(super) files: Option<InspectedFiles>,
     pub(super) hidden: usize,
     pub(super) vocab: usize,
     pub(super) context_max: usize,
@@ -81,7 +81,7 @@ pub(super) struct Report {
     /// As for `mixers`.
     pub(super) ffns: Vec<(FfnSpec, usize)>,
     pub(super) quantised: Quantised,
-    pub(super) tensors: Vec<Count>,
+    pub(super) tensors: Vec<TensorCount>,
     pub(super) skipped: Vec<SkippedGroup>,
     /// Bytes of all used tensors, as stored.
     pub(super) stored_bytes: u64,
@@ -97,8 +97,12 @@ pub(super) struct Report {
     pub(super) state_fixed_bytes: u64,
 }
 
-impl Report {
-    pub(super) fn new(blueprint: &Blueprint, model_type: &str, files: Option<Files>) -> Self {
+impl InspectReport {
+    pub(super) fn new(
+        blueprint: &Blueprint,
+        model_type: &str,
+        files: Option<InspectedFiles>,
+    ) -> Self {
         let Blueprint { spec, plan, manifest, .. } = blueprint;
         let layers = &spec.layers;
         let sizes = || manifest.banks.iter().map(|bank| bank.layout.stored_bytes());
@@ -206,16 +210,16 @@ fn distinct<'a, T: Clone + PartialEq + 'a>(items: impl Iterator<Item = &'a T>) -
 fn quantised(blueprint: &Blueprint) -> Quantised {
     let stated = &blueprint.spec.quantisation;
     let (default, native) = match &blueprint.manifest.origin {
-        Origin::Imagined(checkpoint) => match checkpoint.kind {
-            ImaginedKind::Affine(params) | ImaginedKind::AffineExperts(params) => {
+        ManifestOrigin::Synthetic(checkpoint) => match checkpoint.kind {
+            SyntheticKind::Affine(params) | SyntheticKind::AffineExperts(params) => {
                 (Some(params), None)
             }
-            ImaginedKind::Fp8 => (None, Some(NativeFormat::Fp8(Fp8::DEEPSEEK.spread))),
-            ImaginedKind::Mxfp4 => (None, Some(NativeFormat::Mxfp4)),
-            ImaginedKind::Ints(params) => (None, Some(NativeFormat::Ints(params))),
-            ImaginedKind::Float | ImaginedKind::Gguf(_) => (None, None),
+            SyntheticKind::Fp8 => (None, Some(NativeFormat::Fp8(Fp8::DEEPSEEK.spread))),
+            SyntheticKind::Mxfp4 => (None, Some(NativeFormat::Mxfp4)),
+            SyntheticKind::Ints(params) => (None, Some(NativeFormat::Ints(params))),
+            SyntheticKind::Float | SyntheticKind::Gguf(_) => (None, None),
         },
-        Origin::Checkpoint => (stated.default, stated.native),
+        ManifestOrigin::Checkpoint => (stated.default, stated.native),
     };
     let kinds = blueprint.manifest.kinds();
     let is_main = |kind: MatrixKind| match (default, native, kind) {
@@ -236,7 +240,7 @@ fn quantised(blueprint: &Blueprint) -> Quantised {
     let (default, native) = if is_named { (default, native) } else { (None, None) };
     let otherwise = kinds.iter().filter(|it| is_named && !is_main(it.kind));
     let all_bytes: u64 = kinds.iter().map(|it| it.n_bytes).sum();
-    let most = kinds.first().filter(|_| !is_named).map(|it| Mostly {
+    let most = kinds.first().filter(|_| !is_named).map(|it| MainKind {
         kind: it.kind.to_string(),
         percent: (100 * it.n_bytes).checked_div(all_bytes).unwrap_or(0),
         has_codes: kinds.iter().any(|it| !matches!(it.kind, MatrixKind::Float(_))),
@@ -246,9 +250,9 @@ fn quantised(blueprint: &Blueprint) -> Quantised {
 }
 
 /// Counts routed and resident tensors by kind, as stored.
-fn tensors(manifest: &Manifest) -> Vec<Count> {
+fn tensors(manifest: &Manifest) -> Vec<TensorCount> {
     let kinds = manifest.kinds();
-    let matrices = kinds.iter().map(|count| Count {
+    let matrices = kinds.iter().map(|count| TensorCount {
         what: count.kind.to_string(),
         n: count.n_matrices,
         n_bytes: count.n_bytes,
@@ -260,7 +264,7 @@ fn tensors(manifest: &Manifest) -> Vec<Count> {
         })
     };
     let n_bytes = stored().map(|vector| vector.extent.len_bytes).sum();
-    let vectors = Count { what: "vectors".to_owned(), n: stored().count(), n_bytes };
+    let vectors = TensorCount { what: "vectors".to_owned(), n: stored().count(), n_bytes };
     matrices.chain([vectors]).collect()
 }
 

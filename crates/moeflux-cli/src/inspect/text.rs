@@ -13,7 +13,7 @@ use moeflux::provider::spec::{
 use moeflux::provider::weights::SkippedGroup;
 
 use super::report::{
-    KV_KIND, KV8_KIND, Mostly, N_POSITIONS, Quantised, Report, reason_name, scaling_name,
+    InspectReport, KV_KIND, KV8_KIND, MainKind, N_POSITIONS, Quantised, reason_name, scaling_name,
 };
 use crate::page::Labels;
 
@@ -21,7 +21,7 @@ use crate::page::Labels;
 const LABELS: Labels = Labels(30);
 
 /// Renders the report, without a newline at its end.
-pub(super) fn render(report: &Report) -> String {
+pub(super) fn render(report: &InspectReport) -> String {
     let mut page = String::new();
     for line in lines(report) {
         page.push_str(line.trim_end());
@@ -31,7 +31,7 @@ pub(super) fn render(report: &Report) -> String {
     page
 }
 
-fn lines(report: &Report) -> Vec<String> {
+fn lines(report: &InspectReport) -> Vec<String> {
     let mut lines = title(report);
     lines.push(String::new());
     lines.extend(geometry(report));
@@ -49,7 +49,7 @@ fn lines(report: &Report) -> Vec<String> {
     lines
 }
 
-fn skipped(report: &Report) -> Vec<String> {
+fn skipped(report: &InspectReport) -> Vec<String> {
     if report.skipped.is_empty() {
         return Vec::new();
     }
@@ -66,7 +66,7 @@ fn skipped(report: &Report) -> Vec<String> {
     lines
 }
 
-fn title(report: &Report) -> Vec<String> {
+fn title(report: &InspectReport) -> Vec<String> {
     let mut name = report.family.to_owned();
     if report.model_type != report.family {
         let _ = write!(name, " (model_type {})", report.model_type);
@@ -86,8 +86,8 @@ fn quantised(quantised: &Quantised) -> String {
     let default = match (quantised.default, quantised.native, &quantised.mostly) {
         (Some(params), ..) => format!("{} bits in groups of {}", params.bits, params.group),
         (None, Some(native), _) => native.to_string(),
-        (None, None, Some(Mostly { kind, percent: 100, has_codes: true })) => kind.clone(),
-        (None, None, Some(Mostly { kind, percent, has_codes: true })) => {
+        (None, None, Some(MainKind { kind, percent: 100, has_codes: true })) => kind.clone(),
+        (None, None, Some(MainKind { kind, percent, has_codes: true })) => {
             format!("mostly {kind} ({percent} % of the bytes)")
         }
         (None, None, _) => "not quantised".to_owned(),
@@ -99,7 +99,7 @@ fn quantised(quantised: &Quantised) -> String {
     }
 }
 
-fn geometry(report: &Report) -> Vec<String> {
+fn geometry(report: &InspectReport) -> Vec<String> {
     let count = |n: usize| grouped(n as u64);
     let tied = if report.tied_embeddings { "tied" } else { "not tied" };
     let sizes = format!("{}, {}", count(report.hidden), count(report.vocab));
@@ -213,7 +213,7 @@ fn moe_words(moe: &MoeSpec) -> String {
     words
 }
 
-fn memory(report: &Report) -> Vec<String> {
+fn memory(report: &InspectReport) -> Vec<String> {
     let mut lines = vec![LABELS.header("memory and traffic", "bytes")];
     lines.push(LABELS.size("resident weights", report.resident_bytes));
     match report.expert_bytes {

@@ -8,14 +8,14 @@ mod names;
 use std::path::{Path, PathBuf};
 
 use moeflux::{Error, Result};
-use moeflux_hub::Wanted;
+use moeflux_hub::ModelRef;
 
 use crate::bare_config::BareConfig;
 use crate::hub;
 
 /// A published model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct KnownModel {
     /// As written by its makers.
     pub(crate) name: &'static str,
     /// Billions of weights: in total, and used by a token.
@@ -26,117 +26,122 @@ pub(crate) struct Known {
 }
 
 /// All known models, smallest first.
-pub(crate) const KNOWN: [Known; 20] = [
-    Known {
+pub(crate) const KNOWN: [KnownModel; 20] = [
+    KnownModel {
         name: "gpt-oss-20b",
         size: "21B-A4B",
         config: include_str!("gpt-oss-20b.json"),
         repository: Some("openai/gpt-oss-20b"),
     },
-    Known {
+    KnownModel {
         name: "GLM-4.7-Flash",
         size: "30B-A3B",
         config: include_str!("glm-4.7-flash.json"),
         repository: Some("mlx-community/GLM-4.7-Flash-4bit"),
     },
-    Known {
+    KnownModel {
         name: "Qwen3-30B-A3B",
         size: "30B-A3B",
         config: include_str!("qwen3-30b-a3b.json"),
         repository: Some("mlx-community/Qwen3-30B-A3B-4bit"),
     },
-    Known {
+    KnownModel {
         name: "Qwen3-Coder-30B-A3B",
         size: "30B-A3B",
         config: include_str!("qwen3-coder-30b-a3b.json"),
         repository: Some("mlx-community/Qwen3-Coder-30B-A3B-Instruct-4bit"),
     },
-    Known {
+    KnownModel {
         name: "Qwen3.6-35B-A3B",
         size: "35B-A3B",
         config: include_str!("qwen3.6-35b-a3b.json"),
         repository: Some("mlx-community/Qwen3.6-35B-A3B-4bit"),
     },
-    Known {
+    KnownModel {
         name: "Qwen3-Next-80B-A3B",
         size: "80B-A3B",
         config: include_str!("qwen3-next-80b-a3b.json"),
         repository: Some("mlx-community/Qwen3-Next-80B-A3B-Instruct-4bit"),
     },
-    Known {
+    KnownModel {
         name: "GLM-4.5-Air",
         size: "106B-A12B",
         config: include_str!("glm-4.5-air-106b-a12b.json"),
         repository: Some("mlx-community/GLM-4.5-Air-4bit"),
     },
-    Known {
+    KnownModel {
         name: "gpt-oss-120b",
         size: "117B-A5B",
         config: include_str!("gpt-oss-120b.json"),
         repository: Some("openai/gpt-oss-120b"),
     },
-    Known {
+    KnownModel {
         name: "MiniMax-M2",
         size: "230B-A10B",
         config: include_str!("minimax-m2.json"),
         repository: Some("MiniMaxAI/MiniMax-M2"),
     },
-    Known {
+    KnownModel {
         name: "Qwen3-235B-A22B",
         size: "235B-A22B",
         config: include_str!("qwen3-235b-a22b.json"),
         repository: Some("mlx-community/Qwen3-235B-A22B-4bit"),
     },
-    Known { name: "Hy3", size: "295B-A21B", config: include_str!("hy3.json"), repository: None },
-    Known {
+    KnownModel {
+        name: "Hy3",
+        size: "295B-A21B",
+        config: include_str!("hy3.json"),
+        repository: None,
+    },
+    KnownModel {
         name: "GLM-4.5",
         size: "355B-A32B",
         config: include_str!("glm-4.5-355b-a32b.json"),
         repository: Some("mlx-community/GLM-4.5-4bit"),
     },
-    Known {
+    KnownModel {
         name: "Qwen3.5-397B-A17B",
         size: "397B-A17B",
         config: include_str!("qwen3.5-397b-a17b.json"),
         repository: Some("mlx-community/Qwen3.5-397B-A17B-4bit"),
     },
-    Known {
+    KnownModel {
         name: "Qwen3-Coder-480B-A35B",
         size: "480B-A35B",
         config: include_str!("qwen3-coder-480b-a35b.json"),
         repository: Some("mlx-community/Qwen3-Coder-480B-A35B-Instruct-4bit"),
     },
-    Known {
+    KnownModel {
         name: "DeepSeek-V3",
         size: "671B-A37B",
         config: include_str!("deepseek-v3-671b.json"),
         repository: Some("deepseek-ai/DeepSeek-V3"),
     },
-    Known {
+    KnownModel {
         name: "DeepSeek-V3.2",
         size: "671B",
         config: include_str!("deepseek-v3.2.json"),
         repository: Some("deepseek-ai/DeepSeek-V3.2"),
     },
-    Known {
+    KnownModel {
         name: "GLM-5",
         size: "743B-A39B",
         config: include_str!("glm-5.json"),
         repository: Some("mlx-community/GLM-5-4bit"),
     },
-    Known {
+    KnownModel {
         name: "Kimi-K2",
         size: "1T-A32B",
         config: include_str!("kimi-k2-1t-a32b.json"),
         repository: Some("moonshotai/Kimi-K2-Instruct"),
     },
-    Known {
+    KnownModel {
         name: "Kimi-K2.5",
         size: "1T-A32B",
         config: include_str!("kimi-k2.5.json"),
         repository: Some("moonshotai/Kimi-K2.5"),
     },
-    Known {
+    KnownModel {
         name: "Qwen3.8-2.4T-A95B",
         size: "2.4T-A95B",
         config: include_str!("qwen3.8-2.4t-a95b.json"),
@@ -144,7 +149,7 @@ pub(crate) const KNOWN: [Known; 20] = [
     },
 ];
 
-impl Known {
+impl KnownModel {
     /// Returns its config.
     ///
     /// # Errors
@@ -155,7 +160,7 @@ impl Known {
     }
 
     /// Returns the repository that has it in the form of the config.
-    pub(crate) fn repository(&self) -> Option<Wanted> {
+    pub(crate) fn repository(&self) -> Option<ModelRef> {
         self.repository.and_then(|it| it.parse().ok())
     }
 }
@@ -212,7 +217,7 @@ const UNNAMED_FAMILIES: [(&str, &str); 7] = [
 ];
 
 /// Returns the models that a text may denote. An existing path takes precedence.
-fn meant(path: &Path) -> Vec<&'static Known> {
+fn meant(path: &Path) -> Vec<&'static KnownModel> {
     let text = path.to_str().filter(|_| !path.exists() && may_be_name(path));
     let found = text.map(|text| names::matching(text, &KNOWN.map(|known| known.name)));
     found.unwrap_or_default().into_iter().map(|idx| &KNOWN[idx]).collect()
@@ -228,7 +233,7 @@ pub(crate) fn may_be_name(path: &Path) -> bool {
 }
 
 /// Returns the one model that a text denotes. A part of a name is enough if only sizes are missing.
-pub(crate) fn named(path: &Path) -> Option<&'static Known> {
+pub(crate) fn named(path: &Path) -> Option<&'static KnownModel> {
     match meant(path).as_slice() {
         [known] if names::is_sure(path.to_str()?, known.name) => Some(*known),
         _ => None,

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use moeflux::provider::format::PACK_JOURNAL;
-use moeflux::provider::pack::{PackOptions, PackReport, Packing, SourceFate};
+use moeflux::provider::pack::{PackOptions, PackReport, Packing, SourceHandling};
 use moeflux::provider::spec::QuantParams;
 use moeflux::{ByteCount, Error};
 
 use crate::bare_config::{BITS_DEFAULT, GROUP_DEFAULT, parse_bits, parse_group};
 use crate::disk;
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::hub;
 use crate::interrupt::Interrupt;
 use crate::machine;
@@ -63,7 +63,7 @@ impl PackArgs {
         };
         PackOptions {
             params,
-            fate: if self.replace { SourceFate::Replaced } else { SourceFate::Kept },
+            handling: if self.replace { SourceHandling::Replaced } else { SourceHandling::Kept },
             n_threads: self.threads.unwrap_or_else(machine::n_cores),
         }
     }
@@ -74,7 +74,7 @@ impl PackArgs {
 /// # Errors
 ///
 /// Fails if the source, the folder or the disk is unusable; [`Error::Cancelled`] soon after Ctrl-C.
-pub(crate) fn run(args: &PackArgs, interrupt: &Interrupt) -> Outcome<String> {
+pub(crate) fn run(args: &PackArgs, interrupt: &Interrupt) -> CommandResult<String> {
     let source = hub::found(&args.source)?;
     // An interrupted run may already have deleted the named file.
     if !args.target.join(PACK_JOURNAL).exists() {
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &PackArgs, interrupt: &Interrupt) -> Outcome<String> {
     let packing = Packing::prepare(&source, &args.target, &args.options())?;
     disk::check_room(&args.target, packing.n_files() + 1, packing.room_bytes())?;
     if packing.is_resumed() {
-        print::aside(&format!(
+        print::stderr_line(&format!(
             "continuing an interrupted pack: {} of {} remain to be written",
             ByteCount(packing.remaining_bytes()).rounded(),
             ByteCount(packing.total_bytes()).rounded()

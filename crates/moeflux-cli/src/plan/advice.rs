@@ -5,24 +5,24 @@
 use moeflux::ByteCount;
 use moeflux::provider::error::grouped;
 use moeflux::provider::spec::{ContextLimit, QuantParams};
-use moeflux::provider::weights::ImaginedKind;
+use moeflux::provider::weights::SyntheticKind;
 
-use super::forecast::{Answer, Bound, Forecast, Places};
-use super::gives::{Gives, Uncertain};
-use super::report::Report;
+use super::forecast::{AnswerForecast, Bottleneck, ExpertLocations, Forecast};
+use super::gives::{Resources, Uncertain};
+use super::report::PlanReport;
 use crate::size::binary;
 
 /// The usual quantisation of `moeflux pack`.
-pub(crate) const PACKED: ImaginedKind = ImaginedKind::Affine(QuantParams { bits: 4, group: 64 });
+pub(crate) const PACKED: SyntheticKind = SyntheticKind::Affine(QuantParams { bits: 4, group: 64 });
 
-pub(super) fn advice(report: &Report<'_>) -> Vec<String> {
+pub(super) fn advice(report: &PlanReport<'_>) -> Vec<String> {
     let mut advice = Vec::new();
-    let Report { forecast, least_bytes, .. } = report;
-    if forecast.places.on_drive == 0 {
+    let PlanReport { forecast, least_bytes, .. } = report;
+    if forecast.placement.on_drive == 0 {
         let seconds = forecast.load_seconds;
-        let place = match forecast.places {
-            Places { on_card: 0, .. } => "in memory",
-            Places { in_memory: 0, .. } => "on the GPU",
+        let place = match forecast.placement {
+            ExpertLocations { on_card: 0, .. } => "in memory",
+            ExpertLocations { in_memory: 0, .. } => "on the GPU",
             _ => "on the GPU or in memory",
         };
         advice.push(format!(
@@ -44,17 +44,17 @@ pub(super) fn advice(report: &Report<'_>) -> Vec<String> {
     let without = report.without_gpu.iter();
     advice.extend(without.map(|it| format!("the GPU of this machine is not used: {it}")));
     advice.extend(limited_context(report));
-    if report.plan.subject.kind == Some(ImaginedKind::Float) {
+    if report.query.planned.kind == Some(SyntheticKind::Float) {
         advice.push("with 4 bits, as `moeflux pack` writes them: add --bits 4".to_owned());
     }
-    let doubts = report.plan.machine.doubts.iter();
+    let doubts = report.query.machine.doubts.iter();
     advice.extend(doubts.map(|it| format!("warning: {it}")));
     advice
 }
 
 /// Notes that the model supports a longer context, if so.
-fn limited_context(report: &Report<'_>) -> Option<String> {
-    let spec = &report.plan.subject.blueprint.spec;
+fn limited_context(report: &PlanReport<'_>) -> Option<String> {
+    let spec = &report.query.planned.blueprint.spec;
     let ContextLimit::Indexer { stated } = spec.context_limit else { return None };
     Some(format!(
         "the context is limited to {} tokens{}; the model was made for {}",
@@ -69,19 +69,19 @@ fn typed(n_bytes: u64) -> String {
     format!("{}M", n_bytes.div_ceil(1 << 20))
 }
 
-fn speeds(report: &Report<'_>, gives: &Gives) -> Option<String> {
-    report.plan.case(gives).forecast().ok().map(|it| speed_range(&it.answer))
+fn speeds(report: &PlanReport<'_>, resources: &Resources) -> Option<String> {
+    report.query.forecast_input(resources).forecast().ok().map(|it| speed_range(&it.answer))
 }
 
-fn more_memory(report: &Report<'_>) -> Vec<String> {
+fn more_memory(report: &PlanReport<'_>) -> Vec<String> {
     let mut lines = Vec::new();
-    let Some(now) = report.plan.machine.memory_bytes() else { return lines };
+    let Some(now) = report.query.machine.memory_bytes() else { return lines };
     let double = now.saturating_mul(2);
     if double < report.all_bytes {
-        let more = speeds(report, &report.gives.with_budget(double));
+        let more = speeds(report, &report.resources.with_budget(double));
         lines.extend(more.map(|it| format!("with {} of memory: {it}", binary(double))));
     }
-    let all = speeds(report, &report.gives.with_budget(report.all_bytes));
+    let all = speeds(report, &report.resources.with_budget(report.all_bytes));
     let all_text = binary(report.all_bytes);
     lines.extend(
         all.map(|it| format!("with {all_text} of memory nothing is read from the drive: {it}")),
@@ -89,18 +89,18 @@ fn more_memory(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-fn faster_drive(report: &Report<'_>) -> Option<String> {
-    if report.forecast.answer.high.bound != Bound::Drive {
+fn faster_drive(report: &PlanReport<'_>) -> Option<String> {
+    if report.forecast.answer.high.bound != Bottleneck::Drive {
         return None;
     }
-    let double = 2.0 * report.gives.drive.value;
-    let faster = Gives { drive: Uncertain::of_drive(double), ..report.gives.clone() };
+    let double = 2.0 * report.resources.drive.value;
+    let faster = Resources { drive: Uncertain::of_drive(double), ..report.resources.clone() };
     let speeds = speeds(report, &faster)?;
     Some(format!("with a drive of {:.1} GB/s: {speeds}", double / 1e9))
 }
 
 /// Formats a range as `0.35 to 0.41 tokens/s`.
-pub(crate) fn speed_range(answer: &Answer) -> String {
+pub(crate) fn speed_range(answer: &AnswerForecast) -> String {
     format!("{} tokens/s", range(answer.low.tokens_per_s, answer.high.tokens_per_s))
 }
 

@@ -8,12 +8,12 @@ use crate::needs::float;
 
 /// A PCI Express link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct PcieLink {
     pub(crate) generation: u32,
     pub(crate) n_lanes: u32,
 }
 
-/// A card.
+/// A card as its vendor describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownCard {
     /// The common name, with the memory size if there are variants.
@@ -21,23 +21,23 @@ pub(crate) struct KnownCard {
     pub(crate) memory_gib: u32,
     /// 10^9 bytes per second of its own memory.
     pub(crate) memory_gbps: u32,
-    pub(crate) link: Link,
+    pub(crate) link: PcieLink,
     /// Whether drivers offer half-precision matrices to subgroups of 32, for which there are
     /// kernels.
     pub(crate) has_matrices: bool,
 }
 
-const fn link(generation: u32, n_lanes: u32) -> Link {
-    Link { generation, n_lanes }
+const fn link(generation: u32, n_lanes: u32) -> PcieLink {
+    PcieLink { generation, n_lanes }
 }
 
-const fn nvidia(name: &'static str, memory: (u32, u32), link: Link) -> KnownCard {
+const fn nvidia(name: &'static str, memory: (u32, u32), link: PcieLink) -> KnownCard {
     let (memory_gib, memory_gbps) = memory;
     KnownCard { name, memory_gib, memory_gbps, link, has_matrices: true }
 }
 
 /// A card of another vendor.
-const fn other(name: &'static str, memory: (u32, u32), link: Link) -> KnownCard {
+const fn other(name: &'static str, memory: (u32, u32), link: PcieLink) -> KnownCard {
     KnownCard { has_matrices: false, ..nvidia(name, memory, link) }
 }
 
@@ -78,7 +78,7 @@ const EMPTY_WORDS: [&str; 8] =
 const WORDS_OF_KIND: [&str; 9] =
     ["ti", "super", "xt", "xtx", "gre", "laptop", "mobile", "max", "d"];
 
-impl Link {
+impl PcieLink {
     /// Returns the rate in one direction, after line coding.
     pub(crate) fn bytes_per_s(self) -> f64 {
         let lane = match self.generation {
@@ -104,7 +104,7 @@ impl KnownCard {
     /// Describes the vendor's figures in a line.
     pub(crate) fn text(&self) -> String {
         let Self { name, memory_gib, memory_gbps, link, .. } = self;
-        let Link { generation, n_lanes } = link;
+        let PcieLink { generation, n_lanes } = link;
         format!(
             "{name}: {memory_gib}G, {memory_gbps} GB/s, PCIe {generation} x{n_lanes}: from the \
              vendor, not measured"

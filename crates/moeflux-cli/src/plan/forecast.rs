@@ -7,11 +7,11 @@
 
 use moeflux::Error;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::budget::{Layout, Placement, SlotLender, n_experts_of_wave};
+use moeflux::provider::budget::{MemoryLayout, Placement, SlotLender, n_experts_of_chunk};
 
-use super::gives::{End, Gives};
-use super::routes::Routes;
-use crate::needs::{Needs, SparseLayer, Work, float};
+use super::gives::{RangeEnd, Resources};
+use super::routes::RoutingSource;
+use crate::needs::{Needs, ProductCosts, SparseLayer, float};
 
 /// The lengths of forecast prompts, as far as the context allows.
 const PROMPTS: [u64; 2] = [512, 2048];
@@ -28,14 +28,14 @@ const N_SLOTS_ON_THEIR_WAY: u64 = 32;
 
 /// The limiting component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bound {
+pub(crate) enum Bottleneck {
     Drive,
     Cpu,
     Gpu,
     Network,
 }
 
-impl Bound {
+impl Bottleneck {
     /// Returns its name.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -59,19 +59,19 @@ pub(crate) struct Speed {
     /// The resulting speed.
     pub(crate) tokens_per_s: f64,
     /// The limiting component.
-    pub(crate) bound: Bound,
+    pub(crate) bound: Bottleneck,
 }
 
-/// Both ends of the range.
+/// The forecast for an answer: both ends of the range.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct AnswerForecast {
     pub(crate) low: Speed,
     pub(crate) high: Speed,
 }
 
 /// The forecast for a prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Prompt {
+pub(crate) struct PromptForecast {
     /// Its length.
     pub(crate) n_tokens: u64,
     /// How often the experts that cannot stay are read.
@@ -82,12 +82,12 @@ pub(crate) struct Prompt {
     pub(crate) low: f64,
     pub(crate) high: f64,
     /// The limiting component.
-    pub(crate) bound: Bound,
+    pub(crate) bound: Bottleneck,
 }
 
-/// Routed experts by location.
+/// The number of routed experts in each memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Places {
+pub(crate) struct ExpertLocations {
     pub(crate) on_card: u64,
     pub(crate) in_memory: u64,
     pub(crate) on_drive: u64,
@@ -97,28 +97,28 @@ pub(crate) struct Places {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Forecast {
     /// How the engine would divide the memory.
-    pub(crate) layout: Layout,
+    pub(crate) layout: MemoryLayout,
     /// The placement of the experts.
-    pub(crate) places: Places,
+    pub(crate) placement: ExpertLocations,
     /// At the start of a session.
-    pub(crate) answer: Answer,
+    pub(crate) answer: AnswerForecast,
     /// When the context is full.
-    pub(crate) answer_after: Answer,
+    pub(crate) answer_after: AnswerForecast,
     /// By prompt length.
-    pub(crate) prompts: Vec<Prompt>,
+    pub(crate) prompts: Vec<PromptForecast>,
     /// Time until the first token can be processed: for resident weights, and experts while there
     /// is room.
     pub(crate) load_seconds: f64,
 }
 
-/// A model, a machine, and the tokens of a session.
+/// What a forecast is made from: a model, a machine, and the tokens of a session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Case<'a> {
+pub(crate) struct ForecastInput<'a> {
     pub(crate) blueprint: &'a Blueprint,
     pub(crate) needs: &'a Needs,
-    pub(crate) gives: &'a Gives,
+    pub(crate) resources: &'a Resources,
     pub(crate) context: u64,
-    pub(crate) routes: &'a Routes,
+    pub(crate) routes: &'a RoutingSource,
 }
 
 /// Returns the hit rate if routing is as skewed as that of the built-in model, whose hit rates with
@@ -129,103 +129,105 @@ fn skewed(share: f64, used: f64) -> f64 {
 }
 
 /// Returns the seconds for reading and computing, partly overlapped.
-pub(super) fn together(end: &End, drive: f64, computing: f64) -> f64 {
+pub(super) fn together(end: &RangeEnd, drive: f64, computing: f64) -> f64 {
     let unhidden = if end.is_low { UNHIDDEN_LOW } else { UNHIDDEN_HIGH };
     drive.max(computing) + unhidden * drive.min(computing)
 }
 
-impl Case<'_> {
+impl ForecastInput<'_> {
     /// Makes the forecast.
     ///
     /// # Errors
     ///
     /// [`Error::NoRoom`] if the memory is too small.
     pub(crate) fn forecast(&self) -> Result<Forecast, Error> {
-        let layout = self.gives.layout(self.blueprint, self.context)?;
-        let places = self.places(&layout);
-        let answer = |context: u64| Answer {
-            low: self.answer(&layout, (self.gives.low(), context)),
-            high: self.answer(&layout, (self.gives.high(), context)),
+        let layout = self.resources.layout(self.blueprint, self.context)?;
+        let placement = self.placement(&layout);
+        let answer = |context: u64| AnswerForecast {
+            low: self.answer(&layout, (self.resources.low(), context)),
+            high: self.answer(&layout, (self.resources.high(), context)),
         };
         let lengths = PROMPTS.iter().filter(|length| **length <= self.context);
-        let n_loaded = places.on_card + places.in_memory;
+        let n_loaded = placement.on_card + placement.in_memory;
         let loaded = float(self.needs.resident_bytes)
             + share(n_loaded, self.needs.n_experts()) * float(self.needs.experts_bytes());
         Ok(Forecast {
             layout,
-            places,
+            placement,
             answer: answer(0),
             answer_after: answer(self.context),
             prompts: lengths.map(|length| self.prompt(&layout, *length)).collect(),
-            load_seconds: loaded / self.gives.drive.value,
+            load_seconds: loaded / self.resources.drive.value,
         })
     }
 
     /// Returns the smallest budget that works.
     pub(crate) fn least_bytes(&self) -> Result<u64, Error> {
-        self.gives.least_bytes(self.blueprint, self.context)
+        self.resources.least_bytes(self.blueprint, self.context)
     }
 
-    fn places(&self, layout: &Layout) -> Places {
+    fn placement(&self, layout: &MemoryLayout) -> ExpertLocations {
         let n_experts = self.needs.n_experts();
         let n_slots = |n_bytes: u64| n_bytes.checked_div(layout.slot_bytes).unwrap_or(0);
         match layout.placement {
-            Placement::Resident => Places { on_card: 0, in_memory: n_experts, on_drive: 0 },
-            Placement::OnDevice { far_bytes } => {
-                let far = share_of(far_bytes, layout.memory.expert_bytes) * float(n_experts);
+            Placement::Resident => {
+                ExpertLocations { on_card: 0, in_memory: n_experts, on_drive: 0 }
+            }
+            Placement::OnDevice { host_bytes } => {
+                let far = share_of(host_bytes, layout.memory.expert_bytes) * float(n_experts);
                 let in_memory = rounded(far);
-                Places { on_card: n_experts - in_memory, in_memory, on_drive: 0 }
+                ExpertLocations { on_card: n_experts - in_memory, in_memory, on_drive: 0 }
             }
             Placement::Streaming { n_slots: in_memory } => {
-                let card_bytes = layout.device_expert_bytes.filter(|_| self.gives.is_on_card());
+                let card_bytes = layout.device_expert_bytes.filter(|_| self.resources.is_on_card());
                 let room = n_slots(card_bytes.unwrap_or(0)).saturating_sub(N_SLOTS_ON_THEIR_WAY);
                 let in_memory = (in_memory as u64).min(n_experts);
                 let on_card = room.min(n_experts - in_memory);
-                Places { on_card, in_memory, on_drive: n_experts - in_memory - on_card }
+                ExpertLocations { on_card, in_memory, on_drive: n_experts - in_memory - on_card }
             }
         }
     }
 
     /// Returns the shares of uses whose expert is in memory or on the card, and on the card alone.
-    fn hits(&self, places: Places, is_low: bool) -> (f64, f64) {
+    fn hits(&self, placement: ExpertLocations, is_low: bool) -> (f64, f64) {
         let n_experts = self.needs.n_experts();
         let used = share(self.needs.n_experts_per_token(), n_experts);
         let by_share = |share: f64| if is_low { share } else { skewed(share, used) };
-        let n_here = places.on_card + places.in_memory;
+        let n_here = placement.on_card + placement.in_memory;
         let found = match self.routes.hit_rate(n_here) {
-            Some(found) if places.on_drive > 0 => found,
+            Some(found) if placement.on_drive > 0 => found,
             _ => by_share(share(n_here, n_experts)),
         };
-        let on_card = by_share(share(places.on_card, n_experts));
+        let on_card = by_share(share(placement.on_card, n_experts));
         (found, on_card.min(found))
     }
 
-    fn answer(&self, layout: &Layout, (end, context): (End, u64)) -> Speed {
+    fn answer(&self, layout: &MemoryLayout, (end, context): (RangeEnd, u64)) -> Speed {
         let needs = self.needs;
-        let places = self.places(layout);
-        let (hit_rate, card_rate) = self.hits(places, end.is_low);
-        let pace = &end.pace;
-        let is_on_card = self.gives.is_on_card();
-        let at_pace = |work: &Work| {
-            float(work.codes.n_bytes) / pace.answer_bytes_per_s
-                + float(work.floats.n_bytes) / pace.answer_float_bytes_per_s
-                + float(work.plain.n_bytes) / pace.answer_plain_bytes_per_s
+        let placement = self.placement(layout);
+        let (hit_rate, card_rate) = self.hits(placement, end.is_low);
+        let profile = &end.profile;
+        let is_on_card = self.resources.is_on_card();
+        let read_seconds = |costs: &ProductCosts| {
+            float(costs.codes.n_bytes) / profile.answer_bytes_per_s
+                + float(costs.floats.n_bytes) / profile.answer_float_bytes_per_s
+                + float(costs.plain.n_bytes) / profile.answer_plain_bytes_per_s
         };
         let routed = match is_on_card {
             // Kernels read experts that are not on the card directly from host memory.
             true => {
-                let far = (1.0 - card_rate) * float(needs.routed_bytes()) / pace.far_bytes_per_s;
-                card_rate * at_pace(&needs.routed) + far
+                let far = (1.0 - card_rate) * float(needs.routed_bytes()) / profile.far_bytes_per_s;
+                card_rate * read_seconds(&needs.routed) + far
             }
-            false => at_pace(&needs.routed),
+            false => read_seconds(&needs.routed),
         };
-        let is_streamed = places.on_drive > 0;
-        let waits = if is_streamed { pace.streamed_layer_s } else { 0.0 };
-        let computing = at_pace(&needs.resident)
+        let is_streamed = placement.on_drive > 0;
+        let waits = if is_streamed { profile.streamed_layer_s } else { 0.0 };
+        let computing = read_seconds(&needs.resident)
             + routed
             + self.of_session(&end, context)
-            + pace.step_s
-            + float(needs.n_layers) * pace.layer_s
+            + profile.step_s
+            + float(needs.n_layers) * profile.layer_s
             + float(needs.sparse_layers.len() as u64) * waits;
         let drive_bytes = (1.0 - hit_rate) * float(needs.routed_bytes());
         let drive = drive_bytes / end.drive_bytes_per_s;
@@ -241,93 +243,101 @@ impl Case<'_> {
 
     /// Returns the seconds for a token's attention: for reading the session or for computing,
     /// whichever is longer.
-    fn of_session(&self, end: &End, context: u64) -> f64 {
+    fn of_session(&self, end: &RangeEnd, context: u64) -> f64 {
         let needs = self.needs;
         // On a card, keys and values are in f32.
-        let width = if self.gives.is_on_card() { 2.0 } else { 1.0 };
+        let width = if self.resources.is_on_card() { 2.0 } else { 1.0 };
         let kv_bytes = width * float(needs.kv_bytes_per_position.saturating_mul(context));
         let read = (kv_bytes + 2.0 * float(needs.state_bytes)) / end.session_bytes_per_s;
         let n_operations = needs.attention_operations.saturating_mul(context);
-        let computed = float(n_operations) / end.pace.prompt_float_operations_per_s;
+        let computed = float(n_operations) / end.profile.prompt_float_operations_per_s;
         read.max(computed)
     }
 
-    fn bound(&self, drive: f64, computing: f64, exchanges: f64) -> Bound {
-        match (drive >= computing, self.gives.is_on_card()) {
-            _ if exchanges > drive.max(computing) => Bound::Network,
-            (true, _) => Bound::Drive,
-            (false, true) => Bound::Gpu,
-            (false, false) => Bound::Cpu,
+    fn bound(&self, drive: f64, computing: f64, exchanges: f64) -> Bottleneck {
+        match (drive >= computing, self.resources.is_on_card()) {
+            _ if exchanges > drive.max(computing) => Bottleneck::Network,
+            (true, _) => Bottleneck::Drive,
+            (false, true) => Bottleneck::Gpu,
+            (false, false) => Bottleneck::Cpu,
         }
     }
 
     /// Forecasts a prompt in steps as the engine makes them: on a CPU, a long prompt borrows memory
     /// of experts, and each expert is read once for a step.
-    fn prompt(&self, layout: &Layout, n_tokens: u64) -> Prompt {
+    fn prompt(&self, layout: &MemoryLayout, n_tokens: u64) -> PromptForecast {
         let lender = SlotLender::planned(layout, self.blueprint);
-        let lender = lender.filter(|_| !self.gives.is_on_card() && self.gives.job.is_none());
+        let lender =
+            lender.filter(|_| !self.resources.is_on_card() && self.resources.cluster.is_none());
         let n_rows_prompt = usize::try_from(n_tokens).unwrap_or(usize::MAX);
-        let division = lender.and_then(|lender| lender.division(n_rows_prompt, 0));
-        let n_rows = division.map_or(layout.n_rows_max, |it| it.n_rows) as u64;
-        let n_lent = division.map_or(0, |it| it.n_slots_lent) as u64;
+        let prompt_steps = lender.and_then(|lender| lender.prompt_steps(n_rows_prompt, 0));
+        let n_rows = prompt_steps.map_or(layout.n_rows_max, |it| it.n_rows) as u64;
+        let n_lent = prompt_steps.map_or(0, |it| it.n_slots_lent) as u64;
         let n_passes = n_tokens.div_ceil(n_rows.max(1));
-        let places = self.places(layout);
+        let placement = self.placement(layout);
         let n_experts = self.needs.n_experts();
         // A card whose experts are streamed holds different ones after each layer of a prompt.
-        let n_on_card = if places.on_drive > 0 { 0 } else { places.on_card };
-        let stays = share((places.in_memory + n_on_card).saturating_sub(n_lent), n_experts);
+        let n_on_card = if placement.on_drive > 0 { 0 } else { placement.on_card };
+        let stays = share((placement.in_memory + n_on_card).saturating_sub(n_lent), n_experts);
         let n_rows = n_rows.min(n_tokens);
         let chosen_bytes = self.needs.chosen_bytes(n_rows) * float(n_passes);
-        let drive_bytes = if places.on_drive > 0 { chosen_bytes * (1.0 - stays) } else { 0.0 };
-        let far_bytes = match self.gives.is_on_card() {
+        let drive_bytes = if placement.on_drive > 0 { chosen_bytes * (1.0 - stays) } else { 0.0 };
+        let far_bytes = match self.resources.is_on_card() {
             true => chosen_bytes * (1.0 - share(n_on_card, n_experts)),
             false => 0.0,
         };
-        let seconds = |end: End| {
+        let seconds = |end: RangeEnd| {
             let begun = chosen_bytes + float(n_passes * self.needs.resident.n_bytes());
-            let begun = begun / end.pace.prompt_bytes_per_s;
-            let far = far_bytes / end.pace.far_prompt_bytes_per_s;
+            let begun = begun / end.profile.prompt_bytes_per_s;
+            let far = far_bytes / end.profile.far_prompt_bytes_per_s;
             let computing = begun + self.products(&end, n_tokens) + far;
             let drive = drive_bytes / end.drive_bytes_per_s;
             let exchanges = self.exchanges(layout, (n_tokens, n_passes), &end);
             let seconds = together(&end, drive, computing) + exchanges;
             (seconds, self.bound(drive, computing, exchanges))
         };
-        let [(slow, bound), (fast, _)] = [self.gives.low(), self.gives.high()].map(seconds);
+        let [(slow, bound), (fast, _)] = [self.resources.low(), self.resources.high()].map(seconds);
         let (low, high) = (float(n_tokens) / slow, float(n_tokens) / fast);
-        Prompt { n_tokens, n_passes, drive_bytes, low, high, bound }
+        PromptForecast { n_tokens, n_passes, drive_bytes, low, high, bound }
     }
 
     /// Returns the seconds for exchanges between machines, for `n_rows` rows in `n_steps` steps: in
-    /// each layer the inner values of its experts, wave by wave, then the sum. Nothing overlaps
+    /// each layer the inner values of its experts, chunk by chunk, then the sum. Nothing overlaps
     /// with computing.
-    fn exchanges(&self, layout: &Layout, (n_rows, n_steps): (u64, u64), end: &End) -> f64 {
-        let Some(job) = self.gives.job else { return 0.0 };
+    fn exchanges(
+        &self,
+        layout: &MemoryLayout,
+        (n_rows, n_steps): (u64, u64),
+        end: &RangeEnd,
+    ) -> f64 {
+        let Some(cluster) = self.resources.cluster else { return 0.0 };
         let rows_of_step = float(n_rows) / float(n_steps.max(1));
         let of_layer = |layer: &SparseLayer| {
             let top_k = usize::try_from(layer.top_k).unwrap_or(usize::MAX);
-            let n_wave = float(n_experts_of_wave(layout.n_held(), top_k) as u64);
-            let n_waves = (layer.n_chosen(rows_of_step) / n_wave).ceil().max(1.0);
+            let n_chunk_experts = float(n_experts_of_chunk(layout.n_held(), top_k) as u64);
+            let n_chunks = (layer.n_chosen(rows_of_step) / n_chunk_experts).ceil().max(1.0);
             let n_values = |per_row: u64| rows_of_step * float(per_row) * FLOAT_BYTES;
             let inner_bytes = n_values(layer.top_k * layer.n_inner);
-            let inner = n_waves * job.exchange_s(inner_bytes / n_waves, end.is_low);
-            inner + job.exchange_s(n_values(layer.n_hidden), end.is_low)
+            let inner = n_chunks * cluster.exchange_s(inner_bytes / n_chunks, end.is_low);
+            inner + cluster.exchange_s(n_values(layer.n_hidden), end.is_low)
         };
         float(n_steps) * self.needs.sparse_layers.iter().map(of_layer).sum::<f64>()
     }
 
     /// Returns the seconds for a prompt's products including attention: a token attends to half of
     /// the others on average, and only the last one produces logits.
-    fn products(&self, end: &End, n_tokens: u64) -> f64 {
+    fn products(&self, end: &RangeEnd, n_tokens: u64) -> f64 {
         let needs = self.needs;
         let of = |n_operations: u64| float(n_operations) * float(n_tokens);
-        let each = |of: fn(&Work) -> u64| of(&needs.resident) - of(&needs.head) + of(&needs.routed);
+        let each = |of: fn(&ProductCosts) -> u64| {
+            of(&needs.resident) - of(&needs.head) + of(&needs.routed)
+        };
         let codes = each(|it| it.codes.n_operations);
         let floats = each(|it| it.floats.n_operations + it.plain.n_operations);
         let attention = of(needs.attention_operations) * float(n_tokens) / 2.0;
-        of(codes) / end.pace.prompt_operations_per_s
+        of(codes) / end.profile.prompt_operations_per_s
             + (of(floats + needs.state_operations) + attention)
-                / end.pace.prompt_float_operations_per_s
+                / end.profile.prompt_float_operations_per_s
     }
 }
 

@@ -6,15 +6,15 @@ use std::num::NonZeroUsize;
 
 use moeflux::provider::backend::Backend;
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::budget::{Host, Layout};
+use moeflux::provider::budget::{Host, MemoryLayout};
 use moeflux::provider::config::{
     BackendKind, DeviceMaker, DeviceParts, EngineConfig, StreamingConfig,
 };
 use moeflux::provider::text::tokenizer_bytes;
 use moeflux::{Arithmetic, Budget, Error, Result};
 
-use crate::network::Job;
-use crate::pace::Pace;
+use crate::network::Cluster;
+use crate::pace::ComputeProfile;
 
 /// The bounds of the error of a rate, as factors.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,33 +50,33 @@ pub(crate) struct Uncertain<T> {
 
 /// A card next to the CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct CardGives {
+pub(crate) struct CardResources {
     pub(crate) room_bytes: u64,
     pub(crate) sees_host: bool,
 }
 
-/// The resources of a machine.
+/// The resources of a machine: memory, and the rates of its devices.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Gives {
+pub(crate) struct Resources {
     pub(crate) host: Host,
     pub(crate) budget: Budget,
     /// The card that computes, if it is not the CPU.
-    pub(crate) card: Option<CardGives>,
+    pub(crate) card: Option<CardResources>,
     /// The rates of the computing device.
-    pub(crate) pace: Uncertain<Pace>,
+    pub(crate) profile: Uncertain<ComputeProfile>,
     /// Bytes per second.
     pub(crate) drive: Uncertain<f64>,
     /// Bytes per second of the memory that holds the sessions.
     pub(crate) memory_bytes_per_s: f64,
     /// Set if the machine is one of several.
-    pub(crate) job: Option<Job>,
+    pub(crate) cluster: Option<Cluster>,
 }
 
-/// One end of all ranges.
+/// One end of all ranges: the lowest or the highest of each rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct End {
+pub(super) struct RangeEnd {
     pub(super) is_low: bool,
-    pub(super) pace: Pace,
+    pub(super) profile: ComputeProfile,
     pub(super) drive_bytes_per_s: f64,
     pub(super) session_bytes_per_s: f64,
 }
@@ -88,7 +88,7 @@ impl Uncertain<f64> {
     }
 }
 
-impl Gives {
+impl Resources {
     /// Returns whether a card computes.
     pub(super) fn is_on_card(&self) -> bool {
         self.card.is_some()
@@ -100,45 +100,45 @@ impl Gives {
         Self { host, budget: Budget::Bytes(n_bytes), ..self.clone() }
     }
 
-    pub(super) fn low(&self) -> End {
+    pub(super) fn low(&self) -> RangeEnd {
         self.end(true)
     }
 
-    pub(super) fn high(&self) -> End {
+    pub(super) fn high(&self) -> RangeEnd {
         self.end(false)
     }
 
-    fn end(&self, is_low: bool) -> End {
+    fn end(&self, is_low: bool) -> RangeEnd {
         let factor = |it: Certainty| if is_low { it.low } else { it.high };
-        let of_pace = factor(self.pace.certainty);
+        let of_profile = factor(self.profile.certainty);
         let session_bytes_per_s = if self.is_on_card() {
-            self.pace.value.answer_bytes_per_s
+            self.profile.value.answer_bytes_per_s
         } else {
             self.memory_bytes_per_s
         };
-        let mut pace = self.pace.value.times(of_pace);
+        let mut profile = self.profile.value.times(of_profile);
         if self.is_on_card() {
             let of_prompts = factor(CARD_PROMPTS);
-            pace.prompt_bytes_per_s *= of_prompts;
-            pace.prompt_operations_per_s *= of_prompts;
-            pace.prompt_float_operations_per_s *= of_prompts;
-            pace.far_prompt_bytes_per_s *= factor(FAR_PROMPTS);
+            profile.prompt_bytes_per_s *= of_prompts;
+            profile.prompt_operations_per_s *= of_prompts;
+            profile.prompt_float_operations_per_s *= of_prompts;
+            profile.far_prompt_bytes_per_s *= factor(FAR_PROMPTS);
         }
-        End {
+        RangeEnd {
             is_low,
-            pace,
+            profile,
             drive_bytes_per_s: self.drive.value * factor(self.drive.certainty),
-            session_bytes_per_s: session_bytes_per_s * of_pace,
+            session_bytes_per_s: session_bytes_per_s * of_profile,
         }
     }
 
     /// Returns how the engine would divide this memory.
-    pub(super) fn layout(&self, blueprint: &Blueprint, context: u64) -> Result<Layout> {
-        Layout::on(self.host_with(blueprint), blueprint, &self.config(context))
+    pub(super) fn layout(&self, blueprint: &Blueprint, context: u64) -> Result<MemoryLayout> {
+        MemoryLayout::on(self.host_with(blueprint), blueprint, &self.config(context))
     }
 
     pub(super) fn least_bytes(&self, blueprint: &Blueprint, context: u64) -> Result<u64> {
-        Layout::least_bytes(self.host_with(blueprint), blueprint, &self.config(context))
+        MemoryLayout::least_bytes(self.host_with(blueprint), blueprint, &self.config(context))
     }
 
     /// Returns the host after a model's tokenizer has been read, which happens before the model is
@@ -169,7 +169,7 @@ impl Gives {
 
 /// A stand-in that reports memory and computes nothing.
 #[derive(Debug)]
-struct PlannedCard(CardGives);
+struct PlannedCard(CardResources);
 
 impl DeviceMaker for PlannedCard {
     fn room_bytes(&self) -> Option<u64> {

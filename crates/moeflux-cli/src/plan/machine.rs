@@ -10,12 +10,12 @@ use moeflux::{Budget, ByteCount};
 use moeflux_gpu::adapter::room_of_card;
 
 use super::cards::{KnownCard, usual_bytes_per_s};
-use super::gives::{ASSUMED, CardGives, Gives, MEASURED, Uncertain};
+use super::gives::{ASSUMED, CardResources, MEASURED, Resources, Uncertain};
 use crate::machine;
-use crate::measured::{Card, Measured, Rate};
+use crate::measured::{MeasuredCard, MeasuredRate, Measurements};
 use crate::needs::float;
-use crate::network::Job;
-use crate::pace::Pace;
+use crate::network::Cluster;
+use crate::pace::ComputeProfile;
 use crate::size::binary;
 
 /// The rate of an unknown drive: that of a usual laptop.
@@ -79,7 +79,7 @@ const DRIVER_BYTES: u64 = 80 << 20;
 
 /// The user's description of the machine.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct MachineOverrides {
     /// Its total memory.
     pub(crate) ram_bytes: Option<u64>,
     /// The memory that the process may use.
@@ -95,7 +95,7 @@ pub(crate) struct Told {
     /// A card given by name.
     pub(crate) gpu: Option<&'static KnownCard>,
     /// The machines of this kind that run the model together, if there are several.
-    pub(crate) job: Option<Job>,
+    pub(crate) cluster: Option<Cluster>,
 }
 
 /// A figure and its source.
@@ -107,8 +107,8 @@ pub(crate) struct Figure {
 
 /// A computing device, and the sources of its rates.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Computer {
-    pub(crate) pace: Uncertain<Pace>,
+pub(crate) struct DeviceEstimate {
+    pub(crate) profile: Uncertain<ComputeProfile>,
     /// For answers.
     pub(crate) source: String,
     /// For prompts.
@@ -118,10 +118,10 @@ pub(crate) struct Computer {
 /// A GPU in a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PlanCard {
-    pub(crate) gives: CardGives,
-    pub(crate) computer: Computer,
+    pub(crate) resources: CardResources,
+    pub(crate) estimate: DeviceEstimate,
     /// Whether it was explicitly requested; otherwise it is used only if the whole model fits.
-    pub(crate) is_told: bool,
+    pub(crate) is_requested: bool,
     /// The vendor's figures, if the card was given by name.
     pub(crate) known: Option<&'static KnownCard>,
     /// Text after the rates of its memory and of host memory that marks guesses.
@@ -138,19 +138,23 @@ pub(crate) struct PlanMachine {
     pub(crate) memory: Figure,
     /// Reservations about the figures.
     pub(crate) doubts: Vec<String>,
-    pub(crate) cpu: Computer,
+    pub(crate) cpu: DeviceEstimate,
     pub(crate) card: Option<PlanCard>,
     /// Set if several machines run the model.
-    pub(crate) job: Option<Job>,
+    pub(crate) cluster: Option<Cluster>,
 }
 
 impl PlanMachine {
     /// Returns this machine, with the user's changes. `drive_key` identifies the drive of a model's
     /// folder.
-    pub(crate) fn here(told: &Told, measured: &Measured, drive_key: Option<&str>) -> Self {
+    pub(crate) fn here(
+        overrides: &MachineOverrides,
+        measured: &Measurements,
+        drive_key: Option<&str>,
+    ) -> Self {
         let here = Host::here();
         let here = Host { program_bytes: here.program_bytes.max(PROGRAM_BYTES), ..here };
-        let (host, budget, budget_source) = match (told.budget_bytes, told.ram_bytes) {
+        let (host, budget, budget_source) = match (overrides.budget_bytes, overrides.ram_bytes) {
             // Another machine may have more memory than this one.
             (Some(bytes), _) => {
                 (Host { available_bytes: None, ..here }, Budget::Bytes(bytes), "from --memory")
@@ -160,44 +164,54 @@ impl PlanMachine {
             }
             (None, None) => (here, Budget::Auto, "available on this machine now"),
         };
-        let memory = figure(told.memory_gbps, "--mem-gbps", measured.memory(), MEMORY_GBPS);
+        let memory = figure(overrides.memory_gbps, "--mem-gbps", measured.memory(), MEMORY_GBPS);
         Self {
-            doubts: doubts(told, measured, drive_key),
+            doubts: doubts(overrides, measured, drive_key),
             host,
             budget,
             budget_source,
-            drive: figure(told.drive_gbps, "--disk-gbps", measured.drive(drive_key), DRIVE_GBPS),
-            cpu: cpu(told, measured, &memory),
+            drive: figure(
+                overrides.drive_gbps,
+                "--disk-gbps",
+                measured.drive(drive_key),
+                DRIVE_GBPS,
+            ),
+            cpu: cpu(overrides, measured, &memory),
             // Ranks compute on their CPUs.
-            card: card(told, measured).filter(|_| told.job.is_none()),
-            job: told.job,
+            card: card(overrides, measured).filter(|_| overrides.cluster.is_none()),
+            cluster: overrides.cluster,
             memory,
         }
     }
 
     /// Returns the same machine without the others.
     pub(crate) fn alone(&self) -> Self {
-        Self { job: None, ..self.clone() }
+        Self { cluster: None, ..self.clone() }
     }
 
     /// Returns the input of a forecast for the CPU.
-    pub(crate) fn of_cpu(&self) -> Gives {
-        Gives {
+    pub(crate) fn of_cpu(&self) -> Resources {
+        Resources {
             host: self.host,
             budget: self.budget,
             card: None,
-            pace: self.cpu.pace,
+            profile: self.cpu.profile,
             drive: Uncertain::of_drive(self.drive.value),
             memory_bytes_per_s: self.memory.value,
-            job: self.job,
+            cluster: self.cluster,
         }
     }
 
     /// Returns the input of a forecast for the card.
-    pub(crate) fn of_card(&self, card: &PlanCard) -> Gives {
+    pub(crate) fn of_card(&self, card: &PlanCard) -> Resources {
         let program_bytes = self.host.program_bytes + DRIVER_BYTES;
         let host = Host { program_bytes, ..self.host };
-        Gives { host, card: Some(card.gives), pace: card.computer.pace, ..self.of_cpu() }
+        Resources {
+            host,
+            card: Some(card.resources),
+            profile: card.estimate.profile,
+            ..self.of_cpu()
+        }
     }
 
     /// Returns the memory, if it is known.
@@ -234,16 +248,20 @@ impl PlanMachine {
 const DOUBTFUL_SHARE: f64 = 5.0;
 
 /// Lists reservations about measured figures that affect the plan.
-fn doubts(told: &Told, measured: &Measured, drive_key: Option<&str>) -> Vec<String> {
+fn doubts(
+    overrides: &MachineOverrides,
+    measured: &Measurements,
+    drive_key: Option<&str>,
+) -> Vec<String> {
     let kernels = moeflux_kernels::best().name();
     let cpu = measured.cpu(kernels);
-    let is_doubtful = |rate: Option<Rate>| rate.is_some_and(|it| it.is_doubtful);
+    let is_doubtful = |rate: Option<MeasuredRate>| rate.is_some_and(|it| it.is_doubtful);
     let of_card = measured.card().is_some_and(|it| it.computing.is_doubtful);
     let parts = [
-        ("memory", told.memory_gbps.is_none() && is_doubtful(measured.memory())),
-        ("the drive", told.drive_gbps.is_none() && is_doubtful(measured.drive(drive_key))),
+        ("memory", overrides.memory_gbps.is_none() && is_doubtful(measured.memory())),
+        ("the drive", overrides.drive_gbps.is_none() && is_doubtful(measured.drive(drive_key))),
         ("the CPU", cpu.as_ref().is_some_and(|it| it.is_doubtful)),
-        ("the GPU", told.gpu_bytes.is_none() && told.gpu.is_none() && of_card),
+        ("the GPU", overrides.gpu_bytes.is_none() && overrides.gpu.is_none() && of_card),
     ];
     let parts: Vec<&str> = parts.iter().filter(|(_, is)| *is).map(|(part, _)| *part).collect();
     let mut doubts = Vec::new();
@@ -256,8 +274,8 @@ fn doubts(told: &Told, measured: &Measured, drive_key: Option<&str>) -> Vec<Stri
     }
     let usual = assumed_cpu(kernels, float(machine::n_cores().get() as u64), MEMORY_GBPS * 1e9);
     let slowest = cpu.map(|it| {
-        let answers = usual.answer_bytes_per_s / it.pace.answer_bytes_per_s;
-        answers.max(usual.prompt_operations_per_s / it.pace.prompt_operations_per_s)
+        let answers = usual.answer_bytes_per_s / it.profile.answer_bytes_per_s;
+        answers.max(usual.prompt_operations_per_s / it.profile.prompt_operations_per_s)
     });
     doubts.extend(slowest.filter(|times| *times > DOUBTFUL_SHARE).map(|times| {
         format!(
@@ -273,7 +291,7 @@ impl PlanCard {
     /// Returns the text before the number of bytes that a model may use.
     pub(crate) fn allowed_by(&self) -> String {
         match self.known {
-            Some(known) if self.gives.room_bytes == room_of_card(known.memory_bytes()) => {
+            Some(known) if self.resources.room_bytes == room_of_card(known.memory_bytes()) => {
                 format!("the {} has room for", known.name)
             }
             _ => "--gpu-memory allows".to_owned(),
@@ -283,68 +301,68 @@ impl PlanCard {
 
 /// Returns the CPU as measured, or estimated from the memory rate and the kernels. An explicit
 /// number of cores, or explicit rates, describe another machine.
-fn cpu(told: &Told, measured: &Measured, memory: &Figure) -> Computer {
+fn cpu(overrides: &MachineOverrides, measured: &Measurements, memory: &Figure) -> DeviceEstimate {
     let kernels = moeflux_kernels::best().name();
     let n_here = float(machine::n_cores().get() as u64);
-    let n_cores = told.n_cores.map_or(n_here, |it| float(it.get() as u64));
+    let n_cores = overrides.n_cores.map_or(n_here, |it| float(it.get() as u64));
     let known = measured.cpu(kernels);
     let is_measured = known.is_some();
-    let (pace, mut source) = match known {
+    let (profile, mut source) = match known {
         Some(known) => {
-            let pace = scaled(&known.pace, n_cores / n_here, memory.value);
-            (pace, format!("measured by {}", known.when()))
+            let profile = scaled(&known.profile, n_cores / n_here, memory.value);
+            (profile, format!("measured by {}", known.when()))
         }
         None => (
             assumed_cpu(kernels, n_cores, memory.value),
             "assumed: `moeflux doctor` measures it".to_owned(),
         ),
     };
-    if told.n_cores.is_some() {
+    if overrides.n_cores.is_some() {
         source = format!("{source}, for {n_cores} cores");
     }
-    let (mut pace, mut prompts_source) = (pace, source.clone());
-    if let Some(gops) = told.gops {
-        let factor = gops * 1e9 / pace.prompt_operations_per_s;
-        pace.prompt_operations_per_s *= factor;
-        pace.prompt_float_operations_per_s *= factor;
-        pace.prompt_bytes_per_s *= factor;
+    let (mut profile, mut prompts_source) = (profile, source.clone());
+    if let Some(gops) = overrides.gops {
+        let factor = gops * 1e9 / profile.prompt_operations_per_s;
+        profile.prompt_operations_per_s *= factor;
+        profile.prompt_float_operations_per_s *= factor;
+        profile.prompt_bytes_per_s *= factor;
         prompts_source = "from --gops".to_owned();
     }
-    if told.memory_gbps.is_some() {
+    if overrides.memory_gbps.is_some() {
         let limit = SHARE_OF_MEMORY * memory.value;
-        pace.answer_bytes_per_s = limit.min(n_cores * GBPS_PER_CORE * 1e9);
-        pace.answer_float_bytes_per_s = pace.answer_bytes_per_s;
-        pace.answer_plain_bytes_per_s = pace.answer_bytes_per_s;
+        profile.answer_bytes_per_s = limit.min(n_cores * GBPS_PER_CORE * 1e9);
+        profile.answer_float_bytes_per_s = profile.answer_bytes_per_s;
+        profile.answer_plain_bytes_per_s = profile.answer_bytes_per_s;
         source = "from --mem-gbps".to_owned();
     }
     let certainty = if is_measured { MEASURED } else { ASSUMED };
-    Computer { pace: Uncertain { value: pace, certainty }, source, prompts_source }
+    DeviceEstimate { profile: Uncertain { value: profile, certainty }, source, prompts_source }
 }
 
-/// Scales a pace by the number of cores, up to the limit of the memory rate.
-fn scaled(pace: &Pace, factor: f64, memory_bytes_per_s: f64) -> Pace {
-    let wanted = pace.times(factor);
+/// Scales a profile by the number of cores, up to the limit of the memory rate.
+fn scaled(profile: &ComputeProfile, factor: f64, memory_bytes_per_s: f64) -> ComputeProfile {
+    let wanted = profile.times(factor);
     let limit = |it: f64, now: f64| it.min(memory_bytes_per_s.max(now));
-    Pace {
-        answer_bytes_per_s: limit(wanted.answer_bytes_per_s, pace.answer_bytes_per_s),
+    ComputeProfile {
+        answer_bytes_per_s: limit(wanted.answer_bytes_per_s, profile.answer_bytes_per_s),
         answer_float_bytes_per_s: limit(
             wanted.answer_float_bytes_per_s,
-            pace.answer_float_bytes_per_s,
+            profile.answer_float_bytes_per_s,
         ),
         answer_plain_bytes_per_s: limit(
             wanted.answer_plain_bytes_per_s,
-            pace.answer_plain_bytes_per_s,
+            profile.answer_plain_bytes_per_s,
         ),
         ..wanted
     }
 }
 
-fn assumed_cpu(kernels: &str, n_cores: f64, memory_bytes_per_s: f64) -> Pace {
+fn assumed_cpu(kernels: &str, n_cores: f64, memory_bytes_per_s: f64) -> ComputeProfile {
     let known = GOPS_PER_CORE.iter().find(|(name, ..)| *name == kernels);
     let (codes, floats) =
         known.map_or(GOPS_PER_CORE_OTHERWISE, |(_, codes, floats)| (*codes, *floats));
     let answers = (SHARE_OF_MEMORY * memory_bytes_per_s).min(n_cores * GBPS_PER_CORE * 1e9);
-    Pace {
+    ComputeProfile {
         answer_bytes_per_s: answers,
         answer_float_bytes_per_s: answers,
         answer_plain_bytes_per_s: answers,
@@ -360,13 +378,14 @@ fn assumed_cpu(kernels: &str, n_cores: f64, memory_bytes_per_s: f64) -> Pace {
 }
 
 /// Returns the requested GPU, or that of this machine; `None` if another machine is described.
-fn card(told: &Told, measured: &Measured) -> Option<PlanCard> {
-    let known = told.gpu;
+fn card(overrides: &MachineOverrides, measured: &Measurements) -> Option<PlanCard> {
+    let known = overrides.gpu;
     // A card given by name is this machine's only if the names match.
-    let is_named = |card: &Card| known.is_none_or(|known| known.is_called(&card.computing.name));
+    let is_named =
+        |card: &MeasuredCard| known.is_none_or(|known| known.is_called(&card.computing.name));
     let here = measured.card().filter(is_named);
-    let is_here = told.ram_bytes.is_none() && told.n_cores.is_none();
-    let (room_bytes, is_told) = match (told.gpu_bytes, known, &here) {
+    let is_here = overrides.ram_bytes.is_none() && overrides.n_cores.is_none();
+    let (room_bytes, is_requested) = match (overrides.gpu_bytes, known, &here) {
         (Some(0), _, _) => return None,
         (Some(n_bytes), _, _) => (n_bytes, true),
         (None, Some(_), Some(here)) => (here.room_bytes, true),
@@ -375,23 +394,27 @@ fn card(told: &Told, measured: &Measured) -> Option<PlanCard> {
         (None, None, _) => return None,
     };
     let sees_host = here.as_ref().is_none_or(|here| here.sees_host);
-    let guesses = match (told.gpu_gbps, &here) {
+    let guesses = match (overrides.gpu_gbps, &here) {
         (None, Some(_)) => "",
         (None, None) => ", both assumed",
         (Some(_), _) => " (this one is assumed)",
     };
-    let computer = card_computer(told, room_bytes, here);
-    let gives = CardGives { room_bytes, sees_host };
-    Some(PlanCard { gives, computer, is_told, known, guesses })
+    let estimate = card_estimate(overrides, room_bytes, here);
+    let resources = CardResources { room_bytes, sees_host };
+    Some(PlanCard { resources, estimate, is_requested, known, guesses })
 }
 
-fn card_computer(told: &Told, room_bytes: u64, here: Option<Card>) -> Computer {
-    if let (None, Some(Card { computing, .. })) = (told.gpu_gbps, here) {
-        let pace = Uncertain { value: computing.pace, certainty: MEASURED };
+fn card_estimate(
+    overrides: &MachineOverrides,
+    room_bytes: u64,
+    here: Option<MeasuredCard>,
+) -> DeviceEstimate {
+    if let (None, Some(MeasuredCard { computing, .. })) = (overrides.gpu_gbps, here) {
+        let profile = Uncertain { value: computing.profile, certainty: MEASURED };
         let source = format!("{}, measured by {}", computing.name, computing.when());
-        return Computer { pace, prompts_source: source.clone(), source };
+        return DeviceEstimate { profile, prompts_source: source.clone(), source };
     }
-    let (bytes_per_s, source) = match (told.gpu_gbps, told.gpu) {
+    let (bytes_per_s, source) = match (overrides.gpu_gbps, overrides.gpu) {
         (Some(gbps), _) => (gbps * 1e9, "from --gpu-gbps".to_owned()),
         (None, Some(known)) => (SHARE_OF_CARD * known.memory_bytes_per_s(), known.text()),
         (None, None) => (
@@ -401,21 +424,21 @@ fn card_computer(told: &Told, room_bytes: u64, here: Option<Card>) -> Computer {
                 .to_owned(),
         ),
     };
-    let pace = assumed_card(bytes_per_s, told.gpu);
-    Computer {
-        pace: Uncertain { value: pace, certainty: ASSUMED },
+    let profile = assumed_card(bytes_per_s, overrides.gpu);
+    DeviceEstimate {
+        profile: Uncertain { value: profile, certainty: ASSUMED },
         prompts_source: source.clone(),
         source,
     }
 }
 
-fn assumed_card(bytes_per_s: f64, known: Option<&KnownCard>) -> Pace {
+fn assumed_card(bytes_per_s: f64, known: Option<&KnownCard>) -> ComputeProfile {
     let per_byte = match known {
         Some(known) if !known.has_matrices => GPU_OPERATIONS_PER_BYTE_WITHOUT_MATRICES,
         _ => GPU_OPERATIONS_PER_BYTE,
     };
     let link = known.map_or(LINK_GBPS * 1e9, |known| known.link.bytes_per_s());
-    Pace {
+    ComputeProfile {
         answer_bytes_per_s: bytes_per_s,
         answer_float_bytes_per_s: bytes_per_s,
         answer_plain_bytes_per_s: bytes_per_s,
@@ -430,8 +453,13 @@ fn assumed_card(bytes_per_s: f64, known: Option<&KnownCard>) -> Pace {
     }
 }
 
-fn figure(told: Option<f64>, option: &str, measured: Option<Rate>, assumed_gbps: f64) -> Figure {
-    match (told, measured) {
+fn figure(
+    given: Option<f64>,
+    option: &str,
+    measured: Option<MeasuredRate>,
+    assumed_gbps: f64,
+) -> Figure {
+    match (given, measured) {
         (Some(gbps), _) => Figure { value: gbps * 1e9, source: format!("from {option}") },
         (None, Some(rate)) => {
             let of = if rate.of.is_empty() { String::new() } else { format!(" of {}", rate.of) };
@@ -452,7 +480,7 @@ mod tests {
     #[test]
     fn told_goes_before_measured_and_measured_before_assumed() {
         let rate = || {
-            Some(Rate {
+            Some(MeasuredRate {
                 bytes_per_s: 2e9,
                 of: "/dev/x ext4".into(),
                 age_s: 7300,
@@ -481,36 +509,48 @@ mod tests {
 
     #[test]
     fn more_cores_compute_more_and_read_as_much_as_memory_gives() {
-        let pace = assumed_cpu("avx2", 2.0, 60e9);
-        let more = scaled(&pace, 4.0, 60e9);
-        assert!((more.prompt_operations_per_s / pace.prompt_operations_per_s - 4.0).abs() < 1e-9);
+        let profile = assumed_cpu("avx2", 2.0, 60e9);
+        let more = scaled(&profile, 4.0, 60e9);
+        assert!(
+            (more.prompt_operations_per_s / profile.prompt_operations_per_s - 4.0).abs() < 1e-9
+        );
         assert!((more.answer_bytes_per_s - 60e9).abs() < 1.0, "{more:?}");
-        assert!(scaled(&pace, 0.5, 60e9).answer_bytes_per_s < pace.answer_bytes_per_s);
+        assert!(scaled(&profile, 0.5, 60e9).answer_bytes_per_s < profile.answer_bytes_per_s);
     }
 
     #[test]
     fn cores_and_gops_describe_another_machine() {
-        let none = Measured::default();
-        let operations = |told: &Told| {
-            PlanMachine::here(told, &none, None).cpu.pace.value.prompt_operations_per_s
+        let none = Measurements::default();
+        let operations = |overrides: &MachineOverrides| {
+            PlanMachine::here(overrides, &none, None).cpu.profile.value.prompt_operations_per_s
         };
-        let cores = |n| Told { n_cores: NonZeroUsize::new(n), ..Told::default() };
+        let cores =
+            |n| MachineOverrides { n_cores: NonZeroUsize::new(n), ..MachineOverrides::default() };
         assert!((operations(&cores(32)) / operations(&cores(8)) - 4.0).abs() < 1e-9);
-        let told = Told { gops: Some(750.0), ..cores(8) };
-        assert!((operations(&told) - 7.5e11).abs() < 1.0);
+        let overrides = MachineOverrides { gops: Some(750.0), ..cores(8) };
+        assert!((operations(&overrides) - 7.5e11).abs() < 1.0);
     }
 
     #[test]
     fn a_gpu_counts_if_it_is_told_or_was_measured_here() {
-        let none = Measured::default();
-        let card = |told: &Told| PlanMachine::here(told, &none, None).card;
-        assert_eq!(card(&Told::default()), None);
-        assert_eq!(card(&Told { gpu_bytes: Some(0), ..Told::default() }), None);
-        let told = card(&Told { gpu_bytes: Some(24 << 30), ..Told::default() }).unwrap();
-        assert!(told.is_told && told.gives.room_bytes == 24 << 30 && told.gives.sees_host);
-        let machine = PlanMachine::here(&Told::default(), &none, None);
-        let program_bytes = |gives: Gives| gives.host.program_bytes;
-        let [with, without] = [machine.of_card(&told), machine.of_cpu()].map(program_bytes);
+        let none = Measurements::default();
+        let card = |overrides: &MachineOverrides| PlanMachine::here(overrides, &none, None).card;
+        assert_eq!(card(&MachineOverrides::default()), None);
+        assert_eq!(
+            card(&MachineOverrides { gpu_bytes: Some(0), ..MachineOverrides::default() }),
+            None
+        );
+        let requested =
+            card(&MachineOverrides { gpu_bytes: Some(24 << 30), ..MachineOverrides::default() })
+                .unwrap();
+        assert!(
+            requested.is_requested
+                && requested.resources.room_bytes == 24 << 30
+                && requested.resources.sees_host
+        );
+        let machine = PlanMachine::here(&MachineOverrides::default(), &none, None);
+        let program_bytes = |resources: Resources| resources.host.program_bytes;
+        let [with, without] = [machine.of_card(&requested), machine.of_cpu()].map(program_bytes);
         assert_eq!(with - without, 80 << 20, "its driver");
     }
 }

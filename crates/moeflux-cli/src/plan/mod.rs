@@ -18,26 +18,26 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use moeflux::provider::model::Headers;
-use moeflux::provider::weights::ImaginedKind;
+use moeflux::provider::weights::SyntheticKind;
 use moeflux::{ByteCount, Error, Model};
 
 use crate::bare_config::{BareConfig, parse_bits, parse_group};
 use crate::device;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::fold::point;
 use crate::hub;
-use crate::known::{self, Known};
-use crate::measured::Measured;
+use crate::known::{self, KnownModel};
+use crate::measured::Measurements;
 use crate::model;
-use crate::network::{Job, Network};
+use crate::network::{Cluster, Network};
 use crate::place;
 use crate::ranges;
 use crate::size;
 use cards::KnownCard;
-use list::List;
-use machine::{PlanCard, PlanMachine, Told};
-use report::{Plan, Report, Subject, check_known};
-use routes::Routes;
+use list::PlanList;
+use machine::{MachineOverrides, PlanCard, PlanMachine};
+use report::{PlanQuery, PlanReport, PlannedModel, check_known};
+use routes::RoutingSource;
 
 /// Default tokens of a session, as in `generate`.
 pub(crate) const CONTEXT_DEFAULT: usize = 4096;
@@ -118,13 +118,13 @@ pub(crate) struct PlanArgs {
 }
 
 impl PlanArgs {
-    fn job(&self) -> Option<Job> {
+    fn cluster(&self) -> Option<Cluster> {
         let n_ranks = u32::try_from(self.ranks?.get()).ok().filter(|n_ranks| *n_ranks > 1)?;
-        Some(Job { n_ranks, network: self.network.unwrap_or_else(Network::usual) })
+        Some(Cluster { n_ranks, network: self.network.unwrap_or_else(Network::usual) })
     }
 
-    fn told(&self) -> Told {
-        Told {
+    fn overrides(&self) -> MachineOverrides {
+        MachineOverrides {
             ram_bytes: self.ram,
             budget_bytes: self.memory,
             drive_gbps: self.disk_gbps,
@@ -134,7 +134,7 @@ impl PlanArgs {
             gpu_bytes: self.gpu_memory,
             gpu_gbps: self.gpu_gbps,
             gpu: self.gpu,
-            job: self.job(),
+            cluster: self.cluster(),
         }
     }
 }
@@ -144,31 +144,31 @@ impl PlanArgs {
 /// # Errors
 ///
 /// Fails if the config, the headers or the arguments are invalid, or the memory is too small.
-pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
+pub(crate) fn run(args: &PlanArgs) -> CommandResult<String> {
     let Some(path) = &args.path else { return all_known(args) };
     let path = known::located(path)?;
-    let subject = open(&path, args)?;
-    let context = model::context_within(&subject.blueprint.spec, args.context, CONTEXT_DEFAULT)?;
-    let drive_key = subject.kind.is_none().then(|| place::key(&path));
-    let machine = PlanMachine::here(&args.told(), &Measured::load(), drive_key.as_deref());
+    let planned = open(&path, args)?;
+    let context = model::context_within(&planned.blueprint.spec, args.context, CONTEXT_DEFAULT)?;
+    let drive_key = planned.kind.is_none().then(|| place::key(&path));
+    let machine = PlanMachine::here(&args.overrides(), &Measurements::load(), drive_key.as_deref());
     check_known(&machine)?;
-    if let Some(card) = machine.card.as_ref().filter(|card| card.is_told) {
-        check_card(card, &subject)?;
+    if let Some(card) = machine.card.as_ref().filter(|card| card.is_requested) {
+        check_card(card, &planned)?;
     }
     let routes = match &args.trace {
-        Some(trace) => Routes::open(trace, &subject.needs)?,
-        None => Routes::Unknown,
+        Some(trace) => RoutingSource::open(trace, &planned.needs)?,
+        None => RoutingSource::Unknown,
     };
     let context = context as u64;
-    let alone = machine.job.and_then(|_| {
+    let alone = machine.cluster.and_then(|_| {
         let machine = machine.alone();
-        let plan = Plan { subject: &subject, machine: &machine, context, routes: &routes };
-        Some(plan.report().ok()?.forecast.answer)
+        let query = PlanQuery { planned: &planned, machine: &machine, context, routes: &routes };
+        Some(query.report().ok()?.forecast.answer)
     });
-    let subject = subject.divided(machine.job.as_ref())?;
-    let plan = || Plan { subject: &subject, machine: &machine, context, routes: &routes };
-    let report = plan().report().map_err(|error| plan().refused(error))?;
-    let report = Report { alone, ..report };
+    let planned = planned.divided(machine.cluster.as_ref())?;
+    let query = || PlanQuery { planned: &planned, machine: &machine, context, routes: &routes };
+    let report = query().report().map_err(|error| query().refused(error))?;
+    let report = PlanReport { alone, ..report };
     Ok(if args.json {
         format!("{:#}", report.to_json(&advice::advice(&report)))
     } else {
@@ -180,23 +180,23 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome<String> {
 fn download(path: &Path, args: &PlanArgs) -> String {
     let is_as_published = args.bits.is_none() && args.group.is_none();
     let known = known::named(path).filter(|_| is_as_published);
-    let Some(wanted) = known.and_then(Known::repository) else { return String::new() };
+    let Some(wanted) = known.and_then(KnownModel::repository) else { return String::new() };
     let lines = point(&format!("`moeflux pull {wanted}` downloads it"));
     lines.iter().fold(String::new(), |text, line| text + "\n" + line.trim_end())
 }
 
 /// Refuses an explicitly requested card that cannot compute the model.
-fn check_card(card: &PlanCard, subject: &Subject) -> Result<(), Error> {
-    device::check_kinds(&subject.blueprint)?;
-    subject.needs.check_gpu_memory(card.gives.room_bytes, &card.allowed_by())
+fn check_card(card: &PlanCard, planned: &PlannedModel) -> Result<(), Error> {
+    device::check_kinds(&planned.blueprint)?;
+    planned.needs.check_gpu_memory(card.resources.room_bytes, &card.allowed_by())
 }
 
 /// Reports on this machine and every model that is known by name.
-fn all_known(args: &PlanArgs) -> Outcome<String> {
-    let machine = PlanMachine::here(&args.told(), &Measured::load(), None);
+fn all_known(args: &PlanArgs) -> CommandResult<String> {
+    let machine = PlanMachine::here(&args.overrides(), &Measurements::load(), None);
     check_known(&machine)?;
     let context = args.context.map_or(CONTEXT_DEFAULT, NonZeroUsize::get);
-    let list = List::new(&machine, context as u64, (args.bits, args.group))?;
+    let list = PlanList::new(&machine, context as u64, (args.bits, args.group))?;
     if args.json {
         return Ok(format!("{:#}", list.json()));
     }
@@ -218,15 +218,20 @@ fn all_known(args: &PlanArgs) -> Outcome<String> {
 pub(crate) fn expectation(config: Vec<u8>, drive_key: Option<&str>) -> Option<String> {
     let config = BareConfig::parse(Path::new("config.json"), config).ok()?;
     let (kind, packed) = match config.published_kind().ok()? {
-        ImaginedKind::Float => (advice::PACKED, "packed with 4 bits (`moeflux pack`): "),
+        SyntheticKind::Float => (advice::PACKED, "packed with 4 bits (`moeflux pack`): "),
         published => (published, ""),
     };
-    let subject = Subject::new(String::new(), config.blueprint(kind).ok()?, Some(kind));
-    let machine = PlanMachine::here(&Told::default(), &Measured::load(), drive_key);
-    let context = subject.needs.context_max.min(CONTEXT_DEFAULT as u64);
+    let planned = PlannedModel::new(String::new(), config.blueprint(kind).ok()?, Some(kind));
+    let machine = PlanMachine::here(&MachineOverrides::default(), &Measurements::load(), drive_key);
+    let context = planned.needs.context_max.min(CONTEXT_DEFAULT as u64);
     let memory = ByteCount(machine.memory_bytes()?).rounded();
-    let plan = Plan { subject: &subject, machine: &machine, context, routes: &Routes::Unknown };
-    let speed = match plan.report() {
+    let query = PlanQuery {
+        planned: &planned,
+        machine: &machine,
+        context,
+        routes: &RoutingSource::Unknown,
+    };
+    let speed = match query.report() {
         Ok(report) => advice::first_tokens(&report.forecast),
         Err(Error::NoRoom { needed_bytes, .. }) => {
             format!("too large, it needs {}", ByteCount(needed_bytes).rounded())
@@ -240,7 +245,7 @@ pub(crate) fn expectation(config: Vec<u8>, drive_key: Option<&str>) -> Option<St
     ))
 }
 
-fn open(path: &Path, args: &PlanArgs) -> Outcome<Subject> {
+fn open(path: &Path, args: &PlanArgs) -> CommandResult<PlannedModel> {
     if let Some(known) = known::named(path) {
         return of_known(known, args);
     }
@@ -254,7 +259,7 @@ fn open(path: &Path, args: &PlanArgs) -> Outcome<Subject> {
         let kind = config.kind(args.bits, args.group)?;
         let model_type = config.model_type();
         let name = if model_type.is_empty() { "a model" } else { model_type }.to_owned();
-        return Ok(Subject::new(name, config.blueprint(kind)?, Some(kind)));
+        return Ok(PlannedModel::new(name, config.blueprint(kind)?, Some(kind)));
     }
     if args.bits.is_some() || args.group.is_some() {
         let config = path.join("config.json");
@@ -262,19 +267,19 @@ fn open(path: &Path, args: &PlanArgs) -> Outcome<Subject> {
             true => format!("leave them out, or plan {}", config.display()),
             false => "leave them out".to_owned(),
         };
-        return Err(Failure::Usage(format!(
+        return Err(CommandFailure::Usage(format!(
             "--bits and --group need a config.json without weights, and {} has weights: {instead}",
             path.display(),
         )));
     }
     let (blueprint, _) = Model::open(path)?.into_parts();
-    Ok(Subject::new(hub::name_of(path), blueprint, None))
+    Ok(PlannedModel::new(hub::name_of(path), blueprint, None))
 }
 
-fn of_known(known: &Known, args: &PlanArgs) -> Outcome<Subject> {
+fn of_known(known: &KnownModel, args: &PlanArgs) -> CommandResult<PlannedModel> {
     let config = known.config()?;
     let kind = config.kind(args.bits, args.group)?;
-    Ok(Subject::new(known.name.to_owned(), config.blueprint(kind)?, Some(kind)))
+    Ok(PlannedModel::new(known.name.to_owned(), config.blueprint(kind)?, Some(kind)))
 }
 
 #[cfg(test)]

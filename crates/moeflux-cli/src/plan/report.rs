@@ -4,17 +4,19 @@
 
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::spec::NativeFormat;
-use moeflux::provider::weights::{ImaginedKind, Shares};
+use moeflux::provider::weights::{Shares, SyntheticKind};
 use moeflux::{ByteCount, Error};
 use serde_json::{Value, json};
 
-use super::forecast::{Answer, Case, Forecast, Places, Prompt, Speed};
-use super::gives::Gives;
+use super::forecast::{
+    AnswerForecast, ExpertLocations, Forecast, ForecastInput, PromptForecast, Speed,
+};
+use super::gives::Resources;
 use super::machine::{Figure, PlanMachine};
-use super::routes::Routes;
-use crate::failure::{Failure, Outcome};
+use super::routes::RoutingSource;
+use crate::failure::{CommandFailure, CommandResult};
 use crate::needs::{KV_KIND, Needs, float};
-use crate::network::Job;
+use crate::network::Cluster;
 
 /// A budget larger than any machine's memory.
 const EVERYTHING_BYTES: u64 = 1 << 60;
@@ -27,19 +29,19 @@ const PROGRAM_MARGIN_BYTES: u64 = 4 << 20;
 
 /// The model that is planned.
 #[derive(Debug)]
-pub(crate) struct Subject {
+pub(crate) struct PlannedModel {
     /// The name shown.
     pub(crate) name: String,
     pub(crate) blueprint: Blueprint,
     pub(crate) needs: Needs,
     /// The kind of weights that are assumed; `None` if the weights exist.
-    pub(crate) kind: Option<ImaginedKind>,
+    pub(crate) kind: Option<SyntheticKind>,
     /// All weights as stored, over all machines.
     pub(crate) weights_bytes: u64,
 }
 
-impl Subject {
-    pub(crate) fn new(name: String, blueprint: Blueprint, kind: Option<ImaginedKind>) -> Self {
+impl PlannedModel {
+    pub(crate) fn new(name: String, blueprint: Blueprint, kind: Option<SyntheticKind>) -> Self {
         let needs = Needs::new(&blueprint);
         let weights_bytes = needs.resident_bytes + needs.experts_bytes();
         Self { name, blueprint, needs, kind, weights_bytes }
@@ -50,9 +52,9 @@ impl Subject {
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the rows cannot be divided over that many machines.
-    pub(crate) fn divided(mut self, job: Option<&Job>) -> Result<Self, Error> {
-        if let Some(job) = job {
-            self.blueprint.divide(&Shares::equal(job.n_ranks as usize), 0)?;
+    pub(crate) fn divided(mut self, cluster: Option<&Cluster>) -> Result<Self, Error> {
+        if let Some(cluster) = cluster {
+            self.blueprint.shard(&Shares::equal(cluster.n_ranks as usize), 0)?;
             self.needs = Needs::new(&self.blueprint);
         }
         Ok(self)
@@ -61,35 +63,35 @@ impl Subject {
     /// Describes how the weights are stored.
     pub(crate) fn stored(&self) -> Option<String> {
         Some(match self.kind? {
-            ImaginedKind::Affine(params) if params.group == 64 => format!("{} bits", params.bits),
-            ImaginedKind::Affine(params) => {
+            SyntheticKind::Affine(params) if params.group == 64 => format!("{} bits", params.bits),
+            SyntheticKind::Affine(params) => {
                 format!("{} bits in groups of {}", params.bits, params.group)
             }
-            ImaginedKind::AffineExperts(params) => format!("experts in {} bits", params.bits),
-            ImaginedKind::Fp8 => "FP8".to_owned(),
-            ImaginedKind::Mxfp4 => "MXFP4".to_owned(),
-            ImaginedKind::Ints(params) => NativeFormat::Ints(params).name().to_owned(),
-            ImaginedKind::Float => "bf16".to_owned(),
-            ImaginedKind::Gguf(types) => format!("GGUF in {types}"),
+            SyntheticKind::AffineExperts(params) => format!("experts in {} bits", params.bits),
+            SyntheticKind::Fp8 => "FP8".to_owned(),
+            SyntheticKind::Mxfp4 => "MXFP4".to_owned(),
+            SyntheticKind::Ints(params) => NativeFormat::Ints(params).name().to_owned(),
+            SyntheticKind::Float => "bf16".to_owned(),
+            SyntheticKind::Gguf(types) => format!("GGUF in {types}"),
         })
     }
 }
 
-/// A model on a machine.
+/// What is planned: a model on a machine, with a session of some length.
 #[derive(Debug)]
-pub(crate) struct Plan<'a> {
-    pub(crate) subject: &'a Subject,
+pub(crate) struct PlanQuery<'a> {
+    pub(crate) planned: &'a PlannedModel,
     pub(crate) machine: &'a PlanMachine,
     pub(crate) context: u64,
-    pub(crate) routes: &'a Routes,
+    pub(crate) routes: &'a RoutingSource,
 }
 
 /// Everything that is printed about a plan.
 #[derive(Debug)]
-pub(crate) struct Report<'a> {
-    pub(crate) plan: Plan<'a>,
+pub(crate) struct PlanReport<'a> {
+    pub(crate) query: PlanQuery<'a>,
     /// The input of the forecast.
-    pub(crate) gives: Gives,
+    pub(crate) resources: Resources,
     pub(crate) forecast: Forecast,
     /// The smallest budget that works.
     pub(crate) least_bytes: u64,
@@ -100,36 +102,38 @@ pub(crate) struct Report<'a> {
     /// The smallest budget with which nothing is read from the drive.
     pub(crate) all_bytes: u64,
     /// The answer speed of one machine alone, if there are several and the model runs on one.
-    pub(crate) alone: Option<Answer>,
+    pub(crate) alone: Option<AnswerForecast>,
 }
 
-impl<'a> Plan<'a> {
-    pub(crate) fn case<'b>(&'b self, gives: &'b Gives) -> Case<'b> {
-        let Subject { blueprint, needs, .. } = self.subject;
-        Case { blueprint, needs, gives, context: self.context, routes: self.routes }
+impl<'a> PlanQuery<'a> {
+    pub(crate) fn forecast_input<'b>(&'b self, resources: &'b Resources) -> ForecastInput<'b> {
+        let PlannedModel { blueprint, needs, .. } = self.planned;
+        ForecastInput { blueprint, needs, resources, context: self.context, routes: self.routes }
     }
 
     /// Chooses the device. The card computes if it was requested, or if the whole model fits there.
-    fn chosen(&self) -> Result<(Gives, Forecast), Error> {
+    fn chosen(&self) -> Result<(Resources, Forecast), Error> {
         let of_cpu = self.machine.of_cpu();
-        let is_computed = crate::device::check_kinds(&self.subject.blueprint).is_ok();
-        if let Some(card) = self.machine.card.as_ref().filter(|card| card.is_told || is_computed) {
-            let gives = self.machine.of_card(card);
-            match self.case(&gives).forecast() {
-                Err(error) if card.is_told => return Err(error),
-                Ok(forecast) if card.is_told || self.is_for_auto(&forecast) => {
-                    return Ok((gives, forecast));
+        let is_computed = crate::device::check_kinds(&self.planned.blueprint).is_ok();
+        if let Some(card) =
+            self.machine.card.as_ref().filter(|card| card.is_requested || is_computed)
+        {
+            let resources = self.machine.of_card(card);
+            match self.forecast_input(&resources).forecast() {
+                Err(error) if card.is_requested => return Err(error),
+                Ok(forecast) if card.is_requested || self.is_for_auto(&forecast) => {
+                    return Ok((resources, forecast));
                 }
                 _ => {}
             }
         }
-        let forecast = self.case(&of_cpu).forecast()?;
+        let forecast = self.forecast_input(&of_cpu).forecast()?;
         Ok((of_cpu, forecast))
     }
 
     fn is_for_auto(&self, forecast: &Forecast) -> bool {
-        let is_whole = forecast.places.on_card == self.subject.needs.n_experts();
-        is_whole && self.subject.weights_bytes >= crate::device::SMALL_BYTES
+        let is_whole = forecast.placement.on_card == self.planned.needs.n_experts();
+        is_whole && self.planned.weights_bytes >= crate::device::SMALL_BYTES
     }
 
     /// Makes the report.
@@ -137,26 +141,26 @@ impl<'a> Plan<'a> {
     /// # Errors
     ///
     /// [`Error::NoRoom`] if the memory is too small.
-    pub(crate) fn report(self) -> Result<Report<'a>, Error> {
-        let (gives, forecast) = self.chosen()?;
-        let least_bytes = self.case(&gives).least_bytes()?;
-        let least_bytes_of_cpu = match gives.card {
-            Some(_) => Some(self.case(&self.machine.of_cpu()).least_bytes()?),
+    pub(crate) fn report(self) -> Result<PlanReport<'a>, Error> {
+        let (resources, forecast) = self.chosen()?;
+        let least_bytes = self.forecast_input(&resources).least_bytes()?;
+        let least_bytes_of_cpu = match resources.card {
+            Some(_) => Some(self.forecast_input(&self.machine.of_cpu()).least_bytes()?),
             None => None,
         };
-        let everything = Gives { card: None, ..gives.with_budget(EVERYTHING_BYTES) };
-        let all = self.case(&everything).forecast()?.layout;
+        let everything = Resources { card: None, ..resources.with_budget(EVERYTHING_BYTES) };
+        let all = self.forecast_input(&everything).forecast()?.layout;
         let all_bytes = all.fixed_bytes + all.memory.expert_bytes + PROGRAM_MARGIN_BYTES;
         // Weights that every token uses pass through host memory, even to a card with room for
         // everything.
-        let on_its_way = self.subject.needs.resident_bytes
-            + gives.host_with(&self.subject.blueprint).program_bytes;
-        let least_bytes = least_bytes.max(gives.card.map_or(0, |_| on_its_way));
+        let on_its_way = self.planned.needs.resident_bytes
+            + resources.host_with(&self.planned.blueprint).program_bytes;
+        let least_bytes = least_bytes.max(resources.card.map_or(0, |_| on_its_way));
         let whole = |n_bytes: u64| n_bytes.next_multiple_of(BUDGET_UNIT_BYTES);
-        Ok(Report {
-            without_gpu: self.without_gpu(&gives),
-            plan: self,
-            gives,
+        Ok(PlanReport {
+            without_gpu: self.without_gpu(&resources),
+            query: self,
+            resources,
             forecast,
             least_bytes: whole(least_bytes),
             least_bytes_of_cpu: least_bytes_of_cpu.map(whole),
@@ -165,15 +169,15 @@ impl<'a> Plan<'a> {
         })
     }
 
-    fn without_gpu(&self, gives: &Gives) -> Option<String> {
-        let card = self.machine.card.as_ref().filter(|_| gives.card.is_none())?;
-        if self.subject.weights_bytes < crate::device::SMALL_BYTES {
+    fn without_gpu(&self, resources: &Resources) -> Option<String> {
+        let card = self.machine.card.as_ref().filter(|_| resources.card.is_none())?;
+        if self.planned.weights_bytes < crate::device::SMALL_BYTES {
             return Some("the model is too small to use a GPU by default".to_owned());
         }
-        let problem = crate::device::check_kinds(&self.subject.blueprint).err();
+        let problem = crate::device::check_kinds(&self.planned.blueprint).err();
         Some(problem.map_or_else(
             || {
-                let room = ByteCount(card.gives.room_bytes).rounded();
+                let room = ByteCount(card.resources.room_bytes).rounded();
                 format!(
                     "the model does not fit on it ({room}); `moeflux plan --gpu-memory SIZE` plans \
                      its use for part of the model, and --backend gpu of other commands uses it"
@@ -184,7 +188,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Turns a lack of memory into an error of one line that names the smallest budget.
-    pub(crate) fn refused(&self, error: Error) -> Failure {
+    pub(crate) fn refused(&self, error: Error) -> CommandFailure {
         let Error::NoRoom { needed_bytes, available_bytes, needs, .. } = error else {
             return error.into();
         };
@@ -193,7 +197,7 @@ impl<'a> Plan<'a> {
             .map(|need| format!("{} for {}", ByteCount(need.n_bytes).rounded(), need.of))
             .collect();
         let (needed, machine) = (ByteCount(needed_bytes), self.machine);
-        let bits = match self.subject.kind {
+        let bits = match self.planned.kind {
             Some(_) => "fewer bits (--bits)",
             // Existing weights stay as they are.
             None => "a model with fewer bits",
@@ -210,33 +214,33 @@ impl<'a> Plan<'a> {
         Error::Input(format!(
             "{} needs at least {needed}: {}; {there}; use more memory (--ram, --memory), a shorter \
              context (--context) or {bits}",
-            self.subject.name,
+            self.planned.name,
             parts.join(", ")
         ))
         .into()
     }
 }
 
-impl Report<'_> {
+impl PlanReport<'_> {
     /// Returns the bytes that a token reads from memory or drive at the beginning of a session.
     pub(super) fn read_bytes_per_token(&self) -> u64 {
-        let needs = &self.plan.subject.needs;
+        let needs = &self.query.planned.needs;
         needs.resident.n_bytes() + needs.routed_bytes()
     }
 
     /// Returns the report as JSON, with the advice.
     pub(super) fn to_json(&self, advice: &[String]) -> Value {
-        let Plan { subject, machine, context, .. } = &self.plan;
-        let Subject { needs, kind, name, .. } = subject;
+        let PlanQuery { planned, machine, context, .. } = &self.query;
+        let PlannedModel { needs, kind, name, .. } = planned;
         let params = match kind {
-            Some(ImaginedKind::Affine(params)) => Some(params),
+            Some(SyntheticKind::Affine(params)) => Some(params),
             _ => None,
         };
         let layout = &self.forecast.layout;
         json!({
             "model": name,
             "exists": kind.is_none(),
-            "stored": subject.stored(),
+            "stored": planned.stored(),
             "bits": params.map(|it| it.bits),
             "group": params.map(|it| it.group),
             "context": context,
@@ -263,20 +267,20 @@ impl Report<'_> {
                 "memory_source": machine.memory_source(),
                 "drive": figure_json(&machine.drive, "bytes_per_s"),
                 "memory": figure_json(&machine.memory, "bytes_per_s"),
-                "cpu": {"pace": machine.cpu.pace.value.json(), "source": machine.cpu.source},
+                "cpu": {"pace": machine.cpu.profile.value.json(), "source": machine.cpu.source},
                 "gpu": machine.card.as_ref().map(|card| json!({
-                    "room_bytes": card.gives.room_bytes,
-                    "sees_host": card.gives.sees_host,
-                    "pace": card.computer.pace.value.json(),
-                    "source": card.computer.source,
+                    "room_bytes": card.resources.room_bytes,
+                    "sees_host": card.resources.sees_host,
+                    "pace": card.estimate.profile.value.json(),
+                    "source": card.estimate.source,
                     "name": card.known.map(|known| known.name),
                 })),
                 "doubts": machine.doubts,
             },
-            "ranks": machine.job.map(|job| job.n_ranks),
-            "network": machine.job.map(|job| job.network.option()),
+            "ranks": machine.cluster.map(|cluster| cluster.n_ranks),
+            "network": machine.cluster.map(|cluster| cluster.network.option()),
             "answer_alone": self.alone.as_ref().map(answer_json),
-            "computes": if self.gives.card.is_some() { "gpu" } else { "cpu" },
+            "computes": if self.resources.card.is_some() { "gpu" } else { "cpu" },
             "forecast": forecast_json(&self.forecast, needs.n_experts()),
             "advice": advice,
         })
@@ -289,8 +293,8 @@ fn figure_json(figure: &Figure, unit: &str) -> Value {
 
 /// Returns a forecast as JSON.
 pub(crate) fn forecast_json(forecast: &Forecast, n_experts: u64) -> Value {
-    let Forecast { places, answer, answer_after, prompts, load_seconds, .. } = forecast;
-    let Places { on_card, in_memory, on_drive } = places;
+    let Forecast { placement, answer, answer_after, prompts, load_seconds, .. } = forecast;
+    let ExpertLocations { on_card, in_memory, on_drive } = placement;
     json!({
         "experts_on_gpu": on_card,
         "experts_in_memory": in_memory,
@@ -303,7 +307,7 @@ pub(crate) fn forecast_json(forecast: &Forecast, n_experts: u64) -> Value {
     })
 }
 
-fn answer_json(answer: &Answer) -> Value {
+fn answer_json(answer: &AnswerForecast) -> Value {
     json!({"low": speed_json(&answer.low), "high": speed_json(&answer.high)})
 }
 
@@ -317,7 +321,7 @@ fn speed_json(speed: &Speed) -> Value {
     })
 }
 
-fn prompt_json(prompt: &Prompt) -> Value {
+fn prompt_json(prompt: &PromptForecast) -> Value {
     json!({
         "n_tokens": prompt.n_tokens,
         "n_passes": prompt.n_passes,
@@ -333,7 +337,7 @@ fn prompt_json(prompt: &Prompt) -> Value {
 /// # Errors
 ///
 /// [`Error::Input`] in that case.
-pub(crate) fn check_known(machine: &PlanMachine) -> Outcome {
+pub(crate) fn check_known(machine: &PlanMachine) -> CommandResult {
     match machine.memory_bytes() {
         Some(_) => Ok(()),
         None => {

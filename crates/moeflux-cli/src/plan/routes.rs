@@ -7,24 +7,24 @@ use std::path::Path;
 use moeflux::provider::experts::replay::replay;
 use moeflux::provider::experts::trace::{StepKind, Trace};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::needs::Needs;
 
-/// The available knowledge of the routes.
+/// What is known about the routing of tokens to experts.
 #[derive(Debug)]
-pub(crate) enum Routes {
+pub(crate) enum RoutingSource {
     Unknown,
     Traced(Trace),
 }
 
-impl Routes {
+impl RoutingSource {
     /// Reads the routes of a trace.
     ///
     /// # Errors
     ///
-    /// Fails if the file is invalid; [`Failure::Usage`] if it is of another model, or contains no
-    /// answer.
-    pub(crate) fn open(path: &Path, needs: &Needs) -> Outcome<Self> {
+    /// Fails if the file is invalid; [`CommandFailure::Usage`] if it is of another model, or
+    /// contains no answer.
+    pub(crate) fn open(path: &Path, needs: &Needs) -> CommandResult<Self> {
         let trace = Trace::open(path)?;
         let traced = trace.header().layers.iter().filter(|layer| layer.n_experts > 0);
         let traced: Vec<(u64, u64)> =
@@ -32,7 +32,7 @@ impl Routes {
         let needed: Vec<(u64, u64)> =
             needs.sparse_layers.iter().map(|it| (it.n_experts, it.top_k)).collect();
         if traced != needed {
-            return Err(Failure::Usage(format!(
+            return Err(CommandFailure::Usage(format!(
                 "{} is the trace of a model with {} experts in {} layers; this one has {} in {}",
                 path.display(),
                 trace.header().n_experts(),
@@ -43,7 +43,7 @@ impl Routes {
         }
         if trace.n_rows(StepKind::Decode) == 0 {
             let path = path.display();
-            return Err(Failure::Usage(format!(
+            return Err(CommandFailure::Usage(format!(
                 "{path} has prompts only: trace a run that answers (-n 200)"
             )));
         }

@@ -9,12 +9,12 @@ use moeflux::provider::text::tokenizer_bytes;
 use moeflux_testing::temp_dir::TempDir;
 use serde_json::Value;
 
-use super::forecast::{Bound, Case, together};
-use super::gives::{End, Gives, MEASURED, Uncertain};
+use super::forecast::{Bottleneck, ForecastInput, together};
+use super::gives::{MEASURED, RangeEnd, Resources, Uncertain};
 use super::*;
 use crate::known::KNOWN;
-use crate::needs::{Needs, Work, float};
-use crate::pace::Pace;
+use crate::needs::{Needs, ProductCosts, float};
+use crate::pace::ComputeProfile;
 
 /// Returns the bytes of `n` weights in 4 bits and groups of 64: half a byte each, and a scale and a
 /// bias of two bytes for each 64.
@@ -244,7 +244,7 @@ pub(super) fn number(value: &Value) -> u64 {
 /// Returns the one line of a refusal.
 pub(super) fn refusal(args: &PlanArgs) -> String {
     let failure = run(args).unwrap_err();
-    assert!(matches!(failure, Failure::Failed(_)), "{failure}");
+    assert!(matches!(failure, CommandFailure::Failed(_)), "{failure}");
     let line = failure.to_string();
     assert!(!line.contains('\n'), "{line}");
     line
@@ -289,7 +289,7 @@ pub(super) fn check_near(found: f64, expected: f64) {
     assert!((found / expected - 1.0).abs() < 0.001, "{found}, not {expected}");
 }
 
-const PACE: Pace = Pace {
+const PROFILE: ComputeProfile = ComputeProfile {
     answer_bytes_per_s: 60e9,
     answer_float_bytes_per_s: 60e9,
     answer_plain_bytes_per_s: 60e9,
@@ -303,15 +303,15 @@ const PACE: Pace = Pace {
     far_prompt_bytes_per_s: 20e9,
 };
 
-fn gives(budget: u64) -> Gives {
-    Gives {
+fn resources(budget: u64) -> Resources {
+    Resources {
         host: Host { program_bytes: 0, available_bytes: None },
         budget: Budget::Bytes(budget),
         card: None,
-        pace: Uncertain { value: PACE, certainty: MEASURED },
+        profile: Uncertain { value: PROFILE, certainty: MEASURED },
         drive: Uncertain::of_drive(3e9),
         memory_bytes_per_s: 60e9,
-        job: None,
+        cluster: None,
     }
 }
 
@@ -320,21 +320,26 @@ fn speeds_of_the_397b_in_64_gib_as_on_paper() {
     let config = BareConfig::open(&published("qwen3.5-397b-a17b.json")).unwrap();
     let blueprint = config.blueprint(advice::PACKED).unwrap();
     let needs = Needs::new(&blueprint);
-    let routes = Routes::Unknown;
-    let forecast = |gives: &Gives| {
-        let case =
-            Case { blueprint: &blueprint, needs: &needs, gives, context: 4096, routes: &routes };
-        case.forecast()
+    let routes = RoutingSource::Unknown;
+    let forecast = |resources: &Resources| {
+        let input = ForecastInput {
+            blueprint: &blueprint,
+            needs: &needs,
+            resources,
+            context: 4096,
+            routes: &routes,
+        };
+        input.forecast()
     };
     // The tokenizer's memory is added.
     let text_bytes = tokenizer_bytes(blueprint.spec.vocab);
     assert_eq!(text_bytes, 2 * (248_320 * 32 + (33 << 19)) + (17 << 20));
-    let found = forecast(&gives((64 << 30) + text_bytes)).unwrap();
+    let found = forecast(&resources((64 << 30) + text_bytes)).unwrap();
     // 68,719,476,736 - 5,584,514,944 - two states of 195,379,200 - 125,829,120 of keys and values -
     // a step of 308,280,320 leave 62,310,093,952 bytes: 8,803 slots of 7,077,888, which are 28.656
     // % of 30,720. The step: a workspace of 183,150,592 bytes, half as much scratch, and 32 MiB.
     assert_eq!(found.layout.placement, Placement::Streaming { n_slots: 8803 });
-    assert_eq!((found.places.in_memory, found.places.on_drive), (8803, 21_917));
+    assert_eq!((found.placement.in_memory, found.placement.on_drive), (8803, 21_917));
     let (low, high) = (found.answer.low, found.answer.high);
     // Missed: 0.71344 of 4.24673 GB are 3.02977 GB, at 0.68 x 3 GB/s 1.48518 s. Computing: 9.25912
     // GB and two states, 9.64988 GB, at 0.78 x 60 GB/s 0.20619 s, of which 0.6 do not overlap.
@@ -345,11 +350,11 @@ fn speeds_of_the_397b_in_64_gib_as_on_paper() {
     // 1.15 x 60 GB/s 0.13985 s, of which 0.2 do not overlap.
     check_near(high.hit_rate, 0.63686);
     check_near(high.tokens_per_s, 1.0 / (0.51405 + 0.2 * 0.13985));
-    assert_eq!((low.bound, high.bound), (Bound::Drive, Bound::Drive));
+    assert_eq!((low.bound, high.bound), (Bottleneck::Drive, Bottleneck::Drive));
     // A prompt of 512 leaves 1 of 24,000 experts unused: (1 - 10/512)^512 = 0.0000412. The rest,
     // 217.4238 GB, minus the 28.656 % that stay: 155.119 GB.
     let [short, long] = found.prompts[..] else { panic!("{:?}", found.prompts) };
-    assert_eq!((short.n_tokens, short.n_passes, short.bound), (512, 1, Bound::Drive));
+    assert_eq!((short.n_tokens, short.n_passes, short.bound), (512, 1, Bottleneck::Drive));
     check_near(short.drive_bytes, 155.119e9);
     // At 3 GB/s 51.706 s. Computing at 1.15 times: 5.01239 + 217.4238 GB at 60 GB/s 3.7073 s; 2 x
     // 15.3121 billion operations for each token, without the head, at 10^12 a second 15.680 s; 45
@@ -360,32 +365,40 @@ fn speeds_of_the_397b_in_64_gib_as_on_paper() {
     assert_eq!((long.n_tokens, long.n_passes), (2048, 1));
 
     // With everything in memory, nothing is read: 9.64988 GB at 46.8 and 69 GB/s.
-    let found = forecast(&gives(1 << 40)).unwrap();
+    let found = forecast(&resources(1 << 40)).unwrap();
     check_near(found.answer.low.tokens_per_s, 46.8 / 9.64988);
     check_near(found.answer.high.tokens_per_s, 69.0 / 9.64988);
-    assert_eq!((found.answer.low.bound, found.answer.high.bound), (Bound::Cpu, Bound::Cpu));
+    assert_eq!(
+        (found.answer.low.bound, found.answer.high.bound),
+        (Bottleneck::Cpu, Bottleneck::Cpu)
+    );
     // A full context: 0.12583 GB more.
     check_near(found.answer_after.low.tokens_per_s, 46.8 / 9.77571);
     // The smallest budget is exactly 4 MiB more than the engine's own minimum.
     let routes = &routes;
-    let gives_all = gives(1 << 40);
-    let case =
-        Case { blueprint: &blueprint, needs: &needs, gives: &gives_all, context: 4096, routes };
-    let least = case.least_bytes().unwrap() - (4 << 20);
-    assert_eq!(forecast(&gives(least)).unwrap().places.in_memory, 10);
-    assert!(forecast(&gives(least - 1)).is_err());
+    let all_resources = resources(1 << 40);
+    let input = ForecastInput {
+        blueprint: &blueprint,
+        needs: &needs,
+        resources: &all_resources,
+        context: 4096,
+        routes,
+    };
+    let least = input.least_bytes().unwrap() - (4 << 20);
+    assert_eq!(forecast(&resources(least)).unwrap().placement.in_memory, 10);
+    assert!(forecast(&resources(least - 1)).is_err());
 }
 
 /// Covers all ratios of reading and computing, with the same knowledge of routes at both ends.
 #[test]
 fn measured_rates_and_a_trace_are_narrower_than_a_factor_of_two() {
     for n in 1..400 {
-        let seconds = |end: End| {
-            let computing = 6e10 * f64::from(n) / 100.0 / end.pace.answer_bytes_per_s;
+        let seconds = |end: RangeEnd| {
+            let computing = 6e10 * f64::from(n) / 100.0 / end.profile.answer_bytes_per_s;
             together(&end, 3e9 / end.drive_bytes_per_s, computing)
         };
-        let gives = gives(1 << 30);
-        let ratio = seconds(gives.low()) / seconds(gives.high());
+        let resources = resources(1 << 30);
+        let ratio = seconds(resources.low()) / seconds(resources.high());
         assert!((1.0..2.0).contains(&ratio), "{n}: {ratio}");
     }
 }
@@ -395,16 +408,19 @@ fn only_the_last_token_of_a_prompt_is_followed_by_logits() {
     let config = BareConfig::open(&published("qwen3.5-397b-a17b.json")).unwrap();
     let blueprint = config.blueprint(advice::PACKED).unwrap();
     let seconds = |needs: &Needs| {
-        let (gives, routes) = (gives(1 << 40), Routes::Unknown);
-        let (blueprint, gives, routes) = (&blueprint, &gives, &routes);
-        let found = Case { blueprint, needs, gives, context: 4096, routes }.forecast().unwrap();
+        let (resources, routes) = (resources(1 << 40), RoutingSource::Unknown);
+        let (blueprint, resources, routes) = (&blueprint, &resources, &routes);
+        let found = ForecastInput { blueprint, needs, resources, context: 4096, routes }
+            .forecast()
+            .unwrap();
         2048.0 / found.prompts[1].high
     };
     let needs = Needs::new(&blueprint);
     let (n_operations, of_all) =
-        (2 * 248_320 * 4096, Needs { head: Work::default(), ..needs.clone() });
+        (2 * 248_320 * 4096, Needs { head: ProductCosts::default(), ..needs.clone() });
     assert_eq!(needs.head.n_operations(), n_operations);
-    let for_all = float(n_operations) * 2048.0 / gives(0).high().pace.prompt_operations_per_s;
+    let for_all =
+        float(n_operations) * 2048.0 / resources(0).high().profile.prompt_operations_per_s;
     check_near(seconds(&of_all) - seconds(&needs), for_all);
 }
 
@@ -521,7 +537,7 @@ fn context_and_bits_change_what_they_should() {
     assert_eq!(bytes(&eight, "routed_bytes_per_token"), 320 * q8(3_145_728));
     let beyond = PlanArgs { context: NonZeroUsize::new(262_145), ..usual };
     let error = run(&beyond).unwrap_err();
-    assert!(matches!(&error, Failure::Usage(line) if line.contains("262144")), "{error}");
+    assert!(matches!(&error, CommandFailure::Usage(line) if line.contains("262144")), "{error}");
 }
 
 #[test]
@@ -552,7 +568,10 @@ fn folders_are_planned_as_they_are_stored() {
     let slot_bytes = plan["slot_bytes"].as_u64().unwrap();
     assert!((9 * 4096..=9 * 8192).contains(&slot_bytes), "{slot_bytes}");
     let told = run(&args(&case)).unwrap_err();
-    assert!(matches!(&told, Failure::Usage(line) if line.contains("leave them out")), "{told}");
+    assert!(
+        matches!(&told, CommandFailure::Usage(line) if line.contains("leave them out")),
+        "{told}"
+    );
 
     // A folder with only a config counts as a config.
     let temp = TempDir::new();

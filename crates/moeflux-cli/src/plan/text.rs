@@ -6,10 +6,10 @@ use moeflux::ByteCount;
 use moeflux::provider::error::grouped;
 
 use super::advice::{advice, range};
-use super::forecast::{Answer, Places, Prompt};
+use super::forecast::{AnswerForecast, ExpertLocations, PromptForecast};
 use super::machine::{Figure, PlanMachine};
-use super::report::Report;
-use super::routes::Routes;
+use super::report::PlanReport;
+use super::routes::RoutingSource;
 use crate::fold::{folded, point};
 use crate::page::Labels;
 use crate::size::binary;
@@ -43,11 +43,11 @@ const ENDS_OF_TRACE: &str = "Low: rates below those above, little overlap of rea
                              computing. High: full overlap. Routing is that of the trace.";
 
 /// Renders the plan, without a newline at its end.
-pub(super) fn render(report: &Report<'_>) -> String {
+pub(super) fn render(report: &PlanReport<'_>) -> String {
     let mut lines = vec![title(report), String::new()];
     lines.extend(memory(report));
     lines.push(String::new());
-    lines.extend(machine_lines(report.plan.machine));
+    lines.extend(machine_lines(report.query.machine));
     lines.push(String::new());
     lines.extend(expected(report));
     lines.push(String::new());
@@ -56,28 +56,28 @@ pub(super) fn render(report: &Report<'_>) -> String {
     lines.join("\n")
 }
 
-fn title(report: &Report<'_>) -> String {
-    let subject = report.plan.subject;
-    let bytes = ByteCount(subject.weights_bytes).rounded();
-    let over = report.plan.machine.job.map_or(String::new(), |job| {
-        format!("\nover {} machines, each with some rows of every expert", job.n_ranks)
+fn title(report: &PlanReport<'_>) -> String {
+    let planned = report.query.planned;
+    let bytes = ByteCount(planned.weights_bytes).rounded();
+    let over = report.query.machine.cluster.map_or(String::new(), |cluster| {
+        format!("\nover {} machines, each with some rows of every expert", cluster.n_ranks)
     });
-    match subject.stored() {
-        Some(stored) => format!("{} stored in {stored}: {bytes}{over}", subject.name),
-        None => format!("{}: {bytes}{over}", subject.name),
+    match planned.stored() {
+        Some(stored) => format!("{} stored in {stored}: {bytes}{over}", planned.name),
+        None => format!("{}: {bytes}{over}", planned.name),
     }
 }
 
-fn memory(report: &Report<'_>) -> Vec<String> {
-    let needs = &report.plan.subject.needs;
-    let (layout, machine) = (&report.forecast.layout, report.plan.machine);
-    let session = format!("{} tokens of context", grouped(report.plan.context));
-    let program_bytes = report.gives.host_with(&report.plan.subject.blueprint).program_bytes;
+fn memory(report: &PlanReport<'_>) -> Vec<String> {
+    let needs = &report.query.planned.needs;
+    let (layout, machine) = (&report.forecast.layout, report.query.machine);
+    let session = format!("{} tokens of context", grouped(report.query.context));
+    let program_bytes = report.resources.host_with(&report.query.planned.blueprint).program_bytes;
     let step = layout
         .fixed_bytes
         .saturating_sub(needs.resident_bytes + layout.session_bytes + program_bytes);
     let mut lines = vec![
-        SIZES.header(if machine.job.is_some() { "memory of each" } else { "memory" }, "bytes"),
+        SIZES.header(if machine.cluster.is_some() { "memory of each" } else { "memory" }, "bytes"),
         SIZES.size("weights that every token uses", needs.resident_bytes),
         SIZES.size(&session, layout.session_bytes),
         SIZES.size(&format!("a step of {} tokens", grouped(layout.n_rows_max as u64)), step),
@@ -102,24 +102,27 @@ fn memory(report: &Report<'_>) -> Vec<String> {
 /// Describes the machine and the sources of its figures.
 pub(super) fn machine_lines(machine: &PlanMachine) -> Vec<String> {
     let gbps = |figure: &Figure| format!("{:.2} GB/s, {}", figure.value / 1e9, figure.source);
-    let mut lines = vec![match machine.job {
-        Some(job) => format!("each of {} machines", job.n_ranks),
+    let mut lines = vec![match machine.cluster {
+        Some(cluster) => format!("each of {} machines", cluster.n_ranks),
         None => "machine".to_owned(),
     }];
-    lines.extend(machine.job.iter().flat_map(|job| ROWS.row("network", &job.network.text())));
+    lines.extend(
+        machine.cluster.iter().flat_map(|cluster| ROWS.row("network", &cluster.network.text())),
+    );
     lines.extend(ROWS.row("memory", &machine.memory_text()));
     lines.extend(ROWS.row("", &format!("reads {}", gbps(&machine.memory))));
     lines.extend(ROWS.row("drive", &format!("reads {}", gbps(&machine.drive))));
     let cpu = &machine.cpu;
-    let pace = &cpu.pace.value;
-    let [answers, prompts] = [pace.answer_bytes_per_s / 1e9, pace.prompt_operations_per_s / 1e9];
+    let profile = &cpu.profile.value;
+    let [answers, prompts] =
+        [profile.answer_bytes_per_s / 1e9, profile.prompt_operations_per_s / 1e9];
     lines.extend(ROWS.row("CPU", &format!("answers read {answers:.1} GB/s, {}", cpu.source)));
     lines.extend(ROWS.row("", &format!("prompts take {prompts:.0} GOP/s, {}", cpu.prompts_source)));
     if let Some(card) = &machine.card {
-        let pace = &card.computer.pace.value;
-        let (room, far) = (binary(card.gives.room_bytes), pace.far_bytes_per_s / 1e9);
-        let near = pace.answer_bytes_per_s / 1e9;
-        lines.extend(ROWS.row("GPU", &card.computer.source));
+        let profile = &card.estimate.profile.value;
+        let (room, far) = (binary(card.resources.room_bytes), profile.far_bytes_per_s / 1e9);
+        let near = profile.answer_bytes_per_s / 1e9;
+        lines.extend(ROWS.row("GPU", &card.estimate.source));
         let text = format!(
             "a model may use {room}; answers read {near:.0} GB/s there, and {far:.0} GB/s of the \
              host's memory{}",
@@ -130,7 +133,7 @@ pub(super) fn machine_lines(machine: &PlanMachine) -> Vec<String> {
     lines
 }
 
-fn expected(report: &Report<'_>) -> Vec<String> {
+fn expected(report: &PlanReport<'_>) -> Vec<String> {
     let forecast = &report.forecast;
     let heading = format!(
         "{:<width$}{:>RANGE_WIDTH$}  {}",
@@ -139,18 +142,18 @@ fn expected(report: &Report<'_>) -> Vec<String> {
         "bound by",
         width = SPEED_LABEL_WIDTH + 2
     );
-    let after = format!("answer, after {} tokens", grouped(report.plan.context));
+    let after = format!("answer, after {} tokens", grouped(report.query.context));
     let mut lines = vec![
         heading,
         answer("answer, at the beginning", &forecast.answer),
         answer(&after, &forecast.answer_after),
     ];
     lines.extend(forecast.prompts.iter().map(prompt));
-    let alone = |it: &Answer| answer("answer, one machine alone", it);
+    let alone = |it: &AnswerForecast| answer("answer, one machine alone", it);
     lines.extend(report.alone.as_ref().map(alone));
     lines.extend(folded("  ", &format!("experts: {}", places(report))));
-    if forecast.places.on_drive > 0 {
-        let Answer { low, high } = &forecast.answer;
+    if forecast.placement.on_drive > 0 {
+        let AnswerForecast { low, high } = &forecast.answer;
         let [least, most] = [high, low].map(|it| bytes(it.drive_bytes_per_token));
         let [few, many] = [low, high].map(|it| 100.0 * it.hit_rate);
         let (found, read) = if least == most {
@@ -158,16 +161,16 @@ fn expected(report: &Report<'_>) -> Vec<String> {
         } else {
             (format!("{few:.0} to {many:.0} %"), format!("{least} to {most}"))
         };
-        let places = if forecast.places.on_card > 0 { "on the GPU or in" } else { "in" };
+        let places = if forecast.placement.on_card > 0 { "on the GPU or in" } else { "in" };
         let text = format!("found {places} memory: {found} of uses; read for a token: {read}");
         lines.extend(folded("  ", &text));
     }
     lines.extend(exchanges(report).iter().flat_map(|it| folded("  ", it)));
-    let is_traced = matches!(report.plan.routes, Routes::Traced(_));
-    let ends = match forecast.places {
-        Places { on_drive: 1.., .. } if is_traced => ENDS_OF_TRACE,
-        Places { on_drive: 1.., .. } => ENDS,
-        Places { on_card: 1.., in_memory: 1.., .. } => ENDS_OF_PLACES,
+    let is_traced = matches!(report.query.routes, RoutingSource::Traced(_));
+    let ends = match forecast.placement {
+        ExpertLocations { on_drive: 1.., .. } if is_traced => ENDS_OF_TRACE,
+        ExpertLocations { on_drive: 1.., .. } => ENDS,
+        ExpertLocations { on_card: 1.., in_memory: 1.., .. } => ENDS_OF_PLACES,
         _ => ENDS_OF_RATES,
     };
     lines.extend(folded("  ", ends));
@@ -175,11 +178,11 @@ fn expected(report: &Report<'_>) -> Vec<String> {
 }
 
 /// Describes the exchanges between machines.
-fn exchanges(report: &Report<'_>) -> Option<String> {
-    report.plan.machine.job?;
-    let Answer { low, high } = &report.forecast.answer;
+fn exchanges(report: &PlanReport<'_>) -> Option<String> {
+    report.query.machine.cluster?;
+    let AnswerForecast { low, high } = &report.forecast.answer;
     let [least, most] = [high, low].map(|it| it.exchange_s * 1e3);
-    let n_exchanges = 2 * report.plan.subject.needs.sparse_layers.len() as u64;
+    let n_exchanges = 2 * report.query.planned.needs.sparse_layers.len() as u64;
     Some(format!(
         "exchanges: {} for a token, {least:.1} to {most:.1} ms together",
         grouped(n_exchanges)
@@ -187,9 +190,9 @@ fn exchanges(report: &Report<'_>) -> Option<String> {
 }
 
 /// Describes the placement of experts.
-fn places(report: &Report<'_>) -> String {
-    let Places { on_card, in_memory, on_drive } = report.forecast.places;
-    let n_experts = report.plan.subject.needs.n_experts();
+fn places(report: &PlanReport<'_>) -> String {
+    let ExpertLocations { on_card, in_memory, on_drive } = report.forecast.placement;
+    let n_experts = report.query.planned.needs.n_experts();
     let mut parts = Vec::new();
     for (n, place) in
         [(on_card, "on the GPU"), (in_memory, "in memory"), (on_drive, "on the drive")]
@@ -204,8 +207,8 @@ fn places(report: &Report<'_>) -> String {
     if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
 }
 
-fn answer(label: &str, answer: &Answer) -> String {
-    let Answer { low, high } = answer;
+fn answer(label: &str, answer: &AnswerForecast) -> String {
+    let AnswerForecast { low, high } = answer;
     let range = range(low.tokens_per_s, high.tokens_per_s);
     let bound = match (low.bound.name(), high.bound.name()) {
         (low, high) if low == high => low.to_owned(),
@@ -214,8 +217,8 @@ fn answer(label: &str, answer: &Answer) -> String {
     format!("  {label:<SPEED_LABEL_WIDTH$}{range:>RANGE_WIDTH$}  {bound}")
 }
 
-fn prompt(prompt: &Prompt) -> String {
-    let Prompt { n_tokens, n_passes, drive_bytes, low, high, bound } = prompt;
+fn prompt(prompt: &PromptForecast) -> String {
+    let PromptForecast { n_tokens, n_passes, drive_bytes, low, high, bound } = prompt;
     let read = match (*drive_bytes > 0.0, *n_passes) {
         (false, _) => String::new(),
         (true, 1) => format!(", {} read", bytes(*drive_bytes)),

@@ -14,20 +14,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use moeflux::{ByteCount, Error, Model};
-use moeflux_hub::{Choice, Glob, Hub, PIECE_BYTES, Pulled, Quant, Remote, Stop, Trust, Wanted};
+use moeflux_hub::{
+    FileSelection, Glob, Hub, ModelRef, PIECE_BYTES, Pulled, Quant, Remote, StopFlag, Trust,
+};
 use moeflux_io::OneLine;
 
 use crate::ask::{self, confirm};
 use crate::disk;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::hub;
 use crate::interrupt::Interrupt;
-use crate::known::{self, Known};
+use crate::known::{self, KnownModel};
 use crate::print;
 use crate::ranges;
 use crate::size;
 use offer::Offer;
-use shown::Shown;
+use shown::DownloadProgress;
 
 /// Upper bound on the files printed of a list.
 const N_LISTED_MAX: usize = 12;
@@ -39,7 +41,7 @@ pub(crate) struct PullArgs {
     /// A repository of the Hugging Face hub, or a link to one of its pages; for one with GGUF
     /// files, the kind to download, such as Q4_K_M; and a branch, tag or commit [default: main]
     #[arg(value_name = "OWNER/NAME[:QUANT][@REVISION]", value_parser = wanted)]
-    wanted: Wanted,
+    wanted: ModelRef,
     /// Download the files that match, for example '*Q4_K_M*.gguf', instead of those that moeflux
     /// uses: *.safetensors with their index, the configs, the tokenizer and the chat template. *
     /// stands for any text, ? for a character. May be given several times
@@ -65,9 +67,9 @@ pub(crate) struct PullArgs {
 }
 
 /// Parses a repository, or the name of a known model.
-fn wanted(text: &str) -> Result<Wanted, String> {
+fn wanted(text: &str) -> Result<ModelRef, String> {
     let known = known::named(Path::new(text)).filter(|_| !text.contains('/'));
-    match known.and_then(Known::repository) {
+    match known.and_then(KnownModel::repository) {
         Some(wanted) => Ok(wanted),
         None => hub::wanted_of_owner(text),
     }
@@ -81,17 +83,17 @@ fn glob(text: &str) -> Result<Glob, String> {
 ///
 /// # Errors
 ///
-/// Fails if the hub refuses, the disk is too small, or data is damaged; [`Failure::Interrupted`]
-/// after Ctrl-C.
-pub(crate) fn run(args: &PullArgs) -> Outcome<String> {
-    let stop = Stop::default();
+/// Fails if the hub refuses, the disk is too small, or data is damaged;
+/// [`CommandFailure::Interrupted`] after Ctrl-C.
+pub(crate) fn run(args: &PullArgs) -> CommandResult<String> {
+    let stop = StopFlag::default();
     let trust = if args.check { Trust::Nothing } else { Trust::Marks };
     let hub = Hub::new(hub::settings()?, trust, stop.clone());
     let choice = match args.files.as_slice() {
-        [] => Choice::from(&args.wanted),
-        globs => Choice::Matching(globs.to_vec()),
+        [] => FileSelection::from(&args.wanted),
+        globs => FileSelection::Matching(globs.to_vec()),
     };
-    let remote = hub.look(&args.wanted, &choice)?;
+    let remote = hub.resolve(&args.wanted, &choice)?;
     check_choice(&remote, &choice)?;
     // During a question Ctrl-C ends the process; otherwise the work stops in a consistent state.
     let is_asking = Arc::new(AtomicBool::new(false));
@@ -105,31 +107,31 @@ pub(crate) fn run(args: &PullArgs) -> Outcome<String> {
         return Ok(offer.lines(&remote).join("\n"));
     }
     for line in offer.lines(&remote) {
-        print::aside(&line);
+        print::stderr_line(&line);
     }
     let missing_bytes = offer.missing_bytes();
     if missing_bytes > 0 {
         disk::check_room(hub.cache().root(), offer.n_files(), missing_bytes)?;
         let question = format!("Download {}?", ByteCount(missing_bytes).rounded());
         is_asking.store(true, Ordering::Relaxed);
-        if !args.yes && !confirm(&question, ask::Default::Yes)? {
+        if !args.yes && !confirm(&question, ask::DefaultAnswer::Yes)? {
             return Err(Error::Input("nothing was downloaded".to_owned()).into());
         }
         is_asking.store(false, Ordering::Relaxed);
     }
-    let mut shown = Shown::downloading();
-    let pulled = hub.pull(&remote, args.connections, args.piece, &mut |it| shown.watch(it));
-    drop(shown);
+    let mut progress = DownloadProgress::downloading();
+    let pulled = hub.pull(&remote, args.connections, args.piece, &mut |it| progress.watch(it));
+    drop(progress);
     match pulled {
-        Err(moeflux_hub::Error::Cancelled) => Err(Failure::Interrupted(format!(
+        Err(moeflux_hub::Error::Cancelled) => Err(CommandFailure::Interrupted(format!(
             "cancelled; what arrived is kept, and `moeflux pull {}` resumes",
             args.wanted
         ))),
         other => {
             let pulled = other?;
-            let is_wished = hub.settings().has_no_links;
-            if pulled.fetched_bytes > 0 && !is_wished && !has_links(&remote, &pulled.dir) {
-                print::aside(
+            let is_requested = hub.settings().has_no_links;
+            if pulled.fetched_bytes > 0 && !is_requested && !has_links(&remote, &pulled.dir) {
+                print::stderr_line(
                     "note: links cannot be created in this folder: each revision has its own \
                      files, and those that two of them share are stored twice",
                 );
@@ -145,11 +147,11 @@ fn has_links(remote: &Remote, dir: &Path) -> bool {
 }
 
 /// Refuses a choice of files that is not a model.
-fn check_choice(remote: &Remote, choice: &Choice) -> Outcome {
-    let (wanted, n_chosen) = (remote.wanted(), remote.chosen().count());
+fn check_choice(remote: &Remote, choice: &FileSelection) -> CommandResult {
+    let (wanted, n_chosen) = (remote.model(), remote.chosen().count());
     let problem = match choice {
-        Choice::Usual if remote.has_weights() => return Ok(()),
-        Choice::Usual => match kinds(remote) {
+        FileSelection::Usual if remote.has_weights() => return Ok(()),
+        FileSelection::Usual => match kinds(remote) {
             None => format!(
                 "{wanted} has no *.safetensors, so there is no model that moeflux runs; --file \
                  GLOB downloads any file"
@@ -159,12 +161,12 @@ fn check_choice(remote: &Remote, choice: &Choice) -> Outcome {
                  {wanted}:Q4_K_M`; it has {kinds}; --file GLOB downloads any file"
             ),
         },
-        Choice::Quant(quant) if n_chosen == 0 => format!(
+        FileSelection::Quant(quant) if n_chosen == 0 => format!(
             "{} has no GGUF file of the kind {quant}: it has {}",
             wanted.id,
             kinds(remote).unwrap_or_else(|| "none of any kind".to_owned())
         ),
-        Choice::Matching(_) if n_chosen == 0 => format!(
+        FileSelection::Matching(_) if n_chosen == 0 => format!(
             "no file of {wanted} matches --file: it has {}",
             listed(remote.listing().files().map(|(path, it)| (path.to_owned(), it.n_bytes)))
         ),
@@ -198,7 +200,7 @@ fn listed(named: impl Iterator<Item = (String, u64)>) -> String {
 }
 
 fn summary(remote: &Remote, pulled: &Pulled, runs: bool) -> String {
-    let (wanted, dir) = (remote.wanted(), pulled.dir.display());
+    let (wanted, dir) = (remote.model(), pulled.dir.display());
     let fetched = match pulled.fetched_bytes {
         0 => "all was there".to_owned(),
         n_bytes => format!("{} downloaded", ByteCount(n_bytes)),

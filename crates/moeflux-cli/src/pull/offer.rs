@@ -4,12 +4,12 @@ use moeflux::ByteCount;
 use moeflux_hub::{Hub, Presence, Remote};
 use moeflux_io::{OneLine, free_disk_bytes};
 
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::fold::folded;
 use crate::hub::described;
 use crate::place;
 use crate::plan;
-use crate::pull::shown::Shown;
+use crate::pull::shown::DownloadProgress;
 
 /// Digits that distinguish a commit from others.
 const N_COMMIT_DIGITS: usize = 12;
@@ -27,10 +27,10 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    pub(super) fn new(hub: &Hub, remote: &Remote, piece_bytes: u64) -> Outcome<Self> {
-        let mut shown = Shown::checking();
-        let presence = hub.presence(remote, piece_bytes, &mut |it| shown.watch(it))?;
-        drop(shown);
+    pub(super) fn new(hub: &Hub, remote: &Remote, piece_bytes: u64) -> CommandResult<Self> {
+        let mut progress = DownloadProgress::checking();
+        let presence = hub.presence(remote, piece_bytes, &mut |it| progress.watch(it))?;
+        drop(progress);
         let config = hub.config(remote)?;
         let root = hub.cache().root();
         let model = match config.as_deref().map(described) {
@@ -67,7 +67,7 @@ impl Offer {
     /// Returns the description, line by line.
     pub(super) fn lines(&self, remote: &Remote) -> Vec<String> {
         let Presence { n_files, n_bytes, n_files_here, here_bytes, .. } = self.presence;
-        let wanted = remote.wanted();
+        let wanted = remote.model();
         let commit = &remote.commit()[..N_COMMIT_DIGITS];
         let row = |label: &str, text: &str| folded(&format!("  {label:<10}"), text);
         let size = ByteCount(n_bytes).rounded();

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use moeflux::ByteCount;
-use moeflux_hub::Progress;
+use moeflux_hub::PullProgress;
 
 use crate::clock;
 use crate::print;
@@ -14,9 +14,9 @@ use crate::progress::Bar;
 /// Interval between lines if there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(30);
 
-/// The state of the display.
+/// Shows the progress of a download or of a check.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct DownloadProgress {
     /// Label of the bar: the current activity.
     doing: &'static str,
     /// Label of a line: the completed activity.
@@ -27,7 +27,7 @@ pub(super) struct Shown {
     said_waiting: bool,
 }
 
-impl Shown {
+impl DownloadProgress {
     pub(super) fn downloading() -> Self {
         Self::new("downloading", "downloaded")
     }
@@ -40,11 +40,13 @@ impl Shown {
         Self { doing, done, bar: None, line: None, said_waiting: false }
     }
 
-    pub(super) fn watch(&mut self, progress: Progress) -> ControlFlow<()> {
-        let Progress { total_bytes, done_bytes, is_waiting, .. } = progress;
+    pub(super) fn watch(&mut self, progress: PullProgress) -> ControlFlow<()> {
+        let PullProgress { total_bytes, done_bytes, is_waiting, .. } = progress;
         if is_waiting && !self.said_waiting {
             self.said_waiting = true;
-            print::aside("another process is downloading some of these files: waiting for it");
+            print::stderr_line(
+                "another process is downloading some of these files: waiting for it",
+            );
         }
         if std::io::stderr().is_terminal() {
             let new = || Bar::bytes_from(self.doing, total_bytes, done_bytes);
@@ -64,7 +66,7 @@ impl Shown {
             return;
         }
         self.line = Some((now, done_bytes));
-        print::aside(&format!(
+        print::stderr_line(&format!(
             "{} {}",
             self.done,
             text(total_bytes, done_bytes, done_bytes.saturating_sub(before_bytes), time)

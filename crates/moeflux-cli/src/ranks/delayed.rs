@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use moeflux::Result;
-use moeflux::provider::ranks::{Place, Ranks};
+use moeflux::provider::ranks::{RankTopology, Ranks};
 
 use crate::clock;
 use crate::network::Delay;
@@ -16,13 +16,13 @@ const STAMP_BYTES: usize = 8;
 
 /// Ranks behind a simulated slow network.
 #[derive(Debug)]
-pub(super) struct Delayed {
+pub(super) struct DelayedRanks {
     inner: Box<dyn Ranks>,
     delay: Delay,
     own: Vec<u8>,
 }
 
-impl Delayed {
+impl DelayedRanks {
     pub(super) fn new(inner: Box<dyn Ranks>, delay: Delay) -> Self {
         Self { inner, delay, own: Vec::new() }
     }
@@ -49,9 +49,9 @@ impl Delayed {
     }
 }
 
-impl Ranks for Delayed {
-    fn place(&self) -> &Place {
-        self.inner.place()
+impl Ranks for DelayedRanks {
+    fn topology(&self) -> &RankTopology {
+        self.inner.topology()
     }
 
     fn now(&self) -> Duration {
@@ -61,7 +61,7 @@ impl Ranks for Delayed {
     fn exchange(&mut self, own: &[u8], from: &mut [Vec<u8>]) -> Result<()> {
         self.stamp(own);
         self.inner.exchange(&self.own, from)?;
-        let own_rank = self.place().rank;
+        let own_rank = self.topology().rank;
         let mut n_bytes = 0;
         for (rank, message) in from.iter_mut().enumerate() {
             if rank != own_rank {
@@ -72,24 +72,24 @@ impl Ranks for Delayed {
         Ok(())
     }
 
-    fn tell(&mut self, order: &[u8]) -> Result<()> {
-        self.stamp(order);
-        self.inner.tell(&self.own)
+    fn broadcast(&mut self, command: &[u8]) -> Result<()> {
+        self.stamp(command);
+        self.inner.broadcast(&self.own)
     }
 
-    fn beat(&mut self) -> Result<()> {
-        self.inner.beat()
+    fn keep_alive(&mut self) -> Result<()> {
+        self.inner.keep_alive()
     }
 
-    fn hear(&mut self, order: &mut Vec<u8>) -> Result<()> {
-        self.inner.hear(order)?;
-        let n_bytes = order.len();
-        self.take(order, n_bytes);
+    fn receive(&mut self, command: &mut Vec<u8>) -> Result<()> {
+        self.inner.receive(command)?;
+        let n_bytes = command.len();
+        self.take(command, n_bytes);
         Ok(())
     }
 
-    fn set_patience(&mut self, factor: u32) {
-        self.inner.set_patience(factor);
+    fn set_timeout_factor(&mut self, factor: u32) {
+        self.inner.set_timeout_factor(factor);
     }
 
     fn abort(&mut self, why: &str) {
@@ -108,8 +108,8 @@ mod tests {
         let latency = Duration::from_millis(2);
         let delay = Delay { latency, picoseconds_per_byte: 1000 };
         let exchange = |ranks: LocalRanks| {
-            let rank = ranks.place().rank;
-            let mut ranks = Delayed::new(Box::new(ranks), delay);
+            let rank = ranks.topology().rank;
+            let mut ranks = DelayedRanks::new(Box::new(ranks), delay);
             let began = clock::since_1970();
             let mut from = vec![Vec::new(); 2];
             let messages = [b"from rank 0", b"from rank 1"];

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use moeflux::provider::config::CONTEXT_DEFAULT;
-use moeflux::provider::ranks::{Heart, RankGroup, Ranks};
+use moeflux::provider::ranks::{KeepAlive, RankGroup, Ranks};
 use moeflux::provider::weights::Shares;
 use moeflux::{Error, Result};
 #[cfg(unix)]
@@ -26,11 +26,11 @@ use moeflux_mpi::{Launcher, launcher};
 
 use crate::args::{ModelArgs, RankArgs};
 use crate::cache::variable;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::interrupt::Interrupt;
 use crate::model;
 use crate::print;
-use delayed::Delayed;
+use delayed::DelayedRanks;
 
 #[cfg(unix)]
 /// Upper bound on the time between a launcher's first and last process start.
@@ -43,21 +43,21 @@ const ABORT_TIME: Duration = Duration::from_secs(5);
 const FORWARD_TIME: Duration = Duration::from_millis(200);
 
 /// Time that the reporting rank has to print its error before others end the job.
-const SPEECH_TIME: Duration = Duration::from_millis(500);
+const REPORT_TIME: Duration = Duration::from_millis(500);
 
 /// Joins the other ranks, if there are any.
-pub(crate) fn join(args: &RankArgs) -> Outcome<Option<RankGroup>> {
+pub(crate) fn join(args: &RankArgs) -> CommandResult<Option<RankGroup>> {
     let asked = args.n_ranks.map(|it| it.get());
     let found = found();
     let launcher = match (asked, found) {
         (Some(1), _) | (None, None) => return no_shares(args),
         (Some(n), None) => {
-            return Err(Failure::Usage(format!(
+            return Err(CommandFailure::Usage(format!(
                 "--ranks {n}: no MPI launcher started this process: start it with `mpirun -n {n}`"
             )));
         }
         (Some(n), Some(found)) if found.n_ranks != n => {
-            return Err(Failure::Usage(format!(
+            return Err(CommandFailure::Usage(format!(
                 "--ranks {n}, but the launcher started {} processes",
                 found.n_ranks
             )));
@@ -69,7 +69,7 @@ pub(crate) fn join(args: &RankArgs) -> Outcome<Option<RankGroup>> {
         shares => Shares::new(shares.iter().map(|it| it.get()).collect()),
     };
     if shares.n_ranks() != launcher.n_ranks {
-        return Err(Failure::Usage(format!(
+        return Err(CommandFailure::Usage(format!(
             "--shares has {} numbers for {} ranks",
             shares.n_ranks(),
             launcher.n_ranks
@@ -77,20 +77,20 @@ pub(crate) fn join(args: &RankArgs) -> Outcome<Option<RankGroup>> {
     }
     let mut ranks = start(&launcher, args.rank_timeout)?;
     if let Some(delay) = args.rank_delay {
-        ranks = Box::new(Delayed::new(ranks, delay));
+        ranks = Box::new(DelayedRanks::new(ranks, delay));
     }
     let group = RankGroup::new(ranks, shares)?;
-    let rank = group.place().rank;
-    group.on_break(Box::new(move |error| say(rank, error)));
+    let rank = group.topology().rank;
+    group.on_break(Box::new(move |error| report_once(rank, error)));
     Ok(Some(group))
 }
 
 /// Sends heartbeats to the other ranks while this process waits for requests.
 #[expect(clippy::disallowed_methods, reason = "it ends with the job, or with the process")]
-pub(crate) fn keep_beating(group: &RankGroup, args: &RankArgs) {
-    let (heart, pause): (Heart, Duration) = (group.heart(), args.rank_timeout / 3);
+pub(crate) fn send_heartbeats(group: &RankGroup, args: &RankArgs) {
+    let (keep_alive, pause): (KeepAlive, Duration) = (group.keep_alive(), args.rank_timeout / 3);
     thread::spawn(move || {
-        while heart.beat() {
+        while keep_alive.send() {
             wait(pause);
         }
     });
@@ -101,10 +101,10 @@ fn found() -> Option<Launcher> {
     launcher(&|name| Some(variable(name)?.to_string_lossy().into_owned()))
 }
 
-fn no_shares(args: &RankArgs) -> Outcome<Option<RankGroup>> {
+fn no_shares(args: &RankArgs) -> CommandResult<Option<RankGroup>> {
     match args.shares.is_empty() {
         true => Ok(None),
-        false => Err(Failure::Usage("--shares needs several ranks".to_owned())),
+        false => Err(CommandFailure::Usage("--shares needs several ranks".to_owned())),
     }
 }
 
@@ -130,7 +130,7 @@ fn end_unless(has_begun: Receiver<()>, (rank, time): (usize, Duration)) {
     thread::spawn(move || {
         if has_begun.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
             let seconds = time.as_secs();
-            print::aside(&format!(
+            print::stderr_line(&format!(
                 "error: rank {rank}: MPI did not start within {seconds} s: a rank is missing"
             ));
             end_process();
@@ -146,19 +146,19 @@ fn start(launcher: &Launcher, _timeout: Duration) -> Result<Box<dyn Ranks>> {
 }
 
 /// Reports once why the job ended, and makes sure that it ends.
-fn say(rank: usize, error: &Error) {
+fn report_once(rank: usize, error: &Error) {
     let is_first_gone = matches!(error, Error::Rank { rank: 0, .. });
     if rank == 0 || is_first_gone && rank == 1 {
-        say_at_once(&format!("error: {error}\n"));
+        print_and_wait(&format!("error: {error}\n"));
     } else {
-        wait(SPEECH_TIME);
+        wait(REPORT_TIME);
     }
     end_soon();
 }
 
 /// Prints a text in one piece, before the job ends.
-fn say_at_once(text: &str) {
-    print::aside(text.trim_end());
+fn print_and_wait(text: &str) {
+    print::stderr_line(text.trim_end());
     wait(FORWARD_TIME);
 }
 
@@ -183,13 +183,13 @@ fn wait(time: Duration) {
 }
 
 /// Returns whether this process reports errors: rank 0 does, and a process without a launcher.
-pub(crate) fn speaks() -> bool {
+pub(crate) fn reports_errors() -> bool {
     found().is_none_or(|launcher| launcher.rank == 0)
 }
 
 /// Gives rank 0 time to report: a launcher ends all processes when the first of them fails.
-pub(crate) fn let_rank_0_speak() {
-    wait(SPEECH_TIME);
+pub(crate) fn let_rank_0_report() {
+    wait(REPORT_TIME);
 }
 
 /// Executes the steps of rank 0. Returns whether all went well; errors are sent to rank 0, which
@@ -206,8 +206,8 @@ pub(crate) fn follow(group: &RankGroup, args: &ModelArgs) -> bool {
 }
 
 /// Handles a failed command on rank 0: reports the error and tells the others to stop waiting.
-pub(crate) fn end(group: &RankGroup, failure: &Failure) {
-    say_at_once(&failure.line());
+pub(crate) fn end(group: &RankGroup, failure: &CommandFailure) {
+    print_and_wait(&failure.line());
     end_soon();
     group.abort(&failure.to_string());
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// The work of ranks while `n_tokens` tokens of answers were computed.
 #[derive(Clone, Debug)]
-pub(crate) struct Times {
+pub(crate) struct RankBreakdown {
     hosts: Vec<String>,
     stats: LinkStats,
     took: Duration,
@@ -16,14 +16,14 @@ pub(crate) struct Times {
 
 /// A rank's shares of a token's time, in seconds.
 #[derive(Clone, Copy, Debug)]
-struct OfToken {
+struct TokenShares {
     computes: f64,
     drive: f64,
     exchanges: f64,
     awaited: f64,
 }
 
-impl Times {
+impl RankBreakdown {
     /// Returns `None` if there were no tokens.
     pub(crate) fn new(
         hosts: &[String],
@@ -38,10 +38,10 @@ impl Times {
         total / self.n_tokens as f64
     }
 
-    fn of_token(&self, times: &RankTimes) -> OfToken {
+    fn of_token(&self, times: &RankTimes) -> TokenShares {
         let each = |time: Duration| self.per_token(time.as_secs_f64());
         let idle = times.waited + times.read_wait;
-        OfToken {
+        TokenShares {
             computes: each(self.took.saturating_sub(idle)),
             drive: each(times.read_wait),
             exchanges: each(times.waited),
@@ -58,7 +58,7 @@ impl Times {
     pub(crate) fn json(&self) -> Value {
         let seconds = |share: f64| self.stats.quantile(share).as_secs_f64();
         let ranks = self.hosts.iter().zip(&self.stats.ranks).map(|(host, times)| {
-            let OfToken { computes, drive, exchanges, awaited } = self.of_token(times);
+            let TokenShares { computes, drive, exchanges, awaited } = self.of_token(times);
             json!({
                 "host": host,
                 "compute_s_per_token": computes,
@@ -94,7 +94,7 @@ impl Times {
         let ms = |seconds: f64| format!("{:.2}", 1e3 * seconds);
         let ranks = self.hosts.iter().zip(&self.stats.ranks).enumerate();
         lines.extend(ranks.map(|(rank, (host, times))| {
-            let OfToken { computes, drive, exchanges, awaited } = self.of_token(times);
+            let TokenShares { computes, drive, exchanges, awaited } = self.of_token(times);
             let [computes, drive, exchanges, awaited] =
                 [computes, drive, exchanges, awaited].map(ms);
             let name = format!("{rank} {host}");

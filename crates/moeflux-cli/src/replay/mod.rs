@@ -12,9 +12,9 @@ use clap::Args;
 use moeflux::Error;
 use moeflux::provider::experts::trace::Trace;
 
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::out_file::OutFile;
-use report::Report;
+use report::ReplayReport;
 
 /// A larger number of slots is a typing error.
 const N_SLOTS_MAX: usize = 1 << 24;
@@ -42,13 +42,13 @@ pub(crate) struct ReplayArgs {
 /// # Errors
 ///
 /// Fails if the trace is invalid or the chart cannot be written.
-pub(crate) fn run(args: &ReplayArgs) -> Outcome<String> {
+pub(crate) fn run(args: &ReplayArgs) -> CommandResult<String> {
     let trace = Trace::open(&args.file)?;
     if trace.n_blocks() == 0 {
         let problem = "has no steps: record it while a model runs";
         return Err(Error::malformed(&args.file, problem).into());
     }
-    let report = Report::new(&args.file, &trace, &budgets(args, &trace));
+    let report = ReplayReport::new(&args.file, &trace, &budgets(args, &trace));
     if let Some(path) = &args.svg {
         let out = OutFile::new(path)?;
         std::fs::write(out.path(), svg::render(&report)).map_err(Error::io("write", path))?;

@@ -16,7 +16,7 @@ const BOUND: &str = "bound";
 
 /// Everything that is printed about a trace.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct ReplayReport {
     /// The trace's file.
     pub(super) file: String,
     /// The model whose routes were traced.
@@ -47,7 +47,7 @@ impl Curve {
     }
 }
 
-impl Report {
+impl ReplayReport {
     /// Replays the trace with each budget.
     pub(super) fn new(file: &Path, trace: &Trace, budgets: &[usize]) -> Self {
         let replayed = budgets.iter().map(|&n_slots| replay(trace, n_slots)).collect();

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use moeflux::provider::experts::trace::StepKind;
 
-use super::report::{Curve, Report};
+use super::report::{Curve, ReplayReport};
 use crate::size::binary;
 
 /// Size of the chart.
@@ -32,32 +32,33 @@ const GREY: &str = "#868e96";
 const N_TICKS_MAX: u64 = 8;
 
 /// Returns the chart as text.
-pub(super) fn render(report: &Report) -> String {
+pub(super) fn render(report: &ReplayReport) -> String {
     let kind = if report.n_decode_tokens > 0 { StepKind::Decode } else { StepKind::Prefill };
     let memory_max = report.budgets.iter().map(|&n| report.memory_bytes(n)).max().unwrap_or(1);
-    let field = Field { report, kind, memory_max_bytes: memory_max.max(1) };
+    let chart = HitRateChart { report, kind, memory_max_bytes: memory_max.max(1) };
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          font-family=\"system-ui, sans-serif\" font-size=\"13\">\n<style>{STYLE}</style>\n\
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n"
     );
-    field.title(&mut svg);
-    field.hit_axis(&mut svg);
-    field.memory_axis(&mut svg);
+    chart.title(&mut svg);
+    chart.hit_axis(&mut svg);
+    chart.memory_axis(&mut svg);
     for (curve_idx, curve) in report.curves.iter().enumerate() {
-        field.curve(&mut svg, curve_idx, curve);
+        chart.curve(&mut svg, curve_idx, curve);
     }
     svg.push_str("</svg>\n");
     svg
 }
 
-struct Field<'a> {
-    report: &'a Report,
+/// A chart of hit rate over memory.
+struct HitRateChart<'a> {
+    report: &'a ReplayReport,
     kind: StepKind,
     memory_max_bytes: u64,
 }
 
-impl Field<'_> {
+impl HitRateChart<'_> {
     fn title(&self, svg: &mut String) {
         let what = match self.kind {
             StepKind::Decode => "decode",

@@ -10,12 +10,12 @@ use moeflux_testing::temp_dir::TempDir;
 use serde_json::Value;
 
 use super::*;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
+struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Shared {
+impl Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -29,7 +29,7 @@ impl Write for Shared {
 fn trace_bytes(n_decoded: usize) -> Vec<u8> {
     let layer = LayerShape { n_experts: 4, top_k: 2, record_bytes: 1 << 30 };
     let header = TraceHeader { fingerprint: 0xab, layers: vec![layer; 2] };
-    let file = Shared::default();
+    let file = SharedBuffer::default();
     let mut writer = TraceWriter::new(Box::new(file.clone()), Path::new("t"), header).unwrap();
     let experts = |indices: &[usize]| indices.iter().copied().map(ExpertIdx).collect::<Vec<_>>();
     for layer in [0, 1].map(LayerIdx) {
@@ -150,7 +150,7 @@ fn what_cannot_be_replayed_is_said_in_one_line() {
     let whole = trace_bytes(1);
     let path = write(&dir, &whole[..whole.len() - 1]);
     let fails = |args: &ReplayArgs| match run(args) {
-        Err(Failure::Failed(error)) => error.to_string(),
+        Err(CommandFailure::Failed(error)) => error.to_string(),
         other => unreachable!("{other:?}"),
     };
     assert!(fails(&args(&path)).contains("cut short"));

@@ -6,14 +6,14 @@ use moeflux::provider::error::grouped;
 use moeflux::provider::experts::replay::Replayed;
 use moeflux::provider::experts::trace::StepKind;
 
-use super::report::Report;
+use super::report::ReplayReport;
 use crate::size::binary;
 
 /// Width of a policy's numbers.
 const CELL_WIDTH: usize = 12;
 
 /// Renders the report, without a newline at its end.
-pub(super) fn render(report: &Report) -> String {
+pub(super) fn render(report: &ReplayReport) -> String {
     let header = &report.header;
     let count = |n: usize| grouped(n as u64);
     let n_layers = header.layers.iter().filter(|layer| layer.n_experts > 0).count();
@@ -51,7 +51,7 @@ pub(super) fn render(report: &Report) -> String {
     lines.join("\n")
 }
 
-fn table(report: &Report, cell: &dyn Fn(&Replayed) -> String) -> Vec<String> {
+fn table(report: &ReplayReport, cell: &dyn Fn(&Replayed) -> String) -> Vec<String> {
     let mut head = format!("  {:>9}{:>8}{:>13}", "slots", "share", "memory");
     for curve in &report.curves {
         let _ = write!(head, "{:>CELL_WIDTH$}", curve.name);

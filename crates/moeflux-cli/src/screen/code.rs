@@ -16,12 +16,12 @@ const FENCE_MARKS: usize = 3;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CodeLines {
     is_in_fence: bool,
-    line: Line,
+    line: LineKind,
 }
 
 /// The known part of a line.
 #[derive(Clone, Copy, Debug)]
-enum Line {
+enum LineKind {
     /// Only these were read so far.
     Start {
         n_blanks: usize,
@@ -31,7 +31,7 @@ enum Line {
     Code,
 }
 
-impl Default for Line {
+impl Default for LineKind {
     fn default() -> Self {
         Self::Start { n_blanks: 0, n_marks: 0 }
     }
@@ -43,28 +43,28 @@ impl CodeLines {
         let mut spans = Vec::new();
         for letter in text.chars() {
             self.line = self.after(letter);
-            let is_code = self.is_in_fence || !matches!(self.line, Line::Prose);
+            let is_code = self.is_in_fence || !matches!(self.line, LineKind::Prose);
             let style = if is_code { Style::CODE } else { Style::PLAIN };
             add(&mut spans, style, letter.encode_utf8(&mut [0; 4]));
         }
         spans
     }
 
-    fn after(&mut self, letter: char) -> Line {
+    fn after(&mut self, letter: char) -> LineKind {
         match (self.line, letter) {
-            (_, '\n') => Line::default(),
-            (Line::Start { n_blanks, n_marks: 0 }, ' ') if n_blanks + 1 < INDENT => {
-                Line::Start { n_blanks: n_blanks + 1, n_marks: 0 }
+            (_, '\n') => LineKind::default(),
+            (LineKind::Start { n_blanks, n_marks: 0 }, ' ') if n_blanks + 1 < INDENT => {
+                LineKind::Start { n_blanks: n_blanks + 1, n_marks: 0 }
             }
-            (Line::Start { n_marks: 0, .. }, ' ' | '\t') => Line::Code,
-            (Line::Start { n_blanks, n_marks }, '`') if n_marks + 1 < FENCE_MARKS => {
-                Line::Start { n_blanks, n_marks: n_marks + 1 }
+            (LineKind::Start { n_marks: 0, .. }, ' ' | '\t') => LineKind::Code,
+            (LineKind::Start { n_blanks, n_marks }, '`') if n_marks + 1 < FENCE_MARKS => {
+                LineKind::Start { n_blanks, n_marks: n_marks + 1 }
             }
-            (Line::Start { .. }, '`') => {
+            (LineKind::Start { .. }, '`') => {
                 self.is_in_fence = !self.is_in_fence;
-                Line::Code
+                LineKind::Code
             }
-            (Line::Start { .. }, _) => Line::Prose,
+            (LineKind::Start { .. }, _) => LineKind::Prose,
             (line, _) => line,
         }
     }

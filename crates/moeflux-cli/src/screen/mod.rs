@@ -18,8 +18,8 @@ use std::io::{ErrorKind, Write};
 use moeflux::{Error, Result};
 use unicode_width::UnicodeWidthChar as _;
 
-use crate::harmless::harmless;
-use crate::print::Reader;
+use crate::harmless::sanitized;
+use crate::print::ReaderState;
 use crate::screen::style::{Span, Style};
 use crate::screen::wrap::Word;
 
@@ -47,9 +47,9 @@ pub(crate) struct Screen<W> {
     /// The line was wrapped here at the terminal's edge: a newline that follows is already done.
     is_wrapped: bool,
     word: Word,
-    foot: Vec<String>,
-    is_foot_drawn: bool,
-    reader: Reader,
+    footer: Vec<String>,
+    is_footer_drawn: bool,
+    reader: ReaderState,
 }
 
 impl<W: Write> Screen<W> {
@@ -62,9 +62,9 @@ impl<W: Write> Screen<W> {
             column: 0,
             is_wrapped: false,
             word: Word::default(),
-            foot: Vec::new(),
-            is_foot_drawn: false,
-            reader: Reader::Reads,
+            footer: Vec::new(),
+            is_footer_drawn: false,
+            reader: ReaderState::Present,
         }
     }
 
@@ -77,7 +77,7 @@ impl<W: Write> Screen<W> {
         self.abilities.is_some_and(|it| it.has_styles)
     }
 
-    pub(crate) fn has_foot(&self) -> bool {
+    pub(crate) fn has_footer(&self) -> bool {
         self.abilities.is_some_and(|it| it.moves_cursor)
     }
 
@@ -96,7 +96,7 @@ impl<W: Write> Screen<W> {
 
     /// Returns whether the output still has a reader.
     pub(crate) fn has_reader(&self) -> bool {
-        self.reader == Reader::Reads
+        self.reader == ReaderState::Present
     }
 
     /// Records that other code wrote whole lines.
@@ -108,17 +108,17 @@ impl<W: Write> Screen<W> {
     /// Writes text.
     pub(crate) fn text(&mut self, spans: &[Span]) -> Result<()> {
         let mut written = String::new();
-        self.wipe(&mut written);
+        self.erase_footer(&mut written);
         for Span { style, text } in spans {
             let sequence = self.sequence(*style);
             written.push_str(&sequence);
-            let shown = if self.is_terminal() { &harmless(text) } else { text };
+            let shown = if self.is_terminal() { &sanitized(text) } else { text };
             for letter in shown.chars() {
                 self.letter(letter, *style, &mut written);
             }
             written.push_str(self.reset(*style));
         }
-        self.draw(&mut written);
+        self.draw_footer(&mut written);
         self.write(&written)
     }
 
@@ -138,14 +138,14 @@ impl<W: Write> Screen<W> {
     }
 
     /// Sets the footer below the text; has no effect if the cursor cannot be moved.
-    pub(crate) fn set_foot(&mut self, foot: Vec<String>) -> Result<()> {
-        if !self.has_foot() || foot == self.foot {
+    pub(crate) fn set_footer(&mut self, footer: Vec<String>) -> Result<()> {
+        if !self.has_footer() || footer == self.footer {
             return Ok(());
         }
         let mut written = String::new();
-        self.wipe(&mut written);
-        self.foot = foot;
-        self.draw(&mut written);
+        self.erase_footer(&mut written);
+        self.footer = footer;
+        self.draw_footer(&mut written);
         self.write(&written)
     }
 
@@ -161,7 +161,7 @@ impl<W: Write> Screen<W> {
     fn letter(&mut self, letter: char, style: Style, written: &mut String) {
         let was_wrapped = std::mem::take(&mut self.is_wrapped);
         let n_columns = letter.width().unwrap_or(0);
-        let is_blank = letter == ' ' && style != Style::CODE && self.has_foot();
+        let is_blank = letter == ' ' && style != Style::CODE && self.has_footer();
         match letter {
             '\n' if was_wrapped => {
                 self.word.begin(0);
@@ -221,7 +221,7 @@ impl<W: Write> Screen<W> {
     /// moved. The cursor may already be on the next line.
     fn next_line(&mut self, style: Style, is_there: bool, written: &mut String) {
         self.column = 0;
-        let Some((spans, column)) = self.word.take().filter(|_| self.has_foot()) else {
+        let Some((spans, column)) = self.word.take().filter(|_| self.has_footer()) else {
             self.word.begin(0);
             return;
         };
@@ -236,14 +236,14 @@ impl<W: Write> Screen<W> {
     }
 
     /// Erases the footer, the only text below the cursor.
-    fn wipe(&mut self, written: &mut String) {
-        if std::mem::take(&mut self.is_foot_drawn) {
+    fn erase_footer(&mut self, written: &mut String) {
+        if std::mem::take(&mut self.is_footer_drawn) {
             written.push_str("\x1b[J");
         }
     }
 
-    fn draw(&mut self, written: &mut String) {
-        if self.foot.is_empty() {
+    fn draw_footer(&mut self, written: &mut String) {
+        if self.footer.is_empty() {
             return;
         }
         // At the end of a full line the cursor could not return: terminals differ.
@@ -251,17 +251,17 @@ impl<W: Write> Screen<W> {
             written.push_str("\r\n");
             (self.column, self.is_wrapped) = (0, true);
         }
-        for line in &self.foot {
-            let line = harmless(line);
+        for line in &self.footer {
+            let line = sanitized(line);
             let line = cut(&line, self.n_columns - 1);
             let (sequence, reset) = (self.sequence(Style::DIM), self.reset(Style::DIM));
             written.push_str(&format!("\r\n{sequence}{line}{reset}"));
         }
-        written.push_str(&format!("\r\x1b[{}A", self.foot.len()));
+        written.push_str(&format!("\r\x1b[{}A", self.footer.len()));
         if self.column > 0 {
             written.push_str(&format!("\x1b[{}C", self.column));
         }
-        self.is_foot_drawn = true;
+        self.is_footer_drawn = true;
     }
 
     fn write(&mut self, text: &str) -> Result<()> {
@@ -270,7 +270,7 @@ impl<W: Write> Screen<W> {
         }
         let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
         match written {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => self.reader = Reader::Left,
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => self.reader = ReaderState::Gone,
             Err(error) => {
                 return Err(Error::Input(format!("cannot write to stdout: {error}")));
             }
@@ -334,7 +334,7 @@ mod tests {
         [Span::new(Style::PLAIN, text)]
     }
 
-    fn foot(text: &str) -> Vec<String> {
+    fn footer(text: &str) -> Vec<String> {
         vec![text.to_owned()]
     }
 
@@ -355,14 +355,14 @@ mod tests {
                 let mut screen = Screen::new(Vec::new(), Some(ALL), usize::from(n_columns));
                 let letters: Vec<String> = text.chars().map(String::from).collect();
                 for (n_shown, letter) in letters.iter().enumerate() {
-                    screen.set_foot(foot(&format!("foot {n_shown}"))).unwrap();
+                    screen.set_footer(footer(&format!("foot {n_shown}"))).unwrap();
                     screen.text(&plain(letter)).unwrap();
                     let (contents, cursor) = shown(&screen, n_columns);
                     let expected = format!("foot {n_shown}");
                     assert_eq!(contents.lines().last(), Some(expected.as_str()), "{text:?}");
                     assert!(usize::from(cursor.0) < contents.lines().count(), "{contents:?}");
                 }
-                screen.set_foot(Vec::new()).unwrap();
+                screen.set_footer(Vec::new()).unwrap();
                 let mut without = Screen::new(Vec::new(), Some(ALL), usize::from(n_columns));
                 without.text(&plain(text)).unwrap();
                 let text_of = |screen| shown(screen, n_columns).0.replace('\n', "");
@@ -391,18 +391,18 @@ mod tests {
         let mut whole = new();
         whole.text(&spans).unwrap();
         assert_eq!(rows(&whole, n_columns), expected, "{spans:?}");
-        for has_foot in [false, true] {
+        for has_footer in [false, true] {
             let mut cut = new();
             let letters =
                 spans.iter().flat_map(|it| it.text.chars().map(|letter| (it.style, letter)));
             for (letter_idx, (style, letter)) in letters.enumerate() {
-                if has_foot && letter_idx % 3 != 1 {
-                    cut.set_foot(foot(&format!("foot {letter_idx}"))).unwrap();
+                if has_footer && letter_idx % 3 != 1 {
+                    cut.set_footer(footer(&format!("foot {letter_idx}"))).unwrap();
                 }
                 cut.text(&[Span::new(style, &letter.to_string())]).unwrap();
             }
-            cut.set_foot(Vec::new()).unwrap();
-            assert_eq!(rows(&cut, n_columns), expected, "{spans:?} by letters, foot: {has_foot}");
+            cut.set_footer(Vec::new()).unwrap();
+            assert_eq!(rows(&cut, n_columns), expected, "{spans:?} by letters, foot: {has_footer}");
         }
     }
 
@@ -445,23 +445,23 @@ mod tests {
     #[test]
     fn a_line_of_its_own_takes_no_word_along() {
         let mut screen = Screen::new(Vec::new(), Some(ALL), 7);
-        screen.set_foot(foot("foot")).unwrap();
+        screen.set_footer(footer("foot")).unwrap();
         screen.text(&plain("abc def")).unwrap();
         screen.line(Style::DIM, "end").unwrap();
-        screen.set_foot(Vec::new()).unwrap();
+        screen.set_footer(Vec::new()).unwrap();
         assert_eq!(rows(&screen, 7), ["abc def", "end"]);
     }
 
     #[test]
     fn a_foot_at_the_end_of_the_screen_scrolls_it() {
         let mut screen = Screen::new(Vec::new(), Some(ALL), 40);
-        screen.set_foot(vec!["one".to_owned(), "two".to_owned()]).unwrap();
+        screen.set_footer(vec!["one".to_owned(), "two".to_owned()]).unwrap();
         for line_idx in 0..20 {
             screen.text(&plain(&format!("line {line_idx}\n"))).unwrap();
         }
         let (contents, _) = shown(&screen, 40);
         assert!(contents.ends_with("line 18\nline 19\n\none\ntwo"), "{contents}");
-        screen.set_foot(Vec::new()).unwrap();
+        screen.set_footer(Vec::new()).unwrap();
         screen.line(Style::DIM, "end").unwrap();
         let (contents, cursor) = shown(&screen, 40);
         assert!(contents.ends_with("line 19\nend"), "{contents}");
@@ -473,7 +473,7 @@ mod tests {
         let none = Abilities { has_styles: false, moves_cursor: false };
         for (abilities, expected) in [(Some(none), "a^[b\nc\n"), (None, "a\x1bb\nc\n")] {
             let mut screen = Screen::new(Vec::new(), abilities, 10);
-            screen.set_foot(foot("foot")).unwrap();
+            screen.set_footer(footer("foot")).unwrap();
             screen.text(&[Span::new(Style::BOLD, "a\x1b"), Span::new(Style::CODE, "b")]).unwrap();
             screen.line(Style::DIM, "c").unwrap();
             assert_eq!(String::from_utf8(screen.out).unwrap(), expected);

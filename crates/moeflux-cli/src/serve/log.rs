@@ -22,13 +22,13 @@ pub(crate) enum LogFormat {
 }
 
 /// Writes lines to stderr, with text from clients escaped for terminals.
-struct Lines;
+struct LogWriter;
 
-impl Write for Lines {
+impl Write for LogWriter {
     /// The subscriber writes one event at a time.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
-        io::stderr().write_all(print::written_out(&text).as_bytes())?;
+        io::stderr().write_all(print::escaped(&text).as_bytes())?;
         Ok(event.len())
     }
 
@@ -46,7 +46,7 @@ pub(crate) fn begin(format: LogFormat) -> Result<()> {
         .with_target("moeflux::prompt", LevelFilter::INFO)
         .with_target("moeflux::server", LevelFilter::INFO)
         .with_target("moeflux_schedule", LevelFilter::INFO);
-    let layer = tracing_subscriber::fmt::layer().with_writer(|| Lines).with_ansi(false);
+    let layer = tracing_subscriber::fmt::layer().with_writer(|| LogWriter).with_ansi(false);
     let registry = tracing_subscriber::registry().with(targets);
     let begun = match format {
         LogFormat::Text => registry.with(layer.with_target(false)).try_init(),

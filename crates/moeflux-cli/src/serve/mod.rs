@@ -16,15 +16,15 @@ use moeflux::{CONTEXT_DEFAULT, Error, Model, ModelText, Result};
 use moeflux_chat::Grammars;
 use moeflux_io::{FREED_BYTES_KEPT, give_back_freed_memory};
 use moeflux_schedule::{Options, Service};
-use moeflux_server::http::{ApiKeys, CacheScope, Config, ModelInfo, Served, Server, WaysIn};
+use moeflux_server::http::{ApiKeys, CacheScope, ModelInfo, Served, Server, ServerConfig, WaysIn};
 use serde_json::{Map, Value, json};
 
 use crate::args::ModelArgs;
 use crate::clock;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandFailure, CommandResult};
 use crate::hub;
 use crate::in_file::read_file;
-use crate::interrupt::{Interrupt, Wish};
+use crate::interrupt::{Interrupt, StopRequest};
 use crate::model;
 use crate::print;
 use crate::ranges;
@@ -35,11 +35,11 @@ const CONTEXT_OF_SESSIONS: usize = 65_536;
 
 /// The memory for requests is a sixteenth of all memory up to this bound, and a thirty-second of a
 /// larger memory.
-const ACCOUNT_SIXTEENTH_MAX: u64 = 128 << 20;
+const REQUEST_MEMORY_SIXTEENTH_MAX: u64 = 128 << 20;
 /// Lower bound: room for a request with a hundred tools next to one of 65,536 tokens.
-const ACCOUNT_BYTES_MIN: u64 = 32 << 20;
+const REQUEST_MEMORY_BYTES_MIN: u64 = 32 << 20;
 /// Upper bound: room for bodies of 32 MB.
-const ACCOUNT_BYTES_MAX: u64 = 1 << 30;
+const REQUEST_MEMORY_BYTES_MAX: u64 = 1 << 30;
 
 /// Windows ends a process five seconds after its console was closed.
 const FORCED_DRAIN: Duration = Duration::from_secs(2);
@@ -122,10 +122,10 @@ pub(crate) struct ServeArgs {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &ServeArgs) -> Outcome {
+pub(crate) fn run(args: &ServeArgs) -> CommandResult {
     if args.model.trace.is_some() {
         let problem = "--trace: a server writes no trace; `moeflux generate` does";
-        return Err(Failure::Usage(problem.to_owned()));
+        return Err(CommandFailure::Usage(problem.to_owned()));
     }
     // A server frees much memory in many threads, and keeps running.
     give_back_freed_memory();
@@ -134,30 +134,30 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     let context = model::context_for(&opened, args.context, CONTEXT_OF_SESSIONS)?;
     let info = info(args, opened.path(), context);
     log::begin(args.log)?;
-    let account_bytes = account_bytes(model::memory_bytes(args.model.memory));
-    let server = Server::bind(config(args, account_bytes)?)?;
+    let request_memory_bytes = request_memory_bytes(model::memory_bytes(args.model.memory));
+    let server = Server::bind(config(args, request_memory_bytes)?)?;
     let stopper = server.stopper();
-    let interrupt = Interrupt::listen_and(move |wish| match wish {
-        Wish::Asked => stopper.stop(),
-        Wish::Forced => stopper.stop_within(FORCED_DRAIN),
+    let interrupt = Interrupt::listen_and(move |request| match request {
+        StopRequest::Graceful => stopper.stop(),
+        StopRequest::Forced => stopper.stop_within(FORCED_DRAIN),
     });
     // Grammars have vocabulary tables, which are built for the first answer with tools.
     let tables_bytes = Grammars::table_bytes(&text);
-    let beside_bytes = (account_bytes + tables_bytes) as u64 + FREED_BYTES_KEPT;
-    let held = model::Held {
+    let beside_bytes = (request_memory_bytes + tables_bytes) as u64 + FREED_BYTES_KEPT;
+    let reservation = model::MemoryReservation {
         at_first: context.min(CONTEXT_DEFAULT),
         at_most: context.saturating_mul(args.sessions.get()),
         beside_bytes,
     };
-    let service = Arc::new(service(args, (opened, context, held), &text, interrupt)?);
+    let service = Arc::new(service(args, (opened, context, reservation), &text, interrupt)?);
     let addresses: Vec<SocketAddr> = server.addresses().collect();
-    let line = said(args, &info.names[0], (&addresses, context));
+    let line = ready_message(args, &info.names[0], (&addresses, context));
     let stopper = server.stopper();
     let waiting = Arc::clone(&service);
     let opening = std::thread::Builder::new().name("moeflux-opening".into()).spawn(move || {
         let opened = waiting.wait_until_open();
         match &opened {
-            Ok(()) => print::aside(&line),
+            Ok(()) => print::stderr_line(&line),
             // Without a model, there is no point in waiting for requests.
             Err(_) => stopper.stop(),
         }
@@ -175,16 +175,20 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
 }
 
 /// Returns the memory for requests, given the total memory.
-fn account_bytes(n_bytes: u64) -> usize {
-    let account_bytes = (n_bytes / 16).min(ACCOUNT_SIXTEENTH_MAX).max(n_bytes / 32);
-    let account_bytes = account_bytes.clamp(ACCOUNT_BYTES_MIN, ACCOUNT_BYTES_MAX);
-    usize::try_from(account_bytes).unwrap_or(usize::MAX)
+fn request_memory_bytes(n_bytes: u64) -> usize {
+    let request_memory_bytes = (n_bytes / 16).min(REQUEST_MEMORY_SIXTEENTH_MAX).max(n_bytes / 32);
+    let request_memory_bytes =
+        request_memory_bytes.clamp(REQUEST_MEMORY_BYTES_MIN, REQUEST_MEMORY_BYTES_MAX);
+    usize::try_from(request_memory_bytes).unwrap_or(usize::MAX)
 }
 
-fn config(args: &ServeArgs, account_bytes: usize) -> Outcome<Config> {
+fn config(args: &ServeArgs, request_memory_bytes: usize) -> CommandResult<ServerConfig> {
     let addresses = (args.host.as_str(), args.port).to_socket_addrs();
     let addresses = addresses.map_err(|error| {
-        Failure::Usage(format!("--host {}: {error}; give an address such as 127.0.0.1", args.host))
+        CommandFailure::Usage(format!(
+            "--host {}: {error}; give an address such as 127.0.0.1",
+            args.host
+        ))
     })?;
     let keys = match &args.api_key_file {
         None => ApiKeys::default(),
@@ -197,7 +201,7 @@ fn config(args: &ServeArgs, account_bytes: usize) -> Outcome<Config> {
         );
         return Err(Error::Input(problem).into());
     }
-    Ok(Config {
+    Ok(ServerConfig {
         addresses,
         unix: args.unix.clone(),
         keys,
@@ -211,9 +215,9 @@ fn config(args: &ServeArgs, account_bytes: usize) -> Outcome<Config> {
         log_prompts: args.log_prompts,
         drain: args.drain,
         cache: if args.cache_shared { CacheScope::Shared } else { CacheScope::PerKey },
-        account_bytes,
-        replay_bytes: if args.no_replay { 0 } else { Config::default().replay_bytes },
-        ..Config::default()
+        request_memory_bytes,
+        replay_bytes: if args.no_replay { 0 } else { ServerConfig::default().replay_bytes },
+        ..ServerConfig::default()
     })
 }
 
@@ -230,10 +234,10 @@ fn keys(path: &Path) -> Result<ApiKeys> {
 
 fn service(
     args: &ServeArgs,
-    (opened, context, held): (Model, usize, model::Held),
+    (opened, context, reservation): (Model, usize, model::MemoryReservation),
     text: &Arc<ModelText>,
     interrupt: Interrupt,
-) -> Outcome<Service> {
+) -> CommandResult<Service> {
     let mut options = Options::new(context);
     options.n_sessions = args.sessions.get();
     options.n_queue = args.queue;
@@ -242,7 +246,7 @@ fn service(
     options.unload_after = args.unload_after;
     let model_args = args.model.clone();
     let backend = args.model.backend()?;
-    let load = move |model| model::load_on(backend, (model, held), &model_args, &interrupt);
+    let load = move |model| model::load_on(backend, (model, reservation), &model_args, &interrupt);
     Ok(Service::start(model::loader(opened, load), Arc::clone(text), options)?)
 }
 
@@ -262,7 +266,11 @@ fn info(args: &ServeArgs, dir: &Path, context: usize) -> ModelInfo {
 }
 
 /// Returns the message printed once the model is loaded.
-fn said(args: &ServeArgs, name: &str, (addresses, context): (&[SocketAddr], usize)) -> String {
+fn ready_message(
+    args: &ServeArgs,
+    name: &str,
+    (addresses, context): (&[SocketAddr], usize),
+) -> String {
     let mut places: Vec<String> = addresses.iter().map(|it| format!("http://{it}")).collect();
     places.extend(args.unix.iter().map(|path| format!("unix:{}", path.display())));
     format!(
@@ -279,7 +287,7 @@ mod tests {
     #[test]
     fn requests_have_a_part_of_the_memory() {
         let mib = |n_mib: u64| {
-            let n_bytes = account_bytes(n_mib << 20);
+            let n_bytes = request_memory_bytes(n_mib << 20);
             n_bytes >> 20
         };
         assert_eq!([mib(100), mib(512), mib(1_024), mib(2_048)], [32, 32, 64, 128]);

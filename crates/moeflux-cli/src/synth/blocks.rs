@@ -6,7 +6,7 @@
 use half::f16;
 use moeflux::provider::kernels::{BlockKind, Matrix, MatrixKind, MatrixLayout, decode_row};
 
-use crate::stream::Stream;
+use crate::stream::RandomStream;
 
 /// Relative spread of a matrix's scales around their mean: real scales vary, too.
 pub(super) const SCALE_SPREAD: f32 = 0.25;
@@ -18,17 +18,17 @@ const WORD_BYTES: usize = size_of::<u64>();
 
 /// A generator of blocks of one kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Blocks {
+pub(super) struct BlockGenerator {
     kind: BlockKind,
     /// The approximate magnitude of block factors.
     factor: f32,
 }
 
-impl Blocks {
+impl BlockGenerator {
     /// Returns a generator of blocks whose weights have this standard deviation.
     pub(super) fn new(kind: BlockKind, deviation: f32) -> Self {
         let unit = Self { kind, factor: 1.0 };
-        let stream = Stream::new(0, kind.name());
+        let stream = RandomStream::new(0, kind.name());
         let mut bytes = vec![0; N_MEASURED * kind.block_bytes()];
         for (idx, block) in (0..).zip(bytes.chunks_exact_mut(kind.block_bytes())) {
             unit.fill(&stream, idx, block);
@@ -48,7 +48,7 @@ impl Blocks {
     }
 
     /// Writes the block at an index of its tensor.
-    pub(super) fn fill(&self, stream: &Stream, block_idx: u64, target: &mut [u8]) {
+    pub(super) fn fill(&self, stream: &RandomStream, block_idx: u64, target: &mut [u8]) {
         // One more word for the factors.
         let n_words = (target.len().div_ceil(WORD_BYTES) + 1) as u64;
         let first = block_idx * n_words;

@@ -10,7 +10,7 @@ use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::format::{Checkpoint, NewPairs, NewTensor, NewValue, new_gguf};
 use moeflux::provider::spec::ModelSpec;
 use moeflux::provider::text::byte_tokenizer_config_json;
-use moeflux::provider::weights::ImaginedTensor;
+use moeflux::provider::weights::SyntheticTensor;
 
 use super::shards::{self, Shard};
 use super::words;
@@ -26,7 +26,7 @@ const CONTROL: i32 = 3;
 /// Fails if GGUF keys cannot describe the geometry.
 pub(super) fn plan(
     spec: &ModelSpec,
-    tensors: &[ImaginedTensor],
+    tensors: &[SyntheticTensor],
     shard_bytes_max: u64,
 ) -> Result<Vec<Shard>> {
     let pairs = pairs(spec);
@@ -54,7 +54,7 @@ pub(super) fn plan(
     Ok(shards.collect())
 }
 
-fn new_tensors(tensors: &[ImaginedTensor]) -> Vec<NewTensor<'_>> {
+fn new_tensors(tensors: &[SyntheticTensor]) -> Vec<NewTensor<'_>> {
     let tensors = tensors.iter().map(|tensor| NewTensor {
         name: &tensor.name,
         dtype: tensor.dtype,
@@ -65,7 +65,7 @@ fn new_tensors(tensors: &[ImaginedTensor]) -> Vec<NewTensor<'_>> {
 }
 
 /// Reads everything back as one file.
-fn check(spec: &ModelSpec, pairs: &NewPairs, tensors: &[ImaginedTensor]) -> Result<()> {
+fn check(spec: &ModelSpec, pairs: &NewPairs, tensors: &[SyntheticTensor]) -> Result<()> {
     let file = new_gguf(pairs, &new_tensors(tensors));
     let path = Path::new("model.gguf");
     let checkpoint = Checkpoint::of_gguf_bytes(path, &file.header, file.len_bytes)?;

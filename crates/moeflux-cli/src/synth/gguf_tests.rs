@@ -37,12 +37,14 @@ fn every_family_becomes_a_gguf_file_of_the_same_geometry() {
         assert!(said.contains("as GGUF in Q4_0"), "{said}");
         let (made, checkpoint) = Model::open(&args.out).unwrap().into_parts();
         let bare = BareConfig::open(&args.config).unwrap();
-        let imagined = bare.blueprint_as(ImaginedKind::Gguf(args.gguf.unwrap())).unwrap();
+        let synthetic = bare.blueprint_as(SyntheticKind::Gguf(args.gguf.unwrap())).unwrap();
         assert_eq!(made.manifest.skipped, []);
-        assert_eq!(made.manifest.kinds(), imagined.manifest.kinds(), "{config}");
-        assert_eq!(plain(made.spec), plain(imagined.spec), "{config}");
-        let Origin::Imagined(imagined) = imagined.manifest.origin else { panic!("imagined") };
-        assert_eq!(checkpoint.tensors.len(), imagined.tensors.len());
+        assert_eq!(made.manifest.kinds(), synthetic.manifest.kinds(), "{config}");
+        assert_eq!(plain(made.spec), plain(synthetic.spec), "{config}");
+        let ManifestOrigin::Synthetic(synthetic) = synthetic.manifest.origin else {
+            panic!("imagined")
+        };
+        assert_eq!(checkpoint.tensors.len(), synthetic.tensors.len());
     }
 }
 

@@ -22,7 +22,7 @@ use clap::Args;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::spec::{ModelSpec, QuantParams};
 use moeflux::provider::text::byte_tokenizer_config_json;
-use moeflux::provider::weights::{GgufTypes, ImaginedCheckpoint, ImaginedKind, Origin};
+use moeflux::provider::weights::{GgufTypes, ManifestOrigin, SyntheticCheckpoint, SyntheticKind};
 use moeflux::{ByteCount, Result};
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ use crate::progress::Bar;
 use crate::ranges;
 use folder::NewFolder;
 use shards::Shard;
-use writer::Writer;
+use writer::ShardWriter;
 
 /// More threads than this do not write faster.
 const N_THREADS_MAX: usize = 64;
@@ -84,12 +84,12 @@ pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     let config = BareConfig::open(&args.config)?;
     let params = QuantParams { bits: args.bits, group: args.group };
     let kind = match (args.gguf, args.experts) {
-        (Some(types), _) => ImaginedKind::Gguf(types),
+        (Some(types), _) => SyntheticKind::Gguf(types),
         (None, Some(format)) => format.kind(args.group),
-        (None, None) => ImaginedKind::Affine(params),
+        (None, None) => SyntheticKind::Affine(params),
     };
     let Blueprint { spec, manifest, .. } = config.blueprint_as(kind)?;
-    let Origin::Imagined(checkpoint) = manifest.origin else {
+    let ManifestOrigin::Synthetic(checkpoint) = manifest.origin else {
         unreachable!("a bare config has no files");
     };
     folder::check_vacant(&args.out)?;
@@ -97,30 +97,31 @@ pub(crate) fn run(args: &SynthArgs, cancel: &AtomicBool) -> Result<String> {
     let tensors = &checkpoint.tensors;
     let tensor_bytes = tensors.iter().map(|tensor| tensor.len_bytes).sum();
     disk::check_room(&args.out, 1, tensor_bytes)?;
-    let (shards, documents) = match args.gguf {
+    let (shards, small_files) = match args.gguf {
         Some(_) => (gguf::plan(&spec, tensors, args.shard_size)?, Vec::new()),
         None => {
             let shards = shards::plan(tensors, args.shard_size)?;
             let written = config.quantised(kind, &checkpoint);
-            let documents = documents(&written, &spec, &checkpoint, &shards);
-            (shards, documents)
+            let small_files = small_files(&written, &spec, &checkpoint, &shards);
+            (shards, small_files)
         }
     };
-    let n_bytes = total_bytes(&shards, &documents);
-    disk::check_room(&args.out, shards.len() + documents.len(), n_bytes)?;
+    let n_bytes = total_bytes(&shards, &small_files);
+    disk::check_room(&args.out, shards.len() + small_files.len(), n_bytes)?;
 
     let mut folder = NewFolder::create(&args.out)?;
     let bar = Bar::bytes("writing", n_bytes);
     let available = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let n_threads = args.threads.map_or_else(available, NonZeroUsize::get).min(N_THREADS_MAX);
-    let writer = Writer { spec: &spec, tensors, seed: args.seed, n_threads, cancel, bar: &bar };
+    let writer =
+        ShardWriter { spec: &spec, tensors, seed: args.seed, n_threads, cancel, bar: &bar };
     for shard in &shards {
         let (file, path) = folder.file(&shard.name)?;
         writer.write(shard, &file, &path)?;
     }
-    for document in &documents {
-        let (mut file, path) = folder.file(document.name)?;
-        let written = file.write_all(&document.bytes);
+    for small_file in &small_files {
+        let (mut file, path) = folder.file(small_file.name)?;
+        let written = file.write_all(&small_file.bytes);
         written.map_err(|error| writer::write_error(&path, error))?;
     }
     folder.finish()?;
@@ -141,11 +142,11 @@ pub(crate) enum ExpertFormat {
 
 impl ExpertFormat {
     /// Returns the kind of weights. Groups of `group` integers share a scale.
-    const fn kind(self, group: u8) -> ImaginedKind {
+    const fn kind(self, group: u8) -> SyntheticKind {
         match self {
-            Self::Mxfp4 => ImaginedKind::Mxfp4,
-            Self::Ints(bits) => ImaginedKind::Ints(QuantParams { bits, group }),
-            Self::Affine => ImaginedKind::AffineExperts(QuantParams { bits: BITS_DEFAULT, group }),
+            Self::Mxfp4 => SyntheticKind::Mxfp4,
+            Self::Ints(bits) => SyntheticKind::Ints(QuantParams { bits, group }),
+            Self::Affine => SyntheticKind::AffineExperts(QuantParams { bits: BITS_DEFAULT, group }),
         }
     }
 }
@@ -167,12 +168,12 @@ fn parse_types(text: &str) -> std::result::Result<GgufTypes, String> {
 }
 
 /// A small file next to the weights.
-struct Document {
+struct SmallFile {
     name: &'static str,
     bytes: Vec<u8>,
 }
 
-impl Document {
+impl SmallFile {
     fn new(name: &'static str, value: &Value) -> Self {
         Self { name, bytes: format!("{value:#}\n").into_bytes() }
     }
@@ -184,32 +185,32 @@ impl Document {
 }
 
 /// Returns the small files; `config.json` is last, because it makes a folder a model.
-fn documents(
+fn small_files(
     config: &Value,
     spec: &ModelSpec,
-    checkpoint: &ImaginedCheckpoint,
+    checkpoint: &SyntheticCheckpoint,
     shards: &[Shard],
-) -> Vec<Document> {
-    let mut documents = Vec::new();
+) -> Vec<SmallFile> {
+    let mut small_files = Vec::new();
     if let Some(index) = shards::index(&checkpoint.tensors, shards) {
-        documents.push(Document::new("model.safetensors.index.json", &index));
+        small_files.push(SmallFile::new("model.safetensors.index.json", &index));
     }
     let ends = words::end_ids(spec.vocab);
     let end = ends.first().map(|_| words::ENDS[0]);
     let tokenizer_config = byte_tokenizer_config_json(end);
-    documents.push(Document::compact("tokenizer.json", &words::tokenizer_json(spec.vocab)));
-    documents.push(Document::new("tokenizer_config.json", &tokenizer_config));
+    small_files.push(SmallFile::compact("tokenizer.json", &words::tokenizer_json(spec.vocab)));
+    small_files.push(SmallFile::new("tokenizer_config.json", &tokenizer_config));
     // Greedy text of random weights repeats one token.
     let generation = json!({"do_sample": true, "temperature": 1.0, "eos_token_id": ends});
-    documents.push(Document::new("generation_config.json", &generation));
-    documents.push(Document::new("config.json", config));
-    documents
+    small_files.push(SmallFile::new("generation_config.json", &generation));
+    small_files.push(SmallFile::new("config.json", config));
+    small_files
 }
 
-fn total_bytes(shards: &[Shard], documents: &[Document]) -> u64 {
+fn total_bytes(shards: &[Shard], small_files: &[SmallFile]) -> u64 {
     let shards: u64 = shards.iter().map(|shard| shard.len_bytes).sum();
-    let documents: u64 = documents.iter().map(|document| document.bytes.len() as u64).sum();
-    shards + documents
+    let small_files: u64 = small_files.iter().map(|small_file| small_file.bytes.len() as u64).sum();
+    shards + small_files
 }
 
 fn summary(args: &SynthArgs, config: &BareConfig, shards: &[Shard], n_bytes: u64) -> String {

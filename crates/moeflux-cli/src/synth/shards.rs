@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use moeflux::provider::format::{NewTensor, new_header, new_index};
-use moeflux::provider::weights::ImaginedTensor;
+use moeflux::provider::weights::SyntheticTensor;
 use moeflux::{Error, Result};
 use serde_json::{Map, Value};
 
@@ -33,7 +33,7 @@ pub(super) struct Shard {
 }
 
 /// Distributes tensors over files of at most `shard_bytes_max` of data.
-pub(super) fn plan(tensors: &[ImaginedTensor], shard_bytes_max: u64) -> Result<Vec<Shard>> {
+pub(super) fn plan(tensors: &[SyntheticTensor], shard_bytes_max: u64) -> Result<Vec<Shard>> {
     let ranges = ranges(tensors, shard_bytes_max)?;
     let n_shards = ranges.len();
     let shards = ranges.into_iter().enumerate().map(|(shard_idx, range)| {
@@ -56,7 +56,7 @@ pub(super) fn plan(tensors: &[ImaginedTensor], shard_bytes_max: u64) -> Result<V
 ///
 /// [`Error::Input`] if more files are needed than there are names.
 pub(super) fn ranges(
-    tensors: &[ImaginedTensor],
+    tensors: &[SyntheticTensor],
     shard_bytes_max: u64,
 ) -> Result<Vec<Range<usize>>> {
     let mut ranges = Vec::new();
@@ -87,7 +87,7 @@ pub(super) fn file_name(shard_idx: usize, n_shards: usize, end: &str) -> String 
     format!("model-{:05}-of-{n_shards:05}.{end}", shard_idx + 1)
 }
 
-fn header(tensors: &[ImaginedTensor]) -> Vec<u8> {
+fn header(tensors: &[SyntheticTensor]) -> Vec<u8> {
     let tensors = tensors.iter().map(|tensor| NewTensor {
         name: &tensor.name,
         dtype: tensor.dtype,
@@ -100,7 +100,7 @@ fn header(tensors: &[ImaginedTensor]) -> Vec<u8> {
 }
 
 /// Returns the index of several files; a single file needs none.
-pub(super) fn index(tensors: &[ImaginedTensor], shards: &[Shard]) -> Option<Value> {
+pub(super) fn index(tensors: &[SyntheticTensor], shards: &[Shard]) -> Option<Value> {
     if shards.len() == 1 {
         return None;
     }
@@ -115,17 +115,17 @@ pub(super) fn index(tensors: &[ImaginedTensor], shards: &[Shard]) -> Option<Valu
 #[cfg(test)]
 mod tests {
     use moeflux::provider::format::{DType, parse_header};
-    use moeflux::provider::weights::ImaginedRole;
+    use moeflux::provider::weights::SyntheticRole;
 
     use super::*;
 
-    fn tensors(lengths: &[usize]) -> Vec<ImaginedTensor> {
-        let tensor = |(idx, &len): (usize, &usize)| ImaginedTensor {
+    fn tensors(lengths: &[usize]) -> Vec<SyntheticTensor> {
+        let tensor = |(idx, &len): (usize, &usize)| SyntheticTensor {
             name: format!("t{idx}"),
             canonical: format!("t{idx}"),
             dtype: DType::Bf16,
             shape: vec![len],
-            role: ImaginedRole::Bias,
+            role: SyntheticRole::Bias,
             len_bytes: 2 * len as u64,
         };
         lengths.iter().enumerate().map(tensor).collect()

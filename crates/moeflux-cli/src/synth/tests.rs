@@ -151,14 +151,16 @@ fn every_family_binds_with_nothing_left_over() {
 
         let (made, checkpoint) = Model::open(&args.out).unwrap().into_parts();
         let bare = BareConfig::open(&args.config).unwrap();
-        let imagined = bare.blueprint_as(ImaginedKind::Affine(params(&args))).unwrap();
+        let synthetic = bare.blueprint_as(SyntheticKind::Affine(params(&args))).unwrap();
         assert_eq!(made.manifest.skipped, []);
-        assert_eq!(made.plan, imagined.plan, "{config}");
-        assert_eq!(made.manifest.kinds(), imagined.manifest.kinds(), "{config}");
-        assert_eq!(made.manifest.banks.len(), imagined.manifest.banks.len());
+        assert_eq!(made.plan, synthetic.plan, "{config}");
+        assert_eq!(made.manifest.kinds(), synthetic.manifest.kinds(), "{config}");
+        assert_eq!(made.manifest.banks.len(), synthetic.manifest.banks.len());
         assert_eq!(made.spec.quantisation.default, Some(params(&args)));
-        let Origin::Imagined(imagined) = imagined.manifest.origin else { panic!("imagined") };
-        assert_eq!(checkpoint.tensors.len(), imagined.tensors.len());
+        let ManifestOrigin::Synthetic(synthetic) = synthetic.manifest.origin else {
+            panic!("imagined")
+        };
+        assert_eq!(checkpoint.tensors.len(), synthetic.tensors.len());
     }
 }
 
@@ -190,14 +192,14 @@ fn published_formats_of_experts_bind_and_are_checked() {
             assert!(said.contains("with experts in"), "{said}");
             let (made, checkpoint) = Model::open(&args.out).unwrap().into_parts();
             let bare = BareConfig::open(&args.config).unwrap();
-            let imagined = bare.blueprint_as(format.kind(group)).unwrap().manifest;
+            let synthetic = bare.blueprint_as(format.kind(group)).unwrap().manifest;
             assert_eq!(made.manifest.skipped, []);
-            assert_eq!(made.manifest.kinds(), imagined.kinds(), "{config}");
+            assert_eq!(made.manifest.kinds(), synthetic.kinds(), "{config}");
             let kinds = made.manifest.kinds().into_iter().map(|it| it.kind.to_string());
             let kinds: Vec<_> = kinds.collect();
             assert!(kinds.iter().any(|it| it == name), "{config}: {kinds:?}");
-            let Origin::Imagined(imagined) = imagined.origin else { panic!("imagined") };
-            assert_eq!(checkpoint.tensors.len(), imagined.tensors.len());
+            let ManifestOrigin::Synthetic(synthetic) = synthetic.origin else { panic!("imagined") };
+            assert_eq!(checkpoint.tensors.len(), synthetic.tensors.len());
         }
     }
 }

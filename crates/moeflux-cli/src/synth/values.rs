@@ -1,4 +1,4 @@
-//! Random values for the tensors of an imagined checkpoint.
+//! Random values for the tensors of a synthetic checkpoint.
 //!
 //! **Invariant:** a value depends only on the seed, the tensor's name and its index in the tensor,
 //! so that shards, blocks and threads cannot change it. Weights have zero mean: otherwise all rows
@@ -8,14 +8,14 @@
 use half::{bf16, f16};
 use moeflux::provider::format::DType;
 use moeflux::provider::spec::{FfnSpec, MixerSpec, ModelSpec, RouterSpec};
-use moeflux::provider::weights::{ImaginedRole, ImaginedTensor, block_kind};
+use moeflux::provider::weights::{SyntheticRole, SyntheticTensor, block_kind};
 
-use super::blocks::{Blocks, SCALE_SPREAD};
-use crate::stream::Stream;
+use super::blocks::{BlockGenerator, SCALE_SPREAD};
+use crate::stream::RandomStream;
 
 /// The distribution of a tensor's values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Law {
+enum Distribution {
     /// Random bits.
     Codes,
     /// The two given numbers.
@@ -30,7 +30,7 @@ enum Law {
     /// A normal distribution.
     Normal { mean: f32, deviation: f32 },
     /// Blocks of codes with their own factors.
-    Blocks(Blocks),
+    Blocks(BlockGenerator),
     /// Minus the exponential of a uniform value in this range.
     Decay { low: f32, high: f32 },
     /// A uniform value in this range.
@@ -54,24 +54,24 @@ struct KeyRows {
     n_rows: u64,
 }
 
-/// A generator for the values of one tensor.
+/// Generates the values of one tensor.
 #[derive(Clone, Debug)]
-pub(super) struct Values {
-    stream: Stream,
-    law: Law,
+pub(super) struct TensorValues {
+    stream: RandomStream,
+    distribution: Distribution,
     dtype: DType,
     keys: Option<KeyRows>,
     /// Units per row: 4 bytes of codes, a block, or one value.
     row_units: u64,
 }
 
-impl Values {
+impl TensorValues {
     /// Returns the generator for `tensor`.
-    pub(super) fn new(seed: u64, tensor: &ImaginedTensor, spec: &ModelSpec) -> Self {
-        let law = law(tensor, spec);
+    pub(super) fn new(seed: u64, tensor: &SyntheticTensor, spec: &ModelSpec) -> Self {
+        let distribution = distribution(tensor, spec);
         // A bias depends on the scale next to it.
-        let name = match law {
-            Law::Bias { .. } => tensor.name.replace(".biases", ".scales"),
+        let name = match distribution {
+            Distribution::Bias { .. } => tensor.name.replace(".biases", ".scales"),
             _ => tensor.name.clone(),
         };
         let last_dim = tensor.shape.last().map_or(1, |&n| n as u64);
@@ -80,8 +80,8 @@ impl Values {
             _ => 1,
         };
         Self {
-            stream: Stream::new(seed, &name),
-            law,
+            stream: RandomStream::new(seed, &name),
+            distribution,
             dtype: tensor.dtype,
             keys: key_rows(&tensor.canonical, spec),
             row_units: last_dim / unit_values,
@@ -91,7 +91,7 @@ impl Values {
     /// Writes the tensor's bytes from `offset_bytes`. Offset and length are multiples of 8, unless
     /// the tensor ends there; for blocks, they are multiples of a block.
     pub(super) fn fill(&self, offset_bytes: u64, target: &mut [u8]) {
-        if let Law::Blocks(blocks) = self.law {
+        if let Distribution::Blocks(blocks) = self.distribution {
             let block_bytes = blocks.block_bytes();
             let first = offset_bytes / block_bytes as u64;
             for (idx, block) in (first..).zip(target.chunks_exact_mut(block_bytes)) {
@@ -100,15 +100,15 @@ impl Values {
             return;
         }
         assert!(offset_bytes.is_multiple_of(8), "blocks begin at whole words");
-        match (self.law, self.dtype) {
-            (Law::Codes, _) => self.fill_codes(offset_bytes, target),
-            (Law::Shape(shape), _) => {
+        match (self.distribution, self.dtype) {
+            (Distribution::Codes, _) => self.fill_codes(offset_bytes, target),
+            (Distribution::Shape(shape), _) => {
                 let values = (offset_bytes / 8..).zip(target.chunks_exact_mut(8));
                 for (idx, target) in values {
                     target.copy_from_slice(&shape[usize::from(idx > 0)].to_le_bytes());
                 }
             }
-            (Law::Exponents { middle }, _) => {
+            (Distribution::Exponents { middle }, _) => {
                 self.fill_codes(offset_bytes, target);
                 target.iter_mut().for_each(|it| *it = middle - 1 + *it % 3);
             }
@@ -150,19 +150,24 @@ impl Values {
     }
 
     fn value(&self, idx: u64) -> f32 {
-        match self.law {
-            Law::Codes | Law::Shape(_) | Law::Exponents { .. } | Law::Blocks(_) => {
+        match self.distribution {
+            Distribution::Codes
+            | Distribution::Shape(_)
+            | Distribution::Exponents { .. }
+            | Distribution::Blocks(_) => {
                 unreachable!("codes are bits")
             }
-            Law::Decay { low, high } => -(low + (high - low) * self.stream.uniform(idx)).exp(),
-            Law::Scale { amplitude } => self.scale(idx, amplitude),
-            Law::Bias { amplitude, middle_code } => {
+            Distribution::Decay { low, high } => {
+                -(low + (high - low) * self.stream.uniform(idx)).exp()
+            }
+            Distribution::Scale { amplitude } => self.scale(idx, amplitude),
+            Distribution::Bias { amplitude, middle_code } => {
                 // Uses the scale as stored; otherwise its rounding would leave a mean.
                 -middle_code * self.rounded(self.scale(idx, amplitude))
             }
-            Law::Normal { mean, deviation } => mean + deviation * self.stream.normal(idx),
-            Law::Uniform { low, high } => low + (high - low) * self.stream.uniform(idx),
-            Law::Taps { n_taps, deviation, last_mean } => {
+            Distribution::Normal { mean, deviation } => mean + deviation * self.stream.normal(idx),
+            Distribution::Uniform { low, high } => low + (high - low) * self.stream.uniform(idx),
+            Distribution::Taps { n_taps, deviation, last_mean } => {
                 let mean = if idx % n_taps + 1 == n_taps { last_mean } else { 0.0 };
                 mean + deviation * self.stream.normal(idx)
             }
@@ -189,7 +194,8 @@ impl Values {
         let is_key = (keys.first..keys.first + keys.n_rows).contains(&in_period);
         // Copies four of five, so that keys and queries still differ. Scales are always copied, so
         // that equal codes have equal values.
-        let is_scale = matches!(self.law, Law::Scale { .. } | Law::Bias { .. });
+        let is_scale =
+            matches!(self.distribution, Distribution::Scale { .. } | Distribution::Bias { .. });
         if is_key && (is_scale || !self.stream.word(!idx).is_multiple_of(5)) {
             idx - keys.n_rows * self.row_units
         } else {
@@ -200,53 +206,55 @@ impl Values {
 
 /// Returns the distribution for a tensor, such that activations have a magnitude of about 1 in all
 /// layers.
-fn law(tensor: &ImaginedTensor, spec: &ModelSpec) -> Law {
+fn distribution(tensor: &SyntheticTensor, spec: &ModelSpec) -> Distribution {
     let name = tensor.canonical.as_str();
     match tensor.role {
-        ImaginedRole::Codes(_) => Law::Codes,
-        ImaginedRole::Exponents { n_cols } => {
-            Law::Exponents { middle: exponent(deviation(tensor, n_cols, spec)) }
+        SyntheticRole::Codes(_) => Distribution::Codes,
+        SyntheticRole::Exponents { n_cols } => {
+            Distribution::Exponents { middle: exponent(deviation(tensor, n_cols, spec)) }
         }
-        ImaginedRole::Scales(rows) => {
+        SyntheticRole::Scales(rows) => {
             let amplitude = deviation(tensor, rows.n_cols, spec) / code_deviation(rows.params.bits);
-            Law::Scale { amplitude }
+            Distribution::Scale { amplitude }
         }
-        ImaginedRole::SymmetricScales(rows) => {
+        SyntheticRole::SymmetricScales(rows) => {
             let amplitude = deviation(tensor, rows.n_cols, spec) / code_deviation(rows.params.bits);
-            Law::Scale { amplitude }
+            Distribution::Scale { amplitude }
         }
-        ImaginedRole::Shape(shape) => Law::Shape(shape.map(|n| n as u64)),
-        ImaginedRole::Biases(rows) => {
+        SyntheticRole::Shape(shape) => Distribution::Shape(shape.map(|n| n as u64)),
+        SyntheticRole::Biases(rows) => {
             let bits = rows.params.bits;
             let amplitude = deviation(tensor, rows.n_cols, spec) / code_deviation(bits);
-            Law::Bias { amplitude, middle_code: code_max(bits) / 2.0 }
+            Distribution::Bias { amplitude, middle_code: code_max(bits) / 2.0 }
         }
-        ImaginedRole::Matrix { n_cols } => {
+        SyntheticRole::Matrix { n_cols } => {
             let deviation = deviation(tensor, n_cols, spec);
             match tensor.dtype {
                 DType::Block(block) => {
                     let kind = block_kind(block).expect("only blocks that run are imagined");
-                    Law::Blocks(Blocks::new(kind, deviation))
+                    Distribution::Blocks(BlockGenerator::new(kind, deviation))
                 }
-                _ => Law::Normal { mean: 0.0, deviation },
+                _ => Distribution::Normal { mean: 0.0, deviation },
             }
         }
-        ImaginedRole::Gain => Law::Normal { mean: 1.0, deviation: 0.1 },
-        ImaginedRole::Taps { n_taps } => Law::Taps {
+        SyntheticRole::Gain => Distribution::Normal { mean: 1.0, deviation: 0.1 },
+        SyntheticRole::Taps { n_taps } => Distribution::Taps {
             n_taps: n_taps as u64,
             deviation: inverse_root(n_taps),
             // As in trained models, the current token counts most.
             last_mean: 1.5,
         },
-        ImaginedRole::DecayLog => Law::Uniform { low: 0.0, high: 2.0 },
-        ImaginedRole::Decay => Law::Decay { low: 0.0, high: 2.0 },
+        SyntheticRole::DecayLog => Distribution::Uniform { low: 0.0, high: 2.0 },
+        SyntheticRole::Decay => Distribution::Decay { low: 0.0, high: 2.0 },
         // Together with the decays above: some heads forget at once, others last 100 tokens.
-        ImaginedRole::Bias if name.ends_with(".dt_bias") => Law::Uniform { low: -5.0, high: 0.0 },
-        // Larger values would route every token to the same experts.
-        ImaginedRole::Bias if name.ends_with(".e_score_correction_bias") => {
-            Law::Normal { mean: 0.0, deviation: 0.02 }
+        SyntheticRole::Bias if name.ends_with(".dt_bias") => {
+            Distribution::Uniform { low: -5.0, high: 0.0 }
         }
-        ImaginedRole::Bias => Law::Normal { mean: 0.0, deviation: 0.1 },
+        // Larger values would route every token to the same experts.
+        SyntheticRole::Bias if name.ends_with(".e_score_correction_bias") => {
+            Distribution::Normal { mean: 0.0, deviation: 0.02 }
+        }
+        SyntheticRole::Bias => Distribution::Normal { mean: 0.0, deviation: 0.1 },
     }
 }
 
@@ -259,7 +267,7 @@ fn exponent(deviation: f32) -> u8 {
 }
 
 /// Returns the standard deviation for the weights of a matrix.
-fn deviation(tensor: &ImaginedTensor, n_cols: usize, spec: &ModelSpec) -> f32 {
+fn deviation(tensor: &SyntheticTensor, n_cols: usize, spec: &ModelSpec) -> f32 {
     let name = tensor.canonical.as_str();
     if name.contains("embed_tokens.") {
         // A tied table also produces the logits.

@@ -11,21 +11,21 @@ use std::sync::{Mutex, PoisonError};
 
 use moeflux::provider::format::DType;
 use moeflux::provider::spec::ModelSpec;
-use moeflux::provider::weights::ImaginedTensor;
+use moeflux::provider::weights::SyntheticTensor;
 use moeflux::{Error, Result};
 
 use super::shards::Shard;
-use super::values::Values;
+use super::values::TensorValues;
 use crate::progress::Bar;
 
 /// Large enough that system calls cost nothing, small enough that Ctrl-C takes effect at once.
 const BLOCK_BYTES: u64 = 4 << 20;
 
-/// A writer of shards.
+/// Writes the shards of a checkpoint.
 #[derive(Debug)]
-pub(super) struct Writer<'a> {
+pub(super) struct ShardWriter<'a> {
     pub(super) spec: &'a ModelSpec,
-    pub(super) tensors: &'a [ImaginedTensor],
+    pub(super) tensors: &'a [SyntheticTensor],
     pub(super) seed: u64,
     pub(super) n_threads: usize,
     pub(super) cancel: &'a AtomicBool,
@@ -34,7 +34,7 @@ pub(super) struct Writer<'a> {
 
 /// A part of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Block {
+struct TensorBlock {
     tensor_idx: usize,
     /// Offset in the tensor.
     offset_bytes: u64,
@@ -45,22 +45,22 @@ struct Block {
 
 /// The destination of a shard's bytes.
 #[derive(Clone, Copy)]
-struct Target<'a> {
+struct OutputFile<'a> {
     file: &'a File,
     path: &'a Path,
 }
 
-/// State shared by the threads of one shard.
-struct Work<'a> {
-    target: Target<'a>,
-    blocks: Vec<Block>,
+/// The blocks of one shard that threads have yet to write.
+struct BlockQueue<'a> {
+    output: OutputFile<'a>,
+    blocks: Vec<TensorBlock>,
     /// Index of the first block that no thread has taken.
     next: AtomicUsize,
     /// The first error.
     failure: Mutex<Option<Error>>,
 }
 
-impl Writer<'_> {
+impl ShardWriter<'_> {
     /// Writes a whole shard, and waits until it is on the disk: some file systems report only then
     /// that they are full.
     ///
@@ -68,15 +68,15 @@ impl Writer<'_> {
     ///
     /// [`Error::Io`], [`Error::NoRoom`] if the disk is full, or [`Error::Cancelled`].
     pub(super) fn write(&self, shard: &Shard, file: &File, path: &Path) -> Result<()> {
-        let target = Target { file, path };
+        let output = OutputFile { file, path };
         // Also if the last tensor ends before the file does.
         file.set_len(shard.len_bytes).map_err(|error| write_error(path, error))?;
-        self.put(target, 0, &shard.header)?;
+        self.put(output, 0, &shard.header)?;
         let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
-        let work = Work { target, blocks: self.blocks(shard), next, failure };
+        let queue = BlockQueue { output, blocks: self.blocks(shard), next, failure };
         std::thread::scope(|scope| {
-            for thread_idx in 0..self.n_threads.min(work.blocks.len()) {
-                let write = || self.write_blocks(&work);
+            for thread_idx in 0..self.n_threads.min(queue.blocks.len()) {
+                let write = || self.write_blocks(&queue);
                 let thread = std::thread::Builder::new().name(format!("synth-{thread_idx}"));
                 if thread.spawn_scoped(scope, write).is_err() && thread_idx == 0 {
                     // The system has no threads left: slower, but it works.
@@ -84,13 +84,13 @@ impl Writer<'_> {
                 }
             }
         });
-        match work.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        match queue.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
             None => file.sync_data().map_err(|error| write_error(path, error)),
         }
     }
 
-    fn blocks(&self, shard: &Shard) -> Vec<Block> {
+    fn blocks(&self, shard: &Shard) -> Vec<TensorBlock> {
         let mut blocks = Vec::new();
         for (tensor_idx, &tensor_at) in shard.tensors.clone().zip(&shard.places) {
             let tensor = &self.tensors[tensor_idx];
@@ -104,38 +104,43 @@ impl Writer<'_> {
                 let n_bytes = most_bytes.min(len_bytes - offset_bytes);
                 let len = usize::try_from(n_bytes).expect("a block fits in memory");
                 let file_bytes = tensor_at + offset_bytes;
-                blocks.push(Block { tensor_idx, offset_bytes, file_bytes, len });
+                blocks.push(TensorBlock { tensor_idx, offset_bytes, file_bytes, len });
                 offset_bytes += n_bytes;
             }
         }
         blocks
     }
 
-    fn write_blocks(&self, work: &Work<'_>) {
+    fn write_blocks(&self, queue: &BlockQueue<'_>) {
         let mut buffer = Vec::new();
-        while let Some(block) = work.blocks.get(work.next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = self.write_block(work.target, block, &mut buffer) {
+        while let Some(block) = queue.blocks.get(queue.next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = self.write_block(queue.output, block, &mut buffer) {
                 // Leaves the other threads nothing to do.
-                work.next.store(work.blocks.len(), Ordering::Relaxed);
-                let mut failure = work.failure.lock().unwrap_or_else(PoisonError::into_inner);
+                queue.next.store(queue.blocks.len(), Ordering::Relaxed);
+                let mut failure = queue.failure.lock().unwrap_or_else(PoisonError::into_inner);
                 failure.get_or_insert(error);
             }
         }
     }
 
-    fn write_block(&self, target: Target<'_>, block: &Block, buffer: &mut Vec<u8>) -> Result<()> {
+    fn write_block(
+        &self,
+        output: OutputFile<'_>,
+        block: &TensorBlock,
+        buffer: &mut Vec<u8>,
+    ) -> Result<()> {
         if self.cancel.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);
         }
         buffer.resize(block.len, 0);
-        let values = Values::new(self.seed, &self.tensors[block.tensor_idx], self.spec);
+        let values = TensorValues::new(self.seed, &self.tensors[block.tensor_idx], self.spec);
         values.fill(block.offset_bytes, buffer);
-        self.put(target, block.file_bytes, buffer)
+        self.put(output, block.file_bytes, buffer)
     }
 
-    fn put(&self, target: Target<'_>, offset_bytes: u64, bytes: &[u8]) -> Result<()> {
-        let written = write_all_at(target.file, bytes, offset_bytes);
-        written.map_err(|error| write_error(target.path, error))?;
+    fn put(&self, output: OutputFile<'_>, offset_bytes: u64, bytes: &[u8]) -> Result<()> {
+        let written = write_all_at(output.file, bytes, offset_bytes);
+        written.map_err(|error| write_error(output.path, error))?;
         self.bar.add(bytes.len() as u64);
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::serving::Served;
+use crate::serving::ServerProcess;
 use crate::support::{ModelDir, check_fails, moeflux};
 
 const WEATHER: &str = "I'm flying out to Paris tomorrow, what's it like outside there?";
@@ -175,7 +175,7 @@ fn tokens_that_are_forced_are_those_that_are_chosen() {
 #[test]
 fn answers_are_those_of_the_server() {
     let dir = folder(&[("schema", &schema()), ("tools", &tools())]);
-    let served = Served::start(&["--port", "0"], &[]);
+    let server = ServerProcess::start(&["--port", "0"], &[]);
     let schema = json!({"name": "s", "schema": schema()});
     let format = json!({"type": "json_schema", "json_schema": schema});
     let named = json!({"type": "function", "function": {"name": "add"}});
@@ -197,7 +197,7 @@ fn answers_are_those_of_the_server() {
         body["temperature"] = 0.into();
         body["max_tokens"] = 600.into();
         body["reasoning_effort"] = "none".into();
-        let there = served.json("POST /v1/chat/completions", &body);
+        let there = server.json("POST /v1/chat/completions", &body);
         let message = &there["choices"][0]["message"];
         let n_tokens = here["tokens"].as_array().unwrap().len();
         assert_eq!(there["usage"]["completion_tokens"], n_tokens, "{here} {there}");

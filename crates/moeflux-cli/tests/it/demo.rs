@@ -26,12 +26,12 @@ fn demo() -> PathBuf {
 }
 
 /// The model and a conversation with it.
-struct Chat {
+struct DemoChat {
     session: Session,
     text: Arc<ModelText>,
 }
 
-impl Chat {
+impl DemoChat {
     fn open() -> Self {
         let model = Model::open(demo().join("model")).unwrap();
         let text = model.text().unwrap();
@@ -67,8 +67,8 @@ fn cases(name: &str) -> Vec<Value> {
 }
 
 /// Counts, and names what is wrong.
-fn check(name: &str, is_right: impl Fn(&mut Chat, &Value) -> Result<(), String>) {
-    let mut chat = Chat::open();
+fn check(name: &str, is_right: impl Fn(&mut DemoChat, &Value) -> Result<(), String>) {
+    let mut chat = DemoChat::open();
     let mut failures = Vec::new();
     for case in cases(name) {
         failures.extend(is_right(&mut chat, &case).err());

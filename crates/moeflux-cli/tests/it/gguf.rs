@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use moeflux::provider::text::byte_tokenizer_json;
 use serde_json::{Value, json};
 
-use crate::serving::Served;
+use crate::serving::ServerProcess;
 use crate::support::{ModelDir, check_fails, stdout_of};
 
 const VOCAB: usize = 512;
@@ -103,12 +103,12 @@ fn a_tokenizer_json_helps_where_the_name_is_not_known() {
 fn a_server_names_the_file_and_answers() {
     let dir = ModelDir::synthetic_gguf();
     let file = file_of(&dir);
-    let served = Served::start(&["--port", "0", "--model", text(&file)], &[]);
-    let listed = served.json("GET /v1/models", &json!({}));
+    let server = ServerProcess::start(&["--port", "0", "--model", text(&file)], &[]);
+    let listed = server.json("GET /v1/models", &json!({}));
     assert_eq!(listed["data"][0]["id"], "model", "{listed}");
     let question = json!([{"role": "user", "content": "Once"}]);
     let body = json!({"messages": question, "max_tokens": 4, "model": "model"});
-    let found = served.json("POST /v1/chat/completions", &body);
+    let found = server.json("POST /v1/chat/completions", &body);
     assert_eq!(found["choices"][0]["message"]["role"], "assistant", "{found}");
     assert!(found["usage"]["completion_tokens"].as_u64().unwrap() > 0, "{found}");
 }

@@ -3,7 +3,7 @@
 use moeflux_testing::needs_gpu;
 use serde_json::{Value, json};
 
-use crate::serving::Served;
+use crate::serving::ServerProcess;
 use crate::support::{ModelDir, check_fails, golden, moeflux, read_npy, stdout_of};
 
 const NAME: &str = "qwen3_moe-f32";
@@ -59,13 +59,13 @@ fn what_is_not_there_is_one_line_and_auto_goes_on() {
 #[test]
 fn answers_of_a_gpu_are_bound_from_their_first_token() {
     needs_gpu!();
-    let served = Served::start(&["--port", "0", "--backend", "gpu", "--gpu", "0"], &[]);
+    let server = ServerProcess::start(&["--port", "0", "--backend", "gpu", "--gpu", "0"], &[]);
     let schema = json!({"type": "object", "properties": {"colour": {"enum": ["red", "green"]}},
         "required": ["colour"], "additionalProperties": false});
     let form = json!({"type": "json_schema", "json_schema": {"name": "c", "schema": schema}});
     let body = json!({"messages": [{"role": "user", "content": "Pick a colour."}],
         "temperature": 0, "response_format": form});
-    let found = served.json("POST /v1/chat/completions", &body);
+    let found = server.json("POST /v1/chat/completions", &body);
     let text = found["choices"][0]["message"]["content"].as_str().unwrap();
     let answer: Value = serde_json::from_str(text).unwrap();
     assert!(["red", "green"].contains(&answer["colour"].as_str().unwrap()), "{answer}");

@@ -12,7 +12,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use moeflux_testing::hub::{Access, Contents, File, HubServer};
+use moeflux_testing::hub::{Access, HostedContents, HubFile, HubServer};
 
 use crate::support::ModelDir;
 
@@ -29,7 +29,7 @@ const ADDRESS: &str = "127.0.0.1:8080";
 
 /// What a page says, in order.
 #[derive(Debug, PartialEq, Eq)]
-enum Part {
+enum PageBlock {
     /// Commands, and the status with which they end.
     Run { line: usize, commands: String, status: i32 },
     /// What the last commands print.
@@ -37,7 +37,7 @@ enum Part {
 }
 
 /// The parts of a page that are to be tried.
-fn parts(page: &str) -> Vec<Part> {
+fn parts(page: &str) -> Vec<PageBlock> {
     let mut parts = Vec::new();
     let mut lines = page.lines().zip(1..);
     let mut said = String::new();
@@ -53,11 +53,11 @@ fn parts(page: &str) -> Vec<Part> {
                 ("sh", Some(("not run", _))) => {}
                 ("sh", Some(("fails", status))) => {
                     let status = status.parse().unwrap();
-                    parts.push(Part::Run { line, commands: block, status });
+                    parts.push(PageBlock::Run { line, commands: block, status });
                 }
-                ("sh", None) => parts.push(Part::Run { line, commands: block, status: 0 }),
+                ("sh", None) => parts.push(PageBlock::Run { line, commands: block, status: 0 }),
                 ("text", None) if mark == "printed:" => {
-                    parts.push(Part::Printed { line, text: block });
+                    parts.push(PageBlock::Printed { line, text: block });
                 }
                 (_, None) if mark.is_empty() => {}
                 _ => panic!("line {line}: `{mark}` means nothing for a block of `{kind}`"),
@@ -78,43 +78,43 @@ fn is_indented_command(text: &str) -> bool {
     text.strip_prefix("    ").is_some_and(|code| commands.iter().any(|it| code.starts_with(it)))
 }
 
-/// A place where a page's commands run.
-struct Place {
+/// A shell in which a page's commands run, with a hub and perhaps a server.
+struct PageShell {
     dir: ModelDir,
     hub: HubServer,
-    server: Option<Served>,
+    server: Option<PageServer>,
 }
 
 /// A server that a page started, ended with it.
-struct Served {
+struct PageServer {
     child: Child,
     address: String,
     /// Open, so that it can go on to speak; a page asks for less than a pipe holds.
     _stderr: BufReader<ChildStderr>,
 }
 
-impl Drop for Served {
+impl Drop for PageServer {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-impl Place {
+impl PageShell {
     fn new() -> Self {
         let dir = ModelDir::new();
         let hub = HubServer::new();
         let model = moeflux_demo::unpack(dir.path()).unwrap();
-        let mut files = vec![File::new("README.md", Contents::new(b"# A model"))];
+        let mut files = vec![HubFile::new("README.md", HostedContents::new(b"# A model"))];
         for entry in fs::read_dir(&model).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-            files.push(File::new(&name, Contents::new(&fs::read(&path).unwrap())));
+            files.push(HubFile::new(&name, HostedContents::new(&fs::read(&path).unwrap())));
         }
         hub.put(MODEL, Access::Open, COMMIT, &files);
         let made = ModelDir::synthetic_gguf();
-        let gguf = Contents::new(&fs::read(made.file("model/model.gguf")).unwrap());
-        hub.put(GGUF.0, Access::Open, COMMIT, &[File::new(GGUF.1, gguf)]);
+        let gguf = HostedContents::new(&fs::read(made.file("model/model.gguf")).unwrap());
+        hub.put(GGUF.0, Access::Open, COMMIT, &[HubFile::new(GGUF.1, gguf)]);
 
         let work = dir.file("work");
         fs::create_dir_all(&work).unwrap();
@@ -158,7 +158,7 @@ impl Place {
                 break rest.split_whitespace().next().unwrap().to_owned();
             }
         };
-        self.server = Some(Served { child, address, _stderr: stderr });
+        self.server = Some(PageServer { child, address, _stderr: stderr });
     }
 
     /// What the commands print, after they ended with this status.
@@ -181,19 +181,19 @@ fn root() -> PathBuf {
 }
 
 fn try_page(name: &str) {
-    let mut place = Place::new();
+    let mut page_shell = PageShell::new();
     let page = fs::read_to_string(root().join(name)).unwrap();
     let mut printed = String::new();
     for part in parts(&page) {
         match part {
-            Part::Run { commands, .. } if commands.starts_with("moeflux serve") => {
-                place.serve(&commands);
+            PageBlock::Run { commands, .. } if commands.starts_with("moeflux serve") => {
+                page_shell.serve(&commands);
             }
-            Part::Run { line, commands, status } => {
+            PageBlock::Run { line, commands, status } => {
                 println!("{name}, line {line}");
-                printed = place.run(&commands, status);
+                printed = page_shell.run(&commands, status);
             }
-            Part::Printed { line, text } => assert_eq!(printed, text, "{name}, line {line}"),
+            PageBlock::Printed { line, text } => assert_eq!(printed, text, "{name}, line {line}"),
         }
     }
 }
@@ -229,8 +229,8 @@ fn the_parts_of_a_page() {
                 <!-- printed: -->\n\n```text\nNothing.\n```\n\n```text\nAn example.\n```\n\n\
                 <!-- not run: it needs a network -->\n\n```sh\ncargo install\n```\n";
     let expected = [
-        Part::Run { line: 5, commands: "moeflux nothing\n".into(), status: 2 },
-        Part::Printed { line: 11, text: "Nothing.\n".into() },
+        PageBlock::Run { line: 5, commands: "moeflux nothing\n".into(), status: 2 },
+        PageBlock::Printed { line: 11, text: "Nothing.\n".into() },
     ];
     assert_eq!(parts(page), expected);
 }

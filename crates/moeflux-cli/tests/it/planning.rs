@@ -272,13 +272,13 @@ fn what_the_doctor_measures_the_plan_knows() {
     assert_eq!(left.count(), 0, "a model of a trial was left");
 }
 
-/// Keeps every core busy for as long as it lives.
-struct Burners {
+/// Threads that keep every core busy for as long as this lives.
+struct BusyCores {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Burners {
+impl BusyCores {
     fn start() -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -291,7 +291,7 @@ impl Burners {
     }
 }
 
-impl Drop for Burners {
+impl Drop for BusyCores {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
@@ -309,7 +309,7 @@ fn figures_of_a_busy_machine_are_shown_and_not_kept() {
         let plan = json(&stdout_in(&cache, &["plan", "qwen3-30b-a3b", "--json"]));
         plan["machine"]["memory"]["source"].as_str().unwrap().to_owned()
     };
-    let burners = Burners::start();
+    let busy_cores = BusyCores::start();
     let page = unbroken(&stdout_in(&cache, &doctor(&dir, &[])));
     assert!(page.contains("too low, so `moeflux plan` does not use them"), "{page}");
     assert!(!file.exists() && source().starts_with("assumed"), "{}", source());
@@ -318,7 +318,7 @@ fn figures_of_a_busy_machine_are_shown_and_not_kept() {
     let before = std::fs::read(&file).unwrap();
     stdout_in(&cache, &doctor(&dir, &[]));
     assert_eq!(std::fs::read(&file).unwrap(), before, "earlier figures stay");
-    drop(burners);
+    drop(busy_cores);
     assert_eq!(source(), "measured by `moeflux doctor` just now on a busy machine");
     for plan in [&["plan"][..], &["plan", "qwen3-30b-a3b"]] {
         let page = unbroken(&stdout_in(&cache, plan));

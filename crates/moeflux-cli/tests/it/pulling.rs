@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use moeflux_testing::hub::{Access, Contents, Fault, File, HubServer};
+use moeflux_testing::hub::{Access, HostedContents, HubFault, HubFile, HubServer};
 use serde_json::Value;
 
 use crate::support::ModelDir;
@@ -18,14 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A hub, and a home that is empty.
-struct Bench {
+struct PullFixture {
     server: HubServer,
     home: ModelDir,
 }
 
-impl Bench {
+impl PullFixture {
     /// With these files.
-    fn new(files: &[File]) -> Self {
+    fn new(files: &[HubFile]) -> Self {
         let server = HubServer::new();
         server.put(ID, Access::Open, COMMIT, files);
         Self { server, home: ModelDir::new() }
@@ -34,11 +34,11 @@ impl Bench {
     /// With a model that can be run.
     fn with_model() -> Self {
         let made = ModelDir::synthetic();
-        let mut files = vec![File::new("README.md", Contents::new(b"# A model"))];
+        let mut files = vec![HubFile::new("README.md", HostedContents::new(b"# A model"))];
         for entry in std::fs::read_dir(made.file("model")).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-            files.push(File::new(&name, Contents::new(&std::fs::read(&path).unwrap())));
+            files.push(HubFile::new(&name, HostedContents::new(&std::fs::read(&path).unwrap())));
         }
         Self::new(&files)
     }
@@ -110,118 +110,118 @@ fn said(child: &mut Child) -> (Option<i32>, String) {
 fn a_kind_of_gguf_file_is_pulled_and_run_by_name() {
     let made = ModelDir::synthetic_gguf();
     let gguf = std::fs::read(made.file("model/model.gguf")).unwrap();
-    let file = |name: &str| File::new(name, Contents::new(&gguf));
-    let other = File::new("mmproj-F16.gguf", Contents::new(b"GGUF"));
-    let bench = Bench::new(&[file("x-UD-Q4_K_M.gguf"), file("Q8_0/x-Q8_0.gguf"), other]);
+    let file = |name: &str| HubFile::new(name, HostedContents::new(&gguf));
+    let other = HubFile::new("mmproj-F16.gguf", HostedContents::new(b"GGUF"));
+    let fixture = PullFixture::new(&[file("x-UD-Q4_K_M.gguf"), file("Q8_0/x-Q8_0.gguf"), other]);
     let kinds = ["name the kind", "owner/model:Q4_K_M", "Q8_0 (", "UD-Q4_K_M ("];
-    bench.check_fails(1, &["pull", ID, "--yes"], &kinds);
-    bench.check_fails(1, &["pull", "owner/model:Q5_0", "--yes"], &["no GGUF file", "Q8_0 ("]);
-    bench.check_fails(2, &["pull", "owner/model:", "--yes"], &["a kind of GGUF file"]);
-    let next = bench.stdout(&["pull", "owner/model:Q4_K_M", "--yes"]);
+    fixture.check_fails(1, &["pull", ID, "--yes"], &kinds);
+    fixture.check_fails(1, &["pull", "owner/model:Q5_0", "--yes"], &["no GGUF file", "Q8_0 ("]);
+    fixture.check_fails(2, &["pull", "owner/model:", "--yes"], &["a kind of GGUF file"]);
+    let next = fixture.stdout(&["pull", "owner/model:Q4_K_M", "--yes"]);
     assert!(next.contains("next: moeflux chat --model owner/model:Q4_K_M"), "{next}");
     let run = |model: &str| {
-        bench.stdout(&["generate", "Once", "-n", "1", "--seed", "1", "--model", model])
+        fixture.stdout(&["generate", "Once", "-n", "1", "--seed", "1", "--model", model])
     };
     let answer = run("owner/model:Q4_K_M");
     let link = "https://huggingface.co/owner/model/blob/main/Q8_0/x-Q8_0.gguf";
-    bench.stdout(&["pull", link, "--yes"]);
+    fixture.stdout(&["pull", link, "--yes"]);
     assert_eq!(run("owner/model:Q8_0"), answer);
     assert_eq!(run("hf.co/owner/model:q4_k_m"), answer);
     let generate = ["generate", "Once", "--model"];
     let fails = |model, words: &[&str]| {
-        bench.check_fails(1, &[&generate[..], &[model]].concat(), words);
+        fixture.check_fails(1, &[&generate[..], &[model]].concat(), words);
     };
     fails("owner/model", &["2 GGUF models"]);
     fails("owner/model:Q6_K", &["`moeflux pull owner/model:Q6_K`"]);
-    bench.check_fails(2, &["rm", "owner/model:Q8_0", "--yes"], &["leave out `:Q8_0`"]);
+    fixture.check_fails(2, &["rm", "owner/model:Q8_0", "--yes"], &["leave out `:Q8_0`"]);
 }
 
 #[test]
 fn what_is_not_here_is_pulled_if_that_is_wished() {
-    let bench = Bench::with_model();
+    let fixture = PullFixture::with_model();
     let generate = ["generate", "Once", "-n", "1", "--seed", "1", "--model", ID];
-    bench.check_fails(1, &generate, &["no such model", "`moeflux pull owner/model`", "--yes"]);
-    assert!(!bench.dir().exists());
-    let output = bench.run(&[&generate[..], &["--yes"]].concat());
+    fixture.check_fails(1, &generate, &["no such model", "`moeflux pull owner/model`", "--yes"]);
+    assert!(!fixture.dir().exists());
+    let output = fixture.run(&[&generate[..], &["--yes"]].concat());
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(stderr.contains("is not here: asking the hub for owner/model"), "{stderr}");
-    let again = bench.run(&generate);
+    let again = fixture.run(&generate);
     assert_eq!((again.stdout, again.status.code()), (output.stdout, Some(0)));
 
     // The hub of this test has no other model, and the download says so: once.
-    let output = bench.run(&["generate", "x", "--yes", "--model", "owner/other"]);
+    let output = fixture.run(&["generate", "x", "--yes", "--model", "owner/other"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), stderr.matches("error: ").count()), (Some(1), 1), "{stderr}");
 
     let known = ["generate", "x", "--model", "qwen3-30b-a3b"];
-    bench.check_fails(1, &known, &["`moeflux pull mlx-community/Qwen3-30B-A3B-4bit`"]);
-    bench.check_fails(1, &["generate", "x", "--model", "qwen3"], &["is ambiguous"]);
-    let plan = bench.stdout(&["plan", "qwen3-30b-a3b", "--ram", "64G"]);
+    fixture.check_fails(1, &known, &["`moeflux pull mlx-community/Qwen3-30B-A3B-4bit`"]);
+    fixture.check_fails(1, &["generate", "x", "--model", "qwen3"], &["is ambiguous"]);
+    let plan = fixture.stdout(&["plan", "qwen3-30b-a3b", "--ram", "64G"]);
     assert!(plan.ends_with("* `moeflux pull mlx-community/Qwen3-30B-A3B-4bit` downloads it\n"));
 }
 
 #[test]
 fn a_model_is_pulled_listed_run_and_removed() {
-    let bench = Bench::with_model();
-    let page = bench.stdout(&["pull", ID, "--dry-run"]);
+    let fixture = PullFixture::with_model();
+    let page = fixture.stdout(&["pull", ID, "--dry-run"]);
     for words in ["owner/model at main (0123456789ab)", "qwen3_moe", "files", "free in", "tokens/s"]
     {
         assert!(page.contains(words), "`{words}` is not in\n{page}");
     }
-    assert!(!bench.home.file("hf").exists(), "nothing was written");
-    bench.check_fails(2, &["pull", ID], &["Download ", "--yes"]);
-    assert!(!bench.home.file("hf").exists(), "nothing was written");
+    assert!(!fixture.home.file("hf").exists(), "nothing was written");
+    fixture.check_fails(2, &["pull", ID], &["Download ", "--yes"]);
+    assert!(!fixture.home.file("hf").exists(), "nothing was written");
 
-    let printed = bench.stdout(&["pull", ID, "--yes"]);
+    let printed = fixture.stdout(&["pull", ID, "--yes"]);
     assert!(printed.contains("downloaded"), "{printed}");
     let next = "next: moeflux chat --model owner/model";
     assert!(printed.contains(next), "{printed}");
-    let again = bench.stdout(&["pull", ID]);
+    let again = fixture.stdout(&["pull", ID]);
     assert!(again.contains("all was there"), "{again}");
 
     let named = ["generate", "Once", "-n", "4", "--seed", "7", "--model"];
-    let dir = bench.dir().join("snapshots").join(COMMIT);
-    let by_name = bench.stdout(&[&named[..], &[ID]].concat());
-    assert_eq!(by_name, bench.stdout(&[&named[..], &[dir.to_str().unwrap()]].concat()));
+    let dir = fixture.dir().join("snapshots").join(COMMIT);
+    let by_name = fixture.stdout(&[&named[..], &[ID]].concat());
+    assert_eq!(by_name, fixture.stdout(&[&named[..], &[dir.to_str().unwrap()]].concat()));
     let at_commit = format!("{ID}@{COMMIT}");
     for args in [&["inspect", ID][..], &["plan", &at_commit], &["verify", "owner/model@main"]] {
-        bench.stdout(args);
+        fixture.stdout(args);
     }
-    let packed = bench.home.file("packed");
-    bench.stdout(&["pack", ID, packed.to_str().unwrap()]);
-    let examined = bench.stdout(&["doctor", ID, "--file-size", "4M", "--json"]);
+    let packed = fixture.home.file("packed");
+    fixture.stdout(&["pack", ID, packed.to_str().unwrap()]);
+    let examined = fixture.stdout(&["doctor", ID, "--file-size", "4M", "--json"]);
     assert!(examined.contains(COMMIT), "{examined}");
 
-    let listed: Value = serde_json::from_str(&bench.stdout(&["list", "--json"])).unwrap();
+    let listed: Value = serde_json::from_str(&fixture.stdout(&["list", "--json"])).unwrap();
     assert_eq!(listed["models"][0]["name"], ID);
     let revision = &listed["models"][0]["revisions"][0];
     assert_eq!((&revision["state"], &revision["refs"][0]), (&"whole".into(), &"main".into()));
     assert!(revision["model"].as_str().unwrap().starts_with("qwen3_moe"), "{revision}");
-    let page = bench.stdout(&["list"]);
+    let page = fixture.stdout(&["list"]);
     assert!(page.contains("owner/model: ") && page.contains("  main "), "{page}");
 
-    bench.check_fails(2, &["rm", ID], &["Remove owner/model", "--yes"]);
-    let removed = bench.stdout(&["rm", ID, "--yes"]);
+    fixture.check_fails(2, &["rm", ID], &["Remove owner/model", "--yes"]);
+    let removed = fixture.stdout(&["rm", ID, "--yes"]);
     assert!(removed.contains("was removed") && removed.contains("freed"), "{removed}");
-    assert!(bench.stdout(&["list"]).contains("no models in"));
-    bench.check_fails(1, &["rm", ID, "--yes"], &["is not in the cache"]);
+    assert!(fixture.stdout(&["list"]).contains("no models in"));
+    fixture.check_fails(1, &["rm", ID, "--yes"], &["is not in the cache"]);
 }
 
 #[test]
 fn a_folder_wins_over_a_name() {
-    let bench = Bench::with_model();
-    bench.stdout(&["pull", ID, "--yes"]);
-    std::fs::create_dir_all(bench.home.file("owner/model")).unwrap();
-    let mut command = bench.command(&["inspect", ID]);
-    let output = command.current_dir(bench.home.path()).output().unwrap();
+    let fixture = PullFixture::with_model();
+    fixture.stdout(&["pull", ID, "--yes"]);
+    std::fs::create_dir_all(fixture.home.file("owner/model")).unwrap();
+    let mut command = fixture.command(&["inspect", ID]);
+    let output = command.current_dir(fixture.home.path()).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("it has no config.json"), "{stderr}");
 }
 
 #[test]
 fn a_model_that_is_not_here_names_the_command_that_fetches_it() {
-    let bench = Bench::with_model();
+    let fixture = PullFixture::with_model();
     for args in [
         &["generate", "x", "--model", ID][..],
         &["plan", ID],
@@ -231,79 +231,80 @@ fn a_model_that_is_not_here_names_the_command_that_fetches_it() {
         &["pack", ID, "out"],
         &["bench", "--model", "owner/model@v1"],
     ] {
-        bench.check_fails(1, args, &["there is no such folder", "`moeflux pull"]);
+        fixture.check_fails(1, args, &["there is no such folder", "`moeflux pull"]);
     }
-    bench.stdout(&["pull", ID, "--yes", "--file", "*.json"]);
+    fixture.stdout(&["pull", ID, "--yes", "--file", "*.json"]);
     let words = ["is incomplete", "`moeflux pull owner/model` completes it"];
-    bench.check_fails(1, &["inspect", ID], &words);
-    let page = bench.stdout(&["list"]);
+    fixture.check_fails(1, &["inspect", ID], &words);
+    let page = fixture.stdout(&["list"]);
     assert!(page.contains("! main") && page.contains("incomplete: "), "{page}");
-    bench.stdout(&["pull", ID, "--yes"]);
-    bench.stdout(&["inspect", ID]);
+    fixture.stdout(&["pull", ID, "--yes"]);
+    fixture.stdout(&["inspect", ID]);
 }
 
 #[test]
 fn what_is_no_model_for_moeflux_is_told_before_a_download() {
-    let gguf = File::new("x-Q4_K_M.gguf", Contents::noise(1, 20_000));
-    let bench = Bench::new(&[gguf, File::new("config.json", Contents::new(b"{}"))]);
+    let gguf = HubFile::new("x-Q4_K_M.gguf", HostedContents::noise(1, 20_000));
+    let fixture =
+        PullFixture::new(&[gguf, HubFile::new("config.json", HostedContents::new(b"{}"))]);
     let words = ["has GGUF files", "--file", "Q4_K_M (20.00 kB)"];
-    bench.check_fails(1, &["pull", ID, "--yes"], &words);
-    bench.check_fails(1, &["pull", ID, "--file", "*.bin"], &["no file of owner/model matches"]);
-    let printed = bench.stdout(&["pull", ID, "--yes", "--file", "*Q4*"]);
+    fixture.check_fails(1, &["pull", ID, "--yes"], &words);
+    fixture.check_fails(1, &["pull", ID, "--file", "*.bin"], &["no file of owner/model matches"]);
+    let printed = fixture.stdout(&["pull", ID, "--yes", "--file", "*Q4*"]);
     assert!(!printed.contains("next:"), "{printed}");
-    assert!(bench.stdout(&["list"]).contains("GGUF"));
-    let config = File::new("config.json", Contents::new(b"{\"model_type\": \"llama\"}"));
-    let weights = File::new("model.safetensors", Contents::noise(1, 20_000));
-    let bench = Bench::new(&[config, weights]);
-    let page = bench.stdout(&["pull", ID, "--dry-run"]);
+    assert!(fixture.stdout(&["list"]).contains("GGUF"));
+    let config = HubFile::new("config.json", HostedContents::new(b"{\"model_type\": \"llama\"}"));
+    let weights = HubFile::new("model.safetensors", HostedContents::noise(1, 20_000));
+    let fixture = PullFixture::new(&[config, weights]);
+    let page = fixture.stdout(&["pull", ID, "--dry-run"]);
     assert!(page.contains("moeflux cannot run it: ") && page.contains("llama"), "{page}");
 }
 
 #[test]
 fn wrong_names_and_refusals_have_their_exit_codes() {
-    let bench = Bench::new(&[]);
-    bench.check_fails(2, &["pull", "../evil"], &["is not the name of a repository"]);
-    bench.check_fails(2, &["pull", "a/b@../c"], &["is not a revision"]);
-    bench.check_fails(2, &["pull", "model@v1"], &["write OWNER/NAME, ", ": .../model@v1"]);
-    bench.check_fails(2, &["rm", "a/b/c"], &["is not the name of a repository"]);
-    bench.check_fails(1, &["pull", "owner/none"], &["does not know owner/none"]);
-    let mut offline = bench.command(&["pull", ID]);
+    let fixture = PullFixture::new(&[]);
+    fixture.check_fails(2, &["pull", "../evil"], &["is not the name of a repository"]);
+    fixture.check_fails(2, &["pull", "a/b@../c"], &["is not a revision"]);
+    fixture.check_fails(2, &["pull", "model@v1"], &["write OWNER/NAME, ", ": .../model@v1"]);
+    fixture.check_fails(2, &["rm", "a/b/c"], &["is not the name of a repository"]);
+    fixture.check_fails(1, &["pull", "owner/none"], &["does not know owner/none"]);
+    let mut offline = fixture.command(&["pull", ID]);
     let output = offline.env("HF_HUB_OFFLINE", "1").output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("HF_HUB_OFFLINE is set"), "{stderr}");
     let files = [
-        File::new("config.json", Contents::new(b"{}")),
-        File::new("model.safetensors", Contents::noise(1, 10_000)).listed_with(1 << 41),
+        HubFile::new("config.json", HostedContents::new(b"{}")),
+        HubFile::new("model.safetensors", HostedContents::noise(1, 10_000)).listed_with(1 << 41),
     ];
-    let bench = Bench::new(&files);
+    let fixture = PullFixture::new(&files);
     if cfg!(unix) {
         let words = ["hub: needs 2.20 TB", "are available", "free some space"];
-        bench.check_fails(1, &["pull", ID, "--yes"], &words);
+        fixture.check_fails(1, &["pull", ID, "--yes"], &words);
     }
 }
 
 #[test]
 fn what_is_damaged_is_named_and_mended() {
     let files = [
-        File::new("config.json", Contents::new(b"{}")),
-        File::new("model.safetensors", Contents::noise(1, 20_000)),
+        HubFile::new("config.json", HostedContents::new(b"{}")),
+        HubFile::new("model.safetensors", HostedContents::noise(1, 20_000)),
     ];
-    let bench = Bench::new(&files);
-    bench.stdout(&["pull", ID, "--yes"]);
-    let snapshot = bench.dir().join("snapshots").join(COMMIT);
+    let fixture = PullFixture::new(&files);
+    fixture.stdout(&["pull", ID, "--yes"]);
+    let snapshot = fixture.dir().join("snapshots").join(COMMIT);
     let weights = std::fs::canonicalize(snapshot.join("model.safetensors")).unwrap();
     let mut bytes = std::fs::read(&weights).unwrap();
     bytes[10_000] ^= 1;
     std::fs::write(&weights, &bytes).unwrap();
-    let page = bench.stdout(&["pull", ID, "--dry-run"]);
+    let page = fixture.stdout(&["pull", ID, "--dry-run"]);
     let words = "damaged   model.safetensors: does not match the hub's hash";
     assert!(page.contains(words) && page.contains("20.00 kB"), "{page}");
     assert_eq!(std::fs::read(&weights).unwrap(), bytes, "nothing was changed");
-    let page = bench.stdout(&["pull", ID, "--yes"]);
+    let page = fixture.stdout(&["pull", ID, "--yes"]);
     assert!(page.contains("20.00 kB (20,000 bytes) downloaded"), "{page}");
     assert_eq!(std::fs::read(&weights).unwrap(), files[1].bytes());
     for args in [&["pull", ID][..], &["pull", ID, "--check"]] {
-        let page = bench.stdout(args);
+        let page = fixture.stdout(args);
         assert!(page.contains("all was there"), "{page}");
     }
 }
@@ -312,66 +313,69 @@ fn what_is_damaged_is_named_and_mended() {
 const PIECE: u64 = 64 << 10;
 const N_BYTES: u64 = 4 << 20;
 
-fn slow_bench() -> Bench {
-    let config = File::new("config.json", Contents::new(b"{}"));
-    let bench = Bench::new(&[config, File::new("m.safetensors", Contents::noise(3, N_BYTES))]);
-    bench.server.faults(|seen, _| match seen.is_elsewhere {
-        true => Fault::Slow(16 << 10, Duration::from_millis(10)),
-        false => Fault::Nothing,
+fn slow_fixture() -> PullFixture {
+    let config = HubFile::new("config.json", HostedContents::new(b"{}"));
+    let fixture = PullFixture::new(&[
+        config,
+        HubFile::new("m.safetensors", HostedContents::noise(3, N_BYTES)),
+    ]);
+    fixture.server.faults(|seen, _| match seen.is_cdn {
+        true => HubFault::Slow(16 << 10, Duration::from_millis(10)),
+        false => HubFault::Nothing,
     });
-    bench
+    fixture
 }
 
 const SLOW_PULL: [&str; 7] = ["pull", ID, "--yes", "--connections", "2", "--piece", "64K"];
 
 #[test]
 fn a_killed_download_goes_on_where_it_was() {
-    let bench = slow_bench();
+    let fixture = slow_fixture();
     let mut before = 0;
     for _ in 0..3 {
-        let mut child = bench.start(&SLOW_PULL);
-        bench.wait_for_bytes(before + N_BYTES / 5);
+        let mut child = fixture.start(&SLOW_PULL);
+        fixture.wait_for_bytes(before + N_BYTES / 5);
         child.kill().unwrap();
         child.wait().unwrap();
-        before = bench.server.n_bytes();
+        before = fixture.server.n_bytes();
     }
-    assert!(!bench.dir().join("refs/main").exists());
-    bench.server.faults(|_, _| Fault::Nothing);
-    bench.stdout(&SLOW_PULL);
+    assert!(!fixture.dir().join("refs/main").exists());
+    fixture.server.faults(|_, _| HubFault::Nothing);
+    fixture.stdout(&SLOW_PULL);
     // Each of the three may have lost a piece of each connection, and what was on its way.
-    let sent = bench.server.n_bytes();
+    let sent = fixture.server.n_bytes();
     let lost = 3 * 2 * (PIECE + (256 << 10));
     assert!(sent <= N_BYTES + lost, "{sent} bytes for {N_BYTES}");
-    let path = bench.dir().join("snapshots").join(COMMIT).join("m.safetensors");
-    assert!(std::fs::read(path).unwrap() == Contents::noise(3, N_BYTES).bytes());
+    let path = fixture.dir().join("snapshots").join(COMMIT).join("m.safetensors");
+    assert!(std::fs::read(path).unwrap() == HostedContents::noise(3, N_BYTES).bytes());
 }
 
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_a_download_in_good_order() {
-    let bench = slow_bench();
-    let mut child = bench.start(&SLOW_PULL);
-    bench.wait_for_bytes(N_BYTES / 4);
+    let fixture = slow_fixture();
+    let mut child = fixture.start(&SLOW_PULL);
+    fixture.wait_for_bytes(N_BYTES / 4);
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let (code, text) = said(&mut child);
     assert_eq!(code, Some(130), "{text}");
     assert!(text.contains("`moeflux pull owner/model` continues"), "{text}");
-    let listed: Value = serde_json::from_str(&bench.stdout(&["list", "--json"])).unwrap();
+    let listed: Value = serde_json::from_str(&fixture.stdout(&["list", "--json"])).unwrap();
     assert!(listed["models"][0]["incomplete_bytes"].as_u64().unwrap() > N_BYTES / 8, "{listed}");
-    let page = bench.stdout(&["pull", ID, "--dry-run", "--piece", "64K"]);
+    let page = fixture.stdout(&["pull", ID, "--dry-run", "--piece", "64K"]);
     assert!(page.contains("of it are here"), "{page}");
 }
 
 #[test]
 fn two_downloads_of_the_same_do_not_harm_each_other() {
-    let bench = slow_bench();
-    let mut children = [0; 2].map(|_| bench.start(&SLOW_PULL));
+    let fixture = slow_fixture();
+    let mut children = [0; 2].map(|_| fixture.start(&SLOW_PULL));
     for child in &mut children {
         let (code, text) = said(child);
         assert_eq!(code, Some(0), "{text}");
     }
-    assert!(bench.server.n_bytes() < N_BYTES + 10_000, "each byte is fetched once");
-    let path = bench.dir().join("snapshots").join(COMMIT).join("m.safetensors");
-    assert!(std::fs::read(path).unwrap() == Contents::noise(3, N_BYTES).bytes());
+    assert!(fixture.server.n_bytes() < N_BYTES + 10_000, "each byte is fetched once");
+    let path = fixture.dir().join("snapshots").join(COMMIT).join("m.safetensors");
+    assert!(std::fs::read(path).unwrap() == HostedContents::noise(3, N_BYTES).bytes());
 }

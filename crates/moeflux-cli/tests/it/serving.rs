@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::support::{ModelDir, check_fails, moeflux, stdout_of};
 
 /// A server of the demo model, killed at the end.
-pub(crate) struct Served {
+pub(crate) struct ServerProcess {
     child: Child,
     stderr: BufReader<std::process::ChildStderr>,
     address: String,
 }
 
-impl Served {
+impl ServerProcess {
     pub(crate) fn start(args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
         command.arg("serve").args(args).envs(variables.iter().copied());
@@ -58,7 +58,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
@@ -68,19 +68,19 @@ impl Drop for Served {
 #[test]
 fn the_demo_model_answers_and_the_process_ends_well() {
     let variables = [("MOEFLUX_SERVED_NAME", "local,other"), ("MOEFLUX_CONTEXT", "512")];
-    let mut served = Served::start(&["--port", "0", "--sessions", "2"], &variables);
-    assert_eq!(served.ask("GET /health", "").0, 200);
+    let mut server = ServerProcess::start(&["--port", "0", "--sessions", "2"], &variables);
+    assert_eq!(server.ask("GET /health", "").0, 200);
     let question = json!([{"role": "user", "content": "What does Vec::push do?"}]);
     let body = json!({"messages": question, "temperature": 0});
-    let found = served.json("POST /v1/chat/completions", &body);
+    let found = server.json("POST /v1/chat/completions", &body);
     let text = found["choices"][0]["message"]["content"].as_str().unwrap();
     assert_eq!(text.trim(), "Appends an element to the back of a collection.");
     assert_eq!(found["model"], "local");
-    let listed = served.json("GET /v1/models", &json!({}));
+    let listed = server.json("GET /v1/models", &json!({}));
     assert_eq!(listed["data"][0]["max_model_len"], 512, "{listed}");
     #[cfg(unix)]
     {
-        let said = end(&mut served);
+        let said = end(&mut server);
         assert!(said.contains("prompt") && !said.contains("Vec::push"), "{said}");
     }
 }
@@ -88,29 +88,29 @@ fn the_demo_model_answers_and_the_process_ends_well() {
 #[cfg(unix)]
 #[test]
 fn signals_that_ask_for_no_end_do_not_end_it() {
-    let mut served = Served::start(&["--port", "0"], &[]);
-    let id = served.child.id().to_string();
+    let mut server = ServerProcess::start(&["--port", "0"], &[]);
+    let id = server.child.id().to_string();
     for signal in ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO"] {
         // More than one: what is blocked waits, and the next one finds it waiting.
         for _ in 0..3 {
             let sent = Command::new("kill").args([&format!("-{signal}"), &id]).status().unwrap();
             assert!(sent.success(), "{signal}");
         }
-        assert_eq!(served.ask("GET /health", "").0, 200, "{signal}");
+        assert_eq!(server.ask("GET /health", "").0, 200, "{signal}");
     }
     let body = json!({"prompt": "a", "max_tokens": 2});
-    served.json("POST /v1/completions", &body);
-    end(&mut served);
+    server.json("POST /v1/completions", &body);
+    end(&mut server);
 }
 
 /// Ends it as a service manager does; what it said.
 #[cfg(unix)]
-fn end(served: &mut Served) -> String {
-    let id = served.child.id().to_string();
+fn end(server: &mut ServerProcess) -> String {
+    let id = server.child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-    assert_eq!(served.child.wait().unwrap().code(), Some(0));
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
     let mut said = String::new();
-    served.stderr.read_to_string(&mut said).unwrap();
+    server.stderr.read_to_string(&mut said).unwrap();
     said
 }
 
@@ -121,9 +121,9 @@ fn prompts_are_logged_only_on_request() {
     for (options, is_logged) in
         [(&[][..], false), (&["--log-prompts"], true), (&["--log-prompts", "--log", "json"], true)]
     {
-        let mut served = Served::start(&[&["--port", "0"], options].concat(), &[]);
-        served.json("POST /v1/completions", &body);
-        let said = end(&mut served);
+        let mut server = ServerProcess::start(&[&["--port", "0"], options].concat(), &[]);
+        server.json("POST /v1/completions", &body);
+        let said = end(&mut server);
         assert_eq!(said.contains("Zebra"), is_logged, "{said}");
         // Whoever watches the log is not a terminal for clients.
         let is_harmful = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
@@ -160,8 +160,8 @@ fn what_cannot_work_is_refused_before_anything_listens() {
 
 #[test]
 fn a_port_that_is_taken_is_named() {
-    let served = Served::start(&["--port", "0"], &[]);
-    let (_, port) = served.address.rsplit_once(':').unwrap();
+    let server = ServerProcess::start(&["--port", "0"], &[]);
+    let (_, port) = server.address.rsplit_once(':').unwrap();
     check_fails(&["serve", "--port", port], &[port, "in use"]);
 }
 
@@ -176,9 +176,9 @@ fn echoed_log_probabilities_are_those_of_eval() {
     let lines = std::fs::read_to_string(&out).unwrap();
     let lines: Vec<Value> = lines.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
     let expected: Vec<&Value> = lines.iter().map(|line| &line["logprob"]).collect();
-    let served = Served::start(&["--port", "0"], &[]);
+    let server = ServerProcess::start(&["--port", "0"], &[]);
     let body = json!({"prompt": words, "max_tokens": 0, "echo": true, "logprobs": 0});
-    let found = served.json("POST /v1/completions", &body);
+    let found = server.json("POST /v1/completions", &body);
     let found = found["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap();
     assert!(expected.len() > 10 && expected[0].is_null());
     assert_eq!(found.iter().collect::<Vec<_>>(), expected);

@@ -27,7 +27,7 @@ const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ mess
     {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
 
 /// A chat on a terminal.
-struct Held {
+struct ChatProcess {
     child: Child,
     terminal: File,
     screen: vt100::Parser,
@@ -35,7 +35,7 @@ struct Held {
     written: Vec<u8>,
 }
 
-impl Held {
+impl ChatProcess {
     fn start(args: &[&str], n_columns: u16, variables: &[(&str, &str)]) -> Self {
         let (pty, inside) = pty_process::blocking::open().unwrap();
         pty.resize(Size::new(N_ROWS, n_columns)).unwrap();
@@ -57,9 +57,9 @@ impl Held {
     }
 
     fn at_prompt(args: &[&str], n_columns: u16, variables: &[(&str, &str)]) -> Self {
-        let mut held = Self::start(args, n_columns, variables);
-        held.wait_for_prompt();
-        held
+        let mut chat = Self::start(args, n_columns, variables);
+        chat.wait_for_prompt();
+        chat
     }
 
     fn keys(&mut self, keys: &str) {
@@ -81,7 +81,7 @@ impl Held {
 
     #[track_caller]
     fn wait_for(&mut self, text: &str) {
-        self.wait_until(text, |held| held.contents().contains(text));
+        self.wait_until(text, |chat| chat.contents().contains(text));
     }
 
     /// The cursor stands behind a prompt in which nothing is typed.
@@ -93,8 +93,8 @@ impl Held {
     /// The cursor stands at the end of this line, which is edited.
     #[track_caller]
     fn wait_for_line(&mut self, line: &str) {
-        self.wait_until(line, |held| {
-            let screen = held.screen.screen();
+        self.wait_until(line, |chat| {
+            let screen = chat.screen.screen();
             let (row, column) = screen.cursor_position();
             let found = screen.rows(0, column.max(1)).nth(usize::from(row)).unwrap_or_default();
             // Only where lines are edited are pastes told from keys.
@@ -145,7 +145,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ChatProcess {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
@@ -153,12 +153,12 @@ impl Drop for Held {
 }
 
 /// A model whose answers are noise, come slowly, and go on until they are stopped.
-struct Endless {
+struct EndlessModel {
     dir: ModelDir,
     args: Vec<String>,
 }
 
-impl Endless {
+impl EndlessModel {
     fn new() -> Self {
         let dir = ModelDir::synthetic();
         let model = dir.file("model");
@@ -174,10 +174,10 @@ impl Endless {
     }
 
     /// A chat with it, at its first prompt.
-    fn chat(&self, more: &[&str]) -> Held {
+    fn chat(&self, more: &[&str]) -> ChatProcess {
         let args: Vec<&str> =
             self.args.iter().map(String::as_str).chain(more.iter().copied()).collect();
-        Held::at_prompt(&args, 80, &[])
+        ChatProcess::at_prompt(&args, 80, &[])
     }
 }
 
@@ -188,10 +188,10 @@ fn messages(path: &std::path::Path) -> Vec<Value> {
 
 #[test]
 fn a_question_is_answered_with_a_line_about_it() {
-    let mut held = Held::demo(&[], 80, &[]);
-    assert!(held.contents().starts_with("the demo model; /help lists the commands"));
-    held.ask(QUESTION, ANSWER);
-    let contents = held.contents();
+    let mut chat = ChatProcess::demo(&[], 80, &[]);
+    assert!(chat.contents().starts_with("the demo model; /help lists the commands"));
+    chat.ask(QUESTION, ANSWER);
+    let contents = chat.contents();
     let lines: Vec<&str> = contents.lines().collect();
     let asked = format!("> {QUESTION}");
     let at = lines.iter().position(|line| *line == asked).expect("the question stays");
@@ -199,166 +199,166 @@ fn a_question_is_answered_with_a_line_about_it() {
     let status = lines[at + 2];
     assert!(status.contains("tokens/s, all experts in memory"), "{contents}");
     let row = u16::try_from(at + 2).unwrap();
-    assert!(held.screen.screen().cell(row, 0).unwrap().dim(), "the line is dim");
-    held.leave();
+    assert!(chat.screen.screen().cell(row, 0).unwrap().dim(), "the line is dim");
+    chat.leave();
 }
 
 #[test]
 fn ctrl_c_stops_an_answer_and_the_next_goes_on_from_it() {
-    let endless = Endless::new();
+    let endless = EndlessModel::new();
     let saved = endless.dir.file("saved.json");
-    let mut held = endless.chat(&[]);
+    let mut chat = endless.chat(&[]);
     for question in ["hello", "more"] {
-        held.keys(&format!("{question}\r"));
-        held.wait_until("several lines", |held| {
-            let contents = held.contents();
+        chat.keys(&format!("{question}\r"));
+        chat.wait_until("several lines", |chat| {
+            let contents = chat.contents();
             let answer = contents.split_once(&format!("> {question}\n"));
             answer.is_some_and(|(_, answer)| answer.len() > 200)
         });
-        held.keys("\x03");
-        held.wait_for_prompt();
-        held.wait_for("tokens/s");
+        chat.keys("\x03");
+        chat.wait_for_prompt();
+        chat.wait_for("tokens/s");
     }
-    held.keys("/stats\r");
-    held.wait_for("of them cached");
-    let contents = held.contents();
+    chat.keys("/stats\r");
+    chat.wait_for("of them cached");
+    let contents = chat.contents();
     let stats = contents.lines().find(|line| line.starts_with("prompt ")).unwrap();
     let numbers: Vec<usize> = stats.split(' ').filter_map(|word| word.parse().ok()).collect();
     // The first prompt is not read again. The answer is: a model of random weights does not choose
     // the tokens that its text has.
     assert!(numbers[1] > 20 && numbers[0] > numbers[1], "{stats}");
-    held.keys(&format!("/save {}\r", saved.display()));
-    held.wait_for("4 messages in");
+    chat.keys(&format!("/save {}\r", saved.display()));
+    chat.wait_for("4 messages in");
     let messages = messages(&saved);
     assert!(messages[1]["content"].as_str().unwrap().len() > 100);
-    held.keys("/quit\r");
-    assert_eq!(held.end().code(), Some(0));
+    chat.keys("/quit\r");
+    assert_eq!(chat.end().code(), Some(0));
 }
 
 #[test]
 fn what_is_typed_while_an_answer_comes_is_shown_and_kept() {
-    let endless = Endless::new();
-    let mut held = endless.chat(&[]);
-    held.keys("hello\r");
-    held.wait_until("an answer", |held| held.contents().lines().count() > 4);
-    held.keys("next \u{e9}x\x7f one");
-    held.wait_for("> next \u{e9} one");
-    held.keys("\r");
-    held.wait_for("> next \u{e9} one  (sent next)");
+    let endless = EndlessModel::new();
+    let mut chat = endless.chat(&[]);
+    chat.keys("hello\r");
+    chat.wait_until("an answer", |chat| chat.contents().lines().count() > 4);
+    chat.keys("next \u{e9}x\x7f one");
+    chat.wait_for("> next \u{e9} one");
+    chat.keys("\r");
+    chat.wait_for("> next \u{e9} one  (sent next)");
     // Who stops an answer has another idea: the message waits.
-    held.keys("\x03");
-    held.wait_until("the message at the prompt", |held| {
-        let row = held.contents().lines().last().unwrap_or_default().to_owned();
-        row == "> next \u{e9} one" && held.screen.screen().bracketed_paste()
+    chat.keys("\x03");
+    chat.wait_until("the message at the prompt", |chat| {
+        let row = chat.contents().lines().last().unwrap_or_default().to_owned();
+        row == "> next \u{e9} one" && chat.screen.screen().bracketed_paste()
     });
-    held.keys("\x15/quit\r");
-    assert_eq!(held.end().code(), Some(0));
+    chat.keys("\x15/quit\r");
+    assert_eq!(chat.end().code(), Some(0));
 }
 
 #[test]
 fn ctrl_d_while_an_answer_comes_ends_the_chat_after_it() {
-    let endless = Endless::new();
-    let mut held = endless.chat(&[]);
-    held.keys("hello\r");
-    held.wait_until("an answer", |held| held.contents().lines().count() > 4);
-    held.keys("\x04");
-    held.wait_for("> (the chat ends after this answer)");
-    held.keys("\x03");
-    assert_eq!(held.end().code(), Some(0));
+    let endless = EndlessModel::new();
+    let mut chat = endless.chat(&[]);
+    chat.keys("hello\r");
+    chat.wait_until("an answer", |chat| chat.contents().lines().count() > 4);
+    chat.keys("\x04");
+    chat.wait_for("> (the chat ends after this answer)");
+    chat.keys("\x03");
+    assert_eq!(chat.end().code(), Some(0));
 }
 
 #[test]
 fn a_message_that_was_sent_ahead_follows_the_answer() {
-    let endless = Endless::new();
-    let mut held = endless.chat(&["-n", "400"]);
-    held.keys("hello\r");
-    held.wait_until("an answer", |held| held.contents().lines().count() > 4);
-    held.keys("/stats\r");
-    held.wait_for("note: the answer reached the -n limit");
-    held.wait_for("of them cached");
-    held.wait_for_prompt();
-    held.leave();
+    let endless = EndlessModel::new();
+    let mut chat = endless.chat(&["-n", "400"]);
+    chat.keys("hello\r");
+    chat.wait_until("an answer", |chat| chat.contents().lines().count() > 4);
+    chat.keys("/stats\r");
+    chat.wait_for("note: the answer reached the -n limit");
+    chat.wait_for("of them cached");
+    chat.wait_for_prompt();
+    chat.leave();
 }
 
 #[test]
 fn several_lines_are_one_message() {
     let dir = ModelDir::new();
     let saved = dir.file("saved.json");
-    let mut held = Held::demo(&["-n", "4"], 80, &[]);
+    let mut chat = ChatProcess::demo(&["-n", "4"], 80, &[]);
     for keys in [
         "\x1b[200~one\ntwo\\\nthree\x1b[201~\r",
         "one\x1b\rtwo\r",
         "one\\\rtwo\r",
         "\"\"\"one\rtwo\"\"\"\r",
     ] {
-        held.keys(keys);
-        held.wait_for("note: the answer reached the -n limit");
-        held.wait_for_prompt();
-        held.keys("\x0c");
-        held.wait_until("an empty screen", |held| !held.contents().contains("note"));
+        chat.keys(keys);
+        chat.wait_for("note: the answer reached the -n limit");
+        chat.wait_for_prompt();
+        chat.keys("\x0c");
+        chat.wait_until("an empty screen", |chat| !chat.contents().contains("note"));
     }
-    held.keys(&format!("/save {}\r", saved.display()));
-    held.wait_for("8 messages in");
+    chat.keys(&format!("/save {}\r", saved.display()));
+    chat.wait_for("8 messages in");
     let messages = messages(&saved);
     let said: Vec<&str> =
         messages.iter().step_by(2).map(|it| it["content"].as_str().unwrap()).collect();
     assert_eq!(said, ["one\ntwo\\\nthree", "one\ntwo", "one\ntwo", "one\ntwo"]);
-    held.leave();
+    chat.leave();
 }
 
 #[test]
 fn answers_are_taken_back_made_again_saved_and_loaded() {
     let dir = ModelDir::new();
     let saved = dir.file("saved.json");
-    let mut held = Held::demo(&[], 80, &[]);
-    held.ask(QUESTION, ANSWER);
-    held.keys("/regenerate\r");
-    held.wait_for("note: at temperature 0");
-    held.wait_until("two answers", |held| held.contents().matches(ANSWER).count() == 2);
-    held.wait_for_prompt();
-    held.keys(&format!("/save {}\r", saved.display()));
-    held.wait_for("2 messages in");
-    held.ask("/undo", &format!("taken back: {QUESTION}"));
-    held.ask("/undo", "error: there is nothing to take back");
-    held.ask(&format!("/load {}", saved.display()), "2 messages\n");
-    held.wait_until("its end", |held| {
-        held.contents().contains(&format!("2 messages\n> {QUESTION}\n{ANSWER}\n"))
+    let mut chat = ChatProcess::demo(&[], 80, &[]);
+    chat.ask(QUESTION, ANSWER);
+    chat.keys("/regenerate\r");
+    chat.wait_for("note: at temperature 0");
+    chat.wait_until("two answers", |chat| chat.contents().matches(ANSWER).count() == 2);
+    chat.wait_for_prompt();
+    chat.keys(&format!("/save {}\r", saved.display()));
+    chat.wait_for("2 messages in");
+    chat.ask("/undo", &format!("taken back: {QUESTION}"));
+    chat.ask("/undo", "error: there is nothing to take back");
+    chat.ask(&format!("/load {}", saved.display()), "2 messages\n");
+    chat.wait_until("its end", |chat| {
+        chat.contents().contains(&format!("2 messages\n> {QUESTION}\n{ANSWER}\n"))
     });
     let other = dir.file("other.json");
     std::fs::write(&other, "mine").unwrap();
-    held.keys(&format!("/save {}\r", other.display()));
-    held.wait_for("overwrite it? [y/N]");
-    held.ask("n", "name another one");
+    chat.keys(&format!("/save {}\r", other.display()));
+    chat.wait_for("overwrite it? [y/N]");
+    chat.ask("n", "name another one");
     assert_eq!(std::fs::read_to_string(&other).unwrap(), "mine");
-    held.keys(&format!("/save {}\r", other.display()));
-    held.wait_until("asked again", |held| held.contents().matches("[y/N]").count() == 2);
-    held.ask("y", "2 messages in");
+    chat.keys(&format!("/save {}\r", other.display()));
+    chat.wait_until("asked again", |chat| chat.contents().matches("[y/N]").count() == 2);
+    chat.ask("y", "2 messages in");
     assert_eq!(messages(&other).len(), 2);
-    held.ask("/hlep", "error: there is no command /hlep: /help lists them");
-    held.keys("/reg\t");
-    held.wait_for_line("> /regenerate ");
-    held.keys("\x03");
-    held.wait_for("Ctrl-D or /quit ends the chat");
-    held.wait_for_prompt();
-    held.leave();
+    chat.ask("/hlep", "error: there is no command /hlep: /help lists them");
+    chat.keys("/reg\t");
+    chat.wait_for_line("> /regenerate ");
+    chat.keys("\x03");
+    chat.wait_for("Ctrl-D or /quit ends the chat");
+    chat.wait_for_prompt();
+    chat.leave();
     assert_eq!(messages(&saved).len(), 2);
 }
 
 #[test]
 fn a_question_without_an_answer_is_back_in_the_prompt() {
-    let mut held = Held::demo(&["--context", "300"], 80, &[]);
+    let mut chat = ChatProcess::demo(&["--context", "300"], 80, &[]);
     let long = "word ".repeat(400);
-    held.keys(&format!("\x1b[200~{long}\x1b[201~\r"));
+    chat.keys(&format!("\x1b[200~{long}\x1b[201~\r"));
     // The question is longer than the screen, so that lines above it may be gone.
-    held.wait_until("an error", |held| {
-        let written = String::from_utf8_lossy(&held.written);
+    chat.wait_until("an error", |chat| {
+        let written = String::from_utf8_lossy(&chat.written);
         written.contains("/undo or /clear makes room") && written.contains("Enter tries again")
     });
-    held.wait_until("the question", |held| held.contents().trim_end().ends_with("word"));
-    held.keys("\x15");
-    held.wait_for_prompt();
-    held.ask(QUESTION, ANSWER);
-    held.leave();
+    chat.wait_until("the question", |chat| chat.contents().trim_end().ends_with("word"));
+    chat.keys("\x15");
+    chat.wait_for_prompt();
+    chat.ask(QUESTION, ANSWER);
+    chat.leave();
 }
 
 #[test]
@@ -368,69 +368,69 @@ fn results_of_calls_are_asked_for() {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}},
             "required": ["city"]}});
     std::fs::write(dir.file("tools"), json!([weather]).to_string()).unwrap();
-    let mut held = Held::demo(&["--tools", dir.file("tools").to_str().unwrap()], 80, &[]);
+    let mut chat = ChatProcess::demo(&["--tools", dir.file("tools").to_str().unwrap()], 80, &[]);
     let question = "I'm flying out to Paris tomorrow, what's it like outside there?";
-    held.keys(&format!("{question}\r"));
-    held.wait_for(r#"{"name":"get_weather","arguments":{"city":"Paris"}}"#);
-    held.wait_for_line("result of get_weather> ");
-    held.keys("/undo\r");
-    held.wait_for("taken back: I'm flying out");
-    held.wait_for_prompt();
-    held.keys(&format!("{question}\r"));
-    held.wait_for_line("result of get_weather> ");
-    held.keys("{\"temperature\": 21}\r");
-    held.wait_for_prompt();
-    held.leave();
+    chat.keys(&format!("{question}\r"));
+    chat.wait_for(r#"{"name":"get_weather","arguments":{"city":"Paris"}}"#);
+    chat.wait_for_line("result of get_weather> ");
+    chat.keys("/undo\r");
+    chat.wait_for("taken back: I'm flying out");
+    chat.wait_for_prompt();
+    chat.keys(&format!("{question}\r"));
+    chat.wait_for_line("result of get_weather> ");
+    chat.keys("{\"temperature\": 21}\r");
+    chat.wait_for_prompt();
+    chat.leave();
 }
 
 #[test]
 fn a_full_context_is_a_line_and_the_conversation_stays() {
-    let endless = Endless::new();
-    let mut held = endless.chat(&["--context", "120"]);
-    held.keys("hello\r");
-    held.wait_for("note: the context of 120 tokens is full: /undo or /clear makes room");
-    held.wait_for_prompt();
-    held.keys("more\r");
-    held.wait_for("error: the conversation has");
-    held.wait_for_line("> more");
-    held.keys("\x15/undo\r");
-    held.wait_for("taken back: hello");
-    held.wait_for_prompt();
-    held.leave();
+    let endless = EndlessModel::new();
+    let mut chat = endless.chat(&["--context", "120"]);
+    chat.keys("hello\r");
+    chat.wait_for("note: the context of 120 tokens is full: /undo or /clear makes room");
+    chat.wait_for_prompt();
+    chat.keys("more\r");
+    chat.wait_for("error: the conversation has");
+    chat.wait_for_line("> more");
+    chat.keys("\x15/undo\r");
+    chat.wait_for("taken back: hello");
+    chat.wait_for_prompt();
+    chat.leave();
 }
 
 #[test]
 fn a_drive_that_fails_is_a_line_and_the_question_stays() {
-    let endless = Endless::new();
-    let mut held = endless.chat(&["--slots", "4", "--io", "page-cache"]);
+    let endless = EndlessModel::new();
+    let mut chat = endless.chat(&["--slots", "4", "--io", "page-cache"]);
     for entry in std::fs::read_dir(endless.dir.file("model")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|it| it == "safetensors") {
             File::options().write(true).open(path).unwrap().set_len(1000).unwrap();
         }
     }
-    held.keys("hello\r");
-    held.wait_for("error: ");
-    held.wait_for("note: Enter tries again");
-    held.wait_until("the question", |held| {
-        let contents = held.contents();
+    chat.keys("hello\r");
+    chat.wait_for("error: ");
+    chat.wait_for("note: Enter tries again");
+    chat.wait_until("the question", |chat| {
+        let contents = chat.contents();
         let last = contents.lines().last().unwrap_or_default();
-        last.starts_with("> ") && held.screen.screen().bracketed_paste()
+        last.starts_with("> ") && chat.screen.screen().bracketed_paste()
     });
-    held.keys("\x15/quit\r");
-    assert_eq!(held.end().code(), Some(0));
+    chat.keys("\x15/quit\r");
+    assert_eq!(chat.end().code(), Some(0));
 }
 
 #[test]
 fn without_colours_there_is_plain_text() {
     for (variables, is_edited) in [([("NO_COLOR", "1")], true), ([("TERM", "dumb")], false)] {
         let args = ["--temp", "0", "--no-history"];
-        let mut held = Held::start(&args, 80, &variables);
-        held.wait_for("> ");
-        held.keys(&format!("{QUESTION}\r"));
-        held.wait_for(ANSWER);
-        held.wait_for("tokens/s");
-        let written = String::from_utf8(held.written.clone()).unwrap();
+        let mut chat = ChatProcess::start(&args, 80, &variables);
+        chat.wait_for("> ");
+        chat.keys(&format!("{QUESTION}\r"));
+        chat.wait_for(ANSWER);
+        chat.wait_for("tokens/s");
+        let written = String::from_utf8(chat.written.clone()).unwrap();
         let looks = written.match_indices("\x1b[").filter(|(at, _)| {
             let rest = &written[at + 2..];
             let end = rest.find(|letter: char| letter.is_ascii_alphabetic()).unwrap();
@@ -438,8 +438,8 @@ fn without_colours_there_is_plain_text() {
         });
         assert_eq!(looks.count(), 0, "{written:?}");
         assert_eq!(written.contains('\x1b'), is_edited, "{written:?}");
-        held.keys("/quit\r");
-        assert_eq!(held.end().code(), Some(0));
+        chat.keys("/quit\r");
+        assert_eq!(chat.end().code(), Some(0));
     }
 }
 
@@ -450,11 +450,11 @@ fn what_the_model_writes_does_nothing_to_the_terminal() {
     std::fs::write(dir.file("chat_template.jinja"), TEMPLATE).unwrap();
     let model = dir.path().to_str().unwrap();
     let args = ["--model", model, "--no-history", "-n", "200", "--temp", "1", "--seed", "1"];
-    let mut held = Held::start(&args, 80, &[("TERM", "dumb")]);
-    held.wait_for("> ");
-    held.keys("x\r");
-    held.wait_for("tokens/s");
-    let written = String::from_utf8(held.written.clone()).unwrap();
+    let mut chat = ChatProcess::start(&args, 80, &[("TERM", "dumb")]);
+    chat.wait_for("> ");
+    chat.keys("x\r");
+    chat.wait_for("tokens/s");
+    let written = String::from_utf8(chat.written.clone()).unwrap();
     let is_harmless = |letter: char| !letter.is_control() || matches!(letter, '\r' | '\n' | '\t');
     assert!(written.chars().all(is_harmless), "{written:?}");
     assert!(written.contains('^'), "there were some: {written:?}");
@@ -462,41 +462,41 @@ fn what_the_model_writes_does_nothing_to_the_terminal() {
 
 #[test]
 fn forty_columns_are_enough() {
-    let mut held = Held::demo(&[], 40, &[]);
+    let mut chat = ChatProcess::demo(&[], 40, &[]);
     // A line ends between two words.
-    held.ask(QUESTION, "Appends an element to the back of a \ncollection.");
-    let contents = held.contents();
+    chat.ask(QUESTION, "Appends an element to the back of a \ncollection.");
+    let contents = chat.contents();
     let status = contents.lines().find(|line| line.contains("tokens/s")).unwrap();
     assert!(status.len() < 40, "{status}");
-    held.ask("/help", "answer has ended.");
-    held.leave();
+    chat.ask("/help", "answer has ended.");
+    chat.leave();
 }
 
 #[test]
 fn ctrl_c_once_more_ends_a_step_that_takes_long() {
-    let endless = Endless::new();
-    let mut held = endless.chat(&["--chunk", "16384"]);
+    let endless = EndlessModel::new();
+    let mut chat = endless.chat(&["--chunk", "16384"]);
     let long = "word ".repeat(8000);
-    held.keys(&format!("\x1b[200~{long}\x1b[201~\r"));
-    held.wait_for("reading ");
-    held.keys("\x03");
-    held.wait_for("stopping; press Ctrl-C again to end the chat");
-    held.keys("\x03");
-    assert_eq!(held.end().code(), Some(130));
+    chat.keys(&format!("\x1b[200~{long}\x1b[201~\r"));
+    chat.wait_for("reading ");
+    chat.keys("\x03");
+    chat.wait_for("stopping; press Ctrl-C again to end the chat");
+    chat.keys("\x03");
+    assert_eq!(chat.end().code(), Some(130));
 }
 
 #[test]
 fn a_terminal_that_is_closed_ends_the_process() {
-    let endless = Endless::new();
+    let endless = EndlessModel::new();
     for is_answering in [false, true] {
-        let mut held = endless.chat(&[]);
+        let mut chat = endless.chat(&[]);
         if is_answering {
-            held.keys("hello\r");
-            held.wait_until("an answer", |held| held.contents().lines().count() > 4);
+            chat.keys("hello\r");
+            chat.wait_until("an answer", |chat| chat.contents().lines().count() > 4);
         }
         // The last of the terminal's own side is closed.
-        held.terminal = File::open("/dev/null").unwrap();
-        let status = held.child.wait().unwrap();
+        chat.terminal = File::open("/dev/null").unwrap();
+        let status = chat.child.wait().unwrap();
         assert!(status.code().is_some_and(|code| code == 0 || code == 130), "{status}");
     }
 }
@@ -504,15 +504,15 @@ fn a_terminal_that_is_closed_ends_the_process() {
 #[test]
 fn a_process_that_is_asked_to_end_leaves_the_terminal_as_it_was() {
     use rustix::termios::{LocalModes, tcgetattr};
-    let mut held = Held::demo(&[], 80, &[]);
-    let modes = |held: &Held| tcgetattr(&held.terminal).unwrap().local_modes;
-    assert!(!modes(&held).contains(LocalModes::ECHO));
-    let id = held.child.id().to_string();
+    let mut chat = ChatProcess::demo(&[], 80, &[]);
+    let modes = |chat: &ChatProcess| tcgetattr(&chat.terminal).unwrap().local_modes;
+    assert!(!modes(&chat).contains(LocalModes::ECHO));
+    let id = chat.child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-    assert_eq!(held.child.wait().unwrap().code(), Some(130));
+    assert_eq!(chat.child.wait().unwrap().code(), Some(130));
     let wanted = LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG;
-    assert!(modes(&held).contains(wanted), "{:?}", modes(&held));
-    while held.read() {}
+    assert!(modes(&chat).contains(wanted), "{:?}", modes(&chat));
+    while chat.read() {}
 }
 
 #[test]
@@ -521,18 +521,18 @@ fn what_was_typed_is_remembered_for_this_user_alone() {
     let cache = ModelDir::new();
     let path = cache.path().to_str().unwrap();
     let variables = [("XDG_CACHE_HOME", path), ("HOME", path)];
-    let mut held = Held::at_prompt(&["--temp", "0"], 80, &variables);
-    held.ask(QUESTION, ANSWER);
-    held.leave();
+    let mut chat = ChatProcess::at_prompt(&["--temp", "0"], 80, &variables);
+    chat.ask(QUESTION, ANSWER);
+    chat.leave();
     let mut found = Vec::new();
     for folder in [cache.file("moeflux"), cache.file("Library/Caches/moeflux")] {
         found.extend(std::fs::metadata(folder.join("chat-history")));
     }
     assert_eq!(found.len(), 1, "there is one history");
     assert_eq!(found[0].permissions().mode() & 0o777, 0o600);
-    let mut held = Held::at_prompt(&["--temp", "0"], 80, &variables);
-    held.keys("\x1b[A");
-    held.wait_for_line(&format!("> {QUESTION}"));
-    held.keys("\x15/quit\r");
-    assert_eq!(held.end().code(), Some(0));
+    let mut chat = ChatProcess::at_prompt(&["--temp", "0"], 80, &variables);
+    chat.keys("\x1b[A");
+    chat.wait_for_line(&format!("> {QUESTION}"));
+    chat.keys("\x15/quit\r");
+    assert_eq!(chat.end().code(), Some(0));
 }

@@ -13,17 +13,17 @@ use moeflux::provider::ids::{Position, StateId, TokenId};
 use moeflux::provider::ops::{Batch, Row, RowKind, Segment};
 
 use super::GpuBackend;
-use super::record::Recording;
-use crate::device::recorder::Recorder;
+use super::record::PlanRecorder;
+use crate::device::recorder::CommandRecorder;
 
 /// A row that is alone in its step and whose logits are wanted, for any token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LoneRow {
+struct SingleRowStep {
     state: StateId,
     position: Position,
 }
 
-impl LoneRow {
+impl SingleRowStep {
     const fn of(batch: &Batch<'_>) -> Option<Self> {
         match (batch.rows, batch.segments, batch.outputs) {
             ([row], [segment], [0]) => Some(Self { state: segment.state, position: row.position }),
@@ -38,42 +38,42 @@ impl LoneRow {
     /// Calls the closure with the batch of this row.
     fn batch<T>(self, token: TokenId, see: impl FnOnce(&Batch<'_>) -> T) -> T {
         let rows = [Row { token, position: self.position }];
-        let segments = [Segment::new(self.state, 0..1, RowKind::Answer)];
+        let segments = [Segment::new(self.state, 0..1, RowKind::Decode)];
         see(&Batch { rows: &rows, segments: &segments, outputs: &[0] })
     }
 }
 
 /// The current step and the one after it.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct StepPrerecorder {
     /// Plans of this step so far, as long as it could be recorded again for the next position.
-    step: Option<(LoneRow, Vec<usize>)>,
-    next: Option<NextStep>,
+    step: Option<(SingleRowStep, Vec<usize>)>,
+    next: Option<PrerecordedStep>,
 }
 
 /// A step recorded before it is requested.
 #[derive(Debug)]
-struct NextStep {
-    row: LoneRow,
+struct PrerecordedStep {
+    row: SingleRowStep,
     plans: Vec<usize>,
     /// Commands, each with the number of plans at which it ends.
-    pieces: VecDeque<(usize, wgpu::CommandBuffer)>,
+    commands: VecDeque<(usize, wgpu::CommandBuffer)>,
     /// Token of the row, once the step is requested.
     token: Option<TokenId>,
-    n_asked: usize,
+    n_requested: usize,
     /// Number of requested plans whose commands were submitted.
-    n_handed: usize,
+    n_submitted: usize,
 }
 
-impl Ahead {
+impl StepPrerecorder {
     /// Drops the current step because something other than a plan was requested. The next step is
     /// not recorded ahead.
-    pub(super) fn forget_step(&mut self) {
+    pub(super) fn discard_current(&mut self) {
         self.step = None;
     }
 
     /// Drops the steps of a removed session, including commands not yet submitted.
-    pub(super) fn forget_state(&mut self, state: StateId) {
+    pub(super) fn discard_session(&mut self, state: StateId) {
         self.step.take_if(|(row, _)| row.state == state);
         self.next.take_if(|next| next.row.state == state);
     }
@@ -87,45 +87,45 @@ impl Ahead {
 
 impl GpuBackend {
     /// Begins a step.
-    pub(super) fn begin_ahead(&mut self, batch: &Batch<'_>) {
-        self.catch_up();
-        let row = LoneRow::of(batch);
-        self.ahead.step = row.map(|row| (row, Vec::new()));
-        if self.ahead.next.as_ref().map(|next| next.row) != row {
-            self.ahead.next = None;
+    pub(super) fn begin_prerecorded_step(&mut self, batch: &Batch<'_>) {
+        self.record_pending();
+        let row = SingleRowStep::of(batch);
+        self.prerecorder.step = row.map(|row| (row, Vec::new()));
+        if self.prerecorder.next.as_ref().map(|next| next.row) != row {
+            self.prerecorder.next = None;
         }
-        let Some(next) = &mut self.ahead.next else { return };
+        let Some(next) = &mut self.prerecorder.next else { return };
         next.token = Some(batch.rows[0].token);
         self.flush();
         // Only now are the input and output copies of the recurrent states known.
         let of_state = (batch.segments[0].state, &batch.rows[0]);
-        self.batches.write_lone(&self.gpu, of_state, &self.states);
+        self.batches.write_single_row(&self.gpu, of_state, &self.states);
     }
 
     /// Submits commands recorded ahead for the requested plan. Returns `false` if there are none.
-    pub(super) fn hand_over(&mut self, plan_idx: usize, batch: &Batch<'_>) -> bool {
-        self.ahead.note(plan_idx);
-        let Some(next) = self.ahead.next.as_mut().filter(|next| next.token.is_some()) else {
+    pub(super) fn submit_prerecorded(&mut self, plan_idx: usize, batch: &Batch<'_>) -> bool {
+        self.prerecorder.note(plan_idx);
+        let Some(next) = self.prerecorder.next.as_mut().filter(|next| next.token.is_some()) else {
             return false;
         };
-        let row = LoneRow::of(batch);
-        let is_same = next.plans.get(next.n_asked) == Some(&plan_idx);
+        let row = SingleRowStep::of(batch);
+        let is_same = next.plans.get(next.n_requested) == Some(&plan_idx);
         if !is_same || row != Some(next.row) {
-            self.catch_up();
+            self.record_pending();
             return false;
         }
-        next.n_asked += 1;
-        let n_asked = next.n_asked;
-        let is_last = n_asked == next.plans.len();
-        while let Some((_, piece)) = next.pieces.pop_front_if(|(end, _)| *end <= n_asked) {
-            self.recorder.submit_recorded(piece);
+        next.n_requested += 1;
+        let n_requested = next.n_requested;
+        let is_last = n_requested == next.plans.len();
+        while let Some((_, buffer)) = next.commands.pop_front_if(|(end, _)| *end <= n_requested) {
+            self.recorder.submit_recorded(buffer);
             self.n_submissions += 1;
             self.batches.submitted();
             self.experts.submitted();
-            next.n_handed = n_asked;
+            next.n_submitted = n_requested;
         }
         if is_last {
-            self.ahead.next = None;
+            self.prerecorder.next = None;
         }
         self.note(plan_idx, batch);
         true
@@ -133,38 +133,38 @@ impl GpuBackend {
 
     /// Records requested plans whose commands were not submitted, and drops the commands recorded
     /// ahead, if their step has begun.
-    pub(super) fn catch_up(&mut self) {
-        let next = self.ahead.next.take_if(|next| next.token.is_some());
+    pub(super) fn record_pending(&mut self) {
+        let next = self.prerecorder.next.take_if(|next| next.token.is_some());
         let Some((next, token)) = next.and_then(|next| next.token.map(|token| (next, token)))
         else {
             return;
         };
         next.row.batch(token, |batch| {
-            let mut plans = next.plans[next.n_handed..next.n_asked].iter();
+            let mut plans = next.plans[next.n_submitted..next.n_requested].iter();
             let recorded = plans.try_for_each(|plan_idx| self.record(*plan_idx, batch));
             recorded.expect("its kernels were made when they were recorded ahead");
         });
     }
 
     /// Drops commands recorded ahead, because their bindings become invalid.
-    pub(super) fn forget_ahead(&mut self) {
-        self.catch_up();
-        self.ahead.next = None;
+    pub(super) fn discard_prerecorded(&mut self) {
+        self.record_pending();
+        self.prerecorder.next = None;
     }
 
     /// Records the step after this one, if this one has a single row.
-    pub(super) fn record_ahead(&mut self) {
-        let Some((row, plans)) = self.ahead.step.take() else { return };
+    pub(super) fn prerecord_next(&mut self) {
+        let Some((row, plans)) = self.prerecorder.step.take() else { return };
         if self.gpu.is_profiled() {
             return;
         }
         // An error here occurs again, and is reported, when the step is requested.
-        self.ahead.next = self.recorded(row.next(), plans).ok();
+        self.prerecorder.next = self.recorded(row.next(), plans).ok();
     }
 
-    fn recorded(&self, row: LoneRow, plans: Vec<usize>) -> Result<NextStep> {
-        let mut recorder = Recorder::new(Arc::clone(&self.gpu))?;
-        let mut recording = Recording {
+    fn recorded(&self, row: SingleRowStep, plans: Vec<usize>) -> Result<PrerecordedStep> {
+        let mut recorder = CommandRecorder::new(Arc::clone(&self.gpu))?;
+        let mut plan_recorder = PlanRecorder {
             recorder: &mut recorder,
             model_group: &self.model_group,
             weights: &self.weights,
@@ -172,16 +172,20 @@ impl GpuBackend {
             experts: &self.experts,
             states: &self.states,
         };
-        let part = self.batches.lone_part(row.state, row.position, &self.states);
-        let mut pieces = VecDeque::new();
+        let part = self.batches.single_row_part(row.state, row.position, &self.states);
+        let mut commands = VecDeque::new();
         for (idx, plan_idx) in plans.iter().enumerate() {
             row.batch(TokenId(0), |batch| {
-                recording.plan(&self.plans[*plan_idx], batch, self.batches.lone(&part))
+                plan_recorder.plan(
+                    &self.plans[*plan_idx],
+                    batch,
+                    self.batches.place_single_row(&part),
+                )
             })?;
-            if recording.recorder.is_full() || idx + 1 == plans.len() {
-                pieces.extend(recording.recorder.finish().map(|piece| (idx + 1, piece)));
+            if plan_recorder.recorder.is_full() || idx + 1 == plans.len() {
+                commands.extend(plan_recorder.recorder.finish().map(|buffer| (idx + 1, buffer)));
             }
         }
-        Ok(NextStep { row, plans, pieces, token: None, n_asked: 0, n_handed: 0 })
+        Ok(PrerecordedStep { row, plans, commands, token: None, n_requested: 0, n_submitted: 0 })
     }
 }

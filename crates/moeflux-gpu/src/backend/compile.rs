@@ -9,9 +9,9 @@ use moeflux::provider::ids::LayerIdx;
 use moeflux::provider::ops::{Plan, Workspace};
 use moeflux::provider::weights::ExpertLayout;
 
-use super::ahead::Ahead;
-use super::{Compiled, GpuBackend, Routed, is_choice, model_group};
-use crate::compiler::{Compiler, RouteShape};
+use super::ahead::StepPrerecorder;
+use super::{CompiledPlan, GpuBackend, RouterOutput, is_choice, model_group};
+use crate::compiler::{PlanCompiler, RouteShape};
 use crate::kernels;
 use crate::memory::STORAGE;
 use crate::memory::batches::Batches;
@@ -25,37 +25,37 @@ impl GpuBackend {
     /// Returns the index of the compiled plan; compiles it if its name is new. A plan without a
     /// router also depends on the preceding router.
     pub(super) fn compiled(&mut self, plan: &Plan) -> Result<usize> {
-        let before = self.routed.shape;
-        let fits = |it: &Compiled| it.has_router || it.routes[0] == before;
+        let before = self.router_output.shape;
+        let fits = |it: &CompiledPlan| it.has_router || it.routes[0] == before;
         let known = self.plan_names.get(plan.id()).copied();
         if let Some(known) = known.filter(|&known| fits(&self.plans[known])) {
             return Ok(known);
         }
         // Temporary plans, made to find a broken op, equal earlier ones.
-        let is_same = |it: &Compiled| fits(it) && it.plan == *plan;
+        let is_same = |it: &CompiledPlan| fits(it) && it.plan == *plan;
         if let Some(known) = self.plans.iter().position(is_same) {
             self.name(plan, known);
             return Ok(known);
         }
         let has_router = plan.ops().iter().any(is_choice);
         let before = if has_router { RouteShape::default() } else { before };
-        self.forget_ahead();
-        let mut compiler = Compiler {
+        self.discard_prerecorded();
+        let mut compiler = PlanCompiler {
             gpu: &self.gpu,
             config: &self.config,
             weights: &self.weights,
             workspace: &mut self.workspace,
-            slots: &self.experts.shapes,
+            slots: &self.experts.slot_layouts,
             route: before,
             guess: None,
             steps: Vec::new(),
         };
         kernels::compile_plan(plan, &mut compiler)?;
-        let Compiler { route, guess, steps, .. } = compiler;
+        let PlanCompiler { route, guess, steps, .. } = compiler;
         self.grow(route)?;
         let plan_idx = self.plans.len();
         let routes = [before, route];
-        self.plans.push(Compiled { plan: plan.clone(), has_router, routes, guess, steps });
+        self.plans.push(CompiledPlan { plan: plan.clone(), has_router, routes, guess, steps });
         self.name(plan, plan_idx);
         Ok(plan_idx)
     }
@@ -82,12 +82,12 @@ impl GpuBackend {
     ) -> Result<()> {
         for (layer, layout) in experts {
             let spans = [layout.gate, layout.up, layout.down];
-            self.experts.note_shape(*layer, spans.map(|span| span.layout));
+            self.experts.note_slot_layout(*layer, spans.map(|span| span.layout));
         }
         loop {
             match self.compile_all(plan) {
                 Err(Error::NoRoom { .. }) if self.workspace.n_rows_max > 1 => {
-                    self.set_rows(&plan.workspace, self.workspace.n_rows_max.div_ceil(2))?;
+                    self.resize_rows(&plan.workspace, self.workspace.n_rows_max.div_ceil(2))?;
                 }
                 other => return other,
             }
@@ -101,20 +101,20 @@ impl GpuBackend {
         for layer in &plan.layers {
             let mixer = self.compiled(&layer.mixer)?;
             let Some(moe) = &layer.moe else { continue };
-            self.routed.shape = self.plans[mixer].routes[1];
+            self.router_output.shape = self.plans[mixer].routes[1];
             for plan in [&moe.shared, &moe.experts, &moe.combine, &moe.whole, &moe.guess] {
                 self.compiled(plan)?;
             }
         }
-        self.routed = Routed::default();
+        self.router_output = RouterOutput::default();
         let mut steps = self.plans.iter().flat_map(|plan| &plan.steps);
-        steps.try_for_each(|step| step.pipeline.made(&self.gpu).map(drop))
+        steps.try_for_each(|step| step.pipeline.compiled(&self.gpu).map(drop))
     }
 
     /// Recreates the workspace for `n_rows_max` rows and drops all plans.
-    fn set_rows(&mut self, workspace: &Workspace, n_rows_max: usize) -> Result<()> {
+    fn resize_rows(&mut self, workspace: &Workspace, n_rows_max: usize) -> Result<()> {
         self.flush();
-        self.ahead = Ahead::default();
+        self.prerecorder = StepPrerecorder::default();
         self.plans.clear();
         self.plan_names.clear();
         self.workspace = DeviceWorkspace::new(&self.gpu, workspace, n_rows_max)?;

@@ -13,13 +13,14 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use moeflux::provider::backend::room::Room;
+use moeflux::provider::backend::room::SessionBudget;
 use moeflux::provider::backend::{
-    Arithmetic, Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates, StatePart, TierStats,
+    Arithmetic, Backend, DeviceNames, ExpertSharding, ExpertTiers, SessionStates, StatePart,
+    TierStats,
 };
 use moeflux::provider::error::{Error, Result};
 use moeflux::provider::experts::Arrived;
-use moeflux::provider::experts::stream::{Move, SeenSlots, SlotSight};
+use moeflux::provider::experts::stream::{DeviceMove, MappedSlots, SlotMapping};
 use moeflux::provider::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
 use moeflux::provider::ops::{
     Batch, Op, Plan, PlanId, Purpose, Routes, RowSet, StateSpec, Workspace,
@@ -29,23 +30,23 @@ use moeflux::provider::weights::{ExpertView, Weights};
 use crate::compiler::RouteShape;
 use crate::config::GpuConfig;
 use crate::device::Gpu;
-use crate::device::read_back::ReadBack;
-use crate::device::recorder::Recorder;
-use crate::device::staging::Flow;
+use crate::device::read_back::ReadBackBuffer;
+use crate::device::recorder::CommandRecorder;
+use crate::device::staging::CopyContext;
 use crate::experts::{DeviceExperts, layouts_of};
 use crate::memory::STORAGE;
 use crate::memory::batches::Batches;
-use crate::memory::states::{States, Stretch};
+use crate::memory::states::{DeviceStates, StateRange};
 use crate::memory::weights::DeviceWeights;
 use crate::memory::workspace::DeviceWorkspace;
 use crate::params::View;
-use crate::seen::can_see;
-use crate::step::Step;
-use ahead::Ahead;
+use crate::seen::can_import_slabs;
+use crate::step::DispatchStep;
+use ahead::StepPrerecorder;
 
 /// A compiled plan.
 #[derive(Debug)]
-struct Compiled {
+struct CompiledPlan {
     plan: Plan,
     /// Whether it contains a router that chooses the experts to compute.
     has_router: bool,
@@ -53,10 +54,10 @@ struct Compiled {
     routes: [RouteShape; 2],
     /// Location of its router's guess, if it has one.
     guess: Option<(View, RouteShape)>,
-    steps: Vec<Step>,
+    steps: Vec<DispatchStep>,
 }
 
-impl Compiled {
+impl CompiledPlan {
     /// Returns the number of batch rows that the plan computes.
     const fn n_rows(&self, batch: &Batch<'_>) -> usize {
         match self.plan.rows() {
@@ -68,27 +69,27 @@ impl Compiled {
 
 /// Returns whether the op chooses the experts to compute.
 fn is_choice(op: &Op) -> bool {
-    matches!(op, Op::Route(route) if route.purpose == Purpose::Use)
+    matches!(op, Op::Route(route) if route.purpose == Purpose::Compute)
 }
 
 /// Router output of the last batch.
 #[derive(Clone, Copy, Debug, Default)]
-struct Routed {
+struct RouterOutput {
     shape: RouteShape,
     n_rows: usize,
     /// Whether `routes` on the host matches the device.
-    is_here: bool,
+    is_on_host: bool,
 }
 
 /// Router guess of the last batch, until it is read.
 #[derive(Clone, Copy, Debug)]
-struct Guess {
+struct PendingGuess {
     view: View,
     shape: RouteShape,
     n_rows: usize,
 }
 
-impl Guess {
+impl PendingGuess {
     const fn n_values(&self) -> usize {
         self.n_rows * self.view.row_stride as usize
     }
@@ -99,7 +100,7 @@ const BITS_VERSION: u32 = 1;
 
 /// Rows that were read back together.
 #[derive(Debug)]
-struct KeptRows {
+struct ReadBackRows {
     buffer: BufferId,
     values: Vec<f32>,
 }
@@ -112,23 +113,23 @@ pub struct GpuBackend {
     weights: DeviceWeights,
     workspace: DeviceWorkspace,
     batches: Batches,
-    states: States,
+    states: DeviceStates,
     experts: DeviceExperts,
     /// Routes as kernels see them: (expert, bits of its weight).
     route_pairs: wgpu::Buffer,
     model_group: wgpu::BindGroup,
-    plans: Vec<Compiled>,
+    plans: Vec<CompiledPlan>,
     /// Index of the compiled plan for each name.
     plan_names: HashMap<PlanId, usize>,
-    recorder: Recorder,
-    ahead: Ahead,
+    recorder: CommandRecorder,
+    prerecorder: StepPrerecorder,
     n_submissions: u64,
-    read_back: ReadBack,
-    routed: Routed,
+    read_back: ReadBackBuffer,
+    router_output: RouterOutput,
     routes: Routes,
-    guess: Option<Guess>,
+    guess: Option<PendingGuess>,
     guessed: Routes,
-    kept_rows: Option<KeptRows>,
+    rows_read_back: Option<ReadBackRows>,
     /// Number of rows and of output rows of the last plan.
     last_rows: (usize, usize),
 }
@@ -155,29 +156,29 @@ impl GpuBackend {
         let route_pairs = gpu.buffer("routes", 16, STORAGE)?;
         let model_group =
             model_group(&gpu, (&workspace, &weights), &batches, &route_pairs, &experts);
-        let recorder = Recorder::new(Arc::clone(&gpu))?;
-        let read_back = ReadBack::new(&gpu)?;
+        let recorder = CommandRecorder::new(Arc::clone(&gpu))?;
+        let read_back = ReadBackBuffer::new(&gpu)?;
         Ok(Self {
             gpu,
             config,
             weights,
             workspace,
             batches,
-            states: States::default(),
+            states: DeviceStates::default(),
             experts,
             route_pairs,
             model_group,
             plans: Vec::new(),
             plan_names: HashMap::new(),
             recorder,
-            ahead: Ahead::default(),
+            prerecorder: StepPrerecorder::default(),
             n_submissions: 1,
             read_back,
-            routed: Routed::default(),
+            router_output: RouterOutput::default(),
             routes: Routes::default(),
             guess: None,
             guessed: Routes::default(),
-            kept_rows: None,
+            rows_read_back: None,
             last_rows: (0, 0),
         })
     }
@@ -207,15 +208,15 @@ impl GpuBackend {
     /// # Errors
     ///
     /// [`moeflux::Error::NoRoom`] if device memory is exhausted.
-    pub fn see_slots(&mut self, slots: &SeenSlots) -> Result<()> {
-        if can_see(self.gpu.device()) {
-            self.experts.see_slots(&self.gpu, slots)?;
+    pub fn map_slots(&mut self, slots: &MappedSlots) -> Result<()> {
+        if can_import_slabs(self.gpu.device()) {
+            self.experts.map_slots(&self.gpu, slots)?;
         }
         Ok(())
     }
 
     fn begin_step(&mut self) -> Result<()> {
-        while !self.experts.begin_step(&mut Flow {
+        while !self.experts.begin_step(&mut CopyContext {
             gpu: &self.gpu,
             recorder: &mut self.recorder,
             submission: self.n_submissions,
@@ -226,8 +227,8 @@ impl GpuBackend {
     }
 
     /// Submits all recorded commands, and drops those recorded ahead, before states move.
-    fn settle(&mut self) {
-        self.forget_ahead();
+    fn flush_all(&mut self) {
+        self.discard_prerecorded();
         self.flush();
     }
 
@@ -276,19 +277,19 @@ impl Backend for GpuBackend {
         let plan_idx = self.compiled(plan)?;
         if matches!(plan.ops().first(), Some(Op::Embed(_))) {
             self.begin_step()?;
-            self.begin_ahead(batch);
+            self.begin_prerecorded_step(batch);
         }
-        if !self.hand_over(plan_idx, batch) {
+        if !self.submit_prerecorded(plan_idx, batch) {
             self.record(plan_idx, batch)?;
         }
         self.gpu.check()
     }
 
     fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
-        self.ahead.forget_step();
+        self.prerecorder.discard_current();
         match purpose {
-            Purpose::Guess => self.read_guess(),
-            Purpose::Use => self.read_routes(),
+            Purpose::Prefetch => self.read_guess(),
+            Purpose::Compute => self.read_routes(),
         }
     }
 
@@ -296,46 +297,48 @@ impl Backend for GpuBackend {
         if arrived.is_empty() {
             return Ok(());
         }
-        self.ahead.forget_step();
+        self.prerecorder.discard_current();
         let layer = layer_of(plan);
         // For experts in device memory or imported slots the shape is already known.
-        if let Some(at) = (0..arrived.len()).find(|at| arrived.near(*at).is_none()) {
-            self.experts.note_shape(layer, layouts_of(&arrived.view(at)));
+        if let Some(at) = (0..arrived.len()).find(|at| arrived.device_slot(*at).is_none()) {
+            self.experts.note_slot_layout(layer, layouts_of(&arrived.view(at)));
         }
         let plan_idx = self.compiled(plan)?;
-        let Routed { shape, n_rows, .. } = self.routed;
+        let RouterOutput { shape, n_rows, .. } = self.router_output;
         let mut first = 0;
         while first < arrived.len() {
             let of_layer = (layer, shape.n_experts);
-            let mut flow = Flow {
+            let mut context = CopyContext {
                 gpu: &self.gpu,
                 recorder: &mut self.recorder,
                 submission: self.n_submissions,
             };
-            let taken = self.experts.take(&mut flow, of_layer, (arrived, first))?;
-            let Some(taken) = taken else {
+            let ready = self.experts.make_ready(&mut context, of_layer, (arrived, first))?;
+            let Some(ready) = ready else {
                 self.flush();
                 continue;
             };
-            self.record_experts(plan_idx, n_rows, &taken.bound)?;
-            first += taken.n;
+            self.record_experts(plan_idx, n_rows, &ready.bindings)?;
+            first += ready.n;
         }
         // The device computes these while others are loading.
-        if (0..arrived.len()).all(|at| arrived.near(at).is_some() || arrived.seen(at).is_some()) {
+        if (0..arrived.len())
+            .all(|at| arrived.device_slot(at).is_some() || arrived.mapped_slot(at).is_some())
+        {
             self.flush();
         }
         self.gpu.check()
     }
 
-    fn is_remote(&self) -> bool {
+    fn reads_stall(&self) -> bool {
         true
     }
 
-    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
-        self.forget_ahead();
+    fn swap_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.discard_prerecorded();
         let encoder = self.recorder.encoder();
-        self.workspace.exchange_rows((&self.gpu, encoder), buffer, n_rows)?;
-        self.kept_rows = None;
+        self.workspace.swap_rows((&self.gpu, encoder), buffer, n_rows)?;
+        self.rows_read_back = None;
         self.gpu.check()
     }
 
@@ -356,7 +359,7 @@ impl Backend for GpuBackend {
         self
     }
 
-    fn waves(&mut self) -> Option<&mut dyn ExpertWaves> {
+    fn sharding(&mut self) -> Option<&mut dyn ExpertSharding> {
         None
     }
 
@@ -370,12 +373,12 @@ impl Backend for GpuBackend {
 }
 
 impl SessionStates for GpuBackend {
-    fn room(&self) -> &Arc<Room> {
-        self.states.room()
+    fn budget(&self) -> &Arc<SessionBudget> {
+        self.states.budget()
     }
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
-        self.settle();
+        self.flush_all();
         self.states.create(&self.gpu, spec, context)
     }
 
@@ -383,33 +386,33 @@ impl SessionStates for GpuBackend {
         if self.states.is_reserved(state, positions) {
             return Ok(());
         }
-        self.settle();
+        self.flush_all();
         self.states.reserve(&self.gpu, state, positions)
     }
 
     fn fork_state(&mut self, state: StateId) -> Result<StateId> {
-        self.settle();
+        self.flush_all();
         self.states.fork(&self.gpu, state)
     }
 
     fn drop_state(&mut self, state: StateId) {
-        // Commands recorded for the session run before its pieces are reused.
-        self.ahead.forget_state(state);
+        // Commands recorded for the session run before its pages are reused.
+        self.prerecorder.discard_session(state);
         if self.states.remove(state) {
-            self.settle();
+            self.flush_all();
             self.states.trim(&self.gpu);
         }
     }
 
     fn reset_state(&mut self, state: StateId) {
-        self.settle();
+        self.flush_all();
         // The next check reports a device failure.
         self.states.reset(&self.gpu, state).ok();
     }
 
     fn commit_state(&mut self, state: StateId) {
         // Plans that were requested but not submitted belong to the step that is committed here.
-        self.catch_up();
+        self.record_pending();
         self.states.commit(state);
     }
 
@@ -417,7 +420,7 @@ impl SessionStates for GpuBackend {
         if self.states.n_marks(state) == n_marks {
             return Ok(());
         }
-        self.settle();
+        self.flush_all();
         self.states.set_marks(&self.gpu, state, n_marks)
     }
 
@@ -427,18 +430,18 @@ impl SessionStates for GpuBackend {
 
     fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()> {
         let mut rest = target;
-        for place in 0..2 {
-            let stretches = &self.states.stretches(state, part)[place];
-            let Some(table) = stretches.first().map(|it| it.table) else { continue };
-            let n_stored = stretches.iter().map(Stretch::n_stored).sum();
-            let n_saved: usize = stretches.iter().map(Stretch::n_saved).sum();
+        for table_idx in 0..2 {
+            let ranges = &self.states.ranges(state, part)[table_idx];
+            let Some(table) = ranges.first().map(|it| it.table) else { continue };
+            let n_stored = ranges.iter().map(StateRange::n_stored).sum();
+            let n_saved: usize = ranges.iter().map(StateRange::n_saved).sum();
             let places: Vec<_> =
-                stretches.iter().map(|it| (it.first_stored(), it.n_stored())).collect();
-            let (buffer, form) = (table.buffer.clone(), table.form);
+                ranges.iter().map(|it| (it.first_stored(), it.n_stored())).collect();
+            let (buffer, layout) = (table.buffer.clone(), table.layout);
             let mut stored = vec![0.0; n_stored];
-            self.read_places(&buffer, &places, &mut stored)?;
+            self.read_ranges(&buffer, &places, &mut stored)?;
             let mut saved = vec![0.0; n_saved];
-            form.pack(&stored, &mut saved);
+            layout.pack(&stored, &mut saved);
             let (target, after) = rest.split_at_mut(n_saved * size_of::<f32>());
             target.copy_from_slice(bytemuck::cast_slice(&saved));
             rest = after;
@@ -450,17 +453,17 @@ impl SessionStates for GpuBackend {
     fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()> {
         // Writes take effect before all later submissions, so recorded commands must be submitted
         // first.
-        self.catch_up();
+        self.record_pending();
         self.flush();
         let mut rest = source;
-        for stretch in self.states.targets(state, part).into_iter().flatten() {
-            let (source, after) = rest.split_at(stretch.n_saved() * size_of::<f32>());
+        for range in self.states.targets(state, part).into_iter().flatten() {
+            let (source, after) = rest.split_at(range.n_saved() * size_of::<f32>());
             let saved: Vec<f32> = bytemuck::pod_collect_to_vec(source);
-            let mut stored = vec![0.0; stretch.n_stored()];
-            stretch.table.form.unpack(&saved, &mut stored);
-            let offset_bytes = (stretch.first_stored() * size_of::<f32>()) as u64;
+            let mut stored = vec![0.0; range.n_stored()];
+            range.table.layout.unpack(&saved, &mut stored);
+            let offset_bytes = (range.first_stored() * size_of::<f32>()) as u64;
             let bytes = bytemuck::cast_slice(&stored);
-            self.gpu.upload(&stretch.table.buffer, offset_bytes, bytes)?;
+            self.gpu.upload(&range.table.buffer, offset_bytes, bytes)?;
             rest = after;
         }
         assert!(rest.is_empty(), "a layer has only its own kind of state");
@@ -475,9 +478,9 @@ impl ExpertTiers for GpuBackend {
         n_experts: usize,
         view: &ExpertView<'_>,
     ) -> Result<()> {
-        self.forget_ahead();
+        self.discard_prerecorded();
         while !self.experts.keep(
-            &mut Flow {
+            &mut CopyContext {
                 gpu: &self.gpu,
                 recorder: &mut self.recorder,
                 submission: self.n_submissions,
@@ -495,13 +498,13 @@ impl ExpertTiers for GpuBackend {
         self.experts.tier_stats()
     }
 
-    fn slot_sight(&self) -> Option<Arc<dyn SlotSight>> {
-        self.experts.slot_sight()
+    fn slot_mapping(&self) -> Option<Arc<dyn SlotMapping>> {
+        self.experts.slot_mapping()
     }
 
-    fn bring_near(&mut self, expert: &Move<'_>) -> Result<()> {
+    fn copy_to_device(&mut self, expert: &DeviceMove<'_>) -> Result<()> {
         while !self.experts.bring_near(
-            &mut Flow {
+            &mut CopyContext {
                 gpu: &self.gpu,
                 recorder: &mut self.recorder,
                 submission: self.n_submissions,

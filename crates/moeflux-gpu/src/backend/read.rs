@@ -6,21 +6,21 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ids::{BufferId, ExpertIdx};
 use moeflux::provider::ops::{Routes, RowSet};
 
-use super::{GpuBackend, Guess, KeptRows, Routed};
-use crate::device::read_back::Stretch;
+use super::{GpuBackend, PendingGuess, ReadBackRows, RouterOutput};
+use crate::device::read_back::BufferRange;
 use crate::kernels::guess_cols;
 
 impl GpuBackend {
-    pub(super) fn read(&mut self, stretches: &[Stretch<'_>], target: &mut [u8]) -> Result<()> {
+    pub(super) fn read(&mut self, ranges: &[BufferRange<'_>], target: &mut [u8]) -> Result<()> {
         if target.is_empty() {
             return Ok(());
         }
-        self.catch_up();
-        let coming = self.read_back.begin((&self.gpu, &mut self.recorder), stretches)?;
+        self.record_pending();
+        let coming = self.read_back.begin((&self.gpu, &mut self.recorder), ranges)?;
         self.n_submissions += 1;
         self.batches.submitted();
         self.experts.submitted();
-        self.record_ahead();
+        self.prerecord_next();
         self.read_back.end(&self.gpu, coming, target)
     }
 
@@ -35,30 +35,30 @@ impl GpuBackend {
         Ok(values)
     }
 
-    /// Reads values at several places of a buffer into consecutive positions of `target`. A place
-    /// is a first value and a count.
-    pub(super) fn read_places(
+    /// Reads ranges of a buffer into consecutive positions of `target`. A range is a first value
+    /// and a count.
+    pub(super) fn read_ranges(
         &mut self,
         source: &wgpu::Buffer,
-        places: &[(usize, usize)],
+        firsts_and_counts: &[(usize, usize)],
         target: &mut [f32],
     ) -> Result<()> {
-        let stretches = places.iter().map(|&(first, n)| values_of(source, first, n));
-        let stretches: Vec<_> = stretches.collect();
-        self.read(&stretches, bytemuck::cast_slice_mut(target))
+        let ranges = firsts_and_counts.iter().map(|&(first, n)| values_of(source, first, n));
+        let ranges: Vec<_> = ranges.collect();
+        self.read(&ranges, bytemuck::cast_slice_mut(target))
     }
 
     pub(super) fn read_guess(&mut self) -> Result<&Routes> {
         if let Some(guess) = self.guess.take() {
             let source = self.workspace.buffer.clone();
             let values = self.read_values(&source, guess.view.first as usize, guess.n_values())?;
-            self.keep_guess(guess, &values)?;
+            self.store_guess(guess, &values)?;
         }
         Ok(&self.guessed)
     }
 
-    fn keep_guess(&mut self, guess: Guess, values: &[f32]) -> Result<()> {
-        let Guess { view, shape, .. } = guess;
+    fn store_guess(&mut self, guess: PendingGuess, values: &[f32]) -> Result<()> {
+        let PendingGuess { view, shape, .. } = guess;
         let Routes { top_k, experts, weights } = &mut self.guessed;
         *top_k = shape.top_k;
         experts.clear();
@@ -75,24 +75,23 @@ impl GpuBackend {
     }
 
     pub(super) fn read_routes(&mut self) -> Result<&Routes> {
-        if self.routed.is_here {
+        if self.router_output.is_on_host {
             return Ok(&self.routes);
         }
-        let Routed { shape, n_rows, .. } = self.routed;
+        let RouterOutput { shape, n_rows, .. } = self.router_output;
         // A pending guess is read along with the routes.
         let guess = self.guess.take();
-        let n_guessed = guess.as_ref().map_or(0, Guess::n_values);
+        let n_guessed = guess.as_ref().map_or(0, PendingGuess::n_values);
         let n_words = 2 * n_rows * shape.top_k;
         let mut words = vec![0_u32; n_words + n_guessed];
         let (chosen, workspace) = (self.route_pairs.clone(), self.workspace.buffer.clone());
         let guessed_at = guess.as_ref().map_or(0, |guess| guess.view.first as usize);
-        let stretches =
-            [values_of(&chosen, 0, n_words), values_of(&workspace, guessed_at, n_guessed)];
-        let n_stretches = 1 + usize::from(guess.is_some());
-        self.read(&stretches[..n_stretches], bytemuck::cast_slice_mut(&mut words))?;
+        let ranges = [values_of(&chosen, 0, n_words), values_of(&workspace, guessed_at, n_guessed)];
+        let n_ranges = 1 + usize::from(guess.is_some());
+        self.read(&ranges[..n_ranges], bytemuck::cast_slice_mut(&mut words))?;
         let (pairs, values) = words.split_at(n_words);
         if let Some(guess) = guess {
-            self.keep_guess(guess, bytemuck::cast_slice(values))?;
+            self.store_guess(guess, bytemuck::cast_slice(values))?;
         }
         let pairs = pairs.as_chunks::<2>().0.iter();
         let Routes { top_k, experts, weights } = &mut self.routes;
@@ -105,7 +104,7 @@ impl GpuBackend {
         if last.is_some_and(|it| it.0 >= shape.n_experts) {
             return Err(self.gpu.error("its router chose an expert that does not exist"));
         }
-        self.routed.is_here = true;
+        self.router_output.is_on_host = true;
         Ok(&self.routes)
     }
 
@@ -116,35 +115,39 @@ impl GpuBackend {
         row_idx: usize,
         target: &mut [f32],
     ) -> Result<()> {
-        let place = self.workspace.place(buffer);
-        assert!(target.len() <= place.n_cols, "a row has {} columns", place.n_cols);
-        let (first, row_stride) = (place.first as usize, place.row_stride as usize);
-        let n_rows = match place.rows {
+        let activation = self.workspace.activation(buffer);
+        assert!(target.len() <= activation.n_cols, "a row has {} columns", activation.n_cols);
+        let (first, row_stride) = (activation.first as usize, activation.row_stride as usize);
+        let n_rows = match activation.rows {
             RowSet::All => self.last_rows.0,
             RowSet::Outputs => self.last_rows.1,
         };
         let n_rows = n_rows.max(row_idx + 1);
         let source = self.workspace.buffer.clone();
         if n_rows == 1 {
-            let stretch = values_of(&source, first, target.len());
-            return self.read(&[stretch], bytemuck::cast_slice_mut(target));
+            let range = values_of(&source, first, target.len());
+            return self.read(&[range], bytemuck::cast_slice_mut(target));
         }
         let is_kept =
-            |kept: &KeptRows| kept.buffer == buffer && kept.values.len() >= n_rows * row_stride;
-        if !self.kept_rows.as_ref().is_some_and(is_kept) {
+            |kept: &ReadBackRows| kept.buffer == buffer && kept.values.len() >= n_rows * row_stride;
+        if !self.rows_read_back.as_ref().is_some_and(is_kept) {
             let values = self.read_values(&source, first, n_rows * row_stride)?;
-            self.kept_rows = Some(KeptRows { buffer, values });
+            self.rows_read_back = Some(ReadBackRows { buffer, values });
         }
-        let kept = self.kept_rows.as_ref().map_or(&[][..], |kept| &kept.values);
+        let kept = self.rows_read_back.as_ref().map_or(&[][..], |kept| &kept.values);
         target.copy_from_slice(&kept[row_idx * row_stride..][..target.len()]);
         Ok(())
     }
 }
 
-/// Returns the stretch of `n` values, or words, from `first` on.
-const fn values_of(source: &wgpu::Buffer, first: usize, n: usize) -> Stretch<'_> {
+/// Returns the range of `n` values, or words, from `first` on.
+const fn values_of(source: &wgpu::Buffer, first: usize, n: usize) -> BufferRange<'_> {
     const VALUE_BYTES: u64 = size_of::<f32>() as u64;
-    Stretch { source, offset_bytes: first as u64 * VALUE_BYTES, n_bytes: n as u64 * VALUE_BYTES }
+    BufferRange {
+        source,
+        offset_bytes: first as u64 * VALUE_BYTES,
+        n_bytes: n as u64 * VALUE_BYTES,
+    }
 }
 
 /// Converts an index that a kernel wrote as a float. Exact, since no layer has 2^24 experts.

@@ -4,15 +4,15 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ids::LayerIdx;
 use moeflux::provider::ops::{Batch, N_OUTPUTS_MAX};
 
-use super::{Compiled, GpuBackend, Guess, Routed};
+use super::{CompiledPlan, GpuBackend, PendingGuess, RouterOutput};
 use crate::device::Gpu;
-use crate::device::recorder::Recorder;
-use crate::experts::{Bound, DeviceExperts};
-use crate::memory::batches::{Parts, Placed};
-use crate::memory::states::States;
+use crate::device::recorder::CommandRecorder;
+use crate::experts::{DeviceExperts, ExpertBinding};
+use crate::memory::batches::{PlacedBatch, SegmentParts};
+use crate::memory::states::DeviceStates;
 use crate::memory::weights::DeviceWeights;
 use crate::params::narrow;
-use crate::step::{Head, Over, Step};
+use crate::step::{BatchParams, DispatchStep, Over};
 
 impl GpuBackend {
     /// Records the steps of a plan for a batch.
@@ -21,11 +21,11 @@ impl GpuBackend {
     ///
     /// [`moeflux::Error::Device`] if the driver rejects a kernel.
     pub(super) fn record(&mut self, plan_idx: usize, batch: &Batch<'_>) -> Result<()> {
-        if !self.batches.take(batch, &self.states) {
+        if !self.batches.prepare(batch, &self.states) {
             self.flush();
         }
         let placed = self.batches.place(&self.gpu);
-        let mut recording = Recording {
+        let mut plan_recorder = PlanRecorder {
             recorder: &mut self.recorder,
             model_group: &self.model_group,
             weights: &self.weights,
@@ -33,7 +33,7 @@ impl GpuBackend {
             experts: &self.experts,
             states: &self.states,
         };
-        recording.plan(&self.plans[plan_idx], batch, placed)?;
+        plan_recorder.plan(&self.plans[plan_idx], batch, placed)?;
         self.note(plan_idx, batch);
         if self.recorder.is_full() {
             self.flush();
@@ -46,13 +46,14 @@ impl GpuBackend {
         let compiled = &self.plans[plan_idx];
         let n_rows = compiled.n_rows(batch);
         if let Some((view, shape)) = compiled.guess {
-            self.guess = Some(Guess { view, shape, n_rows });
+            self.guess = Some(PendingGuess { view, shape, n_rows });
         }
         if compiled.has_router {
-            self.routed = Routed { shape: compiled.routes[1], n_rows, is_here: false };
+            self.router_output =
+                RouterOutput { shape: compiled.routes[1], n_rows, is_on_host: false };
         }
         self.last_rows = (batch.rows.len(), batch.outputs.len().min(N_OUTPUTS_MAX));
-        self.kept_rows = None;
+        self.rows_read_back = None;
     }
 
     /// Records the steps of a plan of experts over all routed rows, once for each buffer that holds
@@ -65,9 +66,9 @@ impl GpuBackend {
         &mut self,
         plan_idx: usize,
         n_rows: usize,
-        bound: &[Bound],
+        bindings: &[ExpertBinding],
     ) -> Result<()> {
-        let mut recording = Recording {
+        let mut plan_recorder = PlanRecorder {
             recorder: &mut self.recorder,
             model_group: &self.model_group,
             weights: &self.weights,
@@ -76,13 +77,13 @@ impl GpuBackend {
             states: &self.states,
         };
         for step in &self.plans[plan_idx].steps {
-            for bound in bound {
-                let (n_rows, place) = (narrow(n_rows), bound.table_at);
-                let head = Head { first_row: 0, n_rows, batch_at: 0, place };
-                recording.rows(step, head, Some(&bound.bind_group))?;
+            for binding in bindings {
+                let (n_rows, place) = (narrow(n_rows), binding.table_at);
+                let batch_params = BatchParams { first_row: 0, n_rows, batch_at: 0, place };
+                plan_recorder.rows(step, batch_params, Some(&binding.bind_group))?;
             }
         }
-        self.kept_rows = None;
+        self.rows_read_back = None;
         if self.recorder.is_full() {
             self.flush();
         }
@@ -90,30 +91,30 @@ impl GpuBackend {
     }
 }
 
-/// State needed to record commands.
-pub(super) struct Recording<'a> {
-    pub(super) recorder: &'a mut Recorder,
+/// Records the steps of plans; holds what their dispatches bind.
+pub(super) struct PlanRecorder<'a> {
+    pub(super) recorder: &'a mut CommandRecorder,
     pub(super) model_group: &'a wgpu::BindGroup,
     pub(super) weights: &'a DeviceWeights,
     pub(super) gpu: &'a Gpu,
     pub(super) experts: &'a DeviceExperts,
-    pub(super) states: &'a States,
+    pub(super) states: &'a DeviceStates,
 }
 
-impl Recording<'_> {
+impl PlanRecorder<'_> {
     /// Records the steps of a plan for a batch whose rows are at `placed`.
     pub(super) fn plan(
         &mut self,
-        compiled: &Compiled,
+        compiled: &CompiledPlan,
         batch: &Batch<'_>,
-        placed: Placed<'_>,
+        placed: PlacedBatch<'_>,
     ) -> Result<()> {
         let n_rows = narrow(compiled.n_rows(batch));
-        let all = Head { first_row: 0, n_rows, batch_at: placed.rows_at, place: 0 };
+        let all = BatchParams { first_row: 0, n_rows, batch_at: placed.rows_at, place: 0 };
         let experts = self.experts;
         let steps = &compiled.steps;
         for (step_idx, step) in steps.iter().enumerate() {
-            if !step.finds(|it| experts.bound(it).len()) {
+            if !step.applies(|it| experts.bindings(it).len()) {
                 continue;
             }
             match step.over {
@@ -122,15 +123,15 @@ impl Recording<'_> {
                     let before = step_idx.checked_sub(1).map(|before| steps[before].over);
                     if before.and_then(Over::states_of) != Some(layer) {
                         let rest = &steps[step_idx..];
-                        self.over_states(&rest[..n_alike(rest)], layer, placed)?;
+                        self.over_states(&rest[..n_over_same_states(rest)], layer, placed)?;
                     }
                 }
                 Over::Experts(layer) => {
-                    let bound = experts.bound(layer);
-                    assert!(!bound.is_empty(), "layer {} has no experts here", layer.0);
-                    for bound in bound {
-                        let head = Head { place: bound.table_at, ..all };
-                        self.rows(step, head, Some(&bound.bind_group))?;
+                    let bindings = experts.bindings(layer);
+                    assert!(!bindings.is_empty(), "layer {} has no experts here", layer.0);
+                    for binding in bindings {
+                        let batch_params = BatchParams { place: binding.table_at, ..all };
+                        self.rows(step, batch_params, Some(&binding.bind_group))?;
                     }
                 }
             }
@@ -141,40 +142,46 @@ impl Recording<'_> {
     /// Records steps over the states of a layer. Recurrent layers are computed from mark to mark:
     /// all steps for the parts before the first marks precede those for the parts after them, which
     /// start from the resulting states.
-    fn over_states(&mut self, steps: &[Step], layer: LayerIdx, placed: Placed<'_>) -> Result<()> {
+    fn over_states(
+        &mut self,
+        steps: &[DispatchStep],
+        layer: LayerIdx,
+        placed: PlacedBatch<'_>,
+    ) -> Result<()> {
         let states = self.states;
-        let is_recurrent = |parts: &Parts<'_>| {
+        let is_recurrent = |parts: &SegmentParts<'_>| {
             parts.parts.first().is_some_and(|part| states.is_recurrent(part.arena, layer))
         };
         let parts = if is_recurrent(&placed.whole) { placed.between_marks } else { placed.whole };
-        for alike in parts.alike() {
-            let bound = states.bind_group(alike.parts[0].arena, layer);
+        for group in parts.groups() {
+            let bind_group = states.bind_group(group.parts[0].arena, layer);
             let mut rest = steps;
             while let Some(first) = rest.first() {
                 let (together, behind) = rest.split_at(first.n_together(rest));
                 rest = behind;
                 if first.over == Over::State(layer) {
-                    let parts = alike.of_rows(&first.n_rows);
-                    self.over_parts(together, parts, (placed.rows_at, bound))?;
+                    let parts = group.of_rows(&first.n_rows);
+                    self.over_parts(together, parts, (placed.rows_at, bind_group))?;
                     continue;
                 }
-                for run in alike.runs_of_long() {
+                for run in group.rows_of_long() {
                     let (first_row, n_rows) = (run.start, narrow(run.len()));
-                    let head = Head { first_row, n_rows, batch_at: placed.rows_at, place: 0 };
-                    self.rows(first, head, None)?;
+                    let batch_at = placed.rows_at;
+                    let batch_params = BatchParams { first_row, n_rows, batch_at, place: 0 };
+                    self.rows(first, batch_params, None)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Records steps over parts that can share a dispatch, all steps for one lot before the next
-    /// lot.
+    /// Records steps over parts that can share a dispatch, all steps for one chunk before the next
+    /// chunk.
     fn over_parts(
         &mut self,
-        steps: &[Step],
-        parts: Parts<'_>,
-        (batch_at, bound): (u32, &wgpu::BindGroup),
+        steps: &[DispatchStep],
+        parts: SegmentParts<'_>,
+        (batch_at, bind_group): (u32, &wgpu::BindGroup),
     ) -> Result<()> {
         let (Some(n_rows), Some(n_seen)) = (
             parts.parts.iter().map(|part| part.n_rows).max(),
@@ -186,41 +193,48 @@ impl Recording<'_> {
         let n_splits = splits.map_or(1, |splits| splits.of(n_seen));
         let n_parts_max = splits.map_or(usize::MAX, |it| it.n_parts_max(n_rows, n_splits));
         let first_row = splits.map_or(0, |_| n_splits | n_rows << 16);
-        for lot in parts.lots(n_parts_max) {
-            let n_parts = narrow(lot.parts.len());
-            let head = Head { first_row, n_rows: n_parts, batch_at, place: lot.at };
+        for chunk in parts.chunks(n_parts_max) {
+            let n_parts = narrow(chunk.parts.len());
+            let batch_params =
+                BatchParams { first_row, n_rows: n_parts, batch_at, place: chunk.at };
             for step in steps {
                 let grid = step.groups_of_parts(n_rows, n_parts, n_splits);
-                self.dispatch(step, (head, grid), Some(bound))?;
+                self.dispatch(step, (batch_params, grid), Some(bind_group))?;
             }
         }
         Ok(())
     }
 
     /// Records a step over rows, if it applies to their number.
-    fn rows(&mut self, step: &Step, head: Head, bound: Option<&wgpu::BindGroup>) -> Result<()> {
-        if !step.n_rows.contains(&head.n_rows) {
+    fn rows(
+        &mut self,
+        step: &DispatchStep,
+        batch_params: BatchParams,
+        bind_group: Option<&wgpu::BindGroup>,
+    ) -> Result<()> {
+        if !step.n_rows.contains(&batch_params.n_rows) {
             return Ok(());
         }
-        self.dispatch(step, (head, step.groups(head.n_rows)), bound)
+        let grid = step.groups(batch_params.n_rows);
+        self.dispatch(step, (batch_params, grid), bind_group)
     }
 
-    /// Records a step; `bound` is the state, or the buffer of experts.
+    /// Records a step; `bind_group` is the state, or the buffer of experts.
     fn dispatch(
         &mut self,
-        step: &Step,
-        (head, grid): (Head, [u32; 3]),
-        bound: Option<&wgpu::BindGroup>,
+        step: &DispatchStep,
+        (batch_params, grid): (BatchParams, [u32; 3]),
+        bind_group: Option<&wgpu::BindGroup>,
     ) -> Result<()> {
         if grid.contains(&0) {
             return Ok(());
         }
-        let pipeline = step.pipeline.made(self.gpu)?;
+        let pipeline = step.pipeline.compiled(self.gpu)?;
         let largest = grid.iter().max();
         assert!(largest <= Some(&self.gpu.n_groups_max()), "{}: {grid:?} workgroups", step.name);
         let mut bytes = [0; 128];
         let n_bytes = 16 + 4 * step.params.len();
-        let words = head.words().into_iter().chain(step.params.iter().copied());
+        let words = batch_params.words().into_iter().chain(step.params.iter().copied());
         for (target, word) in bytes[..n_bytes].chunks_exact_mut(4).zip(words) {
             target.copy_from_slice(&word.to_le_bytes());
         }
@@ -230,9 +244,9 @@ impl Recording<'_> {
         if let Some(arena) = step.weights {
             pass.set_bind_group(1, &self.weights.arenas[arena].bind_group, &[]);
         }
-        match (step.over, bound) {
-            (Over::State(_), Some(bound)) => pass.set_bind_group(2, bound, &[]),
-            (Over::Experts(_), Some(bound)) => pass.set_bind_group(1, bound, &[]),
+        match (step.over, bind_group) {
+            (Over::State(_), Some(state)) => pass.set_bind_group(2, state, &[]),
+            (Over::Experts(_), Some(experts)) => pass.set_bind_group(1, experts, &[]),
             _ => {}
         }
         pass.set_immediates(0, &bytes);
@@ -244,7 +258,7 @@ impl Recording<'_> {
 }
 
 /// Returns the number of leading steps that are repeated over the same state.
-fn n_alike(steps: &[Step]) -> usize {
+fn n_over_same_states(steps: &[DispatchStep]) -> usize {
     let layer = steps[0].over.states_of();
     steps.iter().take_while(|step| step.over.states_of() == layer).count()
 }

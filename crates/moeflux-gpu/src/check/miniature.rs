@@ -20,7 +20,7 @@ use moeflux_io::AlignedBytes;
 use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
 use twox_hash::XxHash3_64;
 
-use crate::values::Values;
+use crate::values::WeightGenerator;
 
 /// Rows of the prompt: some tiles of 64 and 128 rows are whole, some partial.
 pub(super) const N_PROMPT: usize = 150;
@@ -36,7 +36,7 @@ const UNUSED: MatrixLayout =
 
 /// The distinct layers of a model, with random weights.
 #[derive(Debug)]
-pub(super) struct Miniature {
+pub(super) struct ReducedModel {
     pub(super) weights: Arc<Weights>,
     pub(super) workspace: Workspace,
     pub(super) state: StateSpec,
@@ -45,22 +45,22 @@ pub(super) struct Miniature {
     pub(super) n_tokens: usize,
     /// The residual stream that layers add to.
     pub(super) stream: Heads,
-    pub(super) layers: Vec<Layer>,
+    pub(super) layers: Vec<ReducedLayer>,
     pub(super) head: Plan,
     pub(super) logits: Heads,
 }
 
 /// A layer of it.
 #[derive(Debug)]
-pub(super) struct Layer {
+pub(super) struct ReducedLayer {
     pub(super) idx: LayerIdx,
     pub(super) mixer: Plan,
-    pub(super) sparse: Option<Sparse>,
+    pub(super) routed: Option<ReducedExperts>,
 }
 
 /// The routed experts of a layer.
 #[derive(Debug)]
-pub(super) struct Sparse {
+pub(super) struct ReducedExperts {
     pub(super) shared: Plan,
     pub(super) experts: Plan,
     pub(super) combine: Plan,
@@ -69,7 +69,7 @@ pub(super) struct Sparse {
     records: Vec<AlignedBytes>,
 }
 
-impl Sparse {
+impl ReducedExperts {
     pub(super) fn n_experts(&self) -> usize {
         self.records.len()
     }
@@ -83,7 +83,7 @@ impl Sparse {
     }
 }
 
-impl Miniature {
+impl ReducedModel {
     /// Builds the reduced model.
     ///
     /// # Errors
@@ -92,19 +92,19 @@ impl Miniature {
     pub(super) fn new(blueprint: &Blueprint, seed: u64) -> Result<Self> {
         let Blueprint { plan, manifest, .. } = blueprint;
         let kept = distinct_layers(plan, manifest);
-        let mut cut = Cut::default();
-        let embed = cut.embed(&plan.embed);
-        let (head, logits) = cut.head(plan);
-        let mut values = Values::new(seed);
+        let mut reducer = ModelReducer::default();
+        let embed = reducer.embed(&plan.embed);
+        let (head, logits) = reducer.head(plan);
+        let mut values = WeightGenerator::new(seed);
         let mut layers = Vec::new();
         for idx in kept {
-            layers.push(layer(&mut cut, &mut values, (idx, &plan.layers[idx.0]), manifest)?);
+            layers.push(layer(&mut reducer, &mut values, (idx, &plan.layers[idx.0]), manifest)?);
         }
         let (stream, table) = match plan.embed.ops().first() {
             Some(Op::Embed(embed)) => (embed.out, embed.table),
             _ => unreachable!("a model begins with its embedding"),
         };
-        let weights = weights(&cut, &mut values, manifest)?;
+        let weights = weights(&reducer, &mut values, manifest)?;
         Ok(Self {
             weights: Arc::new(weights),
             workspace: plan.workspace.clone(),
@@ -131,7 +131,7 @@ fn distinct_layers(plan: &ModelPlan, manifest: &Manifest) -> Vec<LayerIdx> {
 /// Returns a hash that identifies the checked parts of a model: the kinds of its layers, embedding
 /// and head. Models with the same hash differ only in the number of layers and tokens.
 #[must_use]
-pub fn name_of_layers(blueprint: &Blueprint) -> u64 {
+pub fn layers_fingerprint(blueprint: &Blueprint) -> u64 {
     let Blueprint { plan, manifest, .. } = blueprint;
     let layers = plan.layers.iter().enumerate();
     let sorts: BTreeSet<String> =
@@ -164,23 +164,23 @@ fn sort_of(layer: &LayerPlan, manifest: &Manifest, idx: LayerIdx) -> String {
 
 /// The matrices and vectors in use, and the retained part of each.
 #[derive(Debug, Default)]
-struct Cut {
+struct ModelReducer {
     /// Rows kept of a matrix; all if `None`.
     rows: BTreeMap<MatrixId, Option<usize>>,
     /// Retained part of each vector, by its index.
-    vectors: BTreeMap<usize, VectorPart>,
+    vectors: BTreeMap<usize, RetainedVector>,
 }
 
 /// Retained part of a vector, and its use.
 #[derive(Clone, Copy, Debug, Default)]
-struct VectorPart {
+struct RetainedVector {
     /// Number of leading values kept; all if `None`.
     n_values: Option<usize>,
     /// Whether it is a multiplier. Its values are then about 1.
     is_gain: bool,
 }
 
-impl Cut {
+impl ModelReducer {
     fn embed(&mut self, plan: &Plan) -> Plan {
         let ops = plan.ops().iter().map(|op| match op {
             Op::Embed(embed) => {
@@ -216,14 +216,14 @@ impl Cut {
         }
         let is_gain = matches!(op, Op::RmsNorm(_));
         for id in op.vectors() {
-            let part = VectorPart { n_values: None, is_gain };
+            let part = RetainedVector { n_values: None, is_gain };
             self.vectors.entry(id.0).or_insert(part);
         }
         op.clone()
     }
 
     /// Reduces a plan to the retained experts.
-    fn routed(&mut self, plan: &Plan, router: Option<&Router>, manifest: &Manifest) -> Plan {
+    fn routed(&mut self, plan: &Plan, router: Option<&ReducedRouter>, manifest: &Manifest) -> Plan {
         let ops = plan.ops().iter().map(|op| match router {
             Some(router) => self.of_router(op, router, manifest),
             None => self.whole(op),
@@ -232,20 +232,20 @@ impl Cut {
         Plan::over(plan.rows(), ops)
     }
 
-    fn of_router(&mut self, op: &Op, router: &Router, manifest: &Manifest) -> Op {
-        let Router { logits, n_kept } = *router;
+    fn of_router(&mut self, op: &Op, router: &ReducedRouter, manifest: &Manifest) -> Op {
+        let ReducedRouter { logits, n_kept } = *router;
         match op {
             Op::MatMul(product) if product.out == logits => {
                 self.rows.insert(product.weight, Some(n_kept));
                 if let Some(bias) = product.bias {
-                    let part = VectorPart { n_values: Some(n_kept), is_gain: false };
+                    let part = RetainedVector { n_values: Some(n_kept), is_gain: false };
                     self.vectors.insert(bias.0, part);
                 }
                 Op::MatMul(MatMul { out: logits.narrow(0, n_kept), ..product.clone() })
             }
             Op::Route(route) => {
                 if let RouterKind::SigmoidGrouped { correction, .. } = route.kind {
-                    let part = VectorPart { n_values: Some(n_kept), is_gain: false };
+                    let part = RetainedVector { n_values: Some(n_kept), is_gain: false };
                     self.vectors.insert(correction.0, part);
                 }
                 Op::Route(Route { logits: logits.narrow(0, n_kept), ..route.clone() })
@@ -254,7 +254,7 @@ impl Cut {
                 for id in ExpertBiases::all(biases) {
                     let n_of_each = manifest.vector(id).n_values() / logits.head_dim;
                     let n_values = Some(n_of_each * n_kept);
-                    self.vectors.insert(id.0, VectorPart { n_values, is_gain: false });
+                    self.vectors.insert(id.0, RetainedVector { n_values, is_gain: false });
                 }
                 op.clone()
             }
@@ -265,16 +265,16 @@ impl Cut {
 
 /// The router of a layer.
 #[derive(Clone, Copy, Debug)]
-struct Router {
+struct ReducedRouter {
     logits: Heads,
     /// Experts among which it chooses.
     n_kept: usize,
 }
 
-impl Router {
+impl ReducedRouter {
     fn of(mixer: &Plan) -> Option<Self> {
         mixer.ops().iter().find_map(|op| match op {
-            Op::Route(route) if route.purpose == Purpose::Use => {
+            Op::Route(route) if route.purpose == Purpose::Compute => {
                 Some(Self { logits: route.logits, n_kept: n_kept(route) })
             }
             _ => None,
@@ -297,19 +297,19 @@ fn n_kept(route: &Route) -> usize {
 }
 
 fn layer(
-    cut: &mut Cut,
-    values: &mut Values,
+    reducer: &mut ModelReducer,
+    values: &mut WeightGenerator,
     (idx, plan): (LayerIdx, &LayerPlan),
     manifest: &Manifest,
-) -> Result<Layer> {
-    let router = Router::of(&plan.mixer);
-    let mixer = cut.routed(&plan.mixer, router.as_ref(), manifest);
+) -> Result<ReducedLayer> {
+    let router = ReducedRouter::of(&plan.mixer);
+    let mixer = reducer.routed(&plan.mixer, router.as_ref(), manifest);
     let bank = manifest.bank(idx);
     let (Some(moe), Some(router), Some(bank)) = (&plan.moe, router, bank) else {
-        return Ok(Layer { idx, mixer, sparse: None });
+        return Ok(ReducedLayer { idx, mixer, routed: None });
     };
     let MoePlan { shared, experts, combine, whole, .. } = moe;
-    let mut of = |plan: &Plan| cut.routed(plan, Some(&router), manifest);
+    let mut of = |plan: &Plan| reducer.routed(plan, Some(&router), manifest);
     let [shared, experts, combine, whole] = [of(shared), of(experts), of(combine), of(whole)];
     let ExpertLayout { gate, up, down } = bank.layout;
     // Interleaved rows of gate and up are separated when they are copied to a device.
@@ -323,15 +323,19 @@ fn layer(
         values.expert(&layout, &mut record);
         records.push(record);
     }
-    let sparse = Some(Sparse { shared, experts, combine, whole, layout, records });
-    Ok(Layer { idx, mixer, sparse })
+    let routed = Some(ReducedExperts { shared, experts, combine, whole, layout, records });
+    Ok(ReducedLayer { idx, mixer, routed })
 }
 
 /// Returns random weights for all that are used. Constants of the model stay unchanged.
-fn weights(cut: &Cut, values: &mut Values, manifest: &Manifest) -> Result<Weights> {
+fn weights(
+    reducer: &ModelReducer,
+    values: &mut WeightGenerator,
+    manifest: &Manifest,
+) -> Result<Weights> {
     let mut weights = Weights::default();
     for (idx, source) in manifest.matrices.iter().enumerate() {
-        let layout = match cut.rows.get(&MatrixId(idx)) {
+        let layout = match reducer.rows.get(&MatrixId(idx)) {
             None => UNUSED,
             Some(None) => source.layout,
             Some(Some(n_rows)) => {
@@ -341,7 +345,7 @@ fn weights(cut: &Cut, values: &mut Values, manifest: &Manifest) -> Result<Weight
         weights.push_matrix(values.matrix(layout)?);
     }
     for (idx, source) in manifest.vectors.iter().enumerate() {
-        let Some(part) = cut.vectors.get(&idx) else {
+        let Some(part) = reducer.vectors.get(&idx) else {
             weights.push_vector(vec![0.0]);
             continue;
         };

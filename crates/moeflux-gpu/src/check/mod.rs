@@ -15,19 +15,19 @@ use moeflux::provider::backend::cpu::CpuBackend;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::config::n_threads_default;
 use moeflux::provider::error::Result;
-use moeflux::provider::experts::stream::SeenSlots;
+use moeflux::provider::experts::stream::MappedSlots;
 use moeflux::provider::ids::ExpertIdx;
 
 use crate::adapter::HostMemory;
 use crate::backend::GpuBackend;
 use crate::config::{GpuConfig, Tiers};
 use crate::device::Gpu;
-use crate::seen::can_see;
+use crate::seen::can_import_slabs;
 use crate::values::relative_error;
 
-pub use miniature::name_of_layers;
-use miniature::{Layer, Miniature, N_PROMPT};
-use run::{ExpertsIn, Outcome, Slots, run};
+pub use miniature::layers_fingerprint;
+use miniature::{N_PROMPT, ReducedLayer, ReducedModel};
+use run::{CheckOutput, ExpertSource, FilledSlots, run};
 
 /// Bound on the relative error of a row. A different order of summation causes some 1e-6, and a
 /// wrong value in a row of thousands 1e-2.
@@ -41,20 +41,20 @@ const SEED: u64 = 1;
 
 /// How kernels access the experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ExpertPlacement {
     Device,
-    Both,
+    DeviceAndHost,
     Copied,
-    Seen,
+    InPlace,
 }
 
-impl Way {
+impl ExpertPlacement {
     const fn name(self) -> &'static str {
         match self {
             Self::Device => "experts on the GPU",
-            Self::Both => "half of the experts in host memory",
+            Self::DeviceAndHost => "half of the experts in host memory",
             Self::Copied => "experts copied to the GPU",
-            Self::Seen => "experts read directly from host slots",
+            Self::InPlace => "experts read directly from host slots",
         }
     }
 }
@@ -91,95 +91,109 @@ impl fmt::Display for Difference {
 /// # Panics
 ///
 /// If the model has weights of a kind that only the CPU supports: see
-/// [`crate::maker::of_cpu_only`].
+/// [`crate::maker::first_cpu_only_kind`].
 pub fn differences(gpu: &Arc<Gpu>, blueprint: &Blueprint) -> Result<Vec<Difference>> {
-    let miniature = Miniature::new(blueprint, SEED)?;
-    let expected = on_cpu(&miniature)?;
-    let has_experts = miniature.layers.iter().any(|layer| layer.sparse.is_some());
+    let reduced = ReducedModel::new(blueprint, SEED)?;
+    let expected = on_cpu(&reduced)?;
+    let has_experts = reduced.layers.iter().any(|layer| layer.routed.is_some());
     let mut differences = Vec::new();
-    for way in ways(gpu, has_experts) {
-        let found = outcomes(gpu, &miniature, way)?;
-        differences.extend(compared(&expected, &found, way));
+    for placement in placements(gpu, has_experts) {
+        let found = outputs(gpu, &reduced, placement)?;
+        differences.extend(compared(&expected, &found, placement));
     }
     Ok(differences)
 }
 
-fn on_cpu(miniature: &Miniature) -> Result<Vec<Outcome>> {
-    let weights = Arc::clone(&miniature.weights);
+fn on_cpu(reduced: &ReducedModel) -> Result<Vec<CheckOutput>> {
+    let weights = Arc::clone(&reduced.weights);
     let n_threads = n_threads_default().get();
-    let mut cpu = CpuBackend::new(weights, &miniature.workspace, N_PROMPT, n_threads)?;
-    run(miniature, &mut cpu, &ExpertsIn::Memory)
+    let mut cpu = CpuBackend::new(weights, &reduced.workspace, N_PROMPT, n_threads)?;
+    run(reduced, &mut cpu, &ExpertSource::Memory)
 }
 
-fn ways(gpu: &Gpu, has_experts: bool) -> Vec<Way> {
-    let mut ways = vec![Way::Device];
+fn placements(gpu: &Gpu, has_experts: bool) -> Vec<ExpertPlacement> {
+    let mut placements = vec![ExpertPlacement::Device];
     if has_experts {
         if gpu.facts().host_memory == HostMemory::Seen {
-            ways.push(Way::Both);
+            placements.push(ExpertPlacement::DeviceAndHost);
         }
-        ways.push(Way::Copied);
-        if can_see(gpu.device()) {
-            ways.push(Way::Seen);
+        placements.push(ExpertPlacement::Copied);
+        if can_import_slabs(gpu.device()) {
+            placements.push(ExpertPlacement::InPlace);
         }
     }
-    ways
+    placements
 }
 
-fn outcomes(gpu: &Arc<Gpu>, miniature: &Miniature, way: Way) -> Result<Vec<Outcome>> {
-    let sparse = miniature.layers.iter().filter_map(|layer| layer.sparse.as_ref());
-    let expert_bytes: usize = sparse.map(|it| it.n_experts() * it.layout.record_bytes()).sum();
+fn outputs(
+    gpu: &Arc<Gpu>,
+    reduced: &ReducedModel,
+    placement: ExpertPlacement,
+) -> Result<Vec<CheckOutput>> {
+    let routed = reduced.layers.iter().filter_map(|layer| layer.routed.as_ref());
+    let expert_bytes: usize = routed.map(|it| it.n_experts() * it.layout.record_bytes()).sum();
     let expert_bytes = expert_bytes as u64;
     let mut config = GpuConfig::default();
-    match way {
+    match placement {
         // Slots are larger than the experts in them.
-        Way::Device => config.expert_bytes_max = 2 * expert_bytes,
-        Way::Both => {
+        ExpertPlacement::Device => config.expert_bytes_max = 2 * expert_bytes,
+        ExpertPlacement::DeviceAndHost => {
             config.expert_bytes_max = expert_bytes / 2;
             config.tiers = Tiers::DeviceAndHost;
         }
-        Way::Copied | Way::Seen => config.expert_bytes_max = expert_bytes,
-    }
-    let Miniature { weights, workspace, layers, .. } = miniature;
-    let mut backend = GpuBackend::new(Arc::clone(gpu), weights, workspace, N_PROMPT, config)?;
-    let experts = match way {
-        Way::Device | Way::Both => {
-            keep_experts(&mut backend, layers)?;
-            ExpertsIn::Device
+        ExpertPlacement::Copied | ExpertPlacement::InPlace => {
+            config.expert_bytes_max = expert_bytes;
         }
-        Way::Copied => ExpertsIn::Memory,
-        Way::Seen => match Slots::new(layers) {
+    }
+    let ReducedModel { weights, workspace, layers, .. } = reduced;
+    let mut backend = GpuBackend::new(Arc::clone(gpu), weights, workspace, N_PROMPT, config)?;
+    let experts = match placement {
+        ExpertPlacement::Device | ExpertPlacement::DeviceAndHost => {
+            keep_experts(&mut backend, layers)?;
+            ExpertSource::Device
+        }
+        ExpertPlacement::Copied => ExpertSource::Memory,
+        ExpertPlacement::InPlace => match FilledSlots::new(layers) {
             Some(slots) => {
-                backend.see_slots(&seen(layers, slots.stride_bytes))?;
-                ExpertsIn::Slots(slots)
+                backend.map_slots(&mapped_slots(layers, slots.stride_bytes))?;
+                ExpertSource::Slots(slots)
             }
-            None => ExpertsIn::Memory,
+            None => ExpertSource::Memory,
         },
     };
-    run(miniature, &mut backend, &experts)
+    run(reduced, &mut backend, &experts)
 }
 
-fn seen(layers: &[Layer], stride_bytes: usize) -> SeenSlots {
-    let layout = |layer: &Layer| layer.sparse.as_ref().map(|it| (layer.idx, it.layout));
-    SeenSlots { layouts: layers.iter().filter_map(layout).collect(), stride_bytes }
+fn mapped_slots(layers: &[ReducedLayer], stride_bytes: usize) -> MappedSlots {
+    let layout = |layer: &ReducedLayer| layer.routed.as_ref().map(|it| (layer.idx, it.layout));
+    MappedSlots { layouts: layers.iter().filter_map(layout).collect(), stride_bytes }
 }
 
-fn keep_experts(backend: &mut GpuBackend, layers: &[Layer]) -> Result<()> {
+fn keep_experts(backend: &mut GpuBackend, layers: &[ReducedLayer]) -> Result<()> {
     for layer in layers {
-        let Some(sparse) = &layer.sparse else { continue };
-        for expert in (0..sparse.n_experts()).map(ExpertIdx) {
-            backend.keep_expert((layer.idx, expert), sparse.n_experts(), &sparse.view(expert))?;
+        let Some(routed) = &layer.routed else { continue };
+        for expert in (0..routed.n_experts()).map(ExpertIdx) {
+            backend.keep_expert((layer.idx, expert), routed.n_experts(), &routed.view(expert))?;
         }
     }
     Ok(())
 }
 
-fn compared(expected: &[Outcome], found: &[Outcome], way: Way) -> Vec<Difference> {
+fn compared(
+    expected: &[CheckOutput],
+    found: &[CheckOutput],
+    placement: ExpertPlacement,
+) -> Vec<Difference> {
     let pairs = expected.iter().zip(found);
-    pairs.filter_map(|(expected, found)| difference(expected, found, way)).collect()
+    pairs.filter_map(|(expected, found)| difference(expected, found, placement)).collect()
 }
 
 /// Returns the difference of two outcomes, unless rounding and ties explain it.
-fn difference(expected: &Outcome, found: &Outcome, way: Way) -> Option<Difference> {
+fn difference(
+    expected: &CheckOutput,
+    found: &CheckOutput,
+    placement: ExpertPlacement,
+) -> Option<Difference> {
     let n_rows = expected.rows.len();
     let (mut n_off, mut n_ties, mut most) = (0, 0, 0.0_f64);
     for row_idx in 0..n_rows {
@@ -196,7 +210,7 @@ fn difference(expected: &Outcome, found: &Outcome, way: Way) -> Option<Differenc
     if n_ties > n_rows / ROWS_PER_TIE {
         n_off += n_ties;
     }
-    let what = format!("{}, {}", found.what, way.name());
+    let what = format!("{}, {}", found.what, placement.name());
     (n_off > 0).then_some(Difference { what, n_rows: (n_off, n_rows), error: most })
 }
 
@@ -207,8 +221,8 @@ mod tests {
 
     use super::*;
 
-    fn outcome(rows: &[[f32; 4]], experts: &[usize]) -> Outcome {
-        Outcome {
+    fn output(rows: &[[f32; 4]], experts: &[usize]) -> CheckOutput {
+        CheckOutput {
             what: "layer 0, a prompt".into(),
             rows: rows.iter().map(|row| row.to_vec()).collect(),
             experts: experts.iter().map(|expert| vec![ExpertIdx(*expert)]).collect(),
@@ -219,20 +233,20 @@ mod tests {
     fn other_weights_are_a_difference_everywhere() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux-demo/model");
         let (blueprint, _) = Model::open(&dir).unwrap().into_parts();
-        let outcomes = |seed| on_cpu(&Miniature::new(&blueprint, seed).unwrap()).unwrap();
-        let expected = outcomes(SEED);
-        assert_eq!(compared(&expected, &outcomes(SEED), Way::Copied), []);
-        let found = compared(&expected, &outcomes(SEED + 1), Way::Copied);
+        let outputs = |seed| on_cpu(&ReducedModel::new(&blueprint, seed).unwrap()).unwrap();
+        let expected = outputs(SEED);
+        assert_eq!(compared(&expected, &outputs(SEED), ExpertPlacement::Copied), []);
+        let found = compared(&expected, &outputs(SEED + 1), ExpertPlacement::Copied);
         assert_eq!(found.len(), expected.len(), "{found:?}");
     }
 
     #[test]
     fn rounding_is_no_difference_and_a_wrong_value_is() {
-        let expected = outcome(&[[1.0, -2.0, 3.0, 0.5]; 20], &[3; 20]);
-        let found = |change: &dyn Fn(&mut Outcome)| {
-            let mut found = outcome(&[[1.0, -2.0, 3.0, 0.500_001]; 20], &[3; 20]);
+        let expected = output(&[[1.0, -2.0, 3.0, 0.5]; 20], &[3; 20]);
+        let found = |change: &dyn Fn(&mut CheckOutput)| {
+            let mut found = output(&[[1.0, -2.0, 3.0, 0.500_001]; 20], &[3; 20]);
             change(&mut found);
-            difference(&expected, &found, Way::Device).map(|it| it.n_rows)
+            difference(&expected, &found, ExpertPlacement::Device).map(|it| it.n_rows)
         };
         assert_eq!(found(&|_| {}), None);
         assert_eq!(found(&|it| it.rows[7][2] = 3.1), Some((1, 20)));

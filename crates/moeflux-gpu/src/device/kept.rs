@@ -22,14 +22,14 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// Compiled kernels of one adapter.
 #[derive(Debug)]
-pub(crate) struct KeptPipelines {
+pub(crate) struct PipelineCacheFile {
     pub(crate) cache: wgpu::PipelineCache,
     path: PathBuf,
     /// Checksum of the file's data.
     saved_sum: Mutex<u64>,
 }
 
-impl KeptPipelines {
+impl PipelineCacheFile {
     /// Creates the cache from the data that [`read`] returned.
     pub(crate) fn new(cache: wgpu::PipelineCache, path: PathBuf, data: Option<&[u8]>) -> Self {
         Self { cache, path, saved_sum: Mutex::new(data.map_or(0, XxHash3_64::oneshot)) }

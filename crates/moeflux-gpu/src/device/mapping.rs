@@ -1,6 +1,6 @@
 //! An asynchronous buffer mapping, and the copy once it is complete.
 //!
-//! **Invariant:** a request never waits. The answer arrives once, after the submissions that use
+//! **Invariant:** a request never waits. The result arrives once, after the submissions that use
 //! the buffer are done and some thread has polled the device.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,36 +10,38 @@ use moeflux::provider::error::Result;
 
 use crate::device::Gpu;
 
-type Said = Option<std::result::Result<(), wgpu::BufferAsyncError>>;
+/// The driver's result of a mapping, once there is one.
+type MapResult = Option<std::result::Result<(), wgpu::BufferAsyncError>>;
 
-/// The driver's answer to a mapping request, pending or present.
+/// A mapping of a buffer, pending or complete.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    answer: Arc<Answer>,
+    signal: Arc<MapSignal>,
 }
 
+/// Signals the result of a mapping to the thread that sleeps until it arrives.
 #[derive(Debug, Default)]
-struct Answer {
-    said: Mutex<Said>,
-    came: Condvar,
+struct MapSignal {
+    result: Mutex<MapResult>,
+    arrived: Condvar,
 }
 
-impl Answer {
-    fn said(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+impl MapSignal {
+    fn result(&self) -> MutexGuard<'_, MapResult> {
+        self.result.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Mapping {
     /// Requests the mapping of a whole buffer. All commands that use it must be submitted.
     pub(crate) fn begin(buffer: &wgpu::Buffer, mode: wgpu::MapMode) -> Self {
-        let answer = Arc::new(Answer::default());
-        let told = Arc::clone(&answer);
+        let signal = Arc::new(MapSignal::default());
+        let sender = Arc::clone(&signal);
         buffer.map_async(mode, .., move |result| {
-            *told.said() = Some(result);
-            told.came.notify_all();
+            *sender.result() = Some(result);
+            sender.arrived.notify_all();
         });
-        Self { answer }
+        Self { signal }
     }
 
     /// Returns whether the mapping is complete. A `true` or an error is returned once.
@@ -48,7 +50,7 @@ impl Mapping {
     ///
     /// [`moeflux::Error::Device`] if the buffer cannot be mapped.
     pub(crate) fn is_done(&self, gpu: &Gpu) -> Result<bool> {
-        match self.answer.said().take() {
+        match self.signal.result().take() {
             None => Ok(false),
             Some(Ok(())) => Ok(true),
             Some(Err(e)) => Err(gpu.error(&format!("its memory cannot be mapped: {e}"))),
@@ -56,11 +58,11 @@ impl Mapping {
     }
 
     /// Sleeps for at most `at_most`, or until another thread that polls the device receives the
-    /// answer.
+    /// result.
     pub(crate) fn sleep(&self, at_most: Duration) {
-        let said = self.answer.said();
-        if said.is_none() {
-            drop(self.answer.came.wait_timeout(said, at_most));
+        let result = self.signal.result();
+        if result.is_none() {
+            drop(self.signal.arrived.wait_timeout(result, at_most));
         }
     }
 }

@@ -24,8 +24,8 @@ use crate::adapter::{Adapter, AdapterFacts, MATRIX_FEATURES, block_on};
 use crate::config::{GpuConfig, MATRIX_WORKGROUP_BYTES, Matrices, MatrixUnit};
 use crate::seen;
 use crate::shader::{Layouts, Shader};
-use kept::KeptPipelines;
-use pipeline::Pipeline;
+use kept::PipelineCacheFile;
+use pipeline::KernelPipeline;
 use profile::Profile;
 
 /// Uploads wait for the device after this many bytes, to bound the memory of pending copies.
@@ -40,14 +40,14 @@ pub struct Gpu {
     queue: wgpu::Queue,
     failure: Arc<Mutex<Option<String>>>,
     layouts: Layouts,
-    pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
+    pipelines: Mutex<HashMap<String, Arc<KernelPipeline>>>,
     /// Bytes uploaded since the last wait for the device.
     pending_bytes: AtomicUsize,
     /// Kernel times, if profiling is enabled.
     profile: Mutex<Option<Profile>>,
     /// Result of the matrix unit's trial.
     trusts_matrices: OnceLock<bool>,
-    kept: OnceLock<KeptPipelines>,
+    pipeline_cache: OnceLock<PipelineCacheFile>,
 }
 
 #[expect(unsafe_code, reason = "wgpu leaves it to the caller to promise that loops end")]
@@ -113,7 +113,7 @@ impl Gpu {
             pending_bytes,
             profile: Mutex::default(),
             trusts_matrices: OnceLock::new(),
-            kept: OnceLock::new(),
+            pipeline_cache: OnceLock::new(),
         }))
     }
 
@@ -125,11 +125,11 @@ impl Gpu {
 
     /// Caches compiled kernels in a file of this folder, if the driver supports it, and uses those
     /// already there from now on.
-    pub fn keep_pipelines(&self, folder: &Path) {
+    pub fn cache_pipelines(&self, folder: &Path) {
         let path = kept::path_of(folder, &self.device.adapter_info());
         let has_caches = self.device.features().contains(wgpu::Features::PIPELINE_CACHE);
         let Some(path) = path.filter(|_| has_caches) else { return };
-        self.kept.get_or_init(|| {
+        self.pipeline_cache.get_or_init(|| {
             let data = kept::read(&path);
             let descriptor = wgpu::PipelineCacheDescriptor {
                 label: None,
@@ -139,15 +139,15 @@ impl Gpu {
             // SAFETY: the bytes are what an earlier run got of such a cache, since their sum is
             // right; the driver passes over those of another adapter or version of it.
             let cache = unsafe { self.device.create_pipeline_cache(&descriptor) };
-            KeptPipelines::new(cache, path, data.as_deref())
+            PipelineCacheFile::new(cache, path, data.as_deref())
         });
     }
 
     /// Writes that file, if kernels were compiled that it does not hold.
     pub(crate) fn save_pipelines(&self) {
-        if let Some(kept) = self.kept.get() {
+        if let Some(file) = self.pipeline_cache.get() {
             // A full or read-only disk must not prevent computing.
-            kept.save().ok();
+            file.save().ok();
         }
     }
 
@@ -296,13 +296,13 @@ impl Gpu {
     }
 
     /// Returns the pipeline of a shader, one for each text.
-    pub(crate) fn pipeline(&self, shader: &Shader) -> Arc<Pipeline> {
+    pub(crate) fn pipeline(&self, shader: &Shader) -> Arc<KernelPipeline> {
         let text = shader.text();
         let mut pipelines = lock(&self.pipelines);
         if let Some(known) = pipelines.get(&text) {
             return Arc::clone(known);
         }
-        let pipeline = Arc::new(Pipeline::new(shader, text.clone()));
+        let pipeline = Arc::new(KernelPipeline::new(shader, text.clone()));
         pipelines.insert(text, Arc::clone(&pipeline));
         pipeline
     }
@@ -312,8 +312,8 @@ impl Gpu {
     /// # Errors
     ///
     /// [`Error::Device`] if the driver rejects it.
-    pub(crate) fn make(&self, pipeline: &Pipeline) -> Result<wgpu::ComputePipeline> {
-        let Pipeline { name, text, groups, .. } = pipeline;
+    pub(crate) fn make(&self, pipeline: &KernelPipeline) -> Result<wgpu::ComputePipeline> {
+        let KernelPipeline { name, text, groups, .. } = pipeline;
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let source = wgpu::ShaderSource::Wgsl(text.as_str().into());
         let descriptor = wgpu::ShaderModuleDescriptor { label: Some(name), source };
@@ -331,7 +331,7 @@ impl Gpu {
                 zero_initialize_workgroup_memory: false,
                 ..wgpu::PipelineCompilationOptions::default()
             },
-            cache: self.kept.get().map(|kept| &kept.cache),
+            cache: self.pipeline_cache.get().map(|file| &file.cache),
         });
         match block_on(scope.pop()) {
             Some(error) => {

@@ -8,20 +8,20 @@ use std::sync::OnceLock;
 use moeflux::provider::error::Result;
 
 use crate::device::Gpu;
-use crate::shader::{Groups, Shader};
+use crate::shader::{BindGroups, Shader};
 
 /// A kernel, compiled or not.
 #[derive(Debug)]
-pub(crate) struct Pipeline {
+pub(crate) struct KernelPipeline {
     pub(crate) name: &'static str,
     pub(crate) text: String,
-    pub(crate) groups: Groups,
-    made: OnceLock<wgpu::ComputePipeline>,
+    pub(crate) groups: BindGroups,
+    compiled: OnceLock<wgpu::ComputePipeline>,
 }
 
-impl Pipeline {
+impl KernelPipeline {
     pub(crate) fn new(shader: &Shader, text: String) -> Self {
-        Self { name: shader.name(), text, groups: shader.groups(), made: OnceLock::new() }
+        Self { name: shader.name(), text, groups: shader.groups(), compiled: OnceLock::new() }
     }
 
     /// Returns the compiled pipeline; compiles it on the first call.
@@ -29,11 +29,11 @@ impl Pipeline {
     /// # Errors
     ///
     /// [`moeflux::Error::Device`] if the driver rejects the kernel.
-    pub(crate) fn made(&self, gpu: &Gpu) -> Result<&wgpu::ComputePipeline> {
-        if let Some(made) = self.made.get() {
-            return Ok(made);
+    pub(crate) fn compiled(&self, gpu: &Gpu) -> Result<&wgpu::ComputePipeline> {
+        if let Some(compiled) = self.compiled.get() {
+            return Ok(compiled);
         }
-        let made = gpu.make(self)?;
-        Ok(self.made.get_or_init(|| made))
+        let compiled = gpu.make(self)?;
+        Ok(self.compiled.get_or_init(|| compiled))
     }
 }

@@ -16,7 +16,7 @@ const N_TIMED_MAX: u32 = 1024;
 
 /// Time of a kernel so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Took {
+pub struct KernelTime {
     /// Number of dispatches.
     pub n: u64,
     /// Total time.
@@ -24,7 +24,7 @@ pub struct Took {
 }
 
 /// Times by kernel name.
-pub type Profile = BTreeMap<&'static str, Took>;
+pub type Profile = BTreeMap<&'static str, KernelTime>;
 
 /// Times the dispatches of a recorder.
 #[derive(Debug)]

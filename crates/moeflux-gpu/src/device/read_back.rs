@@ -9,7 +9,7 @@ use moeflux::provider::error::Result;
 use crate::adapter::AdapterKind;
 use crate::device::Gpu;
 use crate::device::mapping::{Mapping, copy_mapped};
-use crate::device::recorder::Recorder;
+use crate::device::recorder::CommandRecorder;
 
 /// A sleeping thread wakes some 0.1 ms late. So the last part of the usual wait is spent polling,
 /// for at most this time.
@@ -24,7 +24,7 @@ const SHORT: Duration = Duration::from_millis(2);
 
 /// Buffer through which values are read back.
 #[derive(Debug)]
-pub(crate) struct ReadBack {
+pub(crate) struct ReadBackBuffer {
     buffer: wgpu::Buffer,
     /// Duration of the last wait.
     usual: Duration,
@@ -32,13 +32,13 @@ pub(crate) struct ReadBack {
 
 /// A byte range of a buffer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stretch<'a> {
+pub(crate) struct BufferRange<'a> {
     pub(crate) source: &'a wgpu::Buffer,
     pub(crate) offset_bytes: u64,
     pub(crate) n_bytes: u64,
 }
 
-impl ReadBack {
+impl ReadBackBuffer {
     pub(crate) fn new(gpu: &Gpu) -> Result<Self> {
         Ok(Self { buffer: made(gpu, 1 << 16)?, usual: Duration::ZERO })
     }
@@ -47,16 +47,16 @@ impl ReadBack {
     /// commands.
     pub(crate) fn begin(
         &mut self,
-        (gpu, recorder): (&Gpu, &mut Recorder),
-        stretches: &[Stretch<'_>],
+        (gpu, recorder): (&Gpu, &mut CommandRecorder),
+        ranges: &[BufferRange<'_>],
     ) -> Result<Option<wgpu::SubmissionIndex>> {
-        let n_bytes = stretches.iter().map(|it| it.n_bytes).sum::<u64>();
+        let n_bytes = ranges.iter().map(|it| it.n_bytes).sum::<u64>();
         if n_bytes > self.buffer.size() {
             self.buffer = made(gpu, n_bytes.next_power_of_two())?;
         }
         let encoder = recorder.encoder();
         let mut at = 0;
-        for &Stretch { source, offset_bytes, n_bytes } in stretches {
+        for &BufferRange { source, offset_bytes, n_bytes } in ranges {
             encoder.copy_buffer_to_buffer(source, offset_bytes, &self.buffer, at, n_bytes);
             at += n_bytes;
         }

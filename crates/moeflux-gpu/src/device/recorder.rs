@@ -17,7 +17,7 @@ const N_DISPATCHES_BUSY: usize = 96;
 
 /// The commands since the last submission.
 #[derive(Debug)]
-pub(crate) struct Recorder {
+pub(crate) struct CommandRecorder {
     gpu: Arc<Gpu>,
     // Declared first: the pass must be dropped before its encoder.
     pass: Option<wgpu::ComputePass<'static>>,
@@ -29,7 +29,7 @@ pub(crate) struct Recorder {
     profiler: Option<Profiler>,
 }
 
-impl Recorder {
+impl CommandRecorder {
     pub(crate) fn new(gpu: Arc<Gpu>) -> Result<Self> {
         let profiler = if gpu.is_profiled() { Some(Profiler::new(&gpu)?) } else { None };
         Ok(Self {
@@ -96,7 +96,8 @@ impl Recorder {
         Some(index)
     }
 
-    /// Returns the recorded commands for a later submission: see [`Recorder::submit_recorded`].
+    /// Returns the recorded commands for a later submission: see
+    /// [`CommandRecorder::submit_recorded`].
     pub(crate) fn finish(&mut self) -> Option<wgpu::CommandBuffer> {
         self.take().map(wgpu::CommandEncoder::finish)
     }

@@ -8,7 +8,7 @@ use moeflux::provider::error::Result;
 
 use crate::device::Gpu;
 use crate::device::mapping::Mapping;
-use crate::device::recorder::Recorder;
+use crate::device::recorder::CommandRecorder;
 
 /// Upper bound on the bytes of blocks: enough to overlap writing and copying.
 pub(crate) const STAGING_BYTES_MAX: u64 = 64 << 20;
@@ -17,26 +17,27 @@ pub(crate) const STAGING_BYTES_MAX: u64 = 64 << 20;
 const STAGING: wgpu::BufferUsages =
     wgpu::BufferUsages::MAP_WRITE.union(wgpu::BufferUsages::COPY_SRC);
 
-/// Target of recorded copies.
+/// Context for recording copies.
 #[derive(Debug)]
-pub(crate) struct Flow<'a> {
+pub(crate) struct CopyContext<'a> {
     pub(crate) gpu: &'a Gpu,
-    pub(crate) recorder: &'a mut Recorder,
+    pub(crate) recorder: &'a mut CommandRecorder,
     /// Number of the submission being recorded.
     pub(crate) submission: u64,
 }
 
-/// A range of a buffer, and its new contents: pieces of bytes with their offsets in it.
+/// A copy to a range of a buffer: the new contents, as chunks of bytes with their offsets in it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Filling<'a> {
+pub(crate) struct StagedCopy<'a> {
     pub(crate) buffer: &'a wgpu::Buffer,
     pub(crate) begin: u64,
     pub(crate) n_bytes: u64,
-    pub(crate) pieces: &'a [(usize, &'a [u8])],
+    pub(crate) chunks: &'a [(usize, &'a [u8])],
 }
 
+/// What a block is used for at present.
 #[derive(Debug)]
-enum Phase {
+enum StagingPhase {
     /// The host may write.
     Mapped,
     /// Copies were recorded for this submission.
@@ -45,16 +46,17 @@ enum Phase {
     Mapping(Mapping),
 }
 
+/// A block of memory that the host writes and the device copies.
 #[derive(Debug)]
-struct Block {
+struct StagingBlock {
     buffer: wgpu::Buffer,
-    phase: Phase,
+    phase: StagingPhase,
 }
 
 /// All blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
-    blocks: Vec<Block>,
+    blocks: Vec<StagingBlock>,
 }
 
 impl Staging {
@@ -65,21 +67,25 @@ impl Staging {
     ///
     /// [`moeflux::Error::NoRoom`] if no block can be allocated; [`moeflux::Error::Device`] if the
     /// driver reports a failure.
-    pub(crate) fn fill(&mut self, flow: &mut Flow<'_>, filling: &Filling<'_>) -> Result<bool> {
-        let Some(block_idx) = self.block(flow.gpu, flow.submission, filling.n_bytes)? else {
+    pub(crate) fn fill(
+        &mut self,
+        context: &mut CopyContext<'_>,
+        copy: &StagedCopy<'_>,
+    ) -> Result<bool> {
+        let Some(block_idx) = self.block(context.gpu, context.submission, copy.n_bytes)? else {
             return Ok(false);
         };
-        let Block { buffer, phase } = &mut self.blocks[block_idx];
-        let view = buffer.get_mapped_range_mut(..filling.n_bytes);
-        let mut view = view.map_err(|e| flow.gpu.error(&format!("staging failed: {e}")))?;
-        for &(at, bytes) in filling.pieces {
+        let StagingBlock { buffer, phase } = &mut self.blocks[block_idx];
+        let view = buffer.get_mapped_range_mut(..copy.n_bytes);
+        let mut view = view.map_err(|e| context.gpu.error(&format!("staging failed: {e}")))?;
+        for &(at, bytes) in copy.chunks {
             view.slice(at..at + bytes.len()).copy_from_slice(bytes);
         }
         drop(view);
         buffer.unmap();
-        *phase = Phase::Recorded(flow.submission);
-        let Filling { buffer: target, begin, n_bytes, .. } = *filling;
-        flow.recorder.encoder().copy_buffer_to_buffer(buffer, 0, target, begin, n_bytes);
+        *phase = StagingPhase::Recorded(context.submission);
+        let StagedCopy { buffer: target, begin, n_bytes, .. } = *copy;
+        context.recorder.encoder().copy_buffer_to_buffer(buffer, 0, target, begin, n_bytes);
         Ok(true)
     }
 
@@ -87,21 +93,22 @@ impl Staging {
     fn block(&mut self, gpu: &Gpu, submission: u64, n_bytes: u64) -> Result<Option<usize>> {
         loop {
             self.advance(gpu, submission)?;
-            let fits =
-                |it: &Block| matches!(it.phase, Phase::Mapped) && it.buffer.size() >= n_bytes;
+            let fits = |it: &StagingBlock| {
+                matches!(it.phase, StagingPhase::Mapped) && it.buffer.size() >= n_bytes
+            };
             if let Some(found) = self.blocks.iter().position(fits) {
                 return Ok(Some(found));
             }
             // The remaining ones are too small.
             let used_bytes =
-                |blocks: &[Block]| -> u64 { blocks.iter().map(|it| it.buffer.size()).sum() };
+                |blocks: &[StagingBlock]| -> u64 { blocks.iter().map(|it| it.buffer.size()).sum() };
             if used_bytes(&self.blocks) + n_bytes > STAGING_BYTES_MAX {
-                self.blocks.retain(|it| !matches!(it.phase, Phase::Mapped));
+                self.blocks.retain(|it| !matches!(it.phase, StagingPhase::Mapped));
             }
             if self.blocks.is_empty() || used_bytes(&self.blocks) + n_bytes <= STAGING_BYTES_MAX {
                 let buffer = gpu.buffer("memory for copies", n_bytes, STAGING)?;
-                self.blocks.push(Block { buffer, phase: Phase::Mapped });
-            } else if self.blocks.iter().all(|it| matches!(it.phase, Phase::Recorded(_))) {
+                self.blocks.push(StagingBlock { buffer, phase: StagingPhase::Mapped });
+            } else if self.blocks.iter().all(|it| matches!(it.phase, StagingPhase::Recorded(_))) {
                 return Ok(None);
             } else {
                 std::thread::yield_now();
@@ -112,13 +119,15 @@ impl Staging {
 
     /// Requests the mapping of submitted blocks, and marks completed ones as writable.
     fn advance(&mut self, gpu: &Gpu, submission: u64) -> Result<()> {
-        for Block { buffer, phase } in &mut self.blocks {
+        for StagingBlock { buffer, phase } in &mut self.blocks {
             match phase {
-                Phase::Recorded(at) if *at < submission => {
-                    *phase = Phase::Mapping(Mapping::begin(buffer, wgpu::MapMode::Write));
+                StagingPhase::Recorded(at) if *at < submission => {
+                    *phase = StagingPhase::Mapping(Mapping::begin(buffer, wgpu::MapMode::Write));
                 }
-                Phase::Mapping(mapping) if mapping.is_done(gpu)? => *phase = Phase::Mapped,
-                Phase::Mapped | Phase::Recorded(_) | Phase::Mapping(_) => {}
+                StagingPhase::Mapping(mapping) if mapping.is_done(gpu)? => {
+                    *phase = StagingPhase::Mapped;
+                }
+                StagingPhase::Mapped | StagingPhase::Recorded(_) | StagingPhase::Mapping(_) => {}
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! Moves frequently used experts near: periodically reads back the counts of kernels, and exchanges
-//! experts between device and host memory by commands.
+//! Moves frequently used experts to device memory: periodically reads back the counts of kernels,
+//! and exchanges experts between device and host memory by commands.
 //!
 //! **Invariant:** nothing waits for counts. Copies and tables change between two steps, in queue
 //! order, so that each step finds each expert once, with the same bytes.
@@ -9,9 +9,9 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ids::LayerIdx;
 
 use super::bank::{Bank, Tier};
-use super::heat::{Heat, Swap};
+use super::heat::{Swap, UseStats};
 use crate::device::mapping::Mapping;
-use crate::device::staging::Flow;
+use crate::device::staging::CopyContext;
 use crate::memory::STORAGE;
 
 /// Steps between two readings of the counts.
@@ -23,58 +23,58 @@ const READ_BACK: wgpu::BufferUsages =
 
 /// State of a reading of the counts.
 #[derive(Debug)]
-enum Look {
+enum CountReading {
     /// Steps until the next reading.
-    In(u32),
+    DueIn(u32),
     /// A copy of the counts was recorded for this submission.
     Recorded(u64),
     /// The copy was submitted; the mapping completes when it is done.
     Mapping(Mapping),
 }
 
-/// A layer with far experts.
+/// A layer with experts in both memories.
 #[derive(Clone, Copy, Debug)]
-struct Followed {
+struct TieredLayer {
     layer: LayerIdx,
     /// Offset of its counts, in words.
     uses_at: usize,
     n_experts: usize,
 }
 
-/// Statistics of expert uses.
+/// Balances experts between the memories by their uses.
 #[derive(Debug)]
-pub(super) struct Follow {
-    layers: Vec<Followed>,
-    look: Look,
-    heat: Heat,
+pub(super) struct TierBalancer {
+    layers: Vec<TieredLayer>,
+    reading: CountReading,
+    stats: UseStats,
     /// Buffer of the counts being read back.
     counts: Option<wgpu::Buffer>,
     /// Temporary space of an expert being exchanged.
-    spare: Option<wgpu::Buffer>,
+    swap_buffer: Option<wgpu::Buffer>,
     n_uses: [u64; 2],
     n_swaps: u64,
 }
 
-impl Follow {
+impl TierBalancer {
     pub(super) fn new() -> Self {
         Self {
             layers: Vec::new(),
-            look: Look::In(N_STEPS),
-            heat: Heat::default(),
+            reading: CountReading::DueIn(N_STEPS),
+            stats: UseStats::default(),
             counts: None,
-            spare: None,
+            swap_buffer: None,
             n_uses: [0; 2],
             n_swaps: 0,
         }
     }
 
-    /// Follows one more layer, whose counts begin at word `uses_at`.
+    /// Adds a layer, whose counts begin at word `uses_at`.
     pub(super) fn add(&mut self, layer: LayerIdx, uses_at: usize, n_experts: usize) {
-        self.layers.push(Followed { layer, uses_at, n_experts });
+        self.layers.push(TieredLayer { layer, uses_at, n_experts });
     }
 
-    /// Returns the near uses, all uses, and the number of experts moved near, up to the last
-    /// reading.
+    /// Returns the uses of experts in device memory, all uses, and the number of experts moved
+    /// there, up to the last reading.
     pub(super) fn stats(&self, [near_bytes, far_bytes]: [u64; 2]) -> TierStats {
         let ([near_uses, uses], swaps) = (self.n_uses, self.n_swaps);
         TierStats { near_bytes, far_bytes, near_uses, uses, swaps }
@@ -83,7 +83,7 @@ impl Follow {
     /// Begins a step: reads the counts, if due. Returns the swaps to make.
     pub(super) fn begin_step<'a>(
         &mut self,
-        flow: &mut Flow<'_>,
+        context: &mut CopyContext<'_>,
         (uses, n_words): (&wgpu::Buffer, usize),
         bank_of: impl Fn(LayerIdx) -> &'a Bank,
     ) -> Result<Vec<(LayerIdx, Swap)>> {
@@ -93,28 +93,31 @@ impl Follow {
         let n_bytes = (n_words * 4) as u64;
         let counts = match &self.counts {
             Some(counts) => counts,
-            None => self.counts.insert(flow.gpu.buffer("uses of experts", n_bytes, READ_BACK)?),
+            None => {
+                self.counts.insert(context.gpu.buffer("uses of experts", n_bytes, READ_BACK)?)
+            }
         };
-        match &mut self.look {
-            Look::In(0) => {
-                flow.recorder.encoder().copy_buffer_to_buffer(uses, 0, counts, 0, n_bytes);
-                self.look = Look::Recorded(flow.submission);
+        match &mut self.reading {
+            CountReading::DueIn(0) => {
+                context.recorder.encoder().copy_buffer_to_buffer(uses, 0, counts, 0, n_bytes);
+                self.reading = CountReading::Recorded(context.submission);
             }
-            Look::In(n_steps) => *n_steps -= 1,
-            Look::Recorded(submission) if *submission < flow.submission => {
-                self.look = Look::Mapping(Mapping::begin(counts, wgpu::MapMode::Read));
+            CountReading::DueIn(n_steps) => *n_steps -= 1,
+            CountReading::Recorded(submission) if *submission < context.submission => {
+                self.reading = CountReading::Mapping(Mapping::begin(counts, wgpu::MapMode::Read));
             }
-            Look::Mapping(mapping) if mapping.is_done(flow.gpu)? => {
+            CountReading::Mapping(mapping) if mapping.is_done(context.gpu)? => {
                 let view = counts.get_mapped_range(..);
-                let view = view
-                    .map_err(|e| flow.gpu.error(&format!("cannot read the counts of uses: {e}")))?;
+                let view = view.map_err(|e| {
+                    context.gpu.error(&format!("cannot read the counts of uses: {e}"))
+                })?;
                 let words: Vec<u32> = bytemuck::pod_collect_to_vec(&view);
                 drop(view);
                 counts.unmap();
-                self.look = Look::In(N_STEPS);
+                self.reading = CountReading::DueIn(N_STEPS);
                 return Ok(self.round(&words, bank_of));
             }
-            Look::Recorded(_) | Look::Mapping(_) => {}
+            CountReading::Recorded(_) | CountReading::Mapping(_) => {}
         }
         Ok(Vec::new())
     }
@@ -127,7 +130,7 @@ impl Follow {
         let tiers: Vec<Vec<Tier>> =
             self.layers.iter().map(|it| bank_of(it.layer).tiers().collect()).collect();
         let counts = self.layers.iter().map(|it| &words[it.uses_at..][..it.n_experts]);
-        let round = self.heat.round(counts.zip(tiers.iter().map(Vec::as_slice)));
+        let round = self.stats.round(counts.zip(tiers.iter().map(Vec::as_slice)));
         self.n_uses[0] += round.uses[0];
         self.n_uses[1] += round.uses[1];
         self.n_swaps += round.swaps.len() as u64;
@@ -137,18 +140,21 @@ impl Follow {
     /// Records the exchange of two experts' bytes.
     pub(super) fn exchange(
         &mut self,
-        flow: &mut Flow<'_>,
-        [arrives, leaves]: [(&wgpu::Buffer, u64); 2],
+        context: &mut CopyContext<'_>,
+        [promoted, demoted]: [(&wgpu::Buffer, u64); 2],
         slot_bytes: u64,
     ) -> Result<()> {
-        let spare = match &self.spare {
-            Some(spare) if spare.size() >= slot_bytes => spare,
-            _ => self.spare.insert(flow.gpu.buffer("an expert on its way", slot_bytes, STORAGE)?),
+        let between = match &self.swap_buffer {
+            Some(between) if between.size() >= slot_bytes => between,
+            _ => {
+                let buffer = context.gpu.buffer("an expert on its way", slot_bytes, STORAGE)?;
+                self.swap_buffer.insert(buffer)
+            }
         };
-        let encoder = flow.recorder.encoder();
-        encoder.copy_buffer_to_buffer(leaves.0, leaves.1, spare, 0, slot_bytes);
-        encoder.copy_buffer_to_buffer(arrives.0, arrives.1, leaves.0, leaves.1, slot_bytes);
-        encoder.copy_buffer_to_buffer(spare, 0, arrives.0, arrives.1, slot_bytes);
+        let encoder = context.recorder.encoder();
+        encoder.copy_buffer_to_buffer(demoted.0, demoted.1, between, 0, slot_bytes);
+        encoder.copy_buffer_to_buffer(promoted.0, promoted.1, demoted.0, demoted.1, slot_bytes);
+        encoder.copy_buffer_to_buffer(between, 0, promoted.0, promoted.1, slot_bytes);
         Ok(())
     }
 }

@@ -18,31 +18,31 @@ use std::sync::Arc;
 use moeflux::provider::backend::TierStats;
 use moeflux::provider::error::Result;
 use moeflux::provider::experts::Arrived;
-use moeflux::provider::experts::stream::{Move, SeenSlots, SlotSight};
+use moeflux::provider::experts::stream::{DeviceMove, MappedSlots, SlotMapping};
 use moeflux::provider::ids::{ExpertIdx, LayerIdx};
 use moeflux::provider::weights::{ExpertView, MatrixSpan};
 use moeflux_kernels::{Matrix, MatrixLayout};
 
-use crate::compiler::{SlotMatrix, SlotShape};
+use crate::compiler::{ExpertSlotLayout, SlotMatrix};
 use crate::config::{GpuConfig, Tiers};
 use crate::device::Gpu;
-use crate::device::staging::{Filling, Flow, Staging};
+use crate::device::staging::{CopyContext, StagedCopy, Staging};
 use crate::memory::STORAGE;
 use crate::memory::weights::{PartBytes, bind, bind_tiers};
 use crate::params::narrow;
-use bank::{Bank, Division};
-use follow::Follow;
+use bank::{Bank, TierSplit};
+use follow::TierBalancer;
 use heat::Swap;
-use near::NearPlaces;
-use pool::{Growth, Pool, SlotPlace};
-use sight::Sight;
+use near::DeviceCacheSlots;
+use pool::{PoolGrowth, SlotAddress, SlotPool};
+use sight::SlabImports;
 
 /// Table entry of experts that are not in the bound buffers.
 const ABSENT: u32 = u32::MAX;
 
 /// Bindings of a dispatch over experts: a buffer of slots, and the offset of its table.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct ExpertBinding {
     pub(crate) bind_group: wgpu::BindGroup,
     pub(crate) table_at: u32,
 }
@@ -51,25 +51,25 @@ pub(crate) struct Bound {
 #[derive(Debug)]
 pub(crate) struct DeviceExperts {
     /// Layout of each layer's experts in their slots.
-    pub(crate) shapes: HashMap<LayerIdx, SlotShape>,
+    pub(crate) slot_layouts: HashMap<LayerIdx, ExpertSlotLayout>,
     /// Tables, as kernels see them.
     pub(crate) tables: wgpu::Buffer,
     /// Table words used since the last submission.
     n_table_words: usize,
-    pools: Vec<Pool>,
+    pools: Vec<SlotPool>,
     /// Layers whose experts are stored permanently.
     banks: HashMap<LayerIdx, Bank>,
     /// Offset of the next table of permanently stored experts.
-    n_kept_words: usize,
+    n_resident_words: usize,
     /// Whether experts have moved since tables were written.
-    are_tables_old: bool,
-    uses: Uses,
-    follow: Follow,
+    are_tables_stale: bool,
+    uses: UseCounters,
+    balancer: TierBalancer,
     staging: Staging,
-    /// Slots in host memory that kernels read directly.
-    sight: Option<Arc<Sight>>,
-    /// Places for streamed experts in device memory, which need no slot in host memory.
-    near: NearPlaces,
+    /// Slabs of slots in host memory that kernels read directly.
+    slab_imports: Option<Arc<SlabImports>>,
+    /// Cache of streamed experts in device memory, which need no slot in host memory.
+    device_cache: DeviceCacheSlots,
     /// Upper bound on expert bytes in device memory.
     bytes_max: u64,
     /// Upper bound on the bytes of one buffer.
@@ -80,7 +80,7 @@ pub(crate) struct DeviceExperts {
 
 /// Counters of expert uses, allocated if some experts are in host memory.
 #[derive(Debug)]
-struct Uses {
+struct UseCounters {
     counts: Option<wgpu::Buffer>,
     /// Words assigned to layers.
     n_words: usize,
@@ -90,14 +90,14 @@ struct Uses {
 const N_TABLE_WORDS: usize = 1 << 18;
 
 /// End of the tables of permanently stored experts: several for each of 60 layers of 1,024 experts.
-const N_KEPT_WORDS_END: usize = 1 << 20;
+const N_RESIDENT_WORDS_END: usize = 1 << 20;
 
 /// Alignment of a layer's counters, as bindings require.
 const USES_ALIGN_WORDS: usize = 64;
 
 /// A group of experts that kernels read in place.
 #[derive(Debug)]
-struct SeenGroup {
+struct InPlaceGroup {
     n: usize,
     /// Bind group of each slab, and the slots of experts there.
     slabs: Vec<(wgpu::BindGroup, Vec<(ExpertIdx, u32)>)>,
@@ -106,18 +106,18 @@ struct SeenGroup {
 /// Slots of the pool reserved for prompts.
 const N_SLOTS_OF_PROMPT: u64 = 32;
 
-/// The part of a group that was taken.
+/// The first experts of a group, ready for kernels.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct ReadyExperts {
     /// Number of experts from the first requested one on.
     pub(crate) n: usize,
     /// Bindings to dispatch over.
-    pub(crate) bound: Vec<Bound>,
+    pub(crate) bindings: Vec<ExpertBinding>,
 }
 
-impl Uses {
+impl UseCounters {
     fn new(gpu: &Gpu, tiers: Tiers) -> Result<Self> {
-        let n_bytes = ((N_KEPT_WORDS_END - N_TABLE_WORDS) * 4) as u64;
+        let n_bytes = ((N_RESIDENT_WORDS_END - N_TABLE_WORDS) * 4) as u64;
         let counts = match tiers {
             Tiers::Device => None,
             Tiers::DeviceAndHost => Some(gpu.buffer("uses of experts", n_bytes, STORAGE)?),
@@ -139,18 +139,18 @@ impl DeviceExperts {
     pub(crate) fn new(gpu: &Gpu, config: &GpuConfig) -> Result<Self> {
         let GpuConfig { expert_bytes_max, expert_buffer_bytes_max, tiers, .. } = *config;
         Ok(Self {
-            shapes: HashMap::new(),
-            tables: gpu.buffer("tables of experts", (N_KEPT_WORDS_END * 4) as u64, STORAGE)?,
+            slot_layouts: HashMap::new(),
+            tables: gpu.buffer("tables of experts", (N_RESIDENT_WORDS_END * 4) as u64, STORAGE)?,
             n_table_words: 0,
             pools: Vec::new(),
             banks: HashMap::new(),
-            n_kept_words: N_TABLE_WORDS,
-            uses: Uses::new(gpu, tiers)?,
-            are_tables_old: false,
-            follow: Follow::new(),
+            n_resident_words: N_TABLE_WORDS,
+            uses: UseCounters::new(gpu, tiers)?,
+            are_tables_stale: false,
+            balancer: TierBalancer::new(),
             staging: Staging::default(),
-            sight: None,
-            near: NearPlaces::default(),
+            slab_imports: None,
+            device_cache: DeviceCacheSlots::default(),
             bytes_max: expert_bytes_max,
             buffer_bytes_max: gpu.storage_bytes_max().min(expert_buffer_bytes_max),
             n_groups: 0,
@@ -163,54 +163,65 @@ impl DeviceExperts {
         self.n_uploaded
     }
 
-    /// Reads experts directly from these slots from now on; copies use the same layout.
-    pub(crate) fn see_slots(&mut self, gpu: &Arc<Gpu>, slots: &SeenSlots) -> Result<()> {
+    /// Lets kernels read experts directly in these slots of host memory from now on; copies use the
+    /// same layout.
+    pub(crate) fn map_slots(&mut self, gpu: &Arc<Gpu>, slots: &MappedSlots) -> Result<()> {
         let n_words = narrow(slots.stride_bytes / 4);
         for (layer, layout) in &slots.layouts {
             let [gate, up, down] = [layout.gate, layout.up, layout.down].map(matrix_of);
-            self.shapes.insert(*layer, SlotShape { gate, up, down, n_words });
+            self.slot_layouts.insert(*layer, ExpertSlotLayout { gate, up, down, n_words });
         }
         // If too few of a prompt's experts are in memory, they go through slots of the pool.
         let slot_bytes = slots.stride_bytes as u64;
         let n_bytes = self.bytes_max.saturating_sub(N_SLOTS_OF_PROMPT * slot_bytes);
-        self.near = NearPlaces::new(gpu, slot_bytes, (n_bytes, self.buffer_bytes_max))?;
-        self.bytes_max -= self.near.n_places as u64 * slot_bytes;
-        self.sight = Some(Arc::new(Sight::new(gpu, self.near.n_places)));
+        self.device_cache =
+            DeviceCacheSlots::new(gpu, slot_bytes, (n_bytes, self.buffer_bytes_max))?;
+        self.bytes_max -= self.device_cache.n_slots as u64 * slot_bytes;
+        self.slab_imports = Some(Arc::new(SlabImports::new(gpu, self.device_cache.n_slots)));
         Ok(())
     }
 
-    /// Copies an expert to a place in device memory. Returns `false` if the recorded commands must
-    /// be submitted first.
-    pub(crate) fn bring_near(&mut self, flow: &mut Flow<'_>, expert: &Move<'_>) -> Result<bool> {
-        let (target, begin) = self.near.place(expert.to);
-        let shape = self.shapes[&expert.layer];
-        let Some(seen) = self.sight.as_ref().and_then(|it| it.see(expert.from.slab)) else {
-            let staging = (&mut self.staging, flow);
-            return fill(staging, (target, begin), (&expert.view, &shape));
+    /// Copies an expert to a slot of the cache in device memory. Returns `false` if the recorded
+    /// commands must be submitted first.
+    pub(crate) fn bring_near(
+        &mut self,
+        context: &mut CopyContext<'_>,
+        expert: &DeviceMove<'_>,
+    ) -> Result<bool> {
+        let (target, begin) = self.device_cache.slot_at(expert.to);
+        let slot_layout = self.slot_layouts[&expert.layer];
+        let import = |imports: &Arc<SlabImports>| imports.import(expert.from.slab);
+        let Some(slab) = self.slab_imports.as_ref().and_then(import) else {
+            let staging = (&mut self.staging, context);
+            return fill(staging, (target, begin), (&expert.view, &slot_layout));
         };
-        let n_bytes = u64::from(shape.n_words) * 4;
-        let from = expert.from.place as u64 * n_bytes;
-        let encoder = flow.recorder.encoder();
-        encoder.copy_buffer_to_buffer(&seen.buffer, from, target, begin, n_bytes);
+        let n_bytes = u64::from(slot_layout.n_words) * 4;
+        let from = expert.from.idx_in_slab as u64 * n_bytes;
+        let encoder = context.recorder.encoder();
+        encoder.copy_buffer_to_buffer(&slab.buffer, from, target, begin, n_bytes);
         Ok(true)
     }
 
-    pub(crate) fn slot_sight(&self) -> Option<Arc<dyn SlotSight>> {
-        self.sight.clone().map(|sight| sight as Arc<dyn SlotSight>)
+    pub(crate) fn slot_mapping(&self) -> Option<Arc<dyn SlotMapping>> {
+        self.slab_imports.clone().map(|imports| imports as Arc<dyn SlotMapping>)
     }
 
     /// Notes the layout of a layer's experts: gate, up and down.
-    pub(crate) fn note_shape(&mut self, layer: LayerIdx, layouts: [MatrixLayout; 3]) -> SlotShape {
-        *self.shapes.entry(layer).or_insert_with(|| shape_of(layouts))
+    pub(crate) fn note_slot_layout(
+        &mut self,
+        layer: LayerIdx,
+        layouts: [MatrixLayout; 3],
+    ) -> ExpertSlotLayout {
+        *self.slot_layouts.entry(layer).or_insert_with(|| slot_layout_of(layouts))
     }
 
     /// Returns the bindings of a layer's permanently stored experts.
-    pub(crate) fn bound(&self, layer: LayerIdx) -> &[Bound] {
-        self.banks.get(&layer).map_or(&[], |bank| &bank.bound)
+    pub(crate) fn bindings(&self, layer: LayerIdx) -> &[ExpertBinding] {
+        self.banks.get(&layer).map_or(&[], |bank| &bank.bindings)
     }
 
     /// Returns the bytes of permanently stored experts in device memory and in host memory.
-    pub(crate) fn kept_bytes(&self) -> [u64; 2] {
+    pub(crate) fn resident_bytes(&self) -> [u64; 2] {
         let add = |sums: [u64; 2], bank: &Bank| {
             let n_bytes = bank.n_bytes();
             [sums[0] + n_bytes[0], sums[1] + n_bytes[1]]
@@ -222,102 +233,111 @@ impl DeviceExperts {
     /// Returns `false` if the recorded commands must be submitted first.
     pub(crate) fn keep(
         &mut self,
-        flow: &mut Flow<'_>,
+        context: &mut CopyContext<'_>,
         (layer, expert): (LayerIdx, ExpertIdx),
         n_experts: usize,
         view: &ExpertView<'_>,
     ) -> Result<bool> {
-        let shape = self.note_shape(layer, layouts_of(view));
+        let slot_layout = self.note_slot_layout(layer, layouts_of(view));
         if !self.banks.contains_key(&layer) {
             let uses_at = self.uses.n_words;
-            let bank = self.bank_of(flow.gpu, n_experts, &shape)?;
+            let bank = self.bank_of(context.gpu, n_experts, &slot_layout)?;
             if bank.n_bytes().iter().all(|n_bytes| *n_bytes > 0) {
-                self.follow.add(layer, uses_at, n_experts);
+                self.balancer.add(layer, uses_at, n_experts);
             }
             self.banks.insert(layer, bank);
         }
-        let place = self.banks[&layer].place(expert);
-        fill((&mut self.staging, flow), place, (view, &shape))
+        let location = self.banks[&layer].location(expert);
+        fill((&mut self.staging, context), location, (view, &slot_layout))
     }
 
-    fn bank_of(&mut self, gpu: &Gpu, n_experts: usize, shape: &SlotShape) -> Result<Bank> {
+    fn bank_of(
+        &mut self,
+        gpu: &Gpu,
+        n_experts: usize,
+        slot_layout: &ExpertSlotLayout,
+    ) -> Result<Bank> {
         // The remaining layers share the remaining bytes equally.
-        let near_bytes = self.uses.counts.as_ref().map(|_| {
-            let n_left = self.shapes.len().saturating_sub(self.banks.len()).max(1);
-            self.bytes_max.saturating_sub(self.kept_bytes()[0]) / n_left as u64
+        let device_bytes = self.uses.counts.as_ref().map(|_| {
+            let n_left = self.slot_layouts.len().saturating_sub(self.banks.len()).max(1);
+            self.bytes_max.saturating_sub(self.resident_bytes()[0]) / n_left as u64
         });
-        let slot_bytes = u64::from(shape.n_words) * 4;
+        let slot_bytes = u64::from(slot_layout.n_words) * 4;
         let n_per_buffer = self.buffer_bytes_max.min(bank::BUFFER_BYTES_MAX) / slot_bytes;
         if n_per_buffer == 0 {
             let problem =
                 format!("an expert of {slot_bytes} bytes exceeds what its kernels can address");
             return Err(gpu.error(&problem));
         }
-        let division = Division::new(n_experts, slot_bytes, (near_bytes, n_per_buffer));
+        let split = TierSplit::new(n_experts, slot_bytes, (device_bytes, n_per_buffer));
         let uses_at = self.uses.n_words;
         self.uses.n_words += n_experts.next_multiple_of(USES_ALIGN_WORDS);
-        let (uses, n_kept_words) = (&self.uses, &mut self.n_kept_words);
+        let (uses, n_resident_words) = (&self.uses, &mut self.n_resident_words);
         let mut bind = |pair: [&wgpu::Buffer; 2]| {
-            let table_at = *n_kept_words;
-            *n_kept_words += n_experts;
-            if (*n_kept_words).max(N_TABLE_WORDS + uses.n_words) > N_KEPT_WORDS_END {
+            let table_at = *n_resident_words;
+            *n_resident_words += n_experts;
+            if (*n_resident_words).max(N_TABLE_WORDS + uses.n_words) > N_RESIDENT_WORDS_END {
                 return Err(gpu.error("more experts than its tables have room for"));
             }
             let bind_group = uses.bind(gpu, pair, uses_at);
-            Ok(Bound { bind_group, table_at: narrow(table_at) })
+            Ok(ExpertBinding { bind_group, table_at: narrow(table_at) })
         };
-        let bank = Bank::new(gpu, division, &mut bind)?;
-        for (bound, table) in bank.bound.iter().zip(bank.tables()) {
-            gpu.write(&self.tables, u64::from(bound.table_at) * 4, bytemuck::cast_slice(&table));
+        let bank = Bank::new(gpu, split, &mut bind)?;
+        for (binding, table) in bank.bindings.iter().zip(bank.tables()) {
+            gpu.write(&self.tables, u64::from(binding.table_at) * 4, bytemuck::cast_slice(&table));
         }
         Ok(bank)
     }
 
     /// Returns the location and use statistics of experts, if host memory may hold some.
     pub(crate) fn tier_stats(&self) -> Option<TierStats> {
-        self.uses.counts.as_ref().map(|_| self.follow.stats(self.kept_bytes()))
+        self.uses.counts.as_ref().map(|_| self.balancer.stats(self.resident_bytes()))
     }
 
-    /// Begins a step: moves the most used experts near, if due. Returns `false` if the recorded
-    /// commands must be submitted first.
-    pub(crate) fn begin_step(&mut self, flow: &mut Flow<'_>) -> Result<bool> {
+    /// Begins a step: moves the most used experts to device memory, if due. Returns `false` if the
+    /// recorded commands must be submitted first.
+    pub(crate) fn begin_step(&mut self, context: &mut CopyContext<'_>) -> Result<bool> {
         if let Some(counts) = &self.uses.counts {
             let (uses, banks) = ((counts, self.uses.n_words), &self.banks);
-            let swaps = self.follow.begin_step(flow, uses, |layer| &banks[&layer])?;
-            self.exchange(flow, &swaps)?;
+            let swaps = self.balancer.begin_step(context, uses, |layer| &banks[&layer])?;
+            self.exchange(context, &swaps)?;
         }
-        if !self.are_tables_old {
+        if !self.are_tables_stale {
             return Ok(true);
         }
-        self.are_tables_old = !self.write_tables(flow)?;
-        Ok(!self.are_tables_old)
+        self.are_tables_stale = !self.write_tables(context)?;
+        Ok(!self.are_tables_stale)
     }
 
-    fn exchange(&mut self, flow: &mut Flow<'_>, swaps: &[(LayerIdx, Swap)]) -> Result<()> {
+    fn exchange(
+        &mut self,
+        context: &mut CopyContext<'_>,
+        swaps: &[(LayerIdx, Swap)],
+    ) -> Result<()> {
         for (layer, swap) in swaps {
             let bank = self.banks.get_mut(layer).expect("a layer that is followed has a bank");
-            let places = [swap.arrives, swap.leaves].map(|expert| bank.place(expert));
-            self.follow.exchange(flow, places, bank.slot_bytes())?;
-            bank.swap(swap.arrives, swap.leaves);
-            self.are_tables_old = true;
+            let locations = [swap.promoted, swap.demoted].map(|expert| bank.location(expert));
+            self.balancer.exchange(context, locations, bank.slot_bytes())?;
+            bank.swap(swap.promoted, swap.demoted);
+            self.are_tables_stale = true;
         }
         Ok(())
     }
 
     /// Writes the tables of all permanently stored experts by one command. Returns `false` if the
     /// recorded commands must be submitted first.
-    fn write_tables(&mut self, flow: &mut Flow<'_>) -> Result<bool> {
-        let mut words = vec![ABSENT; self.n_kept_words - N_TABLE_WORDS];
+    fn write_tables(&mut self, context: &mut CopyContext<'_>) -> Result<bool> {
+        let mut words = vec![ABSENT; self.n_resident_words - N_TABLE_WORDS];
         for bank in self.banks.values() {
-            for (bound, table) in bank.bound.iter().zip(bank.tables()) {
-                let at = bound.table_at as usize - N_TABLE_WORDS;
+            for (binding, table) in bank.bindings.iter().zip(bank.tables()) {
+                let at = binding.table_at as usize - N_TABLE_WORDS;
                 words[at..at + table.len()].copy_from_slice(&table);
             }
         }
-        let pieces = [(0, bytemuck::cast_slice(&words))];
+        let chunks = [(0, bytemuck::cast_slice(&words))];
         let (begin, n_bytes) = ((N_TABLE_WORDS * 4) as u64, (words.len() * 4) as u64);
-        let filling = Filling { buffer: &self.tables, begin, n_bytes, pieces: &pieces };
-        self.staging.fill(flow, &filling)
+        let copy = StagedCopy { buffer: &self.tables, begin, n_bytes, chunks: &chunks };
+        self.staging.fill(context, &copy)
     }
 
     /// Reuses the table words, since all recorded commands are submitted.
@@ -327,100 +347,105 @@ impl DeviceExperts {
 
     /// Brings experts of a group to the device, from index `first` on, as many as fit in slots at
     /// once. Returns `None` if the recorded commands must be submitted first.
-    pub(crate) fn take(
+    pub(crate) fn make_ready(
         &mut self,
-        flow: &mut Flow<'_>,
+        context: &mut CopyContext<'_>,
         (layer, n_experts): (LayerIdx, usize),
         (arrived, first): (&Arrived<'_>, usize),
-    ) -> Result<Option<Taken>> {
-        if let Some(seen) = self.seen(arrived, first) {
-            return Ok(self.take_seen(flow.gpu, n_experts, seen));
+    ) -> Result<Option<ReadyExperts>> {
+        if let Some(group) = self.in_place_group(arrived, first) {
+            return Ok(self.bind_in_place(context.gpu, n_experts, group));
         }
-        let shape = self.shapes[&layer];
-        let slot_bytes = u64::from(shape.n_words) * 4;
+        let slot_layout = self.slot_layouts[&layer];
+        let slot_bytes = u64::from(slot_layout.n_words) * 4;
         let pool_idx = self.pool_of(slot_bytes);
         self.n_groups += 1;
-        let used_bytes: u64 = self.pools.iter().map(Pool::n_bytes).sum();
+        let used_bytes: u64 = self.pools.iter().map(SlotPool::n_bytes).sum();
         let room_bytes = self.bytes_max.saturating_sub(used_bytes);
         let n_before = self.pools[pool_idx].n_bytes();
-        let (gpu, uses, buffer_bytes_max) = (flow.gpu, &self.uses, self.buffer_bytes_max);
+        let (gpu, uses, buffer_bytes_max) = (context.gpu, &self.uses, self.buffer_bytes_max);
         let bind = |buffer: &wgpu::Buffer| uses.bind(gpu, [buffer, buffer], 0);
         let pool = &mut self.pools[pool_idx];
-        let mut places: Vec<(ExpertIdx, SlotPlace)> = Vec::new();
+        let mut addresses: Vec<(ExpertIdx, SlotAddress)> = Vec::new();
         for at in first..arrived.len() {
-            if arrived.near(at).is_some() {
+            if arrived.device_slot(at).is_some() {
                 break;
             }
             let expert = arrived.expert(at);
             let room_bytes = room_bytes.saturating_sub(pool.n_bytes() - n_before);
-            let growth = Growth { gpu, room_bytes, buffer_bytes_max, bind: &bind };
+            let growth = PoolGrowth { gpu, room_bytes, buffer_bytes_max, bind: &bind };
             let found = pool.slot_for(&growth, self.n_groups, (layer, expert))?;
             let Some((slot_idx, is_there)) = found else { break };
-            let place = pool.slots[slot_idx].place;
+            let address = pool.slots[slot_idx].address;
             if !is_there {
-                let begin = u64::from(place.slot) * slot_bytes;
-                let target = (&pool.buffers[place.buffer_idx].buffer, begin);
-                let staging = (&mut self.staging, &mut *flow);
-                if !fill(staging, target, (&arrived.view(at), &shape))? {
+                let begin = u64::from(address.slot) * slot_bytes;
+                let target = (&pool.buffers[address.buffer_idx].buffer, begin);
+                let staging = (&mut self.staging, &mut *context);
+                if !fill(staging, target, (&arrived.view(at), &slot_layout))? {
                     break;
                 }
                 self.n_uploaded += 1;
-                pool.own(slot_idx, (layer, expert));
+                pool.assign(slot_idx, (layer, expert));
             }
             pool.slots[slot_idx].last_group = self.n_groups;
-            places.push((expert, place));
+            addresses.push((expert, address));
         }
         let n_words = n_experts * pool.buffers.len();
-        if places.is_empty() || self.n_table_words + n_words > N_TABLE_WORDS {
+        if addresses.is_empty() || self.n_table_words + n_words > N_TABLE_WORDS {
             return Ok(None);
         }
-        let bound = self.tables_of((gpu, pool_idx), n_experts, &places);
-        Ok(Some(Taken { n: places.len(), bound }))
+        let bindings = self.tables_of((gpu, pool_idx), n_experts, &addresses);
+        Ok(Some(ReadyExperts { n: addresses.len(), bindings }))
     }
 
     /// Returns the bindings of the first experts of a group, from index `first` on, that need no
     /// copy; `None` if there are none.
-    fn seen(&self, arrived: &Arrived<'_>, first: usize) -> Option<SeenGroup> {
-        let sight = self.sight.as_ref()?;
-        let mut seen = SeenGroup { n: 0, slabs: Vec::new() };
+    fn in_place_group(&self, arrived: &Arrived<'_>, first: usize) -> Option<InPlaceGroup> {
+        let imports = self.slab_imports.as_ref()?;
+        let mut group = InPlaceGroup { n: 0, slabs: Vec::new() };
         for at in first..arrived.len() {
-            let found = match (arrived.near(at), arrived.seen(at)) {
-                (Some(place), _) => Some(self.near.bound(place)),
+            let found = match (arrived.device_slot(at), arrived.mapped_slot(at)) {
+                (Some(place), _) => Some(self.device_cache.binding(place)),
                 (None, Some(slot)) => {
-                    sight.see(slot.slab).map(|it| (it.bind_group, narrow(slot.place)))
+                    imports.import(slot.slab).map(|it| (it.bind_group, narrow(slot.idx_in_slab)))
                 }
                 (None, None) => None,
             };
             let Some((bind_group, slot)) = found else { break };
-            seen.n += 1;
+            group.n += 1;
             let expert = (arrived.expert(at), slot);
-            match seen.slabs.iter_mut().find(|(known, _)| *known == bind_group) {
+            match group.slabs.iter_mut().find(|(known, _)| *known == bind_group) {
                 Some((_, experts)) => experts.push(expert),
-                None => seen.slabs.push((bind_group, vec![expert])),
+                None => group.slabs.push((bind_group, vec![expert])),
             }
         }
-        (seen.n > 0).then_some(seen)
+        (group.n > 0).then_some(group)
     }
 
     /// Writes a table for each slab. Returns `None` if the recorded commands must be submitted
     /// first.
-    fn take_seen(&mut self, gpu: &Gpu, n_experts: usize, seen: SeenGroup) -> Option<Taken> {
-        let n_words = n_experts * seen.slabs.len();
+    fn bind_in_place(
+        &mut self,
+        gpu: &Gpu,
+        n_experts: usize,
+        group: InPlaceGroup,
+    ) -> Option<ReadyExperts> {
+        let n_words = n_experts * group.slabs.len();
         if self.n_table_words + n_words > N_TABLE_WORDS {
             return None;
         }
         let first_at = self.n_table_words;
         let mut tables = vec![ABSENT; n_words];
-        let mut bound = Vec::with_capacity(seen.slabs.len());
-        for (table, (bind_group, experts)) in tables.chunks_exact_mut(n_experts).zip(seen.slabs) {
+        let mut bindings = Vec::with_capacity(group.slabs.len());
+        for (table, (bind_group, experts)) in tables.chunks_exact_mut(n_experts).zip(group.slabs) {
             for (expert, slot) in experts {
                 table[expert.0] = slot;
             }
-            bound.push(Bound { bind_group, table_at: narrow(self.n_table_words) });
+            bindings.push(ExpertBinding { bind_group, table_at: narrow(self.n_table_words) });
             self.n_table_words += n_experts;
         }
         gpu.write(&self.tables, (first_at * 4) as u64, bytemuck::cast_slice(&tables));
-        Some(Taken { n: seen.n, bound })
+        Some(ReadyExperts { n: group.n, bindings })
     }
 
     /// Writes a table for each buffer that holds some of these experts.
@@ -428,29 +453,29 @@ impl DeviceExperts {
         &mut self,
         (gpu, pool_idx): (&Gpu, usize),
         n_experts: usize,
-        places: &[(ExpertIdx, SlotPlace)],
-    ) -> Vec<Bound> {
-        let mut bound = Vec::new();
+        addresses: &[(ExpertIdx, SlotAddress)],
+    ) -> Vec<ExpertBinding> {
+        let mut bindings = Vec::new();
         for (buffer_idx, buffer) in self.pools[pool_idx].buffers.iter().enumerate() {
             let mut table = vec![ABSENT; n_experts];
-            let mut here = places.iter().filter(|(_, place)| place.buffer_idx == buffer_idx);
+            let mut here = addresses.iter().filter(|(_, it)| it.buffer_idx == buffer_idx);
             if here.clone().next().is_none() {
                 continue;
             }
-            here.by_ref().for_each(|(expert, place)| table[expert.0] = place.slot);
+            here.by_ref().for_each(|(expert, it)| table[expert.0] = it.slot);
             let table_at = self.n_table_words;
             self.n_table_words += n_experts;
             gpu.write(&self.tables, (table_at * 4) as u64, bytemuck::cast_slice(&table));
             let bind_group = buffer.bind_group.clone();
-            bound.push(Bound { bind_group, table_at: narrow(table_at) });
+            bindings.push(ExpertBinding { bind_group, table_at: narrow(table_at) });
         }
-        bound
+        bindings
     }
 
     fn pool_of(&mut self, slot_bytes: u64) -> usize {
         let known = self.pools.iter().position(|pool| pool.slot_bytes == slot_bytes);
         known.unwrap_or_else(|| {
-            self.pools.push(Pool::new(slot_bytes));
+            self.pools.push(SlotPool::new(slot_bytes));
             self.pools.len() - 1
         })
     }
@@ -459,36 +484,38 @@ impl DeviceExperts {
 /// Copies an expert to a slot that begins at byte `begin`. Returns `false` if the recorded commands
 /// must be submitted first.
 fn fill(
-    (staging, flow): (&mut Staging, &mut Flow<'_>),
+    (staging, context): (&mut Staging, &mut CopyContext<'_>),
     (buffer, begin): (&wgpu::Buffer, u64),
-    (view, shape): (&ExpertView<'_>, &SlotShape),
+    (view, slot_layout): (&ExpertView<'_>, &ExpertSlotLayout),
 ) -> Result<bool> {
-    let mut pieces = Vec::with_capacity(9);
-    for (matrix, at) in [(&view.gate, shape.gate), (&view.up, shape.up), (&view.down, shape.down)] {
+    let mut chunks = Vec::with_capacity(9);
+    for (matrix, at) in
+        [(&view.gate, slot_layout.gate), (&view.up, slot_layout.up), (&view.down, slot_layout.down)]
+    {
         assert_eq!(matrix.layout(), at.layout, "experts of a layer are alike");
         let (layout, row_step) = (matrix.layout(), matrix.row_step());
         let rows =
             [layout.row_bytes(), layout.scale_row_bytes()].map(|n_bytes| (n_bytes, row_step));
-        push_rows(&mut pieces, (at.codes as usize * 4, matrix.codes()), rows[0]);
-        push_rows(&mut pieces, (at.scales as usize * 4, matrix.scales()), rows[1]);
-        pieces.push((at.biases as usize * 4, matrix.biases()));
+        push_rows(&mut chunks, (at.codes as usize * 4, matrix.codes()), rows[0]);
+        push_rows(&mut chunks, (at.scales as usize * 4, matrix.scales()), rows[1]);
+        chunks.push((at.biases as usize * 4, matrix.biases()));
     }
-    let n_bytes = u64::from(shape.n_words) * 4;
-    staging.fill(flow, &Filling { buffer, begin, n_bytes, pieces: &pieces })
+    let n_bytes = u64::from(slot_layout.n_words) * 4;
+    staging.fill(context, &StagedCopy { buffer, begin, n_bytes, chunks: &chunks })
 }
 
 /// Appends rows of `row_bytes` bytes, skipping the rows of another matrix interleaved with them.
 fn push_rows<'a>(
-    pieces: &mut Vec<(usize, &'a [u8])>,
+    chunks: &mut Vec<(usize, &'a [u8])>,
     (at, bytes): (usize, &'a [u8]),
     (row_bytes, row_step): (usize, usize),
 ) {
     if row_step == 1 || row_bytes == 0 {
-        pieces.push((at, bytes));
+        chunks.push((at, bytes));
         return;
     }
     let rows = bytes.chunks(row_bytes * row_step).enumerate();
-    pieces.extend(rows.map(|(i, row)| (at + i * row_bytes, &row[..row_bytes])));
+    chunks.extend(rows.map(|(i, row)| (at + i * row_bytes, &row[..row_bytes])));
 }
 
 /// Returns the location of a matrix in a slot that was filled from a file.
@@ -504,7 +531,7 @@ pub(crate) fn layouts_of(view: &ExpertView<'_>) -> [MatrixLayout; 3] {
 }
 
 /// Returns a slot layout with gate, up and down in order.
-fn shape_of(layouts: [MatrixLayout; 3]) -> SlotShape {
+fn slot_layout_of(layouts: [MatrixLayout; 3]) -> ExpertSlotLayout {
     let mut n_bytes = 0_u64;
     let [gate, up, down] = layouts.map(|layout| {
         let [scales, biases, end] = PartBytes::of(layout).places(layout.n_rows);
@@ -514,5 +541,5 @@ fn shape_of(layouts: [MatrixLayout; 3]) -> SlotShape {
         SlotMatrix { layout, codes, scales, biases }
     });
     let n_words = u32::try_from(n_bytes / 4).expect("an expert fits 32 bits");
-    SlotShape { gate, up, down, n_words }
+    ExpertSlotLayout { gate, up, down, n_words }
 }

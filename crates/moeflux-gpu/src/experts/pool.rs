@@ -16,7 +16,7 @@ const N_SLOTS_FIRST: usize = 32;
 
 /// Location of an expert: a buffer of its pool, and a slot there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SlotPlace {
+pub(super) struct SlotAddress {
     pub(super) buffer_idx: usize,
     pub(super) slot: u32,
 }
@@ -28,9 +28,10 @@ pub(super) struct SlotBuffer {
     pub(super) bind_group: wgpu::BindGroup,
 }
 
+/// A slot of a pool, and the expert in it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
-    pub(super) place: SlotPlace,
+pub(super) struct PoolSlot {
+    pub(super) address: SlotAddress,
     key: Option<(LayerIdx, ExpertIdx)>,
     /// Number of the group it was last used for, counted over all groups.
     pub(super) last_group: u64,
@@ -38,16 +39,16 @@ pub(super) struct Slot {
 
 /// Slots of one size.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct SlotPool {
     pub(super) slot_bytes: u64,
     pub(super) buffers: Vec<SlotBuffer>,
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Vec<PoolSlot>,
     by_key: HashMap<(LayerIdx, ExpertIdx), usize>,
 }
 
 /// Context for allocating the buffers of a pool.
 #[derive(Clone, Copy)]
-pub(super) struct Growth<'a> {
+pub(super) struct PoolGrowth<'a> {
     pub(super) gpu: &'a Gpu,
     /// Bytes that this pool may still allocate.
     pub(super) room_bytes: u64,
@@ -56,7 +57,7 @@ pub(super) struct Growth<'a> {
     pub(super) bind: &'a dyn Fn(&wgpu::Buffer) -> wgpu::BindGroup,
 }
 
-impl Pool {
+impl SlotPool {
     pub(super) fn new(slot_bytes: u64) -> Self {
         let (buffers, slots, by_key) = (Vec::new(), Vec::new(), HashMap::new());
         Self { slot_bytes, buffers, slots, by_key }
@@ -71,14 +72,14 @@ impl Pool {
     /// belong to this group.
     pub(super) fn slot_for(
         &mut self,
-        growth: &Growth<'_>,
+        growth: &PoolGrowth<'_>,
         group: u64,
         key: (LayerIdx, ExpertIdx),
     ) -> Result<Option<(usize, bool)>> {
         if let Some(&slot_idx) = self.by_key.get(&key) {
             return Ok(Some((slot_idx, true)));
         }
-        let free = |slots: &[Slot]| slots.iter().position(|slot| slot.key.is_none());
+        let free = |slots: &[PoolSlot]| slots.iter().position(|slot| slot.key.is_none());
         if let Some(slot_idx) = free(&self.slots) {
             return Ok(Some((slot_idx, false)));
         }
@@ -91,8 +92,8 @@ impl Pool {
     }
 
     /// Adds a buffer, if memory allows.
-    fn grow(&mut self, growth: &Growth<'_>) -> Result<bool> {
-        let Growth { gpu, room_bytes, buffer_bytes_max, bind } = *growth;
+    fn grow(&mut self, growth: &PoolGrowth<'_>) -> Result<bool> {
+        let PoolGrowth { gpu, room_bytes, buffer_bytes_max, bind } = *growth;
         let wanted = self.slots.len().max(N_SLOTS_FIRST) as u64;
         let n_room = room_bytes / self.slot_bytes;
         let n_bound = buffer_bytes_max / self.slot_bytes;
@@ -107,8 +108,8 @@ impl Pool {
         let buffer_idx = self.buffers.len();
         self.buffers.push(SlotBuffer { buffer, bind_group });
         let n_slots = u32::try_from(n_slots).expect("a binding has fewer slots than words");
-        self.slots.extend((0..n_slots).map(|slot| Slot {
-            place: SlotPlace { buffer_idx, slot },
+        self.slots.extend((0..n_slots).map(|slot| PoolSlot {
+            address: SlotAddress { buffer_idx, slot },
             key: None,
             last_group: 0,
         }));
@@ -116,7 +117,7 @@ impl Pool {
     }
 
     /// Assigns a slot to an expert.
-    pub(super) fn own(&mut self, slot_idx: usize, key: (LayerIdx, ExpertIdx)) {
+    pub(super) fn assign(&mut self, slot_idx: usize, key: (LayerIdx, ExpertIdx)) {
         if let Some(leaving) = self.slots[slot_idx].key.replace(key) {
             self.by_key.remove(&leaving);
         }

@@ -4,10 +4,10 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ops::Add;
 
 use super::Kernel;
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Extent, Grid};
+use crate::step::{Grid, GridExtent};
 
 pub(super) const KERNEL: Kernel = Kernel { op: "add", shaders: || vec![shader()] };
 
@@ -28,7 +28,7 @@ fn shader() -> Shader {
     Shader::new("add", AddParams::WGSL, include_str!("add.wgsl")).with("N_COLS", N_COLS)
 }
 
-pub(super) fn compile(op: &Add, compiler: &mut Compiler<'_>) -> Result<()> {
+pub(super) fn compile(op: &Add, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let params = AddParams {
         x: compiler.view(&op.x),
         y: compiler.view(&op.y),
@@ -37,7 +37,7 @@ pub(super) fn compile(op: &Add, compiler: &mut Compiler<'_>) -> Result<()> {
         head_dim: narrow(op.out.head_dim),
     };
     let n_cols = narrow(op.out.n_heads * op.out.head_dim);
-    let grid = Grid::new(Extent::fixed(n_cols.div_ceil(N_COLS)), Extent::rows(1));
+    let grid = Grid::new(GridExtent::fixed(n_cols.div_ceil(N_COLS)), GridExtent::rows(1));
     compiler.step(&shader(), &params, grid)?;
     Ok(())
 }

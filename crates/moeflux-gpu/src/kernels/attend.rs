@@ -12,10 +12,10 @@ use moeflux::provider::error::{Error, Remedy, Result};
 use moeflux::provider::ids::LayerIdx;
 
 use super::matvec::neighbours;
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::params::{Params, WgslStruct, narrow};
-use crate::shader::{Lanes, Shader};
-use crate::step::{Extent, Grid, Over, SPLITS_OF_SEEN, Splits};
+use crate::shader::{Shader, VectorWidth};
+use crate::step::{Grid, GridExtent, Over, SPLITS_OF_SEEN, Splits};
 
 /// Maximum number of rows of a segment that count as few.
 const N_ROWS_FEW: u32 = 8;
@@ -55,7 +55,7 @@ const VALUE_TEAMS_MAX: u32 = 8;
 
 /// Description of an attention op.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Form {
+pub(super) struct AttentionKernels {
     /// Names of the kernels: attention, merging of splits, storing of keys, attention of one row.
     pub(super) names: [&'static str; 4],
     /// Parameters of the op.
@@ -76,7 +76,7 @@ pub(super) struct Form {
 
 /// Arrangement of queries in a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tile {
+pub(super) struct QueryTile {
     n_queries: u32,
     /// Columns, in units of four, that are loaded together.
     slice: u32,
@@ -84,7 +84,7 @@ pub(super) struct Tile {
     from_rows: bool,
 }
 
-impl Tile {
+impl QueryTile {
     fn n_lanes(self) -> u32 {
         N_KEY_LANES * self.n_queries.min(N_LANES_MAX / N_KEY_LANES)
     }
@@ -107,17 +107,17 @@ struct RowTile {
 }
 
 impl RowTile {
-    fn workgroup_bytes(self, form: &Form) -> u32 {
+    fn workgroup_bytes(self, kernels: &AttentionKernels) -> u32 {
         let n_keys = N_LANES_MAX / ROW_TEAM * self.keys_each;
         let n_parts = ROW_TEAM / self.width;
-        let fours = 16 * form.key_fours.max(form.value_fours);
+        let fours = 16 * kernels.key_fours.max(kernels.value_fours);
         self.heads * (fours + 4 * n_keys * (n_parts + 2) + 4)
     }
 }
 
-impl Form {
+impl AttentionKernels {
     /// Returns the tile for a single row, unless it has too many heads.
-    fn tile_of_row(&self, limits: Limits) -> Option<RowTile> {
+    fn tile_of_row(&self, limits: WorkgroupLimits) -> Option<RowTile> {
         let heads = self.group.next_power_of_two().min(HEADS_OF_ROW_MAX);
         let smallest = limits.subgroup_sizes.map_or(1, |(smallest, _)| smallest.max(1));
         let mut tile = RowTile { heads, keys_each: 2, width: smallest.min(ROW_TEAM) };
@@ -139,38 +139,42 @@ impl Form {
             .with("WIDTH", tile.width)
             .with("VALUE_LANES", value_lanes)
             .with("VALUE_TEAMS", (N_LANES_MAX / value_lanes).min(VALUE_TEAMS_MAX))
-            .piece(neighbours(tile.width));
-        self.with_pieces(shader)
+            .fragment(neighbours(tile.width));
+        self.with_fragments(shader)
     }
 
     /// Returns the tile for few rows.
-    pub(super) fn tile_of_few(&self, workgroup_bytes_max: u32) -> Tile {
+    pub(super) fn tile_of_few(&self, workgroup_bytes_max: u32) -> QueryTile {
         let n_queries = self.group.next_power_of_two().clamp(4, 16);
         // Every four columns of values need an invocation.
         let least = (self.value_fours.next_power_of_two() / N_KEY_LANES).min(16);
         let n_queries = n_queries.max(least);
-        let tile = Tile { n_queries, slice: 16, from_rows: true };
-        if tile.workgroup_bytes() <= workgroup_bytes_max { tile } else { Tile { slice: 8, ..tile } }
+        let tile = QueryTile { n_queries, slice: 16, from_rows: true };
+        if tile.workgroup_bytes() <= workgroup_bytes_max {
+            tile
+        } else {
+            QueryTile { slice: 8, ..tile }
+        }
     }
 
     /// Returns the tile for many rows: as many queries as registers can hold sums for.
-    pub(super) fn tile_of_many(&self, workgroup_bytes_max: u32) -> Tile {
+    pub(super) fn tile_of_many(&self, workgroup_bytes_max: u32) -> QueryTile {
         let n_queries = (4096 / self.value_fours.next_power_of_two()).clamp(16, 64);
-        let mut tile = Tile { n_queries, slice: 8, from_rows: false };
+        let mut tile = QueryTile { n_queries, slice: 8, from_rows: false };
         while tile.n_queries > 16 && tile.workgroup_bytes() > workgroup_bytes_max {
             tile.n_queries /= 2;
         }
         tile
     }
 
-    fn tile_heads(&self, tile: Tile) -> u32 {
+    fn tile_heads(&self, tile: QueryTile) -> u32 {
         self.group.min(tile.n_queries)
     }
 
     /// Returns the workgroups along x.
-    fn tiles(&self, tile: Tile) -> Extent {
+    fn tiles(&self, tile: QueryTile) -> GridExtent {
         let heads = self.tile_heads(tile);
-        Extent::rows_times(self.group.div_ceil(heads), tile.n_queries / heads)
+        GridExtent::rows_times(self.group.div_ceil(heads), tile.n_queries / heads)
     }
 
     fn described(&self, name: &'static str, text: &'static str, n_lanes: u32) -> Shader {
@@ -191,15 +195,15 @@ impl Form {
         shader
     }
 
-    fn with_pieces(&self, shader: Shader) -> Shader {
+    fn with_fragments(&self, shader: Shader) -> Shader {
         shader
-            .piece(include_str!("functions.wgsl"))
-            .piece(include_str!("attend_common.wgsl"))
-            .piece(self.source)
-            .state(Lanes::Four)
+            .fragment(include_str!("functions.wgsl"))
+            .fragment(include_str!("attend_common.wgsl"))
+            .fragment(self.source)
+            .state(VectorWidth::Four)
     }
 
-    fn tile_shader(&self, tile: Tile) -> Shader {
+    fn tile_shader(&self, tile: QueryTile) -> Shader {
         let shader = self
             .described(self.names[0], include_str!("attend_tile.wgsl"), tile.n_lanes())
             .with("FROM_ROWS", tile.from_rows)
@@ -207,7 +211,7 @@ impl Form {
             .with("SLICE", tile.slice)
             .with("TILE_HEADS", self.tile_heads(tile))
             .with("VALUE_LANES", self.value_fours.next_power_of_two());
-        self.with_pieces(shader)
+        self.with_fragments(shader)
     }
 
     fn merge_shader(&self) -> Shader {
@@ -216,14 +220,14 @@ impl Form {
             .with("FROM_ROWS", false)
             .with("COLS", MERGED_COLS)
             .with("SPLITS_MAX", N_SPLITS_MAX);
-        self.with_pieces(shader)
+        self.with_fragments(shader)
     }
 
     fn append_shader(&self) -> Shader {
         let shader = self
             .described(self.names[2], include_str!("attend_append.wgsl"), N_LANES_PLAIN)
             .with("FROM_ROWS", false);
-        self.with_pieces(shader)
+        self.with_fragments(shader)
     }
 
     /// Returns the number of splits of many positions, given the workgroups that each process all
@@ -239,7 +243,7 @@ impl Form {
     }
 
     /// Returns all shaders for a device with these limits.
-    pub(super) fn shaders(&self, limits: Limits) -> Vec<Shader> {
+    pub(super) fn shaders(&self, limits: WorkgroupLimits) -> Vec<Shader> {
         let few = self.tile_of_few(limits.workgroup_bytes_max);
         let many = self.tile_of_many(limits.workgroup_bytes_max);
         let row = self.tile_of_row(limits).map(|tile| self.row_shader(tile));
@@ -254,8 +258,8 @@ impl Form {
 
     /// Returns the capacity for splits, in values: enough for one part of any of these kinds, and
     /// for many answers within the limit.
-    fn n_values_max(&self, kinds: &[FewRows], n_rows_max: u32) -> u32 {
-        let n_values = |kind: &FewRows| {
+    fn n_values_max(&self, kinds: &[FewRowsKernel], n_rows_max: u32) -> u32 {
+        let n_values = |kind: &FewRowsKernel| {
             let least = self.partial_values(n_rows_max.min(*kind.rows.end()), kind.n_splits);
             let of_row = self.partial_values(1, kind.n_splits);
             let n_beside = PARTIAL_BYTES_MAX / (4 * of_row);
@@ -272,7 +276,7 @@ impl Form {
     /// [`Error::Device`] for heads that are too wide.
     pub(super) fn compile<P: Params>(
         &self,
-        compiler: &mut Compiler<'_>,
+        compiler: &mut PlanCompiler<'_>,
         layer: LayerIdx,
         params: impl Fn(u32, u32) -> P,
     ) -> Result<()> {
@@ -286,7 +290,7 @@ impl Form {
             let (device, remedy) = ("the GPU backend".to_owned(), Some(Remedy::Cpu));
             return Err(Error::Device { device, problem, remedy });
         }
-        let limits = Limits {
+        let limits = WorkgroupLimits {
             workgroup_bytes_max: compiler.gpu().facts().workgroup_bytes_max,
             subgroup_sizes: compiler.subgroup_sizes(),
         };
@@ -294,7 +298,7 @@ impl Form {
         let (few, row) = (self.tile_of_few(limits.workgroup_bytes_max), self.tile_of_row(limits));
         let n_few = n_rows_max.min(N_ROWS_FEW);
         let n_groups = self.n_kv_heads * self.group.div_ceil(self.tile_heads(few));
-        let mut kinds = vec![FewRows {
+        let mut kinds = vec![FewRowsKernel {
             shader: self.tile_shader(few),
             x: self.tiles(few),
             rows: if row.is_some() { 2..=N_ROWS_FEW } else { 1..=N_ROWS_FEW },
@@ -302,9 +306,9 @@ impl Form {
         }];
         if let Some(row) = row {
             let n_tiles = self.group.div_ceil(row.heads);
-            kinds.push(FewRows {
+            kinds.push(FewRowsKernel {
                 shader: self.row_shader(row),
-                x: Extent::fixed(n_tiles),
+                x: GridExtent::fixed(n_tiles),
                 rows: 1..=1,
                 n_splits: self.n_splits(self.n_kv_heads * n_tiles, 1),
             });
@@ -325,11 +329,11 @@ impl Form {
 
     fn compile_few<P: Params>(
         &self,
-        compiler: &mut Compiler<'_>,
+        compiler: &mut PlanCompiler<'_>,
         layer: LayerIdx,
-        (kind, splits, params): (&FewRows, Splits, &P),
+        (kind, splits, params): (&FewRowsKernel, Splits, &P),
     ) -> Result<()> {
-        let grid = Grid::new(kind.x, Extent::fixed(self.n_kv_heads));
+        let grid = Grid::new(kind.x, GridExtent::fixed(self.n_kv_heads));
         compiler
             .step(&kind.shader, params, grid)?
             .over(Over::State(layer))
@@ -337,10 +341,10 @@ impl Form {
             .parts_along_y()
             .splits(splits);
         if kind.n_splits > 1 {
-            let n_heads = Extent::fixed(self.n_kv_heads * self.group);
+            let n_heads = GridExtent::fixed(self.n_kv_heads * self.group);
             let grid = Grid {
-                z: Extent::fixed((4 * self.value_fours).div_ceil(MERGED_COLS)),
-                ..Grid::new(n_heads, Extent::rows(1))
+                z: GridExtent::fixed((4 * self.value_fours).div_ceil(MERGED_COLS)),
+                ..Grid::new(n_heads, GridExtent::rows(1))
             };
             compiler
                 .step(&self.merge_shader(), params, grid)?
@@ -354,16 +358,19 @@ impl Form {
 
     fn compile_many<P: Params>(
         &self,
-        compiler: &mut Compiler<'_>,
+        compiler: &mut PlanCompiler<'_>,
         layer: LayerIdx,
         params: &P,
     ) -> Result<()> {
         let many = self.tile_of_many(compiler.gpu().facts().workgroup_bytes_max);
         let n_appended = self.n_kv_heads * self.key_fours.max(self.value_fours);
-        let n_groups = Extent::fixed(n_appended.div_ceil(N_LANES_PLAIN));
+        let n_groups = GridExtent::fixed(n_appended.div_ceil(N_LANES_PLAIN));
         let grids = [
-            (self.append_shader(), Grid::new(n_groups, Extent::rows(1))),
-            (self.tile_shader(many), Grid::new(self.tiles(many), Extent::fixed(self.n_kv_heads))),
+            (self.append_shader(), Grid::new(n_groups, GridExtent::rows(1))),
+            (
+                self.tile_shader(many),
+                Grid::new(self.tiles(many), GridExtent::fixed(self.n_kv_heads)),
+            ),
         ];
         let rows = N_ROWS_FEW + 1..=u32::MAX;
         let [(append, append_grid), (attend, grid)] = grids;
@@ -375,7 +382,7 @@ impl Form {
 
 /// Device properties that kernels depend on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct WorkgroupLimits {
     pub(super) workgroup_bytes_max: u32,
     /// `None` if kernels may not use subgroups.
     pub(super) subgroup_sizes: Option<(u32, u32)>,
@@ -383,10 +390,10 @@ pub(super) struct Limits {
 
 /// A kernel for few rows.
 #[derive(Clone, Debug)]
-struct FewRows {
+struct FewRowsKernel {
     shader: Shader,
     /// Workgroups along x.
-    x: Extent,
+    x: GridExtent,
     rows: RangeInclusive<u32>,
     /// Upper bound on splits.
     n_splits: u32,
@@ -401,8 +408,8 @@ pub(super) fn fours(n_cols: usize) -> u32 {
 mod tests {
     use super::*;
 
-    fn form(n_kv_heads: u32, group: u32, key_fours: u32, value_fours: u32) -> Form {
-        Form {
+    fn kernels(n_kv_heads: u32, group: u32, key_fours: u32, value_fours: u32) -> AttentionKernels {
+        AttentionKernels {
             names: ["tile", "merge", "append", "row"],
             params: WgslStruct(""),
             source: "",
@@ -417,9 +424,9 @@ mod tests {
     }
 
     fn check_tiles(workgroup_bytes_max: u32, group: u32, value_fours: u32) {
-        let form = form(1, group, value_fours, value_fours);
+        let kernels = kernels(1, group, value_fours, value_fours);
         let (few, many) =
-            (form.tile_of_few(workgroup_bytes_max), form.tile_of_many(workgroup_bytes_max));
+            (kernels.tile_of_few(workgroup_bytes_max), kernels.tile_of_many(workgroup_bytes_max));
         for tile in [few, many] {
             assert!(tile.workgroup_bytes() <= workgroup_bytes_max, "{tile:?}");
             assert!(tile.n_lanes() >= value_fours, "{tile:?} of {value_fours}");
@@ -440,9 +447,9 @@ mod tests {
 
     #[test]
     fn splits_fill_a_device_and_leave_little() {
-        let form = form(2, 8, 64, 64);
-        assert_eq!(form.n_splits(2, 8), 128);
-        let latent = self::form(1, 128, 144, 128);
+        let kernels = kernels(2, 8, 64, 64);
+        assert_eq!(kernels.n_splits(2, 8), 128);
+        let latent = self::kernels(1, 128, 144, 128);
         let n_splits = latent.n_splits(8, 8);
         assert!((8..=32).contains(&n_splits), "{n_splits}");
         assert!(latent.partial_values(8, n_splits) * 4 <= PARTIAL_BYTES_MAX);
@@ -452,14 +459,14 @@ mod tests {
     fn the_kernel_of_one_row_fits_any_workgroup() {
         for workgroup_bytes_max in [16 << 10, 32 << 10] {
             for subgroup_sizes in [None, Some((4, 8)), Some((32, 32)), Some((64, 128))] {
-                let limits = Limits { workgroup_bytes_max, subgroup_sizes };
+                let limits = WorkgroupLimits { workgroup_bytes_max, subgroup_sizes };
                 for (group, fours) in [(1, 1), (3, 10), (7, 64), (8, 64), (16, 256)] {
-                    let form = form(2, group, fours, fours);
-                    let tile = form.tile_of_row(limits).unwrap();
-                    assert!(tile.workgroup_bytes(&form) <= workgroup_bytes_max, "{tile:?}");
+                    let kernels = kernels(2, group, fours, fours);
+                    let tile = kernels.tile_of_row(limits).unwrap();
+                    assert!(tile.workgroup_bytes(&kernels) <= workgroup_bytes_max, "{tile:?}");
                     assert!(N_LANES_MAX / tile.heads >= N_LANES_MAX / ROW_TEAM * tile.keys_each);
                 }
-                assert!(form(1, 17, 64, 64).tile_of_row(limits).is_none());
+                assert!(kernels(1, 17, 64, 64).tile_of_row(limits).is_none());
             }
         }
     }

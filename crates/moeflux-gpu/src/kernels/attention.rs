@@ -4,17 +4,19 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ops::Attention;
 
 use super::Kernel;
-use super::attend::{Form, Limits, fours};
-use crate::compiler::Compiler;
+use super::attend::{AttentionKernels, WorkgroupLimits, fours};
+use crate::compiler::PlanCompiler;
 use crate::params::{NONE, Params as _, View, narrow, params};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "attention",
     shaders: || {
-        let usual = form((2, 8), (256, 256), (false, true));
-        let odd = form((3, 7), (37, 10), (true, false));
-        let limits =
-            |workgroup_bytes_max, subgroup_sizes| Limits { workgroup_bytes_max, subgroup_sizes };
+        let usual = kernels((2, 8), (256, 256), (false, true));
+        let odd = kernels((3, 7), (37, 10), (true, false));
+        let limits = |workgroup_bytes_max, subgroup_sizes| WorkgroupLimits {
+            workgroup_bytes_max,
+            subgroup_sizes,
+        };
         let mut shaders = usual.shaders(limits(32 << 10, Some((32, 32))));
         shaders.extend(odd.shaders(limits(16 << 10, None)));
         shaders
@@ -39,12 +41,12 @@ params! {
     }
 }
 
-fn form(
+fn kernels(
     (n_kv_heads, group): (usize, usize),
     (key_dim, value_dim): (usize, usize),
     (has_sinks, has_gate): (bool, bool),
-) -> Form {
-    Form {
+) -> AttentionKernels {
+    AttentionKernels {
         names: NAMES,
         params: AttentionParams::WGSL,
         source: include_str!("attention.wgsl"),
@@ -58,8 +60,8 @@ fn form(
     }
 }
 
-pub(super) fn compile(op: &Attention, compiler: &mut Compiler<'_>) -> Result<()> {
-    let form = form(
+pub(super) fn compile(op: &Attention, compiler: &mut PlanCompiler<'_>) -> Result<()> {
+    let kernels = kernels(
         (op.k.n_heads, op.q.n_heads / op.k.n_heads),
         (op.k.head_dim, op.v.head_dim),
         (op.sinks.is_some(), op.gate.is_some()),
@@ -77,5 +79,5 @@ pub(super) fn compile(op: &Attention, compiler: &mut Compiler<'_>) -> Result<()>
         partials: 0,
     };
     let params = |n_splits, partials| AttentionParams { n_splits, partials, ..alone };
-    form.compile(compiler, op.layer, params)
+    kernels.compile(compiler, op.layer, params)
 }

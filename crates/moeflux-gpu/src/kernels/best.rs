@@ -1,15 +1,15 @@
-//! [`Best`]: rounds of sorting. Each chunk writes a list of its best values for the next round.
+//! [`TopK`]: rounds of sorting. Each chunk writes a list of its best values for the next round.
 //!
 //! A vocabulary of 248,320 takes three rounds of 243, 16 and 1 workgroups.
 
 use moeflux::provider::error::Result;
-use moeflux::provider::ops::Best;
+use moeflux::provider::ops::TopK;
 
 use super::Kernel;
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::params::{NONE, Params as _, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Extent, Grid};
+use crate::step::{Grid, GridExtent};
 
 pub(super) const KERNEL: Kernel = Kernel { op: "best", shaders: || vec![shader()] };
 
@@ -40,7 +40,7 @@ fn shader() -> Shader {
         .with("LANES", LANES)
 }
 
-pub(super) fn compile(op: &Best, compiler: &mut Compiler<'_>) -> Result<()> {
+pub(super) fn compile(op: &TopK, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let n_best = narrow(op.out.head_dim / 2);
     let (mut x, mut n, mut columns_at) = (compiler.view(&op.x), narrow(op.x.head_dim), NONE);
     let mut lists = ["best of chunks", "best of their best"].into_iter().cycle();
@@ -56,8 +56,8 @@ pub(super) fn compile(op: &Best, compiler: &mut Compiler<'_>) -> Result<()> {
     round(&BestParams { x, out, n, columns_at, n_best, out_columns_at: n_best }, compiler)
 }
 
-fn round(params: &BestParams, compiler: &mut Compiler<'_>) -> Result<()> {
-    let grid = Grid::new(Extent::fixed(params.n.div_ceil(CHUNK)), Extent::rows(1));
+fn round(params: &BestParams, compiler: &mut PlanCompiler<'_>) -> Result<()> {
+    let grid = Grid::new(GridExtent::fixed(params.n.div_ceil(CHUNK)), GridExtent::rows(1));
     compiler.step(&shader(), params, grid)?;
     Ok(())
 }

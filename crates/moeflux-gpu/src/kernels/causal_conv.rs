@@ -6,13 +6,13 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ops::CausalConv;
 
 use super::Kernel;
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::params::{Params as _, View, narrow, params};
-use crate::shader::{Lanes, Shader};
-use crate::step::{Extent, Grid, Over};
+use crate::shader::{Shader, VectorWidth};
+use crate::step::{Grid, GridExtent, Over};
 
 pub(super) const KERNEL: Kernel =
-    Kernel { op: "causal_conv", shaders: || Part::ALL.map(|part| shader(part, 4)).into() };
+    Kernel { op: "causal_conv", shaders: || ConvTask::ALL.map(|task| shader(task, 4)).into() };
 
 /// Invocations of a workgroup, one channel each.
 const N_CHANNELS: u32 = 64;
@@ -31,7 +31,7 @@ params! {
 
 /// Task of a step.
 #[derive(Clone, Copy)]
-enum Part {
+enum ConvTask {
     /// Everything, for few rows.
     Walk,
     /// The outputs of many rows.
@@ -40,7 +40,7 @@ enum Part {
     Keep,
 }
 
-impl Part {
+impl ConvTask {
     const ALL: [Self; 3] = [Self::Walk, Self::Rows, Self::Keep];
 
     const fn name(self) -> &'static str {
@@ -60,15 +60,15 @@ impl Part {
     }
 }
 
-fn shader(part: Part, n_taps: u32) -> Shader {
-    Shader::new(part.name(), CausalConvParams::WGSL, part.source())
+fn shader(task: ConvTask, n_taps: u32) -> Shader {
+    Shader::new(task.name(), CausalConvParams::WGSL, task.source())
         .with("N_CHANNELS", N_CHANNELS)
         .with("N_TAPS", n_taps)
-        .piece(include_str!("functions.wgsl"))
-        .state(Lanes::One)
+        .fragment(include_str!("functions.wgsl"))
+        .state(VectorWidth::One)
 }
 
-pub(super) fn compile(op: &CausalConv, compiler: &mut Compiler<'_>) -> Result<()> {
+pub(super) fn compile(op: &CausalConv, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let (n_channels, n_taps) = (narrow(op.x.head_dim), narrow(op.n_taps));
     let params = CausalConvParams {
         x: compiler.view(&op.x),
@@ -79,15 +79,15 @@ pub(super) fn compile(op: &CausalConv, compiler: &mut Compiler<'_>) -> Result<()
     // Many rows are at least as many as are kept.
     let n_walked = N_ROWS_WALKED.max(n_taps);
     let n_groups = n_channels.div_ceil(N_CHANNELS);
-    for part in Part::ALL {
-        let (n_rows, y) = match part {
-            Part::Walk => (1..=n_walked, Extent::fixed(1)),
-            Part::Rows => (n_walked + 1..=u32::MAX, Extent::rows(1)),
-            Part::Keep => (n_walked + 1..=u32::MAX, Extent::fixed(1)),
+    for task in ConvTask::ALL {
+        let (n_rows, y) = match task {
+            ConvTask::Walk => (1..=n_walked, GridExtent::fixed(1)),
+            ConvTask::Rows => (n_walked + 1..=u32::MAX, GridExtent::rows(1)),
+            ConvTask::Keep => (n_walked + 1..=u32::MAX, GridExtent::fixed(1)),
         };
-        let grid = Grid::new(Extent::fixed(n_groups), y);
+        let grid = Grid::new(GridExtent::fixed(n_groups), y);
         compiler
-            .step(&shader(part, n_taps), &params, grid)?
+            .step(&shader(task, n_taps), &params, grid)?
             .over(Over::State(op.layer))
             .when(n_rows);
     }

@@ -5,14 +5,18 @@ use moeflux::provider::ops::Combine;
 
 use super::Kernel;
 use super::expert_ffn::partials;
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::params::{NONE, Params as _, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Extent, Grid};
+use crate::step::{Grid, GridExtent};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "combine",
-    shaders: || [Shared::None, Shared::Plain, Shared::Gated].map(shader).to_vec(),
+    shaders: || {
+        [SharedExpertTerm::None, SharedExpertTerm::Plain, SharedExpertTerm::Gated]
+            .map(shader)
+            .to_vec()
+    },
 };
 
 /// Invocations of a workgroup, one column each.
@@ -35,28 +39,28 @@ const NOWHERE: View = View { first: NONE, row_stride: 0, head_stride: 0 };
 
 /// Contribution of the shared expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shared {
+pub(super) enum SharedExpertTerm {
     None,
     Plain,
     Gated,
 }
 
-pub(super) const fn shared_of(op: &Combine) -> Shared {
+pub(super) const fn shared_of(op: &Combine) -> SharedExpertTerm {
     match (&op.shared, &op.shared_gate) {
-        (None, _) => Shared::None,
-        (Some(_), None) => Shared::Plain,
-        (Some(_), Some(_)) => Shared::Gated,
+        (None, _) => SharedExpertTerm::None,
+        (Some(_), None) => SharedExpertTerm::Plain,
+        (Some(_), Some(_)) => SharedExpertTerm::Gated,
     }
 }
 
-fn shader(shared: Shared) -> Shader {
+fn shader(shared: SharedExpertTerm) -> Shader {
     Shader::new("combine", CombineParams::WGSL, include_str!("combine.wgsl"))
         .with("N_INVOCATIONS", N_INVOCATIONS)
-        .with("HAS_SHARED", shared != Shared::None)
-        .with("HAS_GATE", shared == Shared::Gated)
+        .with("HAS_SHARED", shared != SharedExpertTerm::None)
+        .with("HAS_GATE", shared == SharedExpertTerm::Gated)
 }
 
-pub(super) fn compile(op: &Combine, compiler: &mut Compiler<'_>) -> Result<()> {
+pub(super) fn compile(op: &Combine, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let n_cols = op.out.head_dim;
     let place = |heads: &Option<_>| heads.as_ref().map_or(NOWHERE, |it| compiler.view(it));
     let (shared_out, shared_gate) = (place(&op.shared), place(&op.shared_gate));
@@ -69,7 +73,8 @@ pub(super) fn compile(op: &Combine, compiler: &mut Compiler<'_>) -> Result<()> {
         n_cols: narrow(n_cols),
         top_k: narrow(compiler.route().top_k),
     };
-    let grid = Grid::new(Extent::fixed(narrow(n_cols).div_ceil(N_INVOCATIONS)), Extent::rows(1));
+    let grid =
+        Grid::new(GridExtent::fixed(narrow(n_cols).div_ceil(N_INVOCATIONS)), GridExtent::rows(1));
     compiler.step(&shader(shared_of(op)), &params, grid)?;
     Ok(())
 }

@@ -7,11 +7,11 @@
 
 use moeflux_kernels::MatrixLayout;
 
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::config::MatrixUnit;
 use crate::kernels::decode_matrix::UNIT_COLS;
 use crate::params::{View, WgslStruct};
-use crate::shader::{Lanes, Shader};
+use crate::shader::{Shader, VectorWidth};
 
 /// Outputs of a tile.
 const TILE_OUTS: u32 = 128;
@@ -36,7 +36,7 @@ impl CoopTile {
     /// Returns the unit for products with these inputs and weights, if the device has one and may
     /// round, rows are whole units, and inputs are aligned to quads.
     pub(super) fn unit_for(
-        compiler: &Compiler<'_>,
+        compiler: &PlanCompiler<'_>,
         inputs: &[View],
         layouts: &[MatrixLayout],
     ) -> Option<MatrixUnit> {
@@ -76,11 +76,13 @@ impl CoopTile {
     ) -> Shader {
         let shader = Shader::new(name, params, source)
             .with("BLOCKS", self.blocks)
-            .workspace(Lanes::Four)
-            .piece(include_str!("coop_tile.wgsl"));
+            .workspace(VectorWidth::Four)
+            .fragment(include_str!("coop_tile.wgsl"));
         match unit {
-            MatrixUnit::Cooperative => shader.cooperative().piece(include_str!("matrix_unit.wgsl")),
-            MatrixUnit::Plain => shader.halves().piece(include_str!("matrix_unit_plain.wgsl")),
+            MatrixUnit::Cooperative => {
+                shader.cooperative().fragment(include_str!("matrix_unit.wgsl"))
+            }
+            MatrixUnit::Plain => shader.halves().fragment(include_str!("matrix_unit_plain.wgsl")),
         }
     }
 

@@ -14,7 +14,7 @@ use moeflux_kernels::{
 
 use super::BLOCKS;
 use crate::params::narrow;
-use crate::shader::{Lanes, Shader};
+use crate::shader::{Shader, VectorWidth};
 
 /// Columns that kernels process at once.
 pub(super) const UNIT_COLS: usize = 32;
@@ -83,7 +83,7 @@ pub(super) fn reading<const N: usize>(
     }
     let has_blocks = kinds.iter().any(|(_, kind)| kind & 15 == FORM_BLOCK);
     let blocks = if has_blocks { TEXT_OF_BLOCKS } else { include_str!("decode_no_blocks.wgsl") };
-    shader.piece(TEXT).piece(blocks).weights(Lanes::Four)
+    shader.fragment(TEXT).fragment(blocks).weights(VectorWidth::Four)
 }
 
 /// Returns layouts that together cover every path through the text, for tests without a GPU.

@@ -4,10 +4,10 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ops::DeltaGates;
 
 use super::Kernel;
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Extent, Grid};
+use crate::step::{Grid, GridExtent};
 
 pub(super) const KERNEL: Kernel = Kernel { op: "delta_gates", shaders: || vec![shader()] };
 
@@ -29,11 +29,11 @@ params! {
 fn shader() -> Shader {
     Shader::new("delta_gates", DeltaGatesParams::WGSL, include_str!("delta_gates.wgsl"))
         .with("N_HEADS", N_HEADS)
-        .piece(include_str!("functions.wgsl"))
-        .piece(include_str!("gates.wgsl"))
+        .fragment(include_str!("functions.wgsl"))
+        .fragment(include_str!("gates.wgsl"))
 }
 
-pub(super) fn compile(op: &DeltaGates, compiler: &mut Compiler<'_>) -> Result<()> {
+pub(super) fn compile(op: &DeltaGates, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let n_heads = narrow(op.a.head_dim);
     let params = DeltaGatesParams {
         a: compiler.view(&op.a),
@@ -44,7 +44,7 @@ pub(super) fn compile(op: &DeltaGates, compiler: &mut Compiler<'_>) -> Result<()
         a_log: compiler.vector(op.a_log),
         dt_bias: compiler.vector(op.dt_bias),
     };
-    let grid = Grid::new(Extent::fixed(n_heads.div_ceil(N_HEADS)), Extent::rows(1));
+    let grid = Grid::new(GridExtent::fixed(n_heads.div_ceil(N_HEADS)), GridExtent::rows(1));
     compiler.step(&shader(), &params, grid)?;
     Ok(())
 }

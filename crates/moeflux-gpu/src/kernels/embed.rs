@@ -6,10 +6,10 @@ use moeflux_kernels::MatrixLayout;
 
 use super::Kernel;
 use super::decode_matrix::{self, kind_of, reading};
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Extent, Grid};
+use crate::step::{Grid, GridExtent};
 
 pub(super) const KERNEL: Kernel =
     Kernel { op: "embed", shaders: || decode_matrix::examples().into_iter().map(shader).collect() };
@@ -36,22 +36,22 @@ fn shader(layout: MatrixLayout) -> Shader {
     reading(shader, [("KIND", kind_of(layout))]).with("N_INVOCATIONS", N_INVOCATIONS)
 }
 
-pub(super) fn compile(op: &Embed, compiler: &mut Compiler<'_>) -> Result<()> {
+pub(super) fn compile(op: &Embed, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let table = compiler.matrix(op.table);
     let n_cols = narrow(op.out.head_dim);
-    for piece in &table.pieces {
+    for slice in &table.slices {
         let params = EmbedParams {
             out: compiler.view(&op.out),
             n_cols,
-            first_token: piece.first_row,
-            n_tokens: piece.n_rows,
-            codes: piece.codes,
-            scales: piece.scales,
-            biases: piece.biases,
+            first_token: slice.first_row,
+            n_tokens: slice.n_rows,
+            codes: slice.codes,
+            scales: slice.scales,
+            biases: slice.biases,
         };
         let n_groups = n_cols.div_ceil(N_INVOCATIONS * 4);
-        let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(1));
-        compiler.step(&shader(table.layout), &params, grid)?.weights(piece.arena);
+        let grid = Grid::new(GridExtent::fixed(n_groups), GridExtent::rows(1));
+        compiler.step(&shader(table.layout), &params, grid)?.weights(slice.arena);
     }
     Ok(())
 }

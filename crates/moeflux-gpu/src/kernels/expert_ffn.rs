@@ -16,12 +16,12 @@ use super::Kernel;
 use super::coop_tile::CoopTile;
 use super::decode_matrix::{self, kind_of, reading};
 use super::matvec::Matvec;
-use super::tile::Tile;
-use crate::compiler::{Compiler, RouteShape, SlotMatrix, SlotShape};
+use super::tile::ProductTile;
+use crate::compiler::{ExpertSlotLayout, PlanCompiler, RouteShape, SlotMatrix};
 use crate::config::{MatrixUnit, Tiers};
 use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Extent, Grid, Over};
+use crate::step::{Grid, GridExtent, Over};
 
 pub(super) const KERNEL: Kernel = Kernel { op: "expert_ffn", shaders };
 
@@ -31,7 +31,7 @@ pub(super) const GATE_UP: &str = "expert_gate_up";
 /// Invocations of the one workgroup that sorts pairs.
 const N_SORTING: u32 = 256;
 /// Tile sizes, plain and for cooperative matrices.
-const TILE: Tile = Tile::LARGE;
+const TILE: ProductTile = ProductTile::LARGE;
 const COOP_TILE: CoopTile = CoopTile::SMALL;
 /// Average pairs per expert from which tiles pay.
 const PAIRS_OF_TILES: usize = 2;
@@ -68,83 +68,95 @@ params! {
 
 const PARAMS: &str = include_str!("expert_params.wgsl");
 
-/// Operations between and after the products.
+/// Optional operations between and after the products.
 #[derive(Clone, Copy, Debug)]
-struct With {
+struct ExpertFfnOptions {
     /// Whether gate and up are clamped.
     limit: bool,
     /// Whether each product has a bias.
     biases: bool,
 }
 
-impl With {
+impl ExpertFfnOptions {
     const fn of(op: &ExpertFfn) -> Self {
         Self { limit: op.limit.is_some(), biases: op.biases.is_some() }
     }
 }
 
-fn gate_up_shader(shader: Shader, (gate, up): (MatrixLayout, MatrixLayout), with: With) -> Shader {
+fn gate_up_shader(
+    shader: Shader,
+    (gate, up): (MatrixLayout, MatrixLayout),
+    options: ExpertFfnOptions,
+) -> Shader {
     reading(shader, [("GATE_KIND", kind_of(gate)), ("UP_KIND", kind_of(up))])
-        .with("HAS_LIMIT", with.limit)
-        .with("HAS_BIASES", with.biases)
-        .piece(PARAMS)
-        .piece(include_str!("expert_swiglu.wgsl"))
+        .with("HAS_LIMIT", options.limit)
+        .with("HAS_BIASES", options.biases)
+        .fragment(PARAMS)
+        .fragment(include_str!("expert_swiglu.wgsl"))
 }
 
-fn gate_up_few(kinds: (MatrixLayout, MatrixLayout), with: With, matvec: Matvec) -> Shader {
+fn gate_up_few(
+    kinds: (MatrixLayout, MatrixLayout),
+    options: ExpertFfnOptions,
+    matvec: Matvec,
+) -> Shader {
     let shader = matvec.shader(GATE_UP, ExpertParams::WGSL, include_str!("expert_gate_up.wgsl"));
-    gate_up_shader(shader, kinds, with)
+    gate_up_shader(shader, kinds, options)
 }
 
-fn gate_up_many(kinds: (MatrixLayout, MatrixLayout), with: With) -> Shader {
+fn gate_up_many(kinds: (MatrixLayout, MatrixLayout), options: ExpertFfnOptions) -> Shader {
     let shader = TILE.shader(
         "expert_gate_up_tile",
         ExpertParams::WGSL,
         include_str!("expert_gate_up_tile.wgsl"),
     );
-    gate_up_shader(shader, kinds, with)
-        .piece(include_str!("expert_tile.wgsl"))
-        .piece(include_str!("expert_inputs.wgsl"))
+    gate_up_shader(shader, kinds, options)
+        .fragment(include_str!("expert_tile.wgsl"))
+        .fragment(include_str!("expert_inputs.wgsl"))
 }
 
 /// Returns the shader of gate and up of the same kind.
-fn gate_up_coop(unit: MatrixUnit, kinds: (MatrixLayout, MatrixLayout), with: With) -> Shader {
+fn gate_up_coop(
+    unit: MatrixUnit,
+    kinds: (MatrixLayout, MatrixLayout),
+    options: ExpertFfnOptions,
+) -> Shader {
     let source = include_str!("expert_gate_up_coop.wgsl");
     gate_up_shader(
         COOP_TILE.shader(unit, "expert_gate_up_coop", ExpertParams::WGSL, source),
         kinds,
-        with,
+        options,
     )
-    .piece(include_str!("expert_tile.wgsl"))
-    .piece(include_str!("expert_quads.wgsl"))
+    .fragment(include_str!("expert_tile.wgsl"))
+    .fragment(include_str!("expert_quads.wgsl"))
 }
 
-fn down_shader(shader: Shader, layout: MatrixLayout, with: With) -> Shader {
-    reading(shader, [("KIND", kind_of(layout))]).with("HAS_BIASES", with.biases).piece(PARAMS)
+fn down_shader(shader: Shader, layout: MatrixLayout, options: ExpertFfnOptions) -> Shader {
+    reading(shader, [("KIND", kind_of(layout))]).with("HAS_BIASES", options.biases).fragment(PARAMS)
 }
 
-fn down_few(layout: MatrixLayout, with: With, matvec: Matvec) -> Shader {
+fn down_few(layout: MatrixLayout, options: ExpertFfnOptions, matvec: Matvec) -> Shader {
     let shader = matvec.shader("expert_down", ExpertParams::WGSL, include_str!("expert_down.wgsl"));
-    down_shader(shader, layout, with)
+    down_shader(shader, layout, options)
 }
 
-fn down_many(layout: MatrixLayout, with: With) -> Shader {
+fn down_many(layout: MatrixLayout, options: ExpertFfnOptions) -> Shader {
     let shader =
         TILE.shader("expert_down_tile", ExpertParams::WGSL, include_str!("expert_down_tile.wgsl"));
-    down_shader(shader, layout, with)
-        .piece(include_str!("expert_tile.wgsl"))
-        .piece(include_str!("expert_inputs.wgsl"))
+    down_shader(shader, layout, options)
+        .fragment(include_str!("expert_tile.wgsl"))
+        .fragment(include_str!("expert_inputs.wgsl"))
 }
 
-fn down_coop(unit: MatrixUnit, layout: MatrixLayout, with: With) -> Shader {
+fn down_coop(unit: MatrixUnit, layout: MatrixLayout, options: ExpertFfnOptions) -> Shader {
     let source = include_str!("expert_down_coop.wgsl");
     down_shader(
         COOP_TILE.shader(unit, "expert_down_coop", ExpertParams::WGSL, source),
         layout,
-        with,
+        options,
     )
-    .piece(include_str!("expert_tile.wgsl"))
-    .piece(include_str!("expert_quads.wgsl"))
+    .fragment(include_str!("expert_tile.wgsl"))
+    .fragment(include_str!("expert_quads.wgsl"))
 }
 
 fn sort(n_experts: u32, tile_inputs: u32) -> Shader {
@@ -153,25 +165,28 @@ fn sort(n_experts: u32, tile_inputs: u32) -> Shader {
         .with("N_EXPERTS", n_experts)
         .with("TILE_INPUTS", tile_inputs)
         .with("HAS_BIASES", false)
-        .piece(PARAMS)
+        .fragment(PARAMS)
 }
 
 fn shaders() -> Vec<Shader> {
     let mut shaders = vec![sort(8, TILE.n_inputs()), sort(512, COOP_TILE.n_inputs())];
     let layouts = decode_matrix::examples();
     let matvecs = Matvec::examples().into_iter();
-    let withs = [With { limit: false, biases: false }, With { limit: true, biases: true }];
-    for (matvec, with) in matvecs.zip(withs) {
+    let all_options = [
+        ExpertFfnOptions { limit: false, biases: false },
+        ExpertFfnOptions { limit: true, biases: true },
+    ];
+    for (matvec, options) in matvecs.zip(all_options) {
         for (&gate, &up) in layouts.iter().zip(layouts.iter().rev()) {
-            shaders.push(gate_up_few((gate, up), with, matvec));
-            shaders.push(gate_up_few((gate, gate), with, matvec));
-            shaders.push(gate_up_many((gate, up), with));
-            shaders.push(gate_up_many((gate, gate), with));
-            shaders.push(down_few(gate, with, matvec));
-            shaders.push(down_many(gate, with));
+            shaders.push(gate_up_few((gate, up), options, matvec));
+            shaders.push(gate_up_few((gate, gate), options, matvec));
+            shaders.push(gate_up_many((gate, up), options));
+            shaders.push(gate_up_many((gate, gate), options));
+            shaders.push(down_few(gate, options, matvec));
+            shaders.push(down_many(gate, options));
             for unit in [MatrixUnit::Plain, MatrixUnit::Cooperative] {
-                shaders.push(gate_up_coop(unit, (gate, gate), with));
-                shaders.push(down_coop(unit, gate, with));
+                shaders.push(gate_up_coop(unit, (gate, gate), options));
+                shaders.push(down_coop(unit, gate, options));
             }
         }
     }
@@ -187,34 +202,37 @@ pub(super) fn rows_few(route: RouteShape) -> u32 {
 }
 
 /// Returns the location of the experts' outputs: a head of `hidden` columns per rank.
-pub(super) fn partials(compiler: &mut Compiler<'_>, hidden: usize) -> Result<View> {
+pub(super) fn partials(compiler: &mut PlanCompiler<'_>, hidden: usize) -> Result<View> {
     ranks(compiler, "expert outputs", hidden)
 }
 
 /// Returns the location of the results of gate and up, the input of down: a head per rank.
-pub(super) fn inner_values(compiler: &mut Compiler<'_>, slot: &SlotShape) -> Result<View> {
+pub(super) fn inner_values(
+    compiler: &mut PlanCompiler<'_>,
+    slot: &ExpertSlotLayout,
+) -> Result<View> {
     ranks(compiler, "inner values of experts", slot.gate.layout.n_rows)
 }
 
-fn ranks(compiler: &mut Compiler<'_>, name: &'static str, n_cols: usize) -> Result<View> {
+fn ranks(compiler: &mut PlanCompiler<'_>, name: &'static str, n_cols: usize) -> Result<View> {
     let n_all = compiler.route().top_k * n_cols;
     Ok(View { head_stride: narrow(n_cols), ..compiler.scratch(name, n_all)? })
 }
 
 /// Allocates `n_values` values in total in the workspace.
-fn room(compiler: &mut Compiler<'_>, name: &'static str, n_values: u32) -> Result<u32> {
+fn room(compiler: &mut PlanCompiler<'_>, name: &'static str, n_values: u32) -> Result<u32> {
     let n_cols = n_values.div_ceil(compiler.n_rows_max()) as usize;
     Ok(compiler.scratch(name, n_cols)?.first)
 }
 
-pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()> {
-    let slot = compiler.slot_shape(op.layer)?;
+pub(super) fn compile(op: &ExpertFfn, compiler: &mut PlanCompiler<'_>) -> Result<()> {
+    let slot = compiler.slot_layout(op.layer)?;
     let RouteShape { top_k, n_experts } = compiler.route();
     let inner = inner_values(compiler, &slot)?;
     let layouts = [slot.gate.layout, slot.up.layout, slot.down.layout];
     let are_alike = kind_of(slot.gate.layout) == kind_of(slot.up.layout);
     let unit = CoopTile::unit_for(compiler, &[compiler.view(&op.x), inner], &layouts);
-    let tiles = unit.filter(|_| are_alike).map_or(Tiles::Plain, Tiles::Coop);
+    let tiles = unit.filter(|_| are_alike).map_or(TileMethod::Plain, TileMethod::Coop);
     let tile_inputs = tiles.n_inputs();
     let n_tiles_most =
         narrow(n_experts) + compiler.n_rows_max().div_ceil(tile_inputs) * narrow(top_k);
@@ -239,23 +257,23 @@ pub(super) fn compile(op: &ExpertFfn, compiler: &mut Compiler<'_>) -> Result<()>
         pairs: room(compiler, "pairs by expert", n_tiles_most * tile_inputs)?,
     };
     let bias = vector_at(compiler, op.biases.map(|biases| biases.gate));
-    let gate_up = of(ExpertParams { bias, ..base }, slot.gate);
+    let gate_up = params_of(ExpertParams { bias, ..base }, slot.gate);
     let out = partials(compiler, op.sum.head_dim)?;
     let bias = vector_at(compiler, op.biases.map(|biases| biases.down));
-    let down = of(ExpertParams { x: inner, out, bias, ..base }, slot.down);
+    let down = params_of(ExpertParams { x: inner, out, bias, ..base }, slot.down);
     let both = (&slot, &gate_up, &down);
     let rows_few = rows_few(compiler.route());
-    few(op, compiler, both, 1..=rows_few)?;
-    many(op, compiler, (both, tiles), rows_few + 1..=u32::MAX)
+    compile_few(op, compiler, both, 1..=rows_few)?;
+    compile_many(op, compiler, (both, tiles), rows_few + 1..=u32::MAX)
 }
 
 /// Returns the offset of a vector, if there is one.
-fn vector_at(compiler: &Compiler<'_>, vector: Option<VectorId>) -> u32 {
+fn vector_at(compiler: &PlanCompiler<'_>, vector: Option<VectorId>) -> u32 {
     vector.map_or(0, |vector| compiler.vector(vector))
 }
 
 /// Returns the parameters for the product with a matrix.
-fn of(params: ExpertParams, matrix: SlotMatrix) -> ExpertParams {
+fn params_of(params: ExpertParams, matrix: SlotMatrix) -> ExpertParams {
     ExpertParams {
         n_outputs: narrow(matrix.layout.n_rows),
         n_cols: narrow(matrix.layout.n_cols),
@@ -266,12 +284,13 @@ fn of(params: ExpertParams, matrix: SlotMatrix) -> ExpertParams {
     }
 }
 
-type Both<'a> = (&'a SlotShape, &'a ExpertParams, &'a ExpertParams);
+/// The layout of a slot, and the parameters of gate and up, and of down.
+type ExpertOperands<'a> = (&'a ExpertSlotLayout, &'a ExpertParams, &'a ExpertParams);
 
-fn few(
+fn compile_few(
     op: &ExpertFfn,
-    compiler: &mut Compiler<'_>,
-    (slot, gate_up, down): Both<'_>,
+    compiler: &mut PlanCompiler<'_>,
+    (slot, gate_up, down): ExpertOperands<'_>,
     rows: RangeInclusive<u32>,
 ) -> Result<()> {
     let subgroup_sizes = compiler.subgroup_sizes();
@@ -280,16 +299,16 @@ fn few(
         |layout: MatrixLayout| Matvec::new((layout.n_rows * top_k, layout.n_cols), subgroup_sizes);
     let grid = |params: &ExpertParams, matvec: Matvec| {
         let n_groups = params.n_outputs.div_ceil(matvec.outs_per_group());
-        Grid::new(Extent::fixed(n_groups), Extent::rows_times(params.top_k, 1))
+        Grid::new(GridExtent::fixed(n_groups), GridExtent::rows_times(params.top_k, 1))
     };
     let (gate, up) = (slot.gate.layout, slot.up.layout);
     let plan = matvec(gate).of_pairs();
     let tiers = compiler.config().tiers;
-    let shader = gate_up_few((gate, up), With::of(op), plan).tiers(tiers);
+    let shader = gate_up_few((gate, up), ExpertFfnOptions::of(op), plan).tiers(tiers);
     let step = compiler.step(&shader, gate_up, grid(gate_up, plan))?;
     step.over(Over::Experts(op.layer)).when(rows.clone());
     let plan = matvec(slot.down.layout);
-    let shader = down_few(slot.down.layout, With::of(op), plan).tiers(tiers);
+    let shader = down_few(slot.down.layout, ExpertFfnOptions::of(op), plan).tiers(tiers);
     let step = compiler.step(&shader, down, grid(down, plan))?;
     step.over(Over::Experts(op.layer)).when(rows);
     Ok(())
@@ -297,14 +316,14 @@ fn few(
 
 /// Method of computing pairs in tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tiles {
+enum TileMethod {
     /// In f32.
     Plain,
     /// By cooperative matrices or their emulation, staged in half precision.
     Coop(MatrixUnit),
 }
 
-impl Tiles {
+impl TileMethod {
     const fn n_inputs(self) -> u32 {
         match self {
             Self::Plain => TILE.n_inputs(),
@@ -314,32 +333,32 @@ impl Tiles {
 
     const fn n_groups(self, n_outputs: u32) -> u32 {
         match self {
-            Self::Plain => Tile::n_groups(n_outputs),
+            Self::Plain => ProductTile::n_groups(n_outputs),
             Self::Coop(_) => CoopTile::n_groups(n_outputs),
         }
     }
 }
 
-fn many(
+fn compile_many(
     op: &ExpertFfn,
-    compiler: &mut Compiler<'_>,
-    ((slot, gate_up, down), tiles): (Both<'_>, Tiles),
+    compiler: &mut PlanCompiler<'_>,
+    ((slot, gate_up, down), tiles): (ExpertOperands<'_>, TileMethod),
     rows: RangeInclusive<u32>,
 ) -> Result<()> {
     let route = compiler.route();
     let (top_k, n_experts) = (narrow(route.top_k), narrow(route.n_experts));
     let grid = |n_outputs| {
-        let n_tiles = Extent::rows_times(top_k, tiles.n_inputs()).and(n_experts);
-        Grid::new(Extent::fixed(tiles.n_groups(n_outputs)), n_tiles)
+        let n_tiles = GridExtent::rows_times(top_k, tiles.n_inputs()).and(n_experts);
+        Grid::new(GridExtent::fixed(tiles.n_groups(n_outputs)), n_tiles)
     };
-    let (kinds, with) = ((slot.gate.layout, slot.up.layout), With::of(op));
+    let (kinds, options) = ((slot.gate.layout, slot.up.layout), ExpertFfnOptions::of(op));
     let (gate_up_shader, down_shader) = match tiles {
-        Tiles::Plain => (gate_up_many(kinds, with), down_many(slot.down.layout, with)),
-        Tiles::Coop(unit) => {
-            (gate_up_coop(unit, kinds, with), down_coop(unit, slot.down.layout, with))
+        TileMethod::Plain => (gate_up_many(kinds, options), down_many(slot.down.layout, options)),
+        TileMethod::Coop(unit) => {
+            (gate_up_coop(unit, kinds, options), down_coop(unit, slot.down.layout, options))
         }
     };
-    let sorting = Grid::new(Extent::fixed(1), Extent::fixed(1));
+    let sorting = Grid::new(GridExtent::fixed(1), GridExtent::fixed(1));
     for (shader, params, grid) in [
         (sort(n_experts, tiles.n_inputs()), gate_up, sorting),
         (gate_up_shader, gate_up, grid(gate_up.n_outputs * 2)),

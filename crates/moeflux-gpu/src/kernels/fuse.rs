@@ -9,31 +9,31 @@ use moeflux::provider::ops::Op;
 
 use super::fused_delta::DeltaLayer;
 use super::fused_down::DownAndSum;
-use super::fused_heads::TurnedHeads;
-use super::fused_products::Products;
-use super::fused_route::ChoiceAndProduct;
-use crate::compiler::Compiler;
+use super::fused_heads::NormAndRope;
+use super::fused_products::FusedProducts;
+use super::fused_route::RouteAndProduct;
+use crate::compiler::PlanCompiler;
 
 /// Appends the steps of the first few ops as one, if a kernel fuses them. Returns their number, or
 /// 0.
-pub(crate) fn compile_fused(ops: &[Op], compiler: &mut Compiler<'_>) -> Result<usize> {
+pub(crate) fn compile_fused(ops: &[Op], compiler: &mut PlanCompiler<'_>) -> Result<usize> {
     if let Some(layer) = DeltaLayer::of(ops) {
         layer.compile_fused(compiler)?;
         return Ok(DeltaLayer::N_OPS);
     }
-    if let Some(heads) = TurnedHeads::of(ops) {
+    if let Some(heads) = NormAndRope::of(ops) {
         heads.compile_fused(compiler)?;
-        return Ok(TurnedHeads::N_OPS);
+        return Ok(NormAndRope::N_OPS);
     }
     if let Some(down) = DownAndSum::of(ops, compiler) {
         down.compile_fused(compiler)?;
         return Ok(DownAndSum::N_OPS);
     }
-    if let Some(both) = ChoiceAndProduct::of(ops, compiler) {
+    if let Some(both) = RouteAndProduct::of(ops, compiler) {
         both.compile_fused(compiler)?;
-        return Ok(ChoiceAndProduct::N_OPS);
+        return Ok(RouteAndProduct::N_OPS);
     }
-    if let Some(products) = Products::of(ops, compiler) {
+    if let Some(products) = FusedProducts::of(ops, compiler) {
         products.compile_fused(compiler)?;
         return Ok(products.n_ops());
     }
@@ -122,7 +122,7 @@ mod tests {
         let mut workspace = Workspace::default();
         let [x, logits, gate, up, out, factor] =
             ["x", "logits", "gate", "up", "out", "factor"].map(|name| workspace.buffer(name, 4));
-        let (kind, purpose) = (RouterKind::Softmax { renormalise: true }, Purpose::Use);
+        let (kind, purpose) = (RouterKind::Softmax { renormalise: true }, Purpose::Compute);
         let ops = [
             product(0, x, logits),
             Op::Route(Route { logits, kind, top_k: 2, purpose }),

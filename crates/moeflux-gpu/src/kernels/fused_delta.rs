@@ -11,12 +11,12 @@ use moeflux::provider::spec::HeadOrder;
 use moeflux::provider::error::Result;
 
 use super::matvec::neighbours;
-use super::reduce::Sums;
+use super::reduce::ReductionMethod;
 use super::{Kernel, causal_conv, delta_gates, gated_delta, l2_norm, rms_norm};
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::params::{Params, View, narrow, params};
-use crate::shader::{Lanes, Shader};
-use crate::step::{Extent, Grid, Over};
+use crate::shader::{Shader, VectorWidth};
+use crate::step::{Grid, GridExtent, Over};
 
 pub(super) const KERNEL: Kernel = Kernel { op: NAME, shaders };
 
@@ -55,7 +55,7 @@ params! {
 
 /// Shape of a layer.
 #[derive(Clone, Copy)]
-struct Shape {
+struct DeltaLayerShape {
     n_key_heads: usize,
     /// Value heads that share a key head.
     n_shared: usize,
@@ -119,8 +119,8 @@ impl<'a> DeltaLayer<'a> {
             && delta.v.head_dim <= N_LANES as usize
     }
 
-    fn shape(&self) -> Shape {
-        Shape {
+    fn shape(&self) -> DeltaLayerShape {
+        DeltaLayerShape {
             n_key_heads: self.delta.k.n_heads,
             n_shared: self.delta.v.n_heads / self.delta.k.n_heads,
             key_dim: self.delta.k.head_dim,
@@ -130,7 +130,7 @@ impl<'a> DeltaLayer<'a> {
         }
     }
 
-    fn params(&self, compiler: &Compiler<'_>) -> DeltaLayerParams {
+    fn params(&self, compiler: &PlanCompiler<'_>) -> DeltaLayerParams {
         let channel = |heads: &Heads| narrow(heads.first_col - self.conv.out.first_col);
         DeltaLayerParams {
             x: compiler.view(&self.conv.x),
@@ -153,11 +153,13 @@ impl<'a> DeltaLayer<'a> {
     }
 
     /// Appends the steps.
-    pub(super) fn compile_fused(&self, compiler: &mut Compiler<'_>) -> Result<()> {
+    pub(super) fn compile_fused(&self, compiler: &mut PlanCompiler<'_>) -> Result<()> {
         let shape = self.shape();
-        let grid = Grid::new(Extent::fixed(narrow(shape.n_key_heads)), Extent::fixed(1));
-        let (shader, params) =
-            (shader((Sums::on(compiler), compiler.subgroup_sizes()), shape), self.params(compiler));
+        let grid = Grid::new(GridExtent::fixed(narrow(shape.n_key_heads)), GridExtent::fixed(1));
+        let (shader, params) = (
+            shader((ReductionMethod::on(compiler), compiler.subgroup_sizes()), shape),
+            self.params(compiler),
+        );
         let over = Over::State(self.conv.layer);
         compiler.step(&shader, &params, grid)?.over(over).when(1..=1);
         let first = compiler.steps.len();
@@ -183,11 +185,14 @@ const fn channels_of(heads: Heads) -> usize {
     heads.n_heads * heads.head_dim
 }
 
-fn shader((sums, subgroup_sizes): (Sums, Option<(u32, u32)>), shape: Shape) -> Shader {
+fn shader(
+    (reduction, subgroup_sizes): (ReductionMethod, Option<(u32, u32)>),
+    shape: DeltaLayerShape,
+) -> Shader {
     let value_lanes = narrow(shape.value_dim.div_ceil(4).next_power_of_two());
     let n_parts = N_LANES / value_lanes;
     let smallest = subgroup_sizes.map_or(1, |(smallest, _)| smallest.max(1));
-    let width = if sums == Sums::Subgroups { smallest.min(n_parts) } else { 1 };
+    let width = if reduction == ReductionMethod::Subgroups { smallest.min(n_parts) } else { 1 };
     let n_own = shape.key_dim.div_ceil(n_parts as usize);
     let n_held = (N_HELD_KEYS_MAX / n_own).clamp(1, N_HELD_MAX.min(shape.n_shared));
     let channels = shape.n_key_heads * (2 * shape.key_dim + shape.n_shared * shape.value_dim);
@@ -210,28 +215,41 @@ fn shader((sums, subgroup_sizes): (Sums, Option<(u32, u32)>), shape: Shape) -> S
         .with("N_PARTS", n_parts)
         .with("WIDTH", width)
         .with("HELD", narrow(n_held))
-        .piece(include_str!("functions.wgsl"))
-        .piece(include_str!("gates.wgsl"))
-        .piece(neighbours(width));
+        .fragment(include_str!("functions.wgsl"))
+        .fragment(include_str!("gates.wgsl"))
+        .fragment(neighbours(width));
     let shader = if are_quads {
-        shader.piece(include_str!("delta_state_of_quads.wgsl")).state(Lanes::Four)
+        shader.fragment(include_str!("delta_state_of_quads.wgsl")).state(VectorWidth::Four)
     } else {
-        shader.piece(include_str!("delta_state.wgsl")).state(Lanes::One)
+        shader.fragment(include_str!("delta_state.wgsl")).state(VectorWidth::One)
     };
-    sums.add_fours_to(sums.add_to(shader, N_LANES))
+    reduction.add_fours_to(reduction.add_to(shader, N_LANES))
 }
 
 fn shaders() -> Vec<Shader> {
     let order = HeadOrder::Grouped;
-    let large =
-        Shape { n_key_heads: 16, n_shared: 2, key_dim: 128, value_dim: 128, n_taps: 4, order };
+    let large = DeltaLayerShape {
+        n_key_heads: 16,
+        n_shared: 2,
+        key_dim: 128,
+        value_dim: 128,
+        n_taps: 4,
+        order,
+    };
     let order = HeadOrder::Tiled;
-    let odd = Shape { n_key_heads: 2, n_shared: 3, key_dim: 37, value_dim: 21, n_taps: 2, order };
-    let subgroups = |sizes| (Sums::Subgroups, Some(sizes));
+    let odd = DeltaLayerShape {
+        n_key_heads: 2,
+        n_shared: 3,
+        key_dim: 37,
+        value_dim: 21,
+        n_taps: 2,
+        order,
+    };
+    let subgroups = |sizes| (ReductionMethod::Subgroups, Some(sizes));
     vec![
         shader(subgroups((32, 32)), large),
         shader(subgroups((4, 8)), odd),
-        shader((Sums::Shared, None), odd),
-        shader((Sums::Shared, None), large),
+        shader((ReductionMethod::Shared, None), odd),
+        shader((ReductionMethod::Shared, None), large),
     ]
 }

@@ -8,15 +8,15 @@ use moeflux::provider::ops::{Combine, ExpertFfn, Op};
 use moeflux_kernels::MatrixLayout;
 
 use super::Kernel;
-use super::combine::{self, Shared};
+use super::combine::{self, SharedExpertTerm};
 use super::decode_matrix::{self, UNIT_COLS, kind_of, reading};
 use super::expert_ffn;
 use super::matvec::{Matvec, N_INVOCATIONS, ROWS_FEW};
-use crate::compiler::{Compiler, SlotShape};
+use crate::compiler::{ExpertSlotLayout, PlanCompiler};
 use crate::config::Tiers;
 use crate::params::{Params, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Buffers, Extent, Grid, Over};
+use crate::step::{BufferCount, Grid, GridExtent, Over};
 
 pub(super) const KERNEL: Kernel = Kernel { op: NAME, shaders };
 
@@ -49,7 +49,7 @@ params! {
 
 /// Distribution of a row's experts over invocations.
 #[derive(Clone, Copy, Debug)]
-struct Down {
+struct DownDistribution {
     matvec: Matvec,
     top_k: u32,
     units_each: u32,
@@ -57,7 +57,7 @@ struct Down {
     ranks: u32,
 }
 
-impl Down {
+impl DownDistribution {
     /// Returns `None` if workgroup memory is too small.
     fn new(layout: MatrixLayout, top_k: usize, sizes: Option<(u32, u32)>) -> Option<Self> {
         let matvec = Matvec::new((layout.n_rows * top_k, layout.n_cols), sizes);
@@ -76,7 +76,7 @@ impl Down {
         N_INVOCATIONS / self.matvec.team() / self.ranks * OUTS
     }
 
-    fn shader(self, layout: MatrixLayout, shared: Shared) -> Shader {
+    fn shader(self, layout: MatrixLayout, shared: SharedExpertTerm) -> Shader {
         let shader = Shader::new(NAME, DownParams::WGSL, include_str!("fused_down.wgsl"));
         reading(shader, [("KIND", kind_of(layout))])
             .with("N_INVOCATIONS", N_INVOCATIONS)
@@ -86,9 +86,9 @@ impl Down {
             .with("UNITS_EACH", self.units_each)
             .with("RANKS", self.ranks)
             .with("TOP_K", self.top_k)
-            .with("HAS_SHARED", shared != Shared::None)
-            .with("HAS_GATE", shared == Shared::Gated)
-            .piece(self.matvec.neighbours())
+            .with("HAS_SHARED", shared != SharedExpertTerm::None)
+            .with("HAS_GATE", shared == SharedExpertTerm::Gated)
+            .fragment(self.matvec.neighbours())
     }
 }
 
@@ -97,8 +97,8 @@ impl Down {
 pub(super) struct DownAndSum<'a> {
     experts: &'a ExpertFfn,
     combine: &'a Combine,
-    slot: SlotShape,
-    down: Down,
+    slot: ExpertSlotLayout,
+    down: DownDistribution,
 }
 
 impl<'a> DownAndSum<'a> {
@@ -106,21 +106,21 @@ impl<'a> DownAndSum<'a> {
     pub(super) const N_OPS: usize = 2;
 
     /// Returns the first ops of a list, if they are these.
-    pub(super) fn of(ops: &'a [Op], compiler: &Compiler<'_>) -> Option<Self> {
+    pub(super) fn of(ops: &'a [Op], compiler: &PlanCompiler<'_>) -> Option<Self> {
         let [Op::ExpertFfn(experts), Op::Combine(combine), ..] = ops else {
             return None;
         };
         if experts.biases.is_some() {
             return None;
         }
-        let slot = compiler.slot_shape(experts.layer).ok()?;
+        let slot = compiler.slot_layout(experts.layer).ok()?;
         let top_k = compiler.route().top_k;
-        let down = Down::new(slot.down.layout, top_k, compiler.subgroup_sizes())?;
+        let down = DownDistribution::new(slot.down.layout, top_k, compiler.subgroup_sizes())?;
         Some(Self { experts, combine, slot, down })
     }
 
     /// Appends the steps.
-    pub(super) fn compile_fused(&self, compiler: &mut Compiler<'_>) -> Result<()> {
+    pub(super) fn compile_fused(&self, compiler: &mut PlanCompiler<'_>) -> Result<()> {
         let Self { experts, combine, slot, down } = *self;
         let layer = experts.layer;
         let first = compiler.steps.len();
@@ -131,7 +131,7 @@ impl<'a> DownAndSum<'a> {
         for mut step in compiler.steps.split_off(first) {
             if step.name != expert_ffn::GATE_UP && step.n_rows.contains(&1) {
                 let mut few = step.clone();
-                few.when(1..=n_few).among(layer, Buffers::Several);
+                few.when(1..=n_few).among(layer, BufferCount::Several);
                 compiler.steps.push(few);
                 let last = *step.n_rows.end();
                 step.when(n_few + 1..=last);
@@ -155,11 +155,11 @@ impl<'a> DownAndSum<'a> {
             out: compiler.view(&combine.out),
         };
         let n_groups = params.n_outputs.div_ceil(down.outs_per_group());
-        let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(1));
+        let grid = Grid::new(GridExtent::fixed(n_groups), GridExtent::rows(1));
         let shader = down.shader(slot.down.layout, combine::shared_of(combine));
         let shader = shader.tiers(compiler.config().tiers);
         let step = compiler.step(&shader, &params, grid)?;
-        step.over(Over::Experts(layer)).when(1..=n_few).among(layer, Buffers::One);
+        step.over(Over::Experts(layer)).when(1..=n_few).among(layer, BufferCount::One);
         Ok(())
     }
 }
@@ -167,10 +167,12 @@ impl<'a> DownAndSum<'a> {
 fn shaders() -> Vec<Shader> {
     let mut shaders = Vec::new();
     for layout in decode_matrix::examples() {
-        for (sizes, shared) in
-            [(None, Shared::Gated), (Some((32, 32)), Shared::None), (Some((4, 8)), Shared::Plain)]
-        {
-            let down = Down::new(layout, 8, sizes);
+        for (sizes, shared) in [
+            (None, SharedExpertTerm::Gated),
+            (Some((32, 32)), SharedExpertTerm::None),
+            (Some((4, 8)), SharedExpertTerm::Plain),
+        ] {
+            let down = DownDistribution::new(layout, 8, sizes);
             let alone = down.map(|down| down.shader(layout, shared));
             let in_tiers = alone.clone().map(|it| it.tiers(Tiers::DeviceAndHost));
             shaders.extend(alone.into_iter().chain(in_tiers));

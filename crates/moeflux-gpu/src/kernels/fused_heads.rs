@@ -8,11 +8,11 @@ use moeflux::provider::ops::{Op, RmsNorm, Rope};
 use moeflux::provider::spec::Pairing;
 
 use super::Kernel;
-use super::reduce::{Sums, lanes_for};
-use crate::compiler::Compiler;
+use super::reduce::{ReductionMethod, lanes_for};
+use crate::compiler::PlanCompiler;
 use crate::params::{Params, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Extent, Grid};
+use crate::step::{Grid, GridExtent};
 
 pub(super) const KERNEL: Kernel = Kernel { op: NAME, shaders };
 
@@ -23,7 +23,7 @@ const NAME: &str = "norm and rope of heads";
 const N_COLS_MAX: usize = 1024;
 
 params! {
-    struct TurnedHeadsParams {
+    struct NormAndRopeParams {
         q: View,
         k: View,
         q_out: View,
@@ -42,12 +42,12 @@ params! {
 
 /// Two norms and two ropes, each after the norm of its heads.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TurnedHeads<'a> {
+pub(super) struct NormAndRope<'a> {
     norms: [&'a RmsNorm; 2],
     ropes: [&'a Rope; 2],
 }
 
-impl<'a> TurnedHeads<'a> {
+impl<'a> NormAndRope<'a> {
     /// Number of ops.
     pub(super) const N_OPS: usize = 4;
 
@@ -87,9 +87,9 @@ impl<'a> TurnedHeads<'a> {
     }
 
     /// Appends the step.
-    pub(super) fn compile_fused(&self, compiler: &mut Compiler<'_>) -> Result<()> {
+    pub(super) fn compile_fused(&self, compiler: &mut PlanCompiler<'_>) -> Result<()> {
         let Self { norms: [q, k], ropes: [rope, _] } = self;
-        let params = TurnedHeadsParams {
+        let params = NormAndRopeParams {
             q: compiler.view(&q.x),
             k: compiler.view(&k.x),
             q_out: compiler.view(&q.out),
@@ -103,24 +103,24 @@ impl<'a> TurnedHeads<'a> {
             frequencies: compiler.vector(rope.frequencies),
             amplitude: rope.amplitude,
         };
-        let shader = shader(Sums::on(compiler), q.x.head_dim, rope.pairing);
-        let n_heads = Extent::fixed(narrow(q.x.n_heads + k.x.n_heads));
-        compiler.step(&shader, &params, Grid::new(n_heads, Extent::rows(1)))?;
+        let shader = shader(ReductionMethod::on(compiler), q.x.head_dim, rope.pairing);
+        let n_heads = GridExtent::fixed(narrow(q.x.n_heads + k.x.n_heads));
+        compiler.step(&shader, &params, Grid::new(n_heads, GridExtent::rows(1)))?;
         Ok(())
     }
 }
 
-fn shader(sums: Sums, head_dim: usize, pairing: Pairing) -> Shader {
-    let shader = Shader::new(NAME, TurnedHeadsParams::WGSL, include_str!("fused_heads.wgsl"))
+fn shader(reduction: ReductionMethod, head_dim: usize, pairing: Pairing) -> Shader {
+    let shader = Shader::new(NAME, NormAndRopeParams::WGSL, include_str!("fused_heads.wgsl"))
         .with("HEAD_DIM", narrow(head_dim))
         .with("ARE_NEIGHBOURS", pairing == Pairing::Neighbours)
-        .piece(include_str!("turn.wgsl"));
-    sums.add_to(shader, lanes_for(head_dim))
+        .fragment(include_str!("turn.wgsl"));
+    reduction.add_to(shader, lanes_for(head_dim))
 }
 
 fn shaders() -> Vec<Shader> {
     vec![
-        shader(Sums::Subgroups, 256, Pairing::Halves),
-        shader(Sums::Shared, 128, Pairing::Neighbours),
+        shader(ReductionMethod::Subgroups, 256, Pairing::Halves),
+        shader(ReductionMethod::Shared, 128, Pairing::Neighbours),
     ]
 }

@@ -10,13 +10,13 @@ use moeflux_kernels::MatrixLayout;
 
 use super::decode_matrix::{self, kind_of, reading};
 use super::matvec::{Matvec, N_INVOCATIONS, ROWS_FEW};
-use super::reduce::Sums;
-use super::{Kernel, compile_apart};
-use crate::compiler::Compiler;
-use crate::memory::weights::Piece;
-use crate::params::{Field, Params, narrow, params};
-use crate::shader::{Lanes, Shader};
-use crate::step::{Extent, Grid};
+use super::reduce::ReductionMethod;
+use super::{Kernel, compile_unfused};
+use crate::compiler::PlanCompiler;
+use crate::memory::weights::MatrixSlice;
+use crate::params::{ParamField, Params, narrow, params};
+use crate::shader::{Shader, VectorWidth};
+use crate::step::{Grid, GridExtent};
 
 pub(super) const KERNEL: Kernel = Kernel { op: NAME, shaders };
 
@@ -28,7 +28,7 @@ const N_PRODUCTS_MAX: usize = 4;
 
 /// One product.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Part {
+pub(super) struct ProductOffsets {
     codes: u32,
     scales: u32,
     biases: u32,
@@ -36,7 +36,7 @@ pub(super) struct Part {
     out: u32,
 }
 
-impl Field for Part {
+impl ParamField for ProductOffsets {
     const N_WORDS: usize = 5;
 
     fn push(&self, words: &mut Vec<u32>) {
@@ -53,35 +53,35 @@ params! {
         n_cols: u32,
         residual: u32,
         sum: u32,
-        part_0: Part,
-        part_1: Part,
-        part_2: Part,
-        part_3: Part,
+        part_0: ProductOffsets,
+        part_1: ProductOffsets,
+        part_2: ProductOffsets,
+        part_3: ProductOffsets,
     }
 }
 
 /// A product and the location of its matrix.
 #[derive(Clone, Copy, Debug)]
-struct Product<'a> {
+struct FusedProduct<'a> {
     op: &'a MatMul,
     layout: MatrixLayout,
-    piece: Piece,
+    slice: MatrixSlice,
 }
 
 /// Consecutive ops that become one step.
 #[derive(Clone, Debug)]
-pub(super) struct Products<'a> {
+pub(super) struct FusedProducts<'a> {
     ops: &'a [Op],
     norm: Option<&'a RmsNorm>,
-    products: Vec<Product<'a>>,
+    products: Vec<FusedProduct<'a>>,
     /// Of the first two products.
     swiglu: Option<&'a SwiGlu>,
     add: Option<&'a Add>,
 }
 
-impl<'a> Products<'a> {
+impl<'a> FusedProducts<'a> {
     /// Returns as many of the first ops of a list as can be fused, if they are two or more.
-    pub(super) fn of(ops: &'a [Op], compiler: &Compiler<'_>) -> Option<Self> {
+    pub(super) fn of(ops: &'a [Op], compiler: &PlanCompiler<'_>) -> Option<Self> {
         let norm = match ops.first()? {
             Op::RmsNorm(norm) if is_of_a_row(norm) => Some(norm),
             _ => None,
@@ -109,9 +109,9 @@ impl<'a> Products<'a> {
         self.ops.len()
     }
 
-    fn takes_product(&mut self, op: &'a MatMul, compiler: &Compiler<'_>) -> bool {
+    fn takes_product(&mut self, op: &'a MatMul, compiler: &PlanCompiler<'_>) -> bool {
         let matrix = compiler.matrix(op.weight);
-        let &[piece] = matrix.pieces.as_slice() else {
+        let &[slice] = matrix.slices.as_slice() else {
             return false;
         };
         let x = self.norm.map(|norm| norm.out).or(self.products.first().map(|it| it.op.x));
@@ -125,10 +125,10 @@ impl<'a> Products<'a> {
         let fits = self.products.len() < N_PRODUCTS_MAX
             && self.add.is_none()
             && kinds.len() <= 2
-            && self.products.iter().all(|it| it.piece.arena == piece.arena);
+            && self.products.iter().all(|it| it.slice.arena == slice.arena);
         let is_taken = fits && is_apart && op.bias.is_none() && x.is_none_or(|x| x == op.x);
         if is_taken {
-            self.products.push(Product { op, layout: matrix.layout, piece });
+            self.products.push(FusedProduct { op, layout: matrix.layout, slice });
         }
         is_taken
     }
@@ -174,35 +174,36 @@ impl<'a> Products<'a> {
     }
 
     /// Appends the steps.
-    pub(super) fn compile_fused(&self, compiler: &mut Compiler<'_>) -> Result<()> {
+    pub(super) fn compile_fused(&self, compiler: &mut PlanCompiler<'_>) -> Result<()> {
         let n_outputs = self.products.iter().map(|it| it.layout.n_rows).sum();
         let n_cols = self.products[0].layout.n_cols;
         let sizes = compiler.subgroup_sizes();
         let whole = Matvec::new((n_outputs, n_cols), sizes);
         let matvec = if self.swiglu.is_some() { whole.of_pairs() } else { whole };
         let params = self.params(compiler);
-        let shader = self.constants(&params, compiler).shader(matvec, Sums::on(compiler));
+        let shader =
+            self.constants(&params, compiler).shader(matvec, ReductionMethod::on(compiler));
         let pair_end = if self.swiglu.is_some() { 2 } else { 1 };
         let n_groups =
-            |product: &Product<'_>| product.piece.n_rows.div_ceil(matvec.outs_per_group());
+            |product: &FusedProduct<'_>| product.slice.n_rows.div_ceil(matvec.outs_per_group());
         let n_groups: u32 = n_groups(&self.products[0])
             + self.products[pair_end..].iter().map(n_groups).sum::<u32>();
-        let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(1));
-        let arena = self.products[0].piece.arena;
+        let grid = Grid::new(GridExtent::fixed(n_groups), GridExtent::rows(1));
+        let arena = self.products[0].slice.arena;
         compiler.step(&shader, &params, grid)?.weights(arena).when(1..=ROWS_FEW);
-        compile_apart(self.ops, compiler, ROWS_FEW + 1)
+        compile_unfused(self.ops, compiler, ROWS_FEW + 1)
     }
 
-    fn params(&self, compiler: &Compiler<'_>) -> ProductsParams {
+    fn params(&self, compiler: &PlanCompiler<'_>) -> ProductsParams {
         let first = |heads: Heads| compiler.view(&heads).first;
         let x = self.products[0].op.x;
-        let part = |idx: usize| match self.products.get(idx) {
-            None => Part::default(),
-            Some(Product { op, piece, .. }) => Part {
-                codes: piece.codes,
-                scales: piece.scales,
-                biases: piece.biases,
-                n_outputs: piece.n_rows,
+        let offsets = |idx: usize| match self.products.get(idx) {
+            None => ProductOffsets::default(),
+            Some(FusedProduct { op, slice, .. }) => ProductOffsets {
+                codes: slice.codes,
+                scales: slice.scales,
+                biases: slice.biases,
+                n_outputs: slice.n_rows,
                 out: first(op.out),
             },
         };
@@ -215,21 +216,21 @@ impl<'a> Products<'a> {
             n_cols: narrow(x.head_dim),
             residual: first(residual),
             sum: first(sum),
-            part_0: part(0),
-            part_1: part(1),
-            part_2: part(2),
-            part_3: part(3),
+            part_0: offsets(0),
+            part_1: offsets(1),
+            part_2: offsets(2),
+            part_3: offsets(3),
         }
     }
 
     /// Returns the operands of the addition, or the input twice if there is none.
     fn residual_and_sum(&self) -> (Heads, Heads) {
-        let Product { op, .. } = self.products[0];
+        let FusedProduct { op, .. } = self.products[0];
         self.add.map_or((op.x, op.x), |add| (if add.x == op.out { add.y } else { add.x }, add.out))
     }
 
     /// Returns the distances between rows, for everything that has rows.
-    fn strides(&self, compiler: &Compiler<'_>) -> Strides {
+    fn strides(&self, compiler: &PlanCompiler<'_>) -> Strides {
         let stride = |heads: Heads| compiler.view(&heads).row_stride;
         let x = self.products[0].op.x;
         let (residual, sum) = self.residual_and_sum();
@@ -246,12 +247,12 @@ impl<'a> Products<'a> {
         }
     }
 
-    fn constants(&self, params: &ProductsParams, compiler: &Compiler<'_>) -> Constants {
+    fn constants(&self, params: &ProductsParams, compiler: &PlanCompiler<'_>) -> ProductConstants {
         let is_quads = [params.x, params.n_cols, params.gain].iter().all(|it| it % 4 == 0);
         let kinds: Vec<u32> = self.products.iter().map(|it| kind_of(it.layout)).collect();
         let other_kind = kinds.iter().copied().find(|kind| *kind != kinds[0]);
         let others = (0..).zip(&kinds).filter(|(_, kind)| **kind != kinds[0]);
-        Constants {
+        ProductConstants {
             kinds: [kinds[0], other_kind.unwrap_or(kinds[0])],
             others: others.map(|(idx, _)| 1_u32 << idx).sum(),
             n_products: narrow(kinds.len()),
@@ -262,7 +263,7 @@ impl<'a> Products<'a> {
                 (None, None, Some(_)) => Extra::Sum,
                 (None, None, None) => Extra::Nothing,
             },
-            lanes: if is_quads { Lanes::Four } else { Lanes::One },
+            width: if is_quads { VectorWidth::Four } else { VectorWidth::One },
             strides: self.strides(compiler),
         }
     }
@@ -299,7 +300,7 @@ struct Strides {
 
 /// Constants of a group's shader.
 #[derive(Clone, Copy, Debug)]
-struct Constants {
+struct ProductConstants {
     /// Kind of the first product, and of those in `others`.
     kinds: [u32; 2],
     /// A bit for each product.
@@ -307,12 +308,12 @@ struct Constants {
     n_products: u32,
     extra: Extra,
     /// Quads if the row is a multiple of four.
-    lanes: Lanes,
+    width: VectorWidth,
     strides: Strides,
 }
 
-impl Constants {
-    fn shader(self, matvec: Matvec, sums: Sums) -> Shader {
+impl ProductConstants {
+    fn shader(self, matvec: Matvec, reduction: ReductionMethod) -> Shader {
         let has_pair = matches!(self.extra, Extra::Pair | Extra::NormAndPair);
         let shader = matvec.shader(NAME, ProductsParams::WGSL, include_str!("fused_products.wgsl"));
         let shader = reading(shader, [("KIND", self.kinds[0]), ("OTHER_KIND", self.kinds[1])])
@@ -321,7 +322,7 @@ impl Constants {
             .with("N_MATRICES", if has_pair { 2_u32 } else { 1 })
             .with("HAS_NORM", matches!(self.extra, Extra::Norm | Extra::NormAndPair))
             .with("HAS_SUM", self.extra == Extra::Sum)
-            .with("IS_QUADS", self.lanes == Lanes::Four)
+            .with("IS_QUADS", self.width == VectorWidth::Four)
             .with("X_STRIDE", self.strides.x)
             .with("NORMED_STRIDE", self.strides.normed)
             .with("RESIDUAL_STRIDE", self.strides.residual)
@@ -330,34 +331,35 @@ impl Constants {
             .with("OUT_STRIDE_1", self.strides.outs[1])
             .with("OUT_STRIDE_2", self.strides.outs[2])
             .with("OUT_STRIDE_3", self.strides.outs[3])
-            .workspace(self.lanes)
-            .vectors(self.lanes)
-            .piece(include_str!("functions.wgsl"));
-        sums.add_to(shader, N_INVOCATIONS)
+            .workspace(self.width)
+            .vectors(self.width)
+            .fragment(include_str!("functions.wgsl"));
+        reduction.add_to(shader, N_INVOCATIONS)
     }
 }
 
 fn shaders() -> Vec<Shader> {
     let layouts = decode_matrix::examples();
-    let (kinds, lanes, strides) = ([0; 2], Lanes::Four, Strides::default());
+    let (kinds, width, strides) = ([0; 2], VectorWidth::Four, Strides::default());
     let extra = Extra::Pair;
-    let of_two = Constants { kinds, others: 0, n_products: 2, extra, lanes, strides };
-    let four = Constants { others: 0b1001, n_products: 4, extra: Extra::NormAndPair, ..of_two };
-    let one = Constants { n_products: 1, extra: Extra::Sum, ..of_two };
-    let three = Constants { n_products: 3, extra: Extra::Norm, ..of_two };
-    let plain = Constants { extra: Extra::Nothing, lanes: Lanes::One, ..three };
+    let of_two = ProductConstants { kinds, others: 0, n_products: 2, extra, width, strides };
+    let four =
+        ProductConstants { others: 0b1001, n_products: 4, extra: Extra::NormAndPair, ..of_two };
+    let one = ProductConstants { n_products: 1, extra: Extra::Sum, ..of_two };
+    let three = ProductConstants { n_products: 3, extra: Extra::Norm, ..of_two };
+    let plain = ProductConstants { extra: Extra::Nothing, width: VectorWidth::One, ..three };
     let matvecs = Matvec::examples().into_iter();
     let mut shaders = Vec::new();
-    for (matvec, sums) in matvecs.zip(Sums::ALL) {
+    for (matvec, reduction) in matvecs.zip(ReductionMethod::ALL) {
         for (&layout, &other) in layouts.iter().zip(layouts.iter().rev()) {
             let kinds = [kind_of(layout), kind_of(other)];
-            for lanes in [Lanes::One, Lanes::Four] {
-                shaders.push(Constants { kinds, lanes, ..four }.shader(matvec, sums));
+            for width in [VectorWidth::One, VectorWidth::Four] {
+                shaders.push(ProductConstants { kinds, width, ..four }.shader(matvec, reduction));
             }
         }
         for constants in [of_two, one, three, plain] {
             let kinds = [kind_of(layouts[1]); 2];
-            shaders.push(Constants { kinds, ..constants }.shader(matvec, sums));
+            shaders.push(ProductConstants { kinds, ..constants }.shader(matvec, reduction));
         }
     }
     shaders

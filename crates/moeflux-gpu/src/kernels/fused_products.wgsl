@@ -3,7 +3,7 @@
 // two, the first product is a gate and the second its multiplier, and they share workgroups. With
 // HAS_SUM, the only product is added to a residual.
 
-struct Part {
+struct ProductOffsets {
     codes: u32,
     scales: u32,
     biases: u32,
@@ -38,7 +38,7 @@ fn out_at(idx: u32) -> u32 {
     return part_of(idx).out + row * out_stride_of(idx);
 }
 
-fn part_of(idx: u32) -> Part {
+fn part_of(idx: u32) -> ProductOffsets {
     switch idx {
         case 0u: {
             return params.part_0;
@@ -55,7 +55,7 @@ fn part_of(idx: u32) -> Part {
     }
 }
 
-fn matrix_of(part: Part) -> Matrix {
+fn matrix_of(part: ProductOffsets) -> Matrix {
     return Matrix(part.codes, part.scales, part.biases, part.n_outputs, params.n_cols);
 }
 

@@ -9,14 +9,14 @@ use moeflux_kernels::MatrixLayout;
 
 use super::decode_matrix::{self, kind_of, reading};
 use super::matvec::{Matvec, N_INVOCATIONS, ROWS_FEW};
-use super::reduce::Sums;
-use super::route::{self, Choice};
-use super::{Kernel, compile_apart};
-use crate::compiler::Compiler;
-use crate::memory::weights::Piece;
+use super::reduce::ReductionMethod;
+use super::route::{self, RouteConstants};
+use super::{Kernel, compile_unfused};
+use crate::compiler::PlanCompiler;
+use crate::memory::weights::MatrixSlice;
 use crate::params::{Params, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Extent, Grid};
+use crate::step::{Grid, GridExtent};
 
 pub(super) const KERNEL: Kernel = Kernel { op: NAME, shaders };
 
@@ -24,7 +24,7 @@ pub(super) const KERNEL: Kernel = Kernel { op: NAME, shaders };
 const NAME: &str = "route and product";
 
 params! {
-    struct BothParams {
+    struct RouteAndProductParams {
         logits: View,
         correction: u32,
         factor: f32,
@@ -41,40 +41,40 @@ params! {
 
 /// A router's choice, and the product after it in the list.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ChoiceAndProduct<'a> {
+pub(super) struct RouteAndProduct<'a> {
     ops: &'a [Op],
     route: &'a Route,
     product: &'a MatMul,
     layout: MatrixLayout,
-    piece: Piece,
+    slice: MatrixSlice,
 }
 
-impl<'a> ChoiceAndProduct<'a> {
+impl<'a> RouteAndProduct<'a> {
     /// Number of ops.
     pub(super) const N_OPS: usize = 2;
 
     /// Returns the first ops of a list, if they are these.
-    pub(super) fn of(ops: &'a [Op], compiler: &Compiler<'_>) -> Option<Self> {
+    pub(super) fn of(ops: &'a [Op], compiler: &PlanCompiler<'_>) -> Option<Self> {
         let [Op::Route(route), Op::MatMul(product), ..] = ops else {
             return None;
         };
         let matrix = compiler.matrix(product.weight);
-        let &[piece] = matrix.pieces.as_slice() else {
+        let &[slice] = matrix.slices.as_slice() else {
             return None;
         };
         let is_apart = ![product.x.buffer, route.logits.buffer].contains(&product.out.buffer);
-        let fits = route.purpose == Purpose::Use && product.bias.is_none() && is_apart;
+        let fits = route.purpose == Purpose::Compute && product.bias.is_none() && is_apart;
         let layout = matrix.layout;
-        fits.then_some(Self { ops: &ops[..Self::N_OPS], route, product, layout, piece })
+        fits.then_some(Self { ops: &ops[..Self::N_OPS], route, product, layout, slice })
     }
 
     /// Appends the steps.
-    pub(super) fn compile_fused(&self, compiler: &mut Compiler<'_>) -> Result<()> {
-        let Self { ops, route, product, layout, piece } = *self;
+    pub(super) fn compile_fused(&self, compiler: &mut PlanCompiler<'_>) -> Result<()> {
+        let Self { ops, route, product, layout, slice } = *self;
         let sizes = compiler.subgroup_sizes();
         let matvec = Matvec::new((layout.n_rows, layout.n_cols), sizes);
-        let (choice, chosen) = route::described(route, compiler)?;
-        let params = BothParams {
+        let (constants, chosen) = route::described(route, compiler)?;
+        let params = RouteAndProductParams {
             logits: chosen.logits,
             correction: chosen.correction,
             factor: chosen.factor,
@@ -82,29 +82,32 @@ impl<'a> ChoiceAndProduct<'a> {
             x: compiler.view(&product.x),
             out: compiler.view(&product.out),
             n_cols: narrow(layout.n_cols),
-            n_outputs: piece.n_rows,
-            codes: piece.codes,
-            scales: piece.scales,
-            biases: piece.biases,
+            n_outputs: slice.n_rows,
+            codes: slice.codes,
+            scales: slice.scales,
+            biases: slice.biases,
         };
-        let n_groups = piece.n_rows.div_ceil(matvec.outs_per_group()) + 1;
-        let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(1));
-        let shader = shader((Sums::on(compiler), choice), (layout, matvec));
-        compiler.step(&shader, &params, grid)?.weights(piece.arena).when(1..=ROWS_FEW);
-        compile_apart(ops, compiler, ROWS_FEW + 1)
+        let n_groups = slice.n_rows.div_ceil(matvec.outs_per_group()) + 1;
+        let grid = Grid::new(GridExtent::fixed(n_groups), GridExtent::rows(1));
+        let shader = shader((ReductionMethod::on(compiler), constants), (layout, matvec));
+        compiler.step(&shader, &params, grid)?.weights(slice.arena).when(1..=ROWS_FEW);
+        compile_unfused(ops, compiler, ROWS_FEW + 1)
     }
 }
 
-fn shader((sums, choice): (Sums, Choice), (layout, matvec): (MatrixLayout, Matvec)) -> Shader {
-    let shader = matvec.shader(NAME, BothParams::WGSL, include_str!("fused_route.wgsl"));
+fn shader(
+    (reduction, constants): (ReductionMethod, RouteConstants),
+    (layout, matvec): (MatrixLayout, Matvec),
+) -> Shader {
+    let shader = matvec.shader(NAME, RouteAndProductParams::WGSL, include_str!("fused_route.wgsl"));
     let shader = reading(shader, [("KIND", kind_of(layout))]);
-    sums.add_to(choice.add_to(shader), N_INVOCATIONS)
+    reduction.add_to(constants.add_to(shader), N_INVOCATIONS)
 }
 
 fn shaders() -> Vec<Shader> {
-    let choices = Sums::ALL.into_iter().zip(Choice::examples());
+    let constants = ReductionMethod::ALL.into_iter().zip(RouteConstants::examples());
     let matvecs = Matvec::examples().into_iter();
     let layouts = [decode_matrix::examples()[1], decode_matrix::examples()[9]];
     let products = layouts.into_iter().zip(matvecs);
-    choices.zip(products).map(|(choice, product)| shader(choice, product)).collect()
+    constants.zip(products).map(|(constants, product)| shader(constants, product)).collect()
 }

@@ -9,10 +9,10 @@ use moeflux::provider::ops::{DeltaShape, GatedDelta};
 use moeflux::provider::spec::HeadOrder;
 
 use super::Kernel;
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::params::{Params as _, View, narrow, params};
-use crate::shader::{Lanes, Shader};
-use crate::step::{Extent, Grid, Over};
+use crate::shader::{Shader, VectorWidth};
+use crate::step::{Grid, GridExtent, Over};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "gated_delta",
@@ -51,7 +51,7 @@ enum KeyLanes {
 }
 
 impl KeyLanes {
-    fn on(compiler: &Compiler<'_>) -> Self {
+    fn on(compiler: &PlanCompiler<'_>) -> Self {
         match compiler.subgroup_sizes() {
             Some((8.., ..=128)) => Self::Subgroup(8),
             Some((4.., ..=128)) => Self::Subgroup(4),
@@ -68,7 +68,7 @@ impl KeyLanes {
 }
 
 fn shader(key_lanes: KeyLanes, n_heads: usize, shape: DeltaShape) -> Shader {
-    let piece = match key_lanes {
+    let fragment = match key_lanes {
         KeyLanes::Subgroup(_) => include_str!("reduce_keys_subgroup.wgsl"),
         KeyLanes::Shared => include_str!("reduce_keys_shared.wgsl"),
     };
@@ -84,11 +84,11 @@ fn shader(key_lanes: KeyLanes, n_heads: usize, shape: DeltaShape) -> Shader {
         .with("N_KEY_LANES", key_lanes.number())
         .with("N_OWN", narrow(n_own))
         .with("N_ROWS", narrow(n_rows))
-        .piece(piece)
-        .state(Lanes::One)
+        .fragment(fragment)
+        .state(VectorWidth::One)
 }
 
-pub(super) fn compile(op: &GatedDelta, compiler: &mut Compiler<'_>) -> Result<()> {
+pub(super) fn compile(op: &GatedDelta, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let params = GatedDeltaParams {
         q: compiler.view(&op.q),
         k: compiler.view(&op.k),
@@ -104,7 +104,8 @@ pub(super) fn compile(op: &GatedDelta, compiler: &mut Compiler<'_>) -> Result<()
     };
     let shape = DeltaShape { key_dim: op.k.head_dim, value_dim: op.v.head_dim };
     let n_strips = shape.value_dim.div_ceil(DeltaShape::STRIP);
-    let grid = Grid::new(Extent::fixed(narrow(n_strips)), Extent::fixed(narrow(op.v.n_heads)));
+    let grid =
+        Grid::new(GridExtent::fixed(narrow(n_strips)), GridExtent::fixed(narrow(op.v.n_heads)));
     let shader = shader(KeyLanes::on(compiler), op.v.n_heads, shape);
     compiler.step(&shader, &params, grid)?.over(Over::State(op.layer));
     Ok(())

@@ -7,12 +7,12 @@ use moeflux_kernels::MatrixLayout;
 use super::Kernel;
 use super::decode_matrix::{self, UNIT_COLS, kind_of, reading};
 use super::matvec::{Matvec, ROWS_FEW};
-use super::tile::Tile;
-use crate::compiler::Compiler;
-use crate::memory::weights::Piece;
+use super::tile::ProductTile;
+use crate::compiler::PlanCompiler;
+use crate::memory::weights::MatrixSlice;
 use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Extent, Grid};
+use crate::step::{Grid, GridExtent};
 
 pub(super) const KERNEL: Kernel = Kernel { op: "head_matmul", shaders };
 
@@ -37,7 +37,7 @@ params! {
 }
 
 fn with_weight(shader: Shader, layout: MatrixLayout) -> Shader {
-    reading(shader, [("KIND", kind_of(layout))]).piece(include_str!("head_matmul_params.wgsl"))
+    reading(shader, [("KIND", kind_of(layout))]).fragment(include_str!("head_matmul_params.wgsl"))
 }
 
 fn few_shader(layout: MatrixLayout, matvec: Matvec) -> Shader {
@@ -47,7 +47,7 @@ fn few_shader(layout: MatrixLayout, matvec: Matvec) -> Shader {
     )
 }
 
-fn tile_shader(layout: MatrixLayout, tile: Tile) -> Shader {
+fn tile_shader(layout: MatrixLayout, tile: ProductTile) -> Shader {
     with_weight(
         tile.shader(
             "head_matmul_tile",
@@ -73,37 +73,37 @@ fn shaders() -> Vec<Shader> {
     let mut shaders = Vec::new();
     for layout in decode_matrix::examples() {
         shaders.extend(Matvec::examples().into_iter().map(|matvec| few_shader(layout, matvec)));
-        shaders.extend(Tile::examples().into_iter().map(|tile| tile_shader(layout, tile)));
+        shaders.extend(ProductTile::examples().into_iter().map(|tile| tile_shader(layout, tile)));
         shaders.push(back_shader(layout));
     }
     shaders
 }
 
-pub(super) fn compile(op: &HeadMatMul, compiler: &mut Compiler<'_>) -> Result<()> {
+pub(super) fn compile(op: &HeadMatMul, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let weight = compiler.matrix(op.weight);
-    for (piece_idx, piece) in weight.pieces.iter().enumerate() {
+    for (slice_idx, slice) in weight.slices.iter().enumerate() {
         let params = HeadMatMulParams {
             x: compiler.view(&op.x),
             out: compiler.view(&op.out),
             n_cols: narrow(weight.layout.n_cols),
             n_rows: narrow(op.n_rows),
             row_stride: narrow(op.row_stride),
-            first_row: piece.first_row.wrapping_sub(narrow(op.first_row)),
-            n_bound: piece.n_rows,
-            codes: piece.codes,
-            scales: piece.scales,
-            biases: piece.biases,
-            adds: u32::from(piece_idx > 0),
+            first_row: slice.first_row.wrapping_sub(narrow(op.first_row)),
+            n_bound: slice.n_rows,
+            codes: slice.codes,
+            scales: slice.scales,
+            biases: slice.biases,
+            adds: u32::from(slice_idx > 0),
         };
-        let heads = Extent::fixed(narrow(op.x.n_heads));
+        let heads = GridExtent::fixed(narrow(op.x.n_heads));
         match op.orientation {
             Orientation::RowsToOut => {
-                rows_to_out((weight.layout, piece), compiler, &params, heads)?;
+                rows_to_out((weight.layout, slice), compiler, &params, heads)?;
             }
             Orientation::RowsFromIn => {
                 let n_units = narrow(weight.layout.n_cols.div_ceil(UNIT_COLS));
-                let grid = Grid { x: Extent::fixed(n_units), y: Extent::rows(1), z: heads };
-                compiler.step(&back_shader(weight.layout), &params, grid)?.weights(piece.arena);
+                let grid = Grid { x: GridExtent::fixed(n_units), y: GridExtent::rows(1), z: heads };
+                compiler.step(&back_shader(weight.layout), &params, grid)?.weights(slice.arena);
             }
         }
     }
@@ -111,23 +111,24 @@ pub(super) fn compile(op: &HeadMatMul, compiler: &mut Compiler<'_>) -> Result<()
 }
 
 fn rows_to_out(
-    (layout, piece): (MatrixLayout, &Piece),
-    compiler: &mut Compiler<'_>,
+    (layout, slice): (MatrixLayout, &MatrixSlice),
+    compiler: &mut PlanCompiler<'_>,
     params: &HeadMatMulParams,
-    heads: Extent,
+    heads: GridExtent,
 ) -> Result<()> {
     let subgroup_sizes = compiler.gpu().facts().subgroup_sizes;
     let shape = (params.n_rows as usize, layout.n_cols);
     let matvec = Matvec::new(shape, subgroup_sizes);
     let n_groups = params.n_rows.div_ceil(matvec.outs_per_group());
-    let grid = Grid { x: Extent::fixed(n_groups), y: Extent::rows(1), z: heads };
+    let grid = Grid { x: GridExtent::fixed(n_groups), y: GridExtent::rows(1), z: heads };
     let shader = few_shader(layout, matvec);
-    compiler.step(&shader, params, grid)?.weights(piece.arena).when(1..=ROWS_FEW);
-    for (rows, tile) in Tile::by_rows(ROWS_FEW + 1) {
-        let n_groups = Tile::n_groups(params.n_rows);
-        let grid = Grid { x: Extent::fixed(n_groups), y: Extent::rows(tile.n_inputs()), z: heads };
+    compiler.step(&shader, params, grid)?.weights(slice.arena).when(1..=ROWS_FEW);
+    for (rows, tile) in ProductTile::by_rows(ROWS_FEW + 1) {
+        let n_groups = ProductTile::n_groups(params.n_rows);
+        let grid =
+            Grid { x: GridExtent::fixed(n_groups), y: GridExtent::rows(tile.n_inputs()), z: heads };
         let shader = tile_shader(layout, tile);
-        compiler.step(&shader, params, grid)?.weights(piece.arena).when(rows);
+        compiler.step(&shader, params, grid)?.weights(slice.arena).when(rows);
     }
     Ok(())
 }

@@ -4,14 +4,16 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ops::L2Norm;
 
 use super::Kernel;
-use super::reduce::{Sums, lanes_for};
-use crate::compiler::Compiler;
+use super::reduce::{ReductionMethod, lanes_for};
+use crate::compiler::PlanCompiler;
 use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Extent, Grid};
+use crate::step::{Grid, GridExtent};
 
-pub(super) const KERNEL: Kernel =
-    Kernel { op: "l2_norm", shaders: || Sums::ALL.map(|sums| shader(sums, 32)).into() };
+pub(super) const KERNEL: Kernel = Kernel {
+    op: "l2_norm",
+    shaders: || ReductionMethod::ALL.map(|reduction| shader(reduction, 32)).into(),
+};
 
 params! {
     struct L2NormParams {
@@ -22,19 +24,20 @@ params! {
     }
 }
 
-fn shader(sums: Sums, n_lanes: u32) -> Shader {
-    sums.add_to(Shader::new("l2_norm", L2NormParams::WGSL, include_str!("l2_norm.wgsl")), n_lanes)
+fn shader(reduction: ReductionMethod, n_lanes: u32) -> Shader {
+    reduction
+        .add_to(Shader::new("l2_norm", L2NormParams::WGSL, include_str!("l2_norm.wgsl")), n_lanes)
 }
 
-pub(super) fn compile(op: &L2Norm, compiler: &mut Compiler<'_>) -> Result<()> {
+pub(super) fn compile(op: &L2Norm, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let params = L2NormParams {
         x: compiler.view(&op.x),
         head_dim: narrow(op.x.head_dim),
         epsilon: op.epsilon,
         factor: op.factor,
     };
-    let shader = shader(Sums::on(compiler), lanes_for(op.x.head_dim));
-    let grid = Grid::new(Extent::fixed(narrow(op.x.n_heads)), Extent::rows(1));
+    let shader = shader(ReductionMethod::on(compiler), lanes_for(op.x.head_dim));
+    let grid = Grid::new(GridExtent::fixed(narrow(op.x.n_heads)), GridExtent::rows(1));
     compiler.step(&shader, &params, grid)?;
     Ok(())
 }

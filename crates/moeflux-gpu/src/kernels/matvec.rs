@@ -88,8 +88,8 @@ impl Matvec {
             .with("UNITS_EACH", self.units_each)
             .with("OUTS", self.outs)
             .with("WIDTH", self.width)
-            .piece(self.neighbours())
-            .piece(include_str!("matvec.wgsl"))
+            .fragment(self.neighbours())
+            .fragment(include_str!("matvec.wgsl"))
     }
 
     /// Returns the fragment that adds up sums of neighbours.

@@ -4,17 +4,19 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ops::MlaAttention;
 
 use super::Kernel;
-use super::attend::{Form, Limits, fours};
-use crate::compiler::Compiler;
+use super::attend::{AttentionKernels, WorkgroupLimits, fours};
+use crate::compiler::PlanCompiler;
 use crate::params::{Params as _, View, narrow, params};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "mla_attention",
     shaders: || {
-        let limits =
-            |workgroup_bytes_max, subgroup_sizes| Limits { workgroup_bytes_max, subgroup_sizes };
-        let mut shaders = form(128, (512, 64)).shaders(limits(32 << 10, Some((32, 32))));
-        shaders.extend(form(5, (30, 7)).shaders(limits(16 << 10, Some((4, 8)))));
+        let limits = |workgroup_bytes_max, subgroup_sizes| WorkgroupLimits {
+            workgroup_bytes_max,
+            subgroup_sizes,
+        };
+        let mut shaders = kernels(128, (512, 64)).shaders(limits(32 << 10, Some((32, 32))));
+        shaders.extend(kernels(5, (30, 7)).shaders(limits(16 << 10, Some((4, 8)))));
         shaders
     },
 };
@@ -35,8 +37,8 @@ params! {
     }
 }
 
-fn form(n_heads: usize, (latent_dim, rope_dim): (usize, usize)) -> Form {
-    Form {
+fn kernels(n_heads: usize, (latent_dim, rope_dim): (usize, usize)) -> AttentionKernels {
+    AttentionKernels {
         names: NAMES,
         params: MlaAttentionParams::WGSL,
         source: include_str!("mla_attention.wgsl"),
@@ -50,8 +52,8 @@ fn form(n_heads: usize, (latent_dim, rope_dim): (usize, usize)) -> Form {
     }
 }
 
-pub(super) fn compile(op: &MlaAttention, compiler: &mut Compiler<'_>) -> Result<()> {
-    let form = form(op.q_latent.n_heads, (op.latent.head_dim, op.k_rope.head_dim));
+pub(super) fn compile(op: &MlaAttention, compiler: &mut PlanCompiler<'_>) -> Result<()> {
+    let kernels = kernels(op.q_latent.n_heads, (op.latent.head_dim, op.k_rope.head_dim));
     let alone = MlaAttentionParams {
         q_latent: compiler.view(&op.q_latent),
         q_rope: compiler.view(&op.q_rope),
@@ -63,5 +65,5 @@ pub(super) fn compile(op: &MlaAttention, compiler: &mut Compiler<'_>) -> Result<
         partials: 0,
     };
     let params = |n_splits, partials| MlaAttentionParams { n_splits, partials, ..alone };
-    form.compile(compiler, op.layer, params)
+    kernels.compile(compiler, op.layer, params)
 }

@@ -45,7 +45,7 @@ use moeflux::provider::error::{Error, Remedy, Result};
 use moeflux::provider::ops::{Op, Plan};
 use moeflux_kernels::{BlockKind, MatrixKind};
 
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::shader::Shader;
 
 /// Entry of an op, or of several fused ops.
@@ -126,7 +126,7 @@ pub(crate) fn reads(kind: MatrixKind) -> bool {
 /// [`Error::Device`] if an op has no kernel or its shape is unsupported; [`Error::NoRoom`] if
 /// scratch cannot be allocated; [`Error::Unsupported`] if the layout of a layer's experts is
 /// unknown.
-pub(crate) fn compile_plan(plan: &Plan, compiler: &mut Compiler<'_>) -> Result<()> {
+pub(crate) fn compile_plan(plan: &Plan, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let fuses = compiler.config().fuses;
     let ops = if fuses { fuse::ordered(plan.ops()) } else { plan.ops().to_vec() };
     let mut rest = ops.as_slice();
@@ -147,7 +147,7 @@ pub(crate) fn compile_plan(plan: &Plan, compiler: &mut Compiler<'_>) -> Result<(
 /// # Errors
 ///
 /// As [`compile_plan`].
-fn compile_apart(ops: &[Op], compiler: &mut Compiler<'_>, n_rows_least: u32) -> Result<()> {
+fn compile_unfused(ops: &[Op], compiler: &mut PlanCompiler<'_>, n_rows_least: u32) -> Result<()> {
     let first = compiler.steps.len();
     for op in ops {
         compile(op, compiler)?;
@@ -167,7 +167,7 @@ fn compile_apart(ops: &[Op], compiler: &mut Compiler<'_>, n_rows_least: u32) -> 
 /// # Errors
 ///
 /// As [`compile_plan`].
-fn compile(op: &Op, compiler: &mut Compiler<'_>) -> Result<()> {
+fn compile(op: &Op, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     match op {
         Op::Embed(op) => embed::compile(op, compiler),
         Op::SelectRows(op) => select_rows::compile(op, compiler),
@@ -186,7 +186,7 @@ fn compile(op: &Op, compiler: &mut Compiler<'_>) -> Result<()> {
         Op::Route(op) => route::compile(op, compiler),
         Op::ExpertFfn(op) => expert_ffn::compile(op, compiler),
         Op::Combine(op) => combine::compile(op, compiler),
-        Op::Best(op) => best::compile(op, compiler),
+        Op::TopK(op) => best::compile(op, compiler),
         other => Err(unsupported(other.name())),
     }
 }

@@ -1,5 +1,5 @@
 // Description of sessions for kernels over a state, as parts of the batch. All parts of a dispatch
-// are of sessions whose pieces are in the bound buffers.
+// are of sessions whose pages are in the bound buffers.
 
 // Consecutive rows of one session.
 struct Part {
@@ -8,7 +8,7 @@ struct Part {
     n_rows: u32,
     // Position of the first row.
     position: u32,
-    // Offset of the session's list of pieces in `pieces`.
+    // Offset of the session's list of pages in `pages`.
     list_at: u32,
     // Copies of a recurrent layer's state that are read and written.
     found: u32,
@@ -25,5 +25,5 @@ fn part_of(idx: u32) -> Part {
 
 // Returns the place of a position of a part's session, in positions of the bound buffers.
 fn stored_place(part: Part, position: u32) -> u32 {
-    return pieces[part.list_at + position / PIECE] * PIECE + position % PIECE;
+    return pages[part.list_at + position / PAGE] * PAGE + position % PAGE;
 }

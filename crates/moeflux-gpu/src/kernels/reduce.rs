@@ -4,7 +4,7 @@
 //! subgroups of at least four, sums go through registers; without, through workgroup memory.
 //! **Invariant:** all invocations call it, and all get the same sum.
 
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::shader::Shader;
 
 /// Minimum and maximum invocations of a workgroup that sums.
@@ -12,19 +12,19 @@ const N_LANES: (usize, usize) = (32, 256);
 
 /// Method of summing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sums {
+pub(super) enum ReductionMethod {
     /// With subgroups.
     Subgroups,
     /// Without.
     Shared,
 }
 
-impl Sums {
+impl ReductionMethod {
     /// Both methods, for tests that check every text.
     pub(super) const ALL: [Self; 2] = [Self::Subgroups, Self::Shared];
 
     /// Returns the method for the device.
-    pub(super) fn on(compiler: &Compiler<'_>) -> Self {
+    pub(super) fn on(compiler: &PlanCompiler<'_>) -> Self {
         match compiler.subgroup_sizes() {
             Some((4.., ..=128)) => Self::Subgroups,
             _ => Self::Shared,
@@ -33,16 +33,16 @@ impl Sums {
 
     /// Adds the fragment and `N_LANES`, a power of two.
     pub(super) fn add_to(self, shader: Shader, n_lanes: u32) -> Shader {
-        let piece = match self {
+        let fragment = match self {
             Self::Subgroups => include_str!("reduce_subgroup.wgsl"),
             Self::Shared => include_str!("reduce_shared.wgsl"),
         };
-        shader.with("N_LANES", n_lanes).piece(piece)
+        shader.with("N_LANES", n_lanes).fragment(fragment)
     }
 
     /// Adds the fragment with `four_sums_of_lanes`, after the one above.
     pub(super) fn add_fours_to(self, shader: Shader) -> Shader {
-        shader.piece(match self {
+        shader.fragment(match self {
             Self::Subgroups => include_str!("reduce_four_subgroup.wgsl"),
             Self::Shared => include_str!("reduce_four_shared.wgsl"),
         })

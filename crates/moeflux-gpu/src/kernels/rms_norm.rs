@@ -4,17 +4,17 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ops::RmsNorm;
 
 use super::Kernel;
-use super::reduce::{Sums, lanes_for};
-use crate::compiler::Compiler;
+use super::reduce::{ReductionMethod, lanes_for};
+use crate::compiler::PlanCompiler;
 use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Extent, Grid};
+use crate::step::{Grid, GridExtent};
 
 pub(super) const KERNEL: Kernel = Kernel {
     op: "rms_norm",
     shaders: || {
-        let variants = [(Sums::Subgroups, true), (Sums::Shared, false)];
-        variants.map(|(sums, has_gate)| shader(sums, 64, has_gate)).into()
+        let variants = [(ReductionMethod::Subgroups, true), (ReductionMethod::Shared, false)];
+        variants.map(|(reduction, has_gate)| shader(reduction, 64, has_gate)).into()
     },
 };
 
@@ -30,14 +30,14 @@ params! {
     }
 }
 
-fn shader(sums: Sums, n_lanes: u32, has_gate: bool) -> Shader {
+fn shader(reduction: ReductionMethod, n_lanes: u32, has_gate: bool) -> Shader {
     let shader = Shader::new("rms_norm", RmsNormParams::WGSL, include_str!("rms_norm.wgsl"))
         .with("HAS_GATE", has_gate)
-        .piece(include_str!("functions.wgsl"));
-    sums.add_to(shader, n_lanes)
+        .fragment(include_str!("functions.wgsl"));
+    reduction.add_to(shader, n_lanes)
 }
 
-pub(super) fn compile(op: &RmsNorm, compiler: &mut Compiler<'_>) -> Result<()> {
+pub(super) fn compile(op: &RmsNorm, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let params = RmsNormParams {
         x: compiler.view(&op.x),
         gate: compiler.view(&op.gate.unwrap_or(op.x)),
@@ -46,8 +46,8 @@ pub(super) fn compile(op: &RmsNorm, compiler: &mut Compiler<'_>) -> Result<()> {
         gain: compiler.vector(op.gain),
         epsilon: op.epsilon,
     };
-    let shader = shader(Sums::on(compiler), lanes_for(op.x.head_dim), op.gate.is_some());
-    let grid = Grid::new(Extent::fixed(narrow(op.x.n_heads)), Extent::rows(1));
+    let shader = shader(ReductionMethod::on(compiler), lanes_for(op.x.head_dim), op.gate.is_some());
+    let grid = Grid::new(GridExtent::fixed(narrow(op.x.n_heads)), GridExtent::rows(1));
     compiler.step(&shader, &params, grid)?;
     Ok(())
 }

@@ -5,10 +5,10 @@ use moeflux::provider::ops::Rope;
 use moeflux::provider::spec::Pairing;
 
 use super::Kernel;
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Extent, Grid};
+use crate::step::{Grid, GridExtent};
 
 pub(super) const KERNEL: Kernel =
     Kernel { op: "rope", shaders: || [Pairing::Halves, Pairing::Neighbours].map(shader).to_vec() };
@@ -31,10 +31,10 @@ fn shader(pairing: Pairing) -> Shader {
     Shader::new("rope", RopeParams::WGSL, include_str!("rope.wgsl"))
         .with("N_PAIRS", N_PAIRS)
         .with("ARE_NEIGHBOURS", pairing == Pairing::Neighbours)
-        .piece(include_str!("turn.wgsl"))
+        .fragment(include_str!("turn.wgsl"))
 }
 
-pub(super) fn compile(op: &Rope, compiler: &mut Compiler<'_>) -> Result<()> {
+pub(super) fn compile(op: &Rope, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let params = RopeParams {
         x: compiler.view(&op.x),
         n_heads: narrow(op.x.n_heads),
@@ -43,7 +43,7 @@ pub(super) fn compile(op: &Rope, compiler: &mut Compiler<'_>) -> Result<()> {
         amplitude: op.amplitude,
     };
     let n_groups = (params.n_heads * params.n_pairs).div_ceil(N_PAIRS);
-    let grid = Grid::new(Extent::fixed(n_groups), Extent::rows(1));
+    let grid = Grid::new(GridExtent::fixed(n_groups), GridExtent::rows(1));
     compiler.step(&shader(op.pairing), &params, grid)?;
     Ok(())
 }

@@ -4,10 +4,10 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ops::SelectRows;
 
 use super::Kernel;
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Extent, Grid};
+use crate::step::{Grid, GridExtent};
 
 pub(super) const KERNEL: Kernel = Kernel { op: "select_rows", shaders: || vec![shader()] };
 
@@ -27,10 +27,10 @@ fn shader() -> Shader {
         .with("N_COLS", N_COLS)
 }
 
-pub(super) fn compile(op: &SelectRows, compiler: &mut Compiler<'_>) -> Result<()> {
+pub(super) fn compile(op: &SelectRows, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let n_cols = narrow(op.x.head_dim);
     let params = SelectRowsParams { x: compiler.view(&op.x), out: compiler.view(&op.out), n_cols };
-    let grid = Grid::new(Extent::fixed(n_cols.div_ceil(N_COLS)), Extent::rows(1));
+    let grid = Grid::new(GridExtent::fixed(n_cols.div_ceil(N_COLS)), GridExtent::rows(1));
     compiler.step(&shader(), &params, grid)?;
     Ok(())
 }

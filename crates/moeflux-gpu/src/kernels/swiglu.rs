@@ -4,10 +4,10 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ops::SwiGlu;
 
 use super::Kernel;
-use crate::compiler::Compiler;
+use crate::compiler::PlanCompiler;
 use crate::params::{Params as _, View, narrow, params};
 use crate::shader::Shader;
-use crate::step::{Extent, Grid};
+use crate::step::{Grid, GridExtent};
 
 pub(super) const KERNEL: Kernel =
     Kernel { op: "swiglu", shaders: || [false, true].map(shader).into() };
@@ -30,10 +30,10 @@ fn shader(has_limit: bool) -> Shader {
     Shader::new("swiglu", SwiGluParams::WGSL, include_str!("swiglu.wgsl"))
         .with("N_COLS", N_COLS)
         .with("HAS_LIMIT", has_limit)
-        .piece(include_str!("functions.wgsl"))
+        .fragment(include_str!("functions.wgsl"))
 }
 
-pub(super) fn compile(op: &SwiGlu, compiler: &mut Compiler<'_>) -> Result<()> {
+pub(super) fn compile(op: &SwiGlu, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let params = SwiGluParams {
         gate: compiler.view(&op.gate),
         up: compiler.view(&op.up),
@@ -43,7 +43,7 @@ pub(super) fn compile(op: &SwiGlu, compiler: &mut Compiler<'_>) -> Result<()> {
         limit: op.limit.unwrap_or_default(),
     };
     let n_cols = narrow(op.out.n_heads * op.out.head_dim);
-    let grid = Grid::new(Extent::fixed(n_cols.div_ceil(N_COLS)), Extent::rows(1));
+    let grid = Grid::new(GridExtent::fixed(n_cols.div_ceil(N_COLS)), GridExtent::rows(1));
     compiler.step(&shader(op.limit.is_some()), &params, grid)?;
     Ok(())
 }

@@ -13,12 +13,12 @@ const TILE_OUTS: u32 = 64;
 
 /// A size of tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tile {
+pub(super) struct ProductTile {
     /// Inputs of each invocation.
     per_lane: u32,
 }
 
-impl Tile {
+impl ProductTile {
     /// For few inputs, which would leave most of a larger tile empty.
     pub(super) const SMALL: Self = Self { per_lane: 2 };
     /// For many inputs. Even larger tiles reuse each weight more, but leave too few invocations to
@@ -50,7 +50,7 @@ impl Tile {
     ) -> Shader {
         Shader::new(name, params, source)
             .with("PER_LANE", self.per_lane)
-            .piece(include_str!("tile.wgsl"))
+            .fragment(include_str!("tile.wgsl"))
     }
 
     /// Returns every size.

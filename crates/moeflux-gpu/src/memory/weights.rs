@@ -1,8 +1,8 @@
 //! Resident weights on the device: matrices in arenas, vectors in a separate buffer.
 //!
 //! A matrix is stored as in its file: codes, scales, biases, each part at a multiple of
-//! [`PART_ALIGN`] bytes. A matrix larger than a binding is cut into pieces by rows. **Invariant:**
-//! a piece lies in one arena, and begins at a multiple of [`PIECE_ROWS`] rows.
+//! [`PART_ALIGN`] bytes. A matrix larger than a binding is cut into slices by rows. **Invariant:**
+//! a slice lies in one arena, and begins at a multiple of [`SLICE_ROWS`] rows.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::{MatrixId, VectorId};
@@ -16,15 +16,15 @@ use crate::params::narrow;
 /// Alignment of parts: rows of common widths begin at a memory transaction of the device.
 pub(crate) const PART_ALIGN: u64 = 256;
 
-/// Row alignment of pieces, so that neither a block of FP8 scales nor a tile of rows is cut.
-const PIECE_ROWS: usize = 128;
+/// Row alignment of slices, so that neither a block of FP8 scales nor a tile of rows is cut.
+const SLICE_ROWS: usize = 128;
 
 /// Rows of a matrix in one arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    /// Index of the arena: see [`crate::step::Step::weights`].
+pub(crate) struct MatrixSlice {
+    /// Index of the arena: see [`crate::step::DispatchStep::weights`].
     pub(crate) arena: usize,
-    /// First row of the matrix in this piece.
+    /// First row of the matrix in this slice.
     pub(crate) first_row: u32,
     /// Number of rows.
     pub(crate) n_rows: u32,
@@ -41,12 +41,12 @@ pub(crate) struct Piece {
 pub(crate) struct DeviceMatrix {
     /// Kind and full shape.
     pub(crate) layout: MatrixLayout,
-    /// The pieces, usually one.
-    pub(crate) pieces: Vec<Piece>,
+    /// The slices, usually one.
+    pub(crate) slices: Vec<MatrixSlice>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Arena {
+pub(crate) struct WeightArena {
     pub(crate) buffer: wgpu::Buffer,
     pub(crate) bind_group: wgpu::BindGroup,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Arena {
 /// All resident weights.
 #[derive(Debug)]
 pub(crate) struct DeviceWeights {
-    pub(crate) arenas: Vec<Arena>,
+    pub(crate) arenas: Vec<WeightArena>,
     pub(crate) vectors: wgpu::Buffer,
     matrices: Vec<DeviceMatrix>,
     vectors_at: Vec<u32>,
@@ -70,12 +70,12 @@ impl DeviceWeights {
         for n_bytes in arena_bytes {
             let buffer = gpu.buffer("resident weights", n_bytes, STORAGE)?;
             let bind_group = bind(gpu, &buffer);
-            arenas.push(Arena { buffer, bind_group });
+            arenas.push(WeightArena { buffer, bind_group });
         }
         for (idx, placed) in matrices.iter().enumerate() {
             let matrix = weights.matrix(MatrixId(idx));
-            for piece in &placed.pieces {
-                upload_piece(gpu, (&matrix, piece), &arenas[piece.arena].buffer)?;
+            for slice in &placed.slices {
+                upload_slice(gpu, (&matrix, slice), &arenas[slice.arena].buffer)?;
             }
         }
         let (mut values, mut vectors_at) = (codebooks::values(), Vec::new());
@@ -128,18 +128,18 @@ pub(crate) fn bind_tiers(
     })
 }
 
-fn upload_piece(
+fn upload_slice(
     gpu: &Gpu,
-    (matrix, piece): (&Matrix<'_>, &Piece),
+    (matrix, slice): (&Matrix<'_>, &MatrixSlice),
     buffer: &wgpu::Buffer,
 ) -> Result<()> {
-    let (first_row, n_rows) = (piece.first_row as usize, piece.n_rows as usize);
+    let (first_row, n_rows) = (slice.first_row as usize, slice.n_rows as usize);
     let layout = matrix.layout();
     let part = PartBytes::of(layout);
     for (bytes, at, first, n) in [
-        (matrix.codes(), piece.codes, part.codes(first_row), part.codes(n_rows)),
-        (matrix.scales(), piece.scales, part.scales_at(first_row), part.scales(n_rows)),
-        (matrix.biases(), piece.biases, part.biases(first_row), part.biases(n_rows)),
+        (matrix.codes(), slice.codes, part.codes(first_row), part.codes(n_rows)),
+        (matrix.scales(), slice.scales, part.scales_at(first_row), part.scales(n_rows)),
+        (matrix.biases(), slice.biases, part.biases(first_row), part.biases(n_rows)),
     ] {
         gpu.upload(buffer, u64::from(at) * 4, &bytes[first..first + n])?;
     }
@@ -171,7 +171,7 @@ impl PartBytes {
         }
     }
 
-    /// Returns the offset of the scales of a piece, which begins at a block boundary of FP8.
+    /// Returns the offset of the scales of a slice, which begins at a block boundary of FP8.
     fn scales_at(self, first_row: usize) -> usize {
         match self.0.kind {
             MatrixKind::Fp8(Fp8 { spread: Fp8Spread::Matrix, .. }) => 0,
@@ -204,9 +204,9 @@ fn placed(
         let part = PartBytes::of(layout);
         let mut n_rows_most = layout.n_rows;
         while part.places(n_rows_most)[2] > arena_bytes_max {
-            n_rows_most = n_rows_most.div_ceil(2).next_multiple_of(PIECE_ROWS);
+            n_rows_most = n_rows_most.div_ceil(2).next_multiple_of(SLICE_ROWS);
         }
-        let mut pieces = Vec::new();
+        let mut slices = Vec::new();
         let mut first_row = 0;
         while first_row < layout.n_rows {
             let n_rows = n_rows_most.min(layout.n_rows - first_row);
@@ -222,11 +222,11 @@ fn placed(
                 |bytes: u64| narrow(usize::try_from((codes + bytes) / 4).unwrap_or(usize::MAX));
             let (codes, scales, biases) = (words(0), words(scales), words(biases));
             let (first, n) = (narrow(first_row), narrow(n_rows));
-            pieces.push(Piece { arena, first_row: first, n_rows: n, codes, scales, biases });
+            slices.push(MatrixSlice { arena, first_row: first, n_rows: n, codes, scales, biases });
             arenas[arena] = begin.unwrap_or(0) + end;
             first_row += n_rows;
         }
-        matrices.push(DeviceMatrix { layout, pieces });
+        matrices.push(DeviceMatrix { layout, slices });
     }
     (matrices, arenas)
 }
@@ -257,26 +257,26 @@ mod tests {
         for (matrix, layout) in matrices.iter().zip(layouts) {
             assert_eq!(matrix.layout, layout);
             let mut next_row = 0;
-            for piece in &matrix.pieces {
-                assert_eq!(piece.first_row, next_row, "rows follow each other");
-                assert!(piece.first_row.is_multiple_of(128));
-                next_row += piece.n_rows;
+            for slice in &matrix.slices {
+                assert_eq!(slice.first_row, next_row, "rows follow each other");
+                assert!(slice.first_row.is_multiple_of(128));
+                next_row += slice.n_rows;
                 let part = PartBytes::of(layout);
-                let n_rows = piece.n_rows as usize;
+                let n_rows = slice.n_rows as usize;
                 for (at, n_bytes) in [
-                    (piece.codes, part.codes(n_rows)),
-                    (piece.scales, part.scales(n_rows)),
-                    (piece.biases, part.biases(n_rows)),
+                    (slice.codes, part.codes(n_rows)),
+                    (slice.scales, part.scales(n_rows)),
+                    (slice.biases, part.biases(n_rows)),
                 ] {
                     assert!(at.is_multiple_of(64));
-                    spans.push((piece.arena, at as usize * 4, at as usize * 4 + n_bytes));
+                    spans.push((slice.arena, at as usize * 4, at as usize * 4 + n_bytes));
                 }
             }
             assert_eq!(next_row as usize, layout.n_rows);
         }
-        assert!(matrices[1].pieces.len() > 1, "200,000 bytes do not fit 64 KiB");
-        assert!(matrices[3].pieces.len() > 1, "69,930 bytes neither");
-        assert_eq!((matrices[0].pieces.len(), matrices[2].pieces.len()), (1, 1));
+        assert!(matrices[1].slices.len() > 1, "200,000 bytes do not fit 64 KiB");
+        assert!(matrices[3].slices.len() > 1, "69,930 bytes neither");
+        assert_eq!((matrices[0].slices.len(), matrices[2].slices.len()), (1, 1));
         spans.sort_unstable();
         for pair in spans.windows(2) {
             assert!(pair[0].0 < pair[1].0 || pair[0].2 <= pair[1].1, "{pair:?} overlap");

@@ -16,9 +16,9 @@ use crate::params::{View, narrow};
 /// Inverse of the upper bound on scratch, as a fraction of the model's own activations.
 const SCRATCH_SHARE: u64 = 2;
 
-/// One activation buffer.
+/// An activation buffer: its location in the workspace, and its shape.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ActivationBuffer {
     pub(crate) first: u32,
     pub(crate) row_stride: u32,
     pub(crate) n_cols: usize,
@@ -30,12 +30,12 @@ pub(crate) struct Place {
 pub(crate) struct DeviceWorkspace {
     pub(crate) buffer: wgpu::Buffer,
     pub(crate) n_rows_max: usize,
-    places: Vec<Place>,
+    activations: Vec<ActivationBuffer>,
     scratch: HashMap<(&'static str, RowSet), (u32, View)>,
     /// Number of assigned values.
     n_values: u64,
-    /// Rows exchanged with a buffer's first ones, and the buffer for the next exchange.
-    aside: Option<[wgpu::Buffer; 2]>,
+    /// Rows swapped out of a buffer, and the memory for the next swap.
+    swapped: Option<[wgpu::Buffer; 2]>,
 }
 
 impl DeviceWorkspace {
@@ -44,10 +44,10 @@ impl DeviceWorkspace {
     pub(crate) fn new(gpu: &Gpu, workspace: &Workspace, n_rows_max: usize) -> Result<Self> {
         let mut n_rows_max = n_rows_max.min(gpu.n_groups_max() as usize);
         let limit_bytes = gpu.storage_bytes_max() / (SCRATCH_SHARE + 1) * SCRATCH_SHARE;
-        while n_rows_max > 1 && placed(workspace, n_rows_max).1 * 4 > limit_bytes {
+        while n_rows_max > 1 && activations_for(workspace, n_rows_max).1 * 4 > limit_bytes {
             n_rows_max = n_rows_max.div_ceil(2);
         }
-        let (places, n_values) = placed(workspace, n_rows_max);
+        let (activations, n_values) = activations_for(workspace, n_rows_max);
         if n_values > gpu.storage_bytes_max() / 4 {
             let problem = format!(
                 "one row of activations takes {} bytes, but kernels can address at most {}",
@@ -57,18 +57,25 @@ impl DeviceWorkspace {
             return Err(gpu.error(&problem));
         }
         let buffer = gpu.buffer("the activations of a step", n_values * 4, STORAGE)?;
-        Ok(Self { buffer, n_rows_max, places, scratch: HashMap::new(), n_values, aside: None })
+        Ok(Self {
+            buffer,
+            n_rows_max,
+            activations,
+            scratch: HashMap::new(),
+            n_values,
+            swapped: None,
+        })
     }
 
-    pub(crate) fn place(&self, buffer: BufferId) -> Place {
-        self.places[buffer.0]
+    pub(crate) fn activation(&self, buffer: BufferId) -> ActivationBuffer {
+        self.activations[buffer.0]
     }
 
     pub(crate) fn view(&self, heads: &Heads) -> View {
-        let place = self.place(heads.buffer);
+        let activation = self.activation(heads.buffer);
         View {
-            first: place.first + narrow(heads.first_col),
-            row_stride: place.row_stride,
+            first: activation.first + narrow(heads.first_col),
+            row_stride: activation.row_stride,
             head_stride: narrow(heads.stride),
         }
     }
@@ -110,20 +117,20 @@ impl DeviceWorkspace {
     }
 
     /// Exchanges the first rows of a buffer with those exchanged before, or with zeros.
-    pub(crate) fn exchange_rows(
+    pub(crate) fn swap_rows(
         &mut self,
         (gpu, encoder): (&Gpu, &mut wgpu::CommandEncoder),
         buffer: BufferId,
         n_rows: usize,
     ) -> Result<()> {
-        let place = self.place(buffer);
-        let n_bytes = 4 * u64::from(place.row_stride) * n_rows as u64;
-        let at_bytes = 4 * u64::from(place.first);
-        if self.aside.as_ref().is_none_or(|[aside, _]| aside.size() < n_bytes) {
+        let activation = self.activation(buffer);
+        let n_bytes = 4 * u64::from(activation.row_stride) * n_rows as u64;
+        let at_bytes = 4 * u64::from(activation.first);
+        if self.swapped.as_ref().is_none_or(|[swapped, _]| swapped.size() < n_bytes) {
             let made = || gpu.buffer("rows set aside", n_bytes, STORAGE);
-            self.aside = Some([made()?, made()?]);
+            self.swapped = Some([made()?, made()?]);
         }
-        let Some([kept, next]) = &mut self.aside else { unreachable!("both were made") };
+        let Some([kept, next]) = &mut self.swapped else { unreachable!("both were made") };
         encoder.copy_buffer_to_buffer(&self.buffer, at_bytes, next, 0, n_bytes);
         encoder.copy_buffer_to_buffer(kept, 0, &self.buffer, at_bytes, n_bytes);
         std::mem::swap(kept, next);
@@ -140,16 +147,16 @@ impl DeviceWorkspace {
     }
 }
 
-fn placed(workspace: &Workspace, n_rows_max: usize) -> (Vec<Place>, u64) {
+fn activations_for(workspace: &Workspace, n_rows_max: usize) -> (Vec<ActivationBuffer>, u64) {
     let mut n_values = 0_u64;
-    let mut places = Vec::new();
+    let mut activations = Vec::new();
     for spec in workspace.buffers() {
         let row_stride = spec.n_cols.next_multiple_of(4);
         // A size beyond 32 bits is refused before a place is used.
         let first = u32::try_from(n_values).unwrap_or(u32::MAX);
         let (row_stride_words, n_cols, rows) = (narrow(row_stride), spec.n_cols, spec.rows);
-        places.push(Place { first, row_stride: row_stride_words, n_cols, rows });
+        activations.push(ActivationBuffer { first, row_stride: row_stride_words, n_cols, rows });
         n_values += (row_stride * spec.n_rows(n_rows_max)) as u64;
     }
-    (places, n_values)
+    (activations, n_values)
 }

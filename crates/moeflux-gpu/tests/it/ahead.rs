@@ -57,7 +57,7 @@ impl Doubling {
             self.backend.commit_state(self.state);
         }
         let rows = [Row { token: TokenId(token), position: Position(position) }];
-        let segments = [Segment::new(self.state, 0..1, RowKind::Answer)];
+        let segments = [Segment::new(self.state, 0..1, RowKind::Decode)];
         let batch = Batch { rows: &rows, segments: &segments, outputs: &[0] };
         self.backend.submit(&self.plans[plan_idx], &batch).unwrap();
     }

@@ -15,7 +15,7 @@ use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
 use moeflux_gpu::kernels::BLOCKS;
 use moeflux_kernels::{BlockKind, MatrixKind, MatrixLayout, decode_row};
-use moeflux_testing::cases::{Case, golden_dir};
+use moeflux_testing::cases::{GoldenCase, golden_dir};
 use moeflux_testing::needs_gpu;
 
 use crate::support::{ExpertsAt, config_of, gpu};
@@ -101,7 +101,7 @@ fn kinds_without_a_kernel_are_refused_by_name() {
     let refused: Vec<&str> = refused.map(BlockKind::name).collect();
     assert_eq!(refused, ["Q2_K", "Q3_K", "IQ2_XS", "IQ2_S", "IQ3_S"]);
     for name in REFUSED_CASES {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         for experts in [ExpertsAt::Device, ExpertsAt::Files(9)] {
             let config = config_of(&case.dir, 16, experts);
             let opened = Engine::load(Model::open(&case.dir).unwrap(), &config, &mut |_| {

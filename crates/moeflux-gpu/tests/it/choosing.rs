@@ -7,14 +7,14 @@ use moeflux::provider::backend::SessionStates;
 use moeflux::provider::forward::Logits;
 use moeflux::provider::ids::{Position, TokenId};
 use moeflux::provider::ops::{
-    Batch, Best, Embed, Op, Plan, Row, RowKind, Segment, StateSpec, Workspace,
+    Batch, Embed, Op, Plan, Row, RowKind, Segment, StateSpec, TopK, Workspace,
 };
 use moeflux::provider::session::{Session, StepOutput};
 use moeflux::provider::weights::{OwnedMatrix, Weights};
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
 use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
-use moeflux_testing::cases::Case;
+use moeflux_testing::cases::GoldenCase;
 use moeflux_testing::needs_gpu;
 
 use crate::support::{ExpertsAt, gpu, open};
@@ -45,7 +45,7 @@ fn fed(session: &mut Session, tokens: &[TokenId], n_best: usize) -> Vec<(TokenId
 fn the_best_of_an_answer_are_those_of_its_rows() {
     needs_gpu!();
     for experts in [ExpertsAt::Device, ExpertsAt::Files(9)] {
-        let case = Case::load("mlx-qwen3_5_moe-q4-g64-bf16");
+        let case = GoldenCase::load("mlx-qwen3_5_moe-q4-g64-bf16");
         let (prompt, answer) = case.tokens.split_at(case.tokens.len() / 2);
         let engine = open(&case.dir, 16, experts);
         let mut session = engine.session(case.tokens.len()).unwrap();
@@ -78,12 +78,12 @@ fn what_is_not_a_number_is_found_first() {
     }
     let table = weights.push_matrix(table);
     let (x, out) = (workspace.buffer("x", N_COLS), workspace.buffer("best", 8));
-    let plan = Plan::new(vec![Op::Embed(Embed { table, out: x }), Op::Best(Best { x, out })]);
+    let plan = Plan::new(vec![Op::Embed(Embed { table, out: x }), Op::TopK(TopK { x, out })]);
     let mut backend =
         GpuBackend::new(gpu(), &weights, &workspace, 1, GpuConfig::default()).unwrap();
     let state = backend.create_state(&StateSpec { layers: Vec::new() }, 1).unwrap();
     let rows = [Row { token: TokenId(0), position: Position(0) }];
-    let segments = [Segment::new(state, 0..1, RowKind::Answer)];
+    let segments = [Segment::new(state, 0..1, RowKind::Decode)];
     backend.submit(&plan, &Batch { rows: &rows, segments: &segments, outputs: &[0] }).unwrap();
     let mut found = [0.0; 8];
     backend.read_row(out.buffer, 0, &mut found).unwrap();

@@ -11,8 +11,8 @@ use moeflux::provider::error::{Error, Result};
 use moeflux::provider::forward::StepProgress;
 use moeflux::provider::session::{Session, Wanted};
 use moeflux_io::{FaultSwitch, Faults, NthFault};
-use moeflux_testing::cases::{Case, Distance};
-use moeflux_testing::drives::{Simulated, is_right, packed, transient};
+use moeflux_testing::cases::{Distance, GoldenCase};
+use moeflux_testing::drives::{SimulatedCheckpoint, is_right, packed, transient};
 use moeflux_testing::needs_gpu;
 use moeflux_testing::random::seeds;
 use moeflux_testing::temp_dir::TempDir;
@@ -50,15 +50,15 @@ const CASES: [&str; 3] =
 type Rows = Vec<Vec<f32>>;
 
 /// A case, its packed form, and what comes out of both.
-struct Subject {
-    case: Case,
+struct FaultSubject {
+    case: GoldenCase,
     packed: TempDir,
     expected: Rows,
 }
 
-impl Subject {
+impl FaultSubject {
     fn new(name: &str) -> Self {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let packed = packed(&case.dir);
         let rows = |experts| {
             let engine = open(&case.dir, N_ROWS_MAX, experts);
@@ -90,7 +90,7 @@ impl Subject {
 }
 
 /// Feeds what is left of the steps.
-fn go_on(session: &mut Session, case: &Case, rows: &mut Rows) -> Result<()> {
+fn go_on(session: &mut Session, case: &GoldenCase, rows: &mut Rows) -> Result<()> {
     let first = session.tokens().len();
     for step in STEPS.into_iter().filter(|it| it.end > first) {
         let tokens = &case.tokens[step.start.max(first)..step.end];
@@ -105,8 +105,10 @@ fn go_on(session: &mut Session, case: &Case, rows: &mut Rows) -> Result<()> {
 
 /// An engine on a drive whose faults are exchanged by the switch.
 fn switched(dir: &Path, experts: ExpertsAt) -> (Engine, FaultSwitch) {
-    let simulated =
-        Simulated { block_bytes: BLOCK_BYTES, ..Simulated::new(dir, Faults::default()) };
+    let simulated = SimulatedCheckpoint {
+        block_bytes: BLOCK_BYTES,
+        ..SimulatedCheckpoint::new(dir, Faults::default())
+    };
     let engine = simulated.open(&config_of(dir, N_ROWS_MAX, experts));
     (engine, simulated.switch)
 }
@@ -119,7 +121,7 @@ fn lost(n: u64) -> Faults {
 #[test]
 fn transient_faults_end_with_the_right_logits() {
     needs_gpu!();
-    let it = Subject::new(CASES[0]);
+    let it = FaultSubject::new(CASES[0]);
     for experts in WAYS {
         let (in_place, faults_in_place) = switched(&it.case.dir, experts);
         let (packed, faults_packed) = switched(it.packed.path(), experts);
@@ -139,7 +141,7 @@ fn transient_faults_end_with_the_right_logits() {
 #[test]
 fn lasting_faults_end_right_or_with_an_error_that_names_them() {
     needs_gpu!();
-    let it = Subject::new(CASES[0]);
+    let it = FaultSubject::new(CASES[0]);
     let [mut n_failed, mut n_runs] = [0; 2];
     for experts in WAYS {
         for (dir, n_flipped) in [(it.case.dir.as_path(), 0), (it.packed.path(), 20)] {
@@ -163,7 +165,7 @@ fn lasting_faults_end_right_or_with_an_error_that_names_them() {
 #[test]
 fn each_read_in_turn_may_fail() {
     needs_gpu!();
-    let it = Subject::new(CASES[0]);
+    let it = FaultSubject::new(CASES[0]);
     for experts in WAYS {
         let (engine, faults) = switched(it.packed.path(), experts);
         let mut n_errors = 0;
@@ -192,7 +194,7 @@ fn each_read_in_turn_may_fail() {
 fn sessions_go_on_when_the_drive_is_back() {
     needs_gpu!();
     for name in CASES {
-        let it = Subject::new(name);
+        let it = FaultSubject::new(name);
         for experts in [WAYS[1], WAYS[2]] {
             let (engine, faults) = switched(it.packed.path(), experts);
             let mut n_failed = 0;
@@ -218,7 +220,7 @@ fn sessions_go_on_when_the_drive_is_back() {
 fn a_session_that_goes_leaves_nothing_to_the_next() {
     needs_gpu!();
     for name in CASES {
-        let it = Subject::new(name);
+        let it = FaultSubject::new(name);
         for experts in [WAYS[1], WAYS[2]] {
             let (engine, faults) = switched(it.packed.path(), experts);
             for (seed, n_layers) in [(1, 1), (3, 1)] {
@@ -243,7 +245,7 @@ fn a_session_that_goes_leaves_nothing_to_the_next() {
 #[test]
 fn sessions_beside_each_other_fail_each_for_itself() {
     needs_gpu!();
-    let it = Subject::new(CASES[1]);
+    let it = FaultSubject::new(CASES[1]);
     for experts in [WAYS[1], WAYS[2]] {
         let (engine, faults) = switched(it.packed.path(), experts);
         for seed in seeds(3) {
@@ -265,7 +267,7 @@ fn sessions_beside_each_other_fail_each_for_itself() {
 #[test]
 fn a_file_cut_or_written_to_while_the_model_runs_is_an_error_that_names_it() {
     needs_gpu!();
-    let it = Subject::new(CASES[0]);
+    let it = FaultSubject::new(CASES[0]);
     for experts in [WAYS[1], WAYS[2]] {
         for cuts in [false, true] {
             let copy = TempDir::copy_of(it.packed.path());

@@ -9,7 +9,7 @@ use moeflux::provider::forward::StepProgress;
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::session::Wanted;
-use moeflux_testing::cases::{Case, Distance, case_names, feed_all};
+use moeflux_testing::cases::{Distance, GoldenCase, case_names, feed_all};
 use moeflux_testing::needs_gpu;
 
 use crate::blocks::REFUSED_CASES;
@@ -65,7 +65,7 @@ fn experts_on_the_device_agree_with_other_implementations() {
     needs_gpu!();
     let mut failures = Vec::new();
     for name in compared_cases() {
-        let case = Case::load(&name);
+        let case = GoldenCase::load(&name);
         let engine = open(&case.dir, 64, ExpertsAt::Device);
         assert_eq!(engine.device_names().backend, "gpu");
         let mut session = engine.session(case.tokens.len()).unwrap();
@@ -82,7 +82,7 @@ fn experts_on_the_device_agree_with_other_implementations() {
 fn experts_in_two_memories_change_no_bit_of_any_format() {
     needs_gpu!();
     for name in crossed_cases() {
-        let case = Case::load(&name);
+        let case = GoldenCase::load(&name);
         let tokens = &case.tokens[..case.tokens.len().min(33)];
         let run = |experts| {
             let engine = open(&case.dir, 64, experts);
@@ -122,7 +122,7 @@ fn several_buffers_change_no_bit() {
 fn what_is_used_most_comes_near_and_changes_no_bit() {
     needs_gpu!();
     for name in CASES {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let tokens: Vec<_> = case.tokens[..4].iter().copied().cycle().take(150).collect();
         let run = |experts| {
             let engine = open(&case.dir, 1, experts);
@@ -152,7 +152,7 @@ fn rows_alone_agree_with_other_implementations() {
     needs_gpu!();
     let mut failures = Vec::new();
     for name in crossed_cases() {
-        let case = Case::load(&name);
+        let case = GoldenCase::load(&name);
         let n = case.tokens.len().min(6);
         let engine = open(&case.dir, 1, ExpertsAt::Device);
         let rows = feed_all(&mut engine.session(n).unwrap(), &case.tokens[..n]);
@@ -167,7 +167,7 @@ fn rows_alone_agree_with_other_implementations() {
 #[test]
 fn the_model_in_the_box_agrees_with_transformers() {
     needs_gpu!();
-    let (case, every) = Case::demo();
+    let (case, every) = GoldenCase::demo();
     let engine = open(&case.dir, 64, ExpertsAt::Device);
     let all = feed_all(&mut engine.session(case.tokens.len()).unwrap(), &case.tokens);
     let rows: Vec<Vec<f32>> = all.into_iter().skip(every - 1).step_by(every).collect();
@@ -177,7 +177,7 @@ fn the_model_in_the_box_agrees_with_transformers() {
 
 /// Two steps of 16 rows, and one of a row alone.
 fn engine_of(name: &str, experts: ExpertsAt) -> (Engine, Vec<TokenId>) {
-    let case = Case::load(name);
+    let case = GoldenCase::load(name);
     let tokens = case.tokens[..case.tokens.len().min(33)].to_vec();
     (open(&case.dir, 16, experts), tokens)
 }
@@ -212,7 +212,7 @@ fn where_experts_are_changes_no_bit() {
 fn rows_alone_are_the_same_with_experts_of_files() {
     needs_gpu!();
     for name in crossed_cases() {
-        let case = Case::load(&name);
+        let case = GoldenCase::load(&name);
         let tokens = &case.tokens[..case.tokens.len().min(6)];
         let run = |experts| {
             let engine = open(&case.dir, 1, experts);
@@ -226,7 +226,7 @@ fn rows_alone_are_the_same_with_experts_of_files() {
 fn experts_of_files_and_of_the_device_change_no_bit() {
     needs_gpu!();
     for name in CASES {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let tokens: Vec<_> = case.tokens.iter().copied().cycle().take(60).collect();
         let run = |experts| {
             let engine = open(&case.dir, 1, experts);
@@ -240,8 +240,8 @@ fn experts_of_files_and_of_the_device_change_no_bit() {
             assert!(rows == expected, "{name}: {n_near} on the device");
             let stats = stats.expect("experts are streamed");
             println!("{name}: {n_near}: {stats:?}");
-            assert!(stats.near_hits <= stats.hits);
-            hits.push(stats.near_hits);
+            assert!(stats.device_hits <= stats.hits);
+            hits.push(stats.device_hits);
         }
         assert!(hits[0] == 0 && hits[0] < hits[1] && hits[1] < hits[2], "{name}: {hits:?}");
     }
@@ -251,7 +251,7 @@ fn experts_of_files_and_of_the_device_change_no_bit() {
 fn a_prompt_in_one_step_is_the_same_wherever_experts_are() {
     needs_gpu!();
     for name in CASES {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let tokens: Vec<_> = case.tokens.iter().copied().cycle().take(60).collect();
         let run = |experts| {
             let engine = open(&case.dir, 64, experts);
@@ -277,7 +277,7 @@ fn steps_that_are_called_off_leave_streamed_experts_as_they_are() {
     // Few rows; many, whose experts are copied to the device; many that are read where they lie.
     let ways = [(16, 9), (33, 9), (33, 64)];
     for (name, (n_rows, n_slots)) in CASES.into_iter().flat_map(|it| ways.map(|way| (it, way))) {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let tokens = &case.tokens[..case.tokens.len().min(33)];
         let engine = open(&case.dir, n_rows, ExpertsAt::Device);
         let expected = feed_all(&mut engine.session(64).unwrap(), tokens);
@@ -320,7 +320,7 @@ fn slots_that_come_and_go_change_no_bit() {
 fn one_row_per_step_is_close_to_many() {
     needs_gpu!();
     for name in CASES {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let tokens = &case.tokens[..case.tokens.len().min(40)];
         let run = |n_rows_max| {
             let engine = open(&case.dir, n_rows_max, ExpertsAt::Device);
@@ -353,7 +353,7 @@ fn sessions_do_not_see_each_other() {
 fn what_was_recorded_ahead_is_not_used_for_another_step() {
     needs_gpu!();
     for name in CASES {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let engine = open(&case.dir, 1, ExpertsAt::Device);
         let (tokens, n_before) = (&case.tokens[..8], 5);
         let expected = feed_all(&mut engine.session(8).unwrap(), tokens);
@@ -385,7 +385,7 @@ fn a_session_that_goes_in_the_middle_of_a_step_leaves_nothing_behind() {
     needs_gpu!();
     for experts in [ExpertsAt::Device, ExpertsAt::FilesAndDevice(10, 4)] {
         for (name, n_before) in CASES.into_iter().flat_map(|it| [(it, 0), (it, 3)]) {
-            let case = Case::load(name);
+            let case = GoldenCase::load(name);
             let engine = open(&case.dir, 1, experts);
             let tokens = &case.tokens[..6];
             let expected = feed_all(&mut engine.session(8).unwrap(), tokens);

@@ -7,7 +7,7 @@ use moeflux::provider::ops::{LayerState, StateSpec, Workspace};
 use moeflux::provider::weights::Weights;
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
-use moeflux_testing::cases::{Case, Distance, feed_all};
+use moeflux_testing::cases::{Distance, GoldenCase, feed_all};
 use moeflux_testing::needs_gpu;
 use moeflux_testing::temp_dir::TempDir;
 
@@ -16,7 +16,7 @@ use crate::support::{ExpertsAt, gpu, open, open_kept};
 #[test]
 fn more_rows_than_a_binding_holds_become_fewer() {
     needs_gpu!();
-    let case = Case::load("qwen3_moe-f32");
+    let case = GoldenCase::load("qwen3_moe-f32");
     let tokens = &case.tokens[..20];
     let engine = open(&case.dir, 1 << 16, ExpertsAt::Device);
     assert!(engine.n_rows_max() < 1 << 16, "{} rows", engine.n_rows_max());
@@ -53,7 +53,7 @@ fn kernels_that_were_kept_are_the_same() {
     needs_gpu!();
     let dir = TempDir::new();
     let folder = dir.file("kernels");
-    let case = Case::load("qwen3_moe-f32");
+    let case = GoldenCase::load("qwen3_moe-f32");
     let run = || feed_all(&mut open_kept(&case.dir, &folder).session(64).unwrap(), &case.tokens);
     let first = run();
     let n_kept = || std::fs::read_dir(&folder).map_or(0, Iterator::count);

@@ -11,19 +11,19 @@ use moeflux_gpu::config::{GpuConfig, Matrices};
 use moeflux_gpu::kernels::BLOCKS;
 use moeflux_kernels::BlockKind;
 use moeflux_testing::gpu;
-use moeflux_testing::ops::{BackendUnderTest, REFERENCE, Suite};
+use moeflux_testing::ops::{BackendUnderTest, OpSuite, REFERENCE};
 
 use crate::support;
 
 /// The GPU backend, with everything that the adapter has and with the least.
-struct Gpu;
+struct GpuSuite;
 
-impl Suite for Gpu {
+impl OpSuite for GpuSuite {
     const BACKENDS: &'static [BackendUnderTest] = BACKENDS;
     const BLOCK_KINDS: &'static [BlockKind] = &BLOCKS;
 }
 
-moeflux_testing::test_ops!(Gpu);
+moeflux_testing::test_ops!(GpuSuite);
 
 const BACKENDS: &[BackendUnderTest] = &[
     BackendUnderTest {

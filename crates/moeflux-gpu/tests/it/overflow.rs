@@ -1,7 +1,7 @@
 //! Weights that are finite and too large: an error that names the place, wherever experts are.
 
 use moeflux::provider::error::Error;
-use moeflux_testing::cases::{Case, fill_tensor, try_feed_all};
+use moeflux_testing::cases::{GoldenCase, fill_tensor, try_feed_all};
 use moeflux_testing::needs_gpu;
 use moeflux_testing::temp_dir::TempDir;
 
@@ -18,7 +18,7 @@ fn what_overflows_is_an_error_that_names_the_place() {
         ("model.layers.2.mlp.gate.scales", "layer 2, "),
         ("model.norm.weight", "the logits"),
     ] {
-        let case = Case::load("mlx-qwen3_5_moe-q4-g64-bf16");
+        let case = GoldenCase::load("mlx-qwen3_5_moe-q4-g64-bf16");
         let dir = TempDir::copy_of(&case.dir);
         fill_tensor(dir.path(), tensor, 3e38);
         for experts in PLACES {

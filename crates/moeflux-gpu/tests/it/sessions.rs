@@ -1,4 +1,4 @@
-//! Sessions that share buffers on a device: rows of many in one dispatch, pieces that forks share,
+//! Sessions that share buffers on a device: rows of many in one dispatch, pages that forks share,
 //! growth, and refusals with numbers.
 
 use std::ops::Range;
@@ -23,8 +23,8 @@ use crate::support::gpu;
 const N_TOKENS: usize = 64;
 const N_ROWS_MAX: usize = 700;
 const CONTEXT: usize = 700;
-/// Positions of a piece.
-const PIECE: usize = 256;
+/// Positions of a page.
+const PAGE: usize = 256;
 
 /// Layers of each kind, whose inputs are a token's row of a table.
 struct Mixers {
@@ -35,7 +35,7 @@ struct Mixers {
 }
 
 /// A row of an answer: whose, where, and what.
-type Answer = (StateId, usize, usize);
+type AnswerRow = (StateId, usize, usize);
 
 impl Mixers {
     fn new(fuses: bool) -> Self {
@@ -120,7 +120,7 @@ impl Mixers {
     fn read(&mut self, state: StateId, positions: Range<usize>) {
         self.reserve(state, positions.clone());
         let rows: Vec<Row> = positions.clone().map(|at| row(at, at * 7 % N_TOKENS)).collect();
-        let segments = [Segment::new(state, 0..positions.len(), RowKind::Prompt)];
+        let segments = [Segment::new(state, 0..positions.len(), RowKind::Prefill)];
         self.submit(&rows, &segments);
         self.backend.commit_state(state);
     }
@@ -131,13 +131,14 @@ impl Mixers {
     }
 
     /// One step of answers; what each gives, and the dispatches of all.
-    fn answer(&mut self, answers: &[Answer]) -> (Vec<Vec<f32>>, u64) {
+    fn answer(&mut self, answers: &[AnswerRow]) -> (Vec<Vec<f32>>, u64) {
         for &(state, at, _) in answers {
             self.reserve(state, at..at + 1);
         }
         let rows: Vec<Row> = answers.iter().map(|&(_, at, token)| row(at, token)).collect();
-        let own =
-            |(idx, answer): (usize, &Answer)| Segment::new(answer.0, idx..idx + 1, RowKind::Answer);
+        let own = |(idx, answer): (usize, &AnswerRow)| {
+            Segment::new(answer.0, idx..idx + 1, RowKind::Decode)
+        };
         let segments: Vec<Segment> = answers.iter().enumerate().map(own).collect();
         let n_before = self.backend.n_dispatches();
         self.submit(&rows, &segments);
@@ -159,7 +160,7 @@ impl Mixers {
     }
 
     fn booked_bytes(&self) -> u64 {
-        self.backend.room().booked_bytes()
+        self.backend.budget().booked_bytes()
     }
 
     /// Bytes of so many positions.
@@ -227,13 +228,13 @@ fn an_answer_gets_the_same_bits_and_dispatches_in_any_company() {
     needs_gpu!();
     for fuses in [true, false] {
         let mut it = Mixers::new(fuses);
-        // Few positions and many, on both sides of a piece's end.
+        // Few positions and many, on both sides of a page's end.
         let places = [1, 3, 127, 255, 256, 64, 300, 511, 2, 600];
         let alone = places.map(|n| it.session_at(n));
         let shared = alone.map(|state| it.backend.fork_state(state).unwrap());
         let mut counts = Vec::new();
         for n_done in 0..3 {
-            let answers = |states: &[StateId]| -> Vec<Answer> {
+            let answers = |states: &[StateId]| -> Vec<AnswerRow> {
                 let of = |(idx, (state, at)): (usize, (&StateId, &usize))| {
                     (*state, at + n_done, (idx * 5 + n_done) % N_TOKENS)
                 };
@@ -276,7 +277,7 @@ fn prompts_and_answers_share_a_step() {
         it.reserve(state, begin..begin + n);
         let first = rows.len();
         rows.extend((begin..begin + n).map(|at| row(at, at * 7 % N_TOKENS)));
-        segments.push(Segment::new(state, first..rows.len(), RowKind::Prompt));
+        segments.push(Segment::new(state, first..rows.len(), RowKind::Prefill));
     }
     // The recurrent state of this one is kept inside the step.
     segments[4].marks = vec![1, 40];
@@ -300,12 +301,12 @@ fn prompts_and_answers_share_a_step() {
 }
 
 #[test]
-fn forks_share_pieces_until_one_of_them_writes() {
+fn forks_share_pages_until_one_of_them_writes() {
     needs_gpu!();
     let mut it = Mixers::new(true);
     let state = it.session_at(600);
     let fixed_bytes = 2 * it.spec.fixed_bytes();
-    // The last piece is booked up to the end of the context.
+    // The last page is booked up to the end of the context.
     assert_eq!(it.booked_bytes(), fixed_bytes + it.bytes_of(CONTEXT));
     let fork = it.backend.fork_state(state).unwrap();
     assert_eq!(it.booked_bytes(), 2 * fixed_bytes + it.bytes_of(CONTEXT));
@@ -313,9 +314,9 @@ fn forks_share_pieces_until_one_of_them_writes() {
     let booked_bytes = it.booked_bytes();
     // Only what is written is copied, once.
     let (forked, _) = it.answer(&[(fork, 600, 3)]);
-    assert_eq!(it.booked_bytes() - booked_bytes, it.bytes_of(CONTEXT - 2 * PIECE));
+    assert_eq!(it.booked_bytes() - booked_bytes, it.bytes_of(CONTEXT - 2 * PAGE));
     let (original, _) = it.answer(&[(state, 600, 4)]);
-    assert_eq!(it.booked_bytes() - booked_bytes, it.bytes_of(CONTEXT - 2 * PIECE));
+    assert_eq!(it.booked_bytes() - booked_bytes, it.bytes_of(CONTEXT - 2 * PAGE));
     let second = it.backend.fork_state(other).unwrap();
     assert!(it.answer(&[(other, 600, 4)]).0 == original);
     assert!(it.answer(&[(second, 600, 3)]).0 == forked);
@@ -333,22 +334,22 @@ fn forks_share_pieces_until_one_of_them_writes() {
 }
 
 #[test]
-fn sessions_grow_by_pieces_and_are_refused_with_numbers() {
+fn sessions_grow_by_pages_and_are_refused_with_numbers() {
     needs_gpu!();
     let mut it = Mixers::new(true);
     let state = it.session();
     let fixed_bytes = 2 * it.spec.fixed_bytes();
-    for (end, n_booked) in [(0, 0), (1, PIECE), (256, PIECE), (257, 2 * PIECE), (513, CONTEXT)] {
+    for (end, n_booked) in [(0, 0), (1, PAGE), (256, PAGE), (257, 2 * PAGE), (513, CONTEXT)] {
         it.reserve(state, end.max(1) - 1..end);
         assert_eq!(it.booked_bytes(), fixed_bytes + it.bytes_of(n_booked), "{end} positions");
     }
-    let limit_bytes = it.booked_bytes() + fixed_bytes + it.bytes_of(PIECE + 5);
-    it.backend.room().set_limit(Some(limit_bytes));
-    let second = it.session_at(PIECE);
+    let limit_bytes = it.booked_bytes() + fixed_bytes + it.bytes_of(PAGE + 5);
+    it.backend.budget().set_limit(Some(limit_bytes));
+    let second = it.session_at(PAGE);
     let booked_bytes = it.booked_bytes();
-    let error = it.backend.reserve_positions(second, &(PIECE..PIECE + 1)).unwrap_err();
+    let error = it.backend.reserve_positions(second, &(PAGE..PAGE + 1)).unwrap_err();
     let Error::NoRoom { needed_bytes, available_bytes, .. } = error else { panic!("{error}") };
-    assert_eq!((needed_bytes, available_bytes), (it.bytes_of(PIECE), Some(it.bytes_of(5))));
+    assert_eq!((needed_bytes, available_bytes), (it.bytes_of(PAGE), Some(it.bytes_of(5))));
     let text = error.to_string();
     assert!(text.starts_with("positions 256 to 257 of a session on "), "{text}");
     let error = it.backend.create_state(&it.spec, CONTEXT).unwrap_err().to_string();
@@ -357,20 +358,20 @@ fn sessions_grow_by_pieces_and_are_refused_with_numbers() {
     // What was refused leaves everything as it was.
     assert_eq!(it.booked_bytes(), booked_bytes);
     it.backend.drop_state(state);
-    let (grown, _) = it.answer(&[(second, PIECE, 1)]);
-    it.backend.room().set_limit(None);
-    let fresh = it.session_at(PIECE);
-    assert!(it.answer(&[(fresh, PIECE, 1)]).0 == grown);
+    let (grown, _) = it.answer(&[(second, PAGE, 1)]);
+    it.backend.budget().set_limit(None);
+    let fresh = it.session_at(PAGE);
+    assert!(it.answer(&[(fresh, PAGE, 1)]).0 == grown);
     it.backend.drop_state(fresh);
     it.backend.drop_state(second);
     assert_eq!(it.booked_bytes(), 0);
 }
 
 #[test]
-fn what_is_saved_does_not_depend_on_pieces() {
+fn what_is_saved_does_not_depend_on_pages() {
     needs_gpu!();
     let mut it = Mixers::new(true);
-    // Others take every second piece.
+    // Others take every second page.
     let (first, other) = (it.session_at(10), it.session_at(10));
     it.read(first, 10..300);
     it.read(other, 10..300);
@@ -423,6 +424,6 @@ fn memory_that_is_given_back_moves_nothing_in_use() {
     rest.iter().for_each(|state| it.backend.drop_state(*state));
     assert!(it.answer(&[(first, 3, 1)]).0 == expected);
     let again: Vec<StateId> = (0..24).map(|_| it.session_at(3)).collect();
-    let answers: Vec<Answer> = again.iter().map(|state| (*state, 3, 1)).collect();
+    let answers: Vec<AnswerRow> = again.iter().map(|state| (*state, 3, 1)).collect();
     assert!(it.answer(&answers).0.iter().all(|row| *row == expected[0]));
 }

@@ -3,7 +3,7 @@
 use moeflux::provider::engine::EngineSpec;
 use moeflux::provider::forward::Logits;
 use moeflux::provider::session::{Feed, StepOutput, StepUnderWay, Wanted, step};
-use moeflux_testing::cases::{Case, Distance, feed_all};
+use moeflux_testing::cases::{Distance, GoldenCase, feed_all};
 use moeflux_testing::needs_gpu;
 
 use crate::support::{ExpertsAt, open};
@@ -21,7 +21,7 @@ fn rows_of(output: &StepOutput) -> Vec<Vec<f32>> {
 }
 
 /// The rows of a prompt and of the answers that come between its layers, or behind it.
-fn rows(case: &Case, experts: ExpertsAt, waits: bool) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
+fn rows(case: &GoldenCase, experts: ExpertsAt, waits: bool) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
     let engine = open(&case.dir, 32, experts);
     let n_layers = engine.spec().layers.len();
     let (mut long, mut short) = (engine.session(40).unwrap(), engine.session(40).unwrap());
@@ -54,7 +54,7 @@ fn rows(case: &Case, experts: ExpertsAt, waits: bool) -> (Vec<Vec<f32>>, Vec<Vec
 fn answers_are_computed_beside_a_step_that_waits() {
     needs_gpu!();
     for name in CASES {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         for experts in [ExpertsAt::Device, ExpertsAt::FilesAndDevice(10, 4)] {
             let expected = rows(&case, experts, false);
             assert!(expected.0.len() == N_PROMPT && !expected.1.is_empty());
@@ -68,7 +68,7 @@ fn answers_are_computed_beside_a_step_that_waits() {
 fn forks_and_checkpoints_inside_a_step_go_on_where_they_were() {
     needs_gpu!();
     for name in CASES {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let engine = open(&case.dir, 32, ExpertsAt::Device);
         let session = || engine.session(40).unwrap();
         let expected = feed_all(&mut session(), &case.tokens[..30]);
@@ -93,7 +93,7 @@ fn forks_and_checkpoints_inside_a_step_go_on_where_they_were() {
 }
 
 /// The logits behind answers' tokens: of sessions that share steps, or one after the other.
-fn answers(case: &Case, experts: ExpertsAt, shares: bool) -> Vec<Vec<f32>> {
+fn answers(case: &GoldenCase, experts: ExpertsAt, shares: bool) -> Vec<Vec<f32>> {
     const BEFORE: [usize; 4] = [3, 17, 1, 9];
     let engine = open(&case.dir, 32, experts);
     let mut sessions = BEFORE.map(|n_before| {
@@ -120,7 +120,7 @@ fn answers(case: &Case, experts: ExpertsAt, shares: bool) -> Vec<Vec<f32>> {
 fn an_answer_has_the_same_bits_alone_and_in_company() {
     needs_gpu!();
     for name in CASES {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         for experts in [ExpertsAt::Device, ExpertsAt::FilesAndDevice(10, 4)] {
             let alone = answers(&case, experts, false);
             assert!(alone.iter().all(|row| !row.is_empty()));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
 use moeflux::provider::backend::Arithmetic;
-use moeflux::provider::budget::Layout;
+use moeflux::provider::budget::MemoryLayout;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::experts::stream::slot_shape;
@@ -80,7 +80,7 @@ pub(crate) fn open(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> Engine 
 /// An engine on a device of its own, whose kernels are kept in a folder.
 pub(crate) fn open_kept(dir: &Path, folder: &Path) -> Engine {
     let gpu = another_gpu();
-    gpu.keep_pipelines(folder);
+    gpu.cache_pipelines(folder);
     let config = EngineConfig {
         device: Some(Arc::new(GpuMaker::new(gpu, Some(1 << 30)))),
         ..config_of(dir, 16, ExpertsAt::Device)
@@ -99,7 +99,7 @@ pub(crate) fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> En
         ExpertsAt::FilesAndDevice(_, n_near) => {
             let (blueprint, _) = Model::open(dir).unwrap().into_parts();
             let config = config_of(dir, n_rows_max, ExpertsAt::Device);
-            let layout = Layout::new(&blueprint, &config).unwrap();
+            let layout = MemoryLayout::new(&blueprint, &config).unwrap();
             let others_bytes = LARGE - layout.device_expert_bytes.unwrap();
             let slot_bytes = slot_shape(&blueprint.manifest.banks, BLOCK_BYTES).stride_bytes as u64;
             // Some of them are a prompt's.
@@ -108,7 +108,7 @@ pub(crate) fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> En
         ExpertsAt::Both(percent) | ExpertsAt::Cut(percent) => {
             let (blueprint, _) = Model::open(dir).unwrap().into_parts();
             let config = config_of(dir, n_rows_max, ExpertsAt::Device);
-            let layout = Layout::new(&blueprint, &config).unwrap();
+            let layout = MemoryLayout::new(&blueprint, &config).unwrap();
             let others_bytes = LARGE - layout.device_expert_bytes.unwrap();
             let near_bytes = layout.memory.expert_bytes * percent / 100;
             let maker = maker(others_bytes + near_bytes).seeing_host();

@@ -9,15 +9,15 @@ use crate::name::{RepoId, file_path};
 /// The suffix of incomplete files. `huggingface_hub` offers to remove such files.
 pub(crate) const INCOMPLETE: &str = ".incomplete";
 
-/// The folder of a model.
+/// The folder of a model in the cache.
 #[derive(Clone, Debug)]
-pub(crate) struct Folder {
+pub(crate) struct ModelFolder {
     root: PathBuf,
     dir: PathBuf,
     locks: PathBuf,
 }
 
-impl Folder {
+impl ModelFolder {
     pub(crate) fn new(root: &Path, id: &RepoId) -> Self {
         let name = id.folder();
         Self { root: root.to_owned(), dir: root.join(&name), locks: root.join(".locks").join(name) }

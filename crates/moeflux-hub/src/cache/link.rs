@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Folder;
+use super::ModelFolder;
 use crate::error::{Error, Result};
 use crate::file;
 use crate::hash::BlobId;
@@ -13,14 +13,14 @@ use crate::name::file_path;
 
 /// Whether a blob may be moved into a snapshot instead of copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Age {
+pub(crate) enum BlobAge {
     /// Just created, so not yet in use elsewhere.
     New,
     /// Possibly in use elsewhere.
     Old,
 }
 
-impl Folder {
+impl ModelFolder {
     /// Returns the path of a file in a snapshot.
     ///
     /// # Errors
@@ -34,12 +34,12 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`]; [`Error::Answer`] as [`Folder::file`].
-    pub(crate) fn show(
+    /// [`Error::Io`]; [`Error::Answer`] as [`ModelFolder::file`].
+    pub(crate) fn place_blob(
         &self,
         (commit, path): (&str, &str),
         blob: &BlobId,
-        age: Age,
+        age: BlobAge,
         has_no_links: bool,
     ) -> Result<()> {
         let to = self.file(commit, path)?;
@@ -61,10 +61,10 @@ impl Folder {
         }
     }
 
-    fn put(&self, from: &Path, to: &Path, age: Age) -> Result<()> {
+    fn put(&self, from: &Path, to: &Path, age: BlobAge) -> Result<()> {
         let put = match age {
-            Age::New => moeflux_io::rename(from, to),
-            Age::Old => fs::copy(from, to).map(|_| ()),
+            BlobAge::New => moeflux_io::rename(from, to),
+            BlobAge::Old => fs::copy(from, to).map(|_| ()),
         };
         put.map_err(Error::io("write", to))
     }

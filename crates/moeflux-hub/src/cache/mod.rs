@@ -9,8 +9,8 @@ mod link;
 mod scan;
 mod removal;
 
-pub(crate) use layout::Folder;
-pub(crate) use link::Age;
+pub(crate) use layout::ModelFolder;
+pub(crate) use link::BlobAge;
 pub(crate) use lock::Lock;
 pub use removal::Removal;
 pub use scan::{Repo, Snapshot, State};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::file;
-use crate::name::{RepoId, Wanted, is_commit};
+use crate::name::{ModelRef, RepoId, is_commit};
 use crate::quant::{self, Quant};
 
 /// Minimum length of an abbreviated commit; shorter ones are ambiguous.
@@ -48,8 +48,8 @@ impl Cache {
     }
 
     /// Returns the folder of a model.
-    pub(crate) fn folder(&self, id: &RepoId) -> Folder {
-        Folder::new(&self.root, id)
+    pub(crate) fn folder(&self, id: &RepoId) -> ModelFolder {
+        ModelFolder::new(&self.root, id)
     }
 
     /// Lists the models in the cache, by name.
@@ -83,25 +83,25 @@ impl Cache {
     /// # Errors
     ///
     /// [`Error::Cache`] that names the missing files.
-    pub fn find(&self, wanted: &Wanted) -> Result<PathBuf> {
-        let folder = self.folder(&wanted.id);
+    pub fn find(&self, model: &ModelRef) -> Result<PathBuf> {
+        let folder = self.folder(&model.id);
         let root = self.root.display();
         if !folder.dir().is_dir() {
-            return Err(Error::Cache(format!("{} is not in the cache {root}", wanted.id)));
+            return Err(Error::Cache(format!("{} is not in the cache {root}", model.id)));
         }
-        let Some(commit) = commit(&folder, wanted)? else {
-            let problem = format!("{wanted} is not in the cache {root}, or is incomplete");
+        let Some(commit) = commit(&folder, model)? else {
+            let problem = format!("{model} is not in the cache {root}, or is incomplete");
             return Err(Error::Cache(problem));
         };
         let dir = folder.snapshot(&commit);
         match scan::state(&folder, &commit)?.missing() {
-            None => match wanted.quant() {
-                Some(quant) => gguf(&dir, wanted, quant),
+            None => match model.quant() {
+                Some(quant) => gguf(&dir, model, quant),
                 None => Ok(dir),
             },
             Some(missing) => {
                 let dir = dir.display();
-                Err(Error::Cache(format!("{wanted} is incomplete: in {dir}, {missing}")))
+                Err(Error::Cache(format!("{model} is incomplete: in {dir}, {missing}")))
             }
         }
     }
@@ -111,24 +111,24 @@ impl Cache {
     /// # Errors
     ///
     /// [`Error::Cache`] if it is not in the cache, or is being downloaded; [`Error::Io`].
-    pub fn removal(&self, wanted: &Wanted) -> Result<Removal> {
-        let folder = self.folder(&wanted.id);
+    pub fn removal(&self, model: &ModelRef) -> Result<Removal> {
+        let folder = self.folder(&model.id);
         let root = self.root.display();
         if folder.dir().symlink_metadata().is_err() {
-            return Err(Error::Cache(format!("{} is not in the cache {root}", wanted.id)));
+            return Err(Error::Cache(format!("{} is not in the cache {root}", model.id)));
         }
-        if wanted.named_revision().is_none() {
-            return Removal::of_all(&folder, wanted);
+        if model.named_revision().is_none() {
+            return Removal::of_all(&folder, model);
         }
-        match commit(&folder, wanted)? {
-            Some(commit) => Removal::of_commit(&folder, wanted, &commit),
-            None => Err(Error::Cache(format!("{wanted} is not in the cache {root}"))),
+        match commit(&folder, model)? {
+            Some(commit) => Removal::of_commit(&folder, model, &commit),
+            None => Err(Error::Cache(format!("{model} is not in the cache {root}"))),
         }
     }
 }
 
 /// Returns the GGUF file of this kind in a snapshot's folder.
-fn gguf(dir: &Path, wanted: &Wanted, quant: &Quant) -> Result<PathBuf> {
+fn gguf(dir: &Path, model: &ModelRef, quant: &Quant) -> Result<PathBuf> {
     let relative = |path: &Path| {
         Some(path.strip_prefix(dir).ok()?.to_str()?.replace(std::path::MAIN_SEPARATOR, "/"))
     };
@@ -140,16 +140,16 @@ fn gguf(dir: &Path, wanted: &Wanted, quant: &Quant) -> Result<PathBuf> {
     match (models.as_slice(), found.first()) {
         ([_], Some(first)) => Ok(dir.join(first)),
         ([one, other, ..], _) => Err(Error::Cache(format!(
-            "{wanted} matches several files of {}, such as {one} and {other}: name the path of one",
+            "{model} matches several files of {}, such as {one} and {other}: name the path of one",
             dir.display()
         ))),
-        _ => Err(Error::Cache(format!("{wanted} is not in {}", dir.display()))),
+        _ => Err(Error::Cache(format!("{model} is not in {}", dir.display()))),
     }
 }
 
 /// Returns the requested commit, if there is a snapshot of it.
-fn commit(folder: &Folder, wanted: &Wanted) -> Result<Option<String>> {
-    let revision = wanted.revision();
+fn commit(folder: &ModelFolder, model: &ModelRef) -> Result<Option<String>> {
+    let revision = model.revision();
     let named = file::read_if_there(&folder.reference(revision)?, REFERENCE_BYTES_MAX)?;
     let named = named.and_then(|it| String::from_utf8(it).ok()).map(|it| it.trim().to_owned());
     let commits = scan::names(&folder.snapshots())?;

@@ -9,12 +9,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use super::Folder;
+use super::ModelFolder;
 use super::lock::Lock;
 use super::scan::{files_below, names, own_bytes, references, taken_bytes};
 use crate::error::{Error, Result};
 use crate::file;
-use crate::name::{RepoId, Wanted, is_commit, is_hex};
+use crate::name::{ModelRef, RepoId, is_commit, is_hex};
 
 /// Maximum size of the list of links to a blob in the shared store.
 const MANIFEST_BYTES_MAX: u64 = 16 << 20;
@@ -22,8 +22,8 @@ const MANIFEST_BYTES_MAX: u64 = 16 << 20;
 /// A prepared removal.
 #[derive(Debug)]
 pub struct Removal {
-    folder: Folder,
-    what: What,
+    folder: ModelFolder,
+    scope: RemovalScope,
     /// The bytes that are freed on the drive, without blobs of the shared store.
     n_bytes: u64,
     n_revisions_left: usize,
@@ -31,29 +31,30 @@ pub struct Removal {
     locks: Vec<Lock>,
 }
 
+/// What is removed.
 #[derive(Debug)]
-enum What {
+enum RemovalScope {
     All,
     Commit { commit: String, refs: Vec<String>, blobs: Vec<PathBuf> },
 }
 
 impl Removal {
     /// Prepares the removal of a whole model.
-    pub(super) fn of_all(folder: &Folder, wanted: &Wanted) -> Result<Self> {
-        let locks = locks(folder, wanted)?;
+    pub(super) fn of_all(folder: &ModelFolder, model: &ModelRef) -> Result<Self> {
+        let locks = locks(folder, model)?;
         let n_bytes = files_below(folder.dir()).iter().map(|it| taken_bytes(it)).sum();
         let folder = folder.clone();
-        Ok(Self { folder, what: What::All, n_bytes, n_revisions_left: 0, locks })
+        Ok(Self { folder, scope: RemovalScope::All, n_bytes, n_revisions_left: 0, locks })
     }
 
     /// Prepares the removal of a revision, or of the whole model if it is the only one.
-    pub(super) fn of_commit(folder: &Folder, wanted: &Wanted, commit: &str) -> Result<Self> {
+    pub(super) fn of_commit(folder: &ModelFolder, model: &ModelRef, commit: &str) -> Result<Self> {
         let commits = names(&folder.snapshots())?;
         let others: Vec<&String> = commits.iter().filter(|it| *it != commit).collect();
         if !others.iter().any(|it| is_commit(it)) {
-            return Self::of_all(folder, wanted);
+            return Self::of_all(folder, model);
         }
-        let locks = locks(folder, wanted)?;
+        let locks = locks(folder, model)?;
         check_folder(&folder.snapshot(commit))?;
         let used = |commit: &str| -> BTreeSet<PathBuf> {
             let files = files_below(&folder.snapshot(commit));
@@ -66,13 +67,13 @@ impl Removal {
         }
         let copies = files_below(&folder.snapshot(commit));
         let n_bytes = blobs.iter().chain(&copies).map(|it| own_bytes(it)).sum();
-        let what = What::Commit {
+        let scope = RemovalScope::Commit {
             refs: references(folder).remove(commit).unwrap_or_default(),
             commit: commit.to_owned(),
             blobs: blobs.into_iter().collect(),
         };
         let (folder, n_revisions_left) = (folder.clone(), others.len());
-        Ok(Self { folder, what, n_bytes, n_revisions_left, locks })
+        Ok(Self { folder, scope, n_bytes, n_revisions_left, locks })
     }
 
     /// Returns the number of bytes that are freed.
@@ -94,15 +95,15 @@ impl Removal {
     /// [`Error::Io`]; a repeated call continues where this one ended.
     pub fn run(self) -> Result<u64> {
         let folder = &self.folder;
-        let blobs = match &self.what {
-            What::All => files_below(&folder.blobs()),
-            What::Commit { blobs, .. } => blobs.clone(),
+        let blobs = match &self.scope {
+            RemovalScope::All => files_below(&folder.blobs()),
+            RemovalScope::Commit { blobs, .. } => blobs.clone(),
         };
         let shared: Vec<PathBuf> =
             blobs.iter().filter_map(|it| shared_contents(folder.root(), it)).collect();
-        match &self.what {
-            What::All => remove_dir(folder.dir())?,
-            What::Commit { commit, refs, blobs } => {
+        match &self.scope {
+            RemovalScope::All => remove_dir(folder.dir())?,
+            RemovalScope::Commit { commit, refs, blobs } => {
                 for name in refs {
                     file::remove_if_there(&folder.reference(name)?)?;
                 }
@@ -125,7 +126,7 @@ impl Removal {
 
 /// Refuses folders outside the cache and models that are being downloaded; returns the locks of the
 /// model.
-fn locks(folder: &Folder, wanted: &Wanted) -> Result<Vec<Lock>> {
+fn locks(folder: &ModelFolder, model: &ModelRef) -> Result<Vec<Lock>> {
     for dir in [folder.dir(), &folder.blobs(), &folder.snapshots(), &folder.references()] {
         check_folder(dir)?;
     }
@@ -133,7 +134,7 @@ fn locks(folder: &Folder, wanted: &Wanted) -> Result<Vec<Lock>> {
     for name in names(folder.locks())?.iter().filter(|it| it.ends_with(".lock")) {
         let Some(lock) = Lock::try_take(&folder.locks().join(name))? else {
             let problem =
-                format!("{wanted} is being downloaded by another process: stop that process first");
+                format!("{model} is being downloaded by another process: stop that process first");
             return Err(Error::Cache(problem));
         };
         locks.push(lock);
@@ -163,7 +164,7 @@ fn remove_dir(dir: &Path) -> Result<()> {
 }
 
 /// Returns the blob that a file of a snapshot links to, if it is the model's own.
-fn blob_of(folder: &Folder, path: &Path) -> Option<PathBuf> {
+fn blob_of(folder: &ModelFolder, path: &Path) -> Option<PathBuf> {
     let target = resolved(path)?;
     (target.parent()? == folder.blobs()).then_some(target)
 }

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use moeflux_io::OneLine;
 use serde::Deserialize;
 
-use super::Folder;
+use super::ModelFolder;
 use super::layout::INCOMPLETE;
-use crate::choice::{Choice, is_gguf, is_weights};
+use crate::choice::{FileSelection, is_gguf, is_weights};
 use crate::error::{Error, Result};
 use crate::file;
 use crate::listing::Listing;
@@ -91,7 +91,7 @@ impl State {
 }
 
 impl Repo {
-    pub(super) fn scan(id: RepoId, folder: &Folder) -> Result<Self> {
+    pub(super) fn scan(id: RepoId, folder: &ModelFolder) -> Result<Self> {
         let mut refs = references(folder);
         let mut snapshots = Vec::new();
         for commit in names(&folder.snapshots())?.into_iter().filter(|it| is_commit(it)) {
@@ -175,7 +175,7 @@ pub(super) fn taken_bytes(path: &Path) -> u64 {
 }
 
 /// Returns branches and tags by commit.
-pub(super) fn references(folder: &Folder) -> BTreeMap<String, Vec<String>> {
+pub(super) fn references(folder: &ModelFolder) -> BTreeMap<String, Vec<String>> {
     let dir = folder.references();
     let mut by_commit: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for path in files_below(&dir) {
@@ -194,10 +194,10 @@ pub(super) fn references(folder: &Folder) -> BTreeMap<String, Vec<String>> {
 /// # Errors
 ///
 /// [`Error::Io`].
-pub(crate) fn state(folder: &Folder, commit: &str) -> Result<State> {
+pub(crate) fn state(folder: &ModelFolder, commit: &str) -> Result<State> {
     let dir = folder.snapshot(commit);
-    let kept = file::read_if_there(&folder.tree(commit), TREE_BYTES_MAX)?;
-    let missing: Vec<String> = match kept.and_then(|it| Listing::of_kept(&it)) {
+    let cached = file::read_if_there(&folder.tree(commit), TREE_BYTES_MAX)?;
+    let missing: Vec<String> = match cached.and_then(|it| Listing::of_cached(&it)) {
         Some(listing) => {
             if !listing.files().any(|(path, _)| is_weights(path)) {
                 return Ok(State::NoWeights);
@@ -207,7 +207,7 @@ pub(crate) fn state(folder: &Folder, commit: &str) -> Result<State> {
                 let len_bytes = file.and_then(|it| file::len_bytes(&it));
                 len_bytes.is_some() && len_bytes == listing.get(path).map(|it| it.n_bytes)
             };
-            let wanted = Choice::Usual.of(&listing);
+            let wanted = FileSelection::Usual.of(&listing);
             wanted.into_iter().filter(|path| !has(path)).map(str::to_owned).collect()
         }
         None => match missing_by_names(&dir)? {

@@ -11,13 +11,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use twox_hash::XxHash3_64;
 
-use super::Job;
-use crate::cache::{Folder, Lock};
+use super::BlobJob;
+use crate::cache::{Lock, ModelFolder};
 use crate::error::{Error, Result};
 use crate::file;
 use crate::hash::Hasher;
-use crate::journal::{self, Cut, Journal};
-use crate::stop::Stop;
+use crate::journal::{self, Journal, PieceLayout};
+use crate::stop::StopFlag;
 
 /// The size of reads for hashing.
 const HASH_BYTES: usize = 1 << 20;
@@ -27,20 +27,21 @@ const N_LOST_MAX: u32 = 16;
 
 #[derive(Debug)]
 pub(super) struct Download {
-    pub(super) job: Job,
-    pub(super) cut: Cut,
+    pub(super) job: BlobJob,
+    pub(super) layout: PieceLayout,
     file: File,
     path: std::path::PathBuf,
-    state: Mutex<State>,
+    state: Mutex<DownloadState>,
     /// The address of the contents, if the hub redirected the request.
     source: Mutex<Option<String>>,
     /// Keeps other processes from downloading the same contents.
     _lock: Lock,
 }
 
+/// The part of a download that changes.
 #[derive(Debug)]
-struct State {
-    pieces: Vec<Piece>,
+struct DownloadState {
+    pieces: Vec<PieceState>,
     /// `None` after the last piece.
     journal: Option<Journal>,
     /// `None` while a thread is hashing, and at the end.
@@ -51,16 +52,17 @@ struct State {
     is_whole: bool,
 }
 
+/// The state of a piece of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Piece {
+enum PieceState {
     Missing,
-    Taken,
-    Here { sum: u64 },
+    Fetching,
+    Stored { sum: u64 },
 }
 
 /// The result of hashing.
 #[derive(Debug, Default)]
-pub(super) struct Hashed {
+pub(super) struct HashProgress {
     /// The hash, after the last piece.
     pub(super) digits: Option<String>,
     /// The number of bytes that differ from the received ones.
@@ -69,8 +71,13 @@ pub(super) struct Hashed {
 
 impl Download {
     /// Opens a download, and resumes it if pieces exist.
-    pub(super) fn open(job: Job, folder: &Folder, lock: Lock, piece_bytes: u64) -> Result<Self> {
-        let cut = Cut::new(job.n_bytes, piece_bytes);
+    pub(super) fn open(
+        job: BlobJob,
+        folder: &ModelFolder,
+        lock: Lock,
+        piece_bytes: u64,
+    ) -> Result<Self> {
+        let layout = PieceLayout::new(job.n_bytes, piece_bytes);
         let path = folder.partial(&job.blob);
         file::make_parent(&path)?;
         let mut options = File::options();
@@ -78,76 +85,76 @@ impl Download {
         let file = opened.map_err(Error::io("create", &path))?;
         let len_bytes = file.metadata().map_err(Error::io("read", &path))?.len();
         let list = folder.pieces(&job.blob);
-        let mut here = journal::pieces(&list, cut)?;
-        here.retain(|(idx, _)| cut.range(*idx).1 <= len_bytes);
+        let mut here = journal::pieces(&list, layout)?;
+        here.retain(|(idx, _)| layout.range(*idx).1 <= len_bytes);
         // Bytes after the end would become part of the contents.
         if len_bytes > job.n_bytes {
             file.set_len(job.n_bytes).map_err(Error::io("write", &path))?;
         }
-        let mut pieces = vec![Piece::Missing; cut.n_pieces()];
+        let mut pieces = vec![PieceState::Missing; layout.n_pieces()];
         for (idx, sum) in &here {
-            pieces[*idx] = Piece::Here { sum: *sum };
+            pieces[*idx] = PieceState::Stored { sum: *sum };
         }
-        let state = State {
+        let state = DownloadState {
             pieces,
-            journal: Some(Journal::begin(&list, cut, &here)?),
+            journal: Some(Journal::begin(&list, layout, &here)?),
             hasher: Some(job.blob.hasher(job.n_bytes)),
             n_hashed: 0,
             n_lost: 0,
             is_whole: false,
         };
         let (state, source) = (Mutex::new(state), Mutex::default());
-        Ok(Self { job, cut, file, path, state, source, _lock: lock })
+        Ok(Self { job, layout, file, path, state, source, _lock: lock })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DownloadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of its bytes that have arrived.
     pub(super) fn done_bytes(&self) -> u64 {
         let state = self.state();
-        let here = |(idx, it): (usize, &Piece)| match it {
-            Piece::Here { .. } => self.cut.len_bytes(idx),
-            Piece::Missing | Piece::Taken => 0,
+        let here = |(idx, it): (usize, &PieceState)| match it {
+            PieceState::Stored { .. } => self.layout.len_bytes(idx),
+            PieceState::Missing | PieceState::Fetching => 0,
         };
         state.pieces.iter().enumerate().map(here).sum()
     }
 
     /// Takes a missing piece; `None` if there is none, or while one connection fetches the whole
     /// file.
-    pub(super) fn take_piece(&self) -> Option<usize> {
+    pub(super) fn claim_piece(&self) -> Option<usize> {
         let mut state = self.state();
         if state.is_whole {
             return None;
         }
-        let idx = state.pieces.iter().position(|it| *it == Piece::Missing)?;
-        state.pieces[idx] = Piece::Taken;
+        let idx = state.pieces.iter().position(|it| *it == PieceState::Missing)?;
+        state.pieces[idx] = PieceState::Fetching;
         Some(idx)
     }
 
     /// Returns a piece that was not fetched.
-    pub(super) fn give_back(&self, idx: usize) {
+    pub(super) fn release_piece(&self, idx: usize) {
         let mut state = self.state();
-        if state.pieces[idx] == Piece::Taken {
-            state.pieces[idx] = Piece::Missing;
+        if state.pieces[idx] == PieceState::Fetching {
+            state.pieces[idx] = PieceState::Missing;
         }
     }
 
     /// Claims the transfer of the whole file, from a server without range support. Returns whether
     /// the claim succeeded.
-    pub(super) fn take_whole(&self) -> bool {
+    pub(super) fn claim_whole(&self) -> bool {
         !std::mem::replace(&mut self.state().is_whole, true)
     }
 
     /// Ends the transfer of the whole file.
-    pub(super) fn give_back_whole(&self) {
+    pub(super) fn release_whole(&self) {
         self.state().is_whole = false;
     }
 
     /// Returns whether a piece is complete.
     pub(super) fn has(&self, idx: usize) -> bool {
-        matches!(self.state().pieces[idx], Piece::Here { .. })
+        matches!(self.state().pieces[idx], PieceState::Stored { .. })
     }
 
     /// Writes bytes at an offset.
@@ -156,9 +163,9 @@ impl Download {
     }
 
     /// Records a piece that was written.
-    pub(super) fn note(&self, idx: usize, sum: u64) -> Result<()> {
+    pub(super) fn record_piece(&self, idx: usize, sum: u64) -> Result<()> {
         let mut state = self.state();
-        state.pieces[idx] = Piece::Here { sum };
+        state.pieces[idx] = PieceState::Stored { sum };
         match &mut state.journal {
             Some(journal) => journal.add(idx, sum).map_err(Error::io("write", &self.path)),
             None => Ok(()),
@@ -177,18 +184,18 @@ impl Download {
     }
 
     /// Hashes all consecutive pieces that are complete, unless another thread is hashing.
-    pub(super) fn hash_ahead(&self, stop: &Stop) -> Result<Hashed> {
+    pub(super) fn hash_ahead(&self, stop: &StopFlag) -> Result<HashProgress> {
         let mut state = self.state();
-        let Some(mut hasher) = state.hasher.take() else { return Ok(Hashed::default()) };
+        let Some(mut hasher) = state.hasher.take() else { return Ok(HashProgress::default()) };
         let mut buffer = Vec::new();
         loop {
             let idx = state.n_hashed;
             if idx == state.pieces.len() {
-                return Ok(Hashed { digits: Some(hasher.finish()), lost_bytes: 0 });
+                return Ok(HashProgress { digits: Some(hasher.finish()), lost_bytes: 0 });
             }
-            let Piece::Here { sum } = state.pieces[idx] else {
+            let PieceState::Stored { sum } = state.pieces[idx] else {
                 state.hasher = Some(hasher);
-                return Ok(Hashed::default());
+                return Ok(HashProgress::default());
             };
             drop(state);
             stop.check()?;
@@ -201,14 +208,14 @@ impl Download {
                 continue;
             }
             state.hasher = Some(before);
-            state.pieces[idx] = Piece::Missing;
+            state.pieces[idx] = PieceState::Missing;
             state.n_lost += 1;
             if state.n_lost == N_LOST_MAX {
                 let path = self.path.display();
                 let problem = format!("{path}: {N_LOST_MAX} reads did not return what was written");
                 return Err(Error::Cache(problem + ": check the drive and the memory"));
             }
-            return Ok(Hashed { digits: None, lost_bytes: self.cut.len_bytes(idx) });
+            return Ok(HashProgress { digits: None, lost_bytes: self.layout.len_bytes(idx) });
         }
     }
 
@@ -219,7 +226,7 @@ impl Download {
         hasher: &mut Hasher,
         buffer: &mut [u8],
     ) -> Result<bool> {
-        let (mut at, end) = self.cut.range(idx);
+        let (mut at, end) = self.layout.range(idx);
         let mut found = XxHash3_64::new();
         while at < end {
             let left = usize::try_from(end - at).unwrap_or(usize::MAX);
@@ -238,7 +245,7 @@ impl Download {
     }
 
     /// Moves the contents to their final name.
-    pub(super) fn publish(&self, folder: &Folder) -> Result<()> {
+    pub(super) fn publish(&self, folder: &ModelFolder) -> Result<()> {
         // After a power failure a name must not lead to contents that never reached the drive.
         self.file.sync_data().map_err(Error::io("write", &self.path))?;
         self.state().journal = None;
@@ -248,7 +255,7 @@ impl Download {
     }
 
     /// Removes contents that are wrong.
-    pub(super) fn discard(&self, folder: &Folder) -> Result<()> {
+    pub(super) fn discard(&self, folder: &ModelFolder) -> Result<()> {
         self.state().journal = None;
         file::remove_if_there(&folder.pieces(&self.job.blob))?;
         file::remove_if_there(&self.path)

@@ -12,23 +12,23 @@ use ureq::http::HeaderMap;
 
 use super::Pull;
 use super::download::Download;
-use crate::client::{Answer, N_TRIES_FETCHING, Tries, Trouble, drain};
+use crate::client::{HubResponse, N_TRIES_TRANSFER, RequestError, Retries, drain};
 use crate::error::{Error, Result};
 
 /// The size of writes.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// The result of an attempt.
-type Attempt<T = ()> = std::result::Result<T, Trouble>;
+type Attempt<T = ()> = std::result::Result<T, RequestError>;
 
-/// A piece that is arriving.
-struct Arriving {
+/// The transfer of a piece, as far as it has come.
+struct PieceTransfer {
     idx: usize,
     n_bytes: u64,
     sum: XxHash3_64,
 }
 
-impl Arriving {
+impl PieceTransfer {
     fn new(idx: usize) -> Self {
         Self { idx, n_bytes: 0, sum: XxHash3_64::new() }
     }
@@ -37,34 +37,34 @@ impl Arriving {
 impl Pull<'_> {
     /// Fetches a piece, and hashes the pieces that are then ready.
     pub(super) fn fetch(&self, download: &Download, idx: usize) -> Result<()> {
-        let mut tries = Tries::new(&self.client, N_TRIES_FETCHING);
-        let mut piece = Arriving::new(idx);
+        let mut tries = Retries::new(&self.client, N_TRIES_TRANSFER);
+        let mut piece = PieceTransfer::new(idx);
         let mut buffer = vec![0; WRITE_BYTES];
         loop {
             let before = piece.n_bytes;
             let attempt = self.attempt(download, &mut piece, &mut buffer, &mut tries);
             if piece.n_bytes > before {
-                tries.progressed();
+                tries.reset();
             }
             match attempt {
                 Ok(()) => return self.advance(download),
-                Err(Trouble::Passing { problem, asked }) => {
+                Err(RequestError::Transient { problem, retry_after }) => {
                     let path = &download.job.paths[0];
-                    tries.wait(&format!("{path}: {problem}"), asked)?;
+                    tries.wait(&format!("{path}: {problem}"), retry_after)?;
                 }
                 // The address of a redirect expires after some minutes.
-                Err(Trouble::Refused(refusal)) if !refusal.is_of_hub => {
+                Err(RequestError::Refused(response)) if !response.is_of_hub => {
                     download.set_source(None);
                     let path = &download.job.paths[0];
                     let problem =
-                        format!("{path}: the file server returned status {}", refusal.status);
+                        format!("{path}: the file server returned status {}", response.status);
                     tries.wait(&problem, None)?;
                 }
-                Err(Trouble::Refused(refusal)) => {
+                Err(RequestError::Refused(response)) => {
                     let path = &download.job.paths[0];
-                    return Err(self.client.refused(self.remote.wanted(), path, &refusal));
+                    return Err(self.client.refused(self.remote.model(), path, &response));
                 }
-                Err(Trouble::Final(error)) => return Err(error),
+                Err(RequestError::Fatal(error)) => return Err(error),
             }
         }
     }
@@ -72,32 +72,32 @@ impl Pull<'_> {
     fn attempt(
         &self,
         download: &Download,
-        piece: &mut Arriving,
+        piece: &mut PieceTransfer,
         buffer: &mut [u8],
-        tries: &mut Tries,
+        tries: &mut Retries,
     ) -> Attempt {
-        let (begin, end) = download.cut.range(piece.idx);
+        let (begin, end) = download.layout.range(piece.idx);
         let first = begin + piece.n_bytes;
         let url = download.source();
-        let answer = self.client.get(&url, Some((first, end - 1)))?;
-        if answer.url != url {
-            download.set_source(Some(answer.url.clone()));
+        let response = self.client.get(&url, Some((first, end - 1)))?;
+        if response.url != url {
+            download.set_source(Some(response.url.clone()));
         }
-        self.check_encoding(download, &answer.headers)?;
-        match answer.status {
+        self.check_encoding(download, &response.headers)?;
+        match response.status {
             206 => {
-                self.check_range(download, &answer.headers, first)?;
-                let mut body = answer.body;
+                self.check_range(download, &response.headers, first)?;
+                let mut body = response.body;
                 let received = self.receive(download, piece, &mut body.as_reader(), buffer);
                 received.inspect(|()| drain(&mut body.as_reader()))
             }
-            _ if download.cut.n_pieces() == 1 && first == 0 => {
-                self.check_length(download, &answer.headers)?;
-                let mut body = answer.body;
+            _ if download.layout.n_pieces() == 1 && first == 0 => {
+                self.check_length(download, &response.headers)?;
+                let mut body = response.body;
                 let received = self.receive(download, piece, &mut body.as_reader(), buffer);
                 received.inspect(|()| drain(&mut body.as_reader()))
             }
-            _ => self.attempt_whole(download, piece, answer, buffer, tries),
+            _ => self.attempt_whole(download, piece, response, buffer, tries),
         }
     }
 
@@ -105,49 +105,49 @@ impl Pull<'_> {
     fn receive(
         &self,
         download: &Download,
-        piece: &mut Arriving,
+        piece: &mut PieceTransfer,
         body: &mut dyn Read,
         buffer: &mut [u8],
     ) -> Attempt {
-        let (begin, end) = download.cut.range(piece.idx);
+        let (begin, end) = download.layout.range(piece.idx);
         while begin + piece.n_bytes < end {
             let at = begin + piece.n_bytes;
             let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(buffer.len());
             let (n_bytes, broken) = fill(body, &mut buffer[..wanted]);
             let part = &buffer[..n_bytes];
             if !part.is_empty() {
-                download.write(at, part).map_err(Trouble::Final)?;
+                download.write(at, part).map_err(RequestError::Fatal)?;
                 piece.sum.write(part);
                 piece.n_bytes += part.len() as u64;
                 self.done_bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
                 self.fetched_bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
             }
-            self.client.stop().check().map_err(Trouble::Final)?;
+            self.client.stop().check().map_err(RequestError::Fatal)?;
             if let Some(problem) = broken {
-                return Err(Trouble::Passing { problem, asked: None });
+                return Err(RequestError::Transient { problem, retry_after: None });
             }
         }
-        download.note(piece.idx, piece.sum.finish()).map_err(Trouble::Final)
+        download.record_piece(piece.idx, piece.sum.finish()).map_err(RequestError::Fatal)
     }
 
     /// Fetches all missing pieces from a server that ignores ranges and sends the whole file.
     fn attempt_whole(
         &self,
         download: &Download,
-        piece: &mut Arriving,
-        answer: Answer,
+        piece: &mut PieceTransfer,
+        response: HubResponse,
         buffer: &mut [u8],
-        tries: &mut Tries,
+        tries: &mut Retries,
     ) -> Attempt {
-        self.check_length(download, &answer.headers)?;
+        self.check_length(download, &response.headers)?;
         self.forget(piece);
-        if !download.take_whole() {
-            download.give_back(piece.idx);
+        if !download.claim_whole() {
+            download.release_piece(piece.idx);
             return Ok(());
         }
-        let mut body = answer.body;
+        let mut body = response.body;
         let received = self.receive_all(download, &mut body.as_reader(), buffer, tries);
-        download.give_back_whole();
+        download.release_whole();
         self.queue.changed();
         received
     }
@@ -157,29 +157,29 @@ impl Pull<'_> {
         download: &Download,
         body: &mut dyn Read,
         buffer: &mut [u8],
-        tries: &mut Tries,
+        tries: &mut Retries,
     ) -> Attempt {
-        for idx in 0..download.cut.n_pieces() {
+        for idx in 0..download.layout.n_pieces() {
             if download.has(idx) {
-                skip(body, download.cut.len_bytes(idx), buffer)?;
-                self.client.stop().check().map_err(Trouble::Final)?;
+                skip(body, download.layout.len_bytes(idx), buffer)?;
+                self.client.stop().check().map_err(RequestError::Fatal)?;
                 continue;
             }
-            let mut arriving = Arriving::new(idx);
-            let received = self.receive(download, &mut arriving, body, buffer);
+            let mut transfer = PieceTransfer::new(idx);
+            let received = self.receive(download, &mut transfer, body, buffer);
             if received.is_err() {
-                self.forget(&mut arriving);
+                self.forget(&mut transfer);
             }
             received?;
-            tries.progressed();
+            tries.reset();
         }
         Ok(())
     }
 
     /// Discards the bytes that arrived of a piece, so that it is fetched again.
-    fn forget(&self, piece: &mut Arriving) {
+    fn forget(&self, piece: &mut PieceTransfer) {
         self.done_bytes.fetch_sub(piece.n_bytes, Ordering::Relaxed);
-        *piece = Arriving::new(piece.idx);
+        *piece = PieceTransfer::new(piece.idx);
     }
 
     fn check_encoding(&self, download: &Download, headers: &HeaderMap) -> Attempt {
@@ -219,7 +219,7 @@ impl Pull<'_> {
     }
 
     fn check_total(&self, download: &Download, total: u64) -> Attempt {
-        let listed = download.cut.n_bytes();
+        let listed = download.layout.n_bytes();
         if total == listed {
             return Ok(());
         }
@@ -227,9 +227,9 @@ impl Pull<'_> {
         Err(self.wrong(download, &problem))
     }
 
-    fn wrong(&self, download: &Download, problem: &str) -> Trouble {
-        let (wanted, path) = (self.remote.wanted(), &download.job.paths[0]);
-        Trouble::Final(Error::Answer(format!("{wanted}: {path} {problem}: try again later")))
+    fn wrong(&self, download: &Download, problem: &str) -> RequestError {
+        let (model, path) = (self.remote.model(), &download.job.paths[0]);
+        RequestError::Fatal(Error::Answer(format!("{model}: {path} {problem}: try again later")))
     }
 }
 
@@ -255,7 +255,7 @@ fn skip(body: &mut dyn Read, n_bytes: u64, buffer: &mut [u8]) -> Attempt {
         let (n_read, broken) = fill(body, &mut buffer[..wanted]);
         left -= n_read as u64;
         if let Some(problem) = broken {
-            return Err(Trouble::Passing { problem, asked: None });
+            return Err(RequestError::Transient { problem, retry_after: None });
         }
     }
     Ok(())

@@ -16,18 +16,18 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::cache::{Age, Folder};
-use crate::check::{Condition, Progress};
+use crate::cache::{BlobAge, ModelFolder};
+use crate::check::{Condition, PullProgress};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::file;
-use crate::hash::{BlobId, Expected};
+use crate::hash::{BlobId, ExpectedBlob};
 use crate::mark::{self, Stamp};
 use crate::name::is_commit;
 use crate::remote::{Hub, Remote};
-use crate::stop::Stop;
+use crate::stop::StopFlag;
 use download::Download;
-use queue::{Next, Queue};
+use queue::{ConnectionStep, WorkQueue};
 
 /// The size of a request within a file, which is fetched again after an interruption.
 pub const PIECE_BYTES: u64 = 16 << 20;
@@ -36,10 +36,10 @@ pub const PIECE_BYTES: u64 = 16 << 20;
 pub const N_CONNECTIONS_MAX: usize = 64;
 
 /// The interval between calls of a watcher.
-const WATCH_EVERY: Duration = Duration::from_millis(100);
+const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The interval between attempts to take a lock that another process holds.
-const LOCK_EVERY: Duration = Duration::from_millis(200);
+const LOCK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Tells backup programs that these files can be downloaded again.
 const TAG_NAME: &str = "CACHEDIR.TAG";
@@ -60,7 +60,7 @@ pub struct Pulled {
 
 /// A blob to be fetched, with the files that need it.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct BlobJob {
     blob: BlobId,
     n_bytes: u64,
     /// Files with these contents.
@@ -68,9 +68,9 @@ pub(crate) struct Job {
     url: String,
 }
 
-impl Job {
-    fn expected(&self) -> Expected {
-        Expected { blob: self.blob.clone(), n_bytes: self.n_bytes }
+impl BlobJob {
+    fn expected(&self) -> ExpectedBlob {
+        ExpectedBlob { blob: self.blob.clone(), n_bytes: self.n_bytes }
     }
 }
 
@@ -79,10 +79,10 @@ impl Job {
 struct Pull<'a> {
     hub: &'a Hub,
     remote: &'a Remote,
-    folder: Folder,
+    folder: ModelFolder,
     client: Client,
     piece_bytes: u64,
-    queue: Queue,
+    queue: WorkQueue,
     done_bytes: AtomicU64,
     fetched_bytes: AtomicU64,
     n_waiting: AtomicUsize,
@@ -103,22 +103,22 @@ impl Hub {
         remote: &Remote,
         n_connections: NonZeroUsize,
         piece_bytes: u64,
-        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        watch: &mut dyn FnMut(PullProgress) -> ControlFlow<()>,
     ) -> Result<Pulled> {
         let folder = self.folder(remote);
-        let before_bytes = self.checks().hashed_bytes();
+        let before_bytes = self.verifier().hashed_bytes();
         self.begin(remote, &folder)?;
         let (jobs, here_bytes) = self.jobs(remote, &folder)?;
         let total_bytes = here_bytes + jobs.iter().map(|it| it.n_bytes).sum::<u64>();
         let n_workers = n_connections.get().min(N_CONNECTIONS_MAX);
-        let stop = self.stop().narrower();
+        let stop = self.stop().child();
         let pull = Pull {
             hub: self,
             remote,
             folder,
             client: Client::new(self.settings(), n_workers, &stop),
             piece_bytes,
-            queue: Queue::new(jobs, n_workers),
+            queue: WorkQueue::new(jobs, n_workers),
             done_bytes: AtomicU64::new(here_bytes),
             fetched_bytes: AtomicU64::new(0),
             n_waiting: AtomicUsize::new(0),
@@ -128,80 +128,85 @@ impl Hub {
         // Later writes by other programs must get times that differ from those in the marks. This
         // takes milliseconds, so it ignores the stop flag.
         let written = pull.written.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        mark::settle(&pull.folder, &written, &Stop::default())?;
+        mark::wait_for_clock(&pull.folder, &written, &StopFlag::default())?;
         ran?;
         self.end(remote, &pull.folder)?;
         Ok(Pulled {
             dir: pull.folder.snapshot(remote.commit()),
             fetched_bytes: pull.fetched_bytes.into_inner(),
-            hashed_bytes: self.checks().hashed_bytes() - before_bytes,
+            hashed_bytes: self.verifier().hashed_bytes() - before_bytes,
         })
     }
 
-    fn begin(&self, remote: &Remote, folder: &Folder) -> Result<()> {
+    fn begin(&self, remote: &Remote, folder: &ModelFolder) -> Result<()> {
         let tag = folder.root().join(TAG_NAME);
         if !tag.exists() {
-            file::put(&tag, TAG.as_bytes())?;
+            file::write_atomic(&tag, TAG.as_bytes())?;
         }
         for dir in [folder.blobs(), folder.snapshot(remote.commit())] {
             std::fs::create_dir_all(&dir).map_err(Error::io("create", &dir))?;
         }
         let tree = folder.tree(remote.commit());
-        if tree.is_file() { Ok(()) } else { file::put(&tree, &remote.listing().to_kept()) }
+        if tree.is_file() {
+            Ok(())
+        } else {
+            file::write_atomic(&tree, &remote.listing().to_cached())
+        }
     }
 
     /// Returns the blobs to be fetched or hashed, and the number of bytes that are known to be
     /// present. Puts blobs that are present into the snapshot if they are missing there.
-    fn jobs(&self, remote: &Remote, folder: &Folder) -> Result<(Vec<Job>, u64)> {
-        let mut jobs: BTreeMap<&BlobId, Job> = BTreeMap::new();
+    fn jobs(&self, remote: &Remote, folder: &ModelFolder) -> Result<(Vec<BlobJob>, u64)> {
+        let mut jobs: BTreeMap<&BlobId, BlobJob> = BTreeMap::new();
         let mut here = BTreeMap::new();
-        for (path, listed) in remote.chosen() {
-            let (blob, n_bytes) = (&listed.blob, listed.n_bytes);
+        for (path, repo_file) in remote.chosen() {
+            let (blob, n_bytes) = (&repo_file.blob, repo_file.n_bytes);
             if folder.pieces(blob).is_file() && !folder.partial(blob).is_file() {
                 // The process ended between the last two steps, or the contents were removed.
                 file::remove_if_there(&folder.pieces(blob))?;
             }
             let is_sound = |place: &Path| {
-                self.checks().look(folder, place, &listed.expected()) == Condition::Sound
+                self.verifier().known_condition(folder, place, &repo_file.expected())
+                    == Condition::Sound
             };
             let file = folder.file(remote.commit(), path)?;
             if is_sound(&file) {
                 here.insert(blob, n_bytes);
             } else if is_sound(&folder.blob(blob)) {
                 let no_links = self.settings().has_no_links;
-                folder.show((remote.commit(), path), blob, Age::Old, no_links)?;
+                folder.place_blob((remote.commit(), path), blob, BlobAge::Old, no_links)?;
                 here.insert(blob, n_bytes);
             } else {
                 let url = self.url(remote, path);
-                let new = || Job { blob: blob.clone(), n_bytes, paths: Vec::new(), url };
+                let new = || BlobJob { blob: blob.clone(), n_bytes, paths: Vec::new(), url };
                 jobs.entry(blob).or_insert_with(new).paths.push(path.to_owned());
             }
         }
-        let mut jobs: Vec<Job> = jobs.into_values().collect();
+        let mut jobs: Vec<BlobJob> = jobs.into_values().collect();
         // Small files are useful to other programs at once; weights follow in the order of their
         // names.
         jobs.sort_by(|one, other| {
-            let key = |job: &Job| (job.n_bytes > PIECE_BYTES, job.paths[0].clone());
+            let key = |job: &BlobJob| (job.n_bytes > PIECE_BYTES, job.paths[0].clone());
             key(one).cmp(&key(other))
         });
         Ok((jobs, here.into_values().sum()))
     }
 
-    fn end(&self, remote: &Remote, folder: &Folder) -> Result<()> {
-        let revision = remote.wanted().revision();
+    fn end(&self, remote: &Remote, folder: &ModelFolder) -> Result<()> {
+        let revision = remote.model().revision();
         if is_commit(revision) {
             return Ok(());
         }
-        file::put(&folder.reference(revision)?, remote.commit().as_bytes())
+        file::write_atomic(&folder.reference(revision)?, remote.commit().as_bytes())
     }
 }
 
 /// Counts a connection as ended on drop, even after a panic, so that the wait for it ends.
-struct Leaving<'a>(&'a Queue);
+struct ConnectionGuard<'a>(&'a WorkQueue);
 
-impl Drop for Leaving<'_> {
+impl Drop for ConnectionGuard<'_> {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.connection_ended();
     }
 }
 
@@ -210,7 +215,7 @@ impl Pull<'_> {
         &self,
         n_workers: usize,
         total_bytes: u64,
-        watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        watch: &mut dyn FnMut(PullProgress) -> ControlFlow<()>,
     ) -> Result<()> {
         std::thread::scope(|scope| {
             for idx in 0..n_workers {
@@ -219,11 +224,11 @@ impl Pull<'_> {
                 if let Err(error) = worker.spawn_scoped(scope, || self.work()) {
                     let problem = format!("cannot start a thread: {error}");
                     self.fail(Error::Network(problem));
-                    self.queue.leave();
+                    self.queue.connection_ended();
                 }
             }
-            while !self.queue.wait_for_end(WATCH_EVERY) {
-                let progress = Progress {
+            while !self.queue.wait_for_end(WATCH_INTERVAL) {
+                let progress = PullProgress {
                     total_bytes,
                     done_bytes: self.done_bytes.load(Ordering::Relaxed),
                     is_waiting: self.n_waiting.load(Ordering::Relaxed) > 0,
@@ -239,16 +244,16 @@ impl Pull<'_> {
 
     /// The main loop of a connection.
     fn work(&self) {
-        let _leaving = Leaving(&self.queue);
+        let _guard = ConnectionGuard(&self.queue);
         while let Some(next) = self.queue.next(self.client.stop()) {
             let done = match next {
-                Next::Begin(job) => self.begin(job),
-                Next::Fetch(download, idx) => self.fetch(&download, idx),
+                ConnectionStep::Begin(job) => self.begin(job),
+                ConnectionStep::Fetch(download, idx) => self.fetch(&download, idx),
             };
             match done {
                 Ok(()) => {}
                 // The other files may still arrive.
-                Err(error @ Error::Damaged(_)) => self.queue.note(error),
+                Err(error @ Error::Damaged(_)) => self.queue.record_failure(error),
                 Err(error) => self.fail(error),
             }
         }
@@ -256,28 +261,28 @@ impl Pull<'_> {
 
     /// Records an error and ends all connections.
     fn fail(&self, error: Error) {
-        self.queue.note(error);
+        self.queue.record_failure(error);
         self.client.stop().set();
     }
 
     /// Begins or resumes a file; puts it back while another process has it locked.
-    fn begin(&self, job: Job) -> Result<()> {
+    fn begin(&self, job: BlobJob) -> Result<()> {
         let Some(lock) = crate::cache::Lock::try_take(&self.folder.lock(&job.blob))? else {
             self.n_waiting.fetch_add(1, Ordering::Relaxed);
-            let waited = self.client.stop().wait(LOCK_EVERY);
+            let waited = self.client.stop().wait(LOCK_INTERVAL);
             self.n_waiting.fetch_sub(1, Ordering::Relaxed);
-            self.queue.put_off(job);
+            self.queue.requeue(job);
             return waited;
         };
-        let condition = self.find_out(&job, &self.folder.blob(&job.blob))?;
-        if self.is_shown(&job)? {
+        let condition = self.verify(&job, &self.folder.blob(&job.blob))?;
+        if self.is_in_snapshot(&job)? {
             self.done_bytes.fetch_add(job.n_bytes, Ordering::Relaxed);
             self.queue.finished();
             return Ok(());
         }
         if condition == Condition::Sound {
             self.done_bytes.fetch_add(job.n_bytes, Ordering::Relaxed);
-            self.show(&job, Age::Old)?;
+            self.publish_files(&job, BlobAge::Old)?;
             self.queue.finished();
             return Ok(());
         }
@@ -288,17 +293,17 @@ impl Pull<'_> {
         self.advance(&download)
     }
 
-    fn find_out(&self, job: &Job, place: &Path) -> Result<Condition> {
+    fn verify(&self, job: &BlobJob, place: &Path) -> Result<Condition> {
         let stop = self.client.stop();
-        self.hub.checks().find_out(&self.folder, place, &job.expected(), stop)
+        self.hub.verifier().verify(&self.folder, place, &job.expected(), stop)
     }
 
     /// Returns whether all of the files are in the snapshot; another process may have put them
     /// there meanwhile.
-    fn is_shown(&self, job: &Job) -> Result<bool> {
+    fn is_in_snapshot(&self, job: &BlobJob) -> Result<bool> {
         for path in &job.paths {
             let file = self.folder.file(self.remote.commit(), path)?;
-            if self.find_out(job, &file)? != Condition::Sound {
+            if self.verify(job, &file)? != Condition::Sound {
                 return Ok(false);
             }
         }
@@ -307,12 +312,12 @@ impl Pull<'_> {
 
     /// Removes damaged files, which must not look complete if the download is interrupted. Targets
     /// of links may be in use elsewhere and stay.
-    fn remove_damaged(&self, job: &Job) -> Result<()> {
+    fn remove_damaged(&self, job: &BlobJob) -> Result<()> {
         let files = job.paths.iter().map(|it| self.folder.file(self.remote.commit(), it));
         let blob = Ok(self.folder.blob(&job.blob));
         for place in std::iter::once(blob).chain(files) {
             let place = place?;
-            if self.find_out(job, &place)? == Condition::Damaged {
+            if self.verify(job, &place)? == Condition::Damaged {
                 file::remove_if_there(&place)?;
             }
         }
@@ -320,25 +325,25 @@ impl Pull<'_> {
     }
 
     /// Puts contents into the snapshot.
-    fn show(&self, job: &Job, age: Age) -> Result<()> {
+    fn publish_files(&self, job: &BlobJob, age: BlobAge) -> Result<()> {
         let has_no_links = self.hub.settings().has_no_links;
         let mut age = age;
         for path in &job.paths {
             let place = (self.remote.commit(), path.as_str());
             // If the contents were moved, they are copied from the new place.
-            if age == Age::Old && !self.folder.blob(&job.blob).is_file() {
+            if age == BlobAge::Old && !self.folder.blob(&job.blob).is_file() {
                 let from = self.folder.file(place.0, &job.paths[0])?;
                 let to = self.folder.file(place.0, path)?;
                 file::make_parent(&to)?;
                 std::fs::copy(&from, &to).map_err(Error::io("write", &to))?;
                 continue;
             }
-            self.folder.show(place, &job.blob, age, has_no_links)?;
-            age = Age::Old;
+            self.folder.place_blob(place, &job.blob, age, has_no_links)?;
+            age = BlobAge::Old;
         }
         for path in &job.paths {
             let file = self.folder.file(self.remote.commit(), path)?;
-            let stamp = self.hub.checks().vouch(&self.folder, &file, &job.expected());
+            let stamp = self.hub.verifier().record_written(&self.folder, &file, &job.expected());
             self.written.lock().unwrap_or_else(PoisonError::into_inner).extend(stamp);
         }
         Ok(())
@@ -355,14 +360,14 @@ impl Pull<'_> {
             return Err(Error::Damaged(format!(
                 "{}: {} arrived with the {} {digits}, but the hub lists {}: it was removed; try \
                  again",
-                self.remote.wanted(),
+                self.remote.model(),
                 job.paths[0],
                 job.blob.kind(),
                 job.blob.digits()
             )));
         }
         download.publish(&self.folder)?;
-        self.show(&download.job, Age::New)?;
+        self.publish_files(&download.job, BlobAge::New)?;
         self.queue.closed(download);
         Ok(())
     }

@@ -7,69 +7,70 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::Job;
+use super::BlobJob;
 use super::download::Download;
 use crate::error::Error;
-use crate::stop::Stop;
+use crate::stop::StopFlag;
 
 /// The interval at which waiting connections check the stop flag.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The next step of a connection.
 #[derive(Debug)]
-pub(super) enum Next {
-    Begin(Job),
+pub(super) enum ConnectionStep {
+    Begin(BlobJob),
     Fetch(Arc<Download>, usize),
 }
 
+/// The files of a download that are not finished, shared by its connections.
 #[derive(Debug)]
-pub(super) struct Queue {
-    state: Mutex<State>,
+pub(super) struct WorkQueue {
+    state: Mutex<QueueState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
-    waiting: VecDeque<Job>,
+struct QueueState {
+    waiting: VecDeque<BlobJob>,
     open: Vec<Arc<Download>>,
     n_unfinished: usize,
     n_workers: usize,
     failure: Option<Error>,
 }
 
-impl Queue {
-    pub(super) fn new(jobs: Vec<Job>, n_workers: usize) -> Self {
+impl WorkQueue {
+    pub(super) fn new(jobs: Vec<BlobJob>, n_workers: usize) -> Self {
         let n_unfinished = jobs.len();
         let (waiting, open) = (jobs.into(), Vec::new());
-        let state = State { waiting, open, n_unfinished, n_workers, failure: None };
+        let state = QueueState { waiting, open, n_unfinished, n_workers, failure: None };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the next step; `None` at the end.
-    pub(super) fn next(&self, stop: &Stop) -> Option<Next> {
+    pub(super) fn next(&self, stop: &StopFlag) -> Option<ConnectionStep> {
         let mut state = self.state();
         loop {
             if stop.is_set() || state.n_unfinished == 0 {
                 return None;
             }
-            let piece = state.open.iter().find_map(|it| Some((Arc::clone(it), it.take_piece()?)));
+            let piece = state.open.iter().find_map(|it| Some((Arc::clone(it), it.claim_piece()?)));
             if let Some((download, idx)) = piece {
-                return Some(Next::Fetch(download, idx));
+                return Some(ConnectionStep::Fetch(download, idx));
             }
             if let Some(job) = state.waiting.pop_front() {
-                return Some(Next::Begin(job));
+                return Some(ConnectionStep::Begin(job));
             }
-            let waited = self.changed.wait_timeout(state, LOOK_EVERY);
+            let waited = self.changed.wait_timeout(state, STOP_POLL_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Puts back a file that another process has locked.
-    pub(super) fn put_off(&self, job: Job) {
+    pub(super) fn requeue(&self, job: BlobJob) {
         self.state().waiting.push_back(job);
         self.changed.notify_all();
     }
@@ -100,7 +101,7 @@ impl Queue {
     }
 
     /// Records an error; the first one counts, but any other replaces a cancellation.
-    pub(super) fn note(&self, error: Error) {
+    pub(super) fn record_failure(&self, error: Error) {
         let mut state = self.state();
         if state.failure.is_none() || matches!(state.failure, Some(Error::Cancelled)) {
             state.failure = Some(error);
@@ -112,7 +113,7 @@ impl Queue {
     }
 
     /// Counts a connection as ended.
-    pub(super) fn leave(&self) {
+    pub(super) fn connection_ended(&self) {
         self.state().n_workers -= 1;
         self.changed.notify_all();
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use moeflux_hub::State;
-use moeflux_testing::hub::{Access, Contents, File};
+use moeflux_testing::hub::{Access, HostedContents, HubFile};
 
 use crate::support::{Bench, FIRST, ID, SECOND, line, model, model_bytes, pull, tree, weights};
 
@@ -14,7 +14,7 @@ fn two_revisions() -> Bench {
     bench.pull(ID).unwrap();
     let mut files = model();
     files.retain(|it| it.path() != "tokenizer.json");
-    files.push(File::new("tokenizer.json", Contents::noise(8, 20_000)));
+    files.push(HubFile::new("tokenizer.json", HostedContents::noise(8, 20_000)));
     bench.server.put(ID, Access::Open, SECOND, &files);
     bench.pull(ID).unwrap();
     bench
@@ -119,7 +119,7 @@ fn contents_that_models_share_go_with_the_last_of_them() {
         list.push_str(&format!("{name}/blobs/etag\n"));
     }
     std::fs::write(store.join(format!("{hash}.refs")), list).unwrap();
-    let other: moeflux_hub::Wanted = "owner/other".parse().unwrap();
+    let other: moeflux_hub::ModelRef = "owner/other".parse().unwrap();
     assert_eq!(bench.cache().removal(&other).unwrap().run().unwrap(), 0);
     assert!(shared.is_file(), "another model uses it");
     let freed = bench.cache().removal(&ID.parse().unwrap()).unwrap().run().unwrap();

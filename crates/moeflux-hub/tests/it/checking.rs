@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use moeflux_hub::{Choice, Hub, Presence, Settings, Stop, Trust};
-use moeflux_testing::hub::{Access, Contents, Fault, File as Served};
+use moeflux_hub::{FileSelection, Hub, Presence, Settings, StopFlag, Trust};
+use moeflux_testing::hub::{Access, HostedContents, HubFault, HubFile};
 
 use crate::support::{Bench, FIRST, ID, PIECE, line, model, model_bytes, pull, weights};
 
@@ -21,7 +21,7 @@ fn flip(path: &Path) {
 }
 
 fn presence(hub: &Hub) -> Presence {
-    let remote = hub.look(&ID.parse().unwrap(), &Choice::Usual).unwrap();
+    let remote = hub.resolve(&ID.parse().unwrap(), &FileSelection::Usual).unwrap();
     hub.presence(&remote, PIECE, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
@@ -43,7 +43,7 @@ fn what_moeflux_wrote_is_not_hashed_again() {
     let found = presence(&bench.hub());
     assert_eq!((found.hashed_bytes, found.here_bytes), (0, model_bytes()));
     // Who trusts nothing has all of it hashed, once.
-    let hub = Hub::new(bench.settings(), Trust::Nothing, Stop::default());
+    let hub = Hub::new(bench.settings(), Trust::Nothing, StopFlag::default());
     let found = presence(&hub);
     assert_eq!((found.hashed_bytes, found.here_bytes), (model_bytes(), model_bytes()));
     let pulled = pull(&hub, ID, &[]).unwrap();
@@ -133,7 +133,7 @@ fn a_mark_does_not_hold_for_a_file_that_changed() {
     let mark = bench.dir().join(".moeflux").join(file.etag());
     fs::write(mark, format!("moeflux-mark 1\n{line}")).unwrap();
     assert_eq!(bench.pull(ID).unwrap().fetched_bytes, 0, "it is trusted");
-    let hub = Hub::new(bench.settings(), Trust::Nothing, Stop::default());
+    let hub = Hub::new(bench.settings(), Trust::Nothing, StopFlag::default());
     assert_eq!(pull(&hub, ID, &[]).unwrap().fetched_bytes, file.n_bytes());
     check_whole(&bench);
 }
@@ -142,7 +142,7 @@ fn a_mark_does_not_hold_for_a_file_that_changed() {
 fn copies_have_marks_of_their_own() {
     let bench = Bench::new();
     let settings = Settings { has_no_links: true, ..bench.settings() };
-    let hub = || Hub::new(settings.clone(), Trust::Marks, Stop::default());
+    let hub = || Hub::new(settings.clone(), Trust::Marks, StopFlag::default());
     pull(&hub(), ID, &[]).unwrap();
     let pulled = pull(&hub(), ID, &[]).unwrap();
     assert_eq!((pulled.fetched_bytes, pulled.hashed_bytes), (0, 0));
@@ -163,14 +163,14 @@ fn what_is_damaged_does_not_look_whole_while_it_is_mended() {
     let found = presence(&bench.hub());
     assert_eq!(found.damaged, [weights(1).path()]);
     assert!(bench.blob(&weights(1)).is_file(), "who only looks removes nothing");
-    bench.server.faults(|seen, _| match seen.is_elsewhere {
-        true => Fault::Status(502, &[]),
-        false => Fault::Nothing,
+    bench.server.faults(|seen, _| match seen.is_cdn {
+        true => HubFault::Status(502, &[]),
+        false => HubFault::Nothing,
     });
     assert!(line(bench.pull(ID)).contains("given up"));
     let said = line(bench.cache().find(&ID.parse().unwrap()));
     assert!(said.contains("incomplete") && said.contains(weights(1).path()), "{said}");
-    bench.server.faults(|_, _| Fault::Nothing);
+    bench.server.faults(|_, _| HubFault::Nothing);
     assert_eq!(bench.pull(ID).unwrap().fetched_bytes, 100_000);
     check_whole(&bench);
 }
@@ -179,9 +179,10 @@ fn what_is_damaged_does_not_look_whole_while_it_is_mended() {
 fn a_config_that_is_damaged_is_not_believed() {
     let bench = Bench::new();
     bench.pull(ID).unwrap();
-    let config = Served::new("config.json", Contents::new(b"{\"model_type\": \"qwen3_moe\"}"));
+    let config =
+        HubFile::new("config.json", HostedContents::new(b"{\"model_type\": \"qwen3_moe\"}"));
     flip(&bench.blob(&config));
-    let remote = bench.look(ID).unwrap();
+    let remote = bench.resolve(ID).unwrap();
     assert_eq!(bench.hub().config(&remote).unwrap().unwrap(), config.bytes());
 }
 
@@ -211,7 +212,7 @@ fn a_revision_takes_its_marks_with_it() {
     bench.pull(ID).unwrap();
     let mut files = model();
     files.retain(|it| it.path() != weights(1).path());
-    files.push(Served::new(weights(1).path(), Contents::noise(9, 50_000)));
+    files.push(HubFile::new(weights(1).path(), HostedContents::noise(9, 50_000)));
     bench.server.put(ID, Access::Open, crate::support::SECOND, &files);
     bench.pull(ID).unwrap();
     let mark = bench.dir().join(".moeflux").join(weights(1).etag());

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use moeflux_io::{Clock as _, RealClock};
-use moeflux_testing::hub::{Access, Contents, Fault, File, Seen};
+use moeflux_testing::hub::{Access, HostedContents, HubFault, HubFile, ReceivedRequest};
 
 use crate::support::{Bench, FIRST, ID, PIECE, line, model, weights};
 
 /// The download gets the right bytes whatever goes wrong.
 #[track_caller]
-fn check_survives(hook: impl Fn(&Seen, usize) -> Fault + Send + 'static) -> Bench {
+fn check_survives(hook: impl Fn(&ReceivedRequest, usize) -> HubFault + Send + 'static) -> Bench {
     let bench = Bench::new();
     bench.server.faults(hook);
     bench.pull(ID).unwrap();
@@ -29,7 +29,10 @@ fn check_whole(bench: &Bench) {
 
 /// The download fails with one line that has these words, and is whole after another one.
 #[track_caller]
-fn check_fails(words: &[&str], hook: impl Fn(&Seen, usize) -> Fault + Send + 'static) -> Bench {
+fn check_fails(
+    words: &[&str],
+    hook: impl Fn(&ReceivedRequest, usize) -> HubFault + Send + 'static,
+) -> Bench {
     let bench = Bench::new();
     bench.server.faults(hook);
     let said = line(bench.pull(ID));
@@ -37,7 +40,7 @@ fn check_fails(words: &[&str], hook: impl Fn(&Seen, usize) -> Fault + Send + 'st
         assert!(said.contains(word), "`{word}` is not in: {said}");
     }
     assert!(!bench.dir().join("refs/main").exists(), "nothing names what is not whole");
-    bench.server.faults(|_, _| Fault::Nothing);
+    bench.server.faults(|_, _| HubFault::Nothing);
     bench.pull(ID).unwrap();
     check_whole(&bench);
     bench
@@ -45,24 +48,25 @@ fn check_fails(words: &[&str], hook: impl Fn(&Seen, usize) -> Fault + Send + 'st
 
 #[test]
 fn connections_that_break_are_made_again() {
-    let bench = check_survives(|seen, n_before| match seen.is_elsewhere {
+    let bench = check_survives(|seen, n_before| match seen.is_cdn {
         // Every other answer, after some bytes or none.
-        true if n_before % 2 == 0 => Fault::Cut(n_before as u64 * 100),
-        _ => Fault::Nothing,
+        true if n_before % 2 == 0 => HubFault::Cut(n_before as u64 * 100),
+        _ => HubFault::Nothing,
     });
     // What arrived of a piece is not asked for again.
-    let seen = bench.server.take_seen();
-    let begins = |it: &&Seen| it.range.is_some_and(|(first, _)| !first.is_multiple_of(PIECE));
+    let seen = bench.server.take_requests();
+    let begins =
+        |it: &&ReceivedRequest| it.range.is_some_and(|(first, _)| !first.is_multiple_of(PIECE));
     assert!(seen.iter().any(|it| begins(&it)), "attempts go on in the middle of a piece");
 }
 
 #[test]
 fn a_server_that_is_busy_is_asked_again() {
     check_survives(|_, n_before| match n_before {
-        0 => Fault::Status(503, &[]),
-        1 => Fault::Status(429, &[("Retry-After", "0")]),
-        2 => Fault::Status(500, &[]),
-        _ => Fault::Nothing,
+        0 => HubFault::Status(503, &[]),
+        1 => HubFault::Status(429, &[("Retry-After", "0")]),
+        2 => HubFault::Status(500, &[]),
+        _ => HubFault::Nothing,
     });
 }
 
@@ -70,30 +74,33 @@ fn a_server_that_is_busy_is_asked_again() {
 fn who_is_asked_to_wait_waits() {
     let clock = RealClock::new();
     check_survives(|seen, n_before| {
-        let is_first = n_before == 0 && seen.path.ends_with("config.json") && !seen.is_elsewhere;
-        if is_first { Fault::Status(429, &[("Retry-After", "1")]) } else { Fault::Nothing }
+        let is_first = n_before == 0 && seen.path.ends_with("config.json") && !seen.is_cdn;
+        if is_first { HubFault::Status(429, &[("Retry-After", "1")]) } else { HubFault::Nothing }
     });
     assert!(clock.now() >= Duration::from_secs(1));
-    check_fails(&["status 429", "asks to wait for 3600 s"], |seen, _| match seen.is_elsewhere {
-        true => Fault::Status(429, &[("RateLimit", "\"api\";r=0;t=3599")]),
-        false => Fault::Nothing,
+    check_fails(&["status 429", "asks to wait for 3600 s"], |seen, _| match seen.is_cdn {
+        true => HubFault::Status(429, &[("RateLimit", "\"api\";r=0;t=3599")]),
+        false => HubFault::Nothing,
     });
 }
 
 #[test]
 fn a_server_that_stays_away_is_given_up() {
     check_fails(&["status 502", "given up after 12 attempts"], |seen, _| {
-        if seen.is_elsewhere { Fault::Status(502, &[]) } else { Fault::Nothing }
+        if seen.is_cdn { HubFault::Status(502, &[]) } else { HubFault::Nothing }
     });
     check_fails(&["status 500", "given up after 4 attempts"], |seen, _| {
-        if seen.path.contains("/tree/") { Fault::Status(500, &[]) } else { Fault::Nothing }
+        if seen.path.contains("/tree/") { HubFault::Status(500, &[]) } else { HubFault::Nothing }
     });
     let bench = Bench::new();
     let url = bench.server.url();
     let settings = bench.settings();
     drop(bench);
-    let hub =
-        moeflux_hub::Hub::new(settings, moeflux_hub::Trust::Marks, moeflux_hub::Stop::default());
+    let hub = moeflux_hub::Hub::new(
+        settings,
+        moeflux_hub::Trust::Marks,
+        moeflux_hub::StopFlag::default(),
+    );
     let said = line(crate::support::pull(&hub, ID, &[]));
     let host = url.strip_prefix("http://").unwrap();
     assert!(said.contains(host) && said.contains("given up after 4"), "{said}");
@@ -101,22 +108,22 @@ fn a_server_that_stays_away_is_given_up() {
 
 #[test]
 fn silence_ends_an_attempt() {
-    let bench = check_survives(|seen, n_before| match seen.is_elsewhere {
-        true if n_before == 1 => Fault::Silence(1000),
-        _ => Fault::Nothing,
+    let bench = check_survives(|seen, n_before| match seen.is_cdn {
+        true if n_before == 1 => HubFault::Silence(1000),
+        _ => HubFault::Nothing,
     });
     drop(bench);
     check_fails(&["config.json", "given up after"], |seen, _| {
         let is_config = seen.path.contains("resolve-cache") && seen.path.ends_with("/config.json");
-        if is_config { Fault::Cut(0) } else { Fault::Nothing }
+        if is_config { HubFault::Cut(0) } else { HubFault::Nothing }
     });
 }
 
 #[test]
 fn slow_bytes_are_bytes() {
-    check_survives(|seen, _| match seen.is_elsewhere {
-        true => Fault::Slow(1024, Duration::from_millis(5)),
-        false => Fault::Nothing,
+    check_survives(|seen, _| match seen.is_cdn {
+        true => HubFault::Slow(1024, Duration::from_millis(5)),
+        false => HubFault::Nothing,
     });
 }
 
@@ -127,15 +134,15 @@ fn wrong_bytes_are_refused_and_only_they_are_fetched_again() {
     let words = ["model-00002-of-00002.safetensors arrived with the SHA-256", "it was removed"];
     let bench = Bench::new();
     bench.server.faults(move |seen, _| {
-        let is_wrong = seen.is_elsewhere && seen.path.contains(&etag);
-        if is_wrong { Fault::Flip(50_000) } else { Fault::Nothing }
+        let is_wrong = seen.is_cdn && seen.path.contains(&etag);
+        if is_wrong { HubFault::Flip(50_000) } else { HubFault::Nothing }
     });
     let said = line(bench.pull(ID));
     assert!(words.iter().all(|it| said.contains(it)) && said.contains(wrong.etag()), "{said}");
     assert!(!bench.dir().join("refs/main").exists());
     assert!(!bench.dir().join("blobs").join(wrong.etag()).exists());
     bench.check_tidy();
-    bench.server.faults(|_, _| Fault::Nothing);
+    bench.server.faults(|_, _| HubFault::Nothing);
     bench.server.take_n_bytes();
     assert_eq!(bench.pull(ID).unwrap().fetched_bytes, 100_000, "the others arrived");
     check_whole(&bench);
@@ -144,36 +151,36 @@ fn wrong_bytes_are_refused_and_only_they_are_fetched_again() {
 #[test]
 fn a_small_file_has_a_hash_too() {
     check_fails(&["tokenizer.json arrived with the"], |seen, _| {
-        let is_it = seen.path.ends_with("tokenizer.json") && seen.is_elsewhere;
-        if is_it { Fault::Flip(10) } else { Fault::Nothing }
+        let is_it = seen.path.ends_with("tokenizer.json") && seen.is_cdn;
+        if is_it { HubFault::Flip(10) } else { HubFault::Nothing }
     });
     check_fails(&["config.json arrived with the git SHA-1"], |seen, _| {
         let is_it = seen.path.contains("resolve-cache") && seen.path.ends_with("/config.json");
-        if is_it { Fault::Flip(10) } else { Fault::Nothing }
+        if is_it { HubFault::Flip(10) } else { HubFault::Nothing }
     });
 }
 
 #[test]
 fn a_server_without_ranges_sends_each_file_once() {
-    let bench = check_survives(|_, _| Fault::IgnoreRange);
+    let bench = check_survives(|_, _| HubFault::IgnoreRange);
     let n_bytes = bench.server.take_n_bytes();
     // Four connections ask before one of them has all; sockets hold some of what is not read.
     assert!(n_bytes < 10 * 100_000, "{n_bytes}");
     // It also breaks, and is asked for what is missing.
-    check_survives(|seen, n_before| match seen.is_elsewhere {
-        true if n_before % 3 == 0 => Fault::IgnoreRange,
-        true if n_before % 3 == 1 => Fault::Cut(3000),
-        _ => Fault::Nothing,
+    check_survives(|seen, n_before| match seen.is_cdn {
+        true if n_before % 3 == 0 => HubFault::IgnoreRange,
+        true if n_before % 3 == 1 => HubFault::Cut(3000),
+        _ => HubFault::Nothing,
     });
 }
 
 #[test]
 fn lengths_that_are_lies_are_told() {
     check_fails(&["is listed with 100000 bytes, but the server has 99999"], |seen, _| {
-        if seen.is_elsewhere { Fault::Total(99_999) } else { Fault::Nothing }
+        if seen.is_cdn { HubFault::Total(99_999) } else { HubFault::Nothing }
     });
     check_fails(&["the encoding `gzip`"], |seen, _| {
-        if seen.is_elsewhere { Fault::Encoded } else { Fault::Nothing }
+        if seen.is_cdn { HubFault::Encoded } else { HubFault::Nothing }
     });
     for (listed, words) in [
         (99_000, "but the server has 100000"),
@@ -197,8 +204,8 @@ fn an_address_that_expired_is_asked_for_again() {
     let counted = Arc::clone(&server);
     bench.server.faults(move |seen, _| {
         // The third request for a large file, and the ninth.
-        let n = if seen.is_elsewhere { counted.fetch_add(1, Ordering::SeqCst) } else { 0 };
-        if n == 3 || n == 9 { Fault::Status(403, &[]) } else { Fault::Nothing }
+        let n = if seen.is_cdn { counted.fetch_add(1, Ordering::SeqCst) } else { 0 };
+        if n == 3 || n == 9 { HubFault::Status(403, &[]) } else { HubFault::Nothing }
     });
     bench.pull(ID).unwrap();
     check_whole(&bench);
@@ -209,21 +216,22 @@ fn an_address_that_expired_is_asked_for_again() {
 #[test]
 fn what_is_no_hub_is_told() {
     let bench = Bench::empty();
-    let said = line(bench.look(ID));
+    let said = line(bench.resolve(ID));
     assert!(said.contains("does not know owner/model"), "{said}");
     bench.server.put(ID, Access::Open, FIRST, &[]);
-    assert!(bench.look(ID).unwrap().chosen().next().is_none());
+    assert!(bench.resolve(ID).unwrap().chosen().next().is_none());
 }
 
 #[test]
 fn a_list_of_files_has_limits() {
     let wanted = format!("{ID}@{FIRST}");
     let small = |n: usize| {
-        let file = |idx| File::new(&format!("{idx}"), Contents::new(b""));
+        let file = |idx| HubFile::new(&format!("{idx}"), HostedContents::new(b""));
         (0..n).map(file).collect::<Vec<_>>()
     };
     let long = |n: usize| {
-        let file = |idx| File::new(&format!("{idx}{}", "x".repeat(1 << 20)), Contents::new(b""));
+        let file =
+            |idx| HubFile::new(&format!("{idx}{}", "x".repeat(1 << 20)), HostedContents::new(b""));
         (0..n).map(file).collect::<Vec<_>>()
     };
     for (files, page, words) in [
@@ -236,28 +244,38 @@ fn a_list_of_files_has_limits() {
         let bench = Bench::empty();
         bench.server.put(ID, Access::Open, FIRST, &files);
         bench.server.set_page(page);
-        let said = line(bench.look(&wanted));
+        let said = line(bench.resolve(&wanted));
         assert!(said.contains(words) && said.len() < 300, "{said}");
     }
     let bench = Bench::empty();
     bench.server.put(ID, Access::Open, FIRST, &small(1000));
     bench.server.set_page(1);
-    assert_eq!(bench.look(&wanted).unwrap().listing().files().count(), 1000);
+    assert_eq!(bench.resolve(&wanted).unwrap().listing().files().count(), 1000);
 }
 
 #[test]
 fn what_a_hub_says_is_harmless() {
     let evil = "evil\u{202e}\u{2066}.safetensors";
     let bench = Bench::empty();
-    bench.server.put(ID, Access::Open, FIRST, &[File::new(evil, Contents::noise(1, 20_000))]);
+    bench.server.put(
+        ID,
+        Access::Open,
+        FIRST,
+        &[HubFile::new(evil, HostedContents::noise(1, 20_000))],
+    );
     bench.server.faults(|seen, _| match seen.path.contains("/resolve/") {
-        true => Fault::Status(500, &[]),
-        false => Fault::Nothing,
+        true => HubFault::Status(500, &[]),
+        false => HubFault::Nothing,
     });
     let said = line(bench.pull(ID));
     assert!(said.contains("evil\\u{202e}\\u{2066}.safetensors: "), "{said}");
     let bench = Bench::empty();
-    bench.server.put(ID, Access::Open, FIRST, &[File::new("a\x1b[2J\n", Contents::new(b""))]);
+    bench.server.put(
+        ID,
+        Access::Open,
+        FIRST,
+        &[HubFile::new("a\x1b[2J\n", HostedContents::new(b""))],
+    );
     let said = line(crate::support::pull(&bench.hub(), ID, &["*"]));
     assert!(said.contains("the file name `a\\u{1b}[2J\\n`"), "{said}");
 }
@@ -293,10 +311,10 @@ fn a_list_of_pieces_that_is_damaged_costs_bytes_only() {
 fn empty_files_and_whole_pieces_arrive() {
     let bench = Bench::empty();
     let files = [
-        File::new("empty.safetensors", Contents::new(b"")),
-        File::new("one.safetensors", Contents::noise(1, PIECE)),
-        File::new("two.safetensors", Contents::noise(2, 2 * PIECE)),
-        File::new("more.safetensors", Contents::noise(3, 2 * PIECE + 1)),
+        HubFile::new("empty.safetensors", HostedContents::new(b"")),
+        HubFile::new("one.safetensors", HostedContents::noise(1, PIECE)),
+        HubFile::new("two.safetensors", HostedContents::noise(2, 2 * PIECE)),
+        HubFile::new("more.safetensors", HostedContents::noise(3, 2 * PIECE + 1)),
     ];
     bench.server.put(ID, Access::Open, FIRST, &files);
     bench.pull(ID).unwrap();

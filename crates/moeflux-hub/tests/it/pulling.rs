@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use moeflux_hub::{Choice, Hub, Settings, Stop, Trust};
-use moeflux_testing::hub::{Access, Contents, Fault, File};
+use moeflux_hub::{FileSelection, Hub, Settings, StopFlag, Trust};
+use moeflux_testing::hub::{Access, HostedContents, HubFault, HubFile};
 
 use crate::support::{
     Bench, FIRST, ID, PIECE, SECOND, line, model, model_bytes, pull, tree, weights,
@@ -54,15 +54,15 @@ fn what_is_here_is_not_fetched_again() {
     let bench = Bench::new();
     assert_eq!(bench.pull(ID).unwrap().fetched_bytes, model_bytes());
     bench.server.take_n_bytes();
-    bench.server.take_seen();
+    bench.server.take_requests();
     assert_eq!(bench.pull(ID).unwrap().fetched_bytes, 0);
     assert_eq!(bench.server.take_n_bytes(), 0);
-    assert_eq!(bench.server.take_seen().len(), 1, "only the commit is asked for");
+    assert_eq!(bench.server.take_requests().len(), 1, "only the commit is asked for");
 
     // A new commit, with one other file.
     let mut files = model();
     files.retain(|it| it.path() != "tokenizer.json");
-    files.push(File::new("tokenizer.json", Contents::noise(8, 20_000)));
+    files.push(HubFile::new("tokenizer.json", HostedContents::noise(8, 20_000)));
     bench.server.put(ID, Access::Open, SECOND, &files);
     assert_eq!(bench.pull(ID).unwrap().fetched_bytes, 20_000);
     assert_eq!(bench.server.take_n_bytes(), 20_000);
@@ -103,13 +103,13 @@ fn a_revision_is_a_branch_a_tag_or_a_commit() {
 fn files_are_chosen_by_patterns() {
     let bench = Bench::new();
     let mut files = model();
-    files.push(File::new("q/x-Q4.gguf", Contents::noise(9, 50_000)));
+    files.push(HubFile::new("q/x-Q4.gguf", HostedContents::noise(9, 50_000)));
     bench.server.put(ID, Access::Open, FIRST, &files);
     let pulled = pull(&bench.hub(), ID, &["*.gguf", "README*"]).unwrap();
     assert_eq!(pulled.fetched_bytes, 50_000 + 10);
     assert_eq!(bench.read(FIRST, "q/x-Q4.gguf").len(), 50_000);
     assert!(line(bench.cache().find(&ID.parse().unwrap())).contains("incomplete"));
-    let remote = bench.hub().look(&ID.parse().unwrap(), &Choice::Usual).unwrap();
+    let remote = bench.hub().resolve(&ID.parse().unwrap(), &FileSelection::Usual).unwrap();
     assert_eq!(remote.ggufs().map(|(path, _)| path).collect::<Vec<_>>(), ["q/x-Q4.gguf"]);
     bench.pull(ID).unwrap();
     bench.cache().find(&ID.parse().unwrap()).unwrap();
@@ -125,12 +125,12 @@ fn the_token_goes_to_the_hub_alone() {
     assert!(said.contains("is gated") && said.contains(&hint), "{said}");
     let said = line(pull(&bench.hub_with("hf_bad"), ID, &[]));
     assert!(said.contains("a token that may read it") && !said.contains("hf_bad"), "{said}");
-    bench.server.take_seen();
+    bench.server.take_requests();
     pull(&bench.hub_with("hf_good"), ID, &[]).unwrap();
-    let mut seen = bench.server.take_seen();
+    let mut seen = bench.server.take_requests();
     // What the pull before sent may be seen late.
     seen.retain(|it| it.token.as_deref() != Some("hf_bad"));
-    let (elsewhere, here): (Vec<_>, Vec<_>) = seen.iter().partition(|it| it.is_elsewhere);
+    let (elsewhere, here): (Vec<_>, Vec<_>) = seen.iter().partition(|it| it.is_cdn);
     assert!(!elsewhere.is_empty() && elsewhere.iter().all(|it| it.token.is_none()), "{seen:?}");
     assert!(here.iter().all(|it| it.token.as_deref() == Some("hf_good")), "{seen:?}");
     // Where files lie is asked for once, not for each piece.
@@ -146,16 +146,16 @@ fn the_token_goes_to_the_hub_alone() {
 fn no_network_is_used_when_that_is_asked_for() {
     let bench = Bench::new();
     let settings = Settings { is_offline: true, ..bench.settings() };
-    let said = line(pull(&Hub::new(settings, Trust::Marks, Stop::default()), ID, &[]));
+    let said = line(pull(&Hub::new(settings, Trust::Marks, StopFlag::default()), ID, &[]));
     assert!(said.contains("HF_HUB_OFFLINE"), "{said}");
-    assert!(bench.server.take_seen().is_empty());
+    assert!(bench.server.take_requests().is_empty());
 }
 
 #[test]
 fn where_there_are_no_links_files_are_in_the_snapshot() {
     let bench = Bench::new();
     let settings = Settings { has_no_links: true, ..bench.settings() };
-    let hub = Hub::new(settings, Trust::Marks, Stop::default());
+    let hub = Hub::new(settings, Trust::Marks, StopFlag::default());
     pull(&hub, ID, &[]).unwrap();
     for file in model().iter().filter(|it| !it.path().starts_with(['.', 'R'])) {
         assert_eq!(bench.read(FIRST, file.path()), file.bytes());
@@ -171,12 +171,16 @@ fn where_there_are_no_links_files_are_in_the_snapshot() {
 fn two_downloads_of_the_same_share_the_work() {
     for has_no_links in [false, true] {
         let bench = Bench::new();
-        bench.server.faults(|seen, _| match seen.is_elsewhere {
-            true => Fault::Slow(4096, std::time::Duration::from_millis(2)),
-            false => Fault::Nothing,
+        bench.server.faults(|seen, _| match seen.is_cdn {
+            true => HubFault::Slow(4096, std::time::Duration::from_millis(2)),
+            false => HubFault::Nothing,
         });
         let hubs = [0; 3].map(|_| {
-            Hub::new(Settings { has_no_links, ..bench.settings() }, Trust::Marks, Stop::default())
+            Hub::new(
+                Settings { has_no_links, ..bench.settings() },
+                Trust::Marks,
+                StopFlag::default(),
+            )
         });
         std::thread::scope(|scope| {
             for hub in &hubs {
@@ -194,12 +198,12 @@ fn two_downloads_of_the_same_share_the_work() {
 #[test]
 fn an_end_that_is_asked_for_keeps_what_arrived() {
     let bench = Bench::new();
-    bench.server.faults(|seen, _| match seen.is_elsewhere {
-        true => Fault::Slow(2048, std::time::Duration::from_millis(20)),
-        false => Fault::Nothing,
+    bench.server.faults(|seen, _| match seen.is_cdn {
+        true => HubFault::Slow(2048, std::time::Duration::from_millis(20)),
+        false => HubFault::Nothing,
     });
     let hub = bench.hub();
-    let remote = hub.look(&ID.parse().unwrap(), &Choice::Usual).unwrap();
+    let remote = hub.resolve(&ID.parse().unwrap(), &FileSelection::Usual).unwrap();
     let n_connections = NonZeroUsize::new(2).unwrap();
     let ended = hub.pull(&remote, n_connections, PIECE, &mut |progress| {
         assert!(progress.done_bytes <= progress.total_bytes);
@@ -212,7 +216,7 @@ fn an_end_that_is_asked_for_keeps_what_arrived() {
     assert!(said.contains("not in the cache"), "{said}");
     let before = bench.server.n_bytes();
     assert!(before < model_bytes(), "it was ended before the end");
-    bench.server.faults(|_, _| Fault::Nothing);
+    bench.server.faults(|_, _| HubFault::Nothing);
     let presence =
         bench.hub().presence(&remote, PIECE, &mut |_| ControlFlow::Continue(())).unwrap();
     assert!(presence.here_bytes > 60_000 && presence.here_bytes < presence.n_bytes);
@@ -240,8 +244,8 @@ fn names_that_lead_elsewhere_are_refused() {
     for name in ["../../evil.safetensors", "..\\evil.safetensors", "a:b.safetensors"] {
         let bench = Bench::empty();
         let files = [
-            File::new("config.json", Contents::new(b"{}")),
-            File::new(name, Contents::noise(1, 20_000)),
+            HubFile::new("config.json", HostedContents::new(b"{}")),
+            HubFile::new(name, HostedContents::noise(1, 20_000)),
         ];
         bench.server.put(ID, Access::Open, FIRST, &files);
         let said = line(pull(&bench.hub(), ID, &["*"]));

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use moeflux_hub::{
-    Cache, Choice, Error, Glob, Hub, Pace, Pulled, Remote, Result, Settings, Stop, Token, Trust,
+    Cache, Error, FileSelection, Glob, Hub, HubTimeouts, Pulled, Remote, Result, Settings,
+    StopFlag, Token, Trust,
 };
-use moeflux_testing::hub::{Access, Contents, File, HubServer};
+use moeflux_testing::hub::{Access, HostedContents, HubFile, HubServer};
 use moeflux_testing::temp_dir::TempDir;
 
 /// The repository of most tests.
@@ -51,30 +52,30 @@ impl Bench {
             token: None,
             is_offline: false,
             has_no_links: false,
-            pace: Pace {
-                silence: Duration::from_millis(400),
+            timeouts: HubTimeouts {
+                idle: Duration::from_millis(400),
                 first_wait: Duration::from_millis(1),
                 longest_wait: Duration::from_millis(4),
-                longest_asked: Duration::from_secs(2),
+                longest_retry_after: Duration::from_secs(2),
             },
         }
     }
 
     pub(crate) fn hub(&self) -> Hub {
-        Hub::new(self.settings(), Trust::Marks, Stop::default())
+        Hub::new(self.settings(), Trust::Marks, StopFlag::default())
     }
 
     pub(crate) fn hub_with(&self, token: &str) -> Hub {
         let token = Token::new(token);
-        Hub::new(Settings { token, ..self.settings() }, Trust::Marks, Stop::default())
+        Hub::new(Settings { token, ..self.settings() }, Trust::Marks, StopFlag::default())
     }
 
     pub(crate) fn cache(&self) -> Cache {
         Cache::new(&self.root)
     }
 
-    pub(crate) fn look(&self, wanted: &str) -> Result<Remote> {
-        self.hub().look(&wanted.parse()?, &Choice::Usual)
+    pub(crate) fn resolve(&self, wanted: &str) -> Result<Remote> {
+        self.hub().resolve(&wanted.parse()?, &FileSelection::Usual)
     }
 
     pub(crate) fn pull(&self, wanted: &str) -> Result<Pulled> {
@@ -92,7 +93,7 @@ impl Bench {
     }
 
     /// The contents of a file.
-    pub(crate) fn blob(&self, file: &File) -> PathBuf {
+    pub(crate) fn blob(&self, file: &HubFile) -> PathBuf {
         self.dir().join("blobs").join(file.etag())
     }
 
@@ -108,32 +109,36 @@ impl Bench {
 
 pub(crate) fn pull(hub: &Hub, wanted: &str, globs: &[&str]) -> Result<Pulled> {
     let globs: Vec<Glob> = globs.iter().map(|it| Glob::new(it).unwrap()).collect();
-    let choice = if globs.is_empty() { Choice::Usual } else { Choice::Matching(globs) };
-    let remote = hub.look(&wanted.parse()?, &choice)?;
+    let selection =
+        if globs.is_empty() { FileSelection::Usual } else { FileSelection::Matching(globs) };
+    let remote = hub.resolve(&wanted.parse()?, &selection)?;
     let n_connections = NonZeroUsize::new(4).unwrap();
     hub.pull(&remote, n_connections, PIECE, &mut |_| ControlFlow::Continue(()))
 }
 
 /// Small and large files, one of them twice, and some that nobody needs.
-pub(crate) fn model() -> Vec<File> {
+pub(crate) fn model() -> Vec<HubFile> {
     vec![
-        File::new(".gitattributes", Contents::new(b"*.safetensors filter=lfs\n")),
-        File::new("README.md", Contents::new(b"# A model\n")),
-        File::new("additional_chat_templates/tool use.jinja", Contents::new(b"{{ tools }}")),
-        File::new("chat_template.jinja", Contents::new(b"")),
-        File::new("config.json", Contents::new(b"{\"model_type\": \"qwen3_moe\"}")),
+        HubFile::new(".gitattributes", HostedContents::new(b"*.safetensors filter=lfs\n")),
+        HubFile::new("README.md", HostedContents::new(b"# A model\n")),
+        HubFile::new(
+            "additional_chat_templates/tool use.jinja",
+            HostedContents::new(b"{{ tools }}"),
+        ),
+        HubFile::new("chat_template.jinja", HostedContents::new(b"")),
+        HubFile::new("config.json", HostedContents::new(b"{\"model_type\": \"qwen3_moe\"}")),
         weights(1),
         weights(2),
-        File::new("model.safetensors.index.json", Contents::new(&index())),
-        File::new("tokenizer.json", Contents::noise(7, 30_000)),
-        File::new("vocab.json", Contents::new(b"{\"model_type\": \"qwen3_moe\"}")),
+        HubFile::new("model.safetensors.index.json", HostedContents::new(&index())),
+        HubFile::new("tokenizer.json", HostedContents::noise(7, 30_000)),
+        HubFile::new("vocab.json", HostedContents::new(b"{\"model_type\": \"qwen3_moe\"}")),
     ]
 }
 
 /// A file of weights: 12.2 pieces.
-pub(crate) fn weights(number: u64) -> File {
+pub(crate) fn weights(number: u64) -> HubFile {
     let name = format!("model-0000{number}-of-00002.safetensors");
-    File::new(&name, Contents::noise(number, 100_000))
+    HubFile::new(&name, HostedContents::noise(number, 100_000))
 }
 
 fn index() -> Vec<u8> {

@@ -26,7 +26,7 @@ pub enum LoadError {
         source: io::Error,
     },
     /// A part exceeds the end of its file.
-    BehindEnd {
+    PastEnd {
         /// The file.
         path: PathBuf,
         /// Start of the part.
@@ -61,7 +61,7 @@ impl fmt::Display for LoadError {
                  {n_attempts} attempts on {n_drives} drive(s): {source}",
                 path.display()
             ),
-            Self::BehindEnd { path, offset_bytes, len_bytes, file_bytes } => write!(
+            Self::PastEnd { path, offset_bytes, len_bytes, file_bytes } => write!(
                 f,
                 "{}: {len_bytes} bytes at offset {offset_bytes} were requested, but the file has \
                  {file_bytes}",
@@ -80,7 +80,7 @@ impl std::error::Error for LoadError {
         match self {
             Self::Read { source, .. } | Self::Drive { source, .. } => Some(source),
             Self::Changed { change, .. } => Some(change),
-            Self::BehindEnd { .. } => None,
+            Self::PastEnd { .. } => None,
         }
     }
 }

@@ -15,20 +15,20 @@ pub const N_PARTS_MAX: usize = 9;
 
 /// Identifier of a job, chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobId(pub u64);
+pub struct LoadId(pub u64);
 
 /// How urgent a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum LoadPriority {
     /// The caller is waiting for it.
     Demand,
     /// The caller may need it later.
-    Guess,
+    Prefetch,
 }
 
 /// The drives that a job may be read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum DriveChoice {
     /// The faster one at the time; the other if one fails.
     Any,
     /// Only the first.
@@ -39,7 +39,7 @@ pub enum Source {
 
 /// An extent of a file, and the offset of its first byte in the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct FilePart {
     /// The file.
     pub file: FileIdx,
     /// Offset in the file.
@@ -50,7 +50,7 @@ pub struct Part {
     pub slot_offset_bytes: usize,
 }
 
-impl Part {
+impl FilePart {
     const NONE: Self =
         Self { file: FileIdx(0), offset_bytes: 0, len_bytes: 0, slot_offset_bytes: 0 };
 
@@ -89,16 +89,16 @@ impl Part {
 
 /// Parts with their offsets in a slot.
 #[derive(Clone, Copy, Debug)]
-pub struct Laid {
-    parts: [Part; N_PARTS_MAX],
+pub struct SlotLayout {
+    parts: [FilePart; N_PARTS_MAX],
     n_parts: usize,
     slot_bytes: usize,
 }
 
-impl Laid {
+impl SlotLayout {
     /// Returns the parts, in the order of their extents.
     #[must_use]
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[FilePart] {
         &self.parts[..self.n_parts]
     }
 
@@ -114,10 +114,10 @@ impl Laid {
     ///
     /// If there are fewer offsets than parts.
     #[must_use]
-    pub fn moved(mut self, places: impl IntoIterator<Item = usize>) -> Self {
-        let mut places = places.into_iter();
+    pub fn moved(mut self, slot_offsets: impl IntoIterator<Item = usize>) -> Self {
+        let mut slot_offsets = slot_offsets.into_iter();
         for part in &mut self.parts[..self.n_parts] {
-            part.slot_offset_bytes = places.next().expect("a place for each part");
+            part.slot_offset_bytes = slot_offsets.next().expect("a place for each part");
             self.slot_bytes = self.slot_bytes.max(part.slot_offset_bytes + part.len_bytes);
         }
         self
@@ -133,63 +133,63 @@ impl Laid {
 pub fn lay_out(
     extents: impl IntoIterator<Item = (FileIdx, u64, usize)>,
     block_bytes: usize,
-) -> Laid {
-    let mut laid = Laid { parts: [Part::NONE; N_PARTS_MAX], n_parts: 0, slot_bytes: 0 };
+) -> SlotLayout {
+    let mut layout = SlotLayout { parts: [FilePart::NONE; N_PARTS_MAX], n_parts: 0, slot_bytes: 0 };
     for (file, offset_bytes, len_bytes) in extents {
-        assert!(laid.n_parts < N_PARTS_MAX, "at most {N_PARTS_MAX} parts");
-        let part = Part { file, offset_bytes, len_bytes, slot_offset_bytes: laid.slot_bytes };
-        let slot_offset_bytes = laid.slot_bytes + part.lead_bytes(block_bytes);
-        let part = Part { slot_offset_bytes, ..part };
-        laid.slot_bytes = part.slot_span(block_bytes).end.next_multiple_of(block_bytes);
-        laid.parts[laid.n_parts] = part;
-        laid.n_parts += 1;
+        assert!(layout.n_parts < N_PARTS_MAX, "at most {N_PARTS_MAX} parts");
+        let part = FilePart { file, offset_bytes, len_bytes, slot_offset_bytes: layout.slot_bytes };
+        let slot_offset_bytes = layout.slot_bytes + part.lead_bytes(block_bytes);
+        let part = FilePart { slot_offset_bytes, ..part };
+        layout.slot_bytes = part.slot_span(block_bytes).end.next_multiple_of(block_bytes);
+        layout.parts[layout.n_parts] = part;
+        layout.n_parts += 1;
     }
-    laid
+    layout
 }
 
 /// A request to fill a slot with parts of files.
 #[derive(Debug)]
-pub struct Job {
+pub struct LoadJob {
     /// Its identifier, unique among the jobs in progress.
-    pub id: JobId,
+    pub id: LoadId,
     /// How urgent it is.
-    pub class: Class,
+    pub priority: LoadPriority,
     /// The drives it may be read from.
-    pub source: Source,
+    pub drives: DriveChoice,
     /// How often its slot was filled before with wrong bytes.
     pub n_rereads: u32,
     /// The slot.
     pub filling: Filling,
-    parts: [Part; N_PARTS_MAX],
+    parts: [FilePart; N_PARTS_MAX],
     n_parts: usize,
 }
 
-impl Job {
+impl LoadJob {
     /// Creates a job that may be read from any drive, for the first time.
     ///
     /// # Panics
     ///
     /// If there are more than [`N_PARTS_MAX`] parts.
     #[must_use]
-    pub fn new(id: JobId, class: Class, filling: Filling, parts: &[Part]) -> Self {
+    pub fn new(id: LoadId, priority: LoadPriority, filling: Filling, parts: &[FilePart]) -> Self {
         assert!(parts.len() <= N_PARTS_MAX, "at most {N_PARTS_MAX} parts");
-        let mut own = [Part::NONE; N_PARTS_MAX];
+        let mut own = [FilePart::NONE; N_PARTS_MAX];
         own[..parts.len()].copy_from_slice(parts);
         let n_parts = parts.len();
-        Self { id, class, source: Source::Any, n_rereads: 0, filling, parts: own, n_parts }
+        Self { id, priority, drives: DriveChoice::Any, n_rereads: 0, filling, parts: own, n_parts }
     }
 
-    /// Marks the job as a repetition number `n_rereads`, from `source`, because wrong bytes were
+    /// Marks the job as a repetition number `n_rereads`, from `drives`, because wrong bytes were
     /// read before.
     #[must_use]
-    pub fn again(self, source: Source, n_rereads: u32) -> Self {
-        Self { source, n_rereads, ..self }
+    pub fn again(self, drives: DriveChoice, n_rereads: u32) -> Self {
+        Self { drives, n_rereads, ..self }
     }
 }
 
 /// The outcome of a job.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum LoadOutcome {
     /// All of its bytes are in the slot.
     Ready,
     /// It was cancelled; the slot's contents are unspecified.
@@ -200,21 +200,21 @@ pub enum Outcome {
 
 /// A job that is over, with its slot.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedLoad {
     /// The identifier of the job.
-    pub id: JobId,
+    pub id: LoadId,
     /// The filling of the job: to be finished, abandoned, or passed to another job.
     pub filling: Filling,
     /// The outcome.
-    pub outcome: Outcome,
+    pub outcome: LoadOutcome,
 }
 
 /// A job in progress.
 #[derive(Debug)]
-pub(super) struct Active {
-    pub(super) job: Job,
+pub(super) struct ActiveLoad {
+    pub(super) job: LoadJob,
     /// Set if no more is to be read.
-    pub(super) verdict: Option<Outcome>,
+    pub(super) decided: Option<LoadOutcome>,
     /// Number of reads that have begun and are not over.
     pub(super) n_open: usize,
     /// Lanes that were used for it.
@@ -226,14 +226,14 @@ pub(super) struct Active {
 
 /// The next read of a job.
 #[derive(Debug)]
-pub(super) struct Next {
+pub(super) struct NextRead {
     pub(super) file: FileIdx,
     pub(super) offset_bytes: u64,
     pub(super) piece: Piece,
 }
 
-impl Active {
-    pub(super) fn new(mut job: Job, block_bytes: usize) -> Self {
+impl ActiveLoad {
+    pub(super) fn new(mut job: LoadJob, block_bytes: usize) -> Self {
         job.filling.restart();
         let mut end = 0;
         for part in &job.parts[..job.n_parts] {
@@ -244,12 +244,12 @@ impl Active {
         assert!(end <= job.filling.len_bytes(), "the parts fit the slot");
         let is_lane_used = [false; 2];
         let mut active =
-            Self { job, verdict: None, n_open: 0, is_lane_used, next_part: 0, begun_bytes: 0 };
+            Self { job, decided: None, n_open: 0, is_lane_used, next_part: 0, begun_bytes: 0 };
         active.skip_empty();
         active
     }
 
-    pub(super) fn parts(&self) -> &[Part] {
+    pub(super) fn parts(&self) -> &[FilePart] {
         &self.job.parts[..self.job.n_parts]
     }
 
@@ -268,7 +268,7 @@ impl Active {
     }
 
     /// Begins its next read.
-    pub(super) fn begin_next(&mut self, block_bytes: usize, read_bytes: usize) -> Next {
+    pub(super) fn begin_next(&mut self, block_bytes: usize, read_bytes: usize) -> NextRead {
         let len_bytes = self.next_bytes(block_bytes, read_bytes);
         let part = self.job.parts[self.next_part];
         let span = part.slot_span(block_bytes);
@@ -283,7 +283,7 @@ impl Active {
             self.begun_bytes = 0;
             self.skip_empty();
         }
-        Next { file: part.file, offset_bytes, piece }
+        NextRead { file: part.file, offset_bytes, piece }
     }
 
     fn skip_empty(&mut self) {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::block::{BlockRead, Completion, Read, Wait};
+use crate::block::{BlockRead, ReadCompletion, ReadRequest, Wait};
 use crate::loader::error::LoadError;
 
 /// Bytes of one measurement of speed.
@@ -45,14 +45,14 @@ pub(super) struct Lane {
     counts: LaneCounts,
     /// Bytes per second; 0 until it is known.
     speed: f64,
-    window: Window,
-    n_failures_on_end: u32,
+    window: SpeedWindow,
+    n_consecutive_failures: u32,
     paused_until: Duration,
 }
 
 /// Start of the current measurement.
 #[derive(Clone, Copy, Debug, Default)]
-struct Window {
+struct SpeedWindow {
     read_bytes: u64,
     busy: Duration,
 }
@@ -66,8 +66,8 @@ impl Lane {
             busy_since: Duration::ZERO,
             counts: LaneCounts::default(),
             speed: 0.0,
-            window: Window::default(),
-            n_failures_on_end: 0,
+            window: SpeedWindow::default(),
+            n_consecutive_failures: 0,
             paused_until: Duration::ZERO,
         }
     }
@@ -83,7 +83,7 @@ impl Lane {
 
     /// Returns whether the drive has failed repeatedly.
     pub(super) fn is_suspect(&self) -> bool {
-        self.n_failures_on_end >= N_FAILURES_SUSPECT
+        self.n_consecutive_failures >= N_FAILURES_SUSPECT
     }
 
     /// Returns whether reads should go to another drive, if there is one.
@@ -91,20 +91,20 @@ impl Lane {
         self.paused_until > now
     }
 
-    /// Returns how long `more_bytes` would take after everything in flight. `speed_else` replaces a
-    /// speed that is not known.
+    /// Returns how long `more_bytes` would take after everything in flight. `default_speed`
+    /// replaces a speed that is not known.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    pub(super) fn delay(&self, more_bytes: usize, speed_else: f64) -> f64 {
-        let speed = if self.speed > 0.0 { self.speed } else { speed_else };
-        let doubt = f64::from(1 + self.n_failures_on_end);
-        doubt * (self.in_flight_bytes as f64 + more_bytes as f64) / speed
+    pub(super) fn delay(&self, more_bytes: usize, default_speed: f64) -> f64 {
+        let speed = if self.speed > 0.0 { self.speed } else { default_speed };
+        let penalty = f64::from(1 + self.n_consecutive_failures);
+        penalty * (self.in_flight_bytes as f64 + more_bytes as f64) / speed
     }
 
     pub(super) fn speed(&self) -> f64 {
         self.speed
     }
 
-    pub(super) fn submit(&mut self, read: Read, now: Duration) {
+    pub(super) fn submit(&mut self, read: ReadRequest, now: Duration) {
         if self.n_in_flight == 0 {
             self.busy_since = now;
         }
@@ -121,20 +121,20 @@ impl Lane {
     pub(super) fn complete(
         &mut self,
         wait: Wait,
-        done: &mut Vec<Completion>,
+        done: &mut Vec<ReadCompletion>,
     ) -> Result<(), LoadError> {
         let name = self.drive.name();
         self.drive.complete(wait, done).map_err(|source| LoadError::Drive { name, source })
     }
 
     /// Records the completion of a read: the requested and the received bytes.
-    pub(super) fn note_end(&mut self, asked_bytes: usize, read_bytes: usize, now: Duration) {
+    pub(super) fn note_end(&mut self, requested_bytes: usize, read_bytes: usize, now: Duration) {
         self.n_in_flight -= 1;
-        self.in_flight_bytes -= asked_bytes as u64;
+        self.in_flight_bytes -= requested_bytes as u64;
         self.counts.n_reads += 1;
         self.counts.read_bytes += read_bytes as u64;
         if read_bytes > 0 {
-            self.n_failures_on_end = 0;
+            self.n_consecutive_failures = 0;
             self.paused_until = Duration::ZERO;
         }
         if self.n_in_flight == 0 {
@@ -145,9 +145,9 @@ impl Lane {
 
     pub(super) fn note_failure(&mut self, now: Duration) {
         self.counts.n_failures += 1;
-        self.n_failures_on_end = self.n_failures_on_end.saturating_add(1);
+        self.n_consecutive_failures = self.n_consecutive_failures.saturating_add(1);
         if self.is_suspect() {
-            let n_more = self.n_failures_on_end - N_FAILURES_SUSPECT;
+            let n_more = self.n_consecutive_failures - N_FAILURES_SUSPECT;
             let pause = PAUSE.saturating_mul(2u32.saturating_pow(n_more));
             self.paused_until = now + pause.min(PAUSE_MAX);
         }
@@ -174,6 +174,6 @@ impl Lane {
         let is_first = self.speed <= 0.0;
         let change = WEIGHT_OF_NEW * (speed - self.speed);
         self.speed = if is_first { speed } else { self.speed + change };
-        self.window = Window { read_bytes: self.counts.read_bytes, busy: self.busy(now) };
+        self.window = SpeedWindow { read_bytes: self.counts.read_bytes, busy: self.busy(now) };
     }
 }

@@ -3,18 +3,18 @@
 //!
 //! **Invariant:** every submitted job is returned exactly once, with its filling and an outcome:
 //! ready with the right bytes, cancelled, or failed with an error that names file and range. Reads
-//! of guesses begin only while all reads of demands have begun. The loader works only inside its
+//! of prefetches begin only while all reads of demands have begun. The loader works only inside its
 //! calls; a submitted job begins with the next one. Independent of checksums.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::block::{BlockRead, Completion, FileIdx, Read, Wait};
+use crate::block::{BlockRead, FileIdx, ReadCompletion, ReadRequest, Wait};
 use crate::clock::Clock;
-use crate::loader::job::{Active, Next};
+use crate::loader::job::{ActiveLoad, NextRead};
 use crate::loader::lane::Lane;
-use crate::loader::places::Places;
+use crate::loader::places::IndexPool;
 use crate::slots::{Piece, SLOT_ALIGN, Slab};
 
 mod error;
@@ -26,40 +26,43 @@ mod settle;
 mod tests;
 
 pub use error::LoadError;
-pub use job::{Class, Finished, Job, JobId, Laid, N_PARTS_MAX, Outcome, Part, Source, lay_out};
+pub use job::{
+    DriveChoice, FilePart, FinishedLoad, LoadId, LoadJob, LoadOutcome, LoadPriority, N_PARTS_MAX,
+    SlotLayout, lay_out,
+};
 pub use lane::LaneCounts;
 pub use settle::{N_FAILURES_BEFORE_MIRROR, N_FAILURES_MAX, N_INTERRUPTIONS_MAX};
 
 /// With reads in flight on two drives, each is waited for in turn, for this time.
 const ALTERNATING_WAIT: Duration = Duration::from_micros(100);
 
-/// Number of jobs for which memory is allocated at the start: a token's experts, and guesses. How
-/// many are in progress or end at once depends on timing, and no run should allocate late.
+/// Number of jobs for which memory is allocated at the start: a token's experts, and prefetches.
+/// How many are in progress or end at once depends on timing, and no run should allocate late.
 pub const N_JOBS_USUAL: usize = 64;
 
-/// How jobs are divided, and the limit for guesses.
+/// How jobs are divided, and the limit for prefetches.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct LoaderSettings {
     /// Maximum size of a read; larger parts take several reads. A multiple of [`SLOT_ALIGN`].
     pub read_bytes: usize,
-    /// Reads of guesses begin while fewer bytes than this are in flight: enough to keep the drive
-    /// busy, and no more than a demand can wait for.
-    pub guess_bytes_max: usize,
+    /// Reads of prefetches begin while fewer bytes than this are in flight: enough to keep the
+    /// drive busy, and no more than a demand can wait for.
+    pub prefetch_bytes_max: usize,
 }
 
-impl Default for Settings {
+impl Default for LoaderSettings {
     fn default() -> Self {
-        Self { read_bytes: 1 << 20, guess_bytes_max: 4 << 20 }
+        Self { read_bytes: 1 << 20, prefetch_bytes_max: 4 << 20 }
     }
 }
 
 /// Statistics since the loader was created.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
+pub struct LoaderCounts {
     /// Bytes read for demands, including the blocks around their parts.
     pub demand_bytes: u64,
-    /// Bytes read for guesses that had not been promoted by then.
-    pub guess_bytes: u64,
+    /// Bytes read for prefetches that had not been promoted by then.
+    pub prefetch_bytes: u64,
     /// Reads begun, including repetitions.
     pub n_reads: u64,
     /// Reads that returned fewer bytes than requested and were continued.
@@ -86,13 +89,13 @@ struct OpenRead {
     lane: usize,
     /// Bytes of its piece, and those last requested.
     len_bytes: usize,
-    asked_bytes: usize,
+    requested_bytes: usize,
     n_attempts: u32,
     n_interruptions: u32,
     n_failures: u32,
     /// How often it may still change to the other drive: there, and back once, since the first was
     /// given up after few attempts.
-    n_changes_left: u32,
+    n_switches_left: u32,
 }
 
 /// The loader. It owns one drive or two; the second is a mirror with the same files in the same
@@ -101,17 +104,17 @@ struct OpenRead {
 pub struct Loader {
     lanes: Vec<Lane>,
     clock: Arc<dyn Clock>,
-    settings: Settings,
+    settings: LoaderSettings,
     block_bytes: usize,
-    jobs: Places<Active>,
-    reads: Places<OpenRead>,
-    /// Jobs with reads that have not begun: demands, guesses.
+    jobs: IndexPool<ActiveLoad>,
+    reads: IndexPool<OpenRead>,
+    /// Jobs with reads that have not begun: demands, prefetches.
     queues: [VecDeque<usize>; 2],
     open_bytes: usize,
     n_waiting_reads: usize,
-    completions: Vec<Completion>,
-    ended: VecDeque<Finished>,
-    counts: Counts,
+    completions: Vec<ReadCompletion>,
+    ended: VecDeque<FinishedLoad>,
+    counts: LoaderCounts,
 }
 
 impl Loader {
@@ -125,12 +128,12 @@ impl Loader {
     pub fn new(
         primary: Box<dyn BlockRead>,
         mirror: Option<Box<dyn BlockRead>>,
-        settings: Settings,
+        settings: LoaderSettings,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let read_bytes = settings.read_bytes;
         assert!(read_bytes > 0 && read_bytes.is_multiple_of(SLOT_ALIGN), "whole blocks are read");
-        assert!(settings.guess_bytes_max > 0, "a guess can be read");
+        assert!(settings.prefetch_bytes_max > 0, "a guess can be read");
         let mut lanes = vec![Lane::new(primary)];
         lanes.extend(mirror.map(Lane::new));
         let files_of = |lane: &Lane| {
@@ -153,14 +156,14 @@ impl Loader {
             clock,
             settings,
             block_bytes,
-            jobs: Places::with_capacity(N_JOBS_USUAL),
-            reads: Places::with_capacity(depth),
+            jobs: IndexPool::with_capacity(N_JOBS_USUAL),
+            reads: IndexPool::with_capacity(depth),
             queues: [(); 2].map(|()| VecDeque::with_capacity(N_JOBS_USUAL)),
             open_bytes: 0,
             n_waiting_reads: 0,
             completions: Vec::with_capacity(depth),
             ended: VecDeque::with_capacity(N_JOBS_USUAL),
-            counts: Counts::default(),
+            counts: LoaderCounts::default(),
         }
     }
 
@@ -171,14 +174,14 @@ impl Loader {
         self.block_bytes
     }
 
-    /// Sets the number of bytes in flight below which reads of guesses begin.
+    /// Sets the number of bytes in flight below which reads of prefetches begin.
     ///
     /// # Panics
     ///
-    /// If `guess_bytes_max` is 0.
-    pub fn set_guess_bytes_max(&mut self, guess_bytes_max: usize) {
-        assert!(guess_bytes_max > 0, "a guess can be read");
-        self.settings.guess_bytes_max = guess_bytes_max;
+    /// If `prefetch_bytes_max` is 0.
+    pub fn set_prefetch_bytes_max(&mut self, prefetch_bytes_max: usize) {
+        assert!(prefetch_bytes_max > 0, "a guess can be read");
+        self.settings.prefetch_bytes_max = prefetch_bytes_max;
     }
 
     /// Returns the kinds of its drives: the first, the mirror.
@@ -201,7 +204,7 @@ impl Loader {
 
     /// Returns the statistics so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> LoaderCounts {
         let now = self.clock.now();
         let mut counts = self.counts;
         for (count, lane) in counts.lanes.iter_mut().zip(&self.lanes) {
@@ -230,35 +233,35 @@ impl Loader {
     ///
     /// If its parts do not fit the slot or the drives' blocks, or it requires a mirror and there is
     /// none.
-    pub fn submit(&mut self, job: Job) {
-        assert!(job.source != Source::Mirror || self.lanes.len() == 2, "there is a mirror");
-        let (id, class) = (job.id, job.class);
+    pub fn submit(&mut self, job: LoadJob) {
+        assert!(job.drives != DriveChoice::Mirror || self.lanes.len() == 2, "there is a mirror");
+        let (id, priority) = (job.id, job.priority);
         debug_assert!(self.find(id).is_none(), "{id:?} is not under way");
-        let mut active = Active::new(job, self.block_bytes);
-        active.verdict = self.behind_end(&active);
-        let is_over = active.verdict.is_some() || active.is_exhausted();
-        let place = self.jobs.insert(active);
+        let mut active = ActiveLoad::new(job, self.block_bytes);
+        active.decided = self.past_end(&active);
+        let is_over = active.decided.is_some() || active.is_exhausted();
+        let job_idx = self.jobs.insert(active);
         self.ended.reserve(self.jobs.len());
         for queue in &mut self.queues {
-            queue.reserve(self.jobs.n_places().saturating_sub(queue.len()));
+            queue.reserve(self.jobs.n_indices().saturating_sub(queue.len()));
         }
         if is_over {
-            self.end_job(place);
+            self.end_job(job_idx);
         } else {
-            self.queues[class as usize].push_back(place);
+            self.queues[priority as usize].push_back(job_idx);
         }
     }
 
-    /// Turns a guess into a demand, after the waiting ones. Returns whether the job was found.
-    pub fn promote(&mut self, id: JobId) -> bool {
-        let Some(place) = self.find(id) else { return false };
-        let active = self.jobs.at(place);
-        if active.job.class == Class::Guess {
-            active.job.class = Class::Demand;
-            let guesses = &mut self.queues[Class::Guess as usize];
-            if let Some(at) = guesses.iter().position(|&it| it == place) {
-                guesses.remove(at);
-                self.queues[Class::Demand as usize].push_back(place);
+    /// Turns a prefetch into a demand, after the waiting ones. Returns whether the job was found.
+    pub fn promote(&mut self, id: LoadId) -> bool {
+        let Some(job_idx) = self.find(id) else { return false };
+        let active = self.jobs.at(job_idx);
+        if active.job.priority == LoadPriority::Prefetch {
+            active.job.priority = LoadPriority::Demand;
+            let prefetches = &mut self.queues[LoadPriority::Prefetch as usize];
+            if let Some(at) = prefetches.iter().position(|&it| it == job_idx) {
+                prefetches.remove(at);
+                self.queues[LoadPriority::Demand as usize].push_back(job_idx);
             }
         }
         true
@@ -267,24 +270,24 @@ impl Loader {
     /// Ends a job early: reads in flight are awaited, the rest is not read. It is returned as
     /// cancelled, unless it has already failed. Returns whether the job was in progress; one that
     /// is over keeps its outcome.
-    pub fn cancel(&mut self, id: JobId) -> bool {
-        let Some(place) = self.find(id) else { return false };
-        self.stop_job(place, Outcome::Cancelled);
+    pub fn cancel(&mut self, id: LoadId) -> bool {
+        let Some(job_idx) = self.find(id) else { return false };
+        self.stop_job(job_idx, LoadOutcome::Cancelled);
         true
     }
 
     /// Returns whether the job has reads that have begun and are not over.
     #[must_use]
-    pub fn is_reading(&self, id: JobId) -> bool {
-        let place = self.find(id);
-        place.and_then(|place| self.jobs.get(place)).is_some_and(|active| active.n_open > 0)
+    pub fn is_reading(&self, id: LoadId) -> bool {
+        let job_idx = self.find(id);
+        job_idx.and_then(|job_idx| self.jobs.get(job_idx)).is_some_and(|active| active.n_open > 0)
     }
 
     /// Cancels all jobs.
     pub fn cancel_all(&mut self) {
-        for place in 0..self.jobs.n_places() {
-            if self.jobs.get(place).is_some() {
-                self.stop_job(place, Outcome::Cancelled);
+        for job_idx in 0..self.jobs.n_indices() {
+            if self.jobs.get(job_idx).is_some() {
+                self.stop_job(job_idx, LoadOutcome::Cancelled);
             }
         }
     }
@@ -294,7 +297,7 @@ impl Loader {
     /// # Errors
     ///
     /// [`LoadError::Drive`] if a drive has failed as a whole: its jobs may never be returned.
-    pub fn poll(&mut self, finished: &mut Vec<Finished>) -> Result<(), LoadError> {
+    pub fn poll(&mut self, finished: &mut Vec<FinishedLoad>) -> Result<(), LoadError> {
         self.wait(Wait::Poll, finished)
     }
 
@@ -304,7 +307,7 @@ impl Loader {
     /// # Errors
     ///
     /// As [`Loader::poll`].
-    pub fn wait(&mut self, wait: Wait, finished: &mut Vec<Finished>) -> Result<(), LoadError> {
+    pub fn wait(&mut self, wait: Wait, finished: &mut Vec<FinishedLoad>) -> Result<(), LoadError> {
         let end = match wait {
             Wait::AtMost(limit) => Some(self.clock.now() + limit),
             _ => None,
@@ -370,7 +373,7 @@ impl Loader {
         let completed = self.lanes[lane].complete(wait, &mut completions);
         let now = self.clock.now();
         for completion in completions.drain(..) {
-            self.settle(lane, completion, now);
+            self.handle_completion(lane, completion, now);
         }
         self.completions = completions;
         completed
@@ -378,76 +381,78 @@ impl Loader {
 
     fn begin_reads(&mut self) -> Result<(), LoadError> {
         let now = self.clock.now();
-        for class in [Class::Demand, Class::Guess] {
-            self.repeat_reads(class, now);
-            while self.begin_read(class, now) {}
-            if !self.queues[class as usize].is_empty() {
+        for priority in [LoadPriority::Demand, LoadPriority::Prefetch] {
+            self.retry_reads(priority, now);
+            while self.begin_read(priority, now) {}
+            if !self.queues[priority as usize].is_empty() {
                 break;
             }
         }
         self.lanes.iter_mut().try_for_each(Lane::flush)
     }
 
-    /// Begins the next read of the first job of `class`, if a drive has room. Returns whether it
+    /// Begins the next read of the first job of `priority`, if a drive has room. Returns whether it
     /// did.
-    fn begin_read(&mut self, class: Class, now: Duration) -> bool {
-        let Some(&place) = self.queues[class as usize].front() else { return false };
-        if class == Class::Guess && self.open_bytes >= self.settings.guess_bytes_max {
+    fn begin_read(&mut self, priority: LoadPriority, now: Duration) -> bool {
+        let Some(&job_idx) = self.queues[priority as usize].front() else { return false };
+        if priority == LoadPriority::Prefetch && self.open_bytes >= self.settings.prefetch_bytes_max
+        {
             return false;
         }
         let (block_bytes, read_bytes) = (self.block_bytes, self.settings.read_bytes);
-        let active = self.jobs.at(place);
+        let active = self.jobs.at(job_idx);
         let n_bytes = active.next_bytes(block_bytes, read_bytes);
-        let source = active.job.source;
-        let Some(lane) = choose_lane(&self.lanes, source, n_bytes, now) else { return false };
-        let Next { file, offset_bytes, piece } = active.begin_next(block_bytes, read_bytes);
+        let drives = active.job.drives;
+        let Some(lane) = choose_lane(&self.lanes, drives, n_bytes, now) else { return false };
+        let NextRead { file, offset_bytes, piece } = active.begin_next(block_bytes, read_bytes);
         // Rereads count attempts from a number that repetitions do not reach.
         let n_attempts = active.job.n_rereads << 16;
-        let may_change = self.lanes.len() == 2 && active.job.source == Source::Any;
+        let may_switch = self.lanes.len() == 2 && active.job.drives == DriveChoice::Any;
         if active.is_exhausted() {
-            self.queues[class as usize].pop_front();
+            self.queues[priority as usize].pop_front();
         }
         let read = OpenRead {
-            job: place,
+            job: job_idx,
             file,
             offset_bytes,
             piece: Some(piece),
             due: now,
             lane,
             len_bytes: n_bytes,
-            asked_bytes: 0,
+            requested_bytes: 0,
             n_attempts,
             n_interruptions: 0,
             n_failures: 0,
-            n_changes_left: if may_change { 2 } else { 0 },
+            n_switches_left: if may_switch { 2 } else { 0 },
         };
         self.open_bytes += n_bytes;
         self.n_waiting_reads += 1;
-        let read = self.reads.insert(read);
-        self.hand_over(read, now);
+        let read_idx = self.reads.insert(read);
+        self.submit_read(read_idx, now);
         true
     }
 
     /// Repeats the waiting reads that are due.
-    fn repeat_reads(&mut self, class: Class, now: Duration) {
-        for place in 0..self.reads.n_places() {
+    fn retry_reads(&mut self, priority: LoadPriority, now: Duration) {
+        for read_idx in 0..self.reads.n_indices() {
             if self.n_waiting_reads == 0 {
                 return;
             }
-            let Some(read) = self.reads.get(place) else { continue };
+            let Some(read) = self.reads.get(read_idx) else { continue };
             let is_due = read.piece.is_some() && read.due <= now;
-            let is_class = self.jobs.get(read.job).is_some_and(|it| it.job.class == class);
-            if is_due && is_class && self.lanes[read.lane].has_room(self.lanes.len()) {
-                self.hand_over(place, now);
+            let has_priority =
+                self.jobs.get(read.job).is_some_and(|it| it.job.priority == priority);
+            if is_due && has_priority && self.lanes[read.lane].has_room(self.lanes.len()) {
+                self.submit_read(read_idx, now);
             }
         }
     }
 
     /// Passes a read to its drive.
-    fn hand_over(&mut self, place: usize, now: Duration) {
-        let read = self.reads.at(place);
+    fn submit_read(&mut self, read_idx: usize, now: Duration) {
+        let read = self.reads.at(read_idx);
         let piece = read.piece.take().expect("a read that waits has its piece");
-        read.asked_bytes = piece.rest_bytes();
+        read.requested_bytes = piece.rest_bytes();
         let offset_bytes = read.offset_bytes + piece.kept_bytes() as u64;
         let attempt = read.n_attempts;
         read.n_attempts += 1;
@@ -455,39 +460,39 @@ impl Loader {
         self.counts.n_reads += 1;
         self.jobs.at(read.job).is_lane_used[read.lane] = true;
         let read_of_drive =
-            Read { tag: place as u64, file: read.file, offset_bytes, attempt, piece };
+            ReadRequest { tag: read_idx as u64, file: read.file, offset_bytes, attempt, piece };
         self.lanes[read.lane].submit(read_of_drive, now);
     }
 
     /// Stops reading for a job; it ends when none of its reads is in flight.
-    fn stop_job(&mut self, place: usize, outcome: Outcome) {
+    fn stop_job(&mut self, job_idx: usize, outcome: LoadOutcome) {
         for queue in &mut self.queues {
-            queue.retain(|&it| it != place);
+            queue.retain(|&it| it != job_idx);
         }
-        let active = self.jobs.at(place);
-        if active.verdict.is_none() {
-            active.verdict = Some(outcome);
+        let active = self.jobs.at(job_idx);
+        if active.decided.is_none() {
+            active.decided = Some(outcome);
         }
         if active.n_open == 0 {
-            self.end_job(place);
+            self.end_job(job_idx);
             return;
         }
-        for number in 0..self.reads.n_places() {
-            let Some(read) = self.reads.get(number) else { continue };
-            if read.job != place {
+        for read_idx in 0..self.reads.n_indices() {
+            let Some(read) = self.reads.get(read_idx) else { continue };
+            if read.job != job_idx {
                 continue;
             }
             if read.piece.is_some() {
-                self.close_read(number);
+                self.close_read(read_idx);
             } else {
-                self.lanes[read.lane].drive.cancel(number as u64);
+                self.lanes[read.lane].drive.cancel(read_idx as u64);
             }
         }
     }
 
     /// Ends a read that is not with a drive; the last one ends its job.
-    fn close_read(&mut self, place: usize) {
-        let read = self.reads.remove(place);
+    fn close_read(&mut self, read_idx: usize) {
+        let read = self.reads.remove(read_idx);
         debug_assert!(read.piece.is_some(), "what a drive holds cannot be closed");
         self.n_waiting_reads -= 1;
         self.open_bytes -= read.len_bytes;
@@ -495,26 +500,26 @@ impl Loader {
         drop(read);
         let active = self.jobs.at(job);
         active.n_open -= 1;
-        if active.n_open == 0 && (active.verdict.is_some() || active.is_exhausted()) {
+        if active.n_open == 0 && (active.decided.is_some() || active.is_exhausted()) {
             self.end_job(job);
         }
     }
 
-    fn end_job(&mut self, place: usize) {
-        let active = self.jobs.remove(place);
-        let change = || self.changed_file(&active).map_or(Outcome::Ready, Outcome::Failed);
-        let outcome = match &active.verdict {
+    fn end_job(&mut self, job_idx: usize) {
+        let active = self.jobs.remove(job_idx);
+        let change = || self.changed_file(&active).map_or(LoadOutcome::Ready, LoadOutcome::Failed);
+        let outcome = match &active.decided {
             Some(_) => None,
             None => Some(change()),
         };
-        let Active { job, verdict, .. } = active;
-        let Job { id, filling, .. } = job;
-        let outcome = outcome.or(verdict).unwrap_or(Outcome::Cancelled);
-        self.ended.push_back(Finished { id, filling, outcome });
+        let ActiveLoad { job, decided, .. } = active;
+        let LoadJob { id, filling, .. } = job;
+        let outcome = outcome.or(decided).unwrap_or(LoadOutcome::Cancelled);
+        self.ended.push_back(FinishedLoad { id, filling, outcome });
     }
 
     /// Returns the error for a file of the job that has changed since it was opened.
-    fn changed_file(&self, active: &Active) -> Option<LoadError> {
+    fn changed_file(&self, active: &ActiveLoad) -> Option<LoadError> {
         let used = self.lanes.iter().zip(active.is_lane_used).filter(|(_, is_used)| *is_used);
         for (lane, _) in used {
             let mut checked = None;
@@ -533,7 +538,7 @@ impl Loader {
     }
 
     /// Returns the failure of a job with a part that exceeds its file.
-    fn behind_end(&self, active: &Active) -> Option<Outcome> {
+    fn past_end(&self, active: &ActiveLoad) -> Option<LoadOutcome> {
         active.parts().iter().find_map(|part| {
             let file = self.lanes[0].drive.file(part.file);
             let end = part.offset_bytes.checked_add(part.len_bytes as u64);
@@ -541,32 +546,37 @@ impl Loader {
             let (offset_bytes, len_bytes) = (part.offset_bytes, part.len_bytes);
             (!is_within).then(|| {
                 let (path, file_bytes) = (file.path.to_owned(), file.len_bytes);
-                let error = LoadError::BehindEnd { path, offset_bytes, len_bytes, file_bytes };
-                Outcome::Failed(error)
+                let error = LoadError::PastEnd { path, offset_bytes, len_bytes, file_bytes };
+                LoadOutcome::Failed(error)
             })
         })
     }
 
-    fn find(&self, id: JobId) -> Option<usize> {
-        self.jobs.iter().find(|(_, active)| active.job.id == id).map(|(place, _)| place)
+    fn find(&self, id: LoadId) -> Option<usize> {
+        self.jobs.iter().find(|(_, active)| active.job.id == id).map(|(job_idx, _)| job_idx)
     }
 }
 
 /// Returns the permitted drive with room that would finish `n_bytes` more first. A paused drive is
 /// used only if no other is permitted.
-fn choose_lane(lanes: &[Lane], source: Source, n_bytes: usize, now: Duration) -> Option<usize> {
-    let speed_else = lanes.iter().map(Lane::speed).fold(0.0, f64::max);
-    let speed_else = if speed_else > 0.0 { speed_else } else { 1.0 };
-    let may = |lane: usize| match source {
-        Source::Any => true,
-        Source::Primary => lane == 0,
-        Source::Mirror => lane == 1,
+fn choose_lane(
+    lanes: &[Lane],
+    drives: DriveChoice,
+    n_bytes: usize,
+    now: Duration,
+) -> Option<usize> {
+    let default_speed = lanes.iter().map(Lane::speed).fold(0.0, f64::max);
+    let default_speed = if default_speed > 0.0 { default_speed } else { 1.0 };
+    let is_permitted = |lane: usize| match drives {
+        DriveChoice::Any => true,
+        DriveChoice::Primary => lane == 0,
+        DriveChoice::Mirror => lane == 1,
     };
-    let is_awake = |lane: usize| may(lane) && !lanes[lane].is_paused(now);
-    let any_awake = (0..lanes.len()).any(is_awake);
-    let able = (0..lanes.len())
-        .filter(|&it| if any_awake { is_awake(it) } else { may(it) })
+    let is_active = |lane: usize| is_permitted(lane) && !lanes[lane].is_paused(now);
+    let is_any_active = (0..lanes.len()).any(is_active);
+    let candidates = (0..lanes.len())
+        .filter(|&it| if is_any_active { is_active(it) } else { is_permitted(it) })
         .filter(|&it| lanes[it].has_room(lanes.len()));
-    let delay = |lane: usize| lanes[lane].delay(n_bytes, speed_else);
-    able.min_by(|&a, &b| delay(a).total_cmp(&delay(b)))
+    let delay = |lane: usize| lanes[lane].delay(n_bytes, default_speed);
+    candidates.min_by(|&a, &b| delay(a).total_cmp(&delay(b)))
 }

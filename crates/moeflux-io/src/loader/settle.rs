@@ -6,10 +6,10 @@
 use std::io;
 use std::time::Duration;
 
-use crate::block::{Completion, End};
+use crate::block::{ReadCompletion, ReadOutcome};
 use crate::loader::Loader;
 use crate::loader::error::LoadError;
-use crate::loader::job::{Class, Outcome};
+use crate::loader::job::{LoadOutcome, LoadPriority};
 use crate::slots::Piece;
 
 /// Interruptions (EINTR, EAGAIN, less than a block read) of one read before the next one counts as
@@ -26,46 +26,53 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(1);
 const PAUSE_AFTER_AGAIN: Duration = Duration::from_micros(200);
 impl Loader {
     /// Handles a completion.
-    pub(super) fn settle(&mut self, lane: usize, completion: Completion, now: Duration) {
-        let Completion { tag, piece, end } = completion;
-        let place = usize::try_from(tag).expect("tags are places");
-        let n_bytes = if let End::Read(n_bytes) = end { n_bytes } else { 0 };
-        let read = self.reads.at(place);
+    pub(super) fn handle_completion(
+        &mut self,
+        lane: usize,
+        completion: ReadCompletion,
+        now: Duration,
+    ) {
+        let ReadCompletion { tag, piece, outcome } = completion;
+        let read_idx = usize::try_from(tag).expect("tags are places");
+        let n_bytes = if let ReadOutcome::Read(n_bytes) = outcome { n_bytes } else { 0 };
+        let read = self.reads.at(read_idx);
         read.piece = Some(piece);
         self.n_waiting_reads += 1;
-        self.lanes[lane].note_end(read.asked_bytes, n_bytes, now);
+        self.lanes[lane].note_end(read.requested_bytes, n_bytes, now);
         let active = self.jobs.at(read.job);
-        match active.job.class {
-            Class::Demand => self.counts.demand_bytes += n_bytes as u64,
-            Class::Guess => self.counts.guess_bytes += n_bytes as u64,
+        match active.job.priority {
+            LoadPriority::Demand => self.counts.demand_bytes += n_bytes as u64,
+            LoadPriority::Prefetch => self.counts.prefetch_bytes += n_bytes as u64,
         }
-        if active.verdict.is_some() {
-            self.close_read(place);
+        if active.decided.is_some() {
+            self.close_read(read_idx);
             return;
         }
-        match end {
-            End::Read(n_bytes) => self.advance(place, n_bytes, now),
-            End::Failed(error) => self.trouble(place, error, now),
+        match outcome {
+            ReadOutcome::Read(n_bytes) => self.advance(read_idx, n_bytes, now),
+            ReadOutcome::Failed(error) => self.handle_failure(read_idx, error, now),
             // The loader did not cancel this read.
-            End::Cancelled => self.trouble(place, io::ErrorKind::Interrupted.into(), now),
+            ReadOutcome::Cancelled => {
+                self.handle_failure(read_idx, io::ErrorKind::Interrupted.into(), now);
+            }
         }
     }
 
     /// Handles a read of `n_bytes`, which may be all or a part.
-    fn advance(&mut self, place: usize, n_bytes: usize, now: Duration) {
-        let read = self.reads.at(place);
+    fn advance(&mut self, read_idx: usize, n_bytes: usize, now: Duration) {
+        let read = self.reads.at(read_idx);
         let file = self.lanes[read.lane].drive.file(read.file);
         let piece = read.piece.as_mut().expect("a read that is over has its piece");
         let there = usize::try_from(file.len_bytes - read.offset_bytes).unwrap_or(usize::MAX);
         let have_bytes = piece.kept_bytes() + n_bytes;
         if have_bytes >= piece.len_bytes().min(there) {
-            self.close_read(place);
+            self.close_read(read_idx);
         } else if n_bytes == 0 {
-            self.trouble(place, io::ErrorKind::UnexpectedEof.into(), now);
+            self.handle_failure(read_idx, io::ErrorKind::UnexpectedEof.into(), now);
         } else {
             let whole_bytes = have_bytes - have_bytes % file.block_bytes;
             if whole_bytes == piece.kept_bytes() {
-                self.trouble(place, io::ErrorKind::Interrupted.into(), now);
+                self.handle_failure(read_idx, io::ErrorKind::Interrupted.into(), now);
             } else {
                 piece.keep(whole_bytes);
                 read.due = now;
@@ -75,8 +82,8 @@ impl Loader {
     }
 
     /// Handles a failed read: retries, changes to the other drive, or gives up.
-    fn trouble(&mut self, place: usize, error: io::Error, now: Duration) {
-        let read = self.reads.at(place);
+    fn handle_failure(&mut self, read_idx: usize, error: io::Error, now: Duration) {
+        let read = self.reads.at(read_idx);
         let pause = match error.kind() {
             io::ErrorKind::Interrupted => Some(Duration::ZERO),
             io::ErrorKind::WouldBlock => Some(PAUSE_AFTER_AGAIN),
@@ -93,7 +100,7 @@ impl Loader {
         let is_suspect = lane.is_suspect();
         read.n_failures += 1;
         let is_cut = error.kind() == io::ErrorKind::UnexpectedEof;
-        let n_failures_max = match (is_cut, read.n_changes_left) {
+        let n_failures_max = match (is_cut, read.n_switches_left) {
             // A truncated file does not grow back.
             (true, _) => 1,
             (false, 0 | 1) => N_FAILURES_MAX,
@@ -103,12 +110,12 @@ impl Loader {
         if read.n_failures < n_failures_max {
             let factor = 8u32.saturating_pow(read.n_failures - 1);
             read.due = now + PAUSE_AFTER_FAILURE * factor;
-        } else if read.n_changes_left == 0 {
-            self.give_up(place, error);
+        } else if read.n_switches_left == 0 {
+            self.give_up(read_idx, error);
             return;
         } else {
             read.lane = 1 - read.lane;
-            read.n_changes_left -= 1;
+            read.n_switches_left -= 1;
             (read.n_failures, read.n_interruptions) = (0, 0);
             read.due = now;
             let block_bytes = self.lanes[read.lane].drive.file(read.file).block_bytes;
@@ -119,8 +126,8 @@ impl Loader {
     }
 
     /// Fails the job of a read.
-    fn give_up(&mut self, place: usize, source: io::Error) {
-        let read = self.reads.at(place);
+    fn give_up(&mut self, read_idx: usize, source: io::Error) {
+        let read = self.reads.at(read_idx);
         let drive = &self.lanes[read.lane].drive;
         let path = drive.file(read.file).path.to_owned();
         let error = match drive.check_unchanged(read.file) {
@@ -134,6 +141,6 @@ impl Loader {
             }
         };
         let job = read.job;
-        self.stop_job(job, Outcome::Failed(error));
+        self.stop_job(job, LoadOutcome::Failed(error));
     }
 }

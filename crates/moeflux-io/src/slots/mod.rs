@@ -172,8 +172,8 @@ impl SlotMemory {
 
     /// Returns the slots of a slab.
     #[must_use]
-    pub fn slots_of(&self, place: SlabIdx) -> Range<usize> {
-        let first = place.0 * self.n_slots_per_slab;
+    pub fn slots_of(&self, slab_idx: SlabIdx) -> Range<usize> {
+        let first = slab_idx.0 * self.n_slots_per_slab;
         first..first + self.n_slots_per_slab
     }
 
@@ -185,14 +185,14 @@ impl SlotMemory {
 
     /// Returns a handle to a slab, for drives that need it.
     #[must_use]
-    pub fn slab(&self, place: SlabIdx) -> Option<&Slab> {
-        self.slabs.get(place.0)?.as_ref()
+    pub fn slab(&self, slab_idx: SlabIdx) -> Option<&Slab> {
+        self.slabs.get(slab_idx.0)?.as_ref()
     }
 
     /// Iterates over the allocated slabs, in order.
     pub fn slabs(&self) -> impl Iterator<Item = (SlabIdx, &Slab)> {
-        let places = (0..).map(SlabIdx).zip(&self.slabs);
-        places.filter_map(|(place, slab)| Some((place, slab.as_ref()?)))
+        let indexed = (0..).map(SlabIdx).zip(&self.slabs);
+        indexed.filter_map(|(slab_idx, slab)| Some((slab_idx, slab.as_ref()?)))
     }
 
     /// Adds a slab with empty slots at the first free index. Returns `None` if the system has no
@@ -203,14 +203,14 @@ impl SlotMemory {
         let memory = AlignedMemory::zeroed(slab_bytes.max(self.slab_bytes_min))?;
         let n_pieces = (0..n_slots).map(|_| AtomicU32::new(0)).collect();
         let slab = Slab(Arc::new(SlabMemory { memory, n_pieces }));
-        let place = self.slabs.iter().position(Option::is_none).unwrap_or(self.slabs.len());
-        if place == self.slabs.len() {
+        let slab_idx = self.slabs.iter().position(Option::is_none).unwrap_or(self.slabs.len());
+        if slab_idx == self.slabs.len() {
             self.slabs.push(None);
             self.states.resize(self.slabs.len() * n_slots, SlotState::Absent);
         }
-        self.slabs[place] = Some(slab);
-        self.states[place * n_slots..(place + 1) * n_slots].fill(SlotState::Empty);
-        Some(SlabIdx(place))
+        self.slabs[slab_idx] = Some(slab);
+        self.states[slab_idx * n_slots..(slab_idx + 1) * n_slots].fill(SlotState::Empty);
+        Some(SlabIdx(slab_idx))
     }
 
     /// Frees a slab; the contents of its slots are lost.
@@ -219,12 +219,12 @@ impl SlotMemory {
     ///
     /// If there is no such slab, if one of its slots is being filled, or if another handle to it
     /// exists (of a drive that was not informed by `slab_removed`), which would keep its memory.
-    pub fn shrink(&mut self, place: SlabIdx) {
-        let slots = self.slots_of(place);
+    pub fn shrink(&mut self, slab_idx: SlabIdx) {
+        let slots = self.slots_of(slab_idx);
         let states = &mut self.states[slots];
         assert!(!states.contains(&SlotState::Filling), "no slot of the slab is being filled");
         states.fill(SlotState::Absent);
-        let slab = self.slabs[place.0].take().expect("the slab is there");
+        let slab = self.slabs[slab_idx.0].take().expect("the slab is there");
         let memory = Arc::into_inner(slab.0);
         assert!(memory.is_some(), "no drive and no piece holds the slab");
     }
@@ -259,8 +259,8 @@ impl SlotMemory {
         let state = self.state(slot);
         assert!(matches!(state, SlotState::Empty | SlotState::Ready), "{slot:?} is {state:?}");
         self.states[slot.0] = SlotState::Filling;
-        let (slab, place, start_bytes) = self.find(slot);
-        let memory = SlotRange { slab: slab.clone(), place, start_bytes };
+        let (slab, slot_in_slab, start_bytes) = self.find(slot);
+        let memory = SlotRange { slab: slab.clone(), slot_in_slab, start_bytes };
         Filling { memory, slot, len_bytes: self.stride_bytes, n_taken_bytes: 0 }
     }
 
@@ -297,8 +297,8 @@ impl SlotMemory {
     /// there.
     fn find(&self, slot: SlotIdx) -> (&Slab, usize, usize) {
         let slab = self.slab(self.slab_of(slot)).expect("the slot has memory");
-        let place = slot.0 % self.n_slots_per_slab;
-        (slab, place, place * self.stride_bytes)
+        let slot_in_slab = slot.0 % self.n_slots_per_slab;
+        (slab, slot_in_slab, slot_in_slab * self.stride_bytes)
     }
 }
 
@@ -306,13 +306,13 @@ impl SlotMemory {
 #[derive(Clone, Debug)]
 struct SlotRange {
     slab: Slab,
-    place: usize,
+    slot_in_slab: usize,
     start_bytes: usize,
 }
 
 impl SlotRange {
     fn n_pieces(&self) -> &AtomicU32 {
-        &self.slab.0.n_pieces[self.place]
+        &self.slab.0.n_pieces[self.slot_in_slab]
     }
 }
 

@@ -70,7 +70,7 @@ fn any_sequence_of_steps_does_what_a_plain_table_would() {
 }
 
 #[derive(Default)]
-struct Model {
+struct ReferenceSlots {
     slabs: Vec<bool>,
     ready: HashMap<usize, u8>,
     filling: HashMap<usize, (Filling, u8)>,
@@ -79,31 +79,31 @@ struct Model {
 fn run_against_model(seed: u64) {
     let mut rng = Rng::new(seed << 32);
     let mut memory = memory_of(0);
-    let mut model = Model::default();
+    let mut model = ReferenceSlots::default();
     for _ in 0..if cfg!(miri) { 60 } else { 400 } {
         step(&mut memory, &mut model, &mut rng);
         check(&memory, &model, seed);
     }
 }
 
-fn step(memory: &mut SlotMemory, model: &mut Model, rng: &mut Rng) {
-    let n_places = model.slabs.len();
-    let slot = rng.below(3 * n_places.max(1));
+fn step(memory: &mut SlotMemory, model: &mut ReferenceSlots, rng: &mut Rng) {
+    let n_indices = model.slabs.len();
+    let slot = rng.below(3 * n_indices.max(1));
     let is_there = model.slabs.get(slot / 3) == Some(&true);
     match rng.below(10) {
-        0 if n_places < 8 || model.slabs.contains(&false) => {
-            let place = memory.grow().unwrap().0;
-            let expected = model.slabs.iter().position(|it| !it).unwrap_or(n_places);
-            assert_eq!(place, expected);
-            model.slabs.resize(n_places.max(place + 1), true);
-            model.slabs[place] = true;
+        0 if n_indices < 8 || model.slabs.contains(&false) => {
+            let slab_idx = memory.grow().unwrap().0;
+            let expected = model.slabs.iter().position(|it| !it).unwrap_or(n_indices);
+            assert_eq!(slab_idx, expected);
+            model.slabs.resize(n_indices.max(slab_idx + 1), true);
+            model.slabs[slab_idx] = true;
         }
         1 if is_there => {
-            let place = SlabIdx(slot / 3);
-            let slots = memory.slots_of(place);
+            let slab_idx = SlabIdx(slot / 3);
+            let slots = memory.slots_of(slab_idx);
             if slots.clone().all(|it| !model.filling.contains_key(&it)) {
-                memory.shrink(place);
-                model.slabs[place.0] = false;
+                memory.shrink(slab_idx);
+                model.slabs[slab_idx.0] = false;
                 model.ready.retain(|it, _| !slots.contains(it));
             }
         }
@@ -137,7 +137,7 @@ fn step(memory: &mut SlotMemory, model: &mut Model, rng: &mut Rng) {
     }
 }
 
-fn check(memory: &SlotMemory, model: &Model, seed: u64) {
+fn check(memory: &SlotMemory, model: &ReferenceSlots, seed: u64) {
     let n_slabs = model.slabs.iter().filter(|&&it| it).count();
     assert_eq!((memory.n_slabs(), memory.n_slots()), (n_slabs, 3 * n_slabs), "seed {seed}");
     assert_eq!(memory.slabs().count(), n_slabs);

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
 
 use super::room::{available_of_meminfo, kibibytes};
-use super::{MemoryLook, ProcessMemory};
+use super::{MemoryPressure, ProcessMemory};
 use crate::control_group::tightest_control_group;
 
 /// Buffer size for the files that are read repeatedly; they are shorter.
@@ -43,13 +43,13 @@ fn name_in(cpuinfo: &str) -> Option<String> {
 
 /// Open files that report memory pressure.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct PressureWatch {
     meminfo: Option<File>,
     pressure: Option<File>,
     text: Box<[u8; TEXT_BYTES]>,
 }
 
-impl Watch {
+impl PressureWatch {
     pub(super) fn open() -> Self {
         let group = tightest_control_group();
         Self {
@@ -59,11 +59,11 @@ impl Watch {
         }
     }
 
-    pub(super) fn look(&mut self) -> MemoryLook {
+    pub(super) fn sample(&mut self) -> MemoryPressure {
         let Self { meminfo, pressure, text } = self;
         let available_bytes = again(meminfo.as_mut(), text).and_then(available_of_meminfo);
         let stalled_e4 = again(pressure.as_mut(), text).and_then(stalled);
-        MemoryLook { available_bytes, stalled_e4 }
+        MemoryPressure { available_bytes, stalled_e4 }
     }
 }
 

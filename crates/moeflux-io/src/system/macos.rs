@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
 use super::room::MacPages;
-use super::{MemoryLook, ProcessMemory, STALLED_E4_ALL};
+use super::{MemoryPressure, ProcessMemory, STALLED_E4_ALL};
 
 /// The kernel's level for sufficient memory; 2 is a warning, 4 is critical.
 const PRESSURE_NORMAL: u32 = 1;
@@ -42,18 +42,18 @@ pub(super) fn processor_name() -> Option<String> {
 
 /// The kernel's own assessment of memory pressure.
 #[derive(Debug)]
-pub(super) struct Watch;
+pub(super) struct PressureWatch;
 
-impl Watch {
+impl PressureWatch {
     pub(super) fn open() -> Self {
         Self
     }
 
     #[expect(clippy::unused_self, reason = "other systems keep what they ask")]
-    pub(super) fn look(&mut self) -> MemoryLook {
+    pub(super) fn sample(&mut self) -> MemoryPressure {
         let level = number::<u32>(c"kern.memorystatus_vm_pressure_level");
         let stalled_e4 = level.map(|it| if it > PRESSURE_NORMAL { STALLED_E4_ALL } else { 0 });
-        MemoryLook { available_bytes: available_memory_bytes(), stalled_e4 }
+        MemoryPressure { available_bytes: available_memory_bytes(), stalled_e4 }
     }
 }
 

@@ -18,42 +18,42 @@ mod unknown;
 use std::path::Path;
 
 #[cfg(target_os = "linux")]
-use self::linux as asked;
+use self::linux as platform;
 #[cfg(target_os = "macos")]
-use self::macos as asked;
+use self::macos as platform;
 #[cfg(not(any(target_os = "linux", target_os = "macos", windows)))]
-use self::unknown as asked;
+use self::unknown as platform;
 #[cfg(windows)]
-use self::windows as asked;
+use self::windows as platform;
 
 /// Returns the memory of the machine.
 #[must_use]
 pub fn total_memory_bytes() -> Option<u64> {
-    asked::total_memory_bytes()
+    platform::total_memory_bytes()
 }
 
 /// Returns the bytes available without swapping, within the limits of this process.
 #[must_use]
 pub fn available_memory_bytes() -> Option<u64> {
-    asked::available_memory_bytes()
+    platform::available_memory_bytes()
 }
 
 /// Returns the memory that this process uses now.
 #[must_use]
 pub fn process_memory_bytes() -> Option<u64> {
-    asked::process_memory_bytes().map(|memory| memory.now_bytes)
+    platform::process_memory_bytes().map(|memory| memory.now_bytes)
 }
 
 /// Returns the maximum memory that this process has ever used.
 #[must_use]
 pub fn process_peak_bytes() -> Option<u64> {
-    asked::process_memory_bytes().map(|memory| memory.peak_bytes)
+    platform::process_memory_bytes().map(|memory| memory.peak_bytes)
 }
 
 /// Returns the name of the processor.
 #[must_use]
 pub fn processor_name() -> Option<String> {
-    asked::processor_name().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
+    platform::processor_name().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 /// Returns the bytes that this user may still write at `dir`, which need not exist yet.
@@ -65,7 +65,7 @@ pub fn free_disk_bytes(dir: &Path) -> Option<u64> {
 
 /// Memory pressure at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct MemoryLook {
+pub struct MemoryPressure {
     /// Bytes available on this machine without swapping.
     pub available_bytes: Option<u64>,
     /// Share of the last ten seconds, in hundredths of a percent, in which a task of this process's
@@ -77,20 +77,20 @@ pub struct MemoryLook {
 
 /// Observes memory pressure, at a cost low enough for use while tokens are computed.
 ///
-/// **Invariant:** [`Self::look`] opens no file and allocates nothing.
+/// **Invariant:** [`Self::sample`] opens no file and allocates nothing.
 #[derive(Debug)]
-pub struct MemoryWatch(asked::Watch);
+pub struct MemoryWatch(platform::PressureWatch);
 
 impl MemoryWatch {
     /// Opens the sources that this system has.
     #[must_use]
     pub fn open() -> Self {
-        Self(asked::Watch::open())
+        Self(platform::PressureWatch::open())
     }
 
     /// Returns the memory pressure now.
-    pub fn look(&mut self) -> MemoryLook {
-        self.0.look()
+    pub fn sample(&mut self) -> MemoryPressure {
+        self.0.sample()
     }
 }
 
@@ -125,9 +125,9 @@ mod tests {
     #[test]
     fn a_second_look_sees_as_much_as_the_first() {
         let mut watch = MemoryWatch::open();
-        let looks = [watch.look(), watch.look()];
-        assert!(looks.iter().all(|look| look.available_bytes.is_some_and(|it| it > 1 << 20)));
-        assert_eq!(looks[0].stalled_e4.is_some(), looks[1].stalled_e4.is_some());
+        let samples = [watch.sample(), watch.sample()];
+        assert!(samples.iter().all(|sample| sample.available_bytes.is_some_and(|it| it > 1 << 20)));
+        assert_eq!(samples[0].stalled_e4.is_some(), samples[1].stalled_e4.is_some());
     }
 
     #[cfg(all(any(target_os = "linux", windows), target_arch = "x86_64"))]

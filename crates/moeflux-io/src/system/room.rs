@@ -29,7 +29,7 @@ impl MacPages {
 /// Memory of Windows, as reported by `GlobalMemoryStatusEx` and a job object.
 #[cfg(any(windows, test))]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WindowsRoom {
+pub(super) struct WindowsMemory {
     pub(super) free_bytes: u64,
     /// Bytes that all programs together may still commit: memory counts from its allocation, even
     /// if it is never accessed.
@@ -41,7 +41,7 @@ pub(super) struct WindowsRoom {
 }
 
 #[cfg(any(windows, test))]
-impl WindowsRoom {
+impl WindowsMemory {
     pub(super) fn available_bytes(&self) -> u64 {
         let of_job = self.job_bytes.map(|limit| limit.saturating_sub(self.process_bytes));
         let of_machine = self.free_bytes.min(self.commit_bytes);
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn windows_has_the_least_of_its_limits() {
-        let room = WindowsRoom {
+        let room = WindowsMemory {
             free_bytes: 20 * GIB,
             commit_bytes: 30 * GIB,
             job_bytes: None,
@@ -99,9 +99,9 @@ mod tests {
         };
         assert_eq!(room.available_bytes(), 20 * GIB);
         // A small page file, and programs that allocated more than they use.
-        assert_eq!(WindowsRoom { commit_bytes: 3 * GIB, ..room }.available_bytes(), 3 * GIB);
-        assert_eq!(WindowsRoom { job_bytes: Some(4 * GIB), ..room }.available_bytes(), 3 * GIB);
-        assert_eq!(WindowsRoom { job_bytes: Some(GIB / 2), ..room }.available_bytes(), 0);
+        assert_eq!(WindowsMemory { commit_bytes: 3 * GIB, ..room }.available_bytes(), 3 * GIB);
+        assert_eq!(WindowsMemory { job_bytes: Some(4 * GIB), ..room }.available_bytes(), 3 * GIB);
+        assert_eq!(WindowsMemory { job_bytes: Some(GIB / 2), ..room }.available_bytes(), 0);
     }
 
     #[cfg(target_os = "linux")]

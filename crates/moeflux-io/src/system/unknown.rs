@@ -1,6 +1,6 @@
 //! Systems without any query.
 
-use super::{MemoryLook, ProcessMemory};
+use super::{MemoryPressure, ProcessMemory};
 
 pub(super) fn total_memory_bytes() -> Option<u64> {
     None
@@ -20,15 +20,15 @@ pub(super) fn processor_name() -> Option<String> {
 
 /// Reports nothing.
 #[derive(Debug)]
-pub(super) struct Watch;
+pub(super) struct PressureWatch;
 
-impl Watch {
+impl PressureWatch {
     pub(super) fn open() -> Self {
         Self
     }
 
     #[expect(clippy::unused_self, reason = "other systems keep what they ask")]
-    pub(super) fn look(&mut self) -> MemoryLook {
-        MemoryLook::default()
+    pub(super) fn sample(&mut self) -> MemoryPressure {
+        MemoryPressure::default()
     }
 }

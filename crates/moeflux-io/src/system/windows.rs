@@ -18,8 +18,8 @@ use windows_sys::Win32::System::SystemInformation::{GlobalMemoryStatusEx, MEMORY
 use windows_sys::Win32::System::Threading::GetCurrentProcess;
 use windows_sys::core::w;
 
-use super::room::WindowsRoom;
-use super::{MemoryLook, ProcessMemory, STALLED_E4_ALL};
+use super::room::WindowsMemory;
+use super::{MemoryPressure, ProcessMemory, STALLED_E4_ALL};
 
 /// Upper bound on names; the longest have some fifty letters.
 const NAME_LETTERS_MAX: usize = 256;
@@ -30,7 +30,7 @@ pub(super) fn total_memory_bytes() -> Option<u64> {
 
 pub(super) fn available_memory_bytes() -> Option<u64> {
     let status = status()?;
-    let room = WindowsRoom {
+    let room = WindowsMemory {
         free_bytes: status.ullAvailPhys,
         commit_bytes: status.ullAvailPageFile,
         job_bytes: job_bytes(),
@@ -74,19 +74,19 @@ pub(super) fn processor_name() -> Option<String> {
 
 /// The system's own assessment of memory pressure.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct PressureWatch {
     low: Option<Notification>,
 }
 
-impl Watch {
+impl PressureWatch {
     pub(super) fn open() -> Self {
         Self { low: Notification::open() }
     }
 
-    pub(super) fn look(&mut self) -> MemoryLook {
+    pub(super) fn sample(&mut self) -> MemoryPressure {
         let is_low = self.low.as_ref().and_then(Notification::is_set);
         let stalled_e4 = is_low.map(|it| if it { STALLED_E4_ALL } else { 0 });
-        MemoryLook { available_bytes: available_memory_bytes(), stalled_e4 }
+        MemoryPressure { available_bytes: available_memory_bytes(), stalled_e4 }
     }
 }
 

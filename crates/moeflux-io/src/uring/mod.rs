@@ -13,11 +13,11 @@ use std::io;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
-use crate::block::{BlockRead, Completion, End, FileIdx, Read, Wait};
+use crate::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
 use crate::direct::{Caching, DriveFile, FileFacts};
 use crate::identity::FileChange;
 use crate::slots::{Piece, Slab};
-use crate::uring::registered::Registered;
+use crate::uring::registered::RegisteredSlabs;
 
 mod registered;
 #[cfg(test)]
@@ -80,7 +80,7 @@ impl std::error::Error for UringRefused {
 }
 
 /// An entry for a read in flight.
-struct Entry {
+struct ReadEntry {
     /// Number of uses of this entry, so that a late cancel cannot affect the next read.
     generation: u32,
     read: Option<(u64, Piece)>,
@@ -91,13 +91,14 @@ pub struct UringDrive {
     ring: IoUring,
     files: Vec<DriveFile>,
     depth: usize,
-    entries: Vec<Entry>,
+    entries: Vec<ReadEntry>,
     free: Vec<u32>,
     /// Queued, but not yet in the kernel's ring.
     backlog: VecDeque<squeue::Entry>,
-    /// Cancelled before they reached the kernel.
-    early: Vec<Completion>,
-    registered: Registered,
+    /// Completions to return with the next call: reads cancelled before they reached the kernel,
+    /// and completions taken out of the ring to make room.
+    undelivered: Vec<ReadCompletion>,
+    registered: RegisteredSlabs,
 }
 
 impl UringDrive {
@@ -119,7 +120,7 @@ impl UringDrive {
         if !(parameters.is_feature_ext_arg() && parameters.is_feature_nodrop()) {
             return Err(UringRefused::Unsupported);
         }
-        let entry = |_| Entry { generation: 0, read: None };
+        let entry = |_| ReadEntry { generation: 0, read: None };
         Ok(Self {
             ring,
             files,
@@ -127,8 +128,8 @@ impl UringDrive {
             entries: (0..depth).map(entry).collect(),
             free: (0..n_entries).rev().collect(),
             backlog: VecDeque::with_capacity(2 * depth),
-            early: Vec::with_capacity(depth),
-            registered: Registered::default(),
+            undelivered: Vec::with_capacity(depth),
+            registered: RegisteredSlabs::default(),
         })
     }
 
@@ -138,14 +139,14 @@ impl UringDrive {
         self.registered.len()
     }
 
-    fn describe(&self, read: &Read, user_data: u64) -> squeue::Entry {
+    fn describe(&self, read: &ReadRequest, user_data: u64) -> squeue::Entry {
         let file = &self.files[read.file.0 as usize];
         let descriptor = Fd(file.descriptor());
         let address = read.piece.rest_address();
         // A longer read returns fewer bytes, as any read of this size does.
         let len_bytes = u32::try_from(read.piece.rest_bytes()).unwrap_or(1 << 30);
         let entry = match self.registered.find(address, read.piece.rest_bytes()) {
-            Some(place) => opcode::ReadFixed::new(descriptor, address, len_bytes, place)
+            Some(index) => opcode::ReadFixed::new(descriptor, address, len_bytes, index)
                 .offset(read.offset_bytes)
                 .build(),
             None => {
@@ -176,23 +177,23 @@ impl UringDrive {
     }
 
     /// Takes completions out of the ring.
-    fn reap(&mut self, done: &mut Vec<Completion>) {
-        done.append(&mut self.early);
+    fn reap(&mut self, done: &mut Vec<ReadCompletion>) {
+        done.append(&mut self.undelivered);
         for entry in self.ring.completion() {
             if entry.user_data() == CANCEL_MARK {
                 continue;
             }
             let index = entry_index(entry.user_data());
-            let Entry { generation, read } = &mut self.entries[index as usize];
+            let ReadEntry { generation, read } = &mut self.entries[index as usize];
             let (tag, piece) = read.take().expect("the kernel completes a read once");
             *generation = generation.wrapping_add(1);
             self.free.push(index);
-            let end = match usize::try_from(entry.result()) {
-                Ok(n_bytes) => End::Read(n_bytes),
-                Err(_) if entry.result() == -libc::ECANCELED => End::Cancelled,
-                Err(_) => End::Failed(io::Error::from_raw_os_error(-entry.result())),
+            let outcome = match usize::try_from(entry.result()) {
+                Ok(n_bytes) => ReadOutcome::Read(n_bytes),
+                Err(_) if entry.result() == -libc::ECANCELED => ReadOutcome::Cancelled,
+                Err(_) => ReadOutcome::Failed(io::Error::from_raw_os_error(-entry.result())),
             };
-            done.push(Completion { tag, piece, end });
+            done.push(ReadCompletion { tag, piece, outcome });
         }
     }
 
@@ -227,9 +228,9 @@ impl UringDrive {
             if n_refusals == N_REFUSALS_MAX {
                 return Err(io::Error::from_raw_os_error(libc::EAGAIN));
             }
-            let mut done = std::mem::take(&mut self.early);
+            let mut done = std::mem::take(&mut self.undelivered);
             self.reap(&mut done);
-            self.early = done;
+            self.undelivered = done;
             std::thread::yield_now();
         }
         Ok(())
@@ -239,11 +240,11 @@ impl UringDrive {
         let is_it = |entry: &squeue::Entry| entry.get_user_data() == user_data;
         let Some(at) = self.backlog.iter().position(is_it) else { return false };
         self.backlog.remove(at);
-        let Entry { generation, read } = &mut self.entries[index as usize];
+        let ReadEntry { generation, read } = &mut self.entries[index as usize];
         *generation = generation.wrapping_add(1);
         let (tag, piece) = read.take().expect("what is queued has its read");
         self.free.push(index);
-        self.early.push(Completion { tag, piece, end: End::Cancelled });
+        self.undelivered.push(ReadCompletion { tag, piece, outcome: ReadOutcome::Cancelled });
         true
     }
 }
@@ -267,7 +268,7 @@ impl BlockRead for UringDrive {
     }
 
     fn n_in_flight(&self) -> usize {
-        self.depth - self.free.len() + self.early.len()
+        self.depth - self.free.len() + self.undelivered.len()
     }
 
     fn n_files(&self) -> usize {
@@ -282,7 +283,7 @@ impl BlockRead for UringDrive {
         self.files[file.0 as usize].check_unchanged()
     }
 
-    fn submit(&mut self, read: Read) {
+    fn submit(&mut self, read: ReadRequest) {
         let &index = self.free.last().expect("at most `depth` reads are in flight");
         let user_data = user_data(index, self.entries[index as usize].generation);
         // An invalid file index panics here, before anything has changed.
@@ -296,7 +297,7 @@ impl BlockRead for UringDrive {
         self.submit_backlog()
     }
 
-    fn complete(&mut self, wait: Wait, done: &mut Vec<Completion>) -> io::Result<()> {
+    fn complete(&mut self, wait: Wait, done: &mut Vec<ReadCompletion>) -> io::Result<()> {
         let n_before = done.len();
         self.submit_backlog()?;
         self.reap(done);
@@ -320,7 +321,7 @@ impl BlockRead for UringDrive {
     }
 
     fn cancel(&mut self, tag: u64) {
-        let is_it = |entry: &Entry| matches!(entry.read, Some((it, _)) if it == tag);
+        let is_it = |entry: &ReadEntry| matches!(entry.read, Some((it, _)) if it == tag);
         let Some(at) = self.entries.iter().position(is_it) else { return };
         let index = u32::try_from(at).expect("at most the depth");
         let user_data = user_data(index, self.entries[at].generation);

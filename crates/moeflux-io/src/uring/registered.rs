@@ -1,9 +1,9 @@
 //! Slabs registered with the kernel: reads into them do not need to pin pages each time.
 //!
-//! **Invariant:** a slab that [`Registered::find`] returns is registered and held. Memory unmapped
-//! under a registration would silently go on receiving reads, so a slab is held until the kernel
-//! has dropped its registration. If registration is refused (the limit on locked memory), reads
-//! work without it.
+//! **Invariant:** a slab that [`RegisteredSlabs::find`] returns is registered and held. Memory
+//! unmapped under a registration would silently go on receiving reads, so a slab is held until the
+//! kernel has dropped its registration. If registration is refused (the limit on locked memory),
+//! reads work without it.
 
 use io_uring::IoUring;
 
@@ -17,28 +17,28 @@ const N_REGISTERED_MAX: u16 = 1024;
 
 /// The kernel's table of slabs.
 #[derive(Default)]
-pub(super) struct Registered {
+pub(super) struct RegisteredSlabs {
     /// Sorted by address.
-    slabs: Vec<Entry>,
+    slabs: Vec<RegisteredSlab>,
     free: Vec<u16>,
-    table: Table,
+    table: TableState,
 }
 
-struct Entry {
+struct RegisteredSlab {
     first_address: usize,
-    place: u16,
+    index: u16,
     slab: Slab,
 }
 
 #[derive(Default, PartialEq, Eq)]
-enum Table {
+enum TableState {
     #[default]
-    NotAsked,
-    Made,
+    NotRequested,
+    Created,
     Refused,
 }
 
-impl Registered {
+impl RegisteredSlabs {
     /// Returns the number of registered slabs.
     pub(super) fn len(&self) -> usize {
         self.slabs.len()
@@ -49,47 +49,49 @@ impl Registered {
         let n_before = self.slabs.partition_point(|it| it.first_address <= address.addr());
         let entry = self.slabs.get(n_before.checked_sub(1)?)?;
         let end = address.addr() - entry.first_address + len_bytes;
-        (end <= entry.slab.len_bytes()).then_some(entry.place)
+        (end <= entry.slab.len_bytes()).then_some(entry.index)
     }
 
     /// Registers `slab` if the kernel allows.
     pub(super) fn add(&mut self, ring: &IoUring, slab: &Slab) {
-        if self.table == Table::NotAsked {
-            let made = ring.submitter().register_buffers_sparse(u32::from(N_REGISTERED_MAX));
-            self.table = if made.is_ok() { Table::Made } else { Table::Refused };
+        if self.table == TableState::NotRequested {
+            let created = ring.submitter().register_buffers_sparse(u32::from(N_REGISTERED_MAX));
+            self.table = if created.is_ok() { TableState::Created } else { TableState::Refused };
             self.free = (0..N_REGISTERED_MAX).rev().collect();
         }
         let is_known = self.slabs.iter().any(|it| it.slab.is_same(slab));
-        let is_possible = self.table == Table::Made && slab.len_bytes() <= REGISTERED_BYTES_MAX;
+        let is_possible =
+            self.table == TableState::Created && slab.len_bytes() <= REGISTERED_BYTES_MAX;
         if is_known || !is_possible {
             return;
         }
-        let Some(place) = self.free.pop() else { return };
+        let Some(index) = self.free.pop() else { return };
         let buffer = libc::iovec { iov_base: slab.byte(0).cast(), iov_len: slab.len_bytes() };
-        let (submitter, place_number) = (ring.submitter(), u32::from(place));
+        let (submitter, buffer_index) = (ring.submitter(), u32::from(index));
         // SAFETY: the range is that of a slab, which `slabs` holds until the kernel has dropped the
         // entry.
-        let told = unsafe { submitter.register_buffers_update(place_number, &[buffer], None) };
-        if told.is_err() {
-            self.free.push(place);
+        let updated = unsafe { submitter.register_buffers_update(buffer_index, &[buffer], None) };
+        if updated.is_err() {
+            self.free.push(index);
             return;
         }
         let first_address = slab.byte(0).addr();
         let at = self.slabs.partition_point(|it| it.first_address < first_address);
-        self.slabs.insert(at, Entry { first_address, place, slab: slab.clone() });
+        self.slabs.insert(at, RegisteredSlab { first_address, index, slab: slab.clone() });
     }
 
     /// Removes the registration of `slab`, then releases the slab.
     pub(super) fn remove(&mut self, ring: &IoUring, slab: &Slab) {
         let Some(at) = self.slabs.iter().position(|it| it.slab.is_same(slab)) else { return };
-        let place = self.slabs[at].place;
+        let index = self.slabs[at].index;
         let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let submitter = ring.submitter();
         // SAFETY: an empty range needs no memory.
-        let told = unsafe { submitter.register_buffers_update(u32::from(place), &[nothing], None) };
-        if told.is_ok() {
+        let updated =
+            unsafe { submitter.register_buffers_update(u32::from(index), &[nothing], None) };
+        if updated.is_ok() {
             self.slabs.remove(at);
-            self.free.push(place);
+            self.free.push(index);
         } else {
             self.remove_all(ring);
         }
@@ -98,9 +100,9 @@ impl Registered {
     /// Removes all registrations; later slabs are not registered. If even that fails, the slabs
     /// stay held.
     pub(super) fn remove_all(&mut self, ring: &IoUring) {
-        if self.table == Table::Made && ring.submitter().unregister_buffers().is_ok() {
+        if self.table == TableState::Created && ring.submitter().unregister_buffers().is_ok() {
             self.slabs.clear();
         }
-        self.table = Table::Refused;
+        self.table = TableState::Refused;
     }
 }

@@ -45,7 +45,7 @@ fn a_read_of_a_file_that_is_not_there_leaves_nothing_to_wait_for() {
     let mut memory = SlotMemory::new(SLOT_ALIGN, SLOT_ALIGN);
     memory.grow().unwrap();
     let piece = memory.begin_fill(SlotIdx(0)).take(0..SLOT_ALIGN);
-    let read = Read { tag: 0, file: FileIdx(0), offset_bytes: 0, attempt: 0, piece };
+    let read = ReadRequest { tag: 0, file: FileIdx(0), offset_bytes: 0, attempt: 0, piece };
     let submitted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drive.submit(read)));
     assert!(submitted.is_err());
     assert_eq!(drive.n_in_flight(), 0);
@@ -73,31 +73,31 @@ fn slabs_come_and_go_and_reads_never_land_in_old_memory() {
     let mut memory = SlotMemory::new(SLOT_ALIGN, 2 * SLOT_ALIGN);
     for round in 0..200u64 {
         if memory.n_slabs() < 2 || (memory.n_slabs() < 6 && rng.below(2) == 0) {
-            let place = memory.grow().unwrap();
+            let slab_idx = memory.grow().unwrap();
             if rng.below(4) > 0 {
-                drive.slab_added(memory.slab(place).unwrap());
+                drive.slab_added(memory.slab(slab_idx).unwrap());
             }
         }
-        let places: Vec<SlabIdx> = memory.slabs().map(|(place, _)| place).collect();
-        let place = places[rng.below(places.len())];
-        let slot = SlotIdx(memory.slots_of(place).start + usize::from(round % 2 == 1));
+        let slab_idxs: Vec<SlabIdx> = memory.slabs().map(|(slab_idx, _)| slab_idx).collect();
+        let slab_idx = slab_idxs[rng.below(slab_idxs.len())];
+        let slot = SlotIdx(memory.slots_of(slab_idx).start + usize::from(round % 2 == 1));
         let unit = rng.below(64);
         let mut filling = memory.begin_fill(slot);
         let piece = filling.take(0..SLOT_ALIGN);
         let offset_bytes = (unit * SLOT_ALIGN) as u64;
-        drive.submit(Read { tag: round, file: FileIdx(0), offset_bytes, attempt: 0, piece });
+        drive.submit(ReadRequest { tag: round, file: FileIdx(0), offset_bytes, attempt: 0, piece });
         let mut done = Vec::new();
         drive.complete(Wait::Any, &mut done).unwrap();
-        assert!(matches!(done[0].end, End::Read(SLOT_ALIGN)), "{:?}", done[0].end);
+        assert!(matches!(done[0].outcome, ReadOutcome::Read(SLOT_ALIGN)), "{:?}", done[0].outcome);
         drop(done);
         memory.finish(filling);
         let expected = &bytes[unit * SLOT_ALIGN..(unit + 1) * SLOT_ALIGN];
         assert!(memory.bytes(slot) == expected, "round {round}");
         if rng.below(3) == 0 {
-            let slab = memory.slab(place).unwrap().clone();
+            let slab = memory.slab(slab_idx).unwrap().clone();
             drive.slab_removed(&slab);
             drop(slab);
-            memory.shrink(place);
+            memory.shrink(slab_idx);
         }
         assert!(drive.n_registered_slabs() <= memory.n_slabs());
     }

@@ -6,19 +6,19 @@ use std::arch::aarch64::{int8x16_t, int32x4_t, vdupq_n_f32, vdupq_n_s8, vdupq_n_
 use std::arch::{asm, is_aarch64_feature_detected};
 use std::hint::black_box;
 
-use crate::limits::{Loop, Operands};
+use crate::limits::{Operands, PeakLoop};
 
 /// Independent sums: four units with a latency of 4 need 16.
 const N_SUMS: usize = 16;
 
 /// Those that this CPU can run.
-pub(crate) fn loops() -> Vec<Loop> {
-    let mut loops = vec![Loop { isa: "neon", operands: Operands::F32, run: neon_f32 }];
+pub(crate) fn loops() -> Vec<PeakLoop> {
+    let mut loops = vec![PeakLoop { isa: "neon", operands: Operands::F32, run: neon_f32 }];
     if is_aarch64_feature_detected!("dotprod") {
-        loops.push(Loop { isa: "dotprod", operands: Operands::Int8, run: dotprod_int8 });
+        loops.push(PeakLoop { isa: "dotprod", operands: Operands::Int8, run: dotprod_int8 });
     }
     if is_aarch64_feature_detected!("i8mm") {
-        loops.push(Loop { isa: "i8mm", operands: Operands::Int8, run: i8mm_int8 });
+        loops.push(PeakLoop { isa: "i8mm", operands: Operands::Int8, run: i8mm_int8 });
     }
     loops
 }

@@ -19,7 +19,7 @@ pub(crate) enum Operands {
 
 /// The best loop of an instruction set.
 #[derive(Clone, Copy)]
-pub(crate) struct Loop {
+pub(crate) struct PeakLoop {
     /// As the kernels' table is named.
     pub(crate) isa: &'static str,
     pub(crate) operands: Operands,
@@ -32,13 +32,13 @@ pub(crate) struct Loop {
 const N_ROUNDS: usize = 10_000;
 
 /// Measured limits, by one thread and by all.
-pub(crate) struct Limits {
+pub(crate) struct MachineLimits {
     n_threads: Vec<usize>,
     memory: Vec<f64>,
-    peaks: Vec<(Loop, Vec<f64>)>,
+    peaks: Vec<(PeakLoop, Vec<f64>)>,
 }
 
-impl Limits {
+impl MachineLimits {
     /// Measures them.
     pub(crate) fn measure(memory: &[u8], effort: Effort) -> Self {
         let n_all = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -62,13 +62,13 @@ impl Limits {
 
     /// Operations per second of an instruction set.
     pub(crate) fn peak(&self, isa: &str, operands: Operands, n_threads: usize) -> Option<f64> {
-        let is_it = |it: &&(Loop, Vec<f64>)| it.0.isa == isa && it.0.operands == operands;
+        let is_it = |it: &&(PeakLoop, Vec<f64>)| it.0.isa == isa && it.0.operands == operands;
         let (_, rates) = self.peaks.iter().find(is_it)?;
         Some(rates[self.n_threads.iter().position(|it| *it == n_threads)?])
     }
 }
 
-impl fmt::Display for Limits {
+impl fmt::Display for MachineLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = |name: &str, rates: &[f64], unit: &str| {
             write!(f, "{name:<28}")?;
@@ -78,7 +78,7 @@ impl fmt::Display for Limits {
             writeln!(f)
         };
         line("limit: memory read", &self.memory, "GB/s")?;
-        for (Loop { isa, operands, .. }, rates) in &self.peaks {
+        for (PeakLoop { isa, operands, .. }, rates) in &self.peaks {
             let operands = match operands {
                 Operands::F32 => "f32",
                 Operands::Int8 => "int8",
@@ -107,7 +107,7 @@ fn bytes_read_per_s(memory: &[u8], n_threads: usize, effort: Effort) -> f64 {
     })
 }
 
-fn ops_per_s(measured: Loop, n_threads: usize, effort: Effort) -> f64 {
+fn ops_per_s(measured: PeakLoop, n_threads: usize, effort: Effort) -> f64 {
     per_second(n_threads, effort, &|_| {
         Box::new(move || {
             // SAFETY: `loops` has only those whose features this CPU has.
@@ -117,16 +117,16 @@ fn ops_per_s(measured: Loop, n_threads: usize, effort: Effort) -> f64 {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn loops() -> Vec<Loop> {
+fn loops() -> Vec<PeakLoop> {
     crate::x86_64::loops()
 }
 
 #[cfg(target_arch = "aarch64")]
-fn loops() -> Vec<Loop> {
+fn loops() -> Vec<PeakLoop> {
     crate::aarch64::loops()
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn loops() -> Vec<Loop> {
+fn loops() -> Vec<PeakLoop> {
     Vec::new()
 }

@@ -18,15 +18,15 @@ mod x86_64;
 
 use moeflux_io::AlignedBytes;
 use moeflux_kernels::{
-    Activations, Affine, BlockKind, FloatKind, Fp8, IntProduct, IntRows, IntScratch, KernelTable,
-    LaidRows, Matrix, MatrixKind, MatrixLayout, Product, available,
+    Activations, Affine, BlockKind, FloatKind, FloatProduct, Fp8, IntProduct, IntRows, IntScratch,
+    KernelTable, Matrix, MatrixKind, MatrixLayout, RepackedRows, available,
 };
 
-use crate::limits::{Limits, Operands};
+use crate::limits::{MachineLimits, Operands};
 use crate::timing::{Effort, per_second};
 
 /// A kernel that multiplies matrices.
-struct Kernel {
+struct BenchKernel {
     name: &'static str,
     /// Which limit of arithmetic it is compared with.
     operands: Operands,
@@ -35,7 +35,7 @@ struct Kernel {
     not_in: &'static [&'static str],
 }
 
-impl Kernel {
+impl BenchKernel {
     fn takes(&self, kind: MatrixKind) -> bool {
         self.operands == Operands::F32
             || matches!(kind, MatrixKind::Affine(_) | MatrixKind::Block(_))
@@ -49,9 +49,14 @@ type Prepare = fn(&'static KernelTable, MatrixKind, usize, usize) -> Multiply;
 type Multiply = Box<dyn FnMut(Matrix<'_>, &mut [f32])>;
 
 /// A new kernel is one more line.
-const KERNELS: [Kernel; 2] = [
-    Kernel { name: "f32", operands: Operands::F32, prepare: float_product, not_in: &BYTE_PRODUCTS },
-    Kernel { name: "int8", operands: Operands::Int8, prepare: int_product, not_in: &[] },
+const KERNELS: [BenchKernel; 2] = [
+    BenchKernel {
+        name: "f32",
+        operands: Operands::F32,
+        prepare: float_product,
+        not_in: &BYTE_PRODUCTS,
+    },
+    BenchKernel { name: "int8", operands: Operands::Int8, prepare: int_product, not_in: &[] },
 ];
 
 /// Tables that add byte products to those of another table, and take the rest from it.
@@ -78,7 +83,7 @@ fn main() -> Result<(), String> {
     let mut memory = AlignedBytes::zeroed(effort.pool_bytes).ok_or("no memory for weights")?;
     // Normal numbers whatever they are read as: bf16 and f16 scales near 0.01 and 1, any codes.
     memory.fill(0x3c);
-    let limits = Limits::measure(&memory, effort);
+    let limits = MachineLimits::measure(&memory, effort);
     print!("{limits}");
     println!(
         "{:<8}{:<12}{:<8}{:>11}{:>6}{:>9}{:>9}{:>11}{:>9}{:>9}",
@@ -102,7 +107,8 @@ fn main() -> Result<(), String> {
             for kind in kinds(&words).into_iter().filter(|kind| kernel.takes(*kind)) {
                 for (n_rows, n_cols) in SHAPES {
                     let layout = MatrixLayout::new(kind, n_rows, n_cols).expect("a valid layout");
-                    let cell = Cell { kernel, table, layout, memory: &memory, limits: &limits };
+                    let cell =
+                        BenchCell { kernel, table, layout, memory: &memory, limits: &limits };
                     cell.print(effort);
                 }
             }
@@ -148,15 +154,15 @@ fn kinds(words: &[&str]) -> Vec<MatrixKind> {
 }
 
 /// The lines of one kernel, instruction set and shape.
-struct Cell<'a> {
-    kernel: &'a Kernel,
+struct BenchCell<'a> {
+    kernel: &'a BenchKernel,
     table: &'static KernelTable,
     layout: MatrixLayout,
     memory: &'a [u8],
-    limits: &'a Limits,
+    limits: &'a MachineLimits,
 }
 
-impl Cell<'_> {
+impl BenchCell<'_> {
     fn print(&self, effort: Effort) {
         let MatrixLayout { kind, n_rows: n_outputs, n_cols } = self.layout;
         let isa = self.table.name();
@@ -224,7 +230,7 @@ fn float_product(
     let picks: Vec<usize> = (0..n_rows).collect();
     Box::new(move |matrix, out| {
         let rows = 0..matrix.layout().n_rows;
-        table.matmul(&Product { matrix, rows, x: &x, picks: &picks }, out);
+        table.matmul(&FloatProduct { matrix, rows, x: &x, picks: &picks }, out);
     })
 }
 
@@ -236,7 +242,7 @@ fn int_product(
     n_cols: usize,
 ) -> Multiply {
     let (mut x, mut scratch) = (IntRows::new(), IntScratch::default());
-    let mut laid = LaidRows::default();
+    let mut repacked = RepackedRows::default();
     x.reshape(kind, n_rows, n_cols);
     for row_idx in 0..n_rows {
         x.fill(table, row_idx, &activations(n_cols));
@@ -244,7 +250,7 @@ fn int_product(
     let picks: Vec<usize> = (0..n_rows).collect();
     Box::new(move |matrix, out| {
         let rows = 0..matrix.layout().n_rows;
-        let x = table.lay(&x, &picks, &mut laid);
+        let x = table.repack(&x, &picks, &mut repacked);
         table.int_matmul(&IntProduct { matrix, rows, x }, &mut scratch, out);
     })
 }

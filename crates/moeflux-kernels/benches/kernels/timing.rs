@@ -27,13 +27,13 @@ impl Effort {
 }
 
 /// Does a piece of work and answers how many units it was.
-pub(crate) type Work<'a> = Box<dyn FnMut() -> usize + 'a>;
+pub(crate) type TimedWork<'a> = Box<dyn FnMut() -> usize + 'a>;
 
 /// Units per second of all threads together: each makes its own work, which gets its index.
 pub(crate) fn per_second<'a>(
     n_threads: usize,
     effort: Effort,
-    make: &(dyn Fn(usize) -> Work<'a> + Sync),
+    make: &(dyn Fn(usize) -> TimedWork<'a> + Sync),
 ) -> f64 {
     let barrier = &Barrier::new(n_threads);
     std::thread::scope(|scope| {
@@ -51,7 +51,7 @@ pub(crate) fn per_second<'a>(
 }
 
 /// Units per second of each call.
-fn calls(work: &mut Work<'_>, effort: Effort) -> Vec<f64> {
+fn calls(work: &mut TimedWork<'_>, effort: Effort) -> Vec<f64> {
     let began = Instant::now();
     let mut rates = Vec::new();
     while rates.len() < effort.n_calls_min || began.elapsed() < effort.time {

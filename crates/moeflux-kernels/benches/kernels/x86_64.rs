@@ -12,24 +12,24 @@ use std::arch::x86_64::{
 };
 use std::hint::black_box;
 
-use crate::limits::{Loop, Operands};
+use crate::limits::{Operands, PeakLoop};
 
 /// Independent sums: two units with a latency of 5 need 10.
 const N_SUMS: usize = 12;
 
 /// Those that this CPU can run.
-pub(crate) fn loops() -> Vec<Loop> {
+pub(crate) fn loops() -> Vec<PeakLoop> {
     let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
     let avx512 = is_x86_feature_detected!("avx512f");
     let (avxvnni, avx512vnni) =
         (is_x86_feature_detected!("avxvnni"), is_x86_feature_detected!("avx512vnni"));
     let (f32, int8) = (Operands::F32, Operands::Int8);
     let all = [
-        (avx2, Loop { isa: "avx2", operands: f32, run: avx2_f32 }),
-        (avx512, Loop { isa: "avx512", operands: f32, run: avx512_f32 }),
-        (avx2, Loop { isa: "avx2", operands: int8, run: avx2_int8 }),
-        (avxvnni, Loop { isa: "avxvnni", operands: int8, run: avxvnni_int8 }),
-        (avx512vnni, Loop { isa: "avx512vnni", operands: int8, run: avx512vnni_int8 }),
+        (avx2, PeakLoop { isa: "avx2", operands: f32, run: avx2_f32 }),
+        (avx512, PeakLoop { isa: "avx512", operands: f32, run: avx512_f32 }),
+        (avx2, PeakLoop { isa: "avx2", operands: int8, run: avx2_int8 }),
+        (avxvnni, PeakLoop { isa: "avxvnni", operands: int8, run: avxvnni_int8 }),
+        (avx512vnni, PeakLoop { isa: "avx512vnni", operands: int8, run: avx512vnni_int8 }),
     ];
     all.into_iter().filter(|(is_had, _)| *is_had).map(|(_, it)| it).collect()
 }

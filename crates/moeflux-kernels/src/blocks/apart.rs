@@ -92,7 +92,7 @@ const fn fours<const N: usize>(packed: [u16; N], magnitudes: [u8; 8]) -> [[u8; 4
 
 /// The parts of one block; small blocks use only the first columns and groups.
 #[derive(Clone, Debug)]
-pub(crate) struct Apart {
+pub(crate) struct DecodedBlock {
     pub(crate) codes: [i8; BLOCK_COLS_MAX],
     /// Per group of [`BlockKind::group_cols`] columns.
     pub(crate) scales: [f32; BLOCK_GROUPS_MAX],
@@ -100,7 +100,7 @@ pub(crate) struct Apart {
     pub(crate) biases: [f32; BLOCK_GROUPS_MAX],
 }
 
-impl Apart {
+impl DecodedBlock {
     pub(crate) const ZEROS: Self = Self {
         codes: [0; BLOCK_COLS_MAX],
         scales: [0.0; BLOCK_GROUPS_MAX],
@@ -109,10 +109,10 @@ impl Apart {
 
     /// Decodes a block of exactly [`BlockKind::block_bytes`] bytes. Its scales are the
     /// [`BlockKind::scale_bytes`] bytes of `scales`, or inside the block.
-    pub(crate) fn take(&mut self, kind: BlockKind, block: &[u8], scales: &[u8]) {
+    pub(crate) fn decode(&mut self, kind: BlockKind, block: &[u8], scales: &[u8]) {
         assert_eq!(block.len(), kind.block_bytes(), "a block of {kind}");
         assert_eq!(scales.len(), kind.scale_bytes(), "scales of a block of {kind}");
-        self.take_scales(kind, block, scales);
+        self.decode_scales(kind, block, scales);
         match kind {
             BlockKind::Q4_0 => self.nibbles(&block[2..], 16, |q| q - 8),
             BlockKind::Q4_1 => self.nibbles(&block[4..], 16, |q| q),
@@ -211,11 +211,11 @@ impl Apart {
     }
 
     /// Decodes the scales and biases.
-    fn take_scales(&mut self, kind: BlockKind, block: &[u8], apart: &[u8]) {
+    fn decode_scales(&mut self, kind: BlockKind, block: &[u8], separate: &[u8]) {
         let half = |at: usize| from_f16(u16_at(&block[at..], 0));
         let first = match kind {
             BlockKind::MXFP4 => half_power(block[0]),
-            BlockKind::MXFP4_APART => half_power(apart[0]),
+            BlockKind::MXFP4_APART => half_power(separate[0]),
             BlockKind::Q2_K => half(80),
             BlockKind::Q3_K => half(108),
             BlockKind::Q6_K => half(208),

@@ -49,7 +49,7 @@ pub enum BlockKind {
 }
 
 /// Properties of a kind.
-struct Traits {
+struct KindProperties {
     name: &'static str,
     cols: usize,
     bytes: usize,
@@ -83,7 +83,7 @@ impl BlockKind {
         Self::MXFP4_APART,
     ];
 
-    const fn traits(self) -> Traits {
+    const fn properties(self) -> KindProperties {
         let (name, cols, bytes, group, has_biases) = match self {
             Self::Q4_0 => ("Q4_0", 32, 18, 32, false),
             Self::Q4_1 => ("Q4_1", 32, 20, 32, true),
@@ -106,32 +106,32 @@ impl BlockKind {
             Self::MXFP4_APART => ("mxfp4", 32, 16, 32, false),
         };
         let scale_bytes = if matches!(self, Self::MXFP4_APART) { 1 } else { 0 };
-        Traits { name, cols, bytes, scale_bytes, group, has_biases }
+        KindProperties { name, cols, bytes, scale_bytes, group, has_biases }
     }
 
     /// Returns the name used by ggml, or in published models.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        self.traits().name
+        self.properties().name
     }
 
     /// Returns the columns of a block; rows are whole blocks.
     #[must_use]
     pub const fn block_cols(self) -> usize {
-        self.traits().cols
+        self.properties().cols
     }
 
     /// Returns the bytes of a block.
     #[must_use]
     pub const fn block_bytes(self) -> usize {
-        self.traits().bytes
+        self.properties().bytes
     }
 
     /// Returns the bytes of a block's scales that are stored separately, among the matrix's scales:
     /// e8m0.
     #[must_use]
     pub const fn scale_bytes(self) -> usize {
-        self.traits().scale_bytes
+        self.properties().scale_bytes
     }
 
     /// Returns the offsets in a block of the factors common to all its scales and biases: f16, or
@@ -167,7 +167,7 @@ impl BlockKind {
 
     /// Returns the columns that share a scale: 16 or 32.
     pub(crate) const fn group_cols(self) -> usize {
-        self.traits().group
+        self.properties().group
     }
 
     /// Returns whether a byte has the codes of two adjacent columns.
@@ -177,7 +177,7 @@ impl BlockKind {
 
     /// Returns whether groups have a bias besides their scale.
     pub(crate) const fn has_biases(self) -> bool {
-        self.traits().has_biases
+        self.properties().has_biases
     }
 }
 

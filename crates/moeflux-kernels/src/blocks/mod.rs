@@ -6,6 +6,6 @@ mod kind;
 mod grids;
 mod apart;
 
-pub(crate) use apart::{Apart, SIGNS, half_power, power};
+pub(crate) use apart::{DecodedBlock, SIGNS, half_power, power};
 pub use apart::{E2M1_VALUES, IQ2_XXS_GRID, IQ3_XXS_GRID, IQ4_VALUES};
 pub use kind::BlockKind;

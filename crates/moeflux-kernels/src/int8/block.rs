@@ -31,19 +31,19 @@ pub(crate) struct RowBlock<'a> {
     /// Distance between rows, in bytes.
     stride: usize,
     pub(crate) bits: usize,
-    ahead: Ahead,
+    prefetch: PrefetchPolicy,
 }
 
 /// Prefetch policy for the data after the rows.
 #[derive(Clone, Copy)]
-struct Ahead {
+struct PrefetchPolicy {
     /// Whether to prefetch into the first-level cache even if it has no room.
     is_near: bool,
     /// Minimum distance, unless the first-level cache has room.
     bytes_min: usize,
 }
 
-impl Ahead {
+impl PrefetchPolicy {
     const FAR: Self = Self { is_near: false, bytes_min: AHEAD_BYTES_MIN };
 }
 
@@ -69,7 +69,7 @@ impl<'a> RowBlock<'a> {
         let stride = row_step * row_bytes;
         let bytes = &bytes[first_row * stride..];
         assert!((LANES - 1) * stride + row_bytes <= bytes.len(), "sixteen rows");
-        Self { bytes, row_bytes, stride, bits, ahead: Ahead::FAR }
+        Self { bytes, row_bytes, stride, bits, prefetch: PrefetchPolicy::FAR }
     }
 
     #[inline(always)]
@@ -97,13 +97,14 @@ impl<'a> RowBlock<'a> {
     #[inline(always)]
     pub(crate) fn prefetch_next<S: IntSimd>(&self, simd: S, at: usize, n_bytes: usize) {
         let block_bytes = LANES * self.row_bytes;
-        let has_room = block_bytes <= S::NEAR_BYTES_MAX && !self.ahead.is_near;
-        let ahead = if has_room { block_bytes } else { block_bytes.max(self.ahead.bytes_min) };
-        let next = self.bytes.as_ptr().wrapping_add(ahead + LANES * at);
-        if has_room || self.ahead.is_near {
-            ask::<true, S>(simd, next, LANES * n_bytes);
+        let has_room = block_bytes <= S::NEAR_BYTES_MAX && !self.prefetch.is_near;
+        let distance =
+            if has_room { block_bytes } else { block_bytes.max(self.prefetch.bytes_min) };
+        let next = self.bytes.as_ptr().wrapping_add(distance + LANES * at);
+        if has_room || self.prefetch.is_near {
+            prefetch_lines::<true, S>(simd, next, LANES * n_bytes);
         } else {
-            ask::<false, S>(simd, next, LANES * n_bytes);
+            prefetch_lines::<false, S>(simd, next, LANES * n_bytes);
         }
     }
 
@@ -122,13 +123,13 @@ impl<'a> RowBlock<'a> {
         }
         for r in LANES..2 * LANES {
             let row = self.bytes.as_ptr().wrapping_add(r * self.stride);
-            ask::<false, S>(simd, row.wrapping_add(first), at + n_bytes - first);
+            prefetch_lines::<false, S>(simd, row.wrapping_add(first), at + n_bytes - first);
         }
     }
 }
 
 #[inline(always)]
-fn ask<const NEAR: bool, S: IntSimd>(simd: S, address: *const u8, n_bytes: usize) {
+fn prefetch_lines<const NEAR: bool, S: IntSimd>(simd: S, address: *const u8, n_bytes: usize) {
     for line in (0..n_bytes).step_by(LINE) {
         simd.prefetch::<NEAR>(address.wrapping_add(line));
     }
@@ -136,11 +137,11 @@ fn ask<const NEAR: bool, S: IntSimd>(simd: S, address: *const u8, n_bytes: usize
 
 /// Memory for a matrix of fewer than sixteen rows, padded with rows of zeros.
 #[derive(Debug, Default)]
-pub(crate) struct Padded {
+pub(crate) struct PaddedMatrix {
     parts: [Vec<u8>; 3],
 }
 
-impl Padded {
+impl PaddedMatrix {
     #[inline(always)]
     pub(crate) fn at_least_sixteen_rows<'a>(&'a mut self, matrix: &Matrix<'a>) -> Matrix<'a> {
         let layout = matrix.layout();
@@ -171,14 +172,14 @@ impl Padded {
 
 /// Sixteen rows of a matrix.
 #[derive(Clone, Copy)]
-pub(crate) struct Block<'a> {
+pub(crate) struct AffineBlock<'a> {
     pub(crate) matrix: Matrix<'a>,
     pub(crate) affine: Affine,
     pub(crate) first_row: usize,
     pub(crate) fetching: Fetching,
 }
 
-impl<'a> Block<'a> {
+impl<'a> AffineBlock<'a> {
     /// Returns sixteen rows from `first_row`.
     #[inline(always)]
     pub(crate) fn new((matrix, affine): (Matrix<'a>, Affine), first_row: usize) -> Self {
@@ -189,26 +190,26 @@ impl<'a> Block<'a> {
     pub(crate) fn codes(&self) -> RowBlock<'a> {
         let (bits, row_bytes) = (self.affine.bits, self.matrix.layout().row_bytes());
         let is_near = self.fetching == Fetching::NearRequests;
-        let ahead = Ahead { is_near, bytes_min: AHEAD_BYTES_MIN };
+        let prefetch = PrefetchPolicy { is_near, bytes_min: AHEAD_BYTES_MIN };
         let shape = (usize::from(bits), row_bytes);
-        RowBlock { ahead, ..RowBlock::new(self.matrix.codes(), shape, self.first_row) }
+        RowBlock { prefetch, ..RowBlock::new(self.matrix.codes(), shape, self.first_row) }
     }
 
     /// Returns the same rows of scales or biases.
     #[inline(always)]
     fn halves(&self, bytes: &'a [u8]) -> RowBlock<'a> {
         let row_bytes = 2 * self.affine.n_groups(self.matrix.layout().n_cols);
-        let ahead = if self.fetching == Fetching::NearRequests {
-            Ahead { is_near: true, bytes_min: NEAR_SCALES_AHEAD_BYTES_MIN }
+        let prefetch = if self.fetching == Fetching::NearRequests {
+            PrefetchPolicy { is_near: true, bytes_min: NEAR_SCALES_AHEAD_BYTES_MIN }
         } else {
-            Ahead::FAR
+            PrefetchPolicy::FAR
         };
-        RowBlock { ahead, ..RowBlock::new(bytes, (16, row_bytes), self.first_row) }
+        RowBlock { prefetch, ..RowBlock::new(bytes, (16, row_bytes), self.first_row) }
     }
 
     /// Writes scales and biases of some groups in lane order.
     #[inline(always)]
-    pub(crate) fn lay_scales<S: IntSimd>(
+    pub(crate) fn load_scales<S: IntSimd>(
         &self,
         simd: S,
         groups: Range<usize>,
@@ -248,8 +249,8 @@ impl<'a> Block<'a> {
                 let biases = few_pieces(biases, 2 * first, 2 * n_groups);
                 simd.scale_words(&scales.each_ref(), &biases.each_ref())
             };
-            let n_laid = target.len().min(n_groups);
-            for (words, target) in words.iter().zip(&mut target[..n_laid]) {
+            let n_stored = target.len().min(n_groups);
+            for (words, target) in words.iter().zip(&mut target[..n_stored]) {
                 let [scales, biases] = simd.half_floats(kind, *words);
                 simd.store(scales, &mut target[0]);
                 simd.store(biases, &mut target[1]);
@@ -308,7 +309,7 @@ fn copy_known<const N: usize>(rows: &RowBlock<'_>, at: usize, target: &mut [[u8;
 }
 
 /// Expands each code of `bits` bits to a byte.
-pub(crate) fn take_apart(bits: usize, packed: &[u8], bytes: &mut [u8; PIECE]) {
+pub(crate) fn expand_codes(bits: usize, packed: &[u8], bytes: &mut [u8; PIECE]) {
     let (eights, _) = bytes.as_chunks_mut::<8>();
     for (eight, packed) in eights.iter_mut().zip(packed.chunks_exact(bits)) {
         let mut word = [0; 8];

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::cpu::Fetching;
 use crate::format::Matrix;
-use crate::int8::block::Padded;
+use crate::int8::block::PaddedMatrix;
 use crate::int8::rows::IntRows;
 use crate::int8::simd::LINE_COLS;
 use crate::lanes::{LANES, Lanes};
@@ -16,7 +16,7 @@ use crate::lanes::{LANES, Lanes};
 /// A cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Line(pub(crate) [u8; 64]);
+pub(crate) struct CacheLine(pub(crate) [u8; 64]);
 
 /// Values of a row of activations, in the order in which a line of 4-bit codes is unpacked.
 #[derive(Clone, Copy, Debug)]
@@ -36,14 +36,14 @@ pub(crate) struct Square(pub(crate) [Lanes; LANES]);
 
 /// Rows of activations repacked for a table's unit; empty for tables that use them directly.
 #[derive(Debug, Default)]
-pub struct LaidRows {
+pub struct RepackedRows {
     /// Number of repacked rows, in strips of sixteen.
     pub(crate) n_rows: usize,
     /// Lines of a strip.
     pub(crate) strip_lines: usize,
     /// Groups of a row.
     pub(crate) n_groups: usize,
-    pub(crate) values: Vec<Line>,
+    pub(crate) values: Vec<CacheLine>,
     pub(crate) factors: Vec<Factors>,
 }
 
@@ -52,7 +52,7 @@ pub struct LaidRows {
 pub struct IntInputs<'a> {
     pub(crate) rows: &'a IntRows,
     pub(crate) picks: &'a [usize],
-    pub(crate) laid: &'a LaidRows,
+    pub(crate) repacked: &'a RepackedRows,
 }
 
 /// `matrix . x` for some rows of both, in int8 arithmetic.
@@ -66,8 +66,8 @@ pub struct IntProduct<'a> {
     pub x: IntInputs<'a>,
 }
 
-impl LaidRows {
-    /// Returns the rows that [`crate::KernelTable::lay`] repacked here, for products of the same
+impl RepackedRows {
+    /// Returns the rows that [`crate::KernelTable::repack`] repacked here, for products of the same
     /// table. The rows and picks must be the same, and the rows unchanged since.
     ///
     /// # Panics
@@ -77,7 +77,7 @@ impl LaidRows {
     pub fn inputs<'a>(&'a self, rows: &'a IntRows, picks: &'a [usize]) -> IntInputs<'a> {
         assert!(self.n_rows == 0 || self.n_rows == picks.len(), "rows that were laid down");
         assert!(picks.iter().all(|&pick| pick < rows.n_rows()), "picked rows");
-        IntInputs { rows, picks, laid: self }
+        IntInputs { rows, picks, repacked: self }
     }
 }
 
@@ -101,11 +101,11 @@ impl IntProduct<'_> {
 pub struct IntScratch {
     pub(crate) fetching: Fetching,
     /// A matrix of few rows.
-    pub(crate) padded: Padded,
+    pub(crate) padded: PaddedMatrix,
     /// One row of activations.
     pub(crate) values: Vec<RowValues>,
     #[cfg(target_arch = "x86_64")]
-    pub(crate) codes: Vec<Line>,
+    pub(crate) codes: Vec<CacheLine>,
     #[cfg(target_arch = "x86_64")]
     pub(crate) scales: Vec<[Lanes; 2]>,
     #[cfg(target_arch = "x86_64")]
@@ -114,7 +114,7 @@ pub struct IntScratch {
 
 /// Returns the first `n` items; their contents are unspecified.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn room<T: Copy>(items: &mut Vec<T>, n: usize, filler: T) -> &mut [T] {
+pub(crate) fn ensure_len<T: Copy>(items: &mut Vec<T>, n: usize, filler: T) -> &mut [T] {
     if items.len() < n {
         items.resize(n, filler);
     }

@@ -25,24 +25,24 @@ mod several;
 mod blocks;
 mod product;
 
-pub(crate) use blocks::{BlockMatrix, Memory, lay_blocks};
-pub use inputs::{IntInputs, IntProduct, IntScratch, LaidRows};
+pub(crate) use blocks::{BlockMatrix, BlockScratch, unpack_blocks};
+pub use inputs::{IntInputs, IntProduct, IntScratch, RepackedRows};
 pub(crate) use product::matmul;
 pub use rows::{IntRowShape, IntRows, QuantisedRow};
-pub(crate) use rows::{Order, quantise};
+pub(crate) use rows::{ValueOrder, quantise};
 #[cfg(target_arch = "aarch64")]
-pub(crate) use simd::LaidQuads;
+pub(crate) use simd::StoredQuads;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use simd::int_simd_by_functions;
 pub(crate) use simd::{HalfKind, IntSimd};
-pub(crate) use tile::{Scales, Tile};
+pub(crate) use tile::{CodeTile, TileScales};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use {
-    block::{Block, RowBlock, take_apart},
+    block::{AffineBlock, RowBlock, expand_codes},
     blocks::BlockRows,
-    inputs::{Factors, Line, Square, room},
-    rows::Row,
+    inputs::{CacheLine, Factors, Square, ensure_len},
+    rows::IntRow,
     simd::PIECE,
     strips::strip_lines,
-    tile::{Sixteen, TILE_COLS, add_terms},
+    tile::{TILE_COLS, TileSource, add_terms},
 };

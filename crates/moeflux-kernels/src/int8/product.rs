@@ -8,20 +8,20 @@
 use crate::blocks::BlockKind;
 use crate::format::{Affine, Matrix, MatrixKind};
 use crate::int8::blocks::{
-    BlockRows, LayBlocks, for_kind, is_wide, meet_one as meet_one_of_blocks,
+    BlockRows, UnpackBlocks, for_kind, is_wide, multiply_one as multiply_one_by_blocks,
 };
 use crate::int8::inputs::{IntProduct, IntScratch};
-use crate::int8::several::meet_several;
+use crate::int8::several::multiply_several;
 use crate::int8::simd::IntSimd;
-use crate::int8::stream::meet_one;
-use crate::int8::strips::meet_strips;
-use crate::int8::tile::{AffineRows, Bytes, Nibbles, Sixteen, Stream, Unpack};
+use crate::int8::stream::multiply_one;
+use crate::int8::strips::multiply_strips;
+use crate::int8::tile::{AffineRows, BitStream, Bytes, Nibbles, TileSource, Unpack};
 
-/// Computes `out[block of rows][pick][row of the block]`; `lay` is the table's.
+/// Computes `out[block of rows][pick][row of the block]`; `unpack` is the table's.
 #[inline(always)]
 pub(crate) fn matmul<S: IntSimd>(
     simd: S,
-    (product, lay): (&IntProduct<'_>, LayBlocks),
+    (product, unpack): (&IntProduct<'_>, UnpackBlocks),
     scratch: &mut IntScratch,
     out: &mut [f32],
 ) {
@@ -33,18 +33,18 @@ pub(crate) fn matmul<S: IntSimd>(
         MatrixKind::Affine(affine) => match affine.bits {
             4 => affine_blocks::<Nibbles, S>(simd, (product, affine), scratch, out),
             8 => affine_blocks::<Bytes, S>(simd, (product, affine), scratch, out),
-            _ => affine_blocks::<Stream, S>(simd, (product, affine), scratch, out),
+            _ => affine_blocks::<BitStream, S>(simd, (product, affine), scratch, out),
         },
         MatrixKind::Block(kind) => {
             let matrix = scratch.padded.at_least_sixteen_rows(&product.matrix);
             if product.x.picks.len() == 1 && S::TAKES_BLOCKS {
                 for_kind!(
                     kind, Q4_0 Q8_0 Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 MXFP4_APART,
-                    K => meet_one_of_blocks::<K, S>(simd, product, matrix, out),
-                    else several_of_blocks(simd, (product, lay), (matrix, kind), out)
+                    K => multiply_one_by_blocks::<K, S>(simd, product, matrix, out),
+                    else several_of_blocks(simd, (product, unpack), (matrix, kind), out)
                 );
             } else {
-                several_of_blocks(simd, (product, lay), (matrix, kind), out);
+                several_of_blocks(simd, (product, unpack), (matrix, kind), out);
             }
         }
     }
@@ -60,7 +60,7 @@ fn affine_blocks<U: Unpack, S: IntSimd>(
     let matrix = scratch.padded.at_least_sixteen_rows(&product.matrix);
     if product.x.picks.len() == 1 {
         let scratch = (scratch.fetching, &mut scratch.values);
-        return meet_one::<U, S>(simd, product, (matrix, affine), scratch, out);
+        return multiply_one::<U, S>(simd, product, (matrix, affine), scratch, out);
     }
     several(simd, product, AffineRows::<U>::new((matrix, affine)), out);
 }
@@ -69,25 +69,27 @@ fn affine_blocks<U: Unpack, S: IntSimd>(
 #[inline(always)]
 fn several_of_blocks<S: IntSimd>(
     simd: S,
-    (product, lay): (&IntProduct<'_>, LayBlocks),
+    (product, unpack): (&IntProduct<'_>, UnpackBlocks),
     matrix: (Matrix<'_>, BlockKind),
     out: &mut [f32],
 ) {
     match (is_wide(matrix.1) || S::TAKES_STRIPS, matrix.1.has_biases()) {
-        (false, false) => several(simd, product, BlockRows::<false, false>::new(matrix, lay), out),
-        (false, true) => several(simd, product, BlockRows::<false, true>::new(matrix, lay), out),
-        (true, false) => several(simd, product, BlockRows::<true, false>::new(matrix, lay), out),
-        (true, true) => several(simd, product, BlockRows::<true, true>::new(matrix, lay), out),
+        (false, false) => {
+            several(simd, product, BlockRows::<false, false>::new(matrix, unpack), out);
+        }
+        (false, true) => several(simd, product, BlockRows::<false, true>::new(matrix, unpack), out),
+        (true, false) => several(simd, product, BlockRows::<true, false>::new(matrix, unpack), out),
+        (true, true) => several(simd, product, BlockRows::<true, true>::new(matrix, unpack), out),
     }
 }
 
 #[inline(always)]
-fn several<R: Sixteen, S: IntSimd>(simd: S, product: &IntProduct<'_>, rows: R, out: &mut [f32]) {
+fn several<R: TileSource, S: IntSimd>(simd: S, product: &IntProduct<'_>, rows: R, out: &mut [f32]) {
     if !S::TAKES_STRIPS {
-        meet_several::<true, R, S>(simd, product, rows, out);
+        multiply_several::<true, R, S>(simd, product, rows, out);
     } else if product.x.picks.len() == 1 {
-        meet_several::<false, R, S>(simd, product, rows, out);
+        multiply_several::<false, R, S>(simd, product, rows, out);
     } else {
-        meet_strips(simd, product, rows, out);
+        multiply_strips(simd, product, rows, out);
     }
 }

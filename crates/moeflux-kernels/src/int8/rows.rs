@@ -17,7 +17,7 @@ const BLOCK_STEP_COLS: usize = 32;
 
 /// Order of the values of eight columns, and form of the groups' sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum ValueOrder {
     /// Column order.
     #[default]
     Natural,
@@ -31,7 +31,7 @@ pub(crate) enum Order {
     CountedEvenOddBlock,
 }
 
-impl Order {
+impl ValueOrder {
     /// Returns the order and the group size for matrices of a kind.
     fn of(kind: MatrixKind) -> Option<(Self, usize)> {
         match kind {
@@ -74,7 +74,7 @@ pub struct IntRowShape {
     pub n_cols: usize,
     /// Groups of a row: each has a step and a sum.
     pub n_groups: usize,
-    pub(crate) order: Order,
+    pub(crate) order: ValueOrder,
 }
 
 /// The memory of one row, to be written with [`IntRowShape::fill`].
@@ -89,7 +89,7 @@ pub struct QuantisedRow<'a> {
 
 /// One rounded row, or some whole groups of it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Row<'a> {
+pub(crate) struct IntRow<'a> {
     pub(crate) values: &'a [i8],
     pub(crate) steps: &'a [f32],
     pub(crate) sums: &'a [f32],
@@ -109,7 +109,7 @@ impl IntRows {
     ///
     /// If matrices of the kind use f32 activations, or columns are not whole groups.
     pub fn reshape(&mut self, kind: MatrixKind, n_rows: usize, n_cols: usize) {
-        let Some((order, group)) = Order::of(kind) else {
+        let Some((order, group)) = ValueOrder::of(kind) else {
             unreachable!("{kind} matrices take f32 activations")
         };
         assert!(n_cols.is_multiple_of(group), "{n_cols} columns are whole groups of {group}");
@@ -147,18 +147,18 @@ impl IntRows {
     /// Returns whether these rows can be multiplied by a matrix of this kind and width.
     #[must_use]
     pub fn suits(&self, kind: MatrixKind, n_cols: usize) -> bool {
-        let Some((order, group)) = Order::of(kind) else { return false };
+        let Some((order, group)) = ValueOrder::of(kind) else { return false };
         let shape = &self.shape;
         shape.n_cols == n_cols && shape.n_groups * group == n_cols && shape.order == order
     }
 
     /// Returns one row.
     #[inline(always)]
-    pub(crate) fn row(&self, row_idx: usize) -> Row<'_> {
+    pub(crate) fn row(&self, row_idx: usize) -> IntRow<'_> {
         let IntRowShape { n_cols, n_groups, .. } = self.shape;
         let factors = &self.factors[row_idx * 2 * n_groups..][..2 * n_groups];
         let (steps, sums) = factors.split_at(n_groups);
-        Row { values: &self.values[row_idx * n_cols..][..n_cols], steps, sums }
+        IntRow { values: &self.values[row_idx * n_cols..][..n_cols], steps, sums }
     }
 }
 
@@ -166,7 +166,7 @@ impl IntRowShape {
     /// Returns whether even columns precede odd ones.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn is_even_odd(&self) -> bool {
-        self.order == Order::EvenOdd
+        self.order == ValueOrder::EvenOdd
     }
 
     /// Returns whether the rows are for blocks that carry their own scales.
@@ -178,7 +178,7 @@ impl IntRowShape {
 
 /// Rounds a row whose lengths match.
 #[inline(always)]
-pub(crate) fn quantise(x: &[f32], order: Order, row: QuantisedRow<'_>) {
+pub(crate) fn quantise(x: &[f32], order: ValueOrder, row: QuantisedRow<'_>) {
     let (steps, sums) = row.factors.split_at_mut(row.factors.len() / 2);
     let Some(group) = x.len().checked_div(steps.len()) else { return };
     if order.is_for_blocks() {
@@ -189,7 +189,7 @@ pub(crate) fn quantise(x: &[f32], order: Order, row: QuantisedRow<'_>) {
         let n;
         (*step, n) = round_group(x, values);
         *sum = *step * n;
-        if order == Order::EvenOdd {
+        if order == ValueOrder::EvenOdd {
             sort_even_odd(values);
         }
     }
@@ -210,7 +210,7 @@ pub(crate) fn sort_even_odd(values: &mut [i8]) {
 #[expect(clippy::cast_precision_loss, reason = "at most 127 * 32")]
 fn quantise_for_blocks(
     x: &[f32],
-    order: Order,
+    order: ValueOrder,
     values: &mut [i8],
     (steps, sums): (&mut [f32], &mut [f32]),
 ) {
@@ -223,9 +223,9 @@ fn quantise_for_blocks(
         steps.fill(step);
         for (sum, values) in sums.iter_mut().zip(values.chunks_exact(group)) {
             let n = values.iter().map(|&it| i32::from(it)).sum::<i32>() as f32;
-            *sum = if order == Order::Block { step * n } else { n };
+            *sum = if order == ValueOrder::Block { step * n } else { n };
         }
-        if order == Order::CountedEvenOddBlock {
+        if order == ValueOrder::CountedEvenOddBlock {
             sort_even_odd(values);
         }
     }

@@ -14,10 +14,10 @@ pub(crate) const PIECE: usize = 32;
 pub(crate) const LINE_COLS: usize = 4 * PIECE;
 
 /// Sixteen bytes of each of sixteen rows.
-pub(crate) type Pieces<'a> = [&'a [u8; 16]; LANES];
+pub(crate) type RowPieces<'a> = [&'a [u8; 16]; LANES];
 
 /// Codes in memory: four of each row.
-pub(crate) type LaidQuads = [u8; 4 * LANES];
+pub(crate) type StoredQuads = [u8; 4 * LANES];
 
 /// A float of 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +38,10 @@ pub(crate) trait IntSimd: Simd {
     type Ints: Copy;
 
     /// Accumulator of products, for at most one piece.
-    type Sums: Copy;
+    type Accumulator: Copy;
 
     /// Accumulator of the products of one row, before rows are combined.
-    type Products: Copy;
+    type LineProducts: Copy;
 
     /// Whether the table repacks several rows of activations into strips, which its products then
     /// use. Sums may then cover any number of pieces, and codes of any width are treated as wide.
@@ -95,27 +95,27 @@ pub(crate) trait IntSimd: Simd {
     fn half_powers(self, words: Self::Quads, right: u32) -> Self::Vector;
 
     /// Loads codes from memory, row by row.
-    fn load_quads(self, quads: &LaidQuads) -> Self::Quads;
+    fn load_quads(self, quads: &StoredQuads) -> Self::Quads;
 
     /// Stores codes to memory, row by row.
-    fn store_quads(self, quads: Self::Quads, target: &mut LaidQuads);
+    fn store_quads(self, quads: Self::Quads, target: &mut StoredQuads);
 
     /// Returns zeros.
     fn no_ints(self) -> Self::Ints;
 
     /// Begins the sums of a piece that is to be added to `ints`.
-    fn open(self, ints: Self::Ints) -> Self::Sums;
+    fn open(self, ints: Self::Ints) -> Self::Accumulator;
 
     /// Adds products of four codes. Codes have at most 4 bits unless `WIDE`.
     fn add_products<const WIDE: bool>(
         self,
-        sums: Self::Sums,
+        sums: Self::Accumulator,
         codes: Self::Quads,
         x: [i8; 4],
-    ) -> Self::Sums;
+    ) -> Self::Accumulator;
 
     /// Returns `ints` plus the products summed since [`IntSimd::open`].
-    fn close<const WIDE: bool>(self, ints: Self::Ints, sums: Self::Sums) -> Self::Ints;
+    fn close<const WIDE: bool>(self, ints: Self::Ints, sums: Self::Accumulator) -> Self::Ints;
 
     /// Returns `a + b`.
     fn add_ints(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
@@ -124,20 +124,20 @@ pub(crate) trait IntSimd: Simd {
     fn floats(self, ints: Self::Ints) -> Self::Vector;
 
     /// Reorders values for [`IntSimd::products`].
-    fn lay_values(self, x: &[i8; LINE_COLS], target: &mut [i8; LINE_COLS]);
+    fn reorder_values(self, x: &[i8; LINE_COLS], target: &mut [i8; LINE_COLS]);
 
     /// Multiplies a line of 4-bit codes of one row by reordered values; each piece of columns has
     /// its own lanes.
-    fn products(self, line: &[u8; LINE_COLS / 2], x: &[i8; LINE_COLS]) -> Self::Products;
+    fn products(self, line: &[u8; LINE_COLS / 2], x: &[i8; LINE_COLS]) -> Self::LineProducts;
 
     /// Merges four, each of a row or each of a line: one result after the other for each piece.
-    fn merge(self, products: [Self::Products; 4]) -> Self::Products;
+    fn merge(self, products: [Self::LineProducts; 4]) -> Self::LineProducts;
 
     /// Transposes four rows of merged lines: row by row for each piece, per line.
-    fn turn(self, rows: [Self::Products; 4]) -> [Self::Products; 4];
+    fn transpose_lines(self, rows: [Self::LineProducts; 4]) -> [Self::LineProducts; 4];
 
     /// Joins four times four rows of a line: row by row for each piece.
-    fn join(self, rows: [Self::Products; 4]) -> [Self::Ints; 4];
+    fn join(self, rows: [Self::LineProducts; 4]) -> [Self::Ints; 4];
 
     /// Prefetches memory: to the first-level cache if `NEAR`, else to the second-level cache. Any
     /// address is allowed.
@@ -165,7 +165,7 @@ pub(crate) trait IntSimd: Simd {
 
     /// Gathers pieces of rows `r`, `r + 4`, `r + 8`, `r + 12` for each `r` below 4.
     #[inline(always)]
-    fn gather_all(self, pieces: &Pieces<'_>) -> [Self::Quads; 4] {
+    fn gather_all(self, pieces: &RowPieces<'_>) -> [Self::Quads; 4] {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *pieces;
         [
             self.gather([a, e, i, m]),
@@ -177,14 +177,14 @@ pub(crate) trait IntSimd: Simd {
 
     /// Returns bytes `4 i .. 4 i + 4` of each row.
     #[inline(always)]
-    fn quads(self, pieces: &Pieces<'_>) -> [Self::Quads; 4] {
+    fn quads(self, pieces: &RowPieces<'_>) -> [Self::Quads; 4] {
         self.transpose(self.gather_all(pieces))
     }
 
     /// Combines eight scales and eight biases of each row into words per group: a scale below a
     /// bias.
     #[inline(always)]
-    fn scale_words(self, scales: &Pieces<'_>, biases: &Pieces<'_>) -> [Self::Quads; 8] {
+    fn scale_words(self, scales: &RowPieces<'_>, biases: &RowPieces<'_>) -> [Self::Quads; 8] {
         let (scales, biases) = (self.gather_all(scales), self.gather_all(biases));
         let [a, b] = self.interleave(scales[0], biases[0]);
         let [c, d] = self.interleave(scales[1], biases[1]);
@@ -227,9 +227,9 @@ pub(crate) trait IntSimd: Simd {
         self.close::<WIDE>(ints, sums)
     }
 
-    /// Stores the codes of half a piece in the form required by [`IntSimd::dot_laid`].
+    /// Stores the codes of half a piece in the form required by [`IntSimd::dot_stored`].
     #[inline(always)]
-    fn lay(self, codes: &[Self::Quads; 4], target: &mut [LaidQuads; 4]) {
+    fn store_codes(self, codes: &[Self::Quads; 4], target: &mut [StoredQuads; 4]) {
         for (codes, target) in codes.iter().zip(target) {
             self.store_quads(*codes, target);
         }
@@ -238,17 +238,17 @@ pub(crate) trait IntSimd: Simd {
     /// Returns the sums of stored codes times each of `x`, over the pieces of a group, or over half
     /// a piece.
     #[inline(always)]
-    fn dot_laid<const WIDE: bool, const PICKS: usize>(
+    fn dot_stored<const WIDE: bool, const PICKS: usize>(
         self,
-        laid: &[LaidQuads],
+        stored: &[StoredQuads],
         x: &[&[i8]; PICKS],
     ) -> [Self::Ints; PICKS] {
         let mut ints = [self.no_ints(); PICKS];
-        let (pieces, half) = laid.as_chunks::<8>();
-        if let ([], Some(laid)) = (pieces, half.first_chunk::<4>()) {
-            let mut codes = [self.load_quads(&laid[0]); 4];
+        let (pieces, half) = stored.as_chunks::<8>();
+        if let ([], Some(stored)) = (pieces, half.first_chunk::<4>()) {
+            let mut codes = [self.load_quads(&stored[0]); 4];
             for i in 1..4 {
-                codes[i] = self.load_quads(&laid[i]);
+                codes[i] = self.load_quads(&stored[i]);
             }
             for t in 0..PICKS {
                 let (x, _) = x[t].as_chunks::<{ PIECE / 2 }>();
@@ -256,10 +256,10 @@ pub(crate) trait IntSimd: Simd {
             }
             return ints;
         }
-        for (p, laid) in pieces.iter().enumerate() {
-            let mut codes = [self.load_quads(&laid[0]); 8];
+        for (p, stored) in pieces.iter().enumerate() {
+            let mut codes = [self.load_quads(&stored[0]); 8];
             for i in 1..8 {
-                codes[i] = self.load_quads(&laid[i]);
+                codes[i] = self.load_quads(&stored[i]);
             }
             for t in 0..PICKS {
                 let (x, _) = x[t][p * PIECE..][..PIECE].as_chunks::<PIECE>();
@@ -274,10 +274,10 @@ impl IntSimd for Portable {
     /// In row order, also in gathered registers.
     type Quads = [u8; 4 * LANES];
     type Ints = [i32; LANES];
-    type Sums = [i32; LANES];
+    type Accumulator = [i32; LANES];
 
     /// One sum per row, for each piece.
-    type Products = [[i32; 4]; 4];
+    type LineProducts = [[i32; 4]; 4];
 
     const TAKES_BLOCKS: bool = false;
 
@@ -356,11 +356,11 @@ impl IntSimd for Portable {
         std::array::from_fn(|r| half_power(words[r][right as usize / 8]))
     }
 
-    fn load_quads(self, quads: &LaidQuads) -> Self::Quads {
+    fn load_quads(self, quads: &StoredQuads) -> Self::Quads {
         *quads
     }
 
-    fn store_quads(self, quads: Self::Quads, target: &mut LaidQuads) {
+    fn store_quads(self, quads: Self::Quads, target: &mut StoredQuads) {
         *target = quads;
     }
 
@@ -368,16 +368,16 @@ impl IntSimd for Portable {
         [0; LANES]
     }
 
-    fn open(self, ints: Self::Ints) -> Self::Sums {
+    fn open(self, ints: Self::Ints) -> Self::Accumulator {
         ints
     }
 
     fn add_products<const WIDE: bool>(
         self,
-        sums: Self::Sums,
+        sums: Self::Accumulator,
         codes: Self::Quads,
         x: [i8; 4],
-    ) -> Self::Sums {
+    ) -> Self::Accumulator {
         let (codes, _) = codes.as_chunks::<4>();
         std::array::from_fn(|r| {
             let products = codes[r].iter().zip(x).map(|(&code, x)| i32::from(code) * i32::from(x));
@@ -385,7 +385,7 @@ impl IntSimd for Portable {
         })
     }
 
-    fn close<const WIDE: bool>(self, _: Self::Ints, sums: Self::Sums) -> Self::Ints {
+    fn close<const WIDE: bool>(self, _: Self::Ints, sums: Self::Accumulator) -> Self::Ints {
         sums
     }
 
@@ -398,7 +398,7 @@ impl IntSimd for Portable {
         ints.map(|it| it as f32)
     }
 
-    fn lay_values(self, x: &[i8; LINE_COLS], target: &mut [i8; LINE_COLS]) {
+    fn reorder_values(self, x: &[i8; LINE_COLS], target: &mut [i8; LINE_COLS]) {
         *target = *x;
     }
 
@@ -417,7 +417,7 @@ impl IntSimd for Portable {
         std::array::from_fn(|piece| std::array::from_fn(|i| products[i][piece][0]))
     }
 
-    fn turn(self, rows: [[[i32; 4]; 4]; 4]) -> [[[i32; 4]; 4]; 4] {
+    fn transpose_lines(self, rows: [[[i32; 4]; 4]; 4]) -> [[[i32; 4]; 4]; 4] {
         std::array::from_fn(|line| {
             std::array::from_fn(|piece| std::array::from_fn(|r| rows[r][piece][line]))
         })
@@ -445,15 +445,15 @@ macro_rules! int_simd_by_functions {
     };
     (
         $token:ty, $quads:ty, $ints:ty, $sums:ty, $products:ty
-        $(, tiles: $lay:ident, $dot_laid:ident)?
+        $(, tiles: $store_codes:ident, $dot_stored:ident)?
         $(, strips: $takes_strips:literal)?
         $(, near bytes: $near_bytes_max:literal)?
     ) => {
         impl $crate::int8::IntSimd for $token {
             type Quads = $quads;
             type Ints = $ints;
-            type Sums = $sums;
-            type Products = $products;
+            type Accumulator = $sums;
+            type LineProducts = $products;
 
             $(const TAKES_STRIPS: bool = $takes_strips;)?
             $(const NEAR_BYTES_MAX: usize = $near_bytes_max;)?
@@ -477,10 +477,10 @@ macro_rules! int_simd_by_functions {
                 open(ints: $ints) -> $sums;
                 add_ints(a: $ints, b: $ints) -> $ints;
                 floats(ints: $ints) -> Self::Vector;
-                lay_values(x: &[i8; 128], target: &mut [i8; 128]) -> ();
+                reorder_values(x: &[i8; 128], target: &mut [i8; 128]) -> ();
                 products(line: &[u8; 64], x: &[i8; 128]) -> $products;
                 merge(products: [$products; 4]) -> $products;
-                turn(rows: [$products; 4]) -> [$products; 4];
+                transpose_lines(rows: [$products; 4]) -> [$products; 4];
                 join(rows: [$products; 4]) -> [$ints; 4];
             }
 
@@ -509,19 +509,23 @@ macro_rules! int_simd_by_functions {
 
             $(
                 #[inline(always)]
-                fn lay(self, codes: &[$quads; 4], target: &mut [$crate::int8::LaidQuads; 4]) {
+                fn store_codes(
+                    self,
+                    codes: &[$quads; 4],
+                    target: &mut [$crate::int8::StoredQuads; 4],
+                ) {
                     // SAFETY: a token exists only where the CPU has its features.
-                    unsafe { $lay(codes, target) }
+                    unsafe { $store_codes(codes, target) }
                 }
 
                 #[inline(always)]
-                fn dot_laid<const WIDE: bool, const PICKS: usize>(
+                fn dot_stored<const WIDE: bool, const PICKS: usize>(
                     self,
-                    laid: &[$crate::int8::LaidQuads],
+                    stored: &[$crate::int8::StoredQuads],
                     x: &[&[i8]; PICKS],
                 ) -> [$ints; PICKS] {
                     // SAFETY: a token exists only where the CPU has its features.
-                    unsafe { $dot_laid::<WIDE, PICKS>(laid, x) }
+                    unsafe { $dot_stored::<WIDE, PICKS>(stored, x) }
                 }
             )?
         }

@@ -9,13 +9,12 @@
 
 use crate::cpu::Fetching;
 use crate::format::{Affine, Matrix};
-use crate::int8::block::{Block, RowBlock};
+use crate::int8::block::{AffineBlock, RowBlock};
 use crate::int8::inputs::{IntProduct, RowValues};
-use crate::int8::rows::Row;
+use crate::int8::rows::IntRow;
 use crate::int8::simd::{IntSimd, LINE_COLS, PIECE};
 use crate::int8::tile::{
-    AFFINE_TILE_GROUPS, Nibbles, Part, Scales as TileScales, TILE_COLS, Unpack, add_group,
-    dot_group,
+    AFFINE_TILE_GROUPS, BlockColumns, Nibbles, TILE_COLS, TileScales, Unpack, add_group, dot_group,
 };
 use crate::lanes::{LANES, Lanes};
 
@@ -23,14 +22,14 @@ use crate::lanes::{LANES, Lanes};
 const TILE_LINES: usize = TILE_COLS / LINE_COLS;
 
 /// Zeroed for each product, so no larger than affine tiles need.
-type Scales = TileScales<AFFINE_TILE_GROUPS>;
+type AffineTileScales = TileScales<AFFINE_TILE_GROUPS>;
 
 /// The sums of sixteen narrow rows.
-type Sums<S> = [<S as IntSimd>::Products; LANES];
+type RowSums<S> = [<S as IntSimd>::LineProducts; LANES];
 
 /// Computes `out[block of rows][row of the block]`.
 #[inline(always)]
-pub(super) fn meet_one<U: Unpack, S: IntSimd>(
+pub(super) fn multiply_one<U: Unpack, S: IntSimd>(
     simd: S,
     product: &IntProduct<'_>,
     (matrix, affine): (Matrix<'_>, Affine),
@@ -38,36 +37,36 @@ pub(super) fn meet_one<U: Unpack, S: IntSimd>(
     out: &mut [f32],
 ) {
     let row = product.x.rows.row(product.x.picks[0]);
-    let lines = if U::WIDE { &[][..] } else { lay_values(simd, row.values, values) };
-    let x = Inputs { row, lines };
+    let lines = if U::WIDE { &[][..] } else { reorder_values(simd, row.values, values) };
+    let x = StreamInputs { row, lines };
     let last_row = matrix.layout().n_rows - LANES;
     let is_narrow = !U::WIDE && matrix.layout().n_cols <= TILE_COLS;
     let is_in_turn = is_narrow && fetching == Fetching::Streams;
     let mut sums = [simd.products(&[0; LINE_COLS / 2], &[0; LINE_COLS]); LANES];
-    let mut scales = Scales::ZEROS;
+    let mut scales = AffineTileScales::ZEROS;
     let (out, _) = out.as_chunks_mut::<LANES>();
     for (row_idx, out) in product.rows.clone().step_by(LANES).zip(out) {
         // Near the end of the matrix a block begins earlier and its first lanes are dropped.
         let first_row = row_idx.min(last_row);
-        let block = Block { fetching, ..Block::new((matrix, affine), first_row) };
+        let block = AffineBlock { fetching, ..AffineBlock::new((matrix, affine), first_row) };
         if is_in_turn {
-            block.meet_row_by_row(simd, &x, (&mut sums, &mut scales), out);
+            block.multiply_row_by_row(simd, &x, (&mut sums, &mut scales), out);
         } else {
-            block.meet_together::<U, S>(simd, &x, &mut scales, out);
+            block.multiply_together::<U, S>(simd, &x, &mut scales, out);
         }
         out.rotate_left(row_idx - first_row);
     }
 }
 
 /// One row of activations.
-struct Inputs<'a> {
-    row: Row<'a>,
+struct StreamInputs<'a> {
+    row: IntRow<'a>,
     /// Its whole lines of values, reordered for lines of 4-bit codes; empty for wider codes.
     lines: &'a [RowValues],
 }
 
 #[inline(always)]
-fn lay_values<'a, S: IntSimd>(
+fn reorder_values<'a, S: IntSimd>(
     simd: S,
     x: &[i8],
     values: &'a mut Vec<RowValues>,
@@ -75,19 +74,19 @@ fn lay_values<'a, S: IntSimd>(
     let (lines, _) = x.as_chunks::<LINE_COLS>();
     values.resize(lines.len(), RowValues([0; LINE_COLS]));
     for (x, values) in lines.iter().zip(&mut *values) {
-        simd.lay_values(x, &mut values.0);
+        simd.reorder_values(x, &mut values.0);
     }
     values
 }
 
-impl Block<'_> {
+impl AffineBlock<'_> {
     /// Multiplies rows of 4-bit codes by the inputs, one row after the other.
     #[inline(always)]
-    fn meet_row_by_row<S: IntSimd>(
+    fn multiply_row_by_row<S: IntSimd>(
         &self,
         simd: S,
-        x: &Inputs<'_>,
-        (sums, scales): (&mut Sums<S>, &mut Scales),
+        x: &StreamInputs<'_>,
+        (sums, scales): (&mut RowSums<S>, &mut AffineTileScales),
         out: &mut Lanes,
     ) {
         let codes = self.codes();
@@ -103,11 +102,11 @@ impl Block<'_> {
 
     /// Multiplies sixteen rows by the inputs together.
     #[inline(always)]
-    fn meet_together<U: Unpack, S: IntSimd>(
+    fn multiply_together<U: Unpack, S: IntSimd>(
         &self,
         simd: S,
-        x: &Inputs<'_>,
-        scales: &mut Scales,
+        x: &StreamInputs<'_>,
+        scales: &mut AffineTileScales,
         out: &mut Lanes,
     ) {
         let codes = self.codes();
@@ -126,7 +125,7 @@ fn sum_row<S: IntSimd>(
     simd: S,
     lines: &[[u8; LINE_COLS / 2]],
     x: &[RowValues],
-) -> Option<S::Products> {
+) -> Option<S::LineProducts> {
     if let ([a, b, c, d], [p, q, r, s]) = (lines, x) {
         return Some(simd.merge([
             simd.products(a, &p.0),
@@ -143,7 +142,7 @@ fn sum_row<S: IntSimd>(
     Some(simd.merge(products))
 }
 
-impl Part<'_> {
+impl BlockColumns<'_> {
     /// Adds the terms of these columns to the outputs of sixteen rows, which are processed
     /// together.
     #[inline(always)]
@@ -151,7 +150,7 @@ impl Part<'_> {
         &self,
         simd: S,
         codes: &RowBlock<'_>,
-        x: &Inputs<'_>,
+        x: &StreamInputs<'_>,
         mut acc: S::Vector,
     ) -> S::Vector {
         let n_lines = if U::WIDE { 0 } else { self.cols.len() / LINE_COLS };
@@ -170,14 +169,14 @@ impl Part<'_> {
     fn add_sums<S: IntSimd>(
         &self,
         simd: S,
-        (codes, x): (&RowBlock<'_>, Row<'_>),
-        sums: &Sums<S>,
+        (codes, x): (&RowBlock<'_>, IntRow<'_>),
+        sums: &RowSums<S>,
     ) -> S::Vector {
         let n_lines = self.cols.len() / LINE_COLS;
         let mut acc = simd.splat(0.0);
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *sums;
-        let (q, r) = (simd.turn([a, b, c, d]), simd.turn([e, f, g, h]));
-        let (s, t) = (simd.turn([i, j, k, l]), simd.turn([m, n, o, p]));
+        let (q, r) = (simd.transpose_lines([a, b, c, d]), simd.transpose_lines([e, f, g, h]));
+        let (s, t) = (simd.transpose_lines([i, j, k, l]), simd.transpose_lines([m, n, o, p]));
         // Unrolled: an indexed array of vectors would go through memory.
         if n_lines > 0 {
             acc = self.add_line(simd, (0, x), simd.join([q[0], r[0], s[0], t[0]]), acc);
@@ -199,7 +198,7 @@ impl Part<'_> {
     fn add_line<S: IntSimd>(
         &self,
         simd: S,
-        (line, x): (usize, Row<'_>),
+        (line, x): (usize, IntRow<'_>),
         [a, b, c, d]: [S::Ints; 4],
         acc: S::Vector,
     ) -> S::Vector {
@@ -226,7 +225,7 @@ impl Part<'_> {
     fn add_rest<U: Unpack, S: IntSimd>(
         &self,
         simd: S,
-        (codes, x): (&RowBlock<'_>, Row<'_>),
+        (codes, x): (&RowBlock<'_>, IntRow<'_>),
         n_done: usize,
         mut acc: S::Vector,
     ) -> S::Vector {
@@ -248,7 +247,7 @@ impl Part<'_> {
     fn add<S: IntSimd>(
         &self,
         simd: S,
-        (group_idx, x): (usize, Row<'_>),
+        (group_idx, x): (usize, IntRow<'_>),
         ints: S::Ints,
         acc: S::Vector,
     ) -> S::Vector {

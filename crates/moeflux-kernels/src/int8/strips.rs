@@ -7,11 +7,11 @@
 
 use std::ops::Range;
 
-use crate::int8::inputs::{Factors, IntProduct, LaidRows, Line};
+use crate::int8::inputs::{CacheLine, Factors, IntProduct, RepackedRows};
 use crate::int8::simd::IntSimd;
-use crate::int8::tile::{Scales, Sixteen, TILE_COLS, Tile, add_terms};
+use crate::int8::tile::{CodeTile, TILE_COLS, TileScales, TileSource, add_terms};
 use crate::lanes::{LANES, Lanes};
-use crate::upcoming::Upcoming;
+use crate::upcoming::Prefetcher;
 
 /// Columns of a line.
 const LINE_COLS: usize = 4;
@@ -27,28 +27,28 @@ pub(crate) fn strip_lines(n_cols: usize) -> usize {
 
 /// Computes `out[block of rows][pick][row of the block]`.
 #[inline(always)]
-pub(super) fn meet_strips<R: Sixteen, S: IntSimd>(
+pub(super) fn multiply_strips<R: TileSource, S: IntSimd>(
     simd: S,
     product: &IntProduct<'_>,
     rows: R,
     out: &mut [f32],
 ) {
-    let laid = product.x.laid;
-    assert_eq!(laid.n_rows, product.x.picks.len(), "rows that were laid down");
+    let repacked = product.x.repacked;
+    assert_eq!(repacked.n_rows, product.x.picks.len(), "rows that were laid down");
     let last_row = rows.layout().n_rows - LANES;
-    let (mut laid_blocks, mut memory) = (LaidBlocks::new(), R::MEMORY);
+    let (mut unpacked, mut scratch) = (UnpackedBlocks::new(), R::SCRATCH);
     let (out, _) = out.as_chunks_mut::<LANES>();
     let pairs = product.rows.clone().step_by(PAIR * LANES);
-    for (row_idx, out) in pairs.zip(out.chunks_mut(PAIR * laid.n_rows)) {
+    for (row_idx, out) in pairs.zip(out.chunks_mut(PAIR * repacked.n_rows)) {
         // Near the end of the matrix a block begins earlier and its first lanes are dropped.
         let first_rows = [row_idx.min(last_row), (row_idx + LANES).min(last_row)];
         let blocks = first_rows.map(|first_row| rows.at_row(first_row));
-        if out.len() > laid.n_rows {
-            laid_blocks.meet_all::<R, PAIR, S>(simd, &blocks, &mut memory, laid, out);
+        if out.len() > repacked.n_rows {
+            unpacked.multiply_all::<R, PAIR, S>(simd, &blocks, &mut scratch, repacked, out);
         } else {
-            laid_blocks.meet_all::<R, 1, S>(simd, &[blocks[0]], &mut memory, laid, out);
+            unpacked.multiply_all::<R, 1, S>(simd, &[blocks[0]], &mut scratch, repacked, out);
         }
-        for (i, out) in out.chunks_mut(laid.n_rows).enumerate() {
+        for (i, out) in out.chunks_mut(repacked.n_rows).enumerate() {
             let dropped = row_idx + i * LANES - first_rows[i];
             if dropped > 0 {
                 out.iter_mut().for_each(|lanes| lanes.rotate_left(dropped));
@@ -58,71 +58,72 @@ pub(super) fn meet_strips<R: Sixteen, S: IntSimd>(
 }
 
 /// Some columns of blocks, unpacked.
-struct LaidBlocks {
-    tiles: [Tile; PAIR],
-    scales: [Scales; PAIR],
+struct UnpackedBlocks {
+    tiles: [CodeTile; PAIR],
+    scales: [TileScales; PAIR],
     /// Prefetches of the data after them in memory.
-    upcoming: Upcoming,
+    prefetcher: Prefetcher,
 }
 
-impl LaidBlocks {
+impl UnpackedBlocks {
     fn new() -> Self {
-        let (tiles, scales) = ([Tile::ZEROS; PAIR], [Scales::ZEROS; PAIR]);
-        Self { tiles, scales, upcoming: Upcoming::nothing() }
+        let (tiles, scales) = ([CodeTile::ZEROS; PAIR], [TileScales::ZEROS; PAIR]);
+        Self { tiles, scales, prefetcher: Prefetcher::none() }
     }
 
     /// Multiplies some blocks by all strips.
     #[inline(always)]
-    fn meet_all<R: Sixteen, const BLOCKS: usize, S: IntSimd>(
+    fn multiply_all<R: TileSource, const BLOCKS: usize, S: IntSimd>(
         &mut self,
         simd: S,
         blocks: &[R; BLOCKS],
-        memory: &mut R::Memory,
-        laid: &LaidRows,
+        scratch: &mut R::UnpackScratch,
+        repacked: &RepackedRows,
         out: &mut [Lanes],
     ) {
         out.fill([0.0; LANES]);
-        self.upcoming = blocks[0].behind(BLOCKS, laid.n_rows);
+        self.prefetcher = blocks[0].prefetch_after(BLOCKS, repacked.n_rows);
         for first_col in (0..blocks[0].layout().n_cols).step_by(TILE_COLS) {
             let cols = blocks[0].cols(first_col);
             let targets = self.scales.iter_mut().zip(&mut self.tiles);
             for (block, (scales, tile)) in blocks.iter().zip(targets) {
-                block.lay(simd, cols.clone(), memory, (tile, scales));
+                block.unpack(simd, cols.clone(), scratch, (tile, scales));
             }
             let group = blocks[0].group();
             let groups = cols.start / group..cols.end / group;
             let correction = blocks[0].correction();
             let lines = cols.start / LINE_COLS..cols.end / LINE_COLS;
-            let strips = laid.values.chunks_exact(laid.strip_lines);
-            let strips = strips.zip(laid.factors.chunks_exact(laid.n_groups));
-            let first_rows = (0..laid.n_rows).step_by(LANES);
+            let strips = repacked.values.chunks_exact(repacked.strip_lines);
+            let strips = strips.zip(repacked.factors.chunks_exact(repacked.n_groups));
+            let first_rows = (0..repacked.n_rows).step_by(LANES);
             for (first_row, (values, factors)) in first_rows.zip(strips) {
                 let (lines, factors) = (&values[lines.clone()], &factors[groups.clone()]);
-                let strip = Strip { lines, factors, correction };
-                let end = laid.n_rows.min(first_row + LANES);
-                let mut rows = Rows { first_row, done: first_row, end, n_rows: laid.n_rows };
-                self.meet::<R, BLOCKS, 8, S>(simd, strip, &mut rows, out);
-                self.meet::<R, BLOCKS, 4, S>(simd, strip, &mut rows, out);
-                self.meet::<R, BLOCKS, 2, S>(simd, strip, &mut rows, out);
-                self.meet::<R, BLOCKS, 1, S>(simd, strip, &mut rows, out);
+                let strip = StripColumns { lines, factors, correction };
+                let end = repacked.n_rows.min(first_row + LANES);
+                let mut rows =
+                    StripProgress { first_row, done: first_row, end, n_rows: repacked.n_rows };
+                self.multiply::<R, BLOCKS, 8, S>(simd, strip, &mut rows, out);
+                self.multiply::<R, BLOCKS, 4, S>(simd, strip, &mut rows, out);
+                self.multiply::<R, BLOCKS, 2, S>(simd, strip, &mut rows, out);
+                self.multiply::<R, BLOCKS, 1, S>(simd, strip, &mut rows, out);
             }
         }
     }
 
     /// Multiplies the blocks by the remaining rows, in steps of `ROWS`, as long as they are whole.
     #[inline(always)]
-    fn meet<R: Sixteen, const BLOCKS: usize, const ROWS: usize, S: IntSimd>(
+    fn multiply<R: TileSource, const BLOCKS: usize, const ROWS: usize, S: IntSimd>(
         &mut self,
         simd: S,
-        strip: Strip<'_>,
-        rows: &mut Rows,
+        strip: StripColumns<'_>,
+        rows: &mut StripProgress,
         out: &mut [Lanes],
     ) {
         let group_lines = strip.lines.len() / strip.factors.len();
         while rows.done + ROWS <= rows.end {
             let at = rows.done - rows.first_row;
             for (g, factors) in strip.factors.iter().enumerate() {
-                self.upcoming.step();
+                self.prefetcher.step();
                 let lines = g * group_lines..(g + 1) * group_lines;
                 let ints = self.dot::<BLOCKS, ROWS, S>(simd, strip.lines, lines, at);
                 let [steps, sums] = &factors.0;
@@ -142,7 +143,7 @@ impl LaidBlocks {
     fn dot<const BLOCKS: usize, const ROWS: usize, S: IntSimd>(
         &self,
         simd: S,
-        strip: &[Line],
+        strip: &[CacheLine],
         lines: Range<usize>,
         at: usize,
     ) -> [[S::Ints; ROWS]; BLOCKS] {
@@ -174,7 +175,7 @@ impl LaidBlocks {
 
 /// Adds a group's terms to the outputs of a block for rows of a strip.
 #[inline(always)]
-fn add<R: Sixteen, const ROWS: usize, S: IntSimd>(
+fn add<R: TileSource, const ROWS: usize, S: IntSimd>(
     simd: S,
     scales: (&[Lanes; 2], f32),
     (steps, sums): (&[f32], &[f32]),
@@ -190,15 +191,15 @@ fn add<R: Sixteen, const ROWS: usize, S: IntSimd>(
 
 /// Some columns of a strip.
 #[derive(Clone, Copy)]
-struct Strip<'a> {
-    lines: &'a [Line],
+struct StripColumns<'a> {
+    lines: &'a [CacheLine],
     factors: &'a [Factors],
     /// Correction of the codes multiplied with it.
     correction: f32,
 }
 
 /// Rows of a strip, and their progress.
-struct Rows {
+struct StripProgress {
     first_row: usize,
     done: usize,
     end: usize,

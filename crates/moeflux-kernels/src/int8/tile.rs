@@ -7,10 +7,10 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::format::{Affine, Matrix, MatrixLayout};
-use crate::int8::block::{Block, RowBlock, take_apart};
+use crate::int8::block::{AffineBlock, RowBlock, expand_codes};
 use crate::int8::simd::{IntSimd, PIECE};
 use crate::lanes::{LANES, Lanes};
-use crate::upcoming::Upcoming;
+use crate::upcoming::Prefetcher;
 
 /// Columns of a tile: whole groups of every kind; sixteen rows of it fit the first-level cache.
 pub(crate) const TILE_COLS: usize = 512;
@@ -25,7 +25,7 @@ pub(super) const AFFINE_TILE_GROUPS: usize = TILE_COLS / PIECE;
 const TILE_QUADS: usize = TILE_COLS / 4;
 
 /// Sixteen rows of a matrix that can be unpacked into tiles.
-pub(crate) trait Sixteen: Copy {
+pub(crate) trait TileSource: Copy {
     /// Whether codes may have more than 4 bits.
     const WIDE: bool;
 
@@ -33,10 +33,10 @@ pub(crate) trait Sixteen: Copy {
     const BIASED: bool;
 
     /// Scratch memory for unpacking.
-    type Memory;
+    type UnpackScratch;
 
     /// Unused scratch memory.
-    const MEMORY: Self::Memory;
+    const SCRATCH: Self::UnpackScratch;
 
     /// Returns the same from another row on.
     fn at_row(self, first_row: usize) -> Self;
@@ -60,12 +60,12 @@ pub(crate) trait Sixteen: Copy {
     }
 
     /// Unpacks some columns, from the beginning of a tile.
-    fn lay<S: IntSimd>(
+    fn unpack<S: IntSimd>(
         &self,
         simd: S,
         cols: Range<usize>,
-        memory: &mut Self::Memory,
-        laid: (&mut Tile, &mut Scales),
+        scratch: &mut Self::UnpackScratch,
+        target: (&mut CodeTile, &mut TileScales),
     );
 
     /// Returns the columns of a tile.
@@ -77,43 +77,43 @@ pub(crate) trait Sixteen: Copy {
     /// Returns a prefetch of the codes that follow `n_blocks` blocks, of the same size, spread over
     /// groups and over passes of eight rows of activations and a rest.
     #[inline(always)]
-    fn behind(&self, n_blocks: usize, n_rows: usize) -> Upcoming {
+    fn prefetch_after(&self, n_blocks: usize, n_rows: usize) -> Prefetcher {
         let n_passes = n_rows / 8 + (n_rows % 8).count_ones() as usize;
-        self.behind_in(n_blocks, n_passes * (self.layout().n_cols / self.group()))
+        self.prefetch_after_in(n_blocks, n_passes * (self.layout().n_cols / self.group()))
     }
 
     /// The same, spread over `n_steps` steps.
     #[inline(always)]
-    fn behind_in(&self, n_blocks: usize, n_steps: usize) -> Upcoming {
+    fn prefetch_after_in(&self, n_blocks: usize, n_steps: usize) -> Prefetcher {
         let (row_bytes, row_step) = (self.layout().row_bytes(), self.row_step());
         let n_rows = n_blocks * LANES;
         let next = self.address().wrapping_add(n_rows * row_step * row_bytes);
         if row_step == 1 {
-            return Upcoming::stretch(next, n_rows * row_bytes, n_steps);
+            return Prefetcher::range(next, n_rows * row_bytes, n_steps);
         }
-        Upcoming::stretches(next, (n_rows, row_bytes), row_step * row_bytes, n_steps)
+        Prefetcher::ranges(next, (n_rows, row_bytes), row_step * row_bytes, n_steps)
     }
 }
 
 /// Sixteen rows of an affine matrix.
 #[derive(Clone, Copy)]
 pub(super) struct AffineRows<'a, U> {
-    block: Block<'a>,
+    block: AffineBlock<'a>,
     unpack: PhantomData<U>,
 }
 
 impl<'a, U> AffineRows<'a, U> {
     pub(super) fn new(matrix: (Matrix<'a>, Affine)) -> Self {
-        Self { block: Block::new(matrix, 0), unpack: PhantomData }
+        Self { block: AffineBlock::new(matrix, 0), unpack: PhantomData }
     }
 }
 
-impl<U: Unpack> Sixteen for AffineRows<'_, U> {
+impl<U: Unpack> TileSource for AffineRows<'_, U> {
     const WIDE: bool = U::WIDE;
     const BIASED: bool = true;
 
-    type Memory = ();
-    const MEMORY: () = ();
+    type UnpackScratch = ();
+    const SCRATCH: () = ();
 
     #[inline(always)]
     fn at_row(mut self, first_row: usize) -> Self {
@@ -142,21 +142,21 @@ impl<U: Unpack> Sixteen for AffineRows<'_, U> {
     }
 
     #[inline(always)]
-    fn lay<S: IntSimd>(
+    fn unpack<S: IntSimd>(
         &self,
         simd: S,
         cols: Range<usize>,
         (): &mut (),
-        (tile, scales): (&mut Tile, &mut Scales),
+        (tile, scales): (&mut CodeTile, &mut TileScales),
     ) {
         let codes = self.block.codes();
-        self.block.lay_scales(simd, self.block.groups(&cols), &mut scales.values);
+        self.block.load_scales(simd, self.block.groups(&cols), &mut scales.values);
         let (targets, _) = tile.quads.as_chunks_mut::<4>();
         let pieces = cols.start / PIECE..cols.end / PIECE;
         for (piece_idx, targets) in pieces.zip(targets.as_chunks_mut::<2>().0) {
             let [a, b, c, d, e, f, g, h] = U::piece(simd, &codes, piece_idx);
-            simd.lay(&[a, b, c, d], &mut targets[0]);
-            simd.lay(&[e, f, g, h], &mut targets[1]);
+            simd.store_codes(&[a, b, c, d], &mut targets[0]);
+            simd.store_codes(&[e, f, g, h], &mut targets[1]);
         }
     }
 }
@@ -181,7 +181,7 @@ pub(super) struct Bytes;
 /// Any other width: one bit stream. Unpacked without vectors for every width, so that the rest is
 /// compiled once.
 #[derive(Clone, Copy)]
-pub(super) struct Stream;
+pub(super) struct BitStream;
 
 impl Unpack for Nibbles {
     const WIDE: bool = false;
@@ -205,7 +205,7 @@ impl Unpack for Bytes {
     }
 }
 
-impl Unpack for Stream {
+impl Unpack for BitStream {
     const WIDE: bool = true;
 
     #[inline(always)]
@@ -213,7 +213,7 @@ impl Unpack for Stream {
         let mut bytes = [[0; PIECE]; LANES];
         let piece_bytes = rows.bits * PIECE / 8;
         for (r, bytes) in bytes.iter_mut().enumerate() {
-            take_apart(rows.bits, &rows.row(r)[piece_idx * piece_bytes..][..piece_bytes], bytes);
+            expand_codes(rows.bits, &rows.row(r)[piece_idx * piece_bytes..][..piece_bytes], bytes);
         }
         let bytes = RowBlock::new(bytes.as_flattened(), (8, PIECE), 0);
         Bytes::piece(simd, &bytes, 0)
@@ -239,25 +239,25 @@ fn halves<S: IntSimd>(simd: S, quads: S::Quads) -> [S::Quads; 2] {
 
 /// Scales and biases of a tile, for a block of sixteen rows.
 #[repr(align(64))]
-pub(crate) struct Scales<const GROUPS: usize = TILE_GROUPS> {
+pub(crate) struct TileScales<const GROUPS: usize = TILE_GROUPS> {
     pub(crate) values: [[Lanes; 2]; GROUPS],
 }
 
-impl<const GROUPS: usize> Scales<GROUPS> {
+impl<const GROUPS: usize> TileScales<GROUPS> {
     pub(crate) const ZEROS: Self = Self { values: [[[0.0; LANES]; 2]; GROUPS] };
 }
 
 /// Codes of a tile, four columns of sixteen rows at a time.
 #[repr(align(64))]
-pub(crate) struct Tile {
+pub(crate) struct CodeTile {
     pub(crate) quads: [[u8; 4 * LANES]; TILE_QUADS],
 }
 
-impl Tile {
+impl CodeTile {
     pub(crate) const ZEROS: Self = Self { quads: [[0; 4 * LANES]; TILE_QUADS] };
 }
 
-impl Block<'_> {
+impl AffineBlock<'_> {
     /// Returns a tile's columns, with their scales and biases in lane order.
     #[inline(always)]
     pub(super) fn part<'a, S: IntSimd>(
@@ -265,11 +265,16 @@ impl Block<'_> {
         simd: S,
         first_col: usize,
         scales: &'a mut [[Lanes; 2]],
-    ) -> Part<'a> {
+    ) -> BlockColumns<'a> {
         let cols = self.cols(first_col);
         let groups = self.groups(&cols);
-        self.lay_scales(simd, groups.clone(), scales);
-        Part { cols, groups, scales, pieces_per_group: usize::from(self.affine.group) / PIECE }
+        self.load_scales(simd, groups.clone(), scales);
+        BlockColumns {
+            cols,
+            groups,
+            scales,
+            pieces_per_group: usize::from(self.affine.group) / PIECE,
+        }
     }
 
     /// Returns the columns of a tile.
@@ -286,14 +291,14 @@ impl Block<'_> {
 }
 
 /// Some columns of a block of rows.
-pub(super) struct Part<'a> {
+pub(super) struct BlockColumns<'a> {
     pub(super) cols: Range<usize>,
     pub(super) groups: Range<usize>,
     pub(super) scales: &'a [[Lanes; 2]],
     pub(super) pieces_per_group: usize,
 }
 
-impl Part<'_> {
+impl BlockColumns<'_> {
     /// Returns the columns of a group.
     #[inline(always)]
     pub(super) fn group(&self) -> usize {
@@ -318,7 +323,7 @@ pub(super) fn add_group<S: IntSimd>(
 
 /// The same for any rows: the correction is exact, like the sum it is added to.
 #[inline(always)]
-pub(crate) fn add_terms<R: Sixteen, S: IntSimd>(
+pub(crate) fn add_terms<R: TileSource, S: IntSimd>(
     simd: S,
     (step, sum): (f32, f32),
     (scales, correction): (&[Lanes; 2], f32),

@@ -3,11 +3,12 @@
 use half::f16;
 use moeflux_testing::random::Rng;
 
-use crate::fused::Fused as _;
+use crate::fused::FusedMultiplyAdd as _;
 use crate::tests::{NMSE_MAX, nmse, same_bits, scalar, tree};
 use crate::{
-    Admission, BLOCK_POSITIONS, CodeShape, Kept, KeptRows, KernelTable, Matrix, MatrixLayout, Rows,
-    Running, ScorePart, Scores, WeightedRows, available, round_to_f16,
+    BLOCK_POSITIONS, CachedRows, CachedValues, CodeShape, KernelTable, Matrix, MatrixLayout,
+    ScoreInputs, ScorePart, SoftmaxState, SoftmaxUpdate, StridedRows, WeightedRows, available,
+    round_to_f16,
 };
 
 /// Positions that are all tiles of keys, and some with a remainder.
@@ -20,7 +21,7 @@ const COLS: [usize; 7] = [1, 15, 16, 40, 64, 131, 256];
 const QUERIES: [usize; 6] = [0, 1, 2, 3, 7, 8];
 
 /// Positions stored in both formats, with a stride.
-struct Cache {
+struct CacheFixture {
     wide: Vec<f32>,
     halves: Vec<u16>,
     n_rows: usize,
@@ -28,7 +29,7 @@ struct Cache {
     stride: usize,
 }
 
-impl Cache {
+impl CacheFixture {
     /// Returns values that half precision holds exactly.
     fn random(n_rows: usize, row_len: usize, rng: &mut Rng) -> Self {
         let stride = row_len + 5;
@@ -39,8 +40,8 @@ impl Cache {
         Self { wide, halves, n_rows, row_len, stride }
     }
 
-    fn views(&self) -> [KeptRows<'_>; 2] {
-        [Kept::F32(&self.wide), Kept::F16(&self.halves)].map(|values| KeptRows {
+    fn views(&self) -> [CachedRows<'_>; 2] {
+        [CachedValues::F32(&self.wide), CachedValues::F16(&self.halves)].map(|values| CachedRows {
             values,
             n_rows: self.n_rows,
             row_len: self.row_len,
@@ -77,19 +78,19 @@ fn each_table(mut check: impl FnMut(&'static KernelTable, usize, &str)) {
 }
 
 /// Queries with a stride, and the keys they are multiplied by.
-struct Meeting {
+struct ScoreCase {
     queries: Vec<f32>,
-    keys: Cache,
+    keys: CacheFixture,
 }
 
-impl Meeting {
+impl ScoreCase {
     fn query(&self, query_idx: usize) -> &[f32] {
         let n_cols = self.keys.row_len;
         &self.queries[query_idx * (n_cols + 3)..][..n_cols]
     }
 
     fn check(&self, n_queries: usize) {
-        let KeptRows { n_rows: n_positions, row_len: n_cols, .. } = self.keys.views()[0];
+        let CachedRows { n_rows: n_positions, row_len: n_cols, .. } = self.keys.views()[0];
         let places = || (0..n_queries).flat_map(|r| (0..n_positions).map(move |it| (r, it)));
         let mut stated = vec![7.0; n_queries * BLOCK_POSITIONS];
         for (r, position) in places() {
@@ -99,10 +100,11 @@ impl Meeting {
         each_table(|table, kind_idx, what| {
             let keys = self.keys.views()[kind_idx];
             let values = &self.queries;
-            let queries = Rows { values, n_rows: n_queries, row_len: n_cols, stride: n_cols + 3 };
+            let queries =
+                StridedRows { values, n_rows: n_queries, row_len: n_cols, stride: n_cols + 3 };
             let parts = [ScorePart { queries, keys }];
             let mut out = vec![7.0; stated.len()];
-            table.scores(&Scores { parts: &parts, next: Some(keys) }, &mut out);
+            table.scores(&ScoreInputs { parts: &parts, next: Some(keys) }, &mut out);
             same_bits(&out, &stated, &format!("{what} {n_queries} {n_positions} {n_cols}"));
         });
         let seen = places().map(|(r, position)| stated[r * BLOCK_POSITIONS + position]);
@@ -117,9 +119,9 @@ fn scores_are_as_stated() {
     let mut rng = Rng::new(20);
     for n_cols in COLS {
         for n_positions in POSITIONS {
-            let keys = Cache::random(n_positions, n_cols, &mut rng);
-            let meeting = Meeting { queries: rng.units(8 * (n_cols + 3)), keys };
-            QUERIES.into_iter().for_each(|n_queries| meeting.check(n_queries));
+            let keys = CacheFixture::random(n_positions, n_cols, &mut rng);
+            let case = ScoreCase { queries: rng.units(8 * (n_cols + 3)), keys };
+            QUERIES.into_iter().for_each(|n_queries| case.check(n_queries));
         }
     }
 }
@@ -127,16 +129,17 @@ fn scores_are_as_stated() {
 #[test]
 fn parts_of_scores_are_added_in_their_order() {
     let mut rng = Rng::new(21);
-    let (latents, ropes) = (Cache::random(37, 80, &mut rng), Cache::random(37, 24, &mut rng));
+    let (latents, ropes) =
+        (CacheFixture::random(37, 80, &mut rng), CacheFixture::random(37, 24, &mut rng));
     let (wide, narrow) = (rng.units(5 * 80), rng.units(5 * 24));
     each_table(|table, kind_idx, what| {
-        let queries = |values, row_len| Rows { values, n_rows: 5, row_len, stride: row_len };
+        let queries = |values, row_len| StridedRows { values, n_rows: 5, row_len, stride: row_len };
         let parts = [
             ScorePart { queries: queries(&wide, 80), keys: latents.views()[kind_idx] },
             ScorePart { queries: queries(&narrow, 24), keys: ropes.views()[kind_idx] },
         ];
         let mut out = vec![0.0; 5 * BLOCK_POSITIONS];
-        table.scores(&Scores { parts: &parts, next: None }, &mut out);
+        table.scores(&ScoreInputs { parts: &parts, next: None }, &mut out);
         for (r, row) in out.chunks(BLOCK_POSITIONS).enumerate() {
             for (position, &score) in row[..37].iter().enumerate() {
                 let latent = stated_dot(&wide[r * 80..][..80], latents.row(position));
@@ -148,14 +151,14 @@ fn parts_of_scores_are_added_in_their_order() {
 }
 
 /// Values with weights, and their initial sums.
-struct Mix {
-    values: Cache,
+struct WeightedCase {
+    values: CacheFixture,
     weights: Vec<f32>,
     factors: Vec<f32>,
     before: Vec<f32>,
 }
 
-impl Mix {
+impl WeightedCase {
     /// Returns one output as stated, and in f64.
     fn output(&self, query_idx: usize, col: usize) -> (f32, f64) {
         let first = self.before[query_idx * self.values.row_len + col];
@@ -195,19 +198,19 @@ fn weighted_sums_are_as_stated() {
     let mut rng = Rng::new(22);
     for n_cols in COLS {
         for n_positions in POSITIONS {
-            let mix = Mix {
-                values: Cache::random(n_positions, n_cols, &mut rng),
+            let case = WeightedCase {
+                values: CacheFixture::random(n_positions, n_cols, &mut rng),
                 weights: rng.units(8 * BLOCK_POSITIONS),
                 factors: rng.units(8),
                 before: rng.units(8 * n_cols),
             };
-            QUERIES.into_iter().for_each(|n_queries| mix.check(n_queries));
+            QUERIES.into_iter().for_each(|n_queries| case.check(n_queries));
         }
     }
 }
 
 /// Positions stored as codes, preceded by others.
-struct Codes {
+struct CachedCodes {
     parts: [Vec<u8>; 3],
     layout: MatrixLayout,
     n_values: usize,
@@ -216,7 +219,7 @@ struct Codes {
 /// Number of preceding positions.
 const N_BEFORE: usize = 3;
 
-impl Codes {
+impl CachedCodes {
     fn random(n_rows: usize, n_values: usize, rng: &mut Rng) -> Self {
         let shape = CodeShape::of(n_values);
         let n_rows = n_rows + N_BEFORE;
@@ -236,9 +239,9 @@ impl Codes {
         Matrix::new(self.layout, codes, scales, biases)
     }
 
-    fn rows(&self) -> KeptRows<'_> {
-        KeptRows {
-            values: Kept::Codes { matrix: self.matrix(), first_row: N_BEFORE },
+    fn rows(&self) -> CachedRows<'_> {
+        CachedRows {
+            values: CachedValues::Codes { matrix: self.matrix(), first_row: N_BEFORE },
             n_rows: self.layout.n_rows - N_BEFORE,
             row_len: self.n_values,
             stride: self.layout.n_cols,
@@ -298,7 +301,7 @@ fn weighted_sums_of_codes_are_as_stated() {
     let mut rng = Rng::new(25);
     for n_cols in COLS {
         for n_positions in POSITIONS {
-            let codes = Codes::random(n_positions, n_cols, &mut rng);
+            let codes = CachedCodes::random(n_positions, n_cols, &mut rng);
             for n_queries in QUERIES.into_iter().chain([19]) {
                 codes.check(n_queries, &mut rng);
             }
@@ -306,22 +309,29 @@ fn weighted_sums_of_codes_are_as_stated() {
     }
 }
 
-/// Admits the scores to three queries: an empty one, one whose maximum stays, and one whose maximum
-/// grows.
-fn admitted(table: &KernelTable, n_positions: usize, scores: &[f32]) -> (Vec<f32>, Vec<Running>) {
+/// Takes the scores into the softmax of three queries: an empty one, one whose maximum stays, and
+/// one whose maximum grows.
+fn updated(
+    table: &KernelTable,
+    n_positions: usize,
+    scores: &[f32],
+) -> (Vec<f32>, Vec<SoftmaxState>) {
     let mut scores = scores.to_vec();
-    let mut running =
-        vec![Running::EMPTY, Running { max: 1e3, sum: 2.0 }, Running { max: -3.0, sum: 5.0 }];
+    let mut states = vec![
+        SoftmaxState::EMPTY,
+        SoftmaxState { max: 1e3, sum: 2.0 },
+        SoftmaxState { max: -3.0, sum: 5.0 },
+    ];
     let mut factors = vec![0.0; 3];
-    table.admit(&mut Admission {
+    table.update_softmax(&mut SoftmaxUpdate {
         scores: &mut scores,
         n_positions,
         scale: 0.5,
-        running: &mut running,
+        states: &mut states,
         factors: &mut factors,
     });
     scores.extend(factors);
-    (scores, running)
+    (scores, states)
 }
 
 #[test]
@@ -330,7 +340,7 @@ fn admitted_scores_are_weights() {
     for n_positions in [1, 15, 16, 17, 64] {
         let scores: Vec<f32> =
             rng.units(3 * BLOCK_POSITIONS).iter().map(|score| score * 20.0).collect();
-        let (weights, running) = admitted(scalar(), n_positions, &scores);
+        let (weights, states) = updated(scalar(), n_positions, &scores);
         let before = [(f64::NEG_INFINITY, 0.0), (1e3, 2.0), (-3.0, 5.0)];
         for (r, (max, sum)) in before.into_iter().enumerate() {
             let row = |values: &[f32]| -> Vec<f64> {
@@ -339,7 +349,7 @@ fn admitted_scores_are_weights() {
             };
             let exact: Vec<f64> = row(&scores).iter().map(|score| score * 0.5).collect();
             let new_max = exact.iter().copied().fold(max, f64::max);
-            assert!((f64::from(running[r].max) - new_max).abs() < 1e-12);
+            assert!((f64::from(states[r].max) - new_max).abs() < 1e-12);
             let factor = (max - new_max).exp();
             let mut new_sum = sum * factor;
             for (weight, score) in row(&weights).iter().zip(&exact) {
@@ -348,7 +358,7 @@ fn admitted_scores_are_weights() {
                 assert!((weight - exact).abs() <= 3e-6 * exact, "{weight} {exact}");
                 new_sum += exact;
             }
-            assert!((f64::from(running[r].sum) - new_sum).abs() <= 3e-6 * new_sum);
+            assert!((f64::from(states[r].sum) - new_sum).abs() <= 3e-6 * new_sum);
             let actual = f64::from(weights[3 * BLOCK_POSITIONS + r]);
             assert!((actual - factor).abs() <= 3e-6 * factor, "{actual} {factor}");
         }
@@ -367,12 +377,12 @@ fn admission_is_the_same_everywhere() {
             for (i, &edge) in edges[..n_edges].iter().enumerate() {
                 scores[i * 23] = edge;
             }
-            let expected = admitted(scalar(), n_positions, &scores);
-            let flat = |running: &[Running]| -> Vec<f32> {
-                running.iter().flat_map(|it| [it.max, it.sum]).collect()
+            let expected = updated(scalar(), n_positions, &scores);
+            let flat = |states: &[SoftmaxState]| -> Vec<f32> {
+                states.iter().flat_map(|it| [it.max, it.sum]).collect()
             };
             for table in available() {
-                let actual = admitted(table, n_positions, &scores);
+                let actual = updated(table, n_positions, &scores);
                 let what = format!("{} {n_positions} {n_edges}", table.name());
                 same_bits(&actual.0, &expected.0, &what);
                 same_bits(&flat(&actual.1), &flat(&expected.1), &what);
@@ -387,7 +397,12 @@ fn every_half_is_widened_exactly() {
         for first in (0..=u16::MAX).step_by(BLOCK_POSITIONS) {
             let halves: Vec<u16> = (0..64).map(|i| first + i).collect();
             let mut out = vec![0.0; 64];
-            let rows = KeptRows { values: Kept::F16(&halves), n_rows: 1, row_len: 64, stride: 64 };
+            let rows = CachedRows {
+                values: CachedValues::F16(&halves),
+                n_rows: 1,
+                row_len: 64,
+                stride: 64,
+            };
             let sum = WeightedRows {
                 weights: &[1.0; BLOCK_POSITIONS],
                 factors: &[1.0],

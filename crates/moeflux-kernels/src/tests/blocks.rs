@@ -5,7 +5,7 @@ use moeflux_testing::random::Rng;
 
 use super::same_bits;
 use super::strided::{float_product, int_product};
-use crate::blocks::Apart;
+use crate::blocks::DecodedBlock;
 use crate::{
     BlockKind, LayoutError, Matrix, MatrixKind, MatrixLayout, available, decode_row, emulated,
 };
@@ -42,13 +42,13 @@ pub(super) fn parts(
     place: usize,
 ) -> (i32, [f32; 2]) {
     let (block_idx, col) = (place / kind.block_cols(), place % kind.block_cols());
-    let mut apart = Apart::ZEROS;
+    let mut decoded = DecodedBlock::ZEROS;
     let of_block = |bytes: &'_ [u8], n: usize| bytes[block_idx * n..][..n].to_vec();
     let block = of_block(bytes, kind.block_bytes());
-    apart.take(kind, &block, &of_block(scales, kind.scale_bytes()));
+    decoded.decode(kind, &block, &of_block(scales, kind.scale_bytes()));
     let group_idx = col / kind.group_cols();
-    let bias = if kind.has_biases() { apart.biases[group_idx] } else { 0.0 };
-    (i32::from(apart.codes[col]), [apart.scales[group_idx], bias])
+    let bias = if kind.has_biases() { decoded.biases[group_idx] } else { 0.0 };
+    (i32::from(decoded.codes[col]), [decoded.scales[group_idx], bias])
 }
 
 /// Hashes the weights as little-endian f32, each NaN as the quiet one.

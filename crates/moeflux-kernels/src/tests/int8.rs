@@ -2,12 +2,12 @@
 
 use moeflux_testing::random::Rng;
 
-use super::{Stored, affine_kinds, blocks, nmse, same_bits};
+use super::{EncodedMatrix, affine_kinds, blocks, nmse, same_bits};
 use crate::cpu::Fetching;
-use crate::fused::Fused as _;
+use crate::fused::FusedMultiplyAdd as _;
 use crate::{
-    Affine, BlockKind, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, LaidRows,
-    MatrixKind, ROWS_PER_BLOCK, available, emulated,
+    Affine, BlockKind, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, MatrixKind,
+    ROWS_PER_BLOCK, RepackedRows, available, emulated,
 };
 
 /// A step of a 127th of the largest value of a group means an error of at most half a step: for
@@ -43,7 +43,7 @@ fn stated_group(x: &[f32]) -> (Vec<i32>, f32, f32) {
 }
 
 /// Computes blocks that carry their own scales: two groups of 16 columns share a step.
-fn stated_block_output(stored: &Stored, kind: BlockKind, row: usize, x: &[f32]) -> f32 {
+fn stated_block_output(stored: &EncodedMatrix, kind: BlockKind, row: usize, x: &[f32]) -> f32 {
     let mut acc = 0.0_f32;
     for (i, x) in x.chunks(32).enumerate() {
         let (values, step, _) = stated_group(x);
@@ -62,7 +62,7 @@ fn stated_block_output(stored: &Stored, kind: BlockKind, row: usize, x: &[f32]) 
     acc
 }
 
-fn stated_output(stored: &Stored, row: usize, x: &[f32]) -> f32 {
+fn stated_output(stored: &EncodedMatrix, row: usize, x: &[f32]) -> f32 {
     if let MatrixKind::Block(kind) = stored.layout.kind {
         return stated_block_output(stored, kind, row, x);
     }
@@ -93,20 +93,20 @@ fn prepared(table: &KernelTable, kind: MatrixKind, x: &[Vec<f32>]) -> IntRows {
 }
 
 /// Checks one product on all tables, for several numbers of picks, over part of the rows.
-fn check_product(stored: &Stored, x: &[Vec<f32>]) -> Vec<f32> {
+fn check_product(stored: &EncodedMatrix, x: &[Vec<f32>]) -> Vec<f32> {
     let (matrix, layout) = (stored.matrix(), stored.layout);
     let rows = usize::from(layout.n_rows > 2)..layout.n_rows;
     let picks: Vec<usize> = (0..x.len()).rev().collect();
     let stated: Vec<Vec<f32>> =
         x.iter().map(|x| rows.clone().map(|row| stated_output(stored, row, x)).collect()).collect();
-    let (mut scratch, mut laid) = (IntScratch::default(), LaidRows::default());
+    let (mut scratch, mut repacked) = (IntScratch::default(), RepackedRows::default());
     for table in available().into_iter().chain(emulated()) {
         let activations = prepared(table, layout.kind, x);
         for n_picks in (0..=x.len()).filter(|n| *n < 4 || *n == x.len()) {
             let picks = &picks[..n_picks];
-            table.lay(&activations, picks, &mut laid);
+            table.repack(&activations, picks, &mut repacked);
             // Products may reuse the repacked rows any number of times.
-            let x = laid.inputs(&activations, picks);
+            let x = repacked.inputs(&activations, picks);
             let product = IntProduct { matrix, rows: rows.clone(), x };
             let mut out = vec![f32::NAN; product.n_outputs()];
             scratch.fetching = Fetching::Requests;
@@ -139,7 +139,7 @@ fn products_are_as_stated() {
         let sizes = [(1, 1, 3), (6, 5, 4), (16, 9, 3), (37, 1, 35), (50, 1408 / group, 3)];
         for (n_rows, n_groups, n_picks) in sizes.into_iter().chain([(17, 2176 / group, 18)]) {
             let n_cols = n_groups * group;
-            let stored = Stored::random(kind, n_rows, n_cols, &mut rng);
+            let stored = EncodedMatrix::random(kind, n_rows, n_cols, &mut rng);
             let x: Vec<_> = (0..n_picks).map(|_| rng.units(n_cols)).collect();
             check_product(&stored, &x);
         }
@@ -155,7 +155,7 @@ fn products_with_blocks_are_as_stated() {
         let sizes = if kind.block_cols() == 32 { &small[..] } else { &large };
         for &(n_rows, n_blocks, n_picks) in sizes {
             let n_cols = n_blocks * kind.block_cols();
-            let stored = Stored::random(MatrixKind::Block(kind), n_rows, n_cols, &mut rng);
+            let stored = EncodedMatrix::random(MatrixKind::Block(kind), n_rows, n_cols, &mut rng);
             let x: Vec<_> = (0..n_picks).map(|_| rng.units(n_cols)).collect();
             check_product(&stored, &x);
         }
@@ -166,7 +166,8 @@ fn products_with_blocks_are_as_stated() {
 fn extreme_blocks() {
     for kind in BlockKind::ALL {
         let n_cols = 2 * kind.block_cols();
-        let mut stored = Stored::random(MatrixKind::Block(kind), 16, n_cols, &mut Rng::new(26));
+        let mut stored =
+            EncodedMatrix::random(MatrixKind::Block(kind), 16, n_cols, &mut Rng::new(26));
         let mut x = vec![vec![1.0; n_cols], vec![-1.0; n_cols], vec![0.0; n_cols]];
         x.push((0..n_cols).map(|col| if col % 40 == 3 { f32::NAN } else { 0.5 }).collect());
         // Scales of the largest and of subnormal numbers, and codes with all halves equal.
@@ -189,7 +190,7 @@ fn rounding_costs_what_its_step_says() {
     let mut rng = Rng::new(22);
     for bits in [4, 8] {
         let kind = MatrixKind::Affine(Affine::new(bits, 64, FloatKind::F32));
-        let stored = Stored::random(kind, 48, 2048, &mut rng);
+        let stored = EncodedMatrix::random(kind, 48, 2048, &mut rng);
         let x = vec![rng.units(2048)];
         let actual = check_product(&stored, &x);
         let exact: Vec<f64> = (1..48)
@@ -207,7 +208,7 @@ fn rounding_costs_what_its_step_says() {
 fn rounding_costs_the_same_with_blocks() {
     let mut rng = Rng::new(27);
     for kind in BlockKind::ALL {
-        let stored = Stored::random(MatrixKind::Block(kind), 48, 2048, &mut rng);
+        let stored = EncodedMatrix::random(MatrixKind::Block(kind), 48, 2048, &mut rng);
         let x = vec![rng.units(2048)];
         let actual = check_product(&stored, &x);
         let exact: Vec<f64> = (1..48)
@@ -225,7 +226,7 @@ fn rounding_costs_the_same_with_blocks() {
 fn largest_sums_stay_exact() {
     for bits in [4, 8] {
         let kind = MatrixKind::Affine(Affine::new(bits, 128, FloatKind::F32));
-        let mut stored = Stored::random(kind, 16, 256, &mut Rng::new(23));
+        let mut stored = EncodedMatrix::random(kind, 16, 256, &mut Rng::new(23));
         stored.codes.fill(0xff);
         check_product(&stored, &[vec![1.0; 256], vec![-1.0; 256]]);
     }
@@ -235,7 +236,7 @@ fn largest_sums_stay_exact() {
 fn edge_values_of_activations() {
     let kind = MatrixKind::Affine(Affine::new(4, 32, FloatKind::F16));
     let mut rng = Rng::new(24);
-    let stored = Stored::random(kind, 16, 96, &mut rng);
+    let stored = EncodedMatrix::random(kind, 16, 96, &mut rng);
     let mut edges = vec![
         vec![0.0; 96],
         vec![-0.0; 96],

@@ -13,11 +13,11 @@ use moeflux_testing::random::Rng;
 
 use crate::blocks::{half_power, power};
 use crate::format::group_cols;
-use crate::fused::Fused as _;
+use crate::fused::FusedMultiplyAdd as _;
 use crate::{
-    Activations, Affine, BlockKind, FloatKind, Fp8, Fp8Spread, KernelTable, Matrix, MatrixKind,
-    MatrixLayout, Product, Rows, ScaleKind, TransposedProduct, available, best, by_name, codes,
-    decode_row, rounding,
+    Activations, Affine, BlockKind, FloatKind, FloatProduct, Fp8, Fp8Spread, KernelTable, Matrix,
+    MatrixKind, MatrixLayout, ScaleKind, StridedRows, TransposedProduct, available, best, by_name,
+    codes, decode_row, rounding,
 };
 
 /// Normalised mean squared error of an f32 product against f64: rounding of 4,096 terms in 16 lanes
@@ -27,14 +27,14 @@ pub(crate) const NMSE_MAX: f64 = 1e-12;
 const FLOATS: [FloatKind; 3] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
 
 /// A matrix whose parts are at odd addresses.
-struct Stored {
+struct EncodedMatrix {
     layout: MatrixLayout,
     codes: Vec<u8>,
     scales: Vec<u8>,
     biases: Vec<u8>,
 }
 
-impl Stored {
+impl EncodedMatrix {
     fn random(kind: MatrixKind, n_rows: usize, n_cols: usize, rng: &mut Rng) -> Self {
         let layout = MatrixLayout::new(kind, n_rows, n_cols).unwrap();
         let mut stored = Self { layout, codes: vec![0], scales: vec![0], biases: vec![0] };
@@ -275,7 +275,7 @@ fn by_rows(out: &[f32], n_rows: usize, n_picks: usize) -> Vec<f32> {
 }
 
 /// Checks one product: all tables, several numbers of picks up to `x.len()`, part of the rows.
-fn check_product(stored: &Stored, x: &[Vec<f32>]) {
+fn check_product(stored: &EncodedMatrix, x: &[Vec<f32>]) {
     let matrix = stored.matrix();
     let layout = stored.layout;
     let rows = usize::from(layout.n_rows > 2)..layout.n_rows;
@@ -289,7 +289,7 @@ fn check_product(stored: &Stored, x: &[Vec<f32>]) {
         let activations = prepared(table, layout.kind, x);
         for n_picks in (0..=x.len()).filter(|n| *n < 5 || *n == x.len()) {
             let picks = &picks[..n_picks];
-            let product = Product { matrix, rows: rows.clone(), x: &activations, picks };
+            let product = FloatProduct { matrix, rows: rows.clone(), x: &activations, picks };
             let mut out = vec![f32::NAN; product.n_outputs()];
             table.matmul(&product, &mut out);
             let out = by_rows(&out, rows.len(), n_picks);
@@ -314,7 +314,7 @@ fn affine_products_are_as_stated() {
     let mut rng = Rng::new(1);
     for kind in affine_kinds() {
         for (n_rows, n_cols) in [(1, 128), (6, 640), (9, 384)] {
-            let stored = Stored::random(kind, n_rows, n_cols, &mut rng);
+            let stored = EncodedMatrix::random(kind, n_rows, n_cols, &mut rng);
             let x: Vec<_> = (0..6).map(|_| rng.units(n_cols)).collect();
             check_product(&stored, &x);
         }
@@ -325,7 +325,7 @@ fn affine_products_are_as_stated() {
 fn one_group_is_enough() {
     let mut rng = Rng::new(2);
     for kind in affine_kinds() {
-        let stored = Stored::random(kind, 17, group_cols(kind), &mut rng);
+        let stored = EncodedMatrix::random(kind, 17, group_cols(kind), &mut rng);
         check_product(&stored, &[rng.units(group_cols(kind))]);
     }
 }
@@ -337,7 +337,7 @@ fn ragged_floats_and_fp8_are_as_stated() {
     for kind in kinds {
         for n_cols in [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257, 511, 513, 600] {
             let n_rows = if n_cols == 129 { 131 } else { 5 };
-            let stored = Stored::random(kind, n_rows, n_cols, &mut rng);
+            let stored = EncodedMatrix::random(kind, n_rows, n_cols, &mut rng);
             let x: Vec<_> = (0..5).map(|_| rng.units(n_cols)).collect();
             check_product(&stored, &x);
         }
@@ -351,7 +351,7 @@ fn products_with_blocks_are_as_stated() {
         let MatrixKind::Block(block) = kind else { unreachable!("block kinds only") };
         for n_blocks in [1, 3] {
             let n_cols = n_blocks * block.block_cols();
-            let stored = Stored::random(kind, 5, n_cols, &mut rng);
+            let stored = EncodedMatrix::random(kind, 5, n_cols, &mut rng);
             let x: Vec<_> = (0..5).map(|_| rng.units(n_cols)).collect();
             check_product(&stored, &x);
         }
@@ -363,7 +363,7 @@ fn more_than_4096_columns() {
     let mut rng = Rng::new(4);
     let q4 = MatrixKind::Affine(Affine::new(4, 64, FloatKind::Bf16));
     for kind in [q4, FP8, MatrixKind::Float(FloatKind::F16)] {
-        let stored = Stored::random(kind, 5, 4096 + 64 * 5, &mut rng);
+        let stored = EncodedMatrix::random(kind, 5, 4096 + 64 * 5, &mut rng);
         let x: Vec<_> = (0..5).map(|_| rng.units(4096 + 64 * 5)).collect();
         check_product(&stored, &x);
     }
@@ -375,13 +375,17 @@ fn edge_values_of_activations() {
     let q4 = MatrixKind::Affine(Affine::new(4, 32, FloatKind::F32));
     let edges = [0.0, -0.0, f32::MIN_POSITIVE, 1e-42, -1e-45, f32::MAX, f32::MIN, f32::INFINITY];
     for kind in [q4, FP8, MatrixKind::Float(FloatKind::F32)] {
-        let stored = Stored::random(kind, 5, 96, &mut rng);
+        let stored = EncodedMatrix::random(kind, 5, 96, &mut rng);
         let x: Vec<Vec<f32>> = edges.iter().map(|&edge| vec![edge; 96]).collect();
         for table in available() {
             let activations = prepared(table, kind, &x);
             let picks: Vec<usize> = (0..x.len()).collect();
-            let product =
-                Product { matrix: stored.matrix(), rows: 0..5, x: &activations, picks: &picks };
+            let product = FloatProduct {
+                matrix: stored.matrix(),
+                rows: 0..5,
+                x: &activations,
+                picks: &picks,
+            };
             let mut out = vec![0.0; product.n_outputs()];
             table.matmul(&product, &mut out);
             let out = by_rows(&out, 5, x.len());
@@ -399,14 +403,14 @@ fn transposed_products_are_as_stated() {
     for kind in kinds.chain(block_kinds()) {
         let is_ragged = matches!(kind, MatrixKind::Float(_) | MatrixKind::Fp8(_));
         let n_cols = if is_ragged { 700 } else { 768 };
-        let stored = Stored::random(kind, 11, n_cols, &mut rng);
+        let stored = EncodedMatrix::random(kind, 11, n_cols, &mut rng);
         let (rows, cols, stride) = (2..11, 128..n_cols - 32, 13);
         let x = rng.units(3 * stride);
         let product = TransposedProduct {
             matrix: stored.matrix(),
             rows: rows.clone(),
             cols: cols.clone(),
-            x: Rows { values: &x, n_rows: 3, row_len: 9, stride },
+            x: StridedRows { values: &x, n_rows: 3, row_len: 9, stride },
         };
         let mut stated = Vec::new();
         for t in 0..3 {
@@ -436,7 +440,7 @@ fn decoded_rows_have_two_roundings() {
     let kinds = affine_kinds().chain(FLOATS.map(MatrixKind::Float)).chain(fp8_kinds());
     for kind in kinds {
         let n_cols = if matches!(kind, MatrixKind::Affine(_)) { 384 } else { 333 };
-        let stored = Stored::random(kind, 3, n_cols, &mut rng);
+        let stored = EncodedMatrix::random(kind, 3, n_cols, &mut rng);
         for row in 0..3 {
             let mut out = vec![f32::NAN; n_cols];
             decode_row(&stored.matrix(), row, &mut out);
@@ -474,7 +478,7 @@ fn vector_kernels_are_the_same_everywhere() {
         let mut x = rng.units(n);
         x.iter_mut().step_by(5).zip(edges.iter().cycle()).for_each(|(x, &edge)| *x = edge);
         let rows = rng.units(7 * (n + 3));
-        let rows = Rows { values: &rows, n_rows: 7, row_len: n, stride: n + 3 };
+        let rows = StridedRows { values: &rows, n_rows: 7, row_len: n, stride: n + 3 };
         let run = |table: &KernelTable| {
             let mut out = vec![table.dot(&x, rows.row(1))];
             let mut sum = x.clone();

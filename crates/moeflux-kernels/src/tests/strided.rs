@@ -2,10 +2,10 @@
 
 use moeflux_testing::random::Rng;
 
-use super::{FLOATS, Stored, block_kinds, same_bits};
+use super::{EncodedMatrix, FLOATS, block_kinds, same_bits};
 use crate::{
-    Activations, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, Matrix, MatrixKind,
-    MatrixLayout, Product, Rows, TransposedProduct, available, decode_row, emulated,
+    Activations, FloatProduct, IntProduct, IntRows, IntScratch, KernelTable, Matrix, MatrixKind,
+    MatrixLayout, RepackedRows, StridedRows, TransposedProduct, available, decode_row, emulated,
 };
 
 /// Returns all outputs of a product in int8; empty for floats.
@@ -18,8 +18,8 @@ pub(super) fn int_product(table: &KernelTable, matrix: Matrix<'_>, x: &[Vec<f32>
     rows.reshape(kind, x.len(), n_cols);
     x.iter().enumerate().for_each(|(i, row)| rows.fill(table, i, row));
     let picks: Vec<usize> = (0..x.len()).collect();
-    let mut laid = LaidRows::default();
-    let x = table.lay(&rows, &picks, &mut laid);
+    let mut repacked = RepackedRows::default();
+    let x = table.repack(&rows, &picks, &mut repacked);
     let product = IntProduct { matrix, rows: 0..n_rows, x };
     let mut out = vec![f32::NAN; product.n_outputs()];
     table.int_matmul(&product, &mut IntScratch::default(), &mut out);
@@ -33,7 +33,7 @@ pub(super) fn float_product(table: &KernelTable, matrix: Matrix<'_>, x: &[Vec<f3
     rows.reshape(kind, x.len(), n_cols);
     x.iter().enumerate().for_each(|(i, row)| rows.fill(table, i, row));
     let picks: Vec<usize> = (0..x.len()).collect();
-    let product = Product { matrix, rows: 0..n_rows, x: &rows, picks: &picks };
+    let product = FloatProduct { matrix, rows: 0..n_rows, x: &rows, picks: &picks };
     let mut out = vec![f32::NAN; product.n_outputs()];
     table.matmul(&product, &mut out);
     kept(&out, n_rows, picks.len())
@@ -45,7 +45,7 @@ fn kept(out: &[f32], n_rows: usize, n_picks: usize) -> Vec<f32> {
 }
 
 /// Copies every second row to a separate matrix, from row `first` on.
-fn taken_apart(stored: &Stored, first: usize) -> Stored {
+fn taken_apart(stored: &EncodedMatrix, first: usize) -> EncodedMatrix {
     let layout = MatrixLayout { n_rows: stored.layout.n_rows / 2, ..stored.layout };
     let every_second = |part: &[u8]| {
         let row_bytes = (part.len() - 1) / stored.layout.n_rows;
@@ -54,11 +54,11 @@ fn taken_apart(stored: &Stored, first: usize) -> Stored {
         std::iter::once(0).chain(rows).collect()
     };
     let (codes, scales) = (every_second(&stored.codes), every_second(&stored.scales));
-    Stored { layout, codes, scales, biases: vec![0] }
+    EncodedMatrix { layout, codes, scales, biases: vec![0] }
 }
 
 /// The same as a view.
-fn view(stored: &Stored, first: usize) -> Matrix<'_> {
+fn view(stored: &EncodedMatrix, first: usize) -> Matrix<'_> {
     let layout = MatrixLayout { n_rows: stored.layout.n_rows / 2, ..stored.layout };
     let spanned = |part: &'static str| {
         let part = if part == "codes" { &stored.codes } else { &stored.scales };
@@ -81,7 +81,7 @@ fn every_second_row_is_a_matrix() {
             [(1, 1, 1), (5, 3, 1), (16, 1, 2), (37, 5, 3), (35, 2, 19)]
         {
             let n_cols = n_blocks * block_cols;
-            let stored = Stored::random(kind, 2 * n_rows, n_cols, &mut rng);
+            let stored = EncodedMatrix::random(kind, 2 * n_rows, n_cols, &mut rng);
             let x: Vec<_> = (0..n_picks).map(|_| rng.units(n_cols)).collect();
             for first in [0, 1] {
                 let (apart, view) = (taken_apart(&stored, first), view(&stored, first));
@@ -118,7 +118,7 @@ pub(super) fn same_matrices(a: Matrix<'_>, b: Matrix<'_>, x: &[Vec<f32>], what: 
 fn transposed(table: &KernelTable, matrix: Matrix<'_>) -> Vec<f32> {
     let MatrixLayout { n_rows, n_cols, .. } = matrix.layout();
     let values: Vec<f32> = (0_u8..).map(|i| f32::from(i % 7) - 3.0).take(n_rows).collect();
-    let x = Rows { values: &values, n_rows: 1, row_len: n_rows, stride: n_rows };
+    let x = StridedRows { values: &values, n_rows: 1, row_len: n_rows, stride: n_rows };
     let mut out = vec![f32::NAN; n_cols];
     let product = TransposedProduct { matrix, rows: 0..n_rows, cols: 0..n_cols, x };
     table.matmul_transposed(&product, &mut out);

@@ -4,11 +4,11 @@ use half::{bf16, f16};
 use moeflux_testing::random::Rng;
 
 use super::strided::same_matrices;
-use super::{Stored, float_at, push, symmetric_kinds};
+use super::{EncodedMatrix, float_at, push, symmetric_kinds};
 use crate::{Affine, Biases, FloatKind, Matrix, MatrixKind, MatrixLayout};
 
 /// Returns the same matrix with its biases stored.
-fn with_biases(stored: &Stored, affine: Affine) -> Stored {
+fn with_biases(stored: &EncodedMatrix, affine: Affine) -> EncodedMatrix {
     let kind = MatrixKind::Affine(Affine { biases: Biases::Stored, ..affine });
     let layout = MatrixLayout { kind, ..stored.layout };
     let middle = f32::from(1_u16 << (affine.bits - 1));
@@ -17,7 +17,7 @@ fn with_biases(stored: &Stored, affine: Affine) -> Stored {
         let bias = -middle * float_at(&stored.scales[1..], affine.scale, place);
         push(&mut biases, affine.scale, bias);
     }
-    Stored { layout, codes: stored.codes.clone(), scales: stored.scales.clone(), biases }
+    EncodedMatrix { layout, codes: stored.codes.clone(), scales: stored.scales.clone(), biases }
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn implied_biases_are_those_that_could_be_stored() {
         for (n_rows, n_groups, n_picks) in sizes {
             let n_cols = n_groups * group;
             let kind = MatrixKind::Affine(affine);
-            let mut stored = Stored::random(kind, n_rows, n_cols, &mut rng);
+            let mut stored = EncodedMatrix::random(kind, n_rows, n_cols, &mut rng);
             extreme_scales(&mut stored, affine.scale);
             assert_eq!(stored.layout.bias_bytes(), 0);
             let whole = with_biases(&stored, affine);
@@ -41,12 +41,12 @@ fn implied_biases_are_those_that_could_be_stored() {
     }
 }
 
-fn matrix(stored: &Stored) -> Matrix<'_> {
+fn matrix(stored: &EncodedMatrix) -> Matrix<'_> {
     Matrix::new(stored.layout, &stored.codes[1..], &stored.scales[1..], &[])
 }
 
 /// Sets zeros of either sign, the smallest number, and one whose bias is nearly the largest.
-fn extreme_scales(stored: &mut Stored, kind: FloatKind) {
+fn extreme_scales(stored: &mut EncodedMatrix, kind: FloatKind) {
     let large = 500.0;
     let edges: [Vec<u8>; 4] = match kind {
         FloatKind::F32 => {

@@ -15,12 +15,13 @@ const N_REMEMBERED: usize = 256;
 /// Dropped conversations, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Dropped {
-    conversations: VecDeque<Conversation>,
+    conversations: VecDeque<DroppedConversation>,
     counts: [u64; DropReason::ALL.len()],
 }
 
+/// A conversation whose session was dropped.
 #[derive(Debug)]
-struct Conversation {
+struct DroppedConversation {
     owner: Owner,
     n_tokens: usize,
     hash: u64,
@@ -37,7 +38,7 @@ impl Dropped {
     pub(super) fn put(&mut self, owner: Owner, tokens: &[TokenId], reason: DropReason) {
         self.counts[reason as usize] += 1;
         let (n_tokens, hash) = (tokens.len(), hash_of(tokens));
-        self.conversations.push_back(Conversation { owner, n_tokens, hash, reason });
+        self.conversations.push_back(DroppedConversation { owner, n_tokens, hash, reason });
         if self.conversations.len() > N_REMEMBERED {
             self.conversations.pop_front();
         }
@@ -60,14 +61,14 @@ impl Dropped {
         candidates.sort_by_key(|idx| self.conversations[*idx].n_tokens);
         let (mut hasher, mut n_hashed, mut found) = (DefaultHasher::new(), 0, None);
         for idx in candidates {
-            let Conversation { n_tokens, hash, .. } = self.conversations[idx];
+            let DroppedConversation { n_tokens, hash, .. } = self.conversations[idx];
             prompt[n_hashed..n_tokens].iter().for_each(|token| token.hash(&mut hasher));
             n_hashed = n_tokens;
             if hasher.finish() == hash {
                 found = Some(idx);
             }
         }
-        let Conversation { n_tokens, reason, .. } = self.conversations.remove(found?)?;
+        let DroppedConversation { n_tokens, reason, .. } = self.conversations.remove(found?)?;
         Some(Missed { n_tokens, reason })
     }
 }

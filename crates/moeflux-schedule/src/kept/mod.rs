@@ -10,7 +10,7 @@ use moeflux::{Engine, Result, Session, SessionRoom, TokenId};
 
 use crate::job::{DropReason, Missed, Owner};
 use crate::kept::dropped::Dropped;
-use crate::worth::{Rates, Slots};
+use crate::worth::{EngineRates, ExpertSlots};
 
 /// Limits on kept sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,18 +30,18 @@ impl Default for KeptLimits {
     }
 }
 
-/// A session that a prompt can continue.
+/// A session that holds the first tokens of a prompt, which can continue it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct PrefixMatch {
     /// Its index among the candidates.
     pub(crate) idx: usize,
     /// Tokens of the prompt that it holds and can be cut to.
     pub(crate) n_tokens: usize,
 }
 
-/// A kept session.
+/// A kept session, with what decides when it is dropped.
 #[derive(Debug)]
-struct Entry {
+struct CachedSession {
     owner: Owner,
     session: Session,
     /// Its size: computed once, because it is read after every step.
@@ -50,17 +50,17 @@ struct Entry {
     continues_from: usize,
 }
 
-/// Sessions that do not run, least recently used first.
+/// The cache of sessions that do not run, least recently used first.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct SessionCache {
     limits: KeptLimits,
     /// Upper bound on the bytes of all sessions, if there is one.
     room_bytes: Option<u64>,
     sizes: Sizes,
-    entries: Vec<Entry>,
+    entries: Vec<CachedSession>,
     dropped: Dropped,
     /// Measured time of the work that these sessions save.
-    pub(crate) rates: Rates,
+    pub(crate) rates: EngineRates,
 }
 
 /// The sizes of a session's parts.
@@ -72,7 +72,7 @@ struct Sizes {
 }
 
 /// Sessions allocate memory for this many positions at a time.
-const PIECE_POSITIONS: u64 = 1024;
+const BLOCK_POSITIONS: u64 = 1024;
 
 /// Shorter common prefixes are not worth a search.
 pub(crate) const N_SHARED_MIN: usize = 8;
@@ -90,18 +90,18 @@ pub(crate) fn n_usable(session: &Session, prompt: &[TokenId]) -> usize {
 }
 
 /// Returns the owner's session that holds most of a prompt; of equals the first.
-pub(crate) fn best<'s, I: Iterator<Item = (Owner, &'s Session)>>(
+pub(crate) fn longest_match<'s, I: Iterator<Item = (Owner, &'s Session)>>(
     sessions: I,
     owner: Owner,
     prompt: &[TokenId],
-) -> Option<Found> {
+) -> Option<PrefixMatch> {
     let own = sessions.enumerate().filter(|(_, (of, _))| *of == owner);
-    let found = own.map(|(idx, (_, it))| Found { idx, n_tokens: n_usable(it, prompt) });
+    let found = own.map(|(idx, (_, it))| PrefixMatch { idx, n_tokens: n_usable(it, prompt) });
     let best = found.reduce(|best, it| if it.n_tokens > best.n_tokens { it } else { best });
     best.filter(|it| it.n_tokens >= N_SHARED_MIN)
 }
 
-impl Kept {
+impl SessionCache {
     pub(crate) fn new(limits: KeptLimits, engine: &Engine) -> Self {
         let memory = engine.memory();
         let SessionRoom { limit_bytes: room_bytes, .. } = engine.session_room();
@@ -111,7 +111,7 @@ impl Kept {
             position_bytes: memory.session_bytes_per_position,
             state_bytes: memory.session_fixed_bytes,
         };
-        let (entries, dropped, rates) = (Vec::new(), Dropped::default(), Rates::default());
+        let (entries, dropped, rates) = (Vec::new(), Dropped::default(), EngineRates::default());
         Self { limits, room_bytes, sizes, entries, dropped, rates }
     }
 
@@ -125,8 +125,8 @@ impl Kept {
     }
 
     /// Returns the owner's kept session that holds most of a prompt.
-    pub(crate) fn best(&self, owner: Owner, prompt: &[TokenId]) -> Option<Found> {
-        best(self.entries.iter().map(|entry| (entry.owner, &entry.session)), owner, prompt)
+    pub(crate) fn longest_match(&self, owner: Owner, prompt: &[TokenId]) -> Option<PrefixMatch> {
+        longest_match(self.entries.iter().map(|entry| (entry.owner, &entry.session)), owner, prompt)
     }
 
     /// Returns the dropped conversation that a prompt continues, if it held more of the prompt than
@@ -154,18 +154,18 @@ impl Kept {
         let last_part = split_points.iter().filter(|it| **it <= tokens.len()).max();
         let continues_from = last_part.copied().unwrap_or(tokens.len());
         let n_bytes = self.sizes.bytes(&session);
-        self.entries.push(Entry { owner, session, n_bytes, continues_from });
+        self.entries.push(CachedSession { owner, session, n_bytes, continues_from });
         while self.entries.len() > self.limits.n_sessions {
-            self.drop_least(DropReason::Count);
+            self.drop_least_valuable(DropReason::Count);
         }
         while self.limits.n_bytes.is_some_and(|n_bytes_max| self.bytes() > n_bytes_max) {
-            self.drop_least(DropReason::Bytes);
+            self.drop_least_valuable(DropReason::Bytes);
         }
     }
 
     /// Returns a session with the first tokens of a found one. The kept session stays if it would
     /// lose tokens that another prompt could continue, and there is room for both.
-    pub(crate) fn take(&mut self, found: Found) -> Result<Session> {
+    pub(crate) fn take(&mut self, found: PrefixMatch) -> Result<Session> {
         let entry = &mut self.entries[found.idx];
         let continues = found.n_tokens >= entry.continues_from.min(entry.session.tokens().len());
         if !continues && let Ok(fork) = fork_at(&mut entry.session, found.n_tokens) {
@@ -179,13 +179,13 @@ impl Kept {
     }
 
     /// Drops a session because answers need its memory. Returns whether there was one.
-    pub(crate) fn give_up_one(&mut self) -> bool {
-        self.drop_least(DropReason::Answers)
+    pub(crate) fn evict_one(&mut self) -> bool {
+        self.drop_least_valuable(DropReason::Answers)
     }
 
     /// Does the same, but spares the last conversation of each owner within its share.
-    pub(crate) fn give_up_older(&mut self) -> bool {
-        match self.least() {
+    pub(crate) fn evict_older(&mut self) -> bool {
+        match self.least_valuable() {
             Some((idx, _)) if !self.is_protected(idx) => {
                 self.drop_at(idx, DropReason::Answers);
                 true
@@ -196,8 +196,8 @@ impl Kept {
 
     /// Drops a session whose memory is worth more as room for experts. Returns whether there was
     /// one.
-    pub(crate) fn give_up_for(&mut self, slots: Slots) -> bool {
-        let Some((idx, worth)) = self.least() else { return false };
+    pub(crate) fn evict_for(&mut self, slots: ExpertSlots) -> bool {
+        let Some((idx, worth)) = self.least_valuable() else { return false };
         let is_worth_less = !self.is_protected(idx) && worth < self.rates.of_slot(slots);
         if is_worth_less {
             self.drop_at(idx, DropReason::Experts);
@@ -205,16 +205,16 @@ impl Kept {
         is_worth_less
     }
 
-    fn drop_least(&mut self, reason: DropReason) -> bool {
-        let least = self.least();
-        if let Some((idx, _)) = least {
+    fn drop_least_valuable(&mut self, reason: DropReason) -> bool {
+        let least_valuable = self.least_valuable();
+        if let Some((idx, _)) = least_valuable {
             self.drop_at(idx, reason);
         }
-        least.is_some()
+        least_valuable.is_some()
     }
 
     fn drop_at(&mut self, idx: usize, reason: DropReason) {
-        let Entry { owner, session, n_bytes, continues_from } = self.entries.remove(idx);
+        let CachedSession { owner, session, n_bytes, continues_from } = self.entries.remove(idx);
         let n_tokens = session.tokens().len();
         tracing::info!(n_tokens, n_bytes, reason = reason.text(), "a kept session was dropped");
         let continued = &session.tokens()[..continues_from.min(n_tokens)];
@@ -222,7 +222,7 @@ impl Kept {
     }
 
     /// Returns the next session to drop, and its value.
-    fn least(&self) -> Option<(usize, f64)> {
+    fn least_valuable(&self) -> Option<(usize, f64)> {
         let entries = self.entries.iter().enumerate();
         let ranked = entries.map(|(idx, entry)| {
             let n_used_since = self.entries.len() - 1 - idx;
@@ -230,8 +230,8 @@ impl Kept {
             let worth = self.rates.of_session(n_tokens, entry.n_bytes, n_used_since);
             (idx, self.is_protected(idx), worth)
         });
-        let least = ranked.min_by(|a, b| a.1.cmp(&b.1).then(a.2.total_cmp(&b.2)));
-        least.map(|(idx, _, worth)| (idx, worth))
+        let least_valuable = ranked.min_by(|a, b| a.1.cmp(&b.1).then(a.2.total_cmp(&b.2)));
+        least_valuable.map(|(idx, _, worth)| (idx, worth))
     }
 
     /// Whether a session is the last of its owner and within the owner's share.
@@ -262,7 +262,7 @@ impl Kept {
 
 impl Sizes {
     fn bytes(self, session: &Session) -> u64 {
-        let n_positions = (session.tokens().len() as u64).next_multiple_of(PIECE_POSITIONS);
+        let n_positions = (session.tokens().len() as u64).next_multiple_of(BLOCK_POSITIONS);
         let n_states = session.checkpoints().len() as u64;
         self.fixed_bytes + self.position_bytes * n_positions + self.state_bytes * n_states
     }
@@ -304,23 +304,23 @@ mod tests {
     fn sessions_give_way_to_experts_that_are_worth_more() {
         let dir = moeflux_demo::unpack(&std::env::temp_dir()).unwrap();
         let engine = Engine::builder(moeflux::Model::open(dir).unwrap()).load().unwrap();
-        let mut kept = Kept::new(KeptLimits::default(), &engine);
+        let mut cache = SessionCache::new(KeptLimits::default(), &engine);
         for (owner, tokens) in [(0, 10..60), (0, 100..150), (1, 200..250)] {
-            kept.put(Owner(owner), session(&engine, tokens), &[]);
+            cache.put(Owner(owner), session(&engine, tokens), &[]);
         }
-        let slots = Slots { slot_bytes: 1 << 20, n_missing: 10 };
-        assert!(!kept.give_up_for(slots), "experts save nothing yet");
-        kept.rates.add_answers(Duration::from_secs(1), 10);
-        kept.rates.add_prompt(Duration::from_secs(1_000_000), 100);
-        assert!(!kept.give_up_for(slots), "the sessions save more");
-        kept.rates = Rates::default();
-        kept.rates.add_answers(Duration::from_secs(1), 10);
-        kept.rates.add_prompt(Duration::from_micros(1), 100);
-        assert!(kept.give_up_for(slots), "the older one of the first owner");
+        let slots = ExpertSlots { slot_bytes: 1 << 20, n_missing: 10 };
+        assert!(!cache.evict_for(slots), "experts save nothing yet");
+        cache.rates.add_answers(Duration::from_secs(1), 10);
+        cache.rates.add_prompt(Duration::from_secs(1_000_000), 100);
+        assert!(!cache.evict_for(slots), "the sessions save more");
+        cache.rates = EngineRates::default();
+        cache.rates.add_answers(Duration::from_secs(1), 10);
+        cache.rates.add_prompt(Duration::from_micros(1), 100);
+        assert!(cache.evict_for(slots), "the older one of the first owner");
         let prompt: Vec<TokenId> = (10..61).map(TokenId).collect();
-        assert_eq!(kept.best(Owner(0), &prompt), None);
-        assert!(!kept.give_up_for(slots), "the last of each owner");
-        assert!(kept.give_up_one() && kept.give_up_one() && !kept.give_up_one());
-        assert_eq!(kept.take_n_dropped(), [0, 0, 2, 1]);
+        assert_eq!(cache.longest_match(Owner(0), &prompt), None);
+        assert!(!cache.evict_for(slots), "the last of each owner");
+        assert!(cache.evict_one() && cache.evict_one() && !cache.evict_one());
+        assert_eq!(cache.take_n_dropped(), [0, 0, 2, 1]);
     }
 }

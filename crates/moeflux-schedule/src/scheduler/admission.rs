@@ -1,18 +1,18 @@
 //! Decides which job begins next, and with which session.
 //!
 //! The job with the least to read is next, except that a job that was overtaken often enough goes
-//! first. **Invariant:** one place for sessions stays with prompts that are being read, and each
+//! first. **Invariant:** one session slot stays with prompts that are being read, and each
 //! job is overtaken a bounded number of times.
 
 use moeflux::step::LongerSteps;
 use moeflux::{Error, Session};
 
 use super::Scheduler;
-use super::sought::Sought;
+use super::sought::SessionRequest;
 use crate::job::Job;
 use crate::kept::n_shared;
-use crate::reading::{Outline, Reading, Terms};
-use crate::tracked::Submitted;
+use crate::reading::{Outline, Prefill, Terms};
+use crate::tracked::SubmittedJob;
 
 /// A prompt with at most this many tokens left is short. Where experts are in memory, short prompts
 /// share a step of at most this many rows; longer ones gain nothing from sharing, and would wait
@@ -32,24 +32,25 @@ const TIMES_LONGER: usize = 4;
 
 /// The state that determines which job can begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Changes {
+pub(super) struct AdmissionSnapshot {
     n_pushed: u64,
     n_ended: u64,
     n_running: usize,
-    n_readings: usize,
+    n_prefills: usize,
 }
 
 impl Scheduler<'_> {
-    /// Begins the next job if there is a place. Returns whether there was a job, and memory for it.
+    /// Begins the next job if there is a session slot. Returns whether there was a job, and memory
+    /// for it.
     pub(super) fn admit_one(&mut self) -> bool {
         self.admit(usize::MAX)
     }
 
     /// Begins jobs that are short compared to the prompts being read, with at most `n_left_max`
-    /// tokens to read, even if prompts hold all places: one of those waits meanwhile.
+    /// tokens to read, even if prompts hold all session slots: one of those waits meanwhile.
     pub(super) fn admit_short(&mut self, n_left_max: usize) {
-        let seen = (self.changes(), n_left_max);
-        if self.waiting.is_empty() || self.short_sought == Some(seen) {
+        let seen = (self.admission_snapshot(), n_left_max);
+        if self.waiting.is_empty() || self.short_searched == Some(seen) {
             return;
         }
         loop {
@@ -64,42 +65,44 @@ impl Scheduler<'_> {
                 break;
             }
         }
-        self.short_sought = Some((self.changes(), n_left_max));
+        self.short_searched = Some((self.admission_snapshot(), n_left_max));
     }
 
-    fn changes(&self) -> Changes {
-        Changes {
+    fn admission_snapshot(&self) -> AdmissionSnapshot {
+        AdmissionSnapshot {
             n_pushed: self.n_pushed,
             n_ended: self.answers.jobs.n_ended(),
             n_running: self.answers.n_running(),
-            n_readings: self.n_readings(),
+            n_prefills: self.n_prefills(),
         }
     }
 
     /// Returns the number of prompts that are being read, inside or outside the current step.
-    pub(super) fn n_readings(&self) -> usize {
-        self.readings.len() + self.under_way.len()
+    pub(super) fn n_prefills(&self) -> usize {
+        self.prefills.len() + self.under_way.len()
     }
 
-    /// Returns the number of occupied places, which exceeds the limit after short prompts have
-    /// overtaken others.
+    /// Returns the number of occupied session slots, which exceeds the limit after short prompts
+    /// have overtaken others.
     fn n_taken(&self) -> usize {
-        self.n_readings() + self.answers.n_running()
+        self.n_prefills() + self.answers.n_running()
     }
 
-    /// Whether there is a free place. Parks an answer whose client takes no tokens to make one.
-    pub(super) fn has_place(&mut self) -> bool {
+    /// Whether there is a free session slot. Parks an answer whose client takes no tokens to make
+    /// one.
+    pub(super) fn has_session_slot(&mut self) -> bool {
         self.n_taken() < self.limits.n_sessions
-            || (self.answers.wants_place() || !self.waiting.is_empty()) && self.answers.park_one()
+            || (self.answers.wants_session_slot() || !self.waiting.is_empty())
+                && self.answers.park_one()
     }
 
-    /// Whether an answer to a prompt that was read may have a place: one place is reserved for
+    /// Whether an answer to a prompt that was read may have a session slot: one is reserved for
     /// prompts that are being read.
-    pub(super) fn has_place_for_answer(&self) -> bool {
-        self.answers.n_running() + self.n_readings().min(1) < self.limits.n_sessions
+    pub(super) fn has_session_slot_for_answer(&self) -> bool {
+        self.answers.n_running() + self.n_prefills().min(1) < self.limits.n_sessions
     }
 
-    /// Whether one prompt more than there are places may be read.
+    /// Whether one prompt more than there are session slots may be read.
     fn can_overtake(&self) -> bool {
         self.answers.n_running() + 1 < self.limits.n_sessions
             && self.n_taken() + 1 < 2 * self.limits.n_sessions
@@ -108,16 +111,16 @@ impl Scheduler<'_> {
     /// Returns the tokens left to read of the longest prompt.
     fn n_left_most(&self) -> Option<usize> {
         let in_step = self.under_way.iter().map(|it| it.n_left);
-        self.readings.iter().map(Reading::n_left).chain(in_step).max()
+        self.prefills.iter().map(Prefill::n_left).chain(in_step).max()
     }
 
     /// Whether there was no memory for the next job, and none was freed since.
     pub(super) fn is_full(&self) -> bool {
-        self.full_at == Some(self.now()) && self.is_working()
+        self.full_at == Some(self.memory_epoch()) && self.is_working()
     }
 
     /// Returns counters that change when memory may have been freed.
-    pub(super) fn now(&self) -> (u64, usize) {
+    pub(super) fn memory_epoch(&self) -> (u64, usize) {
         (self.answers.jobs.n_ended(), self.answers.n_paused())
     }
 
@@ -135,7 +138,7 @@ impl Scheduler<'_> {
         let next = self.next_waiting(n_left_max);
         let Some(idx) = next.filter(|_| !self.is_outdated()) else { return false };
         let submitted = self.waiting.remove(idx).expect("its place was just found");
-        match self.session_for(Sought::prompt_of(&submitted.job)) {
+        match self.session_for(SessionRequest::prompt_of(&submitted.job)) {
             Ok(session) => {
                 self.waiting.iter_mut().take(idx).for_each(|it| it.n_overtaken += 1);
                 self.begin(submitted, session);
@@ -143,7 +146,7 @@ impl Scheduler<'_> {
             // Other jobs will end and leave room.
             Err(Error::NoRoom { .. }) if self.is_working() => {
                 self.waiting.insert(idx, submitted);
-                self.full_at = Some(self.now());
+                self.full_at = Some(self.memory_epoch());
                 return false;
             }
             Err(error) => submitted.drop_waiting(Some(error), self.context.shared),
@@ -159,7 +162,7 @@ impl Scheduler<'_> {
         for (idx, submitted) in self.waiting.iter().enumerate() {
             let n_left = self.n_left_of(&submitted.job);
             let is_wanted = !submitted.flags.are_all_cancelled();
-            if !is_wanted || self.is_held(&submitted.job, n_left) {
+            if !is_wanted || self.is_deferred(&submitted.job, n_left) {
                 continue;
             }
             if submitted.n_overtaken >= N_OVERTAKEN_MAX {
@@ -174,7 +177,7 @@ impl Scheduler<'_> {
 
     /// Returns the number of a prompt's tokens that no session holds.
     fn n_left_of(&self, job: &Job) -> usize {
-        let found = self.find(Sought::prompt_of(job));
+        let found = self.find_session(SessionRequest::prompt_of(job));
         job.prompt.len() - found.map_or(0, |(_, found)| found.n_tokens)
     }
 
@@ -188,7 +191,7 @@ impl Scheduler<'_> {
     }
 
     /// Whether a job should wait for a prompt with the same start, so that it has less to read.
-    fn is_held(&self, job: &Job, n_left: usize) -> bool {
+    fn is_deferred(&self, job: &Job, n_left: usize) -> bool {
         if job.scores_prompt {
             return false;
         }
@@ -199,25 +202,26 @@ impl Scheduler<'_> {
             let n_tokens_then = outline.n_forkable(n_shared, is_recurrent);
             (n_tokens_then >= n_tokens_now + N_WAITED_FOR).then_some(n_tokens_then)
         };
-        let readings = self.readings.iter();
-        let mut own = readings.filter(|it| self.answers.jobs.owner(it.job) == job.owner);
+        let prefills = self.prefills.iter();
+        let mut own = prefills.filter(|it| self.answers.jobs.owner(it.job) == job.owner);
         // The part of a prompt that is read in a step becomes available when the step is over.
         let mut in_step = self.under_way.iter().filter(|it| it.owner == job.owner);
         own.any(|it| gains(&it.outline).is_some_and(|n_tokens_then| it.n_done() < n_tokens_then))
             || in_step.any(|it| gains(&it.outline).is_some())
     }
 
-    fn begin(&mut self, submitted: Submitted, session: Session) {
+    fn begin(&mut self, submitted: SubmittedJob, session: Session) {
         let now = self.context.clock.now();
         let Job { owner, prompt, scores_prompt, .. } = &submitted.job;
         let n_cached = session.tokens().len();
-        let kept = &mut self.answers.kept;
-        let missed = if *scores_prompt { None } else { kept.missed(*owner, prompt, n_cached) };
+        let session_cache = &mut self.answers.session_cache;
+        let missed =
+            if *scores_prompt { None } else { session_cache.missed(*owner, prompt, n_cached) };
         let terms = self.terms(self.n_best(&submitted.job), prompt.len() - n_cached);
         let at = (now, self.context.drive_bytes());
         let shared = self.context.shared;
         let id = self.answers.jobs.begin(submitted, (n_cached, missed), at, shared);
-        self.readings.push(Reading::new(id, self.answers.jobs.of(id), session, terms));
+        self.prefills.push(Prefill::new(id, self.answers.jobs.of(id), session, terms));
     }
 
     /// Returns the terms of reading tokens of which `n_left` are left.

@@ -19,31 +19,31 @@ use moeflux::{Error, SessionRoom};
 use crate::answers::{Answers, Context};
 use crate::chunk::Balance;
 use crate::job::{Job, Owner};
-use crate::kept::{Kept, KeptLimits};
-use crate::parked::{ToRead, Unparked};
+use crate::kept::{KeptLimits, SessionCache};
+use crate::parked::{RecomputeRequest, Unparked};
 use crate::precedence::Precedence;
-use crate::reading::{Outline, Reading, ReadingId};
-use crate::scheduler::admission::Changes;
-use crate::scheduler::sought::Sought;
-use crate::tracked::Submitted;
+use crate::reading::{Outline, Prefill, PrefillId};
+use crate::scheduler::admission::AdmissionSnapshot;
+use crate::scheduler::sought::SessionRequest;
+use crate::tracked::SubmittedJob;
 
 /// Upper bound on the rows of answers in one step while no prompt is read.
 const N_ROWS_OF_ANSWERS: usize = 512;
 
 /// Limits of a scheduler.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct SchedulerLimits {
     pub(crate) n_sessions: usize,
     pub(crate) context: usize,
     pub(crate) kept: KeptLimits,
 }
 
 /// Returns jobs that have arrived since the last call.
-pub(crate) type Inbox<'i> = dyn FnMut() -> Option<Submitted> + 'i;
+pub(crate) type JobSource<'i> = dyn FnMut() -> Option<SubmittedJob> + 'i;
 
 /// A prompt whose session is in a step.
-struct InStep {
-    id: ReadingId,
+struct PrefillInStep {
+    id: PrefillId,
     owner: Owner,
     outline: Outline,
     n_left: usize,
@@ -53,14 +53,14 @@ struct InStep {
 /// Schedules jobs on one engine.
 pub(crate) struct Scheduler<'e> {
     context: Context<'e>,
-    limits: Limits,
+    limits: SchedulerLimits,
     is_streaming: bool,
-    waiting: VecDeque<Submitted>,
+    waiting: VecDeque<SubmittedJob>,
     n_pushed: u64,
     /// Prompts outside the running step, oldest first.
-    readings: Vec<Reading>,
+    prefills: Vec<Prefill>,
     /// Prompts in the running step.
-    under_way: Vec<InStep>,
+    under_way: Vec<PrefillInStep>,
     precedence: Precedence,
     answers: Answers<'e>,
     balance: Balance,
@@ -75,7 +75,7 @@ pub(crate) struct Scheduler<'e> {
     /// for either to change.
     full_at: Option<(u64, usize)>,
     /// State and length limit at the last search for short jobs, which found none.
-    short_sought: Option<(Changes, usize)>,
+    short_searched: Option<(AdmissionSnapshot, usize)>,
     /// The error because of which the engine's files are outdated. No job begins while it is set.
     outdated: Option<Error>,
     /// Whether a job is next where jobs and further answers of running jobs compete for sessions.
@@ -83,7 +83,7 @@ pub(crate) struct Scheduler<'e> {
 }
 
 impl<'e> Scheduler<'e> {
-    pub(crate) fn new(context: Context<'e>, limits: Limits) -> Self {
+    pub(crate) fn new(context: Context<'e>, limits: SchedulerLimits) -> Self {
         let engine = context.engine;
         Self {
             context,
@@ -91,24 +91,24 @@ impl<'e> Scheduler<'e> {
             is_streaming: engine.stream_stats().is_some(),
             waiting: VecDeque::new(),
             n_pushed: 0,
-            readings: Vec::new(),
+            prefills: Vec::new(),
             under_way: Vec::new(),
             precedence: Precedence::default(),
-            answers: Answers::new(context, Kept::new(limits.kept, engine)),
+            answers: Answers::new(context, SessionCache::new(limits.kept, engine)),
             balance: Balance::default(),
             output: StepOutput::default(),
             output_beside: StepOutput::default(),
             row_time: Duration::ZERO,
             n_ended: 0,
             full_at: None,
-            short_sought: None,
+            short_searched: None,
             outdated: None,
             is_turn_of_jobs: false,
         }
     }
 
     /// Queues a job.
-    pub(crate) fn push(&mut self, submitted: Submitted) {
+    pub(crate) fn push(&mut self, submitted: SubmittedJob) {
         self.waiting.push_back(submitted);
         self.n_pushed += 1;
         // It may be smaller than the one for which there was no memory.
@@ -121,20 +121,20 @@ impl<'e> Scheduler<'e> {
     }
 
     /// Does the next piece of work. Returns whether there was any. Jobs that arrive meanwhile are
-    /// taken from `inbox`.
-    pub(crate) fn turn(&mut self, inbox: &mut Inbox<'_>) -> bool {
+    /// taken from `job_source`.
+    pub(crate) fn turn(&mut self, job_source: &mut JobSource<'_>) -> bool {
         let has_dropped = self.drop_cancelled();
         self.note_ended();
         self.relieve();
         self.give_sessions();
-        let is_alone = self.readings.is_empty();
+        let is_alone = self.prefills.is_empty();
         let has_worked = if is_alone {
             self.step_answers()
         } else {
-            self.read_chunk(inbox);
+            self.read_chunk(job_source);
             true
         };
-        self.answers.give_to_experts();
+        self.answers.yield_to_experts();
         if self.answers.is_stopped {
             let problem = "the engine failed during a step and is being reopened";
             self.fail_all(&Error::Stopped(problem.to_owned()));
@@ -155,9 +155,9 @@ impl<'e> Scheduler<'e> {
 
     /// Returns the waiting jobs if the files are outdated and no job runs on this engine; an engine
     /// of the new files is to run them. Ends parked answers.
-    pub(crate) fn take_waiting(&mut self) -> Option<Vec<Submitted>> {
+    pub(crate) fn take_waiting(&mut self) -> Option<Vec<SubmittedJob>> {
         let error = self.outdated.as_ref()?;
-        if self.answers.n_running() > 0 || !self.readings.is_empty() {
+        if self.answers.n_running() > 0 || !self.prefills.is_empty() {
             return None;
         }
         self.answers.fail_all(error);
@@ -176,8 +176,8 @@ impl<'e> Scheduler<'e> {
         for submitted in std::mem::take(&mut self.waiting) {
             submitted.drop_waiting(Some(error.clone()), self.context.shared);
         }
-        for reading in std::mem::take(&mut self.readings) {
-            self.fail_reading(&reading, error.clone());
+        for prefill in std::mem::take(&mut self.prefills) {
+            self.fail_prefill(&prefill, error.clone());
         }
         self.answers.fail_all(error);
         self.answers.publish(0, false);
@@ -195,18 +195,18 @@ impl<'e> Scheduler<'e> {
                 self.waiting.push_back(submitted);
             }
         }
-        let cancelled = self.readings.extract_if(.., |it| it.is_cancelled());
-        let cancelled: Vec<Reading> = cancelled.collect();
+        let cancelled = self.prefills.extract_if(.., |it| it.is_cancelled());
+        let cancelled: Vec<Prefill> = cancelled.collect();
         let has_any = self.waiting.len() < n_before || !cancelled.is_empty();
         if self.waiting.len() < n_before {
             // The next waiting job may be smaller.
             self.full_at = None;
         }
-        for reading in cancelled {
-            self.answers.keep(reading.job, reading.session);
+        for prefill in cancelled {
+            self.answers.keep(prefill.job, prefill.session);
             // An answer that was to resume ends below, with the other answers.
-            if reading.resumes.is_none() {
-                self.answers.jobs.cancel_whole(reading.job, shared);
+            if prefill.resumes.is_none() {
+                self.answers.jobs.cancel_whole(prefill.job, shared);
             }
         }
         self.answers.drop_cancelled() || has_any
@@ -227,7 +227,7 @@ impl<'e> Scheduler<'e> {
         if !self.answers.has_shortage() {
             return;
         }
-        if self.answers.give_up_one() {
+        if self.answers.evict_one() {
             self.answers.try_again();
         } else if self.put_back_newest() {
             self.answers.try_again();
@@ -240,27 +240,27 @@ impl<'e> Scheduler<'e> {
 
     /// Puts the newest prompt back. Returns whether there was one.
     fn put_back_newest(&mut self) -> bool {
-        let Some(reading) = self.readings.pop() else { return false };
-        self.put_back(&reading);
+        let Some(prefill) = self.prefills.pop() else { return false };
+        self.put_back(&prefill);
         true
     }
 
-    /// Returns a reading to the state of waiting.
-    fn put_back(&mut self, reading: &Reading) {
-        match reading.resumes {
+    /// Returns a prefill to the state of waiting.
+    fn put_back(&mut self, prefill: &Prefill) {
+        match prefill.resumes {
             None => {
-                let back = self.answers.jobs.take_back(reading.job, self.context.shared);
+                let back = self.answers.jobs.take_back(prefill.job, self.context.shared);
                 self.waiting.push_front(back);
             }
-            Some(answer_idx) => self.answers.put_back((reading.job, answer_idx)),
+            Some(answer_idx) => self.answers.put_back((prefill.job, answer_idx)),
         }
     }
 
-    /// Fails a reading.
-    fn fail_reading(&mut self, reading: &Reading, error: Error) {
-        match reading.resumes {
-            None => self.answers.jobs.fail_whole(reading.job, error, self.context.shared),
-            Some(answer_idx) => self.answers.fail_parked((reading.job, answer_idx), error),
+    /// Fails a prefill.
+    fn fail_prefill(&mut self, prefill: &Prefill, error: Error) {
+        match prefill.resumes {
+            None => self.answers.jobs.fail_whole(prefill.job, error, self.context.shared),
+            Some(answer_idx) => self.answers.fail_parked((prefill.job, answer_idx), error),
         }
     }
 
@@ -268,8 +268,8 @@ impl<'e> Scheduler<'e> {
     /// answers of a job alternate, so that many answers to one job do not starve others.
     fn give_sessions(&mut self) {
         self.start_answers();
-        while self.has_place() {
-            let is_read = !self.readings.is_empty();
+        while self.has_session_slot() {
+            let is_read = !self.prefills.is_empty();
             if self.resume_one() || self.answers.start_first(is_read) {
                 continue;
             }
@@ -283,10 +283,10 @@ impl<'e> Scheduler<'e> {
         self.admit_short(usize::MAX);
     }
 
-    /// Starts the answers to prompts that were read, as far as there are places.
+    /// Starts the answers to prompts that were read, as far as there are session slots.
     fn start_answers(&mut self) {
-        let is_read = self.n_readings() > 0;
-        while self.has_place_for_answer() && self.answers.start_first(is_read) {}
+        let is_read = self.n_prefills() > 0;
+        while self.has_session_slot_for_answer() && self.answers.start_first(is_read) {}
     }
 
     /// Resumes a parked answer. Returns whether one resumed.
@@ -296,32 +296,39 @@ impl<'e> Scheduler<'e> {
         }
         match self.answers.unpark() {
             None => false,
-            Some(Unparked::Whole(whole)) => {
-                let (line, session) = *whole;
-                self.answers.place(line, session);
+            Some(Unparked::WithSession(whole)) => {
+                let (decode, session) = *whole;
+                self.answers.resume_with_session(decode, session);
                 true
             }
-            Some(Unparked::ToRead(to_read)) => self.read_again(to_read),
+            Some(Unparked::Recompute(recompute)) => self.recompute_parked(recompute),
         }
     }
 
     /// Reads the tokens of a parked answer again. Returns whether there was memory.
-    fn read_again(&mut self, ToRead { of, tokens, n_best }: ToRead) -> bool {
+    fn recompute_parked(
+        &mut self,
+        RecomputeRequest { of, tokens, n_best }: RecomputeRequest,
+    ) -> bool {
         let Job { owner, split_points, .. } = &self.answers.jobs.of(of.0).job;
         let (owner, split_points) = (*owner, split_points.clone());
-        let sought =
-            Sought { owner, tokens: &tokens, split_points: &split_points, is_scored: false };
-        match self.session_for(sought) {
+        let request = SessionRequest {
+            owner,
+            tokens: &tokens,
+            split_points: &split_points,
+            is_scored: false,
+        };
+        match self.session_for(request) {
             Ok(session) => {
                 let n_left = tokens.len() - session.tokens().len();
                 let terms = self.terms(n_best, n_left);
-                let tracked = self.answers.jobs.of(of.0);
-                self.readings.push(Reading::again(of, tracked, (tokens, session), terms));
+                let running_job = self.answers.jobs.of(of.0);
+                self.prefills.push(Prefill::again(of, running_job, (tokens, session), terms));
                 true
             }
             Err(Error::NoRoom { .. }) if self.is_working_beside_parked() => {
                 self.answers.put_back(of);
-                self.full_at = Some(self.now());
+                self.full_at = Some(self.memory_epoch());
                 false
             }
             Err(error) => {
@@ -333,7 +340,7 @@ impl<'e> Scheduler<'e> {
 
     /// Whether running work will eventually free memory.
     fn is_working_beside_parked(&self) -> bool {
-        self.answers.n_running() > 0 || !self.readings.is_empty()
+        self.answers.n_running() > 0 || !self.prefills.is_empty()
     }
 }
 

@@ -12,10 +12,10 @@ use moeflux::step::{Feed, Logits, StepOutput, step};
 use moeflux::{Error, Result};
 
 use super::admission::N_ROWS_SHORT;
-use super::{InStep, Inbox, Scheduler};
-use crate::chunk::{Chunk, ChunkEnd};
-use crate::reading::Reading;
-use crate::scores::Scores;
+use super::{JobSource, PrefillInStep, Scheduler};
+use crate::chunk::{ChunkOutcome, PrefillChunk};
+use crate::reading::Prefill;
+use crate::scores::PromptScorer;
 
 /// Target time for one layer of a prompt's step, during which answers wait. Applies where experts
 /// are in memory.
@@ -41,14 +41,14 @@ impl Scheduler<'_> {
     /// Returns the rows of each prompt in the next step.
     fn plan(&self) -> Vec<usize> {
         let due = self.precedence.due();
-        let mut order: Vec<usize> = (0..self.readings.len()).collect();
+        let mut order: Vec<usize> = (0..self.prefills.len()).collect();
         order.sort_by_key(|idx| {
-            let reading = &self.readings[*idx];
-            (Some(reading.id()) != due, reading.n_left())
+            let prefill = &self.prefills[*idx];
+            (Some(prefill.id()) != due, prefill.n_left())
         });
-        let mut n_rows = vec![0; self.readings.len()];
+        let mut n_rows = vec![0; self.prefills.len()];
         let [first, others @ ..] = &*order else { return n_rows };
-        let left = |idx: usize| self.readings[idx].n_left();
+        let left = |idx: usize| self.prefills[idx].n_left();
         let mut n_rows_max = self.n_rows_max();
         // A waiting prompt with less left to read comes next; short ones are read between the
         // layers. Where experts are streamed, shorter steps would read all of them again.
@@ -56,7 +56,7 @@ impl Scheduler<'_> {
         if let (false, Some(n_left)) = (self.is_streaming, next.next()) {
             n_rows_max = n_rows_max.min(n_left);
         }
-        n_rows[*first] = self.readings[*first].n_rows(n_rows_max);
+        n_rows[*first] = self.prefills[*first].n_rows(n_rows_max);
         let is_short = left(*first) <= N_ROWS_SHORT;
         let n_rows_shared = match (self.is_streaming, is_short) {
             (false, _) => N_ROWS_SHORT.min(n_rows_max),
@@ -72,7 +72,7 @@ impl Scheduler<'_> {
             // end.
             let is_alike = (n_left <= N_ROWS_SHORT) == is_short;
             if n_free > 0 && is_alike && (n_left <= n_free || is_part_of_use) {
-                n_rows[*idx] = self.readings[*idx].n_rows(n_free);
+                n_rows[*idx] = self.prefills[*idx].n_rows(n_free);
                 n_free -= n_rows[*idx];
             }
         }
@@ -80,21 +80,21 @@ impl Scheduler<'_> {
     }
 
     /// Runs one step of prompts, and other work between its layers.
-    pub(super) fn read_chunk(&mut self, inbox: &mut Inbox<'_>) {
-        self.readings.iter_mut().for_each(|it| it.is_short_of_room = false);
+    pub(super) fn read_chunk(&mut self, job_source: &mut JobSource<'_>) {
+        self.prefills.iter_mut().for_each(|it| it.is_short_of_room = false);
         self.note_oldest();
         let n_rows = self.plan();
         let mut chosen = self.take_out(&n_rows);
-        let scores = chosen.iter().map(|(reading, _)| self.scores(reading)).collect();
-        self.under_way = chosen.iter().map(|(reading, _)| self.in_step(reading)).collect();
+        let scores = chosen.iter().map(|(prefill, _)| self.scorer(prefill)).collect();
+        self.under_way = chosen.iter().map(|(prefill, _)| self.in_step(prefill)).collect();
         let mut output = std::mem::take(&mut self.output);
         let (context, is_alone) = (self.context, self.is_alone());
-        let between_layers = &mut |spent| self.between_layers(spent, inbox);
-        let chunk = Chunk { context, output: &mut output, is_alone, between_layers };
+        let between_layers = &mut |spent| self.between_layers(spent, job_source);
+        let chunk = PrefillChunk { context, output: &mut output, is_alone, between_layers };
         let ended = chunk.run(&mut chosen, scores);
         self.under_way.clear();
         let n_rows: usize = n_rows.iter().sum();
-        if let Ok(ChunkEnd { spent, .. }) = &ended {
+        if let Ok(ChunkOutcome { spent, .. }) = &ended {
             let n_parts = n_rows * self.context.engine.n_layers();
             self.row_time = *spent / u32::try_from(n_parts.max(1)).unwrap_or(u32::MAX);
         }
@@ -105,46 +105,46 @@ impl Scheduler<'_> {
     /// Determines which prompt is the oldest.
     fn note_oldest(&mut self) {
         let in_step = self.under_way.iter().map(|it| (it.id, it.service));
-        let all = self.readings.iter().map(|it| (it.id(), it.service)).chain(in_step);
+        let all = self.prefills.iter().map(|it| (it.id(), it.service)).chain(in_step);
         self.precedence.set_oldest(all.min());
     }
 
     /// Removes the prompts that have rows in a step.
-    fn take_out(&mut self, n_rows: &[usize]) -> Vec<(Reading, usize)> {
-        let readings = std::mem::take(&mut self.readings).into_iter().zip(n_rows.iter().copied());
-        let (chosen, others): (Vec<_>, Vec<_>) = readings.partition(|(_, n_rows)| *n_rows > 0);
-        self.readings = others.into_iter().map(|(reading, _)| reading).collect();
+    fn take_out(&mut self, n_rows: &[usize]) -> Vec<(Prefill, usize)> {
+        let prefills = std::mem::take(&mut self.prefills).into_iter().zip(n_rows.iter().copied());
+        let (chosen, others): (Vec<_>, Vec<_>) = prefills.partition(|(_, n_rows)| *n_rows > 0);
+        self.prefills = others.into_iter().map(|(prefill, _)| prefill).collect();
         chosen
     }
 
-    fn scores(&self, reading: &Reading) -> Option<Scores> {
-        let job = &self.answers.jobs.of(reading.job).job;
+    fn scorer(&self, prefill: &Prefill) -> Option<PromptScorer> {
+        let job = &self.answers.jobs.of(prefill.job).job;
         let n_top = job.sampling.n_logprobs.unwrap_or(0);
-        let prompt = || Arc::clone(&reading.outline.prompt);
-        reading.is_scored().then(|| Scores::new(prompt(), n_top, reading.n_done() == 0))
+        let prompt = || Arc::clone(&prefill.outline.prompt);
+        prefill.is_scored().then(|| PromptScorer::new(prompt(), n_top, prefill.n_done() == 0))
     }
 
-    fn in_step(&self, reading: &Reading) -> InStep {
-        InStep {
-            id: reading.id(),
-            owner: self.answers.jobs.owner(reading.job),
-            outline: reading.outline.clone(),
-            n_left: reading.n_left(),
-            service: reading.service,
+    fn in_step(&self, prefill: &Prefill) -> PrefillInStep {
+        PrefillInStep {
+            id: prefill.id(),
+            owner: self.answers.jobs.owner(prefill.job),
+            outline: prefill.outline.clone(),
+            n_left: prefill.n_left(),
+            service: prefill.service,
         }
     }
 
     /// Whether only the prompt in the step waits for the end of that step.
     fn is_alone(&self) -> bool {
-        self.waiting.is_empty() && self.readings.is_empty() && self.under_way.len() == 1
+        self.waiting.is_empty() && self.prefills.is_empty() && self.under_way.len() == 1
     }
 
     /// Runs other work after a layer of the current step that took `spent`. Returns whether the
     /// step's prompt is alone.
-    fn between_layers(&mut self, spent: Duration, inbox: &mut Inbox<'_>) -> bool {
+    fn between_layers(&mut self, spent: Duration, job_source: &mut JobSource<'_>) -> bool {
         self.balance.add_prompts(spent);
         self.precedence.add(self.under_way.iter().map(|it| it.id), spent);
-        while let Some(submitted) = inbox() {
+        while let Some(submitted) = job_source() {
             self.push(submitted);
         }
         self.admit_short(N_ROWS_SHORT);
@@ -183,9 +183,9 @@ impl Scheduler<'_> {
         let outcomes = step_beside(&mut chosen, &mut output);
         let spent = self.context.clock.now().saturating_sub(before);
         self.balance.add_prompts(spent);
-        self.precedence.add(chosen.iter().map(|(reading, _)| reading.id()), spent);
+        self.precedence.add(chosen.iter().map(|(prefill, _)| prefill.id()), spent);
         let scores = chosen.iter().map(|_| None).collect();
-        let ended = outcomes.map(|outcomes| ChunkEnd { outcomes, scores, spent });
+        let ended = outcomes.map(|outcomes| ChunkOutcome { outcomes, scores, spent });
         self.end_step(chosen, ended, &output);
         self.output_beside = output;
         true
@@ -193,17 +193,17 @@ impl Scheduler<'_> {
 
     /// Returns the rows of each prompt in such a step.
     fn plan_beside(&self) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.readings.len()).collect();
+        let mut order: Vec<usize> = (0..self.prefills.len()).collect();
         order.retain(|idx| {
-            let reading = &self.readings[*idx];
-            let is_possible = !reading.is_scored() && !reading.is_short_of_room;
-            is_possible && !reading.is_cancelled() && reading.n_left() <= N_ROWS_SHORT
+            let prefill = &self.prefills[*idx];
+            let is_possible = !prefill.is_scored() && !prefill.is_short_of_room;
+            is_possible && !prefill.is_cancelled() && prefill.n_left() <= N_ROWS_SHORT
         });
-        order.sort_by_key(|idx| self.readings[*idx].n_left());
+        order.sort_by_key(|idx| self.prefills[*idx].n_left());
         let mut n_free = N_ROWS_BESIDE.min(self.context.engine.n_rows_max());
-        let mut n_rows = vec![0; self.readings.len()];
+        let mut n_rows = vec![0; self.prefills.len()];
         for idx in order {
-            n_rows[idx] = self.readings[idx].n_left().min(n_free);
+            n_rows[idx] = self.prefills[idx].n_left().min(n_free);
             n_free -= n_rows[idx];
         }
         n_rows
@@ -212,55 +212,55 @@ impl Scheduler<'_> {
     /// Handles the outcomes of a step's prompts: they continue, are answered, wait again or fail.
     fn end_step(
         &mut self,
-        chosen: Vec<(Reading, usize)>,
-        ended: Result<ChunkEnd>,
+        chosen: Vec<(Prefill, usize)>,
+        ended: Result<ChunkOutcome>,
         output: &StepOutput,
     ) {
         match ended {
             Ok(ended) => self.take_up(chosen, ended, output),
             Err(error) => {
-                for (reading, _) in chosen {
-                    self.fail_reading(&reading, error.clone());
+                for (prefill, _) in chosen {
+                    self.fail_prefill(&prefill, error.clone());
                 }
                 self.answers.is_stopped |= matches!(error, Error::Stopped(_));
             }
         }
-        self.readings.sort_by_key(Reading::id);
+        self.prefills.sort_by_key(Prefill::id);
     }
 
-    fn take_up(&mut self, chosen: Vec<(Reading, usize)>, ended: ChunkEnd, output: &StepOutput) {
+    fn take_up(&mut self, chosen: Vec<(Prefill, usize)>, ended: ChunkOutcome, output: &StepOutput) {
         let n_rows_in_all: usize = chosen.iter().map(|(_, n_rows)| n_rows).sum();
-        self.answers.kept.rates.add_prompt(ended.spent, n_rows_in_all);
+        self.answers.session_cache.rates.add_prompt(ended.spent, n_rows_in_all);
         let (mut read, mut without_room) = (Vec::new(), Vec::new());
         let outcomes = ended.outcomes.into_iter().zip(ended.scores);
-        for (feed_idx, ((mut reading, n_rows), (outcome, scores))) in
+        for (feed_idx, ((mut prefill, n_rows), (outcome, scores))) in
             chosen.into_iter().zip(outcomes).enumerate()
         {
             let share = u32::try_from(n_rows_in_all / n_rows).unwrap_or(u32::MAX);
-            reading.service += ended.spent / share.max(1);
+            prefill.service += ended.spent / share.max(1);
             if let (Ok(()), Some(scores)) = (&outcome, scores) {
-                self.answers.jobs.scored(reading.job, scores.into_list());
+                self.answers.jobs.scored(prefill.job, scores.into_list());
             }
             match outcome {
-                Ok(()) if reading.n_left() == 0 => read.push((feed_idx, reading)),
-                Ok(()) | Err(Error::Cancelled) => self.readings.push(reading),
+                Ok(()) if prefill.n_left() == 0 => read.push((feed_idx, prefill)),
+                Ok(()) | Err(Error::Cancelled) => self.prefills.push(prefill),
                 // Conversations that were already continued are worth less than the checkpoints
                 // that the next turn of this one goes back to.
                 Err(Error::NoRoom { .. })
-                    if self.answers.kept.give_up_older() || reading.drop_marks() =>
+                    if self.answers.session_cache.evict_older() || prefill.drop_checkpoints() =>
                 {
-                    self.readings.push(reading);
+                    self.prefills.push(prefill);
                 }
-                Err(error @ Error::NoRoom { .. }) => without_room.push((reading, error)),
-                Err(error) => self.fail_reading(&reading, error),
+                Err(error @ Error::NoRoom { .. }) => without_room.push((prefill, error)),
+                Err(error) => self.fail_prefill(&prefill, error),
             }
         }
-        for (feed_idx, Reading { job, resumes, session, .. }) in read {
+        for (feed_idx, Prefill { job, resumes, session, .. }) in read {
             let logits: Option<Logits<'_>> = output.last_of(feed_idx);
             let logits = logits.expect("the last row's logits are wanted");
             match resumes {
                 None => self.answers.begin(job, session, logits),
-                Some(answer_idx) => self.answers.go_on((job, answer_idx), session, logits),
+                Some(answer_idx) => self.answers.resume((job, answer_idx), session, logits),
             }
         }
         self.make_room(without_room);
@@ -268,17 +268,17 @@ impl Scheduler<'_> {
 
     /// Makes memory for prompts that lack it: drops sessions that do not run, or puts back the
     /// newest of these prompts.
-    fn make_room(&mut self, mut without_room: Vec<(Reading, Error)>) {
+    fn make_room(&mut self, mut without_room: Vec<(Prefill, Error)>) {
         let newest = without_room.pop();
-        let is_alone = without_room.is_empty() && self.readings.is_empty();
-        self.readings.extend(without_room.into_iter().map(|(reading, _)| reading));
+        let is_alone = without_room.is_empty() && self.prefills.is_empty();
+        self.prefills.extend(without_room.into_iter().map(|(prefill, _)| prefill));
         match newest {
             None => {}
-            Some((reading, _)) if self.answers.give_up_one() => self.readings.push(reading),
-            Some((reading, error)) if is_alone && self.answers.n_running() == 0 => {
-                self.fail_reading(&reading, error);
+            Some((prefill, _)) if self.answers.evict_one() => self.prefills.push(prefill),
+            Some((prefill, error)) if is_alone && self.answers.n_running() == 0 => {
+                self.fail_prefill(&prefill, error);
             }
-            Some((reading, _)) => self.put_back(&reading),
+            Some((prefill, _)) => self.put_back(&prefill),
         }
     }
 }
@@ -286,16 +286,16 @@ impl Scheduler<'_> {
 /// Runs one step; returns the outcome for each prompt. Prompts without room try again in a step of
 /// their own.
 fn step_beside(
-    chosen: &mut [(Reading, usize)],
+    chosen: &mut [(Prefill, usize)],
     output: &mut StepOutput,
 ) -> Result<Vec<Result<()>>> {
-    let feeds = chosen.iter_mut().map(|(reading, n_rows)| reading.feed_beside(*n_rows));
+    let feeds = chosen.iter_mut().map(|(prefill, n_rows)| prefill.feed_beside(*n_rows));
     let mut feeds: Vec<Feed<'_>> = feeds.collect();
     step(&mut feeds, output)?;
     let mut outcomes: Vec<Result<()>> = feeds.iter_mut().map(Feed::outcome).collect();
-    for ((reading, _), outcome) in chosen.iter_mut().zip(&mut outcomes) {
+    for ((prefill, _), outcome) in chosen.iter_mut().zip(&mut outcomes) {
         if matches!(outcome, Err(Error::NoRoom { .. })) {
-            reading.is_short_of_room = true;
+            prefill.is_short_of_room = true;
             *outcome = Err(Error::Cancelled);
         }
     }

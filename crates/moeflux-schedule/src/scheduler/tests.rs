@@ -17,8 +17,8 @@ use tracing::{Event as TraceEvent, Metadata, Subscriber, span};
 use super::admission::N_OVERTAKEN_MAX;
 use super::*;
 use crate::job::{Event, Sink};
-use crate::shared::{JobFlags, Shared};
-use crate::tracked::Told;
+use crate::shared::{JobFlags, SharedState};
+use crate::tracked::SinkGuard;
 
 const CONTEXT: usize = 4_000;
 const N_LONG: usize = 400;
@@ -26,7 +26,7 @@ const N_SHORT: usize = 30;
 const ALL_AT_ONCE: Duration = Duration::ZERO;
 
 /// A model whose experts are in memory or streamed.
-struct Model {
+struct SimulatedModel {
     engine: Engine,
     text: Arc<ModelText>,
     /// Simulated time per layer: for each used expert of 256, of which a row chooses eight, and for
@@ -35,11 +35,12 @@ struct Model {
     row: Duration,
 }
 
-static RESIDENT: LazyLock<Model> = LazyLock::new(|| Model::new(usize::MAX, 200, 50));
+static RESIDENT: LazyLock<SimulatedModel> =
+    LazyLock::new(|| SimulatedModel::new(usize::MAX, 200, 50));
 /// A step has room for a whole prompt.
-static STREAMED: LazyLock<Model> = LazyLock::new(|| Model::new(16, 1_024, 2_000));
+static STREAMED: LazyLock<SimulatedModel> = LazyLock::new(|| SimulatedModel::new(16, 1_024, 2_000));
 
-impl Model {
+impl SimulatedModel {
     fn new(n_slots: usize, n_rows: usize, expert_us: u64) -> Self {
         let dir = moeflux_demo::unpack(&std::env::temp_dir()).unwrap();
         let opened = moeflux::Model::open(dir).unwrap();
@@ -84,8 +85,8 @@ impl Model {
 
 /// A machine that is slowed down by a factor.
 #[derive(Clone)]
-struct Machine {
-    model: &'static Model,
+struct SimulatedMachine {
+    model: &'static SimulatedModel,
     slowness: u32,
     n_sessions: usize,
     clock: VirtualClock,
@@ -93,13 +94,13 @@ struct Machine {
 
 /// The events of a job: when it was submitted, and its tokens.
 #[derive(Clone, Debug, Default)]
-struct Heard {
+struct JobLog {
     at: Duration,
     tokens: Vec<(usize, TokenId, Duration)>,
     is_over: bool,
 }
 
-impl Heard {
+impl JobLog {
     /// Returns the time to the first token.
     fn first(&self) -> Duration {
         self.tokens[0].2 - self.at
@@ -112,16 +113,16 @@ impl Heard {
     }
 }
 
-struct Recorder(Arc<Mutex<Heard>>, VirtualClock);
+struct JobRecorder(Arc<Mutex<JobLog>>, VirtualClock);
 
-impl Sink for Recorder {
+impl Sink for JobRecorder {
     fn put(&mut self, event: Event) {
-        let mut heard = self.0.lock().unwrap();
+        let mut log = self.0.lock().unwrap();
         match event {
             Event::Token { answer_idx, token, .. } => {
-                heard.tokens.push((answer_idx, token.token, self.1.now()));
+                log.tokens.push((answer_idx, token.token, self.1.now()));
             }
-            Event::Finished { .. } => heard.is_over = true,
+            Event::Finished { .. } => log.is_over = true,
             Event::Failed(error) => panic!("{error}"),
             _ => {}
         }
@@ -129,7 +130,8 @@ impl Sink for Recorder {
 }
 
 /// The simulated machine of each test thread.
-static MACHINES: LazyLock<Mutex<HashMap<ThreadId, Machine>>> = LazyLock::new(Mutex::default);
+static MACHINES: LazyLock<Mutex<HashMap<ThreadId, SimulatedMachine>>> =
+    LazyLock::new(Mutex::default);
 
 /// One subscriber for all threads: with one for each, layers would be reported only once all
 /// subscribers are known.
@@ -185,8 +187,8 @@ impl Visit for OfLayer {
     fn record_debug(&mut self, _field: &Field, _value: &dyn std::fmt::Debug) {}
 }
 
-impl Machine {
-    fn new(model: &'static Model, slowness: u32) -> Self {
+impl SimulatedMachine {
+    fn new(model: &'static SimulatedModel, slowness: u32) -> Self {
         Self { model, slowness, n_sessions: 4, clock: VirtualClock::default() }
     }
 
@@ -201,46 +203,49 @@ impl Machine {
     }
 
     /// Runs jobs that arrive at the given times after the start.
-    fn run(&self, jobs: Vec<(Duration, Job)>) -> Vec<Heard> {
+    fn run(&self, jobs: Vec<(Duration, Job)>) -> Vec<JobLog> {
         let machine = Self { clock: VirtualClock::default(), ..self.clone() };
         LazyLock::force(&LISTENS);
         MACHINES.lock().unwrap().insert(thread::current().id(), machine.clone());
         machine.run_here(jobs)
     }
 
-    fn run_here(&self, jobs: Vec<(Duration, Job)>) -> Vec<Heard> {
-        let Model { engine, text, .. } = self.model;
-        let (shared, clock) = (Shared::new(), &self.clock);
+    fn run_here(&self, jobs: Vec<(Duration, Job)>) -> Vec<JobLog> {
+        let SimulatedModel { engine, text, .. } = self.model;
+        let (shared, clock) = (SharedState::new(), &self.clock);
         let context = Context { engine, text, shared: &shared, clock };
-        let limits =
-            Limits { n_sessions: self.n_sessions, context: CONTEXT, kept: KeptLimits::default() };
+        let limits = SchedulerLimits {
+            n_sessions: self.n_sessions,
+            context: CONTEXT,
+            kept: KeptLimits::default(),
+        };
         let mut scheduler = Scheduler::new(context, limits);
         let mut all = Vec::new();
         let mut coming = VecDeque::new();
         for (at, job) in jobs {
-            let heard = Arc::new(Mutex::new(Heard { at, ..Heard::default() }));
-            all.push(Arc::clone(&heard));
+            let log = Arc::new(Mutex::new(JobLog { at, ..JobLog::default() }));
+            all.push(Arc::clone(&log));
             let flags = Arc::new(JobFlags::new(job.n_answers, job.prompt.len()));
-            let sink = Told(Box::new(Recorder(heard, clock.clone())));
-            let (has_begun, n_scores_told, n_overtaken) = (false, 0, 0);
+            let sink = SinkGuard(Box::new(JobRecorder(log, clock.clone())));
+            let (has_begun, n_scores_reported, n_overtaken) = (false, 0, 0);
             shared.n_open.fetch_add(1, Ordering::Relaxed);
             shared.n_waiting.fetch_add(1, Ordering::Relaxed);
-            coming.push_back(Submitted {
+            coming.push_back(SubmittedJob {
                 job,
                 sink,
                 flags,
                 at,
                 has_begun,
-                n_scores_told,
+                n_scores_reported,
                 n_overtaken,
             });
         }
         loop {
-            let mut inbox = || coming.pop_front_if(|it| it.at <= clock.now());
-            while let Some(submitted) = inbox() {
+            let mut job_source = || coming.pop_front_if(|it| it.at <= clock.now());
+            while let Some(submitted) = job_source() {
                 scheduler.push(submitted);
             }
-            if scheduler.turn(&mut inbox) {
+            if scheduler.turn(&mut job_source) {
                 continue;
             }
             match coming.front() {
@@ -248,14 +253,14 @@ impl Machine {
                 None => break,
             }
         }
-        let all: Vec<Heard> = all.iter().map(|it| it.lock().unwrap().clone()).collect();
+        let all: Vec<JobLog> = all.iter().map(|it| it.lock().unwrap().clone()).collect();
         assert!(all.iter().all(|it| it.is_over), "each job ends");
         assert!(all.iter().all(|it| it.first() > Duration::ZERO), "layers take time");
         all
     }
 
     /// Runs a job alone.
-    fn alone(&self, job: &Job) -> Heard {
+    fn alone(&self, job: &Job) -> JobLog {
         self.run(vec![(ALL_AT_ONCE, job.clone())]).remove(0)
     }
 }
@@ -266,13 +271,13 @@ fn tokens(n_tokens: usize, seed: usize) -> Vec<TokenId> {
 }
 
 /// Returns machines with both kinds of model.
-fn machines() -> [Machine; 2] {
-    [Machine::new(&RESIDENT, 1), Machine::new(&STREAMED, 1)]
+fn machines() -> [SimulatedMachine; 2] {
+    [SimulatedMachine::new(&RESIDENT, 1), SimulatedMachine::new(&STREAMED, 1)]
 }
 
 /// Checks a short prompt that arrives when a share of the first step of long ones is over: compares
 /// its time to the first token beside them with that alone.
-fn check_beside(machine: &Machine, n_long: usize, share: f64) {
+fn check_beside(machine: &SimulatedMachine, n_long: usize, share: f64) {
     let model = machine.model;
     let n_rows = N_LONG.min(model.engine.n_rows_max());
     let (layer, step) = (machine.layer(n_rows as u64), machine.step(n_rows));
@@ -291,7 +296,7 @@ fn check_beside(machine: &Machine, n_long: usize, share: f64) {
         beside.first()
     );
     // The long prompts lose the time that the short one takes.
-    let ends = |all: &[Heard]| all.iter().map(|it| it.at + it.first()).max().unwrap();
+    let ends = |all: &[JobLog]| all.iter().map(|it| it.at + it.first()).max().unwrap();
     let n_jobs = jobs.len() - 1;
     let without = ends(&machine.run(jobs[..n_jobs].to_vec()));
     let lost = ends(&all[..n_jobs]) - without;
@@ -300,7 +305,7 @@ fn check_beside(machine: &Machine, n_long: usize, share: f64) {
 
 #[test]
 fn a_short_prompt_does_not_wait_for_long_ones() {
-    let slow = machines().map(|it| Machine { slowness: 10, ..it });
+    let slow = machines().map(|it| SimulatedMachine { slowness: 10, ..it });
     for machine in machines().into_iter().chain(slow) {
         for n_long in [1, 3, 7] {
             check_beside(&machine, n_long, 0.4);
@@ -327,8 +332,8 @@ fn two_short_prompts_beside_a_long_one() {
         assert!(all[2].first() <= 2 * second + layer, "the shorter one is first");
         // Others get no more time than the long prompt: its layers run between them.
         assert!(all[1].first() <= 2 * (first + second) + 2 * layer, "{:?}", all[1].first());
-        for (heard, job) in all.iter().zip([&long, &short[0], &short[1]]) {
-            assert_eq!(heard.answer(0), machine.alone(job).answer(0));
+        for (log, job) in all.iter().zip([&long, &short[0], &short[1]]) {
+            assert_eq!(log.answer(0), machine.alone(job).answer(0));
         }
     }
 }
@@ -353,7 +358,7 @@ fn a_long_prompt_ends_although_short_ones_come_for_ever() {
 
 #[test]
 fn a_prompt_that_is_nearly_read_is_first() {
-    let machine = Machine::new(&RESIDENT, 1);
+    let machine = SimulatedMachine::new(&RESIDENT, 1);
     let job = |owner, n_tokens| machine.model.job(owner, tokens(n_tokens, owner), 1);
     // All but 50 tokens are read in two steps.
     let (long, other) = (job(0, 450), job(1, 120));
@@ -407,7 +412,7 @@ fn several_answers_to_a_short_prompt_begin_beside_a_long_one() {
 
 #[test]
 fn one_place_is_for_one_job_at_a_time() {
-    let machine = Machine { n_sessions: 1, ..Machine::new(&RESIDENT, 1) };
+    let machine = SimulatedMachine { n_sessions: 1, ..SimulatedMachine::new(&RESIDENT, 1) };
     let long = machine.model.job(1, tokens(N_LONG, 1), 2);
     let short = machine.model.job(2, tokens(N_SHORT, 2), 2);
     let at = machine.step(200).mul_f64(0.5);
@@ -417,13 +422,13 @@ fn one_place_is_for_one_job_at_a_time() {
 
 #[test]
 fn a_job_that_waits_is_overtaken_a_bounded_number_of_times() {
-    let machine = Machine { n_sessions: 1, ..Machine::new(&RESIDENT, 1) };
+    let machine = SimulatedMachine { n_sessions: 1, ..SimulatedMachine::new(&RESIDENT, 1) };
     let n_short = N_OVERTAKEN_MAX + 8;
     let job = |owner, n_tokens| machine.model.job(owner, tokens(n_tokens, owner), 1);
     let mut jobs = vec![(ALL_AT_ONCE, job(0, 20)), (ALL_AT_ONCE, job(1, N_LONG))];
     jobs.extend((2..n_short + 2).map(|owner| (Duration::from_nanos(1), job(owner, 10))));
     let all = machine.run(jobs);
-    let when = |heard: &Heard| heard.at + heard.first();
+    let when = |log: &JobLog| log.at + log.first();
     let n_before = all[2..].iter().filter(|it| when(it) < when(&all[1])).count();
     assert_eq!(n_before, N_OVERTAKEN_MAX);
 }

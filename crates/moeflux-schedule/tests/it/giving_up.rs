@@ -3,7 +3,7 @@
 use moeflux::TokenId;
 use moeflux_schedule::{Job, Options, Service};
 
-use crate::support::{Asked, DEMO, check_they_go_on, paused, wait_until};
+use crate::support::{DEMO, TestJob, check_they_go_on, paused, wait_until};
 
 const CONTEXT: usize = 4000;
 
@@ -30,10 +30,10 @@ fn long_prompt() -> Vec<TokenId> {
 #[test]
 fn a_job_can_be_given_up_while_it_waits() {
     let service = service(1);
-    let running = Asked::new(&service, endless("A slice is", 3000));
-    let mut waiting = Asked::new(&service, endless("Rc is", 20));
-    let last = Asked::new(&service, endless("u8 is", 20));
-    running.wait_for("some tokens", |heard| heard.n_tokens() > 2);
+    let running = TestJob::new(&service, endless("A slice is", 3000));
+    let mut waiting = TestJob::new(&service, endless("Rc is", 20));
+    let last = TestJob::new(&service, endless("u8 is", 20));
+    running.wait_for("some tokens", |outcome| outcome.n_tokens() > 2);
     assert_eq!(service.stats().n_waiting, 2);
     waiting.give_up();
     wait_until("the queue to be shorter", || service.stats().n_waiting == 1);
@@ -48,49 +48,49 @@ fn a_job_can_be_given_up_while_it_waits() {
 fn who_asks_again_goes_on_where_the_prompt_was_given_up() {
     let service = service(2);
     let mut job = DEMO.job(long_prompt(), 5);
-    let mut asked = Asked::new(&service, job.clone());
-    let n_done = || asked.ticket.as_ref().unwrap().progress().n_done;
+    let mut test_job = TestJob::new(&service, job.clone());
+    let n_done = || test_job.ticket.as_ref().unwrap().progress().n_done;
     wait_until("half of the prompt", || n_done() > 1000);
-    let progress = asked.ticket.as_ref().unwrap().progress();
+    let progress = test_job.ticket.as_ref().unwrap().progress();
     assert_eq!(progress.n_total, 3500);
     assert!(progress.left.is_some());
-    asked.give_up();
+    test_job.give_up();
     wait_until("the job to be over", || service.is_idle());
-    let n_kept = asked.so_far();
+    let n_kept = test_job.so_far();
     assert_eq!(n_kept.n_tokens(), 0);
     job.sampling.seed = 8;
-    let again = Asked::new(&service, job);
-    let heard = again.end();
-    assert!(heard.n_cached > Some(900), "{:?}", heard.n_cached);
-    assert_eq!(heard.answers, [DEMO.alone(&again.job, 0, CONTEXT)]);
+    let again = TestJob::new(&service, job);
+    let outcome = again.end();
+    assert!(outcome.n_cached > Some(900), "{:?}", outcome.n_cached);
+    assert_eq!(outcome.answers, [DEMO.alone(&again.job, 0, CONTEXT)]);
 }
 
 #[test]
 fn an_answer_that_is_given_up_leaves_the_others_alone() {
     let service = service(3);
-    let mut asked: Vec<Asked> = ["A slice is", "Rc is", "fn main"]
-        .map(|prompt| Asked::new(&service, endless(prompt, 300)))
+    let mut test_jobs: Vec<TestJob> = ["A slice is", "Rc is", "fn main"]
+        .map(|prompt| TestJob::new(&service, endless(prompt, 300)))
         .into();
-    asked[1].wait_for("some tokens", |heard| heard.n_tokens() > 5);
-    asked[1].give_up();
+    test_jobs[1].wait_for("some tokens", |outcome| outcome.n_tokens() > 5);
+    test_jobs[1].give_up();
     for idx in [0, 2] {
-        let expected = DEMO.alone(&asked[idx].job, 0, CONTEXT);
-        assert_eq!(asked[idx].end().answers, [expected]);
+        let expected = DEMO.alone(&test_jobs[idx].job, 0, CONTEXT);
+        assert_eq!(test_jobs[idx].end().answers, [expected]);
     }
-    let heard = asked[1].so_far().answers.remove(0);
-    let whole = DEMO.alone(&asked[1].job, 0, CONTEXT);
-    assert_eq!(heard.tokens, whole.tokens[..heard.tokens.len()]);
-    assert_eq!(heard.finish, None, "of a job that was given up nothing more is heard");
+    let outcome = test_jobs[1].so_far().answers.remove(0);
+    let whole = DEMO.alone(&test_jobs[1].job, 0, CONTEXT);
+    assert_eq!(outcome.tokens, whole.tokens[..outcome.tokens.len()]);
+    assert_eq!(outcome.finish, None, "of a job that was given up nothing more is heard");
     wait_until("all jobs to be over", || service.is_idle());
 }
 
 #[test]
 fn answers_go_on_while_a_long_prompt_is_read() {
     let service = service(2);
-    let answering = Asked::new(&service, endless("A slice is", 3000));
-    answering.wait_for("some tokens", |heard| heard.n_tokens() > 2);
-    let reading = Asked::new(&service, DEMO.job(long_prompt(), 1));
-    reading.wait_for("its beginning", |heard| heard.n_cached.is_some());
+    let answering = TestJob::new(&service, endless("A slice is", 3000));
+    answering.wait_for("some tokens", |outcome| outcome.n_tokens() > 2);
+    let reading = TestJob::new(&service, DEMO.job(long_prompt(), 1));
+    reading.wait_for("its beginning", |outcome| outcome.n_cached.is_some());
     let n_before = answering.so_far().n_tokens();
     reading.end();
     let n_between = answering.so_far().n_tokens() - n_before;
@@ -101,10 +101,10 @@ fn answers_go_on_while_a_long_prompt_is_read() {
 #[test]
 fn a_slow_reader_waits_alone() {
     let service = service(2);
-    let slow = Asked::new(&service, endless("A slice is", 300));
-    slow.wait_for("some tokens", |heard| heard.n_tokens() > 2);
+    let slow = TestJob::new(&service, endless("A slice is", 300));
+    slow.wait_for("some tokens", |outcome| outcome.n_tokens() > 2);
     slow.set_ready(&service, false);
-    let quick = Asked::new(&service, endless("Rc is", 200));
+    let quick = TestJob::new(&service, endless("Rc is", 200));
     assert_eq!(quick.end().answers, [DEMO.alone(&quick.job, 0, CONTEXT)]);
     wait_until("the scheduler to sleep", || service.stats().n_running == 1);
     let n_before = slow.so_far().n_tokens();
@@ -119,7 +119,7 @@ fn paused_answers_have_no_places() {
     let jobs = ["A slice is", "fn main", "struct", "let x"].map(|prompt| endless(prompt, 40));
     let slow = paused(&service, jobs);
     for prompt in ["Rc is", "u8 is", "A slice is"] {
-        let quick = Asked::new(&service, endless(prompt, 60));
+        let quick = TestJob::new(&service, endless(prompt, 60));
         assert_eq!(quick.end().answers, [DEMO.alone(&quick.job, 0, CONTEXT)]);
     }
     assert!(service.stats().n_parked >= 2, "{:?}", service.stats());
@@ -130,10 +130,10 @@ fn paused_answers_have_no_places() {
 #[test]
 fn a_paused_answer_can_be_given_up() {
     let service = service(1);
-    let mut slow = Asked::new(&service, endless("A slice is", 3000));
-    slow.wait_for("some tokens", |heard| heard.n_tokens() > 2);
+    let mut slow = TestJob::new(&service, endless("A slice is", 3000));
+    slow.wait_for("some tokens", |outcome| outcome.n_tokens() > 2);
     slow.set_ready(&service, false);
-    Asked::new(&service, endless("Rc is", 20)).end();
+    TestJob::new(&service, endless("Rc is", 20)).end();
     slow.give_up();
     wait_until("all jobs to be over", || service.is_idle() && service.stats().n_parked == 0);
     assert_eq!(service.stats().n_cancelled, 1);
@@ -142,11 +142,11 @@ fn a_paused_answer_can_be_given_up() {
 #[test]
 fn the_end_of_a_service_ends_its_jobs() {
     let service = service(1);
-    let asked = [endless("A slice is", 3000), DEMO.job(long_prompt(), 5)]
-        .map(|job| Asked::new(&service, job));
-    asked[0].wait_for("some tokens", |heard| heard.n_tokens() > 2);
+    let test_jobs = [endless("A slice is", 3000), DEMO.job(long_prompt(), 5)]
+        .map(|job| TestJob::new(&service, job));
+    test_jobs[0].wait_for("some tokens", |outcome| outcome.n_tokens() > 2);
     drop(service);
-    for asked in asked {
-        assert_eq!(asked.so_far().failure.as_deref(), Some("cancelled"));
+    for test_job in test_jobs {
+        assert_eq!(test_job.so_far().failure.as_deref(), Some("cancelled"));
     }
 }

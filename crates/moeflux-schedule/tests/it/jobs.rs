@@ -5,7 +5,7 @@ use moeflux::step::Wanted;
 use moeflux::{Error, Finish, StopStrings, TokenId};
 use moeflux_schedule::{Options, Refusal, State};
 
-use crate::support::{Asked, DEMO, Nobody, RECURRENT, wait_until};
+use crate::support::{DEMO, NullSink, RECURRENT, TestJob, wait_until};
 
 const CONTEXT: usize = 600;
 
@@ -20,13 +20,13 @@ fn jobs_at_the_same_time_are_answered_as_alone() {
     let service = DEMO.service(options(3));
     let questions = ["What is a slice?", "let mut", "fn", "Is Vec growable?", "u8 is", "Rc"];
     let jobs = (1..).zip(questions).map(|(n, it)| DEMO.job(DEMO.tokens(it), 8 * n));
-    let asked: Vec<Asked> = jobs.map(|job| Asked::new(&service, job)).collect();
-    for asked in &asked {
-        assert_eq!(asked.end().answers, [DEMO.alone(&asked.job, 0, CONTEXT)]);
+    let test_jobs: Vec<TestJob> = jobs.map(|job| TestJob::new(&service, job)).collect();
+    for test_job in &test_jobs {
+        assert_eq!(test_job.end().answers, [DEMO.alone(&test_job.job, 0, CONTEXT)]);
     }
     wait_until("the last job to be over", || service.is_idle());
     let stats = service.stats();
-    let n_tokens: usize = asked.iter().map(|it| it.so_far().n_tokens()).sum();
+    let n_tokens: usize = test_jobs.iter().map(|it| it.so_far().n_tokens()).sum();
     assert_eq!(stats.n_answer_tokens, n_tokens as u64);
     assert_eq!(stats.first_token.count(), 6);
     assert_eq!(stats.between_tokens.count(), n_tokens as u64 - 6);
@@ -39,10 +39,10 @@ fn several_answers_share_their_prompt() {
         let service = DEMO.service(options(n_sessions));
         let mut job = DEMO.job(DEMO.tokens("A slice is"), 12);
         job.n_answers = 4;
-        let asked = Asked::new(&service, job);
-        let expected: Vec<_> = (0..4).map(|idx| DEMO.alone(&asked.job, idx, CONTEXT)).collect();
-        assert_eq!(asked.end().answers, expected);
-        assert_eq!(service.stats().n_prompt_tokens, asked.job.prompt.len() as u64);
+        let test_job = TestJob::new(&service, job);
+        let expected: Vec<_> = (0..4).map(|idx| DEMO.alone(&test_job.job, idx, CONTEXT)).collect();
+        assert_eq!(test_job.end().answers, expected);
+        assert_eq!(service.stats().n_prompt_tokens, test_job.job.prompt.len() as u64);
     }
 }
 
@@ -52,8 +52,8 @@ fn many_answers_do_not_keep_other_jobs_out() {
     let mut many = DEMO.job(DEMO.tokens("A slice is"), 60);
     many.n_answers = 6;
     many.sampling.logit_bias = DEMO.text.end_tokens().iter().map(|it| (*it, -1000.0)).collect();
-    let many = Asked::new(&service, many);
-    let other = Asked::new(&service, DEMO.job(DEMO.tokens("fn"), 5));
+    let many = TestJob::new(&service, many);
+    let other = TestJob::new(&service, DEMO.job(DEMO.tokens("fn"), 5));
     other.end();
     let n_ended = many.so_far().answers.iter().filter(|it| it.finish.is_some()).count();
     assert!(n_ended < 6, "the other job had its turn");
@@ -66,12 +66,13 @@ fn one_of_several_answers_can_be_given_up() {
     let mut job = DEMO.job(DEMO.tokens("A slice is"), 500);
     job.n_answers = 2;
     job.sampling.logit_bias = DEMO.text.end_tokens().iter().map(|it| (*it, -1000.0)).collect();
-    let asked = Asked::new(&service, job);
-    asked.wait_for("some tokens", |heard| heard.answers[1].tokens.len() > 3);
-    asked.ticket.as_ref().unwrap().cancel_one(1);
-    let heard = asked.wait_for("the first answer", |heard| heard.answers[0].finish.is_some());
-    assert_eq!(heard.answers[0], DEMO.alone(&asked.job, 0, CONTEXT));
-    assert_eq!(heard.answers[1].finish, None);
+    let test_job = TestJob::new(&service, job);
+    test_job.wait_for("some tokens", |outcome| outcome.answers[1].tokens.len() > 3);
+    test_job.ticket.as_ref().unwrap().cancel_one(1);
+    let outcome =
+        test_job.wait_for("the first answer", |outcome| outcome.answers[0].finish.is_some());
+    assert_eq!(outcome.answers[0], DEMO.alone(&test_job.job, 0, CONTEXT));
+    assert_eq!(outcome.answers[1].finish, None);
     wait_until("the job to be over", || service.is_idle());
 }
 
@@ -80,21 +81,21 @@ fn answers_end_by_stop_strings_and_limits() {
     let service = DEMO.service(options(2));
     let mut job = DEMO.job(DEMO.tokens("A slice is a"), 60);
     job.sampling.temperature = 0.0;
-    let whole = Asked::new(&service, job.clone()).end().answers.remove(0).text;
+    let whole = TestJob::new(&service, job.clone()).end().answers.remove(0).text;
     let stop: String = whole.chars().skip(5).take(3).collect();
     job.stops = StopStrings::new(vec![stop.clone()]).unwrap();
-    let heard = Asked::new(&service, job.clone()).end();
-    assert_eq!(heard.answers[0].text, whole[..whole.find(&stop).unwrap()]);
-    assert_eq!(heard.answers[0].finish, Some(Finish::StopString));
+    let outcome = TestJob::new(&service, job.clone()).end();
+    assert_eq!(outcome.answers[0].text, whole[..whole.find(&stop).unwrap()]);
+    assert_eq!(outcome.answers[0].finish, Some(Finish::StopString));
     job.n_tokens_max = Some(0);
-    let heard = Asked::new(&service, job.clone()).end();
-    assert_eq!((heard.n_tokens(), heard.answers[0].finish), (0, Some(Finish::Length)));
+    let outcome = TestJob::new(&service, job.clone()).end();
+    assert_eq!((outcome.n_tokens(), outcome.answers[0].finish), (0, Some(Finish::Length)));
     job.n_tokens_max = None;
     job.stops = StopStrings::default();
     job.sampling.logit_bias = DEMO.text.end_tokens().iter().map(|it| (*it, -1000.0)).collect();
-    let heard = Asked::new(&service, job.clone()).end();
-    assert_eq!(heard.answers[0].finish, Some(Finish::ContextFull));
-    assert_eq!(job.prompt.len() + heard.n_tokens(), CONTEXT + 1, "the last one is not fed");
+    let outcome = TestJob::new(&service, job.clone()).end();
+    assert_eq!(outcome.answers[0].finish, Some(Finish::ContextFull));
+    assert_eq!(job.prompt.len() + outcome.n_tokens(), CONTEXT + 1, "the last one is not fed");
 }
 
 #[test]
@@ -103,7 +104,7 @@ fn a_prompt_is_scored_by_the_logits_before_each_token() {
     let text = "A slice is a view into a block of memory. ".repeat(6);
     let mut job = DEMO.job(DEMO.tokens(&text), 2);
     job.scores_prompt = true;
-    let heard = Asked::new(&service, job.clone()).end();
+    let outcome = TestJob::new(&service, job.clone()).end();
     let mut expected = vec![(job.prompt[0], None)];
     let mut scorer = Scorer::new(3);
     let mut session = DEMO.cold.session(CONTEXT).unwrap();
@@ -116,11 +117,11 @@ fn a_prompt_is_scored_by_the_logits_before_each_token() {
             Ok(())
         })
         .unwrap();
-    let found: Vec<_> = heard.scores.iter().map(|it| (it.token, it.logprob)).collect();
+    let found: Vec<_> = outcome.scores.iter().map(|it| (it.token, it.logprob)).collect();
     assert_eq!(found, expected);
-    assert!(heard.scores[1..].iter().all(|it| it.top.len() == 3));
-    assert_eq!(heard.answers, [DEMO.alone(&job, 0, CONTEXT)]);
-    assert_eq!(Asked::new(&service, job).end().n_cached, Some(0), "its logits are wanted again");
+    assert!(outcome.scores[1..].iter().all(|it| it.top.len() == 3));
+    assert_eq!(outcome.answers, [DEMO.alone(&job, 0, CONTEXT)]);
+    assert_eq!(TestJob::new(&service, job).end().n_cached, Some(0), "its logits are wanted again");
 }
 
 #[test]
@@ -128,7 +129,7 @@ fn what_cannot_run_is_refused_at_once() {
     let mut options = options(1);
     options.n_queue = 1;
     let service = DEMO.service(options);
-    let refusal = |job| match service.submit(job, Box::new(Nobody)) {
+    let refusal = |job| match service.submit(job, Box::new(NullSink)) {
         Ok(_) => panic!("it was taken"),
         Err(refusal) => refusal,
     };
@@ -150,10 +151,10 @@ fn what_cannot_run_is_refused_at_once() {
         other => panic!("{other:?}"),
     }
     assert!(matches!(refusal(DEMO.job(Vec::new(), 1)), Refusal::Invalid(_)));
-    let asked = [1, 2].map(|_| {
+    let test_jobs = [1, 2].map(|_| {
         let mut job = DEMO.job(DEMO.tokens("A slice is"), 500);
         job.sampling.logit_bias = DEMO.text.end_tokens().iter().map(|it| (*it, -1e3)).collect();
-        Asked::new(&service, job)
+        TestJob::new(&service, job)
     });
     match refusal(DEMO.job(DEMO.tokens("fn"), 1)) {
         Refusal::QueueFull { retry_after, .. } => assert!(retry_after.as_secs() >= 1),
@@ -163,9 +164,9 @@ fn what_cannot_run_is_refused_at_once() {
     assert!(matches!(refusal(DEMO.job(DEMO.tokens("fn"), 1)), Refusal::Closed));
     assert_eq!(service.stats().n_refused, 5);
     service.cancel_all();
-    for asked in asked {
-        let heard = asked.wait_for("the end", |heard| heard.failure.is_some());
-        assert_eq!(heard.failure.as_deref(), Some("cancelled"));
+    for test_job in test_jobs {
+        let outcome = test_job.wait_for("the end", |outcome| outcome.failure.is_some());
+        assert_eq!(outcome.failure.as_deref(), Some("cancelled"));
     }
     wait_until("all jobs to be over", || service.is_idle());
 }
@@ -177,11 +178,11 @@ fn a_model_that_is_idle_gives_its_memory_back_and_comes_again() {
     let service = DEMO.service(options);
     service.wait_until_open().unwrap();
     for _ in 0..2 {
-        let asked = Asked::new(&service, DEMO.job(DEMO.tokens("A slice is"), 8));
-        let heard = asked.end();
-        assert_eq!(heard.answers, [DEMO.alone(&asked.job, 0, CONTEXT)]);
-        assert_eq!(heard.n_cached, Some(0));
-        drop(asked);
+        let test_job = TestJob::new(&service, DEMO.job(DEMO.tokens("A slice is"), 8));
+        let outcome = test_job.end();
+        assert_eq!(outcome.answers, [DEMO.alone(&test_job.job, 0, CONTEXT)]);
+        assert_eq!(outcome.n_cached, Some(0));
+        drop(test_job);
         wait_until("the model to be unloaded", || service.state() == State::Unloaded);
     }
 }
@@ -197,8 +198,8 @@ fn a_model_that_cannot_be_opened_is_reported_and_tried_again() {
     let service = moeflux_schedule::Service::start(Box::new(open), text, options(1)).unwrap();
     assert_eq!(service.wait_until_open().unwrap_err().to_string(), "try 1");
     wait_until("its state", || service.state() == State::Broken);
-    let asked = Asked::new(&service, RECURRENT.job(vec![TokenId(5)], 1));
-    let heard = asked.wait_for("the failure", |heard| heard.failure.is_some());
-    assert_eq!(heard.failure.as_deref(), Some("try 2"));
+    let test_job = TestJob::new(&service, RECURRENT.job(vec![TokenId(5)], 1));
+    let outcome = test_job.wait_for("the failure", |outcome| outcome.failure.is_some());
+    assert_eq!(outcome.failure.as_deref(), Some("try 2"));
     wait_until("the job to be over", || service.is_idle());
 }

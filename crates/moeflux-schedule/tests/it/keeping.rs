@@ -7,14 +7,16 @@ use moeflux::step::{Feed, StepOutput, step};
 use moeflux::{Engine, TokenId};
 use moeflux_schedule::{DropReason, Job, KeptLimits, Missed, Options, Owner, Service};
 
-use crate::support::{ATTENTION, Asked, DEMO, PIECE, RECURRENT, Subject, leave_room, wait_until};
+use crate::support::{
+    ATTENTION, BLOCK, DEMO, RECURRENT, ReferenceModel, TestJob, leave_room, wait_until,
+};
 
 const CONTEXT: usize = 2_000;
 
-fn service(subject: &Subject, kept: KeptLimits) -> Service {
+fn service(model: &ReferenceModel, kept: KeptLimits) -> Service {
     let mut options = Options::new(CONTEXT);
     options.kept = kept;
-    subject.service(options)
+    model.service(options)
 }
 
 fn tokens(n_tokens: u32, seed: u32) -> Vec<TokenId> {
@@ -23,10 +25,10 @@ fn tokens(n_tokens: u32, seed: u32) -> Vec<TokenId> {
 
 /// Runs a job; how many of its tokens were there already, and what had been dropped.
 fn run(service: &Service, job: Job) -> (usize, Option<Missed>) {
-    let heard = Asked::new(service, job).end();
-    assert_eq!(heard.failure, None);
+    let outcome = TestJob::new(service, job).end();
+    assert_eq!(outcome.failure, None);
     wait_until("the job to be over", || service.is_idle());
-    (heard.n_cached.unwrap(), heard.missed)
+    (outcome.n_cached.unwrap(), outcome.missed)
 }
 
 /// A conversation of an agent: each turn has all of those before it, with their answers.
@@ -42,11 +44,15 @@ impl Agent {
     }
 
     /// The next turn; tokens that were read before, tokens that were there, and what was dropped.
-    fn turn(&mut self, subject: &Subject, service: &Service) -> (usize, usize, Option<Missed>) {
+    fn turn(
+        &mut self,
+        model: &ReferenceModel,
+        service: &Service,
+    ) -> (usize, usize, Option<Missed>) {
         let n_before = self.history.len();
         self.seed += 7;
         self.history.extend(tokens(20, self.seed));
-        let mut job = subject.job(self.history.clone(), 5);
+        let mut job = model.job(self.history.clone(), 5);
         job.owner = self.owner;
         job.split_points = vec![200, self.history.len() - 2];
         let (n_cached, missed) = run(service, job);
@@ -59,12 +65,12 @@ impl Agent {
 
 #[test]
 fn agents_in_turn_read_nothing_twice() {
-    for subject in [&*ATTENTION, &*RECURRENT] {
-        let service = service(subject, KeptLimits::default());
+    for model in [&*ATTENTION, &*RECURRENT] {
+        let service = service(model, KeptLimits::default());
         let mut agents = [Agent::new(0, 1), Agent::new(0, 400), Agent::new(1, 800)];
         for turn in 0..8 {
             for agent in &mut agents {
-                let (n_before, n_cached, missed) = agent.turn(subject, &service);
+                let (n_before, n_cached, missed) = agent.turn(model, &service);
                 assert_eq!(missed, None);
                 if turn > 0 {
                     // What stands behind the prompt of the turn before is new.
@@ -163,13 +169,13 @@ fn leave_one_session(engine: &Engine) {
     let lends = || engine.session_room().n_slots_lent > 0;
     let mut taken = Vec::new();
     while !lends() {
-        let mut session = engine.session(PIECE).unwrap();
-        session.reserve(PIECE).unwrap();
+        let mut session = engine.session(BLOCK).unwrap();
+        session.reserve(BLOCK).unwrap();
         taken.push(session);
     }
     taken.truncate(taken.len() - 4);
-    let mut last = engine.session(PIECE).unwrap();
-    last.set_checkpoints_max(PIECE);
+    let mut last = engine.session(BLOCK).unwrap();
+    last.set_checkpoints_max(BLOCK);
     let mut checkpoint_bytes = 0;
     let mut tokens = tokens(100, 1).into_iter();
     while !lends() {
@@ -194,9 +200,9 @@ fn leave_one_session(engine: &Engine) {
 fn experts_have_the_memory_of_forgotten_checkpoints_back() {
     let engine = DEMO.open_streaming(184).unwrap();
     leave_one_session(&engine);
-    let mut session = engine.session(PIECE).unwrap();
-    session.set_checkpoints_max(PIECE);
-    for (idx, token) in tokens(u32::try_from(PIECE).unwrap(), 1).into_iter().enumerate() {
+    let mut session = engine.session(BLOCK).unwrap();
+    session.set_checkpoints_max(BLOCK);
+    for (idx, token) in tokens(u32::try_from(BLOCK).unwrap(), 1).into_iter().enumerate() {
         step(&mut [Feed::prompt(&mut session, &[token])], &mut StepOutput::default()).unwrap();
         session.checkpoint(idx + 1).unwrap();
         if engine.session_room().n_slots_lent > 0 {
@@ -205,7 +211,7 @@ fn experts_have_the_memory_of_forgotten_checkpoints_back() {
             return;
         }
     }
-    panic!("{PIECE} checkpoints need no memory of experts");
+    panic!("{BLOCK} checkpoints need no memory of experts");
 }
 
 #[test]
@@ -229,19 +235,19 @@ fn memory_moves_between_kept_sessions_and_experts() {
     };
     let (first, second) = (job(1), job(2));
     let answer = |job: &Job| DEMO.alone(job, 0, CONTEXT);
-    assert_eq!(Asked::new(&service, first.clone()).end().answers, [answer(&first)]);
+    assert_eq!(TestJob::new(&service, first.clone()).end().answers, [answer(&first)]);
     wait_until("the first one to be kept", || service.is_idle() && service.stats().n_kept == 1);
-    let asked = Asked::new(&service, second.clone());
-    asked.wait_for("some tokens", |heard| heard.n_tokens() > 2);
+    let test_job = TestJob::new(&service, second.clone());
+    test_job.wait_for("some tokens", |outcome| outcome.n_tokens() > 2);
     assert!(service.stats().room.n_slots_lent > 0, "experts lend memory to the second session");
-    assert_eq!(asked.end().answers, [answer(&second)]);
+    assert_eq!(test_job.end().answers, [answer(&second)]);
     wait_until("the experts to have it back", || service.stats().room.n_slots_lent == 0);
     let stats = service.stats();
     assert_eq!(stats.n_dropped[DropReason::Experts as usize], 1, "{:?}", stats.n_dropped);
     assert_eq!(stats.n_kept, 1);
     // The one that was dropped is read again, to the same bits.
-    let heard = Asked::new(&service, first.clone()).end();
+    let outcome = TestJob::new(&service, first.clone()).end();
     let missed = Missed { n_tokens: 598, reason: DropReason::Experts };
-    assert_eq!((heard.n_cached, heard.missed), (Some(0), Some(missed)));
-    assert_eq!(heard.answers, [answer(&first)]);
+    assert_eq!((outcome.n_cached, outcome.missed), (Some(0), Some(missed)));
+    assert_eq!(outcome.answers, [answer(&first)]);
 }

@@ -11,7 +11,7 @@ use moeflux::provider::model::Model;
 use moeflux_schedule::{Job, Options, Service, State};
 use moeflux_testing::temp_dir::TempDir;
 
-use crate::support::{ATTENTION, Asked, wait_until};
+use crate::support::{ATTENTION, TestJob, wait_until};
 
 const CONTEXT: usize = 400;
 
@@ -58,14 +58,14 @@ impl Changing {
     /// A job whose answer is as alone.
     #[track_caller]
     fn check_answer(&self) {
-        let asked = Asked::new(&self.service, Self::job());
-        assert_eq!(asked.end().answers, [ATTENTION.alone(&asked.job, 0, CONTEXT)]);
+        let test_job = TestJob::new(&self.service, Self::job());
+        assert_eq!(test_job.end().answers, [ATTENTION.alone(&test_job.job, 0, CONTEXT)]);
     }
 
     #[track_caller]
     fn failure(&self) -> String {
-        let asked = Asked::new(&self.service, Self::job());
-        asked.wait_for("the failure", |heard| heard.failure.is_some()).failure.unwrap()
+        let test_job = TestJob::new(&self.service, Self::job());
+        test_job.wait_for("the failure", |outcome| outcome.failure.is_some()).failure.unwrap()
     }
 }
 

@@ -3,7 +3,7 @@
 use moeflux::TokenId;
 use moeflux_schedule::{Job, KeptLimits, Options, Owner};
 
-use crate::support::{ATTENTION, Asked, RECURRENT, Subject, wait_until};
+use crate::support::{ATTENTION, RECURRENT, ReferenceModel, TestJob, wait_until};
 
 const CONTEXT: usize = 400;
 
@@ -19,87 +19,87 @@ fn tokens(n_tokens: u32, seed: u32) -> Vec<TokenId> {
 
 /// What is heard of a job, which must be as alone; how many of its tokens were there already.
 #[track_caller]
-fn n_cached(subject: &Subject, service: &moeflux_schedule::Service, job: Job) -> usize {
-    let asked = Asked::new(service, job);
-    let heard = asked.end();
-    assert_eq!(heard.answers[0], subject.alone(&asked.job, 0, CONTEXT));
+fn n_cached(model: &ReferenceModel, service: &moeflux_schedule::Service, job: Job) -> usize {
+    let test_job = TestJob::new(service, job);
+    let outcome = test_job.end();
+    assert_eq!(outcome.answers[0], model.alone(&test_job.job, 0, CONTEXT));
     wait_until("the job to be over", || service.is_idle());
-    heard.n_cached.unwrap()
+    outcome.n_cached.unwrap()
 }
 
 #[test]
 fn a_conversation_goes_on_where_it_was() {
-    for subject in [&*ATTENTION, &*RECURRENT] {
-        let service = subject.service(options());
-        let job = subject.job(tokens(90, 1), 20);
-        let answer = subject.alone(&job, 0, CONTEXT).tokens;
-        assert_eq!(n_cached(subject, &service, job.clone()), 0);
+    for model in [&*ATTENTION, &*RECURRENT] {
+        let service = model.service(options());
+        let job = model.job(tokens(90, 1), 20);
+        let answer = model.alone(&job, 0, CONTEXT).tokens;
+        assert_eq!(n_cached(model, &service, job.clone()), 0);
         let mut next = job.prompt.clone();
         // The last token was told and not fed.
         next.extend(answer.iter().map(|it| it.token));
         let n_fed = next.len() - 1;
         next.extend(tokens(30, 2));
-        assert_eq!(n_cached(subject, &service, subject.job(next, 10)), n_fed);
+        assert_eq!(n_cached(model, &service, model.job(next, 10)), n_fed);
         assert_eq!(service.stats().n_kept, 1, "the conversation, not each of its turns");
     }
 }
 
 #[test]
 fn an_answer_can_be_told_differently_in_the_history() {
-    for subject in [&*ATTENTION, &*RECURRENT] {
-        let service = subject.service(options());
-        let mut job = subject.job(tokens(90, 1), 20);
+    for model in [&*ATTENTION, &*RECURRENT] {
+        let service = model.service(options());
+        let mut job = model.job(tokens(90, 1), 20);
         job.split_points = vec![40, 87];
-        assert_eq!(n_cached(subject, &service, job.clone()), 0);
+        assert_eq!(n_cached(model, &service, job.clone()), 0);
         // The history has the prompt but for its last three tokens, then other ones.
         let mut next = job.prompt[..87].to_vec();
         next.extend(tokens(40, 3));
-        let mut next = subject.job(next, 10);
+        let mut next = model.job(next, 10);
         next.split_points = vec![40, 120];
-        assert_eq!(n_cached(subject, &service, next), 87);
+        assert_eq!(n_cached(model, &service, next), 87);
         assert_eq!(service.stats().n_kept, 1, "the conversation went on");
     }
 }
 
 #[test]
 fn conversations_with_the_same_instructions_share_them() {
-    for subject in [&*ATTENTION, &*RECURRENT] {
-        let service = subject.service(options());
+    for model in [&*ATTENTION, &*RECURRENT] {
+        let service = model.service(options());
         let job_with = |seed| {
             let mut prompt = tokens(90, 1)[..60].to_vec();
             prompt.extend(tokens(40, seed));
-            let mut job = subject.job(prompt, 10);
+            let mut job = model.job(prompt, 10);
             job.split_points = vec![60, 98];
             job
         };
-        assert_eq!(n_cached(subject, &service, job_with(4)), 0);
-        assert!((60..64).contains(&n_cached(subject, &service, job_with(5))));
+        assert_eq!(n_cached(model, &service, job_with(4)), 0);
+        assert!((60..64).contains(&n_cached(model, &service, job_with(5))));
         assert_eq!(service.stats().n_kept, 2, "both conversations");
         // The first one is still whole: asked again, only the prompt's last token is read.
-        assert_eq!(n_cached(subject, &service, job_with(4)), 99);
+        assert_eq!(n_cached(model, &service, job_with(4)), 99);
     }
 }
 
 #[test]
 fn a_job_waits_for_one_that_begins_alike() {
-    for subject in [&*ATTENTION, &*RECURRENT] {
-        let service = subject.service(options());
+    for model in [&*ATTENTION, &*RECURRENT] {
+        let service = model.service(options());
         let job_with = |seed| {
             let mut prompt = tokens(300, 1);
             prompt.extend(tokens(20, seed));
-            let mut job = subject.job(prompt, 5);
+            let mut job = model.job(prompt, 5);
             job.split_points = vec![300];
             job
         };
-        let asked = [4, 5, 6].map(|seed| Asked::new(&service, job_with(seed)));
-        let heard = asked.each_ref().map(Asked::end);
-        for (asked, heard) in asked.iter().zip(&heard) {
-            assert_eq!(heard.answers[0], subject.alone(&asked.job, 0, CONTEXT));
+        let test_jobs = [4, 5, 6].map(|seed| TestJob::new(&service, job_with(seed)));
+        let outcomes = test_jobs.each_ref().map(TestJob::end);
+        for (test_job, outcome) in test_jobs.iter().zip(&outcomes) {
+            assert_eq!(outcome.answers[0], model.alone(&test_job.job, 0, CONTEXT));
         }
-        assert_eq!(heard[0].n_cached, Some(0));
+        assert_eq!(outcomes[0].n_cached, Some(0));
         // How far the first one is when the others come is not known; they wait for its end unless
         // it is near.
-        let n_cached = [1, 2].map(|idx| heard[idx].n_cached.unwrap());
+        let n_cached = [1, 2].map(|idx| outcomes[idx].n_cached.unwrap());
         assert!(n_cached.iter().all(|it| *it >= 300 - 64), "{n_cached:?}");
     }
 }
@@ -124,14 +124,14 @@ fn nothing_is_kept_beyond_the_limits() {
 
 #[test]
 fn owners_do_not_go_on_from_each_other() {
-    for subject in [&*ATTENTION, &*RECURRENT] {
-        let service = subject.service(options());
-        let mut job = subject.job(tokens(90, 1), 20);
-        assert_eq!(n_cached(subject, &service, job.clone()), 0);
+    for model in [&*ATTENTION, &*RECURRENT] {
+        let service = model.service(options());
+        let mut job = model.job(tokens(90, 1), 20);
+        assert_eq!(n_cached(model, &service, job.clone()), 0);
         job.owner = Owner(1);
-        assert_eq!(n_cached(subject, &service, job.clone()), 0, "of another owner");
+        assert_eq!(n_cached(model, &service, job.clone()), 0, "of another owner");
         assert_eq!(service.stats().n_kept, 2);
         job.owner = Owner(0);
-        assert_eq!(n_cached(subject, &service, job), 89, "its own is still there");
+        assert_eq!(n_cached(model, &service, job), 89, "its own is still there");
     }
 }

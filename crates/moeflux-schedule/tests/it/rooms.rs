@@ -6,7 +6,7 @@ use moeflux::TokenId;
 use moeflux_schedule::{Job, Options, Refusal, Service, State};
 
 use crate::support::{
-    Asked, DEMO, Nobody, PIECE, check_they_go_on, leave_room, paused, wait_until,
+    BLOCK, DEMO, NullSink, TestJob, check_they_go_on, leave_room, paused, wait_until,
 };
 
 const CONTEXT: usize = 4000;
@@ -40,13 +40,13 @@ fn endless(prompt: Vec<TokenId>, n_tokens: usize) -> Job {
 
 /// Each is answered as alone.
 fn check(service: &Service, jobs: impl IntoIterator<Item = Job>) {
-    let asked: Vec<_> = jobs.into_iter().map(|job| Asked::new(service, job)).collect();
-    for asked in &asked {
-        let heard = asked.end();
-        assert_eq!(heard.answers, [DEMO.alone(&asked.job, 0, CONTEXT)]);
-        if asked.job.scores_prompt {
-            let scored: Vec<_> = heard.scores.iter().map(|it| it.token).collect();
-            assert_eq!(scored, asked.job.prompt, "each token is scored once");
+    let test_jobs: Vec<_> = jobs.into_iter().map(|job| TestJob::new(service, job)).collect();
+    for test_job in &test_jobs {
+        let outcome = test_job.end();
+        assert_eq!(outcome.answers, [DEMO.alone(&test_job.job, 0, CONTEXT)]);
+        if test_job.job.scores_prompt {
+            let scored: Vec<_> = outcome.scores.iter().map(|it| it.token).collect();
+            assert_eq!(scored, test_job.job.prompt, "each token is scored once");
         }
     }
 }
@@ -63,12 +63,12 @@ fn a_prompt_gives_way_to_an_answer_that_grows() {
     let mut read = endless(DEMO.tokens(&"let x = 3; ".repeat(400)), 20);
     read.prompt.truncate(2000);
     read.scores_prompt = true;
-    check(&service(3), [endless(tokens(PIECE - 20), 60), read]);
+    check(&service(3), [endless(tokens(BLOCK - 20), 60), read]);
 }
 
 #[test]
 fn an_answer_without_room_waits_for_the_end_of_another() {
-    check(&service(2), [endless(tokens(PIECE - 8), 30), endless(DEMO.tokens("fn"), 200)]);
+    check(&service(2), [endless(tokens(BLOCK - 8), 30), endless(DEMO.tokens("fn"), 200)]);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_paused_answer_gives_up_its_memory_and_is_read_again() {
     let service = service(3);
     let slow = paused(&service, [endless(tokens(30), 40), endless(tokens(50), 40)]);
     // It needs all of the memory.
-    check(&service, [endless(tokens(2 * PIECE + 20), 30)]);
+    check(&service, [endless(tokens(2 * BLOCK + 20), 30)]);
     check_they_go_on(&service, &slow, CONTEXT);
     wait_until("all jobs to be over", || service.is_idle());
 }
@@ -84,9 +84,9 @@ fn a_paused_answer_gives_up_its_memory_and_is_read_again() {
 #[test]
 fn what_can_never_have_room_is_refused() {
     let service = service(1);
-    let asked = Asked::new(&service, endless(tokens(2 * PIECE), 20));
-    let heard = asked.wait_for("the failure", |heard| heard.failure.is_some());
-    assert!(heard.failure.is_some_and(|it| it.contains("needs")));
+    let test_job = TestJob::new(&service, endless(tokens(2 * BLOCK), 20));
+    let outcome = test_job.wait_for("the failure", |outcome| outcome.failure.is_some());
+    assert!(outcome.failure.is_some_and(|it| it.contains("needs")));
     check(&service, [endless(tokens(40), 30)]);
 }
 
@@ -103,15 +103,15 @@ impl moeflux_schedule::Masks for Broken {
 #[test]
 fn nobody_waits_for_a_thread_that_broke_down() {
     let service = service(4);
-    let running = Asked::new(&service, endless(tokens(40), 2000));
-    running.wait_for("some tokens", |heard| heard.n_tokens() > 2);
+    let running = TestJob::new(&service, endless(tokens(40), 2000));
+    running.wait_for("some tokens", |outcome| outcome.n_tokens() > 2);
     let mut job = endless(tokens(20), 5);
     job.masks = Some(Arc::new(Broken));
-    for asked in [Asked::new(&service, job), running] {
-        let heard = asked.wait_for("the failure", |heard| heard.failure.is_some());
-        assert!(heard.failure.is_some_and(|it| it.contains("internal error in the scheduler")));
+    for test_job in [TestJob::new(&service, job), running] {
+        let outcome = test_job.wait_for("the failure", |outcome| outcome.failure.is_some());
+        assert!(outcome.failure.is_some_and(|it| it.contains("internal error in the scheduler")));
     }
     wait_until("its state", || service.state() == State::Broken);
-    let refused = service.submit(endless(tokens(20), 5), Box::new(Nobody)).unwrap_err();
+    let refused = service.submit(endless(tokens(20), 5), Box::new(NullSink)).unwrap_err();
     assert!(matches!(refused, Refusal::Closed));
 }

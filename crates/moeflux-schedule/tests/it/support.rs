@@ -20,13 +20,13 @@ use moeflux_testing::temp_dir::TempDir;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Sessions take memory for this many positions at once.
-pub(crate) const PIECE: usize = 1024;
+pub(crate) const BLOCK: usize = 1024;
 
 /// The rest of the tests' process, and sessions.
 const MEMORY_BYTES: u64 = 512 << 20;
 
 /// A folder with a model and its text.
-pub(crate) struct Subject {
+pub(crate) struct ReferenceModel {
     dir: PathBuf,
     n_rows: usize,
     pub(crate) text: Arc<ModelText>,
@@ -35,18 +35,20 @@ pub(crate) struct Subject {
 }
 
 /// The model in the box.
-pub(crate) static DEMO: LazyLock<Subject> = LazyLock::new(|| {
+pub(crate) static DEMO: LazyLock<ReferenceModel> = LazyLock::new(|| {
     let dir = moeflux_demo::unpack(&std::env::temp_dir()).unwrap();
-    Subject::new(dir, 64, None)
+    ReferenceModel::new(dir, 64, None)
 });
 
 /// A model of random weights in which all layers but a few are recurrent.
-pub(crate) static RECURRENT: LazyLock<Subject> = LazyLock::new(|| Subject::golden("qwen3_next"));
+pub(crate) static RECURRENT: LazyLock<ReferenceModel> =
+    LazyLock::new(|| ReferenceModel::golden("qwen3_next"));
 
 /// A model of random weights with attention in all layers.
-pub(crate) static ATTENTION: LazyLock<Subject> = LazyLock::new(|| Subject::golden("qwen3_moe"));
+pub(crate) static ATTENTION: LazyLock<ReferenceModel> =
+    LazyLock::new(|| ReferenceModel::golden("qwen3_moe"));
 
-impl Subject {
+impl ReferenceModel {
     fn golden(family: &str) -> Self {
         let name = format!("../../golden/{family}-bf16");
         let copy = TempDir::copy_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join(name));
@@ -120,7 +122,7 @@ impl Subject {
     }
 
     /// What an answer to a job is, computed alone and cold.
-    pub(crate) fn alone(&self, job: &Job, answer_idx: usize, context: usize) -> Answer {
+    pub(crate) fn alone(&self, job: &Job, answer_idx: usize, context: usize) -> AnswerLog {
         let mut sampling: SamplerConfig = job.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(answer_idx as u64);
         let n_tokens_max = job.n_tokens_max.unwrap_or(usize::MAX);
@@ -132,7 +134,7 @@ impl Subject {
             generation = generation.with_mask(Counting { tells, ..Counting::default() });
         }
         let mut session = self.cold.session(context).unwrap();
-        let mut answer = Answer::default();
+        let mut answer = AnswerLog::default();
         let finish = generation.run(&mut session, &job.prompt, &mut |event| {
             match event {
                 moeflux::Event::Token { token, logprob, top, .. } => {
@@ -196,8 +198,8 @@ fn open(dir: &Path, n_rows: usize) -> moeflux::Result<Engine> {
 pub(crate) fn leave_room(engine: &Engine, n_pieces: usize) {
     let mut taken = Vec::new();
     loop {
-        let reserved = engine.session(PIECE).and_then(|mut session| {
-            session.reserve(PIECE)?;
+        let reserved = engine.session(BLOCK).and_then(|mut session| {
+            session.reserve(BLOCK)?;
             Ok(session)
         });
         match reserved {
@@ -211,15 +213,15 @@ pub(crate) fn leave_room(engine: &Engine, n_pieces: usize) {
 }
 
 /// A sink that hears nothing.
-pub(crate) struct Nobody;
+pub(crate) struct NullSink;
 
-impl Sink for Nobody {
+impl Sink for NullSink {
     fn put(&mut self, _event: Event) {}
 }
 
 /// What was heard of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct AnswerLog {
     pub(crate) tokens: Vec<Scored>,
     pub(crate) text: String,
     pub(crate) finish: Option<Finish>,
@@ -227,18 +229,18 @@ pub(crate) struct Answer {
 
 /// What was heard of a job.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct JobOutcome {
     pub(crate) n_cached: Option<usize>,
     pub(crate) missed: Option<Missed>,
     pub(crate) scores: Vec<Scored>,
-    pub(crate) answers: Vec<Answer>,
+    pub(crate) answers: Vec<AnswerLog>,
     /// The tokens that ended answers, by their numbers, where log-probabilities were asked for.
     pub(crate) end_tokens: BTreeMap<usize, Scored>,
     pub(crate) failure: Option<String>,
 }
 
-impl Heard {
-    fn hear(&mut self, event: Event) {
+impl JobOutcome {
+    fn record(&mut self, event: Event) {
         match event {
             Event::Begun { n_cached_tokens, missed } => {
                 self.missed = missed;
@@ -276,22 +278,22 @@ impl Heard {
 }
 
 /// A job that was submitted.
-pub(crate) struct Asked {
+pub(crate) struct TestJob {
     pub(crate) job: Job,
-    heard: Arc<(Mutex<Heard>, Condvar)>,
+    outcome: Arc<(Mutex<JobOutcome>, Condvar)>,
     is_ready: Arc<AtomicBool>,
     pub(crate) ticket: Option<Ticket>,
 }
 
-struct Recorder {
-    heard: Arc<(Mutex<Heard>, Condvar)>,
+struct OutcomeSink {
+    outcome: Arc<(Mutex<JobOutcome>, Condvar)>,
     is_ready: Arc<AtomicBool>,
 }
 
-impl Sink for Recorder {
+impl Sink for OutcomeSink {
     fn put(&mut self, event: Event) {
-        self.heard.0.lock().unwrap().hear(event);
-        self.heard.1.notify_all();
+        self.outcome.0.lock().unwrap().record(event);
+        self.outcome.1.notify_all();
     }
 
     fn is_ready(&self) -> bool {
@@ -299,36 +301,38 @@ impl Sink for Recorder {
     }
 }
 
-impl Asked {
+impl TestJob {
     /// Submits a job.
     pub(crate) fn new(service: &Service, job: Job) -> Self {
-        let answers = vec![Answer::default(); job.n_answers];
-        let heard = Arc::new((Mutex::new(Heard { answers, ..Heard::default() }), Condvar::new()));
+        let answers = vec![AnswerLog::default(); job.n_answers];
+        let outcome =
+            Arc::new((Mutex::new(JobOutcome { answers, ..JobOutcome::default() }), Condvar::new()));
         let is_ready = Arc::new(AtomicBool::new(true));
-        let sink = Recorder { heard: Arc::clone(&heard), is_ready: Arc::clone(&is_ready) };
+        let sink = OutcomeSink { outcome: Arc::clone(&outcome), is_ready: Arc::clone(&is_ready) };
         let ticket = Some(service.submit(job.clone(), Box::new(sink)).unwrap());
-        Self { job, heard, is_ready, ticket }
+        Self { job, outcome, is_ready, ticket }
     }
 
     /// Waits until something is true of what was heard.
-    pub(crate) fn wait_for(&self, what: &str, is_true: impl Fn(&Heard) -> bool) -> Heard {
-        let heard = self.heard.0.lock().unwrap();
-        let waited = self.heard.1.wait_timeout_while(heard, PATIENCE, |heard| !is_true(heard));
-        let (heard, timeout) = waited.unwrap();
-        assert!(!timeout.timed_out(), "waited in vain for {what}: {heard:?}");
-        heard.clone()
+    pub(crate) fn wait_for(&self, what: &str, is_true: impl Fn(&JobOutcome) -> bool) -> JobOutcome {
+        let outcome = self.outcome.0.lock().unwrap();
+        let waited =
+            self.outcome.1.wait_timeout_while(outcome, PATIENCE, |outcome| !is_true(outcome));
+        let (outcome, timeout) = waited.unwrap();
+        assert!(!timeout.timed_out(), "waited in vain for {what}: {outcome:?}");
+        outcome.clone()
     }
 
     /// Waits for the end of a job that does not fail.
-    pub(crate) fn end(&self) -> Heard {
-        let heard = self.wait_for("the end", Heard::is_over);
-        assert_eq!(heard.failure, None);
-        heard
+    pub(crate) fn end(&self) -> JobOutcome {
+        let outcome = self.wait_for("the end", JobOutcome::is_over);
+        assert_eq!(outcome.failure, None);
+        outcome
     }
 
     /// What was heard so far.
-    pub(crate) fn so_far(&self) -> Heard {
-        self.heard.0.lock().unwrap().clone()
+    pub(crate) fn so_far(&self) -> JobOutcome {
+        self.outcome.0.lock().unwrap().clone()
     }
 
     /// Gives the job up.
@@ -344,26 +348,26 @@ impl Asked {
 
 /// Two endless answers to each of some jobs, paused after a few tokens, as at clients that do not
 /// read on.
-pub(crate) fn paused<const N: usize>(service: &Service, jobs: [Job; N]) -> [Asked; N] {
+pub(crate) fn paused<const N: usize>(service: &Service, jobs: [Job; N]) -> [TestJob; N] {
     jobs.map(|mut job| {
         job.n_answers = 2;
-        let asked = Asked::new(service, job);
-        asked.wait_for("some tokens", |heard| heard.n_tokens() > 2);
-        asked.set_ready(service, false);
-        asked
+        let test_job = TestJob::new(service, job);
+        test_job.wait_for("some tokens", |outcome| outcome.n_tokens() > 2);
+        test_job.set_ready(service, false);
+        test_job
     })
 }
 
 /// Paused answers go on, and are as alone.
-pub(crate) fn check_they_go_on(service: &Service, paused: &[Asked], n_context: usize) {
-    for asked in paused {
-        let n_tokens_max = asked.job.n_answers * asked.job.n_tokens_max.expect("a limit");
-        assert!(asked.so_far().n_tokens() < n_tokens_max, "it was paused");
-        asked.set_ready(service, true);
+pub(crate) fn check_they_go_on(service: &Service, paused: &[TestJob], n_context: usize) {
+    for test_job in paused {
+        let n_tokens_max = test_job.job.n_answers * test_job.job.n_tokens_max.expect("a limit");
+        assert!(test_job.so_far().n_tokens() < n_tokens_max, "it was paused");
+        test_job.set_ready(service, true);
     }
-    for asked in paused {
-        let alone = [0, 1].map(|answer_idx| DEMO.alone(&asked.job, answer_idx, n_context));
-        assert_eq!(asked.end().answers, alone);
+    for test_job in paused {
+        let alone = [0, 1].map(|answer_idx| DEMO.alone(&test_job.job, answer_idx, n_context));
+        assert_eq!(test_job.end().answers, alone);
     }
 }
 

@@ -1,10 +1,11 @@
 //! The memory that requests share.
 //!
-//! An account has a part for each kind of use: bodies until they are parsed, intermediate data
-//! while a prompt is made, and data that is kept until the response has been sent. A request takes
-//! memory from the parts in this order, so that no two requests can wait for each other.
-//! **Invariant:** the memory held of a part never exceeds the part; dropping [`Held`] releases it.
-//! Sizes are upper estimates, which `tools/check/memory.sh` compares with a process.
+//! There is a pool for each kind of use: bodies until they are parsed, intermediate data while a
+//! prompt is made, and data that is kept until the response has been sent. A request reserves
+//! memory of the pools in this order, so that no two requests can wait for each other.
+//! **Invariant:** the reserved memory of a pool never exceeds the pool; dropping a
+//! [`PoolReservation`] releases it. Sizes are upper estimates, which `tools/check/memory.sh`
+//! compares with a process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ const UNIT_BYTES: usize = 1 << 10;
 /// Advised pause before a retry: requests are read within seconds.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Shares of an account in sixteenths: for bodies, for reading, for kept data, for replays, and for
+/// Shares of the memory in sixteenths: for bodies, for reading, for kept data, for replays, and for
 /// the tables that grammars of answers build while they run.
 const SIXTEENTHS: [usize; 5] = [4, 6, 4, 1, 1];
 /// Size of a state of a grammar's lexer.
@@ -29,28 +30,28 @@ const LEXER_STATE_BYTES: usize = 2 << 10;
 /// Lower bound on the states that a grammar may have: common schemas need a few hundred.
 const N_LEXER_STATES_MIN: usize = 4_000;
 
-/// The memory of all requests.
+/// The memory that all requests may use, in pools.
 #[derive(Clone, Debug)]
-pub(crate) struct Account {
+pub(crate) struct RequestMemory {
     /// Bodies, until they are parsed.
-    pub(crate) bodies: Part,
+    pub(crate) bodies: MemoryPool,
     /// Data made from a body until its prompt is tokenised: values, messages, rendered texts.
-    pub(crate) reading: Part,
+    pub(crate) reading: MemoryPool,
     /// Prompts, tools and answers, until the last byte of a response has been sent.
-    pub(crate) kept: Part,
+    pub(crate) serving: MemoryPool,
     pub(crate) replay_bytes: usize,
     grammar_bytes: usize,
 }
 
-impl Account {
-    /// Creates an account of `n_bytes`.
+impl RequestMemory {
+    /// Divides `n_bytes` into pools.
     pub(crate) fn new(n_bytes: usize) -> Self {
-        let [bodies, reading, kept, replay_bytes, grammar_bytes] =
+        let [bodies, reading, serving, replay_bytes, grammar_bytes] =
             SIXTEENTHS.map(|n_sixteenths| n_bytes / 16 * n_sixteenths);
         Self {
-            bodies: Part::new("bodies of requests", bodies),
-            reading: Part::new("reading requests", reading),
-            kept: Part::new("prompts and answers", kept),
+            bodies: MemoryPool::new("bodies of requests", bodies),
+            reading: MemoryPool::new("reading requests", reading),
+            serving: MemoryPool::new("prompts and answers", serving),
             replay_bytes,
             grammar_bytes,
         }
@@ -63,58 +64,63 @@ impl Account {
     }
 }
 
-/// A part of the account.
+/// A part of the memory, for one kind of use.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct MemoryPool {
     /// Its use, for messages.
     name: &'static str,
     n_units: usize,
     units: Arc<Semaphore>,
 }
 
-impl Part {
+impl MemoryPool {
     fn new(name: &'static str, n_bytes: usize) -> Self {
         let n_units = (n_bytes / UNIT_BYTES).min(Semaphore::MAX_PERMITS);
         Self { name, n_units, units: Arc::new(Semaphore::new(n_units)) }
     }
 
-    /// Returns the size of the part.
+    /// Returns the size of the pool.
     pub(crate) fn n_bytes(&self) -> usize {
         self.n_units * UNIT_BYTES
     }
 
-    /// Takes memory for `n_bytes` at once: requests that took it in pieces could all wait for each
-    /// other.
+    /// Reserves memory for `n_bytes` at once: requests that took it in pieces could all wait for
+    /// each other.
     ///
     /// # Errors
-    /// [`FailureKind::TooLarge`] if the part is smaller; [`FailureKind::Unavailable`] if the memory
+    /// [`FailureKind::TooLarge`] if the pool is smaller; [`FailureKind::Unavailable`] if the memory
     /// does not become free within `wait`.
-    pub(crate) async fn take(
+    pub(crate) async fn reserve(
         &self,
         what: &str,
         n_bytes: usize,
         wait: Duration,
-    ) -> Result<Held, Problem> {
+    ) -> Result<PoolReservation, Problem> {
         let n_units = self.units_of(what, n_bytes)?;
-        let taken = Arc::clone(&self.units).acquire_many_owned(n_units);
-        match timeout(wait, taken).await {
-            Ok(Ok(taken)) => Ok(Held { taken: Some(taken) }),
+        let permits = Arc::clone(&self.units).acquire_many_owned(n_units);
+        match timeout(wait, permits).await {
+            Ok(Ok(permits)) => Ok(PoolReservation { permits: Some(permits) }),
             _ => Err(self.full(what, n_bytes)),
         }
     }
 
-    /// Adds memory for `n_bytes` to `held`.
+    /// Adds memory for `n_bytes` to `reservation`.
     ///
     /// # Errors
-    /// [`FailureKind::TooLarge`] if the part is smaller; [`FailureKind::Unavailable`] if the memory
+    /// [`FailureKind::TooLarge`] if the pool is smaller; [`FailureKind::Unavailable`] if the memory
     /// is not free now.
-    pub(crate) fn add(&self, held: &mut Held, what: &str, n_bytes: usize) -> Result<(), Problem> {
+    pub(crate) fn extend(
+        &self,
+        reservation: &mut PoolReservation,
+        what: &str,
+        n_bytes: usize,
+    ) -> Result<(), Problem> {
         let n_units = self.units_of(what, n_bytes)?;
-        let taken = Arc::clone(&self.units).try_acquire_many_owned(n_units);
-        let taken = taken.map_err(|_| self.full(what, n_bytes))?;
-        match &mut held.taken {
-            Some(held) => held.merge(taken),
-            none => *none = Some(taken),
+        let permits = Arc::clone(&self.units).try_acquire_many_owned(n_units);
+        let permits = permits.map_err(|_| self.full(what, n_bytes))?;
+        match &mut reservation.permits {
+            Some(reserved) => reserved.merge(permits),
+            none => *none = Some(permits),
         }
         Ok(())
     }
@@ -149,10 +155,10 @@ impl Part {
     }
 }
 
-/// Memory of a part, held until it is dropped.
+/// Memory of a pool, reserved until this is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
-    taken: Option<OwnedSemaphorePermit>,
+pub(crate) struct PoolReservation {
+    permits: Option<OwnedSemaphorePermit>,
 }
 
 #[cfg(test)]
@@ -161,32 +167,32 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
-    async fn message(part: &Part, n_bytes: usize) -> Result<Held, String> {
-        part.take("a test", n_bytes, NOW).await.map_err(|problem| problem.failure.message)
+    async fn message(pool: &MemoryPool, n_bytes: usize) -> Result<PoolReservation, String> {
+        pool.reserve("a test", n_bytes, NOW).await.map_err(|problem| problem.failure.message)
     }
 
     #[tokio::test]
     async fn what_is_dropped_is_there_again() {
-        let account = Account::new(16 << 10);
-        let part = &account.bodies;
-        assert_eq!(part.n_bytes(), 4 << 10);
-        let mut first = message(part, 1).await.unwrap();
-        part.add(&mut first, "more", 2 << 10).unwrap();
-        let error = message(part, (1 << 10) + 1).await.unwrap_err();
+        let memory = RequestMemory::new(16 << 10);
+        let pool = &memory.bodies;
+        assert_eq!(pool.n_bytes(), 4 << 10);
+        let mut first = message(pool, 1).await.unwrap();
+        pool.extend(&mut first, "more", 2 << 10).unwrap();
+        let error = message(pool, (1 << 10) + 1).await.unwrap_err();
         let expected = "a test may need 1.03 kB (1,025 bytes), but only 1.02 kB (1,024 bytes) of \
                         the 4.10 kB (4,096 bytes) for bodies of requests are free: try again later";
         assert_eq!(error, expected);
-        let last = message(part, 1 << 10).await.unwrap();
-        assert!(part.add(&mut first, "more", 1).is_err());
+        let last = message(pool, 1 << 10).await.unwrap();
+        assert!(pool.extend(&mut first, "more", 1).is_err());
         drop((first, last));
-        assert!(message(part, 4 << 10).await.is_ok());
+        assert!(message(pool, 4 << 10).await.is_ok());
     }
 
     #[tokio::test]
     async fn what_never_fits_is_told_at_once() {
-        let account = Account::new(16 << 10);
+        let memory = RequestMemory::new(16 << 10);
         for n_bytes in [(4 << 10) + 1, usize::MAX] {
-            let problem = account.kept.take("a test", n_bytes, NOW).await.unwrap_err();
+            let problem = memory.serving.reserve("a test", n_bytes, NOW).await.unwrap_err();
             assert_eq!(problem.failure.kind, FailureKind::TooLarge, "{problem:?}");
             assert_eq!(problem.retry_after, None);
         }
@@ -195,8 +201,8 @@ mod tests {
     #[test]
     fn parts_are_all_of_the_account() {
         assert_eq!(SIXTEENTHS.iter().sum::<usize>(), 16);
-        let account = Account::new(1 << 30);
-        assert_eq!(account.n_lexer_states(4), 8_192);
-        assert_eq!(Account::new(0).n_lexer_states(4), N_LEXER_STATES_MIN);
+        let memory = RequestMemory::new(1 << 30);
+        assert_eq!(memory.n_lexer_states(4), 8_192);
+        assert_eq!(RequestMemory::new(0).n_lexer_states(4), N_LEXER_STATES_MIN);
     }
 }

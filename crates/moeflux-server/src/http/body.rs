@@ -11,10 +11,10 @@ use axum::body::{Body, HttpBody};
 use axum::http::{HeaderMap, Request, header};
 use tokio::time::timeout;
 
-use crate::http::account::{Held, Part};
-use crate::http::places::Asking;
+use crate::http::account::{MemoryPool, PoolReservation};
+use crate::http::places::StageReporter;
 use crate::http::reply::Problem;
-use crate::http::size::Size;
+use crate::http::size::BodySize;
 use moeflux_wire::{Failure, FailureKind};
 
 /// Upper bound on a body: several times the text of the longest contexts in JSON.
@@ -31,15 +31,15 @@ const DISCARD: Duration = Duration::from_secs(2);
 /// Upper bound on the allocation that a declared length causes.
 const RESERVED_BYTES_MAX: usize = 1 << 20;
 
-/// A body with its memory.
+/// A body that was read completely, with its memory.
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub(crate) struct ReceivedBody {
     bytes: Vec<u8>,
-    pub(crate) size: Size,
-    _room: Held,
+    pub(crate) size: BodySize,
+    _reservation: PoolReservation,
 }
 
-impl Deref for Whole {
+impl Deref for ReceivedBody {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -47,14 +47,14 @@ impl Deref for Whole {
     }
 }
 
-/// Reads a body. `pause` is the longest wait for memory, and between two pieces.
+/// Reads a body. `pause` is the longest wait for memory, and between two chunks.
 pub(crate) async fn read(
     request: Request<Body>,
-    room: &Part,
+    pool: &MemoryPool,
     pause: Duration,
-) -> Result<Whole, Problem> {
-    let asking = request.extensions().get::<Asking>().cloned();
-    let longest = BODY_BYTES_MAX.min(room.n_bytes() / BODIES_MIN);
+) -> Result<ReceivedBody, Problem> {
+    let stage_reporter = request.extensions().get::<StageReporter>().cloned();
+    let longest = BODY_BYTES_MAX.min(pool.n_bytes() / BODIES_MIN);
     // Without a declared length, it may become the longest.
     let n_bytes_max = match request.body().size_hint().exact() {
         Some(n_declared) => usize::try_from(n_declared).unwrap_or(usize::MAX),
@@ -64,12 +64,12 @@ pub(crate) async fn read(
         Ok(()) if n_bytes_max > longest => Err(too_large(longest).into()),
         Ok(()) => {
             let what = format!("a body of {n_bytes_max} bytes");
-            room.take(&what, n_bytes_max, pause).await
+            pool.reserve(&what, n_bytes_max, pause).await
         }
         Err(failure) => Err(failure.into()),
     };
-    let room = match admitted {
-        Ok(room) => room,
+    let reservation = match admitted {
+        Ok(reservation) => reservation,
         Err(problem) => {
             discard(request).await;
             return Err(problem);
@@ -81,8 +81,8 @@ pub(crate) async fn read(
         Ok(read) => {
             let (bytes, size) = read?;
             // From here on the request is being answered, and keeps its connection.
-            asking.iter().for_each(Asking::answering);
-            Ok(Whole { bytes, size, _room: room })
+            stage_reporter.iter().for_each(StageReporter::answering);
+            Ok(ReceivedBody { bytes, size, _reservation: reservation })
         }
         Err(_) => {
             let seconds = limit.as_secs_f64();
@@ -96,33 +96,33 @@ async fn read_whole(
     mut body: Body,
     n_bytes_max: usize,
     pause: Duration,
-) -> Result<(Vec<u8>, Size), Failure> {
+) -> Result<(Vec<u8>, BodySize), Failure> {
     let mut bytes = Vec::with_capacity(n_bytes_max.min(RESERVED_BYTES_MAX));
-    let mut size = Size::default();
-    while let Some(piece) = piece(&mut body, pause).await? {
-        if bytes.len() + piece.len() > n_bytes_max {
+    let mut size = BodySize::default();
+    while let Some(chunk) = next_chunk(&mut body, pause).await? {
+        if bytes.len() + chunk.len() > n_bytes_max {
             discard_body(body).await;
             return Err(too_large(n_bytes_max));
         }
-        size.add(&piece);
+        size.add(&chunk);
         // The default growth could exceed the memory that was taken.
-        if bytes.capacity() - bytes.len() < piece.len() {
-            bytes.reserve_exact((2 * bytes.len()).clamp(piece.len(), n_bytes_max - bytes.len()));
+        if bytes.capacity() - bytes.len() < chunk.len() {
+            bytes.reserve_exact((2 * bytes.len()).clamp(chunk.len(), n_bytes_max - bytes.len()));
         }
-        bytes.extend_from_slice(&piece);
+        bytes.extend_from_slice(&chunk);
     }
     Ok((bytes, size))
 }
 
 /// Reads and discards the body of a refused request.
 pub(crate) async fn discard(request: Request<Body>) {
-    if !waits_for_leave(&request) {
+    if !expects_continue(&request) {
         discard_body(request.into_body()).await;
     }
 }
 
 /// Whether the client sends its body only after `100 Continue`.
-fn waits_for_leave(request: &Request<Body>) -> bool {
+fn expects_continue(request: &Request<Body>) -> bool {
     request.headers().contains_key(header::EXPECT)
 }
 
@@ -130,15 +130,18 @@ async fn discard_body(mut body: Body) {
     let read = async {
         let mut n_read = 0;
         while n_read < DISCARDED_BYTES_MAX
-            && let Ok(Some(piece)) = piece(&mut body, DISCARD).await
+            && let Ok(Some(chunk)) = next_chunk(&mut body, DISCARD).await
         {
-            n_read += piece.len();
+            n_read += chunk.len();
         }
     };
     timeout(DISCARD, read).await.ok();
 }
 
-async fn piece(body: &mut Body, pause: Duration) -> Result<Option<axum::body::Bytes>, Failure> {
+async fn next_chunk(
+    body: &mut Body,
+    pause: Duration,
+) -> Result<Option<axum::body::Bytes>, Failure> {
     loop {
         let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
         let Ok(frame) = timeout(pause, frame).await else {

@@ -30,46 +30,48 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// A request and its response, shared by the two sides of a connection.
 #[derive(Debug, Default)]
-pub(crate) struct Exchange {
-    state: Mutex<State>,
+pub(crate) struct HttpExchange {
+    state: Mutex<ExchangeState>,
     closed: Notify,
 }
 
+/// What is known of an exchange.
 #[derive(Debug, Default)]
-struct State {
-    stage: Stage,
+struct ExchangeState {
+    phase: ExchangePhase,
     /// Whether the client sends nothing more, while its request is in progress.
     is_closed: bool,
     /// Wakes the reader of the request's body.
     reader: Option<Waker>,
 }
 
+/// How far an exchange has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum ExchangePhase {
     #[default]
     Idle,
     /// HTTP/1.0 clients do not know interim responses.
-    Asked {
+    Requested {
         knows_continue: bool,
     },
     Responding,
 }
 
-impl Exchange {
+impl HttpExchange {
     /// Records a new request.
-    pub(crate) fn asked(&self, version: Version) {
-        let stage = Stage::Asked { knows_continue: version == Version::HTTP_11 };
-        *self.state() = State { stage, ..State::default() };
+    pub(crate) fn request_begun(&self, version: Version) {
+        let phase = ExchangePhase::Requested { knows_continue: version == Version::HTTP_11 };
+        *self.state() = ExchangeState { phase, ..ExchangeState::default() };
     }
 
     /// Records the beginning of the response.
-    pub(crate) fn responding(&self) {
-        self.state().stage = Stage::Responding;
+    pub(crate) fn response_begun(&self) {
+        self.state().phase = ExchangePhase::Responding;
     }
 
     /// Records the end of the response.
-    pub(crate) fn ended(&self) {
-        self.state().stage = Stage::Idle;
+    pub(crate) fn response_ended(&self) {
+        self.state().phase = ExchangePhase::Idle;
     }
 
     /// Waits until the client sends nothing more, so that something has to be sent to it.
@@ -77,33 +79,33 @@ impl Exchange {
         self.closed.notified().await;
     }
 
-    /// Notes that the client sends nothing more. Returns the stage if a request is being answered,
-    /// and whether this is the first call for it.
-    fn close(&self) -> Option<(Stage, bool)> {
+    /// Notes that the client sends nothing more. Returns how far the exchange is if a request is
+    /// being answered, and whether this is the first call for it.
+    fn close(&self) -> Option<(ExchangePhase, bool)> {
         let mut state = self.state();
-        let stage = Some(state.stage).filter(|stage| *stage != Stage::Idle)?;
+        let phase = Some(state.phase).filter(|phase| *phase != ExchangePhase::Idle)?;
         let is_new = !state.is_closed;
         if is_new {
             state.is_closed = true;
             state.reader.take().iter().for_each(Waker::wake_by_ref);
             self.closed.notify_one();
         }
-        Some((stage, is_new))
+        Some((phase, is_new))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ExchangeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The body of a request.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestBody {
     pub(crate) body: Incoming,
-    pub(crate) exchange: Arc<Exchange>,
+    pub(crate) exchange: Arc<HttpExchange>,
 }
 
-impl HttpBody for Asked {
+impl HttpBody for RequestBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -164,57 +166,58 @@ impl Socket for tokio::net::UnixStream {
 
 /// A stream that hides its end from its reader while a request is answered.
 #[derive(Debug)]
-pub(crate) struct Closing<S> {
+pub(crate) struct HalfCloseStream<S> {
     inner: S,
-    exchange: Arc<Exchange>,
+    exchange: Arc<HttpExchange>,
     /// Time between two keep-alives.
-    sign: Duration,
+    keep_alive: Duration,
     /// Set when the client sends nothing more.
-    watch: Option<Watch>,
+    probe: Option<ClientProbe>,
     /// The unsent rest of [`CONTINUE`].
     unsent: &'static [u8],
     /// Whether bytes of a response wait to be written.
     is_blocked: bool,
 }
 
+/// Checks again and again whether a client that sends nothing more is gone.
 #[derive(Debug)]
-struct Watch {
+struct ClientProbe {
     timer: Pin<Box<Sleep>>,
     pause: Duration,
-    sign_at: Instant,
+    keep_alive_at: Instant,
 }
 
-impl<S: Socket> Closing<S> {
+impl<S: Socket> HalfCloseStream<S> {
     /// Wraps `inner`, on which `exchange` takes place.
-    pub(crate) fn new(inner: S, exchange: Arc<Exchange>, sign: Duration) -> Self {
-        Self { inner, exchange, sign, watch: None, unsent: &[], is_blocked: false }
+    pub(crate) fn new(inner: S, exchange: Arc<HttpExchange>, keep_alive: Duration) -> Self {
+        Self { inner, exchange, keep_alive, probe: None, unsent: &[], is_blocked: false }
     }
 
     /// Handles the end of the client's data: ready once the client is gone or its answer has ended.
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some((stage, is_new)) = self.exchange.close() else { return Poll::Ready(Ok(())) };
+        let Some((phase, is_new)) = self.exchange.close() else { return Poll::Ready(Ok(())) };
         if is_new {
-            self.watch = None;
+            self.probe = None;
         }
         loop {
-            let watch = self.watch.get_or_insert_with(|| Watch {
+            let probe = self.probe.get_or_insert_with(|| ClientProbe {
                 timer: Box::pin(sleep(PAUSE_MIN)),
                 pause: PAUSE_MIN,
-                sign_at: Instant::now(),
+                keep_alive_at: Instant::now(),
             });
-            ready!(watch.timer.as_mut().poll(context));
+            ready!(probe.timer.as_mut().poll(context));
             if let Some(failure) = self.inner.failure()? {
                 return Poll::Ready(Err(failure));
             }
             let now = Instant::now();
-            let is_silent = stage == Stage::Asked { knows_continue: true };
-            let is_time = is_silent && !self.is_blocked && now >= watch.sign_at;
+            let is_silent = phase == ExchangePhase::Requested { knows_continue: true };
+            let is_time = is_silent && !self.is_blocked && now >= probe.keep_alive_at;
             if is_time {
-                watch.sign_at = now + self.sign;
-                watch.pause = PAUSE_MIN;
+                probe.keep_alive_at = now + self.keep_alive;
+                probe.pause = PAUSE_MIN;
             }
-            watch.pause = (watch.pause * 2).min(PAUSE_MAX);
-            watch.timer.as_mut().reset(now + watch.pause);
+            probe.pause = (probe.pause * 2).min(PAUSE_MAX);
+            probe.timer.as_mut().reset(now + probe.pause);
             if is_time && self.unsent.is_empty() {
                 self.unsent = CONTINUE;
                 if let Poll::Ready(sent) = self.poll_unsent(context) {
@@ -233,7 +236,7 @@ impl<S: Socket> Closing<S> {
     }
 }
 
-impl<S: Socket> AsyncRead for Closing<S> {
+impl<S: Socket> AsyncRead for HalfCloseStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -248,7 +251,7 @@ impl<S: Socket> AsyncRead for Closing<S> {
     }
 }
 
-impl<S: Socket> AsyncWrite for Closing<S> {
+impl<S: Socket> AsyncWrite for HalfCloseStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

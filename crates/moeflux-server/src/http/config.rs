@@ -20,7 +20,7 @@ const KEY_BYTES_MAX: usize = 512;
 
 /// Where a server listens, and which requests it answers.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct ServerConfig {
     /// Addresses to listen on; port 0 selects a free one.
     pub addresses: Vec<SocketAddr>,
     /// A Unix socket, for programs of the same user.
@@ -38,10 +38,10 @@ pub struct Config {
     /// Whether to log prompts.
     pub log_prompts: bool,
     /// Memory for requests, without the engine.
-    pub account_bytes: usize,
+    pub request_memory_bytes: usize,
     /// Upper bound on the memory for replays, that is answers which are fed as they were sampled
     /// when they come back in a history. Keys have equal shares. With 0, histories are read as
-    /// clients send them. Part of the account.
+    /// clients send them. Part of [`ServerConfig::request_memory_bytes`].
     pub replay_bytes: usize,
     /// Which clients share cached prompts and answers.
     pub cache: CacheScope,
@@ -50,10 +50,10 @@ pub struct Config {
     /// All other time limits.
     pub timeouts: Timeouts,
     /// Limits on connections.
-    pub places: Places,
+    pub connection_limits: ConnectionLimits,
 }
 
-impl Default for Config {
+impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             addresses: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))],
@@ -64,12 +64,12 @@ impl Default for Config {
             ways_in: WaysIn::default(),
             strict_model: false,
             log_prompts: false,
-            account_bytes: 1 << 30,
+            request_memory_bytes: 1 << 30,
             replay_bytes: REPLAY_BYTES,
             cache: CacheScope::PerKey,
             drain: Duration::from_secs(30),
             timeouts: Timeouts::default(),
-            places: Places::default(),
+            connection_limits: ConnectionLimits::default(),
         }
     }
 }
@@ -101,7 +101,7 @@ pub enum CacheScope {
 
 /// Limits on the number of connections. Further ones wait to be accepted, or replace idle ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct ConnectionLimits {
     /// In total.
     pub n_max: usize,
     /// From one address, or one IPv6 network, so that one client cannot fill a server.
@@ -110,7 +110,7 @@ pub struct Places {
     pub n_local_peer_max: usize,
 }
 
-impl Default for Places {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self { n_max: 1_024, n_peer_max: 1_024 / 4, n_local_peer_max: 1_024 }
     }
@@ -124,12 +124,12 @@ pub struct Timeouts {
     /// Until the response begins, for a client that waits for the whole answer.
     pub whole: Duration,
     /// Between two keep-alives.
-    pub sign: Duration,
+    pub keep_alive: Duration,
     /// For the head of a request; also the time for which an idle connection is kept.
     pub head: Duration,
-    /// The same for connections that are accepted while few places are free.
-    pub head_when_short: Duration,
-    /// For memory for a request's body, and between two pieces of it. The whole may take twice as
+    /// The same for connections that are accepted while few slots are free.
+    pub head_when_nearly_full: Duration,
+    /// For memory for a request's body, and between two chunks of it. The whole may take twice as
     /// long, and longer in proportion to its size.
     pub body: Duration,
     /// For a client to read: a connection ends when bytes stay unread for this long.
@@ -141,9 +141,9 @@ impl Default for Timeouts {
         Self {
             stream: Duration::from_millis(500),
             whole: Duration::from_secs(20),
-            sign: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(10),
             head: Duration::from_secs(30),
-            head_when_short: Duration::from_secs(5),
+            head_when_nearly_full: Duration::from_secs(5),
             body: Duration::from_secs(30),
             reader: Duration::from_secs(60),
         }

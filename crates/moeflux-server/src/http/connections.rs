@@ -1,7 +1,7 @@
 //! Accepts connections, counts them and ends them.
 //!
 //! Each has its own task, so that a slow one does not delay others. **Invariant:** each connection
-//! holds a place while it exists, and none is left when serving ends.
+//! holds a slot while it exists, and none is left when serving ends.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -20,13 +20,15 @@ use hyper_util::service::TowerToHyperService;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::http::Stop;
-use crate::http::closing::{Asked, Closing, Exchange, Socket};
+use crate::http::StopSignal;
+use crate::http::closing::{HalfCloseStream, HttpExchange, RequestBody, Socket};
 use crate::http::guard::Entrance;
 use crate::http::listen::Listeners;
-use crate::http::places::{Asking, Peer, Places, Seat, Seated};
+use crate::http::places::{
+    ConnectionAdmission, ConnectionSlot, ConnectionSlots, Peer, StageReporter,
+};
 use crate::http::routes;
-use crate::http::shared::{Common, Current};
+use crate::http::shared::{CurrentModel, ServerState};
 use crate::http::stall::StallLimit;
 
 /// Upper bound on the bytes of a request's head, and of a response that waits to be sent.
@@ -44,24 +46,21 @@ const TELLING: Duration = Duration::from_secs(2);
 /// The connections of a server.
 #[derive(Clone)]
 struct Connections {
-    common: Arc<Common>,
-    places: Arc<Places>,
-    stop: watch::Receiver<Stop>,
+    server: Arc<ServerState>,
+    slots: Arc<ConnectionSlots>,
+    stop: watch::Receiver<StopSignal>,
 }
 
 /// Serves until the stop signal, and then until the answers have ended or their time is over.
 pub(crate) async fn serve(
     listeners: Listeners,
-    current: Current,
-    mut stop: watch::Receiver<Stop>,
+    current: CurrentModel,
+    mut stop: watch::Receiver<StopSignal>,
 ) -> std::io::Result<()> {
-    let common = Arc::clone(&current.get().common);
-    let places = Arc::clone(&common.places);
-    let connections = Connections {
-        common: Arc::clone(&common),
-        places: Arc::clone(&places),
-        stop: stop.clone(),
-    };
+    let server = Arc::clone(&current.get().server);
+    let slots = Arc::clone(&server.slots);
+    let connections =
+        Connections { server: Arc::clone(&server), slots: Arc::clone(&slots), stop: stop.clone() };
     for (listener, address) in listeners.tcp {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let router = routes::router(&current, Entrance::Tcp(address));
@@ -74,20 +73,20 @@ pub(crate) async fn serve(
         tokio::spawn(accept_unix((listener, socket), router, connections.clone()));
     }
     // No sender is left that could stop the server: it serves for ever.
-    let how = match stop.wait_for(|stop| *stop != Stop::No).await {
+    let how = match stop.wait_for(|stop| *stop != StopSignal::Running).await {
         Ok(how) => *how,
         Err(_) => std::future::pending().await,
     };
     current.get().served.service.close();
     let drain = match how {
-        Stop::Within(time) => time.min(common.config.drain),
-        Stop::No | Stop::Drained => common.config.drain,
+        StopSignal::Within(time) => time.min(server.config.drain),
+        StopSignal::Running | StopSignal::Drain => server.config.drain,
     };
-    if timeout(drain, places.all_free()).await.is_err() {
-        let n_left = places.n_taken();
+    if timeout(drain, slots.all_free()).await.is_err() {
+        let n_left = slots.n_taken();
         tracing::warn!(target: "moeflux::server", "answers to {n_left} connections are cut short");
         current.get().served.service.cancel_all();
-        timeout(TELLING, places.all_free()).await.ok();
+        timeout(TELLING, slots.all_free()).await.ok();
     }
     Ok(())
 }
@@ -126,7 +125,7 @@ impl Connections {
         let mut stop = self.stop.clone();
         tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop != Stop::No) => None,
+            _ = stop.wait_for(|stop| *stop != StopSignal::Running) => None,
             done = work => Some(done),
         }
     }
@@ -134,21 +133,21 @@ impl Connections {
     async fn not_accepted(&self, error: &std::io::Error) {
         tracing::warn!(target: "moeflux::server", "a connection was not accepted: {error}");
         if error.raw_os_error().is_some_and(|code| OUT_OF_DESCRIPTORS.contains(&code)) {
-            let n_places = self.places.lower();
-            let line = format!("connections are now limited to {n_places}");
+            let n_slots = self.slots.lower_limit();
+            let line = format!("connections are now limited to {n_slots}");
             tracing::warn!(target: "moeflux::server", "{line}");
         }
         sleep(REFUSED_PAUSE).await;
     }
 
-    /// Serves a connection in its own task once it has a place. Until then this listener accepts
+    /// Serves a connection in its own task once it has a slot. Until then this listener accepts
     /// nothing else: further connections wait in the system's queue.
     async fn admit<S: Socket>(&self, stream: S, peer: Peer, router: &Router) {
-        match self.until_stop(self.places.seat(peer)).await {
-            Some(Seated::At(seat)) => {
-                tokio::spawn(self.clone().connection(stream, router.clone(), seat));
+        match self.until_stop(self.slots.admit(peer)).await {
+            Some(ConnectionAdmission::Admitted(slot)) => {
+                tokio::spawn(self.clone().connection(stream, router.clone(), slot));
             }
-            Some(Seated::Refused) => {
+            Some(ConnectionAdmission::Refused) => {
                 let line = format!("{peer:?} has reached its limit of connections");
                 tracing::debug!(target: "moeflux::server", "{line}");
             }
@@ -156,30 +155,35 @@ impl Connections {
         }
     }
 
-    /// Serves one connection. Its place becomes free at the end.
-    async fn connection<S: Socket>(mut self, stream: S, router: Router, seat: Seat) {
-        let has_asked = Arc::new(AtomicBool::new(false));
-        let asked = Arc::clone(&has_asked);
-        let (asking, exchange) = (seat.asking(), Arc::new(Exchange::default()));
-        let at_stream = Arc::clone(&exchange);
+    /// Serves one connection. Its slot becomes free at the end.
+    async fn connection<S: Socket>(mut self, stream: S, router: Router, slot: ConnectionSlot) {
+        let has_request = Arc::new(AtomicBool::new(false));
+        let request_seen = Arc::clone(&has_request);
+        let (stage_reporter, exchange) = (slot.stage_reporter(), Arc::new(HttpExchange::default()));
+        let stream_exchange = Arc::clone(&exchange);
         let router = TowerToHyperService::new(router);
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-            asked.store(true, Ordering::Relaxed);
-            let (asking, exchange) = (asking.clone(), Arc::clone(&exchange));
-            exchange.asked(request.version());
-            request.extensions_mut().insert(asking.clone());
+            request_seen.store(true, Ordering::Relaxed);
+            let (stage_reporter, exchange) = (stage_reporter.clone(), Arc::clone(&exchange));
+            exchange.request_begun(request.version());
+            request.extensions_mut().insert(stage_reporter.clone());
             request.extensions_mut().insert(Arc::clone(&exchange));
-            let whole = Arc::clone(&exchange);
-            let response = router.call(request.map(|body| Asked { body, exchange: whole }));
+            let body_exchange = Arc::clone(&exchange);
+            let response =
+                router.call(request.map(|body| RequestBody { body, exchange: body_exchange }));
             async move {
                 let response = response.await?;
-                exchange.responding();
-                Ok::<_, Infallible>(response.map(|body| Answer { body, asking, exchange }))
+                exchange.response_begun();
+                Ok::<_, Infallible>(response.map(|body| ResponseBody {
+                    body,
+                    stage_reporter,
+                    exchange,
+                }))
             }
         });
-        let timeouts = &self.common.config.timeouts;
-        let head = match seat.is_short {
-            true => timeouts.head.min(timeouts.head_when_short),
+        let timeouts = &self.server.config.timeouts;
+        let head = match slot.is_nearly_full {
+            true => timeouts.head.min(timeouts.head_when_nearly_full),
             false => timeouts.head,
         };
         let mut builder = http1::Builder::new();
@@ -189,23 +193,23 @@ impl Connections {
             .max_headers(N_HEADERS_MAX)
             .max_header_size(BUFFER_BYTES_MAX)
             .max_buf_size(BUFFER_BYTES_MAX);
-        let stream = Closing::new(stream, at_stream, timeouts.sign);
+        let stream = HalfCloseStream::new(stream, stream_exchange, timeouts.keep_alive);
         let stream = StallLimit::new(stream, timeouts.reader);
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
             // Clients may disconnect at any time: that is not logged.
             ended = connection.as_mut() => {
                 if ended.is_err_and(|error| error.is_parse()) {
-                    self.common.refusals.count_malformed();
+                    self.server.refusals.count_malformed();
                     log_malformed();
                 }
                 return;
             }
-            () = seat.must_leave() => return,
-            _ = self.stop.wait_for(|stop| *stop != Stop::No) => {}
+            () = slot.evicted() => return,
+            _ = self.stop.wait_for(|stop| *stop != StopSignal::Running) => {}
         }
         // A graceful shutdown would wait for a connection without any request.
-        if has_asked.load(Ordering::Relaxed) {
+        if has_request.load(Ordering::Relaxed) {
             connection.as_mut().graceful_shutdown();
             connection.await.ok();
         }
@@ -218,13 +222,13 @@ fn log_malformed() {
 }
 
 /// The body of a response. Dropping it ends the request.
-struct Answer {
+struct ResponseBody {
     body: Body,
-    asking: Asking,
-    exchange: Arc<Exchange>,
+    stage_reporter: StageReporter,
+    exchange: Arc<HttpExchange>,
 }
 
-impl HttpBody for Answer {
+impl HttpBody for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -244,9 +248,9 @@ impl HttpBody for Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
-        self.asking.ended();
-        self.exchange.ended();
+        self.stage_reporter.ended();
+        self.exchange.response_ended();
     }
 }

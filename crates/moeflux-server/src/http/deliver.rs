@@ -16,40 +16,40 @@ use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::http::account::{Held, Part};
-use crate::http::closing::Exchange;
+use crate::http::account::{MemoryPool, PoolReservation};
+use crate::http::closing::HttpExchange;
 use crate::http::config::Timeouts;
 use crate::http::keeping::added_bytes;
 use crate::http::reply::{self, Problem};
-use crate::http::run::Run;
-use moeflux_wire::{Event, Writer};
+use crate::http::run::RequestRun;
+use moeflux_wire::{EventWriter, ResponseEvent};
 
-/// Upper bound on queued pieces of a response. Beyond it, the answer itself waits for the client.
-const N_PIECES_MAX: usize = 4;
+/// Upper bound on queued chunks of a response. Beyond it, the answer itself waits for the client.
+const N_CHUNKS_MAX: usize = 4;
 
 /// Memory is taken in units of this size while an answer grows.
 const GROWTH_BYTES: usize = 16 << 10;
 
 /// The memory that a growing response holds.
-pub(crate) struct Collected {
-    part: Part,
-    held: Held,
+pub(crate) struct ResponseMemory {
+    pool: MemoryPool,
+    reservation: PoolReservation,
     score_bytes: usize,
     /// Bytes that were taken and are not used yet.
     n_spare: usize,
 }
 
-impl Collected {
+impl ResponseMemory {
     /// Continues from the memory taken for a request; each collected log-probability adds
     /// `score_bytes`.
-    pub(crate) fn new(part: Part, held: Held, score_bytes: usize) -> Self {
-        Self { part, held, score_bytes, n_spare: 0 }
+    pub(crate) fn new(pool: MemoryPool, reservation: PoolReservation, score_bytes: usize) -> Self {
+        Self { pool, reservation, score_bytes, n_spare: 0 }
     }
 
     fn add(&mut self, n_bytes: usize) -> Result<(), Problem> {
         if n_bytes > self.n_spare {
             let n_more = (n_bytes - self.n_spare).next_multiple_of(GROWTH_BYTES);
-            self.part.add(&mut self.held, "more of this answer", n_more)?;
+            self.pool.extend(&mut self.reservation, "more of this answer", n_more)?;
             self.n_spare += n_more;
         }
         self.n_spare -= n_bytes;
@@ -59,31 +59,31 @@ impl Collected {
 
 /// A response in progress.
 pub(crate) struct Delivery {
-    run: Run,
-    writer: Box<dyn Writer>,
+    run: RequestRun,
+    writer: Box<dyn EventWriter>,
     is_streamed: bool,
-    collected: Collected,
+    memory: ResponseMemory,
     timeouts: Timeouts,
     has_begun: bool,
     out: Vec<u8>,
-    exchange: Option<Arc<Exchange>>,
+    exchange: Option<Arc<HttpExchange>>,
 }
 
 impl Delivery {
     /// Creates the response to a request.
     pub(crate) fn new(
-        run: Run,
-        (writer, is_streamed): (Box<dyn Writer>, bool),
+        run: RequestRun,
+        (writer, is_streamed): (Box<dyn EventWriter>, bool),
         timeouts: Timeouts,
-        collected: Collected,
+        memory: ResponseMemory,
     ) -> Self {
         let (has_begun, out) = (false, Vec::new());
         let exchange = None;
-        Self { run, writer, is_streamed, collected, timeouts, has_begun, out, exchange }
+        Self { run, writer, is_streamed, memory, timeouts, has_begun, out, exchange }
     }
 
     /// Attaches the exchange, through which the client may close its side.
-    pub(crate) fn on(self, exchange: Option<Arc<Exchange>>) -> Self {
+    pub(crate) fn with_exchange(self, exchange: Option<Arc<HttpExchange>>) -> Self {
         Self { exchange, ..self }
     }
 
@@ -97,17 +97,20 @@ impl Delivery {
             Ok(Ok(())) => {}
             Err(_) if self.is_streamed => {
                 let n_prompt_tokens = self.run.n_prompt_tokens();
-                self.write(&[Event::Begun { n_prompt_tokens, n_cached_tokens: 0 }]);
+                self.write(&[ResponseEvent::Begun { n_prompt_tokens, n_cached_tokens: 0 }]);
             }
-            Err(_) => self.write_sign(),
+            Err(_) => self.write_keep_alive(),
         }
         let is_streamed = self.is_streamed;
         let body = if self.run.is_done() {
-            Body::new(Whole { bytes: Some(Bytes::from(self.out)), _held: self.collected.held })
+            Body::new(CompleteBody {
+                bytes: Some(Bytes::from(self.out)),
+                _reservation: self.memory.reservation,
+            })
         } else {
-            let (sender, receiver) = mpsc::channel(N_PIECES_MAX);
+            let (sender, receiver) = mpsc::channel(N_CHUNKS_MAX);
             tokio::spawn(self.fill(sender));
-            Body::new(Pieces(receiver))
+            Body::new(StreamedBody(receiver))
         };
         Ok(response(is_streamed, body))
     }
@@ -123,10 +126,10 @@ impl Delivery {
     }
 
     /// Waits for the next events and takes memory for them. Events before a problem are valid.
-    async fn next(&mut self, events: &mut Vec<Event>) -> Result<(), Problem> {
+    async fn next(&mut self, events: &mut Vec<ResponseEvent>) -> Result<(), Problem> {
         self.run.next(events).await?;
-        let n_bytes = added_bytes(events, self.is_streamed, self.collected.score_bytes);
-        let added = self.collected.add(n_bytes);
+        let n_bytes = added_bytes(events, self.is_streamed, self.memory.score_bytes);
+        let added = self.memory.add(n_bytes);
         if let Err(problem) = &added {
             events.clear();
             self.run.record.failed(problem);
@@ -135,60 +138,60 @@ impl Delivery {
     }
 
     /// Sends the bytes written so far, and the rest as it is made.
-    async fn fill(mut self, pieces: mpsc::Sender<Piece>) {
-        let mut sign_at = Instant::now() + self.timeouts.sign;
+    async fn fill(mut self, chunks: mpsc::Sender<BodyChunk>) {
+        let mut keep_alive_at = Instant::now() + self.timeouts.keep_alive;
         let mut is_over = false;
         let exchange = self.exchange.clone();
         loop {
             if !self.out.is_empty() {
-                sign_at = Instant::now() + self.timeouts.sign;
-                let piece = Piece::More(Bytes::from(std::mem::take(&mut self.out)));
+                keep_alive_at = Instant::now() + self.timeouts.keep_alive;
+                let chunk = BodyChunk::More(Bytes::from(std::mem::take(&mut self.out)));
                 // A client that reads nothing loses its connection, and with it the response.
-                if pieces.send(piece).await.is_err() {
+                if chunks.send(chunk).await.is_err() {
                     return;
                 }
             }
             if is_over {
                 // The client may be gone by now.
-                pieces.send(Piece::End).await.ok();
-                let held = self.collected.held;
+                chunks.send(BodyChunk::End).await.ok();
+                let reservation = self.memory.reservation;
                 drop((self.run, self.writer));
-                pieces.closed().await;
-                drop(held);
+                chunks.closed().await;
+                drop(reservation);
                 return;
             }
             let mut events = Vec::new();
-            let heard = tokio::select! {
+            let outcome = tokio::select! {
                 biased;
-                () = pieces.closed() => return,
+                () = chunks.closed() => return,
                 // The client may be gone: a keep-alive shows whether it is.
                 () = closed(exchange.as_deref()) => None,
-                heard = timeout_at(sign_at, self.next(&mut events)) => heard.ok(),
+                outcome = timeout_at(keep_alive_at, self.next(&mut events)) => outcome.ok(),
             };
             self.write(&events);
-            match heard {
+            match outcome {
                 Some(Ok(())) => is_over = self.run.is_done(),
                 Some(Err(problem)) => {
-                    self.write(&[Event::Failed(problem.failure)]);
+                    self.write(&[ResponseEvent::Failed(problem.failure)]);
                     is_over = true;
                 }
                 None => {
-                    self.write_sign();
-                    sign_at = Instant::now() + self.timeouts.sign;
+                    self.write_keep_alive();
+                    keep_alive_at = Instant::now() + self.timeouts.keep_alive;
                 }
             }
         }
     }
 
-    fn write_sign(&mut self) {
+    fn write_keep_alive(&mut self) {
         let progress = self.run.progress();
-        self.write(&[Event::Alive(progress)]);
+        self.write(&[ResponseEvent::KeepAlive(progress)]);
     }
 
     /// Writes events. Of several prompts, the first to be read begins the response.
-    fn write(&mut self, events: &[Event]) {
+    fn write(&mut self, events: &[ResponseEvent]) {
         for event in events {
-            let is_begun = matches!(event, Event::Begun { .. });
+            let is_begun = matches!(event, ResponseEvent::Begun { .. });
             if !(is_begun && self.has_begun) {
                 self.writer.write(event, &mut self.out);
             }
@@ -197,7 +200,7 @@ impl Delivery {
     }
 }
 
-async fn closed(exchange: Option<&Exchange>) {
+async fn closed(exchange: Option<&HttpExchange>) {
     match exchange {
         Some(exchange) => exchange.closed().await,
         None => std::future::pending().await,
@@ -218,12 +221,12 @@ fn response(is_streamed: bool, body: Body) -> Response<Body> {
 }
 
 /// A complete body, with its memory.
-struct Whole {
+struct CompleteBody {
     bytes: Option<Bytes>,
-    _held: Held,
+    _reservation: PoolReservation,
 }
 
-impl HttpBody for Whole {
+impl HttpBody for CompleteBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -243,17 +246,17 @@ impl HttpBody for Whole {
     }
 }
 
-/// A piece of a response.
-enum Piece {
+/// A chunk of a response.
+enum BodyChunk {
     More(Bytes),
     /// Nothing follows. If this is missing, the response broke off.
     End,
 }
 
 /// The body of a response in progress.
-struct Pieces(mpsc::Receiver<Piece>);
+struct StreamedBody(mpsc::Receiver<BodyChunk>);
 
-impl HttpBody for Pieces {
+impl HttpBody for StreamedBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -261,9 +264,9 @@ impl HttpBody for Pieces {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        self.0.poll_recv(context).map(|piece| match piece {
-            Some(Piece::More(bytes)) => Some(Ok(Frame::data(bytes))),
-            Some(Piece::End) => None,
+        self.0.poll_recv(context).map(|chunk| match chunk {
+            Some(BodyChunk::More(bytes)) => Some(Ok(Frame::data(bytes))),
+            Some(BodyChunk::End) => None,
             None => Some(Err(io::Error::other("the response broke off"))),
         })
     }

@@ -12,17 +12,17 @@ use moeflux::{Cancel, TextLimit};
 use moeflux_schedule::Owner;
 use tokio::task::JoinHandle;
 
-use crate::http::account::Held;
+use crate::http::account::PoolReservation;
 use crate::http::body;
-use crate::http::closing::Exchange;
-use crate::http::deliver::{Collected, Delivery};
-use crate::http::keeping::Keeping;
-use crate::http::prompt::{self, Planned};
+use crate::http::closing::HttpExchange;
+use crate::http::deliver::{Delivery, ResponseMemory};
+use crate::http::keeping::MemoryEstimate;
+use crate::http::prompt::{self, PromptJob};
 use crate::http::record::Record;
 use crate::http::reply::{Problem, RequestId};
-use crate::http::run::Run;
-use crate::http::shared::Shared;
-use moeflux_wire::{Failure, FailureKind, Head, Request, Writer};
+use crate::http::run::RequestRun;
+use crate::http::shared::ModelState;
+use moeflux_wire::{EventWriter, Failure, FailureKind, Request, ResponseHead};
 use moeflux_wire::{chat, completions, messages, responses};
 
 /// The API that a request uses.
@@ -56,47 +56,51 @@ impl Dialect {
     }
 
     /// Parses a request, and creates the writer of its response.
-    fn parse(self, body: &[u8], head: Head) -> Result<(Request, Box<dyn Writer>), Failure> {
+    fn parse(
+        self,
+        body: &[u8],
+        head: ResponseHead,
+    ) -> Result<(Request, Box<dyn EventWriter>), Failure> {
         Ok(match self {
             Self::Chat => {
-                let (request, shape) = chat::parse(body)?;
-                (request, Box::new(chat::Writer::new(shape, head)))
+                let (request, options) = chat::parse(body)?;
+                (request, Box::new(chat::ChatWriter::new(options, head)))
             }
             Self::Completions => {
-                let (request, shape) = completions::parse(body)?;
-                (request, Box::new(completions::Writer::new(shape, head)))
+                let (request, options) = completions::parse(body)?;
+                (request, Box::new(completions::CompletionsWriter::new(options, head)))
             }
             Self::Responses => {
-                let (request, shape) = responses::parse(body)?;
-                (request, Box::new(responses::Writer::new(shape, head)))
+                let (request, options) = responses::parse(body)?;
+                (request, Box::new(responses::ResponsesWriter::new(options, head)))
             }
             Self::Messages => {
-                let (request, shape) = messages::parse(body)?;
-                (request, Box::new(messages::Writer::new(shape, head)))
+                let (request, options) = messages::parse(body)?;
+                (request, Box::new(messages::MessagesWriter::new(options, head)))
             }
         })
     }
 }
 
-/// A request that is ready to run.
-struct Prepared {
-    planned: VecDeque<Planned>,
-    writer: Box<dyn Writer>,
+/// A request whose jobs are ready to be submitted.
+struct PreparedRequest {
+    prompt_jobs: VecDeque<PromptJob>,
+    writer: Box<dyn EventWriter>,
     is_streamed: bool,
     ignored: Vec<String>,
-    kept_bytes: usize,
+    serving_bytes: usize,
 }
 
 /// Answers a request.
 pub(crate) async fn answer(
-    shared: Arc<Shared>,
+    state: Arc<ModelState>,
     (dialect, owner): (Dialect, Owner),
     request: HttpRequest<Body>,
     id: &RequestId,
 ) -> Result<Response<Body>, Problem> {
     let mut record = Record::new(id, dialect.name());
-    let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
-    let (prepared, kept) = match prepare(&shared, (dialect, owner), request, id).await {
+    let exchange = request.extensions().get::<Arc<HttpExchange>>().cloned();
+    let (prepared, reservation) = match prepare(&state, (dialect, owner), request, id).await {
         Ok(prepared) => prepared,
         Err(problem) => {
             record.failed(&problem);
@@ -104,70 +108,72 @@ pub(crate) async fn answer(
         }
     };
     record.ignored(&prepared.ignored);
-    let timeouts = shared.common.config.timeouts.clone();
-    let part = shared.common.account.kept.clone();
-    let collected = Collected::new(part, kept, dialect.score_bytes());
-    let run = Run::new(shared, prepared.planned, record);
-    let Prepared { writer, is_streamed, .. } = prepared;
-    let delivery = Delivery::new(run, (writer, is_streamed), timeouts, collected);
-    delivery.on(exchange).respond().await
+    let timeouts = state.server.config.timeouts.clone();
+    let pool = state.server.memory.serving.clone();
+    let memory = ResponseMemory::new(pool, reservation, dialect.score_bytes());
+    let run = RequestRun::new(state, prepared.prompt_jobs, record);
+    let PreparedRequest { writer, is_streamed, .. } = prepared;
+    let delivery = Delivery::new(run, (writer, is_streamed), timeouts, memory);
+    delivery.with_exchange(exchange).respond().await
 }
 
 async fn prepare(
-    shared: &Arc<Shared>,
+    state: &Arc<ModelState>,
     (dialect, owner): (Dialect, Owner),
     request: HttpRequest<Body>,
     id: &RequestId,
-) -> Result<(Prepared, Held), Problem> {
-    let wait = shared.common.config.timeouts.body;
-    let body = body::read(request, &shared.common.account.bodies, wait).await?;
+) -> Result<(PreparedRequest, PoolReservation), Problem> {
+    let wait = state.server.config.timeouts.body;
+    let body = body::read(request, &state.server.memory.bodies, wait).await?;
     let size = body.size;
-    let part = &shared.common.account.reading;
-    let reading = part.take(&size.shown(), size.reading_bytes(), wait).await?;
+    let pool = &state.server.memory.reading;
+    let reading = pool.reserve(&size.shown(), size.reading_bytes(), wait).await?;
     let id = id.clone();
-    let prepare = move |shared: &Shared, cancel: &Cancel| {
-        let (request, writer) = dialect.parse(&body, shared.head())?;
+    let prepare = move |state: &ModelState, cancel: &Cancel| {
+        let (request, writer) = dialect.parse(&body, state.head())?;
         // The memory is free for the bodies of other requests now.
         drop(body);
-        let keeping = Keeping::of(size, &request);
+        let estimate = MemoryEstimate::of(size, &request);
         let is_streamed = request.is_streamed;
         let ignored = request.ignored.names().map(str::to_owned).collect();
         let limit = TextLimit {
             n_bytes_max: size.text_bytes_max(),
-            n_tokens_max: shared.served.service.context(),
+            n_tokens_max: state.served.service.context(),
             cancel: cancel.clone(),
         };
-        let planned = prompt::plan(shared, owner, (request, &limit))?;
-        if shared.common.config.log_prompts {
-            log_prompts(shared, &id, &planned);
+        let prompt_jobs = prompt::plan(state, owner, (request, &limit))?;
+        if state.server.config.log_prompts {
+            log_prompts(state, &id, &prompt_jobs);
         }
-        let n_tokens = planned.iter().map(|it| it.job.prompt.len()).sum();
-        let n_echo_bytes = planned.iter().filter_map(|it| it.echo.as_ref()).map(String::len).sum();
-        let kept_bytes = keeping.bytes(n_tokens, n_echo_bytes);
+        let n_tokens = prompt_jobs.iter().map(|it| it.job.prompt.len()).sum();
+        let n_echo_bytes =
+            prompt_jobs.iter().filter_map(|it| it.echo.as_ref()).map(String::len).sum();
+        let serving_bytes = estimate.bytes(n_tokens, n_echo_bytes);
         // The memory is held as long as the data that it was taken for, even if the client is gone.
-        Ok((Prepared { planned, writer, is_streamed, ignored, kept_bytes }, reading))
+        Ok((PreparedRequest { prompt_jobs, writer, is_streamed, ignored, serving_bytes }, reading))
     };
-    let (prepared, reading) = beside(shared, prepare).await?;
+    let (prepared, reading) = run_blocking(state, prepare).await?;
     let what = "the prompt of this request and its pending output";
-    let kept = shared.common.account.kept.take(what, prepared.kept_bytes, wait).await?;
+    let reservation =
+        state.server.memory.serving.reserve(what, prepared.serving_bytes, wait).await?;
     drop(reading);
-    Ok((prepared, kept))
+    Ok((prepared, reservation))
 }
 
 /// Does CPU-bound work on a separate thread. If the caller no longer waits, the work is not begun,
 /// or is cancelled.
-pub(crate) async fn beside<T: Send + 'static>(
-    shared: &Arc<Shared>,
-    work: impl FnOnce(&Shared, &Cancel) -> Result<T, Failure> + Send + 'static,
+pub(crate) async fn run_blocking<T: Send + 'static>(
+    state: &Arc<ModelState>,
+    work: impl FnOnce(&ModelState, &Cancel) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    let shared = Arc::clone(shared);
+    let state = Arc::clone(state);
     let broken = |_| {
         let problem = "internal error in preparing the request: please report it";
         Failure::new(FailureKind::Internal, problem)
     };
     let cancel = Cancel::default();
-    let told = cancel.clone();
-    let task = tokio::task::spawn_blocking(move || work(&shared, &told));
+    let task_cancel = cancel.clone();
+    let task = tokio::task::spawn_blocking(move || work(&state, &task_cancel));
     let mut done = CancelOnDrop { task, cancel };
     (&mut done.task).await.map_err(broken)?
 }
@@ -184,9 +190,9 @@ impl<T> Drop for CancelOnDrop<T> {
     }
 }
 
-fn log_prompts(shared: &Shared, id: &RequestId, planned: &VecDeque<Planned>) {
-    for Planned { job, .. } in planned {
-        let prompt = shared.served.text.tokenizer().decode(&job.prompt);
+fn log_prompts(state: &ModelState, id: &RequestId, prompt_jobs: &VecDeque<PromptJob>) {
+    for PromptJob { job, .. } in prompt_jobs {
+        let prompt = state.served.text.tokenizer().decode(&job.prompt);
         tracing::info!(target: "moeflux::prompt", id = %id.0, prompt, "prompt");
     }
 }

@@ -17,9 +17,9 @@ use moeflux_schedule::Owner;
 use crate::http::body;
 use crate::http::config::CacheScope;
 use crate::http::listen::is_loopback;
-use crate::http::places::Asking;
+use crate::http::places::StageReporter;
 use crate::http::reply::{self, ANTHROPIC_REQUEST_ID, Family, REQUEST_ID, Refused, RequestId};
-use crate::http::shared::Common;
+use crate::http::shared::ServerState;
 use moeflux_wire::{Failure, FailureKind};
 
 /// The path that needs no key, because programs without one monitor it.
@@ -44,12 +44,12 @@ pub(crate) enum Entrance {
 
 /// Marks a response whose request has a line in the log.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HasLine;
+pub(crate) struct HasLogLine;
 
 /// The state of a guard.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
-    pub(crate) common: Arc<Common>,
+    pub(crate) server: Arc<ServerState>,
     pub(crate) entrance: Entrance,
 }
 
@@ -60,7 +60,7 @@ pub(crate) async fn guard(
     next: Next,
 ) -> Response<Body> {
     let headers = request.headers();
-    let id = RequestId(given_id(headers).unwrap_or_else(|| guard.common.id()));
+    let id = RequestId(given_id(headers).unwrap_or_else(|| guard.server.id()));
     let family = Family::of(request.uri().path(), headers);
     let origin = headers.get(header::ORIGIN).cloned();
     let origin = origin.filter(|origin| guard.is_listed(origin));
@@ -76,9 +76,9 @@ pub(crate) async fn guard(
             Ok(owner) => {
                 // A client does not have to show a key for the open path.
                 if request.uri().path() != OPEN_PATH
-                    && let Some(asking) = request.extensions().get::<Asking>()
+                    && let Some(stage_reporter) = request.extensions().get::<StageReporter>()
                 {
-                    asking.admitted();
+                    stage_reporter.admitted();
                 }
                 request.extensions_mut().insert(family);
                 request.extensions_mut().insert(id.clone());
@@ -88,8 +88,8 @@ pub(crate) async fn guard(
         }
     };
     if let Some(refused) = response.extensions().get::<Refused>() {
-        guard.common.refusals.count(refused.kind);
-        if response.extensions().get::<HasLine>().is_none() {
+        guard.server.refusals.count(refused.kind);
+        if response.extensions().get::<HasLogLine>().is_none() {
             log_refused(&id, (&method, &path), refused);
         }
     }
@@ -105,7 +105,7 @@ pub(crate) async fn guard(
         let exposed = HeaderValue::from_static("x-request-id, request-id, retry-after");
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
-    if !guard.common.config.allowed_origins.is_empty() {
+    if !guard.server.config.allowed_origins.is_empty() {
         headers.insert(header::VARY, HeaderValue::from_static("origin"));
     }
     response
@@ -125,7 +125,7 @@ impl Guard {
         {
             self.check_host(host.as_deref(), address)?;
         }
-        let config = &self.common.config;
+        let config = &self.server.config;
         if config.keys.is_empty() {
             // With keys, a page would have to know one.
             if !is_listed {
@@ -158,17 +158,17 @@ impl Guard {
             let allowed = allowed.to_ascii_lowercase();
             allowed == name || allowed == host
         };
-        if is_own || is_ip || self.common.config.allowed_hosts.iter().any(is_allowed) {
+        if is_own || is_ip || self.server.config.allowed_hosts.iter().any(is_allowed) {
             return Ok(());
         }
-        let way_in = self.common.config.ways_in.host;
+        let way_in = self.server.config.ways_in.host;
         let name = shown(name);
         let problem = format!("the host `{name}` is not an allowed name of this server: {way_in}");
         Err(Failure::new(FailureKind::Forbidden, problem))
     }
 
     fn is_listed(&self, origin: &HeaderValue) -> bool {
-        let mut allowed = self.common.config.allowed_origins.iter();
+        let mut allowed = self.server.config.allowed_origins.iter();
         allowed.any(|it| it == "*" || it.as_bytes().eq_ignore_ascii_case(origin.as_bytes()))
     }
 
@@ -222,7 +222,7 @@ fn log_refused(id: &RequestId, (method, path): (&Method, &str), refused: &Refuse
         %method,
         path,
         status = refused.kind.status(),
-        ended = if refused.kind.is_ours() { "failed" } else { "refused" },
+        ended = if refused.kind.is_server_fault() { "failed" } else { "refused" },
         reason = refused.kind.name(),
         problem = refused.field.as_deref(),
         "request"

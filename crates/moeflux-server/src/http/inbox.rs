@@ -34,7 +34,7 @@ impl Inbox {
     /// Returns the scheduler's end for the job with this index.
     pub(crate) fn sink(&self, job_idx: usize) -> Box<dyn Sink> {
         let (sender, n_pending) = (self.sender.clone(), Arc::clone(&self.n_pending));
-        Box::new(ToInbox { job_idx, sender, n_pending, is_paused: Cell::new(false) })
+        Box::new(InboxSink { job_idx, sender, n_pending, is_paused: Cell::new(false) })
     }
 
     /// Waits for the next event and returns it with its job's index. Cancel safe: no event is lost.
@@ -57,8 +57,9 @@ impl Inbox {
     }
 }
 
+/// The scheduler's end, for one job.
 #[derive(Debug)]
-struct ToInbox {
+struct InboxSink {
     job_idx: usize,
     sender: mpsc::UnboundedSender<(usize, Event)>,
     n_pending: Arc<AtomicUsize>,
@@ -66,7 +67,7 @@ struct ToInbox {
     is_paused: Cell<bool>,
 }
 
-impl Sink for ToInbox {
+impl Sink for InboxSink {
     fn put(&mut self, event: Event) {
         self.n_pending.fetch_add(1, Ordering::AcqRel);
         // A receiver that is gone has dropped the job's ticket.

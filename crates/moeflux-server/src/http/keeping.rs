@@ -3,8 +3,8 @@
 //!
 //! **Invariant:** upper estimates that depend neither on a clock nor on other requests.
 
-use crate::http::size::Size;
-use moeflux_wire::{Event, Prompt, Request};
+use crate::http::size::BodySize;
+use moeflux_wire::{Prompt, Request, ResponseEvent};
 
 /// For any request: its task, its channels, its log line.
 const FIXED: usize = 64 << 10;
@@ -12,11 +12,11 @@ const FIXED: usize = 64 << 10;
 const PER_TOKEN: usize = 16;
 /// A value of a tool, in each place that keeps it.
 const PER_VALUE: usize = 256;
-/// Pieces of an answer that wait for a client, in the inbox and after the writer.
-const N_PIECES: usize = 192;
-/// A piece, and a log-probability in it.
-const PER_PIECE: usize = 256;
-const PER_PIECE_SCORE: usize = 256;
+/// Chunks of an answer that wait for a client, in the inbox and after the writer.
+const N_CHUNKS: usize = 192;
+/// A chunk, and a log-probability in it.
+const PER_CHUNK: usize = 256;
+const PER_CHUNK_SCORE: usize = 256;
 /// A grammar in its initial state, and the bytes for each byte of its source.
 const GRAMMAR_FIXED: usize = 256 << 10;
 const GRAMMAR_PER_BYTE: usize = 8;
@@ -27,26 +27,26 @@ const PER_COLLECTED_BYTE: usize = 8;
 /// A byte of a streamed answer, whose sampled tokens are kept for replays.
 const PER_STREAMED_BYTE: usize = 3;
 
-/// The properties of a request that are known before its jobs are made.
+/// Estimates the memory of a request, from what is known before its jobs are made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keeping {
+pub(crate) struct MemoryEstimate {
     n_bytes: usize,
     n_answers: usize,
     n_top: Option<usize>,
     is_echoed: bool,
 }
 
-impl Keeping {
+impl MemoryEstimate {
     /// Estimates a request whose body has this size.
-    pub(crate) fn of(size: Size, request: &Request) -> Self {
+    pub(crate) fn of(size: BodySize, request: &Request) -> Self {
         let (n_prompts, has_tools) = match &request.prompt {
             Prompt::Chat(conversation, _) => (1, !conversation.tools.is_empty()),
             Prompt::Texts(texts) => (texts.len(), false),
         };
         let n_answers = n_prompts.saturating_mul(request.n_answers);
         let n_top = request.sampling.n_logprobs;
-        let per_piece = PER_PIECE + n_top.map_or(0, |n_top| (1 + n_top) * PER_PIECE_SCORE);
-        let mut n_bytes = FIXED + N_PIECES * per_piece;
+        let per_chunk = PER_CHUNK + n_top.map_or(0, |n_top| (1 + n_top) * PER_CHUNK_SCORE);
+        let mut n_bytes = FIXED + N_CHUNKS * per_chunk;
         if has_tools {
             let of_values = size.n_values.saturating_mul(PER_VALUE);
             let tools = size.n_bytes.saturating_add(of_values);
@@ -73,18 +73,24 @@ impl Keeping {
 }
 
 /// Returns the memory that these events add; each collected log-probability takes `score_bytes`.
-pub(crate) fn added_bytes(events: &[Event], is_streamed: bool, score_bytes: usize) -> usize {
+pub(crate) fn added_bytes(
+    events: &[ResponseEvent],
+    is_streamed: bool,
+    score_bytes: usize,
+) -> usize {
     let (per_byte, per_score) = match is_streamed {
         true => (PER_STREAMED_BYTE, 0),
         false => (PER_COLLECTED_BYTE, score_bytes),
     };
     let added = events.iter().map(|event| match event {
-        Event::Thought { text, .. } | Event::CallArguments { text, .. } => per_byte * text.len(),
-        Event::Text { text, tokens, .. } => {
+        ResponseEvent::Thought { text, .. } | ResponseEvent::CallArguments { text, .. } => {
+            per_byte * text.len()
+        }
+        ResponseEvent::Text { text, tokens, .. } => {
             let n_scores: usize = tokens.iter().map(|token| 1 + token.top.len()).sum();
             per_byte * text.len() + per_score * n_scores
         }
-        Event::CallBegun { id, name, .. } => per_byte * (128 + id.len() + name.len()),
+        ResponseEvent::CallBegun { id, name, .. } => per_byte * (128 + id.len() + name.len()),
         _ => 0,
     });
     added.sum()

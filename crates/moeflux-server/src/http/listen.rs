@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use moeflux::{Error, Result};
 use socket2::SockRef;
 
-use crate::http::config::Config;
+use crate::http::config::ServerConfig;
 
 /// Size of a connection's send buffer. Linux usually grows it to 4 MiB: whole answers would lie
 /// there unread, outside this process's memory, before their jobs are told to pause.
@@ -33,7 +33,7 @@ pub(crate) struct Listeners {
 
 impl Listeners {
     /// Binds the sockets of a config.
-    pub(crate) fn bind(config: &Config) -> Result<Self> {
+    pub(crate) fn bind(config: &ServerConfig) -> Result<Self> {
         if config.addresses.is_empty() && config.unix.is_none() {
             let problem = "there is no address to listen on: name one";
             return Err(Error::Input(problem.to_owned()));

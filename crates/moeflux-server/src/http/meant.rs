@@ -7,7 +7,7 @@
 const PREFIXES: [&str; 3] = ["v1", "api", "openai"];
 
 /// Paths without [`PREFIXES`], each with the corresponding path of this server.
-const MEANT: [(&str, &str); 22] = [
+const SUGGESTIONS: [(&str, &str); 22] = [
     ("", "/v1/chat/completions"),
     ("chat", "/v1/chat/completions"),
     ("chat/completions", "/v1/chat/completions"),
@@ -33,14 +33,14 @@ const MEANT: [(&str, &str); 22] = [
 ];
 
 /// Returns the suggested path, or `None` without a match.
-pub(crate) fn meant(path: &str) -> Option<&'static str> {
+pub(crate) fn suggested_path(path: &str) -> Option<&'static str> {
     let segments = path.split('/').filter(|it| !it.is_empty());
     let rest: Vec<&str> = segments.skip_while(|it| PREFIXES.contains(it)).collect();
     let rest = match rest[..] {
         ["models", _, ..] => "models".to_owned(),
         _ => rest.join("/"),
     };
-    let (_, found) = MEANT.iter().find(|(it, _)| *it == rest)?;
+    let (_, found) = SUGGESTIONS.iter().find(|(it, _)| *it == rest)?;
     (*found != path).then_some(*found)
 }
 
@@ -70,7 +70,7 @@ mod tests {
             ("/chat/completions/more", None),
             ("/v1/chat/completions", None),
         ] {
-            assert_eq!(meant(path), expected, "{path}");
+            assert_eq!(suggested_path(path), expected, "{path}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The HTTP server: passes requests from sockets to a scheduler, and its answers back.
 //!
 //! One thread, which calls [`Server::run`], serves all connections; a few others parse and
-//! tokenise. **Invariant:** a slow, absent or malicious client costs others nothing but the place
+//! tokenise. **Invariant:** a slow, absent or malicious client costs others nothing but the slot
 //! that it holds.
 
 mod config;
@@ -35,10 +35,10 @@ use moeflux::{Error, Result};
 use tokio::sync::watch;
 
 pub use crate::http::config::{
-    ApiKeys, CacheScope, Config, ModelInfo, Places, Served, Timeouts, WaysIn,
+    ApiKeys, CacheScope, ConnectionLimits, ModelInfo, Served, ServerConfig, Timeouts, WaysIn,
 };
 use crate::http::listen::Listeners;
-use crate::http::shared::{Common, Current, Shared};
+use crate::http::shared::{CurrentModel, ModelState, ServerState};
 
 /// Upper bound on the threads that parse and tokenise: the engine needs the others.
 const N_TEXT_THREADS_MAX: usize = 4;
@@ -46,9 +46,9 @@ const N_TEXT_THREADS_MAX: usize = 4;
 /// A server that already listens.
 #[derive(Debug)]
 pub struct Server {
-    config: Config,
+    config: ServerConfig,
     listeners: Listeners,
-    stop: watch::Sender<Stop>,
+    stop: watch::Sender<StopSignal>,
     models: Models,
 }
 
@@ -57,12 +57,12 @@ impl Server {
     ///
     /// # Errors
     /// An address that cannot be bound, or that other machines can reach although there is no key.
-    pub fn bind(config: Config) -> Result<Self> {
+    pub fn bind(config: ServerConfig) -> Result<Self> {
         let listeners = Listeners::bind(&config)?;
         Ok(Self {
             config,
             listeners,
-            stop: watch::Sender::new(Stop::No),
+            stop: watch::Sender::new(StopSignal::Running),
             models: Models::default(),
         })
     }
@@ -90,8 +90,8 @@ impl Server {
     /// # Errors
     /// An unusable chat template, or an error of the system's sockets.
     pub fn run(self, served: Served) -> Result<()> {
-        let shared = Shared::new(Arc::new(Common::new(self.config)), served)?;
-        let current = Current::new(shared);
+        let state = ModelState::new(Arc::new(ServerState::new(self.config)), served)?;
+        let current = CurrentModel::new(state);
         // It is set once, because a server runs once.
         self.models.0.get_or_init(|| current.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -112,34 +112,34 @@ impl Server {
 /// A handle that stops a server.
 #[derive(Clone, Debug)]
 pub struct Stopper {
-    stop: watch::Sender<Stop>,
+    stop: watch::Sender<StopSignal>,
 }
 
 /// Whether and how a server is to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    No,
-    /// Answers may continue for [`Config::drain`].
-    Drained,
-    /// Answers may continue for at most this long, within [`Config::drain`].
+pub(crate) enum StopSignal {
+    Running,
+    /// Answers may continue for [`ServerConfig::drain`].
+    Drain,
+    /// Answers may continue for at most this long, within [`ServerConfig::drain`].
     Within(Duration),
 }
 
 impl Stopper {
     /// Stops the server. Further calls have no effect.
     pub fn stop(&self) {
-        self.stop_as(Stop::Drained);
+        self.stop_as(StopSignal::Drain);
     }
 
     /// Stops the server when the system will soon end the process: clients of answers that have not
     /// ended within `time` are told that these were cut short.
     pub fn stop_within(&self, time: Duration) {
-        self.stop_as(Stop::Within(time));
+        self.stop_as(StopSignal::Within(time));
     }
 
-    fn stop_as(&self, how: Stop) {
+    fn stop_as(&self, how: StopSignal) {
         self.stop.send_if_modified(|stop| {
-            let is_first = *stop == Stop::No;
+            let is_first = *stop == StopSignal::Running;
             if is_first {
                 *stop = how;
             }
@@ -150,7 +150,7 @@ impl Stopper {
 
 /// A handle for the model that a server answers with.
 #[derive(Clone, Debug, Default)]
-pub struct Models(Arc<OnceLock<Current>>);
+pub struct Models(Arc<OnceLock<CurrentModel>>);
 
 impl Models {
     /// Ends all answers and frees the memory of the engine, sessions and caches; waits for that.
@@ -171,8 +171,8 @@ impl Models {
         let Some(current) = self.0.get() else {
             return Err(Error::Input("the server is not running yet".to_owned()));
         };
-        let common = Arc::clone(&current.get().common);
-        current.set(Shared::new(common, served)?);
+        let server = Arc::clone(&current.get().server);
+        current.set(ModelState::new(server, served)?);
         Ok(())
     }
 }

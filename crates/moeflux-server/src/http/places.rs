@@ -1,7 +1,7 @@
-//! Places for connections: which connection gets one, and which one is ended in its favour.
+//! Slots for connections: which connection gets one, and which one is ended in its favour.
 //!
 //! A client can open and hold connections at no cost and without a key. Therefore only a connection
-//! whose request is being answered is sure of its place. When all are taken, another connection
+//! whose request is being answered is sure of its slot. When all are taken, another connection
 //! ends for a new one: first one without any admitted request, then an idle one, then one whose
 //! request is still being read. Among these, one of the peer with the most of them is chosen, and
 //! of its connections the one that has been at this stage for longest. **Invariant:** there are
@@ -16,15 +16,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::http::config::Places as Limits;
+use crate::http::config::ConnectionLimits;
 use crate::metrics::ConnectionCounts;
 
-/// Places are short when less than one in this many is free.
-const SHORT_PART: usize = 4;
+/// The server is nearly full when less than one in this many slots is free.
+const NEARLY_FULL_PART: usize = 4;
 /// One in this many connections ends when the system cannot accept another.
 const RESERVED_PART: usize = 8;
 /// With fewer connections than this, they are not the reason for the system's error.
-const N_PLACES_MIN: usize = 16;
+const N_SLOTS_MIN: usize = 16;
 
 /// The origin of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,7 +54,7 @@ impl Peer {
 
 /// The state of a connection, in the order in which connections are ended for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum ConnectionStage {
     /// No request was admitted yet.
     New,
     /// Requests were answered, and none is in progress.
@@ -65,53 +65,58 @@ enum Stage {
     Answering,
 }
 
-/// The places of a server.
+/// A server's slots for connections.
 #[derive(Debug)]
-pub(crate) struct Places {
-    table: Mutex<Table>,
-    /// Notified when a place is free, or may become free.
+pub(crate) struct ConnectionSlots {
+    table: Mutex<ConnectionTable>,
+    /// Notified when a slot is free, or may become free.
     changed: Notify,
 }
 
-/// The result of asking for a place.
+/// The result of asking for a slot.
 #[derive(Debug)]
-pub(crate) enum Seated {
-    At(Seat),
+pub(crate) enum ConnectionAdmission {
+    Admitted(ConnectionSlot),
     /// Its peer has its full share, and all of these connections are being answered.
     Refused,
 }
 
-impl Places {
-    /// Creates free places.
-    pub(crate) fn new(limits: Limits) -> Arc<Self> {
-        let table = Mutex::new(Table::new(limits));
+impl ConnectionSlots {
+    /// Creates slots, all of them free.
+    pub(crate) fn new(limits: ConnectionLimits) -> Arc<Self> {
+        let table = Mutex::new(ConnectionTable::new(limits));
         Arc::new(Self { table, changed: Notify::new() })
     }
 
-    /// Waits for a place for a connection of this peer.
-    pub(crate) async fn seat(self: &Arc<Self>, peer: Peer) -> Seated {
+    /// Waits for a slot for a connection of this peer.
+    pub(crate) async fn admit(self: &Arc<Self>, peer: Peer) -> ConnectionAdmission {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
-            let asked = self.table().ask(peer);
-            match asked {
-                Asked::Place { id, must_leave, is_short } => {
-                    let places = Arc::clone(self);
-                    return Seated::At(Seat { places, id, must_leave, is_short });
+            let decision = self.table().request_slot(peer);
+            match decision {
+                SlotDecision::Granted { id, eviction, is_nearly_full } => {
+                    let slots = Arc::clone(self);
+                    return ConnectionAdmission::Admitted(ConnectionSlot {
+                        slots,
+                        id,
+                        eviction,
+                        is_nearly_full,
+                    });
                 }
-                Asked::Refused => return Seated::Refused,
-                Asked::Wait => changed.await,
+                SlotDecision::Refused => return ConnectionAdmission::Refused,
+                SlotDecision::Wait => changed.await,
             }
         }
     }
 
     /// Lowers the limit below the current number of connections, because the system has no
     /// descriptor for another: a few stay free for files. Returns the new limit.
-    pub(crate) fn lower(&self) -> usize {
-        self.table().lower()
+    pub(crate) fn lower_limit(&self) -> usize {
+        self.table().lower_limit()
     }
 
-    /// Returns the number of connections with a place.
+    /// Returns the number of connections with a slot.
     pub(crate) fn n_taken(&self) -> usize {
         self.table().connections.len()
     }
@@ -122,7 +127,7 @@ impl Places {
         ConnectionCounts { n_open: table.connections.len(), ..table.counts }
     }
 
-    /// Waits until all places are free.
+    /// Waits until all slots are free.
     pub(crate) async fn all_free(&self) {
         loop {
             let mut changed = pin!(self.changed.notified());
@@ -134,123 +139,125 @@ impl Places {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ConnectionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, id: u64, stage: Stage) {
+    fn set(&self, id: u64, stage: ConnectionStage) {
         self.table().set(id, stage);
         self.changed.notify_waiters();
     }
 }
 
-/// The place of one connection, until it is dropped.
+/// The slot of one connection, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    places: Arc<Places>,
+pub(crate) struct ConnectionSlot {
+    slots: Arc<ConnectionSlots>,
     id: u64,
-    must_leave: Arc<Notify>,
-    /// Whether few places were free after it, so that a slow client has less time.
-    pub(crate) is_short: bool,
+    eviction: Arc<Notify>,
+    /// Whether few slots were free after it, so that a slow client has less time.
+    pub(crate) is_nearly_full: bool,
 }
 
-impl Seat {
-    /// Waits until the place is needed for another connection.
-    pub(crate) async fn must_leave(&self) {
-        self.must_leave.notified().await;
+impl ConnectionSlot {
+    /// Waits until the slot is needed for another connection.
+    pub(crate) async fn evicted(&self) {
+        self.eviction.notified().await;
     }
 
     /// Returns the handle by which a request on this connection reports its stage.
-    pub(crate) fn asking(&self) -> Asking {
-        Asking { places: Arc::clone(&self.places), id: self.id }
+    pub(crate) fn stage_reporter(&self) -> StageReporter {
+        StageReporter { slots: Arc::clone(&self.slots), id: self.id }
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.places.table().remove(self.id);
-        self.places.changed.notify_waiters();
+        self.slots.table().remove(self.id);
+        self.slots.changed.notify_waiters();
     }
 }
 
-/// A request on a connection.
+/// A handle by which a request on a connection reports its stage.
 #[derive(Clone, Debug)]
-pub(crate) struct Asking {
-    places: Arc<Places>,
+pub(crate) struct StageReporter {
+    slots: Arc<ConnectionSlots>,
     id: u64,
 }
 
-impl Asking {
+impl StageReporter {
     /// Reports that it was admitted; its body is read next.
     pub(crate) fn admitted(&self) {
-        self.places.set(self.id, Stage::Reading);
+        self.slots.set(self.id, ConnectionStage::Reading);
     }
 
     /// Reports that it is complete and is being answered.
     pub(crate) fn answering(&self) {
-        self.places.set(self.id, Stage::Answering);
+        self.slots.set(self.id, ConnectionStage::Answering);
     }
 
     /// Reports that its response has ended or will never come.
     pub(crate) fn ended(&self) {
-        self.places.set(self.id, Stage::Idle);
+        self.slots.set(self.id, ConnectionStage::Idle);
     }
 }
 
-/// The connections that have places.
+/// The connections that have slots.
 #[derive(Debug)]
-struct Table {
-    limits: Limits,
-    connections: BTreeMap<u64, Connection>,
-    peers: HashMap<Peer, Counts>,
-    n_drawn: u64,
+struct ConnectionTable {
+    limits: ConnectionLimits,
+    connections: BTreeMap<u64, TrackedConnection>,
+    peers: HashMap<Peer, PeerCounts>,
+    last_number: u64,
     /// Counters; the number of open connections is filled in when they are read.
     counts: ConnectionCounts,
 }
 
+/// A connection that has a slot.
 #[derive(Debug)]
-struct Connection {
+struct TrackedConnection {
     peer: Peer,
-    stage: Stage,
+    stage: ConnectionStage,
     /// The number of the event since which it has been at this stage.
     since: u64,
-    is_leaving: bool,
-    must_leave: Arc<Notify>,
+    is_evicted: bool,
+    eviction: Arc<Notify>,
 }
 
 /// Numbers of connections of one peer.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct PeerCounts {
     n_open: usize,
     /// The connections among them that are being answered.
     n_answering: usize,
 }
 
+/// Whether a connection gets a slot now.
 #[derive(Debug)]
-enum Asked {
-    Place {
+enum SlotDecision {
+    Granted {
         id: u64,
-        must_leave: Arc<Notify>,
-        is_short: bool,
+        eviction: Arc<Notify>,
+        is_nearly_full: bool,
     },
     /// A connection is leaving, or all are being answered.
     Wait,
     Refused,
 }
 
-impl Table {
-    fn new(limits: Limits) -> Self {
+impl ConnectionTable {
+    fn new(limits: ConnectionLimits) -> Self {
         let (connections, peers) = (BTreeMap::new(), HashMap::new());
         let counts = ConnectionCounts::default();
-        Self { limits, connections, peers, n_drawn: 0, counts }
+        Self { limits, connections, peers, last_number: 0, counts }
     }
 
-    fn is_short(&self) -> bool {
+    fn is_nearly_full(&self) -> bool {
         let n_free = self.limits.n_max.saturating_sub(self.connections.len());
-        n_free < self.limits.n_max / SHORT_PART
+        n_free < self.limits.n_max / NEARLY_FULL_PART
     }
 
-    fn ask(&mut self, peer: Peer) -> Asked {
+    fn request_slot(&mut self, peer: Peer) -> SlotDecision {
         let n_peer_max = match peer {
             Peer::Local(_) => self.limits.n_local_peer_max,
             Peer::Other(_) => self.limits.n_peer_max,
@@ -258,96 +265,100 @@ impl Table {
         // A share as large as the whole is no limit: the connection then waits with the others.
         if n_peer_max < self.limits.n_max && self.peer(peer).n_open >= n_peer_max {
             if self.make_room(|it| it.peer == peer) {
-                return Asked::Wait;
+                return SlotDecision::Wait;
             }
             self.counts.n_refused += 1;
-            return Asked::Refused;
+            return SlotDecision::Refused;
         }
         if self.connections.len() >= self.limits.n_max {
             self.make_room(|_| true);
-            return Asked::Wait;
+            return SlotDecision::Wait;
         }
-        let id = self.draw();
-        let connection = Connection {
+        let id = self.next_number();
+        let connection = TrackedConnection {
             peer,
-            stage: Stage::New,
+            stage: ConnectionStage::New,
             since: id,
-            is_leaving: false,
-            must_leave: Arc::new(Notify::new()),
+            is_evicted: false,
+            eviction: Arc::new(Notify::new()),
         };
-        let must_leave = Arc::clone(&connection.must_leave);
+        let eviction = Arc::clone(&connection.eviction);
         self.connections.insert(id, connection);
         self.counts.n_accepted += 1;
         self.peers.entry(peer).or_default().n_open += 1;
-        Asked::Place { id, must_leave, is_short: self.is_short() }
+        SlotDecision::Granted { id, eviction, is_nearly_full: self.is_nearly_full() }
     }
 
     /// Ends one matching connection, unless one is already leaving. Returns whether there is one.
-    fn make_room(&mut self, is_meant: impl Fn(&Connection) -> bool) -> bool {
-        self.connections.values().any(|it| it.is_leaving && is_meant(it)) || self.displace(is_meant)
+    fn make_room(&mut self, is_candidate: impl Fn(&TrackedConnection) -> bool) -> bool {
+        self.connections.values().any(|it| it.is_evicted && is_candidate(it))
+            || self.evict(is_candidate)
     }
 
     /// Ends one matching connection. Returns whether there is one that may be ended.
-    fn displace(&mut self, is_meant: impl Fn(&Connection) -> bool) -> bool {
+    fn evict(&mut self, is_candidate: impl Fn(&TrackedConnection) -> bool) -> bool {
         let peers = &self.peers;
-        let may_leave =
-            |it: &&mut Connection| it.stage < Stage::Answering && !it.is_leaving && is_meant(it);
-        let order = |it: &&mut Connection| {
+        let can_evict = |it: &&mut TrackedConnection| {
+            it.stage < ConnectionStage::Answering && !it.is_evicted && is_candidate(it)
+        };
+        let order = |it: &&mut TrackedConnection| {
             let counts = peers[&it.peer];
             (it.stage, Reverse(counts.n_open - counts.n_answering), it.since)
         };
-        let Some(first) = self.connections.values_mut().filter(may_leave).min_by_key(order) else {
+        let Some(first) = self.connections.values_mut().filter(can_evict).min_by_key(order) else {
             return false;
         };
-        first.is_leaving = true;
-        first.must_leave.notify_one();
+        first.is_evicted = true;
+        first.eviction.notify_one();
         self.counts.n_displaced += 1;
         true
     }
 
     /// Lowers the limit below the current number of connections. Returns the new limit.
-    fn lower(&mut self) -> usize {
+    fn lower_limit(&mut self) -> usize {
         let n_open = self.connections.len();
         let n_max = self.limits.n_max;
         let n_left = n_open - n_open.div_ceil(RESERVED_PART);
-        self.limits.n_max = n_left.clamp(N_PLACES_MIN.min(n_max), n_max);
-        let n_leaving = self.connections.values().filter(|it| it.is_leaving).count();
-        let n_more = n_open.saturating_sub(n_leaving + self.limits.n_max);
-        (0..n_more).take_while(|_| self.displace(|_| true)).count();
+        self.limits.n_max = n_left.clamp(N_SLOTS_MIN.min(n_max), n_max);
+        let n_evicted = self.connections.values().filter(|it| it.is_evicted).count();
+        let n_more = n_open.saturating_sub(n_evicted + self.limits.n_max);
+        (0..n_more).take_while(|_| self.evict(|_| true)).count();
         self.limits.n_max
     }
 
     /// Sets the stage of a connection. A connection without an admitted request stays new.
-    fn set(&mut self, id: u64, stage: Stage) {
-        let since = self.draw();
+    fn set(&mut self, id: u64, stage: ConnectionStage) {
+        let since = self.next_number();
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let before = connection.stage;
-        if before == stage || (before, stage) == (Stage::New, Stage::Idle) {
+        if before == stage || (before, stage) == (ConnectionStage::New, ConnectionStage::Idle) {
             return;
         }
         (connection.stage, connection.since) = (stage, since);
         let counts = self.peers.entry(connection.peer).or_default();
-        counts.n_answering += usize::from(stage == Stage::Answering);
-        counts.n_answering -= usize::from(before == Stage::Answering);
+        counts.n_answering += usize::from(stage == ConnectionStage::Answering);
+        counts.n_answering -= usize::from(before == ConnectionStage::Answering);
     }
 
     fn remove(&mut self, id: u64) {
-        let Some(Connection { peer, stage, .. }) = self.connections.remove(&id) else { return };
+        let Some(TrackedConnection { peer, stage, .. }) = self.connections.remove(&id) else {
+            return;
+        };
         let counts = self.peers.entry(peer).or_default();
         counts.n_open -= 1;
-        counts.n_answering -= usize::from(stage == Stage::Answering);
+        counts.n_answering -= usize::from(stage == ConnectionStage::Answering);
         if counts.n_open == 0 {
             self.peers.remove(&peer);
         }
     }
 
-    fn peer(&self, peer: Peer) -> Counts {
+    fn peer(&self, peer: Peer) -> PeerCounts {
         self.peers.get(&peer).copied().unwrap_or_default()
     }
 
-    fn draw(&mut self) -> u64 {
-        self.n_drawn += 1;
-        self.n_drawn
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 }
 
@@ -359,25 +370,25 @@ mod tests {
         Peer::at(address.parse().unwrap())
     }
 
-    fn table(n_max: usize, n_peer_max: usize) -> Table {
-        Table::new(Limits { n_max, n_peer_max, n_local_peer_max: n_max })
+    fn table(n_max: usize, n_peer_max: usize) -> ConnectionTable {
+        ConnectionTable::new(ConnectionLimits { n_max, n_peer_max, n_local_peer_max: n_max })
     }
 
     #[track_caller]
-    fn seated(table: &mut Table, peer: Peer) -> u64 {
-        match table.ask(peer) {
-            Asked::Place { id, .. } => id,
+    fn granted(table: &mut ConnectionTable, peer: Peer) -> u64 {
+        match table.request_slot(peer) {
+            SlotDecision::Granted { id, .. } => id,
             other => panic!("{other:?}"),
         }
     }
 
     /// Returns the connection that is ended when one of this peer arrives.
     #[track_caller]
-    fn displaced(table: &mut Table, peer: Peer) -> u64 {
-        assert!(matches!(table.ask(peer), Asked::Wait));
-        let mut leaving = table.connections.iter().filter(|(_, it)| it.is_leaving);
-        let id = *leaving.next().expect("one leaves").0;
-        assert!(leaving.next().is_none(), "one is enough");
+    fn evicted_for(table: &mut ConnectionTable, peer: Peer) -> u64 {
+        assert!(matches!(table.request_slot(peer), SlotDecision::Wait));
+        let mut evicted = table.connections.iter().filter(|(_, it)| it.is_evicted);
+        let id = *evicted.next().expect("one leaves").0;
+        assert!(evicted.next().is_none(), "one is enough");
         table.remove(id);
         id
     }
@@ -398,24 +409,29 @@ mod tests {
     fn they_end_in_order() {
         let mut table = table(4, 4);
         let local = Peer::Local(None);
-        let ids: Vec<u64> = (0..4).map(|_| seated(&mut table, local)).collect();
-        let stages = [Stage::Answering, Stage::Reading, Stage::Idle, Stage::New];
+        let ids: Vec<u64> = (0..4).map(|_| granted(&mut table, local)).collect();
+        let stages = [
+            ConnectionStage::Answering,
+            ConnectionStage::Reading,
+            ConnectionStage::Idle,
+            ConnectionStage::New,
+        ];
         for (id, stage) in ids.iter().zip(stages) {
-            table.set(*id, Stage::Reading);
+            table.set(*id, ConnectionStage::Reading);
             table.set(*id, stage);
         }
         table.remove(ids[3]);
-        let new = [seated(&mut table, local)];
-        assert_eq!(displaced(&mut table, local), new[0], "it has asked nothing");
+        let new = [granted(&mut table, local)];
+        assert_eq!(evicted_for(&mut table, local), new[0], "it has asked nothing");
         for expected in [ids[2], ids[1]] {
-            let busy = seated(&mut table, local);
-            table.set(busy, Stage::Answering);
-            assert_eq!(displaced(&mut table, local), expected);
+            let busy = granted(&mut table, local);
+            table.set(busy, ConnectionStage::Answering);
+            assert_eq!(evicted_for(&mut table, local), expected);
         }
-        let busy = seated(&mut table, local);
-        table.set(busy, Stage::Answering);
-        assert!(matches!(table.ask(local), Asked::Wait));
-        assert!(table.connections.values().all(|it| !it.is_leaving), "all are answered");
+        let busy = granted(&mut table, local);
+        table.set(busy, ConnectionStage::Answering);
+        assert!(matches!(table.request_slot(local), SlotDecision::Wait));
+        assert!(table.connections.values().all(|it| !it.is_evicted), "all are answered");
         assert_eq!(table.counts.n_displaced, 3);
     }
 
@@ -423,51 +439,51 @@ mod tests {
     fn the_longest_idle_ends_whatever_it_trickles() {
         let mut table = table(3, 3);
         let local = Peer::Local(None);
-        let ids: Vec<u64> = (0..3).map(|_| seated(&mut table, local)).collect();
+        let ids: Vec<u64> = (0..3).map(|_| granted(&mut table, local)).collect();
         // A refused request does not make the connection younger.
-        table.set(ids[0], Stage::Idle);
-        assert_eq!(displaced(&mut table, local), ids[0]);
-        let last = seated(&mut table, local);
+        table.set(ids[0], ConnectionStage::Idle);
+        assert_eq!(evicted_for(&mut table, local), ids[0]);
+        let last = granted(&mut table, local);
         for id in [ids[2], ids[1], last] {
-            table.set(id, Stage::Answering);
-            table.set(id, Stage::Idle);
+            table.set(id, ConnectionStage::Answering);
+            table.set(id, ConnectionStage::Idle);
         }
-        assert_eq!(displaced(&mut table, local), ids[2]);
+        assert_eq!(evicted_for(&mut table, local), ids[2]);
     }
 
     #[test]
     fn the_peer_with_the_most_gives_up_one() {
         let mut table = table(6, 6);
         let (few, many) = (peer("192.0.2.1"), peer("192.0.2.2"));
-        let first = seated(&mut table, few);
-        let busy: Vec<u64> = (0..2).map(|_| seated(&mut table, few)).collect();
-        let ids: Vec<u64> = (0..3).map(|_| seated(&mut table, many)).collect();
+        let first = granted(&mut table, few);
+        let busy: Vec<u64> = (0..2).map(|_| granted(&mut table, few)).collect();
+        let ids: Vec<u64> = (0..3).map(|_| granted(&mut table, many)).collect();
         // Connections that are being answered do not count against their peer.
-        busy.iter().for_each(|id| table.set(*id, Stage::Answering));
+        busy.iter().for_each(|id| table.set(*id, ConnectionStage::Answering));
         for expected in [ids[0], ids[1]] {
-            assert_eq!(displaced(&mut table, few), expected);
-            let id = seated(&mut table, few);
-            table.set(id, Stage::Answering);
+            assert_eq!(evicted_for(&mut table, few), expected);
+            let id = granted(&mut table, few);
+            table.set(id, ConnectionStage::Answering);
         }
-        assert_eq!(displaced(&mut table, few), first, "one each, and it is older");
+        assert_eq!(evicted_for(&mut table, few), first, "one each, and it is older");
     }
 
     #[test]
     fn a_peer_has_a_share() {
         let mut table = table(8, 2);
         let (one, other) = (peer("192.0.2.1"), peer("192.0.2.2"));
-        let ids = [seated(&mut table, one), seated(&mut table, one)];
-        seated(&mut table, other);
-        assert_eq!(displaced(&mut table, one), ids[0], "its own, although others are free");
-        let third = seated(&mut table, one);
-        table.set(ids[1], Stage::Answering);
-        table.set(third, Stage::Answering);
-        assert!(matches!(table.ask(one), Asked::Refused));
+        let ids = [granted(&mut table, one), granted(&mut table, one)];
+        granted(&mut table, other);
+        assert_eq!(evicted_for(&mut table, one), ids[0], "its own, although others are free");
+        let third = granted(&mut table, one);
+        table.set(ids[1], ConnectionStage::Answering);
+        table.set(third, ConnectionStage::Answering);
+        assert!(matches!(table.request_slot(one), SlotDecision::Refused));
         assert_eq!(table.counts.n_refused, 1);
         for _ in 0..4 {
-            seated(&mut table, Peer::Local(None));
+            granted(&mut table, Peer::Local(None));
         }
-        seated(&mut table, other);
+        granted(&mut table, other);
         // All programs of this machine, and all clients of a local proxy, share one address.
         assert_eq!(table.peer(Peer::Local(None)).n_open, 4);
     }
@@ -476,33 +492,33 @@ mod tests {
     fn a_system_that_refuses_lowers_the_limit() {
         let mut table = table(100, 100);
         let local = Peer::Local(None);
-        let ids: Vec<u64> = (0..32).map(|_| seated(&mut table, local)).collect();
-        assert_eq!(table.lower(), 28);
-        let leaving = |table: &Table| {
-            let leaving = table.connections.iter().filter(|(_, it)| it.is_leaving);
-            leaving.map(|(id, _)| *id).collect::<Vec<_>>()
+        let ids: Vec<u64> = (0..32).map(|_| granted(&mut table, local)).collect();
+        assert_eq!(table.lower_limit(), 28);
+        let evicted = |table: &ConnectionTable| {
+            let evicted = table.connections.iter().filter(|(_, it)| it.is_evicted);
+            evicted.map(|(id, _)| *id).collect::<Vec<_>>()
         };
-        assert_eq!(leaving(&table), ids[..4]);
-        assert!(matches!(table.ask(local), Asked::Wait));
-        assert_eq!(leaving(&table), ids[..4], "they are enough");
+        assert_eq!(evicted(&table), ids[..4]);
+        assert!(matches!(table.request_slot(local), SlotDecision::Wait));
+        assert_eq!(evicted(&table), ids[..4], "they are enough");
         ids[..4].iter().for_each(|id| table.remove(*id));
-        assert_eq!(displaced(&mut table, local), ids[4]);
-        seated(&mut table, local);
-        ids.iter().for_each(|id| table.set(*id, Stage::Answering));
-        assert_eq!(table.lower(), 24);
-        assert_eq!(leaving(&table).len(), 1, "the others are answered");
-        assert_eq!(self::table(100, 100).lower(), N_PLACES_MIN);
-        assert_eq!(self::table(1, 1).lower(), 1);
+        assert_eq!(evicted_for(&mut table, local), ids[4]);
+        granted(&mut table, local);
+        ids.iter().for_each(|id| table.set(*id, ConnectionStage::Answering));
+        assert_eq!(table.lower_limit(), 24);
+        assert_eq!(evicted(&table).len(), 1, "the others are answered");
+        assert_eq!(self::table(100, 100).lower_limit(), N_SLOTS_MIN);
+        assert_eq!(self::table(1, 1).lower_limit(), 1);
     }
 
     #[test]
-    fn places_are_short_before_they_are_gone() {
+    fn slots_are_scarce_before_they_are_gone() {
         let mut table = table(8, 8);
         for _ in 0..6 {
-            seated(&mut table, Peer::Local(None));
+            granted(&mut table, Peer::Local(None));
         }
-        assert!(!table.is_short());
-        seated(&mut table, Peer::Local(None));
-        assert!(table.is_short());
+        assert!(!table.is_nearly_full());
+        granted(&mut table, Peer::Local(None));
+        assert!(table.is_nearly_full());
     }
 }

@@ -9,21 +9,21 @@ use std::sync::Arc;
 use moeflux::sample::SamplerConfig;
 use moeflux::{Error, TextLimit, TokenId, Tokenizer};
 use moeflux_chat::{
-    AskError, ChatOptions, ChatPrompt, Conversation, PreparedPrompt, Refusal, RulePart,
+    AskError, ChatOptions, ChatPrompt, Conversation, PreparedPrompt, RuleError, RulePart,
 };
 use moeflux_schedule::{Job, Masks, Owner};
 
 use crate::http::reply::failure_of;
-use crate::http::shared::Shared;
+use crate::http::shared::ModelState;
 use moeflux_wire::{Failure, FailureKind, Prompt, PromptText, Request};
 
 /// Upper bound on log-probabilities of echoed prompts in one response, at about 300 bytes each.
 /// Evaluations request two per token.
 const N_SCORES_MAX: usize = 1_000_000;
 
-/// A prompt with its job.
+/// A prompt of a request, with the job that answers it.
 #[derive(Clone, Debug)]
-pub(crate) struct Planned {
+pub(crate) struct PromptJob {
     pub(crate) job: Job,
     /// How its answers are parsed. The tokens are in the job.
     pub(crate) prompt: PreparedPrompt,
@@ -33,52 +33,53 @@ pub(crate) struct Planned {
 
 /// Makes the jobs of a request, in the order of its prompts.
 pub(crate) fn plan(
-    shared: &Shared,
+    state: &ModelState,
     owner: Owner,
     (request, limit): (Request, &TextLimit),
-) -> Result<VecDeque<Planned>, Failure> {
-    shared.check_name(request.model.as_deref())?;
-    let seed = request.sampling.seed.unwrap_or_else(|| shared.common.draw());
-    let sampling = request.sampling.over(shared.text().sampling(seed));
-    check_biases(&sampling, shared.text().tokenizer())?;
+) -> Result<VecDeque<PromptJob>, Failure> {
+    state.check_name(request.model.as_deref())?;
+    let seed = request.sampling.seed.unwrap_or_else(|| state.server.draw());
+    let sampling = request.sampling.over(state.text().sampling(seed));
+    check_biases(&sampling, state.text().tokenizer())?;
     let prompts = match &request.prompt {
         Prompt::Chat(conversation, options) => {
-            let options = options_of(shared, owner, (options, limit));
-            vec![(ask(shared, &request, (conversation, &options))?, None)]
+            let options = options_of(state, owner, (options, limit));
+            vec![(ask(state, &request, (conversation, &options))?, None)]
         }
-        Prompt::Texts(texts) => read_all(shared, &request, (texts, limit))?,
+        Prompt::Texts(texts) => read_all(state, &request, (texts, limit))?,
     };
     check_scores(&request, &sampling, &prompts)?;
-    let planned = |(prompt_idx, (mut prompt, echo)): (usize, (PreparedPrompt, Option<String>))| {
-        let first_answer = u64::try_from(prompt_idx * request.n_answers).unwrap_or_default();
-        let mut sampling = sampling.clone();
-        sampling.seed = sampling.seed.wrapping_add(first_answer);
-        let job = Job {
-            owner,
-            split_points: std::mem::take(&mut prompt.split_points),
-            n_answers: request.n_answers,
-            n_tokens_max: request.n_tokens_max,
-            scores_prompt: echo.is_some() && sampling.n_logprobs.is_some(),
-            stops: request.stops.clone(),
-            masks: prompt.mask.take().map(|mask| mask as Arc<dyn Masks>),
-            ..Job::new(std::mem::take(&mut prompt.tokens), sampling)
+    let prompt_job =
+        |(prompt_idx, (mut prompt, echo)): (usize, (PreparedPrompt, Option<String>))| {
+            let first_answer = u64::try_from(prompt_idx * request.n_answers).unwrap_or_default();
+            let mut sampling = sampling.clone();
+            sampling.seed = sampling.seed.wrapping_add(first_answer);
+            let job = Job {
+                owner,
+                split_points: std::mem::take(&mut prompt.split_points),
+                n_answers: request.n_answers,
+                n_tokens_max: request.n_tokens_max,
+                scores_prompt: echo.is_some() && sampling.n_logprobs.is_some(),
+                stops: request.stops.clone(),
+                masks: prompt.mask.take().map(|mask| mask as Arc<dyn Masks>),
+                ..Job::new(std::mem::take(&mut prompt.tokens), sampling)
+            };
+            PromptJob { job, prompt, echo }
         };
-        Planned { job, prompt, echo }
-    };
-    Ok(prompts.into_iter().enumerate().map(planned).collect())
+    Ok(prompts.into_iter().enumerate().map(prompt_job).collect())
 }
 
 /// Returns the tokens of a prompt without answering it.
 pub(crate) fn tokens(
-    shared: &Shared,
+    state: &ModelState,
     owner: Owner,
     (prompt, limit): (&Prompt, &TextLimit),
 ) -> Result<Vec<TokenId>, Failure> {
     match prompt {
         Prompt::Chat(conversation, options) => {
-            check_template(shared)?;
-            let options = options_of(shared, owner, (options, limit));
-            let tokens = shared.chat.tokens(conversation, &options);
+            check_template(state)?;
+            let options = options_of(state, owner, (options, limit));
+            let tokens = state.chat.tokens(conversation, &options);
             let tokens = tokens.map_err(refused_by_template)?;
             check_not_empty(&tokens)?;
             Ok(tokens)
@@ -86,8 +87,8 @@ pub(crate) fn tokens(
         Prompt::Texts(texts) => {
             let first = texts.first().expect("a request has a prompt");
             match first {
-                PromptText::Text(text) => shared.text().prompt_within(text, limit),
-                PromptText::Bare(text) => shared.text().tokenizer().encode_within(text, limit),
+                PromptText::Text(text) => state.text().prompt_within(text, limit),
+                PromptText::Bare(text) => state.text().tokenizer().encode_within(text, limit),
                 PromptText::Tokens(tokens) => Ok(tokens.clone()),
             }
             .map_err(|error| failure_of(&error))
@@ -97,27 +98,27 @@ pub(crate) fn tokens(
 
 /// Renders a conversation with the template.
 pub(crate) fn render(
-    shared: &Shared,
+    state: &ModelState,
     conversation: &Conversation,
     options: &ChatOptions,
     limit: &TextLimit,
 ) -> Result<ChatPrompt, Failure> {
-    check_template(shared)?;
-    let options = options_of(shared, Owner::default(), (options, limit));
-    shared.chat.render(conversation, &options).map_err(refused_by_template)
+    check_template(state)?;
+    let options = options_of(state, Owner::default(), (options, limit));
+    state.chat.render(conversation, &options).map_err(refused_by_template)
 }
 
 fn options_of(
-    shared: &Shared,
+    state: &ModelState,
     owner: Owner,
     (options, limit): (&ChatOptions, &TextLimit),
 ) -> ChatOptions {
-    let now_seconds = Some((shared.served.seconds_since_1970)());
+    let now_seconds = Some((state.served.seconds_since_1970)());
     ChatOptions { now_seconds, limit: limit.clone(), owner: owner.0, ..options.clone() }
 }
 
-fn check_template(shared: &Shared) -> Result<(), Failure> {
-    if shared.chat.has_template() {
+fn check_template(state: &ModelState) -> Result<(), Failure> {
+    if state.chat.has_template() {
         return Ok(());
     }
     let problem = "this model has no chat template: use /v1/completions";
@@ -149,7 +150,7 @@ fn refused_by_template(error: Error) -> Failure {
 fn refused(request: &Request, error: AskError) -> Failure {
     match error {
         AskError::Prompt(error) => refused_by_template(error),
-        AskError::Rules(Refusal { part: RulePart::Form, problem, .. })
+        AskError::Rules(RuleError { part: RulePart::Form, problem, .. })
             if request.form_field.is_some() =>
         {
             Failure::invalid(request.form_field.as_deref().unwrap_or_default(), problem)
@@ -160,26 +161,26 @@ fn refused(request: &Request, error: AskError) -> Failure {
 }
 
 fn ask(
-    shared: &Shared,
+    state: &ModelState,
     request: &Request,
     (conversation, options): (&Conversation, &ChatOptions),
 ) -> Result<PreparedPrompt, Failure> {
-    check_template(shared)?;
-    if !conversation.tools.is_empty() && !shared.chat.reads_calls() {
-        shared
-            .common
+    check_template(state)?;
+    if !conversation.tools.is_empty() && !state.chat.reads_calls() {
+        state
+            .server
             .note("tool calls are returned as text: the chat template uses no known call format");
     }
-    let prompt = shared.chat.ask(conversation, &request.rules, options);
+    let prompt = state.chat.ask(conversation, &request.rules, options);
     let prompt = prompt.map_err(|error| refused(request, error))?;
     check_not_empty(&prompt.tokens)?;
-    check_length(shared, request, &prompt.tokens)?;
+    check_length(state, request, &prompt.tokens)?;
     Ok(prompt)
 }
 
 /// Tokenises texts to continue, each with the text that is echoed before its answers.
 fn read_all(
-    shared: &Shared,
+    state: &ModelState,
     request: &Request,
     (texts, limit): (&[PromptText], &TextLimit),
 ) -> Result<Vec<(PreparedPrompt, Option<String>)>, Failure> {
@@ -189,17 +190,17 @@ fn read_all(
             1 => "prompt".to_owned(),
             _ => format!("prompt[{prompt_idx}]"),
         };
-        let tokens = read(shared, (&path, text), limit)?;
-        check_length(shared, request, &tokens)?;
+        let tokens = read(state, (&path, text), limit)?;
+        check_length(state, request, &tokens)?;
         let echo = request.is_echoed.then(|| match text {
             PromptText::Text(text) | PromptText::Bare(text) => text.clone(),
-            PromptText::Tokens(tokens) => shared.text().tokenizer().decode(tokens),
+            PromptText::Tokens(tokens) => state.text().tokenizer().decode(tokens),
         });
         // One mask is enough: the answers to all prompts begin in the same way.
         let prompt = match prompts.first() {
             Some((first, _)) => first.with_tokens(tokens),
             None => {
-                let prompt = shared.chat.ask_to_continue(tokens, &request.rules);
+                let prompt = state.chat.ask_to_continue(tokens, &request.rules);
                 prompt.map_err(|error| refused(request, error))?
             }
         };
@@ -209,13 +210,13 @@ fn read_all(
 }
 
 fn read(
-    shared: &Shared,
+    state: &ModelState,
     (path, prompt): (&str, &PromptText),
     limit: &TextLimit,
 ) -> Result<Vec<TokenId>, Failure> {
-    let tokenizer = shared.text().tokenizer();
+    let tokenizer = state.text().tokenizer();
     let tokens = match prompt {
-        PromptText::Text(text) => shared.text().prompt_within(text, limit),
+        PromptText::Text(text) => state.text().prompt_within(text, limit),
         PromptText::Bare(text) => tokenizer.encode_within(text, limit),
         PromptText::Tokens(tokens) => {
             check_tokens(path, tokens, tokenizer)?;
@@ -229,8 +230,8 @@ fn read(
     Ok(tokens)
 }
 
-fn check_length(shared: &Shared, request: &Request, tokens: &[TokenId]) -> Result<(), Failure> {
-    let n_context = shared.served.service.context();
+fn check_length(state: &ModelState, request: &Request, tokens: &[TokenId]) -> Result<(), Failure> {
+    let n_context = state.served.service.context();
     let n_answer_tokens = request.n_tokens_max.unwrap_or(1).min(1);
     if tokens.len() + n_answer_tokens > n_context {
         return Err(Failure::too_long(tokens.len(), n_answer_tokens, n_context));

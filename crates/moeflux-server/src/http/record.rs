@@ -94,9 +94,9 @@ impl Record {
         let kind = problem.failure.kind;
         self.status = kind.status();
         self.reason = Some(kind.name());
-        let is_ours = kind.is_ours();
-        self.ended = if is_ours { "failed" } else { "refused" };
-        self.problem = if is_ours {
+        let is_server_fault = kind.is_server_fault();
+        self.ended = if is_server_fault { "failed" } else { "refused" };
+        self.problem = if is_server_fault {
             problem.failure.message.clone()
         } else {
             problem.failure.field.clone().unwrap_or_default()

@@ -83,7 +83,9 @@ pub(crate) fn closed() -> Failure {
 pub(crate) fn failure_of(error: &Error) -> Failure {
     let kind = match (error, error.fault()) {
         (Error::Cancelled, _) => return closed(),
-        (Error::TooManyTokens { n_tokens_max }, _) => return Failure::beyond(*n_tokens_max),
+        (Error::TooManyTokens { n_tokens_max }, _) => {
+            return Failure::beyond_context(*n_tokens_max);
+        }
         // A template that refuses a conversation gives the reason.
         (Error::Unsupported(_), _) | (_, Fault::Caller) => FailureKind::Invalid,
         (_, Fault::Machine) => FailureKind::Unavailable,

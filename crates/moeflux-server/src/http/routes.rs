@@ -13,11 +13,11 @@ use moeflux_schedule::Owner;
 
 use crate::http::body;
 use crate::http::generate::{self, Dialect};
-use crate::http::guard::{self, Entrance, Guard, HasLine, OPEN_PATH};
-use crate::http::meant::meant;
+use crate::http::guard::{self, Entrance, Guard, HasLogLine, OPEN_PATH};
+use crate::http::meant::suggested_path;
 use crate::http::plain::{self, Question};
 use crate::http::reply::{self, Family, Problem, RequestId};
-use crate::http::shared::{Current, Shared};
+use crate::http::shared::{CurrentModel, ModelState};
 use moeflux_wire::{Failure, FailureKind};
 
 /// The operation of a path.
@@ -61,16 +61,16 @@ const ROUTES: [(&str, Operation); 16] = [
 ];
 
 /// Routes all paths, behind the guard of a socket.
-pub(crate) fn router(current: &Current, entrance: Entrance) -> Router {
+pub(crate) fn router(current: &CurrentModel, entrance: Entrance) -> Router {
     let mut router = Router::new();
     for (path, operation) in ROUTES {
         let path = path.replace("{id}", "{*id}");
         router = router.route(&path, method_router(current, operation));
     }
-    let state = Guard { common: Arc::clone(&current.get().common), entrance };
+    let state = Guard { server: Arc::clone(&current.get().server), entrance };
     router
         .fallback(|request: Request<Body>| async move {
-            let problem = match meant(request.uri().path()) {
+            let problem = match suggested_path(request.uri().path()) {
                 Some(path) => format!("does not exist here: did you mean `{path}`?"),
                 None => "does not exist here: see /openapi.json".to_owned(),
             };
@@ -89,35 +89,33 @@ fn method_of(path: &str) -> Method {
     route.map_or(Method::GET, |(_, operation)| operation.method())
 }
 
-fn method_router(current: &Current, operation: Operation) -> MethodRouter {
+fn method_router(current: &CurrentModel, operation: Operation) -> MethodRouter {
     let current = current.clone();
     let handler = move |request: Request<Body>| serve(current.get(), operation, request);
     if operation.method() == Method::POST { post(handler) } else { get(handler) }
 }
 
 async fn serve(
-    shared: Arc<Shared>,
+    state: Arc<ModelState>,
     operation: Operation,
     request: Request<Body>,
 ) -> Response<Body> {
     let (family, id, owner) = known(&request);
     let served = match operation {
-        Operation::Answer(dialect) => {
-            generate::answer(shared, (dialect, owner), request, &id).await
-        }
-        Operation::Ask(question) => plain::ask(&shared, (question, owner), request).await,
-        Operation::Model => plain::model(&shared, request).await.map_err(Problem::from),
-        Operation::Models => Ok(plain::models(&shared)),
-        Operation::Health => Ok(plain::health(&shared)),
-        Operation::Metrics => Ok(plain::metrics(&shared)),
-        Operation::Props => Ok(plain::props(&shared)),
+        Operation::Answer(dialect) => generate::answer(state, (dialect, owner), request, &id).await,
+        Operation::Ask(question) => plain::ask(&state, (question, owner), request).await,
+        Operation::Model => plain::model(&state, request).await.map_err(Problem::from),
+        Operation::Models => Ok(plain::models(&state)),
+        Operation::Health => Ok(plain::health(&state)),
+        Operation::Metrics => Ok(plain::metrics(&state)),
+        Operation::Props => Ok(plain::props(&state)),
         Operation::Document => Ok(plain::document()),
-        Operation::Index => Ok(plain::index(&shared)),
+        Operation::Index => Ok(plain::index(&state)),
     };
     served.unwrap_or_else(|problem| {
         let mut response = reply::refusal(family, &id, &problem);
         if matches!(operation, Operation::Answer(_)) {
-            response.extensions_mut().insert(HasLine);
+            response.extensions_mut().insert(HasLogLine);
         }
         response
     })
@@ -151,13 +149,13 @@ mod tests {
 
     #[test]
     fn what_is_meant_exists() {
-        // `meant` is asked about `/` only if there is no such route.
+        // `suggested_path` is asked about `/` only if there is no such route.
         let is_whole = |path: &str| !["/", "/v1/models/{id}"].contains(&path);
         for (path, _) in ROUTES.into_iter().filter(|(path, _)| is_whole(path)) {
-            assert_eq!(meant(path), None, "{path}");
+            assert_eq!(suggested_path(path), None, "{path}");
         }
         for wrong in ["/chat", "/v1/tokenize", "/api/show", "/api/version", "/completion", "/v1"] {
-            let found = meant(wrong).unwrap();
+            let found = suggested_path(wrong).unwrap();
             assert!(ROUTES.iter().any(|(path, _)| *path == found), "{found}");
         }
     }

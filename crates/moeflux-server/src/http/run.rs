@@ -1,6 +1,7 @@
 //! A running request: turns the events of its jobs into events of its answers.
 //!
-//! **Invariant:** as of [`moeflux_wire::Event`]. Dropping a run cancels its unfinished jobs.
+//! **Invariant:** as of [`moeflux_wire::ResponseEvent`]. Dropping a run cancels its unfinished
+//! jobs.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,11 +15,11 @@ use moeflux_schedule::{Event as JobEvent, Refusal, Scored, Ticket, Times};
 use tokio::time::{Instant, sleep_until};
 
 use crate::http::inbox::Inbox;
-use crate::http::prompt::Planned;
+use crate::http::prompt::PromptJob;
 use crate::http::record::Record;
 use crate::http::reply::{Problem, failure_of};
-use crate::http::shared::Shared;
-use moeflux_wire::{AnswerEvents, Event, Progress, Reason, Score, Usage, scored};
+use crate::http::shared::ModelState;
+use moeflux_wire::{AnswerEvents, PromptProgress, Reason, ResponseEvent, Score, Usage, scored};
 
 /// Upper bound on the concurrent jobs of one request. Others wait here and leave the queue to other
 /// requests.
@@ -28,21 +29,21 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Upper bound on the job events that are processed before the client is sent their result.
 const N_EVENTS_IN_A_ROW_MAX: usize = 32;
 
-/// A running request.
-pub(crate) struct Run {
-    shared: Arc<Shared>,
+/// A running request: its jobs, and the events that they give.
+pub(crate) struct RequestRun {
+    state: Arc<ModelState>,
     inbox: Inbox,
     /// Prompts whose jobs were not submitted yet, with their indices.
-    waiting: VecDeque<(usize, Planned)>,
+    waiting: VecDeque<(usize, PromptJob)>,
     /// When to submit the first of them again even if no job has ended.
-    ask_again: Option<Instant>,
-    parts: Vec<Part>,
+    retry_at: Option<Instant>,
+    prompt_runs: Vec<PromptRun>,
     n_jobs: usize,
     pub(crate) record: Record,
 }
 
-/// A prompt and its answers.
-struct Part {
+/// A prompt of the request, and its answers so far.
+struct PromptRun {
     /// Present while its job runs.
     ticket: Option<Ticket>,
     n_prompt_tokens: usize,
@@ -55,43 +56,47 @@ struct Part {
     answers: Vec<AnswerEvents>,
 }
 
-impl Run {
-    /// Creates a run of these prompts; [`Run::submit`] begins it.
-    pub(crate) fn new(shared: Arc<Shared>, planned: VecDeque<Planned>, record: Record) -> Self {
-        let part = |planned: &Planned| Part {
+impl RequestRun {
+    /// Creates a run of these prompts; [`RequestRun::submit`] begins it.
+    pub(crate) fn new(
+        state: Arc<ModelState>,
+        prompt_jobs: VecDeque<PromptJob>,
+        record: Record,
+    ) -> Self {
+        let prompt_run = |prompt_job: &PromptJob| PromptRun {
             ticket: None,
-            n_prompt_tokens: planned.job.prompt.len(),
-            n_answers: planned.job.n_answers,
+            n_prompt_tokens: prompt_job.job.prompt.len(),
+            n_answers: prompt_job.job.n_answers,
             n_finished: 0,
-            prompt: planned.prompt.clone(),
-            echo: planned.echo.clone(),
-            has_scores: planned.job.scores_prompt,
+            prompt: prompt_job.prompt.clone(),
+            echo: prompt_job.echo.clone(),
+            has_scores: prompt_job.job.scores_prompt,
             answers: Vec::new(),
         };
-        let parts = planned.iter().map(part).collect();
-        let inbox = Inbox::new(Arc::clone(&shared.served.service));
-        let waiting = planned.into_iter().enumerate().collect();
-        Self { shared, inbox, waiting, ask_again: None, parts, n_jobs: 0, record }
+        let prompt_runs = prompt_jobs.iter().map(prompt_run).collect();
+        let inbox = Inbox::new(Arc::clone(&state.served.service));
+        let waiting = prompt_jobs.into_iter().enumerate().collect();
+        Self { state, inbox, waiting, retry_at: None, prompt_runs, n_jobs: 0, record }
     }
 
     /// Submits jobs to the scheduler. A full queue is no error for a request that has begun.
     pub(crate) fn submit(&mut self) -> Result<(), Problem> {
         let submitted = self.submit_more();
-        self.noted(submitted)
+        self.record_problem(submitted)
     }
 
     fn submit_more(&mut self) -> Result<(), Problem> {
-        self.ask_again = None;
-        let has_begun = self.waiting.len() < self.parts.len();
-        while let Some((part_idx, planned)) = self.waiting.front() {
+        self.retry_at = None;
+        let has_begun = self.waiting.len() < self.prompt_runs.len();
+        while let Some((prompt_idx, prompt_job)) = self.waiting.front() {
             if self.n_jobs == N_JOBS_MAX {
                 break;
             }
-            let sink = self.inbox.sink(*part_idx);
-            match self.shared.served.service.submit(planned.job.clone(), sink) {
-                Ok(ticket) => self.parts[*part_idx].ticket = Some(ticket),
+            let sink = self.inbox.sink(*prompt_idx);
+            match self.state.served.service.submit(prompt_job.job.clone(), sink) {
+                Ok(ticket) => self.prompt_runs[*prompt_idx].ticket = Some(ticket),
                 Err(Refusal::QueueFull { retry_after, .. }) if has_begun || self.n_jobs > 0 => {
-                    self.ask_again = Some(Instant::now() + retry_after.min(PAUSE_MAX));
+                    self.retry_at = Some(Instant::now() + retry_after.min(PAUSE_MAX));
                     break;
                 }
                 Err(refusal) => return Err(refusal.into()),
@@ -109,20 +114,21 @@ impl Run {
 
     /// Returns the number of tokens of all prompts.
     pub(crate) fn n_prompt_tokens(&self) -> usize {
-        self.parts.iter().map(|part| part.n_prompt_tokens).sum()
+        self.prompt_runs.iter().map(|prompt_run| prompt_run.n_prompt_tokens).sum()
     }
 
     /// Returns the progress of reading the prompts.
-    pub(crate) fn progress(&self) -> Progress {
-        let mut all = Progress { n_total: self.n_prompt_tokens(), ..Progress::default() };
+    pub(crate) fn progress(&self) -> PromptProgress {
+        let mut all =
+            PromptProgress { n_total: self.n_prompt_tokens(), ..PromptProgress::default() };
         let mut left = self.waiting.is_empty().then_some(Duration::ZERO);
-        for part in &self.parts {
-            if let Some(ticket) = &part.ticket {
+        for prompt_run in &self.prompt_runs {
+            if let Some(ticket) = &prompt_run.ticket {
                 let progress = ticket.progress();
                 all.n_done += progress.n_done;
                 left = left.zip(progress.left).map(|(left, more)| left.max(more));
-            } else if part.n_finished == part.n_answers {
-                all.n_done += part.n_prompt_tokens;
+            } else if prompt_run.n_finished == prompt_run.n_answers {
+                all.n_done += prompt_run.n_prompt_tokens;
             }
         }
         all.seconds_left = left.map(|left| left.as_secs());
@@ -131,55 +137,60 @@ impl Run {
 
     /// Waits for an event of a job and appends the resulting events, possibly none. Events before a
     /// problem are valid. Cancel safe: no event is lost.
-    pub(crate) async fn next(&mut self, events: &mut Vec<Event>) -> Result<(), Problem> {
-        let heard = tokio::select! {
-            heard = self.inbox.next() => heard,
-            () = until(self.ask_again) => return self.submit(),
+    pub(crate) async fn next(&mut self, events: &mut Vec<ResponseEvent>) -> Result<(), Problem> {
+        let received = tokio::select! {
+            received = self.inbox.next() => received,
+            () = until(self.retry_at) => return self.submit(),
         };
-        let heard = self.hear_all(heard, events);
-        self.noted(heard)
+        let received = self.handle_events(received, events);
+        self.record_problem(received)
     }
 
-    fn hear_all(
+    fn handle_events(
         &mut self,
         first: (usize, JobEvent),
-        events: &mut Vec<Event>,
+        events: &mut Vec<ResponseEvent>,
     ) -> Result<(), Problem> {
-        self.hear(first, events)?;
+        self.handle_event(first, events)?;
         for _ in 1..N_EVENTS_IN_A_ROW_MAX {
-            let Some(heard) = self.inbox.next_now() else { break };
-            self.hear(heard, events)?;
+            let Some(received) = self.inbox.next_now() else { break };
+            self.handle_event(received, events)?;
         }
         Ok(())
     }
 
-    fn noted(&mut self, outcome: Result<(), Problem>) -> Result<(), Problem> {
+    fn record_problem(&mut self, outcome: Result<(), Problem>) -> Result<(), Problem> {
         outcome.inspect_err(|problem| self.record.failed(problem))
     }
 
-    fn hear(
+    fn handle_event(
         &mut self,
-        (part_idx, event): (usize, JobEvent),
-        events: &mut Vec<Event>,
+        (prompt_idx, event): (usize, JobEvent),
+        events: &mut Vec<ResponseEvent>,
     ) -> Result<(), Problem> {
-        let part = &mut self.parts[part_idx];
+        let prompt_run = &mut self.prompt_runs[prompt_idx];
         match event {
             JobEvent::Begun { n_cached_tokens, missed } => {
                 self.record.missed(missed);
-                self.begin(part_idx, n_cached_tokens, events);
+                self.begin(prompt_idx, n_cached_tokens, events);
             }
-            JobEvent::PromptScores(scores) => self.scores(part_idx, &scores, events),
+            JobEvent::PromptScores(scores) => self.scores(prompt_idx, &scores, events),
             JobEvent::Token { answer_idx, token, text } => {
                 self.record.token();
-                let tokenizer = self.shared.text().tokenizer();
-                events.extend(part.answers[answer_idx].chosen(tokenizer, score(&token), &text));
+                let tokenizer = self.state.text().tokenizer();
+                events.extend(prompt_run.answers[answer_idx].chosen(
+                    tokenizer,
+                    score(&token),
+                    &text,
+                ));
             }
             JobEvent::EndToken { answer_idx, token } => {
-                part.answers[answer_idx].ended_by(self.shared.text().tokenizer(), score(&token));
+                prompt_run.answers[answer_idx]
+                    .ended_by(self.state.text().tokenizer(), score(&token));
             }
             JobEvent::Finished { answer_idx, finish, stopped, rest, times } => {
-                let end = End { answer_idx, finish, stopped, rest, times };
-                return self.finish(part_idx, &end, events);
+                let outcome = AnswerOutcome { answer_idx, finish, stopped, rest, times };
+                return self.finish(prompt_idx, &outcome, events);
             }
             JobEvent::Failed(error) => return Err(failure_of(&error).into()),
             _ => {}
@@ -187,65 +198,72 @@ impl Run {
         Ok(())
     }
 
-    fn begin(&mut self, part_idx: usize, n_cached_tokens: usize, events: &mut Vec<Event>) {
-        let part = &mut self.parts[part_idx];
-        let n_prompt_tokens = part.n_prompt_tokens;
-        let n_replayed = part.prompt.n_replayed;
-        self.shared.n_replayed.fetch_add(n_replayed as u64, Ordering::Relaxed);
+    fn begin(
+        &mut self,
+        prompt_idx: usize,
+        n_cached_tokens: usize,
+        events: &mut Vec<ResponseEvent>,
+    ) {
+        let prompt_run = &mut self.prompt_runs[prompt_idx];
+        let n_prompt_tokens = prompt_run.n_prompt_tokens;
+        let n_replayed = prompt_run.prompt.n_replayed;
+        self.state.n_replayed.fetch_add(n_replayed as u64, Ordering::Relaxed);
         let usage = Usage { n_prompt_tokens, n_cached_tokens, n_replayed, ..Usage::default() };
         self.record.begun(usage);
-        let call_stem = format!("call_{}", self.shared.common.id());
+        let call_stem = format!("call_{}", self.state.server.id());
         let answer = |index| {
-            let answer = part.prompt.answer(&format!("{call_stem}_{index}"));
+            let answer = prompt_run.prompt.answer(&format!("{call_stem}_{index}"));
             AnswerEvents::new(index, answer, usage)
         };
-        part.answers = part.indices(part_idx).map(answer).collect();
-        let echo = part.echo.clone().filter(|_| !part.has_scores);
-        let indices = part.indices(part_idx);
+        prompt_run.answers = prompt_run.indices(prompt_idx).map(answer).collect();
+        let echo = prompt_run.echo.clone().filter(|_| !prompt_run.has_scores);
+        let indices = prompt_run.indices(prompt_idx);
         let n_prompt_tokens = self.n_prompt_tokens();
-        events.push(Event::Begun { n_prompt_tokens, n_cached_tokens });
+        events.push(ResponseEvent::Begun { n_prompt_tokens, n_cached_tokens });
         if let Some(text) = echo {
-            let echoed = |index| Event::Text { index, text: text.clone(), tokens: Vec::new() };
+            let echoed =
+                |index| ResponseEvent::Text { index, text: text.clone(), tokens: Vec::new() };
             events.extend(indices.map(echoed));
         }
     }
 
     /// Sends the prompt's whole text with its first scores, because characters may span tokens.
-    fn scores(&mut self, part_idx: usize, scores: &[Scored], events: &mut Vec<Event>) {
-        let tokenizer = self.shared.text().tokenizer();
+    fn scores(&mut self, prompt_idx: usize, scores: &[Scored], events: &mut Vec<ResponseEvent>) {
+        let tokenizer = self.state.text().tokenizer();
         let tokens: Vec<_> = scores.iter().map(|it| scored(tokenizer, score(it))).collect();
-        let part = &mut self.parts[part_idx];
-        let text = part.echo.take().unwrap_or_default();
-        let echoed = |index| Event::Text { index, text: text.clone(), tokens: tokens.clone() };
-        events.extend(part.indices(part_idx).map(echoed));
+        let prompt_run = &mut self.prompt_runs[prompt_idx];
+        let text = prompt_run.echo.take().unwrap_or_default();
+        let echoed =
+            |index| ResponseEvent::Text { index, text: text.clone(), tokens: tokens.clone() };
+        events.extend(prompt_run.indices(prompt_idx).map(echoed));
     }
 
     fn finish(
         &mut self,
-        part_idx: usize,
-        end: &End,
-        events: &mut Vec<Event>,
+        prompt_idx: usize,
+        outcome: &AnswerOutcome,
+        events: &mut Vec<ResponseEvent>,
     ) -> Result<(), Problem> {
-        let reason = Reason::of(end.finish, end.stopped.as_deref())
+        let reason = Reason::of(outcome.finish, outcome.stopped.as_deref())
             .expect("nothing is told of answers that were cancelled");
-        self.record.finished(&reason, &end.times);
-        let part = &mut self.parts[part_idx];
-        let answer = &mut part.answers[end.answer_idx];
-        events.extend(answer.end(&end.rest, reason));
+        self.record.finished(&reason, &outcome.times);
+        let prompt_run = &mut self.prompt_runs[prompt_idx];
+        let answer = &mut prompt_run.answers[outcome.answer_idx];
+        events.extend(answer.end(&outcome.rest, reason));
         if let Some(kept) = answer.take_kept() {
-            self.shared.chat.keep(kept);
+            self.state.chat.keep(kept);
         }
-        part.n_finished += 1;
-        if part.n_finished < part.n_answers {
+        prompt_run.n_finished += 1;
+        if prompt_run.n_finished < prompt_run.n_answers {
             return Ok(());
         }
-        part.ticket = None;
+        prompt_run.ticket = None;
         self.n_jobs -= 1;
         self.submit_more()
     }
 }
 
-impl Drop for Run {
+impl Drop for RequestRun {
     fn drop(&mut self) {
         if !self.is_done() {
             self.record.cancelled();
@@ -254,7 +272,7 @@ impl Drop for Run {
 }
 
 /// How an answer ended.
-struct End {
+struct AnswerOutcome {
     answer_idx: usize,
     finish: Finish,
     stopped: Option<String>,
@@ -262,10 +280,10 @@ struct End {
     times: Times,
 }
 
-impl Part {
-    /// Returns the indices of its answers among those of all parts.
-    fn indices(&self, part_idx: usize) -> Range<usize> {
-        part_idx * self.n_answers..(part_idx + 1) * self.n_answers
+impl PromptRun {
+    /// Returns the indices of its answers among those of all prompts.
+    fn indices(&self, prompt_idx: usize) -> Range<usize> {
+        prompt_idx * self.n_answers..(prompt_idx + 1) * self.n_answers
     }
 }
 

@@ -1,6 +1,6 @@
 //! State that all requests to a server share.
 //!
-//! **Invariant:** independent of requests, except for counters, places and the record of lines that
+//! **Invariant:** independent of requests, except for counters, slots and the record of lines that
 //! were logged once.
 
 use std::collections::BTreeSet;
@@ -12,29 +12,29 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use moeflux::{ModelText, Result};
 use moeflux_chat::Chat;
 
-use crate::http::account::Account;
-use crate::http::config::{CacheScope, Config, Served};
-use crate::http::places::Places;
+use crate::http::account::RequestMemory;
+use crate::http::config::{CacheScope, Served, ServerConfig};
+use crate::http::places::ConnectionSlots;
 use crate::metrics::RefusalCounts;
-use moeflux_wire::{Failure, FailureKind, Head};
+use moeflux_wire::{Failure, FailureKind, ResponseHead};
 
-/// State that all requests share, whichever model answers them.
+/// The state of a server: what all requests share, whichever model answers them.
 #[derive(Debug)]
-pub(crate) struct Common {
-    pub(crate) config: Config,
-    pub(crate) places: Arc<Places>,
+pub(crate) struct ServerState {
+    pub(crate) config: ServerConfig,
+    pub(crate) slots: Arc<ConnectionSlots>,
     pub(crate) refusals: RefusalCounts,
-    pub(crate) account: Account,
+    pub(crate) memory: RequestMemory,
     noted: Mutex<BTreeSet<&'static str>>,
     random: RandomState,
     n_drawn: AtomicU64,
 }
 
-/// State that requests to a model share. A request keeps it to its end, even after another model
-/// has replaced this one.
+/// The state of a served model: what requests to it share. A request keeps it to its end, even
+/// after another model has replaced this one.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) common: Arc<Common>,
+pub(crate) struct ModelState {
+    pub(crate) server: Arc<ServerState>,
     pub(crate) served: Served,
     /// Converts conversations to prompts, and tokens back to answers.
     pub(crate) chat: Chat,
@@ -42,30 +42,30 @@ pub(crate) struct Shared {
     pub(crate) n_replayed: AtomicU64,
 }
 
-/// The current model.
+/// The model that answers new requests.
 #[derive(Clone, Debug)]
-pub(crate) struct Current(Arc<RwLock<Arc<Shared>>>);
+pub(crate) struct CurrentModel(Arc<RwLock<Arc<ModelState>>>);
 
-impl Current {
-    pub(crate) fn new(shared: Shared) -> Self {
-        Self(Arc::new(RwLock::new(Arc::new(shared))))
+impl CurrentModel {
+    pub(crate) fn new(state: ModelState) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(state))))
     }
 
-    pub(crate) fn get(&self) -> Arc<Shared> {
+    pub(crate) fn get(&self) -> Arc<ModelState> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn set(&self, shared: Shared) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(shared);
+    pub(crate) fn set(&self, state: ModelState) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
     }
 }
 
-impl Common {
-    pub(crate) fn new(config: Config) -> Self {
+impl ServerState {
+    pub(crate) fn new(config: ServerConfig) -> Self {
         Self {
-            places: Places::new(config.places),
+            slots: ConnectionSlots::new(config.connection_limits),
             refusals: RefusalCounts::default(),
-            account: Account::new(config.account_bytes),
+            memory: RequestMemory::new(config.request_memory_bytes),
             noted: Mutex::default(),
             random: RandomState::new(),
             n_drawn: AtomicU64::new(0),
@@ -92,21 +92,21 @@ impl Common {
     }
 }
 
-impl Shared {
+impl ModelState {
     /// Creates the state for a model.
-    pub(crate) fn new(common: Arc<Common>, served: Served) -> Result<Self> {
+    pub(crate) fn new(server: Arc<ServerState>, served: Served) -> Result<Self> {
         assert!(!served.model.names.is_empty(), "a model has a name");
-        let Common { config, account, .. } = &*common;
+        let ServerState { config, memory, .. } = &*server;
         let n_answers = served.service.n_sessions();
         let n_owners = match config.cache {
             CacheScope::PerKey => config.keys.len().max(1),
             CacheScope::Shared => 1,
         };
-        let replay_bytes = config.replay_bytes.min(account.replay_bytes);
+        let replay_bytes = config.replay_bytes.min(memory.replay_bytes);
         let chat = Chat::of_text(Arc::clone(&served.text))?
-            .with_lexer_states(account.n_lexer_states(n_answers))
+            .with_lexer_states(memory.n_lexer_states(n_answers))
             .with_replays(replay_bytes, n_owners);
-        Ok(Self { common, served, chat, n_replayed: AtomicU64::new(0) })
+        Ok(Self { server, served, chat, n_replayed: AtomicU64::new(0) })
     }
 
     /// Returns the model's text.
@@ -115,9 +115,9 @@ impl Shared {
     }
 
     /// Creates the head of a new response.
-    pub(crate) fn head(&self) -> Head {
+    pub(crate) fn head(&self) -> ResponseHead {
         let created_s = u64::try_from((self.served.seconds_since_1970)()).unwrap_or_default();
-        Head { id: self.common.id(), created_s, model: self.name().to_owned() }
+        ResponseHead { id: self.server.id(), created_s, model: self.name().to_owned() }
     }
 
     /// Returns the model's canonical name.
@@ -127,7 +127,7 @@ impl Shared {
 
     /// Checks that a client may call the model by this name.
     pub(crate) fn check_name(&self, name: Option<&str>) -> std::result::Result<(), Failure> {
-        let Some(name) = name.filter(|_| self.common.config.strict_model) else { return Ok(()) };
+        let Some(name) = name.filter(|_| self.server.config.strict_model) else { return Ok(()) };
         if self.served.model.names.iter().any(|it| it == name) {
             return Ok(());
         }

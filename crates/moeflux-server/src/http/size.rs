@@ -13,7 +13,7 @@ const PER_COUNTED_BYTE: usize = 24;
 /// template writes around it. A tool with 3,000 properties measured 500.
 const PER_VALUE: usize = 640;
 /// Bytes for each character that may begin a value in a string that is itself JSON; measured 60.
-const PER_SIGN: usize = 128;
+const PER_STRUCTURAL: usize = 128;
 /// Keys whose strings are parsed as JSON again.
 const JSON_TEXTS: [&[u8]; 4] = [b"arguments", b"input", b"guided_json", b"json"];
 /// For any request.
@@ -23,14 +23,14 @@ const TEXT_PER_BYTE: usize = 3;
 const TEXT_PER_VALUE: usize = 256;
 const TEXT_FIXED: usize = 64 << 10;
 
-/// The scanner of a body, and its counts.
+/// Counts a body's bytes and values as it arrives, and estimates its memory from them.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "the state of a scanner")]
-pub(crate) struct Size {
+pub(crate) struct BodySize {
     pub(crate) n_bytes: usize,
     pub(crate) n_values: usize,
     /// Structural characters in strings that are themselves JSON.
-    n_signs: usize,
+    n_structural: usize,
     is_in_string: bool,
     is_escaped: bool,
     /// Inside a number, or inside `true`, `false` or `null`.
@@ -60,19 +60,19 @@ impl LastString {
     }
 }
 
-impl Size {
-    /// Counts a piece of a body.
-    pub(crate) fn add(&mut self, piece: &[u8]) {
-        self.n_bytes += piece.len();
-        for byte in piece {
+impl BodySize {
+    /// Counts a chunk of a body.
+    pub(crate) fn add(&mut self, chunk: &[u8]) {
+        self.n_bytes += chunk.len();
+        for byte in chunk {
             match (self.is_in_string, byte) {
                 (true, _) if self.is_escaped => self.is_escaped = false,
                 (true, b'\\') => self.is_escaped = true,
                 (true, b'"') => self.is_in_string = false,
                 (true, byte) => {
                     self.last.push(*byte);
-                    let is_sign = self.is_json_text && b",[{:".contains(byte);
-                    self.n_signs += usize::from(is_sign);
+                    let is_structural = self.is_json_text && b",[{:".contains(byte);
+                    self.n_structural += usize::from(is_structural);
                 }
                 (false, b'"') => {
                     self.n_values += 1;
@@ -105,9 +105,9 @@ impl Size {
 
     fn bytes_with(&self, per_byte: usize) -> usize {
         let of_values = self.n_values.saturating_mul(PER_VALUE);
-        let of_signs = self.n_signs.saturating_mul(PER_SIGN);
+        let of_structural = self.n_structural.saturating_mul(PER_STRUCTURAL);
         let of_bytes = self.n_bytes.saturating_mul(per_byte);
-        of_bytes.saturating_add(of_values).saturating_add(of_signs).saturating_add(FIXED)
+        of_bytes.saturating_add(of_values).saturating_add(of_structural).saturating_add(FIXED)
     }
 
     /// Returns the limit on a template's output.
@@ -148,7 +148,7 @@ mod tests {
         ] {
             let text = json.to_string();
             for cut in 0..=text.len() {
-                let mut size = Size::default();
+                let mut size = BodySize::default();
                 size.add(&text.as_bytes()[..cut]);
                 size.add(&text.as_bytes()[cut..]);
                 let n_values = n_values(&json);
@@ -159,14 +159,14 @@ mod tests {
 
     #[test]
     fn texts_that_are_json_count_by_their_signs() {
-        let n_signs = |text: &str| {
-            let mut size = Size::default();
+        let n_structural = |text: &str| {
+            let mut size = BodySize::default();
             text.bytes().for_each(|byte| size.add(&[byte]));
-            size.n_signs
+            size.n_structural
         };
-        assert_eq!(n_signs(r#"{"arguments": "[1,{\"a\":2}]", "text": "[1,2]"}"#), 4);
-        assert_eq!(n_signs(r#"{"arguments" : "1,\",", "x": ["1,2", "arguments", "3,4"]}"#), 2);
-        assert_eq!(n_signs(r#"{"more arguments": "1,2", "arguments!": ",", "": ","}"#), 0);
-        assert_eq!(n_signs(r#"{"json": {"a": "1,2", "guided_json": ",,"}}"#), 2);
+        assert_eq!(n_structural(r#"{"arguments": "[1,{\"a\":2}]", "text": "[1,2]"}"#), 4);
+        assert_eq!(n_structural(r#"{"arguments" : "1,\",", "x": ["1,2", "arguments", "3,4"]}"#), 2);
+        assert_eq!(n_structural(r#"{"more arguments": "1,2", "arguments!": ",", "": ","}"#), 0);
+        assert_eq!(n_structural(r#"{"json": {"a": "1,2", "guided_json": ",,"}}"#), 2);
     }
 }

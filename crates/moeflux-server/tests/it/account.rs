@@ -10,7 +10,7 @@ const CHAT: &str = "/v1/chat/completions";
 
 /// Bodies have 4 MiB, reading 6 MiB, and what is kept 4 MiB.
 fn small() -> Running {
-    Running::with(|wanted| wanted.config.account_bytes = 16 << 20)
+    Running::with(|wanted| wanted.config.request_memory_bytes = 16 << 20)
 }
 
 fn user(text: &str) -> Json {

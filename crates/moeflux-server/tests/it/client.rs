@@ -22,7 +22,7 @@ pub(crate) struct Response {
 
 /// An event of a stream.
 #[derive(Debug)]
-pub(crate) struct Event {
+pub(crate) struct SseEvent {
     pub(crate) name: String,
     pub(crate) data: String,
 }
@@ -144,11 +144,11 @@ impl Response {
     }
 
     /// The events of a stream, without comments.
-    pub(crate) fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<SseEvent> {
         assert_eq!(self.status, 200, "{}", self.text());
         assert_eq!(self.header("content-type"), Some("text/event-stream"));
         let of = |block: &str| {
-            let mut event = Event { name: String::new(), data: String::new() };
+            let mut event = SseEvent { name: String::new(), data: String::new() };
             for line in block.lines() {
                 if let Some(name) = line.strip_prefix("event: ") {
                     name.clone_into(&mut event.name);
@@ -163,7 +163,7 @@ impl Response {
     }
 }
 
-impl Event {
+impl SseEvent {
     #[track_caller]
     pub(crate) fn json(&self) -> Json {
         serde_json::from_str(&self.data).unwrap()

@@ -88,7 +88,7 @@ fn a_client_that_waits_for_long_is_not_given_up() {
     for (path, is_streamed) in ANSWERS.iter().flat_map(|path| [(path, false), (path, true)]) {
         let server = Running::with(|wanted| {
             wanted.is_held = true;
-            wanted.config.timeouts.sign = Duration::from_millis(20);
+            wanted.config.timeouts.keep_alive = Duration::from_millis(20);
         });
         let mut client = half_closed(&server, &post(path, &body(path, is_streamed)));
         server.wait(|stats| stats.n_waiting == 1);
@@ -114,7 +114,7 @@ fn a_client_that_leaves_after_that_is_found_out() {
     for (path, is_streamed) in ANSWERS.iter().flat_map(|path| [(path, false), (path, true)]) {
         let server = Running::with(|wanted| {
             wanted.options.context = 4_096;
-            wanted.config.timeouts.sign = Duration::from_millis(20);
+            wanted.config.timeouts.keep_alive = Duration::from_millis(20);
         });
         let mut body = body(path, is_streamed);
         body["max_tokens"] = json!(4_000);

@@ -1,6 +1,6 @@
 //! Who may ask.
 
-use moeflux_server::http::{ApiKeys, Config, Server};
+use moeflux_server::http::{ApiKeys, Server, ServerConfig};
 use serde_json::json;
 
 use crate::client::request;
@@ -163,17 +163,17 @@ fn requests_have_names() {
 #[test]
 fn what_others_can_reach_needs_a_key() {
     let addresses = vec!["0.0.0.0:0".parse().unwrap()];
-    let config = Config { addresses, ..Config::default() };
+    let config = ServerConfig { addresses, ..ServerConfig::default() };
     let problem = Server::bind(config.clone()).unwrap_err().to_string();
     assert!(problem.starts_with("0.0.0.0:0 can be reached from other machines"), "{problem}");
     let keys = ApiKeys::from_lines("sk").unwrap();
-    let server = Server::bind(Config { keys, ..config }).unwrap();
+    let server = Server::bind(ServerConfig { keys, ..config }).unwrap();
     let taken = server.addresses().next().unwrap();
     let taken = format!("127.0.0.1:{}", taken.port()).parse().unwrap();
-    let config = Config { addresses: vec![taken], ..Config::default() };
+    let config = ServerConfig { addresses: vec![taken], ..ServerConfig::default() };
     let problem = Server::bind(config).unwrap_err().to_string();
     assert!(problem.starts_with(&format!("cannot listen on {taken}: ")), "{problem}");
-    let nowhere = Config { addresses: Vec::new(), ..Config::default() };
+    let nowhere = ServerConfig { addresses: Vec::new(), ..ServerConfig::default() };
     assert!(Server::bind(nowhere).unwrap_err().to_string().starts_with("there is no address"));
 }
 
@@ -205,8 +205,11 @@ mod unix {
         let mut found = String::new();
         stream.read_to_string(&mut found).unwrap();
         assert!(found.starts_with("HTTP/1.1 200 OK\r\n"), "{found}");
-        let config =
-            || Config { unix: Some(path.clone()), addresses: Vec::new(), ..Config::default() };
+        let config = || ServerConfig {
+            unix: Some(path.clone()),
+            addresses: Vec::new(),
+            ..ServerConfig::default()
+        };
         let problem = Server::bind(config()).unwrap_err().to_string();
         assert!(problem.contains("another server is listening there"), "{problem}");
         server.stop();
@@ -222,8 +225,11 @@ mod unix {
     fn the_file_of_another_server_is_left_alone() {
         let dir = TempDir::new();
         let path = dir.file("s");
-        let config =
-            || Config { unix: Some(path.clone()), addresses: Vec::new(), ..Config::default() };
+        let config = || ServerConfig {
+            unix: Some(path.clone()),
+            addresses: Vec::new(),
+            ..ServerConfig::default()
+        };
         let server = Server::bind(config()).unwrap();
         fs::remove_file(&path).unwrap();
         let other = Server::bind(config()).unwrap();

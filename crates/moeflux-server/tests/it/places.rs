@@ -1,9 +1,9 @@
-//! Places for connections: those that are idle end for others, and no request does.
+//! Slots for connections: those that are idle end for others, and no request does.
 
 use std::io::Write;
 use std::time::Duration;
 
-use moeflux_server::http::{ApiKeys, Places};
+use moeflux_server::http::{ApiKeys, ConnectionLimits};
 use serde_json::json;
 
 use crate::client::{Client, request};
@@ -11,15 +11,16 @@ use crate::server::{Running, Wanted, pause, post, question};
 
 const CHAT: &str = "/v1/chat/completions";
 const KEY: &str = "authorization: Bearer sk\r\n";
-/// Places of a server in these tests.
-const N_PLACES: usize = 8;
+/// Slots of a server in these tests.
+const N_SLOTS: usize = 8;
 
-/// Few places, and nothing that ends by itself while a test runs.
+/// Few slots, and nothing that ends by itself while a test runs.
 fn few(wanted: &mut Wanted) {
-    let n_max = N_PLACES;
-    wanted.config.places = Places { n_max, n_peer_max: n_max, n_local_peer_max: n_max };
+    let n_max = N_SLOTS;
+    wanted.config.connection_limits =
+        ConnectionLimits { n_max, n_peer_max: n_max, n_local_peer_max: n_max };
     let timeouts = &mut wanted.config.timeouts;
-    for timeout in [&mut timeouts.head, &mut timeouts.head_when_short, &mut timeouts.body] {
+    for timeout in [&mut timeouts.head, &mut timeouts.head_when_nearly_full, &mut timeouts.body] {
         *timeout = Duration::from_secs(3_600);
     }
 }
@@ -94,7 +95,7 @@ fn connections_that_are_held_open_keep_no_client_out() {
         for (what, bytes) in ATTACKS {
             let mut held = Vec::new();
             for _ in 0..3 {
-                for _ in 0..2 * N_PLACES {
+                for _ in 0..2 * N_SLOTS {
                     let client = server.client();
                     // It may have ended for another already.
                     Write::write_all(&mut client.stream(), bytes).ok();
@@ -110,7 +111,7 @@ fn connections_that_are_held_open_keep_no_client_out() {
             is_served(what);
         }
         let mut client = server.client();
-        assert!(n_displaced(&mut client, headers) > ATTACKS.len() * N_PLACES);
+        assert!(n_displaced(&mut client, headers) > ATTACKS.len() * N_SLOTS);
     }
 }
 
@@ -127,13 +128,13 @@ fn n_displaced(client: &mut Client, headers: &str) -> usize {
 #[test]
 fn a_byte_now_and_then_saves_no_connection() {
     let server = Running::with(few);
-    let mut trickling: Vec<Client> = (0..N_PLACES).map(|_| server.client()).collect();
+    let mut trickling: Vec<Client> = (0..N_SLOTS).map(|_| server.client()).collect();
     for byte in b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx: " {
         for client in &mut trickling {
             client.send(&[*byte]);
         }
     }
-    for n_gone in 1..=N_PLACES {
+    for n_gone in 1..=N_SLOTS {
         let mut client = server.client();
         assert!(is_open(&mut client, ""), "{n_gone}");
     }
@@ -145,8 +146,8 @@ fn requests_keep_their_connections() {
         few(wanted);
         wanted.options.context = 4_096;
     });
-    let mut answered: Vec<Client> = (1..N_PLACES).map(|_| endless(&server, "")).collect();
-    for _ in 0..2 * N_PLACES {
+    let mut answered: Vec<Client> = (1..N_SLOTS).map(|_| endless(&server, "")).collect();
+    for _ in 0..2 * N_SLOTS {
         assert!(is_open(&mut server.client(), ""), "there is one place left");
     }
     answered.push(endless(&server, ""));
@@ -172,7 +173,7 @@ fn a_connection_that_was_used_outlives_those_that_were_not() {
     let (first, rest) = asked.split_at(asked.len() - 9);
     reading.send(first);
     let mut held = Vec::new();
-    for _ in 0..3 * N_PLACES {
+    for _ in 0..3 * N_SLOTS {
         let mut client = server.client();
         client.send(&request("GET", "/health", "", ""));
         assert_eq!(client.response().status, 200);
@@ -183,17 +184,17 @@ fn a_connection_that_was_used_outlives_those_that_were_not() {
     assert_eq!(reading.response().status, 200);
 }
 
-/// Connections that came while places were short have less time for a head.
+/// Connections that came while slots were scarce have less time for a head.
 #[test]
-fn a_slow_head_ends_early_where_places_are_short() {
+fn a_slow_head_ends_early_where_slots_are_scarce() {
     let server = Running::with(|wanted| {
         few(wanted);
-        wanted.config.timeouts.head_when_short = Duration::from_millis(100);
+        wanted.config.timeouts.head_when_nearly_full = Duration::from_millis(100);
     });
-    let mut clients: Vec<Client> = (0..N_PLACES).map(|_| server.client()).collect();
+    let mut clients: Vec<Client> = (0..N_SLOTS).map(|_| server.client()).collect();
     clients.iter_mut().for_each(|client| client.send(b"GET /v1/models HTTP/1.1\r\nhost: "));
     assert!(clients.pop().unwrap().try_response().is_none_or(|it| it.status == 408));
-    for client in &mut clients[..N_PLACES / 2] {
+    for client in &mut clients[..N_SLOTS / 2] {
         client.send(b"localhost\r\n\r\n");
         assert_eq!(client.response().status, 200, "the others have their time");
     }
@@ -209,7 +210,7 @@ mod shares {
     fn shared(wanted: &mut Wanted) {
         few(wanted);
         wanted.options.context = 4_096;
-        wanted.config.places.n_local_peer_max = 2;
+        wanted.config.connection_limits.n_local_peer_max = 2;
     }
 
     /// A client with this address.

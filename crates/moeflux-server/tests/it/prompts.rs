@@ -22,7 +22,7 @@ fn a_text_and_its_tokens_are_the_same_prompt() {
     assert_eq!(by_text["usage"]["prompt_tokens"], tokens["count"]);
     assert!(by_text["usage"]["completion_tokens"].as_u64().unwrap() <= 16);
     let events = answer(&json!(text), true).events();
-    let part = |event: &crate::client::Event| {
+    let part = |event: &crate::client::SseEvent| {
         event.json()["choices"][0]["text"].as_str().unwrap().to_owned()
     };
     let streamed: String = events[..events.len() - 1].iter().map(part).collect();
@@ -162,7 +162,7 @@ fn every_token_that_was_sampled_has_a_column() {
             body["stream"] = false.into();
             let chunks = events.iter().filter(|event| event.data != "[DONE]");
             let columns = |key: &str| -> Vec<Json> {
-                let of = |event: &crate::client::Event| {
+                let of = |event: &crate::client::SseEvent| {
                     event.json()["choices"][0]["logprobs"][key].as_array().unwrap().clone()
                 };
                 chunks.clone().flat_map(of).collect()

@@ -11,7 +11,7 @@ use std::time::Duration;
 use moeflux::provider::model::Model;
 use moeflux::{Engine, Error, ModelText};
 use moeflux_schedule::{Options, Service, State, Stats};
-use moeflux_server::http::{Config, ModelInfo, Models, Served, Server, Stopper};
+use moeflux_server::http::{ModelInfo, Models, Served, Server, ServerConfig, Stopper};
 use serde_json::{Map, Value as Json, json};
 
 use crate::client::{Client, Response, request};
@@ -21,7 +21,7 @@ pub(crate) const NAME: &str = "demo";
 
 /// What a test wants of its server.
 pub(crate) struct Wanted {
-    pub(crate) config: Config,
+    pub(crate) config: ServerConfig,
     pub(crate) options: Options,
     pub(crate) name: String,
     /// Whether the engine is opened only when the test says so.
@@ -31,7 +31,7 @@ pub(crate) struct Wanted {
 impl Default for Wanted {
     fn default() -> Self {
         let addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-        let config = Config { addresses, ..Config::default() };
+        let config = ServerConfig { addresses, ..ServerConfig::default() };
         Self { config, options: Options::new(CONTEXT), name: NAME.to_owned(), is_held: false }
     }
 }

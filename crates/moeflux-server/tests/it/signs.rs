@@ -1,10 +1,10 @@
-//! Signs of life, and failures behind the head of a response.
+//! Keep-alives, and failures behind the head of a response.
 
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use crate::client::{Client, Event, Response};
+use crate::client::{Client, Response, SseEvent};
 use crate::server::{Running, Wanted, post, question};
 
 /// An engine that opens late, and a server that does not wait long for it.
@@ -12,7 +12,7 @@ fn held(wanted: &mut Wanted) {
     wanted.is_held = true;
     wanted.config.timeouts.stream = Duration::from_millis(20);
     wanted.config.timeouts.whole = Duration::from_millis(20);
-    wanted.config.timeouts.sign = Duration::from_millis(20);
+    wanted.config.timeouts.keep_alive = Duration::from_millis(20);
 }
 
 /// The response to a request while the engine is held, after so many chunks; `go` ends that.
@@ -47,7 +47,7 @@ fn body(path: &str, is_streamed: bool) -> Json {
     json!({key: prompt, "max_tokens": 4, "stream": is_streamed})
 }
 
-fn names(events: &[Event]) -> Vec<&str> {
+fn names(events: &[SseEvent]) -> Vec<&str> {
     events.iter().map(|event| event.name.as_str()).collect()
 }
 
@@ -73,13 +73,13 @@ fn streams_begin_at_once_and_show_life() {
     let server = Running::with(held);
     let completions = response(&server, ("/v1/completions", true), |_| server.open());
     let events = completions.events();
-    let is_sign = |event: &&Event| event.data.contains("moeflux_progress");
-    let signs: Vec<Json> = events.iter().filter(is_sign).map(Event::json).collect();
-    assert!(signs.len() >= 2, "{}", completions.text());
-    assert_eq!(signs[0]["moeflux_progress"]["tokens_read"], 0);
-    for sign in &signs {
-        assert_eq!(sign["choices"][0]["text"], "");
-        assert_eq!(sign["id"], signs[0]["id"]);
+    let is_keep_alive = |event: &&SseEvent| event.data.contains("moeflux_progress");
+    let keep_alives: Vec<Json> = events.iter().filter(is_keep_alive).map(SseEvent::json).collect();
+    assert!(keep_alives.len() >= 2, "{}", completions.text());
+    assert_eq!(keep_alives[0]["moeflux_progress"]["tokens_read"], 0);
+    for keep_alive in &keep_alives {
+        assert_eq!(keep_alive["choices"][0]["text"], "");
+        assert_eq!(keep_alive["id"], keep_alives[0]["id"]);
     }
     assert_eq!(events.last().unwrap().data, "[DONE]");
 }

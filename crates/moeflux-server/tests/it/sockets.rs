@@ -102,7 +102,7 @@ fn malformed_and_oversized_heads_are_refused() {
 
 #[test]
 fn a_thousand_connections_come_and_go() {
-    let server = Running::with(|wanted| wanted.config.places.n_max = 100);
+    let server = Running::with(|wanted| wanted.config.connection_limits.n_max = 100);
     // More than there may be at a time: they come in as others go.
     for round in 0..10 {
         let mut clients: Vec<Client> = (0..100).map(|_| server.client()).collect();
@@ -176,7 +176,7 @@ fn who_reads_nothing_for_too_long_is_given_up() {
 #[test]
 fn who_takes_nothing_loses_the_connection() {
     let server = Running::with(|wanted| {
-        wanted.config.places.n_max = 1;
+        wanted.config.connection_limits.n_max = 1;
         wanted.config.timeouts.reader = Duration::from_millis(100);
     });
     let mut slow = server.client();

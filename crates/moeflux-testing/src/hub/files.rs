@@ -16,12 +16,12 @@ const BLOCK_BYTES: usize = (1 << 20) + 4099;
 
 /// The contents of a file: one block, repeated.
 #[derive(Clone, Debug)]
-pub struct Contents {
+pub struct HostedContents {
     block: Arc<[u8]>,
     n_bytes: u64,
 }
 
-impl Contents {
+impl HostedContents {
     /// These bytes.
     pub fn new(bytes: &[u8]) -> Self {
         Self { block: bytes.into(), n_bytes: bytes.len() as u64 }
@@ -56,9 +56,9 @@ impl Contents {
 
 /// A file of a repository.
 #[derive(Clone, Debug)]
-pub struct File {
+pub struct HubFile {
     pub(super) path: String,
-    pub(super) contents: Contents,
+    pub(super) contents: HostedContents,
     pub(super) is_large: bool,
     /// Git's hash of the file, or of the pointer to a large one.
     pub(super) oid: String,
@@ -67,9 +67,9 @@ pub struct File {
     listed_bytes: u64,
 }
 
-impl File {
+impl HubFile {
     /// A file that is listed with its own length.
-    pub fn new(path: &str, contents: Contents) -> Self {
+    pub fn new(path: &str, contents: HostedContents) -> Self {
         let n_bytes = contents.n_bytes;
         let is_large = n_bytes >= LARGE_BYTES || path.ends_with(".safetensors");
         let mut sha256 = Context::new(&SHA256);
@@ -79,7 +79,7 @@ impl File {
             "version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {n_bytes}\n"
         );
         let oid = match is_large {
-            true => git_hash(&Contents::new(pointer.as_bytes())),
+            true => git_hash(&HostedContents::new(pointer.as_bytes())),
             false => git_hash(&contents),
         };
         let listed_bytes = n_bytes;
@@ -124,7 +124,7 @@ impl File {
     }
 }
 
-fn git_hash(contents: &Contents) -> String {
+fn git_hash(contents: &HostedContents) -> String {
     let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
     context.update(format!("blob {}\0", contents.n_bytes).as_bytes());
     contents.parts(0, contents.n_bytes).for_each(|it| context.update(it));

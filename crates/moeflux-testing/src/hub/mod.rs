@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use files::{Contents, File};
+pub use files::{HostedContents, HubFile};
 
 /// Who may read a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,18 +31,19 @@ pub enum Access {
     Private(&'static str),
 }
 
-struct Repo {
+/// A repository of the hub.
+struct HostedRepo {
     access: Access,
     /// Commits by branch and tag.
     refs: BTreeMap<String, String>,
-    commits: BTreeMap<String, Vec<File>>,
+    commits: BTreeMap<String, Vec<HubFile>>,
 }
 
-/// A request that came.
+/// A request that the hub received.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    /// Whether it came to the server of large files.
-    pub is_elsewhere: bool,
+pub struct ReceivedRequest {
+    /// Whether it came to the server of large files, the hub's CDN.
+    pub is_cdn: bool,
     /// `GET` or `HEAD`.
     pub method: String,
     /// Without the query.
@@ -56,7 +57,7 @@ pub struct Seen {
 
 /// What goes wrong with an answer.
 #[derive(Clone, Debug)]
-pub enum Fault {
+pub enum HubFault {
     /// Nothing goes wrong.
     Nothing,
     /// Another status, with these headers.
@@ -77,15 +78,17 @@ pub enum Fault {
     Encoded,
 }
 
-type Hook = Box<dyn Fn(&Seen, usize) -> Fault + Send>;
+/// Chooses the fault of a request, given how many requests for the same path came before.
+type FaultHook = Box<dyn Fn(&ReceivedRequest, usize) -> HubFault + Send>;
 
-struct Shared {
+/// What the threads of a hub share.
+struct HubState {
     addresses: [SocketAddr; 2],
-    repos: Mutex<BTreeMap<String, Repo>>,
-    seen: Mutex<Vec<Seen>>,
-    hook: Mutex<Hook>,
+    repos: Mutex<BTreeMap<String, HostedRepo>>,
+    requests: Mutex<Vec<ReceivedRequest>>,
+    hook: Mutex<FaultHook>,
     page: Mutex<usize>,
-    /// The only one that the server of large files takes.
+    /// The only signature that the server of large files takes.
     signature: AtomicU64,
     /// Of files, sent to anybody.
     n_bytes: AtomicU64,
@@ -98,7 +101,7 @@ struct Shared {
 /// A hub on this machine, which ends when it is dropped.
 #[expect(missing_debug_implementations, reason = "it holds a closure")]
 pub struct HubServer {
-    shared: Arc<Shared>,
+    state: Arc<HubState>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -112,11 +115,11 @@ impl HubServer {
     /// A hub at a port.
     pub fn at(port: u16) -> Self {
         let listeners = [port, 0].map(|it| TcpListener::bind(("127.0.0.1", it)).unwrap());
-        let shared = Arc::new(Shared {
+        let state = Arc::new(HubState {
             addresses: [0, 1].map(|idx: usize| listeners[idx].local_addr().unwrap()),
             repos: Mutex::default(),
-            seen: Mutex::default(),
-            hook: Mutex::new(Box::new(|_, _| Fault::Nothing)),
+            requests: Mutex::default(),
+            hook: Mutex::new(Box::new(|_, _| HubFault::Nothing)),
             page: Mutex::new(1000),
             signature: AtomicU64::new(1),
             n_bytes: AtomicU64::new(0),
@@ -127,22 +130,22 @@ impl HubServer {
         });
         let mut threads = Vec::new();
         for (idx, listener) in listeners.into_iter().enumerate() {
-            let shared = Arc::clone(&shared);
+            let state = Arc::clone(&state);
             let thread = std::thread::Builder::new().name(format!("hub-{idx}"));
-            threads.push(thread.spawn(move || accept(&listener, &shared, idx == 1)).unwrap());
+            threads.push(thread.spawn(move || accept(&listener, &state, idx == 1)).unwrap());
         }
-        Self { shared, threads }
+        Self { state, threads }
     }
 
     /// Its address.
     pub fn url(&self) -> String {
-        format!("http://{}", self.shared.addresses[0])
+        format!("http://{}", self.state.addresses[0])
     }
 
     /// A repository, or one with other files than before.
-    pub fn put(&self, id: &str, access: Access, commit: &str, files: &[File]) {
-        let mut repos = self.shared.repos.lock().unwrap();
-        let new = || Repo { access, refs: BTreeMap::new(), commits: BTreeMap::new() };
+    pub fn put(&self, id: &str, access: Access, commit: &str, files: &[HubFile]) {
+        let mut repos = self.state.repos.lock().unwrap();
+        let new = || HostedRepo { access, refs: BTreeMap::new(), commits: BTreeMap::new() };
         let repo = repos.entry(id.to_owned()).or_insert_with(new);
         repo.refs.insert("main".to_owned(), commit.to_owned());
         repo.commits.insert(commit.to_owned(), files.to_vec());
@@ -150,49 +153,49 @@ impl HubServer {
 
     /// What goes wrong: the hook is asked with each request for bytes of a file, and with how many
     /// came for the same path before.
-    pub fn faults(&self, hook: impl Fn(&Seen, usize) -> Fault + Send + 'static) {
-        *self.shared.hook.lock().unwrap() = Box::new(hook);
+    pub fn faults(&self, hook: impl Fn(&ReceivedRequest, usize) -> HubFault + Send + 'static) {
+        *self.state.hook.lock().unwrap() = Box::new(hook);
     }
 
     /// Entries of a page of a tree.
     pub fn set_page(&self, n_entries: usize) {
-        *self.shared.page.lock().unwrap() = n_entries;
+        *self.state.page.lock().unwrap() = n_entries;
     }
 
     /// Addresses that were given out so far are worth nothing any more.
     pub fn expire(&self) {
-        self.shared.signature.fetch_add(1, Ordering::SeqCst);
+        self.state.signature.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Bytes of files that were sent, since this was asked last.
     pub fn take_n_bytes(&self) -> u64 {
-        self.shared.n_bytes.swap(0, Ordering::SeqCst)
+        self.state.n_bytes.swap(0, Ordering::SeqCst)
     }
 
     /// Bytes of files that were sent.
     pub fn n_bytes(&self) -> u64 {
-        self.shared.n_bytes.load(Ordering::SeqCst)
+        self.state.n_bytes.load(Ordering::SeqCst)
     }
 
     /// Connections that were made, to both servers.
     pub fn n_connections(&self) -> u64 {
-        self.shared.n_connections.load(Ordering::SeqCst)
+        self.state.n_connections.load(Ordering::SeqCst)
     }
 
     /// The requests that came since this was asked last.
-    pub fn take_seen(&self) -> Vec<Seen> {
-        std::mem::take(&mut self.shared.seen.lock().unwrap())
+    pub fn take_requests(&self) -> Vec<ReceivedRequest> {
+        std::mem::take(&mut self.state.requests.lock().unwrap())
     }
 }
 
 impl Drop for HubServer {
     fn drop(&mut self) {
-        self.shared.is_ended.store(true, Ordering::SeqCst);
-        self.shared.ended.1.notify_all();
-        for stream in self.shared.streams.lock().unwrap().drain(..) {
+        self.state.is_ended.store(true, Ordering::SeqCst);
+        self.state.ended.1.notify_all();
+        for stream in self.state.streams.lock().unwrap().drain(..) {
             drop(stream.shutdown(Shutdown::Both));
         }
-        for address in self.shared.addresses {
+        for address in self.state.addresses {
             drop(TcpStream::connect(address));
         }
         for thread in self.threads.drain(..) {
@@ -201,36 +204,37 @@ impl Drop for HubServer {
     }
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>, is_elsewhere: bool) {
+fn accept(listener: &TcpListener, state: &Arc<HubState>, is_cdn: bool) {
     std::thread::scope(|scope| {
         for stream in listener.incoming().flatten() {
-            if shared.is_ended.load(Ordering::SeqCst) {
+            if state.is_ended.load(Ordering::SeqCst) {
                 break;
             }
-            shared.n_connections.fetch_add(1, Ordering::SeqCst);
-            shared.streams.lock().unwrap().push(stream.try_clone().unwrap());
+            state.n_connections.fetch_add(1, Ordering::SeqCst);
+            state.streams.lock().unwrap().push(stream.try_clone().unwrap());
             scope.spawn(move || {
                 // Clients that leave are part of the tests.
-                drop(Connection { shared, is_elsewhere, stream: &stream }.serve());
+                drop(HubConnection { state, is_cdn, stream: &stream }.serve());
                 drop(stream.shutdown(Shutdown::Both));
             });
         }
-        for stream in shared.streams.lock().unwrap().drain(..) {
+        for stream in state.streams.lock().unwrap().drain(..) {
             drop(stream.shutdown(Shutdown::Both));
         }
     });
 }
 
-struct Connection<'a> {
-    shared: &'a Shared,
-    is_elsewhere: bool,
+/// A client's connection.
+struct HubConnection<'a> {
+    state: &'a HubState,
+    is_cdn: bool,
     stream: &'a TcpStream,
 }
 
 /// Headers besides those of the body.
-type Headers = Vec<(&'static str, String)>;
+type HeaderList = Vec<(&'static str, String)>;
 
-impl Connection<'_> {
+impl HubConnection<'_> {
     fn serve(&self) -> io::Result<()> {
         self.stream.set_nodelay(true)?;
         let mut reader = BufReader::new(self.stream);
@@ -256,31 +260,31 @@ impl Connection<'_> {
             }
             let (path, query) = target.split_once('?').unwrap_or((&target, ""));
             let (path, query) = (unquoted(path), query.to_owned());
-            let is_elsewhere = self.is_elsewhere;
-            let seen = Seen { is_elsewhere, method, path, query, range, token };
+            let is_cdn = self.is_cdn;
+            let request = ReceivedRequest { is_cdn, method, path, query, range, token };
             let n_before = {
-                let mut all = self.shared.seen.lock().unwrap();
-                let n_before = all.iter().filter(|it| it.path == seen.path).count();
-                all.push(seen.clone());
+                let mut all = self.state.requests.lock().unwrap();
+                let n_before = all.iter().filter(|it| it.path == request.path).count();
+                all.push(request.clone());
                 n_before
             };
-            self.answer(&seen, n_before)?;
+            self.answer(&request, n_before)?;
         }
     }
 
-    fn answer(&self, seen: &Seen, n_before: usize) -> io::Result<()> {
-        if self.is_elsewhere {
-            return self.elsewhere(seen, n_before);
+    fn answer(&self, request: &ReceivedRequest, n_before: usize) -> io::Result<()> {
+        if self.is_cdn {
+            return self.serve_cdn(request, n_before);
         }
         // Some questions fail, too.
-        let fault = (self.shared.hook.lock().unwrap())(seen, n_before);
-        if let Fault::Status(status, headers) = fault {
+        let fault = (self.state.hook.lock().unwrap())(request, n_before);
+        if let HubFault::Status(status, headers) = fault {
             let headers = headers.iter().map(|(name, value)| (*name, (*value).to_owned()));
-            return self.send(seen, status, headers.collect(), b"{}");
+            return self.send(request, status, headers.collect(), b"{}");
         }
-        let page = *self.shared.page.lock().unwrap();
-        let repos = self.shared.repos.lock().unwrap();
-        let path = seen.path.trim_start_matches('/');
+        let page = *self.state.page.lock().unwrap();
+        let repos = self.state.repos.lock().unwrap();
+        let path = request.path.trim_start_matches('/');
         let api = path.strip_prefix("api/models/");
         let cached = path.strip_prefix("api/resolve-cache/models/");
         let split =
@@ -292,20 +296,20 @@ impl Connection<'_> {
             Some((&it[..owner.len() + 1 + name.len()], rest))
         });
         let Some((id, rest)) = split.or(by_cache).or(resolved) else {
-            return self.refuse(seen, 404, "", "no such page");
+            return self.refuse(request, 404, "", "no such page");
         };
         let Some(repo) = repos.get(id) else {
-            let status = if seen.token.is_some() { 404 } else { 401 };
-            return self.refuse(seen, status, "RepoNotFound", "Repository not found");
+            let status = if request.token.is_some() { 404 } else { 401 };
+            return self.refuse(request, status, "RepoNotFound", "Repository not found");
         };
         match repo.access {
-            Access::Private(token) if seen.token.as_deref() != Some(token) => {
-                return self.refuse(seen, 401, "RepoNotFound", "Invalid username or password.");
+            Access::Private(token) if request.token.as_deref() != Some(token) => {
+                return self.refuse(request, 401, "RepoNotFound", "Invalid username or password.");
             }
             // The hub tells of a gated repository, and keeps its files.
-            Access::Gated(token) if seen.token.as_deref() != Some(token) && split.is_none() => {
-                let status = if seen.token.is_some() { 403 } else { 401 };
-                return self.refuse(seen, status, "GatedRepo", "Access is restricted.");
+            Access::Gated(token) if request.token.as_deref() != Some(token) && split.is_none() => {
+                let status = if request.token.is_some() { 403 } else { 401 };
+                return self.refuse(request, status, "GatedRepo", "Access is restricted.");
             }
             _ => {}
         }
@@ -315,48 +319,48 @@ impl Connection<'_> {
         };
         let commit = repo.refs.get(revision).map_or(revision, String::as_str);
         let Some(files) = repo.commits.get(commit) else {
-            return self.refuse(seen, 404, "RevisionNotFound", "Invalid rev id");
+            return self.refuse(request, 404, "RevisionNotFound", "Invalid rev id");
         };
         if path.contains("/revision/") {
             let siblings: Vec<Value> =
                 files.iter().map(|it| json!({"rfilename": it.path})).collect();
             let info = json!({"id": id, "modelId": id, "sha": commit, "siblings": siblings});
-            return self.json(seen, Vec::new(), &info);
+            return self.json(request, Vec::new(), &info);
         }
         if path.contains("/tree/") {
-            return self.tree(seen, files, page);
+            return self.tree(request, files, page);
         }
         let Some(file) = files.iter().find(|it| it.path == file).cloned() else {
-            return self.refuse(seen, 404, "EntryNotFound", "Entry not found");
+            return self.refuse(request, 404, "EntryNotFound", "Entry not found");
         };
         let commit = commit.to_owned();
         drop(repos);
-        self.file(seen, &file, (&commit, cached.is_some()), fault)
+        self.file(request, &file, (&commit, cached.is_some()), fault)
     }
 
-    fn tree(&self, seen: &Seen, files: &[File], page: usize) -> io::Result<()> {
-        let cursor = seen.query.split('&').find_map(|it| it.strip_prefix("cursor="));
+    fn tree(&self, request: &ReceivedRequest, files: &[HubFile], page: usize) -> io::Result<()> {
+        let cursor = request.query.split('&').find_map(|it| it.strip_prefix("cursor="));
         let begin: usize = cursor.and_then(|it| it.parse().ok()).unwrap_or(0);
         let end = (begin + page).min(files.len());
-        let entries: Vec<Value> = files[begin..end].iter().map(File::entry).collect();
+        let entries: Vec<Value> = files[begin..end].iter().map(HubFile::entry).collect();
         let mut headers = Vec::new();
         if end < files.len() {
-            let address = self.shared.addresses[0];
-            let path = &seen.path;
+            let address = self.state.addresses[0];
+            let path = &request.path;
             let next =
                 format!("<http://{address}{path}?recursive=true&cursor={end}>; rel=\"next\"");
             headers.push(("Link", next));
         }
-        self.json(seen, headers, &Value::Array(entries))
+        self.json(request, headers, &Value::Array(entries))
     }
 
     /// As the hub answers for a file: a redirect first.
     fn file(
         &self,
-        seen: &Seen,
-        file: &File,
+        request: &ReceivedRequest,
+        file: &HubFile,
         (commit, is_cached): (&str, bool),
-        fault: Fault,
+        fault: HubFault,
     ) -> io::Result<()> {
         let mut headers = vec![
             ("X-Repo-Commit", commit.to_owned()),
@@ -364,65 +368,71 @@ impl Connection<'_> {
             ("Accept-Ranges", "bytes".to_owned()),
         ];
         if file.is_large {
-            let signature = self.shared.signature.load(Ordering::SeqCst);
-            let [_, address] = self.shared.addresses;
+            let signature = self.state.signature.load(Ordering::SeqCst);
+            let [_, address] = self.state.addresses;
             let url = format!("http://{address}/{}/{}?sig={signature}", file.sha256, file.path);
             headers.push(("X-Linked-Etag", format!("\"{}\"", file.sha256)));
             headers.push(("X-Linked-Size", file.n_bytes().to_string()));
             headers.push(("Location", url.replace(' ', "%20")));
-            return self.send(seen, 302, headers, b"Found. Redirecting");
+            return self.send(request, 302, headers, b"Found. Redirecting");
         }
         if !is_cached {
-            let (id, path) = seen.path[1..].split_once("/resolve/").unwrap();
+            let (id, path) = request.path[1..].split_once("/resolve/").unwrap();
             let (_, path) = path.split_once('/').unwrap();
             let url = format!("/api/resolve-cache/models/{id}/{commit}/{path}").replace(' ', "%20");
             headers.push(("X-Linked-Size", file.n_bytes().to_string()));
             headers.push(("Location", url));
-            return self.send(seen, 307, headers, b"Temporary Redirect");
+            return self.send(request, 307, headers, b"Temporary Redirect");
         }
-        self.bytes(seen, file, headers, fault)
+        self.bytes(request, file, headers, fault)
     }
 
-    /// The server of large files.
-    fn elsewhere(&self, seen: &Seen, n_before: usize) -> io::Result<()> {
-        let signature = self.shared.signature.load(Ordering::SeqCst);
-        if seen.query != format!("sig={signature}") {
-            return self.send(seen, 403, Vec::new(), b"<Error>AccessDenied</Error>");
+    /// Answers as the server of large files.
+    fn serve_cdn(&self, request: &ReceivedRequest, n_before: usize) -> io::Result<()> {
+        let signature = self.state.signature.load(Ordering::SeqCst);
+        if request.query != format!("sig={signature}") {
+            return self.send(request, 403, Vec::new(), b"<Error>AccessDenied</Error>");
         }
-        let sha256 = seen.path.split('/').nth(1).unwrap_or_default();
+        let sha256 = request.path.split('/').nth(1).unwrap_or_default();
         let found = {
-            let repos = self.shared.repos.lock().unwrap();
+            let repos = self.state.repos.lock().unwrap();
             let mut files = repos.values().flat_map(|it| it.commits.values().flatten());
             files.find(|it| it.sha256 == sha256).cloned()
         };
-        let Some(file) = found else { return self.send(seen, 404, Vec::new(), b"") };
-        let fault = (self.shared.hook.lock().unwrap())(seen, n_before);
-        if let Fault::Status(status, headers) = fault {
+        let Some(file) = found else { return self.send(request, 404, Vec::new(), b"") };
+        let fault = (self.state.hook.lock().unwrap())(request, n_before);
+        if let HubFault::Status(status, headers) = fault {
             let headers = headers.iter().map(|(name, value)| (*name, (*value).to_owned()));
-            return self.send(seen, status, headers.collect(), b"");
+            return self.send(request, status, headers.collect(), b"");
         }
         let headers = vec![("ETag", "\"of-another-kind\"".to_owned())];
-        self.bytes(seen, &file, headers, fault)
+        self.bytes(request, &file, headers, fault)
     }
 
-    fn bytes(&self, seen: &Seen, file: &File, headers: Headers, fault: Fault) -> io::Result<()> {
+    fn bytes(
+        &self,
+        request: &ReceivedRequest,
+        file: &HubFile,
+        headers: HeaderList,
+        fault: HubFault,
+    ) -> io::Result<()> {
         let total = file.n_bytes();
-        let range = seen.range.filter(|_| !matches!(fault, Fault::IgnoreRange));
+        let range = request.range.filter(|_| !matches!(fault, HubFault::IgnoreRange));
         let (begin, end) = range.map_or((0, total), |(first, last)| (first, (last + 1).min(total)));
         if begin >= end && total > 0 {
-            return self.send(seen, 416, headers, b"");
+            return self.send(request, 416, headers, b"");
         }
         let mut headers = headers;
         if range.is_some() {
-            let said = if let Fault::Total(said) = fault { said } else { total };
-            headers.push(("Content-Range", format!("bytes {begin}-{}/{said}", end - 1)));
+            let stated = if let HubFault::Total(stated) = fault { stated } else { total };
+            headers.push(("Content-Range", format!("bytes {begin}-{}/{stated}", end - 1)));
         }
-        if matches!(fault, Fault::Encoded) {
+        if matches!(fault, HubFault::Encoded) {
             headers.push(("Content-Encoding", "gzip".to_owned()));
         }
         let status = if range.is_some() { 206 } else { 200 };
         self.head(status, &headers, end - begin)?;
-        if seen.method == "HEAD" {
+        if request.method == "HEAD" {
             return Ok(());
         }
         let mut at = begin;
@@ -434,32 +444,32 @@ impl Connection<'_> {
     }
 
     /// Bytes at a place, of an answer that began at another.
-    fn part(&self, part: &[u8], (begin, at): (u64, u64), fault: &Fault) -> io::Result<()> {
+    fn part(&self, part: &[u8], (begin, at): (u64, u64), fault: &HubFault) -> io::Result<()> {
         let end = at + part.len() as u64;
         let cut = match fault {
-            Fault::Cut(n_bytes) | Fault::Silence(n_bytes) => begin + n_bytes,
+            HubFault::Cut(n_bytes) | HubFault::Silence(n_bytes) => begin + n_bytes,
             _ => u64::MAX,
         };
         let until = usize::try_from(cut.clamp(at, end) - at).unwrap();
         let mut bytes = part[..until].to_vec();
-        if let Fault::Flip(place) = fault
+        if let HubFault::Flip(place) = fault
             && (at..end).contains(place)
         {
             bytes[usize::try_from(place - at).unwrap()] ^= 1;
         }
-        let n_at_a_time = if let Fault::Slow(n_bytes, _) = fault { *n_bytes } else { 1 << 20 };
+        let n_at_a_time = if let HubFault::Slow(n_bytes, _) = fault { *n_bytes } else { 1 << 20 };
         for some in bytes.chunks(usize::try_from(n_at_a_time).unwrap()) {
             let mut stream = self.stream;
             stream.write_all(some)?;
-            self.shared.n_bytes.fetch_add(some.len() as u64, Ordering::SeqCst);
-            if let Fault::Slow(_, pause) = fault {
+            self.state.n_bytes.fetch_add(some.len() as u64, Ordering::SeqCst);
+            if let HubFault::Slow(_, pause) = fault {
                 self.pause(*pause);
             }
         }
         if cut > end {
             return Ok(());
         }
-        if matches!(fault, Fault::Silence(_)) {
+        if matches!(fault, HubFault::Silence(_)) {
             // Until the client gives up, or the test ends.
             self.pause(Duration::from_secs(60));
         }
@@ -467,27 +477,45 @@ impl Connection<'_> {
     }
 
     fn pause(&self, time: Duration) {
-        let (lock, changed) = &self.shared.ended;
-        let is_on = |(): &mut ()| !self.shared.is_ended.load(Ordering::SeqCst);
-        drop(changed.wait_timeout_while(lock.lock().unwrap(), time, is_on));
+        let (lock, changed) = &self.state.ended;
+        let is_running = |(): &mut ()| !self.state.is_ended.load(Ordering::SeqCst);
+        drop(changed.wait_timeout_while(lock.lock().unwrap(), time, is_running));
     }
 
-    fn json(&self, seen: &Seen, headers: Headers, value: &Value) -> io::Result<()> {
-        self.send(seen, 200, headers, value.to_string().as_bytes())
+    fn json(
+        &self,
+        request: &ReceivedRequest,
+        headers: HeaderList,
+        value: &Value,
+    ) -> io::Result<()> {
+        self.send(request, 200, headers, value.to_string().as_bytes())
     }
 
-    fn refuse(&self, seen: &Seen, status: u16, code: &str, said: &str) -> io::Result<()> {
-        let headers = vec![("X-Error-Code", code.to_owned()), ("X-Error-Message", said.to_owned())];
-        self.send(seen, status, headers, json!({"error": said}).to_string().as_bytes())
+    fn refuse(
+        &self,
+        request: &ReceivedRequest,
+        status: u16,
+        code: &str,
+        message: &str,
+    ) -> io::Result<()> {
+        let headers =
+            vec![("X-Error-Code", code.to_owned()), ("X-Error-Message", message.to_owned())];
+        self.send(request, status, headers, json!({"error": message}).to_string().as_bytes())
     }
 
-    fn send(&self, seen: &Seen, status: u16, headers: Headers, body: &[u8]) -> io::Result<()> {
+    fn send(
+        &self,
+        request: &ReceivedRequest,
+        status: u16,
+        headers: HeaderList,
+        body: &[u8],
+    ) -> io::Result<()> {
         self.head(status, &headers, body.len() as u64)?;
         let mut stream = self.stream;
-        if seen.method == "HEAD" { Ok(()) } else { stream.write_all(body) }
+        if request.method == "HEAD" { Ok(()) } else { stream.write_all(body) }
     }
 
-    fn head(&self, status: u16, headers: &Headers, n_bytes: u64) -> io::Result<()> {
+    fn head(&self, status: u16, headers: &HeaderList, n_bytes: u64) -> io::Result<()> {
         let mut head = format!("HTTP/1.1 {status} X\r\nContent-Length: {n_bytes}\r\n");
         for (name, value) in headers {
             write!(head, "{name}: {value}\r\n").unwrap();

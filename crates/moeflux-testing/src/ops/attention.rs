@@ -3,91 +3,91 @@
 use moeflux::provider::ops::{Attention, Heads, LayerState, MlaAttention, Op, RmsNorm, Rope};
 use moeflux::provider::spec::Pairing;
 
-use super::case::{Case, CaseBuilder};
-use super::{Arithmetic, Maker};
+use super::case::{CaseBuilder, OpCase};
+use super::{CaseMaker, ErrorSource};
 use crate::random::Rng;
 
-pub(super) const MAKERS: &[Maker] = &[
-    Maker {
+pub(super) const MAKERS: &[CaseMaker] = &[
+    CaseMaker {
         op: "attention",
         what: "grouped heads, windows, sinks, gates",
         n_cases: 40,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| attention(CaseBuilder::new(seed)),
     },
-    Maker {
+    CaseMaker {
         op: "attention",
         what: "histories longer than any block",
         n_cases: 3,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| attention(CaseBuilder::with_sessions(Rng::new(seed), &[300, 5])),
     },
-    Maker {
+    CaseMaker {
         op: "attention",
         what: "large scores",
         n_cases: 3,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: large_scores,
     },
-    Maker {
+    CaseMaker {
         op: "attention",
         what: "histories of many blocks, windows that cross them",
         n_cases: 2,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: long_history,
     },
-    Maker {
+    CaseMaker {
         op: "attention",
         what: "heads as wide as in models",
         n_cases: 3,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: wide_heads,
     },
-    Maker {
+    CaseMaker {
         op: "attention",
         what: "behind norms and ropes",
         n_cases: 8,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: behind_norms,
     },
-    Maker {
+    CaseMaker {
         op: "mla_attention",
         what: "heads and latents as in models",
         n_cases: 1,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| {
             let builder = CaseBuilder::with_sessions(Rng::new(seed), &[35, 2]);
             mla_attention(builder, |_| (20, 512, 64))
         },
     },
-    Maker {
+    CaseMaker {
         op: "mla_attention",
         what: "heads and scales",
         n_cases: 16,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| mla_attention(CaseBuilder::new(seed), latent_shape),
     },
-    Maker {
+    CaseMaker {
         op: "mla_attention",
         what: "histories longer than any block",
         n_cases: 2,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| {
             mla_attention(CaseBuilder::with_sessions(Rng::new(seed), &[280, 3]), latent_shape)
         },
     },
-    Maker {
+    CaseMaker {
         op: "mla_attention",
         what: "histories of many blocks",
         n_cases: 1,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| {
             mla_attention(CaseBuilder::with_sessions(Rng::new(seed), &[1100, 3]), latent_shape)
         },
     },
 ];
 
-fn attention(mut builder: CaseBuilder) -> Case {
+fn attention(mut builder: CaseBuilder) -> OpCase {
     let rng = &mut builder.rng;
     let n_kv_heads = rng.between(1, 3);
     let n_heads = n_kv_heads * rng.pick(&[1, 2, 4, 7]);
@@ -115,7 +115,7 @@ fn attention(mut builder: CaseBuilder) -> Case {
 
 /// Scores of some thousands: without subtracting the largest, `exp` overflows. Channels are
 /// small whole numbers, so that no f32 sum of scores is rounded.
-fn large_scores(seed: u64) -> Case {
+fn large_scores(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     let state = LayerState::KeyValue { n_heads: 1, k_cols: 8, v_cols: 8 };
     let whole = |rng: &mut Rng| rng.pick(&[-32.0, -1.0, 0.0, 1.0, 31.0]);
@@ -134,7 +134,7 @@ fn large_scores(seed: u64) -> Case {
 }
 
 /// More positions than any backend takes at once, and small heads, so that the reference keeps up.
-fn long_history(seed: u64) -> Case {
+fn long_history(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::with_sessions(Rng::new(seed), &[1300, 2]);
     let state = LayerState::KeyValue { n_heads: 1, k_cols: 8, v_cols: 6 };
     let op = Attention {
@@ -152,7 +152,7 @@ fn long_history(seed: u64) -> Case {
 }
 
 /// Many query heads to a key head, and more rows than a tile has.
-fn wide_heads(seed: u64) -> Case {
+fn wide_heads(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::with_sessions(Rng::new(seed), &[70, 1]);
     let shapes = [(1, 16, 256), (2, 8, 128), (1, 5, 192)];
     let (n_kv_heads, group, dim) = shapes[usize::try_from(seed).expect("few cases") % 3];
@@ -174,7 +174,7 @@ fn wide_heads(seed: u64) -> Case {
 }
 
 /// As in a layer: heads are normed, then turned in part, then attended to.
-fn behind_norms(seed: u64) -> Case {
+fn behind_norms(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     let rng = &mut builder.rng;
     let n_kv_heads = rng.between(1, 3);
@@ -213,7 +213,7 @@ fn latent_shape(rng: &mut Rng) -> (usize, usize, usize) {
 }
 
 /// `shape` makes heads, columns of latents, and columns of rotated keys.
-fn mla_attention(mut builder: CaseBuilder, shape: fn(&mut Rng) -> (usize, usize, usize)) -> Case {
+fn mla_attention(mut builder: CaseBuilder, shape: fn(&mut Rng) -> (usize, usize, usize)) -> OpCase {
     let (n_heads, latent_cols, rope_cols) = shape(&mut builder.rng);
     let op = MlaAttention {
         layer: builder.layer(LayerState::Latent { latent_cols, rope_cols }),

@@ -3,28 +3,28 @@
 use moeflux_kernels::{FloatKind, MatrixKind};
 
 use crate::matrices::fitting_cols;
-use crate::ops::case::{Case, CaseBuilder, ExpertRecord};
+use crate::ops::case::{CaseBuilder, ExpertRecord, OpCase};
 use crate::ops::experts::{experts, experts_of};
 use crate::ops::linear::{embedding, head_product, product};
-use crate::ops::{Arithmetic, Maker, Suite};
+use crate::ops::{CaseMaker, ErrorSource, OpSuite};
 use crate::random::Rng;
 
 /// Products with the blocks that the backends of `S` read.
-pub(super) fn products<S: Suite>() -> &'static [Maker] {
+pub(super) fn products<S: OpSuite>() -> &'static [CaseMaker] {
     const {
         &[
-            Maker {
+            CaseMaker {
                 op: "embed",
                 what: "every kind of blocks",
                 n_cases: n_kinds::<S>(),
-                arithmetic: Arithmetic::Pointwise,
+                error_source: ErrorSource::Pointwise,
                 make: |seed| embedding(seed, kind_of::<S>(seed)),
             },
-            Maker {
+            CaseMaker {
                 op: "matmul",
                 what: "every kind of blocks",
                 n_cases: 2 * n_kinds::<S>(),
-                arithmetic: Arithmetic::Sum,
+                error_source: ErrorSource::Sum,
                 make: |seed| {
                     let (mut builder, kind) = (CaseBuilder::new(seed), kind_of::<S>(seed));
                     let (n_rows, n_cols) =
@@ -32,11 +32,11 @@ pub(super) fn products<S: Suite>() -> &'static [Maker] {
                     product(builder, kind, n_rows, fitting_cols(kind, n_cols))
                 },
             },
-            Maker {
+            CaseMaker {
                 op: "matmul",
                 what: "many rows, every kind of blocks",
                 n_cases: n_kinds::<S>(),
-                arithmetic: Arithmetic::Sum,
+                error_source: ErrorSource::Sum,
                 make: |seed| {
                     let (mut rng, kind) = (Rng::new(seed), kind_of::<S>(seed));
                     let (n_rows, n_cols) = (rng.between(1, 140), rng.between(1, 600));
@@ -44,11 +44,11 @@ pub(super) fn products<S: Suite>() -> &'static [Maker] {
                     product(builder, kind, n_rows, fitting_cols(kind, n_cols))
                 },
             },
-            Maker {
+            CaseMaker {
                 op: "head_matmul",
                 what: "both orientations, every kind of blocks",
                 n_cases: 2 * n_kinds::<S>(),
-                arithmetic: Arithmetic::Sum,
+                error_source: ErrorSource::Sum,
                 make: |seed| {
                     head_product(CaseBuilder::new(seed), kind_of::<S>(seed), seed < n_kinds::<S>())
                 },
@@ -58,14 +58,14 @@ pub(super) fn products<S: Suite>() -> &'static [Maker] {
 }
 
 /// Experts in such blocks.
-pub(super) fn experts_in_blocks<S: Suite>() -> &'static [Maker] {
+pub(super) fn experts_in_blocks<S: OpSuite>() -> &'static [CaseMaker] {
     const {
         &[
-            Maker {
+            CaseMaker {
                 op: "expert_ffn",
                 what: "every kind of blocks",
                 n_cases: n_kinds::<S>(),
-                arithmetic: Arithmetic::Chain,
+                error_source: ErrorSource::Chain,
                 make: |seed| {
                     experts(
                         CaseBuilder::new(seed),
@@ -74,28 +74,28 @@ pub(super) fn experts_in_blocks<S: Suite>() -> &'static [Maker] {
                     )
                 },
             },
-            Maker {
+            CaseMaker {
                 op: "expert_ffn",
                 what: "many rows of blocks, gate and up of one kind",
                 n_cases: n_kinds::<S>(),
-                arithmetic: Arithmetic::Chain,
+                error_source: ErrorSource::Chain,
                 make: |seed| {
                     let kinds = [seed, seed, seed * 5 + 1].map(kind_of::<S>);
                     experts(CaseBuilder::with_sessions(Rng::new(seed), &[70, 90]), kinds, (4, 2))
                 },
             },
-            Maker {
+            CaseMaker {
                 op: "expert_ffn",
                 what: "rows of gate and up in turns",
                 n_cases: n_kinds::<S>() + 3,
-                arithmetic: Arithmetic::Chain,
+                error_source: ErrorSource::Chain,
                 make: |seed| take_turns::<S>(CaseBuilder::new(seed), seed, (8, 3)),
             },
-            Maker {
+            CaseMaker {
                 op: "expert_ffn",
                 what: "many rows, rows of gate and up in turns",
                 n_cases: n_kinds::<S>() + 3,
-                arithmetic: Arithmetic::Chain,
+                error_source: ErrorSource::Chain,
                 make: |seed| {
                     let builder = CaseBuilder::with_sessions(Rng::new(seed), &[70, 90]);
                     take_turns::<S>(builder, seed, (4, 2))
@@ -106,7 +106,7 @@ pub(super) fn experts_in_blocks<S: Suite>() -> &'static [Maker] {
 }
 
 /// Blocks, or floats.
-fn take_turns<S: Suite>(builder: CaseBuilder, seed: u64, counts: (usize, usize)) -> Case {
+fn take_turns<S: OpSuite>(builder: CaseBuilder, seed: u64, counts: (usize, usize)) -> OpCase {
     let kind = match seed.checked_sub(n_kinds::<S>()) {
         None => kind_of::<S>(seed),
         Some(0) => MatrixKind::Float(FloatKind::F32),
@@ -117,11 +117,11 @@ fn take_turns<S: Suite>(builder: CaseBuilder, seed: u64, counts: (usize, usize))
     experts_of(builder, kinds, counts, ExpertRecord::random_turns)
 }
 
-fn kind_of<S: Suite>(seed: u64) -> MatrixKind {
+fn kind_of<S: OpSuite>(seed: u64) -> MatrixKind {
     let kind_idx = usize::try_from(seed % n_kinds::<S>()).expect("few kinds");
     MatrixKind::Block(S::BLOCK_KINDS[kind_idx])
 }
 
-const fn n_kinds<S: Suite>() -> u64 {
+const fn n_kinds<S: OpSuite>() -> u64 {
     S::BLOCK_KINDS.len() as u64
 }

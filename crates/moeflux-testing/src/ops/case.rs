@@ -16,22 +16,22 @@ use crate::random::Rng;
 
 /// A session of a case: its tokens are `first_token ..` `+ n_tokens`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Session {
+pub(crate) struct CaseSession {
     pub(crate) first_token: usize,
     pub(crate) n_tokens: usize,
 }
 
 /// What is run, and what of it is compared.
 #[derive(Debug)]
-pub(crate) struct Case {
+pub(crate) struct OpCase {
     pub(crate) weights: Arc<Weights>,
     pub(crate) workspace: Workspace,
     pub(crate) state: StateSpec,
-    pub(crate) sessions: Vec<Session>,
+    pub(crate) sessions: Vec<CaseSession>,
     /// Position of every session's first token.
     pub(crate) first_position: usize,
     pub(crate) mixer: Plan,
-    pub(crate) experts: Option<Experts>,
+    pub(crate) experts: Option<CaseExperts>,
     /// Over the rows whose logits are wanted.
     pub(crate) tail: Option<Plan>,
     /// Compared, a row per token.
@@ -40,7 +40,7 @@ pub(crate) struct Case {
     pub(crate) tail_outputs: Vec<BufferId>,
 }
 
-impl Case {
+impl OpCase {
     pub(crate) fn n_tokens(&self) -> usize {
         self.sessions.iter().map(|session| session.n_tokens).sum()
     }
@@ -58,7 +58,7 @@ impl Case {
 
 /// Routed experts and the plans that run them.
 #[derive(Debug)]
-pub(crate) struct Experts {
+pub(crate) struct CaseExperts {
     pub(crate) ffn: Plan,
     /// Up and down, where these are run instead, and the rows of gate and up.
     pub(crate) halves: Option<([Plan; 2], usize)>,
@@ -142,7 +142,7 @@ pub(crate) struct CaseBuilder {
     pub(crate) state: StateSpec,
     pub(crate) first_position: usize,
     weights: Weights,
-    sessions: Vec<Session>,
+    sessions: Vec<CaseSession>,
     embeds: Vec<Op>,
     outputs: Vec<BufferId>,
     tail_outputs: Vec<BufferId>,
@@ -158,10 +158,10 @@ impl CaseBuilder {
 
     /// Sessions of these many tokens.
     pub(crate) fn with_sessions(rng: Rng, lengths: &[usize]) -> Self {
-        let mut sessions: Vec<Session> = Vec::new();
+        let mut sessions: Vec<CaseSession> = Vec::new();
         let mut first_token = 0;
         for &n_tokens in lengths {
-            sessions.push(Session { first_token, n_tokens });
+            sessions.push(CaseSession { first_token, n_tokens });
             first_token += n_tokens;
         }
         Self {
@@ -279,8 +279,8 @@ impl CaseBuilder {
     }
 
     /// A case that runs `ops` over every row.
-    pub(crate) fn finish(self, ops: Vec<Op>) -> Case {
-        Case {
+    pub(crate) fn finish(self, ops: Vec<Op>) -> OpCase {
+        OpCase {
             weights: Arc::new(self.weights),
             workspace: self.workspace,
             state: self.state,
@@ -295,8 +295,8 @@ impl CaseBuilder {
     }
 
     /// A case that runs `ops` over the rows whose logits are wanted.
-    pub(crate) fn finish_tail(self, ops: Vec<Op>) -> Case {
-        Case { tail: Some(Plan::over(RowSet::Outputs, ops)), ..self.finish(Vec::new()) }
+    pub(crate) fn finish_tail(self, ops: Vec<Op>) -> OpCase {
+        OpCase { tail: Some(Plan::over(RowSet::Outputs, ops)), ..self.finish(Vec::new()) }
     }
 }
 

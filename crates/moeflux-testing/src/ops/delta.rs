@@ -7,104 +7,104 @@ use moeflux::provider::ops::{
 use moeflux::provider::spec::HeadOrder;
 use moeflux_kernels::{FloatKind, MatrixKind};
 
-use super::case::{Case, CaseBuilder};
-use super::{Arithmetic, Maker};
+use super::case::{CaseBuilder, OpCase};
+use super::{CaseMaker, ErrorSource};
 use crate::random::Rng;
 
-pub(super) const MAKERS: &[Maker] = &[
-    Maker {
+pub(super) const MAKERS: &[CaseMaker] = &[
+    CaseMaker {
         op: "causal_conv",
         what: "taps and channels",
         n_cases: 16,
-        arithmetic: Arithmetic::Pointwise,
+        error_source: ErrorSource::Pointwise,
         make: |seed| causal_conv(CaseBuilder::new(seed)),
     },
-    Maker {
+    CaseMaker {
         op: "causal_conv",
         what: "many rows",
         n_cases: 3,
-        arithmetic: Arithmetic::Pointwise,
+        error_source: ErrorSource::Pointwise,
         make: |seed| causal_conv(CaseBuilder::with_sessions(Rng::new(seed), &[40, 1, 12])),
     },
-    Maker {
+    CaseMaker {
         op: "delta_gates",
         what: "usual values",
         n_cases: 8,
-        arithmetic: Arithmetic::Pointwise,
+        error_source: ErrorSource::Pointwise,
         make: |seed| delta_gates(seed, 1.0),
     },
-    Maker {
+    CaseMaker {
         op: "delta_gates",
         what: "values that overflow a plain softplus",
         n_cases: 8,
-        arithmetic: Arithmetic::Pointwise,
+        error_source: ErrorSource::Pointwise,
         make: |seed| delta_gates(seed, 100.0),
     },
-    Maker {
+    CaseMaker {
         op: "gated_delta",
         what: "grouped heads",
         n_cases: 20,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| gated_delta(CaseBuilder::new(seed), shape, Rng::fraction),
     },
-    Maker {
+    CaseMaker {
         op: "gated_delta",
         what: "exact-zero decay",
         n_cases: 8,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| {
             gated_delta(CaseBuilder::new(seed), shape, |rng| rng.pick(&[0.0, 0.0, 1.0, 0.9]))
         },
     },
-    Maker {
+    CaseMaker {
         op: "gated_delta",
         what: "a long history that is kept",
         n_cases: 2,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| {
             let builder = CaseBuilder::with_sessions(Rng::new(seed), &[260, 70]);
             gated_delta(builder, shape, |rng| 1.0 - rng.fraction() * 0.01)
         },
     },
-    Maker {
+    CaseMaker {
         op: "gated_delta",
         what: "heads as wide as in models",
         n_cases: 2,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| {
             let builder = CaseBuilder::with_sessions(Rng::new(seed), &[21, 1]);
             gated_delta(builder, |rng| (1, rng.between(1, 2), 128, 128), Rng::fraction)
         },
     },
-    Maker {
+    CaseMaker {
         op: "gated_delta",
         what: "between its convolution and its norm",
         n_cases: 8,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| whole_layer(CaseBuilder::new(seed), shape),
     },
-    Maker {
+    CaseMaker {
         op: "gated_delta",
         what: "between its convolution and its norm, as wide as in models",
         n_cases: 2,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| {
             let builder = CaseBuilder::with_sessions(Rng::new(seed), &[12, 2]);
             whole_layer(builder, |rng| (2, 2 * rng.between(1, 2), 128, 128))
         },
     },
-    Maker {
+    CaseMaker {
         op: "gated_delta",
         what: "behind its projections",
         n_cases: 6,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| behind_projections(CaseBuilder::new(seed), shape),
     },
-    Maker {
+    CaseMaker {
         op: "gated_delta",
         what: "behind its projections, as wide as in models",
         n_cases: 1,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| {
             let builder = CaseBuilder::with_sessions(Rng::new(seed), &[7, 2]);
             behind_projections(builder, |_| (2, 4, 128, 128))
@@ -112,7 +112,7 @@ pub(super) const MAKERS: &[Maker] = &[
     },
 ];
 
-fn causal_conv(mut builder: CaseBuilder) -> Case {
+fn causal_conv(mut builder: CaseBuilder) -> OpCase {
     let (n_channels, n_taps) = (builder.rng.between(1, 70), builder.rng.between(2, 5));
     let state =
         LayerState::Recurrent { conv_rows: n_taps - 1, conv_cols: n_channels, delta_values: 3 };
@@ -123,7 +123,7 @@ fn causal_conv(mut builder: CaseBuilder) -> Case {
     builder.finish(vec![Op::CausalConv(CausalConv { layer, x, weight, n_taps, out })])
 }
 
-fn delta_gates(seed: u64, factor: f32) -> Case {
+fn delta_gates(seed: u64, factor: f32) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     let n_heads = builder.rng.between(1, 40);
     let a = builder.input_of("a", n_heads, |rng| rng.normal() * factor);
@@ -137,7 +137,7 @@ fn delta_gates(seed: u64, factor: f32) -> Case {
 }
 
 /// Makes key heads, value heads, key dimension, value dimension.
-type Shape = fn(&mut Rng) -> (usize, usize, usize, usize);
+type DeltaShapeFn = fn(&mut Rng) -> (usize, usize, usize, usize);
 
 fn shape(rng: &mut Rng) -> (usize, usize, usize, usize) {
     let n_key_heads = rng.between(1, 3);
@@ -151,7 +151,11 @@ fn normed(x: Heads) -> Op {
     Op::L2Norm(L2Norm { x, epsilon: 1e-6, factor: 1.0 })
 }
 
-fn gated_delta(mut builder: CaseBuilder, shape: Shape, decay: fn(&mut Rng) -> f32) -> Case {
+fn gated_delta(
+    mut builder: CaseBuilder,
+    shape: DeltaShapeFn,
+    decay: fn(&mut Rng) -> f32,
+) -> OpCase {
     let (n_key_heads, n_heads, key_dim, value_dim) = shape(&mut builder.rng);
     let delta_values = n_heads * value_dim * key_dim;
     let layer = builder.layer(LayerState::Recurrent { conv_rows: 0, conv_cols: 0, delta_values });
@@ -167,7 +171,7 @@ fn gated_delta(mut builder: CaseBuilder, shape: Shape, decay: fn(&mut Rng) -> f3
 }
 
 /// A layer from its normed inputs on: convolution and projections of one input.
-fn behind_projections(mut builder: CaseBuilder, shape: Shape) -> Case {
+fn behind_projections(mut builder: CaseBuilder, shape: DeltaShapeFn) -> OpCase {
     let (n_key_heads, n_heads, key_dim, value_dim) = shape(&mut builder.rng);
     let [key_cols, value_cols] = [n_key_heads * key_dim, n_heads * value_dim];
     let conv_cols = 2 * key_cols + value_cols;
@@ -188,7 +192,7 @@ fn behind_projections(mut builder: CaseBuilder, shape: Shape) -> Case {
     builder.finish(ops)
 }
 
-fn whole_layer(mut builder: CaseBuilder, shape: Shape) -> Case {
+fn whole_layer(mut builder: CaseBuilder, shape: DeltaShapeFn) -> OpCase {
     let (n_key_heads, n_heads, key_dim, value_dim) = shape(&mut builder.rng);
     let value_cols = n_heads * value_dim;
     let x = builder.input("x", 2 * n_key_heads * key_dim + value_cols);

@@ -6,66 +6,66 @@ use moeflux::provider::ops::{
 };
 use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 
-use super::case::{Case, CaseBuilder, ExpertRecord, Experts, layout};
-use super::{Arithmetic, Maker};
+use super::case::{CaseBuilder, CaseExperts, ExpertRecord, OpCase, layout};
+use super::{CaseMaker, ErrorSource};
 use crate::matrices::all_kinds;
 use crate::random::Rng;
 
-pub(super) const MAKERS: &[Maker] = &[
-    Maker {
+pub(super) const MAKERS: &[CaseMaker] = &[
+    CaseMaker {
         op: "expert_ffn",
         what: "every kind of weight, at odd addresses",
         n_cases: 66,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: every_kind,
     },
-    Maker {
+    CaseMaker {
         op: "expert_up",
         what: "every kind of weight, in two halves",
         n_cases: 33,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| in_halves(every_kind(seed)),
     },
-    Maker {
+    CaseMaker {
         op: "expert_down",
         what: "many rows, in waves",
         n_cases: 4,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| {
             let builder = CaseBuilder::with_sessions(Rng::new(seed), &[40, 7]);
             in_halves(experts(builder, [four_bits(64); 3], (16, 4)))
         },
     },
-    Maker {
+    CaseMaker {
         op: "combine",
         what: "shared experts and their gates",
         n_cases: 8,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| experts(CaseBuilder::new(seed), [four_bits(64); 3], (8, 3)),
     },
-    Maker {
+    CaseMaker {
         op: "expert_ffn",
         what: "top_k above 8",
         n_cases: 4,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| experts(CaseBuilder::new(seed), [four_bits(64); 3], (64, 22)),
     },
-    Maker {
+    CaseMaker {
         op: "expert_ffn",
         what: "8-bit among 4-bit, many rows per expert",
         n_cases: 3,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| {
             let eight_bits = Affine::new(8, 32, FloatKind::Bf16);
             let kinds = [four_bits(64), four_bits(32), MatrixKind::Affine(eight_bits)];
             experts(CaseBuilder::with_sessions(Rng::new(seed), &[40, 7]), kinds, (4, 2))
         },
     },
-    Maker {
+    CaseMaker {
         op: "expert_ffn",
         what: "many rows, gate and up of one kind",
         n_cases: 8,
-        arithmetic: Arithmetic::Chain,
+        error_source: ErrorSource::Chain,
         make: |seed| {
             let eight_bits = Affine::new(8, 32, FloatKind::F16);
             let kind = if seed % 2 == 0 { four_bits(64) } else { MatrixKind::Affine(eight_bits) };
@@ -79,7 +79,7 @@ fn four_bits(group: u8) -> MatrixKind {
     MatrixKind::Affine(Affine::new(4, group, FloatKind::Bf16))
 }
 
-fn every_kind(seed: u64) -> Case {
+fn every_kind(seed: u64) -> OpCase {
     let kinds = all_kinds();
     let first = usize::try_from(seed).expect("few cases");
     let others = [first * 7 + 3, first * 5 + 1];
@@ -88,7 +88,7 @@ fn every_kind(seed: u64) -> Case {
 }
 
 /// The same case as one of several machines runs it that has all rows.
-fn in_halves(mut case: Case) -> Case {
+fn in_halves(mut case: OpCase) -> OpCase {
     let experts = case.experts.as_mut().expect("a case of experts");
     let Some(Op::ExpertFfn(whole)) = experts.ffn.ops().first() else {
         unreachable!("a plan of experts begins with them")
@@ -108,7 +108,7 @@ pub(super) fn experts(
     builder: CaseBuilder,
     kinds: [MatrixKind; 3],
     counts: (usize, usize),
-) -> Case {
+) -> OpCase {
     experts_of(builder, kinds, counts, ExpertRecord::random)
 }
 
@@ -118,7 +118,7 @@ pub(super) fn experts_of(
     kinds: [MatrixKind; 3],
     (n_experts, top_k): (usize, usize),
     make: fn(&mut Rng, ExpertIdx, [MatrixLayout; 3]) -> ExpertRecord,
-) -> Case {
+) -> OpCase {
     // Multiples of the largest group, or of the largest block.
     let is_block = |kind: &MatrixKind| matches!(kind, MatrixKind::Block(_));
     let unit = if kinds.iter().any(is_block) { 256 } else { 128 };
@@ -134,7 +134,7 @@ pub(super) fn experts_of(
 
     let logits = builder.input("logits", n_experts);
     let kind = RouterKind::Softmax { renormalise: true };
-    let route = Op::Route(Route { logits, kind, top_k, purpose: Purpose::Use });
+    let route = Op::Route(Route { logits, kind, top_k, purpose: Purpose::Compute });
     let x = builder.heads("x", (1, hidden));
     // What stands here between the two ops is the backend's own affair.
     let sum = builder.heads("sum", (1, hidden));
@@ -152,11 +152,11 @@ pub(super) fn experts_of(
         if builder.rng.coin() { builder.compare(residual) } else { builder.output("out", hidden) };
     let combine = Combine { sum, shared, shared_gate, residual, out };
     let ffn = ExpertFfn { layer: LayerIdx(0), x, sum, limit, biases };
-    let experts = Experts {
+    let experts = CaseExperts {
         ffn: Plan::new(vec![Op::ExpertFfn(ffn)]),
         halves: None,
         combine: Plan::new(vec![Op::Combine(combine)]),
         records,
     };
-    Case { experts: Some(experts), ..builder.finish(vec![route]) }
+    OpCase { experts: Some(experts), ..builder.finish(vec![route]) }
 }

@@ -3,90 +3,90 @@
 use moeflux::provider::ops::{Embed, HeadMatMul, MatMul, Op, Orientation, SelectRows};
 use moeflux_kernels::{Affine, FloatKind, Fp8, MatrixKind};
 
-use super::case::{Case, CaseBuilder};
-use super::{Arithmetic, Maker};
+use super::case::{CaseBuilder, OpCase};
+use super::{CaseMaker, ErrorSource};
 use crate::matrices::{all_kinds, fitting_cols};
 use crate::random::Rng;
 
 /// Kinds of weights, each once: `all_kinds` has as many.
 const N_KINDS: u64 = 66;
 
-pub(super) const MAKERS: &[Maker] = &[
-    Maker {
+pub(super) const MAKERS: &[CaseMaker] = &[
+    CaseMaker {
         op: "embed",
         what: "every kind of table",
         n_cases: N_KINDS,
-        arithmetic: Arithmetic::Pointwise,
+        error_source: ErrorSource::Pointwise,
         make: embed,
     },
-    Maker {
+    CaseMaker {
         op: "select_rows",
         what: "wanted rows, more than fit at once",
         n_cases: 4,
-        arithmetic: Arithmetic::Copy,
+        error_source: ErrorSource::Copy,
         make: select_rows,
     },
-    Maker {
+    CaseMaker {
         op: "matmul",
         what: "logits of the wanted rows",
         n_cases: 4,
-        arithmetic: Arithmetic::Sum,
+        error_source: ErrorSource::Sum,
         make: logits,
     },
-    Maker {
+    CaseMaker {
         op: "matmul",
         what: "every kind of weight",
         n_cases: 2 * N_KINDS,
-        arithmetic: Arithmetic::Sum,
+        error_source: ErrorSource::Sum,
         make: matmul,
     },
-    Maker {
+    CaseMaker {
         op: "matmul",
         what: "dimension above 4096",
         n_cases: 6,
-        arithmetic: Arithmetic::Sum,
+        error_source: ErrorSource::Sum,
         make: wide_matmul,
     },
-    Maker {
+    CaseMaker {
         op: "matmul",
         what: "many rows",
         n_cases: 6,
-        arithmetic: Arithmetic::Sum,
+        error_source: ErrorSource::Sum,
         make: matmul_of_many_rows,
     },
-    Maker {
+    CaseMaker {
         op: "matmul",
         what: "many rows of any width, every kind",
         n_cases: N_KINDS,
-        arithmetic: Arithmetic::Sum,
+        error_source: ErrorSource::Sum,
         make: matmul_of_many_rows_of_every_kind,
     },
-    Maker {
+    CaseMaker {
         op: "matmul",
         what: "8-bit among 4-bit",
         n_cases: 2,
-        arithmetic: Arithmetic::Sum,
+        error_source: ErrorSource::Sum,
         make: eight_bits_among_four,
     },
-    Maker {
+    CaseMaker {
         op: "matmul",
         what: "inputs of zero and of one large value",
         n_cases: 6,
-        arithmetic: Arithmetic::Sum,
+        error_source: ErrorSource::Sum,
         make: matmul_of_extremes,
     },
-    Maker {
+    CaseMaker {
         op: "head_matmul",
         what: "rows to outputs and rows from inputs, every kind",
         n_cases: 2 * N_KINDS,
-        arithmetic: Arithmetic::Sum,
+        error_source: ErrorSource::Sum,
         make: |seed| head_matmul(CaseBuilder::new(seed), seed),
     },
-    Maker {
+    CaseMaker {
         op: "head_matmul",
         what: "many rows",
         n_cases: 12,
-        arithmetic: Arithmetic::Sum,
+        error_source: ErrorSource::Sum,
         make: |seed| {
             let kind_seed = seed % 2 * N_KINDS + seed * 5 % N_KINDS;
             head_matmul(CaseBuilder::with_sessions(Rng::new(seed), &[50, 23]), kind_seed)
@@ -100,11 +100,11 @@ fn kind_of(seed: u64) -> MatrixKind {
     kinds[usize::try_from(kind_idx).expect("some kinds")]
 }
 
-fn embed(seed: u64) -> Case {
+fn embed(seed: u64) -> OpCase {
     embedding(seed, kind_of(seed))
 }
 
-pub(super) fn embedding(seed: u64, kind: MatrixKind) -> Case {
+pub(super) fn embedding(seed: u64, kind: MatrixKind) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     let n_tokens = builder.n_tokens();
     let n_cols = builder.rng.between(1, 200);
@@ -115,7 +115,7 @@ pub(super) fn embedding(seed: u64, kind: MatrixKind) -> Case {
     builder.finish(vec![Op::Embed(Embed { table, out })])
 }
 
-fn select_rows(seed: u64) -> Case {
+fn select_rows(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::with_sessions(Rng::new(seed), &[3, 30, 8]);
     let n_cols = builder.rng.between(1, 50);
     let x = builder.heads("x", (1, n_cols));
@@ -123,7 +123,7 @@ fn select_rows(seed: u64) -> Case {
     builder.finish_tail(vec![Op::SelectRows(SelectRows { x, out })])
 }
 
-fn logits(seed: u64) -> Case {
+fn logits(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::with_sessions(Rng::new(seed), &[3, 30, 8]);
     let kind = Affine::new(4, 64, FloatKind::Bf16);
     let weight = builder.matrix(MatrixKind::Affine(kind), 301, 128);
@@ -141,7 +141,7 @@ pub(super) fn product(
     kind: MatrixKind,
     n_rows: usize,
     n_cols: usize,
-) -> Case {
+) -> OpCase {
     let weight = builder.matrix(kind, n_rows, n_cols);
     let bias = builder.rng.coin().then(|| builder.normal_vector(n_rows, 0.0));
     let x = builder.heads("x", (1, n_cols));
@@ -149,7 +149,7 @@ pub(super) fn product(
     builder.finish(vec![Op::MatMul(MatMul { weight, bias, x, out })])
 }
 
-fn matmul(seed: u64) -> Case {
+fn matmul(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     let kind = kind_of(seed);
     let n_rows = builder.rng.between(1, 150);
@@ -169,21 +169,21 @@ fn common_kind(rng: &mut Rng) -> MatrixKind {
     ])
 }
 
-fn wide_matmul(seed: u64) -> Case {
+fn wide_matmul(seed: u64) -> OpCase {
     let mut rng = Rng::new(seed);
     let kind = common_kind(&mut rng);
     let (n_rows, n_cols) = if rng.coin() { (33, 7168) } else { (5133, 128) };
     product(CaseBuilder::with_sessions(rng, &[1, 2]), kind, n_rows, n_cols)
 }
 
-fn matmul_of_many_rows(seed: u64) -> Case {
+fn matmul_of_many_rows(seed: u64) -> OpCase {
     let mut rng = Rng::new(seed);
     let kind = common_kind(&mut rng);
     let n_rows = rng.between(40, 80);
     product(CaseBuilder::with_sessions(rng, &[17, 200, 30]), kind, n_rows, 256)
 }
 
-fn matmul_of_many_rows_of_every_kind(seed: u64) -> Case {
+fn matmul_of_many_rows_of_every_kind(seed: u64) -> OpCase {
     let mut rng = Rng::new(seed);
     let kind = kind_of(seed);
     let (n_rows, n_cols) = (rng.between(1, 140), rng.between(1, 300));
@@ -191,7 +191,7 @@ fn matmul_of_many_rows_of_every_kind(seed: u64) -> Case {
     product(builder, kind, n_rows, fitting_cols(kind, n_cols))
 }
 
-fn eight_bits_among_four(seed: u64) -> Case {
+fn eight_bits_among_four(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     let affine = |bits, group| Affine::new(bits, group, FloatKind::Bf16);
     let x = builder.input("x", 256);
@@ -204,7 +204,7 @@ fn eight_bits_among_four(seed: u64) -> Case {
     builder.finish(ops)
 }
 
-fn matmul_of_extremes(seed: u64) -> Case {
+fn matmul_of_extremes(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     let kind = common_kind(&mut builder.rng);
     let weight = builder.matrix(kind, 20, 256);
@@ -218,11 +218,11 @@ fn matmul_of_extremes(seed: u64) -> Case {
     builder.finish(vec![Op::MatMul(MatMul { weight, bias: None, x, out })])
 }
 
-fn head_matmul(builder: CaseBuilder, seed: u64) -> Case {
+fn head_matmul(builder: CaseBuilder, seed: u64) -> OpCase {
     head_product(builder, kind_of(seed), seed < N_KINDS)
 }
 
-pub(super) fn head_product(mut builder: CaseBuilder, kind: MatrixKind, gives_rows: bool) -> Case {
+pub(super) fn head_product(mut builder: CaseBuilder, kind: MatrixKind, gives_rows: bool) -> OpCase {
     let rng = &mut builder.rng;
     let (n_heads, n_rows) = (rng.between(1, 5), rng.between(1, 20));
     let n_cols = fitting_cols(kind, rng.between(1, 150));

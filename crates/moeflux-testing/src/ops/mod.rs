@@ -3,7 +3,7 @@
 //! A case is a function of its maker and a seed: weights, shapes, sessions with a history. Every
 //! backend must agree with the reference within a stated error, with itself exactly however the
 //! tokens are cut into steps and whichever kernels it takes, and must not remember what it should
-//! not. A [`Suite`] names the backends under test; `test_ops!` makes its tests.
+//! not. An [`OpSuite`] names the backends under test; `test_ops!` makes its tests.
 
 mod case;
 mod attention;
@@ -26,8 +26,8 @@ use moeflux::provider::weights::Weights;
 use moeflux_kernels::{BlockKind, KernelTable};
 
 use crate::random::{Rng, seeds};
-use case::Case;
-use run::{Outcome, Run, Schedule, nmse, steps};
+use case::OpCase;
+use run::{CaseOutcome, CaseRun, Schedule, nmse, steps};
 
 /// What the others are compared with.
 pub const REFERENCE: BackendUnderTest = BackendUnderTest {
@@ -48,9 +48,9 @@ pub struct BackendUnderTest {
     /// Its name in messages.
     pub name: &'static str,
     /// Makes it.
-    pub make: Make,
+    pub make: MakeBackend,
     /// Largest normalised mean square error against the reference.
-    pub limit: fn(Arithmetic) -> f64,
+    pub limit: fn(ErrorSource) -> f64,
     /// Whether the same tokens in other steps must give the same bits of outputs, routes and
     /// states; else outputs may differ as much as from the reference, as on devices that sum in an
     /// order that depends on the shape.
@@ -58,19 +58,19 @@ pub struct BackendUnderTest {
     /// Whether it takes kernels of the CPU, all of which must give the same.
     pub has_tables: bool,
     /// Which cases it is asked to run.
-    pub covers: fn(&Maker) -> bool,
+    pub covers: fn(&CaseMaker) -> bool,
     /// Of so many cases one is also run in other steps, saved, restored and reset: a case takes
     /// seconds on a driver that computes in software.
     pub steps_of_one_in: u64,
 }
 
-/// How a backend is made: for a workspace and so many rows, by these kernels if it takes any.
-pub type Make =
+/// Makes a backend: for a workspace and so many rows, by these kernels if it takes any.
+pub type MakeBackend =
     fn(Arc<Weights>, (&Workspace, usize), &'static KernelTable) -> Result<Box<dyn Backend>>;
 
-/// What an op's error comes from.
+/// Where the rounding error of an op comes from.
 #[derive(Clone, Copy, Debug)]
-pub enum Arithmetic {
+pub enum ErrorSource {
     /// Values are copied, or are sums of two values: one rounding, the same everywhere.
     Copy,
     /// Values go through a few operations and functions.
@@ -83,35 +83,35 @@ pub enum Arithmetic {
 
 /// For arithmetic in f32 with functions that are good to a few units in the last place. One
 /// rounding has a relative error of at most 6e-8, squared 3.6e-15.
-fn limit_of_f32(arithmetic: Arithmetic) -> f64 {
-    match arithmetic {
-        Arithmetic::Copy => 0.0,
+fn limit_of_f32(error_source: ErrorSource) -> f64 {
+    match error_source {
+        ErrorSource::Copy => 0.0,
         // Up to some 15 roundings in a row, and `exp` turns an absolute error of its argument
         // (6e-8 times at most 10 in these cases) into a relative one.
-        Arithmetic::Pointwise => 1e-12,
+        ErrorSource::Pointwise => 1e-12,
         // A plain f32 sum of n random terms has a mean square error of about n * 3e-16 of its
         // own square: 2.5e-12 measured at n = 7168, 2e-12 for the 512 equal terms of a softmax.
         // More where codes and biases cancel.
-        Arithmetic::Sum => 2e-11,
+        ErrorSource::Sum => 2e-11,
         // Some sums in a row; scores enter `exp`, which magnifies their error. Plain f32 loops
         // measure 1e-13; a wrong term or a stale state is beyond 1e-6.
-        Arithmetic::Chain => 1e-10,
+        ErrorSource::Chain => 1e-10,
     }
 }
 
 /// Makes cases of one kind.
 #[derive(Debug)]
-pub struct Maker {
+pub struct CaseMaker {
     /// The op under test, as [`moeflux::provider::ops::Op::name`] calls it.
     pub op: &'static str,
     /// What is special about the cases.
     pub what: &'static str,
     n_cases: u64,
-    arithmetic: Arithmetic,
-    make: fn(u64) -> Case,
+    error_source: ErrorSource,
+    make: fn(u64) -> OpCase,
 }
 
-impl Maker {
+impl CaseMaker {
     /// Every op that its cases run.
     pub fn op_names(&self) -> Vec<&'static str> {
         (self.make)(0).op_names()
@@ -119,7 +119,7 @@ impl Maker {
 }
 
 /// The backends that a program of tests compares with the reference.
-pub trait Suite: 'static {
+pub trait OpSuite: 'static {
     /// The backends.
     const BACKENDS: &'static [BackendUnderTest];
     /// The kinds of blocks that all of them read.
@@ -159,7 +159,7 @@ impl Topic {
         Self::ExpertsInBlocks,
     ];
 
-    fn makers<S: Suite>(self) -> &'static [Maker] {
+    fn makers<S: OpSuite>(self) -> &'static [CaseMaker] {
         match self {
             Self::Products => linear::MAKERS,
             Self::Pointwise => pointwise::MAKERS,
@@ -174,26 +174,26 @@ impl Topic {
 
     /// Checks every case of the topic on every backend. All checks of one case run in a row,
     /// because devices compile kernels for each.
-    pub fn check<S: Suite>(self) {
+    pub fn check<S: OpSuite>(self) {
         for backend in S::BACKENDS {
-            for_each_case(backend, self.makers::<S>().iter(), |which, case| {
+            for_each_case(backend, self.makers::<S>().iter(), |id, case| {
                 let expected = REFERENCE.run(case, Schedule::AtOnce);
-                let outcome = backend.run(case, Schedule::Random(which.seed));
-                let limit = (backend.limit)(which.maker.arithmetic);
-                assert_close(which, "against the reference", &outcome, &expected, limit);
-                if !which.seed.is_multiple_of(backend.steps_of_one_in) {
+                let outcome = backend.run(case, Schedule::Random(id.seed));
+                let limit = (backend.limit)(id.maker.error_source);
+                assert_close(id, "against the reference", &outcome, &expected, limit);
+                if !id.seed.is_multiple_of(backend.steps_of_one_in) {
                     return;
                 }
-                backend.check_steps(which, case, &outcome);
+                backend.check_steps(id, case, &outcome);
                 if !case.state.layers.is_empty() {
-                    backend.check_state(which, case, &outcome);
+                    backend.check_state(id, case, &outcome);
                 }
             });
         }
     }
 }
 
-/// The tests of a [`Suite`]: one for each topic, and one for the CPU's kernel tables.
+/// The tests of an [`OpSuite`]: one for each topic, and one for the CPU's kernel tables.
 #[macro_export]
 macro_rules! test_ops {
     ($suite:ty) => {
@@ -244,21 +244,21 @@ macro_rules! test_ops {
     };
 }
 
-fn makers<S: Suite>() -> impl Iterator<Item = &'static Maker> {
+fn makers<S: OpSuite>() -> impl Iterator<Item = &'static CaseMaker> {
     Topic::ALL.into_iter().flat_map(Topic::makers::<S>)
 }
 
-/// Says which case failed, and how to see it again.
+/// A case on a backend, as messages name it: enough to run it again.
 #[derive(Clone, Copy)]
-struct Which {
+struct CaseId {
     backend: &'static str,
-    maker: &'static Maker,
+    maker: &'static CaseMaker,
     seed: u64,
 }
 
-impl fmt::Display for Which {
+impl fmt::Display for CaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { backend, maker: Maker { op, what, .. }, seed } = self;
+        let Self { backend, maker: CaseMaker { op, what, .. }, seed } = self;
         write!(f, "op {op} ({what}), seed {seed}, backend {backend}")
     }
 }
@@ -266,98 +266,95 @@ impl fmt::Display for Which {
 /// Calls `check` with every case of some makers.
 fn for_each_case(
     backend: &BackendUnderTest,
-    makers: impl Iterator<Item = &'static Maker>,
-    check: impl Fn(Which, &Case),
+    makers: impl Iterator<Item = &'static CaseMaker>,
+    check: impl Fn(CaseId, &OpCase),
 ) {
     for maker in makers.filter(|maker| (backend.covers)(maker)) {
         for seed in seeds(maker.n_cases) {
-            check(Which { backend: backend.name, maker, seed }, &(maker.make)(seed));
+            check(CaseId { backend: backend.name, maker, seed }, &(maker.make)(seed));
         }
     }
 }
 
 impl BackendUnderTest {
-    fn backend(&self, case: &Case) -> Box<dyn Backend> {
+    fn backend(&self, case: &OpCase) -> Box<dyn Backend> {
         self.backend_by(moeflux_kernels::best(), case)
     }
 
-    fn backend_by(&self, kernels: &'static KernelTable, case: &Case) -> Box<dyn Backend> {
+    fn backend_by(&self, kernels: &'static KernelTable, case: &OpCase) -> Box<dyn Backend> {
         let workspace = (&case.workspace, case.n_tokens());
         let backend = (self.make)(Arc::clone(&case.weights), workspace, kernels);
         backend.expect("a small workspace")
     }
 
-    fn run(&self, case: &Case, schedule: Schedule) -> Outcome {
-        Run::whole(case, self.backend(case).as_mut(), schedule)
+    fn run(&self, case: &OpCase, schedule: Schedule) -> CaseOutcome {
+        CaseRun::whole(case, self.backend(case).as_mut(), schedule)
     }
 
     /// Steps do not change values, nor does a session that was there before.
-    fn check_steps(&self, which: Which, case: &Case, expected: &Outcome) {
+    fn check_steps(&self, id: CaseId, case: &OpCase, expected: &CaseOutcome) {
         let one_by_one = self.run(case, Schedule::OneByOne);
-        self.check_same(which, "one by one", &one_by_one, expected);
+        self.check_same(id, "one by one", &one_by_one, expected);
         let mut device = self.backend(case);
-        for schedule in [Schedule::AtOnce, Schedule::Random(which.seed + 1)] {
-            let outcome = Run::whole(case, device.as_mut(), schedule);
-            self.check_same(which, &format!("{schedule:?}, one device"), &outcome, expected);
+        for schedule in [Schedule::AtOnce, Schedule::Random(id.seed + 1)] {
+            let outcome = CaseRun::whole(case, device.as_mut(), schedule);
+            self.check_same(id, &format!("{schedule:?}, one device"), &outcome, expected);
         }
     }
 
     /// A session is fresh after a reset, and what was saved of it continues in another one.
-    fn check_state(&self, which: Which, case: &Case, expected: &Outcome) {
+    fn check_state(&self, id: CaseId, case: &OpCase, expected: &CaseOutcome) {
         let mut device = self.backend(case);
-        let mut run = Run::new(case, device.as_mut());
-        let mut rng = Rng::new(which.seed);
-        for pieces in steps(case, Schedule::Random(which.seed)) {
-            run.step(&pieces);
+        let mut run = CaseRun::new(case, device.as_mut());
+        let mut rng = Rng::new(id.seed);
+        for spans in steps(case, Schedule::Random(id.seed)) {
+            run.step(&spans);
             let session_idx = rng.below(case.sessions.len());
             let parts = run.save(session_idx);
             run.restore(session_idx, &parts);
         }
-        self.check_same(which, "saved and restored", &run.finish(), expected);
+        self.check_same(id, "saved and restored", &run.finish(), expected);
 
-        let mut run = Run::new(case, device.as_mut());
-        for pieces in steps(case, Schedule::Random(which.seed)) {
-            run.step(&pieces);
+        let mut run = CaseRun::new(case, device.as_mut());
+        for spans in steps(case, Schedule::Random(id.seed)) {
+            run.step(&spans);
         }
         run.reset();
-        for pieces in steps(case, Schedule::AtOnce) {
-            run.step(&pieces);
+        for spans in steps(case, Schedule::AtOnce) {
+            run.step(&spans);
         }
-        self.check_same(which, "after a reset", &run.finish(), expected);
+        self.check_same(id, "after a reset", &run.finish(), expected);
     }
 
     /// Checks a second run of the same case on the same backend.
-    fn check_same(&self, which: Which, how: &str, outcome: &Outcome, expected: &Outcome) {
+    fn check_same(&self, id: CaseId, how: &str, outcome: &CaseOutcome, expected: &CaseOutcome) {
         if !self.is_exact {
-            let limit = (self.limit)(which.maker.arithmetic);
-            return assert_close(which, how, outcome, expected, limit);
+            let limit = (self.limit)(id.maker.error_source);
+            return assert_close(id, how, outcome, expected, limit);
         }
-        assert_close(which, how, outcome, expected, 0.0);
-        let bits = |outcome: &Outcome| -> Vec<u32> {
+        assert_close(id, how, outcome, expected, 0.0);
+        let bits = |outcome: &CaseOutcome| -> Vec<u32> {
             let rows = outcome.values.values().flat_map(|rows| rows.values());
             rows.flatten().map(|value| value.to_bits()).collect()
         };
-        assert!(bits(outcome) == bits(expected), "{which}: {how}: other bits");
-        assert!(outcome.states == expected.states, "{which}: {how}: another state");
+        assert!(bits(outcome) == bits(expected), "{id}: {how}: other bits");
+        assert!(outcome.states == expected.states, "{id}: {how}: another state");
     }
 }
 
-fn assert_close(which: Which, how: &str, outcome: &Outcome, expected: &Outcome, limit: f64) {
+fn assert_close(id: CaseId, how: &str, outcome: &CaseOutcome, expected: &CaseOutcome, limit: f64) {
     for (token, expected) in &expected.experts {
         let experts = &outcome.experts[token];
-        assert!(
-            experts == expected,
-            "{which}: {how}: token {token}: {experts:?}, not {expected:?}"
-        );
+        assert!(experts == expected, "{id}: {how}: token {token}: {experts:?}, not {expected:?}");
     }
-    let names = |outcome: &Outcome| outcome.values.keys().cloned().collect::<Vec<String>>();
-    assert_eq!(names(outcome), names(expected), "{which}: {how}");
+    let names = |outcome: &CaseOutcome| outcome.values.keys().cloned().collect::<Vec<String>>();
+    assert_eq!(names(outcome), names(expected), "{id}: {how}");
     for (name, expected) in &expected.values {
         let rows = &outcome.values[name];
-        assert!(rows.keys().eq(expected.keys()), "{which}: {how}: other rows of {name}");
+        assert!(rows.keys().eq(expected.keys()), "{id}: {how}: other rows of {name}");
         let error = nmse(rows.values().flatten(), expected.values().flatten());
         let worst = || worst_of(rows.values().flatten(), expected.values().flatten());
-        assert!(error <= limit, "{which}: {how}: {name}: NMSE {error:e} > {limit:e}; {}", worst());
+        assert!(error <= limit, "{id}: {how}: {name}: NMSE {error:e} > {limit:e}; {}", worst());
     }
 }
 
@@ -383,19 +380,18 @@ fn other_tables() -> impl Iterator<Item = &'static KernelTable> {
 }
 
 /// Checks that all kernel tables give the bits of the best one.
-pub fn check_tables<S: Suite>() {
+pub fn check_tables<S: OpSuite>() {
     for backend in S::BACKENDS.iter().filter(|it| it.has_tables) {
-        for_each_case(backend, makers::<S>(), |which, case| {
+        for_each_case(backend, makers::<S>(), |id, case| {
             let expected = backend.run(case, Schedule::AtOnce);
             for table in other_tables() {
                 let mut device = backend.backend_by(table, case);
                 assert_eq!(device.names().isa, table.name());
                 // Some steps are large: rows go by in panels.
-                let is_whole = which.seed.is_multiple_of(2);
-                let schedule =
-                    if is_whole { Schedule::AtOnce } else { Schedule::Random(which.seed) };
-                let outcome = Run::whole(case, device.as_mut(), schedule);
-                backend.check_same(which, table.name(), &outcome, &expected);
+                let is_whole = id.seed.is_multiple_of(2);
+                let schedule = if is_whole { Schedule::AtOnce } else { Schedule::Random(id.seed) };
+                let outcome = CaseRun::whole(case, device.as_mut(), schedule);
+                backend.check_same(id, table.name(), &outcome, &expected);
             }
         });
     }
@@ -411,7 +407,7 @@ mod tests {
 
     struct Every;
 
-    impl Suite for Every {
+    impl OpSuite for Every {
         const BACKENDS: &'static [BackendUnderTest] = &[REFERENCE];
         const BLOCK_KINDS: &'static [BlockKind] = &BlockKind::ALL;
     }
@@ -433,13 +429,13 @@ mod tests {
 
     #[test]
     fn cases_have_history_and_company() {
-        let is_stateful = |case: &Case| !case.state.layers.is_empty();
+        let is_stateful = |case: &OpCase| !case.state.layers.is_empty();
         let cases = || makers::<Every>().flat_map(|maker| (0..maker.n_cases).map(maker.make));
-        let n_with = |what: &dyn Fn(&Case) -> bool| cases().filter(|case| what(case)).count();
+        let n_with = |what: &dyn Fn(&OpCase) -> bool| cases().filter(|case| what(case)).count();
         assert!(n_with(&|case| is_stateful(case) && case.sessions.len() > 1) >= 20);
         assert!(n_with(&|case| is_stateful(case) && case.n_tokens() > 256) >= 2);
         let has_kind =
-            |case: &Case, wanted: fn(&LayerState) -> bool| case.state.layers.iter().any(wanted);
+            |case: &OpCase, wanted: fn(&LayerState) -> bool| case.state.layers.iter().any(wanted);
         assert!(n_with(&|case| has_kind(case, |it| matches!(it, LayerState::Latent { .. }))) > 4);
     }
 

@@ -1,86 +1,86 @@
 //! Cases of norms, rope, activations and sums, in place and not.
 
-use moeflux::provider::ops::{Add, Best, Heads, L2Norm, Op, RmsNorm, Rope, SelectRows, SwiGlu};
+use moeflux::provider::ops::{Add, Heads, L2Norm, Op, RmsNorm, Rope, SelectRows, SwiGlu, TopK};
 use moeflux::provider::spec::Pairing;
 
-use super::case::{Case, CaseBuilder};
-use super::{Arithmetic, Maker};
+use super::case::{CaseBuilder, OpCase};
+use super::{CaseMaker, ErrorSource};
 use crate::random::Rng;
 
-pub(super) const MAKERS: &[Maker] = &[
-    Maker {
+pub(super) const MAKERS: &[CaseMaker] = &[
+    CaseMaker {
         op: "best",
         what: "few columns and many",
         n_cases: 12,
-        arithmetic: Arithmetic::Copy,
+        error_source: ErrorSource::Copy,
         make: |seed| best(seed, Rng::normal),
     },
-    Maker {
+    CaseMaker {
         op: "best",
         what: "equals, and zeros of both signs",
         n_cases: 12,
-        arithmetic: Arithmetic::Copy,
+        error_source: ErrorSource::Copy,
         make: |seed| best(seed, |rng| rng.pick(&[0.0, -0.0, 1.5, -1.5, f32::MIN])),
     },
-    Maker {
+    CaseMaker {
         op: "rms_norm",
         what: "heads, gates, in place or not",
         n_cases: 24,
-        arithmetic: Arithmetic::Pointwise,
+        error_source: ErrorSource::Pointwise,
         make: rms_norm,
     },
-    Maker {
+    CaseMaker {
         op: "rms_norm",
         what: "dimension above 4096",
         n_cases: 2,
-        arithmetic: Arithmetic::Pointwise,
+        error_source: ErrorSource::Pointwise,
         make: |seed| norm_of(CaseBuilder::with_sessions(Rng::new(seed), &[2]), (1, 7168)),
     },
-    Maker {
+    CaseMaker {
         op: "l2_norm",
         what: "heads",
         n_cases: 8,
-        arithmetic: Arithmetic::Pointwise,
+        error_source: ErrorSource::Pointwise,
         make: l2_norm,
     },
-    Maker {
+    CaseMaker {
         op: "rope",
         what: "pairings, partial heads, stretched",
         n_cases: 16,
-        arithmetic: Arithmetic::Pointwise,
+        error_source: ErrorSource::Pointwise,
         make: |seed| rope(seed, 0),
     },
-    Maker {
+    CaseMaker {
         op: "rope",
         what: "far positions",
         n_cases: 8,
-        arithmetic: Arithmetic::Pointwise,
+        error_source: ErrorSource::Pointwise,
         make: |seed| rope(seed, 250_000),
     },
-    Maker {
+    CaseMaker {
         op: "rope",
         what: "a million positions",
         n_cases: 4,
-        arithmetic: Arithmetic::Pointwise,
+        error_source: ErrorSource::Pointwise,
         make: |seed| rope(seed, 1_000_003),
     },
-    Maker {
+    CaseMaker {
         op: "swiglu",
         what: "with and without limit, in place or not",
         n_cases: 18,
-        arithmetic: Arithmetic::Pointwise,
+        error_source: ErrorSource::Pointwise,
         make: swiglu,
     },
-    Maker {
+    CaseMaker {
         op: "add",
         what: "in place or not",
         n_cases: 9,
-        arithmetic: Arithmetic::Copy,
+        error_source: ErrorSource::Copy,
         make: add,
     },
 ];
 
-fn best(seed: u64, value: fn(&mut Rng) -> f32) -> Case {
+fn best(seed: u64, value: fn(&mut Rng) -> f32) -> OpCase {
     let mut builder = CaseBuilder::with_sessions(Rng::new(seed), &[3, 20]);
     let (n_cols, n_best) =
         builder.rng.pick(&[(1, 1), (50, 50), (1024, 64), (1025, 64), (5000, 7), (20_001, 64)]);
@@ -89,7 +89,7 @@ fn best(seed: u64, value: fn(&mut Rng) -> f32) -> Case {
     let out = builder.tail_output("best", 2 * n_best);
     builder.finish_tail(vec![
         Op::SelectRows(SelectRows { x, out: selected }),
-        Op::Best(Best { x: selected, out }),
+        Op::TopK(TopK { x: selected, out }),
     ])
 }
 
@@ -106,13 +106,13 @@ fn output(builder: &mut CaseBuilder, inputs: &[Heads]) -> Heads {
     }
 }
 
-fn rms_norm(seed: u64) -> Case {
+fn rms_norm(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     let shape = shape(&mut builder.rng);
     norm_of(builder, shape)
 }
 
-fn norm_of(mut builder: CaseBuilder, shape: (usize, usize)) -> Case {
+fn norm_of(mut builder: CaseBuilder, shape: (usize, usize)) -> OpCase {
     let x = builder.heads("x", shape);
     let gate = builder.rng.coin().then(|| builder.heads("gate", shape));
     let gain = builder.normal_vector(shape.1, 1.0);
@@ -121,7 +121,7 @@ fn norm_of(mut builder: CaseBuilder, shape: (usize, usize)) -> Case {
     builder.finish(vec![Op::RmsNorm(RmsNorm { x, gain, gate, out, epsilon })])
 }
 
-fn l2_norm(seed: u64) -> Case {
+fn l2_norm(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     let shape = shape(&mut builder.rng);
     let x = builder.output_heads("x", shape);
@@ -130,7 +130,7 @@ fn l2_norm(seed: u64) -> Case {
     builder.finish(vec![Op::L2Norm(L2Norm { x, epsilon, factor })])
 }
 
-fn rope(seed: u64, first_position: usize) -> Case {
+fn rope(seed: u64, first_position: usize) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     builder.first_position = first_position;
     let (n_heads, n_pairs) = (builder.rng.between(1, 5), builder.rng.between(1, 64));
@@ -148,7 +148,7 @@ fn rope(seed: u64, first_position: usize) -> Case {
     builder.finish(vec![Op::Rope(op)])
 }
 
-fn swiglu(seed: u64) -> Case {
+fn swiglu(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     let shape = shape(&mut builder.rng);
     let gate = builder.heads("gate", shape);
@@ -159,7 +159,7 @@ fn swiglu(seed: u64) -> Case {
     builder.finish(vec![Op::SwiGlu(SwiGlu { gate, up, out, limit })])
 }
 
-fn add(seed: u64) -> Case {
+fn add(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     let shape = shape(&mut builder.rng);
     let x = builder.heads("x", shape);

@@ -2,57 +2,57 @@
 
 use moeflux::provider::ops::{Op, Purpose, Route, RouterKind};
 
-use super::case::{Case, CaseBuilder};
-use super::{Arithmetic, Maker};
+use super::case::{CaseBuilder, OpCase};
+use super::{CaseMaker, ErrorSource};
 use crate::random::Rng;
 
-pub(super) const MAKERS: &[Maker] = &[
-    Maker {
+pub(super) const MAKERS: &[CaseMaker] = &[
+    CaseMaker {
         op: "route",
         what: "softmax, top_k up to 22",
         n_cases: 16,
-        arithmetic: Arithmetic::Sum,
+        error_source: ErrorSource::Sum,
         make: |seed| softmax(seed, Rng::normal),
     },
-    Maker {
+    CaseMaker {
         op: "route",
         what: "ties in the router",
         n_cases: 16,
-        arithmetic: Arithmetic::Sum,
+        error_source: ErrorSource::Sum,
         make: |seed| softmax(seed, |rng| rng.pick(&[0.0, -0.0, 1.0, 1.5])),
     },
-    Maker {
+    CaseMaker {
         op: "route",
         what: "groups",
         n_cases: 24,
-        arithmetic: Arithmetic::Sum,
+        error_source: ErrorSource::Sum,
         make: |seed| grouped(seed, Rng::normal, Rng::normal),
     },
-    Maker {
+    CaseMaker {
         op: "route",
         what: "ties of experts and groups",
         n_cases: 16,
-        arithmetic: Arithmetic::Sum,
+        error_source: ErrorSource::Sum,
         make: |seed| grouped(seed, |rng| rng.pick(&[0.0, 1.0]), |rng| rng.pick(&[0.0, 0.5])),
     },
-    Maker {
+    CaseMaker {
         op: "route",
         what: "choices below zero, never an excluded group",
         n_cases: 8,
-        arithmetic: Arithmetic::Sum,
+        error_source: ErrorSource::Sum,
         make: |seed| grouped(seed, Rng::normal, |rng| -3.0 - rng.fraction()),
     },
 ];
 
-fn softmax(seed: u64, value: fn(&mut Rng) -> f32) -> Case {
+fn softmax(seed: u64, value: fn(&mut Rng) -> f32) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     let (n_experts, top_k) = builder.rng.pick(&[(1, 1), (8, 2), (64, 22), (128, 8), (512, 10)]);
     let logits = builder.input_of("logits", n_experts, value);
     let kind = RouterKind::Softmax { renormalise: builder.rng.coin() };
-    builder.finish(vec![Op::Route(Route { logits, kind, top_k, purpose: Purpose::Use })])
+    builder.finish(vec![Op::Route(Route { logits, kind, top_k, purpose: Purpose::Compute })])
 }
 
-fn grouped(seed: u64, value: fn(&mut Rng) -> f32, correction: fn(&mut Rng) -> f32) -> Case {
+fn grouped(seed: u64, value: fn(&mut Rng) -> f32, correction: fn(&mut Rng) -> f32) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     let (n_experts, n_groups, n_groups_kept, top_k) =
         builder.rng.pick(&[(8, 1, 1, 3), (16, 4, 2, 4), (64, 8, 3, 12), (256, 8, 4, 8)]);
@@ -65,5 +65,5 @@ fn grouped(seed: u64, value: fn(&mut Rng) -> f32, correction: fn(&mut Rng) -> f3
         renormalise: builder.rng.coin(),
         factor: builder.rng.pick(&[1.0, 2.5]),
     };
-    builder.finish(vec![Op::Route(Route { logits, kind, top_k, purpose: Purpose::Use })])
+    builder.finish(vec![Op::Route(Route { logits, kind, top_k, purpose: Purpose::Compute })])
 }

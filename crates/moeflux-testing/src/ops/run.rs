@@ -10,7 +10,7 @@ use moeflux::provider::ops::{
     Batch, LayerState, N_OUTPUTS_MAX, Plan, Purpose, Routes, Row, RowKind, Segment,
 };
 
-use crate::ops::case::{Case, Experts, token_id};
+use crate::ops::case::{CaseExperts, OpCase, token_id};
 use crate::random::Rng;
 
 /// How a case's tokens are cut into steps.
@@ -24,9 +24,9 @@ pub(crate) enum Schedule {
     Random(u64),
 }
 
-/// Everything comparable that a run left.
+/// Everything that a run of a case computed, for comparison.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Outcome {
+pub(crate) struct CaseOutcome {
     /// By name, then by token.
     pub(crate) values: BTreeMap<String, BTreeMap<usize, Vec<f32>>>,
     /// By token.
@@ -35,22 +35,22 @@ pub(crate) struct Outcome {
     pub(crate) states: BTreeMap<(usize, usize), Vec<u8>>,
 }
 
-/// Some tokens of one session, counted from its first.
-type Piece = (usize, Range<usize>);
+/// A session and a range of its tokens, counted from its first.
+type SessionTokens = (usize, Range<usize>);
 
 /// Sessions of a case on a backend.
 #[derive(Debug)]
-pub(crate) struct Run<'a> {
-    case: &'a Case,
+pub(crate) struct CaseRun<'a> {
+    case: &'a OpCase,
     backend: &'a mut dyn Backend,
     states: Vec<StateId>,
-    outcome: Outcome,
+    outcome: CaseOutcome,
     rng: Rng,
 }
 
-impl<'a> Run<'a> {
+impl<'a> CaseRun<'a> {
     /// Makes a session's state for each session of the case.
-    pub(crate) fn new(case: &'a Case, backend: &'a mut dyn Backend) -> Self {
+    pub(crate) fn new(case: &'a OpCase, backend: &'a mut dyn Backend) -> Self {
         let states = case
             .sessions
             .iter()
@@ -67,24 +67,24 @@ impl<'a> Run<'a> {
                 state
             })
             .collect();
-        Self { case, backend, states, outcome: Outcome::default(), rng: Rng::new(7) }
+        Self { case, backend, states, outcome: CaseOutcome::default(), rng: Rng::new(7) }
     }
 
     /// Runs all tokens and drops the sessions.
     pub(crate) fn whole(
-        case: &'a Case,
+        case: &'a OpCase,
         backend: &'a mut dyn Backend,
         schedule: Schedule,
-    ) -> Outcome {
+    ) -> CaseOutcome {
         let mut run = Self::new(case, backend);
-        for pieces in steps(case, schedule) {
-            run.step(&pieces);
+        for spans in steps(case, schedule) {
+            run.step(&spans);
         }
         run.finish()
     }
 
     /// Reads the states and drops the sessions.
-    pub(crate) fn finish(mut self) -> Outcome {
+    pub(crate) fn finish(mut self) -> CaseOutcome {
         for session_idx in 0..self.states.len() {
             for (part, bytes) in self.save(session_idx) {
                 self.outcome.states.insert((session_idx, part.layer().0), bytes);
@@ -145,19 +145,19 @@ impl<'a> Run<'a> {
     }
 
     /// Runs one step.
-    pub(crate) fn step(&mut self, pieces: &[Piece]) {
+    pub(crate) fn step(&mut self, spans: &[SessionTokens]) {
         let (mut rows, mut tokens, mut segments) = (Vec::new(), Vec::new(), Vec::new());
-        for (session_idx, piece) in pieces {
+        for (session_idx, span) in spans {
             let first_row = rows.len();
-            for idx in piece.clone() {
+            for idx in span.clone() {
                 let token = self.case.sessions[*session_idx].first_token + idx;
                 let position = Position(self.case.first_position + idx);
                 rows.push(Row { token: token_id(token), position });
                 tokens.push(token);
             }
             let state = self.states[*session_idx];
-            let mut segment = Segment::new(state, first_row..rows.len(), RowKind::Prompt);
-            segment.marks.extend((1..piece.len()).filter(|n| self.is_kept(piece.start + n)));
+            let mut segment = Segment::new(state, first_row..rows.len(), RowKind::Prefill);
+            segment.marks.extend((1..span.len()).filter(|n| self.is_kept(span.start + n)));
             self.backend.states_mut().set_marks(state, segment.marks.len()).expect("a few copies");
             segments.push(segment);
         }
@@ -175,8 +175,8 @@ impl<'a> Run<'a> {
             self.keep_rows(buffer, &tokens);
         }
         self.run_tail((&batch, &wanted), &tokens);
-        for (piece, segment) in pieces.iter().zip(&segments).filter(|it| !it.1.rows.is_empty()) {
-            self.keep_marked(piece, segment);
+        for (span, segment) in spans.iter().zip(&segments).filter(|it| !it.1.rows.is_empty()) {
+            self.keep_marked(span, segment);
         }
     }
 
@@ -187,8 +187,8 @@ impl<'a> Run<'a> {
     }
 
     /// Commits a segment, and keeps its states behind some of its tokens: at marks, and at its end.
-    fn keep_marked(&mut self, (session_idx, piece): &Piece, segment: &Segment) {
-        let first_token = self.case.sessions[*session_idx].first_token + piece.start;
+    fn keep_marked(&mut self, (session_idx, span): &SessionTokens, segment: &Segment) {
+        let first_token = self.case.sessions[*session_idx].first_token + span.start;
         let marks = segment.marks.iter().enumerate();
         for (mark_idx, n_rows) in marks {
             self.keep_states(first_token + n_rows, segment.state, |layer| StatePart::Marked {
@@ -197,8 +197,8 @@ impl<'a> Run<'a> {
             });
         }
         self.backend.states_mut().commit_state(segment.state);
-        if self.is_kept(piece.end) {
-            let end = first_token + piece.len();
+        if self.is_kept(span.end) {
+            let end = first_token + span.len();
             self.keep_states(end, segment.state, |layer| StatePart::Recurrent { layer });
         }
     }
@@ -239,7 +239,7 @@ impl<'a> Run<'a> {
     }
 
     /// Feeds the chosen experts a few at a time, in the order of the sum or in any other.
-    fn run_experts(&mut self, experts: &Experts, tokens: &[usize]) {
+    fn run_experts(&mut self, experts: &CaseExperts, tokens: &[usize]) {
         let mut chosen = self.routes().experts.clone();
         chosen.sort_unstable();
         assert!(tokens.is_empty() || !chosen.is_empty(), "every row chooses");
@@ -266,35 +266,35 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Feeds them in ascending waves, twice: to up a few at a time, in any order, then all of a
-    /// wave to down.
+    /// Feeds them in ascending chunks, twice: to up a few at a time, in any order, then all of a
+    /// chunk to down.
     fn run_halves(
         &mut self,
         ([up, down], n_inner): (&[Plan; 2], usize),
         mut arrived: Vec<ArrivedExpert<'_>>,
     ) {
         arrived.sort_by_key(|arrived| arrived.expert);
-        let n_wave = self.rng.between(1, arrived.len().max(1));
-        for wave in arrived.chunks(n_wave) {
-            let experts: Vec<ExpertIdx> = wave.iter().map(|arrived| arrived.expert).collect();
+        let n_chunk_experts = self.rng.between(1, arrived.len().max(1));
+        for chunk in arrived.chunks(n_chunk_experts) {
+            let experts: Vec<ExpertIdx> = chunk.iter().map(|arrived| arrived.expert).collect();
             self.backend
-                .waves()
+                .sharding()
                 .expect("it computes halves")
-                .begin_wave(&experts, n_inner)
+                .begin_chunk(&experts, n_inner)
                 .expect("a wave begins");
-            let mut shuffled = wave.to_vec();
+            let mut shuffled = chunk.to_vec();
             self.rng.shuffle(&mut shuffled);
-            for group in shuffled.chunks(self.rng.between(1, n_wave)) {
+            for group in shuffled.chunks(self.rng.between(1, n_chunk_experts)) {
                 let group = Arrived::in_any_order(group);
                 self.backend.submit_experts(up, &group).expect("the first half runs");
             }
-            let wave = Arrived::ascending(wave);
-            self.backend.submit_experts(down, &wave).expect("the second half runs");
+            let chunk = Arrived::ascending(chunk);
+            self.backend.submit_experts(down, &chunk).expect("the second half runs");
         }
     }
 
     fn routes(&mut self) -> &Routes {
-        self.backend.routes(Purpose::Use).expect("routes are readable")
+        self.backend.routes(Purpose::Compute).expect("routes are readable")
     }
 
     fn keep_routes(&mut self, tokens: &[usize]) {
@@ -325,7 +325,7 @@ fn is_wanted(token: usize) -> bool {
 }
 
 /// The steps of a schedule.
-pub(crate) fn steps(case: &Case, schedule: Schedule) -> Vec<Vec<Piece>> {
+pub(crate) fn steps(case: &OpCase, schedule: Schedule) -> Vec<Vec<SessionTokens>> {
     let lengths: Vec<usize> = case.sessions.iter().map(|session| session.n_tokens).collect();
     match schedule {
         Schedule::AtOnce => {
@@ -341,21 +341,21 @@ pub(crate) fn steps(case: &Case, schedule: Schedule) -> Vec<Vec<Piece>> {
     }
 }
 
-fn random_steps(lengths: &[usize], rng: &mut Rng) -> Vec<Vec<Piece>> {
+fn random_steps(lengths: &[usize], rng: &mut Rng) -> Vec<Vec<SessionTokens>> {
     let mut done = vec![0; lengths.len()];
     let mut steps = Vec::new();
     while done != lengths {
-        let mut pieces = Vec::new();
+        let mut spans = Vec::new();
         for (session_idx, &length) in lengths.iter().enumerate() {
             let n = rng.between(0, (length - done[session_idx]).min(17));
             if n > 0 {
-                pieces.push((session_idx, done[session_idx]..done[session_idx] + n));
+                spans.push((session_idx, done[session_idx]..done[session_idx] + n));
                 done[session_idx] += n;
             }
         }
-        rng.shuffle(&mut pieces);
-        if !pieces.is_empty() {
-            steps.push(pieces);
+        rng.shuffle(&mut spans);
+        if !spans.is_empty() {
+            steps.push(spans);
         }
     }
     steps

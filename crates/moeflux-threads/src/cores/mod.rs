@@ -20,20 +20,20 @@ mod unknown;
 use std::num::NonZeroUsize;
 
 #[cfg(target_os = "linux")]
-use self::linux as asked;
+use self::linux as platform;
 #[cfg(target_os = "macos")]
-use self::macos as asked;
+use self::macos as platform;
 #[cfg(not(any(target_os = "linux", target_os = "macos", windows)))]
-use self::unknown as asked;
+use self::unknown as platform;
 #[cfg(windows)]
-use self::windows as asked;
+use self::windows as platform;
 
 /// Returns the number of compute threads: one for each physical performance core that this process
 /// may use, or one for each processor where the system does not identify these cores.
 #[must_use]
 pub fn n_compute_threads() -> NonZeroUsize {
     let n_available = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    asked::n_performance_cores().map_or(n_available, |n_cores| n_cores.min(n_available))
+    platform::n_performance_cores().map_or(n_available, |n_cores| n_cores.min(n_available))
 }
 
 #[cfg(test)]

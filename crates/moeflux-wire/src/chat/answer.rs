@@ -10,91 +10,92 @@ use serde_json::value::RawValue;
 use serde_json::{Value as Json, json};
 
 use crate::bytes;
-use crate::calls::{Arguments, Target};
-use crate::chat::request::{Delivery, Shape};
-use crate::event::{self, Event, Reason, TokenLogprob, Usage};
+use crate::calls::{Arguments, ClientTool};
+use crate::chat::request::{ChatWriterOptions, StreamMode};
+use crate::event::{EventWriter, Reason, ResponseEvent, TokenLogprob, Usage};
 use crate::logprobs;
-use crate::request::Head;
+use crate::request::ResponseHead;
 use crate::usage::Totals;
 
-/// Writes one response.
+/// Writes the events of one response as bytes.
 #[derive(Debug)]
-pub struct Writer {
-    shape: Shape,
-    head: Head,
-    answers: Vec<Answer>,
+pub struct ChatWriter {
+    options: ChatWriterOptions,
+    head: ResponseHead,
+    answers: Vec<ChatAnswer>,
     totals: Totals,
 }
 
 /// An answer so far; its texts are filled only if it is sent whole.
 #[derive(Clone, Debug, Default)]
-struct Answer {
+struct ChatAnswer {
     thoughts: String,
     text: String,
     /// JSON entries separated by commas; as values they would take about ten times the memory.
     logprobs: String,
-    calls: Vec<Call>,
+    calls: Vec<ChatCall>,
     finish: Option<&'static str>,
 }
 
+/// A tool call so far.
 #[derive(Clone, Debug)]
-struct Call {
+struct ChatCall {
     id: String,
-    target: Target,
+    tool: ClientTool,
     arguments: Arguments,
     text: String,
     is_whole: bool,
 }
 
-impl Writer {
-    /// Creates a writer for the answer to a request of this shape.
+impl ChatWriter {
+    /// Creates a writer for the answer to a request with these options.
     #[must_use]
-    pub fn new(shape: Shape, head: Head) -> Self {
-        let answers = vec![Answer::default(); shape.n_answers];
-        let totals = Totals::new(shape.n_prompts, shape.n_answers);
-        Self { shape, head, answers, totals }
+    pub fn new(options: ChatWriterOptions, head: ResponseHead) -> Self {
+        let answers = vec![ChatAnswer::default(); options.n_answers];
+        let totals = Totals::new(options.n_prompts, options.n_answers);
+        Self { options, head, answers, totals }
     }
 
-    fn stream(&mut self, event: &Event, out: &mut Vec<u8>) {
+    fn stream(&mut self, event: &ResponseEvent, out: &mut Vec<u8>) {
         match event {
-            Event::Begun { .. } => {
-                for index in 0..self.shape.n_answers {
+            ResponseEvent::Begun { .. } => {
+                for index in 0..self.options.n_answers {
                     let delta = json!({"role": "assistant", "content": ""});
                     self.chunk(index, (delta, None), Json::Null, out);
                 }
             }
-            Event::Alive(progress) => bytes::comment(*progress, out),
-            Event::Thought { index, text } => {
+            ResponseEvent::KeepAlive(progress) => bytes::comment(*progress, out),
+            ResponseEvent::Thought { index, text } => {
                 let delta = json!({"reasoning_content": text, "reasoning": text});
                 self.chunk(*index, (delta, None), Json::Null, out);
             }
-            Event::Text { index, text, tokens } => {
+            ResponseEvent::Text { index, text, tokens } => {
                 let logprobs = self.logprobs(tokens);
                 if !text.is_empty() || !logprobs.is_null() {
                     self.chunk(*index, (json!({"content": text}), None), logprobs, out);
                 }
             }
-            Event::CallBegun { index, id, name, .. } => {
+            ResponseEvent::CallBegun { index, id, name, .. } => {
                 let (call_idx, call) =
-                    self.answers[*index].begin(id, self.shape.kinds.target(name));
+                    self.answers[*index].begin(id, self.options.tool_kinds.client_tool(name));
                 let mut call = call.json();
                 call["index"] = call_idx.into();
                 let delta = json!({"content": null, "tool_calls": [call]});
                 self.chunk(*index, (delta, None), Json::Null, out);
             }
-            Event::CallArguments { index, call_idx, text } => {
+            ResponseEvent::CallArguments { index, call_idx, text } => {
                 let text = self.answers[*index].calls[*call_idx].arguments.push(text);
                 self.arguments((*index, *call_idx), &text, out);
             }
-            Event::CallEnded { index, call_idx } => {
+            ResponseEvent::CallEnded { index, call_idx } => {
                 let text = self.answers[*index].calls[*call_idx].arguments.end();
                 self.arguments((*index, *call_idx), &text, out);
             }
-            Event::Finished { index, reason, usage } => {
+            ResponseEvent::Finished { index, reason, usage } => {
                 self.chunk(*index, (json!({}), Some(finish(reason))), Json::Null, out);
                 self.finish(*index, *usage, out);
             }
-            Event::Failed(failure) => bytes::data(&failure.openai(), out),
+            ResponseEvent::Failed(failure) => bytes::data(&failure.openai(), out),
         }
     }
 
@@ -132,14 +133,14 @@ impl Writer {
             "model": self.head.model,
             "choices": choices,
         });
-        if self.shape.delivery == Delivery::StreamWithUsage {
+        if self.options.stream_mode == StreamMode::StreamWithUsage {
             object["usage"] = Json::Null;
         }
         object
     }
 
     fn logprobs(&self, tokens: &[TokenLogprob]) -> Json {
-        if tokens.is_empty() || !self.shape.has_logprobs {
+        if tokens.is_empty() || !self.options.has_logprobs {
             return Json::Null;
         }
         json!({"content": logprobs::list(tokens), "refusal": null})
@@ -149,7 +150,7 @@ impl Writer {
         if !self.totals.add(index, usage) {
             return;
         }
-        if self.shape.delivery == Delivery::StreamWithUsage {
+        if self.options.stream_mode == StreamMode::StreamWithUsage {
             let mut object = self.object("chat.completion.chunk", Vec::new());
             object["usage"] = self.totals.openai();
             bytes::data(&object, out);
@@ -157,54 +158,54 @@ impl Writer {
         out.extend_from_slice(bytes::DONE);
     }
 
-    fn collect(&mut self, event: &Event, out: &mut Vec<u8>) {
+    fn collect(&mut self, event: &ResponseEvent, out: &mut Vec<u8>) {
         match event {
-            Event::Begun { .. } => {}
-            Event::Alive(_) => bytes::blank(out),
-            Event::Thought { index, text } => self.answers[*index].thoughts.push_str(text),
-            Event::Text { index, text, tokens } => {
+            ResponseEvent::Begun { .. } => {}
+            ResponseEvent::KeepAlive(_) => bytes::blank(out),
+            ResponseEvent::Thought { index, text } => self.answers[*index].thoughts.push_str(text),
+            ResponseEvent::Text { index, text, tokens } => {
                 let answer = &mut self.answers[*index];
                 answer.text.push_str(text);
-                if self.shape.has_logprobs {
+                if self.options.has_logprobs {
                     logprobs::append(tokens, &mut answer.logprobs);
                 }
             }
-            Event::CallBegun { index, id, name, .. } => {
-                self.answers[*index].begin(id, self.shape.kinds.target(name));
+            ResponseEvent::CallBegun { index, id, name, .. } => {
+                self.answers[*index].begin(id, self.options.tool_kinds.client_tool(name));
             }
-            Event::CallArguments { index, call_idx, text } => {
+            ResponseEvent::CallArguments { index, call_idx, text } => {
                 let call = &mut self.answers[*index].calls[*call_idx];
                 call.text += &call.arguments.push(text);
             }
-            Event::CallEnded { index, call_idx } => {
+            ResponseEvent::CallEnded { index, call_idx } => {
                 let call = &mut self.answers[*index].calls[*call_idx];
                 call.text += &call.arguments.end();
                 call.is_whole = true;
             }
-            Event::Finished { index, reason, usage } => {
+            ResponseEvent::Finished { index, reason, usage } => {
                 self.answers[*index].finish = Some(finish(reason));
                 if self.totals.add(*index, *usage) {
                     self.completion(out);
                 }
             }
-            Event::Failed(failure) => bytes::whole(&failure.openai(), out),
+            ResponseEvent::Failed(failure) => bytes::body(&failure.openai(), out),
         }
     }
 
     fn completion(&mut self, out: &mut Vec<u8>) {
-        let has_logprobs = self.shape.has_logprobs;
-        let choice = |(index, answer): (usize, &mut Answer)| {
+        let has_logprobs = self.options.has_logprobs;
+        let choice = |(index, answer): (usize, &mut ChatAnswer)| {
             let listed = format!("[{}]", std::mem::take(&mut answer.logprobs));
             let content = RawValue::from_string(listed).expect("what was written is JSON");
-            Choice {
+            ChatChoice {
                 index,
                 message: answer.message(),
-                logprobs: has_logprobs.then_some(Listed { content, refusal: () }),
+                logprobs: has_logprobs.then_some(ChatLogprobs { content, refusal: () }),
                 finish_reason: answer.finish,
             }
         };
         let choices = self.answers.iter_mut().enumerate().map(choice).collect();
-        let whole = Completion {
+        let whole = ChatCompletion {
             id: format!("chatcmpl-{}", self.head.id),
             object: "chat.completion",
             created: self.head.created_s,
@@ -212,42 +213,44 @@ impl Writer {
             choices,
             usage: self.totals.openai(),
         };
-        bytes::whole(&whole, out);
+        bytes::body(&whole, out);
     }
 }
 
 /// The whole response.
 #[derive(Serialize)]
-struct Completion<'a> {
+struct ChatCompletion<'a> {
     id: String,
     object: &'static str,
     created: u64,
     model: &'a str,
-    choices: Vec<Choice>,
+    choices: Vec<ChatChoice>,
     usage: Json,
 }
 
+/// An answer in the whole response.
 #[derive(Serialize)]
-struct Choice {
+struct ChatChoice {
     index: usize,
     message: Json,
-    logprobs: Option<Listed>,
+    logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
 }
 
+/// The log-probabilities of an answer's tokens.
 #[derive(Serialize)]
-struct Listed {
+struct ChatLogprobs {
     content: Box<RawValue>,
     refusal: (),
 }
 
-impl Answer {
+impl ChatAnswer {
     /// Adds a call. Returns its index.
-    fn begin(&mut self, id: &str, target: Target) -> (usize, &Call) {
-        let arguments = Arguments::new(&target);
+    fn begin(&mut self, id: &str, tool: ClientTool) -> (usize, &ChatCall) {
+        let arguments = Arguments::new(&tool);
         let call_idx = self.calls.len();
         let (id, text) = (id.to_owned(), String::new());
-        self.calls.push(Call { id, target, arguments, text, is_whole: false });
+        self.calls.push(ChatCall { id, tool, arguments, text, is_whole: false });
         (call_idx, &self.calls[call_idx])
     }
 
@@ -258,7 +261,7 @@ impl Answer {
             message["reasoning"] = self.thoughts.as_str().into();
         }
         let calls: Vec<Json> =
-            self.calls.iter().filter(|call| call.is_whole).map(Call::json).collect();
+            self.calls.iter().filter(|call| call.is_whole).map(ChatCall::json).collect();
         if !calls.is_empty() {
             if self.text.is_empty() {
                 message["content"] = Json::Null;
@@ -269,21 +272,21 @@ impl Answer {
     }
 }
 
-impl Call {
+impl ChatCall {
     /// Returns the names of the call's kind and of its arguments.
     fn names(&self) -> (&'static str, &'static str) {
-        if self.target.is_custom { ("custom", "input") } else { ("function", "arguments") }
+        if self.tool.is_custom { ("custom", "input") } else { ("function", "arguments") }
     }
 
     fn json(&self) -> Json {
         let (kind, key) = self.names();
-        json!({"id": self.id, "type": kind, kind: {"name": self.target.name, key: self.text}})
+        json!({"id": self.id, "type": kind, kind: {"name": self.tool.name, key: self.text}})
     }
 }
 
-impl event::Writer for Writer {
-    fn write(&mut self, event: &Event, out: &mut Vec<u8>) {
-        if self.shape.is_whole() { self.collect(event, out) } else { self.stream(event, out) }
+impl EventWriter for ChatWriter {
+    fn write(&mut self, event: &ResponseEvent, out: &mut Vec<u8>) {
+        if self.options.is_whole() { self.collect(event, out) } else { self.stream(event, out) }
     }
 }
 

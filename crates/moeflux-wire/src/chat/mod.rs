@@ -3,8 +3,8 @@
 mod request;
 mod answer;
 
-pub use crate::chat::answer::Writer;
+pub use crate::chat::answer::ChatWriter;
+pub use crate::chat::request::{ChatWriterOptions, parse, parse_json};
 pub(crate) use crate::chat::request::{
-    Delivery, delivery, options, parse_fields, template_variables, wish_effort,
+    StreamMode, apply_effort, options, parse_fields, stream_mode, template_variables,
 };
-pub use crate::chat::request::{Shape, parse, parse_json};

@@ -9,11 +9,11 @@ use moeflux_chat::{
 };
 use serde_json::{Map, Value as Json};
 
-use crate::calls::Kinds;
+use crate::calls::ToolKinds;
 use crate::choice;
 use crate::failure::Failure;
 use crate::fields::{Fields, Ignored, element, unsupported};
-use crate::form::{Form, SchemaAt};
+use crate::form::{RequestedForm, SchemaAt};
 use crate::request::{Prompt, Request};
 use crate::rules;
 use crate::sampling::{self, N_ANSWERS_MAX, N_LOGPROBS_MAX, N_TOKENS_MAX};
@@ -36,19 +36,19 @@ const KNOWN: [&str; 10] = [
     "prediction",
 ];
 
-/// The properties of a request that the writer of its answer needs.
+/// What a [`ChatWriter`](crate::chat::ChatWriter) needs to know of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
-    pub(crate) delivery: Delivery,
+pub struct ChatWriterOptions {
+    pub(crate) stream_mode: StreamMode,
     pub(crate) n_prompts: usize,
     pub(crate) n_answers: usize,
     pub(crate) has_logprobs: bool,
-    pub(crate) kinds: Kinds,
+    pub(crate) tool_kinds: ToolKinds,
 }
 
 /// The way in which the answer is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Delivery {
+pub(crate) enum StreamMode {
     Whole,
     Stream,
     StreamWithUsage,
@@ -58,7 +58,7 @@ pub(crate) enum Delivery {
 ///
 /// # Errors
 /// A [`Failure`] that names the first invalid or unsupported field.
-pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
+pub fn parse(body: &[u8]) -> Result<(Request, ChatWriterOptions), Failure> {
     parse_fields(Fields::of_body(body)?)
 }
 
@@ -66,18 +66,18 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_json(body: Json) -> Result<(Request, Shape), Failure> {
+pub fn parse_json(body: Json) -> Result<(Request, ChatWriterOptions), Failure> {
     parse_fields(Fields::of_json(body)?)
 }
 
-pub(crate) fn parse_fields(mut fields: Fields) -> Result<(Request, Shape), Failure> {
+pub(crate) fn parse_fields(mut fields: Fields) -> Result<(Request, ChatWriterOptions), Failure> {
     let mut ignored = Ignored::default();
     let mut sampling = sampling::sampling(&mut fields)?;
     sampling.n_logprobs = n_logprobs(&mut fields)?;
     refuse(&mut fields)?;
-    let mut form = Form::of(&mut fields, &mut ignored)?;
+    let mut form = RequestedForm::of(&mut fields, &mut ignored)?;
     form.format(&mut fields, ("response_format", SchemaAt::Nested), &mut ignored)?;
-    let (is_streamed, delivery) = delivery(&mut fields, &mut ignored)?;
+    let (is_streamed, stream_mode) = stream_mode(&mut fields, &mut ignored)?;
     let n_answers = fields.count("n", 1..=N_ANSWERS_MAX)?.unwrap_or(1);
     let has_logprobs = sampling.n_logprobs.is_some();
     let (options, effort_limit) = options(&mut fields)?;
@@ -85,7 +85,7 @@ pub(crate) fn parse_fields(mut fields: Fields) -> Result<(Request, Shape), Failu
     let tools = tools::of_chat(&mut fields, &mut ignored)?;
     let choice = choice::of_openai(&mut fields, &tools, &mut ignored)?;
     let tools = choice::offered(&choice, tools);
-    let kinds = Kinds::of(&tools);
+    let tool_kinds = ToolKinds::of(&tools);
     let (rules, form_field) = rules::rules(choice, form, limit)?;
     let conversation = conversation(&mut fields, tools, &mut ignored)?;
     let request = Request {
@@ -101,7 +101,10 @@ pub(crate) fn parse_fields(mut fields: Fields) -> Result<(Request, Shape), Failu
         sampling,
         ignored: end(fields, ignored),
     };
-    Ok((request, Shape { delivery, n_prompts: 1, n_answers, has_logprobs, kinds }))
+    Ok((
+        request,
+        ChatWriterOptions { stream_mode, n_prompts: 1, n_answers, has_logprobs, tool_kinds },
+    ))
 }
 
 fn end(mut fields: Fields, mut ignored: Ignored) -> Ignored {
@@ -143,10 +146,10 @@ fn n_logprobs(fields: &mut Fields) -> Result<Option<usize>, Failure> {
 }
 
 /// Returns whether the answer is streamed, and how.
-pub(crate) fn delivery(
+pub(crate) fn stream_mode(
     fields: &mut Fields,
     ignored: &mut Ignored,
-) -> Result<(bool, Delivery), Failure> {
+) -> Result<(bool, StreamMode), Failure> {
     let is_streamed = fields.flag("stream")?.unwrap_or(false);
     let mut has_usage = false;
     if let Some(mut options) = fields.object("stream_options")? {
@@ -154,12 +157,12 @@ pub(crate) fn delivery(
         options.drop_known(&["include_obfuscation"]);
         options.end(ignored);
     }
-    let delivery = match (is_streamed, has_usage) {
-        (false, _) => Delivery::Whole,
-        (true, false) => Delivery::Stream,
-        (true, true) => Delivery::StreamWithUsage,
+    let stream_mode = match (is_streamed, has_usage) {
+        (false, _) => StreamMode::Whole,
+        (true, false) => StreamMode::Stream,
+        (true, true) => StreamMode::StreamWithUsage,
     };
-    Ok((is_streamed, delivery))
+    Ok((is_streamed, stream_mode))
 }
 
 /// Takes the token limit. The newer name takes precedence, as in `OpenAI`'s API.
@@ -173,14 +176,14 @@ fn conversation(
     tools: Vec<Tool>,
     ignored: &mut Ignored,
 ) -> Result<Conversation, Failure> {
-    let goes_on = fields.flag("continue_final_message")?;
+    let continues = fields.flag("continue_final_message")?;
     let opens = fields.flag("add_generation_prompt")?;
-    if opens == Some(true) && goes_on == Some(true) {
+    if opens == Some(true) && continues == Some(true) {
         let problem = "cannot be combined with `continue_final_message`";
         return Err(Failure::invalid(&fields.path("add_generation_prompt"), problem));
     }
     // A client that states how the answer begins does not want a last text continued.
-    let goes_on = goes_on.or(opens.map(|_| false));
+    let continues = continues.or(opens.map(|_| false));
     let path = fields.path("messages");
     if !fields.has("messages") {
         return Err(Failure::invalid(&path, "is missing"));
@@ -189,7 +192,7 @@ fn conversation(
     for (index, json) in fields.list("messages")?.into_iter().enumerate() {
         message(Fields::of(element(&path, index), json)?, &mut turns, ignored)?;
     }
-    let mut conversation = turns.conversation(&path, tools, goes_on)?;
+    let mut conversation = turns.conversation(&path, tools, continues)?;
     if opens == Some(false) && conversation.ending == Ending::Answer {
         conversation.ending = Ending::Closed;
     }
@@ -202,7 +205,7 @@ pub(crate) fn options(fields: &mut Fields) -> Result<(ChatOptions, Option<usize>
     let variables = template_variables(fields)?;
     let mut options = ChatOptions { variables, ..ChatOptions::default() };
     let effort = fields.string("reasoning_effort")?;
-    let limit = wish_effort(&mut options, effort.as_deref());
+    let limit = apply_effort(&mut options, effort.as_deref());
     Ok((options, limit))
 }
 
@@ -221,7 +224,7 @@ pub(crate) fn template_variables(fields: &mut Fields) -> Result<Map<String, Json
 
 /// Applies an effort: `none` disables thoughts, any other value is passed to the template. The
 /// client's own template variables take precedence. Returns the resulting limit on thoughts.
-pub(crate) fn wish_effort(options: &mut ChatOptions, effort: Option<&str>) -> Option<usize> {
+pub(crate) fn apply_effort(options: &mut ChatOptions, effort: Option<&str>) -> Option<usize> {
     match effort {
         None => {}
         Some("none") => options.thinking = Some(false),
@@ -311,9 +314,9 @@ fn call(mut call: Fields, ignored: &mut Ignored) -> Result<Call, Failure> {
     })
 }
 
-impl Shape {
+impl ChatWriterOptions {
     /// Returns whether the answer is sent whole, for the writers of both older dialects.
     pub(crate) fn is_whole(&self) -> bool {
-        self.delivery == Delivery::Whole
+        self.stream_mode == StreamMode::Whole
     }
 }

@@ -7,54 +7,54 @@
 use serde_json::{Value as Json, json};
 
 use crate::bytes;
-use crate::chat::Delivery;
-use crate::completions::request::Shape;
-use crate::event::{self, Event, Progress, Reason, TokenLogprob, Usage};
-use crate::logprobs::Columns;
-use crate::request::Head;
+use crate::chat::StreamMode;
+use crate::completions::request::CompletionsWriterOptions;
+use crate::event::{EventWriter, PromptProgress, Reason, ResponseEvent, TokenLogprob, Usage};
+use crate::logprobs::LogprobColumns;
+use crate::request::ResponseHead;
 use crate::usage::Totals;
 
-/// Writes one response.
+/// Writes the events of one response as bytes.
 #[derive(Debug)]
-pub struct Writer {
-    shape: Shape,
-    head: Head,
-    answers: Vec<Answer>,
+pub struct CompletionsWriter {
+    options: CompletionsWriterOptions,
+    head: ResponseHead,
+    answers: Vec<CompletionAnswer>,
     totals: Totals,
 }
 
 /// An answer so far; its text is filled only if it is sent whole.
 #[derive(Clone, Debug, Default)]
-struct Answer {
+struct CompletionAnswer {
     text: String,
-    columns: Columns,
+    columns: LogprobColumns,
     finish: Option<&'static str>,
 }
 
-impl Writer {
-    /// Creates a writer for the answer to a request of this shape.
+impl CompletionsWriter {
+    /// Creates a writer for the answer to a request with these options.
     #[must_use]
-    pub fn new(shape: Shape, head: Head) -> Self {
-        let answers = vec![Answer::default(); shape.n_prompts * shape.n_answers];
-        let totals = Totals::new(shape.n_prompts, shape.n_answers);
-        Self { shape, head, answers, totals }
+    pub fn new(options: CompletionsWriterOptions, head: ResponseHead) -> Self {
+        let answers = vec![CompletionAnswer::default(); options.n_prompts * options.n_answers];
+        let totals = Totals::new(options.n_prompts, options.n_answers);
+        Self { options, head, answers, totals }
     }
 
     fn text(&mut self, index: usize, (text, tokens): (&str, &[TokenLogprob]), out: &mut Vec<u8>) {
         let answer = &mut self.answers[index];
-        if self.shape.has_logprobs {
+        if self.options.has_logprobs {
             answer.columns.push(tokens);
         }
-        if self.shape.is_whole() {
+        if self.options.is_whole() {
             answer.text.push_str(text);
-        } else if !text.is_empty() || (self.shape.has_logprobs && !tokens.is_empty()) {
+        } else if !text.is_empty() || (self.options.has_logprobs && !tokens.is_empty()) {
             let choice = self.choice(index, text, None);
             bytes::data(&self.object(vec![choice]), out);
         }
     }
 
     fn choice(&mut self, index: usize, text: &str, finish: Option<&str>) -> Json {
-        let has_logprobs = self.shape.has_logprobs;
+        let has_logprobs = self.options.has_logprobs;
         let logprobs = if has_logprobs { self.answers[index].columns.take() } else { Json::Null };
         json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish})
     }
@@ -68,7 +68,7 @@ impl Writer {
             "model": self.head.model,
             "choices": choices,
         });
-        if self.shape.delivery == Delivery::StreamWithUsage {
+        if self.options.stream_mode == StreamMode::StreamWithUsage {
             object["usage"] = Json::Null;
         }
         object
@@ -76,7 +76,7 @@ impl Writer {
 
     /// Writes a chunk without text, because clients that count chunks or wait for the first ignore
     /// comments.
-    fn alive(&self, progress: Progress, out: &mut Vec<u8>) {
+    fn keep_alive(&self, progress: PromptProgress, out: &mut Vec<u8>) {
         let choice = json!({"index": 0, "text": "", "logprobs": null, "finish_reason": null});
         let mut object = self.object(vec![choice]);
         object["moeflux_progress"] = bytes::progress(progress);
@@ -86,11 +86,11 @@ impl Writer {
     fn finish(&mut self, index: usize, (reason, usage): (&Reason, Usage), out: &mut Vec<u8>) {
         let finish = if reason.is_cut() { "length" } else { "stop" };
         let is_last = self.totals.add(index, usage);
-        if self.shape.is_whole() {
+        if self.options.is_whole() {
             self.answers[index].finish = Some(finish);
             if is_last {
                 let object = self.completion();
-                bytes::whole(&object, out);
+                bytes::body(&object, out);
             }
             return;
         }
@@ -99,7 +99,7 @@ impl Writer {
         if !is_last {
             return;
         }
-        if self.shape.delivery == Delivery::StreamWithUsage {
+        if self.options.stream_mode == StreamMode::StreamWithUsage {
             let mut object = self.object(Vec::new());
             object["usage"] = self.totals.openai();
             bytes::data(&object, out);
@@ -120,23 +120,25 @@ impl Writer {
     }
 }
 
-impl event::Writer for Writer {
-    fn write(&mut self, event: &Event, out: &mut Vec<u8>) {
+impl EventWriter for CompletionsWriter {
+    fn write(&mut self, event: &ResponseEvent, out: &mut Vec<u8>) {
         match event {
             // The prompt is not a conversation, so nothing is treated as a call.
-            Event::Begun { .. }
-            | Event::CallBegun { .. }
-            | Event::CallArguments { .. }
-            | Event::CallEnded { .. } => {}
-            Event::Alive(_) if self.shape.is_whole() => bytes::blank(out),
-            Event::Alive(progress) => self.alive(*progress, out),
-            Event::Thought { index, text } => self.text(*index, (text, &[]), out),
-            Event::Text { index, text, tokens } => self.text(*index, (text, tokens), out),
-            Event::Finished { index, reason, usage } => self.finish(*index, (reason, *usage), out),
-            Event::Failed(failure) if self.shape.is_whole() => {
-                bytes::whole(&failure.openai(), out);
+            ResponseEvent::Begun { .. }
+            | ResponseEvent::CallBegun { .. }
+            | ResponseEvent::CallArguments { .. }
+            | ResponseEvent::CallEnded { .. } => {}
+            ResponseEvent::KeepAlive(_) if self.options.is_whole() => bytes::blank(out),
+            ResponseEvent::KeepAlive(progress) => self.keep_alive(*progress, out),
+            ResponseEvent::Thought { index, text } => self.text(*index, (text, &[]), out),
+            ResponseEvent::Text { index, text, tokens } => self.text(*index, (text, tokens), out),
+            ResponseEvent::Finished { index, reason, usage } => {
+                self.finish(*index, (reason, *usage), out);
             }
-            Event::Failed(failure) => bytes::data(&failure.openai(), out),
+            ResponseEvent::Failed(failure) if self.options.is_whole() => {
+                bytes::body(&failure.openai(), out);
+            }
+            ResponseEvent::Failed(failure) => bytes::data(&failure.openai(), out),
         }
     }
 }

@@ -3,6 +3,6 @@
 mod request;
 mod answer;
 
-pub use crate::completions::answer::Writer;
+pub use crate::completions::answer::CompletionsWriter;
 pub(crate) use crate::completions::request::tokens;
-pub use crate::completions::request::{Shape, parse};
+pub use crate::completions::request::{CompletionsWriterOptions, parse};

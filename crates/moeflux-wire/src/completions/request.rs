@@ -7,11 +7,11 @@ use moeflux::TokenId;
 use moeflux_chat::AnswerRules;
 use serde_json::Value as Json;
 
-use crate::calls::Kinds;
-use crate::chat::{self, Shape as ChatShape};
+use crate::calls::ToolKinds;
+use crate::chat::{self, ChatWriterOptions};
 use crate::failure::Failure;
 use crate::fields::{Fields, Ignored, element, wrong};
-use crate::form::{Form, SchemaAt};
+use crate::form::{RequestedForm, SchemaAt};
 use crate::request::{Prompt, PromptText, Request};
 use crate::rules;
 use crate::sampling::{self, N_ANSWERS_MAX, N_LOGPROBS_MAX, N_TOKENS_MAX};
@@ -24,23 +24,23 @@ const N_TOKENS_DEFAULT: usize = 16;
 
 const KNOWN: [&str; 2] = ["user", "service_tier"];
 
-/// The properties of a request that the writer of its answer needs.
-pub type Shape = ChatShape;
+/// What a [`CompletionsWriter`](crate::completions::CompletionsWriter) needs to know of a request.
+pub type CompletionsWriterOptions = ChatWriterOptions;
 
 /// Parses a request for completions.
 ///
 /// # Errors
 /// A [`Failure`] that names the first invalid or unsupported field.
-pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
+pub fn parse(body: &[u8]) -> Result<(Request, CompletionsWriterOptions), Failure> {
     let mut fields = Fields::of_body(body)?;
     let mut ignored = Ignored::default();
     let mut sampling = sampling::sampling(&mut fields)?;
     sampling.n_logprobs = fields.count("logprobs", 0..=N_LOGPROBS_MAX)?;
     fields.refuse("suffix", "is not supported: put the text into the prompt")?;
-    let mut form = Form::of(&mut fields, &mut ignored)?;
+    let mut form = RequestedForm::of(&mut fields, &mut ignored)?;
     form.format(&mut fields, ("response_format", SchemaAt::Nested), &mut ignored)?;
     let (rules, form_field) = rules::rules(AnswerRules::default(), form, None)?;
-    let (is_streamed, delivery) = chat::delivery(&mut fields, &mut ignored)?;
+    let (is_streamed, stream_mode) = chat::stream_mode(&mut fields, &mut ignored)?;
     let n_answers = fields.count("n", 1..=N_ANSWERS_MAX)?.unwrap_or(1);
     if fields.count("best_of", 0..=N_ANSWERS_MAX)?.is_some_and(|best_of| best_of > n_answers) {
         return Err(Failure::invalid("best_of", "is not supported: use `n`"));
@@ -51,12 +51,12 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
         let problem = format!("{n} answers in all are too many; the limit is {N_PROMPTS_MAX}");
         return Err(Failure::invalid("n", problem));
     }
-    let shape = Shape {
-        delivery,
+    let options = CompletionsWriterOptions {
+        stream_mode,
         n_prompts: prompts.len(),
         n_answers,
         has_logprobs: sampling.n_logprobs.is_some(),
-        kinds: Kinds::default(),
+        tool_kinds: ToolKinds::default(),
     };
     let request = Request {
         model: fields.string("model")?,
@@ -77,7 +77,7 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
             ignored
         },
     };
-    Ok((request, shape))
+    Ok((request, options))
 }
 
 fn prompts(fields: &mut Fields) -> Result<Vec<PromptText>, Failure> {

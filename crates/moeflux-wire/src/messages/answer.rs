@@ -8,29 +8,30 @@
 use serde_json::{Map, Value as Json, json};
 
 use crate::bytes;
-use crate::event::{self, Event, Reason, Usage};
-use crate::messages::request::{Shape, Thoughts};
-use crate::request::Head;
+use crate::event::{EventWriter, Reason, ResponseEvent, Usage};
+use crate::messages::request::{MessagesWriterOptions, ThoughtDisplay};
+use crate::request::ResponseHead;
 use crate::usage;
 
 /// The signature of thoughts, without meaning here. Clients keep a thought only if it has one, and
 /// send it back.
 const SIGNATURE: &str = "bW9lZmx1eA==";
 
-/// Writes one response.
+/// Writes the events of one response as bytes.
 #[derive(Debug)]
-pub struct Writer {
-    shape: Shape,
-    head: Head,
+pub struct MessagesWriter {
+    options: MessagesWriterOptions,
+    head: ResponseHead,
     /// The blocks so far; their texts are filled only if the message is sent whole.
-    blocks: Vec<Block>,
+    blocks: Vec<ContentBlock>,
     /// Whether the last block is open.
     is_open: bool,
 }
 
+/// A block of the message so far.
 #[derive(Clone, Debug)]
-struct Block {
-    kind: Kind,
+struct ContentBlock {
+    kind: ContentBlockKind,
     text: String,
     /// Whether nothing of it was written yet.
     is_empty: bool,
@@ -38,18 +39,19 @@ struct Block {
     is_whole: bool,
 }
 
+/// What a block contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum ContentBlockKind {
     Thought,
     Text,
     Call { id: String, name: String },
 }
 
-impl Block {
+impl ContentBlock {
     /// Returns the block at its start, for a stream.
     fn begun(&self) -> Json {
         match &self.kind {
-            Kind::Call { id, name } => call(id, name, Map::new()),
+            ContentBlockKind::Call { id, name } => call(id, name, Map::new()),
             _ => self.json(""),
         }
     }
@@ -57,11 +59,11 @@ impl Block {
     /// Returns the whole block.
     fn json(&self, signature: &str) -> Json {
         match &self.kind {
-            Kind::Thought => {
+            ContentBlockKind::Thought => {
                 json!({"type": "thinking", "thinking": self.text, "signature": signature})
             }
-            Kind::Text => json!({"type": "text", "text": self.text}),
-            Kind::Call { id, name } => {
+            ContentBlockKind::Text => json!({"type": "text", "text": self.text}),
+            ContentBlockKind::Call { id, name } => {
                 call(id, name, serde_json::from_str(&self.text).unwrap_or_default())
             }
         }
@@ -72,11 +74,11 @@ fn call(id: &str, name: &str, input: Map<String, Json>) -> Json {
     json!({"type": "tool_use", "id": id, "name": name, "input": input})
 }
 
-impl Writer {
-    /// Creates a writer for the answer to a request of this shape.
+impl MessagesWriter {
+    /// Creates a writer for the answer to a request with these options.
     #[must_use]
-    pub fn new(shape: Shape, head: Head) -> Self {
-        Self { shape, head, blocks: Vec::new(), is_open: false }
+    pub fn new(options: MessagesWriterOptions, head: ResponseHead) -> Self {
+        Self { options, head, blocks: Vec::new(), is_open: false }
     }
 
     fn message(&self, content: Vec<Json>, usage: Usage) -> Json {
@@ -98,10 +100,10 @@ impl Writer {
         bytes::named(&json!({"type": "message_start", "message": message}), out);
     }
 
-    fn open(&mut self, kind: Kind, out: &mut Vec<u8>) {
+    fn open(&mut self, kind: ContentBlockKind, out: &mut Vec<u8>) {
         self.close(out);
-        let is_whole = !matches!(kind, Kind::Call { .. });
-        let block = Block { kind, text: String::new(), is_empty: true, is_whole };
+        let is_whole = !matches!(kind, ContentBlockKind::Call { .. });
+        let block = ContentBlock { kind, text: String::new(), is_empty: true, is_whole };
         let event = json!({
             "type": "content_block_start",
             "index": self.blocks.len(),
@@ -113,20 +115,20 @@ impl Writer {
     }
 
     fn thought(&mut self, text: &str, out: &mut Vec<u8>) {
-        self.go_on(Kind::Thought, out);
-        if self.shape.thoughts == Thoughts::Shown {
+        self.continue_block(ContentBlockKind::Thought, out);
+        if self.options.thought_display == ThoughtDisplay::Shown {
             self.more(text, json!({"type": "thinking_delta", "thinking": text}), out);
         }
     }
 
     fn text(&mut self, text: &str, out: &mut Vec<u8>) {
         if !text.is_empty() {
-            self.go_on(Kind::Text, out);
+            self.continue_block(ContentBlockKind::Text, out);
             self.more(text, json!({"type": "text_delta", "text": text}), out);
         }
     }
 
-    fn go_on(&mut self, kind: Kind, out: &mut Vec<u8>) {
+    fn continue_block(&mut self, kind: ContentBlockKind, out: &mut Vec<u8>) {
         let is_open = self.is_open && self.blocks.last().is_some_and(|block| block.kind == kind);
         if !is_open {
             self.open(kind, out);
@@ -139,7 +141,7 @@ impl Writer {
         }
         let Some(block) = self.blocks.last_mut() else { return };
         block.is_empty = false;
-        if self.shape.is_streamed {
+        if self.options.is_streamed {
             self.delta(&delta, out);
         } else {
             block.text.push_str(text);
@@ -170,7 +172,7 @@ impl Writer {
 
     fn close(&mut self, out: &mut Vec<u8>) {
         let Some(block) = self.blocks.last().filter(|_| self.is_open) else { return };
-        if block.kind == Kind::Thought {
+        if block.kind == ContentBlockKind::Thought {
             self.delta(&json!({"type": "signature_delta", "signature": SIGNATURE}), out);
         }
         if block.is_empty && !block.is_whole {
@@ -183,20 +185,20 @@ impl Writer {
     }
 
     fn event(&self, event: &Json, out: &mut Vec<u8>) {
-        if self.shape.is_streamed {
+        if self.options.is_streamed {
             bytes::named(event, out);
         }
     }
 
     fn finish(&mut self, reason: &Reason, usage: Usage, out: &mut Vec<u8>) {
         let (stop_reason, stop_sequence) = stop(reason);
-        if !self.shape.is_streamed {
+        if !self.options.is_streamed {
             let whole = self.blocks.iter().filter(|block| block.is_whole);
             let content = whole.map(|block| block.json(SIGNATURE)).collect();
             let mut message = self.message(content, usage);
             message["stop_reason"] = stop_reason.into();
             message["stop_sequence"] = stop_sequence.into();
-            return bytes::whole(&message, out);
+            return bytes::body(&message, out);
         }
         self.close(out);
         let delta = json!({"stop_reason": stop_reason, "stop_sequence": stop_sequence});
@@ -206,26 +208,30 @@ impl Writer {
     }
 }
 
-impl event::Writer for Writer {
-    fn write(&mut self, event: &Event, out: &mut Vec<u8>) {
-        let is_streamed = self.shape.is_streamed;
+impl EventWriter for MessagesWriter {
+    fn write(&mut self, event: &ResponseEvent, out: &mut Vec<u8>) {
+        let is_streamed = self.options.is_streamed;
         match event {
-            Event::Begun { n_prompt_tokens, n_cached_tokens } if is_streamed => {
+            ResponseEvent::Begun { n_prompt_tokens, n_cached_tokens } if is_streamed => {
                 self.start((*n_prompt_tokens, *n_cached_tokens), out);
             }
-            Event::Begun { .. } => {}
-            Event::Alive(_) if is_streamed => bytes::named(&json!({"type": "ping"}), out),
-            Event::Alive(_) => bytes::blank(out),
-            Event::Thought { text, .. } => self.thought(text, out),
-            Event::Text { text, .. } => self.text(text, out),
-            Event::CallBegun { id, name, .. } => {
-                self.open(Kind::Call { id: id.clone(), name: name.clone() }, out);
+            ResponseEvent::Begun { .. } => {}
+            ResponseEvent::KeepAlive(_) if is_streamed => {
+                bytes::named(&json!({"type": "ping"}), out);
             }
-            Event::CallArguments { text, .. } => self.arguments(text, out),
-            Event::CallEnded { .. } => self.end_call(out),
-            Event::Finished { reason, usage, .. } => self.finish(reason, *usage, out),
-            Event::Failed(failure) if is_streamed => bytes::named(&failure.anthropic(), out),
-            Event::Failed(failure) => bytes::whole(&failure.anthropic(), out),
+            ResponseEvent::KeepAlive(_) => bytes::blank(out),
+            ResponseEvent::Thought { text, .. } => self.thought(text, out),
+            ResponseEvent::Text { text, .. } => self.text(text, out),
+            ResponseEvent::CallBegun { id, name, .. } => {
+                self.open(ContentBlockKind::Call { id: id.clone(), name: name.clone() }, out);
+            }
+            ResponseEvent::CallArguments { text, .. } => self.arguments(text, out),
+            ResponseEvent::CallEnded { .. } => self.end_call(out),
+            ResponseEvent::Finished { reason, usage, .. } => self.finish(reason, *usage, out),
+            ResponseEvent::Failed(failure) if is_streamed => {
+                bytes::named(&failure.anthropic(), out);
+            }
+            ResponseEvent::Failed(failure) => bytes::body(&failure.anthropic(), out),
         }
     }
 }

@@ -3,5 +3,5 @@
 mod request;
 mod answer;
 
-pub use crate::messages::answer::{Writer, token_count};
-pub use crate::messages::request::{Shape, parse, parse_to_count};
+pub use crate::messages::answer::{MessagesWriter, token_count};
+pub use crate::messages::request::{MessagesWriterOptions, parse, parse_to_count};

@@ -11,7 +11,7 @@ use crate::chat;
 use crate::choice;
 use crate::failure::{Failure, FailureKind};
 use crate::fields::{Fields, Ignored, element, unsupported, wrong};
-use crate::form::{Form, SchemaAt};
+use crate::form::{RequestedForm, SchemaAt};
 use crate::request::{Prompt, Request};
 use crate::rules;
 use crate::sampling::{self, N_TOKENS_MAX};
@@ -34,16 +34,16 @@ const KNOWN: [&str; 9] = [
 ];
 const NO_TOOLS: &str = "is not supported: this server runs no tools";
 
-/// The properties of a request that the writer of its answer needs.
+/// What a [`MessagesWriter`](crate::messages::MessagesWriter) needs to know of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct MessagesWriterOptions {
     pub(crate) is_streamed: bool,
-    pub(crate) thoughts: Thoughts,
+    pub(crate) thought_display: ThoughtDisplay,
 }
 
 /// Whether the client wants to read thoughts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Thoughts {
+pub(crate) enum ThoughtDisplay {
     Shown,
     Omitted,
 }
@@ -52,21 +52,21 @@ pub(crate) enum Thoughts {
 struct Thinking {
     is_on: Option<bool>,
     n_tokens_max: Option<usize>,
-    thoughts: Thoughts,
+    thought_display: ThoughtDisplay,
 }
 
 /// Parses a request for a message.
 ///
 /// # Errors
 /// A [`Failure`] that names the first invalid or unsupported field.
-pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
+pub fn parse(body: &[u8]) -> Result<(Request, MessagesWriterOptions), Failure> {
     let mut fields = Fields::of_body(body)?;
     let n_tokens_max = fields.count("max_tokens", 0..=N_TOKENS_MAX)?;
     if n_tokens_max.is_none() {
         return Err(Failure::invalid("max_tokens", "is missing"));
     }
-    let (request, shape) = parse_fields(fields)?;
-    Ok((Request { n_tokens_max, ..request }, shape))
+    let (request, options) = parse_fields(fields)?;
+    Ok((Request { n_tokens_max, ..request }, options))
 }
 
 /// Parses a request for a prompt's token count.
@@ -79,12 +79,12 @@ pub fn parse_to_count(body: &[u8]) -> Result<Request, Failure> {
     Ok(parse_fields(fields)?.0)
 }
 
-fn parse_fields(mut fields: Fields) -> Result<(Request, Shape), Failure> {
+fn parse_fields(mut fields: Fields) -> Result<(Request, MessagesWriterOptions), Failure> {
     let mut ignored = Ignored::default();
     let sampling = sampling::sampling(&mut fields)?;
     refuse(&mut fields)?;
     let mut options = ChatOptions::default();
-    let mut form = Form::of(&mut fields, &mut ignored)?;
+    let mut form = RequestedForm::of(&mut fields, &mut ignored)?;
     form.format(&mut fields, ("output_format", SchemaAt::Beside), &mut ignored)?;
     let effort_limit = output_config(&mut fields, (&mut options, &mut form), &mut ignored)?;
     options.variables.extend(chat::template_variables(&mut fields)?);
@@ -114,7 +114,7 @@ fn parse_fields(mut fields: Fields) -> Result<(Request, Shape), Failure> {
             ignored
         },
     };
-    Ok((request, Shape { is_streamed, thoughts: thinking.thoughts }))
+    Ok((request, MessagesWriterOptions { is_streamed, thought_display: thinking.thought_display }))
 }
 
 fn refuse(fields: &mut Fields) -> Result<(), Failure> {
@@ -135,7 +135,7 @@ fn refuse(fields: &mut Fields) -> Result<(), Failure> {
 /// returned as a limit on thoughts.
 fn output_config(
     fields: &mut Fields,
-    (options, form): (&mut ChatOptions, &mut Form),
+    (options, form): (&mut ChatOptions, &mut RequestedForm),
     ignored: &mut Ignored,
 ) -> Result<Option<usize>, Failure> {
     let Some(mut config) = fields.object("output_config")? else { return Ok(None) };
@@ -150,7 +150,8 @@ fn output_config(
 }
 
 fn thinking(fields: &mut Fields, ignored: &mut Ignored) -> Result<Thinking, Failure> {
-    let off = Thinking { is_on: Some(false), n_tokens_max: None, thoughts: Thoughts::Shown };
+    let off =
+        Thinking { is_on: Some(false), n_tokens_max: None, thought_display: ThoughtDisplay::Shown };
     let Some(mut thinking) = fields.object("thinking")? else { return Ok(off) };
     let kind = thinking.required_string("type")?;
     let is_on = match kind.as_str() {
@@ -163,12 +164,12 @@ fn thinking(fields: &mut Fields, ignored: &mut Ignored) -> Result<Thinking, Fail
         }
     };
     let n_tokens_max = thinking.count("budget_tokens", 1..=N_TOKENS_MAX)?;
-    let thoughts = match thinking.string("display")?.as_deref() {
-        Some("omitted") => Thoughts::Omitted,
-        _ => Thoughts::Shown,
+    let thought_display = match thinking.string("display")?.as_deref() {
+        Some("omitted") => ThoughtDisplay::Omitted,
+        _ => ThoughtDisplay::Shown,
     };
     thinking.end(ignored);
-    Ok(Thinking { is_on, n_tokens_max, thoughts })
+    Ok(Thinking { is_on, n_tokens_max, thought_display })
 }
 
 fn conversation(

@@ -10,31 +10,31 @@ use serde_json::{Value as Json, json};
 
 use crate::bytes;
 use crate::calls::Arguments;
-use crate::event::{self, Event, Progress, Reason, TokenLogprob, Usage};
+use crate::event::{EventWriter, PromptProgress, Reason, ResponseEvent, TokenLogprob, Usage};
 use crate::failure::{Failure, FailureKind};
 use crate::logprobs;
-use crate::request::Head;
-use crate::responses::output::{Item, Kind};
-use crate::responses::request::Shape;
+use crate::request::ResponseHead;
+use crate::responses::output::{OutputItem, OutputItemKind};
+use crate::responses::request::ResponsesWriterOptions;
 use crate::usage;
 
-/// Writes one response.
+/// Writes the events of one response as bytes.
 #[derive(Debug)]
-pub struct Writer {
-    shape: Shape,
-    head: Head,
+pub struct ResponsesWriter {
+    options: ResponsesWriterOptions,
+    head: ResponseHead,
     n_events: usize,
     /// The items so far.
-    items: Vec<Item>,
+    items: Vec<OutputItem>,
     /// Whether the last item is open.
     is_open: bool,
 }
 
-impl Writer {
-    /// Creates a writer for the answer to a request of this shape.
+impl ResponsesWriter {
+    /// Creates a writer for the answer to a request with these options.
     #[must_use]
-    pub fn new(shape: Shape, head: Head) -> Self {
-        Self { shape, head, n_events: 0, items: Vec::new(), is_open: false }
+    pub fn new(options: ResponsesWriterOptions, head: ResponseHead) -> Self {
+        Self { options, head, n_events: 0, items: Vec::new(), is_open: false }
     }
 
     fn response(&self, status: &str, output: Vec<Json>) -> Json {
@@ -58,14 +58,14 @@ impl Writer {
             "truncation": "disabled",
             "usage": null,
         });
-        for (key, value) in &self.shape.settings {
+        for (key, value) in &self.options.settings {
             response[key.as_str()] = value.clone();
         }
         response
     }
 
     fn event(&mut self, name: &str, mut event: Json, out: &mut Vec<u8>) {
-        if !self.shape.is_streamed {
+        if !self.options.is_streamed {
             return;
         }
         event["type"] = name.into();
@@ -83,7 +83,7 @@ impl Writer {
 
     /// Writes an event with data, because clients of this dialect do not count comments as a
     /// keep-alive.
-    fn alive(&mut self, progress: Progress, out: &mut Vec<u8>) {
+    fn keep_alive(&mut self, progress: PromptProgress, out: &mut Vec<u8>) {
         let progress = bytes::progress(progress);
         let response = self.response("in_progress", Vec::new());
         let event = json!({"response": response, "moeflux_progress": progress});
@@ -91,55 +91,55 @@ impl Writer {
     }
 
     /// Returns the fields that identify the last item in events about its text.
-    fn place(&self) -> Json {
+    fn item_location(&self) -> Json {
         let Some(item) = self.items.last() else { return json!({}) };
-        let mut place = json!({"item_id": item.id, "output_index": self.items.len() - 1});
+        let mut location = json!({"item_id": item.id, "output_index": self.items.len() - 1});
         if !item.is_call() {
-            place["content_index"] = 0.into();
+            location["content_index"] = 0.into();
         }
-        place
+        location
     }
 
-    fn open(&mut self, kind: Kind, out: &mut Vec<u8>) {
+    fn open(&mut self, kind: OutputItemKind, out: &mut Vec<u8>) {
         self.close_as("completed", out);
-        let item = Item::new(kind, &self.head.id, self.items.len());
+        let item = OutputItem::new(kind, &self.head.id, self.items.len());
         let (begun, part) = (item.begun(), (!item.is_call()).then(|| item.part()));
         self.items.push(item);
         self.is_open = true;
         let event = json!({"output_index": self.items.len() - 1, "item": begun});
         self.event("response.output_item.added", event, out);
         if let Some(part) = part {
-            let mut event = self.place();
+            let mut event = self.item_location();
             event["part"] = part;
             self.event("response.content_part.added", event, out);
         }
     }
 
     fn thought(&mut self, text: &str, out: &mut Vec<u8>) {
-        if !matches!(self.open_kind(), Some(Kind::Thought)) {
-            self.open(Kind::Thought, out);
+        if !matches!(self.open_kind(), Some(OutputItemKind::Thought)) {
+            self.open(OutputItemKind::Thought, out);
         }
         self.more(text, None, out);
     }
 
     fn text(&mut self, text: &str, tokens: &[TokenLogprob], out: &mut Vec<u8>) {
-        let logprobs = if self.shape.has_logprobs { logprobs::list(tokens) } else { Vec::new() };
+        let logprobs = if self.options.has_logprobs { logprobs::list(tokens) } else { Vec::new() };
         if text.is_empty() && logprobs.is_empty() {
             return;
         }
-        if !matches!(self.open_kind(), Some(Kind::Message)) {
-            self.open(Kind::Message, out);
+        if !matches!(self.open_kind(), Some(OutputItemKind::Message)) {
+            self.open(OutputItemKind::Message, out);
         }
         self.more(text, Some(logprobs), out);
     }
 
-    fn open_kind(&mut self) -> Option<&mut Kind> {
+    fn open_kind(&mut self) -> Option<&mut OutputItemKind> {
         self.items.last_mut().filter(|_| self.is_open).map(|item| &mut item.kind)
     }
 
     /// Appends text to the last item, with log-probabilities if it is a message.
     fn more(&mut self, text: &str, logprobs: Option<Vec<Json>>, out: &mut Vec<u8>) {
-        let mut event = self.place();
+        let mut event = self.item_location();
         event["delta"] = text.into();
         let Some(item) = self.items.last_mut() else { return };
         item.text.push_str(text);
@@ -153,7 +153,7 @@ impl Writer {
 
     /// Converts the open call's arguments with `take` and writes the result.
     fn arguments(&mut self, take: impl FnOnce(&mut Arguments) -> String, out: &mut Vec<u8>) {
-        let Some(Kind::Call { arguments, .. }) = self.open_kind() else { return };
+        let Some(OutputItemKind::Call { arguments, .. }) = self.open_kind() else { return };
         let text = take(arguments);
         if !text.is_empty() {
             self.more(&text, None, out);
@@ -162,7 +162,7 @@ impl Writer {
 
     /// Closes the open item with this status; a call that has not ended becomes incomplete.
     fn close_as(&mut self, status: &'static str, out: &mut Vec<u8>) {
-        let is_in_call = matches!(self.open_kind(), Some(Kind::Call { .. }));
+        let is_in_call = matches!(self.open_kind(), Some(OutputItemKind::Call { .. }));
         self.close(if is_in_call { "incomplete" } else { status }, out);
     }
 
@@ -176,17 +176,17 @@ impl Writer {
             return;
         }
         let item = item.clone();
-        let mut event = self.place();
+        let mut event = self.item_location();
         event[item.key()] = item.text.as_str().into();
         match &item.kind {
-            Kind::Thought => {}
-            Kind::Message => event["logprobs"] = item.logprobs.clone().into(),
+            OutputItemKind::Thought => {}
+            OutputItemKind::Message => event["logprobs"] = item.logprobs.clone().into(),
             // Required by older type definitions of the client.
-            Kind::Call { target, .. } => event["name"] = target.name.as_str().into(),
+            OutputItemKind::Call { tool, .. } => event["name"] = tool.name.as_str().into(),
         }
         self.event(&format!("{}.done", item.name()), event, out);
         if !item.is_call() {
-            let mut event = self.place();
+            let mut event = self.item_location();
             event["part"] = item.part();
             self.event("response.content_part.done", event, out);
         }
@@ -196,9 +196,9 @@ impl Writer {
 
     fn finish(&mut self, (reason, usage): (&Reason, Usage), out: &mut Vec<u8>) {
         let status = if reason.is_cut() { "incomplete" } else { "completed" };
-        let has_words = self.items.iter().any(|item| !matches!(item.kind, Kind::Thought));
+        let has_words = self.items.iter().any(|item| !matches!(item.kind, OutputItemKind::Thought));
         if !reason.is_cut() && !has_words {
-            self.open(Kind::Message, out);
+            self.open(OutputItemKind::Message, out);
         }
         // A stop string may occur in the arguments of a call.
         self.close_as(status, out);
@@ -211,12 +211,12 @@ impl Writer {
     }
 
     fn output(&self) -> Vec<Json> {
-        self.items.iter().map(Item::json).collect()
+        self.items.iter().map(OutputItem::json).collect()
     }
 
     fn fail(&mut self, failure: &Failure, out: &mut Vec<u8>) {
-        if !self.shape.is_streamed {
-            return bytes::whole(&failure.openai(), out);
+        if !self.options.is_streamed {
+            return bytes::body(&failure.openai(), out);
         }
         let code = match failure.kind {
             FailureKind::TooMany => "rate_limit_exceeded",
@@ -233,34 +233,34 @@ impl Writer {
     }
 
     fn end(&mut self, status: &str, response: Json, out: &mut Vec<u8>) {
-        if self.shape.is_streamed {
+        if self.options.is_streamed {
             self.event(&format!("response.{status}"), json!({"response": response}), out);
         } else {
-            bytes::whole(&response, out);
+            bytes::body(&response, out);
         }
     }
 }
 
-impl event::Writer for Writer {
-    fn write(&mut self, event: &Event, out: &mut Vec<u8>) {
+impl EventWriter for ResponsesWriter {
+    fn write(&mut self, event: &ResponseEvent, out: &mut Vec<u8>) {
         match event {
-            Event::Begun { .. } => self.begin(out),
-            Event::Alive(_) if !self.shape.is_streamed => bytes::blank(out),
-            Event::Alive(progress) => self.alive(*progress, out),
-            Event::Thought { text, .. } => self.thought(text, out),
-            Event::Text { text, tokens, .. } => self.text(text, tokens, out),
-            Event::CallBegun { id, name, .. } => {
-                let target = self.shape.kinds.target(name);
-                let arguments = Arguments::new(&target);
-                self.open(Kind::Call { id: id.clone(), target, arguments }, out);
+            ResponseEvent::Begun { .. } => self.begin(out),
+            ResponseEvent::KeepAlive(_) if !self.options.is_streamed => bytes::blank(out),
+            ResponseEvent::KeepAlive(progress) => self.keep_alive(*progress, out),
+            ResponseEvent::Thought { text, .. } => self.thought(text, out),
+            ResponseEvent::Text { text, tokens, .. } => self.text(text, tokens, out),
+            ResponseEvent::CallBegun { id, name, .. } => {
+                let tool = self.options.tool_kinds.client_tool(name);
+                let arguments = Arguments::new(&tool);
+                self.open(OutputItemKind::Call { id: id.clone(), tool, arguments }, out);
             }
-            Event::CallArguments { text, .. } => self.arguments(|it| it.push(text), out),
-            Event::CallEnded { .. } => {
+            ResponseEvent::CallArguments { text, .. } => self.arguments(|it| it.push(text), out),
+            ResponseEvent::CallEnded { .. } => {
                 self.arguments(Arguments::end, out);
                 self.close("completed", out);
             }
-            Event::Finished { reason, usage, .. } => self.finish((reason, *usage), out),
-            Event::Failed(failure) => self.fail(failure, out),
+            ResponseEvent::Finished { reason, usage, .. } => self.finish((reason, *usage), out),
+            ResponseEvent::Failed(failure) => self.fail(failure, out),
         }
     }
 }

@@ -28,13 +28,13 @@ const KNOWN: [&str; 6] = ["id", "type", "status", "phase", "caller", "internal_c
 
 /// The combined content of the items.
 #[derive(Debug, Default)]
-pub(crate) struct Items {
+pub(crate) struct InputItems {
     pub(crate) turns: Turns,
     /// Tools that are offered by items.
     pub(crate) tools: Vec<Tool>,
 }
 
-impl Items {
+impl InputItems {
     /// Adds the field `input`: a string, or a list of items.
     pub(crate) fn input(
         &mut self,

@@ -5,5 +5,5 @@ mod request;
 mod output;
 mod answer;
 
-pub use crate::responses::answer::Writer;
-pub use crate::responses::request::{Shape, parse, parse_to_count, token_count};
+pub use crate::responses::answer::ResponsesWriter;
+pub use crate::responses::request::{ResponsesWriterOptions, parse, parse_to_count, token_count};

@@ -4,12 +4,12 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::calls::{Arguments, Target};
+use crate::calls::{Arguments, ClientTool};
 
 /// An item of the output.
 #[derive(Clone, Debug)]
-pub(crate) struct Item {
-    pub(crate) kind: Kind,
+pub(crate) struct OutputItem {
+    pub(crate) kind: OutputItemKind,
     pub(crate) id: String,
     pub(crate) status: &'static str,
     /// The text, or a call's arguments.
@@ -19,20 +19,20 @@ pub(crate) struct Item {
 
 /// The kind of an item.
 #[derive(Clone, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum OutputItemKind {
     Thought,
     Message,
-    Call { id: String, target: Target, arguments: Arguments },
+    Call { id: String, tool: ClientTool, arguments: Arguments },
 }
 
-impl Kind {
+impl OutputItemKind {
     /// Returns the prefix of ids for items of this kind.
     fn prefix(&self) -> &'static str {
         match self {
             Self::Thought => "rs",
             Self::Message => "msg",
-            Self::Call { target, .. } => {
-                if target.is_custom {
+            Self::Call { tool, .. } => {
+                if tool.is_custom {
                     "ctc"
                 } else {
                     "fc"
@@ -42,48 +42,48 @@ impl Kind {
     }
 }
 
-impl Item {
+impl OutputItem {
     /// Creates an item at this index of the response with this id.
-    pub(crate) fn new(kind: Kind, response_id: &str, output_idx: usize) -> Self {
+    pub(crate) fn new(kind: OutputItemKind, response_id: &str, output_idx: usize) -> Self {
         let id = format!("{}_{response_id}_{output_idx}", kind.prefix());
         Self { kind, id, status: "in_progress", text: String::new(), logprobs: Vec::new() }
     }
 
     pub(crate) fn is_call(&self) -> bool {
-        matches!(self.kind, Kind::Call { .. })
+        matches!(self.kind, OutputItemKind::Call { .. })
     }
 
     /// Returns the item as it appears in the response's output.
     pub(crate) fn json(&self) -> Json {
         match &self.kind {
-            Kind::Thought => json!({
+            OutputItemKind::Thought => json!({
                 "id": self.id,
                 "type": "reasoning",
                 "summary": [],
                 "content": [self.part()],
                 "status": self.status,
             }),
-            Kind::Message => json!({
+            OutputItemKind::Message => json!({
                 "id": self.id,
                 "type": "message",
                 "role": "assistant",
                 "status": self.status,
                 "content": [self.part()],
             }),
-            Kind::Call { id, target, .. } => self.call(id, target),
+            OutputItemKind::Call { id, tool, .. } => self.call(id, tool),
         }
     }
 
-    fn call(&self, call_id: &str, target: &Target) -> Json {
-        let kind = if target.is_custom { "custom_tool_call" } else { "function_call" };
+    fn call(&self, call_id: &str, tool: &ClientTool) -> Json {
+        let kind = if tool.is_custom { "custom_tool_call" } else { "function_call" };
         let mut call = json!({
             "id": self.id,
             "type": kind,
             "status": self.status,
             "call_id": call_id,
-            "name": target.name,
+            "name": tool.name,
         });
-        if let Some(namespace) = &target.namespace {
+        if let Some(namespace) = &tool.namespace {
             call["namespace"] = namespace.as_str().into();
         }
         call[self.key()] = self.text.as_str().into();
@@ -102,7 +102,7 @@ impl Item {
     /// Returns the only part of a thought or a message.
     pub(crate) fn part(&self) -> Json {
         match &self.kind {
-            Kind::Thought => json!({"type": "reasoning_text", "text": self.text}),
+            OutputItemKind::Thought => json!({"type": "reasoning_text", "text": self.text}),
             _ => json!({
                 "type": "output_text",
                 "text": self.text,
@@ -115,18 +115,20 @@ impl Item {
     /// Returns the name of its text in events.
     pub(crate) fn name(&self) -> &'static str {
         match &self.kind {
-            Kind::Thought => "response.reasoning_text",
-            Kind::Message => "response.output_text",
-            Kind::Call { target, .. } if target.is_custom => "response.custom_tool_call_input",
-            Kind::Call { .. } => "response.function_call_arguments",
+            OutputItemKind::Thought => "response.reasoning_text",
+            OutputItemKind::Message => "response.output_text",
+            OutputItemKind::Call { tool, .. } if tool.is_custom => {
+                "response.custom_tool_call_input"
+            }
+            OutputItemKind::Call { .. } => "response.function_call_arguments",
         }
     }
 
     /// Returns the key of its text in the event that repeats it.
     pub(crate) fn key(&self) -> &'static str {
         match &self.kind {
-            Kind::Call { target, .. } if target.is_custom => "input",
-            Kind::Call { .. } => "arguments",
+            OutputItemKind::Call { tool, .. } if tool.is_custom => "input",
+            OutputItemKind::Call { .. } => "arguments",
             _ => "text",
         }
     }

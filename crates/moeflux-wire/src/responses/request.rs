@@ -6,14 +6,14 @@
 use moeflux_chat::{AnswerRules, ChatOptions, Conversation};
 use serde_json::{Map, Value as Json, json};
 
-use crate::calls::Kinds;
+use crate::calls::ToolKinds;
 use crate::chat;
 use crate::choice;
 use crate::failure::Failure;
 use crate::fields::{Fields, Ignored, element, unsupported, wrong};
-use crate::form::{Form, SchemaAt};
+use crate::form::{RequestedForm, SchemaAt};
 use crate::request::{Prompt, Request, Sampling};
-use crate::responses::items::Items;
+use crate::responses::items::InputItems;
 use crate::rules;
 use crate::sampling::{self, N_LOGPROBS_MAX, N_TOKENS_MAX};
 use crate::text;
@@ -40,12 +40,12 @@ const KNOWN: [&str; 13] = [
 const NO_MEMORY: &str = "is not supported: this server stores nothing, so send the whole history";
 const LOGPROBS: &str = "message.output_text.logprobs";
 
-/// The properties of a request that the writer of its answer needs.
+/// What a [`ResponsesWriter`](crate::responses::ResponsesWriter) needs to know of a request.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shape {
+pub struct ResponsesWriterOptions {
     pub(crate) is_streamed: bool,
     pub(crate) has_logprobs: bool,
-    pub(crate) kinds: Kinds,
+    pub(crate) tool_kinds: ToolKinds,
     /// Fields of the request that the response repeats.
     pub(crate) settings: Map<String, Json>,
 }
@@ -54,7 +54,7 @@ pub struct Shape {
 ///
 /// # Errors
 /// A [`Failure`] that names the first invalid or unsupported field.
-pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
+pub fn parse(body: &[u8]) -> Result<(Request, ResponsesWriterOptions), Failure> {
     let mut fields = Fields::of_body(body)?;
     let mut ignored = Ignored::default();
     refuse(&mut fields)?;
@@ -70,12 +70,12 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
     let (reasoning, effort_limit) = reasoning(&mut fields, &mut options, &mut ignored)?;
     settings.insert("reasoning".into(), reasoning);
     let limit = thoughts::limit(&mut fields)?.or(effort_limit).or(limit);
-    let mut form = Form::of(&mut fields, &mut ignored)?;
+    let mut form = RequestedForm::of(&mut fields, &mut ignored)?;
     let text = text_config(&mut fields, &mut form, &mut ignored)?;
     settings.extend(text.map(|it| ("text".to_owned(), it)));
     let is_streamed = fields.flag("stream")?.unwrap_or(false);
     let (conversation, choice) = conversation(&mut fields, &mut ignored)?;
-    let kinds = Kinds::of(&conversation.tools);
+    let tool_kinds = ToolKinds::of(&conversation.tools);
     let (rules, form_field) = rules::rules(choice, form, limit)?;
     let has_logprobs = sampling.n_logprobs.is_some();
     let request = Request {
@@ -95,7 +95,7 @@ pub fn parse(body: &[u8]) -> Result<(Request, Shape), Failure> {
             ignored
         },
     };
-    Ok((request, Shape { is_streamed, has_logprobs, kinds, settings }))
+    Ok((request, ResponsesWriterOptions { is_streamed, has_logprobs, tool_kinds, settings }))
 }
 
 /// Parses a request for a prompt's token count. It has the same fields; those about the answer have
@@ -164,7 +164,7 @@ fn reasoning(
         return Ok((json!({"effort": null, "summary": null}), None));
     };
     let effort = reasoning.string("effort")?;
-    let limit = chat::wish_effort(options, effort.as_deref());
+    let limit = chat::apply_effort(options, effort.as_deref());
     reasoning.drop_known(&["summary", "generate_summary", "context", "mode"]);
     reasoning.end(ignored);
     Ok((json!({"effort": effort, "summary": null}), limit))
@@ -173,7 +173,7 @@ fn reasoning(
 /// Takes the field `text`, and returns the part that the response repeats.
 fn text_config(
     fields: &mut Fields,
-    form: &mut Form,
+    form: &mut RequestedForm,
     ignored: &mut Ignored,
 ) -> Result<Option<Json>, Failure> {
     let Some(mut text) = fields.object("text")? else { return Ok(None) };
@@ -192,8 +192,10 @@ fn conversation(
 ) -> Result<(Conversation, AnswerRules), Failure> {
     let path = fields.path("tools");
     let offered = fields.list("tools")?;
-    let mut items =
-        Items { tools: tools::of_responses(&path, offered, ignored)?, ..Items::default() };
+    let mut items = InputItems {
+        tools: tools::of_responses(&path, offered, ignored)?,
+        ..InputItems::default()
+    };
     if let Some(instructions) = fields.take("instructions") {
         let path = fields.path("instructions");
         items.turns.system(text::instructions(&path, instructions, ignored)?);

@@ -7,31 +7,35 @@ use std::path::Path;
 
 use moeflux::TokenId;
 use moeflux_wire::{
-    Event, Failure, FailureKind, Head, Progress, Reason, TokenLogprob, TokenText, Usage, Writer,
-    chat, completions, messages, responses,
+    EventWriter, Failure, FailureKind, PromptProgress, Reason, ResponseEvent, ResponseHead,
+    TokenLogprob, TokenText, Usage, chat, completions, messages, responses,
 };
 
-fn head() -> Head {
-    Head { id: "1f".into(), created_s: 1_795_442_432, model: "qwen3".into() }
+fn head() -> ResponseHead {
+    ResponseHead { id: "1f".into(), created_s: 1_795_442_432, model: "qwen3".into() }
 }
 
-pub(crate) fn begun() -> Event {
-    Event::Begun { n_prompt_tokens: 12, n_cached_tokens: 8 }
+pub(crate) fn begun() -> ResponseEvent {
+    ResponseEvent::Begun { n_prompt_tokens: 12, n_cached_tokens: 8 }
 }
 
-fn alive() -> Event {
-    Event::Alive(Progress { n_done: 1_024, n_total: 16_000, seconds_left: Some(95) })
+fn keep_alive() -> ResponseEvent {
+    ResponseEvent::KeepAlive(PromptProgress {
+        n_done: 1_024,
+        n_total: 16_000,
+        seconds_left: Some(95),
+    })
 }
 
-pub(crate) fn thought(index: usize, text: &str) -> Event {
-    Event::Thought { index, text: text.into() }
+pub(crate) fn thought(index: usize, text: &str) -> ResponseEvent {
+    ResponseEvent::Thought { index, text: text.into() }
 }
 
-pub(crate) fn text(index: usize, text: &str) -> Event {
-    Event::Text { index, text: text.into(), tokens: Vec::new() }
+pub(crate) fn text(index: usize, text: &str) -> ResponseEvent {
+    ResponseEvent::Text { index, text: text.into(), tokens: Vec::new() }
 }
 
-pub(crate) fn finished(index: usize, reason: Reason, n_thought_tokens: usize) -> Event {
+pub(crate) fn finished(index: usize, reason: Reason, n_thought_tokens: usize) -> ResponseEvent {
     let usage = Usage {
         n_prompt_tokens: 12,
         n_cached_tokens: 8,
@@ -39,12 +43,12 @@ pub(crate) fn finished(index: usize, reason: Reason, n_thought_tokens: usize) ->
         n_answer_tokens: 7,
         n_thought_tokens,
     };
-    Event::Finished { index, reason, usage }
+    ResponseEvent::Finished { index, reason, usage }
 }
 
-fn failed() -> Event {
+fn failed() -> ResponseEvent {
     let message = "expert 3 of layer 7: a read of 4096 bytes failed";
-    Event::Failed(Failure::new(FailureKind::Internal, message))
+    ResponseEvent::Failed(Failure::new(FailureKind::Internal, message))
 }
 
 /// A token with its likelihood, and one that was as likely.
@@ -58,8 +62,8 @@ fn scored(text: &str, logprob: Option<f32>) -> TokenLogprob {
     TokenLogprob { token: token(4, text), logprob, top: top.unwrap_or_default() }
 }
 
-fn with_scores(index: usize, text: &str, tokens: Vec<TokenLogprob>) -> Event {
-    Event::Text { index, text: text.into(), tokens }
+fn with_scores(index: usize, text: &str, tokens: Vec<TokenLogprob>) -> ResponseEvent {
+    ResponseEvent::Text { index, text: text.into(), tokens }
 }
 
 /// Comparisons of one dialect.
@@ -69,7 +73,7 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    fn check(&mut self, name: &str, writer: &mut dyn Writer, events: &[Event]) {
+    fn check(&mut self, name: &str, writer: &mut dyn EventWriter, events: &[ResponseEvent]) {
         let mut found = Vec::new();
         for event in events {
             writer.write(event, &mut found);
@@ -82,24 +86,24 @@ impl Checks {
         }
     }
 
-    pub(crate) fn chat(&mut self, name: &str, body: &str, events: &[Event]) {
-        let (_, shape) = chat::parse(body.as_bytes()).unwrap();
-        self.check(name, &mut chat::Writer::new(shape, head()), events);
+    pub(crate) fn chat(&mut self, name: &str, body: &str, events: &[ResponseEvent]) {
+        let (_, options) = chat::parse(body.as_bytes()).unwrap();
+        self.check(name, &mut chat::ChatWriter::new(options, head()), events);
     }
 
-    pub(crate) fn completions(&mut self, name: &str, body: &str, events: &[Event]) {
-        let (_, shape) = completions::parse(body.as_bytes()).unwrap();
-        self.check(name, &mut completions::Writer::new(shape, head()), events);
+    pub(crate) fn completions(&mut self, name: &str, body: &str, events: &[ResponseEvent]) {
+        let (_, options) = completions::parse(body.as_bytes()).unwrap();
+        self.check(name, &mut completions::CompletionsWriter::new(options, head()), events);
     }
 
-    pub(crate) fn responses(&mut self, name: &str, body: &str, events: &[Event]) {
-        let (_, shape) = responses::parse(body.as_bytes()).unwrap();
-        self.check(name, &mut responses::Writer::new(shape, head()), events);
+    pub(crate) fn responses(&mut self, name: &str, body: &str, events: &[ResponseEvent]) {
+        let (_, options) = responses::parse(body.as_bytes()).unwrap();
+        self.check(name, &mut responses::ResponsesWriter::new(options, head()), events);
     }
 
-    pub(crate) fn messages(&mut self, name: &str, body: &str, events: &[Event]) {
-        let (_, shape) = messages::parse(body.as_bytes()).unwrap();
-        self.check(name, &mut messages::Writer::new(shape, head()), events);
+    pub(crate) fn messages(&mut self, name: &str, body: &str, events: &[ResponseEvent]) {
+        let (_, options) = messages::parse(body.as_bytes()).unwrap();
+        self.check(name, &mut messages::MessagesWriter::new(options, head()), events);
     }
 
     #[track_caller]
@@ -108,10 +112,10 @@ impl Checks {
     }
 }
 
-fn thinking() -> Vec<Event> {
+fn thinking() -> Vec<ResponseEvent> {
     vec![
         begun(),
-        alive(),
+        keep_alive(),
         thought(0, "I ad"),
         thought(0, "d.\n\u{e9}"),
         text(0, "Fo"),
@@ -121,19 +125,19 @@ fn thinking() -> Vec<Event> {
     ]
 }
 
-fn cut_in_a_thought() -> Vec<Event> {
+fn cut_in_a_thought() -> Vec<ResponseEvent> {
     vec![begun(), thought(0, "I add"), finished(0, Reason::Length, 7)]
 }
 
-fn broken_off() -> Vec<Event> {
+fn broken_off() -> Vec<ResponseEvent> {
     vec![begun(), thought(0, "I"), text(0, "Fo"), failed()]
 }
 
-fn empty() -> Vec<Event> {
+fn empty() -> Vec<ResponseEvent> {
     vec![begun(), finished(0, Reason::End, 0)]
 }
 
-fn scores() -> Vec<Event> {
+fn scores() -> Vec<ResponseEvent> {
     vec![
         begun(),
         with_scores(0, "", vec![scored("Fo", Some(-0.5))]),
@@ -190,7 +194,7 @@ fn completions() {
     all.completions("completions-echo.json", body, &echoed);
     let body = r#"{"prompt": [1], "echo": true, "logprobs": 2, "max_tokens": 1, "stream": true}"#;
     all.completions("completions-echo.sse", body, &echoed);
-    let four: Vec<Event> = [begun()]
+    let four: Vec<ResponseEvent> = [begun()]
         .into_iter()
         .chain((0..4).map(|index| text(index, &index.to_string())))
         .chain((0..4).rev().map(|index| finished(index, Reason::End, 0)))

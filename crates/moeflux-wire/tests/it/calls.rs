@@ -1,70 +1,78 @@
 //! Answers with calls, and requests that bind an answer: as in `answers` and `refusals`.
 
-use moeflux_wire::{Event, Reason};
+use moeflux_wire::{Reason, ResponseEvent};
 use serde_json::{Value as Json, json};
 
 use crate::answers::{Checks, begun, finished, text, thought};
 
 /// A call that is whole, of answer 0.
-fn call(call_idx: usize, name: &str, arguments: &[&str]) -> Vec<Event> {
+fn call(call_idx: usize, name: &str, arguments: &[&str]) -> Vec<ResponseEvent> {
     let mut events = cut_call((0, call_idx), name, arguments);
-    events.push(Event::CallEnded { index: 0, call_idx });
+    events.push(ResponseEvent::CallEnded { index: 0, call_idx });
     events
 }
 
-fn cut_call((index, call_idx): (usize, usize), name: &str, arguments: &[&str]) -> Vec<Event> {
+fn cut_call(
+    (index, call_idx): (usize, usize),
+    name: &str,
+    arguments: &[&str],
+) -> Vec<ResponseEvent> {
     let id = format!("call_1f_{index}_{call_idx}");
-    let begun = Event::CallBegun { index, call_idx, id, name: name.into() };
-    let more = |it: &&str| Event::CallArguments { index, call_idx, text: (*it).into() };
+    let begun = ResponseEvent::CallBegun { index, call_idx, id, name: name.into() };
+    let more = |it: &&str| ResponseEvent::CallArguments { index, call_idx, text: (*it).into() };
     [begun].into_iter().chain(arguments.iter().map(more)).collect()
 }
 
 /// The events of one answer around its calls.
-fn answer(before: &[Event], calls: &[Vec<Event>], reason: Reason) -> Vec<Event> {
+fn answer(
+    before: &[ResponseEvent],
+    calls: &[Vec<ResponseEvent>],
+    reason: Reason,
+) -> Vec<ResponseEvent> {
     let calls = calls.iter().flatten().cloned();
     let before = [begun()].into_iter().chain(before.iter().cloned());
     before.chain(calls).chain([finished(0, reason, 0)]).collect()
 }
 
-fn bern(call_idx: usize) -> Vec<Event> {
+fn bern(call_idx: usize) -> Vec<ResponseEvent> {
     call(call_idx, "weather", &["{\"ci", "ty\": ", "\"Bern\"", "}"])
 }
 
-fn zurich(call_idx: usize) -> Vec<Event> {
+fn zurich(call_idx: usize) -> Vec<ResponseEvent> {
     call(call_idx, "weather", &["{\"city\": \"Z\u{fc}rich \\\"West\\\"\"}"])
 }
 
-fn two_calls() -> Vec<Event> {
+fn two_calls() -> Vec<ResponseEvent> {
     answer(&[text(0, "Let me look.")], &[bern(0), zurich(1)], Reason::Calls)
 }
 
-fn between_texts() -> Vec<Event> {
+fn between_texts() -> Vec<ResponseEvent> {
     let calls = [bern(0), vec![text(0, "And Z\u{fc}rich:")], zurich(1), vec![text(0, "Wait.")]];
     answer(&[text(0, "Bern:")], &calls, Reason::Calls)
 }
 
-fn thought_and_call() -> Vec<Event> {
+fn thought_and_call() -> Vec<ResponseEvent> {
     answer(&[thought(0, "I ask"), thought(0, ".")], &[call(0, "now", &[])], Reason::Calls)
 }
 
-fn cut_in_arguments() -> Vec<Event> {
+fn cut_in_arguments() -> Vec<ResponseEvent> {
     let cut = cut_call((0, 1), "weather", &["{\"city\": \"Z\u{fc}"]);
     answer(&[], &[bern(0), cut], Reason::Length)
 }
 
 /// Halves of calls before a whole one; of the second, nothing but its name came.
-fn cut_before_a_call() -> Vec<Event> {
+fn cut_before_a_call() -> Vec<ResponseEvent> {
     let cut = cut_call((0, 0), "weather", &["{\"city\": \"Z\u{fc}"]);
     answer(&[], &[cut, cut_call((0, 1), "now", &[]), bern(2)], Reason::Length)
 }
 
 const PATCH: [&str; 4] = ["{\"in", "put\": \"*** Begin\\", "n+ \\u00", "e9 \\\"x\\\"\"}"];
 
-fn custom() -> Vec<Event> {
+fn custom() -> Vec<ResponseEvent> {
     answer(&[], &[call(0, "patch", &PATCH), call(1, "weather", &["{}"])], Reason::Calls)
 }
 
-fn cut_in_custom() -> Vec<Event> {
+fn cut_in_custom() -> Vec<ResponseEvent> {
     answer(&[], &[bern(0), cut_call((0, 1), "patch", &PATCH[..2])], Reason::ContextFull)
 }
 
@@ -102,7 +110,7 @@ fn chat_completions() {
         both.extend([pair.0.clone(), pair.1.clone()]);
     }
     both.extend(bern(0)[3..].iter().cloned());
-    both.push(Event::CallEnded { index: 1, call_idx: 0 });
+    both.push(ResponseEvent::CallEnded { index: 1, call_idx: 0 });
     both.extend([0, 1].map(|index| finished(index, Reason::Calls, 0)));
     all.chat("chat-each.json", &body(2, false), &both);
     all.chat("chat-each.sse", &body(2, true), &both);

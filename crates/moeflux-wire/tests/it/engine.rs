@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use moeflux::step::{Feed, StepOutput, Wanted, step};
 use moeflux::{Engine, Finish, Model, Session};
 use moeflux_chat::Chat;
-use moeflux_wire::{AnswerEvents, Event, Head, Prompt, Reason, Request, Usage, Writer, chat};
+use moeflux_wire::{
+    AnswerEvents, EventWriter, Prompt, Reason, Request, ResponseEvent, ResponseHead, Usage, chat,
+};
 use serde_json::Value as Json;
 
 const CONTEXT: usize = 256;
@@ -15,7 +17,7 @@ fn demo() -> PathBuf {
 }
 
 /// The events of a request's only answer.
-fn events(request: &Request, chat: &Chat, session: &mut Session) -> Vec<Event> {
+fn events(request: &Request, chat: &Chat, session: &mut Session) -> Vec<ResponseEvent> {
     let Prompt::Chat(conversation, options) = &request.prompt else { panic!("a conversation") };
     let prompt = chat.ask(conversation, &request.rules, options).unwrap();
     let (text, tokens) = (chat.text(), &prompt.tokens);
@@ -26,7 +28,8 @@ fn events(request: &Request, chat: &Chat, session: &mut Session) -> Vec<Event> {
         .with_stops(request.stops.clone());
     let usage = Usage { n_prompt_tokens: tokens.len(), ..Usage::default() };
     let mut answer = AnswerEvents::new(0, prompt.answer("call_1_0"), usage);
-    let mut events = vec![Event::Begun { n_prompt_tokens: tokens.len(), n_cached_tokens: 0 }];
+    let mut events =
+        vec![ResponseEvent::Begun { n_prompt_tokens: tokens.len(), n_cached_tokens: 0 }];
     let n_best = generation.n_best_needed();
     let mut output = StepOutput::default();
     step(&mut [Feed::prompt(session, tokens).wanting(Wanted::Last).best(n_best)], &mut output)
@@ -54,9 +57,9 @@ fn response(body: &str) -> (Json, usize) {
     let chat_of_model = Chat::open(&model).unwrap();
     let engine = Engine::builder(model).context(CONTEXT).load().unwrap();
     let mut session = engine.session(CONTEXT).unwrap();
-    let (request, shape) = chat::parse(body.as_bytes()).unwrap();
-    let head = Head { id: "1".into(), created_s: 0, model: "demo".into() };
-    let mut writer = chat::Writer::new(shape, head);
+    let (request, options) = chat::parse(body.as_bytes()).unwrap();
+    let head = ResponseHead { id: "1".into(), created_s: 0, model: "demo".into() };
+    let mut writer = chat::ChatWriter::new(options, head);
     let mut out = Vec::new();
     for event in events(&request, &chat_of_model, &mut session) {
         writer.write(&event, &mut out);

@@ -1,4 +1,4 @@
-//! [`Best`] in host memory, for the reference and the CPU backend.
+//! [`TopK`] in host memory, for the reference and the CPU backend.
 //!
 //! Sorts the whole row: slow, and obviously right. Production code does not need it on these
 //! backends: their logits are in host memory, and the sampler reads all of them anyway.
@@ -6,10 +6,10 @@
 use std::cmp::Ordering;
 
 use crate::backend::host::Buffers;
-use crate::ops::Best;
+use crate::ops::TopK;
 
 /// Finds the largest values of every row.
-pub(super) fn best(op: &Best, buffers: &mut Buffers, n_rows: usize) {
+pub(super) fn best(op: &TopK, buffers: &mut Buffers, n_rows: usize) {
     for row_idx in 0..n_rows {
         let found = best_of(buffers.head(&op.x, row_idx, 0), op.out.head_dim / 2);
         buffers.head_mut(&op.out, row_idx, 0).copy_from_slice(&found);

@@ -14,10 +14,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backend::room::Room;
+use crate::backend::room::SessionBudget;
 use crate::error::{Error, Result};
 use crate::experts::Arrived;
-use crate::experts::stream::{Move, SlotSight};
+use crate::experts::stream::{DeviceMove, SlotMapping};
 use crate::ids::{BufferId, ExpertIdx, LayerIdx, StateId};
 use crate::ops::{Batch, Heads, KvKind, Plan, Purpose, Routes, StateSpec};
 use crate::weights::ExpertView;
@@ -94,10 +94,10 @@ pub struct TierStats {
     pub swaps: u64,
 }
 
-/// Values of divided experts that machines exchange.
+/// Values of sharded experts that machines exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WaveValues {
-    /// Columns of the output of [`crate::ops::Op::ExpertUp`]: a row for each use in the wave.
+pub enum ShardValues {
+    /// Columns of the output of [`crate::ops::Op::ExpertUp`]: a row for each use in the chunk.
     Inner(Range<usize>),
     /// Columns of a buffer that [`crate::ops::Op::ExpertDown`] adds to: a row for each row of the
     /// batch.
@@ -166,7 +166,7 @@ pub trait Backend: fmt::Debug + Send {
     fn routes(&mut self, purpose: Purpose) -> Result<&Routes>;
 
     /// Runs an expert plan for the arrived experts, over the rows that chose them. The groups of a
-    /// layer deliver each expert once, all in the same [`crate::experts::Order`].
+    /// layer deliver each expert once, all in the same [`crate::experts::ArrivalOrder`].
     ///
     /// # Errors
     ///
@@ -178,7 +178,7 @@ pub trait Backend: fmt::Debug + Send {
     /// # Errors
     ///
     /// If the device fails.
-    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()>;
+    fn swap_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()>;
 
     /// Reads the start of one row of a buffer, after all submitted work. `target` is at most as
     /// long as the buffer has columns.
@@ -190,7 +190,7 @@ pub trait Backend: fmt::Debug + Send {
 
     /// Returns whether reading routes stalls the device. If so, all routers are queried together,
     /// and only the logits that are needed are read back.
-    fn is_remote(&self) -> bool;
+    fn reads_stall(&self) -> bool;
 
     /// Returns the state of sessions.
     fn states(&self) -> &dyn SessionStates;
@@ -200,7 +200,7 @@ pub trait Backend: fmt::Debug + Send {
 
     /// Returns the interface for experts computed in two halves; `None` if the device computes only
     /// whole experts.
-    fn waves(&mut self) -> Option<&mut dyn ExpertWaves>;
+    fn sharding(&mut self) -> Option<&mut dyn ExpertSharding>;
 
     /// Returns the interface for routed experts in device memory; `None` if the device computes
     /// from host memory.
@@ -216,10 +216,10 @@ impl dyn Backend + '_ {
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the device computes only whole experts.
-    pub fn waves_or_refuse(&mut self) -> Result<&mut dyn ExpertWaves> {
+    pub fn sharding_or_refuse(&mut self) -> Result<&mut dyn ExpertSharding> {
         let backend = self.names().backend;
         let problem = || Error::Unsupported(format!("{backend} computes whole experts only"));
-        self.waves().ok_or_else(problem)
+        self.sharding().ok_or_else(problem)
     }
 
     /// Returns the interface for experts in device memory.
@@ -237,7 +237,7 @@ impl dyn Backend + '_ {
 /// The state of sessions on a device.
 pub trait SessionStates: fmt::Debug + Send {
     /// Returns the budget from which session memory is booked.
-    fn room(&self) -> &Arc<Room>;
+    fn budget(&self) -> &Arc<SessionBudget>;
 
     /// Creates a session of at most `context` positions, with zeroed recurrent layers.
     ///
@@ -300,32 +300,32 @@ pub trait SessionStates: fmt::Debug + Send {
     fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()>;
 }
 
-/// Experts whose rows are divided among several machines.
-pub trait ExpertWaves: fmt::Debug + Send {
-    /// Begins some experts of the last route that are computed in two halves,
+/// Experts whose rows are sharded among several machines.
+pub trait ExpertSharding: fmt::Debug + Send {
+    /// Begins a chunk: some experts of the last route that are computed in two halves,
     /// [`crate::ops::Op::ExpertUp`] and [`crate::ops::Op::ExpertDown`]. Their indices ascend, above
-    /// those of earlier waves. Returns the number of uses: each row of each expert counts. Between
-    /// the halves, [`ExpertWaves::write_values`] completes a row of `n_inner` values for each use.
-    /// Uses are ordered by expert, then by row.
+    /// those of earlier chunks. Returns the number of uses: each row of each expert counts. Between
+    /// the halves, [`ExpertSharding::write_values`] completes a row of `n_inner` values for each
+    /// use. Uses are ordered by expert, then by row.
     ///
     /// # Errors
     ///
     /// If the device fails.
-    fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize>;
+    fn begin_chunk(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize>;
 
-    /// Reads some columns of the values of divided experts, row by row.
+    /// Reads some columns of the values of sharded experts, row by row.
     ///
     /// # Errors
     ///
-    /// As [`ExpertWaves::begin_wave`].
-    fn read_values(&mut self, values: &WaveValues, target: &mut Vec<f32>) -> Result<()>;
+    /// As [`ExpertSharding::begin_chunk`].
+    fn read_values(&mut self, values: &ShardValues, target: &mut Vec<f32>) -> Result<()>;
 
     /// Writes the corresponding values from another machine.
     ///
     /// # Errors
     ///
-    /// As [`ExpertWaves::begin_wave`].
-    fn write_values(&mut self, values: &WaveValues, source: &[f32]) -> Result<()>;
+    /// As [`ExpertSharding::begin_chunk`].
+    fn write_values(&mut self, values: &ShardValues, source: &[f32]) -> Result<()>;
 }
 
 /// Routed experts that a device keeps in its own memory.
@@ -347,13 +347,13 @@ pub trait ExpertTiers: fmt::Debug + Send {
     fn tier_stats(&self) -> Option<TierStats>;
 
     /// Returns the device's access to slots in host memory, if it reads experts there.
-    fn slot_sight(&self) -> Option<Arc<dyn SlotSight>>;
+    fn slot_mapping(&self) -> Option<Arc<dyn SlotMapping>>;
 
-    /// Copies a streamed expert to a place in device memory; [`SlotSight::n_near`] gives the number
-    /// of places.
+    /// Copies a streamed expert to a place in device memory; [`SlotMapping::n_device_slots`] gives
+    /// the number of places.
     ///
     /// # Errors
     ///
     /// If the device fails; [`Error::Unsupported`] on devices without such places.
-    fn bring_near(&mut self, expert: &Move<'_>) -> Result<()>;
+    fn copy_to_device(&mut self, expert: &DeviceMove<'_>) -> Result<()>;
 }

@@ -9,13 +9,13 @@ use crate::error::{Error, Remedy, Result};
 
 /// The memory budget of sessions. Unlimited until a limit is set.
 #[derive(Debug, Default)]
-pub struct Room {
-    account: Mutex<Account>,
+pub struct SessionBudget {
+    state: Mutex<BudgetState>,
 }
 
 /// The limit and the bytes booked.
 #[derive(Clone, Copy, Debug, Default)]
-struct Account {
+struct BudgetState {
     limit_bytes: Option<u64>,
     booked_bytes: u64,
 }
@@ -23,11 +23,11 @@ struct Account {
 /// Bytes booked by a session.
 #[derive(Debug)]
 pub struct Booking {
-    room: Arc<Room>,
+    budget: Arc<SessionBudget>,
     n_bytes: u64,
 }
 
-impl Room {
+impl SessionBudget {
     /// Books `n_bytes` for `what`.
     ///
     /// # Errors
@@ -35,8 +35,8 @@ impl Room {
     /// [`Error::NoRoom`] if less is left.
     pub fn book(self: &Arc<Self>, n_bytes: u64, what: &dyn Fn() -> String) -> Result<Booking> {
         self.check(n_bytes, what)?;
-        self.account().booked_bytes += n_bytes;
-        Ok(Booking { room: Arc::clone(self), n_bytes })
+        self.state().booked_bytes += n_bytes;
+        Ok(Booking { budget: Arc::clone(self), n_bytes })
     }
 
     /// Checks whether `n_bytes` could be booked for `what`.
@@ -56,35 +56,35 @@ impl Room {
     /// Returns the bytes that can still be booked; `None` if unlimited.
     #[must_use]
     pub fn left_bytes(&self) -> Option<u64> {
-        let Account { limit_bytes, booked_bytes } = *self.account();
+        let BudgetState { limit_bytes, booked_bytes } = *self.state();
         limit_bytes.map(|limit_bytes| limit_bytes.saturating_sub(booked_bytes))
     }
 
     /// Returns the bytes that can be booked in total; `None` if unlimited.
     #[must_use]
     pub fn limit_bytes(&self) -> Option<u64> {
-        self.account().limit_bytes
+        self.state().limit_bytes
     }
 
     /// Returns the bytes booked.
     #[must_use]
     pub fn booked_bytes(&self) -> u64 {
-        self.account().booked_bytes
+        self.state().booked_bytes
     }
 
     /// Sets the total limit of sessions. Existing bookings are kept.
     pub fn set_limit(&self, limit_bytes: Option<u64>) {
-        self.account().limit_bytes = limit_bytes;
+        self.state().limit_bytes = limit_bytes;
     }
 
-    fn account(&self) -> MutexGuard<'_, Account> {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, BudgetState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Booking {
     fn drop(&mut self) {
-        self.room.account().booked_bytes -= self.n_bytes;
+        self.budget.state().booked_bytes -= self.n_bytes;
     }
 }
 
@@ -94,14 +94,14 @@ mod tests {
 
     #[test]
     fn what_is_dropped_can_be_booked_again() {
-        let room = Arc::<Room>::default();
-        let book = |n_bytes| room.book(n_bytes, &|| "a session".to_owned());
+        let budget = Arc::<SessionBudget>::default();
+        let book = |n_bytes| budget.book(n_bytes, &|| "a session".to_owned());
         let first = book(1 << 60).unwrap();
-        assert_eq!(room.left_bytes(), None);
+        assert_eq!(budget.left_bytes(), None);
         drop(first);
-        room.set_limit(Some(100));
+        budget.set_limit(Some(100));
         let (first, second) = (book(60).unwrap(), book(40).unwrap());
-        assert_eq!(room.left_bytes(), Some(0));
+        assert_eq!(budget.left_bytes(), Some(0));
         let error = book(1).unwrap_err();
         assert!(matches!(error, Error::NoRoom { needed_bytes: 1, .. }), "{error}");
         drop(first);
@@ -112,16 +112,16 @@ mod tests {
             "{error}"
         );
         drop((book(60).unwrap(), second));
-        assert_eq!(room.booked_bytes(), 0);
+        assert_eq!(budget.booked_bytes(), 0);
     }
 
     #[test]
     fn a_smaller_limit_takes_nothing_away() {
-        let room = Arc::<Room>::default();
-        let booking = room.book(10, &String::new).unwrap();
-        room.set_limit(Some(3));
-        assert_eq!((room.left_bytes(), room.booked_bytes()), (Some(0), 10));
+        let budget = Arc::<SessionBudget>::default();
+        let booking = budget.book(10, &String::new).unwrap();
+        budget.set_limit(Some(3));
+        assert_eq!((budget.left_bytes(), budget.booked_bytes()), (Some(0), 10));
         drop(booking);
-        assert_eq!(room.left_bytes(), Some(3));
+        assert_eq!(budget.left_bytes(), Some(3));
     }
 }

@@ -2,16 +2,17 @@
 
 use moeflux_io::{BLOCK_BYTES, available_memory_bytes, process_memory_bytes};
 
-use crate::backend::kv::positions_in_pieces;
+use crate::backend::kv::positions_in_pages;
 use crate::blueprint::Blueprint;
 use crate::budget::{
-    ExpertNeeds, FarBudget, Needs, Placement, limit, place, place_beside_device, place_on_device,
+    ExpertNeeds, FixedNeeds, HostExpertBudget, Placement, limit, place, place_beside_device,
+    place_on_device,
 };
 use crate::config::{BackendKind, Budget, EngineConfig, N_ROWS_DEFAULT, N_ROWS_MAX};
 use crate::error::{Error, Result};
 use crate::experts::stream::{record_shape, slot_shape};
 use crate::ops::KvKind;
-use crate::weights::{ExpertBank, Manifest, Origin, check_room};
+use crate::weights::{ExpertBank, Manifest, ManifestOrigin, check_room};
 
 /// Memory of the machine on which an engine is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub struct Memory {
 
 /// The memory layout of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct MemoryLayout {
     /// Where the experts are.
     pub placement: Placement,
     /// Upper bound on the rows computed in one step.
@@ -81,7 +82,7 @@ pub(crate) const PAGE_CACHE_SHARE: usize = 8;
 
 /// Upper bound on experts between two exchanges of several machines; more only take more memory for
 /// intermediate values.
-const N_WAVE_MAX: usize = 128;
+const N_CHUNK_EXPERTS_MAX: usize = 128;
 
 /// Upper bound on rows where experts are streamed. More do not make reads cheaper per expert: far
 /// fewer rows already need all experts of a layer.
@@ -99,7 +100,7 @@ const WORKSPACE_SHARE: u64 = 8;
 const SCRATCH_BYTES: u64 = 32 << 20;
 const SCRATCH_SHARE: u64 = 2;
 
-impl Layout {
+impl MemoryLayout {
     /// Computes the layout of a model on this machine.
     ///
     /// # Errors
@@ -110,8 +111,8 @@ impl Layout {
         Self::on(Host::here(), blueprint, config)
     }
 
-    /// Returns the smallest budget with which [`Layout::on`] succeeds, plus a small margin, since
-    /// the size of a process varies between runs.
+    /// Returns the smallest budget with which [`MemoryLayout::on`] succeeds, plus a small margin,
+    /// since the size of a process varies between runs.
     ///
     /// # Errors
     ///
@@ -132,17 +133,16 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// As [`Layout::new`].
+    /// As [`MemoryLayout::new`].
     pub fn on(host: Host, blueprint: &Blueprint, config: &EngineConfig) -> Result<Self> {
         let Host { program_bytes, available_bytes } = host;
         let (manifest, plan) = (&blueprint.manifest, &blueprint.plan);
-        let streaming = &config.streaming;
+        let (state, streaming) = (&plan.state, &config.streaming);
         let experts = expert_needs(blueprint);
         let limit_bytes = limit(streaming.budget, program_bytes, available_bytes);
-        let state = &plan.state;
         let per_position = state.bytes_per_position(kv_kind(config));
-        let n_kept = positions_in_pieces(streaming.context) as u64;
-        let needs = |n_rows: usize| Needs {
+        let n_kept = positions_in_pages(streaming.context) as u64;
+        let needs = |n_rows: usize| FixedNeeds {
             program_bytes,
             beside_bytes: streaming.beside_bytes,
             resident_bytes: manifest.resident_bytes(),
@@ -152,13 +152,13 @@ impl Layout {
             session_bytes: 2 * state.fixed_bytes() + per_position * n_kept,
             n_positions: streaming.context,
         };
-        let device = config.device.as_ref();
         let room_bytes = device_room(config, limit_bytes, program_bytes);
-        let near_bytes =
-            |needs: &Needs| room_bytes.map(|room| room.saturating_sub(needs.model_bytes()));
-        let far_budget = far_budget(config, limit_bytes);
-        let on_device =
-            |needs: &Needs| place_on_device(needs, &experts, near_bytes(needs)?, far_budget);
+        let device_bytes =
+            |needs: &FixedNeeds| room_bytes.map(|room| room.saturating_sub(needs.model_bytes()));
+        let host_budget = host_budget(config, limit_bytes);
+        let on_device = |needs: &FixedNeeds| {
+            place_on_device(needs, &experts, device_bytes(needs)?, host_budget)
+        };
         let n_rows_max = match config.n_rows_max {
             Some(n_rows_max) => n_rows_max.get(),
             None => {
@@ -173,12 +173,13 @@ impl Layout {
         let needs = needs(n_rows_max);
         let in_memory = match on_device(&needs) {
             Some(on_device) => on_device,
-            None => place_beside_device(&needs, &experts, (limit_bytes, far_budget))?,
+            None => place_beside_device(&needs, &experts, (limit_bytes, host_budget))?,
         };
         let placement = at_most(streaming.n_slots_max, &experts).unwrap_or(in_memory);
         let [expert_bytes, far_expert_bytes] = experts_of(placement, &experts);
         if streaming.budget != Budget::Auto {
-            let needed_bytes = host_bytes(placement, &needs.of_host(far_budget), expert_bytes);
+            let needed_bytes =
+                needed_host_bytes(placement, &needs.of_host(host_budget), expert_bytes);
             check_room("the model", needed_bytes, available_bytes)?;
         }
         let memory = Memory {
@@ -190,9 +191,9 @@ impl Layout {
             session_fixed_bytes: state.fixed_bytes(),
             session_bytes_per_position: per_position,
         };
-        let device_expert_bytes = near_bytes(&needs);
+        let device_expert_bytes = device_bytes(&needs);
         // Sessions have the memory reserved for them and all that is otherwise unused.
-        let left_bytes = match device {
+        let left_bytes = match config.device {
             Some(_) => device_expert_bytes.map(|bytes| bytes.saturating_sub(experts.all_bytes)),
             None => Some(limit_bytes.saturating_sub(needs.bytes() + expert_bytes)),
         };
@@ -209,7 +210,7 @@ impl Layout {
     }
 }
 
-impl Layout {
+impl MemoryLayout {
     /// Returns the number of experts that one of several machines can hold until the others catch
     /// up.
     #[must_use]
@@ -217,7 +218,7 @@ impl Layout {
         match self.placement {
             // A lower bound: the slots that remain where the system caches what is read.
             Placement::Streaming { n_slots } => n_slots / PAGE_CACHE_SHARE,
-            Placement::Resident | Placement::OnDevice { .. } => 2 * N_WAVE_MAX,
+            Placement::Resident | Placement::OnDevice { .. } => 2 * N_CHUNK_EXPERTS_MAX,
         }
     }
 }
@@ -225,8 +226,8 @@ impl Layout {
 /// Returns the number of experts between two exchanges of machines that can hold `n_held` each. The
 /// other slots are for what is read meanwhile.
 #[must_use]
-pub fn n_experts_of_wave(n_held: usize, top_k: usize) -> usize {
-    (n_held / 2).max(top_k).min(N_WAVE_MAX.max(top_k))
+pub fn n_experts_of_chunk(n_held: usize, top_k: usize) -> usize {
+    (n_held / 2).max(top_k).min(N_CHUNK_EXPERTS_MAX.max(top_k))
 }
 
 /// Returns an upper bound on the bytes that several machines exchange in a step, counted twice: in
@@ -235,9 +236,9 @@ fn exchanged_bytes(blueprint: &Blueprint, n_rows: usize) -> u64 {
     let Blueprint { plan, spec, .. } = blueprint;
     let layers = plan.layers.iter().zip(&spec.layers);
     let values_of_row = layers.filter_map(|(layer, spec)| {
-        let divided = layer.moe.as_ref()?.divided.as_ref()?;
-        let n_hidden: usize = divided.sums.iter().map(|cols| cols.head_dim).sum();
-        Some((spec.ffn.top_k() * divided.n_inner).max(n_hidden))
+        let sharded = layer.moe.as_ref()?.sharded.as_ref()?;
+        let n_hidden: usize = sharded.sums.iter().map(|cols| cols.head_dim).sum();
+        Some((spec.ffn.top_k() * sharded.n_inner).max(n_hidden))
     });
     let n_values = values_of_row.max().unwrap_or(0) * n_rows;
     (2 * n_values * size_of::<f32>()) as u64
@@ -249,8 +250,8 @@ fn expert_needs(blueprint: &Blueprint) -> ExpertNeeds {
     ExpertNeeds {
         all_bytes: banks.iter().map(ExpertBank::memory_bytes).sum(),
         shape: match origin {
-            Origin::Checkpoint => slot_shape(banks, BLOCK_BYTES),
-            Origin::Imagined(_) => record_shape(banks),
+            ManifestOrigin::Checkpoint => slot_shape(banks, BLOCK_BYTES),
+            ManifestOrigin::Synthetic(_) => record_shape(banks),
         },
         n_slots_min: blueprint.spec.top_k_max(),
     }
@@ -265,9 +266,9 @@ fn device_room(config: &EngineConfig, limit_bytes: u64, program_bytes: u64) -> O
     Some(if device.shares_memory() { room_bytes.min(host_bytes) } else { room_bytes })
 }
 
-fn far_budget(config: &EngineConfig, limit_bytes: u64) -> FarBudget {
+fn host_budget(config: &EngineConfig, limit_bytes: u64) -> HostExpertBudget {
     let sees_host = config.device.as_ref().is_some_and(|device| device.sees_host());
-    if sees_host { FarBudget::Bytes(limit_bytes) } else { FarBudget::Unseen }
+    if sees_host { HostExpertBudget::Bytes(limit_bytes) } else { HostExpertBudget::Unreadable }
 }
 
 /// Returns the placement where the number of slots is limited to fewer than there are experts.
@@ -280,16 +281,16 @@ fn at_most(n_slots_max: Option<usize>, experts: &ExpertNeeds) -> Option<Placemen
 /// memory.
 fn experts_of(placement: Placement, experts: &ExpertNeeds) -> [u64; 2] {
     match placement {
-        Placement::OnDevice { far_bytes } => [experts.all_bytes, far_bytes],
+        Placement::OnDevice { host_bytes } => [experts.all_bytes, host_bytes],
         Placement::Resident => [experts.all_bytes, 0],
         Placement::Streaming { n_slots } => [experts.shape.bytes(n_slots), 0],
     }
 }
 
 /// Returns the bytes that a model takes of host memory.
-fn host_bytes(placement: Placement, needs: &Needs, expert_bytes: u64) -> u64 {
+fn needed_host_bytes(placement: Placement, needs: &FixedNeeds, expert_bytes: u64) -> u64 {
     match placement {
-        Placement::OnDevice { far_bytes } => far_bytes,
+        Placement::OnDevice { host_bytes } => host_bytes,
         Placement::Resident | Placement::Streaming { .. } => {
             needs.bytes() - needs.program_bytes + expert_bytes
         }
@@ -328,14 +329,14 @@ enum Fit {
 
 /// Rates a step within `room_bytes`. `None` means that the step does not fit; it is rated as
 /// enough, since only larger steps are tried.
-fn fit_of(needs: &Needs, room_bytes: Option<u64>) -> Fit {
+fn fit_of(needs: &FixedNeeds, room_bytes: Option<u64>) -> Fit {
     match room_bytes {
         Some(room) if needs.workspace_bytes <= room / WORKSPACE_SHARE => Fit::MoreIsBetter,
         _ => Fit::Enough,
     }
 }
 
-fn fit_in_memory(needs: &Needs, experts: &ExpertNeeds, limit_bytes: u64) -> Fit {
+fn fit_in_memory(needs: &FixedNeeds, experts: &ExpertNeeds, limit_bytes: u64) -> Fit {
     match place(needs, experts, limit_bytes) {
         Err(_) => Fit::TooMany,
         Ok(Placement::Resident | Placement::OnDevice { .. }) => Fit::Enough,

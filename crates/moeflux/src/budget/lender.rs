@@ -7,7 +7,7 @@
 //! **Invariant:** pure arithmetic. A borrower gets at most what the slots give up, to the byte.
 
 use crate::blueprint::Blueprint;
-use crate::budget::{Layout, Placement, step_bytes};
+use crate::budget::{MemoryLayout, Placement, step_bytes};
 use crate::experts::stream::{N_SLOTS_OF_PROMPT, slab_bytes};
 use crate::ops::Workspace;
 
@@ -58,7 +58,7 @@ pub struct SessionTerms {
 
 /// The steps of a prompt and the slots lent for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Division {
+pub struct PromptSteps {
     /// Rows of a step.
     pub n_rows: usize,
     /// Slots lent.
@@ -82,7 +82,7 @@ impl SlotLender {
     /// Returns the lender of a model with this layout whose experts are read past the page cache,
     /// for prompts only; `None` if all experts are in memory.
     #[must_use]
-    pub fn planned(layout: &Layout, blueprint: &Blueprint) -> Option<Self> {
+    pub fn planned(layout: &MemoryLayout, blueprint: &Blueprint) -> Option<Self> {
         let Placement::Streaming { n_slots } = layout.placement else { return None };
         let slot_bytes = usize::try_from(layout.slot_bytes).ok()?;
         Some(Self {
@@ -103,21 +103,25 @@ impl SlotLender {
     /// equal length, while `n_slots_of_sessions` slots are lent to sessions; `None` if borrowing
     /// gains nothing.
     #[must_use]
-    pub fn division(&self, n_rows_prompt: usize, n_slots_of_sessions: usize) -> Option<Division> {
+    pub fn prompt_steps(
+        &self,
+        n_rows_prompt: usize,
+        n_slots_of_sessions: usize,
+    ) -> Option<PromptSteps> {
         let terms = self.prompts.as_ref()?;
         let n_slots = self.n_slots.checked_sub(n_slots_of_sessions)?;
         // Experts that every step reads.
         let n_absent = |n_slots_lent| terms.n_experts.saturating_sub(n_slots - n_slots_lent);
         let n_steps_usual = n_rows_prompt.div_ceil(terms.n_rows);
         let n_reads_usual = n_steps_usual * n_absent(0);
-        let divisions = (1..n_steps_usual).filter_map(|n_steps| {
+        let candidates = (1..n_steps_usual).filter_map(|n_steps| {
             let n_rows = n_rows_prompt.div_ceil(n_steps);
             let n_slots_lent = self.n_slots_for_rows(terms, n_slots, n_rows)?;
             let n_reads = n_steps * n_absent(n_slots_lent) + READS_PER_LENT_SLOT * n_slots_lent;
-            Some((n_reads, Division { n_rows, n_slots_lent }))
+            Some((n_reads, PromptSteps { n_rows, n_slots_lent }))
         });
-        let best = divisions.min_by_key(|(n_reads, _)| *n_reads);
-        best.filter(|(n_reads, _)| *n_reads < n_reads_usual).map(|(_, division)| division)
+        let best = candidates.min_by_key(|(n_reads, _)| *n_reads);
+        best.filter(|(n_reads, _)| *n_reads < n_reads_usual).map(|(_, prompt_steps)| prompt_steps)
     }
 
     /// Returns the slots of `n_slots` to lend for steps of `n_rows` rows.
@@ -186,33 +190,33 @@ mod tests {
         SlotLender { n_slots: 60, slot_bytes: 10_000, n_slots_at_once, prompts, sessions: None }
     }
 
-    fn division(n_rows_prompt: usize, n_slots_of_sessions: usize) -> Option<Division> {
-        lender(1, terms()).division(n_rows_prompt, n_slots_of_sessions)
+    fn prompt_steps(n_rows_prompt: usize, n_slots_of_sessions: usize) -> Option<PromptSteps> {
+        lender(1, terms()).prompt_steps(n_rows_prompt, n_slots_of_sessions)
     }
 
     #[test]
     fn a_prompt_that_fits_a_step_borrows_nothing() {
-        assert_eq!(division(0, 0), None);
-        assert_eq!(division(1, 0), None);
-        assert_eq!(division(100, 0), None);
+        assert_eq!(prompt_steps(0, 0), None);
+        assert_eq!(prompt_steps(1, 0), None);
+        assert_eq!(prompt_steps(100, 0), None);
     }
 
     #[test]
     fn one_step_where_that_fits() {
         // Two steps read 2 x 140. One takes 1,500 bytes more, of one slot: 141 + 4.
-        assert_eq!(division(101, 0), Some(Division { n_rows: 101, n_slots_lent: 1 }));
+        assert_eq!(prompt_steps(101, 0), Some(PromptSteps { n_rows: 101, n_slots_lent: 1 }));
         // Four steps read 560. One takes 300 x 1,500 bytes, 45 slots: 185 + 180 = 365. Two take
         // 15: 2 x 155 + 60 = 370. Three of 134 rows take 6: 3 x 146 + 24 = 462.
-        assert_eq!(division(400, 0), Some(Division { n_rows: 400, n_slots_lent: 45 }));
+        assert_eq!(prompt_steps(400, 0), Some(PromptSteps { n_rows: 400, n_slots_lent: 45 }));
         // Five read 700. One would leave no slots, two of 250 rows take 23: 2 x 163 + 92 = 418.
         // Three of 167 take 11: 3 x 151 + 44 = 497.
-        assert_eq!(division(500, 0), Some(Division { n_rows: 250, n_slots_lent: 23 }));
+        assert_eq!(prompt_steps(500, 0), Some(PromptSteps { n_rows: 250, n_slots_lent: 23 }));
     }
 
     #[test]
     fn steps_are_as_equal_as_can_be() {
-        assert_eq!(division(600, 0), Some(Division { n_rows: 300, n_slots_lent: 30 }));
-        assert_eq!(division(601, 0), Some(Division { n_rows: 301, n_slots_lent: 31 }));
+        assert_eq!(prompt_steps(600, 0), Some(PromptSteps { n_rows: 300, n_slots_lent: 30 }));
+        assert_eq!(prompt_steps(601, 0), Some(PromptSteps { n_rows: 301, n_slots_lent: 31 }));
     }
 
     #[test]
@@ -227,24 +231,24 @@ mod tests {
         assert_eq!(n_slots_for(10, 234), Some(40));
         assert_eq!(n_slots_for(21, 234), None);
         // Three steps of 200 rows read 3 x 160 + 80 = 560, six of 100 read 840.
-        let division =
-            |n_slots_min| lender(20, PromptTerms { n_slots_min, ..terms() }).division(600, 0);
-        assert_eq!(division(21), Some(Division { n_rows: 200, n_slots_lent: 20 }));
-        assert_eq!(division(60), None);
+        let prompt_steps =
+            |n_slots_min| lender(20, PromptTerms { n_slots_min, ..terms() }).prompt_steps(600, 0);
+        assert_eq!(prompt_steps(21), Some(PromptSteps { n_rows: 200, n_slots_lent: 20 }));
+        assert_eq!(prompt_steps(60), None);
     }
 
     #[test]
     fn what_sessions_have_is_not_there() {
         // 2 x 143 + 1 more, of the 57 slots that are left.
-        assert_eq!(division(101, 3), Some(Division { n_rows: 101, n_slots_lent: 1 }));
-        assert_eq!(division(101, 50), None);
-        assert_eq!(division(101, 61), None);
+        assert_eq!(prompt_steps(101, 3), Some(PromptSteps { n_rows: 101, n_slots_lent: 1 }));
+        assert_eq!(prompt_steps(101, 50), None);
+        assert_eq!(prompt_steps(101, 61), None);
     }
 
     #[test]
     fn nothing_is_borrowed_where_nearly_all_are_in_memory() {
         // Four steps read 4 x 2; one would lend 45 and read 47.
-        assert_eq!(lender(1, PromptTerms { n_experts: 62, ..terms() }).division(400, 0), None);
+        assert_eq!(lender(1, PromptTerms { n_experts: 62, ..terms() }).prompt_steps(400, 0), None);
     }
 
     #[test]
@@ -252,7 +256,8 @@ mod tests {
         for n_slots_at_once in [1, 3, 7] {
             let lender = lender(n_slots_at_once, terms());
             for n_rows_prompt in 1..2000 {
-                let Some(Division { n_rows, n_slots_lent }) = lender.division(n_rows_prompt, 0)
+                let Some(PromptSteps { n_rows, n_slots_lent }) =
+                    lender.prompt_steps(n_rows_prompt, 0)
                 else {
                     continue;
                 };

@@ -8,8 +8,8 @@ mod layout;
 mod lender;
 
 pub(crate) use layout::PAGE_CACHE_SHARE;
-pub use layout::{Host, Layout, Memory, n_experts_of_wave, step_bytes};
-pub use lender::{Division, PromptTerms, SessionRoom, SessionTerms, SlotLender};
+pub use layout::{Host, Memory, MemoryLayout, n_experts_of_chunk, step_bytes};
+pub use lender::{PromptSteps, PromptTerms, SessionRoom, SessionTerms, SlotLender};
 
 use crate::config::Budget;
 use crate::error::{Error, Need, Remedy, Result};
@@ -17,7 +17,7 @@ use crate::experts::stream::SlotShape;
 
 /// Memory needed for everything but experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Needs {
+pub(crate) struct FixedNeeds {
     /// Bytes of the process before the model is loaded.
     pub program_bytes: u64,
     /// Bytes that the program reserves for work outside the engine.
@@ -49,7 +49,7 @@ pub enum Placement {
     /// On the compute device, or in memory that its kernels can read.
     OnDevice {
         /// Bytes of the experts in host memory.
-        far_bytes: u64,
+        host_bytes: u64,
     },
     /// In memory.
     Resident,
@@ -62,9 +62,9 @@ pub enum Placement {
 
 /// Host memory for experts that a device computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FarBudget {
+pub(crate) enum HostExpertBudget {
     /// Its kernels cannot read host memory.
-    Unseen,
+    Unreadable,
     /// Upper bound on bytes of the whole process.
     Bytes(u64),
 }
@@ -83,7 +83,7 @@ pub const UNSAID_BYTES: u64 = 4 << 30;
 /// must suffice in the next run.
 const PROGRAM_MARGIN_BYTES: u64 = 4 << 20;
 
-impl Needs {
+impl FixedNeeds {
     /// Returns the total.
     #[must_use]
     pub(crate) fn bytes(&self) -> u64 {
@@ -99,10 +99,10 @@ impl Needs {
     /// Returns the needs that remain in host memory beside a device with its own memory. Resident
     /// weights only pass through host memory, before slots are allocated.
     #[must_use]
-    pub(crate) fn of_host(self, far_budget: FarBudget) -> Self {
-        match far_budget {
-            FarBudget::Unseen => self,
-            FarBudget::Bytes(_) => Self { resident_bytes: 0, ..self },
+    pub(crate) fn of_host(self, host_budget: HostExpertBudget) -> Self {
+        match host_budget {
+            HostExpertBudget::Unreadable => self,
+            HostExpertBudget::Bytes(_) => Self { resident_bytes: 0, ..self },
         }
     }
 }
@@ -126,7 +126,11 @@ pub(crate) fn limit(budget: Budget, program_bytes: u64, available_bytes: Option<
 /// # Errors
 ///
 /// [`Error::NoRoom`] with the minimum that works.
-pub(crate) fn place(needs: &Needs, experts: &ExpertNeeds, budget_bytes: u64) -> Result<Placement> {
+pub(crate) fn place(
+    needs: &FixedNeeds,
+    experts: &ExpertNeeds,
+    budget_bytes: u64,
+) -> Result<Placement> {
     let needed_bytes = needs.bytes();
     if needed_bytes.saturating_add(experts.all_bytes) <= budget_bytes || experts.all_bytes == 0 {
         return check(needs, experts, budget_bytes).map(|()| Placement::Resident);
@@ -143,42 +147,43 @@ pub(crate) fn place(needs: &Needs, experts: &ExpertNeeds, budget_bytes: u64) -> 
 ///
 /// As [`place`].
 pub(crate) fn place_beside_device(
-    needs: &Needs,
+    needs: &FixedNeeds,
     experts: &ExpertNeeds,
-    (budget_bytes, far_budget): (u64, FarBudget),
+    (budget_bytes, host_budget): (u64, HostExpertBudget),
 ) -> Result<Placement> {
     let placement = place(needs, experts, budget_bytes)?;
     Ok(match placement {
         Placement::Streaming { .. } => {
-            let room_bytes = budget_bytes.saturating_sub(needs.of_host(far_budget).bytes());
+            let room_bytes = budget_bytes.saturating_sub(needs.of_host(host_budget).bytes());
             Placement::Streaming { n_slots: experts.shape.n_slots(room_bytes) }
         }
         placement => placement,
     })
 }
 
-/// Returns the placement of experts beside a device that has room for `near_bytes` of them: there,
-/// and in host memory if its kernels can read it; `None` if both together have no room.
+/// Returns the placement of experts beside a device that has room for `device_bytes` of them:
+/// there, and in host memory if its kernels can read it; `None` if both together have no room.
 #[must_use]
 pub(crate) fn place_on_device(
-    needs: &Needs,
+    needs: &FixedNeeds,
     experts: &ExpertNeeds,
-    near_bytes: u64,
-    far_budget: FarBudget,
+    device_bytes: u64,
+    host_budget: HostExpertBudget,
 ) -> Option<Placement> {
-    let far_bytes = experts.all_bytes.saturating_sub(near_bytes);
+    let host_bytes = experts.all_bytes.saturating_sub(device_bytes);
     // The host holds the resident weights only until they are on the device.
-    let host_bytes = needs.program_bytes + needs.beside_bytes + needs.resident_bytes.max(far_bytes);
-    let has_room = match far_budget {
-        _ if far_bytes == 0 => true,
-        FarBudget::Unseen => false,
-        FarBudget::Bytes(limit_bytes) => host_bytes <= limit_bytes,
+    let needed_host_bytes =
+        needs.program_bytes + needs.beside_bytes + needs.resident_bytes.max(host_bytes);
+    let has_room = match host_budget {
+        _ if host_bytes == 0 => true,
+        HostExpertBudget::Unreadable => false,
+        HostExpertBudget::Bytes(limit_bytes) => needed_host_bytes <= limit_bytes,
     };
-    has_room.then_some(Placement::OnDevice { far_bytes })
+    has_room.then_some(Placement::OnDevice { host_bytes })
 }
 
 /// Refuses a budget that is too small.
-fn check(needs: &Needs, experts: &ExpertNeeds, budget_bytes: u64) -> Result<()> {
+fn check(needs: &FixedNeeds, experts: &ExpertNeeds, budget_bytes: u64) -> Result<()> {
     let least_expert_bytes = match experts.all_bytes {
         0 => 0,
         all_bytes => experts.shape.bytes(experts.n_slots_min).min(all_bytes),
@@ -210,7 +215,7 @@ fn check(needs: &Needs, experts: &ExpertNeeds, budget_bytes: u64) -> Result<()> 
 mod tests {
     use super::*;
 
-    const NEEDS: Needs = Needs {
+    const NEEDS: FixedNeeds = FixedNeeds {
         program_bytes: 10,
         beside_bytes: 0,
         resident_bytes: 100,
@@ -237,7 +242,7 @@ mod tests {
         let Error::NoRoom { needed_bytes, .. } = &error else { panic!("{error}") };
         assert_eq!(*needed_bytes, 240 + PROGRAM_MARGIN_BYTES);
         let text = error.to_string();
-        for part in ["100 bytes for what", "30 bytes for 7 tokens", "80 bytes for experts"] {
+        for part in ["100 bytes for weights", "30 bytes for 7 tokens", "80 bytes for experts"] {
             assert!(text.contains(part), "{text}");
         }
         let least = Placement::Streaming { n_slots: 8 };
@@ -246,7 +251,7 @@ mod tests {
 
     #[test]
     fn work_beside_the_engine_has_its_part_to_the_byte() {
-        let needs = Needs { beside_bytes: 40, ..NEEDS };
+        let needs = FixedNeeds { beside_bytes: 40, ..NEEDS };
         assert_eq!(place(&needs, &EXPERTS, 1200).unwrap(), Placement::Resident);
         let streaming = |n_slots| Placement::Streaming { n_slots };
         assert_eq!(place(&needs, &EXPERTS, 1199).unwrap(), streaming(99));
@@ -254,16 +259,17 @@ mod tests {
         let error = place(&needs, &EXPERTS, 279).unwrap_err().to_string();
         assert!(error.contains("40 bytes for work beside the engine"), "{error}");
         // The device does not affect it.
-        let on_device = |limit| place_on_device(&needs, &EXPERTS, 400, FarBudget::Bytes(limit));
+        let on_device =
+            |limit| place_on_device(&needs, &EXPERTS, 400, HostExpertBudget::Bytes(limit));
         assert_eq!(on_device(649), None);
-        assert_eq!(on_device(650), Some(Placement::OnDevice { far_bytes: 600 }));
+        assert_eq!(on_device(650), Some(Placement::OnDevice { host_bytes: 600 }));
     }
 
     #[test]
     fn a_system_that_says_nothing_streams_what_it_cannot_have() {
         let gib = 1 << 30;
         // A model of 120 GB on a machine of 8 GB that reports no free memory.
-        let needs = Needs { resident_bytes: 2 * gib, ..NEEDS };
+        let needs = FixedNeeds { resident_bytes: 2 * gib, ..NEEDS };
         let shape = SlotShape { slot_bytes: 8 << 20, stride_bytes: 8 << 20, n_experts: 15_104 };
         let experts = ExpertNeeds { all_bytes: 118 * gib, shape, n_slots_min: 8 };
         let limit_bytes = limit(Budget::Auto, 10, None);
@@ -272,7 +278,7 @@ mod tests {
         assert!(needs.bytes() + shape.bytes(n_slots) <= UNSAID_BYTES);
         assert_eq!(n_slots, 255);
         // A model that does not fit is refused with what it needs.
-        let needs = Needs { resident_bytes: 5 * gib, ..NEEDS };
+        let needs = FixedNeeds { resident_bytes: 5 * gib, ..NEEDS };
         assert!(matches!(place(&needs, &experts, limit_bytes), Err(Error::NoRoom { .. })));
     }
 
@@ -285,26 +291,27 @@ mod tests {
 
     #[test]
     fn slots_have_the_room_of_what_the_device_has() {
-        let placed = |far_budget| place_beside_device(&NEEDS, &EXPERTS, (760, far_budget)).unwrap();
+        let placed =
+            |host_budget| place_beside_device(&NEEDS, &EXPERTS, (760, host_budget)).unwrap();
         let streaming = |n_slots| Placement::Streaming { n_slots };
-        assert_eq!(placed(FarBudget::Unseen), streaming(60));
-        assert_eq!(placed(FarBudget::Bytes(760)), streaming(70));
-        let far_budget = FarBudget::Bytes(239);
-        assert!(place_beside_device(&NEEDS, &EXPERTS, (239, far_budget)).is_err());
+        assert_eq!(placed(HostExpertBudget::Unreadable), streaming(60));
+        assert_eq!(placed(HostExpertBudget::Bytes(760)), streaming(70));
+        let host_budget = HostExpertBudget::Bytes(239);
+        assert!(place_beside_device(&NEEDS, &EXPERTS, (239, host_budget)).is_err());
     }
 
     #[test]
     fn a_device_and_the_host_hold_experts_together() {
-        let placed = |near_bytes, budget| place_on_device(&NEEDS, &EXPERTS, near_bytes, budget);
-        let on_device = |far_bytes| Some(Placement::OnDevice { far_bytes });
-        assert_eq!(placed(1000, FarBudget::Unseen), on_device(0));
-        assert_eq!(placed(999, FarBudget::Unseen), None);
+        let placed = |device_bytes, budget| place_on_device(&NEEDS, &EXPERTS, device_bytes, budget);
+        let on_device = |host_bytes| Some(Placement::OnDevice { host_bytes });
+        assert_eq!(placed(1000, HostExpertBudget::Unreadable), on_device(0));
+        assert_eq!(placed(999, HostExpertBudget::Unreadable), None);
         // Resident weights pass through host memory first.
-        assert_eq!(placed(950, FarBudget::Bytes(109)), None);
-        assert_eq!(placed(950, FarBudget::Bytes(110)), on_device(50));
-        assert_eq!(placed(400, FarBudget::Bytes(609)), None);
-        assert_eq!(placed(400, FarBudget::Bytes(610)), on_device(600));
-        assert_eq!(placed(0, FarBudget::Bytes(1010)), on_device(1000));
+        assert_eq!(placed(950, HostExpertBudget::Bytes(109)), None);
+        assert_eq!(placed(950, HostExpertBudget::Bytes(110)), on_device(50));
+        assert_eq!(placed(400, HostExpertBudget::Bytes(609)), None);
+        assert_eq!(placed(400, HostExpertBudget::Bytes(610)), on_device(600));
+        assert_eq!(placed(0, HostExpertBudget::Bytes(1010)), on_device(1000));
     }
 
     #[test]

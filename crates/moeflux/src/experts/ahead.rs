@@ -10,10 +10,11 @@ use std::thread::Builder;
 use moeflux_io::AlignedBytes;
 
 use crate::error::{Error, Remedy, Result};
-use crate::format::{Checkpoint, Sums};
+use crate::format::{Checkpoint, CheckpointSums};
 use crate::ids::ExpertIdx;
 use crate::weights::{
-    ExpertBank, ExpertView, Files, Manifest, Meter, Searched, Segment, Watch, fill_here,
+    CheckpointFiles, ExpertBank, ExpertView, FiniteCheck, Manifest, ProgressCallback,
+    ProgressMeter, ReadSegment, fill_here,
 };
 
 /// Reading threads.
@@ -23,10 +24,10 @@ const N_READERS: usize = 4;
 const N_RECORDS: usize = 3;
 
 /// An expert to be read.
-type Job<'a> = (&'a ExpertBank, ExpertIdx);
+type ReadJob<'a> = (&'a ExpertBank, ExpertIdx);
 
 /// The consumer's ends of a reading thread's channels.
-struct Reader {
+struct ReaderChannels {
     filled: Receiver<Result<AlignedBytes>>,
     empty: SyncSender<AlignedBytes>,
 }
@@ -38,25 +39,25 @@ struct Reader {
 /// As [`crate::weights::load`], and those of `keep`.
 pub fn for_each_expert(
     manifest: &Manifest,
-    (checkpoint, sums): (&Checkpoint, Option<&Sums>),
-    watch: &mut Watch<'_>,
+    (checkpoint, sums): (&Checkpoint, Option<&CheckpointSums>),
+    watch: &mut ProgressCallback<'_>,
     keep: &mut dyn FnMut(&ExpertBank, ExpertIdx, &ExpertView<'_>) -> Result<()>,
 ) -> Result<()> {
-    let files = &Files::open(checkpoint)?.with_sums(sums);
-    let mut meter = Meter::new(manifest.expert_bytes(), watch)?;
-    let jobs: Vec<Job<'_>> = jobs(manifest);
+    let files = &CheckpointFiles::open(checkpoint)?.with_sums(sums);
+    let mut meter = ProgressMeter::new(manifest.expert_bytes(), watch)?;
+    let jobs: Vec<ReadJob<'_>> = jobs(manifest);
     let record_bytes = manifest.banks.iter().map(|bank| bank.layout.record_bytes()).max();
     let record_bytes = record_bytes.unwrap_or(0);
     std::thread::scope(|scope| {
         // None where the system cannot create a thread: slower, but it works.
-        let readers: Vec<Option<Reader>> = (0..N_READERS)
+        let readers: Vec<Option<ReaderChannels>> = (0..N_READERS)
             .map(|reader_idx| {
                 let (to_keep, filled) = sync_channel(N_RECORDS);
                 let (empty, to_fill) = sync_channel(N_RECORDS);
                 let mine = jobs.iter().skip(reader_idx).step_by(N_READERS);
                 let work = move || read_all(mine, files, record_bytes, (&to_fill, &to_keep));
                 let thread = Builder::new().name(format!("moeflux-load-{reader_idx}"));
-                thread.spawn_scoped(scope, work).ok().map(|_| Reader { filled, empty })
+                thread.spawn_scoped(scope, work).ok().map(|_| ReaderChannels { filled, empty })
             })
             .collect();
         for (job_idx, &(bank, expert)) in jobs.iter().enumerate() {
@@ -79,8 +80,8 @@ pub fn for_each_expert(
 }
 
 /// Lists all experts, in the order of layers and experts.
-fn jobs(manifest: &Manifest) -> Vec<Job<'_>> {
-    fn of_bank(bank: &ExpertBank) -> impl Iterator<Item = Job<'_>> {
+fn jobs(manifest: &Manifest) -> Vec<ReadJob<'_>> {
+    fn of_bank(bank: &ExpertBank) -> impl Iterator<Item = ReadJob<'_>> {
         (0..bank.n_experts).map(move |expert| (bank, ExpertIdx(expert)))
     }
     manifest.banks.iter().flat_map(of_bank).collect()
@@ -88,8 +89,8 @@ fn jobs(manifest: &Manifest) -> Vec<Job<'_>> {
 
 /// Reads experts on a thread. Returns when all are read, a read fails or the consumer is gone.
 fn read_all<'a>(
-    jobs: impl Iterator<Item = &'a Job<'a>>,
-    files: &Files<'_>,
+    jobs: impl Iterator<Item = &'a ReadJob<'a>>,
+    files: &CheckpointFiles<'_>,
     record_bytes: usize,
     (to_fill, to_keep): (&Receiver<AlignedBytes>, &SyncSender<Result<AlignedBytes>>),
 ) {
@@ -109,7 +110,11 @@ fn read_all<'a>(
     }
 }
 
-fn read((bank, expert): Job<'_>, files: &Files<'_>, record: AlignedBytes) -> Result<AlignedBytes> {
+fn read(
+    (bank, expert): ReadJob<'_>,
+    files: &CheckpointFiles<'_>,
+    record: AlignedBytes,
+) -> Result<AlignedBytes> {
     let mut record = record;
     let mut segments = Vec::new();
     push_record((bank, expert), &mut record[..bank.layout.record_bytes()], &mut segments);
@@ -127,13 +132,13 @@ fn empty_record(record_bytes: usize) -> Result<AlignedBytes> {
 fn push_record<'a>(
     (bank, expert): (&'a ExpertBank, ExpertIdx),
     record: &'a mut [u8],
-    segments: &mut Vec<Segment<'a>>,
+    segments: &mut Vec<ReadSegment<'a>>,
 ) {
     if let Some(records) = &bank.records {
         let extent = records.extent(expert);
-        let searched = Searched::Record { bank, expert };
+        let finite_check = FiniteCheck::Record { bank, expert };
         let at = extent.offset_bytes;
-        segments.push(Segment { file_idx: extent.file_idx, at, target: record, searched });
+        segments.push(ReadSegment { file_idx: extent.file_idx, at, target: record, finite_check });
         return;
     }
     let (mut rest, mut skipped) = (record, 0);
@@ -142,11 +147,11 @@ fn push_record<'a>(
         let (target, behind) = from_part.split_at_mut(part.len_bytes);
         (rest, skipped) = (behind, part.record_at + part.len_bytes);
         let extent = part.extent(expert);
-        let searched = match part.role.finite() {
-            None => Searched::Nothing,
-            Some(_) => Searched::Part { bank, part, expert, skipped: 0 },
+        let finite_check = match part.role.finite() {
+            None => FiniteCheck::Nothing,
+            Some(_) => FiniteCheck::Part { bank, part, expert, skipped: 0 },
         };
         let at = extent.offset_bytes;
-        segments.push(Segment { file_idx: extent.file_idx, at, target, searched });
+        segments.push(ReadSegment { file_idx: extent.file_idx, at, target, finite_check });
     }
 }

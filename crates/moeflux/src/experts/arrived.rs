@@ -5,9 +5,9 @@
 
 use moeflux_io::{SlotIdx, SlotMemory};
 
-use crate::experts::Order;
+use crate::experts::ArrivalOrder;
 use crate::experts::resident::ResidentBank;
-use crate::experts::stream::{Group, SeenSlot};
+use crate::experts::stream::{MappedSlot, SlotGroup};
 use crate::ids::ExpertIdx;
 use crate::weights::{ExpertLayout, ExpertView};
 
@@ -32,29 +32,29 @@ pub struct SlotExperts<'a> {
 }
 
 impl<'a> SlotExperts<'a> {
-    fn seen(&self, place: usize) -> Option<SeenSlot<'a>> {
-        let slot = self.slots[place].1;
+    fn mapped_slot(&self, idx: usize) -> Option<MappedSlot<'a>> {
+        let slot = self.slots[idx].1;
         let slab = self.memory.slab(self.memory.slab_of(slot))?;
-        Some(SeenSlot { slab, place: slot.0 % self.memory.n_slots_per_slab() })
+        Some(MappedSlot { slab, idx_in_slab: slot.0 % self.memory.n_slots_per_slab() })
     }
 
-    fn view(&self, place: usize) -> ExpertView<'a> {
-        self.layout.view(self.memory.bytes(self.slots[place].1))
+    fn view(&self, idx: usize) -> ExpertView<'a> {
+        self.layout.view(self.memory.bytes(self.slots[idx].1))
     }
 }
 
 /// Some experts of a layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived<'a> {
-    order: Order,
-    source: Source<'a>,
+    order: ArrivalOrder,
+    source: ArrivedSource<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Source<'a> {
+enum ArrivedSource<'a> {
     Views(&'a [ArrivedExpert<'a>]),
     Bank(&'a ResidentBank, &'a [ExpertIdx]),
-    Group(Group<'a>),
+    Group(SlotGroup<'a>),
     Slots(SlotExperts<'a>),
 }
 
@@ -62,40 +62,40 @@ impl<'a> Arrived<'a> {
     /// Creates a group from the caller's views; its experts follow those of the groups before.
     #[must_use]
     pub fn ascending(experts: &'a [ArrivedExpert<'a>]) -> Self {
-        Self { order: Order::Ascending, source: Source::Views(experts) }
+        Self { order: ArrivalOrder::Ascending, source: ArrivedSource::Views(experts) }
     }
 
     /// Creates a group from the caller's views.
     #[must_use]
     pub fn in_any_order(experts: &'a [ArrivedExpert<'a>]) -> Self {
-        Self { order: Order::Any, source: Source::Views(experts) }
+        Self { order: ArrivalOrder::Any, source: ArrivedSource::Views(experts) }
     }
 
     /// Creates a group from the caller's slots; its experts follow those of the groups before.
     #[must_use]
     pub fn in_slots(experts: SlotExperts<'a>) -> Self {
-        Self { order: Order::Ascending, source: Source::Slots(experts) }
+        Self { order: ArrivalOrder::Ascending, source: ArrivedSource::Slots(experts) }
     }
 
     pub(super) fn of_bank(
         (bank, experts): (&'a ResidentBank, &'a [ExpertIdx]),
-        order: Order,
+        order: ArrivalOrder,
     ) -> Self {
-        Self { order, source: Source::Bank(bank, experts) }
+        Self { order, source: ArrivedSource::Bank(bank, experts) }
     }
 
-    pub(super) fn of_group(group: Group<'a>, order: Order) -> Self {
-        Self { order, source: Source::Group(group) }
+    pub(super) fn of_group(group: SlotGroup<'a>, order: ArrivalOrder) -> Self {
+        Self { order, source: ArrivedSource::Group(group) }
     }
 
     /// Returns the number of experts.
     #[must_use]
     pub fn len(&self) -> usize {
         match self.source {
-            Source::Views(experts) => experts.len(),
-            Source::Bank(_, experts) => experts.len(),
-            Source::Group(group) => group.len(),
-            Source::Slots(experts) => experts.slots.len(),
+            ArrivedSource::Views(experts) => experts.len(),
+            ArrivedSource::Bank(_, experts) => experts.len(),
+            ArrivedSource::Group(group) => group.len(),
+            ArrivedSource::Slots(experts) => experts.slots.len(),
         }
     }
 
@@ -107,50 +107,50 @@ impl<'a> Arrived<'a> {
 
     /// Returns the order in which the groups of this layer come.
     #[must_use]
-    pub fn order(&self) -> Order {
+    pub fn order(&self) -> ArrivalOrder {
         self.order
     }
 
-    /// Returns the index in its layer of the expert at `place`.
+    /// Returns the index in its layer of the expert at index `idx` of this group.
     #[must_use]
-    pub fn expert(&self, place: usize) -> ExpertIdx {
+    pub fn expert(&self, idx: usize) -> ExpertIdx {
         match self.source {
-            Source::Views(experts) => experts[place].expert,
-            Source::Bank(_, experts) => experts[place],
-            Source::Group(group) => group.expert(place),
-            Source::Slots(experts) => experts.slots[place].0,
+            ArrivedSource::Views(experts) => experts[idx].expert,
+            ArrivedSource::Bank(_, experts) => experts[idx],
+            ArrivedSource::Group(group) => group.expert(idx),
+            ArrivedSource::Slots(experts) => experts.slots[idx].0,
         }
     }
 
-    /// Returns where a device may read the expert at `place` until the next layer is requested;
+    /// Returns where a device may read the expert at `idx` until the next layer is requested;
     /// `None` if it may not.
     #[must_use]
-    pub fn seen(&self, place: usize) -> Option<SeenSlot<'a>> {
+    pub fn mapped_slot(&self, idx: usize) -> Option<MappedSlot<'a>> {
         match self.source {
-            Source::Views(_) | Source::Bank(..) => None,
-            Source::Group(group) => group.seen(place),
-            Source::Slots(experts) => experts.seen(place),
+            ArrivedSource::Views(_) | ArrivedSource::Bank(..) => None,
+            ArrivedSource::Group(group) => group.mapped_slot(idx),
+            ArrivedSource::Slots(experts) => experts.mapped_slot(idx),
         }
     }
 
-    /// Returns the place in the device's own memory of the expert at `place`; `None` if it is not
+    /// Returns the slot in the device's own memory of the expert at `idx`; `None` if it is not
     /// there. An expert that is there has no view.
     #[must_use]
-    pub fn near(&self, place: usize) -> Option<usize> {
+    pub fn device_slot(&self, idx: usize) -> Option<usize> {
         match self.source {
-            Source::Views(_) | Source::Bank(..) | Source::Slots(_) => None,
-            Source::Group(group) => group.near(place),
+            ArrivedSource::Views(_) | ArrivedSource::Bank(..) | ArrivedSource::Slots(_) => None,
+            ArrivedSource::Group(group) => group.device_slot(idx),
         }
     }
 
-    /// Returns the matrices of the expert at `place`.
+    /// Returns the matrices of the expert at `idx`.
     #[must_use]
-    pub fn view(&self, place: usize) -> ExpertView<'a> {
+    pub fn view(&self, idx: usize) -> ExpertView<'a> {
         match self.source {
-            Source::Views(experts) => experts[place].view,
-            Source::Bank(bank, experts) => bank.view(experts[place]),
-            Source::Group(group) => group.view(place),
-            Source::Slots(experts) => experts.view(place),
+            ArrivedSource::Views(experts) => experts[idx].view,
+            ArrivedSource::Bank(bank, experts) => bank.view(experts[idx]),
+            ArrivedSource::Group(group) => group.view(idx),
+            ArrivedSource::Slots(experts) => experts.view(idx),
         }
     }
 }

@@ -25,12 +25,12 @@ use moeflux_io::Caching;
 use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::Progress;
-use predict::Stage;
-use stream::{Move, Stream, StreamStats};
+use predict::GuessStage;
+use stream::{DeviceMove, ExpertStream, StreamStats};
 
 /// The experts that the rows of a step chose in one layer.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct ExpertRequest<'a> {
     /// The layer whose experts are requested.
     pub layer: LayerIdx,
     /// The choices of each row, row by row.
@@ -41,7 +41,7 @@ pub struct Request<'a> {
 
 /// Order in which the groups of a layer come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum ArrivalOrder {
     /// Each group's experts follow those of the groups before and ascend within the group. Outputs
     /// may be summed as they come.
     Ascending,
@@ -58,7 +58,7 @@ pub enum Experts {
     /// On the compute device, which finds them itself.
     OnDevice,
     /// On a drive, some of them in memory.
-    Streaming(Box<Stream>),
+    Streaming(Box<ExpertStream>),
 }
 
 impl Experts {
@@ -80,7 +80,7 @@ impl Experts {
     /// # Panics
     ///
     /// If the layer has no experts, or not these.
-    pub fn request(&mut self, request: &Request<'_>) -> Result<()> {
+    pub fn request(&mut self, request: &ExpertRequest<'_>) -> Result<()> {
         match self {
             Self::Resident(resident) => resident.request(request),
             Self::OnDevice => unreachable!("layers are submitted whole"),
@@ -119,40 +119,41 @@ impl Experts {
         }
     }
 
-    /// Keeps slots for at least `n_experts` experts from now on, for waves. Needed when several
-    /// machines each hold some rows of every expert: what is handed out in a wave stays valid until
-    /// [`Experts::end_wave`].
-    pub fn hold_waves(&mut self, n_experts: usize) {
+    /// Keeps slots for at least `n_experts` experts from now on, for chunks. Needed when several
+    /// machines each hold some rows of every expert: what is handed out in a chunk stays valid
+    /// until [`Experts::end_chunk`].
+    pub fn reserve_for_chunks(&mut self, n_experts: usize) {
         match self {
             Self::Resident(_) | Self::OnDevice => {}
-            Self::Streaming(stream) => stream.hold_waves(n_experts),
+            Self::Streaming(stream) => stream.reserve_for_chunks(n_experts),
         }
     }
 
-    /// Begins a wave: until [`Experts::end_wave`], only experts before `end` are handed out.
-    pub fn begin_wave(&mut self, end: ExpertIdx) {
+    /// Begins a chunk of experts: until [`Experts::end_chunk`], only experts before `end` are
+    /// handed out.
+    pub fn begin_chunk(&mut self, end: ExpertIdx) {
         match self {
-            Self::Resident(resident) => resident.begin_wave(end),
+            Self::Resident(resident) => resident.begin_chunk(end),
             Self::OnDevice => {}
-            Self::Streaming(stream) => stream.begin_wave(end),
+            Self::Streaming(stream) => stream.begin_chunk(end),
         }
     }
 
-    /// Returns all experts handed out in this wave.
-    pub fn wave(&mut self) -> Arrived<'_> {
+    /// Returns all experts handed out in this chunk.
+    pub fn chunk(&mut self) -> Arrived<'_> {
         match self {
-            Self::Resident(resident) => Arrived::of_bank(resident.wave(), Order::Ascending),
+            Self::Resident(resident) => Arrived::of_bank(resident.chunk(), ArrivalOrder::Ascending),
             Self::OnDevice => Arrived::ascending(&[]),
-            Self::Streaming(stream) => Arrived::of_group(stream.wave(), Order::Ascending),
+            Self::Streaming(stream) => Arrived::of_group(stream.chunk(), ArrivalOrder::Ascending),
         }
     }
 
-    /// Ends the wave: the experts handed out in it are no longer needed.
-    pub fn end_wave(&mut self) {
+    /// Ends the chunk: the experts handed out in it are no longer needed.
+    pub fn end_chunk(&mut self) {
         match self {
-            Self::Resident(resident) => resident.end_wave(),
+            Self::Resident(resident) => resident.end_chunk(),
             Self::OnDevice => {}
-            Self::Streaming(stream) => stream.end_wave(),
+            Self::Streaming(stream) => stream.end_chunk(),
         }
     }
 
@@ -167,7 +168,7 @@ impl Experts {
 
     /// Returns an expert of the last group that a device should copy to its own memory before it
     /// receives the next group. Called until it returns `None`.
-    pub fn next_move(&mut self) -> Option<Move<'_>> {
+    pub fn next_move(&mut self) -> Option<DeviceMove<'_>> {
         match self {
             Self::Resident(_) | Self::OnDevice => None,
             Self::Streaming(stream) => stream.next_move(),
@@ -175,10 +176,10 @@ impl Experts {
     }
 
     /// Returns whether a layer's router should be run ahead of its turn.
-    pub fn is_asking(&mut self, is_small: bool) -> bool {
+    pub fn needs_guess(&mut self, is_small: bool) -> bool {
         match self {
             Self::Resident(_) | Self::OnDevice => false,
-            Self::Streaming(stream) => stream.is_asking(is_small),
+            Self::Streaming(stream) => stream.needs_guess(is_small),
         }
     }
 
@@ -189,7 +190,11 @@ impl Experts {
     ///
     /// [`crate::error::Error::Drive`] once nothing can be read any more;
     /// [`crate::error::Error::Expert`] when a requested expert cannot be read.
-    pub fn guess(&mut self, layer: (LayerIdx, Stage), named: (&[ExpertIdx], &[f32])) -> Result<()> {
+    pub fn guess(
+        &mut self,
+        layer: (LayerIdx, GuessStage),
+        named: (&[ExpertIdx], &[f32]),
+    ) -> Result<()> {
         match self {
             Self::Resident(_) | Self::OnDevice => Ok(()),
             Self::Streaming(stream) => stream.guess(layer, named),
@@ -234,21 +239,21 @@ impl Experts {
     }
 
     /// Waits for at most `limit` for experts that are still being loaded in the background: see
-    /// [`ResidentExperts::wait_for_rest`]. Returns `None` where none are.
+    /// [`ResidentExperts::wait_for_load`]. Returns `None` where none are.
     ///
     /// # Errors
     ///
-    /// As [`ResidentExperts::wait_for_rest`].
-    pub fn wait_for_rest(&mut self, limit: Duration, again: bool) -> Result<Option<Progress>> {
+    /// As [`ResidentExperts::wait_for_load`].
+    pub fn wait_for_load(&mut self, limit: Duration, again: bool) -> Result<Option<Progress>> {
         match self {
-            Self::Resident(resident) => resident.wait_for_rest(limit, again),
+            Self::Resident(resident) => resident.wait_for_load(limit, again),
             Self::OnDevice | Self::Streaming(_) => Ok(None),
         }
     }
 
     /// Returns the progress of loading in the background; `None` where experts are not loaded that
     /// way.
-    pub fn rest_stats(&mut self) -> Option<RestStats> {
+    pub fn load_stats(&mut self) -> Option<RestStats> {
         match self {
             Self::Resident(resident) => Some(resident.stats()),
             Self::OnDevice | Self::Streaming(_) => None,

@@ -11,7 +11,7 @@ use crate::experts::stream::Drives;
 use crate::format::Checkpoint;
 use crate::spec::{Family, ModelSpec, QuantParams};
 use crate::weights::tests_support::{Tensors, quantised, spec};
-use crate::weights::{Binder, ExpertShape, ExpertView, Manifest, Progress, Source};
+use crate::weights::{Binder, ExpertShape, ExpertView, Manifest, Progress, TensorSource};
 
 const N_EXPERTS: usize = 5;
 const HIDDEN: usize = 128;
@@ -20,7 +20,7 @@ const PROJECTIONS: [(&str, usize, usize); 3] =
     [("gate_proj", INNER, HIDDEN), ("up_proj", INNER, HIDDEN), ("down_proj", HIDDEN, INNER)];
 
 fn bound(checkpoint: &Checkpoint, spec: &ModelSpec) -> Manifest {
-    let mut binder = Binder::new(Source::Checkpoint(checkpoint), spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(checkpoint), spec);
     let shape = ExpertShape { n_experts: N_EXPERTS, hidden: HIDDEN, inner: INNER };
     binder.experts(LayerIdx(3), "m.3.mlp", shape).unwrap();
     binder.finish().unwrap()
@@ -32,12 +32,12 @@ fn load(tensors: &Tensors, spec: &ModelSpec) -> Result<Experts> {
     let stored_bytes = tensors.0.iter().map(|tensor| tensor.bytes.len() as u64).sum::<u64>();
     assert_eq!(manifest.expert_bytes(), stored_bytes);
     let drives = Drives::open(&checkpoint, Caching::PageCache, None)?;
-    let resident = ResidentExperts::follow(&manifest, (&checkpoint, None), drives)?;
+    let resident = ResidentExperts::load_in_background(&manifest, (&checkpoint, None), drives)?;
     let mut experts = Experts::Resident(resident);
-    while let Some(progress) = experts.wait_for_rest(Duration::from_millis(1), true)? {
+    while let Some(progress) = experts.wait_for_load(Duration::from_millis(1), true)? {
         assert!(progress.done_bytes <= stored_bytes && progress.total_bytes == stored_bytes);
     }
-    let rest = experts.rest_stats().unwrap();
+    let rest = experts.load_stats().unwrap();
     assert_eq!((rest.n_read, rest.read_bytes), (rest.n_experts, stored_bytes));
     Ok(experts)
 }
@@ -76,7 +76,9 @@ fn check<'t>(
 ) {
     let mut experts = load(tensors, spec).unwrap();
     let chosen: Vec<_> = (0..N_EXPERTS).map(ExpertIdx).collect();
-    experts.request(&Request { layer: LayerIdx(3), chosen: &chosen, is_small: true }).unwrap();
+    experts
+        .request(&ExpertRequest { layer: LayerIdx(3), chosen: &chosen, is_small: true })
+        .unwrap();
     let kept = kept(tensors, spec).unwrap();
     let mut n_seen = 0;
     while let Some(arrived) = experts.next_ready().unwrap() {
@@ -203,7 +205,9 @@ fn only_what_was_asked_for_comes_and_once() {
     let mut experts = load(&tensors, &spec(Family::Qwen3Moe, 4)).unwrap();
     let mut ask = |chosen: &[usize]| {
         let chosen: Vec<_> = chosen.iter().copied().map(ExpertIdx).collect();
-        experts.request(&Request { layer: LayerIdx(3), chosen: &chosen, is_small: true }).unwrap();
+        experts
+            .request(&ExpertRequest { layer: LayerIdx(3), chosen: &chosen, is_small: true })
+            .unwrap();
         let mut came = Vec::new();
         while let Some(arrived) = experts.next_ready().unwrap() {
             came.extend((0..arrived.len()).map(|place| arrived.expert(place).0));

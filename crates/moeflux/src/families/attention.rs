@@ -1,28 +1,32 @@
 //! Grouped-query attention: projections, norms per head, rope, softmax, output.
 
 use crate::error::Result;
-use crate::families::site::Site;
+use crate::families::site::LayerBuilder;
 use crate::ops::{Attention, Heads, Op, RmsNorm, Rope};
 use crate::spec::{AttentionBias, AttentionSpec, QkNorm};
 
 /// Appends the block; it reads `normed` and adds to the residual stream.
-pub(super) fn push(site: &mut Site<'_, '_>, spec: &AttentionSpec, ops: &mut Vec<Op>) -> Result<()> {
+pub(super) fn push(
+    builder: &mut LayerBuilder<'_, '_>,
+    spec: &AttentionSpec,
+    ops: &mut Vec<Op>,
+) -> Result<()> {
     let head_dim = spec.head_dim;
     // With a gate, the rows of q_proj are [query | gate] per head.
     let q_stride = if spec.has_gate { 2 * head_dim } else { head_dim };
-    let q_row = site.buffer("q", spec.n_heads * q_stride);
-    let k_row = site.buffer("k", spec.n_kv_heads * head_dim);
-    let v_row = site.buffer("v", spec.n_kv_heads * head_dim);
-    let out_row = site.buffer("mixer_out", spec.n_heads * head_dim);
-    let mixed = site.buffer("block_out", site.spec.hidden);
+    let q_row = builder.buffer("q", spec.n_heads * q_stride);
+    let k_row = builder.buffer("k", spec.n_kv_heads * head_dim);
+    let v_row = builder.buffer("v", spec.n_kv_heads * head_dim);
+    let out_row = builder.buffer("mixer_out", spec.n_heads * head_dim);
+    let mixed = builder.buffer("block_out", builder.spec.hidden);
 
-    let x = site.normed;
+    let x = builder.normed;
     for (module, out) in [("q_proj", q_row), ("k_proj", k_row), ("v_proj", v_row)] {
         let module = format!("self_attn.{module}");
         ops.push(match spec.bias {
-            AttentionBias::None => site.linear(&module, x, out)?,
+            AttentionBias::None => builder.linear(&module, x, out)?,
             AttentionBias::Qkv | AttentionBias::QkvAndOut => {
-                site.linear_with_bias(&module, x, out)?
+                builder.linear_with_bias(&module, x, out)?
             }
         });
     }
@@ -36,10 +40,10 @@ pub(super) fn push(site: &mut Site<'_, '_>, spec: &AttentionSpec, ops: &mut Vec<
         QkNorm::Row => Some([q_row, k_row]),
     };
     if let Some([q, k]) = normed {
-        ops.push(norm(site, "self_attn.q_norm", q)?);
-        ops.push(norm(site, "self_attn.k_norm", k)?);
+        ops.push(norm(builder, "self_attn.q_norm", q)?);
+        ops.push(norm(builder, "self_attn.k_norm", k)?);
     }
-    let frequencies = site.binder.constant(spec.rope.frequencies());
+    let frequencies = builder.binder.constant(spec.rope.frequencies());
     for x in [q, k] {
         ops.push(Op::Rope(Rope {
             x: x.narrow(0, spec.rope.n_rotated),
@@ -49,11 +53,11 @@ pub(super) fn push(site: &mut Site<'_, '_>, spec: &AttentionSpec, ops: &mut Vec<
         }));
     }
     let sinks = match spec.has_sinks {
-        true => Some(site.binder.vector(&site.name("self_attn.sinks"), spec.n_heads)?),
+        true => Some(builder.binder.vector(&builder.name("self_attn.sinks"), spec.n_heads)?),
         false => None,
     };
     ops.push(Op::Attention(Attention {
-        layer: site.layer,
+        layer: builder.layer,
         q,
         k,
         v: v_row.split(spec.n_kv_heads),
@@ -65,17 +69,17 @@ pub(super) fn push(site: &mut Site<'_, '_>, spec: &AttentionSpec, ops: &mut Vec<
     }));
     ops.push(match spec.bias {
         AttentionBias::None | AttentionBias::Qkv => {
-            site.linear("self_attn.o_proj", out_row, mixed)?
+            builder.linear("self_attn.o_proj", out_row, mixed)?
         }
-        AttentionBias::QkvAndOut => site.linear_with_bias("self_attn.o_proj", out_row, mixed)?,
+        AttentionBias::QkvAndOut => builder.linear_with_bias("self_attn.o_proj", out_row, mixed)?,
     });
-    ops.push(site.add_to_stream(mixed));
+    ops.push(builder.add_to_stream(mixed));
     Ok(())
 }
 
-fn norm(site: &mut Site<'_, '_>, module: &str, x: Heads) -> Result<Op> {
-    let tensor = site.name(&format!("{module}.weight"));
-    let gain = site.binder.norm(&tensor, x.head_dim)?;
-    let epsilon = site.spec.norm_epsilon;
+fn norm(builder: &mut LayerBuilder<'_, '_>, module: &str, x: Heads) -> Result<Op> {
+    let tensor = builder.name(&format!("{module}.weight"));
+    let gain = builder.binder.norm(&tensor, x.head_dim)?;
+    let epsilon = builder.spec.norm_epsilon;
     Ok(Op::RmsNorm(RmsNorm { x, gain, gate: None, out: x, epsilon }))
 }

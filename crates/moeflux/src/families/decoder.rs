@@ -1,11 +1,11 @@
 //! The structure that all families share: embedding, layers, final norm, output matrix.
 
 use crate::error::Result;
-use crate::families::site::Site;
+use crate::families::site::LayerBuilder;
 use crate::families::{LayerPlan, ModelPlan, attention, ffn, gated_delta, mla};
 use crate::ids::LayerIdx;
 use crate::ops::{
-    Best, Embed, LayerState, MatMul, N_BEST_MAX, Op, Plan, RmsNorm, RowSet, SelectRows, StateSpec,
+    Embed, LayerState, MatMul, N_BEST_MAX, Op, Plan, RmsNorm, RowSet, SelectRows, StateSpec, TopK,
     Workspace,
 };
 use crate::spec::{FfnSpec, LayerSpec, MixerSpec, ModelSpec};
@@ -28,9 +28,9 @@ pub(crate) fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPl
     for (layer_idx, layer_spec) in spec.layers.iter().enumerate() {
         let layer = LayerIdx(layer_idx);
         let workspace = &mut workspace;
-        let mut site = Site { spec, binder, workspace, layer, stream, normed };
+        let mut builder = LayerBuilder { spec, binder, workspace, layer, stream, normed };
         state.layers.push(state_of(&layer_spec.mixer));
-        layers.push(layer_plan(&mut site, layer_spec)?);
+        layers.push(layer_plan(&mut builder, layer_spec)?);
     }
 
     let selected = workspace.output_buffer("selected", spec.hidden);
@@ -49,28 +49,28 @@ pub(crate) fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPl
         Op::MatMul(MatMul { weight: output, bias: None, x: selected, out: logits }),
     ];
     let head = Plan::over(RowSet::Outputs, ops.clone());
-    ops.push(Op::Best(Best { x: logits, out: best }));
+    ops.push(Op::TopK(TopK { x: logits, out: best }));
     let head_and_best = Plan::over(RowSet::Outputs, ops);
     Ok(ModelPlan { workspace, state, embed, layers, head, logits, head_and_best, best })
 }
 
-fn layer_plan(site: &mut Site<'_, '_>, spec: &LayerSpec) -> Result<LayerPlan> {
-    let mut ops = vec![site.norm_stream("input_layernorm")?];
+fn layer_plan(builder: &mut LayerBuilder<'_, '_>, spec: &LayerSpec) -> Result<LayerPlan> {
+    let mut ops = vec![builder.norm_stream("input_layernorm")?];
     match &spec.mixer {
-        MixerSpec::Attention(attention) => attention::push(site, attention, &mut ops)?,
-        MixerSpec::GatedDelta(delta) => gated_delta::push(site, delta, &mut ops)?,
-        MixerSpec::Mla(mla) => mla::push(site, mla, &mut ops)?,
+        MixerSpec::Attention(attention) => attention::push(builder, attention, &mut ops)?,
+        MixerSpec::GatedDelta(delta) => gated_delta::push(builder, delta, &mut ops)?,
+        MixerSpec::Mla(mla) => mla::push(builder, mla, &mut ops)?,
     }
     let first_of_router = ops.len();
-    ops.push(site.norm_stream("post_attention_layernorm")?);
+    ops.push(builder.norm_stream("post_attention_layernorm")?);
     let moe = match &spec.ffn {
         FfnSpec::Dense { inner } => {
-            ffn::push_dense(site, *inner, &mut ops)?;
+            ffn::push_dense(builder, *inner, &mut ops)?;
             None
         }
         FfnSpec::Moe(moe) => {
-            ffn::push_router(site, moe, &mut ops)?;
-            Some(ffn::moe_plan(site, moe, (&ops, first_of_router))?)
+            ffn::push_router(builder, moe, &mut ops)?;
+            Some(ffn::moe_plan(builder, moe, (&ops, first_of_router))?)
         }
     };
     Ok(LayerPlan { mixer: Plan::new(ops), moe })

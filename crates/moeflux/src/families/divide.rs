@@ -1,4 +1,4 @@
-//! Divides a model's plan among several machines, each with some rows of every expert.
+//! Shards a model's plan over several machines, each with some rows of every expert.
 //!
 //! **Invariant:** pure; no sum is divided, so all machines together compute the same bits as one.
 
@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::families::{DividedExperts, ModelPlan};
+use crate::families::{ModelPlan, ShardedExperts};
 use crate::ops::{ExpertDown, ExpertFfn, ExpertUp, Heads, Op, Plan};
 use crate::weights::{ExpertBank, OwnRows, Shares};
 
@@ -16,12 +16,12 @@ impl ModelPlan {
     ///
     /// # Errors
     ///
-    /// [`crate::error::Error::Unsupported`] if the rows cannot be divided in these shares.
+    /// [`crate::error::Error::Unsupported`] if the rows cannot be sharded in these shares.
     ///
     /// # Panics
     ///
     /// If a bank does not belong to a sparse layer of this plan.
-    pub fn divide(&mut self, banks: &[ExpertBank], shares: &Shares, rank: usize) -> Result<()> {
+    pub fn shard(&mut self, banks: &[ExpertBank], shares: &Shares, rank: usize) -> Result<()> {
         for bank in banks {
             let layer = &mut self.layers[bank.layer.0];
             let moe = layer.moe.as_mut().expect("a bank belongs to a layer with experts");
@@ -30,20 +30,20 @@ impl ModelPlan {
             };
             let ranks = (0..shares.n_ranks()).map(|rank| bank.rows_of(shares, rank));
             let ranks: Vec<OwnRows> = ranks.collect::<Result<_>>()?;
-            moe.divided = Some(divided(whole, &ranks, rank));
+            moe.sharded = Some(sharded(whole, &ranks, rank));
         }
         Ok(())
     }
 }
 
-fn divided(whole: &ExpertFfn, ranks: &[OwnRows], rank: usize) -> DividedExperts {
+fn sharded(whole: &ExpertFfn, ranks: &[OwnRows], rank: usize) -> ShardedExperts {
     let &ExpertFfn { x, sum, limit, biases, .. } = whole;
     let OwnRows { inner, hidden } = ranks[rank].clone();
     let n_inner = ranks.last().map_or(0, |last| last.inner.end);
     let own = columns(&sum, &hidden);
     let up = ExpertUp { x, n_inner, rows: inner, limit, biases };
     let down = ExpertDown { sum: own, n_hidden: sum.head_dim, rows: hidden, biases };
-    DividedExperts {
+    ShardedExperts {
         up: Plan::new(vec![Op::ExpertUp(up)]),
         down: Plan::new(vec![Op::ExpertDown(down)]),
         x,
@@ -53,7 +53,7 @@ fn divided(whole: &ExpertFfn, ranks: &[OwnRows], rank: usize) -> DividedExperts 
     }
 }
 
-impl fmt::Display for DividedExperts {
+impl fmt::Display for ShardedExperts {
     /// Writes the share of each rank.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (rank, (inner, sum)) in self.inner.iter().zip(&self.sums).enumerate() {

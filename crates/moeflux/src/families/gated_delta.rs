@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::families::site::Site;
+use crate::families::site::LayerBuilder;
 use crate::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, MatMul, Op, RmsNorm};
 use crate::spec::{Family, GatedDeltaSpec};
 
@@ -24,26 +24,26 @@ struct Projected {
 
 /// Appends the block; it reads `normed` and adds to the residual stream.
 pub(super) fn push(
-    site: &mut Site<'_, '_>,
+    builder: &mut LayerBuilder<'_, '_>,
     spec: &GatedDeltaSpec,
     ops: &mut Vec<Op>,
 ) -> Result<()> {
     let (n_k_heads, n_v_heads) = (spec.n_k_heads, spec.n_v_heads);
     let (k_cols, v_cols) = (n_k_heads * spec.k_dim, n_v_heads * spec.v_dim);
     let projected = Projected {
-        qkv: site.buffer("delta_qkv", spec.conv_cols()),
-        z: site.buffer("delta_z", v_cols),
-        b: site.buffer("delta_b", n_v_heads),
-        a: site.buffer("delta_a", n_v_heads),
+        qkv: builder.buffer("delta_qkv", spec.conv_cols()),
+        z: builder.buffer("delta_z", v_cols),
+        b: builder.buffer("delta_b", n_v_heads),
+        a: builder.buffer("delta_a", n_v_heads),
     };
-    let conv = site.buffer("delta_conv", spec.conv_cols());
-    let out_row = site.buffer("mixer_out", v_cols);
-    let mixed = site.buffer("block_out", site.spec.hidden);
-    push_projections(site, spec, &projected, ops)?;
+    let conv = builder.buffer("delta_conv", spec.conv_cols());
+    let out_row = builder.buffer("mixer_out", v_cols);
+    let mixed = builder.buffer("block_out", builder.spec.hidden);
+    push_projections(builder, spec, &projected, ops)?;
 
-    let taps = site.name("linear_attn.conv1d.weight");
-    let weight = site.binder.vector(&taps, spec.conv_cols() * spec.n_taps)?;
-    let (layer, n_taps) = (site.layer, spec.n_taps);
+    let taps = builder.name("linear_attn.conv1d.weight");
+    let weight = builder.binder.vector(&taps, spec.conv_cols() * spec.n_taps)?;
+    let (layer, n_taps) = (builder.layer, spec.n_taps);
     ops.push(Op::CausalConv(CausalConv { layer, x: projected.qkv, weight, n_taps, out: conv }));
     let q = conv.narrow(0, k_cols).split(n_k_heads);
     let k = conv.narrow(k_cols, k_cols).split(n_k_heads);
@@ -56,8 +56,8 @@ pub(super) fn push(
     ops.push(Op::DeltaGates(DeltaGates {
         a: projected.a,
         b: projected.b,
-        a_log: site.binder.decay_log(&site.name("linear_attn.A_log"), n_v_heads)?,
-        dt_bias: site.binder.vector(&site.name("linear_attn.dt_bias"), n_v_heads)?,
+        a_log: builder.binder.decay_log(&builder.name("linear_attn.A_log"), n_v_heads)?,
+        dt_bias: builder.binder.vector(&builder.name("linear_attn.dt_bias"), n_v_heads)?,
         decay,
         beta,
     }));
@@ -65,47 +65,47 @@ pub(super) fn push(
     ops.push(Op::GatedDelta(GatedDelta { layer, q, k, v, decay, beta, out, order: spec.order }));
 
     // In these families the only norm that is not zero-centred.
-    let gain = site.binder.vector(&site.name("linear_attn.norm.weight"), spec.v_dim)?;
+    let gain = builder.binder.vector(&builder.name("linear_attn.norm.weight"), spec.v_dim)?;
     let gate = Some(projected.z.split(n_v_heads));
-    let epsilon = site.spec.norm_epsilon;
+    let epsilon = builder.spec.norm_epsilon;
     ops.push(Op::RmsNorm(RmsNorm { x: out, gain, gate, out, epsilon }));
-    ops.push(site.linear("linear_attn.out_proj", out_row, mixed)?);
-    ops.push(site.add_to_stream(mixed));
+    ops.push(builder.linear("linear_attn.out_proj", out_row, mixed)?);
+    ops.push(builder.add_to_stream(mixed));
     Ok(())
 }
 
 /// Appends the projections to `[q | k | v]`, the gate, `b` and `a`, stored separately or
 /// interleaved.
 fn push_projections(
-    site: &mut Site<'_, '_>,
+    builder: &mut LayerBuilder<'_, '_>,
     spec: &GatedDeltaSpec,
     projected: &Projected,
     ops: &mut Vec<Op>,
 ) -> Result<()> {
-    let x = site.normed;
-    let is_next = site.spec.family == Family::Qwen3Next;
+    let x = builder.normed;
+    let is_next = builder.spec.family == Family::Qwen3Next;
     let has = |module: &str| {
-        let tensor = site.name(&format!("linear_attn.{module}.weight"));
-        site.binder.has(&tensor)
+        let tensor = builder.name(&format!("linear_attn.{module}.weight"));
+        builder.binder.has(&tensor)
     };
     // A GGUF file stores the first two separately and the others interleaved.
     let (are_apart, are_gates_apart) = (has("in_proj_qkv"), has("in_proj_b"));
     if is_next && !are_apart {
-        push_fused(site, &fused_qkvz(spec, projected), ops)?;
+        push_fused(builder, &fused_qkvz(spec, projected), ops)?;
     } else {
-        ops.push(site.linear("linear_attn.in_proj_qkv", x, projected.qkv)?);
-        ops.push(site.linear("linear_attn.in_proj_z", x, projected.z)?);
+        ops.push(builder.linear("linear_attn.in_proj_qkv", x, projected.qkv)?);
+        ops.push(builder.linear("linear_attn.in_proj_z", x, projected.z)?);
     }
     if is_next && !are_gates_apart {
-        return push_fused(site, &fused_gates(spec, projected), ops);
+        return push_fused(builder, &fused_gates(spec, projected), ops);
     }
-    ops.push(site.linear("linear_attn.in_proj_b", x, projected.b)?);
-    ops.push(site.linear("linear_attn.in_proj_a", x, projected.a)?);
+    ops.push(builder.linear("linear_attn.in_proj_b", x, projected.b)?);
+    ops.push(builder.linear("linear_attn.in_proj_a", x, projected.a)?);
     Ok(())
 }
 
 /// A matrix whose rows go to two outputs.
-struct Fused {
+struct FusedMatrix {
     module: &'static str,
     n_rows: usize,
     parts: [(Vec<Range<usize>>, Heads); 2],
@@ -125,7 +125,7 @@ fn of_each_head(
 
 /// Describes the interleaved matrix of qwen3_next, `[q | k | v | z]` by key head (its gates are
 /// `[b | a]`). Rows of a matrix may be in any order, so they are separated when loading.
-fn fused_qkvz(spec: &GatedDeltaSpec, projected: &Projected) -> Fused {
+fn fused_qkvz(spec: &GatedDeltaSpec, projected: &Projected) -> FusedMatrix {
     let v_per_k = spec.n_v_heads / spec.n_k_heads * spec.v_dim;
     let stride = 2 * spec.k_dim + 2 * v_per_k;
     let rows = of_each_head(spec, stride);
@@ -134,22 +134,26 @@ fn fused_qkvz(spec: &GatedDeltaSpec, projected: &Projected) -> Fused {
     let v = rows(2 * spec.k_dim, v_per_k);
     let z = rows(2 * spec.k_dim + v_per_k, v_per_k);
     let parts = [([q, k, v].concat(), projected.qkv), (z, projected.z)];
-    Fused { module: "in_proj_qkvz", n_rows: spec.n_k_heads * stride, parts }
+    FusedMatrix { module: "in_proj_qkvz", n_rows: spec.n_k_heads * stride, parts }
 }
 
-fn fused_gates(spec: &GatedDeltaSpec, projected: &Projected) -> Fused {
+fn fused_gates(spec: &GatedDeltaSpec, projected: &Projected) -> FusedMatrix {
     let n_v_per_k = spec.n_v_heads / spec.n_k_heads;
     let rows = of_each_head(spec, 2 * n_v_per_k);
     let parts = [(rows(0, n_v_per_k), projected.b), (rows(n_v_per_k, n_v_per_k), projected.a)];
-    Fused { module: "in_proj_ba", n_rows: 2 * spec.n_v_heads, parts }
+    FusedMatrix { module: "in_proj_ba", n_rows: 2 * spec.n_v_heads, parts }
 }
 
-fn push_fused(site: &mut Site<'_, '_>, fused: &Fused, ops: &mut Vec<Op>) -> Result<()> {
-    let base = site.name(&format!("linear_attn.{}", fused.module));
+fn push_fused(
+    builder: &mut LayerBuilder<'_, '_>,
+    fused: &FusedMatrix,
+    ops: &mut Vec<Op>,
+) -> Result<()> {
+    let base = builder.name(&format!("linear_attn.{}", fused.module));
     for (rows, out) in &fused.parts {
-        let (n_rows, hidden) = (fused.n_rows, site.spec.hidden);
-        let weight = site.binder.matrix_rows(&base, n_rows, hidden, rows.clone())?;
-        ops.push(Op::MatMul(MatMul { weight, bias: None, x: site.normed, out: *out }));
+        let (n_rows, hidden) = (fused.n_rows, builder.spec.hidden);
+        let weight = builder.binder.matrix_rows(&base, n_rows, hidden, rows.clone())?;
+        ops.push(Op::MatMul(MatMul { weight, bias: None, x: builder.normed, out: *out }));
     }
     Ok(())
 }

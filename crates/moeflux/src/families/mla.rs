@@ -2,7 +2,7 @@
 //! projected into it and the output back.
 
 use crate::error::Result;
-use crate::families::site::Site;
+use crate::families::site::LayerBuilder;
 use crate::ids::MatrixId;
 use crate::ops::{HeadMatMul, Heads, MlaAttention, Op, Orientation, RmsNorm, Rope};
 use crate::spec::MlaSpec;
@@ -26,28 +26,32 @@ struct HeadRows {
 }
 
 /// Appends the block; it reads `normed` and adds to the residual stream.
-pub(super) fn push(site: &mut Site<'_, '_>, spec: &MlaSpec, ops: &mut Vec<Op>) -> Result<()> {
-    let q_row = push_queries(site, spec, ops)?;
-    let kv_row = site.buffer("kv", spec.kv_rank + spec.rope_dim);
-    ops.push(linear(site, spec, ("self_attn.kv_a_proj_with_mqa", site.normed, kv_row))?);
+pub(super) fn push(
+    builder: &mut LayerBuilder<'_, '_>,
+    spec: &MlaSpec,
+    ops: &mut Vec<Op>,
+) -> Result<()> {
+    let q_row = push_queries(builder, spec, ops)?;
+    let kv_row = builder.buffer("kv", spec.kv_rank + spec.rope_dim);
+    ops.push(linear(builder, spec, ("self_attn.kv_a_proj_with_mqa", builder.normed, kv_row))?);
     let latent = kv_row.narrow(0, spec.kv_rank);
     let k_rope = kv_row.narrow(spec.kv_rank, spec.rope_dim);
-    ops.push(rank_norm(site, "self_attn.kv_a_layernorm", latent)?);
+    ops.push(rank_norm(builder, "self_attn.kv_a_layernorm", latent)?);
 
     let q = q_row.split(spec.n_heads);
     let q_rope = q.narrow(spec.nope_dim, spec.rope_dim);
-    let frequencies = site.binder.constant(spec.rope.frequencies());
+    let frequencies = builder.binder.constant(spec.rope.frequencies());
     for x in [q_rope, k_rope] {
         let (pairing, amplitude) = (spec.rope.pairing, spec.rope.amplitude());
         ops.push(Op::Rope(Rope { x, frequencies, pairing, amplitude }));
     }
 
-    let matrices = bind_head_matrices(site, spec)?;
-    let q_latent = site.buffer("q_latent", spec.n_heads * spec.kv_rank).split(spec.n_heads);
-    let out = site.buffer("latent_out", spec.n_heads * spec.kv_rank).split(spec.n_heads);
-    let out_row = site.buffer("mixer_out", spec.n_heads * spec.v_dim);
-    let mixed = site.buffer("block_out", site.spec.hidden);
-    let (layer, scale) = (site.layer, spec.scale);
+    let matrices = bind_head_matrices(builder, spec)?;
+    let q_latent = builder.buffer("q_latent", spec.n_heads * spec.kv_rank).split(spec.n_heads);
+    let out = builder.buffer("latent_out", spec.n_heads * spec.kv_rank).split(spec.n_heads);
+    let out_row = builder.buffer("mixer_out", spec.n_heads * spec.v_dim);
+    let mixed = builder.buffer("block_out", builder.spec.hidden);
+    let (layer, scale) = (builder.layer, spec.scale);
     ops.push(matrices.into.product(q.narrow(0, spec.nope_dim), q_latent));
     ops.push(Op::MlaAttention(MlaAttention {
         layer,
@@ -59,56 +63,64 @@ pub(super) fn push(site: &mut Site<'_, '_>, spec: &MlaSpec, ops: &mut Vec<Op>) -
         scale,
     }));
     ops.push(matrices.out_of.product(out, out_row.split(spec.n_heads)));
-    ops.push(linear(site, spec, ("self_attn.o_proj", out_row, mixed))?);
-    ops.push(site.add_to_stream(mixed));
+    ops.push(linear(builder, spec, ("self_attn.o_proj", out_row, mixed))?);
+    ops.push(builder.add_to_stream(mixed));
     Ok(())
 }
 
-fn push_queries(site: &mut Site<'_, '_>, spec: &MlaSpec, ops: &mut Vec<Op>) -> Result<Heads> {
-    let q_row = site.buffer("q", spec.n_heads * (spec.nope_dim + spec.rope_dim));
+fn push_queries(
+    builder: &mut LayerBuilder<'_, '_>,
+    spec: &MlaSpec,
+    ops: &mut Vec<Op>,
+) -> Result<Heads> {
+    let q_row = builder.buffer("q", spec.n_heads * (spec.nope_dim + spec.rope_dim));
     let Some(rank) = spec.q_rank else {
-        ops.push(site.linear("self_attn.q_proj", site.normed, q_row)?);
+        ops.push(builder.linear("self_attn.q_proj", builder.normed, q_row)?);
         return Ok(q_row);
     };
-    let low = site.buffer("q_low", rank);
-    ops.push(linear(site, spec, ("self_attn.q_a_proj", site.normed, low))?);
-    ops.push(rank_norm(site, "self_attn.q_a_layernorm", low)?);
-    ops.push(site.linear("self_attn.q_b_proj", low, q_row)?);
+    let low = builder.buffer("q_low", rank);
+    ops.push(linear(builder, spec, ("self_attn.q_a_proj", builder.normed, low))?);
+    ops.push(rank_norm(builder, "self_attn.q_a_layernorm", low)?);
+    ops.push(builder.linear("self_attn.q_b_proj", low, q_row)?);
     Ok(q_row)
 }
 
 /// Appends one of the projections whose bias depends on the config: module, input, output.
 fn linear(
-    site: &mut Site<'_, '_>,
+    builder: &mut LayerBuilder<'_, '_>,
     spec: &MlaSpec,
     (module, x, out): (&str, Heads, Heads),
 ) -> Result<Op> {
-    if spec.has_bias { site.linear_with_bias(module, x, out) } else { site.linear(module, x, out) }
+    if spec.has_bias {
+        builder.linear_with_bias(module, x, out)
+    } else {
+        builder.linear(module, x, out)
+    }
 }
 
-fn rank_norm(site: &mut Site<'_, '_>, module: &str, x: Heads) -> Result<Op> {
-    let gain = site.binder.vector(&site.name(&format!("{module}.weight")), x.head_dim)?;
+fn rank_norm(builder: &mut LayerBuilder<'_, '_>, module: &str, x: Heads) -> Result<Op> {
+    let gain = builder.binder.vector(&builder.name(&format!("{module}.weight")), x.head_dim)?;
     Ok(Op::RmsNorm(RmsNorm { x, gain, gate: None, out: x, epsilon: RANK_EPSILON }))
 }
 
 /// Binds the per-head matrices. MLX stores the absorbed pair `embed_q` and `unembed_out`. Published
 /// checkpoints store `kv_b_proj` with rows `[key | value]` per head; its key part is applied
 /// transposed.
-fn bind_head_matrices(site: &mut Site<'_, '_>, spec: &MlaSpec) -> Result<HeadMatrices> {
+fn bind_head_matrices(builder: &mut LayerBuilder<'_, '_>, spec: &MlaSpec) -> Result<HeadMatrices> {
     let (n_heads, kv_rank) = (spec.n_heads, spec.kv_rank);
-    let embed_q = site.name("self_attn.embed_q");
-    if site.binder.has(&format!("{embed_q}.weight")) {
-        let unembed_out = site.name("self_attn.unembed_out");
+    let embed_q = builder.name("self_attn.embed_q");
+    if builder.binder.has(&format!("{embed_q}.weight")) {
+        let unembed_out = builder.name("self_attn.unembed_out");
         return Ok(HeadMatrices {
             into: HeadRows {
-                weight: site.binder.stacked(&embed_q, n_heads, kv_rank, spec.nope_dim)?,
+                weight: builder.binder.stacked(&embed_q, n_heads, kv_rank, spec.nope_dim)?,
                 first_row: 0,
                 row_stride: kv_rank,
                 n_rows: kv_rank,
                 orientation: Orientation::RowsToOut,
             },
             out_of: HeadRows {
-                weight: site.binder.stacked(&unembed_out, n_heads, spec.v_dim, kv_rank)?,
+                weight: builder.binder.stacked(&unembed_out, n_heads, spec.v_dim, kv_rank)?,
                 first_row: 0,
                 row_stride: spec.v_dim,
                 n_rows: spec.v_dim,
@@ -117,8 +129,8 @@ fn bind_head_matrices(site: &mut Site<'_, '_>, spec: &MlaSpec) -> Result<HeadMat
         });
     }
     let row_stride = spec.nope_dim + spec.v_dim;
-    let kv_b = site.name("self_attn.kv_b_proj");
-    let weight = site.binder.matrix(&kv_b, n_heads * row_stride, kv_rank)?;
+    let kv_b = builder.name("self_attn.kv_b_proj");
+    let weight = builder.binder.matrix(&kv_b, n_heads * row_stride, kv_rank)?;
     Ok(HeadMatrices {
         into: HeadRows {
             weight,

@@ -36,7 +36,7 @@ pub struct ModelPlan {
     pub logits: Heads,
     /// As `head`, followed by a search for the largest logits.
     pub head_and_best: Plan,
-    /// Output of that search: see [`crate::ops::Best`].
+    /// Output of that search: see [`crate::ops::TopK`].
     pub best: Heads,
 }
 
@@ -63,16 +63,16 @@ pub struct MoePlan {
     /// Predicts the router's choice and its runners-up, as if nothing were added to the residual
     /// stream until then. Runs while the experts of the layer before are being read.
     pub guess: Plan,
-    /// Present if the rows of every expert are divided among several machines.
-    pub divided: Option<DividedExperts>,
+    /// Present if the rows of every expert are sharded among several machines.
+    pub sharded: Option<ShardedExperts>,
 }
 
 /// The part of experts that one of several machines computes, and the parts of the others.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DividedExperts {
+pub struct ShardedExperts {
     /// Runs for each arrived group; the inner values are exchanged afterwards.
     pub up: Plan,
-    /// Runs for all experts of a wave; columns of the sum are exchanged after the last wave.
+    /// Runs for all experts of a chunk; columns of the sum are exchanged after the last chunk.
     pub down: Plan,
     /// Input of the experts.
     pub x: Heads,

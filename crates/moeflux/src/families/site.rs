@@ -9,7 +9,7 @@ use crate::spec::ModelSpec;
 use crate::weights::Binder;
 
 /// The context in which the blocks of a layer bind their tensors and name their buffers.
-pub(super) struct Site<'a, 'b> {
+pub(super) struct LayerBuilder<'a, 'b> {
     /// The model.
     pub(super) spec: &'a ModelSpec,
     /// Source of tensors.
@@ -24,7 +24,7 @@ pub(super) struct Site<'a, 'b> {
     pub(super) normed: Heads,
 }
 
-impl Site<'_, '_> {
+impl LayerBuilder<'_, '_> {
     /// Returns the full name of a tensor or module of this layer.
     pub(super) fn name(&self, rest: &str) -> String {
         format!("model.layers.{}.{rest}", self.layer.0)

@@ -39,7 +39,7 @@ pub enum BlockType {
 }
 
 /// Properties of a block type.
-struct Row {
+struct BlockTypeRow {
     kind: BlockType,
     id: u32,
     name: &'static str,
@@ -47,11 +47,16 @@ struct Row {
     n_bytes: u64,
 }
 
-const fn row(kind: BlockType, id: u32, name: &'static str, (values, bytes): (u64, u64)) -> Row {
-    Row { kind, id, name, n_values: values, n_bytes: bytes }
+const fn row(
+    kind: BlockType,
+    id: u32,
+    name: &'static str,
+    (values, bytes): (u64, u64),
+) -> BlockTypeRow {
+    BlockTypeRow { kind, id, name, n_values: values, n_bytes: bytes }
 }
 
-const BLOCKS: [Row; 27] = [
+const BLOCKS: [BlockTypeRow; 27] = [
     row(BlockType::Q4_0, 2, "Q4_0", (32, 18)),
     row(BlockType::Q4_1, 3, "Q4_1", (32, 20)),
     row(BlockType::Q5_0, 6, "Q5_0", (32, 22)),
@@ -121,7 +126,7 @@ impl BlockType {
         BLOCKS.iter().find(|row| row.id == id).map(|row| row.kind)
     }
 
-    fn row(self) -> &'static Row {
+    fn row(self) -> &'static BlockTypeRow {
         let row = BLOCKS.iter().find(|row| row.kind == self);
         row.expect("BLOCKS lists every BlockType")
     }

@@ -48,7 +48,7 @@ pub struct TensorEntry {
 
 /// The properties of a packed folder besides its tensors.
 #[derive(Clone, Debug, Default)]
-pub struct Packed {
+pub struct PackedFolder {
     /// Identifier of the pack, the same in all its files.
     pub pack: u64,
     /// Storage of norm gains, if there are resident tensors.
@@ -96,7 +96,7 @@ pub struct Checkpoint {
     /// Its tensors by canonical name, without the records and checksums of packed files.
     pub tensors: BTreeMap<String, TensorEntry>,
     /// Properties of the pack, if the folder is packed.
-    pub packed: Option<Packed>,
+    pub packed: Option<PackedFolder>,
     /// GGUF metadata, also kept if the GGUF file was packed.
     pub gguf: Option<Gguf>,
 }
@@ -322,7 +322,7 @@ impl Checkpoint {
                 place.insert(entry);
                 Ok(())
             }
-            Entry::Occupied(place) => Err(double(&self.files, place.get(), &entry)),
+            Entry::Occupied(place) => Err(duplicate(&self.files, place.get(), &entry)),
         }
     }
 
@@ -342,7 +342,7 @@ impl Checkpoint {
             let problem = "is packed, but other files of the same folder are not: move them away";
             return Err(Error::malformed(path, problem));
         }
-        let packed = self.packed.get_or_insert_with(Packed::default);
+        let packed = self.packed.get_or_insert_with(PackedFolder::default);
         if file_idx == 0 {
             packed.pack = file.pack;
         }
@@ -427,7 +427,7 @@ impl Checkpoint {
     }
 }
 
-fn double(files: &[ShardFile], first: &TensorEntry, second: &TensorEntry) -> Error {
+fn duplicate(files: &[ShardFile], first: &TensorEntry, second: &TensorEntry) -> Error {
     let file_name = |entry: &TensorEntry| {
         let path = files.get(entry.file_idx).map(|file| file.path.as_path());
         let name = path.and_then(Path::file_name).unwrap_or_default();
@@ -483,13 +483,13 @@ fn check_folder(index_path: &Path, index: &ShardIndex, listed: &[String]) -> Res
         );
         return Err(Error::malformed(index_path, problem));
     }
-    let is_stranger =
+    let is_foreign =
         |name: &&String| index.files.binary_search(name).is_err() && !is_consolidated(name);
-    if let Some(stranger) = listed.iter().find(is_stranger) {
+    if let Some(foreign) = listed.iter().find(is_foreign) {
         let problem = format!(
             "does not name `{}` of the same folder: move that file away if it does not belong to \
              this model, or fetch the index again",
-            quoted(stranger)
+            quoted(foreign)
         );
         return Err(Error::malformed(index_path, problem));
     }

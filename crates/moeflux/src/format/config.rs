@@ -28,7 +28,7 @@ pub struct RawConfig {
 
 /// One object of a [`RawConfig`].
 #[derive(Clone, Debug)]
-pub struct Section<'a> {
+pub struct ConfigSection<'a> {
     path: &'a Path,
     /// Path of keys to this section, for messages: "" or "text_config.".
     prefix: String,
@@ -77,8 +77,13 @@ impl RawConfig {
 
     /// Returns the top level.
     #[must_use]
-    pub fn root(&self) -> Section<'_> {
-        Section { path: &self.path, prefix: String::new(), map: &self.root, names: &self.names }
+    pub fn root(&self) -> ConfigSection<'_> {
+        ConfigSection {
+            path: &self.path,
+            prefix: String::new(),
+            map: &self.root,
+            names: &self.names,
+        }
     }
 
     /// Returns the language model's section: `text_config` if present, otherwise the top level.
@@ -86,13 +91,13 @@ impl RawConfig {
     /// # Errors
     ///
     /// [`Error::Malformed`] if `text_config` is not an object.
-    pub fn text(&self) -> Result<Section<'_>> {
+    pub fn text(&self) -> Result<ConfigSection<'_>> {
         let root = self.root();
         Ok(root.section("text_config")?.unwrap_or(root))
     }
 }
 
-impl<'a> Section<'a> {
+impl<'a> ConfigSection<'a> {
     /// Returns the path of the file, for messages.
     #[must_use]
     pub fn path(&self) -> &'a Path {

@@ -16,7 +16,7 @@ use serde::de::{
 };
 
 use super::dtype::DType;
-use super::{FETCH_AGAIN, Problem, quoted};
+use super::{FETCH_AGAIN, ParseError, quoted};
 
 /// Length of the prefix, which holds the header's length.
 pub(super) const PREFIX_BYTES: u64 = 8;
@@ -43,7 +43,7 @@ pub struct HeaderTensor {
 
 /// The contents of a header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Header {
+pub struct SafetensorsHeader {
     /// Tensors in byte order.
     pub tensors: Vec<HeaderTensor>,
     /// Entries of `__metadata__`.
@@ -54,32 +54,32 @@ pub struct Header {
 ///
 /// # Errors
 ///
-/// [`Problem`] says what is wrong and names the tensor.
-pub fn parse_header(header: &[u8], data_bytes: u64) -> Result<Header, Problem> {
+/// [`ParseError`] says what is wrong and names the tensor.
+pub fn parse_header(header: &[u8], data_bytes: u64) -> Result<SafetensorsHeader, ParseError> {
     if header.first() != Some(&b'{') {
         let problem = "its header does not begin with `{`: this is not a safetensors file";
-        return Err(Problem(problem.to_owned()));
+        return Err(ParseError(problem.to_owned()));
     }
     let mut json = serde_json::Deserializer::from_slice(header);
     let parsed = json.deserialize_map(HeaderVisitor).and_then(|parsed| json.end().map(|()| parsed));
     let mut parsed =
-        parsed.map_err(|error| Problem(format!("its header is malformed: {error}")))?;
+        parsed.map_err(|error| ParseError(format!("its header is malformed: {error}")))?;
     check_names(&parsed.tensors)?;
     parsed.tensors.sort_by_key(|tensor| (tensor.begin_bytes, tensor.len_bytes));
     check_cover(&parsed.tensors, PREFIX_BYTES + header.len() as u64, data_bytes)?;
     Ok(parsed)
 }
 
-fn check_names(tensors: &[HeaderTensor]) -> Result<(), Problem> {
+fn check_names(tensors: &[HeaderTensor]) -> Result<(), ParseError> {
     let mut names = HashSet::with_capacity(tensors.len());
     match tensors.iter().find(|tensor| !names.insert(tensor.name.as_str())) {
-        Some(twice) => Err(Problem(format!("its header lists `{}` twice", quoted(&twice.name)))),
+        Some(twice) => Err(ParseError(format!("its header lists `{}` twice", quoted(&twice.name)))),
         None => Ok(()),
     }
 }
 
 /// Checks that tensors sorted by offset are contiguous up to the end of the file.
-fn check_cover(tensors: &[HeaderTensor], data_at: u64, data_bytes: u64) -> Result<(), Problem> {
+fn check_cover(tensors: &[HeaderTensor], data_at: u64, data_bytes: u64) -> Result<(), ParseError> {
     let mut covered_bytes = 0;
     for tensor in tensors {
         let begin_bytes = tensor.begin_bytes;
@@ -90,7 +90,7 @@ fn check_cover(tensors: &[HeaderTensor], data_at: u64, data_bytes: u64) -> Resul
                 "{what} before tensor `{name}`: it begins at byte {begin_bytes} of the data, \
                  the tensors before it end at {covered_bytes}"
             );
-            return Err(Problem(problem));
+            return Err(ParseError(problem));
         }
         // Cannot overflow: a tensor's end was read as a u64.
         covered_bytes = begin_bytes + tensor.len_bytes;
@@ -99,10 +99,10 @@ fn check_cover(tensors: &[HeaderTensor], data_at: u64, data_bytes: u64) -> Resul
     let wanted_end = data_at.saturating_add(covered_bytes);
     match covered_bytes.cmp(&data_bytes) {
         Ordering::Equal => Ok(()),
-        Ordering::Greater => Err(Problem(format!(
+        Ordering::Greater => Err(ParseError(format!(
             "ends at byte {ends_at}, but its header requires {wanted_end}: {FETCH_AGAIN}"
         ))),
-        Ordering::Less => Err(Problem(format!(
+        Ordering::Less => Err(ParseError(format!(
             "ends at byte {ends_at}, its last tensor at {wanted_end}: the bytes between them \
              belong to no tensor, so the file is damaged"
         ))),
@@ -112,13 +112,13 @@ fn check_cover(tensors: &[HeaderTensor], data_at: u64, data_bytes: u64) -> Resul
 struct HeaderVisitor;
 
 impl<'de> Visitor<'de> for HeaderVisitor {
-    type Value = Header;
+    type Value = SafetensorsHeader;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of tensors")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SafetensorsHeader, A::Error> {
         let mut tensors = Vec::new();
         let mut metadata = None;
         while let Some(name) = map.next_key::<String>()? {
@@ -128,7 +128,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
                 return Err(A::Error::custom("`__metadata__` occurs twice"));
             }
         }
-        Ok(Header { tensors, metadata: metadata.unwrap_or_default() })
+        Ok(SafetensorsHeader { tensors, metadata: metadata.unwrap_or_default() })
     }
 }
 
@@ -178,7 +178,7 @@ impl TensorSeed {
 #[serde(field_identifier, rename_all = "snake_case")]
 enum TensorField {
     Dtype,
-    Shape,
+    BoundedShape,
     DataOffsets,
     #[serde(other)]
     Other,
@@ -204,7 +204,9 @@ impl<'de> Visitor<'de> for TensorSeed {
         while let Some(field) = map.next_key::<TensorField>()? {
             let outcome = match field {
                 TensorField::Dtype => map.next_value().map(|value| dtype.replace(value).is_some()),
-                TensorField::Shape => map.next_value().map(|value| shape.replace(value).is_some()),
+                TensorField::BoundedShape => {
+                    map.next_value().map(|value| shape.replace(value).is_some())
+                }
                 TensorField::DataOffsets => {
                     map.next_value().map(|value| range.replace(value).is_some())
                 }
@@ -215,7 +217,7 @@ impl<'de> Visitor<'de> for TensorSeed {
             }
         }
         let dtype = dtype.ok_or_else(|| self.wrong("`dtype` is missing"))?;
-        let Shape(shape) = shape.ok_or_else(|| self.wrong("`shape` is missing"))?;
+        let BoundedShape(shape) = shape.ok_or_else(|| self.wrong("`shape` is missing"))?;
         let (begin, end) = range.ok_or_else(|| self.wrong("`data_offsets` is missing"))?;
         let len_bytes =
             checked_len(dtype, &shape, begin, end).map_err(|problem| self.wrong(problem))?;
@@ -224,23 +226,23 @@ impl<'de> Visitor<'de> for TensorSeed {
 }
 
 /// Returns the length of a tensor in bytes if its range matches its shape and type.
-fn checked_len(dtype: DType, shape: &[usize], begin: u64, end: u64) -> Result<u64, Problem> {
+fn checked_len(dtype: DType, shape: &[usize], begin: u64, end: u64) -> Result<u64, ParseError> {
     let n_bits = shape
         .iter()
         .try_fold(1_u64, |n_values, &dim| n_values.checked_mul(u64::try_from(dim).ok()?))
         .and_then(|n_values| n_values.checked_mul(dtype.bits()?));
     let Some(n_bits) = n_bits else {
-        return Err(Problem(format!("shape {shape:?} of {dtype} has too many values")));
+        return Err(ParseError(format!("shape {shape:?} of {dtype} has too many values")));
     };
     let Some(len_bytes) = end.checked_sub(begin) else {
-        return Err(Problem(format!("data_offsets [{begin}, {end}] end before they begin")));
+        return Err(ParseError(format!("data_offsets [{begin}, {end}] end before they begin")));
     };
     if !n_bits.is_multiple_of(8) {
         let problem = format!("shape {shape:?} of {dtype} is {n_bits} bits, not whole bytes");
-        return Err(Problem(problem));
+        return Err(ParseError(problem));
     }
     if n_bits / 8 != len_bytes {
-        return Err(Problem(format!(
+        return Err(ParseError(format!(
             "shape {shape:?} of {dtype} has {} bytes, data_offsets [{begin}, {end}] hold \
              {len_bytes}",
             n_bits / 8
@@ -250,9 +252,9 @@ fn checked_len(dtype: DType, shape: &[usize], begin: u64, end: u64) -> Result<u6
 }
 
 /// The dimensions of a tensor, at most [`RANK_MAX`].
-struct Shape(Vec<usize>);
+struct BoundedShape(Vec<usize>);
 
-impl<'de> Deserialize<'de> for Shape {
+impl<'de> Deserialize<'de> for BoundedShape {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_seq(ShapeVisitor)
     }
@@ -261,13 +263,13 @@ impl<'de> Deserialize<'de> for Shape {
 struct ShapeVisitor;
 
 impl<'de> Visitor<'de> for ShapeVisitor {
-    type Value = Shape;
+    type Value = BoundedShape;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a shape of at most {RANK_MAX} dimensions")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<BoundedShape, A::Error> {
         let mut shape = Vec::new();
         while let Some(dim) = seq.next_element()? {
             if shape.len() == RANK_MAX {
@@ -275,6 +277,6 @@ impl<'de> Visitor<'de> for ShapeVisitor {
             }
             shape.push(dim);
         }
-        Ok(Shape(shape))
+        Ok(BoundedShape(shape))
     }
 }

@@ -9,7 +9,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
-use super::{Problem, quoted};
+use super::{ParseError, quoted};
 
 /// The contents of an index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,13 +24,13 @@ pub struct ShardIndex {
 ///
 /// # Errors
 ///
-/// [`Problem`] names the entry that is malformed, duplicate, or outside the folder.
-pub fn parse_index(bytes: &[u8]) -> Result<ShardIndex, Problem> {
-    let document: Document = serde_json::from_slice(bytes)
-        .map_err(|error| Problem(format!("is not an index of shards: {error}")))?;
+/// [`ParseError`] names the entry that is malformed, duplicate, or outside the folder.
+pub fn parse_index(bytes: &[u8]) -> Result<ShardIndex, ParseError> {
+    let document: IndexDocument = serde_json::from_slice(bytes)
+        .map_err(|error| ParseError(format!("is not an index of shards: {error}")))?;
     let WeightMap { mut files, mut tensors } = document.weight_map;
     if tensors.is_empty() {
-        return Err(Problem("its weight_map is empty".to_owned()));
+        return Err(ParseError("its weight_map is empty".to_owned()));
     }
     let mut order: Vec<usize> = (0..files.len()).collect();
     order.sort_by(|&a, &b| files.get(a).cmp(&files.get(b)));
@@ -48,7 +48,7 @@ pub fn parse_index(bytes: &[u8]) -> Result<ShardIndex, Problem> {
 }
 
 #[derive(Deserialize)]
-struct Document {
+struct IndexDocument {
     weight_map: WeightMap,
 }
 

@@ -24,14 +24,15 @@ mod sums;
 mod tests;
 
 pub use block_type::BlockType;
-pub use checkpoint::{Checkpoint, Gguf, Packed, TensorEntry};
-pub use config::{RawConfig, Section};
+pub use checkpoint::{Checkpoint, Gguf, PackedFolder, TensorEntry};
+pub use config::{ConfigSection, RawConfig};
 pub use dtype::DType;
 pub use gguf::{
-    GgufHeader, Metadata, NewGguf, NewPairs, NewValue, Stop, Value, gguf_at, new_gguf, parse_gguf,
+    GgufHeader, GgufHeaderError, Metadata, MetadataValue, NewGguf, NewPairs, NewValue, gguf_at,
+    new_gguf, parse_gguf,
 };
 pub(crate) use gguf::{in_gguf, pairs_of};
-pub use header::{Header, HeaderTensor, parse_header};
+pub use header::{HeaderTensor, SafetensorsHeader, parse_header};
 pub use index::{ShardIndex, parse_index};
 pub(crate) use json::word;
 pub use json::{parse_json, write_json};
@@ -45,8 +46,8 @@ pub use packed::{
 pub(crate) use safetensors::{HEADER_BYTES_MAX, header_bytes, is_packed};
 pub use shard::ShardFile;
 pub use sums::{
-    AlteredDocument, DocumentSum, FileSums, PackSums, SUMS_FILE_NAME, SumUnit, Sums, SumsDocument,
-    TensorUnit, tensor_units,
+    AlteredDocument, CheckpointSums, DocumentSum, FileSums, PackSums, SUMS_FILE_NAME, SumUnit,
+    SumsDocument, TensorUnit, tensor_units,
 };
 pub(crate) use sums::{PackedTable, own_sum};
 pub use whole::read_file;
@@ -57,9 +58,9 @@ use std::fmt;
 
 /// A one-line description of an error in a file's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem(pub String);
+pub struct ParseError(pub String);
 
-impl fmt::Display for Problem {
+impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

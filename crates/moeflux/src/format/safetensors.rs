@@ -8,10 +8,10 @@ use std::path::Path;
 use moeflux_io::{FileIdentity, ReadFile};
 use twox_hash::XxHash3_64;
 
-use super::header::{Header, PREFIX_BYTES, parse_header};
+use super::header::{PREFIX_BYTES, SafetensorsHeader, parse_header};
 use super::packed::{PackedFile, parse_packed};
 use super::whole::{read_into, read_range};
-use super::{FETCH_AGAIN, Problem};
+use super::{FETCH_AGAIN, ParseError};
 use crate::error::{Error, Result};
 
 /// Upper bound on a header, as in the reference implementation. A 397B checkpoint with one name per
@@ -24,7 +24,7 @@ const GIT_LFS_PREFIX: &[u8; 8] = b"version ";
 /// A header and its position in a file.
 #[derive(Debug)]
 pub(super) struct FileHeader {
-    pub(super) header: Header,
+    pub(super) header: SafetensorsHeader,
     /// The description of a packed file.
     pub(super) packed: Option<PackedFile>,
     /// Offset of the data.
@@ -40,7 +40,7 @@ pub(super) struct FileHeader {
 impl FileHeader {
     /// Checks a header, given without its length prefix, against the length of its file.
     pub(super) fn of_bytes(path: &Path, bytes: &[u8], len_bytes: u64) -> Result<Self> {
-        let refused = |problem: Problem| Error::malformed(path, problem.0);
+        let refused = |problem: ParseError| Error::malformed(path, problem.0);
         let data_at = PREFIX_BYTES + bytes.len() as u64;
         let data_bytes = len_bytes.saturating_sub(data_at);
         let header = parse_header(bytes, data_bytes).map_err(refused)?;

@@ -16,9 +16,9 @@ const SOUND: &str = r#"{"__metadata__":{"format":"pt"},
     "scalar":{"data_offsets":[28,36],"note":[{"any":null}],"dtype":"I64","shape":[]}}  "#;
 
 /// A model's folder, deleted at the end of the test.
-struct Folder(TempDir);
+struct CheckpointFolder(TempDir);
 
-impl Folder {
+impl CheckpointFolder {
     fn new() -> Self {
         Self(TempDir::new())
     }
@@ -113,7 +113,7 @@ fn a_sound_header_is_read_in_order_of_its_bytes() {
         ["a BF16 [2] 0+4", "b F32 [2, 3] 4+24", "none U8 [0, 7] 28+0", "scalar I64 [] 28+8"];
     assert_eq!(rows, expected);
     assert_eq!(header.metadata["format"], "pt");
-    assert_eq!(parse_header(b"{}", 0).unwrap(), Header::default());
+    assert_eq!(parse_header(b"{}", 0).unwrap(), SafetensorsHeader::default());
 }
 
 #[test]
@@ -148,8 +148,8 @@ fn malformed_headers_are_refused_by_name() {
         ("[]".into(), 0, "not begin with `{`"),
         ("{".into(), 0, "malformed: EOF"),
         ("{} x".into(), 0, "trailing characters"),
-        (format!(r#"{{"x":{0},"x":{0}}}"#, u8_at(0, 1)), 1, "has `x` twice"),
-        (format!(r#"{{"x":{0},"\u0078":{1}}}"#, u8_at(0, 1), u8_at(1, 2)), 2, "has `x` twice"),
+        (format!(r#"{{"x":{0},"x":{0}}}"#, u8_at(0, 1)), 1, "lists `x` twice"),
+        (format!(r#"{{"x":{0},"\u0078":{1}}}"#, u8_at(0, 1), u8_at(1, 2)), 2, "lists `x` twice"),
         (r#"{"x":7}"#.into(), 0, "expected tensor `x` as an object"),
         (
             r#"{"x":{"dtype":"Q4_K","shape":[1],"data_offsets":[0,1]}}"#.into(),
@@ -238,7 +238,7 @@ fn a_hostile_name_does_not_fill_the_screen() {
 
 #[test]
 fn a_hostile_prefix_is_refused_before_anything_is_allocated() {
-    let folder = Folder::new();
+    let folder = CheckpointFolder::new();
     let name = "model.safetensors";
     folder.write(name, b"abc").refuses("has only 3 bytes: fetch it again, or remove it");
     folder.write(name, [0xff; 64]).refuses("more than the limit of 100000000");
@@ -257,7 +257,7 @@ fn a_hostile_prefix_is_refused_before_anything_is_allocated() {
 
 #[test]
 fn one_file_is_a_checkpoint() {
-    let folder = Folder::new();
+    let folder = CheckpointFolder::new();
     folder.shard("model.safetensors", &["model.language_model.norm.weight", "lm_head.weight"]);
     folder.shard("._model.safetensors", &["rubbish"]);
     let checkpoint = Checkpoint::open(folder.0.path()).unwrap();
@@ -275,7 +275,7 @@ fn one_file_is_a_checkpoint() {
 #[test]
 fn the_header_hash_tells_checkpoints_apart() {
     let hash_of = |tensors: &[&str]| {
-        let folder = Folder::new();
+        let folder = CheckpointFolder::new();
         folder.shard("model.safetensors", tensors);
         Checkpoint::open(folder.0.path()).unwrap().files[0].header_hash
     };
@@ -285,7 +285,7 @@ fn the_header_hash_tells_checkpoints_apart() {
 
 #[test]
 fn shards_of_an_index_are_one_checkpoint() {
-    let folder = Folder::new();
+    let folder = CheckpointFolder::new();
     folder.shard("2.safetensors", &["b", "c"]).shard("1.safetensors", &["a"]);
     folder.shard("consolidated.safetensors", &["a", "b", "c"]);
     folder.index(&[("c", "2.safetensors"), ("b", "2.safetensors"), ("a", "1.safetensors")]);
@@ -298,7 +298,7 @@ fn shards_of_an_index_are_one_checkpoint() {
 
 #[test]
 fn without_an_index_all_files_belong_together() {
-    let folder = Folder::new();
+    let folder = CheckpointFolder::new();
     folder.shard("b.safetensors", &["y"]).shard("a.safetensors", &["x"]);
     let checkpoint = Checkpoint::open(folder.0.path()).unwrap();
     assert_eq!(checkpoint.tensors["y"].file_idx, 1);
@@ -308,7 +308,7 @@ fn without_an_index_all_files_belong_together() {
 
 #[test]
 fn folders_that_do_not_hold_together_are_refused() {
-    let folder = Folder::new();
+    let folder = CheckpointFolder::new();
     folder.refuses("no *.safetensors files");
     folder.shard("1.safetensors", &["a"]);
     folder.index(&[("a", "1.safetensors"), ("b", "2.safetensors"), ("c", "3.safetensors")]);
@@ -327,7 +327,7 @@ fn folders_that_do_not_hold_together_are_refused() {
 
 #[test]
 fn two_names_of_one_tensor_are_refused() {
-    let folder = Folder::new();
+    let folder = CheckpointFolder::new();
     folder.shard("m.safetensors", &["model.norm.weight", "language_model.model.norm.weight"]);
     folder.refuses(
         "tensor `language_model.model.norm.weight`: in `m.safetensors` has the same canonical name \
@@ -389,7 +389,7 @@ fn damaged_headers_and_indices_never_panic() {
 
 #[test]
 fn a_matrix_is_written_as_numpy_reads_it() {
-    let folder = Folder::new();
+    let folder = CheckpointFolder::new();
     let path = folder.0.file("x.npy");
     let mut writer = NpyWriter::create(&path, 2, 3).unwrap();
     writer.write_row(&[1.0, -2.0, 0.5]).unwrap();

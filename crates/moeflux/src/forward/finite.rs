@@ -6,7 +6,7 @@
 //! next to nothing; if a check fails, the step is repeated to find the place.
 
 use crate::error::{Error, Result};
-use crate::forward::{Device, LoadedModel, run_layer, stream};
+use crate::forward::{DeviceContext, LoadedModel, residual_stream, run_layer};
 use crate::ids::LayerIdx;
 use crate::ops::{Batch, Heads, Plan};
 
@@ -14,10 +14,10 @@ use crate::ops::{Batch, Heads, Plan};
 /// fetched, only logits are checked.
 pub(super) fn check_stream(
     model: &LoadedModel,
-    device: &mut Device,
+    device: &mut DeviceContext,
     batch: &Batch<'_>,
 ) -> Result<()> {
-    if device.backend.is_remote() || is_finite(device, &stream(model), batch)? {
+    if device.backend.reads_stall() || is_finite(device, &residual_stream(model), batch)? {
         return Ok(());
     }
     Err(locate(model, device, batch))
@@ -25,7 +25,7 @@ pub(super) fn check_stream(
 
 /// Returns the error for a step that produced a non-finite value. If the search fails, for example
 /// because of a drive, the place remains unknown.
-pub(super) fn locate(model: &LoadedModel, device: &mut Device, batch: &Batch<'_>) -> Error {
+pub(super) fn locate(model: &LoadedModel, device: &mut DeviceContext, batch: &Batch<'_>) -> Error {
     match first_broken(model, device, batch) {
         Ok(place) => Error::NonFinite { place },
         Err(error) => {
@@ -34,8 +34,12 @@ pub(super) fn locate(model: &LoadedModel, device: &mut Device, batch: &Batch<'_>
     }
 }
 
-fn first_broken(model: &LoadedModel, device: &mut Device, batch: &Batch<'_>) -> Result<String> {
-    let stream = stream(model);
+fn first_broken(
+    model: &LoadedModel,
+    device: &mut DeviceContext,
+    batch: &Batch<'_>,
+) -> Result<String> {
+    let stream = residual_stream(model);
     device.backend.submit(&model.plan.embed, batch)?;
     if !is_finite(device, &stream, batch)? {
         return Ok("the embedding".to_owned());
@@ -54,7 +58,7 @@ fn first_broken(model: &LoadedModel, device: &mut Device, batch: &Batch<'_>) -> 
 /// Computes up to a layer once more and runs its operations one by one.
 fn within_layer(
     model: &LoadedModel,
-    device: &mut Device,
+    device: &mut DeviceContext,
     batch: &Batch<'_>,
     broken_idx: usize,
 ) -> Result<String> {
@@ -75,8 +79,8 @@ fn within_layer(
     Ok(format!("layer {broken_idx}, routed experts"))
 }
 
-fn is_finite(device: &mut Device, view: &Heads, batch: &Batch<'_>) -> Result<bool> {
-    let Device { backend, row, .. } = device;
+fn is_finite(device: &mut DeviceContext, view: &Heads, batch: &Batch<'_>) -> Result<bool> {
+    let DeviceContext { backend, row, .. } = device;
     row.resize(view.end_col(), 0.0);
     for row_idx in 0..batch.rows.len() {
         backend.read_row(view.buffer, row_idx, row)?;

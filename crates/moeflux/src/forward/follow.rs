@@ -6,31 +6,31 @@
 use std::collections::HashMap;
 
 use crate::error::{Error, Result};
-use crate::forward::{Device, LoadedModel, run_next_layer};
+use crate::forward::{DeviceContext, LoadedModel, run_next_layer};
 use crate::ids::{LayerIdx, StateId};
-use crate::ranks::{Order, OwnedBatch};
+use crate::ranks::{OwnedBatch, RankCommand};
 
-/// Carries out the orders of rank 0 until it ends the job.
+/// Carries out the commands of rank 0 until it ends the job.
 ///
 /// # Errors
 ///
-/// [`Error::Rank`] if the ranks cannot go on together; [`Error::Machine`] if an order is
+/// [`Error::Rank`] if the ranks cannot go on together; [`Error::Machine`] if a command is
 /// unreadable.
 ///
 /// # Panics
 ///
 /// If the device is not one of several.
-pub(crate) fn follow(model: &LoadedModel, device: &mut Device) -> Result<()> {
+pub(crate) fn follow(model: &LoadedModel, device: &mut DeviceContext) -> Result<()> {
     let group = device.group.clone().expect("one of several ranks");
     let mut states = HashMap::new();
     let mut bytes = Vec::new();
     loop {
         // The lock is held while waiting: no other thread uses the link meanwhile.
-        let order = group.link.lock().hear(&mut bytes)?;
-        if order == Order::End {
+        let command = group.link.lock().receive(&mut bytes)?;
+        if command == RankCommand::End {
             return Ok(());
         }
-        match run(model, device, &mut states, order) {
+        match run(model, device, &mut states, command) {
             Ok(()) => {}
             // All ranks have left the step; rank 0 decides what follows.
             Err(_) => group.link.lock().check()?,
@@ -40,71 +40,71 @@ pub(crate) fn follow(model: &LoadedModel, device: &mut Device) -> Result<()> {
 
 fn run(
     model: &LoadedModel,
-    device: &mut Device,
+    device: &mut DeviceContext,
     states: &mut HashMap<StateId, StateId>,
-    order: Order,
+    command: RankCommand,
 ) -> Result<()> {
     let find = |states: &HashMap<StateId, StateId>, state: StateId| {
         let found = states.get(&state).copied();
         found.ok_or_else(|| Error::Machine(format!("rank 0 refers to unknown session {}", state.0)))
     };
-    match order {
-        Order::Layers { first, end, batch } => {
+    match command {
+        RankCommand::Layers { first, end, batch } => {
             let mut batch = batch;
             for segment in &mut batch.segments {
                 segment.state = find(states, segment.state)?;
             }
             run_layers(model, device, (first, end), &batch)
         }
-        Order::CreateState { state, context } => {
+        RankCommand::CreateState { state, context } => {
             let made = device.backend.states_mut().create_state(&model.plan.state, context);
             keep(device, states, (state, made))
         }
-        Order::Fork { from, state } => {
+        RankCommand::Fork { from, state } => {
             let made =
                 find(states, from).and_then(|from| device.backend.states_mut().fork_state(from));
             keep(device, states, (state, made))
         }
-        Order::Reserve { state, first, end } => {
+        RankCommand::Reserve { state, first, end } => {
             let state = find(states, state);
             let done = state.and_then(|state| {
                 device.backend.states_mut().reserve_positions(state, &(first..end))
             });
             agree(device, done)
         }
-        Order::SetMarks { state, n_marks } => {
+        RankCommand::SetMarks { state, n_marks } => {
             let state = find(states, state);
             let done =
                 state.and_then(|state| device.backend.states_mut().set_marks(state, n_marks));
             agree(device, done)
         }
-        Order::Drop { state } => {
+        RankCommand::Drop { state } => {
             states
                 .remove(&state)
                 .into_iter()
                 .for_each(|it| device.backend.states_mut().drop_state(it));
             Ok(())
         }
-        Order::Reset { state } => {
+        RankCommand::Reset { state } => {
             device.backend.states_mut().reset_state(find(states, state)?);
             Ok(())
         }
-        Order::Commit { state } => {
+        RankCommand::Commit { state } => {
             device.backend.states_mut().commit_state(find(states, state)?);
             Ok(())
         }
-        Order::WriteState { state, part, bytes } => {
+        RankCommand::WriteState { state, part, bytes } => {
             let state = find(states, state)?;
             device.backend.states_mut().write_state(state, part, &bytes)
         }
-        Order::Exchange { buffer, n_rows } => device.backend.exchange_rows(buffer, n_rows),
-        Order::End => Ok(()),
+        RankCommand::SwapRows { buffer, n_rows } => device.backend.swap_rows(buffer, n_rows),
+        RankCommand::End => Ok(()),
     }
 }
 
 fn run_layers(
     model: &LoadedModel,
-    device: &mut Device,
+    device: &mut DeviceContext,
     (first, end): (LayerIdx, LayerIdx),
     batch: &OwnedBatch,
 ) -> Result<()> {
@@ -124,7 +124,7 @@ fn run_layers(
 
 /// Stores a session that was created on all ranks; drops it if another rank failed.
 fn keep(
-    device: &mut Device,
+    device: &mut DeviceContext,
     states: &mut HashMap<StateId, StateId>,
     (state, made): (StateId, Result<StateId>),
 ) -> Result<()> {
@@ -138,7 +138,7 @@ fn keep(
     agreed
 }
 
-fn agree(device: &Device, done: Result<()>) -> Result<()> {
+fn agree(device: &DeviceContext, done: Result<()>) -> Result<()> {
     let group = device.group.as_ref().expect("one of several ranks");
     group.link.lock().agree(done)
 }

@@ -16,14 +16,14 @@ pub enum Logits<'a> {
 /// Logits of wanted rows, in the order of the requests.
 #[derive(Debug, Default)]
 pub(crate) struct LogitRows {
-    rows: Vec<Place>,
+    rows: Vec<LogitRange>,
     all: Vec<f32>,
     best: Vec<(TokenId, f32)>,
 }
 
 /// Location of a row's logits.
 #[derive(Clone, Debug)]
-enum Place {
+enum LogitRange {
     All(Range<usize>),
     Best(Range<usize>),
 }
@@ -37,8 +37,8 @@ impl LogitRows {
     #[must_use]
     pub(crate) fn row(&self, row_idx: usize) -> Logits<'_> {
         match self.rows[row_idx].clone() {
-            Place::All(range) => Logits::All(&self.all[range]),
-            Place::Best(range) => Logits::Best(&self.best[range]),
+            LogitRange::All(range) => Logits::All(&self.all[range]),
+            LogitRange::Best(range) => Logits::Best(&self.best[range]),
         }
     }
 
@@ -50,8 +50,8 @@ impl LogitRows {
     pub(crate) fn truncate(&mut self, n_rows: usize) {
         while self.rows.len() > n_rows {
             match self.rows.pop() {
-                Some(Place::All(range)) => self.all.truncate(range.start),
-                Some(Place::Best(range)) => self.best.truncate(range.start),
+                Some(LogitRange::All(range)) => self.all.truncate(range.start),
+                Some(LogitRange::Best(range)) => self.best.truncate(range.start),
                 None => {}
             }
         }
@@ -61,7 +61,7 @@ impl LogitRows {
     pub(super) fn push_all(&mut self, n_logits: usize) -> &mut [f32] {
         let begin = self.all.len();
         self.all.resize(begin + n_logits, 0.0);
-        self.rows.push(Place::All(begin..begin + n_logits));
+        self.rows.push(LogitRange::All(begin..begin + n_logits));
         &mut self.all[begin..]
     }
 
@@ -69,6 +69,6 @@ impl LogitRows {
     pub(super) fn push_best(&mut self, best: impl Iterator<Item = (TokenId, f32)>) {
         let begin = self.best.len();
         self.best.extend(best);
-        self.rows.push(Place::Best(begin..self.best.len()));
+        self.rows.push(LogitRange::Best(begin..self.best.len()));
     }
 }

@@ -17,14 +17,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::experts::predict::Stage;
+use crate::experts::predict::GuessStage;
 use crate::experts::stream::N_ROWS_ANY_ORDER;
 use crate::experts::trace::{LayerShape, StepKind, TraceHeader, TraceWriter};
-use crate::experts::{Experts, Request};
+use crate::experts::{ExpertRequest, Experts};
 use crate::families::{LayerPlan, ModelPlan, MoePlan};
 use crate::ids::{LayerIdx, TokenId};
 use crate::ops::{Batch, Heads, Op, Purpose, Routes};
-use crate::ranks::{Link, OwnedBatch, SharedLink, Stage as Meeting, bytes_of};
+use crate::ranks::{ExchangeStage, OwnedBatch, RankLink, SharedLink, bytes_of};
 use crate::spec::{FfnSpec, ModelSpec};
 
 /// A model ready to run, apart from the device.
@@ -62,14 +62,14 @@ impl LoadedModel {
         let Some(trace) = &self.trace else { return Ok(()) };
         let mut trace = trace.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(writer) = &mut *trace else { return Ok(()) };
-        let kind = if batch.is_answer() { StepKind::Decode } else { StepKind::Prefill };
+        let kind = if batch.is_decode() { StepKind::Decode } else { StepKind::Prefill };
         writer.layer(kind, layer, &routes.experts)
     }
 }
 
-/// The device and the resources that a model runs on.
+/// The device that a model runs on, with its experts and the loans of their slots.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct DeviceContext {
     /// Interprets the plans.
     pub backend: Box<dyn Backend>,
     /// Provides the routed experts.
@@ -77,37 +77,37 @@ pub(crate) struct Device {
     /// Scratch for one row of any buffer.
     pub row: Vec<f32>,
     /// Slots whose memory is lent, by borrower.
-    pub loans: Loans,
+    pub lent: LentSlots,
     /// Number of running prompts with longer steps in memory lent by slots.
     pub n_borrowers: usize,
     /// A step that is paused between two layers.
-    pub held: Option<Held>,
-    /// Present if experts are divided among several machines.
-    pub group: Option<Group>,
+    pub paused: Option<PausedStep>,
+    /// Present if experts are sharded among several machines.
+    pub group: Option<ShardGroup>,
 }
 
 /// Slots whose memory is lent, by borrower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Loans {
+pub(crate) struct LentSlots {
     /// To prompts, for longer steps.
     pub n_slots_of_prompts: usize,
     /// To sessions, for keys, values and states.
     pub n_slots_of_sessions: usize,
 }
 
-/// Machines among which the rows of every expert are divided.
+/// Machines among which the rows of every expert are sharded.
 #[derive(Clone, Debug)]
-pub(crate) struct Group {
+pub(crate) struct ShardGroup {
     /// The connection between them.
     pub link: SharedLink,
     /// Number of experts that each of them can hold at once.
-    pub n_wave: usize,
+    pub n_chunk_experts: usize,
 }
 
-impl Group {
+impl ShardGroup {
     fn begin_layer(&self, layers: (LayerIdx, LayerIdx), batch: &Batch<'_>) -> Result<()> {
         let mut link = self.link.lock();
-        match link.is_lead() {
+        match link.is_leader() {
             true => link.begin_layer(layers, &|| OwnedBatch::of(batch)),
             false => Ok(()),
         }
@@ -118,16 +118,16 @@ impl Group {
     }
 
     fn rank(&self) -> usize {
-        self.link.lock().place().rank
+        self.link.lock().topology().rank
     }
 
-    /// Exchanges values with all ranks: see [`crate::ranks::Link::exchange`].
-    fn meet(
+    /// Exchanges values with all ranks: see [`crate::ranks::RankLink::exchange`].
+    fn exchange(
         &self,
-        stage: Meeting,
+        stage: ExchangeStage,
         hash: u64,
         own: Result<Vec<f32>>,
-    ) -> Result<MutexGuard<'_, Link>> {
+    ) -> Result<MutexGuard<'_, RankLink>> {
         let mut link = self.link.lock();
         match own {
             Ok(own) => link.exchange(stage, hash, Ok(&bytes_of(&own)))?,
@@ -137,17 +137,17 @@ impl Group {
     }
 }
 
-impl Device {
+impl DeviceContext {
     /// Changes what slots lend. Returns whether that was possible: see [`Experts::lend`].
     ///
     /// # Errors
     ///
     /// As [`Experts::lend`].
-    pub(crate) fn lend(&mut self, loans: Loans) -> Result<bool> {
-        let n_slots = loans.n_slots_of_prompts + loans.n_slots_of_sessions;
+    pub(crate) fn lend(&mut self, lent: LentSlots) -> Result<bool> {
+        let n_slots = lent.n_slots_of_prompts + lent.n_slots_of_sessions;
         let is_lent = self.experts.lend(n_slots)?;
         if is_lent {
-            self.loans = loans;
+            self.lent = lent;
         }
         Ok(is_lent)
     }
@@ -155,11 +155,11 @@ impl Device {
 
 /// A step that is paused between two layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct PausedStep {
     /// Rows of the step.
     pub n_rows: usize,
     /// Whether its first rows were swapped out, so that others can be computed in their place.
-    pub is_aside: bool,
+    pub is_swapped_out: bool,
 }
 
 /// Progress of a step.
@@ -178,19 +178,19 @@ pub struct StepProgress {
 }
 
 /// Called after every layer; `Break` requests cancellation.
-pub(crate) type Watch<'a> = dyn FnMut(StepProgress) -> ControlFlow<()> + 'a;
+pub(crate) type LayerCallback<'a> = dyn FnMut(StepProgress) -> ControlFlow<()> + 'a;
 
 /// Runs the next layer over the rows of `batch`; the first layer includes the embedding. Other
-/// batches may run in between if the rows of [`stream`] are restored before this one continues.
-/// Until the states of its sessions are committed, a batch can be restarted. With several machines,
-/// the caller intends to run the layers before `end` without a pause.
+/// batches may run in between if the rows of [`residual_stream`] are restored before this one
+/// continues. Until the states of its sessions are committed, a batch can be restarted. With
+/// several machines, the caller intends to run the layers before `end` without a pause.
 ///
 /// # Errors
 ///
 /// Errors of the device or of the expert store.
 pub(crate) fn run_next_layer(
     model: &LoadedModel,
-    device: &mut Device,
+    device: &mut DeviceContext,
     batch: &Batch<'_>,
     (layer, end): (LayerIdx, LayerIdx),
 ) -> Result<()> {
@@ -206,7 +206,7 @@ pub(crate) fn run_next_layer(
 
 fn run_layer_and_guess(
     model: &LoadedModel,
-    device: &mut Device,
+    device: &mut DeviceContext,
     batch: &Batch<'_>,
     layer: LayerIdx,
 ) -> Result<()> {
@@ -230,7 +230,7 @@ fn run_layer_and_guess(
 
 /// Returns the residual stream: apart from states, all that a batch passes from layer to layer.
 #[must_use]
-pub(crate) fn stream(model: &LoadedModel) -> Heads {
+pub(crate) fn residual_stream(model: &LoadedModel) -> Heads {
     let Some(Op::Embed(embed)) = model.plan.embed.ops().first() else {
         unreachable!("a model begins with its embedding")
     };
@@ -239,12 +239,12 @@ pub(crate) fn stream(model: &LoadedModel) -> Heads {
 
 /// Returns whether experts may come in any order: the outputs kept for the sum take little memory.
 fn is_small(batch: &Batch<'_>) -> bool {
-    batch.is_answer() || batch.rows.len() <= N_ROWS_ANY_ORDER
+    batch.is_decode() || batch.rows.len() <= N_ROWS_ANY_ORDER
 }
 
 fn run_layer(
     model: &LoadedModel,
-    device: &mut Device,
+    device: &mut DeviceContext,
     batch: &Batch<'_>,
     (layer, plan): (LayerIdx, &LayerPlan),
 ) -> Result<()> {
@@ -261,7 +261,7 @@ fn run_layer(
     if matches!(device.experts, Experts::OnDevice) {
         device.backend.submit(&moe.whole, batch)?;
         return match model.trace {
-            Some(_) => model.note_routes(batch, layer, device.backend.routes(Purpose::Use)?),
+            Some(_) => model.note_routes(batch, layer, device.backend.routes(Purpose::Compute)?),
             None => Ok(()),
         };
     }
@@ -275,72 +275,72 @@ fn run_layer(
 
 fn run_experts(
     model: &LoadedModel,
-    device: &mut Device,
+    device: &mut DeviceContext,
     batch: &Batch<'_>,
     (layer, moe): (LayerIdx, &MoePlan),
 ) -> Result<()> {
-    ask_for_experts(model, device, batch, (layer, is_small(batch)))?;
-    let Device { backend, experts, .. } = device;
+    request_experts(model, device, batch, (layer, is_small(batch)))?;
+    let DeviceContext { backend, experts, .. } = device;
     backend.submit(&moe.shared, batch)?;
     while let Some(arrived) = experts.next_ready()? {
         backend.submit_experts(&moe.experts, &arrived)?;
         while let Some(next) = experts.next_move() {
-            backend.tiers_or_refuse()?.bring_near(&next)?;
+            backend.tiers_or_refuse()?.copy_to_device(&next)?;
         }
     }
     backend.submit(&moe.combine, batch)
 }
 
 /// Requests the experts that a layer's router chose, and those that the next one may choose.
-fn ask_for_experts(
+fn request_experts(
     model: &LoadedModel,
-    device: &mut Device,
+    device: &mut DeviceContext,
     batch: &Batch<'_>,
     (layer, is_small): (LayerIdx, bool),
 ) -> Result<()> {
     let next = LayerIdx(layer.0 + 1);
-    let is_remote = device.backend.is_remote();
-    let is_asking = is_remote && ask(model, device, batch, next)?;
-    let routes = device.backend.routes(Purpose::Use)?;
+    let reads_stall = device.backend.reads_stall();
+    let has_routed = reads_stall && route_ahead(model, device, batch, next)?;
+    let routes = device.backend.routes(Purpose::Compute)?;
     if !finite::all_finite(&routes.weights) {
         return Err(Error::NonFinite { place: format!("layer {}, route", layer.0) });
     }
     model.note_routes(batch, layer, routes)?;
-    let request = Request { layer, chosen: &routes.experts, is_small };
+    let request = ExpertRequest { layer, chosen: &routes.experts, is_small };
     device.experts.request(&request)?;
-    if is_asking || (!is_remote && ask(model, device, batch, next)?) {
-        guess(device, (next, Stage::Early))?;
+    if has_routed || (!reads_stall && route_ahead(model, device, batch, next)?) {
+        guess(device, (next, GuessStage::Early))?;
     }
     Ok(())
 }
 
 /// Runs a layer's router ahead of its turn, if that is worthwhile. Returns whether it ran.
-fn ask(
+fn route_ahead(
     model: &LoadedModel,
-    device: &mut Device,
+    device: &mut DeviceContext,
     batch: &Batch<'_>,
     layer: LayerIdx,
 ) -> Result<bool> {
     let next = model.plan.layers.get(layer.0).and_then(|layer| layer.moe.as_ref());
-    let Some(moe) = next.filter(|_| device.experts.is_asking(is_small(batch))) else {
+    let Some(moe) = next.filter(|_| device.experts.needs_guess(is_small(batch))) else {
         return Ok(false);
     };
     device.backend.submit(&moe.guess, batch)?;
     Ok(true)
 }
 
-/// Guesses once more when the layer before is done. Does nothing on a remote device: the router
-/// itself follows so soon that waiting for the guess would only delay it.
+/// Guesses once more when the layer before is done. Does nothing where reads stall the device: the
+/// router itself follows so soon that waiting for the guess would only delay it.
 fn guess_late(
     model: &LoadedModel,
-    device: &mut Device,
+    device: &mut DeviceContext,
     batch: &Batch<'_>,
     layer: LayerIdx,
 ) -> Result<()> {
-    if device.backend.is_remote() || !ask(model, device, batch, layer)? {
+    if device.backend.reads_stall() || !route_ahead(model, device, batch, layer)? {
         return Ok(());
     }
-    match (guess(device, (layer, Stage::Late)), &device.group) {
+    match (guess(device, (layer, GuessStage::Late)), &device.group) {
         // The other ranks do not know of this guess; they learn of the error at the next exchange.
         (Err(error), Some(group)) => {
             group.link.lock().defer(error);
@@ -351,8 +351,8 @@ fn guess_late(
 }
 
 /// Reads the guess of a router and passes it on.
-fn guess(device: &mut Device, (layer, stage): (LayerIdx, Stage)) -> Result<()> {
-    let routes = device.backend.routes(Purpose::Guess)?;
+fn guess(device: &mut DeviceContext, (layer, stage): (LayerIdx, GuessStage)) -> Result<()> {
+    let routes = device.backend.routes(Purpose::Prefetch)?;
     device.experts.guess((layer, stage), (&routes.experts, &routes.weights))
 }
 
@@ -365,15 +365,15 @@ fn guess(device: &mut Device, (layer, stage): (LayerIdx, Stage)) -> Result<()> {
 /// Errors of the device; [`Error::NonFinite`] if a logit is not finite.
 pub(crate) fn run_head(
     model: &LoadedModel,
-    device: &mut Device,
+    device: &mut DeviceContext,
     batch: &Batch<'_>,
     n_best: &[Option<usize>],
     logits: &mut LogitRows,
 ) -> Result<()> {
     let ModelPlan { head, head_and_best, logits: all, best, .. } = &model.plan;
     let n_found = best.head_dim / 2;
-    let is_remote = device.backend.is_remote();
-    let n_best = n_best.iter().map(|it| it.filter(|n| is_remote && *n <= n_found));
+    let reads_stall = device.backend.reads_stall();
+    let n_best = n_best.iter().map(|it| it.filter(|n| reads_stall && *n <= n_found));
     let finds_best = n_best.clone().any(|it| it.is_some());
     device.backend.submit(if finds_best { head_and_best } else { head }, batch)?;
     for (row_idx, n_best) in n_best.enumerate() {
@@ -384,7 +384,7 @@ pub(crate) fn run_head(
                 finite::all_finite(row)
             }
             Some(n_best) => {
-                let Device { backend, row, .. } = &mut *device;
+                let DeviceContext { backend, row, .. } = &mut *device;
                 row.resize(best.head_dim, 0.0);
                 backend.read_row(best.buffer, row_idx, row)?;
                 let (values, tokens) = row.split_at(n_found);
@@ -405,7 +405,7 @@ pub(crate) fn run_head(
     Ok(())
 }
 
-/// Returns the token that a device represents as a float: exact, because [`crate::ops::Best`] takes
+/// Returns the token that a device represents as a float: exact, because [`crate::ops::TopK`] takes
 /// fewer than 2^24 columns.
 #[expect(
     clippy::cast_possible_truncation,

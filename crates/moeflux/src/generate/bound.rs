@@ -11,7 +11,7 @@ use crate::sample::{Choice, LogitMask, Sampler};
 use crate::text::EndTokens;
 
 /// A mask with the tokens that it forces.
-pub(super) struct Bound<'a> {
+pub(super) struct ForcingMask<'a> {
     mask: Box<dyn LogitMask + 'a>,
     /// Forced tokens that have not been taken yet.
     forced: VecDeque<TokenId>,
@@ -19,12 +19,12 @@ pub(super) struct Bound<'a> {
 }
 
 /// A mask that forbids end tokens until the answer may end.
-struct Unfinished<'m> {
+struct EndTokenMask<'m> {
     mask: &'m mut dyn LogitMask,
     end_tokens: &'m EndTokens,
 }
 
-impl LogitMask for Unfinished<'_> {
+impl LogitMask for EndTokenMask<'_> {
     fn apply(&mut self, logits: &mut [f32]) {
         self.mask.apply(logits);
         if !self.mask.may_end() {
@@ -37,7 +37,7 @@ impl LogitMask for Unfinished<'_> {
     }
 }
 
-impl<'a> Bound<'a> {
+impl<'a> ForcingMask<'a> {
     pub(super) fn new(mask: Box<dyn LogitMask + 'a>) -> Self {
         Self { mask, forced: VecDeque::new(), scratch: Vec::new() }
     }
@@ -64,8 +64,8 @@ impl<'a> Bound<'a> {
         logits: &[f32],
         history: &[TokenId],
     ) -> Result<Choice<'s>> {
-        let mut unfinished = Unfinished { mask: &mut *self.mask, end_tokens };
-        let choice = sampler.sample(logits, history, Some(&mut unfinished));
+        let mut end_token_mask = EndTokenMask { mask: &mut *self.mask, end_tokens };
+        let choice = sampler.sample(logits, history, Some(&mut end_token_mask));
         if let Ok(choice) = choice
             && !end_tokens.contains(choice.token)
         {

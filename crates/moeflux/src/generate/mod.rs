@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
 use crate::forward::{Logits, StepProgress};
-use crate::generate::bound::Bound;
+use crate::generate::bound::ForcingMask;
 use crate::ids::TokenId;
 use crate::sample::{Choice, LogitMask, Sampler};
 use crate::session::{Feed, Session, StepOutput, Wanted, step};
@@ -26,14 +26,14 @@ use crate::text::{EndTokens, SpecialText, StopStrings, TextStream, Tokenizer};
 /// One answer in progress.
 pub struct Generation<'a> {
     sampler: Sampler,
-    bound: Option<Bound<'a>>,
-    told: Told<'a>,
+    mask: Option<ForcingMask<'a>>,
+    answer: AnswerState<'a>,
     end_tokens: &'a EndTokens,
     cancel: Option<&'a AtomicBool>,
 }
 
-/// The answer so far.
-struct Told<'a> {
+/// The text and the tokens of an answer so far, and whether it has ended.
+struct AnswerState<'a> {
     stream: TextStream<'a>,
     stops: StopStrings,
     n_tokens: usize,
@@ -115,15 +115,15 @@ impl Finish {
 impl fmt::Debug for Generation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Generation");
-        shown.field("sampler", &self.sampler).field("has_mask", &self.bound.is_some());
-        let Told { stops, n_tokens, n_tokens_max, .. } = &self.told;
+        shown.field("sampler", &self.sampler).field("has_mask", &self.mask.is_some());
+        let AnswerState { stops, n_tokens, n_tokens_max, .. } = &self.answer;
         shown.field("stops", stops).field("end_tokens", &self.end_tokens);
         shown.field("n_tokens", n_tokens).field("n_tokens_max", n_tokens_max);
         shown.finish_non_exhaustive()
     }
 }
 
-impl Told<'_> {
+impl AnswerState<'_> {
     /// Appends a token other than an end token. Returns why the answer ends with it, if it does.
     fn take(&mut self, token: TokenId, session: &Session) -> Option<Finish> {
         let n_before = session.tokens().len() + self.n_unfed;
@@ -154,29 +154,29 @@ impl<'a> Generation<'a> {
         let stream = TextStream::new(tokenizer, SpecialText::Hidden);
         let stops = StopStrings::default();
         let (n_tokens, n_unfed, has_ended) = (0, 0, false);
-        let told = Told { stream, stops, n_tokens, n_unfed, n_tokens_max, has_ended };
-        Self { sampler, bound: None, told, end_tokens, cancel: None }
+        let answer = AnswerState { stream, stops, n_tokens, n_unfed, n_tokens_max, has_ended };
+        Self { sampler, mask: None, answer, end_tokens, cancel: None }
     }
 
     /// Restricts the choice to tokens that the mask allows. Forced tokens are taken without drawing
     /// a random number.
     #[must_use]
     pub fn with_mask(self, mask: impl LogitMask + 'a) -> Self {
-        Self { bound: Some(Bound::new(Box::new(mask))), ..self }
+        Self { mask: Some(ForcingMask::new(Box::new(mask))), ..self }
     }
 
     /// Includes special tokens in the text as they are written in the vocabulary. By default they
     /// have no text.
     #[must_use]
     pub fn with_special_text(self) -> Self {
-        let stream = self.told.stream.with_special(SpecialText::Shown);
-        Self { told: Told { stream, ..self.told }, ..self }
+        let stream = self.answer.stream.with_special(SpecialText::Shown);
+        Self { answer: AnswerState { stream, ..self.answer }, ..self }
     }
 
     /// Ends the answer before any of these strings.
     #[must_use]
     pub fn with_stops(self, stops: StopStrings) -> Self {
-        Self { told: Told { stops, ..self.told }, ..self }
+        Self { answer: AnswerState { stops, ..self.answer }, ..self }
     }
 
     /// Cancels the answer once the flag is set. It is checked between the layers of a step, while
@@ -190,7 +190,7 @@ impl<'a> Generation<'a> {
     #[must_use]
     pub fn n_best_needed(&self) -> Option<usize> {
         // A mask may forbid any of the largest logits.
-        self.sampler.n_best_needed().filter(|_| self.bound.is_none())
+        self.sampler.n_best_needed().filter(|_| self.mask.is_none())
     }
 
     /// Chooses a token from the logits of the session's last one.
@@ -200,27 +200,27 @@ impl<'a> Generation<'a> {
     /// Errors of sampling; [`Error::Input`] if there is a mask and not all logits are given, or if
     /// the mask fails.
     pub fn accept(&mut self, logits: Logits<'_>, session: &Session) -> Result<Chosen<'_>> {
-        let Self { sampler, bound, told, end_tokens, .. } = self;
-        told.n_unfed = 0;
+        let Self { sampler, mask, answer, end_tokens, .. } = self;
+        answer.n_unfed = 0;
         let history = session.tokens();
-        let choice = match (logits, bound) {
+        let choice = match (logits, mask) {
             (Logits::Best(_), Some(_)) => {
                 let problem = "an answer with a mask needs all logits: see `n_best_needed`";
                 return Err(Error::Input(problem.to_owned()));
             }
             (Logits::Best(best), None) => sampler.sample_best(best)?,
             (Logits::All(logits), None) => sampler.sample(logits, history, None)?,
-            (Logits::All(logits), Some(bound)) => match bound.take_forced()? {
+            (Logits::All(logits), Some(mask)) => match mask.take_forced()? {
                 Some(token) => sampler.given(logits, token)?,
-                None => bound.choose((sampler, end_tokens), logits, history)?,
+                None => mask.choose((sampler, end_tokens), logits, history)?,
             },
         };
         if end_tokens.contains(choice.token) {
-            told.has_ended = true;
+            answer.has_ended = true;
             return Ok(Chosen { choice, text: "", finish: Some(Finish::EndToken) });
         }
-        let finish = told.take(choice.token, session);
-        Ok(Chosen { choice, text: told.stops.text(), finish })
+        let finish = answer.take(choice.token, session);
+        Ok(Chosen { choice, text: answer.stops.text(), finish })
     }
 
     /// Returns the token that must follow those chosen and taken since the session grew. It is fed
@@ -231,30 +231,30 @@ impl<'a> Generation<'a> {
     ///
     /// [`Error::Input`] if the mask fails.
     pub fn take_forced(&mut self, session: &Session) -> Result<Option<Chosen<'_>>> {
-        let Some(bound) = &mut self.bound else { return Ok(None) };
+        let Some(mask) = &mut self.mask else { return Ok(None) };
         if self.sampler.config().n_logprobs.is_some() {
             return Ok(None);
         }
-        let Some(token) = bound.take_forced()? else { return Ok(None) };
+        let Some(token) = mask.take_forced()? else { return Ok(None) };
         let choice = Choice { token, logprob: None, top: &[] };
         if self.end_tokens.contains(token) {
-            self.told.has_ended = true;
+            self.answer.has_ended = true;
             return Ok(Some(Chosen { choice, text: "", finish: Some(Finish::EndToken) }));
         }
-        let finish = self.told.take(token, session);
-        Ok(Some(Chosen { choice, text: self.told.stops.text(), finish }))
+        let finish = self.answer.take(token, session);
+        Ok(Some(Chosen { choice, text: self.answer.stops.text(), finish }))
     }
 
     /// Returns the stop string that ended the answer. Must be called before [`Generation::rest`].
     #[must_use]
     pub fn stopped(&self) -> Option<&str> {
-        self.told.stops.stopped()
+        self.answer.stops.stopped()
     }
 
     /// Returns the text that was held back, once the answer has ended. An answer that was cut
     /// inside a character ends before that character.
     pub fn rest(&mut self) -> String {
-        let Told { stream, stops, has_ended, .. } = &mut self.told;
+        let AnswerState { stream, stops, has_ended, .. } = &mut self.answer;
         let rest = if *has_ended { stream.finish() } else { stream.finish_cut() };
         stops.push(rest).to_owned() + stops.finish()
     }
@@ -315,17 +315,17 @@ impl<'a> Generation<'a> {
         if listener(Event::PromptRead).is_break() {
             return Ok(Finish::Cancelled);
         }
-        if self.told.n_tokens_max == 0 {
+        if self.answer.n_tokens_max == 0 {
             return Ok(Finish::Length);
         }
         let mut tokens = Vec::new();
         loop {
             let logits = output.last_of(0).expect("the last row's logits are wanted");
             let chosen = self.accept(logits, session)?;
-            if let Some(finish) = heard(chosen, listener, &mut tokens) {
+            if let Some(finish) = report(chosen, listener, &mut tokens) {
                 return Ok(finish);
             }
-            if let Some(finish) = self.hear_forced(session, listener, &mut tokens)? {
+            if let Some(finish) = self.report_forced(session, listener, &mut tokens)? {
                 return Ok(finish);
             }
             self.feed(session, &tokens, &mut output)?;
@@ -333,16 +333,16 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// Takes the tokens that are forced after a token. Returns why the answer ends with them, if it
-    /// does.
-    fn hear_forced(
+    /// Takes and reports the tokens forced after a token. Returns why the answer ends with them, if
+    /// it does.
+    fn report_forced(
         &mut self,
         session: &Session,
         listener: &mut Listener<'_>,
         tokens: &mut Vec<TokenId>,
     ) -> Result<Option<Finish>> {
         while let Some(chosen) = self.take_forced(session)? {
-            if let Some(finish) = heard(chosen, listener, tokens) {
+            if let Some(finish) = report(chosen, listener, tokens) {
                 return Ok(Some(finish));
             }
         }
@@ -376,7 +376,7 @@ fn is_set(flag: Option<&AtomicBool>) -> bool {
 
 /// Reports a token and collects it in `tokens` to be fed. Returns why the answer ends with it, if
 /// it does.
-fn heard(
+fn report(
     chosen: Chosen<'_>,
     listener: &mut Listener<'_>,
     tokens: &mut Vec<TokenId>,

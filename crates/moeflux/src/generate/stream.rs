@@ -82,7 +82,7 @@ impl AnswerTokens<'_> {
                 false => ControlFlow::Continue(()),
             };
             self.session.feed_to_choose(&self.unfed, n_best, watch, &mut self.output)?;
-            if self.generation.told.n_tokens_max == 0 {
+            if self.generation.answer.n_tokens_max == 0 {
                 self.end(Finish::Length);
                 return Ok(());
             }

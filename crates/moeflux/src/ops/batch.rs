@@ -19,9 +19,9 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowKind {
     /// The newest token of an answer.
-    Answer,
+    Decode,
     /// Tokens known in advance, such as a prompt's.
-    Prompt,
+    Prefill,
 }
 
 /// Rows of one session, at consecutive positions.
@@ -68,8 +68,8 @@ pub struct Batch<'a> {
 impl Batch<'_> {
     /// Returns whether all rows are answer rows.
     #[must_use]
-    pub fn is_answer(&self) -> bool {
-        self.segments.iter().all(|segment| segment.kind == RowKind::Answer)
+    pub fn is_decode(&self) -> bool {
+        self.segments.iter().all(|segment| segment.kind == RowKind::Decode)
     }
 }
 

@@ -61,8 +61,8 @@ pub enum Op {
     ExpertDown(ExpertDown),
     /// See [`Combine`].
     Combine(Combine),
-    /// See [`Best`].
-    Best(Best),
+    /// See [`TopK`].
+    TopK(TopK),
 }
 
 /// `out[row] = table[token of row]`.
@@ -337,9 +337,9 @@ pub struct Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The experts are computed.
-    Use,
+    Compute,
     /// The experts are prefetched.
-    Guess,
+    Prefetch,
 }
 
 /// `down . swiglu(gate . x, up . x)` of each arrived expert, for the rows that chose it, with a
@@ -361,10 +361,10 @@ pub struct ExpertFfn {
     pub biases: Option<ExpertBiases>,
 }
 
-/// The first half of [`ExpertFfn`] where the rows of every expert are divided among machines:
+/// The first half of [`ExpertFfn`] where the rows of every expert are sharded among machines:
 /// `swiglu(gate . x, up . x)` of this machine's rows of gate and up. The backend keeps the outputs,
 /// use by use, until those of all machines are complete: see
-/// [`crate::backend::ExpertWaves::begin_wave`].
+/// [`crate::backend::ExpertSharding::begin_chunk`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertUp {
     /// One head of `hidden` columns.
@@ -432,7 +432,7 @@ pub struct Combine {
 /// values, 0 and -0 included, the one further left comes first. NaN ranks above all numbers, so the
 /// first value shows a failed computation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Best {
+pub struct TopK {
     /// One head of fewer than 2^24 columns, so that a float represents each exactly.
     pub x: Heads,
     /// One head: the values, at most `N_BEST_MAX` and at most the columns of `x`, then as many
@@ -440,7 +440,7 @@ pub struct Best {
     pub out: Heads,
 }
 
-/// Maximum number of values that [`Best`] finds.
+/// Maximum number of values that [`TopK`] finds.
 pub(crate) const N_BEST_MAX: usize = 64;
 
 impl Op {
@@ -467,7 +467,7 @@ impl Op {
             Self::ExpertUp(_) => "expert_up",
             Self::ExpertDown(_) => "expert_down",
             Self::Combine(_) => "combine",
-            Self::Best(_) => "best",
+            Self::TopK(_) => "best",
         }
     }
 
@@ -533,7 +533,7 @@ impl Op {
             Self::ExpertUp(op) => vec![op.x],
             Self::ExpertDown(op) => vec![op.sum],
             Self::Combine(op) => with(&[op.sum, op.residual, op.out], &[op.shared, op.shared_gate]),
-            Self::Best(op) => vec![op.x, op.out],
+            Self::TopK(op) => vec![op.x, op.out],
         }
     }
 }

@@ -80,16 +80,16 @@ impl Plan {
     /// weights first, then inputs, then outputs.
     #[must_use]
     pub fn listing<'a>(&'a self, workspace: &'a Workspace) -> impl fmt::Display + 'a {
-        Listing { plan: self, buffers: workspace.buffers() }
+        PlanListing { plan: self, buffers: workspace.buffers() }
     }
 }
 
-struct Listing<'a> {
+struct PlanListing<'a> {
     plan: &'a Plan,
     buffers: &'a [BufferSpec],
 }
 
-impl Listing<'_> {
+impl PlanListing<'_> {
     /// Returns a buffer's name and, unless the view is the whole row, its columns.
     fn view(&self, heads: &Heads) -> String {
         let buffer = &self.buffers[heads.buffer.0];
@@ -106,7 +106,7 @@ impl Listing<'_> {
     }
 }
 
-impl fmt::Display for Listing<'_> {
+impl fmt::Display for PlanListing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for op in &self.plan.ops {
             write!(f, "{:<14}", op.name())?;

@@ -162,7 +162,7 @@ impl DeltaShape {
 
     /// Returns the index of `S[value_idx][key_idx]` in its head's state.
     #[must_use]
-    pub fn place(self, value_idx: usize, key_idx: usize) -> usize {
+    pub fn index(self, value_idx: usize, key_idx: usize) -> usize {
         let first = value_idx / Self::STRIP * Self::STRIP;
         let width = Self::STRIP.min(self.value_dim - first);
         first * self.key_dim + key_idx * width + value_idx - first

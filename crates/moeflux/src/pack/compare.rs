@@ -8,11 +8,11 @@ use moeflux_io::ReadFile;
 use crate::error::{Error, Result};
 use crate::format::read_into;
 use crate::pack::compute::compute;
-use crate::pack::file::{FilePlan, Job};
-use crate::pack::folder::Folder;
+use crate::pack::file::{FilePlan, PackJob};
+use crate::pack::folder::PackFolder;
 use crate::pack::pipeline::in_order;
 use crate::pack::source::SourceFiles;
-use crate::pack::write::Steps;
+use crate::pack::write::ProgressReporter;
 
 /// Compares the file under its final name.
 ///
@@ -21,22 +21,22 @@ use crate::pack::write::Steps;
 /// [`Error::Malformed`] if it was made from other source files; if a file cannot be read.
 pub(super) fn compare(
     plan: &FilePlan,
-    (files, folder): (&SourceFiles, &Folder),
+    (files, folder): (&SourceFiles, &PackFolder),
     n_threads: usize,
-    steps: &mut Steps<'_, '_>,
+    reporter: &mut ProgressReporter<'_, '_>,
 ) -> Result<()> {
     let path = folder.path(&plan.name);
     let file = ReadFile::open(&path).map_err(Error::io("open", &path))?;
     let mut jobs = plan.jobs();
     jobs.retain(|job| job.piece.sources().all(|file_idx| files.is_there(file_idx)));
-    let mut sink = |job: &Job, bytes: Vec<u8>| {
-        steps.before()?;
+    let mut sink = |job: &PackJob, bytes: Vec<u8>| {
+        reporter.before_change()?;
         let mut rest = bytes.as_slice();
-        for put in &job.puts {
-            let (made, behind) = rest.split_at(put.len());
-            rest = behind;
+        for output in &job.outputs {
+            let (made, after) = rest.split_at(output.len());
+            rest = after;
             let mut stored = vec![0; made.len()];
-            read_into(&file, &path, plan.place(*put), &mut stored)?;
+            read_into(&file, &path, plan.offset_of(*output), &mut stored)?;
             if stored != made {
                 let problem = "was made from source files that have since changed, and others are \
                                gone: restore the files that the interrupted pack began with";

@@ -1,12 +1,12 @@
 //! Executes a piece of work and returns its bytes.
 //!
 //! **Invariant:** pure apart from reading; results are concatenated, with the lengths of the job's
-//! destinations.
+//! output ranges.
 
 use moeflux_kernels::{MatrixKind, MatrixLayout};
 
 use crate::error::Result;
-use crate::pack::file::{Job, Piece, Put};
+use crate::pack::file::{InputPiece, OutputRange, PackJob};
 use crate::pack::quantise::{AffineTarget, quantise, store};
 use crate::pack::source::SourceFiles;
 
@@ -15,19 +15,19 @@ use crate::pack::source::SourceFiles;
 /// # Errors
 ///
 /// If the source cannot be read or has a value that cannot be quantised.
-pub(super) fn compute(job: &Job, files: &SourceFiles) -> Result<Vec<u8>> {
-    let mut out = vec![0; job.puts.iter().map(|put| Put::len(*put)).sum()];
+pub(super) fn compute(job: &PackJob, files: &SourceFiles) -> Result<Vec<u8>> {
+    let mut out = vec![0; job.outputs.iter().map(|output| OutputRange::len(*output)).sum()];
     match &job.piece {
-        Piece::Copied(extent) => files.read(extent.file_idx, extent.offset_bytes, &mut out)?,
-        Piece::Apart { extent, row_bytes } => {
+        InputPiece::Copied(extent) => files.read(extent.file_idx, extent.offset_bytes, &mut out)?,
+        InputPiece::Deinterleaved { extent, row_bytes } => {
             let mut rows = vec![0; out.len()];
             files.read(extent.file_idx, extent.offset_bytes, &mut rows)?;
-            take_apart(&rows, *row_bytes, &mut out);
+            deinterleave(&rows, *row_bytes, &mut out);
         }
-        Piece::Rows { rows, range, layout } => {
+        InputPiece::Rows { rows, range, layout } => {
             emit(&rows.load(files, range)?, *layout, &mut out);
         }
-        Piece::Columns { rows, range, layout } => {
+        InputPiece::Columns { rows, range, layout } => {
             let values = rows.load(files, range)?;
             emit(&transposed(&values, rows.layout.n_cols), *layout, &mut out);
         }
@@ -55,7 +55,7 @@ fn emit(values: &[f32], layout: MatrixLayout, out: &mut [u8]) {
 }
 
 /// Writes rows at even places, then those at odd places.
-fn take_apart(rows: &[u8], row_bytes: usize, out: &mut [u8]) {
+fn deinterleave(rows: &[u8], row_bytes: usize, out: &mut [u8]) {
     let (even, odd) = out.split_at_mut(rows.len() / 2);
     let targets = even.chunks_exact_mut(row_bytes).zip(odd.chunks_exact_mut(row_bytes));
     for (pair, (even, odd)) in rows.chunks_exact(2 * row_bytes).zip(targets) {
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn rows_that_take_turns_are_taken_apart() {
         let mut out = [0; 12];
-        take_apart(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 3, &mut out);
+        deinterleave(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 3, &mut out);
         assert_eq!(out, [1, 2, 3, 7, 8, 9, 4, 5, 6, 10, 11, 12]);
     }
 

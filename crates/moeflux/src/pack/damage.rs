@@ -19,7 +19,7 @@ pub enum DamagedPart {
     /// A file's header or its checksums.
     Checksums,
     /// An intact weight file of another pack.
-    Stranger,
+    ForeignFile,
     /// A small file: config, index, tokenizer, template.
     Document,
     /// The checksums of the small files.
@@ -32,7 +32,7 @@ impl fmt::Display for DamagedPart {
             Self::Expert(layer, expert) => write!(f, "layer {} expert {}", layer.0, expert.0),
             Self::Tensor(name) => write!(f, "tensor `{}`", OneLine::name(name)),
             Self::Checksums => f.write_str("header or checksums"),
-            Self::Stranger => f.write_str("file of another pack"),
+            Self::ForeignFile => f.write_str("file of another pack"),
             Self::Document => f.write_str("small file"),
             Self::PackSums => f.write_str("checksums of the pack"),
         }

@@ -16,7 +16,7 @@ use crate::format::{
     DocumentSum, NewValue, PACK_SUMS_NAME, new_gguf, new_index, pairs_of, parse_json, read_file,
     write_json,
 };
-use crate::pack::plan::Plan;
+use crate::pack::plan::PackPlan;
 use crate::spec::{QUANTISATION_KEY, QuantParams};
 
 /// Keys that describe quantisation: tools write either, and some write both.
@@ -110,7 +110,7 @@ pub(super) fn config(
     source: &str,
     path: &Path,
     params: Option<QuantParams>,
-    plan: &Plan,
+    plan: &PackPlan,
 ) -> Result<Vec<u8>> {
     let Some(params) = params else { return Ok(source.as_bytes().to_vec()) };
     let value = parse_json(source.as_bytes())
@@ -142,7 +142,7 @@ pub(super) fn gguf_metadata(
     source: &[u8],
     path: &Path,
     params: Option<QuantParams>,
-    plan: &Plan,
+    plan: &PackPlan,
 ) -> Result<Vec<u8>> {
     let mut pairs =
         pairs_of(source).map_err(|_| Error::malformed(path, "is no longer a GGUF file"))?;
@@ -153,7 +153,7 @@ pub(super) fn gguf_metadata(
     Ok(new_gguf(&pairs, &[]).header)
 }
 
-fn quantisation(params: QuantParams, plan: &Plan) -> Map<String, Value> {
+fn quantisation(params: QuantParams, plan: &PackPlan) -> Map<String, Value> {
     let entry = |params: QuantParams| json!({"group_size": params.group, "bits": params.bits});
     let mut section = Map::new();
     section.insert("group_size".to_owned(), json!(params.group));
@@ -171,7 +171,7 @@ fn take_quantisation(map: &mut Map<String, Value>) -> Option<Value> {
 }
 
 /// Returns the index of all files, which reveals an incomplete copy of the folder.
-pub(super) fn index(plan: &Plan) -> Vec<u8> {
+pub(super) fn index(plan: &PackPlan) -> Vec<u8> {
     // The last tensor of each file holds checksums.
     let tensors = plan.files.iter().flat_map(|file| {
         let tensors = &file.tensors[..file.tensors.len() - 1];

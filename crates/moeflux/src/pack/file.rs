@@ -11,7 +11,7 @@ use moeflux_kernels::{FloatKind, Fp8, Fp8Spread, MatrixKind, MatrixLayout};
 use crate::format::{DType, NewTensor, PackedRole, RECORD_ALIGN, new_header, packed_metadata};
 use crate::ids::ExpertIdx;
 use crate::pack::rows::FloatRows;
-use crate::weights::{ExpertBank, ExpertLayout, Extent, MatrixSpan, PartRole};
+use crate::weights::{ExpertBank, ExpertLayout, FileExtent, MatrixSpan, PartRole};
 
 /// Approximate bytes read per piece: large enough for a drive's full rate, small enough for many
 /// pieces in flight.
@@ -25,7 +25,7 @@ const PREFIX_BYTES: usize = 8;
 
 /// A tensor to be written.
 #[derive(Clone, Debug)]
-pub(super) struct OutTensor {
+pub(super) struct OutputTensor {
     pub(super) name: String,
     pub(super) dtype: DType,
     pub(super) shape: Vec<usize>,
@@ -34,18 +34,18 @@ pub(super) struct OutTensor {
 
 /// The conversion that makes one or three tensors.
 #[derive(Clone, Debug)]
-pub(super) enum Product {
+pub(super) enum Conversion {
     /// One tensor, copied.
-    Copied(Extent),
+    Copied(FileExtent),
     /// A matrix as floats, or its quantised weights, scales and biases.
     Rows { rows: FloatRows, layout: MatrixLayout },
     /// The same for some rows of each head.
-    Heads { rows: FloatRows, part: HeadPart, layout: MatrixLayout },
+    Heads { rows: FloatRows, part: KvProjectionPart, layout: MatrixLayout },
 }
 
 /// The dimensions of heads in multi-head latent attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heads {
+pub(super) struct MlaHeads {
     pub(super) n_heads: usize,
     pub(super) nope_dim: usize,
     pub(super) v_dim: usize,
@@ -54,27 +54,27 @@ pub(super) struct Heads {
 
 /// One of the two matrices into which mlx-lm splits `kv_b_proj`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HeadPart {
-    pub(super) heads: Heads,
-    pub(super) kind: HeadPartKind,
+pub(super) struct KvProjectionPart {
+    pub(super) heads: MlaHeads,
+    pub(super) kind: KvProjectionKind,
 }
 
-/// Selects one of the two matrices.
+/// Selects one of the two matrices into which `kv_b_proj` is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HeadPartKind {
+pub(super) enum KvProjectionKind {
     /// `embed_q`: the rows of each head's keys, transposed.
     Keys,
     /// `unembed_out`: the rows of each head's values.
     Values,
 }
 
-impl HeadPart {
+impl KvProjectionPart {
     /// Returns heads, rows and columns of the result.
     pub(super) fn shape(self) -> (usize, usize, usize) {
-        let Heads { n_heads, nope_dim, v_dim, kv_rank } = self.heads;
+        let MlaHeads { n_heads, nope_dim, v_dim, kv_rank } = self.heads;
         match self.kind {
-            HeadPartKind::Keys => (n_heads, kv_rank, nope_dim),
-            HeadPartKind::Values => (n_heads, v_dim, kv_rank),
+            KvProjectionKind::Keys => (n_heads, kv_rank, nope_dim),
+            KvProjectionKind::Values => (n_heads, v_dim, kv_rank),
         }
     }
 
@@ -105,50 +105,50 @@ pub(super) struct FilePlan {
     /// Header with its length prefix.
     pub(super) header: Vec<u8>,
     /// Tensors in byte order; the last one holds the checksums.
-    pub(super) tensors: Vec<OutTensor>,
-    pub(super) content: Content,
+    pub(super) tensors: Vec<OutputTensor>,
+    pub(super) content: FileContent,
 }
 
 /// The contents of a file.
 #[derive(Debug)]
-pub(super) enum Content {
-    /// Each product makes the next one or three tensors.
-    Tensors(Vec<Product>),
+pub(super) enum FileContent {
+    /// Each conversion makes the next one or three tensors.
+    Tensors(Vec<Conversion>),
     /// Makes the first tensor.
     Records(Box<RecordPlan>),
 }
 
-/// A unit of work: the source bytes and their conversion.
+/// Bytes of the source and their conversion: the input of a job.
 #[derive(Clone, Debug)]
-pub(super) enum Piece {
+pub(super) enum InputPiece {
     /// Copies bytes.
-    Copied(Extent),
+    Copied(FileExtent),
     /// Splits an even number of rows of `row_bytes` each: rows at even places first, then those at
     /// odd places.
-    Apart { extent: Extent, row_bytes: usize },
+    Deinterleaved { extent: FileExtent, row_bytes: usize },
     /// Converts rows of a matrix.
     Rows { rows: FloatRows, range: Range<usize>, layout: MatrixLayout },
     /// Converts rows of a matrix that become columns.
     Columns { rows: FloatRows, range: Range<usize>, layout: MatrixLayout },
 }
 
-/// A piece and the destinations of its results.
+/// A unit of work: a piece of the source and the ranges that its result fills.
 #[derive(Clone, Debug)]
-pub(super) struct Job {
-    pub(super) piece: Piece,
-    pub(super) puts: Vec<Put>,
+pub(super) struct PackJob {
+    pub(super) piece: InputPiece,
+    pub(super) outputs: Vec<OutputRange>,
 }
 
-/// The destination of some bytes.
+/// A range of bytes that a job makes, and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Put {
+pub(super) enum OutputRange {
     /// A tensor in the file.
     Tensor { tensor_idx: usize, file_bytes: u64, len: usize },
     /// A record that is assembled in memory.
     Record { expert: ExpertIdx, at: usize, len: usize },
 }
 
-impl Put {
+impl OutputRange {
     pub(super) fn len(self) -> usize {
         match self {
             Self::Tensor { len, .. } | Self::Record { len, .. } => len,
@@ -156,11 +156,11 @@ impl Put {
     }
 }
 
-impl Piece {
+impl InputPiece {
     /// Returns the indices of the source files that are read.
     pub(super) fn sources(&self) -> impl Iterator<Item = usize> + use<> {
         let extents = match self {
-            Self::Copied(extent) | Self::Apart { extent, .. } => [Some(*extent), None],
+            Self::Copied(extent) | Self::Deinterleaved { extent, .. } => [Some(*extent), None],
             Self::Rows { rows, .. } | Self::Columns { rows, .. } => [Some(rows.codes), rows.scales],
         };
         extents.into_iter().flatten().map(|extent| extent.file_idx)
@@ -172,25 +172,25 @@ impl FilePlan {
     pub(super) fn of_tensors(
         stem: &str,
         role: PackedRole,
-        parts: Vec<(Vec<OutTensor>, Product)>,
+        parts: Vec<(Vec<OutputTensor>, Conversion)>,
         pack: u64,
     ) -> Self {
         let mut tensors = Vec::new();
-        let mut products = Vec::new();
-        for (outs, product) in parts {
+        let mut conversions = Vec::new();
+        for (outs, conversion) in parts {
             tensors.extend(outs);
-            products.push(product);
+            conversions.push(conversion);
         }
         tensors.push(sums_tensor(stem, tensors.len()));
         let header = header(&tensors, &role, pack, HEADER_ALIGN);
         let name = format!("{stem}.safetensors");
-        Self { name, header, tensors, content: Content::Tensors(products) }
+        Self { name, header, tensors, content: FileContent::Tensors(conversions) }
     }
 
     /// Plans a file of records.
     pub(super) fn of_records(name: String, role: PackedRole, plan: RecordPlan, pack: u64) -> Self {
         let PackedRole::Experts(bank) = &role else { unreachable!("records are of experts") };
-        let records = OutTensor {
+        let records = OutputTensor {
             name: bank.tensor.clone(),
             dtype: DType::U8,
             shape: vec![bank.n_experts, bank.record_bytes],
@@ -199,7 +199,7 @@ impl FilePlan {
         let sums = sums_tensor(&format!("{}.experts", bank.prefix), bank.n_experts);
         let tensors = vec![records, sums];
         let header = header(&tensors, &role, pack, RECORD_ALIGN);
-        Self { name, header, tensors, content: Content::Records(Box::new(plan)) }
+        Self { name, header, tensors, content: FileContent::Records(Box::new(plan)) }
     }
 
     /// Returns the length of the whole file.
@@ -222,24 +222,24 @@ impl FilePlan {
     /// Returns the number of records or tensors that have a checksum.
     pub(super) fn n_sums(&self) -> usize {
         match &self.content {
-            Content::Tensors(_) => self.tensors.len() - 1,
-            Content::Records(plan) => plan.bank.n_experts,
+            FileContent::Tensors(_) => self.tensors.len() - 1,
+            FileContent::Records(plan) => plan.bank.n_experts,
         }
     }
 
     /// Returns the length of a record, padding included.
     pub(super) fn record_bytes(&self) -> usize {
         match &self.content {
-            Content::Tensors(_) => 0,
-            Content::Records(plan) => plan.layout.record_bytes().next_multiple_of(RECORD_ALIGN),
+            FileContent::Tensors(_) => 0,
+            FileContent::Records(plan) => plan.layout.record_bytes().next_multiple_of(RECORD_ALIGN),
         }
     }
 
-    /// Returns the offset of a destination in the file.
-    pub(super) fn place(&self, put: Put) -> u64 {
-        match put {
-            Put::Tensor { file_bytes, .. } => file_bytes,
-            Put::Record { expert, at, .. } => {
+    /// Returns the offset of a range in the file.
+    pub(super) fn offset_of(&self, output: OutputRange) -> u64 {
+        match output {
+            OutputRange::Tensor { file_bytes, .. } => file_bytes,
+            OutputRange::Record { expert, at, .. } => {
                 let first = self.header.len() as u64;
                 first + expert.0 as u64 * self.record_bytes() as u64 + at as u64
             }
@@ -250,12 +250,12 @@ impl FilePlan {
     pub(super) fn summed(&self) -> Vec<(u64, u64)> {
         let data_at = self.header.len() as u64;
         match &self.content {
-            Content::Records(plan) => {
+            FileContent::Records(plan) => {
                 let len_bytes = self.record_bytes() as u64;
                 let record = |idx: usize| (data_at + idx as u64 * len_bytes, len_bytes);
                 (0..plan.bank.n_experts).map(record).collect()
             }
-            Content::Tensors(_) => {
+            FileContent::Tensors(_) => {
                 let mut at = data_at;
                 let tensors = self.tensors.iter().take(self.n_sums());
                 tensors
@@ -275,14 +275,14 @@ impl FilePlan {
             [Some(rows.codes), rows.scales].into_iter().flatten().map(|it| it.file_idx).collect()
         };
         let mut found: Vec<usize> = match &self.content {
-            Content::Tensors(products) => {
-                let of_product = |product: &Product| match product {
-                    Product::Copied(extent) => vec![extent.file_idx],
-                    Product::Rows { rows, .. } | Product::Heads { rows, .. } => of_rows(rows),
+            FileContent::Tensors(conversions) => {
+                let of_conversion = |conversion: &Conversion| match conversion {
+                    Conversion::Copied(extent) => vec![extent.file_idx],
+                    Conversion::Rows { rows, .. } | Conversion::Heads { rows, .. } => of_rows(rows),
                 };
-                products.iter().flat_map(of_product).collect()
+                conversions.iter().flat_map(of_conversion).collect()
             }
-            Content::Records(plan) => {
+            FileContent::Records(plan) => {
                 let bank = &plan.bank;
                 let of_part = |part: &crate::weights::BankPart| {
                     let experts = (0..bank.n_experts).map(ExpertIdx);
@@ -297,19 +297,19 @@ impl FilePlan {
     }
 
     /// Returns the jobs in the order in which their results are written.
-    pub(super) fn jobs(&self) -> Vec<Job> {
+    pub(super) fn jobs(&self) -> Vec<PackJob> {
         let mut jobs = Vec::new();
         match &self.content {
-            Content::Records(plan) => {
+            FileContent::Records(plan) => {
                 for expert_idx in 0..plan.bank.n_experts {
                     plan.push_jobs(ExpertIdx(expert_idx), &mut jobs);
                 }
             }
-            Content::Tensors(products) => {
+            FileContent::Tensors(conversions) => {
                 let mut file_bytes = self.header.len() as u64;
                 let mut first_tensor = 0;
-                for product in products {
-                    let n_tensors = product.n_tensors();
+                for conversion in conversions {
+                    let n_tensors = conversion.n_tensors();
                     let tensors = &self.tensors[first_tensor..][..n_tensors];
                     let mut places = Vec::new();
                     for (nth, tensor) in tensors.iter().enumerate() {
@@ -317,7 +317,7 @@ impl FilePlan {
                         file_bytes += tensor.len_bytes;
                     }
                     first_tensor += n_tensors;
-                    product.push_jobs(&places, &mut jobs);
+                    conversion.push_jobs(&places, &mut jobs);
                 }
             }
         }
@@ -325,7 +325,7 @@ impl FilePlan {
     }
 }
 
-impl Product {
+impl Conversion {
     fn n_tensors(&self) -> usize {
         match self {
             Self::Copied(_) => 1,
@@ -334,26 +334,29 @@ impl Product {
     }
 
     /// Adds jobs. `places` has index and offset in the file of each tensor.
-    fn push_jobs(&self, places: &[(usize, u64)], jobs: &mut Vec<Job>) {
+    fn push_jobs(&self, places: &[(usize, u64)], jobs: &mut Vec<PackJob>) {
         let mut filled = [0_u64; 3];
-        let mut push = |piece: Piece, lens: [usize; 3]| {
-            let mut puts = Vec::new();
+        let mut push = |piece: InputPiece, lens: [usize; 3]| {
+            let mut outputs = Vec::new();
             for ((&(tensor_idx, first), filled), len) in places.iter().zip(&mut filled).zip(lens) {
-                puts.push(Put::Tensor { tensor_idx, file_bytes: first + *filled, len });
+                outputs.push(OutputRange::Tensor { tensor_idx, file_bytes: first + *filled, len });
                 *filled += len as u64;
             }
-            jobs.push(Job { piece, puts });
+            jobs.push(PackJob { piece, outputs });
         };
         match self {
             Self::Copied(extent) => {
                 for piece in pieces_of(*extent) {
-                    push(Piece::Copied(piece.0), [piece.1, 0, 0]);
+                    push(InputPiece::Copied(piece.0), [piece.1, 0, 0]);
                 }
             }
             Self::Rows { rows, layout } => {
                 for range in row_ranges(rows, 0..rows.layout.n_rows) {
                     let layout = MatrixLayout { n_rows: range.len(), ..*layout };
-                    push(Piece::Rows { rows: rows.clone(), range, layout }, part_lens(&layout));
+                    push(
+                        InputPiece::Rows { rows: rows.clone(), range, layout },
+                        part_lens(&layout),
+                    );
                 }
             }
             Self::Heads { rows, part, layout } => {
@@ -364,13 +367,13 @@ impl Product {
                     let layout = MatrixLayout { n_rows, ..*layout };
                     let rows = rows.clone();
                     let piece = match part.kind {
-                        HeadPartKind::Keys => {
+                        KvProjectionKind::Keys => {
                             let range = first..first + part.heads.nope_dim;
-                            Piece::Columns { rows, range, layout }
+                            InputPiece::Columns { rows, range, layout }
                         }
-                        HeadPartKind::Values => {
+                        KvProjectionKind::Values => {
                             let range = first + part.heads.nope_dim..first + stride;
-                            Piece::Rows { rows, range, layout }
+                            InputPiece::Rows { rows, range, layout }
                         }
                     };
                     push(piece, part_lens(&layout));
@@ -381,9 +384,9 @@ impl Product {
 }
 
 impl RecordPlan {
-    fn push_jobs(&self, expert: ExpertIdx, jobs: &mut Vec<Job>) {
+    fn push_jobs(&self, expert: ExpertIdx, jobs: &mut Vec<PackJob>) {
         if self.bank.is_input_first {
-            return self.push_turned(expert, jobs);
+            return self.push_transposed(expert, jobs);
         }
         if !self.is_quantised {
             return self.push_copies(expert, jobs);
@@ -410,11 +413,9 @@ impl RecordPlan {
             push_record_jobs(&rows, (expert, target), jobs);
         }
     }
-}
 
-impl RecordPlan {
     /// Adds a job whose input rows become columns.
-    fn push_turned(&self, expert: ExpertIdx, jobs: &mut Vec<Job>) {
+    fn push_transposed(&self, expert: ExpertIdx, jobs: &mut Vec<PackJob>) {
         let ExpertLayout { gate, up, down } = self.layout;
         let targets = [&[gate, up][..], &[down]];
         let stored = [self.bank.layout.gate, self.bank.layout.down].map(|span| span.layout.kind);
@@ -439,22 +440,20 @@ impl RecordPlan {
             };
             let places: Vec<_> = targets.iter().map(places).collect();
             // Quantised weights of all targets, then their scales, then their biases.
-            let puts = (0..n_parts(&layout)).flat_map(|part_idx| {
+            let outputs = (0..n_parts(&layout)).flat_map(|part_idx| {
                 places.iter().map(move |of_target| {
                     let (at, len) = of_target[part_idx];
-                    Put::Record { expert, at, len }
+                    OutputRange::Record { expert, at, len }
                 })
             });
-            let puts = puts.collect();
+            let outputs = outputs.collect();
             let range = 0..rows.layout.n_rows;
-            jobs.push(Job { piece: Piece::Columns { rows, range, layout }, puts });
+            jobs.push(PackJob { piece: InputPiece::Columns { rows, range, layout }, outputs });
         }
     }
-}
 
-impl RecordPlan {
     /// Adds jobs that copy parts. Interleaved rows of gate and up are separated.
-    fn push_copies(&self, expert: ExpertIdx, jobs: &mut Vec<Job>) {
+    fn push_copies(&self, expert: ExpertIdx, jobs: &mut Vec<PackJob>) {
         let ExpertLayout { gate, up, down } = self.layout;
         let places = |span: MatrixSpan| [span.codes_at, span.scales_at, span.biases_at];
         let mut parts = self.bank.parts.iter();
@@ -464,7 +463,12 @@ impl RecordPlan {
             let ats = places(gate).into_iter().zip(places(up));
             for ((gate_at, up_at), row_bytes) in ats.zip(row_bytes).filter(|it| it.1 > 0) {
                 let Some(part) = parts.next() else { unreachable!("parts of gate and up") };
-                push_apart((expert, part.extent(expert)), row_bytes, [gate_at, up_at], jobs);
+                push_deinterleaved(
+                    (expert, part.extent(expert)),
+                    row_bytes,
+                    [gate_at, up_at],
+                    jobs,
+                );
             }
         }
         let down_places = places(down).into_iter().zip(part_lens(&down.layout));
@@ -473,8 +477,8 @@ impl RecordPlan {
             let moved = if self.bank.layout.is_interleaved() { down_places.next() } else { None };
             let mut at = moved.unwrap_or(part.record_at);
             for (extent, len) in pieces_of(part.extent(expert)) {
-                let put = Put::Record { expert, at, len };
-                jobs.push(Job { piece: Piece::Copied(extent), puts: vec![put] });
+                let output = OutputRange::Record { expert, at, len };
+                jobs.push(PackJob { piece: InputPiece::Copied(extent), outputs: vec![output] });
                 at += len;
             }
         }
@@ -482,11 +486,11 @@ impl RecordPlan {
 }
 
 /// Adds jobs for a part whose rows alternate between two matrices.
-fn push_apart(
-    (expert, extent): (ExpertIdx, Extent),
+fn push_deinterleaved(
+    (expert, extent): (ExpertIdx, FileExtent),
     row_bytes: usize,
     mut ats: [usize; 2],
-    jobs: &mut Vec<Job>,
+    jobs: &mut Vec<PackJob>,
 ) {
     let pair_bytes = 2 * row_bytes as u64;
     let step = (PIECE_BYTES as u64 / pair_bytes).max(1) * pair_bytes;
@@ -495,10 +499,10 @@ fn push_apart(
         let len_bytes = step.min(extent.len_bytes - skipped);
         let offset_bytes = extent.offset_bytes + skipped;
         let len = usize::try_from(len_bytes / 2).expect("a piece fits in memory");
-        let puts = ats.map(|at| Put::Record { expert, at, len }).to_vec();
+        let outputs = ats.map(|at| OutputRange::Record { expert, at, len }).to_vec();
         ats.iter_mut().for_each(|at| *at += len);
-        let extent = Extent { offset_bytes, len_bytes, ..extent };
-        jobs.push(Job { piece: Piece::Apart { extent, row_bytes }, puts });
+        let extent = FileExtent { offset_bytes, len_bytes, ..extent };
+        jobs.push(PackJob { piece: InputPiece::Deinterleaved { extent, row_bytes }, outputs });
         skipped += len_bytes;
     }
 }
@@ -507,17 +511,20 @@ fn push_apart(
 fn push_record_jobs(
     rows: &FloatRows,
     (expert, target): (ExpertIdx, MatrixSpan),
-    jobs: &mut Vec<Job>,
+    jobs: &mut Vec<PackJob>,
 ) {
     let mut filled = [target.codes_at, target.scales_at, target.biases_at];
     for range in row_ranges(rows, 0..rows.layout.n_rows) {
         let layout = MatrixLayout { n_rows: range.len(), ..target.layout };
-        let mut puts = Vec::new();
+        let mut outputs = Vec::new();
         for (at, len) in filled.iter_mut().zip(part_lens(&layout)).take(n_parts(&layout)) {
-            puts.push(Put::Record { expert, at: *at, len });
+            outputs.push(OutputRange::Record { expert, at: *at, len });
             *at += len;
         }
-        jobs.push(Job { piece: Piece::Rows { rows: rows.clone(), range, layout }, puts });
+        jobs.push(PackJob {
+            piece: InputPiece::Rows { rows: rows.clone(), range, layout },
+            outputs,
+        });
     }
 }
 
@@ -531,14 +538,14 @@ fn part_lens(layout: &MatrixLayout) -> [usize; 3] {
 }
 
 /// Splits an extent into ranges of at most [`PIECE_BYTES`], with their lengths.
-fn pieces_of(extent: Extent) -> impl Iterator<Item = (Extent, usize)> {
+fn pieces_of(extent: FileExtent) -> impl Iterator<Item = (FileExtent, usize)> {
     let n_pieces = extent.len_bytes.div_ceil(PIECE_BYTES as u64);
     (0..n_pieces).map(move |idx| {
         let skipped = idx * PIECE_BYTES as u64;
         let len_bytes = (extent.len_bytes - skipped).min(PIECE_BYTES as u64);
         let offset_bytes = extent.offset_bytes + skipped;
         let len = usize::try_from(len_bytes).expect("a piece fits in memory");
-        (Extent { offset_bytes, len_bytes, ..extent }, len)
+        (FileExtent { offset_bytes, len_bytes, ..extent }, len)
     })
 }
 
@@ -556,9 +563,9 @@ fn row_ranges(rows: &FloatRows, all: Range<usize>) -> impl Iterator<Item = Range
     all.clone().step_by(step).map(move |first| first..(first + step).min(all.end))
 }
 
-fn sums_tensor(stem: &str, n_sums: usize) -> OutTensor {
+fn sums_tensor(stem: &str, n_sums: usize) -> OutputTensor {
     let n_values = n_sums + 1;
-    OutTensor {
+    OutputTensor {
         name: format!("{stem}.sums"),
         dtype: DType::U64,
         shape: vec![n_values],
@@ -567,7 +574,7 @@ fn sums_tensor(stem: &str, n_sums: usize) -> OutTensor {
 }
 
 /// Returns a header padded so that the data begins at a multiple of `align`.
-fn header(tensors: &[OutTensor], role: &PackedRole, pack: u64, align: usize) -> Vec<u8> {
+fn header(tensors: &[OutputTensor], role: &PackedRole, pack: u64, align: usize) -> Vec<u8> {
     let mut blocks = BTreeMap::new();
     let mut shapes = Vec::new();
     for tensor in tensors {

@@ -14,13 +14,13 @@ const PARTIAL: &str = ".partial";
 
 /// A folder to which a pack is written.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct PackFolder {
     dir: PathBuf,
     /// Held while this process writes to the folder.
     _lock: Option<File>,
 }
 
-impl Folder {
+impl PackFolder {
     /// Opens the folder exclusively, and creates it if needed.
     ///
     /// # Errors

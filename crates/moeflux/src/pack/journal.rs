@@ -18,7 +18,7 @@ use crate::format::{
     Checkpoint, HEADER_BYTES_MAX, PackSums, header_bytes, read_file, read_file_if_there, read_range,
 };
 use crate::spec::QuantParams;
-use crate::weights::{Extent, hash_of};
+use crate::weights::{FileExtent, hash_of};
 
 /// Upper bound on a config. The largest published ones have about 1 MB.
 pub(super) const CONFIG_BYTES_MAX: u64 = 16 << 20;
@@ -33,7 +33,7 @@ const JOURNAL_BYTES_MAX: u64 = 4 * HEADER_BYTES_MAX;
 
 /// The source and the options of a pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Journal {
+pub(super) struct PackJournal {
     /// Quantisation; `None` keeps all values.
     pub(super) params: Option<QuantParams>,
     /// The source's `config.json`; `None` for a GGUF file.
@@ -71,14 +71,14 @@ impl JournalFile {
     }
 }
 
-impl Journal {
+impl PackJournal {
     /// Records a complete source.
     ///
     /// # Errors
     ///
     /// If a file cannot be read, or is not the one whose header was read.
     pub(super) fn of_source(
-        (checkpoint, runs): (&Checkpoint, &[Extent]),
+        (checkpoint, runs): (&Checkpoint, &[FileExtent]),
         config: Option<String>,
         documents: BTreeMap<String, u64>,
         params: Option<QuantParams>,
@@ -301,7 +301,7 @@ impl Journal {
     pub(super) fn doubtful(
         &self,
         checkpoint: &Checkpoint,
-        runs: &[Extent],
+        runs: &[FileExtent],
     ) -> Result<Vec<Option<FileIdentity>>> {
         let mut doubtful = Vec::with_capacity(self.files.len());
         for (file_idx, (file, shard)) in self.files.iter().zip(&checkpoint.files).enumerate() {

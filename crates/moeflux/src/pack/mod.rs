@@ -42,14 +42,14 @@ use crate::format::{
     gguf_at, read_file, read_file_if_there, read_into,
 };
 use crate::spec::QuantParams;
-use crate::weights::{Watch, sampled};
+use crate::weights::{ProgressCallback, sampled};
 use documents::DOCUMENT_BYTES_MAX;
 use file::FilePlan;
-use folder::Folder;
-use journal::{CONFIG_BYTES_MAX, Journal};
-use plan::{Plan, Request};
+use folder::PackFolder;
+use journal::{CONFIG_BYTES_MAX, PackJournal};
+use plan::{PackPlan, PlanRequest};
 use source::SourceFiles;
-use write::Steps;
+use write::ProgressReporter;
 
 /// Upper bound on threads: beyond it a drive's write rate is the limit.
 pub(crate) const N_THREADS_MAX: usize = 16;
@@ -64,7 +64,7 @@ const INDEX_NAME: &str = "model.safetensors.index.json";
 
 /// The treatment of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SourceFate {
+pub enum SourceHandling {
     /// It is unchanged.
     Kept,
     /// Its weight files are deleted one by one, each as soon as all its contents were written,
@@ -78,7 +78,7 @@ pub struct PackOptions {
     /// Quantise to MLX affine; `None` keeps all values.
     pub params: Option<QuantParams>,
     /// Treatment of the source.
-    pub fate: SourceFate,
+    pub handling: SourceHandling,
     /// Number of threads that read and quantise; at most 16 are used.
     pub n_threads: NonZeroUsize,
 }
@@ -89,8 +89,8 @@ pub struct Packing {
     source: PathBuf,
     target: PathBuf,
     options: PackOptions,
-    journal: Journal,
-    plan: Plan,
+    journal: PackJournal,
+    plan: PackPlan,
     files: SourceFiles,
     /// Whether an earlier run wrote each file of the plan.
     is_done: Vec<bool>,
@@ -122,10 +122,10 @@ impl Packing {
     /// [`PackOptions::params`] asks for quantisation; if `target` has anything in it other than an
     /// interrupted pack of the same source with the same options.
     pub fn prepare(source: &Path, target: &Path, options: &PackOptions) -> Result<Self> {
-        check_apart(source, target, options.fate)?;
+        check_apart(source, target, options.handling)?;
         let folder = folder_of(source)?;
         let begun = target.join(PACK_JOURNAL);
-        let journal = if begun.exists() { Some(Journal::read(&begun)?) } else { None };
+        let journal = if begun.exists() { Some(PackJournal::read(&begun)?) } else { None };
         let is_resumed = journal.is_some();
         let (config, checkpoint) = if let Some(journal) = &journal {
             check_options(journal, options, target)?;
@@ -144,14 +144,14 @@ impl Packing {
             let doubtful = journal.doubtful(&checkpoint, &runs)?;
             (journal, doubtful)
         } else {
-            let journal = Journal::of_source((&checkpoint, &runs), config, documents, params)?;
+            let journal = PackJournal::of_source((&checkpoint, &runs), config, documents, params)?;
             (journal, vec![None; checkpoint.files.len()])
         };
         let (checkpoint, blueprint) = (&checkpoint, &blueprint);
-        let request = Request { blueprint, checkpoint, params, cast, pack: journal.pack() };
-        let plan = Plan::new(&request)?;
+        let request = PlanRequest { blueprint, checkpoint, params, cast, pack: journal.pack() };
+        let plan = PackPlan::new(&request)?;
         let files = SourceFiles::open(checkpoint)?;
-        if options.fate == SourceFate::Replaced {
+        if options.handling == SourceHandling::Replaced {
             files.check_deletable()?;
         }
         let (is_done, unsure) = done(&plan, target, (&files, &doubtful))?;
@@ -209,10 +209,10 @@ impl Packing {
         let mut is_deleted = vec![false; self.journal.files.len()];
         let (mut taken, mut freed, mut peak) = (0_u64, 0_u64, 0_u64);
         let mut free = |is_done: &[bool], freed: &mut u64| {
-            if self.options.fate == SourceFate::Kept {
+            if self.options.handling == SourceHandling::Kept {
                 return;
             }
-            for shard_idx in self.disposable(is_done) {
+            for shard_idx in self.deletable(is_done) {
                 if !std::mem::replace(&mut is_deleted[shard_idx], true) {
                     *freed += self.files.freed_bytes(shard_idx, device);
                 }
@@ -239,39 +239,43 @@ impl Packing {
     /// # Errors
     ///
     /// [`Error::Cancelled`]; an error of the source, a written file or the drive.
-    pub fn run(mut self, watch: &mut Watch<'_>) -> Result<PackReport> {
-        let is_replaced = self.options.fate == SourceFate::Replaced;
+    pub fn run(mut self, watch: &mut ProgressCallback<'_>) -> Result<PackReport> {
+        let is_replaced = self.options.handling == SourceHandling::Replaced;
         let n_passes = if is_replaced { 2 } else { 1 };
-        let mut steps = Steps::new(self.remaining_bytes() * n_passes, watch);
-        steps.before()?;
-        let folder = Folder::open(&self.target)?;
-        self.begin(&folder, &mut steps)?;
-        self.put_documents(&folder, &mut steps)?;
+        let mut reporter = ProgressReporter::new(self.remaining_bytes() * n_passes, watch);
+        reporter.before_change()?;
+        let folder = PackFolder::open(&self.target)?;
+        self.begin(&folder, &mut reporter)?;
+        self.put_documents(&folder, &mut reporter)?;
         let n_threads = self.options.n_threads.get().min(N_THREADS_MAX);
-        self.settle_doubts(&folder, n_threads, &mut steps)?;
-        self.dispose(&mut steps)?;
+        self.recheck_doubtful(&folder, n_threads, &mut reporter)?;
+        self.delete_finished_sources(&mut reporter)?;
         for file_idx in 0..self.plan.files.len() {
             if self.is_done[file_idx] {
                 continue;
             }
             let file = &self.plan.files[file_idx];
-            write::write_file(file, (&self.files, &folder), n_threads, &mut steps)?;
+            write::write_file(file, (&self.files, &folder), n_threads, &mut reporter)?;
             for shard_idx in file.sources() {
                 self.files.check_unchanged(shard_idx)?;
             }
             if self.journal.is_read_back {
-                write::read_back(file, &folder.partial(&file.name), &mut steps)?;
+                write::read_back(file, &folder.partial(&file.name), &mut reporter)?;
             }
-            steps.before()?;
+            reporter.before_change()?;
             folder.publish(&file.name)?;
             self.is_done[file_idx] = true;
-            self.dispose(&mut steps)?;
+            self.delete_finished_sources(&mut reporter)?;
         }
-        self.finish(&folder, &mut steps)
+        self.finish(&folder, &mut reporter)
     }
 
     /// Copies the small files.
-    fn put_documents(&self, folder: &Folder, steps: &mut Steps<'_, '_>) -> Result<()> {
+    fn put_documents(
+        &self,
+        folder: &PackFolder,
+        reporter: &mut ProgressReporter<'_, '_>,
+    ) -> Result<()> {
         for (name, sum) in &self.journal.documents {
             if folder.path(name).exists() {
                 continue;
@@ -289,7 +293,7 @@ impl Packing {
                 let problem = "changed while it was being packed: pack again to another folder";
                 return Err(Error::malformed(&path, problem));
             }
-            steps.before()?;
+            reporter.before_change()?;
             folder.put(name, &bytes)?;
         }
         Ok(())
@@ -298,51 +302,59 @@ impl Packing {
     /// Handles source files that may have been exchanged. Outputs made from them are removed, or
     /// compared if they cannot be made again. Only then does the journal adopt the present files,
     /// so that the next run need not repeat this.
-    fn settle_doubts(
+    fn recheck_doubtful(
         &mut self,
-        folder: &Folder,
+        folder: &PackFolder,
         n_threads: usize,
-        steps: &mut Steps<'_, '_>,
+        reporter: &mut ProgressReporter<'_, '_>,
     ) -> Result<()> {
         if self.doubtful.iter().all(Option::is_none) {
             return Ok(());
         }
         for (file, _) in self.plan.files.iter().zip(&self.is_done).filter(|(_, done)| !**done) {
             if folder.path(&file.name).exists() {
-                steps.before()?;
+                reporter.before_change()?;
                 folder.remove(&file.name)?;
             }
         }
         for &file_idx in &self.unsure {
             let source = (&self.files, folder);
-            compare::compare(&self.plan.files[file_idx], source, n_threads, steps)?;
+            compare::compare(&self.plan.files[file_idx], source, n_threads, reporter)?;
         }
         self.journal.adopt(&self.doubtful);
-        steps.before()?;
+        reporter.before_change()?;
         folder.put(PACK_JOURNAL, &self.journal.to_bytes())
     }
 
     /// Writes the journal. If the source is to be replaced, files that an earlier run did not read
     /// back are read back first.
-    fn begin(&mut self, folder: &Folder, steps: &mut Steps<'_, '_>) -> Result<()> {
-        let is_read_back = self.options.fate == SourceFate::Replaced;
+    fn begin(
+        &mut self,
+        folder: &PackFolder,
+        reporter: &mut ProgressReporter<'_, '_>,
+    ) -> Result<()> {
+        let is_read_back = self.options.handling == SourceHandling::Replaced;
         if is_read_back && !self.journal.is_read_back {
             for (file, _) in self.plan.files.iter().zip(&self.is_done).filter(|(_, done)| **done) {
-                write::read_back(file, &folder.path(&file.name), steps)?;
+                write::read_back(file, &folder.path(&file.name), reporter)?;
             }
         }
         if self.is_resumed && (self.journal.is_read_back || !is_read_back) {
             return Ok(());
         }
         self.journal.is_read_back |= is_read_back;
-        steps.before()?;
+        reporter.before_change()?;
         folder.put(PACK_JOURNAL, &self.journal.to_bytes())
     }
 
     /// Writes the index and the checksums, then the config or GGUF metadata, which completes the
     /// model.
-    fn finish(&self, folder: &Folder, steps: &mut Steps<'_, '_>) -> Result<PackReport> {
-        steps.before()?;
+    fn finish(
+        &self,
+        folder: &PackFolder,
+        reporter: &mut ProgressReporter<'_, '_>,
+    ) -> Result<PackReport> {
+        reporter.before_change()?;
         folder.put(INDEX_NAME, &documents::index(&self.plan))?;
         let params = self.options.params;
         let (name, description) = match (&self.journal.config, self.journal.files.first()) {
@@ -360,11 +372,11 @@ impl Packing {
         };
         let sums =
             sums::of_finished((&self.plan, self.journal.pack()), folder, (name, &description))?;
-        steps.before()?;
+        reporter.before_change()?;
         folder.put(PACK_SUMS_NAME, &sums.to_bytes())?;
-        steps.before()?;
+        reporter.before_change()?;
         folder.put(name, &description)?;
-        steps.before()?;
+        reporter.before_change()?;
         folder.remove(PACK_JOURNAL)?;
         let n_shards = self.journal.files.len();
         Ok(PackReport {
@@ -375,7 +387,7 @@ impl Packing {
     }
 
     /// Returns the source files whose contents are all in finished files.
-    fn disposable(&self, is_done: &[bool]) -> Vec<usize> {
+    fn deletable(&self, is_done: &[bool]) -> Vec<usize> {
         let mut is_needed = vec![false; self.journal.files.len()];
         for (file, _) in self.plan.files.iter().zip(is_done).filter(|(_, done)| !**done) {
             file.sources().into_iter().for_each(|shard_idx| is_needed[shard_idx] = true);
@@ -384,13 +396,13 @@ impl Packing {
     }
 
     /// Deletes source files that are no longer needed, if the source is to be replaced.
-    fn dispose(&mut self, steps: &mut Steps<'_, '_>) -> Result<()> {
-        if self.options.fate == SourceFate::Kept {
+    fn delete_finished_sources(&mut self, reporter: &mut ProgressReporter<'_, '_>) -> Result<()> {
+        if self.options.handling == SourceHandling::Kept {
             return Ok(());
         }
-        for shard_idx in self.disposable(&self.is_done) {
+        for shard_idx in self.deletable(&self.is_done) {
             if self.files.is_there(shard_idx) || self.files.is_dead_link(shard_idx) {
-                steps.before()?;
+                reporter.before_change()?;
                 self.files.delete(shard_idx)?;
             }
         }
@@ -459,7 +471,7 @@ fn read_source(source: &Path) -> Result<(Option<String>, Checkpoint)> {
 /// Returns, by file of the plan, whether an earlier run wrote it and it need not be written again;
 /// and the indices of those that may come from other source files but cannot be written again.
 fn done(
-    plan: &Plan,
+    plan: &PackPlan,
     target: &Path,
     (files, doubtful): (&SourceFiles, &[Option<FileIdentity>]),
 ) -> Result<(Vec<bool>, Vec<usize>)> {
@@ -495,7 +507,7 @@ fn described(
 }
 
 /// Refuses nested folders if one of them would be lost or mixed with other files.
-fn check_apart(source: &Path, target: &Path, fate: SourceFate) -> Result<()> {
+fn check_apart(source: &Path, target: &Path, handling: SourceHandling) -> Result<()> {
     let absolute = |path: &Path| {
         let existing = fs::canonicalize(path).or_else(|_| std::path::absolute(path));
         existing.unwrap_or_else(|_| path.to_owned())
@@ -510,7 +522,7 @@ fn check_apart(source: &Path, target: &Path, fate: SourceFate) -> Result<()> {
         "a pack needs its own folder"
     } else if from.starts_with(&to) {
         "the pack would be mixed with other files"
-    } else if to.starts_with(&from) && fate == SourceFate::Replaced {
+    } else if to.starts_with(&from) && handling == SourceHandling::Replaced {
         "removing the rest of the source would also remove the pack"
     } else {
         return Ok(());
@@ -539,7 +551,7 @@ fn check_vacant(target: &Path) -> Result<()> {
 }
 
 /// Refuses to resume a pack with other options.
-fn check_options(journal: &Journal, options: &PackOptions, target: &Path) -> Result<()> {
+fn check_options(journal: &PackJournal, options: &PackOptions, target: &Path) -> Result<()> {
     if journal.params == options.params {
         return Ok(());
     }

@@ -24,10 +24,10 @@ pub(super) fn in_order<J: Sync>(
     compute: &(impl Fn(&J) -> Result<Vec<u8>> + Sync),
     sink: &mut dyn FnMut(&J, Vec<u8>) -> Result<()>,
 ) -> Result<()> {
-    let queue = Queue::new(jobs.len(), n_threads * WINDOW_PER_THREAD);
+    let queue = JobQueue::new(jobs.len(), n_threads * WINDOW_PER_THREAD);
     std::thread::scope(|scope| {
         // On every exit waiting threads must be woken.
-        let _closing = Closing { queue: &queue, is_for_panics: false };
+        let _close_on_drop = CloseOnDrop { queue: &queue, only_on_panic: false };
         let mut n_started = 0;
         for thread_idx in 0..n_threads.min(jobs.len()) {
             let work = || queue.work(|job_idx| compute(&jobs[job_idx]));
@@ -44,17 +44,19 @@ pub(super) fn in_order<J: Sync>(
     })
 }
 
-struct Queue {
+/// The jobs that threads take, and their results until these are delivered.
+struct JobQueue {
     n_jobs: usize,
     window: usize,
-    state: Mutex<State>,
+    state: Mutex<JobQueueState>,
     /// Signals that a job may be taken or that the queue is closed.
     may_take: Condvar,
     /// Signals a new result.
     has_result: Condvar,
 }
 
-struct State {
+/// The part of a [`JobQueue`] that its lock protects.
+struct JobQueueState {
     next: usize,
     n_written: usize,
     ready: BTreeMap<usize, Result<Vec<u8>>>,
@@ -62,21 +64,22 @@ struct State {
     is_closed: bool,
 }
 
-impl Queue {
+impl JobQueue {
     fn new(n_jobs: usize, window: usize) -> Self {
-        let state = State { next: 0, n_written: 0, ready: BTreeMap::new(), is_closed: false };
+        let state =
+            JobQueueState { next: 0, n_written: 0, ready: BTreeMap::new(), is_closed: false };
         let (may_take, has_result) = (Condvar::new(), Condvar::new());
         Self { n_jobs, window, state: Mutex::new(state), may_take, has_result }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, JobQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs the loop of a worker thread.
     fn work(&self, compute: impl Fn(usize) -> Result<Vec<u8>>) {
         // After a panic in a job the sink would wait for its result indefinitely.
-        let _closing = Closing { queue: self, is_for_panics: true };
+        let _close_on_drop = CloseOnDrop { queue: self, only_on_panic: true };
         while let Some(job_idx) = self.take() {
             let result = compute(job_idx);
             self.lock().ready.insert(job_idx, result);
@@ -116,15 +119,15 @@ impl Queue {
 }
 
 /// Closes the queue when dropped, which ends all waits.
-struct Closing<'a> {
-    queue: &'a Queue,
+struct CloseOnDrop<'a> {
+    queue: &'a JobQueue,
     /// Close only if the dropping thread is panicking.
-    is_for_panics: bool,
+    only_on_panic: bool,
 }
 
-impl Drop for Closing<'_> {
+impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
-        if self.is_for_panics && !std::thread::panicking() {
+        if self.only_on_panic && !std::thread::panicking() {
             return;
         }
         self.queue.lock().is_closed = true;

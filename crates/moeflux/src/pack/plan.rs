@@ -16,12 +16,14 @@ use crate::format::{
     Checkpoint, DType, PackedBank, PackedNorms, PackedRole, RECORD_ALIGN, TensorEntry,
 };
 use crate::ids::ExpertIdx;
-use crate::pack::file::{FilePlan, HeadPart, HeadPartKind, Heads, OutTensor, Product, RecordPlan};
+use crate::pack::file::{
+    Conversion, FilePlan, KvProjectionKind, KvProjectionPart, MlaHeads, OutputTensor, RecordPlan,
+};
 use crate::pack::rows::FloatRows;
 use crate::spec::{MixerSpec, QuantParams};
 use crate::weights::{
-    Change, ExpertBank, ExpertLayout, Extent, Manifest, MatrixSource, VectorSource, described,
-    dtype_of, params_of_mlx,
+    ExpertBank, ExpertLayout, FileExtent, Manifest, MatrixSource, ValueTransform, VectorSource,
+    described, dtype_of, params_of_mlx,
 };
 
 /// Target length of files without records. They are split between tensors, so that an interrupted
@@ -34,7 +36,7 @@ pub(crate) const RECORD_BYTES_MAX: usize = 256 << 20;
 
 /// All files of a pack.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct PackPlan {
     /// Files in the order in which they are written.
     pub(super) files: Vec<FilePlan>,
     /// Quantisation of matrices that does not follow the default, by name in the pack; for a GGUF
@@ -44,7 +46,7 @@ pub(super) struct Plan {
 
 /// The source and the options of a plan.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request<'a> {
+pub(super) struct PlanRequest<'a> {
     pub(super) blueprint: &'a Blueprint,
     pub(super) checkpoint: &'a Checkpoint,
     /// Quantisation; `None` keeps all values.
@@ -55,31 +57,31 @@ pub(super) struct Request<'a> {
     pub(super) pack: u64,
 }
 
-/// The name of a tensor without `.weight`.
+/// The name of a module: that of its tensor without `.weight`.
 #[derive(Clone, Copy, Debug)]
-struct Base<'n> {
+struct ModuleName<'n> {
     canonical: &'n str,
     in_file: &'n str,
 }
 
-/// Tensors to be written, at their place in the source, and the product that makes them.
-struct Item {
+/// Tensors to be written, their position in the source, and the conversion that makes them.
+struct PlannedTensors {
     at: (usize, u64),
-    tensors: Vec<OutTensor>,
-    product: Product,
+    tensors: Vec<OutputTensor>,
+    conversion: Conversion,
 }
 
-impl Plan {
+impl PackPlan {
     /// Plans all files.
     ///
     /// # Errors
     ///
     /// If the source is already quantised and should be quantised again; if a record is too large.
-    pub(super) fn new(request: &Request<'_>) -> Result<Self> {
+    pub(super) fn new(request: &PlanRequest<'_>) -> Result<Self> {
         let mut planner = Planner {
             request,
             matrices: BTreeMap::new(),
-            absorbed: HashSet::new(),
+            merged: HashSet::new(),
             overrides: Vec::new(),
         };
         planner.plan()
@@ -87,34 +89,34 @@ impl Plan {
 }
 
 struct Planner<'a> {
-    request: &'a Request<'a>,
+    request: &'a PlanRequest<'a>,
     /// Matrices that are not copied, by the canonical name of their weights.
     matrices: BTreeMap<String, &'a MatrixSource>,
     /// Canonical names of tensors that are merged into others.
-    absorbed: HashSet<String>,
+    merged: HashSet<String>,
     overrides: Vec<(String, QuantParams)>,
 }
 
 impl<'a> Planner<'a> {
-    fn plan(&mut self) -> Result<Plan> {
-        let Request { blueprint, checkpoint, pack, .. } = *self.request;
+    fn plan(&mut self) -> Result<PackPlan> {
+        let PlanRequest { blueprint, checkpoint, pack, .. } = *self.request;
         let manifest = &blueprint.manifest;
         if self.request.params.is_some() {
             self.check_unquantised()?;
             for matrix in &manifest.matrices {
-                self.note(matrix);
+                self.register(matrix);
             }
         }
-        let owners = Owners::new(checkpoint, manifest);
+        let uses = TensorUses::new(checkpoint, manifest);
         let (mut resident, mut extras) = (Vec::new(), Vec::new());
         for (name, entry) in &checkpoint.tensors {
-            if self.absorbed.contains(name) {
+            if self.merged.contains(name) {
                 continue;
             }
-            match owners.of(entry) {
-                Owner::Bank => {}
-                Owner::Resident => self.resident(name, entry, &mut resident)?,
-                Owner::Nobody => extras.push(Item::copied(entry)),
+            match uses.of(entry) {
+                TensorUse::Bank => {}
+                TensorUse::Resident => self.resident(name, entry, &mut resident)?,
+                TensorUse::Unused => extras.push(PlannedTensors::copied(entry)),
             }
         }
         let norms = norms_of(manifest);
@@ -123,7 +125,7 @@ impl<'a> Planner<'a> {
         for bank in &manifest.banks {
             files.push(self.bank(bank)?);
         }
-        Ok(Plan { files, overrides: std::mem::take(&mut self.overrides) })
+        Ok(PackPlan { files, overrides: std::mem::take(&mut self.overrides) })
     }
 
     fn check_unquantised(&self) -> Result<()> {
@@ -151,11 +153,11 @@ impl<'a> Planner<'a> {
     }
 
     /// Registers a matrix that must be converted.
-    fn note(&mut self, matrix: &'a MatrixSource) {
+    fn register(&mut self, matrix: &'a MatrixSource) {
         let is_fp8 = matches!(matrix.layout.kind, MatrixKind::Fp8(_));
         let is_split = matrix.name.ends_with(".self_attn.kv_b_proj");
         if is_fp8 {
-            self.absorbed.insert(format!("{}.{}", matrix.name, matrix.parts.scales));
+            self.merged.insert(format!("{}.{}", matrix.name, matrix.parts.scales));
         }
         if is_fp8 || is_split || self.params(&matrix.name, matrix.layout.n_cols).is_some() {
             self.matrices.insert(format!("{}.weight", matrix.name), matrix);
@@ -163,7 +165,7 @@ impl<'a> Planner<'a> {
     }
 
     fn params(&self, base: &str, n_cols: usize) -> Option<QuantParams> {
-        let Request { blueprint, params, .. } = self.request;
+        let PlanRequest { blueprint, params, .. } = self.request;
         params_of_mlx(blueprint.spec.family, base, n_cols, (*params)?)
     }
 
@@ -179,12 +181,17 @@ impl<'a> Planner<'a> {
         })
     }
 
-    fn resident(&mut self, name: &str, entry: &TensorEntry, items: &mut Vec<Item>) -> Result<()> {
+    fn resident(
+        &mut self,
+        name: &str,
+        entry: &TensorEntry,
+        items: &mut Vec<PlannedTensors>,
+    ) -> Result<()> {
         let Some(&matrix) = self.matrices.get(name) else {
-            items.push(Item::copied(entry));
+            items.push(PlannedTensors::copied(entry));
             return Ok(());
         };
-        let base = Base {
+        let base = ModuleName {
             canonical: name.strip_suffix(".weight").unwrap_or(name),
             in_file: entry.name.strip_suffix(".weight").unwrap_or(&entry.name),
         };
@@ -201,24 +208,24 @@ impl<'a> Planner<'a> {
             let lead = entry.shape.split_last().map_or(&[][..], |(_, lead)| lead);
             // A matrix with one row may be stored without that dimension.
             let lead = if lead.is_empty() { &[1][..] } else { lead };
-            items.push(self.made(base, lead, rows, None)?);
+            items.push(self.converted(base, lead, rows, None)?);
             return Ok(());
         };
         for (module, part) in [
-            ("embed_q", HeadPart { heads, kind: HeadPartKind::Keys }),
-            ("unembed_out", HeadPart { heads, kind: HeadPartKind::Values }),
+            ("embed_q", KvProjectionPart { heads, kind: KvProjectionKind::Keys }),
+            ("unembed_out", KvProjectionPart { heads, kind: KvProjectionKind::Values }),
         ] {
             let (_, n_rows, _) = part.shape();
             let shape = [heads.n_heads, n_rows];
             let [canonical, in_file] = self.names_of_part(base, module);
-            let base = Base { canonical: &canonical, in_file: &in_file };
-            items.push(self.made(base, &shape, rows.clone(), Some(part))?);
+            let base = ModuleName { canonical: &canonical, in_file: &in_file };
+            items.push(self.converted(base, &shape, rows.clone(), Some(part))?);
         }
         Ok(())
     }
 
     /// Returns the names of a part of `kv_b_proj`: the canonical name, and the name in the pack.
-    fn names_of_part(&self, base: Base<'_>, module: &str) -> [String; 2] {
+    fn names_of_part(&self, base: ModuleName<'_>, module: &str) -> [String; 2] {
         let replaced = |name: &str| {
             let prefix = name.strip_suffix("kv_b_proj").unwrap_or(name);
             format!("{prefix}{module}")
@@ -234,11 +241,11 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the heads of a `kv_b_proj`, which mlx-lm splits.
-    fn heads(&self, base: &str) -> Option<Heads> {
+    fn heads(&self, base: &str) -> Option<MlaHeads> {
         let layer = base.strip_prefix("model.layers.")?.strip_suffix(".self_attn.kv_b_proj")?;
         let layer_idx: usize = layer.parse().ok()?;
         match &self.request.blueprint.spec.layers.get(layer_idx)?.mixer {
-            MixerSpec::Mla(mla) => Some(Heads {
+            MixerSpec::Mla(mla) => Some(MlaHeads {
                 n_heads: mla.n_heads,
                 nope_dim: mla.nope_dim,
                 v_dim: mla.v_dim,
@@ -249,13 +256,13 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans a converted matrix: quantised if its columns are whole groups, otherwise in floats.
-    fn made(
+    fn converted(
         &mut self,
-        Base { canonical, in_file: base }: Base<'_>,
+        ModuleName { canonical, in_file: base }: ModuleName<'_>,
         lead: &[usize],
         rows: FloatRows,
-        part: Option<HeadPart>,
-    ) -> Result<Item> {
+        part: Option<KvProjectionPart>,
+    ) -> Result<PlannedTensors> {
         let n_cols = part.map_or(rows.layout.n_cols, |part| part.shape().2);
         let params = self.params(canonical, n_cols);
         // mlx-lm lists the modules that it decides about, even where they follow the default.
@@ -265,9 +272,9 @@ impl<'a> Planner<'a> {
             self.overrides.push((name.to_owned(), params));
         }
         let kind = target_kind(params, rows.cast);
-        let n_rows = part.map_or(rows.layout.n_rows, HeadPart::n_rows);
+        let n_rows = part.map_or(rows.layout.n_rows, KvProjectionPart::n_rows);
         let layout = layout_of(base, kind, n_rows, n_cols)?;
-        let tensor = |suffix: &str, dtype: DType, width: usize, n_bytes: usize| OutTensor {
+        let tensor = |suffix: &str, dtype: DType, width: usize, n_bytes: usize| OutputTensor {
             name: format!("{base}.{suffix}"),
             dtype,
             shape: [lead, &[width]].concat(),
@@ -286,11 +293,11 @@ impl<'a> Planner<'a> {
             _ => vec![tensor("weight", dtype_of(rows.cast), n_cols, layout.code_bytes())],
         };
         let at = (rows.codes.file_idx, rows.codes.offset_bytes);
-        let product = match part {
-            None => Product::Rows { rows, layout },
-            Some(part) => Product::Heads { rows, part, layout },
+        let conversion = match part {
+            None => Conversion::Rows { rows, layout },
+            Some(part) => Conversion::Heads { rows, part, layout },
         };
-        Ok(Item { at, tensors, product })
+        Ok(PlannedTensors { at, tensors, conversion })
     }
 
     /// Plans the file of a layer's records.
@@ -349,19 +356,19 @@ fn layout_of(base: &str, kind: MatrixKind, n_rows: usize, n_cols: usize) -> Resu
     MatrixLayout::new(kind, n_rows, n_cols).map_err(|error| Error::tensor(base, error.to_string()))
 }
 
-impl Item {
+impl PlannedTensors {
     fn copied(entry: &TensorEntry) -> Self {
         let TensorEntry { name, dtype, shape, file_idx, offset_bytes, len_bytes } = entry;
         let extent =
-            Extent { file_idx: *file_idx, offset_bytes: *offset_bytes, len_bytes: *len_bytes };
-        let tensor = OutTensor {
+            FileExtent { file_idx: *file_idx, offset_bytes: *offset_bytes, len_bytes: *len_bytes };
+        let tensor = OutputTensor {
             name: name.clone(),
             dtype: *dtype,
             shape: shape.clone(),
             len_bytes: *len_bytes,
         };
         let at = (*file_idx, *offset_bytes);
-        Self { at, tensors: vec![tensor], product: Product::Copied(extent) }
+        Self { at, tensors: vec![tensor], conversion: Conversion::Copied(extent) }
     }
 
     fn len_bytes(&self) -> u64 {
@@ -371,9 +378,14 @@ impl Item {
 
 /// Groups items by their order in the source into files of at most [`FILE_BYTES`]. A larger item
 /// has its own file.
-fn in_files(stem: &str, role: &PackedRole, mut items: Vec<Item>, pack: u64) -> Vec<FilePlan> {
+fn in_files(
+    stem: &str,
+    role: &PackedRole,
+    mut items: Vec<PlannedTensors>,
+    pack: u64,
+) -> Vec<FilePlan> {
     items.sort_by_key(|item| item.at);
-    let mut files: Vec<Vec<Item>> = Vec::new();
+    let mut files: Vec<Vec<PlannedTensors>> = Vec::new();
     let mut n_bytes = 0;
     for item in items {
         n_bytes += item.len_bytes();
@@ -387,7 +399,7 @@ fn in_files(stem: &str, role: &PackedRole, mut items: Vec<Item>, pack: u64) -> V
     }
     let numbered = files.into_iter().enumerate().map(|(file_idx, items)| {
         let stem = format!("{stem}-{:05}", file_idx + 1);
-        let parts = items.into_iter().map(|item| (item.tensors, item.product)).collect();
+        let parts = items.into_iter().map(|item| (item.tensors, item.conversion)).collect();
         FilePlan::of_tensors(&stem, role.clone(), parts, pack)
     });
     numbered.collect()
@@ -395,7 +407,7 @@ fn in_files(stem: &str, role: &PackedRole, mut items: Vec<Item>, pack: u64) -> V
 
 fn norms_of(manifest: &Manifest) -> PackedNorms {
     let adds_one = |vector: &VectorSource| match vector {
-        VectorSource::Stored(stored) => stored.change == Change::AddOne,
+        VectorSource::Stored(stored) => stored.transform == ValueTransform::AddOne,
         VectorSource::Constant(_) => false,
     };
     if manifest.vectors.iter().any(adds_one) {
@@ -405,39 +417,39 @@ fn norms_of(manifest: &Manifest) -> PackedNorms {
     }
 }
 
-/// The use of a tensor.
+/// The use that a model has for a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
+enum TensorUse {
     Resident,
     Bank,
-    Nobody,
+    Unused,
 }
 
-/// The use of each place in the source's files.
-struct Owners {
+/// The use of each position in the source's files.
+struct TensorUses {
     /// Offsets of resident tensors and of the parts of banks, by file.
-    used: BTreeMap<(usize, u64), Owner>,
+    used: BTreeMap<(usize, u64), TensorUse>,
 }
 
-impl Owners {
+impl TensorUses {
     fn new(checkpoint: &Checkpoint, manifest: &Manifest) -> Self {
         let mut used = BTreeMap::new();
-        let mut add = |extent: &Extent, owner: Owner| {
-            used.insert((extent.file_idx, extent.offset_bytes), owner);
+        let mut add = |extent: &FileExtent, tensor_use: TensorUse| {
+            used.insert((extent.file_idx, extent.offset_bytes), tensor_use);
         };
         for matrix in &manifest.matrices {
             let parts = [Some(matrix.codes), matrix.scales, matrix.biases];
-            parts.iter().flatten().for_each(|extent| add(extent, Owner::Resident));
+            parts.iter().flatten().for_each(|extent| add(extent, TensorUse::Resident));
         }
         for vector in &manifest.vectors {
             if let VectorSource::Stored(stored) = vector {
-                add(&stored.extent, Owner::Resident);
+                add(&stored.extent, TensorUse::Resident);
             }
         }
         for bank in &manifest.banks {
             for part in &bank.parts {
                 for expert_idx in 0..bank.n_experts {
-                    add(&part.extent(ExpertIdx(expert_idx)), Owner::Bank);
+                    add(&part.extent(ExpertIdx(expert_idx)), TensorUse::Bank);
                 }
             }
         }
@@ -445,12 +457,12 @@ impl Owners {
         Self { used }
     }
 
-    /// Returns the use of a tensor. Parts of several experts may lie in one tensor, so any place
+    /// Returns the use of a tensor. Parts of several experts may lie in one tensor, so any offset
     /// inside it counts. A tensor without bytes is unused.
-    fn of(&self, entry: &TensorEntry) -> Owner {
+    fn of(&self, entry: &TensorEntry) -> TensorUse {
         let first = (entry.file_idx, entry.offset_bytes);
         let end = (entry.file_idx, entry.offset_bytes + entry.len_bytes);
-        self.used.range(first..end).next().map_or(Owner::Nobody, |(_, owner)| *owner)
+        self.used.range(first..end).next().map_or(TensorUse::Unused, |(_, tensor_use)| *tensor_use)
     }
 }
 

@@ -10,7 +10,7 @@ use moeflux_kernels::{FloatKind, Matrix, MatrixKind, MatrixLayout, decode_row};
 
 use crate::error::{Error, Result};
 use crate::pack::source::SourceFiles;
-use crate::weights::Extent;
+use crate::weights::FileExtent;
 
 /// A matrix of floats, FP8 or GGUF blocks in a source's files.
 #[derive(Clone, Debug)]
@@ -20,9 +20,9 @@ pub(super) struct FloatRows {
     /// Kind, rows and columns as stored.
     pub(super) layout: MatrixLayout,
     /// Place of all values.
-    pub(super) codes: Extent,
+    pub(super) codes: FileExtent,
     /// Place of the scales of FP8.
-    pub(super) scales: Option<Extent>,
+    pub(super) scales: Option<FileExtent>,
     /// Type to which values are rounded.
     pub(super) cast: FloatKind,
 }

@@ -27,21 +27,21 @@ struct SourceShard {
     shard: ShardFile,
     path: PathBuf,
     file: Option<ReadFile>,
-    disposal: Disposal,
+    deletion: DeletionEffect,
 }
 
 /// The effects of deleting a shard.
 #[derive(Clone, Debug)]
-struct Disposal {
+struct DeletionEffect {
     /// Target of the path, if it is a link.
     target: Option<PathBuf>,
     /// Space freed by deleting the file; `None` if the file has other hard links.
-    freed: Option<Freed>,
+    freed: Option<FreedSpace>,
 }
 
 /// Space freed by deleting a file. A sparse file takes less than its length.
 #[derive(Clone, Copy, Debug)]
-struct Freed {
+struct FreedSpace {
     device: u64,
     n_bytes: u64,
 }
@@ -105,7 +105,7 @@ impl SourceFiles {
     /// Returns the bytes that deleting a file frees on the file system `device`.
     pub(super) fn freed_bytes(&self, file_idx: usize, device: Option<u64>) -> u64 {
         let shard = &self.shards[file_idx];
-        let freed = shard.disposal.freed.filter(|freed| Some(freed.device) == device);
+        let freed = shard.deletion.freed.filter(|freed| Some(freed.device) == device);
         freed.filter(|_| shard.file.is_some()).map_or(0, |freed| freed.n_bytes)
     }
 
@@ -117,7 +117,7 @@ impl SourceFiles {
     /// deleted, and only if no other snapshot has it too.
     pub(super) fn check_deletable(&self) -> Result<()> {
         for shard in &self.shards {
-            let Some(target) = &shard.disposal.target else { continue };
+            let Some(target) = &shard.deletion.target else { continue };
             if let Some(reason) = reason_to_keep(&shard.path, target)? {
                 return Err(Error::Input(format!(
                     "{} is a link to {}, {reason}: replacing the source would delete that file; \
@@ -141,7 +141,7 @@ impl SourceFiles {
         let shard = &mut self.shards[file_idx];
         // The space is freed only after all handles are closed.
         shard.file = None;
-        if let Some(target) = &shard.disposal.target {
+        if let Some(target) = &shard.deletion.target {
             remove(target)?;
         }
         remove(&shard.path)
@@ -153,15 +153,15 @@ impl SourceShard {
         let path = &shard.path;
         // An interrupted deletion leaves a dangling link.
         let file = if path.exists() { Some(shard.open()?) } else { None };
-        let disposal = Disposal::of(path)?;
+        let deletion = DeletionEffect::of(path)?;
         // A resumed run knows headers only from its journal.
         let identity = shard.identity.or(file.as_ref().map(ReadFile::identity));
         let shard = ShardFile { identity, ..shard.clone() };
-        Ok(Self { path: path.clone(), shard, file, disposal })
+        Ok(Self { path: path.clone(), shard, file, deletion })
     }
 }
 
-impl Disposal {
+impl DeletionEffect {
     fn of(path: &Path) -> Result<Self> {
         let metadata = match fs::symlink_metadata(path) {
             Ok(metadata) => metadata,
@@ -184,16 +184,16 @@ impl Disposal {
 
 /// Returns the space that deleting a file frees, if it has no other hard link.
 #[cfg(unix)]
-fn freed_by(metadata: &fs::Metadata) -> Option<Freed> {
+fn freed_by(metadata: &fs::Metadata) -> Option<FreedSpace> {
     use std::os::unix::fs::MetadataExt as _;
 
     // `blocks` counts units of 512 bytes, independent of the file system's block size.
     let n_bytes = metadata.blocks().saturating_mul(512).min(metadata.len());
-    (metadata.nlink() == 1).then(|| Freed { device: metadata.dev(), n_bytes })
+    (metadata.nlink() == 1).then(|| FreedSpace { device: metadata.dev(), n_bytes })
 }
 
 #[cfg(not(unix))]
-fn freed_by(_metadata: &fs::Metadata) -> Option<Freed> {
+fn freed_by(_metadata: &fs::Metadata) -> Option<FreedSpace> {
     None
 }
 

@@ -12,8 +12,8 @@ use crate::format::{
     AlteredDocument, Checkpoint, DocumentSum, PACK_SUMS_NAME, PackSums, is_packed, read_range,
 };
 use crate::pack::damage::{Damage, DamagedPart};
-use crate::pack::folder::{self, Folder};
-use crate::pack::plan::Plan;
+use crate::pack::folder::{self, PackFolder};
+use crate::pack::plan::PackPlan;
 
 /// Computes the checksums of a pack whose files are all in place except its `description`, which is
 /// given by name and contents.
@@ -22,8 +22,8 @@ use crate::pack::plan::Plan;
 ///
 /// If a file cannot be read.
 pub(super) fn of_finished(
-    (plan, pack): (&Plan, u64),
-    folder: &Folder,
+    (plan, pack): (&PackPlan, u64),
+    folder: &PackFolder,
     description: (&str, &[u8]),
 ) -> Result<PackSums> {
     let mut sums = PackSums::of_documents(pack, folder.dir())?;
@@ -50,7 +50,7 @@ pub fn write_sums(dir: &Path) -> Result<Vec<String>> {
     let checkpoint = Checkpoint::open(dir)?;
     let Some(packed) = &checkpoint.packed else { return Err(not_packed(dir)) };
     let sums = PackSums::of_folder(&checkpoint, packed)?;
-    Folder::open(dir)?.put(PACK_SUMS_NAME, &sums.to_bytes())?;
+    PackFolder::open(dir)?.put(PACK_SUMS_NAME, &sums.to_bytes())?;
     checkpoint.check_unchanged()?;
     Ok(sums.documents.into_keys().collect())
 }
@@ -76,9 +76,10 @@ pub enum Documents {
     Accepted,
 }
 
-/// The checksums of a folder, and the damage found before weights are read.
+/// The result of checking a folder's small files: their checksums, and the damage found before
+/// weights are read.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct DocumentCheck {
     /// The checksums; `None` if they are absent or damaged.
     sums: Option<PackSums>,
     /// Whether the stored checksums are absent or do not match.
@@ -87,7 +88,7 @@ pub(super) struct Known {
     pub(super) damages: Vec<Damage>,
 }
 
-impl Known {
+impl DocumentCheck {
     /// Checks the small files of a folder.
     ///
     /// # Errors
@@ -130,9 +131,9 @@ impl Known {
     ///
     /// # Errors
     ///
-    /// As [`PackSums::strangers`]; [`Error::Input`] for [`Documents::Accepted`] if the model is not
-    /// packed.
-    pub(super) fn add_strangers(
+    /// As [`PackSums::foreign_files`]; [`Error::Input`] for [`Documents::Accepted`] if the model is
+    /// not packed.
+    pub(super) fn add_foreign_files(
         &mut self,
         checkpoint: &Checkpoint,
         documents: Documents,
@@ -141,10 +142,10 @@ impl Known {
             return Err(not_packed(&checkpoint.dir));
         }
         let Some(sums) = &self.sums else { return Ok(()) };
-        for (file_idx, problem) in sums.strangers(checkpoint)? {
+        for (file_idx, problem) in sums.foreign_files(checkpoint)? {
             let shard = &checkpoint.files[file_idx];
             self.damages.push(Damage {
-                part: DamagedPart::Stranger,
+                part: DamagedPart::ForeignFile,
                 file: shard.path.clone(),
                 first_bytes: 0,
                 len_bytes: shard.len_bytes,

@@ -18,11 +18,13 @@ use twox_hash::XxHash3_64;
 
 use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, Packed, PackedTable};
+use crate::format::{Checkpoint, PackedFolder, PackedTable};
 use crate::ids::ExpertIdx;
 use crate::pack::damage::{Damage, DamagedPart};
-use crate::pack::sums::{Documents, Known};
-use crate::weights::{ExpertBank, Finite, Manifest, Places, Progress, VectorSource, Watch};
+use crate::pack::sums::{DocumentCheck, Documents};
+use crate::weights::{
+    ExpertBank, ExpertOffsets, FiniteFormat, Manifest, Progress, ProgressCallback, VectorSource,
+};
 
 /// Bytes per read: large enough for a drive's full rate with a few threads.
 const CHUNK_BYTES: u64 = 8 << 20;
@@ -65,22 +67,22 @@ pub struct Verified {
 
 /// A byte range that is checked as a whole.
 #[derive(Debug)]
-struct Unit {
+struct CheckUnit {
     file_idx: usize,
     first_bytes: u64,
     len_bytes: u64,
     part: DamagedPart,
     sum: Option<u64>,
-    searched: Vec<Searched>,
+    finite_ranges: Vec<FiniteRange>,
 }
 
 /// Bytes of a unit that must be finite.
 #[derive(Clone, Copy, Debug)]
-struct Searched {
+struct FiniteRange {
     /// Offset in the unit.
     first_bytes: u64,
     len_bytes: u64,
-    finite: Finite,
+    finite: FiniteFormat,
     /// Bytes of the same part in earlier units.
     skipped_bytes: u64,
 }
@@ -92,7 +94,7 @@ struct Searched {
 /// # Errors
 ///
 /// If config or headers are invalid, or a file cannot be opened; [`Error::Cancelled`].
-pub fn verify(dir: &Path, n_threads: usize, watch: &mut Watch<'_>) -> Result<Verified> {
+pub fn verify(dir: &Path, n_threads: usize, watch: &mut ProgressCallback<'_>) -> Result<Verified> {
     verify_with(dir, Documents::AsPacked, n_threads, watch)
 }
 
@@ -105,19 +107,23 @@ pub fn verify_with(
     dir: &Path,
     documents: Documents,
     n_threads: usize,
-    watch: &mut Watch<'_>,
+    watch: &mut ProgressCallback<'_>,
 ) -> Result<Verified> {
-    let mut known = Known::of_folder(dir, documents)?;
-    let n_documents = known.n_documents();
+    let mut document_check = DocumentCheck::of_folder(dir, documents)?;
+    let n_documents = document_check.n_documents();
     let (blueprint, checkpoint) = match Blueprint::read(dir) {
-        Err(_) if !known.damages.is_empty() => {
-            return Ok(Verified { n_documents, damages: known.damages, ..Verified::nothing() });
+        Err(_) if !document_check.damages.is_empty() => {
+            return Ok(Verified {
+                n_documents,
+                damages: document_check.damages,
+                ..Verified::nothing()
+            });
         }
         opened => opened?,
     };
-    known.add_strangers(&checkpoint, documents)?;
-    let needs_pack_sums = checkpoint.packed.is_some() && known.needs_writing();
-    let mut damages = known.damages;
+    document_check.add_foreign_files(&checkpoint, documents)?;
+    let needs_pack_sums = checkpoint.packed.is_some() && document_check.needs_writing();
+    let mut damages = document_check.damages;
     let mut files = Vec::new();
     for shard in &checkpoint.files {
         let file = shard.open()?;
@@ -132,13 +138,13 @@ pub fn verify_with(
     };
     units.sort_by_key(|unit| (unit.file_idx, unit.first_bytes));
     let n_bytes = units.iter().map(|unit| unit.len_bytes).sum();
-    let is_record = |unit: &&Unit| matches!(unit.part, DamagedPart::Expert(..));
+    let is_record = |unit: &&CheckUnit| matches!(unit.part, DamagedPart::Expert(..));
     let n_records = units.iter().filter(is_record).count();
     let coverage = match checkpoint.packed {
         Some(_) => Coverage::Checksums,
         None => Coverage::FiniteOnly,
     };
-    let run = Run {
+    let run = VerifyRun {
         checkpoint: &checkpoint,
         files: &files,
         units: &units,
@@ -168,53 +174,53 @@ impl Verified {
 
 /// Returns the types of the tensors that `weights` checks for non-finite values, by file and
 /// offset.
-fn searched_tensors(manifest: &Manifest) -> BTreeMap<(usize, u64), Finite> {
+fn finite_tensors(manifest: &Manifest) -> BTreeMap<(usize, u64), FiniteFormat> {
     let mut kinds = BTreeMap::new();
     for matrix in &manifest.matrices {
         if let MatrixKind::Block(kind) = matrix.layout.kind {
             let place = (matrix.codes.file_idx, matrix.codes.offset_bytes);
-            kinds.insert(place, Finite::Blocks(kind));
+            kinds.insert(place, FiniteFormat::Blocks(kind));
         }
         let Some(kind) = matrix.layout.kind.scale_kind() else { continue };
         for extent in [matrix.scales, matrix.biases].into_iter().flatten() {
-            kinds.insert((extent.file_idx, extent.offset_bytes), Finite::of_scales(kind));
+            kinds.insert((extent.file_idx, extent.offset_bytes), FiniteFormat::of_scales(kind));
         }
     }
     for vector in &manifest.vectors {
         if let VectorSource::Stored(stored) = vector {
             let place = (stored.extent.file_idx, stored.extent.offset_bytes);
-            kinds.insert(place, Finite::Floats(stored.kind));
+            kinds.insert(place, FiniteFormat::Floats(stored.kind));
         }
     }
     let unpacked = manifest.banks.iter().filter(|bank| bank.records.is_none());
     for part in unpacked.flat_map(|bank| &bank.parts) {
         let Some(kind) = part.role.finite() else { continue };
-        match &part.places {
-            Places::Strided { file_idx, first_bytes, .. } => {
+        match &part.offsets {
+            ExpertOffsets::Strided { file_idx, first_bytes, .. } => {
                 kinds.insert((*file_idx, *first_bytes), kind);
             }
-            Places::Each(places) => kinds.extend(places.iter().map(|place| (*place, kind))),
+            ExpertOffsets::Each(offsets) => kinds.extend(offsets.iter().map(|at| (*at, kind))),
         }
     }
     kinds
 }
 
-fn plain_units(manifest: &Manifest, checkpoint: &Checkpoint) -> Vec<Unit> {
-    let searched = searched_tensors(manifest);
+fn plain_units(manifest: &Manifest, checkpoint: &Checkpoint) -> Vec<CheckUnit> {
+    let finite_kinds = finite_tensors(manifest);
     let mut units = Vec::new();
     for entry in checkpoint.tensors.values() {
-        let kind = searched.get(&(entry.file_idx, entry.offset_bytes));
+        let kind = finite_kinds.get(&(entry.file_idx, entry.offset_bytes));
         let mut skipped = 0;
         while skipped < entry.len_bytes {
             let len_bytes = PART_BYTES.min(entry.len_bytes - skipped);
-            units.push(Unit {
+            units.push(CheckUnit {
                 file_idx: entry.file_idx,
                 first_bytes: entry.offset_bytes + skipped,
                 len_bytes,
                 part: DamagedPart::Tensor(entry.name.clone()),
                 sum: None,
-                searched: kind
-                    .map(|finite| searched_all(len_bytes, *finite, skipped))
+                finite_ranges: kind
+                    .map(|finite| finite_range(len_bytes, *finite, skipped))
                     .into_iter()
                     .collect(),
             });
@@ -224,24 +230,24 @@ fn plain_units(manifest: &Manifest, checkpoint: &Checkpoint) -> Vec<Unit> {
     units
 }
 
-/// Returns a search over a whole unit, or over a part at its beginning.
-fn searched_all(len_bytes: u64, finite: Finite, skipped_bytes: u64) -> Searched {
-    Searched { first_bytes: 0, len_bytes, finite, skipped_bytes }
+/// Returns the range of a whole unit, or of a part at its beginning.
+fn finite_range(len_bytes: u64, finite: FiniteFormat, skipped_bytes: u64) -> FiniteRange {
+    FiniteRange { first_bytes: 0, len_bytes, finite, skipped_bytes }
 }
 
 fn packed_units(
     manifest: &Manifest,
-    (checkpoint, packed): (&Checkpoint, &Packed),
+    (checkpoint, packed): (&Checkpoint, &PackedFolder),
     (files, damages): (&[ReadFile], &mut Vec<Damage>),
-) -> Result<Vec<Unit>> {
-    let searched = searched_tensors(manifest);
+) -> Result<Vec<CheckUnit>> {
+    let finite_kinds = finite_tensors(manifest);
     let mut units = Vec::new();
     for (file_idx, shard) in checkpoint.files.iter().enumerate() {
         let table = PackedTable::read((checkpoint, packed), file_idx, &files[file_idx])?;
         let table_at = table.first_bytes;
-        if !table.is_whole {
+        if !table.is_intact {
             // The last checksum of a damaged table says nothing about its origin.
-            damages.retain(|it| it.part != DamagedPart::Stranger || it.file != shard.path);
+            damages.retain(|it| it.part != DamagedPart::ForeignFile || it.file != shard.path);
             damages.push(Damage {
                 part: DamagedPart::Checksums,
                 file: shard.path.clone(),
@@ -257,32 +263,32 @@ fn packed_units(
             .find(|bank| bank.records.is_some_and(|records| records.file_idx == file_idx));
         match bank {
             Some(bank) => push_records(bank, &sums, &mut units),
-            None => push_tensors((checkpoint, file_idx), &sums, &searched, &mut units),
+            None => push_tensors((checkpoint, file_idx), &sums, &finite_kinds, &mut units),
         }
     }
     Ok(units)
 }
 
-fn push_records(bank: &ExpertBank, sums: &[u64], units: &mut Vec<Unit>) {
+fn push_records(bank: &ExpertBank, sums: &[u64], units: &mut Vec<CheckUnit>) {
     let Some(records) = bank.records else { return };
-    let searched: Vec<_> = bank
+    let finite_ranges: Vec<_> = bank
         .parts
         .iter()
         .filter_map(|part| {
             let finite = part.role.finite()?;
-            let all = searched_all(part.len_bytes as u64, finite, 0);
-            Some(Searched { first_bytes: part.record_at as u64, ..all })
+            let all = finite_range(part.len_bytes as u64, finite, 0);
+            Some(FiniteRange { first_bytes: part.record_at as u64, ..all })
         })
         .collect();
     for (expert, sum) in (0..bank.n_experts).map(ExpertIdx).zip(sums) {
         let extent = records.extent(expert);
-        units.push(Unit {
+        units.push(CheckUnit {
             file_idx: extent.file_idx,
             first_bytes: extent.offset_bytes,
             len_bytes: extent.len_bytes,
             part: DamagedPart::Expert(bank.layer, expert),
             sum: Some(*sum),
-            searched: searched.clone(),
+            finite_ranges: finite_ranges.clone(),
         });
     }
 }
@@ -290,49 +296,49 @@ fn push_records(bank: &ExpertBank, sums: &[u64], units: &mut Vec<Unit>) {
 fn push_tensors(
     (checkpoint, file_idx): (&Checkpoint, usize),
     sums: &[u64],
-    searched: &BTreeMap<(usize, u64), Finite>,
-    units: &mut Vec<Unit>,
+    finite_kinds: &BTreeMap<(usize, u64), FiniteFormat>,
+    units: &mut Vec<CheckUnit>,
 ) {
     let in_file = checkpoint.tensors.values().filter(|entry| entry.file_idx == file_idx);
     let mut tensors: Vec<_> = in_file.collect();
     tensors.sort_by_key(|entry| (entry.offset_bytes, entry.len_bytes));
     for (entry, sum) in tensors.into_iter().zip(sums) {
-        let kind = searched.get(&(file_idx, entry.offset_bytes));
-        units.push(Unit {
+        let kind = finite_kinds.get(&(file_idx, entry.offset_bytes));
+        units.push(CheckUnit {
             file_idx,
             first_bytes: entry.offset_bytes,
             len_bytes: entry.len_bytes,
             part: DamagedPart::Tensor(entry.name.clone()),
             sum: Some(*sum),
-            searched: kind
-                .map(|kind| searched_all(entry.len_bytes, *kind, 0))
+            finite_ranges: kind
+                .map(|kind| finite_range(entry.len_bytes, *kind, 0))
                 .into_iter()
                 .collect(),
         });
     }
 }
 
-/// The state that the threads share.
-struct Run<'a> {
+/// The state of a check that its threads share.
+struct VerifyRun<'a> {
     checkpoint: &'a Checkpoint,
     files: &'a [ReadFile],
-    units: &'a [Unit],
+    units: &'a [CheckUnit],
     next: AtomicUsize,
     is_stopped: AtomicBool,
 }
 
-/// A message from a thread.
-enum News {
+/// A message from a thread that checks.
+enum WorkerMessage {
     Read(u64),
     Damaged(usize, Damage),
 }
 
-impl Run<'_> {
+impl VerifyRun<'_> {
     fn all(
         &self,
         n_threads: usize,
         total_bytes: u64,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressCallback<'_>,
     ) -> Result<Vec<Damage>> {
         let (sender, receiver) = channel();
         std::thread::scope(|scope| {
@@ -348,32 +354,32 @@ impl Run<'_> {
                 self.work(&sender);
             }
             drop(sender);
-            self.listen(&receiver, total_bytes, watch)
+            self.receive(&receiver, total_bytes, watch)
         })
     }
 
-    fn listen(
+    fn receive(
         &self,
-        news: &Receiver<News>,
+        messages: &Receiver<WorkerMessage>,
         total_bytes: u64,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressCallback<'_>,
     ) -> Result<Vec<Damage>> {
         let mut damages = BTreeMap::new();
         let mut progress = Progress { done_bytes: 0, total_bytes };
-        let mut tell = |progress: Progress| {
+        let mut report = |progress: Progress| {
             if watch(progress) == ControlFlow::Break(()) {
                 self.is_stopped.store(true, Ordering::Relaxed);
             }
         };
-        tell(progress);
-        for news in news {
-            match news {
-                News::Damaged(unit_idx, damage) => {
+        report(progress);
+        for message in messages {
+            match message {
+                WorkerMessage::Damaged(unit_idx, damage) => {
                     damages.insert(unit_idx, damage);
                 }
-                News::Read(n_bytes) => {
+                WorkerMessage::Read(n_bytes) => {
                     progress.done_bytes += n_bytes;
-                    tell(progress);
+                    report(progress);
                 }
             }
         }
@@ -383,7 +389,7 @@ impl Run<'_> {
         Ok(damages.into_values().collect())
     }
 
-    fn work(&self, news: &Sender<News>) {
+    fn work(&self, messages: &Sender<WorkerMessage>) {
         let mut buffer = Vec::new();
         loop {
             let unit_idx = self.next.fetch_add(1, Ordering::Relaxed);
@@ -391,7 +397,7 @@ impl Run<'_> {
             if self.is_stopped.load(Ordering::Relaxed) {
                 return;
             }
-            if let Err(problem) = self.check(unit, &mut buffer, news) {
+            if let Err(problem) = self.check(unit, &mut buffer, messages) {
                 let damage = Damage {
                     part: unit.part.clone(),
                     file: self.checkpoint.files[unit.file_idx].path.clone(),
@@ -400,16 +406,16 @@ impl Run<'_> {
                     problem,
                 };
                 // Sending fails only if the receiver has panicked.
-                drop(news.send(News::Damaged(unit_idx, damage)));
+                drop(messages.send(WorkerMessage::Damaged(unit_idx, damage)));
             }
         }
     }
 
     fn check(
         &self,
-        unit: &Unit,
+        unit: &CheckUnit,
         buffer: &mut Vec<u8>,
-        news: &Sender<News>,
+        messages: &Sender<WorkerMessage>,
     ) -> std::result::Result<(), String> {
         let mut hash = XxHash3_64::new();
         let mut non_finite = None;
@@ -425,7 +431,7 @@ impl Run<'_> {
             }
             non_finite = non_finite.or(unit.first_non_finite(done_bytes, buffer));
             done_bytes += n_bytes;
-            drop(news.send(News::Read(n_bytes)));
+            drop(messages.send(WorkerMessage::Read(n_bytes)));
         }
         if self.is_stopped.load(Ordering::Relaxed) {
             return Ok(());
@@ -440,12 +446,12 @@ impl Run<'_> {
     }
 }
 
-impl Unit {
+impl CheckUnit {
     /// Returns the offset in the file of the first value in this chunk, or of its block, that
     /// should be finite and is not. Chunks and parts begin at multiples of a float's size.
     fn first_non_finite(&self, skipped: u64, chunk: &[u8]) -> Option<u64> {
         let end = skipped + chunk.len() as u64;
-        let in_part = |part: &Searched| {
+        let in_part = |part: &FiniteRange| {
             let part_end = part.first_bytes + part.len_bytes;
             let (first, last) = (part.first_bytes.max(skipped), part_end.min(end));
             let range = usize::try_from(first.checked_sub(skipped)?).ok()?
@@ -457,6 +463,6 @@ impl Unit {
                 (self.first_bytes + part.first_bytes + byte_idx).saturating_sub(part.skipped_bytes),
             )
         };
-        self.searched.iter().filter_map(in_part).min()
+        self.finite_ranges.iter().filter_map(in_part).min()
     }
 }

@@ -17,20 +17,20 @@ use crate::error::{Error, Result};
 use crate::format::own_sum;
 use crate::ids::ExpertIdx;
 use crate::pack::compute::compute;
-use crate::pack::file::{FilePlan, Job, PIECE_BYTES, Put};
-use crate::pack::folder::{Folder, write_all_at, write_error};
+use crate::pack::file::{FilePlan, OutputRange, PIECE_BYTES, PackJob};
+use crate::pack::folder::{PackFolder, write_all_at, write_error};
 use crate::pack::pipeline::in_order;
 use crate::pack::source::SourceFiles;
-use crate::weights::{Progress, Watch};
+use crate::weights::{Progress, ProgressCallback};
 
 /// Reports progress to a watcher, which may cancel before each step.
-pub(super) struct Steps<'s, 'w> {
+pub(super) struct ProgressReporter<'s, 'w> {
     progress: Progress,
-    watch: &'s mut Watch<'w>,
+    watch: &'s mut ProgressCallback<'w>,
 }
 
-impl<'s, 'w> Steps<'s, 'w> {
-    pub(super) fn new(total_bytes: u64, watch: &'s mut Watch<'w>) -> Self {
+impl<'s, 'w> ProgressReporter<'s, 'w> {
+    pub(super) fn new(total_bytes: u64, watch: &'s mut ProgressCallback<'w>) -> Self {
         Self { progress: Progress { done_bytes: 0, total_bytes }, watch }
     }
 
@@ -44,7 +44,7 @@ impl<'s, 'w> Steps<'s, 'w> {
     }
 
     /// Announces a change on the drive.
-    pub(super) fn before(&mut self) -> Result<()> {
+    pub(super) fn before_change(&mut self) -> Result<()> {
         self.add(0)
     }
 }
@@ -56,19 +56,20 @@ impl<'s, 'w> Steps<'s, 'w> {
 /// If the source cannot be read or the file cannot be written; [`Error::Cancelled`].
 pub(super) fn write_file(
     plan: &FilePlan,
-    (files, folder): (&SourceFiles, &Folder),
+    (files, folder): (&SourceFiles, &PackFolder),
     n_threads: usize,
-    steps: &mut Steps<'_, '_>,
+    reporter: &mut ProgressReporter<'_, '_>,
 ) -> Result<()> {
-    steps.before()?;
+    reporter.before_change()?;
     let file = folder.create(&plan.name)?;
     let path = folder.partial(&plan.name);
-    let mut writer = Writer { file: &file, path: &path, plan, steps, sums: Sums::new(plan) };
-    writer.put(0, &plan.header)?;
+    let mut writer =
+        PackFileWriter { file: &file, path: &path, plan, reporter, sums: RunningSums::new(plan) };
+    writer.write_at(0, &plan.header)?;
     let jobs = plan.jobs();
     let is_last = last_of_records(&jobs);
     let mut job_idx = 0;
-    let mut sink = |job: &Job, bytes: Vec<u8>| {
+    let mut sink = |job: &PackJob, bytes: Vec<u8>| {
         writer.take(job, &bytes, is_last[job_idx])?;
         job_idx += 1;
         Ok(())
@@ -76,38 +77,39 @@ pub(super) fn write_file(
     in_order(&jobs, n_threads, &|job| compute(job, files), &mut sink)?;
     let table = writer.sums.finish(plan);
     let (sums_at, _) = plan.sums_extent();
-    writer.put(sums_at, &table)?;
-    steps.before()?;
+    writer.write_at(sums_at, &table)?;
+    reporter.before_change()?;
     folder.sync(&file, &plan.name)
 }
 
 /// Returns for each job whether it completes a record.
-fn last_of_records(jobs: &[Job]) -> Vec<bool> {
-    let expert = |job: &Job| match job.puts.first() {
-        Some(Put::Record { expert, .. }) => Some(*expert),
+fn last_of_records(jobs: &[PackJob]) -> Vec<bool> {
+    let expert = |job: &PackJob| match job.outputs.first() {
+        Some(OutputRange::Record { expert, .. }) => Some(*expert),
         _ => None,
     };
     let next = jobs.iter().skip(1).map(expert).chain([None]);
     jobs.iter().zip(next).map(|(job, next)| expert(job).is_some() && expert(job) != next).collect()
 }
 
-struct Writer<'a, 's, 'w> {
+/// Writes the results of jobs to a file and computes its checksums.
+struct PackFileWriter<'a, 's, 'w> {
     file: &'a File,
     path: &'a Path,
     plan: &'a FilePlan,
-    steps: &'a mut Steps<'s, 'w>,
-    sums: Sums,
+    reporter: &'a mut ProgressReporter<'s, 'w>,
+    sums: RunningSums,
 }
 
 /// Checksums in progress.
-enum Sums {
+enum RunningSums {
     /// One per tensor.
     Tensors(Vec<XxHash3_64>),
     /// The record being assembled, and the checksums of those before it.
     Records { record: Vec<u8>, done: Vec<u64> },
 }
 
-impl Sums {
+impl RunningSums {
     fn new(plan: &FilePlan) -> Self {
         match plan.record_bytes() {
             0 => Self::Tensors(vec![XxHash3_64::new(); plan.n_sums()]),
@@ -129,50 +131,53 @@ impl Sums {
     }
 }
 
-impl Writer<'_, '_, '_> {
-    fn take(&mut self, job: &Job, bytes: &[u8], is_last: bool) -> Result<()> {
+impl PackFileWriter<'_, '_, '_> {
+    fn take(&mut self, job: &PackJob, bytes: &[u8], is_last: bool) -> Result<()> {
         let mut rest = bytes;
-        for put in &job.puts {
-            let (part, behind) = rest.split_at(put.len());
-            rest = behind;
-            match (*put, &mut self.sums) {
-                (Put::Tensor { tensor_idx, file_bytes, .. }, Sums::Tensors(hashes)) => {
+        for output in &job.outputs {
+            let (part, after) = rest.split_at(output.len());
+            rest = after;
+            match (*output, &mut self.sums) {
+                (
+                    OutputRange::Tensor { tensor_idx, file_bytes, .. },
+                    RunningSums::Tensors(hashes),
+                ) => {
                     hashes[tensor_idx].write(part);
-                    self.put(file_bytes, part)?;
+                    self.write_at(file_bytes, part)?;
                 }
-                (Put::Record { at, len, .. }, Sums::Records { record, .. }) => {
+                (OutputRange::Record { at, len, .. }, RunningSums::Records { record, .. }) => {
                     record[at..][..len].copy_from_slice(part);
                 }
                 _ => unreachable!("records and tensors are in files of their own"),
             }
         }
-        match job.puts.first() {
-            Some(Put::Record { expert, .. }) if is_last => self.put_record(*expert),
+        match job.outputs.first() {
+            Some(OutputRange::Record { expert, .. }) if is_last => self.write_record(*expert),
             _ => Ok(()),
         }
     }
 
     /// Writes the record. Its padding is always zero.
-    fn put_record(&mut self, expert: ExpertIdx) -> Result<()> {
-        let Sums::Records { record, done } = &mut self.sums else {
+    fn write_record(&mut self, expert: ExpertIdx) -> Result<()> {
+        let RunningSums::Records { record, done } = &mut self.sums else {
             unreachable!("a record in a file of records")
         };
         assert_eq!(done.len(), expert.0, "records come in order");
         done.push(XxHash3_64::oneshot(record));
         let record = std::mem::take(record);
         let first = self.plan.header.len() as u64;
-        let written = self.put(first + expert.0 as u64 * record.len() as u64, &record);
-        if let Sums::Records { record: place, .. } = &mut self.sums {
-            *place = record;
+        let written = self.write_at(first + expert.0 as u64 * record.len() as u64, &record);
+        if let RunningSums::Records { record: buffer, .. } = &mut self.sums {
+            *buffer = record;
         }
         written
     }
 
-    fn put(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<()> {
-        self.steps.before()?;
+    fn write_at(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<()> {
+        self.reporter.before_change()?;
         let written = write_all_at(self.file, bytes, offset_bytes);
         written.map_err(|error| write_error(self.path, error))?;
-        self.steps.add(bytes.len() as u64)
+        self.reporter.add(bytes.len() as u64)
     }
 }
 
@@ -181,7 +186,11 @@ impl Writer<'_, '_, '_> {
 /// # Errors
 ///
 /// [`Error::Malformed`] with the bytes that differ; [`Error::Io`], [`Error::Cancelled`].
-pub(super) fn read_back(plan: &FilePlan, path: &Path, steps: &mut Steps<'_, '_>) -> Result<()> {
+pub(super) fn read_back(
+    plan: &FilePlan,
+    path: &Path,
+    reporter: &mut ProgressReporter<'_, '_>,
+) -> Result<()> {
     let file = ReadFile::open(path).map_err(Error::io("open", path))?;
     file.forget_cached();
     let mut header = vec![0; plan.header.len()];
@@ -203,7 +212,7 @@ pub(super) fn read_back(plan: &FilePlan, path: &Path, steps: &mut Steps<'_, '_>)
             read(&file, path, at, chunk)?;
             hash.write(chunk);
             at += chunk.len() as u64;
-            steps.add(chunk.len() as u64)?;
+            reporter.add(chunk.len() as u64)?;
         }
         if hash.finish().to_le_bytes() != sum {
             return Err(differs(path, first, len_bytes));

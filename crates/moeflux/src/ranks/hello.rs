@@ -21,7 +21,7 @@ impl Hello {
     }
 
     /// Reads the names with values, and the numbers.
-    pub(super) fn read(bytes: &[u8]) -> Option<(Pairs, Vec<u64>)> {
+    pub(super) fn read(bytes: &[u8]) -> Option<(Properties, Vec<u64>)> {
         let text = std::str::from_utf8(bytes).ok()?;
         let (same, least) = text.rsplit_once("\n\t")?;
         let pair = |line: &str| line.split_once('\t').map(|(a, b)| (a.to_owned(), b.to_owned()));
@@ -32,7 +32,7 @@ impl Hello {
 }
 
 /// Names with values.
-pub(super) type Pairs = Vec<(String, String)>;
+pub(super) type Properties = Vec<(String, String)>;
 
 /// Describes the first difference between two ranks, if any.
 pub(super) fn difference(first: &[(String, String)], other: &[(String, String)]) -> Option<String> {

@@ -5,25 +5,25 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backend::room::Room;
-use crate::backend::{Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates, StatePart};
+use crate::backend::room::SessionBudget;
+use crate::backend::{Backend, DeviceNames, ExpertSharding, ExpertTiers, SessionStates, StatePart};
 use crate::error::{Error, Result};
 use crate::experts::Arrived;
 use crate::ids::{BufferId, StateId};
 use crate::ops::{Batch, Plan, Purpose, Routes, StateSpec};
 use crate::ranks::link::SharedLink;
-use crate::ranks::order::Order;
+use crate::ranks::order::RankCommand;
 
 /// A backend whose sessions exist on all ranks.
 #[derive(Debug)]
-pub(crate) struct LeadBackend {
+pub(crate) struct LeaderBackend {
     inner: Box<dyn Backend>,
     link: SharedLink,
-    /// Whether marks were ever set. Until then, setting none requires no order.
+    /// Whether marks were ever set. Until then, setting none requires no command.
     has_marks: bool,
 }
 
-impl LeadBackend {
+impl LeaderBackend {
     pub(crate) fn new(inner: Box<dyn Backend>, link: SharedLink) -> Self {
         Self { inner, link, has_marks: false }
     }
@@ -32,13 +32,13 @@ impl LeadBackend {
         self.link.lock().agree(result)
     }
 
-    /// Sends an order that cannot fail. If ranks are gone, the next call that can fail reports it.
-    fn tell(&self, order: &Order) {
-        drop(self.link.lock().tell(order));
+    /// Sends a command that cannot fail. If ranks are gone, the next call that can fail reports it.
+    fn broadcast(&self, command: &RankCommand) {
+        drop(self.link.lock().broadcast(command));
     }
 }
 
-impl Backend for LeadBackend {
+impl Backend for LeaderBackend {
     fn names(&self) -> DeviceNames {
         self.inner.names()
     }
@@ -59,9 +59,9 @@ impl Backend for LeadBackend {
         self.inner.submit_experts(plan, arrived)
     }
 
-    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
-        self.link.lock().tell(&Order::Exchange { buffer, n_rows })?;
-        self.inner.exchange_rows(buffer, n_rows)
+    fn swap_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.link.lock().broadcast(&RankCommand::SwapRows { buffer, n_rows })?;
+        self.inner.swap_rows(buffer, n_rows)
     }
 
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
@@ -73,8 +73,8 @@ impl Backend for LeadBackend {
         Err(Error::Unsupported(format!("steps of {n_rows_max} rows: {problem}")))
     }
 
-    fn is_remote(&self) -> bool {
-        self.inner.is_remote()
+    fn reads_stall(&self) -> bool {
+        self.inner.reads_stall()
     }
 
     fn states(&self) -> &dyn SessionStates {
@@ -85,8 +85,8 @@ impl Backend for LeadBackend {
         self
     }
 
-    fn waves(&mut self) -> Option<&mut dyn ExpertWaves> {
-        self.inner.waves()
+    fn sharding(&mut self) -> Option<&mut dyn ExpertSharding> {
+        self.inner.sharding()
     }
 
     fn tiers(&self) -> Option<&dyn ExpertTiers> {
@@ -98,16 +98,16 @@ impl Backend for LeadBackend {
     }
 }
 
-impl SessionStates for LeadBackend {
-    fn room(&self) -> &Arc<Room> {
-        self.inner.states().room()
+impl SessionStates for LeaderBackend {
+    fn budget(&self) -> &Arc<SessionBudget> {
+        self.inner.states().budget()
     }
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
         self.link.lock().check()?;
         let made = self.inner.states_mut().create_state(spec, context)?;
-        let order = Order::CreateState { state: made, context };
-        let told = self.link.lock().tell(&order);
+        let command = RankCommand::CreateState { state: made, context };
+        let told = self.link.lock().broadcast(&command);
         let agreed = told.and_then(|()| self.agree(Ok(())));
         agreed.inspect_err(|_| self.inner.states_mut().drop_state(made)).map(|()| made)
     }
@@ -115,29 +115,29 @@ impl SessionStates for LeadBackend {
     fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()> {
         self.inner.states_mut().reserve_positions(state, positions)?;
         let Range { start: first, end } = *positions;
-        self.link.lock().tell(&Order::Reserve { state, first, end })?;
+        self.link.lock().broadcast(&RankCommand::Reserve { state, first, end })?;
         self.agree(Ok(()))
     }
 
     fn fork_state(&mut self, state: StateId) -> Result<StateId> {
         let made = self.inner.states_mut().fork_state(state)?;
-        let told = self.link.lock().tell(&Order::Fork { from: state, state: made });
+        let told = self.link.lock().broadcast(&RankCommand::Fork { from: state, state: made });
         let agreed = told.and_then(|()| self.agree(Ok(())));
         agreed.inspect_err(|_| self.inner.states_mut().drop_state(made)).map(|()| made)
     }
 
     fn drop_state(&mut self, state: StateId) {
-        self.tell(&Order::Drop { state });
+        self.broadcast(&RankCommand::Drop { state });
         self.inner.states_mut().drop_state(state);
     }
 
     fn reset_state(&mut self, state: StateId) {
-        self.tell(&Order::Reset { state });
+        self.broadcast(&RankCommand::Reset { state });
         self.inner.states_mut().reset_state(state);
     }
 
     fn commit_state(&mut self, state: StateId) {
-        self.tell(&Order::Commit { state });
+        self.broadcast(&RankCommand::Commit { state });
         self.inner.states_mut().commit_state(state);
     }
 
@@ -147,7 +147,7 @@ impl SessionStates for LeadBackend {
             return Ok(());
         }
         self.has_marks = true;
-        self.link.lock().tell(&Order::SetMarks { state, n_marks })?;
+        self.link.lock().broadcast(&RankCommand::SetMarks { state, n_marks })?;
         self.agree(Ok(()))
     }
 
@@ -160,14 +160,14 @@ impl SessionStates for LeadBackend {
     }
 
     fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()> {
-        let order = Order::WriteState { state, part, bytes: source.to_vec() };
-        self.link.lock().tell(&order)?;
+        let command = RankCommand::WriteState { state, part, bytes: source.to_vec() };
+        self.link.lock().broadcast(&command)?;
         self.inner.states_mut().write_state(state, part, source)
     }
 }
 
-impl Drop for LeadBackend {
+impl Drop for LeaderBackend {
     fn drop(&mut self) {
-        self.tell(&Order::End);
+        self.broadcast(&RankCommand::End);
     }
 }

@@ -1,4 +1,4 @@
-//! One rank's end of the connection: exchanges with headers, forwarded errors, orders.
+//! One rank's end of the connection: exchanges with headers, forwarded errors, commands.
 //!
 //! **Invariant:** once ranks disagree about their stage or their results, nothing more is
 //! exchanged: every later call returns the same error.
@@ -11,10 +11,10 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::ids::LayerIdx;
 use crate::ranks::hello::{Hello, difference};
-use crate::ranks::note::{Content, Note, read_error, write_error};
-use crate::ranks::order::{Order, OwnedBatch};
-use crate::ranks::stats::{LinkStats, Waits};
-use crate::ranks::{Place, Ranks};
+use crate::ranks::note::{MessageHeader, PayloadKind, read_error, write_error};
+use crate::ranks::order::{OwnedBatch, RankCommand};
+use crate::ranks::stats::{LinkStats, PendingTimes};
+use crate::ranks::{RankTopology, Ranks};
 use crate::weights::Shares;
 
 /// Membership of an engine in a group of ranks.
@@ -32,17 +32,17 @@ impl RankGroup {
     ///
     /// [`Error::Input`] if the numbers of shares and ranks differ.
     pub fn new(ranks: Box<dyn Ranks>, shares: Shares) -> Result<Self> {
-        let (n_ranks, n_shares) = (ranks.place().n_ranks(), shares.n_ranks());
+        let (n_ranks, n_shares) = (ranks.topology().n_ranks(), shares.n_ranks());
         if n_ranks != n_shares {
             return Err(Error::Input(format!("{n_shares} shares for {n_ranks} ranks")));
         }
-        Ok(Self { link: SharedLink(Arc::new(Mutex::new(Link::new(ranks)))), shares })
+        Ok(Self { link: SharedLink(Arc::new(Mutex::new(RankLink::new(ranks)))), shares })
     }
 
-    /// Returns the place of this rank.
+    /// Returns the rank of this machine and the hosts of all.
     #[must_use]
-    pub fn place(&self) -> Place {
-        self.link.lock().place().clone()
+    pub fn topology(&self) -> RankTopology {
+        self.link.lock().topology().clone()
     }
 
     pub(crate) fn link(&self) -> &SharedLink {
@@ -66,7 +66,7 @@ impl RankGroup {
     ///
     /// Always: this error, or that of another rank.
     pub fn refuse(&self, error: Error) -> Result<()> {
-        self.link.lock().meet(Err(error)).map(drop)
+        self.link.lock().handshake(Err(error)).map(drop)
     }
 
     /// Times `n_times` exchanges in which all ranks together send `n_bytes`. All ranks must call
@@ -77,10 +77,10 @@ impl RankGroup {
     /// [`Error::Rank`] if ranks do not answer or do not agree.
     pub fn time_exchanges(&self, n_bytes: usize, n_times: usize) -> Result<Vec<Duration>> {
         let mut link = self.link.lock();
-        let own = vec![0; n_bytes / link.place().n_ranks()];
+        let own = vec![0; n_bytes / link.topology().n_ranks()];
         let mut exchange = || {
             let began = link.ranks.now();
-            link.exchange(Stage::Start, 0, Ok(&own))?;
+            link.exchange(ExchangeStage::Start, 0, Ok(&own))?;
             Ok(link.ranks.now().saturating_sub(began))
         };
         // The first exchange waits for ranks that have not arrived yet.
@@ -88,10 +88,10 @@ impl RankGroup {
         (0..n_times).map(|_| exchange()).collect()
     }
 
-    /// Returns a handle with which rank 0 sends keep-alives while it has no orders.
+    /// Returns a handle with which rank 0 sends keep-alives while it has no commands.
     #[must_use]
-    pub fn heart(&self) -> Heart {
-        Heart(Arc::downgrade(&self.link.0))
+    pub fn keep_alive(&self) -> KeepAlive {
+        KeepAlive(Arc::downgrade(&self.link.0))
     }
 
     /// Sets a callback for when the ranks cannot go on together. It receives the error; then the
@@ -103,42 +103,42 @@ impl RankGroup {
 
 /// A handle that sends the keep-alives of a link while the link exists.
 #[derive(Clone, Debug)]
-pub struct Heart(Weak<Mutex<Link>>);
+pub struct KeepAlive(Weak<Mutex<RankLink>>);
 
-impl Heart {
+impl KeepAlive {
     /// Sends a keep-alive, unless the link is in use anyway. Returns whether the link still exists
     /// and works.
-    pub fn beat(&self) -> bool {
+    pub fn send(&self) -> bool {
         let Some(link) = self.0.upgrade() else { return false };
         let Ok(mut link) = link.try_lock() else { return true };
-        link.broken.is_none() && link.ranks.beat().is_ok()
+        link.broken.is_none() && link.ranks.keep_alive().is_ok()
     }
 }
 
 /// A link shared by the device and the code that changes its states.
 #[derive(Clone, Debug)]
-pub(crate) struct SharedLink(Arc<Mutex<Link>>);
+pub(crate) struct SharedLink(Arc<Mutex<RankLink>>);
 
 impl SharedLink {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Link> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, RankLink> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The point of a step at which an exchange takes place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum ExchangeStage {
     /// While the model is opened.
     Start,
     /// After a call that may fail on some ranks.
     Agreed,
-    /// Inner values of a wave of experts.
+    /// Inner values of a chunk of experts.
     Inner(LayerIdx),
     /// Columns of the sum.
     Sum(LayerIdx),
 }
 
-impl Stage {
+impl ExchangeStage {
     fn number(self) -> u32 {
         let of = |layer: LayerIdx| u32::try_from(layer.0).unwrap_or(u32::MAX / 4) * 4;
         match self {
@@ -150,7 +150,7 @@ impl Stage {
     }
 }
 
-impl fmt::Display for Stage {
+impl fmt::Display for ExchangeStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Start => f.write_str("while the model is opened"),
@@ -176,7 +176,7 @@ impl fmt::Debug for OnBreak {
 
 /// One rank's end of the connection.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct RankLink {
     ranks: Box<dyn Ranks>,
     sequence: u64,
     own: Vec<u8>,
@@ -184,43 +184,43 @@ pub(crate) struct Link {
     /// An error on this rank since the last exchange.
     deferred: Option<Error>,
     /// On rank 0: layers that were sent to the others and have not run yet.
-    open: Option<Range<usize>>,
+    announced: Option<Range<usize>>,
     /// For each layer, whether ranks exchange values there.
-    meets: Vec<bool>,
+    exchanging_layers: Vec<bool>,
     /// The rank and the problem that broke the link.
     broken: Option<(usize, String)>,
     on_break: Option<OnBreak>,
     /// Whether a model was opened: a job runs only one.
     is_used: bool,
     stats: LinkStats,
-    waits: Waits,
+    waits: PendingTimes,
 }
 
-impl Link {
+impl RankLink {
     fn new(ranks: Box<dyn Ranks>) -> Self {
-        let n_ranks = ranks.place().n_ranks();
+        let n_ranks = ranks.topology().n_ranks();
         Self {
             ranks,
             sequence: 0,
             own: Vec::new(),
             from: vec![Vec::new(); n_ranks],
             deferred: None,
-            open: None,
-            meets: Vec::new(),
+            announced: None,
+            exchanging_layers: Vec::new(),
             broken: None,
             on_break: None,
             is_used: false,
             stats: LinkStats::of(n_ranks),
-            waits: Waits::default(),
+            waits: PendingTimes::default(),
         }
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        self.ranks.place()
+    pub(crate) fn topology(&self) -> &RankTopology {
+        self.ranks.topology()
     }
 
-    pub(crate) fn is_lead(&self) -> bool {
-        self.place().rank == 0
+    pub(crate) fn is_leader(&self) -> bool {
+        self.topology().rank == 0
     }
 
     pub(crate) fn stats(&self) -> LinkStats {
@@ -233,12 +233,12 @@ impl Link {
     }
 
     /// Sets the layers in which ranks exchange values.
-    pub(crate) fn set_meets(&mut self, meets: Vec<bool>) {
-        self.meets = meets;
+    pub(crate) fn set_exchanging_layers(&mut self, exchanging_layers: Vec<bool>) {
+        self.exchanging_layers = exchanging_layers;
     }
 
-    pub(crate) fn set_patience(&mut self, factor: u32) {
-        self.ranks.set_patience(factor);
+    pub(crate) fn set_timeout_factor(&mut self, factor: u32) {
+        self.ranks.set_timeout_factor(factor);
     }
 
     /// Keeps an error for the next exchange, where all ranks learn of it.
@@ -246,23 +246,28 @@ impl Link {
         self.deferred.get_or_insert(error);
     }
 
-    /// Exchanges values, or an error, with all ranks; afterwards [`Link::values_of`] returns those
-    /// of each. `hash` covers data that is equal on all ranks.
+    /// Exchanges values, or an error, with all ranks; afterwards [`RankLink::values_of`] returns
+    /// those of each. `hash` covers data that is equal on all ranks.
     ///
     /// # Errors
     ///
     /// The error of this or of another rank; [`Error::Cancelled`] if rank 0 ends the step here;
     /// [`Error::Rank`] if ranks disagree or do not answer, which breaks the link.
-    pub(crate) fn exchange(&mut self, stage: Stage, hash: u64, own: Result<&[u8]>) -> Result<()> {
+    pub(crate) fn exchange(
+        &mut self,
+        stage: ExchangeStage,
+        hash: u64,
+        own: Result<&[u8]>,
+    ) -> Result<()> {
         let own = match self.deferred.take() {
             Some(error) => Err(error),
             None => own,
         };
         match &own {
-            Ok(values) => self.swap(stage, hash, (Content::Values, values))?,
+            Ok(values) => self.swap_messages(stage, hash, (PayloadKind::Values, values))?,
             Err(error) => {
-                let (content, text) = write_error(error);
-                self.swap(stage, hash, (content, &text))?;
+                let (kind, text) = write_error(error);
+                self.swap_messages(stage, hash, (kind, &text))?;
             }
         }
         own?;
@@ -270,32 +275,34 @@ impl Link {
     }
 
     /// Ends the step that the others are in, if any.
-    fn settle(&mut self) -> Result<()> {
-        let Some(open) = self.open.take() else { return Ok(()) };
-        let Some(layer_idx) = open.into_iter().find(|it| self.meets[*it]) else { return Ok(()) };
+    fn stop_open_step(&mut self) -> Result<()> {
+        let Some(announced) = self.announced.take() else { return Ok(()) };
+        let Some(layer_idx) = announced.into_iter().find(|it| self.exchanging_layers[*it]) else {
+            return Ok(());
+        };
         // The others may be at a later stage, but the stage of a stop is not compared.
-        self.swap(Stage::Inner(LayerIdx(layer_idx)), 0, (Content::Stop, &[]))
+        self.swap_messages(ExchangeStage::Inner(LayerIdx(layer_idx)), 0, (PayloadKind::Stop, &[]))
     }
 
-    fn swap(
+    fn swap_messages(
         &mut self,
-        stage: Stage,
+        stage: ExchangeStage,
         hash: u64,
-        (content, payload): (Content, &[u8]),
+        (kind, payload): (PayloadKind, &[u8]),
     ) -> Result<()> {
         self.check()?;
         let (waited_us, read_wait_us) = self.waits.take();
-        let note = Note {
+        let header = MessageHeader {
             sequence: self.sequence,
             hash,
             stage: stage.number(),
-            content,
+            kind,
             len_bytes: payload.len() as u64,
             waited_us,
             read_wait_us,
         };
         self.own.clear();
-        note.write(payload, &mut self.own);
+        header.write(payload, &mut self.own);
         let began = self.ranks.now();
         let exchanged = self.ranks.exchange(&self.own, &mut self.from);
         let took = self.ranks.now().saturating_sub(began);
@@ -303,51 +310,51 @@ impl Link {
         self.waits.exchange = took;
         self.sequence += 1;
         match exchanged {
-            Ok(()) => self.compare(stage, note),
+            Ok(()) => self.compare(stage, header),
             Err(Error::Rank { rank, problem, .. }) => {
                 Err(self.break_off(rank, format!("{problem}, {stage}")))
             }
-            Err(other) => Err(self.break_off(self.place().rank, other.to_string())),
+            Err(other) => Err(self.break_off(self.topology().rank, other.to_string())),
         }
     }
 
     /// Checks that all headers are of the same exchange and stage, and that hashes are equal.
-    fn compare(&mut self, stage: Stage, own: Note) -> Result<()> {
-        let own_rank = self.place().rank;
-        let mut notes = Vec::with_capacity(self.from.len());
+    fn compare(&mut self, stage: ExchangeStage, own: MessageHeader) -> Result<()> {
+        let own_rank = self.topology().rank;
+        let mut headers = Vec::with_capacity(self.from.len());
         for rank in 0..self.from.len() {
             let message = if rank == own_rank { &self.own } else { &self.from[rank] };
             // This rank's own message was not transmitted.
-            let is_whole = rank == own_rank || Note::is_whole(message);
-            let Some((note, _)) = Note::read(message).filter(|_| is_whole) else {
+            let is_whole = rank == own_rank || MessageHeader::is_whole(message);
+            let Some((header, _)) = MessageHeader::read(message).filter(|_| is_whole) else {
                 let problem = format!("sent a corrupted message, {stage}");
                 return Err(self.break_off(rank, problem));
             };
-            notes.push(note);
+            headers.push(header);
         }
-        self.stats.count_waits(notes.iter().map(|it| (it.waited_us, it.read_wait_us)));
-        if let Some(rank) = odd_one(&notes, |it| it.sequence) {
+        self.stats.count_waits(headers.iter().map(|it| (it.waited_us, it.read_wait_us)));
+        if let Some(rank) = outlier(&headers, |it| it.sequence) {
             let problem = format!(
                 "is at exchange {}, the others at {}, {stage}: ranks are out of step",
-                notes[rank].sequence, own.sequence
+                headers[rank].sequence, own.sequence
             );
             return Err(self.break_off(rank, problem));
         }
-        if notes.iter().any(|it| it.content == Content::Stop) {
+        if headers.iter().any(|it| it.kind == PayloadKind::Stop) {
             return Ok(());
         }
-        if let Some(rank) = odd_one(&notes, |it| it.stage) {
+        if let Some(rank) = outlier(&headers, |it| it.stage) {
             let problem = format!("is at a different stage of the step, {stage}");
             return Err(self.break_off(rank, problem));
         }
         // A rank that failed to compute its values has no hash.
-        let (ranks, with_values): (Vec<usize>, Vec<Note>) = notes
+        let (ranks, with_values): (Vec<usize>, Vec<MessageHeader>) = headers
             .iter()
             .copied()
             .enumerate()
-            .filter(|(_, note)| note.content == Content::Values)
+            .filter(|(_, header)| header.kind == PayloadKind::Values)
             .unzip();
-        if let Some(odd_idx) = odd_one(&with_values, |it| it.hash) {
+        if let Some(odd_idx) = outlier(&with_values, |it| it.hash) {
             let rank = ranks[odd_idx];
             let problem = format!(
                 "computed different values from the other ranks, {stage}: its memory or its build \
@@ -359,16 +366,16 @@ impl Link {
     }
 
     /// Returns the error of the first other rank that reports one, or `Cancelled` after a stop.
-    fn first_error(&mut self, stage: Stage) -> Result<()> {
-        let own_rank = self.place().rank;
+    fn first_error(&mut self, stage: ExchangeStage) -> Result<()> {
+        let own_rank = self.topology().rank;
         for rank in (0..self.from.len()).filter(|rank| *rank != own_rank) {
-            let Some((note, payload)) = Note::read(&self.from[rank]) else { continue };
-            match note.content {
-                Content::Values => {}
-                Content::Stop => return Err(Error::Cancelled),
-                content => {
-                    let host = &self.place().hosts[rank];
-                    return Err(match read_error(content, payload, (rank, host)) {
+            let Some((header, payload)) = MessageHeader::read(&self.from[rank]) else { continue };
+            match header.kind {
+                PayloadKind::Values => {}
+                PayloadKind::Stop => return Err(Error::Cancelled),
+                kind => {
+                    let host = &self.topology().hosts[rank];
+                    return Err(match read_error(kind, payload, (rank, host)) {
                         Ok(error) => error,
                         Err(_) => {
                             let problem = format!("sent an unreadable error, {stage}");
@@ -382,7 +389,7 @@ impl Link {
     }
 
     fn values_of(&self, rank: usize) -> &[u8] {
-        Note::read(&self.from[rank]).map_or(&[], |(_, payload)| payload)
+        MessageHeader::read(&self.from[rank]).map_or(&[], |(_, payload)| payload)
     }
 
     /// Returns the `n_floats` numbers that another rank sent in the last exchange.
@@ -405,7 +412,7 @@ impl Link {
     pub(crate) fn break_off(&mut self, rank: usize, problem: String) -> Error {
         let is_first = self.broken.is_none();
         self.broken.get_or_insert((rank, problem.clone()));
-        let host = self.place().hosts.get(rank).cloned().unwrap_or_default();
+        let host = self.topology().hosts.get(rank).cloned().unwrap_or_default();
         let error = Error::Rank { rank, host, problem };
         if let Some(OnBreak(say)) = self.on_break.as_ref().filter(|_| is_first) {
             say(&error);
@@ -430,7 +437,7 @@ impl Link {
     /// Fails if the link is broken.
     pub(crate) fn check(&self) -> Result<()> {
         let Some((rank, problem)) = &self.broken else { return Ok(()) };
-        let host = self.place().hosts.get(*rank).cloned().unwrap_or_default();
+        let host = self.topology().hosts.get(*rank).cloned().unwrap_or_default();
         Err(Error::Rank { rank: *rank, host, problem: problem.clone() })
     }
 
@@ -440,10 +447,10 @@ impl Link {
     ///
     /// The error of any rank.
     pub(crate) fn agree<T>(&mut self, result: Result<T>) -> Result<T> {
-        self.agree_at(Stage::Agreed, result)
+        self.agree_at(ExchangeStage::Agreed, result)
     }
 
-    fn agree_at<T>(&mut self, stage: Stage, result: Result<T>) -> Result<T> {
+    fn agree_at<T>(&mut self, stage: ExchangeStage, result: Result<T>) -> Result<T> {
         match result {
             Ok(value) => self.exchange(stage, 0, Ok(&[])).map(|()| value),
             Err(error) => match self.exchange(stage, 0, Err(error)) {
@@ -453,15 +460,15 @@ impl Link {
         }
     }
 
-    /// Sends an order of rank 0 to the others, after ending the step that they are in.
+    /// Sends a command of rank 0 to the others, after ending the step that they are in.
     ///
     /// # Errors
     ///
     /// [`Error::Rank`] if the link is or gets broken, or if a rank is gone.
-    pub(crate) fn tell(&mut self, order: &Order) -> Result<()> {
-        self.settle()?;
+    pub(crate) fn broadcast(&mut self, command: &RankCommand) -> Result<()> {
+        self.stop_open_step()?;
         self.check()?;
-        self.ranks.tell(&order.to_bytes())
+        self.ranks.broadcast(&command.to_bytes())
     }
 
     /// Prepares a layer on rank 0: sends it and those before `end` to the others, unless that was
@@ -469,38 +476,38 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// As [`Link::tell`].
+    /// As [`RankLink::broadcast`].
     pub(crate) fn begin_layer(
         &mut self,
         (first, end): (LayerIdx, LayerIdx),
         batch: &dyn Fn() -> OwnedBatch,
     ) -> Result<()> {
-        if self.open.as_ref().is_none_or(|open| open.start != first.0) {
-            self.tell(&Order::Layers { first, end, batch: batch() })?;
-            self.open = Some(first.0..end.0);
+        if self.announced.as_ref().is_none_or(|announced| announced.start != first.0) {
+            self.broadcast(&RankCommand::Layers { first, end, batch: batch() })?;
+            self.announced = Some(first.0..end.0);
         }
         Ok(())
     }
 
     /// Ends a layer on rank 0. `is_done` says whether it succeeded, which is the same on all ranks.
     pub(crate) fn end_layer(&mut self, layer: LayerIdx, is_done: bool) {
-        let open = self.open.take().filter(|_| is_done);
-        self.open = open.map(|open| layer.0 + 1..open.end).filter(|open| !open.is_empty());
+        let announced = self.announced.take().filter(|_| is_done);
+        self.announced = announced.map(|it| layer.0 + 1..it.end).filter(|it| !it.is_empty());
     }
 
-    /// Waits for the next order of rank 0.
+    /// Waits for the next command of rank 0.
     ///
     /// # Errors
     ///
-    /// [`Error::Rank`] if the link is or gets broken; [`Error::Machine`] if the order is
+    /// [`Error::Rank`] if the link is or gets broken; [`Error::Machine`] if the command is
     /// unreadable.
-    pub(crate) fn hear(&mut self, bytes: &mut Vec<u8>) -> Result<Order> {
+    pub(crate) fn receive(&mut self, bytes: &mut Vec<u8>) -> Result<RankCommand> {
         self.check()?;
         bytes.clear();
-        match self.ranks.hear(bytes) {
-            Ok(()) => Order::read(bytes),
+        match self.ranks.receive(bytes) {
+            Ok(()) => RankCommand::read(bytes),
             Err(Error::Rank { rank, problem, .. }) => Err(self.break_off(rank, problem)),
-            Err(other) => Err(self.break_off(self.place().rank, other.to_string())),
+            Err(other) => Err(self.break_off(self.topology().rank, other.to_string())),
         }
     }
 
@@ -510,13 +517,13 @@ impl Link {
     ///
     /// [`Error::Rank`] for the first rank that differs from rank 0, with the name of the
     /// difference; otherwise the error of any rank.
-    pub(crate) fn meet(&mut self, own: Result<Hello>) -> Result<Vec<u64>> {
+    pub(crate) fn handshake(&mut self, own: Result<Hello>) -> Result<Vec<u64>> {
         let own = match own {
             Ok(hello) => hello.to_bytes(),
-            Err(error) => return self.agree_at(Stage::Start, Err(error)),
+            Err(error) => return self.agree_at(ExchangeStage::Start, Err(error)),
         };
-        self.exchange(Stage::Start, 0, Ok(&own))?;
-        let own_rank = self.place().rank;
+        self.exchange(ExchangeStage::Start, 0, Ok(&own))?;
+        let own_rank = self.topology().rank;
         let hello_of = |rank: usize| -> Vec<u8> {
             if rank == own_rank { own.clone() } else { self.values_of(rank).to_vec() }
         };
@@ -541,8 +548,11 @@ impl Link {
 
 /// Returns the first rank whose value is not the most frequent one; `None` if all are equal. In a
 /// tie, the value of the lowest rank counts as the most frequent.
-fn odd_one<T: PartialEq>(notes: &[Note], value: impl Fn(&Note) -> T) -> Option<usize> {
-    let values: Vec<T> = notes.iter().map(value).collect();
+fn outlier<T: PartialEq>(
+    headers: &[MessageHeader],
+    value: impl Fn(&MessageHeader) -> T,
+) -> Option<usize> {
+    let values: Vec<T> = headers.iter().map(value).collect();
     let n_like = |it: &T| values.iter().filter(|other| *other == it).count();
     // The first of the most frequent values.
     let most = values.iter().rev().max_by_key(|it| n_like(it))?;
@@ -553,16 +563,16 @@ fn odd_one<T: PartialEq>(notes: &[Note], value: impl Fn(&Note) -> T) -> Option<u
 mod tests {
     use super::*;
 
-    fn note(hash: u64) -> Note {
-        let content = Content::Values;
-        Note { sequence: 1, hash, stage: 2, content, len_bytes: 0, waited_us: 4, read_wait_us: 5 }
+    fn header(hash: u64) -> MessageHeader {
+        let (kind, len_bytes, waited_us) = (PayloadKind::Values, 0, 4);
+        MessageHeader { sequence: 1, hash, stage: 2, kind, len_bytes, waited_us, read_wait_us: 5 }
     }
 
     #[test]
     fn who_differs_from_most_is_named() {
         let odd = |hashes: &[u64]| {
-            let notes: Vec<Note> = hashes.iter().map(|it| note(*it)).collect();
-            odd_one(&notes, |it| it.hash)
+            let headers: Vec<MessageHeader> = hashes.iter().map(|it| header(*it)).collect();
+            outlier(&headers, |it| it.hash)
         };
         assert_eq!(odd(&[5, 5, 5]), None);
         assert_eq!(odd(&[5, 5, 6]), Some(2));
@@ -571,20 +581,20 @@ mod tests {
     }
 
     #[test]
-    fn notes_are_read_as_they_were_written() {
+    fn headers_are_read_as_they_were_written() {
         let mut bytes = Vec::new();
-        let written = Note { len_bytes: 3, ..note(7) };
+        let written = MessageHeader { len_bytes: 3, ..header(7) };
         written.write(&[1, 2, 3], &mut bytes);
-        assert_eq!(Note::read(&bytes), Some((written, &[1, 2, 3][..])));
-        assert!(Note::is_whole(&bytes));
+        assert_eq!(MessageHeader::read(&bytes), Some((written, &[1, 2, 3][..])));
+        assert!(MessageHeader::is_whole(&bytes));
         for n_bytes in 0..bytes.len() {
-            assert_eq!(Note::read(&bytes[..n_bytes]), None, "cut to {n_bytes}");
-            assert!(!Note::is_whole(&bytes[..n_bytes]), "cut to {n_bytes}");
+            assert_eq!(MessageHeader::read(&bytes[..n_bytes]), None, "cut to {n_bytes}");
+            assert!(!MessageHeader::is_whole(&bytes[..n_bytes]), "cut to {n_bytes}");
         }
         for bit in 0..8 * bytes.len() {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(!Note::is_whole(&damaged), "bit {bit}");
+            assert!(!MessageHeader::is_whole(&damaged), "bit {bit}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Runs one model on several machines: each has some rows of every expert, and all other weights.
 //!
 //! Rank 0 is the engine that sessions use. It sends each operation on its device to the other ranks
-//! as an [`Order`]; in each sparse layer all ranks exchange the values that they computed. A
+//! as an [`RankCommand`]; in each sparse layer all ranks exchange the values that they computed. A
 //! [`Ranks`] carries the bytes. **Invariant:** all ranks take part in every exchange, even after an
 //! error on one of them: the error is sent instead of values, and all leave the step together. All
 //! ranks hold the same activations to the bit; each exchange compares their hashes.
@@ -15,11 +15,11 @@ mod lead;
 mod local;
 
 pub(crate) use hello::Hello;
-pub(crate) use lead::LeadBackend;
-pub use link::{Heart, RankGroup};
-pub(crate) use link::{Link, SharedLink, Stage, bytes_of};
-pub use local::{Fault as RankFault, LocalRanks, LocalSettings};
-pub(crate) use order::{Order, OwnedBatch};
+pub(crate) use lead::LeaderBackend;
+pub(crate) use link::{ExchangeStage, RankLink, SharedLink, bytes_of};
+pub use link::{KeepAlive, RankGroup};
+pub use local::{LocalRanks, LocalSettings, RankFault};
+pub(crate) use order::{OwnedBatch, RankCommand};
 pub use stats::{LinkStats, RankTimes};
 
 use std::fmt;
@@ -29,14 +29,14 @@ use crate::error::Result;
 
 /// The position of one machine among the ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RankTopology {
     /// Index of the rank, from 0.
     pub rank: usize,
     /// Hosts of all ranks, for messages.
     pub hosts: Vec<String>,
 }
 
-impl Place {
+impl RankTopology {
     /// Returns the number of ranks.
     #[must_use]
     pub fn n_ranks(&self) -> usize {
@@ -46,8 +46,8 @@ impl Place {
 
 /// The transport between the ranks of one job.
 pub trait Ranks: fmt::Debug + Send {
-    /// Returns the place of this rank.
-    fn place(&self) -> &Place;
+    /// Returns the rank of this machine and the hosts of all.
+    fn topology(&self) -> &RankTopology;
 
     /// Returns the current time, for measurements.
     fn now(&self) -> Duration;
@@ -61,31 +61,31 @@ pub trait Ranks: fmt::Debug + Send {
     /// [`crate::error::Error::Rank`] with a rank that did not answer.
     fn exchange(&mut self, own: &[u8], from: &mut [Vec<u8>]) -> Result<()>;
 
-    /// Sends an order of rank 0 to all others, without waiting for them.
+    /// Sends a command of rank 0 to all others, without waiting for them.
     ///
     /// # Errors
     ///
     /// As [`Ranks::exchange`].
-    fn tell(&mut self, order: &[u8]) -> Result<()>;
+    fn broadcast(&mut self, command: &[u8]) -> Result<()>;
 
-    /// Sends a keep-alive from rank 0 to all others while it has no orders.
+    /// Sends a keep-alive from rank 0 to all others while it has no commands.
     ///
     /// # Errors
     ///
     /// As [`Ranks::exchange`].
-    fn beat(&mut self) -> Result<()> {
+    fn keep_alive(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Waits for the next order of rank 0, without limit while its keep-alives arrive.
+    /// Waits for the next command of rank 0, without limit while its keep-alives arrive.
     ///
     /// # Errors
     ///
     /// [`crate::error::Error::Rank`] if rank 0 is gone.
-    fn hear(&mut self, order: &mut Vec<u8>) -> Result<()>;
+    fn receive(&mut self, command: &mut Vec<u8>) -> Result<()>;
 
     /// Multiplies the timeout by `factor` from now on: ranks load a model at different rates.
-    fn set_patience(&mut self, factor: u32);
+    fn set_timeout_factor(&mut self, factor: u32);
 
     /// Ends the job after a fatal error; never waits.
     fn abort(&mut self, why: &str);

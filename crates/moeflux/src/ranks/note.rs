@@ -10,11 +10,11 @@ use twox_hash::XxHash3_64;
 use crate::error::{Error, Result};
 
 /// Bytes of a header.
-pub(super) const NOTE_BYTES: usize = 48;
+pub(super) const HEADER_BYTES: usize = 48;
 
 /// The content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum PayloadKind {
     /// Values.
     Values = 0,
     /// No payload: rank 0 ends the step here.
@@ -29,14 +29,14 @@ pub(super) enum Content {
 
 /// The header of each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Note {
+pub(super) struct MessageHeader {
     /// Sequence number of the exchange.
     pub sequence: u64,
     /// Hash of the sender's activations.
     pub hash: u64,
     /// Stage of the step that the sender is at.
     pub stage: u32,
-    pub content: Content,
+    pub kind: PayloadKind,
     pub len_bytes: u64,
     /// Time that the sender waited for others in the previous exchange.
     pub waited_us: u32,
@@ -44,14 +44,14 @@ pub(super) struct Note {
     pub read_wait_us: u32,
 }
 
-impl Note {
+impl MessageHeader {
     /// Writes the header and the payload, with a checksum of both.
     pub(super) fn write(&self, payload: &[u8], out: &mut Vec<u8>) {
         debug_assert_eq!(self.len_bytes, payload.len() as u64);
         out.extend_from_slice(&self.sequence.to_le_bytes());
         out.extend_from_slice(&self.hash.to_le_bytes());
         out.extend_from_slice(&self.stage.to_le_bytes());
-        out.extend_from_slice(&(self.content as u32).to_le_bytes());
+        out.extend_from_slice(&(self.kind as u32).to_le_bytes());
         out.extend_from_slice(&self.len_bytes.to_le_bytes());
         out.extend_from_slice(&self.waited_us.to_le_bytes());
         out.extend_from_slice(&self.read_wait_us.to_le_bytes());
@@ -62,73 +62,77 @@ impl Note {
 
     /// Returns whether a message arrived undamaged.
     pub(super) fn is_whole(message: &[u8]) -> bool {
-        message.split_at_checked(NOTE_BYTES).is_some_and(|(head, payload)| {
-            let (head, sum) = head.split_at(NOTE_BYTES - 8);
-            sum == sum_of(head, payload).to_le_bytes()
+        message.split_at_checked(HEADER_BYTES).is_some_and(|(header, payload)| {
+            let (header, sum) = header.split_at(HEADER_BYTES - 8);
+            sum == sum_of(header, payload).to_le_bytes()
         })
     }
 
     /// Reads the header of a message and its payload; `None` if the message is invalid.
     pub(super) fn read(message: &[u8]) -> Option<(Self, &[u8])> {
-        let (head, payload) = message.split_at_checked(NOTE_BYTES)?;
-        let u64_at = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
-        let u32_at = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
-        let content = match u32_at(20) {
-            0 => Content::Values,
-            1 => Content::Stop,
-            2 => Content::Expert,
-            3 => Content::Failure,
-            4 => Content::NonFinite,
+        let (header, payload) = message.split_at_checked(HEADER_BYTES)?;
+        let u64_at =
+            |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+        let u32_at =
+            |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
+        let kind = match u32_at(20) {
+            0 => PayloadKind::Values,
+            1 => PayloadKind::Stop,
+            2 => PayloadKind::Expert,
+            3 => PayloadKind::Failure,
+            4 => PayloadKind::NonFinite,
             _ => return None,
         };
-        let note = Self {
+        let header = Self {
             sequence: u64_at(0),
             hash: u64_at(8),
             stage: u32_at(16),
-            content,
+            kind,
             len_bytes: u64_at(24),
             waited_us: u32_at(32),
             read_wait_us: u32_at(36),
         };
-        (note.len_bytes == payload.len() as u64).then_some((note, payload))
+        (header.len_bytes == payload.len() as u64).then_some((header, payload))
     }
 }
 
-fn sum_of(head: &[u8], payload: &[u8]) -> u64 {
+fn sum_of(header: &[u8], payload: &[u8]) -> u64 {
     let mut hash = XxHash3_64::new();
-    hash.write(head);
+    hash.write(header);
     hash.write(payload);
     hash.finish()
 }
 
 /// Encodes an error for other ranks.
-pub(super) fn write_error(error: &Error) -> (Content, Vec<u8>) {
+pub(super) fn write_error(error: &Error) -> (PayloadKind, Vec<u8>) {
     match error {
         Error::Expert { layer, expert, problem } => {
             let mut bytes = Vec::new();
             [layer, expert].iter().for_each(|it| bytes.extend((**it as u64).to_le_bytes()));
             bytes.extend(problem.as_bytes());
-            (Content::Expert, bytes)
+            (PayloadKind::Expert, bytes)
         }
-        Error::NonFinite { place } => (Content::NonFinite, place.clone().into_bytes()),
-        other => (Content::Failure, other.to_string().into_bytes()),
+        Error::NonFinite { place } => (PayloadKind::NonFinite, place.clone().into_bytes()),
+        other => (PayloadKind::Failure, other.to_string().into_bytes()),
     }
 }
 
 /// Decodes the error that a rank reports.
 pub(super) fn read_error(
-    content: Content,
+    kind: PayloadKind,
     payload: &[u8],
     (rank, host): (usize, &str),
 ) -> Result<Error> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    match content {
-        Content::Values | Content::Stop => {
+    match kind {
+        PayloadKind::Values | PayloadKind::Stop => {
             unreachable!("values and the end of a step are no errors")
         }
-        Content::Failure => Ok(Error::Rank { rank, host: host.to_owned(), problem: text(payload) }),
-        Content::NonFinite => Ok(Error::NonFinite { place: text(payload) }),
-        Content::Expert => {
+        PayloadKind::Failure => {
+            Ok(Error::Rank { rank, host: host.to_owned(), problem: text(payload) })
+        }
+        PayloadKind::NonFinite => Ok(Error::NonFinite { place: text(payload) }),
+        PayloadKind::Expert => {
             let number = |at: usize| {
                 let bytes = payload.get(at..at + 8).and_then(|it| it.try_into().ok());
                 bytes.and_then(|it| usize::try_from(u64::from_le_bytes(it)).ok())

@@ -1,6 +1,6 @@
 //! The operations of rank 0 on its device, encoded so that other ranks repeat them.
 //!
-//! **Invariant:** an encoded order is decoded to itself; anything else is refused.
+//! **Invariant:** an encoded command is decoded to itself; anything else is refused.
 
 use crate::backend::StatePart;
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use crate::ops::{Batch, Row, RowKind, Segment};
 
 /// One call that changes a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum RankCommand {
     /// Runs layers `first .. end` over these rows. All ranks exchange values in each sparse one.
     Layers {
         first: LayerIdx,
@@ -47,7 +47,7 @@ pub(crate) enum Order {
         part: StatePart,
         bytes: Vec<u8>,
     },
-    Exchange {
+    SwapRows {
         buffer: BufferId,
         n_rows: usize,
     },
@@ -73,9 +73,9 @@ impl OwnedBatch {
 }
 
 /// Writes a sequence of numbers.
-struct Writer(Vec<u8>);
+struct CommandWriter(Vec<u8>);
 
-impl Writer {
+impl CommandWriter {
     fn number(&mut self, number: usize) {
         self.0.extend_from_slice(&(number as u64).to_le_bytes());
     }
@@ -86,9 +86,9 @@ impl Writer {
 }
 
 /// Reads a sequence of numbers.
-struct Reader<'a>(&'a [u8]);
+struct CommandReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl CommandReader<'_> {
     fn u64(&mut self) -> Option<u64> {
         let (head, rest) = self.0.split_first_chunk::<8>()?;
         self.0 = rest;
@@ -110,11 +110,11 @@ impl Reader<'_> {
     }
 }
 
-impl Order {
-    /// Encodes the order.
+impl RankCommand {
+    /// Encodes the command.
     #[must_use]
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Writer(Vec::new());
+        let mut out = CommandWriter(Vec::new());
         match self {
             Self::Layers { first, end, batch } => {
                 [0, first.0, end.0].iter().for_each(|it| out.number(*it));
@@ -158,7 +158,7 @@ impl Order {
                 out.number(bytes.len());
                 out.0.extend_from_slice(bytes);
             }
-            Self::Exchange { buffer, n_rows } => {
+            Self::SwapRows { buffer, n_rows } => {
                 [9, buffer.0, *n_rows].iter().for_each(|it| out.number(*it));
             }
             Self::End => out.number(10),
@@ -166,22 +166,22 @@ impl Order {
         out.0
     }
 
-    /// Decodes an order.
+    /// Decodes a command.
     ///
     /// # Errors
     ///
-    /// [`Error::Machine`] if the bytes are not an order.
+    /// [`Error::Machine`] if the bytes are not a command.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
-        let mut reader = Reader(bytes);
-        let order = read_order(&mut reader).filter(|_| reader.0.is_empty());
-        order.ok_or_else(|| {
+        let mut reader = CommandReader(bytes);
+        let command = read_command(&mut reader).filter(|_| reader.0.is_empty());
+        command.ok_or_else(|| {
             let problem = format!("cannot decode a {}-byte order from rank 0", bytes.len());
             Error::Machine(problem)
         })
     }
 }
 
-fn write_batch(batch: &OwnedBatch, out: &mut Writer) {
+fn write_batch(batch: &OwnedBatch, out: &mut CommandWriter) {
     out.number(batch.rows.len());
     for row in &batch.rows {
         out.number(row.token.0 as usize);
@@ -190,7 +190,7 @@ fn write_batch(batch: &OwnedBatch, out: &mut Writer) {
     out.number(batch.segments.len());
     for Segment { state, rows, kind, marks } in &batch.segments {
         out.state(*state);
-        [rows.start, rows.end, usize::from(*kind == RowKind::Prompt)]
+        [rows.start, rows.end, usize::from(*kind == RowKind::Prefill)]
             .iter()
             .for_each(|it| out.number(*it));
         out.number(marks.len());
@@ -198,7 +198,7 @@ fn write_batch(batch: &OwnedBatch, out: &mut Writer) {
     }
 }
 
-fn read_batch(reader: &mut Reader<'_>) -> Option<OwnedBatch> {
+fn read_batch(reader: &mut CommandReader<'_>) -> Option<OwnedBatch> {
     let mut batch = OwnedBatch::default();
     for _ in 0..reader.count(16)? {
         let token = TokenId(u32::try_from(reader.u64()?).ok()?);
@@ -206,7 +206,7 @@ fn read_batch(reader: &mut Reader<'_>) -> Option<OwnedBatch> {
     }
     for _ in 0..reader.count(40)? {
         let (state, start, end) = (reader.state()?, reader.number()?, reader.number()?);
-        let kind = if reader.number()? == 0 { RowKind::Answer } else { RowKind::Prompt };
+        let kind = if reader.number()? == 0 { RowKind::Decode } else { RowKind::Prefill };
         let n_marks = reader.count(8)?;
         let marks = (0..n_marks).map(|_| reader.number()).collect::<Option<_>>()?;
         batch.segments.push(Segment { state, rows: start..end, kind, marks });
@@ -214,7 +214,7 @@ fn read_batch(reader: &mut Reader<'_>) -> Option<OwnedBatch> {
     Some(batch)
 }
 
-fn write_part(part: StatePart, out: &mut Writer) {
+fn write_part(part: StatePart, out: &mut CommandWriter) {
     let numbers = match part {
         StatePart::Positions { layer, first, n } => [0, layer.0, first, n],
         StatePart::Recurrent { layer } => [1, layer.0, 0, 0],
@@ -223,7 +223,7 @@ fn write_part(part: StatePart, out: &mut Writer) {
     numbers.iter().for_each(|it| out.number(*it));
 }
 
-fn read_part(reader: &mut Reader<'_>) -> Option<StatePart> {
+fn read_part(reader: &mut CommandReader<'_>) -> Option<StatePart> {
     let (kind, layer) = (reader.number()?, LayerIdx(reader.number()?));
     let (a, b) = (reader.number()?, reader.number()?);
     match kind {
@@ -234,31 +234,31 @@ fn read_part(reader: &mut Reader<'_>) -> Option<StatePart> {
     }
 }
 
-fn read_order(reader: &mut Reader<'_>) -> Option<Order> {
+fn read_command(reader: &mut CommandReader<'_>) -> Option<RankCommand> {
     Some(match reader.number()? {
         0 => {
             let (first, end) = (LayerIdx(reader.number()?), LayerIdx(reader.number()?));
-            Order::Layers { first, end, batch: read_batch(reader)? }
+            RankCommand::Layers { first, end, batch: read_batch(reader)? }
         }
-        1 => Order::CreateState { state: reader.state()?, context: reader.number()? },
+        1 => RankCommand::CreateState { state: reader.state()?, context: reader.number()? },
         2 => {
             let (state, first) = (reader.state()?, reader.number()?);
-            Order::Reserve { state, first, end: reader.number()? }
+            RankCommand::Reserve { state, first, end: reader.number()? }
         }
-        3 => Order::Fork { from: reader.state()?, state: reader.state()? },
-        4 => Order::Drop { state: reader.state()? },
-        5 => Order::Reset { state: reader.state()? },
-        6 => Order::Commit { state: reader.state()? },
-        7 => Order::SetMarks { state: reader.state()?, n_marks: reader.number()? },
+        3 => RankCommand::Fork { from: reader.state()?, state: reader.state()? },
+        4 => RankCommand::Drop { state: reader.state()? },
+        5 => RankCommand::Reset { state: reader.state()? },
+        6 => RankCommand::Commit { state: reader.state()? },
+        7 => RankCommand::SetMarks { state: reader.state()?, n_marks: reader.number()? },
         8 => {
             let (state, part) = (reader.state()?, read_part(reader)?);
             let n_bytes = reader.count(1)?;
             let (bytes, rest) = reader.0.split_at(n_bytes);
             reader.0 = rest;
-            Order::WriteState { state, part, bytes: bytes.to_vec() }
+            RankCommand::WriteState { state, part, bytes: bytes.to_vec() }
         }
-        9 => Order::Exchange { buffer: BufferId(reader.number()?), n_rows: reader.number()? },
-        10 => Order::End,
+        9 => RankCommand::SwapRows { buffer: BufferId(reader.number()?), n_rows: reader.number()? },
+        10 => RankCommand::End,
         _ => return None,
     })
 }
@@ -267,57 +267,63 @@ fn read_order(reader: &mut Reader<'_>) -> Option<Order> {
 mod tests {
     use super::*;
 
-    fn orders() -> Vec<Order> {
+    fn commands() -> Vec<RankCommand> {
         let state = StateId(7);
         let row = |at: usize| Row { token: TokenId(u32::MAX), position: Position(at) };
-        let segment = Segment { marks: vec![1], ..Segment::new(state, 0..2, RowKind::Prompt) };
+        let segment = Segment { marks: vec![1], ..Segment::new(state, 0..2, RowKind::Prefill) };
         let batch = OwnedBatch { rows: vec![row(3), row(4)], segments: vec![segment] };
         let parts = [
             StatePart::Positions { layer: LayerIdx(1), first: 2, n: 3 },
             StatePart::Recurrent { layer: LayerIdx(4) },
             StatePart::Marked { layer: LayerIdx(5), mark_idx: 6 },
         ];
-        let write = |part| Order::WriteState { state, part, bytes: vec![1, 2, 3] };
-        let mut orders = vec![
-            Order::Layers { first: LayerIdx(0), end: LayerIdx(9), batch },
-            Order::CreateState { state, context: 5 },
-            Order::Reserve { state, first: 1, end: 2 },
-            Order::Fork { from: state, state: StateId(8) },
-            Order::Drop { state },
-            Order::Reset { state },
-            Order::Commit { state },
-            Order::SetMarks { state, n_marks: 2 },
-            Order::Exchange { buffer: BufferId(3), n_rows: 4 },
-            Order::End,
+        let write = |part| RankCommand::WriteState { state, part, bytes: vec![1, 2, 3] };
+        let mut commands = vec![
+            RankCommand::Layers { first: LayerIdx(0), end: LayerIdx(9), batch },
+            RankCommand::CreateState { state, context: 5 },
+            RankCommand::Reserve { state, first: 1, end: 2 },
+            RankCommand::Fork { from: state, state: StateId(8) },
+            RankCommand::Drop { state },
+            RankCommand::Reset { state },
+            RankCommand::Commit { state },
+            RankCommand::SetMarks { state, n_marks: 2 },
+            RankCommand::SwapRows { buffer: BufferId(3), n_rows: 4 },
+            RankCommand::End,
         ];
-        orders.extend(parts.map(write));
-        orders
+        commands.extend(parts.map(write));
+        commands
     }
 
     #[test]
     fn orders_are_read_as_they_were_written() {
-        for order in orders() {
-            assert_eq!(Order::read(&order.to_bytes()).unwrap(), order);
+        for command in commands() {
+            assert_eq!(RankCommand::read(&command.to_bytes()).unwrap(), command);
         }
     }
 
     #[test]
     fn what_is_cut_or_longer_is_refused() {
-        for order in orders() {
-            let bytes = order.to_bytes();
+        for command in commands() {
+            let bytes = command.to_bytes();
             for n_bytes in 0..bytes.len() {
-                assert!(Order::read(&bytes[..n_bytes]).is_err(), "{order:?} cut to {n_bytes}");
+                assert!(
+                    RankCommand::read(&bytes[..n_bytes]).is_err(),
+                    "{command:?} cut to {n_bytes}"
+                );
             }
-            assert!(Order::read(&[&bytes[..], &[0]].concat()).is_err(), "{order:?}");
+            assert!(RankCommand::read(&[&bytes[..], &[0]].concat()).is_err(), "{command:?}");
         }
     }
 
     #[test]
     fn a_count_that_lies_allocates_nothing() {
-        let mut bytes =
-            Order::Layers { first: LayerIdx(0), end: LayerIdx(1), batch: OwnedBatch::default() }
-                .to_bytes();
+        let mut bytes = RankCommand::Layers {
+            first: LayerIdx(0),
+            end: LayerIdx(1),
+            batch: OwnedBatch::default(),
+        }
+        .to_bytes();
         bytes[24..32].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert!(Order::read(&bytes).is_err());
+        assert!(RankCommand::read(&bytes).is_err());
     }
 }

@@ -23,21 +23,21 @@ pub struct RankTimes {
 
 /// Times of this rank that the next header reports.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Waits {
+pub(super) struct PendingTimes {
     /// Time in the last exchange.
     pub exchange: Duration,
     /// Total time waiting for the drive.
     pub read: Duration,
     /// The part of it that headers have reported.
-    read_told: Duration,
+    read_reported: Duration,
 }
 
-impl Waits {
+impl PendingTimes {
     /// Returns both times in microseconds, as far as they have not been reported.
     pub(super) fn take(&mut self) -> (u32, u32) {
         let us = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
-        let read = self.read.saturating_sub(self.read_told);
-        self.read_told = self.read;
+        let read = self.read.saturating_sub(self.read_reported);
+        self.read_reported = self.read;
         (us(std::mem::take(&mut self.exchange)), us(read))
     }
 }

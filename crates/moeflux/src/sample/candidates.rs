@@ -19,7 +19,7 @@ const N_AT_ONCE: usize = 32;
 
 /// A token and its logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Candidate {
+pub(super) struct TokenCandidate {
     pub(super) logit: f32,
     pub(super) token: TokenId,
 }
@@ -31,11 +31,11 @@ pub(super) fn index(token: TokenId) -> usize {
 
 /// Memory reused for each token.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Scratch {
-    entries: Vec<Candidate>,
+pub(super) struct CandidateScratch {
+    entries: Vec<TokenCandidate>,
 }
 
-impl Scratch {
+impl CandidateScratch {
     /// Allocates for a whole vocabulary, so that no later token allocates.
     pub(super) fn new(vocab: usize) -> Self {
         Self { entries: Vec::with_capacity(vocab) }
@@ -47,7 +47,7 @@ impl Scratch {
 pub(super) struct Candidates<'s> {
     /// Finite values or minus infinity.
     logits: &'s [f32],
-    entries: &'s mut Vec<Candidate>,
+    entries: &'s mut Vec<TokenCandidate>,
     n_sorted: usize,
     /// Whether nothing was removed; `entries` then holds only the sorted part.
     is_whole: bool,
@@ -57,7 +57,11 @@ pub(super) struct Candidates<'s> {
 
 impl<'s> Candidates<'s> {
     /// Starts with every token whose logit is above minus infinity.
-    pub(super) fn of(scratch: &'s mut Scratch, logits: &'s [f32], temperature: f32) -> Self {
+    pub(super) fn of(
+        scratch: &'s mut CandidateScratch,
+        logits: &'s [f32],
+        temperature: f32,
+    ) -> Self {
         scratch.entries.clear();
         Self {
             logits,
@@ -71,7 +75,7 @@ impl<'s> Candidates<'s> {
 
     /// Starts with the given best tokens only: best first, equal ones by ascending id.
     pub(super) fn of_best(
-        scratch: &'s mut Scratch,
+        scratch: &'s mut CandidateScratch,
         best: &[(TokenId, f32)],
         temperature: f32,
     ) -> Self {
@@ -79,7 +83,7 @@ impl<'s> Candidates<'s> {
         entries.clear();
         entries.extend(
             best.iter()
-                .map(|&(token, logit)| Candidate { logit, token })
+                .map(|&(token, logit)| TokenCandidate { logit, token })
                 .take_while(|candidate| candidate.logit > f32::NEG_INFINITY),
         );
         let best_logit = entries.first().map_or(f32::NEG_INFINITY, |best| best.logit);
@@ -97,7 +101,7 @@ impl<'s> Candidates<'s> {
     }
 
     /// Returns the probability of an entry relative to the best one, at the set temperature.
-    pub(super) fn weight(&self, candidate: Candidate) -> f64 {
+    pub(super) fn weight(&self, candidate: TokenCandidate) -> f64 {
         weight_of(candidate.logit, self.best_logit, self.temperature)
     }
 
@@ -133,7 +137,7 @@ impl<'s> Candidates<'s> {
 
     /// Returns the entry at `rank`, counted from the best, and sorts as far as that needs; `None`
     /// after the last.
-    pub(super) fn ranked(&mut self, rank: usize) -> Option<Candidate> {
+    pub(super) fn ranked(&mut self, rank: usize) -> Option<TokenCandidate> {
         if self.n_sorted <= rank {
             self.sort_first((self.n_sorted * 4).max(FIRST_LOOK).max(rank + 1));
         }
@@ -202,14 +206,15 @@ pub(super) fn highest(logits: &[f32]) -> f32 {
     lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |best, logit| larger(best, *logit))
 }
 
-fn allowed(logits: &[f32]) -> impl Iterator<Item = Candidate> {
-    let all = (0..).zip(logits).map(|(id, logit)| Candidate { logit: *logit, token: TokenId(id) });
+fn allowed(logits: &[f32]) -> impl Iterator<Item = TokenCandidate> {
+    let all =
+        (0..).zip(logits).map(|(id, logit)| TokenCandidate { logit: *logit, token: TokenId(id) });
     all.filter(|candidate| candidate.logit > f32::NEG_INFINITY)
 }
 
 /// Collects the best `n_wanted`, sorted. Logits not above the lowest of the best so far are
 /// skipped: among equals, a higher id ranks lower.
-fn take_best(logits: &[f32], n_wanted: usize, best: &mut Vec<Candidate>) {
+fn take_best(logits: &[f32], n_wanted: usize, best: &mut Vec<TokenCandidate>) {
     let n_wanted = n_wanted.min(logits.len());
     let n_max = (2 * n_wanted).max(4 * FIRST_LOOK);
     let mut least = f32::NEG_INFINITY;
@@ -221,7 +226,7 @@ fn take_best(logits: &[f32], n_wanted: usize, best: &mut Vec<Candidate>) {
         for (id, logit) in (chunk_idx * N_AT_ONCE..).zip(chunk) {
             if *logit > least {
                 let id = u32::try_from(id).expect("a vocabulary has fewer tokens");
-                best.push(Candidate { logit: *logit, token: TokenId(id) });
+                best.push(TokenCandidate { logit: *logit, token: TokenId(id) });
             }
         }
         if best.len() > n_max {
@@ -235,7 +240,7 @@ fn take_best(logits: &[f32], n_wanted: usize, best: &mut Vec<Candidate>) {
 }
 
 /// A total order without ties, so that an unstable sort has only one result.
-fn best_first(left: &Candidate, right: &Candidate) -> Ordering {
+fn best_first(left: &TokenCandidate, right: &TokenCandidate) -> Ordering {
     // Not `total_cmp`: 0 and -0 are equal here, and there is no NaN.
     let by_logit = right.logit.partial_cmp(&left.logit).unwrap_or(Ordering::Equal);
     by_logit.then(left.token.cmp(&right.token))

@@ -21,7 +21,7 @@ const TEMPERATURE: f32 = 0.7;
 const TOP_P: f32 = 0.95;
 
 /// A value of the file, or the problem with it.
-type Parsed<T> = std::result::Result<T, String>;
+type SettingResult<T> = std::result::Result<T, String>;
 
 /// Recommended sampling settings; values that are not given are off.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,7 +70,7 @@ impl SamplerDefaults {
         Self::from_json(json).map_err(|problem| Error::malformed(path, problem))
     }
 
-    fn from_json(json: &Value) -> Parsed<Self> {
+    fn from_json(json: &Value) -> SettingResult<Self> {
         if !json.is_object() {
             return Err("not a JSON object".to_owned());
         }
@@ -112,13 +112,13 @@ fn wrong(key: &str, value: &Value, wanted: &str) -> String {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "f64 to f32 rounds; ranges are checked later")]
-fn number(json: &Value, key: &str) -> Parsed<Option<f32>> {
+fn number(json: &Value, key: &str) -> SettingResult<Option<f32>> {
     let Some(value) = given(json, key) else { return Ok(None) };
     value.as_f64().map(|number| Some(number as f32)).ok_or_else(|| wrong(key, value, "a number"))
 }
 
 /// Some writers use -1 for "top-k is off".
-fn count(json: &Value, key: &str) -> Parsed<Option<usize>> {
+fn count(json: &Value, key: &str) -> SettingResult<Option<usize>> {
     let Some(value) = given(json, key) else { return Ok(None) };
     if value.as_i64() == Some(-1) {
         return Ok(Some(0));
@@ -127,7 +127,7 @@ fn count(json: &Value, key: &str) -> Parsed<Option<usize>> {
     count.map(Some).ok_or_else(|| wrong(key, value, "a whole number of 0 or more"))
 }
 
-fn boolean(json: &Value, key: &str) -> Parsed<Option<bool>> {
+fn boolean(json: &Value, key: &str) -> SettingResult<Option<bool>> {
     let Some(value) = given(json, key) else { return Ok(None) };
     value.as_bool().map(Some).ok_or_else(|| wrong(key, value, "true or false"))
 }

@@ -4,12 +4,12 @@
 //! of ids. Independent of bias, penalties and filters, which express the caller's preferences.
 
 use crate::ids::TokenId;
-use crate::sample::candidates::{Candidates, Scratch, index};
+use crate::sample::candidates::{CandidateScratch, Candidates, index};
 
 /// Scratch and result of one token.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogProbabilities {
-    scratch: Scratch,
+    scratch: CandidateScratch,
     top: Vec<(TokenId, f32)>,
 }
 

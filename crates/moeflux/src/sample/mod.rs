@@ -31,7 +31,7 @@ pub use crate::sample::defaults::SamplerDefaults;
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::sample::candidates::{Candidates, Scratch};
+use crate::sample::candidates::{CandidateScratch, Candidates};
 use crate::sample::logprobs::LogProbabilities;
 use crate::sample::penalties::Penalties;
 use crate::sample::random::SplitMix64;
@@ -157,7 +157,7 @@ pub struct Sampler {
     random: SplitMix64,
     logits: Vec<f32>,
     penalties: Penalties,
-    scratch: Scratch,
+    scratch: CandidateScratch,
     logprobs: LogProbabilities,
 }
 
@@ -173,7 +173,7 @@ impl Sampler {
             random: SplitMix64::new(config.seed),
             logits: vec![0.0; vocab],
             penalties: Penalties::new(vocab),
-            scratch: Scratch::new(vocab),
+            scratch: CandidateScratch::new(vocab),
             logprobs: LogProbabilities::default(),
             config,
         })

@@ -7,14 +7,14 @@
 
 use std::sync::Arc;
 
-use crate::backend::room::{Booking, Room};
+use crate::backend::room::{Booking, SessionBudget};
 use crate::backend::{Backend, StatePart};
 use crate::error::{Error, Remedy, Result};
-use crate::forward::Device;
+use crate::forward::DeviceContext;
 use crate::ids::{LayerIdx, StateId};
 use crate::ops::{LayerState, StateSpec};
 use crate::session::Session;
-use crate::session::loans::with_room;
+use crate::session::loans::retry_after_lending;
 
 /// Default number of checkpoints per session: a system prompt, a document, two turns.
 pub const N_CHECKPOINTS_DEFAULT: usize = 4;
@@ -27,14 +27,18 @@ pub(super) struct RecurrentCopy {
 }
 
 /// Books memory for a [`RecurrentCopy`].
-pub(super) fn book_copy(room: &Arc<Room>, spec: &StateSpec) -> Result<Booking> {
-    room.book(spec.fixed_bytes(), &|| "a copy of a session's recurrent state".to_owned())
+pub(super) fn book_copy(budget: &Arc<SessionBudget>, spec: &StateSpec) -> Result<Booking> {
+    budget.book(spec.fixed_bytes(), &|| "a copy of a session's recurrent state".to_owned())
 }
 
 /// Fails if there is no memory for `n_copies` copies.
-pub(super) fn check_copies(room: &Arc<Room>, spec: &StateSpec, n_copies: usize) -> Result<()> {
+pub(super) fn check_copies(
+    budget: &Arc<SessionBudget>,
+    spec: &StateSpec,
+    n_copies: usize,
+) -> Result<()> {
     let n_bytes = spec.fixed_bytes().saturating_mul(n_copies as u64);
-    room.check(n_bytes, &|| format!("{n_copies} copies of a session's recurrent state"))
+    budget.check(n_bytes, &|| format!("{n_copies} copies of a session's recurrent state"))
 }
 
 impl RecurrentCopy {
@@ -159,7 +163,11 @@ impl Session {
         self.checkpoint_on(&mut *runtime.lock()?, position)
     }
 
-    pub(super) fn checkpoint_on(&mut self, device: &mut Device, position: usize) -> Result<()> {
+    pub(super) fn checkpoint_on(
+        &mut self,
+        device: &mut DeviceContext,
+        position: usize,
+    ) -> Result<()> {
         let len = self.tokens.len();
         if position > len || (position < len && self.is_recurrent()) {
             return Err(Error::Input(format!(
@@ -172,7 +180,8 @@ impl Session {
         self.apply_reset(device);
         let runtime = Arc::clone(&self.runtime);
         let spec = &runtime.model().plan.state;
-        let booking = with_room(&runtime, device, &mut |_| book_copy(runtime.copies(), spec))?;
+        let booking =
+            retry_after_lending(&runtime, device, &mut |_| book_copy(runtime.copies(), spec))?;
         let from = (self.state, None);
         let copy = RecurrentCopy::of(device.backend.as_mut(), from, spec, booking)?;
         self.checkpoints.keep(position, copy);

@@ -13,28 +13,28 @@ pub const N_ROWS_BESIDE: usize = 16;
 
 /// The rows of one feed.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct FeedRows {
     pub(super) feed_idx: usize,
     pub(super) rows: Range<usize>,
 }
 
 /// The rows of one step.
 #[derive(Debug, Default)]
-pub(super) struct Chunk {
+pub(super) struct StepRows {
     pub(super) rows: Vec<Row>,
     segments: Vec<Segment>,
-    pub(super) parts: Vec<Part>,
+    pub(super) by_feed: Vec<FeedRows>,
     outputs: Vec<usize>,
     /// For each output, the number of largest logits that suffices.
     n_best: Vec<Option<usize>>,
 }
 
-impl Chunk {
+impl StepRows {
     /// Takes all rows of the feeds that have not failed.
     pub(super) fn fill(&mut self, feeds: &[Feed<'_>]) {
         self.rows.clear();
         self.segments.clear();
-        self.parts.clear();
+        self.by_feed.clear();
         self.outputs.clear();
         self.n_best.clear();
         let feeds = feeds.iter().enumerate();
@@ -60,7 +60,7 @@ impl Chunk {
                 segment.marks.extend(marks.filter(|mark| *mark < rows.len()));
             }
             self.segments.push(segment);
-            self.parts.push(Part { feed_idx, rows });
+            self.by_feed.push(FeedRows { feed_idx, rows });
         }
     }
 
@@ -89,8 +89,8 @@ impl Chunk {
 
     pub(super) fn output_of(&self, output_idx: usize) -> OutputOf {
         let row_idx = self.outputs[output_idx];
-        let part = self.parts.iter().find(|part| part.rows.contains(&row_idx));
-        let part = part.expect("every row belongs to a part");
-        OutputOf { feed_idx: part.feed_idx, position: self.rows[row_idx].position }
+        let feed_rows = self.by_feed.iter().find(|feed_rows| feed_rows.rows.contains(&row_idx));
+        let feed_rows = feed_rows.expect("every row belongs to a part");
+        OutputOf { feed_idx: feed_rows.feed_idx, position: self.rows[row_idx].position }
     }
 }

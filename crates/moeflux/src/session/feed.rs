@@ -34,7 +34,7 @@ pub struct Feed<'a> {
 impl<'a> Feed<'a> {
     /// Creates a feed of known tokens: a prompt, or part of one. No logits are wanted.
     pub fn prompt(session: &'a mut Session, tokens: &'a [TokenId]) -> Self {
-        let (kind, wanted) = (RowKind::Prompt, Wanted::None);
+        let (kind, wanted) = (RowKind::Prefill, Wanted::None);
         let (n_best, marks, cancel, failure) = (None, &[][..], None, None);
         Self { session, tokens, kind, wanted, n_best, marks, cancel, failure }
     }
@@ -47,7 +47,7 @@ impl<'a> Feed<'a> {
     /// Creates a feed of the newest tokens of an answer, if several are known at once. The logits
     /// of the last one are wanted.
     pub fn answer_run(session: &'a mut Session, tokens: &'a [TokenId]) -> Self {
-        Self { kind: RowKind::Answer, wanted: Wanted::Last, ..Self::prompt(session, tokens) }
+        Self { kind: RowKind::Decode, wanted: Wanted::Last, ..Self::prompt(session, tokens) }
     }
 
     /// Sets which logits are returned.

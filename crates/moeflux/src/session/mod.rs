@@ -27,11 +27,11 @@ pub use step::{StepUnderWay, step};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::forward::Device;
+use crate::forward::DeviceContext;
 use crate::ids::{StateId, TokenId};
 use crate::session::checkpoints::Checkpoints;
 use crate::session::feed::check_context;
-use crate::session::loans::{shrink, with_room};
+use crate::session::loans::{retry_after_lending, shrink};
 
 /// One sequence of tokens on an engine. Several can exist at once, each on its own thread.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Session {
             )));
         }
         let spec = &runtime.model().plan.state;
-        let state = with_room(&runtime, &mut *runtime.lock()?, &mut |device| {
+        let state = retry_after_lending(&runtime, &mut *runtime.lock()?, &mut |device| {
             device.backend.states_mut().create_state(spec, context)
         })?;
         let checkpoints = Checkpoints::new(N_CHECKPOINTS_DEFAULT);
@@ -80,7 +80,7 @@ impl Session {
         let runtime = Arc::clone(&self.runtime);
         let mut device = runtime.lock()?;
         self.apply_reset(&mut device);
-        let state = with_room(&runtime, &mut device, &mut |device| {
+        let state = retry_after_lending(&runtime, &mut device, &mut |device| {
             device.backend.states_mut().fork_state(self.state)
         })?;
         drop(device);
@@ -134,7 +134,7 @@ impl Session {
         let begin = self.tokens.len();
         check_context(self, n_tokens)?;
         let runtime = Arc::clone(&self.runtime);
-        with_room(&runtime, &mut *runtime.lock()?, &mut |device| {
+        retry_after_lending(&runtime, &mut *runtime.lock()?, &mut |device| {
             device.backend.states_mut().reserve_positions(self.state, &(begin..begin + n_tokens))
         })
     }
@@ -159,7 +159,7 @@ impl Session {
     }
 
     /// Resets the device's state if that is due, before the state is used.
-    fn apply_reset(&mut self, device: &mut Device) {
+    fn apply_reset(&mut self, device: &mut DeviceContext) {
         if std::mem::take(&mut self.is_reset_due) {
             device.backend.states_mut().reset_state(self.state);
         }

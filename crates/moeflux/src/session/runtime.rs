@@ -1,44 +1,44 @@
 //! A model and the device it runs on, shared by the sessions of one engine.
 //!
 //! **Invariant:** one task uses the device at a time, in order of arrival. So a long prompt of one
-//! session delays another's token by one chunk, not by the whole prompt.
+//! session delays another's token by one step, not by the whole prompt.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::backend::room::Room;
+use crate::backend::room::SessionBudget;
 use crate::backend::{Backend, DeviceNames};
 use crate::budget::{SessionRoom, SlotLender};
 use crate::error::{Error, Result};
 use crate::experts::Experts;
 use crate::experts::stream::StreamStats;
-use crate::forward::{Device, Group, LoadedModel, Loans, follow};
-use crate::session::chunk::{Chunk, N_ROWS_BESIDE};
+use crate::forward::{DeviceContext, LentSlots, LoadedModel, ShardGroup, follow};
+use crate::session::chunk::{N_ROWS_BESIDE, StepRows};
 use crate::session::output::StepOutput;
-use crate::session::turns::{Turn, Turnstile};
+use crate::session::turns::{FairLock, FairLockGuard};
 
 /// A model and its device.
 #[derive(Debug)]
 pub struct Runtime {
     model: LoadedModel,
     names: DeviceNames,
-    turns: Arc<Turnstile>,
-    device: Mutex<Device>,
-    /// Turns at the workspace, for steps that may be paused between two layers.
-    workspace: Arc<Turnstile>,
+    device_lock: Arc<FairLock>,
+    device: Mutex<DeviceContext>,
+    /// The lock of the workspace, for steps that may be paused between two layers.
+    workspace_lock: Arc<FairLock>,
     /// Lists of finished steps, reused by later ones, so that a token costs no allocation.
-    chunks: Mutex<Vec<Chunk>>,
+    spare_rows: Mutex<Vec<StepRows>>,
     outputs: Mutex<Vec<StepOutput>>,
     /// `None` if slots lend no memory.
     lender: Option<SlotLender>,
     /// Budget from which copies of recurrent state in host memory are booked.
-    copies: Arc<Room>,
+    copies: Arc<SessionBudget>,
 }
 
-/// Exclusive access to the device for one task; dropping it passes the turn on.
+/// Exclusive access to the device for one task; dropping it lets the next task in.
 pub(crate) struct DeviceGuard<'a> {
-    device: MutexGuard<'a, Device>,
-    _turn: Turn,
+    device: MutexGuard<'a, DeviceContext>,
+    _guard: FairLockGuard,
 }
 
 impl Runtime {
@@ -46,18 +46,28 @@ impl Runtime {
     #[must_use]
     pub fn new(model: LoadedModel, backend: Box<dyn Backend>, experts: Experts) -> Self {
         let names = backend.names();
-        let copies =
-            if backend.is_remote() { Arc::default() } else { Arc::clone(backend.states().room()) };
-        let (row, loans) = (Vec::new(), Loans::default());
-        let device =
-            Device { backend, experts, row, loans, n_borrowers: 0, held: None, group: None };
+        let copies = if backend.reads_stall() {
+            Arc::default()
+        } else {
+            Arc::clone(backend.states().budget())
+        };
+        let (row, lent) = (Vec::new(), LentSlots::default());
+        let device = DeviceContext {
+            backend,
+            experts,
+            row,
+            lent,
+            n_borrowers: 0,
+            paused: None,
+            group: None,
+        };
         Self {
             model,
             names,
-            turns: Arc::default(),
+            device_lock: Arc::default(),
             device: Mutex::new(device),
-            workspace: Arc::default(),
-            chunks: Mutex::default(),
+            workspace_lock: Arc::default(),
+            spare_rows: Mutex::default(),
             outputs: Mutex::default(),
             lender: None,
             copies,
@@ -66,16 +76,16 @@ impl Runtime {
 
     /// Makes this engine one of several ranks.
     #[must_use]
-    pub(crate) fn with_group(self, group: Option<Group>) -> Self {
+    pub(crate) fn with_group(self, group: Option<ShardGroup>) -> Self {
         let Some(group) = group else { return self };
         let mut device = self.lock_to_clean_up();
-        device.experts.hold_waves(group.n_wave);
+        device.experts.reserve_for_chunks(group.n_chunk_experts);
         device.group = Some(group);
         drop(device);
         self
     }
 
-    /// Carries out the orders of rank 0 until the job ends.
+    /// Carries out the commands of rank 0 until the job ends.
     ///
     /// # Errors
     ///
@@ -87,7 +97,7 @@ impl Runtime {
     /// Limits the memory of sessions, while they borrow nothing.
     #[must_use]
     pub fn with_session_bytes(self, session_bytes: Option<u64>) -> Self {
-        self.lock_to_clean_up().backend.states().room().set_limit(session_bytes);
+        self.lock_to_clean_up().backend.states().budget().set_limit(session_bytes);
         self
     }
 
@@ -99,7 +109,7 @@ impl Runtime {
     }
 
     /// Returns the budget from which copies of recurrent state in host memory are booked.
-    pub(super) fn copies(&self) -> &Arc<Room> {
+    pub(super) fn copies(&self) -> &Arc<SessionBudget> {
         &self.copies
     }
 
@@ -125,12 +135,12 @@ impl Runtime {
     #[must_use]
     pub fn session_room(&self) -> SessionRoom {
         let device = self.lock_to_clean_up();
-        let room = device.backend.states().room();
+        let budget = device.backend.states().budget();
         let most_bytes = self.lender.as_ref().and_then(SlotLender::session_bytes_max);
         SessionRoom {
-            booked_bytes: room.booked_bytes(),
-            limit_bytes: most_bytes.or_else(|| room.limit_bytes()),
-            n_slots_lent: device.loans.n_slots_of_sessions,
+            booked_bytes: budget.booked_bytes(),
+            limit_bytes: most_bytes.or_else(|| budget.limit_bytes()),
+            n_slots_lent: device.lent.n_slots_of_sessions,
         }
     }
 
@@ -145,36 +155,37 @@ impl Runtime {
         self.names
     }
 
-    /// Waits for a turn and returns the device.
+    /// Waits for the device's lock and returns the device.
     ///
     /// # Errors
     ///
     /// [`Error::Stopped`] if a panic interrupted the device's work earlier: its buffers are then in
     /// an unknown state.
     pub(crate) fn lock(&self) -> Result<DeviceGuard<'_>> {
-        let turn = self.turns.enter();
+        let guard = self.device_lock.lock();
         match self.device.lock() {
-            Ok(device) => Ok(DeviceGuard { device, _turn: turn }),
+            Ok(device) => Ok(DeviceGuard { device, _guard: guard }),
             Err(_) => {
                 Err(Error::Stopped("a panic interrupted a step: open the engine again".into()))
             }
         }
     }
 
-    /// Waits for a turn and returns the device, even after a panic, to free a session's memory.
+    /// Waits for the device's lock and returns the device, even after a panic, to free a session's
+    /// memory.
     pub(crate) fn lock_to_clean_up(&self) -> DeviceGuard<'_> {
-        let turn = self.turns.enter();
+        let guard = self.device_lock.lock();
         let device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
-        DeviceGuard { device, _turn: turn }
+        DeviceGuard { device, _guard: guard }
     }
 
-    /// Waits for the workspace, for a step that may be paused between two layers.
+    /// Locks the workspace, for a step that may be paused between two layers.
     ///
     /// # Errors
     ///
     /// [`Error::Input`] if this thread already has such a step and would wait for itself.
-    pub(super) fn workspace(&self) -> Result<Turn> {
-        self.workspace.enter_once().ok_or_else(|| {
+    pub(super) fn lock_workspace(&self) -> Result<FairLockGuard> {
+        self.workspace_lock.lock_unless_held().ok_or_else(|| {
             Error::Input(format!(
                 "this thread has a step in progress: finish or drop it before starting a step \
                  other than at most {N_ROWS_BESIDE} answer rows"
@@ -183,13 +194,13 @@ impl Runtime {
     }
 
     /// Returns lists for a step.
-    pub(super) fn take_chunk(&self) -> Chunk {
-        self.chunks.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    pub(super) fn take_rows(&self) -> StepRows {
+        self.spare_rows.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
 
     /// Keeps the lists of a finished step for reuse.
-    pub(super) fn keep_chunk(&self, chunk: Chunk) {
-        self.chunks.lock().unwrap_or_else(PoisonError::into_inner).push(chunk);
+    pub(super) fn keep_rows(&self, step_rows: StepRows) {
+        self.spare_rows.lock().unwrap_or_else(PoisonError::into_inner).push(step_rows);
     }
 
     /// Returns an empty output for a step.
@@ -204,15 +215,15 @@ impl Runtime {
 }
 
 impl Deref for DeviceGuard<'_> {
-    type Target = Device;
+    type Target = DeviceContext;
 
-    fn deref(&self) -> &Device {
+    fn deref(&self) -> &DeviceContext {
         &self.device
     }
 }
 
 impl DerefMut for DeviceGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Device {
+    fn deref_mut(&mut self) -> &mut DeviceContext {
         &mut self.device
     }
 }

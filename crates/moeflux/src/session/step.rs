@@ -7,16 +7,18 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::forward::{Device, Held, LoadedModel, StepProgress, run_head, run_next_layer, stream};
+use crate::forward::{
+    DeviceContext, LoadedModel, PausedStep, StepProgress, residual_stream, run_head, run_next_layer,
+};
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::ops::{N_OUTPUTS_MAX, Purpose, RowKind};
 use crate::session::checkpoints::{RecurrentCopy, book_copy, check_copies};
-use crate::session::chunk::{Chunk, N_ROWS_BESIDE};
+use crate::session::chunk::{N_ROWS_BESIDE, StepRows};
 use crate::session::feed::Feed;
-use crate::session::loans::{end_longer_steps, shrink, with_room};
+use crate::session::loans::{end_longer_steps, retry_after_lending, shrink};
 use crate::session::output::StepOutput;
 use crate::session::runtime::Runtime;
-use crate::session::turns::Turn;
+use crate::session::turns::FairLockGuard;
 
 /// Feeds tokens to sessions of one engine in one step. [`Feed::outcome`] returns the result of each
 /// feed afterwards.
@@ -32,7 +34,7 @@ pub fn step(feeds: &mut [Feed<'_>], output: &mut StepOutput) -> Result<()> {
         return Ok(());
     }
     let n_rows: usize = feeds.iter().map(|feed| feed.tokens.len()).sum();
-    let are_answers = feeds.iter().all(|feed| feed.kind == RowKind::Answer);
+    let are_answers = feeds.iter().all(|feed| feed.kind == RowKind::Decode);
     if !are_answers || n_rows > N_ROWS_BESIDE {
         let mut step = StepUnderWay::begin(feeds)?;
         while step.advance()? {}
@@ -40,11 +42,11 @@ pub fn step(feeds: &mut [Feed<'_>], output: &mut StepOutput) -> Result<()> {
         return step.commit();
     }
     check(feeds)?;
-    // Without a turn at the workspace, a step must hold the device throughout.
-    let mut step = StepUnderWay::begin_in_turn(feeds, None)?;
+    // Without the lock of the workspace, a step must hold the device throughout.
+    let mut step = StepUnderWay::begin_with(feeds, None)?;
     let runtime = Arc::clone(&step.runtime);
     let device = &mut *runtime.lock()?;
-    set_aside(&runtime, device)?;
+    swap_out(&runtime, device)?;
     while step.advance_on(device)? {}
     while step.next_logits_on(device, output)? {}
     step.commit_on(device)
@@ -69,11 +71,11 @@ fn check(feeds: &[Feed<'_>]) -> Result<()> {
 pub struct StepUnderWay<'f, 's> {
     feeds: &'f mut [Feed<'s>],
     runtime: Arc<Runtime>,
-    chunk: Chunk,
+    step_rows: StepRows,
     n_layers_done: usize,
     n_outputs_done: usize,
-    /// The turn at the workspace. Answers in [`step`] need none.
-    turn: Option<Turn>,
+    /// The lock of the workspace. Answers in [`step`] need none.
+    workspace_guard: Option<FairLockGuard>,
 }
 
 impl<'f, 's> StepUnderWay<'f, 's> {
@@ -89,16 +91,26 @@ impl<'f, 's> StepUnderWay<'f, 's> {
     /// If there are no feeds.
     pub fn begin(feeds: &'f mut [Feed<'s>]) -> Result<Self> {
         check(feeds)?;
-        let turn = feeds[0].session.runtime.workspace()?;
-        Self::begin_in_turn(feeds, Some(turn))
+        let workspace_guard = feeds[0].session.runtime.lock_workspace()?;
+        Self::begin_with(feeds, Some(workspace_guard))
     }
 
-    /// As [`StepUnderWay::begin`], for feeds that were checked, in a turn at the workspace.
-    pub(super) fn begin_in_turn(feeds: &'f mut [Feed<'s>], turn: Option<Turn>) -> Result<Self> {
+    /// As [`StepUnderWay::begin`], for feeds that were checked, with the workspace locked.
+    pub(super) fn begin_with(
+        feeds: &'f mut [Feed<'s>],
+        workspace_guard: Option<FairLockGuard>,
+    ) -> Result<Self> {
         let runtime = Arc::clone(&feeds[0].session.runtime);
-        let mut chunk = runtime.take_chunk();
-        chunk.fill(feeds);
-        let mut step = Self { feeds, runtime, chunk, n_layers_done: 0, n_outputs_done: 0, turn };
+        let mut step_rows = runtime.take_rows();
+        step_rows.fill(feeds);
+        let mut step = Self {
+            feeds,
+            runtime,
+            step_rows,
+            n_layers_done: 0,
+            n_outputs_done: 0,
+            workspace_guard,
+        };
         step.prepare()?;
         Ok(step)
     }
@@ -106,7 +118,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
     fn prepare(&mut self) -> Result<()> {
         let runtime = Arc::clone(&self.runtime);
         let mut device = runtime.lock()?;
-        let (n_rows, n_rows_max) = (self.chunk.rows.len(), device.backend.n_rows_max());
+        let (n_rows, n_rows_max) = (self.step_rows.rows.len(), device.backend.n_rows_max());
         if n_rows > n_rows_max {
             let problem =
                 format!("{n_rows} rows exceed this engine's maximum of {n_rows_max} per step");
@@ -117,22 +129,22 @@ impl<'f, 's> StepUnderWay<'f, 's> {
             feed.session.apply_reset(&mut device);
         }
         self.reserve(&mut device)?;
-        if self.turn.is_some() {
-            device.held = Some(Held { n_rows, is_aside: false });
+        if self.workspace_guard.is_some() {
+            device.paused = Some(PausedStep { n_rows, is_swapped_out: false });
         }
         Ok(())
     }
 
     /// Allocates memory for all rows, marks and checkpoints. Feeds for which it is short are left
     /// out before anything is computed.
-    fn reserve(&mut self, device: &mut Device) -> Result<()> {
+    fn reserve(&mut self, device: &mut DeviceContext) -> Result<()> {
         let spec = &self.runtime.model().plan.state;
         let mut is_whole = true;
-        for (part, segment) in self.chunk.parts.iter().zip(self.chunk.segments()) {
-            let feed = &mut self.feeds[part.feed_idx];
+        for (feed_rows, segment) in self.step_rows.by_feed.iter().zip(self.step_rows.segments()) {
+            let feed = &mut self.feeds[feed_rows.feed_idx];
             let begin = feed.session.tokens.len();
-            let positions = begin..begin + part.rows.len();
-            let reserved = with_room(&self.runtime, device, &mut |device| {
+            let positions = begin..begin + feed_rows.rows.len();
+            let reserved = retry_after_lending(&self.runtime, device, &mut |device| {
                 device.backend.states_mut().reserve_positions(segment.state, &positions)?;
                 device.backend.states_mut().set_marks(segment.state, segment.marks.len())?;
                 check_copies(self.runtime.copies(), spec, feed.marks.len())
@@ -155,7 +167,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
     /// Returns the progress.
     #[must_use]
     pub fn progress(&self) -> StepProgress {
-        let n_rows = self.chunk.rows.len();
+        let n_rows = self.step_rows.rows.len();
         StepProgress {
             n_rows_done: 0,
             n_rows_now: n_rows,
@@ -172,54 +184,55 @@ impl<'f, 's> StepUnderWay<'f, 's> {
     ///
     /// Errors that concern all feeds.
     pub fn advance(&mut self) -> Result<bool> {
-        self.turn.iter().for_each(Turn::take_over);
+        self.workspace_guard.iter().for_each(FairLockGuard::take_over);
         let runtime = Arc::clone(&self.runtime);
         let device = &mut *runtime.lock()?;
-        bring_back(&runtime, device)?;
+        swap_in(&runtime, device)?;
         self.advance_on(device)
     }
 
-    fn advance_on(&mut self, device: &mut Device) -> Result<bool> {
+    fn advance_on(&mut self, device: &mut DeviceContext) -> Result<bool> {
         let runtime = Arc::clone(&self.runtime);
         let model = runtime.model();
         self.leave_out_cancelled();
-        if self.chunk.is_empty() || self.n_layers_done == model.plan.layers.len() {
+        if self.step_rows.is_empty() || self.n_layers_done == model.plan.layers.len() {
             return Ok(false);
         }
         let layer = LayerIdx(self.n_layers_done);
         // A step that may be paused between layers does not announce the next ones.
-        let end = match self.turn {
+        let end = match self.workspace_guard {
             Some(_) => LayerIdx(layer.0 + 1),
             None => LayerIdx(model.plan.layers.len()),
         };
-        let n_rows = self.chunk.rows.len();
+        let n_rows = self.step_rows.rows.len();
         tracing::trace!(layer = layer.0, n_rows, "a layer begins");
-        match run_next_layer(model, device, &self.chunk.batch(), (layer, end)) {
+        match run_next_layer(model, device, &self.step_rows.batch(), (layer, end)) {
             Ok(()) => self.n_layers_done += 1,
             Err(Error::Expert { layer, expert, problem }) => {
                 self.leave_out_users(device, (layer, expert), &problem)?;
             }
             Err(error) => return Err(error),
         }
-        Ok(!self.chunk.is_empty() && self.n_layers_done < model.plan.layers.len())
+        Ok(!self.step_rows.is_empty() && self.n_layers_done < model.plan.layers.len())
     }
 
     /// Leaves out cancelled feeds and restarts the others, if that is less work than continuing
     /// with the cancelled rows.
     fn leave_out_cancelled(&mut self) {
-        let parts = self.chunk.parts.iter();
-        let cancelled = parts.filter(|part| self.feeds[part.feed_idx].is_cancelled());
-        let n_cancelled: usize = cancelled.map(|part| part.rows.len()).sum();
+        let by_feed = self.step_rows.by_feed.iter();
+        let cancelled = by_feed.filter(|feed_rows| self.feeds[feed_rows.feed_idx].is_cancelled());
+        let n_cancelled: usize = cancelled.map(|feed_rows| feed_rows.rows.len()).sum();
         if n_cancelled == 0 {
             return;
         }
-        let (n_rows, n_layers) = (self.chunk.rows.len(), self.runtime.model().plan.layers.len());
+        let (n_rows, n_layers) =
+            (self.step_rows.rows.len(), self.runtime.model().plan.layers.len());
         let n_left = n_rows - n_cancelled;
         if n_left > 0 && (n_layers - self.n_layers_done) * n_rows <= n_layers * n_left {
             return;
         }
-        for part in &self.chunk.parts {
-            let feed = &mut self.feeds[part.feed_idx];
+        for feed_rows in &self.step_rows.by_feed {
+            let feed = &mut self.feeds[feed_rows.feed_idx];
             if feed.is_cancelled() {
                 feed.failure = Some(Error::Cancelled);
             }
@@ -230,17 +243,18 @@ impl<'f, 's> StepUnderWay<'f, 's> {
     /// Leaves out the feeds with rows that chose this expert in the layer that ran last.
     fn leave_out_users(
         &mut self,
-        device: &mut Device,
+        device: &mut DeviceContext,
         (layer, expert): (usize, usize),
         problem: &str,
     ) -> Result<()> {
         let failure = || Error::Expert { layer, expert, problem: problem.to_owned() };
-        let routes = device.backend.routes(Purpose::Use)?;
+        let routes = device.backend.routes(Purpose::Compute)?;
         let mut n_found = 0;
         for (row_idx, _) in routes.uses_of(ExpertIdx(expert)) {
-            let part = self.chunk.parts.iter().find(|part| part.rows.contains(&row_idx));
-            let Some(part) = part else { continue };
-            self.feeds[part.feed_idx].failure.get_or_insert_with(failure);
+            let feed_rows =
+                self.step_rows.by_feed.iter().find(|feed_rows| feed_rows.rows.contains(&row_idx));
+            let Some(feed_rows) = feed_rows else { continue };
+            self.feeds[feed_rows.feed_idx].failure.get_or_insert_with(failure);
             n_found += 1;
         }
         if n_found == 0 {
@@ -252,7 +266,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
 
     /// Restarts the step with the remaining feeds.
     fn begin_again(&mut self) {
-        self.chunk.fill(self.feeds);
+        self.step_rows.fill(self.feeds);
         self.n_layers_done = 0;
     }
 
@@ -265,30 +279,34 @@ impl<'f, 's> StepUnderWay<'f, 's> {
     pub fn next_logits(&mut self, output: &mut StepOutput) -> Result<bool> {
         let runtime = Arc::clone(&self.runtime);
         let device = &mut *runtime.lock()?;
-        bring_back(&runtime, device)?;
+        swap_in(&runtime, device)?;
         self.next_logits_on(device, output)
     }
 
     /// Returns whether logits of wanted rows remain to be computed.
     pub(super) fn has_more_logits(&self) -> bool {
-        !self.chunk.is_empty() && self.n_outputs_done < self.chunk.n_outputs()
+        !self.step_rows.is_empty() && self.n_outputs_done < self.step_rows.n_outputs()
     }
 
-    fn next_logits_on(&mut self, device: &mut Device, output: &mut StepOutput) -> Result<bool> {
+    fn next_logits_on(
+        &mut self,
+        device: &mut DeviceContext,
+        output: &mut StepOutput,
+    ) -> Result<bool> {
         let model = self.runtime.model();
-        let n_outputs = if self.chunk.is_empty() { 0 } else { self.chunk.n_outputs() };
+        let n_outputs = if self.step_rows.is_empty() { 0 } else { self.step_rows.n_outputs() };
         let begin = self.n_outputs_done;
         let end = n_outputs.min(begin + N_OUTPUTS_MAX);
         if begin == end {
             return Ok(false);
         }
         assert_eq!(self.n_layers_done, model.plan.layers.len(), "logits come behind all layers");
-        let (batch, n_best) = self.chunk.batch_of(begin..end);
+        let (batch, n_best) = self.step_rows.batch_of(begin..end);
         if let Err(error) = run_head(model, device, &batch, n_best, &mut output.logits) {
             output.logits.truncate(output.rows.len());
             return Err(error);
         }
-        output.rows.extend((begin..end).map(|output_idx| self.chunk.output_of(output_idx)));
+        output.rows.extend((begin..end).map(|output_idx| self.step_rows.output_of(output_idx)));
         self.n_outputs_done = end;
         Ok(true)
     }
@@ -311,11 +329,11 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         committed
     }
 
-    fn commit_on(&mut self, device: &mut Device) -> Result<()> {
+    fn commit_on(&mut self, device: &mut DeviceContext) -> Result<()> {
         let n_layers = self.runtime.model().plan.layers.len();
-        assert!(self.chunk.is_empty() || self.n_layers_done == n_layers, "all layers are done");
-        for part_idx in 0..self.chunk.parts.len() {
-            self.commit_part(device, part_idx)?;
+        assert!(self.step_rows.is_empty() || self.n_layers_done == n_layers, "all layers are done");
+        for idx in 0..self.step_rows.by_feed.len() {
+            self.commit_feed(device, idx)?;
         }
         // New checkpoints replaced older ones, and the previous step's marks are gone.
         shrink(&self.runtime, device);
@@ -324,12 +342,12 @@ impl<'f, 's> StepUnderWay<'f, 's> {
 
     /// Completes the step for one feed. If memory for its checkpoints is short, the feed is left
     /// out.
-    fn commit_part(&mut self, device: &mut Device, part_idx: usize) -> Result<()> {
-        let part = &self.chunk.parts[part_idx];
-        let feed = &mut self.feeds[part.feed_idx];
+    fn commit_feed(&mut self, device: &mut DeviceContext, idx: usize) -> Result<()> {
+        let feed_rows = &self.step_rows.by_feed[idx];
+        let feed = &mut self.feeds[feed_rows.feed_idx];
         let spec = &self.runtime.model().plan.state;
-        let end = feed.session.tokens.len() + part.rows.len();
-        let booked = with_room(&self.runtime, device, &mut |_| {
+        let end = feed.session.tokens.len() + feed_rows.rows.len();
+        let booked = retry_after_lending(&self.runtime, device, &mut |_| {
             // All copies are checked together: slots are lent for the bytes that the error names.
             check_copies(self.runtime.copies(), spec, feed.marks.len())?;
             let copies = feed.marks.iter().map(|_| book_copy(self.runtime.copies(), spec));
@@ -352,7 +370,9 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         }
         // From here on the tokens are fed, even if the copy after the last of them fails.
         backend.states_mut().commit_state(state);
-        session.tokens.extend(self.chunk.rows[part.rows.clone()].iter().map(|row| row.token));
+        session
+            .tokens
+            .extend(self.step_rows.rows[feed_rows.rows.clone()].iter().map(|row| row.token));
         copies.into_iter().for_each(|(position, copy)| session.checkpoints.keep(position, copy));
         if let Some(booking) = bookings.next() {
             let copy = RecurrentCopy::of(backend, (state, None), spec, booking)?;
@@ -364,29 +384,36 @@ impl<'f, 's> StepUnderWay<'f, 's> {
 
 impl Drop for StepUnderWay<'_, '_> {
     fn drop(&mut self) {
-        self.runtime.keep_chunk(std::mem::take(&mut self.chunk));
-        if self.turn.is_some() {
+        self.runtime.keep_rows(std::mem::take(&mut self.step_rows));
+        if self.workspace_guard.is_some() {
             let mut device = self.runtime.lock_to_clean_up();
-            device.held = None;
+            device.paused = None;
             end_longer_steps(&self.runtime, &mut device);
         }
     }
 }
 
 /// Swaps out the first rows of a paused step, if there is one, to compute answers in their place.
-fn set_aside(runtime: &Runtime, device: &mut Device) -> Result<()> {
-    exchange(runtime.model(), device, true)
+fn swap_out(runtime: &Runtime, device: &mut DeviceContext) -> Result<()> {
+    swap_paused_rows(runtime.model(), device, true)
 }
 
 /// Swaps the rows of a paused step back in before it continues.
-fn bring_back(runtime: &Runtime, device: &mut Device) -> Result<()> {
-    exchange(runtime.model(), device, false)
+fn swap_in(runtime: &Runtime, device: &mut DeviceContext) -> Result<()> {
+    swap_paused_rows(runtime.model(), device, false)
 }
 
-fn exchange(model: &LoadedModel, device: &mut Device, is_aside: bool) -> Result<()> {
-    let Some(held) = device.held.filter(|held| held.is_aside != is_aside) else { return Ok(()) };
-    let n_rows = held.n_rows.min(N_ROWS_BESIDE);
-    device.backend.exchange_rows(stream(model).buffer, n_rows)?;
-    device.held = Some(Held { is_aside, ..held });
+fn swap_paused_rows(
+    model: &LoadedModel,
+    device: &mut DeviceContext,
+    is_swapped_out: bool,
+) -> Result<()> {
+    let Some(paused) = device.paused.filter(|paused| paused.is_swapped_out != is_swapped_out)
+    else {
+        return Ok(());
+    };
+    let n_rows = paused.n_rows.min(N_ROWS_BESIDE);
+    device.backend.swap_rows(residual_stream(model).buffer, n_rows)?;
+    device.paused = Some(PausedStep { is_swapped_out, ..paused });
     Ok(())
 }

@@ -1,16 +1,16 @@
-//! A fair lock: turns are taken in order of arrival.
+//! A fair lock: threads get it in order of arrival.
 //!
-//! **Invariant:** one turn at a time, in order of arrival. So a long prompt of one session delays
+//! **Invariant:** one holder at a time, in order of arrival. So a long prompt of one session delays
 //! another's token by one step, not by the whole prompt.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// A gate that threads pass one at a time.
+/// A lock that threads get in order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Turnstile {
+pub(super) struct FairLock {
     tickets: Mutex<Tickets>,
-    turned: Condvar,
+    released: Condvar,
 }
 
 /// Tickets, handed out in order.
@@ -21,46 +21,46 @@ struct Tickets {
     holder: Option<ThreadId>,
 }
 
-/// A turn, which ends when it is dropped.
+/// The locked state of a [`FairLock`], which ends when it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn(Arc<Turnstile>);
+pub(super) struct FairLockGuard(Arc<FairLock>);
 
-impl Turnstile {
-    /// Waits for a turn.
-    pub(super) fn enter(self: &Arc<Self>) -> Turn {
+impl FairLock {
+    /// Waits for the lock.
+    pub(super) fn lock(self: &Arc<Self>) -> FairLockGuard {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         let ticket = tickets.next;
         tickets.next += 1;
         while tickets.serving != ticket {
-            tickets = self.turned.wait(tickets).unwrap_or_else(PoisonError::into_inner);
+            tickets = self.released.wait(tickets).unwrap_or_else(PoisonError::into_inner);
         }
         tickets.holder = Some(thread::current().id());
-        Turn(Arc::clone(self))
+        FairLockGuard(Arc::clone(self))
     }
 
-    /// Waits for a turn; returns `None` if this thread already has one and would wait for itself.
-    pub(super) fn enter_once(self: &Arc<Self>) -> Option<Turn> {
+    /// Waits for the lock; returns `None` if this thread holds it and would wait for itself.
+    pub(super) fn lock_unless_held(self: &Arc<Self>) -> Option<FairLockGuard> {
         let tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         let is_mine = tickets.holder == Some(thread::current().id());
         drop(tickets);
-        (!is_mine).then(|| self.enter())
+        (!is_mine).then(|| self.lock())
     }
 }
 
-impl Turn {
-    /// Makes this thread the holder of the turn, whichever thread had it before.
+impl FairLockGuard {
+    /// Makes this thread the holder of the lock, whichever thread held it before.
     pub(super) fn take_over(&self) {
         let mut tickets = self.0.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.holder = Some(thread::current().id());
     }
 }
 
-impl Drop for Turn {
+impl Drop for FairLockGuard {
     fn drop(&mut self) {
         let mut tickets = self.0.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.holder = None;
         tickets.serving += 1;
-        self.0.turned.notify_all();
+        self.0.released.notify_all();
     }
 }
 
@@ -70,33 +70,33 @@ mod tests {
 
     #[test]
     fn a_thread_does_not_wait_for_itself() {
-        let turnstile = Arc::<Turnstile>::default();
-        let turn = turnstile.enter_once().unwrap();
-        assert!(turnstile.enter_once().is_none());
-        drop(turn);
-        assert!(turnstile.enter_once().is_some());
+        let lock = Arc::<FairLock>::default();
+        let guard = lock.lock_unless_held().unwrap();
+        assert!(lock.lock_unless_held().is_none());
+        drop(guard);
+        assert!(lock.lock_unless_held().is_some());
     }
 
     #[test]
-    fn a_turn_moves_between_threads() {
-        let turnstile = Arc::<Turnstile>::default();
-        let turn = turnstile.enter_once().unwrap();
+    fn a_guard_moves_between_threads() {
+        let lock = Arc::<FairLock>::default();
+        let guard = lock.lock_unless_held().unwrap();
         thread::scope(|scope| {
             let moved = scope.spawn(|| {
-                turn.take_over();
-                turnstile.enter_once().is_none()
+                guard.take_over();
+                lock.lock_unless_held().is_none()
             });
             assert!(moved.join().unwrap());
         });
     }
 
     #[test]
-    fn turns_follow_each_other() {
-        let turnstile = Arc::<Turnstile>::default();
+    fn holders_follow_each_other() {
+        let lock = Arc::<FairLock>::default();
         let count = Mutex::new(0);
         let pass = || {
             for _ in 0..100 {
-                let _turn = turnstile.enter();
+                let _guard = lock.lock();
                 *count.try_lock().expect("one at a time") += 1;
             }
         };

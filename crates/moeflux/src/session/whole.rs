@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::forward::{Logits, StepProgress, Watch};
+use crate::forward::{LayerCallback, Logits, StepProgress};
 use crate::ids::TokenId;
 use crate::session::Session;
 #[cfg(feature = "text")]
@@ -26,7 +26,7 @@ impl Session {
         &mut self,
         tokens: &[TokenId],
         wanted: Wanted,
-        watch: &mut Watch<'_>,
+        watch: &mut LayerCallback<'_>,
         sink: &mut dyn FnMut(OutputOf, &[f32]) -> Result<()>,
     ) -> Result<()> {
         let mut output = self.runtime.take_output();
@@ -49,7 +49,7 @@ impl Session {
         &mut self,
         tokens: &[TokenId],
         n_best: Option<usize>,
-        watch: &mut Watch<'_>,
+        watch: &mut LayerCallback<'_>,
         output: &mut StepOutput,
     ) -> Result<()> {
         self.feed_all(tokens, (Wanted::Last, n_best), watch, (output, &mut |_, _| Ok(())))
@@ -97,7 +97,7 @@ impl Session {
         &mut self,
         tokens: &[TokenId],
         (wanted, n_best): (Wanted, Option<usize>),
-        watch: &mut Watch<'_>,
+        watch: &mut LayerCallback<'_>,
         (output, sink): (&mut StepOutput, &mut LogitSink<'_>),
     ) -> Result<()> {
         check_tokens(self, tokens, wanted)?;
@@ -108,8 +108,8 @@ impl Session {
         let n_steps = |n_rows_max: usize| tokens.len().div_ceil(n_rows_max);
         let mut n_rows_done = 0;
         while n_rows_done < tokens.len() {
-            // While this step has its turn, the size of the workspace does not change.
-            let turn = runtime.workspace()?;
+            // While this step holds the lock, the size of the workspace does not change.
+            let workspace_guard = runtime.lock_workspace()?;
             let n_rows_max = runtime.lock()?.backend.n_rows_max();
             let n_rows_step = match longer {
                 Some(_) => tokens.len().div_ceil(n_steps(n_rows_max)),
@@ -124,7 +124,7 @@ impl Session {
                 watch(StepProgress { n_rows_done, n_rows: tokens.len(), ..progress })
             };
             run(
-                StepUnderWay::begin_in_turn(&mut feeds, Some(turn))?,
+                StepUnderWay::begin_with(&mut feeds, Some(workspace_guard))?,
                 whole,
                 (&mut *output, &mut *sink),
             )?;
@@ -141,7 +141,7 @@ type LogitSink<'a> = dyn FnMut(OutputOf, Logits<'_>) -> Result<()> + 'a;
 /// Runs one step and passes on all of its logits.
 fn run(
     mut step: StepUnderWay<'_, '_>,
-    watch: &mut Watch<'_>,
+    watch: &mut LayerCallback<'_>,
     (output, sink): (&mut StepOutput, &mut LogitSink<'_>),
 ) -> Result<()> {
     let mut has_more = true;

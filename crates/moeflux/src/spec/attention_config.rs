@@ -1,6 +1,6 @@
 //! Parses grouped-query attention and gated DeltaNet from the families' configs.
 
-use super::config::Config;
+use super::config::CheckedConfig;
 use super::rope_config::{self, RopeDefaults};
 use super::{AttentionBias, AttentionSpec, GatedDeltaSpec, HeadOrder, Pairing, QkNorm};
 use crate::error::Result;
@@ -35,7 +35,7 @@ impl AttentionTraits {
 
 /// Parses an attention without window or sinks.
 pub(super) fn attention(
-    config: &Config<'_>,
+    config: &CheckedConfig<'_>,
     traits: &AttentionTraits,
     hidden: usize,
 ) -> Result<AttentionSpec> {
@@ -59,7 +59,7 @@ pub(super) fn attention(
     })
 }
 
-pub(super) fn gated_delta(config: &Config<'_>) -> Result<GatedDeltaSpec> {
+pub(super) fn gated_delta(config: &CheckedConfig<'_>) -> Result<GatedDeltaSpec> {
     let n_k_heads = config.width_or("linear_num_key_heads", 16)?;
     let n_v_heads = config.width_or("linear_num_value_heads", 32)?;
     let k_dim = config.width_or("linear_key_head_dim", 128)?;

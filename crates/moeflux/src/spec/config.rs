@@ -6,21 +6,21 @@
 
 use super::FfnSpec;
 use crate::error::{Error, Result};
-use crate::format::Section;
+use crate::format::ConfigSection;
 
 /// Upper bound on experts: a hundred times the largest known number.
 const N_EXPERTS_MAX: usize = 65_536;
 /// Upper bound on the widths of the residual stream, of all heads together and of an inner layer.
 const WIDTH_MAX: usize = 1 << 20;
 
-/// A config with getters that enforce the limits of a model.
-pub(super) struct Config<'a> {
-    pub(super) root: Section<'a>,
+/// A model's config, with getters that enforce limits.
+pub(super) struct CheckedConfig<'a> {
+    pub(super) root: ConfigSection<'a>,
     /// Section of the language model.
-    pub(super) text: Section<'a>,
+    pub(super) text: ConfigSection<'a>,
 }
 
-impl Config<'_> {
+impl CheckedConfig<'_> {
     /// Returns a required count from 1 to `max`.
     pub(super) fn count(&self, key: &str, max: usize) -> Result<usize> {
         self.checked(key, self.text.usize_at(key)?, max)

@@ -1,9 +1,9 @@
 //! `deepseek_v3` and related families, which differ in the defaults of their configs: multi-head
 //! latent attention, grouped sigmoid routing, dense first layers.
 
-use super::config::Config;
+use super::config::CheckedConfig;
 use super::experts_config;
-use super::frame::Frame;
+use super::frame::CommonConfig;
 use super::rope_config::{self, RopeDefaults};
 use super::{
     Activation, Family, FfnSpec, LayerSpec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, Pairing,
@@ -24,17 +24,17 @@ const DEEPSEEK: RouterDefaults =
 const GLM_DSA: RouterDefaults = RouterDefaults { n_groups: 1, n_groups_kept: 1, ..DEEPSEEK };
 const GLM_LITE: RouterDefaults = RouterDefaults { factor: 1.8, n_dense_layers: 1, ..GLM_DSA };
 
-pub(super) fn parse(config: &Config<'_>, family: Family) -> Result<ModelSpec> {
+pub(super) fn parse(config: &CheckedConfig<'_>, family: Family) -> Result<ModelSpec> {
     let (epsilon, defaults) = match family {
         Family::Glm4MoeLite => (1e-5, GLM_LITE),
         Family::GlmMoeDsa => (1e-5, GLM_DSA),
         _ => (1e-6, DEEPSEEK),
     };
-    let frame = Frame::parse(config, epsilon)?;
+    let common = CommonConfig::parse(config, epsilon)?;
     let mixer = MixerSpec::Mla(mla(config)?);
-    let ffns = ffns(config, &defaults, frame.n_layers)?;
+    let ffns = ffns(config, &defaults, common.n_layers)?;
     let layers = ffns.into_iter().map(|ffn| LayerSpec { mixer: mixer.clone(), ffn }).collect();
-    let spec = frame.into_spec(family, layers);
+    let spec = common.into_spec(family, layers);
     Ok(match family {
         Family::GlmMoeDsa | Family::DeepseekV32 => {
             let n_selected = config.width_or("index_topk", 2048)?;
@@ -44,7 +44,7 @@ pub(super) fn parse(config: &Config<'_>, family: Family) -> Result<ModelSpec> {
     })
 }
 
-fn mla(config: &Config<'_>) -> Result<MlaSpec> {
+fn mla(config: &CheckedConfig<'_>) -> Result<MlaSpec> {
     let n_heads = config.width("num_attention_heads")?;
     let nope_dim = config.width("qk_nope_head_dim")?;
     let rope_dim = config.width("qk_rope_head_dim")?;
@@ -87,7 +87,7 @@ fn to_f32(value: f64) -> f32 {
 
 /// Returns the feed-forwards of all layers: dense ones first, then routed ones.
 pub(super) fn ffns(
-    config: &Config<'_>,
+    config: &CheckedConfig<'_>,
     defaults: &RouterDefaults,
     n_layers: usize,
 ) -> Result<Vec<FfnSpec>> {
@@ -99,7 +99,7 @@ pub(super) fn ffns(
     experts_config::ffns(config, &is_sparse, &moe(config, defaults)?)
 }
 
-fn moe(config: &Config<'_>, defaults: &RouterDefaults) -> Result<MoeSpec> {
+fn moe(config: &CheckedConfig<'_>, defaults: &RouterDefaults) -> Result<MoeSpec> {
     for (key, known) in [("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")] {
         if config.text.str_opt(key)?.is_some_and(|name| name != known) {
             return Err(config.text.unsupported(key, &format!("only \"{known}\" is supported")));
@@ -124,7 +124,7 @@ fn moe(config: &Config<'_>, defaults: &RouterDefaults) -> Result<MoeSpec> {
 }
 
 fn router(
-    config: &Config<'_>,
+    config: &CheckedConfig<'_>,
     defaults: &RouterDefaults,
     n_experts: usize,
     top_k: usize,

@@ -1,6 +1,6 @@
 //! Parses routed experts from the families' configs.
 
-use super::config::Config;
+use super::config::CheckedConfig;
 use super::{Activation, FfnSpec, MoeSpec, RouterSpec, SharedExpertSpec};
 use crate::error::Result;
 
@@ -10,7 +10,7 @@ const N_EXPERTS: [&str; 2] = ["num_experts", "num_local_experts"];
 /// Parses experts with a softmax router and without a shared expert. `inner_key` has the width of
 /// an expert.
 pub(super) fn softmax_experts(
-    config: &Config<'_>,
+    config: &CheckedConfig<'_>,
     inner_key: &str,
     renormalise: bool,
 ) -> Result<MoeSpec> {
@@ -29,7 +29,7 @@ pub(super) fn softmax_experts(
 /// Parses experts with a sigmoid router, a correction bias for the selection and a single group.
 /// Their weights are normalised to sum to `factor`.
 pub(super) fn sigmoid_experts(
-    config: &Config<'_>,
+    config: &CheckedConfig<'_>,
     inner_key: &str,
     factor: f32,
     shared: Option<SharedExpertSpec>,
@@ -44,7 +44,11 @@ pub(super) fn sigmoid_experts(
 }
 
 /// Returns the feed-forwards of all layers: routed experts, or dense ones of the published width.
-pub(super) fn ffns(config: &Config<'_>, is_sparse: &[bool], moe: &MoeSpec) -> Result<Vec<FfnSpec>> {
+pub(super) fn ffns(
+    config: &CheckedConfig<'_>,
+    is_sparse: &[bool],
+    moe: &MoeSpec,
+) -> Result<Vec<FfnSpec>> {
     let ffn = |is_sparse: &bool| match is_sparse {
         true => Ok(FfnSpec::Moe(moe.clone())),
         false => config.dense_ffn(),

@@ -3,7 +3,7 @@
 //!
 //! **Invariant:** sizes are within the limits below.
 
-use super::config::Config;
+use super::config::CheckedConfig;
 use super::{
     AttentionSpec, ContextLimit, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, Quantisation,
     quantisation,
@@ -17,7 +17,7 @@ const VOCAB_MAX: usize = 1 << 24;
 const CONTEXT_MAX: usize = 1 << 30;
 
 /// The part of a config that all families share.
-pub(super) struct Frame {
+pub(super) struct CommonConfig {
     pub(super) hidden: usize,
     pub(super) n_layers: usize,
     vocab: usize,
@@ -28,8 +28,8 @@ pub(super) struct Frame {
     quantisation: Quantisation,
 }
 
-impl Frame {
-    pub(super) fn parse(config: &Config<'_>, default_epsilon: f64) -> Result<Self> {
+impl CommonConfig {
+    pub(super) fn parse(config: &CheckedConfig<'_>, default_epsilon: f64) -> Result<Self> {
         if config.text.str_opt("hidden_act")?.is_some_and(|name| name != "silu") {
             let advice = "only \"silu\" is supported";
             return Err(config.text.unsupported("hidden_act", advice));
@@ -76,14 +76,14 @@ impl Frame {
 }
 
 /// Returns whether embeddings are tied. As in transformers, an outer config takes precedence.
-fn is_tied(config: &Config<'_>) -> Result<bool> {
+fn is_tied(config: &CheckedConfig<'_>) -> Result<bool> {
     let key = "tie_word_embeddings";
     let outer = config.root.bool_opt(key)?;
     Ok(outer.or(config.text.bool_opt(key)?).unwrap_or(false))
 }
 
 /// Returns the end tokens: one or a list, in the language model's section or at the top.
-fn eos(config: &Config<'_>) -> Result<Vec<TokenId>> {
+fn eos(config: &CheckedConfig<'_>) -> Result<Vec<TokenId>> {
     let key = "eos_token_id";
     let section = if config.text.value(key).is_some() { &config.text } else { &config.root };
     let ids = match section.value(key) {

@@ -1,15 +1,15 @@
 //! `glm4_moe`: plain attention with half of each head rotated, and DeepSeek's router.
 
 use super::attention_config::{AttentionTraits, attention};
-use super::config::Config;
+use super::config::CheckedConfig;
 use super::deepseek_v3::{RouterDefaults, ffns};
-use super::frame::Frame;
+use super::frame::CommonConfig;
 use super::rope_config::RopeDefaults;
 use super::{AttentionBias, Family, ModelSpec, QkNorm};
 use crate::error::Result;
 
-pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
-    let frame = Frame::parse(config, 1e-5)?;
+pub(super) fn parse(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
+    let common = CommonConfig::parse(config, 1e-5)?;
     config.all_full_attention()?;
     let has_norm = config.flag_or("use_qk_norm", false)?;
     let traits = AttentionTraits {
@@ -17,8 +17,8 @@ pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
         rope: RopeDefaults { rotary_factor: 0.5, ..RopeDefaults::WHOLE },
         ..AttentionTraits::plain(AttentionBias::Qkv)
     };
-    let attention = attention(config, &traits, frame.hidden)?;
+    let attention = attention(config, &traits, common.hidden)?;
     let defaults = RouterDefaults { n_groups: 1, n_groups_kept: 1, factor: 1.0, n_dense_layers: 1 };
-    let ffns = ffns(config, &defaults, frame.n_layers)?;
-    Ok(frame.with_attention(Family::Glm4Moe, &attention, ffns))
+    let ffns = ffns(config, &defaults, common.n_layers)?;
+    Ok(common.with_attention(Family::Glm4Moe, &attention, ffns))
 }

@@ -1,9 +1,9 @@
 //! `gpt_oss`: sliding windows in every other layer, sinks, biases everywhere, a clamped SwiGLU.
 
 use super::attention_config::{AttentionTraits, attention};
-use super::config::Config;
+use super::config::CheckedConfig;
 use super::experts_config::softmax_experts;
-use super::frame::Frame;
+use super::frame::CommonConfig;
 use super::rope_config::RopeDefaults;
 use super::{
     Activation, AttentionBias, AttentionSpec, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec,
@@ -14,8 +14,8 @@ use crate::error::Result;
 /// The factor in the sigmoid of [`Activation::Clamped`].
 const ALPHA: f64 = 1.702;
 
-pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
-    let frame = Frame::parse(config, 1e-5)?;
+pub(super) fn parse(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
+    let common = CommonConfig::parse(config, 1e-5)?;
     let has_rope = |key| config.text.value(key).is_some();
     if !has_rope("rope_scaling") && !has_rope("rope_parameters") {
         return Err(config.text.missing("rope_scaling"));
@@ -25,7 +25,7 @@ pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
         rope: RopeDefaults { theta: 150_000.0, ..RopeDefaults::WHOLE },
         ..AttentionTraits::plain(AttentionBias::QkvAndOut)
     };
-    let attention = attention(config, &traits, frame.hidden)?;
+    let attention = attention(config, &traits, common.hidden)?;
     let attention = AttentionSpec { has_sinks: true, ..attention };
     let moe = FfnSpec::Moe(MoeSpec {
         activation: activation(config)?,
@@ -37,11 +37,11 @@ pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
         let mixer = MixerSpec::Attention(AttentionSpec { window, ..attention.clone() });
         LayerSpec { mixer, ffn: moe.clone() }
     };
-    let layers = config.windows(frame.n_layers)?.into_iter().map(layer).collect();
-    Ok(frame.into_spec(Family::GptOss, layers))
+    let layers = config.windows(common.n_layers)?.into_iter().map(layer).collect();
+    Ok(common.into_spec(Family::GptOss, layers))
 }
 
-fn activation(config: &Config<'_>) -> Result<Activation> {
+fn activation(config: &CheckedConfig<'_>) -> Result<Activation> {
     let alpha = config.text.f64_opt("swiglu_alpha")?;
     if alpha.is_some_and(|alpha| (alpha - ALPHA).abs() > 1e-9) {
         return Err(config.text.unsupported("swiglu_alpha", "only 1.702 is supported"));

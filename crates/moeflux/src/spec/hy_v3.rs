@@ -1,15 +1,15 @@
 //! `hy_v3`: normalised queries and keys, a sigmoid router with a correction bias, a shared expert.
 
 use super::attention_config::{AttentionTraits, attention};
-use super::config::Config;
+use super::config::CheckedConfig;
 use super::experts_config::{ffns, sigmoid_experts};
-use super::frame::Frame;
+use super::frame::CommonConfig;
 use super::rope_config::RopeDefaults;
 use super::{AttentionBias, Family, ModelSpec, QkNorm, SharedExpertSpec};
 use crate::error::Result;
 
-pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
-    let frame = Frame::parse(config, 1e-5)?;
+pub(super) fn parse(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
+    let common = CommonConfig::parse(config, 1e-5)?;
     for (key, known) in [
         ("route_norm", true),
         ("qk_norm", true),
@@ -25,7 +25,7 @@ pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
         rope: RopeDefaults { theta: 11_158_840.0, ..RopeDefaults::WHOLE },
         ..AttentionTraits::plain(AttentionBias::QkvAndOut)
     };
-    let attention = attention(config, &traits, frame.hidden)?;
+    let attention = attention(config, &traits, common.hidden)?;
     let inner_key = "moe_intermediate_size";
     let inner = config.width(inner_key)?;
     let n_shared = config.width_or("num_shared_experts", 1)?;
@@ -33,6 +33,6 @@ pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
     let shared = SharedExpertSpec { inner: inner * n_shared, is_gated: false };
     let factor = config.positive_or("router_scaling_factor", 2.826)?;
     let moe = sigmoid_experts(config, inner_key, factor, Some(shared))?;
-    let ffns = ffns(config, &config.is_sparse_behind(1, frame.n_layers)?, &moe)?;
-    Ok(frame.with_attention(Family::HyV3, &attention, ffns))
+    let ffns = ffns(config, &config.is_sparse_behind(1, common.n_layers)?, &moe)?;
+    Ok(common.with_attention(Family::HyV3, &attention, ffns))
 }

@@ -2,38 +2,38 @@
 //! expert is under the key of a dense layer.
 
 use super::attention_config::{AttentionTraits, attention};
-use super::config::Config;
+use super::config::CheckedConfig;
 use super::experts_config::{ffns, softmax_experts};
-use super::frame::Frame;
+use super::frame::CommonConfig;
 use super::rope_config::RopeDefaults;
 use super::{AttentionBias, AttentionSpec, Family, ModelSpec, QkNorm};
 use crate::error::Result;
 
 const INNER: &str = "intermediate_size";
 
-pub(super) fn parse_mixtral(config: &Config<'_>) -> Result<ModelSpec> {
-    let frame = Frame::parse(config, 1e-5)?;
+pub(super) fn parse_mixtral(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
+    let common = CommonConfig::parse(config, 1e-5)?;
     let traits = AttentionTraits {
         rope: RopeDefaults { theta: 1e6, ..RopeDefaults::WHOLE },
         ..AttentionTraits::plain(AttentionBias::None)
     };
-    let attention = attention(config, &traits, frame.hidden)?;
+    let attention = attention(config, &traits, common.hidden)?;
     let attention = AttentionSpec { window: config.window_opt()?, ..attention };
     let moe = softmax_experts(config, INNER, true)?;
-    let ffns = ffns(config, &vec![true; frame.n_layers], &moe)?;
-    Ok(frame.with_attention(Family::Mixtral, &attention, ffns))
+    let ffns = ffns(config, &vec![true; common.n_layers], &moe)?;
+    Ok(common.with_attention(Family::Mixtral, &attention, ffns))
 }
 
-pub(super) fn parse_olmoe(config: &Config<'_>) -> Result<ModelSpec> {
-    let frame = Frame::parse(config, 1e-5)?;
+pub(super) fn parse_olmoe(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
+    let common = CommonConfig::parse(config, 1e-5)?;
     if config.text.value("clip_qkv").is_some() {
         let advice = "clipped queries, keys and values are not supported";
         return Err(config.text.unsupported("clip_qkv", advice));
     }
     let bias = AttentionBias::QkvAndOut;
     let traits = AttentionTraits { norm: QkNorm::Row, ..AttentionTraits::plain(bias) };
-    let attention = attention(config, &traits, frame.hidden)?;
+    let attention = attention(config, &traits, common.hidden)?;
     let moe = softmax_experts(config, INNER, config.flag_or("norm_topk_prob", false)?)?;
-    let ffns = ffns(config, &vec![true; frame.n_layers], &moe)?;
-    Ok(frame.with_attention(Family::Olmoe, &attention, ffns))
+    let ffns = ffns(config, &vec![true; common.n_layers], &moe)?;
+    Ok(common.with_attention(Family::Olmoe, &attention, ffns))
 }

@@ -177,13 +177,13 @@ impl ModelSpec {
 
     /// Returns the number of experts that each router predicts; 0 if routers differ in it.
     #[must_use]
-    pub fn n_named(&self) -> usize {
-        let mut named = self.layers.iter().filter_map(|layer| match &layer.ffn {
-            FfnSpec::Moe(moe) => Some(moe.n_named()),
+    pub fn n_predicted(&self) -> usize {
+        let mut counts = self.layers.iter().filter_map(|layer| match &layer.ffn {
+            FfnSpec::Moe(moe) => Some(moe.n_predicted()),
             FfnSpec::Dense { .. } => None,
         });
-        let first = named.next().unwrap_or(0);
-        if named.all(|it| it == first) { first } else { 0 }
+        let first = counts.next().unwrap_or(0);
+        if counts.all(|it| it == first) { first } else { 0 }
     }
 }
 
@@ -367,7 +367,7 @@ impl MoeSpec {
     /// number that it selects. For the bundled demo model these include 97 % of the experts then
     /// selected.
     #[must_use]
-    pub fn n_named(&self) -> usize {
+    pub fn n_predicted(&self) -> usize {
         let n_allowed = match self.router {
             RouterSpec::Softmax { .. } => self.n_experts,
             RouterSpec::SigmoidGrouped { n_groups, n_groups_kept, .. } => {

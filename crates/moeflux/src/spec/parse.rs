@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** an unknown family or feature is refused, and the error names it.
 
-use super::config::Config;
+use super::config::CheckedConfig;
 use super::{
     Family, FfnSpec, LayerSpec, ModelSpec, deepseek_v3, glm4_moe, gpt_oss, hy_v3, minimax_m2,
     mixtral, qwen2_moe, qwen3_5_moe, qwen3_moe, qwen3_next,
@@ -51,7 +51,7 @@ impl Family {
         rows.find(|(name, _)| *name == model_type).map(|(_, family)| family)
     }
 
-    fn parse(self, config: &Config<'_>) -> Result<ModelSpec> {
+    fn parse(self, config: &CheckedConfig<'_>) -> Result<ModelSpec> {
         match self {
             Self::Qwen3Moe | Self::Qwen3VlMoe => qwen3_moe::parse(config, self),
             Self::Qwen3Next => qwen3_next::parse(config),
@@ -81,7 +81,7 @@ impl ModelSpec {
     /// [`Error::Malformed`] for a key that is missing or has an impossible value;
     /// [`Error::Unsupported`] for a model or feature that is not supported.
     pub fn from_config(raw: &RawConfig) -> Result<Self> {
-        let config = Config { root: raw.root(), text: raw.text()? };
+        let config = CheckedConfig { root: raw.root(), text: raw.text()? };
         let Some(name) = config.root.str_opt("model_type")? else {
             return Err(config.root.missing("model_type"));
         };
@@ -105,7 +105,7 @@ fn expert_values(spec: &ModelSpec) -> u128 {
     spec.layers.iter().map(of_layer).sum()
 }
 
-fn unknown_type(config: &Config<'_>) -> Error {
+fn unknown_type(config: &CheckedConfig<'_>) -> Error {
     let known = Family::ALL.map(|(_, name)| name).join(", ");
     let name = config.root.value("model_type").and_then(|it| it.as_str()).unwrap_or_default();
     // Configs may omit values that are their family's defaults.

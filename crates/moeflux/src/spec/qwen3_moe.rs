@@ -2,15 +2,15 @@
 //! router, no shared expert.
 
 use super::attention_config::{AttentionTraits, attention};
-use super::config::Config;
+use super::config::CheckedConfig;
 use super::experts_config::{ffns, softmax_experts};
-use super::frame::Frame;
+use super::frame::CommonConfig;
 use super::rope_config::RopeDefaults;
 use super::{AttentionBias, Family, ModelSpec, QkNorm};
 use crate::error::Result;
 
-pub(super) fn parse(config: &Config<'_>, family: Family) -> Result<ModelSpec> {
-    let frame = Frame::parse(config, 1e-6)?;
+pub(super) fn parse(config: &CheckedConfig<'_>, family: Family) -> Result<ModelSpec> {
+    let common = CommonConfig::parse(config, 1e-6)?;
     config.all_full_attention()?;
     let is_vl = family == Family::Qwen3VlMoe;
     let theta = if is_vl { 500_000.0 } else { RopeDefaults::WHOLE.theta };
@@ -19,10 +19,10 @@ pub(super) fn parse(config: &Config<'_>, family: Family) -> Result<ModelSpec> {
         rope: RopeDefaults { theta, ..RopeDefaults::WHOLE },
         ..AttentionTraits::plain(AttentionBias::QkvAndOut)
     };
-    let attention = attention(config, &traits, frame.hidden)?;
+    let attention = attention(config, &traits, common.hidden)?;
     // The config of the vision model has no such key.
     let renormalise = is_vl || config.flag_or("norm_topk_prob", false)?;
     let moe = softmax_experts(config, "moe_intermediate_size", renormalise)?;
-    let ffns = ffns(config, &config.is_sparse(frame.n_layers)?, &moe)?;
-    Ok(frame.with_attention(family, &attention, ffns))
+    let ffns = ffns(config, &config.is_sparse(common.n_layers)?, &moe)?;
+    Ok(common.with_attention(family, &attention, ffns))
 }

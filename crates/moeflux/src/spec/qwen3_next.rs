@@ -1,9 +1,9 @@
 //! `qwen3_next`: gated DeltaNet interleaved with gated attention, and a gated shared expert.
 
 use super::attention_config::{AttentionTraits, attention, gated_delta};
-use super::config::Config;
+use super::config::CheckedConfig;
 use super::experts_config::softmax_experts;
-use super::frame::Frame;
+use super::frame::CommonConfig;
 use super::rope_config::RopeDefaults;
 use super::{
     AttentionBias, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, MoeSpec, QkNorm,
@@ -11,35 +11,35 @@ use super::{
 };
 use crate::error::Result;
 
-pub(super) fn parse(config: &Config<'_>) -> Result<ModelSpec> {
-    let frame = Frame::parse(config, 1e-6)?;
+pub(super) fn parse(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
+    let common = CommonConfig::parse(config, 1e-6)?;
     let moe = moe(config, config.flag_or("norm_topk_prob", true)?)?;
-    let is_sparse = config.is_sparse(frame.n_layers)?;
-    let mut layers = Vec::with_capacity(frame.n_layers);
-    for (mixer, is_sparse) in mixers(config, &frame)?.into_iter().zip(is_sparse) {
+    let is_sparse = config.is_sparse(common.n_layers)?;
+    let mut layers = Vec::with_capacity(common.n_layers);
+    for (mixer, is_sparse) in mixers(config, &common)?.into_iter().zip(is_sparse) {
         let ffn = if is_sparse { moe.clone() } else { config.dense_ffn()? };
         layers.push(LayerSpec { mixer, ffn });
     }
-    Ok(frame.into_spec(Family::Qwen3Next, layers))
+    Ok(common.into_spec(Family::Qwen3Next, layers))
 }
 
 /// Returns the mixers of a hybrid model, in order.
-pub(super) fn mixers(config: &Config<'_>, frame: &Frame) -> Result<Vec<MixerSpec>> {
+pub(super) fn mixers(config: &CheckedConfig<'_>, common: &CommonConfig) -> Result<Vec<MixerSpec>> {
     let traits = AttentionTraits {
         has_gate: true,
         norm: QkNorm::Heads,
         rope: RopeDefaults { rotary_factor: 0.25, ..RopeDefaults::WHOLE },
         ..AttentionTraits::plain(AttentionBias::QkvAndOut)
     };
-    let full = MixerSpec::Attention(attention(config, &traits, frame.hidden)?);
+    let full = MixerSpec::Attention(attention(config, &traits, common.hidden)?);
     let linear = MixerSpec::GatedDelta(gated_delta(config)?);
-    let is_full = config.is_full_attention(frame.n_layers)?;
+    let is_full = config.is_full_attention(common.n_layers)?;
     let mixer = |is_full| if is_full { full.clone() } else { linear.clone() };
     Ok(is_full.into_iter().map(mixer).collect())
 }
 
 /// Returns routed experts with a gated shared expert.
-pub(super) fn moe(config: &Config<'_>, renormalise: bool) -> Result<FfnSpec> {
+pub(super) fn moe(config: &CheckedConfig<'_>, renormalise: bool) -> Result<FfnSpec> {
     let inner = config.width("shared_expert_intermediate_size")?;
     let shared = Some(SharedExpertSpec { inner, is_gated: true });
     let routed = softmax_experts(config, "moe_intermediate_size", renormalise)?;

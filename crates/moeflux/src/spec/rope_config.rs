@@ -5,10 +5,10 @@
 //! keys inside take precedence over keys at the top. Keys of multi-axis ropes have no effect on
 //! text.
 
-use super::config::Config;
+use super::config::CheckedConfig;
 use super::{Pairing, RopeScaling, RopeSpec, YarnSpec};
 use crate::error::Result;
-use crate::format::Section;
+use crate::format::ConfigSection;
 
 /// Upper bound on a scaling factor: no usable frequencies remain beyond it. No other parameter
 /// comes near it.
@@ -48,7 +48,7 @@ impl ParsedRope {
 
 /// Parses the rope of heads. The number of channels is given with its key.
 pub(super) fn parse(
-    config: &Config<'_>,
+    config: &CheckedConfig<'_>,
     (head_dim_key, head_dim): (&str, usize),
     defaults: RopeDefaults,
 ) -> Result<ParsedRope> {
@@ -86,12 +86,12 @@ fn rotated(head_dim: usize, rotary_factor: f64) -> usize {
 
 /// The sections that may have a rope's keys.
 struct RopeKeys<'a> {
-    inside: Option<Section<'a>>,
-    top: Section<'a>,
+    inside: Option<ConfigSection<'a>>,
+    top: ConfigSection<'a>,
 }
 
 impl<'a> RopeKeys<'a> {
-    fn find(config: &Config<'a>) -> Result<Self> {
+    fn find(config: &CheckedConfig<'a>) -> Result<Self> {
         let top = config.text.clone();
         let scaling = top.section("rope_scaling")?.filter(|section| !section.is_empty());
         let inside = match scaling {
@@ -109,8 +109,8 @@ impl<'a> RopeKeys<'a> {
     }
 
     /// Returns the section that has `key`. The inner one takes precedence.
-    fn section(&self, key: &str) -> &Section<'a> {
-        let has_key = |section: &&Section<'a>| section.value(key).is_some();
+    fn section(&self, key: &str) -> &ConfigSection<'a> {
+        let has_key = |section: &&ConfigSection<'a>| section.value(key).is_some();
         self.inside.as_ref().filter(has_key).unwrap_or(&self.top)
     }
 
@@ -159,7 +159,7 @@ impl<'a> RopeKeys<'a> {
         }
     }
 
-    fn factor(&self, inside: &Section<'a>) -> Result<Option<f64>> {
+    fn factor(&self, inside: &ConfigSection<'a>) -> Result<Option<f64>> {
         match inside.f64_opt("factor")? {
             Some(factor) if !(1.0..=FACTOR_MAX).contains(&factor) => {
                 Err(inside.wrong("factor", &format!("a number from 1 to {FACTOR_MAX}")))
@@ -168,7 +168,7 @@ impl<'a> RopeKeys<'a> {
         }
     }
 
-    fn yarn(&self, inside: &Section<'a>) -> Result<YarnSpec> {
+    fn yarn(&self, inside: &ConfigSection<'a>) -> Result<YarnSpec> {
         let context_max = self.top.usize_at("max_position_embeddings")?;
         let original_context = self.original_context(inside, context_max)?;
         let factor = match self.factor(inside)? {
@@ -196,7 +196,7 @@ impl<'a> RopeKeys<'a> {
     }
 
     /// Returns the original context. As in transformers, the key at the top takes precedence.
-    fn original_context(&self, inside: &Section<'a>, context_max: usize) -> Result<usize> {
+    fn original_context(&self, inside: &ConfigSection<'a>, context_max: usize) -> Result<usize> {
         let key = "original_max_position_embeddings";
         let section = if self.top.value(key).is_some() { &self.top } else { inside };
         match section.usize_opt(key)?.unwrap_or(context_max) {

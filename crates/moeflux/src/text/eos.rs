@@ -78,26 +78,26 @@ fn ids(path: &Path, json: &Value) -> Result<Vec<TokenId>> {
     let list = value.as_array().map_or(one, Vec::as_slice);
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).map(TokenId);
     list.iter().map(id).collect::<Option<_>>().ok_or_else(|| {
-        let shown: String = value.to_string().chars().take(60).collect();
-        Error::malformed(path, format!("`eos_token_id` is {shown}, not an id or a list of ids"))
+        let shortened: String = value.to_string().chars().take(60).collect();
+        Error::malformed(path, format!("`eos_token_id` is {shortened}, not an id or a list of ids"))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::tests::Folder;
+    use crate::text::tests::TokenizerFolder;
 
     #[test]
     fn the_union_of_all_files() {
-        let folder = Folder::new(300, &["<|im_end|>", "<|endoftext|>"]);
+        let folder = TokenizerFolder::new(300, &["<|im_end|>", "<|endoftext|>"]);
         let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
         folder.write("config.json", r#"{"eos_token_id": 7, "text_config": {"eos_token_id": 3}}"#);
         folder.write("generation_config.json", r#"{"eos_token_id": [257, 7]}"#);
         let ends = EndTokens::open(folder.path(), &tokenizer).unwrap();
         assert_eq!(ends.tokens(), [3, 7, 256, 257].map(TokenId));
         assert!(ends.contains(TokenId(257)) && !ends.contains(TokenId(4)));
-        let folder_of_two = Folder::new(300, &["<|return|>", "<|end|>", "<|call|>"]);
+        let folder_of_two = TokenizerFolder::new(300, &["<|return|>", "<|end|>", "<|call|>"]);
         let tokenizer_of_two = Tokenizer::open(folder_of_two.path(), 300).unwrap();
         let ends = EndTokens::open(folder_of_two.path(), &tokenizer_of_two).unwrap();
         assert_eq!(ends.tokens(), [256, 258].map(TokenId));

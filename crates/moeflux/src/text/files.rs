@@ -51,7 +51,7 @@ pub(super) fn one_line(problem: &str) -> String {
 }
 
 /// Shortens a word of a file, so that an error text can continue after it.
-pub(super) fn shown(word: &str) -> String {
+pub(super) fn shortened(word: &str) -> String {
     bounded(word, WORD_CHARS_MAX)
 }
 

@@ -94,8 +94,11 @@ impl SpecialTokens {
 }
 
 fn wrong(path: &Path, key: &str, value: &Value) -> Error {
-    let shown: String = value.to_string().chars().take(60).collect();
-    Error::malformed(path, one_line(&format!("`{key}` is {shown}, which this program cannot read")))
+    let shortened: String = value.to_string().chars().take(60).collect();
+    Error::malformed(
+        path,
+        one_line(&format!("`{key}` is {shortened}, which this program cannot read")),
+    )
 }
 
 fn listed(path: &Path, json: &Value) -> Result<Vec<ListedToken>> {

@@ -24,9 +24,9 @@ const DEEPSEEK: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^
 ]+|\s+(?!\S)|\s+"##;
 
 /// A checkpoint's folder with a byte tokenizer, deleted at the end.
-pub(super) struct Folder(TempDir);
+pub(super) struct TokenizerFolder(TempDir);
 
-impl Folder {
+impl TokenizerFolder {
     pub(super) fn new(vocab_size: usize, special: &[&str]) -> Self {
         let folder = Self(TempDir::new());
         folder.write("tokenizer.json", &byte_tokenizer_json(vocab_size, special).to_string());
@@ -49,7 +49,7 @@ impl Folder {
 }
 
 fn open(tokenizer: &Value, rows: usize) -> Tokenizer {
-    let folder = Folder::new(300, &["<|im_end|>"]);
+    let folder = TokenizerFolder::new(300, &["<|im_end|>"]);
     folder.write("tokenizer.json", &tokenizer.to_string());
     Tokenizer::open(folder.path(), rows).unwrap()
 }
@@ -160,7 +160,7 @@ fn a_long_run_of_one_character_is_no_trouble() {
 
 #[test]
 fn the_start_token_is_added_once_where_the_config_asks() {
-    let folder = Folder::new(300, &["<s>"]);
+    let folder = TokenizerFolder::new(300, &["<s>"]);
     folder.write("tokenizer_config.json", r#"{"bos_token": "<s>", "add_bos_token": true}"#);
     let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
     assert_eq!(ids(&tokenizer.encode_prompt("a").unwrap()), [256, 97]);
@@ -174,7 +174,7 @@ fn the_start_token_is_added_once_where_the_config_asks() {
 
 #[test]
 fn tokens_that_only_the_config_lists_are_added() {
-    let folder = Folder::new(258, &["<a>", "<b>"]);
+    let folder = TokenizerFolder::new(258, &["<a>", "<b>"]);
     let listed = |id: &str| {
         format!(r#"{{"added_tokens_decoder": {{"{id}": {{"content": "<c>", "special": true}}}}}}"#)
     };
@@ -188,7 +188,7 @@ fn tokens_that_only_the_config_lists_are_added() {
 
 #[test]
 fn folders_that_cannot_be_used_say_why() {
-    let folder = Folder::new(300, &["<|im_end|>"]);
+    let folder = TokenizerFolder::new(300, &["<|im_end|>"]);
     assert_eq!(
         folder.refused(256).split(": ").skip(1).collect::<Vec<_>>().join(": "),
         "the largest token id is 256, but the model has 256 embedding rows: this tokenizer \
@@ -235,7 +235,7 @@ fn a_text_above_the_limit_is_refused() {
 /// Seeded damage to a valid file yields an error or a tokenizer, never a panic.
 #[test]
 fn damaged_files_do_not_panic() {
-    let folder = Folder::new(300, &[]);
+    let folder = TokenizerFolder::new(300, &[]);
     let mut rng = Rng::new(0x0bad);
     for good in [merged(), sentencepiece()] {
         let good = good.to_string().into_bytes();
@@ -258,12 +258,12 @@ fn damaged_files_do_not_panic() {
 fn a_made_tokenizer_fits_any_vocabulary() {
     let special = ["<|im_start|>", "<|im_end|>", "<think>"];
     for vocab_size in [1, 100, 256, 257, 259, 1_000] {
-        let folder = Folder::new(vocab_size, &special);
+        let folder = TokenizerFolder::new(vocab_size, &special);
         let tokenizer = Tokenizer::open(folder.path(), vocab_size).unwrap();
         assert_eq!(tokenizer.vocab_size(), vocab_size.min(259));
         assert!(ChatTemplate::open(folder.path()).unwrap().is_some());
     }
-    let folder = Folder::new(300, &special);
+    let folder = TokenizerFolder::new(300, &special);
     let template = ChatTemplate::open(folder.path()).unwrap().unwrap();
     let options = TemplateOptions { add_generation_prompt: true, ..TemplateOptions::default() };
     let messages = [Message::new("system", "S"), Message::new("user", "U")];

@@ -12,10 +12,10 @@ use tokenizers::AddedToken;
 use crate::error::{Error, Result};
 use crate::format::read_file_if_there;
 use crate::text::byte_level::char_of;
-use crate::text::files::{one_line, read_object, shown};
-use crate::text::gguf::merges::{Ties, Whole, merges};
+use crate::text::files::{one_line, read_object, shortened};
+use crate::text::gguf::merges::{SplittableToken, TieOrder, merges};
 use crate::text::gguf::recipes::Recipe;
-use crate::text::pipeline::{AddedTokens, Declared, Model, Vocabulary};
+use crate::text::pipeline::{AddedTokens, BpeModel, DeclaredToken, Vocabulary};
 use crate::text::special::SpecialTokens;
 use crate::text::tokenizer::Tokenizer;
 
@@ -81,7 +81,7 @@ fn recipe(dir: &Path) -> Result<&'static Recipe> {
     known.and_then(Recipe::named).ok_or_else(|| {
         let named = program.or(class).map_or_else(
             || "no tokenizer is named in tokenizer_config.json".to_owned(),
-            |name| format!("the tokenizer `{}` is not known", shown(name)),
+            |name| format!("the tokenizer `{}` is not known", shortened(name)),
         );
         let problem = format!("{named} (known: {})", PROGRAMS[0].0);
         Error::UnknownTokenizer { path: dir.join(NAME), problem }
@@ -155,7 +155,7 @@ fn decoded(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Builds the model. Tokens merge in the order of the rank of the merged token.
-fn model(tokens: &[Vec<u8>]) -> std::result::Result<Model, String> {
+fn model(tokens: &[Vec<u8>]) -> std::result::Result<BpeModel, String> {
     let text = |token: &Vec<u8>| token.iter().map(|byte| char_of(*byte)).collect::<String>();
     let texts: Vec<String> = tokens.iter().map(text).collect();
     let mut vocabulary = Vocabulary::default();
@@ -167,10 +167,11 @@ fn model(tokens: &[Vec<u8>]) -> std::result::Result<Model, String> {
         return Err(format!("no token for byte 0x{byte:02x}"));
     }
     let ranks = 0_u32..;
-    let wholes = ranks.zip(&texts).map(|(rank, text)| Whole { text, urgency: -f64::from(rank) });
-    let wholes: Vec<Whole<'_>> = wholes.collect();
-    let merges = merges(&wholes, &vocabulary, Ties::ById)?;
-    Ok(Model::of_bytes(vocabulary, merges, true))
+    let splittable =
+        ranks.zip(&texts).map(|(rank, text)| SplittableToken { text, priority: -f64::from(rank) });
+    let splittable: Vec<SplittableToken<'_>> = splittable.collect();
+    let merges = merges(&splittable, &vocabulary, TieOrder::ById)?;
+    Ok(BpeModel::of_bytes(vocabulary, merges, true))
 }
 
 /// Returns the special tokens after the ranks. Reserved ones without an embedding row are omitted.
@@ -189,7 +190,7 @@ fn added(
             None => (format!("<|reserved_token_{id}|>"), true),
         };
         let token = AddedToken::from(text, is_special).normalized(false);
-        Some(Declared { id: row, token })
+        Some(DeclaredToken { id: row, token })
     });
     AddedTokens::new(declared)
 }

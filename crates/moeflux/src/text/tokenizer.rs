@@ -16,7 +16,8 @@ use crate::text::byte_level::byte_of;
 use crate::text::files::one_line;
 use crate::text::limit::TextLimit;
 use crate::text::pipeline::{
-    AddedTokens, Around, Declared, Encoder, Inner, Markers, Pipeline, Stopped,
+    AddedTokens, DeclaredToken, EncodeError, Encoder, LibraryTokenizer, Markers, SurroundingTokens,
+    TokenizerPipeline,
 };
 use crate::text::special::SpecialTokens;
 
@@ -45,9 +46,9 @@ pub fn tokenizer_bytes(n_tokens: usize) -> u64 {
 #[derive(Debug)]
 pub struct Tokenizer {
     path: PathBuf,
-    inner: Inner,
+    inner: LibraryTokenizer,
     encoder: Encoder,
-    around: Around,
+    surrounding: SurroundingTokens,
     special: SpecialTokens,
     is_special: HashMap<u32, bool>,
     vocab_size: usize,
@@ -74,25 +75,25 @@ impl Tokenizer {
     ) -> Result<Option<Self>> {
         let Some(bytes) = read_file_if_there(path, TOKENIZER_BYTES_MAX)? else { return Ok(None) };
         let special = special()?;
-        let pipeline = Pipeline::parse(path, bytes)?;
+        let pipeline = TokenizerPipeline::parse(path, bytes)?;
         Self::of_pipeline(path, pipeline, special, vocab_rows).map(Some)
     }
 
     /// Creates a tokenizer from a pipeline that was read from `path`.
     pub(super) fn of_pipeline(
         path: &Path,
-        pipeline: Pipeline,
+        pipeline: TokenizerPipeline,
         special: SpecialTokens,
         vocab_rows: usize,
     ) -> Result<Self> {
-        let Pipeline { mut inner, changes, splits, added, .. } = pipeline;
-        let Pipeline { around, is_byte_level, growth, largest_id, .. } = pipeline;
+        let TokenizerPipeline { mut inner, changes, splits, added, .. } = pipeline;
+        let TokenizerPipeline { surrounding, is_byte_level, growth, largest_id, .. } = pipeline;
         let listed = add_listed(&mut inner, &special)?;
         let known = inner.get_added_tokens_decoder().into_iter().collect();
         let encoder = Encoder::new(&known, changes, splits).map_err(|problem| {
             Error::malformed(path, one_line(&format!("added tokens: {problem}")))
         })?;
-        let added: Vec<&Declared> = added.iter().chain(listed.iter()).collect();
+        let added: Vec<&DeclaredToken> = added.iter().chain(listed.iter()).collect();
         let largest_id = added.iter().map(|token| token.id).fold(largest_id, u32::max);
         let vocab_size = usize::try_from(largest_id).map_or(usize::MAX, |id| id.saturating_add(1));
         if vocab_size > vocab_rows {
@@ -109,7 +110,7 @@ impl Tokenizer {
             path: path.to_owned(),
             inner,
             encoder,
-            around,
+            surrounding,
             special,
             is_special,
             vocab_size,
@@ -161,9 +162,9 @@ impl Tokenizer {
     /// # Errors
     /// As [`Self::encode_within`].
     pub fn encode_prompt_within(&self, text: &str, limit: &TextLimit) -> Result<Vec<TokenId>> {
-        let mut ids = self.around.before.clone();
+        let mut ids = self.surrounding.before.clone();
         ids.append(&mut self.encode_within(text, limit)?);
-        ids.extend_from_slice(&self.around.behind);
+        ids.extend_from_slice(&self.surrounding.after);
         let bos = self.special.role("bos_token").and_then(|text| self.id_of(text));
         if let Some(bos) = bos.filter(|bos| self.special.add_bos && ids.first() != Some(bos)) {
             ids.insert(0, bos);
@@ -187,13 +188,13 @@ impl Tokenizer {
         self.check_length(text)?;
         let tokens = self.encoder.encode(self.inner.get_model(), (text, markers), limit);
         tokens.map_err(|stopped| match stopped {
-            Stopped::TooMany => Error::TooManyTokens { n_tokens_max: limit.n_tokens_max },
-            Stopped::Unwanted => Error::Cancelled,
-            Stopped::Long { n_bytes, n_bytes_max } => Error::Input(format!(
+            EncodeError::TooMany => Error::TooManyTokens { n_tokens_max: limit.n_tokens_max },
+            EncodeError::Cancelled => Error::Cancelled,
+            EncodeError::WordTooLong { n_bytes, n_bytes_max } => Error::Input(format!(
                 "a word of {n_bytes} bytes that cannot be split is too long; the limit is \
                  {n_bytes_max}"
             )),
-            Stopped::Refused(problem) => self.refused(&problem),
+            EncodeError::Refused(problem) => self.refused(&problem),
         })
     }
 
@@ -280,9 +281,9 @@ impl Tokenizer {
 }
 
 /// Adds tokens that only `tokenizer_config.json` lists, in order of their ids as in transformers.
-fn add_listed(inner: &mut Inner, special: &SpecialTokens) -> Result<AddedTokens> {
+fn add_listed(inner: &mut LibraryTokenizer, special: &SpecialTokens) -> Result<AddedTokens> {
     let missing = special.listed.iter().filter(|it| inner.token_to_id(&it.content).is_none());
-    let missing = missing.map(|it| Declared {
+    let missing = missing.map(|it| DeclaredToken {
         id: it.id.0,
         token: AddedToken::from(it.content.clone(), it.special),
     });
@@ -298,11 +299,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::text::tests::Folder;
+    use crate::text::tests::TokenizerFolder;
 
     #[test]
     fn bytes_of_tokens_are_the_bytes_of_the_text() {
-        let folder = Folder::new(300, &["<|im_end|>"]);
+        let folder = TokenizerFolder::new(300, &["<|im_end|>"]);
         let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
         let text = "h\u{e9} \u{1f600}<|im_end|>\n";
         let tokens = tokenizer.encode(text).unwrap();
@@ -324,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_text_is_encoded_as_far_as_its_limit() {
-        let folder = Folder::new(300, &["<|im_end|>"]);
+        let folder = TokenizerFolder::new(300, &["<|im_end|>"]);
         let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
         let limit = TextLimit { n_tokens_max: 10, ..TextLimit::default() };
         assert_eq!(tokenizer.encode_within("0123456789", &limit).unwrap().len(), 10);
@@ -340,7 +341,7 @@ mod tests {
 
     #[test]
     fn long_words_are_cut_where_nothing_merges() {
-        let folder = Folder::new(300, &[]);
+        let folder = TokenizerFolder::new(300, &[]);
         let model = json!({"type": "BPE", "vocab": {"a": 0, "b": 1, "aa": 2}, "merges": ["a a"]});
         let whole = json!({"version": "1.0", "added_tokens": [], "normalizer": null,
             "pre_tokenizer": null, "post_processor": null, "decoder": null, "model": model});

@@ -7,12 +7,12 @@ use moeflux_kernels::{MatrixKind, MatrixLayout};
 use crate::error::{Error, Result};
 use crate::ids::LayerIdx;
 use crate::spec::Quantisation;
-use crate::weights::found::{Extent, FoundBank, PartNames, Wanted};
-use crate::weights::manifest::{BankPart, ExpertBank, PartRole, Places};
-use crate::weights::packed::WantedMatrix;
+use crate::weights::found::{FileExtent, FoundBank, PartNames, RequiredMatrix};
+use crate::weights::manifest::{BankPart, ExpertBank, ExpertOffsets, PartRole};
+use crate::weights::packed::RecordMatrix;
 use crate::weights::resident::{ExpertLayout, MatrixSpan};
 use crate::weights::stored::{StoredMatrix, of_gpt_oss};
-use crate::weights::table::Table;
+use crate::weights::table::TensorTable;
 
 /// Sizes of a layer's routed experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,23 +55,23 @@ struct BoundProjection {
     /// The same prefix in tensor names, where one tensor holds all experts.
     tensor: Option<String>,
     names: PartNames,
-    codes: Places,
-    scales: Option<Places>,
-    biases: Option<Places>,
+    codes: ExpertOffsets,
+    scales: Option<ExpertOffsets>,
+    biases: Option<ExpertOffsets>,
 }
 
 impl BankRequest<'_> {
     /// Binds the tensors of all experts.
     pub(super) fn bind(
         &self,
-        table: &mut Table<'_>,
+        table: &mut TensorTable<'_>,
         quantisation: &mut Quantisation,
     ) -> Result<ExpertBank> {
         let prefix = self.prefix;
         assert!(self.shape.n_experts > 0, "a layer of experts has some");
         let per_expert =
             ["weight", "weight_packed"].map(|part| format!("{prefix}.experts.0.gate_proj.{part}"));
-        let take_turns = format!("{prefix}.experts.gate_up_proj_blocks");
+        let interleaved_codes = format!("{prefix}.experts.gate_up_proj_blocks");
         if let Some(found) = table.take_bank(prefix) {
             return self.packed(&found, quantisation);
         }
@@ -87,7 +87,7 @@ impl BankRequest<'_> {
             let down = format!("{prefix}.switch_mlp.down_proj.weight");
             return Ok(self.bank(self.fused(table, (&gate_up, &down))?));
         }
-        if table.has_stored(&take_turns) {
+        if table.has_stored(&interleaved_codes) {
             return self.interleaved(table);
         }
         if per_expert.iter().any(|name| table.has(name)) {
@@ -111,13 +111,13 @@ impl BankRequest<'_> {
 
     /// Binds records as `moeflux pack` writes them.
     fn packed(&self, found: &FoundBank<'_>, quantisation: &Quantisation) -> Result<ExpertBank> {
-        let wanted = self.projections().map(|projection| {
+        let required = self.projections().map(|projection| {
             let Projection { name, n_rows, n_cols, .. } = projection;
-            WantedMatrix { name, n_rows, n_cols }
+            RecordMatrix { name, n_rows, n_cols }
         });
-        let layout = found.layout(self.shape.n_experts, wanted, quantisation)?;
+        let layout = found.layout(self.shape.n_experts, required, quantisation)?;
         let records = found.records();
-        let strided = |record_at: usize| Places::Strided {
+        let strided = |record_at: usize| ExpertOffsets::Strided {
             file_idx: records.file_idx,
             first_bytes: records.first_bytes + record_at as u64,
             stride_bytes: records.record_bytes as u64,
@@ -149,16 +149,17 @@ impl BankRequest<'_> {
     /// Binds `[n_experts, rows, cols]`, as MLX stacks them.
     fn stacked(
         &self,
-        table: &mut Table<'_>,
+        table: &mut TensorTable<'_>,
         quantisation: &mut Quantisation,
         (stem, projection): (&str, Projection),
     ) -> Result<BoundProjection> {
         let base = format!("{stem}.{}", projection.name);
         let Projection { n_rows, n_cols, .. } = projection;
-        let wanted = Wanted { base: &base, n_stack: Some(self.shape.n_experts), n_rows, n_cols };
-        wanted.check_size()?;
-        table.imagine_matrix(quantisation, &wanted);
-        let stored = StoredMatrix::bind(table, quantisation, &wanted)?;
+        let required =
+            RequiredMatrix { base: &base, n_stack: Some(self.shape.n_experts), n_rows, n_cols };
+        required.check_size()?;
+        table.create_matrix(quantisation, &required);
+        let stored = StoredMatrix::bind(table, quantisation, &required)?;
         let name = format!("{}.", projection.name);
         let tensor = format!("{stem}.{name}");
         Ok(self.of_all(stored, name, tensor))
@@ -168,7 +169,7 @@ impl BankRequest<'_> {
     /// names of its parts, in messages and in tensor names.
     fn of_all(&self, stored: StoredMatrix, name: String, tensor: String) -> BoundProjection {
         let n_experts = self.shape.n_experts as u64;
-        let strided = |extent: Extent| Places::Strided {
+        let strided = |extent: FileExtent| ExpertOffsets::Strided {
             file_idx: extent.file_idx,
             first_bytes: extent.offset_bytes,
             stride_bytes: extent.len_bytes / n_experts,
@@ -186,13 +187,13 @@ impl BankRequest<'_> {
 
     /// Binds `[n_experts, 2 * inner, hidden]`, whose even rows are gate's and whose odd rows are
     /// up's, and `[n_experts, hidden, inner]`.
-    fn interleaved(&self, table: &mut Table<'_>) -> Result<ExpertBank> {
+    fn interleaved(&self, table: &mut TensorTable<'_>) -> Result<ExpertBank> {
         let ExpertShape { n_experts, hidden, inner } = self.shape;
         let mut bind = |name: &str, n_rows: usize, n_cols: usize| {
             let base = format!("{}.experts.{name}", self.prefix);
-            let wanted = Wanted { base: &base, n_stack: Some(n_experts), n_rows, n_cols };
-            wanted.check_size()?;
-            let stored = of_gpt_oss(table, &wanted)?;
+            let required = RequiredMatrix { base: &base, n_stack: Some(n_experts), n_rows, n_cols };
+            required.check_size()?;
+            let stored = of_gpt_oss(table, &required)?;
             Ok::<_, Error>(self.of_all(stored, name.to_owned(), base.clone()))
         };
         let gate_up = bind("gate_up_proj", inner.saturating_mul(2), hidden)?;
@@ -207,7 +208,7 @@ impl BankRequest<'_> {
     /// Binds one tensor per expert.
     fn each(
         &self,
-        table: &mut Table<'_>,
+        table: &mut TensorTable<'_>,
         quantisation: &mut Quantisation,
         projection: Projection,
     ) -> Result<BoundProjection> {
@@ -215,24 +216,24 @@ impl BankRequest<'_> {
         let mut all = Vec::new();
         for expert_idx in 0..self.shape.n_experts {
             let base = format!("{}.experts.{expert_idx}.{}", self.prefix, projection.name);
-            let wanted = Wanted { base: &base, n_stack: None, n_rows, n_cols };
-            table.imagine_matrix(quantisation, &wanted);
-            all.push(StoredMatrix::bind(table, quantisation, &wanted)?);
+            let required = RequiredMatrix { base: &base, n_stack: None, n_rows, n_cols };
+            table.create_matrix(quantisation, &required);
+            all.push(StoredMatrix::bind(table, quantisation, &required)?);
         }
         self.check_alike(projection, &all)?;
-        let place = |extent: Extent| (extent.file_idx, extent.offset_bytes);
-        let places = |part: fn(&StoredMatrix) -> Option<Extent>| {
-            let places: Option<Vec<_>> = all.iter().map(|it| part(it).map(place)).collect();
-            places.map(Places::Each)
+        let offset_of = |extent: FileExtent| (extent.file_idx, extent.offset_bytes);
+        let offsets = |part: fn(&StoredMatrix) -> Option<FileExtent>| {
+            let offsets: Option<Vec<_>> = all.iter().map(|it| part(it).map(offset_of)).collect();
+            offsets.map(ExpertOffsets::Each)
         };
         Ok(BoundProjection {
             layout: all[0].layout,
             name: format!("{}.", projection.name),
             tensor: None,
             names: all[0].names,
-            codes: Places::Each(all.iter().map(|it| place(it.codes)).collect()),
-            scales: places(|it| it.scales),
-            biases: places(|it| it.biases),
+            codes: ExpertOffsets::Each(all.iter().map(|it| offset_of(it.codes)).collect()),
+            scales: offsets(|it| it.scales),
+            biases: offsets(|it| it.biases),
         })
     }
 
@@ -261,23 +262,27 @@ impl BankRequest<'_> {
     /// Binds `[n_experts, 2 * inner, hidden]`, gate rows first, and `[n_experts, hidden, inner]`.
     fn fused(
         &self,
-        table: &mut Table<'_>,
+        table: &mut TensorTable<'_>,
         (gate_up_name, down_name): (&str, &str),
     ) -> Result<[BoundProjection; 3]> {
         let ExpertShape { n_experts, hidden, inner } = self.shape;
         let n_stack = Some(n_experts);
-        let gate_up =
-            Wanted { base: gate_up_name, n_stack, n_rows: inner.saturating_mul(2), n_cols: hidden };
+        let gate_up = RequiredMatrix {
+            base: gate_up_name,
+            n_stack,
+            n_rows: inner.saturating_mul(2),
+            n_cols: hidden,
+        };
         let gate_up = StoredMatrix::whole(&gate_up, &table.take(gate_up_name)?)?;
-        let down = Wanted { base: down_name, n_stack, n_rows: hidden, n_cols: inner };
+        let down = RequiredMatrix { base: down_name, n_stack, n_rows: hidden, n_cols: inner };
         let down = StoredMatrix::whole(&down, &table.take(down_name)?)?;
         let half = MatrixLayout { n_rows: inner, ..gate_up.layout };
-        let bound = |name: &str, layout, extent: Extent, skip_bytes: usize| BoundProjection {
+        let bound = |name: &str, layout, extent: FileExtent, skip_bytes: usize| BoundProjection {
             layout,
             name: format!("{name}."),
             tensor: Some(format!("{}.switch_mlp.{name}.", self.prefix)),
             names: PartNames::PLAIN,
-            codes: Places::Strided {
+            codes: ExpertOffsets::Strided {
                 file_idx: extent.file_idx,
                 first_bytes: extent.offset_bytes + skip_bytes as u64,
                 stride_bytes: extent.len_bytes / n_experts as u64,
@@ -294,12 +299,12 @@ impl BankRequest<'_> {
 
     /// Binds gate and up as `[n_experts, hidden, 2 * inner]`, gate columns first, and down as
     /// `[n_experts, inner, hidden]`.
-    fn input_first(&self, table: &mut Table<'_>, names: (&str, &str)) -> Result<ExpertBank> {
+    fn input_first(&self, table: &mut TensorTable<'_>, names: (&str, &str)) -> Result<ExpertBank> {
         let ExpertShape { n_experts, hidden, inner } = self.shape;
         let mut whole = |base: &str, n_rows: usize, n_cols: usize| {
-            let wanted = Wanted { base, n_stack: Some(n_experts), n_rows, n_cols };
-            wanted.check_size()?;
-            let stored = StoredMatrix::whole(&wanted, &table.take(base)?)?;
+            let required = RequiredMatrix { base, n_stack: Some(n_experts), n_rows, n_cols };
+            required.check_size()?;
+            let stored = StoredMatrix::whole(&required, &table.take(base)?)?;
             // The tensor's name has no suffix.
             let names = PartNames { codes: "", ..PartNames::PLAIN };
             let stored = StoredMatrix { names, ..stored };
@@ -342,7 +347,7 @@ impl BankRequest<'_> {
 
 /// Returns the name prefix of matrices that hold all experts of a layer; for gpt_oss, mlx-lm uses a
 /// different one.
-pub(super) fn stacked_stem(table: &Table<'_>, prefix: &str) -> Option<String> {
+pub(super) fn stacked_stem(table: &TensorTable<'_>, prefix: &str) -> Option<String> {
     let name = |stem: &str| format!("{prefix}.{stem}.gate_proj.weight");
     let stem = match table.has(&name("switch_mlp")) {
         true => "switch_mlp",
@@ -379,11 +384,11 @@ fn parts_of(bound: BoundProjection, span: MatrixSpan) -> impl Iterator<Item = Ba
         (names.scales, scale, span.scales_at, layout.scale_bytes(), scales),
         (names.biases, scale, span.biases_at, layout.bias_bytes(), biases),
     ];
-    all.into_iter().filter_map(move |(part, role, record_at, len_bytes, places)| {
+    all.into_iter().filter_map(move |(part, role, record_at, len_bytes, offsets)| {
         let tensor = tensor.as_ref().map(|tensor| format!("{tensor}{part}"));
         let name = format!("{name}{part}");
         let (n_before_bytes, whole_bytes) = (0, len_bytes);
-        places.map(|places| BankPart {
+        offsets.map(|offsets| BankPart {
             name,
             tensor,
             role,
@@ -391,7 +396,7 @@ fn parts_of(bound: BoundProjection, span: MatrixSpan) -> impl Iterator<Item = Ba
             len_bytes,
             n_before_bytes,
             whole_bytes,
-            places,
+            offsets,
         })
     })
 }

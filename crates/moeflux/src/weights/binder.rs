@@ -14,35 +14,36 @@ use crate::format::{Checkpoint, PackedNorms};
 use crate::ids::{LayerIdx, MatrixId, VectorId};
 use crate::spec::{Family, ModelSpec, NativeFormat, Quantisation};
 use crate::weights::bank::{BankRequest, ExpertShape, stacked_stem};
-use crate::weights::found::Wanted;
-use crate::weights::imagined::{Imagination, Imagined, ImaginedKind};
+use crate::weights::found::RequiredMatrix;
+use crate::weights::imagined::{SyntheticBuilder, SyntheticFormat, SyntheticKind};
 use crate::weights::leftover;
 use crate::weights::manifest::{
-    Change, ExpertBank, Manifest, MatrixSource, Origin, Pick, StoredVector, VectorSource,
+    ExpertBank, Manifest, ManifestOrigin, MatrixSource, StoredVector, ValueSelection,
+    ValueTransform, VectorSource,
 };
 use crate::weights::stored::{StoredMatrix, unstacked};
-use crate::weights::table::Table;
+use crate::weights::table::TensorTable;
 
 /// Source of tensors.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Source<'a> {
+pub(crate) enum TensorSource<'a> {
     /// Files.
     Checkpoint(&'a Checkpoint),
     /// A synthetic checkpoint, which has any tensor that is requested.
-    Imagined(Imagined),
+    Synthetic(SyntheticFormat),
 }
 
 /// Binds tensors to the matrices, vectors and experts of a model.
 #[derive(Debug)]
 pub(crate) struct Binder<'a> {
     spec: &'a ModelSpec,
-    table: Table<'a>,
+    table: TensorTable<'a>,
     quantisation: Quantisation,
     norms: Norms,
     matrices: Vec<MatrixSource>,
     vectors: Vec<VectorSource>,
     banks: Vec<ExpertBank>,
-    splits: BTreeMap<String, Split>,
+    splits: BTreeMap<String, SplitTensor>,
 }
 
 /// How the gains of norms are stored.
@@ -56,7 +57,7 @@ enum Norms {
 
 /// A tensor whose rows are divided among several matrices.
 #[derive(Debug)]
-struct Split {
+struct SplitTensor {
     stored: StoredMatrix,
     /// By row: whether it was bound to a matrix.
     is_taken: Vec<bool>,
@@ -65,30 +66,30 @@ struct Split {
 impl<'a> Binder<'a> {
     /// Creates a binder with nothing bound yet.
     #[must_use]
-    pub(crate) fn new(source: Source<'a>, spec: &'a ModelSpec) -> Self {
+    pub(crate) fn new(source: TensorSource<'a>, spec: &'a ModelSpec) -> Self {
         let (table, quantisation, norms) = match source {
-            Source::Checkpoint(checkpoint) => {
+            TensorSource::Checkpoint(checkpoint) => {
                 let norms = norms_of(spec, checkpoint);
-                (Table::stored(checkpoint), spec.quantisation.clone(), norms)
+                (TensorTable::stored(checkpoint), spec.quantisation.clone(), norms)
             }
-            Source::Imagined(imagined) => {
-                let default = match imagined.kind {
-                    ImaginedKind::Affine(params) | ImaginedKind::AffineExperts(params) => {
+            TensorSource::Synthetic(format) => {
+                let default = match format.kind {
+                    SyntheticKind::Affine(params) | SyntheticKind::AffineExperts(params) => {
                         Some(params)
                     }
-                    ImaginedKind::Fp8
-                    | ImaginedKind::Mxfp4
-                    | ImaginedKind::Ints(_)
-                    | ImaginedKind::Float
-                    | ImaginedKind::Gguf(_) => None,
+                    SyntheticKind::Fp8
+                    | SyntheticKind::Mxfp4
+                    | SyntheticKind::Ints(_)
+                    | SyntheticKind::Float
+                    | SyntheticKind::Gguf(_) => None,
                 };
-                let native = match imagined.kind {
-                    ImaginedKind::Ints(params) => Some(NativeFormat::Ints(params)),
+                let native = match format.kind {
+                    SyntheticKind::Ints(params) => Some(NativeFormat::Ints(params)),
                     _ => None,
                 };
                 let quantisation = Quantisation { default, native, ..Quantisation::default() };
-                let imagination = Imagination::new(spec, imagined);
-                (Table::Imagined(imagination), quantisation, Norms::Plain)
+                let builder = SyntheticBuilder::new(spec, format);
+                (TensorTable::Synthetic(builder), quantisation, Norms::Plain)
             }
         };
         let (matrices, vectors, banks) = (Vec::new(), Vec::new(), Vec::new());
@@ -109,8 +110,8 @@ impl<'a> Binder<'a> {
     ///
     /// [`crate::error::Error::Tensor`] if the matrix is missing or has another shape or type.
     pub(crate) fn matrix(&mut self, base: &str, n_rows: usize, n_cols: usize) -> Result<MatrixId> {
-        let wanted = Wanted { base, n_stack: None, n_rows, n_cols };
-        let stored = self.stored_matrix(&wanted)?;
+        let required = RequiredMatrix { base, n_stack: None, n_rows, n_cols };
+        let stored = self.stored_matrix(&required)?;
         Ok(self.push(base, stored, all_rows(n_rows)))
     }
 
@@ -130,8 +131,11 @@ impl<'a> Binder<'a> {
         let mut split = match self.splits.remove(base) {
             Some(split) => split,
             None => {
-                let wanted = Wanted { base, n_stack: None, n_rows, n_cols };
-                Split { stored: self.stored_matrix(&wanted)?, is_taken: vec![false; n_rows] }
+                let required = RequiredMatrix { base, n_stack: None, n_rows, n_cols };
+                SplitTensor {
+                    stored: self.stored_matrix(&required)?,
+                    is_taken: vec![false; n_rows],
+                }
             }
         };
         for row_idx in rows.iter().cloned().flatten() {
@@ -156,8 +160,8 @@ impl<'a> Binder<'a> {
         n_rows: usize,
         n_cols: usize,
     ) -> Result<MatrixId> {
-        let wanted = Wanted { base, n_stack: Some(n_stack), n_rows, n_cols };
-        let mut stored = self.stored_matrix(&wanted)?;
+        let required = RequiredMatrix { base, n_stack: Some(n_stack), n_rows, n_cols };
+        let mut stored = self.stored_matrix(&required)?;
         stored.layout = unstacked(stored.layout, n_stack, base)?;
         let n_rows = stored.layout.n_rows;
         Ok(self.push(base, stored, all_rows(n_rows)))
@@ -182,7 +186,7 @@ impl<'a> Binder<'a> {
     pub(crate) fn norm(&mut self, tensor: &str, n: usize) -> Result<VectorId> {
         let mut stored = self.stored_vector(tensor, n)?;
         if self.norms == Norms::ZeroCentred {
-            stored.change = Change::AddOne;
+            stored.transform = ValueTransform::AddOne;
         }
         Ok(self.push_vector(VectorSource::Stored(stored)))
     }
@@ -195,7 +199,7 @@ impl<'a> Binder<'a> {
     pub(crate) fn decay_log(&mut self, tensor: &str, n: usize) -> Result<VectorId> {
         let mut stored = self.stored_vector(tensor, n)?;
         if self.table.is_gguf() {
-            stored.change = Change::LogOfNegated;
+            stored.transform = ValueTransform::LogOfNegated;
         }
         Ok(self.push_vector(VectorSource::Stored(stored)))
     }
@@ -242,8 +246,8 @@ impl<'a> Binder<'a> {
         if self.table.has(&both) {
             let stored = self.stored_vector(&both, n_inner.saturating_mul(2))?;
             let mut half = |first| {
-                let pick = Pick::EveryOther { first };
-                let half = StoredVector { n_values: n_inner, pick, ..stored.clone() };
+                let selection = ValueSelection::EveryOther { first };
+                let half = StoredVector { n_values: n_inner, selection, ..stored.clone() };
                 self.push_vector(VectorSource::Stored(half))
             };
             let (gate, up) = (half(0), half(1));
@@ -269,24 +273,26 @@ impl<'a> Binder<'a> {
             assert_eq!(unused, None, "a row of `{base}` that no matrix has");
         }
         let (skipped, origin) = match self.table {
-            Table::Stored { checkpoint, taken } => {
-                (leftover::skipped(checkpoint, &taken, self.spec)?, Origin::Checkpoint)
+            TensorTable::Stored { checkpoint, taken } => {
+                (leftover::skipped(checkpoint, &taken, self.spec)?, ManifestOrigin::Checkpoint)
             }
-            Table::Imagined(imagination) => (Vec::new(), Origin::Imagined(imagination.finish())),
+            TensorTable::Synthetic(builder) => {
+                (Vec::new(), ManifestOrigin::Synthetic(builder.finish()))
+            }
         };
         let Self { matrices, vectors, banks, .. } = self;
         Ok(Manifest { matrices, vectors, banks, skipped, origin })
     }
 
-    fn stored_matrix(&mut self, wanted: &Wanted<'_>) -> Result<StoredMatrix> {
-        wanted.check_size()?;
-        self.table.imagine_matrix(&mut self.quantisation, wanted);
-        StoredMatrix::bind(&mut self.table, &self.quantisation, wanted)
+    fn stored_matrix(&mut self, required: &RequiredMatrix<'_>) -> Result<StoredMatrix> {
+        required.check_size()?;
+        self.table.create_matrix(&mut self.quantisation, required);
+        StoredMatrix::bind(&mut self.table, &self.quantisation, required)
     }
 
     fn stored_vector(&mut self, tensor: &str, n_values: usize) -> Result<StoredVector> {
-        if let Table::Imagined(imagination) = &mut self.table {
-            imagination.vector(tensor, n_values);
+        if let TensorTable::Synthetic(builder) = &mut self.table {
+            builder.vector(tensor, n_values);
         }
         let found = self.table.take(tensor)?;
         let Some(kind) = found.float_kind() else {
@@ -303,8 +309,8 @@ impl<'a> Binder<'a> {
         let n_bytes = (n_values * kind.bytes()) as u64;
         assert_eq!(n_bytes, found.extent.len_bytes, "the header's check of `{tensor}`");
         let name = found.name;
-        let (pick, extent, change) = (Pick::All, found.extent, Change::None);
-        Ok(StoredVector { name, kind, n_values, pick, extent, change })
+        let (selection, transform) = (ValueSelection::All, ValueTransform::None);
+        Ok(StoredVector { name, kind, n_values, selection, extent: found.extent, transform })
     }
 
     fn push(&mut self, base: &str, stored: StoredMatrix, rows: Vec<Range<usize>>) -> MatrixId {

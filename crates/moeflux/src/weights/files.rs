@@ -9,7 +9,7 @@ use moeflux_io::ReadFile;
 use moeflux_kernels::{BlockKind, FloatKind, ScaleKind};
 
 use crate::error::{Error, Remedy, Result};
-use crate::format::{Checkpoint, ShardFile, SumUnit, Sums, read_into};
+use crate::format::{Checkpoint, CheckpointSums, ShardFile, SumUnit, read_into};
 
 /// Bytes of values that are searched at a time.
 const STRETCH_BYTES: usize = 4096;
@@ -25,12 +25,12 @@ pub struct Progress {
 }
 
 /// A callback for the progress of a load; [`ControlFlow::Break`] cancels the load.
-pub(crate) type Watch<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
+pub(crate) type ProgressCallback<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
 
 /// Whether the system may cache what is read. Cached pages count towards this process where its
 /// memory is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copies {
+pub enum PageCaching {
     /// They may stay cached: the next start is faster.
     Kept,
     /// The system is asked to drop them.
@@ -38,14 +38,14 @@ pub enum Copies {
 }
 
 /// Counts bytes and reports them to a watcher.
-pub(crate) struct Meter<'m, 'w> {
+pub(crate) struct ProgressMeter<'m, 'w> {
     progress: Progress,
-    watch: &'m mut Watch<'w>,
+    watch: &'m mut ProgressCallback<'w>,
 }
 
-impl<'m, 'w> Meter<'m, 'w> {
+impl<'m, 'w> ProgressMeter<'m, 'w> {
     /// Creates a meter at 0 bytes and reports that to the watcher.
-    pub(crate) fn new(total_bytes: u64, watch: &'m mut Watch<'w>) -> Result<Self> {
+    pub(crate) fn new(total_bytes: u64, watch: &'m mut ProgressCallback<'w>) -> Result<Self> {
         let mut meter = Self { progress: Progress { done_bytes: 0, total_bytes }, watch };
         meter.add(0)?;
         Ok(meter)
@@ -63,32 +63,32 @@ impl<'m, 'w> Meter<'m, 'w> {
 
 /// The opened files of a checkpoint.
 #[derive(Debug)]
-pub(crate) struct Files<'a> {
+pub(crate) struct CheckpointFiles<'a> {
     checkpoint: &'a Checkpoint,
     files: Vec<ReadFile>,
-    sums: Option<&'a Sums>,
-    copies: Copies,
+    sums: Option<&'a CheckpointSums>,
+    page_caching: PageCaching,
 }
 
-impl<'a> Files<'a> {
+impl<'a> CheckpointFiles<'a> {
     /// Opens all files, and refuses those that have changed since their headers were read.
     pub(crate) fn open(checkpoint: &'a Checkpoint) -> Result<Self> {
         let files = checkpoint.files.iter().map(ShardFile::open).collect::<Result<_>>()?;
-        Ok(Self { checkpoint, files, sums: None, copies: Copies::Kept })
+        Ok(Self { checkpoint, files, sums: None, page_caching: PageCaching::Kept })
     }
 
     /// Returns these files with checksums to compare with.
-    pub(crate) fn with_sums(self, sums: Option<&'a Sums>) -> Self {
+    pub(crate) fn with_sums(self, sums: Option<&'a CheckpointSums>) -> Self {
         Self { sums, ..self }
     }
 
     /// Returns these files with this caching of what is read.
-    pub(crate) fn with_copies(self, copies: Copies) -> Self {
-        Self { copies, ..self }
+    pub(crate) fn with_page_caching(self, page_caching: PageCaching) -> Self {
+        Self { page_caching, ..self }
     }
 
     /// Returns the checksums to compare with.
-    pub(crate) fn sums(&self) -> Option<&'a Sums> {
+    pub(crate) fn sums(&self) -> Option<&'a CheckpointSums> {
         self.sums
     }
 
@@ -123,7 +123,7 @@ impl<'a> Files<'a> {
     pub(crate) fn read(&self, file_idx: usize, at: u64, target: &mut [u8]) -> Result<()> {
         let file = &self.files[file_idx];
         read_into(file, self.path(file_idx), at, target)?;
-        if self.copies == Copies::Dropped {
+        if self.page_caching == PageCaching::Dropped {
             file.forget_cached_range(at, target.len() as u64);
         }
         Ok(())
@@ -132,7 +132,7 @@ impl<'a> Files<'a> {
 
 /// Format of bytes whose values must be finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finite {
+pub enum FiniteFormat {
     /// Floats of this kind.
     Floats(FloatKind),
     /// Blocks of this kind: their factors, and thereby all values, must be finite.
@@ -141,7 +141,7 @@ pub enum Finite {
     Exponents,
 }
 
-impl Finite {
+impl FiniteFormat {
     /// Returns the format of such scales.
     #[must_use]
     pub const fn of_scales(kind: ScaleKind) -> Self {

@@ -15,9 +15,9 @@ use std::thread::Builder;
 use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
-use crate::format::{SumUnit, Sums};
+use crate::format::{CheckpointSums, SumUnit};
 use crate::ids::ExpertIdx;
-use crate::weights::files::{Files, Finite, Meter, part_error};
+use crate::weights::files::{CheckpointFiles, FiniteFormat, ProgressMeter, part_error};
 use crate::weights::manifest::{BankPart, ExpertBank};
 
 /// Reading threads: one waits for the drive while another hashes.
@@ -35,44 +35,44 @@ const N_REREADS_MAX: u32 = 2;
 
 /// Bytes of a file and the memory to read them into.
 #[derive(Debug)]
-pub(crate) struct Segment<'a> {
+pub(crate) struct ReadSegment<'a> {
     pub(crate) file_idx: usize,
     /// Offset of the first byte in the file.
     pub(crate) at: u64,
     pub(crate) target: &'a mut [u8],
-    pub(crate) searched: Searched<'a>,
+    pub(crate) finite_check: FiniteCheck<'a>,
 }
 
 /// The bytes of a segment that must be finite, and their name for messages.
 #[derive(Clone, Debug)]
-pub(crate) enum Searched<'a> {
+pub(crate) enum FiniteCheck<'a> {
     /// Nothing: codes without factors of their own, and plain values, which the operations that use
     /// them check.
     Nothing,
     /// The whole segment: scales or blocks of a tensor, after `skipped` bytes of it.
-    Tensor { name: &'a str, finite: Finite, skipped: usize },
+    Tensor { name: &'a str, finite: FiniteFormat, skipped: usize },
     /// The whole segment: scales or blocks of one part of an expert, after `skipped` bytes of it.
     Part { bank: &'a ExpertBank, part: &'a BankPart, expert: ExpertIdx, skipped: usize },
     /// The scales of a packed record, which is never cut.
     Record { bank: &'a ExpertBank, expert: ExpertIdx },
 }
 
-impl Segment<'_> {
+impl ReadSegment<'_> {
     fn end(&self) -> u64 {
         self.at + self.target.len() as u64
     }
 
     /// Splits off the first `n_bytes`.
     fn split(self, n_bytes: usize) -> (Self, Self) {
-        let Self { file_idx, at, target, searched } = self;
+        let Self { file_idx, at, target, finite_check } = self;
         let (first, rest) = target.split_at_mut(n_bytes);
-        let behind = searched.behind(n_bytes);
-        let first = Self { file_idx, at, target: first, searched };
-        (first, Self { file_idx, at: at + n_bytes as u64, target: rest, searched: behind })
+        let behind = finite_check.behind(n_bytes);
+        let first = Self { file_idx, at, target: first, finite_check };
+        (first, Self { file_idx, at: at + n_bytes as u64, target: rest, finite_check: behind })
     }
 }
 
-impl Searched<'_> {
+impl FiniteCheck<'_> {
     fn behind(&self, n_bytes: usize) -> Self {
         match self.clone() {
             Self::Tensor { name, finite, skipped } => {
@@ -104,32 +104,32 @@ impl Searched<'_> {
 
 /// Segments that are read together, in the order of their bytes, without overlaps.
 #[derive(Debug)]
-struct Run<'a> {
+struct SegmentRun<'a> {
     /// The checksum's range, all of which is read, if there is one.
     unit: Option<SumUnit>,
-    segments: Vec<Segment<'a>>,
+    segments: Vec<ReadSegment<'a>>,
 }
 
 /// Fills all segments with several threads and reports their bytes to `meter`.
 pub(crate) fn fill(
-    segments: Vec<Segment<'_>>,
-    files: &Files<'_>,
-    meter: &mut Meter<'_, '_>,
+    segments: Vec<ReadSegment<'_>>,
+    files: &CheckpointFiles<'_>,
+    meter: &mut ProgressMeter<'_, '_>,
 ) -> Result<()> {
     let queue = Mutex::new(runs(segments, files.sums()).into_iter().enumerate());
     let failure: Mutex<Option<(usize, Error)>> = Mutex::default();
     let stop = AtomicBool::new(false);
     let (sender, receiver) = channel();
-    let work = |news: &Sender<usize>| {
+    let work = |byte_counts: &Sender<usize>| {
         let mut scratch = Vec::new();
         while !stop.load(Ordering::Relaxed) {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((run_idx, run)) = next else { return };
             // The receiver is gone if the load was cancelled.
-            let mut tell = |n_bytes| {
-                news.send(n_bytes).ok();
+            let mut report = |n_bytes| {
+                byte_counts.send(n_bytes).ok();
             };
-            let Err(error) = run.fill(files, &mut scratch, &mut tell) else { continue };
+            let Err(error) = run.fill(files, &mut scratch, &mut report) else { continue };
             let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
             if failure.as_ref().is_none_or(|(first_idx, _)| run_idx < *first_idx) {
                 *failure = Some((run_idx, error));
@@ -158,21 +158,21 @@ pub(crate) fn fill(
 }
 
 /// Fills all segments on the calling thread.
-pub(crate) fn fill_here(segments: Vec<Segment<'_>>, files: &Files<'_>) -> Result<()> {
+pub(crate) fn fill_here(segments: Vec<ReadSegment<'_>>, files: &CheckpointFiles<'_>) -> Result<()> {
     let mut scratch = Vec::new();
     let mut runs = runs(segments, files.sums()).into_iter();
     runs.try_for_each(|run| run.fill(files, &mut scratch, &mut |_| ()))
 }
 
 /// Cuts segments at the boundaries of checksum ranges, and groups those of one range.
-fn runs<'a>(segments: Vec<Segment<'a>>, sums: Option<&Sums>) -> Vec<Run<'a>> {
+fn runs<'a>(segments: Vec<ReadSegment<'a>>, sums: Option<&CheckpointSums>) -> Vec<SegmentRun<'a>> {
     let mut segments = segments;
     segments.retain(|segment| !segment.target.is_empty());
     segments.sort_by_key(|segment| (segment.file_idx, segment.at));
     let Some(sums) = sums else {
         return segments.into_iter().flat_map(|segment| pieces(segment, RUN_BYTES)).collect();
     };
-    let mut runs: Vec<Run<'a>> = Vec::new();
+    let mut runs: Vec<SegmentRun<'a>> = Vec::new();
     // Bytes in several segments are read and compared once for each of them.
     while !segments.is_empty() {
         let mut again = Vec::new();
@@ -196,7 +196,7 @@ fn runs<'a>(segments: Vec<Segment<'a>>, sums: Option<&Sums>) -> Vec<Run<'a>> {
         }
         if !again.is_empty() {
             // The segments that follow do not continue the last run.
-            runs.push(Run { unit: None, segments: Vec::new() });
+            runs.push(SegmentRun { unit: None, segments: Vec::new() });
         }
         segments = again;
     }
@@ -204,21 +204,21 @@ fn runs<'a>(segments: Vec<Segment<'a>>, sums: Option<&Sums>) -> Vec<Run<'a>> {
 }
 
 /// Cuts a segment into pieces of `n_bytes`; a record stays whole.
-fn pieces(segment: Segment<'_>, n_bytes: usize) -> Vec<Run<'_>> {
-    let is_whole = matches!(segment.searched, Searched::Record { .. });
+fn pieces(segment: ReadSegment<'_>, n_bytes: usize) -> Vec<SegmentRun<'_>> {
+    let is_whole = matches!(segment.finite_check, FiniteCheck::Record { .. });
     let mut runs = Vec::new();
     let mut rest = segment;
     while !is_whole && rest.target.len() > n_bytes {
         let (first, behind) = rest.split(n_bytes);
-        runs.push(Run { unit: None, segments: vec![first] });
+        runs.push(SegmentRun { unit: None, segments: vec![first] });
         rest = behind;
     }
-    runs.push(Run { unit: None, segments: vec![rest] });
+    runs.push(SegmentRun { unit: None, segments: vec![rest] });
     runs
 }
 
 /// Cuts a segment into pieces that have one checksum each, or none.
-fn summed<'a>(segment: Segment<'a>, sums: &Sums) -> Vec<Run<'a>> {
+fn summed<'a>(segment: ReadSegment<'a>, sums: &CheckpointSums) -> Vec<SegmentRun<'a>> {
     let mut runs = Vec::new();
     let units = sums.overlapping(segment.file_idx, &(segment.at..segment.end()));
     let mut rest = Some(segment);
@@ -240,14 +240,14 @@ fn summed<'a>(segment: Segment<'a>, sums: &Sums) -> Vec<Run<'a>> {
         } else {
             (segment, None)
         };
-        runs.push(Run { unit: Some(*unit), segments: vec![own] });
+        runs.push(SegmentRun { unit: Some(*unit), segments: vec![own] });
         rest = behind;
     }
     runs.extend(rest.into_iter().flat_map(|rest| pieces(rest, RUN_BYTES)));
     runs
 }
 
-impl Run<'_> {
+impl SegmentRun<'_> {
     fn belongs_with(&self, other: &Self) -> bool {
         let file_idx = |run: &Self| run.segments.first().map(|segment| segment.file_idx);
         self.unit == other.unit && file_idx(self) == file_idx(other)
@@ -255,16 +255,16 @@ impl Run<'_> {
 
     fn fill(
         mut self,
-        files: &Files<'_>,
+        files: &CheckpointFiles<'_>,
         scratch: &mut Vec<u8>,
-        tell: &mut dyn FnMut(usize),
+        report: &mut dyn FnMut(usize),
     ) -> Result<()> {
         let Some(file_idx) = self.segments.first().map(|segment| segment.file_idx) else {
             return Ok(());
         };
         let mut n_reads = 0;
         loop {
-            let found = self.read(files, scratch, tell)?;
+            let found = self.read(files, scratch, report)?;
             n_reads += 1;
             match self.unit {
                 Some(unit) if found != unit.sum && n_reads > N_REREADS_MAX => {
@@ -277,15 +277,15 @@ impl Run<'_> {
                 _ => break,
             }
         }
-        self.segments.iter().try_for_each(|segment| segment.searched.check(segment.target))
+        self.segments.iter().try_for_each(|segment| segment.finite_check.check(segment.target))
     }
 
     /// Fills the segments once; returns the hash of the checksum's range, if there is one.
     fn read(
         &mut self,
-        files: &Files<'_>,
+        files: &CheckpointFiles<'_>,
         scratch: &mut Vec<u8>,
-        tell: &mut dyn FnMut(usize),
+        report: &mut dyn FnMut(usize),
     ) -> Result<u64> {
         let mut hash = XxHash3_64::new();
         let mut at = self.unit.map_or(0, |unit| unit.first_bytes);
@@ -301,7 +301,7 @@ impl Run<'_> {
                     hash.write(piece);
                 }
                 at += piece.len() as u64;
-                tell(piece.len());
+                report(piece.len());
             }
         }
         let Some(unit) = self.unit else { return Ok(0) };
@@ -313,7 +313,7 @@ impl Run<'_> {
 
 /// Hashes bytes of a checksum's range that belong to no segment.
 fn skip(
-    files: &Files<'_>,
+    files: &CheckpointFiles<'_>,
     (file_idx, range): (usize, Range<u64>),
     (scratch, hash): (&mut Vec<u8>, &mut XxHash3_64),
 ) -> Result<()> {
@@ -335,7 +335,7 @@ mod tests {
     use crate::weights::tests_support::Tensors;
     use twox_hash::XxHash3_64;
 
-    fn write_sums(checkpoint: &Checkpoint) -> Sums {
+    fn write_sums(checkpoint: &Checkpoint) -> CheckpointSums {
         let units = tensor_units(checkpoint);
         let bytes = std::fs::read(&checkpoint.files[0].path).unwrap();
         let sum = |unit: &crate::format::TensorUnit| {
@@ -346,7 +346,7 @@ mod tests {
         let document = SumsDocument::new(checkpoint, &units, &sums);
         let path = checkpoint.dir.join(SUMS_FILE_NAME);
         std::fs::write(path, document.to_json().to_string()).unwrap();
-        Sums::of(checkpoint).unwrap().unwrap()
+        CheckpointSums::of(checkpoint).unwrap().unwrap()
     }
 
     /// Runs of one tensor that overlap, leave gaps and extend into the next tensor.
@@ -361,13 +361,13 @@ mod tests {
         let first = checkpoint.files[0].data_at;
         let wanted = [(0, 128), (100, 60), (4, 4), (8, 4), (40, 40), (130, 126)];
         let fill_all = |sums| -> Result<()> {
-            let files = Files::open(&checkpoint)?.with_sums(sums);
+            let files = CheckpointFiles::open(&checkpoint)?.with_sums(sums);
             let mut targets = wanted.map(|(_, len)| vec![0; len]);
-            let segment = |(target, (at, _)): (_, (u64, usize))| Segment {
+            let segment = |(target, (at, _)): (_, (u64, usize))| ReadSegment {
                 file_idx: 0,
                 at: first + at,
                 target,
-                searched: Searched::Nothing,
+                finite_check: FiniteCheck::Nothing,
             };
             let targets_mut = targets.iter_mut().map(Vec::as_mut_slice);
             fill_here(targets_mut.zip(wanted).map(segment).collect(), &files)?;

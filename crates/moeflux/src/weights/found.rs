@@ -9,7 +9,7 @@ use crate::format::{BlockType, Checkpoint, DType, PackedBank, ShardFile, TensorE
 
 /// A run of bytes in one of a checkpoint's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct FileExtent {
     /// Index into [`crate::format::Checkpoint::files`].
     pub file_idx: usize,
     /// Offset of the first byte.
@@ -20,7 +20,7 @@ pub struct Extent {
 
 /// A required matrix.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted<'n> {
+pub(super) struct RequiredMatrix<'n> {
     /// Name without `.weight`, which scales and overrides also use.
     pub(super) base: &'n str,
     /// Number of matrices in a tensor of three dimensions; `None` for a tensor of two.
@@ -29,7 +29,7 @@ pub(super) struct Wanted<'n> {
     pub(super) n_cols: usize,
 }
 
-impl Wanted<'_> {
+impl RequiredMatrix<'_> {
     /// Refuses sizes that no file can have, so that later products of them cannot overflow.
     pub(super) fn check_size(&self) -> Result<()> {
         let n_rows = self.n_rows.saturating_mul(self.n_stack.unwrap_or(1));
@@ -61,23 +61,23 @@ impl PartNames {
 
 /// A tensor that exists, or could exist.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct FoundTensor {
     /// Name in the source, for messages.
     pub(super) name: String,
     pub(super) dtype: DType,
     pub(super) shape: Vec<usize>,
-    pub(super) extent: Extent,
+    pub(super) extent: FileExtent,
     /// File that states what is required, for messages.
     pub(super) described_by: &'static str,
 }
 
-impl Found {
+impl FoundTensor {
     pub(super) fn of(entry: &TensorEntry, checkpoint: &Checkpoint) -> Self {
         Self {
             name: entry.name.clone(),
             dtype: entry.dtype,
             shape: entry.shape.clone(),
-            extent: Extent {
+            extent: FileExtent {
                 file_idx: entry.file_idx,
                 offset_bytes: entry.offset_bytes,
                 len_bytes: entry.len_bytes,

@@ -9,15 +9,15 @@ use moeflux_kernels::{BlockKind, FloatKind};
 
 use crate::format::{DType, in_gguf};
 use crate::spec::{Family, MixerSpec, ModelSpec, QuantParams};
-use crate::weights::found::{Extent, Found, Wanted, dtype_of};
+use crate::weights::found::{FileExtent, FoundTensor, RequiredMatrix, dtype_of};
 use crate::weights::gguf_types::GgufTypes;
 
 /// Rows and columns that share an FP8 scale.
-const IMAGINED_BLOCK: usize = 128;
+const SYNTHETIC_BLOCK: usize = 128;
 
 /// How the matrices of a synthetic checkpoint are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ImaginedKind {
+pub enum SyntheticKind {
     /// As mlx-lm quantises matrices whose columns are whole groups; the config's overrides for
     /// single tensors apply.
     Affine(QuantParams),
@@ -38,16 +38,16 @@ pub enum ImaginedKind {
 
 /// How a synthetic checkpoint is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Imagined {
+pub(crate) struct SyntheticFormat {
     /// Storage of matrices.
-    pub kind: ImaginedKind,
+    pub kind: SyntheticKind,
     /// Float type of scales, biases, norms and everything unquantised.
     pub scale: FloatKind,
 }
 
 /// Purpose of a tensor, which determines suitable random values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ImaginedRole {
+pub enum SyntheticRole {
     /// Packed codes of a quantised matrix.
     Codes(QuantisedRows),
     /// Scales of a quantised matrix.
@@ -94,7 +94,7 @@ pub struct QuantisedRows {
 
 /// One tensor that could be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImaginedTensor {
+pub struct SyntheticTensor {
     /// Name in an mlx-lm folder or in a GGUF file.
     pub name: String,
     /// Name in the family's published model, or in mlx-lm.
@@ -104,39 +104,39 @@ pub struct ImaginedTensor {
     /// Outermost dimension first.
     pub shape: Vec<usize>,
     /// Purpose of the tensor.
-    pub role: ImaginedRole,
+    pub role: SyntheticRole,
     /// Bytes of all values.
     pub len_bytes: u64,
 }
 
 /// Everything that a writer needs apart from the values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImaginedCheckpoint {
+pub struct SyntheticCheckpoint {
     /// How matrices without an override are stored.
-    pub kind: ImaginedKind,
+    pub kind: SyntheticKind,
     /// Tensors in file order.
-    pub tensors: Vec<ImaginedTensor>,
+    pub tensors: Vec<SyntheticTensor>,
     /// By base name as mlx-lm writes it: the entries of `quantization` apart from the default.
     pub overrides: Vec<(String, QuantParams)>,
 }
 
 /// Creates tensors as they are requested.
 #[derive(Debug)]
-pub(super) struct Imagination<'a> {
+pub(super) struct SyntheticBuilder<'a> {
     spec: &'a ModelSpec,
-    imagined: Imagined,
+    format: SyntheticFormat,
     /// By canonical name: tensors that have not been taken yet.
-    untaken: BTreeMap<String, Found>,
-    tensors: Vec<ImaginedTensor>,
+    untaken: BTreeMap<String, FoundTensor>,
+    tensors: Vec<SyntheticTensor>,
     overrides: Vec<(String, QuantParams)>,
     len_bytes: u64,
 }
 
-impl<'a> Imagination<'a> {
-    pub(super) fn new(spec: &'a ModelSpec, imagined: Imagined) -> Self {
+impl<'a> SyntheticBuilder<'a> {
+    pub(super) fn new(spec: &'a ModelSpec, format: SyntheticFormat) -> Self {
         Self {
             spec,
-            imagined,
+            format,
             untaken: BTreeMap::new(),
             tensors: Vec::new(),
             overrides: Vec::new(),
@@ -146,24 +146,24 @@ impl<'a> Imagination<'a> {
 
     /// Returns whether mlx-lm, or a GGUF file, would have a tensor of this canonical name.
     pub(super) fn would_have(&self, name: &str) -> bool {
-        let is_gguf = matches!(self.imagined.kind, ImaginedKind::Gguf(_));
+        let is_gguf = matches!(self.format.kind, SyntheticKind::Gguf(_));
         let other_layouts: &[&str] = match self.spec.family {
             Family::Qwen3Next if is_gguf => &[".in_proj_qkvz.", ".in_proj_b.", ".in_proj_a."],
             Family::Qwen3Next => &[".in_proj_qkv.", ".in_proj_z.", ".in_proj_b.", ".in_proj_a."],
             Family::Qwen35Moe => &[".in_proj_qkvz.", ".in_proj_ba."],
             // MLX stores the absorbed pair.
-            _ => match self.imagined.kind {
-                ImaginedKind::Affine(_) | ImaginedKind::Gguf(_) => &[".kv_b_proj."],
-                ImaginedKind::AffineExperts(_)
-                | ImaginedKind::Fp8
-                | ImaginedKind::Mxfp4
-                | ImaginedKind::Ints(_)
-                | ImaginedKind::Float => &[".embed_q.", ".unembed_out."],
+            _ => match self.format.kind {
+                SyntheticKind::Affine(_) | SyntheticKind::Gguf(_) => &[".kv_b_proj."],
+                SyntheticKind::AffineExperts(_)
+                | SyntheticKind::Fp8
+                | SyntheticKind::Mxfp4
+                | SyntheticKind::Ints(_)
+                | SyntheticKind::Float => &[".embed_q.", ".unembed_out."],
             },
         };
         let is_tied_head = self.spec.tied_embeddings && name.starts_with("lm_head.");
         // Each published format has its own names for experts.
-        let is_loose = matches!(self.imagined.kind, ImaginedKind::Ints(_));
+        let is_loose = matches!(self.format.kind, SyntheticKind::Ints(_));
         let others = if is_loose { ".switch_mlp." } else { ".experts." };
         let is_other_expert = name.contains(others);
         !is_tied_head && !is_other_expert && !other_layouts.iter().any(|it| name.contains(it))
@@ -174,7 +174,7 @@ impl<'a> Imagination<'a> {
         self.untaken.get(name).map(|found| found.dtype)
     }
 
-    pub(super) fn take(&mut self, name: &str) -> Found {
+    pub(super) fn take(&mut self, name: &str) -> FoundTensor {
         self.untaken.remove(name).unwrap_or_else(|| {
             // Every path of the binder creates what it takes.
             unreachable!("imagined tensor `{name}` is bound twice, or before it was imagined")
@@ -182,30 +182,30 @@ impl<'a> Imagination<'a> {
     }
 
     /// Returns the tensors created.
-    pub(super) fn finish(self) -> ImaginedCheckpoint {
+    pub(super) fn finish(self) -> SyntheticCheckpoint {
         assert!(self.untaken.is_empty(), "imagined, but not bound: {:?}", self.untaken.keys());
-        ImaginedCheckpoint {
-            kind: self.imagined.kind,
+        SyntheticCheckpoint {
+            kind: self.format.kind,
             tensors: self.tensors,
             overrides: self.overrides,
         }
     }
 
     /// Adds the tensors of a matrix; returns its quantisation, if it has any.
-    pub(super) fn matrix(&mut self, wanted: &Wanted<'_>) -> Option<QuantParams> {
-        let Wanted { base, n_stack, n_rows, n_cols } = *wanted;
+    pub(super) fn matrix(&mut self, required: &RequiredMatrix<'_>) -> Option<QuantParams> {
+        let RequiredMatrix { base, n_stack, n_rows, n_cols } = *required;
         let params = self.params(base, n_cols);
         let shape = |width: usize| n_stack.into_iter().chain([n_rows, width]).collect::<Vec<_>>();
-        let float = dtype_of(self.imagined.scale);
+        let float = dtype_of(self.format.scale);
         let weight = format!("{base}.weight");
-        if self.imagined.kind == ImaginedKind::Mxfp4 && is_mxfp4_published(base, n_cols) {
+        if self.format.kind == SyntheticKind::Mxfp4 && is_mxfp4_published(base, n_cols) {
             let rows = QuantisedRows { params: QuantParams { bits: 4, group: 32 }, n_cols };
-            self.add(&weight, DType::U32, shape(n_cols / 8), ImaginedRole::Codes(rows));
+            self.add(&weight, DType::U32, shape(n_cols / 8), SyntheticRole::Codes(rows));
             let name = format!("{base}.scales");
-            self.add(&name, DType::U8, shape(n_cols / 32), ImaginedRole::Exponents { n_cols });
+            self.add(&name, DType::U8, shape(n_cols / 32), SyntheticRole::Exponents { n_cols });
             return None;
         }
-        if let ImaginedKind::Ints(params) = self.imagined.kind
+        if let SyntheticKind::Ints(params) = self.format.kind
             && base.contains(".experts.")
             && n_cols.is_multiple_of(usize::from(params.group))
         {
@@ -216,33 +216,33 @@ impl<'a> Imagination<'a> {
                 &name("weight_packed"),
                 DType::I32,
                 shape(n_cols / n_words),
-                ImaginedRole::Codes(rows),
+                SyntheticRole::Codes(rows),
             );
             let n_groups = n_cols / usize::from(params.group);
-            let role = ImaginedRole::SymmetricScales(rows);
+            let role = SyntheticRole::SymmetricScales(rows);
             self.add(&name("weight_scale"), float, shape(n_groups), role);
-            let role = ImaginedRole::Shape([n_rows, n_cols]);
+            let role = SyntheticRole::Shape([n_rows, n_cols]);
             self.add(&name("weight_shape"), DType::I64, vec![2], role);
             return None;
         }
         let Some(params) = params else {
-            let is_fp8 = self.imagined.kind == ImaginedKind::Fp8 && is_fp8_published(base);
-            let dtype = match self.imagined.kind {
-                ImaginedKind::Gguf(types) => types.of_matrix(base, n_cols, self.spec.layers.len()),
+            let is_fp8 = self.format.kind == SyntheticKind::Fp8 && is_fp8_published(base);
+            let dtype = match self.format.kind {
+                SyntheticKind::Gguf(types) => types.of_matrix(base, n_cols, self.spec.layers.len()),
                 _ if is_fp8 => DType::F8E4M3,
                 _ => float,
             };
-            self.add(&weight, dtype, shape(n_cols), ImaginedRole::Matrix { n_cols });
+            self.add(&weight, dtype, shape(n_cols), SyntheticRole::Matrix { n_cols });
             if is_fp8 {
-                let [n_rows, n_cols] = [n_rows, n_cols].map(|n| n.div_ceil(IMAGINED_BLOCK));
+                let [n_rows, n_cols] = [n_rows, n_cols].map(|n| n.div_ceil(SYNTHETIC_BLOCK));
                 let blocks = n_stack.into_iter().chain([n_rows, n_cols]).collect();
                 let name = format!("{base}.weight_scale_inv");
-                self.add(&name, DType::F32, blocks, ImaginedRole::Gain);
+                self.add(&name, DType::F32, blocks, SyntheticRole::Gain);
             }
             return None;
         };
-        let default = match self.imagined.kind {
-            ImaginedKind::Affine(default) | ImaginedKind::AffineExperts(default) => Some(default),
+        let default = match self.format.kind {
+            SyntheticKind::Affine(default) | SyntheticKind::AffineExperts(default) => Some(default),
             _ => None,
         };
         if default != Some(params) {
@@ -251,17 +251,17 @@ impl<'a> Imagination<'a> {
         let rows = QuantisedRows { params, n_cols };
         let n_groups = n_cols / usize::from(params.group);
         let packed = n_cols * usize::from(params.bits) / 32;
-        self.add(&weight, DType::U32, shape(packed), ImaginedRole::Codes(rows));
-        self.add(&format!("{base}.scales"), float, shape(n_groups), ImaginedRole::Scales(rows));
-        self.add(&format!("{base}.biases"), float, shape(n_groups), ImaginedRole::Biases(rows));
+        self.add(&weight, DType::U32, shape(packed), SyntheticRole::Codes(rows));
+        self.add(&format!("{base}.scales"), float, shape(n_groups), SyntheticRole::Scales(rows));
+        self.add(&format!("{base}.biases"), float, shape(n_groups), SyntheticRole::Biases(rows));
         Some(params)
     }
 
     /// Returns the parameters of a matrix with codes, scales and biases.
     fn params(&self, base: &str, n_cols: usize) -> Option<QuantParams> {
-        let default = match self.imagined.kind {
-            ImaginedKind::Affine(default) => default,
-            ImaginedKind::AffineExperts(params) => {
+        let default = match self.format.kind {
+            SyntheticKind::Affine(default) => default,
+            SyntheticKind::AffineExperts(params) => {
                 let is_whole = n_cols.is_multiple_of(usize::from(params.group));
                 return (is_whole && base.contains(".switch_mlp.")).then_some(params);
             }
@@ -275,43 +275,43 @@ impl<'a> Imagination<'a> {
 
     /// Adds a vector in the shape that mlx-lm, or a converter to GGUF, gives it.
     pub(super) fn vector(&mut self, tensor: &str, n_values: usize) {
-        let float = dtype_of(self.imagined.scale);
-        let is_gguf = matches!(self.imagined.kind, ImaginedKind::Gguf(_));
+        let float = dtype_of(self.format.scale);
+        let is_gguf = matches!(self.format.kind, SyntheticKind::Gguf(_));
         let (dtype, role) = if tensor.ends_with("conv1d.weight") {
-            (float, ImaginedRole::Taps { n_taps: self.n_taps() })
+            (float, SyntheticRole::Taps { n_taps: self.n_taps() })
         } else if tensor.ends_with(".A_log") {
-            let role = if is_gguf { ImaginedRole::Decay } else { ImaginedRole::DecayLog };
+            let role = if is_gguf { SyntheticRole::Decay } else { SyntheticRole::DecayLog };
             (DType::F32, role)
         } else if tensor.ends_with("e_score_correction_bias") {
-            (DType::F32, ImaginedRole::Bias)
+            (DType::F32, SyntheticRole::Bias)
         } else if tensor.ends_with("norm.weight") {
-            (float, ImaginedRole::Gain)
+            (float, SyntheticRole::Gain)
         } else {
-            (float, ImaginedRole::Bias)
+            (float, SyntheticRole::Bias)
         };
         let shape = match role {
-            ImaginedRole::Taps { n_taps } if is_gguf => vec![n_values / n_taps, n_taps],
-            ImaginedRole::Taps { n_taps } => vec![n_values / n_taps, n_taps, 1],
+            SyntheticRole::Taps { n_taps } if is_gguf => vec![n_values / n_taps, n_taps],
+            SyntheticRole::Taps { n_taps } => vec![n_values / n_taps, n_taps, 1],
             _ => vec![n_values],
         };
         self.add(tensor, dtype, shape, role);
     }
 
-    fn add(&mut self, name: &str, dtype: DType, shape: Vec<usize>, role: ImaginedRole) {
+    fn add(&mut self, name: &str, dtype: DType, shape: Vec<usize>, role: SyntheticRole) {
         let n_values: u64 = shape.iter().map(|&n| n as u64).product();
         let len_bytes = match dtype {
             DType::Block(block) => n_values / block.n_values() * block.n_bytes(),
             plain => n_values * plain.bits().unwrap_or(0) / 8,
         };
-        let extent = Extent { file_idx: 0, offset_bytes: self.len_bytes, len_bytes };
+        let extent = FileExtent { file_idx: 0, offset_bytes: self.len_bytes, len_bytes };
         self.len_bytes += len_bytes;
-        let own_name = match self.imagined.kind {
-            ImaginedKind::Gguf(_) => {
+        let own_name = match self.format.kind {
+            SyntheticKind::Gguf(_) => {
                 in_gguf(name, self.spec.family.gguf_architecture()).into_owned()
             }
             _ => self.mlx_name(name),
         };
-        let found = Found {
+        let found = FoundTensor {
             name: own_name.clone(),
             dtype,
             shape: shape.clone(),
@@ -321,7 +321,7 @@ impl<'a> Imagination<'a> {
         let before = self.untaken.insert(name.to_owned(), found);
         assert!(before.is_none(), "imagined tensor `{name}` is bound twice");
         let canonical = name.to_owned();
-        let tensor = ImaginedTensor { name: own_name, canonical, dtype, shape, role, len_bytes };
+        let tensor = SyntheticTensor { name: own_name, canonical, dtype, shape, role, len_bytes };
         self.tensors.push(tensor);
     }
 
@@ -387,13 +387,14 @@ mod tests {
     use crate::ids::LayerIdx;
     use crate::spec::Quantisation;
     use crate::weights::tests_support::{Tensors, spec};
-    use crate::weights::{Binder, ExpertShape, Manifest, Origin, Source};
+    use crate::weights::{Binder, ExpertShape, Manifest, ManifestOrigin, TensorSource};
 
     const Q4_PARAMS: QuantParams = QuantParams { bits: 4, group: 64 };
-    const Q4: Imagined = Imagined { kind: ImaginedKind::Affine(Q4_PARAMS), scale: FloatKind::Bf16 };
+    const Q4: SyntheticFormat =
+        SyntheticFormat { kind: SyntheticKind::Affine(Q4_PARAMS), scale: FloatKind::Bf16 };
 
     /// Binds some matrices, vectors and experts, as a family would.
-    fn bind(source: Source<'_>, spec: &ModelSpec) -> Manifest {
+    fn bind(source: TensorSource<'_>, spec: &ModelSpec) -> Manifest {
         let mut binder = Binder::new(source, spec);
         let prefix = "model.layers.0";
         let shape = ExpertShape { n_experts: 4, hidden: 128, inner: 64 };
@@ -419,13 +420,15 @@ mod tests {
         binder.finish().unwrap()
     }
 
-    fn imagined(manifest: &Manifest) -> &ImaginedCheckpoint {
-        let Origin::Imagined(imagined) = &manifest.origin else { panic!("not imagined") };
-        imagined
+    fn checkpoint_of(manifest: &Manifest) -> &SyntheticCheckpoint {
+        let ManifestOrigin::Synthetic(checkpoint) = &manifest.origin else {
+            panic!("not imagined")
+        };
+        checkpoint
     }
 
     #[test]
-    fn what_was_imagined_binds_once_it_is_written() {
+    fn a_synthetic_checkpoint_binds_once_it_is_written() {
         let all = [
             Family::Qwen3Moe,
             Family::Qwen3Next,
@@ -436,8 +439,8 @@ mod tests {
         ];
         for family in all {
             let spec = spec(family, 1);
-            let planned = bind(Source::Imagined(Q4), &spec);
-            let checkpoint = imagined(&planned);
+            let planned = bind(TensorSource::Synthetic(Q4), &spec);
+            let checkpoint = checkpoint_of(&planned);
             let mut tensors = Tensors::default();
             for tensor in &checkpoint.tensors {
                 tensors.add(&tensor.name, tensor.dtype.name(), &tensor.shape);
@@ -451,7 +454,7 @@ mod tests {
             }
             let (_dir, written) = tensors.open();
             let spec = ModelSpec { quantisation, ..spec };
-            let bound = bind(Source::Checkpoint(&written), &spec);
+            let bound = bind(TensorSource::Checkpoint(&written), &spec);
             let layouts = |manifest: &Manifest| {
                 manifest.matrices.iter().map(|matrix| matrix.layout).collect::<Vec<_>>()
             };
@@ -464,8 +467,8 @@ mod tests {
 
     fn check_tensor(family: Family, name: &str, dtype: DType, shape: &[usize]) {
         let spec = spec(family, 1);
-        let manifest = bind(Source::Imagined(Q4), &spec);
-        let found = imagined(&manifest).tensors.iter().find(|tensor| tensor.name == name);
+        let manifest = bind(TensorSource::Synthetic(Q4), &spec);
+        let found = checkpoint_of(&manifest).tensors.iter().find(|tensor| tensor.name == name);
         let Some(found) = found else { panic!("{family:?} has no {name}") };
         assert_eq!((found.dtype, found.shape.as_slice()), (dtype, shape), "{name}");
     }
@@ -494,17 +497,17 @@ mod tests {
     fn routers_of_qwen_are_overrides() {
         let eight = QuantParams { bits: 8, group: 64 };
         let spec = spec(Family::Qwen35Moe, 1);
-        let manifest = bind(Source::Imagined(Q4), &spec);
+        let manifest = bind(TensorSource::Synthetic(Q4), &spec);
         let prefix = "language_model.model.layers.0.mlp";
         let expected =
             ["gate", "shared_expert_gate"].map(|name| (format!("{prefix}.{name}"), eight));
-        assert_eq!(imagined(&manifest).overrides, expected);
+        assert_eq!(checkpoint_of(&manifest).overrides, expected);
     }
 
     #[test]
     fn an_expert_of_the_397b_has_7_077_888_bytes() {
         let spec = spec(Family::Qwen35Moe, 60);
-        let mut binder = Binder::new(Source::Imagined(Q4), &spec);
+        let mut binder = Binder::new(TensorSource::Synthetic(Q4), &spec);
         let shape = ExpertShape { n_experts: 512, hidden: 4096, inner: 1024 };
         binder.experts(LayerIdx(0), "model.layers.0.mlp", shape).unwrap();
         let manifest = binder.finish().unwrap();
@@ -517,7 +520,7 @@ mod tests {
     fn only_mlx_names_are_there() {
         let has = |family, name| {
             let spec = spec(family, 1);
-            Binder::new(Source::Imagined(Q4), &spec).has(name)
+            Binder::new(TensorSource::Synthetic(Q4), &spec).has(name)
         };
         assert!(has(Family::DeepseekV3, "model.layers.0.self_attn.embed_q.weight"));
         assert!(!has(Family::DeepseekV3, "model.layers.0.self_attn.kv_b_proj.weight"));

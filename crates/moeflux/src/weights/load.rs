@@ -11,13 +11,17 @@ use moeflux_io::available_memory_bytes;
 use moeflux_kernels::{FloatKind, MatrixKind};
 
 use crate::error::Result;
-use crate::format::{Checkpoint, Sums};
+use crate::format::{Checkpoint, CheckpointSums};
 use crate::ids::ExpertIdx;
-use crate::weights::files::{Copies, Files, Finite, Meter, Watch, check_room, part_error};
-use crate::weights::fill::{Searched, Segment, fill};
-use crate::weights::found::{Extent, PartNames};
+use crate::weights::files::{
+    CheckpointFiles, FiniteFormat, PageCaching, ProgressCallback, ProgressMeter, check_room,
+    part_error,
+};
+use crate::weights::fill::{FiniteCheck, ReadSegment, fill};
+use crate::weights::found::{FileExtent, PartNames};
 use crate::weights::manifest::{
-    Change, Manifest, MatrixSource, Origin, Pick, StoredVector, VectorSource,
+    Manifest, ManifestOrigin, MatrixSource, StoredVector, ValueSelection, ValueTransform,
+    VectorSource,
 };
 use crate::weights::resident::{OwnedMatrix, Weights};
 
@@ -35,14 +39,14 @@ use crate::weights::resident::{OwnedMatrix, Weights};
 pub fn load(
     manifest: &Manifest,
     checkpoint: &Checkpoint,
-    (sums, copies): (Option<&Sums>, Copies),
-    watch: &mut Watch<'_>,
+    (sums, page_caching): (Option<&CheckpointSums>, PageCaching),
+    watch: &mut ProgressCallback<'_>,
 ) -> Result<Weights> {
-    assert!(manifest.origin == Origin::Checkpoint, "imagined weights cannot be read");
+    assert!(manifest.origin == ManifestOrigin::Checkpoint, "imagined weights cannot be read");
     let needed_bytes = manifest.resident_bytes();
     check_room("the resident weights", needed_bytes, available_memory_bytes())?;
-    let files = Files::open(checkpoint)?.with_sums(sums).with_copies(copies);
-    let mut meter = Meter::new(stored_bytes(manifest), watch)?;
+    let files = CheckpointFiles::open(checkpoint)?.with_sums(sums).with_page_caching(page_caching);
+    let mut meter = ProgressMeter::new(stored_bytes(manifest), watch)?;
     let zeroed = manifest.matrices.iter().map(|source| OwnedMatrix::zeroed(source.layout));
     let mut matrices: Vec<OwnedMatrix> = zeroed.collect::<Result<_>>()?;
     let mut vectors: Vec<Vec<u8>> =
@@ -84,7 +88,7 @@ pub(crate) fn expert_samples(
     checkpoint: &Checkpoint,
     n_bytes: usize,
 ) -> Result<Vec<Vec<u8>>> {
-    let files = Files::open(checkpoint)?.with_copies(Copies::Dropped);
+    let files = CheckpointFiles::open(checkpoint)?.with_page_caching(PageCaching::Dropped);
     let mut samples = Vec::new();
     for bank in &manifest.banks {
         for expert in [ExpertIdx(0), ExpertIdx(bank.n_experts - 1)] {
@@ -114,12 +118,12 @@ fn vector_bytes(vector: &VectorSource) -> usize {
 }
 
 /// One part of a matrix in a file.
-struct Part<'a> {
+struct MatrixPart<'a> {
     name: &'a str,
     /// `None` if the kind has no such part.
-    extent: Option<Extent>,
+    extent: Option<FileExtent>,
     /// Format of scales, biases and blocks, which are checked for non-finite values.
-    searched: Option<Finite>,
+    finite: Option<FiniteFormat>,
     target: &'a mut [u8],
 }
 
@@ -132,23 +136,23 @@ fn part_names(source: &MatrixSource) -> [String; 3] {
 fn push_matrix<'a>(
     (source, matrix): (&MatrixSource, &'a mut OwnedMatrix),
     names: &'a [String; 3],
-    segments: &mut Vec<Segment<'a>>,
+    segments: &mut Vec<ReadSegment<'a>>,
 ) {
     let layout = source.layout;
     let (codes, scales, biases) = matrix.parts_mut();
     let [codes_name, scales_name, biases_name] = names;
-    let codes = Part {
+    let codes = MatrixPart {
         name: codes_name,
         extent: Some(source.codes),
-        searched: match layout.kind {
-            MatrixKind::Block(kind) => Some(Finite::Blocks(kind)),
+        finite: match layout.kind {
+            MatrixKind::Block(kind) => Some(FiniteFormat::Blocks(kind)),
             MatrixKind::Float(_) | MatrixKind::Fp8(_) | MatrixKind::Affine(_) => None,
         },
         target: codes,
     };
-    let searched = layout.kind.scale_kind().map(Finite::of_scales);
-    let scales = Part { name: scales_name, extent: source.scales, searched, target: scales };
-    let biases = Part { name: biases_name, extent: source.biases, searched, target: biases };
+    let finite = layout.kind.scale_kind().map(FiniteFormat::of_scales);
+    let scales = MatrixPart { name: scales_name, extent: source.scales, finite, target: scales };
+    let biases = MatrixPart { name: biases_name, extent: source.biases, finite, target: biases };
     for (part_idx, part) in [codes, scales, biases].into_iter().enumerate() {
         let ranges = source.rows.iter().map(|rows| layout.bytes_of_rows(rows)[part_idx].clone());
         push_part(part, ranges, segments);
@@ -157,11 +161,11 @@ fn push_matrix<'a>(
 
 /// Adds a segment for each range of a part's bytes, in order.
 fn push_part<'a>(
-    part: Part<'a>,
+    part: MatrixPart<'a>,
     ranges: impl Iterator<Item = Range<usize>>,
-    segments: &mut Vec<Segment<'a>>,
+    segments: &mut Vec<ReadSegment<'a>>,
 ) {
-    let Part { name, extent, searched, target } = part;
+    let MatrixPart { name, extent, finite, target } = part;
     let Some(extent) = extent else {
         assert!(target.is_empty(), "`{name}` has no extent");
         return;
@@ -171,29 +175,35 @@ fn push_part<'a>(
         assert!(end as u64 <= extent.len_bytes, "`{name}` has bytes {skipped}..{end}");
         let (target, behind) = rest.split_at_mut(end - skipped);
         rest = behind;
-        let searched =
-            searched.map_or(Searched::Nothing, |finite| Searched::Tensor { name, finite, skipped });
+        let finite_check = finite.map_or(FiniteCheck::Nothing, |finite| FiniteCheck::Tensor {
+            name,
+            finite,
+            skipped,
+        });
         let at = extent.offset_bytes + skipped as u64;
-        segments.push(Segment { file_idx: extent.file_idx, at, target, searched });
+        segments.push(ReadSegment { file_idx: extent.file_idx, at, target, finite_check });
     }
     assert!(rest.is_empty(), "rows of `{name}`");
 }
 
-fn vector_segment<'a>(stored: &'a StoredVector, target: &'a mut [u8]) -> Segment<'a> {
+fn vector_segment<'a>(stored: &'a StoredVector, target: &'a mut [u8]) -> ReadSegment<'a> {
     let StoredVector { name, kind, extent, .. } = stored;
-    let searched = Searched::Tensor { name, finite: Finite::Floats(*kind), skipped: 0 };
-    Segment { file_idx: extent.file_idx, at: extent.offset_bytes, target, searched }
+    let finite_check =
+        FiniteCheck::Tensor { name, finite: FiniteFormat::Floats(*kind), skipped: 0 };
+    ReadSegment { file_idx: extent.file_idx, at: extent.offset_bytes, target, finite_check }
 }
 
 fn values_of(stored: &StoredVector, bytes: &[u8]) -> Result<Vec<f32>> {
     let mut values = widened(bytes, stored.kind);
-    if let Pick::EveryOther { first } = stored.pick {
+    if let ValueSelection::EveryOther { first } = stored.selection {
         values = values.into_iter().skip(first).step_by(2).collect();
     }
-    match stored.change {
-        Change::None => {}
-        Change::AddOne => values.iter_mut().for_each(|value| *value += 1.0),
-        Change::LogOfNegated => values.iter_mut().for_each(|value| *value = log_of_negated(*value)),
+    match stored.transform {
+        ValueTransform::None => {}
+        ValueTransform::AddOne => values.iter_mut().for_each(|value| *value += 1.0),
+        ValueTransform::LogOfNegated => {
+            values.iter_mut().for_each(|value| *value = log_of_negated(*value));
+        }
     }
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(values),

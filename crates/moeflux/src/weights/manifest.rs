@@ -9,9 +9,9 @@ use moeflux_kernels::{BlockKind, FloatKind, MatrixKind, MatrixLayout, ScaleKind}
 
 use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx, MatrixId, VectorId};
-use crate::weights::files::{Finite, part_error};
-use crate::weights::found::{Extent, PartNames};
-use crate::weights::imagined::ImaginedCheckpoint;
+use crate::weights::files::{FiniteFormat, part_error};
+use crate::weights::found::{FileExtent, PartNames};
+use crate::weights::imagined::SyntheticCheckpoint;
 use crate::weights::resident::ExpertLayout;
 
 /// A resident matrix and where it is stored.
@@ -26,11 +26,11 @@ pub struct MatrixSource {
     /// Rows of the stored tensor that are loaded, in this order.
     pub rows: Vec<Range<usize>>,
     /// All codes or values, of all stored rows.
-    pub codes: Extent,
+    pub codes: FileExtent,
     /// All scales; `None` where the kind has none.
-    pub scales: Option<Extent>,
+    pub scales: Option<FileExtent>,
     /// All biases; `None` where the kind has none.
-    pub biases: Option<Extent>,
+    pub biases: Option<FileExtent>,
     /// Suffixes of its tensors' names.
     pub parts: PartNames,
 }
@@ -65,20 +65,20 @@ pub struct StoredVector {
     /// Number of values.
     pub n_values: usize,
     /// Which of the stored values belong to it.
-    pub pick: Pick,
+    pub selection: ValueSelection,
     /// Where they are stored.
-    pub extent: Extent,
+    pub extent: FileExtent,
     /// Transformation applied when it is loaded.
-    pub change: Change,
+    pub transform: ValueTransform,
 }
 
 impl StoredVector {
     /// Returns the bytes of all stored values.
     #[must_use]
     pub const fn stored_bytes(&self) -> usize {
-        let n_stored = match self.pick {
-            Pick::All => self.n_values,
-            Pick::EveryOther { .. } => 2 * self.n_values,
+        let n_stored = match self.selection {
+            ValueSelection::All => self.n_values,
+            ValueSelection::EveryOther { .. } => 2 * self.n_values,
         };
         n_stored * self.kind.bytes()
     }
@@ -86,7 +86,7 @@ impl StoredVector {
 
 /// Which of the stored values a vector has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pick {
+pub enum ValueSelection {
     /// All values.
     All,
     /// Every other value.
@@ -98,7 +98,7 @@ pub enum Pick {
 
 /// Transformation of stored values when they are loaded, in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ValueTransform {
     /// No change.
     None,
     /// Adds 1, for a norm that is stored centred on zero.
@@ -121,11 +121,11 @@ pub enum PartRole {
 impl PartRole {
     /// Returns the format of the part's values that must be finite, if there are any.
     #[must_use]
-    pub const fn finite(self) -> Option<Finite> {
+    pub const fn finite(self) -> Option<FiniteFormat> {
         match self {
             Self::Codes => None,
-            Self::Scales(kind) => Some(Finite::of_scales(kind)),
-            Self::Blocks(kind) => Some(Finite::Blocks(kind)),
+            Self::Scales(kind) => Some(FiniteFormat::of_scales(kind)),
+            Self::Blocks(kind) => Some(FiniteFormat::Blocks(kind)),
         }
     }
 }
@@ -149,12 +149,12 @@ pub struct BankPart {
     /// Bytes of the expert's part, including those of other ranks.
     pub whole_bytes: usize,
     /// Where each expert's bytes are stored.
-    pub places: Places,
+    pub offsets: ExpertOffsets,
 }
 
 /// Where the bytes of each expert are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Places {
+pub enum ExpertOffsets {
     /// At equal distances, in one tensor or in packed records.
     Strided {
         /// Index of the file.
@@ -171,14 +171,14 @@ pub enum Places {
 impl BankPart {
     /// Returns where the part of one expert is stored.
     #[must_use]
-    pub fn extent(&self, expert: ExpertIdx) -> Extent {
-        let (file_idx, offset_bytes) = match &self.places {
-            Places::Strided { file_idx, first_bytes, stride_bytes } => {
+    pub fn extent(&self, expert: ExpertIdx) -> FileExtent {
+        let (file_idx, offset_bytes) = match &self.offsets {
+            ExpertOffsets::Strided { file_idx, first_bytes, stride_bytes } => {
                 (*file_idx, first_bytes + stride_bytes * expert.0 as u64)
             }
-            Places::Each(places) => places[expert.0],
+            ExpertOffsets::Each(offsets) => offsets[expert.0],
         };
-        Extent { file_idx, offset_bytes, len_bytes: self.len_bytes as u64 }
+        FileExtent { file_idx, offset_bytes, len_bytes: self.len_bytes as u64 }
     }
 }
 
@@ -196,10 +196,10 @@ pub struct Records {
 impl Records {
     /// Returns the extent of an expert's record, including padding.
     #[must_use]
-    pub fn extent(&self, expert: ExpertIdx) -> Extent {
+    pub fn extent(&self, expert: ExpertIdx) -> FileExtent {
         let len_bytes = self.record_bytes as u64;
         let offset_bytes = self.first_bytes + len_bytes * expert.0 as u64;
-        Extent { file_idx: self.file_idx, offset_bytes, len_bytes }
+        FileExtent { file_idx: self.file_idx, offset_bytes, len_bytes }
     }
 }
 
@@ -315,11 +315,11 @@ pub struct SkippedGroup {
 
 /// Where a manifest's extents point to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ManifestOrigin {
     /// Into the files of a checkpoint.
     Checkpoint,
     /// Into a file that could be written, with these tensors in order.
-    Imagined(ImaginedCheckpoint),
+    Synthetic(SyntheticCheckpoint),
 }
 
 /// The number and stored bytes of all matrices of one kind.
@@ -345,7 +345,7 @@ pub struct Manifest {
     /// Tensors that are not used.
     pub skipped: Vec<SkippedGroup>,
     /// Where the extents point to.
-    pub origin: Origin,
+    pub origin: ManifestOrigin,
 }
 
 impl Manifest {

@@ -13,8 +13,8 @@ use moeflux_io::ReadFile;
 
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, PackSums, ShardFile, read_into};
-use crate::weights::files::{Copies, Files};
-use crate::weights::found::Extent;
+use crate::weights::files::{CheckpointFiles, PageCaching};
+use crate::weights::found::FileExtent;
 use crate::weights::manifest::Manifest;
 use crate::weights::samples::sampled;
 
@@ -63,8 +63,8 @@ impl Mirror {
         self.files.iter().try_for_each(ShardFile::check_unchanged)
     }
 
-    fn compare(&self, checkpoint: &Checkpoint, runs: &[Extent]) -> Result<()> {
-        let ours = Files::open(checkpoint)?.with_copies(Copies::Dropped);
+    fn compare(&self, checkpoint: &Checkpoint, runs: &[FileExtent]) -> Result<()> {
+        let ours = CheckpointFiles::open(checkpoint)?.with_page_caching(PageCaching::Dropped);
         let theirs = self.files.iter().map(ShardFile::open).collect::<Result<Vec<_>>>()?;
         let next = AtomicUsize::new(0);
         let work = || {
@@ -97,8 +97,8 @@ impl Mirror {
 
     fn compare_run(
         &self,
-        run: Extent,
-        ours: &Files<'_>,
+        run: FileExtent,
+        ours: &CheckpointFiles<'_>,
         their_file: &ReadFile,
         (our_bytes, their_bytes): &mut (Vec<u8>, Vec<u8>),
     ) -> Result<()> {

@@ -21,25 +21,28 @@ mod share;
 mod binder;
 
 pub(crate) use bank::ExpertShape;
-pub(crate) use binder::{Binder, Source};
-pub use files::{Copies, Finite, Progress};
-pub(crate) use files::{Files, Meter, Watch, check_room};
-pub(crate) use fill::{Searched, Segment, fill_here};
+pub(crate) use binder::{Binder, TensorSource};
+pub(crate) use files::{CheckpointFiles, ProgressCallback, ProgressMeter, check_room};
+pub use files::{FiniteFormat, PageCaching, Progress};
+pub(crate) use fill::{FiniteCheck, ReadSegment, fill_here};
 pub(crate) use found::dtype_of;
-pub use found::{Extent, PartNames, block_kind};
+pub use found::{FileExtent, PartNames, block_kind};
 pub use gguf_types::GgufTypes;
-pub(crate) use imagined::Imagined;
+pub(crate) use imagined::SyntheticFormat;
 pub(crate) use imagined::params_of_mlx;
-pub use imagined::{ImaginedCheckpoint, ImaginedKind, ImaginedRole, ImaginedTensor, QuantisedRows};
+pub use imagined::{
+    QuantisedRows, SyntheticCheckpoint, SyntheticKind, SyntheticRole, SyntheticTensor,
+};
 pub(crate) use load::expert_samples;
 pub use load::load;
 pub use manifest::{
-    BankPart, Change, ExpertBank, KindCount, Manifest, MatrixSource, Origin, PartRole, Pick,
-    Places, Records, SkipReason, SkippedGroup, StoredVector, VectorSource,
+    BankPart, ExpertBank, ExpertOffsets, KindCount, Manifest, ManifestOrigin, MatrixSource,
+    PartRole, Records, SkipReason, SkippedGroup, StoredVector, ValueSelection, ValueTransform,
+    VectorSource,
 };
 pub(crate) use mirror::Mirror;
 pub(crate) use packed::described;
-pub use resident::{EveryRow, ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, Weights};
+pub use resident::{ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, RowStride, Weights};
 pub(crate) use samples::{hash_of, sampled};
 pub use share::{OwnRows, Shares};
 

@@ -16,11 +16,11 @@ const MXFP4: MatrixKind = MatrixKind::Block(BlockKind::MXFP4_APART);
 fn loaded(tensors: &Tensors, (n_rows, n_cols): (usize, usize)) -> Result<(MatrixKind, Vec<f32>)> {
     let (_dir, checkpoint) = tensors.open();
     let spec = spec(Family::Qwen3Moe, 2);
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
     let id = binder.matrix("w", n_rows, n_cols)?;
     let manifest = binder.finish()?;
     let progress = &mut |_| ControlFlow::Continue(());
-    let weights = load(&manifest, &checkpoint, (None, Copies::Kept), progress)?;
+    let weights = load(&manifest, &checkpoint, (None, PageCaching::Kept), progress)?;
     let matrix = weights.matrix(id);
     let mut values = vec![0.0; n_rows * n_cols];
     for (row_idx, row) in values.chunks_mut(n_cols).enumerate() {
@@ -105,7 +105,7 @@ fn ints_spec(bits: u8, group: u8) -> ModelSpec {
 
 fn ints_error(tensors: &Tensors, spec: &ModelSpec) -> String {
     let (_dir, checkpoint) = tensors.open();
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), spec);
     let bound = binder.matrix("w", 3, 64).and_then(|_| binder.finish());
     let error = bound.unwrap_err().to_string();
     assert!(!error.contains('\n'), "{error}");
@@ -119,11 +119,11 @@ fn integers_are_codes_whose_middle_one_is_zero() {
         let (_dir, checkpoint) = tensors.open();
         let bits = u8::try_from(bits).unwrap();
         let spec = ints_spec(bits, 32);
-        let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+        let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
         let id = binder.matrix("w", 3, 64).unwrap();
         let manifest = binder.finish().unwrap();
         let progress = &mut |_| ControlFlow::Continue(());
-        let weights = load(&manifest, &checkpoint, (None, Copies::Kept), progress).unwrap();
+        let weights = load(&manifest, &checkpoint, (None, PageCaching::Kept), progress).unwrap();
         let matrix = weights.matrix(id);
         assert_eq!(matrix.layout().kind.to_string(), format!("int{bits}g32"));
         assert_eq!(matrix.codes(), tensors.bytes("w.weight_packed"));
@@ -167,11 +167,11 @@ fn integers_of_other_kinds_are_refused_with_a_way_out() {
     tensors = packed_ints(4, ("BF16", 2));
     tensors.bytes_mut("w.weight_scale")[6..8].copy_from_slice(&0x7fc0_u16.to_le_bytes());
     let (_dir, checkpoint) = tensors.open();
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
     binder.matrix("w", 3, 64).unwrap();
     let progress = &mut |_| ControlFlow::Continue(());
     let manifest = binder.finish().unwrap();
-    let error = load(&manifest, &checkpoint, (None, Copies::Kept), progress).unwrap_err();
+    let error = load(&manifest, &checkpoint, (None, PageCaching::Kept), progress).unwrap_err();
     assert!(error.to_string().contains("`w.weight_scale`: value 3 is NaN"), "{error}");
 }
 
@@ -198,11 +198,11 @@ fn fp8_scales_are_of_what_the_config_says() {
         let spec = ModelSpec { quantisation, ..spec(Family::DeepseekV3, 2) };
         let bind = |tensors: &Tensors, n_rows: usize| {
             let (dir, checkpoint) = tensors.open();
-            let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+            let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
             binder.matrix("w", n_rows, 100)?;
             let manifest = binder.finish()?;
             let progress = &mut |_| ControlFlow::Continue(());
-            let weights = load(&manifest, &checkpoint, (None, Copies::Kept), progress)?;
+            let weights = load(&manifest, &checkpoint, (None, PageCaching::Kept), progress)?;
             drop(dir);
             Ok::<_, Error>((manifest.matrices[0].layout.kind, weights))
         };
@@ -245,7 +245,7 @@ fn rows_of_gate_and_up_take_turns() {
     let tensors = take_turns(3, 96, 32);
     let (_dir, checkpoint) = tensors.open();
     let spec = spec(Family::Qwen3Moe, 2);
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
     binder.experts(LayerIdx(0), "m", shape).unwrap();
     let manifest = binder.finish().unwrap();
     let bank = &manifest.banks[0];
@@ -298,7 +298,7 @@ fn experts_that_take_turns_must_have_the_shapes_of_the_config() {
     ] {
         let tensors = take_turns(sizes.0, sizes.1, sizes.2);
         let (_dir, checkpoint) = tensors.open();
-        let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+        let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
         let shape = ExpertShape { n_experts: 3, hidden: 96, inner: 32 };
         let error = binder.experts(LayerIdx(0), "m", shape).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
@@ -318,6 +318,6 @@ fn a_record_whose_rows_take_turns_can_move() {
         assert_eq!((place.start, place.len()), (start, part.len()));
     }
     assert_eq!((moved.gate.codes_at, moved.up.codes_at), (7000, 7000));
-    assert_eq!((moved.gate.rows, moved.up.rows), (EveryRow::EVEN, EveryRow::ODD));
+    assert_eq!((moved.gate.rows, moved.up.rows), (RowStride::EVEN, RowStride::ODD));
     assert_eq!(moved.stored_bytes(), record.stored_bytes());
 }

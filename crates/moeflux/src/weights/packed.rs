@@ -17,7 +17,7 @@ use crate::weights::resident::{ExpertLayout, MatrixSpan};
 
 /// A required matrix of a record.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WantedMatrix {
+pub(super) struct RecordMatrix {
     /// Its name in tensor names: `gate_proj`.
     pub(super) name: &'static str,
     pub(super) n_rows: usize,
@@ -29,7 +29,7 @@ impl FoundBank<'_> {
     pub(super) fn layout(
         &self,
         n_experts: usize,
-        wanted: [WantedMatrix; 3],
+        required: [RecordMatrix; 3],
         quantisation: &Quantisation,
     ) -> Result<ExpertLayout> {
         let bank = self.bank;
@@ -41,17 +41,17 @@ impl FoundBank<'_> {
             return Err(Error::tensor(&bank.tensor, problem));
         }
         let mut layouts = [None; 3];
-        for ((layout, wanted), found) in layouts.iter_mut().zip(wanted).zip(&bank.matrices) {
-            *layout = Some(self.matrix(wanted, found, quantisation)?);
+        for ((layout, required), found) in layouts.iter_mut().zip(required).zip(&bank.matrices) {
+            *layout = Some(self.matrix(required, found, quantisation)?);
         }
         let [Some(gate), Some(up), Some(down)] = layouts else {
             unreachable!("three matrices were bound")
         };
         let layout = ExpertLayout::new(gate, up, down);
         let spans = [layout.gate, layout.up, layout.down];
-        for ((span, found), wanted) in spans.iter().zip(&bank.matrices).zip(wanted) {
-            if places(span) != (found.codes_at, found.scales_at, found.biases_at) {
-                return Err(self.wrong(wanted.name, "is at the wrong offset of the record"));
+        for ((span, found), required) in spans.iter().zip(&bank.matrices).zip(required) {
+            if part_offsets(span) != (found.codes_at, found.scales_at, found.biases_at) {
+                return Err(self.wrong(required.name, "is at the wrong offset of the record"));
             }
         }
         let record_bytes = layout.record_bytes().next_multiple_of(RECORD_ALIGN);
@@ -74,11 +74,11 @@ impl FoundBank<'_> {
 
     fn matrix(
         &self,
-        wanted: WantedMatrix,
+        required: RecordMatrix,
         found: &PackedMatrix,
         quantisation: &Quantisation,
     ) -> Result<MatrixLayout> {
-        let WantedMatrix { name, n_rows, n_cols } = wanted;
+        let RecordMatrix { name, n_rows, n_cols } = required;
         if (found.n_rows, found.n_cols) != (n_rows, n_cols) {
             let problem = format!(
                 "has shape [{}, {}], but config.json requires [{n_rows}, {n_cols}]",
@@ -146,7 +146,7 @@ impl FoundBank<'_> {
 
 /// Returns the offsets of a matrix's parts as a file states them; a missing part has the offset of
 /// the last one.
-fn places(span: &MatrixSpan) -> (usize, usize, usize) {
+fn part_offsets(span: &MatrixSpan) -> (usize, usize, usize) {
     match span.layout.kind {
         MatrixKind::Affine(Affine { biases: Biases::Stored, .. }) => {
             (span.codes_at, span.scales_at, span.biases_at)
@@ -180,7 +180,7 @@ pub(crate) fn described(span: &MatrixSpan) -> PackedMatrix {
         }
         MatrixKind::Block(kind) => block_type(kind).map_or(PackedKind::Mxfp4, PackedKind::Block),
     };
-    let (codes_at, scales_at, biases_at) = places(span);
+    let (codes_at, scales_at, biases_at) = part_offsets(span);
     PackedMatrix { kind, n_rows, n_cols, codes_at, scales_at, biases_at }
 }
 

@@ -20,7 +20,7 @@ pub struct MatrixSpan {
     /// Kind and shape.
     pub layout: MatrixLayout,
     /// The rows stored there that belong to this matrix.
-    pub rows: EveryRow,
+    pub rows: RowStride,
     /// First byte of the codes, including those of other rows.
     pub codes_at: usize,
     /// First byte of the scales.
@@ -31,14 +31,14 @@ pub struct MatrixSpan {
 
 /// Rows at equal distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EveryRow {
+pub struct RowStride {
     /// The first row.
     pub first: usize,
     /// Distance from one row to the next: 1, unless rows of another matrix lie in between.
     pub step: usize,
 }
 
-impl EveryRow {
+impl RowStride {
     /// Consecutive rows.
     pub const ALL: Self = Self { first: 0, step: 1 };
     /// Rows 0, 2, 4 and so on.
@@ -51,7 +51,7 @@ impl MatrixSpan {
     fn new(layout: MatrixLayout, codes_at: usize) -> Self {
         let scales_at = (codes_at + layout.code_bytes()).next_multiple_of(PART_ALIGN);
         let biases_at = (scales_at + layout.scale_bytes()).next_multiple_of(PART_ALIGN);
-        Self { layout, rows: EveryRow::ALL, codes_at, scales_at, biases_at }
+        Self { layout, rows: RowStride::ALL, codes_at, scales_at, biases_at }
     }
 
     fn end(&self) -> usize {
@@ -63,12 +63,12 @@ impl MatrixSpan {
     pub(super) fn whole(&self) -> Self {
         let n_rows = self.layout.n_rows * self.rows.step;
         let layout = MatrixLayout { n_rows, ..self.layout };
-        Self { layout, rows: EveryRow::ALL, ..*self }
+        Self { layout, rows: RowStride::ALL, ..*self }
     }
 
     fn view<'a>(&self, bytes: &'a [u8]) -> Matrix<'a> {
         let layout = self.layout;
-        if self.rows == EveryRow::ALL {
+        if self.rows == RowStride::ALL {
             return Matrix::new(
                 layout,
                 &bytes[self.codes_at..][..layout.code_bytes()],
@@ -76,7 +76,7 @@ impl MatrixSpan {
                 &bytes[self.biases_at..][..layout.bias_bytes()],
             );
         }
-        let EveryRow { first, step } = self.rows;
+        let RowStride { first, step } = self.rows;
         let spanned = |at: usize, row_bytes: usize| {
             &bytes[at + first * row_bytes..][..layout.spanned_rows(step) * row_bytes]
         };
@@ -159,15 +159,15 @@ impl ExpertLayout {
         assert!(gate_up.n_rows.is_multiple_of(2), "as many rows of up as of gate");
         let both = MatrixSpan::new(gate_up, 0);
         let layout = MatrixLayout { n_rows: gate_up.n_rows / 2, ..gate_up };
-        let gate = MatrixSpan { layout, rows: EveryRow::EVEN, ..both };
-        let up = MatrixSpan { layout, rows: EveryRow::ODD, ..both };
+        let gate = MatrixSpan { layout, rows: RowStride::EVEN, ..both };
+        let up = MatrixSpan { layout, rows: RowStride::ODD, ..both };
         Self { gate, up, down: MatrixSpan::new(down, both.end()) }
     }
 
     /// Returns whether rows of gate and up are interleaved.
     #[must_use]
     pub fn is_interleaved(&self) -> bool {
-        self.gate.rows != EveryRow::ALL
+        self.gate.rows != RowStride::ALL
     }
 
     /// Returns the matrices that are stored in one piece: gate, up and down, or gate and up

@@ -13,7 +13,7 @@ use twox_hash::XxHash3_64;
 use crate::error::Result;
 use crate::format::read_range;
 use crate::ids::ExpertIdx;
-use crate::weights::found::Extent;
+use crate::weights::found::FileExtent;
 use crate::weights::manifest::{Manifest, VectorSource};
 
 /// Number of expert blocks to sample. Two models that differ in one expert of a hundred go
@@ -34,10 +34,10 @@ const SEED: u64 = 0x6d6f_6566_6c75_7821;
 const RUN_BYTES_MAX: u64 = 1 << 20;
 
 /// Returns the sampled runs, ascending, each once.
-pub(crate) fn sampled(manifest: &Manifest) -> Vec<Extent> {
+pub(crate) fn sampled(manifest: &Manifest) -> Vec<FileExtent> {
     let mut runs = resident(manifest);
     runs.extend(experts(manifest));
-    runs.sort_unstable_by_key(place);
+    runs.sort_unstable_by_key(sort_key);
     runs.dedup();
     runs
 }
@@ -48,7 +48,7 @@ pub(crate) fn sampled(manifest: &Manifest) -> Vec<Extent> {
 ///
 /// When they cannot be read.
 pub(crate) fn hash_of(
-    runs: &[Extent],
+    runs: &[FileExtent],
     file_idx: usize,
     (file, path): (&ReadFile, &Path),
 ) -> Result<u64> {
@@ -59,20 +59,20 @@ pub(crate) fn hash_of(
     Ok(hash.finish())
 }
 
-fn place(extent: &Extent) -> (usize, u64, u64) {
+fn sort_key(extent: &FileExtent) -> (usize, u64, u64) {
     (extent.file_idx, extent.offset_bytes, extent.len_bytes)
 }
 
 /// Samples resident tensors: all of short ones, blocks of long ones.
-fn resident(manifest: &Manifest) -> Vec<Extent> {
+fn resident(manifest: &Manifest) -> Vec<FileExtent> {
     let matrices = manifest.matrices.iter();
     let matrices = matrices.flat_map(|it| [Some(it.codes), it.scales, it.biases]).flatten();
     let vectors = manifest.vectors.iter().filter_map(|vector| match vector {
         VectorSource::Stored(stored) => Some(stored.extent),
         VectorSource::Constant(_) => None,
     });
-    let mut tensors: Vec<Extent> = matrices.chain(vectors).collect();
-    tensors.sort_unstable_by_key(place);
+    let mut tensors: Vec<FileExtent> = matrices.chain(vectors).collect();
+    tensors.sort_unstable_by_key(sort_key);
     tensors.dedup();
     let total_bytes: u64 = tensors.iter().map(|it| it.len_bytes).sum();
     let share_bytes = match tensors.len() as u64 {
@@ -85,13 +85,13 @@ fn resident(manifest: &Manifest) -> Vec<Extent> {
 
 /// Samples all of a tensor that is no longer than its share; otherwise blocks at equal distances,
 /// including the first and the last.
-fn spread(tensor: Extent, share_bytes: u64) -> Vec<Extent> {
+fn spread(tensor: FileExtent, share_bytes: u64) -> Vec<FileExtent> {
     if tensor.len_bytes <= share_bytes.max(BLOCK_BYTES) {
         return cut(tensor).collect();
     }
     let n_blocks = (share_bytes / BLOCK_BYTES).max(1);
     let last_at = tensor.len_bytes - BLOCK_BYTES;
-    let block = |idx: u64| Extent {
+    let block = |idx: u64| FileExtent {
         // Tensors are shorter than 2^50 bytes, and there are fewer than 2^14 blocks.
         offset_bytes: tensor.offset_bytes + last_at * idx / (n_blocks - 1).max(1),
         len_bytes: BLOCK_BYTES,
@@ -100,16 +100,16 @@ fn spread(tensor: Extent, share_bytes: u64) -> Vec<Extent> {
     (0..n_blocks).map(block).collect()
 }
 
-fn cut(extent: Extent) -> impl Iterator<Item = Extent> {
+fn cut(extent: FileExtent) -> impl Iterator<Item = FileExtent> {
     (0..extent.len_bytes.div_ceil(RUN_BYTES_MAX)).map(move |idx| {
         let skipped = idx * RUN_BYTES_MAX;
         let len_bytes = RUN_BYTES_MAX.min(extent.len_bytes - skipped);
-        Extent { offset_bytes: extent.offset_bytes + skipped, len_bytes, ..extent }
+        FileExtent { offset_bytes: extent.offset_bytes + skipped, len_bytes, ..extent }
     })
 }
 
 /// Samples blocks of experts at pseudo-random places, or all bytes of a few small experts.
-fn experts(manifest: &Manifest) -> Vec<Extent> {
+fn experts(manifest: &Manifest) -> Vec<FileExtent> {
     let banks = &manifest.banks;
     let expert_bytes: Vec<u64> = banks
         .iter()
@@ -142,7 +142,7 @@ fn experts(manifest: &Manifest) -> Vec<Extent> {
                 let skipped = at / BLOCK_BYTES * BLOCK_BYTES;
                 let len_bytes = BLOCK_BYTES.min(len_bytes - skipped);
                 let offset_bytes = whole.offset_bytes + skipped;
-                return Some(Extent { offset_bytes, len_bytes, ..whole });
+                return Some(FileExtent { offset_bytes, len_bytes, ..whole });
             }
             at -= len_bytes;
         }
@@ -157,18 +157,18 @@ mod tests {
     use crate::blueprint::Blueprint;
     use crate::format::RawConfig;
     use crate::spec::QuantParams;
-    use crate::weights::ImaginedKind;
+    use crate::weights::SyntheticKind;
 
-    fn imagined(config: &str) -> Manifest {
+    fn synthetic(config: &str) -> Manifest {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(config);
         let raw = RawConfig::parse(&path, &std::fs::read(&path).unwrap()).unwrap();
-        let kind = ImaginedKind::Affine(QuantParams { bits: 4, group: 64 });
-        Blueprint::imagined(&raw, kind).unwrap().manifest
+        let kind = SyntheticKind::Affine(QuantParams { bits: 4, group: 64 });
+        Blueprint::synthetic(&raw, kind).unwrap().manifest
     }
 
     #[test]
     fn a_large_model_is_looked_at_in_a_bounded_number_of_places() {
-        let manifest = imagined("crates/moeflux-cli/src/known/qwen3-235b-a22b.json");
+        let manifest = synthetic("crates/moeflux-cli/src/known/qwen3-235b-a22b.json");
         let of_experts = experts(&manifest);
         assert_eq!(of_experts.len() as u64, N_EXPERT_BLOCKS);
         assert!(of_experts.iter().all(|it| it.len_bytes <= BLOCK_BYTES));
@@ -176,7 +176,7 @@ mod tests {
         files.sort_unstable();
         files.dedup();
         assert!(files.len() > 50, "{} places", files.len());
-        let bytes = |runs: &[Extent]| runs.iter().map(|it| it.len_bytes).sum::<u64>();
+        let bytes = |runs: &[FileExtent]| runs.iter().map(|it| it.len_bytes).sum::<u64>();
         let of_resident = resident(&manifest);
         let most = RESIDENT_BYTES_MAX + 3 * BLOCK_BYTES * manifest.matrices.len() as u64;
         assert!((RESIDENT_BYTES_MAX / 4..most).contains(&bytes(&of_resident)));
@@ -185,13 +185,13 @@ mod tests {
 
     #[test]
     fn all_of_a_small_model_is_looked_at() {
-        let manifest = imagined("golden/qwen3_moe-bf16/config.json");
+        let manifest = synthetic("golden/qwen3_moe-bf16/config.json");
         let runs = sampled(&manifest);
         let n_bytes: u64 = runs.iter().map(|it| it.len_bytes).sum();
         let resident: usize = manifest.matrices.iter().map(|it| it.layout.total_bytes()).sum();
         assert!(n_bytes >= manifest.expert_bytes() + resident as u64);
         let pairs = runs.iter().zip(runs.iter().skip(1));
-        let is_apart = |(a, b): (&Extent, &Extent)| {
+        let is_apart = |(a, b): (&FileExtent, &FileExtent)| {
             a.file_idx < b.file_idx || a.offset_bytes + a.len_bytes <= b.offset_bytes
         };
         assert!(pairs.into_iter().all(is_apart));
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn blocks_of_a_long_tensor_reach_both_ends() {
-        let tensor = Extent { file_idx: 0, offset_bytes: 100, len_bytes: 1_000_000 };
+        let tensor = FileExtent { file_idx: 0, offset_bytes: 100, len_bytes: 1_000_000 };
         let blocks = spread(tensor, 10 * BLOCK_BYTES);
         assert_eq!(blocks.len(), 10);
         assert_eq!(blocks[0].offset_bytes, 100);

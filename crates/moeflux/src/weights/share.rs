@@ -9,7 +9,7 @@ use std::ops::Range;
 use moeflux_kernels::{MatrixKind, MatrixLayout};
 
 use crate::error::{Error, Result};
-use crate::weights::manifest::{BankPart, ExpertBank, Places};
+use crate::weights::manifest::{BankPart, ExpertBank, ExpertOffsets};
 use crate::weights::resident::{ExpertLayout, MatrixSpan};
 
 /// Rows that kernels compute at a time.
@@ -166,15 +166,19 @@ impl BankPart {
     /// Returns a byte range of this part, to be placed at `record_at`.
     fn cut(&self, piece: Range<usize>, record_at: usize) -> Self {
         let skipped = piece.start as u64;
-        let places = match &self.places {
-            &Places::Strided { file_idx, first_bytes, stride_bytes } => {
-                Places::Strided { file_idx, first_bytes: first_bytes + skipped, stride_bytes }
+        let offsets = match &self.offsets {
+            &ExpertOffsets::Strided { file_idx, first_bytes, stride_bytes } => {
+                ExpertOffsets::Strided {
+                    file_idx,
+                    first_bytes: first_bytes + skipped,
+                    stride_bytes,
+                }
             }
-            Places::Each(places) => {
-                Places::Each(places.iter().map(|(file, at)| (*file, at + skipped)).collect())
-            }
+            ExpertOffsets::Each(offsets) => ExpertOffsets::Each(
+                offsets.iter().map(|(file, at)| (*file, at + skipped)).collect(),
+            ),
         };
         let n_before_bytes = self.n_before_bytes + piece.start;
-        Self { record_at, len_bytes: piece.len(), n_before_bytes, places, ..self.clone() }
+        Self { record_at, len_bytes: piece.len(), n_before_bytes, offsets, ..self.clone() }
     }
 }

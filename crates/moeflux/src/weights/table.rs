@@ -8,19 +8,19 @@ use std::collections::HashSet;
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, DType};
 use crate::spec::Quantisation;
-use crate::weights::found::{Found, FoundBank, Wanted};
-use crate::weights::imagined::Imagination;
+use crate::weights::found::{FoundBank, FoundTensor, RequiredMatrix};
+use crate::weights::imagined::SyntheticBuilder;
 
 /// Tensors by canonical name.
 #[derive(Debug)]
-pub(super) enum Table<'a> {
+pub(super) enum TensorTable<'a> {
     /// The tensors of a checkpoint, and the names taken; for packed layers, the prefixes.
     Stored { checkpoint: &'a Checkpoint, taken: HashSet<&'a str> },
     /// The synthetic tensors created so far.
-    Imagined(Imagination<'a>),
+    Synthetic(SyntheticBuilder<'a>),
 }
 
-impl<'a> Table<'a> {
+impl<'a> TensorTable<'a> {
     pub(super) fn stored(checkpoint: &'a Checkpoint) -> Self {
         Self::Stored { checkpoint, taken: HashSet::new() }
     }
@@ -28,7 +28,7 @@ impl<'a> Table<'a> {
     pub(super) fn has(&self, name: &str) -> bool {
         match self {
             Self::Stored { checkpoint, .. } => checkpoint.tensors.contains_key(name),
-            Self::Imagined(imagination) => imagination.would_have(name),
+            Self::Synthetic(builder) => builder.would_have(name),
         }
     }
 
@@ -42,12 +42,12 @@ impl<'a> Table<'a> {
     pub(super) fn dtype(&self, name: &str) -> Option<DType> {
         match self {
             Self::Stored { checkpoint, .. } => checkpoint.tensors.get(name).map(|it| it.dtype),
-            Self::Imagined(imagination) => imagination.dtype(name),
+            Self::Synthetic(builder) => builder.dtype(name),
         }
     }
 
-    pub(super) fn is_imagined(&self) -> bool {
-        matches!(self, Self::Imagined(_))
+    pub(super) fn is_synthetic(&self) -> bool {
+        matches!(self, Self::Synthetic(_))
     }
 
     /// Returns whether the tensors are as converters to GGUF write them.
@@ -59,21 +59,21 @@ impl<'a> Table<'a> {
     pub(super) fn missing(&self, name: &str) -> Error {
         match self {
             Self::Stored { checkpoint, .. } => missing(checkpoint, name),
-            Self::Imagined(_) => unreachable!("an imagined checkpoint has whatever is asked for"),
+            Self::Synthetic(_) => unreachable!("an imagined checkpoint has whatever is asked for"),
         }
     }
 
     /// Takes a tensor; it cannot be taken again.
-    pub(super) fn take(&mut self, name: &str) -> Result<Found> {
+    pub(super) fn take(&mut self, name: &str) -> Result<FoundTensor> {
         match self {
             Self::Stored { checkpoint, taken } => {
                 let Some((name, entry)) = checkpoint.tensors.get_key_value(name) else {
                     return Err(missing(checkpoint, name));
                 };
                 assert!(taken.insert(name), "tensor `{name}` is bound twice");
-                Ok(Found::of(entry, checkpoint))
+                Ok(FoundTensor::of(entry, checkpoint))
             }
-            Self::Imagined(imagination) => Ok(imagination.take(name)),
+            Self::Synthetic(builder) => Ok(builder.take(name)),
         }
     }
 
@@ -88,10 +88,14 @@ impl<'a> Table<'a> {
     }
 
     /// Creates the tensors of a matrix if the source is synthetic, and records their quantisation.
-    pub(super) fn imagine_matrix(&mut self, quantisation: &mut Quantisation, wanted: &Wanted<'_>) {
-        if let Self::Imagined(imagination) = self {
-            let params = imagination.matrix(wanted);
-            quantisation.overrides.insert(wanted.base.to_owned(), params);
+    pub(super) fn create_matrix(
+        &mut self,
+        quantisation: &mut Quantisation,
+        required: &RequiredMatrix<'_>,
+    ) {
+        if let Self::Synthetic(builder) = self {
+            let params = builder.matrix(required);
+            quantisation.overrides.insert(required.base.to_owned(), params);
         }
     }
 }

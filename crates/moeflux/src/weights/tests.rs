@@ -14,7 +14,7 @@ use crate::spec::{Family, ModelSpec, QuantParams};
 const FLOATS: [FloatKind; 3] = [FloatKind::F32, FloatKind::F16, FloatKind::Bf16];
 
 fn load_all(manifest: &Manifest, checkpoint: &Checkpoint) -> Result<Weights> {
-    load(manifest, checkpoint, (None, Copies::Kept), &mut |_| ControlFlow::Continue(()))
+    load(manifest, checkpoint, (None, PageCaching::Kept), &mut |_| ControlFlow::Continue(()))
 }
 
 /// Binds and finishes; returns the error as text.
@@ -24,7 +24,7 @@ fn bind_error(
     bind: impl FnOnce(&mut Binder<'_>) -> Result<()>,
 ) -> String {
     let (_dir, checkpoint) = tensors.open();
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), spec);
     bind(&mut binder).and_then(|()| binder.finish()).unwrap_err().to_string()
 }
 
@@ -39,7 +39,7 @@ fn check_matrix(
     (rows, cols): (usize, usize),
 ) {
     let (_dir, checkpoint) = tensors.open();
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), spec);
     let id = binder.matrix("w", rows, cols).unwrap();
     let manifest = binder.finish().unwrap();
     let weights = load_all(&manifest, &checkpoint).unwrap();
@@ -101,7 +101,7 @@ fn an_override_makes_one_tensor_8_bit_among_4_bit() {
     );
     spec.quantisation.overrides.insert("gate".to_owned(), Some(eight));
     let (_dir, checkpoint) = tensors.open();
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
     bind(&mut binder).unwrap();
     let kinds = binder.finish().unwrap().kinds();
     let kinds: Vec<_> = kinds.iter().map(|it| (it.kind.to_string(), it.n_matrices)).collect();
@@ -191,7 +191,7 @@ fn vision_mtp_and_derived_tensors_are_skipped_with_their_bytes() {
     let mut spec = spec(Family::DeepseekV3, 2);
     spec.tied_embeddings = true;
     let (_dir, checkpoint) = tensors.open();
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
     binder.matrix("w", 1, 1).unwrap();
     let skipped = binder.finish().unwrap().skipped;
     let found: Vec<_> = skipped
@@ -237,7 +237,7 @@ fn norm_of(mut spec: ModelSpec, conv: &[usize], extra: &str) -> (f32, f32) {
     }
     let (_dir, checkpoint) = tensors.open();
     spec.hidden = 1;
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
     let norm = binder.norm("n.weight", 1).unwrap();
     let vector = binder.vector("v.weight", 1).unwrap();
     if !conv.is_empty() {
@@ -281,7 +281,7 @@ fn one_is_added_after_widening() {
     tensors.add_floats("n.weight", FloatKind::Bf16, &[2], &[0.003_906_25, -1.0]);
     let (_dir, checkpoint) = tensors.open();
     let spec = spec(Family::Qwen3Next, 2);
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
     let norm = binder.norm("n.weight", 2).unwrap();
     let weights = load_all(&binder.finish().unwrap(), &checkpoint).unwrap();
     assert_eq!(weights.vector(norm), [1.0 + 0.003_906_25, 0.0]);
@@ -295,7 +295,7 @@ fn vectors_of_any_shape_and_type_are_widened() {
         tensors.add_floats("v", kind, &[2, 3, 1], &values);
         let (_dir, checkpoint) = tensors.open();
         let spec = spec(Family::Qwen3Moe, 2);
-        let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+        let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
         let vector = binder.vector("v", 6).unwrap();
         let constant = binder.constant(vec![3.0]);
         let weights = load_all(&binder.finish().unwrap(), &checkpoint).unwrap();
@@ -317,7 +317,7 @@ fn stacked_heads_are_one_matrix() {
     );
     let (_dir, checkpoint) = tensors.open();
     let spec = quantised(Family::DeepseekV3, 6, 32);
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
     let q = binder.stacked("q", 3, 4, 64).unwrap();
     let o = binder.stacked("o", 3, 4, 8).unwrap();
     let weights = load_all(&binder.finish().unwrap(), &checkpoint).unwrap();
@@ -334,7 +334,7 @@ fn rows_are_gathered_in_the_order_asked_for() {
     tensors.add_affine("w", &[8, 64], params, FloatKind::F32);
     let (_dir, checkpoint) = tensors.open();
     let spec = quantised(Family::Qwen3Next, 3, 32);
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
     let a = binder.matrix_rows("w", 8, 64, vec![6..8, 0..2]).unwrap();
     let b = binder.matrix_rows("w", 8, 64, vec![2..5, 5..6]).unwrap();
     let weights = load_all(&binder.finish().unwrap(), &checkpoint).unwrap();
@@ -357,7 +357,7 @@ fn rows_of_fp8_move_in_whole_blocks() {
     tensors.add_fp8("w", 384, 130);
     let (_dir, checkpoint) = tensors.open();
     let spec = spec(Family::Qwen3Next, 2);
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
     let a = binder.matrix_rows("w", 384, 130, vec![256..384, 0..128]).unwrap();
     binder.matrix_rows("w", 384, 130, std::iter::once(128..256).collect()).unwrap();
     let weights = load_all(&binder.finish().unwrap(), &checkpoint).unwrap();
@@ -380,7 +380,7 @@ fn a_row_cannot_be_used_twice() {
     tensors.add("w.weight", "F32", &[4, 2]);
     let (_dir, checkpoint) = tensors.open();
     let spec = spec(Family::Qwen3Next, 2);
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
     binder.matrix_rows("w", 4, 2, vec![0..1, 1..2]).unwrap();
     drop(binder.matrix_rows("w", 4, 2, vec![1..2, 2..4]));
 }
@@ -392,7 +392,7 @@ fn no_row_is_forgotten() {
     tensors.add("w.weight", "F32", &[4, 2]);
     let (_dir, checkpoint) = tensors.open();
     let spec = spec(Family::Qwen3Next, 2);
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
     binder.matrix_rows("w", 4, 2, vec![0..1, 1..3]).unwrap();
     drop(binder.finish());
 }
@@ -410,7 +410,7 @@ fn scales_that_are_not_finite_are_named() {
         tensors.add_affine("w", &[4, 64], params, FloatKind::F32);
         tensors.bytes_mut(part)[value_idx * 4..][..4].copy_from_slice(&value.to_le_bytes());
         let (_dir, checkpoint) = tensors.open();
-        let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+        let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
         binder.matrix_rows("w", 4, 64, vec![2..4, 0..2]).unwrap();
         let error = load_all(&binder.finish().unwrap(), &checkpoint).unwrap_err().to_string();
         let expected = format!("tensor `{part}`: value {value_idx} is NaN or infinite");
@@ -424,7 +424,7 @@ fn what_is_not_finite_is_found_in_every_type() {
         let with = |value: f32| {
             let mut tensors = Tensors::default();
             tensors.add_floats("v", kind, &[3], &[1.0, 60_000.0, value]);
-            Finite::Floats(kind).first_bad(0, tensors.bytes("v"))
+            FiniteFormat::Floats(kind).first_bad(0, tensors.bytes("v"))
         };
         for value in [0.0, -0.0, 1.5, -60_000.0, 6e-8] {
             assert_eq!(with(value), None, "{kind:?} {value}");
@@ -441,7 +441,7 @@ fn a_file_cut_after_its_header_was_read_is_an_error() {
     tensors.add("w.weight", "F32", &[4, 4]);
     let (dir, checkpoint) = tensors.open();
     let spec = spec(Family::Qwen3Moe, 2);
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
     binder.matrix("w", 4, 4).unwrap();
     let manifest = binder.finish().unwrap();
     let path = dir.file("model.safetensors");
@@ -460,7 +460,7 @@ fn loading_reports_all_bytes_and_can_be_cancelled() {
     tensors.add("w.weight", "F32", &[4, 4]).add("v", "F16", &[6]);
     let (_dir, checkpoint) = tensors.open();
     let spec = spec(Family::Qwen3Moe, 2);
-    let mut binder = Binder::new(Source::Checkpoint(&checkpoint), &spec);
+    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
     binder.matrix("w", 4, 4).unwrap();
     binder.vector("v", 6).unwrap();
     let manifest = binder.finish().unwrap();
@@ -470,7 +470,7 @@ fn loading_reports_all_bytes_and_can_be_cancelled() {
         seen.push(progress.done_bytes);
         ControlFlow::Continue(())
     };
-    load(&manifest, &checkpoint, (None, Copies::Kept), watch).unwrap();
+    load(&manifest, &checkpoint, (None, PageCaching::Kept), watch).unwrap();
     // Two tensors are read concurrently: either may be first.
     assert!(seen == [0, 64, 76] || seen == [0, 12, 76], "{seen:?}");
     for n_calls in 0..3 {
@@ -481,7 +481,7 @@ fn loading_reports_all_bytes_and_can_be_cancelled() {
         };
         assert!(
             matches!(
-                load(&manifest, &checkpoint, (None, Copies::Kept), watch),
+                load(&manifest, &checkpoint, (None, PageCaching::Kept), watch),
                 Err(Error::Cancelled)
             ),
             "{n_calls}"

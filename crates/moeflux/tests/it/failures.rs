@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use moeflux::provider::backend::reference::ReferenceBackend;
-use moeflux::provider::backend::room::Room;
+use moeflux::provider::backend::room::SessionBudget;
 use moeflux::provider::backend::{
-    Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates, StatePart,
+    Backend, DeviceNames, ExpertSharding, ExpertTiers, SessionStates, StatePart,
 };
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::error::{Error, Result};
@@ -19,9 +19,9 @@ use moeflux::provider::ids::{BufferId, StateId, TokenId};
 use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::ops::{Batch, Plan, Purpose, Routes, StateSpec};
 use moeflux::provider::session::{Feed, Runtime, Session, StepOutput, step};
-use moeflux::provider::weights::{self, Copies};
+use moeflux::provider::weights::{self, PageCaching};
 use moeflux_io::Caching;
-use moeflux_testing::cases::{Case, feed_all};
+use moeflux_testing::cases::{GoldenCase, feed_all};
 
 /// Fails one call, counted from when the fuse is lit; 0 never fails.
 #[derive(Clone, Debug, Default)]
@@ -83,16 +83,16 @@ impl Backend for Failing {
         self.inner.submit_experts(plan, arrived)
     }
 
-    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
-        self.inner.exchange_rows(buffer, n_rows)
+    fn swap_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.inner.swap_rows(buffer, n_rows)
     }
 
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
         self.inner.read_row(buffer, row_idx, target)
     }
 
-    fn is_remote(&self) -> bool {
-        self.inner.is_remote()
+    fn reads_stall(&self) -> bool {
+        self.inner.reads_stall()
     }
 
     fn states(&self) -> &dyn SessionStates {
@@ -103,8 +103,8 @@ impl Backend for Failing {
         self
     }
 
-    fn waves(&mut self) -> Option<&mut dyn ExpertWaves> {
-        self.inner.waves()
+    fn sharding(&mut self) -> Option<&mut dyn ExpertSharding> {
+        self.inner.sharding()
     }
 
     fn tiers(&self) -> Option<&dyn ExpertTiers> {
@@ -117,8 +117,8 @@ impl Backend for Failing {
 }
 
 impl SessionStates for Failing {
-    fn room(&self) -> &Arc<Room> {
-        self.inner.room()
+    fn budget(&self) -> &Arc<SessionBudget> {
+        self.inner.budget()
     }
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
@@ -169,9 +169,10 @@ fn runtime_of(dir: &Path) -> (Arc<Runtime>, Fuse) {
     let Blueprint { spec, plan, manifest, .. } = blueprint;
     let watch = &mut |_| ControlFlow::Continue(());
     let weights =
-        Arc::new(weights::load(&manifest, &checkpoint, (None, Copies::Kept), watch).unwrap());
+        Arc::new(weights::load(&manifest, &checkpoint, (None, PageCaching::Kept), watch).unwrap());
     let drives = Drives::open(&checkpoint, Caching::PageCache, None).unwrap();
-    let experts = ResidentExperts::follow(&manifest, (&checkpoint, None), drives).unwrap();
+    let experts =
+        ResidentExperts::load_in_background(&manifest, (&checkpoint, None), drives).unwrap();
     let inner = ReferenceBackend::new(weights, &plan.workspace, 32).unwrap();
     let fuse = Fuse::default();
     let backend = Box::new(Failing { inner, fuse: fuse.clone() });
@@ -187,7 +188,7 @@ fn runtime_of(dir: &Path) -> (Arc<Runtime>, Fuse) {
 
 /// Feeds `tokens` with the 1st, 2nd, 3rd ... call failing, until none fails.
 fn each_failure(name: &str, n_new: usize, check: impl Fn(&mut Session, &[TokenId])) {
-    let case = Case::load(name);
+    let case = GoldenCase::load(name);
     let (runtime, fuse) = runtime_of(&case.dir);
     let mut session = Session::new(runtime, 100).unwrap();
     for n_calls in 1.. {
@@ -207,7 +208,7 @@ fn each_failure(name: &str, n_new: usize, check: impl Fn(&mut Session, &[TokenId
 
 #[test]
 fn a_long_step_that_fails_is_taken_back() {
-    let case = Case::load("qwen3_next-bf16");
+    let case = GoldenCase::load("qwen3_next-bf16");
     let (runtime, _) = runtime_of(&case.dir);
     let expected = feed_all(&mut Session::new(runtime, 100).unwrap(), &case.tokens[..9]);
     each_failure("qwen3_next-bf16", 20, |session, tokens| {
@@ -218,7 +219,7 @@ fn a_long_step_that_fails_is_taken_back() {
 
 #[test]
 fn a_short_step_that_fails_is_taken_back() {
-    let case = Case::load("qwen3_next-bf16");
+    let case = GoldenCase::load("qwen3_next-bf16");
     let (runtime, _) = runtime_of(&case.dir);
     let expected = feed_all(&mut Session::new(runtime, 100).unwrap(), &case.tokens[..9]);
     each_failure("qwen3_next-bf16", 2, |session, tokens| {
@@ -231,7 +232,7 @@ fn a_short_step_that_fails_is_taken_back() {
 
 #[test]
 fn a_checkpoint_is_there_behind_a_failed_step() {
-    let case = Case::load("qwen3_next-bf16");
+    let case = GoldenCase::load("qwen3_next-bf16");
     let (runtime, fuse) = runtime_of(&case.dir);
     let mut session = Session::new(Arc::clone(&runtime), 100).unwrap();
     session.feed_last(&case.tokens[..5]).unwrap();
@@ -251,7 +252,7 @@ fn a_checkpoint_is_there_behind_a_failed_step() {
 
 #[test]
 fn plain_attention_forgets_a_failed_step() {
-    let case = Case::load("qwen3_moe-bf16");
+    let case = GoldenCase::load("qwen3_moe-bf16");
     let (runtime, _) = runtime_of(&case.dir);
     let expected = feed_all(&mut Session::new(runtime, 100).unwrap(), &case.tokens[..9]);
     each_failure("qwen3_moe-bf16", 2, |session, tokens| {
@@ -263,7 +264,7 @@ fn plain_attention_forgets_a_failed_step() {
 
 #[test]
 fn a_load_that_fails_half_way_leaves_the_session_as_it_was() {
-    let case = Case::load("qwen3_next-bf16");
+    let case = GoldenCase::load("qwen3_next-bf16");
     let (runtime, fuse) = runtime_of(&case.dir);
     let mut session = Session::new(Arc::clone(&runtime), 100).unwrap();
     session.feed_last(&case.tokens[..3]).unwrap();
@@ -285,7 +286,7 @@ fn a_load_that_fails_half_way_leaves_the_session_as_it_was() {
 /// A step whose last copy of a state fails: the session holds all of its tokens or none.
 #[test]
 fn a_checkpoint_that_fails_leaves_the_session_whole() {
-    let case = Case::load("qwen3_next-bf16");
+    let case = GoldenCase::load("qwen3_next-bf16");
     let (runtime, fuse) = runtime_of(&case.dir);
     let session = || Session::new(Arc::clone(&runtime), 100).unwrap();
     let expected = feed_all(&mut session(), &case.tokens[..9]);
@@ -310,7 +311,7 @@ fn a_checkpoint_that_fails_leaves_the_session_whole() {
 
 #[test]
 fn a_panic_in_a_step_is_not_drift() {
-    let case = Case::load("qwen3_next-bf16");
+    let case = GoldenCase::load("qwen3_next-bf16");
     let (runtime, fuse) = runtime_of(&case.dir);
     let mut session = Session::new(Arc::clone(&runtime), 100).unwrap();
     let mut other = Session::new(runtime, 100).unwrap();
@@ -328,7 +329,7 @@ fn a_panic_in_a_step_is_not_drift() {
 #[test]
 fn a_state_of_a_twin_is_refused() {
     // Same names, shapes and sizes, other experts: as a fine-tuned model of the same family.
-    let case = Case::load("qwen3_next-bf16");
+    let case = GoldenCase::load("qwen3_next-bf16");
     let twin = moeflux_testing::temp_dir::TempDir::copy_of(&case.dir);
     for entry in std::fs::read_dir(twin.path()).unwrap() {
         let path = entry.unwrap().path();

@@ -8,7 +8,7 @@ use moeflux::provider::engine::Engine;
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::model::Model;
 use moeflux_kernels::{KernelTable, available};
-use moeflux_testing::cases::{Case, Distance, case_names, feed_all};
+use moeflux_testing::cases::{Distance, GoldenCase, case_names, feed_all};
 
 use crate::support::{config, open, open_with};
 
@@ -16,7 +16,7 @@ use crate::support::{config, open, open_with};
 fn check_all(backend: BackendKind) {
     let mut failures = Vec::new();
     for name in case_names() {
-        let case = Case::load(&name);
+        let case = GoldenCase::load(&name);
         let engine = open(&case.dir, backend, 64);
         let mut session = engine.session(case.tokens.len()).unwrap();
         let distance = Distance::between(&feed_all(&mut session, &case.tokens), &case.logits);
@@ -40,7 +40,7 @@ fn cpu_agrees_with_other_implementations() {
 
 #[test]
 fn the_model_in_the_box_agrees_with_transformers_on_both_backends() {
-    let (case, every) = Case::demo();
+    let (case, every) = GoldenCase::demo();
     for backend in [BackendKind::Reference, BackendKind::Cpu] {
         let engine = open(&case.dir, backend, 64);
         let mut session = engine.session(case.tokens.len()).unwrap();
@@ -55,7 +55,7 @@ fn the_model_in_the_box_agrees_with_transformers_on_both_backends() {
 #[test]
 fn cpu_gives_the_same_bits_for_any_chunk_and_any_number_of_threads() {
     for name in case_names() {
-        let case = Case::load(&name);
+        let case = GoldenCase::load(&name);
         let tokens = &case.tokens[..case.tokens.len().min(80)];
         let run = |n_rows_max, n_threads| {
             let engine = open_with(&case.dir, BackendKind::Cpu, (n_rows_max, n_threads)).unwrap();
@@ -74,7 +74,7 @@ fn cpu_gives_the_same_bits_for_any_chunk_and_any_number_of_threads() {
 
 /// Logits of the CPU backend in an arithmetic that rounds activations.
 fn run_int8(
-    (case, arithmetic): (&Case, Arithmetic),
+    (case, arithmetic): (&GoldenCase, Arithmetic),
     tokens: &[TokenId],
     shape: (usize, usize),
     kernels: Option<&'static KernelTable>,
@@ -92,7 +92,7 @@ fn int8_gives_the_same_bits_for_any_chunk_threads_and_instruction_set() {
     for (name, arithmetic) in
         case_names().iter().flat_map(|it| INT8_KINDS.map(|arithmetic| (it, arithmetic)))
     {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let tokens = &case.tokens[..case.tokens.len().min(80)];
         let what = format!("{name} in {}", arithmetic.name());
         let run = |shape, kernels| run_int8((&case, arithmetic), tokens, shape, kernels);
@@ -113,7 +113,7 @@ const INT8_KINDS: [Arithmetic; 2] = [Arithmetic::Int8, Arithmetic::Int8Kv8];
 /// README has the figures of the whole of it.
 #[test]
 fn int8_stays_close_to_the_reference_on_the_model_in_the_box() {
-    let (case, _) = Case::demo();
+    let (case, _) = GoldenCase::demo();
     let engine = open(&case.dir, BackendKind::Reference, 64);
     let expected = feed_all(&mut engine.session(case.tokens.len()).unwrap(), &case.tokens);
     for arithmetic in INT8_KINDS {

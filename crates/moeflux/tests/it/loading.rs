@@ -12,13 +12,14 @@ use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Result;
 use moeflux::provider::experts::for_each_expert;
 use moeflux::provider::format::{
-    Checkpoint, DType, PACK_JOURNAL, SUMS_FILE_NAME, Sums, SumsDocument, TensorUnit, tensor_units,
+    Checkpoint, CheckpointSums, DType, PACK_JOURNAL, SUMS_FILE_NAME, SumsDocument, TensorUnit,
+    tensor_units,
 };
 use moeflux::provider::ids::{ExpertIdx, TokenId};
 use moeflux::provider::model::{Headers, Model};
-use moeflux::provider::pack::{PackOptions, Packing, SourceFate, verify};
+use moeflux::provider::pack::{PackOptions, Packing, SourceHandling, verify};
 use moeflux::provider::weights::{Progress, block_kind};
-use moeflux_testing::cases::{Case, golden_dir, try_feed_all};
+use moeflux_testing::cases::{GoldenCase, golden_dir, try_feed_all};
 use moeflux_testing::temp_dir::TempDir;
 use twox_hash::XxHash3_64;
 
@@ -82,7 +83,7 @@ fn write_sums(dir: &Path) {
 /// Reads all experts as for a device that keeps them.
 fn keep_all(dir: &Path) -> Result<()> {
     let (blueprint, checkpoint) = Model::open(dir)?.into_parts();
-    let sums = Sums::of(&checkpoint)?;
+    let sums = CheckpointSums::of(&checkpoint)?;
     let source = (&checkpoint, sums.as_ref());
     let watch = &mut |_| ControlFlow::Continue(());
     for_each_expert(&blueprint.manifest, source, watch, &mut |_, _, _| Ok(()))
@@ -175,7 +176,7 @@ fn spoil_block(dir: &Path, tensor: &str, block_idx: u64) -> u64 {
 /// As of scales that stand in tensors of their own.
 #[test]
 fn blocks_that_are_not_finite_are_refused_wherever_they_go() {
-    let case = Case::load("gguf-qwen3moe-k");
+    let case = GoldenCase::load("gguf-qwen3moe-k");
     let is_damaged = |dir: &Path, at: u64| {
         let found = verify(dir, 2, &mut |_| ControlFlow::Continue(())).unwrap();
         let [damage] = found.damages.as_slice() else { panic!("{:?}", found.damages) };
@@ -206,7 +207,7 @@ fn blocks_that_are_not_finite_are_refused_wherever_they_go() {
 /// The exponent that stands for no number, among the scales of an expert.
 #[test]
 fn exponents_that_are_not_finite_are_refused_wherever_they_go() {
-    let case = Case::load("qwen3_moe-mxfp4");
+    let case = GoldenCase::load("qwen3_moe-mxfp4");
     let dir = TempDir::copy_of(&case.dir);
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     let tensor = "model.layers.1.mlp.experts.1.up_proj.weight_scale";
@@ -312,10 +313,10 @@ fn check_meddling(source: &Path, meddling: Meddling, n_calls: usize) {
 /// The source changes at some step of a pack: no pack comes out, and nothing is deleted.
 #[test]
 fn a_source_that_changes_while_it_is_packed_is_refused_and_kept() {
-    for fate in [SourceFate::Kept, SourceFate::Replaced] {
+    for handling in [SourceHandling::Kept, SourceHandling::Replaced] {
         for meddling in [Meddling::Write, Meddling::Cut] {
             for n_calls in [0, 3, 12] {
-                let options = PackOptions { fate, ..quantised(4, 32) };
+                let options = PackOptions { handling, ..quantised(4, 32) };
                 check_changing_source(&options, meddling, n_calls);
             }
         }

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use moeflux::provider::backend::cpu::CpuBackend;
-use moeflux::provider::backend::{Arithmetic as Mode, Backend};
+use moeflux::provider::backend::{Arithmetic, Backend};
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::Workspace;
 use moeflux::provider::weights::Weights;
 use moeflux_kernels::{BlockKind, KernelTable};
-use moeflux_testing::ops::{Arithmetic, BackendUnderTest, REFERENCE, Suite};
+use moeflux_testing::ops::{BackendUnderTest, ErrorSource, OpSuite, REFERENCE};
 
 /// The backends of the engine, which read blocks of all kinds.
 struct Engine;
 
-impl Suite for Engine {
+impl OpSuite for Engine {
     const BACKENDS: &'static [BackendUnderTest] = BACKENDS;
     const BLOCK_KINDS: &'static [BlockKind] = &BlockKind::ALL;
 }
@@ -24,13 +24,13 @@ const BACKENDS: &[BackendUnderTest] = &[
     REFERENCE,
     BackendUnderTest {
         name: "cpu",
-        make: |weights, size, kernels| cpu(weights, size, kernels, (Mode::F32, 3)),
+        make: |weights, size, kernels| cpu(weights, size, kernels, (Arithmetic::F32, 3)),
         has_tables: true,
         ..REFERENCE
     },
     BackendUnderTest {
         name: "cpu with a cache in f16",
-        make: |weights, size, kernels| cpu(weights, size, kernels, (Mode::Int8, 2)),
+        make: |weights, size, kernels| cpu(weights, size, kernels, (Arithmetic::Int8, 2)),
         limit: limit_of_cache_in_f16,
         has_tables: true,
         covers: |maker| maker.op.ends_with("attention"),
@@ -38,7 +38,7 @@ const BACKENDS: &[BackendUnderTest] = &[
     },
     BackendUnderTest {
         name: "cpu with a cache in 8 bits",
-        make: |weights, size, kernels| cpu(weights, size, kernels, (Mode::Int8Kv8, 3)),
+        make: |weights, size, kernels| cpu(weights, size, kernels, (Arithmetic::Int8Kv8, 3)),
         limit: limit_of_cache_in_codes,
         has_tables: true,
         covers: |maker| maker.op.ends_with("attention") && maker.what != "large scores",
@@ -46,7 +46,7 @@ const BACKENDS: &[BackendUnderTest] = &[
     },
     BackendUnderTest {
         name: "cpu with activations in int8",
-        make: |weights, size, kernels| cpu(weights, size, kernels, (Mode::Int8, 3)),
+        make: |weights, size, kernels| cpu(weights, size, kernels, (Arithmetic::Int8, 3)),
         limit: limit_of_int8,
         has_tables: true,
         covers: |maker| ["matmul", "head_matmul", "expert_ffn"].contains(&maker.op),
@@ -58,7 +58,7 @@ fn cpu(
     weights: Arc<Weights>,
     (workspace, n_rows_max): (&Workspace, usize),
     kernels: &'static KernelTable,
-    (arithmetic, n_threads): (Mode, usize),
+    (arithmetic, n_threads): (Arithmetic, usize),
 ) -> Result<Box<dyn Backend>> {
     let backend = CpuBackend::new(weights, workspace, n_rows_max, n_threads)?;
     Ok(Box::new(backend.with_arithmetic(arithmetic).with_kernels(kernels)))
@@ -68,7 +68,7 @@ fn cpu(
 /// 2.4e-7, a third of that on average. Those of values stay as large beside their weighted sum as
 /// beside each value; those of keys reach the weights multiplied with the size of the scores,
 /// which is about 1 in these cases. Where scores are large, keys are whole and exact.
-fn limit_of_cache_in_f16(_: Arithmetic) -> f64 {
+fn limit_of_cache_in_f16(_: ErrorSource) -> f64 {
     5e-7
 }
 
@@ -77,19 +77,19 @@ fn limit_of_cache_in_f16(_: Arithmetic) -> f64 {
 /// 3e-5 of their mean square, and for queries in int8 as much. Both reach the weights multiplied
 /// with the size of the scores, which is about 1 in these cases; where scores are large, nothing
 /// can be said.
-fn limit_of_cache_in_codes(_: Arithmetic) -> f64 {
+fn limit_of_cache_in_codes(_: ErrorSource) -> f64 {
     5e-4
 }
 
 /// For products with activations rounded to a 127th of the largest of their group: for normal
 /// values in groups of 128, whose largest is 2.8 deviations, an error of (2.8 / 127)^2 / 12 = 4e-5
 /// of their mean square.
-fn limit_of_int8(arithmetic: Arithmetic) -> f64 {
-    match arithmetic {
-        Arithmetic::Copy => 0.0,
-        Arithmetic::Pointwise => 1e-12,
-        Arithmetic::Sum => 2e-4,
+fn limit_of_int8(error_source: ErrorSource) -> f64 {
+    match error_source {
+        ErrorSource::Copy => 0.0,
+        ErrorSource::Pointwise => 1e-12,
+        ErrorSource::Sum => 2e-4,
         // Two products, and a gate between them that multiplies errors.
-        Arithmetic::Chain => 1e-3,
+        ErrorSource::Chain => 1e-3,
     }
 }

@@ -9,7 +9,7 @@ use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Error;
 use moeflux::provider::model::Model;
 use moeflux::provider::session::Wanted;
-use moeflux_testing::cases::{Case, fill_tensor, try_feed_all};
+use moeflux_testing::cases::{GoldenCase, fill_tensor, try_feed_all};
 use moeflux_testing::temp_dir::TempDir;
 
 use crate::support::config;
@@ -33,7 +33,7 @@ fn ways() -> Vec<(String, EngineConfig)> {
 /// Every way of which `place_of` knows a place gives an error that names it.
 #[track_caller]
 fn check(tensor: &str, value: f32, place_of: &dyn Fn(&str) -> Option<&'static str>) {
-    let case = Case::load("mlx-qwen3_5_moe-q4-g64-bf16");
+    let case = GoldenCase::load("mlx-qwen3_5_moe-q4-g64-bf16");
     let dir = TempDir::copy_of(&case.dir);
     fill_tensor(dir.path(), tensor, value);
     for (way, config) in ways() {
@@ -87,7 +87,7 @@ fn values_that_a_cache_cannot_hold() {
 /// A prompt whose logits nobody asks for is refused as soon.
 #[test]
 fn a_prompt_without_logits() {
-    let case = Case::load("mlx-qwen3_5_moe-q4-g64-bf16");
+    let case = GoldenCase::load("mlx-qwen3_5_moe-q4-g64-bf16");
     let dir = TempDir::copy_of(&case.dir);
     fill_tensor(dir.path(), "model.layers.1.mlp.switch_mlp.up_proj.scales", 3e38);
     for (way, config) in ways() {

@@ -55,13 +55,13 @@ fn plans_are_as_written_down() {
 /// What a rank computes of the first sparse layer, and who computes what.
 fn divided_text(name: &str, n_ranks: usize, rank: usize) -> String {
     let (mut blueprint, _) = Model::open(golden_dir().join(name)).unwrap().into_parts();
-    blueprint.divide(&Shares::equal(n_ranks), rank).unwrap();
+    blueprint.shard(&Shares::equal(n_ranks), rank).unwrap();
     let plan = &blueprint.plan;
     let mut layers = plan.layers.iter().filter_map(|layer| layer.moe.as_ref());
-    let divided = layers.find_map(|moe| moe.divided.as_ref()).unwrap();
-    let [up, down] = [&divided.up, &divided.down].map(|it| it.listing(&plan.workspace));
-    let divided = divided.to_string().replace("; ", "\n");
-    format!("{name}, rank {rank} of {n_ranks}\n{divided}\n{up}{down}")
+    let sharded = layers.find_map(|moe| moe.sharded.as_ref()).unwrap();
+    let [up, down] = [&sharded.up, &sharded.down].map(|it| it.listing(&plan.workspace));
+    let sharded = sharded.to_string().replace("; ", "\n");
+    format!("{name}, rank {rank} of {n_ranks}\n{sharded}\n{up}{down}")
 }
 
 #[test]

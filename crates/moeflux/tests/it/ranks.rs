@@ -17,7 +17,7 @@ use moeflux::provider::model::Model;
 use moeflux::provider::ranks::{LocalRanks, LocalSettings, RankFault, RankGroup};
 use moeflux::provider::session::{Feed, Session, StepOutput, Wanted, step};
 use moeflux::provider::weights::Shares;
-use moeflux_testing::cases::{Case, case_names, try_feed_all};
+use moeflux_testing::cases::{GoldenCase, case_names, try_feed_all};
 use moeflux_testing::random::{Rng, seeds};
 use moeflux_testing::temp_dir::TempDir;
 
@@ -110,7 +110,7 @@ const QUIET: (LocalSettings, &[(usize, u64, RankFault)]) = (
 fn all_goldens_have_the_bits_of_one_process() {
     let (mut n_divided, mut n_refused) = (0, 0);
     for (idx, name) in case_names().iter().enumerate() {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         // Each golden in both arithmetics, in memory and streamed, over 1 to 4 ranks.
         for (n_ranks, arithmetic) in [
             (1 + (idx + 1) % 4, Arithmetic::Int8),
@@ -186,7 +186,7 @@ fn script(engine: &Engine, tokens: &[TokenId]) -> Result<Bits> {
 #[test]
 fn sessions_in_company_have_the_bits_of_one_process() {
     for name in ["mlx-qwen3_5_moe-q4-g64-bf16", "deepseek_v3-bf16", "gpt_oss-mxfp4"] {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         for (shares, arithmetic, n_slots) in [
             (Shares::equal(2), Arithmetic::Int8, None),
             (Shares::new(vec![1, 2]), Arithmetic::Int8Kv8, Some(1)),
@@ -203,7 +203,7 @@ fn sessions_in_company_have_the_bits_of_one_process() {
 
 #[test]
 fn ranks_may_have_different_instruction_sets() {
-    let case = Case::load("mlx-qwen3_5_moe-q4-g64-bf16");
+    let case = GoldenCase::load("mlx-qwen3_5_moe-q4-g64-bf16");
     let tables = available();
     let config_of = |rank: usize| EngineConfig {
         kernels: Some(tables[rank % tables.len()]),
@@ -217,7 +217,7 @@ fn ranks_may_have_different_instruction_sets() {
 
 #[test]
 fn ranks_that_differ_are_refused_by_name() {
-    let case = Case::load("mlx-qwen3_moe-q4-g32-bf16");
+    let case = GoldenCase::load("mlx-qwen3_moe-q4-g32-bf16");
     let arithmetic = |rank| if rank == 2 { Arithmetic::F32 } else { Arithmetic::Int8 };
     let config_of = |rank: usize| config(BackendKind::Cpu, arithmetic(rank), (8, 1));
     let work = |engine: &Engine| logits(engine, &case.tokens);
@@ -231,7 +231,7 @@ fn ranks_that_differ_are_refused_by_name() {
 
 #[test]
 fn a_drive_that_fails_on_one_rank_is_named_and_no_session_is_lost() {
-    let case = Case::load("mlx-qwen3_moe-q4-g32-bf16");
+    let case = GoldenCase::load("mlx-qwen3_moe-q4-g32-bf16");
     let config_of = |_| with_slots(config(BackendKind::Cpu, Arithmetic::Int8, (8, 1)), Some(1));
     let alone = logits(&open(&case.dir, &config_of(0)).unwrap(), &case.tokens).unwrap();
     let copy = TempDir::copy_of(&case.dir);
@@ -301,7 +301,7 @@ fn logits_after_all(engine: &Engine, tokens: &[TokenId]) -> Result<Bits> {
 #[test]
 fn a_prompt_that_is_cancelled_leaves_all_ranks_where_they_were() {
     for name in ["mlx-qwen3_5_moe-q4-g64-bf16", "gpt_oss-mxfp4"] {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let config_of = |_| config(BackendKind::Cpu, Arithmetic::Int8, (4, 1));
         let alone = logits(&open(&case.dir, &config_of(0)).unwrap(), &case.tokens).unwrap();
         let work = |engine: &Engine| logits_after_all(engine, &case.tokens);
@@ -313,7 +313,7 @@ fn a_prompt_that_is_cancelled_leaves_all_ranks_where_they_were() {
 
 /// Runs with a fault each: every one is right or ends on all ranks with an error that names a rank.
 fn run_faults(seeds: std::ops::Range<u64>) -> [usize; 2] {
-    let case = Case::load("mlx-qwen3_moe-q4-g32-bf16");
+    let case = GoldenCase::load("mlx-qwen3_moe-q4-g32-bf16");
     let config_of = |_| with_slots(config(BackendKind::Cpu, Arithmetic::Int8, (16, 1)), Some(1));
     let alone = logits(&open(&case.dir, &config_of(0)).unwrap(), &case.tokens).unwrap();
     let mut counts = [0; 2];

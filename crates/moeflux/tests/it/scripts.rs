@@ -15,8 +15,8 @@ use moeflux::provider::session::{
     Feed, N_ROWS_BESIDE, Session, Snapshot, StepOutput, StepUnderWay, Wanted, step,
 };
 use moeflux_io::Faults;
-use moeflux_testing::cases::Case;
-use moeflux_testing::drives::{Simulated, packed, transient};
+use moeflux_testing::cases::GoldenCase;
+use moeflux_testing::drives::{SimulatedCheckpoint, packed, transient};
 use moeflux_testing::random::{Rng, seeds};
 use moeflux_testing::temp_dir::TempDir;
 
@@ -52,7 +52,7 @@ struct Subject {
 
 impl Subject {
     fn new(name: &str, arithmetic: Arithmetic) -> Self {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let packed = packed(&case.dir);
         let cold = open_as(packed.path(), arithmetic, 64);
         let vocab = cold.spec().vocab;
@@ -92,7 +92,7 @@ struct Script<'a> {
     /// With all tokens up to their ends.
     snapshots: Vec<(Snapshot, Vec<TokenId>)>,
     has_faults: bool,
-    drive: Simulated<'a>,
+    drive: SimulatedCheckpoint<'a>,
 }
 
 /// What is fed to one session of a step.
@@ -108,7 +108,7 @@ struct Plan {
 impl<'a> Script<'a> {
     fn new(subject: &'a Subject, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let drive = Simulated::new(subject.packed.path(), transient(seed));
+        let drive = SimulatedCheckpoint::new(subject.packed.path(), transient(seed));
         let engine = drive.open(&subject.config());
         let base = &subject.bases[rng.below(BASES.len())];
         let (held, snapshots) = (Vec::new(), Vec::new());

@@ -9,7 +9,7 @@ use moeflux::provider::error::Error;
 use moeflux::provider::forward::Logits;
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::session::{Feed, StepOutput, Wanted, step};
-use moeflux_testing::cases::{Case, feed_all};
+use moeflux_testing::cases::{GoldenCase, feed_all};
 
 use crate::support::{open, open_as};
 
@@ -18,7 +18,7 @@ use crate::support::{open, open_as};
 const CASES: [&str; 4] = ["qwen3_next-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16", "gguf-gpt-oss"];
 
 fn engine_of(name: &str) -> (Engine, Vec<TokenId>) {
-    let case = Case::load(name);
+    let case = GoldenCase::load(name);
     let tokens = case.tokens[..case.tokens.len().min(60)].to_vec();
     (open(&case.dir, BackendKind::Cpu, 32), tokens)
 }
@@ -176,7 +176,7 @@ fn a_saved_state_goes_on_where_it_was() {
         let expected = feed_all(&mut session, &tokens[30..]);
         drop(session);
 
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let reopened = open(&case.dir, BackendKind::Cpu, 7);
         let mut session = reopened.session(70).unwrap();
         session.feed_last(&tokens[..3]).unwrap();
@@ -255,7 +255,7 @@ fn a_refused_load_leaves_the_session_as_it_was() {
 #[test]
 fn a_state_of_another_arithmetic_is_refused() {
     let (engine, tokens) = engine_of("qwen3_next-bf16");
-    let dir = Case::load("qwen3_next-bf16").dir;
+    let dir = GoldenCase::load("qwen3_next-bf16").dir;
     let engines =
         [engine, open_as(&dir, Arithmetic::Int8, 7), open_as(&dir, Arithmetic::Int8Kv8, 7)];
     let saved = engines.each_ref().map(|engine| {
@@ -293,7 +293,7 @@ fn a_state_of_another_arithmetic_is_refused() {
 #[test]
 fn sessions_that_keep_codes_are_saved_and_cut() {
     for name in CASES {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let tokens = &case.tokens[..case.tokens.len().min(60)];
         let engine = open_as(&case.dir, Arithmetic::Int8Kv8, 32);
         let mut session = engine.session(64).unwrap();

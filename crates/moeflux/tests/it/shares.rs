@@ -7,7 +7,8 @@ use moeflux::provider::error::Error;
 use moeflux::provider::format::Checkpoint;
 use moeflux::provider::ids::ExpertIdx;
 use moeflux::provider::kernels::{
-    Activations, IntProduct, IntRows, IntScratch, LaidRows, Matrix, MatrixKind, Product, best,
+    Activations, FloatProduct, IntProduct, IntRows, IntScratch, Matrix, MatrixKind, RepackedRows,
+    best,
 };
 use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::weights::{ExpertBank, PartRole, Shares};
@@ -41,17 +42,17 @@ fn outputs(matrix: Matrix<'_>) -> [Vec<u32>; 2] {
     let mut x = Activations::new();
     x.reshape(layout.kind, 1, layout.n_cols);
     x.fill(table, 0, &row);
-    table.matmul(&Product { matrix, rows: rows.clone(), x: &x, picks: &[0] }, &mut out);
+    table.matmul(&FloatProduct { matrix, rows: rows.clone(), x: &x, picks: &[0] }, &mut out);
     let bits = |out: &[f32]| out[..layout.n_rows].iter().map(|value| value.to_bits()).collect();
     let in_floats = bits(&out);
     if !matches!(layout.kind, MatrixKind::Affine(_) | MatrixKind::Block(_)) {
         return [in_floats, Vec::new()];
     }
     let (mut x, mut scratch) = (IntRows::new(), IntScratch::default());
-    let mut laid = LaidRows::default();
+    let mut repacked = RepackedRows::default();
     x.reshape(layout.kind, 1, layout.n_cols);
     x.fill(table, 0, &row);
-    let x = table.lay(&x, &[0], &mut laid);
+    let x = table.repack(&x, &[0], &mut repacked);
     table.int_matmul(&IntProduct { matrix, rows, x }, &mut scratch, &mut out);
     [in_floats, bits(&out)]
 }

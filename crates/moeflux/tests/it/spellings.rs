@@ -10,7 +10,7 @@ use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::format::{Checkpoint, DType, NewTensor, new_header};
 use moeflux::provider::model::Model;
-use moeflux_testing::cases::{Case, feed_all};
+use moeflux_testing::cases::{GoldenCase, feed_all};
 use moeflux_testing::temp_dir::TempDir;
 use serde_json::{Map, Value, json};
 
@@ -167,7 +167,12 @@ fn spelled(case: &Path, spelling: Spelling) -> TempDir {
 }
 
 /// Logits with so many experts in memory.
-fn streamed(dir: &Path, case: &Case, n_slots: usize, arithmetic: Arithmetic) -> Vec<Vec<f32>> {
+fn streamed(
+    dir: &Path,
+    case: &GoldenCase,
+    n_slots: usize,
+    arithmetic: Arithmetic,
+) -> Vec<Vec<f32>> {
     let streaming = StreamingConfig { n_slots_max: Some(n_slots), ..StreamingConfig::default() };
     let config = EngineConfig { streaming, ..config(BackendKind::Cpu, arithmetic, (24, 2)) };
     let engine =
@@ -182,7 +187,7 @@ fn streamed(dir: &Path, case: &Case, n_slots: usize, arithmetic: Arithmetic) -> 
 
 #[test]
 fn every_spelling_gives_the_same_bits() {
-    let case = Case::load(CASE);
+    let case = GoldenCase::load(CASE);
     let backends = [BackendKind::Reference, BackendKind::Cpu];
     let expected = backends.map(|backend| logits(&case.dir, &case, backend));
     let arithmetics = [Arithmetic::Int8, Arithmetic::F32];

@@ -11,7 +11,7 @@ use moeflux::provider::forward::Logits;
 use moeflux::provider::ids::{ExpertIdx, TokenId};
 use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::session::{Feed, Session, StepOutput, StepUnderWay, Wanted, step};
-use moeflux_testing::cases::{Case, feed_all, golden_dir};
+use moeflux_testing::cases::{GoldenCase, feed_all, golden_dir};
 use moeflux_testing::temp_dir::TempDir;
 
 use crate::packing::{AS_IT_IS, flip, pack};
@@ -21,7 +21,7 @@ use crate::support::open;
 const CASES: [&str; 4] = ["qwen3_next-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16", "gguf-gpt-oss"];
 
 fn engine_of(name: &str) -> (Engine, Vec<TokenId>) {
-    let case = Case::load(name);
+    let case = GoldenCase::load(name);
     (open(&case.dir, BackendKind::Cpu, 32), case.tokens[..60].to_vec())
 }
 
@@ -171,7 +171,7 @@ fn a_failed_expert_concerns_those_who_chose_it() {
     let packed = TempDir::new();
     pack(&golden_dir().join(name), packed.path(), &AS_IT_IS).unwrap();
     let (blueprint, checkpoint) = Model::open(packed.path()).unwrap().into_parts();
-    let tokens = Case::load(name).tokens;
+    let tokens = GoldenCase::load(name).tokens;
     let config = EngineConfig {
         streaming: StreamingConfig { n_slots_max: Some(12), ..StreamingConfig::default() },
         ..crate::support::config(BackendKind::Cpu, Arithmetic::Int8, (32, 2))

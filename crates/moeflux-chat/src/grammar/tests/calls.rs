@@ -118,7 +118,7 @@ const WRITTEN: [(&str, &str, &str); 11] = [
 ];
 
 fn turn(format: &CallFormat, calls: &[&str]) -> String {
-    format!("{}{}{}", format.before_calls, calls.join(format.between_calls), format.behind_calls)
+    format!("{}{}{}", format.before_calls, calls.join(format.between_calls), format.after_calls)
 }
 
 #[track_caller]
@@ -144,12 +144,12 @@ fn calls_of_offered_tools_are_taken_in_every_format() {
                 let third = one.replacen("<B>", "<C>", 1);
                 check(&turn(format, &[one, other, &third]), true);
                 check("Just text.", is_auto);
-                check(&format!("Text.{}{}", format.behind_text, turn(format, &[one])), is_auto);
+                check(&format!("Text.{}{}", format.after_text, turn(format, &[one])), is_auto);
                 let changes = [("get", "got"), ("city", "town"), ("true", "1"), ("True", "1")];
                 for (from, to) in changes.iter().filter(|(from, _)| one.contains(from)) {
                     check(&turn(format, &[&one.replacen(from, to, 1)]), false);
                 }
-                let cut = &one[..one.len() - format.behind_call.len()];
+                let cut = &one[..one.len() - format.after_call.len()];
                 check(&format!("{}{cut}", format.before_calls), false);
             }
         }
@@ -494,10 +494,10 @@ fn a_part_of_a_schema_is_written_where_it_is_used() {
     let values: Vec<usize> = (0..25_000).collect();
     let schema = json!({"properties": properties, "$defs": {"e": {"enum": values}}});
     let tool = Tool::function("f".into(), None, Some(schema));
-    let offered = [Offered::new(&tool)];
+    let offered = [OfferedTool::new(&tool)];
     let model = model_of(&[], &[]);
-    let extent = (Extent::Turn, false);
-    let rules = crate::grammar::calls::rules(format("qwen_xml"), &offered, extent, &model);
+    let scope = (CallScope::Turn, false);
+    let rules = crate::grammar::calls::rules(format("qwen_xml"), &offered, scope, &model);
     assert!(rules.len() < 400_000, "{}", rules.len());
 }
 

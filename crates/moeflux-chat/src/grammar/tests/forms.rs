@@ -7,7 +7,7 @@ use super::*;
 #[track_caller]
 fn check(form: &AnswerForm, text: &str, expected: Fate) {
     let model = model_of(&["<|special|>"], &[]);
-    let found = offer(&mut held(&model, form.clone()), &plain(text), N_LOGITS);
+    let found = offer(&mut form_constraint(&model, form.clone()), &plain(text), N_LOGITS);
     assert_eq!(found, expected, "{text}");
 }
 
@@ -49,7 +49,7 @@ fn an_answer_is_what_its_form_says_and_ends_there() {
 #[test]
 fn special_tokens_and_padding_are_never_in_an_answer() {
     let model = model_of(&["<|special|>"], &["<visible>"]);
-    let mut constraint = held(&model, AnswerForm::JsonObject);
+    let mut constraint = form_constraint(&model, AnswerForm::JsonObject);
     assert_eq!(offer(&mut constraint, &plain("{\"a"), N_LOGITS), Fate::Unfinished);
     let found = allowed(&mut constraint, N_LOGITS);
     // An unfinished character may begin with any byte that begins a character.
@@ -60,7 +60,7 @@ fn special_tokens_and_padding_are_never_in_an_answer() {
     assert_eq!(beyond, [&visible], "neither the end, nor the special one, nor padding");
     // A string with the text of a special token does not allow it either, nor does a forced token.
     let regex = AnswerForm::Regex("<\\|special\\|>".to_owned());
-    let mut constraint = held(&model, regex);
+    let mut constraint = form_constraint(&model, regex);
     assert_eq!(forced(&mut constraint), plain("<|special|>"));
     // Rows that llguidance does not know: free text and thoughts.
     let rules = AnswerRules { n_thought_tokens_max: Some(9), ..AnswerRules::default() };
@@ -73,7 +73,7 @@ fn special_tokens_and_padding_are_never_in_an_answer() {
 #[test]
 fn the_end_is_allowed_where_the_form_may_end() {
     let model = model_of(&[], &[]);
-    let mut constraint = held(&model, AnswerForm::Regex("a{1,3}".to_owned()));
+    let mut constraint = form_constraint(&model, AnswerForm::Regex("a{1,3}".to_owned()));
     assert!(!constraint.may_end() && !allowed(&mut constraint, N_LOGITS).contains(&END));
     constraint.accept(TokenId(b'a'.into()));
     assert!(constraint.may_end());
@@ -92,7 +92,7 @@ fn what_is_forced_is_what_the_mask_leaves_and_how_the_tokenizer_writes_it() {
         "type": "object", "properties": {"temperature": {"const": "very cold indeed"}},
         "required": ["temperature"], "additionalProperties": false,
     });
-    let mut constraint = held(&model, AnswerForm::JsonSchema(schema));
+    let mut constraint = form_constraint(&model, AnswerForm::JsonSchema(schema));
     let opening = model.tokenizer().encode_plain("{\"").unwrap();
     assert_eq!(offer(&mut constraint, &opening, DEMO_VOCAB), Fate::Unfinished);
     let tokens = forced(&mut constraint);
@@ -113,7 +113,7 @@ fn what_is_forced_is_what_the_mask_leaves_and_how_the_tokenizer_writes_it() {
 #[test]
 fn a_token_that_was_not_allowed_is_a_failure_and_not_a_panic() {
     let model = model_of(&[], &[]);
-    let mut constraint = held(&model, AnswerForm::JsonObject);
+    let mut constraint = form_constraint(&model, AnswerForm::JsonObject);
     constraint.accept(TokenId(b'x'.into()));
     let problem = constraint.failure().unwrap().to_owned();
     assert!(problem.starts_with("the grammar of the answer failed: "), "{problem}");
@@ -131,7 +131,7 @@ fn limits_at_run_time_are_failures_of_the_answer() {
     // Each further letter doubles the number of ways to parse the text.
     let grammar = "start: a\na: \"x\" | a a | a a a | a a a a";
     let model = model_of(&[], &[]);
-    let mut constraint = held(&model, AnswerForm::Lark(grammar.to_owned()));
+    let mut constraint = form_constraint(&model, AnswerForm::Lark(grammar.to_owned()));
     for _ in 0..100_000 {
         let mut logits = vec![0.0; N_LOGITS];
         constraint.apply(&mut logits);

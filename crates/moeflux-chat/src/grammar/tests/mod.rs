@@ -111,7 +111,7 @@ fn text_of(model: &ModelText, tokens: &[TokenId]) -> String {
 }
 
 /// Creates a constraint on the form alone.
-fn held(model: &Arc<ModelText>, form: AnswerForm) -> Constraint {
+fn form_constraint(model: &Arc<ModelText>, form: AnswerForm) -> Constraint {
     let rules = AnswerRules { form, ..AnswerRules::default() };
     let grammars = Grammars::new(model.clone(), None);
     grammars.constraint(&rules, &[], AnswerStart::Text).unwrap().unwrap()

@@ -10,7 +10,7 @@ fn grammars() -> Grammars {
     Grammars::new(model_of(&[], &[]), None)
 }
 
-fn refusal(grammars: &Grammars, schema: Json) -> Refusal {
+fn refusal(grammars: &Grammars, schema: Json) -> RuleError {
     let rules = AnswerRules { form: AnswerForm::JsonSchema(schema), ..AnswerRules::default() };
     grammars.constraint(&rules, &[], AnswerStart::Text).expect_err("a schema that is refused")
 }
@@ -92,7 +92,7 @@ fn what_llguidance_itself_refuses_is_one_line_too() {
 fn check(schema: Json, cases: &[(&str, bool)]) {
     let model = model_of(&[], &[]);
     for (text, is_valid) in cases {
-        let mut constraint = held(&model, AnswerForm::JsonSchema(schema.clone()));
+        let mut constraint = form_constraint(&model, AnswerForm::JsonSchema(schema.clone()));
         let found = offer(&mut constraint, &plain(text), N_LOGITS);
         assert_eq!(found == Fate::Whole, *is_valid, "{text} by {schema}: {found:?}");
     }

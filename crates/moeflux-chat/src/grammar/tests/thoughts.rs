@@ -85,7 +85,7 @@ fn a_token_may_end_the_thought_and_begin_the_grammar() {
 fn a_thought_that_is_long_enough_is_ended() {
     for model in models() {
         let closing = tokens(&model, "\n</think>\n\n");
-        let behind_thoughts = |form: AnswerForm, n_tokens: usize, start, opening: &str| {
+        let after_thoughts = |form: AnswerForm, n_tokens: usize, start, opening: &str| {
             let mut constraint = constraint(&model, form, Some(n_tokens), start);
             let thought = [tokens(&model, opening), plain(&"x".repeat(n_tokens))].concat();
             assert_ne!(offer(&mut constraint, &thought, N_LOGITS), Fate::Stopped(0));
@@ -95,14 +95,14 @@ fn a_thought_that_is_long_enough_is_ended() {
         };
         for n_tokens in [0, 1, 7] {
             use AnswerStart::{Open, Thought};
-            let (mut constraint, fate) = behind_thoughts(digits(), n_tokens, Thought, "");
+            let (mut constraint, fate) = after_thoughts(digits(), n_tokens, Thought, "");
             assert_eq!(fate, Fate::Unfinished);
             assert_eq!(offer(&mut constraint, &plain("12"), N_LOGITS), Fate::Whole);
-            let (mut constraint, fate) = behind_thoughts(digits(), n_tokens, Open, "<think>");
+            let (mut constraint, fate) = after_thoughts(digits(), n_tokens, Open, "<think>");
             assert_eq!(fate, Fate::Unfinished);
             assert_eq!(offer(&mut constraint, &plain("12"), N_LOGITS), Fate::Whole);
             // Without a grammar any text may follow.
-            let (mut constraint, fate) = behind_thoughts(AnswerForm::Free, n_tokens, Thought, "");
+            let (mut constraint, fate) = after_thoughts(AnswerForm::Free, n_tokens, Thought, "");
             assert_eq!(fate, Fate::Whole);
             assert_eq!(offer(&mut constraint, &plain("any"), N_LOGITS), Fate::Whole);
         }
@@ -137,7 +137,7 @@ fn the_end_of_a_thought_is_written_as_the_template_writes_it() {
     let marker = TokenId(257);
     let form = AnswerForm::JsonSchema(json!({"const": true}));
     let rules = AnswerRules { form, n_thought_tokens_max: Some(1), ..AnswerRules::default() };
-    let behind = |thought_end: &str| {
+    let after = |thought_end: &str| {
         let grammars = Grammars::new(model.clone(), None).with_thought_end(thought_end.to_owned());
         let mut constraint =
             grammars.constraint(&rules, &[], AnswerStart::Thought).unwrap().unwrap();
@@ -147,7 +147,7 @@ fn the_end_of_a_thought_is_written_as_the_template_writes_it() {
         (closing, forced(&mut constraint))
     };
     let newline = TokenId(b'\n'.into());
-    assert_eq!(behind("</think>"), (vec![marker], plain("true")));
-    assert_eq!(behind("</think>\n"), (vec![marker, newline], plain("true")));
-    assert_eq!(behind("no marker").0, [newline, marker, newline, newline]);
+    assert_eq!(after("</think>"), (vec![marker], plain("true")));
+    assert_eq!(after("</think>\n"), (vec![marker, newline], plain("true")));
+    assert_eq!(after("no marker").0, [newline, marker, newline, newline]);
 }

@@ -8,9 +8,9 @@ mod unix;
 mod windows;
 
 #[cfg(unix)]
-pub(crate) use self::unix::{Keys, Mode, Waker};
+pub(crate) use self::unix::{KeyReader, KeyWaker, TerminalMode};
 #[cfg(windows)]
-pub(crate) use self::windows::{Keys, Mode, Waker};
+pub(crate) use self::windows::{KeyReader, KeyWaker, TerminalMode};
 
 /// Whether Ctrl-C is a signal or a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) enum Signals {
 
 /// The result of a wait.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum KeyInput {
     /// Bytes as Unix terminals send them.
     Bytes(Vec<u8>),
     /// The terminal is gone.

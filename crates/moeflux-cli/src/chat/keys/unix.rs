@@ -14,36 +14,36 @@ use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
 };
 
-use crate::chat::keys::{Found, Signals};
+use crate::chat::keys::{KeyInput, Signals};
 
 /// Upper bound on the bytes taken at once.
 const N_BYTES_MAX: usize = 1024;
 
 /// A terminal that does not echo.
 #[derive(Debug)]
-pub(crate) struct Keys {
-    original: Mode,
+pub(crate) struct KeyReader {
+    original: TerminalMode,
     woken: UnixStream,
-    waker: Waker,
+    waker: KeyWaker,
 }
 
 /// The settings of a terminal.
 #[derive(Clone, Debug)]
-pub(crate) struct Mode(Termios);
+pub(crate) struct TerminalMode(Termios);
 
 /// Wakes the thread that waits for keys.
 #[derive(Clone, Debug)]
-pub(crate) struct Waker(Arc<UnixStream>);
+pub(crate) struct KeyWaker(Arc<UnixStream>);
 
-impl Keys {
+impl KeyReader {
     /// Returns `None` if the terminal cannot be configured.
     pub(crate) fn open() -> Option<Self> {
         let (woken, waker) = UnixStream::pair().ok()?;
         // One pending byte is enough to wake the thread, so writes need not block.
         woken.set_nonblocking(true).ok()?;
         waker.set_nonblocking(true).ok()?;
-        let original = Mode(tcgetattr(stdin()).ok()?);
-        let keys = Self { original, woken, waker: Waker(Arc::new(waker)) };
+        let original = TerminalMode(tcgetattr(stdin()).ok()?);
+        let keys = Self { original, woken, waker: KeyWaker(Arc::new(waker)) };
         keys.set(Signals::On).ok()?;
         Some(keys)
     }
@@ -58,22 +58,22 @@ impl Keys {
         tcsetattr(stdin(), OptionalActions::Now, &silent)
     }
 
-    pub(crate) fn waker(&self) -> Waker {
+    pub(crate) fn waker(&self) -> KeyWaker {
         self.waker.clone()
     }
 
-    pub(crate) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> TerminalMode {
         self.original.clone()
     }
 
     /// Waits up to `time` for keys or a wake-up.
-    pub(crate) fn wait(&self, time: Duration) -> Found {
+    pub(crate) fn wait(&self, time: Duration) -> KeyInput {
         let stdin = stdin();
         let mut ready =
             [PollFd::new(&stdin, PollFlags::IN), PollFd::new(&self.woken, PollFlags::IN)];
         let time = Timespec::try_from(time).unwrap_or_default();
         if poll(&mut ready, Some(&time)).is_err() {
-            return Found::Nothing;
+            return KeyInput::Nothing;
         }
         let [typed, woken] = ready.map(|it| it.revents());
         if !woken.is_empty() {
@@ -82,29 +82,29 @@ impl Keys {
         }
         // Reading without readiness would block forever.
         if !typed.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
-            return Found::Nothing;
+            return KeyInput::Nothing;
         }
         let mut bytes = vec![0; N_BYTES_MAX];
         match read(&stdin, &mut bytes) {
-            Ok(0) => Found::HungUp,
+            Ok(0) => KeyInput::HungUp,
             Ok(n_bytes) => {
                 bytes.truncate(n_bytes);
-                Found::Bytes(bytes)
+                KeyInput::Bytes(bytes)
             }
-            Err(Errno::INTR | Errno::AGAIN) => Found::Nothing,
-            Err(_) => Found::HungUp,
+            Err(Errno::INTR | Errno::AGAIN) => KeyInput::Nothing,
+            Err(_) => KeyInput::HungUp,
         }
     }
 }
 
-impl Waker {
+impl KeyWaker {
     pub(crate) fn wake(&self) {
         // If the buffer is full, a wake-up is already pending.
         drop((&*self.0).write(&[0]));
     }
 }
 
-impl Mode {
+impl TerminalMode {
     /// Restores the original settings.
     pub(crate) fn restore(&self) {
         // If the terminal is gone, there is nothing to restore.

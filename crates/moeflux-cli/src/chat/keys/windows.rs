@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, poll, read};
 use crossterm::terminal::{disable_raw_mode, enable_raw_mode};
 
-use crate::chat::keys::{Found, Signals};
+use crate::chat::keys::{KeyInput, Signals};
 use crate::clock;
 
 /// Polling interval: a console cannot be waited for together with another object.
@@ -21,23 +21,23 @@ const N_KEYS_MAX: usize = 1024;
 
 /// A console that does not echo.
 #[derive(Debug)]
-pub(crate) struct Keys {
-    waker: Waker,
+pub(crate) struct KeyReader {
+    waker: KeyWaker,
 }
 
 /// The settings of a console, which crossterm keeps.
 #[derive(Clone, Debug)]
-pub(crate) struct Mode;
+pub(crate) struct TerminalMode;
 
 /// Wakes the thread that waits for keys.
 #[derive(Clone, Debug)]
-pub(crate) struct Waker(Arc<AtomicBool>);
+pub(crate) struct KeyWaker(Arc<AtomicBool>);
 
-impl Keys {
+impl KeyReader {
     /// Returns `None` if there is no console.
     pub(crate) fn open() -> Option<Self> {
         poll(Duration::ZERO).ok()?;
-        Some(Self { waker: Waker(Arc::default()) })
+        Some(Self { waker: KeyWaker(Arc::default()) })
     }
 
     /// Sets the mode. With signals on, the console is in its original state, and echoes only line
@@ -50,39 +50,39 @@ impl Keys {
         }
     }
 
-    pub(crate) fn waker(&self) -> Waker {
+    pub(crate) fn waker(&self) -> KeyWaker {
         self.waker.clone()
     }
 
     #[expect(clippy::unused_self, reason = "there is a console")]
-    pub(crate) fn mode(&self) -> Mode {
-        Mode
+    pub(crate) fn mode(&self) -> TerminalMode {
+        TerminalMode
     }
 
     /// Waits up to `time` for keys or a wake-up.
-    pub(crate) fn wait(&self, time: Duration) -> Found {
+    pub(crate) fn wait(&self, time: Duration) -> KeyInput {
         let began = clock::instant();
         loop {
             let left = time.saturating_sub(Instant::elapsed(&began));
             match poll(left.min(TICK)) {
                 Ok(true) => return typed(),
                 Ok(false) => {}
-                Err(_) => return Found::HungUp,
+                Err(_) => return KeyInput::HungUp,
             }
             if self.waker.0.swap(false, Ordering::Relaxed) || left.is_zero() {
-                return Found::Nothing;
+                return KeyInput::Nothing;
             }
         }
     }
 }
 
-impl Waker {
+impl KeyWaker {
     pub(crate) fn wake(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-impl Mode {
+impl TerminalMode {
     /// Restores the original settings.
     #[expect(clippy::unused_self, reason = "crossterm keeps it")]
     pub(crate) fn restore(&self) {
@@ -92,19 +92,19 @@ impl Mode {
 }
 
 /// Takes the pending keys.
-fn typed() -> Found {
+fn typed() -> KeyInput {
     let mut bytes = Vec::new();
     for _ in 0..N_KEYS_MAX {
         match read() {
             Ok(Event::Key(key)) => push(key, &mut bytes),
             Ok(_) => {}
-            Err(_) => return Found::HungUp,
+            Err(_) => return KeyInput::HungUp,
         }
         if !poll(Duration::ZERO).unwrap_or(false) {
             break;
         }
     }
-    if bytes.is_empty() { Found::Nothing } else { Found::Bytes(bytes) }
+    if bytes.is_empty() { KeyInput::Nothing } else { KeyInput::Bytes(bytes) }
 }
 
 /// Encodes a key as the bytes of a Unix terminal. Cursor keys have no effect during an answer.

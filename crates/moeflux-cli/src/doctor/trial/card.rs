@@ -14,14 +14,14 @@ use moeflux_gpu::adapter::{Adapter, HostMemory};
 use moeflux_gpu::device::Gpu;
 use moeflux_gpu::maker::{GpuMaker, room_for_models};
 
-use super::model::{CONTEXT, DEEP, LARGE, MANY, SHALLOW, Shape, TrialModel};
-use super::run::Run;
-use super::{PromptTimes, check_free, prompt_times};
+use super::model::{CONTEXT, DEEP, LARGE, MANY, SHALLOW, TrialModel, TrialShape};
+use super::run::TrialRun;
+use super::{PromptRates, check_free, prompt_rates};
 use crate::cache;
 use crate::interrupt::Interrupt;
-use crate::measured::{Card, Computing};
+use crate::measured::{MeasuredCard, MeasuredDevice};
 use crate::needs::{Needs, float};
-use crate::pace::Pace;
+use crate::pace::ComputeProfile;
 use crate::progress::Bar;
 
 /// Upper bound on the time in which an idle GPU reaches full speed, with kernels compiled and
@@ -39,17 +39,17 @@ pub(crate) fn of_gpu(
     adapter: &Adapter,
     available_bytes: Option<u64>,
     interrupt: &Interrupt,
-) -> Result<Card> {
+) -> Result<MeasuredCard> {
     check_free(available_bytes)?;
     let facts = adapter.facts();
     let gpu = Gpu::open(adapter)?;
-    gpu.keep_pipelines(&cache::folder());
+    gpu.cache_pipelines(&cache::folder());
     let room_bytes = facts.room_bytes().unwrap_or(0);
     if room_bytes == 0 {
         return Err(Error::Input(format!("{} does not report its memory size", facts.name)));
     }
     let sees_host = facts.host_memory == HostMemory::Seen;
-    let trial = OnGpu { gpu: &gpu, sees_host, interrupt };
+    let trial = GpuTrial { gpu: &gpu, sees_host, interrupt };
     let bar = Bar::steps("measuring the GPU", 4);
     let [shallow, large] = [SHALLOW, LARGE].map(|shape| {
         let token = trial.token(shape);
@@ -61,7 +61,7 @@ pub(crate) fn of_gpu(
     let prompts = trial.prompts()?;
     bar.add(1);
     let TokenTimes { step_s, layer_s, bytes_per_s } = answers.times;
-    let pace = Pace {
+    let profile = ComputeProfile {
         answer_bytes_per_s: bytes_per_s,
         answer_float_bytes_per_s: bytes_per_s,
         answer_plain_bytes_per_s: bytes_per_s,
@@ -74,20 +74,21 @@ pub(crate) fn of_gpu(
         far_bytes_per_s: answers.far_bytes_per_s,
         far_prompt_bytes_per_s: prompts.far_bytes_per_s,
     };
-    let computing = Computing { pace, name: facts.name.clone(), age_s: 0, is_doubtful: false };
+    let computing =
+        MeasuredDevice { profile, name: facts.name.clone(), age_s: 0, is_doubtful: false };
     let is_for_auto = moeflux_gpu::auto::is_for_auto(facts);
-    Ok(Card { computing, room_bytes, sees_host, is_for_auto })
+    Ok(MeasuredCard { computing, room_bytes, sees_host, is_for_auto })
 }
 
 /// A GPU that trial models run on.
-struct OnGpu<'a> {
+struct GpuTrial<'a> {
     gpu: &'a Arc<Gpu>,
     sees_host: bool,
     interrupt: &'a Interrupt,
 }
 
 /// The measured costs of answers.
-struct Answers {
+struct AnswerCosts {
     times: TokenTimes,
     /// The rate for experts that are not on the card.
     far_bytes_per_s: f64,
@@ -95,12 +96,12 @@ struct Answers {
 }
 
 /// The measured costs of prompts.
-struct Prompts {
-    near: PromptTimes,
+struct PromptCosts {
+    near: PromptRates,
     far_bytes_per_s: f64,
 }
 
-impl OnGpu<'_> {
+impl GpuTrial<'_> {
     /// Returns a builder for a model with at most `memory_bytes` on the card.
     fn builder(&self, model: &TrialModel, memory_bytes: Option<u64>) -> Result<EngineBuilder> {
         let maker = GpuMaker::new(Arc::clone(self.gpu), memory_bytes).staging_f16();
@@ -119,33 +120,33 @@ impl OnGpu<'_> {
     }
 
     /// Measures a token with all of a model on the card.
-    fn token(&self, shape: Shape) -> Result<Token> {
+    fn token(&self, shape: TrialShape) -> Result<TokenSample> {
         let model = TrialModel::write(shape, self.interrupt)?;
         let engine = self.builder(&model, None)?.load()?;
-        Token::of(&model, &engine, self.interrupt)
+        TokenSample::of(&model, &engine, self.interrupt)
     }
 
-    fn answers(&self, shallow: &Token, large: &Token) -> Result<Answers> {
+    fn answers(&self, shallow: &TokenSample, large: &TokenSample) -> Result<AnswerCosts> {
         let model = TrialModel::write(DEEP, self.interrupt)?;
         let engine = self.builder(&model, None)?.load()?;
-        let deep = Token::of(&model, &engine, self.interrupt)?;
+        let deep = TokenSample::of(&model, &engine, self.interrupt)?;
         let memory_bytes = self.few_bytes(&engine, &model.needs);
         drop(engine);
         let times = TokenTimes::of(shallow, &deep, large);
         if !self.sees_host {
             let far_bytes_per_s = times.bytes_per_s;
-            return Ok(Answers { times, far_bytes_per_s, streamed_layer_s: 0.0 });
+            return Ok(AnswerCosts { times, far_bytes_per_s, streamed_layer_s: 0.0 });
         }
         let (far_s, near_share) = {
             let engine = self.builder(&model, Some(memory_bytes))?.load()?;
-            let far_s = Run::new(&engine, self.interrupt)?.answer_s()?;
+            let far_s = TrialRun::new(&engine, self.interrupt)?.answer_s()?;
             (far_s, near_share(&engine))
         };
         let far_bytes = (1.0 - near_share) * float(model.needs.routed_bytes());
         let more_s = (far_s - deep.s).max(0.0);
         let far_bytes_per_s = far_bytes / (more_s + far_bytes / times.bytes_per_s).max(1e-9);
         let streamed_layer_s = self.streamed_layer_s(&model, memory_bytes, far_s)?;
-        Ok(Answers { times, far_bytes_per_s, streamed_layer_s })
+        Ok(AnswerCosts { times, far_bytes_per_s, streamed_layer_s })
     }
 
     /// Measures the additional time per layer when its experts are streamed.
@@ -156,7 +157,7 @@ impl OnGpu<'_> {
         let engine = engine
             .configure(|config| config.streaming.n_slots_max = Some(n_experts.saturating_sub(1)))
             .load()?;
-        let mut run = Run::new(&engine, self.interrupt)?;
+        let mut run = TrialRun::new(&engine, self.interrupt)?;
         run.answer_s()?;
         let (before, n_before) = (engine.stream_stats(), run.n_drawn);
         let streamed_s = run.answer_s()?;
@@ -167,27 +168,27 @@ impl OnGpu<'_> {
         Ok((streamed_s - waited_s - far_s).max(0.0) / float(model.needs.n_layers))
     }
 
-    fn prompts(&self) -> Result<Prompts> {
+    fn prompts(&self) -> Result<PromptCosts> {
         let model = TrialModel::write(MANY, self.interrupt)?;
         let needs = &model.needs;
         let engine = self.builder(&model, None)?.load()?;
-        let near_s = Run::new(&engine, self.interrupt)?.prompts_s(PROMPTS_OF_GPU)?;
+        let near_s = TrialRun::new(&engine, self.interrupt)?.prompts_s(PROMPTS_OF_GPU)?;
         let memory_bytes = self.few_bytes(&engine, needs);
         drop(engine);
-        let near = prompt_times(needs, PROMPTS_OF_GPU, near_s, f64::INFINITY);
+        let near = prompt_rates(needs, PROMPTS_OF_GPU, near_s, f64::INFINITY);
         if !self.sees_host {
             let far_bytes_per_s = near.bytes_per_s;
-            return Ok(Prompts { near, far_bytes_per_s });
+            return Ok(PromptCosts { near, far_bytes_per_s });
         }
         let engine = self.builder(&model, Some(memory_bytes))?.load()?;
-        let far_s = Run::new(&engine, self.interrupt)?.prompts_s(PROMPTS_OF_GPU)?;
+        let far_s = TrialRun::new(&engine, self.interrupt)?.prompts_s(PROMPTS_OF_GPU)?;
         let n_prompts = float(PROMPTS_OF_GPU.len() as u64);
         let far_bytes = n_prompts * (1.0 - near_share(&engine)) * float(needs.experts_bytes());
         let more_s = far_s.iter().sum::<f64>() - near_s.iter().sum::<f64>();
         // Noise may make far experts appear free, or absent.
         let most = near.bytes_per_s;
         let is_known = far_bytes > 0.0 && far_bytes / most < more_s;
-        Ok(Prompts { near, far_bytes_per_s: if is_known { far_bytes / more_s } else { most } })
+        Ok(PromptCosts { near, far_bytes_per_s: if is_known { far_bytes / more_s } else { most } })
     }
 }
 
@@ -207,15 +208,15 @@ fn fixed_bytes(engine: &Engine) -> u64 {
 
 /// A token of an answer: the layers and bytes of the model that it uses, and its time.
 #[derive(Clone, Copy, Debug)]
-struct Token {
+struct TokenSample {
     n_layers: f64,
     n_bytes: f64,
     s: f64,
 }
 
-impl Token {
+impl TokenSample {
     fn of(model: &TrialModel, engine: &Engine, interrupt: &Interrupt) -> Result<Self> {
-        let mut run = Run::new(engine, interrupt)?;
+        let mut run = TrialRun::new(engine, interrupt)?;
         run.wake(GPU_WAKES_WITHIN)?;
         let n_layers = float(model.needs.n_layers);
         Ok(Self { n_layers, n_bytes: model.token_bytes(), s: run.answer_s()? })
@@ -232,7 +233,7 @@ struct TokenTimes {
 
 impl TokenTimes {
     /// Solves for the components, given models of one width and two depths and a wider one.
-    fn of(shallow: &Token, deep: &Token, wide: &Token) -> Self {
+    fn of(shallow: &TokenSample, deep: &TokenSample, wide: &TokenSample) -> Self {
         let each_s = (deep.s - shallow.s) / (deep.n_layers - shallow.n_layers);
         // Noise may make a token or a layer appear to cost nothing, or everything.
         let step_s =
@@ -259,7 +260,7 @@ mod tests {
     #[test]
     fn times_of_answers_are_told_apart() {
         // 100 us a token, 50 us a layer and 400 GB/s.
-        let token = |n_layers: f64, n_bytes: f64| Token {
+        let token = |n_layers: f64, n_bytes: f64| TokenSample {
             n_layers,
             n_bytes,
             s: 1e-4 + n_layers * 5e-5 + n_bytes / 4e11,
@@ -269,7 +270,8 @@ mod tests {
         check_near(times.layer_s, 5e-5);
         check_near(times.bytes_per_s, 4e11);
         // A token and a layer that cost nothing.
-        let token = |n_layers: f64, n_bytes: f64| Token { n_layers, n_bytes, s: n_bytes / 4e11 };
+        let token =
+            |n_layers: f64, n_bytes: f64| TokenSample { n_layers, n_bytes, s: n_bytes / 4e11 };
         let times = TokenTimes::of(&token(2.0, 6e7), &token(12.0, 36e7), &token(2.0, 2.5e8));
         assert!(times.step_s < 1e-9 && times.layer_s < 1e-9, "{times:?}");
         check_near(times.bytes_per_s, 4e11);

@@ -22,11 +22,11 @@ use moeflux::provider::config::n_threads_default;
 use moeflux::{Error, Remedy, Result};
 
 use self::model::{SMALL, TrialModel};
-use self::run::Run;
+use self::run::TrialRun;
 use super::products::float_rates;
 use crate::interrupt::Interrupt;
 use crate::needs::{Needs, float};
-use crate::pace::Pace;
+use crate::pace::ComputeProfile;
 use crate::progress::Bar;
 
 /// With less free memory, no meaningful trial model fits.
@@ -36,21 +36,24 @@ const FREE_BYTES_MIN: u64 = 2 << 30;
 const PROMPTS_OF_CPU: [usize; 2] = [64, 512];
 
 /// Measures the CPU.
-pub(super) fn of_cpu(available_bytes: Option<u64>, interrupt: &Interrupt) -> Result<Pace> {
+pub(super) fn of_cpu(
+    available_bytes: Option<u64>,
+    interrupt: &Interrupt,
+) -> Result<ComputeProfile> {
     check_free(available_bytes)?;
     let n_threads: NonZeroUsize = n_threads_default();
     let floats = float_rates(moeflux_kernels::best(), n_threads);
     let model = TrialModel::write(SMALL, interrupt)?;
     let bar = Bar::steps("measuring the CPU", 2);
     let engine = model.builder()?.load()?;
-    let mut run = Run::new(&engine, interrupt)?;
+    let mut run = TrialRun::new(&engine, interrupt)?;
     let answer_s = run.answer_s()?;
     bar.add(1);
     let prompts = run.prompts_s(PROMPTS_OF_CPU)?;
     bar.add(1);
     let answers = model.token_bytes() / answer_s;
-    let times = prompt_times(&model.needs, PROMPTS_OF_CPU, prompts, floats.operations_per_s);
-    Ok(Pace {
+    let times = prompt_rates(&model.needs, PROMPTS_OF_CPU, prompts, floats.operations_per_s);
+    Ok(ComputeProfile {
         answer_bytes_per_s: answers,
         answer_float_bytes_per_s: answers * floats.answer_ratio,
         answer_plain_bytes_per_s: floats.plain_bytes_per_s,
@@ -76,19 +79,19 @@ fn check_free(available_bytes: Option<u64>) -> Result<()> {
 }
 
 /// Rates of prompts.
-struct PromptTimes {
+struct PromptRates {
     bytes_per_s: f64,
     operations_per_s: f64,
 }
 
 /// Derives rates from the seconds of two prompt lengths: the common part is the time for the
 /// weights, the rest is per token. Attention is subtracted first.
-fn prompt_times(
+fn prompt_rates(
     needs: &Needs,
     lengths: [usize; 2],
     seconds: [f64; 2],
     attention_operations_per_s: f64,
-) -> PromptTimes {
+) -> PromptRates {
     let lengths = lengths.map(|it| float(it as u64));
     let attention =
         |n: f64| float(needs.attention_operations) * n * n / 2.0 / attention_operations_per_s;
@@ -99,7 +102,7 @@ fn prompt_times(
     let weights_s = (long - lengths[1] * token_s).max(0.02 * long);
     let weights_bytes = float(needs.resident.n_bytes() + needs.experts_bytes());
     let operations = float(needs.resident.n_operations() + needs.routed.n_operations());
-    PromptTimes { bytes_per_s: weights_bytes / weights_s, operations_per_s: operations / token_s }
+    PromptRates { bytes_per_s: weights_bytes / weights_s, operations_per_s: operations / token_s }
 }
 
 /// Removes folders left by trials that were killed.
@@ -126,15 +129,15 @@ mod tests {
     fn times_of_prompts_are_told_apart() {
         let needs = Needs {
             attention_operations: 1000,
-            resident: crate::needs::Work {
-                codes: crate::needs::Load { n_bytes: 1_000_000, n_operations: 2_000_000 },
+            resident: crate::needs::ProductCosts {
+                codes: crate::needs::ProductCost { n_bytes: 1_000_000, n_operations: 2_000_000 },
                 ..Default::default()
             },
             ..Needs::default()
         };
         // 1 GB/s, 1 GOP/s, and attention at 100 MOP/s.
         let time = |n: f64| 1e-3 + n * 2e-3 + 1000.0 * n * n / 2.0 / 1e8;
-        let times = prompt_times(&needs, [64, 512], [time(64.0), time(512.0)], 1e8);
+        let times = prompt_rates(&needs, [64, 512], [time(64.0), time(512.0)], 1e8);
         let operations_per_s = times.operations_per_s;
         assert!((operations_per_s / 1e9 - 1.0).abs() < 1e-6, "{operations_per_s}");
         assert!(times.bytes_per_s > 0.0 && times.bytes_per_s <= 1e9, "{}", times.bytes_per_s);

@@ -20,7 +20,7 @@ pub(super) const CONTEXT: usize = 2048;
 
 /// The dimensions of a trial model.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct TrialShape {
     name: &'static str,
     hidden: u64,
     inner: u64,
@@ -30,23 +30,30 @@ pub(super) struct Shape {
 }
 
 /// Layers and experts of the size found in models with 30 billion weights.
-pub(super) const SMALL: Shape =
-    Shape { name: "small", hidden: 2048, inner: 768, n_heads: 32, n_layers: 4, n_experts: 24 };
+pub(super) const SMALL: TrialShape =
+    TrialShape { name: "small", hidden: 2048, inner: 768, n_heads: 32, n_layers: 4, n_experts: 24 };
 
 /// For GPUs: deep, because the fixed time of a token outweighs that of a few layers.
-pub(super) const DEEP: Shape = Shape { name: "deep", n_layers: 12, ..SMALL };
+pub(super) const DEEP: TrialShape = TrialShape { name: "deep", n_layers: 12, ..SMALL };
 
 /// For GPUs: few layers.
-pub(super) const SHALLOW: Shape = Shape { name: "shallow", n_layers: 2, ..SMALL };
+pub(super) const SHALLOW: TrialShape = TrialShape { name: "shallow", n_layers: 2, ..SMALL };
 
 /// For prompts on GPUs: many experts.
-pub(super) const MANY: Shape = Shape { name: "many", n_layers: 2, n_experts: 128, ..SMALL };
+pub(super) const MANY: TrialShape =
+    TrialShape { name: "many", n_layers: 2, n_experts: 128, ..SMALL };
 
 /// Layers and experts of the size found in models with 235 billion weights.
-pub(super) const LARGE: Shape =
-    Shape { name: "large", hidden: 4096, inner: 1536, n_heads: 64, n_layers: 2, n_experts: 12 };
+pub(super) const LARGE: TrialShape = TrialShape {
+    name: "large",
+    hidden: 4096,
+    inner: 1536,
+    n_heads: 64,
+    n_layers: 2,
+    n_experts: 12,
+};
 
-impl Shape {
+impl TrialShape {
     fn config(&self) -> Value {
         json!({
             "model_type": "qwen3_moe",
@@ -83,7 +90,7 @@ pub(super) struct TrialModel {
 }
 
 impl TrialModel {
-    pub(super) fn write(shape: Shape, interrupt: &Interrupt) -> Result<Self> {
+    pub(super) fn write(shape: TrialShape, interrupt: &Interrupt) -> Result<Self> {
         let name = format!("trial-{}-{}", shape.name, std::process::id());
         let root = cache::folder().join(name);
         fs::create_dir_all(&root).map_err(Error::io("create", &root))?;

@@ -13,7 +13,7 @@ use crate::clock;
 use crate::interrupt::Interrupt;
 use crate::needs::float;
 use crate::stats::median;
-use crate::stream::Stream;
+use crate::stream::RandomStream;
 
 /// Tokens of each round of answers.
 const N_ANSWER_TOKENS: usize = 24;
@@ -24,23 +24,23 @@ const N_ROUNDS: usize = 5;
 /// Upper bound on the time for rounds of one kind: a software driver takes seconds for each.
 const ROUNDS_TIME: Duration = Duration::from_secs(2);
 
-/// One session over an engine.
-pub(super) struct Run<'a> {
+/// A trial: one session over an engine, whose steps are timed.
+pub(super) struct TrialRun<'a> {
     session: Session,
-    tokens: Stream,
+    tokens: RandomStream,
     pub(super) n_drawn: u64,
     vocab: u64,
     output: StepOutput,
     interrupt: &'a Interrupt,
 }
 
-impl<'a> Run<'a> {
+impl<'a> TrialRun<'a> {
     pub(super) fn new(engine: &Engine, interrupt: &'a Interrupt) -> Result<Self> {
         // Reads during a step would distort its time.
         crate::model::read_rest(engine, interrupt)?;
         Ok(Self {
             session: engine.session(CONTEXT)?,
-            tokens: Stream::new(1, "trial"),
+            tokens: RandomStream::new(1, "trial"),
             n_drawn: 0,
             vocab: engine.spec().vocab as u64,
             output: StepOutput::default(),

@@ -14,27 +14,28 @@ fn transient(seed: u64) -> Faults {
     Faults { n_away, n_attempts_away, ..some }
 }
 
-fn run(rig: &mut Rig, seed: u64) -> Vec<(JobId, Outcome)> {
+fn run(rig: &mut LoaderRig, seed: u64) -> Vec<(LoadId, LoadOutcome)> {
     let mut rng = Rng::new(seed << 32);
     for id in 0..12 {
         let extents = rig.random_extents(&mut rng);
-        let class = if rng.below(3) == 0 { Class::Guess } else { Class::Demand };
-        rig.submit(id, class, &extents);
+        let priority =
+            if rng.below(3) == 0 { LoadPriority::Prefetch } else { LoadPriority::Demand };
+        rig.submit(id, priority, &extents);
     }
     rig.finish()
 }
 
-fn are_ready(outcomes: &[(JobId, Outcome)]) -> bool {
-    outcomes.iter().all(|(_, it)| matches!(it, Outcome::Ready))
+fn are_ready(outcomes: &[(LoadId, LoadOutcome)]) -> bool {
+    outcomes.iter().all(|(_, it)| matches!(it, LoadOutcome::Ready))
 }
 
 #[test]
 fn transient_faults_end_with_the_right_bytes() {
     let contents = contents();
-    let mut counts = Counts::default();
+    let mut counts = LoaderCounts::default();
     for seed in seeds(600) {
         let mut rig =
-            Rig::new(&contents, seed, &[|drive, seed| drive.with_faults(transient(seed))]);
+            LoaderRig::new(&contents, seed, &[|drive, seed| drive.with_faults(transient(seed))]);
         let outcomes = run(&mut rig, seed);
         assert!(are_ready(&outcomes), "seed {seed}: {outcomes:?}");
         let done = rig.loader.counts();
@@ -50,29 +51,30 @@ fn transient_faults_end_with_the_right_bytes() {
 /// Some offsets cannot be read at all: the error names them. With a healthy mirror, there is none.
 #[test]
 fn lasting_faults_end_with_a_typed_error_or_with_the_mirrors_bytes() {
-    let lossy: Fit = |drive, seed| drive.with_faults(Faults { n_lost: 30, ..transient(seed) });
+    let lossy: DriveSetup =
+        |drive, seed| drive.with_faults(Faults { n_lost: 30, ..transient(seed) });
     // A read that is partly done on one drive continues at a block of the other.
-    let small_blocks: Fit = |drive, seed| {
+    let small_blocks: DriveSetup = |drive, seed| {
         let faults = Faults { seed, n_lost: 200, n_short: 500, ..Faults::default() };
         drive.with_faults(faults).with_block(512)
     };
-    let large_blocks: Fit = |drive, _| drive.with_block(16 << 10);
+    let large_blocks: DriveSetup = |drive, _| drive.with_block(16 << 10);
     let contents = contents();
     let mut n_failed = 0;
     for seed in seeds(300) {
-        let mut rig = Rig::new(&contents, seed, &[lossy]);
+        let mut rig = LoaderRig::new(&contents, seed, &[lossy]);
         for (id, outcome) in run(&mut rig, seed) {
-            if let Outcome::Failed(error) = outcome {
+            if let LoadOutcome::Failed(error) = outcome {
                 check_error(&error, N_FAILURES_MAX, 1);
                 n_failed += 1;
             } else {
-                assert!(matches!(outcome, Outcome::Ready), "seed {seed}, {id:?}: {outcome:?}");
+                assert!(matches!(outcome, LoadOutcome::Ready), "seed {seed}, {id:?}: {outcome:?}");
             }
         }
         rig.check_nothing_leaked();
 
         for fits in [[lossy, HEALTHY], [small_blocks, large_blocks]] {
-            let mut rig = Rig::new(&contents, seed, &fits);
+            let mut rig = LoaderRig::new(&contents, seed, &fits);
             let outcomes = run(&mut rig, seed);
             assert!(are_ready(&outcomes), "seed {seed}: {outcomes:?}");
             rig.check_nothing_leaked();
@@ -97,12 +99,12 @@ fn check_error(error: &LoadError, n_attempts_min: u32, n_drives_expected: u32) {
 
 #[test]
 fn where_both_drives_fail_the_error_says_so() {
-    let dead: Fit =
+    let dead: DriveSetup =
         |drive, seed| drive.with_faults(Faults { seed, n_lost: 1000, ..Faults::default() });
-    let mut rig = Rig::new(&contents(), 0, &[dead, dead]);
-    rig.submit(0, Class::Demand, &[(FileIdx(0), 5, 100)]);
+    let mut rig = LoaderRig::new(&contents(), 0, &[dead, dead]);
+    rig.submit(0, LoadPriority::Demand, &[(FileIdx(0), 5, 100)]);
     let (_, outcome) = rig.finish().remove(0);
-    let Outcome::Failed(error) = outcome else { panic!("{outcome:?}") };
+    let LoadOutcome::Failed(error) = outcome else { panic!("{outcome:?}") };
     check_error(&error, N_FAILURES_BEFORE_MIRROR + N_FAILURES_MAX, 2);
     rig.check_nothing_leaked();
 }
@@ -111,12 +113,12 @@ fn where_both_drives_fail_the_error_says_so() {
 #[test]
 fn what_waits_for_another_attempt_can_be_cancelled() {
     let mut rig = rig_with(&contents(), Faults { n_lost: 1000, ..Faults::default() });
-    rig.submit(0, Class::Demand, &[(FileIdx(0), 5, 100)]);
+    rig.submit(0, LoadPriority::Demand, &[(FileIdx(0), 5, 100)]);
     rig.loader.wait(Wait::AtMost(Duration::from_millis(100)), &mut rig.finished).unwrap();
     assert_eq!((rig.finished.len(), rig.loader.lanes[0].is_busy()), (0, false));
-    rig.loader.cancel(JobId(0));
+    rig.loader.cancel(LoadId(0));
     rig.loader.poll(&mut rig.finished).unwrap();
-    assert!(matches!(rig.take_finished()[..], [(JobId(0), Outcome::Cancelled)]));
+    assert!(matches!(rig.take_finished()[..], [(LoadId(0), LoadOutcome::Cancelled)]));
     rig.check_nothing_leaked();
 }
 
@@ -132,11 +134,11 @@ fn whichever_read_fails_the_others_arrive() {
             // No two parts share an offset, so that the fault affects one read.
             for id in 0..9 {
                 let part = |at: u64| (FileIdx(0), (id * 4 + at) * 81_920 + 5, 70_000);
-                rig.submit(id, Class::Demand, &[part(0), part(1), part(2), part(3)]);
+                rig.submit(id, LoadPriority::Demand, &[part(0), part(1), part(2), part(3)]);
             }
             let outcomes = rig.finish();
             let n_failed =
-                outcomes.iter().filter(|(_, it)| matches!(it, Outcome::Failed(_))).count();
+                outcomes.iter().filter(|(_, it)| matches!(it, LoadOutcome::Failed(_))).count();
             let counts = rig.loader.counts();
             rig.check_nothing_leaked();
             if n >= counts.n_reads {
@@ -152,14 +154,14 @@ fn whichever_read_fails_the_others_arrive() {
     }
 }
 
-fn rig_with(contents: &[Arc<[u8]>], faults: Faults) -> Rig {
+fn rig_with(contents: &[Arc<[u8]>], faults: Faults) -> LoaderRig {
     let clock = VirtualClock::default();
     let files = (0..).zip(contents).map(|(number, bytes): (u32, _)| {
         SimulatedFile::of(&format!("file-{number}"), Arc::clone(bytes))
     });
     let drive = SimulatedDrive::new(files.collect(), 6, clock.clone()).with_faults(faults);
-    let rig = Rig::over(contents, vec![Box::new(drive)], Arc::new(clock.clone()));
-    Rig { clock, ..rig }
+    let rig = LoaderRig::over(contents, vec![Box::new(drive)], Arc::new(clock.clone()));
+    LoaderRig { clock, ..rig }
 }
 
 /// A drive that only interrupts leads to an error in the end.
@@ -170,9 +172,9 @@ fn endless_interruptions_have_an_end() {
         Faults { n_again: 1000, ..Faults::default() },
     ] {
         let mut rig = rig_with(&contents(), faults);
-        rig.submit(0, Class::Demand, &[(FileIdx(0), 0, 9000)]);
+        rig.submit(0, LoadPriority::Demand, &[(FileIdx(0), 0, 9000)]);
         let (_, outcome) = rig.finish().remove(0);
-        let Outcome::Failed(error) = outcome else { panic!("{outcome:?}") };
+        let LoadOutcome::Failed(error) = outcome else { panic!("{outcome:?}") };
         check_error(&error, N_INTERRUPTIONS_MAX + N_FAILURES_MAX, 1);
         assert_eq!(rig.loader.counts().n_interrupted, u64::from(N_INTERRUPTIONS_MAX));
         rig.check_nothing_leaked();
@@ -197,7 +199,7 @@ fn a_drive_that_comes_back_is_waited_for() {
     for (n_attempts_away, is_ready) in [(5, true), (6, false)] {
         let faults = Faults { n_away: 1000, n_attempts_away, ..Faults::default() };
         let mut rig = rig_with(&contents(), faults);
-        rig.submit(0, Class::Demand, &[(FileIdx(0), 0, 9000)]);
+        rig.submit(0, LoadPriority::Demand, &[(FileIdx(0), 0, 9000)]);
         let outcomes = rig.finish();
         assert_eq!(are_ready(&outcomes), is_ready, "{outcomes:?}");
         assert!(rig.clock.now() > Duration::from_secs(4), "it was given time");
@@ -210,7 +212,7 @@ fn a_drive_that_comes_back_is_waited_for() {
 fn a_seed_replays() {
     let contents = contents();
     let trace = |seed| {
-        let mut rig = Rig::new(
+        let mut rig = LoaderRig::new(
             &contents,
             seed,
             &[|drive, seed| drive.with_faults(Faults { n_lost: 20, ..transient(seed) })],
@@ -228,31 +230,35 @@ fn a_seed_replays() {
 /// result, also from a specific drive.
 #[test]
 fn flipped_bits_come_through_and_a_reread_is_another_read() {
-    let flipping: Fit =
+    let flipping: DriveSetup =
         |drive, _| drive.with_faults(Faults { n_flipped: 500, ..Faults::default() });
     let contents = contents();
     let (mut n_wrong, mut n_mended) = (0, 0);
     for number in 0..200 {
-        let mut rig = Rig::new(&contents, 0, &[flipping, HEALTHY]);
+        let mut rig = LoaderRig::new(&contents, 0, &[flipping, HEALTHY]);
         let offset = number * 4096;
-        let part =
-            Part { file: FileIdx(0), offset_bytes: offset, len_bytes: 4096, slot_offset_bytes: 0 };
+        let part = FilePart {
+            file: FileIdx(0),
+            offset_bytes: offset,
+            len_bytes: 4096,
+            slot_offset_bytes: 0,
+        };
         let expected = &contents[0][offset as usize..offset as usize + 4096];
         let mut is_right = |source, n_rereads| {
             let filling = rig.memory.begin_fill(SlotIdx(0));
-            let job = Job::new(JobId(number), Class::Demand, filling, &[part]);
+            let job = LoadJob::new(LoadId(number), LoadPriority::Demand, filling, &[part]);
             rig.loader.submit(job.again(source, n_rereads));
             rig.loader.wait(Wait::Any, &mut rig.finished).unwrap();
-            let Finished { filling, .. } = rig.finished.pop().unwrap();
+            let FinishedLoad { filling, .. } = rig.finished.pop().unwrap();
             let is_right = filling.bytes()[..4096] == *expected;
             rig.memory.finish(filling);
             is_right
         };
-        if !is_right(Source::Primary, 0) {
+        if !is_right(DriveChoice::Primary, 0) {
             n_wrong += 1;
-            assert!(!is_right(Source::Primary, 0), "the same read has the same fate");
-            n_mended += usize::from(is_right(Source::Primary, 1));
-            assert!(is_right(Source::Mirror, 2));
+            assert!(!is_right(DriveChoice::Primary, 0), "the same read has the same fate");
+            n_mended += usize::from(is_right(DriveChoice::Primary, 1));
+            assert!(is_right(DriveChoice::Mirror, 2));
         }
     }
     assert!((60..140).contains(&n_wrong), "{n_wrong}");
@@ -262,10 +268,10 @@ fn flipped_bits_come_through_and_a_reread_is_another_read() {
 /// Two drives share the work according to their speed, and a dead one gets almost none.
 #[test]
 fn work_goes_where_it_is_done_sooner() {
-    let share = |fits: &[Fit]| {
-        let mut rig = Rig::new(&contents(), 0, fits);
+    let share = |fits: &[DriveSetup]| {
+        let mut rig = LoaderRig::new(&contents(), 0, fits);
         for id in 0..400 {
-            rig.submit(id, Class::Demand, &[(FileIdx(0), id * 1000, 400 << 10)]);
+            rig.submit(id, LoadPriority::Demand, &[(FileIdx(0), id * 1000, 400 << 10)]);
             if id % 8 == 7 {
                 assert!(are_ready(&rig.finish()));
             }
@@ -277,9 +283,12 @@ fn work_goes_where_it_is_done_sooner() {
         rig.check_nothing_leaked();
         first as f64 / (first + second) as f64
     };
-    let slow: Fit = |drive, _| drive.with_pace(Pace { bytes_per_s: 1 << 29, ..Pace::default() });
-    let fast: Fit = |drive, _| drive.with_pace(Pace { bytes_per_s: 3 << 29, ..Pace::default() });
-    let dead: Fit = |drive, _| drive.with_faults(Faults { n_lost: 1000, ..Faults::default() });
+    let slow: DriveSetup =
+        |drive, _| drive.with_speed(DriveSpeed { bytes_per_s: 1 << 29, ..DriveSpeed::default() });
+    let fast: DriveSetup =
+        |drive, _| drive.with_speed(DriveSpeed { bytes_per_s: 3 << 29, ..DriveSpeed::default() });
+    let dead: DriveSetup =
+        |drive, _| drive.with_faults(Faults { n_lost: 1000, ..Faults::default() });
     let equal = share(&[slow, slow]);
     assert!((0.4..0.6).contains(&equal), "{equal}");
     let unequal = share(&[slow, fast]);
@@ -289,11 +298,11 @@ fn work_goes_where_it_is_done_sooner() {
 
 #[test]
 fn parts_behind_the_end_of_a_file_are_refused_by_name() {
-    let mut rig = Rig::new(&contents(), 0, &[HEALTHY]);
-    rig.submit(0, Class::Demand, &[(FileIdx(2), 0, 4096), (FileIdx(1), 70_000, 2)]);
-    rig.submit(1, Class::Demand, &[(FileIdx(1), u64::MAX - 4095, 2)]);
+    let mut rig = LoaderRig::new(&contents(), 0, &[HEALTHY]);
+    rig.submit(0, LoadPriority::Demand, &[(FileIdx(2), 0, 4096), (FileIdx(1), 70_000, 2)]);
+    rig.submit(1, LoadPriority::Demand, &[(FileIdx(1), u64::MAX - 4095, 2)]);
     for (_, outcome) in rig.finish() {
-        let Outcome::Failed(LoadError::BehindEnd { file_bytes, path, .. }) = outcome else {
+        let LoadOutcome::Failed(LoadError::PastEnd { file_bytes, path, .. }) = outcome else {
             panic!("{outcome:?}")
         };
         assert_eq!((file_bytes, path.to_str()), (70_001, Some("file-1")));

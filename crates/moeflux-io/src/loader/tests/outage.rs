@@ -3,7 +3,7 @@
 use std::io;
 
 use super::*;
-use crate::block::End;
+use crate::block::ReadOutcome;
 use crate::direct::FileFacts;
 use crate::identity::FileChange;
 
@@ -42,7 +42,7 @@ impl BlockRead for Outage {
         self.drive.check_unchanged(file)
     }
 
-    fn submit(&mut self, read: Read) {
+    fn submit(&mut self, read: ReadRequest) {
         self.drive.submit(read);
     }
 
@@ -50,7 +50,7 @@ impl BlockRead for Outage {
         Ok(())
     }
 
-    fn complete(&mut self, wait: Wait, done: &mut Vec<Completion>) -> io::Result<()> {
+    fn complete(&mut self, wait: Wait, done: &mut Vec<ReadCompletion>) -> io::Result<()> {
         if self.is_broken {
             return Err(io::Error::other("the ring is gone"));
         }
@@ -58,7 +58,7 @@ impl BlockRead for Outage {
         self.drive.complete(wait, done)?;
         if self.clock.now() < self.until {
             for completion in &mut done[n_before..] {
-                completion.end = End::Failed(io::Error::other("no such device"));
+                completion.outcome = ReadOutcome::Failed(io::Error::other("no such device"));
             }
         }
         Ok(())
@@ -75,7 +75,7 @@ impl BlockRead for Outage {
 
 /// Creates a rig whose first drive is absent until a certain time, with or without a healthy
 /// mirror.
-fn rig_away(contents: &[Arc<[u8]>], until: Duration, has_mirror: bool) -> Rig {
+fn rig_away(contents: &[Arc<[u8]>], until: Duration, has_mirror: bool) -> LoaderRig {
     let clock = VirtualClock::default();
     let drive = || {
         let files = (0..).zip(contents).map(|(number, bytes): (u32, _)| {
@@ -88,12 +88,12 @@ fn rig_away(contents: &[Arc<[u8]>], until: Duration, has_mirror: bool) -> Rig {
     if has_mirror {
         drives.push(Box::new(drive()));
     }
-    let rig = Rig::over(contents, drives, Arc::new(clock.clone()));
-    Rig { clock, ..rig }
+    let rig = LoaderRig::over(contents, drives, Arc::new(clock.clone()));
+    LoaderRig { clock, ..rig }
 }
 
-fn are_ready(outcomes: &[(JobId, Outcome)]) -> bool {
-    outcomes.iter().all(|(_, it)| matches!(it, Outcome::Ready))
+fn are_ready(outcomes: &[(LoadId, LoadOutcome)]) -> bool {
+    outcomes.iter().all(|(_, it)| matches!(it, LoadOutcome::Ready))
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_drive_alone_is_waited_for_a_few_seconds() {
     for (seconds, is_ready) in [(3, true), (10, false)] {
         let mut rig = rig_away(&contents, Duration::from_secs(seconds), false);
         for id in 0..8 {
-            rig.submit(id, Class::Demand, &[(FileIdx(0), id * 70_000, 200_000)]);
+            rig.submit(id, LoadPriority::Demand, &[(FileIdx(0), id * 70_000, 200_000)]);
         }
         assert_eq!(are_ready(&rig.finish()), is_ready, "{seconds} s");
         rig.check_nothing_leaked();
@@ -119,7 +119,7 @@ fn with_a_mirror_nobody_waits_and_a_drive_that_is_back_is_used_again() {
     while rig.clock.now() < until * 4 {
         let began = rig.clock.now();
         for _ in 0..8 {
-            rig.submit(id, Class::Demand, &[(FileIdx(0), id % 30 * 70_000, 200_000)]);
+            rig.submit(id, LoadPriority::Demand, &[(FileIdx(0), id % 30 * 70_000, 200_000)]);
             id += 1;
         }
         assert!(are_ready(&rig.finish()));
@@ -141,8 +141,8 @@ fn a_drive_that_fails_as_a_whole_is_an_error_and_no_hang() {
     let drive = SimulatedDrive::new(files, 4, clock.clone());
     let until = Duration::ZERO;
     let broken = Outage { drive, clock: clock.clone(), until, is_broken: true };
-    let mut rig = Rig::over(&contents, vec![Box::new(broken)], Arc::new(clock));
-    rig.submit(0, Class::Demand, &[(FileIdx(0), 0, 9000)]);
+    let mut rig = LoaderRig::over(&contents, vec![Box::new(broken)], Arc::new(clock));
+    rig.submit(0, LoadPriority::Demand, &[(FileIdx(0), 0, 9000)]);
     let error = rig.loader.wait(Wait::Any, &mut rig.finished).unwrap_err();
     assert!(matches!(error, LoadError::Drive { name: "outage", .. }), "{error}");
     assert!(error.to_string().contains("the ring is gone"));

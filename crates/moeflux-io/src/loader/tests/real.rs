@@ -10,13 +10,13 @@ use crate::clock::RealClock;
 use crate::direct::{Caching, DriveFile};
 use crate::threads::ThreadsDrive;
 
-struct Files {
+struct RealFiles {
     folder: TempDir,
     contents: Vec<Arc<[u8]>>,
     paths: Vec<PathBuf>,
 }
 
-impl Files {
+impl RealFiles {
     fn new() -> Self {
         let folder = TempDir::new();
         let write = |(number, bytes): (usize, &Arc<[u8]>)| folder.write(number.to_string(), bytes);
@@ -43,13 +43,13 @@ impl Files {
 
     /// Creates a rig for every kind of drive and way of reading, alone and with a mirror of another
     /// kind.
-    fn rigs(&self) -> Vec<Rig> {
+    fn rigs(&self) -> Vec<LoaderRig> {
         let mut rigs = Vec::new();
         for kinds in [&["threads"] as &[&str], &["io_uring"], &["io_uring", "threads"]] {
             for caching in [Caching::Direct, Caching::PageCache] {
                 let drives: Vec<_> = kinds.iter().flat_map(|it| self.drive(it, caching)).collect();
                 if drives.len() == kinds.len() {
-                    rigs.push(Rig::over(&self.contents, drives, Arc::new(RealClock::new())));
+                    rigs.push(LoaderRig::over(&self.contents, drives, Arc::new(RealClock::new())));
                 }
             }
         }
@@ -60,23 +60,24 @@ impl Files {
 
 #[test]
 fn every_drive_brings_the_files_bytes() {
-    let files = Files::new();
+    let files = RealFiles::new();
     for mut rig in files.rigs() {
         let mut rng = Rng::new(17);
         for round in 0..30 {
             for id in 0..16 {
                 let extents = rig.random_extents(&mut rng);
-                let class = if rng.below(2) == 0 { Class::Demand } else { Class::Guess };
-                rig.submit(round * 16 + id, class, &extents);
+                let priority =
+                    if rng.below(2) == 0 { LoadPriority::Demand } else { LoadPriority::Prefetch };
+                rig.submit(round * 16 + id, priority, &extents);
             }
             rig.loader.poll(&mut rig.finished).unwrap();
             for id in 0..16 {
                 if rng.below(8) == 0 {
-                    rig.loader.cancel(JobId(round * 16 + id));
+                    rig.loader.cancel(LoadId(round * 16 + id));
                 }
             }
             for (_, outcome) in rig.finish() {
-                assert!(!matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+                assert!(!matches!(outcome, LoadOutcome::Failed(_)), "{outcome:?}");
             }
         }
         rig.check_nothing_leaked();
@@ -86,22 +87,22 @@ fn every_drive_brings_the_files_bytes() {
 #[test]
 fn a_file_that_was_cut_is_an_error_that_says_so() {
     for is_cut_before_reading in [true, false] {
-        let files = Files::new();
+        let files = RealFiles::new();
         let rigs = files.rigs();
         let cut = || File::options().write(true).open(&files.paths[0]).unwrap().set_len(4096 * 5);
         if is_cut_before_reading {
             cut().unwrap();
         }
         for mut rig in rigs {
-            rig.submit(0, Class::Demand, &[(FileIdx(0), 4096 * 4 + 3, 300_000)]);
-            rig.submit(1, Class::Demand, &[(FileIdx(1), 3, 1000)]);
+            rig.submit(0, LoadPriority::Demand, &[(FileIdx(0), 4096 * 4 + 3, 300_000)]);
+            rig.submit(1, LoadPriority::Demand, &[(FileIdx(1), 3, 1000)]);
             if !is_cut_before_reading {
                 rig.loader.poll(&mut rig.finished).unwrap();
                 cut().unwrap();
             }
             let outcomes = rig.finish();
             for (id, outcome) in outcomes {
-                let is_change = matches!(outcome, Outcome::Failed(LoadError::Changed { .. }));
+                let is_change = matches!(outcome, LoadOutcome::Failed(LoadError::Changed { .. }));
                 assert_eq!(is_change, id.0 == 0, "{outcome:?}");
             }
             rig.check_nothing_leaked();
@@ -114,7 +115,7 @@ fn a_file_that_was_cut_is_an_error_that_says_so() {
 
 #[test]
 fn a_file_that_was_written_to_is_an_error_that_says_so() {
-    let files = Files::new();
+    let files = RealFiles::new();
     let rigs = files.rigs();
     let mut bytes = files.contents[0].to_vec();
     bytes[77] ^= 1;
@@ -124,9 +125,9 @@ fn a_file_that_was_written_to_is_an_error_that_says_so() {
     let file = File::options().write(true).open(&files.paths[0]).unwrap();
     file.set_modified(before + Duration::from_secs(1)).unwrap();
     for mut rig in rigs {
-        rig.submit(0, Class::Demand, &[(FileIdx(1), 0, 10), (FileIdx(0), 4096, 10)]);
+        rig.submit(0, LoadPriority::Demand, &[(FileIdx(1), 0, 10), (FileIdx(0), 4096, 10)]);
         let (_, outcome) = rig.finish().remove(0);
-        let Outcome::Failed(error) = outcome else { panic!("{outcome:?}") };
+        let LoadOutcome::Failed(error) = outcome else { panic!("{outcome:?}") };
         assert!(error.to_string().contains("was modified after"), "{error}");
         rig.check_nothing_leaked();
     }
@@ -135,21 +136,21 @@ fn a_file_that_was_written_to_is_an_error_that_says_so() {
 /// A loader can run on a thread of its own.
 #[test]
 fn a_loader_can_be_moved_to_another_thread() {
-    let files = Files::new();
+    let files = RealFiles::new();
     for mut rig in files.rigs() {
-        rig.submit(0, Class::Demand, &[(FileIdx(0), 5, 300_000)]);
+        rig.submit(0, LoadPriority::Demand, &[(FileIdx(0), 5, 300_000)]);
         rig.loader.poll(&mut rig.finished).unwrap();
         let rig = std::thread::scope(|scope| {
             let run = move || {
-                assert!(matches!(rig.finish()[..], [(JobId(0), Outcome::Ready)]));
-                rig.submit(1, Class::Guess, &[(FileIdx(1), 5, 30_000)]);
+                assert!(matches!(rig.finish()[..], [(LoadId(0), LoadOutcome::Ready)]));
+                rig.submit(1, LoadPriority::Prefetch, &[(FileIdx(1), 5, 30_000)]);
                 rig.loader.poll(&mut rig.finished).unwrap();
                 rig
             };
             scope.spawn(run).join().unwrap()
         });
         let mut rig = rig;
-        assert!(matches!(rig.finish()[..], [(JobId(1), Outcome::Ready)]));
+        assert!(matches!(rig.finish()[..], [(LoadId(1), LoadOutcome::Ready)]));
         rig.check_nothing_leaked();
     }
 }

@@ -13,15 +13,15 @@ use std::arch::asm;
 
 use super::integers::{
     ByteQuarters, IntQuarters, add_ints, broadcast, either, field, field_floats, flip, floats,
-    gather, half_floats, half_powers, high_halves, interleave, lay, lay_values, line_codes,
-    line_values, load_quads, load_values, look_up, low_halves, no_ints, prefetch, store_quads,
+    gather, half_floats, half_powers, high_halves, interleave, line_codes, line_values, load_quads,
+    load_values, look_up, low_halves, no_ints, prefetch, reorder_values, store_codes, store_quads,
     transpose,
 };
 use super::{
-    KERNELS, Quarters, add, bytes, codes, drain, fma, fma4, lay_blocks, load, load4, max, mul,
-    reduce4, splat, store, store_past_cache, store4, widened,
+    KERNELS, Quarters, add, bytes, codes, drain, fma, fma4, load, load4, max, mul, reduce4, splat,
+    store, store_past_cache, store4, unpack_blocks, widened,
 };
-use crate::int8::{IntProduct, IntScratch, LaidQuads, int_simd_by_functions, matmul};
+use crate::int8::{IntProduct, IntScratch, StoredQuads, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 use crate::table::KernelTable;
 
@@ -38,29 +38,31 @@ pub(in crate::aarch64) fn table() -> Option<&'static KernelTable> {
 struct Dotprod(());
 
 simd_by_functions!(Dotprod, Quarters, float32x4_t, tile rows: 1);
-int_simd_by_functions!(Dotprod, ByteQuarters, IntQuarters, Sums, Products, tiles: lay, dot_laid);
+int_simd_by_functions!(
+    Dotprod, ByteQuarters, IntQuarters, ExcessSums, WordProducts, tiles: store_codes, dot_stored
+);
 
 #[target_feature(enable = "neon,dotprod")]
 fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
-    matmul(Dotprod(()), (product, lay_blocks), scratch, out);
+    matmul(Dotprod(()), (product, unpack_blocks), scratch, out);
 }
 
 /// The sums of rows, and the excess to subtract from each of them: -128 times the activations.
-type Sums = (IntQuarters, int32x4_t);
+type ExcessSums = (IntQuarters, int32x4_t);
 
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn open(ints: IntQuarters) -> Sums {
+fn open(ints: IntQuarters) -> ExcessSums {
     (ints, vdupq_n_s32(0))
 }
 
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn add_products<const WIDE: bool>(
-    ([a, b, c, d], excess): Sums,
+    ([a, b, c, d], excess): ExcessSums,
     codes: ByteQuarters,
     x: [i8; 4],
-) -> Sums {
+) -> ExcessSums {
     let x = broadcast(x);
     let codes = [
         signed::<WIDE>(codes[0]),
@@ -75,7 +77,7 @@ fn add_products<const WIDE: bool>(
 
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn close<const WIDE: bool>(_: IntQuarters, ([a, b, c, d], excess): Sums) -> IntQuarters {
+fn close<const WIDE: bool>(_: IntQuarters, ([a, b, c, d], excess): ExcessSums) -> IntQuarters {
     if !WIDE {
         return [a, b, c, d];
     }
@@ -83,11 +85,11 @@ fn close<const WIDE: bool>(_: IntQuarters, ([a, b, c, d], excess): Sums) -> IntQ
 }
 
 /// For each piece of columns: eight products in each lane.
-pub(super) type Products = [int32x4_t; 4];
+pub(super) type WordProducts = [int32x4_t; 4];
 
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn products(line: &[u8; 64], x: &[i8; 128]) -> Products {
+fn products(line: &[u8; 64], x: &[i8; 128]) -> WordProducts {
     let ([a, b, c, d], x) = (line_codes(line), line_values(x));
     [
         piece_products(a, x[0]),
@@ -107,7 +109,7 @@ fn piece_products([low, high]: [uint8x16_t; 2], [even, odd]: [int8x16_t; 2]) -> 
 /// Merges four into one lane each.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn merge([a, b, c, d]: [Products; 4]) -> Products {
+pub(super) fn merge([a, b, c, d]: [WordProducts; 4]) -> WordProducts {
     [
         merge_piece([a[0], b[0], c[0], d[0]]),
         merge_piece([a[1], b[1], c[1], d[1]]),
@@ -125,28 +127,28 @@ fn merge_piece([a, b, c, d]: [int32x4_t; 4]) -> int32x4_t {
 /// Lanes are the words that [`transpose`] moves.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn turn([a, b, c, d]: [Products; 4]) -> [Products; 4] {
+pub(super) fn transpose_lines([a, b, c, d]: [WordProducts; 4]) -> [WordProducts; 4] {
     let [a, b, c, d] = transpose([to_bytes(a), to_bytes(b), to_bytes(c), to_bytes(d)]);
     [of_bytes(a), of_bytes(b), of_bytes(c), of_bytes(d)]
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn to_bytes([a, b, c, d]: Products) -> ByteQuarters {
+fn to_bytes([a, b, c, d]: WordProducts) -> ByteQuarters {
     let (a, b) = (vreinterpretq_u8_s32(a), vreinterpretq_u8_s32(b));
     [a, b, vreinterpretq_u8_s32(c), vreinterpretq_u8_s32(d)]
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn of_bytes([a, b, c, d]: ByteQuarters) -> Products {
+fn of_bytes([a, b, c, d]: ByteQuarters) -> WordProducts {
     let (a, b) = (vreinterpretq_s32_u8(a), vreinterpretq_s32_u8(b));
     [a, b, vreinterpretq_s32_u8(c), vreinterpretq_s32_u8(d)]
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn join([a, b, c, d]: [Products; 4]) -> [IntQuarters; 4] {
+pub(super) fn join([a, b, c, d]: [WordProducts; 4]) -> [IntQuarters; 4] {
     [
         [a[0], b[0], c[0], d[0]],
         [a[1], b[1], c[1], d[1]],
@@ -159,11 +161,11 @@ pub(super) fn join([a, b, c, d]: [Products; 4]) -> [IntQuarters; 4] {
 /// registers.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn dot_laid<const WIDE: bool, const PICKS: usize>(
-    laid: &[LaidQuads],
+fn dot_stored<const WIDE: bool, const PICKS: usize>(
+    stored: &[StoredQuads],
     x: &[&[i8]; PICKS],
 ) -> [IntQuarters; PICKS] {
-    let (fours, _) = laid.as_chunks::<4>();
+    let (fours, _) = stored.as_chunks::<4>();
     let mut ints = [no_ints(); PICKS];
     let (ints_by_four, ints_left) = ints.as_chunks_mut::<4>();
     let (x_by_four, x_left) = x.as_chunks::<4>();
@@ -184,7 +186,7 @@ fn dot_laid<const WIDE: bool, const PICKS: usize>(
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot_some<const WIDE: bool, const PICKS: usize>(
-    fours: &[[LaidQuads; 4]],
+    fours: &[[StoredQuads; 4]],
     x: &[&[i8]; PICKS],
 ) -> [IntQuarters; PICKS] {
     let mut pieces: [&[[i8; 16]]; PICKS] = [&[]; PICKS];
@@ -228,7 +230,7 @@ fn dot_some<const WIDE: bool, const PICKS: usize>(
 
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn signed_quads<const WIDE: bool>(quads: &LaidQuads) -> [int8x16_t; 4] {
+fn signed_quads<const WIDE: bool>(quads: &StoredQuads) -> [int8x16_t; 4] {
     let [a, b, c, d] = load_quads(quads);
     [signed::<WIDE>(a), signed::<WIDE>(b), signed::<WIDE>(c), signed::<WIDE>(d)]
 }

@@ -12,19 +12,19 @@ use std::arch::aarch64::{
 use std::arch::asm;
 use std::ops::Range;
 
-use super::dotprod::{Products, join, merge, turn};
+use super::dotprod::{WordProducts, join, merge, transpose_lines};
 use super::integers::{
     ByteQuarters, IntQuarters, add_ints, broadcast, either, field, field_floats, flip, floats,
-    gather, half_floats, half_powers, high_halves, interleave, lay_values, line_codes, line_values,
-    load_quads, load_values, look_up, low_halves, no_ints, prefetch, store_quads, transpose,
+    gather, half_floats, half_powers, high_halves, interleave, line_codes, line_values, load_quads,
+    load_values, look_up, low_halves, no_ints, prefetch, reorder_values, store_quads, transpose,
 };
 use super::{
     KERNELS, Quarters, add, bytes, codes, drain, fma, fma4, load, load4, max, mul, reduce4, splat,
     store, store_past_cache, store4, widened,
 };
 use crate::int8::{
-    BlockMatrix, IntProduct, IntScratch, LaidQuads, Memory, Scales, Tile, int_simd_by_functions,
-    matmul,
+    BlockMatrix, BlockScratch, CodeTile, IntProduct, IntScratch, StoredQuads, TileScales,
+    int_simd_by_functions, matmul,
 };
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 use crate::table::KernelTable;
@@ -42,23 +42,23 @@ struct I8mm(());
 
 simd_by_functions!(I8mm, Quarters, float32x4_t, tile rows: 1);
 int_simd_by_functions!(
-    I8mm, ByteQuarters, IntQuarters, IntQuarters, Products, tiles: lay, dot_laid
+    I8mm, ByteQuarters, IntQuarters, IntQuarters, WordProducts, tiles: store_codes, dot_stored
 );
 
 #[target_feature(enable = "neon,i8mm")]
 fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
-    matmul(I8mm(()), (product, lay_blocks), scratch, out);
+    matmul(I8mm(()), (product, unpack_blocks), scratch, out);
 }
 
 /// Unpacks blocks; this table's tiles have their own order.
 #[target_feature(enable = "neon,i8mm")]
-fn lay_blocks(
+fn unpack_blocks(
     rows: &BlockMatrix<'_>,
     cols: Range<usize>,
-    memory: &mut Memory,
-    laid: (&mut Tile, &mut Scales),
+    scratch: &mut BlockScratch,
+    target: (&mut CodeTile, &mut TileScales),
 ) {
-    crate::int8::lay_blocks(I8mm(()), rows, cols, memory, laid);
+    crate::int8::unpack_blocks(I8mm(()), rows, cols, scratch, target);
 }
 
 #[inline]
@@ -86,7 +86,7 @@ fn close<const WIDE: bool>(_: IntQuarters, sums: IntQuarters) -> IntQuarters {
 
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
-fn products(line: &[u8; 64], x: &[i8; 128]) -> Products {
+fn products(line: &[u8; 64], x: &[i8; 128]) -> WordProducts {
     let ([a, b, c, d], x) = (line_codes(line), line_values(x));
     [
         piece_products(a, x[0]),
@@ -105,7 +105,7 @@ fn piece_products([low, high]: [uint8x16_t; 2], [even, odd]: [int8x16_t; 2]) -> 
 /// Stores codes so that eight columns of two rows are adjacent.
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
-fn lay(codes: &[ByteQuarters; 4], target: &mut [LaidQuads; 4]) {
+fn store_codes(codes: &[ByteQuarters; 4], target: &mut [StoredQuads; 4]) {
     let (pairs, _) = codes.as_chunks::<2>();
     let (targets, _) = target.as_chunks_mut::<2>();
     for ([a, b], [first, second]) in pairs.iter().zip(targets) {
@@ -128,11 +128,11 @@ fn join_words(a: uint8x16_t, b: uint8x16_t) -> [uint8x16_t; 2] {
 /// row is computed twice, which takes no more instructions than USDOT.
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
-fn dot_laid<const WIDE: bool, const PICKS: usize>(
-    laid: &[LaidQuads],
+fn dot_stored<const WIDE: bool, const PICKS: usize>(
+    stored: &[StoredQuads],
     x: &[&[i8]; PICKS],
 ) -> [IntQuarters; PICKS] {
-    let (fours, _) = laid.as_chunks::<4>();
+    let (fours, _) = stored.as_chunks::<4>();
     let mut ints = [no_ints(); PICKS];
     let (ints_by_four, ints_left) = ints.as_chunks_mut::<4>();
     let (x_by_four, x_left) = x.as_chunks::<4>();
@@ -159,7 +159,7 @@ type PairSums = [int32x4_t; 8];
 #[target_feature(enable = "neon,i8mm")]
 fn dot_pairs<const PAIRS: usize>(
     x: [[&[i8]; 2]; PAIRS],
-    fours: &[[LaidQuads; 4]],
+    fours: &[[StoredQuads; 4]],
 ) -> [[IntQuarters; 2]; PAIRS] {
     let mut pieces: [[&[[i8; 16]]; 2]; PAIRS] = [[&[]; 2]; PAIRS];
     for t in 0..PAIRS {

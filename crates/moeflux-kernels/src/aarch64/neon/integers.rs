@@ -19,7 +19,7 @@ use std::arch::aarch64::{
 use std::arch::asm;
 
 use super::Quarters;
-use crate::int8::{HalfKind, LaidQuads};
+use crate::int8::{HalfKind, StoredQuads};
 
 /// Four bytes of rows 0 to 3, 4 to 7, 8 to 11, 12 to 15.
 pub(super) type ByteQuarters = [uint8x16_t; 4];
@@ -312,7 +312,7 @@ fn both_halves(bytes: uint8x16_t) -> [uint8x16_t; 2] {
 /// Reorders values to match [`line_codes`].
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn lay_values(x: &[i8; 128], target: &mut [i8; 128]) {
+pub(super) fn reorder_values(x: &[i8; 128], target: &mut [i8; 128]) {
     let (pieces, _) = target.as_chunks_mut::<32>();
     for (x, target) in x.as_chunks::<32>().0.iter().zip(pieces) {
         let (x, _) = x.as_chunks::<16>();
@@ -345,11 +345,11 @@ fn load_words(values: &[i8; 16]) -> int32x4_t {
 }
 
 /// For each piece of columns: four products in each lane.
-pub(super) type Products = [int16x8_t; 4];
+pub(super) type ShortProducts = [int16x8_t; 4];
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn products(line: &[u8; 64], x: &[i8; 128]) -> Products {
+pub(super) fn products(line: &[u8; 64], x: &[i8; 128]) -> ShortProducts {
     let ([a, b, c, d], x) = (line_codes(line), line_values(x));
     [
         piece_products(a, x[0]),
@@ -372,7 +372,7 @@ fn piece_products([low, high]: [uint8x16_t; 2], [even, odd]: [int8x16_t; 2]) -> 
 /// Merges four into two lanes each, with sixteen products per lane: at most 16 * 15 * 127 < 2^15.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn merge([a, b, c, d]: [Products; 4]) -> Products {
+pub(super) fn merge([a, b, c, d]: [ShortProducts; 4]) -> ShortProducts {
     [
         merge_piece([a[0], b[0], c[0], d[0]]),
         merge_piece([a[1], b[1], c[1], d[1]]),
@@ -390,28 +390,28 @@ fn merge_piece([a, b, c, d]: [int16x8_t; 4]) -> int16x8_t {
 /// Pairs of lanes are the words that [`transpose`] moves.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn turn([a, b, c, d]: [Products; 4]) -> [Products; 4] {
+pub(super) fn transpose_lines([a, b, c, d]: [ShortProducts; 4]) -> [ShortProducts; 4] {
     let [a, b, c, d] = transpose([to_bytes(a), to_bytes(b), to_bytes(c), to_bytes(d)]);
     [of_bytes(a), of_bytes(b), of_bytes(c), of_bytes(d)]
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn to_bytes([a, b, c, d]: Products) -> ByteQuarters {
+fn to_bytes([a, b, c, d]: ShortProducts) -> ByteQuarters {
     let (a, b) = (vreinterpretq_u8_s16(a), vreinterpretq_u8_s16(b));
     [a, b, vreinterpretq_u8_s16(c), vreinterpretq_u8_s16(d)]
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn of_bytes([a, b, c, d]: ByteQuarters) -> Products {
+fn of_bytes([a, b, c, d]: ByteQuarters) -> ShortProducts {
     let (a, b) = (vreinterpretq_s16_u8(a), vreinterpretq_s16_u8(b));
     [a, b, vreinterpretq_s16_u8(c), vreinterpretq_s16_u8(d)]
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn join([a, b, c, d]: [Products; 4]) -> [IntQuarters; 4] {
+pub(super) fn join([a, b, c, d]: [ShortProducts; 4]) -> [IntQuarters; 4] {
     [
         join_piece([a[0], b[0], c[0], d[0]]),
         join_piece([a[1], b[1], c[1], d[1]]),
@@ -430,21 +430,21 @@ fn join_piece([a, b, c, d]: [int16x8_t; 4]) -> IntQuarters {
 pub(super) type Shorts = [[int16x8_t; 2]; 4];
 
 /// Sums of the low halves of codes and, if codes are wide, of the high halves.
-pub(super) type Sums = [Shorts; 2];
+pub(super) type NeonNibbleSums = [Shorts; 2];
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn open(_: IntQuarters) -> Sums {
+pub(super) fn open(_: IntQuarters) -> NeonNibbleSums {
     [[[vdupq_n_s16(0); 2]; 4]; 2]
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn add_products<const WIDE: bool>(
-    [low, high]: Sums,
+    [low, high]: NeonNibbleSums,
     codes: ByteQuarters,
     x: [i8; 4],
-) -> Sums {
+) -> NeonNibbleSums {
     let x = broadcast(x);
     if !WIDE {
         return [multiply_add(low, codes, x), high];
@@ -472,7 +472,10 @@ fn multiply_rows([a, b]: [int16x8_t; 2], codes: uint8x16_t, x: int8x16_t) -> [in
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn close<const WIDE: bool>(ints: IntQuarters, [low, high]: Sums) -> IntQuarters {
+pub(super) fn close<const WIDE: bool>(
+    ints: IntQuarters,
+    [low, high]: NeonNibbleSums,
+) -> IntQuarters {
     let ints = add_rows(ints, low);
     if !WIDE {
         return ints;
@@ -503,7 +506,7 @@ fn add_fours(ints: int32x4_t, [a, b]: [int16x8_t; 2]) -> int32x4_t {
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn lay(codes: &[ByteQuarters; 4], target: &mut [LaidQuads; 4]) {
+pub(super) fn store_codes(codes: &[ByteQuarters; 4], target: &mut [StoredQuads; 4]) {
     for (codes, target) in codes.iter().zip(target) {
         store_quads(*codes, target);
     }
@@ -512,24 +515,24 @@ pub(super) fn lay(codes: &[ByteQuarters; 4], target: &mut [LaidQuads; 4]) {
 /// Processes one row of activations at a time: its 16-bit sums leave no registers for more.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn dot_laid<const WIDE: bool, const PICKS: usize>(
-    laid: &[LaidQuads],
+pub(super) fn dot_stored<const WIDE: bool, const PICKS: usize>(
+    stored: &[StoredQuads],
     x: &[&[i8]; PICKS],
 ) -> [IntQuarters; PICKS] {
     let mut ints = [no_ints(); PICKS];
     for (ints, x) in ints.iter_mut().zip(x) {
-        *ints = dot_row::<WIDE>(laid, x);
+        *ints = dot_row::<WIDE>(stored, x);
     }
     ints
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn dot_row<const WIDE: bool>(laid: &[LaidQuads], x: &[i8]) -> IntQuarters {
+fn dot_row<const WIDE: bool>(stored: &[StoredQuads], x: &[i8]) -> IntQuarters {
     let mut ints = no_ints();
-    for (laid, x) in laid.chunks(8).zip(x.as_chunks::<4>().0.chunks(8)) {
+    for (stored, x) in stored.chunks(8).zip(x.as_chunks::<4>().0.chunks(8)) {
         let mut sums = open(ints);
-        for (quads, x) in laid.iter().zip(x) {
+        for (quads, x) in stored.iter().zip(x) {
             sums = add_products::<WIDE>(sums, load_quads(quads), *x);
         }
         ints = close::<WIDE>(ints, sums);

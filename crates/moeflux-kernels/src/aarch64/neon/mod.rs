@@ -18,10 +18,10 @@ use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 use crate::table::{KernelTable, kernel_table};
 use integers::{
-    ByteQuarters, IntQuarters, Products, Sums, add_ints, add_products, close, dot_laid, either,
-    field, field_floats, flip, floats, gather, half_floats, half_powers, high_halves, interleave,
-    join, lay, lay_values, load_quads, look_up, low_halves, merge, no_ints, open, prefetch,
-    products, store_quads, transpose, turn,
+    ByteQuarters, IntQuarters, NeonNibbleSums, ShortProducts, add_ints, add_products, close,
+    dot_stored, either, field, field_floats, flip, floats, gather, half_floats, half_powers,
+    high_halves, interleave, join, load_quads, look_up, low_halves, merge, no_ints, open, prefetch,
+    products, reorder_values, store_codes, store_quads, transpose, transpose_lines,
 };
 
 kernel_table!("neon", Neon(()), features: "neon");
@@ -38,7 +38,9 @@ struct Neon(());
 type Quarters = [float32x4_t; 4];
 
 simd_by_functions!(Neon, Quarters, float32x4_t, tile rows: 1);
-int_simd_by_functions!(Neon, ByteQuarters, IntQuarters, Sums, Products, tiles: lay, dot_laid);
+int_simd_by_functions!(
+    Neon, ByteQuarters, IntQuarters, NeonNibbleSums, ShortProducts, tiles: store_codes, dot_stored
+);
 
 #[inline]
 #[target_feature(enable = "neon")]

@@ -1,6 +1,6 @@
 //! Some blocks of sixteen rows, and the unpacking of a kind's codes and scales.
 
-use crate::blocks::{Apart, BlockKind};
+use crate::blocks::{BlockKind, DecodedBlock};
 use crate::int8::block::RowBlock;
 use crate::int8::rows::sort_even_odd;
 use crate::int8::simd::{IntSimd, PIECE};
@@ -16,7 +16,7 @@ pub(super) const CHUNK_COLS_MAX: usize = 2 * SPAN_COLS;
 const CHUNK_GROUPS_MAX: usize = CHUNK_COLS_MAX / (PIECE / 2);
 
 /// A large block, or four small ones, of each of sixteen rows.
-pub(in crate::int8) struct Chunk<'a> {
+pub(in crate::int8) struct BlockChunk<'a> {
     pub(super) rows: RowBlock<'a>,
     /// Offset of the first byte in each row.
     pub(super) at: usize,
@@ -26,7 +26,7 @@ pub(in crate::int8) struct Chunk<'a> {
     pub(super) scales_at: usize,
 }
 
-impl<'a> Chunk<'a> {
+impl<'a> BlockChunk<'a> {
     /// Returns sixteen bytes of each row from a byte of the chunk, four at a time.
     #[inline(always)]
     pub(super) fn quads<S: IntSimd>(&self, simd: S, at: usize) -> [S::Quads; 4] {
@@ -41,14 +41,14 @@ impl<'a> Chunk<'a> {
 
 /// Preprocessed data of a chunk.
 #[repr(align(64))]
-pub(in crate::int8) struct Prepared {
+pub(in crate::int8) struct PreparedChunk {
     /// Sixteen rows of codes, for kinds whose codes are not unpacked by vectors.
     pub(super) codes: [[u8; CHUNK_COLS_MAX]; LANES],
     /// Scales and biases of the groups.
     pub(super) scales: [[Lanes; 2]; CHUNK_GROUPS_MAX],
 }
 
-impl Prepared {
+impl PreparedChunk {
     pub(super) const ZEROS: Self =
         Self { codes: [[0; CHUNK_COLS_MAX]; LANES], scales: [[[0.0; LANES]; 2]; CHUNK_GROUPS_MAX] };
 }
@@ -94,13 +94,13 @@ pub(in crate::int8) trait BlockCodes {
     const STRIDED: bool = false;
 
     /// Prepares a chunk's scales and biases, and other data for [`BlockCodes::unit`].
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared);
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk);
 
     /// Returns the codes of 64 columns.
     fn unit<S: IntSimd>(
         simd: S,
-        chunk: &Chunk<'_>,
-        prepared: &Prepared,
+        chunk: &BlockChunk<'_>,
+        prepared: &PreparedChunk,
         unit: usize,
     ) -> [Half<S>; 4];
 
@@ -113,34 +113,38 @@ pub(in crate::int8) trait BlockCodes {
 
 /// Returns 64 columns of prepared codes.
 #[inline(always)]
-pub(super) fn prepared_unit<S: IntSimd>(simd: S, prepared: &Prepared, unit: usize) -> [Half<S>; 4] {
+pub(super) fn prepared_unit<S: IntSimd>(
+    simd: S,
+    prepared: &PreparedChunk,
+    unit: usize,
+) -> [Half<S>; 4] {
     let rows = RowBlock::new(prepared.codes.as_flattened(), (8, CHUNK_COLS_MAX), 0);
     let scales = RowBlock::new(&[], (8, 0), 0);
-    let chunk = Chunk { rows, at: 64 * unit, scales, scales_at: 0 };
+    let chunk = BlockChunk { rows, at: 64 * unit, scales, scales_at: 0 };
     [chunk.quads(simd, 0), chunk.quads(simd, 16), chunk.quads(simd, 32), chunk.quads(simd, 48)]
 }
 
 /// Prepares a chunk of any kind, without vectors.
-pub(super) fn prepare_any(kind: BlockKind, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+pub(super) fn prepare_any(kind: BlockKind, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
     let (block_cols, block_bytes) = (kind.block_cols(), kind.block_bytes());
     let n_groups = block_cols / kind.group_cols();
-    let mut apart = Apart::ZEROS;
+    let mut decoded = DecodedBlock::ZEROS;
     for (r, codes) in prepared.codes.iter_mut().enumerate() {
         let row = &chunk.rows.row(r)[chunk.at..][..chunk_blocks(kind) * block_bytes];
         let n_scales = kind.scale_bytes();
         let scales = &chunk.scales.row(r)[chunk.scales_at..];
         let blocks = row.chunks_exact(block_bytes).zip(codes.chunks_exact_mut(block_cols));
         for (block_idx, (block, codes)) in blocks.enumerate() {
-            apart.take(kind, block, &scales[block_idx * n_scales..][..n_scales]);
+            decoded.decode(kind, block, &scales[block_idx * n_scales..][..n_scales]);
             if kind.is_even_odd() {
-                sort_even_odd(&mut apart.codes[..block_cols]);
+                sort_even_odd(&mut decoded.codes[..block_cols]);
             }
-            for (code, value) in codes.iter_mut().zip(apart.codes) {
+            for (code, value) in codes.iter_mut().zip(decoded.codes) {
                 *code = value.cast_unsigned().wrapping_add(offset(kind));
             }
             for g in 0..n_groups {
                 let [scales, biases] = &mut prepared.scales[block_idx * n_groups + g];
-                (scales[r], biases[r]) = (apart.scales[g], apart.biases[g]);
+                (scales[r], biases[r]) = (decoded.scales[g], decoded.biases[g]);
             }
         }
     }

@@ -2,7 +2,7 @@
 #![expect(non_camel_case_types, reason = "the names of kinds")]
 #![expect(clippy::needless_range_loop, reason = "iterators move arrays of vectors to memory")]
 
-use super::chunk::{BlockCodes, Chunk, Half, Prepared, offset, prepared_unit};
+use super::chunk::{BlockChunk, BlockCodes, Half, PreparedChunk, offset, prepared_unit};
 use crate::blocks::{BlockKind, IQ2_XXS_GRID, IQ3_XXS_GRID, SIGNS};
 use crate::int8::simd::IntSimd;
 
@@ -18,7 +18,7 @@ impl BlockCodes for IQ2_XXS {
     const KIND: BlockKind = BlockKind::IQ2_XXS;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
         let scale = block_scale(simd, chunk);
         for g in 0..4 {
             let [_, first, _, second] = chunk.quads(simd, 2 + 16 * g);
@@ -36,7 +36,12 @@ impl BlockCodes for IQ2_XXS {
     }
 
     #[inline(always)]
-    fn unit<S: IntSimd>(simd: S, _: &Chunk<'_>, prepared: &Prepared, unit: usize) -> [Half<S>; 4] {
+    fn unit<S: IntSimd>(
+        simd: S,
+        _: &BlockChunk<'_>,
+        prepared: &PreparedChunk,
+        unit: usize,
+    ) -> [Half<S>; 4] {
         prepared_unit(simd, prepared, unit)
     }
 }
@@ -45,7 +50,7 @@ impl BlockCodes for IQ3_XXS {
     const KIND: BlockKind = BlockKind::IQ3_XXS;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
         let scale = block_scale(simd, chunk);
         for (k, at) in [66, 82].into_iter().enumerate() {
             let words = chunk.quads(simd, at);
@@ -67,13 +72,18 @@ impl BlockCodes for IQ3_XXS {
     }
 
     #[inline(always)]
-    fn unit<S: IntSimd>(simd: S, _: &Chunk<'_>, prepared: &Prepared, unit: usize) -> [Half<S>; 4] {
+    fn unit<S: IntSimd>(
+        simd: S,
+        _: &BlockChunk<'_>,
+        prepared: &PreparedChunk,
+        unit: usize,
+    ) -> [Half<S>; 4] {
         prepared_unit(simd, prepared, unit)
     }
 }
 
 #[inline(always)]
-fn block_scale<S: IntSimd>(simd: S, chunk: &Chunk<'_>) -> S::Vector {
+fn block_scale<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>) -> S::Vector {
     simd.widened(&chunk.bytes::<2>(0).map(|it| u16::from_le_bytes(*it)))
 }
 
@@ -83,7 +93,7 @@ fn store_scale<S: IntSimd>(
     simd: S,
     words: S::Quads,
     (scale, unit): (S::Vector, f32),
-    prepared: &mut Prepared,
+    prepared: &mut PreparedChunk,
     g: usize,
 ) {
     let factor = simd.add(simd.field_floats(words, 28, 15), simd.splat(0.5));

@@ -2,7 +2,7 @@
 #![expect(non_camel_case_types, reason = "the names of kinds")]
 #![expect(clippy::needless_range_loop, reason = "iterators move arrays of vectors to memory")]
 
-use super::chunk::{BlockCodes, Chunk, Half, Prepared, offset};
+use super::chunk::{BlockChunk, BlockCodes, Half, PreparedChunk, offset};
 use crate::blocks::{BlockKind, E2M1_VALUES, IQ4_VALUES};
 use crate::int8::simd::{HalfKind, IntSimd};
 use crate::lanes::LANES;
@@ -41,12 +41,17 @@ impl BlockCodes for Q4_0 {
     const KIND: BlockKind = BlockKind::Q4_0;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
         small_scales::<18, S>(simd, chunk, prepared);
     }
 
     #[inline(always)]
-    fn unit<S: IntSimd>(simd: S, chunk: &Chunk<'_>, _: &Prepared, unit: usize) -> [Half<S>; 4] {
+    fn unit<S: IntSimd>(
+        simd: S,
+        chunk: &BlockChunk<'_>,
+        _: &PreparedChunk,
+        unit: usize,
+    ) -> [Half<S>; 4] {
         nibbles(simd, chunk, [36 * unit + 2, 36 * unit + 20])
     }
 }
@@ -55,7 +60,7 @@ impl BlockCodes for Q4_1 {
     const KIND: BlockKind = BlockKind::Q4_1;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
         small_scales::<20, S>(simd, chunk, prepared);
         for (block_idx, scales) in prepared.scales[..4].iter_mut().enumerate() {
             let biases = chunk.bytes::<2>(20 * block_idx + 2).map(|it| u16::from_le_bytes(*it));
@@ -64,7 +69,12 @@ impl BlockCodes for Q4_1 {
     }
 
     #[inline(always)]
-    fn unit<S: IntSimd>(simd: S, chunk: &Chunk<'_>, _: &Prepared, unit: usize) -> [Half<S>; 4] {
+    fn unit<S: IntSimd>(
+        simd: S,
+        chunk: &BlockChunk<'_>,
+        _: &PreparedChunk,
+        unit: usize,
+    ) -> [Half<S>; 4] {
         nibbles(simd, chunk, [40 * unit + 4, 40 * unit + 24])
     }
 }
@@ -73,12 +83,17 @@ impl BlockCodes for Q8_0 {
     const KIND: BlockKind = BlockKind::Q8_0;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
         small_scales::<34, S>(simd, chunk, prepared);
     }
 
     #[inline(always)]
-    fn unit<S: IntSimd>(simd: S, chunk: &Chunk<'_>, _: &Prepared, unit: usize) -> [Half<S>; 4] {
+    fn unit<S: IntSimd>(
+        simd: S,
+        chunk: &BlockChunk<'_>,
+        _: &PreparedChunk,
+        unit: usize,
+    ) -> [Half<S>; 4] {
         let at = 68 * unit;
         let mut halves = [chunk.quads(simd, at + 2); 4];
         halves[1] = chunk.quads(simd, at + 18);
@@ -98,7 +113,7 @@ impl BlockCodes for Q2_K {
     const STRIDED: bool = true;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
         let words = chunk.quads(simd, 0);
         let [scale, least] = simd.half_floats(HalfKind::F16, chunk.quads(simd, 68)[3]);
         let least = simd.mul(least, simd.splat(-1.0));
@@ -113,7 +128,12 @@ impl BlockCodes for Q2_K {
     }
 
     #[inline(always)]
-    fn unit<S: IntSimd>(simd: S, chunk: &Chunk<'_>, _: &Prepared, unit: usize) -> [Half<S>; 4] {
+    fn unit<S: IntSimd>(
+        simd: S,
+        chunk: &BlockChunk<'_>,
+        _: &PreparedChunk,
+        unit: usize,
+    ) -> [Half<S>; 4] {
         let codes = chunk.quads(simd, 16 + 16 * unit);
         pairs(simd, codes)
     }
@@ -124,7 +144,7 @@ impl BlockCodes for Q3_K {
     const STRIDED: bool = true;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
         let [_, low, middle, high] = chunk.quads(simd, 92);
         let [_, scale] = simd.half_floats(HalfKind::F16, chunk.quads(simd, 94)[3]);
         let factors = [
@@ -137,7 +157,12 @@ impl BlockCodes for Q3_K {
     }
 
     #[inline(always)]
-    fn unit<S: IntSimd>(simd: S, chunk: &Chunk<'_>, _: &Prepared, unit: usize) -> [Half<S>; 4] {
+    fn unit<S: IntSimd>(
+        simd: S,
+        chunk: &BlockChunk<'_>,
+        _: &PreparedChunk,
+        unit: usize,
+    ) -> [Half<S>; 4] {
         let high = chunk.quads(simd, 16 * (unit % 2));
         let mut halves = pairs(simd, chunk.quads(simd, 32 + 16 * unit));
         for j in 0..4 {
@@ -157,12 +182,17 @@ impl BlockCodes for Q4_K {
     const KIND: BlockKind = BlockKind::Q4_K;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
         six_bit_scales(simd, chunk, prepared);
     }
 
     #[inline(always)]
-    fn unit<S: IntSimd>(simd: S, chunk: &Chunk<'_>, _: &Prepared, unit: usize) -> [Half<S>; 4] {
+    fn unit<S: IntSimd>(
+        simd: S,
+        chunk: &BlockChunk<'_>,
+        _: &PreparedChunk,
+        unit: usize,
+    ) -> [Half<S>; 4] {
         nibbles_of_64(simd, chunk, 16 + 32 * unit)
     }
 }
@@ -172,7 +202,7 @@ impl BlockCodes for Q5_K {
 
     /// Stores the fifth bits, which all units share, in row order.
     #[inline(always)]
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
         six_bit_scales(simd, chunk, prepared);
         let (targets, _) = prepared.codes.as_flattened_mut().as_chunks_mut::<64>();
         for (k, targets) in targets[..8].as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -186,8 +216,8 @@ impl BlockCodes for Q5_K {
     #[inline(always)]
     fn unit<S: IntSimd>(
         simd: S,
-        chunk: &Chunk<'_>,
-        prepared: &Prepared,
+        chunk: &BlockChunk<'_>,
+        prepared: &PreparedChunk,
         unit: usize,
     ) -> [Half<S>; 4] {
         let (high, _) = prepared.codes.as_flattened().as_chunks::<64>();
@@ -211,7 +241,7 @@ impl BlockCodes for Q6_K {
     const STRIDED: bool = true;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
         let mut factors = chunk.quads(simd, 192);
         for i in 0..4 {
             factors[i] = simd.flip(factors[i], 128);
@@ -221,7 +251,12 @@ impl BlockCodes for Q6_K {
     }
 
     #[inline(always)]
-    fn unit<S: IntSimd>(simd: S, chunk: &Chunk<'_>, _: &Prepared, unit: usize) -> [Half<S>; 4] {
+    fn unit<S: IntSimd>(
+        simd: S,
+        chunk: &BlockChunk<'_>,
+        _: &PreparedChunk,
+        unit: usize,
+    ) -> [Half<S>; 4] {
         let at = unit / 2 * 64 + unit % 2 * 16;
         let (a, b) = (chunk.quads(simd, at), chunk.quads(simd, at + 32));
         let high = chunk.quads(simd, 128 + 16 * unit);
@@ -258,12 +293,17 @@ impl BlockCodes for IQ4_NL {
     const KIND: BlockKind = BlockKind::IQ4_NL;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
         small_scales::<18, S>(simd, chunk, prepared);
     }
 
     #[inline(always)]
-    fn unit<S: IntSimd>(simd: S, chunk: &Chunk<'_>, _: &Prepared, unit: usize) -> [Half<S>; 4] {
+    fn unit<S: IntSimd>(
+        simd: S,
+        chunk: &BlockChunk<'_>,
+        _: &PreparedChunk,
+        unit: usize,
+    ) -> [Half<S>; 4] {
         let codes = nibbles(simd, chunk, [36 * unit + 2, 36 * unit + 20]);
         looked_up(simd, &IQ4_CODES, codes)
     }
@@ -273,7 +313,7 @@ impl BlockCodes for IQ4_XS {
     const KIND: BlockKind = BlockKind::IQ4_XS;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
         let [first, low, _, _] = chunk.quads(simd, 0);
         let [scale, _] = simd.half_floats(HalfKind::F16, first);
         for g in 0..8 {
@@ -285,7 +325,12 @@ impl BlockCodes for IQ4_XS {
     }
 
     #[inline(always)]
-    fn unit<S: IntSimd>(simd: S, chunk: &Chunk<'_>, _: &Prepared, unit: usize) -> [Half<S>; 4] {
+    fn unit<S: IntSimd>(
+        simd: S,
+        chunk: &BlockChunk<'_>,
+        _: &PreparedChunk,
+        unit: usize,
+    ) -> [Half<S>; 4] {
         let codes = nibbles(simd, chunk, [8 + 32 * unit, 24 + 32 * unit]);
         looked_up(simd, &IQ4_CODES, codes)
     }
@@ -295,7 +340,7 @@ impl BlockCodes for MXFP4 {
     const KIND: BlockKind = BlockKind::MXFP4;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
         for (block_idx, [scales, _]) in prepared.scales[..4].iter_mut().enumerate() {
             let [first, ..] = chunk.quads(simd, 17 * block_idx);
             simd.store(simd.half_powers(first, 0), scales);
@@ -303,7 +348,12 @@ impl BlockCodes for MXFP4 {
     }
 
     #[inline(always)]
-    fn unit<S: IntSimd>(simd: S, chunk: &Chunk<'_>, _: &Prepared, unit: usize) -> [Half<S>; 4] {
+    fn unit<S: IntSimd>(
+        simd: S,
+        chunk: &BlockChunk<'_>,
+        _: &PreparedChunk,
+        unit: usize,
+    ) -> [Half<S>; 4] {
         let codes = nibbles(simd, chunk, [34 * unit + 1, 34 * unit + 18]);
         looked_up(simd, &E2M1_CODES, codes)
     }
@@ -313,7 +363,7 @@ impl BlockCodes for MXFP4_APART {
     const KIND: BlockKind = BlockKind::MXFP4_APART;
 
     #[inline(always)]
-    fn prepare<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+    fn prepare<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
         let exponents = words(simd, chunk.scales.pieces(chunk.scales_at));
         for block_idx in 0..4 {
             let scales = simd.half_powers(exponents, 8 * shift(block_idx));
@@ -323,7 +373,12 @@ impl BlockCodes for MXFP4_APART {
 
     /// Activations have the order in which even and odd columns are unpacked from bytes.
     #[inline(always)]
-    fn unit<S: IntSimd>(simd: S, chunk: &Chunk<'_>, _: &Prepared, unit: usize) -> [Half<S>; 4] {
+    fn unit<S: IntSimd>(
+        simd: S,
+        chunk: &BlockChunk<'_>,
+        _: &PreparedChunk,
+        unit: usize,
+    ) -> [Half<S>; 4] {
         let (a, b) = (chunk.quads(simd, 32 * unit), chunk.quads(simd, 32 * unit + 16));
         let mut halves = [a; 4];
         for i in 0..4 {
@@ -357,7 +412,7 @@ const fn shift(n: usize) -> u32 {
 
 /// Unpacks, of two times sixteen bytes, the low halves, then the high ones.
 #[inline(always)]
-fn nibbles<S: IntSimd>(simd: S, chunk: &Chunk<'_>, [a, b]: [usize; 2]) -> [Half<S>; 4] {
+fn nibbles<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, [a, b]: [usize; 2]) -> [Half<S>; 4] {
     let (a, b) = (chunk.quads(simd, a), chunk.quads(simd, b));
     // Indexed loops everywhere: closures would be functions without the instruction set.
     let mut halves = [a; 4];
@@ -383,7 +438,7 @@ fn looked_up<S: IntSimd>(simd: S, table: &[u8; 16], mut halves: [Half<S>; 4]) ->
 
 /// Unpacks the low halves of 32 bytes, then the high ones.
 #[inline(always)]
-fn nibbles_of_64<S: IntSimd>(simd: S, chunk: &Chunk<'_>, at: usize) -> [Half<S>; 4] {
+fn nibbles_of_64<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, at: usize) -> [Half<S>; 4] {
     let [a, b, c, d] = nibbles(simd, chunk, [at, at + 16]);
     [a, c, b, d]
 }
@@ -404,8 +459,8 @@ fn pairs<S: IntSimd>(simd: S, bytes: Half<S>) -> [Half<S>; 4] {
 #[inline(always)]
 fn small_scales<const BYTES: usize, S: IntSimd>(
     simd: S,
-    chunk: &Chunk<'_>,
-    prepared: &mut Prepared,
+    chunk: &BlockChunk<'_>,
+    prepared: &mut PreparedChunk,
 ) {
     for (block_idx, scales) in prepared.scales[..4].iter_mut().enumerate() {
         let bits = chunk.bytes::<2>(BYTES * block_idx).map(|it| u16::from_le_bytes(*it));
@@ -419,7 +474,7 @@ fn byte_scales<S: IntSimd>(
     simd: S,
     factors: [S::Quads; 4],
     (scale, less): (S::Vector, f32),
-    prepared: &mut Prepared,
+    prepared: &mut PreparedChunk,
 ) {
     for g in 0..16 {
         let factor = simd.field_floats(factors[g / 4], 8 * shift(g % 4), 255);
@@ -430,7 +485,7 @@ fn byte_scales<S: IntSimd>(
 
 /// Stores the scales and biases of Q4_K and Q5_K.
 #[inline(always)]
-fn six_bit_scales<S: IntSimd>(simd: S, chunk: &Chunk<'_>, prepared: &mut Prepared) {
+fn six_bit_scales<S: IntSimd>(simd: S, chunk: &BlockChunk<'_>, prepared: &mut PreparedChunk) {
     let [first, low, middle, high] = chunk.quads(simd, 0);
     let [scale, least] = simd.half_floats(HalfKind::F16, first);
     let least = simd.mul(least, simd.splat(-1.0));

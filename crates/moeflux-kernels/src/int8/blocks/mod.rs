@@ -16,5 +16,5 @@ mod stream;
 
 pub(super) use chunk::is_wide;
 pub(super) use kinds::for_kind;
-pub(crate) use rows::{BlockMatrix, BlockRows, LayBlocks, Memory, lay_blocks};
-pub(super) use stream::meet_one;
+pub(crate) use rows::{BlockMatrix, BlockRows, BlockScratch, UnpackBlocks, unpack_blocks};
+pub(super) use stream::multiply_one;

@@ -2,12 +2,14 @@
 //!
 //! **Invariant:** an output's groups are added in ascending order, on every path.
 
-use super::chunk::{BlockCodes, Chunk, Half, Prepared, SPAN_COLS, chunk_blocks, is_wide, offset};
-use super::rows::{BlockMatrix, BlockRows, HALF_COLS, Memory};
+use super::chunk::{
+    BlockChunk, BlockCodes, Half, PreparedChunk, SPAN_COLS, chunk_blocks, is_wide, offset,
+};
+use super::rows::{BlockMatrix, BlockRows, BlockScratch, HALF_COLS};
 use crate::blocks::BlockKind;
 use crate::format::Matrix;
 use crate::int8::inputs::IntProduct;
-use crate::int8::rows::Row;
+use crate::int8::rows::IntRow;
 use crate::int8::simd::IntSimd;
 use crate::int8::tile::add_terms;
 use crate::lanes::{LANES, Lanes};
@@ -22,7 +24,7 @@ const fn chunk_size(kind: BlockKind) -> (usize, usize) {
 
 /// Computes `out[block of rows][row of the block]`, for a matrix of at least sixteen rows.
 #[inline(always)]
-pub(in crate::int8) fn meet_one<K: BlockCodes, S: IntSimd>(
+pub(in crate::int8) fn multiply_one<K: BlockCodes, S: IntSimd>(
     simd: S,
     product: &IntProduct<'_>,
     matrix: Matrix<'_>,
@@ -31,7 +33,7 @@ pub(in crate::int8) fn meet_one<K: BlockCodes, S: IntSimd>(
     let x = product.x.rows.row(product.x.picks[0]);
     let layout = matrix.layout();
     let last_row = layout.n_rows - LANES;
-    let Memory { mut prepared, mut tail } = Memory::ZEROS;
+    let BlockScratch { mut prepared, mut tail } = BlockScratch::ZEROS;
     let (out, _) = out.as_chunks_mut::<LANES>();
     for (row_idx, out) in product.rows.clone().step_by(LANES).zip(out) {
         // Near the end of the matrix a block begins earlier and its first lanes are dropped.
@@ -43,7 +45,7 @@ pub(in crate::int8) fn meet_one<K: BlockCodes, S: IntSimd>(
             K::prepare(simd, &chunk, &mut prepared);
             for span in 0..chunk_size(K::KIND).0 / SPAN_COLS {
                 let col = col + span * SPAN_COLS;
-                acc = meet_span::<K, S>(simd, (&chunk, &prepared), span, (&x, col), acc);
+                acc = multiply_span::<K, S>(simd, (&chunk, &prepared), span, (&x, col), acc);
             }
         }
         simd.store(acc, out);
@@ -53,11 +55,11 @@ pub(in crate::int8) fn meet_one<K: BlockCodes, S: IntSimd>(
 
 /// Adds the groups of a span.
 #[inline(always)]
-fn meet_span<K: BlockCodes, S: IntSimd>(
+fn multiply_span<K: BlockCodes, S: IntSimd>(
     simd: S,
-    (chunk, prepared): (&Chunk<'_>, &Prepared),
+    (chunk, prepared): (&BlockChunk<'_>, &PreparedChunk),
     span: usize,
-    (x, col): (&Row<'_>, usize),
+    (x, col): (&IntRow<'_>, usize),
     acc: S::Vector,
 ) -> S::Vector {
     let (from, to) = (span_byte(K::KIND, span), span_byte(K::KIND, span + 1));
@@ -79,9 +81,9 @@ fn meet_span<K: BlockCodes, S: IntSimd>(
     };
     let mut ints = [simd.no_ints(); 8];
     let first = K::unit(simd, chunk, prepared, 2 * span);
-    meet_unit::<K, S>(simd, (0, &first), values, &mut ints);
+    multiply_unit::<K, S>(simd, (0, &first), values, &mut ints);
     let second = K::unit(simd, chunk, prepared, 2 * span + 1);
-    meet_unit::<K, S>(simd, (1, &second), values, &mut ints);
+    multiply_unit::<K, S>(simd, (1, &second), values, &mut ints);
     let (first_group, span_groups) = (col / K::KIND.group_cols(), SPAN_COLS / K::KIND.group_cols());
     let scales = &prepared.scales[span * span_groups..][..span_groups];
     add_groups::<K, S>(simd, (&x.steps[first_group..], &x.sums[first_group..]), scales, &ints, acc)
@@ -104,7 +106,7 @@ const fn span_byte(kind: BlockKind, span: usize) -> usize {
 /// Adds a unit's products to the sums of groups.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "iterators move arrays of vectors to memory")]
-fn meet_unit<K: BlockCodes, S: IntSimd>(
+fn multiply_unit<K: BlockCodes, S: IntSimd>(
     simd: S,
     (unit, codes): (usize, &[Half<S>; 4]),
     x: &SpanValues,

@@ -240,7 +240,7 @@ pub(super) fn line_codes(line: &[u8; 64]) -> [IntPair; 2] {
 /// Reorders values to match [`line_codes`].
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn lay_values(x: &[i8; 128], target: &mut [i8; 128]) {
+pub(super) fn reorder_values(x: &[i8; 128], target: &mut [i8; 128]) {
     let order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
     let (halves, _) = target.as_chunks_mut::<64>();
     for (target, [a, b]) in halves.iter_mut().zip(line_values(x)) {
@@ -320,21 +320,21 @@ pub(super) fn high_parts(a: __m256i, b: __m256i) -> __m256i {
 
 /// Pairs of products in 16 bits: of the low halves of codes and, if codes are wide, of the high
 /// halves. Eight products of a half byte and an int8, twice, stay below 2^15.
-pub(super) type Sums = [IntPair; 2];
+pub(super) type NibbleSums = [IntPair; 2];
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn open(_: IntPair) -> Sums {
+pub(super) fn open(_: IntPair) -> NibbleSums {
     [no_ints(); 2]
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn add_products<const WIDE: bool>(
-    [low, high]: Sums,
+    [low, high]: NibbleSums,
     codes: IntPair,
     x: [i8; 4],
-) -> Sums {
+) -> NibbleSums {
     let x = broadcast(x);
     if !WIDE {
         return [multiply_add(low, codes, x), high];
@@ -353,7 +353,7 @@ fn multiply_add([a, b]: IntPair, [low, high]: IntPair, x: __m256i) -> IntPair {
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn close<const WIDE: bool>(ints: IntPair, [low, high]: Sums) -> IntPair {
+pub(super) fn close<const WIDE: bool>(ints: IntPair, [low, high]: NibbleSums) -> IntPair {
     let ints = add_pairs(ints, low, 1);
     if WIDE { add_pairs(ints, high, 16) } else { ints }
 }

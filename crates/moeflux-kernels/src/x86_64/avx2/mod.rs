@@ -19,10 +19,10 @@ use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 use crate::table::{KernelTable, kernel_table};
 use integers::{
-    IntPair, Sums, add_ints, add_products, close, either, field, field_floats, flip, floats,
-    gather, half_floats, half_powers, high_halves, interleave, join, lay_values, load_quads,
-    look_up, low_halves, merge, no_ints, open, prefetch, products, store_quads, transpose,
-    transpose as turn,
+    IntPair, NibbleSums, add_ints, add_products, close, either, field, field_floats, flip, floats,
+    gather, half_floats, half_powers, high_halves, interleave, join, load_quads, look_up,
+    low_halves, merge, no_ints, open, prefetch, products, reorder_values, store_quads, transpose,
+    transpose as transpose_lines,
 };
 
 kernel_table!("avx2", Avx2(()), features: "avx2,fma,f16c");
@@ -42,7 +42,7 @@ struct Avx2(());
 type Pair = [__m256; 2];
 
 simd_by_functions!(Avx2, Pair, __m128, tile rows: 1);
-int_simd_by_functions!(Avx2, IntPair, IntPair, Sums, IntPair);
+int_simd_by_functions!(Avx2, IntPair, IntPair, NibbleSums, IntPair);
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]

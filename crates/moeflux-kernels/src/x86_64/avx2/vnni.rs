@@ -6,12 +6,13 @@ use std::arch::x86_64::{__m128, __m256i, _mm256_dpbusd_avx_epi32, _mm256_setzero
 
 use super::integers::{
     IntPair, add_ints, broadcast, either, field, field_floats, flip, floats, gather, half_floats,
-    half_powers, high_halves, interleave, join, lay_values, line_codes, line_values, load_quads,
-    look_up, low_halves, merge, no_ints, prefetch, store_quads, transpose, transpose as turn,
+    half_powers, high_halves, interleave, join, line_codes, line_values, load_quads, look_up,
+    low_halves, merge, no_ints, prefetch, reorder_values, store_quads, transpose,
+    transpose as transpose_lines,
 };
 use super::{
-    KERNELS, Pair, add, bytes, codes, drain, fma, fma4, lay_blocks, load, load4, max, mul, reduce4,
-    splat, store, store_past_cache, store4, widened,
+    KERNELS, Pair, add, bytes, codes, drain, fma, fma4, load, load4, max, mul, reduce4, splat,
+    store, store_past_cache, store4, unpack_blocks, widened,
 };
 use crate::int8::{IntProduct, IntScratch, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
@@ -33,7 +34,7 @@ int_simd_by_functions!(AvxVnni, IntPair, IntPair, IntPair, IntPair);
 
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
-    matmul(AvxVnni(()), (product, lay_blocks), scratch, out);
+    matmul(AvxVnni(()), (product, unpack_blocks), scratch, out);
 }
 
 #[inline]

@@ -195,7 +195,7 @@ pub(super) fn line_codes(line: &[u8; 64]) -> [__m512i; 2] {
 /// Reorders values to match [`line_codes`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn lay_values(x: &[i8; 128], target: &mut [i8; 128]) {
+pub(super) fn reorder_values(x: &[i8; 128], target: &mut [i8; 128]) {
     let [a, b] = line_values(x);
     let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
@@ -262,21 +262,21 @@ pub(super) fn high_quarters(a: __m512i, b: __m512i) -> __m512i {
 
 /// Pairs of products in 16 bits: of the low halves of codes and, if codes are wide, of the high
 /// halves. Eight products of a half byte and an int8, twice, stay below 2^15.
-pub(super) type Sums = [__m512i; 2];
+pub(super) type NibbleSums = [__m512i; 2];
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn open(_: __m512i) -> Sums {
+pub(super) fn open(_: __m512i) -> NibbleSums {
     [_mm512_setzero_si512(); 2]
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn add_products<const WIDE: bool>(
-    [low, high]: Sums,
+    [low, high]: NibbleSums,
     codes: __m512i,
     x: [i8; 4],
-) -> Sums {
+) -> NibbleSums {
     let x = broadcast(x);
     if !WIDE {
         return [_mm512_add_epi16(low, _mm512_maddubs_epi16(codes, x)), high];
@@ -289,7 +289,7 @@ pub(super) fn add_products<const WIDE: bool>(
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn close<const WIDE: bool>(ints: __m512i, [low, high]: Sums) -> __m512i {
+pub(super) fn close<const WIDE: bool>(ints: __m512i, [low, high]: NibbleSums) -> __m512i {
     let ints = _mm512_add_epi32(ints, _mm512_madd_epi16(low, _mm512_set1_epi16(1)));
     if !WIDE {
         return ints;

@@ -22,10 +22,10 @@ use crate::int8::int_simd_by_functions;
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 use crate::table::{KernelTable, kernel_table};
 use integers::{
-    Sums, add_ints, add_products, close, either, field, field_floats, flip, floats, gather,
-    half_floats, half_powers, high_halves, interleave, join, lay_values, load_quads, look_up,
-    low_halves, merge, no_ints, open, prefetch, products, store_quads, transpose,
-    transpose as turn,
+    NibbleSums, add_ints, add_products, close, either, field, field_floats, flip, floats, gather,
+    half_floats, half_powers, high_halves, interleave, join, load_quads, look_up, low_halves,
+    merge, no_ints, open, prefetch, products, reorder_values, store_quads, transpose,
+    transpose as transpose_lines,
 };
 
 kernel_table!(
@@ -48,7 +48,7 @@ pub(super) fn table() -> Option<&'static KernelTable> {
 struct Avx512(());
 
 simd_by_functions!(Avx512, __m512, __m128, tile rows: 4);
-int_simd_by_functions!(Avx512, __m512i, __m512i, Sums, __m512i, near bytes: 0);
+int_simd_by_functions!(Avx512, __m512i, __m512i, NibbleSums, __m512i, near bytes: 0);
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]

@@ -10,15 +10,15 @@ use std::arch::x86_64::{
 
 use super::integers::{join, transpose};
 use super::store;
-use crate::int8::{Factors, IntRows, LaidRows, Line, Row, room, strip_lines};
+use crate::int8::{CacheLine, Factors, IntRow, IntRows, RepackedRows, ensure_len, strip_lines};
 use crate::lanes::LANES;
 
 /// Bytes of a line.
-const LINE: usize = size_of::<Line>();
+const LINE: usize = size_of::<CacheLine>();
 
 /// Order of the columns of a piece in a strip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Columns {
+pub(super) enum StripOrder {
     /// As in the rows.
     AsGiven,
     /// For 4-bit codes, all even columns before all odd ones; for blocks that carry their own
@@ -29,33 +29,43 @@ pub(super) enum Columns {
 /// Packs picked rows into strips of sixteen.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn lay_picks(rows: &IntRows, picks: &[usize], columns: Columns, laid: &mut LaidRows) {
+pub(super) fn pack_strips(
+    rows: &IntRows,
+    picks: &[usize],
+    order: StripOrder,
+    repacked: &mut RepackedRows,
+) {
     let (shape, n_strips) = (rows.shape(), picks.len().div_ceil(LANES));
     let strip_lines = strip_lines(shape.n_cols);
-    let values = room(&mut laid.values, n_strips * strip_lines, Line([0; LINE]));
-    let factors = room(&mut laid.factors, n_strips * shape.n_groups, Factors([[0.0; LANES]; 2]));
+    let values = ensure_len(&mut repacked.values, n_strips * strip_lines, CacheLine([0; LINE]));
+    let factors =
+        ensure_len(&mut repacked.factors, n_strips * shape.n_groups, Factors([[0.0; LANES]; 2]));
     let strips = values.chunks_mut(strip_lines).zip(factors.chunks_mut(shape.n_groups));
     for ((values, factors), picks) in strips.zip(picks.chunks(LANES)) {
-        let mut strip = [Row::default(); LANES];
+        let mut strip = [IntRow::default(); LANES];
         strip.iter_mut().zip(picks).for_each(|(row, &pick)| *row = rows.row(pick));
-        if columns == Columns::OfTiles && shape.is_for_blocks() {
-            lay_values(&strip[..picks.len()], values);
-            lay_factors(&strip[..picks.len()], factors);
-        } else if columns == Columns::OfTiles && shape.is_even_odd() {
-            lay_rows::<true>(&strip[..picks.len()], values, factors);
+        if order == StripOrder::OfTiles && shape.is_for_blocks() {
+            pack_values(&strip[..picks.len()], values);
+            pack_factors(&strip[..picks.len()], factors);
+        } else if order == StripOrder::OfTiles && shape.is_even_odd() {
+            pack_rows::<true>(&strip[..picks.len()], values, factors);
         } else {
-            lay_rows::<false>(&strip[..picks.len()], values, factors);
+            pack_rows::<false>(&strip[..picks.len()], values, factors);
         }
     }
-    (laid.strip_lines, laid.n_groups) = (strip_lines, shape.n_groups);
-    laid.n_rows = picks.len();
+    (repacked.strip_lines, repacked.n_groups) = (strip_lines, shape.n_groups);
+    repacked.n_rows = picks.len();
 }
 
 /// Packs at most sixteen rows of activations, padded with zeros, and their steps and sums group by
 /// group.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn lay_rows<const EVEN_ODD: bool>(rows: &[Row<'_>], tiles: &mut [Line], factors: &mut [Factors]) {
+fn pack_rows<const EVEN_ODD: bool>(
+    rows: &[IntRow<'_>],
+    tiles: &mut [CacheLine],
+    factors: &mut [Factors],
+) {
     let (tiles, _) = tiles.as_chunks_mut::<LANES>();
     for (i, tile) in tiles.iter_mut().enumerate() {
         let mut words = [_mm512_setzero_si512(); LANES];
@@ -69,14 +79,14 @@ fn lay_rows<const EVEN_ODD: bool>(rows: &[Row<'_>], tiles: &mut [Line], factors:
             store_line(words[from], line);
         }
     }
-    lay_factors(rows, factors);
+    pack_factors(rows, factors);
 }
 
 /// Copies at most sixteen rows of activations in column order, 64 columns at a time, padded with
 /// zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn lay_values(rows: &[Row<'_>], tiles: &mut [Line]) {
+fn pack_values(rows: &[IntRow<'_>], tiles: &mut [CacheLine]) {
     let (tiles, _) = tiles.as_chunks_mut::<LANES>();
     for (i, tile) in tiles.iter_mut().enumerate() {
         for (r, line) in tile.iter_mut().enumerate() {
@@ -89,7 +99,7 @@ fn lay_values(rows: &[Row<'_>], tiles: &mut [Line]) {
 /// Transposes the steps and sums of at most sixteen rows, group by group.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn lay_factors(rows: &[Row<'_>], factors: &mut [Factors]) {
+fn pack_factors(rows: &[IntRow<'_>], factors: &mut [Factors]) {
     for (i, factors) in factors.chunks_mut(LANES).enumerate() {
         let mut steps = [_mm512_setzero_si512(); LANES];
         let mut sums = steps;
@@ -140,7 +150,7 @@ fn load_floats(values: &[f32]) -> __m512i {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn store_line(bytes: __m512i, line: &mut Line) {
+pub(super) fn store_line(bytes: __m512i, line: &mut CacheLine) {
     // SAFETY: 64 writable bytes at a multiple of 64.
     unsafe { _mm512_store_si512(line.0.as_mut_ptr().cast(), bytes) }
 }

@@ -6,19 +6,21 @@ use std::arch::x86_64::{__m128, __m512, __m512i, _mm512_dpbusd_epi32};
 
 use super::integers::{
     add_ints, broadcast, either, field, field_floats, flip, floats, gather, half_floats,
-    half_powers, high_halves, interleave, join, lay_values, line_codes, line_values, load_quads,
-    look_up, low_halves, merge, no_ints, prefetch, store_quads, transpose, transpose as turn,
+    half_powers, high_halves, interleave, join, line_codes, line_values, load_quads, look_up,
+    low_halves, merge, no_ints, prefetch, reorder_values, store_quads, transpose,
+    transpose as transpose_lines,
 };
-use super::strips::{Columns, lay_picks};
+use super::strips::{StripOrder, pack_strips};
 use super::{
-    KERNELS, add, bytes, codes, drain, fma, fma4, lay_blocks, load, load4, max, mul, reduce4,
-    splat, store, store_past_cache, store4, widened,
+    KERNELS, add, bytes, codes, drain, fma, fma4, load, load4, max, mul, reduce4, splat, store,
+    store_past_cache, store4, unpack_blocks, widened,
 };
-use crate::int8::{IntProduct, IntRows, IntScratch, LaidRows, int_simd_by_functions, matmul};
+use crate::int8::{IntProduct, IntRows, IntScratch, RepackedRows, int_simd_by_functions, matmul};
 use crate::lanes::{LANES, Lanes, simd_by_functions};
 use crate::table::KernelTable;
 
-static TABLE: KernelTable = KernelTable { name: "avx512vnni", lay_inputs, int_matmul, ..KERNELS };
+static TABLE: KernelTable =
+    KernelTable { name: "avx512vnni", repack_inputs, int_matmul, ..KERNELS };
 
 pub(in crate::x86_64) fn table() -> Option<&'static KernelTable> {
     let is_available = super::table().is_some() && is_x86_feature_detected!("avx512vnni");
@@ -47,15 +49,15 @@ int_simd_by_functions!(
 
 /// Packs several rows. A single row is multiplied by the codes as they are read, without repacking.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-fn lay_inputs(rows: &IntRows, picks: &[usize], laid: &mut LaidRows) {
+fn repack_inputs(rows: &IntRows, picks: &[usize], repacked: &mut RepackedRows) {
     if picks.len() > 1 {
-        lay_picks(rows, picks, Columns::AsGiven, laid);
+        pack_strips(rows, picks, StripOrder::AsGiven, repacked);
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn int_matmul(product: &IntProduct<'_>, scratch: &mut IntScratch, out: &mut [f32]) {
-    matmul(Avx512Vnni(()), (product, lay_blocks), scratch, out);
+    matmul(Avx512Vnni(()), (product, unpack_blocks), scratch, out);
 }
 
 #[inline]

@@ -5,12 +5,12 @@
 
 use std::ops::Range;
 
-use moeflux_kernels::{DeltaRun, RowOp, Rows};
+use moeflux_kernels::{DeltaRun, RowOp, StridedRows};
 
 use crate::backend::cpu::attention::segment_of;
 use crate::backend::cpu::elementwise::{COLS_PER_PART, EXP_COST, HeadsOf};
-use crate::backend::cpu::split::Parts;
-use crate::backend::cpu::{Common, Machine, Source, grown};
+use crate::backend::cpu::split::RowParts;
+use crate::backend::cpu::{Common, InPlaceSource, PlanExecutor, grown};
 use crate::backend::host::Buffers;
 use crate::ops::{Batch, CausalConv, DeltaGates, DeltaShape, GatedDelta, Heads, Segment};
 
@@ -27,7 +27,7 @@ const LARGE_STATE_BYTES: u64 = 4 << 20;
 /// Minimum tasks per thread for the delta rule, if the state can be divided that far.
 const TASKS_PER_THREAD: usize = 4;
 
-impl Machine {
+impl PlanExecutor {
     pub(super) fn causal_conv(&mut self, op: &CausalConv, batch: &Batch<'_>) {
         assert_ne!(op.x.buffer, op.out.buffer, "a convolution reads another buffer");
         let (n_rows, n_cols, n_kept) = (batch.rows.len(), op.x.head_dim, op.n_taps - 1);
@@ -40,7 +40,7 @@ impl Machine {
             (0..op.n_taps).flat_map(taps).copied().collect()
         });
         let table = common.table;
-        let parts = Parts::columns(&op.out, COLS_PER_PART).with_cost(CONV_COST * COLS_PER_PART);
+        let parts = RowParts::columns(&op.out, COLS_PER_PART).with_cost(CONV_COST * COLS_PER_PART);
         common.split.parts(&mut out, n_rows, &parts, &|row_idx, part_idx, out| {
             let segment = segment_of(batch, row_idx);
             let conv = &states.recurrent(segment.state, op.layer).conv;
@@ -49,7 +49,7 @@ impl Machine {
             // `at`.
             let at = row_idx - segment.rows.start;
             let n_old = n_kept.saturating_sub(at);
-            let rows = |values, n_rows, stride| Rows { values, n_rows, row_len, stride };
+            let rows = |values, n_rows, stride| StridedRows { values, n_rows, row_len, stride };
             let old = if n_old == 0 { &[][..] } else { &conv[at * n_cols + first_col..] };
             let x = buffers.get(op.x.buffer);
             let first_row = segment.rows.start + at.saturating_sub(n_kept);
@@ -71,11 +71,12 @@ impl Machine {
         for segment in batch.segments {
             for (part_idx, rows) in segment.parts().enumerate() {
                 let place = (part_idx, segment.marks.len());
-                let (found, left) = self.states.link(segment.state, op.layer, place);
-                for (kept_idx, left) in left.conv.chunks_exact_mut(n_cols).enumerate() {
+                let (before, after) =
+                    self.states.state_before_and_after(segment.state, op.layer, place);
+                for (kept_idx, after) in after.conv.chunks_exact_mut(n_cols).enumerate() {
                     let at = rows.len() + kept_idx;
-                    left.copy_from_slice(match at.checked_sub(n_kept) {
-                        None => &found.conv[at * n_cols..][..n_cols],
+                    after.copy_from_slice(match at.checked_sub(n_kept) {
+                        None => &before.conv[at * n_cols..][..n_cols],
                         Some(i) => self.buffers.head(&op.x, rows.start + i, 0),
                     });
                 }
@@ -95,11 +96,11 @@ impl Machine {
     /// Computes `out = gate(x)`, row by row.
     fn each_gate(&mut self, (x, out_view): (&Heads, &Heads), n_rows: usize, gate: &RowOp<'_>) {
         let mut out = self.take_in_place((x, out_view), &[], n_rows);
-        let source = Source::new(self.inputs(out_view.buffer), x, out_view);
+        let source = InPlaceSource::new(self.inputs(out_view.buffer), x, out_view);
         let table = self.common.table;
         let heads = HeadsOf { view: out_view, n_rows, cost: 4 * EXP_COST };
         self.common.each_head(&mut out, heads, &|row_idx, head_idx, out| {
-            source.bring((row_idx, head_idx, 0), out);
+            source.copy_into((row_idx, head_idx, 0), out);
             table.apply(gate, out);
         });
         self.buffers.put(out_view.buffer, out);
@@ -120,16 +121,16 @@ impl Machine {
         for (segment, part_idx, rows) in walks {
             let place = (part_idx, segment.marks.len());
             let is_large = states.fixed_bytes(segment.state) >= LARGE_STATE_BYTES;
-            let (found, left) = states.link(segment.state, op.layer, place);
-            assert_eq!(left.delta.len(), row_values * k_dim, "state of the delta rule");
+            let (before, after) = states.state_before_and_after(segment.state, op.layer, place);
+            assert_eq!(after.delta.len(), row_values * k_dim, "state of the delta rule");
             let n_tokens = rows.len();
             let outputs = &mut outputs[rows.start * row_values..][..n_tokens * row_values];
             let cost = 4 * n_tokens * n_values * k_dim;
-            let both = (&mut *left.delta, outputs);
+            let both = (&mut *after.delta, outputs);
             common.split.pairs(both, n_heads * n_parts, cost, &|item, state, out| {
                 let (head_idx, first_value) = (item / n_parts, item % n_parts * n_values);
-                let part = HeadPart { op, buffers, head_idx, first_value, n_values, is_large };
-                let before = &found.delta[item * n_values * k_dim..][..n_values * k_dim];
+                let part = HeadSlice { op, buffers, head_idx, first_value, n_values, is_large };
+                let before = &before.delta[item * n_values * k_dim..][..n_values * k_dim];
                 part.run(common, rows.clone(), (before, state, out));
             });
         }
@@ -167,7 +168,7 @@ fn parts_per_head(n_heads: usize, v_dim: usize, n_threads: usize) -> usize {
 }
 
 /// Some values of one head's state.
-struct HeadPart<'a> {
+struct HeadSlice<'a> {
     op: &'a GatedDelta,
     buffers: &'a Buffers,
     head_idx: usize,
@@ -176,7 +177,7 @@ struct HeadPart<'a> {
     is_large: bool,
 }
 
-impl HeadPart<'_> {
+impl HeadSlice<'_> {
     fn run(
         &self,
         common: &Common,
@@ -207,11 +208,11 @@ impl HeadPart<'_> {
             }
             let v = &v.values[first_row * v.n_cols + first_col..];
             let stride = buffers.get(op.v.buffer).n_cols;
-            let keys = |values| Rows { values, n_rows, row_len: k_dim, stride: k_dim };
+            let keys = |values| StridedRows { values, n_rows, row_len: k_dim, stride: k_dim };
             let run = DeltaRun {
                 q: keys(q),
                 k: keys(k),
-                v: Rows { values: v, n_rows, row_len: self.n_values, stride },
+                v: StridedRows { values: v, n_rows, row_len: self.n_values, stride },
                 decay: &decay[..n_rows],
                 beta: &beta[..n_rows],
                 before: (block_idx == 0).then_some(before),

@@ -2,34 +2,39 @@
 //! when the values of all machines are complete.
 //!
 //! **Invariant:** each value equals that of a whole expert at the same place. Columns are summed in
-//! ascending expert index, wave by wave.
+//! ascending expert index, chunk by chunk.
 
-use crate::backend::WaveValues;
-use crate::backend::cpu::Machine;
-use crate::backend::cpu::experts::{Down, ExpertRows, ExpertScratch, Up};
+use crate::backend::ShardValues;
+use crate::backend::cpu::PlanExecutor;
+use crate::backend::cpu::experts::{DownProduct, ExpertRows, ExpertScratch, UpProduct};
 use crate::experts::Arrived;
 use crate::ids::ExpertIdx;
 use crate::ops::{ExpertDown, ExpertUp};
 
-impl Machine {
-    pub(super) fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> usize {
-        let Self { routes, experts: ExpertScratch { wave, .. }, .. } = self;
+impl PlanExecutor {
+    pub(super) fn begin_chunk(&mut self, experts: &[ExpertIdx], n_inner: usize) -> usize {
+        let Self { routes, experts: ExpertScratch { chunk, .. }, .. } = self;
         assert!(experts.is_sorted_by(|a, b| a < b), "experts ascend, each once");
-        wave.begin(experts.iter().map(|it| (*it, routes.uses_of(*it).count())), n_inner)
+        chunk.begin(experts.iter().map(|it| (*it, routes.uses_of(*it).count())), n_inner)
     }
 
     pub(super) fn expert_up(&mut self, op: &ExpertUp, arrived: &Arrived<'_>) {
         self.gather_uses(arrived);
         let ExpertUp { x, n_inner, rows, limit, biases } = op;
-        let up =
-            Up { x, first_row: rows.start, n_bias_rows: *n_inner, limit: *limit, biases: *biases };
+        let up = UpProduct {
+            x,
+            first_row: rows.start,
+            n_bias_rows: *n_inner,
+            limit: *limit,
+            biases: *biases,
+        };
         self.multiply_up(&up, arrived);
-        let ExpertScratch { groups, inner, wave, .. } = &mut self.experts;
+        let ExpertScratch { groups, inner, chunk, .. } = &mut self.experts;
         let layout = ExpertRows { groups, n_rows: rows.len() };
         for group in groups.iter() {
-            let first = wave.first_use(arrived.expert(group.arrived_idx));
+            let first = chunk.first_use(arrived.expert(group.arrived_idx));
             for (place, use_idx) in group.uses.clone().enumerate() {
-                let row = &mut wave.inner[(first + place) * n_inner..][rows.clone()];
+                let row = &mut chunk.inner[(first + place) * n_inner..][rows.clone()];
                 layout.copy_use(inner, use_idx, row);
             }
         }
@@ -38,17 +43,17 @@ impl Machine {
     pub(super) fn expert_down(&mut self, op: &ExpertDown, arrived: &Arrived<'_>) {
         self.gather_uses(arrived);
         let Self { common, experts, .. } = self;
-        let ExpertScratch { groups, uses, down_x, wave, n_summed, .. } = experts;
-        assert_eq!(uses.len(), wave.n_uses(), "a wave goes on with all of its experts");
+        let ExpertScratch { groups, uses, down_x, chunk, n_summed, .. } = experts;
+        assert_eq!(uses.len(), chunk.n_uses(), "a wave goes on with all of its experts");
         let Some(first) = groups.first() else { return };
         let layout = arrived.view(first.arrived_idx).down.layout();
         down_x.prepare(common, layout, uses.len(), &|use_idx, fill| {
-            fill(&wave.inner[use_idx * wave.n_inner..][..wave.n_inner]);
+            fill(&chunk.inner[use_idx * chunk.n_inner..][..chunk.n_inner]);
         });
         let n_before = *n_summed;
         *n_summed += uses.len();
         let ExpertDown { sum, n_hidden, rows, biases } = op;
-        let down = Down {
+        let down = DownProduct {
             sum,
             first_row: rows.start,
             n_bias_rows: *n_hidden,
@@ -57,13 +62,13 @@ impl Machine {
         self.sum_down(&down, arrived, n_before == 0);
     }
 
-    pub(super) fn read_values(&self, values: &WaveValues, target: &mut Vec<f32>) {
+    pub(super) fn read_values(&self, values: &ShardValues, target: &mut Vec<f32>) {
         let (source, row_len, cols) = match values {
-            WaveValues::Inner(cols) => {
-                let wave = &self.experts.wave;
-                (&wave.inner[..], wave.n_inner, cols.clone())
+            ShardValues::Inner(cols) => {
+                let chunk = &self.experts.chunk;
+                (&chunk.inner[..], chunk.n_inner, cols.clone())
             }
-            WaveValues::Sum(heads) => {
+            ShardValues::Sum(heads) => {
                 let n_rows = self.routes.experts.len() / self.routes.top_k;
                 let buffer = self.buffers.get(heads.buffer);
                 (&buffer.values[..n_rows * buffer.n_cols], buffer.n_cols, heads.cols(0))
@@ -74,13 +79,13 @@ impl Machine {
         }
     }
 
-    pub(super) fn write_values(&mut self, values: &WaveValues, source: &[f32]) {
+    pub(super) fn write_values(&mut self, values: &ShardValues, source: &[f32]) {
         let (target, row_len, cols) = match values {
-            WaveValues::Inner(cols) => {
-                let wave = &mut self.experts.wave;
-                (&mut wave.inner[..], wave.n_inner, cols.clone())
+            ShardValues::Inner(cols) => {
+                let chunk = &mut self.experts.chunk;
+                (&mut chunk.inner[..], chunk.n_inner, cols.clone())
             }
-            WaveValues::Sum(heads) => {
+            ShardValues::Sum(heads) => {
                 let n_rows = self.routes.experts.len() / self.routes.top_k;
                 let buffer = self.buffers.get_mut(heads.buffer);
                 let n_cols = buffer.n_cols;

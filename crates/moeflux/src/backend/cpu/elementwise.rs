@@ -5,8 +5,8 @@
 
 use moeflux_kernels::{RopePairs, RowOp};
 
-use crate::backend::cpu::split::Parts;
-use crate::backend::cpu::{Common, Machine, Source};
+use crate::backend::cpu::split::RowParts;
+use crate::backend::cpu::{Common, InPlaceSource, PlanExecutor};
 use crate::backend::host::Buffer;
 use crate::ids::Position;
 use crate::ops::{Add, Batch, Heads, L2Norm, RmsNorm, Rope, Row, SelectRows, SwiGlu};
@@ -24,7 +24,7 @@ pub(super) const EXP_COST: usize = 4;
 /// Cost of norms and rotations, in values read.
 const NORM_COST: usize = 2;
 
-impl Machine {
+impl PlanExecutor {
     pub(super) fn select_rows(&mut self, op: &SelectRows, batch: &Batch<'_>) {
         let mut out = self.take_output(op.out.buffer, &[op.x], batch.rows.len());
         let inputs = self.inputs(op.out.buffer);
@@ -40,14 +40,14 @@ impl Machine {
     pub(super) fn rms_norm(&mut self, op: &RmsNorm, n_rows: usize) {
         let mut out = self.take_in_place((&op.x, &op.out), &[op.gate], n_rows);
         let inputs = self.inputs(op.out.buffer);
-        let source = Source::new(inputs, &op.x, &op.out);
+        let source = InPlaceSource::new(inputs, &op.x, &op.out);
         let table = self.common.table;
         let norm =
             RowOp::RmsNorm { gain: self.common.weights.vector(op.gain), epsilon: op.epsilon };
         let cost = if op.gate.is_some() { NORM_COST + EXP_COST } else { NORM_COST };
         let heads = HeadsOf { view: &op.out, n_rows, cost };
         self.common.each_head(&mut out, heads, &|row_idx, head_idx, out| {
-            source.bring((row_idx, head_idx, 0), out);
+            source.copy_into((row_idx, head_idx, 0), out);
             table.apply(&norm, out);
             if let Some(gate) = &op.gate {
                 let gate = inputs.head(gate, row_idx, head_idx);
@@ -71,7 +71,8 @@ impl Machine {
         let frequencies = common.weights.vector(op.frequencies);
         let n_pairs = frequencies.len();
         assert_eq!(op.x.head_dim, 2 * n_pairs, "a rope turns its whole view");
-        let turns = Turns::of(&mut scratch.turns, (frequencies, op.amplitude), batch.rows);
+        let rotations =
+            RotationTable::of(&mut scratch.rotations, (frequencies, op.amplitude), batch.rows);
         let pairs = match op.pairing {
             Pairing::Halves => RopePairs::Halves,
             Pairing::Neighbours => RopePairs::Neighbours,
@@ -80,7 +81,8 @@ impl Machine {
         let table = common.table;
         let heads = HeadsOf { view: &op.x, n_rows: batch.rows.len(), cost: NORM_COST };
         common.each_head(&mut out, heads, &|row_idx, _, x| {
-            let (cosines, sines) = turns[row_idx * 2 * n_pairs..][..2 * n_pairs].split_at(n_pairs);
+            let (cosines, sines) =
+                rotations[row_idx * 2 * n_pairs..][..2 * n_pairs].split_at(n_pairs);
             table.apply(&RowOp::Rope { pairs, cosines, sines }, x);
         });
         buffers.put(op.x.buffer, out);
@@ -111,19 +113,19 @@ impl Machine {
     ) {
         let mut out = self.take_in_place((x, out_view), &[Some(*y)], n_rows);
         let inputs = self.inputs(out_view.buffer);
-        let source = Source::new(inputs, x, out_view);
+        let source = InPlaceSource::new(inputs, x, out_view);
         if out_view.n_heads == 1 {
-            let parts = Parts::columns(out_view, COLS_PER_PART).with_cost(cost * COLS_PER_PART);
+            let parts = RowParts::columns(out_view, COLS_PER_PART).with_cost(cost * COLS_PER_PART);
             self.common.split.parts(&mut out, n_rows, &parts, &|row_idx, part_idx, out| {
                 let first_col = part_idx * COLS_PER_PART;
-                source.bring((row_idx, 0, first_col), out);
+                source.copy_into((row_idx, 0, first_col), out);
                 let y = &inputs.head(y, row_idx, 0)[first_col..][..out.len()];
                 f(out, y);
             });
         } else {
             let heads = HeadsOf { view: out_view, n_rows, cost };
             self.common.each_head(&mut out, heads, &|row_idx, head_idx, out| {
-                source.bring((row_idx, head_idx, 0), out);
+                source.copy_into((row_idx, head_idx, 0), out);
                 f(out, inputs.head(y, row_idx, head_idx));
             });
         }
@@ -150,7 +152,7 @@ impl Common {
     ) {
         let stride = view.stride.max(view.head_dim);
         let n_per_part = (VALUES_PER_PART / stride).clamp(1, view.n_heads);
-        let parts = Parts::heads(view, n_per_part).with_cost(cost * view.head_dim * n_per_part);
+        let parts = RowParts::heads(view, n_per_part).with_cost(cost * view.head_dim * n_per_part);
         self.split.parts(buffer, n_rows, &parts, &|row_idx, part_idx, values| {
             for (i, head) in values.chunks_mut(stride).enumerate() {
                 f(row_idx, part_idx * n_per_part + i, &mut head[..view.head_dim]);
@@ -159,9 +161,9 @@ impl Common {
     }
 }
 
-/// Cosines and sines of one rope for the rows of a step. Layers share them.
+/// A table of cosines and sines of one rope for the rows of a step. Layers share them.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct RotationTable {
     frequencies: Vec<f32>,
     amplitude: f32,
     positions: Vec<Position>,
@@ -169,26 +171,27 @@ pub(super) struct Turns {
     values: Vec<f32>,
 }
 
-impl Turns {
+impl RotationTable {
     /// Returns the table of a rope, computed anew if the positions changed since last time.
     fn of<'a>(
         known: &'a mut Vec<Self>,
         (frequencies, amplitude): (&[f32], f32),
         rows: &[Row],
     ) -> &'a [f32] {
-        let is_it = |turns: &Self| {
-            turns.amplitude.to_bits() == amplitude.to_bits() && turns.frequencies == frequencies
+        let is_match = |rotations: &Self| {
+            rotations.amplitude.to_bits() == amplitude.to_bits()
+                && rotations.frequencies == frequencies
         };
-        let idx = known.iter().position(is_it).unwrap_or_else(|| {
+        let idx = known.iter().position(is_match).unwrap_or_else(|| {
             let frequencies = frequencies.to_vec();
             known.push(Self { frequencies, amplitude, ..Self::default() });
             known.len() - 1
         });
-        let turns = &mut known[idx];
-        if !turns.positions.iter().eq(rows.iter().map(|row| &row.position)) {
-            turns.compute(rows);
+        let rotations = &mut known[idx];
+        if !rotations.positions.iter().eq(rows.iter().map(|row| &row.position)) {
+            rotations.compute(rows);
         }
-        &turns.values
+        &rotations.values
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
@@ -235,12 +238,15 @@ mod tests {
         for theta in [1e4, 150_000.0, 1e6, 1e7] {
             let (pairing, scaling) = (Pairing::Halves, RopeScaling::None);
             let rope = RopeSpec { theta, n_rotated: 128, pairing, scaling };
-            let mut turns =
-                Turns { frequencies: rope.frequencies(), amplitude: 1.0, ..Turns::default() };
+            let mut rotations = RotationTable {
+                frequencies: rope.frequencies(),
+                amplitude: 1.0,
+                ..RotationTable::default()
+            };
             let row = |idx: usize| Row { token: TokenId(0), position: Position(idx * 127) };
-            turns.compute(&(0..2048).map(row).collect::<Vec<_>>());
-            n_values += turns.values.len();
-            hash = turns.values.iter().fold(hash, |hash, &value| add(hash, value));
+            rotations.compute(&(0..2048).map(row).collect::<Vec<_>>());
+            n_values += rotations.values.len();
+            hash = rotations.values.iter().fold(hash, |hash, &value| add(hash, value));
         }
         assert_eq!((n_values, hash), (1 << 20, 0x4732_677d_fd5c_0268), "{hash:#x}");
     }

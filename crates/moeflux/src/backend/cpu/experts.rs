@@ -6,16 +6,16 @@
 
 use std::ops::Range;
 
-use moeflux_kernels::{KernelTable, LaidRows, ROWS_PER_BLOCK, RowOp, Rows};
+use moeflux_kernels::{KernelTable, ROWS_PER_BLOCK, RepackedRows, RowOp, StridedRows};
 use moeflux_threads::Columns;
 
 use crate::backend::cpu::elementwise::COLS_PER_PART;
 use crate::backend::cpu::linear::{BLOCKS_AT_ONCE, copy_row};
-use crate::backend::cpu::product::{LAY_COST, ReadyRows, n_blocks};
-use crate::backend::cpu::split::{Items, Parts};
-use crate::backend::cpu::wave::Wave;
-use crate::backend::cpu::{Common, Machine, Source, Worker, grown};
-use crate::experts::{Arrived, Order};
+use crate::backend::cpu::product::{PreparedRows, REPACK_COST, n_blocks};
+use crate::backend::cpu::split::{RowParts, SplitItems};
+use crate::backend::cpu::wave::ExpertChunk;
+use crate::backend::cpu::{Common, InPlaceSource, PlanExecutor, Worker, grown};
+use crate::experts::{ArrivalOrder, Arrived};
 use crate::ids::{ExpertIdx, VectorId};
 use crate::ops::{Combine, ExpertBiases, ExpertFfn, Heads, Op, Plan, Routes};
 
@@ -25,7 +25,7 @@ const OUTPUT_BLOCKS_AT_ONCE: usize = 256;
 /// Scratch of the expert step; grows to the largest use and is kept.
 #[derive(Debug, Default)]
 pub(super) struct ExpertScratch {
-    pub groups: Vec<Group>,
+    pub groups: Vec<ExpertUses>,
     /// Row of the step and rank of each use, expert by expert.
     pub uses: Vec<(usize, usize)>,
     /// Row of each use.
@@ -33,9 +33,9 @@ pub(super) struct ExpertScratch {
     /// 0, 1, 2, ..
     identity: Vec<usize>,
     /// Inputs of down: one row per use.
-    pub down_x: ReadyRows,
+    pub down_x: PreparedRows,
     /// The inputs of down, expert by expert, in the layout of the kernels.
-    down_laid: Vec<LaidRows>,
+    down_repacked: Vec<RepackedRows>,
     /// Per expert `[block of inner, use, value of the block]`.
     pub inner: Vec<f32>,
     /// Per expert `[block of hidden, use, value of the block]`.
@@ -48,8 +48,8 @@ pub(super) struct ExpertScratch {
     pub n_summed: usize,
     /// The rows and ranks whose experts have arrived, as indices into `uses_of_ranks`, ascending.
     arrived_ranks: Vec<usize>,
-    /// The current wave of experts divided among machines.
-    pub wave: Wave,
+    /// The current chunk of experts that are sharded over machines.
+    pub chunk: ExpertChunk,
 }
 
 impl ExpertScratch {
@@ -61,24 +61,24 @@ impl ExpertScratch {
 
 impl ExpertScratch {
     /// Prepares the inputs of down, expert by expert: all threads use all of them.
-    fn lay_down(&mut self, common: &Common) {
-        let Self { groups, identity, down_x, down_laid, .. } = self;
-        if down_laid.len() < groups.len() {
-            down_laid.resize_with(groups.len(), LaidRows::default);
+    fn repack_down_inputs(&mut self, common: &Common) {
+        let Self { groups, identity, down_x, down_repacked, .. } = self;
+        if down_repacked.len() < groups.len() {
+            down_repacked.resize_with(groups.len(), RepackedRows::default);
         }
         let n_uses = groups.last().map_or(0, |group| group.uses.end);
-        let cost = n_uses.div_ceil(groups.len().max(1)) * LAY_COST;
-        let items = Items { n_items: groups.len(), align: 1, cost, place: |i| i };
-        common.split.ranges(down_laid, &items, &|range, laid| {
-            for (group, laid) in groups[range].iter().zip(laid) {
-                down_x.lay(common.table, &identity[group.uses.clone()], laid);
+        let cost = n_uses.div_ceil(groups.len().max(1)) * REPACK_COST;
+        let items = SplitItems { n_items: groups.len(), align: 1, cost, offset: |i| i };
+        common.split.ranges(down_repacked, &items, &|range, repacked| {
+            for (group, repacked) in groups[range].iter().zip(repacked) {
+                down_x.repack(common.table, &identity[group.uses.clone()], repacked);
             }
         });
     }
 }
 
-/// Rows of gate and up to compute.
-pub(super) struct Up<'a> {
+/// The product with gate and up: the rows to compute.
+pub(super) struct UpProduct<'a> {
     pub x: &'a Heads,
     /// Index of the first row within a whole expert.
     pub first_row: usize,
@@ -88,8 +88,8 @@ pub(super) struct Up<'a> {
     pub biases: Option<ExpertBiases>,
 }
 
-/// Rows of down to compute.
-pub(super) struct Down<'a> {
+/// The product with down: the rows to compute.
+pub(super) struct DownProduct<'a> {
     /// The columns that the outputs are added to.
     pub sum: &'a Heads,
     /// Index of the first row within a whole expert.
@@ -99,16 +99,16 @@ pub(super) struct Down<'a> {
     pub bias: Option<VectorId>,
 }
 
-/// One arrived expert's uses.
+/// The uses of one arrived expert.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
+pub(super) struct ExpertUses {
     /// Index into the arrived experts.
     pub arrived_idx: usize,
     /// Range of `uses`.
     pub uses: Range<usize>,
 }
 
-impl Machine {
+impl PlanExecutor {
     pub(super) fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) {
         for op in plan.ops() {
             match op {
@@ -125,7 +125,7 @@ impl Machine {
         let Some(first) = self.experts.groups.first() else { return };
         let view = arrived.view(first.arrived_idx);
         let (up_layout, down_layout) = (view.up.layout(), view.down.layout());
-        let up = Up {
+        let up = UpProduct {
             x: &op.x,
             first_row: 0,
             n_bias_rows: up_layout.n_rows,
@@ -144,10 +144,10 @@ impl Machine {
             fill(values);
         });
         let is_whole = n_uses == routes.experts.len();
-        if is_whole || arrived.order() == Order::Ascending {
+        if is_whole || arrived.order() == ArrivalOrder::Ascending {
             let n_before = if is_whole { 0 } else { experts.n_summed };
             experts.n_summed = n_before + n_uses;
-            let down = Down {
+            let down = DownProduct {
                 sum: &op.sum,
                 first_row: 0,
                 n_bias_rows: op.sum.head_dim,
@@ -161,9 +161,9 @@ impl Machine {
     }
 
     /// Computes `swiglu(gate . x, up . x)` of all uses of the arrived experts into `inner`.
-    pub(super) fn multiply_up(&mut self, op: &Up<'_>, arrived: &Arrived<'_>) {
+    pub(super) fn multiply_up(&mut self, op: &UpProduct<'_>, arrived: &Arrived<'_>) {
         let n_rows = self.routes.experts.len() / self.routes.top_k;
-        let Self { common, buffers, experts, ready, .. } = self;
+        let Self { common, buffers, experts, prepared, .. } = self;
         let ExpertScratch { groups, rows, inner, .. } = experts;
         let Some(first) = groups.first() else { return };
         let view = arrived.view(first.arrived_idx);
@@ -171,23 +171,23 @@ impl Machine {
         let inner_layout = ExpertRows { groups, n_rows: up_layout.n_rows };
         let inner = grown(inner, inner_layout.n_values(), 0.0);
         let layouts = [view.gate.layout(), up_layout];
-        let [gate_x, up_x] = ready.of_both(common, (buffers, op.x), layouts, n_rows);
+        let [gate_x, up_x] = prepared.of_both(common, (buffers, op.x), layouts, n_rows);
         let is_shared = std::ptr::eq(gate_x, up_x);
         inner_layout.each(common, inner, &|group, range, out| {
             let view = arrived.view(group.arrived_idx);
             let picks = &rows[group.uses.clone()];
             let mut worker = common.worker();
-            let Worker { values, laid, product, .. } = &mut *worker;
+            let Worker { values, repacked, product, .. } = &mut *worker;
             let up = grown(values, out.len(), 0.0);
             let expert = arrived.expert(group.arrived_idx);
             let bias_rows = op.first_row + range.start..op.first_row + range.end;
             let bias_rows = (op.n_bias_rows, bias_rows);
-            let x = gate_x.picked(common.table, picks, laid);
+            let x = gate_x.picked(common.table, picks, repacked);
             x.multiply((common.table, product), (view.gate, range.clone()), out);
             if is_shared {
                 x.multiply((common.table, product), (view.up, range), up);
             } else {
-                let x = up_x.picked(common.table, picks, laid);
+                let x = up_x.picked(common.table, picks, repacked);
                 x.multiply((common.table, product), (view.up, range), up);
             }
             let biases = op.biases.map(|biases| (biases.gate, biases.up)).unzip();
@@ -199,27 +199,27 @@ impl Machine {
 
     /// Sums the outputs of down. Experts arrive in the order of the sum, so each thread adds up its
     /// own columns, expert by expert.
-    pub(super) fn sum_down(&mut self, op: &Down<'_>, arrived: &Arrived<'_>, is_first: bool) {
+    pub(super) fn sum_down(&mut self, op: &DownProduct<'_>, arrived: &Arrived<'_>, is_first: bool) {
         let Self { common, buffers, routes, experts, .. } = self;
-        experts.lay_down(common);
-        let ExpertScratch { groups, uses, identity, down_x, down_laid, .. } = experts;
+        experts.repack_down_inputs(common);
+        let ExpertScratch { groups, uses, identity, down_x, down_repacked, .. } = experts;
         let out = buffers.get_mut(op.sum.buffer);
         let (row_len, first_col) = (out.n_cols, op.sum.first_col);
         let n_rows = routes.experts.len() / routes.top_k;
         let (n_hidden, bias) = (op.sum.head_dim, op.bias);
-        let place = |block_idx| first_col + n_hidden.min(block_idx * ROWS_PER_BLOCK);
+        let offset = |block_idx| first_col + n_hidden.min(block_idx * ROWS_PER_BLOCK);
         let cost = uses.len() * 512 * ROWS_PER_BLOCK;
-        let items = Items { n_items: n_blocks(n_hidden), align: 1, cost, place };
+        let items = SplitItems { n_items: n_blocks(n_hidden), align: 1, cost, offset };
         let values = &mut out.values[..n_rows * row_len];
         common.split.columns((values, row_len), &items, &|blocks, mut sums| {
             let Worker { product, values, .. } = &mut *common.worker();
             if is_first {
                 (0..n_rows).for_each(|row_idx| sums.row_mut(row_idx).fill(0.0));
             }
-            for (group, laid) in groups.iter().zip(&*down_laid) {
+            for (group, repacked) in groups.iter().zip(&*down_repacked) {
                 let matrix = arrived.view(group.arrived_idx).down;
                 let uses = &uses[group.uses.clone()];
-                let x = down_x.laid(&identity[group.uses.clone()], laid);
+                let x = down_x.repacked(&identity[group.uses.clone()], repacked);
                 let n_at_once = BLOCKS_AT_ONCE.max(OUTPUT_BLOCKS_AT_ONCE / uses.len());
                 for first in blocks.clone().step_by(n_at_once) {
                     let end = blocks.end.min(first + n_at_once);
@@ -248,8 +248,8 @@ impl Machine {
         let (down_x, identity) = (&experts.down_x, &experts.identity);
         hidden_layout.each(common, outputs, &|group, range, out| {
             let matrix = arrived.view(group.arrived_idx).down;
-            let Worker { laid, product, .. } = &mut *common.worker();
-            let x = down_x.picked(common.table, &identity[group.uses.clone()], laid);
+            let Worker { repacked, product, .. } = &mut *common.worker();
+            let x = down_x.picked(common.table, &identity[group.uses.clone()], repacked);
             x.multiply((common.table, product), (matrix, range.clone()), out);
             let expert = arrived.expert(group.arrived_idx);
             common.add_bias((bias, expert), (n_hidden, range), group.uses.len(), out);
@@ -261,7 +261,7 @@ impl Machine {
     pub(super) fn gather_uses(&mut self, arrived: &Arrived<'_>) {
         let ExpertScratch { groups, uses, rows, identity, .. } = &mut self.experts;
         groups.clear();
-        groups.extend((0..arrived.len()).map(|arrived_idx| Group { arrived_idx, uses: 0..0 }));
+        groups.extend((0..arrived.len()).map(|arrived_idx| ExpertUses { arrived_idx, uses: 0..0 }));
         // Groups are in the order of the sum.
         groups.sort_unstable_by_key(|group| arrived.expert(group.arrived_idx));
         uses.clear();
@@ -292,17 +292,17 @@ impl Machine {
         arrived_ranks.extend((0..uses_of_ranks.len()).filter(has_arrived));
 
         let n_items = arrived_ranks.len();
-        let place = |item: usize| {
+        let offset = |item: usize| {
             arrived_ranks.get(item).copied().unwrap_or(uses_of_ranks.len()) * n_hidden
         };
         let partials = grown(partials, uses_of_ranks.len() * n_hidden, 0.0);
         let layout = ExpertRows { groups, n_rows: n_hidden };
-        let items = Items { n_items, align: 1, cost: n_hidden, place };
+        let items = SplitItems { n_items, align: 1, cost: n_hidden, offset };
         common.split.ranges(partials, &items, &|range, out| {
-            let base = place(range.start);
+            let base = offset(range.start);
             for item in range {
                 let Some(use_idx) = uses_of_ranks[arrived_ranks[item]] else { continue };
-                layout.copy_use(outputs, use_idx, &mut out[place(item) - base..][..n_hidden]);
+                layout.copy_use(outputs, use_idx, &mut out[offset(item) - base..][..n_hidden]);
             }
         });
     }
@@ -311,15 +311,16 @@ impl Machine {
         let reads = [Some(op.sum), op.shared, op.shared_gate];
         let mut out = self.take_in_place((&op.residual, &op.out), &reads, n_rows);
         let inputs = self.inputs(op.out.buffer);
-        let residual = Source::new(inputs, &op.residual, &op.out);
+        let residual = InPlaceSource::new(inputs, &op.residual, &op.out);
         let (table, routes) = (self.common.table, &self.routes);
         let ExpertScratch { partials, n_summed, .. } = &self.experts;
         let are_summed = *n_summed == routes.experts.len();
         let (n_hidden, top_k) = (op.out.head_dim, routes.top_k);
-        let parts = Parts::columns(&op.out, COLS_PER_PART).with_cost(COLS_PER_PART * (top_k + 2));
+        let parts =
+            RowParts::columns(&op.out, COLS_PER_PART).with_cost(COLS_PER_PART * (top_k + 2));
         self.common.split.parts(&mut out, n_rows, &parts, &|row_idx, part_idx, out| {
             let (first_col, row_len) = (part_idx * COLS_PER_PART, out.len());
-            residual.bring((row_idx, 0, first_col), out);
+            residual.copy_into((row_idx, 0, first_col), out);
             let shared = op.shared.map(|shared| {
                 let mut gate = [1.0];
                 if let Some(shared_gate) = &op.shared_gate {
@@ -337,7 +338,7 @@ impl Machine {
             let combine = RowOp::Combine {
                 sum,
                 weights: &routes.weights[row_idx * top_k..][..n_partials],
-                partials: Rows { values, n_rows: n_partials, row_len, stride: n_hidden },
+                partials: StridedRows { values, n_rows: n_partials, row_len, stride: n_hidden },
                 shared,
             };
             table.apply(&combine, out);
@@ -376,7 +377,7 @@ fn add_uses(
     (sums, cols): (&mut Columns<'_, f32>, Range<usize>),
 ) {
     for (use_idx, &(row_idx, rank)) in uses.iter().enumerate() {
-        let blocks = Rows {
+        let blocks = StridedRows {
             values: &outputs[use_idx * ROWS_PER_BLOCK..],
             n_rows: n_blocks(cols.len()),
             row_len: ROWS_PER_BLOCK,
@@ -392,7 +393,7 @@ fn add_uses(
 /// `[block of rows, use, row of the block]`.
 #[derive(Clone, Copy)]
 pub(super) struct ExpertRows<'a> {
-    pub groups: &'a [Group],
+    pub groups: &'a [ExpertUses],
     pub n_rows: usize,
 }
 
@@ -407,18 +408,18 @@ impl ExpertRows<'_> {
         &self,
         common: &Common,
         out: &mut [f32],
-        f: &(impl Fn(&Group, Range<usize>, &mut [f32]) + Sync),
+        f: &(impl Fn(&ExpertUses, Range<usize>, &mut [f32]) + Sync),
     ) {
         let (groups, n_blocks) = (self.groups, n_blocks(self.n_rows));
-        let place = |item: usize| match groups.get(item / n_blocks) {
-            Some(Group { uses, .. }) => {
+        let offset = |item: usize| match groups.get(item / n_blocks) {
+            Some(ExpertUses { uses, .. }) => {
                 (uses.start * n_blocks + item % n_blocks * uses.len()) * ROWS_PER_BLOCK
             }
             None => self.n_values(),
         };
         let n_items = groups.len() * n_blocks;
         // Tasks are small, because experts differ in uses.
-        let items = Items { n_items, align: 1, cost: 512 * ROWS_PER_BLOCK, place };
+        let items = SplitItems { n_items, align: 1, cost: 512 * ROWS_PER_BLOCK, offset };
         common.split.ranges(out, &items, &|range, mut out| {
             let mut item = range.start;
             while item < range.end {

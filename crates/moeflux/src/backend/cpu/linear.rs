@@ -7,19 +7,19 @@
 use std::ops::Range;
 
 use moeflux_kernels::{
-    IntScratch, KernelTable, Matrix, ROWS_PER_BLOCK, Rows, TransposedProduct, decode_row,
+    IntScratch, KernelTable, Matrix, ROWS_PER_BLOCK, StridedRows, TransposedProduct, decode_row,
 };
 
 use crate::backend::cpu::product::{PANEL_ROWS, Picked, n_blocks};
-use crate::backend::cpu::split::Items;
-use crate::backend::cpu::{Common, Machine, Worker, grown};
+use crate::backend::cpu::split::SplitItems;
+use crate::backend::cpu::{Common, PlanExecutor, Worker, grown};
 use crate::backend::host::Buffer;
 use crate::ops::{Batch, Embed, HeadMatMul, MatMul, Orientation};
 
 /// Blocks of matrix rows computed before their outputs, in the L2 cache, are copied to their rows.
 pub(super) const BLOCKS_AT_ONCE: usize = 8;
 
-impl Machine {
+impl PlanExecutor {
     pub(super) fn embed(&mut self, op: &Embed, batch: &Batch<'_>) {
         let table = self.common.weights.matrix(op.table);
         let out = self.buffers.get_mut(op.out.buffer);
@@ -32,10 +32,10 @@ impl Machine {
     pub(super) fn matmul(&mut self, op: &MatMul, n_rows: usize) {
         assert_ne!(op.x.buffer, op.out.buffer, "a product reads another buffer than it writes");
         let mut out = self.take_output(op.out.buffer, &[], n_rows);
-        let Self { common, buffers, ready, .. } = self;
+        let Self { common, buffers, prepared, .. } = self;
         let matrix = common.weights.matrix(op.weight);
         let bias = op.bias.map(|bias| common.weights.vector(bias));
-        let x = ready.of(common, (buffers, &op.x), matrix.layout(), n_rows);
+        let x = prepared.of(common, (buffers, &op.x), matrix.layout(), n_rows);
         for first in (0..n_rows).step_by(PANEL_ROWS) {
             let rows = first..n_rows.min(first + PANEL_ROWS);
             let x = x.panel(first / PANEL_ROWS, n_rows);
@@ -67,8 +67,8 @@ impl Machine {
             let panel = HeadPanel { op, matrix, x, rows: rows.clone(), picks };
             let head_values = head_cols * rows.len();
             let cost = op.n_rows * matrix.layout().n_cols;
-            let place = |head_idx| head_idx * head_values;
-            let items = Items { n_items: op.out.n_heads, align: 1, cost, place };
+            let offset = |head_idx| head_idx * head_values;
+            let items = SplitItems { n_items: op.out.n_heads, align: 1, cost, offset };
             self.common.split.ranges(values, &items, &|heads, values| {
                 for (head_idx, values) in heads.zip(values.chunks_exact_mut(head_values)) {
                     panel.run(&self.common, head_idx, values);
@@ -98,9 +98,9 @@ impl PanelProduct<'_> {
     /// Computes the outputs of a single row.
     fn run_one(&self, common: &Common, out: &mut [f32]) {
         let layout = self.matrix.layout();
-        let place = |block_idx| block_idx * ROWS_PER_BLOCK;
+        let offset = |block_idx| block_idx * ROWS_PER_BLOCK;
         let cost = ROWS_PER_BLOCK * layout.n_cols;
-        let items = Items { n_items: n_blocks(layout.n_rows), align: 1, cost, place };
+        let items = SplitItems { n_items: n_blocks(layout.n_rows), align: 1, cost, offset };
         common.split.ranges(out, &items, &|blocks, out| {
             let scratch = &mut common.worker().product;
             let end = layout.n_rows.min(blocks.end * ROWS_PER_BLOCK);
@@ -113,9 +113,9 @@ impl PanelProduct<'_> {
     fn run(&self, common: &Common, (out, row_len): (&mut [f32], usize), first_col: usize) {
         let layout = self.matrix.layout();
         let n_rows = self.n_rows;
-        let place = |block_idx| first_col + layout.n_rows.min(block_idx * ROWS_PER_BLOCK);
+        let offset = |block_idx| first_col + layout.n_rows.min(block_idx * ROWS_PER_BLOCK);
         let cost = ROWS_PER_BLOCK * layout.n_cols;
-        let items = Items { n_items: n_blocks(layout.n_rows), align: 1, cost, place };
+        let items = SplitItems { n_items: n_blocks(layout.n_rows), align: 1, cost, offset };
         common.split.columns((out, row_len), &items, &|blocks, mut out| {
             let Worker { product: scratch, values, .. } = &mut *common.worker();
             let task_start = blocks.start * ROWS_PER_BLOCK;
@@ -185,18 +185,18 @@ impl HeadPanel<'_> {
         match self.op.orientation {
             Orientation::RowsToOut => {
                 let mut worker = common.worker();
-                let Worker { ready: x, laid, product, .. } = &mut *worker;
+                let Worker { prepared: x, repacked, product, .. } = &mut *worker;
                 let cols = self.op.x.cols(head_idx);
                 x.prepare_alone(common, layout, self.rows.len(), &|i, fill| {
                     fill(&self.x.row(self.rows.start + i)[cols.clone()]);
                 });
                 let picks = &self.picks[..self.rows.len()];
-                let x = x.picked(common.table, picks, laid);
+                let x = x.picked(common.table, picks, repacked);
                 x.multiply((common.table, product), (self.matrix, rows), out);
             }
             Orientation::RowsFromIn => {
                 let first = self.rows.start * self.x.n_cols + self.op.x.cols(head_idx).start;
-                let x = Rows {
+                let x = StridedRows {
                     values: &self.x.values[first..],
                     n_rows: self.rows.len(),
                     row_len: self.op.x.head_dim,
@@ -213,9 +213,9 @@ impl HeadPanel<'_> {
     /// Copies the outputs of all heads to their columns.
     fn put(&self, common: &Common, values: &[f32], out: &mut Buffer) {
         let (n_cols, n_rows, op) = (out.n_cols, self.rows.len(), self.op);
-        let place = |i| i * n_cols;
+        let offset = |i| i * n_cols;
         let cost = op.out.n_heads * op.out.head_dim;
-        let items = Items { n_items: n_rows, align: 1, cost, place };
+        let items = SplitItems { n_items: n_rows, align: 1, cost, offset };
         let head_values = values.len() / op.out.n_heads;
         common.split.ranges(&mut out.values[self.rows.start * n_cols..], &items, &|range, out| {
             for (head_idx, values) in values.chunks_exact(head_values).enumerate() {

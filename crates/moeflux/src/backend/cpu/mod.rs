@@ -21,20 +21,20 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use moeflux_kernels::{IntScratch, KernelTable, LaidRows};
+use moeflux_kernels::{IntScratch, KernelTable, RepackedRows};
 use moeflux_threads::Pool;
 
 use crate::backend::best::best;
 use crate::backend::cpu::attention::{AttentionScratch, TaskScratch};
-use crate::backend::cpu::elementwise::Turns;
+use crate::backend::cpu::elementwise::RotationTable;
 use crate::backend::cpu::experts::ExpertScratch;
-use crate::backend::cpu::product::{ReadyInputs, ReadyRows};
-use crate::backend::cpu::split::Split;
-use crate::backend::host::{Buffer, Buffers, States};
-use crate::backend::room::Room;
+use crate::backend::cpu::product::{PreparedInputs, PreparedRows};
+use crate::backend::cpu::split::WorkSplitter;
+use crate::backend::host::{Buffer, Buffers, HostStates};
+use crate::backend::room::SessionBudget;
 use crate::backend::{
-    Arithmetic, Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates, StatePart,
-    WaveValues,
+    Arithmetic, Backend, DeviceNames, ExpertSharding, ExpertTiers, SessionStates, ShardValues,
+    StatePart,
 };
 use crate::error::{Error, Result};
 use crate::experts::Arrived;
@@ -51,7 +51,7 @@ const N_THREADS_MAX: usize = 4096;
 /// Runs plans on the CPU.
 #[derive(Debug)]
 pub struct CpuBackend {
-    machine: Machine,
+    executor: PlanExecutor,
 }
 
 impl CpuBackend {
@@ -75,52 +75,52 @@ impl CpuBackend {
         let pool = Pool::new(n_threads).map_err(|error| {
             Error::Machine(format!("cannot start {n_threads} threads: {error}"))
         })?;
-        let machine = Machine {
+        let executor = PlanExecutor {
             common: Common {
                 arithmetic: Arithmetic::F32,
                 table: moeflux_kernels::best(),
-                split: Split::new(pool),
+                split: WorkSplitter::new(pool),
                 weights,
                 workers: (0..n_threads).map(|_| Mutex::default()).collect(),
             },
             n_rows_max,
             buffers: Buffers::new(workspace, n_rows_max),
-            states: States::default(),
+            states: HostStates::default(),
             routes: Routes::default(),
             guessed: Routes::default(),
-            ready: ReadyInputs::default(),
-            scratch: Scratch::default(),
+            prepared: PreparedInputs::default(),
+            scratch: OpScratch::default(),
             experts: ExpertScratch::default(),
         };
-        Ok(Self { machine })
+        Ok(Self { executor })
     }
 
     /// Selects an arithmetic other than f32.
     #[must_use]
     pub fn with_arithmetic(mut self, arithmetic: Arithmetic) -> Self {
-        self.machine.common.arithmetic = arithmetic;
+        self.executor.common.arithmetic = arithmetic;
         self
     }
 
     /// Selects the kernels of an instruction set other than the fastest. Results do not change.
     #[must_use]
     pub fn with_kernels(mut self, table: &'static KernelTable) -> Self {
-        self.machine.common.table = table;
+        self.executor.common.table = table;
         self
     }
 }
 
-/// State of the backend.
+/// Executes plans: buffers, states and threads of the backend.
 #[derive(Debug)]
-struct Machine {
+struct PlanExecutor {
     common: Common,
     n_rows_max: usize,
     buffers: Buffers,
-    states: States,
+    states: HostStates,
     routes: Routes,
     guessed: Routes,
-    ready: ReadyInputs,
-    scratch: Scratch,
+    prepared: PreparedInputs,
+    scratch: OpScratch,
     experts: ExpertScratch,
 }
 
@@ -129,7 +129,7 @@ struct Machine {
 struct Common {
     arithmetic: Arithmetic,
     table: &'static KernelTable,
-    split: Split,
+    split: WorkSplitter,
     weights: Arc<Weights>,
     /// One per thread, locked only by that thread, so never contended.
     workers: Vec<Mutex<Worker>>,
@@ -138,8 +138,8 @@ struct Common {
 /// Scratch of one thread; grows to the largest use and is kept.
 #[derive(Debug, Default)]
 struct Worker {
-    ready: ReadyRows,
-    laid: LaidRows,
+    prepared: PreparedRows,
+    repacked: RepackedRows,
     product: IntScratch,
     values: Vec<f32>,
     indices: Vec<usize>,
@@ -148,14 +148,14 @@ struct Worker {
 
 /// Scratch of one op; grows to the largest use and is kept.
 #[derive(Debug, Default)]
-struct Scratch {
+struct OpScratch {
     /// A copy of the output buffer, for ops that read what they overwrite.
     snapshot: Buffer,
     /// 0, 1, 2, ..
     identity: Vec<usize>,
     values: Vec<f32>,
     /// Rotation tables of each rope's frequencies, for the rows of the current step.
-    turns: Vec<Turns>,
+    rotations: Vec<RotationTable>,
     /// `[n_taps, channels]`, keyed by the vector that holds them as `[channels, n_taps]`.
     taps: HashMap<VectorId, Vec<f32>>,
     attention: AttentionScratch,
@@ -185,21 +185,21 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// The source of an op that may work in place.
+/// The input of an op that may work in place.
 #[derive(Clone, Copy, Debug)]
-struct Source<'a> {
+struct InPlaceSource<'a> {
     inputs: Inputs<'a>,
     /// `None` if the output already holds the values.
     x: Option<Heads>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> InPlaceSource<'a> {
     fn new(inputs: Inputs<'a>, x: &Heads, out: &Heads) -> Self {
         Self { inputs, x: (x != out).then_some(*x) }
     }
 
     /// Copies values of a head, starting at column `first_col`, unless they are there already.
-    fn bring(&self, (row_idx, head_idx, first_col): (usize, usize, usize), out: &mut [f32]) {
+    fn copy_into(&self, (row_idx, head_idx, first_col): (usize, usize, usize), out: &mut [f32]) {
         if let Some(x) = &self.x {
             let head = self.inputs.head(x, row_idx, head_idx);
             out.copy_from_slice(&head[first_col..][..out.len()]);
@@ -215,7 +215,7 @@ fn grown<T: Clone>(values: &mut Vec<T>, len: usize, filler: T) -> &mut [T] {
     &mut values[..len]
 }
 
-impl Machine {
+impl PlanExecutor {
     /// Takes the buffer that an op writes. If `reads`, the op's inputs, include it, it is copied
     /// first.
     fn take_output(&mut self, out: BufferId, reads: &[Heads], n_rows: usize) -> Buffer {
@@ -228,8 +228,8 @@ impl Machine {
         self.buffers.take(out)
     }
 
-    /// As [`Machine::take_output`], for ops that work in place if `x` is `out` itself: `x` then
-    /// needs no copy. See [`Source`].
+    /// As [`PlanExecutor::take_output`], for ops that work in place if `x` is `out` itself: `x`
+    /// then needs no copy. See [`InPlaceSource`].
     fn take_in_place(
         &mut self,
         (x, out): (&Heads, &Heads),
@@ -248,8 +248,8 @@ impl Machine {
 
     /// Resizes the workspace and drops scratch, which is as large as its largest use.
     fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
-        self.ready = ReadyInputs::default();
-        self.scratch = Scratch::default();
+        self.prepared = PreparedInputs::default();
+        self.scratch = OpScratch::default();
         self.experts = ExpertScratch::default();
         for worker in &mut self.common.workers {
             *worker.get_mut().unwrap_or_else(PoisonError::into_inner) = Worker::default();
@@ -291,7 +291,7 @@ impl Machine {
             Op::Add(op) => self.add(op, n_rows),
             Op::Route(op) => self.route(op, n_rows),
             Op::Combine(op) => self.combine(op, n_rows),
-            Op::Best(op) => best(op, &mut self.buffers, n_rows),
+            Op::TopK(op) => best(op, &mut self.buffers, n_rows),
             Op::ExpertFfn(_) | Op::ExpertUp(_) | Op::ExpertDown(_) => {
                 unreachable!("experts are submitted with their weights")
             }
@@ -301,47 +301,47 @@ impl Machine {
 
 impl Backend for CpuBackend {
     fn names(&self) -> DeviceNames {
-        let Common { arithmetic, table, .. } = self.machine.common;
+        let Common { arithmetic, table, .. } = self.executor.common;
         DeviceNames { backend: "cpu", arithmetic, isa: table.name(), bits_version: BITS_VERSION }
     }
 
     fn n_rows_max(&self) -> usize {
-        self.machine.n_rows_max
+        self.executor.n_rows_max
     }
 
     fn set_rows_max(&mut self, n_rows_max: usize) -> Result<()> {
-        self.machine.set_rows_max(n_rows_max)
+        self.executor.set_rows_max(n_rows_max)
     }
 
     fn submit(&mut self, plan: &Plan, batch: &Batch<'_>) -> Result<()> {
-        self.machine.submit(plan, batch);
+        self.executor.submit(plan, batch);
         Ok(())
     }
 
     fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
         Ok(match purpose {
-            Purpose::Use => &self.machine.routes,
-            Purpose::Guess => &self.machine.guessed,
+            Purpose::Compute => &self.executor.routes,
+            Purpose::Prefetch => &self.executor.guessed,
         })
     }
 
     fn submit_experts(&mut self, plan: &Plan, arrived: &Arrived<'_>) -> Result<()> {
-        self.machine.submit_experts(plan, arrived);
+        self.executor.submit_experts(plan, arrived);
         Ok(())
     }
 
-    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
-        self.machine.buffers.exchange_rows(buffer, n_rows);
+    fn swap_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.executor.buffers.swap_rows(buffer, n_rows);
         Ok(())
     }
 
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
-        let row = self.machine.buffers.get(buffer).row(row_idx);
+        let row = self.executor.buffers.get(buffer).row(row_idx);
         target.copy_from_slice(&row[..target.len()]);
         Ok(())
     }
 
-    fn is_remote(&self) -> bool {
+    fn reads_stall(&self) -> bool {
         false
     }
 
@@ -353,7 +353,7 @@ impl Backend for CpuBackend {
         self
     }
 
-    fn waves(&mut self) -> Option<&mut dyn ExpertWaves> {
+    fn sharding(&mut self) -> Option<&mut dyn ExpertSharding> {
         Some(self)
     }
 
@@ -367,66 +367,66 @@ impl Backend for CpuBackend {
 }
 
 impl SessionStates for CpuBackend {
-    fn room(&self) -> &Arc<Room> {
-        self.machine.states.room()
+    fn budget(&self) -> &Arc<SessionBudget> {
+        self.executor.states.budget()
     }
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
-        let kind = self.machine.common.arithmetic.kv_kind();
-        self.machine.states.create(spec, kind, context)
+        let kind = self.executor.common.arithmetic.kv_kind();
+        self.executor.states.create(spec, kind, context)
     }
 
     fn reserve_positions(&mut self, state: StateId, positions: &Range<usize>) -> Result<()> {
-        self.machine.states.reserve(state, positions)
+        self.executor.states.reserve(state, positions)
     }
 
     fn fork_state(&mut self, state: StateId) -> Result<StateId> {
-        self.machine.states.fork(state)
+        self.executor.states.fork(state)
     }
 
     fn drop_state(&mut self, state: StateId) {
-        self.machine.states.remove(state);
+        self.executor.states.remove(state);
     }
 
     fn reset_state(&mut self, state: StateId) {
-        self.machine.states.reset(state);
+        self.executor.states.reset(state);
     }
 
     fn commit_state(&mut self, state: StateId) {
-        self.machine.states.commit(state);
+        self.executor.states.commit(state);
     }
 
     fn set_marks(&mut self, state: StateId, n_marks: usize) -> Result<()> {
-        self.machine.states.set_marks(state, n_marks)
+        self.executor.states.set_marks(state, n_marks)
     }
 
     fn state_part_bytes(&self, state: StateId, part: StatePart) -> usize {
-        self.machine.states.part_bytes(state, part)
+        self.executor.states.part_bytes(state, part)
     }
 
     fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()> {
-        self.machine.states.read(state, part, target);
+        self.executor.states.read(state, part, target);
         Ok(())
     }
 
     fn write_state(&mut self, state: StateId, part: StatePart, source: &[u8]) -> Result<()> {
-        self.machine.states.write(state, part, source);
+        self.executor.states.write(state, part, source);
         Ok(())
     }
 }
 
-impl ExpertWaves for CpuBackend {
-    fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize> {
-        Ok(self.machine.begin_wave(experts, n_inner))
+impl ExpertSharding for CpuBackend {
+    fn begin_chunk(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize> {
+        Ok(self.executor.begin_chunk(experts, n_inner))
     }
 
-    fn read_values(&mut self, values: &WaveValues, target: &mut Vec<f32>) -> Result<()> {
-        self.machine.read_values(values, target);
+    fn read_values(&mut self, values: &ShardValues, target: &mut Vec<f32>) -> Result<()> {
+        self.executor.read_values(values, target);
         Ok(())
     }
 
-    fn write_values(&mut self, values: &WaveValues, source: &[f32]) -> Result<()> {
-        self.machine.write_values(values, source);
+    fn write_values(&mut self, values: &ShardValues, source: &[f32]) -> Result<()> {
+        self.executor.write_values(values, source);
         Ok(())
     }
 }

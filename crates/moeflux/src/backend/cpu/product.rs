@@ -7,24 +7,24 @@
 use std::ops::Range;
 
 use moeflux_kernels::{
-    Activations, IntInputs, IntProduct, IntRows, IntScratch, KernelTable, LaidRows, Matrix,
-    MatrixKind, MatrixLayout, Product, QuantisedRow, ROWS_PER_BLOCK,
+    Activations, FloatProduct, IntInputs, IntProduct, IntRows, IntScratch, KernelTable, Matrix,
+    MatrixKind, MatrixLayout, QuantisedRow, ROWS_PER_BLOCK, RepackedRows,
 };
 
 use crate::backend::Arithmetic;
 use crate::backend::cpu::Common;
-use crate::backend::cpu::split::Items;
+use crate::backend::cpu::split::SplitItems;
 use crate::backend::host::Buffers;
 use crate::ops::Heads;
 
 /// Rows of activations prepared for matrices of one kind; memory is kept.
 #[derive(Debug, Default)]
-pub(super) struct ReadyRows {
+pub(super) struct PreparedRows {
     are_ints: bool,
     floats: Activations,
     ints: IntRows,
     /// All rows, panel by panel, in the layout of the kernels: matrices and threads share them.
-    panels: Vec<LaidRows>,
+    panels: Vec<RepackedRows>,
     /// 0, 1, 2, ..
     identity: Vec<usize>,
 }
@@ -36,26 +36,26 @@ pub(super) const PANEL_ROWS: usize = 128;
 /// Prepared inputs, cached while their buffer is unchanged: queries, keys and values use the same
 /// rows, and so do shared and routed experts.
 #[derive(Debug, Default)]
-pub(super) struct ReadyInputs {
-    entries: [(Option<Key>, ReadyRows); N_KEPT],
+pub(super) struct PreparedInputs {
+    entries: [(Option<PreparedKey>, PreparedRows); N_KEPT],
     next_entry: usize,
 }
 
-/// Cost of laying out a row, in values touched.
-pub(super) const LAY_COST: usize = 512;
+/// Cost of repacking a row, in values touched.
+pub(super) const REPACK_COST: usize = 512;
 
 /// Number of entries: as many as the quantisation types of matrices that share an input.
 const N_KEPT: usize = 3;
 
-/// The rows that an entry was prepared from.
+/// The key of an entry: the rows that it was prepared from.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Key {
+struct PreparedKey {
     x: Heads,
     n_rows: usize,
     n_writes: u64,
 }
 
-impl ReadyInputs {
+impl PreparedInputs {
     /// Returns the first `n_rows` rows of `x`, prepared for matrices of this layout.
     pub(super) fn of(
         &mut self,
@@ -63,8 +63,8 @@ impl ReadyInputs {
         x: (&Buffers, &Heads),
         layout: MatrixLayout,
         n_rows: usize,
-    ) -> &ReadyRows {
-        let entry_idx = self.made(common, x, layout, n_rows);
+    ) -> &PreparedRows {
+        let entry_idx = self.entry_for(common, x, layout, n_rows);
         &self.entries[entry_idx].1
     }
 
@@ -75,28 +75,28 @@ impl ReadyInputs {
         x: (&Buffers, &Heads),
         [a, b]: [MatrixLayout; 2],
         n_rows: usize,
-    ) -> [&ReadyRows; 2] {
-        self.made(common, x, a, n_rows);
-        let b = self.made(common, x, b, n_rows);
+    ) -> [&PreparedRows; 2] {
+        self.entry_for(common, x, a, n_rows);
+        let b = self.entry_for(common, x, b, n_rows);
         // Preparing the second may have evicted the first, but not the other way round.
-        let a = self.made(common, x, a, n_rows);
+        let a = self.entry_for(common, x, a, n_rows);
         [&self.entries[a].1, &self.entries[b].1]
     }
 
     /// Returns the index of the entry with the rows, which is prepared if missing.
-    fn made(
+    fn entry_for(
         &mut self,
         common: &Common,
         (buffers, x): (&Buffers, &Heads),
         layout: MatrixLayout,
         n_rows: usize,
     ) -> usize {
-        let key = Key { x: *x, n_rows, n_writes: buffers.n_writes(x.buffer) };
+        let key = PreparedKey { x: *x, n_rows, n_writes: buffers.n_writes(x.buffer) };
         let are_ints = takes_ints(common.arithmetic, layout.kind);
-        let is_it = |(it, rows): &(Option<Key>, ReadyRows)| {
-            *it == Some(key) && rows.are_ints == are_ints && rows.suit(layout)
+        let is_match = |(it, rows): &(Option<PreparedKey>, PreparedRows)| {
+            *it == Some(key) && rows.are_ints == are_ints && rows.fits(layout)
         };
-        if let Some(found) = self.entries.iter().position(is_it) {
+        if let Some(found) = self.entries.iter().position(is_match) {
             return found;
         }
         let entry_idx = self.next_entry;
@@ -105,7 +105,7 @@ impl ReadyInputs {
         rows.prepare(common, layout, n_rows, &|row_idx, fill| {
             fill(buffers.head(x, row_idx, 0));
         });
-        rows.lay_panels(common, n_rows);
+        rows.repack_panels(common, n_rows);
         *entry_key = Some(key);
         entry_idx
     }
@@ -116,7 +116,7 @@ pub(super) fn n_blocks(n_rows: usize) -> usize {
     n_rows.div_ceil(ROWS_PER_BLOCK)
 }
 
-impl ReadyRows {
+impl PreparedRows {
     /// Prepares `n_rows` rows for matrices of this layout. `source` passes each row's values to the
     /// function that it receives.
     pub(super) fn prepare(
@@ -147,7 +147,7 @@ impl ReadyRows {
         }
     }
 
-    /// As [`ReadyRows::prepare`], on the calling thread alone.
+    /// As [`PreparedRows::prepare`], on the calling thread alone.
     pub(super) fn prepare_alone(
         &mut self,
         common: &Common,
@@ -174,8 +174,8 @@ impl ReadyRows {
         }
     }
 
-    /// Prepares panels of all rows, for [`ReadyRows::panel`].
-    fn lay_panels(&mut self, common: &Common, n_rows: usize) {
+    /// Prepares panels of all rows, for [`PreparedRows::panel`].
+    fn repack_panels(&mut self, common: &Common, n_rows: usize) {
         self.identity.extend(self.identity.len()..n_rows);
         if !self.are_ints {
             return;
@@ -183,12 +183,13 @@ impl ReadyRows {
         let (ints, identity) = (&self.ints, &self.identity[..n_rows]);
         let n_items = n_rows.div_ceil(PANEL_ROWS);
         if self.panels.len() < n_items {
-            self.panels.resize_with(n_items, LaidRows::default);
+            self.panels.resize_with(n_items, RepackedRows::default);
         }
-        let items = Items { n_items, align: 1, cost: n_rows * LAY_COST / n_items, place: |i| i };
+        let items =
+            SplitItems { n_items, align: 1, cost: n_rows * REPACK_COST / n_items, offset: |i| i };
         common.split.ranges(&mut self.panels, &items, &|range, panels| {
             for (panel_idx, panel) in range.zip(panels) {
-                common.table.lay(ints, panel_of(identity, panel_idx), panel);
+                common.table.repack(ints, panel_of(identity, panel_idx), panel);
             }
         });
     }
@@ -203,24 +204,28 @@ impl ReadyRows {
         }
     }
 
-    /// Prepares some rows, for [`ReadyRows::laid`].
-    pub(super) fn lay(&self, table: &KernelTable, picks: &[usize], laid: &mut LaidRows) {
+    /// Prepares some rows, for [`PreparedRows::repacked`].
+    pub(super) fn repack(&self, table: &KernelTable, picks: &[usize], repacked: &mut RepackedRows) {
         if self.are_ints {
-            table.lay(&self.ints, picks, laid);
+            table.repack(&self.ints, picks, repacked);
         }
     }
 
-    /// Returns the rows passed to [`ReadyRows::lay`].
-    pub(super) fn laid<'a>(&'a self, picks: &'a [usize], laid: &'a LaidRows) -> Picked<'a> {
+    /// Returns the rows passed to [`PreparedRows::repack`].
+    pub(super) fn repacked<'a>(
+        &'a self,
+        picks: &'a [usize],
+        repacked: &'a RepackedRows,
+    ) -> Picked<'a> {
         if self.are_ints {
-            Picked::Ints(laid.inputs(&self.ints, picks))
+            Picked::Ints(repacked.inputs(&self.ints, picks))
         } else {
             Picked::Floats(&self.floats, picks)
         }
     }
 
     /// Returns whether these rows can be multiplied with a matrix of this layout.
-    pub(super) fn suit(&self, layout: MatrixLayout) -> bool {
+    pub(super) fn fits(&self, layout: MatrixLayout) -> bool {
         let MatrixLayout { kind, n_cols, .. } = layout;
         if self.are_ints { self.ints.suits(kind, n_cols) } else { self.floats.suits(kind, n_cols) }
     }
@@ -230,10 +235,10 @@ impl ReadyRows {
         &'a self,
         table: &KernelTable,
         picks: &'a [usize],
-        laid: &'a mut LaidRows,
+        repacked: &'a mut RepackedRows,
     ) -> Picked<'a> {
         if self.are_ints {
-            Picked::Ints(table.lay(&self.ints, picks, laid))
+            Picked::Ints(table.repack(&self.ints, picks, repacked))
         } else {
             Picked::Floats(&self.floats, picks)
         }
@@ -264,7 +269,7 @@ impl Picked<'_> {
     ) {
         match *self {
             Self::Ints(x) => table.int_matmul(&IntProduct { matrix, rows, x }, scratch, out),
-            Self::Floats(x, picks) => table.matmul(&Product { matrix, rows, x, picks }, out),
+            Self::Floats(x, picks) => table.matmul(&FloatProduct { matrix, rows, x, picks }, out),
         }
     }
 }

@@ -4,14 +4,14 @@
 
 use moeflux_kernels::{KernelTable, RowOp};
 
-use crate::backend::cpu::{Machine, Worker, grown};
+use crate::backend::cpu::{PlanExecutor, Worker, grown};
 use crate::ids::ExpertIdx;
 use crate::ops::{Purpose, Route, RouterKind};
 
 /// DeepSeek's guard against a zero sum.
 const SUM_EPSILON: f32 = 1e-20;
 
-impl Machine {
+impl PlanExecutor {
     pub(super) fn route(&mut self, op: &Route, n_rows: usize) {
         let correction = match op.kind {
             RouterKind::Softmax { .. } => &[],
@@ -19,11 +19,11 @@ impl Machine {
         };
         let (common, buffers) = (&self.common, &self.buffers);
         let routes = match op.purpose {
-            Purpose::Use => {
+            Purpose::Compute => {
                 self.experts.begin();
                 &mut self.routes
             }
-            Purpose::Guess => &mut self.guessed,
+            Purpose::Prefetch => &mut self.guessed,
         };
         routes.top_k = op.top_k;
         routes.experts.resize(n_rows * op.top_k, ExpertIdx(0));
@@ -34,7 +34,7 @@ impl Machine {
             let logits = buffers.head(&op.logits, row_idx, 0);
             let mut worker = common.worker();
             let Worker { values, indices, .. } = &mut *worker;
-            let mut router = Router { table: common.table, logits, values, best: indices };
+            let mut router = RowRouter { table: common.table, logits, values, best: indices };
             match op.kind {
                 RouterKind::Softmax { renormalise } => {
                     router.softmax(renormalise, (experts, weights));
@@ -54,15 +54,15 @@ impl Machine {
     }
 }
 
-/// One row's logits, and scratch.
-struct Router<'a> {
+/// Routes one row: its logits, and scratch.
+struct RowRouter<'a> {
     table: &'static KernelTable,
     logits: &'a [f32],
     values: &'a mut Vec<f32>,
     best: &'a mut Vec<usize>,
 }
 
-impl Router<'_> {
+impl RowRouter<'_> {
     /// Computes softmax weights. Softmax preserves the order of the logits, so the choice uses the
     /// logits.
     fn softmax(&mut self, renormalise: bool, (experts, weights): (&mut [ExpertIdx], &mut [f32])) {

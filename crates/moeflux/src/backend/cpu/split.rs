@@ -22,7 +22,7 @@ const TASKS_PER_THREAD: usize = 4;
 
 /// The threads and the granularity of their work. Processing an item must not split work again.
 #[derive(Debug)]
-pub(super) struct Split {
+pub(super) struct WorkSplitter {
     /// Threads of the pool.
     pub(super) n_threads: usize,
     pool: Pool,
@@ -44,7 +44,7 @@ impl Cuts {
     }
 }
 
-impl Split {
+impl WorkSplitter {
     pub(super) fn new(pool: Pool) -> Self {
         Self { n_threads: pool.n_threads(), pool, cuts: Mutex::default() }
     }
@@ -67,21 +67,21 @@ impl Split {
     pub(super) fn ranges<T: Send>(
         &self,
         values: &mut [T],
-        items: &Items<impl Fn(usize) -> usize + Sync>,
+        items: &SplitItems<impl Fn(usize) -> usize + Sync>,
         f: &(impl Fn(Range<usize>, &mut [T]) + Sync),
     ) {
-        let Items { n_items, align, cost, place } = items;
+        let SplitItems { n_items, align, cost, offset } = items;
         let grain = self.grain(*n_items, *cost).next_multiple_of(*align);
         let n_tasks = n_items.div_ceil(grain);
         if n_tasks <= 1 {
             if n_tasks == 1 {
-                f(0..*n_items, &mut values[place(0)..place(*n_items)]);
+                f(0..*n_items, &mut values[offset(0)..offset(*n_items)]);
             }
             return;
         }
         let start = |task_idx: usize| (*n_items).min(task_idx * grain);
         let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
-        let cuts = Cuts::set(&mut cuts.first, n_tasks, |task_idx| place(start(task_idx)));
+        let cuts = Cuts::set(&mut cuts.first, n_tasks, |task_idx| offset(start(task_idx)));
         self.pool.split(values, cuts, &|_, task_idx, values| {
             f(start(task_idx)..start(task_idx + 1), values);
         });
@@ -91,15 +91,15 @@ impl Split {
     pub(super) fn columns(
         &self,
         (values, row_len): (&mut [f32], usize),
-        items: &Items<impl Fn(usize) -> usize + Sync>,
+        items: &SplitItems<impl Fn(usize) -> usize + Sync>,
         f: &(impl Fn(Range<usize>, Columns<'_, f32>) + Sync),
     ) {
-        let Items { n_items, align, cost, place } = items;
+        let SplitItems { n_items, align, cost, offset } = items;
         let grain = self.grain(*n_items, *cost).next_multiple_of(*align);
         let start = |task_idx: usize| (*n_items).min(task_idx * grain);
         let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
         let n_tasks = n_items.div_ceil(grain);
-        let cuts = Cuts::set(&mut cuts.first, n_tasks, |task_idx| place(start(task_idx)));
+        let cuts = Cuts::set(&mut cuts.first, n_tasks, |task_idx| offset(start(task_idx)));
         self.pool.split_columns((values, row_len), cuts, &|_, task_idx, columns| {
             f(start(task_idx)..start(task_idx + 1), columns);
         });
@@ -142,17 +142,18 @@ impl Split {
         &self,
         buffer: &mut Buffer,
         n_rows: usize,
-        parts: &Parts,
+        parts: &RowParts,
         f: &(impl Fn(usize, usize, &mut [f32]) + Sync),
     ) {
         let n_cols = buffer.n_cols;
-        let place = |item: usize| {
+        let offset = |item: usize| {
             let (row_idx, part_idx) = (item / parts.n_parts, item % parts.n_parts);
             row_idx * n_cols + if part_idx == 0 { 0 } else { parts.cols(part_idx).start }
         };
-        let items = Items { n_items: n_rows * parts.n_parts, align: 1, cost: parts.cost, place };
+        let items =
+            SplitItems { n_items: n_rows * parts.n_parts, align: 1, cost: parts.cost, offset };
         self.ranges(&mut buffer.values, &items, &|range, values| {
-            let base = place(range.start);
+            let base = offset(range.start);
             for item in range {
                 let (row_idx, part_idx) = (item / parts.n_parts, item % parts.n_parts);
                 let cols = parts.cols(part_idx);
@@ -164,7 +165,7 @@ impl Split {
 }
 
 /// Items stored one after another in a slice.
-pub(super) struct Items<P> {
+pub(super) struct SplitItems<P> {
     /// Number of items.
     pub(super) n_items: usize,
     /// Ranges begin at multiples of this.
@@ -172,12 +173,12 @@ pub(super) struct Items<P> {
     /// Values that one item touches, reads included.
     pub(super) cost: usize,
     /// First value of an item; of item `n_items`, the end of the last.
-    pub(super) place: P,
+    pub(super) offset: P,
 }
 
 /// Disjoint parts of a buffer's rows, in ascending order of columns.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parts {
+pub(super) struct RowParts {
     n_parts: usize,
     first_col: usize,
     width: usize,
@@ -186,7 +187,7 @@ pub(super) struct Parts {
     cost: usize,
 }
 
-impl Parts {
+impl RowParts {
     /// Divides a row into parts of `heads_per_part` adjacent heads (the last may have fewer).
     pub(super) fn heads(heads: &Heads, heads_per_part: usize) -> Self {
         let width = (heads_per_part - 1) * heads.stride + heads.head_dim;

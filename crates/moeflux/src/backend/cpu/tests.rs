@@ -66,7 +66,7 @@ fn fill(
 }
 
 /// Weights, plans and experts.
-struct Model {
+struct TestModel {
     weights: Arc<Weights>,
     workspace: Workspace,
     state: StateSpec,
@@ -81,14 +81,14 @@ struct Model {
 }
 
 /// Adds weights and ops one by one.
-struct Maker {
+struct TestModelBuilder {
     rng: Rng,
     weights: Weights,
     workspace: Workspace,
     ops: Vec<Op>,
 }
 
-impl Maker {
+impl TestModelBuilder {
     fn matrix(&mut self, kind: MatrixKind, n_rows: usize, n_cols: usize) -> MatrixId {
         let matrix = random_matrix(&mut self.rng, kind, n_rows, n_cols);
         self.weights.push_matrix(matrix)
@@ -220,30 +220,30 @@ impl Maker {
     }
 }
 
-fn model() -> Model {
-    let mut maker = Maker {
+fn model() -> TestModel {
+    let mut builder = TestModelBuilder {
         rng: Rng::new(1),
         weights: Weights::default(),
         workspace: Workspace::default(),
         ops: Vec::new(),
     };
-    let hidden = maker.workspace.buffer("hidden", HIDDEN);
-    let x = maker.workspace.buffer("normed", HIDDEN);
-    let table = maker.matrix(Q8, VOCAB, HIDDEN);
-    maker.ops.push(Op::Embed(Embed { table, out: hidden }));
-    let mixers = [Maker::attention, Maker::mla, Maker::delta];
+    let hidden = builder.workspace.buffer("hidden", HIDDEN);
+    let x = builder.workspace.buffer("normed", HIDDEN);
+    let table = builder.matrix(Q8, VOCAB, HIDDEN);
+    builder.ops.push(Op::Embed(Embed { table, out: hidden }));
+    let mixers = [TestModelBuilder::attention, TestModelBuilder::mla, TestModelBuilder::delta];
     let mut layers = Vec::new();
     for mixer in mixers {
-        maker.norm(hidden, x);
-        layers.push(mixer(&mut maker, x, hidden));
+        builder.norm(hidden, x);
+        layers.push(mixer(&mut builder, x, hidden));
     }
-    maker.norm(hidden, x);
-    let logits = maker.matmul(F32, x, "router", N_EXPERTS);
+    builder.norm(hidden, x);
+    let logits = builder.matmul(F32, x, "router", N_EXPERTS);
     let kind = RouterKind::Softmax { renormalise: true };
-    maker.ops.push(Op::Route(Route { logits, kind, top_k: TOP_K, purpose: Purpose::Use }));
-    let mixer = Plan::new(std::mem::take(&mut maker.ops));
+    builder.ops.push(Op::Route(Route { logits, kind, top_k: TOP_K, purpose: Purpose::Compute }));
+    let mixer = Plan::new(std::mem::take(&mut builder.ops));
 
-    let sum = maker.workspace.buffer("sum", HIDDEN);
+    let sum = builder.workspace.buffer("sum", HIDDEN);
     let expert = ExpertFfn { layer: LayerIdx(0), x, sum, limit: None, biases: None };
     let expert = Plan::new(vec![Op::ExpertFfn(expert)]);
     let combine = Combine {
@@ -253,15 +253,15 @@ fn model() -> Model {
         residual: hidden,
         out: hidden,
     };
-    let chosen = maker.workspace.buffer("chosen", HIDDEN);
-    maker.ops.push(Op::SelectRows(SelectRows { x: hidden, out: chosen }));
-    let logits = maker.matmul(Q4, chosen, "logits", VOCAB);
-    let output = Plan::over(RowSet::Outputs, maker.ops);
+    let chosen = builder.workspace.buffer("chosen", HIDDEN);
+    builder.ops.push(Op::SelectRows(SelectRows { x: hidden, out: chosen }));
+    let logits = builder.matmul(Q4, chosen, "logits", VOCAB);
+    let output = Plan::over(RowSet::Outputs, builder.ops);
 
     let layout = |n_rows, n_cols| MatrixLayout::new(Q4, n_rows, n_cols).unwrap();
     let layout =
         ExpertLayout::new(layout(INNER, HIDDEN), layout(INNER, HIDDEN), layout(HIDDEN, INNER));
-    let mut rng = maker.rng;
+    let mut rng = builder.rng;
     let experts = (0..N_EXPERTS).map(|_| {
         let mut record = vec![0; layout.record_bytes()];
         for span in [layout.gate, layout.up, layout.down] {
@@ -273,10 +273,10 @@ fn model() -> Model {
         }
         record
     });
-    Model {
+    TestModel {
         experts: experts.collect(),
-        weights: Arc::new(maker.weights),
-        workspace: maker.workspace,
+        weights: Arc::new(builder.weights),
+        workspace: builder.workspace,
         state: StateSpec { layers },
         mixer,
         expert,
@@ -288,7 +288,7 @@ fn model() -> Model {
     }
 }
 
-impl Model {
+impl TestModel {
     fn backend(&self, n_threads: usize) -> CpuBackend {
         CpuBackend::new(self.weights.clone(), &self.workspace, TEXT_LEN, n_threads).unwrap()
     }
@@ -303,13 +303,13 @@ impl Model {
                 backend.reserve_positions(*state, &positions).unwrap();
             }
             let first = segments.last().map_or(0, |segment: &Segment| segment.rows.end);
-            segments.push(Segment::new(*state, first..first + part.len(), RowKind::Prompt));
+            segments.push(Segment::new(*state, first..first + part.len(), RowKind::Prefill));
         }
         let outputs = [rows.len() - 1];
         let batch = Batch { rows: &rows, segments: &segments, outputs: &outputs };
         backend.submit(&self.mixer, &batch).unwrap();
         // Experts arrive one by one, in descending order.
-        let mut union = backend.routes(Purpose::Use).unwrap().experts.clone();
+        let mut union = backend.routes(Purpose::Compute).unwrap().experts.clone();
         union.sort_unstable();
         union.dedup();
         for &expert in union.iter().rev() {

@@ -6,18 +6,18 @@ use std::ops::Range;
 
 use crate::ids::ExpertIdx;
 
-/// The experts between two exchanges of values.
+/// A chunk of experts, computed between two exchanges of values.
 #[derive(Debug, Default)]
-pub(super) struct Wave {
-    /// Ascending, each with the range of its uses within the wave.
+pub(super) struct ExpertChunk {
+    /// Ascending, each with the range of its uses within the chunk.
     experts: Vec<(ExpertIdx, Range<usize>)>,
     pub n_inner: usize,
     /// `[use][inner]`, of whole experts.
     pub inner: Vec<f32>,
 }
 
-impl Wave {
-    /// Begins a wave of experts with their numbers of uses. Returns the total number of uses.
+impl ExpertChunk {
+    /// Begins a chunk of experts with their numbers of uses. Returns the total number of uses.
     pub(super) fn begin(
         &mut self,
         experts: impl Iterator<Item = (ExpertIdx, usize)>,

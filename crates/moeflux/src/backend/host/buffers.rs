@@ -19,8 +19,8 @@ pub(crate) struct Buffers {
     n_rows_max: usize,
     /// Number of times that each buffer may have been written.
     n_writes: Vec<u64>,
-    /// Rows swapped out by [`Buffers::exchange_rows`].
-    aside: Vec<f32>,
+    /// Rows swapped out by [`Buffers::swap_rows`].
+    swapped_out: Vec<f32>,
 }
 
 /// One activation buffer.
@@ -54,9 +54,14 @@ impl Buffers {
     /// If the system lacks the memory.
     #[must_use]
     pub(crate) fn new(workspace: &Workspace, n_rows_max: usize) -> Self {
-        let (n_writes, aside) = (vec![0; workspace.buffers().len()], Vec::new());
-        let mut buffers =
-            Self { workspace: workspace.clone(), buffers: Vec::new(), n_rows_max, n_writes, aside };
+        let (n_writes, swapped_out) = (vec![0; workspace.buffers().len()], Vec::new());
+        let mut buffers = Self {
+            workspace: workspace.clone(),
+            buffers: Vec::new(),
+            n_rows_max,
+            n_writes,
+            swapped_out,
+        };
         buffers.fill(n_rows_max).expect("memory for a step's activations");
         buffers
     }
@@ -113,13 +118,13 @@ impl Buffers {
     }
 
     /// Swaps the first rows of a buffer with those swapped out before, or with zeros.
-    pub(crate) fn exchange_rows(&mut self, id: BufferId, n_rows: usize) {
+    pub(crate) fn swap_rows(&mut self, id: BufferId, n_rows: usize) {
         self.n_writes[id.0] += 1;
-        let Self { buffers, aside, .. } = self;
+        let Self { buffers, swapped_out, .. } = self;
         let Buffer { n_cols, values } = &mut buffers[id.0];
         let n_values = *n_cols * n_rows;
-        aside.resize(n_values.max(aside.len()), 0.0);
-        values[..n_values].swap_with_slice(&mut aside[..n_values]);
+        swapped_out.resize(n_values.max(swapped_out.len()), 0.0);
+        values[..n_values].swap_with_slice(&mut swapped_out[..n_values]);
     }
 
     /// Returns the values of one head of one row.

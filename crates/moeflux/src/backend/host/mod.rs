@@ -4,4 +4,4 @@ mod buffers;
 mod states;
 
 pub(crate) use buffers::{Buffer, Buffers};
-pub(crate) use states::{LayerMemory, Recurrent, States};
+pub(crate) use states::{HostLayerState, HostStates, RecurrentState};

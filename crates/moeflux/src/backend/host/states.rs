@@ -12,14 +12,14 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use crate::backend::StatePart;
 use crate::backend::host::buffers::Floats;
 use crate::backend::kv::KvTable;
-use crate::backend::room::{Booking, Room};
+use crate::backend::room::{Booking, SessionBudget};
 use crate::error::{Error, Remedy, Result};
 use crate::ids::{LayerIdx, StateId};
 use crate::ops::{KvKind, LayerState, StateSpec};
 
 /// State of one layer in one session.
 #[derive(Debug)]
-pub(crate) enum LayerMemory {
+pub(crate) enum HostLayerState {
     /// Two tables of values per position: keys and values, or latents and rotated keys.
     Positions {
         /// Keys or latents.
@@ -30,15 +30,15 @@ pub(crate) enum LayerMemory {
     /// Folded history, double-buffered: each commit swaps the state and the result of a step.
     Recurrent {
         /// The state and the result of the next step.
-        halves: Box<[Recurrent; 2]>,
+        halves: Box<[RecurrentState; 2]>,
         /// State stored at the marks of the last step.
-        marks: Vec<Recurrent>,
+        marks: Vec<RecurrentState>,
     },
 }
 
 /// Folded history of a recurrent layer at one moment.
 #[derive(Debug)]
-pub(crate) struct Recurrent {
+pub(crate) struct RecurrentState {
     /// `[taps - 1, channels]`, oldest first.
     pub conv: Floats,
     /// Head after head, in the layout of [`crate::ops::DeltaShape`].
@@ -46,13 +46,13 @@ pub(crate) struct Recurrent {
     _booking: Booking,
 }
 
-impl Recurrent {
+impl RecurrentState {
     /// Allocates zeroed state. Returns `None` if memory is short; callers check that beforehand.
-    fn zeroed(state: &LayerState, room: &Arc<Room>) -> Option<Self> {
+    fn zeroed(state: &LayerState, budget: &Arc<SessionBudget>) -> Option<Self> {
         let LayerState::Recurrent { conv_rows, conv_cols, delta_values } = *state else {
             unreachable!("only recurrent layers fold their history")
         };
-        let booking = room.book(state.fixed_bytes(), &String::new).ok()?;
+        let booking = budget.book(state.fixed_bytes(), &String::new).ok()?;
         let (conv, delta) = (zeroed(conv_rows, conv_cols)?, zeroed(delta_values, 1)?);
         Some(Self { conv, delta, _booking: booking })
     }
@@ -74,7 +74,7 @@ impl Recurrent {
     }
 }
 
-impl LayerMemory {
+impl HostLayerState {
     /// Returns the bytes to allocate for these positions.
     fn missing_bytes(&self, positions: &Range<usize>) -> usize {
         match self {
@@ -88,30 +88,30 @@ impl LayerMemory {
 
 /// State of all layers in one session.
 #[derive(Debug)]
-struct State {
+struct SessionState {
     spec: StateSpec,
-    layers: Vec<LayerMemory>,
+    layers: Vec<HostLayerState>,
     /// Index of the half of recurrent layers that is the state.
     current: usize,
 }
 
 /// The states of all sessions.
 #[derive(Debug, Default)]
-pub(crate) struct States {
-    room: Arc<Room>,
+pub(crate) struct HostStates {
+    budget: Arc<SessionBudget>,
     n_created: u64,
-    states: HashMap<StateId, State>,
+    states: HashMap<StateId, SessionState>,
 }
 
-impl States {
+impl HostStates {
     /// Returns the budget from which all states are booked.
     #[must_use]
-    pub(crate) fn room(&self) -> &Arc<Room> {
-        &self.room
+    pub(crate) fn budget(&self) -> &Arc<SessionBudget> {
+        &self.budget
     }
 
     /// Creates a session of at most `context` positions, with keys and values stored as `kind`.
-    /// Recurrent layers are zeroed; [`States::reserve`] allocates positions.
+    /// Recurrent layers are zeroed; [`HostStates::reserve`] allocates positions.
     ///
     /// # Errors
     ///
@@ -125,27 +125,29 @@ impl States {
         let table = |n_heads: usize, n_cols: usize| {
             KvTable::new(kind, (n_heads, n_cols / n_heads), context)
         };
-        check_fixed(&self.room, spec, 2)?;
+        check_fixed(&self.budget, spec, 2)?;
         let mut layers = Vec::with_capacity(spec.layers.len());
         for layer in &spec.layers {
             layers.push(match *layer {
-                LayerState::KeyValue { n_heads, k_cols, v_cols } => LayerMemory::Positions {
+                LayerState::KeyValue { n_heads, k_cols, v_cols } => HostLayerState::Positions {
                     first: table(n_heads, k_cols),
                     second: table(n_heads, v_cols),
                 },
-                LayerState::Latent { latent_cols, rope_cols } => LayerMemory::Positions {
+                LayerState::Latent { latent_cols, rope_cols } => HostLayerState::Positions {
                     first: table(1, latent_cols),
                     second: table(1, rope_cols),
                 },
                 LayerState::Recurrent { .. } => {
-                    let half =
-                        || Recurrent::zeroed(layer, &self.room).ok_or_else(|| not_given(spec, 2));
+                    let half = || {
+                        RecurrentState::zeroed(layer, &self.budget)
+                            .ok_or_else(|| allocation_error(spec, 2))
+                    };
                     let halves = Box::new([half()?, half()?]);
-                    LayerMemory::Recurrent { halves, marks: Vec::new() }
+                    HostLayerState::Recurrent { halves, marks: Vec::new() }
                 }
             });
         }
-        Ok(self.insert(State { spec: spec.clone(), layers, current: 0 }))
+        Ok(self.insert(SessionState { spec: spec.clone(), layers, current: 0 }))
     }
 
     /// Creates a session with the same history. Both share the memory of positions until one of
@@ -155,28 +157,28 @@ impl States {
     ///
     /// [`Error::NoRoom`] if memory for recurrent layers is short.
     pub(crate) fn fork(&mut self, id: StateId) -> Result<StateId> {
-        let State { spec, layers, current } = self.state(id);
-        check_fixed(&self.room, spec, 2)?;
-        let room = &self.room;
-        let fork = |(state, layer): (&LayerState, &LayerMemory)| match layer {
-            LayerMemory::Positions { first, second } => {
-                Some(LayerMemory::Positions { first: first.fork(), second: second.fork() })
+        let SessionState { spec, layers, current } = self.state(id);
+        check_fixed(&self.budget, spec, 2)?;
+        let budget = &self.budget;
+        let fork = |(state, layer): (&LayerState, &HostLayerState)| match layer {
+            HostLayerState::Positions { first, second } => {
+                Some(HostLayerState::Positions { first: first.fork(), second: second.fork() })
             }
-            LayerMemory::Recurrent { halves, .. } => {
-                let mut copy = Recurrent::zeroed(state, room)?;
+            HostLayerState::Recurrent { halves, .. } => {
+                let mut copy = RecurrentState::zeroed(state, budget)?;
                 copy.conv.copy_from_slice(&halves[*current].conv);
                 copy.delta.copy_from_slice(&halves[*current].delta);
-                let halves = Box::new([copy, Recurrent::zeroed(state, room)?]);
-                Some(LayerMemory::Recurrent { halves, marks: Vec::new() })
+                let halves = Box::new([copy, RecurrentState::zeroed(state, budget)?]);
+                Some(HostLayerState::Recurrent { halves, marks: Vec::new() })
             }
         };
         let layers: Option<_> = spec.layers.iter().zip(layers).map(fork).collect();
-        let layers = layers.ok_or_else(|| not_given(spec, 2))?;
-        let state = State { layers, spec: spec.clone(), current: 0 };
+        let layers = layers.ok_or_else(|| allocation_error(spec, 2))?;
+        let state = SessionState { layers, spec: spec.clone(), current: 0 };
         Ok(self.insert(state))
     }
 
-    fn insert(&mut self, state: State) -> StateId {
+    fn insert(&mut self, state: SessionState) -> StateId {
         self.n_created += 1;
         let id = StateId(self.n_created);
         self.states.insert(id, state);
@@ -189,22 +191,22 @@ impl States {
     ///
     /// [`Error::NoRoom`] if memory is short; existing contents are kept.
     pub(crate) fn reserve(&mut self, id: StateId, positions: &Range<usize>) -> Result<()> {
-        let room = Arc::clone(&self.room);
-        let State { layers, .. } = self.state_mut(id);
+        let budget = Arc::clone(&self.budget);
+        let SessionState { layers, .. } = self.state_mut(id);
         let n_bytes: usize = layers.iter().map(|layer| layer.missing_bytes(positions)).sum();
         if n_bytes == 0 {
             return Ok(());
         }
         let what = || format!("positions {} to {} of a session", positions.start, positions.end);
-        room.check(n_bytes as u64, &what)?;
+        budget.check(n_bytes as u64, &what)?;
         check_available(n_bytes as u64, &what)?;
         let has_room = layers.iter_mut().all(|layer| match layer {
-            LayerMemory::Positions { first, second } => {
-                first.reserve(positions, &room) && second.reserve(positions, &room)
+            HostLayerState::Positions { first, second } => {
+                first.reserve(positions, &budget) && second.reserve(positions, &budget)
             }
-            LayerMemory::Recurrent { .. } => true,
+            HostLayerState::Recurrent { .. } => true,
         });
-        if has_room { Ok(()) } else { Err(not_given_for(what(), n_bytes as u64)) }
+        if has_room { Ok(()) } else { Err(allocation_error_of(what(), n_bytes as u64)) }
     }
 
     /// Frees a session's memory.
@@ -214,9 +216,9 @@ impl States {
 
     /// Zeroes the recurrent layers.
     pub(crate) fn reset(&mut self, id: StateId) {
-        let State { layers, current, .. } = self.state_mut(id);
+        let SessionState { layers, current, .. } = self.state_mut(id);
         for layer in layers {
-            if let LayerMemory::Recurrent { halves, .. } = layer {
+            if let HostLayerState::Recurrent { halves, .. } = layer {
                 halves[*current].conv.fill(0.0);
                 halves[*current].delta.fill(0.0);
             }
@@ -235,22 +237,22 @@ impl States {
     ///
     /// [`Error::NoRoom`] if memory is short; earlier marks are then lost as well.
     pub(crate) fn set_marks(&mut self, id: StateId, n_marks: usize) -> Result<()> {
-        let room = Arc::clone(&self.room);
-        let State { spec, layers, .. } = self.state_mut(id);
+        let budget = Arc::clone(&self.budget);
+        let SessionState { spec, layers, .. } = self.state_mut(id);
         for layer in &mut *layers {
-            if let LayerMemory::Recurrent { marks, .. } = layer {
+            if let HostLayerState::Recurrent { marks, .. } = layer {
                 marks.clear();
             }
         }
         if n_marks == 0 {
             return Ok(());
         }
-        check_fixed(&room, spec, n_marks)?;
+        check_fixed(&budget, spec, n_marks)?;
         for (state, layer) in spec.layers.iter().zip(layers) {
-            let LayerMemory::Recurrent { marks, .. } = layer else { continue };
+            let HostLayerState::Recurrent { marks, .. } = layer else { continue };
             for _ in 0..n_marks {
-                let mark = Recurrent::zeroed(state, &room);
-                marks.push(mark.ok_or_else(|| not_given(spec, n_marks))?);
+                let mark = RecurrentState::zeroed(state, &budget);
+                marks.push(mark.ok_or_else(|| allocation_error(spec, n_marks))?);
             }
         }
         Ok(())
@@ -258,12 +260,12 @@ impl States {
 
     /// Returns one layer of a session.
     #[must_use]
-    pub(crate) fn layer(&self, id: StateId, layer: LayerIdx) -> &LayerMemory {
+    pub(crate) fn layer(&self, id: StateId, layer: LayerIdx) -> &HostLayerState {
         &self.state(id).layers[layer.0]
     }
 
     /// Returns one layer of a session, mutably.
-    pub(crate) fn layer_mut(&mut self, id: StateId, layer: LayerIdx) -> &mut LayerMemory {
+    pub(crate) fn layer_mut(&mut self, id: StateId, layer: LayerIdx) -> &mut HostLayerState {
         &mut self.state_mut(id).layers[layer.0]
     }
 
@@ -273,9 +275,9 @@ impl States {
     ///
     /// If the layer is not recurrent.
     #[must_use]
-    pub(crate) fn recurrent(&self, id: StateId, layer: LayerIdx) -> &Recurrent {
-        let State { layers, current, .. } = self.state(id);
-        let LayerMemory::Recurrent { halves, .. } = &layers[layer.0] else {
+    pub(crate) fn recurrent(&self, id: StateId, layer: LayerIdx) -> &RecurrentState {
+        let SessionState { layers, current, .. } = self.state(id);
+        let HostLayerState::Recurrent { halves, .. } = &layers[layer.0] else {
             unreachable!("this layer folds no history")
         };
         &halves[*current]
@@ -288,21 +290,21 @@ impl States {
     /// # Panics
     ///
     /// If the layer is not recurrent, or if there is memory for fewer marks.
-    pub(crate) fn link(
+    pub(crate) fn state_before_and_after(
         &mut self,
         id: StateId,
         layer: LayerIdx,
         (part_idx, n_marks): (usize, usize),
-    ) -> (&Recurrent, &mut Recurrent) {
-        let State { layers, current, .. } = self.state_mut(id);
-        let LayerMemory::Recurrent { halves, marks } = &mut layers[layer.0] else {
+    ) -> (&RecurrentState, &mut RecurrentState) {
+        let SessionState { layers, current, .. } = self.state_mut(id);
+        let HostLayerState::Recurrent { halves, marks } = &mut layers[layer.0] else {
             unreachable!("this layer folds no history")
         };
         assert!(n_marks <= marks.len(), "{n_marks} marks, and room for {}", marks.len());
         let [first, second] = &mut **halves;
         let (state, next) = if *current == 0 { (first, second) } else { (second, first) };
-        let (found, left) = marks[..n_marks].split_at_mut(part_idx);
-        (found.last().unwrap_or(state), left.first_mut().unwrap_or(next))
+        let (before, after) = marks[..n_marks].split_at_mut(part_idx);
+        (before.last().unwrap_or(state), after.first_mut().unwrap_or(next))
     }
 
     /// Returns the bytes of the folded history of all layers.
@@ -311,22 +313,22 @@ impl States {
         self.state(id).spec.fixed_bytes()
     }
 
-    fn state(&self, id: StateId) -> &State {
+    fn state(&self, id: StateId) -> &SessionState {
         self.states.get(&id).expect("a state lives as long as its session")
     }
 
-    fn state_mut(&mut self, id: StateId) -> &mut State {
+    fn state_mut(&mut self, id: StateId) -> &mut SessionState {
         self.states.get_mut(&id).expect("a state lives as long as its session")
     }
 
     /// Returns the folded history that `part` denotes, if any.
-    fn folded(&self, id: StateId, part: StatePart) -> Option<&Recurrent> {
-        let State { layers, current, .. } = self.state(id);
+    fn folded(&self, id: StateId, part: StatePart) -> Option<&RecurrentState> {
+        let SessionState { layers, current, .. } = self.state(id);
         match (part, &layers[part.layer().0]) {
-            (StatePart::Recurrent { .. }, LayerMemory::Recurrent { halves, .. }) => {
+            (StatePart::Recurrent { .. }, HostLayerState::Recurrent { halves, .. }) => {
                 Some(&halves[*current])
             }
-            (StatePart::Marked { mark_idx, .. }, LayerMemory::Recurrent { marks, .. }) => {
+            (StatePart::Marked { mark_idx, .. }, HostLayerState::Recurrent { marks, .. }) => {
                 Some(&marks[mark_idx])
             }
             _ => None,
@@ -337,10 +339,10 @@ impl States {
     #[must_use]
     pub(crate) fn part_bytes(&self, id: StateId, part: StatePart) -> usize {
         match (part, self.layer(id, part.layer())) {
-            (StatePart::Positions { n, .. }, LayerMemory::Positions { first, second }) => {
+            (StatePart::Positions { n, .. }, HostLayerState::Positions { first, second }) => {
                 first.n_bytes(n) + second.n_bytes(n)
             }
-            _ => self.folded(id, part).map_or(0, Recurrent::n_bytes),
+            _ => self.folded(id, part).map_or(0, RecurrentState::n_bytes),
         }
     }
 
@@ -349,7 +351,7 @@ impl States {
         match (part, self.layer(id, part.layer())) {
             (
                 StatePart::Positions { first: at, n, .. },
-                LayerMemory::Positions { first, second },
+                HostLayerState::Positions { first, second },
             ) => {
                 let (head, tail) = target.split_at_mut(first.n_bytes(n));
                 first.read((at, n), head);
@@ -362,19 +364,19 @@ impl States {
         }
     }
 
-    /// Overwrites a part. Data of recurrent layers becomes their state with [`States::commit`].
+    /// Overwrites a part. Data of recurrent layers becomes their state with [`HostStates::commit`].
     pub(crate) fn write(&mut self, id: StateId, part: StatePart, source: &[u8]) {
-        let State { layers, current, .. } = self.state_mut(id);
+        let SessionState { layers, current, .. } = self.state_mut(id);
         match (part, &mut layers[part.layer().0]) {
             (
                 StatePart::Positions { first: at, n, .. },
-                LayerMemory::Positions { first, second },
+                HostLayerState::Positions { first, second },
             ) => {
                 let (head, tail) = source.split_at(first.n_bytes(n));
                 first.write((at, n), head);
                 second.write((at, n), tail);
             }
-            (StatePart::Recurrent { .. }, LayerMemory::Recurrent { halves, .. }) => {
+            (StatePart::Recurrent { .. }, HostLayerState::Recurrent { halves, .. }) => {
                 halves[1 - *current].write(source);
             }
             _ => assert!(source.is_empty(), "a layer has only its own kind of state"),
@@ -395,10 +397,10 @@ impl StatePart {
 }
 
 /// Fails if there is no memory for `n_copies` copies of recurrent state.
-fn check_fixed(room: &Room, spec: &StateSpec, n_copies: usize) -> Result<()> {
+fn check_fixed(budget: &SessionBudget, spec: &StateSpec, n_copies: usize) -> Result<()> {
     let n_bytes = spec.fixed_bytes().saturating_mul(n_copies as u64);
     let what = || name_of_copies(n_copies);
-    room.check(n_bytes, &what)?;
+    budget.check(n_bytes, &what)?;
     check_available(n_bytes, &what)
 }
 
@@ -418,12 +420,12 @@ fn check_available(n_bytes: u64, what: &dyn Fn() -> String) -> Result<()> {
 }
 
 /// Returns the error for memory that the system did not provide although it seemed available.
-fn not_given(spec: &StateSpec, n_copies: usize) -> Error {
+fn allocation_error(spec: &StateSpec, n_copies: usize) -> Error {
     let n_bytes = spec.fixed_bytes().saturating_mul(n_copies as u64);
-    not_given_for(name_of_copies(n_copies), n_bytes)
+    allocation_error_of(name_of_copies(n_copies), n_bytes)
 }
 
-fn not_given_for(what: String, needed_bytes: u64) -> Error {
+fn allocation_error_of(what: String, needed_bytes: u64) -> Error {
     Error::no_room(what, needed_bytes, Remedy::FreeMemory)
 }
 

@@ -4,10 +4,10 @@
 
 use std::ops::Range;
 
-use moeflux_kernels::Kept;
+use moeflux_kernels::CachedValues;
 
 use super::{ReferenceBackend, dot, sigmoid, widened};
-use crate::backend::host::{LayerMemory, States};
+use crate::backend::host::{HostLayerState, HostStates};
 use crate::backend::kv::KvTable;
 use crate::ids::{LayerIdx, Position, StateId};
 use crate::ops::{Attention, Batch, MlaAttention};
@@ -40,7 +40,7 @@ impl ReferenceBackend {
         seen: &Range<usize>,
     ) {
         let key_head_idx = head_idx / (op.q.n_heads / op.k.n_heads);
-        let cache = Cache::of(&self.states, state, op.layer);
+        let cache = LayerCache::of(&self.states, state, op.layer);
         let keys = cache.first(seen, key_head_idx);
         let values = cache.second(seen, key_head_idx);
         let q = self.head(&op.q, row_idx, head_idx);
@@ -73,7 +73,7 @@ impl ReferenceBackend {
                 let place = (segment.state, op.layer);
                 append(&mut self.states, place, (position, 0), (latent, k_rope));
                 let seen = 0..position.0 + 1;
-                let cache = Cache::of(&self.states, segment.state, op.layer);
+                let cache = LayerCache::of(&self.states, segment.state, op.layer);
                 let latents = cache.first(&seen, 0);
                 let k_ropes = cache.second(&seen, 0);
                 for head_idx in 0..op.q_latent.n_heads {
@@ -94,14 +94,14 @@ impl ReferenceBackend {
 }
 
 /// The two tables of one layer of one session.
-struct Cache<'a> {
+struct LayerCache<'a> {
     first: &'a KvTable,
     second: &'a KvTable,
 }
 
-impl<'a> Cache<'a> {
-    fn of(states: &'a States, state: StateId, layer: LayerIdx) -> Self {
-        let LayerMemory::Positions { first, second } = states.layer(state, layer) else {
+impl<'a> LayerCache<'a> {
+    fn of(states: &'a HostStates, state: StateId, layer: LayerIdx) -> Self {
+        let HostLayerState::Positions { first, second } = states.layer(state, layer) else {
             unreachable!("attention runs on layers that keep positions");
         };
         Self { first, second }
@@ -120,7 +120,8 @@ impl<'a> Cache<'a> {
 
 fn vectors(table: &KvTable, seen: &Range<usize>, head_idx: usize) -> Vec<Vec<f64>> {
     let vector = |position: usize| {
-        let Kept::F32(values) = table.rows(head_idx, &(position..position + 1)).values else {
+        let CachedValues::F32(values) = table.rows(head_idx, &(position..position + 1)).values
+        else {
             unreachable!("the reference keeps f32");
         };
         widened(values)
@@ -130,12 +131,12 @@ fn vectors(table: &KvTable, seen: &Range<usize>, head_idx: usize) -> Vec<Vec<f64
 
 /// Writes one head's key and value (or latent and rotated key) of one position.
 fn append(
-    states: &mut States,
+    states: &mut HostStates,
     (state, layer): (StateId, LayerIdx),
     (position, head_idx): (Position, usize),
     (key, value): (&[f32], &[f32]),
 ) {
-    let LayerMemory::Positions { first, second } = states.layer_mut(state, layer) else {
+    let HostLayerState::Positions { first, second } = states.layer_mut(state, layer) else {
         unreachable!("attention runs on layers that keep positions");
     };
     first.put(head_idx, position.0, key);

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::{ReferenceBackend, dot, rounded, sigmoid, silu, widened};
-use crate::backend::host::Recurrent;
+use crate::backend::host::RecurrentState;
 use crate::ids::StateId;
 use crate::ops::{Batch, CausalConv, DeltaGates, DeltaShape, GatedDelta, Segment};
 
@@ -17,11 +17,13 @@ impl ReferenceBackend {
         assert_eq!(taps.len(), n_channels * op.n_taps, "taps of every channel");
         for (segment, part_idx, rows) in parts(batch) {
             let place = (part_idx, segment.marks.len());
-            let (found, left) = self.states.link(segment.state, op.layer, place);
-            left.conv.copy_from_slice(&found.conv);
+            let (before, after) =
+                self.states.state_before_and_after(segment.state, op.layer, place);
+            after.conv.copy_from_slice(&before.conv);
             for row_idx in rows {
                 let newest = self.buffers.head(&op.x, row_idx, 0).to_vec();
-                let (_, Recurrent { conv, .. }) = self.states.link(segment.state, op.layer, place);
+                let (_, RecurrentState { conv, .. }) =
+                    self.states.state_before_and_after(segment.state, op.layer, place);
                 assert_eq!(conv.len(), n_channels * (op.n_taps - 1), "inputs kept");
                 // [n_taps, channels], oldest first.
                 let inputs: Vec<f32> = conv.iter().chain(&newest).copied().collect();
@@ -58,8 +60,9 @@ impl ReferenceBackend {
         assert!(op.v.n_heads.is_multiple_of(op.k.n_heads), "values share keys evenly");
         for (segment, part_idx, rows) in parts(batch) {
             let place = (part_idx, segment.marks.len());
-            let (found, left) = self.states.link(segment.state, op.layer, place);
-            left.delta.copy_from_slice(&found.delta);
+            let (before, after) =
+                self.states.state_before_and_after(segment.state, op.layer, place);
+            after.delta.copy_from_slice(&before.delta);
             for row_idx in rows {
                 for head_idx in 0..op.v.n_heads {
                     self.delta_head(op, (segment.state, place), (row_idx, head_idx));
@@ -81,21 +84,22 @@ impl ReferenceBackend {
         let v = self.head(&op.v, row_idx, head_idx);
         let decay = self.head(&op.decay, row_idx, 0)[head_idx];
         let beta = self.head(&op.beta, row_idx, 0)[head_idx];
-        let (_, Recurrent { delta: memory, .. }) = self.states.link(state, op.layer, place);
+        let (_, RecurrentState { delta: memory, .. }) =
+            self.states.state_before_and_after(state, op.layer, place);
         let (key_dim, value_dim) = (k.len(), v.len());
         assert_eq!(memory.len(), op.v.n_heads * value_dim * key_dim, "a state per value head");
         let stored = &mut memory[head_idx * value_dim * key_dim..][..value_dim * key_dim];
         let shape = DeltaShape { key_dim, value_dim };
         let mut out = vec![0.0; value_dim];
         for (value_idx, (out, &v)) in out.iter_mut().zip(&v).enumerate() {
-            let at = |key_idx| f64::from(stored[shape.place(value_idx, key_idx)]);
+            let at = |key_idx| f64::from(stored[shape.index(value_idx, key_idx)]);
             let mut row: Vec<f64> = (0..key_dim).map(|key_idx| at(key_idx) * decay).collect();
             let delta = (v - dot(&row, &k)) * beta;
             for (s, k) in row.iter_mut().zip(&k) {
                 *s += delta * k;
             }
             for (key_idx, &s) in row.iter().enumerate() {
-                stored[shape.place(value_idx, key_idx)] = rounded(s);
+                stored[shape.index(value_idx, key_idx)] = rounded(s);
             }
             *out = dot(&row, &q);
         }

@@ -22,7 +22,7 @@ impl ReferenceBackend {
     pub(super) fn expert_up(&mut self, op: &ExpertUp, expert: ExpertIdx, view: &ExpertView<'_>) {
         let share = (op.rows.start, Some(op.n_inner));
         let values = self.inner_of((&op.x, op.limit, op.biases), (expert, view), share);
-        for (use_idx, values) in self.uses_in_wave(expert).zip(values) {
+        for (use_idx, values) in self.uses_in_chunk(expert).zip(values) {
             self.inner[use_idx][op.rows.clone()].copy_from_slice(&values);
         }
     }
@@ -36,15 +36,15 @@ impl ReferenceBackend {
         // Exchanged values are f32.
         let rounded = |row: &Vec<f64>| row.iter().map(|it| f64::from(rounded(*it))).collect();
         let inner: Vec<Vec<f64>> =
-            self.uses_in_wave(expert).map(|use_idx| rounded(&self.inner[use_idx])).collect();
+            self.uses_in_chunk(expert).map(|use_idx| rounded(&self.inner[use_idx])).collect();
         let bias = op.biases.map(|biases| (biases.down, op.n_hidden));
         let outputs = self.products((&view.down, bias, op.rows.start), expert, &inner);
         self.keep_partials(expert, &outputs, (op.rows.start, op.n_hidden));
     }
 
-    /// Returns the indices of an expert's uses in the wave.
-    fn uses_in_wave(&self, expert: ExpertIdx) -> Range<usize> {
-        let before = self.wave.iter().take_while(|it| **it < expert);
+    /// Returns the indices of an expert's uses in the chunk.
+    fn uses_in_chunk(&self, expert: ExpertIdx) -> Range<usize> {
+        let before = self.chunk.iter().take_while(|it| **it < expert);
         let first = before.map(|it| self.routes.uses_of(*it).count()).sum();
         first..first + self.routes.uses_of(expert).count()
     }
@@ -183,7 +183,7 @@ mod tests {
         fixture.step(
             &mut backend,
             state,
-            Op::Route(Route { logits, kind, top_k: 2, purpose: Purpose::Use }),
+            Op::Route(Route { logits, kind, top_k: 2, purpose: Purpose::Compute }),
         );
 
         let op = ExpertFfn { layer: LayerIdx(0), x, sum, limit: None, biases: None };

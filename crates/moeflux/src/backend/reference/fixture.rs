@@ -84,7 +84,7 @@ impl Fixture {
             .collect();
         let end = self.first_position + self.n_rows;
         backend.reserve_positions(state, &(self.first_position..end)).unwrap();
-        let segments = [Segment::new(state, 0..rows.len(), RowKind::Prompt)];
+        let segments = [Segment::new(state, 0..rows.len(), RowKind::Prefill)];
         let batch = Batch { rows: &rows, segments: &segments, outputs: &[] };
         let ops = self.embeds.iter().cloned().chain([op]).collect();
         backend.submit(&Plan::new(ops), &batch).unwrap();

@@ -22,11 +22,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backend::best::best;
-use crate::backend::host::{Buffers, States};
-use crate::backend::room::Room;
+use crate::backend::host::{Buffers, HostStates};
+use crate::backend::room::SessionBudget;
 use crate::backend::{
-    Arithmetic, Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates, StatePart,
-    WaveValues,
+    Arithmetic, Backend, DeviceNames, ExpertSharding, ExpertTiers, SessionStates, ShardValues,
+    StatePart,
 };
 use crate::error::{Error, Result};
 use crate::experts::Arrived;
@@ -42,14 +42,14 @@ const BITS_VERSION: u32 = 1;
 pub struct ReferenceBackend {
     weights: Arc<Weights>,
     buffers: Buffers,
-    states: States,
+    states: HostStates,
     routes: Routes,
     guessed: Routes,
     /// `[row, rank, hidden]`: outputs of experts.
     partials: Vec<f32>,
-    /// The experts of a wave, ascending.
-    wave: Vec<ExpertIdx>,
-    /// Output of [`Op::ExpertUp`] for each use in the wave.
+    /// The experts of a chunk, ascending.
+    chunk: Vec<ExpertIdx>,
+    /// Output of [`Op::ExpertUp`] for each use in the chunk.
     inner: Vec<Vec<f64>>,
     n_rows_max: usize,
 }
@@ -65,11 +65,11 @@ impl ReferenceBackend {
         Ok(Self {
             weights,
             buffers: Buffers::new(workspace, n_rows_max),
-            states: States::default(),
+            states: HostStates::default(),
             routes: Routes::default(),
             guessed: Routes::default(),
             partials: Vec::new(),
-            wave: Vec::new(),
+            chunk: Vec::new(),
             inner: Vec::new(),
             n_rows_max,
         })
@@ -96,7 +96,7 @@ impl ReferenceBackend {
                 unreachable!("expert plans go to submit_experts")
             }
             Op::Combine(op) => self.combine(op, n_rows),
-            Op::Best(op) => best(op, &mut self.buffers, n_rows),
+            Op::TopK(op) => best(op, &mut self.buffers, n_rows),
         }
     }
 
@@ -151,8 +151,8 @@ impl Backend for ReferenceBackend {
 
     fn routes(&mut self, purpose: Purpose) -> Result<&Routes> {
         Ok(match purpose {
-            Purpose::Use => &self.routes,
-            Purpose::Guess => &self.guessed,
+            Purpose::Compute => &self.routes,
+            Purpose::Prefetch => &self.guessed,
         })
     }
 
@@ -171,8 +171,8 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
-    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
-        self.buffers.exchange_rows(buffer, n_rows);
+    fn swap_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.buffers.swap_rows(buffer, n_rows);
         Ok(())
     }
 
@@ -182,7 +182,7 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
-    fn is_remote(&self) -> bool {
+    fn reads_stall(&self) -> bool {
         false
     }
 
@@ -194,7 +194,7 @@ impl Backend for ReferenceBackend {
         self
     }
 
-    fn waves(&mut self) -> Option<&mut dyn ExpertWaves> {
+    fn sharding(&mut self) -> Option<&mut dyn ExpertSharding> {
         Some(self)
     }
 
@@ -208,8 +208,8 @@ impl Backend for ReferenceBackend {
 }
 
 impl SessionStates for ReferenceBackend {
-    fn room(&self) -> &Arc<Room> {
-        self.states.room()
+    fn budget(&self) -> &Arc<SessionBudget> {
+        self.states.budget()
     }
 
     fn create_state(&mut self, spec: &StateSpec, context: usize) -> Result<StateId> {
@@ -255,19 +255,19 @@ impl SessionStates for ReferenceBackend {
     }
 }
 
-impl ExpertWaves for ReferenceBackend {
-    fn begin_wave(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize> {
+impl ExpertSharding for ReferenceBackend {
+    fn begin_chunk(&mut self, experts: &[ExpertIdx], n_inner: usize) -> Result<usize> {
         let n_uses = experts.iter().map(|it| self.routes.uses_of(*it).count()).sum();
-        self.wave = experts.to_vec();
+        self.chunk = experts.to_vec();
         self.inner = vec![vec![0.0; n_inner]; n_uses];
         Ok(n_uses)
     }
 
-    fn read_values(&mut self, values: &WaveValues, _target: &mut Vec<f32>) -> Result<()> {
+    fn read_values(&mut self, values: &ShardValues, _target: &mut Vec<f32>) -> Result<()> {
         Err(Error::Unsupported(format!("{} gives no {values:?}", self.names().backend)))
     }
 
-    fn write_values(&mut self, values: &WaveValues, _source: &[f32]) -> Result<()> {
+    fn write_values(&mut self, values: &ShardValues, _source: &[f32]) -> Result<()> {
         Err(Error::Unsupported(format!("{} takes no {values:?}", self.names().backend)))
     }
 }

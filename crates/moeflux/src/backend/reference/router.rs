@@ -40,8 +40,8 @@ impl ReferenceBackend {
             }
         }
         match op.purpose {
-            Purpose::Use => self.routes = routes,
-            Purpose::Guess => self.guessed = routes,
+            Purpose::Compute => self.routes = routes,
+            Purpose::Prefetch => self.guessed = routes,
         }
     }
 }
@@ -130,13 +130,13 @@ mod tests {
     fn routes(logits: &[&[f32]], top_k: usize, kind: RouterKind) -> Routes {
         let mut fixture = Fixture::default();
         let logits = fixture.input("logits", logits);
-        routes_of(&fixture, Route { logits, kind, top_k, purpose: Purpose::Use })
+        routes_of(&fixture, Route { logits, kind, top_k, purpose: Purpose::Compute })
     }
 
     fn routes_of(fixture: &Fixture, op: Route) -> Routes {
         let (mut backend, state) = fixture.backend();
         fixture.step(&mut backend, state, Op::Route(op));
-        backend.routes(Purpose::Use).unwrap().clone()
+        backend.routes(Purpose::Compute).unwrap().clone()
     }
 
     fn indices(routes: &Routes) -> Vec<usize> {
@@ -177,7 +177,12 @@ mod tests {
             renormalise: false,
             factor: 1.0,
         };
-        Route { logits: fixture.input("logits", &[logits]), kind, top_k: 2, purpose: Purpose::Use }
+        Route {
+            logits: fixture.input("logits", &[logits]),
+            kind,
+            top_k: 2,
+            purpose: Purpose::Compute,
+        }
     }
 
     #[test]

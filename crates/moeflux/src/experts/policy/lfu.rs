@@ -26,7 +26,7 @@ const STEP_HALF_LIVES_MAX: f64 = 0.5;
 
 const NONE: usize = usize::MAX;
 
-/// Least frequently used, with decay. A slot is outside, held (in use or being filled) or idle.
+/// Least frequently used, with decay. A slot is outside, pinned (in use or being filled) or idle.
 ///
 /// Chosen by these hits per 100 demands while decoding, with slots for 1/8, 1/4 and 1/2 of the
 /// experts. The first three rows are the bundled model: its held-out text token by token, an answer
@@ -173,21 +173,21 @@ impl Lfu {
         self.set_credit(if is_long { mean_uses * self.use_weight } else { 0.0 });
     }
 
-    /// Puts an expert that `n_uses` rows requested into an outside slot. The slot is then held.
+    /// Puts an expert that `n_uses` rows requested into an outside slot. The slot is then pinned.
     pub(crate) fn admit(&mut self, slot: SlotIdx, key: KeyIdx, n_uses: u32) {
         self.keys[slot.0] = key;
         self.has_credit[slot.0] = false;
         self.count(key, n_uses);
     }
 
-    /// Counts `n_uses` rows that requested the expert in a held slot.
+    /// Counts `n_uses` rows that requested the expert in a pinned slot.
     pub(crate) fn hit(&mut self, slot: SlotIdx, n_uses: u32) {
         self.has_credit[slot.0] = false;
         self.count(self.keys[slot.0], n_uses);
     }
 
-    /// Holds an idle slot: it is no longer a candidate for eviction.
-    pub(crate) fn hold(&mut self, slot: SlotIdx) {
+    /// Pins an idle slot: it is no longer a candidate for eviction.
+    pub(crate) fn pin(&mut self, slot: SlotIdx) {
         let place = std::mem::replace(&mut self.places[slot.0], NONE);
         let last = self.heap.pop().expect("an idle slot is in the heap");
         if last == slot {
@@ -201,8 +201,8 @@ impl Lfu {
         }
     }
 
-    /// Makes a held slot idle.
-    pub(crate) fn let_go(&mut self, slot: SlotIdx) {
+    /// Makes a pinned slot idle.
+    pub(crate) fn unpin(&mut self, slot: SlotIdx) {
         self.heap.push(slot);
         self.rise(self.heap.len() - 1, slot);
     }
@@ -213,10 +213,10 @@ impl Lfu {
         self.heap.first().copied()
     }
 
-    /// Removes the expert of a held or idle slot; the slot is then outside.
+    /// Removes the expert of a pinned or idle slot; the slot is then outside.
     pub(crate) fn remove(&mut self, slot: SlotIdx) {
         if self.places[slot.0] != NONE {
-            self.hold(slot);
+            self.pin(slot);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which expert leaves when another needs its slot: the one used least often, with decay.
 //!
 //! [`Lfu`] is notified of every admission, use and removal, and names a victim. **Invariant:** pure
-//! and deterministic; a held slot is never a victim; only `resize` allocates. Apart from
+//! and deterministic; a pinned slot is never a victim; only `resize` allocates. Apart from
 //! `begin_step` and `resize`, which may pass over all slots and keys, a call costs at most the
 //! logarithm of the number of slots. Knows slots and expert keys, never bytes, layers or leases.
 //! The policy does not see unused guesses: the table gives up their slots first, so a guess cannot

@@ -19,23 +19,25 @@ impl Random {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum At {
+enum PolicySlot {
     Outside,
-    Held(usize),
+    Pinned(usize),
     Idle(usize),
 }
 
 /// A model of the policy that derives scores from the whole history.
-struct Naive {
-    slots: Vec<At>,
+struct ReferencePolicy {
+    slots: Vec<PolicySlot>,
     /// Per key: its uses, each with the rows of all steps begun by then and the rows that used it.
     uses: Vec<Vec<(usize, u32)>>,
     n_rows: usize,
 }
 
-impl Naive {
+impl ReferencePolicy {
     fn score(&self, slot: SlotIdx) -> f64 {
-        let (At::Held(key) | At::Idle(key)) = self.slots[slot.0] else { unreachable!() };
+        let (PolicySlot::Pinned(key) | PolicySlot::Idle(key)) = self.slots[slot.0] else {
+            unreachable!()
+        };
         let weights = self.uses[key].iter().map(|&(at_row, n_uses)| {
             // With one use per row on average, a half-life is four times as many rows as keys.
             let half_lives = (self.n_rows - at_row) as f64 / (4.0 * N_KEYS as f64);
@@ -61,9 +63,9 @@ fn what_a_long_step_still_needs_does_not_leave_for_what_it_has_used() {
             let n_uses = 15 + u32::try_from(random.below(11)).unwrap();
             if let Some(slot) = slots.iter().position(|it| *it == Some(key)) {
                 n_hits += usize::from(round > 0);
-                policy.hold(SlotIdx(slot));
+                policy.pin(SlotIdx(slot));
                 policy.hit(SlotIdx(slot), n_uses);
-                policy.let_go(SlotIdx(slot));
+                policy.unpin(SlotIdx(slot));
                 continue;
             }
             let free = slots.iter().position(Option::is_none).map(SlotIdx);
@@ -74,7 +76,7 @@ fn what_a_long_step_still_needs_does_not_leave_for_what_it_has_used() {
             });
             slots[slot.0] = Some(key);
             policy.admit(slot, KeyIdx(key), n_uses);
-            policy.let_go(slot);
+            policy.unpin(slot);
         }
     }
     let n_most = 19 * N_SLOTS;
@@ -82,56 +84,62 @@ fn what_a_long_step_still_needs_does_not_leave_for_what_it_has_used() {
 }
 
 /// Runs random operations on a policy; `check` receives each victim.
-fn run(seed: u64, check: impl Fn(&Naive, Option<SlotIdx>)) {
+fn run(seed: u64, check: impl Fn(&ReferencePolicy, Option<SlotIdx>)) {
     let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
     let n_slots = 1 + random.below(12);
     let shape = PolicyShape { n_slots, n_keys: N_KEYS, n_uses_per_row: 1 };
     let mut policy = Lfu::new(shape);
-    let mut naive =
-        Naive { slots: vec![At::Outside; n_slots], uses: vec![Vec::new(); N_KEYS], n_rows: 0 };
+    let mut reference = ReferencePolicy {
+        slots: vec![PolicySlot::Outside; n_slots],
+        uses: vec![Vec::new(); N_KEYS],
+        n_rows: 0,
+    };
     for _ in 1..3000 {
         let slot = SlotIdx(random.below(n_slots));
         let n_uses = 1 + u32::try_from(random.below(3)).unwrap();
-        match (random.below(8), naive.slots[slot.0]) {
+        match (random.below(8), reference.slots[slot.0]) {
             (0, _) => {
                 // Long enough now and then for weights to be scaled down.
                 let n_rows = [1, 60][usize::from(random.below(10) == 0)];
                 policy.begin_step(n_rows);
-                naive.n_rows += n_rows;
+                reference.n_rows += n_rows;
             }
-            (1..=3, At::Outside) => {
+            (1..=3, PolicySlot::Outside) => {
                 let key = random.below(N_KEYS);
-                let is_inside = |at: &At| matches!(at, At::Held(it) | At::Idle(it) if *it == key);
-                if !naive.slots.iter().any(is_inside) {
+                let key_in = |slot: &PolicySlot| match slot {
+                    PolicySlot::Pinned(key) | PolicySlot::Idle(key) => Some(*key),
+                    PolicySlot::Outside => None,
+                };
+                if !reference.slots.iter().any(|slot| key_in(slot) == Some(key)) {
                     policy.admit(slot, KeyIdx(key), n_uses);
-                    naive.uses[key].push((naive.n_rows, n_uses));
-                    naive.slots[slot.0] = At::Held(key);
+                    reference.uses[key].push((reference.n_rows, n_uses));
+                    reference.slots[slot.0] = PolicySlot::Pinned(key);
                 }
             }
-            (1..=3, At::Held(key)) => {
-                policy.let_go(slot);
-                naive.slots[slot.0] = At::Idle(key);
+            (1..=3, PolicySlot::Pinned(key)) => {
+                policy.unpin(slot);
+                reference.slots[slot.0] = PolicySlot::Idle(key);
             }
-            (4, At::Held(key)) => {
+            (4, PolicySlot::Pinned(key)) => {
                 policy.hit(slot, n_uses);
-                naive.uses[key].push((naive.n_rows, n_uses));
+                reference.uses[key].push((reference.n_rows, n_uses));
             }
-            (4, At::Idle(key)) => {
-                policy.hold(slot);
+            (4, PolicySlot::Idle(key)) => {
+                policy.pin(slot);
                 policy.hit(slot, n_uses);
-                naive.uses[key].push((naive.n_rows, n_uses));
-                naive.slots[slot.0] = At::Held(key);
+                reference.uses[key].push((reference.n_rows, n_uses));
+                reference.slots[slot.0] = PolicySlot::Pinned(key);
             }
-            (5, At::Held(_) | At::Idle(_)) if random.below(4) == 0 => {
+            (5, PolicySlot::Pinned(_) | PolicySlot::Idle(_)) if random.below(4) == 0 => {
                 policy.remove(slot);
-                naive.slots[slot.0] = At::Outside;
+                reference.slots[slot.0] = PolicySlot::Outside;
             }
             (6, _) => {
                 let victim = policy.victim();
-                check(&naive, victim);
+                check(&reference, victim);
                 if let Some(slot) = victim {
                     policy.remove(slot);
-                    naive.slots[slot.0] = At::Outside;
+                    reference.slots[slot.0] = PolicySlot::Outside;
                 }
             }
             _ => {}
@@ -142,11 +150,11 @@ fn run(seed: u64, check: impl Fn(&Naive, Option<SlotIdx>)) {
 #[test]
 fn a_victim_is_idle_and_there_is_one_where_any_is_idle() {
     for seed in 1..40 {
-        run(seed, |naive, victim| {
-            let is_idle = |at: &At| matches!(at, At::Idle(_));
+        run(seed, |reference, victim| {
+            let is_idle = |at: &PolicySlot| matches!(at, PolicySlot::Idle(_));
             match victim {
-                Some(slot) => assert!(is_idle(&naive.slots[slot.0]), "seed {seed}"),
-                None => assert!(!naive.slots.iter().any(is_idle), "seed {seed}"),
+                Some(slot) => assert!(is_idle(&reference.slots[slot.0]), "seed {seed}"),
+                None => assert!(!reference.slots.iter().any(is_idle), "seed {seed}"),
             }
         });
     }
@@ -155,12 +163,14 @@ fn a_victim_is_idle_and_there_is_one_where_any_is_idle() {
 #[test]
 fn lfu_names_the_lowest_sum_of_faded_uses() {
     for seed in 1..40 {
-        run(seed, |naive, victim| {
+        run(seed, |reference, victim| {
             let Some(victim) = victim else { return };
-            let score = naive.score(victim);
-            let others = (0..naive.slots.len()).map(SlotIdx);
-            for other in others.filter(|slot| matches!(naive.slots[slot.0], At::Idle(_))) {
-                assert!(score <= naive.score(other) * (1.0 + 1e-9), "seed {seed}");
+            let score = reference.score(victim);
+            let others = (0..reference.slots.len()).map(SlotIdx);
+            for other in
+                others.filter(|slot| matches!(reference.slots[slot.0], PolicySlot::Idle(_)))
+            {
+                assert!(score <= reference.score(other) * (1.0 + 1e-9), "seed {seed}");
             }
         });
     }
@@ -173,15 +183,15 @@ fn weights_that_outgrow_a_float_are_scaled_down_in_order() {
     for (slot_idx, n_uses) in [(0, 5), (1, 4), (2, 6)] {
         let slot = SlotIdx(slot_idx);
         policy.admit(slot, KeyIdx(slot_idx), n_uses);
-        policy.let_go(slot);
+        policy.unpin(slot);
     }
     // Half a half-life per step, however many rows: some 1,000 half-lives in all.
     for _ in 0..2000 {
         policy.begin_step(1 << 16);
         for slot in [0, 1, 2].map(SlotIdx) {
-            policy.hold(slot);
+            policy.pin(slot);
             policy.hit(slot, [5, 4, 6][slot.0] * 1000);
-            policy.let_go(slot);
+            policy.unpin(slot);
         }
         assert_eq!(policy.victim(), Some(SlotIdx(1)));
     }

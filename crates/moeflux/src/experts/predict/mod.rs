@@ -63,7 +63,7 @@ pub(crate) struct StepCost {
 
 /// When a guess is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum GuessStage {
     /// While the experts of the previous layer are being read.
     Early,
     /// After the previous layer.
@@ -101,7 +101,7 @@ fn share(part: u64, whole: u64) -> Option<f64> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum LookAheadMode {
     /// Within a window.
     On {
         n_steps_left: u32,
@@ -115,11 +115,11 @@ enum Mode {
 #[derive(Debug)]
 pub(crate) struct LookAhead {
     shape: LookAheadShape,
-    mode: Mode,
+    mode: LookAheadMode,
     /// Steps of the next pause.
     pause_steps: u32,
-    /// By [`Stage`].
-    stages: [Ranking; 2],
+    /// By [`GuessStage`].
+    stages: [StagePrecision; 2],
     /// Share of the steps' time spent waiting, in the last window. This share of a wasted read
     /// delays one that is needed.
     busy_share: f32,
@@ -129,14 +129,14 @@ pub(crate) struct LookAhead {
     named_in: Vec<u64>,
     demanded_in: Vec<u64>,
     round: u64,
-    window: Window,
+    window: StepWindow,
     /// Quality of the previous window.
     quality: Quality,
 }
 
 /// Precision of a stage's guesses.
 #[derive(Debug)]
-struct Ranking {
+struct StagePrecision {
     /// `[n_layers, n_ranks]`: share of the absent experts at a rank that were then requested.
     /// Experts in memory are excluded: they are there because they are requested often, so
     /// including them would let a rank that is right 70 times of 100 hide that 3 of 5 of its reads
@@ -148,7 +148,7 @@ struct Ranking {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Window {
+struct StepWindow {
     quality: Quality,
     gain_ns: i128,
     wait_ns: u64,
@@ -167,9 +167,9 @@ impl LookAhead {
         assert!(n_ranks > 0, "a router names experts");
         Self {
             shape,
-            mode: Mode::On { n_steps_left: WINDOW_STEPS },
+            mode: LookAheadMode::On { n_steps_left: WINDOW_STEPS },
             pause_steps: PAUSE_STEPS_MIN,
-            stages: [(); 2].map(|()| Ranking {
+            stages: [(); 2].map(|()| StagePrecision {
                 precision: vec![PRECISION_BEFORE; n_layers * n_ranks],
                 named: Vec::new(),
             }),
@@ -179,7 +179,7 @@ impl LookAhead {
             named_in: vec![0; n_experts_max],
             demanded_in: vec![0; n_experts_max],
             round: 0,
-            window: Window::default(),
+            window: StepWindow::default(),
             quality: Quality::default(),
         }
     }
@@ -188,8 +188,8 @@ impl LookAhead {
     #[must_use]
     pub(crate) fn n_ranks(&self) -> usize {
         match self.mode {
-            Mode::On { .. } => self.shape.n_ranks,
-            Mode::Off { .. } => 0,
+            LookAheadMode::On { .. } => self.shape.n_ranks,
+            LookAheadMode::Off { .. } => 0,
         }
     }
 
@@ -202,7 +202,7 @@ impl LookAhead {
     /// If `ranked` does not consist of whole rows.
     pub(crate) fn choose(
         &mut self,
-        (layer, stage): (LayerIdx, Stage),
+        (layer, stage): (LayerIdx, GuessStage),
         ranked: &[ExpertIdx],
         is_absent: &dyn Fn(ExpertIdx) -> bool,
         likely: &mut Vec<ExpertIdx>,
@@ -215,7 +215,7 @@ impl LookAhead {
         }
         self.round += 1;
         let precision_min = self.precision_min();
-        let Ranking { precision, named } = &mut self.stages[stage as usize];
+        let StagePrecision { precision, named } = &mut self.stages[stage as usize];
         named.clear();
         named.extend(ranked.iter().map(|&expert| (expert, is_absent(expert))));
         for rank in 0..n_ranks {
@@ -245,7 +245,7 @@ impl LookAhead {
             quality.n_right += u64::from(self.named_in[expert.0] == self.round);
         }
         let of_layer = layer.0 * self.shape.n_ranks;
-        for Ranking { precision, named } in &mut self.stages {
+        for StagePrecision { precision, named } in &mut self.stages {
             for (place, (expert, is_absent)) in named.iter().enumerate() {
                 if *is_absent {
                     let was_right = self.demanded_in[expert.0] == self.round;
@@ -260,12 +260,16 @@ impl LookAhead {
     pub(crate) fn end_step(&mut self, cost: &StepCost) {
         self.ranked_layer = None;
         self.mode = match self.mode {
-            Mode::Off { n_steps_left: 0 | 1 } => Mode::On { n_steps_left: WINDOW_STEPS },
-            Mode::Off { n_steps_left } => Mode::Off { n_steps_left: n_steps_left - 1 },
-            Mode::On { n_steps_left } => {
+            LookAheadMode::Off { n_steps_left: 0 | 1 } => {
+                LookAheadMode::On { n_steps_left: WINDOW_STEPS }
+            }
+            LookAheadMode::Off { n_steps_left } => {
+                LookAheadMode::Off { n_steps_left: n_steps_left - 1 }
+            }
+            LookAheadMode::On { n_steps_left } => {
                 self.window.add(cost);
                 if n_steps_left > 1 {
-                    Mode::On { n_steps_left: n_steps_left - 1 }
+                    LookAheadMode::On { n_steps_left: n_steps_left - 1 }
                 } else {
                     self.judge()
                 }
@@ -285,17 +289,17 @@ impl LookAhead {
         self.quality
     }
 
-    fn judge(&mut self) -> Mode {
+    fn judge(&mut self) -> LookAheadMode {
         let window = std::mem::take(&mut self.window);
         self.quality = window.quality;
         self.busy_share = window.busy_share();
         if window.gain_ns > 0 {
             self.pause_steps = PAUSE_STEPS_MIN;
-            return Mode::On { n_steps_left: WINDOW_STEPS };
+            return LookAheadMode::On { n_steps_left: WINDOW_STEPS };
         }
         let n_steps_left = self.pause_steps;
         self.pause_steps = (2 * self.pause_steps).min(PAUSE_STEPS_MAX);
-        Mode::Off { n_steps_left }
+        LookAheadMode::Off { n_steps_left }
     }
 
     /// Returns the precision below which a read costs more than it may save. A right read saves the
@@ -305,7 +309,7 @@ impl LookAhead {
     }
 }
 
-impl Window {
+impl StepWindow {
     fn add(&mut self, cost: &StepCost) {
         let of = |n_records: u64| i128::from(cost.record_ns).saturating_mul(n_records.into());
         // On average, half of the read was done when the demand came.

@@ -23,13 +23,13 @@ fn names_are_given_by_rank_over_all_rows_and_once() {
     let mut look = LookAhead::new(SHAPE);
     let mut likely = experts(&[9]);
     look.choose(
-        (LayerIdx(1), Stage::Late),
+        (LayerIdx(1), GuessStage::Late),
         &experts(&[3, 1, 4, 5, 2, 3, 6, 1]),
         &|_| true,
         &mut likely,
     );
     assert_eq!(likely, experts(&[3, 2, 1, 4, 6, 5]));
-    look.choose((LayerIdx(1), Stage::Late), &[], &|_| true, &mut likely);
+    look.choose((LayerIdx(1), GuessStage::Late), &[], &|_| true, &mut likely);
     assert!(likely.is_empty());
 }
 
@@ -40,16 +40,16 @@ fn a_rank_that_is_seldom_right_is_dropped_and_comes_back_when_it_is_right() {
     let mut likely = Vec::new();
     let mut ask = |look: &mut LookAhead, demanded: &[usize], n_times: usize| {
         for _ in 0..n_times {
-            look.choose((LayerIdx(2), Stage::Late), &ranked, &|_| true, &mut likely);
+            look.choose((LayerIdx(2), GuessStage::Late), &ranked, &|_| true, &mut likely);
             look.demanded(LayerIdx(2), &experts(demanded));
         }
-        look.choose((LayerIdx(2), Stage::Late), &ranked, &|_| true, &mut likely);
+        look.choose((LayerIdx(2), GuessStage::Late), &ranked, &|_| true, &mut likely);
         likely.clone()
     };
     assert_eq!(ask(&mut look, &[0, 1, 9], 100), experts(&[0, 1]));
     assert_eq!(ask(&mut look, &[0, 3], 100), experts(&[0, 3]));
     // Other layers have their own precision.
-    look.choose((LayerIdx(1), Stage::Late), &ranked, &|_| true, &mut likely);
+    look.choose((LayerIdx(1), GuessStage::Late), &ranked, &|_| true, &mut likely);
     assert_eq!(likely, ranked);
 }
 
@@ -58,13 +58,13 @@ fn each_stage_has_a_record_of_its_own() {
     let mut look = LookAhead::new(SHAPE);
     let (layer, mut likely) = (LayerIdx(1), Vec::new());
     for _ in 0..100 {
-        look.choose((layer, Stage::Early), &experts(&[0, 1, 2, 3]), &|_| true, &mut likely);
-        look.choose((layer, Stage::Late), &experts(&[0, 4, 5, 6]), &|_| true, &mut likely);
+        look.choose((layer, GuessStage::Early), &experts(&[0, 1, 2, 3]), &|_| true, &mut likely);
+        look.choose((layer, GuessStage::Late), &experts(&[0, 4, 5, 6]), &|_| true, &mut likely);
         look.demanded(layer, &experts(&[0, 4, 5]));
     }
-    look.choose((layer, Stage::Early), &experts(&[7, 8, 9, 10]), &|_| true, &mut likely);
+    look.choose((layer, GuessStage::Early), &experts(&[7, 8, 9, 10]), &|_| true, &mut likely);
     assert_eq!(likely, experts(&[7]));
-    look.choose((layer, Stage::Late), &experts(&[7, 8, 9, 10]), &|_| true, &mut likely);
+    look.choose((layer, GuessStage::Late), &experts(&[7, 8, 9, 10]), &|_| true, &mut likely);
     assert_eq!(likely, experts(&[7, 8, 9]));
 }
 
@@ -75,11 +75,11 @@ fn what_is_in_memory_teaches_nothing_about_reads() {
     let mut likely = Vec::new();
     for _ in 0..200 {
         // Ranks 0 and 1 are always requested and always in memory; reads of 2 and 3 are wasted.
-        look.choose((LayerIdx(0), Stage::Late), &ranked, &|expert| expert.0 > 1, &mut likely);
+        look.choose((LayerIdx(0), GuessStage::Late), &ranked, &|expert| expert.0 > 1, &mut likely);
         look.demanded(LayerIdx(0), &experts(&[0, 1]));
     }
     assert_eq!(likely, experts(&[0, 1]));
-    look.choose((LayerIdx(0), Stage::Late), &experts(&[5, 6, 7, 8]), &|_| true, &mut likely);
+    look.choose((LayerIdx(0), GuessStage::Late), &experts(&[5, 6, 7, 8]), &|_| true, &mut likely);
     assert_eq!(likely, experts(&[5, 6]), "not yet known to be worth less");
 }
 
@@ -90,13 +90,13 @@ fn an_idle_drive_reads_what_a_busy_one_leaves() {
         let mut look = LookAhead::new(SHAPE);
         let mut likely = Vec::new();
         for round in 0..400 {
-            look.choose((LayerIdx(0), Stage::Late), &ranked, &|_| true, &mut likely);
+            look.choose((LayerIdx(0), GuessStage::Late), &ranked, &|_| true, &mut likely);
             // Rank 2 is right every third time, rank 3 never.
             let demanded = if round % 3 == 0 { experts(&[0, 1, 2]) } else { experts(&[0, 1]) };
             look.demanded(LayerIdx(0), &demanded);
             look.end_step(&StepCost { wait_ns, ..cost(1, 0) });
         }
-        look.choose((LayerIdx(0), Stage::Late), &ranked, &|_| true, &mut likely);
+        look.choose((LayerIdx(0), GuessStage::Late), &ranked, &|_| true, &mut likely);
         assert_eq!(likely, experts(expected), "wait {wait_ns}");
     }
 }
@@ -107,7 +107,12 @@ fn recall_and_precision_are_those_of_the_last_window() {
     assert_eq!((look.quality().recall(), look.quality().precision()), (None, None));
     let mut likely = Vec::new();
     for _ in 0..WINDOW_STEPS {
-        look.choose((LayerIdx(1), Stage::Late), &experts(&[0, 1, 2, 3]), &|_| true, &mut likely);
+        look.choose(
+            (LayerIdx(1), GuessStage::Late),
+            &experts(&[0, 1, 2, 3]),
+            &|_| true,
+            &mut likely,
+        );
         look.demanded(LayerIdx(1), &experts(&[0, 5]));
         // A layer without a guess does not count.
         look.demanded(LayerIdx(2), &experts(&[0, 5]));

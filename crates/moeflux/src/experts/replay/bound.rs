@@ -25,18 +25,18 @@ pub fn bound(trace: &Trace, n_slots: usize) -> Replayed {
     let blocks: Vec<TraceBlock<'_>> = trace.blocks().collect();
     let keys = keys(trace, &blocks);
     let next_blocks = next_blocks(&keys, trace.header().n_experts());
-    let mut memory = Memory::new(trace.header().n_experts());
+    let mut cache = BeladyCache::new(trace.header().n_experts());
     let mut replayed = Replayed::default();
     for (block_idx, block) in blocks.iter().enumerate() {
         let mut n_misses = 0;
         for (&key, &next_block) in keys[block_idx].iter().zip(&next_blocks[block_idx]) {
-            n_misses += u64::from(!memory.has(key));
-            memory.keep(key, (block_idx, next_block));
+            n_misses += u64::from(!cache.has(key));
+            cache.keep(key, (block_idx, next_block));
         }
         replayed.add(trace, block, n_misses);
         let is_whole = block.kind == StepKind::Decode && block.uses.len() <= n_slots;
         let held = if is_whole { block_idx } else { NEVER };
-        memory.shrink(n_slots, held);
+        cache.shrink(n_slots, held);
     }
     replayed
 }
@@ -74,7 +74,7 @@ struct Use {
     next_block: usize,
 }
 
-struct Memory {
+struct BeladyCache {
     /// Per key, if it is held.
     held: Vec<Option<Use>>,
     n_held: usize,
@@ -82,7 +82,7 @@ struct Memory {
     farthest: BinaryHeap<(usize, usize)>,
 }
 
-impl Memory {
+impl BeladyCache {
     fn new(n_keys: usize) -> Self {
         Self { held: vec![None; n_keys], n_held: 0, farthest: BinaryHeap::new() }
     }

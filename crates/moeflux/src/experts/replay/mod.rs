@@ -1,12 +1,12 @@
 //! Replays a trace over a table of slots, to find the hits of another budget.
 //!
 //! Each block of a trace requests its union at once, as a layer does. Prompts, and blocks that need
-//! more slots than there are, are served in waves. Reads finish at once and guesses are off, so
+//! more slots than there are, are served in batches. Reads finish at once and guesses are off, so
 //! hits depend on the policy alone. **Invariant:** never more hits than [`bound()`].
 
 mod bound;
 
-use crate::experts::table::{Found, SlotTable, TableShape, Taken, Wanted};
+use crate::experts::table::{Demand, Lookup, SlotLease, SlotTable, TableShape};
 use crate::experts::trace::{StepKind, Trace, TraceBlock};
 use crate::ids::ExpertIdx;
 
@@ -79,27 +79,27 @@ pub fn replay(trace: &Trace, n_slots: usize) -> Replayed {
     let n_uses_per_row = trace.header().n_uses_per_row();
     let shape = TableShape { n_experts: &n_experts, n_uses_per_row, n_slots };
     let mut table = SlotTable::new(shape);
-    let (mut wanted, mut taken) = (Vec::new(), Vec::new());
+    let (mut demands, mut leases) = (Vec::new(), Vec::new());
     let mut replayed = Replayed::default();
     let first_layer = trace.blocks().next().map(|block| block.layer);
     for block in trace.blocks() {
         if Some(block.layer) == first_layer {
             table.begin_step(block.n_rows);
         }
-        wanted.extend(
+        demands.extend(
             block
                 .uses
                 .iter()
-                .map(|it| Wanted { expert: ExpertIdx(it.expert as usize), n_uses: it.n_uses }),
+                .map(|it| Demand { expert: ExpertIdx(it.expert as usize), n_uses: it.n_uses }),
         );
         let n_reads_max = match block.kind {
-            StepKind::Prefill => table.n_wave_reads(),
+            StepKind::Prefill => table.n_prompt_reads(),
             StepKind::Decode => usize::MAX,
         };
         let n_misses_before = table.counters().misses;
-        while !wanted.is_empty() {
-            table.acquire(block.layer, &mut wanted, n_reads_max, &mut taken);
-            serve(&mut table, &taken);
+        while !demands.is_empty() {
+            table.acquire(block.layer, &mut demands, n_reads_max, &mut leases);
+            serve(&mut table, &leases);
         }
         replayed.add(trace, &block, table.counters().misses - n_misses_before);
     }
@@ -107,11 +107,11 @@ pub fn replay(trace: &Trace, n_slots: usize) -> Replayed {
 }
 
 /// Marks all as loaded, then releases them.
-fn serve(table: &mut SlotTable, taken: &[Taken]) {
-    for taken in taken.iter().filter(|taken| taken.found == Found::ToRead) {
-        table.loaded(taken.slot);
+fn serve(table: &mut SlotTable, leases: &[SlotLease]) {
+    for lease in leases.iter().filter(|lease| lease.lookup == Lookup::ToRead) {
+        table.loaded(lease.slot);
     }
-    taken.iter().for_each(|taken| table.release(taken.slot));
+    leases.iter().for_each(|lease| table.release(lease.slot));
 }
 
 #[cfg(test)]

@@ -30,19 +30,19 @@ fn hits((n_slots, n_reads_max): (usize, usize), text: &str) -> String {
     for block in trace(text).blocks() {
         table.begin_step(1);
         let uses = block.uses.iter();
-        let mut wanted: Vec<_> = uses
-            .map(|it| Wanted { expert: ExpertIdx(it.expert as usize), n_uses: it.n_uses })
+        let mut demands: Vec<_> = uses
+            .map(|it| Demand { expert: ExpertIdx(it.expert as usize), n_uses: it.n_uses })
             .collect();
-        let (mut taken, mut all) = (Vec::new(), Vec::new());
-        while !wanted.is_empty() {
-            table.acquire(LayerIdx(0), &mut wanted, n_reads_max, &mut taken);
-            serve(&mut table, &taken);
-            all.extend_from_slice(&taken);
+        let (mut leases, mut all) = (Vec::new(), Vec::new());
+        while !demands.is_empty() {
+            table.acquire(LayerIdx(0), &mut demands, n_reads_max, &mut leases);
+            serve(&mut table, &leases);
+            all.extend_from_slice(&leases);
         }
-        all.sort_by_key(|taken| taken.expert);
-        let words = all.iter().map(|taken| {
-            let letter = char::from(b'a' + u8::try_from(taken.expert.0).unwrap());
-            let is_hit = taken.found == Found::InMemory;
+        all.sort_by_key(|lease| lease.expert);
+        let words = all.iter().map(|lease| {
+            let letter = char::from(b'a' + u8::try_from(lease.expert.0).unwrap());
+            let is_hit = lease.lookup == Lookup::InMemory;
             if is_hit { letter.to_uppercase().to_string() } else { letter.to_string() }
         });
         blocks.push(words.collect::<Vec<_>>().join(" "));
@@ -60,7 +60,7 @@ fn check(n_slots: usize, text: &str, expected: &str) {
 fn what_fits_is_kept() {
     check(3, "a b c | a b c | b", "a b c | A B C | B");
     check(1, "a | a | b | a", "a | A | b | a");
-    // A union larger than the pool is read in waves; experts in memory are hit first.
+    // A union larger than the pool is read in batches; experts in memory are hit first.
     check(2, "c d | a b c d", "c d | a b C D");
 }
 

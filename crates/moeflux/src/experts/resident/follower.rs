@@ -13,28 +13,29 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Duration;
 
 use moeflux_io::{
-    Class, Filling, Finished, Job, JobId, Loader, N_JOBS_USUAL, Outcome, SlotIdx, Source, Wait,
+    DriveChoice, Filling, FinishedLoad, LoadId, LoadJob, LoadOutcome, LoadPriority, Loader,
+    N_JOBS_USUAL, SlotIdx, Wait,
 };
 
 use crate::error::{Error, Result};
-use crate::experts::stream::{Flaw, N_REREADS_MAX, StreamBank};
-use crate::format::{ShardFile, Sums};
+use crate::experts::stream::{N_REREADS_MAX, ReadFault, StreamBank};
+use crate::format::{CheckpointSums, ShardFile};
 use crate::ids::ExpertIdx;
 
-/// Interval at which wishes are polled while the drive is busy.
-const TURN: Duration = Duration::from_micros(300);
+/// Interval at which requests are polled while the drive is busy.
+const POLL_INTERVAL: Duration = Duration::from_micros(300);
 
-/// Experts that a step waits for.
+/// Experts that a step waits for, to be read first.
 #[derive(Debug)]
-pub(super) struct Wish {
+pub(super) struct LoadRequest {
     pub(super) bank_idx: usize,
     /// With a filling where reading failed before.
     pub(super) experts: Vec<(ExpertIdx, Option<Filling>)>,
 }
 
-/// Result for one expert, or for all.
+/// What the loader reports: a result for one expert, or for all.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum LoadEvent {
     Ready {
         bank_idx: usize,
         filling: Filling,
@@ -45,79 +46,79 @@ pub(super) enum News {
         problem: String,
     },
     /// All experts are loaded; an error if their files changed meanwhile.
-    Whole(Result<()>),
+    Complete(Result<()>),
     /// Nothing more can be read.
-    Broken(String),
+    DriveFailed(String),
 }
 
 /// State of the thread that loads all experts.
 #[derive(Debug)]
-pub(super) struct Follower {
+pub(super) struct BackgroundLoader {
     pub(super) banks: Vec<StreamBank>,
     pub(super) files: Vec<ShardFile>,
-    pub(super) sums: Option<Arc<Sums>>,
+    pub(super) sums: Option<Arc<CheckpointSums>>,
     pub(super) loader: Loader,
     /// By bank and expert: fillings whose read has not begun.
     pub(super) waiting: Vec<Vec<Option<Filling>>>,
     /// Per bank: no expert before this one is waiting.
     pub(super) first_waiting: Vec<usize>,
-    /// The bank to read while there are no wishes.
-    pub(super) ahead: usize,
+    /// The bank to read while there are no requests.
+    pub(super) next_bank_idx: usize,
     pub(super) n_left: usize,
     /// How often each faulty read was repeated.
-    pub(super) n_rereads: HashMap<JobId, u32>,
-    pub(super) wishes: Receiver<Wish>,
-    pub(super) news: Sender<News>,
+    pub(super) n_rereads: HashMap<LoadId, u32>,
+    pub(super) requests: Receiver<LoadRequest>,
+    pub(super) events: Sender<LoadEvent>,
 }
 
-impl Follower {
+impl BackgroundLoader {
     /// Reads until all experts are loaded or the receiver is gone.
     pub(super) fn run(mut self) {
         let mut finished = Vec::with_capacity(N_JOBS_USUAL);
-        while self.hear() {
-            self.go_on();
+        while self.handle_requests() {
+            self.submit_waiting();
             if self.n_left == 0 {
                 let unchanged = self.files.iter().try_for_each(ShardFile::check_unchanged);
                 // This fails if the model was dropped.
-                self.news.send(News::Whole(unchanged)).ok();
+                self.events.send(LoadEvent::Complete(unchanged)).ok();
                 return;
             }
             if self.loader.n_jobs() == 0 {
                 // The remaining experts could not be read: they are retried when one is requested.
-                let Ok(wish) = self.wishes.recv() else { return };
-                self.begin(wish);
+                let Ok(request) = self.requests.recv() else { return };
+                self.begin(request);
             }
-            let waited = self.loader.wait(Wait::AtMost(TURN), &mut finished);
+            let waited = self.loader.wait(Wait::AtMost(POLL_INTERVAL), &mut finished);
             if !finished.drain(..).all(|finished| self.settle(finished)) {
                 return;
             }
             if let Err(error) = waited {
-                self.news.send(News::Broken(error.to_string())).ok();
+                self.events.send(LoadEvent::DriveFailed(error.to_string())).ok();
                 return;
             }
         }
     }
 
-    /// Handles pending wishes; returns whether the sender still exists.
-    fn hear(&mut self) -> bool {
+    /// Handles pending requests; returns whether the sender still exists.
+    fn handle_requests(&mut self) -> bool {
         loop {
-            match self.wishes.try_recv() {
-                Ok(wish) => self.begin(wish),
+            match self.requests.try_recv() {
+                Ok(request) => self.begin(request),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
         }
     }
 
-    fn begin(&mut self, wish: Wish) {
-        let Wish { bank_idx, experts } = wish;
-        self.ahead = (bank_idx + 1) % self.banks.len();
+    fn begin(&mut self, request: LoadRequest) {
+        let LoadRequest { bank_idx, experts } = request;
+        self.next_bank_idx = (bank_idx + 1) % self.banks.len();
         for (expert, filling) in experts {
             let waiting = self.waiting[bank_idx][expert.0].take();
             match filling.or(waiting) {
                 Some(filling) => {
                     self.n_rereads.remove(&job_of(bank_idx, expert));
-                    self.submit((bank_idx, expert), filling, Class::Demand);
+                    self.submit((bank_idx, expert), filling, LoadPriority::Demand);
                 }
                 // It may have arrived meanwhile.
                 None => {
@@ -128,87 +129,92 @@ impl Follower {
     }
 
     /// Submits reads of experts that no step has requested yet.
-    fn go_on(&mut self) {
+    fn submit_waiting(&mut self) {
         while self.loader.n_jobs() < N_JOBS_USUAL {
             let Some((bank_idx, expert, filling)) = self.next_waiting() else { return };
-            self.submit((bank_idx, expert), filling, Class::Guess);
+            self.submit((bank_idx, expert), filling, LoadPriority::Prefetch);
         }
     }
 
     fn next_waiting(&mut self) -> Option<(usize, ExpertIdx, Filling)> {
         for _ in 0..self.banks.len() {
-            let bank_idx = self.ahead;
+            let bank_idx = self.next_bank_idx;
             let waiting = &mut self.waiting[bank_idx];
             let first = &mut self.first_waiting[bank_idx];
-            while let Some(place) = waiting.get_mut(*first) {
+            while let Some(filling) = waiting.get_mut(*first) {
                 let expert = ExpertIdx(*first);
                 *first += 1;
-                if let Some(filling) = place.take() {
+                if let Some(filling) = filling.take() {
                     return Some((bank_idx, expert, filling));
                 }
             }
-            self.ahead = (bank_idx + 1) % self.banks.len();
+            self.next_bank_idx = (bank_idx + 1) % self.banks.len();
         }
         None
     }
 
-    fn submit(&mut self, (bank_idx, expert): (usize, ExpertIdx), filling: Filling, class: Class) {
-        let laid = self.banks[bank_idx].lay_out_record(expert);
+    fn submit(
+        &mut self,
+        (bank_idx, expert): (usize, ExpertIdx),
+        filling: Filling,
+        priority: LoadPriority,
+    ) {
+        let slot_layout = self.banks[bank_idx].lay_out_record(expert);
         let id = job_of(bank_idx, expert);
         let n_rereads = self.n_rereads.get(&id).copied().unwrap_or(0);
-        let job = Job::new(id, class, filling, laid.parts());
-        self.loader.submit(job.again(Source::Any, n_rereads));
+        let job = LoadJob::new(id, priority, filling, slot_layout.parts());
+        self.loader.submit(job.again(DriveChoice::Any, n_rereads));
     }
 
     /// Reports what was read, or reads it again; returns whether the receiver still exists.
-    fn settle(&mut self, finished: Finished) -> bool {
-        let Finished { id, filling, outcome } = finished;
+    fn settle(&mut self, finished: FinishedLoad) -> bool {
+        let FinishedLoad { id, filling, outcome } = finished;
         let (bank_idx, SlotIdx(expert_idx)) = (bank_of(id), filling.slot());
         let expert = ExpertIdx(expert_idx);
         let n_rereads = self.n_rereads.get(&id).copied().unwrap_or(0);
         let problem = match outcome {
-            Outcome::Ready => {
+            LoadOutcome::Ready => {
                 let bank = &self.banks[bank_idx];
-                let laid = bank.lay_out_record(expert);
-                match bank.check((expert, &laid), filling.bytes()) {
+                let slot_layout = bank.lay_out_record(expert);
+                match bank.check((expert, &slot_layout), filling.bytes()) {
                     Ok(()) => {
                         self.n_left -= 1;
-                        return self.news.send(News::Ready { bank_idx, filling }).is_ok();
+                        return self.events.send(LoadEvent::Ready { bank_idx, filling }).is_ok();
                     }
-                    Err(Flaw::Sum { file_idx, .. }) if n_rereads < N_REREADS_MAX => {
+                    Err(ReadFault::Sum { file_idx, .. }) if n_rereads < N_REREADS_MAX => {
                         // The page cache would return the same wrong bytes.
                         let file = self.files[file_idx].open();
                         file.iter().for_each(moeflux_io::ReadFile::forget_cached);
                         self.read_again((bank_idx, expert), filling);
                         return true;
                     }
-                    Err(flaw) => {
+                    Err(fault) => {
                         let paths: Vec<PathBuf> =
                             self.files.iter().map(|file| file.path.clone()).collect();
-                        flaw.describe(&paths, self.sums.as_deref(), N_REREADS_MAX + 1)
+                        fault.describe(&paths, self.sums.as_deref(), N_REREADS_MAX + 1)
                     }
                 }
             }
-            Outcome::Failed(error) => error.to_string(),
-            Outcome::Cancelled => unreachable!("nobody cancels what all want"),
+            LoadOutcome::Failed(error) => error.to_string(),
+            LoadOutcome::Cancelled => unreachable!("nobody cancels what all want"),
         };
         let layer = self.banks[bank_idx].bank.layer.0;
         let error = Error::Expert { layer, expert: expert_idx, problem: problem.clone() };
         tracing::warn!(%error, "failed to read an expert");
-        self.news.send(News::Failed { bank_idx, filling, problem }).is_ok()
+        self.events.send(LoadEvent::Failed { bank_idx, filling, problem }).is_ok()
     }
 
     fn read_again(&mut self, (bank_idx, expert): (usize, ExpertIdx), filling: Filling) {
         *self.n_rereads.entry(job_of(bank_idx, expert)).or_default() += 1;
-        self.submit((bank_idx, expert), filling, Class::Demand);
+        self.submit((bank_idx, expert), filling, LoadPriority::Demand);
     }
 }
 
 /// Returns the job id, which combines the bank and the expert in it.
-fn job_of(bank_idx: usize, expert: ExpertIdx) -> JobId {
-    JobId((bank_idx as u64) << 32 | expert.0 as u64)
+fn job_of(bank_idx: usize, expert: ExpertIdx) -> LoadId {
+    LoadId((bank_idx as u64) << 32 | expert.0 as u64)
 }
 
-fn bank_of(job: JobId) -> usize {
+fn bank_of(job: LoadId) -> usize {
     usize::try_from(job.0 >> 32).expect("a bank's number")
 }

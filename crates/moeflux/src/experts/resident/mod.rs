@@ -18,14 +18,15 @@ use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Remedy, Result};
 use crate::experts::stream::{Drives, StreamBank};
-use crate::experts::{Order, Request};
-use crate::format::{Checkpoint, Sums};
+use crate::experts::{ArrivalOrder, ExpertRequest};
+use crate::format::{Checkpoint, CheckpointSums};
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::{
-    ExpertBank, ExpertLayout, ExpertView, Files, Manifest, Origin, Progress, check_room,
+    CheckpointFiles, ExpertBank, ExpertLayout, ExpertView, Manifest, ManifestOrigin, Progress,
+    check_room,
 };
 
-use following::Following;
+use following::LoaderHandle;
 
 /// All experts of a model.
 #[derive(Debug)]
@@ -34,17 +35,18 @@ pub struct ResidentExperts {
     banks: Vec<ResidentBank>,
     /// Index into `banks` of the requested layer.
     bank_idx: usize,
-    order: Order,
+    order: ArrivalOrder,
     /// Requested and not yet handed out; ascending, each once.
-    wanted: Vec<ExpertIdx>,
-    given: Vec<ExpertIdx>,
+    pending: Vec<ExpertIdx>,
+    /// The group handed out last.
+    last_group: Vec<ExpertIdx>,
     /// Experts from this one on are not handed out; `None`: all may be.
-    wave_end: Option<ExpertIdx>,
-    /// Handed out in this wave before `given`.
-    held: Vec<ExpertIdx>,
+    chunk_end: Option<ExpertIdx>,
+    /// Handed out in this chunk before `last_group`.
+    earlier_groups: Vec<ExpertIdx>,
     /// The loading thread; `None` when all experts are loaded.
-    following: Option<Box<Following>>,
-    rest: RestStats,
+    loader: Option<Box<LoaderHandle>>,
+    stats: RestStats,
 }
 
 /// Progress of loading experts in the background.
@@ -88,12 +90,12 @@ impl ResidentExperts {
     /// # Panics
     ///
     /// If the manifest is of a synthetic checkpoint, or the drive reads in blocks.
-    pub fn follow(
+    pub fn load_in_background(
         manifest: &Manifest,
-        (checkpoint, sums): (&Checkpoint, Option<&Arc<Sums>>),
+        (checkpoint, sums): (&Checkpoint, Option<&Arc<CheckpointSums>>),
         drives: Drives,
     ) -> Result<Self> {
-        assert!(manifest.origin == Origin::Checkpoint, "imagined experts cannot be read");
+        assert!(manifest.origin == ManifestOrigin::Checkpoint, "imagined experts cannot be read");
         let needed_bytes = manifest.banks.iter().map(ExpertBank::memory_bytes).sum();
         check_room("the routed experts", needed_bytes, available_memory_bytes())?;
         if let Some(sums) = sums {
@@ -103,129 +105,143 @@ impl ResidentExperts {
         let mut banks: Vec<ResidentBank> = banks.collect::<Result<_>>()?;
         let fillings = banks.iter_mut().map(ResidentBank::begin_all).collect();
         let source = (checkpoint, sums);
-        let following = match banks.is_empty() {
+        let loader = match banks.is_empty() {
             true => None,
-            false => Some(Box::new(Following::begin(&manifest.banks, source, drives, fillings)?)),
+            false => {
+                Some(Box::new(LoaderHandle::begin(&manifest.banks, source, drives, fillings)?))
+            }
         };
-        let rest = RestStats {
+        let stats = RestStats {
             n_experts: manifest.banks.iter().map(|bank| bank.n_experts).sum(),
             total_bytes: manifest.expert_bytes(),
             ..RestStats::default()
         };
-        let (order, wanted, given) = (Order::Ascending, Vec::new(), Vec::new());
-        let (wave_end, held) = (None, Vec::new());
-        Ok(Self { banks, bank_idx: 0, order, wanted, given, wave_end, held, following, rest })
+        let (order, pending, last_group) = (ArrivalOrder::Ascending, Vec::new(), Vec::new());
+        let (chunk_end, earlier_groups) = (None, Vec::new());
+        Ok(Self {
+            banks,
+            bank_idx: 0,
+            order,
+            pending,
+            last_group,
+            chunk_end,
+            earlier_groups,
+            loader,
+            stats,
+        })
     }
 
-    pub(super) fn request(&mut self, request: &Request<'_>) -> Result<()> {
+    pub(super) fn request(&mut self, request: &ExpertRequest<'_>) -> Result<()> {
         let layer = request.layer;
         let found = self.banks.binary_search_by_key(&layer, |bank| bank.layer);
         self.bank_idx = found.unwrap_or_else(|_| unreachable!("layer {} has no experts", layer.0));
         let n_experts = self.banks[self.bank_idx].n_experts;
-        self.given.clear();
-        self.wanted.clear();
-        self.wanted.extend_from_slice(request.chosen);
-        self.wanted.sort_unstable();
-        self.wanted.dedup();
-        let last = self.wanted.last();
+        self.last_group.clear();
+        self.pending.clear();
+        self.pending.extend_from_slice(request.chosen);
+        self.pending.sort_unstable();
+        self.pending.dedup();
+        let last = self.pending.last();
         assert!(last.is_none_or(|it| it.0 < n_experts), "layer {} has {n_experts}", layer.0);
-        self.order = Order::Ascending;
-        self.hear(Wait::Poll)?;
-        let Self { banks, bank_idx, following: Some(following), wanted, .. } = self else {
+        self.order = ArrivalOrder::Ascending;
+        self.receive(Wait::Poll)?;
+        let Self { banks, bank_idx, loader: Some(loader), pending, .. } = self else {
             return Ok(());
         };
         let bank = &mut banks[*bank_idx];
-        if request.is_small && !wanted.iter().all(|expert| bank.has(*expert)) {
-            self.order = Order::Any;
+        if request.is_small && !pending.iter().all(|expert| bank.has(*expert)) {
+            self.order = ArrivalOrder::Any;
         }
-        following.wish((*bank_idx, bank), wanted);
+        loader.request((*bank_idx, bank), pending);
         Ok(())
     }
 
     /// Returns requested experts that are in memory, in one group once all are; waits until there
     /// are some.
-    pub(super) fn next_ready(&mut self) -> Result<Option<(&ResidentBank, &[ExpertIdx], Order)>> {
-        match self.wave_end {
-            Some(_) => self.held.append(&mut self.given),
-            None => self.given.clear(),
+    pub(super) fn next_ready(
+        &mut self,
+    ) -> Result<Option<(&ResidentBank, &[ExpertIdx], ArrivalOrder)>> {
+        match self.chunk_end {
+            Some(_) => self.earlier_groups.append(&mut self.last_group),
+            None => self.last_group.clear(),
         }
-        while !self.take_ready() && !self.is_wave_over() {
+        while !self.take_ready() && !self.is_chunk_over() {
             self.wait()?;
         }
-        if self.given.is_empty() {
+        if self.last_group.is_empty() {
             return Ok(None);
         }
-        Ok(Some((&self.banks[self.bank_idx], &self.given, self.order)))
+        Ok(Some((&self.banks[self.bank_idx], &self.last_group, self.order)))
     }
 
-    pub(super) fn begin_wave(&mut self, end: ExpertIdx) {
-        self.wave_end = Some(end);
+    pub(super) fn begin_chunk(&mut self, end: ExpertIdx) {
+        self.chunk_end = Some(end);
     }
 
-    pub(super) fn wave(&mut self) -> (&ResidentBank, &[ExpertIdx]) {
-        self.held.append(&mut self.given);
-        (&self.banks[self.bank_idx], &self.held)
+    pub(super) fn chunk(&mut self) -> (&ResidentBank, &[ExpertIdx]) {
+        self.earlier_groups.append(&mut self.last_group);
+        (&self.banks[self.bank_idx], &self.earlier_groups)
     }
 
-    pub(super) fn end_wave(&mut self) {
-        self.wave_end = None;
-        self.held.clear();
-        self.given.clear();
+    pub(super) fn end_chunk(&mut self) {
+        self.chunk_end = None;
+        self.earlier_groups.clear();
+        self.last_group.clear();
     }
 
-    /// Returns whether no expert that may be handed out is wanted.
-    fn is_wave_over(&self) -> bool {
-        self.wanted.first().is_none_or(|first| self.wave_end.is_some_and(|end| *first >= end))
+    /// Returns whether no expert that may be handed out is pending.
+    fn is_chunk_over(&self) -> bool {
+        self.pending.first().is_none_or(|first| self.chunk_end.is_some_and(|end| *first >= end))
     }
 
-    /// Moves experts in memory to `given`; returns whether there are any.
+    /// Moves experts in memory to `last_group`; returns whether there are any.
     fn take_ready(&mut self) -> bool {
-        let Self { banks, bank_idx, order, wanted, given, following, wave_end, .. } = self;
+        let Self { banks, bank_idx, order, pending, last_group, loader, chunk_end, .. } = self;
         let bank = &banks[*bank_idx];
-        let is_open = |expert: &ExpertIdx| wave_end.is_none_or(|end| *expert < end);
+        let is_open = |expert: &ExpertIdx| chunk_end.is_none_or(|end| *expert < end);
         let has = |expert: &ExpertIdx| is_open(expert) && bank.has(*expert);
         match order {
-            _ if following.is_none() && wave_end.is_none() => std::mem::swap(wanted, given),
-            Order::Any => {
-                given.extend(wanted.iter().filter(|expert| has(expert)));
-                wanted.retain(|expert| !has(expert));
+            _ if loader.is_none() && chunk_end.is_none() => std::mem::swap(pending, last_group),
+            ArrivalOrder::Any => {
+                last_group.extend(pending.iter().filter(|expert| has(expert)));
+                pending.retain(|expert| !has(expert));
             }
-            Order::Ascending => {
-                let n_first = wanted.iter().take_while(|expert| has(expert)).count();
-                given.extend(wanted.drain(..n_first));
+            ArrivalOrder::Ascending => {
+                let n_first = pending.iter().take_while(|expert| has(expert)).count();
+                last_group.extend(pending.drain(..n_first));
             }
         }
-        !given.is_empty()
+        !last_group.is_empty()
     }
 
     fn wait(&mut self) -> Result<()> {
-        let Some(following) = &self.following else { return Ok(()) };
-        following.check(&self.banks, Some((self.bank_idx, &self.wanted)))?;
-        let before = following.time();
-        self.hear(Wait::Any)?;
-        let after = self.following.as_ref().map(|following| following.time());
-        self.rest.read_wait += after.or(self.rest.took).unwrap_or(before).saturating_sub(before);
+        let Some(loader) = &self.loader else { return Ok(()) };
+        loader.check(&self.banks, Some((self.bank_idx, &self.pending)))?;
+        let before = loader.time();
+        self.receive(Wait::Any)?;
+        let after = self.loader.as_ref().map(|loader| loader.time());
+        self.stats.read_wait += after.or(self.stats.took).unwrap_or(before).saturating_sub(before);
         Ok(())
     }
 
     /// Handles experts that have arrived, after waiting as `wait` says.
-    fn hear(&mut self, wait: Wait) -> Result<()> {
-        let Some(following) = &mut self.following else { return Ok(()) };
-        let heard = following.hear(wait, &mut self.banks)?;
-        self.rest.n_read += heard.n_ready;
-        self.rest.read_bytes += heard.n_bytes;
-        if heard.is_whole {
-            self.rest.took = Some(following.time());
-            self.following = None;
-            let RestStats { n_experts, read_bytes, .. } = self.rest;
+    fn receive(&mut self, wait: Wait) -> Result<()> {
+        let Some(loader) = &mut self.loader else { return Ok(()) };
+        let summary = loader.receive(wait, &mut self.banks)?;
+        self.stats.n_read += summary.n_ready;
+        self.stats.read_bytes += summary.n_bytes;
+        if summary.is_complete {
+            self.stats.took = Some(loader.time());
+            self.loader = None;
+            let RestStats { n_experts, read_bytes, .. } = self.stats;
             tracing::info!(n_experts, read_bytes, "all experts are in memory");
         }
         Ok(())
     }
 
     pub(super) fn give_up(&mut self) {
-        self.wanted.clear();
-        self.end_wave();
+        self.pending.clear();
+        self.end_chunk();
     }
 
     /// Waits up to `limit` for experts to arrive. Returns the progress, `None` once all are loaded.
@@ -235,24 +251,24 @@ impl ResidentExperts {
     ///
     /// [`Error::Expert`] for an expert that cannot be read; [`Error::Drive`] or [`Error::Stopped`]
     /// once nothing can be read any more.
-    pub fn wait_for_rest(&mut self, limit: Duration, again: bool) -> Result<Option<Progress>> {
+    pub fn wait_for_load(&mut self, limit: Duration, again: bool) -> Result<Option<Progress>> {
         if again {
-            self.hear(Wait::Poll)?;
-            let Some(following) = &mut self.following else { return Ok(None) };
-            following.wish_failed(&mut self.banks);
+            self.receive(Wait::Poll)?;
+            let Some(loader) = &mut self.loader else { return Ok(None) };
+            loader.retry_failed(&mut self.banks);
         }
-        self.hear(Wait::AtMost(limit))?;
-        let Some(following) = &self.following else { return Ok(None) };
-        following.check(&self.banks, None)?;
-        let RestStats { read_bytes, total_bytes, .. } = self.rest;
+        self.receive(Wait::AtMost(limit))?;
+        let Some(loader) = &self.loader else { return Ok(None) };
+        loader.check(&self.banks, None)?;
+        let RestStats { read_bytes, total_bytes, .. } = self.stats;
         Ok(Some(Progress { done_bytes: read_bytes, total_bytes }))
     }
 
     /// Returns the progress up to now.
     pub(super) fn stats(&mut self) -> RestStats {
         // An error is reported to the request that needs the expert.
-        drop(self.hear(Wait::Poll));
-        self.rest
+        drop(self.receive(Wait::Poll));
+        self.stats
     }
 }
 
@@ -284,7 +300,11 @@ impl ResidentBank {
 
 /// Compares the runs that belong to several experts with their checksums: slices of a few bytes
 /// share one. This and the loading thread both read the page cache's one copy.
-fn check_shared(banks: &[ExpertBank], checkpoint: &Checkpoint, sums: &Arc<Sums>) -> Result<()> {
+fn check_shared(
+    banks: &[ExpertBank],
+    checkpoint: &Checkpoint,
+    sums: &Arc<CheckpointSums>,
+) -> Result<()> {
     let mut shared = BTreeMap::new();
     for bank in banks.iter().filter(|bank| bank.records.is_none()) {
         let streamed = StreamBank::new(bank.clone(), Some(Arc::clone(sums)));
@@ -296,7 +316,7 @@ fn check_shared(banks: &[ExpertBank], checkpoint: &Checkpoint, sums: &Arc<Sums>)
     if shared.is_empty() {
         return Ok(());
     }
-    let files = Files::open(checkpoint)?.with_sums(Some(sums));
+    let files = CheckpointFiles::open(checkpoint)?.with_sums(Some(sums));
     let mut bytes = Vec::new();
     for ((file_idx, _), unit) in shared {
         bytes.resize(usize::try_from(unit.len_bytes).unwrap_or(usize::MAX), 0);

@@ -8,13 +8,13 @@
 
 use std::time::Duration;
 
-use moeflux_io::{Class, N_JOBS_USUAL, SlotState, Wait};
+use moeflux_io::{LoadPriority, N_JOBS_USUAL, SlotState, Wait};
 
 use crate::error::Result;
-use crate::experts::predict::{LookAhead, Stage};
+use crate::experts::predict::{GuessStage, LookAhead};
 use crate::experts::stream::stats::StepMeter;
-use crate::experts::stream::{Ahead, Order, Stream, job_of};
-use crate::experts::table::Guess;
+use crate::experts::stream::{ArrivalOrder, ExpertStream, PrefetchState, job_of};
+use crate::experts::table::GuessedExpert;
 use crate::ids::{ExpertIdx, LayerIdx};
 
 /// Choices per expert at which a layer's rows together need nearly all experts: with 3, one expert
@@ -24,11 +24,11 @@ const N_CHOICES_PER_EXPERT: usize = 3;
 /// Guesses in flight take at most one slot in this many; the other slots are for demands.
 const GUESS_SHARE: usize = 8;
 
-impl Ahead {
-    pub(super) fn new(is_allowed: bool, look: Option<LookAhead>) -> Self {
+impl PrefetchState {
+    pub(super) fn new(is_allowed: bool, look_ahead: Option<LookAhead>) -> Self {
         Self {
             is_allowed,
-            look: look.filter(|_| is_allowed),
+            look_ahead: look_ahead.filter(|_| is_allowed),
             likely: Vec::with_capacity(N_JOBS_USUAL),
             guesses: Vec::with_capacity(N_JOBS_USUAL),
             begun: Vec::with_capacity(N_JOBS_USUAL),
@@ -42,11 +42,11 @@ impl Ahead {
     }
 }
 
-impl Stream {
+impl ExpertStream {
     /// Returns whether the next layer's router should be run now.
-    pub(in crate::experts) fn is_asking(&mut self, is_small: bool) -> bool {
-        let is_on = self.ahead.look.as_ref().is_some_and(LookAhead::is_on);
-        self.ahead.step.asked_at = self.clock.now();
+    pub(in crate::experts) fn needs_guess(&mut self, is_small: bool) -> bool {
+        let is_on = self.prefetch.look_ahead.as_ref().is_some_and(LookAhead::is_on);
+        self.prefetch.step.asked_at = self.clock.now();
         is_on && is_small
     }
 
@@ -54,37 +54,38 @@ impl Stream {
     /// weights.
     pub(in crate::experts) fn guess(
         &mut self,
-        (layer, stage): (LayerIdx, Stage),
+        (layer, stage): (LayerIdx, GuessStage),
         (experts, weights): (&[ExpertIdx], &[f32]),
     ) -> Result<()> {
-        let Self { ahead, table, near, .. } = self;
-        let Ahead { look: Some(look), likely, ranked, weighed, .. } = ahead else {
+        let Self { prefetch, table, device_cache, .. } = self;
+        let PrefetchState { look_ahead: Some(look_ahead), likely, ranked, weighed, .. } = prefetch
+        else {
             return Ok(());
         };
         ranked.clear();
-        let n_ranks = look.n_ranks().max(1);
+        let n_ranks = look_ahead.n_ranks().max(1);
         for (experts, weights) in experts.chunks(n_ranks).zip(weights.chunks(n_ranks)) {
             weighed.clear();
             weighed.extend(experts.iter().copied().zip(weights.iter().copied()));
             weighed.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
             ranked.extend(weighed.iter().map(|(expert, _)| *expert));
         }
-        look.choose(
+        look_ahead.choose(
             (layer, stage),
             ranked,
-            &|expert| table.slot_of(layer, expert).is_none() && !near.has(layer, expert),
+            &|expert| table.slot_of(layer, expert).is_none() && !device_cache.has(layer, expert),
             likely,
         );
-        likely.retain(|expert| !near.has(layer, *expert));
-        self.call_off_unlikely(layer);
+        likely.retain(|expert| !device_cache.has(layer, *expert));
+        self.cancel_unlikely(layer);
         let n_max = self.n_guesses();
-        let Self { ahead: Ahead { likely, guesses, .. }, table, .. } = self;
+        let Self { prefetch: PrefetchState { likely, guesses, .. }, table, .. } = self;
         table.guess(layer, likely, n_max, guesses);
         self.begin_guesses(layer);
         let now = self.clock.now();
-        self.ahead.step.ask += now.saturating_sub(self.ahead.step.asked_at);
-        if stage == Stage::Late {
-            self.ahead.guessed_at = Some(now);
+        self.prefetch.step.ask += now.saturating_sub(self.prefetch.step.asked_at);
+        if stage == GuessStage::Late {
+            self.prefetch.guessed_at = Some(now);
         }
         self.poll(Wait::Poll)
     }
@@ -93,7 +94,7 @@ impl Stream {
     /// prompt's rows will need nearly all of its experts.
     pub(super) fn read_ahead(&mut self) {
         let layer = self.request.layer;
-        if !self.ahead.is_allowed || self.request.order != Order::Ascending {
+        if !self.prefetch.is_allowed || self.request.order != ArrivalOrder::Ascending {
             return;
         }
         let n_choices: usize = self.request.n_uses.iter().map(|&it| it as usize).sum();
@@ -102,55 +103,55 @@ impl Stream {
         if n_choices < N_CHOICES_PER_EXPERT * n_experts {
             return;
         }
-        let n_guessing = self.ahead.begun.iter().filter(|it| self.is_filling(it)).count();
-        let n_max = self.n_wave().min(self.table.n_slots() / GUESS_SHARE);
+        let n_guessing = self.prefetch.begun.iter().filter(|it| self.is_filling(it)).count();
+        let n_max = self.n_prompt_reads().min(self.table.n_slots() / GUESS_SHARE);
         let n_max = n_max.saturating_sub(self.n_reading() + n_guessing);
         if n_max == 0 {
             return;
         }
-        let Ahead { likely, guesses, .. } = &mut self.ahead;
+        let PrefetchState { likely, guesses, .. } = &mut self.prefetch;
         likely.clear();
-        let near = &self.near;
-        likely.extend((0..n_experts).map(ExpertIdx).filter(|it| !near.has(next, *it)));
+        let device_cache = &self.device_cache;
+        likely.extend((0..n_experts).map(ExpertIdx).filter(|it| !device_cache.has(next, *it)));
         self.table.guess(next, likely, n_max, guesses);
         self.begin_guesses(next);
     }
 
-    fn is_filling(&self, guess: &Guess) -> bool {
+    fn is_filling(&self, guess: &GuessedExpert) -> bool {
         self.memory.state(guess.slot) == SlotState::Filling
     }
 
     fn begin_guesses(&mut self, layer: LayerIdx) {
-        self.ahead.begun_layer = layer;
-        for guess_idx in 0..self.ahead.guesses.len() {
-            let guess = self.ahead.guesses[guess_idx];
-            self.begin_fill(layer, guess.expert, guess.slot, Class::Guess);
-            self.ahead.begun.push(guess);
+        self.prefetch.begun_layer = layer;
+        for guess_idx in 0..self.prefetch.guesses.len() {
+            let guess = self.prefetch.guesses[guess_idx];
+            self.begin_fill(layer, guess.expert, guess.slot, LoadPriority::Prefetch);
+            self.prefetch.begun.push(guess);
         }
-        self.ahead.guesses.clear();
+        self.prefetch.guesses.clear();
     }
 
     /// Cancels wrong guesses, now that the layer's choice is known.
     pub(super) fn end_guessing(&mut self) {
         let layer = self.request.layer;
-        if let Some(guessed_at) = self.ahead.guessed_at.take() {
+        if let Some(guessed_at) = self.prefetch.guessed_at.take() {
             let gap = self.clock.now().saturating_sub(guessed_at);
-            self.ahead.gap = (7 * self.ahead.gap + gap) / 8;
+            self.prefetch.gap = (7 * self.prefetch.gap + gap) / 8;
         }
-        if let Some(look) = &mut self.ahead.look {
-            let likely = &mut self.ahead.likely;
+        if let Some(look_ahead) = &mut self.prefetch.look_ahead {
+            let likely = &mut self.prefetch.likely;
             likely.clear();
-            likely.extend(self.request.wanted.iter().map(|it| it.expert));
-            look.demanded(layer, likely);
+            likely.extend(self.request.demands.iter().map(|it| it.expert));
+            look_ahead.demanded(layer, likely);
         }
-        while let Some(guess) = self.ahead.begun.pop() {
-            let place = (self.ahead.begun_layer, guess.expert);
-            if self.table.expert_in(guess.slot) != Some(place) {
+        while let Some(guess) = self.prefetch.begun.pop() {
+            let guessed = (self.prefetch.begun_layer, guess.expert);
+            if self.table.expert_in(guess.slot) != Some(guessed) {
                 continue;
             }
-            let is_right = place.0 == layer && self.request.n_uses[guess.expert.0] > 0;
+            let is_right = guessed.0 == layer && self.request.n_uses[guess.expert.0] > 0;
             let is_ready = self.memory.state(guess.slot) == SlotState::Ready;
-            let (job, step) = (job_of(guess.slot), &mut self.ahead.step);
+            let (job, step) = (job_of(guess.slot), &mut self.prefetch.step);
             match (is_right, is_ready, self.loader.is_reading(job)) {
                 (true, true, _) => step.n_ready += 1,
                 (false, true, _) => step.n_wasted += 1,
@@ -173,15 +174,15 @@ impl Stream {
         reason = "a small number of experts, from an estimate"
     )]
     fn n_guesses(&self) -> usize {
-        let n_bytes = self.ahead.gap.as_secs_f64() * self.loader.speed();
+        let n_bytes = self.prefetch.gap.as_secs_f64() * self.loader.speed();
         let n_experts = (n_bytes / self.memory.slot_bytes() as f64).ceil() as usize;
         n_experts.clamp(1, (self.table.n_slots() / GUESS_SHARE).max(1))
     }
 
     /// Cancels the layer's guesses that are no longer likely, as far as they are not yet read.
-    fn call_off_unlikely(&mut self, layer: LayerIdx) {
-        let Self { ahead, memory, loader, table, .. } = self;
-        let Ahead { begun, begun_layer, likely, .. } = ahead;
+    fn cancel_unlikely(&mut self, layer: LayerIdx) {
+        let Self { prefetch, memory, loader, table, .. } = self;
+        let PrefetchState { begun, begun_layer, likely, .. } = prefetch;
         if *begun_layer != layer {
             return;
         }

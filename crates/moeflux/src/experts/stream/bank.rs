@@ -7,27 +7,27 @@ use std::hash::Hasher as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use moeflux_io::{FileIdx, Laid, Part, lay_out};
+use moeflux_io::{FileIdx, FilePart, SlotLayout, lay_out};
 use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
-use crate::format::{SumUnit, Sums};
+use crate::format::{CheckpointSums, SumUnit};
 use crate::ids::ExpertIdx;
-use crate::weights::{ExpertBank, ExpertLayout, Extent};
+use crate::weights::{ExpertBank, ExpertLayout, FileExtent};
 
 /// The experts of one layer on a drive.
 #[derive(Debug)]
 pub(in crate::experts) struct StreamBank {
     pub(in crate::experts) bank: ExpertBank,
     /// Checksums to compare with; `None` where none are known or none are to be compared.
-    sums: Option<Arc<Sums>>,
+    sums: Option<Arc<CheckpointSums>>,
     /// Layout of the experts for a device that reads slots in place.
-    pub(super) seen: Option<ExpertLayout>,
+    pub(super) mapped_layout: Option<ExpertLayout>,
 }
 
 /// A fault in an expert that was read.
 #[derive(Debug)]
-pub(in crate::experts) enum Flaw {
+pub(in crate::experts) enum ReadFault {
     /// The bytes are not those that were written; another drive or another read may give the right
     /// ones.
     Sum { file_idx: usize, unit: SumUnit, found: u64 },
@@ -37,22 +37,22 @@ pub(in crate::experts) enum Flaw {
 
 impl StreamBank {
     /// Wraps the experts of `bank`, to be compared with `sums` if there are any.
-    pub(in crate::experts) fn new(bank: ExpertBank, sums: Option<Arc<Sums>>) -> Self {
-        Self { sums, bank, seen: None }
+    pub(in crate::experts) fn new(bank: ExpertBank, sums: Option<Arc<CheckpointSums>>) -> Self {
+        Self { sums, bank, mapped_layout: None }
     }
 
     /// Returns the parts of an expert and their places in a slot.
-    pub(super) fn lay_out(&self, expert: ExpertIdx, block_bytes: usize) -> Laid {
+    pub(super) fn lay_out(&self, expert: ExpertIdx, block_bytes: usize) -> SlotLayout {
         assert!(expert.0 < self.bank.n_experts, "layer {} has no {expert:?}", self.bank.layer.0);
         let file_idx = |it: usize| FileIdx(u32::try_from(it).expect("files are counted in u32"));
-        let place = |extent: Extent| {
+        let run_of = |extent: FileExtent| {
             let len_bytes = usize::try_from(extent.len_bytes).expect("a part fits memory");
             (file_idx(extent.file_idx), extent.offset_bytes, len_bytes)
         };
         match &self.bank.records {
-            Some(records) => lay_out([place(records.extent(expert))], block_bytes),
+            Some(records) => lay_out([run_of(records.extent(expert))], block_bytes),
             None => {
-                let extents = self.bank.parts.iter().map(|part| place(part.extent(expert)));
+                let extents = self.bank.parts.iter().map(|part| run_of(part.extent(expert)));
                 lay_out(extents, block_bytes)
             }
         }
@@ -60,7 +60,7 @@ impl StreamBank {
 
     /// Returns the parts of an expert and their places in its record, laid out as in memory, for
     /// drives without blocks.
-    pub(in crate::experts) fn lay_out_record(&self, expert: ExpertIdx) -> Laid {
+    pub(in crate::experts) fn lay_out_record(&self, expert: ExpertIdx) -> SlotLayout {
         match &self.bank.records {
             Some(_) => self.lay_out(expert, 1),
             None => {
@@ -71,11 +71,11 @@ impl StreamBank {
     }
 
     /// Returns the layout of the matrices in a slot with these parts.
-    pub(super) fn layout(&self, laid: &Laid) -> ExpertLayout {
+    pub(super) fn layout(&self, slot_layout: &SlotLayout) -> ExpertLayout {
         match &self.bank.records {
             Some(_) => self.bank.layout,
             None => {
-                let mut starts = laid.parts().iter().map(|part| part.slot_offset_bytes);
+                let mut starts = slot_layout.parts().iter().map(|part| part.slot_offset_bytes);
                 self.bank.layout.moved(&mut starts)
             }
         }
@@ -84,26 +84,26 @@ impl StreamBank {
     /// Returns the runs that have a checksum and belong to this expert only in part, with their
     /// files.
     pub(in crate::experts) fn shared_units(&self, expert: ExpertIdx) -> Vec<(usize, SumUnit)> {
-        let laid = self.lay_out(expert, 1);
+        let slot_layout = self.lay_out(expert, 1);
         let mut shared = Vec::new();
-        for part in laid.parts() {
+        for part in slot_layout.parts() {
             let file_idx = part.file.0 as usize;
             let range = part.file_range();
             let units = self.sums.iter().flat_map(|sums| sums.overlapping(file_idx, &range));
-            let units = units.filter(|unit| !covers(&laid, part.file, unit));
+            let units = units.filter(|unit| !covers(&slot_layout, part.file, unit));
             shared.extend(units.map(|unit| (file_idx, *unit)));
         }
         shared
     }
 
-    /// Checks that `bytes`, a slot whose parts are laid out as `laid`, are the expert's.
+    /// Checks that `bytes`, a slot whose parts are laid out as `slot_layout`, are the expert's.
     pub(in crate::experts) fn check(
         &self,
-        (expert, laid): (ExpertIdx, &Laid),
+        (expert, slot_layout): (ExpertIdx, &SlotLayout),
         bytes: &[u8],
-    ) -> std::result::Result<(), Flaw> {
+    ) -> std::result::Result<(), ReadFault> {
         if let Some(sums) = &self.sums {
-            check_sums(sums, laid, bytes)?;
+            check_sums(sums, slot_layout, bytes)?;
         }
         let checked: Result<()> = match self.bank.records {
             // A matching checksum proves the record as packed, and it was checked for NaN then.
@@ -112,21 +112,21 @@ impl StreamBank {
                 let bytes = &bytes[part.record_at..][..part.len_bytes];
                 self.bank.check_finite(part, (expert, 0), bytes)
             }),
-            None => self.bank.parts.iter().zip(laid.parts()).try_for_each(|(part, at)| {
+            None => self.bank.parts.iter().zip(slot_layout.parts()).try_for_each(|(part, at)| {
                 let bytes = &bytes[at.slot_offset_bytes..][..at.len_bytes];
                 self.bank.check_finite(part, (expert, 0), bytes)
             }),
         };
-        checked.map_err(Flaw::Stored)
+        checked.map_err(ReadFault::Stored)
     }
 }
 
-impl Flaw {
+impl ReadFault {
     /// Returns the message for this fault after `n_reads` reads.
     pub(in crate::experts) fn describe(
         &self,
         paths: &[PathBuf],
-        sums: Option<&Sums>,
+        sums: Option<&CheckpointSums>,
         n_reads: u32,
     ) -> String {
         match (self, sums) {
@@ -142,15 +142,19 @@ impl Flaw {
 
 /// Compares all runs whose bytes are in a slot. A run only part of which is in the slot, such as
 /// one sum over many small slices, cannot be compared.
-fn check_sums(sums: &Sums, laid: &Laid, bytes: &[u8]) -> std::result::Result<(), Flaw> {
-    for part in laid.parts() {
+fn check_sums(
+    sums: &CheckpointSums,
+    slot_layout: &SlotLayout,
+    bytes: &[u8],
+) -> std::result::Result<(), ReadFault> {
+    for part in slot_layout.parts() {
         let file_idx = part.file.0 as usize;
         let range = part.file_range();
         let begun = sums.overlapping(file_idx, &range).iter();
         for unit in begun.filter(|unit| range.contains(&unit.first_bytes)) {
-            match sum_of(unit, part, laid, bytes) {
+            match sum_of(unit, part, slot_layout, bytes) {
                 Some(found) if found != unit.sum => {
-                    return Err(Flaw::Sum { file_idx, unit: *unit, found });
+                    return Err(ReadFault::Sum { file_idx, unit: *unit, found });
                 }
                 _ => {}
             }
@@ -161,7 +165,7 @@ fn check_sums(sums: &Sums, laid: &Laid, bytes: &[u8]) -> std::result::Result<(),
 
 /// Returns the checksum of a run that begins in a part and continues in the parts that follow it in
 /// the file; `None` if the slot does not hold all of it.
-fn sum_of(unit: &SumUnit, first: &Part, laid: &Laid, bytes: &[u8]) -> Option<u64> {
+fn sum_of(unit: &SumUnit, first: &FilePart, slot_layout: &SlotLayout, bytes: &[u8]) -> Option<u64> {
     // The usual case, without an allocation.
     let range = first.file_range();
     if unit.end_bytes() <= range.end {
@@ -173,7 +177,7 @@ fn sum_of(unit: &SumUnit, first: &Part, laid: &Laid, bytes: &[u8]) -> Option<u64
     let mut hash = XxHash3_64::new();
     let mut at = unit.first_bytes;
     while at < unit.end_bytes() {
-        let part = part_at(laid, first.file, at)?;
+        let part = part_at(slot_layout, first.file, at)?;
         let range = part.file_range();
         let skipped = usize::try_from(at - range.start).ok()?;
         let n_bytes = usize::try_from(unit.end_bytes().min(range.end) - at).ok()?;
@@ -184,16 +188,16 @@ fn sum_of(unit: &SumUnit, first: &Part, laid: &Laid, bytes: &[u8]) -> Option<u64
 }
 
 /// Returns the part that contains a byte of a file.
-fn part_at(laid: &Laid, file: FileIdx, at: u64) -> Option<&Part> {
-    let has_it = |part: &&Part| part.file == file && part.file_range().contains(&at);
-    laid.parts().iter().find(has_it)
+fn part_at(slot_layout: &SlotLayout, file: FileIdx, at: u64) -> Option<&FilePart> {
+    let has_it = |part: &&FilePart| part.file == file && part.file_range().contains(&at);
+    slot_layout.parts().iter().find(has_it)
 }
 
 /// Returns whether the parts cover all bytes of a run.
-fn covers(laid: &Laid, file: FileIdx, unit: &SumUnit) -> bool {
+fn covers(slot_layout: &SlotLayout, file: FileIdx, unit: &SumUnit) -> bool {
     let mut at = unit.first_bytes;
     while at < unit.end_bytes() {
-        let Some(part) = part_at(laid, file, at) else { return false };
+        let Some(part) = part_at(slot_layout, file, at) else { return false };
         at = part.file_range().end;
     }
     true

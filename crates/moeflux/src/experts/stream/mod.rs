@@ -24,26 +24,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moeflux_io::{
-    BlockRead, Caching, Class, Clock, FileIdx, Finished, JobId, Loader, MemoryWatch, N_JOBS_USUAL,
-    Settings, Slab, SlotIdx, SlotMemory, SlotState, Wait,
+    BlockRead, Caching, Clock, FileIdx, FinishedLoad, LoadId, LoadPriority, Loader, LoaderSettings,
+    MemoryWatch, N_JOBS_USUAL, Slab, SlotIdx, SlotMemory, SlotState, Wait,
 };
 
 use crate::error::{Error, Result};
 use crate::experts::predict::{LookAhead, LookAheadShape};
-use crate::experts::table::{Found, Guess, SlotTable, TableShape, Taken, Wanted};
-use crate::experts::{Order, Request};
-use crate::format::{Checkpoint, Sums};
+use crate::experts::table::{Demand, GuessedExpert, Lookup, SlotLease, SlotTable, TableShape};
+use crate::experts::{ArrivalOrder, ExpertRequest};
+use crate::format::{Checkpoint, CheckpointSums};
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::{ExpertBank, ExpertLayout, ExpertView, Manifest};
 
-pub(in crate::experts) use bank::{Flaw, StreamBank};
+pub(in crate::experts) use bank::{ReadFault, StreamBank};
 pub(in crate::experts) use fill::N_REREADS_MAX;
-pub use near::Move;
-use near::Near;
-use place::{Place, Placed};
+use near::DeviceCache;
+pub use near::DeviceMove;
+use place::{ExpertLocation, LocatedExpert};
 use pressure::Pressure;
 pub use probe::{PROBE_BYTES, choose_way, drive_speed, probe_of};
-pub use seen::{SeenSlots, SlotSight};
+pub use seen::{MappedSlots, SlotMapping};
 pub use size::{SlotShape, slot_shape};
 pub(crate) use size::{record_shape, slab_bytes};
 pub use stats::StreamStats;
@@ -60,9 +60,9 @@ const N_GROUP_EXPERTS: usize = 8;
 /// Bytes of one read; larger ones make no drive faster, and smaller ones spread over its channels.
 pub(in crate::experts) const READ_BYTES: usize = 512 << 10;
 
-/// Bytes that a prompt has under way, in at least `N_WAVE_MIN` experts.
-const WAVE_BYTES: usize = 40 << 20;
-const N_WAVE_MIN: usize = 8;
+/// Bytes that a prompt has under way, in at least `N_PROMPT_EXPERTS_MIN` experts.
+const PROMPT_READ_BYTES: usize = 40 << 20;
+const N_PROMPT_EXPERTS_MIN: usize = 8;
 
 /// With fewer slots, a prompt has too few reads under way beside the experts it keeps and computes.
 pub(crate) const N_SLOTS_OF_PROMPT: usize = 64;
@@ -73,7 +73,7 @@ const GUESS_BYTES: usize = 4 << 20;
 
 /// Purpose of opening drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadFor {
+pub enum ReadPurpose {
     /// Slots, whose experts come and go.
     Slots,
     /// Reading all experts once. This uses the page cache: the next start finds them there, and it
@@ -115,7 +115,7 @@ pub struct StreamModel<'a> {
     /// The files.
     pub checkpoint: &'a Checkpoint,
     /// Checksums to compare with, if there are any.
-    pub sums: Option<Arc<Sums>>,
+    pub sums: Option<Arc<CheckpointSums>>,
     /// Experts that a row chooses in each layer; 0 in dense layers.
     pub top_k: &'a [usize],
     /// Experts that a layer's router names in advance.
@@ -128,12 +128,12 @@ pub struct StreamConfig {
     /// Number of experts in memory.
     pub n_slots: usize,
     /// Whether the next layer's experts may be guessed.
-    pub looks_ahead: bool,
+    pub prefetches: bool,
 }
 
 /// Experts on a drive.
 #[derive(Debug)]
-pub struct Stream {
+pub struct ExpertStream {
     /// Ascending by layer.
     banks: Vec<StreamBank>,
     /// Per layer: index into `banks`.
@@ -151,63 +151,64 @@ pub struct Stream {
     layouts: Vec<ExpertLayout>,
     /// Per slot: how often the current expert was reread.
     n_rereads: Vec<u32>,
-    request: Current,
-    ahead: Ahead,
+    request: CurrentRequest,
+    prefetch: PrefetchState,
     pressure: Pressure,
     watch: MemoryWatch,
     /// A device that reads slots in place.
-    sight: Option<Arc<dyn SlotSight>>,
+    mapping: Option<Arc<dyn SlotMapping>>,
     /// Experts in that device's own memory.
-    near: Near,
-    finished: Vec<Finished>,
+    device_cache: DeviceCache,
+    finished: Vec<FinishedLoad>,
     /// Why a requested expert was not read.
     failure: Option<Error>,
     /// Set when a drive as a whole has failed.
     is_broken: bool,
     /// Paths of the checkpoint's files, for messages.
     paths: Vec<PathBuf>,
-    sums: Option<Arc<Sums>>,
+    sums: Option<Arc<CheckpointSums>>,
     stats: StreamStats,
 }
 
 /// The current request.
 #[derive(Debug, Default)]
-struct Current {
+struct CurrentRequest {
     layer: LayerIdx,
-    order: Order,
+    order: ArrivalOrder,
     /// Per expert of the layer: rows that chose it.
     n_uses: Vec<u32>,
     /// Experts neither in memory nor being read; ascending.
-    wanted: Vec<Wanted>,
+    demands: Vec<Demand>,
     /// The first of these, while the table is asked for slots.
-    window: Vec<Wanted>,
-    taken: Vec<Taken>,
+    window: Vec<Demand>,
+    /// The leases that the table gave for these.
+    leases: Vec<SlotLease>,
     /// Experts with a lease, not yet handed out; ascending.
-    pending: Vec<Placed>,
+    pending: Vec<LocatedExpert>,
     /// The group handed out last.
-    given: Vec<Placed>,
+    last_group: Vec<LocatedExpert>,
     /// Whether that group stays valid until the next layer is requested.
     is_lasting: bool,
     /// Experts handed out earlier and still in use.
-    held: Vec<Placed>,
+    earlier_groups: Vec<LocatedExpert>,
     /// Experts from this one on are not handed out; `None`: all may be.
-    wave_end: Option<ExpertIdx>,
+    chunk_end: Option<ExpertIdx>,
 }
 
 /// State of prefetching.
 #[derive(Debug)]
-struct Ahead {
+struct PrefetchState {
     /// Whether anything may be prefetched.
     is_allowed: bool,
     /// `None` if routers are not used for guessing.
-    look: Option<LookAhead>,
+    look_ahead: Option<LookAhead>,
     /// Experts that the next router named, most likely first in each row.
     ranked: Vec<ExpertIdx>,
     weighed: Vec<(ExpertIdx, f32)>,
     likely: Vec<ExpertIdx>,
-    guesses: Vec<Guess>,
+    guesses: Vec<GuessedExpert>,
     /// Guesses that are being read, or were read since the last choice.
-    begun: Vec<Guess>,
+    begun: Vec<GuessedExpert>,
     begun_layer: LayerIdx,
     /// When the drive last had no work left but guesses.
     guessed_at: Option<Duration>,
@@ -218,48 +219,48 @@ struct Ahead {
 
 /// A slot that a device reads in place. It does not change until the next layer is requested.
 #[derive(Clone, Copy, Debug)]
-pub struct SeenSlot<'a> {
+pub struct MappedSlot<'a> {
     /// The slab that contains it.
     pub slab: &'a Slab,
     /// Its index in the slab.
-    pub place: usize,
+    pub idx_in_slab: usize,
 }
 
-/// Some leased slots.
+/// Experts that are handed out together, in leased slots or on a device.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Group<'a> {
+pub(super) struct SlotGroup<'a> {
     memory: &'a SlotMemory,
     layouts: &'a [ExpertLayout],
-    taken: &'a [Placed],
+    experts: &'a [LocatedExpert],
     is_lasting: bool,
 }
 
-impl<'a> Group<'a> {
+impl<'a> SlotGroup<'a> {
     pub(super) fn len(&self) -> usize {
-        self.taken.len()
+        self.experts.len()
     }
 
-    pub(super) fn expert(&self, place: usize) -> ExpertIdx {
-        self.taken[place].expert
+    pub(super) fn expert(&self, idx: usize) -> ExpertIdx {
+        self.experts[idx].expert
     }
 
-    pub(super) fn view(&self, place: usize) -> ExpertView<'a> {
-        let slot = self.taken[place].slot().expect("what is on the device has no slot to look at");
+    pub(super) fn view(&self, idx: usize) -> ExpertView<'a> {
+        let slot = self.experts[idx].slot().expect("what is on the device has no slot to look at");
         self.layouts[slot.0].view(self.memory.bytes(slot))
     }
 
-    pub(super) fn near(&self, place: usize) -> Option<usize> {
-        self.taken[place].near()
+    pub(super) fn device_slot(&self, idx: usize) -> Option<usize> {
+        self.experts[idx].device_slot()
     }
 
-    pub(super) fn seen(&self, place: usize) -> Option<SeenSlot<'a>> {
-        let slot = self.taken[place].slot()?;
+    pub(super) fn mapped_slot(&self, idx: usize) -> Option<MappedSlot<'a>> {
+        let slot = self.experts[idx].slot()?;
         let slab = self.memory.slab(self.memory.slab_of(slot)).filter(|_| self.is_lasting)?;
-        Some(SeenSlot { slab, place: slot.0 % self.memory.n_slots_per_slab() })
+        Some(MappedSlot { slab, idx_in_slab: slot.0 % self.memory.n_slots_per_slab() })
     }
 }
 
-impl Stream {
+impl ExpertStream {
     /// Creates empty slots and all that is needed to fill them.
     ///
     /// # Errors
@@ -282,13 +283,13 @@ impl Stream {
         let n_uses_per_row = top_k.iter().sum();
         // The table grows together with the memory.
         let table = TableShape { n_experts: &n_experts, n_uses_per_row, n_slots: 1 };
-        let look = LookAheadShape {
+        let look_ahead = LookAheadShape {
             n_layers: top_k.len(),
             n_experts_max: n_experts.iter().copied().max().unwrap_or(0),
             n_ranks,
         };
         let has_mirror = drives.mirror.is_some();
-        let settings = Settings { read_bytes: READ_BYTES, guess_bytes_max: GUESS_BYTES };
+        let settings = LoaderSettings { read_bytes: READ_BYTES, prefetch_bytes_max: GUESS_BYTES };
         let Drives { primary, mirror, caching, clock } = drives;
         let slab_bytes = slab_bytes(shape.stride_bytes, n_slots);
         let bank = |bank: &ExpertBank| StreamBank::new(bank.clone(), sums.clone());
@@ -306,12 +307,15 @@ impl Stream {
             n_slots_lent: 0,
             layouts: Vec::new(),
             n_rereads: Vec::new(),
-            request: Current::default(),
-            ahead: Ahead::new(config.looks_ahead, (n_ranks > 0).then(|| LookAhead::new(look))),
+            request: CurrentRequest::default(),
+            prefetch: PrefetchState::new(
+                config.prefetches,
+                (n_ranks > 0).then(|| LookAhead::new(look_ahead)),
+            ),
             pressure: Pressure::new(top_k.iter().copied().max().unwrap_or(1), n_slots),
             watch: MemoryWatch::open(),
-            sight: None,
-            near: Near::default(),
+            mapping: None,
+            device_cache: DeviceCache::default(),
             finished: Vec::with_capacity(N_JOBS_USUAL),
             failure: None,
             is_broken: false,
@@ -324,53 +328,53 @@ impl Stream {
     }
 
     /// Requests the experts of a layer.
-    pub(super) fn request(&mut self, request: &Request<'_>) -> Result<()> {
+    pub(super) fn request(&mut self, request: &ExpertRequest<'_>) -> Result<()> {
         // This choice is known only once the device has finished with the previous layer's slots.
         self.end_moves();
-        self.release_held();
+        self.release_earlier_groups();
         self.check_alive()?;
-        let Request { layer, chosen, is_small } = *request;
+        let ExpertRequest { layer, chosen, is_small } = *request;
         let n_experts = self.bank(layer).bank.n_experts;
         let current = &mut self.request;
-        assert!(current.pending.is_empty() && current.given.is_empty(), "one layer at a time");
+        assert!(current.pending.is_empty() && current.last_group.is_empty(), "one layer at a time");
         current.layer = layer;
-        current.order = if is_small { Order::Any } else { Order::Ascending };
+        current.order = if is_small { ArrivalOrder::Any } else { ArrivalOrder::Ascending };
         current.n_uses.clear();
         current.n_uses.resize(n_experts, 0);
         chosen.iter().for_each(|expert| current.n_uses[expert.0] += 1);
         let uses = current.n_uses.iter().enumerate().filter(|(_, n_uses)| **n_uses > 0);
-        current.wanted.clear();
-        let wanted =
-            |(expert, &n_uses): (usize, &u32)| Wanted { expert: ExpertIdx(expert), n_uses };
-        current.wanted.extend(uses.map(wanted));
+        current.demands.clear();
+        let demand =
+            |(expert, &n_uses): (usize, &u32)| Demand { expert: ExpertIdx(expert), n_uses };
+        current.demands.extend(uses.map(demand));
         self.end_guessing();
-        self.ask_near();
+        self.find_on_device();
         // Guesses may have arrived meanwhile: they are checked while the rest is being read.
         self.begin_reads();
         let polled = self.poll(Wait::Poll);
-        self.ahead.step.asked_at = self.clock.now();
+        self.prefetch.step.asked_at = self.clock.now();
         polled
     }
 
     /// Returns experts that have arrived, and the order of groups; waits until there are some.
-    pub(super) fn next_ready(&mut self) -> Result<Option<(Group<'_>, Order)>> {
+    pub(super) fn next_ready(&mut self) -> Result<Option<(SlotGroup<'_>, ArrivalOrder)>> {
         if self.request.is_lasting {
-            let Current { given, held, .. } = &mut self.request;
-            held.append(given);
+            let CurrentRequest { last_group, earlier_groups, .. } = &mut self.request;
+            earlier_groups.append(last_group);
         }
-        self.release_given();
+        self.release_last_group();
         let mut has_tried = false;
         loop {
             self.begin_reads();
             self.poll(Wait::Poll)?;
             if self.take_group() {
                 let Self { memory, layouts, request, .. } = self;
-                let (taken, is_lasting) = (&request.given, request.is_lasting);
-                let group = Group { memory, layouts, taken, is_lasting };
+                let (experts, is_lasting) = (&request.last_group, request.is_lasting);
+                let group = SlotGroup { memory, layouts, experts, is_lasting };
                 return Ok(Some((group, request.order)));
             }
-            if self.is_wave_over() {
-                self.ahead.guessed_at = Some(self.clock.now());
+            if self.is_chunk_over() {
+                self.prefetch.guessed_at = Some(self.clock.now());
                 return Ok(None);
             }
             if self.loader.n_jobs() == 0 {
@@ -388,24 +392,24 @@ impl Stream {
 
     /// Drops the request.
     pub(super) fn give_up(&mut self) {
-        self.release_given();
-        self.release_held();
-        while let Some(taken) = self.request.pending.pop() {
-            self.release(taken);
+        self.release_last_group();
+        self.release_earlier_groups();
+        while let Some(located) = self.request.pending.pop() {
+            self.release(located);
         }
-        self.request.wanted.clear();
-        self.request.wave_end = None;
-        self.near.give_up(self.request.layer);
+        self.request.demands.clear();
+        self.request.chunk_end = None;
+        self.device_cache.give_up(self.request.layer);
         self.failure = None;
     }
 
-    /// Leases slots for wanted experts, as far as there is room, and begins to read them.
+    /// Leases slots for the demanded experts, as far as there is room, and begins to read them.
     fn begin_reads(&mut self) {
         let n_reads_max = match self.request.order {
-            Order::Any => usize::MAX,
-            Order::Ascending => self.n_wave().saturating_sub(self.n_reading()),
+            ArrivalOrder::Any => usize::MAX,
+            ArrivalOrder::Ascending => self.n_prompt_reads().saturating_sub(self.n_reading()),
         };
-        if self.request.wanted.is_empty() {
+        if self.request.demands.is_empty() {
             self.read_ahead();
             return;
         }
@@ -413,33 +417,33 @@ impl Stream {
             return;
         }
         let Self { request, table, .. } = self;
-        let Current { layer, order, wanted, window, taken, pending, given, held, .. } = request;
-        let held = held.iter().chain(&*given);
-        let n_pending = pending.iter().chain(held).filter(|it| it.slot().is_some()).count();
+        let CurrentRequest { layer, order, demands, window, leases, pending, .. } = request;
+        let handed_out = request.earlier_groups.iter().chain(&request.last_group);
+        let n_leased = pending.iter().chain(handed_out).filter(|it| it.slot().is_some()).count();
         // In ascending order, an expert in memory may have to wait for one that is not, so no more
         // are leased than there are slots.
         let n_window = match order {
-            Order::Any => wanted.len(),
-            Order::Ascending => wanted.len().min(table.n_slots().saturating_sub(n_pending)),
+            ArrivalOrder::Any => demands.len(),
+            ArrivalOrder::Ascending => demands.len().min(table.n_slots().saturating_sub(n_leased)),
         };
         window.clear();
-        window.extend(wanted.drain(..n_window));
-        table.acquire(*layer, window, n_reads_max, taken);
-        wanted.splice(0..0, window.drain(..));
-        for &Taken { expert, slot, .. } in &request.taken {
-            request.pending.push(Placed { expert, place: Place::Slot(slot) });
+        window.extend(demands.drain(..n_window));
+        table.acquire(*layer, window, n_reads_max, leases);
+        demands.splice(0..0, window.drain(..));
+        for &SlotLease { expert, slot, .. } in &request.leases {
+            request.pending.push(LocatedExpert { expert, location: ExpertLocation::Slot(slot) });
         }
-        request.pending.sort_unstable_by_key(|placed| placed.expert);
+        request.pending.sort_unstable_by_key(|located| located.expert);
         let layer = request.layer;
-        for taken_idx in 0..self.request.taken.len() {
-            let Taken { expert, slot, found } = self.request.taken[taken_idx];
-            match found {
-                Found::InMemory => {}
-                Found::OnItsWay => {
+        for lease_idx in 0..self.request.leases.len() {
+            let SlotLease { expert, slot, lookup } = self.request.leases[lease_idx];
+            match lookup {
+                Lookup::InMemory => {}
+                Lookup::Loading => {
                     let _ = self.loader.promote(job_of(slot));
                 }
-                Found::ToRead => {
-                    self.begin_fill(layer, expert, slot, Class::Demand);
+                Lookup::ToRead => {
+                    self.begin_fill(layer, expert, slot, LoadPriority::Demand);
                 }
             }
         }
@@ -447,9 +451,9 @@ impl Stream {
 
     /// Returns the experts that a prompt should have under way: just enough for the drive, since
     /// each takes a slot from the experts that are kept.
-    fn n_wave(&self) -> usize {
-        let n_slots = WAVE_BYTES.div_ceil(self.memory.slot_bytes());
-        n_slots.max(N_WAVE_MIN).min(self.table.n_wave_reads())
+    fn n_prompt_reads(&self) -> usize {
+        let n_slots = PROMPT_READ_BYTES.div_ceil(self.memory.slot_bytes());
+        n_slots.max(N_PROMPT_EXPERTS_MIN).min(self.table.n_prompt_reads())
     }
 
     fn n_reading(&self) -> usize {
@@ -457,42 +461,43 @@ impl Stream {
         pending.filter(|it| !is_there(&self.memory, it)).count()
     }
 
-    /// Moves experts that may be computed now to `given`; returns whether there are any.
+    /// Moves experts that may be computed now to `last_group`; returns whether there are any.
     fn take_group(&mut self) -> bool {
-        let Current { order, wanted, pending, given, wave_end, .. } = &mut self.request;
+        let CurrentRequest { order, demands, pending, last_group, chunk_end, .. } =
+            &mut self.request;
         let memory = &self.memory;
-        let is_open = |it: &Placed| wave_end.is_none_or(|end| it.expert < end);
-        let is_ready = |it: &Placed| is_open(it) && is_there(memory, it);
+        let is_open = |it: &LocatedExpert| chunk_end.is_none_or(|end| it.expert < end);
+        let is_ready = |it: &LocatedExpert| is_open(it) && is_there(memory, it);
         match order {
-            Order::Any => {
-                given.extend(pending.iter().filter(|it| is_ready(it)));
+            ArrivalOrder::Any => {
+                last_group.extend(pending.iter().filter(|it| is_ready(it)));
                 pending.retain(|it| !is_ready(it));
             }
-            Order::Ascending => {
-                let next = wanted.first().map_or(usize::MAX, |it| it.expert.0);
-                let is_next = |it: &&Placed| it.expert.0 < next && is_ready(it);
+            ArrivalOrder::Ascending => {
+                let next = demands.first().map_or(usize::MAX, |it| it.expert.0);
+                let is_next = |it: &&LocatedExpert| it.expert.0 < next && is_ready(it);
                 let n = pending.iter().take(N_GROUP_EXPERTS).take_while(is_next).count();
-                given.extend(pending.drain(..n));
+                last_group.extend(pending.drain(..n));
             }
         }
-        self.request.is_lasting = self.request.wave_end.is_some() || self.is_lasting();
-        !self.request.given.is_empty()
+        self.request.is_lasting = self.request.chunk_end.is_some() || self.is_lasting();
+        !self.request.last_group.is_empty()
     }
 
-    fn release_held(&mut self) {
-        while let Some(placed) = self.request.held.pop() {
-            self.release(placed);
+    fn release_earlier_groups(&mut self) {
+        while let Some(located) = self.request.earlier_groups.pop() {
+            self.release(located);
         }
     }
 
-    fn release_given(&mut self) {
-        while let Some(placed) = self.request.given.pop() {
-            self.release(placed);
+    fn release_last_group(&mut self) {
+        while let Some(located) = self.request.last_group.pop() {
+            self.release(located);
         }
     }
 
-    fn release(&mut self, placed: Placed) {
-        placed.slot().into_iter().for_each(|slot| self.table.release(slot));
+    fn release(&mut self, located: LocatedExpert) {
+        located.slot().into_iter().for_each(|slot| self.table.release(slot));
     }
 
     fn check_alive(&self) -> Result<()> {
@@ -510,11 +515,11 @@ impl Stream {
 }
 
 /// Returns whether an expert may be computed now.
-fn is_there(memory: &SlotMemory, placed: &Placed) -> bool {
-    placed.slot().is_none_or(|slot| memory.state(slot) == SlotState::Ready)
+fn is_there(memory: &SlotMemory, located: &LocatedExpert) -> bool {
+    located.slot().is_none_or(|slot| memory.state(slot) == SlotState::Ready)
 }
 
 /// Returns the job id of a slot, which at most one job fills at a time.
-fn job_of(slot: SlotIdx) -> JobId {
-    JobId(slot.0 as u64)
+fn job_of(slot: SlotIdx) -> LoadId {
+    LoadId(slot.0 as u64)
 }

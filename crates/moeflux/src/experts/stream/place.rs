@@ -1,39 +1,39 @@
-//! Where a requested expert lies.
+//! Where a requested expert is: in host memory or on a device.
 
 use moeflux_io::SlotIdx;
 
 use crate::ids::ExpertIdx;
 
-/// A place in one of two memories.
+/// Where an expert is, in one of two memories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ExpertLocation {
     /// A leased slot.
     Slot(SlotIdx),
-    /// A place in the device's own memory; needs no slot.
+    /// A slot in the device's own memory; needs none here.
     Device(usize),
 }
 
-/// An expert of the current layer and its place.
+/// An expert of the current layer and where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Placed {
+pub(super) struct LocatedExpert {
     pub(super) expert: ExpertIdx,
-    pub(super) place: Place,
+    pub(super) location: ExpertLocation,
 }
 
-impl Placed {
+impl LocatedExpert {
     /// Returns its slot; `None` on the device.
     pub(super) const fn slot(self) -> Option<SlotIdx> {
-        match self.place {
-            Place::Slot(slot) => Some(slot),
-            Place::Device(_) => None,
+        match self.location {
+            ExpertLocation::Slot(slot) => Some(slot),
+            ExpertLocation::Device(_) => None,
         }
     }
 
-    /// Returns its place on the device; `None` in a slot.
-    pub(super) const fn near(self) -> Option<usize> {
-        match self.place {
-            Place::Slot(_) => None,
-            Place::Device(place) => Some(place),
+    /// Returns its slot on the device; `None` in a slot here.
+    pub(super) const fn device_slot(self) -> Option<usize> {
+        match self.location {
+            ExpertLocation::Slot(_) => None,
+            ExpertLocation::Device(slot) => Some(slot),
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use moeflux_io::MemoryLook;
+use moeflux_io::MemoryPressure;
 
 /// Interval between memory readings.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -67,7 +67,7 @@ impl Pressure {
     }
 
     /// Returns the number of slots that there should be, given `n_slots` now.
-    pub(super) fn decide(&mut self, n_slots: usize, look: MemoryLook, now: Duration) -> usize {
+    pub(super) fn decide(&mut self, n_slots: usize, look: MemoryPressure, now: Duration) -> usize {
         self.looked_at = now;
         let step = (self.n_slots_most / STEP_SHARE).max(1);
         let is_short = look.available_bytes.is_some_and(|it| it < AVAILABLE_BYTES_LOW)
@@ -93,9 +93,9 @@ impl Pressure {
 mod tests {
     use super::*;
 
-    fn look(available_mib: u64, stalled_e4: u32) -> MemoryLook {
+    fn look(available_mib: u64, stalled_e4: u32) -> MemoryPressure {
         let available_bytes = Some(available_mib << 20);
-        MemoryLook { available_bytes, stalled_e4: Some(stalled_e4) }
+        MemoryPressure { available_bytes, stalled_e4: Some(stalled_e4) }
     }
 
     #[test]
@@ -128,6 +128,6 @@ mod tests {
     #[test]
     fn a_system_that_says_nothing_is_calm() {
         let mut pressure = Pressure::new(1, 8);
-        assert_eq!(pressure.decide(4, MemoryLook::default(), Duration::from_secs(6)), 5);
+        assert_eq!(pressure.decide(4, MemoryPressure::default(), Duration::from_secs(6)), 5);
     }
 }

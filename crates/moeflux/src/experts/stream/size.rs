@@ -6,9 +6,9 @@
 use moeflux_io::{Caching, FileIdx, SLOT_ALIGN, SlabIdx, SlotState, Wait, lay_out};
 
 use crate::error::{Error, Remedy, Result};
-use crate::experts::stream::Stream;
+use crate::experts::stream::ExpertStream;
 use crate::ids::ExpertIdx;
-use crate::weights::{ExpertBank, Extent};
+use crate::weights::{ExpertBank, FileExtent};
 
 /// Bytes of a slab where slots are many: the granularity in which memory is freed.
 const SLAB_BYTES: usize = 32 << 20;
@@ -42,14 +42,14 @@ impl SlotShape {
 /// Returns the slot size for the experts of `banks`, read in blocks of `block_bytes`.
 #[must_use]
 pub fn slot_shape(banks: &[ExpertBank], block_bytes: usize) -> SlotShape {
-    let place = |extent: Extent| {
+    let run_of = |extent: FileExtent| {
         let len_bytes = usize::try_from(extent.len_bytes).expect("a part fits memory");
         (FileIdx(0), extent.offset_bytes, len_bytes)
     };
     let of_expert = |bank: &ExpertBank, expert: ExpertIdx| match &bank.records {
         Some(records) => records.record_bytes,
         None => {
-            let extents = bank.parts.iter().map(|part| place(part.extent(expert)));
+            let extents = bank.parts.iter().map(|part| run_of(part.extent(expert)));
             lay_out(extents, block_bytes).slot_bytes()
         }
     };
@@ -75,7 +75,7 @@ pub(crate) fn slab_bytes(stride_bytes: usize, n_slots: usize) -> usize {
     (stride_bytes * n_slots / 8).clamp(stride_bytes, SLAB_BYTES.max(stride_bytes))
 }
 
-impl Stream {
+impl ExpertStream {
     /// Sets the number of slots. More are available at once; fewer as soon as those in use are
     /// released.
     ///
@@ -108,7 +108,7 @@ impl Stream {
         while self.table.n_closing() > 0 && self.loader.n_jobs() > 0 {
             self.poll(Wait::Any)?;
         }
-        self.give_slabs_back();
+        self.free_unused_slabs();
         Ok(true)
     }
 
@@ -127,16 +127,16 @@ impl Stream {
     fn change(&mut self, n_slots: usize) -> Result<()> {
         if n_slots < self.table.n_slots() {
             self.table.shrink(n_slots);
-            self.give_slabs_back();
+            self.free_unused_slabs();
             return Ok(());
         }
         while self.memory.n_slots() < n_slots {
-            let place = self.memory.grow().ok_or_else(|| {
+            let slab_idx = self.memory.grow().ok_or_else(|| {
                 let needed_bytes = n_slots as u64 * self.memory.slot_bytes() as u64;
                 let what = format!("{n_slots} experts in memory");
                 Error::no_room(what, needed_bytes, Remedy::SmallerBudget)
             })?;
-            let slab = self.memory.slab(place).expect("the slab was made just now");
+            let slab = self.memory.slab(slab_idx).expect("the slab was made just now");
             self.loader.slab_added(slab);
         }
         let n_places = n_slots.max(self.layouts.len());
@@ -154,19 +154,19 @@ impl Stream {
             return;
         }
         let n_slots = self.table.n_slots();
-        let wanted = self.pressure.decide(n_slots, self.watch.look(), now);
-        if wanted != n_slots {
-            let resized = self.change(wanted);
-            debug_assert!(resized.is_ok() || wanted > n_slots, "slots can be given up");
+        let n_slots_due = self.pressure.decide(n_slots, self.watch.sample(), now);
+        if n_slots_due != n_slots {
+            let resized = self.change(n_slots_due);
+            debug_assert!(resized.is_ok() || n_slots_due > n_slots, "slots can be given up");
         }
-        self.give_slabs_back();
+        self.free_unused_slabs();
     }
 
     /// Frees the unused slabs after the last slot.
-    pub(super) fn give_slabs_back(&mut self) {
+    pub(super) fn free_unused_slabs(&mut self) {
         while self.memory.n_slots() >= self.table.n_slots() + self.memory.n_slots_per_slab() {
-            let place = SlabIdx(self.memory.n_slabs() - 1);
-            let mut slots = self.memory.slots_of(place).map(moeflux_io::SlotIdx);
+            let slab_idx = SlabIdx(self.memory.n_slabs() - 1);
+            let mut slots = self.memory.slots_of(slab_idx).map(moeflux_io::SlotIdx);
             let is_used = slots.any(|slot| {
                 self.memory.state(slot) == SlotState::Filling
                     || self.table.expert_in(slot).is_some()
@@ -174,12 +174,12 @@ impl Stream {
             if is_used {
                 return;
             }
-            let slab = self.memory.slab(place).expect("the last slab is there");
-            if self.sight.as_ref().is_some_and(|sight| !sight.forget(slab)) {
+            let slab = self.memory.slab(slab_idx).expect("the last slab is there");
+            if self.mapping.as_ref().is_some_and(|mapping| !mapping.unmap(slab)) {
                 return;
             }
             self.loader.slab_removed(slab);
-            self.memory.shrink(place);
+            self.memory.shrink(slab_idx);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::Level;
 
 use crate::experts::predict::{Quality, StepCost};
-use crate::experts::stream::{GUESS_BYTES, Stream};
+use crate::experts::stream::{ExpertStream, GUESS_BYTES};
 
 /// What streaming has done since the model was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,7 +19,7 @@ pub struct StreamStats {
     /// Experts that were in memory when they were requested.
     pub hits: u64,
     /// Hits in a device's own memory.
-    pub near_hits: u64,
+    pub device_hits: u64,
     /// Experts whose read was under way when they were requested.
     pub on_their_way: u64,
     /// Experts whose read began when they were requested.
@@ -56,7 +56,7 @@ impl StreamStats {
     pub fn since(&self, before: &Self) -> Self {
         Self {
             hits: self.hits - before.hits,
-            near_hits: self.near_hits - before.near_hits,
+            device_hits: self.device_hits - before.device_hits,
             on_their_way: self.on_their_way - before.on_their_way,
             misses: self.misses - before.misses,
             guesses: self.guesses - before.guesses,
@@ -107,7 +107,7 @@ pub(super) struct StepMeter {
     read_wait: Duration,
 }
 
-impl Stream {
+impl ExpertStream {
     /// Begins a step.
     pub(in crate::experts) fn begin_step(&mut self, n_rows: usize, is_small: bool) {
         self.end_step();
@@ -117,9 +117,9 @@ impl Stream {
         self.follow_pressure();
         self.table.begin_step(n_rows);
         let guess_bytes = if is_small { GUESS_BYTES } else { usize::MAX };
-        self.loader.set_guess_bytes_max(guess_bytes);
-        self.stats.ask += self.ahead.step.ask;
-        self.ahead.step = StepMeter {
+        self.loader.set_prefetch_bytes_max(guess_bytes);
+        self.stats.ask += self.prefetch.step.ask;
+        self.prefetch.step = StepMeter {
             began_at: self.clock.now(),
             is_small,
             read_wait: self.stats.read_wait,
@@ -135,13 +135,13 @@ impl Stream {
     }
 
     fn end_step(&mut self) {
-        let Some(look) = &mut self.ahead.look else { return };
-        let step = &self.ahead.step;
+        let Some(look_ahead) = &mut self.prefetch.look_ahead else { return };
+        let step = &self.prefetch.step;
         if !step.is_small {
             return;
         }
         let record_ns = record_ns(self.memory.slot_bytes(), self.loader.speed());
-        look.end_step(&StepCost {
+        look_ahead.end_step(&StepCost {
             n_ready: step.n_ready,
             n_on_their_way: step.n_on_their_way,
             n_wasted: step.n_wasted,
@@ -166,22 +166,22 @@ impl Stream {
         let n_experts = self.banks.iter().map(|bank| bank.bank.n_experts).sum();
         let [first, second] = loader.lanes;
         StreamStats {
-            n_slots: self.table.n_slots() + self.near.n_places(),
+            n_slots: self.table.n_slots() + self.device_cache.n_slots(),
             slot_bytes: self.memory.slot_bytes(),
             n_experts,
-            hits: table.hits + self.near.hits,
-            near_hits: self.near.hits,
+            hits: table.hits + self.device_cache.hits,
+            device_hits: self.device_cache.hits,
             on_their_way: table.on_their_way,
             misses: table.misses,
             guesses: table.guesses,
             guesses_used: table.guesses_used,
             demand_bytes: loader.demand_bytes,
-            guess_bytes: loader.guess_bytes,
+            guess_bytes: loader.prefetch_bytes,
             retries: loader.n_retries,
             read_busy: first.busy.max(second.busy),
-            ask: self.stats.ask + self.ahead.step.ask,
+            ask: self.stats.ask + self.prefetch.step.ask,
             drive: self.loader.drive_names().next().unwrap_or(""),
-            ahead: self.ahead.look.as_ref().map(|look| look.quality()).unwrap_or_default(),
+            ahead: self.prefetch.look_ahead.as_ref().map(|it| it.quality()).unwrap_or_default(),
             ..self.stats.clone()
         }
     }

@@ -5,7 +5,7 @@
 
 use moeflux_io::SlotIdx;
 
-use super::{Cause, Guess, SlotTable, State};
+use super::{Cause, FillState, GuessedExpert, SlotTable};
 use crate::experts::policy::KeyIdx;
 use crate::ids::{ExpertIdx, LayerIdx};
 
@@ -22,7 +22,7 @@ impl SlotTable {
         layer: LayerIdx,
         ranked: &[ExpertIdx],
         n_max: usize,
-        guesses: &mut Vec<Guess>,
+        guesses: &mut Vec<GuessedExpert>,
     ) {
         guesses.clear();
         self.guess_round += 1;
@@ -44,11 +44,11 @@ impl SlotTable {
             self.slots[slot.0].guess_round = self.guess_round;
             self.n_guessed += 1;
             self.counters.guesses += 1;
-            guesses.push(Guess { expert, slot });
+            guesses.push(GuessedExpert { expert, slot });
         }
         // These are the coldest, and guessed: they become idle again as if just used.
         while let Some(slot) = self.passed.pop() {
-            self.policy.let_go(slot);
+            self.policy.unpin(slot);
         }
     }
 
@@ -79,14 +79,14 @@ impl SlotTable {
             if self.slots[slot.0].guess_round != self.guess_round {
                 return Some(slot);
             }
-            self.policy.hold(slot);
+            self.policy.pin(slot);
             self.passed.push(slot);
         }
     }
 
     /// Turns a guess into a demand.
     pub(super) fn use_guess(&mut self, slot: SlotIdx, key: KeyIdx, n_uses: u32) {
-        debug_assert!(self.slots[slot.0].state != State::Free, "a guess is in its slot");
+        debug_assert!(self.slots[slot.0].state != FillState::Free, "a guess is in its slot");
         self.n_guessed -= 1;
         self.counters.guesses_used += 1;
         self.policy.admit(slot, key, n_uses);

@@ -7,12 +7,12 @@ use crate::ids::{ExpertIdx, LayerIdx};
 
 /// The first number of each layer.
 #[derive(Debug)]
-pub(super) struct Keys {
+pub(super) struct ExpertKeys {
     /// One entry more than there are layers: the last is the number of keys.
     starts: Vec<usize>,
 }
 
-impl Keys {
+impl ExpertKeys {
     pub(super) fn new(n_experts: &[usize]) -> Self {
         let mut starts = vec![0];
         let mut n_keys = 0;

@@ -16,22 +16,22 @@ use moeflux_io::SlotIdx;
 use crate::experts::policy::{KeyIdx, Lfu, PolicyShape};
 use crate::ids::{ExpertIdx, LayerIdx};
 
-use keys::Keys;
-use list::{Links, List};
+use keys::ExpertKeys;
+use list::{SlotLinks, SlotList};
 
 /// A prompt's reads under way take one slot in this many; the rest keep the experts it uses most.
-const WAVE_SHARE: usize = 8;
+const PROMPT_READS_SHARE: usize = 8;
 
 /// Lower bound: fewer reads leave a drive idle. With 16, the short chats of the bundled model lost
 /// up to 4 hits of 100 during prefill.
-const N_WAVE_READS_MIN: usize = 8;
+const N_PROMPT_READS_MIN: usize = 8;
 
 /// Upper bound: more reads make no drive faster.
-const N_WAVE_READS_MAX: usize = 64;
+const N_PROMPT_READS_MAX: usize = 64;
 
 /// An expert chosen by rows of the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct Demand {
     /// Its index in the layer.
     pub expert: ExpertIdx,
     /// Rows that chose it: the experts that a prompt used most are the ones to stay.
@@ -40,29 +40,29 @@ pub(crate) struct Wanted {
 
 /// Where a requested expert was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum Lookup {
     /// It may be computed at once.
     InMemory,
     /// A read that began earlier will bring it. That read serves a demand from now on.
-    OnItsWay,
+    Loading,
     /// The caller must begin to read it.
     ToRead,
 }
 
 /// An expert with a lease on its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct SlotLease {
     /// Its index in the layer.
     pub expert: ExpertIdx,
     /// The slot where it is or will be.
     pub slot: SlotIdx,
     /// What the caller has to wait for.
-    pub found: Found,
+    pub lookup: Lookup,
 }
 
 /// An expert to be read before it is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Guess {
+pub(crate) struct GuessedExpert {
     /// Its index in the layer.
     pub expert: ExpertIdx,
     /// The slot where it will be.
@@ -97,7 +97,7 @@ enum Cause {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FillState {
     Free,
     Loading(Cause),
     Ready(Cause),
@@ -106,8 +106,8 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    state: State,
+struct TableSlot {
+    state: FillState,
     n_leases: usize,
     /// Its expert; unspecified where the slot is free.
     key: KeyIdx,
@@ -118,10 +118,10 @@ struct Slot {
 /// The slots of a model.
 #[derive(Debug)]
 pub(crate) struct SlotTable {
-    keys: Keys,
+    keys: ExpertKeys,
     /// Per key: its slot.
     slot_of: Vec<Option<SlotIdx>>,
-    slots: Vec<Slot>,
+    slots: Vec<TableSlot>,
     /// Slots from here on are given up as soon as they are unused.
     n_open: usize,
     /// Slots from `n_open` on that are not free yet.
@@ -130,9 +130,9 @@ pub(crate) struct SlotTable {
     policy: Lfu,
     /// Slots that the policy knows: more than `n_open` until the last closing slot is given up.
     n_policy_slots: usize,
-    links: Links,
+    links: SlotLinks,
     /// Ready guesses that have not been used.
-    unused: List,
+    unused: SlotList,
     /// All unused guesses, including those whose read is under way.
     n_guessed: usize,
     guess_round: u64,
@@ -162,7 +162,7 @@ impl SlotTable {
     pub(crate) fn new(shape: TableShape<'_>) -> Self {
         let TableShape { n_experts, n_uses_per_row, n_slots } = shape;
         assert!(n_slots > 0, "an expert is computed from a slot");
-        let keys = Keys::new(n_experts);
+        let keys = ExpertKeys::new(n_experts);
         let n_keys = keys.n_keys();
         let mut table = Self {
             slot_of: vec![None; n_keys],
@@ -173,8 +173,8 @@ impl SlotTable {
             free: Vec::new(),
             policy: Lfu::new(PolicyShape { n_slots: 0, n_keys, n_uses_per_row }),
             n_policy_slots: 0,
-            links: Links::default(),
-            unused: List::new(),
+            links: SlotLinks::default(),
+            unused: SlotList::new(),
             n_guessed: 0,
             guess_round: 0,
             passed: Vec::new(),
@@ -189,13 +189,13 @@ impl SlotTable {
         self.policy.begin_step(n_rows);
     }
 
-    /// Leases slots for the experts of `wanted` (ascending, each once) and lists them in `taken`,
+    /// Leases slots for the experts of `demands` (ascending, each once) and lists them in `leases`,
     /// ascending. Experts in memory or on their way are always leased. Of the others, up to
     /// `n_reads_max` get slots, in ascending order, as long as there is room. Leased experts are
-    /// removed from `wanted`: if some remain, the caller computes and releases what it has and
+    /// removed from `demands`: if some remain, the caller computes and releases what it has and
     /// calls again. If nothing was leased, all slots are held by other leases and reads.
     ///
-    /// A step of few rows takes all it can get. A prompt takes [`SlotTable::n_wave_reads`] at a
+    /// A step of few rows takes all it can get. A prompt takes [`SlotTable::n_prompt_reads`] at a
     /// time: experts that few of its rows use then pass through few slots, and those that many use
     /// stay.
     ///
@@ -205,39 +205,39 @@ impl SlotTable {
     pub(crate) fn acquire(
         &mut self,
         layer: LayerIdx,
-        wanted: &mut Vec<Wanted>,
+        demands: &mut Vec<Demand>,
         n_reads_max: usize,
-        taken: &mut Vec<Taken>,
+        leases: &mut Vec<SlotLease>,
     ) {
-        assert!(wanted.is_sorted_by(|a, b| a.expert < b.expert), "experts ascend, each once");
-        taken.clear();
-        // First, so that no miss takes the slot of an expert that is also wanted.
-        wanted.retain(|&wanted| {
-            let key = self.keys.key(layer, wanted.expert);
+        assert!(demands.is_sorted_by(|a, b| a.expert < b.expert), "experts ascend, each once");
+        leases.clear();
+        // First, so that no miss takes the slot of an expert that is also requested.
+        demands.retain(|&demand| {
+            let key = self.keys.key(layer, demand.expert);
             let Some(slot) = self.slot_of[key.0] else { return true };
-            let found = self.lease(slot, wanted.n_uses);
-            taken.push(Taken { expert: wanted.expert, slot, found });
+            let lookup = self.lease(slot, demand.n_uses);
+            leases.push(SlotLease { expert: demand.expert, slot, lookup });
             false
         });
-        let n_given = wanted.iter().take(n_reads_max).take_while(|wanted| {
+        let n_leased = demands.iter().take(n_reads_max).take_while(|demand| {
             let Some(slot) = self.room() else { return false };
-            let key = self.keys.key(layer, wanted.expert);
+            let key = self.keys.key(layer, demand.expert);
             self.fill(slot, key, Cause::Demand);
             self.slots[slot.0].n_leases = 1;
-            self.policy.admit(slot, key, wanted.n_uses);
+            self.policy.admit(slot, key, demand.n_uses);
             self.counters.misses += 1;
-            taken.push(Taken { expert: wanted.expert, slot, found: Found::ToRead });
+            leases.push(SlotLease { expert: demand.expert, slot, lookup: Lookup::ToRead });
             true
         });
-        let n_given = n_given.count();
-        wanted.drain(..n_given);
-        taken.sort_unstable_by_key(|taken| taken.expert);
+        let n_leased = n_leased.count();
+        demands.drain(..n_leased);
+        leases.sort_unstable_by_key(|lease| lease.expert);
     }
 
     /// Returns the reads that a prompt should have under way at a time.
     #[must_use]
-    pub(crate) fn n_wave_reads(&self) -> usize {
-        (self.n_open / WAVE_SHARE).clamp(N_WAVE_READS_MIN, N_WAVE_READS_MAX)
+    pub(crate) fn n_prompt_reads(&self) -> usize {
+        (self.n_open / PROMPT_READS_SHARE).clamp(N_PROMPT_READS_MIN, N_PROMPT_READS_MAX)
     }
 
     /// Marks the expert of a slot as arrived.
@@ -246,14 +246,14 @@ impl SlotTable {
     ///
     /// If the slot was not loading.
     pub(crate) fn loaded(&mut self, slot: SlotIdx) {
-        let State::Loading(cause) = self.slots[slot.0].state else {
+        let FillState::Loading(cause) = self.slots[slot.0].state else {
             unreachable!("{slot:?} was loading")
         };
-        self.slots[slot.0].state = State::Ready(cause);
+        self.slots[slot.0].state = FillState::Ready(cause);
         if cause == Cause::Guess {
             self.unused.push(&mut self.links, slot);
         } else if self.slots[slot.0].n_leases == 0 {
-            self.policy.let_go(slot);
+            self.policy.unpin(slot);
         }
         self.close(slot);
     }
@@ -265,15 +265,15 @@ impl SlotTable {
     ///
     /// If the slot was not loading.
     pub(crate) fn failed(&mut self, slot: SlotIdx) {
-        let Slot { state, n_leases, key, .. } = self.slots[slot.0];
-        let State::Loading(cause) = state else { unreachable!("{slot:?} was loading") };
+        let TableSlot { state, n_leases, key, .. } = self.slots[slot.0];
+        let FillState::Loading(cause) = state else { unreachable!("{slot:?} was loading") };
         self.slot_of[key.0] = None;
         self.counters.failures += 1;
         match cause {
             Cause::Demand => self.policy.remove(slot),
             Cause::Guess => self.waste(),
         }
-        self.slots[slot.0].state = State::Failed;
+        self.slots[slot.0].state = FillState::Failed;
         if n_leases == 0 {
             self.set_free(slot);
         }
@@ -285,14 +285,14 @@ impl SlotTable {
     ///
     /// If the slot has none.
     pub(crate) fn release(&mut self, slot: SlotIdx) {
-        let found = &mut self.slots[slot.0];
-        found.n_leases = found.n_leases.checked_sub(1).expect("a lease is given back once");
-        match (found.n_leases, found.state) {
-            (0, State::Ready(_)) => {
-                self.policy.let_go(slot);
+        let entry = &mut self.slots[slot.0];
+        entry.n_leases = entry.n_leases.checked_sub(1).expect("a lease is given back once");
+        match (entry.n_leases, entry.state) {
+            (0, FillState::Ready(_)) => {
+                self.policy.unpin(slot);
                 self.close(slot);
             }
-            (0, State::Failed) => self.set_free(slot),
+            (0, FillState::Failed) => self.set_free(slot),
             // Still leased by others, or still on its way.
             _ => {}
         }
@@ -305,7 +305,7 @@ impl SlotTable {
     /// If the slot is leased.
     pub(crate) fn forget(&mut self, slot: SlotIdx) {
         // A slot that was given up is already empty.
-        if matches!(self.slots[slot.0].state, State::Ready(_)) {
+        if matches!(self.slots[slot.0].state, FillState::Ready(_)) {
             self.evict(slot);
             self.set_free(slot);
         }
@@ -314,9 +314,9 @@ impl SlotTable {
     /// Returns the expert in a slot or on its way there.
     #[must_use]
     pub(crate) fn expert_in(&self, slot: SlotIdx) -> Option<(LayerIdx, ExpertIdx)> {
-        let found = self.slots.get(slot.0)?;
-        matches!(found.state, State::Loading(_) | State::Ready(_))
-            .then(|| self.keys.expert(found.key))
+        let entry = self.slots.get(slot.0)?;
+        matches!(entry.state, FillState::Loading(_) | FillState::Ready(_))
+            .then(|| self.keys.expert(entry.key))
     }
 
     /// Returns the slot where an expert is or will be.
@@ -331,35 +331,35 @@ impl SlotTable {
         self.counters
     }
 
-    fn lease(&mut self, slot: SlotIdx, n_uses: u32) -> Found {
-        let Slot { state, n_leases, key, .. } = self.slots[slot.0];
-        let found = &mut self.slots[slot.0];
-        found.n_leases += 1;
+    fn lease(&mut self, slot: SlotIdx, n_uses: u32) -> Lookup {
+        let TableSlot { state, n_leases, key, .. } = self.slots[slot.0];
+        let entry = &mut self.slots[slot.0];
+        entry.n_leases += 1;
         match state {
-            State::Ready(Cause::Demand) => {
+            FillState::Ready(Cause::Demand) => {
                 if n_leases == 0 {
-                    self.policy.hold(slot);
+                    self.policy.pin(slot);
                 }
                 self.policy.hit(slot, n_uses);
             }
-            State::Loading(Cause::Demand) => self.policy.hit(slot, n_uses),
-            State::Ready(Cause::Guess) => {
-                found.state = State::Ready(Cause::Demand);
+            FillState::Loading(Cause::Demand) => self.policy.hit(slot, n_uses),
+            FillState::Ready(Cause::Guess) => {
+                entry.state = FillState::Ready(Cause::Demand);
                 self.unused.remove(&mut self.links, slot);
                 self.use_guess(slot, key, n_uses);
             }
-            State::Loading(Cause::Guess) => {
-                found.state = State::Loading(Cause::Demand);
+            FillState::Loading(Cause::Guess) => {
+                entry.state = FillState::Loading(Cause::Demand);
                 self.use_guess(slot, key, n_uses);
             }
-            State::Free | State::Failed => unreachable!("{slot:?} holds nothing"),
+            FillState::Free | FillState::Failed => unreachable!("{slot:?} holds nothing"),
         }
-        if matches!(state, State::Ready(_)) {
+        if matches!(state, FillState::Ready(_)) {
             self.counters.hits += 1;
-            Found::InMemory
+            Lookup::InMemory
         } else {
             self.counters.on_their_way += 1;
-            Found::OnItsWay
+            Lookup::Loading
         }
     }
 
@@ -375,30 +375,30 @@ impl SlotTable {
 
     /// Evicts the expert of an idle slot and leaves the slot to the caller.
     fn evict(&mut self, slot: SlotIdx) {
-        let Slot { state, n_leases, key, .. } = self.slots[slot.0];
+        let TableSlot { state, n_leases, key, .. } = self.slots[slot.0];
         assert!(n_leases == 0, "{slot:?} has {n_leases} leases and is no victim");
         match state {
-            State::Ready(Cause::Demand) => self.policy.remove(slot),
-            State::Ready(Cause::Guess) => {
+            FillState::Ready(Cause::Demand) => self.policy.remove(slot),
+            FillState::Ready(Cause::Guess) => {
                 self.unused.remove(&mut self.links, slot);
                 self.waste();
             }
             _ => unreachable!("{slot:?} is {state:?} and no victim"),
         }
         self.slot_of[key.0] = None;
-        self.slots[slot.0].state = State::Free;
+        self.slots[slot.0].state = FillState::Free;
         self.counters.evictions += 1;
     }
 
     fn fill(&mut self, slot: SlotIdx, key: KeyIdx, cause: Cause) {
-        let found = &mut self.slots[slot.0];
-        assert!(found.state == State::Free, "{slot:?} is {:?} and not free", found.state);
-        (found.state, found.key) = (State::Loading(cause), key);
+        let entry = &mut self.slots[slot.0];
+        assert!(entry.state == FillState::Free, "{slot:?} is {:?} and not free", entry.state);
+        (entry.state, entry.key) = (FillState::Loading(cause), key);
         self.slot_of[key.0] = Some(slot);
     }
 
     fn set_free(&mut self, slot: SlotIdx) {
-        self.slots[slot.0].state = State::Free;
+        self.slots[slot.0].state = FillState::Free;
         if slot.0 < self.n_open {
             self.free.push(slot);
         } else {

@@ -5,7 +5,7 @@
 
 use moeflux_io::SlotIdx;
 
-use super::{Slot, SlotTable, State};
+use super::{FillState, SlotTable, TableSlot};
 use crate::experts::policy::KeyIdx;
 
 impl SlotTable {
@@ -30,7 +30,7 @@ impl SlotTable {
         assert!(n_slots >= self.n_open, "{n_slots} slots are fewer than {}", self.n_open);
         if n_slots > self.slots.len() {
             let key = KeyIdx(0);
-            let free = Slot { state: State::Free, n_leases: 0, key, guess_round: 0 };
+            let free = TableSlot { state: FillState::Free, n_leases: 0, key, guess_round: 0 };
             self.slots.resize(n_slots, free);
             self.links.resize(n_slots);
             self.free.reserve(n_slots - self.free.len());
@@ -42,7 +42,7 @@ impl SlotTable {
         }
         // Popped from the end: the lowest first.
         for slot_idx in (self.n_open..n_slots).rev() {
-            if self.slots[slot_idx].state == State::Free {
+            if self.slots[slot_idx].state == FillState::Free {
                 self.free.push(SlotIdx(slot_idx));
             } else {
                 self.n_closing -= 1;
@@ -67,7 +67,7 @@ impl SlotTable {
         self.n_open = n_slots;
         // All are counted before the first is emptied: the policy is resized when the count reaches
         // zero.
-        let is_full = |&slot_idx: &usize| self.slots[slot_idx].state != State::Free;
+        let is_full = |&slot_idx: &usize| self.slots[slot_idx].state != FillState::Free;
         self.n_closing += closed.clone().filter(is_full).count();
         closed.for_each(|slot_idx| self.close(SlotIdx(slot_idx)));
         self.settle();
@@ -75,8 +75,8 @@ impl SlotTable {
 
     /// Empties a slot that is given up, if it is idle.
     pub(super) fn close(&mut self, slot: SlotIdx) {
-        let Slot { state, n_leases, .. } = self.slots[slot.0];
-        if slot.0 >= self.n_open && n_leases == 0 && matches!(state, State::Ready(_)) {
+        let TableSlot { state, n_leases, .. } = self.slots[slot.0];
+        if slot.0 >= self.n_open && n_leases == 0 && matches!(state, FillState::Ready(_)) {
             self.evict(slot);
             self.closed();
         }

@@ -8,8 +8,8 @@ fn table(n_slots: usize) -> SlotTable {
     SlotTable::new(TableShape { n_experts: &N_EXPERTS, n_uses_per_row: 4, n_slots })
 }
 
-fn wanted(experts: &[usize]) -> Vec<Wanted> {
-    experts.iter().map(|&expert| Wanted { expert: ExpertIdx(expert), n_uses: 1 }).collect()
+fn demands(experts: &[usize]) -> Vec<Demand> {
+    experts.iter().map(|&expert| Demand { expert: ExpertIdx(expert), n_uses: 1 }).collect()
 }
 
 /// Xorshift; the same seed gives the same sequence.
@@ -31,35 +31,39 @@ impl Random {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct ExpectedSlot {
     layer: usize,
     expert: usize,
-    state: State,
+    state: FillState,
     n_leases: usize,
 }
 
 /// The expected state of each slot.
-struct Naive {
-    slots: Vec<Option<Seen>>,
+struct ReferenceTable {
+    slots: Vec<Option<ExpectedSlot>>,
     n_open: usize,
 }
 
-impl Naive {
+impl ReferenceTable {
     fn find(&self, layer: usize, expert: usize) -> Option<usize> {
         self.slots.iter().position(|slot| {
-            let is_it = |it: &Seen| (it.layer, it.expert) == (layer, expert);
-            slot.is_some_and(|it| is_it(&it) && it.state != State::Failed)
+            let is_it = |it: &ExpectedSlot| (it.layer, it.expert) == (layer, expert);
+            slot.is_some_and(|it| is_it(&it) && it.state != FillState::Failed)
         })
     }
 
     fn is_idle(&self, slot: usize) -> bool {
-        self.slots[slot].is_some_and(|it| it.n_leases == 0 && matches!(it.state, State::Ready(_)))
+        self.slots[slot]
+            .is_some_and(|it| it.n_leases == 0 && matches!(it.state, FillState::Ready(_)))
     }
 
     fn n_unused(&self) -> usize {
-        let is_guess = |it: &&Option<Seen>| {
+        let is_guess = |it: &&Option<ExpectedSlot>| {
             it.is_some_and(|it| {
-                matches!(it.state, State::Loading(Cause::Guess) | State::Ready(Cause::Guess))
+                matches!(
+                    it.state,
+                    FillState::Loading(Cause::Guess) | FillState::Ready(Cause::Guess)
+                )
             })
         };
         self.slots.iter().filter(is_guess).count()
@@ -71,42 +75,43 @@ impl Naive {
     }
 
     fn acquire(&mut self, table: &mut SlotTable, layer: usize, experts: &[usize], n_max: usize) {
-        let mut left = wanted(experts);
-        let mut taken = Vec::new();
+        let mut left = demands(experts);
+        let mut leases = Vec::new();
         for &expert in experts {
             if let Some(slot) = self.find(layer, expert) {
-                let seen = self.slots[slot].as_mut().unwrap();
-                seen.n_leases += 1;
+                let expected_slot = self.slots[slot].as_mut().unwrap();
+                expected_slot.n_leases += 1;
             }
         }
         let n_room = self.n_room().min(n_max);
         let present = experts.iter().filter(|&&expert| self.find(layer, expert).is_some());
         let n_present = present.count();
-        table.acquire(LayerIdx(layer), &mut left, n_max, &mut taken);
-        assert!(taken.is_sorted_by(|a, b| a.expert < b.expert));
-        assert_eq!(taken.len(), n_present + n_room.min(experts.len() - n_present));
-        for &Taken { expert, slot, found } in &taken {
-            match (self.find(layer, expert.0), found) {
-                (None, Found::ToRead) => {
+        table.acquire(LayerIdx(layer), &mut left, n_max, &mut leases);
+        assert!(leases.is_sorted_by(|a, b| a.expert < b.expert));
+        assert_eq!(leases.len(), n_present + n_room.min(experts.len() - n_present));
+        for &SlotLease { expert, slot, lookup } in &leases {
+            match (self.find(layer, expert.0), lookup) {
+                (None, Lookup::ToRead) => {
                     assert!(slot.0 < self.n_open);
                     assert!(self.slots[slot.0].is_none() || self.is_idle(slot.0), "no victim");
-                    let state = State::Loading(Cause::Demand);
-                    let seen = Seen { layer, expert: expert.0, state, n_leases: 1 };
-                    self.slots[slot.0] = Some(seen);
+                    let state = FillState::Loading(Cause::Demand);
+                    let expected_slot =
+                        ExpectedSlot { layer, expert: expert.0, state, n_leases: 1 };
+                    self.slots[slot.0] = Some(expected_slot);
                 }
-                (Some(at), Found::InMemory | Found::OnItsWay) => {
+                (Some(at), Lookup::InMemory | Lookup::Loading) => {
                     assert_eq!(at, slot.0);
-                    let seen = self.slots[at].as_mut().unwrap();
-                    let is_ready = matches!(seen.state, State::Ready(_));
-                    assert_eq!(is_ready, found == Found::InMemory);
-                    let used = if is_ready { State::Ready } else { State::Loading };
-                    seen.state = used(Cause::Demand);
+                    let expected_slot = self.slots[at].as_mut().unwrap();
+                    let is_ready = matches!(expected_slot.state, FillState::Ready(_));
+                    assert_eq!(is_ready, lookup == Lookup::InMemory);
+                    let used = if is_ready { FillState::Ready } else { FillState::Loading };
+                    expected_slot.state = used(Cause::Demand);
                 }
                 other => unreachable!("{other:?}"),
             }
         }
-        let rest = experts.iter().filter(|&&it| taken.iter().all(|taken| taken.expert.0 != it));
-        assert_eq!(left, wanted(&rest.copied().collect::<Vec<_>>()));
+        let rest = experts.iter().filter(|&&it| leases.iter().all(|lease| lease.expert.0 != it));
+        assert_eq!(left, demands(&rest.copied().collect::<Vec<_>>()));
     }
 
     fn guess(&mut self, table: &mut SlotTable, layer: usize, ranked: &[usize], n_max: usize) {
@@ -115,21 +120,21 @@ impl Naive {
         let n_before = self.n_unused();
         table.guess(LayerIdx(layer), &experts, n_max, &mut guesses);
         assert!(guesses.len() <= n_max);
-        for &Guess { expert, slot } in &guesses {
+        for &GuessedExpert { expert, slot } in &guesses {
             assert!(ranked.contains(&expert.0) && self.find(layer, expert.0).is_none());
             let gone = self.slots[slot.0];
             assert!(slot.0 < self.n_open && (gone.is_none() || self.is_idle(slot.0)));
             let is_wanted = gone.is_some_and(|it| it.layer == layer && ranked.contains(&it.expert));
             assert!(!is_wanted, "a guess pushes out a guess of the same round");
-            let state = State::Loading(Cause::Guess);
-            self.slots[slot.0] = Some(Seen { layer, expert: expert.0, state, n_leases: 0 });
+            let state = FillState::Loading(Cause::Guess);
+            self.slots[slot.0] = Some(ExpectedSlot { layer, expert: expert.0, state, n_leases: 0 });
         }
         assert!(self.n_unused() <= n_before.max(self.n_open / 2), "more than half are guesses");
     }
 
     fn settle(&mut self, slot: usize) {
         let is_done = match self.slots[slot] {
-            Some(Seen { state: State::Failed, n_leases: 0, .. }) => true,
+            Some(ExpectedSlot { state: FillState::Failed, n_leases: 0, .. }) => true,
             _ => slot >= self.n_open && self.is_idle(slot),
         };
         if is_done {
@@ -144,8 +149,8 @@ impl Naive {
     }
 
     fn check(&self, table: &SlotTable) {
-        for (slot, seen) in self.slots.iter().enumerate() {
-            let expected = seen.filter(|it| it.state != State::Failed);
+        for (slot, expected_slot) in self.slots.iter().enumerate() {
+            let expected = expected_slot.filter(|it| it.state != FillState::Failed);
             let expected = expected.map(|it| (LayerIdx(it.layer), ExpertIdx(it.expert)));
             assert_eq!(table.expert_in(SlotIdx(slot)), expected, "slot {slot}");
             if let Some((layer, expert)) = expected {
@@ -186,19 +191,19 @@ impl Naive {
                 }
                 self.resize(n_slots);
             }
-            (5..=8, Some(Seen { state: State::Loading(cause), n_leases, .. })) => {
+            (5..=8, Some(ExpectedSlot { state: FillState::Loading(cause), n_leases, .. })) => {
                 let failed = random.below(6) == 0;
                 if failed {
                     table.failed(SlotIdx(slot));
                 } else {
                     table.loaded(SlotIdx(slot));
                 }
-                let state = if failed { State::Failed } else { State::Ready(cause) };
-                let seen = self.slots[slot].as_mut().unwrap();
-                (seen.state, seen.n_leases) = (state, n_leases);
+                let state = if failed { FillState::Failed } else { FillState::Ready(cause) };
+                let expected_slot = self.slots[slot].as_mut().unwrap();
+                (expected_slot.state, expected_slot.n_leases) = (state, n_leases);
                 self.settle(slot);
             }
-            (9.., Some(Seen { n_leases: 1.., .. })) => {
+            (9.., Some(ExpectedSlot { n_leases: 1.., .. })) => {
                 table.release(SlotIdx(slot));
                 self.slots[slot].as_mut().unwrap().n_leases -= 1;
                 self.settle(slot);
@@ -214,48 +219,48 @@ fn random_operations_agree_with_plain_lists() {
         let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
         let n_slots = 1 + random.below(16);
         let mut table = table(n_slots);
-        let mut naive = Naive { slots: vec![None; n_slots], n_open: n_slots };
+        let mut reference = ReferenceTable { slots: vec![None; n_slots], n_open: n_slots };
         for step_idx in 0..400 {
-            naive.step(&mut table, &mut random);
-            let checked = std::panic::AssertUnwindSafe(|| naive.check(&table));
+            reference.step(&mut table, &mut random);
+            let checked = std::panic::AssertUnwindSafe(|| reference.check(&table));
             let is_sound = std::panic::catch_unwind(checked).is_ok();
             assert!(is_sound, "seed {seed}, step {step_idx}");
         }
     }
 }
 
-/// Serves a whole layer, wave by wave; returns the sizes of the waves.
-fn serve(table: &mut SlotTable, layer: usize, wanted: Vec<Wanted>) -> Vec<usize> {
-    serve_by(table, layer, wanted, usize::MAX)
+/// Serves a whole layer, batch by batch; returns the sizes of the batches.
+fn serve(table: &mut SlotTable, layer: usize, demands: Vec<Demand>) -> Vec<usize> {
+    serve_by(table, layer, demands, usize::MAX)
 }
 
 fn serve_by(
     table: &mut SlotTable,
     layer: usize,
-    mut wanted: Vec<Wanted>,
+    mut demands: Vec<Demand>,
     n_reads_max: usize,
 ) -> Vec<usize> {
-    let (mut taken, mut waves) = (Vec::new(), Vec::new());
-    while !wanted.is_empty() {
-        table.acquire(LayerIdx(layer), &mut wanted, n_reads_max, &mut taken);
-        assert!(!taken.is_empty(), "a wave without experts");
-        waves.push(taken.len());
-        for taken in &taken {
-            if taken.found == Found::ToRead {
-                table.loaded(taken.slot);
+    let (mut leases, mut batches) = (Vec::new(), Vec::new());
+    while !demands.is_empty() {
+        table.acquire(LayerIdx(layer), &mut demands, n_reads_max, &mut leases);
+        assert!(!leases.is_empty(), "a wave without experts");
+        batches.push(leases.len());
+        for lease in &leases {
+            if lease.lookup == Lookup::ToRead {
+                table.loaded(lease.slot);
             }
         }
-        taken.iter().for_each(|taken| table.release(taken.slot));
+        leases.iter().for_each(|lease| table.release(lease.slot));
     }
-    waves
+    batches
 }
 
 #[test]
-fn a_union_larger_than_the_pool_comes_in_waves_and_keeps_what_it_hits() {
+fn a_union_larger_than_the_pool_comes_in_batches_and_keeps_what_it_hits() {
     let mut table = table(4);
-    serve(&mut table, 3, wanted(&[1, 7, 8]));
+    serve(&mut table, 3, demands(&[1, 7, 8]));
     // The three in memory come first, with one slot for a miss; then four and one.
-    assert_eq!(serve(&mut table, 3, wanted(&[0, 1, 2, 3, 4, 5, 6, 7, 8])), [4, 4, 1]);
+    assert_eq!(serve(&mut table, 3, demands(&[0, 1, 2, 3, 4, 5, 6, 7, 8])), [4, 4, 1]);
     let TableCounters { hits, misses, .. } = table.counters();
     assert_eq!((hits, misses), (3, 9));
 }
@@ -263,10 +268,10 @@ fn a_union_larger_than_the_pool_comes_in_waves_and_keeps_what_it_hits() {
 #[test]
 fn what_a_prompt_used_most_is_there_when_decoding_begins() {
     let mut table = table(5);
-    let of_chunk = |n_uses: &[u32]| -> Vec<Wanted> {
+    let of_chunk = |n_uses: &[u32]| -> Vec<Demand> {
         let uses = n_uses.iter().enumerate();
-        let wanted = uses.map(|(it, &n_uses)| Wanted { expert: ExpertIdx(it), n_uses });
-        wanted.filter(|it| it.n_uses > 0).collect()
+        let demands = uses.map(|(it, &n_uses)| Demand { expert: ExpertIdx(it), n_uses });
+        demands.filter(|it| it.n_uses > 0).collect()
     };
     for _ in 0..2 {
         table.begin_step(64);
@@ -284,33 +289,33 @@ fn what_a_prompt_used_most_is_there_when_decoding_begins() {
 #[test]
 fn a_failed_read_is_asked_for_anew_while_old_leases_end() {
     let mut table = table(2);
-    let mut taken = Vec::new();
-    table.acquire(LayerIdx(1), &mut wanted(&[3]), 9, &mut taken);
-    let first = taken[0].slot;
+    let mut leases = Vec::new();
+    table.acquire(LayerIdx(1), &mut demands(&[3]), 9, &mut leases);
+    let first = leases[0].slot;
     table.failed(first);
-    table.acquire(LayerIdx(1), &mut wanted(&[3]), 9, &mut taken);
-    assert_eq!(taken[0].found, Found::ToRead);
-    assert_ne!(taken[0].slot, first, "the lease on the first slot is still out");
+    table.acquire(LayerIdx(1), &mut demands(&[3]), 9, &mut leases);
+    assert_eq!(leases[0].lookup, Lookup::ToRead);
+    assert_ne!(leases[0].slot, first, "the lease on the first slot is still out");
     table.release(first);
-    table.loaded(taken[0].slot);
-    table.release(taken[0].slot);
-    assert_eq!(serve(&mut table, 3, wanted(&[0, 1])), [2]);
+    table.loaded(leases[0].slot);
+    table.release(leases[0].slot);
+    assert_eq!(serve(&mut table, 3, demands(&[0, 1])), [2]);
     assert_eq!(table.counters().failures, 1);
 }
 
 #[test]
 fn a_guess_in_flight_becomes_a_demand_and_an_unused_one_goes_first() {
     let mut table = table(4);
-    serve(&mut table, 1, wanted(&[0, 1]));
-    let (mut guesses, mut taken) = (Vec::new(), Vec::new());
+    serve(&mut table, 1, demands(&[0, 1]));
+    let (mut guesses, mut leases) = (Vec::new(), Vec::new());
     let ranked = [5, 2, 0, 4].map(ExpertIdx);
     table.guess(LayerIdx(3), &ranked, 8, &mut guesses);
     assert_eq!(guesses.iter().map(|it| it.expert.0).collect::<Vec<_>>(), [5, 2], "half of 4");
     table.loaded(guesses[0].slot);
-    table.acquire(LayerIdx(3), &mut wanted(&[2, 3]), 9, &mut taken);
-    let found = taken.iter().map(|it| (it.slot, it.found)).collect::<Vec<_>>();
-    assert_eq!(found[0], (guesses[1].slot, Found::OnItsWay));
-    assert_eq!(found[1], (guesses[0].slot, Found::ToRead), "the unused guess made room");
+    table.acquire(LayerIdx(3), &mut demands(&[2, 3]), 9, &mut leases);
+    let lookups = leases.iter().map(|it| (it.slot, it.lookup)).collect::<Vec<_>>();
+    assert_eq!(lookups[0], (guesses[1].slot, Lookup::Loading));
+    assert_eq!(lookups[1], (guesses[0].slot, Lookup::ToRead), "the unused guess made room");
     let TableCounters { guesses, guesses_used, guesses_wasted, evictions, .. } = table.counters();
     assert_eq!((guesses, guesses_used, guesses_wasted, evictions), (2, 1, 1, 1));
 }
@@ -318,11 +323,11 @@ fn a_guess_in_flight_becomes_a_demand_and_an_unused_one_goes_first() {
 #[test]
 #[should_panic(expected = "experts ascend")]
 fn experts_are_asked_for_in_order() {
-    table(4).acquire(LayerIdx(1), &mut wanted(&[2, 1]), 9, &mut Vec::new());
+    table(4).acquire(LayerIdx(1), &mut demands(&[2, 1]), 9, &mut Vec::new());
 }
 
 #[test]
 #[should_panic(expected = "layer 1 has no")]
 fn a_layer_is_asked_for_its_own_experts_only() {
-    table(4).acquire(LayerIdx(1), &mut wanted(&[6]), 9, &mut Vec::new());
+    table(4).acquire(LayerIdx(1), &mut demands(&[6]), 9, &mut Vec::new());
 }

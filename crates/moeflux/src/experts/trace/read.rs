@@ -41,10 +41,10 @@ impl Trace {
     ///
     /// [`Error::Malformed`] with the byte offset of the fault.
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
-        let mut cursor = Cursor { bytes, at: 0 };
+        let mut cursor = TraceCursor { bytes, at: 0 };
         let parsed = header(&mut cursor).and_then(|header| {
             let n_uses = vec![0; header.layers.iter().map(|it| it.n_experts).max().unwrap_or(0)];
-            let mut reader = Reader { trace: Self::empty(header), n_uses, due: None };
+            let mut reader = TraceReader { trace: Self::empty(header), n_uses, due: None };
             while reader.block(&mut cursor)? {}
             Ok(reader.trace)
         });
@@ -56,24 +56,24 @@ impl Trace {
 }
 
 /// A problem and its offset.
-struct Fault {
+struct TraceFault {
     what: String,
     at: usize,
 }
 
-type Parsed<T> = std::result::Result<T, Fault>;
+type TraceResult<T> = std::result::Result<T, TraceFault>;
 
-fn fault<T>(at: usize, what: impl Into<String>) -> Parsed<T> {
-    Err(Fault { what: what.into(), at })
+fn fault<T>(at: usize, what: impl Into<String>) -> TraceResult<T> {
+    Err(TraceFault { what: what.into(), at })
 }
 
-struct Cursor<'a> {
+struct TraceCursor<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Cursor<'a> {
-    fn take(&mut self, n_bytes: usize, what: &str) -> Parsed<&'a [u8]> {
+impl<'a> TraceCursor<'a> {
+    fn take(&mut self, n_bytes: usize, what: &str) -> TraceResult<&'a [u8]> {
         let rest = &self.bytes[self.at..];
         let Some(taken) = rest.get(..n_bytes) else {
             return fault(self.bytes.len(), format!("truncated: {what} is incomplete"));
@@ -83,7 +83,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Checks the bytes from `start` up to here against the checksum that follows.
-    fn check_sum(&mut self, start: usize, block_idx: u64) -> Parsed<()> {
+    fn check_sum(&mut self, start: usize, block_idx: u64) -> TraceResult<()> {
         let bytes = &self.bytes[start..self.at];
         let found = self.take(SUM_BYTES, "a checksum")?;
         if found == checksum(bytes, block_idx) {
@@ -93,7 +93,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-fn header(cursor: &mut Cursor<'_>) -> Parsed<TraceHeader> {
+fn header(cursor: &mut TraceCursor<'_>) -> TraceResult<TraceHeader> {
     let preamble = cursor.take(PREAMBLE_BYTES, "the header")?;
     if preamble[..8] != MAGIC {
         return fault(0, "is not a routing trace: wrong magic number");
@@ -121,7 +121,7 @@ fn header(cursor: &mut Cursor<'_>) -> Parsed<TraceHeader> {
         Ok(LayerShape { n_experts, top_k, record_bytes: u64_at(bytes, 8) })
     };
     let layers = table.chunks_exact(LAYER_BYTES).enumerate().map(layer);
-    let layers = layers.collect::<Parsed<_>>()?;
+    let layers = layers.collect::<TraceResult<_>>()?;
     let header = TraceHeader { fingerprint: u64_at(preamble, 16), layers };
     let n_experts = header.n_experts();
     if n_experts > N_ALL_EXPERTS_MAX {
@@ -131,16 +131,16 @@ fn header(cursor: &mut Cursor<'_>) -> Parsed<TraceHeader> {
     Ok(header)
 }
 
-struct Reader {
+struct TraceReader {
     trace: Trace,
     /// Per expert of a layer: its uses in the current block; zero between blocks.
     n_uses: Vec<u32>,
     due: Option<(StepKind, usize, LayerIdx)>,
 }
 
-impl Reader {
+impl TraceReader {
     /// Reads a block; returns whether there was one. The end mark is none.
-    fn block(&mut self, cursor: &mut Cursor<'_>) -> Parsed<bool> {
+    fn block(&mut self, cursor: &mut TraceCursor<'_>) -> TraceResult<bool> {
         let start = cursor.at;
         let head = cursor.take(BLOCK_HEAD_BYTES, "a block's head")?;
         let (kind_code, zero) = (head[0], head[1]);
@@ -172,7 +172,7 @@ impl Reader {
     }
 
     /// Returns the experts per row of a block, if it may appear here.
-    fn top_k(&mut self, at: usize, found: (StepKind, usize, LayerIdx)) -> Parsed<usize> {
+    fn top_k(&mut self, at: usize, found: (StepKind, usize, LayerIdx)) -> TraceResult<usize> {
         let (kind, n_rows, layer) = found;
         let header = &self.trace.header;
         let is_first = header.first_layer() == Some(layer);
@@ -191,7 +191,7 @@ impl Reader {
         &mut self,
         rows: &[u8],
         (rows_at, top_k, n_experts): (usize, usize, usize),
-    ) -> Parsed<()> {
+    ) -> TraceResult<()> {
         let mut before = None;
         for (idx, bytes) in rows.chunks_exact(2).enumerate() {
             let expert = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));

@@ -10,9 +10,9 @@ use crate::ids::ExpertIdx;
 
 /// A writer whose bytes the test can still read.
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
+struct TraceBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Shared {
+impl Write for TraceBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -37,7 +37,7 @@ fn experts(indices: &[usize]) -> Vec<ExpertIdx> {
 
 /// A prompt of three rows, an aborted step, a whole step.
 fn bytes() -> Vec<u8> {
-    let file = Shared::default();
+    let file = TraceBuffer::default();
     let out = Box::new(file.clone());
     let mut writer = TraceWriter::new(out, Path::new("t"), header()).unwrap();
     for (kind, layer, chosen) in [
@@ -157,7 +157,7 @@ fn a_small_file_cannot_claim_more_experts_than_any_model_has() {
     };
     assert_eq!(parse(&file_of(16)).unwrap().header().n_experts(), N_ALL_EXPERTS_MAX);
     check_refused(&file_of(17), "1114112 experts in total exceed the limit of 1048576, at byte 24");
-    let out = Box::new(Shared::default());
+    let out = Box::new(TraceBuffer::default());
     let layer = LayerShape { n_experts: 1 << 16, top_k: 1, record_bytes: 7 };
     let header = TraceHeader { fingerprint: 0, layers: vec![layer; 17] };
     assert!(TraceWriter::new(out, Path::new("t"), header).is_err());
@@ -231,7 +231,7 @@ fn a_model_beyond_the_form_is_refused_when_the_trace_begins() {
         LayerShape { n_experts: 4096, top_k: 1025, record_bytes: 1 },
     ] {
         let header = TraceHeader { fingerprint: 0, layers: vec![layer] };
-        let out = Box::new(Shared::default());
+        let out = Box::new(TraceBuffer::default());
         assert!(TraceWriter::new(out, Path::new("t"), header).is_err(), "{layer:?}");
     }
 }
@@ -239,7 +239,7 @@ fn a_model_beyond_the_form_is_refused_when_the_trace_begins() {
 #[test]
 #[should_panic(expected = "layers of a step in order")]
 fn a_layer_out_of_order_is_a_mistake() {
-    let out = Box::new(Shared::default());
+    let out = Box::new(TraceBuffer::default());
     let mut writer = TraceWriter::new(out, Path::new("t"), header()).unwrap();
     drop(writer.layer(StepKind::Decode, LayerIdx(2), &experts(&[1])));
 }

@@ -4,7 +4,7 @@
 //! bytes in memory.
 
 use crate::error::grouped;
-use crate::format::{FETCH_AGAIN, Problem, quoted};
+use crate::format::{FETCH_AGAIN, ParseError, quoted};
 
 /// The first bytes of every file.
 pub(super) const MAGIC: &[u8; 4] = b"GGUF";
@@ -14,22 +14,22 @@ pub(super) const ALIGNMENT: u64 = 32;
 
 /// The reason why a header could not be read from the given bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum GgufHeaderError {
     /// The header extends past them, but not past the end of the file.
-    Short,
+    Incomplete,
     /// The header is malformed.
-    Wrong(Problem),
+    Malformed(ParseError),
 }
 
-impl Stop {
-    pub(super) fn wrong(problem: impl Into<String>) -> Self {
-        Self::Wrong(Problem(problem.into()))
+impl GgufHeaderError {
+    pub(super) fn malformed(problem: impl Into<String>) -> Self {
+        Self::Malformed(ParseError(problem.into()))
     }
 }
 
-/// A position in a file.
+/// A reader of a file's header, at a position in it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cursor<'a> {
+pub(super) struct HeaderCursor<'a> {
     /// The first bytes of the file.
     bytes: &'a [u8],
     at: usize,
@@ -37,7 +37,7 @@ pub(super) struct Cursor<'a> {
     len_bytes: u64,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> HeaderCursor<'a> {
     pub(super) fn new(bytes: &'a [u8], len_bytes: u64) -> Self {
         Self { bytes, at: 0, len_bytes }
     }
@@ -48,23 +48,23 @@ impl<'a> Cursor<'a> {
     }
 
     /// Takes the next `n_bytes`. `what` describes them in messages.
-    pub(super) fn take(&mut self, n_bytes: u64, what: &str) -> Result<&'a [u8], Stop> {
+    pub(super) fn take(&mut self, n_bytes: u64, what: &str) -> Result<&'a [u8], GgufHeaderError> {
         self.check_room(n_bytes, what)?;
-        let n_bytes = usize::try_from(n_bytes).map_err(|_| Stop::Short)?;
-        let end = self.at.checked_add(n_bytes).ok_or(Stop::Short)?;
-        let taken = self.bytes.get(self.at..end).ok_or(Stop::Short)?;
+        let n_bytes = usize::try_from(n_bytes).map_err(|_| GgufHeaderError::Incomplete)?;
+        let end = self.at.checked_add(n_bytes).ok_or(GgufHeaderError::Incomplete)?;
+        let taken = self.bytes.get(self.at..end).ok_or(GgufHeaderError::Incomplete)?;
         self.at = end;
         Ok(taken)
     }
 
     /// Checks that the file has at least `n_bytes` from here on.
-    pub(super) fn check_room(&self, n_bytes: u64, what: &str) -> Result<(), Stop> {
+    pub(super) fn check_room(&self, n_bytes: u64, what: &str) -> Result<(), GgufHeaderError> {
         let room = self.len_bytes.saturating_sub(self.at());
         if n_bytes <= room {
             return Ok(());
         }
         let (len_bytes, at) = (grouped(self.len_bytes), grouped(self.at()));
-        Err(Stop::wrong(if n_bytes > self.len_bytes {
+        Err(GgufHeaderError::malformed(if n_bytes > self.len_bytes {
             format!(
                 "declares {} bytes for {what}, at byte {at} of a file of {len_bytes}: it is \
                  damaged",
@@ -82,27 +82,29 @@ impl<'a> Cursor<'a> {
         usize::try_from(n.min(n_here)).unwrap_or(0)
     }
 
-    pub(super) fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], Stop> {
+    pub(super) fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], GgufHeaderError> {
         let bytes = self.take(N as u64, what)?;
-        bytes.try_into().map_err(|_| Stop::Short)
+        bytes.try_into().map_err(|_| GgufHeaderError::Incomplete)
     }
 
-    pub(super) fn u32(&mut self, what: &str) -> Result<u32, Stop> {
+    pub(super) fn u32(&mut self, what: &str) -> Result<u32, GgufHeaderError> {
         self.array(what).map(u32::from_le_bytes)
     }
 
-    pub(super) fn u64(&mut self, what: &str) -> Result<u64, Stop> {
+    pub(super) fn u64(&mut self, what: &str) -> Result<u64, GgufHeaderError> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    pub(super) fn text(&mut self, what: &str) -> Result<String, Stop> {
+    pub(super) fn text(&mut self, what: &str) -> Result<String, GgufHeaderError> {
         let n_bytes = self.u64(what)?;
         let bytes = self.take(n_bytes, what)?;
         match std::str::from_utf8(bytes) {
             Ok(text) => Ok(text.to_owned()),
             Err(_) => {
                 let text = quoted(&String::from_utf8_lossy(bytes));
-                Err(Stop::wrong(format!("has text that is not UTF-8, `{text}`, at {what}")))
+                Err(GgufHeaderError::malformed(format!(
+                    "has text that is not UTF-8, `{text}`, at {what}"
+                )))
             }
         }
     }

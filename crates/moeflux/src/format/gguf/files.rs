@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use moeflux_io::{FileIdentity, ReadFile};
 use twox_hash::XxHash3_64;
 
-use super::cursor::Stop;
+use super::cursor::GgufHeaderError;
 use super::header::{GgufHeader, parse_gguf};
 use super::metadata::Metadata;
 use crate::error::{ByteCount, Error, Result};
@@ -146,14 +146,14 @@ pub(crate) fn read_metadata(path: &Path) -> Result<Metadata> {
 }
 
 /// The name of a part: `NAME-00001-of-00003.gguf`.
-struct Part<'n> {
+struct PartName<'n> {
     stem: &'n str,
     number: usize,
     n: usize,
     end: &'n str,
 }
 
-fn part_of(name: &str) -> Option<Part<'_>> {
+fn part_of(name: &str) -> Option<PartName<'_>> {
     let (base, end) = name.rsplit_once('.')?;
     let (rest, n) = base.rsplit_once("-of-")?;
     let (stem, number) = rest.rsplit_once('-')?;
@@ -163,10 +163,10 @@ fn part_of(name: &str) -> Option<Part<'_>> {
     };
     let (number, n) = (digits(number)?, digits(n)?);
     let is_part = end.eq_ignore_ascii_case("gguf") && (1..=n).contains(&number);
-    (is_part && n <= N_PARTS_MAX).then_some(Part { stem, number, n, end })
+    (is_part && n <= N_PARTS_MAX).then_some(PartName { stem, number, n, end })
 }
 
-impl Part<'_> {
+impl PartName<'_> {
     fn name(&self, number: usize) -> String {
         format!("{}-{number:05}-of-{:05}.{}", self.stem, self.n, self.end)
     }
@@ -244,8 +244,10 @@ impl GgufFile {
                 let hash = XxHash3_64::oneshot(bytes.get(..n_bytes).unwrap_or(bytes));
                 Ok(Self { hash, ..file })
             }
-            Err(Stop::Wrong(problem)) => Err(Error::malformed(path, problem.0)),
-            Err(Stop::Short) => Err(Error::malformed(path, "has a longer header than was read")),
+            Err(GgufHeaderError::Malformed(problem)) => Err(Error::malformed(path, problem.0)),
+            Err(GgufHeaderError::Incomplete) => {
+                Err(Error::malformed(path, "has a longer header than was read"))
+            }
         }
     }
 }
@@ -260,11 +262,13 @@ fn parse(file: &ReadFile, path: &Path) -> Result<GgufHeader> {
         let bytes = read_range(file, path, 0, n_bytes.min(len_bytes))?;
         match parse_gguf(&bytes, len_bytes) {
             Ok(header) => return Ok(header),
-            Err(Stop::Wrong(problem)) => return Err(Error::malformed(path, problem.0)),
-            Err(Stop::Short) if n_bytes < HEADER_BYTES_MAX => {
+            Err(GgufHeaderError::Malformed(problem)) => {
+                return Err(Error::malformed(path, problem.0));
+            }
+            Err(GgufHeaderError::Incomplete) if n_bytes < HEADER_BYTES_MAX => {
                 n_bytes = (4 * n_bytes).min(HEADER_BYTES_MAX);
             }
-            Err(Stop::Short) => {
+            Err(GgufHeaderError::Incomplete) => {
                 let problem = format!(
                     "has a header of more than {HEADER_BYTES_MAX} bytes, the limit: it is damaged"
                 );

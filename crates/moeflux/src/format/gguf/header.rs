@@ -7,9 +7,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::cursor::{ALIGNMENT, Cursor, MAGIC, Stop};
+use super::cursor::{ALIGNMENT, GgufHeaderError, HeaderCursor, MAGIC};
 use super::kind::{block_of, type_of};
-use super::metadata::{Metadata, Value};
+use super::metadata::{Metadata, MetadataValue};
 use super::new::NewPairs;
 use crate::error::grouped;
 use crate::format::header::HeaderTensor;
@@ -49,15 +49,19 @@ pub struct GgufHeader {
 ///
 /// # Errors
 ///
-/// [`Stop::Short`] if the header extends past `bytes`; [`Stop::Wrong`] with the key or tensor at
-/// fault.
-pub fn parse_gguf(bytes: &[u8], len_bytes: u64) -> Result<GgufHeader, Stop> {
+/// [`GgufHeaderError::Incomplete`] if the header extends past `bytes`;
+/// [`GgufHeaderError::Malformed`] with the key or tensor at fault.
+pub fn parse_gguf(bytes: &[u8], len_bytes: u64) -> Result<GgufHeader, GgufHeaderError> {
     if len_bytes < MAGIC.len() as u64 {
-        return Err(Stop::wrong(format!("has only {len_bytes} bytes: {FETCH_AGAIN}")));
+        return Err(GgufHeaderError::malformed(format!(
+            "has only {len_bytes} bytes: {FETCH_AGAIN}"
+        )));
     }
-    let mut cursor = Cursor::new(bytes, len_bytes);
+    let mut cursor = HeaderCursor::new(bytes, len_bytes);
     if cursor.array::<4>("its first bytes")? != *MAGIC {
-        return Err(Stop::wrong("does not begin with `GGUF`: this is not a GGUF file"));
+        return Err(GgufHeaderError::malformed(
+            "does not begin with `GGUF`: this is not a GGUF file",
+        ));
     }
     check_version(cursor.u32("its version")?)?;
     let n_tensors = cursor.u64("the number of its tensors")?;
@@ -72,11 +76,13 @@ pub fn parse_gguf(bytes: &[u8], len_bytes: u64) -> Result<GgufHeader, Stop> {
     }
     check_names(&tensors)?;
     let data_at = cursor.at().checked_next_multiple_of(alignment);
-    let data_at = data_at.ok_or_else(|| Stop::wrong("has an impossible alignment"))?;
+    let data_at =
+        data_at.ok_or_else(|| GgufHeaderError::malformed("has an impossible alignment"))?;
     tensors.sort_by_key(|tensor| (tensor.begin_bytes, tensor.len_bytes));
-    let data_bytes = check_places(&tensors, alignment)?;
+    let data_bytes = check_offsets(&tensors, alignment)?;
     let end_bytes = data_at.checked_add(data_bytes);
-    let end_bytes = end_bytes.ok_or_else(|| Stop::wrong("has tensors larger than any file"))?;
+    let end_bytes =
+        end_bytes.ok_or_else(|| GgufHeaderError::malformed("has tensors larger than any file"))?;
     Ok(GgufHeader { metadata, tensors, data_at, end_bytes })
 }
 
@@ -85,8 +91,8 @@ pub fn parse_gguf(bytes: &[u8], len_bytes: u64) -> Result<GgufHeader, Stop> {
 /// # Errors
 ///
 /// As [`parse_gguf`].
-pub(crate) fn pairs_of(bytes: &[u8]) -> Result<NewPairs, Stop> {
-    let mut cursor = Cursor::new(bytes, bytes.len() as u64);
+pub(crate) fn pairs_of(bytes: &[u8]) -> Result<NewPairs, GgufHeaderError> {
+    let mut cursor = HeaderCursor::new(bytes, bytes.len() as u64);
     cursor.take(PAIRS_AT - size_of::<u64>() as u64, "its first bytes")?;
     let n_pairs = cursor.u64("the number of its keys")?;
     metadata(&mut cursor, n_pairs)?;
@@ -95,24 +101,31 @@ pub(crate) fn pairs_of(bytes: &[u8]) -> Result<NewPairs, Stop> {
     Ok(NewPairs::of_bytes(pairs.unwrap_or_default(), n_pairs))
 }
 
-fn check_version(version: u32) -> Result<(), Stop> {
+fn check_version(version: u32) -> Result<(), GgufHeaderError> {
     match version {
         2 | 3 => Ok(()),
-        1 => Err(Stop::wrong(
+        1 => Err(GgufHeaderError::malformed(
             "is GGUF version 1 (2023), which is not supported: convert the model again",
         )),
-        _ if version & 0xffff == 0 && version != 0 => Err(Stop::wrong(
+        _ if version & 0xffff == 0 && version != 0 => Err(GgufHeaderError::malformed(
             "is a big-endian GGUF file, which is not supported: use the little-endian one",
         )),
-        _ => Err(Stop::wrong(format!("is GGUF version {version}; versions 2 and 3 are supported"))),
+        _ => Err(GgufHeaderError::malformed(format!(
+            "is GGUF version {version}; versions 2 and 3 are supported"
+        ))),
     }
 }
 
-fn check_count(cursor: &Cursor<'_>, n: u64, bytes_min: u64, what: &str) -> Result<(), Stop> {
+fn check_count(
+    cursor: &HeaderCursor<'_>,
+    n: u64,
+    bytes_min: u64,
+    what: &str,
+) -> Result<(), GgufHeaderError> {
     cursor.check_room(n.saturating_mul(bytes_min), &format!("{what} ({})", grouped(n)))
 }
 
-fn metadata(cursor: &mut Cursor<'_>, n_pairs: u64) -> Result<Metadata, Stop> {
+fn metadata(cursor: &mut HeaderCursor<'_>, n_pairs: u64) -> Result<Metadata, GgufHeaderError> {
     let mut values = BTreeMap::new();
     for pair_idx in 0..n_pairs {
         let key = cursor.text(&format!("the name of key {pair_idx}"))?;
@@ -120,17 +133,19 @@ fn metadata(cursor: &mut Cursor<'_>, n_pairs: u64) -> Result<Metadata, Stop> {
         let type_id = cursor.u32(&what)?;
         let value = value(cursor, type_id, &what)?;
         if values.insert(key, value).is_some() {
-            return Err(Stop::wrong(format!("has {what} twice")));
+            return Err(GgufHeaderError::malformed(format!("has {what} twice")));
         }
     }
     Ok(Metadata { values })
 }
 
-fn alignment(metadata: &Metadata) -> Result<u64, Stop> {
+fn alignment(metadata: &Metadata) -> Result<u64, GgufHeaderError> {
     match metadata.get(ALIGNMENT_KEY) {
         None => Ok(ALIGNMENT),
-        Some(Value::U64(value)) if value.is_power_of_two() && *value <= ALIGNMENT_MAX => Ok(*value),
-        Some(_) => Err(Stop::wrong(format!(
+        Some(MetadataValue::U64(value)) if value.is_power_of_two() && *value <= ALIGNMENT_MAX => {
+            Ok(*value)
+        }
+        Some(_) => Err(GgufHeaderError::malformed(format!(
             "has a `{ALIGNMENT_KEY}` that is not a power of two up to {ALIGNMENT_MAX}"
         ))),
     }
@@ -139,37 +154,41 @@ fn alignment(metadata: &Metadata) -> Result<u64, Stop> {
 const STRING_TYPE: u32 = 8;
 const ARRAY_TYPE: u32 = 9;
 
-fn value(cursor: &mut Cursor<'_>, type_id: u32, what: &str) -> Result<Value, Stop> {
+fn value(
+    cursor: &mut HeaderCursor<'_>,
+    type_id: u32,
+    what: &str,
+) -> Result<MetadataValue, GgufHeaderError> {
     match type_id {
-        STRING_TYPE => cursor.text(what).map(Value::String),
+        STRING_TYPE => cursor.text(what).map(MetadataValue::String),
         ARRAY_TYPE => array(cursor, what),
         _ => Ok(match scalar(cursor, type_id, what)? {
-            Scalar::Bool(value) => Value::Bool(value),
-            Scalar::Float(value) => Value::F64(value),
+            Scalar::Bool(value) => MetadataValue::Bool(value),
+            Scalar::Float(value) => MetadataValue::F64(value),
             Scalar::Integer(value) => match u64::try_from(value) {
-                Ok(value) => Value::U64(value),
-                Err(_) => Value::I64(value),
+                Ok(value) => MetadataValue::U64(value),
+                Err(_) => MetadataValue::I64(value),
             },
-            Scalar::Large(value) => Value::U64(value),
+            Scalar::Large(value) => MetadataValue::U64(value),
         }),
     }
 }
 
-fn array(cursor: &mut Cursor<'_>, what: &str) -> Result<Value, Stop> {
+fn array(cursor: &mut HeaderCursor<'_>, what: &str) -> Result<MetadataValue, GgufHeaderError> {
     let type_id = cursor.u32(what)?;
     let n = cursor.u64(what)?;
     let element_bytes = match type_id {
         STRING_TYPE => 8,
         ARRAY_TYPE => {
             let problem = format!("has an array of arrays at {what}, which is not supported");
-            return Err(Stop::wrong(problem));
+            return Err(GgufHeaderError::malformed(problem));
         }
         _ => scalar_bytes(type_id, what)?,
     };
     check_count(cursor, n, element_bytes, what)?;
     if n > ELEMENTS_MAX {
         let problem = format!("has {n} elements at {what}; the limit is {ELEMENTS_MAX}");
-        return Err(Stop::wrong(problem));
+        return Err(GgufHeaderError::malformed(problem));
     }
     let capacity = cursor.capacity(n, element_bytes);
     if type_id == STRING_TYPE {
@@ -177,7 +196,7 @@ fn array(cursor: &mut Cursor<'_>, what: &str) -> Result<Value, Stop> {
         for _ in 0..n {
             texts.push(cursor.text(what)?);
         }
-        return Ok(Value::Strings(texts));
+        return Ok(MetadataValue::Strings(texts));
     }
     let (mut bools, mut integers, mut floats) = (Vec::new(), Vec::new(), Vec::new());
     match type_id {
@@ -192,14 +211,14 @@ fn array(cursor: &mut Cursor<'_>, what: &str) -> Result<Value, Stop> {
             Scalar::Integer(value) => integers.push(value),
             Scalar::Large(value) => {
                 let problem = format!("has {value} at {what}, beyond 63 bits");
-                return Err(Stop::wrong(problem));
+                return Err(GgufHeaderError::malformed(problem));
             }
         }
     }
     Ok(match type_id {
-        BOOL_TYPE => Value::Bools(bools),
-        F32_TYPE | F64_TYPE => Value::Floats(floats),
-        _ => Value::Integers(integers),
+        BOOL_TYPE => MetadataValue::Bools(bools),
+        F32_TYPE | F64_TYPE => MetadataValue::Floats(floats),
+        _ => MetadataValue::Integers(integers),
     })
 }
 
@@ -215,17 +234,23 @@ enum Scalar {
     Float(f64),
 }
 
-fn scalar_bytes(type_id: u32, what: &str) -> Result<u64, Stop> {
+fn scalar_bytes(type_id: u32, what: &str) -> Result<u64, GgufHeaderError> {
     match type_id {
         0 | 1 | BOOL_TYPE => Ok(1),
         2 | 3 => Ok(2),
         4 | 5 | F32_TYPE => Ok(4),
         10 | 11 | F64_TYPE => Ok(8),
-        _ => Err(Stop::wrong(format!("has a value of unknown type {type_id} at {what}"))),
+        _ => Err(GgufHeaderError::malformed(format!(
+            "has a value of unknown type {type_id} at {what}"
+        ))),
     }
 }
 
-fn scalar(cursor: &mut Cursor<'_>, type_id: u32, what: &str) -> Result<Scalar, Stop> {
+fn scalar(
+    cursor: &mut HeaderCursor<'_>,
+    type_id: u32,
+    what: &str,
+) -> Result<Scalar, GgufHeaderError> {
     Ok(match type_id {
         0 => Scalar::Integer(i64::from(u8::from_le_bytes(cursor.array(what)?))),
         1 => Scalar::Integer(i64::from(i8::from_le_bytes(cursor.array(what)?))),
@@ -245,20 +270,21 @@ fn scalar(cursor: &mut Cursor<'_>, type_id: u32, what: &str) -> Result<Scalar, S
     })
 }
 
-fn tensor(cursor: &mut Cursor<'_>, tensor_idx: u64) -> Result<HeaderTensor, Stop> {
+fn tensor(cursor: &mut HeaderCursor<'_>, tensor_idx: u64) -> Result<HeaderTensor, GgufHeaderError> {
     let name = cursor.text(&format!("the name of tensor {tensor_idx}"))?;
     let what = format!("tensor `{}`", quoted(&name));
     let rank = cursor.u32(&what)?;
     if rank > RANK_MAX {
         let problem = format!("has {what} of {rank} dimensions, more than {RANK_MAX}");
-        return Err(Stop::wrong(problem));
+        return Err(GgufHeaderError::malformed(problem));
     }
     // GGUF lists the innermost dimension first.
     let mut shape = Vec::new();
     for _ in 0..rank {
         let dim = cursor.u64(&what)?;
         let dim = usize::try_from(dim).ok().filter(|dim| isize::try_from(*dim).is_ok());
-        let too_large = || Stop::wrong(format!("has {what} with a dimension beyond 63 bits"));
+        let too_large =
+            || GgufHeaderError::malformed(format!("has {what} with a dimension beyond 63 bits"));
         shape.push(dim.ok_or_else(too_large)?);
     }
     shape.reverse();
@@ -268,7 +294,7 @@ fn tensor(cursor: &mut Cursor<'_>, tensor_idx: u64) -> Result<HeaderTensor, Stop
             "has {what} of type {type_id}, which ggml does not have (ik_llama.cpp has types of \
              its own): use another file of this model"
         );
-        return Err(Stop::wrong(problem));
+        return Err(GgufHeaderError::malformed(problem));
     };
     let begin_bytes = cursor.u64(&what)?;
     let len_bytes = len_of(dtype, &shape, &what)?;
@@ -276,7 +302,7 @@ fn tensor(cursor: &mut Cursor<'_>, tensor_idx: u64) -> Result<HeaderTensor, Stop
 }
 
 /// Returns the length of a tensor in bytes. Its rows must be whole blocks.
-fn len_of(dtype: DType, shape: &[usize], what: &str) -> Result<u64, Stop> {
+fn len_of(dtype: DType, shape: &[usize], what: &str) -> Result<u64, GgufHeaderError> {
     let (n_values, n_bytes) = block_of(dtype);
     let row = shape.last().map_or(1, |dim| *dim as u64);
     if !row.is_multiple_of(n_values) {
@@ -284,45 +310,50 @@ fn len_of(dtype: DType, shape: &[usize], what: &str) -> Result<u64, Stop> {
             "has {what} with rows of {row} values, which are not whole blocks of {n_values} of \
              {dtype}"
         );
-        return Err(Stop::wrong(problem));
+        return Err(GgufHeaderError::malformed(problem));
     }
     let outer = shape.iter().rev().skip(1);
     let n_rows = outer.clone().try_fold(1_u64, |n, &dim| n.checked_mul(dim as u64));
     let len_bytes = (row / n_values).checked_mul(n_bytes);
     let len_bytes = len_bytes.zip(n_rows).and_then(|(row, n_rows)| row.checked_mul(n_rows));
-    len_bytes
-        .ok_or_else(|| Stop::wrong(format!("has {what} of shape {shape:?}, larger than any file")))
+    len_bytes.ok_or_else(|| {
+        GgufHeaderError::malformed(format!("has {what} of shape {shape:?}, larger than any file"))
+    })
 }
 
-fn check_names(tensors: &[HeaderTensor]) -> Result<(), Stop> {
+fn check_names(tensors: &[HeaderTensor]) -> Result<(), GgufHeaderError> {
     let mut names = HashSet::with_capacity(tensors.len());
     match tensors.iter().find(|tensor| !names.insert(tensor.name.as_str())) {
-        Some(twice) => Err(Stop::wrong(format!("has tensor `{}` twice", quoted(&twice.name)))),
+        Some(twice) => {
+            Err(GgufHeaderError::malformed(format!("has tensor `{}` twice", quoted(&twice.name))))
+        }
         None => Ok(()),
     }
 }
 
 /// Checks that tensors sorted by offset are aligned and do not overlap. Returns the end of the
 /// last.
-fn check_places(tensors: &[HeaderTensor], alignment: u64) -> Result<u64, Stop> {
+fn check_offsets(tensors: &[HeaderTensor], alignment: u64) -> Result<u64, GgufHeaderError> {
     let mut end_bytes = 0;
     for tensor in tensors {
         let (name, begin_bytes) = (quoted(&tensor.name), tensor.begin_bytes);
         if !begin_bytes.is_multiple_of(alignment) {
-            return Err(Stop::wrong(format!(
+            return Err(GgufHeaderError::malformed(format!(
                 "has tensor `{name}` at byte {begin_bytes} of its data, not at a multiple of \
                  {alignment}"
             )));
         }
         if begin_bytes < end_bytes {
-            return Err(Stop::wrong(format!(
+            return Err(GgufHeaderError::malformed(format!(
                 "has an overlap before tensor `{name}`: it begins at byte {begin_bytes} of the \
                  data, the tensors before it end at {end_bytes}"
             )));
         }
         let end = begin_bytes.checked_add(tensor.len_bytes);
         end_bytes = end.ok_or_else(|| {
-            Stop::wrong(format!("has tensors up to `{name}` that are larger than any file"))
+            GgufHeaderError::malformed(format!(
+                "has tensors up to `{name}` that are larger than any file"
+            ))
         })?;
     }
     Ok(end_bytes)

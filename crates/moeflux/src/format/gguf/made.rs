@@ -1,7 +1,7 @@
 //! GGUF files for tests.
 
 /// A GGUF file in parts.
-pub(crate) struct Made {
+pub(crate) struct GgufBuilder {
     pub(super) version: u32,
     pub(super) pairs: Vec<u8>,
     pub(super) n_pairs: u64,
@@ -14,7 +14,7 @@ pub(super) fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
 }
 
-impl Made {
+impl GgufBuilder {
     pub(crate) fn new() -> Self {
         let (pairs, tensors) = (Vec::new(), Vec::new());
         Self { version: 3, pairs, n_pairs: 0, tensors, n_tensors: 0, data_bytes: 0 }

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 /// The keys of a file and their values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata {
-    pub(super) values: BTreeMap<String, Value>,
+    pub(super) values: BTreeMap<String, MetadataValue>,
 }
 
 /// A value of a GGUF file.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum MetadataValue {
     /// `BOOL`.
     Bool(bool),
     /// An unsigned integer of any width, or a signed one that is not negative.
@@ -42,7 +42,7 @@ impl Metadata {
 
     /// Returns the value of a key.
     #[must_use]
-    pub fn get(&self, key: &str) -> Option<&Value> {
+    pub fn get(&self, key: &str) -> Option<&MetadataValue> {
         self.values.get(key)
     }
 
@@ -50,7 +50,7 @@ impl Metadata {
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
-            Value::String(text) => Some(text),
+            MetadataValue::String(text) => Some(text),
             _ => None,
         }
     }
@@ -59,18 +59,18 @@ impl Metadata {
     #[must_use]
     pub fn count(&self, key: &str) -> Option<u64> {
         match self.get(key)? {
-            Value::U64(value) => Some(*value),
+            MetadataValue::U64(value) => Some(*value),
             _ => None,
         }
     }
 
     /// Returns all keys with their values, ordered by key.
-    pub fn entries(&self) -> impl Iterator<Item = (&str, &Value)> {
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &MetadataValue)> {
         self.values.iter().map(|(key, value)| (key.as_str(), value))
     }
 }
 
-impl Value {
+impl MetadataValue {
     /// Returns the kind of the value, for messages.
     #[must_use]
     pub fn kind(&self) -> &'static str {

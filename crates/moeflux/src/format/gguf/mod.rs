@@ -14,11 +14,11 @@ pub(crate) mod made;
 #[cfg(test)]
 mod tests;
 
-pub use cursor::Stop;
+pub use cursor::GgufHeaderError;
 pub use files::gguf_at;
 pub(crate) use files::{GgufFile, read_all, read_metadata};
 pub(crate) use header::pairs_of;
 pub use header::{GgufHeader, parse_gguf};
-pub use metadata::{Metadata, Value};
+pub use metadata::{Metadata, MetadataValue};
 pub(crate) use names::{canonical, in_gguf};
 pub use new::{NewGguf, NewPairs, NewValue, new_gguf};

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use moeflux_testing::temp_dir::TempDir;
 
-use super::made::{Made, text};
+use super::made::{GgufBuilder, text};
 use super::*;
 use crate::format::{BlockType, Checkpoint, DType};
 
-fn parsed(bytes: &[u8]) -> Result<GgufHeader, Stop> {
+fn parsed(bytes: &[u8]) -> Result<GgufHeader, GgufHeaderError> {
     parse_gguf(bytes, bytes.len() as u64)
 }
 
@@ -18,7 +18,7 @@ fn values_of_every_type_come_out() {
     let array = |type_id: u32, n: u64, values: &[u8]| {
         [&type_id.to_le_bytes()[..], &n.to_le_bytes(), values].concat()
     };
-    let made = Made::new()
+    let builder = GgufBuilder::new()
         .pair("u8", 0, &[200])
         .pair("i8", 1, &[0xfe])
         .pair("u16", 2, &[1, 2])
@@ -34,24 +34,24 @@ fn values_of_every_type_come_out() {
         .pair("floats", 9, &array(6, 1, &2.0_f32.to_le_bytes()))
         .pair("bools", 9, &array(7, 2, &[0, 1]));
     for version in [2, 3] {
-        let mut bytes = made.bytes();
+        let mut bytes = builder.bytes();
         bytes[4] = version;
         let header = parsed(&bytes).unwrap();
         let get = |key: &str| header.metadata.get(key).unwrap().clone();
-        assert_eq!(get("u8"), Value::U64(200));
-        assert_eq!(get("i8"), Value::I64(-2));
-        assert_eq!(get("u16"), Value::U64(513));
-        assert_eq!(get("i32"), Value::I64(-7));
-        assert_eq!(get("f32"), Value::F64(1.5));
-        assert_eq!(get("bool"), Value::Bool(true));
-        assert_eq!(get("u64"), Value::U64(u64::MAX));
-        assert_eq!(get("i64"), Value::I64(i64::MIN));
-        assert_eq!(get("f64"), Value::F64(0.25));
-        assert_eq!(get("text"), Value::String("ä".to_owned()));
-        assert_eq!(get("texts"), Value::Strings(vec!["a".to_owned(), String::new()]));
-        assert_eq!(get("integers"), Value::Integers(vec![-1, 1]));
-        assert_eq!(get("floats"), Value::Floats(vec![2.0]));
-        assert_eq!(get("bools"), Value::Bools(vec![false, true]));
+        assert_eq!(get("u8"), MetadataValue::U64(200));
+        assert_eq!(get("i8"), MetadataValue::I64(-2));
+        assert_eq!(get("u16"), MetadataValue::U64(513));
+        assert_eq!(get("i32"), MetadataValue::I64(-7));
+        assert_eq!(get("f32"), MetadataValue::F64(1.5));
+        assert_eq!(get("bool"), MetadataValue::Bool(true));
+        assert_eq!(get("u64"), MetadataValue::U64(u64::MAX));
+        assert_eq!(get("i64"), MetadataValue::I64(i64::MIN));
+        assert_eq!(get("f64"), MetadataValue::F64(0.25));
+        assert_eq!(get("text"), MetadataValue::String("ä".to_owned()));
+        assert_eq!(get("texts"), MetadataValue::Strings(vec!["a".to_owned(), String::new()]));
+        assert_eq!(get("integers"), MetadataValue::Integers(vec![-1, 1]));
+        assert_eq!(get("floats"), MetadataValue::Floats(vec![2.0]));
+        assert_eq!(get("bools"), MetadataValue::Bools(vec![false, true]));
     }
 }
 
@@ -59,8 +59,8 @@ fn values_of_every_type_come_out() {
 #[test]
 fn an_alignment_that_leaves_room_for_a_file_is_refused() {
     for (alignment, is_right) in [(1_u64, true), (1 << 20, true), (1 << 21, false), (48, false)] {
-        let made = Made::new().pair("general.alignment", 10, &alignment.to_le_bytes());
-        let mut bytes = made.bytes();
+        let builder = GgufBuilder::new().pair("general.alignment", 10, &alignment.to_le_bytes());
+        let mut bytes = builder.bytes();
         bytes.resize(1 << 22, 0);
         let found = parsed(&bytes);
         assert_eq!(found.is_ok(), is_right, "{alignment}: {found:?}");
@@ -71,21 +71,21 @@ fn an_alignment_that_leaves_room_for_a_file_is_refused() {
 fn an_array_that_would_grow_in_memory_is_refused() {
     let n = (1_u64 << 25) + 1;
     let array = [&0_u32.to_le_bytes()[..], &n.to_le_bytes()].concat();
-    let made = Made::new().pair("long", 9, &array);
+    let builder = GgufBuilder::new().pair("long", 9, &array);
     // Only the beginning of the array is present.
-    let found = parse_gguf(&made.bytes(), 1 << 30);
-    let Err(Stop::Wrong(problem)) = found else { panic!("{found:?}") };
+    let found = parse_gguf(&builder.bytes(), 1 << 30);
+    let Err(GgufHeaderError::Malformed(problem)) = found else { panic!("{found:?}") };
     assert!(problem.0.contains("33554433 elements at key `long`"), "{problem}");
 }
 
 #[test]
 fn tensors_have_their_places_and_shapes() {
-    let made = Made::new()
+    let builder = GgufBuilder::new()
         .tensor("b", &[64, 3], 8, 64)
         .tensor("a", &[3, 5], 0, 0)
         .tensor("c", &[], 0, 288)
         .data(320);
-    let header = parsed(&made.bytes()).unwrap();
+    let header = parsed(&builder.bytes()).unwrap();
     let [a, b, c] = &header.tensors[..] else { panic!("{header:?}") };
     assert_eq!((a.name.as_str(), a.dtype, &a.shape[..]), ("a", DType::F32, &[5, 3][..]));
     assert_eq!((a.begin_bytes, a.len_bytes), (0, 60));
@@ -98,44 +98,46 @@ fn tensors_have_their_places_and_shapes() {
 
 #[test]
 fn what_is_wrong_with_a_header_is_said_in_one_line() {
-    let cases: [(&str, Made, &str); 14] = [
-        ("v1", Made { version: 1, ..Made::new() }, "version 1, of 2023"),
-        ("v4", Made { version: 4, ..Made::new() }, "version 4; versions 2 and 3"),
-        ("big-endian", Made { version: 3 << 24, ..Made::new() }, "big-endian"),
+    let cases: [(&str, GgufBuilder, &str); 14] = [
+        ("v1", GgufBuilder { version: 1, ..GgufBuilder::new() }, "GGUF version 1 (2023)"),
+        ("v4", GgufBuilder { version: 4, ..GgufBuilder::new() }, "version 4; versions 2 and 3"),
+        ("big-endian", GgufBuilder { version: 3 << 24, ..GgufBuilder::new() }, "big-endian"),
         (
             "keys",
-            Made { n_pairs: 1 << 60, ..Made::new() },
+            GgufBuilder { n_pairs: 1 << 60, ..GgufBuilder::new() },
             "for its keys (1,152,921,504,606,846,976)",
         ),
-        ("tensors", Made { n_tensors: 1 << 40, ..Made::new() }, "for its tensors"),
-        ("twice", Made::new().u32("a", 1).u32("a", 1), "has key `a` twice"),
-        ("kind", Made::new().pair("a", 13, &[0]), "unknown type 13 at key `a`"),
+        ("tensors", GgufBuilder { n_tensors: 1 << 40, ..GgufBuilder::new() }, "for its tensors"),
+        ("twice", GgufBuilder::new().u32("a", 1).u32("a", 1), "has key `a` twice"),
+        ("kind", GgufBuilder::new().pair("a", 13, &[0]), "unknown type 13 at key `a`"),
         (
             "nested",
-            Made::new().pair(
+            GgufBuilder::new().pair(
                 "a",
                 9,
                 &[&9_u32.to_le_bytes()[..], &[1, 0, 0, 0, 0, 0, 0, 0]].concat(),
             ),
             "array of arrays at key `a`",
         ),
-        ("alignment", Made::new().u32("general.alignment", 24), "not a power of two"),
-        ("type", Made::new().tensor("t", &[32], 139, 0).data(32), "`t` of type 139"),
-        ("rank", Made::new().tensor("t", &[1; 5], 0, 0).data(32), "5 dimensions"),
-        ("ragged", Made::new().tensor("t", &[48], 8, 0).data(64), "blocks of 32 of Q8_0"),
-        ("place", Made::new().tensor("t", &[4], 0, 8).data(64), "not at a multiple of 32"),
+        ("alignment", GgufBuilder::new().u32("general.alignment", 24), "not a power of two"),
+        ("type", GgufBuilder::new().tensor("t", &[32], 139, 0).data(32), "`t` of type 139"),
+        ("rank", GgufBuilder::new().tensor("t", &[1; 5], 0, 0).data(32), "5 dimensions"),
+        ("ragged", GgufBuilder::new().tensor("t", &[48], 8, 0).data(64), "blocks of 32 of Q8_0"),
+        ("place", GgufBuilder::new().tensor("t", &[4], 0, 8).data(64), "not at a multiple of 32"),
         (
             "overlap",
-            Made::new().tensor("t", &[16], 0, 0).tensor("u", &[4], 0, 32).data(64),
+            GgufBuilder::new().tensor("t", &[16], 0, 0).tensor("u", &[4], 0, 32).data(64),
             "an overlap before tensor `u`",
         ),
     ];
-    for (what, made, expected) in cases {
-        let Err(Stop::Wrong(problem)) = parsed(&made.bytes()) else { panic!("{what}") };
+    for (what, builder, expected) in cases {
+        let Err(GgufHeaderError::Malformed(problem)) = parsed(&builder.bytes()) else {
+            panic!("{what}")
+        };
         assert!(problem.0.contains(expected), "{what}: {problem}");
     }
-    let huge = Made::new().tensor("t", &[1 << 31, 1 << 31, 1 << 31], 0, 0);
-    let Err(Stop::Wrong(problem)) = parsed(&huge.bytes()) else { panic!("huge") };
+    let huge = GgufBuilder::new().tensor("t", &[1 << 31, 1 << 31, 1 << 31], 0, 0);
+    let Err(GgufHeaderError::Malformed(problem)) = parsed(&huge.bytes()) else { panic!("huge") };
     assert!(problem.0.contains("larger than any file"), "{problem}");
 }
 
@@ -148,8 +150,8 @@ fn check_refused(path: &Path, expected: &str) {
 #[test]
 fn a_file_that_is_cut_says_how_much_there_is() {
     let folder = TempDir::new();
-    let made = Made::new().string("general.architecture", "x").tensor("t", &[1024], 0, 0);
-    let bytes = made.data(4096).bytes();
+    let builder = GgufBuilder::new().string("general.architecture", "x").tensor("t", &[1024], 0, 0);
+    let bytes = builder.data(4096).bytes();
     let whole = folder.write("whole.gguf", &bytes);
     assert_eq!(Checkpoint::open(&whole).unwrap().tensors["t"].len_bytes, 4096);
     let cut = folder.write("cut.gguf", &bytes[..2000]);
@@ -168,10 +170,11 @@ fn a_file_that_is_cut_says_how_much_there_is() {
 
 #[test]
 fn a_part_with_the_last_number_there_is_does_not_overflow() {
-    let made = Made::new().string("general.architecture", "qwen3moe").u32("split.count", 2);
-    let made = made.pair("split.no", 10, &u64::MAX.to_le_bytes());
+    let builder =
+        GgufBuilder::new().string("general.architecture", "qwen3moe").u32("split.count", 2);
+    let builder = builder.pair("split.no", 10, &u64::MAX.to_le_bytes());
     let folder = TempDir::new();
-    let path = folder.write("one.gguf", made.bytes());
+    let path = folder.write("one.gguf", builder.bytes());
     check_refused(&path, "of 2 of a split file");
 }
 
@@ -179,13 +182,15 @@ fn a_part_with_the_last_number_there_is_does_not_overflow() {
 fn parts_of_a_split_file_are_found_by_any_of_their_names() {
     let folder = TempDir::new();
     let part = |number: u32, n: u32, n_tensors: u32| {
-        let made = if number == 0 {
-            Made::new().string("general.architecture", "x").u32("split.tensors.count", n_tensors)
+        let builder = if number == 0 {
+            GgufBuilder::new()
+                .string("general.architecture", "x")
+                .u32("split.tensors.count", n_tensors)
         } else {
-            Made::new()
+            GgufBuilder::new()
         };
-        let made = made.u32("split.no", number).u32("split.count", n);
-        made.tensor(&format!("t{number}"), &[8], 0, 0).data(32).bytes()
+        let builder = builder.u32("split.no", number).u32("split.count", n);
+        builder.tensor(&format!("t{number}"), &[8], 0, 0).data(32).bytes()
     };
     let name = |number: u32| format!("m-{number:05}-of-00003.gguf");
     for number in 0..3 {

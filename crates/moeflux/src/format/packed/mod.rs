@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 
 use super::block_type::BlockType;
 use super::dtype::DType;
-use super::header::{Header, HeaderTensor};
-use super::{Problem, quoted};
+use super::header::{HeaderTensor, SafetensorsHeader};
+use super::{ParseError, quoted};
 
 /// Records begin at multiples of this, which is a multiple of every drive's block and every
 /// system's page.
@@ -176,15 +176,15 @@ pub struct SumTable {
 ///
 /// # Errors
 ///
-/// [`Problem`] names the key or tensor at fault.
-pub fn parse_packed(header: &Header) -> Result<Option<PackedFile>, Problem> {
+/// [`ParseError`] names the key or tensor at fault.
+pub fn parse_packed(header: &SafetensorsHeader) -> Result<Option<PackedFile>, ParseError> {
     if header.metadata.get("format").map(String::as_str) != Some(PACKED_FORMAT) {
         return Ok(None);
     }
-    let fields = Fields { metadata: &header.metadata };
+    let fields = MetadataReader { metadata: &header.metadata };
     let version = fields.get("format_version")?;
     if version != PACKED_VERSION.to_string() {
-        return Err(Problem(format!(
+        return Err(ParseError(format!(
             "is packed in version \"{}\" of the format; this program knows {PACKED_VERSION}: use \
              a newer one, or pack the source again",
             quoted(version)
@@ -198,7 +198,7 @@ pub fn parse_packed(header: &Header) -> Result<Option<PackedFile>, Problem> {
         return Err(fields.wrong("sums", SUM_KIND));
     }
     let Some((sums, tensors)) = header.tensors.split_last() else {
-        return Err(Problem("says that it is packed, but has no tensors".to_owned()));
+        return Err(ParseError("says that it is packed, but has no tensors".to_owned()));
     };
     let role = match fields.get("role")? {
         "resident" => PackedRole::Resident { norms: fields.norms()? },
@@ -211,7 +211,7 @@ pub fn parse_packed(header: &Header) -> Result<Option<PackedFile>, Problem> {
         PackedRole::Resident { .. } | PackedRole::Extras => tensors.len(),
     };
     if sums.dtype != DType::U64 || sums.shape != [n_sums + 1] {
-        return Err(Problem(format!(
+        return Err(ParseError(format!(
             "its last tensor, `{}`, is {} {:?}; {} checksums should be U64 [{}]",
             quoted(&sums.name),
             sums.dtype,
@@ -356,22 +356,22 @@ fn parse_id(text: &str) -> Option<u64> {
 }
 
 /// The metadata, with error messages that name its keys.
-struct Fields<'a> {
+struct MetadataReader<'a> {
     metadata: &'a BTreeMap<String, String>,
 }
 
-impl Fields<'_> {
-    fn get(&self, key: &str) -> Result<&str, Problem> {
+impl MetadataReader<'_> {
+    fn get(&self, key: &str) -> Result<&str, ParseError> {
         let value = self.metadata.get(key).map(String::as_str);
-        value.ok_or_else(|| Problem(format!("is packed, but its metadata lacks `{key}`")))
+        value.ok_or_else(|| ParseError(format!("is packed, but its metadata lacks `{key}`")))
     }
 
-    fn wrong(&self, key: &str, expected: &str) -> Problem {
+    fn wrong(&self, key: &str, expected: &str) -> ParseError {
         let found = self.metadata.get(key).map_or("", String::as_str);
-        Problem(format!("`{key}` of its metadata is \"{}\"; expected {expected}", quoted(found)))
+        ParseError(format!("`{key}` of its metadata is \"{}\"; expected {expected}", quoted(found)))
     }
 
-    fn norms(&self) -> Result<PackedNorms, Problem> {
+    fn norms(&self) -> Result<PackedNorms, ParseError> {
         let name = self.get("norms")?;
         let known = [PackedNorms::Plain, PackedNorms::ZeroCentred];
         known
@@ -381,11 +381,11 @@ impl Fields<'_> {
     }
 
     /// Parses the block types of tensors.
-    fn blocks(&self, tensors: &[HeaderTensor]) -> Result<BTreeMap<String, BlockType>, Problem> {
+    fn blocks(&self, tensors: &[HeaderTensor]) -> Result<BTreeMap<String, BlockType>, ParseError> {
         let Some(text) = self.metadata.get("blocks") else { return Ok(BTreeMap::new()) };
         let names: BTreeMap<String, String> = serde_json::from_str(text).map_err(|error| {
             let error = quoted(&error.to_string());
-            Problem(format!("`blocks` of its metadata is malformed: {error}"))
+            ParseError(format!("`blocks` of its metadata is malformed: {error}"))
         })?;
         let tensors = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor));
         let tensors: BTreeMap<&str, &HeaderTensor> = tensors.collect();
@@ -393,7 +393,7 @@ impl Fields<'_> {
         for (name, block) in names {
             let wrong = |what: &str| {
                 let (name, block) = (quoted(&name), quoted(&block));
-                Problem(format!("`blocks` of its metadata has `{name}` as \"{block}\", {what}"))
+                ParseError(format!("`blocks` of its metadata has `{name}` as \"{block}\", {what}"))
             };
             let known = BlockType::from_name(&block);
             let block = known.ok_or_else(|| wrong("a type that this program does not know"))?;
@@ -408,10 +408,10 @@ impl Fields<'_> {
         Ok(blocks)
     }
 
-    fn bank(&self, tensors: &[HeaderTensor]) -> Result<PackedBank, Problem> {
+    fn bank(&self, tensors: &[HeaderTensor]) -> Result<PackedBank, ParseError> {
         let [records] = tensors else {
             let n = tensors.len();
-            return Err(Problem(format!("has {n} tensors besides its checksums; expected one")));
+            return Err(ParseError(format!("has {n} tensors besides its checksums; expected one")));
         };
         let record_bytes = match (records.dtype, records.shape.as_slice()) {
             (DType::U8, [n_experts, record_bytes])
@@ -422,7 +422,7 @@ impl Fields<'_> {
                 *record_bytes
             }
             _ => {
-                return Err(Problem(format!(
+                return Err(ParseError(format!(
                     "its tensor `{}` is {} {:?}; expected records of a multiple of {RECORD_ALIGN} \
                      bytes as U8 [experts, bytes]",
                     quoted(&records.name),
@@ -432,12 +432,13 @@ impl Fields<'_> {
             }
         };
         let text = self.get("record")?;
-        let record: Value = serde_json::from_str(text)
-            .map_err(|error| Problem(format!("`record` of its metadata is not JSON: {error}")))?;
+        let record: Value = serde_json::from_str(text).map_err(|error| {
+            ParseError(format!("`record` of its metadata is not JSON: {error}"))
+        })?;
         let matrix = |name: &str| {
             let matrix = record.get(name).and_then(Value::as_object);
-            let matrix = matrix.ok_or_else(|| Matrix::lacks(name, "an object"))?;
-            Matrix { name, map: matrix }.parse(record_bytes)
+            let matrix = matrix.ok_or_else(|| MatrixMetadata::lacks(name, "an object"))?;
+            MatrixMetadata { name, map: matrix }.parse(record_bytes)
         };
         let [gate, up, down] = PROJECTIONS.map(matrix);
         Ok(PackedBank {
@@ -452,51 +453,51 @@ impl Fields<'_> {
 }
 
 /// The metadata of one matrix.
-struct Matrix<'a> {
+struct MatrixMetadata<'a> {
     name: &'a str,
     map: &'a Map<String, Value>,
 }
 
-impl Matrix<'_> {
-    fn lacks(name: &str, expected: &str) -> Problem {
-        Problem(format!("`record` of its metadata has no `{name}` that is {expected}"))
+impl MatrixMetadata<'_> {
+    fn lacks(name: &str, expected: &str) -> ParseError {
+        ParseError(format!("`record` of its metadata has no `{name}` that is {expected}"))
     }
 
-    fn missing(&self, key: &str, expected: &str) -> Problem {
+    fn missing(&self, key: &str, expected: &str) -> ParseError {
         Self::lacks(&format!("{}.{key}", self.name), expected)
     }
 
-    fn str_at(&self, key: &str) -> Result<&str, Problem> {
+    fn str_at(&self, key: &str) -> Result<&str, ParseError> {
         let value = self.map.get(key).and_then(Value::as_str);
         value.ok_or_else(|| self.missing(key, "a string"))
     }
 
-    fn byte_at(&self, key: &str) -> Result<u8, Problem> {
+    fn byte_at(&self, key: &str) -> Result<u8, ParseError> {
         let value = self.map.get(key).and_then(Value::as_u64);
         let value = value.and_then(|n| u8::try_from(n).ok());
         value.ok_or_else(|| self.missing(key, "a number below 256"))
     }
 
     /// Parses an offset in the record, which may be its end.
-    fn place(&self, key: &str, record_bytes: usize) -> Result<usize, Problem> {
+    fn offset_at(&self, key: &str, record_bytes: usize) -> Result<usize, ParseError> {
         let value = self.map.get(key).and_then(Value::as_u64);
         let value = value.and_then(|n| usize::try_from(n).ok()).filter(|&at| at <= record_bytes);
         value.ok_or_else(|| self.missing(key, &format!("a number up to {record_bytes}")))
     }
 
-    fn float(&self, key: &str) -> Result<DType, Problem> {
+    fn float(&self, key: &str) -> Result<DType, ParseError> {
         let known = [DType::F32, DType::F16, DType::Bf16];
         let dtype = DType::from_name(self.str_at(key)?).filter(|dtype| known.contains(dtype));
         dtype.ok_or_else(|| self.missing(key, "F32, F16 or BF16"))
     }
 
     /// Parses the type of scales.
-    fn scale(&self) -> Result<DType, Problem> {
+    fn scale(&self) -> Result<DType, ParseError> {
         let is_exponents = self.str_at("scales")? == DType::F8E8M0.name();
         if is_exponents { Ok(DType::F8E8M0) } else { self.float("scales") }
     }
 
-    fn spread(&self) -> Result<PackedSpread, Problem> {
+    fn spread(&self) -> Result<PackedSpread, ParseError> {
         let size = |value: &Value| value.as_u64().and_then(|n| u8::try_from(n).ok());
         let spread = match self.map.get("scale_of") {
             Some(Value::String(name)) if name == "row" => Some(PackedSpread::Row),
@@ -513,7 +514,7 @@ impl Matrix<'_> {
         spread.ok_or_else(|| self.missing("scale_of", "row, matrix or two numbers below 256"))
     }
 
-    fn parse(&self, record_bytes: usize) -> Result<PackedMatrix, Problem> {
+    fn parse(&self, record_bytes: usize) -> Result<PackedMatrix, ParseError> {
         let shape = self.map.get("shape").and_then(Value::as_array).map(Vec::as_slice);
         let size = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
         let shape = match shape {
@@ -523,29 +524,29 @@ impl Matrix<'_> {
         let Some((n_rows, n_cols)) = shape else {
             return Err(self.missing("shape", "two numbers"));
         };
-        let codes_at = self.place("codes_at", record_bytes)?;
+        let codes_at = self.offset_at("codes_at", record_bytes)?;
         let (kind, scales_at, biases_at) = match self.str_at("kind")? {
             "affine" => {
                 let bits = self.byte_at("bits")?;
                 let group = self.byte_at("group_size")?;
                 let kind = PackedKind::Affine { bits, group, scale: self.float("scales")? };
-                let scales_at = self.place("scales_at", record_bytes)?;
-                (kind, scales_at, self.place("biases_at", record_bytes)?)
+                let scales_at = self.offset_at("scales_at", record_bytes)?;
+                (kind, scales_at, self.offset_at("biases_at", record_bytes)?)
             }
             "symmetric" => {
                 let bits = self.byte_at("bits")?;
                 let group = self.byte_at("group_size")?;
                 let kind = PackedKind::Symmetric { bits, group, scale: self.float("scales")? };
-                let scales_at = self.place("scales_at", record_bytes)?;
+                let scales_at = self.offset_at("scales_at", record_bytes)?;
                 (kind, scales_at, scales_at)
             }
             "float" => (PackedKind::Float(self.float("values")?), codes_at, codes_at),
             "fp8_block" => {
-                let scales_at = self.place("scales_at", record_bytes)?;
+                let scales_at = self.offset_at("scales_at", record_bytes)?;
                 (PackedKind::Fp8Block, scales_at, scales_at)
             }
             "fp8" => {
-                let scales_at = self.place("scales_at", record_bytes)?;
+                let scales_at = self.offset_at("scales_at", record_bytes)?;
                 (
                     PackedKind::Fp8 { spread: self.spread()?, scale: self.scale()? },
                     scales_at,
@@ -553,7 +554,7 @@ impl Matrix<'_> {
                 )
             }
             "mxfp4" => {
-                let scales_at = self.place("scales_at", record_bytes)?;
+                let scales_at = self.offset_at("scales_at", record_bytes)?;
                 (PackedKind::Mxfp4, scales_at, scales_at)
             }
             "block" => {
@@ -562,7 +563,7 @@ impl Matrix<'_> {
                 (PackedKind::Block(block), codes_at, codes_at)
             }
             other => {
-                return Err(Problem(format!(
+                return Err(ParseError(format!(
                     "its records are quantised as \"{}\", which this program does not know (it \
                      knows affine, symmetric, float, fp8_block, fp8, mxfp4 and block): use a newer \
                      one",

@@ -24,7 +24,7 @@ fn sound() -> Vec<(&'static str, String)> {
 fn parse(
     fields: &[(&str, String)],
     (record_bytes, n_sums): (usize, usize),
-) -> Result<Option<PackedFile>, Problem> {
+) -> Result<Option<PackedFile>, ParseError> {
     let metadata: Map<String, Value> =
         fields.iter().map(|(key, value)| ((*key).to_owned(), value.as_str().into())).collect();
     let records_end = 3 * record_bytes;
@@ -65,7 +65,7 @@ fn refused(key: &str, value: Option<&str>, expected: &str) {
     if let Some(value) = value {
         fields.push((key, value.to_owned()));
     }
-    let Problem(line) = parse(&fields, (RECORD_ALIGN, 4)).unwrap_err();
+    let ParseError(line) = parse(&fields, (RECORD_ALIGN, 4)).unwrap_err();
     assert!(line.contains(expected) && !line.contains('\n'), "{line}");
 }
 
@@ -113,7 +113,7 @@ fn records_and_sums_must_fit_each_other() {
         ((RECORD_ALIGN / 2, 4), "multiple of 16384"),
         ((0, 4), "multiple of 16384"),
     ] {
-        let Problem(line) = parse(&sound(), shape).unwrap_err();
+        let ParseError(line) = parse(&sound(), shape).unwrap_err();
         assert!(line.contains(expected), "{line}");
     }
     let mut other = sound();

@@ -17,7 +17,7 @@ use twox_hash::XxHash3_64;
 
 use super::super::checkpoint::Checkpoint;
 use super::super::whole::read_file_if_there;
-use super::super::{Problem, quoted};
+use super::super::{ParseError, quoted};
 use super::units::TensorUnit;
 use crate::error::{Error, Result};
 
@@ -32,7 +32,7 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 const VERSION: u64 = 2;
 
 /// Advice for an unusable document.
-pub(super) const WAY_OUT: &str =
+pub(super) const ADVICE: &str =
     "delete it and let `moeflux doctor --deep` write it again, if you trust the model's files";
 
 /// Checksums of one file.
@@ -86,9 +86,9 @@ impl SumsDocument {
     ///
     /// # Errors
     ///
-    /// [`Problem`] says what is wrong and how to fix it.
-    pub fn parse(bytes: &[u8]) -> std::result::Result<Self, Problem> {
-        let damaged = |problem: &str| Problem(format!("{problem}; {WAY_OUT}"));
+    /// [`ParseError`] says what is wrong and how to fix it.
+    pub fn parse(bytes: &[u8]) -> std::result::Result<Self, ParseError> {
+        let damaged = |problem: &str| ParseError(format!("{problem}; {ADVICE}"));
         let value: Value =
             serde_json::from_slice(bytes).map_err(|error| damaged(&format!("{error}")))?;
         let field = |key: &str| value.get(key).unwrap_or(&Value::Null);
@@ -153,7 +153,7 @@ impl SumsDocument {
                 } else {
                     "has checksums of another version of"
                 };
-                let problem = format!("{what} `{}`: {WAY_OUT}", quoted(&name));
+                let problem = format!("{what} `{}`: {ADVICE}", quoted(&name));
                 return Err(Error::malformed(path, problem));
             };
             files.push(sums);

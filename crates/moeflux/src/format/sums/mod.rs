@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use moeflux_io::{OneLine, ReadFile};
 use twox_hash::XxHash3_64;
 
-use super::checkpoint::{Checkpoint, Packed};
+use super::checkpoint::{Checkpoint, PackedFolder};
 use super::shard::ShardFile;
 use super::whole::read_range;
 use crate::error::{Error, Result};
@@ -45,14 +45,14 @@ impl SumUnit {
 
 /// All known checksums of a checkpoint's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sums {
+pub struct CheckpointSums {
     /// Ranges of each of [`Checkpoint::files`], ascending.
     by_file: Vec<Vec<SumUnit>>,
     /// The command that lists all damage, for messages.
     advice: &'static str,
 }
 
-impl Sums {
+impl CheckpointSums {
     /// Loads the checksums of a packed folder, or those in a model's separate sums file. Returns
     /// `None` if there are none.
     ///
@@ -68,11 +68,11 @@ impl Sums {
         Self::of_document(checkpoint, &document, &path).map(Some)
     }
 
-    fn of_packed(checkpoint: &Checkpoint, packed: &Packed) -> Result<Self> {
+    fn of_packed(checkpoint: &Checkpoint, packed: &PackedFolder) -> Result<Self> {
         let mut by_file = Vec::with_capacity(checkpoint.files.len());
         for (file_idx, shard) in checkpoint.files.iter().enumerate() {
             let table = PackedTable::read((checkpoint, packed), file_idx, &shard.open()?)?;
-            if !table.is_whole {
+            if !table.is_intact {
                 let problem = "its header or checksums are damaged: `moeflux verify` lists all \
                                damage; copy the file again";
                 return Err(Error::malformed(&shard.path, problem));
@@ -88,8 +88,7 @@ impl Sums {
         for unit in tensor_units(checkpoint) {
             let Some(sum) = sums(&unit) else {
                 let tensor = OneLine::name(&unit.tensor);
-                let problem =
-                    format!("has no checksum of tensor `{tensor}`: {}", document::WAY_OUT);
+                let problem = format!("has no checksum of tensor `{tensor}`: {}", document::ADVICE);
                 return Err(Error::malformed(path, problem));
             };
             let TensorUnit { file_idx, first_bytes, len_bytes, .. } = unit;
@@ -142,12 +141,12 @@ pub(crate) struct PackedTable {
     /// Offset of the table.
     pub(crate) first_bytes: u64,
     /// Whether the stored checksum of header and sums matches.
-    pub(crate) is_whole: bool,
+    pub(crate) is_intact: bool,
 }
 
 impl PackedTable {
     pub(crate) fn read(
-        (checkpoint, packed): (&Checkpoint, &Packed),
+        (checkpoint, packed): (&Checkpoint, &PackedFolder),
         file_idx: usize,
         file: &ReadFile,
     ) -> Result<Self> {
@@ -163,17 +162,20 @@ impl PackedTable {
         let bytes = read_range(file, path, first_bytes, n_bytes)?;
         let (sums, own) = bytes.split_at(bytes.len().saturating_sub(size_of::<u64>()));
         let header = read_range(file, path, 8, data_at.saturating_sub(8))?;
-        let is_whole = own_sum(&header, sums).to_le_bytes() == own;
+        let is_intact = own_sum(&header, sums).to_le_bytes() == own;
         let (sums, _) = sums.as_chunks::<8>();
         let sums = sums.iter().map(|sum| u64::from_le_bytes(*sum));
         let unit = |((first_bytes, len_bytes), sum)| SumUnit { first_bytes, len_bytes, sum };
         let units = summed_runs((checkpoint, packed), file_idx).into_iter().zip(sums).map(unit);
-        Ok(Self { units: units.collect(), first_bytes, is_whole })
+        Ok(Self { units: units.collect(), first_bytes, is_intact })
     }
 }
 
 /// Returns first byte and length of each range that has a checksum, in the order of the checksums.
-fn summed_runs((checkpoint, packed): (&Checkpoint, &Packed), file_idx: usize) -> Vec<(u64, u64)> {
+fn summed_runs(
+    (checkpoint, packed): (&Checkpoint, &PackedFolder),
+    file_idx: usize,
+) -> Vec<(u64, u64)> {
     let bank = packed.banks.values().find(|(bank_file_idx, _)| *bank_file_idx == file_idx);
     if let (Some((_, bank)), Some(shard)) = (bank, checkpoint.files.get(file_idx)) {
         let record_bytes = bank.record_bytes as u64;

@@ -16,10 +16,10 @@ use moeflux_io::ReadFile;
 use serde_json::{Map, Value, json};
 use twox_hash::XxHash3_64;
 
-use super::super::checkpoint::{Checkpoint, Packed};
+use super::super::checkpoint::{Checkpoint, PackedFolder};
 use super::super::packed::{PACK_METADATA, PACK_SUMS_NAME};
 use super::super::whole::{read_file_if_there, read_range};
-use super::super::{Problem, quoted};
+use super::super::{ParseError, quoted};
 use super::document::{hex, name_of, number};
 use crate::error::{Error, Result};
 
@@ -52,7 +52,7 @@ const FORMAT: &str = "moeflux-pack";
 const VERSION: u64 = 1;
 
 /// Advice for an unusable document.
-const WAY_OUT: &str = "copy it again, or delete it and run `moeflux verify`, which writes it again";
+const ADVICE: &str = "copy it again, or delete it and run `moeflux verify`, which writes it again";
 
 /// Length and checksum of a small file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl PackSums {
     /// # Errors
     ///
     /// If a file cannot be read, or is not the one whose header was read.
-    pub fn of_folder(checkpoint: &Checkpoint, packed: &Packed) -> Result<Self> {
+    pub fn of_folder(checkpoint: &Checkpoint, packed: &PackedFolder) -> Result<Self> {
         let mut sums = Self::of_documents(packed.pack, &checkpoint.dir)?;
         for (file_idx, shard) in checkpoint.files.iter().enumerate() {
             sums.weights.insert(name_of(&shard.path), last_sum((checkpoint, packed), file_idx)?);
@@ -139,9 +139,9 @@ impl PackSums {
     ///
     /// # Errors
     ///
-    /// [`Problem`] says what is wrong and how to fix it.
-    pub fn parse(bytes: &[u8]) -> std::result::Result<Self, Problem> {
-        let wrong = |problem: &str| Problem(format!("{problem}; {WAY_OUT}"));
+    /// [`ParseError`] says what is wrong and how to fix it.
+    pub fn parse(bytes: &[u8]) -> std::result::Result<Self, ParseError> {
+        let wrong = |problem: &str| ParseError(format!("{problem}; {ADVICE}"));
         let value: Value = serde_json::from_slice(bytes)
             .map_err(|error| wrong(&format!("is damaged: {}", quoted(&error.to_string()))))?;
         let field = |key: &str| value.get(key).unwrap_or(&Value::Null);
@@ -243,7 +243,7 @@ impl PackSums {
     ///
     /// [`Error::Malformed`] if these checksums belong to another pack, if the folder is not packed,
     /// or if a weight file is missing; [`Error::Io`].
-    pub fn strangers(&self, checkpoint: &Checkpoint) -> Result<Vec<(usize, String)>> {
+    pub fn foreign_files(&self, checkpoint: &Checkpoint) -> Result<Vec<(usize, String)>> {
         let path = || checkpoint.dir.join(PACK_SUMS_NAME);
         let Some(packed) = &checkpoint.packed else {
             let problem = "belongs to a pack, but the files of weights in this folder are not \
@@ -252,7 +252,7 @@ impl PackSums {
         };
         if packed.pack != self.pack {
             let problem = format!(
-                "belongs to a different pack ({}) than the weight files ({}); {WAY_OUT}",
+                "belongs to a different pack ({}) than the weight files ({}); {ADVICE}",
                 hex(self.pack),
                 hex(packed.pack)
             );
@@ -263,7 +263,7 @@ impl PackSums {
             let problem = "is missing, but belongs to the pack: copy it again";
             return Err(Error::malformed(&checkpoint.dir.join(missing), problem));
         }
-        let mut strangers = Vec::new();
+        let mut foreign_files = Vec::new();
         for (file_idx, name) in names.iter().enumerate() {
             let found = last_sum((checkpoint, packed), file_idx)?;
             let problem = match self.weights.get(name) {
@@ -276,18 +276,18 @@ impl PackSums {
                 ),
                 None => format!("{PACK_SUMS_NAME} does not name it: move it away"),
             };
-            strangers.push((file_idx, problem));
+            foreign_files.push((file_idx, problem));
         }
-        Ok(strangers)
+        Ok(foreign_files)
     }
 
     /// Refuses the first weight file that was not packed with the others.
     ///
     /// # Errors
     ///
-    /// As [`PackSums::strangers`]; [`Error::Malformed`] for such a file.
+    /// As [`PackSums::foreign_files`]; [`Error::Malformed`] for such a file.
     pub fn check_weights(&self, checkpoint: &Checkpoint) -> Result<()> {
-        match self.strangers(checkpoint)?.into_iter().next() {
+        match self.foreign_files(checkpoint)?.into_iter().next() {
             None => Ok(()),
             Some((file_idx, problem)) => {
                 let path = checkpoint.files.get(file_idx).map(|file| file.path.as_path());
@@ -356,7 +356,7 @@ impl DocumentSum {
 }
 
 /// Reads the last checksum of a packed file, which covers its header and its other checksums.
-fn last_sum((checkpoint, packed): (&Checkpoint, &Packed), file_idx: usize) -> Result<u64> {
+fn last_sum((checkpoint, packed): (&Checkpoint, &PackedFolder), file_idx: usize) -> Result<u64> {
     let (Some(shard), Some(table)) = (checkpoint.files.get(file_idx), packed.sums.get(file_idx))
     else {
         unreachable!("file {file_idx} has a table of sums")

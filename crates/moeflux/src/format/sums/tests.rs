@@ -45,7 +45,8 @@ fn units_cover_a_tensor_once() {
 #[test]
 fn runs_are_found_by_what_they_share_with_a_range() {
     let unit = |first_bytes, len_bytes| SumUnit { first_bytes, len_bytes, sum: 0 };
-    let sums = Sums { by_file: vec![Vec::new(), vec![unit(10, 5), unit(15, 1)]], advice: "" };
+    let sums =
+        CheckpointSums { by_file: vec![Vec::new(), vec![unit(10, 5), unit(15, 1)]], advice: "" };
     for (range, n_found) in [(0..10, 0), (0..11, 1), (14..15, 1), (14..16, 2), (16..90, 0)] {
         assert_eq!(sums.overlapping(1, &range).len(), n_found, "{range:?}");
         assert!(sums.overlapping(0, &range).is_empty() && sums.overlapping(7, &range).is_empty());

@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use twox_hash::XxHash3_64;
 
-use crate::backend::kv::PIECE_POSITIONS;
+use crate::backend::kv::PAGE_POSITIONS;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::ops::LayerState;
 use crate::session::runtime::Runtime;
-use crate::session::snapshot::sums::{Hashing, not_read};
+use crate::session::snapshot::sums::{HashingReader, read_failed};
 
 const MAGIC: &[u8; 8] = b"MFXSTATE";
 const VERSION: u32 = 3;
@@ -48,12 +48,13 @@ impl SnapshotHeader {
         let spec = &runtime.model().plan.state;
         let kind = runtime.device_names().arithmetic.kv_kind();
         let n_bytes = spec.bytes_per_position(kind) * self.tokens.len() as u64 + spec.fixed_bytes();
-        let n_sums = self.tokens.len().div_ceil(PIECE_POSITIONS) + 1;
+        let n_sums = self.tokens.len().div_ceil(PAGE_POSITIONS) + 1;
         usize::try_from(n_bytes).expect("a session fits memory") + SUM_BYTES * n_sums
     }
 
     pub(super) fn write(&self, runtime: &Runtime, out: &mut dyn Write) -> io::Result<()> {
-        let mut bytes: Vec<u8> = fit(runtime).into_iter().flat_map(|field| field.bytes).collect();
+        let mut bytes: Vec<u8> =
+            identity_fields(runtime).into_iter().flat_map(|field| field.bytes).collect();
         bytes.extend_from_slice(&(self.first as u64).to_le_bytes());
         bytes.extend_from_slice(&(self.tokens.len() as u64).to_le_bytes());
         for token in &self.tokens {
@@ -70,10 +71,10 @@ impl SnapshotHeader {
     ///
     /// [`Error::SavedState`] with the field that differs.
     pub(crate) fn read(runtime: &Runtime, input: &mut dyn Read) -> Result<Self> {
-        let mut input = Hashing::new(input);
-        for field in fit(runtime) {
+        let mut input = HashingReader::new(input);
+        for field in identity_fields(runtime) {
             let mut bytes = vec![0; field.bytes.len()];
-            input.read_exact(&mut bytes).map_err(not_read)?;
+            input.read_exact(&mut bytes).map_err(read_failed)?;
             if bytes != field.bytes {
                 return Err(Error::SavedState(field.problem.to_owned()));
             }
@@ -96,15 +97,15 @@ impl SnapshotHeader {
 }
 
 /// Bytes that must be equal, and the error text if they are not.
-struct Field {
+struct IdentityField {
     bytes: Vec<u8>,
     problem: &'static str,
 }
 
 /// Returns the fields at the start of a snapshot of this engine's sessions.
-fn fit(runtime: &Runtime) -> [Field; 7] {
+fn identity_fields(runtime: &Runtime) -> [IdentityField; 7] {
     let names = runtime.device_names();
-    let field = |bytes: &[u8], problem| Field { bytes: bytes.to_vec(), problem };
+    let field = |bytes: &[u8], problem| IdentityField { bytes: bytes.to_vec(), problem };
     [
         field(MAGIC, "it is not a saved session of moeflux"),
         field(&VERSION.to_le_bytes(), "it was written by another version of moeflux"),
@@ -147,7 +148,7 @@ fn geometry(layers: &[LayerState]) -> Vec<u8> {
 
 fn read_u64(input: &mut dyn Read) -> Result<u64> {
     let mut bytes = [0; 8];
-    input.read_exact(&mut bytes).map_err(not_read)?;
+    input.read_exact(&mut bytes).map_err(read_failed)?;
     Ok(u64::from_le_bytes(bytes))
 }
 
@@ -155,7 +156,7 @@ fn read_tokens(input: &mut dyn Read, n_tokens: usize, vocab: usize) -> Result<Ve
     let mut tokens = Vec::new();
     while tokens.len() < n_tokens {
         let mut bytes = vec![0; 4 * N_TOKENS_AT_ONCE.min(n_tokens - tokens.len())];
-        input.read_exact(&mut bytes).map_err(not_read)?;
+        input.read_exact(&mut bytes).map_err(read_failed)?;
         let (values, _) = bytes.as_chunks::<4>();
         tokens.extend(values.iter().map(|value| TokenId(u32::from_le_bytes(*value))));
     }

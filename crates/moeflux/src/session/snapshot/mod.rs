@@ -6,7 +6,7 @@
 //! u32 n_layers, then per layer u32 kind and three u64: its geometry
 //! u64 first position, u64 n_tokens, then u32 per token
 //! u64 xxh3 of all bytes before
-//! per piece of at most 1,024 positions: what each layer keeps of them, u64 xxh3 of the piece
+//! per page of at most 1,024 positions: what each layer keeps of them, u64 xxh3 of the page
 //! per recurrent layer its state behind the last position, then u64 xxh3 of these
 //! ```
 //! Little-endian. **Invariant:** compatibility is checked before anything after the header is read,
@@ -23,15 +23,15 @@ use std::sync::Arc;
 pub use header::SnapshotHeader;
 
 use crate::backend::StatePart;
-use crate::backend::kv::PIECE_POSITIONS;
+use crate::backend::kv::PAGE_POSITIONS;
 use crate::backend::room::Booking;
 use crate::error::{Error, Result};
 use crate::ids::LayerIdx;
 use crate::ops::{LayerState, StateSpec};
 use crate::session::Session;
-use crate::session::loans::with_room;
+use crate::session::loans::retry_after_lending;
 use crate::session::runtime::Runtime;
-use crate::session::snapshot::sums::{Hashed, Hashing, not_read, not_written};
+use crate::session::snapshot::sums::{HashingReader, HashingWriter, read_failed, write_failed};
 
 /// Positions of a session, and the recurrent state after the last of them, in host memory.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Snapshot {
         while bytes.len() < n_bytes {
             let (begin, end) = (bytes.len(), n_bytes.min(bytes.len() + READ_BYTES));
             bytes.resize(end, 0);
-            input.read_exact(&mut bytes[begin..]).map_err(not_read)?;
+            input.read_exact(&mut bytes[begin..]).map_err(read_failed)?;
         }
         Ok(Self { header, bytes, _booking: booking })
     }
@@ -133,28 +133,28 @@ impl Session {
         let header = self.header_of(&positions)?;
         let runtime = Arc::clone(&self.runtime);
         self.apply_reset(&mut *runtime.lock()?);
-        header.write(&runtime, out).map_err(not_written)?;
+        header.write(&runtime, out).map_err(write_failed)?;
         let spec = &runtime.model().plan.state;
-        for piece in pieces(&positions) {
-            let mut out = Hashed::new(&mut *out);
-            for part in parts_of_positions(spec, &piece) {
+        for page in pages(&positions) {
+            let mut out = HashingWriter::new(&mut *out);
+            for part in parts_of_positions(spec, &page) {
                 let bytes = self.read_part(part)?;
-                out.write_all(&bytes).map_err(not_written)?;
+                out.write_all(&bytes).map_err(write_failed)?;
             }
-            out.write_sum().map_err(not_written)?;
+            out.write_sum().map_err(write_failed)?;
         }
-        let mut out = Hashed::new(out);
+        let mut out = HashingWriter::new(out);
         if positions.end == self.tokens.len() {
             for layer in recurrent_layers(spec) {
                 let bytes = self.read_part(StatePart::Recurrent { layer })?;
-                out.write_all(&bytes).map_err(not_written)?;
+                out.write_all(&bytes).map_err(write_failed)?;
             }
         } else {
             for bytes in self.checkpoints.layers_at(positions.end) {
-                out.write_all(bytes).map_err(not_written)?;
+                out.write_all(bytes).map_err(write_failed)?;
             }
         }
-        out.write_sum().map_err(not_written)
+        out.write_sum().map_err(write_failed)
     }
 
     /// Continues with saved positions, which must start at the session's end: a session that was
@@ -186,12 +186,12 @@ impl Session {
             )));
         }
         self.apply_reset(&mut *runtime.lock()?);
-        with_room(&runtime, &mut *runtime.lock()?, &mut |device| {
+        retry_after_lending(&runtime, &mut *runtime.lock()?, &mut |device| {
             device.backend.states_mut().reserve_positions(self.state, &positions)
         })?;
         let spec = &runtime.model().plan.state;
-        for piece in pieces(&positions) {
-            self.load_parts(&mut parts_of_positions(spec, &piece), input)?;
+        for page in pages(&positions) {
+            self.load_parts(&mut parts_of_positions(spec, &page), input)?;
         }
         let mut recurrent = recurrent_layers(spec).map(|layer| StatePart::Recurrent { layer });
         self.load_parts(&mut recurrent, input)?;
@@ -207,11 +207,11 @@ impl Session {
         parts: &mut dyn Iterator<Item = StatePart>,
         input: &mut dyn Read,
     ) -> Result<()> {
-        let mut input = Hashing::new(input);
+        let mut input = HashingReader::new(input);
         for part in parts {
             let n_bytes = self.runtime.lock()?.backend.states().state_part_bytes(self.state, part);
             let mut bytes = vec![0; n_bytes];
-            input.read_exact(&mut bytes).map_err(not_read)?;
+            input.read_exact(&mut bytes).map_err(read_failed)?;
             // The device is free for others while bytes are read.
             self.runtime.lock()?.backend.states_mut().write_state(self.state, part, &bytes)?;
         }
@@ -257,24 +257,24 @@ impl Session {
 }
 
 fn book(runtime: &Runtime, n_bytes: usize) -> Result<Booking> {
-    with_room(runtime, &mut *runtime.lock()?, &mut |_| {
+    retry_after_lending(runtime, &mut *runtime.lock()?, &mut |_| {
         runtime.copies().book(n_bytes as u64, &|| "a snapshot of a session".to_owned())
     })
 }
 
-fn pieces(positions: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+fn pages(positions: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
     let end = positions.end;
     positions
         .clone()
-        .step_by(PIECE_POSITIONS)
-        .map(move |first| first..end.min(first + PIECE_POSITIONS))
+        .step_by(PAGE_POSITIONS)
+        .map(move |first| first..end.min(first + PAGE_POSITIONS))
 }
 
 fn parts_of_positions<'a>(
     spec: &'a StateSpec,
-    piece: &Range<usize>,
+    page: &Range<usize>,
 ) -> impl Iterator<Item = StatePart> + use<'a> {
-    let (first, n) = (piece.start, piece.len());
+    let (first, n) = (page.start, page.len());
     let is_kept = |(_, layer): &(usize, &LayerState)| !layer.is_recurrent();
     let kept = spec.layers.iter().enumerate().filter(is_kept);
     kept.map(move |(layer_idx, _)| StatePart::Positions { layer: LayerIdx(layer_idx), first, n })

@@ -7,11 +7,11 @@ use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 
-pub(super) fn not_written(error: io::Error) -> Error {
+pub(super) fn write_failed(error: io::Error) -> Error {
     Error::SavedState(format!("cannot write: {error}"))
 }
 
-pub(super) fn not_read(error: io::Error) -> Error {
+pub(super) fn read_failed(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => {
             Error::SavedState("unexpected end: truncated, or not a saved session".to_owned())
@@ -21,12 +21,12 @@ pub(super) fn not_read(error: io::Error) -> Error {
 }
 
 /// Hashes the bytes that it writes.
-pub(super) struct Hashed<'a> {
+pub(super) struct HashingWriter<'a> {
     out: &'a mut dyn Write,
     hash: XxHash3_64,
 }
 
-impl<'a> Hashed<'a> {
+impl<'a> HashingWriter<'a> {
     pub(super) fn new(out: &'a mut dyn Write) -> Self {
         Self { out, hash: XxHash3_64::new() }
     }
@@ -36,7 +36,7 @@ impl<'a> Hashed<'a> {
     }
 }
 
-impl Write for Hashed<'_> {
+impl Write for HashingWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let n_bytes = self.out.write(bytes)?;
         self.hash.write(&bytes[..n_bytes]);
@@ -49,19 +49,19 @@ impl Write for Hashed<'_> {
 }
 
 /// Hashes the bytes that it reads.
-pub(super) struct Hashing<'a> {
+pub(super) struct HashingReader<'a> {
     input: &'a mut dyn Read,
     hash: XxHash3_64,
 }
 
-impl<'a> Hashing<'a> {
+impl<'a> HashingReader<'a> {
     pub(super) fn new(input: &'a mut dyn Read) -> Self {
         Self { input, hash: XxHash3_64::new() }
     }
 
     pub(super) fn check_sum(self) -> Result<()> {
         let mut sum = [0; 8];
-        self.input.read_exact(&mut sum).map_err(not_read)?;
+        self.input.read_exact(&mut sum).map_err(read_failed)?;
         if self.hash.finish() == u64::from_le_bytes(sum) {
             return Ok(());
         }
@@ -69,7 +69,7 @@ impl<'a> Hashing<'a> {
     }
 }
 
-impl Read for Hashing<'_> {
+impl Read for HashingReader<'_> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let n_bytes = self.input.read(target)?;
         self.hash.write(&target[..n_bytes]);

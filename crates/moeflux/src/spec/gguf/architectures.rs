@@ -4,9 +4,9 @@
 
 use serde_json::{Value as Json, json};
 
-use super::keys::Keys;
+use super::keys::ArchitectureKeys;
 use crate::error::Result;
-use crate::format::{Checkpoint, Value};
+use crate::format::{Checkpoint, MetadataValue};
 
 /// An architecture whose family is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +65,12 @@ impl Architecture {
     }
 
     /// Takes the keys of the file.
-    pub(super) fn translate(self, keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
-        frame(keys, checkpoint)?;
+    pub(super) fn translate(
+        self,
+        keys: &mut ArchitectureKeys<'_>,
+        checkpoint: &Checkpoint,
+    ) -> Result<()> {
+        common_keys(keys, checkpoint)?;
         match self {
             Self::Deepseek2 | Self::Deepseek32 | Self::GlmDsa => {
                 self.latent(keys, checkpoint)?;
@@ -84,7 +88,7 @@ impl Architecture {
         Ok(())
     }
 
-    fn latent(self, keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
+    fn latent(self, keys: &mut ArchitectureKeys<'_>, checkpoint: &Checkpoint) -> Result<()> {
         let pre = keys.metadata().text("tokenizer.ggml.pre");
         let model_type = match (self, pre) {
             (Self::Deepseek32, _) => "deepseek_v32",
@@ -103,14 +107,18 @@ impl Architecture {
     }
 
     /// Translates the keys that differ between architectures with grouped-query attention.
-    fn with_attention(self, keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
+    fn with_attention(
+        self,
+        keys: &mut ArchitectureKeys<'_>,
+        checkpoint: &Checkpoint,
+    ) -> Result<()> {
         let shared_inner = "expert_shared_feed_forward_length";
         match self {
             Self::Qwen3Moe | Self::Qwen3VlMoe => {
                 let is_vl = self == Self::Qwen3VlMoe;
                 keys.set("model_type", if is_vl { "qwen3_vl_moe_text" } else { "qwen3_moe" });
                 keys.skip(&[shared_inner, "n_deepstack_layers"]);
-                softmax_experts(keys, WhereSilent::Normalised)
+                softmax_experts(keys, ExpertWeightDefault::Normalised)
             }
             Self::Qwen3Next | Self::Qwen35Moe => {
                 let is_next = self == Self::Qwen3Next;
@@ -118,21 +126,21 @@ impl Architecture {
                 delta(keys)?;
                 keys.copy("shared_expert_intermediate_size", shared_inner)?;
                 keys.skip(&["expert_shared_count"]);
-                softmax_experts(keys, WhereSilent::Normalised)
+                softmax_experts(keys, ExpertWeightDefault::Normalised)
             }
             Self::Qwen2Moe => {
                 keys.set("model_type", "qwen2_moe");
                 keys.set("qkv_bias", checkpoint.tensors.contains_key(Q_BIAS));
                 keys.copy("shared_expert_intermediate_size", shared_inner)?;
                 keys.skip(&["expert_shared_count"]);
-                softmax_experts(keys, WhereSilent::Plain)
+                softmax_experts(keys, ExpertWeightDefault::Plain)
             }
             Self::Llama | Self::Olmoe => plain_experts(keys, self == Self::Llama),
             Self::GptOss => {
                 keys.set("model_type", "gpt_oss");
                 keys.copy("sliding_window", "attention.sliding_window")?;
                 keys.copy("intermediate_size", "expert_feed_forward_length")?;
-                softmax_experts(keys, WhereSilent::Normalised)
+                softmax_experts(keys, ExpertWeightDefault::Normalised)
             }
             Self::MinimaxM2 => {
                 keys.set("model_type", "minimax_m2");
@@ -165,7 +173,7 @@ const Q_NORM: &str = "model.layers.0.self_attn.q_norm.weight";
 const KV_BIAS: &str = "model.layers.0.self_attn.kv_a_proj_with_mqa.bias";
 
 /// Translates the keys that all architectures share.
-fn frame(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
+fn common_keys(keys: &mut ArchitectureKeys<'_>, checkpoint: &Checkpoint) -> Result<()> {
     let n_layers = keys.count("block_count")?;
     let n_predicting = keys.count_opt("nextn_predict_layers")?.unwrap_or(0);
     // The block count includes layers for multi-token prediction.
@@ -177,7 +185,7 @@ fn frame(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
     let tokens = keys.metadata().get("tokenizer.ggml.tokens");
     match (keys.value("vocab_size")?, tokens) {
         (Some(n_tokens), _) => keys.set_from("vocab_size", "vocab_size", n_tokens),
-        (None, Some(Value::Strings(tokens))) => keys.set("vocab_size", tokens.len()),
+        (None, Some(MetadataValue::Strings(tokens))) => keys.set("vocab_size", tokens.len()),
         _ => return Err(keys.missing("vocab_size")),
     }
     keys.set("tie_word_embeddings", !checkpoint.tensors.contains_key("lm_head.weight"));
@@ -193,7 +201,7 @@ fn frame(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
 }
 
 /// Translates grouped-query attention.
-fn attention(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
+fn attention(keys: &mut ArchitectureKeys<'_>, checkpoint: &Checkpoint) -> Result<()> {
     let n_heads = keys.count("attention.head_count")?;
     keys.set_from("num_attention_heads", "attention.head_count", n_heads);
     keys.copy_or("num_key_value_heads", "attention.head_count_kv", n_heads.into())?;
@@ -217,7 +225,7 @@ fn attention(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
 }
 
 /// Translates gated DeltaNet and the layers that have it.
-fn delta(keys: &mut Keys<'_>) -> Result<()> {
+fn delta(keys: &mut ArchitectureKeys<'_>) -> Result<()> {
     keys.copy("linear_conv_kernel_dim", "ssm.conv_kernel")?;
     keys.copy("linear_key_head_dim", "ssm.state_size")?;
     keys.copy("linear_num_key_heads", "ssm.group_count")?;
@@ -246,7 +254,7 @@ fn delta(keys: &mut Keys<'_>) -> Result<()> {
 
 /// Translates multi-head latent attention. Older files have the widths of heads under keys that
 /// hold the widths of the latent in newer ones.
-fn mla(keys: &mut Keys<'_>) -> Result<()> {
+fn mla(keys: &mut ArchitectureKeys<'_>) -> Result<()> {
     keys.copy("num_attention_heads", "attention.head_count")?;
     keys.copy_opt("q_lora_rank", "attention.q_lora_rank")?;
     keys.copy("kv_lora_rank", "attention.kv_lora_rank")?;
@@ -264,25 +272,26 @@ fn mla(keys: &mut Keys<'_>) -> Result<()> {
 }
 
 /// Translates mixtral and olmoe, whose experts have the width of a dense layer.
-fn plain_experts(keys: &mut Keys<'_>, is_mixtral: bool) -> Result<()> {
+fn plain_experts(keys: &mut ArchitectureKeys<'_>, is_mixtral: bool) -> Result<()> {
     keys.set("model_type", if is_mixtral { "mixtral" } else { "olmoe" });
     if keys.count_opt("expert_count")?.unwrap_or(0) == 0 {
         let advice = "this is a dense model, and moeflux runs Mixture-of-Experts models";
         return Err(keys.refused("expert_count", advice));
     }
-    let silent = if is_mixtral { WhereSilent::Normalised } else { WhereSilent::Plain };
-    softmax_experts(keys, silent)
+    let default =
+        if is_mixtral { ExpertWeightDefault::Normalised } else { ExpertWeightDefault::Plain };
+    softmax_experts(keys, default)
 }
 
 /// The default of llama.cpp for the weights of experts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum WhereSilent {
+enum ExpertWeightDefault {
     Normalised,
     Plain,
 }
 
 /// Translates counts and widths of routed experts.
-fn experts(keys: &mut Keys<'_>) -> Result<()> {
+fn experts(keys: &mut ArchitectureKeys<'_>) -> Result<()> {
     keys.copy("num_experts", "expert_count")?;
     keys.copy("num_experts_per_tok", "expert_used_count")?;
     keys.copy_opt("moe_intermediate_size", "expert_feed_forward_length")?;
@@ -290,7 +299,7 @@ fn experts(keys: &mut Keys<'_>) -> Result<()> {
 }
 
 /// Translates the limit of sparse attention: up to it, every position is visible.
-fn indexer(keys: &mut Keys<'_>) -> Result<()> {
+fn indexer(keys: &mut ArchitectureKeys<'_>) -> Result<()> {
     keys.copy("index_topk", "attention.indexer.top_k")?;
     let others = ["head_count", "key_length", "types"];
     keys.skip(&others.map(|key| format!("attention.indexer.{key}")).each_ref().map(|it| &**it));
@@ -298,7 +307,7 @@ fn indexer(keys: &mut Keys<'_>) -> Result<()> {
 }
 
 /// Translates the dense layers and the shared expert of hy_v3. Some files lack the keys.
-fn hy_layers(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
+fn hy_layers(keys: &mut ArchitectureKeys<'_>, checkpoint: &Checkpoint) -> Result<()> {
     let is_dense = |layer: &u64| {
         !checkpoint.tensors.contains_key(&format!("model.layers.{layer}.mlp.gate.weight"))
     };
@@ -318,10 +327,10 @@ fn hy_layers(keys: &mut Keys<'_>, checkpoint: &Checkpoint) -> Result<()> {
 }
 
 /// Translates experts with a softmax router.
-fn softmax_experts(keys: &mut Keys<'_>, silent: WhereSilent) -> Result<()> {
+fn softmax_experts(keys: &mut ArchitectureKeys<'_>, default: ExpertWeightDefault) -> Result<()> {
     check_gate(keys, &[SOFTMAX, SOFTMAX_OF_CHOSEN], SOFTMAX)?;
     experts(keys)?;
-    let is_normalised = silent == WhereSilent::Normalised;
+    let is_normalised = default == ExpertWeightDefault::Normalised;
     keys.copy_or("norm_topk_prob", "expert_weights_norm", is_normalised.into())?;
     for key in ["expert_group_count", "expert_group_used_count", "leading_dense_block_count"] {
         if keys.count_opt(key)?.is_some_and(|n| n > 1 || key.starts_with("leading") && n > 0) {
@@ -337,7 +346,7 @@ fn softmax_experts(keys: &mut Keys<'_>, silent: WhereSilent) -> Result<()> {
 }
 
 /// Translates experts with a sigmoid router, a correction bias and groups.
-fn sigmoid_experts(keys: &mut Keys<'_>, default_gate: u64) -> Result<()> {
+fn sigmoid_experts(keys: &mut ArchitectureKeys<'_>, default_gate: u64) -> Result<()> {
     check_gate(keys, &[SIGMOID], default_gate)?;
     let n_experts = keys.count("expert_count")?;
     keys.set_from("n_routed_experts", "expert_count", n_experts);
@@ -361,7 +370,7 @@ fn is_one(factor: f64) -> bool {
     factor.to_bits() == 1_f64.to_bits()
 }
 
-fn check_gate(keys: &mut Keys<'_>, known: &[u64], default: u64) -> Result<()> {
+fn check_gate(keys: &mut ArchitectureKeys<'_>, known: &[u64], default: u64) -> Result<()> {
     let key = "expert_gating_func";
     let gate = keys.count_opt(key)?.filter(|gate| *gate != 0).unwrap_or(default);
     if known.contains(&gate) {
@@ -373,7 +382,7 @@ fn check_gate(keys: &mut Keys<'_>, known: &[u64], default: u64) -> Result<()> {
 }
 
 /// Translates the rope and its scaling.
-fn rope(keys: &mut Keys<'_>) -> Result<()> {
+fn rope(keys: &mut ArchitectureKeys<'_>) -> Result<()> {
     keys.copy_or("rope_theta", "rope.freq_base", json!(10_000.0))?;
     let kind = keys.text_opt("rope.scaling.type")?;
     let multiplier = keys.number_opt("rope.scaling.yarn_log_multiplier")?;

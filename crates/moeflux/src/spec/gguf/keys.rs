@@ -9,14 +9,14 @@ use std::path::Path;
 use serde_json::{Map, Number, Value as Json};
 
 use crate::error::{Error, Result};
-use crate::format::{Gguf, Metadata, RawConfig, Value};
+use crate::format::{Gguf, Metadata, MetadataValue, RawConfig};
 
 /// Keys without effect on text.
 const WITHOUT_EFFECT: [&str; 4] =
     ["tensor_data_layout", "rope.dimension_sections", "rope.scaling.finetuned", "pooling_type"];
 
-/// The keys of a file, and the config built from them.
-pub(super) struct Keys<'a> {
+/// The keys of an architecture in a file, and the config built from them.
+pub(super) struct ArchitectureKeys<'a> {
     path: &'a Path,
     metadata: &'a Metadata,
     architecture: &'a str,
@@ -26,7 +26,7 @@ pub(super) struct Keys<'a> {
     names: BTreeMap<String, String>,
 }
 
-impl<'a> Keys<'a> {
+impl<'a> ArchitectureKeys<'a> {
     pub(super) fn new(gguf: &'a Gguf) -> Self {
         Self {
             path: &gguf.path,
@@ -41,11 +41,11 @@ impl<'a> Keys<'a> {
     /// Returns the config, if every key was taken or has no effect.
     pub(super) fn into_config(self) -> Result<RawConfig> {
         let prefix = format!("{}.", self.architecture);
-        let strange = self.metadata.entries().map(|(key, _)| key).find(|key| {
+        let unknown = self.metadata.entries().map(|(key, _)| key).find(|key| {
             let own = key.strip_prefix(&prefix);
             own.is_some_and(|own| !self.taken.contains(*key) && !WITHOUT_EFFECT.contains(&own))
         });
-        if let Some(key) = strange {
+        if let Some(key) = unknown {
             let key: String = key.escape_debug().take(100).collect();
             return Err(
                 self.unsupported(&key, "this key is not known, and it may change the model")
@@ -59,7 +59,7 @@ impl<'a> Keys<'a> {
     }
 
     /// Takes a key of the architecture. Returns its full name and its value.
-    fn take(&mut self, key: &str) -> (String, Option<&'a Value>) {
+    fn take(&mut self, key: &str) -> (String, Option<&'a MetadataValue>) {
         let full = format!("{}.{key}", self.architecture);
         let value = self.metadata.get(&full);
         self.taken.insert(full.clone());
@@ -72,19 +72,19 @@ impl<'a> Keys<'a> {
         let (full, value) = self.take(key);
         let Some(value) = value else { return Ok(None) };
         let json = match value {
-            Value::Bool(value) => Some(Json::Bool(*value)),
-            Value::U64(value) => Some(Json::Number((*value).into())),
-            Value::I64(value) => Some(Json::Number((*value).into())),
-            Value::F64(value) => Number::from_f64(*value).map(Json::Number),
-            Value::String(text) => Some(Json::String(text.clone())),
-            Value::Integers(values) => {
+            MetadataValue::Bool(value) => Some(Json::Bool(*value)),
+            MetadataValue::U64(value) => Some(Json::Number((*value).into())),
+            MetadataValue::I64(value) => Some(Json::Number((*value).into())),
+            MetadataValue::F64(value) => Number::from_f64(*value).map(Json::Number),
+            MetadataValue::String(text) => Some(Json::String(text.clone())),
+            MetadataValue::Integers(values) => {
                 let first = values.first().copied();
                 if values.iter().any(|value| Some(*value) != first) {
                     return Err(self.unsupported(&full, "a value for each layer is not supported"));
                 }
                 first.map(|value| Json::Number(value.into()))
             }
-            Value::Bools(_) | Value::Floats(_) | Value::Strings(_) => None,
+            MetadataValue::Bools(_) | MetadataValue::Floats(_) | MetadataValue::Strings(_) => None,
         };
         let wrong = || self.wrong(&full, "a finite number or a truth value");
         json.map(Some).ok_or_else(wrong)
@@ -116,7 +116,7 @@ impl<'a> Keys<'a> {
         let (full, value) = self.take(key);
         match value {
             None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
+            Some(MetadataValue::String(text)) => Ok(Some(text)),
             Some(_) => Err(self.wrong(&full, "a string")),
         }
     }
@@ -125,7 +125,7 @@ impl<'a> Keys<'a> {
         let (full, value) = self.take(key);
         match value {
             None => Ok(None),
-            Some(Value::Bools(values)) => Ok(Some(values)),
+            Some(MetadataValue::Bools(values)) => Ok(Some(values)),
             Some(_) => Err(self.wrong(&full, "an array of truth values")),
         }
     }
@@ -178,7 +178,7 @@ impl<'a> Keys<'a> {
 
     /// Returns an error about a key of the file that is not `expected`.
     pub(super) fn wrong(&self, full_key: &str, expected: &str) -> Error {
-        let found = self.metadata.get(full_key).map_or("absent", Value::kind);
+        let found = self.metadata.get(full_key).map_or("absent", MetadataValue::kind);
         Error::malformed(self.path, format!("`{full_key}` is {found}; expected {expected}"))
     }
 

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::format::{Checkpoint, Gguf};
 
 use architectures::{Architecture, known_names};
-use keys::Keys;
+use keys::ArchitectureKeys;
 
 /// Key under which the pack of a GGUF file describes requantised matrices: the section
 /// `quantization` of a `config.json`.
@@ -36,7 +36,7 @@ impl ModelSpec {
     pub fn from_gguf(checkpoint: &Checkpoint) -> Result<Self> {
         let gguf = checkpoint.gguf.as_ref().expect("a GGUF file has metadata");
         let architecture = architecture(gguf)?;
-        let mut keys = Keys::new(gguf);
+        let mut keys = ArchitectureKeys::new(gguf);
         architecture.translate(&mut keys, checkpoint)?;
         if let Some(text) = gguf.metadata.text(QUANTISATION_KEY) {
             let section: Json = serde_json::from_str(text).map_err(|error| {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::format::Checkpoint;
-use crate::format::gguf::made::Made;
+use crate::format::gguf::made::GgufBuilder;
 use crate::spec::{FfnSpec, MixerSpec, ModelSpec, RopeScaling, RouterSpec};
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small counts")]
@@ -22,20 +22,20 @@ fn spec_of(
         all.retain(|(known, _)| known != key);
         all.extend(value.map(|value| (*key, value)));
     }
-    let mut made = Made::new().string("general.architecture", architecture);
+    let mut builder = GgufBuilder::new().string("general.architecture", architecture);
     for (key, value) in all {
         let full = format!("{architecture}.{key}");
-        made = match whole(value) {
-            Some(count) => made.u32(&full, count),
-            None => made.pair(&full, 6, &value.to_le_bytes()),
+        builder = match whole(value) {
+            Some(count) => builder.u32(&full, count),
+            None => builder.pair(&full, 6, &value.to_le_bytes()),
         };
     }
-    let made = if changed.iter().any(|(key, _)| key.contains("yarn")) {
-        made.string(&format!("{architecture}.rope.scaling.type"), "yarn")
+    let builder = if changed.iter().any(|(key, _)| key.contains("yarn")) {
+        builder.string(&format!("{architecture}.rope.scaling.type"), "yarn")
     } else {
-        made
+        builder
     };
-    let bytes = made.bytes();
+    let bytes = builder.bytes();
     let checkpoint = Checkpoint::of_gguf_bytes(Path::new("m.gguf"), &bytes, bytes.len() as u64);
     ModelSpec::from_gguf(&checkpoint.unwrap()).map_err(|error| error.to_string())
 }

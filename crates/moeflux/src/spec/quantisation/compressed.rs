@@ -6,18 +6,18 @@
 use moeflux_kernels::Fp8Spread;
 use serde_json::Value;
 
-use super::{NativeFormat, QuantParams, Quantisation, WAY_OUT, block};
+use super::{ADVICE, NativeFormat, QuantParams, Quantisation, block};
 use crate::error::Result;
-use crate::format::Section;
+use crate::format::ConfigSection;
 
 /// Upper bound on groups of tensors that are read; published models have one or two.
 const GROUPS_MAX: usize = 64;
 
-pub(super) fn parse(section: &Section<'_>) -> Result<Quantisation> {
+pub(super) fn parse(section: &ConfigSection<'_>) -> Result<Quantisation> {
     for key in ["kv_cache_scheme", "sparsity_config"] {
         let has_some = section.section(key)?.is_some_and(|it| !it.is_empty());
         if has_some {
-            return Err(section.unsupported(key, &format!("is not supported; {WAY_OUT}")));
+            return Err(section.unsupported(key, &format!("is not supported; {ADVICE}")));
         }
     }
     let Some(groups) = section.section("config_groups")? else {
@@ -36,19 +36,19 @@ pub(super) fn parse(section: &Section<'_>) -> Result<Quantisation> {
             Ok(Quantisation::of_native(*first))
         }
         _ => {
-            let advice = format!("groups of tensors that differ are not supported; {WAY_OUT}");
+            let advice = format!("groups of tensors that differ are not supported; {ADVICE}");
             Err(section.unsupported("config_groups", &advice))
         }
     }
 }
 
 /// Returns the format of a group of tensors.
-fn scheme(group: &Section<'_>, format: Option<&str>) -> Result<NativeFormat> {
+fn scheme(group: &ConfigSection<'_>, format: Option<&str>) -> Result<NativeFormat> {
     let Some(weights) = group.section("weights")? else {
         return Err(group.missing("weights"));
     };
     let refused = |key: &str| {
-        weights.unsupported(key, &format!("this quantisation scheme is not supported; {WAY_OUT}"))
+        weights.unsupported(key, &format!("this quantisation scheme is not supported; {ADVICE}"))
     };
     let bits = weights.usize_at("num_bits")?;
     let strategy = weights.str_opt("strategy")?;
@@ -91,7 +91,7 @@ fn scheme(group: &Section<'_>, format: Option<&str>) -> Result<NativeFormat> {
             let advice = format!(
                 "with `format` {format} and `num_bits` {bits} is not supported (\
                  mxfp4-pack-quantized is, pack-quantized with 4 or 8 bits of int, and \
-                 float-quantized with 8); {WAY_OUT}"
+                 float-quantized with 8); {ADVICE}"
             );
             Err(weights.unsupported("type", &advice))
         }

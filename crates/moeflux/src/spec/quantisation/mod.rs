@@ -11,18 +11,18 @@ use std::collections::BTreeMap;
 use moeflux_kernels::Fp8Spread;
 use serde_json::Value;
 
-use super::config::Config;
+use super::config::CheckedConfig;
 use super::{NativeFormat, QuantParams, Quantisation};
 use crate::error::{Error, Result};
-use crate::format::{Section, canonical_name};
+use crate::format::{ConfigSection, canonical_name};
 
 /// Keys of an MLX section that do not name tensors.
 const SETTINGS: [&str; 4] = ["group_size", "bits", "mode", "quant_method"];
 
-const WAY_OUT: &str = "use the published bf16, fp8 or mxfp4 files, or an MLX conversion to affine \
+const ADVICE: &str = "use the published bf16, fp8 or mxfp4 files, or an MLX conversion to affine \
                        2 to 8 bits";
 
-pub(super) fn parse(config: &Config<'_>) -> Result<Quantisation> {
+pub(super) fn parse(config: &CheckedConfig<'_>) -> Result<Quantisation> {
     // MLX writes the section twice, and leaves that of a wrapped model inside.
     let places = [
         (&config.root, "quantization"),
@@ -45,19 +45,18 @@ pub(super) fn parse(config: &Config<'_>) -> Result<Quantisation> {
     Ok(Quantisation::default())
 }
 
-fn refused(section: &Section<'_>, key: &str) -> Error {
-    section.unsupported(key, &format!("this quantisation is not supported; {WAY_OUT}"))
+fn refused(section: &ConfigSection<'_>, key: &str) -> Error {
+    section.unsupported(key, &format!("this quantisation is not supported; {ADVICE}"))
 }
 
-fn fp8(section: &Section<'_>) -> Result<Quantisation> {
+fn fp8(section: &ConfigSection<'_>) -> Result<Quantisation> {
     let Some(spread) = block(section.usize_list_opt("weight_block_size")?.as_deref()) else {
-        let advice =
-            format!("FP8 weights need blocks of 32, 64 or 128 rows and columns; {WAY_OUT}");
+        let advice = format!("FP8 weights need blocks of 32, 64 or 128 rows and columns; {ADVICE}");
         return Err(section.unsupported("weight_block_size", &advice));
     };
     for (key, known) in [("fmt", "e4m3"), ("activation_scheme", "dynamic")] {
         if section.str_opt(key)?.is_some_and(|name| name != known) {
-            let advice = format!("of FP8, only \"{known}\" is supported; {WAY_OUT}");
+            let advice = format!("of FP8, only \"{known}\" is supported; {ADVICE}");
             return Err(section.unsupported(key, &advice));
         }
     }
@@ -71,7 +70,7 @@ fn block(sizes: Option<&[usize]>) -> Option<Fp8Spread> {
     Some(Fp8Spread::Block { n_rows: size(n_rows)?, n_cols: size(n_cols)? })
 }
 
-fn mlx(section: &Section<'_>) -> Result<Quantisation> {
+fn mlx(section: &ConfigSection<'_>) -> Result<Quantisation> {
     let bits = section.usize_at("bits")?;
     let group = section.usize_at("group_size")?;
     let default = params(section, bits, group)?;
@@ -97,7 +96,7 @@ fn mlx(section: &Section<'_>) -> Result<Quantisation> {
 }
 
 fn one_tensor(
-    section: &Section<'_>,
+    section: &ConfigSection<'_>,
     key: &str,
     (bits, group): (usize, usize),
 ) -> Result<Option<QuantParams>> {
@@ -108,7 +107,7 @@ fn one_tensor(
 }
 
 /// Returns bits and group of affine weights; `None` for MXFP4, whose values are fixed.
-fn params(section: &Section<'_>, bits: usize, group: usize) -> Result<Option<QuantParams>> {
+fn params(section: &ConfigSection<'_>, bits: usize, group: usize) -> Result<Option<QuantParams>> {
     match section.str_opt("mode")? {
         None | Some("affine") => {}
         Some("mxfp4") if (bits, group) == (4, 32) => return Ok(None),

@@ -364,10 +364,10 @@ fn published_formats_are_read_as_their_tools_write_them() {
     }
 }
 
-/// A small generator whose whole state is the test's seed.
-struct Random(u64);
+/// Changes configs at random. Its whole state is the test's seed.
+struct ConfigDamager(u64);
 
-impl Random {
+impl ConfigDamager {
     fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -413,13 +413,13 @@ impl Random {
 
 #[test]
 fn damaged_configs_never_panic_and_what_is_accepted_is_sound() {
-    let mut random = Random(0x5eed_0002);
+    let mut damager = ConfigDamager(0x5eed_0002);
     let (mut n_accepted, mut n_refused) = (0, 0);
     for nth in 0..12_000 {
         let texts = [QWEN3, QWEN35, DEEPSEEK, QWEN3_NEXT, GLM4];
         let mut config: Value = serde_json::from_str(texts[nth % texts.len()]).unwrap();
-        for _ in 0..=random.below(3) {
-            random.damage(&mut config);
+        for _ in 0..=damager.below(3) {
+            damager.damage(&mut config);
         }
         match parse(&config) {
             Ok(spec) => {

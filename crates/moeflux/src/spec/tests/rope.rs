@@ -7,7 +7,7 @@ use super::{DEEPSEEK, GLM4, QWEN3, QWEN35, parse, rope_of};
 use crate::spec::MixerSpec;
 
 /// A rope as computed by transformers 5.23.
-struct Oracle {
+struct ExpectedRope {
     config: Value,
     n_rotated: usize,
     /// Frequencies of pairs 0, 1, the middle and the last.
@@ -16,16 +16,16 @@ struct Oracle {
 }
 
 #[track_caller]
-fn check_rope(oracle: &Oracle) {
-    let spec = parse(&oracle.config).unwrap();
+fn check_rope(expected: &ExpectedRope) {
+    let spec = parse(&expected.config).unwrap();
     let rope = rope_of(&spec);
-    assert_eq!(rope.n_rotated, oracle.n_rotated);
+    assert_eq!(rope.n_rotated, expected.n_rotated);
     let all = rope.frequencies();
     let some = [all[0], all[1], all[all.len() / 2], all[all.len() - 1]];
-    for (ours, theirs) in some.iter().zip(oracle.frequencies) {
-        assert!((ours / theirs - 1.0).abs() < 1e-6, "{some:?} {:?}", oracle.frequencies);
+    for (ours, theirs) in some.iter().zip(expected.frequencies) {
+        assert!((ours / theirs - 1.0).abs() < 1e-6, "{some:?} {:?}", expected.frequencies);
     }
-    assert!((rope.amplitude() / oracle.amplitude - 1.0).abs() < 1e-6, "{}", rope.amplitude());
+    assert!((rope.amplitude() / expected.amplitude - 1.0).abs() < 1e-6, "{}", rope.amplitude());
 }
 
 fn with_rope(text: &str, keys: &[(&str, Value)]) -> Value {
@@ -40,20 +40,20 @@ fn with_rope(text: &str, keys: &[(&str, Value)]) -> Value {
 fn ropes_are_those_of_transformers() {
     let yarn = json!({"rope_type": "yarn", "factor": 4.0,
         "original_max_position_embeddings": 32768});
-    check_rope(&Oracle {
+    check_rope(&ExpectedRope {
         config: with_rope(QWEN3, &[("rope_theta", json!(1e6)), ("rope_scaling", yarn)]),
         n_rotated: 128,
         frequencies: [1.0, 0.805_842_2, 0.000_602_941_15, 3.102_344_4e-7],
         amplitude: 1.138_629_4,
     });
     let linear = json!({"type": "linear", "factor": 2.5});
-    check_rope(&Oracle {
+    check_rope(&ExpectedRope {
         config: with_rope(QWEN3, &[("rope_theta", json!(1e6)), ("rope_scaling", linear)]),
         n_rotated: 128,
         frequencies: [0.4, 0.322_336_88, 0.000_400_000_02, 4.963_751e-7],
         amplitude: 1.0,
     });
-    check_rope(&Oracle {
+    check_rope(&ExpectedRope {
         config: with_rope(QWEN3, &[("rope_theta", json!(null)), ("head_dim", json!(32))]),
         n_rotated: 32,
         frequencies: [1.0, 0.562_341_33, 0.01, 0.000_177_827_94],
@@ -62,7 +62,7 @@ fn ropes_are_those_of_transformers() {
     let yarn = json!({"type": "yarn", "factor": 8, "original_max_position_embeddings": 64,
         "truncate": false, "beta_fast": 16, "beta_slow": 2, "attention_factor": 1.25});
     let keys = [("rope_theta", json!(5e5)), ("rope_scaling", yarn), ("head_dim", json!(64))];
-    check_rope(&Oracle {
+    check_rope(&ExpectedRope {
         config: with_rope(QWEN3, &keys),
         n_rotated: 64,
         frequencies: [1.0, 0.517_329_45, 0.000_176_776_68, 3.767_322_6e-7],
@@ -76,26 +76,26 @@ fn ropes_are_those_of_transformers() {
         ("head_dim", json!(64)),
         ("max_position_embeddings", json!(512)),
     ];
-    check_rope(&Oracle {
+    check_rope(&ExpectedRope {
         config: with_rope(QWEN3, &keys),
         n_rotated: 64,
         frequencies: [1.0, 0.617_445_7, 0.000_472_455_58, 2.530_587_2e-6],
         amplitude: 1.207_944_2,
     });
     // If the limits of the blend were rounded, the middle value would be 5.809e-4.
-    check_rope(&Oracle {
+    check_rope(&ExpectedRope {
         config: with_rope(GPT_OSS, &[]),
         n_rotated: 64,
         frequencies: [1.0, 0.689_044_3, 0.000_456_483_92, 3.023_511_4e-7],
         amplitude: 1.346_573_6,
     });
-    check_rope(&Oracle {
+    check_rope(&ExpectedRope {
         config: with_rope(GLM4, &[]),
         n_rotated: 64,
         frequencies: [1.0, 0.649_381_64, 0.001, 1.539_926_5e-6],
         amplitude: 1.0,
     });
-    check_rope(&Oracle {
+    check_rope(&ExpectedRope {
         config: with_rope(QWEN35, &[]),
         n_rotated: 64,
         frequencies: [1.0, 0.604_296_4, 0.000_316_227_8, 1.654_817_1e-7],

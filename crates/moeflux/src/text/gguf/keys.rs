@@ -6,23 +6,26 @@
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::format::{Metadata, Value};
-use crate::text::files::{one_line, shown};
+use crate::format::{Metadata, MetadataValue};
+use crate::text::files::{one_line, shortened};
 
 /// An absent token, as converters write it: this unsigned number, or -1.
 const NO_TOKEN: u64 = 0xffff_ffff;
 
 /// The metadata of a file, with error messages that name it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Keys<'a> {
+pub(super) struct TextKeys<'a> {
     pub(super) path: &'a Path,
     pub(super) metadata: &'a Metadata,
 }
 
-impl<'a> Keys<'a> {
+impl<'a> TextKeys<'a> {
     /// Returns an error at a key.
     pub(super) fn refused(&self, key: &str, problem: impl AsRef<str>) -> Error {
-        Error::malformed(self.path, one_line(&format!("`{}`: {}", shown(key), problem.as_ref())))
+        Error::malformed(
+            self.path,
+            one_line(&format!("`{}`: {}", shortened(key), problem.as_ref())),
+        )
     }
 
     /// Returns an error about a missing part of a tokenizer.
@@ -31,14 +34,14 @@ impl<'a> Keys<'a> {
         Error::UnknownTokenizer { path: self.path.to_owned(), problem }
     }
 
-    fn wrong(&self, key: &str, value: &Value, wanted: &str) -> Error {
+    fn wrong(&self, key: &str, value: &MetadataValue, wanted: &str) -> Error {
         self.refused(key, format!("{}, not {wanted}", value.kind()))
     }
 
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>> {
         match self.metadata.get(key) {
             None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
+            Some(MetadataValue::String(text)) => Ok(Some(text)),
             Some(other) => Err(self.wrong(key, other, "a string")),
         }
     }
@@ -46,7 +49,7 @@ impl<'a> Keys<'a> {
     pub(super) fn texts(&self, key: &str) -> Result<Option<&'a [String]>> {
         match self.metadata.get(key) {
             None => Ok(None),
-            Some(Value::Strings(texts)) => Ok(Some(texts)),
+            Some(MetadataValue::Strings(texts)) => Ok(Some(texts)),
             Some(other) if is_empty(other) => Ok(Some(&[])),
             Some(other) => Err(self.wrong(key, other, "an array of strings")),
         }
@@ -55,7 +58,7 @@ impl<'a> Keys<'a> {
     pub(super) fn integers(&self, key: &str) -> Result<Option<&'a [i64]>> {
         match self.metadata.get(key) {
             None => Ok(None),
-            Some(Value::Integers(numbers)) => Ok(Some(numbers)),
+            Some(MetadataValue::Integers(numbers)) => Ok(Some(numbers)),
             Some(other) => Err(self.wrong(key, other, "an array of integers")),
         }
     }
@@ -63,7 +66,7 @@ impl<'a> Keys<'a> {
     pub(super) fn floats(&self, key: &str) -> Result<Option<&'a [f64]>> {
         match self.metadata.get(key) {
             None => Ok(None),
-            Some(Value::Floats(numbers)) => Ok(Some(numbers)),
+            Some(MetadataValue::Floats(numbers)) => Ok(Some(numbers)),
             Some(other) => Err(self.wrong(key, other, "an array of numbers")),
         }
     }
@@ -71,7 +74,7 @@ impl<'a> Keys<'a> {
     pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {
         match self.metadata.get(key) {
             None => Ok(None),
-            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(MetadataValue::Bool(flag)) => Ok(Some(*flag)),
             Some(other) => Err(self.wrong(key, other, "a truth value")),
         }
     }
@@ -79,8 +82,8 @@ impl<'a> Keys<'a> {
     /// Returns an index into a vocabulary of `n_tokens`.
     pub(super) fn token(&self, key: &str, n_tokens: usize) -> Result<Option<usize>> {
         let id = match self.metadata.get(key) {
-            None | Some(Value::U64(NO_TOKEN) | Value::I64(-1)) => return Ok(None),
-            Some(Value::U64(id)) => usize::try_from(*id).unwrap_or(usize::MAX),
+            None | Some(MetadataValue::U64(NO_TOKEN) | MetadataValue::I64(-1)) => return Ok(None),
+            Some(MetadataValue::U64(id)) => usize::try_from(*id).unwrap_or(usize::MAX),
             Some(other) => return Err(self.wrong(key, other, "the id of a token")),
         };
         if id >= n_tokens {
@@ -100,12 +103,16 @@ impl<'a> Keys<'a> {
 
 /// Returns whether an array is empty. An empty array may have any type: writers infer it from the
 /// first element.
-fn is_empty(value: &Value) -> bool {
+fn is_empty(value: &MetadataValue) -> bool {
     match value {
-        Value::Bools(list) => list.is_empty(),
-        Value::Integers(list) => list.is_empty(),
-        Value::Floats(list) => list.is_empty(),
-        Value::Strings(list) => list.is_empty(),
-        Value::Bool(_) | Value::U64(_) | Value::I64(_) | Value::F64(_) | Value::String(_) => false,
+        MetadataValue::Bools(list) => list.is_empty(),
+        MetadataValue::Integers(list) => list.is_empty(),
+        MetadataValue::Floats(list) => list.is_empty(),
+        MetadataValue::Strings(list) => list.is_empty(),
+        MetadataValue::Bool(_)
+        | MetadataValue::U64(_)
+        | MetadataValue::I64(_)
+        | MetadataValue::F64(_)
+        | MetadataValue::String(_) => false,
     }
 }

@@ -15,15 +15,15 @@ const LOOKED_UP_BYTES_MAX: usize = 1 << 28;
 
 /// A token that may be split in two.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::text) struct Whole<'a> {
+pub(in crate::text) struct SplittableToken<'a> {
     pub(in crate::text) text: &'a str,
     /// Priority: the greatest first.
-    pub(in crate::text) urgency: f64,
+    pub(in crate::text) priority: f64,
 }
 
 /// A split of a token.
-struct Cut<'a> {
-    whole: &'a Whole<'a>,
+struct TokenSplit<'a> {
+    token: &'a SplittableToken<'a>,
     ids: (u32, u32),
     /// Bytes and characters before the split; characters after it.
     at: usize,
@@ -32,7 +32,7 @@ struct Cut<'a> {
 
 /// The order of splits of tokens with equal priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::text) enum Ties {
+pub(in crate::text) enum TieOrder {
     /// By token, then by the ids of the parts.
     ById,
     /// Long parts first, the left part before the right one; then as above.
@@ -41,46 +41,50 @@ pub(in crate::text) enum Ties {
 
 /// Returns the merges of all tokens, which must be in ascending order of ids.
 pub(in crate::text) fn merges(
-    wholes: &[Whole<'_>],
+    tokens: &[SplittableToken<'_>],
     vocabulary: &Vocabulary,
-    ties: Ties,
+    ties: TieOrder,
 ) -> Result<Merges, String> {
-    let mut cuts = Vec::new();
+    let mut splits = Vec::new();
     let mut n_bytes: usize = 0;
-    for whole in wholes {
-        n_bytes = n_bytes.saturating_add(whole.text.len().saturating_mul(whole.text.len()));
+    for token in tokens {
+        n_bytes = n_bytes.saturating_add(token.text.len().saturating_mul(token.text.len()));
         if n_bytes > LOOKED_UP_BYTES_MAX {
             return Err("tokens that are too long to split at every position".to_owned());
         }
-        let from = cuts.len();
-        cut(whole, vocabulary, &mut cuts);
-        if cuts.len() > MERGES_MAX {
+        let from = splits.len();
+        push_splits(token, vocabulary, &mut splits);
+        if splits.len() > MERGES_MAX {
             return Err(format!("tokens that have more than {MERGES_MAX} splits"));
         }
-        cuts[from..].sort_by_key(|cut: &Cut<'_>| cut.ids);
+        splits[from..].sort_by_key(|split: &TokenSplit<'_>| split.ids);
     }
     match ties {
-        Ties::ById => cuts.sort_by(|a, b| b.whole.urgency.total_cmp(&a.whole.urgency)),
-        Ties::LongPartsFirst => cuts.sort_by(|a, b| {
-            let order = b.whole.urgency.total_cmp(&a.whole.urgency);
+        TieOrder::ById => splits.sort_by(|a, b| b.token.priority.total_cmp(&a.token.priority)),
+        TieOrder::LongPartsFirst => splits.sort_by(|a, b| {
+            let order = b.token.priority.total_cmp(&a.token.priority);
             order.then_with(|| Reverse(a.n_chars).cmp(&Reverse(b.n_chars)))
         }),
     }
     let mut merges = Merges::default();
-    for Cut { whole, at, .. } in cuts {
-        let (left, right) = whole.text.split_at(at);
+    for TokenSplit { token, at, .. } in splits {
+        let (left, right) = token.text.split_at(at);
         merges.push(left.to_owned(), right.to_owned())?;
     }
     Ok(merges)
 }
 
-fn cut<'a>(whole: &'a Whole<'a>, vocabulary: &Vocabulary, cuts: &mut Vec<Cut<'a>>) {
-    let n_chars = whole.text.chars().count();
-    for (n_before, (at, _)) in whole.text.char_indices().enumerate().skip(1) {
-        let id_of = |range: Range<usize>| vocabulary.id_of(&whole.text[range]).map(|id| id.0);
+fn push_splits<'a>(
+    token: &'a SplittableToken<'a>,
+    vocabulary: &Vocabulary,
+    splits: &mut Vec<TokenSplit<'a>>,
+) {
+    let n_chars = token.text.chars().count();
+    for (n_before, (at, _)) in token.text.char_indices().enumerate().skip(1) {
+        let id_of = |range: Range<usize>| vocabulary.id_of(&token.text[range]).map(|id| id.0);
         let Some(left) = id_of(0..at) else { continue };
-        let Some(right) = id_of(at..whole.text.len()) else { continue };
+        let Some(right) = id_of(at..token.text.len()) else { continue };
         let n_chars = (n_before, n_chars - n_before);
-        cuts.push(Cut { whole, ids: (left, right), at, n_chars });
+        splits.push(TokenSplit { token, ids: (left, right), at, n_chars });
     }
 }

@@ -16,14 +16,14 @@ use std::path::Path;
 use serde_json::{Map, Value as Json, json};
 
 use crate::error::{Error, Result};
-use crate::format::{Metadata, Value};
+use crate::format::{Metadata, MetadataValue};
 use crate::ids::TokenId;
 use crate::text::eos::EndTokens;
-use crate::text::files::shown;
-use crate::text::gguf::keys::Keys;
-use crate::text::gguf::recipes::{Pieces, Recipe};
-use crate::text::gguf::vocabulary::{Listed, MERGES, TOKEN_TYPE, TOKENS};
-use crate::text::pipeline::Pipeline;
+use crate::text::files::shortened;
+use crate::text::gguf::keys::TextKeys;
+use crate::text::gguf::recipes::{Recipe, SentencePieceRecipe};
+use crate::text::gguf::vocabulary::{MERGES, TOKEN_TYPE, TOKENS, TokenList};
+use crate::text::pipeline::TokenizerPipeline;
 use crate::text::special::SpecialTokens;
 use crate::text::tokenizer::Tokenizer;
 
@@ -86,7 +86,7 @@ impl Tokenizer {
     /// [`Error::UnknownTokenizer`] for an unknown name; if a list is missing or does not match the
     /// others; if an id has no embedding row.
     pub(crate) fn of_gguf(path: &Path, metadata: &Metadata, vocab_rows: usize) -> Result<Self> {
-        let keys = Keys { path, metadata };
+        let keys = TextKeys { path, metadata };
         let model = keys.text(MODEL)?.unwrap_or("none");
         let pre = keys.text(PRE)?.unwrap_or("default");
         let recipe = match model {
@@ -94,15 +94,15 @@ impl Tokenizer {
             "llama" => None,
             other => return Err(unknown(&keys, MODEL, other)),
         };
-        let listed = Listed::read(keys)?;
+        let token_list = TokenList::read(keys)?;
         // Without types, special tokens in a text would be split like ordinary text.
         if keys.integers(TOKEN_TYPE)?.is_none() {
             return Err(keys.missing(TOKEN_TYPE));
         }
-        let special = special_tokens(&keys, &listed)?;
+        let special = special_tokens(&keys, &token_list)?;
         let pipeline = match recipe {
-            Some(recipe) => byte_level(&listed, recipe, path)?,
-            None => pieces(&keys, &listed)?,
+            Some(recipe) => byte_level(&token_list, recipe, path)?,
+            None => sentence_piece(&keys, &token_list)?,
         };
         Self::of_pipeline(path, pipeline, special, vocab_rows)
     }
@@ -114,10 +114,10 @@ impl SpecialTokens {
     /// # Errors
     /// If a value has the wrong type, or an id has no token.
     pub(crate) fn of_gguf(path: &Path, metadata: &Metadata) -> Result<Self> {
-        let keys = Keys { path, metadata };
+        let keys = TextKeys { path, metadata };
         match metadata.get(TOKENS) {
             None => Ok(Self::default()),
-            Some(_) => special_tokens(&keys, &Listed::read(keys)?),
+            Some(_) => special_tokens(&keys, &TokenList::read(keys)?),
         }
     }
 }
@@ -128,16 +128,16 @@ impl EndTokens {
     /// # Errors
     /// If a value has the wrong type, or an id has no token.
     pub(crate) fn of_gguf(path: &Path, metadata: &Metadata) -> Result<Self> {
-        let keys = Keys { path, metadata };
+        let keys = TextKeys { path, metadata };
         if metadata.get(TOKENS).is_none() {
             return Ok(Self::default());
         }
-        let listed = Listed::read(keys)?;
+        let token_list = TokenList::read(keys)?;
         let mut tokens = Vec::new();
         for key in ENDS {
-            tokens.extend(listed.token(key)?.map(|(id, _)| id));
+            tokens.extend(token_list.token(key)?.map(|(id, _)| id));
         }
-        let named = listed.added().filter(|(_, text, _)| END_TEXTS.contains(text));
+        let named = token_list.added().filter(|(_, text, _)| END_TEXTS.contains(text));
         tokens.extend(named.map(|(id, ..)| TokenId(id)));
         Ok(Self::new(tokens))
     }
@@ -149,7 +149,7 @@ impl EndTokens {
 /// # Errors
 /// If a value is not a string.
 pub(crate) fn gguf_templates(path: &Path, metadata: &Metadata) -> Result<Vec<(String, String)>> {
-    let keys = Keys { path, metadata };
+    let keys = TextKeys { path, metadata };
     let mut sources: Vec<(String, String)> = Vec::new();
     for (name, key) in TEMPLATES {
         let Some(source) = keys.text(key)? else { continue };
@@ -169,16 +169,16 @@ pub(crate) fn gguf_generation_config(path: &Path, metadata: &Metadata) -> Result
     for (key, name) in SAMPLING {
         let value = match metadata.get(key) {
             None => continue,
-            Some(Value::U64(value)) => json!(value),
-            Some(Value::I64(value)) => json!(value),
+            Some(MetadataValue::U64(value)) => json!(value),
+            Some(MetadataValue::I64(value)) => json!(value),
             // Most are stored as f32: 0.6 is intended, not 0.6000000238418579.
-            Some(Value::F64(value)) if value.is_finite() => json!(nearest(*value)),
-            Some(Value::F64(value)) => {
-                return Err(Keys { path, metadata }.refused(key, format!("{value}")));
+            Some(MetadataValue::F64(value)) if value.is_finite() => json!(nearest(*value)),
+            Some(MetadataValue::F64(value)) => {
+                return Err(TextKeys { path, metadata }.refused(key, format!("{value}")));
             }
             Some(other) => {
                 let problem = format!("{}, not a number", other.kind());
-                return Err(Keys { path, metadata }.refused(key, problem));
+                return Err(TextKeys { path, metadata }.refused(key, problem));
             }
         };
         json.insert(name.to_owned(), value);
@@ -191,10 +191,10 @@ fn nearest(value: f64) -> f32 {
     value as f32
 }
 
-fn special_tokens(keys: &Keys<'_>, listed: &Listed<'_>) -> Result<SpecialTokens> {
+fn special_tokens(keys: &TextKeys<'_>, token_list: &TokenList<'_>) -> Result<SpecialTokens> {
     let mut roles = Vec::new();
     for (role, key) in ROLES {
-        roles.extend(listed.token(key)?.map(|(_, text)| (role, text.to_owned())));
+        roles.extend(token_list.token(key)?.map(|(_, text)| (role, text.to_owned())));
     }
     // The default of llama.cpp for files without the key.
     let is_default = match keys.text(MODEL)? {
@@ -205,26 +205,35 @@ fn special_tokens(keys: &Keys<'_>, listed: &Listed<'_>) -> Result<SpecialTokens>
     Ok(SpecialTokens::of_roles(keys.path, roles, adds_bos))
 }
 
-fn byte_level(listed: &Listed<'_>, recipe: &Recipe, path: &Path) -> Result<Pipeline> {
-    recipe.pipeline(path, listed.added_tokens()?, listed.byte_model(recipe)?, MERGES)
+fn byte_level(
+    token_list: &TokenList<'_>,
+    recipe: &Recipe,
+    path: &Path,
+) -> Result<TokenizerPipeline> {
+    recipe.pipeline(path, token_list.added_tokens()?, token_list.byte_model(recipe)?, MERGES)
 }
 
-fn pieces(keys: &Keys<'_>, listed: &Listed<'_>) -> Result<Pipeline> {
+fn sentence_piece(keys: &TextKeys<'_>, token_list: &TokenList<'_>) -> Result<TokenizerPipeline> {
     if keys.flag(REMOVE_SPACES)? == Some(true) {
         return Err(keys.refused(REMOVE_SPACES, "true, which is not supported"));
     }
-    let pieces = Pieces { adds_space: keys.flag(ADD_SPACE)?.unwrap_or(true) };
-    pieces.pipeline(keys.path, listed.added_tokens()?, listed.piece_model()?, MERGES)
+    let sentence_piece = SentencePieceRecipe { adds_space: keys.flag(ADD_SPACE)?.unwrap_or(true) };
+    sentence_piece.pipeline(
+        keys.path,
+        token_list.added_tokens()?,
+        token_list.piece_model()?,
+        MERGES,
+    )
 }
 
-fn unknown(keys: &Keys<'_>, key: &str, name: &str) -> Error {
+fn unknown(keys: &TextKeys<'_>, key: &str, name: &str) -> Error {
     let known = match key {
         MODEL => "gpt2, llama".to_owned(),
         _ => Recipe::names(),
     };
     let problem = match name {
         "none" | "no_vocab" => "has no tokenizer".to_owned(),
-        _ => format!("`{key}` is `{}`, which is not known (known: {known})", shown(name)),
+        _ => format!("`{key}` is `{}`, which is not known (known: {known})", shortened(name)),
     };
     Error::UnknownTokenizer { path: keys.path.to_owned(), problem }
 }

@@ -10,7 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use crate::error::Result;
-use crate::text::pipeline::{AddedTokens, Model, Parts, Pipeline};
+use crate::text::pipeline::{AddedTokens, BpeModel, TokenizerParts, TokenizerPipeline};
 
 /// The steps that normalise and split a text and merge its pieces into tokens.
 #[derive(Clone, Copy, Debug)]
@@ -130,11 +130,11 @@ impl Recipe {
         &self,
         path: &Path,
         added: AddedTokens,
-        model: Model,
+        model: BpeModel,
         model_key: &'static str,
-    ) -> Result<Pipeline> {
+    ) -> Result<TokenizerPipeline> {
         let normalizer = self.normalizer().map(|json| raw(&json));
-        let parts = Parts {
+        let parts = TokenizerParts {
             normalizer: normalizer.as_deref(),
             pre_tokenizer: Some(&raw(&self.pre_tokenizer())),
             post_processor: None,
@@ -143,7 +143,7 @@ impl Recipe {
             model,
             model_key,
         };
-        Pipeline::build(path, parts)
+        TokenizerPipeline::build(path, parts)
     }
 
     /// Returns the original's `normalizer`.
@@ -169,22 +169,22 @@ fn bytes() -> Value {
         "use_regex": false})
 }
 
-/// SentencePiece tokens: spaces are written as characters, and one is prepended unless the file
-/// disables it.
-pub(super) struct Pieces {
+/// The steps of a SentencePiece tokenizer: spaces are written as characters, and one is prepended
+/// unless the file disables it.
+pub(super) struct SentencePieceRecipe {
     pub(super) adds_space: bool,
 }
 
-impl Pieces {
+impl SentencePieceRecipe {
     /// Builds the tokenizer with these tokens. `model_key` is the key of the model in the file.
     pub(super) fn pipeline(
         &self,
         path: &Path,
         added: AddedTokens,
-        model: Model,
+        model: BpeModel,
         model_key: &'static str,
-    ) -> Result<Pipeline> {
-        let parts = Parts {
+    ) -> Result<TokenizerPipeline> {
+        let parts = TokenizerParts {
             normalizer: Some(&raw(&self.normalizer())),
             pre_tokenizer: None,
             post_processor: None,
@@ -193,7 +193,7 @@ impl Pieces {
             model,
             model_key,
         };
-        Pipeline::build(path, parts)
+        TokenizerPipeline::build(path, parts)
     }
 
     fn normalizer(&self) -> Value {

@@ -9,11 +9,11 @@ use tokenizers::AddedToken;
 
 use crate::error::Result;
 use crate::ids::TokenId;
-use crate::text::files::shown;
-use crate::text::gguf::keys::Keys;
-use crate::text::gguf::merges::{Ties, Whole, merges};
+use crate::text::files::shortened;
+use crate::text::gguf::keys::TextKeys;
+use crate::text::gguf::merges::{SplittableToken, TieOrder, merges};
 use crate::text::gguf::recipes::{Merging, Recipe};
-use crate::text::pipeline::{AddedTokens, Declared, Merges, Model, Vocabulary, merge_of};
+use crate::text::pipeline::{AddedTokens, BpeModel, DeclaredToken, Merges, Vocabulary, merge_of};
 
 pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
 pub(super) const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
@@ -23,40 +23,40 @@ const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
 
 /// The purpose of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     /// Text, or a byte without another token.
     Text,
     /// Matched before a text is split; marks structure.
     Control,
     /// Matched before a text is split; is text.
-    Whole,
+    UserDefined,
     /// An entry without a token.
-    None,
+    Unused,
 }
 
 /// The tokens of a file by id.
 #[derive(Clone, Debug)]
-pub(super) struct Listed<'a> {
-    keys: Keys<'a>,
+pub(super) struct TokenList<'a> {
+    keys: TextKeys<'a>,
     texts: &'a [String],
-    kinds: Vec<Kind>,
+    kinds: Vec<TokenKind>,
 }
 
-impl<'a> Listed<'a> {
-    pub(super) fn read(keys: Keys<'a>) -> Result<Self> {
+impl<'a> TokenList<'a> {
+    pub(super) fn read(keys: TextKeys<'a>) -> Result<Self> {
         let texts = keys.texts(TOKENS)?.ok_or_else(|| keys.missing(TOKENS))?;
         let Some(types) = keys.integers(TOKEN_TYPE)? else {
-            return Ok(Self { keys, texts, kinds: vec![Kind::Text; texts.len()] });
+            return Ok(Self { keys, texts, kinds: vec![TokenKind::Text; texts.len()] });
         };
         keys.check_len(TOKEN_TYPE, types.len(), texts.len())?;
         let mut kinds = Vec::with_capacity(texts.len());
         for (id, (text, number)) in texts.iter().zip(types).enumerate() {
             kinds.push(match number {
-                _ if text.is_empty() || is_padding(text, id) => Kind::None,
-                1 | 6 => Kind::Text,
-                2 | 3 => Kind::Control,
-                4 => Kind::Whole,
-                5 => Kind::None,
+                _ if text.is_empty() || is_padding(text, id) => TokenKind::Unused,
+                1 | 6 => TokenKind::Text,
+                2 | 3 => TokenKind::Control,
+                4 => TokenKind::UserDefined,
+                5 => TokenKind::Unused,
                 _ => {
                     let problem = format!("token {id} has type {number}; types 1 to 6 are known");
                     return Err(keys.refused(TOKEN_TYPE, problem));
@@ -71,25 +71,25 @@ impl<'a> Listed<'a> {
     }
 
     /// Returns the tokens that are matched before a text is split, with their ids.
-    pub(super) fn added(&self) -> impl Iterator<Item = (u32, &'a str, Kind)> {
-        self.all().filter(|(.., kind)| matches!(kind, Kind::Control | Kind::Whole))
+    pub(super) fn added(&self) -> impl Iterator<Item = (u32, &'a str, TokenKind)> {
+        self.all().filter(|(.., kind)| matches!(kind, TokenKind::Control | TokenKind::UserDefined))
     }
 
     /// Returns the token that a key names.
     pub(super) fn token(&self, key: &str) -> Result<Option<(TokenId, &'a str)>> {
         let id = self.keys.token(key, self.n_tokens())?;
         let token = id.and_then(|id| Some((u32::try_from(id).ok()?, id)));
-        let token = token.filter(|(_, id)| self.kinds[*id] != Kind::None);
+        let token = token.filter(|(_, id)| self.kinds[*id] != TokenKind::Unused);
         Ok(token.map(|(token, id)| (TokenId(token), self.texts[id].as_str())))
     }
 
-    fn all(&self) -> impl Iterator<Item = (u32, &'a str, Kind)> {
+    fn all(&self) -> impl Iterator<Item = (u32, &'a str, TokenKind)> {
         let texts = self.texts.iter().zip(&self.kinds);
         (0..=u32::MAX).zip(texts).map(|(id, (text, kind))| (id, text.as_str(), *kind))
     }
 
     /// Builds the model of a byte-level vocabulary.
-    pub(super) fn byte_model(&self, recipe: &Recipe) -> Result<Model> {
+    pub(super) fn byte_model(&self, recipe: &Recipe) -> Result<BpeModel> {
         let (is_ranked, ignores_merges) =
             (recipe.merging == Merging::Ranks, recipe.merging != Merging::Listed);
         let listed = match is_ranked {
@@ -103,18 +103,18 @@ impl<'a> Listed<'a> {
         let vocabulary = self.vocabulary(end)?;
         let merges = match is_ranked {
             true => {
-                let urgency = |id: u32| -f64::from(id);
-                let wholes = self.wholes(urgency);
-                merges(&wholes, &vocabulary, Ties::ById)
+                let priority = |id: u32| -f64::from(id);
+                let splittable = self.splittable(priority);
+                merges(&splittable, &vocabulary, TieOrder::ById)
                     .map_err(|problem| self.keys.refused(TOKENS, problem))?
             }
             false => self.listed_merges(listed)?,
         };
-        Ok(Model::of_bytes(vocabulary, merges, ignores_merges))
+        Ok(BpeModel::of_bytes(vocabulary, merges, ignores_merges))
     }
 
     /// Builds the model of a SentencePiece vocabulary.
-    pub(super) fn piece_model(&self) -> Result<Model> {
+    pub(super) fn piece_model(&self) -> Result<BpeModel> {
         let vocabulary = self.vocabulary(self.n_tokens())?;
         let merges = match self.keys.texts(MERGES)? {
             Some(listed) => self.listed_merges(listed)?,
@@ -122,28 +122,28 @@ impl<'a> Listed<'a> {
                 let scores = self.keys.floats(SCORES)?.ok_or_else(|| self.keys.missing(SCORES))?;
                 self.keys.check_len(SCORES, scores.len(), self.n_tokens())?;
                 let score = |id: u32| usize::try_from(id).map_or(0.0, |id| scores[id]);
-                let wholes = self.wholes(score);
-                merges(&wholes, &vocabulary, Ties::LongPartsFirst)
+                let splittable = self.splittable(score);
+                merges(&splittable, &vocabulary, TieOrder::LongPartsFirst)
                     .map_err(|problem| self.keys.refused(SCORES, problem))?
             }
         };
         let unknown = self.token(UNKNOWN)?.map(|(_, text)| text.to_owned());
-        Ok(Model::of_characters(vocabulary, merges, unknown))
+        Ok(BpeModel::of_characters(vocabulary, merges, unknown))
     }
 
     /// Returns the added tokens of this vocabulary.
     pub(super) fn added_tokens(&self) -> Result<AddedTokens> {
-        AddedTokens::new(self.added().map(|(id, text, kind)| Declared {
+        AddedTokens::new(self.added().map(|(id, text, kind)| DeclaredToken {
             id,
             // Matched in the original text, not in the normalised one.
-            token: AddedToken::from(text, kind == Kind::Control).normalized(false),
+            token: AddedToken::from(text, kind == TokenKind::Control).normalized(false),
         }))
         .map_err(|problem| self.keys.refused(TOKENS, problem))
     }
 
     fn vocabulary(&self, end: usize) -> Result<Vocabulary> {
         let mut vocabulary = Vocabulary::default();
-        for (id, text, _) in self.all().take(end).filter(|(.., kind)| *kind != Kind::None) {
+        for (id, text, _) in self.all().take(end).filter(|(.., kind)| *kind != TokenKind::Unused) {
             vocabulary
                 .insert(text.to_owned(), id)
                 .map_err(|problem| self.keys.refused(TOKENS, problem))?;
@@ -152,16 +152,17 @@ impl<'a> Listed<'a> {
     }
 
     /// Returns the tokens that can be merged from others.
-    fn wholes(&self, urgency: impl Fn(u32) -> f64) -> Vec<Whole<'a>> {
-        let texts = self.all().filter(|(.., kind)| *kind == Kind::Text);
-        texts.map(|(id, text, _)| Whole { text, urgency: urgency(id) }).collect()
+    fn splittable(&self, priority: impl Fn(u32) -> f64) -> Vec<SplittableToken<'a>> {
+        let texts = self.all().filter(|(.., kind)| *kind == TokenKind::Text);
+        texts.map(|(id, text, _)| SplittableToken { text, priority: priority(id) }).collect()
     }
 
     fn listed_merges(&self, listed: &[String]) -> Result<Merges> {
         let mut merges = Merges::default();
         for (place, text) in listed.iter().enumerate() {
             let merge = merge_of(text).ok_or_else(|| {
-                let problem = format!("merge {place}, `{}`, does not have two tokens", shown(text));
+                let problem =
+                    format!("merge {place}, `{}`, does not have two tokens", shortened(text));
                 self.keys.refused(MERGES, problem)
             })?;
             merges.push(merge.0, merge.1).map_err(|problem| self.keys.refused(MERGES, problem))?;
@@ -175,12 +176,12 @@ impl<'a> Listed<'a> {
     /// before the end, or after gaps in the ids, must be included, because the library would
     /// renumber them.
     fn end_of_vocabulary(&self, listed: &[String]) -> usize {
-        let is_text = |kind: &Kind| *kind == Kind::Text;
+        let is_text = |kind: &TokenKind| *kind == TokenKind::Text;
         let end = self.kinds.iter().rposition(is_text).map_or(0, |last| last + 1);
         let behind = &self.kinds[end..];
-        let n_added = behind.iter().take_while(|kind| **kind != Kind::None).count();
-        let has_gaps = self.kinds[..end].contains(&Kind::None)
-            || behind[n_added..].iter().any(|kind| *kind != Kind::None);
+        let n_added = behind.iter().take_while(|kind| **kind != TokenKind::Unused).count();
+        let has_gaps = self.kinds[..end].contains(&TokenKind::Unused)
+            || behind[n_added..].iter().any(|kind| *kind != TokenKind::Unused);
         let added = &self.texts[end..end + n_added];
         if has_gaps || are_needed(added, listed) {
             return self.n_tokens();

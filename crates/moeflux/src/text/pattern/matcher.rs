@@ -10,20 +10,20 @@ use std::cell::Cell;
 
 use tokenizers::Offsets;
 
-use crate::text::pattern::{Op, Pattern, Place};
+use crate::text::pattern::{Anchor, Pattern, PatternOp};
 
 /// Step budget of any text, independent of its length.
 const STEPS_MIN: usize = 4 << 20;
 /// Additional steps per byte. Published expressions take 5 to 20, the worst texts for them 60.
 const STEPS_PER_BYTE: usize = 256;
 /// Maximum backtracking points: 160 MB. Published expressions have a few at a time.
-const WAYS_BACK_MAX: usize = 4 << 20;
+const BACKTRACK_MAX: usize = 4 << 20;
 
 /// The remaining steps for one text and all patterns that split it.
 #[derive(Debug)]
-pub(in crate::text) struct Steps(Cell<usize>);
+pub(in crate::text) struct StepBudget(Cell<usize>);
 
-impl Steps {
+impl StepBudget {
     /// Creates the budget of a text before its length is known.
     pub(in crate::text) fn new() -> Self {
         Self(Cell::new(STEPS_MIN))
@@ -46,16 +46,20 @@ impl Steps {
 impl Pattern {
     /// Returns all matches, each from the end of the previous one. An empty match directly after
     /// another is skipped.
-    pub(in crate::text) fn matches<'a>(&'a self, text: &'a str, steps: &'a Steps) -> Matches<'a> {
+    pub(in crate::text) fn matches<'a>(
+        &'a self,
+        text: &'a str,
+        budget: &'a StepBudget,
+    ) -> Matches<'a> {
         let dead = vec![None; self.ops.len()];
-        let run = Run { pattern: self, text, steps, ways: Vec::new(), dead };
-        Matches { run, start: Some(0), last_end: None }
+        let matcher = Matcher { pattern: self, text, budget, points: Vec::new(), dead };
+        Matches { matcher, start: Some(0), last_end: None }
     }
 }
 
 /// Finds matches one at a time, so that those of a long text are never stored.
 pub(in crate::text) struct Matches<'a> {
-    run: Run<'a>,
+    matcher: Matcher<'a>,
     /// Start of the next search; `None` at the end of the text.
     start: Option<usize>,
     last_end: Option<usize>,
@@ -66,7 +70,7 @@ impl Iterator for Matches<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         while let Some(start) = self.start {
-            let end = match self.run.from(0, start) {
+            let end = match self.matcher.from(0, start) {
                 Ok(end) => end,
                 Err(problem) => {
                     self.start = None;
@@ -77,7 +81,7 @@ impl Iterator for Matches<'_> {
             self.start = match end {
                 Some(end) if end > start => Some(end),
                 _ => {
-                    let next = self.run.text[start..].chars().next();
+                    let next = self.matcher.text[start..].chars().next();
                     next.map(|character| start + character.len_utf8())
                 }
             };
@@ -90,9 +94,9 @@ impl Iterator for Matches<'_> {
     }
 }
 
-/// A backtracking point: the alternative to try if the present path fails.
+/// The alternative to try if the present path fails.
 #[derive(Clone, Copy)]
-enum Way {
+enum BacktrackPoint {
     Branch {
         op: usize,
         at: usize,
@@ -113,29 +117,30 @@ enum Way {
     },
 }
 
-struct Run<'a> {
+/// The state of matching a pattern in a text.
+struct Matcher<'a> {
     pattern: &'a Pattern,
     text: &'a str,
-    steps: &'a Steps,
-    ways: Vec<Way>,
+    budget: &'a StepBudget,
+    points: Vec<BacktrackPoint>,
     /// Range of each greedy run in which all ends were tried and failed.
     dead: Vec<Option<(usize, usize)>>,
 }
 
-impl Run<'_> {
+impl Matcher<'_> {
     /// Returns the end of the first path from an operation to its `Accept`, if there is one.
     fn from(&mut self, op: usize, at: usize) -> Result<Option<usize>, String> {
-        let n_ways = self.ways.len();
+        let n_points = self.points.len();
         let mut next = Some((op, at));
         loop {
-            self.steps.take(1)?;
+            self.budget.take(1)?;
             if let Some((op, at)) = next {
-                if self.pattern.ops[op] == Op::Accept {
-                    self.ways.truncate(n_ways);
+                if self.pattern.ops[op] == PatternOp::Accept {
+                    self.points.truncate(n_points);
                     return Ok(Some(at));
                 }
                 next = self.step(op, at)?;
-            } else if self.ways.len() > n_ways {
+            } else if self.points.len() > n_points {
                 next = self.back()?;
             } else {
                 return Ok(None);
@@ -146,26 +151,26 @@ impl Run<'_> {
     fn step(&mut self, op: usize, at: usize) -> Result<Option<(usize, usize)>, String> {
         let next = op + 1;
         Ok(match self.pattern.ops[op] {
-            Op::Set(set) => self.after_one(set, at).map(|at| (next, at)),
-            Op::Greedy { set, min, max } => self.greedy(op, at, (set, min, max))?,
-            Op::Lazy { set, min, max } => {
+            PatternOp::CharSet(set) => self.after_one(set, at).map(|at| (next, at)),
+            PatternOp::Greedy { set, min, max } => self.greedy(op, at, (set, min, max))?,
+            PatternOp::Lazy { set, min, max } => {
                 let (least, n_taken) = self.after_many(set, at, min)?;
                 if n_taken < min {
                     return Ok(None);
                 }
-                self.add_way(Way::More { op, at: least, n_more: max - min })?;
+                self.add_point(BacktrackPoint::More { op, at: least, n_more: max - min })?;
                 Some((next, least))
             }
-            Op::Split { first, second } => {
-                self.add_way(Way::Branch { op: second, at })?;
+            PatternOp::Split { first, second } => {
+                self.add_point(BacktrackPoint::Branch { op: second, at })?;
                 Some((first, at))
             }
-            Op::Jump(op) => Some((op, at)),
-            Op::Ahead { is_wanted, end } => {
+            PatternOp::Jump(op) => Some((op, at)),
+            PatternOp::Ahead { is_wanted, end } => {
                 (self.from(next, at)?.is_some() == is_wanted).then_some((end + 1, at))
             }
-            Op::Behind { is_wanted, n_chars, end } => {
-                self.steps.take(n_chars)?;
+            PatternOp::Behind { is_wanted, n_chars, end } => {
+                self.budget.take(n_chars)?;
                 let mut before = self.text[..at].char_indices().rev();
                 let start = match n_chars {
                     0 => Some(at),
@@ -177,9 +182,9 @@ impl Run<'_> {
                 };
                 (found == is_wanted).then_some((end + 1, at))
             }
-            Op::Atomic { end } => self.from(next, at)?.map(|at| (end + 1, at)),
-            Op::Assert(place) => self.is_at(place, at).then_some((next, at)),
-            Op::Accept => None,
+            PatternOp::Atomic { end } => self.from(next, at)?.map(|at| (end + 1, at)),
+            PatternOp::Assert(anchor) => self.is_at(anchor, at).then_some((next, at)),
+            PatternOp::Accept => None,
         })
     }
 
@@ -199,45 +204,45 @@ impl Run<'_> {
         }
         let (end, _) = self.after_many(set, least, max - min)?;
         if least < end || is_endless && at < end {
-            self.add_way(Way::Fewer { op, start: at, end, least, at: end })?;
+            self.add_point(BacktrackPoint::Fewer { op, start: at, end, least, at: end })?;
         }
         Ok(Some((op + 1, end)))
     }
 
     /// Resumes at the last backtracking point; `None` if it leads nowhere.
     fn back(&mut self) -> Result<Option<(usize, usize)>, String> {
-        Ok(match self.ways.pop() {
+        Ok(match self.points.pop() {
             None => None,
-            Some(Way::Branch { op, at }) => Some((op, at)),
-            Some(Way::Fewer { op, start, end, least, at }) if at <= least => {
-                if matches!(self.pattern.ops[op], Op::Greedy { max: usize::MAX, .. }) {
+            Some(BacktrackPoint::Branch { op, at }) => Some((op, at)),
+            Some(BacktrackPoint::Fewer { op, start, end, least, at }) if at <= least => {
+                if matches!(self.pattern.ops[op], PatternOp::Greedy { max: usize::MAX, .. }) {
                     self.dead[op] = Some((start, end));
                 }
                 None
             }
-            Some(Way::Fewer { op, start, end, least, at }) => {
+            Some(BacktrackPoint::Fewer { op, start, end, least, at }) => {
                 let at = self.text[..at].char_indices().next_back().map_or(0, |(at, _)| at);
-                self.add_way(Way::Fewer { op, start, end, least, at })?;
+                self.add_point(BacktrackPoint::Fewer { op, start, end, least, at })?;
                 Some((op + 1, at))
             }
-            Some(Way::More { op, at, n_more }) => {
-                let (Some(n_more), Op::Lazy { set, .. }) =
+            Some(BacktrackPoint::More { op, at, n_more }) => {
+                let (Some(n_more), PatternOp::Lazy { set, .. }) =
                     (n_more.checked_sub(1), self.pattern.ops[op])
                 else {
                     return Ok(None);
                 };
                 let Some(at) = self.after_one(set, at) else { return Ok(None) };
-                self.add_way(Way::More { op, at, n_more })?;
+                self.add_point(BacktrackPoint::More { op, at, n_more })?;
                 Some((op + 1, at))
             }
         })
     }
 
-    fn add_way(&mut self, way: Way) -> Result<(), String> {
-        if self.ways.len() >= WAYS_BACK_MAX {
+    fn add_point(&mut self, point: BacktrackPoint) -> Result<(), String> {
+        if self.points.len() >= BACKTRACK_MAX {
             return Err("its expression for splitting branches too often on this text".to_owned());
         }
-        self.ways.push(way);
+        self.points.push(point);
         Ok(())
     }
 
@@ -257,18 +262,18 @@ impl Run<'_> {
             end += character.len_utf8();
             n_taken += 1;
         }
-        self.steps.take(n_taken)?;
+        self.budget.take(n_taken)?;
         Ok((end, n_taken))
     }
 
-    fn is_at(&self, place: Place, at: usize) -> bool {
+    fn is_at(&self, anchor: Anchor, at: usize) -> bool {
         let (before, after) = self.text.split_at(at);
-        match place {
-            Place::StartText => before.is_empty(),
-            Place::EndText => after.is_empty(),
-            Place::StartLine => before.is_empty() || before.ends_with('\n'),
-            Place::EndLine => after.is_empty() || after.starts_with('\n'),
-            Place::WordBoundary { is_wanted, set } => {
+        match anchor {
+            Anchor::StartText => before.is_empty(),
+            Anchor::EndText => after.is_empty(),
+            Anchor::StartLine => before.is_empty() || before.ends_with('\n'),
+            Anchor::EndLine => after.is_empty() || after.starts_with('\n'),
+            Anchor::WordBoundary { is_wanted, set } => {
                 let is_word = |character| self.pattern.sets[set].contains(character);
                 let is_before = before.chars().next_back().is_some_and(is_word);
                 let is_after = after.chars().next().is_some_and(is_word);

@@ -12,9 +12,9 @@ mod sets;
 
 use fancy_regex::{Assertion, Expr, LookAround};
 
-use crate::text::pattern::sets::{Set, Sets};
+use crate::text::pattern::sets::{CharSet, CharSets};
 
-pub(super) use crate::text::pattern::matcher::Steps;
+pub(super) use crate::text::pattern::matcher::StepBudget;
 
 /// Maximum bytes of an expression. The longest published one, a list of letters, has 1.5 kB.
 const EXPRESSION_BYTES_MAX: usize = 8 << 10;
@@ -30,15 +30,15 @@ const DEPTH_MAX: usize = 64;
 /// A compiled expression.
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {
-    ops: Vec<Op>,
-    sets: Vec<Set>,
+    ops: Vec<PatternOp>,
+    sets: Vec<CharSet>,
 }
 
 /// An operation. Targets are indices into the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Op {
+enum PatternOp {
     /// Matches one character of a set.
-    Set(usize),
+    CharSet(usize),
     /// Matches as many characters of a set as possible, up to `max`, then fewer, down to `min`.
     Greedy {
         set: usize,
@@ -72,13 +72,14 @@ enum Op {
     Atomic {
         end: usize,
     },
-    Assert(Place),
+    Assert(Anchor),
     /// Ends a program, or the operations inside the three above.
     Accept,
 }
 
+/// A position in a text that an operation requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Anchor {
     StartText,
     EndText,
     StartLine,
@@ -105,9 +106,9 @@ impl Pattern {
             ));
         }
         let tree = Expr::parse_tree(expression).map_err(|error| error.to_string())?;
-        let mut compiler = Compiler::default();
+        let mut compiler = PatternCompiler::default();
         compiler.emit(&tree.expr, 0)?;
-        compiler.push(Op::Accept)?;
+        compiler.push(PatternOp::Accept)?;
         Ok(Self { ops: compiler.ops, sets: compiler.sets.into_vec() })
     }
 
@@ -123,15 +124,16 @@ impl Pattern {
     }
 }
 
+/// Compiles a parsed expression into operations.
 #[derive(Default)]
-struct Compiler {
-    ops: Vec<Op>,
-    sets: Sets,
+struct PatternCompiler {
+    ops: Vec<PatternOp>,
+    sets: CharSets,
     n_visits: usize,
 }
 
-impl Compiler {
-    fn push(&mut self, op: Op) -> Result<usize, String> {
+impl PatternCompiler {
+    fn push(&mut self, op: PatternOp) -> Result<usize, String> {
         if self.ops.len() >= OPS_MAX {
             return Err(format!("an expression of more than {OPS_MAX} operations"));
         }
@@ -146,7 +148,7 @@ impl Compiler {
         }
         let depth = depth + 1;
         if let Some(set) = self.set_of(expr)? {
-            self.push(Op::Set(set))?;
+            self.push(PatternOp::CharSet(set))?;
             return Ok(());
         }
         match expr {
@@ -155,27 +157,27 @@ impl Compiler {
             Expr::Alt(branches) => self.emit_branches(branches, depth),
             Expr::Group(child) => self.emit(child, depth),
             Expr::Repeat { child, lo, hi, greedy } => {
-                let times = Times { min: *lo, max: *hi, is_greedy: *greedy };
-                self.emit_repeat(child, times, depth)
+                let repetition = Repetition { min: *lo, max: *hi, is_greedy: *greedy };
+                self.emit_repeat(child, repetition, depth)
             }
             Expr::Literal { val, casei } => {
                 for character in val.chars() {
                     let set = self.sets.character(character, *casei)?;
-                    self.push(Op::Set(set))?;
+                    self.push(PatternOp::CharSet(set))?;
                 }
                 Ok(())
             }
             Expr::AtomicGroup(child) => {
-                let place = self.push(Op::Accept)?;
+                let op = self.push(PatternOp::Accept)?;
                 self.emit(child, depth)?;
-                let end = self.push(Op::Accept)?;
-                self.ops[place] = Op::Atomic { end };
+                let end = self.push(PatternOp::Accept)?;
+                self.ops[op] = PatternOp::Atomic { end };
                 Ok(())
             }
             Expr::LookAround(child, kind) => self.emit_look(child, *kind, depth),
             Expr::Assertion(assertion) => {
-                let place = self.place(*assertion)?;
-                self.push(Op::Assert(place))?;
+                let anchor = self.anchor(*assertion)?;
+                self.push(PatternOp::Assert(anchor))?;
                 Ok(())
             }
             _ => {
@@ -189,28 +191,33 @@ impl Compiler {
         let Some((last, others)) = branches.split_last() else { return Ok(()) };
         let mut jumps = Vec::new();
         for branch in others {
-            let split = self.push(Op::Accept)?;
+            let split = self.push(PatternOp::Accept)?;
             self.emit(branch, depth)?;
-            jumps.push(self.push(Op::Accept)?);
-            self.ops[split] = Op::Split { first: split + 1, second: self.ops.len() };
+            jumps.push(self.push(PatternOp::Accept)?);
+            self.ops[split] = PatternOp::Split { first: split + 1, second: self.ops.len() };
         }
         self.emit(last, depth)?;
         for jump in jumps {
-            self.ops[jump] = Op::Jump(self.ops.len());
+            self.ops[jump] = PatternOp::Jump(self.ops.len());
         }
         Ok(())
     }
 
-    fn emit_repeat(&mut self, child: &Expr, times: Times, depth: usize) -> Result<(), String> {
-        let Times { min, max, is_greedy } = times;
+    fn emit_repeat(
+        &mut self,
+        child: &Expr,
+        repetition: Repetition,
+        depth: usize,
+    ) -> Result<(), String> {
+        let Repetition { min, max, is_greedy } = repetition;
         let is_bounded = max != usize::MAX;
         if min > REPEAT_MAX || is_bounded && max > REPEAT_MAX || min > max {
             return Err(format!("a repetition count above {REPEAT_MAX}, or an empty range"));
         }
         if let Some(set) = self.set_of(child)? {
             let op = match is_greedy {
-                true => Op::Greedy { set, min, max },
-                false => Op::Lazy { set, min, max },
+                true => PatternOp::Greedy { set, min, max },
+                false => PatternOp::Lazy { set, min, max },
             };
             self.push(op)?;
             return Ok(());
@@ -221,7 +228,7 @@ impl Compiler {
         let mut splits = Vec::new();
         if is_bounded {
             for _ in min..max {
-                splits.push(self.push(Op::Accept)?);
+                splits.push(self.push(PatternOp::Accept)?);
                 self.emit(child, depth)?;
             }
         } else {
@@ -231,46 +238,46 @@ impl Compiler {
                         .into(),
                 );
             }
-            splits.push(self.push(Op::Accept)?);
+            splits.push(self.push(PatternOp::Accept)?);
             self.emit(child, depth)?;
-            self.push(Op::Jump(splits[0]))?;
+            self.push(PatternOp::Jump(splits[0]))?;
         }
         let after = self.ops.len();
         for split in splits {
             let (inside, after) = (split + 1, after);
             self.ops[split] = match is_greedy {
-                true => Op::Split { first: inside, second: after },
-                false => Op::Split { first: after, second: inside },
+                true => PatternOp::Split { first: inside, second: after },
+                false => PatternOp::Split { first: after, second: inside },
             };
         }
         Ok(())
     }
 
     fn emit_look(&mut self, child: &Expr, kind: LookAround, depth: usize) -> Result<(), String> {
-        let place = self.push(Op::Accept)?;
+        let op = self.push(PatternOp::Accept)?;
         self.emit(child, depth)?;
-        let end = self.push(Op::Accept)?;
+        let end = self.push(PatternOp::Accept)?;
         let is_wanted = matches!(kind, LookAround::LookAhead | LookAround::LookBehind);
-        self.ops[place] = match kind {
-            LookAround::LookAhead | LookAround::LookAheadNeg => Op::Ahead { is_wanted, end },
+        self.ops[op] = match kind {
+            LookAround::LookAhead | LookAround::LookAheadNeg => PatternOp::Ahead { is_wanted, end },
             LookAround::LookBehind | LookAround::LookBehindNeg => {
                 let n_chars = exact(child)
                     .ok_or("looking behind over a varying number of characters is not supported")?;
-                Op::Behind { is_wanted, n_chars, end }
+                PatternOp::Behind { is_wanted, n_chars, end }
             }
         };
         Ok(())
     }
 
-    fn place(&mut self, assertion: Assertion) -> Result<Place, String> {
+    fn anchor(&mut self, assertion: Assertion) -> Result<Anchor, String> {
         let is_wanted = matches!(assertion, Assertion::WordBoundary);
         match assertion {
-            Assertion::StartText => Ok(Place::StartText),
-            Assertion::EndText => Ok(Place::EndText),
-            Assertion::StartLine { crlf: false } => Ok(Place::StartLine),
-            Assertion::EndLine { crlf: false } => Ok(Place::EndLine),
+            Assertion::StartText => Ok(Anchor::StartText),
+            Assertion::EndText => Ok(Anchor::EndText),
+            Assertion::StartLine { crlf: false } => Ok(Anchor::StartLine),
+            Assertion::EndLine { crlf: false } => Ok(Anchor::EndLine),
             Assertion::WordBoundary | Assertion::NotWordBoundary => {
-                Ok(Place::WordBoundary { is_wanted, set: self.sets.class(r"\w", false)? })
+                Ok(Anchor::WordBoundary { is_wanted, set: self.sets.class(r"\w", false)? })
             }
             _ => Err("this kind of word or line boundary is not supported".to_owned()),
         }
@@ -294,8 +301,9 @@ impl Compiler {
     }
 }
 
+/// The bounds of a repetition.
 #[derive(Clone, Copy)]
-struct Times {
+struct Repetition {
     min: usize,
     max: usize,
     is_greedy: bool,

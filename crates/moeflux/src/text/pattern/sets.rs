@@ -14,12 +14,12 @@ const SETS_MAX: usize = 128;
 
 /// A set of characters.
 #[derive(Clone, Debug)]
-pub(super) struct Set {
+pub(super) struct CharSet {
     ascii: u128,
     ranges: Vec<(char, char)>,
 }
 
-impl Set {
+impl CharSet {
     pub(super) fn contains(&self, character: char) -> bool {
         if character.is_ascii() {
             return self.ascii >> u32::from(character) & 1 != 0;
@@ -41,13 +41,13 @@ impl Set {
 
 /// The sets of an expression during compilation.
 #[derive(Default)]
-pub(super) struct Sets {
-    sets: Vec<Set>,
-    places: HashMap<(String, bool), usize>,
+pub(super) struct CharSets {
+    sets: Vec<CharSet>,
+    indices: HashMap<(String, bool), usize>,
 }
 
-impl Sets {
-    pub(super) fn into_vec(self) -> Vec<Set> {
+impl CharSets {
+    pub(super) fn into_vec(self) -> Vec<CharSet> {
         self.sets
     }
 
@@ -59,14 +59,14 @@ impl Sets {
     /// Adds the set of an expression for one character: `[^\s\p{L}]`, `\d`, `.`.
     pub(super) fn class(&mut self, source: &str, ignores_case: bool) -> Result<usize, String> {
         let key = (source.to_owned(), ignores_case);
-        if let Some(place) = self.places.get(&key) {
-            return Ok(*place);
+        if let Some(index) = self.indices.get(&key) {
+            return Ok(*index);
         }
         if self.sets.len() >= SETS_MAX {
             return Err(format!("an expression of more than {SETS_MAX} sets of characters"));
         }
-        self.sets.push(Set::new(&parsed(source, ignores_case)?));
-        self.places.insert(key, self.sets.len() - 1);
+        self.sets.push(CharSet::new(&parsed(source, ignores_case)?));
+        self.indices.insert(key, self.sets.len() - 1);
         Ok(self.sets.len() - 1)
     }
 }

@@ -75,13 +75,13 @@ const TEXTS: [&str; 12] = [
 ];
 
 fn ours(expression: &str, text: &str) -> Result<Vec<(usize, usize)>, String> {
-    Pattern::new(expression)?.matches(text, &steps_for(text)).collect()
+    Pattern::new(expression)?.matches(text, &budget_for(text)).collect()
 }
 
-fn steps_for(text: &str) -> Steps {
-    let steps = Steps::new();
-    steps.add_bytes(text.len());
-    steps
+fn budget_for(text: &str) -> StepBudget {
+    let budget = StepBudget::new();
+    budget.add_bytes(text.len());
+    budget
 }
 
 fn theirs(expression: &str, text: &str) -> Result<Vec<(usize, usize)>, String> {
@@ -111,9 +111,10 @@ fn made(next: &mut impl FnMut(usize) -> usize, depth: usize) -> String {
         0 => parts.concat(),
         1 => format!("(?:{})", parts.join("|")),
         _ => {
-            let (group, times) = (GROUPS[next(GROUPS.len())], TIMES[next(TIMES.len())]);
-            let times = if group.contains('=') || group.contains('!') { "" } else { times };
-            format!("{group}{}){times}", parts.concat())
+            let (group, repetition) = (GROUPS[next(GROUPS.len())], TIMES[next(TIMES.len())]);
+            let repetition =
+                if group.contains('=') || group.contains('!') { "" } else { repetition };
+            format!("{group}{}){repetition}", parts.concat())
         }
     }
 }
@@ -195,8 +196,8 @@ fn long_runs_take_few_steps_in_published_expressions() {
         {
             for end in ["", "x", "\n", "!"] {
                 let text = unit.repeat(50_000) + end;
-                let (pattern, steps) = (Pattern::new(expression).unwrap(), steps_for(&text));
-                let is_found = pattern.matches(&text, &steps).all(|found| found.is_ok());
+                let (pattern, budget) = (Pattern::new(expression).unwrap(), budget_for(&text));
+                let is_found = pattern.matches(&text, &budget).all(|found| found.is_ok());
                 assert!(is_found, "{expression} {unit:?} {end:?}");
             }
         }

@@ -13,8 +13,8 @@ use tokenizers::{AddedToken, NormalizedString, Normalizer};
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::text::files::{one_line, shown};
-use crate::text::pipeline::Inner;
+use crate::text::files::{one_line, shortened};
+use crate::text::pipeline::LibraryTokenizer;
 use crate::text::pipeline::model::{TOKEN_BYTES_MAX, TOKEN_ID_MAX, Vocabulary};
 
 /// Maximum added tokens. Most files have a few dozen; those with image codes have thousands.
@@ -24,7 +24,7 @@ const ADDED_BYTES_MAX: usize = 1 << 20;
 
 /// A token and its id in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(in crate::text) struct Declared {
+pub(in crate::text) struct DeclaredToken {
     pub(in crate::text) id: u32,
     #[serde(flatten)]
     pub(in crate::text) token: AddedToken,
@@ -33,14 +33,14 @@ pub(in crate::text) struct Declared {
 /// The added tokens of a file, in ascending order of ids.
 #[derive(Clone, Debug, Default)]
 pub(in crate::text) struct AddedTokens {
-    tokens: Vec<Declared>,
+    tokens: Vec<DeclaredToken>,
     ids: HashMap<String, TokenId>,
 }
 
 impl AddedTokens {
     /// Checks the tokens without a vocabulary: number, sizes, and uniqueness.
     pub(in crate::text) fn new(
-        tokens: impl IntoIterator<Item = Declared>,
+        tokens: impl IntoIterator<Item = DeclaredToken>,
     ) -> std::result::Result<Self, String> {
         let mut added = Self::default();
         let mut n_bytes = 0;
@@ -72,8 +72,8 @@ impl AddedTokens {
             if pair[0].id == pair[1].id {
                 return Err(format!(
                     "`{}` and `{}` have the same id {}",
-                    shown(&pair[0].token.content),
-                    shown(&pair[1].token.content),
+                    shortened(&pair[0].token.content),
+                    shortened(&pair[1].token.content),
                     pair[0].id
                 ));
             }
@@ -88,20 +88,20 @@ impl AddedTokens {
         self.ids.get(text).copied()
     }
 
-    pub(in crate::text) fn iter(&self) -> impl Iterator<Item = &Declared> {
+    pub(in crate::text) fn iter(&self) -> impl Iterator<Item = &DeclaredToken> {
         self.tokens.iter()
     }
 
     /// Checks the tokens against the vocabulary.
     pub(super) fn check(&self, vocabulary: &Vocabulary) -> std::result::Result<(), String> {
-        for Declared { id, token } in &self.tokens {
+        for DeclaredToken { id, token } in &self.tokens {
             let same_text = vocabulary.id_of(&token.content);
             if same_text.is_some_and(|known| known.0 != *id)
                 || same_text.is_none() && vocabulary.has_id(TokenId(*id))
             {
                 return Err(format!(
                     "token `{}` has id {id}, but the vocabulary has another",
-                    shown(&token.content)
+                    shortened(&token.content)
                 ));
             }
         }
@@ -109,10 +109,10 @@ impl AddedTokens {
     }
 
     /// Adds the tokens that the library does not have yet, and checks the ids that they get.
-    pub(in crate::text) fn add_to(&self, path: &Path, inner: &mut Inner) -> Result<()> {
+    pub(in crate::text) fn add_to(&self, path: &Path, inner: &mut LibraryTokenizer) -> Result<()> {
         let refused = |problem: String| Error::malformed(path, one_line(&problem));
         let mut found = HashMap::new();
-        for Declared { id, token } in &self.tokens {
+        for DeclaredToken { id, token } in &self.tokens {
             let text = found_text(token, inner)
                 .map_err(|problem| refused(format!("added token {id}: {problem}")))?;
             if let Some(other) = found.insert((text, token.normalized), id) {
@@ -124,13 +124,13 @@ impl AddedTokens {
         inner
             .add_tokens(self.tokens.iter().map(|declared| declared.token.clone()))
             .map_err(|error| refused(format!("added tokens: {error}")))?;
-        for Declared { id, token } in &self.tokens {
+        for DeclaredToken { id, token } in &self.tokens {
             let got = inner.token_to_id(&token.content);
             if got != Some(*id) {
                 return Err(refused(format!(
                     "added token `{}` should have id {id}, but its place in the vocabulary gives \
                      {}; the file's ids have gaps or repeat",
-                    shown(&token.content),
+                    shortened(&token.content),
                     got.map_or_else(|| "none".to_owned(), |got| got.to_string())
                 )));
             }
@@ -141,7 +141,7 @@ impl AddedTokens {
 
 /// Returns the text that the library will search for. Refuses a text that cannot be found, or that
 /// would be searched for repeatedly in the same spaces.
-fn found_text(token: &AddedToken, inner: &Inner) -> std::result::Result<String, String> {
+fn found_text(token: &AddedToken, inner: &LibraryTokenizer) -> std::result::Result<String, String> {
     let mut text = NormalizedString::from(token.content.as_str());
     if let Some(normalizer) = inner.get_normalizer().filter(|_| token.normalized) {
         normalizer.normalize(&mut text).map_err(|error| error.to_string())?;
@@ -157,13 +157,13 @@ fn found_text(token: &AddedToken, inner: &Inner) -> std::result::Result<String, 
 
 impl<'de> Deserialize<'de> for AddedTokens {
     fn deserialize<D: Deserializer<'de>>(json: D) -> std::result::Result<Self, D::Error> {
-        json.deserialize_seq(List)
+        json.deserialize_seq(AddedTokensVisitor)
     }
 }
 
-struct List;
+struct AddedTokensVisitor;
 
-impl<'de> Visitor<'de> for List {
+impl<'de> Visitor<'de> for AddedTokensVisitor {
     type Value = AddedTokens;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -174,7 +174,7 @@ impl<'de> Visitor<'de> for List {
         self,
         mut list: A,
     ) -> std::result::Result<AddedTokens, A::Error> {
-        let mut tokens: Vec<Declared> = Vec::new();
+        let mut tokens: Vec<DeclaredToken> = Vec::new();
         while let Some(token) = list.next_element()? {
             if tokens.len() > ADDED_TOKENS_MAX {
                 break;

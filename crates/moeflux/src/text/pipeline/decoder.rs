@@ -13,8 +13,8 @@ use tokenizers::decoders::strip::Strip;
 use tokenizers::normalizers::Replace;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-use crate::text::pipeline::pre_tokenizer::{MetaspaceText, metaspace};
-use crate::text::pipeline::{PatternText, add_step, multiplied, part, replaced};
+use crate::text::pipeline::pre_tokenizer::{MetaspaceJson, metaspace};
+use crate::text::pipeline::{PatternJson, add_step, multiplied, part, replaced};
 
 /// The decoding steps, if there are any.
 pub(super) struct Decoder {
@@ -23,24 +23,25 @@ pub(super) struct Decoder {
     pub(super) is_byte_level: bool,
 }
 
+/// A step in its JSON form.
 #[derive(Deserialize)]
 #[serde(tag = "type")]
-enum Step {
+enum DecoderJson {
     // Its fields concern encoding only.
     ByteLevel,
     ByteFallback,
     Fuse,
-    Metaspace(MetaspaceText),
-    Replace { pattern: PatternText, content: String },
+    Metaspace(MetaspaceJson),
+    Replace { pattern: PatternJson, content: String },
     Strip { content: char, start: usize, stop: usize },
-    Sequence { decoders: Vec<Step> },
+    Sequence { decoders: Vec<DecoderJson> },
 }
 
 /// Parses the part.
 pub(super) fn read(json: Option<&RawValue>) -> Result<Decoder, String> {
     let mut steps = Vec::new();
     let mut growth = 1;
-    if let Some(step) = part::<Step>(json)? {
+    if let Some(step) = part::<DecoderJson>(json)? {
         add(&mut steps, &mut growth, step)?;
     }
     let is_byte_level = matches!(steps[..], [DecoderWrapper::ByteLevel(_)]);
@@ -48,23 +49,27 @@ pub(super) fn read(json: Option<&RawValue>) -> Result<Decoder, String> {
     Ok(Decoder { steps, is_byte_level })
 }
 
-fn add(steps: &mut Vec<DecoderWrapper>, growth: &mut usize, step: Step) -> Result<(), String> {
+fn add(
+    steps: &mut Vec<DecoderWrapper>,
+    growth: &mut usize,
+    step: DecoderJson,
+) -> Result<(), String> {
     let step: DecoderWrapper = match step {
-        Step::ByteLevel => ByteLevel::default().into(),
-        Step::ByteFallback => ByteFallback::default().into(),
-        Step::Fuse => Fuse::default().into(),
-        Step::Metaspace(text) => metaspace(&text)?.into(),
-        Step::Replace { pattern, content } => {
+        DecoderJson::ByteLevel => ByteLevel::default().into(),
+        DecoderJson::ByteFallback => ByteFallback::default().into(),
+        DecoderJson::Fuse => Fuse::default().into(),
+        DecoderJson::Metaspace(text) => metaspace(&text)?.into(),
+        DecoderJson::Replace { pattern, content } => {
             let (pattern, factor) = replaced(pattern, &content)?;
             *growth = multiplied(*growth, factor)?;
             Replace::new(pattern, content).map_err(|error| error.to_string())?.into()
         }
         // With `stop` the library would cut more characters than a token has.
-        Step::Strip { stop: 1.., .. } => {
+        DecoderJson::Strip { stop: 1.., .. } => {
             return Err("cutting characters from the end of tokens is not supported".to_owned());
         }
-        Step::Strip { content, start, stop } => Strip::new(content, start, stop).into(),
-        Step::Sequence { decoders } => {
+        DecoderJson::Strip { content, start, stop } => Strip::new(content, start, stop).into(),
+        DecoderJson::Sequence { decoders } => {
             return decoders.into_iter().try_for_each(|step| add(steps, growth, step));
         }
     };

@@ -12,22 +12,22 @@ use tokenizers::models::bpe::BPE;
 
 use crate::ids::TokenId;
 use crate::text::limit::TextLimit;
-use crate::text::pattern::Steps;
-use crate::text::pipeline::finder::{Finder, Section};
-use crate::text::pipeline::normalizer::Changes;
-use crate::text::pipeline::pre_tokenizer::{Part, PreTokenizers};
-use crate::text::pipeline::words::{Pairs, Stopped, Words};
+use crate::text::pattern::StepBudget;
+use crate::text::pipeline::finder::{Finder, TextSection};
+use crate::text::pipeline::normalizer::TextChanges;
+use crate::text::pipeline::pre_tokenizer::{PreTokenizers, TextPart};
+use crate::text::pipeline::words::{CharacterPairs, EncodeError, WordEncoder};
 
 /// Number of tokens between checks for cancellation.
-const TOKENS_BETWEEN_QUESTIONS: usize = 1_024;
+const TOKENS_BETWEEN_CHECKS: usize = 1_024;
 
 /// All steps before the model.
 #[derive(Debug)]
 pub(in crate::text) struct Encoder {
     finders: [Finder; 2],
-    changes: Changes,
+    changes: TextChanges,
     splits: Option<PreTokenizers>,
-    pairs: Pairs,
+    pairs: CharacterPairs,
 }
 
 /// The treatment of text that looks like an added token.
@@ -46,11 +46,11 @@ impl Encoder {
     /// If the added tokens cannot be searched for.
     pub(in crate::text) fn new(
         added: &BTreeMap<u32, AddedToken>,
-        changes: Changes,
+        changes: TextChanges,
         splits: Option<PreTokenizers>,
     ) -> Result<Self, String> {
         let finders = Finder::pair(added, &changes)?;
-        Ok(Self { finders, changes, splits, pairs: Pairs::default() })
+        Ok(Self { finders, changes, splits, pairs: CharacterPairs::default() })
     }
 
     /// Encodes a text.
@@ -59,25 +59,25 @@ impl Encoder {
         bpe: &BPE,
         (text, markers): (&str, Markers),
         limit: &TextLimit,
-    ) -> Result<Vec<TokenId>, Stopped> {
-        let words = Words::new(bpe, &self.pairs);
-        let mut run = Run {
+    ) -> Result<Vec<TokenId>, EncodeError> {
+        let words = WordEncoder::new(bpe, &self.pairs);
+        let mut run = EncodingRun {
             encoder: self,
             words,
-            steps: Steps::new(),
+            budget: StepBudget::new(),
             limit,
             tokens: Vec::new(),
-            ask_at: TOKENS_BETWEEN_QUESTIONS,
+            check_at: TOKENS_BETWEEN_CHECKS,
         };
         match markers {
             Markers::Text => {
-                run.splits(&Part { text: &self.changes.apply(text), is_first: true })?;
+                run.splits(&TextPart { text: &self.changes.apply(text), is_first: true })?;
             }
             Markers::Tokens => {
                 let [before, _] = &self.finders;
                 before.sections(text, &mut |section| match section {
-                    Section::Token(id) => run.token(id),
-                    Section::Text(start, end) => run.normalized(text, (start, end)),
+                    TextSection::Token(id) => run.token(id),
+                    TextSection::Text(start, end) => run.normalized(text, (start, end)),
                 })?;
             }
         }
@@ -86,55 +86,59 @@ impl Encoder {
 }
 
 /// The state of encoding one text.
-struct Run<'a> {
+struct EncodingRun<'a> {
     encoder: &'a Encoder,
-    words: Words<'a>,
-    steps: Steps,
+    words: WordEncoder<'a>,
+    budget: StepBudget,
     limit: &'a TextLimit,
     tokens: Vec<TokenId>,
-    ask_at: usize,
+    check_at: usize,
 }
 
-impl Run<'_> {
-    fn token(&mut self, id: u32) -> Result<(), Stopped> {
+impl EncodingRun<'_> {
+    fn token(&mut self, id: u32) -> Result<(), EncodeError> {
         self.tokens.push(TokenId(id));
-        check(&self.tokens, (self.limit, &mut self.ask_at))
+        check(&self.tokens, (self.limit, &mut self.check_at))
     }
 
     /// Encodes a section without tokens that are matched before normalisation.
-    fn normalized(&mut self, text: &str, (start, end): (usize, usize)) -> Result<(), Stopped> {
+    fn normalized(&mut self, text: &str, (start, end): (usize, usize)) -> Result<(), EncodeError> {
         let [_, afterwards] = &self.encoder.finders;
         let normal = self.encoder.changes.apply(&text[start..end]);
         let is_first = start == 0;
         afterwards.sections(&normal, &mut |section| match section {
-            Section::Token(id) => self.token(id),
-            Section::Text(start, end) => {
+            TextSection::Token(id) => self.token(id),
+            TextSection::Text(start, end) => {
                 let is_first = is_first && start == 0;
-                self.splits(&Part { text: &normal[start..end], is_first })
+                self.splits(&TextPart { text: &normal[start..end], is_first })
             }
         })
     }
 
-    fn splits(&mut self, part: &Part<'_>) -> Result<(), Stopped> {
-        self.steps.add_bytes(part.text.len());
+    fn splits(&mut self, part: &TextPart<'_>) -> Result<(), EncodeError> {
+        self.budget.add_bytes(part.text.len());
         let (words, tokens) = (&mut self.words, &mut self.tokens);
-        let (limit, ask_at) = (self.limit, &mut self.ask_at);
-        let mut piece =
-            |piece: &str| words.encode(piece, tokens, &mut |tokens| check(tokens, (limit, ask_at)));
+        let (limit, check_at) = (self.limit, &mut self.check_at);
+        let mut piece = |piece: &str| {
+            words.encode(piece, tokens, &mut |tokens| check(tokens, (limit, check_at)))
+        };
         match &self.encoder.splits {
-            Some(splits) => splits.split(*part, &self.steps, &mut piece),
+            Some(splits) => splits.split(*part, &self.budget, &mut piece),
             None => piece(part.text),
         }
     }
 }
 
-fn check(tokens: &[TokenId], (limit, ask_at): (&TextLimit, &mut usize)) -> Result<(), Stopped> {
+fn check(
+    tokens: &[TokenId],
+    (limit, check_at): (&TextLimit, &mut usize),
+) -> Result<(), EncodeError> {
     if tokens.len() > limit.n_tokens_max {
-        return Err(Stopped::TooMany);
+        return Err(EncodeError::TooMany);
     }
-    if tokens.len() < *ask_at {
+    if tokens.len() < *check_at {
         return Ok(());
     }
-    *ask_at = tokens.len() + TOKENS_BETWEEN_QUESTIONS;
-    if limit.cancel.is_cancelled() { Err(Stopped::Unwanted) } else { Ok(()) }
+    *check_at = tokens.len() + TOKENS_BETWEEN_CHECKS;
+    if limit.cancel.is_cancelled() { Err(EncodeError::Cancelled) } else { Ok(()) }
 }

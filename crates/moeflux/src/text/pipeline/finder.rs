@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use daachorse::{DoubleArrayAhoCorasick, DoubleArrayAhoCorasickBuilder, MatchKind};
 use tokenizers::AddedToken;
 
-use crate::text::pattern::{Pattern, Steps};
-use crate::text::pipeline::normalizer::Changes;
+use crate::text::pattern::{Pattern, StepBudget};
+use crate::text::pipeline::normalizer::TextChanges;
 
 /// The added tokens that are searched for together.
 pub(in crate::text) struct Finder {
@@ -20,7 +20,7 @@ pub(in crate::text) struct Finder {
 
 /// A section of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::text) enum Section {
+pub(in crate::text) enum TextSection {
     /// The text between two offsets.
     Text(usize, usize),
     /// An added token.
@@ -35,7 +35,7 @@ impl Finder {
     /// If the automaton cannot be built.
     pub(in crate::text) fn pair(
         tokens: &BTreeMap<u32, AddedToken>,
-        changes: &Changes,
+        changes: &TextChanges,
     ) -> Result<[Self; 2], String> {
         let of = |is_normalized: bool| {
             let wanted = tokens.iter().filter(|(_, token)| token.normalized == is_normalized);
@@ -64,16 +64,18 @@ impl Finder {
     pub(in crate::text) fn sections<E>(
         &self,
         text: &str,
-        take: &mut dyn FnMut(Section) -> Result<(), E>,
+        take: &mut dyn FnMut(TextSection) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Some(automaton) = &self.automaton else { return take(Section::Text(0, text.len())) };
+        let Some(automaton) = &self.automaton else {
+            return take(TextSection::Text(0, text.len()));
+        };
         let mut end = 0;
         for found in automaton.leftmost_find_iter(text) {
             let (mut start, mut stop, id) = (found.start(), found.end(), found.value());
             let token = &self.tokens[&id];
-            let (before, behind) = (&text[..start], &text[stop..]);
+            let (before, after) = (&text[..start], &text[stop..]);
             let is_beside_word = before.chars().next_back().is_some_and(|it| self.is_word(it))
-                || behind.chars().next().is_some_and(|it| self.is_word(it));
+                || after.chars().next().is_some_and(|it| self.is_word(it));
             if token.single_word && is_beside_word {
                 continue;
             }
@@ -83,21 +85,21 @@ impl Finder {
                 start = (from + text[from..start].trim_end().len()).max(end);
             }
             if token.rstrip {
-                stop += behind.len() - behind.trim_start().len();
+                stop += after.len() - after.trim_start().len();
             }
             if end < start {
-                take(Section::Text(end, start))?;
+                take(TextSection::Text(end, start))?;
             }
-            take(Section::Token(id))?;
+            take(TextSection::Token(id))?;
             end = stop;
         }
-        if end == text.len() { Ok(()) } else { take(Section::Text(end, text.len())) }
+        if end == text.len() { Ok(()) } else { take(TextSection::Text(end, text.len())) }
     }
 
     fn is_word(&self, character: char) -> bool {
-        let steps = Steps::new();
+        let budget = StepBudget::new();
         let mut bytes = [0; 4];
-        self.word.matches(character.encode_utf8(&mut bytes), &steps).next().is_some()
+        self.word.matches(character.encode_utf8(&mut bytes), &budget).next().is_some()
     }
 }
 

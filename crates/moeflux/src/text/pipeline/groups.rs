@@ -7,16 +7,16 @@ use tokenizers::tokenizer::SplitDelimiterBehavior as Behavior;
 
 /// The state of combining ranges into pieces.
 #[derive(Debug)]
-pub(super) struct Groups {
+pub(super) struct MatchGroups {
     behavior: Behavior,
     /// Range that the next one may still join.
-    held: Option<Offsets>,
+    pending: Option<Offsets>,
     is_last_match: bool,
 }
 
-impl Groups {
+impl MatchGroups {
     pub(super) fn new(behavior: Behavior) -> Self {
-        Self { behavior, held: None, is_last_match: false }
+        Self { behavior, pending: None, is_last_match: false }
     }
 
     /// Adds the range after the previous one. A range that is returned is final.
@@ -29,18 +29,18 @@ impl Groups {
             Behavior::MergedWithPrevious => is_match && !is_last_match,
             Behavior::MergedWithNext => !is_match && is_last_match,
         };
-        match &mut self.held {
-            Some(held) if joins => {
-                held.1 = range.1;
+        match &mut self.pending {
+            Some(pending) if joins => {
+                pending.1 = range.1;
                 None
             }
-            held => held.replace(range),
+            pending => pending.replace(range),
         }
     }
 
     /// Returns the last piece.
     pub(super) fn end(&mut self) -> Option<Offsets> {
-        self.held.take()
+        self.pending.take()
     }
 }
 
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     fn split(text: &str, behavior: Behavior) -> Vec<&str> {
-        let mut groups = Groups::new(behavior);
+        let mut groups = MatchGroups::new(behavior);
         let mut found = Vec::new();
         let mut end = 0;
         for (start, mark) in text.match_indices('-') {

@@ -27,15 +27,15 @@ use tokenizers::normalizers::Sequence as Normalizers;
 use tokenizers::{NormalizedString, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl};
 
 use crate::error::{Error, Result};
-use crate::text::files::{one_line, shown};
-use crate::text::pipeline::normalizer::Changes;
+use crate::text::files::{one_line, shortened};
+use crate::text::pipeline::normalizer::TextChanges;
 use crate::text::pipeline::pre_tokenizer::PreTokenizers;
 
-pub(super) use crate::text::pipeline::added::{AddedTokens, Declared};
+pub(super) use crate::text::pipeline::added::{AddedTokens, DeclaredToken};
 pub(super) use crate::text::pipeline::encoder::{Encoder, Markers};
-pub(super) use crate::text::pipeline::model::{MERGES_MAX, Merges, Model, Vocabulary, merge_of};
-pub(super) use crate::text::pipeline::post_processor::Around;
-pub(super) use crate::text::pipeline::words::Stopped;
+pub(super) use crate::text::pipeline::model::{BpeModel, MERGES_MAX, Merges, Vocabulary, merge_of};
+pub(super) use crate::text::pipeline::post_processor::SurroundingTokens;
+pub(super) use crate::text::pipeline::words::EncodeError;
 
 /// Maximum bytes of JSON in each of the four parts around the model. The largest published ones,
 /// with lists of letters in their expressions, have 5 kB.
@@ -50,18 +50,18 @@ const REPLACEMENT_BYTES_MAX: usize = 256;
 
 /// The library's tokenizer, built from checked parts. It decodes, and has the added tokens. An
 /// [`Encoder`] performs all steps before the model.
-pub(super) type Inner =
+pub(super) type LibraryTokenizer =
     TokenizerImpl<BPE, Normalizers, PreTokenizerWrapper, PostProcessorWrapper, Decoders>;
 
 /// The parsed contents of a file.
 #[derive(Debug)]
-pub(super) struct Pipeline {
-    pub(super) inner: Inner,
-    pub(super) changes: Changes,
+pub(super) struct TokenizerPipeline {
+    pub(super) inner: LibraryTokenizer,
+    pub(super) changes: TextChanges,
     pub(super) splits: Option<PreTokenizers>,
     pub(super) added: AddedTokens,
     /// Tokens added around a text.
-    pub(super) around: Around,
+    pub(super) surrounding: SurroundingTokens,
     /// Whether each token stands for the same bytes in any context.
     pub(super) is_byte_level: bool,
     /// Maximum factor by which a text grows before it is split.
@@ -69,10 +69,10 @@ pub(super) struct Pipeline {
     pub(super) largest_id: u32,
 }
 
-/// The file. Other keys do not affect the encoding of a single text: `truncation` and `padding` fit
-/// texts into a batch.
+/// A `tokenizer.json`. Other keys do not affect the encoding of a single text: `truncation` and
+/// `padding` fit texts into a batch.
 #[derive(Deserialize)]
-struct File<'a> {
+struct TokenizerFile<'a> {
     version: Option<String>,
     #[serde(borrow, default)]
     normalizer: Option<&'a RawValue>,
@@ -85,40 +85,40 @@ struct File<'a> {
     #[serde(default)]
     added_tokens: Option<AddedTokens>,
     #[serde(default)]
-    model: Option<Model>,
+    model: Option<BpeModel>,
 }
 
 /// The parts of a file, before they are checked against each other.
-pub(super) struct Parts<'a> {
+pub(super) struct TokenizerParts<'a> {
     pub(super) normalizer: Option<&'a RawValue>,
     pub(super) pre_tokenizer: Option<&'a RawValue>,
     pub(super) post_processor: Option<&'a RawValue>,
     pub(super) decoder: Option<&'a RawValue>,
     pub(super) added: AddedTokens,
-    pub(super) model: Model,
+    pub(super) model: BpeModel,
     /// Key of the model in the file.
     pub(super) model_key: &'static str,
 }
 
-impl Pipeline {
+impl TokenizerPipeline {
     /// Parses a file's bytes, and frees them before the library's tables are built.
     pub(super) fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self> {
         let refused = |problem: String| Error::malformed(path, one_line(&problem));
-        let file: File<'_> = serde_json::from_slice(&bytes)
+        let file: TokenizerFile<'_> = serde_json::from_slice(&bytes)
             .map_err(|error| refused(format!("not a tokenizer: {error}")))?;
         if let Some(version) = file.version.filter(|version| version != "1.0") {
-            return Err(refused(format!("unknown tokenizer version `{}`", shown(&version))));
+            return Err(refused(format!("unknown tokenizer version `{}`", shortened(&version))));
         }
-        let around = [file.normalizer, file.pre_tokenizer, file.post_processor, file.decoder];
-        let around = around.map(|json| json.map(RawValue::to_owned));
+        let raw_parts = [file.normalizer, file.pre_tokenizer, file.post_processor, file.decoder];
+        let raw_parts = raw_parts.map(|json| json.map(RawValue::to_owned));
         let added = file.added_tokens.unwrap_or_default();
         let model = file.model.ok_or_else(|| refused("not a tokenizer: no `model`".to_owned()))?;
         drop(bytes);
-        let [normalizer, pre_tokenizer, post_processor, decoder] = around.each_ref();
+        let [normalizer, pre_tokenizer, post_processor, decoder] = raw_parts.each_ref();
         let model_key = "model";
         Self::build(
             path,
-            Parts {
+            TokenizerParts {
                 normalizer: normalizer.as_deref(),
                 pre_tokenizer: pre_tokenizer.as_deref(),
                 post_processor: post_processor.as_deref(),
@@ -131,23 +131,23 @@ impl Pipeline {
     }
 
     /// Builds a tokenizer from its parts.
-    pub(super) fn build(path: &Path, parts: Parts<'_>) -> Result<Self> {
-        let Parts { added, model, model_key, .. } = parts;
+    pub(super) fn build(path: &Path, parts: TokenizerParts<'_>) -> Result<Self> {
+        let TokenizerParts { added, model, model_key, .. } = parts;
         let refused = |problem: String| Error::malformed(path, one_line(&problem));
         let in_part = |name: &'static str| {
             move |problem: String| Error::malformed(path, one_line(&format!("`{name}`: {problem}")))
         };
         let normalizer = normalizer::read(parts.normalizer).map_err(in_part("normalizer"))?;
         let splits = pre_tokenizer::read(parts.pre_tokenizer).map_err(in_part("pre_tokenizer"))?;
-        let around =
+        let surrounding =
             post_processor::read(parts.post_processor).map_err(in_part("post_processor"))?;
         let decoder = decoder::read(parts.decoder).map_err(in_part("decoder"))?;
         let vocabulary = model.vocabulary();
         added.check(vocabulary).map_err(in_part("added_tokens"))?;
-        around.check(vocabulary, &added).map_err(in_part("post_processor"))?;
+        surrounding.check(vocabulary, &added).map_err(in_part("post_processor"))?;
         let largest_id = vocabulary.largest_id();
         let bpe = model.build().map_err(in_part(model_key))?;
-        let mut inner = Inner::new(bpe);
+        let mut inner = LibraryTokenizer::new(bpe);
         let library = |error: tokenizers::Error| refused(format!("not a tokenizer: {error}"));
         inner.with_normalizer(normalizer.steps).map_err(library)?;
         inner.with_decoder(decoder.steps);
@@ -157,7 +157,7 @@ impl Pipeline {
             changes: normalizer.changes,
             splits,
             added,
-            around,
+            surrounding,
             is_byte_level: decoder.is_byte_level,
             growth: normalizer.growth,
             largest_id,
@@ -167,7 +167,7 @@ impl Pipeline {
 
 /// A pattern in its JSON form.
 #[derive(Deserialize)]
-enum PatternText {
+enum PatternJson {
     String(String),
     Regex(String),
 }
@@ -193,8 +193,8 @@ fn add_step<T>(steps: &mut Vec<T>, step: T) -> std::result::Result<(), String> {
 }
 
 /// Returns the text that a replacement searches for, and the factor by which it multiplies a text.
-fn replaced(pattern: PatternText, content: &str) -> std::result::Result<(String, usize), String> {
-    let PatternText::String(text) = pattern else {
+fn replaced(pattern: PatternJson, content: &str) -> std::result::Result<(String, usize), String> {
+    let PatternJson::String(text) = pattern else {
         return Err("replacing the matches of an expression is not supported".to_owned());
     };
     if text.is_empty() {

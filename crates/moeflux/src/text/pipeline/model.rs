@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use tokenizers::models::bpe::{BPE, Vocab};
 
 use crate::ids::TokenId;
-use crate::text::files::shown;
+use crate::text::files::shortened;
 
 /// Maximum tokens of a vocabulary; the largest published ones have 262,144.
 const TOKENS_MAX: usize = 1 << 19;
@@ -25,7 +25,7 @@ pub(in crate::text) const MERGES_MAX: usize = 1 << 20;
 
 /// The model in its JSON form.
 #[derive(Deserialize)]
-pub(in crate::text) struct Model {
+pub(in crate::text) struct BpeModel {
     #[serde(rename = "type")]
     kind: Option<String>,
     vocab: Vocabulary,
@@ -51,7 +51,7 @@ pub(in crate::text) struct Merges(Vec<(String, String)>);
 
 struct Merge(Option<(String, String)>);
 
-impl Model {
+impl BpeModel {
     /// Creates a model whose tokens are written in the byte alphabet. If `ignores_merges`, a piece
     /// that is a token becomes that token, regardless of the merges.
     pub(in crate::text) fn of_bytes(
@@ -91,7 +91,7 @@ impl Model {
     /// Builds the library's model.
     pub(super) fn build(self) -> Result<BPE, String> {
         if let Some(kind) = self.kind.filter(|kind| kind != "BPE") {
-            return Err(format!("type `{}` is not supported; BPE is", shown(&kind)));
+            return Err(format!("type `{}` is not supported; BPE is", shortened(&kind)));
         }
         let affixes = [&self.continuing_subword_prefix, &self.end_of_word_suffix];
         if affixes.into_iter().flatten().any(|affix| !affix.is_empty()) {
@@ -104,7 +104,7 @@ impl Model {
         if let Some(unknown) = self.unk_token.as_ref().filter(|text| !ids.contains_key(*text)) {
             return Err(format!(
                 "`unk_token` is `{}`, which the vocabulary does not have",
-                shown(unknown)
+                shortened(unknown)
             ));
         }
         let has_byte = |byte: u8| ids.contains_key(format!("<0x{byte:02X}>").as_str());
@@ -169,7 +169,7 @@ impl Vocabulary {
             ));
         }
         if self.has_id(TokenId(id)) {
-            return Err(format!("two tokens have id {id}, `{}` is one of them", shown(&text)));
+            return Err(format!("two tokens have id {id}, `{}` is one of them", shortened(&text)));
         }
         let (word, bit) = place(id);
         if self.used.len() <= word {
@@ -213,13 +213,13 @@ fn place(id: u32) -> (usize, u64) {
 
 impl<'de> Deserialize<'de> for Vocabulary {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        json.deserialize_map(VocabularyMap)
+        json.deserialize_map(VocabularyVisitor)
     }
 }
 
-struct VocabularyMap;
+struct VocabularyVisitor;
 
-impl<'de> Visitor<'de> for VocabularyMap {
+impl<'de> Visitor<'de> for VocabularyVisitor {
     type Value = Vocabulary;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -239,13 +239,13 @@ impl<'de> Visitor<'de> for VocabularyMap {
 
 impl<'de> Deserialize<'de> for Merges {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        json.deserialize_seq(MergeList)
+        json.deserialize_seq(MergesVisitor)
     }
 }
 
-struct MergeList;
+struct MergesVisitor;
 
-impl<'de> Visitor<'de> for MergeList {
+impl<'de> Visitor<'de> for MergesVisitor {
     type Value = Merges;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -266,13 +266,13 @@ impl<'de> Visitor<'de> for MergeList {
 
 impl<'de> Deserialize<'de> for Merge {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        json.deserialize_any(MergePair)
+        json.deserialize_any(MergeVisitor)
     }
 }
 
-struct MergePair;
+struct MergeVisitor;
 
-impl<'de> Visitor<'de> for MergePair {
+impl<'de> Visitor<'de> for MergeVisitor {
     type Value = Merge;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,24 +14,25 @@ use tokenizers::normalizers::{Lowercase, NFC, NFD, NFKC, NFKD, Prepend, Replace,
 use unicode_normalization_alignments::UnicodeNormalization as _;
 
 use crate::text::pipeline::{
-    PatternText, add_step, check_length, longest_form, multiplied, part, replaced,
+    PatternJson, add_step, check_length, longest_form, multiplied, part, replaced,
 };
 
 /// The steps, if there are any, and their growth factor.
 pub(super) struct Normalizer {
     /// Steps for the library.
     pub(super) steps: Option<Sequence>,
-    pub(super) changes: Changes,
+    pub(super) changes: TextChanges,
     pub(super) growth: usize,
 }
 
-/// The steps, in order.
+/// The steps that change a text before it is split, in order.
 #[derive(Clone, Debug, Default)]
-pub(in crate::text) struct Changes(Vec<Change>);
+pub(in crate::text) struct TextChanges(Vec<TextChange>);
 
+/// One step.
 #[derive(Clone, Debug)]
-enum Change {
-    Form(Form),
+enum TextChange {
+    Form(NormalizationForm),
     Lowercase,
     Prepend(String),
     Replace { from: String, to: String },
@@ -39,16 +40,17 @@ enum Change {
 
 /// A Unicode normalisation form.
 #[derive(Clone, Copy, Debug)]
-enum Form {
+enum NormalizationForm {
     Nfc,
     Nfd,
     Nfkc,
     Nfkd,
 }
 
+/// A step in its JSON form.
 #[derive(Deserialize)]
 #[serde(tag = "type")]
-enum Step {
+enum NormalizerJson {
     #[serde(rename = "NFC")]
     Nfc,
     #[serde(rename = "NFD")]
@@ -62,55 +64,56 @@ enum Step {
         prepend: String,
     },
     Replace {
-        pattern: PatternText,
+        pattern: PatternJson,
         content: String,
     },
     Sequence {
-        normalizers: Vec<Step>,
+        normalizers: Vec<NormalizerJson>,
     },
 }
 
 /// Parses the part.
 pub(super) fn read(json: Option<&RawValue>) -> Result<Normalizer, String> {
-    let mut reader = Reader { steps: Vec::new(), changes: Vec::new(), growth: 1 };
-    if let Some(step) = part::<Step>(json)? {
-        reader.add(step)?;
+    let mut builder = NormalizerBuilder { steps: Vec::new(), changes: Vec::new(), growth: 1 };
+    if let Some(step) = part::<NormalizerJson>(json)? {
+        builder.add(step)?;
     }
-    let Reader { steps, changes, growth } = reader;
+    let NormalizerBuilder { steps, changes, growth } = builder;
     let steps = (!steps.is_empty()).then(|| Sequence::new(steps));
-    Ok(Normalizer { steps, changes: Changes(changes), growth })
+    Ok(Normalizer { steps, changes: TextChanges(changes), growth })
 }
 
-struct Reader {
+/// Collects steps in both forms.
+struct NormalizerBuilder {
     steps: Vec<NormalizerWrapper>,
-    changes: Vec<Change>,
+    changes: Vec<TextChange>,
     growth: usize,
 }
 
-impl Reader {
-    fn add(&mut self, step: Step) -> Result<(), String> {
-        let (step, change): (NormalizerWrapper, Change) = match step {
-            Step::Nfc => (NFC.into(), Change::Form(Form::Nfc)),
-            Step::Nfd => (NFD.into(), Change::Form(Form::Nfd)),
-            Step::Nfkc => (NFKC.into(), Change::Form(Form::Nfkc)),
-            Step::Nfkd => (NFKD.into(), Change::Form(Form::Nfkd)),
-            Step::Lowercase => (Lowercase.into(), Change::Lowercase),
+impl NormalizerBuilder {
+    fn add(&mut self, step: NormalizerJson) -> Result<(), String> {
+        let (step, change): (NormalizerWrapper, TextChange) = match step {
+            NormalizerJson::Nfc => (NFC.into(), TextChange::Form(NormalizationForm::Nfc)),
+            NormalizerJson::Nfd => (NFD.into(), TextChange::Form(NormalizationForm::Nfd)),
+            NormalizerJson::Nfkc => (NFKC.into(), TextChange::Form(NormalizationForm::Nfkc)),
+            NormalizerJson::Nfkd => (NFKD.into(), TextChange::Form(NormalizationForm::Nfkd)),
+            NormalizerJson::Lowercase => (Lowercase.into(), TextChange::Lowercase),
             // The library miscounts characters if the prepended text is empty.
-            Step::Prepend { prepend } if prepend.is_empty() => return Ok(()),
-            Step::Prepend { prepend } => {
+            NormalizerJson::Prepend { prepend } if prepend.is_empty() => return Ok(()),
+            NormalizerJson::Prepend { prepend } => {
                 check_length(&prepend)?;
                 // A text between two added tokens may be one byte long.
                 self.growth = multiplied(self.growth, longest_form(&prepend) + 1)?;
-                (Prepend::new(prepend.clone()).into(), Change::Prepend(prepend))
+                (Prepend::new(prepend.clone()).into(), TextChange::Prepend(prepend))
             }
-            Step::Replace { pattern, content } => {
+            NormalizerJson::Replace { pattern, content } => {
                 let (from, factor) = replaced(pattern, &content)?;
                 self.growth = multiplied(self.growth, factor)?;
                 let step = Replace::new(from.clone(), content.clone());
                 let step = step.map_err(|error| error.to_string())?;
-                (step.into(), Change::Replace { from, to: content })
+                (step.into(), TextChange::Replace { from, to: content })
             }
-            Step::Sequence { normalizers } => {
+            NormalizerJson::Sequence { normalizers } => {
                 return normalizers.into_iter().try_for_each(|step| self.add(step));
             }
         };
@@ -120,7 +123,7 @@ impl Reader {
     }
 }
 
-impl Changes {
+impl TextChanges {
     /// Applies all steps to a text.
     pub(in crate::text) fn apply<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = Cow::Borrowed(text);
@@ -133,16 +136,24 @@ impl Changes {
     }
 }
 
-impl Change {
+impl TextChange {
     /// Applies the step. Returns `None` if the text is unchanged.
     fn apply(&self, text: &str) -> Option<String> {
         match self {
             // ASCII is in every normalisation form already.
             Self::Form(_) if text.is_ascii() => None,
-            Self::Form(Form::Nfc) => Some(text.nfc().map(|(character, _)| character).collect()),
-            Self::Form(Form::Nfd) => Some(text.nfd().map(|(character, _)| character).collect()),
-            Self::Form(Form::Nfkc) => Some(text.nfkc().map(|(character, _)| character).collect()),
-            Self::Form(Form::Nfkd) => Some(text.nfkd().map(|(character, _)| character).collect()),
+            Self::Form(NormalizationForm::Nfc) => {
+                Some(text.nfc().map(|(character, _)| character).collect())
+            }
+            Self::Form(NormalizationForm::Nfd) => {
+                Some(text.nfd().map(|(character, _)| character).collect())
+            }
+            Self::Form(NormalizationForm::Nfkc) => {
+                Some(text.nfkc().map(|(character, _)| character).collect())
+            }
+            Self::Form(NormalizationForm::Nfkd) => {
+                Some(text.nfkd().map(|(character, _)| character).collect())
+            }
             // By character: `str::to_lowercase` depends on word boundaries.
             Self::Lowercase => Some(text.chars().flat_map(char::to_lowercase).collect()),
             Self::Prepend(_) if text.is_empty() => None,

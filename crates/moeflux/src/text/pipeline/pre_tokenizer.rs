@@ -14,9 +14,9 @@ use tokenizers::tokenizer::SplitDelimiterBehavior;
 use unicode_categories::UnicodeCategories as _;
 
 use crate::text::byte_level::Alphabet;
-use crate::text::pattern::{Pattern, Steps};
-use crate::text::pipeline::groups::Groups;
-use crate::text::pipeline::{PatternText, add_step, part};
+use crate::text::pattern::{Pattern, StepBudget};
+use crate::text::pipeline::groups::MatchGroups;
+use crate::text::pipeline::{PatternJson, add_step, part};
 
 /// The expression of GPT-2, the default of a byte-level step.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
@@ -24,14 +24,15 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 /// The expression of the library's step `Whitespace`.
 const WORDS: &str = r"\w+|[^\w\s]+";
 
-/// The steps, in order.
+/// The steps that split a text into pieces, in order.
 #[derive(Clone, Debug)]
 pub(in crate::text) struct PreTokenizers {
-    steps: Vec<Step>,
+    steps: Vec<PreTokenizerStep>,
 }
 
+/// A step that is ready to run.
 #[derive(Clone, Debug)]
-enum Step {
+enum PreTokenizerStep {
     Split {
         pattern: Pattern,
         behavior: SplitDelimiterBehavior,
@@ -50,11 +51,12 @@ enum Step {
     Metaspace(Metaspace),
 }
 
+/// A step in its JSON form.
 #[derive(Deserialize)]
 #[serde(tag = "type")]
-enum StepText {
+enum PreTokenizerJson {
     Split {
-        pattern: PatternText,
+        pattern: PatternJson,
         behavior: SplitDelimiterBehavior,
         invert: bool,
     },
@@ -66,19 +68,20 @@ enum StepText {
     Digits {
         individual_digits: bool,
     },
-    Metaspace(MetaspaceText),
+    Metaspace(MetaspaceJson),
     Punctuation {
         behavior: Option<SplitDelimiterBehavior>,
     },
     Whitespace,
     WhitespaceSplit,
     Sequence {
-        pretokenizers: Vec<StepText>,
+        pretokenizers: Vec<PreTokenizerJson>,
     },
 }
 
+/// A metaspace step in its JSON form.
 #[derive(Deserialize)]
-pub(super) struct MetaspaceText {
+pub(super) struct MetaspaceJson {
     replacement: char,
     add_prefix_space: Option<bool>,
     prepend_scheme: Option<PrependScheme>,
@@ -92,11 +95,12 @@ fn yes() -> bool {
 /// Reads the part.
 pub(super) fn read(json: Option<&RawValue>) -> Result<Option<PreTokenizers>, String> {
     let mut steps = Vec::new();
-    if let Some(step) = part::<StepText>(json)? {
+    if let Some(step) = part::<PreTokenizerJson>(json)? {
         add(&mut steps, step)?;
     }
-    let is_byte_level = |step: &&Step| matches!(step, Step::ByteLevel { .. });
-    let is_metaspace = |step: &&Step| matches!(step, Step::Metaspace(_));
+    let is_byte_level =
+        |step: &&PreTokenizerStep| matches!(step, PreTokenizerStep::ByteLevel { .. });
+    let is_metaspace = |step: &&PreTokenizerStep| matches!(step, PreTokenizerStep::Metaspace(_));
     if steps.iter().filter(is_byte_level).count() > 1 {
         return Err("more than one step of type ByteLevel".to_owned());
     }
@@ -110,42 +114,42 @@ pub(super) fn read(json: Option<&RawValue>) -> Result<Option<PreTokenizers>, Str
     Ok((!steps.is_empty()).then_some(PreTokenizers { steps }))
 }
 
-fn add(steps: &mut Vec<Step>, text: StepText) -> Result<(), String> {
+fn add(steps: &mut Vec<PreTokenizerStep>, text: PreTokenizerJson) -> Result<(), String> {
     let step = match text {
-        StepText::Split { pattern, behavior, invert } => {
+        PreTokenizerJson::Split { pattern, behavior, invert } => {
             let pattern = match pattern {
-                PatternText::String(text) => Pattern::literal(&text)?,
-                PatternText::Regex(expression) => Pattern::new(&expression)?,
+                PatternJson::String(text) => Pattern::literal(&text)?,
+                PatternJson::Regex(expression) => Pattern::new(&expression)?,
             };
-            Step::Split { pattern, behavior, is_inverted: invert }
+            PreTokenizerStep::Split { pattern, behavior, is_inverted: invert }
         }
-        StepText::ByteLevel { add_prefix_space, use_regex } => {
+        PreTokenizerJson::ByteLevel { add_prefix_space, use_regex } => {
             let pattern = use_regex.then(|| Pattern::new(GPT2)).transpose()?;
             let alphabet = Box::new(Alphabet::new());
-            Step::ByteLevel { adds_space: add_prefix_space, pattern, alphabet }
+            PreTokenizerStep::ByteLevel { adds_space: add_prefix_space, pattern, alphabet }
         }
-        StepText::Digits { individual_digits } => {
+        PreTokenizerJson::Digits { individual_digits } => {
             let behavior = match individual_digits {
                 true => SplitDelimiterBehavior::Isolated,
                 false => SplitDelimiterBehavior::Contiguous,
             };
-            Step::Characters { is_match: char::is_numeric, behavior }
+            PreTokenizerStep::Characters { is_match: char::is_numeric, behavior }
         }
-        StepText::Metaspace(text) => Step::Metaspace(metaspace(&text)?),
-        StepText::Punctuation { behavior } => {
+        PreTokenizerJson::Metaspace(text) => PreTokenizerStep::Metaspace(metaspace(&text)?),
+        PreTokenizerJson::Punctuation { behavior } => {
             let behavior = behavior.unwrap_or(SplitDelimiterBehavior::Isolated);
-            Step::Characters { is_match: is_punctuation, behavior }
+            PreTokenizerStep::Characters { is_match: is_punctuation, behavior }
         }
-        StepText::Whitespace => Step::Split {
+        PreTokenizerJson::Whitespace => PreTokenizerStep::Split {
             pattern: Pattern::new(WORDS)?,
             behavior: SplitDelimiterBehavior::Removed,
             is_inverted: true,
         },
-        StepText::WhitespaceSplit => Step::Characters {
+        PreTokenizerJson::WhitespaceSplit => PreTokenizerStep::Characters {
             is_match: char::is_whitespace,
             behavior: SplitDelimiterBehavior::Removed,
         },
-        StepText::Sequence { pretokenizers } => {
+        PreTokenizerJson::Sequence { pretokenizers } => {
             return pretokenizers.into_iter().try_for_each(|text| add(steps, text));
         }
     };
@@ -153,7 +157,7 @@ fn add(steps: &mut Vec<Step>, text: StepText) -> Result<(), String> {
 }
 
 /// Builds a metaspace step. As in the library, the older key applies if the newer one is missing.
-pub(super) fn metaspace(text: &MetaspaceText) -> Result<Metaspace, String> {
+pub(super) fn metaspace(text: &MetaspaceJson) -> Result<Metaspace, String> {
     let scheme = match (text.add_prefix_space, text.prepend_scheme) {
         (Some(false), None | Some(PrependScheme::Never)) => PrependScheme::Never,
         (Some(false), Some(_)) => {
@@ -170,14 +174,14 @@ fn is_punctuation(character: char) -> bool {
 
 /// A part of a text between steps.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::text) struct Part<'a> {
+pub(in crate::text) struct TextPart<'a> {
     pub(in crate::text) text: &'a str,
     /// Whether it is at the beginning of the whole text.
     pub(in crate::text) is_first: bool,
 }
 
 /// Receives the resulting pieces in order. It may stop with an error of its own.
-pub(in crate::text) type Take<'a, E> = dyn FnMut(&str) -> Result<(), E> + 'a;
+pub(in crate::text) type PieceSink<'a, E> = dyn FnMut(&str) -> Result<(), E> + 'a;
 
 impl PreTokenizers {
     /// Splits a part of a text by all steps.
@@ -186,19 +190,19 @@ impl PreTokenizers {
     /// If an expression takes too many steps; an error of `take`.
     pub(in crate::text) fn split<E: From<String>>(
         &self,
-        part: Part<'_>,
-        steps: &Steps,
-        take: &mut Take<'_, E>,
+        part: TextPart<'_>,
+        budget: &StepBudget,
+        take: &mut PieceSink<'_, E>,
     ) -> Result<(), E> {
-        split(&self.steps, part, steps, take)
+        split(&self.steps, part, budget, take)
     }
 }
 
 fn split<E: From<String>>(
-    all: &[Step],
-    part: Part<'_>,
-    steps: &Steps,
-    take: &mut Take<'_, E>,
+    all: &[PreTokenizerStep],
+    part: TextPart<'_>,
+    budget: &StepBudget,
+    take: &mut PieceSink<'_, E>,
 ) -> Result<(), E> {
     if part.text.is_empty() {
         return Ok(());
@@ -206,15 +210,15 @@ fn split<E: From<String>>(
     let Some((step, later)) = all.split_first() else { return take(part.text) };
     let text = part.text;
     match step {
-        Step::Split { pattern, behavior, is_inverted } => {
-            let search = Search { pattern, behavior: *behavior, is_inverted: *is_inverted };
-            search.split(part, steps, &mut |part| split(later, part, steps, take))
+        PreTokenizerStep::Split { pattern, behavior, is_inverted } => {
+            let search = SplitSearch { pattern, behavior: *behavior, is_inverted: *is_inverted };
+            search.split(part, budget, &mut |part| split(later, part, budget, take))
         }
-        Step::Characters { is_match, behavior } => {
-            let mut groups = Groups::new(*behavior);
+        PreTokenizerStep::Characters { is_match, behavior } => {
+            let mut groups = MatchGroups::new(*behavior);
             let mut end = 0;
             let mut next = |group: Option<(usize, usize)>| match group {
-                Some(group) => split(later, part.at(group), steps, take),
+                Some(group) => split(later, part.at(group), budget, take),
                 None => Ok(()),
             };
             for (start, character) in text.char_indices().filter(|(_, it)| is_match(*it)) {
@@ -229,21 +233,21 @@ fn split<E: From<String>>(
             }
             next(groups.end())
         }
-        Step::ByteLevel { adds_space, pattern, alphabet } => {
+        PreTokenizerStep::ByteLevel { adds_space, pattern, alphabet } => {
             let text = match *adds_space && !text.starts_with(' ') {
                 true => Cow::Owned(format!(" {text}")),
                 false => Cow::Borrowed(text),
             };
-            let part = Part { text: &text, ..part };
-            let mut next = |part: Part<'_>| {
+            let part = TextPart { text: &text, ..part };
+            let mut next = |part: TextPart<'_>| {
                 let text = alphabet.text_of(part.text);
-                split(later, Part { text: &text, ..part }, steps, take)
+                split(later, TextPart { text: &text, ..part }, budget, take)
             };
             let Some(pattern) = pattern else { return next(part) };
             let behavior = SplitDelimiterBehavior::Isolated;
-            Search { pattern, behavior, is_inverted: false }.split(part, steps, &mut next)
+            SplitSearch { pattern, behavior, is_inverted: false }.split(part, budget, &mut next)
         }
-        Step::Metaspace(step) => {
+        PreTokenizerStep::Metaspace(step) => {
             let mark = step.get_replacement();
             let mut text = text.replace(' ', mark.encode_utf8(&mut [0; 4]));
             let is_marked = match step.prepend_scheme {
@@ -254,58 +258,58 @@ fn split<E: From<String>>(
             if is_marked && !text.starts_with(mark) {
                 text.insert(0, mark);
             }
-            let part = Part { text: &text, ..part };
+            let part = TextPart { text: &text, ..part };
             if !step.get_split() {
-                return split(later, part, steps, take);
+                return split(later, part, budget, take);
             }
             // A mark begins a piece with the text after it; a mark before another mark is a
             // separate piece.
             let mut start = 0;
             for (at, _) in text.match_indices(mark).filter(|(at, _)| *at > 0) {
-                split(later, part.at((start, at)), steps, take)?;
+                split(later, part.at((start, at)), budget, take)?;
                 start = at;
             }
-            split(later, part.at((start, text.len())), steps, take)
+            split(later, part.at((start, text.len())), budget, take)
         }
     }
 }
 
-impl Step {
+impl PreTokenizerStep {
     /// Returns whether the step treats the beginning of the text differently.
     fn marks_first(&self) -> bool {
         matches!(self, Self::Metaspace(step) if step.prepend_scheme == PrependScheme::First)
     }
 }
 
-impl<'a> Part<'a> {
-    fn at(&self, (start, end): (usize, usize)) -> Part<'a> {
-        Part { text: &self.text[start..end], is_first: self.is_first && start == 0 }
+impl<'a> TextPart<'a> {
+    fn at(&self, (start, end): (usize, usize)) -> TextPart<'a> {
+        TextPart { text: &self.text[start..end], is_first: self.is_first && start == 0 }
     }
 }
 
 /// A search for the places at which a text is split.
-struct Search<'a> {
+struct SplitSearch<'a> {
     pattern: &'a Pattern,
     behavior: SplitDelimiterBehavior,
     /// Whether the text between matches is treated as the match.
     is_inverted: bool,
 }
 
-impl Search<'_> {
+impl SplitSearch<'_> {
     fn split<E: From<String>>(
         &self,
-        part: Part<'_>,
-        steps: &Steps,
-        next: &mut dyn FnMut(Part<'_>) -> Result<(), E>,
+        part: TextPart<'_>,
+        budget: &StepBudget,
+        next: &mut dyn FnMut(TextPart<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let n_bytes = part.text.len();
-        let mut groups = Groups::new(self.behavior);
+        let mut groups = MatchGroups::new(self.behavior);
         let mut add = |range, is_match| match groups.add(range, is_match != self.is_inverted) {
             Some(group) => next(part.at(group)),
             None => Ok(()),
         };
         let mut last = 0;
-        for found in self.pattern.matches(part.text, steps) {
+        for found in self.pattern.matches(part.text, budget) {
             let (start, end) = found?;
             if last < start {
                 add((last, start), false)?;

@@ -22,18 +22,18 @@ const LONG_BYTES: usize = 16 << 10;
 /// more is treated as having every pair.
 const PAIRS_MAX: usize = 1 << 20;
 /// Maximum words whose tokens are cached while a text is encoded, and the longest of them.
-const KNOWN_MAX: usize = 4_096;
-const KNOWN_BYTES_MAX: usize = 32;
+const CACHED_WORDS_MAX: usize = 4_096;
+const CACHED_WORD_BYTES_MAX: usize = 32;
 
 /// The reason why a text was not encoded.
 #[derive(Debug)]
-pub(in crate::text) enum Stopped {
+pub(in crate::text) enum EncodeError {
     /// It has more tokens than allowed.
     TooMany,
     /// It was cancelled.
-    Unwanted,
+    Cancelled,
     /// A word of it is so long that encoding it would take too much memory.
-    Long {
+    WordTooLong {
         /// Its length in bytes.
         n_bytes: usize,
         /// The maximum.
@@ -43,35 +43,36 @@ pub(in crate::text) enum Stopped {
     Refused(String),
 }
 
-impl From<String> for Stopped {
+impl From<String> for EncodeError {
     fn from(problem: String) -> Self {
         Self::Refused(problem)
     }
 }
 
-/// The state shared by texts that are encoded concurrently.
+/// The adjacent characters in a vocabulary's tokens, shared by texts that are encoded
+/// concurrently.
 #[derive(Debug, Default)]
-pub(in crate::text) struct Pairs {
+pub(in crate::text) struct CharacterPairs {
     /// Pairs of adjacent characters in tokens, collected when the first long piece is cut.
     pairs: OnceLock<Option<HashSet<(char, char)>>>,
     /// Held while a very long piece is encoded.
     long: Mutex<()>,
 }
 
-impl Pairs {
+impl CharacterPairs {
     /// Returns whether nothing merges across the boundary between these characters: no token has
     /// them adjacent, and each is a token, so that it is neither split into bytes nor part of an
     /// unknown run.
-    fn part(&self, bpe: &BPE, (before, behind): (char, char)) -> bool {
-        let pairs = self.pairs.get_or_init(|| gathered(bpe));
+    fn can_cut_between(&self, bpe: &BPE, (before, after): (char, char)) -> bool {
+        let pairs = self.pairs.get_or_init(|| adjacent_pairs(bpe));
         let is_token = |it: char| bpe.token_to_id(it.encode_utf8(&mut [0; 4])).is_some();
-        pairs.as_ref().is_some_and(|pairs| !pairs.contains(&(before, behind)))
+        pairs.as_ref().is_some_and(|pairs| !pairs.contains(&(before, after)))
             && is_token(before)
-            && is_token(behind)
+            && is_token(after)
     }
 }
 
-fn gathered(bpe: &BPE) -> Option<HashSet<(char, char)>> {
+fn adjacent_pairs(bpe: &BPE) -> Option<HashSet<(char, char)>> {
     let mut pairs = HashSet::new();
     let (mut id, mut n_left) = (0, bpe.get_vocab_size());
     while n_left > 0 {
@@ -88,15 +89,15 @@ fn gathered(bpe: &BPE) -> Option<HashSet<(char, char)>> {
 }
 
 /// The encoder of one text, with a cache.
-pub(in crate::text) struct Words<'a> {
+pub(in crate::text) struct WordEncoder<'a> {
     bpe: &'a BPE,
-    pairs: &'a Pairs,
-    known: HashMap<Box<str>, Box<[TokenId]>>,
+    pairs: &'a CharacterPairs,
+    cache: HashMap<Box<str>, Box<[TokenId]>>,
 }
 
-impl<'a> Words<'a> {
-    pub(in crate::text) fn new(bpe: &'a BPE, pairs: &'a Pairs) -> Self {
-        Self { bpe, pairs, known: HashMap::new() }
+impl<'a> WordEncoder<'a> {
+    pub(in crate::text) fn new(bpe: &'a BPE, pairs: &'a CharacterPairs) -> Self {
+        Self { bpe, pairs, cache: HashMap::new() }
     }
 
     /// Appends the tokens of a piece, word by word, and calls `go_on` after each.
@@ -107,8 +108,8 @@ impl<'a> Words<'a> {
         &mut self,
         piece: &str,
         tokens: &mut Vec<TokenId>,
-        go_on: &mut dyn FnMut(&[TokenId]) -> Result<(), Stopped>,
-    ) -> Result<(), Stopped> {
+        go_on: &mut dyn FnMut(&[TokenId]) -> Result<(), EncodeError>,
+    ) -> Result<(), EncodeError> {
         let mut rest = piece;
         while rest.len() > CUT_BYTES {
             let end = self.cut(rest).unwrap_or(rest.len());
@@ -124,30 +125,33 @@ impl<'a> Words<'a> {
     fn cut(&self, text: &str) -> Option<usize> {
         let mut characters = text.char_indices().skip_while(|(at, _)| *at < CUT_BYTES / 2);
         let (_, mut before) = characters.next()?;
-        for (at, behind) in characters {
-            if self.pairs.part(self.bpe, (before, behind)) {
+        for (at, after) in characters {
+            if self.pairs.can_cut_between(self.bpe, (before, after)) {
                 return Some(at);
             }
-            before = behind;
+            before = after;
         }
         None
     }
 
-    fn word(&mut self, word: &str, tokens: &mut Vec<TokenId>) -> Result<(), Stopped> {
-        if let Some(known) = self.known.get(word) {
-            tokens.extend_from_slice(known);
+    fn word(&mut self, word: &str, tokens: &mut Vec<TokenId>) -> Result<(), EncodeError> {
+        if let Some(cached) = self.cache.get(word) {
+            tokens.extend_from_slice(cached);
             return Ok(());
         }
         if word.len() > WORD_BYTES_MAX {
-            return Err(Stopped::Long { n_bytes: word.len(), n_bytes_max: WORD_BYTES_MAX });
+            return Err(EncodeError::WordTooLong {
+                n_bytes: word.len(),
+                n_bytes_max: WORD_BYTES_MAX,
+            });
         }
         let long = (word.len() > LONG_BYTES).then_some(&self.pairs.long);
         let _long = long.map(|long| long.lock().unwrap_or_else(PoisonError::into_inner));
         let n_before = tokens.len();
         let found = self.bpe.tokenize(word).map_err(|error| error.to_string())?;
         tokens.extend(found.iter().map(|token| TokenId(token.id)));
-        if word.len() <= KNOWN_BYTES_MAX && self.known.len() < KNOWN_MAX {
-            self.known.insert(word.into(), tokens[n_before..].into());
+        if word.len() <= CACHED_WORD_BYTES_MAX && self.cache.len() < CACHED_WORDS_MAX {
+            self.cache.insert(word.into(), tokens[n_before..].into());
         }
         Ok(())
     }

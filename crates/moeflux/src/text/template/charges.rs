@@ -6,11 +6,11 @@
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
-use crate::text::template::meter::{Meter, refused, units};
+use crate::text::template::meter::{RenderMeter, refused, units};
 use crate::text::template::values::{depth, n_items, walk};
 
 /// Charges a call with these arguments, the value first.
-pub(super) type Charge = fn(&Meter, &[Value]) -> Result<(), Error>;
+pub(super) type Charge = fn(&RenderMeter, &[Value]) -> Result<(), Error>;
 
 /// Returns an upper bound on the printed length of a value. In a list, a byte of text may become an
 /// escape of four.
@@ -30,21 +30,21 @@ fn sum(args: &[Value], of: fn(&Value) -> u64) -> u64 {
 }
 
 /// Charges a function that inspects a number, a flag or a key.
-pub(super) fn few(meter: &Meter, args: &[Value]) -> Result<(), Error> {
+pub(super) fn few(meter: &RenderMeter, args: &[Value]) -> Result<(), Error> {
     meter.work(args.iter().skip(1).fold(0, |sum, arg| sum.saturating_add(walk(arg))))?;
     let text_bytes = first(args).as_str().map_or(0, str::len);
     meter.work(2 * units(text_bytes))
 }
 
 /// Charges a function that prints its arguments.
-pub(super) fn text(meter: &Meter, args: &[Value]) -> Result<(), Error> {
+pub(super) fn text(meter: &RenderMeter, args: &[Value]) -> Result<(), Error> {
     let bytes = sum(args, print_bytes);
     meter.work(bytes.saturating_mul(4))?;
     meter.room(bytes.saturating_mul(2))
 }
 
 /// Charges a function that changes case: at most three times the bytes, in a few scripts.
-pub(super) fn letters(meter: &Meter, args: &[Value]) -> Result<(), Error> {
+pub(super) fn letters(meter: &RenderMeter, args: &[Value]) -> Result<(), Error> {
     let bytes = sum(args, print_bytes);
     let is_ascii = first(args).as_str().is_some_and(str::is_ascii);
     meter.work(bytes.saturating_mul(if is_ascii { 12 } else { 24 }))?;
@@ -52,14 +52,14 @@ pub(super) fn letters(meter: &Meter, args: &[Value]) -> Result<(), Error> {
 }
 
 /// Charges an escaping function, which writes `&#x27;` for a quote.
-pub(super) fn escaped(meter: &Meter, args: &[Value]) -> Result<(), Error> {
+pub(super) fn escaped(meter: &RenderMeter, args: &[Value]) -> Result<(), Error> {
     let bytes = sum(args, print_bytes);
     meter.work(bytes.saturating_mul(12))?;
     meter.room(bytes.saturating_mul(12))
 }
 
 /// Charges a function that visits items, keys or characters and lists them.
-pub(super) fn items(meter: &Meter, args: &[Value]) -> Result<(), Error> {
+pub(super) fn items(meter: &RenderMeter, args: &[Value]) -> Result<(), Error> {
     let n_items = n_items(first(args));
     let is_text = first(args).as_str().is_some();
     meter.work(n_items.saturating_mul(if is_text { 30 } else { 20 }))?;
@@ -67,7 +67,7 @@ pub(super) fn items(meter: &Meter, args: &[Value]) -> Result<(), Error> {
 }
 
 /// Charges a function that splits a text, at most at each character.
-pub(super) fn pieces(meter: &Meter, args: &[Value]) -> Result<(), Error> {
+pub(super) fn pieces(meter: &RenderMeter, args: &[Value]) -> Result<(), Error> {
     text(meter, args)?;
     let Some(text) = first(args).as_str() else { return Ok(()) };
     let n_pieces = match args.get(1).and_then(Value::as_str) {
@@ -81,7 +81,7 @@ pub(super) fn pieces(meter: &Meter, args: &[Value]) -> Result<(), Error> {
 }
 
 /// Charges a function that trims a set of characters from both ends.
-pub(super) fn trimmed(meter: &Meter, args: &[Value]) -> Result<(), Error> {
+pub(super) fn trimmed(meter: &RenderMeter, args: &[Value]) -> Result<(), Error> {
     text(meter, args)?;
     let n_characters = args.get(1).map_or(1, n_items).max(1);
     meter.work(n_items(first(args)).saturating_mul(n_characters.min(1000)))?;
@@ -89,7 +89,7 @@ pub(super) fn trimmed(meter: &Meter, args: &[Value]) -> Result<(), Error> {
 }
 
 /// Charges a function that compares each item with others, through lowercase copies.
-pub(super) fn sorted(meter: &Meter, args: &[Value]) -> Result<(), Error> {
+pub(super) fn sorted(meter: &RenderMeter, args: &[Value]) -> Result<(), Error> {
     items(meter, args)?;
     let value = first(args);
     let rounds = u64::from(n_items(value).max(1).ilog2() + 1);
@@ -100,7 +100,7 @@ pub(super) fn sorted(meter: &Meter, args: &[Value]) -> Result<(), Error> {
 }
 
 /// Charges a function that creates the requested number of groups, or fills the last one.
-pub(super) fn groups(meter: &Meter, args: &[Value]) -> Result<(), Error> {
+pub(super) fn groups(meter: &RenderMeter, args: &[Value]) -> Result<(), Error> {
     items(meter, args)?;
     let count = args.get(1).and_then(|count| u64::try_from(count.clone()).ok()).unwrap_or(0);
     // Each group is a list. There is at most one per item, or the requested number.
@@ -110,7 +110,7 @@ pub(super) fn groups(meter: &Meter, args: &[Value]) -> Result<(), Error> {
 }
 
 /// Charges a function that inserts the requested number of blanks before each line.
-pub(super) fn indent(meter: &Meter, args: &[Value]) -> Result<(), Error> {
+pub(super) fn indent(meter: &RenderMeter, args: &[Value]) -> Result<(), Error> {
     text(meter, args)?;
     let width = args.get(1).and_then(|given| match given.kind() {
         ValueKind::Number => u64::try_from(given.clone()).ok(),
@@ -126,7 +126,7 @@ pub(super) fn indent(meter: &Meter, args: &[Value]) -> Result<(), Error> {
 }
 
 /// Charges a function that prints a value over many lines, indented by depth.
-pub(super) fn indented(meter: &Meter, args: &[Value]) -> Result<(), Error> {
+pub(super) fn indented(meter: &RenderMeter, args: &[Value]) -> Result<(), Error> {
     let value = first(args);
     let factor = 8_u64.saturating_add(depth(value).saturating_mul(4));
     let bytes = walk(value).saturating_mul(factor);
@@ -134,7 +134,7 @@ pub(super) fn indented(meter: &Meter, args: &[Value]) -> Result<(), Error> {
     meter.room(bytes)
 }
 
-pub(super) fn rounded(meter: &Meter, args: &[Value]) -> Result<(), Error> {
+pub(super) fn rounded(meter: &RenderMeter, args: &[Value]) -> Result<(), Error> {
     // Up to 1,074 digits are printed and parsed again.
     meter.work(8000)?;
     few(meter, args)
@@ -142,7 +142,7 @@ pub(super) fn rounded(meter: &Meter, args: &[Value]) -> Result<(), Error> {
 
 /// Charges a function that fills a pattern: its text, its arguments once per field, and its widths,
 /// which are numbers in the pattern or, for `*`, among the arguments.
-pub(super) fn format(meter: &Meter, args: &[Value]) -> Result<(), Error> {
+pub(super) fn format(meter: &RenderMeter, args: &[Value]) -> Result<(), Error> {
     let pattern = first(args).as_str().unwrap_or_default();
     let n_fields = units(pattern.bytes().filter(|byte| matches!(byte, b'%' | b'{')).count());
     let longest = args.iter().skip(1).map(print_bytes).max().unwrap_or(0);

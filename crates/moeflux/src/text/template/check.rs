@@ -20,23 +20,23 @@ const ELIF_MAX: usize = 500;
 
 /// The reason why a template is not compiled, and its line.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct CompileError {
     pub(super) line: u16,
     pub(super) reason: String,
 }
 
-impl Refusal {
+impl CompileError {
     pub(super) fn new(line: u16, reason: impl Into<String>) -> Self {
         Self { line, reason: reason.into() }
     }
 }
 
 /// Refuses sequences that are too long. Tokenizer errors are left to the parser.
-pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), Refusal> {
+pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), CompileError> {
     let long = source.split('\n').position(|line| line.len() > LINE_BYTES_MAX);
     if let Some(index) = long {
         let line = u16::try_from(index + 1).unwrap_or(u16::MAX);
-        return Err(Refusal::new(line, format!("more than {LINE_BYTES_MAX} bytes in a line")));
+        return Err(CompileError::new(line, format!("more than {LINE_BYTES_MAX} bytes in a line")));
     }
     let mut tokenizer = Tokenizer::new(source, "", false, syntax);
     let (mut n_tokens, mut n_in_tag) = (0, 0);
@@ -47,11 +47,11 @@ pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), Refusal> {
         n_tokens += 1;
         n_in_tag += 1;
         if n_tokens > TOKENS_MAX {
-            return Err(Refusal::new(line, format!("more than {TOKENS_MAX} tokens")));
+            return Err(CompileError::new(line, format!("more than {TOKENS_MAX} tokens")));
         }
         if n_in_tag > TAG_TOKENS_MAX {
             let reason = format!("more than {TAG_TOKENS_MAX} tokens in one tag");
-            return Err(Refusal::new(line, reason));
+            return Err(CompileError::new(line, reason));
         }
         let was_first = std::mem::take(&mut is_first);
         match token {
@@ -68,7 +68,7 @@ pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), Refusal> {
                     *n_elif
                 });
                 if n_elif > ELIF_MAX {
-                    return Err(Refusal::new(line, format!("more than {ELIF_MAX} `elif`")));
+                    return Err(CompileError::new(line, format!("more than {ELIF_MAX} `elif`")));
                 }
             }
             _ => {}

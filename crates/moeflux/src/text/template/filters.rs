@@ -17,32 +17,32 @@ use crate::text::template::charges::{
     sorted, text, trimmed,
 };
 use crate::text::template::json;
-use crate::text::template::meter::{Meter, refused, units};
+use crate::text::template::meter::{RenderMeter, refused, units};
 use crate::text::template::operators::{self, CALL_WORK, each};
-use crate::text::template::values::{self, Sequence, is_loop, keep, walk};
+use crate::text::template::values::{self, SequenceKind, is_loop, keep, walk};
 
 /// A filter implemented here.
-type Own = fn(&Meter, &mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
+type FilterFn = fn(&RenderMeter, &mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
 
 /// Work of looking up and calling a filter or test by name.
 const NAMED_CALL_WORK: u64 = 250;
 
-const OWN: [(&str, Own); 11] = [
+const OWN_FILTERS: [(&str, FilterFn); 11] = [
     ("groupby", |meter, _, args| groupby(meter, args)),
     ("join", |meter, _, args| join(meter, args)),
     ("map", map),
     ("reject", |meter, state, args| {
-        select(meter, state, args, &Pick { by_attribute: false, kept: false })
+        select(meter, state, args, &ItemSelection { by_attribute: false, kept: false })
     }),
     ("rejectattr", |meter, state, args| {
-        select(meter, state, args, &Pick { by_attribute: true, kept: false })
+        select(meter, state, args, &ItemSelection { by_attribute: true, kept: false })
     }),
     ("replace", |meter, _, args| replace(meter, args)),
     ("select", |meter, state, args| {
-        select(meter, state, args, &Pick { by_attribute: false, kept: true })
+        select(meter, state, args, &ItemSelection { by_attribute: false, kept: true })
     }),
     ("selectattr", |meter, state, args| {
-        select(meter, state, args, &Pick { by_attribute: true, kept: true })
+        select(meter, state, args, &ItemSelection { by_attribute: true, kept: true })
     }),
     ("sum", |meter, _, args| sum(meter, args)),
     ("tojson", |meter, _, args| json::tojson(meter, args)),
@@ -89,7 +89,7 @@ fn library() -> [(&'static str, Value, Charge); 35] {
     ]
 }
 
-pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
+pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<RenderMeter>) {
     for (name, function, charge) in library() {
         let meter = Arc::clone(meter);
         let filter = move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
@@ -99,7 +99,7 @@ pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
         };
         environment.add_filter(name, filter);
     }
-    for (name, function) in OWN {
+    for (name, function) in OWN_FILTERS {
         let meter = Arc::clone(meter);
         let filter = move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
             let args = begin(&meter, args)?;
@@ -109,7 +109,7 @@ pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
     }
 }
 
-fn begin(meter: &Meter, args: Rest<ValueOrKwargs>) -> Result<Vec<Value>, Error> {
+fn begin(meter: &RenderMeter, args: Rest<ValueOrKwargs>) -> Result<Vec<Value>, Error> {
     let args = args.into_values();
     if args.iter().any(is_loop) {
         return Err(refused("a loop variable cannot be filtered"));
@@ -119,7 +119,7 @@ fn begin(meter: &Meter, args: Rest<ValueOrKwargs>) -> Result<Vec<Value>, Error> 
 }
 
 /// Returns the value at a path such as `a.b.0` inside another.
-fn attribute(meter: &Meter, value: &Value, path: &Value) -> Result<Value, Error> {
+fn attribute(meter: &RenderMeter, value: &Value, path: &Value) -> Result<Value, Error> {
     let Some(path) = path.as_str() else { return operators::item(meter, value, path) };
     let mut part = value.clone();
     for name in path.split('.') {
@@ -133,20 +133,20 @@ fn attribute(meter: &Meter, value: &Value, path: &Value) -> Result<Value, Error>
 }
 
 /// The selection of `select` and its relatives.
-struct Pick {
+struct ItemSelection {
     by_attribute: bool,
     kept: bool,
 }
 
 fn select(
-    meter: &Meter,
+    meter: &RenderMeter,
     state: &mut State<'_, '_>,
     args: &[Value],
-    pick: &Pick,
+    selection: &ItemSelection,
 ) -> Result<Value, Error> {
     let (value, mut rest) = args.split_first().ok_or(ErrorKind::MissingArgument)?;
     let mut path = None;
-    if pick.by_attribute {
+    if selection.by_attribute {
         let (first, others) = rest.split_first().ok_or(ErrorKind::MissingArgument)?;
         (path, rest) = (Some(first), others);
     }
@@ -165,7 +165,7 @@ fn select(
             Some((name, more)) => state.perform_test(name, &with(&tested, more))?,
             None => tested.is_true(),
         };
-        if passed == pick.kept {
+        if passed == selection.kept {
             push(meter, &mut kept, item)?;
         }
         Ok(ControlFlow::Continue(()))
@@ -180,7 +180,7 @@ fn with(first: &Value, more: &[Value]) -> Vec<Value> {
 }
 
 /// Appends to a list that no container counts yet.
-fn push(meter: &Meter, list: &mut Vec<Value>, item: Value) -> Result<(), Error> {
+fn push(meter: &RenderMeter, list: &mut Vec<Value>, item: Value) -> Result<(), Error> {
     if list.len() == list.capacity() {
         meter.room(64 * units(list.len()))?;
     }
@@ -188,7 +188,7 @@ fn push(meter: &Meter, list: &mut Vec<Value>, item: Value) -> Result<(), Error> 
     Ok(())
 }
 
-fn map(meter: &Meter, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+fn map(meter: &RenderMeter, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let (value, rest) = args.split_first().ok_or(ErrorKind::MissingArgument)?;
     let (rest, options): (&[Value], Kwargs) = from_args(rest)?;
     let mut mapped = Vec::new();
@@ -219,7 +219,7 @@ fn map(meter: &Meter, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value
     values::list(meter, mapped)
 }
 
-fn sum(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
+fn sum(meter: &RenderMeter, args: &[Value]) -> Result<Value, Error> {
     let (value, path, start, options): (&Value, Option<Value>, Option<Value>, Kwargs) =
         from_args(args)?;
     let path = path.map_or_else(|| options.get::<Option<Value>>("attribute"), |it| Ok(Some(it)))?;
@@ -240,7 +240,7 @@ fn sum(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
     Ok(sum)
 }
 
-fn join(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
+fn join(meter: &RenderMeter, args: &[Value]) -> Result<Value, Error> {
     let (value, joiner, path, options): (&Value, Option<Value>, Option<Value>, Kwargs) =
         from_args(args)?;
     let joiner = joiner.map_or_else(|| options.get::<Option<Value>>("d"), |it| Ok(Some(it)))?;
@@ -259,7 +259,7 @@ fn join(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
 }
 
 /// Concatenates the printed forms of values, with another value between them.
-pub(super) fn joined(meter: &Meter, parts: &[Value], joiner: &Value) -> Result<Value, Error> {
+pub(super) fn joined(meter: &RenderMeter, parts: &[Value], joiner: &Value) -> Result<Value, Error> {
     meter.room(16 * units(parts.len()))?;
     let mut all = Vec::with_capacity(2 * parts.len());
     for (index, part) in parts.iter().enumerate() {
@@ -273,7 +273,7 @@ pub(super) fn joined(meter: &Meter, parts: &[Value], joiner: &Value) -> Result<V
 
 /// Trims a text. Without a set of characters, a text with nothing to trim is not copied, because
 /// contents are long.
-fn trim(meter: &Meter, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+fn trim(meter: &RenderMeter, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     if let [value] = args
         && let Some(text) = value.as_str()
     {
@@ -284,7 +284,7 @@ fn trim(meter: &Meter, state: &mut State<'_, '_>, args: &[Value]) -> Result<Valu
     keep(meter, Value::from_function(filters::trim).call(state, args)?)
 }
 
-fn replace(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
+fn replace(meter: &RenderMeter, args: &[Value]) -> Result<Value, Error> {
     let (value, from, to): (&Value, &Value, &Value) = from_args(args)?;
     let value = operators::joined(meter, &[value])?;
     let [from, to] = [operators::joined(meter, &[from])?, operators::joined(meter, &[to])?];
@@ -294,7 +294,7 @@ fn replace(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
 
 /// Replaces at most `n_max` occurrences of `from` in a text.
 pub(super) fn replaced(
-    meter: &Meter,
+    meter: &RenderMeter,
     value: &Value,
     from: &str,
     to: &str,
@@ -313,7 +313,7 @@ pub(super) fn replaced(
 }
 
 /// Groups items by an attribute, in its order. Each group has a `grouper` and a `list`.
-fn groupby(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
+fn groupby(meter: &RenderMeter, args: &[Value]) -> Result<Value, Error> {
     let (value, path, options): (&Value, Option<Value>, Kwargs) = from_args(args)?;
     let path = path.map_or_else(|| options.get::<Value>("attribute"), Ok)?;
     let default = options.get::<Option<Value>>("default")?.unwrap_or_default();
@@ -336,7 +336,7 @@ fn groupby(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
         };
         keys_walk = keys_walk.saturating_add(walk(&key.0));
         meter.room(64 * units(keyed.len()))?;
-        keyed.push((key.0, values::sequence(meter, vec![key.1, item], Sequence::Tuple)?));
+        keyed.push((key.0, values::sequence(meter, vec![key.1, item], SequenceKind::Tuple)?));
         Ok(ControlFlow::Continue(()))
     })?;
     meter.work(keys_walk.saturating_mul(6 * u64::from(keyed.len().max(1).ilog2() + 1)))?;
@@ -347,7 +347,7 @@ fn groupby(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
         let members = pairs.clone().filter_map(|pair| pair.get(1).cloned()).collect();
         let grouper = pairs.next().and_then(|pair| pair.first().cloned()).unwrap_or_default();
         let members = values::list(meter, members)?;
-        groups.push(values::sequence(meter, vec![grouper, members], Sequence::Group)?);
+        groups.push(values::sequence(meter, vec![grouper, members], SequenceKind::Group)?);
     }
     values::list(meter, groups)
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use minijinja::value::{Kwargs, Rest, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value, tests};
 
-use crate::text::template::meter::{Meter, refused, units};
+use crate::text::template::meter::{RenderMeter, refused, units};
 use crate::text::template::operators::{self, CALL_WORK, compare};
 use crate::text::template::python;
-use crate::text::template::values::{self, Namespace, Sequence, walk};
+use crate::text::template::values::{self, Namespace, SequenceKind, walk};
 
 /// Prefix of an error in the template's own words, to which the library's description is not added.
 pub(super) const REFUSAL: &str = "the template refuses: ";
@@ -24,10 +24,12 @@ const CLOSURE_NAME_BYTES: u64 = 256;
 
 const NEW_MAP_WORK: u64 = 600;
 
-type Own = fn(&Meter, &mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
-type Binary = fn(&Meter, &Value, &Value) -> Result<Value, Error>;
+/// A function that `compile` calls, with its arguments.
+type OperatorFn = fn(&RenderMeter, &mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
+/// A function of two values.
+type BinaryOperator = fn(&RenderMeter, &Value, &Value) -> Result<Value, Error>;
 
-const BINARY: [(&str, Binary); 12] = [
+const BINARY: [(&str, BinaryOperator); 12] = [
     ("op:add", operators::add),
     ("op:mul", operators::mul),
     ("op:concat", operators::concat),
@@ -63,13 +65,13 @@ const COMPARISONS: [(&str, &str); 17] = [
     ("sameas", "op:eq"),
 ];
 
-const OPERATORS: [(&str, Own); 11] = [
+const OPERATORS: [(&str, OperatorFn); 11] = [
     ("op:slice", |meter, _, args| match args {
         [value, start, stop, step] => operators::slice(meter, value, [start, stop, step]),
         _ => Err(Error::from(ErrorKind::MissingArgument)),
     }),
     ("op:list", |meter, _, args| values::list(meter, args.to_vec())),
-    ("op:tuple", |meter, _, args| values::sequence(meter, args.to_vec(), Sequence::Tuple)),
+    ("op:tuple", |meter, _, args| values::sequence(meter, args.to_vec(), SequenceKind::Tuple)),
     ("op:map", |meter, _, args| {
         let pairs = args.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()));
         values::map(meter, pairs.collect())
@@ -95,7 +97,7 @@ const OPERATORS: [(&str, Own); 11] = [
         // A closure lives as long as the rendering.
         let n_names = u64::try_from(one(args).clone()).unwrap_or(0);
         meter.work(MACRO_WORK + 200 * n_names)?;
-        meter.hold_for_good(CLOSURE_NAME_BYTES * (n_names + 2))?;
+        meter.reserve_for_good(CLOSURE_NAME_BYTES * (n_names + 2))?;
         Ok(Value::UNDEFINED)
     }),
     ("op:method", |meter, state, args| match args {
@@ -110,7 +112,7 @@ fn one(args: &[Value]) -> &Value {
     args.first().unwrap_or(&Value::UNDEFINED)
 }
 
-pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
+pub(super) fn add(environment: &mut Environment<'_>, meter: &Arc<RenderMeter>) {
     for (name, function) in BINARY {
         let own = Arc::clone(meter);
         environment.add_filter(name, move |a: &Value, b: &Value| function(&own, a, b));
@@ -138,7 +140,7 @@ fn set_attribute(value: &Value, target: &Value, name: &str) -> Result<(), Error>
     }
 }
 
-fn add_functions(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
+fn add_functions(environment: &mut Environment<'_>, meter: &Arc<RenderMeter>) {
     environment.add_function("raise_exception", raise_exception);
     let own = Arc::clone(meter);
     environment.add_function("range", move |first: i64, end: Option<i64>, step: Option<i64>| {
@@ -164,7 +166,12 @@ fn raise_exception(message: &str) -> Result<Value, Error> {
     Err(refused(format!("{REFUSAL}{message}")))
 }
 
-fn range(meter: &Meter, first: i64, end: Option<i64>, step: Option<i64>) -> Result<Value, Error> {
+fn range(
+    meter: &RenderMeter,
+    first: i64,
+    end: Option<i64>,
+    step: Option<i64>,
+) -> Result<Value, Error> {
     let (first, end) = end.map_or((0, first), |end| (first, end));
     let step = i128::from(step.unwrap_or(1));
     if step == 0 {
@@ -207,14 +214,14 @@ fn pairs(args: &[Value]) -> Result<Vec<(Value, Value)>, Error> {
     Ok(pairs)
 }
 
-fn dict(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
+fn dict(meter: &RenderMeter, args: &[Value]) -> Result<Value, Error> {
     let n_pairs = args.iter().map(|arg| units(arg.len().unwrap_or(0))).sum::<u64>();
     meter.work(NEW_MAP_WORK + 200 * n_pairs)?;
     meter.room(64 * n_pairs)?;
     values::map(meter, pairs(args)?)
 }
 
-fn add_tests(environment: &mut Environment<'_>, meter: &Arc<Meter>) {
+fn add_tests(environment: &mut Environment<'_>, meter: &Arc<RenderMeter>) {
     let library: [(&'static str, Value); 23] = [
         ("boolean", Value::from_function(tests::is_boolean)),
         ("defined", Value::from_function(tests::is_defined)),

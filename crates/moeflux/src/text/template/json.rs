@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, Value};
 
-use crate::text::template::meter::{Meter, units};
+use crate::text::template::meter::{RenderMeter, units};
 use crate::text::template::values::walk;
 
 /// Maximum nesting; messages are parsed with the same limit.
@@ -19,7 +19,7 @@ const VALUE_WORK: u64 = 60;
 const STRING_WORK: u64 = 4;
 
 /// The filter, with the arguments of `json.dumps` that templates use.
-pub(super) fn tojson(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn tojson(meter: &RenderMeter, args: &[Value]) -> Result<Value, Error> {
     let (value, options): (&Value, Kwargs) = from_args(args)?;
     let indent: Option<Value> = options.get("indent")?;
     let indent = indent.filter(|indent| !indent.is_none());
@@ -34,7 +34,7 @@ pub(super) fn tojson(meter: &Meter, args: &[Value]) -> Result<Value, Error> {
         Some([between, after_key]) => (between.as_str(), after_key.as_str()),
         Some(_) => return Err(refused("separators must be two strings")),
     };
-    let mut writer = Writer {
+    let mut writer = JsonWriter {
         meter,
         out: String::new(),
         indent: indent.as_deref(),
@@ -56,8 +56,9 @@ fn is_escaped(character: char, is_ascii: bool) -> bool {
     matches!(character, '"' | '\\' | '\0'..'\u{20}') || (is_ascii && character > '\u{7f}')
 }
 
-struct Writer<'a> {
-    meter: &'a Meter,
+/// Writes a value as Python's `json.dumps` does.
+struct JsonWriter<'a> {
+    meter: &'a RenderMeter,
     out: String,
     indent: Option<&'a str>,
     between: &'a str,
@@ -66,7 +67,7 @@ struct Writer<'a> {
     is_sorted: bool,
 }
 
-impl Writer<'_> {
+impl JsonWriter<'_> {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > DEPTH_MAX {
             return Err(refused("nested too deeply"));

@@ -29,7 +29,7 @@ const SWEEP_WORK: u64 = 10;
 
 /// The counts of one rendering.
 #[derive(Debug)]
-pub(super) struct Meter {
+pub(super) struct RenderMeter {
     work_max: u64,
     limit: TextLimit,
     work: AtomicU64,
@@ -49,14 +49,14 @@ struct Texts {
     is_full: bool,
 }
 
-/// The bytes of a container, counted while it is alive.
+/// The memory that a container takes, counted while it is alive.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct ByteReservation {
     count: Arc<AtomicU64>,
     bytes: u64,
 }
 
-impl Drop for Held {
+impl Drop for ByteReservation {
     fn drop(&mut self) {
         self.count.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -72,7 +72,7 @@ pub(super) fn refused(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, why.into())
 }
 
-impl Meter {
+impl RenderMeter {
     pub(super) fn new(work_max: u64, limit: TextLimit) -> Self {
         Self {
             work_max,
@@ -172,22 +172,22 @@ impl Meter {
     }
 
     /// Counts a container's bytes until the result is dropped.
-    pub(super) fn hold(&self, bytes: u64) -> Result<Held, Error> {
+    pub(super) fn reserve(&self, bytes: u64) -> Result<ByteReservation, Error> {
         self.room(bytes)?;
         self.containers_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(Held { count: Arc::clone(&self.containers_bytes), bytes })
+        Ok(ByteReservation { count: Arc::clone(&self.containers_bytes), bytes })
     }
 
     /// Counts bytes until the rendering ends.
-    pub(super) fn hold_for_good(&self, bytes: u64) -> Result<(), Error> {
+    pub(super) fn reserve_for_good(&self, bytes: u64) -> Result<(), Error> {
         self.room(bytes)?;
         self.containers_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     /// Returns a count of zero bytes, for a container that exists before the rendering.
-    pub(super) fn hold_nothing(&self) -> Held {
-        Held { count: Arc::clone(&self.containers_bytes), bytes: 0 }
+    pub(super) fn reserve_nothing(&self) -> ByteReservation {
+        ByteReservation { count: Arc::clone(&self.containers_bytes), bytes: 0 }
     }
 
     /// Starts a capture: subsequent output is kept as a value.

@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::text::files::{read_object, read_text};
 use crate::text::limit::TextLimit;
 use crate::text::special::SpecialTokens;
-use crate::text::template::meter::{Meter, WORK_MAX};
+use crate::text::template::meter::{RenderMeter, WORK_MAX};
 
 /// Maximum bytes of a template; published ones have up to 30 KB.
 pub(crate) const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
@@ -73,7 +73,7 @@ impl Message {
     }
 
     /// Returns the keys that templates read. Reasoning has two names, as in transformers.
-    fn to_value(&self, meter: &Meter) -> std::result::Result<Value, minijinja::Error> {
+    fn to_value(&self, meter: &RenderMeter) -> std::result::Result<Value, minijinja::Error> {
         let mut entries = vec![
             ("role", Value::from(self.role.as_str())),
             ("content", values::from_json(meter, &self.content)?),
@@ -184,7 +184,7 @@ impl ChatTemplate {
 
     fn variables(
         &self,
-        meter: &Arc<Meter>,
+        meter: &Arc<RenderMeter>,
         messages: &[Message],
         options: &TemplateOptions,
     ) -> std::result::Result<Vec<(String, Value)>, minijinja::Error> {

@@ -10,8 +10,10 @@ use std::ops::ControlFlow;
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
-use crate::text::template::meter::{Meter, refused, units};
-use crate::text::template::values::{self, Sequence, items, keep, n_items, sequence_kind, walk};
+use crate::text::template::meter::{RenderMeter, refused, units};
+use crate::text::template::values::{
+    self, SequenceKind, items, keep, n_items, sequence_kind, walk,
+};
 
 /// Base work of a function call.
 pub(super) const CALL_WORK: u64 = 200;
@@ -19,12 +21,12 @@ pub(super) const CALL_WORK: u64 = 200;
 const NUMBER_WORK: u64 = 50;
 
 /// A text that charges the meter as it grows.
-struct Counted<'a> {
-    meter: &'a Meter,
+struct MeteredText<'a> {
+    meter: &'a RenderMeter,
     text: String,
 }
 
-impl fmt::Write for Counted<'_> {
+impl fmt::Write for MeteredText<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         if self.text.len() + text.len() > self.text.capacity() {
             let bytes = units(self.text.len() + text.len());
@@ -41,7 +43,7 @@ fn print_work(value: &Value) -> u64 {
 }
 
 /// Concatenates the printed forms of values.
-pub(super) fn joined(meter: &Meter, parts: &[&Value]) -> Result<Value, Error> {
+pub(super) fn joined(meter: &RenderMeter, parts: &[&Value]) -> Result<Value, Error> {
     let mut bytes = 0;
     for part in parts {
         bytes += part.as_str().map_or(0, |text| units(text.len()));
@@ -50,19 +52,19 @@ pub(super) fn joined(meter: &Meter, parts: &[&Value]) -> Result<Value, Error> {
     meter.work(CALL_WORK + bytes)?;
     meter.room(bytes * 2)?;
     let text = String::with_capacity(usize::try_from(bytes).unwrap_or(0));
-    let mut counted = Counted { meter, text };
+    let mut metered = MeteredText { meter, text };
     for part in parts {
         match part.as_str() {
-            Some(text) => counted.text.push_str(text),
-            None => print(&mut counted, part)?,
+            Some(text) => metered.text.push_str(text),
+            None => print(&mut metered, part)?,
         }
     }
-    meter.text(counted.text)
+    meter.text(metered.text)
 }
 
-fn print(counted: &mut Counted<'_>, value: &Value) -> Result<(), Error> {
-    let meter = counted.meter;
-    if write!(counted, "{value}").is_err() {
+fn print(metered: &mut MeteredText<'_>, value: &Value) -> Result<(), Error> {
+    let meter = metered.meter;
+    if write!(metered, "{value}").is_err() {
         meter.check()?;
         return Err(refused("a value cannot be printed"));
     }
@@ -70,12 +72,12 @@ fn print(counted: &mut Counted<'_>, value: &Value) -> Result<(), Error> {
 }
 
 /// Two numbers of the same kind.
-enum Numbers {
+enum NumberPair {
     Integers(i128, i128),
     Floats(f64, f64),
 }
 
-fn numbers(a: &Value, b: &Value) -> Option<Numbers> {
+fn numbers(a: &Value, b: &Value) -> Option<NumberPair> {
     let is_number = |value: &Value| value.is_number() || value.kind() == ValueKind::Bool;
     if !is_number(a) || !is_number(b) {
         return None;
@@ -91,9 +93,9 @@ fn numbers(a: &Value, b: &Value) -> Option<Numbers> {
                 _ => f64::try_from(value.clone()).ok(),
             }
         };
-        return Some(Numbers::Floats(float(a)?, float(b)?));
+        return Some(NumberPair::Floats(float(a)?, float(b)?));
     }
-    Some(Numbers::Integers(integer(a)?, integer(b)?))
+    Some(NumberPair::Integers(integer(a)?, integer(b)?))
 }
 
 fn integer(number: i128) -> Value {
@@ -105,31 +107,31 @@ fn impossible(sign: &str, a: &Value, b: &Value) -> Error {
     refused(format!("tried to use {sign} operator on unsupported types {a} and {b}"))
 }
 
-pub(super) fn add(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Error> {
+pub(super) fn add(meter: &RenderMeter, a: &Value, b: &Value) -> Result<Value, Error> {
     if a.as_str().is_some() && b.as_str().is_some() {
         return joined(meter, &[a, b]);
     }
     if let (Some(left), Some(right)) = (items(a), items(b)) {
-        let is_tuple = |value| sequence_kind(value) != Some(Sequence::List);
+        let is_tuple = |value| sequence_kind(value) != Some(SequenceKind::List);
         if is_tuple(a) != is_tuple(b) {
             return Err(impossible("+", a, b));
         }
         let n_items = left.len() + right.len();
         meter.work(CALL_WORK + 8 * units(n_items))?;
         meter.room(32 * units(n_items))?;
-        let kind = if is_tuple(a) { Sequence::Tuple } else { Sequence::List };
+        let kind = if is_tuple(a) { SequenceKind::Tuple } else { SequenceKind::List };
         return values::sequence(meter, [left, right].concat(), kind);
     }
     meter.work(NUMBER_WORK)?;
     let sum = match numbers(a, b) {
-        Some(Numbers::Integers(a, b)) => a.checked_add(b).map(integer),
-        Some(Numbers::Floats(a, b)) => Some(Value::from(a + b)),
+        Some(NumberPair::Integers(a, b)) => a.checked_add(b).map(integer),
+        Some(NumberPair::Floats(a, b)) => Some(Value::from(a + b)),
         None => return Err(impossible("+", a, b)),
     };
     sum.ok_or_else(|| refused(format!("unable to calculate {a} + {b}")))
 }
 
-pub(super) fn mul(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Error> {
+pub(super) fn mul(meter: &RenderMeter, a: &Value, b: &Value) -> Result<Value, Error> {
     let is_repeatable = |value: &Value| value.as_str().is_some() || items(value).is_some();
     let (repeated, count) = if is_repeatable(a) { (a, b) } else { (b, a) };
     if is_repeatable(repeated) {
@@ -144,26 +146,26 @@ pub(super) fn mul(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Error> {
         }
         meter.work(n_parts.saturating_mul(8))?;
         meter.room(n_parts.saturating_mul(32))?;
-        let kind = sequence_kind(repeated).unwrap_or(Sequence::List);
+        let kind = sequence_kind(repeated).unwrap_or(SequenceKind::List);
         let items = items(repeated).unwrap_or(&[]);
         let all = std::iter::repeat_n(items, count).flatten().cloned();
         return values::sequence(meter, all.collect(), kind);
     }
     meter.work(NUMBER_WORK)?;
     let product = match numbers(a, b) {
-        Some(Numbers::Integers(a, b)) => a.checked_mul(b).map(integer),
-        Some(Numbers::Floats(a, b)) => Some(Value::from(a * b)),
+        Some(NumberPair::Integers(a, b)) => a.checked_mul(b).map(integer),
+        Some(NumberPair::Floats(a, b)) => Some(Value::from(a * b)),
         None => return Err(impossible("*", a, b)),
     };
     product.ok_or_else(|| refused(format!("unable to calculate {a} * {b}")))
 }
 
-pub(super) fn concat(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Error> {
+pub(super) fn concat(meter: &RenderMeter, a: &Value, b: &Value) -> Result<Value, Error> {
     joined(meter, &[a, b])
 }
 
 /// Charges a comparison, which visits at most the shorter value.
-fn charge_comparison(meter: &Meter, a: &Value, b: &Value) -> Result<(), Error> {
+fn charge_comparison(meter: &RenderMeter, a: &Value, b: &Value) -> Result<(), Error> {
     if values::is_loop(a) || values::is_loop(b) {
         return Err(refused("a loop variable cannot be compared"));
     }
@@ -175,7 +177,7 @@ fn charge_comparison(meter: &Meter, a: &Value, b: &Value) -> Result<(), Error> {
 }
 
 pub(super) fn compare(
-    meter: &Meter,
+    meter: &RenderMeter,
     a: &Value,
     b: &Value,
     operator: fn(&Value, &Value) -> bool,
@@ -184,13 +186,13 @@ pub(super) fn compare(
     Ok(Value::from(operator(a, b)))
 }
 
-pub(super) fn is_same(meter: &Meter, a: &Value, b: &Value) -> Result<bool, Error> {
+pub(super) fn is_same(meter: &RenderMeter, a: &Value, b: &Value) -> Result<bool, Error> {
     charge_comparison(meter, a, b)?;
     Ok(a == b)
 }
 
 /// Evaluates `a in b`.
-pub(super) fn contained(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Error> {
+pub(super) fn contained(meter: &RenderMeter, a: &Value, b: &Value) -> Result<Value, Error> {
     if let Some(text) = b.as_str() {
         let part = match a.as_str() {
             Some(_) => a.clone(),
@@ -221,7 +223,7 @@ pub(super) fn contained(meter: &Meter, a: &Value, b: &Value) -> Result<Value, Er
 }
 
 /// Evaluates `value[key]`.
-pub(super) fn item(meter: &Meter, value: &Value, key: &Value) -> Result<Value, Error> {
+pub(super) fn item(meter: &RenderMeter, value: &Value, key: &Value) -> Result<Value, Error> {
     let text_bytes = value.as_str().map_or(0, |text| 2 * units(text.len()));
     meter.work(NUMBER_WORK + text_bytes + walk(key))?;
     value.get_item(key)
@@ -233,7 +235,11 @@ fn bound(value: &Value) -> Result<Option<i64>, Error> {
 }
 
 /// Evaluates `value[start:stop:step]`, as in Python.
-pub(super) fn slice(meter: &Meter, value: &Value, bounds: [&Value; 3]) -> Result<Value, Error> {
+pub(super) fn slice(
+    meter: &RenderMeter,
+    value: &Value,
+    bounds: [&Value; 3],
+) -> Result<Value, Error> {
     let [start, stop, step] = bounds.map(bound);
     let (start, stop, step) = (start?, stop?, step?.unwrap_or(1));
     if step == 0 {
@@ -265,8 +271,8 @@ pub(super) fn slice(meter: &Meter, value: &Value, bounds: [&Value; 3]) -> Result
             items.iter().rev().skip(from_end).step_by(stride).take(count).cloned().collect()
         };
         let kind = match sequence_kind(value) {
-            Some(Sequence::Tuple | Sequence::Group) => Sequence::Tuple,
-            _ => Sequence::List,
+            Some(SequenceKind::Tuple | SequenceKind::Group) => SequenceKind::Tuple,
+            _ => SequenceKind::List,
         };
         return values::sequence(meter, part, kind);
     }
@@ -293,7 +299,7 @@ fn chosen(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (u
 }
 
 /// Charges a loop, and returns the value to iterate over.
-pub(super) fn iterated(meter: &Meter, value: &Value) -> Result<Value, Error> {
+pub(super) fn iterated(meter: &RenderMeter, value: &Value) -> Result<Value, Error> {
     meter.work(CALL_WORK)?;
     if let Some(text) = value.as_str() {
         meter.work(2 * units(text.len()))?;
@@ -306,7 +312,7 @@ pub(super) fn iterated(meter: &Meter, value: &Value) -> Result<Value, Error> {
 }
 
 /// Checks the value that `{% set a, b = value %}` unpacks.
-pub(super) fn unpacked(meter: &Meter, value: &Value, count: &Value) -> Result<Value, Error> {
+pub(super) fn unpacked(meter: &RenderMeter, value: &Value, count: &Value) -> Result<Value, Error> {
     meter.work(2 * NUMBER_WORK)?;
     let n_items = value.as_object().and_then(|object| object.enumerator_len());
     match (n_items, count.as_usize()) {
@@ -318,7 +324,7 @@ pub(super) fn unpacked(meter: &Meter, value: &Value, count: &Value) -> Result<Va
 }
 
 /// Returns a part of a text. If it is the whole text, it is not copied.
-pub(super) fn part(meter: &Meter, value: &Value, part: &str) -> Result<Value, Error> {
+pub(super) fn part(meter: &RenderMeter, value: &Value, part: &str) -> Result<Value, Error> {
     if value.as_str().is_some_and(|text| text.len() == part.len()) {
         return Ok(value.clone());
     }
@@ -329,7 +335,7 @@ pub(super) fn part(meter: &Meter, value: &Value, part: &str) -> Result<Value, Er
 
 /// Visits the elements of a value: items, keys or characters.
 pub(super) fn each(
-    meter: &Meter,
+    meter: &RenderMeter,
     value: &Value,
     mut visit: impl FnMut(Value) -> Result<ControlFlow<()>, Error>,
 ) -> Result<(), Error> {

@@ -10,13 +10,13 @@ use minijinja::{Error, ErrorKind, State, Value};
 
 use crate::text::template::charges;
 use crate::text::template::filters::{joined, replaced};
-use crate::text::template::meter::{Meter, refused, units};
+use crate::text::template::meter::{RenderMeter, refused, units};
 use crate::text::template::operators::{CALL_WORK, each, is_same, part};
 use crate::text::template::values::{self, is_loop, keep, n_items, walk};
 
 /// Evaluates `value.name(args)`.
 pub(super) fn method(
-    meter: &Meter,
+    meter: &RenderMeter,
     state: &mut State<'_, '_>,
     value: &Value,
     name: &str,
@@ -67,7 +67,7 @@ fn charge(name: &str) -> charges::Charge {
 }
 
 fn loop_method(
-    meter: &Meter,
+    meter: &RenderMeter,
     state: &mut State<'_, '_>,
     value: &Value,
     name: &str,
@@ -84,7 +84,7 @@ fn loop_method(
     value.call_method(state, name, args)
 }
 
-fn parts(meter: &Meter, parts: &mut dyn Iterator<Item = &str>) -> Result<Value, Error> {
+fn parts(meter: &RenderMeter, parts: &mut dyn Iterator<Item = &str>) -> Result<Value, Error> {
     let mut made = Vec::new();
     for part in parts {
         meter.work(60 + units(part.len()))?;
@@ -95,7 +95,7 @@ fn parts(meter: &Meter, parts: &mut dyn Iterator<Item = &str>) -> Result<Value, 
 }
 
 fn string_method(
-    meter: &Meter,
+    meter: &RenderMeter,
     value: &Value,
     text: &str,
     name: &str,
@@ -170,7 +170,7 @@ fn string_method(
     }))
 }
 
-fn index(meter: &Meter, text: &str, args: &[Value]) -> Result<Value, Error> {
+fn index(meter: &RenderMeter, text: &str, args: &[Value]) -> Result<Value, Error> {
     let (part,): (&str,) = from_args(args)?;
     meter.work(2 * units(text.len() + part.len()))?;
     let at = text.find(part).ok_or_else(|| not_found("substring"))?;
@@ -178,7 +178,7 @@ fn index(meter: &Meter, text: &str, args: &[Value]) -> Result<Value, Error> {
 }
 
 fn sequence_method(
-    meter: &Meter,
+    meter: &RenderMeter,
     value: &Value,
     name: &str,
     args: &[Value],
@@ -209,7 +209,7 @@ fn sequence_method(
 }
 
 fn map_method(
-    meter: &Meter,
+    meter: &RenderMeter,
     value: &Value,
     name: &str,
     args: &[Value],

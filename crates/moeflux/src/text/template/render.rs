@@ -16,10 +16,10 @@ use minijinja::{AutoEscape, Environment, Error as Fault, ErrorKind, Output, Valu
 
 use crate::error::{Error, Result};
 use crate::text::limit::TextLimit;
-use crate::text::template::check::{Refusal, check};
+use crate::text::template::check::{CompileError, check};
 use crate::text::template::compile::compile;
 use crate::text::template::functions::REFUSAL;
-use crate::text::template::meter::Meter;
+use crate::text::template::meter::RenderMeter;
 use crate::text::template::values::walk;
 use crate::text::template::{FUEL_MAX, OUTPUT_BYTES_MAX, filters, functions};
 
@@ -46,11 +46,11 @@ pub(super) fn render<F>(
     variables: F,
 ) -> Result<String>
 where
-    F: FnOnce(&Arc<Meter>) -> std::result::Result<Value, Fault> + Send,
+    F: FnOnce(&Arc<RenderMeter>) -> std::result::Result<Value, Fault> + Send,
 {
     on_thread(path, || {
         let code = instructions(path, source)?;
-        let meter = Arc::new(Meter::new(work_max, limit.clone()));
+        let meter = Arc::new(RenderMeter::new(work_max, limit.clone()));
         write(&code, &meter, variables).map_err(|fault| match limit.cancel.check() {
             Ok(()) => failed(path, (&fault, meter.output_bytes_max())),
             Err(cancelled) => cancelled,
@@ -60,11 +60,11 @@ where
 
 fn write<F>(
     code: &Instructions<'_>,
-    meter: &Arc<Meter>,
+    meter: &Arc<RenderMeter>,
     variables: F,
 ) -> std::result::Result<String, Fault>
 where
-    F: FnOnce(&Arc<Meter>) -> std::result::Result<Value, Fault>,
+    F: FnOnce(&Arc<RenderMeter>) -> std::result::Result<Value, Fault>,
 {
     let environment = environment(meter);
     let variables = variables(meter)?;
@@ -93,8 +93,8 @@ fn syntax() -> SyntaxConfig {
 }
 
 fn instructions<'s>(path: &'s Path, source: &'s str) -> Result<Instructions<'s>> {
-    let refused = |refusal: Refusal| {
-        let Refusal { line, reason } = refusal;
+    let refused = |error: CompileError| {
+        let CompileError { line, reason } = error;
         Error::malformed(path, format!("chat template, line {line}: {reason}"))
     };
     check(source, syntax()).map_err(refused)?;
@@ -103,7 +103,7 @@ fn instructions<'s>(path: &'s Path, source: &'s str) -> Result<Instructions<'s>>
     compile(&tree, "", source).map_err(refused)
 }
 
-fn environment(meter: &Arc<Meter>) -> Environment<'static> {
+fn environment(meter: &Arc<RenderMeter>) -> Environment<'static> {
     let mut environment = Environment::empty();
     environment.set_debug(false);
     environment.set_fuel(Some(FUEL_MAX));
@@ -115,29 +115,33 @@ fn environment(meter: &Arc<Meter>) -> Environment<'static> {
 }
 
 /// Writes a value to the output or a capture.
-fn emit(meter: &Meter, output: &mut Output<'_>, value: &Value) -> std::result::Result<(), Fault> {
+fn emit(
+    meter: &RenderMeter,
+    output: &mut Output<'_>,
+    value: &Value,
+) -> std::result::Result<(), Fault> {
     meter.work(EMIT_WORK)?;
     if let Some(text) = value.as_str() {
         meter.write(text.len())?;
         return output.write_str(text).map_err(Fault::from);
     }
     meter.work(walk(value).saturating_mul(4))?;
-    let mut written = Written { meter, output, limit: None };
-    let result = write!(written, "{value}");
-    match written.limit {
+    let mut metered = MeteredOutput { meter, output, limit: None };
+    let result = write!(metered, "{value}");
+    match metered.limit {
         Some(fault) => Err(fault),
         None => result.map_err(Fault::from),
     }
 }
 
 /// Charges the meter for the printed form of a value.
-struct Written<'a, 'o> {
-    meter: &'a Meter,
+struct MeteredOutput<'a, 'o> {
+    meter: &'a RenderMeter,
     output: &'a mut Output<'o>,
     limit: Option<Fault>,
 }
 
-impl std::fmt::Write for Written<'_, '_> {
+impl std::fmt::Write for MeteredOutput<'_, '_> {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         if let Err(fault) = self.meter.write(text.len()) {
             self.limit = Some(fault);

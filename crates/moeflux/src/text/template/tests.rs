@@ -18,9 +18,9 @@ const TEMPLATES: [(&str, &str); 8] = [
 ];
 
 /// A temporary folder for one test, deleted at the end.
-struct Folder(TempDir);
+struct TemplateFolder(TempDir);
 
-impl Folder {
+impl TemplateFolder {
     fn new() -> Self {
         Self(TempDir::new())
     }
@@ -117,7 +117,7 @@ fn constructs_are_those_of_python() {
 
 #[test]
 fn the_first_of_three_places_wins() {
-    let folder = Folder::new();
+    let folder = TemplateFolder::new();
     assert!(ChatTemplate::open(folder.0.path()).unwrap().is_none());
     let config =
         json!({"chat_template": "config {{ bos_token }}", "bos_token": {"content": "<s>"}});
@@ -132,7 +132,7 @@ fn the_first_of_three_places_wins() {
 
 #[test]
 fn a_list_of_templates_has_a_default_and_one_for_tools() {
-    let folder = Folder::new();
+    let folder = TemplateFolder::new();
     let list = json!({"chat_template": [
         {"name": "default", "template": "plain"},
         {"name": "tool_use", "template": "{{ tools | length }} tools"},
@@ -177,7 +177,7 @@ fn limits_end_a_template() {
     assert!(error(endless).contains("more than 20000000 instructions"), "{}", error(endless));
     let long = "{% set s = 'x' * 1000000 %}{% for a in range(99) %}{{ s }}{% endfor %}";
     assert!(error(long).contains("more than 67108864 bytes of text"), "{}", error(long));
-    let folder = Folder::new();
+    let folder = TemplateFolder::new();
     folder.write("chat_template.jinja", &" ".repeat((1 << 20) + 1));
     let error = ChatTemplate::open(folder.0.path()).unwrap_err().to_string();
     assert!(error.contains("the limit of 1,048,576 "), "{error}");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use minijinja::{Error, ErrorKind, Value};
 
-use crate::text::template::meter::{Meter, units};
+use crate::text::template::meter::{RenderMeter, units};
 
 const DAY_SECONDS: i64 = 86_400;
 const MONTHS: [&str; 12] = [
@@ -32,7 +32,7 @@ const SECONDS_MIN: i64 = -62_135_596_800;
 const SECONDS_MAX: i64 = 253_402_300_799;
 
 /// Returns the function as a value. Without a time it returns an error.
-pub(super) fn strftime_now(meter: &Arc<Meter>, now_seconds: Option<i64>) -> Value {
+pub(super) fn strftime_now(meter: &Arc<RenderMeter>, now_seconds: Option<i64>) -> Value {
     let meter = Arc::clone(meter);
     Value::from_function(move |format: &str| -> Result<Value, Error> {
         // Two bytes of a format become at most ten of a date.

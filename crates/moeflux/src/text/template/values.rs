@@ -13,7 +13,7 @@ use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr, ValueKind};
 use minijinja::{Error, Value};
 use serde_json::Value as Json;
 
-use crate::text::template::meter::{Held, Meter, refused, units};
+use crate::text::template::meter::{ByteReservation, RenderMeter, refused, units};
 
 /// Maximum nesting. Messages are parsed with a limit of 128; a template adds a few levels.
 pub(super) const DEPTH_MAX: u32 = 160;
@@ -28,29 +28,31 @@ const NAMES_MAX: usize = 1000;
 /// The depth of a value, and the cost of one walk over all of it. Parts that occur twice count
 /// twice, because walks visit them twice.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
+struct ValueCost {
     depth: u32,
     walk: u64,
     bytes: u64,
 }
 
+/// The kind of a [`TemplateList`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Sequence {
+pub(super) enum SequenceKind {
     List,
     Tuple,
     /// A tuple of `groupby`, whose two items have names.
     Group,
 }
 
+/// A list or tuple.
 #[derive(Debug)]
-pub(super) struct List {
+pub(super) struct TemplateList {
     items: Vec<Value>,
-    kind: Sequence,
-    shape: Shape,
-    _held: Held,
+    kind: SequenceKind,
+    cost: ValueCost,
+    _reservation: ByteReservation,
 }
 
-impl Object for List {
+impl Object for TemplateList {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Seq
     }
@@ -61,7 +63,7 @@ impl Object for List {
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
         let index = ["grouper", "list"].iter().position(|name| *name == key)?;
-        (self.kind == Sequence::Group).then(|| self.items.get(index).cloned()).flatten()
+        (self.kind == SequenceKind::Group).then(|| self.items.get(index).cloned()).flatten()
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
@@ -70,7 +72,7 @@ impl Object for List {
 
     fn custom_cmp(self: &Arc<Self>, other: &DynObject) -> Option<Ordering> {
         let other = other.downcast_ref::<Self>()?;
-        let is_tuple = |list: &Self| list.kind != Sequence::List;
+        let is_tuple = |list: &Self| list.kind != SequenceKind::List;
         match is_tuple(self).cmp(&is_tuple(other)) {
             Ordering::Equal => None,
             order => Some(order),
@@ -79,7 +81,7 @@ impl Object for List {
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.kind, self.items.as_slice()) {
-            (Sequence::List, items) => f.debug_list().entries(items).finish(),
+            (SequenceKind::List, items) => f.debug_list().entries(items).finish(),
             (_, [one]) if !f.alternate() => write!(f, "({one:?},)"),
             (_, items) => {
                 let mut tuple = f.debug_tuple("");
@@ -92,15 +94,16 @@ impl Object for List {
     }
 }
 
+/// A map with ordered keys.
 #[derive(Debug)]
-pub(super) struct Map {
+pub(super) struct TemplateMap {
     /// A map of the library, which provides order and hashing.
     inner: DynObject,
-    shape: Shape,
-    _held: Held,
+    cost: ValueCost,
+    _reservation: ByteReservation,
 }
 
-impl Object for Map {
+impl Object for TemplateMap {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         self.inner.get_value(key)
     }
@@ -144,7 +147,7 @@ impl Namespace {
     }
 
     pub(super) fn set(&self, name: &str, value: &Value) -> Result<(), Error> {
-        shape(value)?;
+        cost(value)?;
         let mut values = self.values();
         if values.len() >= NAMES_MAX && !values.contains_key(name) {
             return Err(refused(format!("more than {NAMES_MAX} names in a namespace")));
@@ -164,8 +167,8 @@ pub(super) fn is_loop(value: &Value) -> bool {
 }
 
 fn is_own(object: &DynObject) -> bool {
-    object.downcast_ref::<List>().is_some()
-        || object.downcast_ref::<Map>().is_some()
+    object.downcast_ref::<TemplateList>().is_some()
+        || object.downcast_ref::<TemplateMap>().is_some()
         || object.downcast_ref::<Namespace>().is_some()
 }
 
@@ -175,10 +178,10 @@ pub(super) fn walk(value: &Value) -> u64 {
         return LEAF_WORK + units(text.len());
     }
     let Some(object) = value.as_object() else { return LEAF_WORK };
-    if let Some(list) = object.downcast_ref::<List>() {
-        list.shape.walk
-    } else if let Some(map) = object.downcast_ref::<Map>() {
-        map.shape.walk
+    if let Some(list) = object.downcast_ref::<TemplateList>() {
+        list.cost.walk
+    } else if let Some(map) = object.downcast_ref::<TemplateMap>() {
+        map.cost.walk
     } else if let Some(namespace) = object.downcast_ref::<Namespace>() {
         let values = namespace.values();
         values.iter().fold(LEAF_WORK, |sum, (key, value)| {
@@ -192,11 +195,11 @@ pub(super) fn walk(value: &Value) -> u64 {
 /// Returns the depth of a value; 0 if it has no parts.
 pub(super) fn depth(value: &Value) -> u64 {
     let Some(object) = value.as_object() else { return 0 };
-    let shape = object
-        .downcast_ref::<List>()
-        .map(|list| list.shape)
-        .or_else(|| object.downcast_ref::<Map>().map(|map| map.shape));
-    shape.map_or(1, |shape| u64::from(shape.depth))
+    let cost = object
+        .downcast_ref::<TemplateList>()
+        .map(|list| list.cost)
+        .or_else(|| object.downcast_ref::<TemplateMap>().map(|map| map.cost));
+    cost.map_or(1, |cost| u64::from(cost.depth))
 }
 
 /// Returns the number of items or entries, or the bytes of a text.
@@ -207,18 +210,18 @@ pub(super) fn n_items(value: &Value) -> u64 {
     }
 }
 
-/// Returns the shape of a value that a container or a namespace is about to hold.
-fn shape(value: &Value) -> Result<Shape, Error> {
-    let leaf = |bytes| Shape { depth: 0, walk: walk(value), bytes };
+/// Returns the cost of a value that a container or a namespace is about to hold.
+fn cost(value: &Value) -> Result<ValueCost, Error> {
+    let leaf = |bytes| ValueCost { depth: 0, walk: walk(value), bytes };
     if let Some(text) = value.as_str() {
         // Longer texts are counted separately.
         return Ok(leaf(units(text.len()).min(128) + 16));
     }
     let Some(object) = value.as_object() else { return Ok(leaf(0)) };
-    if let Some(list) = object.downcast_ref::<List>() {
-        Ok(list.shape)
-    } else if let Some(map) = object.downcast_ref::<Map>() {
-        Ok(map.shape)
+    if let Some(list) = object.downcast_ref::<TemplateList>() {
+        Ok(list.cost)
+    } else if let Some(map) = object.downcast_ref::<TemplateMap>() {
+        Ok(map.cost)
     } else if object.downcast_ref::<Namespace>().is_some() {
         Err(refused("a namespace can be held by a variable only, not by a value"))
     } else if is_loop(value) {
@@ -230,14 +233,14 @@ fn shape(value: &Value) -> Result<Shape, Error> {
     }
 }
 
-fn shape_of(parts: &[Value], own_bytes: u64) -> Result<Shape, Error> {
-    let mut whole = Shape { depth: 0, walk: LEAF_WORK, bytes: own_bytes };
+fn cost_of(parts: &[Value], own_bytes: u64) -> Result<ValueCost, Error> {
+    let mut whole = ValueCost { depth: 0, walk: LEAF_WORK, bytes: own_bytes };
     for part in parts {
-        let part_shape = shape(part)?;
-        whole.depth = whole.depth.max(part_shape.depth);
-        whole.walk = whole.walk.saturating_add(part_shape.walk);
+        let part_cost = cost(part)?;
+        whole.depth = whole.depth.max(part_cost.depth);
+        whole.walk = whole.walk.saturating_add(part_cost.walk);
         if part.as_object().is_none() {
-            whole.bytes += part_shape.bytes;
+            whole.bytes += part_cost.bytes;
         }
     }
     whole.depth += 1;
@@ -248,61 +251,69 @@ fn shape_of(parts: &[Value], own_bytes: u64) -> Result<Shape, Error> {
 }
 
 /// Creates a list and counts its bytes.
-pub(super) fn list(meter: &Meter, items: Vec<Value>) -> Result<Value, Error> {
-    sequence(meter, items, Sequence::List)
+pub(super) fn list(meter: &RenderMeter, items: Vec<Value>) -> Result<Value, Error> {
+    sequence(meter, items, SequenceKind::List)
 }
 
-pub(super) fn sequence(meter: &Meter, items: Vec<Value>, kind: Sequence) -> Result<Value, Error> {
+pub(super) fn sequence(
+    meter: &RenderMeter,
+    items: Vec<Value>,
+    kind: SequenceKind,
+) -> Result<Value, Error> {
     meter.work(4 * LEAF_WORK + 12 * units(items.len()))?;
-    let shape = shape_of(&items, LIST_ENTRY_BYTES * (units(items.len()) + 4))?;
-    let held = meter.hold(shape.bytes)?;
-    Ok(Value::from_object(List { items, kind, shape, _held: held }))
+    let cost = cost_of(&items, LIST_ENTRY_BYTES * (units(items.len()) + 4))?;
+    let reservation = meter.reserve(cost.bytes)?;
+    Ok(Value::from_object(TemplateList { items, kind, cost, _reservation: reservation }))
 }
 
 /// Creates a map. Of equal keys the last takes precedence.
-pub(super) fn map(meter: &Meter, pairs: Vec<(Value, Value)>) -> Result<Value, Error> {
+pub(super) fn map(meter: &RenderMeter, pairs: Vec<(Value, Value)>) -> Result<Value, Error> {
     let n_pairs = units(pairs.len());
     meter.work(200 + 120 * n_pairs)?;
     let (keys, values): (Vec<Value>, Vec<Value>) = pairs.into_iter().unzip();
-    let of_keys = shape_of(&keys, MAP_ENTRY_BYTES * (n_pairs + 2))?;
-    let of_values = shape_of(&values, 0)?;
+    let of_keys = cost_of(&keys, MAP_ENTRY_BYTES * (n_pairs + 2))?;
+    let of_values = cost_of(&values, 0)?;
     meter.work(of_keys.walk.saturating_mul(6))?;
-    let shape = Shape {
+    let cost = ValueCost {
         depth: of_keys.depth.max(of_values.depth),
         walk: of_keys.walk.saturating_add(of_values.walk),
         bytes: of_keys.bytes + of_values.bytes,
     };
-    let held = meter.hold(shape.bytes)?;
-    Ok(map_of(keys.into_iter().zip(values), shape, held))
+    let reservation = meter.reserve(cost.bytes)?;
+    Ok(map_of(keys.into_iter().zip(values), cost, reservation))
 }
 
-fn map_of(pairs: impl Iterator<Item = (Value, Value)>, shape: Shape, held: Held) -> Value {
+fn map_of(
+    pairs: impl Iterator<Item = (Value, Value)>,
+    cost: ValueCost,
+    reservation: ByteReservation,
+) -> Value {
     let inner = Value::from_pairs(pairs);
     let inner = inner.as_object().cloned().expect("a map is an object");
-    Value::from_object(Map { inner, shape, _held: held })
+    Value::from_object(TemplateMap { inner, cost, _reservation: reservation })
 }
 
 /// Returns the kind of a sequence; `None` for other values.
-pub(super) fn sequence_kind(value: &Value) -> Option<Sequence> {
-    Some(value.downcast_object_ref::<List>()?.kind)
+pub(super) fn sequence_kind(value: &Value) -> Option<SequenceKind> {
+    Some(value.downcast_object_ref::<TemplateList>()?.kind)
 }
 
 /// Returns the items of a list or tuple.
 pub(super) fn items(value: &Value) -> Option<&[Value]> {
-    Some(&value.downcast_object_ref::<List>()?.items)
+    Some(&value.downcast_object_ref::<TemplateList>()?.items)
 }
 
 pub(super) fn is_map(value: &Value) -> bool {
-    value.downcast_object_ref::<Map>().is_some()
+    value.downcast_object_ref::<TemplateMap>().is_some()
 }
 
 /// Converts a value of the library into one of this module: iterators become lists, long texts are
 /// tracked.
-pub(super) fn keep(meter: &Meter, value: Value) -> Result<Value, Error> {
+pub(super) fn keep(meter: &RenderMeter, value: Value) -> Result<Value, Error> {
     keep_at(meter, value, 0)
 }
 
-fn keep_at(meter: &Meter, value: Value, level: u32) -> Result<Value, Error> {
+fn keep_at(meter: &RenderMeter, value: Value, level: u32) -> Result<Value, Error> {
     if value.as_str().is_some() {
         meter.watch(&value)?;
         return Ok(value);
@@ -317,7 +328,7 @@ fn keep_at(meter: &Meter, value: Value, level: u32) -> Result<Value, Error> {
     }
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable => {
-            let kind = if value.is_tuple() { Sequence::Tuple } else { Sequence::List };
+            let kind = if value.is_tuple() { SequenceKind::Tuple } else { SequenceKind::List };
             let mut items = Vec::new();
             for item in value.try_iter()? {
                 meter.work(LEAF_WORK)?;
@@ -339,11 +350,11 @@ fn keep_at(meter: &Meter, value: Value, level: u32) -> Result<Value, Error> {
 }
 
 /// Converts a message's JSON. Its bytes are not counted, because they exist before the rendering.
-pub(super) fn from_json(meter: &Meter, json: &Json) -> Result<Value, Error> {
+pub(super) fn from_json(meter: &RenderMeter, json: &Json) -> Result<Value, Error> {
     from_json_at(meter, json, 0)
 }
 
-fn from_json_at(meter: &Meter, json: &Json, level: u32) -> Result<Value, Error> {
+fn from_json_at(meter: &RenderMeter, json: &Json, level: u32) -> Result<Value, Error> {
     if level >= DEPTH_MAX {
         return Err(refused(format!("a message nested more than {DEPTH_MAX} deep")));
     }
@@ -366,20 +377,25 @@ fn from_json_at(meter: &Meter, json: &Json, level: u32) -> Result<Value, Error> 
 }
 
 /// Creates a list that exists before the rendering; its bytes are not counted.
-pub(super) fn given(meter: &Meter, items: Vec<Value>) -> Result<Value, Error> {
-    let shape = shape_of(&items, 0)?;
-    let held = meter.hold_nothing();
-    Ok(Value::from_object(List { items, kind: Sequence::List, shape, _held: held }))
+pub(super) fn given(meter: &RenderMeter, items: Vec<Value>) -> Result<Value, Error> {
+    let cost = cost_of(&items, 0)?;
+    let reservation = meter.reserve_nothing();
+    Ok(Value::from_object(TemplateList {
+        items,
+        kind: SequenceKind::List,
+        cost,
+        _reservation: reservation,
+    }))
 }
 
 /// Creates a map that exists before the rendering; its bytes are not counted.
 pub(super) fn given_map(
-    meter: &Meter,
+    meter: &RenderMeter,
     keys: Vec<Value>,
     values: Vec<Value>,
 ) -> Result<Value, Error> {
-    let of_keys = shape_of(&keys, 0)?;
-    let mut shape = shape_of(&values, 0)?;
-    shape.walk = shape.walk.saturating_add(of_keys.walk);
-    Ok(map_of(keys.into_iter().zip(values), shape, meter.hold_nothing()))
+    let of_keys = cost_of(&keys, 0)?;
+    let mut cost = cost_of(&values, 0)?;
+    cost.walk = cost.walk.saturating_add(of_keys.walk);
+    Ok(map_of(keys.into_iter().zip(values), cost, meter.reserve_nothing()))
 }

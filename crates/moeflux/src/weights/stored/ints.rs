@@ -7,8 +7,8 @@ use super::{StoredMatrix, layout_of};
 use crate::error::Result;
 use crate::format::DType;
 use crate::spec::{NativeFormat, QuantParams, Quantisation};
-use crate::weights::found::{Found, PartNames, Wanted};
-use crate::weights::table::Table;
+use crate::weights::found::{FoundTensor, PartNames, RequiredMatrix};
+use crate::weights::table::TensorTable;
 
 const NAMES: PartNames = PartNames { codes: "weight_packed", scales: "weight_scale", biases: "" };
 
@@ -18,16 +18,16 @@ const WAY_OUT: &str = "use the published bf16 files, or an MLX conversion to aff
 /// Binds `weight_packed` I32 `[rows, cols * bits / 32]`, `weight_scale` `[rows, cols / group]` and
 /// `weight_shape`, which gives the shape that a packed tensor does not.
 pub(super) fn compressed(
-    table: &mut Table<'_>,
+    table: &mut TensorTable<'_>,
     quantisation: &Quantisation,
-    wanted: &Wanted<'_>,
-    codes: &Found,
+    required: &RequiredMatrix<'_>,
+    codes: &FoundTensor,
 ) -> Result<StoredMatrix> {
     for (part, problem) in [
         ("weight_zero_point", "zero points other than the middle code are not supported"),
         ("weight_g_idx", "activation-order quantisation (g_idx) is not supported"),
     ] {
-        let name = format!("{}.{part}", wanted.base);
+        let name = format!("{}.{part}", required.base);
         if table.has_stored(&name) {
             return Err(table.take(&name)?.error(format!("{problem}; {WAY_OUT}")));
         }
@@ -35,20 +35,20 @@ pub(super) fn compressed(
     let Some(NativeFormat::Ints(QuantParams { bits, group })) = quantisation.native else {
         return Err(codes.error("is packed I32, but config.json does not describe its integers"));
     };
-    let n_bits = wanted.n_cols * usize::from(bits);
-    let shape = wanted.shape(wanted.n_rows, n_bits / 32);
+    let n_bits = required.n_cols * usize::from(bits);
+    let shape = required.shape(required.n_rows, n_bits / 32);
     if !n_bits.is_multiple_of(32) || codes.shape != shape {
-        let (found, full) = (&codes.shape, wanted.shape(wanted.n_rows, wanted.n_cols));
+        let (found, full) = (&codes.shape, required.shape(required.n_rows, required.n_cols));
         let problem =
             format!("has packed shape {found:?}, but {bits} bits of {full:?} make {shape:?}");
         return Err(codes.error(problem));
     }
-    let scales = table.take(&format!("{}.{}", wanted.base, NAMES.scales))?;
+    let scales = table.take(&format!("{}.{}", required.base, NAMES.scales))?;
     let Some(scale) = scales.float_kind() else {
         let problem = format!("has values of type {}; scales are F32, F16 or BF16", scales.dtype);
         return Err(scales.error(problem));
     };
-    let shape = wanted.shape(wanted.n_rows, wanted.n_cols / usize::from(group));
+    let shape = required.shape(required.n_rows, required.n_cols / usize::from(group));
     if scales.shape != shape {
         let found = &scales.shape;
         let problem = format!(
@@ -56,17 +56,17 @@ pub(super) fn compressed(
         );
         return Err(scales.error(problem));
     }
-    check_shape(table, wanted)?;
+    check_shape(table, required)?;
     let kind = MatrixKind::Affine(Affine::symmetric(bits, group, scale));
-    let layout = layout_of(wanted, kind, codes)?;
+    let layout = layout_of(required, kind, codes)?;
     let (codes, scales) = (codes.extent, Some(scales.extent));
     Ok(StoredMatrix { layout, codes, scales, biases: None, names: NAMES })
 }
 
 /// Takes `weight_shape` and checks its form. Its two numbers are not needed: the shapes of the
 /// packed tensors were compared.
-fn check_shape(table: &mut Table<'_>, wanted: &Wanted<'_>) -> Result<()> {
-    let name = format!("{}.weight_shape", wanted.base);
+fn check_shape(table: &mut TensorTable<'_>, required: &RequiredMatrix<'_>) -> Result<()> {
+    let name = format!("{}.weight_shape", required.base);
     if !table.has_stored(&name) {
         return Ok(());
     }

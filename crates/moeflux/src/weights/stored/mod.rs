@@ -13,8 +13,8 @@ use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 use crate::error::{Error, Result};
 use crate::format::DType;
 use crate::spec::{NativeFormat, QuantParams, Quantisation};
-use crate::weights::found::{Extent, Found, PartNames, Wanted, block_kind};
-use crate::weights::table::Table;
+use crate::weights::found::{FileExtent, FoundTensor, PartNames, RequiredMatrix, block_kind};
+use crate::weights::table::TensorTable;
 
 pub(super) use mxfp4::of_gpt_oss;
 
@@ -23,54 +23,54 @@ pub(super) use mxfp4::of_gpt_oss;
 pub(super) struct StoredMatrix {
     /// Layout of a single matrix of the stack.
     pub(super) layout: MatrixLayout,
-    pub(super) codes: Extent,
-    pub(super) scales: Option<Extent>,
-    pub(super) biases: Option<Extent>,
+    pub(super) codes: FileExtent,
+    pub(super) scales: Option<FileExtent>,
+    pub(super) biases: Option<FileExtent>,
     pub(super) names: PartNames,
 }
 
 impl StoredMatrix {
     /// Binds the tensor `base.weight` and those that belong to it.
     pub(super) fn bind(
-        table: &mut Table<'_>,
+        table: &mut TensorTable<'_>,
         quantisation: &Quantisation,
-        wanted: &Wanted<'_>,
+        required: &RequiredMatrix<'_>,
     ) -> Result<Self> {
-        if table.has_stored(&format!("{}.weight_packed", wanted.base)) {
-            return compressed(table, quantisation, wanted);
+        if table.has_stored(&format!("{}.weight_packed", required.base)) {
+            return compressed(table, quantisation, required);
         }
-        let weight = table.take(&format!("{}.weight", wanted.base))?;
+        let weight = table.take(&format!("{}.weight", required.base))?;
         match weight.dtype {
-            DType::U32 if mxfp4::is_of_mlx(table, wanted.base) => {
-                mxfp4::of_mlx(table, wanted, &weight)
+            DType::U32 if mxfp4::is_of_mlx(table, required.base) => {
+                mxfp4::of_mlx(table, required, &weight)
             }
-            DType::U32 => Self::affine(table, quantisation, wanted, &weight),
-            DType::F8E4M3 => fp8::bind(table, quantisation, wanted, &weight),
-            DType::I8 => mxfp4::of_deepseek(table, wanted, &weight),
-            _ => Self::whole(wanted, &weight),
+            DType::U32 => Self::affine(table, quantisation, required, &weight),
+            DType::F8E4M3 => fp8::bind(table, quantisation, required, &weight),
+            DType::I8 => mxfp4::of_deepseek(table, required, &weight),
+            _ => Self::whole(required, &weight),
         }
     }
 
     /// Binds one tensor with all values: floats, or blocks that contain their scales.
-    pub(super) fn whole(wanted: &Wanted<'_>, weight: &Found) -> Result<Self> {
+    pub(super) fn whole(required: &RequiredMatrix<'_>, weight: &FoundTensor) -> Result<Self> {
         let kind = kind_of(weight)?;
-        weight.expect_shape(&wanted.shape(wanted.n_rows, wanted.n_cols))?;
-        let layout = layout_of(wanted, kind, weight)?;
+        weight.expect_shape(&required.shape(required.n_rows, required.n_cols))?;
+        let layout = layout_of(required, kind, weight)?;
         let names = PartNames::PLAIN;
         Ok(Self { layout, codes: weight.extent, scales: None, biases: None, names })
     }
 
     fn affine(
-        table: &mut Table<'_>,
+        table: &mut TensorTable<'_>,
         quantisation: &Quantisation,
-        wanted: &Wanted<'_>,
-        weight: &Found,
+        required: &RequiredMatrix<'_>,
+        weight: &FoundTensor,
     ) -> Result<Self> {
-        let params = params_of(quantisation, wanted.base, weight)?;
-        check_packed(wanted, params, weight)?;
-        let scales = table.take(&format!("{}.scales", wanted.base))?;
-        let biases = table.take(&format!("{}.biases", wanted.base))?;
-        let scale = check_scales(wanted, params, &scales)?;
+        let params = params_of(quantisation, required.base, weight)?;
+        check_packed(required, params, weight)?;
+        let scales = table.take(&format!("{}.scales", required.base))?;
+        let biases = table.take(&format!("{}.biases", required.base))?;
+        let scale = check_scales(required, params, &scales)?;
         if (biases.dtype, &biases.shape) != (scales.dtype, &scales.shape) {
             return Err(biases.error(format!(
                 "is {} {:?}, but the scales are {} {:?}: they must match",
@@ -78,7 +78,7 @@ impl StoredMatrix {
             )));
         }
         let affine = Affine::new(params.bits, params.group, scale);
-        let layout = layout_of(wanted, MatrixKind::Affine(affine), weight)?;
+        let layout = layout_of(required, MatrixKind::Affine(affine), weight)?;
         let (scales, biases) = (Some(scales.extent), Some(biases.extent));
         let names = PartNames { scales: "scales", biases: "biases", ..PartNames::PLAIN };
         Ok(Self { layout, codes: weight.extent, scales, biases, names })
@@ -87,18 +87,18 @@ impl StoredMatrix {
 
 /// Binds a matrix packed by compressed-tensors; the type of the codes determines the format.
 fn compressed(
-    table: &mut Table<'_>,
+    table: &mut TensorTable<'_>,
     quantisation: &Quantisation,
-    wanted: &Wanted<'_>,
+    required: &RequiredMatrix<'_>,
 ) -> Result<StoredMatrix> {
-    let codes = table.take(&format!("{}.weight_packed", wanted.base))?;
+    let codes = table.take(&format!("{}.weight_packed", required.base))?;
     match codes.dtype {
-        DType::I32 => ints::compressed(table, quantisation, wanted, &codes),
-        _ => mxfp4::compressed(table, wanted, &codes),
+        DType::I32 => ints::compressed(table, quantisation, required, &codes),
+        _ => mxfp4::compressed(table, required, &codes),
     }
 }
 
-fn kind_of(weight: &Found) -> Result<MatrixKind> {
+fn kind_of(weight: &FoundTensor) -> Result<MatrixKind> {
     if let DType::Block(block) = weight.dtype {
         let kind = block_kind(block).map(MatrixKind::Block);
         return kind.ok_or_else(|| {
@@ -116,7 +116,7 @@ fn kind_of(weight: &Found) -> Result<MatrixKind> {
     })
 }
 
-fn params_of(quantisation: &Quantisation, base: &str, weight: &Found) -> Result<QuantParams> {
+fn params_of(quantisation: &Quantisation, base: &str, weight: &FoundTensor) -> Result<QuantParams> {
     let params = match quantisation.overrides.get(base) {
         Some(params) => *params,
         None => quantisation.default,
@@ -132,35 +132,43 @@ fn params_of(quantisation: &Quantisation, base: &str, weight: &Found) -> Result<
 }
 
 /// Checks the width of packed codes; the error states which bits would fit.
-fn check_packed(wanted: &Wanted<'_>, params: QuantParams, weight: &Found) -> Result<()> {
-    let n_bits = wanted.n_cols * usize::from(params.bits);
+fn check_packed(
+    required: &RequiredMatrix<'_>,
+    params: QuantParams,
+    weight: &FoundTensor,
+) -> Result<()> {
+    let n_bits = required.n_cols * usize::from(params.bits);
     let is_packed = n_bits.is_multiple_of(32);
-    if is_packed && weight.shape == wanted.shape(wanted.n_rows, n_bits / 32) {
+    if is_packed && weight.shape == required.shape(required.n_rows, n_bits / 32) {
         return Ok(());
     }
     let packed = weight.shape.last().copied().unwrap_or(0);
     let would_fit = [2_usize, 3, 4, 5, 6, 8].into_iter().find(|bits| {
-        wanted.n_cols * bits == packed.saturating_mul(32)
-            && weight.shape == wanted.shape(wanted.n_rows, packed)
+        required.n_cols * bits == packed.saturating_mul(32)
+            && weight.shape == required.shape(required.n_rows, packed)
     });
     let QuantParams { bits, group } = params;
     Err(weight.error(match would_fit {
         Some(fitting) => format!(
             "packed width {packed} fits {fitting} bits; config.json says {bits} bits in groups of \
              {group} for `{}`",
-            wanted.base
+            required.base
         ),
         None => format!(
             "has packed shape {:?}, but {bits} bits of {:?} make {:?}",
             weight.shape,
-            wanted.shape(wanted.n_rows, wanted.n_cols),
-            wanted.shape(wanted.n_rows, n_bits.div_ceil(32))
+            required.shape(required.n_rows, required.n_cols),
+            required.shape(required.n_rows, n_bits.div_ceil(32))
         ),
     }))
 }
 
 /// Checks the scales; the error states which groups would fit.
-fn check_scales(wanted: &Wanted<'_>, params: QuantParams, scales: &Found) -> Result<FloatKind> {
+fn check_scales(
+    required: &RequiredMatrix<'_>,
+    params: QuantParams,
+    scales: &FoundTensor,
+) -> Result<FloatKind> {
     let Some(kind) = scales.float_kind() else {
         return Err(scales.error(format!(
             "has values of type {}; scales of affine quantisation are F32, F16 or BF16",
@@ -168,33 +176,37 @@ fn check_scales(wanted: &Wanted<'_>, params: QuantParams, scales: &Found) -> Res
         )));
     };
     let group = usize::from(params.group);
-    let n_groups = wanted.n_cols / group.max(1);
-    if scales.shape == wanted.shape(wanted.n_rows, n_groups) {
+    let n_groups = required.n_cols / group.max(1);
+    if scales.shape == required.shape(required.n_rows, n_groups) {
         return Ok(kind);
     }
     let width = scales.shape.last().copied().unwrap_or(0);
     let would_fit = [32_usize, 64, 128].into_iter().find(|it| {
-        wanted.n_cols == it.saturating_mul(width)
-            && scales.shape == wanted.shape(wanted.n_rows, width)
+        required.n_cols == it.saturating_mul(width)
+            && scales.shape == required.shape(required.n_rows, width)
     });
     Err(scales.error(match would_fit {
         Some(fitting) => format!(
             "width {width} fits groups of {fitting}; config.json says {group} for `{}`",
-            wanted.base
+            required.base
         ),
         None => format!(
             "has shape {:?}, but groups of {group} of {:?} make {:?}",
             scales.shape,
-            wanted.shape(wanted.n_rows, wanted.n_cols),
-            wanted.shape(wanted.n_rows, n_groups)
+            required.shape(required.n_rows, required.n_cols),
+            required.shape(required.n_rows, n_groups)
         ),
     }))
 }
 
-fn layout_of(wanted: &Wanted<'_>, kind: MatrixKind, weight: &Found) -> Result<MatrixLayout> {
-    let layout = MatrixLayout::new(kind, wanted.n_rows, wanted.n_cols)
+fn layout_of(
+    required: &RequiredMatrix<'_>,
+    kind: MatrixKind,
+    weight: &FoundTensor,
+) -> Result<MatrixLayout> {
+    let layout = MatrixLayout::new(kind, required.n_rows, required.n_cols)
         .map_err(|error| weight.error(error.to_string()))?;
-    let n_bytes = layout.code_bytes() as u64 * wanted.n_stack.unwrap_or(1) as u64;
+    let n_bytes = layout.code_bytes() as u64 * required.n_stack.unwrap_or(1) as u64;
     assert_eq!(n_bytes, weight.extent.len_bytes, "the header's check of `{}`", weight.name);
     Ok(layout)
 }

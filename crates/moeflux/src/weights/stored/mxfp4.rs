@@ -6,8 +6,8 @@ use moeflux_kernels::{BlockKind, MatrixKind};
 use super::{StoredMatrix, layout_of};
 use crate::error::Result;
 use crate::format::DType;
-use crate::weights::found::{Found, PartNames, Wanted};
-use crate::weights::table::Table;
+use crate::weights::found::{FoundTensor, PartNames, RequiredMatrix};
+use crate::weights::table::TensorTable;
 
 const KIND: BlockKind = BlockKind::MXFP4_APART;
 
@@ -17,58 +17,58 @@ const WAY_OUT: &str = "the only supported 4-bit float format is MXFP4: codes of 
 
 /// Binds the format of compressed-tensors: `weight_packed` U8 `[rows, cols / 2]`, `weight_scale`.
 pub(super) fn compressed(
-    table: &mut Table<'_>,
-    wanted: &Wanted<'_>,
-    codes: &Found,
+    table: &mut TensorTable<'_>,
+    required: &RequiredMatrix<'_>,
+    codes: &FoundTensor,
 ) -> Result<StoredMatrix> {
     let names = PartNames { codes: "weight_packed", scales: "weight_scale", biases: "" };
     check_type(codes, &[DType::U8])?;
-    bound(table, wanted, (codes, 2), names)
+    bound(table, required, (codes, 2), names)
 }
 
 /// Binds the format of DeepSeek: `weight` I8 `[rows, cols / 2]`, `scale`.
 pub(super) fn of_deepseek(
-    table: &mut Table<'_>,
-    wanted: &Wanted<'_>,
-    codes: &Found,
+    table: &mut TensorTable<'_>,
+    required: &RequiredMatrix<'_>,
+    codes: &FoundTensor,
 ) -> Result<StoredMatrix> {
-    if !table.has_stored(&format!("{}.scale", wanted.base)) {
+    if !table.has_stored(&format!("{}.scale", required.base)) {
         return Err(codes.error(format!("has values of type I8 without a `scale`; {WAY_OUT}")));
     }
-    bound(table, wanted, (codes, 2), PartNames { scales: "scale", ..PartNames::PLAIN })
+    bound(table, required, (codes, 2), PartNames { scales: "scale", ..PartNames::PLAIN })
 }
 
 /// Returns whether the scales are bytes and there are no biases. Which of MLX's modes without
 /// biases it is follows from the shapes.
-pub(super) fn is_of_mlx(table: &Table<'_>, base: &str) -> bool {
+pub(super) fn is_of_mlx(table: &TensorTable<'_>, base: &str) -> bool {
     let has_bytes = table.dtype(&format!("{base}.scales")) == Some(DType::U8);
     has_bytes && !table.has_stored(&format!("{base}.biases"))
 }
 
 /// Binds the format of MLX: `weight` U32 `[rows, cols / 8]`, `scales`.
 pub(super) fn of_mlx(
-    table: &mut Table<'_>,
-    wanted: &Wanted<'_>,
-    codes: &Found,
+    table: &mut TensorTable<'_>,
+    required: &RequiredMatrix<'_>,
+    codes: &FoundTensor,
 ) -> Result<StoredMatrix> {
-    bound(table, wanted, (codes, 8), PartNames { scales: "scales", ..PartNames::PLAIN })
+    bound(table, required, (codes, 8), PartNames { scales: "scales", ..PartNames::PLAIN })
 }
 
 /// Binds the format of gpt-oss: `{base}_blocks` U8 `[rows, cols / 32, 16]`, `{base}_scales`.
 pub(in crate::weights) fn of_gpt_oss(
-    table: &mut Table<'_>,
-    wanted: &Wanted<'_>,
+    table: &mut TensorTable<'_>,
+    required: &RequiredMatrix<'_>,
 ) -> Result<StoredMatrix> {
     let names = PartNames { codes: "_blocks", scales: "_scales", biases: "" };
-    let codes = table.take(&format!("{}{}", wanted.base, names.codes))?;
+    let codes = table.take(&format!("{}{}", required.base, names.codes))?;
     check_type(&codes, &[DType::U8])?;
-    let n_blocks = wanted.n_cols / KIND.block_cols();
-    let mut shape = wanted.shape(wanted.n_rows, n_blocks);
+    let n_blocks = required.n_cols / KIND.block_cols();
+    let mut shape = required.shape(required.n_rows, n_blocks);
     shape.push(KIND.block_bytes());
     codes.expect_shape(&shape)?;
-    let layout = layout_of(wanted, MatrixKind::Block(KIND), &codes)?;
-    let scales = table.take(&format!("{}{}", wanted.base, names.scales))?;
-    check_scales(wanted, &scales)?;
+    let layout = layout_of(required, MatrixKind::Block(KIND), &codes)?;
+    let scales = table.take(&format!("{}{}", required.base, names.scales))?;
+    check_scales(required, &scales)?;
     Ok(StoredMatrix {
         layout,
         codes: codes.extent,
@@ -80,22 +80,22 @@ pub(in crate::weights) fn of_gpt_oss(
 
 /// Binds codes and scales; each value of the tensor of codes holds `n_packed` codes.
 fn bound(
-    table: &mut Table<'_>,
-    wanted: &Wanted<'_>,
-    (codes, n_packed): (&Found, usize),
+    table: &mut TensorTable<'_>,
+    required: &RequiredMatrix<'_>,
+    (codes, n_packed): (&FoundTensor, usize),
     names: PartNames,
 ) -> Result<StoredMatrix> {
-    codes.expect_shape(&wanted.shape(wanted.n_rows, wanted.n_cols / n_packed))?;
-    let layout = layout_of(wanted, MatrixKind::Block(KIND), codes)?;
-    let scales = table.take(&format!("{}.{}", wanted.base, names.scales))?;
-    check_scales(wanted, &scales)?;
+    codes.expect_shape(&required.shape(required.n_rows, required.n_cols / n_packed))?;
+    let layout = layout_of(required, MatrixKind::Block(KIND), codes)?;
+    let scales = table.take(&format!("{}.{}", required.base, names.scales))?;
+    check_scales(required, &scales)?;
     let (codes, scales) = (codes.extent, Some(scales.extent));
     Ok(StoredMatrix { layout, codes, scales, biases: None, names })
 }
 
-fn check_scales(wanted: &Wanted<'_>, scales: &Found) -> Result<()> {
+fn check_scales(required: &RequiredMatrix<'_>, scales: &FoundTensor) -> Result<()> {
     check_type(scales, &[DType::U8, DType::F8E8M0])?;
-    let shape = wanted.shape(wanted.n_rows, wanted.n_cols / KIND.block_cols());
+    let shape = required.shape(required.n_rows, required.n_cols / KIND.block_cols());
     if scales.shape == shape {
         return Ok(());
     }
@@ -103,7 +103,7 @@ fn check_scales(wanted: &Wanted<'_>, scales: &Found) -> Result<()> {
     Err(scales.error(format!("has shape {found:?}, but MXFP4 requires {shape:?}; {WAY_OUT}")))
 }
 
-fn check_type(found: &Found, known: &[DType]) -> Result<()> {
+fn check_type(found: &FoundTensor, known: &[DType]) -> Result<()> {
     if known.contains(&found.dtype) {
         return Ok(());
     }

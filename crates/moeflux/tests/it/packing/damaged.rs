@@ -140,7 +140,7 @@ fn a_folder_that_is_no_pack_any_more_is_refused_in_one_line() {
         as_before(dir);
         edit_config(dir, |config| config["quantization"]["bits"] = 8.into());
     };
-    refused(&bits, "config.json specifies 8 bits");
+    refused(&bits, "config.json says 8 bits");
     let experts = |dir: &Path| {
         as_before(dir);
         edit_config(dir, |config| config["num_experts"] = 15.into());

@@ -6,9 +6,9 @@ use moeflux::provider::format::{Checkpoint, PACK_SUMS_NAME, TensorEntry};
 use moeflux::provider::ids::ExpertIdx;
 use moeflux::provider::kernels::MatrixKind;
 use moeflux::provider::model::{Headers, Model};
-use moeflux::provider::pack::{Coverage, PackOptions, SourceFate};
+use moeflux::provider::pack::{Coverage, PackOptions, SourceHandling};
 use moeflux::provider::text::byte_tokenizer_json;
-use moeflux::provider::weights::Extent;
+use moeflux::provider::weights::FileExtent;
 use moeflux_testing::cases::{case_names, golden_dir};
 use moeflux_testing::temp_dir::TempDir;
 
@@ -21,9 +21,9 @@ fn gguf_case_names() -> Vec<String> {
     names
 }
 
-fn extent_of(entry: &TensorEntry) -> Extent {
+fn extent_of(entry: &TensorEntry) -> FileExtent {
     let &TensorEntry { file_idx, offset_bytes, len_bytes, .. } = entry;
-    Extent { file_idx, offset_bytes, len_bytes }
+    FileExtent { file_idx, offset_bytes, len_bytes }
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_file_is_packed_by_its_name_and_replaced() {
     let expected = TempDir::new();
     pack(&file, expected.path(), &AS_IT_IS).unwrap();
     let target = source.path().join("packed");
-    let options = PackOptions { fate: SourceFate::Replaced, ..AS_IT_IS };
+    let options = PackOptions { handling: SourceHandling::Replaced, ..AS_IT_IS };
     assert!(super::pack_until(&file, &target, &options, 40).is_err());
     let error = Model::open(&target).unwrap_err().to_string();
     assert!(error.contains("an unfinished pack"), "{error}");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use moeflux::provider::config::BackendKind;
 use moeflux::provider::error::Error;
-use moeflux_testing::cases::{Case, Distance, feed_all, golden_dir};
+use moeflux_testing::cases::{Distance, GoldenCase, feed_all, golden_dir};
 use moeflux_testing::temp_dir::TempDir;
 
 use super::{AS_IT_IS, pack, quantised, verified};
@@ -12,7 +12,7 @@ use crate::support::{open, open_with};
 
 const NAME: &str = "input-first/qwen3_vl_moe-bf16";
 
-fn distance(dir: &Path, case: &Case) -> Distance {
+fn distance(dir: &Path, case: &GoldenCase) -> Distance {
     let engine = open(dir, BackendKind::Cpu, 64);
     let mut session = engine.session(case.tokens.len()).unwrap();
     Distance::between(&feed_all(&mut session, &case.tokens), &case.logits)
@@ -30,7 +30,7 @@ fn an_engine_names_the_way_out() {
 
 #[test]
 fn a_pack_has_them_by_outputs() {
-    let case = Case::load(NAME);
+    let case = GoldenCase::load(NAME);
     let target = TempDir::new();
     pack(&case.dir, target.path(), &AS_IT_IS).unwrap();
     assert!(verified(target.path()).damages.is_empty());
@@ -40,7 +40,7 @@ fn a_pack_has_them_by_outputs() {
 
 #[test]
 fn a_quantised_pack_stays_close() {
-    let case = Case::load(NAME);
+    let case = GoldenCase::load(NAME);
     let target = TempDir::new();
     pack(&case.dir, target.path(), &quantised(8, 32)).unwrap();
     assert!(verified(target.path()).damages.is_empty());

@@ -20,18 +20,21 @@ use moeflux::provider::format::{Checkpoint, RawConfig};
 use moeflux::provider::ids::ExpertIdx;
 use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::pack::{
-    Coverage, PackOptions, PackReport, Packing, SourceFate, Verified, verify,
+    Coverage, PackOptions, PackReport, Packing, SourceHandling, Verified, verify,
 };
 use moeflux::provider::spec::{ModelSpec, QuantParams};
-use moeflux::provider::weights::Extent;
-use moeflux_testing::cases::{Case, case_names, feed_all, golden_dir};
+use moeflux::provider::weights::FileExtent;
+use moeflux_testing::cases::{GoldenCase, case_names, feed_all, golden_dir};
 use moeflux_testing::temp_dir::TempDir;
 use serde_json::Value;
 
 use crate::support::open;
 
-pub(crate) const AS_IT_IS: PackOptions =
-    PackOptions { params: None, fate: SourceFate::Kept, n_threads: NonZeroUsize::new(2).unwrap() };
+pub(crate) const AS_IT_IS: PackOptions = PackOptions {
+    params: None,
+    handling: SourceHandling::Kept,
+    n_threads: NonZeroUsize::new(2).unwrap(),
+};
 
 pub(crate) fn quantised(bits: u8, group: u8) -> PackOptions {
     PackOptions { params: Some(QuantParams { bits, group }), ..AS_IT_IS }
@@ -69,7 +72,7 @@ fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(read).collect()
 }
 
-pub(crate) fn logits(dir: &Path, case: &Case, backend: BackendKind) -> Vec<Vec<f32>> {
+pub(crate) fn logits(dir: &Path, case: &GoldenCase, backend: BackendKind) -> Vec<Vec<f32>> {
     let tokens = &case.tokens[..case.tokens.len().min(40)];
     let engine = open(dir, backend, 64);
     feed_all(&mut engine.session(tokens.len()).unwrap(), tokens)
@@ -83,7 +86,7 @@ fn is_folder(name: &str) -> bool {
 #[test]
 fn a_pack_computes_the_bits_of_its_source() {
     for name in case_names() {
-        let case = Case::load(&name);
+        let case = GoldenCase::load(&name);
         let target = TempDir::new();
         let packed = pack(&case.dir, target.path(), &AS_IT_IS).unwrap();
         assert!(packed.n_files >= 2, "{name}");
@@ -133,7 +136,7 @@ fn fnv(bytes: impl IntoIterator<Item = u8>) -> u64 {
     })
 }
 
-fn bytes_of(checkpoint: &Checkpoint, extent: Extent) -> Vec<u8> {
+fn bytes_of(checkpoint: &Checkpoint, extent: FileExtent) -> Vec<u8> {
     let file = std::fs::read(&checkpoint.files[extent.file_idx].path).unwrap();
     let first = usize::try_from(extent.offset_bytes).unwrap();
     file[first..][..usize::try_from(extent.len_bytes).unwrap()].to_vec()
@@ -150,7 +153,7 @@ fn quantised_modules(dir: &Path) -> BTreeMap<String, String> {
             let &moeflux::provider::format::TensorEntry {
                 file_idx, offset_bytes, len_bytes, ..
             } = entry;
-            bytes_of(&checkpoint, Extent { file_idx, offset_bytes, len_bytes })
+            bytes_of(&checkpoint, FileExtent { file_idx, offset_bytes, len_bytes })
         };
         let bytes = ["weight", "scales", "biases"].into_iter().flat_map(part);
         found.insert(base.to_owned(), format!("{:016x}", fnv(bytes)));
@@ -233,7 +236,7 @@ fn edit_config(dir: &Path, edit: impl FnOnce(&mut Value)) {
 fn quantised_packs_stay_close_to_their_source() {
     let of_gguf = ["gguf-qwen3moe-k", "gguf-deepseek2", "gguf-qwen35moe", "gguf-qwen3next"];
     for name in ["qwen3_next-bf16-wide", "deepseek_v3-fp8-wide"].into_iter().chain(of_gguf) {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let target = TempDir::new();
         pack(&case.dir, target.path(), &quantised(8, 32)).unwrap();
         let [exact, found] =
@@ -266,8 +269,8 @@ fn ends_the_same_wherever_it_is_interrupted(case: &Path) {
     let expected = TempDir::new();
     pack(case, expected.path(), &quantised(4, 32)).unwrap();
     let expected = contents(expected.path());
-    for fate in [SourceFate::Kept, SourceFate::Replaced] {
-        let options = PackOptions { fate, ..quantised(4, 32) };
+    for handling in [SourceHandling::Kept, SourceHandling::Replaced] {
+        let options = PackOptions { handling, ..quantised(4, 32) };
         for n_steps in steps_to_try(case, &options) {
             let (source, target) = (TempDir::copy_of(case), TempDir::new());
             let first = pack_until(source.path(), target.path(), &options, n_steps);
@@ -276,12 +279,12 @@ fn ends_the_same_wherever_it_is_interrupted(case: &Path) {
             assert!(!is_model || contents(target.path()).len() > expected.len(), "{n_steps}");
             pack(source.path(), target.path(), &options)
                 .unwrap_or_else(|error| unreachable!("after {n_steps} steps: {error}"));
-            assert!(contents(target.path()) == expected, "after {n_steps} steps, {fate:?}");
+            assert!(contents(target.path()) == expected, "after {n_steps} steps, {handling:?}");
             let left = contents(source.path()).into_keys();
             let is_weights =
                 |name: &String| name.ends_with(".safetensors") || name.ends_with(".gguf");
             let n_left = left.filter(is_weights).count();
-            assert_eq!(n_left, if fate == SourceFate::Kept { 2 } else { 0 });
+            assert_eq!(n_left, if handling == SourceHandling::Kept { 2 } else { 0 });
         }
     }
 }
@@ -296,7 +299,7 @@ fn steps_to_try(case: &Path, options: &PackOptions) -> Vec<usize> {
             done_bytes.push(progress.done_bytes);
             ControlFlow::Continue(())
         });
-    let n_replaced = if options.fate == SourceFate::Kept { 0 } else { 2 };
+    let n_replaced = if options.handling == SourceHandling::Kept { 0 } else { 2 };
     assert_eq!(packed.unwrap().n_replaced, n_replaced);
     let is_change = |step: &usize| done_bytes.get(step + 1) == Some(&done_bytes[*step]);
     let tried: Vec<usize> =
@@ -313,7 +316,7 @@ fn a_pack_interrupted_again_and_again_ends_the_same() {
     pack(&case, expected.path(), &AS_IT_IS).unwrap();
     let source = TempDir::copy_of(&case);
     let target = TempDir::new();
-    let options = PackOptions { fate: SourceFate::Replaced, ..AS_IT_IS };
+    let options = PackOptions { handling: SourceHandling::Replaced, ..AS_IT_IS };
     let mut n_runs = 0;
     // Each run gets further than the last: what has its name stays.
     while pack_until(source.path(), target.path(), &options, 110 + n_runs).is_err() {
@@ -335,7 +338,7 @@ fn replacing_makes_up_for_what_was_not_read_back() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     std::fs::write(&resident, bytes).unwrap();
-    let options = PackOptions { fate: SourceFate::Replaced, ..AS_IT_IS };
+    let options = PackOptions { handling: SourceHandling::Replaced, ..AS_IT_IS };
     let error = pack(source.path(), target.path(), &options).unwrap_err().to_string();
     assert!(
         error.contains("resident-00001") && error.contains("differ from those that were written"),
@@ -349,21 +352,21 @@ fn replacing_makes_up_for_what_was_not_read_back() {
 fn replacing_needs_room_for_one_layer_more_than_is_freed() {
     let source = TempDir::copy_of(&golden_dir().join("qwen3_moe-bf16"));
     let target = TempDir::new();
-    let room = |fate| {
-        let options = PackOptions { fate, ..AS_IT_IS };
+    let room = |handling| {
+        let options = PackOptions { handling, ..AS_IT_IS };
         let packing = Packing::prepare(source.path(), target.path(), &options).unwrap();
         (packing.room_bytes(), packing.total_bytes())
     };
-    let (kept, total) = room(SourceFate::Kept);
+    let (kept, total) = room(SourceHandling::Kept);
     assert_eq!(kept, total);
-    let (replaced, _) = room(SourceFate::Replaced);
+    let (replaced, _) = room(SourceHandling::Replaced);
     if cfg!(unix) {
         assert!(replaced < total, "{replaced} of {total}");
         // What has another name, or holes, makes no room.
         let name = "model-00001-of-00003.safetensors";
         std::fs::hard_link(source.path().join(name), target.path().join("kept")).unwrap();
         let elsewhere = TempDir::new();
-        let options = PackOptions { fate: SourceFate::Replaced, ..AS_IT_IS };
+        let options = PackOptions { handling: SourceHandling::Replaced, ..AS_IT_IS };
         let packing = Packing::prepare(source.path(), elsewhere.path(), &options).unwrap();
         assert!(packing.room_bytes() > replaced);
     }
@@ -374,7 +377,7 @@ fn replacing_needs_room_for_one_layer_more_than_is_freed() {
 fn holes_make_no_room() {
     let source = TempDir::copy_of(&golden_dir().join("qwen3_moe-bf16"));
     let target = TempDir::new();
-    let options = PackOptions { fate: SourceFate::Replaced, ..AS_IT_IS };
+    let options = PackOptions { handling: SourceHandling::Replaced, ..AS_IT_IS };
     let room = || Packing::prepare(source.path(), target.path(), &options).unwrap().room_bytes();
     let before = room();
     for shard in Checkpoint::open(source.path()).unwrap().files {
@@ -402,7 +405,7 @@ fn links_are_followed_and_only_those_of_a_cache_are_replaced() {
     let shared = "model-00001-of-00003.safetensors";
     std::os::unix::fs::symlink(blobs.join(shared), two.join(shared)).unwrap();
     let target = TempDir::new();
-    let options = PackOptions { fate: SourceFate::Replaced, ..AS_IT_IS };
+    let options = PackOptions { handling: SourceHandling::Replaced, ..AS_IT_IS };
     let error = pack(&one, target.path(), &options).unwrap_err().to_string();
     assert!(error.contains("another snapshot"), "{error}");
     std::fs::remove_file(two.join(shared)).unwrap();
@@ -434,7 +437,7 @@ fn what_cannot_be_packed_is_refused_in_one_line() {
     refused(&quantised_case, target.path(), &quantised(4, 64), "quantised already");
     refused(&case, &case, &AS_IT_IS, "a pack needs its own folder");
     let source = TempDir::copy_of(&case);
-    let replaced = PackOptions { fate: SourceFate::Replaced, ..AS_IT_IS };
+    let replaced = PackOptions { handling: SourceHandling::Replaced, ..AS_IT_IS };
     refused(source.path(), &source.path().join("packed"), &replaced, "another folder");
     refused(source.path(), source.path().parent().unwrap(), &AS_IT_IS, "mixed with other files");
     refused(&case.join("none"), target.path(), &AS_IT_IS, "none");
@@ -446,7 +449,7 @@ fn what_cannot_be_packed_is_refused_in_one_line() {
     assert!(pack_until(source.path(), target.path(), &AS_IT_IS, 60).is_err());
     refused(source.path(), target.path(), &quantised(4, 32), "4 bits in groups of 32");
     let error = Model::open(target.path()).unwrap_err().to_string();
-    assert!(error.contains("not finished"), "{error}");
+    assert!(error.contains("unfinished pack"), "{error}");
     edit_config(source.path(), |config| config["rope_theta"] = 5.into());
     refused(source.path(), target.path(), &AS_IT_IS, "is not the file that the interrupted pack");
     std::fs::copy(case.join("config.json"), source.path().join("config.json")).unwrap();

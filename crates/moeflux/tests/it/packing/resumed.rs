@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use moeflux::provider::error::Result;
 use moeflux::provider::format::Checkpoint;
 use moeflux::provider::model::Model;
-use moeflux::provider::pack::{PackOptions, PackReport, Packing, SourceFate};
+use moeflux::provider::pack::{PackOptions, PackReport, Packing, SourceHandling};
 use moeflux_testing::cases::golden_dir;
 use moeflux_testing::temp_dir::TempDir;
 
@@ -125,7 +125,7 @@ fn what_was_made_of_a_file_that_may_be_another_is_made_again() {
 #[test]
 fn the_rest_of_a_replaced_source_may_move() {
     for (case, options) in [("qwen3_moe-bf16", AS_IT_IS), ("kimi_k2-fp8", quantised(4, 32))] {
-        let options = PackOptions { fate: SourceFate::Replaced, ..options };
+        let options = PackOptions { handling: SourceHandling::Replaced, ..options };
         let expected = contents(packed(archived(case).path(), &options).path());
         let (mut n_moved, mut n_refused) = (0, 0);
         for n_steps in (0..600).step_by(19) {

@@ -212,7 +212,7 @@ fn a_file_of_the_pack_of_another_model_is_refused_by_name() {
             moeflux::provider::pack::verify(mixed.path(), 2, &mut |_| ControlFlow::Continue(()));
         let is_found = found.map_or_else(
             |error| error.to_string().contains(name),
-            |found| found.damages.iter().any(|it| it.part == DamagedPart::Stranger),
+            |found| found.damages.iter().any(|it| it.part == DamagedPart::ForeignFile),
         );
         assert!(is_found, "{name}");
     }

@@ -11,8 +11,8 @@ use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Result;
 use moeflux::provider::session::{Session, Wanted};
 use moeflux_io::{Faults, NthFault};
-use moeflux_testing::cases::Case;
-use moeflux_testing::drives::{Simulated, is_right, packed, transient};
+use moeflux_testing::cases::GoldenCase;
+use moeflux_testing::drives::{SimulatedCheckpoint, is_right, packed, transient};
 use moeflux_testing::random::seeds;
 use moeflux_testing::temp_dir::TempDir;
 
@@ -23,17 +23,21 @@ const N_SLOTS: usize = 7;
 const N_PROMPT: usize = 20;
 const N_TOKENS: usize = 26;
 
-fn open(simulated: &Simulated<'_>) -> Engine {
+fn open(simulated: &SimulatedCheckpoint<'_>) -> Engine {
     open_with(simulated, StreamingConfig::default())
 }
 
-fn open_with(simulated: &Simulated<'_>, streaming: StreamingConfig) -> Engine {
+fn open_with(simulated: &SimulatedCheckpoint<'_>, streaming: StreamingConfig) -> Engine {
     let config = config(BackendKind::Cpu, Arithmetic::Int8, (24, 1));
     let streaming = StreamingConfig { n_slots_max: Some(N_SLOTS), ..streaming };
     simulated.open(&EngineConfig { streaming, ..config })
 }
 
-fn feed(session: &mut Session, case: &Case, tokens: std::ops::Range<usize>) -> Result<Vec<f32>> {
+fn feed(
+    session: &mut Session,
+    case: &GoldenCase,
+    tokens: std::ops::Range<usize>,
+) -> Result<Vec<f32>> {
     let mut logits = Vec::new();
     let watch = &mut |_| ControlFlow::Continue(());
     session.feed(&case.tokens[tokens], Wanted::All, watch, &mut |_, row| {
@@ -43,7 +47,7 @@ fn feed(session: &mut Session, case: &Case, tokens: std::ops::Range<usize>) -> R
     Ok(logits)
 }
 
-pub(super) fn run(engine: &Engine, case: &Case) -> Result<Vec<f32>> {
+pub(super) fn run(engine: &Engine, case: &GoldenCase) -> Result<Vec<f32>> {
     let mut session = engine.session(N_TOKENS)?;
     let mut logits = feed(&mut session, case, 0..N_PROMPT)?;
     for at in N_PROMPT..N_TOKENS {
@@ -54,18 +58,18 @@ pub(super) fn run(engine: &Engine, case: &Case) -> Result<Vec<f32>> {
 
 /// Two folders of safetensors, one of them of MXFP4, and a GGUF file: the case, its packed form,
 /// and what comes out of both.
-pub(super) fn subjects() -> [(Case, TempDir, Vec<f32>); 3] {
+pub(super) fn subjects() -> [(GoldenCase, TempDir, Vec<f32>); 3] {
     ["mlx-qwen3_5_moe-q4-g64-bf16", "gguf-qwen35moe", "qwen3_moe-mxfp4"].map(subject)
 }
 
 /// Those that have the matrices of all experts of a layer in one tensor: of reads that are as many
 /// and as small as a tensor per expert makes them, some fail as often as they are tried.
-pub(super) fn stacked_subjects() -> [(Case, TempDir, Vec<f32>); 2] {
+pub(super) fn stacked_subjects() -> [(GoldenCase, TempDir, Vec<f32>); 2] {
     ["mlx-qwen3_5_moe-q4-g64-bf16", "gguf-qwen35moe"].map(subject)
 }
 
-fn subject(name: &str) -> (Case, TempDir, Vec<f32>) {
-    let case = Case::load(name);
+fn subject(name: &str) -> (GoldenCase, TempDir, Vec<f32>) {
+    let case = GoldenCase::load(name);
     let packed = packed(&case.dir);
     let expected = run(&open_as(&case.dir, Arithmetic::Int8, 24), &case).unwrap();
     (case, packed, expected)
@@ -76,10 +80,10 @@ fn transient_faults_end_with_the_right_tokens() {
     let (mut n_retries, mut n_rereads) = (0, 0);
     for (case, packed, expected) in subjects() {
         for seed in seeds(40) {
-            let in_place = open(&Simulated::new(&case.dir, transient(seed)));
+            let in_place = open(&SimulatedCheckpoint::new(&case.dir, transient(seed)));
             assert!(run(&in_place, &case).unwrap() == expected, "in place, seed {seed}");
             let faults = Faults { n_flipped: 40, ..transient(seed) };
-            let engine = open(&Simulated::new(packed.path(), faults));
+            let engine = open(&SimulatedCheckpoint::new(packed.path(), faults));
             assert!(run(&engine, &case).unwrap() == expected, "packed, seed {seed}");
             let stats = engine.stream_stats().unwrap();
             n_retries += stats.retries;
@@ -97,7 +101,7 @@ fn lasting_faults_end_right_or_with_an_error_that_names_them() {
         for seed in seeds(40) {
             let faults = Faults { n_lost: 30, ..transient(seed) };
             for dir in [&case.dir, packed.path()] {
-                let engine = open(&Simulated::new(dir, faults));
+                let engine = open(&SimulatedCheckpoint::new(dir, faults));
                 for _ in 0..3 {
                     let what = format!("seed {seed}");
                     n_failed += u32::from(!is_right(&run(&engine, &case), &expected, &what));
@@ -115,7 +119,10 @@ fn what_one_drive_has_lost_the_mirror_brings() {
         for seed in seeds(20) {
             let lost = Faults { n_lost: 200, n_flipped: 100, ..transient(seed) };
             let mirror = Some(Faults { n_flipped: 20, ..transient(seed + 1000) });
-            let engine = open(&Simulated { mirror, ..Simulated::new(packed.path(), lost) });
+            let engine = open(&SimulatedCheckpoint {
+                mirror,
+                ..SimulatedCheckpoint::new(packed.path(), lost)
+            });
             assert!(run(&engine, &case).unwrap() == expected, "seed {seed}");
         }
     }
@@ -129,7 +136,7 @@ fn each_read_in_turn_may_fail() {
         for n in 0.. {
             let nth = Some(NthFault { n, n_attempts: u32::MAX });
             let faults = Faults { nth, ..Faults::default() };
-            let engine = open(&Simulated::new(packed.path(), faults));
+            let engine = open(&SimulatedCheckpoint::new(packed.path(), faults));
             if !is_right(&run(&engine, &case), &expected, &format!("read {n}")) {
                 n_errors += 1;
             } else if n > 400 {
@@ -146,7 +153,7 @@ fn each_read_in_turn_may_fail() {
 fn a_damaged_record_is_an_error_that_names_its_sums() {
     for (case, packed, _) in subjects() {
         let faults = Faults { seed: 3, n_flipped: 1000, ..Faults::default() };
-        let engine = open(&Simulated::new(packed.path(), faults));
+        let engine = open(&SimulatedCheckpoint::new(packed.path(), faults));
         let error = run(&engine, &case).unwrap_err().to_string();
         assert!(error.contains("checksum") && error.contains("moeflux verify"), "{error}");
     }
@@ -157,12 +164,12 @@ fn checksums_are_compared_unless_told_otherwise() {
     for (case, packed, expected) in subjects() {
         for checks_sums in [false, true] {
             let streaming = || StreamingConfig { checks_sums, ..StreamingConfig::default() };
-            let whole = Simulated::new(packed.path(), Faults::default());
+            let whole = SimulatedCheckpoint::new(packed.path(), Faults::default());
             let engine = open_with(&whole, streaming());
             assert!(run(&engine, &case).unwrap() == expected, "{checks_sums}");
 
             let faults = Faults { seed: 3, n_flipped: 1000, ..Faults::default() };
-            let damaged = Simulated::new(packed.path(), faults);
+            let damaged = SimulatedCheckpoint::new(packed.path(), faults);
             let found = run(&open_with(&damaged, streaming()), &case);
             assert_eq!(found.is_err(), checks_sums);
             assert!(found.is_err() || found.unwrap() != expected, "the damage reaches the output");

@@ -12,15 +12,15 @@ use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::{BackendKind, DriveMaker, EngineConfig};
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::{Error, Result};
-use moeflux::provider::experts::stream::{Drives, ReadFor};
+use moeflux::provider::experts::stream::{Drives, ReadPurpose};
 use moeflux::provider::format::Checkpoint;
 use moeflux::provider::model::Model;
 use moeflux_io::{
-    BlockRead, Caching, Completion, Faults, FileChange, FileFacts, FileIdx, NthFault, Read, Slab,
-    Wait,
+    BlockRead, Caching, Faults, FileChange, FileFacts, FileIdx, NthFault, ReadCompletion,
+    ReadRequest, Slab, Wait,
 };
-use moeflux_testing::cases::{Case, case_names, try_feed_all};
-use moeflux_testing::drives::{Simulated, is_right, transient};
+use moeflux_testing::cases::{GoldenCase, case_names, try_feed_all};
+use moeflux_testing::drives::{SimulatedCheckpoint, is_right, transient};
 use moeflux_testing::random::seeds;
 use moeflux_testing::temp_dir::TempDir;
 
@@ -72,7 +72,7 @@ impl Gate {
 struct Gated {
     drive: Box<dyn BlockRead>,
     gate: Gate,
-    held: Vec<Completion>,
+    held: Vec<ReadCompletion>,
 }
 
 impl BlockRead for Gated {
@@ -100,7 +100,7 @@ impl BlockRead for Gated {
         self.drive.check_unchanged(file)
     }
 
-    fn submit(&mut self, read: Read) {
+    fn submit(&mut self, read: ReadRequest) {
         self.drive.submit(read);
     }
 
@@ -108,7 +108,7 @@ impl BlockRead for Gated {
         self.drive.flush()
     }
 
-    fn complete(&mut self, wait: Wait, done: &mut Vec<Completion>) -> io::Result<()> {
+    fn complete(&mut self, wait: Wait, done: &mut Vec<ReadCompletion>) -> io::Result<()> {
         self.drive.complete(Wait::Poll, &mut self.held)?;
         let n_through = self.gate.take(self.held.len());
         done.extend(self.held.drain(..n_through));
@@ -141,8 +141,8 @@ fn gated(dir: &Path) -> (Engine, Gate) {
 }
 
 impl DriveMaker for Gate {
-    fn open(&self, checkpoint: &Checkpoint, read_for: ReadFor) -> Result<Drives> {
-        assert_eq!(read_for, ReadFor::Memory);
+    fn open(&self, checkpoint: &Checkpoint, read_for: ReadPurpose) -> Result<Drives> {
+        assert_eq!(read_for, ReadPurpose::Memory);
         let drives = Drives::open(checkpoint, Caching::PageCache, None)?;
         let (drive, gate, held) = (drives.primary, self.clone(), Vec::new());
         Ok(Drives { primary: Box::new(Gated { drive, gate, held }), ..drives })
@@ -152,7 +152,7 @@ impl DriveMaker for Gate {
 #[test]
 fn steps_give_the_same_bits_while_the_rest_follows() {
     for name in case_names() {
-        let case = Case::load(&name);
+        let case = GoldenCase::load(&name);
         let (engine, gate) = gated(&case.dir);
         let rest = engine.rest_stats().unwrap();
         assert_eq!(rest.n_read, 0, "{name}");
@@ -181,11 +181,11 @@ fn steps_give_the_same_bits_while_the_rest_follows() {
 fn transient_faults_behind_an_open_model_end_with_the_right_tokens() {
     for (case, packed, expected) in stacked_subjects() {
         for seed in seeds(40) {
-            let in_place = Simulated::new(&case.dir, transient(seed)).open(&resident());
+            let in_place = SimulatedCheckpoint::new(&case.dir, transient(seed)).open(&resident());
             assert!(run(&in_place, &case).unwrap() == expected, "in place, seed {seed}");
             read_rest(&in_place).unwrap();
             let faults = Faults { n_flipped: 40, ..transient(seed) };
-            let engine = Simulated::new(packed.path(), faults).open(&resident());
+            let engine = SimulatedCheckpoint::new(packed.path(), faults).open(&resident());
             assert!(run(&engine, &case).unwrap() == expected, "packed, seed {seed}");
             read_rest(&engine).unwrap();
             assert!(run(&engine, &case).unwrap() == expected, "packed, at once, seed {seed}");
@@ -201,7 +201,7 @@ fn lasting_faults_behind_an_open_model_end_right_or_with_an_error_that_names_the
         for seed in seeds(40) {
             let faults = Faults { n_lost: 30, ..transient(seed) };
             for dir in [&case.dir, packed.path()] {
-                let engine = Simulated::new(dir, faults).open(&resident());
+                let engine = SimulatedCheckpoint::new(dir, faults).open(&resident());
                 let what = format!("seed {seed}");
                 let was_right = is_right(&run(&engine, &case), &expected, &what);
                 let is_whole = is_right(&read_rest(&engine), &(), &what);
@@ -226,7 +226,8 @@ fn lasting_faults_behind_an_open_model_end_right_or_with_an_error_that_names_the
 #[test]
 fn what_failed_is_read_again_for_the_next_who_needs_it() {
     for (case, packed, expected) in stacked_subjects() {
-        let simulated = Simulated::new(packed.path(), Faults { n_lost: 1000, ..Faults::default() });
+        let simulated =
+            SimulatedCheckpoint::new(packed.path(), Faults { n_lost: 1000, ..Faults::default() });
         let engine = simulated.open(&resident());
         for _ in 0..2 {
             assert!(!is_right(&run(&engine, &case), &expected, "a lost drive"));
@@ -250,7 +251,7 @@ fn each_read_behind_an_open_model_in_turn_may_fail() {
         loop {
             let nth = Some(NthFault { n, n_attempts: u32::MAX });
             let faults = Faults { nth, ..Faults::default() };
-            let engine = Simulated::new(packed.path(), faults).open(&resident());
+            let engine = SimulatedCheckpoint::new(packed.path(), faults).open(&resident());
             let what = format!("read {n}");
             n_errors += u64::from(!is_right(&run(&engine, &case), &expected, &what));
             if is_right(&read_rest(&engine), &(), &what) {
@@ -264,7 +265,7 @@ fn each_read_behind_an_open_model_in_turn_may_fail() {
 
 #[test]
 fn an_engine_goes_in_the_middle_of_what_follows() {
-    let case = Case::load("mlx-qwen3_5_moe-q4-g64-bf16");
+    let case = GoldenCase::load("mlx-qwen3_5_moe-q4-g64-bf16");
     for n_reads in [0, 1, 7, 30] {
         let (engine, gate) = gated(&case.dir);
         gate.let_through(n_reads);

@@ -10,26 +10,27 @@ use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::{SessionTerms, SlotLender};
 use moeflux::provider::error::Error;
 use moeflux::provider::experts::Experts;
-use moeflux::provider::experts::stream::{Drives, Stream, StreamConfig, StreamModel};
+use moeflux::provider::experts::stream::{Drives, ExpertStream, StreamConfig, StreamModel};
 use moeflux::provider::forward::LoadedModel;
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::session::{Feed, Runtime, Session, StepOutput, Wanted, step};
-use moeflux::provider::weights::{self, Copies};
+use moeflux::provider::weights::{self, PageCaching};
 use moeflux_io::Caching;
-use moeflux_testing::cases::{Case, feed_all};
+use moeflux_testing::cases::{GoldenCase, feed_all};
 
 const N_SLOTS: usize = 16;
 const CONTEXT: usize = 32;
 
 /// A model whose sessions have room for one of [`CONTEXT`] tokens; two more can have six slots.
 /// `None`: no limits.
-fn runtime_of(case: &Case, caching: Caching, is_limited: bool) -> Arc<Runtime> {
+fn runtime_of(case: &GoldenCase, caching: Caching, is_limited: bool) -> Arc<Runtime> {
     let (blueprint, checkpoint) = Model::open(&case.dir).unwrap().into_parts();
     let Blueprint { spec, plan, manifest, .. } = blueprint;
     let watch = &mut |_| ControlFlow::Continue(());
-    let weights =
-        Arc::new(weights::load(&manifest, &checkpoint, (None, Copies::Dropped), watch).unwrap());
+    let weights = Arc::new(
+        weights::load(&manifest, &checkpoint, (None, PageCaching::Dropped), watch).unwrap(),
+    );
     let backend = CpuBackend::new(weights, &plan.workspace, CONTEXT, 2).unwrap();
     let backend = backend.with_arithmetic(Arithmetic::Int8);
     let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
@@ -38,11 +39,11 @@ fn runtime_of(case: &Case, caching: Caching, is_limited: bool) -> Arc<Runtime> {
         checkpoint: &checkpoint,
         sums: None,
         top_k: &top_k,
-        n_ranks: spec.n_named(),
+        n_ranks: spec.n_predicted(),
     };
-    let config = StreamConfig { n_slots: N_SLOTS, looks_ahead: true };
+    let config = StreamConfig { n_slots: N_SLOTS, prefetches: true };
     let drives = Drives::open(&checkpoint, caching, None).unwrap();
-    let stream = Stream::open(&model, drives, &config).unwrap();
+    let stream = ExpertStream::open(&model, drives, &config).unwrap();
     let per_position = plan.state.bytes_per_position(Arithmetic::Int8.kv_kind());
     let session_bytes = 2 * plan.state.fixed_bytes() + per_position * CONTEXT as u64;
     let lender = SlotLender {
@@ -82,7 +83,7 @@ fn refusal(runtime: &Arc<Runtime>, tokens: &[TokenId]) -> Error {
 #[test]
 fn slots_make_room_for_sessions_and_come_back() {
     for name in ["qwen3_next-bf16", "qwen3_5_moe-bf16", "deepseek_v3-bf16", "gguf-gpt-oss"] {
-        let case = Case::load(name);
+        let case = GoldenCase::load(name);
         let tokens = &case.tokens[..CONTEXT];
         for caching in [Caching::Direct, Caching::PageCache] {
             let usual = runtime_of(&case, caching, false);
@@ -116,7 +117,7 @@ fn slots_make_room_for_sessions_and_come_back() {
 
 #[test]
 fn a_feed_without_room_fails_alone() {
-    let case = Case::load("qwen3_moe-bf16");
+    let case = GoldenCase::load("qwen3_moe-bf16");
     let expected =
         feed_all(&mut session(&runtime_of(&case, Caching::Direct, false)), &case.tokens[..5]);
     let runtime = runtime_of(&case, Caching::Direct, true);
@@ -142,7 +143,7 @@ fn a_feed_without_room_fails_alone() {
 
 #[test]
 fn checkpoints_and_snapshots_take_room() {
-    let case = Case::load("qwen3_next-bf16");
+    let case = GoldenCase::load("qwen3_next-bf16");
     let runtime = runtime_of(&case, Caching::Direct, true);
     let mut session = session(&runtime);
     session.feed_last(&case.tokens[..5]).unwrap();
@@ -183,7 +184,7 @@ fn feed_with_marks(
 
 #[test]
 fn slots_make_room_for_several_checkpoints_of_a_prompt() {
-    let case = Case::load("qwen3_next-bf16");
+    let case = GoldenCase::load("qwen3_next-bf16");
     let runtime = runtime_of(&case, Caching::Direct, true);
     let mut session = session(&runtime);
     feed_with_marks(&mut session, &case.tokens, &[5, 12]).unwrap();
@@ -193,7 +194,7 @@ fn slots_make_room_for_several_checkpoints_of_a_prompt() {
 
 #[test]
 fn a_prompt_whose_checkpoints_have_no_room_is_not_computed_in_vain() {
-    let case = Case::load("qwen3_next-bf16");
+    let case = GoldenCase::load("qwen3_next-bf16");
     let runtime = runtime_of(&case, Caching::Direct, true);
     let mut session = session(&runtime);
     let marks: Vec<usize> = (1..10).collect();

@@ -7,21 +7,21 @@ use std::sync::{Arc, Mutex};
 
 use moeflux::provider::backend::cpu::CpuBackend;
 use moeflux::provider::backend::{
-    Arithmetic, Backend, DeviceNames, ExpertTiers, ExpertWaves, SessionStates,
+    Arithmetic, Backend, DeviceNames, ExpertSharding, ExpertTiers, SessionStates,
 };
 use moeflux::provider::blueprint::Blueprint;
-use moeflux::provider::budget::{Division, PromptTerms, SlotLender, step_bytes};
+use moeflux::provider::budget::{PromptSteps, PromptTerms, SlotLender, step_bytes};
 use moeflux::provider::error::{Error, Result};
-use moeflux::provider::experts::stream::{Drives, Stream, StreamConfig, StreamModel};
+use moeflux::provider::experts::stream::{Drives, ExpertStream, StreamConfig, StreamModel};
 use moeflux::provider::experts::{Arrived, Experts};
 use moeflux::provider::forward::{LoadedModel, StepProgress};
 use moeflux::provider::ids::{BufferId, TokenId};
 use moeflux::provider::model::{Headers, Model};
 use moeflux::provider::ops::{Batch, Plan, Purpose, Routes};
 use moeflux::provider::session::{Runtime, Session, Wanted};
-use moeflux::provider::weights::{self, Copies};
+use moeflux::provider::weights::{self, PageCaching};
 use moeflux_io::Caching;
-use moeflux_testing::cases::{Case, case_names, feed_all};
+use moeflux_testing::cases::{GoldenCase, case_names, feed_all};
 
 const N_ROWS: usize = 8;
 const N_SLOTS: usize = 16;
@@ -88,16 +88,16 @@ impl Backend for Watched {
         self.inner.submit_experts(plan, arrived)
     }
 
-    fn exchange_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
-        self.inner.exchange_rows(buffer, n_rows)
+    fn swap_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()> {
+        self.inner.swap_rows(buffer, n_rows)
     }
 
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
         self.inner.read_row(buffer, row_idx, target)
     }
 
-    fn is_remote(&self) -> bool {
-        self.inner.is_remote()
+    fn reads_stall(&self) -> bool {
+        self.inner.reads_stall()
     }
 
     fn states(&self) -> &dyn SessionStates {
@@ -108,8 +108,8 @@ impl Backend for Watched {
         self.inner.states_mut()
     }
 
-    fn waves(&mut self) -> Option<&mut dyn ExpertWaves> {
-        self.inner.waves()
+    fn sharding(&mut self) -> Option<&mut dyn ExpertSharding> {
+        self.inner.sharding()
     }
 
     fn tiers(&self) -> Option<&dyn ExpertTiers> {
@@ -123,15 +123,20 @@ impl Backend for Watched {
 
 /// A model with steps of [`N_ROWS`], whose slots lend `n_lent` for a step of [`N_PROMPT`]; none: it
 /// lends nothing. No runtime where the model has no experts.
-fn runtime_of(case: &Case, caching: Caching, n_lent: Option<u64>) -> Option<(Arc<Runtime>, Told)> {
+fn runtime_of(
+    case: &GoldenCase,
+    caching: Caching,
+    n_lent: Option<u64>,
+) -> Option<(Arc<Runtime>, Told)> {
     let (blueprint, checkpoint) = Model::open(&case.dir).unwrap().into_parts();
     let Blueprint { spec, plan, manifest, .. } = blueprint;
     if manifest.banks.is_empty() {
         return None;
     }
     let watch = &mut |_| ControlFlow::Continue(());
-    let weights =
-        Arc::new(weights::load(&manifest, &checkpoint, (None, Copies::Dropped), watch).unwrap());
+    let weights = Arc::new(
+        weights::load(&manifest, &checkpoint, (None, PageCaching::Dropped), watch).unwrap(),
+    );
     let inner = CpuBackend::new(weights, &plan.workspace, N_ROWS, 2).unwrap();
     let inner = inner.with_arithmetic(Arithmetic::Int8);
     let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
@@ -140,11 +145,11 @@ fn runtime_of(case: &Case, caching: Caching, n_lent: Option<u64>) -> Option<(Arc
         checkpoint: &checkpoint,
         sums: None,
         top_k: &top_k,
-        n_ranks: spec.n_named(),
+        n_ranks: spec.n_predicted(),
     };
-    let config = StreamConfig { n_slots: N_SLOTS, looks_ahead: true };
+    let config = StreamConfig { n_slots: N_SLOTS, prefetches: true };
     let drives = Drives::open(&checkpoint, caching, None).unwrap();
-    let stream = Stream::open(&model, drives, &config).unwrap();
+    let stream = ExpertStream::open(&model, drives, &config).unwrap();
     let more_bytes =
         step_bytes(plan.workspace.bytes(N_PROMPT)) - step_bytes(plan.workspace.bytes(N_ROWS));
     let workspace = plan.workspace.clone();
@@ -187,7 +192,7 @@ fn n_slots(runtime: &Runtime) -> usize {
 fn longer_steps_give_the_same_bits_and_everything_comes_back() {
     let mut n_cases = 0;
     for name in case_names() {
-        let case = Case::load(&name);
+        let case = GoldenCase::load(&name);
         let n_tokens = case.tokens.len();
         if n_tokens <= N_PROMPT {
             continue;
@@ -215,10 +220,10 @@ fn longer_steps_give_the_same_bits_and_everything_comes_back() {
 
 #[test]
 fn progress_tells_how_long_a_step_is() {
-    let case = Case::load("qwen3_5_moe-bf16");
+    let case = GoldenCase::load("qwen3_5_moe-bf16");
     let (runtime, told) = runtime_of(&case, Caching::Direct, Some(6)).unwrap();
-    let division = runtime.lender().unwrap().division(N_PROMPT, 0);
-    assert_eq!(division, Some(Division { n_rows: N_PROMPT, n_slots_lent: 6 }));
+    let prompt_steps = runtime.lender().unwrap().prompt_steps(N_PROMPT, 0);
+    assert_eq!(prompt_steps, Some(PromptSteps { n_rows: N_PROMPT, n_slots_lent: 6 }));
     let mut session = Session::new(runtime, 60).unwrap();
     let mut feed = |n_tokens: usize| {
         let mut lens = Vec::new();
@@ -240,7 +245,7 @@ fn progress_tells_how_long_a_step_is() {
 
 #[test]
 fn cancelled_prompts_and_failing_devices_give_back() {
-    let case = Case::load("qwen3_next-bf16");
+    let case = GoldenCase::load("qwen3_next-bf16");
     let tokens = &case.tokens[..N_PROMPT + 8];
     let (usual, _) = runtime_of(&case, Caching::Direct, None).unwrap();
     let expected = run(&usual, tokens);
@@ -282,7 +287,7 @@ fn cancelled_prompts_and_failing_devices_give_back() {
 
 #[test]
 fn a_workspace_that_cannot_grow_leaves_steps_as_they_were() {
-    let case = Case::load("qwen3_5_moe-bf16");
+    let case = GoldenCase::load("qwen3_5_moe-bf16");
     let tokens = &case.tokens[..N_PROMPT + 8];
     let (usual, _) = runtime_of(&case, Caching::Direct, None).unwrap();
     let (runtime, told) = runtime_of(&case, Caching::Direct, Some(6)).unwrap();
@@ -294,7 +299,7 @@ fn a_workspace_that_cannot_grow_leaves_steps_as_they_were() {
 
 #[test]
 fn prompts_and_answers_of_many_sessions_borrow_together() {
-    let case = Case::load("qwen3_5_moe-bf16");
+    let case = GoldenCase::load("qwen3_5_moe-bf16");
     let tokens = &case.tokens[..N_PROMPT + 8];
     let (usual, _) = runtime_of(&case, Caching::Direct, None).unwrap();
     let expected = run(&usual, tokens);

@@ -7,7 +7,7 @@ use moeflux::provider::config::StreamingConfig;
 use moeflux::provider::format::Checkpoint;
 use moeflux::provider::ids::ExpertIdx;
 use moeflux::provider::model::{Headers, Model};
-use moeflux_testing::cases::{Case, golden_dir};
+use moeflux_testing::cases::{GoldenCase, golden_dir};
 use moeflux_testing::temp_dir::TempDir;
 
 use super::{open, run};
@@ -94,7 +94,7 @@ fn small_files_of_a_mirror_are_those_of_the_model_or_missing() {
 /// checksum, and is done again on the first drive.
 #[test]
 fn every_read_of_a_mirror_is_compared_with_its_checksum() {
-    let case = Case::load(CASE);
+    let case = GoldenCase::load(CASE);
     let packed = TempDir::new();
     pack(&case.dir, packed.path(), &AS_IT_IS).unwrap();
     let expected = run(&open(packed.path(), None, StreamingConfig::default()).unwrap(), &case);

@@ -16,7 +16,7 @@ use moeflux::provider::config::{BackendKind, EngineConfig, ReadWay, StreamingCon
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Result;
 use moeflux::provider::model::Model;
-use moeflux_testing::cases::{Case, case_names, feed_all};
+use moeflux_testing::cases::{GoldenCase, case_names, feed_all};
 
 use crate::support::config;
 
@@ -31,7 +31,7 @@ fn open(dir: &Path, n_slots: Option<usize>, streaming: StreamingConfig) -> Resul
 }
 
 /// Logits of a prompt that is longer than a step, and of tokens one by one behind it.
-fn run(engine: &Engine, case: &Case) -> Vec<Vec<f32>> {
+fn run(engine: &Engine, case: &GoldenCase) -> Vec<Vec<f32>> {
     let tokens = &case.tokens[..case.tokens.len().min(60)];
     let mut session = engine.session(tokens.len()).unwrap();
     let (prompt, rest) = tokens.split_at(tokens.len() - 12);
@@ -46,19 +46,19 @@ fn run(engine: &Engine, case: &Case) -> Vec<Vec<f32>> {
 fn any_number_of_slots_gives_the_same_bits() {
     let mut n_guesses = 0;
     for name in case_names() {
-        let case = Case::load(&name);
+        let case = GoldenCase::load(&name);
         let resident = open(&case.dir, None, StreamingConfig::default()).unwrap();
         let expected = run(&resident, &case);
         assert!(resident.stream_stats().is_none());
         for n_slots in [1, 5, 9] {
-            for looks_ahead in [false, true] {
-                let streaming = StreamingConfig { looks_ahead, ..StreamingConfig::default() };
+            for prefetches in [false, true] {
+                let streaming = StreamingConfig { prefetches, ..StreamingConfig::default() };
                 let engine = open(&case.dir, Some(n_slots), streaming).unwrap();
                 let Some(_) = engine.stream_stats() else { continue };
                 assert!(run(&engine, &case) == expected, "{name}: {n_slots} slots change bits");
                 let stats = engine.stream_stats().unwrap();
                 assert!(stats.misses > 0, "{name}: nothing was read: {stats:?}");
-                assert!(looks_ahead || stats.guesses == 0, "{name}: {stats:?}");
+                assert!(prefetches || stats.guesses == 0, "{name}: {stats:?}");
                 n_guesses += stats.guesses;
             }
         }
@@ -68,7 +68,7 @@ fn any_number_of_slots_gives_the_same_bits() {
 
 #[test]
 fn the_page_cache_and_a_mirror_give_the_same_bits() {
-    let case = Case::load("qwen3_5_moe-bf16");
+    let case = GoldenCase::load("qwen3_5_moe-bf16");
     let expected = run(&open(&case.dir, None, StreamingConfig::default()).unwrap(), &case);
     for way in [ReadWay::Direct, ReadWay::PageCache] {
         for mirror in [None, Some(case.dir.clone())] {
@@ -81,7 +81,7 @@ fn the_page_cache_and_a_mirror_give_the_same_bits() {
 
 #[test]
 fn slots_come_and_go_while_it_runs() {
-    let case = Case::load("qwen3_5_moe-bf16");
+    let case = GoldenCase::load("qwen3_5_moe-bf16");
     let expected = run(&open(&case.dir, None, StreamingConfig::default()).unwrap(), &case);
     let engine = open(&case.dir, Some(12), StreamingConfig::default()).unwrap();
     let tokens = &case.tokens[..case.tokens.len().min(60)];

@@ -6,31 +6,31 @@ use std::sync::Arc;
 
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::experts::stream::{
-    Drives, N_ROWS_ANY_ORDER, SlotSight, Stream, StreamConfig, StreamModel,
+    Drives, ExpertStream, N_ROWS_ANY_ORDER, SlotMapping, StreamConfig, StreamModel,
 };
-use moeflux::provider::experts::{Experts, Request};
+use moeflux::provider::experts::{ExpertRequest, Experts};
 use moeflux::provider::ids::{ExpertIdx, LayerIdx};
 use moeflux::provider::model::{Headers, Model};
 use moeflux_io::{Caching, Slab};
-use moeflux_testing::cases::Case;
+use moeflux_testing::cases::GoldenCase;
 
 /// A device that sees every slot, and has so many places of its own.
 #[derive(Debug)]
 struct Places(usize);
 
-impl SlotSight for Places {
-    fn forget(&self, _: &Slab) -> bool {
+impl SlotMapping for Places {
+    fn unmap(&self, _: &Slab) -> bool {
         true
     }
 
-    fn n_near(&self) -> usize {
+    fn n_device_slots(&self) -> usize {
         self.0
     }
 }
 
 /// A model whose experts are streamed, and a layer of it.
 fn streamed(n_places: usize) -> (Experts, LayerIdx) {
-    let case = Case::load("mlx-qwen3_moe-q2-g128-f32");
+    let case = GoldenCase::load("mlx-qwen3_moe-q2-g128-f32");
     let (Blueprint { spec, manifest, .. }, checkpoint) =
         Model::open(&case.dir).unwrap().into_parts();
     let top_k: Vec<usize> = spec.layers.iter().map(|layer| layer.ffn.top_k()).collect();
@@ -41,10 +41,10 @@ fn streamed(n_places: usize) -> (Experts, LayerIdx) {
         top_k: &top_k,
         n_ranks: 0,
     };
-    let config = StreamConfig { n_slots: 4, looks_ahead: false };
+    let config = StreamConfig { n_slots: 4, prefetches: false };
     let drives = Drives::open(&checkpoint, Caching::PageCache, None).unwrap();
-    let mut stream = Stream::open(&model, drives, &config).unwrap();
-    stream.show_to(Arc::new(Places(n_places)));
+    let mut stream = ExpertStream::open(&model, drives, &config).unwrap();
+    stream.share_with_device(Arc::new(Places(n_places)));
     (Experts::Streaming(Box::new(stream)), manifest.banks[0].layer)
 }
 
@@ -53,10 +53,10 @@ fn streamed(n_places: usize) -> (Experts, LayerIdx) {
 fn ask(experts: &mut Experts, layer: LayerIdx, device: ControlFlow<()>) -> [usize; 2] {
     let chosen = [ExpertIdx(0), ExpertIdx(1)];
     experts.begin_step(1, true);
-    experts.request(&Request { layer, chosen: &chosen, is_small: true }).unwrap();
+    experts.request(&ExpertRequest { layer, chosen: &chosen, is_small: true }).unwrap();
     let [mut n_near, mut n_moves] = [0; 2];
     while let Some(arrived) = experts.next_ready().unwrap() {
-        n_near += (0..arrived.len()).filter(|at| arrived.near(*at).is_some()).count();
+        n_near += (0..arrived.len()).filter(|at| arrived.device_slot(*at).is_some()).count();
         while experts.next_move().is_some() {
             n_moves += 1;
             if device.is_break() {
@@ -97,11 +97,11 @@ fn a_prompt_is_seen_if_it_leaves_slots_to_others() {
         let chosen: Vec<ExpertIdx> = chosen.iter().copied().map(ExpertIdx).collect();
         let n_rows = N_ROWS_ANY_ORDER + 1;
         experts.begin_step(n_rows, n_rows <= 16);
-        experts.request(&Request { layer, chosen: &chosen, is_small: n_rows <= 16 }).unwrap();
+        experts.request(&ExpertRequest { layer, chosen: &chosen, is_small: n_rows <= 16 }).unwrap();
         let [mut n_arrived, mut n_seen] = [0; 2];
         while let Some(arrived) = experts.next_ready().unwrap() {
             n_arrived += arrived.len();
-            n_seen += (0..arrived.len()).filter(|at| arrived.seen(*at).is_some()).count();
+            n_seen += (0..arrived.len()).filter(|at| arrived.mapped_slot(*at).is_some()).count();
         }
         assert_eq!(n_arrived, chosen.len());
         assert_eq!(n_seen, if is_seen { n_arrived } else { 0 });

@@ -7,15 +7,15 @@
 
 use super::super::integers::load_ints;
 use super::super::vnni::Avx512Vnni;
-use super::super::{lay_blocks, load, store};
-use super::tiles::{LINE, Sums, TileRows, TileUnit};
+use super::super::{load, store, unpack_blocks};
+use super::tiles::{LINE, TileRows, TileSums, TileUnit};
 use crate::format::MatrixKind;
 use crate::int8::{
-    BlockRows, Factors, IntProduct, IntScratch, LaidRows, Line, Scales, Sixteen, TILE_COLS, Tile,
-    add_terms,
+    BlockRows, CacheLine, CodeTile, Factors, IntProduct, IntScratch, RepackedRows, TILE_COLS,
+    TileScales, TileSource, add_terms,
 };
 use crate::lanes::{LANES, Lanes};
-use crate::upcoming::Upcoming;
+use crate::upcoming::Prefetcher;
 
 /// Blocks of matrix rows, and strips of activations, that are multiplied at a time.
 const SIDE: usize = 2;
@@ -34,41 +34,41 @@ pub(super) fn multiply_blocks<T: TileUnit>(
     let MatrixKind::Block(kind) = product.matrix.layout().kind else { return };
     let matrix = (scratch.padded.at_least_sixteen_rows(&product.matrix), kind);
     if kind.has_biases() {
-        meet_all(unit, product, BlockRows::<true, true>::new(matrix, lay_blocks), out);
+        multiply_all(unit, product, BlockRows::<true, true>::new(matrix, unpack_blocks), out);
     } else {
-        meet_all(unit, product, BlockRows::<true, false>::new(matrix, lay_blocks), out);
+        multiply_all(unit, product, BlockRows::<true, false>::new(matrix, unpack_blocks), out);
     }
 }
 
 /// Computes `out[block of rows][pick][row of the block]`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
-fn meet_all<R: Sixteen, T: TileUnit>(
+fn multiply_all<R: TileSource, T: TileUnit>(
     unit: &mut T,
     product: &IntProduct<'_>,
     rows: R,
     out: &mut [f32],
 ) {
-    let laid = product.x.laid;
-    assert_eq!(laid.n_rows, product.x.picks.len(), "rows that were laid down");
+    let repacked = product.x.repacked;
+    assert_eq!(repacked.n_rows, product.x.picks.len(), "rows that were laid down");
     let layout = rows.layout();
     let last_row = layout.n_rows - LANES;
-    let mut blocks = Blocks::<R>::ZEROS;
+    let mut blocks = TileBlocks::<R>::ZEROS;
     let (out, _) = out.as_chunks_mut::<LANES>();
     let pairs = product.rows.clone().step_by(SIDE * LANES);
-    for (row_idx, out) in pairs.zip(out.chunks_mut(SIDE * laid.n_rows)) {
-        let n_blocks = out.len() / laid.n_rows;
+    for (row_idx, out) in pairs.zip(out.chunks_mut(SIDE * repacked.n_rows)) {
+        let n_blocks = out.len() / repacked.n_rows;
         // Near the end of the matrix a block begins earlier and its first lanes are dropped.
         let first_rows = [row_idx.min(last_row), (row_idx + LANES).min(last_row)];
         let rows = first_rows.map(|first_row| rows.at_row(first_row));
-        let n_steps = layout.n_cols / (GROUPS * rows[0].group()) * laid.n_rows.div_ceil(32);
-        let mut upcoming = rows[0].behind_in(n_blocks, n_steps);
+        let n_steps = layout.n_cols / (GROUPS * rows[0].group()) * repacked.n_rows.div_ceil(32);
+        let mut prefetcher = rows[0].prefetch_after_in(n_blocks, n_steps);
         out.fill([0.0; LANES]);
         for first_col in (0..layout.n_cols).step_by(TILE_COLS) {
-            blocks.lay(&rows[..n_blocks], first_col);
-            blocks.meet(unit, (&rows[0], first_col), laid, &mut upcoming, out);
+            blocks.unpack(&rows[..n_blocks], first_col);
+            blocks.multiply(unit, (&rows[0], first_col), repacked, &mut prefetcher, out);
         }
-        for (i, out) in out.chunks_mut(laid.n_rows).enumerate() {
+        for (i, out) in out.chunks_mut(repacked.n_rows).enumerate() {
             let dropped = row_idx + i * LANES - first_rows[i];
             if dropped > 0 {
                 out.iter_mut().for_each(|lanes| lanes.rotate_left(dropped));
@@ -78,67 +78,68 @@ fn meet_all<R: Sixteen, T: TileUnit>(
 }
 
 /// Some columns of one block of sixteen matrix rows, or of two, and products not yet added.
-struct Blocks<R: Sixteen> {
-    tiles: [Tile; SIDE],
-    scales: [Scales; SIDE],
-    products: [[[Sums; GROUPS]; SIDE]; SIDE],
-    memory: R::Memory,
+struct TileBlocks<R: TileSource> {
+    tiles: [CodeTile; SIDE],
+    scales: [TileScales; SIDE],
+    products: [[[TileSums; GROUPS]; SIDE]; SIDE],
+    scratch: R::UnpackScratch,
 }
 
-impl<R: Sixteen> Blocks<R> {
+impl<R: TileSource> TileBlocks<R> {
     const ZEROS: Self = Self {
-        tiles: [Tile::ZEROS; SIDE],
-        scales: [Scales::ZEROS; SIDE],
-        products: [const { [const { [Sums::ZEROS; GROUPS] }; SIDE] }; SIDE],
-        memory: R::MEMORY,
+        tiles: [CodeTile::ZEROS; SIDE],
+        scales: [TileScales::ZEROS; SIDE],
+        products: [const { [const { [TileSums::ZEROS; GROUPS] }; SIDE] }; SIDE],
+        scratch: R::SCRATCH,
     };
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
-    fn lay(&mut self, rows: &[R], first_col: usize) {
+    fn unpack(&mut self, rows: &[R], first_col: usize) {
         let targets = self.tiles.iter_mut().zip(&mut self.scales);
         for (rows, (tile, scales)) in rows.iter().zip(targets) {
             let cols = rows.cols(first_col);
-            rows.lay(Avx512Vnni::of_table(), cols, &mut self.memory, (tile, scales));
+            rows.unpack(Avx512Vnni::of_table(), cols, &mut self.scratch, (tile, scales));
         }
     }
 
     /// Multiplies the columns by all strips.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
-    fn meet<T: TileUnit>(
+    fn multiply<T: TileUnit>(
         &mut self,
         unit: &mut T,
         (rows, first_col): (&R, usize),
-        laid: &LaidRows,
-        upcoming: &mut Upcoming,
+        repacked: &RepackedRows,
+        prefetcher: &mut Prefetcher,
         out: &mut [Lanes],
     ) {
         let (cols, group) = (rows.cols(first_col), rows.group());
         let n_groups = cols.len() / group;
-        let n_strips = laid.n_rows.div_ceil(LANES);
+        let n_strips = repacked.n_rows.div_ceil(LANES);
         for first_strip in (0..n_strips).step_by(SIDE) {
             let last_strip = n_strips.min(first_strip + SIDE) - 1;
             let strips = [first_strip, last_strip].map(|strip| {
-                let lines = &laid.values[strip * laid.strip_lines..][..laid.strip_lines];
-                let factors = &laid.factors[strip * laid.n_groups..][..laid.n_groups];
-                Strip { lines, factors, first_col, group }
+                let lines =
+                    &repacked.values[strip * repacked.strip_lines..][..repacked.strip_lines];
+                let factors = &repacked.factors[strip * repacked.n_groups..][..repacked.n_groups];
+                TileStrip { lines, factors, first_col, group }
             });
             let n_now = 1 + last_strip - first_strip;
             for first_group in (0..n_groups).step_by(GROUPS) {
-                upcoming.step();
+                prefetcher.step();
                 let n_groups = GROUPS.min(n_groups - first_group);
                 for g in 0..n_groups {
-                    self.multiply(
+                    self.multiply_group(
                         unit,
                         &strips[..n_now],
                         (first_group + g, g),
-                        out.len() / laid.n_rows,
+                        out.len() / repacked.n_rows,
                     );
                 }
                 let squares = (&strips[..n_now], first_strip);
                 let groups = (first_group, n_groups);
-                self.add_all(squares, groups, rows.correction(), (laid.n_rows, &mut *out));
+                self.add_all(squares, groups, rows.correction(), (repacked.n_rows, &mut *out));
             }
         }
     }
@@ -148,7 +149,7 @@ impl<R: Sixteen> Blocks<R> {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni")]
     fn add_all(
         &self,
-        (strips, first_strip): (&[Strip<'_>], usize),
+        (strips, first_strip): (&[TileStrip<'_>], usize),
         (first_group, n_groups): (usize, usize),
         correction: f32,
         (n_rows, out): (usize, &mut [Lanes]),
@@ -169,32 +170,32 @@ impl<R: Sixteen> Blocks<R> {
 
     /// Computes the products of one group of these columns.
     #[inline(always)]
-    fn multiply<T: TileUnit>(
+    fn multiply_group<T: TileUnit>(
         &mut self,
         unit: &mut T,
-        strips: &[Strip<'_>],
+        strips: &[TileStrip<'_>],
         (group_idx, place): (usize, usize),
         n_blocks: usize,
     ) {
         let group = strips[0].group;
-        let codes = |tile: &Tile| tile.quads[group_idx * (group / 4)].as_ptr();
+        let codes = |tile: &CodeTile| tile.quads[group_idx * (group / 4)].as_ptr();
         unit.clear();
-        // SAFETY: as many lines as a group's columns take were laid down, for each of these.
+        // SAFETY: as many lines as a group's columns take were repacked, for each of these.
         unsafe { unit.load_codes::<0>(strips[0].rows(group_idx)) };
         // SAFETY: as above.
         unsafe { unit.load_values::<0>(codes(&self.tiles[0])) };
-        unit.multiply_turned::<0, 0>();
+        unit.multiply_swapped::<0, 0>();
         if let Some(strip) = strips.get(1) {
             // SAFETY: as above.
             unsafe { unit.load_codes::<1>(strip.rows(group_idx)) };
-            unit.multiply_turned::<1, 0>();
+            unit.multiply_swapped::<1, 0>();
         }
         if n_blocks > 1 {
             // SAFETY: as above.
             unsafe { unit.load_values::<1>(codes(&self.tiles[1])) };
-            unit.multiply_turned::<0, 1>();
+            unit.multiply_swapped::<0, 1>();
             if strips.len() > 1 {
-                unit.multiply_turned::<1, 1>();
+                unit.multiply_swapped::<1, 1>();
             }
         }
         let [first, second] = &mut self.products;
@@ -212,7 +213,7 @@ impl<R: Sixteen> Blocks<R> {
     fn add<const N: usize>(
         &self,
         (block, strip_idx): (usize, usize),
-        strip: &Strip<'_>,
+        strip: &TileStrip<'_>,
         first_group: usize,
         correction: f32,
         out: &mut [Lanes],
@@ -238,14 +239,14 @@ impl<R: Sixteen> Blocks<R> {
 }
 
 /// Sixteen rows of activations, from the first column of the tiles.
-struct Strip<'a> {
-    lines: &'a [Line],
+struct TileStrip<'a> {
+    lines: &'a [CacheLine],
     factors: &'a [Factors],
     first_col: usize,
     group: usize,
 }
 
-impl Strip<'_> {
+impl TileStrip<'_> {
     /// Returns the columns of a group of the tiles.
     #[inline(always)]
     fn rows(&self, group_idx: usize) -> TileRows {

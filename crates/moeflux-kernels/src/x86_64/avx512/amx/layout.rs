@@ -11,32 +11,32 @@ use std::arch::x86_64::{
 use std::ops::Range;
 
 use super::super::strips::store_line;
-use crate::int8::{Line, PIECE, RowBlock, take_apart};
+use crate::int8::{CacheLine, PIECE, RowBlock, expand_codes};
 use crate::lanes::LANES;
 
 /// Converts 4-bit codes, from byte `at` of each row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
-pub(super) fn lay_nibbles(rows: &RowBlock<'_>, at: usize, tiles: &mut [Line]) {
+pub(super) fn convert_nibbles(rows: &RowBlock<'_>, at: usize, tiles: &mut [CacheLine]) {
     let (tiles, _) = tiles.as_chunks_mut::<LANES>();
     for (i, tile) in tiles.iter_mut().enumerate() {
         let at = at + i * PIECE;
         if at + PIECE <= rows.row_bytes {
-            lay_tile(rows.pieces::<PIECE>(at), tile);
+            convert_tile(rows.pieces::<PIECE>(at), tile);
         } else {
             // Half a tile at the end of rows that are not whole tiles.
             let mut padded = [[0; PIECE]; LANES];
             for (padded, piece) in padded.iter_mut().zip(rows.pieces::<{ PIECE / 2 }>(at)) {
                 padded[..PIECE / 2].copy_from_slice(piece);
             }
-            lay_tile(padded.each_ref(), tile);
+            convert_tile(padded.each_ref(), tile);
         }
     }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
-fn lay_tile(pieces: [&[u8; PIECE]; LANES], tile: &mut [Line; LANES]) {
+fn convert_tile(pieces: [&[u8; PIECE]; LANES], tile: &mut [CacheLine; LANES]) {
     // As matrices over bits: move the low, or the high half of a byte, to its low half.
     const LOW: i64 = 0x0102_0408_0000_0000;
     const HIGH: i64 = 0x1020_4080_0000_0000;
@@ -51,14 +51,14 @@ fn lay_tile(pieces: [&[u8; PIECE]; LANES], tile: &mut [Line; LANES]) {
 }
 
 /// Converts some pieces of codes of any width to a byte each.
-pub(super) fn lay_any(rows: &RowBlock<'_>, pieces: Range<usize>, tiles: &mut [Line]) {
+pub(super) fn convert_any(rows: &RowBlock<'_>, pieces: Range<usize>, tiles: &mut [CacheLine]) {
     let piece_bytes = rows.bits * PIECE / 8;
     for (i, piece_idx) in pieces.enumerate() {
         let tile = &mut tiles[i / 2 * LANES..][..LANES];
         for (r, line) in tile.iter_mut().enumerate() {
             let packed = &rows.row(r)[piece_idx * piece_bytes..][..piece_bytes];
             let (halves, _) = line.0.as_chunks_mut::<PIECE>();
-            take_apart(rows.bits, packed, &mut halves[i % 2]);
+            expand_codes(rows.bits, packed, &mut halves[i % 2]);
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::arch::x86_64::{_mm512_cvtepi32_ps, _mm512_load_si512, _mm512_setzero_ps};
 
 use super::super::{fma, load, mul, splat, store};
-use super::tiles::{LINE, Sums, TileRows, TileUnit};
+use super::tiles::{LINE, TileRows, TileSums, TileUnit};
 use crate::int8::{Factors, Square};
 use crate::lanes::{LANES, Lanes};
 
@@ -22,7 +22,7 @@ const ROWS: usize = 4;
 
 /// Some groups of sixteen matrix rows, prepared for the unit.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Side<'a> {
+pub(super) struct CodeGroups<'a> {
     /// Codes, from the first group on.
     pub(super) codes: TileRows,
     /// Scales and biases.
@@ -31,7 +31,7 @@ pub(super) struct Side<'a> {
 
 /// Some groups of sixteen rows of activations, prepared for the unit.
 #[derive(Clone, Copy)]
-pub(super) struct Strip<'a> {
+pub(super) struct StripGroups<'a> {
     /// Values, from the first group on.
     pub(super) values: *const u8,
     /// Steps and sums.
@@ -40,10 +40,11 @@ pub(super) struct Strip<'a> {
 
 /// Products by block, strip and group: memory that the unit fills and the vectors read. Created
 /// once, since clearing it would take as long as filling it.
-pub(super) struct Products([[[Sums; GROUPS]; SIDE]; SIDE]);
+pub(super) struct SquareProducts([[[TileSums; GROUPS]; SIDE]; SIDE]);
 
-impl Products {
-    pub(super) const ZEROS: Self = Self([const { [const { [Sums::ZEROS; GROUPS] }; SIDE] }; SIDE]);
+impl SquareProducts {
+    pub(super) const ZEROS: Self =
+        Self([const { [const { [TileSums::ZEROS; GROUPS] }; SIDE] }; SIDE]);
 }
 
 /// Adds the results of at most [`GROUPS`] groups to `sums[block][strip]`.
@@ -51,9 +52,9 @@ impl Products {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn add_square<T: TileUnit>(
     unit: &mut T,
-    (sides, strips): (&[Side<'_>], &[Strip<'_>]),
+    (sides, strips): (&[CodeGroups<'_>], &[StripGroups<'_>]),
     group: usize,
-    products: &mut Products,
+    products: &mut SquareProducts,
     sums: [&mut [Square]; SIDE],
 ) {
     let n_groups = strips[0].factors.len();
@@ -79,24 +80,24 @@ pub(super) fn add_square<T: TileUnit>(
 #[inline(always)]
 fn multiply<T: TileUnit>(
     unit: &mut T,
-    (sides, strips): (&[Side<'_>], &[Strip<'_>]),
+    (sides, strips): (&[CodeGroups<'_>], &[StripGroups<'_>]),
     (group, group_idx): (usize, usize),
-    products: &mut Products,
+    products: &mut SquareProducts,
 ) {
     let col = group_idx * group;
     unit.clear();
     for tile in 0..group.div_ceil(LINE) {
         let col = col + tile * LINE;
         // Sixteen bytes of activations for each column.
-        let values = |strip: &Strip<'_>| strip.values.wrapping_add(col * LANES);
-        let codes = |side: &Side<'_>| {
+        let values = |strip: &StripGroups<'_>| strip.values.wrapping_add(col * LANES);
+        let codes = |side: &CodeGroups<'_>| {
             let TileRows { first, stride, step } = side.codes;
             let first = first.wrapping_add(col / LINE * step + col % LINE);
             TileRows { first, stride, step }
         };
-        // SAFETY: all codes of the columns were laid down, or lie in the matrix.
+        // SAFETY: all codes of the columns were repacked, or lie in the matrix.
         unsafe { unit.load_codes::<0>(codes(&sides[0])) };
-        // SAFETY: as many activations were laid down.
+        // SAFETY: as many activations were repacked.
         unsafe { unit.load_values::<0>(values(&strips[0])) };
         unit.multiply::<0, 0>();
         if let Some(strip) = strips.get(1) {
@@ -124,7 +125,7 @@ fn multiply<T: TileUnit>(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn add_products<const STRIPS: usize>(
-    products: [&[Sums; GROUPS]; STRIPS],
+    products: [&[TileSums; GROUPS]; STRIPS],
     scales: &[[Lanes; 2]],
     factors: [&[Factors]; STRIPS],
     mut sums: [&mut Square; STRIPS],

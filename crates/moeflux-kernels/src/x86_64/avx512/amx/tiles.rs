@@ -2,8 +2,8 @@
 //!
 //! The compiler has no intrinsics for these instructions yet, so they are written as assembly. It
 //! never uses tiles itself: the contents persist from one statement to the next. **Invariant:**
-//! tiles are released when [`Configured`] is dropped, so that a sleeping thread has no additional
-//! state.
+//! tiles are released when [`ConfiguredTiles`] is dropped, so that a sleeping thread has no
+//! additional state.
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
@@ -18,9 +18,9 @@ pub(super) const TILE_BYTES: usize = 16 * LINE;
 /// Integers of a whole tile: sixteen of each row.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Sums(pub(super) [[i32; 16]; 16]);
+pub(super) struct TileSums(pub(super) [[i32; 16]; 16]);
 
-impl Sums {
+impl TileSums {
     pub(super) const ZEROS: Self = Self([[0; 16]; 16]);
 }
 
@@ -48,10 +48,10 @@ pub(super) trait TileUnit {
 
     /// Adds the products of two tiles with the signs of the operands swapped: the tile of
     /// [`TileUnit::load_codes`] has signed bytes, that of [`TileUnit::load_values`] unsigned ones.
-    fn multiply_turned<const CODES: usize, const VALUES: usize>(&mut self);
+    fn multiply_swapped<const CODES: usize, const VALUES: usize>(&mut self);
 
     /// Stores sums.
-    fn store<const CODES: usize, const VALUES: usize>(&mut self, sums: &mut Sums);
+    fn store<const CODES: usize, const VALUES: usize>(&mut self, sums: &mut TileSums);
 }
 
 /// Rows of matrix codes.
@@ -79,27 +79,28 @@ impl Amx {
     /// Returns the unit, if the CPU and the system let this process use it.
     pub(super) fn get() -> Option<Self> {
         static IS_USABLE: OnceLock<bool> = OnceLock::new();
-        let is_usable = *IS_USABLE.get_or_init(|| cpu_has_it() && system_saves_it() && ask());
+        let is_usable = *IS_USABLE
+            .get_or_init(|| cpu_has_amx() && system_saves_tiles() && request_permission());
         is_usable.then_some(Self(()))
     }
 
     /// Sets the shapes of tiles for groups of `group` columns, until the result is dropped.
     #[inline(always)]
-    pub(super) fn configured(self, group: usize) -> Configured {
-        let config = Config::of(group);
+    pub(super) fn configured(self, group: usize) -> ConfiguredTiles {
+        let config = TileConfig::of(group);
         // SAFETY: the unit may be used, and the configuration is a valid one of palette 1.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, preserves_flags));
         }
-        Configured(())
+        ConfiguredTiles(())
     }
 }
 
 /// Guard of the tile configuration.
 #[derive(Debug)]
-pub(super) struct Configured(());
+pub(super) struct ConfiguredTiles(());
 
-impl Drop for Configured {
+impl Drop for ConfiguredTiles {
     fn drop(&mut self) {
         // SAFETY: the creator of this value configured the tiles.
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
@@ -165,7 +166,7 @@ impl TileUnit for Amx {
     }
 
     #[inline(always)]
-    fn multiply_turned<const CODES: usize, const VALUES: usize>(&mut self) {
+    fn multiply_swapped<const CODES: usize, const VALUES: usize>(&mut self) {
         // SAFETY: tiles are configured.
         unsafe {
             asm!(
@@ -179,7 +180,7 @@ impl TileUnit for Amx {
     }
 
     #[inline(always)]
-    fn store<const CODES: usize, const VALUES: usize>(&mut self, sums: &mut Sums) {
+    fn store<const CODES: usize, const VALUES: usize>(&mut self, sums: &mut TileSums) {
         // SAFETY: `sums` is as large as the tile; tiles are configured.
         unsafe {
             asm!(
@@ -195,7 +196,7 @@ impl TileUnit for Amx {
 
 /// Shapes of the eight tiles, as read by `ldtilecfg`.
 #[repr(C, align(64))]
-struct Config {
+struct TileConfig {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -203,9 +204,9 @@ struct Config {
     n_rows: [u8; 16],
 }
 
-const _: () = assert!(size_of::<Config>() == 64, "as the instruction reads it");
+const _: () = assert!(size_of::<TileConfig>() == 64, "as the instruction reads it");
 
-impl Config {
+impl TileConfig {
     fn of(group: usize) -> Self {
         let (mut row_bytes, mut n_rows) = ([0; 16], [0; 16]);
         let depth = depth(group);
@@ -226,7 +227,7 @@ fn depth(group: usize) -> u16 {
 }
 
 /// Checks CPUID: tiles, int8 products, and a palette of eight tiles of sixteen rows of 64 bytes.
-fn cpu_has_it() -> bool {
+fn cpu_has_amx() -> bool {
     const TILE: u32 = 1 << 24;
     const INT8: u32 = 1 << 25;
     if __cpuid(0).eax < 0x1d {
@@ -241,7 +242,7 @@ fn cpu_has_it() -> bool {
 }
 
 /// Checks XCR0: the system preserves tiles across context switches.
-fn system_saves_it() -> bool {
+fn system_saves_tiles() -> bool {
     const TILES: u64 = 0b11 << 17;
     if !is_x86_feature_detected!("xsave") {
         return false;
@@ -252,7 +253,7 @@ fn system_saves_it() -> bool {
 
 /// Requests from Linux, once per process, the space for tiles in each thread's state.
 #[cfg(target_os = "linux")]
-fn ask() -> bool {
+fn request_permission() -> bool {
     const ARCH_PRCTL: usize = 158;
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
     const XFEATURE_XTILEDATA: usize = 18;
@@ -274,32 +275,32 @@ fn ask() -> bool {
 
 /// Returns `false`: the methods of other systems are untested.
 #[cfg(not(target_os = "linux"))]
-fn ask() -> bool {
+fn request_permission() -> bool {
     false
 }
 
 /// An emulation of the unit, to test the surrounding code on every CPU.
 #[cfg(any(test, feature = "emulated"))]
-pub(super) struct Emulated {
+pub(super) struct EmulatedAmx {
     depth: usize,
-    sums: [Sums; 4],
+    sums: [TileSums; 4],
     codes: [[[u8; LINE]; 16]; 2],
     values: [[[i8; LINE]; 16]; 2],
 }
 
 #[cfg(any(test, feature = "emulated"))]
-impl Emulated {
+impl EmulatedAmx {
     pub(super) fn new(group: usize) -> Self {
         let depth = usize::from(depth(group));
         let (codes, values) = ([[[0; LINE]; 16]; 2], [[[0; LINE]; 16]; 2]);
-        Self { depth, sums: [Sums::ZEROS; 4], codes, values }
+        Self { depth, sums: [TileSums::ZEROS; 4], codes, values }
     }
 }
 
 #[cfg(any(test, feature = "emulated"))]
-impl TileUnit for Emulated {
+impl TileUnit for EmulatedAmx {
     fn clear(&mut self) {
-        self.sums = [Sums::ZEROS; 4];
+        self.sums = [TileSums::ZEROS; 4];
     }
 
     unsafe fn load_codes<const I: usize>(&mut self, rows: TileRows) {
@@ -331,7 +332,7 @@ impl TileUnit for Emulated {
         }
     }
 
-    fn multiply_turned<const CODES: usize, const VALUES: usize>(&mut self) {
+    fn multiply_swapped<const CODES: usize, const VALUES: usize>(&mut self) {
         let (codes, values) = (&self.codes[CODES], &self.values[VALUES]);
         for (codes, sums) in codes.iter().zip(&mut self.sums[2 * CODES + VALUES].0) {
             for (col, sum) in sums.iter_mut().enumerate() {
@@ -343,7 +344,7 @@ impl TileUnit for Emulated {
         }
     }
 
-    fn store<const CODES: usize, const VALUES: usize>(&mut self, sums: &mut Sums) {
+    fn store<const CODES: usize, const VALUES: usize>(&mut self, sums: &mut TileSums) {
         *sums = self.sums[2 * CODES + VALUES];
     }
 }

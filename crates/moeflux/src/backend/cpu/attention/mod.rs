@@ -15,11 +15,11 @@ mod task;
 
 use moeflux_kernels::RowOp;
 
-use crate::backend::cpu::attention::jobs::Jobs;
-use crate::backend::cpu::attention::task::Task;
-use crate::backend::cpu::split::{Items, Parts};
-use crate::backend::cpu::{Inputs, Machine, grown};
-use crate::backend::host::{LayerMemory, States};
+use crate::backend::cpu::attention::jobs::AttentionJobs;
+use crate::backend::cpu::attention::task::AttentionTask;
+use crate::backend::cpu::split::{RowParts, SplitItems};
+use crate::backend::cpu::{Inputs, PlanExecutor, grown};
+use crate::backend::host::{HostLayerState, HostStates};
 use crate::ids::{LayerIdx, VectorId};
 use crate::ops::{Attention, Batch, Heads, MlaAttention, Segment};
 
@@ -31,13 +31,13 @@ const SPAN: usize = 512;
 /// Scratch of one op; grows to the largest use and is kept.
 #[derive(Debug, Default)]
 pub(super) struct AttentionScratch {
-    jobs: Jobs,
-    /// Results of all jobs, placed by [`jobs::Job::place`].
+    jobs: AttentionJobs,
+    /// Results of all jobs, placed by [`jobs::AttentionJob::offset`].
     results: Vec<f32>,
 }
 
-/// The common description of both forms of attention.
-struct Form<'a> {
+/// What both forms of attention have in common: their tables, views and factors.
+struct AttentionForm<'a> {
     layer: LayerIdx,
     /// Queries multiplied with the first and with the second table of the cache.
     queries: [Option<&'a Heads>; 2],
@@ -50,7 +50,7 @@ struct Form<'a> {
     window: Option<usize>,
 }
 
-impl<'a> Form<'a> {
+impl<'a> AttentionForm<'a> {
     fn grouped(op: &'a Attention) -> Self {
         Self {
             layer: op.layer,
@@ -76,7 +76,7 @@ impl<'a> Form<'a> {
     }
 
     /// Returns the number of query heads that share a cache head.
-    fn sharers(&self) -> usize {
+    fn n_sharing_heads(&self) -> usize {
         self.out.n_heads / self.entries[0].n_heads
     }
 
@@ -93,10 +93,15 @@ pub(super) fn segment_of<'a>(batch: &Batch<'a>, row_idx: usize) -> &'a Segment {
 }
 
 /// Copies the rows' new entries to their sessions' caches.
-fn append(states: &mut States, form: &Form<'_>, batch: &Batch<'_>, inputs: &Inputs<'_>) {
+fn append(
+    states: &mut HostStates,
+    form: &AttentionForm<'_>,
+    batch: &Batch<'_>,
+    inputs: &Inputs<'_>,
+) {
     for segment in batch.segments {
         let memory = states.layer_mut(segment.state, form.layer);
-        let LayerMemory::Positions { first, second } = memory else {
+        let HostLayerState::Positions { first, second } = memory else {
             unreachable!("attention keeps positions");
         };
         for (table, heads) in [first, second].into_iter().zip(form.entries) {
@@ -112,20 +117,26 @@ fn append(states: &mut States, form: &Form<'_>, batch: &Batch<'_>, inputs: &Inpu
     }
 }
 
-impl Machine {
+impl PlanExecutor {
     pub(super) fn attention(&mut self, op: &Attention, batch: &Batch<'_>) {
         let reads = [op.q, op.k, op.v, op.gate.unwrap_or(op.q)];
-        let finish = Finish { sinks: op.sinks, gate: op.gate.as_ref() };
-        self.attend(&Form::grouped(op), &reads, &finish, batch);
+        let epilogue = AttentionEpilogue { sinks: op.sinks, gate: op.gate.as_ref() };
+        self.attend(&AttentionForm::grouped(op), &reads, &epilogue, batch);
     }
 
     pub(super) fn mla_attention(&mut self, op: &MlaAttention, batch: &Batch<'_>) {
         let reads = [op.q_latent, op.q_rope, op.latent, op.k_rope];
-        let finish = Finish { sinks: None, gate: None };
-        self.attend(&Form::latent(op), &reads, &finish, batch);
+        let epilogue = AttentionEpilogue { sinks: None, gate: None };
+        self.attend(&AttentionForm::latent(op), &reads, &epilogue, batch);
     }
 
-    fn attend(&mut self, form: &Form<'_>, reads: &[Heads], finish: &Finish<'_>, batch: &Batch<'_>) {
+    fn attend(
+        &mut self,
+        form: &AttentionForm<'_>,
+        reads: &[Heads],
+        epilogue: &AttentionEpilogue<'_>,
+        batch: &Batch<'_>,
+    ) {
         let n_rows = batch.rows.len();
         let mut out = self.take_output(form.out.buffer, reads, n_rows);
         let inputs = Inputs {
@@ -139,30 +150,30 @@ impl Machine {
         let AttentionScratch { jobs, results } = &mut self.scratch.attention;
         jobs.cut(form, batch, common.split.n_threads);
         let results = grown(results, jobs.n_values(), 0.0);
-        let task = Task { form, batch, inputs, states: &self.states, table: common.table };
-        let items = Items {
+        let task = AttentionTask { form, batch, inputs, states: &self.states, table: common.table };
+        let items = SplitItems {
             n_items: jobs.all().len(),
             align: 1,
             cost: jobs.cost(form),
-            place: |job_idx| jobs.place(job_idx),
+            offset: |job_idx| jobs.offset(job_idx),
         };
         common.split.ranges(results, &items, &|range, values| {
             let mut worker = common.worker();
-            let base = jobs.place(range.start);
+            let base = jobs.offset(range.start);
             for job_idx in range {
-                let place = jobs.place(job_idx) - base..jobs.place(job_idx + 1) - base;
-                task.run(&jobs.all()[job_idx], &mut worker.attention, &mut values[place]);
+                let offsets = jobs.offset(job_idx) - base..jobs.offset(job_idx + 1) - base;
+                task.run(&jobs.all()[job_idx], &mut worker.attention, &mut values[offsets]);
             }
         });
 
         let results = &*results;
-        let sinks = finish.sinks.map(|sinks| common.weights.vector(sinks));
-        let parts = Parts::heads(form.out, 1).with_cost(jobs.merge_cost(form));
+        let sinks = epilogue.sinks.map(|sinks| common.weights.vector(sinks));
+        let parts = RowParts::heads(form.out, 1).with_cost(jobs.merge_cost(form));
         common.split.parts(&mut out, n_rows, &parts, &|row_idx, head_idx, out| {
             let mut parts = jobs.parts(form, row_idx, head_idx, results);
             let sink = sinks.map(|sinks| sinks[head_idx]);
             merge::finish(common.table, &mut parts, sink, out);
-            if let Some(gate) = finish.gate {
+            if let Some(gate) = epilogue.gate {
                 let gate = inputs.head(gate, row_idx, head_idx);
                 common.table.apply(&RowOp::MulSigmoid { gate }, out);
             }
@@ -171,8 +182,8 @@ impl Machine {
     }
 }
 
-/// Steps after the sum over all positions.
-struct Finish<'a> {
+/// The steps after the sum over all positions: sinks and gate.
+struct AttentionEpilogue<'a> {
     sinks: Option<VectorId>,
     gate: Option<&'a Heads>,
 }

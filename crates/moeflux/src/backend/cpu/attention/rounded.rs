@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use moeflux_kernels::{
-    BLOCK_POSITIONS, CodeShape, IntInputs, IntProduct, IntRows, IntScratch, KernelTable, LaidRows,
-    Matrix, ROWS_PER_BLOCK,
+    BLOCK_POSITIONS, CodeShape, IntInputs, IntProduct, IntRows, IntScratch, KernelTable, Matrix,
+    ROWS_PER_BLOCK, RepackedRows,
 };
 
 use crate::backend::cpu::grown;
@@ -20,7 +20,7 @@ pub(super) struct RoundedScratch {
     /// 0, 1, 2, ..
     picks: Vec<usize>,
     /// All queries of a job.
-    laid: LaidRows,
+    repacked: RepackedRows,
     part: PartScratch,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct RoundedScratch {
 #[derive(Debug, Default)]
 struct PartScratch {
     /// Some queries of a job.
-    laid: LaidRows,
+    repacked: RepackedRows,
     product: IntScratch,
     /// `[block of positions][query][position of the block]`.
     values: Vec<f32>,
@@ -45,11 +45,11 @@ pub(super) struct RoundedQueries<'a> {
 
 /// How scores are stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ScoreStore {
     /// They replace the existing values.
-    Over,
+    Replace,
     /// They are added to the existing values.
-    Onto,
+    Add,
 }
 
 impl<'a> RoundedQueries<'a> {
@@ -60,7 +60,7 @@ impl<'a> RoundedQueries<'a> {
         queries: &[f32],
         scratch: &'a mut RoundedScratch,
     ) -> Self {
-        let RoundedScratch { rows, picks, laid, part } = scratch;
+        let RoundedScratch { rows, picks, repacked, part } = scratch;
         let n_queries = queries.len() / shape.n_cols;
         rows.reshape(shape.kind(), n_queries, shape.n_cols);
         for (row_idx, query) in queries.chunks_exact(shape.n_cols).enumerate() {
@@ -68,7 +68,7 @@ impl<'a> RoundedQueries<'a> {
         }
         picks.extend(picks.len()..n_queries);
         let (rows, picks) = (&*rows, &picks[..n_queries]);
-        Self { table, rows, picks, all: table.lay(rows, picks, laid), part }
+        Self { table, rows, picks, all: table.repack(rows, picks, repacked), part }
     }
 
     /// Computes `scores[query][position]` of some queries and some rows of codes. A row of scores
@@ -77,14 +77,14 @@ impl<'a> RoundedQueries<'a> {
         &mut self,
         (matrix, rows): (Matrix<'_>, Range<usize>),
         queries: Range<usize>,
-        (scores, place): (&mut [f32], Place),
+        (scores, store): (&mut [f32], ScoreStore),
     ) {
-        let PartScratch { laid, product: scratch, values } = &mut *self.part;
+        let PartScratch { repacked, product: scratch, values } = &mut *self.part;
         let (n_queries, n_positions) = (queries.len(), rows.len());
         let x = if n_queries == self.picks.len() {
             self.all
         } else {
-            self.table.lay(self.rows, &self.picks[queries], laid)
+            self.table.repack(self.rows, &self.picks[queries], repacked)
         };
         let product = IntProduct { matrix, rows, x };
         let values = grown(values, product.n_outputs(), 0.0);
@@ -95,9 +95,11 @@ impl<'a> RoundedQueries<'a> {
             let queries = values.chunks_exact(ROWS_PER_BLOCK);
             for (values, scores) in queries.zip(scores.chunks_exact_mut(BLOCK_POSITIONS)) {
                 let scores = &mut scores[first..][..n];
-                match place {
-                    Place::Over => scores.copy_from_slice(&values[..n]),
-                    Place::Onto => scores.iter_mut().zip(values).for_each(|(it, add)| *it += add),
+                match store {
+                    ScoreStore::Replace => scores.copy_from_slice(&values[..n]),
+                    ScoreStore::Add => {
+                        scores.iter_mut().zip(values).for_each(|(it, add)| *it += add);
+                    }
                 }
             }
         }

@@ -7,16 +7,16 @@
 use std::ops::Range;
 
 use moeflux_kernels::{
-    Admission, BLOCK_POSITIONS, Kept, KeptRows, KernelTable, Rows, Running, ScorePart, Scores,
-    WeightedRows,
+    BLOCK_POSITIONS, CachedRows, CachedValues, KernelTable, ScoreInputs, ScorePart, SoftmaxState,
+    SoftmaxUpdate, StridedRows, WeightedRows,
 };
 
-use crate::backend::cpu::attention::jobs::{Job, split_results};
-use crate::backend::cpu::attention::merge::{self, Part};
-use crate::backend::cpu::attention::rounded::{Place, RoundedQueries, RoundedScratch};
-use crate::backend::cpu::attention::{Form, SPAN};
+use crate::backend::cpu::attention::jobs::{AttentionJob, split_results};
+use crate::backend::cpu::attention::merge::{self, PartialSoftmax};
+use crate::backend::cpu::attention::rounded::{RoundedQueries, RoundedScratch, ScoreStore};
+use crate::backend::cpu::attention::{AttentionForm, SPAN};
 use crate::backend::cpu::{Inputs, grown};
-use crate::backend::host::{LayerMemory, States};
+use crate::backend::host::{HostLayerState, HostStates};
 use crate::backend::kv::KvTable;
 use crate::ops::{Batch, Heads};
 
@@ -32,35 +32,35 @@ pub(in crate::backend::cpu) struct TaskScratch {
     /// `[queries]`.
     factors: Vec<f32>,
     /// `[queries]`.
-    running: Vec<Running>,
+    running: Vec<SoftmaxState>,
     /// `[queries, value dim]`, for the current span.
     values: Vec<f32>,
 }
 
-/// Inputs of all jobs of a step.
-pub(super) struct Task<'a> {
-    pub(super) form: &'a Form<'a>,
+/// Attention over a step: the inputs of all its jobs.
+pub(super) struct AttentionTask<'a> {
+    pub(super) form: &'a AttentionForm<'a>,
     pub(super) batch: &'a Batch<'a>,
     pub(super) inputs: Inputs<'a>,
-    pub(super) states: &'a States,
+    pub(super) states: &'a HostStates,
     pub(super) table: &'static KernelTable,
 }
 
-impl Task<'_> {
+impl AttentionTask<'_> {
     /// Writes outputs, maxima and sums of all queries.
-    pub(super) fn run(&self, job: &Job, scratch: &mut TaskScratch, results: &mut [f32]) {
+    pub(super) fn run(&self, job: &AttentionJob, scratch: &mut TaskScratch, results: &mut [f32]) {
         let form = self.form;
         let n_queries = job.n_queries();
-        let LayerMemory::Positions { first, second } = self.states.layer(job.state, form.layer)
+        let HostLayerState::Positions { first, second } = self.states.layer(job.state, form.layer)
         else {
             unreachable!("attention keeps positions");
         };
         let tables = [first, second];
         let TaskScratch { queries, rounded, scores, factors, running, values } = scratch;
-        let rounded = self.lay_queries(job, tables, (&mut *queries, rounded));
-        let cache = Cache {
+        let rounded = self.pack_queries(job, tables, (&mut *queries, rounded));
+        let inputs = JobInputs {
             tables,
-            head_idx: job.first_head / form.sharers(),
+            head_idx: job.first_head / form.n_sharing_heads(),
             queries,
             end: self.batch.rows[job.rows.clone()]
                 .iter()
@@ -69,22 +69,22 @@ impl Task<'_> {
                 .unwrap_or(0),
         };
         let (out, maxima, sums) = split_results(results, n_queries);
-        let mut at_hand = AtHand {
+        let mut scratch = JobScratch {
             scores: grown(scores, n_queries * BLOCK_POSITIONS, 0.0),
             factors: grown(factors, n_queries, 0.0),
-            running: grown(running, n_queries, Running::EMPTY),
+            running: grown(running, n_queries, SoftmaxState::EMPTY),
             values: grown(values, out.len(), 0.0),
             rounded,
         };
-        maxima.fill(Running::EMPTY.max);
-        sums.fill(Running::EMPTY.sum);
+        maxima.fill(SoftmaxState::EMPTY.max);
+        sums.fill(SoftmaxState::EMPTY.sum);
         let dim = form.out.head_dim;
         for span in job.spans.clone() {
-            self.span(job, span, &cache, &mut at_hand);
+            self.span(job, span, &inputs, &mut scratch);
             for query in 0..n_queries {
-                let mut total = Running { max: maxima[query], sum: sums[query] };
-                let values = &at_hand.values[query * dim..][..dim];
-                let part = Part { running: at_hand.running[query], values };
+                let mut total = SoftmaxState { max: maxima[query], sum: sums[query] };
+                let values = &scratch.values[query * dim..][..dim];
+                let part = PartialSoftmax { running: scratch.running[query], values };
                 merge::add(self.table, &mut total, &mut out[query * dim..][..dim], part);
                 (maxima[query], sums[query]) = (total.max, total.sum);
             }
@@ -92,9 +92,9 @@ impl Task<'_> {
     }
 
     /// Copies a job's queries side by side and rounds those for quantised keys.
-    fn lay_queries<'a>(
+    fn pack_queries<'a>(
         &self,
-        job: &Job,
+        job: &AttentionJob,
         tables: [&KvTable; 2],
         (queries, scratch): (&mut [Vec<f32>; 2], &'a mut [RoundedScratch; 2]),
     ) -> [Option<RoundedQueries<'a>>; 2] {
@@ -113,7 +113,7 @@ impl Task<'_> {
     }
 
     /// Copies a job's queries side by side, padded with zeros.
-    fn pack(&self, job: &Job, heads: &Heads, (values, row_len): (&mut [f32], usize)) {
+    fn pack(&self, job: &AttentionJob, heads: &Heads, (values, row_len): (&mut [f32], usize)) {
         for (query, values) in values.chunks_exact_mut(row_len).enumerate() {
             let row_idx = job.rows.start + query / job.n_heads;
             let head_idx = job.first_head + query % job.n_heads;
@@ -124,9 +124,15 @@ impl Task<'_> {
     }
 
     /// Computes the blocks of one span, starting empty.
-    fn span(&self, job: &Job, span: usize, cache: &Cache<'_>, at_hand: &mut AtHand<'_>) {
-        at_hand.running.fill(Running::EMPTY);
-        at_hand.values.fill(0.0);
+    fn span(
+        &self,
+        job: &AttentionJob,
+        span: usize,
+        inputs: &JobInputs<'_>,
+        scratch: &mut JobScratch<'_>,
+    ) {
+        scratch.running.fill(SoftmaxState::EMPTY);
+        scratch.values.fill(0.0);
         for first in (span * SPAN..(span + 1) * SPAN).step_by(BLOCK_POSITIONS) {
             let seen = |row_idx: usize| {
                 let position = self.batch.rows[row_idx].position.0;
@@ -141,7 +147,7 @@ impl Task<'_> {
                 if !positions.is_empty() {
                     let first_query = (row_idx - job.rows.start) * job.n_heads;
                     let queries = first_query..first_query + n_rows * job.n_heads;
-                    self.block(cache, queries, positions, at_hand);
+                    self.block(inputs, queries, positions, scratch);
                 }
                 row_idx += n_rows;
             }
@@ -151,64 +157,65 @@ impl Task<'_> {
     /// Computes some queries over some positions of a block.
     fn block(
         &self,
-        cache: &Cache<'_>,
+        inputs: &JobInputs<'_>,
         queries: Range<usize>,
         positions: Range<usize>,
-        at_hand: &mut AtHand<'_>,
+        scratch: &mut JobScratch<'_>,
     ) {
         let form = self.form;
-        let scores = &mut at_hand.scores[..queries.len() * BLOCK_POSITIONS];
+        let scores = &mut scratch.scores[..queries.len() * BLOCK_POSITIONS];
         // Latents have just been read as keys, so only other values are prefetched.
-        let values = cache.rows(form.values, &positions);
+        let values = inputs.rows(form.values, &positions);
         let next = (form.values != 0).then_some(values);
-        self.score(cache, (&queries, &positions, next), (&mut at_hand.rounded, &mut *scores));
-        let factors = &mut at_hand.factors[..queries.len()];
-        self.table.admit(&mut Admission {
+        self.score(inputs, (&queries, &positions, next), (&mut scratch.rounded, &mut *scores));
+        let factors = &mut scratch.factors[..queries.len()];
+        self.table.update_softmax(&mut SoftmaxUpdate {
             scores,
             n_positions: positions.len(),
             scale: form.scale,
-            running: &mut at_hand.running[queries.clone()],
+            states: &mut scratch.running[queries.clone()],
             factors,
         });
         let dim = form.out.head_dim;
-        let following = cache.tables[0].following(&positions, cache.end, BLOCK_POSITIONS);
-        let next = (!following.is_empty()).then(|| cache.rows(0, &following));
+        let following = inputs.tables[0].following(&positions, inputs.end, BLOCK_POSITIONS);
+        let next = (!following.is_empty()).then(|| inputs.rows(0, &following));
         let sum = WeightedRows { weights: scores, factors, rows: values, next };
-        self.table.add_weighted(&sum, &mut at_hand.values[queries.start * dim..queries.end * dim]);
+        self.table.add_weighted(&sum, &mut scratch.values[queries.start * dim..queries.end * dim]);
     }
 
     /// Computes the products of queries with keys.
     fn score(
         &self,
-        cache: &Cache<'_>,
-        (queries, positions, next): (&Range<usize>, &Range<usize>, Option<KeptRows<'_>>),
+        inputs: &JobInputs<'_>,
+        (queries, positions, next): (&Range<usize>, &Range<usize>, Option<CachedRows<'_>>),
         (rounded, scores): (&mut [Option<RoundedQueries<'_>>; 2], &mut [f32]),
     ) {
         if rounded.iter().any(Option::is_some) {
             for (i, rounded) in rounded.iter_mut().enumerate() {
-                let keys = cache.rows(i, positions);
-                let (Some(rounded), Kept::Codes { matrix, first_row }) = (rounded, keys.values)
+                let keys = inputs.rows(i, positions);
+                let (Some(rounded), CachedValues::Codes { matrix, first_row }) =
+                    (rounded, keys.values)
                 else {
                     continue;
                 };
-                let place = if i == 0 { Place::Over } else { Place::Onto };
+                let store = if i == 0 { ScoreStore::Replace } else { ScoreStore::Add };
                 let codes = (matrix, first_row..first_row + positions.len());
-                rounded.scores(codes, queries.clone(), (&mut *scores, place));
+                rounded.scores(codes, queries.clone(), (&mut *scores, store));
             }
             return;
         }
-        let first = cache.part(0, queries, positions);
+        let first = inputs.part(0, queries, positions);
         if self.form.queries[1].is_some() {
-            let second = cache.part(1, queries, positions);
-            self.table.scores(&Scores { parts: &[first, second], next }, scores);
+            let second = inputs.part(1, queries, positions);
+            self.table.scores(&ScoreInputs { parts: &[first, second], next }, scores);
         } else {
-            self.table.scores(&Scores { parts: &[first], next }, scores);
+            self.table.scores(&ScoreInputs { parts: &[first], next }, scores);
         }
     }
 }
 
 /// Inputs of a job.
-struct Cache<'a> {
+struct JobInputs<'a> {
     tables: [&'a KvTable; 2],
     /// Head of the tables.
     head_idx: usize,
@@ -217,8 +224,8 @@ struct Cache<'a> {
     end: usize,
 }
 
-impl<'a> Cache<'a> {
-    fn rows(&self, table_idx: usize, positions: &Range<usize>) -> KeptRows<'a> {
+impl<'a> JobInputs<'a> {
+    fn rows(&self, table_idx: usize, positions: &Range<usize>) -> CachedRows<'a> {
         self.tables[table_idx].rows(self.head_idx, positions)
     }
 
@@ -231,16 +238,16 @@ impl<'a> Cache<'a> {
         let keys = self.rows(table_idx, positions);
         let dim = keys.row_len;
         let values = &self.queries[table_idx][queries.start * dim..queries.end * dim];
-        let queries = Rows { values, n_rows: queries.len(), row_len: dim, stride: dim };
+        let queries = StridedRows { values, n_rows: queries.len(), row_len: dim, stride: dim };
         ScorePart { queries, keys }
     }
 }
 
-/// Working memory of a job.
-struct AtHand<'a> {
+/// Scratch of a job, in the size that it needs.
+struct JobScratch<'a> {
     scores: &'a mut [f32],
     factors: &'a mut [f32],
-    running: &'a mut [Running],
+    running: &'a mut [SoftmaxState],
     values: &'a mut [f32],
     /// Present if the cache is quantised.
     rounded: [Option<RoundedQueries<'a>>; 2],

@@ -6,16 +6,16 @@ use minijinja::machinery::ast::{
 };
 use minijinja::machinery::{Instruction, Span};
 
-use crate::text::template::check::Refusal;
-use crate::text::template::compile::{Compiled, Compiler, local_id};
+use crate::text::template::check::CompileError;
+use crate::text::template::compile::{CompileResult, TemplateCompiler, local_id};
 
 /// Maximum arguments of one call.
 const ARGS_MAX: usize = 255;
 /// Variable for the middle of `a < b < c`; templates cannot write this name.
 const MIDDLE: &str = "op:middle";
 
-impl<'s> Compiler<'s> {
-    pub(super) fn expression(&mut self, expression: &Expr<'s>) -> Compiled {
+impl<'s> TemplateCompiler<'s> {
+    pub(super) fn expression(&mut self, expression: &Expr<'s>) -> CompileResult {
         let span = expression.span();
         match expression {
             Expr::Var(var) => drop(self.emit(Instruction::Lookup(var.id), span)),
@@ -45,13 +45,13 @@ impl<'s> Compiler<'s> {
                 let otherwise = self.emit(Instruction::JumpIfFalse(0), span);
                 self.expression(&cond.true_expr)?;
                 let done = self.emit(Instruction::Jump(0), span);
-                self.land(otherwise, done + 1);
+                self.patch_jump(otherwise, done + 1);
                 match &cond.false_expr {
                     Some(value) => self.expression(value)?,
                     None => self.constant(Value::UNDEFINED, span),
                 }
                 let end = self.next;
-                self.land(done, end);
+                self.patch_jump(done, end);
             }
             Expr::Filter(filter) => {
                 if let Some(value) = &filter.expr {
@@ -93,7 +93,7 @@ impl<'s> Compiler<'s> {
         name: &'static str,
         parts: impl Iterator<Item = &'e Expr<'s>>,
         span: Span,
-    ) -> Compiled
+    ) -> CompileResult
     where
         's: 'e,
     {
@@ -106,7 +106,7 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    fn binary(&mut self, kind: BinOpKind, sides: [&Expr<'s>; 2], span: Span) -> Compiled {
+    fn binary(&mut self, kind: BinOpKind, sides: [&Expr<'s>; 2], span: Span) -> CompileResult {
         let [left, right] = sides;
         self.expression(left)?;
         if matches!(kind, BinOpKind::ScAnd | BinOpKind::ScOr) {
@@ -117,7 +117,7 @@ impl<'s> Compiler<'s> {
             let end = self.emit(instruction, span);
             self.expression(right)?;
             let after = self.next;
-            self.land(end, after);
+            self.patch_jump(end, after);
             return Ok(());
         }
         self.expression(right)?;
@@ -143,13 +143,13 @@ impl<'s> Compiler<'s> {
     }
 
     /// Emits an instruction that works only on numbers, so its cost is bounded.
-    fn plain(&mut self, instruction: Instruction<'s>, span: Span) -> Compiled {
+    fn plain(&mut self, instruction: Instruction<'s>, span: Span) -> CompileResult {
         self.emit(instruction, span);
         Ok(())
     }
 
     /// Compiles `a < b < c`: each operand but the first and the last is compared on both sides.
-    fn comparisons(&mut self, compare: &Spanned<Compare<'s>>) -> Compiled {
+    fn comparisons(&mut self, compare: &Spanned<Compare<'s>>) -> CompileResult {
         let span = compare.span();
         self.expression(&compare.expr)?;
         let mut decided = Vec::new();
@@ -181,7 +181,7 @@ impl<'s> Compiler<'s> {
         }
         let end = self.next;
         for from in decided {
-            self.land(from, end);
+            self.patch_jump(from, end);
         }
         Ok(())
     }
@@ -190,7 +190,7 @@ impl<'s> Compiler<'s> {
         &mut self,
         call: &Spanned<Call<'s>>,
         caller: Option<&Spanned<Macro<'s>>>,
-    ) -> Compiled {
+    ) -> CompileResult {
         let span = call.span();
         match call.identify_call() {
             CallType::Function(name) => {
@@ -210,7 +210,7 @@ impl<'s> Compiler<'s> {
             }
             CallType::Block(_) => {
                 let reason = "chat templates have no `self`";
-                return Err(Refusal::new(span.start_line, reason));
+                return Err(CompileError::new(span.start_line, reason));
             }
         }
         self.operator("op:keep", 1, span);
@@ -225,7 +225,7 @@ impl<'s> Compiler<'s> {
         n_before: usize,
         caller: Option<&Spanned<Macro<'s>>>,
         span: Span,
-    ) -> Result<u16, Refusal> {
+    ) -> Result<u16, CompileError> {
         let (mut n_positional, mut n_named) = (n_before, 0);
         for arg in args {
             match arg {
@@ -236,7 +236,7 @@ impl<'s> Compiler<'s> {
                 CallArg::Kwarg(..) => n_named += 1,
                 CallArg::PosSplat(_) | CallArg::KwargSplat(_) => {
                     let reason = "chat templates have no `*` or `**` before an argument";
-                    return Err(Refusal::new(span.start_line, reason));
+                    return Err(CompileError::new(span.start_line, reason));
                 }
             }
         }
@@ -257,8 +257,9 @@ impl<'s> Compiler<'s> {
         }
         if n_positional > ARGS_MAX {
             let reason = format!("more than {ARGS_MAX} arguments");
-            return Err(Refusal::new(span.start_line, reason));
+            return Err(CompileError::new(span.start_line, reason));
         }
-        u16::try_from(n_positional).map_err(|_| Refusal::new(span.start_line, "too many arguments"))
+        u16::try_from(n_positional)
+            .map_err(|_| CompileError::new(span.start_line, "too many arguments"))
     }
 }

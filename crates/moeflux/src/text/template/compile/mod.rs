@@ -14,7 +14,7 @@ use minijinja::machinery::ast::{Expr, ForLoop, IfCond, Macro, Spanned, Stmt};
 use minijinja::machinery::{CodeGenerator, Instruction, Instructions, Span, parse};
 use minijinja::syntax::SyntaxConfig;
 
-use crate::text::template::check::Refusal;
+use crate::text::template::check::CompileError;
 
 /// Maximum assignments of a template: each may keep a value in each of a few hundred frames.
 const STORES_MAX: usize = 2000;
@@ -30,32 +30,33 @@ const LOOP_HAS_VARIABLE: u8 = 1;
 const MACRO_HAS_CALLER: u8 = 2;
 
 /// A construct that must be closed when a loop is left early.
-enum Open {
+enum OpenConstruct {
     Loop { iterate: u32, leave: Vec<u32> },
     Frame,
     Capture,
 }
 
-struct Compiler<'s> {
+/// A template's instructions so far, and the constructs that are open.
+struct TemplateCompiler<'s> {
     code: Instructions<'s>,
     /// Index of the next instruction.
     next: u32,
-    open: Vec<Open>,
+    open: Vec<OpenConstruct>,
     n_stores: usize,
     begin_capture: Instruction<'s>,
     filter_ids: Vec<&'s str>,
     test_ids: Vec<&'s str>,
 }
 
-type Compiled = Result<(), Refusal>;
+type CompileResult = Result<(), CompileError>;
 
 /// Compiles a template into instructions.
 pub(super) fn compile<'s>(
     template: &Stmt<'s>,
     name: &'s str,
     source: &'s str,
-) -> Result<Instructions<'s>, Refusal> {
-    let mut compiler = Compiler {
+) -> Result<Instructions<'s>, CompileError> {
+    let mut compiler = TemplateCompiler {
         code: Instructions::new(name, source),
         next: 0,
         open: Vec::new(),
@@ -84,7 +85,7 @@ fn begin_capture() -> Instruction<'static> {
     found.expect("a block that is assigned is captured")
 }
 
-impl<'s> Compiler<'s> {
+impl<'s> TemplateCompiler<'s> {
     fn emit(&mut self, instruction: Instruction<'s>, span: Span) -> u32 {
         let index = self.code.add_with_span(instruction, span);
         self.next = index + 1;
@@ -102,7 +103,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Sets the target of the jump at `from`.
-    fn land(&mut self, from: u32, target: u32) {
+    fn patch_jump(&mut self, from: u32, target: u32) {
         match self.code.get_mut(from) {
             Some(
                 Instruction::Jump(to)
@@ -115,11 +116,11 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    fn statements(&mut self, statements: &[Stmt<'s>]) -> Compiled {
+    fn statements(&mut self, statements: &[Stmt<'s>]) -> CompileResult {
         statements.iter().try_for_each(|statement| self.statement(statement))
     }
 
-    fn statement(&mut self, statement: &Stmt<'s>) -> Compiled {
+    fn statement(&mut self, statement: &Stmt<'s>) -> CompileResult {
         match statement {
             Stmt::Template(template) => self.statements(&template.children)?,
             Stmt::EmitExpr(emit) => {
@@ -174,8 +175,8 @@ impl<'s> Compiler<'s> {
                 self.call(&done.call, None)?;
                 self.emit(Instruction::DiscardTop, done.span());
             }
-            Stmt::Break(tag) => self.leave_loop(tag.span(), Way::Break)?,
-            Stmt::Continue(tag) => self.leave_loop(tag.span(), Way::Continue)?,
+            Stmt::Break(tag) => self.leave_loop(tag.span(), LoopExit::Break)?,
+            Stmt::Continue(tag) => self.leave_loop(tag.span(), LoopExit::Continue)?,
             Stmt::AutoEscape(tag) => return Err(unsupported("autoescape", tag.span())),
             Stmt::Import(tag) => return Err(unsupported("import", tag.span())),
             Stmt::FromImport(tag) => return Err(unsupported("from", tag.span())),
@@ -185,26 +186,26 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    fn condition(&mut self, cond: &Spanned<IfCond<'s>>) -> Compiled {
+    fn condition(&mut self, cond: &Spanned<IfCond<'s>>) -> CompileResult {
         self.expression(&cond.expr)?;
         let otherwise = self.emit(Instruction::JumpIfFalse(0), cond.expr.span());
         self.statements(&cond.true_body)?;
         if cond.false_body.is_empty() {
             let end = self.next;
-            self.land(otherwise, end);
+            self.patch_jump(otherwise, end);
             return Ok(());
         }
         let done = self.emit(Instruction::Jump(0), cond.span());
-        self.land(otherwise, done + 1);
+        self.patch_jump(otherwise, done + 1);
         self.statements(&cond.false_body)?;
         let end = self.next;
-        self.land(done, end);
+        self.patch_jump(done, end);
         Ok(())
     }
 
     /// Compiles a loop. A loop with a condition becomes two: the first collects the items that the
     /// second visits.
-    fn for_loop(&mut self, each: &Spanned<ForLoop<'s>>) -> Compiled {
+    fn for_loop(&mut self, each: &Spanned<ForLoop<'s>>) -> CompileResult {
         let span = each.iter.span();
         if each.recursive {
             return Err(unsupported("for .. recursive", each.span()));
@@ -222,8 +223,8 @@ impl<'s> Compiler<'s> {
             self.emit(Instruction::Add, span);
             let kept = self.emit(Instruction::Jump(0), span);
             let drop = self.emit(Instruction::DiscardTop, span);
-            self.land(dropped, drop);
-            self.land(kept, drop + 1);
+            self.patch_jump(dropped, drop);
+            self.patch_jump(kept, drop + 1);
             self.end_loop(span, false);
             self.emit(Instruction::BuildList(None), span);
             self.operator("op:keep", 1, span);
@@ -239,27 +240,27 @@ impl<'s> Compiler<'s> {
             let end = self.emit(Instruction::JumpIfFalse(0), span);
             self.statements(&each.else_body)?;
             let after = self.next;
-            self.land(end, after);
+            self.patch_jump(end, after);
         }
         Ok(())
     }
 
-    fn begin_loop(&mut self, flags: u8, span: Span) -> Compiled {
+    fn begin_loop(&mut self, flags: u8, span: Span) -> CompileResult {
         self.operator("op:iterated", 1, span);
         self.check_frames(span)?;
         self.emit(Instruction::PushLoop(flags), span);
         let iterate = self.emit(Instruction::Iterate(0), span);
-        self.open.push(Open::Loop { iterate, leave: Vec::new() });
+        self.open.push(OpenConstruct::Loop { iterate, leave: Vec::new() });
         Ok(())
     }
 
     fn end_loop(&mut self, span: Span, has_else: bool) {
-        let Some(Open::Loop { iterate, leave }) = self.open.pop() else {
+        let Some(OpenConstruct::Loop { iterate, leave }) = self.open.pop() else {
             unreachable!("what was opened last is closed first");
         };
         let jump = self.emit(Instruction::Jump(iterate), span);
         for from in leave.into_iter().chain([iterate]) {
-            self.land(from, jump + 1);
+            self.patch_jump(from, jump + 1);
         }
         if has_else {
             self.emit(Instruction::PushDidNotIterate, span);
@@ -267,13 +268,16 @@ impl<'s> Compiler<'s> {
         self.emit(Instruction::PopLoopFrame, span);
     }
 
-    fn leave_loop(&mut self, span: Span, way: Way) -> Compiled {
-        let in_loop = self.open.iter().rposition(|open| matches!(open, Open::Loop { .. }));
+    fn leave_loop(&mut self, span: Span, exit: LoopExit) -> CompileResult {
+        let in_loop = self.open.iter().rposition(|open| matches!(open, OpenConstruct::Loop { .. }));
         let Some(place) = in_loop else {
-            return Err(Refusal::new(span.start_line, "`break` or `continue` outside of a loop"));
+            return Err(CompileError::new(
+                span.start_line,
+                "`break` or `continue` outside of a loop",
+            ));
         };
         for index in (place + 1..self.open.len()).rev() {
-            if matches!(self.open[index], Open::Capture) {
+            if matches!(self.open[index], OpenConstruct::Capture) {
                 self.close_capture(span);
                 self.emit(Instruction::DiscardTop, span);
             } else {
@@ -281,32 +285,32 @@ impl<'s> Compiler<'s> {
             }
         }
         let jump = self.emit(Instruction::Jump(0), span);
-        let Some(Open::Loop { iterate, leave }) = self.open.get_mut(place) else {
+        let Some(OpenConstruct::Loop { iterate, leave }) = self.open.get_mut(place) else {
             unreachable!("its place was just found");
         };
-        match way {
-            Way::Break => leave.push(jump),
-            Way::Continue => {
+        match exit {
+            LoopExit::Break => leave.push(jump),
+            LoopExit::Continue => {
                 let iterate = *iterate;
-                self.land(jump, iterate);
+                self.patch_jump(jump, iterate);
             }
         }
         Ok(())
     }
 
-    fn check_frames(&self, span: Span) -> Compiled {
-        let is_frame = |open: &&Open| !matches!(open, Open::Capture);
+    fn check_frames(&self, span: Span) -> CompileResult {
+        let is_frame = |open: &&OpenConstruct| !matches!(open, OpenConstruct::Capture);
         if self.open.iter().filter(is_frame).count() >= FRAMES_MAX {
             let reason = format!("more than {FRAMES_MAX} loops inside each other");
-            return Err(Refusal::new(span.start_line, reason));
+            return Err(CompileError::new(span.start_line, reason));
         }
         Ok(())
     }
 
-    fn begin_frame(&mut self, span: Span) -> Compiled {
+    fn begin_frame(&mut self, span: Span) -> CompileResult {
         self.check_frames(span)?;
         self.emit(Instruction::PushWith, span);
-        self.open.push(Open::Frame);
+        self.open.push(OpenConstruct::Frame);
         Ok(())
     }
 
@@ -316,11 +320,11 @@ impl<'s> Compiler<'s> {
     }
 
     /// Captures the output of statements on the stack.
-    fn capture(&mut self, body: &[Stmt<'s>], span: Span) -> Compiled {
+    fn capture(&mut self, body: &[Stmt<'s>], span: Span) -> CompileResult {
         self.operator("op:begin_capture", 0, span);
         self.emit(Instruction::DiscardTop, span);
         self.emit(self.begin_capture.clone(), span);
-        self.open.push(Open::Capture);
+        self.open.push(OpenConstruct::Capture);
         self.statements(body)?;
         self.open.pop();
         self.close_capture(span);
@@ -334,17 +338,17 @@ impl<'s> Compiler<'s> {
         self.operator("op:keep", 1, span);
     }
 
-    fn store(&mut self, name: &'s str, span: Span) -> Compiled {
+    fn store(&mut self, name: &'s str, span: Span) -> CompileResult {
         self.n_stores += 1;
         if self.n_stores > STORES_MAX {
             let reason = format!("more than {STORES_MAX} assignments");
-            return Err(Refusal::new(span.start_line, reason));
+            return Err(CompileError::new(span.start_line, reason));
         }
         self.emit(Instruction::StoreLocal(name), span);
         Ok(())
     }
 
-    fn assign(&mut self, target: &Expr<'s>) -> Compiled {
+    fn assign(&mut self, target: &Expr<'s>) -> CompileResult {
         match target {
             Expr::Var(var) => self.store(var.id, var.span())?,
             Expr::List(list) => self.unpack(&list.items, list.span())?,
@@ -357,13 +361,13 @@ impl<'s> Compiler<'s> {
             }
             other => {
                 let reason = format!("cannot assign to a {}", other.description());
-                return Err(Refusal::new(other.span().start_line, reason));
+                return Err(CompileError::new(other.span().start_line, reason));
             }
         }
         Ok(())
     }
 
-    fn unpack(&mut self, targets: &[Expr<'s>], span: Span) -> Compiled {
+    fn unpack(&mut self, targets: &[Expr<'s>], span: Span) -> CompileResult {
         self.constant(targets.len(), span);
         self.operator("op:unpacked", 2, span);
         self.emit(Instruction::UnpackList(targets.len()), span);
@@ -371,7 +375,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Leaves a macro on the stack. Its body is emitted in place, and a jump skips it.
-    fn declare(&mut self, declared: &Spanned<Macro<'s>>) -> Compiled {
+    fn declare(&mut self, declared: &Spanned<Macro<'s>>) -> CompileResult {
         let span = declared.span();
         let outside = std::mem::take(&mut self.open);
         let skip = self.emit(Instruction::Jump(0), span);
@@ -384,7 +388,7 @@ impl<'s> Compiler<'s> {
                 self.emit(Instruction::DiscardTop, span);
                 self.expression(default)?;
                 let after = self.next;
-                self.land(given, after);
+                self.patch_jump(given, after);
             }
             self.assign(arg)?;
         }
@@ -409,24 +413,25 @@ impl<'s> Compiler<'s> {
         self.emit(Instruction::GetClosure, span);
         let args = declared.args.iter().map(|arg| match arg {
             Expr::Var(var) => Ok(Value::from(var.id)),
-            other => Err(Refusal::new(other.span().start_line, "a parameter is a name")),
+            other => Err(CompileError::new(other.span().start_line, "a parameter is a name")),
         });
-        let args = args.collect::<Result<Vec<Value>, Refusal>>()?;
+        let args = args.collect::<Result<Vec<Value>, CompileError>>()?;
         self.constant(args, span);
         let flags = if has_caller { MACRO_HAS_CALLER } else { 0 };
         self.emit(Instruction::BuildMacro(declared.name, skip + 1, flags), span);
-        self.land(skip, enclose);
+        self.patch_jump(skip, enclose);
         Ok(())
     }
 }
 
-enum Way {
+/// The tag that leaves an iteration of a loop early.
+enum LoopExit {
     Break,
     Continue,
 }
 
-fn unsupported(tag: &str, span: Span) -> Refusal {
-    Refusal::new(span.start_line, format!("chat templates have no `{tag}`"))
+fn unsupported(tag: &str, span: Span) -> CompileError {
+    CompileError::new(span.start_line, format!("chat templates have no `{tag}`"))
 }
 
 /// Returns the index of a function in the machine's cache.

@@ -8,7 +8,7 @@ use minijinja::machinery::ast::{CallArg, Expr, Macro, Stmt};
 
 /// Returns all names except the macro's own parameters.
 pub(super) fn mentioned<'s>(of: &Macro<'s>) -> BTreeSet<&'s str> {
-    let mut names = Names(BTreeSet::new());
+    let mut names = MentionedNames(BTreeSet::new());
     names.statements(&of.body);
     names.expressions(&of.defaults);
     for arg in &of.args {
@@ -19,9 +19,10 @@ pub(super) fn mentioned<'s>(of: &Macro<'s>) -> BTreeSet<&'s str> {
     names.0
 }
 
-struct Names<'s>(BTreeSet<&'s str>);
+/// The variables that a macro mentions.
+struct MentionedNames<'s>(BTreeSet<&'s str>);
 
-impl<'s> Names<'s> {
+impl<'s> MentionedNames<'s> {
     fn statements(&mut self, statements: &[Stmt<'s>]) {
         for statement in statements {
             self.statement(statement);
