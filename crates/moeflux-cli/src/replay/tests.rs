@@ -153,10 +153,10 @@ fn what_cannot_be_replayed_is_said_in_one_line() {
         Err(CommandFailure::Failed(error)) => error.to_string(),
         other => unreachable!("{other:?}"),
     };
-    assert!(fails(&args(&path)).contains("cut short"));
+    assert!(fails(&args(&path)).contains("truncated"));
     let header = whole[..24 + 2 * 16 + 4].to_vec();
     write(&dir, &header);
-    assert!(fails(&args(&path)).contains("cut short"));
+    assert!(fails(&args(&path)).contains("truncated"));
     assert!(fails(&args(&dir.path().join("none"))).contains("none"));
     write(&dir, b"{}");
     assert!(!fails(&args(&path)).contains('\n'));

@@ -360,7 +360,7 @@ fn ctrl_c_ends_a_download_in_good_order() {
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let (code, text) = said(&mut child);
     assert_eq!(code, Some(130), "{text}");
-    assert!(text.contains("`moeflux pull owner/model` continues"), "{text}");
+    assert!(text.contains("`moeflux pull owner/model` resumes"), "{text}");
     let listed: Value = serde_json::from_str(&fixture.stdout(&["list", "--json"])).unwrap();
     assert!(listed["models"][0]["incomplete_bytes"].as_u64().unwrap() > N_BYTES / 8, "{listed}");
     let page = fixture.stdout(&["pull", ID, "--dry-run", "--piece", "64K"]);
