@@ -116,8 +116,8 @@ impl DropReason {
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
-            Self::Count => "more sessions than --keep-sessions",
-            Self::Bytes => "more bytes than --keep-memory",
+            Self::Count => "more sessions than may be kept",
+            Self::Bytes => "more bytes than may be kept",
             Self::Answers => "running answers needed the memory",
             Self::Experts => "experts make better use of the memory",
         }

@@ -8,14 +8,19 @@ use crate::tidy::lex;
 use crate::tidy::tree::{SourceFile, Tree};
 
 /// Crates that are not programs.
-const LIBRARIES: [&str; 7] = [
+const LIBRARIES: [&str; 12] = [
     "crates/moeflux/src/",
+    "crates/moeflux-chat/src/",
     "crates/moeflux-demo/src/",
     "crates/moeflux-gpu/src/",
     "crates/moeflux-hub/src/",
     "crates/moeflux-io/src/",
     "crates/moeflux-kernels/src/",
+    "crates/moeflux-mpi/src/",
+    "crates/moeflux-schedule/src/",
+    "crates/moeflux-server/src/",
     "crates/moeflux-threads/src/",
+    "crates/moeflux-wire/src/",
 ];
 
 /// The tool that writes and compares the checksums of a directory that is not packed.

@@ -236,8 +236,8 @@ impl Scheduler<'_> {
         for (feed_idx, ((mut prefill, n_rows), (outcome, scores))) in
             chosen.into_iter().zip(outcomes).enumerate()
         {
-            let share = u32::try_from(n_rows_in_all / n_rows).unwrap_or(u32::MAX);
-            prefill.service += ended.spent / share.max(1);
+            let rows = |n_rows: usize| u32::try_from(n_rows).expect("rows of a step are few");
+            prefill.service += ended.spent * rows(n_rows) / rows(n_rows_in_all);
             if let (Ok(()), Some(scores)) = (&outcome, scores) {
                 self.answers.jobs.scored(prefill.job, scores.into_list());
             }

@@ -407,8 +407,8 @@ impl RankLink {
         Ok(values.map(|it| f32::from_le_bytes(it.try_into().expect("4 bytes"))).collect())
     }
 
-    /// Breaks the link and returns the error. The first break calls the callback, if any, and then
-    /// ends the job.
+    /// Breaks the link and returns the error. Where a callback is set, the first break calls it and
+    /// ends the job on all ranks; without one, the error is all that the caller gets.
     pub(crate) fn break_off(&mut self, rank: usize, problem: String) -> Error {
         let is_first = self.broken.is_none();
         self.broken.get_or_insert((rank, problem.clone()));

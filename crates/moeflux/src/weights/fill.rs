@@ -264,7 +264,11 @@ impl SegmentRun<'_> {
         };
         let mut n_reads = 0;
         loop {
-            let found = self.read(files, scratch, report)?;
+            let found = match n_reads {
+                0 => self.read(files, scratch, report)?,
+                // The bytes of a reread are already reported.
+                _ => self.read(files, scratch, &mut |_| ())?,
+            };
             n_reads += 1;
             match self.unit {
                 Some(unit) if found != unit.sum && n_reads > N_REREADS_MAX => {
