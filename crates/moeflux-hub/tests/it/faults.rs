@@ -179,7 +179,7 @@ fn lengths_that_are_lies_are_told() {
     check_fails(&["is listed with 100000 bytes, but the server has 99999"], |seen, _| {
         if seen.is_cdn { HubFault::Total(99_999) } else { HubFault::Nothing }
     });
-    check_fails(&["the encoding `gzip`"], |seen, _| {
+    check_fails(&["the unrequested encoding `gzip`"], |seen, _| {
         if seen.is_cdn { HubFault::Encoded } else { HubFault::Nothing }
     });
     for (listed, words) in [

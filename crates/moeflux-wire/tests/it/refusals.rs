@@ -70,7 +70,10 @@ fn chat_completions() {
         (part(json!({"type": "image_url"})), "`messages[1].content[0].type`: `image_url` is not"),
         (part(json!({"type": "input_audio"})), "`messages[1].content[0].type`: `input_audio` is"),
         (part(json!({"type": "file"})), "`messages[1].content[0].type`: `file` is not supported"),
-        (json!({"chat_template_kwargs": {"tools": []}}), "`chat_template_kwargs.tools`: follows"),
+        (
+            json!({"chat_template_kwargs": {"tools": []}}),
+            "`chat_template_kwargs.tools`: is set from the conversation",
+        ),
         (json!({"logit_bias": {"a\nb": 1}}), "`logit_bias.a b`: is not the id of a token"),
         (json!({"tools": [{"type": "mcp"}]}), "`tools[0].type`: `mcp` is not supported"),
         (json!({"tools": many(&function)}), "`tools`: 1025 tools are too many; the limit is 1024"),
