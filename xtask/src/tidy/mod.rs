@@ -17,6 +17,7 @@ mod header;
 mod kernels;
 mod layers;
 mod map;
+mod names;
 mod numbers;
 mod length;
 mod opens;
@@ -51,7 +52,7 @@ impl fmt::Display for Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 16] = [
+const RULES: [Rule; 17] = [
     layers::check,
     edges::check,
     header::check,
@@ -68,6 +69,7 @@ const RULES: [Rule; 16] = [
     prose::check,
     flags::check,
     face::check,
+    names::check,
 ];
 
 /// Returns the repository that this program was built from.
