@@ -3,8 +3,9 @@
 //!
 //! **Invariant:** a slot cannot be read while it is being filled, and a filling cannot begin while
 //! the slot is being read: `begin_fill` borrows the memory exclusively, and only ready slots expose
-//! their bytes. A slab lives as long as any [`Piece`] of it. Handles only bytes; the table of
-//! records in slots is kept elsewhere.
+//! their bytes. A slab lives as long as any [`Piece`] of it. Parts of it are written while others
+//! are read, so there is never a reference to the whole, only its address and length. Handles only
+//! bytes; the table of records in slots is kept elsewhere.
 
 use std::fmt;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! The memory that requests share.
+//! The memory that requests share. The program keeps it out of the engine's budget.
 //!
 //! There is a pool for each kind of use: bodies until they are parsed, intermediate data while a
 //! prompt is made, and data that is kept until the response has been sent. A request reserves

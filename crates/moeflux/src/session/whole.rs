@@ -1,4 +1,7 @@
 //! Feeds any number of tokens to one session, in as many steps as they need.
+//!
+//! **Invariant:** callbacks run between layers or after the last one, while the device is not
+//! locked, so they may use other sessions of the same engine.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
