@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, DType};
 use crate::spec::Quantisation;
-use crate::weights::found::{FoundBank, FoundTensor, RequiredMatrix};
-use crate::weights::imagined::SyntheticBuilder;
+use crate::weights::synthetic::SyntheticBuilder;
+use crate::weights::tensors::{FoundBank, FoundTensor, RequiredMatrix};
 
 /// Tensors by canonical name.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use super::{StoredMatrix, layout_of};
 use crate::error::Result;
 use crate::format::DType;
 use crate::spec::{NativeFormat, QuantParams, Quantisation};
-use crate::weights::found::{FoundTensor, PartNames, RequiredMatrix};
-use crate::weights::table::TensorTable;
+use crate::weights::bind::table::TensorTable;
+use crate::weights::tensors::{FoundTensor, PartNames, RequiredMatrix};
 
 const NAMES: PartNames = PartNames { codes: "weight_packed", scales: "weight_scale", biases: "" };
 

@@ -1,8 +1,17 @@
 //! Binds the tensors that a family needs, one at a time, and builds a manifest.
 //!
+//! `table` knows which tensors were taken, `stored` the spellings of a matrix, `bank` those of
+//! experts, and `packed` the records of packed files. `leftover` says what may stay unused.
+//!
 //! **Invariant:** when [`Binder::finish`] succeeds, every tensor of the checkpoint was bound once
 //! or skipped by name. Binding a tensor twice is a bug of the caller; a missing tensor, or one of
 //! another shape, is a fault of the checkpoint. Knows names and shapes, never bytes.
+
+mod leftover;
+pub(super) mod packed;
+mod table;
+mod stored;
+pub(super) mod bank;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,16 +22,15 @@ use crate::error::{Error, Result};
 use crate::format::{Checkpoint, PackedNorms};
 use crate::ids::{LayerIdx, MatrixId, VectorId};
 use crate::spec::{Family, ModelSpec, NativeFormat, Quantisation};
-use crate::weights::bank::{BankRequest, ExpertShape, stacked_stem};
-use crate::weights::found::RequiredMatrix;
-use crate::weights::imagined::{SyntheticBuilder, SyntheticFormat, SyntheticKind};
-use crate::weights::leftover;
+use crate::weights::bind::bank::{BankRequest, ExpertShape, stacked_stem};
+use crate::weights::bind::stored::{StoredMatrix, unstacked};
+use crate::weights::bind::table::TensorTable;
 use crate::weights::manifest::{
     ExpertBank, Manifest, ManifestOrigin, MatrixSource, StoredVector, ValueSelection,
     ValueTransform, VectorSource,
 };
-use crate::weights::stored::{StoredMatrix, unstacked};
-use crate::weights::table::TensorTable;
+use crate::weights::synthetic::{SyntheticBuilder, SyntheticFormat, SyntheticKind};
+use crate::weights::tensors::RequiredMatrix;
 
 /// Source of tensors.
 #[derive(Clone, Copy, Debug)]

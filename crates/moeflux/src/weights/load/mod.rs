@@ -4,6 +4,8 @@
 //! are finite; otherwise there is an error. Plain values and codes are not checked: a matrix of
 //! gigabytes is read at the drive's speed.
 
+pub(super) mod fill;
+
 use std::ops::Range;
 
 use half::{bf16, f16};
@@ -17,13 +19,13 @@ use crate::weights::files::{
     CheckpointFiles, FiniteFormat, PageCaching, ProgressCallback, ProgressMeter, check_room,
     part_error,
 };
-use crate::weights::fill::{FiniteCheck, ReadSegment, fill};
-use crate::weights::found::{FileExtent, PartNames};
+use crate::weights::load::fill::{FiniteCheck, ReadSegment, fill};
 use crate::weights::manifest::{
     Manifest, ManifestOrigin, MatrixSource, StoredVector, ValueSelection, ValueTransform,
     VectorSource,
 };
 use crate::weights::resident::{OwnedMatrix, Weights};
+use crate::weights::tensors::{FileExtent, PartNames};
 
 /// Reads the resident tensors, and compares them with `sums` if there are any.
 ///

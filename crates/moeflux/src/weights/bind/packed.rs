@@ -11,9 +11,9 @@ use moeflux_kernels::{
 use crate::error::{Error, Result};
 use crate::format::{DType, PackedKind, PackedMatrix, PackedSpread, RECORD_ALIGN};
 use crate::spec::{QuantParams, Quantisation};
-use crate::weights::found::{FoundBank, block_kind, block_type, dtype_of};
 use crate::weights::manifest::Records;
 use crate::weights::resident::{ExpertLayout, MatrixSpan};
+use crate::weights::tensors::{FoundBank, block_kind, block_type, dtype_of};
 
 /// A required matrix of a record.
 #[derive(Clone, Copy, Debug)]

@@ -7,12 +7,12 @@ use moeflux_kernels::{MatrixKind, MatrixLayout};
 use crate::error::{Error, Result};
 use crate::ids::LayerIdx;
 use crate::spec::Quantisation;
-use crate::weights::found::{FileExtent, FoundBank, PartNames, RequiredMatrix};
+use crate::weights::bind::packed::RecordMatrix;
+use crate::weights::bind::stored::{StoredMatrix, of_gpt_oss};
+use crate::weights::bind::table::TensorTable;
 use crate::weights::manifest::{BankPart, ExpertBank, ExpertOffsets, PartRole};
-use crate::weights::packed::RecordMatrix;
 use crate::weights::resident::{ExpertLayout, MatrixSpan};
-use crate::weights::stored::{StoredMatrix, of_gpt_oss};
-use crate::weights::table::TensorTable;
+use crate::weights::tensors::{FileExtent, FoundBank, PartNames, RequiredMatrix};
 
 /// Sizes of a layer's routed experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

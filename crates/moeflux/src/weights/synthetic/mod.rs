@@ -3,14 +3,16 @@
 //! **Invariant:** tensors are contiguous, in the order in which they were requested; names, shapes
 //! and types are those that mlx-lm would write. Knows no values.
 
+pub(super) mod gguf_types;
+
 use std::collections::BTreeMap;
 
 use moeflux_kernels::{BlockKind, FloatKind};
 
 use crate::format::{DType, in_gguf};
 use crate::spec::{Family, MixerSpec, ModelSpec, QuantParams};
-use crate::weights::found::{FileExtent, FoundTensor, RequiredMatrix, dtype_of};
-use crate::weights::gguf_types::GgufTypes;
+use crate::weights::synthetic::gguf_types::GgufTypes;
+use crate::weights::tensors::{FileExtent, FoundTensor, RequiredMatrix, dtype_of};
 
 /// Rows and columns that share an FP8 scale.
 const SYNTHETIC_BLOCK: usize = 128;

@@ -13,8 +13,8 @@ use moeflux_kernels::{Affine, FloatKind, MatrixKind, MatrixLayout};
 use crate::error::{Error, Result};
 use crate::format::DType;
 use crate::spec::{NativeFormat, QuantParams, Quantisation};
-use crate::weights::found::{FileExtent, FoundTensor, PartNames, RequiredMatrix, block_kind};
-use crate::weights::table::TensorTable;
+use crate::weights::bind::table::TensorTable;
+use crate::weights::tensors::{FileExtent, FoundTensor, PartNames, RequiredMatrix, block_kind};
 
 pub(super) use mxfp4::of_gpt_oss;
 

@@ -4,11 +4,11 @@ use std::ops::ControlFlow;
 
 use moeflux_kernels::{BlockKind, Fp8Spread, MatrixKind, decode_row};
 
-use super::tests_support::{Tensors, spec};
-use super::*;
 use crate::error::{Error, Result};
 use crate::ids::{ExpertIdx, LayerIdx, MatrixId};
 use crate::spec::{Family, ModelSpec, NativeFormat, QuantParams, Quantisation};
+use crate::weights::tests_support::{Tensors, spec};
+use crate::weights::*;
 
 const MXFP4: MatrixKind = MatrixKind::Block(BlockKind::MXFP4_APART);
 

@@ -6,8 +6,8 @@ use moeflux_kernels::{BlockKind, MatrixKind};
 use super::{StoredMatrix, layout_of};
 use crate::error::Result;
 use crate::format::DType;
-use crate::weights::found::{FoundTensor, PartNames, RequiredMatrix};
-use crate::weights::table::TensorTable;
+use crate::weights::bind::table::TensorTable;
+use crate::weights::tensors::{FoundTensor, PartNames, RequiredMatrix};
 
 const KIND: BlockKind = BlockKind::MXFP4_APART;
 

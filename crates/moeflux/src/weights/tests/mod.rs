@@ -1,5 +1,7 @@
 //! Binding and loading of tiny checkpoints: kinds, shapes, rows, norms, leftovers, damage.
 
+mod native;
+
 use std::ops::ControlFlow;
 
 use moeflux_kernels::FloatKind;

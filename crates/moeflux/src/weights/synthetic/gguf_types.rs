@@ -5,7 +5,7 @@
 use std::fmt;
 
 use crate::format::{BlockType, DType};
-use crate::weights::found::block_kind;
+use crate::weights::tensors::block_kind;
 
 /// Storage types of the matrices of a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use super::{StoredMatrix, layout_of};
 use crate::error::Result;
 use crate::format::DType;
 use crate::spec::{NativeFormat, Quantisation};
-use crate::weights::found::{FoundTensor, PartNames, RequiredMatrix};
-use crate::weights::table::TensorTable;
+use crate::weights::bind::table::TensorTable;
+use crate::weights::tensors::{FoundTensor, PartNames, RequiredMatrix};
 
 /// Names of scales; the first that exists is used.
 const SCALES: [&str; 3] = ["weight_scale_inv", "weight_scale", "scale"];
