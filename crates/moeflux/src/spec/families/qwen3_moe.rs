@@ -1,13 +1,13 @@
 //! `qwen3_moe` and the language model of `qwen3_vl_moe`: normalised queries and keys, a softmax
 //! router, no shared expert.
 
-use super::attention_config::{AttentionTraits, attention};
-use super::config::CheckedConfig;
-use super::experts_config::{ffns, softmax_experts};
-use super::frame::CommonConfig;
-use super::rope_config::RopeDefaults;
-use super::{AttentionBias, Family, ModelSpec, QkNorm};
 use crate::error::Result;
+use crate::spec::common::CommonConfig;
+use crate::spec::common::attention::{AttentionTraits, attention};
+use crate::spec::common::experts::{ffns, softmax_experts};
+use crate::spec::common::rope::RopeDefaults;
+use crate::spec::config::CheckedConfig;
+use crate::spec::{AttentionBias, Family, ModelSpec, QkNorm};
 
 pub(super) fn parse(config: &CheckedConfig<'_>, family: Family) -> Result<ModelSpec> {
     let common = CommonConfig::parse(config, 1e-6)?;

@@ -1,15 +1,19 @@
 //! The part of a config that all families share: sizes of the whole model, end tokens,
-//! quantisation.
+//! quantisation. The files below parse what several families share.
 //!
 //! **Invariant:** sizes are within the limits below.
 
-use super::config::CheckedConfig;
-use super::{
+pub(super) mod rope;
+pub(super) mod attention;
+pub(super) mod experts;
+
+use crate::error::Result;
+use crate::ids::TokenId;
+use crate::spec::config::CheckedConfig;
+use crate::spec::{
     AttentionSpec, ContextLimit, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, Quantisation,
     quantisation,
 };
-use crate::error::Result;
-use crate::ids::TokenId;
 
 /// Upper bound on layers: forty times the largest known number.
 const N_LAYERS_MAX: usize = 4096;

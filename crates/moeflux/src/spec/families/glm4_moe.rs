@@ -1,12 +1,12 @@
 //! `glm4_moe`: plain attention with half of each head rotated, and DeepSeek's router.
 
-use super::attention_config::{AttentionTraits, attention};
-use super::config::CheckedConfig;
-use super::deepseek_v3::{RouterDefaults, ffns};
-use super::frame::CommonConfig;
-use super::rope_config::RopeDefaults;
-use super::{AttentionBias, Family, ModelSpec, QkNorm};
 use crate::error::Result;
+use crate::spec::common::CommonConfig;
+use crate::spec::common::attention::{AttentionTraits, attention};
+use crate::spec::common::rope::RopeDefaults;
+use crate::spec::config::CheckedConfig;
+use crate::spec::families::deepseek_v3::{RouterDefaults, ffns};
+use crate::spec::{AttentionBias, Family, ModelSpec, QkNorm};
 
 pub(super) fn parse(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
     let common = CommonConfig::parse(config, 1e-5)?;

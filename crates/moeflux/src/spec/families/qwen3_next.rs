@@ -1,15 +1,15 @@
 //! `qwen3_next`: gated DeltaNet interleaved with gated attention, and a gated shared expert.
 
-use super::attention_config::{AttentionTraits, attention, gated_delta};
-use super::config::CheckedConfig;
-use super::experts_config::softmax_experts;
-use super::frame::CommonConfig;
-use super::rope_config::RopeDefaults;
-use super::{
+use crate::error::Result;
+use crate::spec::common::CommonConfig;
+use crate::spec::common::attention::{AttentionTraits, attention, gated_delta};
+use crate::spec::common::experts::softmax_experts;
+use crate::spec::common::rope::RopeDefaults;
+use crate::spec::config::CheckedConfig;
+use crate::spec::{
     AttentionBias, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, MoeSpec, QkNorm,
     SharedExpertSpec,
 };
-use crate::error::Result;
 
 pub(super) fn parse(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
     let common = CommonConfig::parse(config, 1e-6)?;

@@ -1,15 +1,15 @@
 //! `gpt_oss`: sliding windows in every other layer, sinks, biases everywhere, a clamped SwiGLU.
 
-use super::attention_config::{AttentionTraits, attention};
-use super::config::CheckedConfig;
-use super::experts_config::softmax_experts;
-use super::frame::CommonConfig;
-use super::rope_config::RopeDefaults;
-use super::{
+use crate::error::Result;
+use crate::spec::common::CommonConfig;
+use crate::spec::common::attention::{AttentionTraits, attention};
+use crate::spec::common::experts::softmax_experts;
+use crate::spec::common::rope::RopeDefaults;
+use crate::spec::config::CheckedConfig;
+use crate::spec::{
     Activation, AttentionBias, AttentionSpec, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec,
     MoeSpec,
 };
-use crate::error::Result;
 
 /// The factor in the sigmoid of [`Activation::Clamped`].
 const ALPHA: f64 = 1.702;

@@ -1,13 +1,13 @@
 //! `minimax_m2`: queries and keys normalised as whole rows, partial rope, and experts in every
 //! layer with a sigmoid router and a correction bias.
 
-use super::attention_config::{AttentionTraits, attention};
-use super::config::CheckedConfig;
-use super::experts_config::{ffns, sigmoid_experts};
-use super::frame::CommonConfig;
-use super::rope_config::RopeDefaults;
-use super::{AttentionBias, Family, ModelSpec, QkNorm};
 use crate::error::Result;
+use crate::spec::common::CommonConfig;
+use crate::spec::common::attention::{AttentionTraits, attention};
+use crate::spec::common::experts::{ffns, sigmoid_experts};
+use crate::spec::common::rope::RopeDefaults;
+use crate::spec::config::CheckedConfig;
+use crate::spec::{AttentionBias, Family, ModelSpec, QkNorm};
 
 pub(super) fn parse(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
     let common = CommonConfig::parse(config, 1e-6)?;

@@ -5,10 +5,10 @@
 //! keys inside take precedence over keys at the top. Keys of multi-axis ropes have no effect on
 //! text.
 
-use super::config::CheckedConfig;
-use super::{Pairing, RopeScaling, RopeSpec, YarnSpec};
 use crate::error::Result;
 use crate::format::ConfigSection;
+use crate::spec::config::CheckedConfig;
+use crate::spec::{Pairing, RopeScaling, RopeSpec, YarnSpec};
 
 /// Upper bound on a scaling factor: no usable frequencies remain beyond it. No other parameter
 /// comes near it.
@@ -18,36 +18,36 @@ const BETA_SLOW: f64 = 1.0;
 
 /// Defaults for keys that the config omits.
 #[derive(Clone, Copy)]
-pub(super) struct RopeDefaults {
+pub(in crate::spec) struct RopeDefaults {
     /// Base of the frequencies.
-    pub(super) theta: f64,
+    pub(in crate::spec) theta: f64,
     /// Fraction of a head that is rotated.
-    pub(super) rotary_factor: f64,
+    pub(in crate::spec) rotary_factor: f64,
 }
 
 impl RopeDefaults {
     /// Defaults of most families.
-    pub(super) const WHOLE: Self = Self { theta: 10_000.0, rotary_factor: 1.0 };
+    pub(in crate::spec) const WHOLE: Self = Self { theta: 10_000.0, rotary_factor: 1.0 };
 }
 
 /// A rope without its pairing, which the family determines.
-pub(super) struct ParsedRope {
+pub(in crate::spec) struct ParsedRope {
     theta: f64,
     n_rotated: usize,
     scaling: RopeScaling,
     /// Factor of the MLA scores besides `head_dim^-0.5`.
-    pub(super) score_factor: f64,
+    pub(in crate::spec) score_factor: f64,
 }
 
 impl ParsedRope {
-    pub(super) fn with_pairing(self, pairing: Pairing) -> RopeSpec {
+    pub(in crate::spec) fn with_pairing(self, pairing: Pairing) -> RopeSpec {
         let Self { theta, n_rotated, scaling, .. } = self;
         RopeSpec { theta, n_rotated, pairing, scaling }
     }
 }
 
 /// Parses the rope of heads. The number of channels is given with its key.
-pub(super) fn parse(
+pub(in crate::spec) fn parse(
     config: &CheckedConfig<'_>,
     (head_dim_key, head_dim): (&str, usize),
     defaults: RopeDefaults,

@@ -1,13 +1,13 @@
 //! `mixtral` and `olmoe`: experts in every layer with a softmax router. The inner width of an
 //! expert is under the key of a dense layer.
 
-use super::attention_config::{AttentionTraits, attention};
-use super::config::CheckedConfig;
-use super::experts_config::{ffns, softmax_experts};
-use super::frame::CommonConfig;
-use super::rope_config::RopeDefaults;
-use super::{AttentionBias, AttentionSpec, Family, ModelSpec, QkNorm};
 use crate::error::Result;
+use crate::spec::common::CommonConfig;
+use crate::spec::common::attention::{AttentionTraits, attention};
+use crate::spec::common::experts::{ffns, softmax_experts};
+use crate::spec::common::rope::RopeDefaults;
+use crate::spec::config::CheckedConfig;
+use crate::spec::{AttentionBias, AttentionSpec, Family, ModelSpec, QkNorm};
 
 const INNER: &str = "intermediate_size";
 

@@ -1,15 +1,15 @@
 //! Parses routed experts from the families' configs.
 
-use super::config::CheckedConfig;
-use super::{Activation, FfnSpec, MoeSpec, RouterSpec, SharedExpertSpec};
 use crate::error::Result;
+use crate::spec::config::CheckedConfig;
+use crate::spec::{Activation, FfnSpec, MoeSpec, RouterSpec, SharedExpertSpec};
 
 /// Keys of the number of routed experts in families with a softmax router.
 const N_EXPERTS: [&str; 2] = ["num_experts", "num_local_experts"];
 
 /// Parses experts with a softmax router and without a shared expert. `inner_key` has the width of
 /// an expert.
-pub(super) fn softmax_experts(
+pub(in crate::spec) fn softmax_experts(
     config: &CheckedConfig<'_>,
     inner_key: &str,
     renormalise: bool,
@@ -28,7 +28,7 @@ pub(super) fn softmax_experts(
 
 /// Parses experts with a sigmoid router, a correction bias for the selection and a single group.
 /// Their weights are normalised to sum to `factor`.
-pub(super) fn sigmoid_experts(
+pub(in crate::spec) fn sigmoid_experts(
     config: &CheckedConfig<'_>,
     inner_key: &str,
     factor: f32,
@@ -44,7 +44,7 @@ pub(super) fn sigmoid_experts(
 }
 
 /// Returns the feed-forwards of all layers: routed experts, or dense ones of the published width.
-pub(super) fn ffns(
+pub(in crate::spec) fn ffns(
     config: &CheckedConfig<'_>,
     is_sparse: &[bool],
     moe: &MoeSpec,

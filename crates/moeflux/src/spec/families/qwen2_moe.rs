@@ -1,11 +1,11 @@
 //! `qwen2_moe`: a softmax router and a gated shared expert; queries, keys and values have a bias.
 
-use super::attention_config::{AttentionTraits, attention};
-use super::config::CheckedConfig;
-use super::experts_config::{ffns, softmax_experts};
-use super::frame::CommonConfig;
-use super::{AttentionBias, Family, ModelSpec, MoeSpec, SharedExpertSpec};
 use crate::error::Result;
+use crate::spec::common::CommonConfig;
+use crate::spec::common::attention::{AttentionTraits, attention};
+use crate::spec::common::experts::{ffns, softmax_experts};
+use crate::spec::config::CheckedConfig;
+use crate::spec::{AttentionBias, Family, ModelSpec, MoeSpec, SharedExpertSpec};
 
 pub(super) fn parse(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
     let common = CommonConfig::parse(config, 1e-6)?;

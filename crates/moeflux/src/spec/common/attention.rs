@@ -1,27 +1,27 @@
 //! Parses grouped-query attention and gated DeltaNet from the families' configs.
 
-use super::config::CheckedConfig;
-use super::rope_config::{self, RopeDefaults};
-use super::{AttentionBias, AttentionSpec, GatedDeltaSpec, HeadOrder, Pairing, QkNorm};
 use crate::error::Result;
+use crate::spec::common::rope::{self, RopeDefaults};
+use crate::spec::config::CheckedConfig;
+use crate::spec::{AttentionBias, AttentionSpec, GatedDeltaSpec, HeadOrder, Pairing, QkNorm};
 
 /// Upper bound on taps of a convolution: known models have 4, and each tap is a row of state.
 const N_TAPS_MAX: usize = 64;
 
 /// The traits in which the families' attentions differ.
-pub(super) struct AttentionTraits {
-    pub(super) has_gate: bool,
-    pub(super) norm: QkNorm,
+pub(in crate::spec) struct AttentionTraits {
+    pub(in crate::spec) has_gate: bool,
+    pub(in crate::spec) norm: QkNorm,
     /// Bias that the flag under `bias_key` enables.
-    pub(super) bias: AttentionBias,
-    pub(super) bias_key: &'static str,
-    pub(super) has_bias_by_default: bool,
-    pub(super) rope: RopeDefaults,
+    pub(in crate::spec) bias: AttentionBias,
+    pub(in crate::spec) bias_key: &'static str,
+    pub(in crate::spec) has_bias_by_default: bool,
+    pub(in crate::spec) rope: RopeDefaults,
 }
 
 impl AttentionTraits {
     /// No gate, no norms, rope over whole heads, and a bias if `attention_bias` is set.
-    pub(super) const fn plain(bias: AttentionBias) -> Self {
+    pub(in crate::spec) const fn plain(bias: AttentionBias) -> Self {
         Self {
             has_gate: false,
             norm: QkNorm::None,
@@ -34,7 +34,7 @@ impl AttentionTraits {
 }
 
 /// Parses an attention without window or sinks.
-pub(super) fn attention(
+pub(in crate::spec) fn attention(
     config: &CheckedConfig<'_>,
     traits: &AttentionTraits,
     hidden: usize,
@@ -45,7 +45,7 @@ pub(super) fn attention(
     let head_dim = config.width_or("head_dim", hidden / n_heads)?;
     config.fits(("num_attention_heads", n_heads), ("head_dim", head_dim))?;
     let has_bias = config.flag_or(traits.bias_key, traits.has_bias_by_default)?;
-    let rope = rope_config::parse(config, ("head_dim", head_dim), traits.rope)?;
+    let rope = rope::parse(config, ("head_dim", head_dim), traits.rope)?;
     Ok(AttentionSpec {
         n_heads,
         n_kv_heads,
@@ -59,7 +59,7 @@ pub(super) fn attention(
     })
 }
 
-pub(super) fn gated_delta(config: &CheckedConfig<'_>) -> Result<GatedDeltaSpec> {
+pub(in crate::spec) fn gated_delta(config: &CheckedConfig<'_>) -> Result<GatedDeltaSpec> {
     let n_k_heads = config.width_or("linear_num_key_heads", 16)?;
     let n_v_heads = config.width_or("linear_num_value_heads", 32)?;
     let k_dim = config.width_or("linear_key_head_dim", 128)?;

@@ -1,15 +1,15 @@
 //! `deepseek_v3` and related families, which differ in the defaults of their configs: multi-head
 //! latent attention, grouped sigmoid routing, dense first layers.
 
-use super::config::CheckedConfig;
-use super::experts_config;
-use super::frame::CommonConfig;
-use super::rope_config::{self, RopeDefaults};
-use super::{
+use crate::error::Result;
+use crate::spec::common::CommonConfig;
+use crate::spec::common::experts;
+use crate::spec::common::rope::{self, RopeDefaults};
+use crate::spec::config::CheckedConfig;
+use crate::spec::{
     Activation, Family, FfnSpec, LayerSpec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, Pairing,
     RouterSpec, SharedExpertSpec,
 };
-use crate::error::Result;
 
 /// Defaults of the families with this router, for keys that the config omits.
 pub(super) struct RouterDefaults {
@@ -60,7 +60,7 @@ fn mla(config: &CheckedConfig<'_>) -> Result<MlaSpec> {
     };
     let is_interleaved = config.flag_or("rope_interleave", true)?;
     let pairing = if is_interleaved { Pairing::Neighbours } else { Pairing::Halves };
-    let rope = rope_config::parse(config, ("qk_rope_head_dim", rope_dim), RopeDefaults::WHOLE)?;
+    let rope = rope::parse(config, ("qk_rope_head_dim", rope_dim), RopeDefaults::WHOLE)?;
     let scale = libm::pow((nope_dim + rope_dim) as f64, -0.5) * rope.score_factor;
     let rope = rope.with_pairing(pairing);
     if rope.n_rotated != rope_dim {
@@ -96,7 +96,7 @@ pub(super) fn ffns(
         return Err(config.text.unsupported("moe_layer_freq", advice));
     }
     let is_sparse = config.is_sparse_behind(defaults.n_dense_layers, n_layers)?;
-    experts_config::ffns(config, &is_sparse, &moe(config, defaults)?)
+    experts::ffns(config, &is_sparse, &moe(config, defaults)?)
 }
 
 fn moe(config: &CheckedConfig<'_>, defaults: &RouterDefaults) -> Result<MoeSpec> {

@@ -1,10 +1,10 @@
 //! `qwen3_5_moe`: like `qwen3_next`, but every layer has experts and the router always normalises.
 
-use super::config::CheckedConfig;
-use super::frame::CommonConfig;
-use super::qwen3_next::{mixers, moe};
-use super::{Family, LayerSpec, ModelSpec};
 use crate::error::Result;
+use crate::spec::common::CommonConfig;
+use crate::spec::config::CheckedConfig;
+use crate::spec::families::qwen3_next::{mixers, moe};
+use crate::spec::{Family, LayerSpec, ModelSpec};
 
 pub(super) fn parse(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
     let common = CommonConfig::parse(config, 1e-6)?;

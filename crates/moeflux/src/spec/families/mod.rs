@@ -1,14 +1,23 @@
-//! Parses `config.json` into a [`ModelSpec`], by family.
+//! Parses `config.json` into a [`ModelSpec`], by family. Each file below has the keys of one family
+//! and of its relatives.
 //!
 //! **Invariant:** an unknown family or feature is refused, and the error names it.
 
-use super::config::CheckedConfig;
-use super::{
-    Family, FfnSpec, LayerSpec, ModelSpec, deepseek_v3, glm4_moe, gpt_oss, hy_v3, minimax_m2,
-    mixtral, qwen2_moe, qwen3_5_moe, qwen3_moe, qwen3_next,
-};
+mod qwen3_moe;
+mod qwen2_moe;
+mod mixtral;
+mod gpt_oss;
+mod qwen3_next;
+mod qwen3_5_moe;
+mod deepseek_v3;
+mod glm4_moe;
+mod minimax_m2;
+mod hy_v3;
+
 use crate::error::{Error, Result};
 use crate::format::RawConfig;
+use crate::spec::config::CheckedConfig;
+use crate::spec::{Family, FfnSpec, LayerSpec, ModelSpec};
 
 /// Upper bound on the values of all experts: a million times the largest known number, while their
 /// bytes still fit into 64 bits. Only experts can exceed it, because their size is a product of
