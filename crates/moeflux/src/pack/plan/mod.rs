@@ -5,6 +5,9 @@
 //! derives the same plan from a journal, byte for byte. Every tensor of the source is in exactly
 //! one file: as a resident tensor, in records, or as an extra.
 
+pub(super) mod rows;
+pub(super) mod file;
+
 use std::collections::{BTreeMap, HashSet};
 
 use moeflux_io::OneLine;
@@ -16,10 +19,10 @@ use crate::format::{
     Checkpoint, DType, PackedBank, PackedNorms, PackedRole, RECORD_ALIGN, TensorEntry,
 };
 use crate::ids::ExpertIdx;
-use crate::pack::file::{
+use crate::pack::plan::file::{
     Conversion, FilePlan, KvProjectionKind, KvProjectionPart, MlaHeads, OutputTensor, RecordPlan,
 };
-use crate::pack::rows::FloatRows;
+use crate::pack::plan::rows::FloatRows;
 use crate::spec::{MixerSpec, QuantParams};
 use crate::weights::{
     ExpertBank, ExpertLayout, FileExtent, Manifest, MatrixSource, ValueTransform, VectorSource,

@@ -7,19 +7,19 @@ use moeflux_io::ReadFile;
 
 use crate::error::{Error, Result};
 use crate::format::read_into;
-use crate::pack::compute::compute;
-use crate::pack::file::{FilePlan, PackJob};
 use crate::pack::folder::PackFolder;
-use crate::pack::pipeline::in_order;
+use crate::pack::plan::file::{FilePlan, PackJob};
 use crate::pack::source::SourceFiles;
 use crate::pack::write::ProgressReporter;
+use crate::pack::write::compute::compute;
+use crate::pack::write::pipeline::in_order;
 
 /// Compares the file under its final name.
 ///
 /// # Errors
 ///
 /// [`Error::Malformed`] if it was made from other source files; if a file cannot be read.
-pub(super) fn compare(
+pub(in crate::pack) fn compare(
     plan: &FilePlan,
     (files, folder): (&SourceFiles, &PackFolder),
     n_threads: usize,

@@ -5,6 +5,11 @@
 //! back compares the drive with the intended bytes. Memory is bounded by a window of pieces and one
 //! record.
 
+mod quantise;
+pub(super) mod compute;
+pub(super) mod pipeline;
+pub(super) mod documents;
+
 use std::fs::File;
 use std::hash::Hasher as _;
 use std::ops::ControlFlow;
@@ -16,11 +21,11 @@ use twox_hash::XxHash3_64;
 use crate::error::{Error, Result};
 use crate::format::own_sum;
 use crate::ids::ExpertIdx;
-use crate::pack::compute::compute;
-use crate::pack::file::{FilePlan, OutputRange, PIECE_BYTES, PackJob};
 use crate::pack::folder::{PackFolder, write_all_at, write_error};
-use crate::pack::pipeline::in_order;
+use crate::pack::plan::file::{FilePlan, OutputRange, PIECE_BYTES, PackJob};
 use crate::pack::source::SourceFiles;
+use crate::pack::write::compute::compute;
+use crate::pack::write::pipeline::in_order;
 use crate::weights::{Progress, ProgressCallback};
 
 /// Reports progress to a watcher, which may cancel before each step.

@@ -10,12 +10,12 @@ use moeflux_kernels::{FloatKind, Fp8, Fp8Spread, MatrixKind, MatrixLayout};
 
 use crate::format::{DType, NewTensor, PackedRole, RECORD_ALIGN, new_header, packed_metadata};
 use crate::ids::ExpertIdx;
-use crate::pack::rows::FloatRows;
+use crate::pack::plan::rows::FloatRows;
 use crate::weights::{ExpertBank, ExpertLayout, FileExtent, MatrixSpan, PartRole};
 
 /// Approximate bytes read per piece: large enough for a drive's full rate, small enough for many
 /// pieces in flight.
-pub(super) const PIECE_BYTES: usize = 2 << 20;
+pub(in crate::pack) const PIECE_BYTES: usize = 2 << 20;
 
 /// Alignment of the data in files without records.
 const HEADER_ALIGN: usize = 64;
@@ -25,16 +25,16 @@ const PREFIX_BYTES: usize = 8;
 
 /// A tensor to be written.
 #[derive(Clone, Debug)]
-pub(super) struct OutputTensor {
-    pub(super) name: String,
-    pub(super) dtype: DType,
-    pub(super) shape: Vec<usize>,
-    pub(super) len_bytes: u64,
+pub(in crate::pack) struct OutputTensor {
+    pub(in crate::pack) name: String,
+    pub(in crate::pack) dtype: DType,
+    pub(in crate::pack) shape: Vec<usize>,
+    pub(in crate::pack) len_bytes: u64,
 }
 
 /// The conversion that makes one or three tensors.
 #[derive(Clone, Debug)]
-pub(super) enum Conversion {
+pub(in crate::pack) enum Conversion {
     /// One tensor, copied.
     Copied(FileExtent),
     /// A matrix as floats, or its quantised weights, scales and biases.
@@ -45,23 +45,23 @@ pub(super) enum Conversion {
 
 /// The dimensions of heads in multi-head latent attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct MlaHeads {
-    pub(super) n_heads: usize,
-    pub(super) nope_dim: usize,
-    pub(super) v_dim: usize,
-    pub(super) kv_rank: usize,
+pub(in crate::pack) struct MlaHeads {
+    pub(in crate::pack) n_heads: usize,
+    pub(in crate::pack) nope_dim: usize,
+    pub(in crate::pack) v_dim: usize,
+    pub(in crate::pack) kv_rank: usize,
 }
 
 /// One of the two matrices into which mlx-lm splits `kv_b_proj`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KvProjectionPart {
-    pub(super) heads: MlaHeads,
-    pub(super) kind: KvProjectionKind,
+pub(in crate::pack) struct KvProjectionPart {
+    pub(in crate::pack) heads: MlaHeads,
+    pub(in crate::pack) kind: KvProjectionKind,
 }
 
 /// Selects one of the two matrices into which `kv_b_proj` is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KvProjectionKind {
+pub(in crate::pack) enum KvProjectionKind {
     /// `embed_q`: the rows of each head's keys, transposed.
     Keys,
     /// `unembed_out`: the rows of each head's values.
@@ -70,7 +70,7 @@ pub(super) enum KvProjectionKind {
 
 impl KvProjectionPart {
     /// Returns heads, rows and columns of the result.
-    pub(super) fn shape(self) -> (usize, usize, usize) {
+    pub(in crate::pack) fn shape(self) -> (usize, usize, usize) {
         let MlaHeads { n_heads, nope_dim, v_dim, kv_rank } = self.heads;
         match self.kind {
             KvProjectionKind::Keys => (n_heads, kv_rank, nope_dim),
@@ -79,7 +79,7 @@ impl KvProjectionPart {
     }
 
     /// Returns the rows of the result over all heads.
-    pub(super) fn n_rows(self) -> usize {
+    pub(in crate::pack) fn n_rows(self) -> usize {
         let (n_heads, n_rows, _) = self.shape();
         n_heads * n_rows
     }
@@ -87,31 +87,31 @@ impl KvProjectionPart {
 
 /// The source and conversion of a file's records.
 #[derive(Clone, Debug)]
-pub(super) struct RecordPlan {
+pub(in crate::pack) struct RecordPlan {
     /// Source of the experts.
-    pub(super) bank: ExpertBank,
+    pub(in crate::pack) bank: ExpertBank,
     /// Whether they are quantised or copied.
-    pub(super) is_quantised: bool,
+    pub(in crate::pack) is_quantised: bool,
     /// Layout of the record.
-    pub(super) layout: ExpertLayout,
+    pub(in crate::pack) layout: ExpertLayout,
     /// Types to which gate, up and down are rounded before quantisation.
-    pub(super) casts: [FloatKind; 3],
+    pub(in crate::pack) casts: [FloatKind; 3],
 }
 
 /// The plan of one file.
 #[derive(Debug)]
-pub(super) struct FilePlan {
-    pub(super) name: String,
+pub(in crate::pack) struct FilePlan {
+    pub(in crate::pack) name: String,
     /// Header with its length prefix.
-    pub(super) header: Vec<u8>,
+    pub(in crate::pack) header: Vec<u8>,
     /// Tensors in byte order; the last one holds the checksums.
-    pub(super) tensors: Vec<OutputTensor>,
-    pub(super) content: FileContent,
+    pub(in crate::pack) tensors: Vec<OutputTensor>,
+    pub(in crate::pack) content: FileContent,
 }
 
 /// The contents of a file.
 #[derive(Debug)]
-pub(super) enum FileContent {
+pub(in crate::pack) enum FileContent {
     /// Each conversion makes the next one or three tensors.
     Tensors(Vec<Conversion>),
     /// Makes the first tensor.
@@ -120,7 +120,7 @@ pub(super) enum FileContent {
 
 /// Bytes of the source and their conversion: the input of a job.
 #[derive(Clone, Debug)]
-pub(super) enum InputPiece {
+pub(in crate::pack) enum InputPiece {
     /// Copies bytes.
     Copied(FileExtent),
     /// Splits an even number of rows of `row_bytes` each: rows at even places first, then those at
@@ -134,14 +134,14 @@ pub(super) enum InputPiece {
 
 /// A unit of work: a piece of the source and the ranges that its result fills.
 #[derive(Clone, Debug)]
-pub(super) struct PackJob {
-    pub(super) piece: InputPiece,
-    pub(super) outputs: Vec<OutputRange>,
+pub(in crate::pack) struct PackJob {
+    pub(in crate::pack) piece: InputPiece,
+    pub(in crate::pack) outputs: Vec<OutputRange>,
 }
 
 /// A range of bytes that a job makes, and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OutputRange {
+pub(in crate::pack) enum OutputRange {
     /// A tensor in the file.
     Tensor { tensor_idx: usize, file_bytes: u64, len: usize },
     /// A record that is assembled in memory.
@@ -149,7 +149,7 @@ pub(super) enum OutputRange {
 }
 
 impl OutputRange {
-    pub(super) fn len(self) -> usize {
+    pub(in crate::pack) fn len(self) -> usize {
         match self {
             Self::Tensor { len, .. } | Self::Record { len, .. } => len,
         }
@@ -158,7 +158,7 @@ impl OutputRange {
 
 impl InputPiece {
     /// Returns the indices of the source files that are read.
-    pub(super) fn sources(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(in crate::pack) fn sources(&self) -> impl Iterator<Item = usize> + use<> {
         let extents = match self {
             Self::Copied(extent) | Self::Deinterleaved { extent, .. } => [Some(*extent), None],
             Self::Rows { rows, .. } | Self::Columns { rows, .. } => [Some(rows.codes), rows.scales],
@@ -203,24 +203,24 @@ impl FilePlan {
     }
 
     /// Returns the length of the whole file.
-    pub(super) fn len_bytes(&self) -> u64 {
+    pub(in crate::pack) fn len_bytes(&self) -> u64 {
         let data: u64 = self.tensors.iter().map(|tensor| tensor.len_bytes).sum();
         self.header.len() as u64 + data
     }
 
     /// Returns the header without its length prefix, as checksums cover it.
-    pub(super) fn header_text(&self) -> &[u8] {
+    pub(in crate::pack) fn header_text(&self) -> &[u8] {
         &self.header[PREFIX_BYTES..]
     }
 
     /// Returns offset and length of the checksums.
-    pub(super) fn sums_extent(&self) -> (u64, usize) {
+    pub(in crate::pack) fn sums_extent(&self) -> (u64, usize) {
         let n_bytes = (self.n_sums() + 1) * size_of::<u64>();
         (self.len_bytes() - n_bytes as u64, n_bytes)
     }
 
     /// Returns the number of records or tensors that have a checksum.
-    pub(super) fn n_sums(&self) -> usize {
+    pub(in crate::pack) fn n_sums(&self) -> usize {
         match &self.content {
             FileContent::Tensors(_) => self.tensors.len() - 1,
             FileContent::Records(plan) => plan.bank.n_experts,
@@ -228,7 +228,7 @@ impl FilePlan {
     }
 
     /// Returns the length of a record, padding included.
-    pub(super) fn record_bytes(&self) -> usize {
+    pub(in crate::pack) fn record_bytes(&self) -> usize {
         match &self.content {
             FileContent::Tensors(_) => 0,
             FileContent::Records(plan) => plan.layout.record_bytes().next_multiple_of(RECORD_ALIGN),
@@ -236,7 +236,7 @@ impl FilePlan {
     }
 
     /// Returns the offset of a range in the file.
-    pub(super) fn offset_of(&self, output: OutputRange) -> u64 {
+    pub(in crate::pack) fn offset_of(&self, output: OutputRange) -> u64 {
         match output {
             OutputRange::Tensor { file_bytes, .. } => file_bytes,
             OutputRange::Record { expert, at, .. } => {
@@ -247,7 +247,7 @@ impl FilePlan {
     }
 
     /// Returns offset and length of the range that each checksum covers.
-    pub(super) fn summed(&self) -> Vec<(u64, u64)> {
+    pub(in crate::pack) fn summed(&self) -> Vec<(u64, u64)> {
         let data_at = self.header.len() as u64;
         match &self.content {
             FileContent::Records(plan) => {
@@ -270,7 +270,7 @@ impl FilePlan {
     }
 
     /// Returns the indices of the source files that this file needs.
-    pub(super) fn sources(&self) -> Vec<usize> {
+    pub(in crate::pack) fn sources(&self) -> Vec<usize> {
         let of_rows = |rows: &FloatRows| {
             [Some(rows.codes), rows.scales].into_iter().flatten().map(|it| it.file_idx).collect()
         };
@@ -297,7 +297,7 @@ impl FilePlan {
     }
 
     /// Returns the jobs in the order in which their results are written.
-    pub(super) fn jobs(&self) -> Vec<PackJob> {
+    pub(in crate::pack) fn jobs(&self) -> Vec<PackJob> {
         let mut jobs = Vec::new();
         match &self.content {
             FileContent::Records(plan) => {

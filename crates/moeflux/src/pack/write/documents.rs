@@ -26,7 +26,7 @@ const QUANTISATION_KEYS: [&str; 2] = ["quantization", "quantization_config"];
 const SOURCE_KEY: &str = "source_quantization_config";
 
 /// Upper bound on a document. The largest tokenizers have 30 MB.
-pub(super) const DOCUMENT_BYTES_MAX: u64 = 128 << 20;
+pub(in crate::pack) const DOCUMENT_BYTES_MAX: u64 = 128 << 20;
 
 /// Suffixes of weights in other formats, and of incomplete files.
 const NO_DOCUMENTS: [&str; 16] = [
@@ -92,7 +92,7 @@ fn documents_beside_gguf(dir: &Path) -> Vec<String> {
 /// # Errors
 ///
 /// If a file cannot be read.
-pub(super) fn sums_of(dir: &Path, has_config: bool) -> Result<BTreeMap<String, u64>> {
+pub(in crate::pack) fn sums_of(dir: &Path, has_config: bool) -> Result<BTreeMap<String, u64>> {
     let names = if has_config { documents(dir)? } else { documents_beside_gguf(dir) };
     let sum = |name: String| {
         let bytes = read_file(&dir.join(&name), DOCUMENT_BYTES_MAX)?;
@@ -106,7 +106,7 @@ pub(super) fn sums_of(dir: &Path, has_config: bool) -> Result<BTreeMap<String, u
 /// # Errors
 ///
 /// [`Error::Malformed`] if the source's config is not a JSON object.
-pub(super) fn config(
+pub(in crate::pack) fn config(
     source: &str,
     path: &Path,
     params: Option<QuantParams>,
@@ -138,7 +138,7 @@ pub(super) fn config(
 /// # Errors
 ///
 /// [`Error::Malformed`] if `source` is not the header of a GGUF file.
-pub(super) fn gguf_metadata(
+pub(in crate::pack) fn gguf_metadata(
     source: &[u8],
     path: &Path,
     params: Option<QuantParams>,
@@ -171,7 +171,7 @@ fn take_quantisation(map: &mut Map<String, Value>) -> Option<Value> {
 }
 
 /// Returns the index of all files, which reveals an incomplete copy of the folder.
-pub(super) fn index(plan: &PackPlan) -> Vec<u8> {
+pub(in crate::pack) fn index(plan: &PackPlan) -> Vec<u8> {
     // The last tensor of each file holds checksums.
     let tensors = plan.files.iter().flat_map(|file| {
         let tensors = &file.tensors[..file.tensors.len() - 1];

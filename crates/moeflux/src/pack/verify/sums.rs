@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 use crate::format::{
     AlteredDocument, Checkpoint, DocumentSum, PACK_SUMS_NAME, PackSums, is_packed, read_range,
 };
-use crate::pack::damage::{Damage, DamagedPart};
 use crate::pack::folder::{self, PackFolder};
 use crate::pack::plan::PackPlan;
+use crate::pack::verify::damage::{Damage, DamagedPart};
 
 /// Computes the checksums of a pack whose files are all in place except its `description`, which is
 /// given by name and contents.
@@ -21,7 +21,7 @@ use crate::pack::plan::PackPlan;
 /// # Errors
 ///
 /// If a file cannot be read.
-pub(super) fn of_finished(
+pub(in crate::pack) fn of_finished(
     (plan, pack): (&PackPlan, u64),
     folder: &PackFolder,
     description: (&str, &[u8]),
@@ -79,13 +79,13 @@ pub enum Documents {
 /// The result of checking a folder's small files: their checksums, and the damage found before
 /// weights are read.
 #[derive(Debug)]
-pub(super) struct DocumentCheck {
+pub(in crate::pack) struct DocumentCheck {
     /// The checksums; `None` if they are absent or damaged.
     sums: Option<PackSums>,
     /// Whether the stored checksums are absent or do not match.
     is_outdated: bool,
     /// Damaged checksums, and small files that have changed since packing.
-    pub(super) damages: Vec<Damage>,
+    pub(in crate::pack) damages: Vec<Damage>,
 }
 
 impl DocumentCheck {
@@ -94,7 +94,7 @@ impl DocumentCheck {
     /// # Errors
     ///
     /// If a file cannot be read.
-    pub(super) fn of_folder(dir: &Path, documents: Documents) -> Result<Self> {
+    pub(in crate::pack) fn of_folder(dir: &Path, documents: Documents) -> Result<Self> {
         let mut damages = Vec::new();
         let sums = match PackSums::load(dir) {
             Err(Error::Malformed { path, problem }) => {
@@ -118,12 +118,12 @@ impl DocumentCheck {
     }
 
     /// Returns the number of small files that have checksums.
-    pub(super) fn n_documents(&self) -> usize {
+    pub(in crate::pack) fn n_documents(&self) -> usize {
         self.sums.as_ref().map_or(0, |sums| sums.documents.len())
     }
 
     /// Returns whether the checksums should be written if nothing is damaged.
-    pub(super) fn needs_writing(&self) -> bool {
+    pub(in crate::pack) fn needs_writing(&self) -> bool {
         self.is_outdated
     }
 
@@ -133,7 +133,7 @@ impl DocumentCheck {
     ///
     /// As [`PackSums::foreign_files`]; [`Error::Input`] for [`Documents::Accepted`] if the model is
     /// not packed.
-    pub(super) fn add_foreign_files(
+    pub(in crate::pack) fn add_foreign_files(
         &mut self,
         checkpoint: &Checkpoint,
         documents: Documents,

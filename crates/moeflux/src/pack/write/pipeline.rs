@@ -18,7 +18,7 @@ const WINDOW_PER_THREAD: usize = 2;
 /// # Errors
 ///
 /// The first error of a job or the sink, in order of the jobs.
-pub(super) fn in_order<J: Sync>(
+pub(in crate::pack) fn in_order<J: Sync>(
     jobs: &[J],
     n_threads: usize,
     compute: &(impl Fn(&J) -> Result<Vec<u8>> + Sync),

@@ -6,16 +6,16 @@
 use moeflux_kernels::{MatrixKind, MatrixLayout};
 
 use crate::error::Result;
-use crate::pack::file::{InputPiece, OutputRange, PackJob};
-use crate::pack::quantise::{AffineTarget, quantise, store};
+use crate::pack::plan::file::{InputPiece, OutputRange, PackJob};
 use crate::pack::source::SourceFiles;
+use crate::pack::write::quantise::{AffineTarget, quantise, store};
 
 /// Executes a job.
 ///
 /// # Errors
 ///
 /// If the source cannot be read or has a value that cannot be quantised.
-pub(super) fn compute(job: &PackJob, files: &SourceFiles) -> Result<Vec<u8>> {
+pub(in crate::pack) fn compute(job: &PackJob, files: &SourceFiles) -> Result<Vec<u8>> {
     let mut out = vec![0; job.outputs.iter().map(|output| OutputRange::len(*output)).sum()];
     match &job.piece {
         InputPiece::Copied(extent) => files.read(extent.file_idx, extent.offset_bytes, &mut out)?,

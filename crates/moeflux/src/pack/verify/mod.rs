@@ -4,6 +4,10 @@
 //! bypassing cached data. In other checkpoints only impossible values are detected: NaN and
 //! infinity among scales and vectors. One run finds all damage. Memory is one buffer per thread.
 
+pub(super) mod damage;
+pub(super) mod sums;
+pub(super) mod compare;
+
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
 use std::ops::ControlFlow;
@@ -20,8 +24,8 @@ use crate::blueprint::Blueprint;
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, PackedFolder, PackedTable};
 use crate::ids::ExpertIdx;
-use crate::pack::damage::{Damage, DamagedPart};
-use crate::pack::sums::{DocumentCheck, Documents};
+use crate::pack::verify::damage::{Damage, DamagedPart};
+use crate::pack::verify::sums::{DocumentCheck, Documents};
 use crate::weights::{
     ExpertBank, ExpertOffsets, FiniteFormat, Manifest, Progress, ProgressCallback, VectorSource,
 };
@@ -59,7 +63,7 @@ pub struct Verified {
     /// Number of small files compared with checksums.
     pub n_documents: usize,
     /// Whether this is a pack whose small files have no checksums, or differ from them with
-    /// [`Documents::Accepted`]. [`super::write_sums`] writes new ones.
+    /// [`Documents::Accepted`]. [`crate::pack::write_sums`] writes new ones.
     pub needs_pack_sums: bool,
     /// Damage of small files, then of weight files ordered by file and offset.
     pub damages: Vec<Damage>,

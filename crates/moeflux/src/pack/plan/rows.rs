@@ -14,22 +14,22 @@ use crate::weights::FileExtent;
 
 /// A matrix of floats, FP8 or GGUF blocks in a source's files.
 #[derive(Clone, Debug)]
-pub(super) struct FloatRows {
+pub(in crate::pack) struct FloatRows {
     /// Name of the tensor, for messages.
-    pub(super) name: String,
+    pub(in crate::pack) name: String,
     /// Kind, rows and columns as stored.
-    pub(super) layout: MatrixLayout,
+    pub(in crate::pack) layout: MatrixLayout,
     /// Place of all values.
-    pub(super) codes: FileExtent,
+    pub(in crate::pack) codes: FileExtent,
     /// Place of the scales of FP8.
-    pub(super) scales: Option<FileExtent>,
+    pub(in crate::pack) scales: Option<FileExtent>,
     /// Type to which values are rounded.
-    pub(super) cast: FloatKind,
+    pub(in crate::pack) cast: FloatKind,
 }
 
 impl FloatRows {
     /// Returns the stored bytes per row.
-    pub(super) fn row_bytes(&self) -> usize {
+    pub(in crate::pack) fn row_bytes(&self) -> usize {
         self.layout.row_bytes()
     }
 
@@ -38,7 +38,11 @@ impl FloatRows {
     /// # Errors
     ///
     /// If they cannot be read, or a value is NaN or infinite.
-    pub(super) fn load(&self, files: &SourceFiles, rows: &Range<usize>) -> Result<Vec<f32>> {
+    pub(in crate::pack) fn load(
+        &self,
+        files: &SourceFiles,
+        rows: &Range<usize>,
+    ) -> Result<Vec<f32>> {
         let n_cols = self.layout.n_cols;
         // FP8 blocks begin at multiples of their row count.
         let first = match self.layout.kind {
