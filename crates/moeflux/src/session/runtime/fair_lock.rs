@@ -8,7 +8,7 @@ use std::thread::{self, ThreadId};
 
 /// A lock that threads get in order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct FairLock {
+pub(in crate::session) struct FairLock {
     tickets: Mutex<Tickets>,
     released: Condvar,
 }
@@ -23,11 +23,11 @@ struct Tickets {
 
 /// The locked state of a [`FairLock`], which ends when it is dropped.
 #[derive(Debug)]
-pub(super) struct FairLockGuard(Arc<FairLock>);
+pub(in crate::session) struct FairLockGuard(Arc<FairLock>);
 
 impl FairLock {
     /// Waits for the lock.
-    pub(super) fn lock(self: &Arc<Self>) -> FairLockGuard {
+    pub(in crate::session) fn lock(self: &Arc<Self>) -> FairLockGuard {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         let ticket = tickets.next;
         tickets.next += 1;
@@ -39,7 +39,7 @@ impl FairLock {
     }
 
     /// Waits for the lock; returns `None` if this thread holds it and would wait for itself.
-    pub(super) fn lock_unless_held(self: &Arc<Self>) -> Option<FairLockGuard> {
+    pub(in crate::session) fn lock_unless_held(self: &Arc<Self>) -> Option<FairLockGuard> {
         let tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         let is_mine = tickets.holder == Some(thread::current().id());
         drop(tickets);
@@ -49,7 +49,7 @@ impl FairLock {
 
 impl FairLockGuard {
     /// Makes this thread the holder of the lock, whichever thread held it before.
-    pub(super) fn take_over(&self) {
+    pub(in crate::session) fn take_over(&self) {
         let mut tickets = self.0.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.holder = Some(thread::current().id());
     }

@@ -1,11 +1,14 @@
 //! The rows of one step, with the feeds that they come from and the wanted logits.
 
+pub(super) mod feed;
+pub(super) mod output;
+
 use std::ops::Range;
 
 use crate::ids::Position;
 use crate::ops::{Batch, Row, Segment};
-use crate::session::feed::{Feed, Wanted};
-use crate::session::output::OutputOf;
+use crate::session::rows::feed::{Feed, Wanted};
+use crate::session::rows::output::OutputOf;
 
 /// Maximum answer rows that can be computed while a step is paused between two layers. They take
 /// the place of its first rows.

@@ -12,13 +12,17 @@ use crate::ids::ExpertIdx;
 use crate::ops::{ExpertDown, ExpertUp};
 
 impl PlanExecutor {
-    pub(super) fn begin_chunk(&mut self, experts: &[ExpertIdx], n_inner: usize) -> usize {
+    pub(in crate::backend::cpu) fn begin_chunk(
+        &mut self,
+        experts: &[ExpertIdx],
+        n_inner: usize,
+    ) -> usize {
         let Self { routes, experts: ExpertScratch { chunk, .. }, .. } = self;
         assert!(experts.is_sorted_by(|a, b| a < b), "experts ascend, each once");
         chunk.begin(experts.iter().map(|it| (*it, routes.uses_of(*it).count())), n_inner)
     }
 
-    pub(super) fn expert_up(&mut self, op: &ExpertUp, arrived: &Arrived<'_>) {
+    pub(in crate::backend::cpu) fn expert_up(&mut self, op: &ExpertUp, arrived: &Arrived<'_>) {
         self.gather_uses(arrived);
         let ExpertUp { x, n_inner, rows, limit, biases } = op;
         let up = UpProduct {
@@ -40,7 +44,7 @@ impl PlanExecutor {
         }
     }
 
-    pub(super) fn expert_down(&mut self, op: &ExpertDown, arrived: &Arrived<'_>) {
+    pub(in crate::backend::cpu) fn expert_down(&mut self, op: &ExpertDown, arrived: &Arrived<'_>) {
         self.gather_uses(arrived);
         let Self { common, experts, .. } = self;
         let ExpertScratch { groups, uses, down_x, chunk, n_summed, .. } = experts;
@@ -62,7 +66,7 @@ impl PlanExecutor {
         self.sum_down(&down, arrived, n_before == 0);
     }
 
-    pub(super) fn read_values(&self, values: &ShardValues, target: &mut Vec<f32>) {
+    pub(in crate::backend::cpu) fn read_values(&self, values: &ShardValues, target: &mut Vec<f32>) {
         let (source, row_len, cols) = match values {
             ShardValues::Inner(cols) => {
                 let chunk = &self.experts.chunk;
@@ -79,7 +83,7 @@ impl PlanExecutor {
         }
     }
 
-    pub(super) fn write_values(&mut self, values: &ShardValues, source: &[f32]) {
+    pub(in crate::backend::cpu) fn write_values(&mut self, values: &ShardValues, source: &[f32]) {
         let (target, row_len, cols) = match values {
             ShardValues::Inner(cols) => {
                 let chunk = &mut self.experts.chunk;

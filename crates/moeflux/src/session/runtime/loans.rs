@@ -15,7 +15,7 @@ use crate::session::runtime::Runtime;
 
 /// Runs `work`, which takes memory for sessions in one or more pieces. Where there is no room,
 /// slots make some, and `work` runs again.
-pub(super) fn retry_after_lending<T>(
+pub(in crate::session) fn retry_after_lending<T>(
     runtime: &Runtime,
     device: &mut DeviceContext,
     work: &mut dyn FnMut(&mut DeviceContext) -> Result<T>,
@@ -45,7 +45,7 @@ fn grow(runtime: &Runtime, device: &mut DeviceContext, n_bytes: u64) -> Result<b
 }
 
 /// Returns the memory that sessions no longer use to slots.
-pub(super) fn shrink(runtime: &Runtime, device: &mut DeviceContext) {
+pub(in crate::session) fn shrink(runtime: &Runtime, device: &mut DeviceContext) {
     let Some(lender) = runtime.lender() else { return };
     let booked_bytes = device.backend.states().budget().booked_bytes();
     let n_slots = lender.n_slots_for_sessions(booked_bytes);
@@ -90,7 +90,7 @@ impl Drop for LongerSteps {
 
 /// Returns the memory of longer steps to slots, unless a prompt still borrows it or a step is under
 /// way.
-pub(super) fn end_longer_steps(runtime: &Runtime, device: &mut DeviceContext) {
+pub(in crate::session) fn end_longer_steps(runtime: &Runtime, device: &mut DeviceContext) {
     if device.n_borrowers == 0 && device.paused.is_none() {
         return_all(runtime, device);
     }

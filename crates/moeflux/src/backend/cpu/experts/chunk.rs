@@ -8,7 +8,7 @@ use crate::ids::ExpertIdx;
 
 /// A chunk of experts, computed between two exchanges of values.
 #[derive(Debug, Default)]
-pub(super) struct ExpertChunk {
+pub(in crate::backend::cpu) struct ExpertChunk {
     /// Ascending, each with the range of its uses within the chunk.
     experts: Vec<(ExpertIdx, Range<usize>)>,
     pub n_inner: usize,
@@ -18,7 +18,7 @@ pub(super) struct ExpertChunk {
 
 impl ExpertChunk {
     /// Begins a chunk of experts with their numbers of uses. Returns the total number of uses.
-    pub(super) fn begin(
+    pub(in crate::backend::cpu) fn begin(
         &mut self,
         experts: impl Iterator<Item = (ExpertIdx, usize)>,
         n_inner: usize,
@@ -35,12 +35,12 @@ impl ExpertChunk {
         end
     }
 
-    pub(super) fn n_uses(&self) -> usize {
+    pub(in crate::backend::cpu) fn n_uses(&self) -> usize {
         self.experts.last().map_or(0, |(_, uses)| uses.end)
     }
 
     /// Returns the index of an expert's first use.
-    pub(super) fn first_use(&self, expert: ExpertIdx) -> usize {
+    pub(in crate::backend::cpu) fn first_use(&self, expert: ExpertIdx) -> usize {
         let found = self.experts.binary_search_by_key(&expert, |(it, _)| *it);
         let place = found.unwrap_or_else(|_| unreachable!("{expert:?} is not of this wave"));
         self.experts[place].1.start

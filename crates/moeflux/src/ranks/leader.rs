@@ -5,14 +5,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backend::room::SessionBudget;
+use crate::backend::session_budget::SessionBudget;
 use crate::backend::{Backend, DeviceNames, ExpertSharding, ExpertTiers, SessionStates, StatePart};
 use crate::error::{Error, Result};
 use crate::experts::Arrived;
 use crate::ids::{BufferId, StateId};
 use crate::ops::{Batch, Plan, Purpose, Routes, StateSpec};
+use crate::ranks::command::RankCommand;
 use crate::ranks::link::SharedLink;
-use crate::ranks::order::RankCommand;
 
 /// A backend whose sessions exist on all ranks.
 #[derive(Debug)]

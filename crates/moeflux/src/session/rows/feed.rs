@@ -21,14 +21,14 @@ pub enum Wanted {
 /// Tokens for one session, as part of a step, and the outcome.
 #[derive(Debug)]
 pub struct Feed<'a> {
-    pub(super) session: &'a mut Session,
-    pub(super) tokens: &'a [TokenId],
-    pub(super) kind: RowKind,
-    pub(super) wanted: Wanted,
-    pub(super) n_best: Option<usize>,
-    pub(super) marks: &'a [usize],
-    pub(super) cancel: Option<&'a AtomicBool>,
-    pub(super) failure: Option<Error>,
+    pub(in crate::session) session: &'a mut Session,
+    pub(in crate::session) tokens: &'a [TokenId],
+    pub(in crate::session) kind: RowKind,
+    pub(in crate::session) wanted: Wanted,
+    pub(in crate::session) n_best: Option<usize>,
+    pub(in crate::session) marks: &'a [usize],
+    pub(in crate::session) cancel: Option<&'a AtomicBool>,
+    pub(in crate::session) failure: Option<Error>,
 }
 
 impl<'a> Feed<'a> {
@@ -92,12 +92,12 @@ impl<'a> Feed<'a> {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    pub(super) fn is_cancelled(&self) -> bool {
+    pub(in crate::session) fn is_cancelled(&self) -> bool {
         self.cancel.is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
 
     /// Fails if the feed is invalid.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(in crate::session) fn check(&self) -> Result<()> {
         check_tokens(self.session, self.tokens, self.wanted)?;
         let n_held = self.session.tokens.len();
         let end = n_held + self.tokens.len();
@@ -114,7 +114,11 @@ impl<'a> Feed<'a> {
 }
 
 /// Fails if the session cannot take these tokens.
-pub(super) fn check_tokens(session: &Session, tokens: &[TokenId], wanted: Wanted) -> Result<()> {
+pub(in crate::session) fn check_tokens(
+    session: &Session,
+    tokens: &[TokenId],
+    wanted: Wanted,
+) -> Result<()> {
     let spec = &session.runtime.model().spec;
     if tokens.is_empty() && wanted != Wanted::None {
         return Err(Error::Input("no tokens to feed: the prompt is empty".into()));
@@ -130,7 +134,7 @@ pub(super) fn check_tokens(session: &Session, tokens: &[TokenId], wanted: Wanted
 }
 
 /// Fails if `n_new` more tokens do not fit the session.
-pub(super) fn check_context(session: &Session, n_new: usize) -> Result<()> {
+pub(in crate::session) fn check_context(session: &Session, n_new: usize) -> Result<()> {
     let spec = &session.runtime.model().spec;
     let (context_max, limit) = (spec.context_max, spec.context_limit);
     let (n_held, context) = (session.tokens.len(), session.context);

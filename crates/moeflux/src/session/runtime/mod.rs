@@ -3,19 +3,22 @@
 //! **Invariant:** one task uses the device at a time, in order of arrival. So a long prompt of one
 //! session delays another's token by one step, not by the whole prompt.
 
+pub(super) mod fair_lock;
+pub(super) mod loans;
+
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::backend::room::SessionBudget;
+use crate::backend::session_budget::SessionBudget;
 use crate::backend::{Backend, DeviceNames};
 use crate::budget::{SessionRoom, SlotLender};
 use crate::error::{Error, Result};
 use crate::experts::Experts;
 use crate::experts::stream::StreamStats;
 use crate::forward::{DeviceContext, LentSlots, LoadedModel, ShardGroup, follow};
-use crate::session::chunk::{N_ROWS_BESIDE, StepRows};
-use crate::session::output::StepOutput;
-use crate::session::turns::{FairLock, FairLockGuard};
+use crate::session::rows::output::StepOutput;
+use crate::session::rows::{N_ROWS_BESIDE, StepRows};
+use crate::session::runtime::fair_lock::{FairLock, FairLockGuard};
 
 /// A model and its device.
 #[derive(Debug)]

@@ -4,16 +4,19 @@
 //! **Invariant:** an expert's output for a row depends on that row alone; the sum is taken in
 //! ascending expert index, regardless of the order of arrival.
 
+mod chunk;
+mod sharded;
+
 use std::ops::Range;
 
 use moeflux_kernels::{KernelTable, ROWS_PER_BLOCK, RepackedRows, RowOp, StridedRows};
 use moeflux_threads::Columns;
 
 use crate::backend::cpu::elementwise::COLS_PER_PART;
+use crate::backend::cpu::experts::chunk::ExpertChunk;
 use crate::backend::cpu::linear::{BLOCKS_AT_ONCE, copy_row};
 use crate::backend::cpu::product::{PreparedRows, REPACK_COST, n_blocks};
 use crate::backend::cpu::split::{RowParts, SplitItems};
-use crate::backend::cpu::wave::ExpertChunk;
 use crate::backend::cpu::{Common, InPlaceSource, PlanExecutor, Worker, grown};
 use crate::experts::{ArrivalOrder, Arrived};
 use crate::ids::{ExpertIdx, VectorId};

@@ -16,8 +16,8 @@ pub struct OutputOf {
 /// allocates nothing per token.
 #[derive(Debug, Default)]
 pub struct StepOutput {
-    pub(super) rows: Vec<OutputOf>,
-    pub(super) logits: LogitRows,
+    pub(in crate::session) rows: Vec<OutputOf>,
+    pub(in crate::session) logits: LogitRows,
 }
 
 impl StepOutput {

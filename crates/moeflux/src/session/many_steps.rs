@@ -8,10 +8,10 @@ use crate::forward::{LayerCallback, Logits, StepProgress};
 use crate::ids::TokenId;
 use crate::session::Session;
 #[cfg(feature = "text")]
-use crate::session::chunk::N_ROWS_BESIDE;
-use crate::session::feed::{Feed, Wanted, check_tokens};
-use crate::session::loans::LongerSteps;
-use crate::session::output::{OutputOf, StepOutput};
+use crate::session::rows::N_ROWS_BESIDE;
+use crate::session::rows::feed::{Feed, Wanted, check_tokens};
+use crate::session::rows::output::{OutputOf, StepOutput};
+use crate::session::runtime::loans::LongerSteps;
 use crate::session::step::{StepUnderWay, step};
 
 impl Session {
