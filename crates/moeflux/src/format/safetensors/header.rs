@@ -15,11 +15,11 @@ use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
-use super::dtype::DType;
-use super::{FETCH_AGAIN, ParseError, quoted};
+use crate::format::dtype::DType;
+use crate::format::{FETCH_AGAIN, ParseError, quoted};
 
 /// Length of the prefix, which holds the header's length.
-pub(super) const PREFIX_BYTES: u64 = 8;
+pub(in crate::format) const PREFIX_BYTES: u64 = 8;
 
 const METADATA_KEY: &str = "__metadata__";
 

@@ -8,11 +8,11 @@ use std::path::Path;
 use moeflux_io::{FileIdentity, ReadFile};
 use twox_hash::XxHash3_64;
 
-use super::header::{PREFIX_BYTES, SafetensorsHeader, parse_header};
-use super::packed::{PackedFile, parse_packed};
-use super::whole::{read_into, read_range};
-use super::{FETCH_AGAIN, ParseError};
 use crate::error::{Error, Result};
+use crate::format::packed::{PackedFile, parse_packed};
+use crate::format::read::{read_into, read_range};
+use crate::format::safetensors::header::{PREFIX_BYTES, SafetensorsHeader, parse_header};
+use crate::format::{FETCH_AGAIN, ParseError};
 
 /// Upper bound on a header, as in the reference implementation. A 397B checkpoint with one name per
 /// expert has 35 MB.
@@ -23,23 +23,23 @@ const GIT_LFS_PREFIX: &[u8; 8] = b"version ";
 
 /// A header and its position in a file.
 #[derive(Debug)]
-pub(super) struct FileHeader {
-    pub(super) header: SafetensorsHeader,
+pub(in crate::format) struct FileHeader {
+    pub(in crate::format) header: SafetensorsHeader,
     /// The description of a packed file.
-    pub(super) packed: Option<PackedFile>,
+    pub(in crate::format) packed: Option<PackedFile>,
     /// Offset of the data.
-    pub(super) data_at: u64,
+    pub(in crate::format) data_at: u64,
     /// Length of the whole file.
-    pub(super) len_bytes: u64,
+    pub(in crate::format) len_bytes: u64,
     /// XXH3 of the header's bytes.
-    pub(super) hash: u64,
+    pub(in crate::format) hash: u64,
     /// Identity of the file; `None` if only the header's bytes were given.
-    pub(super) identity: Option<FileIdentity>,
+    pub(in crate::format) identity: Option<FileIdentity>,
 }
 
 impl FileHeader {
     /// Checks a header, given without its length prefix, against the length of its file.
-    pub(super) fn of_bytes(path: &Path, bytes: &[u8], len_bytes: u64) -> Result<Self> {
+    pub(in crate::format) fn of_bytes(path: &Path, bytes: &[u8], len_bytes: u64) -> Result<Self> {
         let refused = |problem: ParseError| Error::malformed(path, problem.0);
         let data_at = PREFIX_BYTES + bytes.len() as u64;
         let data_bytes = len_bytes.saturating_sub(data_at);
@@ -66,7 +66,7 @@ pub(crate) fn is_packed(path: &Path) -> Result<bool> {
 }
 
 /// Reads and checks the header of a file.
-pub(super) fn read_header(path: &Path) -> Result<FileHeader> {
+pub(in crate::format) fn read_header(path: &Path) -> Result<FileHeader> {
     let file = ReadFile::open(path).map_err(Error::io("open", path))?;
     let bytes = read_header_bytes(&file, path)?;
     let header = FileHeader::of_bytes(path, &bytes, file.len_bytes())?;
@@ -74,7 +74,7 @@ pub(super) fn read_header(path: &Path) -> Result<FileHeader> {
 }
 
 /// Reads the bytes of a header, without its length prefix.
-pub(super) fn read_header_bytes(file: &ReadFile, path: &Path) -> Result<Vec<u8>> {
+pub(in crate::format) fn read_header_bytes(file: &ReadFile, path: &Path) -> Result<Vec<u8>> {
     let len_bytes = file.len_bytes();
     if len_bytes < PREFIX_BYTES {
         let problem = format!(

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::DType;
+use crate::format::DType;
 
 /// A tensor of a file to be written.
 #[derive(Clone, Copy, Debug)]

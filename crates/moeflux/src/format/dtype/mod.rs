@@ -3,12 +3,14 @@
 //! **Invariant:** every known type has a size. An unknown type is refused, because its lengths
 //! cannot be checked. More types are known than used: some belong to tensors that are skipped.
 
+pub(super) mod block_type;
+
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Visitor};
 
-use super::block_type::BlockType;
-use super::quoted;
+use crate::format::dtype::block_type::BlockType;
+use crate::format::quoted;
 
 /// The type of a tensor's values, by its name in safetensors. Block types are those of GGUF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -117,12 +117,12 @@ impl BlockType {
     }
 
     /// Returns the number of the type in GGUF files.
-    pub(super) fn id(self) -> u32 {
+    pub(in crate::format) fn id(self) -> u32 {
         self.row().id
     }
 
     /// Returns the type with this number in GGUF files.
-    pub(super) fn of_id(id: u32) -> Option<Self> {
+    pub(in crate::format) fn of_id(id: u32) -> Option<Self> {
         BLOCKS.iter().find(|row| row.id == id).map(|row| row.kind)
     }
 

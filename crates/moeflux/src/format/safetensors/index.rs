@@ -9,7 +9,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
-use super::{ParseError, quoted};
+use crate::format::{ParseError, quoted};
 
 /// The contents of an index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,25 +3,28 @@
 //! **Invariant:** every entry lies inside its file, and no two have the same canonical name. Only
 //! headers are read; the tensors that a model requires are not known here.
 
+pub(super) mod file_header;
+pub(super) mod shard;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
-use super::dtype::DType;
-use super::gguf::{self, GgufFile, Metadata, gguf_at};
-use super::header::{HeaderTensor, PREFIX_BYTES};
-use super::index::{ShardIndex, parse_index};
-use super::names::canonical_name;
-use super::packed::{
+use crate::error::{Error, Result};
+use crate::format::checkpoint::file_header::{FileHeader, read_header};
+use crate::format::checkpoint::shard::ShardFile;
+use crate::format::dtype::DType;
+use crate::format::gguf::{self, GgufFile, Metadata, gguf_at};
+use crate::format::names::canonical_name;
+use crate::format::packed::{
     PACK_METADATA, PACK_SUMS_NAME, PackedBank, PackedFile, PackedNorms, PackedRole, RECORD_ALIGN,
     SumTable,
 };
-use super::quoted;
-use super::safetensors::{FileHeader, read_header};
-use super::shard::ShardFile;
-use super::whole::read_file_if_there;
-use crate::error::{Error, Result};
+use crate::format::quoted;
+use crate::format::read::read_file_if_there;
+use crate::format::safetensors::header::{HeaderTensor, PREFIX_BYTES};
+use crate::format::safetensors::index::{ShardIndex, parse_index};
 
 const INDEX_NAME: &str = "model.safetensors.index.json";
 

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use moeflux_io::{FileChange, FileIdentity, ReadFile};
 use twox_hash::XxHash3_64;
 
-use super::whole::read_range;
 use crate::error::{Error, Result};
+use crate::format::read::read_range;
 
 /// One file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
