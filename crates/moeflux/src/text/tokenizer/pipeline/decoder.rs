@@ -13,8 +13,8 @@ use tokenizers::decoders::strip::Strip;
 use tokenizers::normalizers::Replace;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-use crate::text::pipeline::pre_tokenizer::{MetaspaceJson, metaspace};
-use crate::text::pipeline::{PatternJson, add_step, multiplied, part, replaced};
+use crate::text::tokenizer::pipeline::pre_tokenizer::{MetaspaceJson, metaspace};
+use crate::text::tokenizer::pipeline::{PatternJson, add_step, multiplied, part, replaced};
 
 /// The decoding steps, if there are any.
 pub(super) struct Decoder {

@@ -28,14 +28,16 @@ use tokenizers::{NormalizedString, PostProcessorWrapper, PreTokenizerWrapper, To
 
 use crate::error::{Error, Result};
 use crate::text::files::{one_line, shortened};
-use crate::text::pipeline::normalizer::TextChanges;
-use crate::text::pipeline::pre_tokenizer::PreTokenizers;
+use crate::text::tokenizer::pipeline::normalizer::TextChanges;
+use crate::text::tokenizer::pipeline::pre_tokenizer::PreTokenizers;
 
-pub(super) use crate::text::pipeline::added::{AddedTokens, DeclaredToken};
-pub(super) use crate::text::pipeline::encoder::{Encoder, Markers};
-pub(super) use crate::text::pipeline::model::{BpeModel, MERGES_MAX, Merges, Vocabulary, merge_of};
-pub(super) use crate::text::pipeline::post_processor::SurroundingTokens;
-pub(super) use crate::text::pipeline::words::EncodeError;
+pub(in crate::text) use crate::text::tokenizer::pipeline::added::{AddedTokens, DeclaredToken};
+pub(in crate::text) use crate::text::tokenizer::pipeline::encoder::{Encoder, Markers};
+pub(in crate::text) use crate::text::tokenizer::pipeline::model::{
+    BpeModel, MERGES_MAX, Merges, Vocabulary, merge_of,
+};
+pub(in crate::text) use crate::text::tokenizer::pipeline::post_processor::SurroundingTokens;
+pub(in crate::text) use crate::text::tokenizer::pipeline::words::EncodeError;
 
 /// Maximum bytes of JSON in each of the four parts around the model. The largest published ones,
 /// with lists of letters in their expressions, have 5 kB.
@@ -50,23 +52,23 @@ const REPLACEMENT_BYTES_MAX: usize = 256;
 
 /// The library's tokenizer, built from checked parts. It decodes, and has the added tokens. An
 /// [`Encoder`] performs all steps before the model.
-pub(super) type LibraryTokenizer =
+pub(in crate::text) type LibraryTokenizer =
     TokenizerImpl<BPE, Normalizers, PreTokenizerWrapper, PostProcessorWrapper, Decoders>;
 
 /// The parsed contents of a file.
 #[derive(Debug)]
-pub(super) struct TokenizerPipeline {
-    pub(super) inner: LibraryTokenizer,
-    pub(super) changes: TextChanges,
-    pub(super) splits: Option<PreTokenizers>,
-    pub(super) added: AddedTokens,
+pub(in crate::text) struct TokenizerPipeline {
+    pub(in crate::text) inner: LibraryTokenizer,
+    pub(in crate::text) changes: TextChanges,
+    pub(in crate::text) splits: Option<PreTokenizers>,
+    pub(in crate::text) added: AddedTokens,
     /// Tokens added around a text.
-    pub(super) surrounding: SurroundingTokens,
+    pub(in crate::text) surrounding: SurroundingTokens,
     /// Whether each token stands for the same bytes in any context.
-    pub(super) is_byte_level: bool,
+    pub(in crate::text) is_byte_level: bool,
     /// Maximum factor by which a text grows before it is split.
-    pub(super) growth: usize,
-    pub(super) largest_id: u32,
+    pub(in crate::text) growth: usize,
+    pub(in crate::text) largest_id: u32,
 }
 
 /// A `tokenizer.json`. Other keys do not affect the encoding of a single text: `truncation` and
@@ -89,20 +91,20 @@ struct TokenizerFile<'a> {
 }
 
 /// The parts of a file, before they are checked against each other.
-pub(super) struct TokenizerParts<'a> {
-    pub(super) normalizer: Option<&'a RawValue>,
-    pub(super) pre_tokenizer: Option<&'a RawValue>,
-    pub(super) post_processor: Option<&'a RawValue>,
-    pub(super) decoder: Option<&'a RawValue>,
-    pub(super) added: AddedTokens,
-    pub(super) model: BpeModel,
+pub(in crate::text) struct TokenizerParts<'a> {
+    pub(in crate::text) normalizer: Option<&'a RawValue>,
+    pub(in crate::text) pre_tokenizer: Option<&'a RawValue>,
+    pub(in crate::text) post_processor: Option<&'a RawValue>,
+    pub(in crate::text) decoder: Option<&'a RawValue>,
+    pub(in crate::text) added: AddedTokens,
+    pub(in crate::text) model: BpeModel,
     /// Key of the model in the file.
-    pub(super) model_key: &'static str,
+    pub(in crate::text) model_key: &'static str,
 }
 
 impl TokenizerPipeline {
     /// Parses a file's bytes, and frees them before the library's tables are built.
-    pub(super) fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self> {
+    pub(in crate::text) fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self> {
         let refused = |problem: String| Error::malformed(path, one_line(&problem));
         let file: TokenizerFile<'_> = serde_json::from_slice(&bytes)
             .map_err(|error| refused(format!("not a tokenizer: {error}")))?;
@@ -131,7 +133,7 @@ impl TokenizerPipeline {
     }
 
     /// Builds a tokenizer from its parts.
-    pub(super) fn build(path: &Path, parts: TokenizerParts<'_>) -> Result<Self> {
+    pub(in crate::text) fn build(path: &Path, parts: TokenizerParts<'_>) -> Result<Self> {
         let TokenizerParts { added, model, model_key, .. } = parts;
         let refused = |problem: String| Error::malformed(path, one_line(&problem));
         let in_part = |name: &'static str| {

@@ -12,9 +12,9 @@ mod sets;
 
 use fancy_regex::{Assertion, Expr, LookAround};
 
-use crate::text::pattern::sets::{CharSet, CharSets};
+use crate::text::tokenizer::pattern::sets::{CharSet, CharSets};
 
-pub(super) use crate::text::pattern::matcher::StepBudget;
+pub(in crate::text) use crate::text::tokenizer::pattern::matcher::StepBudget;
 
 /// Maximum bytes of an expression. The longest published one, a list of letters, has 1.5 kB.
 const EXPRESSION_BYTES_MAX: usize = 8 << 10;
@@ -29,7 +29,7 @@ const DEPTH_MAX: usize = 64;
 
 /// A compiled expression.
 #[derive(Clone, Debug)]
-pub(super) struct Pattern {
+pub(in crate::text) struct Pattern {
     ops: Vec<PatternOp>,
     sets: Vec<CharSet>,
 }
@@ -98,7 +98,7 @@ impl Pattern {
     /// # Errors
     /// If its syntax is invalid, it is too large, or it uses a feature that published files do not
     /// use.
-    pub(super) fn new(expression: &str) -> Result<Self, String> {
+    pub(in crate::text) fn new(expression: &str) -> Result<Self, String> {
         if expression.len() > EXPRESSION_BYTES_MAX {
             return Err(format!(
                 "an expression of {} bytes; the limit is {EXPRESSION_BYTES_MAX}",
@@ -116,7 +116,7 @@ impl Pattern {
     ///
     /// # Errors
     /// If the text is empty or too long.
-    pub(super) fn literal(text: &str) -> Result<Self, String> {
+    pub(in crate::text) fn literal(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("a pattern without characters".to_owned());
         }

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use daachorse::{DoubleArrayAhoCorasick, DoubleArrayAhoCorasickBuilder, MatchKind};
 use tokenizers::AddedToken;
 
-use crate::text::pattern::{Pattern, StepBudget};
-use crate::text::pipeline::normalizer::TextChanges;
+use crate::text::tokenizer::pattern::{Pattern, StepBudget};
+use crate::text::tokenizer::pipeline::normalizer::TextChanges;
 
 /// The added tokens that are searched for together.
 pub(in crate::text) struct Finder {

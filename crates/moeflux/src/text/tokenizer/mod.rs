@@ -4,6 +4,10 @@
 //! token has the id in its file. There are usually fewer tokens than rows, because checkpoints pad
 //! their vocabulary. Knows no chat template and no stream.
 
+pub(super) mod byte_level;
+mod pattern;
+pub(super) mod pipeline;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -12,14 +16,14 @@ use tokenizers::AddedToken;
 use crate::error::{Error, Result};
 use crate::format::read_file_if_there;
 use crate::ids::TokenId;
-use crate::text::byte_level::byte_of;
 use crate::text::files::one_line;
 use crate::text::limit::TextLimit;
-use crate::text::pipeline::{
+use crate::text::special::SpecialTokens;
+use crate::text::tokenizer::byte_level::byte_of;
+use crate::text::tokenizer::pipeline::{
     AddedTokens, DeclaredToken, EncodeError, Encoder, LibraryTokenizer, Markers, SurroundingTokens,
     TokenizerPipeline,
 };
-use crate::text::special::SpecialTokens;
 
 /// Maximum bytes of `tokenizer.json`; the largest published ones have about 35 MB.
 pub(crate) const TOKENIZER_BYTES_MAX: u64 = 64 << 20;

@@ -12,11 +12,11 @@ use tokenizers::models::bpe::BPE;
 
 use crate::ids::TokenId;
 use crate::text::limit::TextLimit;
-use crate::text::pattern::StepBudget;
-use crate::text::pipeline::finder::{Finder, TextSection};
-use crate::text::pipeline::normalizer::TextChanges;
-use crate::text::pipeline::pre_tokenizer::{PreTokenizers, TextPart};
-use crate::text::pipeline::words::{CharacterPairs, EncodeError, WordEncoder};
+use crate::text::tokenizer::pattern::StepBudget;
+use crate::text::tokenizer::pipeline::finder::{Finder, TextSection};
+use crate::text::tokenizer::pipeline::normalizer::TextChanges;
+use crate::text::tokenizer::pipeline::pre_tokenizer::{PreTokenizers, TextPart};
+use crate::text::tokenizer::pipeline::words::{CharacterPairs, EncodeError, WordEncoder};
 
 /// Number of tokens between checks for cancellation.
 const TOKENS_BETWEEN_CHECKS: usize = 1_024;

@@ -13,10 +13,10 @@ use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 use unicode_categories::UnicodeCategories as _;
 
-use crate::text::byte_level::Alphabet;
-use crate::text::pattern::{Pattern, StepBudget};
-use crate::text::pipeline::groups::MatchGroups;
-use crate::text::pipeline::{PatternJson, add_step, part};
+use crate::text::tokenizer::byte_level::Alphabet;
+use crate::text::tokenizer::pattern::{Pattern, StepBudget};
+use crate::text::tokenizer::pipeline::groups::MatchGroups;
+use crate::text::tokenizer::pipeline::{PatternJson, add_step, part};
 
 /// The expression of GPT-2, the default of a byte-level step.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";

@@ -10,9 +10,9 @@ use serde_json::value::RawValue;
 
 use crate::ids::TokenId;
 use crate::text::files::shortened;
-use crate::text::pipeline::added::AddedTokens;
-use crate::text::pipeline::model::Vocabulary;
-use crate::text::pipeline::part;
+use crate::text::tokenizer::pipeline::added::AddedTokens;
+use crate::text::tokenizer::pipeline::model::Vocabulary;
+use crate::text::tokenizer::pipeline::part;
 
 /// Maximum tokens on either side; the published ones have one.
 const SURROUNDING_MAX: usize = 64;

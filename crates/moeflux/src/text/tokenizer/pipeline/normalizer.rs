@@ -13,7 +13,7 @@ use tokenizers::NormalizerWrapper;
 use tokenizers::normalizers::{Lowercase, NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence};
 use unicode_normalization_alignments::UnicodeNormalization as _;
 
-use crate::text::pipeline::{
+use crate::text::tokenizer::pipeline::{
     PatternJson, add_step, check_length, longest_form, multiplied, part, replaced,
 };
 

@@ -17,7 +17,7 @@ fn is_printable(byte: u8) -> bool {
 }
 
 /// Returns the character that stands for a byte.
-pub(super) fn char_of(byte: u8) -> char {
+pub(in crate::text) fn char_of(byte: u8) -> char {
     if is_printable(byte) {
         return char::from(byte);
     }
@@ -28,21 +28,21 @@ pub(super) fn char_of(byte: u8) -> char {
 
 /// The characters of all bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Alphabet([char; 256]);
+pub(in crate::text) struct Alphabet([char; 256]);
 
 impl Alphabet {
-    pub(super) fn new() -> Self {
+    pub(in crate::text) fn new() -> Self {
         Self(std::array::from_fn(|byte| char_of(u8::try_from(byte).unwrap_or(u8::MAX))))
     }
 
     /// Returns a text with one character for each byte of `text`.
-    pub(super) fn text_of(&self, text: &str) -> String {
+    pub(in crate::text) fn text_of(&self, text: &str) -> String {
         text.bytes().map(|byte| self.0[usize::from(byte)]).collect()
     }
 }
 
 /// Returns the byte that a character stands for.
-pub(super) fn byte_of(character: char) -> Option<u8> {
+pub(in crate::text) fn byte_of(character: char) -> Option<u8> {
     match u32::from(character) {
         0x100..=0x120 => u8::try_from(u32::from(character) - 0x100).ok(),
         0x121..=0x142 => u8::try_from(u32::from(character) - 0x121 + 0x7f).ok(),

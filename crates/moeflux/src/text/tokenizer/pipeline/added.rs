@@ -14,8 +14,8 @@ use tokenizers::{AddedToken, NormalizedString, Normalizer};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::text::files::{one_line, shortened};
-use crate::text::pipeline::LibraryTokenizer;
-use crate::text::pipeline::model::{TOKEN_BYTES_MAX, TOKEN_ID_MAX, Vocabulary};
+use crate::text::tokenizer::pipeline::LibraryTokenizer;
+use crate::text::tokenizer::pipeline::model::{TOKEN_BYTES_MAX, TOKEN_ID_MAX, Vocabulary};
 
 /// Maximum added tokens. Most files have a few dozen; those with image codes have thousands.
 const ADDED_TOKENS_MAX: usize = 1 << 16;

@@ -10,7 +10,7 @@ use std::cell::Cell;
 
 use tokenizers::Offsets;
 
-use crate::text::pattern::{Anchor, Pattern, PatternOp};
+use crate::text::tokenizer::pattern::{Anchor, Pattern, PatternOp};
 
 /// Step budget of any text, independent of its length.
 const STEPS_MIN: usize = 4 << 20;
