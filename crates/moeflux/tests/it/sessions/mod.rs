@@ -1,5 +1,9 @@
 //! Sessions: company, ways back, saved states, refusals. On the CPU backend, bit for bit.
 
+mod failures;
+mod scripts;
+mod steps;
+
 use std::ops::ControlFlow;
 
 use moeflux::provider::backend::Arithmetic;
