@@ -1,10 +1,11 @@
 //! Runs a sparse layer in which each of several machines has some rows of every expert.
 //!
 //! Each chunk consists of up, an exchange of inner values, and down; an exchange of the sum follows
-//! the last chunk. **Invariant:** if anything fails here, this rank joins the others in their next
-//! exchange.
+//! the last chunk. **Invariant:** if anything fails here before the last exchange, this rank joins
+//! the others in their next one.
 
 use std::hash::Hasher as _;
+use std::sync::MutexGuard;
 
 use twox_hash::XxHash3_64;
 
@@ -15,7 +16,7 @@ use crate::families::{LayerPlan, MoePlan, ShardedExperts};
 use crate::forward::{DeviceContext, LoadedModel, ShardGroup, request_experts, residual_stream};
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::ops::{Batch, Heads, Purpose};
-use crate::ranks::ExchangeStage;
+use crate::ranks::{ExchangeStage, RankLink};
 
 /// The experts that a layer's router chose: the result of the steps before them.
 struct RoutedExperts {
@@ -41,26 +42,17 @@ pub(super) fn run_layer(
         Err(error) => return group.exchange(stage, 0, Err(error)).map(drop),
     };
     let mut hash = routed.hash;
+    // A failure after an exchange is sent in the next one, where the others wait for this rank.
+    let mut computed = Ok(());
     for chunk in routed.experts.chunks(group.n_chunk_experts) {
-        let own = up(device, sharded, group, chunk);
+        let own = computed.and_then(|()| up(device, sharded, group, chunk));
         let n_uses = own.as_ref().map_or(0, |own| own.len() / sharded.inner[group.rank()].len());
-        let mut link = group.exchange(stage, hash, own)?;
+        let link = group.exchange(stage, hash, own)?;
         // The hash is compared once per layer.
         hash = 0;
-        for (rank, cols) in sharded.inner.iter().enumerate() {
-            if rank != link.topology().rank {
-                let values = link.floats_of(rank, n_uses * cols.len())?;
-                device
-                    .backend
-                    .sharding_or_refuse()?
-                    .write_values(&ShardValues::Inner(cols.clone()), &values)?;
-            }
-        }
-        drop(link);
-        device.backend.submit_experts(&sharded.down, &device.experts.chunk())?;
-        device.experts.end_chunk();
+        computed = down(device, sharded, link, n_uses);
     }
-    share_sum((device, batch.rows.len()), sharded, (group, layer))?;
+    share_sum((device, batch.rows.len()), sharded, (group, layer), computed)?;
     device.backend.submit(&moe.combine, batch)
 }
 
@@ -123,13 +115,35 @@ fn up(
     read(&mut **backend, &ShardValues::Inner(own))
 }
 
-/// Exchanges this rank's columns of the sum of all experts.
+/// Completes a chunk with the inner values of the other ranks, which `link` has just received.
+fn down(
+    device: &mut DeviceContext,
+    sharded: &ShardedExperts,
+    mut link: MutexGuard<'_, RankLink>,
+    n_uses: usize,
+) -> Result<()> {
+    let sharding = device.backend.sharding_or_refuse()?;
+    for (rank, cols) in sharded.inner.iter().enumerate() {
+        if rank != link.topology().rank {
+            let values = link.floats_of(rank, n_uses * cols.len())?;
+            sharding.write_values(&ShardValues::Inner(cols.clone()), &values)?;
+        }
+    }
+    drop(link);
+    device.backend.submit_experts(&sharded.down, &device.experts.chunk())?;
+    device.experts.end_chunk();
+    Ok(())
+}
+
+/// Exchanges this rank's columns of the sum of all experts, or the failure of their computation.
 fn share_sum(
     (device, n_rows): (&mut DeviceContext, usize),
     sharded: &ShardedExperts,
     (group, layer): (&ShardGroup, LayerIdx),
+    computed: Result<()>,
 ) -> Result<()> {
-    let own = read(&mut *device.backend, &ShardValues::Sum(sharded.sums[group.rank()]));
+    let own = ShardValues::Sum(sharded.sums[group.rank()]);
+    let own = computed.and_then(|()| read(&mut *device.backend, &own));
     group.link.lock().set_read_wait(device.experts.read_wait());
     let mut link = group.exchange(ExchangeStage::Sum(layer), 0, own)?;
     for (rank, cols) in sharded.sums.iter().enumerate() {
