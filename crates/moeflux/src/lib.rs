@@ -33,34 +33,60 @@
 //! that backends, tools and tests need.
 #![forbid(unsafe_code)]
 
+// Types that cannot be mixed up: token, position, layer, expert.
 mod ids;
+// External failures, in one line each.
 mod error;
+// Files as tables of contents: `dtype`, `safetensors`, `packed`, `gguf`, `checkpoint`, `sums`.
 mod format;
+// The geometry of a model: `families`, what is `common` to them, `quantisation`, `gguf`.
 mod spec;
+// Tensors: `bind` finds them, `load` reads the resident ones; `synthetic` has no files.
 mod weights;
+// Routed experts as a layer asks for them: in memory, or streamed from drives.
 mod experts;
+// The vocabulary of plans.
 mod ops;
+// What runs plans: `cpu` with `host`, and the `reference`.
 mod backend;
+// From a spec to the plans of every layer, a file per block.
 mod families;
+// Everything that the headers tell before a weight is read.
 mod blueprint;
+// The packed format: `plan`, `write`, `verify`.
 mod pack;
+// The machines that run one model together.
 mod ranks;
+// From a batch of rows to logits, layer by layer.
 mod forward;
+// From logits to a token, a file per filter.
 pub mod sample;
+// Text and tokens: `tokenizer`, `template`, `gguf`.
 #[cfg(feature = "text")]
 mod text;
+// How an engine is opened.
 mod config;
+// How memory is divided.
 mod budget;
+// A sequence of tokens: the `rows` of a step, the `runtime` of all sessions, `snapshot`.
 mod session;
+// One answer, token by token.
 #[cfg(feature = "text")]
 mod generate;
+// What a model says about text, in one value.
 #[cfg(feature = "text")]
 mod model_text;
+// A model whose headers were read.
 mod model;
+// The layout of a model for a configuration, agreed on by ranks.
 mod opening;
+// A loaded model.
 mod engine;
+// Whether the files of an open model are still the same.
 mod unchanged;
+// Engines with the defaults of the command.
 mod builder;
+// What backends, tools and tests need, without a promise of stability.
 pub mod provider;
 
 pub use moeflux_threads::STACK_BYTES;

@@ -111,7 +111,7 @@ pub mod backend {
 
     /// Memory budget from which sessions book.
     pub mod room {
-        pub use crate::backend::room::{Booking, SessionBudget};
+        pub use crate::backend::session_budget::{Booking, SessionBudget};
     }
 
     /// The backend for CPUs.

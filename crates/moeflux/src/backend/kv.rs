@@ -13,7 +13,7 @@ use moeflux_kernels::{
     BLOCK_POSITIONS, CachedRows, CachedValues, CodeShape, Matrix, MatrixLayout, round_to_f16,
 };
 
-use crate::backend::room::{Booking, SessionBudget};
+use crate::backend::session_budget::{Booking, SessionBudget};
 use crate::ops::KvKind;
 
 /// Positions per page. Reads are as fast as from one contiguous allocation: the runs of a head's

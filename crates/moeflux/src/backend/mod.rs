@@ -3,7 +3,7 @@
 //! **Invariant:** a backend interprets plans. It is independent of the model that a plan belongs
 //! to, and never waits for the disk.
 
-pub(crate) mod room;
+pub(crate) mod session_budget;
 pub(crate) mod kv;
 pub(crate) mod host;
 mod best;
@@ -14,7 +14,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backend::room::SessionBudget;
+use crate::backend::session_budget::SessionBudget;
 use crate::error::{Error, Result};
 use crate::experts::Arrived;
 use crate::experts::stream::{DeviceMove, SlotMapping};

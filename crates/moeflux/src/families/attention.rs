@@ -1,7 +1,7 @@
 //! Grouped-query attention: projections, norms per head, rope, softmax, output.
 
 use crate::error::Result;
-use crate::families::site::LayerBuilder;
+use crate::families::layer_builder::LayerBuilder;
 use crate::ops::{Attention, Heads, Op, RmsNorm, Rope};
 use crate::spec::{AttentionBias, AttentionSpec, QkNorm};
 

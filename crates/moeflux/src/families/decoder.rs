@@ -1,7 +1,7 @@
 //! The structure that all families share: embedding, layers, final norm, output matrix.
 
 use crate::error::Result;
-use crate::families::site::LayerBuilder;
+use crate::families::layer_builder::LayerBuilder;
 use crate::families::{LayerPlan, ModelPlan, attention, ffn, gated_delta, mla};
 use crate::ids::LayerIdx;
 use crate::ops::{

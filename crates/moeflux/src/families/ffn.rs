@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::families::MoePlan;
-use crate::families::site::LayerBuilder;
+use crate::families::layer_builder::LayerBuilder;
 use crate::ops::{
     Combine, ExpertBiases, ExpertFfn, Heads, MatMul, Op, Plan, Purpose, RmsNorm, Route, RouterKind,
     SwiGlu,

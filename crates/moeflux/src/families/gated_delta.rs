@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::families::site::LayerBuilder;
+use crate::families::layer_builder::LayerBuilder;
 use crate::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, MatMul, Op, RmsNorm};
 use crate::spec::{Family, GatedDeltaSpec};
 

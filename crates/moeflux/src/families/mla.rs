@@ -2,7 +2,7 @@
 //! projected into it and the output back.
 
 use crate::error::Result;
-use crate::families::site::LayerBuilder;
+use crate::families::layer_builder::LayerBuilder;
 use crate::ids::MatrixId;
 use crate::ops::{HeadMatMul, Heads, MlaAttention, Op, Orientation, RmsNorm, Rope};
 use crate::spec::MlaSpec;

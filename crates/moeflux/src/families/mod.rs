@@ -5,13 +5,13 @@
 //! **Invariant:** each tensor of a family is bound here, under its published name; the binder
 //! refuses tensors that remain unbound. Nothing here reads a weight.
 
-mod site;
+mod layer_builder;
 mod attention;
 mod ffn;
 mod gated_delta;
 mod mla;
 mod decoder;
-mod divide;
+mod shard;
 
 pub(crate) use decoder::build;
 

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::json::{parse_json, word};
-use super::quoted;
-use super::whole::read_file;
 use crate::error::{Error, Result};
+use crate::format::json::{parse_json, word};
+use crate::format::quoted;
+use crate::format::read::read_file;
 
 /// Upper bound on the file. The largest published ones (a quantisation entry per tensor) have about
 /// 1 MB.

@@ -4,55 +4,50 @@
 //! describes. Nothing here reads tensor data or knows the meaning of a tensor.
 #![deny(clippy::indexing_slicing)]
 
-mod block_type;
 mod dtype;
-mod header;
-mod index;
+mod safetensors;
 mod names;
-mod new_file;
 mod npy;
 mod packed;
-mod whole;
+mod read;
 mod json;
 pub(crate) mod gguf;
 mod config;
-mod safetensors;
-mod shard;
 mod checkpoint;
 mod sums;
 #[cfg(test)]
 mod tests;
 
-pub use block_type::BlockType;
+pub(crate) use checkpoint::file_header::{HEADER_BYTES_MAX, header_bytes, is_packed};
+pub use checkpoint::shard::ShardFile;
 pub use checkpoint::{Checkpoint, Gguf, PackedFolder, TensorEntry};
 pub use config::{ConfigSection, RawConfig};
 pub use dtype::DType;
+pub use dtype::block_type::BlockType;
 pub use gguf::{
     GgufHeader, GgufHeaderError, Metadata, MetadataValue, NewGguf, NewPairs, NewValue, gguf_at,
     new_gguf, parse_gguf,
 };
 pub(crate) use gguf::{in_gguf, pairs_of};
-pub use header::{HeaderTensor, SafetensorsHeader, parse_header};
-pub use index::{ShardIndex, parse_index};
 pub(crate) use json::word;
 pub use json::{parse_json, write_json};
 pub(crate) use names::canonical_name;
-pub use new_file::{NewTensor, new_header, new_index};
 pub use npy::NpyWriter;
 pub use packed::{
     PACK_JOURNAL, PACK_METADATA, PACK_SUMS_NAME, PackedBank, PackedFile, PackedKind, PackedMatrix,
     PackedNorms, PackedRole, PackedSpread, RECORD_ALIGN, SumTable, packed_metadata, parse_packed,
 };
-pub(crate) use safetensors::{HEADER_BYTES_MAX, header_bytes, is_packed};
-pub use shard::ShardFile;
+pub use read::read_file;
+pub(crate) use read::read_file_if_there;
+pub(crate) use read::{read_into, read_range};
+pub use safetensors::header::{HeaderTensor, SafetensorsHeader, parse_header};
+pub use safetensors::index::{ShardIndex, parse_index};
+pub use safetensors::new_file::{NewTensor, new_header, new_index};
 pub use sums::{
     AlteredDocument, CheckpointSums, DocumentSum, FileSums, PackSums, SUMS_FILE_NAME, SumUnit,
     SumsDocument, TensorUnit, tensor_units,
 };
 pub(crate) use sums::{PackedTable, own_sum};
-pub use whole::read_file;
-pub(crate) use whole::read_file_if_there;
-pub(crate) use whole::{read_into, read_range};
 
 use std::fmt;
 

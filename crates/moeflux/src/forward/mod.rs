@@ -5,7 +5,7 @@
 
 mod logits;
 mod finite;
-mod divided;
+mod sharded;
 mod follow;
 
 pub(crate) use follow::follow;
@@ -252,7 +252,7 @@ fn run_layer(
         return device.backend.submit(&plan.mixer, batch);
     };
     if let Some(group) = device.group.clone() {
-        let done = divided::run_layer(model, (device, &group), batch, (layer, plan));
+        let done = sharded::run_layer(model, (device, &group), batch, (layer, plan));
         if done.is_err() {
             device.experts.give_up();
         }

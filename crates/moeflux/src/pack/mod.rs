@@ -9,23 +9,14 @@
 
 mod folder;
 mod journal;
-mod pipeline;
-mod quantise;
 mod source;
-mod rows;
-mod file;
-mod compute;
 mod plan;
-mod documents;
-mod damage;
-mod sums;
-mod verify;
 mod write;
-mod compare;
+mod verify;
 
-pub use damage::{Damage, DamagedPart};
 pub(crate) use plan::RECORD_BYTES_MAX;
-pub use sums::{Documents, lacks_sums, write_sums};
+pub use verify::damage::{Damage, DamagedPart};
+pub use verify::sums::{Documents, lacks_sums, write_sums};
 pub use verify::{Coverage, Verified, verify, verify_with};
 
 use std::fs;
@@ -43,13 +34,14 @@ use crate::format::{
 };
 use crate::spec::QuantParams;
 use crate::weights::{ProgressCallback, sampled};
-use documents::DOCUMENT_BYTES_MAX;
-use file::FilePlan;
 use folder::PackFolder;
 use journal::{CONFIG_BYTES_MAX, PackJournal};
+use plan::file::{self, FilePlan};
 use plan::{PackPlan, PlanRequest};
 use source::SourceFiles;
+use verify::{compare, sums};
 use write::ProgressReporter;
+use write::documents::{self, DOCUMENT_BYTES_MAX};
 
 /// Upper bound on threads: beyond it a drive's write rate is the limit.
 pub(crate) const N_THREADS_MAX: usize = 16;

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::ids::LayerIdx;
+use crate::ranks::command::{OwnedBatch, RankCommand};
 use crate::ranks::hello::{Hello, difference};
-use crate::ranks::note::{MessageHeader, PayloadKind, read_error, write_error};
-use crate::ranks::order::{OwnedBatch, RankCommand};
+use crate::ranks::message_header::{MessageHeader, PayloadKind, read_error, write_error};
 use crate::ranks::stats::{LinkStats, PendingTimes};
 use crate::ranks::{RankTopology, Ranks};
 use crate::weights::Shares;

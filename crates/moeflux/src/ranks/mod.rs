@@ -6,20 +6,20 @@
 //! error on one of them: the error is sent instead of values, and all leave the step together. All
 //! ranks hold the same activations to the bit; each exchange compares their hashes.
 
-mod note;
-mod order;
+mod message_header;
+mod command;
 mod hello;
 mod stats;
 mod link;
-mod lead;
+mod leader;
 mod local;
 
+pub(crate) use command::{OwnedBatch, RankCommand};
 pub(crate) use hello::Hello;
-pub(crate) use lead::LeaderBackend;
+pub(crate) use leader::LeaderBackend;
 pub(crate) use link::{ExchangeStage, RankLink, SharedLink, bytes_of};
 pub use link::{KeepAlive, RankGroup};
 pub use local::{LocalRanks, LocalSettings, RankFault};
-pub(crate) use order::{OwnedBatch, RankCommand};
 pub use stats::{LinkStats, RankTimes};
 
 use std::fmt;

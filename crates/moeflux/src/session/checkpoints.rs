@@ -7,14 +7,14 @@
 
 use std::sync::Arc;
 
-use crate::backend::room::{Booking, SessionBudget};
+use crate::backend::session_budget::{Booking, SessionBudget};
 use crate::backend::{Backend, StatePart};
 use crate::error::{Error, Remedy, Result};
 use crate::forward::DeviceContext;
 use crate::ids::{LayerIdx, StateId};
 use crate::ops::{LayerState, StateSpec};
 use crate::session::Session;
-use crate::session::loans::retry_after_lending;
+use crate::session::runtime::loans::retry_after_lending;
 
 /// Default number of checkpoints per session: a system prompt, a document, two turns.
 pub const N_CHECKPOINTS_DEFAULT: usize = 4;

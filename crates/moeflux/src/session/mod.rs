@@ -4,23 +4,19 @@
 //! leaves the session as it was before. Positions past the end are never read, so truncating a
 //! cache is exact.
 
-mod turns;
-mod feed;
-mod output;
-mod chunk;
+mod rows;
 mod runtime;
-mod loans;
 mod checkpoints;
 mod step;
-mod whole;
+mod many_steps;
 mod snapshot;
 
 pub use checkpoints::N_CHECKPOINTS_DEFAULT;
-pub use chunk::N_ROWS_BESIDE;
-pub use feed::{Feed, Wanted};
-pub use loans::LongerSteps;
-pub use output::{OutputOf, StepOutput};
+pub use rows::N_ROWS_BESIDE;
+pub use rows::feed::{Feed, Wanted};
+pub use rows::output::{OutputOf, StepOutput};
 pub use runtime::Runtime;
+pub use runtime::loans::LongerSteps;
 pub use snapshot::{Snapshot, SnapshotHeader};
 pub use step::{StepUnderWay, step};
 
@@ -30,8 +26,8 @@ use crate::error::{Error, Result};
 use crate::forward::DeviceContext;
 use crate::ids::{StateId, TokenId};
 use crate::session::checkpoints::Checkpoints;
-use crate::session::feed::check_context;
-use crate::session::loans::{retry_after_lending, shrink};
+use crate::session::rows::feed::check_context;
+use crate::session::runtime::loans::{retry_after_lending, shrink};
 
 /// One sequence of tokens on an engine. Several can exist at once, each on its own thread.
 #[derive(Debug)]

@@ -13,12 +13,12 @@ use crate::forward::{
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::ops::{N_OUTPUTS_MAX, Purpose, RowKind};
 use crate::session::checkpoints::{RecurrentCopy, book_copy, check_copies};
-use crate::session::chunk::{N_ROWS_BESIDE, StepRows};
-use crate::session::feed::Feed;
-use crate::session::loans::{end_longer_steps, retry_after_lending, shrink};
-use crate::session::output::StepOutput;
+use crate::session::rows::feed::Feed;
+use crate::session::rows::output::StepOutput;
+use crate::session::rows::{N_ROWS_BESIDE, StepRows};
 use crate::session::runtime::Runtime;
-use crate::session::turns::FairLockGuard;
+use crate::session::runtime::fair_lock::FairLockGuard;
+use crate::session::runtime::loans::{end_longer_steps, retry_after_lending, shrink};
 
 /// Feeds tokens to sessions of one engine in one step. [`Feed::outcome`] returns the result of each
 /// feed afterwards.

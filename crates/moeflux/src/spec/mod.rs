@@ -1,26 +1,16 @@
 //! The geometry of a model: shapes and constants, valid by construction.
 //!
+//! `families` has the config keys of each family, `common` those that several share, and `gguf`
+//! translates the metadata of GGUF files into them.
+//!
 //! **Invariant:** every existing [`ModelSpec`] was checked, so later code need not test whether a
 //! number of heads is zero or divides another. Knows nothing of files or tensor names.
 
 mod rope;
 mod config;
 mod quantisation;
-mod frame;
-mod rope_config;
-mod attention_config;
-mod experts_config;
-mod qwen3_moe;
-mod qwen2_moe;
-mod mixtral;
-mod gpt_oss;
-mod qwen3_next;
-mod qwen3_5_moe;
-mod deepseek_v3;
-mod glm4_moe;
-mod minimax_m2;
-mod hy_v3;
-mod parse;
+mod common;
+mod families;
 mod gguf;
 #[cfg(test)]
 mod tests;

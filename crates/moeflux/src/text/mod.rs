@@ -7,11 +7,8 @@
 //! sequence and any text is accepted; an invalid value in a file is an error that names it. Knows
 //! no model, no sampler and no clock.
 
-mod byte_level;
 mod files;
 mod limit;
-mod pattern;
-mod pipeline;
 mod special;
 mod stop;
 mod template;
@@ -22,7 +19,6 @@ mod gguf;
 mod tiktoken;
 mod folder;
 
-pub use crate::text::byte_level::{BYTE_TOKENS, byte_tokenizer_config_json, byte_tokenizer_json};
 pub use crate::text::eos::EndTokens;
 pub(crate) use crate::text::files::text_fingerprint;
 pub(crate) use crate::text::gguf::{gguf_generation_config, gguf_templates};
@@ -31,6 +27,9 @@ pub use crate::text::special::SpecialTokens;
 pub use crate::text::stop::{STOP_STRING_BYTES_MAX, StopStrings};
 pub use crate::text::stream::{SpecialText, TextStream};
 pub use crate::text::template::{ChatTemplate, Message, OUTPUT_BYTES_MAX, TemplateOptions};
+pub use crate::text::tokenizer::byte_level::{
+    BYTE_TOKENS, byte_tokenizer_config_json, byte_tokenizer_json,
+};
 pub use crate::text::tokenizer::{Tokenizer, tokenizer_bytes};
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::ids::TokenId;
-use crate::text::byte_level::char_of;
 use crate::text::tokenizer::TEXT_BYTES_MAX;
+use crate::text::tokenizer::byte_level::char_of;
 
 /// The splitting pattern of the Qwen family, and the two of DeepSeek that differ most from it.
 const QWEN: &str = concat!(

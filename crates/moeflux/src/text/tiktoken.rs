@@ -11,13 +11,13 @@ use tokenizers::AddedToken;
 
 use crate::error::{Error, Result};
 use crate::format::read_file_if_there;
-use crate::text::byte_level::char_of;
 use crate::text::files::{one_line, read_object, shortened};
 use crate::text::gguf::merges::{SplittableToken, TieOrder, merges};
 use crate::text::gguf::recipes::Recipe;
-use crate::text::pipeline::{AddedTokens, BpeModel, DeclaredToken, Vocabulary};
 use crate::text::special::SpecialTokens;
 use crate::text::tokenizer::Tokenizer;
+use crate::text::tokenizer::byte_level::char_of;
+use crate::text::tokenizer::pipeline::{AddedTokens, BpeModel, DeclaredToken, Vocabulary};
 
 /// Name of the file in a folder.
 pub(super) const NAME: &str = "tiktoken.model";

@@ -10,9 +10,9 @@ use moeflux_kernels::{BlockKind, FloatKind, MatrixKind, MatrixLayout, ScaleKind}
 use crate::error::Result;
 use crate::ids::{ExpertIdx, LayerIdx, MatrixId, VectorId};
 use crate::weights::files::{FiniteFormat, part_error};
-use crate::weights::found::{FileExtent, PartNames};
-use crate::weights::imagined::SyntheticCheckpoint;
 use crate::weights::resident::ExpertLayout;
+use crate::weights::synthetic::SyntheticCheckpoint;
+use crate::weights::tensors::{FileExtent, PartNames};
 
 /// A resident matrix and where it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,9 +14,9 @@ use moeflux_io::ReadFile;
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, PackSums, ShardFile, read_into};
 use crate::weights::files::{CheckpointFiles, PageCaching};
-use crate::weights::found::FileExtent;
 use crate::weights::manifest::Manifest;
 use crate::weights::samples::sampled;
+use crate::weights::tensors::FileExtent;
 
 /// Threads: drives serve this many small reads at once in little more time than one.
 const N_THREADS: usize = 8;

@@ -1,39 +1,32 @@
 //! A model's tensors: how they are bound, and the resident ones in memory.
 //!
+//! * `tensors` holds what a source is asked for and what is found there, `files` opens its files,
+//!   and `synthetic` is a source without files. `manifest` says which bytes make up which matrix,
+//!   vector and expert, and `resident` how these lie in memory.
+//! * `samples` chooses bytes to compare, and `mirror` compares a second folder with the first.
+//! * `load` reads resident tensors, `shares` divides the rows of experts over several machines, and
+//!   `bind` makes the manifest.
+//!
 //! **Invariant:** every tensor of a checkpoint is bound once, skipped by name, or an error.
 
-mod found;
+mod tensors;
 mod files;
-mod gguf_types;
-mod imagined;
+mod synthetic;
 mod resident;
 mod manifest;
 mod samples;
 mod mirror;
-mod fill;
-mod leftover;
 mod load;
-mod packed;
-mod table;
-mod stored;
-mod bank;
-mod share;
-mod binder;
+mod shares;
+mod bind;
 
-pub(crate) use bank::ExpertShape;
-pub(crate) use binder::{Binder, TensorSource};
+pub(crate) use bind::bank::ExpertShape;
+pub(crate) use bind::packed::described;
+pub(crate) use bind::{Binder, TensorSource};
 pub(crate) use files::{CheckpointFiles, ProgressCallback, ProgressMeter, check_room};
 pub use files::{FiniteFormat, PageCaching, Progress};
-pub(crate) use fill::{FiniteCheck, ReadSegment, fill_here};
-pub(crate) use found::dtype_of;
-pub use found::{FileExtent, PartNames, block_kind};
-pub use gguf_types::GgufTypes;
-pub(crate) use imagined::SyntheticFormat;
-pub(crate) use imagined::params_of_mlx;
-pub use imagined::{
-    QuantisedRows, SyntheticCheckpoint, SyntheticKind, SyntheticRole, SyntheticTensor,
-};
 pub(crate) use load::expert_samples;
+pub(crate) use load::fill::{FiniteCheck, ReadSegment, fill_here};
 pub use load::load;
 pub use manifest::{
     BankPart, ExpertBank, ExpertOffsets, KindCount, Manifest, ManifestOrigin, MatrixSource,
@@ -41,14 +34,19 @@ pub use manifest::{
     VectorSource,
 };
 pub(crate) use mirror::Mirror;
-pub(crate) use packed::described;
 pub use resident::{ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, RowStride, Weights};
 pub(crate) use samples::{hash_of, sampled};
-pub use share::{OwnRows, Shares};
+pub use shares::{OwnRows, Shares};
+pub(crate) use synthetic::SyntheticFormat;
+pub use synthetic::gguf_types::GgufTypes;
+pub(crate) use synthetic::params_of_mlx;
+pub use synthetic::{
+    QuantisedRows, SyntheticCheckpoint, SyntheticKind, SyntheticRole, SyntheticTensor,
+};
+pub(crate) use tensors::dtype_of;
+pub use tensors::{FileExtent, PartNames, block_kind};
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod native_tests;
 #[cfg(test)]
 pub(crate) mod tests_support;

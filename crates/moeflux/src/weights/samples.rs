@@ -13,8 +13,8 @@ use twox_hash::XxHash3_64;
 use crate::error::Result;
 use crate::format::read_range;
 use crate::ids::ExpertIdx;
-use crate::weights::found::FileExtent;
 use crate::weights::manifest::{Manifest, VectorSource};
+use crate::weights::tensors::FileExtent;
 
 /// Number of expert blocks to sample. Two models that differ in one expert of a hundred go
 /// unnoticed once in 20,000 times.

@@ -2,21 +2,14 @@
 #![cfg(test)]
 
 mod face;
-mod failures;
 mod forced;
 mod generate;
 mod gguf_text;
-mod golden;
 mod loading;
-mod ops;
-mod overflow;
 mod packing;
-mod plans;
 mod ranks;
-mod scripts;
+mod results;
 mod sessions;
 mod shares;
-mod spellings;
-mod steps;
 mod streaming;
 mod support;

@@ -11,9 +11,7 @@ mod elementwise;
 mod delta;
 mod product;
 mod linear;
-mod wave;
 mod experts;
-mod divided;
 #[cfg(test)]
 mod tests;
 
@@ -31,7 +29,7 @@ use crate::backend::cpu::experts::ExpertScratch;
 use crate::backend::cpu::product::{PreparedInputs, PreparedRows};
 use crate::backend::cpu::split::WorkSplitter;
 use crate::backend::host::{Buffer, Buffers, HostStates};
-use crate::backend::room::SessionBudget;
+use crate::backend::session_budget::SessionBudget;
 use crate::backend::{
     Arithmetic, Backend, DeviceNames, ExpertSharding, ExpertTiers, SessionStates, ShardValues,
     StatePart,

@@ -12,7 +12,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use crate::backend::StatePart;
 use crate::backend::host::buffers::Floats;
 use crate::backend::kv::KvTable;
-use crate::backend::room::{Booking, SessionBudget};
+use crate::backend::session_budget::{Booking, SessionBudget};
 use crate::error::{Error, Remedy, Result};
 use crate::ids::{LayerIdx, StateId};
 use crate::ops::{KvKind, LayerState, StateSpec};

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use crate::backend::best::best;
 use crate::backend::host::{Buffers, HostStates};
-use crate::backend::room::SessionBudget;
+use crate::backend::session_budget::SessionBudget;
 use crate::backend::{
     Arithmetic, Backend, DeviceNames, ExpertSharding, ExpertTiers, SessionStates, ShardValues,
     StatePart,

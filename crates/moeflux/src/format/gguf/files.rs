@@ -13,7 +13,7 @@ use super::cursor::GgufHeaderError;
 use super::header::{GgufHeader, parse_gguf};
 use super::metadata::Metadata;
 use crate::error::{ByteCount, Error, Result};
-use crate::format::whole::read_range;
+use crate::format::read::read_range;
 use crate::format::{FETCH_AGAIN, quoted};
 
 /// Upper bound on a header, as for safetensors. The largest vocabularies have 20 MB.

@@ -12,7 +12,7 @@ use super::kind::{block_of, type_of};
 use super::metadata::{Metadata, MetadataValue};
 use super::new::NewPairs;
 use crate::error::grouped;
-use crate::format::header::HeaderTensor;
+use crate::format::safetensors::header::HeaderTensor;
 use crate::format::{DType, FETCH_AGAIN, quoted};
 
 const ALIGNMENT_KEY: &str = "general.alignment";

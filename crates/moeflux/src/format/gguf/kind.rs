@@ -3,8 +3,8 @@
 //! **Invariant:** every known type has a size. An unknown type is refused, because its lengths
 //! cannot be checked.
 
-use crate::format::block_type::BlockType;
 use crate::format::dtype::DType;
+use crate::format::dtype::block_type::BlockType;
 
 /// Types of single values.
 const PLAIN: [(u32, DType); 8] = [

@@ -10,7 +10,7 @@ mod header;
 mod names;
 mod files;
 #[cfg(test)]
-pub(crate) mod made;
+pub(crate) mod builder;
 #[cfg(test)]
 mod tests;
 

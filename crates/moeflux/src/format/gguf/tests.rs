@@ -5,7 +5,7 @@ use std::path::Path;
 
 use moeflux_testing::temp_dir::TempDir;
 
-use super::made::{GgufBuilder, text};
+use super::builder::{GgufBuilder, text};
 use super::*;
 use crate::format::{BlockType, Checkpoint, DType};
 

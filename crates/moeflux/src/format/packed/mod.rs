@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::block_type::BlockType;
-use super::dtype::DType;
-use super::header::{HeaderTensor, SafetensorsHeader};
-use super::{ParseError, quoted};
+use crate::format::dtype::DType;
+use crate::format::dtype::block_type::BlockType;
+use crate::format::safetensors::header::{HeaderTensor, SafetensorsHeader};
+use crate::format::{ParseError, quoted};
 
 /// Records begin at multiples of this, which is a multiple of every drive's block and every
 /// system's page.

@@ -15,11 +15,11 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 use twox_hash::XxHash3_64;
 
-use super::super::checkpoint::Checkpoint;
-use super::super::whole::read_file_if_there;
-use super::super::{ParseError, quoted};
 use super::units::TensorUnit;
 use crate::error::{Error, Result};
+use crate::format::checkpoint::Checkpoint;
+use crate::format::read::read_file_if_there;
+use crate::format::{ParseError, quoted};
 
 /// Name of the document in the model's folder.
 pub const SUMS_FILE_NAME: &str = "moeflux-sums.json";

@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 use moeflux_io::{OneLine, ReadFile};
 use twox_hash::XxHash3_64;
 
-use super::checkpoint::{Checkpoint, PackedFolder};
-use super::shard::ShardFile;
-use super::whole::read_range;
 use crate::error::{Error, Result};
+use crate::format::checkpoint::shard::ShardFile;
+use crate::format::checkpoint::{Checkpoint, PackedFolder};
+use crate::format::read::read_range;
 
 /// A range of bytes of a file, and its XXH3-64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,12 +16,12 @@ use moeflux_io::ReadFile;
 use serde_json::{Map, Value, json};
 use twox_hash::XxHash3_64;
 
-use super::super::checkpoint::{Checkpoint, PackedFolder};
-use super::super::packed::{PACK_METADATA, PACK_SUMS_NAME};
-use super::super::whole::{read_file_if_there, read_range};
-use super::super::{ParseError, quoted};
 use super::document::{hex, name_of, number};
 use crate::error::{Error, Result};
+use crate::format::checkpoint::{Checkpoint, PackedFolder};
+use crate::format::packed::{PACK_METADATA, PACK_SUMS_NAME};
+use crate::format::read::{read_file_if_there, read_range};
+use crate::format::{ParseError, quoted};
 
 /// The small files that a model needs to run. Any other file, such as a licence, may change.
 const DOCUMENT_NAMES: [&str; 14] = [

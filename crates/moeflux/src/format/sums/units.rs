@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** the ranges follow from headers alone, so that the document need not store them.
 
-use super::super::checkpoint::{Checkpoint, TensorEntry};
+use crate::format::checkpoint::{Checkpoint, TensorEntry};
 
 /// A longer tensor has a checksum for each `UNIT_BYTES`, which locates damage more precisely and
 /// gives all threads work.

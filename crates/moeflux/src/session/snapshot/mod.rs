@@ -24,13 +24,13 @@ pub use header::SnapshotHeader;
 
 use crate::backend::StatePart;
 use crate::backend::kv::PAGE_POSITIONS;
-use crate::backend::room::Booking;
+use crate::backend::session_budget::Booking;
 use crate::error::{Error, Result};
 use crate::ids::LayerIdx;
 use crate::ops::{LayerState, StateSpec};
 use crate::session::Session;
-use crate::session::loans::retry_after_lending;
 use crate::session::runtime::Runtime;
+use crate::session::runtime::loans::retry_after_lending;
 use crate::session::snapshot::sums::{HashingReader, HashingWriter, read_failed, write_failed};
 
 /// Positions of a session, and the recurrent state after the last of them, in host memory.

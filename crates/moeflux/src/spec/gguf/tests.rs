@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::format::Checkpoint;
-use crate::format::gguf::made::GgufBuilder;
+use crate::format::gguf::builder::GgufBuilder;
 use crate::spec::{FfnSpec, MixerSpec, ModelSpec, RopeScaling, RouterSpec};
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small counts")]

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use crate::text::pipeline::{MERGES_MAX, Merges, Vocabulary};
+use crate::text::tokenizer::pipeline::{MERGES_MAX, Merges, Vocabulary};
 
 /// Maximum bytes looked up: the sum of the squares of all lengths. For gpt-oss, which has runs of
 /// 256 characters, these are 32 MB.

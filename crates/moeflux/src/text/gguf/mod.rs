@@ -23,9 +23,9 @@ use crate::text::files::shortened;
 use crate::text::gguf::keys::TextKeys;
 use crate::text::gguf::recipes::{Recipe, SentencePieceRecipe};
 use crate::text::gguf::vocabulary::{MERGES, TOKEN_TYPE, TOKENS, TokenList};
-use crate::text::pipeline::TokenizerPipeline;
 use crate::text::special::SpecialTokens;
 use crate::text::tokenizer::Tokenizer;
+use crate::text::tokenizer::pipeline::TokenizerPipeline;
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";

@@ -10,7 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use crate::error::Result;
-use crate::text::pipeline::{AddedTokens, BpeModel, TokenizerParts, TokenizerPipeline};
+use crate::text::tokenizer::pipeline::{AddedTokens, BpeModel, TokenizerParts, TokenizerPipeline};
 
 /// The steps that normalise and split a text and merge its pieces into tokens.
 #[derive(Clone, Copy, Debug)]

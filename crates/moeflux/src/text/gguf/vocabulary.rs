@@ -13,7 +13,9 @@ use crate::text::files::shortened;
 use crate::text::gguf::keys::TextKeys;
 use crate::text::gguf::merges::{SplittableToken, TieOrder, merges};
 use crate::text::gguf::recipes::{Merging, Recipe};
-use crate::text::pipeline::{AddedTokens, BpeModel, DeclaredToken, Merges, Vocabulary, merge_of};
+use crate::text::tokenizer::pipeline::{
+    AddedTokens, BpeModel, DeclaredToken, Merges, Vocabulary, merge_of,
+};
 
 pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
 pub(super) const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";

@@ -1,0 +1,8 @@
+//! What models compute: against other implementations, between backends and spellings, and as the
+//! text of plans.
+
+mod golden;
+mod ops;
+mod overflow;
+mod plans;
+mod spellings;
