@@ -1,20 +1,18 @@
 //! Prose in Markdown files is at most 100 columns wide.
 //!
 //! Tables, code blocks, headings with links and lines that are a single link are exempt, because
-//! they cannot be wrapped. So are the records of measurements, which are not edited later.
+//! they cannot be wrapped.
 
 use crate::tidy::Finding;
 use crate::tidy::tree::{SourceFile, Tree};
 
 const N_COLUMNS_MAX: usize = 100;
-const RECORDS: &str = "benches/record/";
 const FENCES: [&str; 2] = ["```", "~~~"];
 const INDENT: &str = "    ";
 
 /// Finds lines of prose that are too wide.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let is_prose =
-        |file: &&SourceFile| file.path.ends_with(".md") && !file.path.starts_with(RECORDS);
+    let is_prose = |file: &&SourceFile| file.path.ends_with(".md");
     tree.files.iter().filter(is_prose).flat_map(check_file).collect()
 }
 
@@ -106,8 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn records_and_other_files_are_exempt() {
-        check_text("benches/record/cpu.md", &wide(""), &[]);
+    fn other_files_are_exempt() {
         check_text("a.txt", &wide(""), &[]);
     }
 }
