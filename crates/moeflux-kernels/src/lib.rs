@@ -29,7 +29,7 @@
 //!   group from its first visible position. An output element is multiplied by the block's factor,
 //!   then takes positions in ascending order: `out = fma(weight, value, out)`. Values stored as f16
 //!   are widened exactly.
-//! * **Attention over 8-bit codes**: see `kept.rs` for the codes. A score is the product of the
+//! * **Attention over 8-bit codes**: see `cached.rs` for the codes. A score is the product of the
 //!   query, rounded to int8, with the codes as a matrix: see `int8/mod.rs`. An output element takes
 //!   `out = fma(weight * scale, code, out)`, and after the block's last position the sum of
 //!   `weight * bias` over its positions, as one group.
@@ -38,33 +38,23 @@
 //! * **The delta rule** is applied token by token; each of its sums over keys ascends, by `fma`
 //!   from +0, and `S += delta k^T` is `fma(delta, k, S)`.
 //! * **Exponentials, sigmoid, SiLU, softplus** are this crate's own, value by value, within 4 units
-//!   in the last place: see `gates.rs`.
+//!   in the last place: see `lanes/gates.rs`.
 //!
 //! So a result does not depend on the instruction set, on the number of activation rows computed
 //! together, or on the division of rows among threads.
 #![allow(unsafe_code, reason = "SIMD entry points; every block is documented and tested")]
 
 mod cpu;
-mod rounding;
-mod blocks;
-mod format;
-mod fused;
 mod lanes;
-mod gates;
-mod codes;
-mod vector;
-mod decode;
-mod activations;
-mod product;
-mod kept;
-mod upcoming;
+mod matrix;
+mod float;
+mod cached;
+mod prefetch;
 mod attention;
-mod weighted;
 mod delta;
 mod rowop;
 mod int8;
 mod table;
-mod fill;
 mod scalar;
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -74,25 +64,25 @@ mod dispatch;
 #[cfg(test)]
 mod tests;
 
-pub use activations::{Activations, RowShape};
+pub use attention::weighted::WeightedRows;
 pub use attention::{BLOCK_POSITIONS, ScoreInputs, ScorePart, SoftmaxState, SoftmaxUpdate};
-pub use blocks::{BlockKind, E2M1_VALUES, IQ2_XXS_GRID, IQ3_XXS_GRID, IQ4_VALUES};
-pub use decode::decode_row;
+pub use cached::{CachedRows, CachedValues, CodeShape};
 pub use delta::DeltaRun;
 #[cfg(any(test, feature = "emulated"))]
 pub use dispatch::emulated;
 pub use dispatch::{available, best, by_name};
-pub use format::{
-    Affine, Biases, FloatKind, Fp8, Fp8Spread, LayoutError, Matrix, MatrixKind, MatrixLayout,
-    ScaleKind,
-};
+pub use float::activations::{Activations, RowShape};
+pub use float::product::{FloatProduct, ROWS_PER_BLOCK, TransposedProduct};
 pub use int8::{
     IntInputs, IntProduct, IntRowShape, IntRows, IntScratch, QuantisedRow, RepackedRows,
 };
-pub use kept::{CachedRows, CachedValues, CodeShape};
-pub use product::{FloatProduct, ROWS_PER_BLOCK, TransposedProduct};
-pub use rounding::round_to_f16;
+pub use lanes::rounding::round_to_f16;
+pub use lanes::vector::StridedRows;
+pub use matrix::blocks::{BlockKind, E2M1_VALUES, IQ2_XXS_GRID, IQ3_XXS_GRID, IQ4_VALUES};
+pub use matrix::decode::decode_row;
+pub use matrix::format::{
+    Affine, Biases, FloatKind, Fp8, Fp8Spread, LayoutError, Matrix, MatrixKind, MatrixLayout,
+    ScaleKind,
+};
 pub use rowop::{RopePairs, RowOp};
 pub use table::KernelTable;
-pub use vector::StridedRows;
-pub use weighted::WeightedRows;

@@ -6,11 +6,11 @@
 
 use std::ops::Range;
 
-use crate::activations::Activations;
-use crate::decode::{biases, scales, unpack_cols};
-use crate::format::{Matrix, MatrixKind, group_cols};
+use crate::float::activations::Activations;
+use crate::lanes::vector::StridedRows;
 use crate::lanes::{LANES, Lanes, Simd};
-use crate::vector::StridedRows;
+use crate::matrix::decode::{biases, scales, unpack_cols};
+use crate::matrix::format::{Matrix, MatrixKind, group_cols};
 
 /// Columns unpacked at a time: whole groups of every kind; four rows of them fit the first-level
 /// cache.

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::blocks::BlockKind;
+use crate::matrix::blocks::BlockKind;
 
 /// Columns of an FP8 group if scales cover whole rows.
 const FP8_GROUP: usize = 128;

@@ -3,7 +3,7 @@
 //! **Invariant:** columns beyond `n_cols` are zero; sums match the values. Memory grows to the
 //! largest use and is kept.
 
-use crate::format::{MatrixKind, group_cols};
+use crate::matrix::format::{MatrixKind, group_cols};
 
 /// Rows of activations for matrices of one group size.
 #[derive(Clone, Debug, Default)]

@@ -3,9 +3,9 @@
 //! A weight is `code * scale`, or `code * scale + bias`. **Invariant:** scales and biases are exact
 //! products, and so is `code * scale`: an f32 holds it, for any bytes of the block.
 
-use crate::blocks::grids;
-use crate::blocks::kind::BlockKind;
-use crate::rounding::from_f16;
+use crate::lanes::rounding::from_f16;
+use crate::matrix::blocks::grids;
+use crate::matrix::blocks::kind::BlockKind;
 
 /// Columns of the largest block.
 pub(crate) const BLOCK_COLS_MAX: usize = 256;

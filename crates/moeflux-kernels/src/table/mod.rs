@@ -3,14 +3,16 @@
 //! **Invariant:** a table is available only if the CPU has its features; lengths are checked here,
 //! once per call, so that kernels need not.
 
+mod fill;
+
+use crate::attention::weighted::WeightedRows;
 use crate::attention::{ScoreInputs, SoftmaxUpdate};
 use crate::delta::DeltaRun;
+use crate::float::product::{FloatProduct, TransposedProduct};
 use crate::int8::{
     IntInputs, IntProduct, IntRows, IntScratch, QuantisedRow, RepackedRows, ValueOrder,
 };
-use crate::product::{FloatProduct, TransposedProduct};
 use crate::rowop::RowOp;
-use crate::weighted::WeightedRows;
 
 /// The kernels of one instruction set. All tables give the same bits.
 pub struct KernelTable {
@@ -61,13 +63,16 @@ macro_rules! kernel_table {
         };
 
         $(#[target_feature(enable = $features)])?
-        fn matmul(product: &$crate::product::FloatProduct<'_>, out: &mut [f32]) {
-            $crate::product::matmul($simd, product, out);
+        fn matmul(product: &$crate::float::product::FloatProduct<'_>, out: &mut [f32]) {
+            $crate::float::product::matmul($simd, product, out);
         }
 
         $(#[target_feature(enable = $features)])?
-        fn matmul_transposed(product: &$crate::product::TransposedProduct<'_>, out: &mut [f32]) {
-            $crate::product::matmul_transposed($simd, product, out);
+        fn matmul_transposed(
+            product: &$crate::float::product::TransposedProduct<'_>,
+            out: &mut [f32],
+        ) {
+            $crate::float::product::matmul_transposed($simd, product, out);
         }
 
         fn repack_inputs(
@@ -107,17 +112,17 @@ macro_rules! kernel_table {
 
         $(#[target_feature(enable = $features)])?
         fn group_sums(row: &[f32], group_cols: usize, sums: &mut [f32]) {
-            $crate::vector::group_sums($simd, row, group_cols, sums);
+            $crate::lanes::vector::group_sums($simd, row, group_cols, sums);
         }
 
         $(#[target_feature(enable = $features)])?
         fn dot(a: &[f32], b: &[f32]) -> f32 {
-            $crate::vector::dot($simd, a, b)
+            $crate::lanes::vector::dot($simd, a, b)
         }
 
         $(#[target_feature(enable = $features)])?
         fn axpy(factor: f32, x: &[f32], y: &mut [f32]) {
-            $crate::vector::axpy($simd, factor, x, y);
+            $crate::lanes::vector::axpy($simd, factor, x, y);
         }
 
         $(#[target_feature(enable = $features)])?
@@ -131,13 +136,13 @@ macro_rules! kernel_table {
         }
 
         $(#[target_feature(enable = $features)])?
-        fn add_weighted(sum: &$crate::weighted::WeightedRows<'_>, out: &mut [f32]) {
-            $crate::weighted::add_weighted($simd, sum, out);
+        fn add_weighted(sum: &$crate::attention::weighted::WeightedRows<'_>, out: &mut [f32]) {
+            $crate::attention::weighted::add_weighted($simd, sum, out);
         }
 
         $(#[target_feature(enable = $features)])?
         fn exp_shifted(values: &mut [f32], shift: f32) -> f32 {
-            $crate::vector::exp_shifted($simd, values, shift)
+            $crate::lanes::vector::exp_shifted($simd, values, shift)
         }
 
         $(#[target_feature(enable = $features)])?

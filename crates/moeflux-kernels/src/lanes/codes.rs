@@ -3,8 +3,8 @@
 //! **Invariant:** exact (every code and value is an f32), for any address of the bytes. Knows
 //! neither scales nor groups.
 
+use crate::lanes::rounding::{exact, from_bf16, from_f16};
 use crate::lanes::{LANES, Simd};
-use crate::rounding::{exact, from_bf16, from_f16};
 
 /// Storage format of values.
 pub(crate) trait ValueFormat {

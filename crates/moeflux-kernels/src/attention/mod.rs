@@ -5,13 +5,15 @@
 //! order stated in the crate's documentation. Knows neither heads, windows nor the number of
 //! positions.
 
+pub(crate) mod weighted;
+
 use std::ops::Range;
 
-use crate::kept::{CachedRows, CachedValues};
+use crate::cached::{CachedRows, CachedValues};
+use crate::lanes::rounding::from_f16;
+use crate::lanes::vector::{StridedRows, exp_shifted};
 use crate::lanes::{LANES, Lanes, Simd, larger, padded};
-use crate::rounding::from_f16;
-use crate::upcoming::Prefetcher;
-use crate::vector::{StridedRows, exp_shifted};
+use crate::prefetch::Prefetcher;
 
 /// Positions of one block: the length of a row of scores.
 pub const BLOCK_POSITIONS: usize = 64;

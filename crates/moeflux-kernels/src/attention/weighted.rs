@@ -7,12 +7,12 @@
 use std::ops::Range;
 
 use crate::attention::{BLOCK_POSITIONS, CacheElement, TypedRows};
-use crate::format::{Matrix, MatrixKind};
-use crate::kept::{CachedRows, CachedValues};
+use crate::cached::{CachedRows, CachedValues};
+use crate::lanes::rounding::from_bf16;
+use crate::lanes::vector::dot_lanes;
 use crate::lanes::{LANES, Simd};
-use crate::rounding::from_bf16;
-use crate::upcoming::Prefetcher;
-use crate::vector::dot_lanes;
+use crate::matrix::format::{Matrix, MatrixKind};
+use crate::prefetch::Prefetcher;
 
 /// Weights and the values they belong to: see [`crate::KernelTable::add_weighted`].
 #[derive(Clone, Copy, Debug)]

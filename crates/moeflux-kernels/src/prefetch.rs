@@ -4,8 +4,8 @@
 //! in bursts, reading a cache and computing took as long as one after the other. **Invariant:**
 //! changes speed, never a result.
 
+use crate::cached::{CachedRows, CachedValues};
 use crate::cpu::prefetch;
-use crate::kept::{CachedRows, CachedValues};
 
 /// Size of a cache line.
 const LINE_BYTES: usize = 64;

@@ -4,7 +4,7 @@
 //! products of that matrix with rounded queries. Rounding uses integer operations and single f32
 //! operations, so that every CPU gives the same codes.
 
-use crate::format::{Affine, FloatKind, Matrix, MatrixKind};
+use crate::matrix::format::{Affine, FloatKind, Matrix, MatrixKind};
 
 /// Larger magnitudes are treated as NaN: up to it, no difference of two overflows.
 const LARGEST: f32 = f32::from_bits((127 + 100) << 23);

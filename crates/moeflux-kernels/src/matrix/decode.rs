@@ -4,11 +4,11 @@
 //! **Invariant:** affine is `code * scale + bias` in two roundings; FP8 is `value * scale` in one;
 //! blocks that carry their own scales give `code * scale`, which is exact, or that plus a bias.
 
-use crate::blocks::{BlockKind, DecodedBlock, power};
-use crate::codes::{Bf16, ByteCodes, E4m3, F16, F32, PackedCodes, ValueFormat};
-use crate::format::{FloatKind, Fp8Spread, Matrix, MatrixKind, ScaleKind, group_cols};
+use crate::lanes::codes::{Bf16, ByteCodes, E4m3, F16, F32, PackedCodes, ValueFormat};
+use crate::lanes::rounding::{from_bf16, from_f16};
 use crate::lanes::{LANES, Lanes, Portable, Simd};
-use crate::rounding::{from_bf16, from_f16};
+use crate::matrix::blocks::{BlockKind, DecodedBlock, power};
+use crate::matrix::format::{FloatKind, Fp8Spread, Matrix, MatrixKind, ScaleKind, group_cols};
 
 /// Writes the weights of row `row_idx` to `out`.
 ///

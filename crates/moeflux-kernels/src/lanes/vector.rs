@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** the order of every sum is the one stated in the crate's documentation.
 
-use crate::gates::exp_all;
+use crate::lanes::gates::exp_all;
 use crate::lanes::{LANES, Simd, padded};
 
 /// Rows of f32 within a larger buffer.

@@ -3,7 +3,7 @@
 //!
 //! **Invariant:** a row is written as a whole, including padding and sums.
 
-use crate::activations::{Activations, RowShape};
+use crate::float::activations::{Activations, RowShape};
 use crate::int8::{IntRowShape, IntRows, QuantisedRow};
 use crate::table::KernelTable;
 

@@ -4,8 +4,14 @@
 //! **Invariant:** every implementation gives the bits of [`Portable`]; all functions are always
 //! inlined into a function that enables the features.
 
-use crate::fused::FusedMultiplyAdd as _;
-use crate::rounding::from_f16;
+pub(crate) mod fused;
+pub(crate) mod rounding;
+pub(crate) mod gates;
+pub(crate) mod codes;
+pub(crate) mod vector;
+
+use crate::lanes::fused::FusedMultiplyAdd as _;
+use crate::lanes::rounding::from_f16;
 
 /// Lanes of a sum.
 pub(crate) const LANES: usize = 16;
