@@ -16,12 +16,12 @@ use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::http::account::{MemoryPool, PoolReservation};
-use crate::http::closing::HttpExchange;
+use crate::http::answers::run::RequestRun;
 use crate::http::config::Timeouts;
-use crate::http::keeping::added_bytes;
+use crate::http::memory::estimate::added_bytes;
+use crate::http::memory::pools::{MemoryPool, PoolReservation};
 use crate::http::reply::{self, Problem};
-use crate::http::run::RequestRun;
+use crate::http::sockets::half_close::HttpExchange;
 use moeflux_wire::{EventWriter, ResponseEvent};
 
 /// Upper bound on queued chunks of a response. Beyond it, the answer itself waits for the client.

@@ -12,16 +12,16 @@ use moeflux::{Cancel, TextLimit};
 use moeflux_schedule::Owner;
 use tokio::task::JoinHandle;
 
-use crate::http::account::PoolReservation;
+use crate::http::answers::deliver::{Delivery, ResponseMemory};
+use crate::http::answers::prompt::{self, PromptJob};
+use crate::http::answers::record::Record;
+use crate::http::answers::run::RequestRun;
 use crate::http::body;
-use crate::http::closing::HttpExchange;
-use crate::http::deliver::{Delivery, ResponseMemory};
-use crate::http::keeping::MemoryEstimate;
-use crate::http::prompt::{self, PromptJob};
-use crate::http::record::Record;
+use crate::http::memory::estimate::MemoryEstimate;
+use crate::http::memory::pools::PoolReservation;
 use crate::http::reply::{Problem, RequestId};
-use crate::http::run::RequestRun;
 use crate::http::shared::ModelState;
+use crate::http::sockets::half_close::HttpExchange;
 use moeflux_wire::{EventWriter, Failure, FailureKind, Request, ResponseHead};
 use moeflux_wire::{chat, completions, messages, responses};
 

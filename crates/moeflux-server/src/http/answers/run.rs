@@ -14,9 +14,9 @@ use moeflux_chat::PreparedPrompt;
 use moeflux_schedule::{Event as JobEvent, Refusal, Scored, Ticket, Times};
 use tokio::time::{Instant, sleep_until};
 
-use crate::http::inbox::Inbox;
-use crate::http::prompt::PromptJob;
-use crate::http::record::Record;
+use crate::http::answers::inbox::Inbox;
+use crate::http::answers::prompt::PromptJob;
+use crate::http::answers::record::Record;
 use crate::http::reply::{Problem, failure_of};
 use crate::http::shared::ModelState;
 use moeflux_wire::{AnswerEvents, PromptProgress, Reason, ResponseEvent, Score, Usage, scored};

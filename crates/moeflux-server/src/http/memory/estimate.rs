@@ -3,7 +3,7 @@
 //!
 //! **Invariant:** upper estimates that depend neither on a clock nor on other requests.
 
-use crate::http::size::BodySize;
+use crate::http::memory::body_size::BodySize;
 use moeflux_wire::{Prompt, Request, ResponseEvent};
 
 /// For any request: its task, its channels, its log line.

@@ -16,10 +16,10 @@ use moeflux_schedule::Owner;
 
 use crate::http::body;
 use crate::http::config::CacheScope;
-use crate::http::listen::is_loopback;
-use crate::http::places::StageReporter;
 use crate::http::reply::{self, ANTHROPIC_REQUEST_ID, Family, REQUEST_ID, Refused, RequestId};
 use crate::http::shared::ServerState;
+use crate::http::sockets::listen::is_loopback;
+use crate::http::sockets::slots::StageReporter;
 use moeflux_wire::{Failure, FailureKind};
 
 /// The path that needs no key, because programs without one monitor it.

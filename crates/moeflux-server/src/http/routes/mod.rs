@@ -2,6 +2,10 @@
 //!
 //! **Invariant:** every failure has the format of its dialect.
 
+pub(crate) mod guard;
+mod plain;
+mod suggestion;
+
 use std::sync::Arc;
 
 use axum::Router;
@@ -11,12 +15,12 @@ use axum::middleware;
 use axum::routing::{MethodRouter, get, post};
 use moeflux_schedule::Owner;
 
+use crate::http::answers::generate::{self, Dialect};
 use crate::http::body;
-use crate::http::generate::{self, Dialect};
-use crate::http::guard::{self, Entrance, Guard, HasLogLine, OPEN_PATH};
-use crate::http::meant::suggested_path;
-use crate::http::plain::{self, Question};
 use crate::http::reply::{self, Family, Problem, RequestId};
+use crate::http::routes::guard::{Entrance, Guard, HasLogLine, OPEN_PATH};
+use crate::http::routes::plain::Question;
+use crate::http::routes::suggestion::suggested_path;
 use crate::http::shared::{CurrentModel, ModelState};
 use moeflux_wire::{Failure, FailureKind};
 

@@ -12,9 +12,9 @@ use moeflux::{Cancel, TextLimit};
 use moeflux_schedule::{Owner, State};
 use serde_json::{Value as Json, json};
 
+use crate::http::answers::generate::run_blocking;
+use crate::http::answers::prompt;
 use crate::http::body;
-use crate::http::generate::run_blocking;
-use crate::http::prompt;
 use crate::http::reply::{self, Problem};
 use crate::http::shared::ModelState;
 use crate::metrics;
