@@ -8,12 +8,12 @@ use std::time::Duration;
 use moeflux_testing::random::Rng;
 use moeflux_testing::temp_dir::TempDir;
 
-use crate::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
 use crate::clock::VirtualClock;
-use crate::direct::{Caching, DriveFile};
-use crate::simulated::{SimulatedDrive, SimulatedFile};
-use crate::slots::{Filling, SlotIdx, SlotMemory};
-use crate::threads::ThreadsDrive;
+use crate::drives::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
+use crate::drives::simulated::{SimulatedDrive, SimulatedFile};
+use crate::drives::threads::ThreadsDrive;
+use crate::files::direct::{Caching, DriveFile};
+use crate::memory::slots::{Filling, SlotIdx, SlotMemory};
 
 /// Lengths of the files in every test's folder.
 const LENGTHS: [usize; 5] = [0, 1, 4096, 300_000, (1 << 20) + 77];
@@ -48,7 +48,9 @@ impl DriveFixture {
                 drives.push((format!("{n_threads} threads, {caching:?}"), Box::new(drive)));
             }
             #[cfg(target_os = "linux")]
-            if let Some(drive) = crate::uring::drive_or_typed_refusal(self.files(caching), depth) {
+            if let Some(drive) =
+                crate::drives::uring::drive_or_typed_refusal(self.files(caching), depth)
+            {
                 drives.push((format!("io_uring, {caching:?}"), Box::new(drive)));
             }
         }

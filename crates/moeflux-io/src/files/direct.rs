@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::identity::{FileChange, FileIdentity, open_regular};
+use crate::files::identity::{FileChange, FileIdentity, open_regular};
 
 /// The path of bytes from the drive into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ mod system {
     use std::os::unix::fs::FileExt;
     use std::path::Path;
 
-    use crate::identity::open_regular;
+    use crate::files::identity::open_regular;
 
     /// Flags of every file.
     pub(super) const FLAGS: i32 = 0;
@@ -166,10 +166,10 @@ mod system {
         if let Some(facts) = told {
             let block = facts.stx_dio_offset_align.max(facts.stx_dio_mem_align) as usize;
             let can = facts.stx_dio_offset_align > 0 && block.is_power_of_two();
-            return Ok((can && block <= crate::slots::SLOT_ALIGN).then_some((file, block)));
+            return Ok((can && block <= crate::memory::slots::SLOT_ALIGN).then_some((file, block)));
         }
         // Kernels before 6.1 and some file systems do not report this: only a read shows it.
-        let mut block = crate::aligned::AlignedBytes::zeroed(super::BLOCK_BYTES)
+        let mut block = crate::memory::aligned::AlignedBytes::zeroed(super::BLOCK_BYTES)
             .ok_or(io::ErrorKind::OutOfMemory)?;
         match file.read_at(&mut block, 0) {
             Ok(_) => Ok(Some((file, super::BLOCK_BYTES))),
@@ -215,10 +215,10 @@ mod system {
     use std::io;
     use std::path::Path;
 
-    use crate::identity::open_regular;
-    use crate::overlapped::FILE_FLAG_OVERLAPPED;
+    use crate::files::identity::open_regular;
+    use crate::files::overlapped::FILE_FLAG_OVERLAPPED;
 
-    pub(super) use crate::overlapped::read_at;
+    pub(super) use crate::files::overlapped::read_at;
 
     const FILE_FLAG_NO_BUFFERING: i32 = 0x2000_0000;
 

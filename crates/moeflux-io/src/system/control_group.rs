@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::mounts::{self, Mount};
+use crate::system::mounts::{self, Mount};
 
 /// Without a limit, version 1 reports a number near 2^63.
 const LIMIT_BYTES_MAX: u64 = 1 << 60;

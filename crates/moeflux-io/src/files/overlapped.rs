@@ -77,7 +77,7 @@ mod tests {
     use windows_sys::Win32::System::IO::IO_STATUS_BLOCK;
 
     use super::*;
-    use crate::identity::open_regular;
+    use crate::files::identity::open_regular;
 
     /// Returns whether the system serialises reads of the file.
     fn is_synchronous(file: &File) -> bool {

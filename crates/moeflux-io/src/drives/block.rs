@@ -9,9 +9,9 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use crate::direct::FileFacts;
-use crate::identity::FileChange;
-use crate::slots::{Piece, Slab};
+use crate::files::direct::FileFacts;
+use crate::files::identity::FileChange;
+use crate::memory::slots::{Piece, Slab};
 
 /// Index of a file among those that a drive was created with, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

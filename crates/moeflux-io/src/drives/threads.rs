@@ -10,10 +10,10 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use crate::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
-use crate::direct::{DriveFile, FileFacts};
-use crate::identity::FileChange;
-use crate::slots::Slab;
+use crate::drives::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
+use crate::files::direct::{DriveFile, FileFacts};
+use crate::files::identity::FileChange;
+use crate::memory::slots::Slab;
 
 /// Upper bound on the threads that any drive benefits from.
 pub const N_THREADS_MAX: usize = 256;

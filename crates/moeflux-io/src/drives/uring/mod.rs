@@ -13,11 +13,11 @@ use std::io;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
-use crate::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
-use crate::direct::{Caching, DriveFile, FileFacts};
-use crate::identity::FileChange;
-use crate::slots::{Piece, Slab};
-use crate::uring::registered::RegisteredSlabs;
+use crate::drives::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
+use crate::drives::uring::registered::RegisteredSlabs;
+use crate::files::direct::{Caching, DriveFile, FileFacts};
+use crate::files::identity::FileChange;
+use crate::memory::slots::{Piece, Slab};
 
 mod registered;
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use io_uring::IoUring;
 
-use crate::slots::Slab;
+use crate::memory::slots::Slab;
 
 /// Maximum size of a buffer that the kernel accepts.
 const REGISTERED_BYTES_MAX: usize = 1 << 30;

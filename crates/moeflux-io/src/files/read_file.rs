@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use crate::identity::{FileIdentity, open_regular};
+use crate::files::identity::{FileIdentity, open_regular};
 
 /// A file that is read at given offsets.
 #[derive(Debug)]

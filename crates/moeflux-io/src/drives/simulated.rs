@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
 use crate::clock::{Clock, VirtualClock};
-use crate::direct::{BLOCK_BYTES, FileFacts};
-use crate::identity::FileChange;
+use crate::drives::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
+use crate::files::direct::{BLOCK_BYTES, FileFacts};
+use crate::files::identity::FileChange;
+use crate::memory::slots::{Piece, Slab};
 use crate::mix::mixed;
-use crate::slots::{Piece, Slab};
 
 /// Writes a file's bytes from an offset on; called only for ranges within the file.
 pub type FileContents = dyn Fn(u64, &mut [u8]) + Send + Sync;

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::aligned::{AlignedMemory, HUGE_PAGE_BYTES};
+use crate::memory::aligned::{AlignedMemory, HUGE_PAGE_BYTES};
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use moeflux_testing::random::Rng;
 use moeflux_testing::temp_dir::TempDir;
 
 use super::*;
-use crate::slots::{SLOT_ALIGN, SlabIdx, SlotIdx, SlotMemory};
+use crate::memory::slots::{SLOT_ALIGN, SlabIdx, SlotIdx, SlotMemory};
 
 /// Returns a drive; `None` if this kernel provides no io_uring. The refusal must then be a typed
 /// one, the same each time.
