@@ -13,22 +13,16 @@ mod job;
 mod stats;
 mod shared;
 mod tracked;
-mod worth;
-mod kept;
-mod line;
-mod parked;
+mod session_cache;
 mod answers;
-mod reading;
-mod precedence;
-mod scores;
-mod chunk;
+mod prefill;
 mod scheduler;
 mod service;
 
 pub use job::{
     DropReason, Event, Job, Masks, Missed, Owner, Progress, Refusal, Scored, Sink, Times,
 };
-pub use kept::KeptLimits;
 pub use service::{Open, Options, Service, Ticket};
+pub use session_cache::KeptLimits;
 pub use shared::State;
 pub use stats::{Histogram, Stats};

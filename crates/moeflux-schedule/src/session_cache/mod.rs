@@ -4,13 +4,14 @@
 //! first, and the last conversation of an owner after all others, within the owner's share. A
 //! prompt continues only sessions of its own owner.
 
+pub(crate) mod worth;
 mod dropped;
 
 use moeflux::{Engine, Result, Session, SessionRoom, TokenId};
 
 use crate::job::{DropReason, Missed, Owner};
-use crate::kept::dropped::Dropped;
-use crate::worth::{EngineRates, ExpertSlots};
+use crate::session_cache::dropped::Dropped;
+use crate::session_cache::worth::{EngineRates, ExpertSlots};
 
 /// Limits on kept sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use moeflux::{Session, TokenId};
 
-use crate::line::DecodeState;
+use crate::answers::decode::DecodeState;
 use crate::tracked::JobId;
 
 /// The state of a parked answer's session.

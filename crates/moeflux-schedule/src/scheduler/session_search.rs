@@ -6,8 +6,8 @@ use moeflux::{Error, Result, Session, TokenId};
 
 use super::Scheduler;
 use crate::job::{Job, Owner};
-use crate::kept::{PrefixMatch, fork_at, longest_match};
-use crate::reading::Prefill;
+use crate::prefill::Prefill;
+use crate::session_cache::{PrefixMatch, fork_at, longest_match};
 
 /// A request for a session: tokens, of which it may hold the first already.
 #[derive(Clone, Copy)]

@@ -3,6 +3,9 @@
 //! **Invariant:** an answer's session holds its prompt and every token that was reported and fed.
 //! An answer does not depend on the others.
 
+pub(crate) mod decode;
+pub(crate) mod parked;
+
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,13 +14,13 @@ use moeflux::sample::Choice;
 use moeflux::step::{Feed, Logits, StepOutput, Wanted, step};
 use moeflux::{Chosen, Engine, Error, Finish, Generation, ModelText, Result, Session, TokenId};
 
+use crate::answers::decode::DecodeState;
+use crate::answers::parked::{Parked, Unparked};
 use crate::job::{Event, Job, Owner, Scored};
-use crate::kept::SessionCache;
-use crate::line::DecodeState;
-use crate::parked::{Parked, Unparked};
+use crate::session_cache::SessionCache;
+use crate::session_cache::worth::ExpertSlots;
 use crate::shared::SharedState;
 use crate::tracked::{EndedAnswer, JobId, RunningJobs};
-use crate::worth::ExpertSlots;
 
 /// During an answer, a model with recurrent layers saves a checkpoint every so often, in tokens.
 const CHECKPOINT_EVERY: usize = 512;

@@ -2,6 +2,10 @@
 //!
 //! **Invariant:** its session holds a prefix of the tokens.
 
+pub(crate) mod precedence;
+pub(crate) mod scores;
+pub(crate) mod chunk;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::reading::PrefillId;
+use crate::prefill::PrefillId;
 
 /// The oldest prompt, and how far others are ahead of it.
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,8 +10,8 @@ use moeflux::Result;
 use moeflux::step::{Feed, StepOutput, StepUnderWay};
 
 use crate::answers::Context;
-use crate::reading::{Prefill, PrefillProgress};
-use crate::scores::PromptScorer;
+use crate::prefill::scores::PromptScorer;
+use crate::prefill::{Prefill, PrefillProgress};
 
 /// Upper bound on the time that prompts or answers may be ahead of each other.
 const AHEAD_MAX: Duration = Duration::from_millis(500);
