@@ -22,33 +22,28 @@
 //! ```
 
 mod error;
-mod glob;
-mod link;
-mod quant;
 mod name;
 mod file;
 mod settings;
 mod stop;
 mod hash;
 mod listing;
-mod choice;
+mod selection;
 mod cache;
-mod mark;
 mod check;
 mod client;
-mod journal;
 mod remote;
 mod pull;
 
 pub use cache::{Cache, Removal, Repo, Snapshot, State};
 pub use check::{PullProgress, Trust};
-pub use choice::FileSelection;
 pub use error::{Error, Result};
-pub use glob::Glob;
 pub use listing::{Listing, RepoFile};
+pub use name::glob::Glob;
+pub use name::quant::Quant;
 pub use name::{ModelRef, RepoId};
 pub use pull::{N_CONNECTIONS_MAX, PIECE_BYTES, Pulled};
-pub use quant::Quant;
 pub use remote::{Hub, Presence, Remote};
+pub use selection::FileSelection;
 pub use settings::{HubTimeouts, Settings, Token};
 pub use stop::StopFlag;

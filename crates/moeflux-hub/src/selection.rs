@@ -1,9 +1,9 @@
 //! The choice of files in a repository.
 
-use crate::glob::Glob;
 use crate::listing::Listing;
 use crate::name::ModelRef;
-use crate::quant::Quant;
+use crate::name::glob::Glob;
+use crate::name::quant::Quant;
 
 /// Files besides weights: the configuration of the model and its tokenizer.
 const USUAL: [&str; 16] = [

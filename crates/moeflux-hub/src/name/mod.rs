@@ -3,6 +3,10 @@
 //! **Invariant:** a name that was checked here cannot leave the folder that it is joined to, on any
 //! system.
 
+pub(crate) mod link;
+pub(crate) mod quant;
+pub(crate) mod glob;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -10,8 +14,7 @@ use std::str::FromStr;
 use moeflux_io::OneLine;
 
 use crate::error::{Error, Result};
-use crate::link;
-use crate::quant::Quant;
+use crate::name::quant::Quant;
 
 /// The hub's own limit on the length of a name.
 const ID_CHARS_MAX: usize = 96;

@@ -3,6 +3,8 @@
 //! **Invariant:** a file counts as sound if this process wrote it, or hashed it and its metadata
 //! are unchanged since, or if a mark is valid for it. Each file is hashed once.
 
+pub(crate) mod mark;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -15,10 +17,10 @@ use std::time::Duration;
 use moeflux_io::ReadFile;
 
 use crate::cache::ModelFolder;
+use crate::check::mark::Stamp;
 use crate::error::{Error, Result};
 use crate::file;
 use crate::hash::{BlobId, ExpectedBlob};
-use crate::mark::{self, Stamp};
 use crate::stop::StopFlag;
 
 /// The size of reads for hashing.
