@@ -8,22 +8,9 @@
 #![forbid(unsafe_code)]
 
 mod failure;
-mod fields;
-mod event;
 mod request;
-mod answer;
-mod text;
-mod turns;
-mod sampling;
-mod thoughts;
-mod form;
-mod tools;
-mod choice;
-mod rules;
+mod event;
 mod calls;
-mod bytes;
-mod usage;
-mod logprobs;
 pub mod chat;
 pub mod completions;
 pub mod messages;
@@ -31,10 +18,10 @@ pub mod responses;
 pub mod models;
 pub mod tokens;
 
-pub use crate::answer::{AnswerEvents, Score, scored};
+pub use crate::event::answer::{AnswerEvents, Score, scored};
 pub use crate::event::{
     EventWriter, PromptProgress, Reason, ResponseEvent, TokenLogprob, TokenText, Usage,
 };
 pub use crate::failure::{Failure, FailureKind};
-pub use crate::fields::Ignored;
+pub use crate::request::fields::Ignored;
 pub use crate::request::{Prompt, PromptText, Request, ResponseHead, Sampling};

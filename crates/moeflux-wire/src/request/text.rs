@@ -5,7 +5,7 @@
 use serde_json::Value as Json;
 
 use crate::failure::Failure;
-use crate::fields::{Fields, Ignored, element, unsupported, wrong};
+use crate::request::fields::{Fields, Ignored, element, unsupported, wrong};
 
 /// Types of parts that contain text, and the key of that text.
 const TEXT_PARTS: [(&str, &str); 6] = [

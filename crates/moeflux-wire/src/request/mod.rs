@@ -3,11 +3,21 @@
 //! **Invariant:** every value is within its limits, and every unsupported field was refused. Checks
 //! that depend on the model remain: token ids, lengths, and its sampling defaults.
 
+pub(crate) mod fields;
+pub(crate) mod text;
+pub(crate) mod turns;
+pub(crate) mod sampling;
+pub(crate) mod thoughts;
+pub(crate) mod form;
+pub(crate) mod tools;
+pub(crate) mod tool_choice;
+pub(crate) mod rules;
+
 use moeflux::sample::SamplerConfig;
 use moeflux::{StopStrings, TokenId};
 use moeflux_chat::{AnswerRules, ChatOptions, Conversation};
 
-use crate::fields::Ignored;
+use crate::request::fields::Ignored;
 
 /// A client's request.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,8 +3,8 @@
 //! **Invariant:** a number given by a client takes precedence over one derived from an effort.
 
 use crate::failure::Failure;
-use crate::fields::Fields;
-use crate::sampling::N_TOKENS_MAX;
+use crate::request::fields::Fields;
+use crate::request::sampling::N_TOKENS_MAX;
 
 /// Maximum number of thought tokens by effort; larger efforts have no limit. Templates that support
 /// efforts receive it as well. Agents send `medium` by default, so its limit is one that only

@@ -8,8 +8,8 @@ use moeflux::{StopStrings, TokenId};
 use serde_json::Value as Json;
 
 use crate::failure::Failure;
-use crate::fields::{Fields, element, integer, number_in, wrong};
 use crate::request::Sampling;
+use crate::request::fields::{Fields, element, integer, number_in, wrong};
 
 /// Maximum number of answers to a prompt, as in the API of `OpenAI`.
 pub(crate) const N_ANSWERS_MAX: usize = 128;

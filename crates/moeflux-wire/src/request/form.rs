@@ -8,7 +8,7 @@ use moeflux_chat::AnswerForm;
 use serde_json::Value as Json;
 
 use crate::failure::Failure;
-use crate::fields::{Fields, Ignored, element, unsupported, wrong};
+use crate::request::fields::{Fields, Ignored, element, unsupported, wrong};
 
 /// Maximum number of texts among which an answer must choose; classifications have fewer labels.
 const N_CHOICES_MAX: usize = 1_024;

@@ -8,8 +8,8 @@ use moeflux_chat::{AnswerForm, Tool};
 use serde_json::Value as Json;
 
 use crate::failure::Failure;
-use crate::fields::{Fields, Ignored, element, unsupported};
-use crate::form;
+use crate::request::fields::{Fields, Ignored, element, unsupported};
+use crate::request::form;
 
 /// Maximum number of tools in a request; agents offer a hundred. Names are looked up linearly.
 const N_TOOLS_MAX: usize = 1_024;

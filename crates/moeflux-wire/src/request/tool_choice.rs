@@ -9,8 +9,8 @@ use moeflux_chat::{AnswerRules, Tool, ToolChoice, ToolKind};
 use serde_json::Value as Json;
 
 use crate::failure::Failure;
-use crate::fields::{Fields, Ignored, element, shortened, unsupported, wrong};
-use crate::tools;
+use crate::request::fields::{Fields, Ignored, element, shortened, unsupported, wrong};
+use crate::request::tools;
 
 const KNOWN: &str = "use auto, none, required, or an object with the name of a tool";
 

@@ -5,6 +5,11 @@
 //! [`ResponseEvent::Failed`] is the last of all. The events of a call are not interleaved with
 //! others of its answer, and a call without [`ResponseEvent::CallEnded`] was cut.
 
+pub(crate) mod answer;
+pub(crate) mod bytes;
+pub(crate) mod usage;
+pub(crate) mod logprobs;
+
 use moeflux::{Finish, TokenId};
 
 use crate::failure::Failure;

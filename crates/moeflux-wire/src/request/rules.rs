@@ -5,7 +5,7 @@
 use moeflux_chat::{AnswerRules, ToolChoice};
 
 use crate::failure::Failure;
-use crate::form::RequestedForm;
+use crate::request::form::RequestedForm;
 
 /// Combines a tool choice with a form. Returns the rules and the path of the field that gave the
 /// form. A form constrains the text of an answer, and an answer with a forced call may have no
