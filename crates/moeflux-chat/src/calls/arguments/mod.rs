@@ -2,11 +2,15 @@
 //!
 //! **Invariant:** once they are complete, the output is one JSON object.
 
+pub(crate) mod json;
+pub(crate) mod schema;
+pub(crate) mod tagged;
+
+use crate::calls::arguments::json::{JsonProgress, JsonReader};
+use crate::calls::arguments::tagged::{ArgumentsContext, ArgumentsOutcome, TaggedReader};
 use crate::calls::format::CallFormat;
 use crate::calls::head::{self, ArgumentsStart, CallHead};
-use crate::calls::json::{self, JsonProgress, JsonReader};
 use crate::calls::scan::{self, Scan, ScanError, ScanResult, StreamState};
-use crate::calls::tagged::{ArgumentsContext, ArgumentsOutcome, TaggedReader};
 
 /// Reads the arguments of one call.
 #[derive(Clone, Debug)]

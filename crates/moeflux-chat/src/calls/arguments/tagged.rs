@@ -8,11 +8,11 @@
 
 use serde_json::Value as Json;
 
+use crate::calls::arguments::json::{self, JsonProgress, JsonReader};
+use crate::calls::arguments::schema::ValueKinds;
 use crate::calls::format::{ArgumentsForm, CallFormat, Scalars, Tags};
 use crate::calls::head::{self, CallBody};
-use crate::calls::json::{self, JsonProgress, JsonReader};
 use crate::calls::scan::{self, Scan, ScanError, ScanResult, StreamState};
-use crate::calls::schema::ValueKinds;
 use crate::conversation::Tool;
 
 /// Maximum length of a key; a longer one is unrelated text.

@@ -8,16 +8,19 @@
 //! marker is emitted; markers of thoughts that are not at the start are text. Uses tokens only as
 //! names of markers.
 
+mod repeats;
+mod channels;
+
 use moeflux::{TokenId, Tokenizer};
 
+use crate::answer_reader::channels::header::MessageKind;
+use crate::answer_reader::channels::reader::ChannelReader;
+use crate::answer_reader::repeats::RepeatFilter;
 use crate::calls::format::CallFormat;
 use crate::calls::reader::CallReader;
 use crate::calls::scan::{self, StreamState};
-use crate::channels::header::MessageKind;
-use crate::channels::reader::ChannelReader;
 use crate::conversation::Tool;
 use crate::piece::{AnswerPiece, AnswerStage};
-use crate::repeats::RepeatFilter;
 use crate::thoughts::{Opening, ThoughtFormat};
 
 /// The state in which an answer begins, as determined by the end of the prompt.

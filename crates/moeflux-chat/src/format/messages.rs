@@ -13,7 +13,7 @@ use moeflux::{ChatTemplate, Message};
 use serde_json::{Map, Value as Json, json};
 
 use crate::calls::format::CallFormat;
-use crate::calls::told::{named_id, python_json};
+use crate::calls::history::{named_id, python_json};
 use crate::conversation::{Assistant, Call, Conversation, Tool, Turn};
 
 /// A way to write messages: one choice for each point on which templates disagree.

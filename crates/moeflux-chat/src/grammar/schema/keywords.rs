@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::grammar::pattern;
+use crate::grammar::schema::pattern;
 
 /// Maximum value of `minItems`, `maxLength` and other counts.
 const COUNT_MAX: u64 = 1_000_000;

@@ -8,12 +8,12 @@
 
 use std::sync::Arc;
 
+use crate::answer_reader::channels::header::{
+    self, CALL, CHANNEL, CONSTRAIN, ChannelHeader, END, HeaderPosition, MessageKind, RETURN, START,
+};
 use crate::calls::format::HARMONY;
 use crate::calls::reader::CallReader;
 use crate::calls::scan::{ScanError, StreamState};
-use crate::channels::header::{
-    self, CALL, CHANNEL, CONSTRAIN, ChannelHeader, END, HeaderPosition, MessageKind, RETURN, START,
-};
 use crate::conversation::Tool;
 use crate::piece::{AnswerPiece, AnswerStage};
 use crate::thoughts::HARMONY_MARKERS;

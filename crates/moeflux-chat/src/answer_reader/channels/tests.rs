@@ -12,7 +12,8 @@ use crate::thoughts::HARMONY;
 const CASES: &str = include_str!("cases.txt");
 
 fn tools() -> Vec<Tool> {
-    let tools: Vec<Json> = serde_json::from_str(include_str!("../calls/cases/tools.json")).unwrap();
+    let tools: Vec<Json> =
+        serde_json::from_str(include_str!("../../calls/cases/tools.json")).unwrap();
     let tool = |it: &Json| {
         Tool::function(it["name"].as_str().unwrap().into(), None, Some(it["parameters"].clone()))
     };

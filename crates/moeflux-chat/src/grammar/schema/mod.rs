@@ -3,19 +3,24 @@
 //! llguidance ignores unknown keywords and interprets some others in its own way. Here every
 //! keyword is enforced, dropped because it has no effect, or refused by name.
 //! * References are resolved, and their targets are collected under generated names.
-//! * Regular expressions are translated to Rust's syntax ([`crate::grammar::pattern`]).
-//! * The size of the result is bounded ([`crate::grammar::growth`]).
+//! * Regular expressions are translated to Rust's syntax ([`crate::grammar::schema::pattern`]).
+//! * The size of the result is bounded ([`crate::grammar::schema::growth`]).
 //!
 //! **Invariant:** each answer that the cleaned schema allows is valid by the client's schema, in
 //! draft 2020-12. Answers keep the order of the properties; some valid answers may be rejected.
+
+mod pattern;
+pub(crate) mod keywords;
+mod multiples;
+pub(crate) mod growth;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::grammar::growth::{self, DEPTH_MAX, FOR_ALL_KINDS, TARGET, TARGETS};
-use crate::grammar::keywords::{self, ANNOTATIONS, CleanedKeyword, OWN_OPTIONS, UNSUPPORTED};
-use crate::grammar::multiples::Multiples;
+use crate::grammar::schema::growth::{DEPTH_MAX, FOR_ALL_KINDS, TARGET, TARGETS};
+use crate::grammar::schema::keywords::{ANNOTATIONS, CleanedKeyword, OWN_OPTIONS, UNSUPPORTED};
+use crate::grammar::schema::multiples::Multiples;
 
 /// Maximum size of one schema in bytes. All tool schemas of an agent together are smaller.
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
