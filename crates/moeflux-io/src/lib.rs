@@ -9,6 +9,28 @@
 //! [`ThreadsDrive`] (everywhere) or [`SimulatedDrive`] (tests). A [`Loader`] splits jobs ("fill
 //! this slot with these parts of these files") into reads of a drive, and handles their failures
 //! until each job ends.
+//!
+//! # Modules
+//!
+//! A module names only modules above it.
+//!
+//! ```text
+//! mix          pseudo-random numbers from their inputs
+//! one_line     text from outside, in one line of a message
+//! clock        clocks as parameters
+//! memory/      aligned, slots/, and freed: what the allocator keeps
+//! system/      memory, processor and disk of each system; mounts; control_group
+//! files/       identity: opened, and unchanged; read_file; direct: past the page cache;
+//!              overlapped: reads on Windows
+//! drives/      block: the interface; threads, uring/ (Linux), simulated
+//! loader/      jobs to reads of a drive
+//!   error, job               what is asked for, and how it ends
+//!   lane                     a drive: its load, speed and reliability
+//!   index_pool               values at indices that are reused
+//!   settle                   completions, retries, the other drive
+//! measure      how fast a drive reads
+//! probe        how fast each way reads given files
+//! ```
 #![allow(unsafe_code, reason = "aligned allocation; every block is documented and tested")]
 
 mod mix;

@@ -42,6 +42,42 @@
 //!
 //! So a result does not depend on the instruction set, on the number of activation rows computed
 //! together, or on the division of rows among threads.
+//!
+//! # Modules
+//!
+//! A module names only modules above it.
+//!
+//! ```text
+//! cpu          how to prefetch memory, and the fastest way to do it
+//! lanes/       sixteen f32 at a time: the trait Simd and what is built on it
+//!   fused, rounding          operations on single values that round alike everywhere
+//!   gates                    exponentials, sigmoid, SiLU, softplus
+//!   codes                    stored codes and values to f32
+//!   vector                   products and sums of plain vectors
+//! matrix/      weights as files store them
+//!   blocks/                  ggml's blocks that carry their own scales
+//!   format                   the kinds of matrices, and checked views of their bytes
+//!   decode                   one row to f32
+//! float/       products in f32: activations, product
+//! cached       keys and values in a cache
+//! prefetch     memory that is fetched during other computation
+//! attention/   scores and softmax of a block of positions; weighted: sums of its values
+//! delta        the gated delta rule
+//! rowop        operations on one row: norms, rope, gates, convolution, sums of experts
+//! int8/        products with rounded activations
+//!   simd                     the trait IntSimd
+//!   rows, inputs             rounded activations, and the description of a product
+//!   block, tile              sixteen rows of a matrix in memory, and unpacked columns of them
+//!   stream, strips, several  products with one row, with packed rows, with several rows
+//!   blocks/                  products with blocks that carry their own scales
+//!   product                  the generic body of every table
+//! table/       the kernels of one instruction set; fill: rows for its products
+//! scalar       the table that all others are tested against
+//! aarch64/     tables of NEON, dotprod, i8mm
+//! x86_64/      tables of AVX2, AVX-512, their VNNI, AMX
+//! dispatch     the tables that this CPU can run
+//! tests/       every table against the scalar one
+//! ```
 #![allow(unsafe_code, reason = "SIMD entry points; every block is documented and tested")]
 
 mod cpu;

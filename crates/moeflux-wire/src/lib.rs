@@ -5,6 +5,32 @@
 //! function `parse` and an [`EventWriter`]. The smaller dialects have a function for each
 //! direction. **Invariant:** any bytes give either a request that can be run as it stands, or a
 //! [`Failure`] that names the field. Uses no socket, no clock and no random numbers.
+//!
+//! # Modules
+//!
+//! A module names only modules above it.
+//!
+//! ```text
+//! failure      errors, in the shape of each dialect
+//! request/     a request in one form, and the fields that dialects share
+//!   fields                   JSON objects, field by field, with their paths
+//!   text, turns              contents and conversations
+//!   sampling, thoughts       numbers with limits
+//!   form                     how the text of an answer must look
+//!   tools, tool_choice       tools, and which of them are called
+//!   rules                    all constraints together
+//! event/       what happens while a request is served
+//!   answer                   sampled tokens to events
+//!   bytes                    events and responses to bytes
+//!   usage, logprobs          counts and probabilities, in the shapes of the dialects
+//! calls        calls of tools as the client expects them
+//! chat/        Chat Completions: request, answer
+//! completions/ Completions: request, answer
+//! messages/    Messages: request, answer
+//! responses/   Responses: request and its input items, answer and its output items
+//! models       the list of models
+//! tokens       /tokenize, /detokenize, /apply-template
+//! ```
 #![forbid(unsafe_code)]
 
 mod failure;

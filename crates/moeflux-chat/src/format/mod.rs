@@ -1,9 +1,9 @@
 //! Renders a conversation as the prompt of its next answer, with the model's chat template.
 //!
-//! If a template refuses one way of writing a conversation, others are tried
-//! ([`TemplateVariant`]), so a client need not know the template. A text to be
-//! continued is marked, rendered and cut at the mark, as in transformers. [`ChatFormat::parts`]
-//! predicts where later prompts diverge from this one.
+//! If a template refuses one way of writing a conversation, others are tried ([`TemplateVariant`]),
+//! so a client need not know the template. A text to be continued is marked, rendered and cut at
+//! the mark, as in transformers. [`ChatFormat::parts`] predicts where later prompts diverge from
+//! this one.
 //! **Invariant:** instructions after the first turns appear in the prompt, or there is an error;
 //! the prompt is a function of template, conversation and options.
 

@@ -3,8 +3,8 @@
 //! llguidance ignores unknown keywords and interprets some others in its own way. Here every
 //! keyword is enforced, dropped because it has no effect, or refused by name.
 //! * References are resolved, and their targets are collected under generated names.
-//! * Regular expressions are translated to Rust's syntax ([`crate::grammar::schema::pattern`]).
-//! * The size of the result is bounded ([`crate::grammar::schema::growth`]).
+//! * Regular expressions are translated to Rust's syntax ([`pattern`]).
+//! * The size of the result is bounded ([`growth`]).
 //!
 //! **Invariant:** each answer that the cleaned schema allows is valid by the client's schema, in
 //! draft 2020-12. Answers keep the order of the properties; some valid answers may be rejected.
