@@ -1,7 +1,7 @@
 //! Measures the cost of grammars: the tables of a large vocabulary, a constraint, and the mask of
 //! each token.
 //!
-//!     cargo run --release -p moeflux-chat --example masks [-- FOLDER VOCAB]
+//!     cargo run --release -p moeflux-testing --example masks [-- FOLDER VOCAB]
 //!
 //! FOLDER is a model's folder, with VOCAB logits per token. Without it, a vocabulary of 248,320
 //! tokens is synthesised: syllables joined to words, with and without a leading space, numbers and

@@ -1,6 +1,6 @@
 //! Runs JSON-Schema-Test-Suite: checks which instances a grammar accepts, token by token.
 //!
-//!     cargo run --release -p moeflux-chat --example schemas -- FOLDER..
+//!     cargo run --release -p moeflux-testing --example schemas -- FOLDER..
 //!
 //! Each folder contains files of the suite. An instance counts as accepted if it is accepted in any
 //! order of its properties, because a grammar accepts only one order. Prints a line per file, the
